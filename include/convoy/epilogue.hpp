@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "convoy/types.hpp"
+
+namespace convoy {
+
+/// Pointwise functions of the epilogue, on fp32. `parameter_a/b` are Epilogue's.
+enum class Activation : int {
+  none = 0,
+  relu = 1,        ///< max(x, 0)
+  leaky_relu = 2,  ///< x > 0 ? x : parameter_a·x
+  gelu = 3,        ///< x/2·(1 + erf(x/√2))
+  gelu_tanh = 4,   ///< x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
+  silu = 5,        ///< x / (1 + exp(−x))
+  sigmoid = 6,     ///< 1 / (1 + exp(−x))
+  tanh = 7,        ///< tanh(x)
+  hardswish = 8,   ///< x·min(max(x + 3, 0), 6) / 6
+  clamp = 9,       ///< min(max(x, parameter_a), parameter_b); NaN passes through
+};
+const char* to_string(Activation activation) noexcept;
+
+/// Where the residual joins.
+enum class ResidualOrder : int {
+  after_activation = 0,   ///< D = activation(scale·conv + bias) + beta·C, the default.
+  before_activation = 1,  ///< D = activation(scale·conv + bias + beta·C)
+};
+const char* to_string(ResidualOrder order) noexcept;
+
+/// Where values are rounded to the output type.
+enum class EpilogueRounding : int {
+  once = 0,       ///< fp32 throughout, one rounding at the store, the default.
+  each_step = 1,  ///< After the convolution, scale, bias, activation, beta·C and the sum: the bits
+                  ///< that a chain of separate kernels in the output type gives.
+};
+const char* to_string(EpilogueRounding rounding) noexcept;
+
+/// The part of an Epilogue that chooses the kernel; values and pointers may change from run to run.
+struct EpilogueKind {
+  bool bias = false;
+  DType bias_dtype = DType::fp32;
+  Activation activation = Activation::none;
+  bool residual = false;
+  ResidualOrder order = ResidualOrder::after_activation;
+  EpilogueRounding rounding = EpilogueRounding::once;
+
+  friend bool operator==(const EpilogueKind&, const EpilogueKind&) = default;
+};
+
+/// What happens between the fp32 accumulator and the store:
+/// D = activation(scale·conv + bias) + beta·C, or with `before_activation` the sum inside.
+struct Epilogue {
+  float scale = 1.0f;
+  const void* bias = nullptr;  ///< [K] of `bias_dtype`, or null for none.
+  DType bias_dtype = DType::fp32;
+  Activation activation = Activation::none;
+  float parameter_a = 0.01f;  ///< leaky_relu: slope; clamp: lower bound.
+  float parameter_b = 6.0f;   ///< clamp: upper bound.
+  /// C: same shape and type as the output, or null for none. It may be the output itself.
+  const void* residual = nullptr;
+  float beta = 1.0f;  ///< With beta == 0 the residual is never read.
+  ResidualOrder order = ResidualOrder::after_activation;
+  EpilogueRounding rounding = EpilogueRounding::once;
+
+  EpilogueKind kind() const {
+    return {.bias = bias != nullptr,
+            .bias_dtype = bias_dtype,
+            .activation = activation,
+            .residual = residual != nullptr,
+            .order = order,
+            .rounding = rounding};
+  }
+};
+
+}  // namespace convoy

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "convoy/epilogue.hpp"
+#include "convoy/error.hpp"
+#include "convoy/problem.hpp"
+#include "convoy/tensor.hpp"
+#include "convoy/types.hpp"
+
+namespace convoy {
+
+/// How a problem is to be run.
+struct PlanOptions {
+  DType dtype = DType::bf16;            ///< Type of activation and filter.
+  std::optional<DType> output_dtype{};  ///< Type of output and residual; `dtype` where not given.
+  EpilogueKind epilogue{};
+  Device device = Device::automatic;
+  int device_index = -1;  ///< CUDA device; -1: the current one.
+  /// The filter will come as a PackedFilter. Opens the kernels that need their own filter format;
+  /// without it the filter is read as it is, dense KRSC / KTRSC.
+  bool packed_filter = false;
+  std::string kernel{};  ///< Run this candidate (a name of `candidates()`) or throw.
+};
+
+/// A filter in the format that one plan's kernel reads, in that plan's memory (host or device).
+/// Cheap to copy: copies share the memory, which is freed with the last one.
+class PackedFilter {
+ public:
+  PackedFilter() = default;
+  const void* data() const noexcept;
+  std::size_t bytes() const noexcept;
+  /// Name of the kernel and format it was packed for; a plan with another format refuses it.
+  const std::string& format() const noexcept;
+  explicit operator bool() const noexcept { return impl_ != nullptr; }
+
+  struct Impl;
+  explicit PackedFilter(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+/// The filter of a run: a bare pointer to dense KRSC / KTRSC, or a PackedFilter.
+struct FilterRef {
+  FilterRef() = default;
+  FilterRef(const void* data) : data(data) {}  // NOLINT(google-explicit-constructor)
+  FilterRef(const PackedFilter& packed)        // NOLINT(google-explicit-constructor)
+      : data(packed.data()), packed(packed) {}
+
+  const void* data = nullptr;
+  PackedFilter packed{};
+};
+
+/// Pointers and values of one run. All memory is on the plan's device, 16-byte aligned.
+struct RunArguments {
+  TensorView output{};
+  ConstTensorView activation{};
+  FilterRef filter{};
+  Epilogue epilogue{};  ///< Its `kind()` must be the planned one.
+  /// 3-D with cached_frames > 0: the cached frames, [N, cached_frames, H, W, C].
+  ConstTensorView cache{};
+  /// Optional, 3-D: receives the last (T − 1)·dilation frames of cache + activation,
+  /// [N, (T − 1)·dilation, H, W, C], for the next call. Must not overlap `cache`.
+  TensorView next_cache{};
+  void* workspace = nullptr;  ///< Plan::workspace_bytes() bytes; may be null where that is 0.
+};
+
+/// What `Plan::info` and `explain` tell of a kernel.
+struct PlanInfo {
+  std::string kernel;   ///< e.g. "onednn" or "sm90_fprop_256x128x64".
+  std::string backend;  ///< "cpu", "cuda:0 (NVIDIA H200)".
+  std::string problem;  ///< The shape string.
+  double flops =
+      0;  ///< 2·N·K·Z·P·Q·(C / groups)·T·R·S: of the operation, whatever the kernel does.
+  double min_bytes = 0;  ///< Each input read once, the output written once.
+};
+
+/// One line of the dispatch: a kernel, and why it cannot run the problem (empty: it can).
+struct Candidate {
+  std::string kernel;
+  std::string backend;
+  std::string reason;
+  bool chosen = false;
+  double estimated_us = 0;  ///< The model's or the tuning database's time; 0 where refused.
+};
+
+/// An answer with its reason.
+struct Support {
+  bool supported = false;
+  std::string reason;  ///< Why not; empty where supported.
+  explicit operator bool() const noexcept { return supported; }
+};
+
+/// A convolution that is ready to run: kernel chosen, descriptors encoded, workspace known.
+/// Cheap to copy; `run` may be called from several threads at once.
+class Plan {
+ public:
+  /// Enqueues the convolution on `stream` (the CPU backend runs it before returning). No
+  /// allocation, synchronisation, file access or compilation; safe under CUDA-graph capture.
+  /// A problem with an empty output (M or K = 0) returns at once.
+  /// Throws Error{invalid_argument} for null or misaligned pointers, shapes that differ from the
+  /// plan, an epilogue of another kind; Error{launch_failure} where the launch fails.
+  void run(const RunArguments& arguments, cudaStream_t stream = nullptr) const;
+
+  /// Repacks a filter given in any layout into this plan's format, in its device's memory.
+  /// `filter` is dense, of the plan's dtype, in the plan's device memory (host for the CPU
+  /// backend). Throws Error{invalid_argument} for a layout of the other rank.
+  PackedFilter pack_filter(const void* filter, FilterLayout layout,
+                           cudaStream_t stream = nullptr) const;
+
+  std::size_t workspace_bytes() const;
+  TensorShape output_shape() const;
+  TensorShape activation_shape() const;
+  const PlanInfo& info() const;
+
+  class Impl;
+  explicit Plan(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+/// Plans a convolution. Throws Error{invalid_argument} for an illegal shape, Error{unsupported}
+/// with every candidate's reason where none can run it.
+Plan plan(const Conv2dProblemShape& problem, const PlanOptions& options = {});
+Plan plan(const Conv3dProblemShape& problem, const PlanOptions& options = {});
+
+/// Whether `plan` would succeed, and why not; never throws for a problem it cannot run.
+Support supports(const Conv2dProblemShape& problem, const PlanOptions& options = {});
+Support supports(const Conv3dProblemShape& problem, const PlanOptions& options = {});
+
+/// Every kernel of the library in the order of preference for this problem, with the reason of each
+/// that cannot run it. Throws Error{invalid_argument} for an illegal shape.
+std::vector<Candidate> candidates(const Conv2dProblemShape& problem,
+                                  const PlanOptions& options = {});
+std::vector<Candidate> candidates(const Conv3dProblemShape& problem,
+                                  const PlanOptions& options = {});
+
+/// "0.1.0 (git 1a2b3c4)" of the linked library.
+const char* version() noexcept;
+
+}  // namespace convoy

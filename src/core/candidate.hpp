@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "convoy/plan.hpp"
+#include "core/geometry.hpp"
+
+namespace convoy {
+
+/// The device a plan is made for, asked once when the plan is made.
+struct DeviceInfo {
+  Device kind = Device::cpu;
+  int index = -1;                 ///< CUDA device number.
+  std::string name;               ///< "NVIDIA H200", "Intel(R) Xeon(R) ...".
+  int compute_capability = 0;     ///< 90, 100; 0 on the CPU.
+  int multiprocessors = 0;        ///< SMs, or CPU threads.
+  std::size_t shared_memory = 0;  ///< Opt-in bytes a block.
+  std::size_t l2_bytes = 0;
+};
+
+/// A problem with everything decided that does not depend on the kernel.
+struct PlanRequest {
+  ConvGeometry geometry;
+  DType dtype = DType::bf16;
+  DType output_dtype = DType::bf16;
+  EpilogueKind epilogue;
+  bool packed_filter = false;
+  DeviceInfo device;
+};
+
+/// Pointers of one run, checked: types, shapes, alignment and epilogue kind are as planned, and the
+/// output is not empty.
+struct RunPointers {
+  void* output = nullptr;
+  const void* activation = nullptr;
+  const void* filter = nullptr;
+  const void* cache = nullptr;
+  void* next_cache = nullptr;
+  void* workspace = nullptr;
+  Epilogue epilogue;
+};
+
+/// A kernel bound to a problem. Immutable once made; `run` is called from several threads at once.
+class ExecutablePlan {
+ public:
+  virtual ~ExecutablePlan() = default;
+  /// Pure enqueue: see Plan::run.
+  virtual void run(const RunPointers& pointers, cudaStream_t stream) const = 0;
+  virtual std::size_t workspace_bytes() const { return 0; }
+
+  /// The filter format this kernel reads. "ktrsc" is the dense layout of the public interface;
+  /// anything else is the kernel's own, and `pack_filter` makes it.
+  virtual std::string filter_format() const { return "ktrsc"; }
+  virtual std::size_t packed_filter_bytes() const = 0;
+  /// Write the packed filter (device memory on CUDA, host memory on the CPU).
+  virtual void pack_filter(void* packed, const void* filter, FilterLayout layout,
+                           cudaStream_t stream) const = 0;
+  /// Memory for a packed filter on this kernel's device.
+  virtual std::shared_ptr<void> allocate(std::size_t bytes) const = 0;
+};
+
+/// One kernel family with one configuration, as dispatch sees it. A backend registers as many as it
+/// has (src/dispatch/registry.cpp lists the backends); callers never change when one is added.
+class KernelCandidate {
+ public:
+  virtual ~KernelCandidate() = default;
+  virtual std::string name() const = 0;  ///< "onednn", "sm90_fprop_128x256x64_2cta", ...
+  virtual Device device() const = 0;
+  /// Empty if this kernel can run the request, else the reason: condition, value, what is legal.
+  virtual std::string refusal(const PlanRequest& request) const = 0;
+  /// Model time in microseconds, to rank the candidates that can run; lower is better.
+  virtual double estimate_us(const PlanRequest& request) const = 0;
+  virtual std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const = 0;
+};
+
+}  // namespace convoy
