@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "access.hpp"
+#include "smem_descriptor.hpp"
+#include "tmem.hpp"
+
+/// tcgen05.ld, tcgen05.st and tcgen05.cp (sm_100a).
+namespace vgpu::tensor {
+
+enum class TmemShape : uint8_t { s32x32b, s16x64b, s16x128b, s16x256b, s16x32bx2 };
+const char* name_of(TmemShape shape);
+
+/// One tcgen05.ld or tcgen05.st of a warp.
+struct TmemTransfer {
+  TmemShape shape = TmemShape::s32x32b;
+  uint32_t repeat = 1;             ///< .x1 … .x128
+  bool pack16 = false;             ///< ld .pack::16b / st .unpack::16b
+  uint32_t address = 0;            ///< TMEM address
+  uint32_t half_split_offset = 0;  ///< immHalfSplitoff of 16x32bx2: columns
+  uint32_t warp = 0;               ///< warp of the CTA; reaches lanes 32 (warp % 4) .. + 31
+};
+
+/// 32-bit registers a thread gives or gets: repeat x (32x32b, 16x64b, 16x32bx2: 1, 16x128b: 2,
+/// 16x256b: 4).
+uint32_t tmem_registers(TmemShape shape, uint32_t repeat);
+/// Throws Fault (invalid PTX) for repeat counts that do not exist: x1..x128 in powers of two, up to
+/// x64 for 16x128b and x32 for 16x256b.
+void validate(TmemShape shape, uint32_t repeat);
+
+/// Cell of register `reg` of lane `lane`, relative to the address (PTX ISA "Data movement shape").
+/// With pack16 one register holds the low halves of columns 2c (low) and 2c + 1, where c is the
+/// column given here.
+struct TmemCell {
+  uint32_t lane = 0, column = 0;
+};
+TmemCell tmem_cell(TmemShape shape, uint32_t repeat, uint32_t half_split_offset, uint32_t lane,
+                   uint32_t reg);
+
+/// registers[r]: 32 lanes of register r. Throws Fault when the lanes are not the warp's or the
+/// cells are not allocated.
+void tcgen05_load(const Tmem& tmem, const TmemTransfer& transfer,
+                  std::span<uint32_t* const> registers, AccessVisitor* visitor);
+void tcgen05_store(Tmem& tmem, const TmemTransfer& transfer,
+                   std::span<const uint32_t* const> registers, AccessVisitor* visitor);
+
+/// Shapes of tcgen05.cp that are modelled: rows of shared memory go to TMEM lanes, 16-byte chunks
+/// to groups of four columns; the source is a K-major matrix given by a descriptor.
+/// NOTE: .4x256b, the decompressing source formats and tcgen05.shift are not modelled (the lanes
+/// they reach, and the direction of the shift, are not proven); exec refuses them by name.
+enum class TmemCopyShape : uint8_t {
+  s128x256b,        ///< 128 rows of 32 bytes
+  s128x128b,        ///< 128 rows of 16 bytes
+  s64x128b_02_13,   ///< .64x128b.warpx2::02_13: rows 0-63 to lanes 0-63 and to lanes 64-127
+  s64x128b_01_23,   ///< .64x128b.warpx2::01_23: rows 0-31 to lanes 0-31, 32-63; the rest above
+  s32x128b_warpx4,  ///< 32 rows to each of the four groups of 32 lanes
+};
+const char* name_of(TmemCopyShape shape);
+/// Copies in one CTA (cta_group 2: the caller does it in both, with the same operands).
+void tcgen05_copy(TmemCopyShape shape, uint32_t address, uint64_t descriptor,
+                  const CtaMemory& memory, uint32_t cta, AccessVisitor* visitor);
+
+}  // namespace vgpu::tensor

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "smem_descriptor.hpp"
+#include "tmem.hpp"
+#include "wgmma.hpp"
+
+/// tcgen05.mma (sm_100a), dense, kinds f16, tf32, f8f6f4 and i8, cta_group 1 and 2.
+///
+/// Not modelled, and refused by name by whoever decodes the opcode: .sp, .ws, .ashift, block_scale
+/// (mxf8f6f4, mxf4, mxf4nvf4).
+namespace vgpu::tensor {
+
+enum class MmaKind : uint8_t { f16, tf32, f8f6f4, i8 };
+const char* name_of(MmaKind kind);
+
+/// The 32-bit instruction descriptor (PTX ISA "Instruction descriptor", table for the kinds above).
+struct MmaInstructionDescriptor {
+  ElementType a = ElementType::bf16, b = ElementType::bf16;  // bits 7-9, 10-12
+  AccumulatorType d = AccumulatorType::f32;                  // bits 4-5
+  bool saturate = false;                                     // bit 3, kind::i8
+  bool negate_a = false, negate_b = false;                   // bits 13, 14
+  Major a_major = Major::k, b_major = Major::k;              // bits 15, 16: 1 = MN-major
+  uint32_t m = 128, n = 128;                                 // bits 24-28 << 4, bits 17-22 << 3
+};
+/// Throws Fault (illegal instruction) that names the field, its value and what is legal. Legal
+/// shapes: cta_group 1: M 64 (N 8..256 by 8) or 128 (N 16..256 by 16); cta_group 2: M 128 (N
+/// 16..256 by 16) or 256 (N 16..256 by 16, kind::i8 and M 256 by 32); kind::i8: N 8, 16, 24, 32,
+/// then by 16.
+MmaInstructionDescriptor decode_mma_instruction(MmaKind kind, uint32_t bits, int cta_group);
+
+struct Tcgen05Mma {
+  MmaKind kind = MmaKind::f16;
+  int cta_group = 1;
+  uint32_t instruction_descriptor = 0;
+  uint32_t d_address = 0;  ///< TMEM
+  bool a_in_tmem = false;
+  uint64_t a = 0;              ///< shared-memory descriptor, or TMEM address
+  uint64_t b_descriptor = 0;   ///< the same in both CTAs of a pair
+  bool accumulate = true;      ///< enable-input-d
+  uint32_t scale_input_d = 0;  ///< D is multiplied by 2^-scale first (kinds f16 and tf32), 0..15
+  /// Bit i of the 128 (cta_group 1) or 256 bits: lane i (CTA 1 of a pair: lane 128 + i) of D is not
+  /// written.
+  std::array<uint32_t, 8> disable_output_lane{};
+};
+
+/// Which row of the CTA's part of D a TMEM lane holds, and the first column of N it holds
+/// (PTX ISA "Data path layout organization"):
+/// M=128 cta_group 1 (D) and M=256 cta_group 2 (A): lane = row, all N columns
+/// M=64  cta_group 1 (F): lanes 0-15, 32-47, 64-79, 96-111 (+ 16 when D's lane is 16), all N
+/// columns M=128 cta_group 2 (B): lanes 0-63 hold columns 0..N/2-1, lanes 64-127 the rest
+struct DataPath {
+  uint32_t rows = 0;     ///< rows of D in each CTA
+  uint32_t columns = 0;  ///< TMEM columns of D
+  uint32_t lane_of(uint32_t row, uint32_t n) const;
+  uint32_t column_of(uint32_t n) const { return folded ? n % columns : n; }
+  bool folded = false;     ///< layout B
+  bool scattered = false;  ///< layout F
+  uint32_t first_lane = 0;
+};
+DataPath data_path(uint32_t m, uint32_t n, int cta_group, uint32_t first_lane);
+
+/// Computes the instruction on ctas[0] (and ctas[1]: the CTA of the pair with the odd rank).
+/// Throws Fault on illegal descriptors and on memory outside shared memory or TMEM allocations.
+/// NOTE: the order and internal precision of the hardware's sums are not specified; this one adds
+/// in k order in fp32 with fused multiply-add. Sums of integers below 2^24 are exact in any order.
+void tcgen05_mma(const Tcgen05Mma& mma, std::span<const CtaMemory> ctas, AccessVisitor* visitor);
+/// Multiply-accumulates of an instruction, for statistics; M N K.
+uint64_t mma_macs(const Tcgen05Mma& mma);
+
+}  // namespace vgpu::tensor
