@@ -22,7 +22,7 @@ enum class DataType : uint8_t {
   kFloat32Ftz = 10,
   kTfloat32 = 11,
   kTfloat32Ftz = 12,
-  k16U4Align8B = 13,   // sub-byte types of sm_100: refused
+  k16U4Align8B = 13,  // sub-byte types of sm_100: refused
   k16U4Align16B = 14,
   k16U6Align16B = 15,
 };
@@ -46,10 +46,10 @@ struct TensorMap {
   static constexpr int kMaxRank = 5;
 
   DataType type = DataType::kUint8;
-  uint32_t rank = 0;                      ///< 1 to 5 tiled, 3 to 5 im2col
-  uint64_t address = 0;                   ///< global address of element (0, …, 0)
-  uint64_t dims[kMaxRank] = {};           ///< elements
-  uint64_t strides[kMaxRank] = {};        ///< bytes; strides[0] is the element size
+  uint32_t rank = 0;                        ///< 1 to 5 tiled, 3 to 5 im2col
+  uint64_t address = 0;                     ///< global address of element (0, …, 0)
+  uint64_t dims[kMaxRank] = {};             ///< elements
+  uint64_t strides[kMaxRank] = {};          ///< bytes; strides[0] is the element size
   uint32_t element_strides[kMaxRank] = {};  ///< 1 to 8
   Interleave interleave = Interleave::kNone;
   Swizzle swizzle = Swizzle::kNone;
@@ -57,7 +57,7 @@ struct TensorMap {
   OobFill fill = OobFill::kZero;
 
   bool im2col = false;
-  uint32_t box[kMaxRank] = {};  ///< tiled: elements, before element strides thin them out
+  uint32_t box[kMaxRank] = {};   ///< tiled: elements, before element strides thin them out
   int32_t lower_corner[3] = {};  ///< im2col, innermost spatial dimension (W) first
   int32_t upper_corner[3] = {};
   uint32_t channels_per_pixel = 0;

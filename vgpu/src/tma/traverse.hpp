@@ -33,8 +33,7 @@ uint32_t box_footprint(const TensorMap& map);
 
 /// Empty when the hardware accepts these coordinates, else why it raises a fault.
 /// `shared_address` is the box's offset in the shared memory window.
-std::string check_coordinates(const TensorMap& map, const Coordinates& at,
-                              uint32_t shared_address);
+std::string check_coordinates(const TensorMap& map, const Coordinates& at, uint32_t shared_address);
 
 /// The runs of a box in order of `offset`. `out` is overwritten (and its memory reused).
 void traverse(const TensorMap& map, const Coordinates& at, std::vector<Run>& out);

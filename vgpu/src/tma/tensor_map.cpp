@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tma/tensor_map.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace vgpu::tma {
+namespace {
+
+constexpr uint32_t kMagic = 0x544d4756;  // "VGMT"
+
+// The 128 bytes of a CUtensorMap. Only this library reads them, so the layout is our own.
+struct Packed {
+  uint32_t magic;
+  uint8_t type, rank, interleave, swizzle, l2_promotion, fill, im2col, reserved;
+  uint8_t element_strides[TensorMap::kMaxRank];
+  uint8_t padding[7];
+  uint64_t address;
+  uint32_t dims_minus_one[TensorMap::kMaxRank];  // 2^32 is legal, 0 is not
+  uint16_t box[TensorMap::kMaxRank];
+  int16_t lower_corner[3];
+  int16_t upper_corner[3];
+  uint16_t channels_per_pixel, pixels_per_column;
+  uint16_t padding2;
+  uint64_t strides[TensorMap::kMaxRank - 1];
+};
+static_assert(sizeof(Packed) <= 128);
+
+std::string field(const char* name, int index) {
+  return std::string(name) + "[" + std::to_string(index) + "]";
+}
+
+std::string got(const std::string& what, uint64_t value, const std::string& legal) {
+  return what + " is " + std::to_string(value) + ": " + legal;
+}
+
+bool is_float(DataType type) {
+  switch (type) {
+    case DataType::kFloat16:
+    case DataType::kFloat32:
+    case DataType::kFloat64:
+    case DataType::kBfloat16:
+    case DataType::kFloat32Ftz:
+    case DataType::kTfloat32:
+    case DataType::kTfloat32Ftz:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::string validate_common(const TensorMap& map) {
+  const auto type = static_cast<unsigned>(map.type);
+  if (type > static_cast<unsigned>(DataType::k16U6Align16B)) {
+    return got("tensorDataType", type, "it must be one of CUtensorMapDataType, 0 to 15");
+  }
+  if (element_bytes(map.type) == 0) {
+    return std::string("tensorDataType ") + to_string(map.type) +
+           " is not modelled by the virtual GPU; the nearest supported type is UINT8";
+  }
+  const uint32_t min_rank = map.im2col ? 3 : 1;
+  if (map.rank < min_rank || map.rank > TensorMap::kMaxRank) {
+    return got("tensorRank", map.rank, "it must be " + std::to_string(min_rank) + " to 5");
+  }
+  if (map.interleave != Interleave::kNone) {
+    return got("interleave", static_cast<unsigned>(map.interleave),
+               "the virtual GPU models CU_TENSOR_MAP_INTERLEAVE_NONE only");
+  }
+  if (static_cast<unsigned>(map.swizzle) > static_cast<unsigned>(Swizzle::k128BAtom64B)) {
+    return got("swizzle", static_cast<unsigned>(map.swizzle), "it must be one of 0 to 6");
+  }
+  if (map.l2_promotion > 3) return got("l2Promotion", map.l2_promotion, "it must be 0 to 3");
+  if (static_cast<unsigned>(map.fill) > 1) {
+    return got("oobFill", static_cast<unsigned>(map.fill), "it must be 0 (zero) or 1 (NaN)");
+  }
+  if (map.fill == OobFill::kNanRequestZeroFma && !is_float(map.type)) {
+    return std::string("oobFill NAN_REQUEST_ZERO_FMA needs a floating-point type, not ") +
+           to_string(map.type) + "; use CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE";
+  }
+  if (map.address % 16 != 0) {
+    return got("globalAddress modulo 16", map.address % 16, "it must be 0 (16-byte aligned)");
+  }
+  for (uint32_t i = 0; i < map.rank; ++i) {
+    if (map.dims[i] == 0 || map.dims[i] > 1ull << 32) {
+      return got(field("globalDim", i), map.dims[i], "it must be 1 to 4294967296");
+    }
+    // NOTE: without interleave the driver ignores the stride of dimension 0 and TMA takes 1.
+    if (i > 0 && (map.element_strides[i] < 1 || map.element_strides[i] > 8)) {
+      return got(field("elementStrides", i), map.element_strides[i], "it must be 1 to 8");
+    }
+  }
+  for (uint32_t i = 1; i < map.rank; ++i) {
+    const std::string name = field("globalStrides", i - 1);
+    if (map.strides[i] % 16 != 0) {
+      return got(name, map.strides[i],
+                 "it must be a multiple of 16 bytes; the next one is " +
+                     std::to_string((map.strides[i] + 15) / 16 * 16));
+    }
+    if (map.strides[i] >= 1ull << 40) {
+      return got(name, map.strides[i], "it must be less than 2^40 bytes");
+    }
+  }
+  return {};
+}
+
+std::string validate_inner(const TensorMap& map, const char* name, uint32_t elements) {
+  const uint32_t bytes = elements * element_bytes(map.type);
+  if (bytes % 16 != 0) {
+    return got(
+        std::string(name) + " in bytes", bytes,
+        "it must be a multiple of 16; the next one is " + std::to_string((bytes + 15) / 16 * 16));
+  }
+  const uint32_t span = swizzle_span(map.swizzle);
+  if (span != 0 && bytes > span) {
+    return got(std::string(name) + " in bytes", bytes,
+               std::string("swizzle ") + to_string(map.swizzle) + " allows at most " +
+                   std::to_string(span) + ", so at most " +
+                   std::to_string(span / element_bytes(map.type)) + " elements");
+  }
+  return {};
+}
+
+std::string validate_tiled(const TensorMap& map) {
+  for (uint32_t i = 0; i < map.rank; ++i) {
+    if (map.box[i] < 1 || map.box[i] > 256) {
+      return got(field("boxDim", i), map.box[i], "it must be 1 to 256");
+    }
+  }
+  return validate_inner(map, "boxDim[0]", map.box[0]);
+}
+
+std::string validate_im2col(const TensorMap& map) {
+  // CUDA driver API: the offsets share 16 bits, so higher ranks have narrower ones.
+  static constexpr int kLow[] = {-32768, -128, -16}, kHigh[] = {32767, 127, 15};
+  const int low = kLow[map.rank - 3], high = kHigh[map.rank - 3];
+  for (uint32_t i = 0; i + 2 < map.rank; ++i) {
+    for (const bool upper : {false, true}) {
+      const int corner = upper ? map.upper_corner[i] : map.lower_corner[i];
+      if (corner < low || corner > high) {
+        return field(upper ? "pixelBoxUpperCorner" : "pixelBoxLowerCorner", i) + " is " +
+               std::to_string(corner) + ": with rank " + std::to_string(map.rank) + " it must be " +
+               std::to_string(low) + " to " + std::to_string(high);
+      }
+    }
+    const int64_t extent =
+        static_cast<int64_t>(map.dims[1 + i]) + map.upper_corner[i] - map.lower_corner[i];
+    if (extent <= 0) {
+      return "the bounding box has " + std::to_string(extent) + " pixels along " +
+             field("globalDim", static_cast<int>(1 + i)) + " (globalDim " +
+             std::to_string(map.dims[1 + i]) + " + upper " + std::to_string(map.upper_corner[i]) +
+             " - lower " + std::to_string(map.lower_corner[i]) + "): it must have at least 1";
+    }
+  }
+  if (map.channels_per_pixel < 1 || map.channels_per_pixel > 256) {
+    return got("channelsPerPixel", map.channels_per_pixel, "it must be 1 to 256");
+  }
+  if (map.pixels_per_column < 1 || map.pixels_per_column > 1024) {
+    return got("pixelsPerColumn", map.pixels_per_column, "it must be 1 to 1024");
+  }
+  return validate_inner(map, "channelsPerPixel", map.channels_per_pixel);
+}
+
+}  // namespace
+
+uint32_t element_bytes(DataType type) {
+  switch (type) {
+    case DataType::kUint8:
+      return 1;
+    case DataType::kUint16:
+    case DataType::kFloat16:
+    case DataType::kBfloat16:
+      return 2;
+    case DataType::kUint32:
+    case DataType::kInt32:
+    case DataType::kFloat32:
+    case DataType::kFloat32Ftz:
+    case DataType::kTfloat32:
+    case DataType::kTfloat32Ftz:
+      return 4;
+    case DataType::kUint64:
+    case DataType::kInt64:
+    case DataType::kFloat64:
+      return 8;
+    case DataType::k16U4Align8B:
+    case DataType::k16U4Align16B:
+    case DataType::k16U6Align16B:
+      return 0;
+  }
+  return 0;
+}
+
+const char* to_string(DataType type) {
+  static constexpr const char* kNames[] = {
+      "UINT8",        "UINT16",       "UINT32",        "INT32",        "UINT64",      "INT64",
+      "FLOAT16",      "FLOAT32",      "FLOAT64",       "BFLOAT16",     "FLOAT32_FTZ", "TFLOAT32",
+      "TFLOAT32_FTZ", "16U4_ALIGN8B", "16U4_ALIGN16B", "16U6_ALIGN16B"};
+  return static_cast<unsigned>(type) < 16 ? kNames[static_cast<unsigned>(type)] : "unknown";
+}
+
+const char* to_string(Swizzle swizzle) {
+  static constexpr const char* kNames[] = {
+      "NONE", "32B", "64B", "128B", "128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B"};
+  return static_cast<unsigned>(swizzle) < 7 ? kNames[static_cast<unsigned>(swizzle)] : "unknown";
+}
+
+uint32_t swizzle_span(Swizzle swizzle) {
+  switch (swizzle) {
+    case Swizzle::kNone:
+      return 0;
+    case Swizzle::k32B:
+      return 32;
+    case Swizzle::k64B:
+      return 64;
+    default:
+      return 128;
+  }
+}
+
+std::string validate(const TensorMap& map, int compute_capability) {
+  if (std::string problem = validate_common(map); !problem.empty()) return problem;
+  (void)compute_capability;
+  return map.im2col ? validate_im2col(map) : validate_tiled(map);
+}
+
+void encode(const TensorMap& map, void* opaque) {
+  Packed packed{};
+  packed.magic = kMagic;
+  packed.type = static_cast<uint8_t>(map.type);
+  packed.rank = static_cast<uint8_t>(map.rank);
+  packed.interleave = static_cast<uint8_t>(map.interleave);
+  packed.swizzle = static_cast<uint8_t>(map.swizzle);
+  packed.l2_promotion = map.l2_promotion;
+  packed.fill = static_cast<uint8_t>(map.fill);
+  packed.im2col = map.im2col;
+  packed.address = map.address;
+  for (uint32_t i = 0; i < map.rank; ++i) {
+    packed.dims_minus_one[i] = static_cast<uint32_t>(map.dims[i] - 1);
+    packed.element_strides[i] = static_cast<uint8_t>(map.element_strides[i]);
+    packed.box[i] = static_cast<uint16_t>(map.box[i]);
+    if (i > 0) packed.strides[i - 1] = map.strides[i];
+  }
+  for (int i = 0; i < 3; ++i) {
+    packed.lower_corner[i] = static_cast<int16_t>(map.lower_corner[i]);
+    packed.upper_corner[i] = static_cast<int16_t>(map.upper_corner[i]);
+  }
+  packed.channels_per_pixel = static_cast<uint16_t>(map.channels_per_pixel);
+  packed.pixels_per_column = static_cast<uint16_t>(map.pixels_per_column);
+  std::memset(opaque, 0, 128);
+  std::memcpy(opaque, &packed, sizeof packed);
+}
+
+bool decode(const void* opaque, TensorMap& map) {
+  Packed packed;
+  std::memcpy(&packed, opaque, sizeof packed);
+  if (packed.magic != kMagic || packed.rank < 1 || packed.rank > TensorMap::kMaxRank) return false;
+  map = TensorMap{};
+  map.type = static_cast<DataType>(packed.type);
+  map.rank = packed.rank;
+  map.interleave = static_cast<Interleave>(packed.interleave);
+  map.swizzle = static_cast<Swizzle>(packed.swizzle);
+  map.l2_promotion = packed.l2_promotion;
+  map.fill = static_cast<OobFill>(packed.fill);
+  map.im2col = packed.im2col != 0;
+  map.address = packed.address;
+  if (element_bytes(map.type) == 0) return false;
+  map.strides[0] = element_bytes(map.type);
+  for (uint32_t i = 0; i < map.rank; ++i) {
+    map.dims[i] = static_cast<uint64_t>(packed.dims_minus_one[i]) + 1;
+    // NOTE: dimension 0 is always traversed element by element (see validate_common).
+    map.element_strides[i] = i == 0 ? 1 : packed.element_strides[i];
+    map.box[i] = packed.box[i];
+    if (i > 0) map.strides[i] = packed.strides[i - 1];
+  }
+  for (int i = 0; i < 3; ++i) {
+    map.lower_corner[i] = packed.lower_corner[i];
+    map.upper_corner[i] = packed.upper_corner[i];
+  }
+  map.channels_per_pixel = packed.channels_per_pixel;
+  map.pixels_per_column = packed.pixels_per_column;
+  return true;
+}
+
+std::string describe(const TensorMap& map) {
+  const auto list = [&](const auto* values, uint32_t first, uint32_t count) {
+    std::string text = "{";
+    for (uint32_t i = first; i < first + count; ++i) {
+      text += (i == first ? "" : ", ") + std::to_string(values[i]);
+    }
+    return text + "}";
+  };
+  std::string text = std::string(map.im2col ? "im2col" : "tiled") +
+                     " tensor map: " + to_string(map.type) + " dims " + list(map.dims, 0, map.rank);
+  if (map.rank > 1) text += " strides " + list(map.strides, 1, map.rank - 1);
+  if (map.im2col) {
+    text += " lower " + list(map.lower_corner, 0, map.rank - 2) + " upper " +
+            list(map.upper_corner, 0, map.rank - 2) + " channels " +
+            std::to_string(map.channels_per_pixel) + " pixels " +
+            std::to_string(map.pixels_per_column);
+  } else {
+    text += " box " + list(map.box, 0, map.rank);
+  }
+  return text + " element strides " + list(map.element_strides, 0, map.rank) + " swizzle " +
+         to_string(map.swizzle) + (map.fill == OobFill::kZero ? " fill zero" : " fill NaN");
+}
+
+}  // namespace vgpu::tma

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tma/traverse.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace vgpu::tma {
+namespace {
+
+// Elements of a tiled box along one dimension: element strides thin it out, rounding up
+// (CUDA driver API, cuTensorMapEncodeTiled, elementStrides).
+uint32_t box_elements(const TensorMap& map, uint32_t dim) {
+  return (map.box[dim] + map.element_strides[dim] - 1) / map.element_strides[dim];
+}
+
+uint32_t inner_bytes(const TensorMap& map) {
+  return (map.im2col ? map.channels_per_pixel : box_elements(map, 0)) * element_bytes(map.type);
+}
+
+uint32_t row_count(const TensorMap& map) {
+  if (map.im2col) return map.pixels_per_column;
+  uint32_t rows = 1;
+  for (uint32_t dim = 1; dim < map.rank; ++dim) rows *= box_elements(map, dim);
+  return rows;
+}
+
+// NOTE: with a swizzle, rows lie one span apart even where the inner box is narrower (measured on
+// an H200: a 16-byte row in a 32-byte span leaves 16 bytes of shared memory untouched).
+uint32_t row_pitch(const TensorMap& map) {
+  return std::max(inner_bytes(map), swizzle_span(map.swizzle));
+}
+
+// Appends one row of the box: dimension 0 from `start`, clipped to [0, dims[0]).
+void add_row(const TensorMap& map, uint64_t row_address, bool row_in_bounds, int64_t start,
+             uint32_t offset, std::vector<Run>& out) {
+  const uint32_t size = element_bytes(map.type);
+  const int64_t count = inner_bytes(map) / size;
+  if (!row_in_bounds) {
+    out.push_back({0, offset, static_cast<uint32_t>(count * size), false});
+    return;
+  }
+  const int64_t extent = static_cast<int64_t>(map.dims[0]);
+  const int64_t first = std::clamp<int64_t>(-start, 0, count);
+  const int64_t last = std::clamp<int64_t>(extent - start, first, count);
+  const auto add = [&](int64_t from, int64_t to, bool in_bounds) {
+    if (from == to) return;
+    const uint64_t global =
+        in_bounds ? row_address + static_cast<uint64_t>((start + from) * size) : 0;
+    out.push_back({global, offset + static_cast<uint32_t>(from * size),
+                   static_cast<uint32_t>((to - from) * size), in_bounds});
+  };
+  add(0, first, false);
+  add(first, last, true);
+  add(last, count, false);
+}
+
+void traverse_tiled(const TensorMap& map, const Coordinates& at, std::vector<Run>& out) {
+  uint32_t count[TensorMap::kMaxRank] = {1, 1, 1, 1, 1};
+  for (uint32_t dim = 1; dim < map.rank; ++dim) count[dim] = box_elements(map, dim);
+  const uint32_t pitch = row_pitch(map);
+  uint32_t index[TensorMap::kMaxRank] = {};
+  for (uint32_t row = 0, rows = row_count(map); row < rows; ++row) {
+    uint64_t address = map.address;
+    bool in_bounds = true;
+    for (uint32_t dim = 1; dim < map.rank; ++dim) {
+      const int64_t position =
+          static_cast<int64_t>(at.start[dim]) + int64_t{index[dim]} * map.element_strides[dim];
+      in_bounds &= position >= 0 && position < static_cast<int64_t>(map.dims[dim]);
+      address += static_cast<uint64_t>(position) * map.strides[dim];
+    }
+    add_row(map, address, in_bounds, at.start[0], row * pitch, out);
+    // Step to the next row, dimension 1 fastest.
+    for (uint32_t dim = 1; dim < map.rank; ++dim) {
+      if (++index[dim] < count[dim]) break;
+      index[dim] = 0;
+    }
+  }
+}
+
+// The pixels of an im2col column walk the bounding box W first, then H, D and N. The box spans
+// [lower corner, dims + upper corner) of each spatial dimension; the offsets (the filter tap) are
+// added after the walk (PTX ISA "Im2col mode").
+void traverse_im2col(const TensorMap& map, const Coordinates& at, std::vector<Run>& out) {
+  const uint32_t spatial = map.rank - 2;
+  int64_t pixel[3] = {};
+  for (uint32_t i = 0; i < spatial; ++i) pixel[i] = at.start[1 + i];
+  int64_t image = at.start[map.rank - 1];
+  const uint32_t pitch = row_pitch(map);
+  for (uint32_t row = 0; row < map.pixels_per_column; ++row) {
+    bool in_bounds = image >= 0 && image < static_cast<int64_t>(map.dims[map.rank - 1]);
+    uint64_t address = map.address + static_cast<uint64_t>(image) * map.strides[map.rank - 1];
+    for (uint32_t i = 0; i < spatial; ++i) {
+      const int64_t position = pixel[i] + at.im2col_offset[i];
+      in_bounds &= position >= 0 && position < static_cast<int64_t>(map.dims[1 + i]);
+      address += static_cast<uint64_t>(position) * map.strides[1 + i];
+    }
+    add_row(map, address, in_bounds, at.start[0], row * pitch, out);
+    uint32_t i = 0;
+    for (; i < spatial; ++i) {
+      pixel[i] += map.element_strides[1 + i];
+      if (pixel[i] < static_cast<int64_t>(map.dims[1 + i]) + map.upper_corner[i]) break;
+      pixel[i] = map.lower_corner[i];
+    }
+    if (i == spatial) ++image;
+  }
+}
+
+// Fills `bytes` bytes of out-of-bounds elements.
+void fill(const TensorMap& map, uint8_t* target, uint32_t bytes, const uint8_t* pattern) {
+  if (map.fill == OobFill::kZero) {
+    std::memset(target, 0, bytes);
+    return;
+  }
+  const uint32_t size = element_bytes(map.type);
+  for (uint32_t i = 0; i < bytes; i += size) std::memcpy(target + i, pattern, size);
+}
+
+// The special NaN of NAN_REQUEST_ZERO_FMA, one element of the map's type.
+void nan_pattern(const TensorMap& map, uint8_t (&pattern)[8]) {
+  uint64_t bits = 0;
+  switch (map.type) {
+    case DataType::kFloat16:
+    case DataType::kBfloat16:
+      bits = 0x7fff;
+      break;
+    case DataType::kFloat64:
+      bits = 0x7fff'ffff'ffff'ffff;
+      break;
+    default:
+      bits = 0x7fff'ffff;
+      break;
+  }
+  std::memcpy(pattern, &bits, sizeof bits);
+}
+
+}  // namespace
+
+uint32_t box_bytes(const TensorMap& map) {
+  return inner_bytes(map) * row_count(map);
+}
+
+uint32_t box_footprint(const TensorMap& map) {
+  return row_pitch(map) * (row_count(map) - 1) + inner_bytes(map);
+}
+
+std::string check_coordinates(const TensorMap& map, const Coordinates& at,
+                              uint32_t shared_address) {
+  (void)at;
+  if (shared_address % 128 != 0) {
+    return "the shared memory address " + std::to_string(shared_address) + " of a " +
+           (map.im2col ? "im2col" : "tiled") +
+           " box must be a multiple of 128 bytes; the next one is " +
+           std::to_string((shared_address + 127) / 128 * 128);
+  }
+  return {};
+}
+
+void traverse(const TensorMap& map, const Coordinates& at, std::vector<Run>& out) {
+  out.clear();
+  if (map.im2col) {
+    traverse_im2col(map, at, out);
+  } else {
+    traverse_tiled(map, at, out);
+  }
+}
+
+// CUDA driver API, CUtensorMapSwizzle: 16-, 32- or 64-byte chunks within a 32-, 64- or 128-byte
+// span, exchanged by the row number, which is what lies above address bit 7.
+uint32_t swizzle_address(Swizzle swizzle, uint32_t address) {
+  const uint32_t row = address >> 7;
+  switch (swizzle) {
+    case Swizzle::kNone:
+      return address;
+    case Swizzle::k32B:
+      return address ^ (row & 1) << 4;
+    case Swizzle::k64B:
+      return address ^ (row & 3) << 4;
+    case Swizzle::k128B:
+      return address ^ (row & 7) << 4;
+    case Swizzle::k128BAtom32B:
+      return address ^ (row & 3) << 5;
+    case Swizzle::k128BAtom32BFlip8B:
+      return address ^ (row & 3) << 5 ^ (row & 1) << 3;
+    case Swizzle::k128BAtom64B:
+      return address ^ (row & 1) << 6;
+  }
+  return address;
+}
+
+void load_box(const TensorMap& map, const std::vector<Run>& runs, uint8_t* shared,
+              uint32_t shared_address) {
+  uint8_t pattern[8];
+  nan_pattern(map, pattern);
+  for (const Run& run : runs) {
+    const auto* source = reinterpret_cast<const uint8_t*>(run.global);
+    for_each_piece(map.swizzle, shared_address, run.offset, run.bytes,
+                   [&](uint32_t to, uint32_t from, uint32_t bytes) {
+                     if (run.in_bounds) {
+                       std::memcpy(shared + to, source + from, bytes);
+                     } else {
+                       fill(map, shared + to, bytes, pattern);
+                     }
+                   });
+  }
+}
+
+void store_box(const TensorMap& map, const std::vector<Run>& runs, const uint8_t* shared,
+               uint32_t shared_address) {
+  for (const Run& run : runs) {
+    if (!run.in_bounds) continue;
+    auto* target = reinterpret_cast<uint8_t*>(run.global);
+    for_each_piece(map.swizzle, shared_address, run.offset, run.bytes,
+                   [&](uint32_t from, uint32_t to, uint32_t bytes) {
+                     std::memcpy(target + to, shared + from, bytes);
+                   });
+  }
+}
+
+void reduce_box(const TensorMap& map, const std::vector<Run>& runs, const uint8_t* shared,
+                uint32_t shared_address, ReduceOp op, ReduceType type) {
+  for (const Run& run : runs) {
+    if (!run.in_bounds) continue;
+    auto* target = reinterpret_cast<uint8_t*>(run.global);
+    for_each_piece(map.swizzle, shared_address, run.offset, run.bytes,
+                   [&](uint32_t from, uint32_t to, uint32_t bytes) {
+                     reduce(op, type, target + to, shared + from, bytes);
+                   });
+  }
+}
+
+}  // namespace vgpu::tma
