@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+# Compiler flags, sanitizers, the compiler cache and the search for oneDNN.
+
+# A folder of this tree, where it is there.
+function(convoy_add_folder folder)
+  if(EXISTS ${PROJECT_SOURCE_DIR}/${folder}/CMakeLists.txt)
+    add_subdirectory(${PROJECT_SOURCE_DIR}/${folder} ${PROJECT_BINARY_DIR}/${folder})
+  endif()
+endfunction()
+
+find_program(CONVOY_CCACHE ccache)
+if(CONVOY_CCACHE)
+  foreach(language C CXX CUDA)
+    if(NOT CMAKE_${language}_COMPILER_LAUNCHER)
+      set(CMAKE_${language}_COMPILER_LAUNCHER ${CONVOY_CCACHE})
+    endif()
+  endforeach()
+endif()
+
+add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Wall> $<$<COMPILE_LANGUAGE:C,CXX>:-Wextra>)
+if(CONVOY_WERROR)
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
+endif()
+
+if(CONVOY_SANITIZE)
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${CONVOY_SANITIZE}>
+                      $<$<COMPILE_LANGUAGE:C,CXX>:-fno-sanitize-recover=all>
+                      $<$<COMPILE_LANGUAGE:C,CXX>:-fno-omit-frame-pointer>)
+  add_link_options(-fsanitize=${CONVOY_SANITIZE})
+endif()
+
+# RUNPATH, not RPATH: LD_LIBRARY_PATH then wins, which is how the virtual GPU takes the place of
+# libcudart. Installed programs find their libraries where the build found them.
+add_link_options(-Wl,--enable-new-dtags)
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+
+set(CONVOY_WITH_CPU OFF)
+if(CONVOY_CPU)
+  find_package(dnnl QUIET CONFIG)
+  if(dnnl_FOUND)
+    set(CONVOY_WITH_CPU ON)
+  else()
+    message(WARNING "oneDNN was not found: building without the CPU backend. "
+                    "Install it (Debian, Ubuntu: libdnnl-dev) or set -DCONVOY_CPU=OFF.")
+  endif()
+endif()

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+# Finds a CUDA 13 compiler and declares kernels.
+#
+# Sets CONVOY_WITH_CUDA, CONVOY_WITH_SM90 and CONVOY_WITH_SM100.
+
+set(CONVOY_WITH_CUDA OFF)
+set(CONVOY_WITH_SM90 OFF)
+set(CONVOY_WITH_SM100 OFF)
+
+# First nvcc of version 13 or later: what the user names, PATH, the usual place, then the folder
+# that scripts/bootstrap.sh fills.
+function(convoy_find_nvcc result)
+  find_program(on_path nvcc NO_CACHE)
+  foreach(candidate ${CMAKE_CUDA_COMPILER} $ENV{CUDACXX} ${on_path} /usr/local/cuda/bin/nvcc
+                    ${PROJECT_SOURCE_DIR}/.cuda/bin/nvcc)
+    if(NOT EXISTS ${candidate})
+      continue()
+    endif()
+    execute_process(COMMAND ${candidate} --version OUTPUT_VARIABLE banner ERROR_QUIET)
+    if(banner MATCHES "release ([0-9]+)\\.([0-9]+)")
+      if(CMAKE_MATCH_1 GREATER_EQUAL 13)
+        set(${result} ${candidate} PARENT_SCOPE)
+        return()
+      endif()
+      message(STATUS "Passed over ${candidate}: release ${CMAKE_MATCH_1}.${CMAKE_MATCH_2}, "
+                     "13.0 or later is needed")
+    endif()
+  endforeach()
+  set(${result} "" PARENT_SCOPE)
+endfunction()
+
+if(NOT CONVOY_CUDA STREQUAL "OFF")
+  convoy_find_nvcc(nvcc)
+  if(nvcc)
+    # Architectures are given per kernel folder below, in a form that carries SASS and PTX.
+    set(CMAKE_CUDA_ARCHITECTURES OFF)
+    set(CMAKE_CUDA_COMPILER ${nvcc})
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+    enable_language(CUDA)
+    # NOTE: CMake 3.25 does not know how to ask nvcc for C++20.
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+    endif()
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_EXTENSIONS OFF)
+    cmake_path(GET nvcc PARENT_PATH nvcc_folder)
+    cmake_path(GET nvcc_folder PARENT_PATH CUDAToolkit_ROOT)
+    find_package(CUDAToolkit REQUIRED)
+    set(CONVOY_WITH_CUDA ON)
+    set(CONVOY_WITH_SM90 ${CONVOY_SM90})
+    set(CONVOY_WITH_SM100 ${CONVOY_SM100})
+  elseif(CONVOY_CUDA STREQUAL "AUTO")
+    message(STATUS "No nvcc 13 or later was found: building without CUDA kernels")
+  else()
+    message(FATAL_ERROR "CONVOY_CUDA=ON, but no nvcc 13 or later was found on PATH, in "
+                        "/usr/local/cuda or in .cuda (scripts/bootstrap.sh fills it); "
+                        "-DCMAKE_CUDA_COMPILER=<nvcc> names one")
+  endif()
+endif()
+
+# convoy_cuda_flags(<target> ARCHITECTURES 90a 100a): SASS and PTX of each architecture, line
+# numbers, and the flags every kernel is built with. The PTX is what the virtual GPU runs.
+function(convoy_cuda_flags target)
+  cmake_parse_arguments(arg "" "" "ARCHITECTURES" ${ARGN})
+  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES OFF CUDA_RUNTIME_LIBRARY Shared)
+  foreach(architecture ${arg_ARCHITECTURES})
+    target_compile_options(${target} PRIVATE
+      "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-gencode 'arch=compute_${architecture},code=[sm_${architecture},compute_${architecture}]'>")
+  endforeach()
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>
+    "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -Wall>")
+endfunction()
+
+# convoy_add_kernels(<name> ARCHITECTURES 90a SOURCES a.cu b.cpp): sources of the library that are
+# compiled for the given architectures. Any number of calls; each makes target convoy_<name>.
+function(convoy_add_kernels name)
+  cmake_parse_arguments(arg "" "" "ARCHITECTURES;SOURCES" ${ARGN})
+  set(target convoy_${name})
+  add_library(${target} OBJECT ${arg_SOURCES})
+  target_include_directories(${target} PRIVATE
+    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
+  target_link_libraries(${target} PRIVATE CUDA::cudart)
+  add_dependencies(${target} convoy_git_hash)
+  convoy_cuda_flags(${target} ARCHITECTURES ${arg_ARCHITECTURES})
+  foreach(feature CPU CUDA SM90 SM100)
+    if(CONVOY_WITH_${feature})
+      target_compile_definitions(${target} PRIVATE CONVOY_WITH_${feature}=1)
+    endif()
+  endforeach()
+  target_sources(convoy PRIVATE $<TARGET_OBJECTS:${target}>)
+endfunction()
