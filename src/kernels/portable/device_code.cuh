@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the portable kernels share on the device: conversions, 16-bit tensor-core steps
+// (mma.sync), asynchronous copies of 4 to 16 bytes. All of it runs on sm_80 and later.
+// Section names in comments are those of the PTX ISA, chapter "Instruction Set".
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace convoy {
+
+// ---- Conversions ----------------------------------------------------------------------------
+
+__device__ __forceinline__ float to_float(float x) {
+  return x;
+}
+__device__ __forceinline__ float to_float(__half x) {
+  return __half2float(x);
+}
+__device__ __forceinline__ float to_float(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
+
+template <typename Element>
+__device__ __forceinline__ Element from_float(float x);
+template <>
+__device__ __forceinline__ float from_float<float>(float x) {
+  return x;
+}
+template <>
+__device__ __forceinline__ __half from_float<__half>(float x) {
+  return __float2half_rn(x);
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+
+// ---- Tensor cores ---------------------------------------------------------------------------
+
+/// d += a · b for one 16×8×16 step: a is 16×16 (row-major fragments), b is 16×8 (column-major).
+/// Lane i holds of a the rows i / 4 and i / 4 + 8 at columns 2·(i % 4) + {0, 1} and + 8, of b
+/// column i / 4, of d the rows i / 4 and + 8 at columns 2·(i % 4) + {0, 1}
+/// (Matrix Fragments for mma.m16n8k16).
+template <typename Element>
+__device__ __forceinline__ void mma_16x8x16(float (&d)[4], const std::uint32_t (&a)[4],
+                                            std::uint32_t b0, std::uint32_t b1);
+template <>
+__device__ __forceinline__ void mma_16x8x16<__nv_bfloat16>(float (&d)[4],
+                                                           const std::uint32_t (&a)[4],
+                                                           std::uint32_t b0, std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <>
+__device__ __forceinline__ void mma_16x8x16<__half>(float (&d)[4], const std::uint32_t (&a)[4],
+                                                    std::uint32_t b0, std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// ---- Asynchronous copies --------------------------------------------------------------------
+
+/// Copy kBytes (4, 8 or 16, both sides aligned to it) from global to shared memory, or write
+/// zeros where `valid` is false: then nothing is read (cp.async, src-size).
+template <int kBytes>
+__device__ __forceinline__ void copy_async(std::uint32_t shared, const void* global, bool valid) {
+  const int source_bytes = valid ? kBytes : 0;
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+                 "r"(source_bytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global),
+                 "n"(kBytes), "r"(source_bytes)
+                 : "memory");
+  }
+}
+__device__ __forceinline__ void copy_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/// Wait until at most `kPending` of this thread's groups are still under way.
+template <int kPending>
+__device__ __forceinline__ void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+}  // namespace convoy

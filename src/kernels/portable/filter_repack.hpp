@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "convoy/types.hpp"
+#include "core/geometry.hpp"
+
+namespace convoy {
+
+/// Write `packed` = `filter` as dense KTRSC, [K, T, R, S, C / groups], from any layout. Both are
+/// device pointers of `dtype` and do not overlap; one kernel on `stream`, nothing else.
+/// Throws Error{invalid_argument} where the layout has no depth axis and T > 1,
+/// Error{launch_failure}.
+void repack_filter(void* packed, const void* filter, FilterLayout layout,
+                   const ConvGeometry& geometry, DType dtype, cudaStream_t stream);
+
+/// The four phase filters of a nearest-2× upsampling followed by a 3×3 convolution of stride,
+/// dilation 1 and padding 1. Output pixel (2i + a, 2j + b) is a 2×2 convolution of the input as it
+/// was before upsampling, with its first tap at (i − 1 + a, j − 1 + b):
+///   phase[a][b][k][u][v][c] = Σ filter[k][r][s][c] over the r, s whose tap falls on input
+///   row i − 1 + a + u, column j − 1 + b + v   (a = 0: {0}, {1, 2}; a = 1: {0, 1}, {2}).
+/// Sums are taken in fp32 and rounded once. `packed` is dense [2][2][K][2][2][C / groups]:
+/// `upsampled_filter_bytes`. Throws Error{unsupported} for another geometry.
+void pack_upsampled_filter(void* packed, const void* filter, FilterLayout layout,
+                           const ConvGeometry& geometry, DType dtype, cudaStream_t stream);
+
+/// Bytes of the four phase filters: 16 / 9 of the filter's.
+inline std::size_t upsampled_filter_bytes(const ConvGeometry& geometry, DType dtype) {
+  return static_cast<std::size_t>(16 * geometry.out_channels * geometry.group_channels()) *
+         size_of(dtype);
+}
+
+/// Whether the folding above covers the geometry; the reason where not.
+std::string upsample_folding_refusal(const ConvGeometry& geometry);
+
+}  // namespace convoy
