@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What happens between the fp32 accumulator and the store. The run-time epilogue (scale, bias,
+// activation, residual) is one function over a thread's values; compile-time ops are functors that
+// a user gives as template arguments.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "convoy/epilogue.hpp"
+
+namespace convoy {
+
+/// convoy::Epilogue as the kernels carry it, by value.
+struct EpilogueParams {
+  const void* bias = nullptr;
+  float scale = 1.0f;
+  float beta = 0.0f;
+  float parameter_a = 0.0f;
+  float parameter_b = 0.0f;
+  Activation activation = Activation::none;
+  DType bias_dtype = DType::fp32;
+  bool has_residual = false;     ///< A residual pointer is given and beta != 0.
+  bool residual_first = false;   ///< ResidualOrder::before_activation
+  bool round_each_step = false;  ///< EpilogueRounding::each_step
+
+  EpilogueParams() = default;
+  explicit EpilogueParams(const Epilogue& epilogue)
+      : bias(epilogue.bias),
+        scale(epilogue.scale),
+        beta(epilogue.beta),
+        parameter_a(epilogue.parameter_a),
+        parameter_b(epilogue.parameter_b),
+        activation(epilogue.activation),
+        bias_dtype(epilogue.bias_dtype),
+        has_residual(epilogue.residual != nullptr && epilogue.beta != 0.0f),
+        residual_first(epilogue.order == ResidualOrder::before_activation),
+        round_each_step(epilogue.rounding == EpilogueRounding::each_step) {}
+};
+
+// ---- Compile-time ops -----------------------------------------------------------------------
+
+/// The compute op that does nothing. A compute op maps values in place, before the store:
+/// `void operator()(std::int64_t m, int n, float (&values)[kWidth]) const`, where m is the output
+/// pixel (n·Z·P·Q order), n the first filter and kWidth the number of consecutive filters: 2 where
+/// the op runs on accumulator registers, 8 (4 for fp32 outputs) where it runs on the tile staged in
+/// shared memory (`kOnRegisters = false`), which then holds values already rounded to the output
+/// type.
+struct NoComputeOp {
+  static constexpr bool kEnabled = false;
+  static constexpr bool kOnRegisters = true;
+  template <int kWidth>
+  __device__ void operator()(std::int64_t, int, float (&)[kWidth]) const {}
+};
+
+/// The store op that does nothing. A store op sees what is written, in pieces of consecutive
+/// filters: `void operator()(std::int64_t m, int n, const Out (&values)[kWidth]) const`. With
+/// `kReplacesStore` the kernel itself writes nothing.
+struct NoStoreOp {
+  static constexpr bool kEnabled = false;
+  static constexpr bool kReplacesStore = false;
+  template <typename Out, int kWidth>
+  __device__ void operator()(std::int64_t, int, const Out (&)[kWidth]) const {}
+};
+
+// ---- Conversions ----------------------------------------------------------------------------
+
+template <typename Out>
+__device__ __forceinline__ Out from_float(float x);
+template <>
+__device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ __forceinline__ __half from_float<__half>(float x) {
+  return __float2half_rn(x);
+}
+template <>
+__device__ __forceinline__ float from_float<float>(float x) {
+  return x;
+}
+
+__device__ __forceinline__ float to_float(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
+__device__ __forceinline__ float to_float(__half x) {
+  return __half2float(x);
+}
+__device__ __forceinline__ float to_float(float x) {
+  return x;
+}
+
+/// Two neighbours as one 32-bit register, the first in the low half, and back.
+template <typename Out>
+__device__ __forceinline__ std::uint32_t pack2(float low, float high);
+template <>
+__device__ __forceinline__ std::uint32_t pack2<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+template <>
+__device__ __forceinline__ std::uint32_t pack2<__half>(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+template <typename Out>
+__device__ __forceinline__ float2 unpack2(std::uint32_t pair);
+template <>
+__device__ __forceinline__ float2 unpack2<__nv_bfloat16>(std::uint32_t pair) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+}
+template <>
+__device__ __forceinline__ float2 unpack2<__half>(std::uint32_t pair) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+
+/// x as it comes back from memory of the output type.
+template <typename Out>
+__device__ __forceinline__ float rounded(float x) {
+  return to_float(from_float<Out>(x));
+}
+
+/// Element i of the bias.
+__device__ __forceinline__ float load_bias(const EpilogueParams& params, int i) {
+  switch (params.bias_dtype) {
+    case DType::bf16:
+      return to_float(__ldg(static_cast<const __nv_bfloat16*>(params.bias) + i));
+    case DType::fp16:
+      return to_float(__ldg(static_cast<const __half*>(params.bias) + i));
+    default:
+      return __ldg(static_cast<const float*>(params.bias) + i);
+  }
+}
+
+// ---- The run-time epilogue ------------------------------------------------------------------
+
+/// Apply the activation to all values. One uniform branch per call, so call it on several values.
+/// NOTE: the formulas and the accurate exp, erf, tanh are those of unfused frameworks, so that
+/// EpilogueRounding::each_step can reproduce their bits.
+template <int kCount>
+__device__ __forceinline__ void activate(const EpilogueParams& params, float (&v)[kCount]) {
+  const auto map = [&v](auto&& function) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) v[i] = function(v[i]);
+  };
+  switch (params.activation) {
+    case Activation::none:
+      break;
+    case Activation::relu:
+      // NOTE: !(x <= 0) rather than x > 0, so that NaN passes through.
+      map([](float x) { return x <= 0.0f ? 0.0f : x; });
+      break;
+    case Activation::leaky_relu:
+      map([&](float x) { return x > 0.0f ? x : params.parameter_a * x; });
+      break;
+    case Activation::gelu:
+      map([](float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); });
+      break;
+    case Activation::gelu_tanh:
+      map([](float x) {
+        return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+      });
+      break;
+    case Activation::silu:
+      map([](float x) { return __fdividef(x, 1.0f + __expf(-x)); });
+      break;
+    case Activation::sigmoid:
+      map([](float x) { return __frcp_rn(1.0f + __expf(-x)); });
+      break;
+    case Activation::tanh:
+      map([](float x) { return tanhf(x); });
+      break;
+    case Activation::hardswish:
+      map([](float x) { return x * fminf(fmaxf(x + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f); });
+      break;
+    case Activation::clamp:
+      map([&](float x) {
+        const float low = x < params.parameter_a ? params.parameter_a : x;
+        return low > params.parameter_b ? params.parameter_b : low;
+      });
+      break;
+  }
+}
+
+/// D = activation(scale·v + bias) + beta·source, or with `residual_first` the sum inside; rounded
+/// to Out after every step where `round_each_step` asks for it. `bias` and `source` are read only
+/// where the parameters say that they exist. The result is not yet rounded for the store.
+template <typename Out, int kCount>
+__device__ __forceinline__ void apply_epilogue(const EpilogueParams& params, float (&v)[kCount],
+                                               const float (&bias)[kCount],
+                                               const float (&source)[kCount]) {
+  const bool each = params.round_each_step;
+  const auto round_all = [&] {
+    if (each) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) v[i] = rounded<Out>(v[i]);
+    }
+  };
+  const auto add_residual = [&] {
+    if (!params.has_residual) return;
+    round_all();
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (each) {
+        v[i] += rounded<Out>(params.beta * source[i]);
+      } else {
+        v[i] = fmaf(params.beta, source[i], v[i]);
+      }
+    }
+  };
+  round_all();
+  if (params.scale != 1.0f) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) v[i] *= params.scale;
+    round_all();
+  }
+  if (params.bias != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) v[i] += bias[i];
+    round_all();
+  }
+  if (params.residual_first) add_residual();
+  if (params.activation != Activation::none) {
+    round_all();
+    activate(params, v);
+  }
+  if (!params.residual_first) add_residual();
+}
+
+}  // namespace convoy
