@@ -28,9 +28,8 @@ struct MmaInstructionDescriptor {
   uint32_t m = 128, n = 128;                                 // bits 24-28 << 4, bits 17-22 << 3
 };
 /// Throws Fault (illegal instruction) that names the field, its value and what is legal. Legal
-/// shapes: cta_group 1: M 64 (N 8..256 by 8) or 128 (N 16..256 by 16); cta_group 2: M 128 (N
-/// 16..256 by 16) or 256 (N 16..256 by 16, kind::i8 and M 256 by 32); kind::i8: N 8, 16, 24, 32,
-/// then by 16.
+/// shapes (PTX ISA "Matrix shape"): cta_group 1: M 64 or 128, N 8..256 by 8 (kind::i8: 8, 16, 24,
+/// 32, then by 16); cta_group 2: M 128 or 256, N 16..256 by 16 (kind::i8: 32..256 by 32).
 MmaInstructionDescriptor decode_mma_instruction(MmaKind kind, uint32_t bits, int cta_group);
 
 struct Tcgen05Mma {

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wgmma.hpp"
+
+#include <bit>
+#include <cstring>
+
+#include "../fault.hpp"
+#include "number_formats.hpp"
+#include "panel_product.hpp"
+
+namespace vgpu::tensor {
+namespace {
+
+constexpr uint32_t kRowsPerWarp = 16;
+constexpr uint32_t kMaxN = 256, kMaxK = 32;
+
+const char* name_of_accumulator(AccumulatorType type) {
+  return type == AccumulatorType::f32 ? "f32" : type == AccumulatorType::f16 ? "f16" : "s32";
+}
+
+bool is_fp8(ElementType type) {
+  return type == ElementType::e4m3 || type == ElementType::e5m2;
+}
+
+bool types_exist(const WgmmaInstruction& i) {
+  using enum ElementType;
+  if (is_integer(i.a)) return is_integer(i.b) && i.d == AccumulatorType::s32;
+  if (i.d == AccumulatorType::s32) return false;
+  if (is_fp8(i.a)) return is_fp8(i.b);
+  if (i.a == f16) return i.b == f16;
+  return (i.a == bf16 || i.a == tf32) && i.b == i.a && i.d == AccumulatorType::f32;
+}
+
+float widen(ElementType type, const uint8_t* bytes) {
+  uint16_t half;
+  uint32_t word;
+  switch (type) {
+    case ElementType::f16:
+      std::memcpy(&half, bytes, 2);
+      return f16_to_f32(half);
+    case ElementType::bf16:
+      std::memcpy(&half, bytes, 2);
+      return bf16_to_f32(half);
+    case ElementType::tf32:
+      std::memcpy(&word, bytes, 4);
+      return tf32_operand(word);
+    case ElementType::e4m3:
+      return e4m3_to_f32(*bytes);
+    default:
+      return e5m2_to_f32(*bytes);
+  }
+}
+
+void widen_to(ElementType type, const uint8_t* bytes, float& value) {
+  value = widen(type, bytes);
+}
+void widen_to(ElementType type, const uint8_t* bytes, int32_t& value) {
+  value = type == ElementType::s8 ? static_cast<int8_t>(*bytes) : *bytes;
+}
+
+/// Puts a warp's A fragment into rows 0..15 of a panel of `depth` columns.
+template <typename Value>
+void read_a_registers(const WgmmaInstruction& instruction,
+                      const std::array<const uint32_t*, kWgmmaARegisters>& registers,
+                      uint32_t depth, Value* panel) {
+  const uint32_t bytes = container_bytes(instruction.a);
+  for (uint32_t reg = 0; reg < kWgmmaARegisters; reg++) {
+    for (uint32_t lane = 0; lane < 32; lane++) {
+      uint8_t word[4];
+      std::memcpy(word, &registers[reg][lane], 4);
+      for (uint32_t byte = 0; byte < 4; byte += bytes) {
+        MatrixPosition at = wgmma_a_position(0, lane, reg * 4 + byte, bytes);
+        Value value;
+        widen_to(instruction.a, word + byte, value);
+        panel[at.row * depth + at.column] = instruction.scale_a < 0 ? -value : value;
+      }
+    }
+  }
+}
+
+/// Copies a warp's D fragment to or from 16 rows of n floats or integers.
+template <bool STORE>
+void move_d(const WgmmaInstruction& instruction, uint32_t* const* registers, uint32_t* rows) {
+  const bool packed = instruction.d == AccumulatorType::f16;
+  for (uint32_t reg = 0; reg < instruction.n / 2; reg++) {
+    for (uint32_t lane = 0; lane < 32; lane++) {
+      MatrixPosition at = wgmma_d_position(0, lane, reg);
+      uint32_t& cell = rows[at.row * instruction.n + at.column];
+      if (!packed) {
+        uint32_t& word = registers[reg][lane];
+        STORE ? void(word = cell) : void(cell = word);
+        continue;
+      }
+      uint32_t& word = registers[reg / 2][lane];
+      const uint32_t shift = reg % 2 * 16;
+      if constexpr (STORE)
+        word = (word & ~(0xffffu << shift)) | uint32_t{f32_to_f16(std::bit_cast<float>(cell))}
+                                                  << shift;
+      else
+        cell = std::bit_cast<uint32_t>(f16_to_f32(static_cast<uint16_t>(word >> shift)));
+    }
+  }
+}
+
+template <typename Value>
+void run(const WgmmaInstruction& instruction, const WgmmaOperands& operands,
+         const SharedView& shared, AccessVisitor* visitor) {
+  const uint32_t n = instruction.n, depth = wgmma_k(instruction.a);
+  alignas(32) Value b_panel[kMaxK * kMaxN];
+  read_operand(SmemOperand{decode_wgmma_descriptor(operands.b_descriptor), instruction.b_major,
+                           instruction.b, n, instruction.scale_b < 0},
+               shared, 0, visitor, b_panel, 1, n);
+
+  // A from shared memory: the descriptor covers all 64 rows; each warp reads its own 16.
+  alignas(32) Value a_panel[64 * kMaxK];
+  if (!instruction.a_in_registers)
+    read_operand(SmemOperand{decode_wgmma_descriptor(operands.a_descriptor), instruction.a_major,
+                             instruction.a, 64, instruction.scale_a < 0},
+                 shared, 0, visitor, a_panel, depth, 1);
+
+  for (uint32_t warp = 0; warp < 4; warp++) {
+    uint32_t* const* d = operands.d_registers[warp];
+    if (!d) continue;
+    Value* a = a_panel + warp * kRowsPerWarp * depth;
+    if (instruction.a_in_registers)
+      read_a_registers(instruction, operands.a_registers[warp], depth, a);
+    alignas(32) Value sums[kRowsPerWarp * kMaxN];
+    static_assert(sizeof(Value) == 4);
+    if (operands.scale_d)
+      move_d<false>(instruction, d, reinterpret_cast<uint32_t*>(sums));
+    else
+      std::memset(sums, 0, kRowsPerWarp * n * sizeof(Value));
+    Value* rows[kRowsPerWarp];
+    for (uint32_t r = 0; r < kRowsPerWarp; r++) rows[r] = sums + r * n;
+    if constexpr (std::is_same_v<Value, float>)
+      accumulate_panels(rows, a, b_panel, kRowsPerWarp, n, depth, n);
+    else
+      accumulate_panels(rows, a, b_panel, kRowsPerWarp, n, depth, n, instruction.satfinite);
+    move_d<true>(instruction, d, reinterpret_cast<uint32_t*>(sums));
+  }
+}
+
+}  // namespace
+
+uint32_t wgmma_k(ElementType type) {
+  return 32 / container_bytes(type);
+}
+
+uint32_t wgmma_d_registers(const WgmmaInstruction& instruction) {
+  return instruction.d == AccumulatorType::f16 ? instruction.n / 4 : instruction.n / 2;
+}
+
+MatrixPosition wgmma_d_position(uint32_t warp, uint32_t lane, uint32_t reg) {
+  return {.row = warp * kRowsPerWarp + lane / 4 + reg / 2 % 2 * 8,
+          .column = reg / 4 * 8 + lane % 4 * 2 + reg % 2};
+}
+
+MatrixPosition wgmma_a_position(uint32_t warp, uint32_t lane, uint32_t byte,
+                                uint32_t element_bytes) {
+  uint32_t reg = byte / 4;
+  uint32_t k_bytes = reg / 2 * 16 + lane % 4 * 4 + byte % 4;
+  return {.row = warp * kRowsPerWarp + lane / 4 + reg % 2 * 8, .column = k_bytes / element_bytes};
+}
+
+void validate(const WgmmaInstruction& i) {
+  if (!types_exist(i))
+    fault(
+        kInvalidPtx,
+        "wgmma does not exist with D %s, A %s, B %s; legal: f32 or f16 with f16; f32 with bf16 or "
+        "tf32; f32 or f16 with e4m3/e5m2; s32 with s8/u8",
+        name_of_accumulator(i.d), name_of(i.a), name_of(i.b));
+  bool integer = is_integer(i.a);
+  bool n_exists = i.n >= 8 && i.n <= 256 && i.n % 8 == 0;
+  if (integer && i.n > 32 && i.n % 16 != 0) n_exists = false;
+  if (!n_exists)
+    fault(kInvalidPtx, "wgmma with %s operands does not exist with N = %u; legal: %s", name_of(i.a),
+          i.n, integer ? "8, 16, 24, 32, then 48..256 by 16" : "8..256 by 8");
+  if ((i.scale_a != 1 && i.scale_a != -1) || (i.scale_b != 1 && i.scale_b != -1))
+    fault(kInvalidPtx, "wgmma imm-scale-a %d, imm-scale-b %d: each must be 1 or -1", i.scale_a,
+          i.scale_b);
+  if (integer && (i.scale_a != 1 || i.scale_b != 1))
+    fault(kInvalidPtx, "wgmma with integer operands has no imm-scale");
+  bool transposed = i.a_major == Major::mn || i.b_major == Major::mn;
+  if (transposed && container_bytes(i.a) != 2)
+    fault(kInvalidPtx, "wgmma can read MN-major matrices of f16 and bf16 only, not of %s",
+          name_of(i.a));
+  if (i.a_in_registers && i.a_major == Major::mn)
+    fault(kInvalidPtx, "wgmma with A in registers has no imm-trans-a");
+  if (i.satfinite && !integer)
+    fault(kInvalidPtx, "wgmma .satfinite exists for s8 and u8 operands only");
+}
+
+void wgmma(const WgmmaInstruction& instruction, const WgmmaOperands& operands,
+           const SharedView& shared, AccessVisitor* visitor) {
+  if (is_integer(instruction.a))
+    run<int32_t>(instruction, operands, shared, visitor);
+  else
+    run<float>(instruction, operands, shared, visitor);
+}
+
+}  // namespace vgpu::tensor
