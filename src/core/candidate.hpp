@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "convoy/plan.hpp"
 #include "core/geometry.hpp"
@@ -75,5 +76,13 @@ class KernelCandidate {
   virtual double estimate_us(const PlanRequest& request) const = 0;
   virtual std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const = 0;
 };
+
+using CandidateList = std::vector<std::unique_ptr<KernelCandidate>>;
+
+// Each backend appends its candidates. src/dispatch/registry.cpp calls the ones that were built.
+void register_cpu_kernels(CandidateList& list);       // src/cpu
+void register_sm90_kernels(CandidateList& list);      // src/kernels/sm90
+void register_sm100_kernels(CandidateList& list);     // src/kernels/sm100
+void register_portable_kernels(CandidateList& list);  // src/kernels/portable
 
 }  // namespace convoy

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names of the enumerations, and the version of the library.
+#include "convoy/epilogue.hpp"
+#include "convoy/error.hpp"
+#include "convoy/plan.hpp"
+#include "convoy/types.hpp"
+#include "convoy/version.hpp"
+#include "convoy_git_hash.hpp"
+
+#define CONVOY_TEXT_OF(x) #x
+#define CONVOY_TEXT(x) CONVOY_TEXT_OF(x)
+
+namespace convoy {
+
+const char* to_string(Status status) noexcept {
+  switch (status) {
+    case Status::ok:
+      return "ok";
+    case Status::invalid_argument:
+      return "invalid argument";
+    case Status::unsupported:
+      return "unsupported";
+    case Status::out_of_memory:
+      return "out of memory";
+    case Status::launch_failure:
+      return "launch failure";
+    case Status::io_error:
+      return "i/o error";
+    case Status::internal:
+      return "internal error";
+  }
+  return "unknown status";
+}
+
+const char* to_string(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::bf16:
+      return "bf16";
+    case DType::fp16:
+      return "fp16";
+    case DType::fp32:
+      return "fp32";
+  }
+  return "unknown dtype";
+}
+
+const char* to_string(Layout layout) noexcept {
+  switch (layout) {
+    case Layout::nhwc:
+      return "NHWC";
+    case Layout::ndhwc:
+      return "NDHWC";
+  }
+  return "unknown layout";
+}
+
+const char* to_string(FilterLayout layout) noexcept {
+  switch (layout) {
+    case FilterLayout::krsc:
+      return "KRSC";
+    case FilterLayout::kcrs:
+      return "KCRS";
+    case FilterLayout::rscf:
+      return "RSCF";
+    case FilterLayout::ktrsc:
+      return "KTRSC";
+    case FilterLayout::kctrs:
+      return "KCTRS";
+    case FilterLayout::trscf:
+      return "TRSCF";
+  }
+  return "unknown filter layout";
+}
+
+const char* to_string(PadMode mode) noexcept {
+  switch (mode) {
+    case PadMode::zero:
+      return "zero";
+    case PadMode::replicate:
+      return "replicate";
+    case PadMode::reflect:
+      return "reflect";
+  }
+  return "unknown pad mode";
+}
+
+const char* to_string(Device device) noexcept {
+  switch (device) {
+    case Device::automatic:
+      return "auto";
+    case Device::cpu:
+      return "cpu";
+    case Device::cuda:
+      return "cuda";
+  }
+  return "unknown device";
+}
+
+const char* to_string(Activation activation) noexcept {
+  switch (activation) {
+    case Activation::none:
+      return "none";
+    case Activation::relu:
+      return "relu";
+    case Activation::leaky_relu:
+      return "leaky_relu";
+    case Activation::gelu:
+      return "gelu";
+    case Activation::gelu_tanh:
+      return "gelu_tanh";
+    case Activation::silu:
+      return "silu";
+    case Activation::sigmoid:
+      return "sigmoid";
+    case Activation::tanh:
+      return "tanh";
+    case Activation::hardswish:
+      return "hardswish";
+    case Activation::clamp:
+      return "clamp";
+  }
+  return "unknown activation";
+}
+
+const char* to_string(ResidualOrder order) noexcept {
+  switch (order) {
+    case ResidualOrder::after_activation:
+      return "after_activation";
+    case ResidualOrder::before_activation:
+      return "before_activation";
+  }
+  return "unknown residual order";
+}
+
+const char* to_string(EpilogueRounding rounding) noexcept {
+  switch (rounding) {
+    case EpilogueRounding::once:
+      return "once";
+    case EpilogueRounding::each_step:
+      return "each_step";
+  }
+  return "unknown rounding";
+}
+
+const char* version() noexcept {
+  return CONVOY_TEXT(CONVOY_VERSION_MAJOR) "." CONVOY_TEXT(CONVOY_VERSION_MINOR) "." CONVOY_TEXT(
+      CONVOY_VERSION_PATCH) " (git " CONVOY_GIT_HASH ")";
+}
+
+}  // namespace convoy
