@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "tensor/number_formats.hpp"
+#include "tensor/smem_descriptor.hpp"
+
+/// Test helpers: shared-memory matrices built from the figures of the PTX ISA ("swizzle atoms" of
+/// 16-byte chunks), without the address arithmetic of smem_descriptor.cpp.
+namespace vgpu::tensor::test {
+
+/// Rows of a swizzle pattern are numbered from its start; chunk c of row r lies at this chunk.
+inline uint32_t chunk_position(Swizzle swizzle, uint32_t row, uint32_t chunk) {
+  switch (swizzle) {
+    case Swizzle::none:
+      return chunk;
+    case Swizzle::b32:
+      return chunk ^ (row / 4 % 2);
+    case Swizzle::b64:
+      return chunk ^ (row / 2 % 4);
+    case Swizzle::b128:
+      return chunk ^ (row % 8);
+    case Swizzle::b128_atom32:
+      return chunk ^ (row % 4 * 2);
+  }
+  return chunk;
+}
+
+inline uint32_t chunks_per_row(Swizzle swizzle) {
+  switch (swizzle) {
+    case Swizzle::none:
+      return 1;
+    case Swizzle::b32:
+      return 2;
+    case Swizzle::b64:
+      return 4;
+    default:
+      return 8;
+  }
+}
+
+/// A matrix operand of mn x 32 bytes of K in a byte buffer, with the descriptor that names it.
+struct Matrix {
+  Swizzle swizzle;
+  Major major;
+  uint32_t element_bytes;
+  uint32_t start, lbo, sbo;
+
+  /// Strides large enough for `mn` rows, with some padding so that wrong strides are seen.
+  static Matrix make(Swizzle swizzle, Major major, uint32_t element_bytes, uint32_t mn,
+                     uint32_t start) {
+    Matrix m{swizzle, major, element_bytes, start, 0, 0};
+    const uint32_t width = chunks_per_row(swizzle) * 16;
+    if (major == Major::k) {
+      if (swizzle == Swizzle::none) {
+        m.sbo = 2 * 128 + 128;  // two core matrices along K, padded
+        m.lbo = 128;
+      } else {
+        m.sbo = 8 * width + 1024;  // keeps the pattern's alignment
+        m.lbo = 16;
+      }
+    } else if (swizzle == Swizzle::none) {
+      m.sbo = 128;                                  // next 16 bytes of mn
+      m.lbo = mn * element_bytes / 16 * 128 + 128;  // next 8 k
+    } else {
+      const uint32_t rows = swizzle == Swizzle::b128_atom32 ? 4 : 8;
+      const uint32_t k = 32 / element_bytes;
+      m.sbo = (rows * width + 1023) / 1024 * 1024;     // next rows of k
+      m.lbo = m.sbo * ((k + rows - 1) / rows) + 1024;  // next width of mn
+    }
+    return m;
+  }
+
+  uint32_t address(uint32_t mn, uint32_t k) const {
+    const uint32_t per_row = chunks_per_row(swizzle);
+    if (major == Major::k) {
+      uint32_t chunk = k * element_bytes / 16, rest = k * element_bytes % 16;
+      if (swizzle == Swizzle::none) return start + mn / 8 * sbo + chunk * lbo + mn % 8 * 16 + rest;
+      return start + mn / 8 * sbo + mn % 8 * per_row * 16 +
+             chunk_position(swizzle, mn % 8, chunk) * 16 + rest;
+    }
+    uint32_t chunk = mn * element_bytes / 16, rest = mn * element_bytes % 16;
+    if (swizzle == Swizzle::none) return start + chunk * sbo + k / 8 * lbo + k % 8 * 16 + rest;
+    const uint32_t rows = swizzle == Swizzle::b128_atom32 ? 4 : 8;
+    return start + chunk / per_row * lbo + k / rows * sbo + k % rows * per_row * 16 +
+           chunk_position(swizzle, k % rows, chunk % per_row) * 16 + rest;
+  }
+
+  uint64_t wgmma_bits() const {
+    uint64_t mode = swizzle == Swizzle::b128  ? 1
+                    : swizzle == Swizzle::b64 ? 2
+                    : swizzle == Swizzle::b32 ? 3
+                                              : 0;
+    return common_bits() | mode << 62;
+  }
+  uint64_t tcgen05_bits() const {
+    uint64_t mode = swizzle == Swizzle::b128   ? 2
+                    : swizzle == Swizzle::b64  ? 4
+                    : swizzle == Swizzle::b32  ? 6
+                    : swizzle == Swizzle::none ? 0
+                                               : 1;
+    return common_bits() | uint64_t{1} << 46 | mode << 61;
+  }
+
+ private:
+  uint64_t common_bits() const {
+    return uint64_t{start >> 4} | uint64_t{lbo >> 4} << 16 | uint64_t{sbo >> 4} << 32;
+  }
+};
+
+/// Bits of a small integer in an element type.
+inline uint32_t element_bits(ElementType type, int value) {
+  switch (type) {
+    case ElementType::f16:
+      return encode(kF16, value);
+    case ElementType::bf16:
+      return encode(kBf16, value);
+    // The low bits of a tf32 operand are noise that the hardware ignores.
+    case ElementType::tf32:
+      return encode(kTf32, value) | 0x1abc;
+    case ElementType::e4m3:
+      return encode(kE4m3, value);
+    case ElementType::e5m2:
+      return encode(kE5m2, value);
+    case ElementType::e2m3:
+      return encode(kE2m3, value);
+    case ElementType::e3m2:
+      return encode(kE3m2, value);
+    case ElementType::e2m1:
+      return encode(kE2m1, value);
+    default:
+      return static_cast<uint8_t>(value);
+  }
+}
+
+}  // namespace vgpu::tensor::test
