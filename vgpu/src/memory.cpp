@@ -37,7 +37,7 @@ std::string hex(uint64_t value) {
 
 std::string name(const Allocation& allocation) {
   std::string text =
-      allocation.kind() == MemoryKind::kSymbol
+      allocation.kind() == MemoryKind::kSymbol || allocation.kind() == MemoryKind::kConstant
           ? "variable " + allocation.label()
           : "allocation #" + std::to_string(allocation.serial()) + " (" + allocation.label() + ")";
   return text + " of " + std::to_string(allocation.bytes()) + " bytes at " + hex(allocation.base());
@@ -55,6 +55,8 @@ const char* to_string(MemoryKind kind) {
       return "host";
     case MemoryKind::kSymbol:
       return "symbol";
+    case MemoryKind::kConstant:
+      return "constant";
   }
   return "unknown";
 }

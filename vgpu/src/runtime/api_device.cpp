@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// The device: selection, properties, attributes, limits, synchronisation, reset.
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "runtime/context.hpp"
+#include "runtime/streams.hpp"
+
+using namespace vgpu;
+using namespace vgpu::runtime;
+
+namespace {
+
+cudaError_t check_device(int device) {
+  if (device == 0) return cudaSuccess;
+  return fail(cudaErrorInvalidDevice, "device %d: there is one virtual GPU, device 0", device);
+}
+
+}  // namespace
+
+VGPU_API cudaError_t cudaGetDeviceCount(int* count) {
+  return call([&](Context&) {
+    *count = 1;
+    return cudaSuccess;
+  });
+}
+VGPU_API cudaError_t cudaGetDevice(int* device) {
+  return call([&](Context&) {
+    *device = 0;
+    return cudaSuccess;
+  });
+}
+VGPU_API cudaError_t cudaSetDevice(int device) {
+  return call([&](Context&) { return check_device(device); });
+}
+VGPU_API cudaError_t cudaInitDevice(int device, unsigned, unsigned) { return cudaSetDevice(device); }
+VGPU_API cudaError_t cudaSetValidDevices(int*, int) { return cudaSuccess; }
+VGPU_API cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+VGPU_API cudaError_t cudaGetDeviceFlags(unsigned* flags) {
+  *flags = cudaDeviceScheduleAuto | cudaDeviceMapHost;
+  return cudaSuccess;
+}
+VGPU_API cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp*) {
+  *device = 0;
+  return cudaSuccess;
+}
+
+VGPU_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  return call([&](Context& context) {
+    const cudaError_t error = check_device(device);
+    if (error == cudaSuccess) *properties = context.device.properties;
+    return error;
+  });
+}
+
+VGPU_API cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  return call([&](Context& context) {
+    if (const cudaError_t error = check_device(device); error) return error;
+    if (device_attribute(context.device, attribute, *value)) return cudaSuccess;
+    // NOTE: optional features that are not modelled are answered as absent.
+    log(2, "device attribute " + std::to_string(attribute) + " is not modelled: 0");
+    *value = 0;
+    return cudaSuccess;
+  });
+}
+
+VGPU_API cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
+  return call([&](Context&) {
+    if (const cudaError_t error = check_device(device); error) return error;
+    std::snprintf(id, static_cast<size_t>(length), "0000:00:00.0");
+    return cudaSuccess;
+  });
+}
+
+VGPU_API cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+VGPU_API cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+VGPU_API cudaError_t cudaDeviceSynchronize() {
+  return call([](Context& context) {
+    return refuse_while_capturing(context, nullptr, "cudaDeviceSynchronize");
+  });
+}
+
+// Frees everything and clears a sticky error, as the end of the context does.
+VGPU_API cudaError_t cudaDeviceReset() {
+  Context& context = Context::get();
+  std::lock_guard lock(context.mutex);
+  context.sticky = cudaSuccess;
+  context.memory.reset();
+  for (const auto& [handle, module] : context.modules) module->forget_storage();
+  context.graph_execs.clear();
+  context.graphs.clear();
+  context.events.clear();
+  context.streams.clear();
+  cudaGetLastError();
+  return cudaSuccess;
+}
+
+VGPU_API cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
+VGPU_API cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
+  switch (limit) {
+    case cudaLimitStackSize: *value = 1024; break;
+    case cudaLimitPrintfFifoSize: *value = 7340032; break;
+    case cudaLimitMallocHeapSize: *value = 8388608; break;
+    default: *value = 0; break;
+  }
+  return cudaSuccess;
+}
+VGPU_API cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
+  *config = cudaFuncCachePreferNone;
+  return cudaSuccess;
+}
+VGPU_API cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
+VGPU_API cudaError_t cudaCtxResetPersistingL2Cache() { return cudaSuccess; }
+VGPU_API cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  if (least) *least = 0;
+  if (greatest) *greatest = -5;
+  return cudaSuccess;
+}
+VGPU_API cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  *can = 0;
+  return cudaSuccess;
+}
+VGPU_API cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+  return call([&](Context&) {
+    return fail(cudaErrorInvalidDevice, "peer %d: there is one virtual GPU", peer);
+  });
+}
+VGPU_API cudaError_t cudaDeviceDisablePeerAccess(int peer) {
+  return call([&](Context&) {
+    return fail(cudaErrorPeerAccessNotEnabled, "peer %d: there is one virtual GPU", peer);
+  });
+}
+VGPU_API cudaError_t cudaProfilerStart() { return cudaSuccess; }
+VGPU_API cudaError_t cudaProfilerStop() { return cudaSuccess; }

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/context.hpp"
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+
+#include "runtime/streams.hpp"
+
+namespace vgpu::runtime {
+namespace {
+
+thread_local cudaError_t last_error = cudaSuccess;
+
+// Options that cannot be read end the program: going on with others would mislead.
+Options options_or_exit() {
+  try {
+    return read_options();
+  } catch (const Fault& problem) {
+    std::fprintf(stderr, "[vgpu] %s\n", problem.text.c_str());
+    std::exit(2);
+  }
+}
+
+}  // namespace
+
+Context& Context::get() {
+  static Context* context = new Context;  // never destroyed: programs call at exit too
+  return *context;
+}
+
+Context::Context()
+    : options(options_or_exit()),
+      device(make_device_model(options)),
+      memory(device.memory_bytes),
+      observers(options, memory),
+      default_stream(std::make_unique<Stream>()) {
+  default_stream->id = 1;
+}
+
+Kernel* Context::find_kernel(const void* function) {
+  if (kernel_handles.contains(static_cast<const Kernel*>(function))) {
+    return const_cast<Kernel*>(static_cast<const Kernel*>(function));
+  }
+  const auto found = kernels_by_stub.find(function);
+  return found == kernels_by_stub.end() ? nullptr : found->second.get();
+}
+
+const exec::KernelInfo& Context::info(Kernel& kernel) {
+  const exec::Program& program = kernel.module->load(device.arch, memory);
+  const exec::KernelInfo* info = program.find_kernel(kernel.name);
+  if (info == nullptr) {
+    fault(kInvalidDeviceFunction, "kernel %s is not in the PTX of its module", kernel.name.c_str());
+  }
+  return *info;
+}
+
+void log(int level, const std::string& text) {
+  if (Context::get().options.log_level >= level) std::fprintf(stderr, "[vgpu] %s\n", text.c_str());
+}
+
+cudaError_t fail(cudaError_t error, const char* format, ...) {
+  char text[4096];
+  va_list args;
+  va_start(args, format);
+  std::vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  log(1, std::string(cudaGetErrorName(error)) + ": " + text);
+  return error;
+}
+
+cudaError_t record_error(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+cudaError_t unsupported(const char* function) {
+  return call([function](Context&) {
+    return fail(cudaErrorNotSupported, "%s is not provided by the virtual GPU", function);
+  });
+}
+
+}  // namespace vgpu::runtime
+
+using vgpu::runtime::Context;
+
+VGPU_API cudaError_t cudaPeekAtLastError() { return vgpu::runtime::last_error; }
+
+// A sticky error stays: only cudaDeviceReset clears it.
+VGPU_API cudaError_t cudaGetLastError() {
+  const cudaError_t error = vgpu::runtime::last_error;
+  vgpu::runtime::last_error = cudaSuccess;
+  if (error != cudaSuccess && error == Context::get().sticky) vgpu::runtime::last_error = error;
+  return error;
+}

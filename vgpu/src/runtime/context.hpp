@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "memory.hpp"
+#include "runtime/device_model.hpp"
+#include "runtime/module.hpp"
+#include "runtime/observers.hpp"
+#include "runtime/options.hpp"
+
+/// Exported entry points.
+#define VGPU_API extern "C" __attribute__((visibility("default")))
+
+namespace vgpu::runtime {
+
+struct Stream;
+struct Event;
+struct Graph;
+struct GraphExec;
+
+/// The opaque handles that programs hold, so that a stale or foreign one is an error, not a crash.
+template <class T>
+class HandleTable {
+ public:
+  T* add(std::unique_ptr<T> object) {
+    T* handle = object.get();
+    objects_.emplace(handle, std::move(object));
+    return handle;
+  }
+  T* find(const void* handle) const {
+    const auto found = objects_.find(handle);
+    return found == objects_.end() ? nullptr : found->second.get();
+  }
+  bool remove(const void* handle) { return objects_.erase(handle) != 0; }
+  void clear() { objects_.clear(); }
+  auto begin() const { return objects_.begin(); }
+  auto end() const { return objects_.end(); }
+
+ private:
+  std::unordered_map<const void*, std::unique_ptr<T>> objects_;
+};
+
+/// The state of the one virtual GPU that a process sees.
+///
+/// Work runs at once, in the calling thread, in program order: a legal schedule of any stream
+/// program. The lock is held meanwhile, so API calls of other threads wait.
+class Context {
+ public:
+  /// Made at the first call; lives until the process ends.
+  static Context& get();
+
+  std::recursive_mutex mutex;
+  Options options;
+  DeviceModel device;
+  GlobalMemory memory;
+  Observers observers;
+
+  // Modules and kernels.
+  HandleTable<Module> modules;
+  std::unordered_map<const void*, std::unique_ptr<Kernel>> kernels_by_stub;  // host function
+  std::unordered_map<const void*, Variable> variables_by_stub;               // host shadow
+  std::unordered_set<const Kernel*> kernel_handles;
+
+  // Streams, events, graphs.
+  HandleTable<Stream> streams;
+  HandleTable<Event> events;
+  HandleTable<Graph> graphs;
+  HandleTable<GraphExec> graph_execs;
+  std::unique_ptr<Stream> default_stream;
+  uint64_t next_stream_id = 2;  // 1 and 2 name the legacy and the per-thread default stream
+
+  /// The error of a kernel that faulted: every later call returns it until cudaDeviceReset.
+  cudaError_t sticky = cudaSuccess;
+
+  /// A kernel by its handle or its host stub; null when it is unknown.
+  Kernel* find_kernel(const void* function);
+  /// Its module loaded; throws Fault when the module has no usable PTX.
+  const exec::KernelInfo& info(Kernel& kernel);
+
+ private:
+  Context();
+};
+
+/// Prints "[vgpu] <text>" on stderr when VGPU_LOG is at least `level`.
+void log(int level, const std::string& text);
+
+/// Explains a failure on stderr and returns its code.
+cudaError_t fail(cudaError_t error, const char* format, ...) __attribute__((format(printf, 2, 3)));
+
+/// Remembers `error` for cudaGetLastError and returns it.
+cudaError_t record_error(cudaError_t error);
+
+/// Runs the body of an API function: takes the lock, hands out the sticky error, turns exceptions
+/// into error codes with an explanation, remembers the error.
+template <class Body>
+cudaError_t call(Body&& body) {
+  cudaError_t error = cudaErrorUnknown;
+  try {
+    Context& context = Context::get();
+    std::lock_guard lock(context.mutex);
+    error = context.sticky != cudaSuccess ? context.sticky : body(context);
+  } catch (const Fault& problem) {
+    error = fail(static_cast<cudaError_t>(problem.cuda_error), "%s", problem.text.c_str());
+  } catch (const std::bad_alloc&) {
+    error = fail(cudaErrorMemoryAllocation, "the host is out of memory");
+  } catch (const std::exception& problem) {
+    error = fail(cudaErrorUnknown, "internal error: %s", problem.what());
+  }
+  return record_error(error);
+}
+
+/// What every entry point that the virtual GPU does not provide does.
+cudaError_t unsupported(const char* function);
+
+}  // namespace vgpu::runtime

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "exec/launch.hpp"
+#include "runtime/options.hpp"
+
+namespace vgpu::runtime {
+
+/// The GPU that programs see: its numbers and its limits.
+struct DeviceModel {
+  uint32_t arch = 100;    ///< 90 or 100
+  exec::DeviceSpec spec;  ///< what exec needs
+  cudaDeviceProp properties{};
+  uint64_t memory_bytes = 0;
+  uint32_t max_blocks_per_sm = 32;
+  uint32_t max_warps_per_sm = 64;
+  uint32_t registers_per_sm = 65536;
+  uint32_t shared_per_sm = 0;     ///< bytes
+  uint32_t reserved_shared = 0;   ///< bytes a block, on top of what it asks for
+  uint32_t portable_cluster = 8;  ///< largest cluster without the non-portable opt-in
+  uint32_t max_cluster = 16;
+};
+
+/// The model of options.gpu. Sources: CUDA C++ Programming Guide, "Compute Capabilities"; the
+/// properties an H200 reports (probe/h200.txt); NVIDIA's B200 figures.
+DeviceModel make_device_model(const Options& options);
+
+/// A cudaDevAttr value; false for an attribute that is not modelled.
+bool device_attribute(const DeviceModel& device, cudaDeviceAttr attribute, int& value);
+
+}  // namespace vgpu::runtime

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "exec/launch.hpp"
+#include "runtime/module.hpp"
+
+namespace vgpu::runtime {
+
+class Context;
+struct Event;
+struct Graph;
+
+// What a stream can be asked to do, with all arguments resolved: it runs at once, or is kept as a
+// graph node and runs when the graph does.
+
+struct KernelLaunch {
+  Kernel* kernel = nullptr;
+  exec::Dim3 grid, block, cluster;
+  uint32_t dynamic_shared = 0;
+  std::vector<uint8_t> params;  ///< the parameter space
+};
+
+/// A box of bytes from one pitched memory to another; 1-D copies have height = depth = 1.
+struct Copy {
+  void* target = nullptr;
+  size_t target_pitch = 0, target_slice = 0;  ///< bytes
+  const void* source = nullptr;
+  size_t source_pitch = 0, source_slice = 0;
+  size_t width = 0, height = 1, depth = 1;  ///< width in bytes
+  cudaMemcpyKind kind = cudaMemcpyDefault;
+};
+
+struct Fill {
+  void* target = nullptr;
+  size_t pitch = 0, slice = 0;  ///< bytes
+  uint32_t value = 0;
+  uint32_t element_bytes = 1;               ///< 1, 2 or 4
+  size_t width = 0, height = 1, depth = 1;  ///< width in elements
+};
+
+struct HostCall {
+  cudaHostFn_t function = nullptr;
+  void* data = nullptr;
+};
+
+struct Empty {};
+
+/// Record of an event (a no-op for the data, a time stamp for the event).
+struct EventRecord {
+  Event* event = nullptr;
+};
+
+struct SubGraph {
+  Graph* graph = nullptr;  ///< owned by the node that holds it
+};
+
+using Operation = std::variant<Empty, KernelLaunch, Copy, Fill, HostCall, EventRecord, SubGraph>;
+
+/// Checks a launch against the GPU's limits and resolves it. `args` are the kernel's arguments as
+/// cudaLaunchKernel gets them.
+cudaError_t prepare_launch(Context& context, const void* function, dim3 grid, dim3 block,
+                           size_t dynamic_shared, void** args, const cudaLaunchAttribute* attributes,
+                           unsigned attribute_count, KernelLaunch& launch);
+/// Checks the sides of a copy against the allocations and its kind.
+cudaError_t check_copy(Context& context, const Copy& copy);
+cudaError_t check_fill(Context& context, const Fill& fill);
+
+/// Runs an operation now. A kernel's fault becomes the context's sticky error, which the calls
+/// after it return: the launch itself has succeeded, as on a GPU.
+void execute(Context& context, const Operation& operation);
+
+}  // namespace vgpu::runtime

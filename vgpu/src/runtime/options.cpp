@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/options.hpp"
+
+#include <charconv>
+#include <cstdlib>
+
+namespace vgpu::runtime {
+namespace {
+
+const char* const kDeliveryNames[] = {"late", "early", "sweep", "random"};
+
+template <class T>
+void read_number(const char* name, T low, T high, T& value) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return;
+  const std::string_view view = text;
+  T parsed{};
+  const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), parsed);
+  if (error != std::errc() || end != view.data() + view.size() || parsed < low || parsed > high) {
+    throw Fault(kInvalidValue, std::string(name) + " is '" + text + "': it must be a number from " +
+                                   std::to_string(low) + " to " + std::to_string(high));
+  }
+  value = parsed;
+}
+
+}  // namespace
+
+bool parse_delivery(const std::string& text, exec::Delivery& delivery) {
+  for (int i = 0; i < 4; ++i) {
+    if (text == kDeliveryNames[i]) {
+      delivery = static_cast<exec::Delivery>(i);
+      return true;
+    }
+  }
+  return false;
+}
+
+const char* to_string(exec::Delivery delivery) {
+  return kDeliveryNames[static_cast<unsigned>(delivery)];
+}
+
+Options read_options() {
+  Options options;
+  if (const char* gpu = std::getenv("VGPU_GPU"); gpu && *gpu) options.gpu = gpu;
+  if (options.gpu != "b200" && options.gpu != "h200") {
+    fault(kInvalidValue, "VGPU_GPU is '%s': it must be b200 or h200", options.gpu.c_str());
+  }
+  read_number<uint64_t>("VGPU_SEED", 0, ~0ull, options.exec.seed);
+  read_number<uint32_t>("VGPU_THREADS", 1, 1024, options.exec.threads);
+  read_number<uint32_t>("VGPU_SMS", 1, 4096, options.sm_count);
+  read_number<int>("VGPU_LOG", 0, 3, options.log_level);
+  int stats = 0;
+  read_number<int>("VGPU_STATS", 0, 1, stats);
+  options.stats = stats != 0;
+  if (const char* delivery = std::getenv("VGPU_DELIVERY"); delivery && *delivery) {
+    if (!parse_delivery(delivery, options.exec.delivery)) {
+      fault(kInvalidValue, "VGPU_DELIVERY is '%s': it must be late, early, sweep or random",
+            delivery);
+    }
+  }
+  if (const char* checks = std::getenv("VGPU_CHECK"); checks && *checks) options.checks = checks;
+  if (const char* path = std::getenv("VGPU_TRACE")) options.trace_path = path;
+  return options;
+}
+
+}  // namespace vgpu::runtime

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/streams.hpp"
+
+#include <algorithm>
+
+#include "runtime/context.hpp"
+
+namespace vgpu::runtime {
+
+GraphNode* Graph::add(Operation operation, cudaGraphNodeType type, std::vector<GraphNode*> after) {
+  auto node = std::make_unique<GraphNode>();
+  node->graph = this;
+  node->operation = std::move(operation);
+  node->type = type;
+  node->after = std::move(after);
+  nodes.push_back(std::move(node));
+  return nodes.back().get();
+}
+
+bool Graph::contains(const GraphNode* node) const {
+  return std::any_of(nodes.begin(), nodes.end(), [&](const auto& own) { return own.get() == node; });
+}
+
+std::unique_ptr<Graph> Graph::clone() const {
+  auto copy = std::make_unique<Graph>();
+  std::unordered_map<const GraphNode*, GraphNode*> copy_of;
+  for (const auto& node : nodes) {
+    GraphNode* twin = copy->add(node->operation, node->type, {});
+    twin->original = node.get();
+    twin->kernel_params = node->kernel_params;
+    twin->enabled = node->enabled;
+    if (node->child) {
+      twin->child = node->child->clone();
+      twin->operation = SubGraph{twin->child.get()};
+    }
+    copy_of[node.get()] = twin;
+  }
+  for (const auto& node : nodes) {
+    for (const GraphNode* before : node->after) {
+      copy_of[node.get()]->after.push_back(copy_of[before]);
+    }
+  }
+  return copy;
+}
+
+std::vector<GraphNode*> Graph::in_order() const {
+  // Repeatedly take the first node whose predecessors are all taken: creation order where legal.
+  std::vector<GraphNode*> order;
+  std::unordered_set<const GraphNode*> taken;
+  bool progress = true;
+  while (progress) {
+    progress = false;
+    for (const auto& node : nodes) {
+      if (taken.contains(node.get())) continue;
+      const bool ready = std::all_of(node->after.begin(), node->after.end(),
+                                     [&](const GraphNode* before) { return taken.contains(before); });
+      if (!ready) continue;
+      taken.insert(node.get());
+      order.push_back(node.get());
+      progress = true;
+    }
+  }
+  if (order.size() != nodes.size()) order.clear();
+  return order;
+}
+
+GraphNode* GraphExec::copy_of(const GraphNode* original) const {
+  for (const auto& node : graph->nodes) {
+    if (node->original == original) return node.get();
+  }
+  return nullptr;
+}
+
+Stream* find_stream(Context& context, cudaStream_t handle) {
+  if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
+    return context.default_stream.get();
+  }
+  return context.streams.find(handle);
+}
+
+cudaError_t enqueue(Context& context, cudaStream_t handle, Operation operation,
+                    cudaGraphNodeType type) {
+  Stream* stream = find_stream(context, handle);
+  if (stream == nullptr) {
+    return fail(cudaErrorInvalidResourceHandle, "stream %p does not exist",
+                static_cast<void*>(handle));
+  }
+  if (!stream->capture) {
+    // The legacy default stream waits for blocking streams, which a capture cannot express.
+    if (stream == context.default_stream.get()) {
+      for (const auto& [key, other] : context.streams) {
+        if (other->capture && !(other->flags & cudaStreamNonBlocking)) {
+          other->capture->invalid = true;
+          return fail(cudaErrorStreamCaptureImplicit,
+                      "work in the default stream while a blocking stream captures; create the "
+                      "stream with cudaStreamNonBlocking");
+        }
+      }
+    }
+    execute(context, operation);
+    return cudaSuccess;
+  }
+  if (stream->capture->invalid) {
+    return fail(cudaErrorStreamCaptureInvalidated, "the capture has become invalid");
+  }
+  std::unique_ptr<Graph> child;
+  if (auto* sub = std::get_if<SubGraph>(&operation)) {
+    child = sub->graph->clone();
+    sub->graph = child.get();
+  }
+  GraphNode* node = stream->capture->graph->add(std::move(operation), type, stream->tail);
+  node->child = std::move(child);
+  stream->tail = {node};
+  return cudaSuccess;
+}
+
+cudaError_t refuse_while_capturing(Context& context, Stream* stream, const char* function) {
+  const auto refuse = [&](Stream& capturing) {
+    capturing.capture->invalid = true;
+    return fail(cudaErrorStreamCaptureUnsupported, "%s cannot be captured", function);
+  };
+  if (stream != nullptr) return stream->capture ? refuse(*stream) : cudaSuccess;
+  for (const auto& [key, other] : context.streams) {
+    if (other->capture && other->capture->mode != cudaStreamCaptureModeRelaxed) {
+      return refuse(*other);
+    }
+  }
+  return cudaSuccess;
+}
+
+void execute_graph(Context& context, const std::vector<GraphNode*>& order) {
+  for (const GraphNode* node : order) {
+    if (node->enabled) execute(context, node->operation);
+  }
+}
+
+}  // namespace vgpu::runtime

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "runtime/operation.hpp"
+
+namespace vgpu::runtime {
+
+class Context;
+struct Stream;
+
+/// A node of a graph: an operation and the nodes it comes after.
+struct GraphNode {
+  Graph* graph = nullptr;
+  Operation operation;
+  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+  std::vector<GraphNode*> after;
+  std::unique_ptr<Graph> child;  ///< SubGraph nodes
+  GraphNode* original = nullptr;  ///< in the graph that this one is a copy of
+  cudaKernelNodeParams kernel_params{};  ///< as given, for GetParams
+  bool enabled = true;  ///< in an executable graph
+};
+
+struct Graph {
+  std::vector<std::unique_ptr<GraphNode>> nodes;
+
+  GraphNode* add(Operation operation, cudaGraphNodeType type, std::vector<GraphNode*> after);
+  bool contains(const GraphNode* node) const;
+  /// A deep copy; `original` of each new node names the old one.
+  std::unique_ptr<Graph> clone() const;
+  /// The nodes in an order that respects `after`; empty when there is a cycle.
+  std::vector<GraphNode*> in_order() const;
+};
+
+/// A graph that can be launched: a private copy, in its order of execution.
+struct GraphExec {
+  std::unique_ptr<Graph> graph;
+  std::vector<GraphNode*> order;
+  unsigned long long flags = 0;
+
+  /// The copy of a node of the graph it was made from, or null.
+  GraphNode* copy_of(const GraphNode* original) const;
+};
+
+/// A capture in progress: from cudaStreamBeginCapture to cudaStreamEndCapture.
+struct Capture {
+  Graph* graph = nullptr;
+  std::unique_ptr<Graph> owned;  ///< null when capturing into a graph of the program's
+  Stream* origin = nullptr;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  unsigned long long id = 0;
+  bool invalid = false;  ///< a call that cannot be captured was made
+};
+
+struct Stream {
+  unsigned flags = 0;
+  int priority = 0;
+  unsigned long long id = 0;
+  std::shared_ptr<Capture> capture;  ///< null: not capturing
+  std::vector<GraphNode*> tail;      ///< what the next captured node comes after
+};
+
+struct Event {
+  using Clock = std::chrono::steady_clock;
+  unsigned flags = 0;
+  bool recorded = false;
+  Clock::time_point time;
+  std::shared_ptr<Capture> capture;  ///< recorded in this capture, else null
+  std::vector<GraphNode*> nodes;     ///< the capture's tail at the record
+};
+
+/// The stream a handle names (null, legacy and per-thread handles: the default stream); null for a
+/// handle that is none.
+Stream* find_stream(Context& context, cudaStream_t handle);
+
+/// Runs `operation` now, or adds it to the graph that the stream captures.
+cudaError_t enqueue(Context& context, cudaStream_t stream, Operation operation,
+                    cudaGraphNodeType type);
+
+/// For calls that cannot be captured: an error (and the capture becomes invalid) while a capture
+/// forbids them. `stream` narrows it to one stream; null: any capture of mode global.
+cudaError_t refuse_while_capturing(Context& context, Stream* stream, const char* function);
+
+/// Runs every enabled node in order.
+void execute_graph(Context& context, const std::vector<GraphNode*>& order);
+
+}  // namespace vgpu::runtime
