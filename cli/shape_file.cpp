@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shape_file.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <sstream>
+
+#include "core/text.hpp"
+#include "io/byte_source.hpp"
+
+namespace convoy::cli {
+namespace {
+
+constexpr std::uint64_t kLargestFile = 16 << 20;
+
+std::string shapes_folder() {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  return (program.parent_path().parent_path() / "share" / "convoy" / "shapes").string();
+}
+
+ShapeCase parse_line(const std::string& line) {
+  std::istringstream words(line);
+  std::string word, shape, name;
+  std::int64_t count = 1;
+  while (words >> word) {
+    if (word.starts_with("count=")) {
+      const char* begin = word.data() + 6;
+      const char* end = word.data() + word.size();
+      const auto [rest, error] = std::from_chars(begin, end, count);
+      if (error != std::errc{} || rest != end || count < 1) {
+        throw_invalid("'", word, "' is not legal; legal: count=1 or more");
+      }
+    } else if (word.starts_with("name=")) {
+      name = word.substr(5);
+    } else {
+      shape += (shape.empty() ? "" : " ") + word;
+    }
+  }
+  ParsedShape parsed = parse_shape(shape);
+  return {parsed.problem, parsed.dtype, name.empty() ? parsed.name : name, count};
+}
+
+}  // namespace
+
+std::vector<ShapeCase> read_shape_file(const std::string& path) {
+  io::FileSource source(path);
+  if (source.size() > kLargestFile) source.fail("is too large for a shape file");
+  std::string text(source.size(), '\0');
+  source.read(0, text.data(), text.size());
+
+  std::vector<ShapeCase> cases;
+  std::istringstream lines(text);
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    line = line.substr(0, line.find('#'));
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
+    if (line.back() == '\r') line.pop_back();
+    try {
+      cases.push_back(parse_line(line));
+    } catch (const Error& error) {
+      throw_invalid(path, ":", number, ": ", error.what());
+    }
+  }
+  if (cases.empty()) throw_invalid(path, ": holds no shape");
+  return cases;
+}
+
+std::string find_shape_set(const std::string& name) {
+  if (name.empty() || name.find('/') != name.npos) return "";
+  const std::string path = shapes_folder() + "/" + name + ".txt";
+  std::error_code error;
+  return std::filesystem::is_regular_file(path, error) ? path : "";
+}
+
+std::vector<std::string> list_shape_sets() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(shapes_folder(), error)) {
+    if (entry.path().extension() == ".txt") names.push_back(entry.path().stem().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<ShapeCase> resolve_shapes(const std::string& argument) {
+  const std::string set = find_shape_set(argument);
+  if (!set.empty()) return read_shape_file(set);
+  std::error_code error;
+  if (argument.find('/') != argument.npos || std::filesystem::exists(argument, error)) {
+    return read_shape_file(argument);
+  }
+  try {
+    const ParsedShape parsed = parse_shape(argument);
+    return {{parsed.problem, parsed.dtype, parsed.name, 1}};
+  } catch (const Error& problem) {
+    std::string sets;
+    for (const std::string& name : list_shape_sets()) sets += (sets.empty() ? "" : ", ") + name;
+    throw_invalid("'", argument.substr(0, 80), "' is neither a shape file, nor a named set (", sets,
+                  "), nor a shape: ", problem.what());
+  }
+}
+
+}  // namespace convoy::cli
