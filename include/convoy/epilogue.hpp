@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+
+#include "convoy/tensor.hpp"
 #include "convoy/types.hpp"
 
 namespace convoy {
 
-/// Pointwise functions of the epilogue, on fp32. `parameter_a/b` are Epilogue's.
+/// Pointwise functions of the epilogue, on fp32. `parameter_a/b` are Epilogue's. NaN stays NaN.
 enum class Activation : int {
   none = 0,
   relu = 1,        ///< max(x, 0)
@@ -16,7 +19,7 @@ enum class Activation : int {
   sigmoid = 6,     ///< 1 / (1 + exp(−x))
   tanh = 7,        ///< tanh(x)
   hardswish = 8,   ///< x·min(max(x + 3, 0), 6) / 6
-  clamp = 9,       ///< min(max(x, parameter_a), parameter_b); NaN passes through
+  clamp = 9,       ///< min(max(x, parameter_a), parameter_b)
 };
 const char* to_string(Activation activation) noexcept;
 
@@ -61,6 +64,9 @@ struct Epilogue {
   float beta = 1.0f;  ///< With beta == 0 the residual is never read.
   ResidualOrder order = ResidualOrder::after_activation;
   EpilogueRounding rounding = EpilogueRounding::once;
+  /// Shape of C where the caller wants it checked: one that differs from the output's is an
+  /// Error{invalid_argument}.
+  std::optional<TensorShape> residual_shape{};
 
   EpilogueKind kind() const {
     return {.bias = bias != nullptr,

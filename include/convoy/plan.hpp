@@ -65,10 +65,14 @@ struct RunArguments {
   Epilogue epilogue{};  ///< Its `kind()` must be the planned one.
   /// 3-D with cached_frames > 0: the cached frames, [N, cached_frames, H, W, C].
   ConstTensorView cache{};
-  /// Optional, 3-D: receives the last (T − 1)·dilation frames of cache + activation,
-  /// [N, (T − 1)·dilation, H, W, C], for the next call. Must not overlap `cache`.
+  /// Optional, 3-D: receives the last (T − 1)·dilation[0] frames of cache + activation,
+  /// [N, (T − 1)·dilation[0], H, W, C], for the next call. Where both together have fewer frames,
+  /// the first of `next_cache` are zero, what a causal convolution meets before the first frame
+  /// (another pad_mode[0] is refused then). Must not overlap `cache`.
   TensorView next_cache{};
-  void* workspace = nullptr;  ///< Plan::workspace_bytes() bytes; may be null where that is 0.
+  /// Plan::workspace_bytes() bytes; may be null where that is 0. The CPU backend, where no CUDA
+  /// graph forbids it, also takes null and then keeps buffers of its own with the plan.
+  void* workspace = nullptr;
 };
 
 /// What `Plan::info` and `explain` tell of a kernel.
@@ -103,9 +107,11 @@ class Plan {
  public:
   /// Enqueues the convolution on `stream` (the CPU backend runs it before returning). No
   /// allocation, synchronisation, file access or compilation; safe under CUDA-graph capture.
-  /// A problem with an empty output (M or K = 0) returns at once.
-  /// Throws Error{invalid_argument} for null or misaligned pointers, shapes that differ from the
-  /// plan, an epilogue of another kind; Error{launch_failure} where the launch fails.
+  /// A problem with an empty output (M or K = 0) returns at once and writes nothing.
+  /// Throws Error{invalid_argument} for null or misaligned pointers, an output that overlaps an
+  /// input (the residual may be the output itself), shapes that differ from the plan, an epilogue
+  /// of another kind, a filter packed for another format; Error{launch_failure} where the launch
+  /// fails.
   void run(const RunArguments& arguments, cudaStream_t stream = nullptr) const;
 
   /// Repacks a filter given in any layout into this plan's format, in its device's memory.
@@ -117,6 +123,8 @@ class Plan {
   std::size_t workspace_bytes() const;
   TensorShape output_shape() const;
   TensorShape activation_shape() const;
+  TensorShape cache_shape() const;       ///< 3-D; no frames where the problem has no cache.
+  TensorShape next_cache_shape() const;  ///< 3-D; no frames where T = 1.
   const PlanInfo& info() const;
 
   class Impl;

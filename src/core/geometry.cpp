@@ -126,16 +126,18 @@ void complete(ConvGeometry& g, const std::array<AxisNames, 3>& names) {
     g.out[axis] = output_extent(g, axis, seen[axis], names[axis]);
   }
 
-  // The widest type has 4 bytes; with these in range no later index or byte count can overflow.
+  // The widest type has 4 bytes; with these in range no later index or byte count can overflow,
+  // whatever the order of the factors: an empty batch or no filters count as one here.
   constexpr std::int64_t kBytes = 4;
-  checked_product({g.batch, seen[0], seen[1], seen[2], g.in_channels, kBytes}, "activation bytes");
-  checked_product({g.out_channels, g.filter[0], g.filter[1], g.filter[2], g.in_channels, kBytes},
+  const std::int64_t batch = std::max<std::int64_t>(g.batch, 1);
+  const std::int64_t filters = std::max<std::int64_t>(g.out_channels, 1);
+  checked_product({batch, seen[0], seen[1], seen[2], g.in_channels, kBytes}, "activation bytes");
+  checked_product({filters, g.filter[0], g.filter[1], g.filter[2], g.in_channels, kBytes},
                   "filter bytes");
-  checked_product(
-      {g.batch, g.out[0], g.out[1], g.out[2], std::max<std::int64_t>(g.out_channels, 1), kBytes},
-      "output bytes");
-  const std::int64_t cache_frames = checked_product({g.filter[0] - 1, g.dilation[0]}, "next cache");
-  checked_product({g.batch, cache_frames, g.in[1], g.in[2], g.in_channels, kBytes},
+  checked_product({batch, g.out[0], g.out[1], g.out[2], filters, kBytes}, "output bytes");
+  const std::int64_t next_frames =
+      checked_product({g.filter[0] - 1, g.dilation[0]}, "next cache frames");
+  checked_product({batch, next_frames, g.in[1], g.in[2], g.in_channels, kBytes},
                   "next cache bytes");
 }
 

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <mutex>
+
+#include "core/text.hpp"
+#include "dispatch/device.hpp"
+
+namespace convoy {
+namespace {
+
+int attribute(cudaDeviceAttr which, int index) {
+  int value = 0;
+  const cudaError_t error = cudaDeviceGetAttribute(&value, which, index);
+  if (error != cudaSuccess) {
+    throw Error(Status::launch_failure,
+                text("cudaDeviceGetAttribute(", static_cast<int>(which), ") of device ", index,
+                     ": ", cudaGetErrorString(error)));
+  }
+  return value;
+}
+
+DeviceInfo query(int index) {
+  DeviceInfo device;
+  device.kind = Device::cuda;
+  device.index = index;
+  device.compute_capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor, index) +
+                              attribute(cudaDevAttrComputeCapabilityMinor, index);
+  device.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, index);
+  device.shared_memory =
+      static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
+  device.l2_bytes = static_cast<std::size_t>(attribute(cudaDevAttrL2CacheSize, index));
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, index) == cudaSuccess) device.name = properties.name;
+  return device;
+}
+
+}  // namespace
+
+int cuda_device_count(std::string* reason) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) {
+    // Take the error off the runtime's list: callers without a GPU must not meet it later.
+    (void)cudaGetLastError();
+    if (reason != nullptr) *reason = text("no CUDA device: ", cudaGetErrorString(error));
+    return 0;
+  }
+  if (count == 0 && reason != nullptr) *reason = "no CUDA device: the runtime counts none";
+  return count;
+}
+
+std::optional<DeviceInfo> cuda_device(int index, std::string* reason) {
+  const int count = cuda_device_count(reason);
+  if (count == 0) return std::nullopt;
+  if (index >= count) {
+    throw_invalid("device_index = ", index, " is not legal; legal: -1 (the current device) to ",
+                  count - 1, "; nearest: ", count - 1);
+  }
+  if (index < 0) {
+    const cudaError_t error = cudaGetDevice(&index);
+    if (error != cudaSuccess) {
+      (void)cudaGetLastError();
+      if (reason != nullptr) *reason = text("no current CUDA device: ", cudaGetErrorString(error));
+      return std::nullopt;
+    }
+  }
+  static std::mutex mutex;
+  static std::map<int, DeviceInfo> known;
+  const std::lock_guard lock(mutex);
+  const auto found = known.find(index);
+  if (found != known.end()) return found->second;
+  return known[index] = query(index);
+}
+
+DeviceScope::DeviceScope(int index) {
+  if (index < 0) return;
+  int current = -1;
+  if (cudaGetDevice(&current) != cudaSuccess || current == index) return;
+  if (cudaSetDevice(index) == cudaSuccess) previous_ = current;
+}
+
+DeviceScope::~DeviceScope() {
+  if (previous_ >= 0) (void)cudaSetDevice(previous_);
+}
+
+}  // namespace convoy

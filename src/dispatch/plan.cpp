@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "convoy/plan.hpp"
+
+#include <chrono>
+
+#include "core/candidate.hpp"
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "dispatch/device.hpp"
+#include "dispatch/run_check.hpp"
+#include "dispatch/select.hpp"
+
+namespace convoy {
+
+struct PackedFilter::Impl {
+  std::shared_ptr<void> memory;
+  std::size_t bytes = 0;
+  std::string format;
+};
+
+const void* PackedFilter::data() const noexcept {
+  return impl_ ? impl_->memory.get() : nullptr;
+}
+std::size_t PackedFilter::bytes() const noexcept {
+  return impl_ ? impl_->bytes : 0;
+}
+const std::string& PackedFilter::format() const noexcept {
+  static const std::string none;
+  return impl_ ? impl_->format : none;
+}
+
+class Plan::Impl {
+ public:
+  RunContract contract;
+  PlanInfo info;
+  std::unique_ptr<ExecutablePlan> kernel;
+  int cuda_index = -1;  ///< The device to make current around a run; -1 on the CPU.
+};
+
+namespace {
+
+/// What a filter was packed for: the kernel's format, and the shape and type of the filter.
+std::string packed_format(const ExecutablePlan& kernel, const PlanRequest& request) {
+  const ConvGeometry& g = request.geometry;
+  return text(kernel.filter_format(), " k", g.out_channels, "t", g.filter[0], "r", g.filter[1], "s",
+              g.filter[2], "c", g.group_channels(), "g", g.groups, " ", to_string(request.dtype));
+}
+
+double min_bytes(const PlanRequest& request) {
+  const ConvGeometry& g = request.geometry;
+  const auto in = static_cast<double>(size_of(request.dtype));
+  const auto out = static_cast<double>(size_of(request.output_dtype));
+  const auto outputs = static_cast<double>(g.output_elements());
+  double bytes =
+      in * static_cast<double>(g.activation_elements() + g.cache_elements() + g.filter_elements());
+  bytes += out * outputs * (request.epilogue.residual ? 2.0 : 1.0);
+  if (request.epilogue.bias) {
+    bytes += static_cast<double>(g.out_channels) *
+             static_cast<double>(size_of(request.epilogue.bias_dtype));
+  }
+  return bytes;
+}
+
+std::string epilogue_name(const EpilogueKind& kind) {
+  std::string name = to_string(kind.activation);
+  if (kind.bias) name = text("bias_", to_string(kind.bias_dtype), "+", name);
+  if (kind.residual) name += text("+residual_", to_string(kind.order));
+  if (kind.rounding == EpilogueRounding::each_step) name += "+each_step";
+  return name;
+}
+
+void log_selection(const std::vector<Considered>& all, const std::string& problem,
+                   const PlanOptions& options) {
+  if (!log_enabled(LogLevel::info)) return;
+  const Considered* chosen = !all.empty() && all.front().line.chosen ? &all.front() : nullptr;
+  // Say why an automatic plan does not run on the GPU.
+  if (options.device == Device::automatic && chosen != nullptr &&
+      chosen->kernel->device() == Device::cpu) {
+    std::string reason;
+    if (cuda_device(options.device_index, &reason)) {
+      reason = "no CUDA kernel can run it";
+      for (const Considered& entry : all) {
+        if (entry.kernel->device() != Device::cuda) continue;
+        reason += text("; ", entry.line.kernel, ": ", entry.line.reason);
+      }
+    }
+    log_line(LogLevel::info, "fallback", {problem, chosen->line.backend, reason});
+  }
+  if (!log_enabled(LogLevel::dispatch)) return;
+  for (const Considered& entry : all) {
+    const char* verdict = entry.line.chosen           ? "chosen"
+                          : entry.line.reason.empty() ? "possible"
+                                                      : "refused";
+    log_line(LogLevel::dispatch, verdict,
+             {problem, to_string(options.dtype), epilogue_name(options.epilogue), entry.line.kernel,
+              entry.line.backend, text(entry.line.estimated_us), entry.line.reason});
+  }
+}
+
+std::string no_kernel_message(const std::vector<Considered>& all, const std::string& problem) {
+  std::string message = "no kernel can run " + problem;
+  if (all.empty()) message += ": no backend was built into this library";
+  for (const Considered& entry : all) {
+    message += text("\n  ", entry.line.kernel, ": ", entry.line.reason);
+  }
+  return message;
+}
+
+template <typename Problem>
+Plan make_plan(const Problem& problem, const PlanOptions& options) {
+  const ConvGeometry geometry = geometry_of(problem);
+  const std::string name = problem.to_string();
+  const std::vector<Considered> all = select(geometry, options);
+  log_selection(all, name, options);
+  if (all.empty() || !all.front().line.chosen) {
+    throw Error(Status::unsupported, no_kernel_message(all, name));
+  }
+
+  const Considered& best = all.front();
+  auto impl = std::make_shared<Plan::Impl>();
+  impl->cuda_index = best.request.device.kind == Device::cuda ? best.request.device.index : -1;
+  const DeviceScope scope(impl->cuda_index);
+  impl->kernel = best.kernel->make(best.request);
+  impl->info = {.kernel = best.line.kernel,
+                .backend = best.line.backend,
+                .problem = name,
+                .flops = geometry.flops(),
+                .min_bytes = min_bytes(best.request)};
+  impl->contract =
+      RunContract(best.request, impl->kernel->filter_format(),
+                  packed_format(*impl->kernel, best.request), impl->kernel->workspace_bytes());
+  return Plan(std::move(impl));
+}
+
+template <typename Problem>
+Support judge(const Problem& problem, const PlanOptions& options) {
+  try {
+    const std::vector<Considered> all = select(geometry_of(problem), options);
+    if (!all.empty() && all.front().line.chosen) return {.supported = true, .reason = {}};
+    return {.supported = false, .reason = no_kernel_message(all, problem.to_string())};
+  } catch (const Error& error) {
+    return {.supported = false, .reason = text(to_string(error.status()), ": ", error.what())};
+  }
+}
+
+template <typename Problem>
+std::vector<Candidate> list(const Problem& problem, const PlanOptions& options) {
+  std::vector<Candidate> lines;
+  for (Considered& entry : select(geometry_of(problem), options)) {
+    lines.push_back(std::move(entry.line));
+  }
+  return lines;
+}
+
+}  // namespace
+
+void Plan::run(const RunArguments& arguments, cudaStream_t stream) const {
+  if (impl_->contract.empty()) return;
+  const RunPointers pointers = impl_->contract.check(arguments);
+  const DeviceScope scope(impl_->cuda_index);
+  if (!log_enabled(LogLevel::trace)) {
+    impl_->kernel->run(pointers, stream);
+    return;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  impl_->kernel->run(pointers, stream);
+  const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - begin;
+  log_line(LogLevel::trace, "run",
+           {impl_->info.problem, impl_->info.kernel, impl_->info.backend, text(spent.count())});
+}
+
+PackedFilter Plan::pack_filter(const void* filter, FilterLayout layout, cudaStream_t stream) const {
+  impl_->contract.check_filter_to_pack(filter, layout);
+  const DeviceScope scope(impl_->cuda_index);
+  auto packed = std::make_shared<PackedFilter::Impl>();
+  packed->format = impl_->contract.packed_format();
+  packed->bytes = impl_->kernel->packed_filter_bytes();
+  if (packed->bytes > 0) {
+    packed->memory = impl_->kernel->allocate(packed->bytes);
+    impl_->kernel->pack_filter(packed->memory.get(), filter, layout, stream);
+  }
+  return PackedFilter(std::move(packed));
+}
+
+std::size_t Plan::workspace_bytes() const {
+  return impl_->kernel->workspace_bytes();
+}
+TensorShape Plan::output_shape() const {
+  return impl_->contract.output();
+}
+TensorShape Plan::activation_shape() const {
+  return impl_->contract.activation();
+}
+TensorShape Plan::cache_shape() const {
+  return impl_->contract.cache();
+}
+TensorShape Plan::next_cache_shape() const {
+  return impl_->contract.next_cache();
+}
+const PlanInfo& Plan::info() const {
+  return impl_->info;
+}
+
+Plan plan(const Conv2dProblemShape& problem, const PlanOptions& options) {
+  return make_plan(problem, options);
+}
+Plan plan(const Conv3dProblemShape& problem, const PlanOptions& options) {
+  return make_plan(problem, options);
+}
+
+Support supports(const Conv2dProblemShape& problem, const PlanOptions& options) {
+  return judge(problem, options);
+}
+Support supports(const Conv3dProblemShape& problem, const PlanOptions& options) {
+  return judge(problem, options);
+}
+
+std::vector<Candidate> candidates(const Conv2dProblemShape& problem, const PlanOptions& options) {
+  return list(problem, options);
+}
+std::vector<Candidate> candidates(const Conv3dProblemShape& problem, const PlanOptions& options) {
+  return list(problem, options);
+}
+
+}  // namespace convoy

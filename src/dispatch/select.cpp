@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dispatch/select.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/text.hpp"
+#include "dispatch/device.hpp"
+#include "dispatch/registry.hpp"
+
+namespace convoy {
+namespace {
+
+void require_dtype(DType dtype, const char* name) {
+  if (dtype != DType::bf16 && dtype != DType::fp16 && dtype != DType::fp32) {
+    throw_invalid(name, " = ", static_cast<int>(dtype),
+                  " is not legal; legal: bf16 (0), fp16 (1), fp32 (2)");
+  }
+}
+
+template <typename Enum>
+void require_enum(Enum value, Enum last, const char* name) {
+  if (static_cast<int>(value) < 0 || value > last) {
+    throw_invalid(name, " = ", static_cast<int>(value), " is not legal; legal: 0 (",
+                  to_string(Enum{}), ") to ", static_cast<int>(last), " (", to_string(last), ")");
+  }
+}
+
+void check_options(const PlanOptions& options) {
+  require_dtype(options.dtype, "dtype");
+  require_dtype(options.output_dtype.value_or(options.dtype), "output_dtype");
+  require_dtype(options.epilogue.bias_dtype, "epilogue.bias_dtype");
+  require_enum(options.epilogue.activation, Activation::clamp, "epilogue.activation");
+  require_enum(options.epilogue.order, ResidualOrder::before_activation, "epilogue.order");
+  require_enum(options.epilogue.rounding, EpilogueRounding::each_step, "epilogue.rounding");
+  require_enum(options.device, Device::cuda, "device");
+  if (options.device_index < -1) {
+    throw_invalid("device_index = ", options.device_index,
+                  " is not legal; legal: -1 (the current device) or a device number; nearest: -1");
+  }
+}
+
+/// Letters to change, add or drop to get from a to b.
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({change, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+void check_kernel_name(const std::string& wanted) {
+  if (wanted.empty()) return;
+  std::string nearest;
+  std::string names;
+  for (const auto& kernel : registry()) {
+    const std::string name = kernel->name();
+    if (name == wanted) return;
+    if (nearest.empty() || edit_distance(wanted, name) < edit_distance(wanted, nearest)) {
+      nearest = name;
+    }
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  throw_invalid("kernel = '", wanted, "' is not a kernel of this library; legal: ",
+                names.empty() ? "none, no backend was built" : names, "; nearest: ", nearest);
+}
+
+}  // namespace
+
+std::string backend_name(const DeviceInfo& device) {
+  if (device.kind == Device::cpu) return text("cpu (", device.name, ")");
+  return text("cuda:", device.index, " (", device.name, ")");
+}
+
+std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& options) {
+  check_options(options);
+  check_kernel_name(options.kernel);
+
+  // Ask for the devices once.
+  std::string no_cuda;
+  std::optional<DeviceInfo> cuda;
+  if (options.device == Device::cpu) {
+    no_cuda = "device = cpu was asked for";
+  } else {
+    cuda = cuda_device(options.device_index, &no_cuda);
+  }
+  const DeviceInfo cpu = cpu_device();
+
+  // Judge every kernel.
+  std::vector<Considered> all;
+  for (const auto& kernel : registry()) {
+    Considered entry;
+    entry.kernel = kernel.get();
+    entry.line.kernel = kernel->name();
+    entry.request.geometry = geometry;
+    entry.request.dtype = options.dtype;
+    entry.request.output_dtype = options.output_dtype.value_or(options.dtype);
+    entry.request.epilogue = options.epilogue;
+    entry.request.packed_filter = options.packed_filter;
+    if (kernel->device() == Device::cuda && !cuda) {
+      entry.line.backend = "cuda";
+      entry.line.reason = no_cuda;
+    } else if (kernel->device() == Device::cpu && options.device == Device::cuda) {
+      entry.line.backend = "cpu";
+      entry.line.reason = "device = cuda was asked for";
+    } else {
+      entry.request.device = kernel->device() == Device::cuda ? *cuda : cpu;
+      entry.line.backend = backend_name(entry.request.device);
+      entry.line.reason = kernel->refusal(entry.request);
+    }
+    if (entry.line.reason.empty()) entry.line.estimated_us = kernel->estimate_us(entry.request);
+    if (entry.line.reason.empty() && !options.kernel.empty() &&
+        entry.line.kernel != options.kernel) {
+      entry.line.reason = text("kernel = ", options.kernel, " was asked for");
+    }
+    all.push_back(std::move(entry));
+  }
+
+  // Order by preference: what can run, the GPU before the CPU, then by estimated time.
+  std::stable_sort(all.begin(), all.end(), [](const Considered& a, const Considered& b) {
+    if (a.line.reason.empty() != b.line.reason.empty()) return a.line.reason.empty();
+    if (!a.line.reason.empty()) return false;
+    const Device device_a = a.kernel->device();
+    const Device device_b = b.kernel->device();
+    if (device_a != device_b) return device_a == Device::cuda;
+    return a.line.estimated_us < b.line.estimated_us;
+  });
+  if (!all.empty() && all.front().line.reason.empty()) all.front().line.chosen = true;
+  return all;
+}
+
+}  // namespace convoy
