@@ -165,10 +165,10 @@ __device__ __forceinline__ void activate(const EpilogueParams& params, float (&v
       });
       break;
     case Activation::silu:
-      map([](float x) { return __fdividef(x, 1.0f + __expf(-x)); });
+      map([](float x) { return x / (1.0f + expf(-x)); });
       break;
     case Activation::sigmoid:
-      map([](float x) { return __frcp_rn(1.0f + __expf(-x)); });
+      map([](float x) { return 1.0f / (1.0f + expf(-x)); });
       break;
     case Activation::tanh:
       map([](float x) { return tanhf(x); });

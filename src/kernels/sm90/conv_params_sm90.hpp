@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the host twin hands to conv_fprop_sm90: tensor maps by value and the tiling of one problem.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "kernels/common/epilogue.cuh"
+
+namespace convoy::sm90 {
+
+/// How activation tiles come into shared memory.
+enum class Loader : int {
+  /// 1×1 filter, stride 1, no padding: the activation is a [pixels, C] matrix.
+  tiled = 0,
+  /// im2col copies of the 4-D tensor [frames, H, W, C]; temporal taps select the frame.
+  im2col = 1,
+  /// im2col copies of the 5-D tensor [N, D, H, W, C]: tiles may straddle output frames.
+  im2col_5d = 2,
+  /// One strided box of 8×8 pixels per tap and 64 rows of the tile: no limit on offsets.
+  patch = 3,
+  /// Stride 1: the tile's input patch with its halo once per 64 channels; the taps slide over it.
+  halo = 4,
+};
+
+__host__ __device__ constexpr bool is_patched(Loader loader) {
+  return loader == Loader::patch || loader == Loader::halo;
+}
+
+inline constexpr int kMaxPhases = 4;
+
+/// Kernel parameters. Axis order of arrays: depth, height, width.
+struct FpropParams {
+  CUtensorMap activation_map;          ///< New frames.
+  CUtensorMap cache_map;               ///< Cached frames; unused without a cache.
+  CUtensorMap filter_map;              ///< {C, taps, filters of all phases}
+  CUtensorMap output_map[kMaxPhases];  ///< {K, W, H, frames}: one map a phase.
+  CUtensorMap source_map[kMaxPhases];  ///< The residual, like `output`.
+
+  EpilogueParams epilogue;
+  void* output_pointer;        ///< For stores that TMA cannot do.
+  const void* source_pointer;  ///< Likewise.
+  Loader loader;
+  bool direct_store;  ///< Rows of the output are not multiples of 16 bytes: store without TMA.
+
+  // Problem.
+  int channels;   ///< C
+  int filters;    ///< K
+  int filter[3];  ///< T, R, S of one phase
+  int out[3];     ///< Z, P, Q of one phase
+  int stride[3];
+  int dilation[3];
+  int pad[3];         ///< Before the first element.
+  int new_frames;     ///< D of `activation`
+  int cached_frames;  ///< D of `cache`
+  int phases;         ///< 1, or 4 for a folded nearest-2x upsampling.
+
+  // Tiling.
+  int channel_blocks;         ///< ceil(C / 64)
+  int last_block_steps;       ///< MMA steps of 16 channels in the last block, 1..4.
+  int n_tiles;                ///< Of one phase.
+  int m_clusters;             ///< Clusters of M tiles in one output frame.
+  int band;                   ///< Clusters of M tiles walked through all frames before the next.
+  int frames_per_batch;       ///< Output frames Z; 1 where tiles straddle frames (and batches).
+  std::int64_t frame_pixels;  ///< P·Q; N·Z·P·Q where tiles straddle frames.
+  int num_cluster_tiles;      ///< m_clusters · output frames · n_tiles · phases
+  int patch_columns;          ///< 8×8 sub-patches side by side in a patched tile.
+  int patches_across;         ///< Patched tiles side by side in a frame.
+  int halo_height;            ///< Input rows / columns of a halo tile.
+  int halo_width;
+};
+
+}  // namespace convoy::sm90

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/sm90/conv_fprop_sm90.cuh"
+#include "kernels/sm90/instances_sm90.hpp"
+
+namespace convoy::sm90 {
+
+template <typename T>
+constexpr DType dtype_of();
+template <>
+constexpr DType dtype_of<__nv_bfloat16>() {
+  return DType::bf16;
+}
+template <>
+constexpr DType dtype_of<__half>() {
+  return DType::fp16;
+}
+template <>
+constexpr DType dtype_of<float>() {
+  return DType::fp32;
+}
+
+/// Instantiate the kernel for Config and describe it.
+template <typename Config>
+FpropInstance describe_instance(int halo_pixels) {
+  return {.in = dtype_of<typename Config::In>(),
+          .out = dtype_of<typename Config::Out>(),
+          .block_m = Config::BLOCK_M,
+          .block_n = Config::BLOCK_N,
+          .consumers = Config::kConsumers,
+          .cluster = Config::kCluster,
+          .halo = Config::kHalo,
+          .split = Config::kSplit,
+          .stages = Config::kStages,
+          .halo_pixels = halo_pixels,
+          .threads = Config::kThreads,
+          .shared_bytes = Config::kSharedBytes,
+          .kernel = reinterpret_cast<const void*>(&conv_fprop_sm90<Config>)};
+}
+
+}  // namespace convoy::sm90

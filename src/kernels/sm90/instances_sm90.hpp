@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "convoy/types.hpp"
+
+namespace convoy::sm90 {
+
+/// A compiled FpropConfig, as the host sees it. The list is src/kernels/sm90/instances.txt.
+struct FpropInstance {
+  DType in = DType::bf16;
+  DType out = DType::bf16;
+  int block_m = 0;
+  int block_n = 0;
+  int consumers = 0;
+  int cluster = 1;
+  bool halo = false;
+  bool split = false;
+  int stages = 0;
+  int halo_pixels = 0;  ///< Largest halo tile (rows · columns of input pixels) a stage holds.
+  int threads = 0;
+  int shared_bytes = 0;
+  const void* kernel = nullptr;  ///< For cudaLaunchKernelExC, ops NoComputeOp and NoStoreOp.
+
+  /// "256x128_2cta_halo", "128x64_splitk" ...
+  std::string name() const;
+};
+
+/// Every instance of this build.
+const std::vector<FpropInstance>& fprop_instances();
+
+}  // namespace convoy::sm90

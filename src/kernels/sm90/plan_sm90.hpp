@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "core/candidate.hpp"
+#include "core/geometry.hpp"
+#include "kernels/common/tensor_map.hpp"
+#include "kernels/sm90/conv_params_sm90.hpp"
+#include "kernels/sm90/instances_sm90.hpp"
+
+namespace convoy::sm90 {
+
+/// An instance bound to a problem: everything of a launch except the pointers.
+struct FpropPlan {
+  FpropInstance instance;
+  FpropParams params = {};  ///< Without tensor maps, epilogue and pointers.
+  bool im2col = false;      ///< Whether the activation's maps are `act_im2col` or `act_tiled`.
+  Im2colTensorMap act_im2col, cache_im2col;
+  TiledTensorMap act_tiled, cache_tiled;
+  TiledTensorMap filter, output;
+  std::int64_t phase_offset_bytes[kMaxPhases] = {};  ///< Of the output, from its first element.
+  int cluster_size = 1;
+  int num_tiles = 0;  ///< Of CTAs: cluster tiles · cluster size.
+};
+
+/// Empty if `plan_fprop` can bind the instance to the problem, else the reason.
+/// `packed_filter`: the filter will come in this kernel's format (needed to fold upsampling).
+std::string fprop_refusal(const ConvGeometry& geometry, const FpropInstance& instance,
+                          bool packed_filter);
+
+/// Choose loader and tiling. Throws Error{unsupported} with `fprop_refusal`'s text.
+/// `splits`: CTAs that share the K loop of a tile (split instances; 1..8).
+FpropPlan plan_fprop(const ConvGeometry& geometry, const FpropInstance& instance,
+                     bool packed_filter, int multiprocessors, int splits);
+
+/// Number of splits that fills the device for a split instance, 1..8.
+int choose_splits(const ConvGeometry& geometry, const FpropInstance& instance, int multiprocessors);
+
+/// Encode the tensor maps for these pointers and enqueue the kernel.
+void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multiprocessors,
+                  cudaStream_t stream);
+
+}  // namespace convoy::sm90
