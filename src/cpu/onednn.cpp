@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/onednn.hpp"
+
+#include <unordered_map>
+#include <vector>
+
+#include "core/filter_layout.hpp"
+
+namespace convoy::onednn {
+namespace {
+
+using dnnl::memory;
+
+/// The axes of a problem of this rank, of a depth-height-width array.
+memory::dims axes(int rank, const std::array<std::int64_t, 3>& values) {
+  if (rank == 2) return {values[1], values[2]};
+  return {values[0], values[1], values[2]};
+}
+
+memory::desc channels_last(int rank, std::int64_t images, std::int64_t channels,
+                           const std::array<std::int64_t, 3>& extents, memory::data_type type) {
+  memory::dims dims = {images, channels};
+  for (std::int64_t extent : axes(rank, extents)) dims.push_back(extent);
+  return {dims, type, rank == 2 ? memory::format_tag::nhwc : memory::format_tag::ndhwc};
+}
+
+memory::dims weight_dims(const ConvGeometry& g) {
+  memory::dims dims;
+  if (g.groups > 1) dims.push_back(g.groups);
+  dims.push_back(g.group_filters());
+  dims.push_back(g.group_channels());
+  for (std::int64_t extent : axes(g.rank, g.filter)) dims.push_back(extent);
+  return dims;
+}
+
+}  // namespace
+
+const dnnl::engine& cpu_engine() {
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+memory::desc plain_weights(const ConvGeometry& g, FilterLayout layout, memory::data_type type) {
+  const auto [k, t, r, s, c] = filter_strides(g, layout);
+  memory::dims strides;
+  if (g.groups > 1) strides.push_back(k * g.group_filters());
+  strides.push_back(k);
+  strides.push_back(c);
+  if (g.rank == 3) strides.push_back(t);
+  strides.push_back(r);
+  strides.push_back(s);
+  return {weight_dims(g), type, strides};
+}
+
+dnnl::convolution_forward::primitive_desc describe(const ConvGeometry& g, const ConvShape& shape,
+                                                   const ConvTypes& types) {
+  const memory::desc source =
+      channels_last(shape.rank, shape.images, g.in_channels, shape.in, types.input);
+  const memory::desc destination =
+      channels_last(shape.rank, shape.images, g.out_channels, shape.out, types.output);
+  const memory::desc weights(weight_dims(g), types.input, memory::format_tag::any);
+  const memory::desc bias =
+      types.bias ? memory::desc({g.out_channels}, memory::data_type::f32, memory::format_tag::x)
+                 : memory::desc();
+  const memory::dims strides = axes(shape.rank, g.stride);
+  memory::dims dilation = axes(shape.rank, g.dilation);
+  for (std::int64_t& value : dilation) --value;  // oneDNN counts the elements in between.
+  const memory::dims pad_begin = axes(shape.rank, shape.pad_begin);
+  const memory::dims pad_end = axes(shape.rank, shape.pad_end);
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+
+#if DNNL_VERSION_MAJOR >= 3
+  return {cpu_engine(),
+          dnnl::prop_kind::forward_inference,
+          dnnl::algorithm::convolution_direct,
+          source,
+          weights,
+          bias,
+          destination,
+          strides,
+          dilation,
+          pad_begin,
+          pad_end,
+          attributes};
+#else
+  const dnnl::convolution_forward::desc operation(
+      dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct, source, weights,
+      bias, destination, strides, dilation, pad_begin, pad_end);
+  return {operation, attributes, cpu_engine()};
+#endif
+}
+
+std::string format_text(const memory::desc& desc) {
+  std::string out;
+  const auto list = [&](const char* name, const auto& values, int count) {
+    out += name;
+    for (int i = 0; i < count; ++i) out += (i > 0 ? "," : "") + std::to_string(values[i]);
+  };
+#if DNNL_VERSION_MAJOR >= 3
+  list("s", desc.get_strides(), desc.get_ndims());
+  list("b", desc.get_inner_blks(), desc.get_inner_nblks());
+  list("i", desc.get_inner_idxs(), desc.get_inner_nblks());
+  out += "t" + std::to_string(static_cast<int>(desc.get_data_type()));
+#else
+  const dnnl_blocking_desc_t& blocking = desc.data.format_desc.blocking;
+  list("s", blocking.strides, desc.data.ndims);
+  list("b", blocking.inner_blks, blocking.inner_nblks);
+  list("i", blocking.inner_idxs, blocking.inner_nblks);
+  out += "t" + std::to_string(static_cast<int>(desc.data.data_type));
+#endif
+  return out;
+}
+
+void execute(const dnnl::convolution_forward& primitive,
+             const dnnl::convolution_forward::primitive_desc& description,
+             const ConvBuffers& buffers) {
+  const dnnl::engine& engine = cpu_engine();
+  dnnl::stream stream(engine);
+  // oneDNN takes inputs by a pointer to non-const, and reads them only.
+  std::unordered_map<int, memory> arguments = {
+      {DNNL_ARG_SRC, memory(description.src_desc(), engine, const_cast<void*>(buffers.source))},
+      {DNNL_ARG_WEIGHTS,
+       memory(description.weights_desc(), engine, const_cast<void*>(buffers.weights))},
+      {DNNL_ARG_DST, memory(description.dst_desc(), engine, buffers.destination)},
+      {DNNL_ARG_SCRATCHPAD, memory(description.scratchpad_desc(), engine, buffers.scratchpad)}};
+  if (buffers.bias != nullptr) {
+    arguments.emplace(DNNL_ARG_BIAS,
+                      memory(description.bias_desc(), engine, const_cast<float*>(buffers.bias)));
+  }
+  primitive.execute(stream, arguments);
+  stream.wait();
+}
+
+void reorder(void* to, const memory::desc& to_desc, const void* from,
+             const memory::desc& from_desc) {
+  const dnnl::engine& engine = cpu_engine();
+  dnnl::stream stream(engine);
+  memory source(from_desc, engine, const_cast<void*>(from));
+  memory destination(to_desc, engine, to);
+  dnnl::reorder(source, destination).execute(stream, source, destination);
+  stream.wait();
+}
+
+}  // namespace convoy::onednn

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+
+#include "core/geometry.hpp"
+
+namespace convoy::onednn {
+
+// The little of oneDNN that this library needs, the same for its versions 2 and 3.
+
+/// The CPU engine of the process.
+const dnnl::engine& cpu_engine();
+
+/// One convolution as oneDNN sees it: zero padding only, extents in the order depth, height, width.
+struct ConvShape {
+  int rank = 2;  ///< 2: depth is left out.
+  std::int64_t images = 1;
+  std::array<std::int64_t, 3> in = {1, 1, 1};
+  std::array<std::int64_t, 3> out = {1, 1, 1};
+  std::array<std::int64_t, 3> pad_begin = {0, 0, 0};
+  std::array<std::int64_t, 3> pad_end = {0, 0, 0};
+
+  friend bool operator==(const ConvShape&, const ConvShape&) = default;
+};
+
+struct ConvTypes {
+  dnnl::memory::data_type input = dnnl::memory::data_type::f32;  ///< Source and weights.
+  dnnl::memory::data_type output = dnnl::memory::data_type::f32;
+  bool bias = false;  ///< fp32, [K].
+
+  friend bool operator==(const ConvTypes&, const ConvTypes&) = default;
+};
+
+/// Weights as the user holds them, in a given layout: a plain strided descriptor.
+dnnl::memory::desc plain_weights(const ConvGeometry& geometry, FilterLayout layout,
+                                 dnnl::memory::data_type type);
+
+/// Channels-last source and destination, weights in whatever format oneDNN likes best, scratchpad
+/// given by the caller. Throws dnnl::error where oneDNN has no such convolution.
+dnnl::convolution_forward::primitive_desc describe(const ConvGeometry& geometry,
+                                                   const ConvShape& shape, const ConvTypes& types);
+
+/// "AB16b16a" and strides: equal texts mean equal formats.
+std::string format_text(const dnnl::memory::desc& desc);
+
+/// The arguments of one execution.
+struct ConvBuffers {
+  const void* source = nullptr;
+  const void* weights = nullptr;
+  const float* bias = nullptr;
+  void* destination = nullptr;
+  void* scratchpad = nullptr;
+};
+void execute(const dnnl::convolution_forward& primitive,
+             const dnnl::convolution_forward::primitive_desc& description,
+             const ConvBuffers& buffers);
+
+/// Convert weights between formats.
+void reorder(void* to, const dnnl::memory::desc& to_desc, const void* from,
+             const dnnl::memory::desc& from_desc);
+
+}  // namespace convoy::onednn

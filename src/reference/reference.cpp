@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reference/reference.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/dtype.hpp"
+#include "core/padding.hpp"
+
+namespace convoy::reference {
+namespace {
+
+/// The C channels of the input under one tap, or null where the tap reads zero.
+const float* tap_input(const ConvGeometry& g, const Operands& operands, std::int64_t n,
+                       std::int64_t d, std::int64_t h, std::int64_t w) {
+  const auto seen = g.seen();
+  d = padded_source(d, seen[0], g.pad_mode[0]);
+  h = padded_source(h, seen[1], g.pad_mode[1]);
+  w = padded_source(w, seen[2], g.pad_mode[2]);
+  if (d < 0 || h < 0 || w < 0) return nullptr;
+  h /= g.upsample;
+  w /= g.upsample;
+  if (d < g.cached_frames) {
+    return operands.cache +
+           (((n * g.cached_frames + d) * g.in[1] + h) * g.in[2] + w) * g.in_channels;
+  }
+  d -= g.cached_frames;
+  return operands.activation + (((n * g.in[0] + d) * g.in[1] + h) * g.in[2] + w) * g.in_channels;
+}
+
+std::vector<float> magnitudes(const float* values, std::int64_t count) {
+  std::vector<float> out(static_cast<std::size_t>(values == nullptr ? 0 : count));
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::fabs(values[i]);
+  return out;
+}
+
+/// Relative half step of a type: rounding x errs by at most this times |x|, above the subnormals.
+double half_ulp(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return 0x1p-8;
+    case DType::fp16:
+      return 0x1p-11;
+    case DType::fp32:
+      break;
+  }
+  return 0x1p-24;
+}
+
+/// The same in absolute terms among the subnormals.
+double smallest_half_step(DType dtype) {
+  return dtype == DType::fp16 ? 0x1p-25 : 0x1p-134;
+}
+
+/// Largest slope of an activation, rounded up.
+double steepest(const Epilogue& epilogue) {
+  switch (epilogue.activation) {
+    case Activation::leaky_relu:
+      return std::max(1.0, std::fabs(static_cast<double>(epilogue.parameter_a)));
+    case Activation::gelu:
+    case Activation::gelu_tanh:
+      return 1.13;
+    case Activation::silu:
+      return 1.1;
+    case Activation::hardswish:
+      return 1.5;
+    default:
+      return 1.0;
+  }
+}
+
+}  // namespace
+
+std::vector<double> convolve_fp64(const ConvGeometry& g, const Operands& operands) {
+  std::vector<double> out(static_cast<std::size_t>(g.output_elements()));
+  const std::int64_t group_channels = g.group_channels();
+  std::size_t element = 0;
+  for (std::int64_t n = 0; n < g.batch; ++n) {
+    for (std::int64_t z = 0; z < g.out[0]; ++z) {
+      for (std::int64_t p = 0; p < g.out[1]; ++p) {
+        for (std::int64_t q = 0; q < g.out[2]; ++q) {
+          for (std::int64_t k = 0; k < g.out_channels; ++k) {
+            const std::int64_t first_channel = k / g.group_filters() * group_channels;
+            const float* filter = operands.filter + k * g.gemm_k();
+            double sum = 0.0;
+            for (std::int64_t t = 0; t < g.filter[0]; ++t) {
+              for (std::int64_t r = 0; r < g.filter[1]; ++r) {
+                for (std::int64_t s = 0; s < g.filter[2]; ++s, filter += group_channels) {
+                  const float* in = tap_input(g, operands, n,
+                                              z * g.stride[0] - g.pad_begin[0] + t * g.dilation[0],
+                                              p * g.stride[1] - g.pad_begin[1] + r * g.dilation[1],
+                                              q * g.stride[2] - g.pad_begin[2] + s * g.dilation[2]);
+                  if (in == nullptr) continue;
+                  for (std::int64_t c = 0; c < group_channels; ++c) {
+                    sum +=
+                        static_cast<double>(in[first_channel + c]) * static_cast<double>(filter[c]);
+                  }
+                }
+              }
+            }
+            out[element++] = sum;
+          }
+        }
+      }
+    }
+  }
+  return out;
+}
+
+double round_fp64(DType dtype, double x) {
+  if (std::isnan(x) || std::isinf(x) || x == 0.0) return x;
+  // Round to the step of the type at x's binade; ldexp and nearbyint are exact.
+  const int digits = dtype == DType::bf16 ? 8 : dtype == DType::fp16 ? 11 : 24;
+  const int least_exponent = dtype == DType::fp16 ? -24 : dtype == DType::bf16 ? -133 : -149;
+  const double largest = dtype == DType::fp16   ? 65504.0
+                         : dtype == DType::bf16 ? 0x1.fep127
+                                                : 0x1.fffffep127;
+  int exponent = 0;
+  std::frexp(x, &exponent);
+  const int step = std::max(exponent - digits, least_exponent);
+  const double rounded = std::ldexp(std::nearbyint(std::ldexp(x, -step)), step);
+  return std::fabs(rounded) > largest ? std::copysign(INFINITY, x) : rounded;
+}
+
+double activate_fp64(double x, Activation activation, float a, float b) {
+  if (std::isnan(x)) return x;
+  switch (activation) {
+    case Activation::none:
+      return x;
+    case Activation::relu:
+      return std::max(x, 0.0);
+    case Activation::leaky_relu:
+      return x > 0.0 ? x : a * x;
+    case Activation::gelu:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case Activation::gelu_tanh:
+      return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::silu:
+      return x / (1.0 + std::exp(-x));
+    case Activation::sigmoid:
+      return 1.0 / (1.0 + std::exp(-x));
+    case Activation::tanh:
+      return std::tanh(x);
+    case Activation::hardswish:
+      return x * std::clamp(x + 3.0, 0.0, 6.0) / 6.0;
+    case Activation::clamp:
+      return std::min(std::max(x, static_cast<double>(a)), static_cast<double>(b));
+  }
+  return x;
+}
+
+double finish_fp64(double sum, std::int64_t element, std::int64_t channels,
+                   const EpilogueOperands& operands, DType output_dtype) {
+  const Epilogue& e = operands.epilogue;
+  const auto step = [&](double x) {
+    return e.rounding == EpilogueRounding::each_step ? round_fp64(output_dtype, x) : x;
+  };
+  const auto with_residual = [&](double x) {
+    if (operands.residual == nullptr || e.beta == 0.0f) return x;
+    return step(x + step(static_cast<double>(e.beta) * operands.residual[element]));
+  };
+  double x = step(sum);
+  x = step(static_cast<double>(e.scale) * x);
+  if (operands.bias != nullptr) x = step(x + operands.bias[element % channels]);
+  if (e.order == ResidualOrder::before_activation) x = with_residual(x);
+  x = step(activate_fp64(x, e.activation, e.parameter_a, e.parameter_b));
+  if (e.order == ResidualOrder::after_activation) x = with_residual(x);
+  return x;
+}
+
+Expectation expect(const ConvGeometry& g, const Operands& operands,
+                   const EpilogueOperands& epilogue, DType output_dtype, double most_fp64_flops) {
+  // The sum, and the sum of magnitudes that its rounding errors scale with.
+  const std::vector<float> activation = magnitudes(operands.activation, g.activation_elements());
+  const std::vector<float> cache = magnitudes(operands.cache, g.cache_elements());
+  const std::vector<float> filter = magnitudes(operands.filter, g.filter_elements());
+  const Operands absolute = {activation.data(), cache.data(), filter.data()};
+  const bool by_loops = g.flops() <= most_fp64_flops;
+  std::vector<double> sums;
+  std::vector<double> sizes;
+  if (by_loops) {
+    sums = convolve_fp64(g, operands);
+    sizes = convolve_fp64(g, absolute);
+  } else {
+    const std::vector<float> fast_sums = convolve_onednn(g, operands);
+    const std::vector<float> fast_sizes = convolve_onednn(g, absolute);
+    sums.assign(fast_sums.begin(), fast_sums.end());
+    sizes.assign(fast_sizes.begin(), fast_sizes.end());
+  }
+
+  // NOTE: tensor cores align and truncate the products of a K step of 16 before adding, so that
+  // errors grow with the number of steps; 1/4 unit a term covers that and any order of fp32 adds.
+  const double unit = 0x1p-24;
+  double accumulation = unit * (8.0 + 0.25 * static_cast<double>(g.gemm_k()));
+  if (!by_loops) accumulation *= 2.0;
+
+  const Epilogue& e = epilogue.epilogue;
+  const std::int64_t channels = g.out_channels;
+  Expectation expectation;
+  expectation.value.resize(sums.size());
+  expectation.bound.resize(sums.size());
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const auto element = static_cast<std::int64_t>(i);
+    expectation.value[i] = finish_fp64(sums[i], element, channels, epilogue, output_dtype);
+
+    // Follow the error through the steps; `size` bounds the values on the way.
+    const double step =
+        e.rounding == EpilogueRounding::each_step ? 2.0 * half_ulp(output_dtype) : 4.0 * unit;
+    const double residual = epilogue.residual != nullptr && e.beta != 0.0f
+                                ? std::fabs(static_cast<double>(e.beta) * epilogue.residual[i])
+                                : 0.0;
+    const double bias = epilogue.bias != nullptr
+                            ? std::fabs(static_cast<double>(epilogue.bias[element % channels]))
+                            : 0.0;
+    const double scaled = std::fabs(e.scale * sums[i]);
+    const bool before = e.order == ResidualOrder::before_activation;
+    double size = scaled + bias + (before ? residual : 0.0);
+    double error = std::fabs(static_cast<double>(e.scale)) * accumulation * sizes[i];
+    error += step * (3.0 * size);
+    error = error * steepest(e) + step * (size + (before ? 0.0 : 2.0 * residual));
+    error += step * std::fabs(expectation.value[i]);
+    error += half_ulp(output_dtype) * (std::fabs(expectation.value[i]) + error);
+    error +=
+        smallest_half_step(output_dtype) * (e.rounding == EpilogueRounding::each_step ? 8.0 : 1.0);
+    expectation.bound[i] = error;
+  }
+  return expectation;
+}
+
+Comparison compare(const void* got, DType dtype, const Expectation& expectation) {
+  const double largest = dtype == DType::fp16   ? 65504.0
+                         : dtype == DType::bf16 ? 0x1.fep127
+                                                : 0x1.fffffep127;
+  Comparison result;
+  double worst_ratio = -1.0;
+  double error_square = 0.0;
+  double value_square = 0.0;
+  for (std::size_t i = 0; i < expectation.value.size(); ++i) {
+    const double x = load_element(got, static_cast<std::int64_t>(i), dtype);
+    const double wanted = expectation.value[i];
+    const double bound = expectation.bound[i];
+    double error = std::fabs(x - wanted);
+    if (x == wanted || (std::isnan(x) && std::isnan(wanted))) error = 0.0;
+    // Values that the type cannot hold round to infinity.
+    if (std::isinf(x) && x * wanted > 0.0 && std::fabs(wanted) + bound > largest) error = 0.0;
+    const double ratio = std::isnan(error) ? INFINITY : error / bound;
+    if (!(ratio <= 1.0)) ++result.mismatches;
+    if (ratio > worst_ratio) {
+      worst_ratio = ratio;
+      result.worst = static_cast<std::int64_t>(i);
+      result.worst_got = x;
+      result.worst_expected = wanted;
+      result.worst_bound = bound;
+    }
+    if (std::isfinite(error)) {
+      result.max_error = std::max(result.max_error, error);
+      error_square += error * error;
+      value_square += std::isfinite(wanted) ? wanted * wanted : 0.0;
+    }
+  }
+  result.pass = result.mismatches == 0;
+  result.relative_error = value_square > 0.0 ? std::sqrt(error_square / value_square) : 0.0;
+  return result;
+}
+
+}  // namespace convoy::reference

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "convoy/epilogue.hpp"
+#include "core/geometry.hpp"
+
+namespace convoy::reference {
+
+// What a convolution must give, computed apart from every backend: for the tests, and for
+// `convoy --verify`. Operands are fp32 host arrays that hold values of the problem's own type.
+
+/// Dense, channels-last; the filter is KTRSC. `cache` is null without cached frames.
+struct Operands {
+  const float* activation = nullptr;
+  const float* cache = nullptr;
+  const float* filter = nullptr;
+};
+
+/// The sum, in fp64, by the loops of the definition. [N, Z, P, Q, K].
+std::vector<double> convolve_fp64(const ConvGeometry& geometry, const Operands& operands);
+
+/// The same by oneDNN in fp32, for problems too large for the loops. Throws Error{unsupported} in a
+/// build without oneDNN.
+std::vector<float> convolve_onednn(const ConvGeometry& geometry, const Operands& operands);
+
+/// Values of an epilogue in fp32: `bias` [K] and `residual` [N, Z, P, Q, K] stand for the pointers
+/// of Epilogue, and are null for none.
+struct EpilogueOperands {
+  Epilogue epilogue;
+  const float* bias = nullptr;
+  const float* residual = nullptr;
+};
+
+/// x rounded once to `dtype`: nearest, ties to even.
+double round_fp64(DType dtype, double x);
+
+double activate_fp64(double x, Activation activation, float a, float b);
+
+/// One output element from its sum. With EpilogueRounding::once the last rounding is left out.
+double finish_fp64(double sum, std::int64_t element, std::int64_t channels,
+                   const EpilogueOperands& operands, DType output_dtype);
+
+/// Every output element, and how far from it a correct result may lie: the error of fp32
+/// accumulation in any order, of the epilogue in fp32, and of rounding to the output type.
+struct Expectation {
+  std::vector<double> value;
+  std::vector<double> bound;
+};
+
+/// By convolve_fp64 up to `most_fp64_flops`, by convolve_onednn (with twice the bound) above.
+Expectation expect(const ConvGeometry& geometry, const Operands& operands,
+                   const EpilogueOperands& epilogue, DType output_dtype,
+                   double most_fp64_flops = 4e9);
+
+struct Comparison {
+  bool pass = true;
+  std::int64_t mismatches = 0;
+  std::int64_t worst = 0;  ///< Element with the largest error in units of its bound.
+  double worst_got = 0;
+  double worst_expected = 0;
+  double worst_bound = 0;
+  double max_error = 0;       ///< Largest absolute error.
+  double relative_error = 0;  ///< ‖got - expected‖ / ‖expected‖, Euclidean.
+};
+
+/// Compare `count` elements of `dtype` at `got` with the expectation. A NaN or an infinity agrees
+/// only with itself.
+Comparison compare(const void* got, DType dtype, const Expectation& expectation);
+
+}  // namespace convoy::reference
