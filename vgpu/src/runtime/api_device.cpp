@@ -35,9 +35,15 @@ VGPU_API cudaError_t cudaGetDevice(int* device) {
 VGPU_API cudaError_t cudaSetDevice(int device) {
   return call([&](Context&) { return check_device(device); });
 }
-VGPU_API cudaError_t cudaInitDevice(int device, unsigned, unsigned) { return cudaSetDevice(device); }
-VGPU_API cudaError_t cudaSetValidDevices(int*, int) { return cudaSuccess; }
-VGPU_API cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+VGPU_API cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
+  return cudaSetDevice(device);
+}
+VGPU_API cudaError_t cudaSetValidDevices(int*, int) {
+  return cudaSuccess;
+}
+VGPU_API cudaError_t cudaSetDeviceFlags(unsigned) {
+  return cudaSuccess;
+}
 VGPU_API cudaError_t cudaGetDeviceFlags(unsigned* flags) {
   *flags = cudaDeviceScheduleAuto | cudaDeviceMapHost;
   return cudaSuccess;
@@ -104,13 +110,23 @@ VGPU_API cudaError_t cudaDeviceReset() {
   return cudaSuccess;
 }
 
-VGPU_API cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
+VGPU_API cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) {
+  return cudaSuccess;
+}
 VGPU_API cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
   switch (limit) {
-    case cudaLimitStackSize: *value = 1024; break;
-    case cudaLimitPrintfFifoSize: *value = 7340032; break;
-    case cudaLimitMallocHeapSize: *value = 8388608; break;
-    default: *value = 0; break;
+    case cudaLimitStackSize:
+      *value = 1024;
+      break;
+    case cudaLimitPrintfFifoSize:
+      *value = 7340032;
+      break;
+    case cudaLimitMallocHeapSize:
+      *value = 8388608;
+      break;
+    default:
+      *value = 0;
+      break;
   }
   return cudaSuccess;
 }
@@ -118,8 +134,12 @@ VGPU_API cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
   *config = cudaFuncCachePreferNone;
   return cudaSuccess;
 }
-VGPU_API cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
-VGPU_API cudaError_t cudaCtxResetPersistingL2Cache() { return cudaSuccess; }
+VGPU_API cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) {
+  return cudaSuccess;
+}
+VGPU_API cudaError_t cudaCtxResetPersistingL2Cache() {
+  return cudaSuccess;
+}
 VGPU_API cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   if (least) *least = 0;
   if (greatest) *greatest = -5;
@@ -139,5 +159,9 @@ VGPU_API cudaError_t cudaDeviceDisablePeerAccess(int peer) {
     return fail(cudaErrorPeerAccessNotEnabled, "peer %d: there is one virtual GPU", peer);
   });
 }
-VGPU_API cudaError_t cudaProfilerStart() { return cudaSuccess; }
-VGPU_API cudaError_t cudaProfilerStop() { return cudaSuccess; }
+VGPU_API cudaError_t cudaProfilerStart() {
+  return cudaSuccess;
+}
+VGPU_API cudaError_t cudaProfilerStop() {
+  return cudaSuccess;
+}

@@ -56,9 +56,8 @@ int blocks_per_sm(const DeviceModel& device, const exec::KernelInfo& info, uint3
 }
 
 uint32_t cluster_blocks(const exec::KernelInfo& info, const cudaLaunchConfig_t& config) {
-  uint32_t blocks = info.required_cluster.count()
-                        ? static_cast<uint32_t>(info.required_cluster.count())
-                        : 1;
+  uint32_t blocks =
+      info.required_cluster.count() ? static_cast<uint32_t>(info.required_cluster.count()) : 1;
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     const cudaLaunchAttribute& attribute = config.attrs[i];
     if (attribute.id == cudaLaunchAttributeClusterDimension) {
@@ -72,7 +71,8 @@ uint32_t cluster_blocks(const exec::KernelInfo& info, const cudaLaunchConfig_t& 
 
 VGPU_API cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** args,
                                       size_t dynamic_shared, cudaStream_t stream) {
-  return launch("cudaLaunchKernel", function, grid, block, dynamic_shared, args, nullptr, 0, stream);
+  return launch("cudaLaunchKernel", function, grid, block, dynamic_shared, args, nullptr, 0,
+                stream);
 }
 
 VGPU_API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
@@ -89,10 +89,9 @@ VGPU_API cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid
   const cudaError_t error = call([&](Context& context) {
     Kernel* kernel;
     if (const cudaError_t missing = find(context, function, kernel); missing) return missing;
-    const uint64_t resident =
-        uint64_t(blocks_per_sm(context.device, context.info(*kernel), block.x * block.y * block.z,
-                               dynamic_shared)) *
-        context.device.spec.sm_count;
+    const uint64_t resident = uint64_t(blocks_per_sm(context.device, context.info(*kernel),
+                                                     block.x * block.y * block.z, dynamic_shared)) *
+                              context.device.spec.sm_count;
     const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
     if (blocks <= resident) return cudaSuccess;
     return fail(cudaErrorCooperativeLaunchTooLarge,
@@ -125,11 +124,12 @@ VGPU_API cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribut
         const int most = static_cast<int>(context.device.properties.sharedMemPerBlockOptin) -
                          static_cast<int>(info.static_shared);
         if (value < 0 || value > most) {
-          return fail(cudaErrorInvalidValue,
-                      "kernel %s: %d bytes of dynamic shared memory; 0 to %d are legal (%zu a block, "
-                      "%u of them static)",
-                      kernel->name.c_str(), value, most,
-                      context.device.properties.sharedMemPerBlockOptin, info.static_shared);
+          return fail(
+              cudaErrorInvalidValue,
+              "kernel %s: %d bytes of dynamic shared memory; 0 to %d are legal (%zu a block, "
+              "%u of them static)",
+              kernel->name.c_str(), value, most, context.device.properties.sharedMemPerBlockOptin,
+              info.static_shared);
         }
         kernel->max_dynamic_shared = value;
         return cudaSuccess;
@@ -143,7 +143,8 @@ VGPU_API cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribut
       case cudaFuncAttributeNonPortableClusterSizeAllowed:
         kernel->nonportable_cluster = value != 0;
         return cudaSuccess;
-      case cudaFuncAttributeClusterSchedulingPolicyPreference: return cudaSuccess;  // a hint
+      case cudaFuncAttributeClusterSchedulingPolicyPreference:
+        return cudaSuccess;  // a hint
       default:
         return fail(cudaErrorInvalidValue, "function attribute %d cannot be set",
                     static_cast<int>(attribute));
@@ -167,9 +168,9 @@ VGPU_API cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const
     attributes->maxThreadsPerBlock = static_cast<int>(info.max_threads);
     attributes->numRegs = static_cast<int>(info.registers);
     attributes->ptxVersion = attributes->binaryVersion = static_cast<int>(context.device.arch);
-    attributes->maxDynamicSharedSizeBytes =
-        kernel->max_dynamic_shared >= 0 ? kernel->max_dynamic_shared
-                                        : 48 * 1024 - static_cast<int>(info.static_shared);
+    attributes->maxDynamicSharedSizeBytes = kernel->max_dynamic_shared >= 0
+                                                ? kernel->max_dynamic_shared
+                                                : 48 * 1024 - static_cast<int>(info.static_shared);
     attributes->preferredShmemCarveout = kernel->carveout;
     attributes->requiredClusterWidth = static_cast<int>(info.required_cluster.x);
     attributes->requiredClusterHeight = static_cast<int>(info.required_cluster.y);
@@ -284,10 +285,9 @@ VGPU_API cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* f
     const exec::KernelInfo& info = context.info(*kernel);
     const uint32_t size = cluster_blocks(info, *config);
     const uint32_t threads = config->blockDim.x * config->blockDim.y * config->blockDim.z;
-    const uint32_t blocks =
-        context.device.spec.sm_count *
-        static_cast<uint32_t>(
-            blocks_per_sm(context.device, info, threads, config->dynamicSmemBytes));
+    const uint32_t blocks = context.device.spec.sm_count *
+                            static_cast<uint32_t>(blocks_per_sm(context.device, info, threads,
+                                                                config->dynamicSmemBytes));
     // NOTE: clusters live inside one GPC on the hardware, so its counts can be a little lower.
     *clusters = size == 0 ? 0 : static_cast<int>(blocks / size);
     return cudaSuccess;
@@ -367,8 +367,8 @@ VGPU_API cudaError_t cudaLibraryGetKernelCount(unsigned* count, cudaLibrary_t li
   return call([&](Context& context) {
     Module* module = context.modules.find(library);
     if (module == nullptr) return fail(cudaErrorInvalidResourceHandle, "the library is unknown");
-    *count = static_cast<unsigned>(
-        module->load(context.device.arch, context.memory).kernels().size());
+    *count =
+        static_cast<unsigned>(module->load(context.device.arch, context.memory).kernels().size());
     return cudaSuccess;
   });
 }
@@ -378,12 +378,10 @@ VGPU_API cudaError_t cudaLibraryEnumerateKernels(cudaKernel_t* kernels, unsigned
   unsigned total = 0;
   if (const cudaError_t error = cudaLibraryGetKernelCount(&total, library); error) return error;
   return call([&](Context& context) {
-    const auto& infos = context.modules.find(library)
-                            ->load(context.device.arch, context.memory)
-                            .kernels();
+    const auto& infos =
+        context.modules.find(library)->load(context.device.arch, context.memory).kernels();
     for (unsigned i = 0; i < std::min(count, total); ++i) {
-      const cudaError_t error =
-          cudaLibraryGetKernel(&kernels[i], library, infos[i].name.c_str());
+      const cudaError_t error = cudaLibraryGetKernel(&kernels[i], library, infos[i].name.c_str());
       if (error != cudaSuccess) return error;
     }
     return cudaSuccess;

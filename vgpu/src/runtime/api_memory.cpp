@@ -16,7 +16,9 @@ namespace {
 
 constexpr size_t kPitchAlignment = 512;
 
-uint64_t number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+uint64_t number(const void* pointer) {
+  return reinterpret_cast<uint64_t>(pointer);
+}
 
 cudaError_t allocate(void** pointer, size_t bytes, MemoryKind kind, const char* api) {
   return call([&](Context& context) {
@@ -165,7 +167,9 @@ cudaMemPool_t default_pool() {
 VGPU_API cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   return allocate(pointer, bytes, MemoryKind::kDevice, "cudaMalloc");
 }
-VGPU_API cudaError_t cudaFree(void* pointer) { return release(pointer, false, "cudaFree"); }
+VGPU_API cudaError_t cudaFree(void* pointer) {
+  return release(pointer, false, "cudaFree");
+}
 VGPU_API cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned) {
   return allocate(pointer, bytes, MemoryKind::kManaged, "cudaMallocManaged");
 }
@@ -175,7 +179,9 @@ VGPU_API cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
 VGPU_API cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
   return allocate(pointer, bytes, MemoryKind::kHost, "cudaHostAlloc");
 }
-VGPU_API cudaError_t cudaFreeHost(void* pointer) { return release(pointer, true, "cudaFreeHost"); }
+VGPU_API cudaError_t cudaFreeHost(void* pointer) {
+  return release(pointer, true, "cudaFreeHost");
+}
 
 VGPU_API cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
   const cudaError_t error = call([&](Context& context) {
@@ -283,7 +289,9 @@ VGPU_API cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes,
         attributes->type = cudaMemoryTypeHost;
         attributes->hostPointer = address;
         break;
-      default: attributes->type = cudaMemoryTypeDevice; break;
+      default:
+        attributes->type = cudaMemoryTypeDevice;
+        break;
     }
     return cudaSuccess;
   });
@@ -359,14 +367,14 @@ VGPU_API cudaError_t cudaMemset(void* target, int value, size_t bytes) {
 VGPU_API cudaError_t cudaMemset3DAsync(cudaPitchedPtr target, int value, cudaExtent extent,
                                        cudaStream_t stream) {
   return fill("cudaMemset3DAsync",
-              {target.ptr, target.pitch, target.pitch * target.ysize, static_cast<uint8_t>(value), 1,
-               extent.width, extent.height, extent.depth},
+              {target.ptr, target.pitch, target.pitch * target.ysize, static_cast<uint8_t>(value),
+               1, extent.width, extent.height, extent.depth},
               stream, false);
 }
 VGPU_API cudaError_t cudaMemset3D(cudaPitchedPtr target, int value, cudaExtent extent) {
   return fill("cudaMemset3D",
-              {target.ptr, target.pitch, target.pitch * target.ysize, static_cast<uint8_t>(value), 1,
-               extent.width, extent.height, extent.depth},
+              {target.ptr, target.pitch, target.pitch * target.ysize, static_cast<uint8_t>(value),
+               1, extent.width, extent.height, extent.depth},
               nullptr, true);
 }
 
@@ -448,11 +456,19 @@ VGPU_API cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr attr
     switch (attribute) {
       case cudaMemPoolReuseFollowEventDependencies:
       case cudaMemPoolReuseAllowOpportunistic:
-      case cudaMemPoolReuseAllowInternalDependencies: *static_cast<int*>(value) = 1; break;
-      case cudaMemPoolAttrReleaseThreshold: *static_cast<uint64_t*>(value) = 0; break;
-      default: *static_cast<uint64_t*>(value) = context.memory.live_bytes(); break;
+      case cudaMemPoolReuseAllowInternalDependencies:
+        *static_cast<int*>(value) = 1;
+        break;
+      case cudaMemPoolAttrReleaseThreshold:
+        *static_cast<uint64_t*>(value) = 0;
+        break;
+      default:
+        *static_cast<uint64_t*>(value) = context.memory.live_bytes();
+        break;
     }
     return cudaSuccess;
   });
 }
-VGPU_API cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
+VGPU_API cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) {
+  return cudaSuccess;
+}

@@ -23,7 +23,9 @@ struct CallConfiguration {
 
 thread_local std::vector<CallConfiguration> call_configurations;
 
-Module* as_module(void** handle) { return reinterpret_cast<Module*>(handle); }
+Module* as_module(void** handle) {
+  return reinterpret_cast<Module*>(handle);
+}
 
 }  // namespace
 
@@ -42,7 +44,9 @@ VGPU_API void** __cudaRegisterFatBinary(void* wrapper) {
 VGPU_API void __cudaRegisterFatBinaryEnd(void**) {}
 // Programs unregister at exit, when other exit handlers may still launch: keep the module.
 VGPU_API void __cudaUnregisterFatBinary(void**) {}
-VGPU_API char __cudaInitModule(void**) { return 1; }
+VGPU_API char __cudaInitModule(void**) {
+  return 1;
+}
 
 VGPU_API void __cudaRegisterFunction(void** handle, const char* stub, char*, const char* name, int,
                                      uint3*, uint3*, dim3*, dim3*, int*) {
@@ -74,7 +78,8 @@ VGPU_API void __cudaRegisterManagedVar(void** handle, void** pointer, char*, con
       context.variables_by_stub[pointer] = {module, name, bytes};
       return cudaSuccess;
     }
-    return fail(cudaErrorInvalidSymbol, "managed variable %s is not in the PTX of its module", name);
+    return fail(cudaErrorInvalidSymbol, "managed variable %s is not in the PTX of its module",
+                name);
   });
 }
 

@@ -43,8 +43,10 @@ VGPU_API cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned
                                                   int priority) {
   return call([&](Context& context) {
     if (stream == nullptr || flags > cudaStreamNonBlocking) {
-      return fail(cudaErrorInvalidValue, "stream flags %u: cudaStreamDefault (0) or "
-                  "cudaStreamNonBlocking (1) are legal", flags);
+      return fail(cudaErrorInvalidValue,
+                  "stream flags %u: cudaStreamDefault (0) or "
+                  "cudaStreamNonBlocking (1) are legal",
+                  flags);
     }
     auto made = std::make_unique<Stream>();
     made->flags = flags;
@@ -148,8 +150,7 @@ VGPU_API cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallba
   return call([&](Context& context) {
     Stream* stream;
     if (const cudaError_t error = find(context, handle, stream); error) return error;
-    if (const cudaError_t error =
-            refuse_while_capturing(context, stream, "cudaStreamAddCallback");
+    if (const cudaError_t error = refuse_while_capturing(context, stream, "cudaStreamAddCallback");
         error) {
       return error;
     }
@@ -234,7 +235,9 @@ VGPU_API cudaError_t cudaEventQuery(cudaEvent_t handle) {
     return fail(cudaErrorCapturedEvent, "the event was recorded in a capture");
   });
 }
-VGPU_API cudaError_t cudaEventSynchronize(cudaEvent_t event) { return cudaEventQuery(event); }
+VGPU_API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return cudaEventQuery(event);
+}
 
 // NOTE: the time is the virtual GPU's wall time. It says nothing about a real GPU.
 VGPU_API cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
@@ -248,8 +251,7 @@ VGPU_API cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start
     if ((first->flags | last->flags) & cudaEventDisableTiming) {
       return fail(cudaErrorInvalidResourceHandle, "an event has cudaEventDisableTiming");
     }
-    *milliseconds =
-        std::chrono::duration<float, std::milli>(last->time - first->time).count();
+    *milliseconds = std::chrono::duration<float, std::milli>(last->time - first->time).count();
     return cudaSuccess;
   });
 }
@@ -329,7 +331,8 @@ VGPU_API cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* grap
     while (!open.empty()) {
       const GraphNode* node = open.back();
       open.pop_back();
-      if (before.insert(node).second) open.insert(open.end(), node->after.begin(), node->after.end());
+      if (before.insert(node).second)
+        open.insert(open.end(), node->after.begin(), node->after.end());
     }
     for (const auto& [key, other] : context.streams) {
       if (other->capture != capture) continue;
@@ -353,7 +356,7 @@ VGPU_API cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptur
   return call([&](Context& context) {
     Stream* stream;
     if (const cudaError_t error = find(context, handle, stream); error) return error;
-    *status = !stream->capture            ? cudaStreamCaptureStatusNone
+    *status = !stream->capture           ? cudaStreamCaptureStatusNone
               : stream->capture->invalid ? cudaStreamCaptureStatusInvalidated
                                          : cudaStreamCaptureStatusActive;
     return cudaSuccess;

@@ -84,7 +84,9 @@ cudaError_t unsupported(const char* function) {
 
 using vgpu::runtime::Context;
 
-VGPU_API cudaError_t cudaPeekAtLastError() { return vgpu::runtime::last_error; }
+VGPU_API cudaError_t cudaPeekAtLastError() {
+  return vgpu::runtime::last_error;
+}
 
 // A sticky error stays: only cudaDeviceReset clears it.
 VGPU_API cudaError_t cudaGetLastError() {

@@ -103,71 +103,176 @@ DeviceModel make_device_model(const Options& options) {
 bool device_attribute(const DeviceModel& device, cudaDeviceAttr attribute, int& value) {
   const cudaDeviceProp& p = device.properties;
   switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock: value = p.maxThreadsPerBlock; return true;
-    case cudaDevAttrMaxBlockDimX: value = p.maxThreadsDim[0]; return true;
-    case cudaDevAttrMaxBlockDimY: value = p.maxThreadsDim[1]; return true;
-    case cudaDevAttrMaxBlockDimZ: value = p.maxThreadsDim[2]; return true;
-    case cudaDevAttrMaxGridDimX: value = p.maxGridSize[0]; return true;
-    case cudaDevAttrMaxGridDimY: value = p.maxGridSize[1]; return true;
-    case cudaDevAttrMaxGridDimZ: value = p.maxGridSize[2]; return true;
-    case cudaDevAttrMaxSharedMemoryPerBlock: value = int(p.sharedMemPerBlock); return true;
-    case cudaDevAttrTotalConstantMemory: value = int(p.totalConstMem); return true;
-    case cudaDevAttrWarpSize: value = p.warpSize; return true;
-    case cudaDevAttrMaxPitch: value = int(p.memPitch); return true;
-    case cudaDevAttrMaxRegistersPerBlock: value = p.regsPerBlock; return true;
-    case cudaDevAttrClockRate: value = device.arch >= 100 ? 1965000 : 1980000; return true;
-    case cudaDevAttrTextureAlignment: value = int(p.textureAlignment); return true;
-    case cudaDevAttrMultiProcessorCount: value = p.multiProcessorCount; return true;
-    case cudaDevAttrKernelExecTimeout: value = 0; return true;
-    case cudaDevAttrIntegrated: value = p.integrated; return true;
-    case cudaDevAttrCanMapHostMemory: value = p.canMapHostMemory; return true;
-    case cudaDevAttrComputeMode: value = cudaComputeModeDefault; return true;
-    case cudaDevAttrSurfaceAlignment: value = int(p.surfaceAlignment); return true;
-    case cudaDevAttrConcurrentKernels: value = p.concurrentKernels; return true;
-    case cudaDevAttrEccEnabled: value = p.ECCEnabled; return true;
-    case cudaDevAttrPciBusId: value = p.pciBusID; return true;
-    case cudaDevAttrPciDeviceId: value = p.pciDeviceID; return true;
-    case cudaDevAttrPciDomainId: value = p.pciDomainID; return true;
-    case cudaDevAttrTccDriver: value = p.tccDriver; return true;
-    case cudaDevAttrMemoryClockRate: value = device.arch >= 100 ? 3996000 : 3201000; return true;
-    case cudaDevAttrGlobalMemoryBusWidth: value = p.memoryBusWidth; return true;
-    case cudaDevAttrL2CacheSize: value = p.l2CacheSize; return true;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: value = p.maxThreadsPerMultiProcessor; return true;
-    case cudaDevAttrAsyncEngineCount: value = p.asyncEngineCount; return true;
-    case cudaDevAttrUnifiedAddressing: value = p.unifiedAddressing; return true;
-    case cudaDevAttrComputeCapabilityMajor: value = p.major; return true;
-    case cudaDevAttrComputeCapabilityMinor: value = p.minor; return true;
-    case cudaDevAttrStreamPrioritiesSupported: value = p.streamPrioritiesSupported; return true;
-    case cudaDevAttrGlobalL1CacheSupported: value = p.globalL1CacheSupported; return true;
-    case cudaDevAttrLocalL1CacheSupported: value = p.localL1CacheSupported; return true;
+    case cudaDevAttrMaxThreadsPerBlock:
+      value = p.maxThreadsPerBlock;
+      return true;
+    case cudaDevAttrMaxBlockDimX:
+      value = p.maxThreadsDim[0];
+      return true;
+    case cudaDevAttrMaxBlockDimY:
+      value = p.maxThreadsDim[1];
+      return true;
+    case cudaDevAttrMaxBlockDimZ:
+      value = p.maxThreadsDim[2];
+      return true;
+    case cudaDevAttrMaxGridDimX:
+      value = p.maxGridSize[0];
+      return true;
+    case cudaDevAttrMaxGridDimY:
+      value = p.maxGridSize[1];
+      return true;
+    case cudaDevAttrMaxGridDimZ:
+      value = p.maxGridSize[2];
+      return true;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      value = int(p.sharedMemPerBlock);
+      return true;
+    case cudaDevAttrTotalConstantMemory:
+      value = int(p.totalConstMem);
+      return true;
+    case cudaDevAttrWarpSize:
+      value = p.warpSize;
+      return true;
+    case cudaDevAttrMaxPitch:
+      value = int(p.memPitch);
+      return true;
+    case cudaDevAttrMaxRegistersPerBlock:
+      value = p.regsPerBlock;
+      return true;
+    case cudaDevAttrClockRate:
+      value = device.arch >= 100 ? 1965000 : 1980000;
+      return true;
+    case cudaDevAttrTextureAlignment:
+      value = int(p.textureAlignment);
+      return true;
+    case cudaDevAttrMultiProcessorCount:
+      value = p.multiProcessorCount;
+      return true;
+    case cudaDevAttrKernelExecTimeout:
+      value = 0;
+      return true;
+    case cudaDevAttrIntegrated:
+      value = p.integrated;
+      return true;
+    case cudaDevAttrCanMapHostMemory:
+      value = p.canMapHostMemory;
+      return true;
+    case cudaDevAttrComputeMode:
+      value = cudaComputeModeDefault;
+      return true;
+    case cudaDevAttrSurfaceAlignment:
+      value = int(p.surfaceAlignment);
+      return true;
+    case cudaDevAttrConcurrentKernels:
+      value = p.concurrentKernels;
+      return true;
+    case cudaDevAttrEccEnabled:
+      value = p.ECCEnabled;
+      return true;
+    case cudaDevAttrPciBusId:
+      value = p.pciBusID;
+      return true;
+    case cudaDevAttrPciDeviceId:
+      value = p.pciDeviceID;
+      return true;
+    case cudaDevAttrPciDomainId:
+      value = p.pciDomainID;
+      return true;
+    case cudaDevAttrTccDriver:
+      value = p.tccDriver;
+      return true;
+    case cudaDevAttrMemoryClockRate:
+      value = device.arch >= 100 ? 3996000 : 3201000;
+      return true;
+    case cudaDevAttrGlobalMemoryBusWidth:
+      value = p.memoryBusWidth;
+      return true;
+    case cudaDevAttrL2CacheSize:
+      value = p.l2CacheSize;
+      return true;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      value = p.maxThreadsPerMultiProcessor;
+      return true;
+    case cudaDevAttrAsyncEngineCount:
+      value = p.asyncEngineCount;
+      return true;
+    case cudaDevAttrUnifiedAddressing:
+      value = p.unifiedAddressing;
+      return true;
+    case cudaDevAttrComputeCapabilityMajor:
+      value = p.major;
+      return true;
+    case cudaDevAttrComputeCapabilityMinor:
+      value = p.minor;
+      return true;
+    case cudaDevAttrStreamPrioritiesSupported:
+      value = p.streamPrioritiesSupported;
+      return true;
+    case cudaDevAttrGlobalL1CacheSupported:
+      value = p.globalL1CacheSupported;
+      return true;
+    case cudaDevAttrLocalL1CacheSupported:
+      value = p.localL1CacheSupported;
+      return true;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
       value = int(p.sharedMemPerMultiprocessor);
       return true;
-    case cudaDevAttrMaxRegistersPerMultiprocessor: value = p.regsPerMultiprocessor; return true;
-    case cudaDevAttrManagedMemory: value = p.managedMemory; return true;
-    case cudaDevAttrIsMultiGpuBoard: value = p.isMultiGpuBoard; return true;
-    case cudaDevAttrHostNativeAtomicSupported: value = p.hostNativeAtomicSupported; return true;
-    case cudaDevAttrSingleToDoublePrecisionPerfRatio: value = 2; return true;
-    case cudaDevAttrPageableMemoryAccess: value = p.pageableMemoryAccess; return true;
-    case cudaDevAttrConcurrentManagedAccess: value = p.concurrentManagedAccess; return true;
-    case cudaDevAttrComputePreemptionSupported: value = p.computePreemptionSupported; return true;
+    case cudaDevAttrMaxRegistersPerMultiprocessor:
+      value = p.regsPerMultiprocessor;
+      return true;
+    case cudaDevAttrManagedMemory:
+      value = p.managedMemory;
+      return true;
+    case cudaDevAttrIsMultiGpuBoard:
+      value = p.isMultiGpuBoard;
+      return true;
+    case cudaDevAttrHostNativeAtomicSupported:
+      value = p.hostNativeAtomicSupported;
+      return true;
+    case cudaDevAttrSingleToDoublePrecisionPerfRatio:
+      value = 2;
+      return true;
+    case cudaDevAttrPageableMemoryAccess:
+      value = p.pageableMemoryAccess;
+      return true;
+    case cudaDevAttrConcurrentManagedAccess:
+      value = p.concurrentManagedAccess;
+      return true;
+    case cudaDevAttrComputePreemptionSupported:
+      value = p.computePreemptionSupported;
+      return true;
     case cudaDevAttrCanUseHostPointerForRegisteredMem:
       value = p.canUseHostPointerForRegisteredMem;
       return true;
-    case cudaDevAttrCooperativeLaunch: value = p.cooperativeLaunch; return true;
+    case cudaDevAttrCooperativeLaunch:
+      value = p.cooperativeLaunch;
+      return true;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       value = int(p.sharedMemPerBlockOptin);
       return true;
-    case cudaDevAttrHostRegisterSupported: value = p.hostRegisterSupported; return true;
-    case cudaDevAttrMaxBlocksPerMultiprocessor: value = p.maxBlocksPerMultiProcessor; return true;
-    case cudaDevAttrMaxPersistingL2CacheSize: value = p.persistingL2CacheMaxSize; return true;
-    case cudaDevAttrMaxAccessPolicyWindowSize: value = p.accessPolicyMaxWindowSize; return true;
+    case cudaDevAttrHostRegisterSupported:
+      value = p.hostRegisterSupported;
+      return true;
+    case cudaDevAttrMaxBlocksPerMultiprocessor:
+      value = p.maxBlocksPerMultiProcessor;
+      return true;
+    case cudaDevAttrMaxPersistingL2CacheSize:
+      value = p.persistingL2CacheMaxSize;
+      return true;
+    case cudaDevAttrMaxAccessPolicyWindowSize:
+      value = p.accessPolicyMaxWindowSize;
+      return true;
     case cudaDevAttrReservedSharedMemoryPerBlock:
       value = int(p.reservedSharedMemPerBlock);
       return true;
-    case cudaDevAttrMemoryPoolsSupported: value = p.memoryPoolsSupported; return true;
-    case cudaDevAttrClusterLaunch: value = p.clusterLaunch; return true;
-    default: return false;
+    case cudaDevAttrMemoryPoolsSupported:
+      value = p.memoryPoolsSupported;
+      return true;
+    case cudaDevAttrClusterLaunch:
+      value = p.clusterLaunch;
+      return true;
+    default:
+      return false;
   }
 }
 

@@ -108,7 +108,8 @@ std::vector<FatEntry> read_fat_container(const void* container) {
     std::memcpy(&entry, at, sizeof entry);
     const bool fits = entry.header_bytes >= sizeof entry && entry.header_bytes <= left &&
                       entry.padded_bytes <= left - entry.header_bytes;
-    if (!fits) fault(kInvalidPtx, "fat binary: entry %zu passes the container's end", entries.size());
+    if (!fits)
+      fault(kInvalidPtx, "fat binary: entry %zu passes the container's end", entries.size());
     FatEntry result;
     result.is_ptx = entry.kind == kKindPtx;
     result.arch = entry.arch;
@@ -189,7 +190,8 @@ const FatEntry& choose_ptx(const std::vector<FatEntry>& entries, uint32_t arch) 
           "the program holds no PTX for this GPU (sm_%u): it holds %s. Build it with\n"
           "  nvcc -gencode arch=compute_%u%s,code=[sm_%u%s,compute_%u%s]\n"
           "(code=sm_%u%s alone embeds machine code only)",
-          arch, list_names(entries).c_str(), arch, suffix, arch, suffix, arch, suffix, arch, suffix);
+          arch, list_names(entries).c_str(), arch, suffix, arch, suffix, arch, suffix, arch,
+          suffix);
   }
   if (!best->problem.empty()) {
     fault(kInvalidPtx, "the program's %s cannot be unpacked: %s", best->name().c_str(),

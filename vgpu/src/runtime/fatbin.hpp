@@ -10,9 +10,9 @@ namespace vgpu::runtime {
 /// One image of a fat binary: PTX text or machine code for one architecture.
 struct FatEntry {
   bool is_ptx = false;
-  uint32_t arch = 0;  ///< 90 for sm_90a
-  char suffix = 0;    ///< 'a' (this architecture only), 'f' (its family) or 0 (and later ones)
-  std::string ptx;    ///< unpacked text; empty for machine code
+  uint32_t arch = 0;    ///< 90 for sm_90a
+  char suffix = 0;      ///< 'a' (this architecture only), 'f' (its family) or 0 (and later ones)
+  std::string ptx;      ///< unpacked text; empty for machine code
   std::string problem;  ///< why `ptx` could not be unpacked, else empty
 
   std::string name() const;  ///< "PTX compute_90a" or "SASS sm_90a"

@@ -45,7 +45,8 @@ void Module::load_variables(GlobalMemory& memory) {
     for (const auto& relocation : variable.relocations) {
       const auto target = address_of.find(relocation.symbol);
       if (target == address_of.end()) {
-        fault(kInvalidPtx, "variable %s is initialised with the address of %s, which is no variable",
+        fault(kInvalidPtx,
+              "variable %s is initialised with the address of %s, which is no variable",
               symbols[i].name.c_str(), relocation.symbol.c_str());
       }
       const uint64_t value = target->second + static_cast<uint64_t>(relocation.addend);

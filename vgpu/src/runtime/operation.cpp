@@ -16,7 +16,9 @@ std::string text(const exec::Dim3& dim) {
   return std::to_string(dim.x) + "x" + std::to_string(dim.y) + "x" + std::to_string(dim.z);
 }
 
-exec::Dim3 to_dim3(dim3 value) { return {value.x, value.y, value.z}; }
+exec::Dim3 to_dim3(dim3 value) {
+  return {value.x, value.y, value.z};
+}
 
 bool same(const exec::Dim3& a, const exec::Dim3& b) {
   return a.x == b.x && a.y == b.y && a.z == b.z;
@@ -62,9 +64,8 @@ cudaError_t check_cluster(const Context& context, const Kernel& kernel,
                           const exec::KernelInfo& info, const exec::Dim3& grid,
                           const exec::Dim3& cluster) {
   if (info.required_cluster.count() != 0 && !same(info.required_cluster, cluster)) {
-    return fail(cudaErrorInvalidValue,
-                "kernel %s: cluster is %s, __cluster_dims__ requires %s", info.name.c_str(),
-                text(cluster).c_str(), text(info.required_cluster).c_str());
+    return fail(cudaErrorInvalidValue, "kernel %s: cluster is %s, __cluster_dims__ requires %s",
+                info.name.c_str(), text(cluster).c_str(), text(info.required_cluster).c_str());
   }
   const uint32_t limit =
       kernel.nonportable_cluster ? context.device.max_cluster : context.device.portable_cluster;
@@ -85,11 +86,12 @@ cudaError_t check_cluster(const Context& context, const Kernel& kernel,
 
 cudaError_t check_shared(const Context& context, const Kernel& kernel, const exec::KernelInfo& info,
                          size_t dynamic_shared) {
-  const size_t granted = kernel.max_dynamic_shared >= 0
-                             ? std::max<size_t>(kernel.max_dynamic_shared,
-                                                kDefaultSharedLimit - std::min(kDefaultSharedLimit,
-                                                                               info.static_shared))
-                             : kDefaultSharedLimit - std::min(kDefaultSharedLimit, info.static_shared);
+  const size_t granted =
+      kernel.max_dynamic_shared >= 0
+          ? std::max<size_t>(
+                kernel.max_dynamic_shared,
+                kDefaultSharedLimit - std::min(kDefaultSharedLimit, info.static_shared))
+          : kDefaultSharedLimit - std::min(kDefaultSharedLimit, info.static_shared);
   if (dynamic_shared > granted) {
     return fail(cudaErrorInvalidValue,
                 "kernel %s: %zu bytes of dynamic shared memory, %zu are granted (%u static); raise "
@@ -122,7 +124,8 @@ cudaError_t read_attributes(const exec::KernelInfo& info, const cudaLaunchAttrib
       case cudaLaunchAttributeMemSyncDomain:
       case cudaLaunchAttributePreferredClusterDimension:
       case cudaLaunchAttributePreferredSharedMemoryCarveout:
-      case cudaLaunchAttributeNvlinkUtilCentricScheduling: break;
+      case cudaLaunchAttributeNvlinkUtilCentricScheduling:
+        break;
       default:
         return fail(cudaErrorNotSupported, "kernel %s: launch attribute %d is not modelled",
                     info.name.c_str(), static_cast<int>(attributes[i].id));
@@ -168,15 +171,15 @@ void run(Context& context, const KernelLaunch& launch) {
 
   const exec::LaunchResult result = exec::launch(request);
   if (context.options.log_level >= 2) {
-    log(2, format("kernel %s grid %s block %s cluster %s dynamic shared %u: %.3f s, %llu warp "
-                  "instructions, %.1f M lane instructions/s, %llu MACs, %llu TMA bytes",
-                  launch.kernel->name.c_str(), text(launch.grid).c_str(),
-                  text(launch.block).c_str(), text(launch.cluster).c_str(), launch.dynamic_shared,
-                  result.seconds, static_cast<unsigned long long>(result.warp_instructions),
-                  static_cast<double>(result.lane_instructions) / 1e6 /
-                      std::max(result.seconds, 1e-9),
-                  static_cast<unsigned long long>(result.mma_macs),
-                  static_cast<unsigned long long>(result.tma_bytes)));
+    log(2,
+        format("kernel %s grid %s block %s cluster %s dynamic shared %u: %.3f s, %llu warp "
+               "instructions, %.1f M lane instructions/s, %llu MACs, %llu TMA bytes",
+               launch.kernel->name.c_str(), text(launch.grid).c_str(), text(launch.block).c_str(),
+               text(launch.cluster).c_str(), launch.dynamic_shared, result.seconds,
+               static_cast<unsigned long long>(result.warp_instructions),
+               static_cast<double>(result.lane_instructions) / 1e6 / std::max(result.seconds, 1e-9),
+               static_cast<unsigned long long>(result.mma_macs),
+               static_cast<unsigned long long>(result.tma_bytes)));
   }
   if (result.cuda_error != 0) {
     context.sticky = static_cast<cudaError_t>(result.cuda_error);
@@ -188,10 +191,10 @@ void run(Context& context, const KernelLaunch& launch) {
 void run(Context& context, const Copy& copy) {
   for (size_t z = 0; z < copy.depth; ++z) {
     for (size_t y = 0; y < copy.height; ++y) {
-      auto* target = static_cast<uint8_t*>(copy.target) + z * copy.target_slice +
-                     y * copy.target_pitch;
-      const auto* source = static_cast<const uint8_t*>(copy.source) + z * copy.source_slice +
-                           y * copy.source_pitch;
+      auto* target =
+          static_cast<uint8_t*>(copy.target) + z * copy.target_slice + y * copy.target_pitch;
+      const auto* source =
+          static_cast<const uint8_t*>(copy.source) + z * copy.source_slice + y * copy.source_pitch;
       std::memmove(target, source, copy.width);
       context.memory.mark_written(reinterpret_cast<uint64_t>(target), copy.width);
     }
@@ -216,12 +219,16 @@ void run(Context& context, const Fill& fill) {
 }
 
 void run(Context&, const Empty&) {}
-void run(Context&, const HostCall& host) { host.function(host.data); }
+void run(Context&, const HostCall& host) {
+  host.function(host.data);
+}
 void run(Context&, const EventRecord& record) {
   record.event->recorded = true;
   record.event->time = Event::Clock::now();
 }
-void run(Context& context, const SubGraph& sub) { execute_graph(context, sub.graph->in_order()); }
+void run(Context& context, const SubGraph& sub) {
+  execute_graph(context, sub.graph->in_order());
+}
 
 // One side of a copy: device memory must be one live allocation; other addresses are the host's.
 cudaError_t check_side(Context& context, const char* what, const void* address, size_t pitch,

@@ -65,8 +65,9 @@ using Operation = std::variant<Empty, KernelLaunch, Copy, Fill, HostCall, EventR
 /// Checks a launch against the GPU's limits and resolves it. `args` are the kernel's arguments as
 /// cudaLaunchKernel gets them.
 cudaError_t prepare_launch(Context& context, const void* function, dim3 grid, dim3 block,
-                           size_t dynamic_shared, void** args, const cudaLaunchAttribute* attributes,
-                           unsigned attribute_count, KernelLaunch& launch);
+                           size_t dynamic_shared, void** args,
+                           const cudaLaunchAttribute* attributes, unsigned attribute_count,
+                           KernelLaunch& launch);
 /// Checks the sides of a copy against the allocations and its kind.
 cudaError_t check_copy(Context& context, const Copy& copy);
 cudaError_t check_fill(Context& context, const Fill& fill);

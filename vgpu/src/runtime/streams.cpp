@@ -18,7 +18,8 @@ GraphNode* Graph::add(Operation operation, cudaGraphNodeType type, std::vector<G
 }
 
 bool Graph::contains(const GraphNode* node) const {
-  return std::any_of(nodes.begin(), nodes.end(), [&](const auto& own) { return own.get() == node; });
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [&](const auto& own) { return own.get() == node; });
 }
 
 std::unique_ptr<Graph> Graph::clone() const {
@@ -52,8 +53,9 @@ std::vector<GraphNode*> Graph::in_order() const {
     progress = false;
     for (const auto& node : nodes) {
       if (taken.contains(node.get())) continue;
-      const bool ready = std::all_of(node->after.begin(), node->after.end(),
-                                     [&](const GraphNode* before) { return taken.contains(before); });
+      const bool ready =
+          std::all_of(node->after.begin(), node->after.end(),
+                      [&](const GraphNode* before) { return taken.contains(before); });
       if (!ready) continue;
       taken.insert(node.get());
       order.push_back(node.get());

@@ -20,10 +20,10 @@ struct GraphNode {
   Operation operation;
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   std::vector<GraphNode*> after;
-  std::unique_ptr<Graph> child;  ///< SubGraph nodes
-  GraphNode* original = nullptr;  ///< in the graph that this one is a copy of
+  std::unique_ptr<Graph> child;          ///< SubGraph nodes
+  GraphNode* original = nullptr;         ///< in the graph that this one is a copy of
   cudaKernelNodeParams kernel_params{};  ///< as given, for GetParams
-  bool enabled = true;  ///< in an executable graph
+  bool enabled = true;                   ///< in an executable graph
 };
 
 struct Graph {
