@@ -17,10 +17,10 @@ class GlobalMemory;
 namespace vgpu::check {
 
 struct CheckOptions {
-  bool race = false;      ///< conflicting accesses of shared memory or TMEM that nothing orders
-  bool proxy = false;     ///< generic writes that an async-proxy access needs, without a proxy fence
-  bool tcgen05 = false;   ///< tcgen05.fence::before/after_thread_sync around thread synchronisation
-  bool init = false;      ///< reads of unwritten shared memory, TMEM and global memory
+  bool race = false;     ///< conflicting accesses of shared memory or TMEM that nothing orders
+  bool proxy = false;    ///< generic writes that an async-proxy access needs, without a proxy fence
+  bool tcgen05 = false;  ///< tcgen05.fence::before/after_thread_sync around thread synchronisation
+  bool init = false;     ///< reads of unwritten shared memory, TMEM and global memory
   bool mbarrier = false;  ///< use before initialisation is ordered, objects overwritten in use
   bool leak = false;      ///< TMEM still allocated at exit
   /// Missing tcgen05 fences stop the kernel. Otherwise each place is told once through `note`:

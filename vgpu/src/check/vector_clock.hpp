@@ -45,8 +45,8 @@ class VectorClock {
 
 /// What an agent knows, and through which doors.
 struct View {
-  VectorClock order;  ///< happened before
-  VectorClock proxy;  ///< generic writes made visible to the async proxy (fence.proxy.async)
+  VectorClock order;    ///< happened before
+  VectorClock proxy;    ///< generic writes made visible to the async proxy (fence.proxy.async)
   VectorClock tcgen05;  ///< ordered before the tcgen05 operations that follow (…after_thread_sync)
   /// Released by a commit or behind a fence::before_thread_sync, but not yet behind this agent's
   /// fence::after_thread_sync.

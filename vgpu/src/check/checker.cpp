@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "check/checker.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "check/cluster_checker.hpp"
+#include "fault.hpp"
+
+namespace vgpu::check {
+namespace {
+
+/// Adds up what the synchronising instructions of a program were good for and keeps a file of it
+/// up to date: one line "<ptx line> <executed> <useful>" each (for `vgpu mutate`).
+class EffectLog {
+ public:
+  explicit EffectLog(std::string path) : path_(std::move(path)) {}
+
+  void add(const SyncEffects& effects) {
+    std::lock_guard lock(mutex_);
+    for (const auto& [instruction, effect] : effects) {
+      if (!instruction) continue;
+      SyncEffect& total = by_line_[instruction->line];
+      total.executed += effect.executed;
+      total.useful += effect.useful;
+    }
+  }
+  void write() {
+    std::lock_guard lock(mutex_);
+    std::FILE* file = std::fopen(path_.c_str(), "w");
+    if (!file) return;
+    for (const auto& [line, effect] : by_line_)
+      std::fprintf(file, "%u %llu %llu\n", line, static_cast<unsigned long long>(effect.executed),
+                   static_cast<unsigned long long>(effect.useful));
+    std::fclose(file);
+  }
+
+ private:
+  std::string path_;
+  std::mutex mutex_;
+  std::map<uint32_t, SyncEffect> by_line_;
+};
+
+class Checker final : public exec::Observer {
+ public:
+  Checker(const CheckOptions& options, GlobalMemory* memory,
+          std::function<void(std::string_view)> note)
+      : note_(std::move(note)) {
+    context_.options = options;
+    context_.memory = memory;
+    context_.note = [this](const ptx::Module& module, const ptx::Instruction* at,
+                           const std::string& text) { note_once(module, at, text); };
+    if (const char* path = std::getenv("VGPU_SYNC_EFFECTS"); path && *path) {
+      effects_ = std::make_unique<EffectLog>(path);
+      context_.effects = [this](const ptx::Module&, const SyncEffects& effects) {
+        effects_->add(effects);
+      };
+    }
+  }
+
+  std::unique_ptr<exec::ClusterObserver> cluster_begin(const exec::ClusterInfo& info) override {
+    return std::make_unique<ClusterChecker>(context_, info);
+  }
+
+  void launch_end(const exec::LaunchRequest&, const exec::LaunchResult&) override {
+    if (effects_) effects_->write();
+  }
+
+ private:
+  /// One note a place: loops would repeat it.
+  void note_once(const ptx::Module&, const ptx::Instruction* at, const std::string& text) {
+    std::lock_guard lock(mutex_);
+    if (noted_.insert(at).second && note_) note_(text);
+  }
+
+  CheckContext context_;
+  std::function<void(std::string_view)> note_;
+  std::unique_ptr<EffectLog> effects_;
+  std::mutex mutex_;
+  std::set<const ptx::Instruction*> noted_;
+};
+
+}  // namespace
+
+CheckOptions CheckOptions::parse(std::string_view list) {
+  CheckOptions options;
+  size_t at = 0;
+  while (at <= list.size()) {
+    size_t comma = std::min(list.find(',', at), list.size());
+    std::string_view word = list.substr(at, comma - at);
+    at = comma + 1;
+    if (word == "all") {
+      options.race = options.proxy = options.tcgen05 = options.init = true;
+      options.mbarrier = options.leak = true;
+    } else if (word == "race") {
+      options.race = true;
+    } else if (word == "proxy") {
+      options.proxy = true;
+    } else if (word == "tcgen05") {
+      options.tcgen05 = true;
+    } else if (word == "tcgen05-strict") {
+      options.tcgen05 = options.strict_tcgen05 = true;
+    } else if (word == "init") {
+      options.init = true;
+    } else if (word == "mbarrier") {
+      options.mbarrier = true;
+    } else if (word == "leak") {
+      options.leak = true;
+    } else if (word != "none" && word != "oob") {
+      fault(kInvalidValue,
+            "check '%.*s' is unknown; legal: all, none, or a list of race, proxy, tcgen05, "
+            "tcgen05-strict, init, mbarrier, leak, oob",
+            static_cast<int>(word.size()), word.data());
+    }
+  }
+  return options;
+}
+
+std::unique_ptr<exec::Observer> make_checker(const CheckOptions& options, GlobalMemory* memory,
+                                             std::function<void(std::string_view)> note) {
+  return std::make_unique<Checker>(options, memory, std::move(note));
+}
+
+}  // namespace vgpu::check

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "check/checker.hpp"
+#include "check/sync_objects.hpp"
+#include "memory.hpp"
+
+namespace vgpu::check {
+
+/// What a run of a synchronising instruction was good for.
+struct SyncEffect {
+  uint64_t executed = 0;
+  uint64_t useful = 0;  ///< times it ordered something that was not ordered already
+};
+using SyncEffects = std::unordered_map<const ptx::Instruction*, SyncEffect>;
+
+/// Shared by the clusters of a launch.
+struct CheckContext {
+  CheckOptions options;
+  GlobalMemory* memory = nullptr;
+  std::function<void(const ptx::Module&, const ptx::Instruction*, const std::string&)> note;
+  std::function<void(const ptx::Module&, const SyncEffects&)> effects;  ///< may be empty
+};
+
+/// Keeps the happens-before order of one cluster.
+///
+/// The model, after the PTX memory consistency model (causality order, proxies) and the ordering
+/// rules of wgmma and tcgen05:
+/// - a warp is one agent: its lanes are ordered as its instructions are. NOTE: a missing
+///   __syncwarp() between lanes of one warp is therefore not seen;
+/// - an asynchronous operation starts after what its issuer knew, and is done for those who know
+///   one of its release points: the mbarrier phase it completes, or the group it was committed in;
+/// - tcgen05.mma and .cp of one warp run in order;
+/// - a generic-proxy write of shared memory must pass a fence.proxy.async before an async-proxy
+///   access; completion of an operation makes its own writes visible to generic reads;
+/// - between threads, tcgen05 operations need fence::before_thread_sync (after tcgen05.wait) and
+///   fence::after_thread_sync; a commit implies the former.
+class ClusterChecker final : public exec::ClusterObserver {
+ public:
+  ClusterChecker(const CheckContext& context, const exec::ClusterInfo& info);
+  ~ClusterChecker() override;
+
+  void access(const exec::Agent&, const exec::WarpAccess&) override;
+  void tmem_alloc(const exec::Agent&, uint32_t cta, uint32_t column, uint32_t columns) override;
+  void tmem_dealloc(const exec::Agent&, uint32_t cta, uint32_t column, uint32_t columns) override;
+
+  void barrier_arrive(const exec::Agent&, uint32_t barrier) override;
+  void barrier_pass(const exec::Agent&, uint32_t barrier) override;
+  void cluster_arrive(const exec::Agent&, bool release) override;
+  void cluster_pass(const exec::Agent&, bool acquire) override;
+  void fence(const exec::Agent&, exec::FenceKind, exec::Order, exec::Scope) override;
+
+  void mbarrier_init(const exec::Agent&, exec::BarrierRef, uint32_t count) override;
+  void mbarrier_inval(const exec::Agent&, exec::BarrierRef) override;
+  void mbarrier_arrive(const exec::Agent&, const exec::AsyncOp*, exec::BarrierRef, uint32_t count,
+                       exec::Order, exec::Scope, const exec::BarrierState&) override;
+  void mbarrier_expect_tx(const exec::Agent&, exec::BarrierRef, uint32_t bytes,
+                          const exec::BarrierState&) override;
+  void mbarrier_complete_tx(const exec::Agent&, const exec::AsyncOp*, exec::BarrierRef,
+                            uint32_t bytes, const exec::BarrierState&) override;
+  void mbarrier_wait(const exec::Agent&, exec::BarrierRef, uint32_t parity, exec::Order,
+                     exec::Scope) override;
+
+  void async_issue(const exec::AsyncOp&) override;
+  void async_access(const exec::AsyncOp&, const exec::AsyncAccess&) override;
+  void async_end(const exec::AsyncOp&) override;
+  void async_track(const exec::AsyncOp& commit, std::span<const uint64_t> tracked) override;
+  void group_commit(const exec::Agent&, exec::GroupKind) override;
+  void group_wait(const exec::Agent&, exec::GroupKind, uint32_t pending) override;
+  void end(std::span<const uint32_t> leaked_columns) override;
+
+ private:
+  /// Who touches memory now, and what that agent knows.
+  struct Actor {
+    Who who;
+    Component warp = 0;  ///< itself, or the issuer
+    Epoch epoch = 0;     ///< of the warp
+    const View* view = nullptr;
+    const Operation* operation = nullptr;
+    const ptx::Instruction* instruction = nullptr;
+    exec::Access access = exec::Access::read;
+    exec::Proxy proxy = exec::Proxy::generic;
+    uint32_t lanes = 0;
+  };
+  /// Where, for reports.
+  struct Place {
+    exec::Memory memory;
+    uint32_t cta = 0;
+    uint32_t address = 0;  ///< shared: offset; tensor: lane << 16 | column
+  };
+
+  WarpState& warp_of(const exec::Agent& agent) {
+    return warps_[agent.cta * info_.warps + agent.warp];
+  }
+  Operation& operation_of(uint64_t id);
+  GroupStream& group_of(exec::GroupKind kind, Component warp, uint32_t lane);
+  MbarrierState& mbarrier_of(exec::BarrierRef ref);
+  Component new_component() { return next_component_++; }
+
+  Message message_of(const WarpState& warp) const;
+  bool acquire(WarpState& warp, const Message& message);
+  void release_done(WarpState& warp) { warp.next_epoch(); }
+  void note_effect(const exec::Agent& agent, bool useful);
+
+  // ---- accesses
+  Actor actor_of(const exec::Agent& agent, exec::Access access);
+  void touch_shared(const Actor& actor, uint32_t cta, uint64_t address, uint64_t bytes);
+  void touch_tmem(const Actor& actor, const exec::AsyncAccess& access);
+  void touch(Cell& cell, const Actor& actor, uint32_t units, const Place& place);
+  void touch_global(const Actor& actor, uint64_t address, uint64_t bytes);
+  bool knows(const Actor& actor, const PastAccess& past) const;
+  bool released(const Operation& operation, const VectorClock& clock) const;
+  bool pipelined(const Operation& earlier, const Actor& later) const;
+  void check_proxy(const Actor& actor, const PastAccess& past, const Place& place);
+  void check_tcgen05(const Actor& actor, const PastAccess& past, const Place& place);
+  void check_written(const Cell& cell, const Actor& actor, uint32_t units, const Place& place);
+  void remember(Cell& cell, const Actor& actor, uint32_t units);
+  void synchronise_through(const exec::Agent& agent, const exec::WarpAccess& access);
+  void check_mbarrier_use(const exec::BarrierRef& ref, const MbarrierState& barrier,
+                          const Actor& actor, const char* what);
+  void complete_phase(MbarrierState& barrier, const exec::BarrierState& state);
+
+  // ---- reports (cluster_report.cpp)
+  std::string location(const ptx::Instruction* instruction) const;
+  std::string warp_name(Component warp) const;
+  std::string place_name(const Place& place) const;
+  std::string describe(const Actor& actor) const;
+  std::string describe(const PastAccess& past) const;
+  std::string missing_order(const Actor& actor, const PastAccess& past) const;
+  std::string release_name(const Operation& operation) const;
+  [[noreturn]] void report_race(const Actor& actor, const PastAccess& past, const Place& place);
+  [[noreturn]] void report(const char* check, const std::string& text) const;
+
+  const CheckContext& context_;
+  const exec::ClusterInfo info_;
+  const ptx::Module& module_;
+  std::vector<WarpState> warps_;
+  std::vector<std::vector<Cell>> shared_;                    // by CTA
+  std::vector<std::vector<Cell>> tmem_;                      // by CTA, made on the first allocation
+  std::vector<Operation> operations_;                        // by id
+  std::vector<std::array<GenerationBarrier, 16>> barriers_;  // by CTA
+  GenerationBarrier cluster_barrier_;
+  std::unordered_map<uint64_t, MbarrierState> mbarriers_;  // key: cta << 32 | offset
+  std::unordered_map<uint64_t, GroupStream> groups_;
+  std::unordered_map<uint64_t, Message> flags_;  // memory words used to synchronise
+  VectorClock last_generic_write_;               // of shared memory, by warp
+  Component next_component_ = 0;
+  const Allocation* allocation_ = nullptr;  // the last one that a global access hit
+  SyncEffects effects_;
+};
+
+}  // namespace vgpu::check

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the checker words what it found.
+#include "check/cluster_checker.hpp"
+#include "fault.hpp"
+
+namespace vgpu::check {
+
+using exec::Access;
+using exec::AsyncKind;
+using exec::Memory;
+
+namespace {
+
+const char* operation_name(AsyncKind kind) {
+  switch (kind) {
+    case AsyncKind::tma_load:
+      return "TMA load";
+    case AsyncKind::tma_store:
+      return "TMA store";
+    case AsyncKind::tma_reduce:
+      return "TMA reduction";
+    case AsyncKind::tma_prefetch:
+      return "TMA prefetch";
+    case AsyncKind::bulk_load:
+      return "bulk load";
+    case AsyncKind::bulk_store:
+      return "bulk store";
+    case AsyncKind::bulk_reduce:
+      return "bulk reduction";
+    case AsyncKind::bulk_shared:
+      return "bulk copy to distributed shared memory";
+    case AsyncKind::cp_async:
+      return "cp.async";
+    case AsyncKind::st_async:
+      return "st.async";
+    case AsyncKind::wgmma:
+      return "wgmma";
+    case AsyncKind::tcgen05_mma:
+      return "tcgen05.mma";
+    case AsyncKind::tcgen05_cp:
+      return "tcgen05.cp";
+    case AsyncKind::tcgen05_shift:
+      return "tcgen05.shift";
+    case AsyncKind::tcgen05_ld:
+      return "tcgen05.ld";
+    case AsyncKind::tcgen05_st:
+      return "tcgen05.st";
+    case AsyncKind::tcgen05_commit:
+      return "tcgen05.commit";
+    case AsyncKind::clc_try_cancel:
+      return "clusterlaunchcontrol.try_cancel";
+  }
+  return "asynchronous operation";
+}
+
+const char* access_name(Access access) {
+  switch (access) {
+    case Access::read:
+      return "read";
+    case Access::write:
+      return "write";
+    case Access::atomic:
+      return "atomic or ordered access";
+  }
+  return "access";
+}
+
+}  // namespace
+
+std::string ClusterChecker::location(const ptx::Instruction* instruction) const {
+  return instruction ? exec::describe_location(module_, *instruction) : "an unknown place";
+}
+
+std::string ClusterChecker::warp_name(Component warp) const {
+  std::string text = format("warp %u", warp % info_.warps);
+  if (info_.ctas > 1) text += format(" of CTA %u", warp / info_.warps);
+  return text;
+}
+
+std::string ClusterChecker::place_name(const Place& place) const {
+  if (place.memory == Memory::tensor)
+    return format("TMEM of CTA %u at lane %u, column %u", place.cta, place.address >> 16,
+                  place.address & 0xffff);
+  return format("shared memory of CTA %u at offset 0x%x (byte %d of the CTA's own)", place.cta,
+                place.address, static_cast<int>(place.address) - 1024);
+}
+
+std::string ClusterChecker::describe(const Actor& actor) const {
+  if (actor.operation)
+    return format("%s by a %s that %s issued at %s", access_name(actor.access),
+                  operation_name(actor.operation->kind), warp_name(actor.warp).c_str(),
+                  location(actor.instruction).c_str());
+  return format("%s by %s at %s", access_name(actor.access), warp_name(actor.warp).c_str(),
+                location(actor.instruction).c_str());
+}
+
+std::string ClusterChecker::describe(const PastAccess& past) const {
+  if (past.who.is_operation()) {
+    const Operation& operation = operations_[past.who.index()];
+    return format("%s by a %s that %s issued at %s", access_name(past.access),
+                  operation_name(operation.kind), warp_name(operation.issuer).c_str(),
+                  location(past.instruction).c_str());
+  }
+  return format("%s by %s at %s", access_name(past.access), warp_name(past.who.index()).c_str(),
+                location(past.instruction).c_str());
+}
+
+/// The mbarriers that tell of an operation's end.
+std::string ClusterChecker::release_name(const Operation& operation) const {
+  std::string text;
+  for (auto [component, epoch] : operation.releases)
+    for (const auto& [key, barrier] : mbarriers_)
+      if (barrier.phases == component)
+        text += format("%sphase %u of the mbarrier at shared offset 0x%x of CTA %u",
+                       text.empty() ? "" : " or ", epoch - 1, static_cast<uint32_t>(key),
+                       static_cast<uint32_t>(key >> 32));
+  return text;
+}
+
+std::string ClusterChecker::missing_order(const Actor& actor, const PastAccess& past) const {
+  const std::string later = warp_name(actor.warp);
+  if (!past.who.is_operation()) {
+    const std::string earlier = warp_name(past.who.index());
+    return format(
+        "a barrier, or an arrival by %s on an mbarrier that %s waits for, between the two",
+        earlier.c_str(), later.c_str());
+  }
+  const Operation& operation = operations_[past.who.index()];
+  const std::string issuer = warp_name(operation.issuer);
+  const bool issuer_knows = released(operation, warps_[operation.issuer].view.order);
+  std::string wait;
+  switch (operation.kind) {
+    case AsyncKind::tma_store:
+    case AsyncKind::tma_reduce:
+    case AsyncKind::bulk_store:
+    case AsyncKind::bulk_reduce:
+      wait = format("cp.async.bulk.commit_group and cp.async.bulk.wait_group.read by %s",
+                    issuer.c_str());
+      break;
+    case AsyncKind::cp_async:
+      wait = format("cp.async.wait_group by %s", issuer.c_str());
+      break;
+    case AsyncKind::wgmma:
+      wait = format("wgmma.commit_group and wgmma.wait_group by %s", issuer.c_str());
+      break;
+    case AsyncKind::tcgen05_ld:
+      wait = format("tcgen05.wait::ld by %s", issuer.c_str());
+      break;
+    case AsyncKind::tcgen05_st:
+      wait = format("tcgen05.wait::st by %s", issuer.c_str());
+      break;
+    default: {
+      const std::string barrier = release_name(operation);
+      if (!barrier.empty())
+        return format(
+            "a wait (mbarrier.try_wait) for %s, which tells that it is done, before the "
+            "second access by %s",
+            barrier.c_str(), later.c_str());
+      if (operation.kind == AsyncKind::tcgen05_mma || operation.kind == AsyncKind::tcgen05_cp)
+        return format("tcgen05.commit by %s and a wait for its mbarrier by %s", issuer.c_str(),
+                      later.c_str());
+      return format("a wait by %s for the mbarrier that the operation completes", later.c_str());
+    }
+  }
+  if (!issuer_knows)
+    return wait + " before the second access" +
+           (operation.issuer == actor.warp ? ""
+                                           : ", and then a barrier or an "
+                                             "mbarrier arrival that " +
+                                                 later + " waits for");
+  return format(
+      "a barrier, or an arrival by %s on an mbarrier that %s waits for: %s has waited for "
+      "the operation, but %s does not know",
+      issuer.c_str(), later.c_str(), issuer.c_str(), later.c_str());
+}
+
+void ClusterChecker::report_race(const Actor& actor, const PastAccess& past, const Place& place) {
+  report("race", format("%s: nothing orders these two accesses\n  first:   %s\n  second:  %s\n  "
+                        "missing: %s",
+                        place_name(place).c_str(), describe(past).c_str(), describe(actor).c_str(),
+                        missing_order(actor, past).c_str()));
+}
+
+void ClusterChecker::report(const char* check, const std::string& text) const {
+  throw Fault(kLaunchFailure, std::string(check) + " check: " + text);
+}
+
+}  // namespace vgpu::check

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "check/shadow.hpp"
+#include "check/vector_clock.hpp"
+
+/// The state of everything that orders agents: warps, barriers, mbarriers, groups, operations.
+namespace vgpu::check {
+
+/// A warp of the cluster.
+struct WarpState {
+  Component self = 0;
+  View view;                   ///< view.order[self] is its own epoch
+  VectorClock tcgen05_before;  ///< what its last tcgen05.fence::before_thread_sync covered
+  bool wgmma_fenced = false;   ///< has executed wgmma.fence
+  std::vector<uint64_t> unfenced_inits;  ///< mbarriers it initialised and has not fenced
+  std::shared_ptr<const View> snapshot;  ///< of `view`, while it is current but for its own epoch
+
+  Epoch epoch() const { return view.order[self]; }
+  void next_epoch() { view.order.raise(self, epoch() + 1); }
+  /// The view changed.
+  void touch() { snapshot.reset(); }
+  std::shared_ptr<const View> take_snapshot() {
+    if (!snapshot) snapshot = std::make_shared<const View>(view);
+    return snapshot;
+  }
+};
+
+/// An asynchronous operation: what it starts after, and what tells others that it is done.
+struct Operation {
+  exec::AsyncKind kind = exec::AsyncKind::tma_load;
+  Component issuer = 0;
+  Epoch issuer_epoch = 0;  ///< accesses of the issuer up to this epoch come before it
+  uint32_t lanes = 0;
+  const ptx::Instruction* instruction = nullptr;
+  std::shared_ptr<const View> start;
+  std::vector<uint64_t> tracked;  ///< commits: the operations they wait for
+  /// Whoever knows one of these epochs knows that the operation is done.
+  std::vector<std::pair<Component, Epoch>> releases;
+};
+
+/// bar.sync / barrier and barrier.cluster: arrivals gather until the generation completes.
+class GenerationBarrier {
+ public:
+  void arrive(Component warp, const Message& message) {
+    arrived_in_[warp] = generation_;
+    gathering_.join(message);
+  }
+  /// The first warp that passes closes the generation it arrived in.
+  const Message& pass(Component warp) {
+    auto at = arrived_in_.find(warp);
+    if (at != arrived_in_.end() && at->second == generation_) {
+      complete_ = std::move(gathering_);
+      gathering_.clear();
+      generation_++;
+    }
+    return complete_;
+  }
+
+ private:
+  uint64_t generation_ = 0;
+  std::unordered_map<Component, uint64_t> arrived_in_;
+  Message gathering_, complete_;
+};
+
+/// An mbarrier object in shared memory.
+struct MbarrierState {
+  bool live = false;
+  Component phases = 0;  ///< component whose epochs are the phases it has completed
+  Epoch completed = 0;   ///< phases, counted over re-initialisations
+  Message gathering, complete;
+  Component initialiser = 0;
+  Epoch init_epoch = 0;
+  const ptx::Instruction* init_instruction = nullptr;
+  bool init_fenced = false;
+};
+
+/// The groups that a thread (bulk copies) or a warp (the rest) commits and waits for.
+struct GroupStream {
+  Component component = 0;
+  Epoch open = 1;  ///< number of the group that takes the next operations
+};
+
+}  // namespace vgpu::check
