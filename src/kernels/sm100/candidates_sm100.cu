@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The Blackwell kernels as dispatch sees them.
+#include <cuda_runtime.h>
+
+#include <cmath>
+
+#include "core/candidate.hpp"
+#include "core/text.hpp"
+#include "kernels/portable/portable_plan.hpp"
+#include "kernels/sm100/conv_host.hpp"
+
+namespace convoy {
+namespace sm100 {
+namespace {
+
+/// Format of the four phase filters of a folded upsampling.
+constexpr const char* kPhaseFormat = "upsampled_phases";
+
+class FpropPlan : public ExecutablePlan {
+ public:
+  FpropPlan(const ConvKernel& kernel, const PlanRequest& request)
+      : kernel_(kernel), request_(request) {
+    prepare(kernel_);
+  }
+
+  void run(const RunPointers& pointers, cudaStream_t stream) const override {
+    const ConvArguments arguments = describe(kernel_.config, request_.geometry, pointers);
+    const NoComputeOp compute;
+    const NoStoreOp store;
+    launch(kernel_, arguments, &compute, &store, stream);
+    if (pointers.next_cache != nullptr) {
+      write_next_cache(pointers.next_cache, pointers.cache, pointers.activation, request_.geometry,
+                       request_.dtype, stream);
+    }
+  }
+
+  std::string filter_format() const override { return folds() ? kPhaseFormat : "ktrsc"; }
+  std::size_t packed_filter_bytes() const override {
+    return folds() ? upsampled_filter_bytes(request_.geometry, request_.dtype)
+                   : static_cast<std::size_t>(request_.geometry.filter_elements()) *
+                         size_of(request_.dtype);
+  }
+  void pack_filter(void* packed, const void* filter, FilterLayout layout,
+                   cudaStream_t stream) const override {
+    if (folds()) {
+      pack_upsampled_filter(packed, filter, layout, request_.geometry, request_.dtype, stream);
+    } else {
+      repack_filter(packed, filter, layout, request_.geometry, request_.dtype, stream);
+    }
+  }
+  std::shared_ptr<void> allocate(std::size_t bytes) const override {
+    return allocate_device_memory(bytes);
+  }
+
+ private:
+  bool folds() const { return request_.geometry.upsample == 2; }
+
+  ConvKernel kernel_;
+  PlanRequest request_;
+};
+
+class FpropCandidate : public KernelCandidate {
+ public:
+  explicit FpropCandidate(const ConvKernel& kernel) : kernel_(kernel) {}
+
+  std::string name() const override {
+    return text(name_of(kernel_.config), "_", to_string(kernel_.config.act_dtype),
+                kernel_.config.out_dtype == kernel_.config.act_dtype
+                    ? ""
+                    : text("_", to_string(kernel_.config.out_dtype)));
+  }
+  Device device() const override { return Device::cuda; }
+
+  std::string refusal(const PlanRequest& request) const override {
+    const int capability = request.device.compute_capability;
+    if (capability / 10 != 10) {
+      return text("compute capability ", capability / 10, ".", capability % 10,
+                  "; this kernel needs 10.x (tcgen05)");
+    }
+    if (request.dtype != kernel_.config.act_dtype ||
+        request.output_dtype != kernel_.config.out_dtype) {
+      return text("types ", to_string(request.dtype), " -> ", to_string(request.output_dtype),
+                  "; this kernel computes ", to_string(kernel_.config.act_dtype), " -> ",
+                  to_string(kernel_.config.out_dtype));
+    }
+    if (request.geometry.upsample == 2 && !request.packed_filter) {
+      return "folded upsampling needs a packed filter; set PlanOptions::packed_filter";
+    }
+    return sm100::refusal(kernel_.config, request.geometry);
+  }
+  double estimate_us(const PlanRequest& request) const override {
+    return sm100::estimate_us(kernel_.config, request.geometry, request.device.multiprocessors);
+  }
+  std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
+    return std::make_unique<FpropPlan>(kernel_, request);
+  }
+
+ private:
+  ConvKernel kernel_;
+};
+
+}  // namespace
+}  // namespace sm100
+
+void register_sm100_kernels(CandidateList& list) {
+  for (const sm100::ConvKernel& kernel : sm100::conv_kernels()) {
+    list.push_back(std::make_unique<sm100::FpropCandidate>(kernel));
+  }
+}
+
+}  // namespace convoy

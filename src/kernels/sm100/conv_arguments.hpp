@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What one launch of the Blackwell convolution is told, by value, in its parameter space.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "kernels/common/epilogue.cuh"
+
+namespace convoy::sm100 {
+
+/// How the rows of the GEMM are laid over the output. Rows are cut into groups, and no tile crosses
+/// from one group into the next.
+enum class RowGroups : int {
+  /// One group, rows n·P·Q + p·Q + q; 4-D im2col loads walk through W, H and N.
+  images = 0,
+  /// One group, rows ((n·Z + z)·P + p)·Q + q; 5-D im2col loads walk through W, H, D and N.
+  volumes = 1,
+  /// A group for each output frame (n, z), rows p·Q + q; every filter depth reads one frame by a
+  /// 4-D im2col load, from the cache or from the new frames, and depths that meet only padding are
+  /// skipped.
+  frames = 2,
+  /// Folded nearest-2× upsampling: a group for each phase (a, b) of the output, rows over the
+  /// input grid; row (n, p, q) is output pixel (n, 2p + a, 2q + b).
+  phases = 3,
+};
+
+/// Parameters of a launch. Extents and strides are in elements; axis order depth, height, width.
+struct ConvArguments {
+  CUtensorMap activation;
+  CUtensorMap cache;      ///< frames with a cache; otherwise the activation's.
+  CUtensorMap filter;     ///< C, taps, K, phases
+  CUtensorMap output[4];  ///< One; four with phases.
+  CUtensorMap source[4];  ///< The residual's, like the output's.
+
+  RowGroups row_groups = RowGroups::images;
+  int groups = 1;         ///< Groups of rows.
+  int rows = 0;           ///< Rows of a group.
+  int filters = 0;        ///< K
+  int m_clusters = 0;     ///< Cluster tiles along the rows of a group.
+  int n_clusters = 0;     ///< Cluster tiles along the filters.
+  int channel_atoms = 0;  ///< Swizzle spans that hold the C channels of a tap.
+  int filter_extent[3] = {1, 1, 1};
+  int out_extent[3] = {1, 1, 1};  ///< Z, P, Q; with phases those of the input grid.
+  int stride[3] = {1, 1, 1};
+  int pad[3] = {0, 0, 0};  ///< At the beginning of each axis.
+  int dilation[3] = {1, 1, 1};
+  int frames = 1;         ///< New frames of the input.
+  int cached_frames = 0;  ///< Frames of the cache, before the new ones.
+  /// The output is stored by TMA; false where K·sizeof(Out) is not a multiple of 16 bytes: then
+  /// the epilogue's threads read the residual and write the output themselves.
+  bool tma_store = true;
+  void* out_pointer = nullptr;  ///< Used without tma_store.
+  const void* source_pointer = nullptr;
+  EpilogueParams epilogue;
+};
+
+}  // namespace convoy::sm100

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Compile-time configuration of the Blackwell convolution: tile shapes, cluster, pipeline depths.
+// Plain host C++ (the kernels, their host twin and the documentation script read it).
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "convoy/types.hpp"
+
+namespace convoy {
+
+/// Extents of a tile in GEMM space: output pixels, filters, reduction.
+struct GemmShape {
+  int m = 1;
+  int n = 1;
+  int k = 1;
+  friend constexpr bool operator==(const GemmShape&, const GemmShape&) = default;
+};
+
+/// Bytes of shared memory that one block may use on compute capability 9.0 and 10.0: 227 KiB (CUDA
+/// C++ Programming Guide, technical specifications per compute capability).
+inline constexpr int kSharedMemoryBudget = 227 * 1024;
+/// Columns of tensor memory of an SM, 128 lanes of 32 bits each (PTX ISA, tensor memory).
+inline constexpr int kTmemColumns = 512;
+/// Shared memory set aside for each stage of the launch-control pipeline: the response and its
+/// four barriers, padded.
+inline constexpr int kClcStageBytes = 160;
+
+/// The values of a configuration, whatever the element types: what the host twin works with.
+/// Swizzles are in bytes, 64 or 128.
+struct ConvKernelConfig {
+  DType act_dtype = DType::bf16;
+  DType filter_dtype = DType::bf16;
+  DType out_dtype = DType::bf16;
+  /// Tile of one CTA. m: activation rows (pixels), n: filter rows, k: elements of the reduction in
+  /// one pipeline stage, a whole number of swizzle spans.
+  GemmShape block_tile_shape{128, 128, 128};
+  /// Tile of one tcgen05.mma; with cta_group 2 it spans a pair of CTAs: m and n are twice the
+  /// block's.
+  GemmShape mma_shape{256, 256, 16};
+  int cta_group = 2;                 ///< CTAs that share an MMA: 1 or 2.
+  GemmShape cluster_shape{2, 1, 1};  ///< CTAs along M and N; k is 1.
+  /// Tile of one output store: m rows (64 where cta_group is 2 and mma_shape.m is 128), n columns.
+  GemmShape output_tile_shape{128, 32, 1};
+  int c_swizzle = 64;  ///< Bytes of an output-tile row.
+  int num_output_stages = 2;
+  int num_accum_pipeline_stages = 2;
+  int num_clc_pipeline_stages = 2;
+  int k_group_size = 1;  ///< Stages that share one full / empty barrier pair.
+  /// Neighbouring M tiles that are walked before N advances; 1: N fastest.
+  int block_swizzle_size = 1;
+  int a_swizzle = 128;
+  int b_swizzle = 128;
+  /// Stages of the input pipeline; 0: as many as fit in shared memory.
+  int num_pipeline_stages = 0;
+  /// Compute and store hooks work on accumulator registers (fast); otherwise on the tile staged in
+  /// shared memory, in 16-byte vectors along a row.
+  bool register_based_epilogue = true;
+
+  friend constexpr bool operator==(const ConvKernelConfig&, const ConvKernelConfig&) = default;
+
+  // ---- What follows from the fields -----------------------------------------------------------
+
+  /// CTAs of a cluster.
+  constexpr int cluster_size() const { return cluster_shape.m * cluster_shape.n; }
+  /// Elements of the reduction that one swizzle span holds: the unit of loading ("atom").
+  constexpr int atom_k() const { return a_swizzle / 2; }
+  constexpr int atoms_per_tile() const { return block_tile_shape.k / atom_k(); }
+  constexpr int act_atom_bytes() const { return block_tile_shape.m * a_swizzle; }
+  constexpr int filter_atom_bytes() const { return block_tile_shape.n * b_swizzle; }
+  constexpr int act_tile_bytes() const { return act_atom_bytes() * atoms_per_tile(); }
+  constexpr int filter_tile_bytes() const { return filter_atom_bytes() * atoms_per_tile(); }
+  /// Rows of an activation (filter) tile that each CTA of a cluster fetches and multicasts.
+  constexpr int act_slice_rows() const { return block_tile_shape.m / cluster_shape.n; }
+  constexpr int filter_slice_rows() const {
+    return block_tile_shape.n / (cluster_shape.m / cta_group);
+  }
+  constexpr int out_bytes() const { return out_dtype == DType::fp32 ? 4 : 2; }
+  /// With cta_group 2 and mma_shape.m 128 a CTA holds 64 rows; tensor memory lanes 64-127 hold
+  /// the right half of their columns (PTX ISA, tcgen05.mma data path layout B).
+  constexpr bool split_rows() const { return cta_group == 2 && mma_shape.m == 128; }
+  /// Output tiles that the 128 epilogue threads hold at once: two of 64 rows, or one of 128.
+  constexpr int tiles_per_step() const { return split_rows() ? 2 : 1; }
+  /// Epilogue sub-stages of an accumulator tile.
+  constexpr int epilogue_steps() const {
+    return mma_shape.n / (output_tile_shape.n * tiles_per_step());
+  }
+  constexpr int output_tile_bytes() const {
+    return output_tile_shape.m * output_tile_shape.n * out_bytes();
+  }
+  constexpr int output_stage_bytes() const { return output_tile_bytes() * tiles_per_step(); }
+  constexpr int source_bytes() const { return epilogue_steps() * output_stage_bytes(); }
+  constexpr int accum_stage_columns() const { return kTmemColumns / num_accum_pipeline_stages; }
+
+  /// Bytes of everything but the input pipeline: output tiles, source tiles, launch control,
+  /// barriers, tensor-memory address, and the slack that aligns the tiles to 1024 bytes.
+  constexpr int fixed_shared_bytes(bool with_source) const {
+    return num_output_stages * output_stage_bytes() + (with_source ? source_bytes() : 0) +
+           num_clc_pipeline_stages * kClcStageBytes + 16 * num_accum_pipeline_stages +
+           16 * epilogue_steps() + 64 + 1024;
+  }
+  constexpr int stage_bytes() const { return act_tile_bytes() + filter_tile_bytes(); }
+  /// As many input stages as fit, a whole number of k groups (each with two 8-byte barriers).
+  constexpr int max_pipeline_stages(bool with_source) const {
+    const int group_bytes = k_group_size * stage_bytes() + 16;
+    return (kSharedMemoryBudget - fixed_shared_bytes(with_source)) / group_bytes * k_group_size;
+  }
+  /// Stages in force: the field, or the maximum where that is less or the field is 0.
+  constexpr int pipeline_stages(bool with_source) const {
+    const int most = max_pipeline_stages(with_source);
+    return num_pipeline_stages > 0 && num_pipeline_stages < most ? num_pipeline_stages : most;
+  }
+};
+
+/// Configuration for given element types: `Act` and `Filter` are the same of __nv_bfloat16 and
+/// __half, `Out` is that type or float. Every field can be set; `validate_config` refuses illegal
+/// combinations at compile time.
+template <typename Act, typename Filter, typename Out>
+struct Conv2dConfig : ConvKernelConfig {
+  static constexpr DType dtype_of_act() {
+    return std::is_same_v<Act, __half> ? DType::fp16 : DType::bf16;
+  }
+
+  constexpr Conv2dConfig() {
+    static_assert(std::is_same_v<Act, __nv_bfloat16> || std::is_same_v<Act, __half>,
+                  "Conv2dConfig: the activation type is __nv_bfloat16 or __half");
+    static_assert(std::is_same_v<Act, Filter>,
+                  "Conv2dConfig: the filter type must be the activation type");
+    static_assert(std::is_same_v<Out, Act> || std::is_same_v<Out, float>,
+                  "Conv2dConfig: the output type is the activation type or float");
+    act_dtype = filter_dtype = dtype_of_act();
+    out_dtype = std::is_same_v<Out, float> ? DType::fp32 : dtype_of_act();
+    c_swizzle = output_tile_shape.n * out_bytes();
+  }
+
+  /// Accumulation is fp32, always.
+  static constexpr DType accum_type() { return DType::fp32; }
+
+  /// Two SMs: 256 × 256 × 16 MMA over a pair of CTAs.
+  static constexpr Conv2dConfig default_bf16() { return {}; }
+  /// One SM: 128 × 128 × 16 MMA, no cluster.
+  static constexpr Conv2dConfig default_bf16_1sm() {
+    Conv2dConfig config;
+    config.mma_shape = {128, 128, 16};
+    config.cta_group = 1;
+    config.cluster_shape = {1, 1, 1};
+    return config;
+  }
+  /// The same tiles as default_bf16.
+  static constexpr Conv2dConfig default_fp16() { return default_bf16(); }
+
+  /// The variant for channel counts whose bytes are a multiple of 64 but not of 128 (C = 32, 96,
+  /// 160 ...): 64-byte swizzle, 32 elements of the reduction a stage.
+  constexpr Conv2dConfig with_64_byte_swizzle() const {
+    Conv2dConfig config = *this;
+    config.a_swizzle = config.b_swizzle = 64;
+    config.block_tile_shape.k = 32;
+    return config;
+  }
+};
+
+/// The configuration as three integers. NOTE: nvcc 13.0 cannot pass a class-type template argument
+/// to a __global__ template (its host stub names the class by its mangled name), so the kernels
+/// take these and unpack them.
+struct PackedConfig {
+  std::uint64_t tiles = 0;
+  std::uint64_t pipeline = 0;
+};
+
+namespace detail {
+
+struct BitWriter {
+  std::uint64_t bits = 0;
+  int used = 0;
+  constexpr void put(std::uint64_t value, int width) {
+    bits |= value << used;
+    used += width;
+  }
+};
+struct BitReader {
+  std::uint64_t bits = 0;
+  constexpr int take(int width) {
+    const int value = static_cast<int>(bits & ((std::uint64_t{1} << width) - 1));
+    bits >>= width;
+    return value;
+  }
+};
+
+}  // namespace detail
+
+constexpr PackedConfig pack(const ConvKernelConfig& config) {
+  detail::BitWriter tiles, pipeline;
+  for (const GemmShape& shape : {config.block_tile_shape, config.mma_shape}) {
+    tiles.put(static_cast<std::uint64_t>(shape.m), 10);
+    tiles.put(static_cast<std::uint64_t>(shape.n), 10);
+    tiles.put(static_cast<std::uint64_t>(shape.k), 10);
+  }
+  tiles.put(static_cast<std::uint64_t>(config.cta_group), 2);
+  tiles.put(config.register_based_epilogue ? 1 : 0, 1);
+  pipeline.put(static_cast<std::uint64_t>(config.cluster_shape.m), 4);
+  pipeline.put(static_cast<std::uint64_t>(config.cluster_shape.n), 4);
+  pipeline.put(static_cast<std::uint64_t>(config.output_tile_shape.m / 64), 2);
+  pipeline.put(static_cast<std::uint64_t>(config.output_tile_shape.n), 8);
+  pipeline.put(static_cast<std::uint64_t>(config.c_swizzle / 32), 3);
+  pipeline.put(static_cast<std::uint64_t>(config.num_output_stages), 4);
+  pipeline.put(static_cast<std::uint64_t>(config.num_accum_pipeline_stages), 4);
+  pipeline.put(static_cast<std::uint64_t>(config.num_clc_pipeline_stages), 4);
+  pipeline.put(static_cast<std::uint64_t>(config.k_group_size), 4);
+  pipeline.put(static_cast<std::uint64_t>(config.block_swizzle_size), 5);
+  pipeline.put(static_cast<std::uint64_t>(config.a_swizzle / 32), 3);
+  pipeline.put(static_cast<std::uint64_t>(config.b_swizzle / 32), 3);
+  pipeline.put(static_cast<std::uint64_t>(config.num_pipeline_stages), 6);
+  pipeline.put(static_cast<std::uint64_t>(config.act_dtype), 2);
+  pipeline.put(static_cast<std::uint64_t>(config.filter_dtype), 2);
+  pipeline.put(static_cast<std::uint64_t>(config.out_dtype), 2);
+  return {tiles.bits, pipeline.bits};
+}
+
+constexpr ConvKernelConfig unpack(const PackedConfig& packed) {
+  ConvKernelConfig config;
+  detail::BitReader tiles{packed.tiles}, pipeline{packed.pipeline};
+  for (GemmShape* shape : {&config.block_tile_shape, &config.mma_shape}) {
+    shape->m = tiles.take(10);
+    shape->n = tiles.take(10);
+    shape->k = tiles.take(10);
+  }
+  config.cta_group = tiles.take(2);
+  config.register_based_epilogue = tiles.take(1) != 0;
+  config.cluster_shape.m = pipeline.take(4);
+  config.cluster_shape.n = pipeline.take(4);
+  config.output_tile_shape.m = pipeline.take(2) * 64;
+  config.output_tile_shape.n = pipeline.take(8);
+  config.c_swizzle = pipeline.take(3) * 32;
+  config.num_output_stages = pipeline.take(4);
+  config.num_accum_pipeline_stages = pipeline.take(4);
+  config.num_clc_pipeline_stages = pipeline.take(4);
+  config.k_group_size = pipeline.take(4);
+  config.block_swizzle_size = pipeline.take(5);
+  config.a_swizzle = pipeline.take(3) * 32;
+  config.b_swizzle = pipeline.take(3) * 32;
+  config.num_pipeline_stages = pipeline.take(6);
+  config.act_dtype = static_cast<DType>(pipeline.take(2));
+  config.filter_dtype = static_cast<DType>(pipeline.take(2));
+  config.out_dtype = static_cast<DType>(pipeline.take(2));
+  return config;
+}
+
+/// Instantiate to have a configuration judged: each rule says what is legal.
+template <std::uint64_t kTiles, std::uint64_t kPipeline>
+struct ValidatedConfig {
+  static constexpr ConvKernelConfig kConfig = unpack({kTiles, kPipeline});
+  static constexpr GemmShape kBlock = kConfig.block_tile_shape;
+  static constexpr GemmShape kMma = kConfig.mma_shape;
+  static constexpr GemmShape kCluster = kConfig.cluster_shape;
+
+  static_assert(pack(kConfig).tiles == kTiles && pack(kConfig).pipeline == kPipeline,
+                "Conv2dConfig: a field is out of range (tile extents below 1024, cluster extents "
+                "below 16, output tile rows 64 or 128, stages below 16, input stages below 64, "
+                "block_swizzle_size below 32)");
+  static_assert(kConfig.cta_group == 1 || kConfig.cta_group == 2,
+                "Conv2dConfig::cta_group is 1 or 2");
+  static_assert(kMma.m == kConfig.cta_group * kBlock.m && kMma.n == kConfig.cta_group * kBlock.n,
+                "Conv2dConfig: mma_shape.m and .n are cta_group times block_tile_shape.m and .n");
+  static_assert(kConfig.cta_group == 2 ? (kMma.m == 128 || kMma.m == 256) : kMma.m == 128,
+                "Conv2dConfig::mma_shape.m is 128 with cta_group 1, 128 or 256 with cta_group 2");
+  static_assert(kMma.n >= 16 && kMma.n <= 256 && kMma.n % (kConfig.cta_group == 2 ? 32 : 16) == 0,
+                "Conv2dConfig::mma_shape.n is 16..256 in steps of 16 with cta_group 1, 32..256 in "
+                "steps of 32 with cta_group 2");
+  static_assert(kMma.k == 16, "Conv2dConfig::mma_shape.k is 16 for 16-bit elements");
+  static_assert(kCluster.k == 1 &&
+                    ((kCluster.m == 1 && kCluster.n == 1) || (kCluster.m == 2 && kCluster.n == 1) ||
+                     (kCluster.m == 1 && kCluster.n == 2) || (kCluster.m == 2 && kCluster.n == 2) ||
+                     (kCluster.m == 4 && kCluster.n == 1) || (kCluster.m == 4 && kCluster.n == 2)),
+                "Conv2dConfig::cluster_shape is (1,1), (2,1), (1,2), (2,2), (4,1) or (4,2)");
+  static_assert(kCluster.m % kConfig.cta_group == 0,
+                "Conv2dConfig::cluster_shape.m is a multiple of cta_group");
+  static_assert(kConfig.a_swizzle == 64 || kConfig.a_swizzle == 128,
+                "Conv2dConfig::a_swizzle is 64 or 128 bytes");
+  static_assert(kConfig.a_swizzle == kConfig.b_swizzle,
+                "Conv2dConfig: a_swizzle and b_swizzle are equal (both cut the reduction alike)");
+  static_assert(kBlock.k > 0 && kBlock.k % kConfig.atom_k() == 0,
+                "Conv2dConfig::block_tile_shape.k is a multiple of the swizzle span: of 64 "
+                "elements with 128-byte, of 32 with 64-byte swizzle");
+  static_assert(kConfig.act_slice_rows() % 8 == 0 && kConfig.filter_slice_rows() % 8 == 0,
+                "Conv2dConfig: multicast slices (block m / cluster n, block n / (cluster m / "
+                "cta_group)) are multiples of 8 rows");
+  static_assert(kConfig.output_tile_shape.m == (kConfig.split_rows() ? 64 : 128),
+                "Conv2dConfig::output_tile_shape.m is 64 where cta_group is 2 and mma_shape.m 128, "
+                "else 128");
+  static_assert(kConfig.output_tile_shape.n == 16 || kConfig.output_tile_shape.n == 32 ||
+                    kConfig.output_tile_shape.n == 64,
+                "Conv2dConfig::output_tile_shape.n is 16, 32 or 64");
+  static_assert(kConfig.c_swizzle == kConfig.output_tile_shape.n * kConfig.out_bytes() &&
+                    (kConfig.c_swizzle == 64 || kConfig.c_swizzle == 128),
+                "Conv2dConfig::c_swizzle is the bytes of an output-tile row, 64 or 128");
+  static_assert(kMma.n % (kConfig.output_tile_shape.n * kConfig.tiles_per_step()) == 0,
+                "Conv2dConfig::mma_shape.n is a multiple of output_tile_shape.n (of twice that "
+                "where a CTA holds 64 rows)");
+  static_assert(kConfig.num_output_stages >= 2 && kConfig.num_output_stages <= 8,
+                "Conv2dConfig::num_output_stages is 2..8");
+  static_assert(kConfig.num_accum_pipeline_stages == 1 || kConfig.num_accum_pipeline_stages == 2 ||
+                    kConfig.num_accum_pipeline_stages == 4,
+                "Conv2dConfig::num_accum_pipeline_stages is 1, 2 or 4");
+  static_assert(kMma.n <= kConfig.accum_stage_columns(),
+                "Conv2dConfig: mma_shape.n columns do not fit an accumulator stage of 512 / "
+                "num_accum_pipeline_stages columns");
+  static_assert(kConfig.num_clc_pipeline_stages >= 1 && kConfig.num_clc_pipeline_stages <= 8,
+                "Conv2dConfig::num_clc_pipeline_stages is 1..8");
+  static_assert(kConfig.k_group_size >= 1 && kConfig.block_swizzle_size >= 1,
+                "Conv2dConfig::k_group_size and block_swizzle_size are at least 1");
+  static_assert(kConfig.num_pipeline_stages % kConfig.k_group_size == 0,
+                "Conv2dConfig::num_pipeline_stages is a multiple of k_group_size");
+  static_assert(kConfig.max_pipeline_stages(false) >= kConfig.k_group_size,
+                "Conv2dConfig: not one input stage (k group) fits in 227 KiB of shared memory; "
+                "take smaller tiles");
+  static_assert(kConfig.num_pipeline_stages <= kConfig.max_pipeline_stages(false),
+                "Conv2dConfig::num_pipeline_stages does not fit in 227 KiB of shared memory; 0 "
+                "takes as many as fit");
+};
+
+}  // namespace convoy

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From accumulators to the output: what the epilogue warps do with one tile, with and without a
+// residual, with compute and store ops on registers or on the staged tile.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/common/epilogue.cuh"
+#include "kernels/sm100/conv_arguments.hpp"
+#include "kernels/sm100/conv_config.hpp"
+#include "kernels/sm100/conv_smem.cuh"
+#include "kernels/sm100/ptx_sm100.cuh"
+
+namespace convoy::sm100 {
+
+template <std::uint64_t kTiles, std::uint64_t kPipeline, typename ComputeOp, typename StoreOp,
+          bool kWithResidual>
+struct ConvEpilogue {
+  using Smem = Conv2dSmem<kTiles, kPipeline, kWithResidual>;
+  static constexpr ConvKernelConfig kConfig = Smem::kConfig;
+  using Out = std::conditional_t<
+      kConfig.out_dtype == DType::fp32, float,
+      std::conditional_t<kConfig.out_dtype == DType::fp16, __half, __nv_bfloat16>>;
+
+  static constexpr int kOutputN = kConfig.output_tile_shape.n;
+  static constexpr int kSteps = kConfig.epilogue_steps();
+  static constexpr bool kSplitRows = kConfig.split_rows();
+  static constexpr bool kOnRegisters = kConfig.register_based_epilogue && ComputeOp::kOnRegisters;
+  // Elements of a 16-byte vector, vectors of an output-tile row.
+  static constexpr int kVector = 16 / static_cast<int>(sizeof(Out));
+  static constexpr int kRowVectors = kConfig.c_swizzle / 16;
+  static constexpr int kEpilogueThreads = 128;
+  static constexpr int kEpilogueBarrier = 2;
+
+  /// Rings of output and source tiles.
+  struct State {
+    std::uint32_t out_stage = 0;
+    PipelineState<Smem::kSourceTiles> source;
+  };
+
+  // ---- Coordinates ----------------------------------------------------------------------------
+
+  // First filter of the output tile that half `half` (split rows: 0, 1) stores in `step`.
+  static __device__ __forceinline__ int tile_filter(int first, int step, int half) {
+    return first + half * (kConfig.mma_shape.n / 2) + step * kOutputN;
+  }
+
+  // Row of the M x K output matrix that a row of a group is.
+  static __device__ __forceinline__ std::int64_t output_pixel(const ConvArguments& a, int group,
+                                                              int row) {
+    if (a.row_groups == RowGroups::phases) {
+      const int plane = a.out_extent[1] * a.out_extent[2];
+      const int n = row / plane;
+      const int p = (row - n * plane) / a.out_extent[2];
+      const int q = row - n * plane - p * a.out_extent[2];
+      const std::int64_t line =
+          (static_cast<std::int64_t>(n) * a.out_extent[1] + p) * 2 + (group >> 1);
+      return (line * a.out_extent[2] + q) * 2 + (group & 1);
+    }
+    return static_cast<std::int64_t>(group) * a.rows + row;
+  }
+
+  // Byte of 16-byte vector `vector` of row `row` in a swizzled tile: vectors of a row are permuted
+  // by the address bits 7.. that TMA uses.
+  static __device__ __forceinline__ int vector_offset(int row, int vector) {
+    const int key = kConfig.c_swizzle == 128 ? row & 7 : row >> 1 & 3;
+    return row * kConfig.c_swizzle + ((vector ^ key) << 4);
+  }
+
+  // ---- Tiles by TMA ---------------------------------------------------------------------------
+
+  /// Load the source tiles of one step; their bytes are counted on `full`.
+  static __device__ __forceinline__ void load_source_tiles(const ConvArguments& a, const auto& tile,
+                                                           int step, std::uint8_t* shared,
+                                                           ptx::Barrier* full) {
+#pragma unroll
+    for (int half = 0; half < kConfig.tiles_per_step(); ++half) {
+      const int filter = tile_filter(tile.filter, step, half);
+      std::uint8_t* destination = shared + half * kConfig.output_tile_bytes();
+      if (a.row_groups == RowGroups::phases) {
+        const Pixel at = pixel_of(a, tile.row);
+        ptx::tma_load_im2col_4d(destination, &a.source[tile.group], full, ptx::kL2EvictFirst,
+                                filter, at.w, at.h, at.n, 0, 0);
+      } else {
+        ptx::tma_load_3d(destination, &a.source[0], full, ptx::kL2EvictFirst, filter, tile.row,
+                         tile.group);
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void store_output_tiles(const ConvArguments& a,
+                                                            const auto& tile, int step,
+                                                            const std::uint8_t* shared) {
+#pragma unroll
+    for (int half = 0; half < kConfig.tiles_per_step(); ++half) {
+      const int filter = tile_filter(tile.filter, step, half);
+      const std::uint8_t* from = shared + half * kConfig.output_tile_bytes();
+      if (tile.row >= a.rows || filter >= a.filters) continue;
+      if (a.row_groups == RowGroups::phases) {
+        const Pixel at = pixel_of(a, tile.row);
+        ptx::tma_store_im2col_nhwc(&a.output[tile.group], from, filter, at.w, at.h, at.n);
+      } else {
+        ptx::tma_store_3d(&a.output[0], from, filter, tile.row, tile.group);
+      }
+    }
+    ptx::tma_store_commit();
+  }
+
+  struct Pixel {
+    int w, h, n;
+  };
+  static __device__ __forceinline__ Pixel pixel_of(const ConvArguments& a, int row) {
+    if (row >= a.rows) return {0, 0, -1};
+    const int plane = a.out_extent[1] * a.out_extent[2];
+    const int n = row / plane;
+    const int h = (row - n * plane) / a.out_extent[2];
+    return {row - n * plane - h * a.out_extent[2], h, n};
+  }
+
+  // ---- Values ---------------------------------------------------------------------------------
+
+  // 16 bytes of a tile as fp32 values, and back.
+  static __device__ __forceinline__ void unpack(const uint4& raw, float* v) {
+    if constexpr (std::is_same_v<Out, float>) {
+      v[0] = __uint_as_float(raw.x);
+      v[1] = __uint_as_float(raw.y);
+      v[2] = __uint_as_float(raw.z);
+      v[3] = __uint_as_float(raw.w);
+    } else {
+      const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = unpack2<Out>(words[i]);
+        v[2 * i] = pair.x;
+        v[2 * i + 1] = pair.y;
+      }
+    }
+  }
+  static __device__ __forceinline__ uint4 pack(const float* v) {
+    if constexpr (std::is_same_v<Out, float>) {
+      return {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
+              __float_as_uint(v[3])};
+    } else {
+      return {pack2<Out>(v[0], v[1]), pack2<Out>(v[2], v[3]), pack2<Out>(v[4], v[5]),
+              pack2<Out>(v[6], v[7])};
+    }
+  }
+
+  // Bias of `kCount` filters from `filter` on; 0 beyond the last.
+  template <int kCount>
+  static __device__ __forceinline__ void load_bias_values(const ConvArguments& a, int filter,
+                                                          float (&bias)[kCount]) {
+    if (a.epilogue.bias == nullptr) return;
+    const EpilogueParams& params = a.epilogue;
+    if (params.bias_dtype == DType::fp32 && filter + kCount <= a.filters) {
+      const float4* from =
+          reinterpret_cast<const float4*>(static_cast<const float*>(params.bias) + filter);
+#pragma unroll
+      for (int i = 0; i < kCount / 4; ++i) {
+        const float4 four = __ldg(from + i);
+        bias[4 * i] = four.x;
+        bias[4 * i + 1] = four.y;
+        bias[4 * i + 2] = four.z;
+        bias[4 * i + 3] = four.w;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        bias[i] = filter + i < a.filters ? load_bias(params, filter + i) : 0.0f;
+      }
+    }
+  }
+
+  // The compute op, then beta·C: D = compute(v) + beta·source. Without a compute op, the run-time
+  // epilogue. `filter` + kCount may pass the last filter only by values that are not stored.
+  template <int kCount>
+  static __device__ __forceinline__ void compute_values(const ConvArguments& a,
+                                                        const ComputeOp& compute,
+                                                        std::int64_t pixel, bool row_is_inside,
+                                                        int filter, float (&v)[kCount],
+                                                        const float (&source)[kCount]) {
+    if constexpr (std::is_same_v<ComputeOp, NoComputeOp>) {
+      float bias[kCount] = {};
+      load_bias_values(a, filter, bias);
+      apply_epilogue<Out>(
+          a.epilogue, v, [&](int i) { return bias[i]; }, [&](int i) { return source[i]; });
+    } else {
+      constexpr int kWidth = kCount < 8 ? kCount : 8;
+#pragma unroll
+      for (int i = 0; i < kCount; i += kWidth) {
+        if (row_is_inside && filter + i < a.filters) {
+          float piece[kWidth];
+#pragma unroll
+          for (int j = 0; j < kWidth; ++j) piece[j] = v[i + j];
+          compute(pixel, filter + i, piece);
+#pragma unroll
+          for (int j = 0; j < kWidth; ++j) v[i + j] = piece[j];
+        }
+      }
+      if constexpr (kWithResidual) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) v[i] = fmaf(a.epilogue.beta, source[i], v[i]);
+      }
+    }
+  }
+
+  template <int kCount>
+  static __device__ __forceinline__ void call_store_op(const ConvArguments& a, const StoreOp& store,
+                                                       std::int64_t pixel, bool row_is_inside,
+                                                       int filter, const float (&v)[kCount]) {
+    if constexpr (!std::is_same_v<StoreOp, NoStoreOp>) {
+      constexpr int kWidth = kCount < 8 ? kCount : 8;
+#pragma unroll
+      for (int i = 0; i < kCount; i += kWidth) {
+        if (row_is_inside && filter + i < a.filters) {
+          Out piece[kWidth];
+#pragma unroll
+          for (int j = 0; j < kWidth; ++j) piece[j] = from_float<Out>(v[i + j]);
+          store(pixel, filter + i, piece);
+        }
+      }
+    }
+  }
+
+  // ---- One tile -------------------------------------------------------------------------------
+
+  /// Write the tile whose accumulator is at tensor-memory address `accumulator`; call `release`
+  /// once all of it is in registers.
+  template <typename Release>
+  static __device__ __forceinline__ void write_tile(const ConvArguments& a, Smem& smem,
+                                                    const auto& tile, std::uint32_t accumulator,
+                                                    State& state, const ComputeOp& compute,
+                                                    const StoreOp& store, const Release& release) {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    // Row of the output tile that this thread holds: its tensor-memory lane.
+    const int half = kSplitRows ? warp / 2 : 0;
+    const int tile_row = static_cast<int>(threadIdx.x) - 64 * half;
+    const bool inside = tile.row + tile_row < a.rows;
+    const std::int64_t pixel = inside ? output_pixel(a, tile.group, tile.row + tile_row) : 0;
+    const std::uint32_t lanes = accumulator + (static_cast<std::uint32_t>(warp) << 21);
+
+#pragma unroll 1
+    for (int step = 0; step < kSteps; ++step) {
+      std::uint32_t raw[kOutputN];
+      load_accumulator(lanes + static_cast<std::uint32_t>(step * kOutputN), raw);
+      if (step == kSteps - 1) release();
+      float v[kOutputN];
+#pragma unroll
+      for (int i = 0; i < kOutputN; ++i) v[i] = __uint_as_float(raw[i]);
+      const int filter = tile_filter(tile.filter, step, half);
+
+      if (!a.tma_store) {
+        write_row(a, pixel, inside, filter, v, compute, store);
+        continue;
+      }
+      std::uint8_t* out =
+          smem.out_tiles(static_cast<int>(state.out_stage)) + half * kConfig.output_tile_bytes();
+      if constexpr (kOnRegisters) {
+        float source[kOutputN] = {};
+        if constexpr (kWithResidual) read_source(smem, state, half, tile_row, source);
+        compute_values(a, compute, pixel, inside, filter, v, source);
+        call_store_op(a, store, pixel, inside, filter, v);
+        stage_row(out, tile_row, v);
+      } else {
+        stage_row(out, tile_row, v);
+        ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
+        finish_staged(a, smem, tile, step, state, compute, store);
+      }
+      if constexpr (!StoreOp::kReplacesStore) {
+        ptx::fence_async_shared();
+        // NOTE: waiting before the barrier for the reads of all but the last num_output_stages - 2
+        // stores lets every thread write the next stage right after it.
+        if (threadIdx.x == 0) ptx::tma_store_wait_read<kConfig.num_output_stages - 2>();
+        ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
+        if (threadIdx.x == 0) {
+          store_output_tiles(a, tile, step, smem.out_tiles(static_cast<int>(state.out_stage)));
+        }
+      } else if constexpr (!kOnRegisters) {
+        ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
+      }
+      if (++state.out_stage == kConfig.num_output_stages) state.out_stage = 0;
+    }
+  }
+
+  static __device__ __forceinline__ void load_accumulator(std::uint32_t address,
+                                                          std::uint32_t (&raw)[kOutputN]) {
+    if constexpr (kOutputN == 16) {
+      ptx::tmem_load_x16(address, raw);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kOutputN; i += 32) {
+        ptx::tmem_load_x32(address + static_cast<std::uint32_t>(i), raw + i);
+      }
+    }
+    ptx::tmem_wait_load(raw);
+  }
+
+  // This thread's row of the source tile of the current step.
+  static __device__ __forceinline__ void read_source(Smem& smem, State& state, int half, int row,
+                                                     float (&source)[kOutputN]) {
+    ptx::barrier_wait(&smem.epi_load_barriers()[state.source.index], state.source.parity());
+    const std::uint8_t* from =
+        smem.src_tiles(static_cast<int>(state.source.index)) + half * kConfig.output_tile_bytes();
+#pragma unroll
+    for (int i = 0; i < kRowVectors; ++i) {
+      unpack(*reinterpret_cast<const uint4*>(from + vector_offset(row, i)), source + i * kVector);
+    }
+    // NOTE: the tile is next written by the async proxy.
+    ptx::fence_async_shared();
+    ptx::barrier_arrive(&smem.source_empty[state.source.index]);
+    state.source.advance();
+  }
+
+  static __device__ __forceinline__ void stage_row(std::uint8_t* out, int row,
+                                                   const float (&v)[kOutputN]) {
+#pragma unroll
+    for (int i = 0; i < kRowVectors; ++i) {
+      *reinterpret_cast<uint4*>(out + vector_offset(row, i)) = pack(v + i * kVector);
+    }
+  }
+
+  // Ops on the staged tile: neighbouring threads take neighbouring 16-byte vectors of a row.
+  static __device__ __forceinline__ void finish_staged(const ConvArguments& a, Smem& smem,
+                                                       const auto& tile, int step, State& state,
+                                                       const ComputeOp& compute,
+                                                       const StoreOp& store) {
+    constexpr int kTileVectors = kConfig.output_tile_shape.m * kRowVectors;
+    constexpr int kPerThread = kTileVectors * kConfig.tiles_per_step() / kEpilogueThreads;
+    std::uint8_t* out = smem.out_tiles(static_cast<int>(state.out_stage));
+    if constexpr (kWithResidual) {
+      ptx::barrier_wait(&smem.epi_load_barriers()[state.source.index], state.source.parity());
+    }
+#pragma unroll 1
+    for (int i = 0; i < kPerThread; ++i) {
+      const int index = static_cast<int>(threadIdx.x) + i * kEpilogueThreads;
+      const int half = index / kTileVectors;
+      const int row = index % kTileVectors / kRowVectors;
+      const int vector = index % kRowVectors;
+      const int offset = half * kConfig.output_tile_bytes() + vector_offset(row, vector);
+      const int filter = tile_filter(tile.filter, step, half) + vector * kVector;
+      const bool inside = tile.row + row < a.rows;
+      const std::int64_t pixel = inside ? output_pixel(a, tile.group, tile.row + row) : 0;
+      float v[kVector], source[kVector] = {};
+      unpack(*reinterpret_cast<const uint4*>(out + offset), v);
+      if constexpr (kWithResidual) {
+        unpack(*reinterpret_cast<const uint4*>(
+                   smem.src_tiles(static_cast<int>(state.source.index)) + offset),
+               source);
+      }
+      compute_values(a, compute, pixel, inside, filter, v, source);
+      call_store_op(a, store, pixel, inside, filter, v);
+      *reinterpret_cast<uint4*>(out + offset) = pack(v);
+    }
+    if constexpr (kWithResidual) {
+      ptx::fence_async_shared();
+      ptx::barrier_arrive(&smem.source_empty[state.source.index]);
+      state.source.advance();
+    }
+  }
+
+  // Without TMA: this thread reads its row of the residual and writes its row of the output.
+  static __device__ __forceinline__ void write_row(const ConvArguments& a, std::int64_t pixel,
+                                                   bool inside, int filter, float (&v)[kOutputN],
+                                                   const ComputeOp& compute, const StoreOp& store) {
+    float source[kOutputN] = {};
+    const std::int64_t first = pixel * a.filters + filter;
+    if constexpr (kWithResidual) {
+      const Out* from = static_cast<const Out*>(a.source_pointer) + first;
+#pragma unroll
+      for (int i = 0; i < kOutputN; ++i) {
+        if (inside && filter + i < a.filters) source[i] = to_float(from[i]);
+      }
+    }
+    compute_values(a, compute, pixel, inside, filter, v, source);
+    call_store_op(a, store, pixel, inside, filter, v);
+    if constexpr (!StoreOp::kReplacesStore) {
+      Out* to = static_cast<Out*>(a.out_pointer) + first;
+#pragma unroll
+      for (int i = 0; i < kOutputN; ++i) {
+        if (inside && filter + i < a.filters) to[i] = from_float<Out>(v[i]);
+      }
+    }
+  }
+};
+
+}  // namespace convoy::sm100

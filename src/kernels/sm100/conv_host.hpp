@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Host side of the Blackwell convolution: which problems a configuration can run, how its launch
+// is described, and the launch itself. conv_fprop_sm100.cu is the twin of conv_fprop_sm100.cuh.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "core/candidate.hpp"
+#include "core/geometry.hpp"
+#include "kernels/sm100/conv_arguments.hpp"
+#include "kernels/sm100/conv_config.hpp"
+
+namespace convoy::sm100 {
+
+/// A compiled configuration with its ops.
+struct ConvKernel {
+  ConvKernelConfig config;
+  const void* run = nullptr;                ///< conv2d_fprop_run
+  const void* run_with_residual = nullptr;  ///< conv2d_fprop_run_with_residual
+  std::size_t shared_bytes = 0;
+  std::size_t shared_bytes_with_residual = 0;
+  /// A hook sees vectors of consecutive filters, so the output's rows must be whole vectors.
+  bool has_hooks = false;
+};
+
+/// The library's own instances (instances.txt), with the run-time epilogue and no hooks.
+const std::vector<ConvKernel>& conv_kernels();
+
+/// "sm100_fprop_256x256x128_2sm_c2x1" and, where they differ from the default, the swizzle and k
+/// group: MMA tile and depth of a stage, CTA group, cluster.
+std::string name_of(const ConvKernelConfig& config);
+
+/// Empty if a kernel of this configuration can run the problem, else the reason: condition, value
+/// got, what is legal.
+std::string refusal(const ConvKernelConfig& config, const ConvGeometry& geometry);
+
+/// How a configuration lays the rows of a problem it can run over the output.
+RowGroups row_groups_of(const ConvKernelConfig& config, const ConvGeometry& geometry);
+
+/// Describe a launch; `residual` of the epilogue is ignored where it is null or beta is 0. Throws
+/// Error{unsupported} with refusal's text, Error{invalid_argument} for null or misaligned pointers.
+ConvArguments describe(const ConvKernelConfig& config, const ConvGeometry& geometry,
+                       const RunPointers& pointers);
+
+/// Allow the kernel its shared memory on the current device. Throws Error{launch_failure}.
+void prepare(const ConvKernel& kernel);
+
+/// Enqueue: run_with_residual where the epilogue has a residual, else run. `compute_op` and
+/// `store_op` are the addresses of the ops' values. Throws Error{launch_failure}.
+void launch(const ConvKernel& kernel, const ConvArguments& arguments, const void* compute_op,
+            const void* store_op, cudaStream_t stream);
+
+/// Model time in microseconds of a problem on `multiprocessors` SMs (docs/kernels-sm100.md).
+double estimate_us(const ConvKernelConfig& config, const ConvGeometry& geometry,
+                   int multiprocessors);
+
+}  // namespace convoy::sm100

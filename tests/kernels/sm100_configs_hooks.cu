@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/sm100/conv_launch.cuh"
+#include "sm100_configs.hpp"
+
+namespace convoy::sm100 {
+namespace {
+
+using Bf16 = Conv2dConfig<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16>;
+
+constexpr Bf16 small_tiles(bool on_registers) {
+  Bf16 config = Bf16::default_bf16_1sm();
+  config.block_tile_shape = {128, 64, 64};
+  config.mma_shape = {128, 64, 16};
+  config.register_based_epilogue = on_registers;
+  return config;
+}
+
+constexpr Bf16 kRegisters = small_tiles(true);
+constexpr Bf16 kStaged = small_tiles(false);
+
+}  // namespace
+
+ConvKernel kernel_1sm_1x1();
+ConvKernel kernel_1sm_1x2();
+ConvKernel kernel_1sm_2x2();
+ConvKernel kernel_1sm_4x2();
+ConvKernel kernel_2sm_2x1();
+ConvKernel kernel_2sm_2x2();
+ConvKernel kernel_2sm_4x1();
+ConvKernel kernel_2sm_4x2();
+
+const std::vector<TestKernel>& test_kernels() {
+  static const std::vector<TestKernel> kernels = {
+      {"default_bf16: a CTA pair", kernel_2sm_2x1},
+      {"default_bf16_1sm: no cluster", kernel_1sm_1x1},
+      {"activation multicast, 64-byte swizzle, k groups, bands, four accumulators", kernel_1sm_1x2},
+      {"activation and filter multicast", kernel_1sm_2x2},
+      {"fp32 output, cluster of 8, single accumulator and launch-control stage", kernel_1sm_4x2},
+      {"pairs of 64 rows, activation multicast", kernel_2sm_2x2},
+      {"fp16, filter multicast between pairs, 64-byte swizzle, k groups of 4", kernel_2sm_4x1},
+      {"fp32 output, pairs in a cluster of 8, both multicasts", kernel_2sm_4x2},
+  };
+  return kernels;
+}
+
+ConvKernel hook_kernel(bool on_registers) {
+  return on_registers ? conv_kernel<kRegisters, CoordinateOp>()
+                      : conv_kernel<kStaged, CoordinateOp>();
+}
+ConvKernel store_hook_kernel(bool on_registers) {
+  return on_registers ? conv_kernel<kRegisters, NoComputeOp, CountingStore>()
+                      : conv_kernel<kStaged, NoComputeOp, CountingStore>();
+}
+
+}  // namespace convoy::sm100

@@ -1,0 +1,539 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The Blackwell kernel against an exact integer reference: configurations x shapes, residuals,
+// epilogues, hooks, and what is refused. Runs on a B200, real or virtual.
+#include <functional>
+#include <memory>
+
+#include "convoy/error.hpp"
+#include "kernels/portable/filter_repack.hpp"
+#include "kernels/sm100/conv_host.hpp"
+#include "sm100_configs.hpp"
+#include "sm100_support.hpp"
+
+namespace convoy::sm100 {
+namespace {
+
+using test::DeviceBuffer;
+using test::Problem;
+
+bool on_blackwell() {
+  int major = 0;
+  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess &&
+         major == 10;
+}
+
+// Scheduling and delivery seeds vary from run to run of the matrix; the data may, too.
+unsigned data_seed() {
+  const char* text = std::getenv("CONVOY_TEST_SEED");
+  return text == nullptr ? 1u : static_cast<unsigned>(std::atoi(text));
+}
+
+struct Shape {
+  const char* why;
+  ConvGeometry geometry;
+};
+
+ConvGeometry conv2d(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t k,
+                    std::int64_t r, std::int64_t s, std::int64_t ph = 0, std::int64_t pw = 0,
+                    const std::function<void(Conv2dProblemShape&)>& change = {}) {
+  Conv2dProblemShape p{.batch = n,
+                       .in_height = h,
+                       .in_width = w,
+                       .in_channels = c,
+                       .out_channels = k,
+                       .filter_h = r,
+                       .filter_w = s,
+                       .pad_h = ph,
+                       .pad_w = pw};
+  if (change) change(p);
+  return geometry_of(p);
+}
+
+ConvGeometry conv3d(std::int64_t n, std::array<std::int64_t, 3> in, std::int64_t c, std::int64_t k,
+                    std::array<std::int64_t, 3> filter, std::array<std::int64_t, 3> begin,
+                    std::array<std::int64_t, 3> end, std::int64_t cached = 0,
+                    const std::function<void(Conv3dProblemShape&)>& change = {}) {
+  Conv3dProblemShape p;
+  p.batch = n;
+  p.in_depth = in[0];
+  p.in_height = in[1];
+  p.in_width = in[2];
+  p.in_channels = c;
+  p.out_channels = k;
+  p.filter = filter;
+  p.pad_begin = begin;
+  p.pad_end = end;
+  p.cached_frames = cached;
+  if (change) change(p);
+  return geometry_of(p);
+}
+
+// Every shape is here for a reason.
+const std::vector<Shape>& shapes() {
+  static const std::vector<Shape> list = {
+      {"one tile, every extent a multiple", conv2d(1, 16, 16, 64, 64, 3, 3, 1, 1)},
+      {"one pixel: M = 1", conv2d(1, 1, 1, 64, 64, 1, 1)},
+      {"1x1: plain GEMM with M, N and K tails", conv2d(1, 11, 13, 72, 40, 1, 1)},
+      {"C = 8: an eighth of a swizzle span", conv2d(1, 9, 7, 8, 24, 3, 3, 1, 1)},
+      {"C = 96: a half-filled second span", conv2d(1, 12, 12, 96, 96, 3, 3, 1, 1)},
+      {"K = 8: a fraction of an output tile", conv2d(1, 10, 10, 32, 8, 3, 3, 1, 1)},
+      {"K = 3: output rows that TMA cannot store", conv2d(1, 10, 10, 32, 3, 3, 3, 1, 1)},
+      {"K past one N tile of every config", conv2d(1, 8, 8, 32, 520, 1, 1)},
+      {"more tiles than resident CTAs: several waves, batch > 1",
+       conv2d(3, 23, 19, 32, 72, 3, 3, 1, 1)},
+      {"5x5", conv2d(1, 9, 14, 32, 32, 5, 5, 2, 2)},
+      {"1x7, padding in W only", conv2d(2, 6, 17, 32, 32, 1, 7, 0, 3)},
+      {"stride 2",
+       conv2d(1, 15, 16, 32, 32, 3, 3, 1, 1, [](auto& p) { p.stride_h = p.stride_w = 2; })},
+      {"kernel = stride (patch embedding), stride 8 is the last legal",
+       conv2d(1, 24, 32, 16, 32, 8, 8, 0, 0, [](auto& p) { p.stride_h = p.stride_w = 8; })},
+      {"different strides and dilations", conv2d(1, 14, 17, 32, 32, 3, 3, 2, 3,
+                                                 [](auto& p) {
+                                                   p.stride_w = 3;
+                                                   p.dilation_h = 2;
+                                                   p.dilation_w = 3;
+                                                 })},
+      {"asymmetric padding", conv2d(1, 9, 9, 32, 32, 3, 3, 0, 2,
+                                    [](auto& p) {
+                                      p.pad_h_end = 2;
+                                      p.pad_w_end = 1;
+                                    })},
+      {"no padding: upper corners negative", conv2d(2, 7, 9, 32, 32, 3, 3)},
+      {"more padding than filter: rows that see only zeros", conv2d(1, 4, 4, 32, 32, 3, 3, 5, 5)},
+      {"3x3x3, frames fill their tiles",
+       conv3d(1, {3, 16, 16}, 32, 32, {3, 3, 3}, {1, 1, 1}, {1, 1, 1})},
+      {"3x3x3, small frames: tiles straddle them (5-D im2col)",
+       conv3d(2, {4, 5, 6}, 32, 32, {3, 3, 3}, {1, 1, 1}, {1, 1, 1})},
+      {"3x3x3, stride and dilation in depth",
+       conv3d(1, {7, 6, 6}, 32, 32, {3, 3, 3}, {2, 1, 1}, {2, 1, 1}, 0,
+              [](auto& p) {
+                p.stride = {2, 1, 1};
+                p.dilation = {2, 1, 1};
+              })},
+      {"causal: depths that meet only padding",
+       conv3d(1, {3, 8, 9}, 32, 32, {3, 3, 3}, {2, 1, 1}, {0, 1, 1})},
+      {"causal cache as a second pointer",
+       conv3d(2, {2, 8, 9}, 32, 40, {3, 3, 3}, {0, 1, 1}, {0, 1, 1}, 2)},
+      {"cache, then padding in front of it",
+       conv3d(1, {2, 8, 8}, 32, 32, {3, 1, 1}, {2, 0, 0}, {0, 0, 0}, 1)},
+      {"every depth of the first and last frames is padding",
+       conv3d(1, {1, 6, 6}, 32, 32, {2, 3, 3}, {3, 1, 1}, {3, 1, 1})},
+      {"nearest-2x upsampling folded into four phases",
+       conv2d(2, 7, 9, 32, 40, 3, 3, 1, 1, [](auto& p) { p.upsample = 2; })},
+  };
+  return list;
+}
+
+// What a run does besides convolving.
+struct RunOptions {
+  Epilogue epilogue{};  // Pointers are filled in.
+  bool bias = false;
+  bool residual = false;
+  double tolerance = 0.0;
+  const void* compute = nullptr;  // Addresses of the ops' values, for kernels with hooks.
+  const void* store = nullptr;
+  /// Reference of the epilogue for element (pixel, filter): convolution, bias, source -> output.
+  std::function<double(std::int64_t, std::int64_t, double, double, double)> expected =
+      [](std::int64_t, std::int64_t, double conv, double, double) { return conv; };
+};
+
+// Run one problem on one kernel and compare every output bit.
+void run_and_compare(const ConvKernel& kernel, const ConvGeometry& g, RunOptions options = {}) {
+  const Problem problem(g, data_seed());
+  const DType in = kernel.config.act_dtype, out = kernel.config.out_dtype;
+  DeviceBuffer activation(problem.activation.size() * 2), cache(problem.cache.size() * 2);
+  DeviceBuffer filter(problem.filter.size() * 2), bias(problem.bias.size() * 4);
+  DeviceBuffer source(problem.source.size() * size_of(out));
+  DeviceBuffer output(problem.source.size() * size_of(out));
+  activation.upload(test::encoded(problem.activation, in).data());
+  cache.upload(test::encoded(problem.cache, in).data());
+  filter.upload(test::encoded(problem.filter, in).data());
+  bias.upload(problem.bias.data());
+  source.upload(test::encoded(problem.source, out).data());
+  output.poison();
+
+  std::unique_ptr<DeviceBuffer> phases;
+  RunPointers pointers;
+  pointers.output = output.data();
+  pointers.activation = activation.data();
+  pointers.cache = g.cached_frames > 0 ? cache.data() : nullptr;
+  pointers.filter = filter.data();
+  if (g.upsample == 2) {
+    phases = std::make_unique<DeviceBuffer>(upsampled_filter_bytes(g, in));
+    pack_upsampled_filter(phases->data(), filter.data(), FilterLayout::krsc, g, in, nullptr);
+    pointers.filter = phases->data();
+  }
+  pointers.epilogue = options.epilogue;
+  if (options.bias) pointers.epilogue.bias = bias.data();
+  if (options.residual) pointers.epilogue.residual = source.data();
+
+  const NoComputeOp no_compute;
+  const NoStoreOp no_store;
+  prepare(kernel);
+  const ConvArguments arguments = describe(kernel.config, g, pointers);
+  launch(kernel, arguments, options.compute != nullptr ? options.compute : &no_compute,
+         options.store != nullptr ? options.store : &no_store, nullptr);
+  CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
+
+  std::vector<double> expected = problem.convolution();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const auto k = static_cast<std::int64_t>(i) % g.out_channels;
+    const double value =
+        options.expected(static_cast<std::int64_t>(i) / g.out_channels, k, expected[i],
+                         problem.bias[static_cast<std::size_t>(k)], problem.source[i]);
+    expected[i] = round_to(out, static_cast<float>(value));
+  }
+  output.check("output");
+  source.check("source");
+  EXPECT_EQ(test::difference(output.download(), expected, out, g.out_channels, options.tolerance),
+            "");
+}
+
+// ---- Configurations x shapes --------------------------------------------------------------------
+
+class Sm100 : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!on_blackwell()) GTEST_SKIP() << "needs compute capability 10.x, real or virtual";
+  }
+};
+
+class Sm100Shapes : public testing::TestWithParam<std::tuple<std::size_t, std::size_t>> {
+ protected:
+  void SetUp() override {
+    if (!on_blackwell()) GTEST_SKIP() << "needs compute capability 10.x, real or virtual";
+  }
+};
+
+TEST_P(Sm100Shapes, MatchesTheIntegerReference) {
+  const auto [config, shape] = GetParam();
+  const ConvKernel kernel = test_kernels()[config].make();
+  const Shape& problem = shapes()[shape];
+  SCOPED_TRACE(text(test_kernels()[config].why, ": ", name_of(kernel.config)));
+  SCOPED_TRACE(problem.why);
+  run_and_compare(kernel, problem.geometry);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Sm100Shapes,
+                         testing::Combine(testing::Range<std::size_t>(0, test_kernels().size()),
+                                          testing::Range<std::size_t>(0, shapes().size())),
+                         [](const auto& info) {
+                           return text("config", std::get<0>(info.param), "_shape",
+                                       std::get<1>(info.param));
+                         });
+
+// ---- Residual -----------------------------------------------------------------------------------
+
+// Shapes that take the different ways of the epilogue: full tiles, tails, frames, direct stores,
+// phases.
+const std::vector<std::size_t>& epilogue_shapes() {
+  static const std::vector<std::size_t> list = {1, 2, 6, 8, 21, 24};
+  return list;
+}
+
+TEST_F(Sm100, ResidualIsBetaTimesSource) {
+  for (const TestKernel& test : test_kernels()) {
+    const ConvKernel kernel = test.make();
+    SCOPED_TRACE(name_of(kernel.config));
+    for (const float beta : {1.0f, 0.5f, -1.0f}) {
+      SCOPED_TRACE(beta);
+      RunOptions options{.residual = true};
+      options.epilogue.beta = beta;
+      options.expected = [beta](auto, auto, double conv, double, double source) {
+        return conv + beta * source;
+      };
+      run_and_compare(kernel, shapes()[2].geometry, options);
+    }
+  }
+}
+
+TEST_F(Sm100, ResidualOnEveryWayOfTheEpilogue) {
+  for (const std::size_t shape : epilogue_shapes()) {
+    SCOPED_TRACE(shapes()[shape].why);
+    RunOptions options{.residual = true};
+    options.expected = [](auto, auto, double conv, double, double source) { return conv + source; };
+    run_and_compare(test_kernels()[0].make(), shapes()[shape].geometry, options);
+    run_and_compare(test_kernels()[2].make(), shapes()[shape].geometry, options);
+  }
+}
+
+TEST_F(Sm100, BetaZeroReadsNothing) {
+  const ConvKernel kernel = test_kernels()[0].make();
+  const Problem problem(shapes()[2].geometry, data_seed());
+  RunPointers pointers;
+  DeviceBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
+  DeviceBuffer output(problem.source.size() * 2);
+  activation.upload(test::encoded(problem.activation, DType::bf16).data());
+  filter.upload(test::encoded(problem.filter, DType::bf16).data());
+  pointers.output = output.data();
+  pointers.activation = activation.data();
+  pointers.filter = filter.data();
+  // An address that no kernel may touch.
+  pointers.epilogue.residual = reinterpret_cast<const void*>(std::uintptr_t{0x10});
+  pointers.epilogue.beta = 0.0f;
+  prepare(kernel);
+  const ConvArguments arguments = describe(kernel.config, problem.geometry, pointers);
+  EXPECT_FALSE(arguments.epilogue.has_residual);
+  const NoComputeOp compute;
+  const NoStoreOp store;
+  launch(kernel, arguments, &compute, &store, nullptr);
+  CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
+  std::vector<double> expected = problem.convolution();
+  for (double& value : expected) value = round_to(DType::bf16, static_cast<float>(value));
+  EXPECT_EQ(
+      test::difference(output.download(), expected, DType::bf16, problem.geometry.out_channels),
+      "");
+}
+
+// ---- Run-time epilogue --------------------------------------------------------------------------
+
+struct ActivationCase {
+  Activation activation;
+  double tolerance;  // Relative to max(1, |x|); 0: exact.
+  double (*reference)(double);
+};
+
+// NOTE: half a unit in the last place of bf16 is 2^-9; transcendental functions may round to the
+// neighbour, one whole unit.
+constexpr double kBf16Unit = 1.0 / 128;
+const ActivationCase kActivations[] = {
+    {Activation::none, 0, [](double x) { return x; }},
+    {Activation::relu, 0, [](double x) { return x < 0 ? 0.0 : x; }},
+    {Activation::leaky_relu, 0, [](double x) { return x > 0 ? x : 0.5 * x; }},
+    {Activation::clamp, 0, [](double x) { return std::min(std::max(x, 0.5), 6.0); }},
+    {Activation::hardswish, kBf16Unit,
+     [](double x) { return x * std::min(std::max(x + 3.0, 0.0), 6.0) / 6.0; }},
+    {Activation::gelu, kBf16Unit,
+     [](double x) { return 0.5 * x * (1.0 + std::erf(x / std::sqrt(2.0))); }},
+    {Activation::gelu_tanh, kBf16Unit,
+     [](double x) {
+       return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+     }},
+    {Activation::silu, kBf16Unit, [](double x) { return x / (1.0 + std::exp(-x)); }},
+    {Activation::sigmoid, kBf16Unit, [](double x) { return 1.0 / (1.0 + std::exp(-x)); }},
+    {Activation::tanh, kBf16Unit, [](double x) { return std::tanh(x); }},
+};
+
+TEST_F(Sm100, EveryActivationWithScaleBiasAndResidual) {
+  const ConvKernel kernel = test_kernels()[2].make();
+  for (const ActivationCase& act : kActivations) {
+    for (const ResidualOrder order :
+         {ResidualOrder::after_activation, ResidualOrder::before_activation}) {
+      SCOPED_TRACE(text(to_string(act.activation), ", residual ", to_string(order)));
+      RunOptions options{.bias = true, .residual = true, .tolerance = act.tolerance};
+      options.epilogue.scale = 0.125f;
+      options.epilogue.activation = act.activation;
+      options.epilogue.parameter_a = 0.5f;
+      options.epilogue.parameter_b = 6.0f;
+      options.epilogue.order = order;
+      options.epilogue.beta = -0.5f;
+      options.expected = [&](auto, auto, double conv, double bias, double source) {
+        const double x = 0.125 * conv + bias - 4.0 * 0.0;
+        return order == ResidualOrder::before_activation ? act.reference(x - 0.5 * source)
+                                                         : act.reference(x) - 0.5 * source;
+      };
+      run_and_compare(kernel, shapes()[2].geometry, options);
+    }
+  }
+}
+
+TEST_F(Sm100, RoundingAtEachStepReproducesAChainOfKernels) {
+  const ConvKernel kernel = test_kernels()[0].make();
+  RunOptions options{.bias = true, .residual = true};
+  options.epilogue.rounding = EpilogueRounding::each_step;
+  options.epilogue.scale = 0.3f;
+  options.epilogue.activation = Activation::relu;
+  options.epilogue.beta = 0.7f;
+  options.expected = [](auto, auto, double conv, double bias, double source) {
+    const auto bf16 = [](float x) { return round_to(DType::bf16, x); };
+    float v = bf16(static_cast<float>(conv));
+    v = bf16(v * 0.3f);
+    v = bf16(v + static_cast<float>(bias));
+    v = v <= 0.0f ? 0.0f : v;
+    return static_cast<double>(v + bf16(0.7f * static_cast<float>(source)));
+  };
+  run_and_compare(kernel, shapes()[8].geometry, options);
+}
+
+// ---- Hooks --------------------------------------------------------------------------------------
+
+TEST_F(Sm100, ComputeHookOnRegistersAndOnTheStagedTile) {
+  for (const bool registers : {true, false}) {
+    for (const std::size_t shape : {2u, 8u, 21u, 24u}) {
+      SCOPED_TRACE(text(registers ? "registers, " : "staged, ", shapes()[shape].why));
+      const CoordinateOp op{.scale = 2.0f};
+      for (const bool residual : {false, true}) {
+        RunOptions options{.residual = residual, .compute = &op};
+        options.expected = [residual](std::int64_t m, std::int64_t k, double conv, double,
+                                      double source) {
+          return 2.0 * conv + static_cast<double>((m * 3 + k) % 16) + (residual ? source : 0.0);
+        };
+        run_and_compare(hook_kernel(registers), shapes()[shape].geometry, options);
+      }
+    }
+  }
+}
+
+TEST_F(Sm100, StoreHookSeesEveryElementOnceInPlaceOfTheStore) {
+  for (const bool registers : {true, false}) {
+    for (const std::size_t shape : {2u, 8u, 24u}) {
+      SCOPED_TRACE(text(registers ? "registers, " : "staged, ", shapes()[shape].why));
+      const ConvGeometry& g = shapes()[shape].geometry;
+      const Problem problem(g, data_seed());
+      DeviceBuffer seen(problem.source.size() * 4);
+      CONVOY_ASSERT_CUDA(cudaMemset(seen.data(), 0, seen.bytes()));
+      const CountingStore store{static_cast<float*>(seen.data()), g.out_channels};
+      const ConvKernel kernel = store_hook_kernel(registers);
+      DeviceBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
+      DeviceBuffer output(problem.source.size() * 2);
+      activation.upload(test::encoded(problem.activation, DType::bf16).data());
+      filter.upload(test::encoded(problem.filter, DType::bf16).data());
+      std::unique_ptr<DeviceBuffer> phases;
+      RunPointers pointers;
+      pointers.output = output.data();
+      pointers.activation = activation.data();
+      pointers.filter = filter.data();
+      if (g.upsample == 2) {
+        phases = std::make_unique<DeviceBuffer>(upsampled_filter_bytes(g, DType::bf16));
+        pack_upsampled_filter(phases->data(), filter.data(), FilterLayout::krsc, g, DType::bf16,
+                              nullptr);
+        pointers.filter = phases->data();
+      }
+      prepare(kernel);
+      const ConvArguments arguments = describe(kernel.config, g, pointers);
+      const NoComputeOp compute;
+      launch(kernel, arguments, &compute, &store, nullptr);
+      CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
+      std::vector<double> expected = problem.convolution();
+      for (double& value : expected) {
+        value = static_cast<double>(round_to(DType::bf16, static_cast<float>(value))) + 1000.0;
+      }
+      EXPECT_EQ(test::difference(seen.download(), expected, DType::fp32, g.out_channels), "");
+      seen.check("seen");
+      // The kernel itself wrote nothing: the buffer holds the guard pattern.
+      for (const char byte : output.download()) ASSERT_EQ(byte, 0x5a);
+    }
+  }
+}
+
+// ---- Refusals -----------------------------------------------------------------------------------
+
+TEST(Sm100Refusal, NamesConditionValueAndWhatIsLegal) {
+  const ConvKernelConfig config = test_kernels()[0].make().config;
+  const auto expect = [&](const ConvGeometry& g, const char* part) {
+    const std::string reason = refusal(config, g);
+    EXPECT_NE(reason.find(part), std::string::npos) << "reason: '" << reason << "'";
+  };
+  expect(conv2d(1, 8, 8, 12, 32, 3, 3), "in_channels = 12 is not a multiple of 8");
+  expect(conv2d(1, 8, 8, 32, 32, 3, 3, 0, 0, [](auto& p) { p.groups = 2; }), "groups = 2");
+  expect(conv2d(1, 40, 40, 32, 32, 3, 3, 0, 0, [](auto& p) { p.stride_h = 9; }),
+         "stride of height = 9; legal: 1 to 8");
+  expect(conv2d(1, 8, 8, 32, 32, 3, 3, 1, 1, [](auto& p) { p.pad_mode = PadMode::reflect; }),
+         "padding mode of height is reflect");
+  expect(conv2d(1, 600, 8, 32, 32, 3, 1, 0, 0, [](auto& p) { p.dilation_h = 200; }),
+         "(filter - 1) * dilation of height = 400; legal: at most 255");
+  expect(conv2d(1, 8, 8, 32, 32, 3, 3, 129, 1), "lower corner[1] = -129 is outside [-128, 127]");
+  EXPECT_EQ(refusal(config, conv2d(1, 8, 8, 32, 32, 3, 3, 128, 1)), "");
+  // 5-D descriptors reach less far: the same problem is then laid out by frames, not refused.
+  const ConvGeometry wide =
+      conv3d(1, {4, 40, 40}, 32, 32, {3, 3, 3}, {1, 17, 17}, {1, 17, 17}, 0, [](auto& p) {
+        p.dilation = {1, 17, 17};
+      });
+  EXPECT_EQ(refusal(config, wide), "");
+  EXPECT_EQ(row_groups_of(config, wide), RowGroups::frames);
+}
+
+TEST(Sm100Refusal, DescribeThrowsUnsupportedAndInvalidArgument) {
+  const ConvKernelConfig config = test_kernels()[0].make().config;
+  try {
+    describe(config, conv2d(1, 8, 8, 12, 32, 3, 3), {});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::unsupported);
+    EXPECT_NE(std::string(error.what()).find("sm100_fprop_"), std::string::npos);
+  }
+  if (!on_blackwell()) GTEST_SKIP() << "encoding a tensor map needs a driver";
+  try {
+    RunPointers pointers;
+    pointers.activation = reinterpret_cast<const void*>(std::uintptr_t{0x1008});
+    describe(config, conv2d(1, 8, 8, 16, 32, 3, 3), pointers);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::invalid_argument);
+    EXPECT_NE(std::string(error.what()).find("activation pointer"), std::string::npos);
+  }
+}
+
+TEST_F(Sm100, LaunchFailureIsReported) {
+  ConvKernel kernel = test_kernels()[0].make();
+  prepare(kernel);
+  kernel.shared_bytes = 400 * 1024;  // More than any block may have.
+  const Problem problem(shapes()[1].geometry);
+  DeviceBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
+  DeviceBuffer output(problem.source.size() * 2);
+  RunPointers pointers;
+  pointers.output = output.data();
+  pointers.activation = activation.data();
+  pointers.filter = filter.data();
+  const ConvArguments arguments = describe(kernel.config, problem.geometry, pointers);
+  const NoComputeOp compute;
+  const NoStoreOp store;
+  try {
+    launch(kernel, arguments, &compute, &store, nullptr);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::launch_failure);
+    EXPECT_NE(std::string(error.what()).find("409600 bytes"), std::string::npos) << error.what();
+  }
+}
+
+// ---- Configurations on the host -----------------------------------------------------------------
+
+TEST(Sm100Config, DefaultsAreThoseOfTheSpecification) {
+  using Bf16 = Conv2dConfig<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16>;
+  constexpr Bf16 two_sm = Bf16::default_bf16();
+  EXPECT_EQ(two_sm.block_tile_shape, (GemmShape{128, 128, 128}));
+  EXPECT_EQ(two_sm.mma_shape, (GemmShape{256, 256, 16}));
+  EXPECT_EQ(two_sm.cta_group, 2);
+  EXPECT_EQ(two_sm.cluster_shape, (GemmShape{2, 1, 1}));
+  EXPECT_EQ(two_sm.output_tile_shape, (GemmShape{128, 32, 1}));
+  EXPECT_EQ(two_sm.c_swizzle, 64);
+  EXPECT_EQ(Bf16::accum_type(), DType::fp32);
+  // 232448 bytes, less two 8 KiB output tiles and barriers, hold three stages of 64 KiB; eight
+  // source tiles of 8 KiB leave room for two.
+  EXPECT_EQ(two_sm.pipeline_stages(false), 3);
+  EXPECT_EQ(two_sm.pipeline_stages(true), 2);
+  constexpr Bf16 one_sm = Bf16::default_bf16_1sm();
+  EXPECT_EQ(one_sm.mma_shape, (GemmShape{128, 128, 16}));
+  EXPECT_EQ(one_sm.cluster_shape, (GemmShape{1, 1, 1}));
+  constexpr Bf16 narrow = one_sm.with_64_byte_swizzle();
+  EXPECT_EQ(narrow.block_tile_shape.k, 32);
+  EXPECT_EQ(narrow.a_swizzle, 64);
+}
+
+TEST(Sm100Config, PackingKeepsEveryField) {
+  for (const TestKernel& test : test_kernels()) {
+    const ConvKernelConfig config = test.make().config;
+    EXPECT_EQ(unpack(pack(config)), config) << test.why;
+  }
+}
+
+TEST(Sm100Config, SharedMemoryHoldsOneMoreStageNowhere) {
+  for (const TestKernel& test : test_kernels()) {
+    const ConvKernel kernel = test.make();
+    const ConvKernelConfig& config = kernel.config;
+    SCOPED_TRACE(test.why);
+    EXPECT_LE(kernel.shared_bytes, std::size_t{kSharedMemoryBudget});
+    EXPECT_LE(kernel.shared_bytes_with_residual, std::size_t{kSharedMemoryBudget});
+    if (config.num_pipeline_stages != 0) continue;
+    EXPECT_GT(kernel.shared_bytes +
+                  static_cast<std::size_t>(config.k_group_size) *
+                      static_cast<std::size_t>(config.stage_bytes()) +
+                  1024,
+              std::size_t{kSharedMemoryBudget});
+  }
+}
+
+}  // namespace
+}  // namespace convoy::sm100
