@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/checked.hpp"
+#include "core/text.hpp"
 
 namespace convoy::cli {
 namespace {
@@ -153,8 +153,15 @@ Problem parse_convoy(const std::vector<std::pair<std::string, std::int64_t>>& pa
 /// benchdnn: mb ic oc g, and per axis i o k p s d with d, h, w; a missing axis is the one before it
 /// (square shapes), dilation counts from 0, the output extent implies the padding at the end.
 Problem parse_benchdnn(const std::vector<std::pair<std::string, std::int64_t>>& pairs) {
+  // With these bounds no sum or product below can overflow.
+  constexpr std::int64_t kLargest = std::int64_t{1} << 30;
   Fields given;
-  for (const auto& [key, value] : pairs) add(given, key, value, key);
+  for (const auto& [key, value] : pairs) {
+    if (value < -kLargest || value > kLargest) {
+      throw_invalid("shape: ", key, " = ", value, "; legal: at most ", kLargest);
+    }
+    add(given, key, value, key);
+  }
 
   Fields fields;
   fields["n"] = take(given, "mb", 2);  // benchdnn's default.
@@ -183,15 +190,11 @@ Problem parse_benchdnn(const std::vector<std::pair<std::string, std::int64_t>>& 
     fields[std::string(1, "trs"[axis])] = filter;
     fields["p" + letter] = pad;
     fields["s" + letter] = stride;
-    fields["d" + letter] = checked_add(dilation, 1, "dilation");
+    fields["d" + letter] = dilation + 1;
     if (out) {
-      // (out - 1) * stride + dilation * (filter - 1) + 1 = in + pad + pad_end
-      const std::int64_t reach = checked_product({dilation + 1, filter - 1}, "filter span");
-      const std::int64_t steps = checked_product({*out - 1, stride}, "output span");
-      const std::int64_t needed = checked_add(checked_add(steps, reach, "output span"), 1, "span");
-      const std::int64_t had = checked_add(in, pad, "padded input");
-      const std::int64_t pad_end = checked_add(needed, -had, "padding at the end");
-      if (had == INT64_MIN) throw_invalid("shape: i", letter, " + p", letter, " is out of range");
+      // in + pad + pad_end = (out - 1) * stride + dilation * (filter - 1) + 1
+      const std::int64_t needed = (*out - 1) * stride + (dilation + 1) * (filter - 1) + 1;
+      const std::int64_t pad_end = needed - in - pad;
       // A symmetric padding that gives this output is meant, even where the last step leaves rest.
       const bool symmetric = pad_end <= pad && pad - pad_end < stride;
       if (!symmetric) fields["p" + letter + "e"] = pad_end;

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// convoy bench: times of many problems.
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "bench_report.hpp"
+#include "commands.hpp"
+#include "core/text.hpp"
+#include "layer.hpp"
+#include "options.hpp"
+#include "progress.hpp"
+#include "random_layer.hpp"
+#include "shape_file.hpp"
+#include "verify.hpp"
+
+namespace convoy::cli {
+namespace {
+
+struct BenchOptions {
+  CommonOptions common;
+  std::vector<std::string> shapes;
+  std::string activation = "none";
+  bool bias = false, residual = false, csv = false, verify = false, list = false;
+  double seconds = 0.5;
+  int runs = 0;
+  std::uint64_t seed = 1;
+};
+
+/// The command that times this one case again.
+std::string repro_line(const BenchOptions& o, const ShapeCase& shape, DType dtype) {
+  std::string line = text("convoy bench --dtype ", to_string(dtype));
+  if (o.common.device != "auto") line += " --device " + o.common.device;
+  if (!o.common.kernel.empty()) line += " --kernel " + o.common.kernel;
+  if (o.bias) line += " --bias";
+  if (o.activation != "none") line += " --activation " + o.activation;
+  if (o.residual) line += " --residual";
+  if (o.seed != 1) line += text(" --seed ", o.seed);
+  return line + " " + to_string(shape.problem);
+}
+
+BenchRow run_case(const BenchOptions& o, const ShapeCase& shape) {
+  const Progress progress(text("timing ", to_string(shape.problem)));
+  RandomLayerOptions random;
+  random.dtype =
+      !o.common.dtype.empty() ? parse_dtype(o.common.dtype) : shape.dtype.value_or(DType::bf16);
+  random.bias = o.bias;
+  random.residual = o.residual;
+  random.seed = o.seed;
+  Layer layer = make_random_layer(shape.problem, random);
+  layer.options.device = o.common.device_choice();
+  layer.options.kernel = o.common.kernel;
+  parse_activation(o.activation, layer.epilogue);
+
+  const PreparedLayer prepared(layer);
+  std::vector<Variant> variants = {
+      {prepared.info().kernel, [&](cudaStream_t stream) { prepared.enqueue(stream); }}};
+  MeasureOptions options{.device = prepared.device(), .seconds = o.seconds};
+  if (o.runs > 0) options.min_runs = options.max_runs = o.runs;
+  const std::vector<Measurement> times = measure(variants, options);
+
+  BenchRow row;
+  row.name = shape.name;
+  row.count = shape.count;
+  row.info = prepared.info();
+  row.dtype = random.dtype;
+  row.epilogue = describe_epilogue(layer.epilogue, o.bias, o.residual);
+  row.time = times[0];
+  row.repro = repro_line(o, shape, random.dtype);
+  if (o.verify) {
+    const Verification check = verify(layer, prepared.download_output());
+    row.error_of_bound = check.worst_of_bound;
+    row.verified = check.passed;
+  }
+  return row;
+}
+
+int run_bench(const BenchOptions& o) {
+  if (o.list) {
+    for (const std::string& name : list_shape_sets()) std::printf("%s\n", name.c_str());
+    return kSuccess;
+  }
+  if (o.shapes.empty()) throw_invalid("no shape is given; `convoy bench --list` names the sets");
+  std::vector<ShapeCase> cases;
+  for (const std::string& argument : o.shapes) {
+    for (ShapeCase& shape : resolve_shapes(argument)) cases.push_back(std::move(shape));
+  }
+  const BenchFormat format = o.csv           ? BenchFormat::csv
+                             : o.common.json ? BenchFormat::json
+                                             : BenchFormat::table;
+  BenchReport report(format, o.verify);
+  for (const ShapeCase& shape : cases) {
+    try {
+      report.add(run_case(o, shape));
+    } catch (const Error& error) {
+      throw Error(error.status(), to_string(shape.problem) + ": " + error.what());
+    }
+  }
+  report.finish();
+  return report.all_verified() ? kSuccess : kVerificationFailed;
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App* command = app.add_subcommand("bench", "time shapes, shape files or named shape sets");
+  BenchOptions& o = *options;
+  command->add_option("shapes", o.shapes,
+                      "shape strings (n1h256w256c512k512r3s3ph1pw1, benchdnn's or MIOpenDriver's), "
+                      "shape files, or names of `--list`");
+  o.common.add_to(*command);
+  command->add_flag("--bias", o.bias, "with a bias");
+  command->add_option("--activation", o.activation, "as in conv2d")->capture_default_str();
+  command->add_flag("--residual", o.residual, "with a residual");
+  command->add_option("--time", o.seconds, "seconds of timed runs a shape")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
+  command->add_option("--runs", o.runs, "exactly this many timed runs")
+      ->check(CLI::Range(1, 1000000));
+  command->add_option("--seed", o.seed, "seed of the random tensors")->capture_default_str();
+  command->add_flag("--verify", o.verify, "compare with a reference; exit code 1 past the bound");
+  command->add_flag("--csv", o.csv, "print CSV on stdout");
+  command->add_flag("--list", o.list, "names of the shape sets");
+  command->callback([options, &exit_code] { exit_code = run_bench(*options); });
+}
+
+}  // namespace convoy::cli

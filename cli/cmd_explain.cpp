@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// convoy explain: which kernels could run a problem, and why the others not.
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "commands.hpp"
+#include "convoy/convoy.hpp"
+#include "core/text.hpp"
+#include "options.hpp"
+#include "shape_file.hpp"
+
+namespace convoy::cli {
+namespace {
+
+struct ExplainOptions {
+  CommonOptions common;
+  std::string shape, output_dtype;
+  std::string activation = "none";
+  bool bias = false, residual = false, dense_filter = false;
+};
+
+void print_case(const ExplainOptions& o, const ShapeCase& shape, nlohmann::ordered_json& json) {
+  PlanOptions options;
+  options.dtype =
+      !o.common.dtype.empty() ? parse_dtype(o.common.dtype) : shape.dtype.value_or(DType::bf16);
+  if (!o.output_dtype.empty()) options.output_dtype = parse_dtype(o.output_dtype);
+  options.device = o.common.device_choice();
+  options.kernel = o.common.kernel;
+  options.packed_filter = !o.dense_filter;
+  Epilogue epilogue;
+  parse_activation(o.activation, epilogue);
+  options.epilogue = epilogue.kind();
+  options.epilogue.bias = o.bias;
+  options.epilogue.residual = o.residual;
+  const std::vector<Candidate> list =
+      std::visit([&](const auto& p) { return candidates(p, options); }, shape.problem);
+
+  if (o.common.json) {
+    nlohmann::ordered_json entry = {{"problem", to_string(shape.problem)}};
+    for (const Candidate& c : list) {
+      entry["candidates"].push_back({{"kernel", c.kernel},
+                                     {"backend", c.backend},
+                                     {"chosen", c.chosen},
+                                     {"reason", c.reason},
+                                     {"estimated_us", c.estimated_us}});
+    }
+    json.push_back(entry);
+    return;
+  }
+  const ConvGeometry g = geometry_of(shape.problem);
+  std::printf("%s  %s  GEMM %lld x %lld x %lld, %.3f GFLOP\n", to_string(shape.problem).c_str(),
+              to_string(options.dtype), static_cast<long long>(g.gemm_m()),
+              static_cast<long long>(g.gemm_n()), static_cast<long long>(g.gemm_k()),
+              g.flops() / 1e9);
+  for (const Candidate& c : list) {
+    if (c.reason.empty()) {
+      std::printf("  %s %-30s %-24s about %.1f us\n", c.chosen ? "*" : "+", c.kernel.c_str(),
+                  c.backend.c_str(), c.estimated_us);
+    } else {
+      std::printf("  - %-30s %-24s %s\n", c.kernel.c_str(), c.backend.c_str(), c.reason.c_str());
+    }
+  }
+}
+
+int run_explain(const ExplainOptions& o) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const ShapeCase& shape : resolve_shapes(o.shape)) print_case(o, shape, json);
+  if (o.common.json) std::printf("%s\n", json.dump(2).c_str());
+  return kSuccess;
+}
+
+}  // namespace
+
+void add_explain_command(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<ExplainOptions>();
+  ExplainOptions& o = *options;
+  CLI::App* command = app.add_subcommand(
+      "explain", "kernels for a problem: * chosen, + possible, - refused with the reason");
+  command->add_option("shape", o.shape, "a shape string, a shape file or a named set")->required();
+  o.common.add_to(*command);
+  command->add_option("--output-dtype", o.output_dtype, "type of output and residual");
+  command->add_flag("--bias", o.bias, "with a bias");
+  command->add_option("--activation", o.activation, "as in conv2d")->capture_default_str();
+  command->add_flag("--residual", o.residual, "with a residual");
+  command->add_flag("--dense-filter", o.dense_filter, "the filter is not packed beforehand");
+  command->callback([options, &exit_code] { exit_code = run_explain(*options); });
+}
+
+}  // namespace convoy::cli

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// convoy info: what this build holds and what it sees of the machine.
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "commands.hpp"
+#include "convoy/convoy.hpp"
+#include "core/text.hpp"
+#include "dispatch/device.hpp"
+#include "dispatch/registry.hpp"
+#include "shape_file.hpp"
+
+namespace convoy::cli {
+namespace {
+
+std::vector<std::string> backends() {
+  std::vector<std::string> out;
+#ifdef CONVOY_WITH_CPU
+  out.push_back("cpu (oneDNN)");
+#endif
+#ifdef CONVOY_WITH_SM90
+  out.push_back("cuda sm_90a (Hopper)");
+#endif
+#ifdef CONVOY_WITH_SM100
+  out.push_back("cuda sm_100a (Blackwell)");
+#endif
+  return out;
+}
+
+std::string describe(const DeviceInfo& device) {
+  if (device.kind == Device::cpu) {
+    return text("cpu: ", device.name, ", ", device.multiprocessors, " threads");
+  }
+  return text("cuda:", device.index, ": ", device.name, ", compute capability ",
+              device.compute_capability / 10, ".", device.compute_capability % 10, ", ",
+              device.multiprocessors, " SMs, ", device.l2_bytes >> 20, " MiB of L2");
+}
+
+int run_info(bool as_json) {
+  std::string no_cuda;
+  std::vector<std::string> devices = {describe(cpu_device())};
+  const int count = cuda_device_count(&no_cuda);
+  for (int index = 0; index < count; ++index) devices.push_back(describe(*cuda_device(index)));
+
+  nlohmann::ordered_json json = {{"version", version()},
+                                 {"backends", backends()},
+                                 {"devices", devices},
+                                 {"shape_sets", list_shape_sets()}};
+  for (const auto& kernel : registry()) {
+    json["kernels"].push_back({{"name", kernel->name()}, {"device", to_string(kernel->device())}});
+  }
+  if (count == 0) json["no_cuda_device"] = no_cuda;
+  if (as_json) {
+    std::printf("%s\n", json.dump(2).c_str());
+    return kSuccess;
+  }
+
+  std::printf("convoy %s\n", version());
+  std::printf("backends:\n");
+  for (const std::string& backend : backends()) std::printf("  %s\n", backend.c_str());
+  std::printf("devices:\n");
+  for (const std::string& device : devices) std::printf("  %s\n", device.c_str());
+  if (count == 0) std::printf("  no CUDA device: %s\n", no_cuda.c_str());
+  std::printf("kernels:\n");
+  for (const auto& kernel : registry()) {
+    std::printf("  %-4s %s\n", to_string(kernel->device()), kernel->name().c_str());
+  }
+  std::printf("shape sets:\n");
+  for (const std::string& name : list_shape_sets()) std::printf("  %s\n", name.c_str());
+  return kSuccess;
+}
+
+}  // namespace
+
+void add_info_command(CLI::App& app, int& exit_code) {
+  CLI::App* command =
+      app.add_subcommand("info", "version, backends, devices, and the kernels compiled in");
+  auto as_json = std::make_shared<bool>(false);
+  command->add_flag("--json", *as_json, "print JSON on stdout");
+  command->callback([as_json, &exit_code] { exit_code = run_info(*as_json); });
+}
+
+}  // namespace convoy::cli

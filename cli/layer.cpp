@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layer.hpp"
+
+#include <cstdio>
+
+namespace convoy::cli {
+namespace {
+
+std::string number(float value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g", double(value));
+  return text;
+}
+
+}  // namespace
+
+std::string describe_epilogue(const Epilogue& epilogue, bool bias, bool residual) {
+  std::string out;
+  const auto add = [&](const std::string& part) { out += (out.empty() ? "" : ", ") + part; };
+  if (epilogue.scale != 1.0f) add("scale " + number(epilogue.scale));
+  if (bias) add("bias");
+  const std::string source = "+ " + number(epilogue.beta) + " * residual";
+  if (residual && epilogue.order == ResidualOrder::before_activation) add(source);
+  if (epilogue.activation == Activation::leaky_relu) {
+    add("leaky_relu(" + number(epilogue.parameter_a) + ")");
+  } else if (epilogue.activation == Activation::clamp) {
+    add("clamp(" + number(epilogue.parameter_a) + ", " + number(epilogue.parameter_b) + ")");
+  } else if (epilogue.activation != Activation::none) {
+    add(to_string(epilogue.activation));
+  }
+  if (residual && epilogue.order == ResidualOrder::after_activation) add(source);
+  return out.empty() ? "none" : out;
+}
+
+std::int64_t next_cache_frames(const ConvGeometry& geometry) {
+  return (geometry.filter[0] - 1) * geometry.dilation[0];
+}
+
+Plan plan_layer(const Layer& layer) {
+  PlanOptions options = layer.options;
+  options.packed_filter = true;
+  options.epilogue = layer.epilogue.kind();
+  options.epilogue.bias = layer.bias.has_value();
+  options.epilogue.bias_dtype = DType::fp32;
+  options.epilogue.residual = layer.residual.has_value();
+  return std::visit([&](const auto& problem) { return plan(problem, options); }, layer.problem);
+}
+
+PreparedLayer::PreparedLayer(const Layer& layer)
+    : layer_(layer),
+      geometry_(geometry_of(layer.problem)),
+      plan_(plan_layer(layer)),
+      device_(device_of(plan_)),
+      packed_(plan_.pack_filter(on_device(layer.filter), layer.filter_layout)) {
+  const std::int64_t output_bytes =
+      geometry_.output_elements() *
+      std::int64_t(size_of(layer.options.output_dtype.value_or(layer.options.dtype)));
+  output_ = DeviceMemory(device_, std::size_t(output_bytes));
+  workspace_ = DeviceMemory(device_, plan_.workspace_bytes());
+  arguments_.output = output_.data();
+  arguments_.activation = on_device(layer.activation);
+  arguments_.filter = packed_;
+  arguments_.epilogue = layer.epilogue;
+  arguments_.epilogue.bias_dtype = DType::fp32;
+  if (layer.bias) arguments_.epilogue.bias = on_device(*layer.bias);
+  if (layer.residual) arguments_.epilogue.residual = on_device(*layer.residual);
+  if (layer.cache) arguments_.cache = on_device(*layer.cache);
+  if (layer.wants_next_cache) {
+    const std::int64_t elements = geometry_.batch * next_cache_frames(geometry_) * geometry_.in[1] *
+                                  geometry_.in[2] * geometry_.in_channels;
+    next_cache_ = DeviceMemory(device_, std::size_t(elements) * size_of(layer.options.dtype));
+    arguments_.next_cache = next_cache_.data();
+  }
+  if (workspace_.bytes() > 0) arguments_.workspace = workspace_.data();
+  synchronize(device_);
+}
+
+const void* PreparedLayer::on_device(const io::HostTensor& tensor) {
+  if (device_ == Device::cpu) return tensor.bytes.data();
+  memory_.emplace_back(device_, tensor.bytes.size());
+  memory_.back().upload(tensor.bytes.data(), tensor.bytes.size());
+  return memory_.back().data();
+}
+
+io::HostTensor PreparedLayer::download_output() const {
+  const ConvGeometry& g = geometry_;
+  const std::vector<std::int64_t> shape =
+      g.rank == 2
+          ? std::vector<std::int64_t>{g.batch, g.out[1], g.out[2], g.out_channels}
+          : std::vector<std::int64_t>{g.batch, g.out[0], g.out[1], g.out[2], g.out_channels};
+  io::HostTensor output(layer_.options.output_dtype.value_or(layer_.options.dtype), shape);
+  output_.download(output.bytes.data(), output.bytes.size());
+  return output;
+}
+
+io::HostTensor PreparedLayer::download_next_cache() const {
+  const ConvGeometry& g = geometry_;
+  io::HostTensor cache(layer_.options.dtype,
+                       {g.batch, next_cache_frames(g), g.in[1], g.in[2], g.in_channels});
+  next_cache_.download(cache.bytes.data(), cache.bytes.size());
+  return cache;
+}
+
+LayerResult run_layer(const Layer& layer) {
+  const PreparedLayer prepared(layer);
+  const Variant variant{prepared.info().kernel, [&](cudaStream_t s) { prepared.enqueue(s); }};
+  LayerResult result;
+  result.info = prepared.info();
+  result.time = measure_once(variant, prepared.device());
+  constexpr double kShortUs = 1e5;
+  if (result.time.median_us < kShortUs) {
+    const MeasureOptions more{.device = prepared.device(), .seconds = 0.1, .max_runs = 50};
+    result.time = measure({&variant, 1}, more)[0];
+  }
+  result.output = prepared.download_output();
+  if (layer.wants_next_cache) result.next_cache = prepared.download_next_cache();
+  return result;
+}
+
+}  // namespace convoy::cli

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "convoy/plan.hpp"
+#include "device_memory.hpp"
+#include "io/host_tensor.hpp"
+#include "measure.hpp"
+#include "shape_string.hpp"
+
+namespace convoy::cli {
+
+/// One convolution with its tensors in host memory.
+struct Layer {
+  Problem problem;
+  PlanOptions options;  ///< `epilogue` is filled in from below.
+  Epilogue epilogue;    ///< Values only; the pointers are those of the tensors here.
+  FilterLayout filter_layout = FilterLayout::krsc;
+  io::HostTensor activation;               ///< Of options.dtype, as are filter, residual and cache.
+  io::HostTensor filter;                   ///< In filter_layout.
+  std::optional<io::HostTensor> bias;      ///< fp32, [K].
+  std::optional<io::HostTensor> residual;  ///< Of the output's shape.
+  std::optional<io::HostTensor> cache;     ///< 3-D: the cached frames.
+  bool wants_next_cache = false;
+};
+
+struct LayerResult {
+  PlanInfo info;
+  io::HostTensor output;
+  std::optional<io::HostTensor> next_cache;
+  Measurement time;
+};
+
+/// What the epilogue of a layer is, in one line: "bias, silu, + 1 * residual"; "none".
+std::string describe_epilogue(const Epilogue& epilogue, bool bias, bool residual);
+
+/// The plan for a layer. Throws Error{unsupported} with every candidate's reason.
+Plan plan_layer(const Layer& layer);
+
+/// A layer that is ready to run: planned, filter packed, tensors on the device. The layer must
+/// outlive it.
+class PreparedLayer {
+ public:
+  explicit PreparedLayer(const Layer& layer);
+
+  void enqueue(cudaStream_t stream) const { plan_.run(arguments_, stream); }
+  Device device() const { return device_; }
+  const PlanInfo& info() const { return plan_.info(); }
+  io::HostTensor download_output() const;
+  /// The next causal cache; the layer must have wanted it.
+  io::HostTensor download_next_cache() const;
+
+ private:
+  const Layer& layer_;
+  ConvGeometry geometry_;
+  Plan plan_;
+  Device device_;
+  std::vector<DeviceMemory> memory_;
+  PackedFilter packed_;
+  DeviceMemory output_, next_cache_, workspace_;
+  RunArguments arguments_;
+
+  const void* on_device(const io::HostTensor& tensor);
+};
+
+/// Prepares the layer, runs it and brings the result back. A run that takes under a tenth of a
+/// second is repeated, so that the time does not hold the first call's start-up.
+LayerResult run_layer(const Layer& layer);
+
+/// Frames of the next causal cache: the last (T - 1) * dilation of those the convolution saw.
+std::int64_t next_cache_frames(const ConvGeometry& geometry);
+
+}  // namespace convoy::cli

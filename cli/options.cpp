@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <span>
+
+#include "core/text.hpp"
+
+namespace convoy::cli {
+namespace {
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+/// The value among `values` whose to_string() is `word`, without regard to case.
+template <typename Enum, std::size_t N>
+Enum parse_word(const char* what, const std::string& word, const Enum (&values)[N]) {
+  std::string legal;
+  for (Enum value : values) {
+    if (lower(to_string(value)) == lower(word)) return value;
+    legal += (legal.empty() ? "" : ", ") + std::string(to_string(value));
+  }
+  throw_invalid(what, " '", word, "' is not known; legal: ", legal);
+}
+
+float parse_float(const std::string& text, const std::string& word) {
+  float value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) {
+    throw_invalid("activation '", word, "': '", text, "' is not a number");
+  }
+  return value;
+}
+
+}  // namespace
+
+DType parse_dtype(const std::string& word) {
+  return parse_word("dtype", word, {DType::bf16, DType::fp16, DType::fp32});
+}
+
+Device parse_device(const std::string& word) {
+  if (lower(word) == "auto") return Device::automatic;
+  if (lower(word) == "cpu") return Device::cpu;
+  if (lower(word) == "cuda") return Device::cuda;
+  throw_invalid("device '", word, "' is not known; legal: auto, cpu, cuda");
+}
+
+FilterLayout parse_filter_layout(const std::string& word) {
+  if (lower(word) == "qrscf") return FilterLayout::trscf;
+  if (lower(word) == "fcrs") return FilterLayout::kcrs;
+  if (lower(word) == "rscf") return FilterLayout::rscf;
+  return parse_word("filter layout", word,
+                    {FilterLayout::krsc, FilterLayout::kcrs, FilterLayout::rscf,
+                     FilterLayout::ktrsc, FilterLayout::kctrs, FilterLayout::trscf});
+}
+
+PadMode parse_pad_mode(const std::string& word) {
+  return parse_word("pad mode", word, {PadMode::zero, PadMode::replicate, PadMode::reflect});
+}
+
+void parse_activation(const std::string& word, Epilogue& epilogue) {
+  const std::size_t colon = word.find(':');
+  epilogue.activation =
+      parse_word("activation", word.substr(0, colon),
+                 {Activation::none, Activation::relu, Activation::leaky_relu, Activation::gelu,
+                  Activation::gelu_tanh, Activation::silu, Activation::sigmoid, Activation::tanh,
+                  Activation::hardswish, Activation::clamp});
+  if (colon == word.npos) return;
+  const std::string parameters = word.substr(colon + 1);
+  const std::size_t comma = parameters.find(',');
+  const bool pair = comma != parameters.npos;
+  if (epilogue.activation == Activation::leaky_relu && !pair) {
+    epilogue.parameter_a = parse_float(parameters, word);
+  } else if (epilogue.activation == Activation::clamp && pair) {
+    epilogue.parameter_a = parse_float(parameters.substr(0, comma), word);
+    epilogue.parameter_b = parse_float(parameters.substr(comma + 1), word);
+  } else {
+    throw_invalid("activation '", word, "': legal with parameters: leaky_relu:SLOPE, clamp:LO,HI");
+  }
+}
+
+void CommonOptions::add_to(CLI::App& command) {
+  command.add_option("--dtype", dtype, "bf16, fp16 or fp32: type of the computation's tensors");
+  command.add_option("--device", device, "auto, cpu or cuda")->capture_default_str();
+  command.add_option("--kernel", kernel, "run this kernel (a name of `convoy explain`) or fail");
+  command.add_flag("--json", json, "print JSON on stdout");
+}
+
+}  // namespace convoy::cli

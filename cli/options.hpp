@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "convoy/plan.hpp"
+
+namespace convoy::cli {
+
+// Words of the command line. Each throws Error{invalid_argument} that lists what is legal.
+DType parse_dtype(const std::string& word);
+Device parse_device(const std::string& word);
+FilterLayout parse_filter_layout(const std::string& word);
+PadMode parse_pad_mode(const std::string& word);
+
+/// "silu", "leaky_relu:0.1", "clamp:-1,1": sets activation and parameters.
+void parse_activation(const std::string& word, Epilogue& epilogue);
+
+/// Options that every subcommand with a problem has.
+struct CommonOptions {
+  std::string dtype;  ///< Empty: the subcommand's default.
+  std::string device = "auto";
+  std::string kernel;
+  bool json = false;
+
+  void add_to(CLI::App& command);
+  Device device_choice() const { return parse_device(device); }
+};
+
+}  // namespace convoy::cli

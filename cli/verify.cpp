@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify.hpp"
+
+#include <cmath>
+#include <vector>
+
+#include "core/filter_layout.hpp"
+#include "core/text.hpp"
+#include "progress.hpp"
+#include "reference/reference.hpp"
+
+namespace convoy::cli {
+namespace {
+
+/// Up to this many FLOP the reference is the fp64 loop, above it oneDNN in fp32 with twice the
+/// bound.
+constexpr double kMostLoopFlops = 4e9;
+
+const float* floats(const io::HostTensor& tensor) {
+  return reinterpret_cast<const float*>(tensor.bytes.data());
+}
+
+std::string position(std::int64_t index, const std::vector<std::int64_t>& shape) {
+  std::vector<std::int64_t> at(shape.size());
+  for (std::size_t axis = shape.size(); axis-- > 0;) {
+    at[axis] = index % shape[axis];
+    index /= shape[axis];
+  }
+  return io::shape_to_string(at);
+}
+
+std::string describe_bound(const ConvGeometry& g, DType dtype, bool loops) {
+  const char* roundoff = dtype == DType::bf16 ? "2^-8" : dtype == DType::fp16 ? "2^-11" : "2^-24";
+  const double terms = (loops ? 1.0 : 2.0) * (8.0 + 0.25 * double(g.gemm_k()));
+  return text(roundoff, " |y| (one rounding to ", to_string(dtype), ") + ", terms,
+              " * 2^-24 sum|a w| (fp32 accumulation of ", g.gemm_k(), " products) + epilogue");
+}
+
+}  // namespace
+
+Verification verify(const Layer& layer, const io::HostTensor& output) {
+  const Progress progress("verifying");
+  const ConvGeometry g = geometry_of(layer.problem);
+  Verification result;
+  result.outputs = output.elements();
+  const bool loops = g.flops() <= kMostLoopFlops;
+  result.reference = loops ? "fp64 loops" : "oneDNN in fp32";
+  result.bound = describe_bound(g, output.dtype, loops);
+  if (g.empty()) return result;
+
+  // The operands as fp32, the filter as KTRSC.
+  io::HostTensor ktrsc(layer.filter.dtype, layer.filter.shape);
+  repack_filter(ktrsc.bytes.data(), layer.filter.bytes.data(), ktrsc.dtype, layer.filter_layout, g);
+  const io::HostTensor filter = io::convert(ktrsc, DType::fp32);
+  const io::HostTensor activation = io::convert(layer.activation, DType::fp32);
+  io::HostTensor cache, residual;
+  reference::Operands operands;
+  operands.activation = floats(activation);
+  operands.filter = floats(filter);
+  if (layer.cache) {
+    cache = io::convert(*layer.cache, DType::fp32);
+    operands.cache = floats(cache);
+  }
+  reference::EpilogueOperands epilogue;
+  epilogue.epilogue = layer.epilogue;
+  if (layer.bias) epilogue.bias = floats(*layer.bias);
+  if (layer.residual) {
+    residual = io::convert(*layer.residual, DType::fp32);
+    epilogue.residual = floats(residual);
+  }
+
+  const reference::Expectation expected =
+      reference::expect(g, operands, epilogue, output.dtype, kMostLoopFlops);
+  const reference::Comparison found =
+      reference::compare(output.bytes.data(), output.dtype, expected);
+  result.passed = found.pass;
+  result.failures = found.mismatches;
+  result.max_error = found.max_error;
+  result.rms_error = found.relative_error;
+  const double worst_error = std::fabs(found.worst_got - found.worst_expected);
+  result.worst_of_bound = worst_error > 0 ? worst_error / found.worst_bound : 0.0;
+  result.worst = text(position(found.worst, output.shape), ": ", found.worst_got, ", reference ",
+                      found.worst_expected, ", bound ", found.worst_bound);
+  return result;
+}
+
+}  // namespace convoy::cli
