@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mutate.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Site {
+  std::string index;
+  uint32_t line = 0;
+  std::string function, source, opcode;
+};
+
+struct Effect {
+  uint64_t executed = 0, useful = 0;
+};
+
+struct Outcome {
+  int status = 0;  ///< exit status; 128 + signal; -1: ran out of time
+  std::string out, err;
+  double seconds = 0;
+};
+
+struct Arguments {
+  std::vector<std::string> run_options;  ///< handed on to `vgpu run`
+  std::vector<std::string> program;
+  int runs = 3;        ///< runs of each mutant until something notices
+  double timeout = 0;  ///< seconds a run; 0: ten times the unchanged program and 10 s
+  std::string only;    ///< part of the opcode, the function or the source
+  bool fail_on_survivors = false;
+};
+
+constexpr char kUsage[] =
+    "usage: vgpu mutate [options of vgpu run] [--runs N] [--timeout SECONDS] [--only TEXT]\n"
+    "                   [--fail-on-survivors] -- program [arguments]\n"
+    "Deletes one synchronising instruction of the program's kernels at a time and runs the "
+    "program:\n"
+    "  reported      a check, a fault or a deadlock report names the problem\n"
+    "  wrong result  no report, but the exit status or the output changed\n"
+    "  no effect     never executed, or it ordered nothing new in the unchanged run\n"
+    "  SURVIVED      none of these\n"
+    "--runs N: how often a mutant runs, the first time as given, then with random delivery and "
+    "seeds\n"
+    "1, 2, …, until something notices (default 3).\n";
+
+bool parse(int argc, char** argv, Arguments& arguments) {
+  int i = 0;
+  auto value = [&](const char* name) -> const char* {
+    if (i + 1 < argc) return argv[++i];
+    std::fprintf(stderr, "vgpu mutate: %s needs a value\n", name);
+    return nullptr;
+  };
+  for (; i < argc && std::strcmp(argv[i], "--") != 0; i++) {
+    const std::string word = argv[i];
+    const char* text = "";
+    if (word == "--fail-on-survivors") {
+      arguments.fail_on_survivors = true;
+    } else if (word == "--runs") {
+      if (!(text = value("--runs"))) return false;
+      arguments.runs = std::atoi(text);
+      if (arguments.runs < 1 || arguments.runs > 100) {
+        std::fprintf(stderr, "vgpu mutate: --runs %s: it must be 1 to 100\n", text);
+        return false;
+      }
+    } else if (word == "--timeout") {
+      if (!(text = value("--timeout"))) return false;
+      arguments.timeout = std::atof(text);
+      if (!(arguments.timeout > 0)) {
+        std::fprintf(stderr, "vgpu mutate: --timeout %s: it must be a positive number\n", text);
+        return false;
+      }
+    } else if (word == "--only") {
+      if (!(text = value("--only"))) return false;
+      arguments.only = text;
+    } else {
+      arguments.run_options.push_back(word);
+    }
+  }
+  for (i++; i < argc; i++) arguments.program.push_back(argv[i]);
+  if (!arguments.program.empty()) return true;
+  std::fputs(kUsage, stderr);
+  return false;
+}
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// Runs `vgpu run` as a child, its output in files of `folder`.
+class Runner {
+ public:
+  Runner(std::string self, const Arguments& arguments, std::filesystem::path folder)
+      : self_(std::move(self)), arguments_(arguments), folder_(std::move(folder)) {}
+
+  Outcome run(const std::map<std::string, std::string>& environment,
+              const std::vector<std::string>& more_options, double timeout) const {
+    const auto out = folder_ / "out", err = folder_ / "err";
+    const auto start = Clock::now();
+    const pid_t child = fork();
+    if (child == 0) exec_child(environment, more_options, out, err);
+    Outcome outcome;
+    outcome.status = wait_for(child, start, timeout);
+    outcome.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    outcome.out = read_file(out);
+    outcome.err = read_file(err);
+    return outcome;
+  }
+
+ private:
+  [[noreturn]] void exec_child(const std::map<std::string, std::string>& environment,
+                               const std::vector<std::string>& more_options,
+                               const std::filesystem::path& out,
+                               const std::filesystem::path& err) const {
+    setpgid(0, 0);
+    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+    for (auto [path, descriptor] : {std::pair{&out, 1}, std::pair{&err, 2}}) {
+      int file = open(path->c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+      if (file >= 0) dup2(file, descriptor);
+    }
+    std::vector<std::string> words = {self_, "run"};
+    words.insert(words.end(), arguments_.run_options.begin(), arguments_.run_options.end());
+    words.insert(words.end(), more_options.begin(), more_options.end());
+    words.push_back("--");
+    words.insert(words.end(), arguments_.program.begin(), arguments_.program.end());
+    std::vector<char*> pointers;
+    for (std::string& word : words) pointers.push_back(word.data());
+    pointers.push_back(nullptr);
+    execv(self_.c_str(), pointers.data());
+    std::perror("vgpu mutate: cannot start vgpu run");
+    _exit(127);
+  }
+
+  static int wait_for(pid_t child, Clock::time_point start, double timeout) {
+    for (;;) {
+      int status = 0;
+      if (waitpid(child, &status, WNOHANG) == child)
+        return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      if (timeout > 0 && std::chrono::duration<double>(Clock::now() - start).count() > timeout) {
+        kill(-child, SIGKILL);
+        waitpid(child, &status, 0);
+        return -1;
+      }
+      usleep(2000);
+    }
+  }
+
+  std::string self_;
+  const Arguments& arguments_;
+  std::filesystem::path folder_;
+};
+
+std::vector<Site> read_sites(const std::filesystem::path& path) {
+  std::vector<Site> sites;
+  std::istringstream lines(read_file(path));
+  for (std::string line; std::getline(lines, line);) {
+    Site site;
+    std::istringstream fields(line);
+    std::string number;
+    std::getline(fields, site.index, '\t');
+    std::getline(fields, number, '\t');
+    std::getline(fields, site.function, '\t');
+    std::getline(fields, site.source, '\t');
+    std::getline(fields, site.opcode, '\t');
+    site.line = static_cast<uint32_t>(std::strtoul(number.c_str(), nullptr, 10));
+    sites.push_back(std::move(site));
+  }
+  return sites;
+}
+
+std::map<uint32_t, Effect> read_effects(const std::filesystem::path& path) {
+  std::map<uint32_t, Effect> effects;
+  std::istringstream lines(read_file(path));
+  uint32_t line;
+  Effect effect;
+  while (lines >> line >> effect.executed >> effect.useful) effects[line] = effect;
+  return effects;
+}
+
+/// The line that says what was reported, or nothing.
+std::string report_line(const std::string& err, const std::string& baseline_err) {
+  std::istringstream lines(err);
+  std::string in_kernel;
+  for (std::string line; std::getline(lines, line);) {
+    if (baseline_err.find(line) != std::string::npos) continue;
+    for (const char* mark : {" check: ", "note: ", "deadlock"})
+      if (line.find(mark) != std::string::npos) return line;
+    if (!in_kernel.empty()) return line.empty() ? in_kernel : line;
+    if (line.starts_with("[vgpu]") && line.find(" in kernel ") != std::string::npos)
+      in_kernel = line;
+  }
+  return in_kernel;
+}
+
+std::string shortened(std::string text, size_t width) {
+  if (text.starts_with("[vgpu] ")) text.erase(0, 7);
+  if (text.size() > width) text = text.substr(0, width - 3) + "...";
+  return text;
+}
+
+struct Score {
+  int reported = 0, wrong = 0, no_effect = 0, survived = 0;
+};
+
+class Mutator {
+ public:
+  Mutator(const Arguments& arguments, const Runner& runner, std::filesystem::path folder)
+      : arguments_(arguments), runner_(runner), folder_(std::move(folder)) {}
+
+  int run() {
+    const auto list = folder_ / "sites", log = folder_ / "effects";
+    baseline_ = runner_.run(
+        {{"VGPU_MUTATE", "list:" + list.string()}, {"VGPU_SYNC_EFFECTS", log.string()}}, {}, 0);
+    if (baseline_.status != 0) {
+      std::fprintf(stderr, "vgpu mutate: the unchanged program ends with status %d:\n%s%s",
+                   baseline_.status, baseline_.out.c_str(), baseline_.err.c_str());
+      return 2;
+    }
+    const std::vector<Site> sites = read_sites(list);
+    effects_ = read_effects(log);
+    if (sites.empty()) {
+      std::fprintf(stderr,
+                   "vgpu mutate: the program's kernels have no synchronising instruction\n");
+      return 2;
+    }
+    std::printf("unchanged program: %.2f s, %zu synchronising instructions\n", baseline_.seconds,
+                sites.size());
+    Score score;
+    for (const Site& site : sites)
+      if (selected(site)) judge(site, score);
+    const int counted = score.reported + score.wrong + score.survived;
+    std::printf(
+        "%d deletions: %d reported, %d wrong result only, %d no effect, %d survived; "
+        "reported of those with an effect: %d of %d\n",
+        counted + score.no_effect, score.reported, score.wrong, score.no_effect, score.survived,
+        score.reported, counted);
+    return arguments_.fail_on_survivors && score.survived + score.wrong > 0 ? 1 : 0;
+  }
+
+ private:
+  bool selected(const Site& site) const {
+    return arguments_.only.empty() || site.opcode.find(arguments_.only) != std::string::npos ||
+           site.function.find(arguments_.only) != std::string::npos ||
+           site.source.find(arguments_.only) != std::string::npos;
+  }
+
+  void judge(const Site& site, Score& score) {
+    const Effect effect = effects_.count(site.line) ? effects_.at(site.line) : Effect{};
+    const double timeout =
+        arguments_.timeout > 0 ? arguments_.timeout : 10 * baseline_.seconds + 10;
+    std::string verdict, detail;
+    for (int attempt = 0; attempt < arguments_.runs && verdict.empty(); attempt++) {
+      // Deleting what never runs changes nothing: not worth a run.
+      if (effect.executed == 0) break;
+      std::vector<std::string> options;
+      if (attempt > 0) options = {"--delivery", "random", "--seed", std::to_string(attempt)};
+      Outcome outcome = runner_.run({{"VGPU_MUTATE", "delete:" + site.index}}, options, timeout);
+      detail = report_line(outcome.err, baseline_.err);
+      if (!detail.empty()) {
+        verdict = "reported";
+        score.reported++;
+      } else if (outcome.status != baseline_.status || outcome.out != baseline_.out) {
+        verdict = "wrong result";
+        detail = outcome.status == -1 ? "ran out of time"
+                                      : "exit status " + std::to_string(outcome.status);
+        score.wrong++;
+      }
+    }
+    if (verdict.empty() && (effect.executed == 0 || effect.useful == 0)) {
+      verdict = "no effect";
+      detail = effect.executed == 0 ? "never executed" : "ordered nothing new whenever it ran";
+      score.no_effect++;
+    } else if (verdict.empty()) {
+      verdict = "SURVIVED";
+      score.survived++;
+    }
+    const std::string where = site.source.empty() ? "ptx line " + std::to_string(site.line)
+                                                  : site.source.substr(site.source.rfind('/') + 1);
+    std::printf("%-12s  %-28s  %-52s  %s\n", verdict.c_str(), where.c_str(), site.opcode.c_str(),
+                shortened(detail, 110).c_str());
+    std::fflush(stdout);
+  }
+
+  const Arguments& arguments_;
+  const Runner& runner_;
+  std::filesystem::path folder_;
+  Outcome baseline_;
+  std::map<uint32_t, Effect> effects_;
+};
+
+}  // namespace
+
+int mutate_main(const char* self, int argc, char** argv) {
+  Arguments arguments;
+  if (!parse(argc, argv, arguments)) return 2;
+  std::string pattern = (std::filesystem::temp_directory_path() / "vgpu-mutate-XXXXXX").string();
+  if (!mkdtemp(pattern.data())) {
+    std::perror("vgpu mutate: cannot make a temporary folder");
+    return 2;
+  }
+  const std::filesystem::path folder = pattern;
+  const Runner runner(self, arguments, folder);
+  const int status = Mutator(arguments, runner, folder).run();
+  std::filesystem::remove_all(folder);
+  return status;
+}
