@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "check/mutation.hpp"
 #include "memory.hpp"
 
 namespace vgpu::runtime {
@@ -10,7 +11,10 @@ namespace vgpu::runtime {
 const exec::Program& Module::load(uint32_t arch, GlobalMemory& memory) {
   if (problem_) throw *problem_;
   try {
-    if (!program_) program_ = exec::Program::load(choose_ptx(entries_, arch).ptx);
+    if (!program_) {
+      program_ =
+          exec::Program::load(check::mutate_from_environment(choose_ptx(entries_, arch).ptx));
+    }
     if (symbol_addresses_.empty() && !program_->symbols().empty()) load_variables(memory);
   } catch (const Fault& problem) {
     problem_ = std::make_unique<Fault>(problem);
