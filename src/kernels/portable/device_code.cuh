@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the portable kernels share on the device: conversions, 16-bit tensor-core steps
-// (mma.sync), asynchronous copies of 4 to 16 bytes. All of it runs on sm_80 and later.
+// What the portable kernels share on the device: 16-bit tensor-core steps (mma.sync) and
+// asynchronous copies of 4 to 16 bytes. All of it runs on sm_80 and later.
 // Section names in comments are those of the PTX ISA, chapter "Instruction Set".
 #pragma once
 
@@ -11,33 +11,6 @@
 #include <cstdint>
 
 namespace convoy {
-
-// ---- Conversions ----------------------------------------------------------------------------
-
-__device__ __forceinline__ float to_float(float x) {
-  return x;
-}
-__device__ __forceinline__ float to_float(__half x) {
-  return __half2float(x);
-}
-__device__ __forceinline__ float to_float(__nv_bfloat16 x) {
-  return __bfloat162float(x);
-}
-
-template <typename Element>
-__device__ __forceinline__ Element from_float(float x);
-template <>
-__device__ __forceinline__ float from_float<float>(float x) {
-  return x;
-}
-template <>
-__device__ __forceinline__ __half from_float<__half>(float x) {
-  return __float2half_rn(x);
-}
-template <>
-__device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
-  return __float2bfloat16_rn(x);
-}
 
 // ---- Tensor cores ---------------------------------------------------------------------------
 

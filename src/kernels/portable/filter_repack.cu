@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "convoy/error.hpp"
-#include "kernels/portable/device_code.cuh"
+#include "kernels/common/epilogue.cuh"
 #include "kernels/portable/launch.hpp"
 
 namespace convoy {

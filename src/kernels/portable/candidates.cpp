@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/portable/candidates.hpp"
+
+namespace convoy {
+
+void register_portable_kernels(CandidateList& list) {
+  list.push_back(make_halo_candidate());
+  list.push_back(make_patch_candidate());
+  list.push_back(make_depthwise_candidate());
+  list.push_back(make_general_candidate());
+}
+
+}  // namespace convoy

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "core/candidate.hpp"
+
+namespace convoy {
+
+/// "portable_general": any legal problem, bf16, fp16 and fp32.
+std::unique_ptr<KernelCandidate> make_general_candidate();
+/// "portable_depthwise": one channel a group.
+std::unique_ptr<KernelCandidate> make_depthwise_candidate();
+/// "portable_patch": few input channels (image stems, conv_in).
+std::unique_ptr<KernelCandidate> make_patch_candidate();
+/// "portable_halo": few filters (conv_out).
+std::unique_ptr<KernelCandidate> make_halo_candidate();
+
+}  // namespace convoy

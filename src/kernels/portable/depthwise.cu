@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Depthwise convolution: one channel a group, one filter a channel. Memory-bound: a block takes a
+// slab of 64 channels (one 128-byte line of a pixel), keeps its filters in shared memory as fp32,
+// and each thread computes 8 channels of 4 neighbouring output pixels.
+#include <algorithm>
+
+#include "kernels/portable/candidates.hpp"
+#include "kernels/portable/device_geometry.cuh"
+#include "kernels/portable/output.cuh"
+#include "kernels/portable/portable_plan.hpp"
+
+namespace convoy {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kSlab = 64;   // Channels of a block.
+constexpr int kVector = 8;  // Channels of a thread.
+constexpr int kStrip = 4;   // Output pixels of a thread, along the width.
+constexpr int kLanes = kSlab / kVector;
+constexpr int kStripsOfBlock = kThreads / kLanes;
+constexpr int kMaxTaps = 160;  // 40 KiB of filters.
+
+struct DepthwiseArguments {
+  const void* activation;
+  const void* cache;
+  const void* filter;
+  DeviceGeometry geometry;
+  ConvOutput output;
+  int strips_of_row;    // ceil(Q / kStrip)
+  std::int64_t strips;  // N·Z·P·strips_of_row
+};
+
+template <typename Element>
+__global__ void __launch_bounds__(kThreads)
+    depthwise_kernel(const __grid_constant__ DepthwiseArguments arguments) {
+  extern __shared__ __align__(16) float weights[];  // [taps][kSlab]
+  const DeviceGeometry& g = arguments.geometry;
+  const int taps = static_cast<int>(g.reduction);
+  const int slab = static_cast<int>(blockIdx.y) * kSlab;
+  const int thread = static_cast<int>(threadIdx.x);
+
+  for (int i = thread; i < taps * kSlab; i += kThreads) {
+    const int channel = slab + i % kSlab;
+    weights[i] = channel < g.groups
+                     ? to_float(static_cast<const Element*>(
+                           arguments.filter)[std::int64_t{channel} * taps + i / kSlab])
+                     : 0.0f;
+  }
+  __syncthreads();
+
+  const int lane = thread % kLanes * kVector;
+  const int channel = slab + lane;
+  if (channel >= g.groups) return;
+  const auto* activation = static_cast<const Element*>(arguments.activation);
+  const auto* cache = static_cast<const Element*>(arguments.cache);
+  const std::int64_t step = std::int64_t{gridDim.x} * kStripsOfBlock;
+  for (std::int64_t strip = std::int64_t{blockIdx.x} * kStripsOfBlock + thread / kLanes;
+       strip < arguments.strips; strip += step) {
+    const int q0 = static_cast<int>(strip % arguments.strips_of_row) * kStrip;
+    const std::int64_t row = strip / arguments.strips_of_row;
+    const OutputPixel o = output_pixel(g, row * g.out[2]);
+    float sums[kStrip][kVector] = {};
+    const float* weight = weights + lane;
+    for (int t = 0; t < g.filter[0]; ++t) {
+      for (int r = 0; r < g.filter[1]; ++r) {
+        for (int s = 0; s < g.filter[2]; ++s, weight += kSlab) {
+          float w[kVector];
+          *reinterpret_cast<float4*>(w) = *reinterpret_cast<const float4*>(weight);
+          *reinterpret_cast<float4*>(w + 4) = *reinterpret_cast<const float4*>(weight + 4);
+#pragma unroll
+          for (int i = 0; i < kStrip; ++i) {
+            const Element* pixel = input_pixel(
+                g, activation, cache, o.n, o.z * g.stride[0] - g.pad[0] + t * g.dilation[0],
+                o.p * g.stride[1] - g.pad[1] + r * g.dilation[1],
+                (q0 + i) * g.stride[2] - g.pad[2] + s * g.dilation[2]);
+            if (q0 + i >= g.out[2] || pixel == nullptr) continue;
+            using Vector = OutputVector<Element, kVector>;
+            const Vector x = *reinterpret_cast<const Vector*>(pixel + channel);
+#pragma unroll
+            for (int j = 0; j < kVector; ++j) {
+              sums[i][j] = fmaf(to_float(x.values[j]), w[j], sums[i][j]);
+            }
+          }
+        }
+      }
+    }
+    // One copy of the epilogue's code: registers are picked by constant indices.
+#pragma unroll 1
+    for (int pixel = 0; pixel < kStrip && q0 + pixel < g.out[2]; ++pixel) {
+      float v[kVector] = {};
+#pragma unroll
+      for (int i = 0; i < kStrip; ++i) {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) v[j] = i == pixel ? sums[i][j] : v[j];
+      }
+      store_channels(arguments.output, v, row * g.out[2] + q0 + pixel, channel, kVector);
+    }
+  }
+}
+
+class DepthwisePlan final : public PortablePlan {
+ public:
+  explicit DepthwisePlan(const PlanRequest& request)
+      : PortablePlan(request), geometry_(device_geometry(request.geometry)) {}
+
+ private:
+  void launch(const RunPointers& pointers, cudaStream_t stream) const override {
+    const ConvGeometry& g = request().geometry;
+    DepthwiseArguments arguments{
+        .activation = pointers.activation,
+        .cache = pointers.cache,
+        .filter = pointers.filter,
+        .geometry = geometry_,
+        .output = conv_output(pointers, request().output_dtype, g.out_channels, g.out_channels),
+        .strips_of_row = static_cast<int>((g.out[2] + kStrip - 1) / kStrip),
+        .strips = 0};
+    arguments.strips = g.batch * g.out[0] * g.out[1] * arguments.strips_of_row;
+    const dim3 grid(static_cast<unsigned>(std::min<std::int64_t>(
+                        (arguments.strips + kStripsOfBlock - 1) / kStripsOfBlock, 1 << 20)),
+                    static_cast<unsigned>((g.groups + kSlab - 1) / kSlab));
+    const auto shared = static_cast<std::size_t>(g.taps()) * kSlab * sizeof(float);
+    dispatch_element(request().dtype, [&]<typename Element>() {
+      depthwise_kernel<Element><<<grid, kThreads, shared, stream>>>(arguments);
+    });
+    check_launch("portable_depthwise");
+  }
+
+  DeviceGeometry geometry_;
+};
+
+class DepthwiseCandidate final : public KernelCandidate {
+ public:
+  std::string name() const override { return "portable_depthwise"; }
+  Device device() const override { return Device::cuda; }
+
+  std::string refusal(const PlanRequest& request) const override {
+    const ConvGeometry& g = request.geometry;
+    if (g.group_channels() != 1 || g.group_filters() != 1) {
+      return "C / groups = " + std::to_string(g.group_channels()) +
+             ", K / groups = " + std::to_string(g.group_filters()) + ", needs 1 and 1";
+    }
+    if (g.groups % kVector != 0) {
+      return "channels = " + std::to_string(g.groups) + " is not a multiple of 8";
+    }
+    if (g.taps() > kMaxTaps) {
+      return "taps = " + std::to_string(g.taps()) + " exceed " + std::to_string(kMaxTaps);
+    }
+    if ((g.groups + kSlab - 1) / kSlab > 65535) {
+      return "channels = " + std::to_string(g.groups) + " exceed 65535 · 64";
+    }
+    return device_geometry_refusal(g);
+  }
+
+  double estimate_us(const PlanRequest& request) const override {
+    const ConvGeometry& g = request.geometry;
+    const double bytes =
+        double(g.activation_elements() + g.cache_elements()) * double(size_of(request.dtype)) +
+        double(g.output_elements()) * double(size_of(request.output_dtype));
+    return 4.0 + std::max(bytes / 2.5e6, g.flops() / 2.0 / 5e6);
+  }
+
+  std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
+    return std::make_unique<DepthwisePlan>(request);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<KernelCandidate> make_depthwise_candidate() {
+  return std::make_unique<DepthwiseCandidate>();
+}
+
+}  // namespace convoy

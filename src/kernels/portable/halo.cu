@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/portable/halo.cuh"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/common/tensor_map.hpp"
+#include "kernels/portable/candidates.hpp"
+#include "kernels/portable/device_geometry.cuh"
+#include "kernels/portable/portable_plan.hpp"
+
+namespace convoy {
+namespace {
+
+// GEMM columns that kernels are built for.
+constexpr int kBuiltColumns[] = {16, 32, 48, 64};
+
+int built_columns(const ConvGeometry& g) {
+  const std::int64_t needed = g.filter[0] * g.filter[2] * g.out_channels;
+  for (int columns : kBuiltColumns) {
+    if (needed <= columns) return columns;
+  }
+  return 0;
+}
+
+HaloLayout halo_layout(const ConvGeometry& g, int rows, int multiprocessors) {
+  HaloLayout l{};
+  for (int axis = 0; axis < 3; ++axis) {
+    l.filter[axis] = static_cast<int>(g.filter[axis]);
+    l.pad[axis] = static_cast<int>(g.pad_begin[axis]);
+    l.out[axis] = static_cast<int>(g.out[axis]);
+  }
+  l.frames = static_cast<int>(g.seen()[0]);
+  l.cached_frames = static_cast<int>(g.cached_frames);
+  l.channels = static_cast<int>(g.in_channels);
+  l.filters = static_cast<int>(g.out_channels);
+  l.steps = (l.channels + 15) / 16;
+  // NOTE: an odd number of 16-byte units from row to row keeps ldmatrix free of bank conflicts.
+  l.filter_pitch = l.filter[1] * l.steps * 16 + 8;
+  l.tile_columns = kHaloColumns - (l.filter[2] - 1);
+  const int tile_rows = kHaloConsumers * rows;
+  l.tiles_p = (l.out[1] + tile_rows - 1) / tile_rows;
+  l.tiles_q = (l.out[2] + l.tile_columns - 1) / l.tile_columns;
+  // Cut along depth where the image alone does not fill the device; each cut reads T − 1 frames
+  // once more.
+  const double columns = double(g.batch) * l.tiles_p * l.tiles_q;
+  double best = 0;
+  for (int cuts = 1; cuts <= l.out[0]; ++cuts) {
+    const int chunk = (l.out[0] + cuts - 1) / cuts;
+    const double rounds =
+        std::ceil(columns * ((l.out[0] + chunk - 1) / chunk) / std::max(1, multiprocessors));
+    const double cost = rounds * (chunk + l.filter[0] - 1);
+    if (cuts == 1 || cost < best) {
+      best = cost;
+      l.depth_chunk = chunk;
+    }
+    if (cuts >= 64) break;
+  }
+  l.tiles_z = (l.out[0] + l.depth_chunk - 1) / l.depth_chunk;
+  l.tiles = static_cast<int>(g.batch) * l.tiles_z * l.tiles_p * l.tiles_q;
+  return l;
+}
+
+// Time of a layout in units of one warp row: rounds of work items times their rows.
+double halo_cost(const HaloLayout& l, int rows, int multiprocessors) {
+  const double rounds = std::ceil(double(l.tiles) / std::max(1, multiprocessors));
+  return rounds * (l.depth_chunk + l.filter[0] - 1) * (kHaloConsumers * rows + l.filter[1] - 1);
+}
+
+int rows_of_warp(const PlanRequest& request, int columns) {
+  const ConvGeometry& g = request.geometry;
+  const int processors = request.device.multiprocessors;
+  const HaloLayout one = halo_layout(g, 1, processors), two = halo_layout(g, 2, processors);
+  const bool two_fit = columns <= 32 && two.shared_bytes(2, columns) <=
+                                            static_cast<int>(request.device.shared_memory);
+  return two_fit && halo_cost(two, 2, processors) <= halo_cost(one, 1, processors) ? 2 : 1;
+}
+
+class HaloPlan final : public PortablePlan {
+ public:
+  explicit HaloPlan(const PlanRequest& request) : PortablePlan(request) {
+    columns_ = built_columns(request.geometry);
+    rows_ = rows_of_warp(request, columns_);
+    layout_ = halo_layout(request.geometry, rows_, request.device.multiprocessors);
+    shared_bytes_ = layout_.shared_bytes(rows_, columns_);
+    kernel_ =
+        request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>() : choose_kernel<__half>();
+    allow_shared_memory(kernel_, shared_bytes_);
+    blocks_ = static_cast<unsigned>(std::min(layout_.tiles, request.device.multiprocessors));
+  }
+
+ private:
+  using Kernel = void(HaloArguments);
+
+  template <typename Element>
+  Kernel* choose_kernel() const {
+    switch (columns_) {
+      case 16:
+        return rows_ == 2 ? halo_kernel<Element, 2, 2> : halo_kernel<Element, 2, 1>;
+      case 32:
+        return rows_ == 2 ? halo_kernel<Element, 4, 2> : halo_kernel<Element, 4, 1>;
+      case 48:
+        return halo_kernel<Element, 6, 1>;
+      default:
+        return halo_kernel<Element, 8, 1>;
+    }
+  }
+
+  CUtensorMap tensor_map(const char* name, const void* address, std::int64_t frames) const {
+    const ConvGeometry& g = request().geometry;
+    const std::int64_t pixel = g.in_channels * 2, row = g.in[2] * pixel, frame = g.in[1] * row;
+    return encode(
+        TiledTensorMap{.name = name,
+                       .dtype = request().dtype,
+                       .rank = 5,
+                       .address = address,
+                       .extents = {g.in_channels, g.in[2], g.in[1], frames, g.batch},
+                       .strides_bytes = {0, pixel, row, frame, frames * frame},
+                       .box = {kHaloChannels, kHaloColumns, layout_.stage_rows(rows_), 1, 1},
+                       .swizzle = Swizzle::b128});
+  }
+
+  void launch(const RunPointers& pointers, cudaStream_t stream) const override {
+    const ConvGeometry& g = request().geometry;
+    HaloArguments arguments{
+        .activation = tensor_map("activation", pointers.activation, g.in[0]),
+        .cache = {},
+        .filter = pointers.filter,
+        .output = conv_output(pointers, request().output_dtype, g.out_channels, g.out_channels),
+        .layout = layout_};
+    arguments.cache = g.cached_frames > 0 ? tensor_map("cache", pointers.cache, g.cached_frames)
+                                          : arguments.activation;
+    kernel_<<<blocks_, kHaloThreads, shared_bytes_, stream>>>(arguments);
+    check_launch("portable_halo");
+  }
+
+  HaloLayout layout_;
+  Kernel* kernel_ = nullptr;
+  int columns_ = 0;
+  int rows_ = 1;
+  int shared_bytes_ = 0;
+  unsigned blocks_ = 0;
+};
+
+class HaloCandidate final : public KernelCandidate {
+ public:
+  std::string name() const override { return "portable_halo"; }
+  Device device() const override { return Device::cuda; }
+
+  std::string refusal(const PlanRequest& request) const override {
+    const ConvGeometry& g = request.geometry;
+    if (request.dtype == DType::fp32) return "dtype = fp32, needs bf16 or fp16";
+    if (request.device.compute_capability < 90) {
+      return "compute capability " + std::to_string(request.device.compute_capability) +
+             ", tensor copies need 90 or later";
+    }
+    if (g.groups != 1) return "groups = " + std::to_string(g.groups) + ", needs 1";
+    if (g.upsample != 1) return "upsample = " + std::to_string(g.upsample) + ", needs 1";
+    if (g.in_channels % 8 != 0) {
+      return "in_channels = " + std::to_string(g.in_channels) +
+             " is not a multiple of 8 (rows of 16 bytes)";
+    }
+    if (g.in[0] == 0) return "no new frames";
+    const char* axes[] = {"depth", "height", "width"};
+    for (int axis = 0; axis < 3; ++axis) {
+      const std::string of_axis = std::string(" of ") + axes[axis];
+      if (g.stride[axis] != 1) {
+        return "stride" + of_axis + " = " + std::to_string(g.stride[axis]) + ", needs 1";
+      }
+      if (g.dilation[axis] != 1 && g.filter[axis] != 1) {
+        return "dilation" + of_axis + " = " + std::to_string(g.dilation[axis]) + ", needs 1";
+      }
+      if (g.pad_mode[axis] != PadMode::zero && (g.pad_begin[axis] != 0 || g.pad_end[axis] != 0)) {
+        return "padding mode" + of_axis + " = " + to_string(g.pad_mode[axis]) + ", needs zero";
+      }
+    }
+    if (g.filter[1] > 9 || g.filter[2] > 9) {
+      return "filter " + std::to_string(g.filter[1]) + "x" + std::to_string(g.filter[2]) +
+             " is wider than 9x9";
+    }
+    if (g.filter[0] > 64 || g.out_channels > 64 || built_columns(g) == 0) {
+      return "T·S·K = " + std::to_string(g.filter[0]) + "·" + std::to_string(g.filter[2]) + "·" +
+             std::to_string(g.out_channels) + " exceeds 64 GEMM columns";
+    }
+    const std::string reason = device_geometry_refusal(g);
+    if (!reason.empty()) return reason;
+    if (g.batch * g.out[0] * ((g.out[1] + 7) / 8) * ((g.out[2] + 21) / 22) > 1 << 30) {
+      return "more than 2^30 tiles";
+    }
+    if (g.filter[1] * g.in_channels > 1 << 20) {
+      return "in_channels = " + std::to_string(g.in_channels) + " does not fit shared memory";
+    }
+    const HaloLayout l = halo_layout(g, 1, request.device.multiprocessors);
+    const int bytes = l.shared_bytes(1, built_columns(g));
+    if (bytes > static_cast<int>(request.device.shared_memory)) {
+      return "input tile and filters need " + std::to_string(bytes) +
+             " bytes of shared memory, the device has " +
+             std::to_string(request.device.shared_memory);
+    }
+    return {};
+  }
+
+  double estimate_us(const PlanRequest& request) const override {
+    const ConvGeometry& g = request.geometry;
+    const int columns = built_columns(g), processors = std::max(1, request.device.multiprocessors);
+    const int rows = rows_of_warp(request, columns);
+    const HaloLayout l = halo_layout(g, rows, processors);
+    const double bytes = double(g.activation_elements() + g.cache_elements()) * 2.0 +
+                         double(g.output_elements()) * double(size_of(request.output_dtype));
+    // Tensor-core steps of a work item at about 600 multiply-adds a cycle and 1.7 GHz.
+    const double rounds = std::ceil(double(l.tiles) / processors);
+    const double macs = double(l.depth_chunk + l.filter[0] - 1) * kHaloConsumers * rows *
+                        kHaloColumns * columns * l.filter[1] * l.steps * 16;
+    return 5.0 + std::max(bytes / 3.0e6, rounds * macs / 600.0 / 1700.0);
+  }
+
+  std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
+    return std::make_unique<HaloPlan>(request);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<KernelCandidate> make_halo_candidate() {
+  return std::make_unique<HaloCandidate>();
+}
+
+}  // namespace convoy

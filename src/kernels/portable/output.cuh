@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The output side that the portable kernels share: run-time epilogue, residual, 16-byte stores.
+#pragma once
+
+#include <cstdint>
+
+#include "core/candidate.hpp"
+#include "kernels/common/epilogue.cuh"
+
+namespace convoy {
+
+/// Output [pixels, channels] with its epilogue.
+struct ConvOutput {
+  void* data;
+  const void* residual;
+  std::int64_t channels;  ///< K, of all groups.
+  DType dtype;
+  bool vectors;  ///< Channels come in whole, aligned groups of 8.
+  EpilogueParams epilogue;
+};
+
+/// `channels_of_a_group` as well as K decides whether 8 channels at a time can be stored.
+inline ConvOutput conv_output(const RunPointers& pointers, DType dtype, std::int64_t channels,
+                              std::int64_t channels_of_a_group) {
+  return {.data = pointers.output,
+          .residual = pointers.epilogue.residual,
+          .channels = channels,
+          .dtype = dtype,
+          .vectors = channels_of_a_group % 8 == 0,
+          .epilogue = EpilogueParams(pointers.epilogue)};
+}
+
+#ifdef __CUDACC__
+
+// kWidth neighbours, moved in pieces of up to 16 bytes.
+template <typename Out, int kWidth>
+struct alignas(sizeof(Out) * kWidth < 16 ? sizeof(Out) * kWidth : 16) OutputVector {
+  Out values[kWidth];
+};
+
+template <typename Out, int kWidth>
+__device__ __forceinline__ void store_channels_as(const ConvOutput& out, float (&v)[kWidth],
+                                                  std::int64_t pixel, std::int64_t channel,
+                                                  int count) {
+  float bias[kWidth] = {};
+  float source[kWidth] = {};
+  if (out.epilogue.bias != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      if (i < count) bias[i] = load_bias(out.epilogue, static_cast<int>(channel) + i);
+    }
+  }
+  const auto bias_at = [&](int i) { return bias[i]; };
+  const auto source_at = [&](int i) { return source[i]; };
+  const std::int64_t offset = pixel * out.channels + channel;
+  Out* to = static_cast<Out*>(out.data) + offset;
+  const Out* from = static_cast<const Out*>(out.residual) + offset;
+  // NOTE: each element is read and then written by the same thread, so the residual may be the
+  // output itself. One call of apply_epilogue for both cases keeps compile time and code small.
+  using Vector = OutputVector<Out, kWidth>;
+  const bool whole = out.vectors && count == kWidth;
+  if (out.epilogue.has_residual) {
+    Vector loaded;
+    if (whole) {
+      loaded = *reinterpret_cast<const Vector*>(from);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) loaded.values[i] = from[i < count ? i : 0];
+    }
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) source[i] = to_float(loaded.values[i]);
+  }
+  apply_epilogue<Out>(out.epilogue, v, bias_at, source_at);
+  Vector stored;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) stored.values[i] = from_float<Out>(v[i]);
+  if (whole) {
+    *reinterpret_cast<Vector*>(to) = stored;
+  } else {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      if (i < count) to[i] = stored.values[i];
+    }
+  }
+}
+
+/// Epilogue and store of channels [channel, channel + count) of one output pixel, count ≤ kWidth.
+/// With `out.vectors`, channel is a multiple of kWidth.
+template <int kWidth>
+__device__ __forceinline__ void store_channels(const ConvOutput& out, float (&v)[kWidth],
+                                               std::int64_t pixel, std::int64_t channel,
+                                               int count) {
+  switch (out.dtype) {
+    case DType::bf16:
+      return store_channels_as<__nv_bfloat16>(out, v, pixel, channel, count);
+    case DType::fp16:
+      return store_channels_as<__half>(out, v, pixel, channel, count);
+    case DType::fp32:
+      return store_channels_as<float>(out, v, pixel, channel, count);
+  }
+}
+
+/// Floats of staging memory that `store_warp_tile` needs for each warp.
+// NOTE: a row pitch of 8 modulo 32 banks lets half a warp write its 8-byte pairs without conflict.
+template <int kTiles>
+constexpr int kStagePitch = (8 * kTiles + 31) / 32 * 32 + 8;
+template <int kTiles>
+constexpr int kStageFloats = 16 * kStagePitch<kTiles>;
+
+/// Store one warp's accumulators, kFragments times 16 pixels × 8·kTiles channels in mma.m16n8
+/// fragments, through this warp's staging memory (16-byte aligned). `pixel_of(fragment, row)` gives
+/// the output pixel of row 0..15, or −1 for none; channels at and beyond `channel_end` are not
+/// stored.
+template <int kFragments, int kTiles, typename PixelOf>
+__device__ __forceinline__ void store_warp_tile(const ConvOutput& out,
+                                                const float (&accumulators)[kFragments][kTiles][4],
+                                                float* stage, PixelOf&& pixel_of,
+                                                std::int64_t channel, std::int64_t channel_end) {
+  constexpr int kPitch = kStagePitch<kTiles>;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll 1
+  for (int fragment = 0; fragment < kFragments; ++fragment) {
+    // Fragments to rows. Registers take constant indices only, so each fragment has its own code.
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kFragments; ++i) {
+      if (i != fragment) continue;
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const float(&v)[4] = accumulators[i][tile];
+        float* to = stage + lane / 4 * kPitch + tile * 8 + lane % 4 * 2;
+        *reinterpret_cast<float2*>(to) = make_float2(v[0], v[1]);
+        *reinterpret_cast<float2*>(to + 8 * kPitch) = make_float2(v[2], v[3]);
+      }
+    }
+    __syncwarp();
+    // Eight channels of one pixel a lane.
+#pragma unroll 1
+    for (int piece = lane; piece < 16 * kTiles; piece += 32) {
+      const int row = piece / kTiles;
+      const int column = piece % kTiles * 8;
+      const std::int64_t pixel = pixel_of(fragment, row);
+      const std::int64_t left = channel_end - channel - column;
+      if (pixel < 0 || left <= 0) continue;
+      const float* from = stage + row * kPitch + column;
+      float v[8];
+      *reinterpret_cast<float4*>(v) = *reinterpret_cast<const float4*>(from);
+      *reinterpret_cast<float4*>(v + 4) = *reinterpret_cast<const float4*>(from + 4);
+      store_channels(out, v, pixel, channel + column, left < 8 ? static_cast<int>(left) : 8);
+    }
+  }
+}
+
+#endif  // __CUDACC__
+
+}  // namespace convoy

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/portable/patch.cuh"
+
+#include <algorithm>
+
+#include "kernels/portable/candidates.hpp"
+#include "kernels/portable/portable_plan.hpp"
+
+namespace convoy {
+namespace {
+
+constexpr std::int64_t kMaxChannels = 64;
+// NOTE: two blocks share a multiprocessor's 227 KiB, so that one computes while the other waits
+// for its patch.
+constexpr std::int64_t kMaxSharedBytes = 113 * 1024;
+
+std::int64_t round_up(std::int64_t x, std::int64_t to) {
+  return (x + to - 1) / to * to;
+}
+
+// The layout of a launch with tiles of `tile_rows` rows, or why there is none.
+struct LayoutResult {
+  PatchLayout layout;
+  std::string refusal;
+};
+LayoutResult patch_layout(const ConvGeometry& g, int tile_rows) {
+  LayoutResult result;
+  PatchLayout& l = result.layout;
+  const std::int64_t c = g.in_channels;
+  l.by_tap = c % 8 == 0 || g.dilation[2] != 1;
+  const std::int64_t run = l.by_tap ? c : g.filter[2] * c;
+  const std::int64_t runs = l.by_tap ? g.taps() : g.filter[0] * g.filter[1];
+  const std::int64_t chunks = round_up(runs * ((run + 7) / 8), 2);
+  // NOTE: an odd number of 16-byte units from filter to filter keeps ldmatrix free of conflicts.
+  const std::int64_t filter_pitch = chunks * 8 + 8;
+  const std::int64_t rows = (tile_rows - 1) * g.stride[1] + (g.filter[1] - 1) * g.dilation[1] + 1;
+  const std::int64_t columns =
+      (kPatchTileColumns - 1) * g.stride[2] + (g.filter[2] - 1) * g.dilation[2] + 1;
+  // NOTE: with whole chunks in a pixel, 16 bytes of padding spread eight pixels over the banks.
+  const std::int64_t pixel_pitch = c % 8 == 0 ? c + 8 : c;
+  const std::int64_t row_pitch = round_up(columns * pixel_pitch, 8);
+  const std::int64_t elements = g.filter[0] * rows * row_pitch + 8;
+  const std::int64_t bytes = chunks * 8 + kPatchBlockN * filter_pitch * 2 + 2 * elements * 2 +
+                             kPatchWarps * kStageFloats<kPatchBlockN / 8> * 4;
+  if (bytes > kMaxSharedBytes) {
+    result.refusal = "input patch and filters need " + std::to_string(bytes) +
+                     " bytes of shared memory, at most " + std::to_string(kMaxSharedBytes);
+    return result;
+  }
+  l.chunks = static_cast<int>(chunks);
+  l.filter_pitch = static_cast<int>(filter_pitch);
+  l.rows = static_cast<int>(rows);
+  l.columns = static_cast<int>(columns);
+  l.pixel_pitch = static_cast<int>(pixel_pitch);
+  l.row_pitch = static_cast<int>(row_pitch);
+  l.elements = static_cast<int>(elements);
+  l.vector = c % 8 == 0 ? 8 : c % 4 == 0 ? 4 : c % 2 == 0 ? 2 : 1;
+  l.contiguous = pixel_pitch == c && g.upsample == 1 &&
+                 (g.pad_mode[2] == PadMode::zero || (g.pad_begin[2] == 0 && g.pad_end[2] == 0));
+  l.tiles_p = static_cast<int>((g.out[1] + tile_rows - 1) / tile_rows);
+  l.tiles_q = static_cast<int>((g.out[2] + kPatchTileColumns - 1) / kPatchTileColumns);
+  l.filter_tiles = static_cast<int>((g.out_channels + kPatchBlockN - 1) / kPatchBlockN);
+  l.tiles = g.batch * g.out[0] * l.tiles_p * l.tiles_q;
+  return result;
+}
+
+// Rows of a tile: 16 halve the shared-memory traffic of the filters, 8 fill the device sooner.
+int tile_rows_for(const PlanRequest& request) {
+  const ConvGeometry& g = request.geometry;
+  const LayoutResult tall = patch_layout(g, 16);
+  const std::int64_t blocks = tall.layout.tiles * tall.layout.filter_tiles;
+  return tall.refusal.empty() && blocks >= 4 * request.device.multiprocessors ? 16 : 8;
+}
+
+class PatchPlan final : public PortablePlan {
+ public:
+  explicit PatchPlan(const PlanRequest& request) : PortablePlan(request) {
+    const ConvGeometry& g = request.geometry;
+    geometry_ = device_geometry(g);
+    const int tile_rows = tile_rows_for(request);
+    LayoutResult result = patch_layout(g, tile_rows);
+    if (!result.refusal.empty()) throw Error(Status::unsupported, result.refusal);
+    layout_ = result.layout;
+    const bool aligned = g.stride[2] * layout_.pixel_pitch % 2 == 0 &&
+                         (!layout_.by_tap || g.dilation[2] * layout_.pixel_pitch % 2 == 0);
+    kernel_ = request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>(tile_rows, aligned)
+                                           : choose_kernel<__half>(tile_rows, aligned);
+    allow_shared_memory(kernel_, layout_.shared_bytes());
+    // Whole sets of filter tiles, as many as run at once.
+    const std::int64_t resident = std::int64_t{request.device.multiprocessors} *
+                                  resident_blocks(kernel_, kPatchThreads, layout_.shared_bytes());
+    const std::int64_t sets =
+        std::clamp<std::int64_t>(resident / layout_.filter_tiles, 1, layout_.tiles);
+    blocks_ = static_cast<unsigned>(sets * layout_.filter_tiles);
+  }
+
+ private:
+  using Kernel = void(PatchArguments);
+
+  template <typename Element>
+  static Kernel* choose_kernel(int tile_rows, bool aligned) {
+    if (tile_rows == 16) {
+      return aligned ? patch_kernel<Element, 2, true> : patch_kernel<Element, 2, false>;
+    }
+    return aligned ? patch_kernel<Element, 1, true> : patch_kernel<Element, 1, false>;
+  }
+
+  void launch(const RunPointers& pointers, cudaStream_t stream) const override {
+    const std::int64_t filters = request().geometry.out_channels;
+    const PatchArguments arguments{
+        .activation = pointers.activation,
+        .cache = pointers.cache,
+        .filter = pointers.filter,
+        .geometry = geometry_,
+        .output = conv_output(pointers, request().output_dtype, filters, filters),
+        .layout = layout_};
+    kernel_<<<blocks_, kPatchThreads, layout_.shared_bytes(), stream>>>(arguments);
+    check_launch("portable_patch");
+  }
+
+  DeviceGeometry geometry_;
+  PatchLayout layout_;
+  Kernel* kernel_ = nullptr;
+  unsigned blocks_ = 0;
+};
+
+class PatchCandidate final : public KernelCandidate {
+ public:
+  std::string name() const override { return "portable_patch"; }
+  Device device() const override { return Device::cuda; }
+
+  std::string refusal(const PlanRequest& request) const override {
+    const ConvGeometry& g = request.geometry;
+    if (request.dtype == DType::fp32) return "dtype = fp32, needs bf16 or fp16";
+    if (g.groups != 1) return "groups = " + std::to_string(g.groups) + ", needs 1";
+    if (g.in_channels < 1 || g.in_channels > kMaxChannels) {
+      return "in_channels = " + std::to_string(g.in_channels) + ", needs 1 to " +
+             std::to_string(kMaxChannels);
+    }
+    const std::string reason = device_geometry_refusal(g);
+    if (!reason.empty()) return reason;
+    // Keep every product of the layout far inside 32 bits.
+    for (int axis = 0; axis < 3; ++axis) {
+      if (g.filter[axis] > 64 || g.stride[axis] > 64 || g.dilation[axis] > 64) {
+        return "filter, stride or dilation above 64";
+      }
+    }
+    if (g.seen()[2] * g.in_channels > std::numeric_limits<std::int32_t>::max() / 2) {
+      return "a row of " + std::to_string(g.seen()[2] * g.in_channels) + " elements exceeds 2^30";
+    }
+    if (g.out_channels > 1 << 20) {
+      return "out_channels = " + std::to_string(g.out_channels) + ", at most 2^20";
+    }
+    return patch_layout(g, 8).refusal;
+  }
+
+  double estimate_us(const PlanRequest& request) const override {
+    const ConvGeometry& g = request.geometry;
+    const PatchLayout l = patch_layout(g, 8).layout;
+    const double bytes =
+        double(g.activation_elements() + g.cache_elements() + g.filter_elements()) * 2.0 +
+        double(g.output_elements()) * double(size_of(request.output_dtype));
+    const double work = 2.0 * double(l.tiles) * 128 * l.filter_tiles * kPatchBlockN * l.chunks * 8;
+    return 3.0 + std::max(bytes / 3.2e6, work / 300e6);
+  }
+
+  std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
+    return std::make_unique<PatchPlan>(request);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<KernelCandidate> make_patch_candidate() {
+  return std::make_unique<PatchCandidate>();
+}
+
+}  // namespace convoy

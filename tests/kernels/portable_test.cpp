@@ -1,0 +1,510 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The portable kernels: each on shapes that were chosen for it, then every one that accepts a
+// problem on random ones.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <set>
+
+#include "core/dtype.hpp"
+#include "device_case.hpp"
+#include "kernels/portable/filter_repack.hpp"
+
+namespace convoy::test {
+namespace {
+
+ConvGeometry shape_2d(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c,
+                      std::int64_t k, std::int64_t filter, std::int64_t pad,
+                      std::int64_t stride = 1) {
+  Conv2dProblemShape shape{.batch = n,
+                           .in_height = h,
+                           .in_width = w,
+                           .in_channels = c,
+                           .out_channels = k,
+                           .filter_h = filter,
+                           .filter_w = filter,
+                           .pad_h = pad,
+                           .pad_w = pad,
+                           .stride_h = stride,
+                           .stride_w = stride};
+  return geometry_of(shape);
+}
+
+ConvGeometry shape_3d(std::int64_t cached, std::int64_t frames, std::int64_t front, std::int64_t h,
+                      std::int64_t w, std::int64_t c, std::int64_t k) {
+  Conv3dProblemShape shape{.batch = 1,
+                           .in_depth = frames,
+                           .in_height = h,
+                           .in_width = w,
+                           .in_channels = c,
+                           .out_channels = k,
+                           .filter = {3, 3, 3},
+                           .pad_begin = {front, 1, 1},
+                           .pad_end = {0, 1, 1},
+                           .cached_frames = cached};
+  return geometry_of(shape);
+}
+
+DeviceCase with_kernel(const ConvGeometry& geometry, const std::string& kernel,
+                       DType dtype = DType::bf16) {
+  DeviceCase test;
+  test.geometry = geometry;
+  test.options.kernel = kernel;
+  test.options.dtype = dtype;
+  return test;
+}
+
+void expect_right(const DeviceCase& test) {
+  std::string wrong;
+  try {
+    wrong = run_case(test);
+  } catch (const std::exception& error) {
+    wrong = error.what();
+  }
+  EXPECT_EQ(wrong, "") << test.describe();
+}
+
+class Portable : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_device()) GTEST_SKIP() << "no CUDA device";
+  }
+};
+
+TEST_F(Portable, HaloFewFilters) {
+  const auto halo = [](const ConvGeometry& g, DType dtype = DType::bf16) {
+    expect_right(with_kernel(g, "portable_halo", dtype));
+  };
+  halo(shape_2d(1, 33, 61, 64, 3, 3, 1));               // One stage of channels; ragged tiles.
+  halo(shape_2d(2, 16, 30, 128, 3, 3, 1));              // Whole tiles, two stages, two images.
+  halo(shape_2d(1, 9, 31, 320, 4, 3, 1), DType::fp16);  // Five stages.
+  halo(shape_2d(1, 5, 7, 8, 1, 3, 1));                  // Fewer channels than one step.
+  halo(shape_2d(1, 20, 40, 96, 16, 3, 1));              // 48 columns; the last stage half full.
+  halo(shape_2d(1, 12, 40, 72, 12, 1, 0));              // 1×1: no halo.
+  halo(shape_2d(1, 20, 40, 24, 8, 7, 3));               // 56 columns, seven rows of halo.
+  halo(shape_2d(1, 20, 40, 32, 3, 3, 0));               // No padding.
+  halo(shape_2d(1, 1, 1, 16, 3, 3, 2));                 // The output is larger than the input.
+  halo(shape_3d(2, 4, 0, 18, 35, 96, 3));               // Cached frames in front.
+  halo(shape_3d(0, 1, 2, 18, 35, 96, 3));               // Causal padding instead of the cache.
+  halo(shape_3d(1, 4, 1, 18, 35, 32, 4), DType::fp16);  // Some of both.
+  halo(shape_3d(0, 9, 1, 5, 35, 16, 7));                // 63 columns; depth is cut into chunks.
+}
+
+TEST_F(Portable, PatchFewChannels) {
+  const auto patch = [](const ConvGeometry& g, DType dtype = DType::bf16) {
+    expect_right(with_kernel(g, "portable_patch", dtype));
+  };
+  patch(shape_2d(2, 41, 37, 3, 64, 7, 3, 2));           // The stem of ResNet, odd extents.
+  patch(shape_2d(1, 33, 20, 3, 70, 3, 1));              // Stride·C odd; ragged filters.
+  patch(shape_2d(1, 33, 20, 1, 8, 5, 2), DType::fp16);  // One channel.
+  patch(shape_2d(2, 16, 24, 4, 320, 3, 1));             // SDXL's conv_in.
+  patch(shape_2d(1, 16, 24, 16, 512, 3, 1));            // Flux's conv_in.
+  patch(shape_2d(1, 16, 24, 6, 33, 3, 1, 3));           // Six channels, stride 3, odd K.
+  patch(shape_2d(1, 40, 40, 24, 64, 3, 1));             // Chunks by tap, three a pixel.
+  patch(shape_2d(1, 8, 8, 16, 16, 1, 0));               // post_quant_conv.
+  patch(shape_2d(1, 64, 48, 3, 96, 4, 0, 4));           // Patch embedding of 4×4.
+  patch(shape_3d(2, 1, 0, 17, 20, 16, 384));            // Wan's conv_in.
+  patch(shape_3d(0, 2, 2, 9, 20, 3, 32), DType::fp16);  // Causal RGB.
+  ConvGeometry dilated = shape_2d(1, 30, 30, 3, 16, 3, 0);
+  dilated.dilation = {1, 2, 3};
+  dilated.pad_begin = dilated.pad_end = {0, 2, 3};
+  patch(dilated);  // Chunks by tap with a mask.
+}
+
+TEST_F(Portable, PatchWalksOverManyTiles) {
+  // More tiles than blocks, and 16-row tiles.
+  DeviceCase test = with_kernel(shape_2d(2, 512, 400, 3, 64, 3, 1), "portable_patch");
+  test.sample = 50000;
+  expect_right(test);
+  test.geometry = shape_2d(3, 300, 300, 16, 128, 3, 1, 2);
+  expect_right(test);
+}
+
+TEST_F(Portable, Depthwise) {
+  const auto depthwise = [](std::int64_t c, std::int64_t filter, std::int64_t stride, DType dtype) {
+    Conv2dProblemShape shape{.batch = 2,
+                             .in_height = 19,
+                             .in_width = 23,
+                             .in_channels = c,
+                             .out_channels = c,
+                             .filter_h = filter,
+                             .filter_w = filter,
+                             .pad_h = filter / 2,
+                             .pad_w = filter / 2,
+                             .stride_h = stride,
+                             .stride_w = stride,
+                             .groups = c};
+    expect_right(with_kernel(geometry_of(shape), "portable_depthwise", dtype));
+  };
+  depthwise(64, 3, 1, DType::bf16);
+  depthwise(72, 5, 2, DType::fp16);  // The last slab of channels is partly filled.
+  depthwise(8, 7, 1, DType::fp32);
+}
+
+TEST_F(Portable, General) {
+  for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32}) {
+    const auto general = [&](const ConvGeometry& g) {
+      expect_right(with_kernel(g, "portable_general", dtype));
+    };
+    general(shape_2d(1, 15, 17, 64, 80, 3, 1));      // Vectors of 8.
+    general(shape_2d(1, 15, 17, 6, 5, 3, 1));        // Vectors of 2, few filters.
+    general(shape_2d(1, 15, 17, 7, 65, 3, 2, 2));    // Element by element, odd everything.
+    general(shape_2d(1, 32, 48, 3, 24, 16, 0, 16));  // Patch embedding: width folded into channels.
+    general(shape_2d(1, 20, 31, 3, 24, 4, 0, 3));    // Overlapping patches, folded.
+    general(shape_3d(2, 2, 0, 7, 9, 12, 20));        // Cached frames.
+    ConvGeometry grouped = shape_2d(1, 10, 11, 24, 36, 3, 1);
+    grouped.groups = 3;
+    general(grouped);
+    for (const PadMode mode : {PadMode::replicate, PadMode::reflect}) {
+      ConvGeometry padded = shape_2d(1, 9, 11, 16, 24, 5, 2);
+      padded.pad_mode = {PadMode::zero, mode, mode};
+      general(padded);
+    }
+    Conv2dProblemShape upsampled{.in_height = 6,
+                                 .in_width = 7,
+                                 .in_channels = 16,
+                                 .out_channels = 24,
+                                 .filter_h = 3,
+                                 .filter_w = 3,
+                                 .pad_h = 1,
+                                 .pad_w = 1,
+                                 .upsample = 2};
+    general(geometry_of(upsampled));
+  }
+}
+
+TEST_F(Portable, EveryOutputTypeAndEpilogue) {
+  const ConvGeometry few_filters = shape_2d(1, 10, 33, 16, 3, 3, 1);
+  const ConvGeometry few_channels = shape_2d(1, 10, 33, 4, 24, 3, 1);
+  const ConvGeometry plain = shape_2d(1, 10, 33, 24, 20, 3, 1);
+  const std::pair<const char*, const ConvGeometry*> kernels[] = {{"portable_halo", &few_filters},
+                                                                 {"portable_patch", &few_channels},
+                                                                 {"portable_general", &plain}};
+  for (const auto& [kernel, geometry] : kernels) {
+    for (const DType out : {DType::bf16, DType::fp16, DType::fp32}) {
+      for (int activation = 0; activation <= static_cast<int>(Activation::clamp); ++activation) {
+        DeviceCase test = with_kernel(*geometry, kernel);
+        test.options.output_dtype = out;
+        test.bias = true;
+        test.residual = activation % 2 == 0;
+        test.residual_in_place = activation % 4 == 0;
+        test.epilogue.bias_dtype = static_cast<DType>(activation % 3);
+        test.epilogue.activation = static_cast<Activation>(activation);
+        test.epilogue.scale = 0.5f;
+        test.epilogue.beta = 2.0f;
+        test.epilogue.order = activation % 3 == 0 ? ResidualOrder::before_activation
+                                                  : ResidualOrder::after_activation;
+        test.epilogue.rounding =
+            activation % 5 == 0 ? EpilogueRounding::each_step : EpilogueRounding::once;
+        expect_right(test);
+      }
+    }
+  }
+}
+
+TEST_F(Portable, FilterLayouts) {
+  for (const FilterLayout layout :
+       {FilterLayout::krsc, FilterLayout::kcrs, FilterLayout::rscf, FilterLayout::ktrsc,
+        FilterLayout::kctrs, FilterLayout::trscf}) {
+    for (const DType dtype : {DType::bf16, DType::fp32}) {
+      DeviceCase test = with_kernel(shape_2d(1, 6, 7, 10, 12, 3, 1), "portable_general", dtype);
+      test.layout = layout;
+      expect_right(test);
+    }
+  }
+  DeviceCase test = with_kernel(shape_3d(0, 3, 2, 5, 6, 8, 12), "portable_general");
+  test.layout = FilterLayout::kctrs;
+  expect_right(test);
+  test.layout = FilterLayout::trscf;
+  expect_right(test);
+}
+
+TEST_F(Portable, NextCache) {
+  for (const std::int64_t channels : {3, 16}) {
+    for (const std::int64_t cached : {0, 1, 2}) {
+      for (const std::int64_t frames : {1, 2, 4}) {
+        DeviceCase test = with_kernel(shape_3d(cached, frames, 2 - cached, 5, 6, channels, 4),
+                                      "portable_general");
+        test.next_cache = true;
+        expect_right(test);
+      }
+    }
+  }
+}
+
+// Four 2×2 phase convolutions of the small input are the 3×3 convolution of the upsampled one.
+TEST_F(Portable, FoldedUpsamplingFilters) {
+  Conv2dProblemShape shape{.in_height = 4,
+                           .in_width = 5,
+                           .in_channels = 3,
+                           .out_channels = 2,
+                           .filter_h = 3,
+                           .filter_w = 3,
+                           .pad_h = 1,
+                           .pad_w = 1,
+                           .upsample = 2};
+  const ConvGeometry g = geometry_of(shape);
+  ASSERT_EQ(upsample_folding_refusal(g), "");
+  std::mt19937 random(5);
+  std::vector<float> filter(2 * 3 * 3 * 3), input(4 * 5 * 3);
+  for (float& x : filter) x = float(int(random() % 7) - 3);
+  for (float& x : input) x = float(int(random() % 7) - 3);
+  void *source = nullptr, *packed = nullptr;
+  const std::size_t bytes = upsampled_filter_bytes(g, DType::fp32);
+  ASSERT_EQ(bytes, 4u * 2 * 2 * 2 * 3 * sizeof(float));
+  ASSERT_EQ(cudaMalloc(&source, filter.size() * 4), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&packed, bytes), cudaSuccess);
+  cudaMemcpy(source, filter.data(), filter.size() * 4, cudaMemcpyHostToDevice);
+  pack_upsampled_filter(packed, source, FilterLayout::krsc, g, DType::fp32, nullptr);
+  std::vector<float> phases(bytes / 4);
+  ASSERT_EQ(cudaMemcpy(phases.data(), packed, bytes, cudaMemcpyDeviceToHost), cudaSuccess);
+  cudaFree(source);
+  cudaFree(packed);
+
+  const auto at = [&](int h, int w, int c) {
+    return h < 0 || w < 0 || h >= 4 || w >= 5 ? 0.0f : input[(h * 5 + w) * 3 + c];
+  };
+  const auto floor_half = [](int x) { return x < 0 ? (x - 1) / 2 : x / 2; };
+  for (int p = 0; p < 8; ++p) {
+    for (int q = 0; q < 10; ++q) {
+      for (int k = 0; k < 2; ++k) {
+        float direct = 0, folded = 0;
+        for (int r = 0; r < 3; ++r) {
+          for (int s = 0; s < 3; ++s) {
+            for (int c = 0; c < 3; ++c) {
+              direct += at(floor_half(p + r - 1), floor_half(q + s - 1), c) *
+                        filter[((k * 3 + r) * 3 + s) * 3 + c];
+            }
+          }
+        }
+        const int a = p % 2, b = q % 2;
+        for (int u = 0; u < 2; ++u) {
+          for (int v = 0; v < 2; ++v) {
+            for (int c = 0; c < 3; ++c) {
+              folded += at(p / 2 - 1 + a + u, q / 2 - 1 + b + v, c) *
+                        phases[((((a * 2 + b) * 2 + k) * 2 + u) * 2 + v) * 3 + c];
+            }
+          }
+        }
+        ASSERT_EQ(direct, folded) << "p " << p << " q " << q << " k " << k;
+      }
+    }
+  }
+}
+
+// An Inf of the input reaches exactly the outputs whose taps lie on it.
+TEST_F(Portable, InfinityStaysUnderItsTaps) {
+  Conv2dProblemShape shape{.in_height = 8,
+                           .in_width = 40,
+                           .in_channels = 3,
+                           .out_channels = 8,
+                           .filter_h = 3,
+                           .filter_w = 3,
+                           .pad_h = 1,
+                           .pad_w = 1};
+  PlanOptions options;
+  options.kernel = "portable_patch";
+  options.device = Device::cuda;
+  const Plan plan = convoy::plan(shape, options);
+  std::vector<std::uint16_t> input(8 * 40 * 3, bf16_from_float(1.0f)),
+      filter(8 * 27, bf16_from_float(1.0f)), output(8 * 40 * 8);
+  input[(4 * 40 + 20) * 3] = bf16_from_float(std::numeric_limits<float>::infinity());
+  void *x = nullptr, *w = nullptr, *y = nullptr;
+  ASSERT_EQ(cudaMalloc(&x, input.size() * 2), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&w, filter.size() * 2), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&y, output.size() * 2), cudaSuccess);
+  cudaMemcpy(x, input.data(), input.size() * 2, cudaMemcpyHostToDevice);
+  cudaMemcpy(w, filter.data(), filter.size() * 2, cudaMemcpyHostToDevice);
+  plan.run({.output = y, .activation = ConstTensorView(x), .filter = FilterRef(w)});
+  ASSERT_EQ(cudaMemcpy(output.data(), y, output.size() * 2, cudaMemcpyDeviceToHost), cudaSuccess);
+  for (int p = 0; p < 8; ++p) {
+    for (int q = 0; q < 40; ++q) {
+      const bool under = std::abs(p - 4) <= 1 && std::abs(q - 20) <= 1;
+      const float value = float_from_bf16(output[(p * 40 + q) * 8]);
+      EXPECT_EQ(under, std::isinf(value)) << "p " << p << " q " << q << ": " << value;
+      EXPECT_FALSE(std::isnan(value)) << "p " << p << " q " << q;
+    }
+  }
+  cudaFree(x);
+  cudaFree(w);
+  cudaFree(y);
+}
+
+// One element to be found beyond 2^31: a tensor of 2^31 + 2^26 elements (4.3 GB).
+TEST_F(Portable, PastTwoToThe31Elements) {
+  std::size_t free_bytes = 0, total_bytes = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+  if (free_bytes < (std::size_t{12} << 30)) GTEST_SKIP() << "needs 12 GiB of device memory";
+  const std::int64_t height = 33 * 1024, width = 1024, channels = 64;
+  const std::size_t elements = std::size_t(height) * width * channels;
+  for (const char* kernel : {"portable_general", "portable_halo"}) {
+    Conv2dProblemShape shape{.in_height = height,
+                             .in_width = width,
+                             .in_channels = channels,
+                             .out_channels = 1,
+                             .filter_h = 3,
+                             .filter_w = 3,
+                             .pad_h = 1,
+                             .pad_w = 1};
+    PlanOptions options;
+    options.kernel = kernel;
+    options.device = Device::cuda;
+    const Plan plan = convoy::plan(shape, options);
+    void *x = nullptr, *w = nullptr, *y = nullptr;
+    ASSERT_EQ(cudaMalloc(&x, elements * 2), cudaSuccess);
+    ASSERT_EQ(cudaMalloc(&w, 9 * channels * 2), cudaSuccess);
+    ASSERT_EQ(cudaMalloc(&y, std::size_t(height) * width * 2), cudaSuccess);
+    cudaMemset(x, 0, elements * 2);
+    std::vector<std::uint16_t> filter(9 * channels, bf16_from_float(1.0f));
+    cudaMemcpy(w, filter.data(), filter.size() * 2, cudaMemcpyHostToDevice);
+    // The last pixel but one, and its alias 2^32 bytes below must stay alone.
+    const std::uint16_t five = bf16_from_float(5.0f);
+    const std::size_t at = ((std::size_t(height) - 2) * width + width - 2) * channels + 7;
+    cudaMemcpy(static_cast<std::uint16_t*>(x) + at, &five, 2, cudaMemcpyHostToDevice);
+    plan.run({.output = y, .activation = ConstTensorView(x), .filter = FilterRef(w)});
+    std::vector<std::uint16_t> output(std::size_t(height) * width);
+    ASSERT_EQ(cudaMemcpy(output.data(), y, output.size() * 2, cudaMemcpyDeviceToHost), cudaSuccess);
+    std::int64_t fives = 0;
+    for (std::uint16_t bits : output) fives += bits == five;
+    EXPECT_EQ(fives, 9) << kernel;
+    EXPECT_EQ(output.back(), five) << kernel;
+    EXPECT_EQ(std::count(output.begin(), output.end(), 0), height * width - 9) << kernel;
+    cudaFree(x);
+    cudaFree(w);
+    cudaFree(y);
+  }
+}
+
+// ---- Random problems ------------------------------------------------------------------------
+
+std::int64_t pick(std::mt19937_64& random, std::initializer_list<std::int64_t> from) {
+  return from.begin()[random() % from.size()];
+}
+std::int64_t between(std::mt19937_64& random, std::int64_t low, std::int64_t high) {
+  return low + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(high - low + 1));
+}
+
+DeviceCase random_case(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  DeviceCase test;
+  test.seed = seed;
+  for (;;) {
+    ConvGeometry g;
+    g.rank = random() % 2 ? 2 : 3;
+    g.batch = between(random, 1, 2);
+    g.groups = pick(random, {1, 1, 1, 1, 2, 3, 8});
+    g.in_channels = g.groups * pick(random, {1, 2, 3, 4, 6, 7, 8, 16, 24, 40, 64, 72});
+    g.out_channels = g.groups * pick(random, {1, 2, 3, 4, 7, 8, 12, 16, 33, 64, 72});
+    if (random() % 6 == 0) g.groups = g.in_channels = g.out_channels = pick(random, {8, 24, 72});
+    for (int axis = g.rank == 2 ? 1 : 0; axis < 3; ++axis) {
+      g.in[axis] = axis == 0 ? between(random, 1, 5) : between(random, 1, 40);
+      g.filter[axis] = pick(random, {1, 2, 3, 3, 3, 5});
+      g.pad_begin[axis] = between(random, 0, g.filter[axis] - 1);
+      g.pad_end[axis] = random() % 2 ? g.pad_begin[axis] : between(random, 0, g.filter[axis] - 1);
+      g.stride[axis] = pick(random, {1, 1, 1, 2, 3});
+      g.dilation[axis] = pick(random, {1, 1, 1, 2});
+      g.pad_mode[axis] = static_cast<PadMode>(pick(random, {0, 0, 0, 1, 2}));
+    }
+    if (g.rank == 2) {
+      g.pad_mode[2] = g.pad_mode[1];
+      g.upsample = pick(random, {1, 1, 1, 2});
+    } else {
+      g.cached_frames = pick(random, {0, 0, 1, 2});
+    }
+    test.geometry = g;
+    test.options.dtype = static_cast<DType>(pick(random, {0, 0, 1, 2}));
+    test.options.output_dtype =
+        random() % 3 ? test.options.dtype : static_cast<DType>(pick(random, {0, 1, 2}));
+    test.bias = random() % 2;
+    test.residual = random() % 2;
+    test.residual_in_place = test.residual && random() % 2;
+    test.next_cache = g.rank == 3 && random() % 2;
+    test.epilogue.bias_dtype = static_cast<DType>(pick(random, {0, 1, 2}));
+    test.epilogue.activation = static_cast<Activation>(between(random, 0, 9));
+    test.epilogue.scale = random() % 2 ? 1.0f : 0.5f;
+    test.epilogue.beta = float(between(random, -1, 2));
+    test.epilogue.order = static_cast<ResidualOrder>(random() % 2);
+    test.epilogue.rounding = static_cast<EpilogueRounding>(random() % 2);
+    const auto layout = static_cast<int>(random() % 3);
+    test.layout = static_cast<FilterLayout>(g.rank == 2 ? layout : layout + 3);
+    test.options.packed_filter = random() % 2;
+    try {  // Draw again where the shape is not legal.
+      candidates_of(test);
+      if (g.rank == 2) {
+        Conv2dProblemShape shape{.batch = g.batch,
+                                 .in_height = g.in[1],
+                                 .in_width = g.in[2],
+                                 .in_channels = g.in_channels,
+                                 .out_channels = g.out_channels,
+                                 .filter_h = g.filter[1],
+                                 .filter_w = g.filter[2],
+                                 .pad_h = g.pad_begin[1],
+                                 .pad_w = g.pad_begin[2],
+                                 .stride_h = g.stride[1],
+                                 .stride_w = g.stride[2],
+                                 .dilation_h = g.dilation[1],
+                                 .dilation_w = g.dilation[2],
+                                 .groups = g.groups,
+                                 .pad_h_end = g.pad_end[1],
+                                 .pad_w_end = g.pad_end[2],
+                                 .pad_mode = g.pad_mode[1],
+                                 .upsample = g.upsample};
+        test.geometry = geometry_of(shape);
+      } else {
+        Conv3dProblemShape shape{.batch = g.batch,
+                                 .in_depth = g.in[0],
+                                 .in_height = g.in[1],
+                                 .in_width = g.in[2],
+                                 .in_channels = g.in_channels,
+                                 .out_channels = g.out_channels,
+                                 .filter = g.filter,
+                                 .pad_begin = g.pad_begin,
+                                 .pad_end = g.pad_end,
+                                 .stride = g.stride,
+                                 .dilation = g.dilation,
+                                 .groups = g.groups,
+                                 .pad_mode = g.pad_mode,
+                                 .cached_frames = g.cached_frames};
+        test.geometry = geometry_of(shape);
+      }
+      // A cache of reflected or replicated frames is not defined where frames are missing.
+      const std::int64_t wanted = (g.filter[0] - 1) * g.dilation[0];
+      if (g.pad_mode[0] != PadMode::zero && g.cached_frames + g.in[0] < wanted) {
+        test.next_cache = false;
+      }
+      if (test.geometry.flops() < 4e7) return test;
+    } catch (const Error&) {
+    }
+  }
+}
+
+// CONVOY_FUZZ_COUNT problems from CONVOY_FUZZ_SEED; a failure's message gives its own seed.
+TEST_F(Portable, RandomProblems) {
+  const char* count_text = std::getenv("CONVOY_FUZZ_COUNT");
+  const char* seed_text = std::getenv("CONVOY_FUZZ_SEED");
+  const std::uint64_t count = count_text ? std::strtoull(count_text, nullptr, 10) : 40;
+  const std::uint64_t first = seed_text ? std::strtoull(seed_text, nullptr, 10) : 1;
+  std::set<std::string> used;
+  for (std::uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
+    DeviceCase test = random_case(seed);
+    for (const Candidate& candidate : candidates_of(test)) {
+      if (!candidate.reason.empty() || !candidate.kernel.starts_with("portable_")) continue;
+      test.options.kernel = candidate.kernel;
+      expect_right(test);
+      used.insert(candidate.kernel);
+    }
+    test.options.kernel.clear();
+    expect_right(test);
+  }
+  if (count >= 200) {
+    EXPECT_EQ(used.size(), 4u) << "some kernel never ran";
+  }
+}
+
+}  // namespace
+}  // namespace convoy::test
