@@ -648,7 +648,7 @@ void ClusterChecker::check_proxy(const Actor& actor, const PastAccess& past, con
 }
 
 void ClusterChecker::check_tcgen05(const Actor& actor, const PastAccess& past, const Place& place) {
-  if (!context_.options.tcgen05 || !past.who.is_operation() || !actor.operation) return;
+  if (!context_.options.tcgen05 || !past.who.is_operation()) return;
   const Operation& earlier = operations_[past.who.index()];
   if (earlier.issuer == actor.warp || released(earlier, actor.view->tcgen05)) return;
   const bool arrived = released(earlier, actor.view->tcgen05_arrived);
@@ -685,15 +685,48 @@ void ClusterChecker::tmem_dealloc(const Agent& agent, uint32_t cta, uint32_t col
   for (uint32_t row = 0; row < 128 / kTmemCellLanes; row++)
     for (uint32_t c = column / kTmemCellColumns; c < (column + columns) / kTmemCellColumns; c++) {
       Cell& cell = cells[row * kTmemCellsPerRow + c];
-      for (const PastAccess& past : cell.accesses)
-        if (!knows(actor, past))
-          report_race(actor, past,
-                      {Memory::tensor, cta, row * kTmemCellLanes << 16 | c * kTmemCellColumns});
+      const Place place{Memory::tensor, cta, row * kTmemCellLanes << 16 | c * kTmemCellColumns};
+      for (const PastAccess& past : cell.accesses) {
+        if (!knows(actor, past)) report_race(actor, past, place);
+        check_tcgen05(actor, past, place);
+      }
       cell = {};
     }
 }
 
+/// Copies must be known to be done before their CTA's shared memory goes away.
+void ClusterChecker::check_finished(const Operation& operation) const {
+  switch (operation.kind) {
+    case AsyncKind::tma_load:
+    case AsyncKind::bulk_load:
+    case AsyncKind::tma_store:
+    case AsyncKind::tma_reduce:
+    case AsyncKind::bulk_store:
+    case AsyncKind::bulk_reduce:
+      break;
+    default:
+      return;
+  }
+  for (const WarpState& warp : warps_)
+    if (released(operation, warp.view.order)) return;
+  const std::string barrier = release_name(operation);
+  report("race",
+         format("the kernel ends without any warp knowing that a %s is done: the shared memory it "
+                "uses may go away under it\n  issued: by %s at %s\n  missing: %s",
+                operation_name(operation.kind), warp_name(operation.issuer).c_str(),
+                location(operation.instruction).c_str(),
+                barrier.empty() ? "cp.async.bulk.commit_group and cp.async.bulk.wait_group"
+                                : ("a wait for " + barrier).c_str()));
+}
+
+void ClusterChecker::warp_sync(const Agent& agent) {
+  note_effect(agent, true);
+}
+
 void ClusterChecker::end(std::span<const uint32_t> leaked_columns) {
+  if (context_.options.race)
+    for (const Operation& operation : operations_)
+      if (operation.instruction) check_finished(operation);
   if (!context_.options.leak) return;
   for (size_t cta = 0; cta < leaked_columns.size(); cta++)
     if (leaked_columns[cta] != 0)

@@ -53,6 +53,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   void barrier_pass(const exec::Agent&, uint32_t barrier) override;
   void cluster_arrive(const exec::Agent&, bool release) override;
   void cluster_pass(const exec::Agent&, bool acquire) override;
+  void warp_sync(const exec::Agent&) override;
   void fence(const exec::Agent&, exec::FenceKind, exec::Order, exec::Scope) override;
 
   void mbarrier_init(const exec::Agent&, exec::BarrierRef, uint32_t count) override;
@@ -123,6 +124,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   void synchronise_through(const exec::Agent& agent, const exec::WarpAccess& access);
   void check_mbarrier_use(const exec::BarrierRef& ref, const MbarrierState& barrier,
                           const Actor& actor, const char* what);
+  void check_finished(const Operation& operation) const;
   void complete_phase(MbarrierState& barrier, const exec::BarrierState& state);
 
   // ---- reports (cluster_report.cpp)
@@ -153,5 +155,8 @@ class ClusterChecker final : public exec::ClusterObserver {
   const Allocation* allocation_ = nullptr;  // the last one that a global access hit
   SyncEffects effects_;
 };
+
+/// "TMA load", for reports.
+const char* operation_name(exec::AsyncKind kind);
 
 }  // namespace vgpu::check

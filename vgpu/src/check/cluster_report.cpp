@@ -9,8 +9,6 @@ using exec::Access;
 using exec::AsyncKind;
 using exec::Memory;
 
-namespace {
-
 const char* operation_name(AsyncKind kind) {
   switch (kind) {
     case AsyncKind::tma_load:
@@ -52,6 +50,8 @@ const char* operation_name(AsyncKind kind) {
   }
   return "asynchronous operation";
 }
+
+namespace {
 
 const char* access_name(Access access) {
   switch (access) {

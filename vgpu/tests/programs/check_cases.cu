@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0
+// One small kernel for each check, in two forms: with exactly one bug, and without it.
+//   check_cases <case> good|bad
+// Runs it and exits 0 when the runtime saw no error. The test runs both forms on the virtual GPU
+// and expects a report of the bad one only.
+#include <cstring>
+
+#include "ptx.cuh"
+
+namespace {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define ON_SM90 1
+#endif
+#if defined(__CUDA_ARCH_FEAT_SM100_ALL)
+#define ON_SM100 1
+#endif
+
+constexpr uint32_t kBytes = 1024;  // of the buffers that copies move
+
+__device__ void bulk_load(void* destination, const void* source, uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(destination)),
+      "l"(source), "r"(kBytes), "r"(shared_address(barrier))
+      : "memory");
+}
+__device__ void bulk_store(void* destination, const void* source) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(destination),
+               "r"(shared_address(source)), "r"(kBytes)
+               : "memory");
+}
+
+/// One thread initialises a barrier for one arrival and makes it visible.
+__device__ void make_barrier(uint64_t* barrier, uint32_t count = 1) {
+  if (threadIdx.x == 0) {
+    mbarrier_init(barrier, count);
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+}
+
+// ---- races on shared memory
+
+template <bool BUG>
+__global__ void race_shared(uint32_t* data) {
+  __shared__ uint32_t buffer[32];
+  if (threadIdx.x < 32) buffer[threadIdx.x] = threadIdx.x;
+  if (!BUG) __syncthreads();
+  if (threadIdx.x >= 32) data[threadIdx.x] = buffer[threadIdx.x - 32];
+}
+
+template <bool BUG>
+__global__ void race_load(uint32_t* data) {
+  __shared__ alignas(128) uint32_t buffer[kBytes / 4];
+  __shared__ uint64_t full;
+  make_barrier(&full);
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect_tx(&full, kBytes);
+    bulk_load(buffer, data, &full);
+  }
+  if (!BUG || threadIdx.x < 32) mbarrier_wait(&full, 0);
+  data[256 + threadIdx.x] = buffer[threadIdx.x];
+}
+
+template <bool BUG>
+__global__ void race_reload(uint32_t* data) {
+  __shared__ alignas(128) uint32_t buffer[kBytes / 4];
+  __shared__ uint64_t full, empty;
+  if (threadIdx.x == 0) mbarrier_init(&empty, 1);
+  make_barrier(&full);
+  for (uint32_t round = 0; round < 2; round++) {
+    if (threadIdx.x == 0) {
+      if (!BUG) mbarrier_wait(&empty, round ^ 1);
+      mbarrier_arrive_expect_tx(&full, kBytes);
+      bulk_load(buffer, data, &full);
+    }
+    if (threadIdx.x >= 32) {
+      mbarrier_wait(&full, round);
+      data[256 + threadIdx.x] = buffer[threadIdx.x];
+      __syncwarp();
+      if (threadIdx.x == 32) mbarrier_arrive(&empty);
+    }
+  }
+}
+
+template <bool BUG>
+__global__ void race_store_reuse(uint32_t* data) {
+  __shared__ alignas(128) uint32_t buffer[kBytes / 4];
+  for (int round = 0; round < 2; round++) {
+    for (uint32_t i = threadIdx.x; i < kBytes / 4; i += blockDim.x) buffer[i] = i + round;
+    fence_proxy_async();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      bulk_store(data, buffer);
+      bulk_commit();
+      if (!BUG || round == 1) bulk_wait_read();
+    }
+    __syncthreads();
+  }
+}
+
+template <bool BUG>
+__global__ void store_at_exit(uint32_t* data) {
+  __shared__ alignas(128) uint32_t buffer[kBytes / 4];
+  for (uint32_t i = threadIdx.x; i < kBytes / 4; i += blockDim.x) buffer[i] = i;
+  fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    bulk_store(data, buffer);
+    bulk_commit();
+    if (!BUG) bulk_wait();
+  }
+}
+
+template <bool BUG>
+__global__ void race_cp_async(uint32_t* data) {
+  __shared__ alignas(16) uint32_t buffer[64];
+  if (threadIdx.x < 16)
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&buffer[threadIdx.x * 4])),
+        "l"(data + threadIdx.x * 4)
+        : "memory");
+  asm volatile("cp.async.commit_group;" ::: "memory");
+  if (!BUG) asm volatile("cp.async.wait_group 0;" ::: "memory");
+  __syncthreads();
+  data[256 + threadIdx.x] = buffer[threadIdx.x];
+}
+
+template <bool BUG>
+__global__ void __cluster_dims__(2) race_cluster(uint32_t* data) {
+  __shared__ uint32_t word;
+  uint32_t rank, remote;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  if (threadIdx.x == 0) word = 100 + rank;
+  if (!BUG)
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  if (BUG)
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::
+                     : "memory");
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(remote)
+               : "r"(shared_address(&word)), "r"(rank ^ 1));
+  uint32_t value;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(remote) : "memory");
+  data[256 + rank] = value;
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// ---- proxies
+
+template <bool BUG>
+__global__ void proxy_store(uint32_t* data) {
+  __shared__ alignas(128) uint32_t buffer[kBytes / 4];
+  for (uint32_t i = threadIdx.x; i < kBytes / 4; i += blockDim.x) buffer[i] = i;
+  if (!BUG) fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    bulk_store(data, buffer);
+    bulk_commit();
+    bulk_wait();
+  }
+}
+
+template <bool BUG>
+__global__ void proxy_load(uint32_t* data) {
+  __shared__ alignas(128) uint32_t buffer[kBytes / 4];
+  __shared__ uint64_t full;
+  make_barrier(&full);
+  for (uint32_t i = threadIdx.x; i < kBytes / 4; i += blockDim.x) buffer[i] = 0;
+  if (!BUG) fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect_tx(&full, kBytes);
+    bulk_load(buffer, data, &full);
+  }
+  mbarrier_wait(&full, 0);
+  data[256 + threadIdx.x] = buffer[threadIdx.x];
+}
+
+// ---- unwritten memory
+
+template <bool BUG>
+__global__ void init_shared(uint32_t* data) {
+  __shared__ uint32_t buffer[64];
+  if (!BUG || threadIdx.x != 40) buffer[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  data[256 + threadIdx.x] = buffer[threadIdx.x ^ 1];
+}
+
+template <bool BUG>
+__global__ void init_global(uint32_t* data) {
+  // The host wrote the first 1024 words; the next ones are unwritten.
+  data[256 + threadIdx.x] = data[(BUG ? 1000 : 900) + threadIdx.x];
+}
+
+// ---- mbarriers
+
+template <bool BUG>
+__global__ void mbarrier_order(uint32_t* data) {
+  __shared__ uint64_t barrier;
+  if (threadIdx.x == 0) mbarrier_init(&barrier, 1);
+  if (!BUG) __syncthreads();
+  // A busy wait stands for luck: the barrier happens to be there.
+  if (BUG && threadIdx.x == 32)
+    for (uint32_t word = 0; word == 0;)
+      asm volatile("ld.relaxed.cta.shared.u32 %0, [%1];"
+                   : "=r"(word)
+                   : "r"(shared_address(&barrier) + 4)
+                   : "memory");
+  if (threadIdx.x == 32) mbarrier_arrive(&barrier);
+  if (threadIdx.x == 32) mbarrier_wait(&barrier, 0);
+  data[256 + threadIdx.x] = 1;
+}
+
+template <bool BUG>
+__global__ void mbarrier_fence(uint32_t* data) {
+  __shared__ alignas(128) uint32_t buffer[kBytes / 4];
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) {
+    mbarrier_init(&full, 1);
+    if (!BUG) fence_mbarrier_init();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect_tx(&full, kBytes);
+    bulk_load(buffer, data, &full);
+  }
+  mbarrier_wait(&full, 0);
+  data[256 + threadIdx.x] = buffer[threadIdx.x];
+}
+
+template <bool BUG>
+__global__ void mbarrier_overwritten(uint32_t* data) {
+  __shared__ struct {
+    uint32_t words[64];
+    uint64_t barrier;
+  } shared;
+  make_barrier(&shared.barrier);
+  // One element too many lands on the barrier.
+  for (uint32_t i = threadIdx.x; i < (BUG ? 65 : 64); i += blockDim.x)
+    reinterpret_cast<volatile uint32_t*>(&shared)[i] = i;
+  __syncthreads();
+  data[256 + threadIdx.x] = shared.words[threadIdx.x];
+}
+
+// ---- wgmma
+
+template <bool BUG, int WHAT>
+__device__ void wgmma_case(uint32_t* data) {
+#ifdef ON_SM90
+  __shared__ alignas(1024) __nv_bfloat16 a[64 * 16];
+  __shared__ alignas(1024) __nv_bfloat16 b[8 * 16];
+  for (uint32_t i = threadIdx.x; i < 64 * 16; i += 128) a[i] = __float2bfloat16(1.0f);
+  for (uint32_t i = threadIdx.x; i < 8 * 16; i += 128) b[i] = __float2bfloat16(1.0f);
+  if (!(BUG && WHAT == 0)) fence_proxy_async();
+  __syncthreads();
+  // No swizzle: core matrices of 128 bytes, LBO 128, SBO 256.
+  auto descriptor = [](const void* start) {
+    return uint64_t{(shared_address(start) & 0x3ffff) >> 4} | uint64_t{128 >> 4} << 16 |
+           uint64_t{256 >> 4} << 32;
+  };
+  float d[4] = {};
+  if (!(BUG && WHAT == 1)) asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, 1, 1, 1, 0, 0;"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "l"(descriptor(a)), "l"(descriptor(b)));
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  if (!(BUG && WHAT == 2)) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  __syncthreads();
+  a[threadIdx.x] = __float2bfloat16(2.0f);  // the operand's buffer is used again
+  if (BUG && WHAT == 2) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  data[256 + threadIdx.x] = __float_as_uint(d[0]);
+#endif
+}
+template <bool BUG>
+__global__ void wgmma_proxy(uint32_t* data) {
+  wgmma_case<BUG, 0>(data);
+}
+template <bool BUG>
+__global__ void wgmma_fence(uint32_t* data) {
+  wgmma_case<BUG, 1>(data);
+}
+template <bool BUG>
+__global__ void wgmma_wait(uint32_t* data) {
+  wgmma_case<BUG, 2>(data);
+}
+
+// ---- tcgen05
+
+enum Tcgen05Bug {
+  kNone,
+  kProxy,
+  kUnwritten,
+  kNoCommitWait,
+  kNoWaitLd,
+  kNoFenceAfter,
+  kNoFenceBefore,
+  kLeak,
+  kEarlyDealloc
+};
+
+/// Warp 0 multiplies twice into one accumulator's place; warps 0-3 read the results.
+template <Tcgen05Bug BUG>
+__device__ void tcgen05_case(uint32_t* data) {
+#ifdef ON_SM100
+  __shared__ alignas(1024) __nv_bfloat16 a[128 * 16];
+  __shared__ alignas(1024) __nv_bfloat16 b[8 * 16];
+  __shared__ uint64_t done, read;
+  __shared__ uint32_t tmem_address;
+  const uint32_t warp = threadIdx.x / 32;
+  for (uint32_t i = threadIdx.x; i < 128 * 16; i += 160) a[i] = __float2bfloat16(1.0f);
+  for (uint32_t i = threadIdx.x; i < 8 * 16; i += 160) b[i] = __float2bfloat16(1.0f);
+  if (BUG != kProxy) fence_proxy_async();
+  if (threadIdx.x == 0) mbarrier_init(&read, 4);
+  if (warp == 4)
+    asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], 32;" ::"r"(
+                     shared_address(&tmem_address))
+                 : "memory");
+  make_barrier(&done);
+  const uint32_t tmem = *reinterpret_cast<volatile uint32_t*>(&tmem_address);
+  auto descriptor = [](const void* start) {
+    return uint64_t{(shared_address(start) & 0x3ffff) >> 4} | uint64_t{128 >> 4} << 16 |
+           uint64_t{256 >> 4} << 32 | uint64_t{1} << 46;
+  };
+  constexpr uint32_t kInstruction = 1 << 4 | 1 << 7 | 1 << 10 | 1 << 17 | 8 << 24;
+  for (uint32_t round = 0; round < 2; round++) {
+    if (threadIdx.x == 128) {
+      mbarrier_wait(&read, round ^ 1);
+      asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
+      asm volatile(
+          "{\n.reg .pred p;\nsetp.ne.b32 p, %4, 0;\n"
+          "tcgen05.mma.cta_group::1.kind::f16 [%0], %1, %2, %3, p;\n}" ::"r"(tmem),
+          "l"(descriptor(a)), "l"(descriptor(b)), "r"(kInstruction), "r"(BUG == kUnwritten ? 1 : 0)
+          : "memory");
+      asm volatile(
+          "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(
+              shared_address(&done))
+          : "memory");
+    }
+    if (warp < 4) {
+      if (BUG != kNoCommitWait) mbarrier_wait(&done, round);
+      if (BUG != kNoFenceAfter) asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
+      uint32_t value;
+      asm volatile("tcgen05.ld.sync.aligned.32x32b.x1.b32 {%0}, [%1];"
+                   : "=r"(value)
+                   : "r"(tmem + (warp * 32 << 16)));
+      if (BUG != kNoWaitLd) asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
+      if (BUG != kNoFenceBefore) asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(&read);
+      if (BUG == kNoWaitLd) asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
+      data[256 + threadIdx.x] = value;
+    }
+    __syncwarp();
+  }
+  if (BUG != kEarlyDealloc) {
+    asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
+    __syncthreads();
+    asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
+  }
+  if (warp == 4 && BUG != kLeak)
+    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, 32;" ::"r"(tmem));
+#endif
+}
+#define TCGEN05_CASE(NAME, WHAT)            \
+  template <bool BUG>                       \
+  __global__ void NAME(uint32_t* data) {    \
+    tcgen05_case<BUG ? WHAT : kNone>(data); \
+  }
+TCGEN05_CASE(tcgen05_proxy, kProxy)
+TCGEN05_CASE(tcgen05_unwritten, kUnwritten)
+TCGEN05_CASE(tcgen05_commit_wait, kNoCommitWait)
+TCGEN05_CASE(tcgen05_wait_ld, kNoWaitLd)
+TCGEN05_CASE(tcgen05_fence_after, kNoFenceAfter)
+TCGEN05_CASE(tcgen05_fence_before, kNoFenceBefore)
+TCGEN05_CASE(tcgen05_leak, kLeak)
+TCGEN05_CASE(tcgen05_early_dealloc, kEarlyDealloc)
+
+struct Case {
+  const char* name;
+  void (*good)(uint32_t*);
+  void (*bad)(uint32_t*);
+  uint32_t blocks, threads;
+};
+#define CASE(NAME, BLOCKS, THREADS) \
+  { #NAME, NAME < false>, NAME < true>, BLOCKS, THREADS }
+const Case kCases[] = {
+    CASE(race_shared, 1, 64),
+    CASE(race_load, 1, 64),
+    CASE(race_reload, 1, 64),
+    CASE(race_store_reuse, 1, 64),
+    CASE(store_at_exit, 1, 64),
+    CASE(race_cp_async, 1, 64),
+    CASE(race_cluster, 2, 32),
+    CASE(proxy_store, 1, 64),
+    CASE(proxy_load, 1, 64),
+    CASE(init_shared, 1, 64),
+    CASE(init_global, 1, 64),
+    CASE(mbarrier_order, 1, 64),
+    CASE(mbarrier_fence, 1, 64),
+    CASE(mbarrier_overwritten, 1, 64),
+    CASE(wgmma_proxy, 1, 128),
+    CASE(wgmma_fence, 1, 128),
+    CASE(wgmma_wait, 1, 128),
+    CASE(tcgen05_proxy, 1, 160),
+    CASE(tcgen05_unwritten, 1, 160),
+    CASE(tcgen05_commit_wait, 1, 160),
+    CASE(tcgen05_wait_ld, 1, 160),
+    CASE(tcgen05_fence_after, 1, 160),
+    CASE(tcgen05_fence_before, 1, 160),
+    CASE(tcgen05_leak, 1, 160),
+    CASE(tcgen05_early_dealloc, 1, 160),
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 3) {
+    for (const Case& test : kCases) {
+      if (std::strcmp(argv[1], test.name) != 0) continue;
+      const bool bad = std::strcmp(argv[2], "bad") == 0;
+      uint32_t* data;
+      CHECK_CUDA(cudaMalloc(&data, 8192));
+      CHECK_CUDA(cudaMemset(data, 0, 4096));  // the rest stays unwritten
+      (bad ? test.bad : test.good)<<<test.blocks, test.threads>>>(data);
+      CHECK_CUDA(cudaGetLastError());
+      CHECK_CUDA(cudaDeviceSynchronize());
+      std::puts("no error");
+      return 0;
+    }
+  }
+  std::printf("usage: check_cases <case> good|bad, with a case of:");
+  for (const Case& test : kCases) std::printf(" %s", test.name);
+  std::printf("\n");
+  return 2;
+}
