@@ -62,7 +62,7 @@ inline float vector_tanh(float x) {
   return std::copysign(result, x);
 }
 
-/// erf x within 3e-7 absolute: Abramowitz and Stegun, 7.1.26.
+/// erf x within 5e-7 absolute: Abramowitz and Stegun, 7.1.26.
 inline float vector_erf(float x) {
   const float magnitude = std::fabs(x);
   const float t = 1.0f / (1.0f + 0.3275911f * magnitude);

@@ -7,6 +7,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "dispatch/device.hpp"
+#include "dispatch/registry.hpp"
 #include "dispatch/run_check.hpp"
 #include "dispatch/select.hpp"
 
@@ -110,7 +111,7 @@ template <typename Problem>
 Plan make_plan(const Problem& problem, const PlanOptions& options) {
   const ConvGeometry geometry = geometry_of(problem);
   const std::string name = problem.to_string();
-  const std::vector<Considered> all = select(geometry, options);
+  const std::vector<Considered> all = select(geometry, options, registry());
   log_selection(all, name, options);
   if (all.empty() || !all.front().line.chosen) {
     throw Error(Status::unsupported, no_kernel_message(all, name));
@@ -135,7 +136,7 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
 template <typename Problem>
 Support judge(const Problem& problem, const PlanOptions& options) {
   try {
-    const std::vector<Considered> all = select(geometry_of(problem), options);
+    const std::vector<Considered> all = select(geometry_of(problem), options, registry());
     if (!all.empty() && all.front().line.chosen) return {.supported = true, .reason = {}};
     return {.supported = false, .reason = no_kernel_message(all, problem.to_string())};
   } catch (const Error& error) {
@@ -146,7 +147,7 @@ Support judge(const Problem& problem, const PlanOptions& options) {
 template <typename Problem>
 std::vector<Candidate> list(const Problem& problem, const PlanOptions& options) {
   std::vector<Candidate> lines;
-  for (Considered& entry : select(geometry_of(problem), options)) {
+  for (Considered& entry : select(geometry_of(problem), options, registry())) {
     lines.push_back(std::move(entry.line));
   }
   return lines;

@@ -6,7 +6,6 @@
 
 #include "core/text.hpp"
 #include "dispatch/device.hpp"
-#include "dispatch/registry.hpp"
 
 namespace convoy {
 namespace {
@@ -56,11 +55,11 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
-void check_kernel_name(const std::string& wanted) {
+void check_kernel_name(const std::string& wanted, const CandidateList& kernels) {
   if (wanted.empty()) return;
   std::string nearest;
   std::string names;
-  for (const auto& kernel : registry()) {
+  for (const auto& kernel : kernels) {
     const std::string name = kernel->name();
     if (name == wanted) return;
     if (nearest.empty() || edit_distance(wanted, name) < edit_distance(wanted, nearest)) {
@@ -79,9 +78,10 @@ std::string backend_name(const DeviceInfo& device) {
   return text("cuda:", device.index, " (", device.name, ")");
 }
 
-std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& options) {
+std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& options,
+                               const CandidateList& kernels) {
   check_options(options);
-  check_kernel_name(options.kernel);
+  check_kernel_name(options.kernel, kernels);
 
   // Ask for the devices once.
   std::string no_cuda;
@@ -95,7 +95,7 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
 
   // Judge every kernel.
   std::vector<Considered> all;
-  for (const auto& kernel : registry()) {
+  for (const auto& kernel : kernels) {
     Considered entry;
     entry.kernel = kernel.get();
     entry.line.kernel = kernel->name();

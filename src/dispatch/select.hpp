@@ -15,10 +15,11 @@ struct Considered {
   Candidate line;  ///< `reason` is empty where the kernel can run the problem.
 };
 
-/// Judge every kernel of the library for this problem: those that can run first, best first, the
+/// Judge every kernel of `kernels` for this problem: those that can run first, best first, the
 /// first of them marked as chosen; then the refused ones in the order of the registry. Throws
 /// Error{invalid_argument} for options that make no sense.
-std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& options);
+std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& options,
+                               const CandidateList& kernels);
 
 /// "cpu (AMD EPYC 9654)", "cuda:0 (NVIDIA H200)".
 std::string backend_name(const DeviceInfo& device);

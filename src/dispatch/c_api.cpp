@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C interface: translates structs and exceptions, and decides nothing.
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "convoy/convoy.h"
+#include "convoy/convoy.hpp"
+#include "core/text.hpp"
+
+struct convoy_plan_s {
+  convoy::Plan plan;
+};
+struct convoy_packed_filter_s {
+  convoy::PackedFilter packed;
+};
+struct convoy_candidates_s {
+  std::vector<convoy::Candidate> list;
+};
+
+namespace {
+
+using namespace convoy;
+
+thread_local std::string last_error;
+
+convoy_status_t fail(Status status, const std::string& message) noexcept {
+  try {
+    last_error = message;
+  } catch (...) {
+    last_error.clear();
+  }
+  return static_cast<convoy_status_t>(status);
+}
+
+/// Run `body` and turn what it throws into a status and a text.
+template <typename Body>
+convoy_status_t guarded(Body&& body) noexcept {
+  try {
+    body();
+    return CONVOY_OK;
+  } catch (const Error& error) {
+    return fail(error.status(), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(Status::out_of_memory, "host memory could not be reserved");
+  } catch (const std::exception& error) {
+    return fail(Status::internal, error.what());
+  } catch (...) {
+    return fail(Status::internal, "an unknown exception");
+  }
+}
+
+template <typename T>
+T* require(T* pointer, const char* name) {
+  if (pointer == nullptr) throw_invalid(name, " is null");
+  return pointer;
+}
+
+constexpr size_t kLargestStruct = 4096;
+
+/// A caller's struct in this library's size: fields that it does not know take their defaults,
+/// fields that this library does not know must be zero.
+template <typename Struct>
+Struct adopt(const Struct* given, Struct defaults, const char* name) {
+  require(given, name);
+  const size_t size = given->struct_size;
+  if (size < sizeof(size_t) || size > kLargestStruct) {
+    throw_invalid(name, ".struct_size = ", size, " is not legal; legal: ", sizeof(size_t), " to ",
+                  kLargestStruct, "; nearest: ", sizeof(Struct),
+                  " (call the init function of the struct)");
+  }
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+  for (size_t i = sizeof(Struct); i < size; ++i) {
+    if (bytes[i] == 0) continue;
+    throw_invalid(name, ".struct_size = ", size, " has fields past the ", sizeof(Struct),
+                  " bytes that this library (", version(), ") knows, and they are not zero");
+  }
+  std::memcpy(&defaults, given, std::min(size, sizeof(Struct)));
+  return defaults;
+}
+
+/// Write as much of `value` as the caller's struct has room for.
+template <typename Struct>
+void hand_back(Struct* to, Struct value, const char* name) {
+  require(to, name);
+  const size_t size = to->struct_size;
+  if (size < sizeof(size_t) || size > kLargestStruct) {
+    throw_invalid(name, ".struct_size = ", size, " is not legal; legal: sizeof the struct, ",
+                  sizeof(Struct));
+  }
+  value.struct_size = size;
+  std::memcpy(to, &value, std::min(size, sizeof(Struct)));
+}
+
+convoy_conv2d_shape_t default_conv2d() {
+  convoy_conv2d_shape_t s{};
+  s.struct_size = sizeof(s);
+  s.batch = s.filter_h = s.filter_w = s.stride_h = s.stride_w = 1;
+  s.dilation_h = s.dilation_w = s.groups = s.upsample = 1;
+  return s;
+}
+
+convoy_conv3d_shape_t default_conv3d() {
+  convoy_conv3d_shape_t s{};
+  s.struct_size = sizeof(s);
+  s.batch = s.groups = 1;
+  for (int axis = 0; axis < 3; ++axis) s.filter[axis] = s.stride[axis] = s.dilation[axis] = 1;
+  return s;
+}
+
+convoy_epilogue_t default_epilogue() {
+  const Epilogue e;
+  convoy_epilogue_t c{};
+  c.struct_size = sizeof(c);
+  c.bias_dtype = static_cast<int32_t>(e.bias_dtype);
+  c.scale = e.scale;
+  c.beta = e.beta;
+  c.parameter_a = e.parameter_a;
+  c.parameter_b = e.parameter_b;
+  return c;
+}
+
+convoy_plan_options_t default_options() {
+  convoy_plan_options_t o{};
+  o.struct_size = sizeof(o);
+  o.output_dtype = -1;
+  o.device_index = -1;
+  return o;
+}
+
+convoy_run_arguments_t default_arguments() {
+  convoy_run_arguments_t a{};
+  a.struct_size = sizeof(a);
+  return a;
+}
+
+/// Write defaults into a struct of the caller's size.
+template <typename Struct>
+void initialise(Struct* to, Struct defaults, size_t struct_size) {
+  if (to == nullptr || struct_size < sizeof(size_t) || struct_size > kLargestStruct) return;
+  std::memset(to, 0, struct_size);
+  defaults.struct_size = struct_size;
+  std::memcpy(to, &defaults, std::min(struct_size, sizeof(Struct)));
+}
+
+Conv2dProblemShape problem_of(const convoy_conv2d_shape_t* given) {
+  const convoy_conv2d_shape_t s = adopt(given, default_conv2d(), "shape");
+  return {.batch = s.batch,
+          .in_height = s.in_height,
+          .in_width = s.in_width,
+          .in_channels = s.in_channels,
+          .out_channels = s.out_channels,
+          .filter_h = s.filter_h,
+          .filter_w = s.filter_w,
+          .pad_h = s.pad_top,
+          .pad_w = s.pad_left,
+          .stride_h = s.stride_h,
+          .stride_w = s.stride_w,
+          .dilation_h = s.dilation_h,
+          .dilation_w = s.dilation_w,
+          .groups = s.groups,
+          .pad_h_end = s.pad_bottom,
+          .pad_w_end = s.pad_right,
+          .pad_mode = static_cast<PadMode>(s.pad_mode),
+          .upsample = s.upsample};
+}
+
+Conv3dProblemShape problem_of(const convoy_conv3d_shape_t* given) {
+  const convoy_conv3d_shape_t s = adopt(given, default_conv3d(), "shape");
+  Conv3dProblemShape p;
+  p.batch = s.batch;
+  p.in_depth = s.in_depth;
+  p.in_height = s.in_height;
+  p.in_width = s.in_width;
+  p.in_channels = s.in_channels;
+  p.out_channels = s.out_channels;
+  for (size_t axis = 0; axis < 3; ++axis) {
+    p.filter[axis] = s.filter[axis];
+    p.pad_begin[axis] = s.pad_begin[axis];
+    p.pad_end[axis] = s.pad_end[axis];
+    p.stride[axis] = s.stride[axis];
+    p.dilation[axis] = s.dilation[axis];
+    p.pad_mode[axis] = static_cast<PadMode>(s.pad_mode[axis]);
+  }
+  p.groups = s.groups;
+  p.cached_frames = s.cached_frames;
+  return p;
+}
+
+Epilogue epilogue_of(const convoy_epilogue_t* given) {
+  if (given == nullptr) return {};
+  const convoy_epilogue_t c = adopt(given, default_epilogue(), "epilogue");
+  Epilogue e;
+  e.scale = c.scale;
+  e.bias = c.bias;
+  e.bias_dtype = static_cast<DType>(c.bias_dtype);
+  e.activation = static_cast<Activation>(c.activation);
+  e.parameter_a = c.parameter_a;
+  e.parameter_b = c.parameter_b;
+  e.residual = c.residual;
+  e.beta = c.beta;
+  e.order = static_cast<ResidualOrder>(c.residual_order);
+  e.rounding = static_cast<EpilogueRounding>(c.rounding);
+  return e;
+}
+
+PlanOptions options_of(const convoy_plan_options_t* given) {
+  if (given == nullptr) return {};
+  const convoy_plan_options_t c = adopt(given, default_options(), "options");
+  PlanOptions options;
+  options.dtype = static_cast<DType>(c.dtype);
+  if (c.output_dtype != -1) options.output_dtype = static_cast<DType>(c.output_dtype);
+  options.epilogue = epilogue_of(c.epilogue).kind();
+  options.device = static_cast<Device>(c.device);
+  options.device_index = c.device_index;
+  options.packed_filter = c.packed_filter != 0;
+  if (c.kernel != nullptr) options.kernel = c.kernel;
+  return options;
+}
+
+std::optional<TensorShape> shape_of(const convoy_tensor_shape_t* c) {
+  if (c == nullptr) return std::nullopt;
+  TensorShape shape;
+  shape.dtype = static_cast<DType>(c->dtype);
+  shape.layout = static_cast<Layout>(c->layout);
+  std::copy_n(c->extents, 5, shape.extents.begin());
+  return shape;
+}
+
+convoy_tensor_shape_t c_shape(const TensorShape& shape) {
+  convoy_tensor_shape_t c{};
+  c.dtype = static_cast<int32_t>(shape.dtype);
+  c.layout = static_cast<int32_t>(shape.layout);
+  std::copy_n(shape.extents.begin(), 5, c.extents);
+  return c;
+}
+
+RunArguments arguments_of(const convoy_run_arguments_t* given) {
+  const convoy_run_arguments_t c = adopt(given, default_arguments(), "arguments");
+  RunArguments a;
+  a.output.data = c.output;
+  a.output.shape = shape_of(c.output_shape);
+  a.activation.data = c.activation;
+  a.activation.shape = shape_of(c.activation_shape);
+  if (c.filter != nullptr && c.packed_filter != nullptr) {
+    throw_invalid(
+        "arguments.filter and arguments.packed_filter are both given; legal: one of them");
+  }
+  a.filter = c.packed_filter != nullptr ? FilterRef(c.packed_filter->packed) : FilterRef(c.filter);
+  a.epilogue = epilogue_of(c.epilogue);
+  a.epilogue.residual_shape = shape_of(c.residual_shape);
+  a.cache.data = c.cache;
+  a.cache.shape = shape_of(c.cache_shape);
+  a.next_cache.data = c.next_cache;
+  a.next_cache.shape = shape_of(c.next_cache_shape);
+  a.workspace = c.workspace;
+  return a;
+}
+
+template <typename Shape>
+convoy_status_t make_plan(const Shape* shape, const convoy_plan_options_t* options,
+                          convoy_plan_t* result) {
+  return guarded([&] {
+    *require(result, "plan") = nullptr;
+    *result = new convoy_plan_s{plan(problem_of(shape), options_of(options))};
+  });
+}
+
+template <typename Shape>
+convoy_status_t judge(const Shape* shape, const convoy_plan_options_t* options) {
+  return guarded([&] {
+    const auto problem = problem_of(shape);
+    const PlanOptions plan_options = options_of(options);
+    // Throws for a request that makes no sense; the answer says the rest.
+    candidates(problem, plan_options);
+    const Support support = supports(problem, plan_options);
+    if (!support) throw Error(Status::unsupported, support.reason);
+  });
+}
+
+template <typename Shape>
+convoy_status_t list(const Shape* shape, const convoy_plan_options_t* options,
+                     convoy_candidates_t* result) {
+  return guarded([&] {
+    *require(result, "list") = nullptr;
+    *result = new convoy_candidates_s{candidates(problem_of(shape), options_of(options))};
+  });
+}
+
+cudaStream_t stream_of(void* stream) {
+  return static_cast<cudaStream_t>(stream);
+}
+
+}  // namespace
+
+extern "C" {
+
+void convoy_conv2d_shape_init(convoy_conv2d_shape_t* shape, size_t struct_size) {
+  initialise(shape, default_conv2d(), struct_size);
+}
+void convoy_conv3d_shape_init(convoy_conv3d_shape_t* shape, size_t struct_size) {
+  initialise(shape, default_conv3d(), struct_size);
+}
+void convoy_epilogue_init(convoy_epilogue_t* epilogue, size_t struct_size) {
+  initialise(epilogue, default_epilogue(), struct_size);
+}
+void convoy_plan_options_init(convoy_plan_options_t* options, size_t struct_size) {
+  initialise(options, default_options(), struct_size);
+}
+void convoy_run_arguments_init(convoy_run_arguments_t* arguments, size_t struct_size) {
+  initialise(arguments, default_arguments(), struct_size);
+}
+
+convoy_status_t convoy_plan_conv2d(const convoy_conv2d_shape_t* shape,
+                                   const convoy_plan_options_t* options, convoy_plan_t* plan) {
+  return make_plan(shape, options, plan);
+}
+convoy_status_t convoy_plan_conv3d(const convoy_conv3d_shape_t* shape,
+                                   const convoy_plan_options_t* options, convoy_plan_t* plan) {
+  return make_plan(shape, options, plan);
+}
+void convoy_plan_destroy(convoy_plan_t plan) {
+  delete plan;
+}
+
+convoy_status_t convoy_run(convoy_plan_t plan, const convoy_run_arguments_t* arguments,
+                           void* stream) {
+  return guarded(
+      [&] { require(plan, "plan")->plan.run(arguments_of(arguments), stream_of(stream)); });
+}
+
+convoy_status_t convoy_plan_output_shape(convoy_plan_t plan, convoy_tensor_shape_t* shape) {
+  return guarded(
+      [&] { *require(shape, "shape") = c_shape(require(plan, "plan")->plan.output_shape()); });
+}
+convoy_status_t convoy_plan_activation_shape(convoy_plan_t plan, convoy_tensor_shape_t* shape) {
+  return guarded(
+      [&] { *require(shape, "shape") = c_shape(require(plan, "plan")->plan.activation_shape()); });
+}
+convoy_status_t convoy_plan_cache_shape(convoy_plan_t plan, convoy_tensor_shape_t* shape) {
+  return guarded(
+      [&] { *require(shape, "shape") = c_shape(require(plan, "plan")->plan.cache_shape()); });
+}
+convoy_status_t convoy_plan_next_cache_shape(convoy_plan_t plan, convoy_tensor_shape_t* shape) {
+  return guarded(
+      [&] { *require(shape, "shape") = c_shape(require(plan, "plan")->plan.next_cache_shape()); });
+}
+convoy_status_t convoy_plan_workspace_bytes(convoy_plan_t plan, size_t* bytes) {
+  return guarded([&] { *require(bytes, "bytes") = require(plan, "plan")->plan.workspace_bytes(); });
+}
+convoy_status_t convoy_plan_info(convoy_plan_t plan, convoy_plan_info_t* info) {
+  return guarded([&] {
+    const PlanInfo& from = require(plan, "plan")->plan.info();
+    hand_back(info,
+              convoy_plan_info_t{0, from.kernel.c_str(), from.backend.c_str(), from.problem.c_str(),
+                                 from.flops, from.min_bytes},
+              "info");
+  });
+}
+
+convoy_status_t convoy_pack_filter(convoy_plan_t plan, const void* filter, int32_t layout,
+                                   void* stream, convoy_packed_filter_t* packed) {
+  return guarded([&] {
+    *require(packed, "packed") = nullptr;
+    *packed = new convoy_packed_filter_s{
+        require(plan, "plan")
+            ->plan.pack_filter(filter, static_cast<FilterLayout>(layout), stream_of(stream))};
+  });
+}
+void convoy_packed_filter_destroy(convoy_packed_filter_t packed) {
+  delete packed;
+}
+
+convoy_status_t convoy_supports_conv2d(const convoy_conv2d_shape_t* shape,
+                                       const convoy_plan_options_t* options) {
+  return judge(shape, options);
+}
+convoy_status_t convoy_supports_conv3d(const convoy_conv3d_shape_t* shape,
+                                       const convoy_plan_options_t* options) {
+  return judge(shape, options);
+}
+
+convoy_status_t convoy_candidates_conv2d(const convoy_conv2d_shape_t* shape,
+                                         const convoy_plan_options_t* options,
+                                         convoy_candidates_t* result) {
+  return list(shape, options, result);
+}
+convoy_status_t convoy_candidates_conv3d(const convoy_conv3d_shape_t* shape,
+                                         const convoy_plan_options_t* options,
+                                         convoy_candidates_t* result) {
+  return list(shape, options, result);
+}
+size_t convoy_candidates_count(convoy_candidates_t list) {
+  return list == nullptr ? 0 : list->list.size();
+}
+convoy_status_t convoy_candidates_get(convoy_candidates_t list, size_t index,
+                                      convoy_candidate_t* candidate) {
+  return guarded([&] {
+    const std::vector<Candidate>& all = require(list, "list")->list;
+    if (index >= all.size()) {
+      throw_invalid("index = ", index, " is not legal; legal: below ", all.size());
+    }
+    const Candidate& from = all[index];
+    hand_back(candidate,
+              convoy_candidate_t{0, from.kernel.c_str(), from.backend.c_str(), from.reason.c_str(),
+                                 from.estimated_us, from.chosen ? 1 : 0, 0},
+              "candidate");
+  });
+}
+void convoy_candidates_destroy(convoy_candidates_t list) {
+  delete list;
+}
+
+const char* convoy_last_error(void) {
+  return last_error.c_str();
+}
+const char* convoy_status_string(convoy_status_t status) {
+  return to_string(static_cast<Status>(status));
+}
+const char* convoy_version(void) {
+  return version();
+}
+int convoy_version_number(void) {
+  return CONVOY_VERSION;
+}
+
+}  // extern "C"

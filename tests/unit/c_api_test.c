@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The C interface from a C11 program: one convolution checked by hand, every error path, growth of
+ * the structs. Prints what failed; exit code 0 where nothing did. */
+#include <convoy/convoy.h>
+#include <stdalign.h>
+#include <stdio.h>
+#include <string.h>
+
+static int failures = 0;
+
+#define CHECK(condition)                                                                   \
+  do {                                                                                     \
+    if (!(condition)) {                                                                    \
+      printf("line %d: %s (last error: %s)\n", __LINE__, #condition, convoy_last_error()); \
+      ++failures;                                                                          \
+    }                                                                                      \
+  } while (0)
+
+static int error_has(const char* part) {
+  return strstr(convoy_last_error(), part) != NULL;
+}
+
+static convoy_conv2d_shape_t small_shape(void) {
+  convoy_conv2d_shape_t shape;
+  convoy_conv2d_shape_init(&shape, sizeof(shape));
+  shape.in_height = 3;
+  shape.in_width = 3;
+  shape.in_channels = 1;
+  shape.out_channels = 1;
+  shape.filter_h = 3;
+  shape.filter_w = 3;
+  shape.pad_top = shape.pad_bottom = shape.pad_left = shape.pad_right = 1;
+  return shape;
+}
+
+static convoy_plan_options_t cpu_options(void) {
+  convoy_plan_options_t options;
+  convoy_plan_options_init(&options, sizeof(options));
+  options.dtype = CONVOY_FP32;
+  options.device = CONVOY_DEVICE_CPU;
+  return options;
+}
+
+static void test_run(void) {
+  alignas(16) float in[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  alignas(16) float filter[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+  alignas(16) float bias[4] = {-20};
+  alignas(16) float out[12];
+  const float expected[9] = {0, 1, 0, 7, 25, 13, 4, 19, 8};
+  const convoy_conv2d_shape_t shape = small_shape();
+  convoy_plan_options_t options = cpu_options();
+  convoy_epilogue_t epilogue;
+  convoy_epilogue_init(&epilogue, sizeof(epilogue));
+  epilogue.bias = bias;
+  epilogue.activation = CONVOY_ACTIVATION_RELU;
+  options.epilogue = &epilogue;
+
+  for (int packed = 0; packed < 2; ++packed) {
+    convoy_plan_t plan = NULL;
+    options.packed_filter = packed;
+    CHECK(convoy_plan_conv2d(&shape, &options, &plan) == CONVOY_OK);
+    if (plan == NULL) return;
+
+    convoy_plan_info_t info = {sizeof(info), NULL, NULL, NULL, 0, 0};
+    CHECK(convoy_plan_info(plan, &info) == CONVOY_OK);
+    CHECK(strcmp(info.kernel, "onednn") == 0);
+    CHECK(info.flops == 2.0 * 9 * 9);
+    convoy_tensor_shape_t output_shape;
+    CHECK(convoy_plan_output_shape(plan, &output_shape) == CONVOY_OK);
+    CHECK(output_shape.dtype == CONVOY_FP32 && output_shape.layout == CONVOY_NHWC);
+    CHECK(output_shape.extents[1] == 3 && output_shape.extents[3] == 1);
+    size_t workspace = 0;
+    CHECK(convoy_plan_workspace_bytes(plan, &workspace) == CONVOY_OK);
+
+    convoy_run_arguments_t arguments;
+    convoy_run_arguments_init(&arguments, sizeof(arguments));
+    arguments.output = out;
+    arguments.output_shape = &output_shape;
+    arguments.activation = in;
+    arguments.epilogue = &epilogue;
+    convoy_packed_filter_t packed_filter = NULL;
+    if (packed) {
+      CHECK(convoy_pack_filter(plan, filter, CONVOY_RSCF, NULL, &packed_filter) == CONVOY_OK);
+      arguments.packed_filter = packed_filter;
+    } else {
+      arguments.filter = filter;
+    }
+    memset(out, 0xff, sizeof(out));
+    CHECK(convoy_run(plan, &arguments, NULL) == CONVOY_OK);
+    CHECK(memcmp(out, expected, sizeof(expected)) == 0);
+
+    arguments.activation = NULL;
+    CHECK(convoy_run(plan, &arguments, NULL) == CONVOY_INVALID_ARGUMENT);
+    CHECK(error_has("activation is null"));
+    arguments.activation = in;
+    output_shape.extents[3] = 2;
+    CHECK(convoy_run(plan, &arguments, NULL) == CONVOY_INVALID_ARGUMENT);
+    CHECK(error_has("[1, 3, 3, 2]"));
+    if (packed) {
+      arguments.filter = filter;
+      CHECK(convoy_run(plan, &arguments, NULL) == CONVOY_INVALID_ARGUMENT);
+      CHECK(error_has("both given"));
+    }
+    convoy_packed_filter_destroy(packed_filter);
+    convoy_plan_destroy(plan);
+  }
+}
+
+static void test_three_dimensions(void) {
+  alignas(16) float cache[4] = {1, 2}, in[4] = {3, 4}, filter[4] = {100, 10, 1}, out[4], next[4];
+  convoy_conv3d_shape_t shape;
+  convoy_conv3d_shape_init(&shape, sizeof(shape));
+  shape.in_depth = 2;
+  shape.in_height = shape.in_width = shape.in_channels = shape.out_channels = 1;
+  shape.filter[0] = 3;
+  shape.cached_frames = 2;
+  const convoy_plan_options_t options = cpu_options();
+  convoy_plan_t plan = NULL;
+  CHECK(convoy_plan_conv3d(&shape, &options, &plan) == CONVOY_OK);
+  if (plan == NULL) return;
+  convoy_tensor_shape_t cache_shape, next_shape;
+  CHECK(convoy_plan_cache_shape(plan, &cache_shape) == CONVOY_OK);
+  CHECK(convoy_plan_next_cache_shape(plan, &next_shape) == CONVOY_OK);
+  convoy_run_arguments_t arguments;
+  convoy_run_arguments_init(&arguments, sizeof(arguments));
+  arguments.output = out;
+  arguments.activation = in;
+  arguments.filter = filter;
+  arguments.cache = cache;
+  arguments.cache_shape = &cache_shape;
+  arguments.next_cache = next;
+  arguments.next_cache_shape = &next_shape;
+  CHECK(convoy_run(plan, &arguments, NULL) == CONVOY_OK);
+  CHECK(out[0] == 123 && out[1] == 234);
+  CHECK(next[0] == 3 && next[1] == 4);
+  convoy_plan_destroy(plan);
+}
+
+static void test_errors(void) {
+  convoy_conv2d_shape_t shape = small_shape();
+  convoy_plan_options_t options = cpu_options();
+  convoy_plan_t plan = (convoy_plan_t)&shape;
+  CHECK(convoy_plan_conv2d(NULL, &options, &plan) == CONVOY_INVALID_ARGUMENT);
+  CHECK(plan == NULL);
+  CHECK(error_has("shape is null"));
+  CHECK(convoy_plan_conv2d(&shape, &options, NULL) == CONVOY_INVALID_ARGUMENT);
+  CHECK(convoy_run(NULL, NULL, NULL) == CONVOY_INVALID_ARGUMENT);
+
+  shape.filter_h = 9;
+  CHECK(convoy_plan_conv2d(&shape, &options, &plan) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("filter_h = 9"));
+  CHECK(convoy_supports_conv2d(&shape, &options) == CONVOY_INVALID_ARGUMENT);
+  shape.filter_h = 3;
+  CHECK(convoy_supports_conv2d(&shape, &options) == CONVOY_OK);
+  options.kernel = "oneddn";
+  CHECK(convoy_plan_conv2d(&shape, &options, &plan) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("nearest: onednn"));
+  options.kernel = NULL;
+
+  /* Well-formed, but past what oneDNN's kernels index. */
+  convoy_conv2d_shape_t wide = small_shape();
+  wide.filter_h = wide.filter_w = 1;
+  wide.in_width = wide.out_channels = 65536;
+  CHECK(convoy_supports_conv2d(&wide, &options) == CONVOY_UNSUPPORTED);
+  CHECK(convoy_plan_conv2d(&wide, &options, &plan) == CONVOY_UNSUPPORTED);
+  CHECK(error_has("onednn: elements of an output row"));
+
+  convoy_plan_destroy(NULL);
+  convoy_packed_filter_destroy(NULL);
+  convoy_candidates_destroy(NULL);
+  CHECK(strcmp(convoy_status_string(CONVOY_UNSUPPORTED), "unsupported") == 0);
+}
+
+static void test_struct_growth(void) {
+  const convoy_plan_options_t options = cpu_options();
+  convoy_plan_t plan = NULL;
+
+  /* A caller that forgot the init function. */
+  convoy_conv2d_shape_t zero;
+  memset(&zero, 0, sizeof(zero));
+  CHECK(convoy_plan_conv2d(&zero, &options, &plan) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("shape.struct_size = 0"));
+
+  /* An older caller, whose struct ends before `groups`: the rest takes its defaults. */
+  convoy_conv2d_shape_t old = small_shape();
+  old.struct_size = offsetof(convoy_conv2d_shape_t, groups);
+  old.groups = old.upsample = -5;
+  CHECK(convoy_plan_conv2d(&old, &options, &plan) == CONVOY_OK);
+  convoy_plan_destroy(plan);
+
+  /* A newer caller: unknown fields must be zero. */
+  struct {
+    convoy_conv2d_shape_t shape;
+    int64_t future;
+  } newer;
+  newer.shape = small_shape();
+  newer.shape.struct_size = sizeof(newer);
+  newer.future = 0;
+  CHECK(convoy_plan_conv2d(&newer.shape, &options, &plan) == CONVOY_OK);
+  convoy_plan_destroy(plan);
+  newer.future = 1;
+  CHECK(convoy_plan_conv2d(&newer.shape, &options, &plan) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("they are not zero"));
+}
+
+static void test_candidates(void) {
+  const convoy_conv2d_shape_t shape = small_shape();
+  const convoy_plan_options_t options = cpu_options();
+  convoy_candidates_t list = NULL;
+  CHECK(convoy_candidates_conv2d(&shape, &options, &list) == CONVOY_OK);
+  const size_t count = convoy_candidates_count(list);
+  CHECK(count >= 1);
+  convoy_candidate_t candidate = {sizeof(candidate), NULL, NULL, NULL, 0, 0, 0};
+  CHECK(convoy_candidates_get(list, 0, &candidate) == CONVOY_OK);
+  CHECK(strcmp(candidate.kernel, "onednn") == 0 && candidate.chosen == 1);
+  CHECK(candidate.reason[0] == '\0' && candidate.estimated_us > 0);
+  CHECK(convoy_candidates_get(list, count, &candidate) == CONVOY_INVALID_ARGUMENT);
+  convoy_candidates_destroy(list);
+  CHECK(convoy_candidates_count(NULL) == 0);
+}
+
+int main(void) {
+  CHECK(convoy_version_number() == CONVOY_VERSION);
+  CHECK(strstr(convoy_version(), "git") != NULL);
+  test_run();
+  test_three_dimensions();
+  test_errors();
+  test_struct_growth();
+  test_candidates();
+  if (failures == 0) printf("C interface: all checks passed\n");
+  return failures == 0 ? 0 : 1;
+}

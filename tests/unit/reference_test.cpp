@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two references against each other, and the explicit im2col against both.
+#include "reference/reference.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "convoy/im2col.hpp"
+#include "expect_error.hpp"
+#include "support/conv_case.hpp"
+
+namespace convoy {
+namespace {
+
+std::vector<float> values(std::int64_t count, std::uint64_t seed) {
+  std::vector<float> out(static_cast<std::size_t>(count));
+  for (float& value : out) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    value = static_cast<float>(static_cast<std::int32_t>(seed >> 32)) * 0x1p-31f;
+  }
+  return out;
+}
+
+TEST(Reference, OnePixelByHand) {
+  // 3x3 ones over 1..9, padding 1: the corner sees 1 + 2 + 4 + 5.
+  const Conv2dProblemShape p{.in_height = 3,
+                             .in_width = 3,
+                             .in_channels = 1,
+                             .out_channels = 1,
+                             .filter_h = 3,
+                             .filter_w = 3,
+                             .pad_h = 1,
+                             .pad_w = 1};
+  const std::vector<float> in = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const std::vector<float> filter(9, 1.0f);
+  const auto out = reference::convolve_fp64(geometry_of(p), {in.data(), nullptr, filter.data()});
+  EXPECT_EQ(out, (std::vector<double>{12, 21, 16, 27, 45, 33, 24, 39, 28}));
+  Conv2dProblemShape reflected = p;
+  reflected.pad_mode = PadMode::reflect;
+  // The corner's neighbourhood mirrors to 5 4 5 / 2 1 2 / 5 4 5.
+  EXPECT_EQ(
+      reference::convolve_fp64(geometry_of(reflected), {in.data(), nullptr, filter.data()})[0], 33);
+  reflected.pad_mode = PadMode::replicate;
+  // 1 1 2 / 1 1 2 / 4 4 5.
+  EXPECT_EQ(
+      reference::convolve_fp64(geometry_of(reflected), {in.data(), nullptr, filter.data()})[0], 21);
+}
+
+TEST(Reference, CachedFramesComeFirst) {
+  Conv3dProblemShape p;
+  p.in_depth = 2;
+  p.in_height = p.in_width = 1;
+  p.in_channels = p.out_channels = 1;
+  p.filter = {3, 1, 1};
+  p.cached_frames = 2;
+  const std::vector<float> cache = {1, 2}, in = {3, 4}, filter = {100, 10, 1};
+  EXPECT_EQ(reference::convolve_fp64(geometry_of(p), {in.data(), cache.data(), filter.data()}),
+            (std::vector<double>{123, 234}));
+}
+
+#ifdef CONVOY_WITH_CPU
+TEST(Reference, LoopsAndOnednnAgreeOnRandomProblems) {
+  int compared = 0;
+  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+    const test::ConvCase c = test::random_case(seed, {.flops = 2e6});
+    const ConvGeometry g = test::geometry_of(c.problem);
+    const auto in = values(g.activation_elements(), seed);
+    const auto cache = values(g.cache_elements(), seed + 1000);
+    const auto filter = values(g.filter_elements(), seed + 2000);
+    const reference::Operands operands = {in.data(), cache.data(), filter.data()};
+    const auto exact = reference::convolve_fp64(g, operands);
+    const auto fast = reference::convolve_onednn(g, operands);
+    ASSERT_EQ(exact.size(), fast.size());
+    // Each value is below 1, so that no partial sum passes K.
+    const double bound = 0x1p-24 * std::pow(static_cast<double>(g.gemm_k()), 2);
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      ASSERT_NEAR(exact[i], fast[i], bound) << "seed " << seed << " " << test::describe(c);
+    }
+    if (!exact.empty()) ++compared;
+  }
+  EXPECT_GT(compared, 350);
+}
+#endif
+
+TEST(Reference, Im2colTimesFilterIsTheConvolution) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    const test::ConvCase c = test::random_case(seed, {.flops = 5e5});
+    const ConvGeometry g = test::geometry_of(c.problem);
+    if (g.groups != 1 || g.empty()) continue;
+    const auto in = values(g.activation_elements(), seed);
+    const auto cache = values(g.cache_elements(), seed + 1000);
+    const auto filter = values(g.filter_elements(), seed + 2000);
+    // In two pieces, to try row ranges.
+    std::vector<float> columns(static_cast<std::size_t>(g.gemm_m() * g.gemm_k()));
+    const std::int64_t half = g.gemm_m() / 2;
+    for (const auto& [begin, end] : {std::pair{std::int64_t{0}, half}, {half, g.gemm_m()}}) {
+      float* rows = columns.data() + begin * g.gemm_k();
+      if (const auto* flat = std::get_if<Conv2dProblemShape>(&c.problem)) {
+        im2col(rows, in.data(), DType::fp32, *flat, begin, end);
+      } else {
+        im2col(rows, in.data(), DType::fp32, std::get<Conv3dProblemShape>(c.problem), begin, end,
+               cache.data());
+      }
+    }
+    const auto expected = reference::convolve_fp64(g, {in.data(), cache.data(), filter.data()});
+    for (std::int64_t m = 0; m < g.gemm_m(); ++m) {
+      for (std::int64_t k = 0; k < g.out_channels; ++k) {
+        double sum = 0;
+        for (std::int64_t i = 0; i < g.gemm_k(); ++i) {
+          sum += static_cast<double>(columns[static_cast<std::size_t>(m * g.gemm_k() + i)]) *
+                 filter[static_cast<std::size_t>(k * g.gemm_k() + i)];
+        }
+        ASSERT_NEAR(sum, expected[static_cast<std::size_t>(m * g.out_channels + k)], 1e-12)
+            << "seed " << seed << " " << test::describe(c);
+      }
+    }
+  }
+}
+
+TEST(Im2col, RefusesBadArguments) {
+  Conv2dProblemShape p{.in_height = 3, .in_width = 3, .in_channels = 2, .out_channels = 2};
+  float in[18] = {}, out[18] = {};
+  const auto run = [&](void* to, const void* from, std::int64_t begin, std::int64_t end) {
+    im2col(to, from, DType::fp32, p, begin, end);
+  };
+  test::expect_error(Status::invalid_argument, {"rows [0, 10)", "[0, 9)"},
+                     [&] { run(out, in, 0, 10); });
+  test::expect_error(Status::invalid_argument, {"rows [-1, 2)"}, [&] { run(out, in, -1, 2); });
+  test::expect_error(Status::invalid_argument, {"rows [3, 2)"}, [&] { run(out, in, 3, 2); });
+  test::expect_error(Status::invalid_argument, {"null"}, [&] { run(nullptr, in, 0, 1); });
+  p.groups = 2;
+  test::expect_error(Status::invalid_argument, {"groups = 2"}, [&] { run(out, in, 0, 1); });
+}
+
+TEST(Reference, RoundingStepsOfTheEpilogue) {
+  // bf16 has 8 significant bits: 257 -> 256, 259 -> 260.
+  reference::EpilogueOperands operands;
+  const float bias[] = {1.0f};
+  const float residual[] = {1.0f};
+  operands.bias = bias;
+  operands.residual = residual;
+  EXPECT_EQ(reference::finish_fp64(256.0, 0, 1, operands, DType::bf16), 258.0);
+  operands.epilogue.rounding = EpilogueRounding::each_step;
+  EXPECT_EQ(reference::finish_fp64(256.0, 0, 1, operands, DType::bf16), 256.0);
+  EXPECT_EQ(reference::finish_fp64(257.0, 0, 1, operands, DType::bf16), 256.0);
+  EXPECT_EQ(reference::finish_fp64(259.0, 0, 1, operands, DType::bf16), 260.0);
+}
+
+TEST(Reference, ComparisonFindsWhatIsWrong) {
+  const reference::Expectation wanted = {{1.0, 2.0, INFINITY, NAN}, {0.1, 0.1, 0.1, 0.1}};
+  float got[] = {1.05f, 2.0f, INFINITY, NAN};
+  EXPECT_TRUE(reference::compare(got, DType::fp32, wanted).pass);
+  got[1] = 2.2f;
+  EXPECT_EQ(reference::compare(got, DType::fp32, wanted).worst, 1);
+  EXPECT_FALSE(reference::compare(got, DType::fp32, wanted).pass);
+  got[1] = NAN;
+  EXPECT_FALSE(reference::compare(got, DType::fp32, wanted).pass);
+  got[1] = 2.0f;
+  got[2] = 1e30f;
+  EXPECT_FALSE(reference::compare(got, DType::fp32, wanted).pass);
+  got[2] = INFINITY;
+  got[3] = 0.0f;
+  EXPECT_FALSE(reference::compare(got, DType::fp32, wanted).pass);
+}
+
+}  // namespace
+}  // namespace convoy
