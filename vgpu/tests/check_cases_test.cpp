@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the kernels of programs/check_cases.cu under `vgpu run`: the bad form of each must end with
+// the report that names its bug, the good form must be clean.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Case {
+  const char* name;
+  std::vector<const char*> gpus;
+  std::vector<const char*> report;  ///< texts that the report must hold
+};
+
+const std::vector<const char*> kBoth = {"h200", "b200"}, kH200 = {"h200"}, kB200 = {"b200"};
+const Case kCases[] = {
+    {"race_shared", kBoth, {"race check", "read by warp 1", "write by warp 0", "a barrier"}},
+    {"race_load", kBoth, {"race check", "bulk load", "a wait (mbarrier.try_wait)"}},
+    {"race_reload", kBoth, {"race check", "read by warp 1", "write by a bulk load"}},
+    {"race_store_reuse", kBoth, {"race check", "bulk store", "cp.async.bulk.wait_group.read"}},
+    {"store_at_exit", kBoth, {"race check", "the kernel ends", "cp.async.bulk.wait_group"}},
+    {"race_cp_async", kBoth, {"race check", "cp.async", "cp.async.wait_group"}},
+    {"race_cluster", kBoth, {"race check", "of CTA 1", "a barrier"}},
+    {"proxy_store", kBoth, {"proxy check", "fence.proxy.async", "bulk store"}},
+    {"proxy_load", kBoth, {"proxy check", "fence.proxy.async", "bulk load"}},
+    {"init_shared", kBoth, {"init check", "never written", "shared memory"}},
+    {"init_global", kBoth, {"init check", "global memory that was never written"}},
+    {"mbarrier_order", kBoth, {"mbarrier check", "before its initialisation is ordered"}},
+    {"mbarrier_fence", kBoth, {"mbarrier check", "fence.mbarrier_init"}},
+    {"mbarrier_overwritten", kBoth, {"mbarrier check", "write over the live mbarrier"}},
+    {"wgmma_proxy", kH200, {"proxy check", "wgmma", "fence.proxy.async"}},
+    {"wgmma_fence", kH200, {"race check", "wgmma.fence"}},
+    {"wgmma_wait", kH200, {"race check", "read by a wgmma", "wgmma.wait_group"}},
+    {"tcgen05_proxy", kB200, {"proxy check", "tcgen05.mma", "fence.proxy.async"}},
+    {"tcgen05_unwritten", kB200, {"init check", "TMEM", "tcgen05.mma"}},
+    {"tcgen05_commit_wait", kB200, {"check", "TMEM", "tcgen05.ld"}},
+    {"tcgen05_wait_ld", kB200, {"race check", "tcgen05.wait::ld"}},
+    {"tcgen05_fence_after", kB200, {"tcgen05 check", "tcgen05.fence::after_thread_sync"}},
+    {"tcgen05_fence_before", kB200, {"tcgen05 check", "tcgen05.fence::before_thread_sync"}},
+    {"tcgen05_leak", kB200, {"leak check", "32 TMEM columns", "tcgen05.dealloc"}},
+    {"tcgen05_early_dealloc", kB200, {"race check", "TMEM", "write by warp 4"}},
+};
+
+struct Outcome {
+  int status = -1;
+  std::string text;
+};
+
+Outcome run(const std::string& gpu, const std::string& delivery, const std::string& arguments) {
+  const std::string command = std::string(VGPU_PROGRAM) + " run --gpu " + gpu + " --delivery " +
+                              delivery + " --check all,tcgen05-strict -- " CHECK_CASES_PROGRAM " " +
+                              arguments + " 2>&1";
+  Outcome outcome;
+  std::FILE* pipe = popen(command.c_str(), "r");
+  if (!pipe) return outcome;
+  std::array<char, 4096> buffer;
+  while (size_t bytes = std::fread(buffer.data(), 1, buffer.size(), pipe))
+    outcome.text.append(buffer.data(), bytes);
+  const int status = pclose(pipe);
+  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+  return outcome;
+}
+
+class CheckCases : public testing::TestWithParam<Case> {};
+
+TEST_P(CheckCases, TheBugIsReported) {
+  const Case& test = GetParam();
+  for (const char* gpu : test.gpus)
+    for (const char* delivery : {"late", "early"}) {
+      Outcome outcome = run(gpu, delivery, std::string(test.name) + " bad");
+      EXPECT_NE(outcome.status, 0) << gpu << " " << delivery << "\n" << outcome.text;
+      for (const char* text : test.report)
+        EXPECT_NE(outcome.text.find(text), std::string::npos)
+            << gpu << " " << delivery << ": no '" << text << "' in\n"
+            << outcome.text;
+      EXPECT_NE(outcome.text.find("check_cases.cu:"), std::string::npos) << outcome.text;
+    }
+}
+
+TEST_P(CheckCases, TheRepairedKernelIsClean) {
+  const Case& test = GetParam();
+  for (const char* gpu : test.gpus)
+    for (const char* delivery : {"late", "early", "random"}) {
+      Outcome outcome = run(gpu, delivery, std::string(test.name) + " good");
+      EXPECT_EQ(outcome.status, 0) << gpu << " " << delivery << "\n" << outcome.text;
+      EXPECT_NE(outcome.text.find("no error"), std::string::npos);
+      EXPECT_EQ(outcome.text.find("check"), std::string::npos) << outcome.text;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, CheckCases, testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
