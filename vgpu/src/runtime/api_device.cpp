@@ -65,10 +65,7 @@ VGPU_API cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute
   return call([&](Context& context) {
     if (const cudaError_t error = check_device(device); error) return error;
     if (device_attribute(context.device, attribute, *value)) return cudaSuccess;
-    // NOTE: optional features that are not modelled are answered as absent.
-    log(2, "device attribute " + std::to_string(attribute) + " is not modelled: 0");
-    *value = 0;
-    return cudaSuccess;
+    return fail(cudaErrorInvalidValue, "device attribute %d does not exist", int(attribute));
   });
 }
 
@@ -91,15 +88,19 @@ VGPU_API cudaError_t cudaRuntimeGetVersion(int* version) {
 
 VGPU_API cudaError_t cudaDeviceSynchronize() {
   return call([](Context& context) {
-    return refuse_while_capturing(context, nullptr, "cudaDeviceSynchronize");
+    for (const auto& [handle, stream] : context.streams) {
+      if (stream->capture)
+        return refuse_while_capturing(context, stream.get(), "cudaDeviceSynchronize");
+    }
+    return cudaSuccess;
   });
 }
 
-// Frees everything and clears a sticky error, as the end of the context does.
+// Frees everything, as the end of the context does.
 VGPU_API cudaError_t cudaDeviceReset() {
   Context& context = Context::get();
   std::lock_guard lock(context.mutex);
-  context.sticky = cudaSuccess;
+  if (context.sticky != cudaSuccess) context.sticky = cudaErrorDevicesUnavailable;
   context.memory.reset();
   for (const auto& [handle, module] : context.modules) module->forget_storage();
   context.graph_execs.clear();

@@ -16,10 +16,9 @@ using namespace vgpu::runtime;
 
 namespace {
 
-cudaError_t launch(const char* api, const void* function, dim3 grid, dim3 block,
-                   size_t dynamic_shared, void** args, const cudaLaunchAttribute* attributes,
-                   unsigned attribute_count, cudaStream_t stream) {
-  (void)api;
+cudaError_t launch(const void* function, dim3 grid, dim3 block, size_t dynamic_shared, void** args,
+                   const cudaLaunchAttribute* attributes, unsigned attribute_count,
+                   cudaStream_t stream) {
   return call([&](Context& context) {
     KernelLaunch launch;
     const cudaError_t error = prepare_launch(context, function, grid, block, dynamic_shared, args,
@@ -33,7 +32,7 @@ cudaError_t launch(const char* api, const void* function, dim3 grid, dim3 block,
 cudaError_t find(Context& context, const void* function, Kernel*& kernel) {
   kernel = context.find_kernel(function);
   if (kernel != nullptr) return cudaSuccess;
-  return fail(cudaErrorInvalidDeviceFunction, "%p is not a kernel of this program", function);
+  return fail(cudaErrorInvalidResourceHandle, "%p is not a kernel of this program", function);
 }
 
 uint32_t round_up(uint32_t value, uint32_t multiple) {
@@ -71,15 +70,15 @@ uint32_t cluster_blocks(const exec::KernelInfo& info, const cudaLaunchConfig_t& 
 
 VGPU_API cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** args,
                                       size_t dynamic_shared, cudaStream_t stream) {
-  return launch("cudaLaunchKernel", function, grid, block, dynamic_shared, args, nullptr, 0,
-                stream);
+  return launch(function, grid, block, dynamic_shared, args, nullptr, 0, stream);
 }
 
 VGPU_API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
                                          void** args) {
   if (config == nullptr) return record_error(cudaErrorInvalidValue);
-  return launch("cudaLaunchKernelExC", function, config->gridDim, config->blockDim,
-                config->dynamicSmemBytes, args, config->attrs, config->numAttrs, config->stream);
+  static const cudaLaunchAttribute kNone[1] = {};  // non-null, also where there are none
+  return launch(function, config->gridDim, config->blockDim, config->dynamicSmemBytes, args,
+                config->numAttrs ? config->attrs : kNone, config->numAttrs, config->stream);
 }
 
 // NOTE: a cooperative grid must be resident as a whole; the occupancy limit is checked here.
@@ -100,8 +99,7 @@ VGPU_API cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid
                 static_cast<unsigned long long>(resident));
   });
   if (error != cudaSuccess) return error;
-  return launch("cudaLaunchCooperativeKernel", function, grid, block, dynamic_shared, args, nullptr,
-                0, stream);
+  return launch(function, grid, block, dynamic_shared, args, nullptr, 0, stream);
 }
 
 VGPU_API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
@@ -175,7 +173,7 @@ VGPU_API cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const
     attributes->requiredClusterWidth = static_cast<int>(info.required_cluster.x);
     attributes->requiredClusterHeight = static_cast<int>(info.required_cluster.y);
     attributes->requiredClusterDepth = static_cast<int>(info.required_cluster.z);
-    attributes->clusterDimMustBeSet = 0;
+    attributes->clusterDimMustBeSet = info.required_cluster.count() != 0;
     attributes->nonPortableClusterSizeAllowed = kernel->nonportable_cluster;
     return cudaSuccess;
   });

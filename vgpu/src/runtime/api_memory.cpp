@@ -52,13 +52,16 @@ cudaError_t release(void* pointer, bool host, const char* api) {
   });
 }
 
-// Checks a copy and runs or captures it. Synchronous copies cannot be captured.
+// Synchronous copies run in the default stream and cannot be captured.
+cudaError_t refuse_synchronous(Context& context, const char* api) {
+  const cudaError_t error = refuse_implicit_dependency(context);
+  return error ? error : refuse_while_capturing(context, nullptr, api);
+}
+
 cudaError_t copy(const char* api, const Copy& what, cudaStream_t stream, bool synchronous) {
   return call([&](Context& context) {
     if (synchronous) {
-      if (const cudaError_t error = refuse_while_capturing(context, nullptr, api); error) {
-        return error;
-      }
+      if (const cudaError_t error = refuse_synchronous(context, api); error) return error;
     }
     if (const cudaError_t error = check_copy(context, what); error) return error;
     if (what.width == 0 || what.height == 0 || what.depth == 0) return cudaSuccess;
@@ -69,9 +72,7 @@ cudaError_t copy(const char* api, const Copy& what, cudaStream_t stream, bool sy
 cudaError_t fill(const char* api, const Fill& what, cudaStream_t stream, bool synchronous) {
   return call([&](Context& context) {
     if (synchronous) {
-      if (const cudaError_t error = refuse_while_capturing(context, nullptr, api); error) {
-        return error;
-      }
+      if (const cudaError_t error = refuse_synchronous(context, api); error) return error;
     }
     if (const cudaError_t error = check_fill(context, what); error) return error;
     if (what.width == 0 || what.height == 0 || what.depth == 0) return cudaSuccess;

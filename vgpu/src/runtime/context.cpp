@@ -4,6 +4,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "runtime/streams.hpp"
 
@@ -82,16 +83,10 @@ cudaError_t unsupported(const char* function) {
 
 }  // namespace vgpu::runtime
 
-using vgpu::runtime::Context;
-
 VGPU_API cudaError_t cudaPeekAtLastError() {
   return vgpu::runtime::last_error;
 }
 
-// A sticky error stays: only cudaDeviceReset clears it.
 VGPU_API cudaError_t cudaGetLastError() {
-  const cudaError_t error = vgpu::runtime::last_error;
-  vgpu::runtime::last_error = cudaSuccess;
-  if (error != cudaSuccess && error == Context::get().sticky) vgpu::runtime::last_error = error;
-  return error;
+  return std::exchange(vgpu::runtime::last_error, cudaSuccess);
 }

@@ -76,7 +76,8 @@ class Context {
   std::unique_ptr<Stream> default_stream;
   uint64_t next_stream_id = 2;  // 1 and 2 name the legacy and the per-thread default stream
 
-  /// The error of a kernel that faulted: every later call returns it until cudaDeviceReset.
+  /// The error of a kernel that faulted: every later call returns it. cudaDeviceReset does not
+  /// bring the device back: what follows it fails with cudaErrorDevicesUnavailable, as on an H200.
   cudaError_t sticky = cudaSuccess;
 
   /// A kernel by its handle or its host stub; null when it is unknown.

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 namespace vgpu::runtime {
 namespace {
@@ -42,7 +43,7 @@ void set_common(cudaDeviceProp& p) {
   p.canUseHostPointerForRegisteredMem = 1;
   p.cooperativeLaunch = 1;
   p.maxBlocksPerMultiProcessor = 32;
-  p.accessPolicyMaxWindowSize = 134213632;
+  p.accessPolicyMaxWindowSize = 134217728;
   p.hostRegisterSupported = 1;
   p.memoryPoolsSupported = 1;
   p.clusterLaunch = 1;
@@ -55,7 +56,7 @@ void set_h200(DeviceModel& device) {
   p.major = 9;
   p.multiProcessorCount = 132;
   p.totalGlobalMem = 150109880320;
-  p.memoryBusWidth = 6144;
+  p.memoryBusWidth = 6016;
   p.l2CacheSize = 60 << 20;
   p.persistingL2CacheMaxSize = 39321600;
 }
@@ -70,6 +71,26 @@ void set_b200(DeviceModel& device) {
   p.l2CacheSize = 126 << 20;
   p.persistingL2CacheMaxSize = 82575360;
 }
+
+// What an H200 answers to attributes 1 to 147 (probe/h200.txt, "host attributes"), with the
+// identity of the one that was asked (PCI address and ids) left out.
+constexpr int kH200Attributes[] = {
+    1024,       1024,    1024,    64,    2147483647, 65535,   65535,  49152,    65536,     32,
+    2147483647, 65536,   1980000, 512,   1,          132,     0,      0,        1,         0,
+    131072,     131072,  65536,   16384, 16384,      16384,   32768,  32768,    2048,      512,
+    1,          1,       0,       0,     0,          3201000, 6016,   62914560, 2048,      3,
+    1,          32768,   2048,    1,     32768,      32768,   8192,   8192,     32768,     0,
+    32,         32768,   32768,   2046,  32768,      131072,  65536,  16384,    16384,     16384,
+    32768,      2048,    32768,   32768, 2048,       32768,   32768,  2046,     268435456, 131072,
+    65000,      2097120, 32768,   32768, 9,          0,       32768,  1,        1,         1,
+    233472,     65536,   1,       0,     0,          0,       2,      0,        1,         1,
+    1,          0,       0,       0,     1,          1,       232448, 0,        1,         0,
+    0,          1,       1,       0,     0,          32,      1,      39321600, 134217728, 1,
+    1024,       1,       1,       1,     1,          1,       1,      100,      9,         1,
+    1,          1,       1,       1,     1,          4,       1,      1,        1,         0,
+    -1,         0,       0,       0,     0,          0,       0,      0,        0,         0,
+    1,          1,       0,       1,     1,          0,       0,
+};
 
 }  // namespace
 
@@ -101,179 +122,40 @@ DeviceModel make_device_model(const Options& options) {
 }
 
 bool device_attribute(const DeviceModel& device, cudaDeviceAttr attribute, int& value) {
+  const int index = static_cast<int>(attribute);
+  if (index < 1 || index > static_cast<int>(std::size(kH200Attributes))) return false;
   const cudaDeviceProp& p = device.properties;
   switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock:
-      value = p.maxThreadsPerBlock;
-      return true;
-    case cudaDevAttrMaxBlockDimX:
-      value = p.maxThreadsDim[0];
-      return true;
-    case cudaDevAttrMaxBlockDimY:
-      value = p.maxThreadsDim[1];
-      return true;
-    case cudaDevAttrMaxBlockDimZ:
-      value = p.maxThreadsDim[2];
-      return true;
-    case cudaDevAttrMaxGridDimX:
-      value = p.maxGridSize[0];
-      return true;
-    case cudaDevAttrMaxGridDimY:
-      value = p.maxGridSize[1];
-      return true;
-    case cudaDevAttrMaxGridDimZ:
-      value = p.maxGridSize[2];
-      return true;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-      value = int(p.sharedMemPerBlock);
-      return true;
-    case cudaDevAttrTotalConstantMemory:
-      value = int(p.totalConstMem);
-      return true;
-    case cudaDevAttrWarpSize:
-      value = p.warpSize;
-      return true;
-    case cudaDevAttrMaxPitch:
-      value = int(p.memPitch);
-      return true;
-    case cudaDevAttrMaxRegistersPerBlock:
-      value = p.regsPerBlock;
-      return true;
+    // Where the two GPUs differ, or an option changes the number.
     case cudaDevAttrClockRate:
       value = device.arch >= 100 ? 1965000 : 1980000;
-      return true;
-    case cudaDevAttrTextureAlignment:
-      value = int(p.textureAlignment);
-      return true;
+      break;
     case cudaDevAttrMultiProcessorCount:
       value = p.multiProcessorCount;
-      return true;
-    case cudaDevAttrKernelExecTimeout:
-      value = 0;
-      return true;
-    case cudaDevAttrIntegrated:
-      value = p.integrated;
-      return true;
-    case cudaDevAttrCanMapHostMemory:
-      value = p.canMapHostMemory;
-      return true;
-    case cudaDevAttrComputeMode:
-      value = cudaComputeModeDefault;
-      return true;
-    case cudaDevAttrSurfaceAlignment:
-      value = int(p.surfaceAlignment);
-      return true;
-    case cudaDevAttrConcurrentKernels:
-      value = p.concurrentKernels;
-      return true;
-    case cudaDevAttrEccEnabled:
-      value = p.ECCEnabled;
-      return true;
-    case cudaDevAttrPciBusId:
-      value = p.pciBusID;
-      return true;
-    case cudaDevAttrPciDeviceId:
-      value = p.pciDeviceID;
-      return true;
-    case cudaDevAttrPciDomainId:
-      value = p.pciDomainID;
-      return true;
-    case cudaDevAttrTccDriver:
-      value = p.tccDriver;
-      return true;
+      break;
     case cudaDevAttrMemoryClockRate:
       value = device.arch >= 100 ? 3996000 : 3201000;
-      return true;
+      break;
     case cudaDevAttrGlobalMemoryBusWidth:
       value = p.memoryBusWidth;
-      return true;
+      break;
     case cudaDevAttrL2CacheSize:
       value = p.l2CacheSize;
-      return true;
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-      value = p.maxThreadsPerMultiProcessor;
-      return true;
-    case cudaDevAttrAsyncEngineCount:
-      value = p.asyncEngineCount;
-      return true;
-    case cudaDevAttrUnifiedAddressing:
-      value = p.unifiedAddressing;
-      return true;
-    case cudaDevAttrComputeCapabilityMajor:
-      value = p.major;
-      return true;
-    case cudaDevAttrComputeCapabilityMinor:
-      value = p.minor;
-      return true;
-    case cudaDevAttrStreamPrioritiesSupported:
-      value = p.streamPrioritiesSupported;
-      return true;
-    case cudaDevAttrGlobalL1CacheSupported:
-      value = p.globalL1CacheSupported;
-      return true;
-    case cudaDevAttrLocalL1CacheSupported:
-      value = p.localL1CacheSupported;
-      return true;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      value = int(p.sharedMemPerMultiprocessor);
-      return true;
-    case cudaDevAttrMaxRegistersPerMultiprocessor:
-      value = p.regsPerMultiprocessor;
-      return true;
-    case cudaDevAttrManagedMemory:
-      value = p.managedMemory;
-      return true;
-    case cudaDevAttrIsMultiGpuBoard:
-      value = p.isMultiGpuBoard;
-      return true;
-    case cudaDevAttrHostNativeAtomicSupported:
-      value = p.hostNativeAtomicSupported;
-      return true;
-    case cudaDevAttrSingleToDoublePrecisionPerfRatio:
-      value = 2;
-      return true;
-    case cudaDevAttrPageableMemoryAccess:
-      value = p.pageableMemoryAccess;
-      return true;
-    case cudaDevAttrConcurrentManagedAccess:
-      value = p.concurrentManagedAccess;
-      return true;
-    case cudaDevAttrComputePreemptionSupported:
-      value = p.computePreemptionSupported;
-      return true;
-    case cudaDevAttrCanUseHostPointerForRegisteredMem:
-      value = p.canUseHostPointerForRegisteredMem;
-      return true;
-    case cudaDevAttrCooperativeLaunch:
-      value = p.cooperativeLaunch;
-      return true;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      value = int(p.sharedMemPerBlockOptin);
-      return true;
-    case cudaDevAttrHostRegisterSupported:
-      value = p.hostRegisterSupported;
-      return true;
-    case cudaDevAttrMaxBlocksPerMultiprocessor:
-      value = p.maxBlocksPerMultiProcessor;
-      return true;
+      break;
     case cudaDevAttrMaxPersistingL2CacheSize:
       value = p.persistingL2CacheMaxSize;
-      return true;
-    case cudaDevAttrMaxAccessPolicyWindowSize:
-      value = p.accessPolicyMaxWindowSize;
-      return true;
-    case cudaDevAttrReservedSharedMemoryPerBlock:
-      value = int(p.reservedSharedMemPerBlock);
-      return true;
-    case cudaDevAttrMemoryPoolsSupported:
-      value = p.memoryPoolsSupported;
-      return true;
-    case cudaDevAttrClusterLaunch:
-      value = p.clusterLaunch;
-      return true;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      value = p.major;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      value = p.minor;
+      break;
     default:
-      return false;
+      value = kH200Attributes[index - 1];
+      break;
   }
+  return true;
 }
 
 }  // namespace vgpu::runtime

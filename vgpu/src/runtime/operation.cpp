@@ -24,38 +24,37 @@ bool same(const exec::Dim3& a, const exec::Dim3& b) {
   return a.x == b.x && a.y == b.y && a.z == b.z;
 }
 
+// `error` is the code for a shape that is out of range: cudaLaunchKernel and cudaLaunchKernelExC
+// differ (measured on an H200).
 cudaError_t check_shape(const Context& context, const exec::KernelInfo& info,
-                        const exec::Dim3& grid, const exec::Dim3& block) {
+                        const exec::Dim3& grid, const exec::Dim3& block, cudaError_t error) {
   const cudaDeviceProp& limits = context.device.properties;
   if (grid.count() == 0 || block.count() == 0) {
-    return fail(cudaErrorInvalidConfiguration, "kernel %s: grid %s and block %s must not be empty",
-                info.name.c_str(), text(grid).c_str(), text(block).c_str());
+    return fail(error, "kernel %s: grid %s and block %s must not be empty", info.name.c_str(),
+                text(grid).c_str(), text(block).c_str());
   }
   if (grid.x > static_cast<uint32_t>(limits.maxGridSize[0]) ||
       grid.y > static_cast<uint32_t>(limits.maxGridSize[1]) ||
       grid.z > static_cast<uint32_t>(limits.maxGridSize[2])) {
-    return fail(cudaErrorInvalidConfiguration, "kernel %s: grid %s exceeds %dx%dx%d",
-                info.name.c_str(), text(grid).c_str(), limits.maxGridSize[0], limits.maxGridSize[1],
-                limits.maxGridSize[2]);
+    return fail(error, "kernel %s: grid %s exceeds %dx%dx%d", info.name.c_str(), text(grid).c_str(),
+                limits.maxGridSize[0], limits.maxGridSize[1], limits.maxGridSize[2]);
   }
   if (block.x > static_cast<uint32_t>(limits.maxThreadsDim[0]) ||
       block.y > static_cast<uint32_t>(limits.maxThreadsDim[1]) ||
       block.z > static_cast<uint32_t>(limits.maxThreadsDim[2]) ||
       block.count() > static_cast<uint64_t>(limits.maxThreadsPerBlock)) {
-    return fail(cudaErrorInvalidConfiguration,
-                "kernel %s: block %s exceeds %dx%dx%d or %d threads in all", info.name.c_str(),
-                text(block).c_str(), limits.maxThreadsDim[0], limits.maxThreadsDim[1],
-                limits.maxThreadsDim[2], limits.maxThreadsPerBlock);
+    return fail(error, "kernel %s: block %s exceeds %dx%dx%d or %d threads in all",
+                info.name.c_str(), text(block).c_str(), limits.maxThreadsDim[0],
+                limits.maxThreadsDim[1], limits.maxThreadsDim[2], limits.maxThreadsPerBlock);
   }
   if (block.count() > info.max_threads) {
-    return fail(cudaErrorLaunchOutOfResources,
-                "kernel %s: block %s has %llu threads, its launch bounds allow %u",
+    return fail(error, "kernel %s: block %s has %llu threads, its launch bounds allow %u",
                 info.name.c_str(), text(block).c_str(),
                 static_cast<unsigned long long>(block.count()), info.max_threads);
   }
   if (info.required_block.count() != 0 && !same(info.required_block, block)) {
-    return fail(cudaErrorInvalidConfiguration, "kernel %s: block is %s, .reqntid requires %s",
-                info.name.c_str(), text(block).c_str(), text(info.required_block).c_str());
+    return fail(error, "kernel %s: block is %s, .reqntid requires %s", info.name.c_str(),
+                text(block).c_str(), text(info.required_block).c_str());
   }
   return cudaSuccess;
 }
@@ -64,8 +63,9 @@ cudaError_t check_cluster(const Context& context, const Kernel& kernel,
                           const exec::KernelInfo& info, const exec::Dim3& grid,
                           const exec::Dim3& cluster) {
   if (info.required_cluster.count() != 0 && !same(info.required_cluster, cluster)) {
-    return fail(cudaErrorInvalidValue, "kernel %s: cluster is %s, __cluster_dims__ requires %s",
-                info.name.c_str(), text(cluster).c_str(), text(info.required_cluster).c_str());
+    return fail(cudaErrorInvalidClusterSize,
+                "kernel %s: cluster is %s, __cluster_dims__ requires %s", info.name.c_str(),
+                text(cluster).c_str(), text(info.required_cluster).c_str());
   }
   const uint32_t limit =
       kernel.nonportable_cluster ? context.device.max_cluster : context.device.portable_cluster;
@@ -78,7 +78,7 @@ cudaError_t check_cluster(const Context& context, const Kernel& kernel,
                     : " (up to 16 with cudaFuncAttributeNonPortableClusterSizeAllowed)");
   }
   if (grid.x % cluster.x || grid.y % cluster.y || grid.z % cluster.z) {
-    return fail(cudaErrorInvalidConfiguration, "kernel %s: grid %s is no multiple of cluster %s",
+    return fail(cudaErrorInvalidClusterSize, "kernel %s: grid %s is no multiple of cluster %s",
                 info.name.c_str(), text(grid).c_str(), text(cluster).c_str());
   }
   return cudaSuccess;
@@ -86,11 +86,10 @@ cudaError_t check_cluster(const Context& context, const Kernel& kernel,
 
 cudaError_t check_shared(const Context& context, const Kernel& kernel, const exec::KernelInfo& info,
                          size_t dynamic_shared) {
+  // NOTE: the attribute replaces the default limit, downwards too (measured on an H200).
   const size_t granted =
       kernel.max_dynamic_shared >= 0
-          ? std::max<size_t>(
-                kernel.max_dynamic_shared,
-                kDefaultSharedLimit - std::min(kDefaultSharedLimit, info.static_shared))
+          ? static_cast<size_t>(kernel.max_dynamic_shared)
           : kDefaultSharedLimit - std::min(kDefaultSharedLimit, info.static_shared);
   if (dynamic_shared > granted) {
     return fail(cudaErrorInvalidValue,
@@ -260,8 +259,8 @@ cudaError_t prepare_launch(Context& context, const void* function, dim3 grid, di
                            KernelLaunch& launch) {
   Kernel* kernel = context.find_kernel(function);
   if (kernel == nullptr) {
-    return fail(cudaErrorInvalidDeviceFunction, "launch: %p is not a kernel of this program",
-                function);
+    return fail(attributes ? cudaErrorInvalidResourceHandle : cudaErrorInvalidDeviceFunction,
+                "launch: %p is not a kernel of this program", function);
   }
   const exec::KernelInfo& info = context.info(*kernel);
   launch.kernel = kernel;
@@ -269,7 +268,9 @@ cudaError_t prepare_launch(Context& context, const void* function, dim3 grid, di
   launch.block = to_dim3(block);
   launch.cluster = info.required_cluster.count() ? info.required_cluster : exec::Dim3{};
   cudaError_t error = read_attributes(info, attributes, attribute_count, launch.cluster);
-  if (error == cudaSuccess) error = check_shape(context, info, launch.grid, launch.block);
+  if (error == cudaSuccess)
+    error = check_shape(context, info, launch.grid, launch.block,
+                        attributes ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration);
   if (error == cudaSuccess) {
     error = check_cluster(context, *kernel, info, launch.grid, launch.cluster);
   }

@@ -80,6 +80,17 @@ Stream* find_stream(Context& context, cudaStream_t handle) {
   return context.streams.find(handle);
 }
 
+cudaError_t refuse_implicit_dependency(Context& context) {
+  for (const auto& [key, other] : context.streams) {
+    if (!other->capture || other->flags & cudaStreamNonBlocking) continue;
+    other->capture->invalid = true;
+    return fail(cudaErrorStreamCaptureImplicit,
+                "work in the default stream while a blocking stream captures; create the stream "
+                "with cudaStreamNonBlocking");
+  }
+  return cudaSuccess;
+}
+
 cudaError_t enqueue(Context& context, cudaStream_t handle, Operation operation,
                     cudaGraphNodeType type) {
   Stream* stream = find_stream(context, handle);
@@ -88,16 +99,8 @@ cudaError_t enqueue(Context& context, cudaStream_t handle, Operation operation,
                 static_cast<void*>(handle));
   }
   if (!stream->capture) {
-    // The legacy default stream waits for blocking streams, which a capture cannot express.
     if (stream == context.default_stream.get()) {
-      for (const auto& [key, other] : context.streams) {
-        if (other->capture && !(other->flags & cudaStreamNonBlocking)) {
-          other->capture->invalid = true;
-          return fail(cudaErrorStreamCaptureImplicit,
-                      "work in the default stream while a blocking stream captures; create the "
-                      "stream with cudaStreamNonBlocking");
-        }
-      }
+      if (const cudaError_t error = refuse_implicit_dependency(context); error) return error;
     }
     execute(context, operation);
     return cudaSuccess;

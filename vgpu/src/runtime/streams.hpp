@@ -82,6 +82,10 @@ Stream* find_stream(Context& context, cudaStream_t handle);
 cudaError_t enqueue(Context& context, cudaStream_t stream, Operation operation,
                     cudaGraphNodeType type);
 
+/// The legacy default stream waits for blocking streams, which a capture cannot express: an error
+/// (and the capture becomes invalid) while one captures.
+cudaError_t refuse_implicit_dependency(Context& context);
+
 /// For calls that cannot be captured: an error (and the capture becomes invalid) while a capture
 /// forbids them. `stream` narrows it to one stream; null: any capture of mode global.
 cudaError_t refuse_while_capturing(Context& context, Stream* stream, const char* function);

@@ -84,8 +84,8 @@ std::string validate_common(const TensorMap& map) {
     if (map.dims[i] == 0 || map.dims[i] > 1ull << 32) {
       return got(field("globalDim", i), map.dims[i], "it must be 1 to 4294967296");
     }
-    // NOTE: without interleave the driver ignores the stride of dimension 0 and TMA takes 1.
-    if (i > 0 && (map.element_strides[i] < 1 || map.element_strides[i] > 8)) {
+    // NOTE: dimension 0 too, although TMA then traverses it element by element (measured).
+    if (map.element_strides[i] < 1 || map.element_strides[i] > 8) {
       return got(field("elementStrides", i), map.element_strides[i], "it must be 1 to 8");
     }
   }
@@ -218,7 +218,15 @@ uint32_t swizzle_span(Swizzle swizzle) {
 
 std::string validate(const TensorMap& map, int compute_capability) {
   if (std::string problem = validate_common(map); !problem.empty()) return problem;
-  (void)compute_capability;
+  // NOTE: an H200's driver refuses the atom variants.
+  if (compute_capability < 100 && map.swizzle > Swizzle::k128B) {
+    return std::string("swizzle ") + to_string(map.swizzle) +
+           " needs compute capability 10.0; 9.0 has NONE, 32B, 64B and 128B";
+  }
+  if (map.swizzle == Swizzle::k128BAtom32BFlip8B) {
+    return std::string("swizzle ") + to_string(map.swizzle) +
+           " is not modelled by the virtual GPU; 128B_ATOM_32B is";
+  }
   return map.im2col ? validate_im2col(map) : validate_tiled(map);
 }
 
@@ -266,7 +274,7 @@ bool decode(const void* opaque, TensorMap& map) {
   map.strides[0] = element_bytes(map.type);
   for (uint32_t i = 0; i < map.rank; ++i) {
     map.dims[i] = static_cast<uint64_t>(packed.dims_minus_one[i]) + 1;
-    // NOTE: dimension 0 is always traversed element by element (see validate_common).
+    // NOTE: dimension 0 is traversed element by element whatever its stride says (measured).
     map.element_strides[i] = i == 0 ? 1 : packed.element_strides[i];
     map.box[i] = packed.box[i];
     if (i > 0) map.strides[i] = packed.strides[i - 1];

@@ -105,32 +105,43 @@ void traverse_im2col(const TensorMap& map, const Coordinates& at, std::vector<Ru
   }
 }
 
-// Fills `bytes` bytes of out-of-bounds elements.
-void fill(const TensorMap& map, uint8_t* target, uint32_t bytes, const uint8_t* pattern) {
-  if (map.fill == OobFill::kZero) {
+// NOTE: NAN_REQUEST_ZERO_FMA fills with the 16-bit pattern 0x7ff7 whatever the type is (measured on
+// an H200 for every floating-point type).
+constexpr uint16_t kNanFill = 0x7ff7;
+
+void fill(OobFill kind, uint8_t* target, uint32_t bytes) {
+  if (kind == OobFill::kZero) {
     std::memset(target, 0, bytes);
     return;
   }
-  const uint32_t size = element_bytes(map.type);
-  for (uint32_t i = 0; i < bytes; i += size) std::memcpy(target + i, pattern, size);
+  for (uint32_t i = 0; i < bytes; i += sizeof kNanFill) {
+    std::memcpy(target + i, &kNanFill, sizeof kNanFill);
+  }
 }
 
-// The special NaN of NAN_REQUEST_ZERO_FMA, one element of the map's type.
-void nan_pattern(const TensorMap& map, uint8_t (&pattern)[8]) {
-  uint64_t bits = 0;
-  switch (map.type) {
-    case DataType::kFloat16:
-    case DataType::kBfloat16:
-      bits = 0x7fff;
-      break;
-    case DataType::kFloat64:
-      bits = 0x7fff'ffff'ffff'ffff;
-      break;
-    default:
-      bits = 0x7fff'ffff;
-      break;
+bool is_tf32(DataType type) {
+  return type == DataType::kTfloat32 || type == DataType::kTfloat32Ftz;
+}
+
+// NOTE: loads of a TFLOAT32 map round each element to tf32, ties to even, and every NaN becomes
+// 0x7fffe000; the FTZ types flush nothing on a load (measured on an H200).
+void round_to_tf32(uint8_t* data, uint32_t bytes) {
+  constexpr uint32_t kDropped = 13, kNan = 0x7fffe000;
+  for (uint32_t i = 0; i < bytes; i += 4) {
+    uint32_t word;
+    std::memcpy(&word, data + i, sizeof word);
+    if ((word & 0x7fffffff) > 0x7f800000) {
+      word = kNan;
+    } else {
+      word += (1u << (kDropped - 1)) - 1 + (word >> kDropped & 1);
+      word &= ~0u << kDropped;
+    }
+    std::memcpy(data + i, &word, sizeof word);
   }
-  std::memcpy(pattern, &bits, sizeof bits);
+}
+
+std::string number(int64_t value) {
+  return std::to_string(value);
 }
 
 }  // namespace
@@ -143,14 +154,35 @@ uint32_t box_footprint(const TensorMap& map) {
   return row_pitch(map) * (row_count(map) - 1) + inner_bytes(map);
 }
 
-std::string check_coordinates(const TensorMap& map, const Coordinates& at,
-                              uint32_t shared_address) {
-  (void)at;
-  if (shared_address % 128 != 0) {
-    return "the shared memory address " + std::to_string(shared_address) + " of a " +
-           (map.im2col ? "im2col" : "tiled") +
-           " box must be a multiple of 128 bytes; the next one is " +
-           std::to_string((shared_address + 127) / 128 * 128);
+// Measured on an H200 (probe/h200.txt): each of these raises an illegal instruction.
+std::string check_coordinates(const TensorMap& map, const Coordinates& at, bool writes_global) {
+  const uint32_t size = element_bytes(map.type);
+  if (static_cast<int64_t>(at.start[0]) * size % 16 != 0) {
+    return "start coordinate 0 is " + number(at.start[0]) + ", " +
+           number(static_cast<int64_t>(at.start[0]) * size) +
+           " bytes into the row: the box must start at a multiple of 16 bytes (" +
+           number(16 / size) + " elements)";
+  }
+  if (writes_global) {
+    for (uint32_t dim = 0; dim < map.rank; ++dim) {
+      if (at.start[dim] >= 0) continue;
+      return "start coordinate " + number(dim) + " of a store is " + number(at.start[dim]) +
+             ": stores may pass the tensor's end, not its beginning";
+    }
+  }
+  if (!map.im2col) return {};
+  for (uint32_t i = 0; i + 2 < map.rank; ++i) {
+    const int64_t first = map.lower_corner[i];
+    const int64_t last = static_cast<int64_t>(map.dims[1 + i]) + map.upper_corner[i] - 1;
+    const int64_t start = at.start[1 + i];
+    if (start < first || start > last) {
+      return "start coordinate " + number(1 + i) + " is " + number(start) +
+             ", outside the im2col bounding box of " + number(first) + " to " + number(last);
+    }
+    if (writes_global && first < 0) {
+      return "an im2col store with a lower corner of " + number(first) + " along dimension " +
+             number(1 + i) + ": stores may not reach before the tensor's beginning";
+    }
   }
   return {};
 }
@@ -179,27 +211,27 @@ uint32_t swizzle_address(Swizzle swizzle, uint32_t address) {
       return address ^ (row & 7) << 4;
     case Swizzle::k128BAtom32B:
       return address ^ (row & 3) << 5;
-    case Swizzle::k128BAtom32BFlip8B:
-      return address ^ (row & 3) << 5 ^ (row & 1) << 3;
     case Swizzle::k128BAtom64B:
       return address ^ (row & 1) << 6;
+    case Swizzle::k128BAtom32BFlip8B:
+      break;  // refused by validate()
   }
   return address;
 }
 
 void load_box(const TensorMap& map, const std::vector<Run>& runs, uint8_t* shared,
               uint32_t shared_address) {
-  uint8_t pattern[8];
-  nan_pattern(map, pattern);
+  const bool rounds = is_tf32(map.type);
   for (const Run& run : runs) {
     const auto* source = reinterpret_cast<const uint8_t*>(run.global);
     for_each_piece(map.swizzle, shared_address, run.offset, run.bytes,
                    [&](uint32_t to, uint32_t from, uint32_t bytes) {
-                     if (run.in_bounds) {
-                       std::memcpy(shared + to, source + from, bytes);
-                     } else {
-                       fill(map, shared + to, bytes, pattern);
+                     if (!run.in_bounds) {
+                       fill(map.fill, shared + to, bytes);
+                       return;
                      }
+                     std::memcpy(shared + to, source + from, bytes);
+                     if (rounds) round_to_tf32(shared + to, bytes);
                    });
   }
 }

@@ -31,9 +31,9 @@ uint32_t box_bytes(const TensorMap& map);
 /// inner box is narrower than the swizzle span: rows then lie one span apart.
 uint32_t box_footprint(const TensorMap& map);
 
-/// Empty when the hardware accepts these coordinates, else why it raises a fault.
-/// `shared_address` is the box's offset in the shared memory window.
-std::string check_coordinates(const TensorMap& map, const Coordinates& at, uint32_t shared_address);
+/// Empty when the hardware accepts these coordinates, else why it raises an illegal instruction
+/// (cudaErrorIllegalInstruction). Stores and reductions (`writes_global`) accept fewer than loads.
+std::string check_coordinates(const TensorMap& map, const Coordinates& at, bool writes_global);
 
 /// The runs of a box in order of `offset`. `out` is overwritten (and its memory reused).
 void traverse(const TensorMap& map, const Coordinates& at, std::vector<Run>& out);
