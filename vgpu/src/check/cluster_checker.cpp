@@ -599,44 +599,46 @@ void ClusterChecker::touch(Cell& cell, const Actor& actor, uint32_t units, const
   remember(cell, actor, units);
 }
 
+/// Whether a new access stands for an earlier one: whoever knows of the new one knows of both.
+bool ClusterChecker::stands_for(const Actor& actor, uint32_t units, const PastAccess& past) const {
+  if (past.access != actor.access) return false;
+  const bool covered = (past.units & ~units) == 0;
+  if (past.who == actor.who) return covered || past.epoch == actor.epoch;
+  // Operations of one in-order engine.
+  if (!covered || !past.who.is_operation() || !actor.operation) return false;
+  const Operation& earlier = operations_[past.who.index()];
+  return earlier.issuer == actor.operation->issuer && earlier.kind == actor.operation->kind &&
+         (earlier.kind == AsyncKind::tcgen05_mma || earlier.kind == AsyncKind::wgmma);
+}
+
 void ClusterChecker::remember(Cell& cell, const Actor& actor, uint32_t units) {
-  const bool writes = actor.access != Access::read;
-  if (writes) cell.written |= units;
+  if (actor.access != Access::read) cell.written |= units;
   std::vector<PastAccess>& list = cell.accesses;
-  PastAccess* same = nullptr;
+  PastAccess now{actor.who, actor.epoch, units, actor.access, actor.proxy, actor.instruction};
   size_t kept = 0;
-  for (size_t i = 0; i < list.size(); i++) {
-    PastAccess& past = list[i];
-    // A write that comes after everything else hides it; an atomic hides only plain accesses it
-    // comes after, which is the same here since it was checked.
-    if (actor.access == Access::write) past.units &= ~units;
-    if (past.units == 0) continue;
-    list[kept] = past;
-    bool same_engine = past.who == actor.who;
-    // Reads of one in-order engine: the last one stands for the earlier ones.
-    if (!same_engine && past.who.is_operation() && actor.operation) {
-      const Operation& earlier = operations_[past.who.index()];
-      same_engine = earlier.issuer == actor.operation->issuer &&
-                    earlier.kind == actor.operation->kind &&
-                    (earlier.kind == AsyncKind::tcgen05_mma || earlier.kind == AsyncKind::wgmma);
-    }
-    if (same_engine && past.access == actor.access && (past.units & ~units) == 0)
-      same = &list[kept];
-    kept++;
+  for (const PastAccess& past : list) {
+    PastAccess rest = past;
+    // A write hides what came before it, which it was checked against.
+    if (actor.access == Access::write) rest.units &= ~units;
+    if (rest.units == 0) continue;
+    if (stands_for(actor, units, rest))
+      now.units |= rest.units;
+    else
+      list[kept++] = rest;
   }
   list.resize(kept);
-  PastAccess now{actor.who, actor.epoch, units, actor.access, actor.proxy, actor.instruction};
-  if (same)
-    *same = now;
-  else
-    list.push_back(now);
+  list.push_back(now);
 }
 
 void ClusterChecker::check_proxy(const Actor& actor, const PastAccess& past, const Place& place) {
   if (!context_.options.proxy || actor.proxy != Proxy::async) return;
-  if (past.access == Access::read || past.proxy == Proxy::async || past.who.is_operation()) return;
-  const Component writer = past.who.index();
-  if (actor.view->proxy[writer] >= past.epoch) return;
+  if (past.access == Access::read || past.proxy == Proxy::async) return;
+  // cp.async writes through the generic proxy too: its group must be behind the fence.
+  const bool copied = past.who.is_operation();
+  const Component writer = copied ? operations_[past.who.index()].issuer : past.who.index();
+  if (copied ? released(operations_[past.who.index()], actor.view->proxy)
+             : actor.view->proxy[writer] >= past.epoch)
+    return;
   report(
       "proxy",
       format("%s was written through the generic proxy and is %s through the async proxy without "

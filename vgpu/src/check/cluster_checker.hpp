@@ -120,6 +120,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   void check_proxy(const Actor& actor, const PastAccess& past, const Place& place);
   void check_tcgen05(const Actor& actor, const PastAccess& past, const Place& place);
   void check_written(const Cell& cell, const Actor& actor, uint32_t units, const Place& place);
+  bool stands_for(const Actor& actor, uint32_t units, const PastAccess& past) const;
   void remember(Cell& cell, const Actor& actor, uint32_t units);
   void synchronise_through(const exec::Agent& agent, const exec::WarpAccess& access);
   void check_mbarrier_use(const exec::BarrierRef& ref, const MbarrierState& barrier,
