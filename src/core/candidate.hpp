@@ -85,6 +85,7 @@ using CandidateList = std::vector<std::unique_ptr<KernelCandidate>>;
 void register_cpu_kernels(CandidateList& list);    // src/cpu, CONVOY_REGISTER_CPU
 void register_sm90_kernels(CandidateList& list);   // src/kernels/sm90, CONVOY_REGISTER_SM90
 void register_sm100_kernels(CandidateList& list);  // src/kernels/sm100, CONVOY_REGISTER_SM100
+void register_composed_kernels(CandidateList& list);  // src/kernels/portable, ..._COMPOSED
 void register_portable_kernels(
     CandidateList& list);  // src/kernels/portable, CONVOY_REGISTER_PORTABLE
 

@@ -14,6 +14,9 @@ const CandidateList& registry() {
 #ifdef CONVOY_REGISTER_SM90
     register_sm90_kernels(list);
 #endif
+#ifdef CONVOY_REGISTER_COMPOSED
+    register_composed_kernels(list);
+#endif
 #ifdef CONVOY_REGISTER_PORTABLE
     register_portable_kernels(list);
 #endif

@@ -7,6 +7,7 @@
 
 #include "convoy/error.hpp"
 #include "kernels/portable/filter_repack.hpp"
+#include "kernels/sm100/conv_arguments.hpp"
 #include "kernels/sm100/conv_host.hpp"
 #include "sm100_configs.hpp"
 #include "sm100_support.hpp"

@@ -8,6 +8,7 @@
 #include "core/candidate.hpp"
 #include "core/text.hpp"
 #include "kernels/portable/portable_plan.hpp"
+#include "kernels/sm100/conv_arguments.hpp"
 #include "kernels/sm100/conv_host.hpp"
 
 namespace convoy {

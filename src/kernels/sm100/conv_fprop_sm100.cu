@@ -14,6 +14,7 @@
 #include "core/text.hpp"
 #include "kernels/common/tensor_map.hpp"
 #include "kernels/portable/filter_repack.hpp"
+#include "kernels/sm100/conv_arguments.hpp"
 #include "kernels/sm100/conv_host.hpp"
 
 namespace convoy::sm100 {

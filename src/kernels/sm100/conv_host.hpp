@@ -12,10 +12,13 @@
 
 #include "core/candidate.hpp"
 #include "core/geometry.hpp"
-#include "kernels/sm100/conv_arguments.hpp"
 #include "kernels/sm100/conv_config.hpp"
 
 namespace convoy::sm100 {
+
+// conv_arguments.hpp, which only nvcc can read.
+struct ConvArguments;
+enum class RowGroups : int;
 
 /// A compiled configuration with its ops.
 struct ConvKernel {

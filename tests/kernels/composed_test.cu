@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Q-slicing and explicit im2col + matmul against an exact integer reference, on whichever of
+// Hopper and Blackwell the device is, real or virtual.
+#include <functional>
+
+#include "kernels/portable/im2col_matmul.hpp"
+#include "kernels/portable/portable_plan.hpp"
+#include "kernels/portable/qslice.hpp"
+#include "sm100_support.hpp"
+
+namespace convoy {
+namespace {
+
+using test::DeviceBuffer;
+using test::Problem;
+
+DeviceInfo current_device() {
+  DeviceInfo device;
+  device.kind = Device::cuda;
+  device.index = 0;
+  int major = 0, minor = 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+  cudaDeviceGetAttribute(&device.multiprocessors, cudaDevAttrMultiProcessorCount, 0);
+  device.compute_capability = 10 * major + minor;
+  return device;
+}
+
+PlanRequest request_for(const ConvGeometry& geometry, DType dtype = DType::bf16) {
+  PlanRequest request;
+  request.geometry = geometry;
+  request.dtype = request.output_dtype = dtype;
+  request.device = current_device();
+  return request;
+}
+
+struct EpilogueCase {
+  bool on = false;
+};
+
+// Plan, run and compare every output bit.
+void run_and_compare(const KernelCandidate& candidate, PlanRequest request, bool packed,
+                     bool with_epilogue, FilterLayout layout = FilterLayout::ktrsc) {
+  request.packed_filter = packed;
+  if (with_epilogue) {
+    request.epilogue = {.bias = true, .activation = Activation::relu, .residual = true};
+  }
+  ASSERT_EQ(candidate.refusal(request), "");
+  EXPECT_GT(candidate.estimate_us(request), 0.0);
+  const auto plan = candidate.make(request);
+  const ConvGeometry& g = request.geometry;
+  const Problem problem(g);
+  DeviceBuffer activation(problem.activation.size() * 2), cache(problem.cache.size() * 2);
+  DeviceBuffer filter(problem.filter.size() * 2), bias(problem.bias.size() * 4);
+  DeviceBuffer source(problem.source.size() * 2), output(problem.source.size() * 2);
+  DeviceBuffer workspace(plan->workspace_bytes());
+  DeviceBuffer packed_filter(plan->packed_filter_bytes());
+  activation.upload(test::encoded(problem.activation, request.dtype).data());
+  cache.upload(test::encoded(problem.cache, request.dtype).data());
+  filter.upload(test::encoded(problem.filter, request.dtype).data());
+  bias.upload(problem.bias.data());
+  source.upload(test::encoded(problem.source, request.dtype).data());
+  output.poison();
+  workspace.poison();
+  packed_filter.poison();
+
+  RunPointers pointers;
+  pointers.output = output.data();
+  pointers.activation = activation.data();
+  pointers.cache = g.cached_frames > 0 ? cache.data() : nullptr;
+  pointers.filter = filter.data();
+  if (packed) {
+    plan->pack_filter(packed_filter.data(), filter.data(), layout, nullptr);
+    pointers.filter = packed_filter.data();
+  }
+  pointers.workspace = workspace.data();
+  if (with_epilogue) {
+    pointers.epilogue.bias = bias.data();
+    pointers.epilogue.activation = Activation::relu;
+    pointers.epilogue.residual = source.data();
+    pointers.epilogue.beta = -0.5f;
+  }
+  plan->run(pointers, nullptr);
+  CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
+
+  std::vector<double> expected = problem.convolution();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    double value = expected[i];
+    if (with_epilogue) {
+      value += problem.bias[i % static_cast<std::size_t>(g.out_channels)];
+      value = (value <= 0 ? 0 : value) - 0.5 * problem.source[i];
+    }
+    expected[i] = round_to(request.dtype, static_cast<float>(value));
+  }
+  output.check("output");
+  workspace.check("workspace");
+  packed_filter.check("packed filter");
+  EXPECT_EQ(test::difference(output.download(), expected, request.dtype, g.out_channels), "");
+}
+
+class Composed : public testing::Test {
+ protected:
+  void SetUp() override {
+    const int capability = current_device().compute_capability;
+    if (capability != 90 && capability / 10 != 10) {
+      GTEST_SKIP() << "needs compute capability 9.0 or 10.x, real or virtual";
+    }
+  }
+};
+
+ConvGeometry volume(std::int64_t n, std::array<std::int64_t, 3> in, std::int64_t c, std::int64_t k,
+                    std::array<std::int64_t, 3> filter, std::array<std::int64_t, 3> pad = {},
+                    const std::function<void(Conv3dProblemShape&)>& change = {}) {
+  Conv3dProblemShape p;
+  p.batch = n;
+  p.in_depth = in[0];
+  p.in_height = in[1];
+  p.in_width = in[2];
+  p.in_channels = c;
+  p.out_channels = k;
+  p.filter = filter;
+  p.pad_begin = p.pad_end = pad;
+  if (change) change(p);
+  return geometry_of(p);
+}
+
+ConvGeometry image(const std::function<void(Conv2dProblemShape&)>& change) {
+  Conv2dProblemShape p{.batch = 1,
+                       .in_height = 9,
+                       .in_width = 11,
+                       .in_channels = 32,
+                       .out_channels = 24,
+                       .filter_h = 3,
+                       .filter_w = 3,
+                       .pad_h = 1,
+                       .pad_w = 1};
+  change(p);
+  return geometry_of(p);
+}
+
+// ---- Q-slicing ----------------------------------------------------------------------------------
+
+TEST_F(Composed, QsliceSumsDepthsInFp32) {
+  const auto candidate = make_qslice_candidate();
+  const ConvGeometry cases[] = {
+      volume(1, {4, 8, 9}, 32, 40, {3, 3, 3}, {0, 1, 1}),
+      volume(2, {3, 7, 6}, 16, 24, {2, 3, 1}, {0, 1, 0}),
+      volume(2, {3, 5, 5}, 8, 3, {2, 3, 3}, {0, 1, 1}),
+      volume(1, {5, 6, 6}, 32, 32, {5, 1, 3}, {0, 0, 2}),
+  };
+  for (const ConvGeometry& g : cases) {
+    for (const bool packed : {false, true}) {
+      SCOPED_TRACE(text("T = ", g.filter[0], ", K = ", g.out_channels, packed ? ", packed" : ""));
+      run_and_compare(*candidate, request_for(g), packed, false);
+      run_and_compare(*candidate, request_for(g), packed, true);
+    }
+  }
+  run_and_compare(*candidate, request_for(cases[0], DType::fp16), false, true);
+}
+
+// A filter whose depths cancel: partial sums of 10^3..10^5 that bf16 would round, total exact.
+TEST_F(Composed, QsliceNeverRoundsPartialSums) {
+  const ConvGeometry g = volume(1, {2, 8, 8}, 64, 16, {2, 3, 3}, {0, 1, 1});
+  Problem problem(g);
+  for (float& x : problem.activation) x = 7.0f;
+  const std::int64_t slice = g.filter_elements() / g.out_channels / 2;
+  for (std::int64_t i = 0; i < g.filter_elements(); ++i) {
+    const std::int64_t t = i / slice % 2;
+    problem.filter[static_cast<std::size_t>(i)] = t == 0 ? 13.0f : -13.0f;
+  }
+  for (std::int64_t k = 0; k < g.out_channels; ++k) {  // One tap more in depth 1.
+    problem.filter[static_cast<std::size_t>(k * 2 * slice + slice + 4 * g.in_channels)] = -12.0f;
+  }
+  const PlanRequest request = request_for(g);
+  const auto plan = make_qslice_candidate()->make(request);
+  DeviceBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
+  DeviceBuffer output(problem.source.size() * 2), workspace(plan->workspace_bytes());
+  activation.upload(test::encoded(problem.activation, DType::bf16).data());
+  filter.upload(test::encoded(problem.filter, DType::bf16).data());
+  RunPointers pointers;
+  pointers.output = output.data();
+  pointers.activation = activation.data();
+  pointers.filter = filter.data();
+  pointers.workspace = workspace.data();
+  plan->run(pointers, nullptr);
+  CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
+  const std::vector<double> expected = problem.convolution();
+  EXPECT_EQ(expected[0], 7.0);  // One tap of 7 · 1; a partial sum in bf16 would lose it.
+  EXPECT_EQ(test::difference(output.download(), expected, DType::bf16, g.out_channels), "");
+}
+
+TEST(QsliceGate, SaysWhichConditionFails) {
+  const auto reason = [](const ConvGeometry& g, DType dtype = DType::bf16) {
+    PlanRequest request;
+    request.geometry = g;
+    request.dtype = dtype;
+    return qslice_refusal(request);
+  };
+  const std::array<std::int64_t, 3> in = {4, 8, 8};
+  EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3})), "");
+  EXPECT_EQ(reason(volume(1, in, 12, 8, {3, 3, 3})),
+            "in_channels = 12; legal: a multiple of 8, nearest: 16");
+  EXPECT_EQ(reason(volume(1, in, 16, 8, {1, 3, 3})),
+            "filter depth T = 1; legal: above 1 (one slice is the 2-D kernel)");
+  EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 1, 1})), "filter R·S = 1; legal: above 1");
+  EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}, {1, 1, 1})),
+            "padding of depth = 1, 1; legal: 0, 0");
+  EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}, {}, [](auto& p) { p.stride[1] = 2; })),
+            "stride of height = 2; legal: 1");
+  EXPECT_EQ(reason(volume(1, in, 16, 8, {2, 2, 2}, {}, [](auto& p) { p.dilation[0] = 2; })),
+            "dilation of depth = 2; legal: 1");
+  EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}, {}, [](auto& p) { p.groups = 2; })),
+            "groups = 2; legal: 1");
+  EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}, {}, [](auto& p) { p.cached_frames = 2; })),
+            "cached_frames = 2; legal: 0");
+  EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}), DType::fp32), "type fp32; legal: bf16, fp16");
+}
+
+// ---- im2col + matmul ----------------------------------------------------------------------------
+
+TEST(Im2colChunks, AreEvenAlignedAndBounded) {
+  // All of it fits.
+  EXPECT_EQ(im2col_chunks(100, 64, 1 << 20).count, 1);
+  EXPECT_EQ(im2col_chunks(100, 64, 1 << 20).rows, 100);
+  // A budget of 4000 rows for 10000: three nearly equal parts.
+  const Im2colChunks three = im2col_chunks(10000, 64, 4000 * 64);
+  EXPECT_EQ(three.count, 3);
+  EXPECT_EQ(three.rows, 3336);
+  // A budget of less than 1024 rows is raised to that.
+  const Im2colChunks least = im2col_chunks(4096, 1 << 20, 1);
+  EXPECT_EQ(least.rows, 1024);
+  EXPECT_EQ(least.count, 4);
+  EXPECT_EQ(im2col_chunks(0, 64, 1 << 20).count, 0);
+}
+
+TEST_F(Composed, Im2colMatmulComputesWhatTheDirectKernelsDecline) {
+  const auto flat = make_im2col_matmul_candidate(2);
+  const auto deep = make_im2col_matmul_candidate(3);
+  const std::pair<const KernelCandidate*, ConvGeometry> cases[] = {
+      {flat.get(), image([](auto& p) { p.in_channels = 3; })},
+      {flat.get(), image([](auto& p) { p.pad_mode = PadMode::reflect; })},
+      {flat.get(), image([](auto& p) {
+         p.pad_mode = PadMode::replicate;
+         p.pad_h = p.pad_w = 2;
+       })},
+      {flat.get(), image([](auto& p) { p.stride_h = p.stride_w = 9; })},
+      {flat.get(), image([](auto& p) { p.upsample = 2; })},
+      {flat.get(), image([](auto& p) { p.out_channels = 3; })},
+      {deep.get(), volume(2, {3, 5, 6}, 5, 16, {2, 3, 3}, {1, 1, 1})},
+      {deep.get(),
+       volume(1, {2, 6, 6}, 16, 16, {3, 3, 3}, {0, 1, 1}, [](auto& p) { p.cached_frames = 2; })},
+  };
+  for (const auto& [candidate, g] : cases) {
+    SCOPED_TRACE(text("C = ", g.in_channels, ", K = ", g.out_channels, ", stride ", g.stride[1],
+                      ", pad mode ", to_string(g.pad_mode[1]), ", upsample ", g.upsample));
+    run_and_compare(*candidate, request_for(g), false, false);
+    run_and_compare(*candidate, request_for(g), true, true);
+  }
+  run_and_compare(*flat, request_for(cases[0].second, DType::fp16), false, true);
+}
+
+TEST_F(Composed, Im2colMatmulInSeveralChunks) {
+  const auto candidate = make_im2col_matmul_candidate(2, 1);  // Least chunks: 1024 rows.
+  const ConvGeometry g = image([](auto& p) {
+    p.in_height = 40;
+    p.in_width = 53;
+    p.in_channels = 4;
+    p.out_channels = 17;
+  });
+  run_and_compare(*candidate, request_for(g), false, true);
+}
+
+TEST_F(Composed, Im2colMatmulRefusesWithAReason) {
+  const auto candidate = make_im2col_matmul_candidate(2);
+  PlanRequest request = request_for(image([](auto& p) { p.groups = 2; }));
+  EXPECT_EQ(candidate->refusal(request), "groups = 2; legal: 1");
+  request = request_for(image([](auto&) {}), DType::fp32);
+  EXPECT_EQ(candidate->refusal(request), "type fp32; legal: bf16, fp16");
+  EXPECT_NE(candidate->refusal(request_for(volume(1, {2, 4, 4}, 8, 8, {1, 1, 1}))), "");
+}
+
+}  // namespace
+}  // namespace convoy
