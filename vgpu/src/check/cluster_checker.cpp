@@ -78,6 +78,7 @@ ClusterChecker::ClusterChecker(const CheckContext& context, const exec::ClusterI
     warps_[c].next_epoch();
   }
   next_component_ = static_cast<Component>(warps_.size());
+  for (WarpState& warp : warps_) warp.tensor_pipeline = new_component();
   // Offsets start behind the KiB that the hardware keeps.
   const size_t cells = (info.shared_bytes + 1024 + kSharedCellBytes - 1) / kSharedCellBytes;
   shared_.resize(info.ctas);
@@ -300,6 +301,11 @@ void ClusterChecker::mbarrier_complete_tx(const Agent& agent, const AsyncOp* op,
     const std::pair<Component, Epoch> point{barrier.phases, barrier.completed + 1};
     operation.releases.push_back(point);
     for (uint64_t tracked : operation.tracked) operation_of(tracked).releases.push_back(point);
+    if (operation.kind == AsyncKind::tcgen05_commit) {
+      const Component pipeline = warps_[operation.issuer].tensor_pipeline;
+      barrier.gathering.order.raise(pipeline, operation.covers);
+      barrier.gathering.tcgen05.raise(pipeline, operation.covers);
+    }
     // What came before the operation comes before its completion.
     barrier.gathering.order.join(operation.start->order);
     barrier.gathering.order.raise(operation.issuer, operation.issuer_epoch);
@@ -338,6 +344,9 @@ void ClusterChecker::async_issue(const AsyncOp& op) {
     GroupStream& group = group_of(kind, warp.self, lane);
     operation.releases.push_back({group.component, group.open});
   }
+  if (in_tensor_pipeline(op.kind))
+    operation.releases.push_back({warp.tensor_pipeline, ++warp.tensor_issued});
+  if (op.kind == AsyncKind::tcgen05_commit) operation.covers = warp.tensor_issued;
   if (op.kind == AsyncKind::wgmma && !warp.wgmma_fenced && context_.options.race)
     report("race",
            format("wgmma.mma_async without a wgmma.fence before it: the registers it uses are "
@@ -348,7 +357,10 @@ void ClusterChecker::async_issue(const AsyncOp& op) {
 }
 
 void ClusterChecker::async_track(const AsyncOp& commit, std::span<const uint64_t> tracked) {
-  operation_of(commit.id).tracked.assign(tracked.begin(), tracked.end());
+  // NOTE: a tcgen05.commit covers everything its thread issued before, not only what came after
+  // the previous commit; Operation::covers says that.
+  if (commit.kind != AsyncKind::tcgen05_commit)
+    operation_of(commit.id).tracked.assign(tracked.begin(), tracked.end());
   note_effect(commit.issuer, true);
 }
 

@@ -18,7 +18,10 @@ struct WarpState {
   Component self = 0;
   View view;                   ///< view.order[self] is its own epoch
   VectorClock tcgen05_before;  ///< what its last tcgen05.fence::before_thread_sync covered
-  bool wgmma_fenced = false;   ///< has executed wgmma.fence
+  /// tcgen05.mma and .cp of the warp run in order: epochs of this component count them.
+  Component tensor_pipeline = 0;
+  Epoch tensor_issued = 0;
+  bool wgmma_fenced = false;             ///< has executed wgmma.fence
   std::vector<uint64_t> unfenced_inits;  ///< mbarriers it initialised and has not fenced
   std::shared_ptr<const View> snapshot;  ///< of `view`, while it is current but for its own epoch
 
@@ -40,7 +43,8 @@ struct Operation {
   uint32_t lanes = 0;
   const ptx::Instruction* instruction = nullptr;
   std::shared_ptr<const View> start;
-  std::vector<uint64_t> tracked;  ///< commits: the operations they wait for
+  std::vector<uint64_t> tracked;  ///< cp.async.mbarrier.arrive: the copies it waits for
+  Epoch covers = 0;               ///< tcgen05.commit: how much of the issuer's pipeline
   /// Whoever knows one of these epochs knows that the operation is done.
   std::vector<std::pair<Component, Epoch>> releases;
 };

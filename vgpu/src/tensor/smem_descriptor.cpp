@@ -282,14 +282,15 @@ void read_operand(const SmemOperand& operand, const SharedView& shared, uint32_t
   const uint32_t value_stride = k_major ? k_stride : mn_stride;
   for (uint32_t mn = 0; mn < operand.mn; mn += mn_step) {
     for (uint32_t k = 0; k < k_total; k += k_step) {
-      uint32_t address = element_address(operand.descriptor, operand.major, mn, k, bytes);
+      uint32_t address =
+          element_address(operand.descriptor, operand.major, operand.first_mn + mn, k, bytes);
       if (address < shared.first || address + 16 > shared.end)
         fault(
             kIllegalAddress,
             "matrix operand reaches shared address 0x%x, outside the CTA's 0x%x..0x%x (element mn "
             "%u, k %u of a %s-major %s matrix: %s)",
-            address, shared.first, shared.end, mn, k, k_major ? "K" : "MN", name_of(operand.type),
-            describe(operand.descriptor).c_str());
+            address, shared.first, shared.end, operand.first_mn + mn, k, k_major ? "K" : "MN",
+            name_of(operand.type), describe(operand.descriptor).c_str());
       if (visitor) visitor->shared(cta, address, 16, false);
       Value values[16];
       widen_chunk(operand.type, shared.data + address, values);

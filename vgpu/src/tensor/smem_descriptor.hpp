@@ -64,11 +64,13 @@ struct SmemOperand {
   SmemDescriptor descriptor;
   Major major = Major::k;
   ElementType type = ElementType::bf16;
-  uint32_t mn = 0;      ///< rows (A) or columns (B) to read
-  bool negate = false;  ///< floating point only
+  uint32_t mn = 0;        ///< rows (A) or columns (B) to read …
+  uint32_t first_mn = 0;  ///< … from this one on, a multiple of 16
+  bool negate = false;    ///< floating point only
 };
 
-/// Reads an operand into a panel: element (mn, k) goes to panel[mn * mn_stride + k * k_stride].
+/// Reads an operand into a panel: element (first_mn + i, k) goes to
+/// panel[i * mn_stride + k * k_stride].
 /// Reports each 16-byte chunk as a read of CTA `cta`. Throws Fault when a chunk lies outside shared
 /// memory. `Value` is float, or int32_t for s8 and u8.
 template <typename Value>

@@ -217,17 +217,23 @@ class MmaRun {
   /// Each CTA of a pair holds half of B's columns.
   void read_b() {
     const auto count = static_cast<uint32_t>(ctas_.size());
-    SmemOperand b{decode_operand("B", mma_.b_descriptor, instruction_.b_major, instruction_.b),
-                  instruction_.b_major, instruction_.b, instruction_.n / count,
-                  instruction_.negate_b};
+    SmemOperand b{
+        .descriptor = decode_operand("B", mma_.b_descriptor, instruction_.b_major, instruction_.b),
+        .major = instruction_.b_major,
+        .type = instruction_.b,
+        .mn = instruction_.n / count,
+        .negate = instruction_.negate_b};
     for (uint32_t cta = 0; cta < count; cta++)
       read_operand(b, ctas_[cta].shared, cta, visitor_, b_panel_ + cta * b.mn, 1, instruction_.n);
   }
 
   void run_cta(uint32_t cta) {
     if (!mma_.a_in_tmem) {
-      SmemOperand a{decode_operand("A", mma_.a, instruction_.a_major, instruction_.a),
-                    instruction_.a_major, instruction_.a, path_.rows, instruction_.negate_a};
+      SmemOperand a{.descriptor = decode_operand("A", mma_.a, instruction_.a_major, instruction_.a),
+                    .major = instruction_.a_major,
+                    .type = instruction_.a,
+                    .mn = path_.rows,
+                    .negate = instruction_.negate_a};
       read_operand(a, ctas_[cta].shared, cta, visitor_, a_panel_, depth_, 1);
     }
     // Layout B holds the two halves of N in different lanes, each next to its own copy of A.

@@ -107,23 +107,31 @@ void run(const WgmmaInstruction& instruction, const WgmmaOperands& operands,
          const SharedView& shared, AccessVisitor* visitor) {
   const uint32_t n = instruction.n, depth = wgmma_k(instruction.a);
   alignas(32) Value b_panel[kMaxK * kMaxN];
-  read_operand(SmemOperand{decode_wgmma_descriptor(operands.b_descriptor), instruction.b_major,
-                           instruction.b, n, instruction.scale_b < 0},
+  read_operand(SmemOperand{.descriptor = decode_wgmma_descriptor(operands.b_descriptor),
+                           .major = instruction.b_major,
+                           .type = instruction.b,
+                           .mn = n,
+                           .negate = instruction.scale_b < 0},
                shared, 0, visitor, b_panel, 1, n);
 
-  // A from shared memory: the descriptor covers all 64 rows; each warp reads its own 16.
-  alignas(32) Value a_panel[64 * kMaxK];
-  if (!instruction.a_in_registers)
-    read_operand(SmemOperand{decode_wgmma_descriptor(operands.a_descriptor), instruction.a_major,
-                             instruction.a, 64, instruction.scale_a < 0},
-                 shared, 0, visitor, a_panel, depth, 1);
-
+  const SmemDescriptor a_descriptor = instruction.a_in_registers
+                                          ? SmemDescriptor{}
+                                          : decode_wgmma_descriptor(operands.a_descriptor);
   for (uint32_t warp = 0; warp < 4; warp++) {
     uint32_t* const* d = operands.d_registers[warp];
     if (!d) continue;
-    Value* a = a_panel + warp * kRowsPerWarp * depth;
+    // Each warp multiplies its own 16 rows of A.
+    alignas(32) Value a[kRowsPerWarp * kMaxK];
     if (instruction.a_in_registers)
       read_a_registers(instruction, operands.a_registers[warp], depth, a);
+    else
+      read_operand(SmemOperand{.descriptor = a_descriptor,
+                               .major = instruction.a_major,
+                               .type = instruction.a,
+                               .mn = kRowsPerWarp,
+                               .first_mn = warp * kRowsPerWarp,
+                               .negate = instruction.scale_a < 0},
+                   shared, 0, visitor, a, depth, 1);
     alignas(32) Value sums[kRowsPerWarp * kMaxN];
     static_assert(sizeof(Value) == 4);
     if (operands.scale_d)
