@@ -78,26 +78,30 @@ void read_a_registers(const WgmmaInstruction& instruction,
   }
 }
 
-/// Copies a warp's D fragment to or from 16 rows of n floats or integers.
+/// Copies a warp's D fragment to or from 16 rows of n floats or integers: register `reg` of lane
+/// 4 r + c holds row r (+ 8), columns 2 c (+ 1) of its 8 columns, as wgmma_d_position() says.
 template <bool STORE>
 void move_d(const WgmmaInstruction& instruction, uint32_t* const* registers, uint32_t* rows) {
   const bool packed = instruction.d == AccumulatorType::f16;
-  for (uint32_t reg = 0; reg < instruction.n / 2; reg++) {
-    for (uint32_t lane = 0; lane < 32; lane++) {
-      MatrixPosition at = wgmma_d_position(0, lane, reg);
-      uint32_t& cell = rows[at.row * instruction.n + at.column];
-      if (!packed) {
-        uint32_t& word = registers[reg][lane];
-        STORE ? void(word = cell) : void(cell = word);
-        continue;
+  const uint32_t n = instruction.n;
+  for (uint32_t reg = 0; reg < n / 2; reg++) {
+    const MatrixPosition first = wgmma_d_position(0, 0, reg);
+    uint32_t* corner = rows + first.row * n + first.column;
+    uint32_t* lanes = registers[packed ? reg / 2 : reg];
+    const uint32_t shift = reg % 2 * 16;
+    for (uint32_t r = 0; r < 8; r++) {
+      for (uint32_t c = 0; c < 4; c++) {
+        uint32_t& word = lanes[4 * r + c];
+        uint32_t& cell = corner[r * n + 2 * c];
+        if (!packed) {
+          STORE ? void(word = cell) : void(cell = word);
+        } else if constexpr (STORE) {
+          const uint32_t half = f32_to_f16(std::bit_cast<float>(cell));
+          word = (word & ~(0xffffu << shift)) | half << shift;
+        } else {
+          cell = std::bit_cast<uint32_t>(f16_to_f32(static_cast<uint16_t>(word >> shift)));
+        }
       }
-      uint32_t& word = registers[reg / 2][lane];
-      const uint32_t shift = reg % 2 * 16;
-      if constexpr (STORE)
-        word = (word & ~(0xffffu << shift)) | uint32_t{f32_to_f16(std::bit_cast<float>(cell))}
-                                                  << shift;
-      else
-        cell = std::bit_cast<uint32_t>(f16_to_f32(static_cast<uint16_t>(word >> shift)));
     }
   }
 }
