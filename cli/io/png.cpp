@@ -138,7 +138,7 @@ bool write_pixels(Encoder& e, const HostTensor& image) {
   return true;
 }
 
-/// Spreads [lo, hi] of one channel over 0 to 1 while averaging `factor` by `factor` pixels.
+/// Draws one channel, its range spread over 0 to 1, averaging `factor` by `factor` pixels.
 void draw_tile(const float* values, std::int64_t height, std::int64_t width, std::int64_t channels,
                std::int64_t factor, float* tile, std::int64_t sheet_width) {
   float lo = INFINITY, hi = -INFINITY;
@@ -237,6 +237,12 @@ HostTensor picture_of(const HostTensor& tensor) {
   const std::int64_t tiles = frames * channels;
   std::int64_t columns = 1;
   while (columns * width * columns < tiles * height && columns < tiles) ++columns;
+  // Rather a grid without empty places, where one is at most twice as wide.
+  for (std::int64_t wider = columns; wider <= 2 * columns; ++wider) {
+    if (tiles % wider != 0) continue;
+    columns = wider;
+    break;
+  }
   const std::int64_t rows = (tiles + columns - 1) / columns;
   const auto side = [](std::int64_t pixels, std::int64_t count, std::int64_t factor) {
     return count * ((pixels + factor - 1) / factor + 1) - 1;  // One pixel of gap between tiles.

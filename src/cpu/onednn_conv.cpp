@@ -156,6 +156,9 @@ void OnednnPlan::choose_types() {
   if (request_.dtype == DType::fp32) return;
   widens_ = true;
   const ConvGeometry& g = request_.geometry;
+  // NOTE: oneDNN's bf16 kernels multiply channels in pairs. Where the last has no partner they read
+  // the next pixel's first channel and multiply it by zero, which an infinity or a NaN survives.
+  if (request_.dtype == DType::bf16 && g.group_channels() % 2 != 0) return;
   const std::vector<ConvBlock> whole =
       cpu::cut_into_blocks(g, 1, std::numeric_limits<std::int64_t>::max(), true);
   try {

@@ -243,7 +243,8 @@ Comparison compare(const void* got, DType dtype, const Expectation& expectation)
     if (x == wanted || (std::isnan(x) && std::isnan(wanted))) error = 0.0;
     // Values that the type cannot hold round to infinity.
     if (std::isinf(x) && x * wanted > 0.0 && std::fabs(wanted) + bound > largest) error = 0.0;
-    const double ratio = std::isnan(error) ? INFINITY : error / bound;
+    // The bound of an infinity or a NaN is none, and an exact value needs none.
+    const double ratio = error == 0.0 ? 0.0 : std::isnan(error) ? INFINITY : error / bound;
     if (!(ratio <= 1.0)) ++result.mismatches;
     if (ratio > worst_ratio) {
       worst_ratio = ratio;

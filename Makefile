@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+# Everything from a bare machine. Those who manage their own: cmake --preset default.
+
+JOBS ?= $(shell nproc)
+CONVOY_CUDA ?= AUTO
+export CONVOY_CUDA
+
+.PHONY: help demo build test test-default test-asan test-fuzz format tidy clean
+
+help:
+	@echo "make demo    set up, build, and convolve a picture"
+	@echo "make test    set up, build, and run all tests"
+	@echo "make build   build in build/default, what is needed being there"
+	@echo "make format  clang-format over the sources"
+	@echo "make tidy    clang-tidy over the host code"
+	@echo "make clean   remove build/"
+
+demo:
+	scripts/bootstrap.sh
+	cmake --preset default -DCONVOY_CUDA=$(CONVOY_CUDA) -DCONVOY_TESTS=OFF
+	cmake --build --preset default --parallel $(JOBS) --target convoy_program
+	build/default/bin/convoy demo --output demo-output
+
+build:
+	cmake --preset default -DCONVOY_CUDA=$(CONVOY_CUDA) -DCONVOY_TESTS=ON
+	cmake --build --preset default --parallel $(JOBS)
+
+test:
+	scripts/bootstrap.sh --tests
+	$(MAKE) test-default test-asan test-fuzz
+
+test-default: build
+	ctest --preset default --parallel $(JOBS)
+
+# The host code under AddressSanitizer and UndefinedBehaviorSanitizer.
+test-asan:
+	cmake --preset asan
+	cmake --build --preset asan --parallel $(JOBS)
+	ctest --preset asan --parallel $(JOBS) --label-exclude package
+
+# A bounded run of the readers' fuzzers; scripts/fuzz.sh runs longer ones.
+test-fuzz:
+	scripts/fuzz.sh 500000 20
+
+format:
+	git ls-files '*.cpp' '*.hpp' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
+
+tidy:
+	scripts/tidy.sh
+
+clean:
+	rm -rf build

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Builds the libFuzzer targets of the readers and runs each for a number of executions, or for a
+# number of seconds where that comes first. A finding ends with its repro file in build/fuzz.
+#
+#   scripts/fuzz.sh [EXECUTIONS [SECONDS [TARGET...]]]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+executions=${1:-10000000}
+seconds=${2:-0}
+shift $(($# < 2 ? $# : 2))
+
+cmake --preset fuzz > /dev/null
+cmake --build --preset fuzz --parallel "$(nproc)"
+cd build/fuzz
+tests/fuzz/make_seeds seeds
+
+targets=("$@")
+if [ ${#targets[@]} -eq 0 ]; then
+  targets=(readers_npy readers_safetensors readers_png readers_shape)
+fi
+for target in "${targets[@]}"; do
+  mkdir -p "corpus/$target"
+  log=corpus/$target.log
+  if ! "tests/fuzz/$target" -runs="$executions" -max_total_time="$seconds" -max_len=4096 \
+       -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$target-" -print_final_stats=1 \
+       "corpus/$target" "seeds/$target" > "$log" 2>&1; then
+    tail -n 40 "$log"
+    echo "fuzz: $target found something; repeat: build/fuzz/tests/fuzz/$target build/fuzz/$target-*"
+    exit 1
+  fi
+  runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+  echo "fuzz: $target: $runs executions, no finding"
+done

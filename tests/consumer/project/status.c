@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The C header must be C. */
+#include <convoy/convoy.h>
+#include <convoy/version.hpp>
+#include <string.h>
+
+int check_c_interface(void) { return strlen(convoy_version()) > 0 ? 0 : 1; }

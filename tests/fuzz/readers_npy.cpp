@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/npy.hpp"
+#include "readers_check.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace convoy::io;
+  check_reader([&] {
+    MemorySource source("fuzz", {reinterpret_cast<const std::byte*>(data), size});
+    return read_npy(source);
+  });
+  return 0;
+}
