@@ -61,7 +61,7 @@ TEST(VectorMath, Sigmoid) {
 
 TEST(VectorMath, Erf) {
   sweep(-6.0f, 6.0f,
-        [](float x) { ASSERT_NEAR(vector_erf(x), std::erf(static_cast<double>(x)), 5e-7) << x; });
+        [](float x) { ASSERT_NEAR(vector_erf(x), std::erf(static_cast<double>(x)), 4e-7) << x; });
   EXPECT_EQ(vector_erf(kInfinity), 1.0f);
   EXPECT_EQ(vector_erf(-kInfinity), -1.0f);
   EXPECT_TRUE(std::isnan(vector_erf(std::nanf(""))));
