@@ -10,10 +10,6 @@ namespace convoy {
 namespace {
 
 constexpr std::int64_t kMaxChannels = 64;
-// NOTE: two blocks share a multiprocessor's 227 KiB, so that one computes while the other waits
-// for its patch.
-constexpr std::int64_t kMaxSharedBytes = 113 * 1024;
-
 std::int64_t round_up(std::int64_t x, std::int64_t to) {
   return (x + to - 1) / to * to;
 }
@@ -23,7 +19,7 @@ struct LayoutResult {
   PatchLayout layout;
   std::string refusal;
 };
-LayoutResult patch_layout(const ConvGeometry& g, int tile_rows) {
+LayoutResult patch_layout(const ConvGeometry& g, int tile_rows, std::int64_t shared_memory) {
   LayoutResult result;
   PatchLayout& l = result.layout;
   const std::int64_t c = g.in_channels;
@@ -42,9 +38,9 @@ LayoutResult patch_layout(const ConvGeometry& g, int tile_rows) {
   const std::int64_t elements = g.filter[0] * rows * row_pitch + 8;
   const std::int64_t bytes = chunks * 8 + kPatchBlockN * filter_pitch * 2 + 2 * elements * 2 +
                              kPatchWarps * kStageFloats<kPatchBlockN / 8> * 4;
-  if (bytes > kMaxSharedBytes) {
+  if (bytes > shared_memory) {
     result.refusal = "input patch and filters need " + std::to_string(bytes) +
-                     " bytes of shared memory, at most " + std::to_string(kMaxSharedBytes);
+                     " bytes of shared memory, at most " + std::to_string(shared_memory);
     return result;
   }
   l.chunks = static_cast<int>(chunks);
@@ -65,11 +61,18 @@ LayoutResult patch_layout(const ConvGeometry& g, int tile_rows) {
 }
 
 // Rows of a tile: 16 halve the shared-memory traffic of the filters, 8 fill the device sooner.
+// NOTE: only where two blocks share a multiprocessor, so that one computes while the other waits
+// for its patch.
 int tile_rows_for(const PlanRequest& request) {
-  const ConvGeometry& g = request.geometry;
-  const LayoutResult tall = patch_layout(g, 16);
+  const auto half = static_cast<std::int64_t>(request.device.shared_memory / 2) - 1024;
+  const LayoutResult tall = patch_layout(request.geometry, 16, half);
   const std::int64_t blocks = tall.layout.tiles * tall.layout.filter_tiles;
   return tall.refusal.empty() && blocks >= 4 * request.device.multiprocessors ? 16 : 8;
+}
+
+LayoutResult patch_layout(const PlanRequest& request, int tile_rows) {
+  return patch_layout(request.geometry, tile_rows,
+                      static_cast<std::int64_t>(request.device.shared_memory));
 }
 
 class PatchPlan final : public PortablePlan {
@@ -78,7 +81,7 @@ class PatchPlan final : public PortablePlan {
     const ConvGeometry& g = request.geometry;
     geometry_ = device_geometry(g);
     const int tile_rows = tile_rows_for(request);
-    LayoutResult result = patch_layout(g, tile_rows);
+    LayoutResult result = patch_layout(request, tile_rows);
     if (!result.refusal.empty()) throw Error(Status::unsupported, result.refusal);
     layout_ = result.layout;
     const bool aligned = g.stride[2] * layout_.pixel_pitch % 2 == 0 &&
@@ -151,12 +154,12 @@ class PatchCandidate final : public KernelCandidate {
     if (g.out_channels > 1 << 20) {
       return "out_channels = " + std::to_string(g.out_channels) + ", at most 2^20";
     }
-    return patch_layout(g, 8).refusal;
+    return patch_layout(request, 8).refusal;
   }
 
   double estimate_us(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
-    const PatchLayout l = patch_layout(g, 8).layout;
+    const PatchLayout l = patch_layout(request, 8).layout;
     const double bytes =
         double(g.activation_elements() + g.cache_elements() + g.filter_elements()) * 2.0 +
         double(g.output_elements()) * double(size_of(request.output_dtype));

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// convoy_vs_cudnn [--all-kernels] [--kernel NAME] [--seconds S] [--csv FILE] SHAPES...
+// SHAPES: shape files (the set is named after the file) or shape strings.
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "convoy/error.hpp"
+#include "versus.hpp"
+
+int main(int argc, char** argv) {
+  convoy::bench::VersusOptions options;
+  std::vector<convoy::bench::VersusSet> sets;
+  try {
+    for (int i = 1; i < argc; ++i) {
+      const std::string word = argv[i];
+      const auto value = [&] {
+        if (i + 1 == argc) {
+          throw convoy::Error(convoy::Status::invalid_argument, word + " needs a value");
+        }
+        return std::string(argv[++i]);
+      };
+      if (word == "--all-kernels") {
+        options.all_kernels = true;
+      } else if (word == "--kernel") {
+        options.kernel = value();
+      } else if (word == "--seconds") {
+        options.seconds = std::stod(value());
+      } else if (word == "--csv") {
+        options.csv_path = value();
+      } else {
+        const std::string name = std::filesystem::exists(word)
+                                     ? std::filesystem::path(word).stem().string()
+                                     : std::string("shapes");
+        sets.push_back({name, convoy::cli::resolve_shapes(word)});
+      }
+    }
+    if (sets.empty()) {
+      throw convoy::Error(convoy::Status::invalid_argument, "no shape file or shape is given");
+    }
+    const int different = convoy::bench::compare_with_cudnn(sets, options);
+    if (different > 0) std::fprintf(stderr, "%d outputs differ from cuDNN's\n", different);
+    return different > 0 ? 1 : 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "convoy_vs_cudnn: %s\n", error.what());
+    return 2;
+  }
+}

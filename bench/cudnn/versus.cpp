@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "versus.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "ceilings.hpp"
+#include "convoy/plan.hpp"
+#include "core/text.hpp"
+#include "cuda_check.hpp"
+#include "cudnn_convolution.hpp"
+#include "device_fill.hpp"
+#include "device_memory.hpp"
+#include "measure.hpp"
+
+namespace convoy::bench {
+namespace {
+
+using cli::DeviceMemory;
+
+constexpr std::size_t kCudnnWorkspace = std::size_t{4} << 30;
+/// Outputs of two correct kernels differ by a rounding of the 16-bit output here and there.
+constexpr double kAgreement = 5e-3;
+
+struct Row {
+  std::string set, name, problem, kernel;
+  std::int64_t count = 1;
+  double convoy_us = 0, cudnn_us = 0, noise = 0, tflops = 0, pct_ceiling = 0, difference = 0;
+  int cudnn_plans = 0;
+  double ratio() const { return cudnn_us / convoy_us; }
+};
+
+// The tensors of one problem on the device. Cached frames and new ones are one tensor, as cuDNN
+// wants them; Convoy gets two pointers into it.
+struct Tensors {
+  Tensors(const ConvGeometry& g, DType dtype) {
+    const std::int64_t front = g.pad_begin[0];
+    frame_bytes = g.in[1] * g.in[2] * g.in_channels * std::int64_t(size_of(dtype));
+    const std::int64_t frames = g.batch * (front + g.seen()[0]);
+    activation = DeviceMemory(Device::cuda, std::size_t(frames * frame_bytes));
+    filter = DeviceMemory(Device::cuda, std::size_t(g.filter_elements()) * size_of(dtype));
+    convoy_output = DeviceMemory(Device::cuda, std::size_t(g.output_elements()) * size_of(dtype));
+    cudnn_output = DeviceMemory(Device::cuda, std::size_t(g.output_elements()) * size_of(dtype));
+    const std::int64_t elements = frames * frame_bytes / std::int64_t(size_of(dtype));
+    fill_random(activation.data(), elements, dtype, 1, 1.0f, nullptr);
+    const float scale = std::sqrt(3.0f / float(g.gemm_k()));
+    fill_random(filter.data(), g.filter_elements(), dtype, 2, scale, nullptr);
+    // Frames of padding in front, for the pre-padded form of the problem (one image).
+    cli::check_cuda(cudaMemset(activation.data(), 0, std::size_t(front * frame_bytes)),
+                    "cudaMemset");
+    seen = static_cast<char*>(activation.data()) + front * frame_bytes;
+    cli::check_cuda(cudaDeviceSynchronize(), "fill");
+  }
+
+  DeviceMemory activation, filter, convoy_output, cudnn_output;
+  char* seen = nullptr;  // First cached frame, or first frame.
+  std::int64_t frame_bytes = 0;
+};
+
+// ---- Convoy ---------------------------------------------------------------------------------
+
+struct ConvoyRun {
+  Plan plan;
+  PackedFilter filter;
+  DeviceMemory workspace;
+  RunArguments arguments;
+
+  ConvoyRun(const cli::Problem& problem, const ConvGeometry& g, DType dtype,
+            const std::string& kernel, const Tensors& tensors)
+      : plan(std::visit(
+            [&](const auto& shape) {
+              return convoy::plan(shape, {.dtype = dtype,
+                                          .device = Device::cuda,
+                                          .packed_filter = true,
+                                          .kernel = kernel});
+            },
+            problem)),
+        filter(plan.pack_filter(tensors.filter.data(),
+                                g.rank == 2 ? FilterLayout::krsc : FilterLayout::ktrsc)),
+        workspace(Device::cuda, plan.workspace_bytes()) {
+    arguments.output = tensors.convoy_output.data();
+    arguments.filter = filter;
+    arguments.activation = ConstTensorView(tensors.seen + g.cached_frames * tensors.frame_bytes);
+    if (g.cached_frames > 0) arguments.cache = ConstTensorView(tensors.seen);
+    arguments.workspace = plan.workspace_bytes() > 0 ? workspace.data() : nullptr;
+  }
+};
+
+std::vector<std::string> kernels_to_time(const cli::Problem& problem,
+                                         const VersusOptions& options) {
+  if (!options.all_kernels) return {options.kernel};
+  std::vector<std::string> names;
+  const PlanOptions plan_options{
+      .dtype = options.dtype, .device = Device::cuda, .packed_filter = true};
+  const auto list =
+      std::visit([&](const auto& shape) { return candidates(shape, plan_options); }, problem);
+  for (const Candidate& candidate : list) {
+    if (candidate.reason.empty()) names.push_back(candidate.kernel);
+  }
+  return names;
+}
+
+// ---- cuDNN ----------------------------------------------------------------------------------
+
+// A plan with the input that it reads.
+struct CudnnRun {
+  CudnnPlan plan;
+  const void* activation;
+};
+
+// Every plan of the problem as it stands and, for asymmetric padding along depth, of the problem
+// whose input was padded beforehand (that copy is not timed).
+std::vector<CudnnRun> all_cudnn_runs(const ConvGeometry& g, DType dtype, const Tensors& tensors) {
+  std::string reason;
+  std::vector<CudnnRun> runs;
+  for (CudnnPlan& plan : cudnn_plans(g, dtype, kCudnnWorkspace, &reason)) {
+    runs.push_back({std::move(plan), tensors.seen});
+  }
+  if (g.pad_begin[0] != g.pad_end[0] && g.pad_end[0] == 0 && g.batch == 1) {
+    ConvGeometry padded = g;
+    padded.in[0] += padded.pad_begin[0];
+    padded.pad_begin[0] = 0;
+    for (CudnnPlan& plan : cudnn_plans(padded, dtype, kCudnnWorkspace, &reason)) {
+      runs.push_back({std::move(plan), tensors.activation.data()});
+    }
+  }
+  if (runs.empty()) throw Error(Status::unsupported, reason);
+  return runs;
+}
+
+double quick_time_us(const CudnnRun& run, const Tensors& tensors, void* workspace) {
+  static const auto events = [] {
+    std::pair<cudaEvent_t, cudaEvent_t> pair;
+    cli::check_cuda(cudaEventCreate(&pair.first), "cudaEventCreate");
+    cli::check_cuda(cudaEventCreate(&pair.second), "cudaEventCreate");
+    return pair;
+  }();
+  double best = 1e30;
+  for (int i = 0; i < 4; ++i) {
+    cudaEventRecord(events.first);
+    run.plan.run(run.activation, tensors.filter.data(), tensors.cudnn_output.data(), workspace,
+                 nullptr);
+    cudaEventRecord(events.second);
+    cli::check_cuda(cudaEventSynchronize(events.second), "cuDNN");
+    float milliseconds = 0;
+    cudaEventElapsedTime(&milliseconds, events.first, events.second);
+    if (i > 0) best = std::min(best, 1e3 * double(milliseconds));
+    if (best > 20e3) break;
+  }
+  return best;
+}
+
+// The two fastest plans of a quick look, to be timed with care.
+std::vector<CudnnRun> best_cudnn_runs(std::vector<CudnnRun> runs, const Tensors& tensors,
+                                      const DeviceMemory& workspace) {
+  std::vector<std::pair<double, std::size_t>> order;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    double time = 1e30;
+    try {
+      time = quick_time_us(runs[i], tensors, workspace.data());
+    } catch (const Error&) {  // A plan that cuDNN built but cannot run.
+      (void)cudaGetLastError();
+    }
+    order.emplace_back(time, i);
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<CudnnRun> best;
+  for (std::size_t i = 0; i < std::min<std::size_t>(2, order.size()); ++i) {
+    if (order[i].first < 1e30) best.push_back(runs[order[i].second]);
+  }
+  return best;
+}
+
+// ---- One shape ------------------------------------------------------------------------------
+
+Row compare(const std::string& set, const cli::ShapeCase& shape, const VersusOptions& options,
+            const Ceilings& ceilings, const DeviceMemory& workspace) {
+  const ConvGeometry g = cli::geometry_of(shape.problem);
+  if (g.batch > 1 && g.cached_frames > 0) {
+    throw Error(Status::unsupported, "the comparison takes cached frames of one image only");
+  }
+  const Tensors tensors(g, options.dtype);
+
+  std::vector<std::unique_ptr<ConvoyRun>> convoy_runs;
+  for (const std::string& kernel : kernels_to_time(shape.problem, options)) {
+    convoy_runs.push_back(
+        std::make_unique<ConvoyRun>(shape.problem, g, options.dtype, kernel, tensors));
+  }
+  const std::vector<CudnnRun> all = all_cudnn_runs(g, options.dtype, tensors);
+  const std::vector<CudnnRun> best = best_cudnn_runs(all, tensors, workspace);
+
+  std::vector<cli::Variant> variants;
+  for (const auto& run : convoy_runs) {
+    variants.push_back({run->plan.info().kernel,
+                        [&run](cudaStream_t stream) { run->plan.run(run->arguments, stream); }});
+  }
+  for (const CudnnRun& run : best) {
+    variants.push_back({"cuDNN", [&](cudaStream_t stream) {
+                          run.plan.run(run.activation, tensors.filter.data(),
+                                       tensors.cudnn_output.data(), workspace.data(), stream);
+                        }});
+  }
+  const auto times = cli::measure(variants, {.device = Device::cuda,
+                                             .seconds = options.seconds,
+                                             .min_runs = options.min_runs,
+                                             .max_runs = 500});
+
+  Row row;
+  row.set = set;
+  row.name = shape.name;
+  row.problem = cli::to_string(shape.problem);
+  row.count = shape.count;
+  row.cudnn_plans = int(all.size());
+  std::size_t fastest = 0;
+  for (std::size_t i = 0; i < convoy_runs.size(); ++i) {
+    if (times[i].median_us < times[fastest].median_us) fastest = i;
+    if (options.all_kernels) {
+      std::printf("    %-40s %9.1f us\n", variants[i].name.c_str(), times[i].median_us);
+    }
+  }
+  row.kernel = variants[fastest].name;
+  row.convoy_us = times[fastest].median_us;
+  row.noise = times[fastest].noise;
+  row.cudnn_us = 1e30;
+  for (std::size_t i = convoy_runs.size(); i < variants.size(); ++i) {
+    row.cudnn_us = std::min(row.cudnn_us, times[i].median_us);
+  }
+  const PlanInfo& info = convoy_runs[fastest]->plan.info();
+  row.tflops = info.flops / row.convoy_us * 1e-6;
+  const double floor_us =
+      std::max(info.flops / ceilings.gemm_tflops * 1e-6, info.min_bytes / ceilings.copy_gbs * 1e-3);
+  row.pct_ceiling = 100.0 * floor_us / row.convoy_us;
+
+  // Do both compute the same?
+  convoy_runs[fastest]->plan.run(convoy_runs[fastest]->arguments, nullptr);
+  best.front().plan.run(best.front().activation, tensors.filter.data(), tensors.cudnn_output.data(),
+                        workspace.data(), nullptr);
+  row.difference = relative_difference(tensors.convoy_output.data(), tensors.cudnn_output.data(),
+                                       g.output_elements(), options.dtype);
+  return row;
+}
+
+void write_csv(const std::string& path, const std::vector<Row>& rows) {
+  std::ofstream file(path);
+  file << "set,name,problem,count,convoy_us,cudnn_us,ratio,tflops,pct_ceiling,kernel\n";
+  char line[512];
+  for (const Row& row : rows) {
+    std::snprintf(line, sizeof line, "%s,%s,%s,%lld,%.2f,%.2f,%.3f,%.1f,%.1f,%s\n", row.set.c_str(),
+                  row.name.c_str(), row.problem.c_str(), static_cast<long long>(row.count),
+                  row.convoy_us, row.cudnn_us, row.ratio(), row.tflops, row.pct_ceiling,
+                  row.kernel.c_str());
+    file << line;
+  }
+  if (!file.flush()) throw Error(Status::io_error, "cannot write " + path);
+}
+
+void print_summary(const std::string& set, const std::vector<Row>& rows) {
+  double logs = 0, convoy_total = 0, cudnn_total = 0, worst = 1e30;
+  int count = 0;
+  for (const Row& row : rows) {
+    if (row.set != set) continue;
+    ++count;
+    logs += std::log(row.ratio());
+    convoy_total += double(row.count) * row.convoy_us;
+    cudnn_total += double(row.count) * row.cudnn_us;
+    worst = std::min(worst, row.ratio());
+  }
+  if (count == 0) return;
+  std::printf(
+      "%s: %d shapes, geomean x%.3f, worst x%.3f; by count: %.2f ms, cuDNN %.2f ms, x%.3f\n\n",
+      set.c_str(), count, std::exp(logs / count), worst, convoy_total / 1e3, cudnn_total / 1e3,
+      cudnn_total / convoy_total);
+}
+
+}  // namespace
+
+int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& options) {
+  const Ceilings ceilings = measure_ceilings();
+  std::printf("cuDNN %s; ceilings: GEMM %.0f TFLOP/s, copy %.0f GB/s\n", cudnn_version().c_str(),
+              ceilings.gemm_tflops, ceilings.copy_gbs);
+  const DeviceMemory workspace(Device::cuda, kCudnnWorkspace);
+  std::vector<Row> rows;
+  int different = 0;
+  for (const VersusSet& set : sets) {
+    std::printf("%-48s %9s %6s %8s %6s %9s %7s %9s  %s\n", set.name.c_str(), "us", "noise",
+                "TFLOP/s", "% ceil", "cuDNN us", "x cuDNN", "diff", "kernel");
+    for (const cli::ShapeCase& shape : set.cases) {
+      try {
+        const Row row = compare(set.name, shape, options, ceilings, workspace);
+        const bool agrees = row.difference <= kAgreement;
+        std::printf("%-48s %9.1f %5.1f%% %8.1f %6.1f %9.1f %7.3f %9.1e%s %s (of %d plans)\n",
+                    row.problem.c_str(), row.convoy_us, 100 * row.noise, row.tflops,
+                    row.pct_ceiling, row.cudnn_us, row.ratio(), row.difference, agrees ? " " : "!",
+                    row.kernel.c_str(), row.cudnn_plans);
+        std::fflush(stdout);
+        different += agrees ? 0 : 1;
+        rows.push_back(row);
+      } catch (const Error& error) {
+        std::printf("%-48s %s\n", cli::to_string(shape.problem).c_str(), error.what());
+      }
+      if (!options.csv_path.empty()) write_csv(options.csv_path, rows);
+    }
+    print_summary(set.name, rows);
+  }
+  return different;
+}
+
+}  // namespace convoy::bench

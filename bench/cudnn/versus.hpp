@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "convoy/types.hpp"
+#include "shape_file.hpp"
+
+namespace convoy::bench {
+
+struct VersusOptions {
+  DType dtype = DType::bf16;
+  double seconds = 0.03;  ///< Of timed runs, each side of each shape.
+  int min_runs = 15;
+  std::string kernel;        ///< Convoy's kernel; empty: the one that dispatch chooses.
+  bool all_kernels = false;  ///< Time every kernel that can run the problem, and keep the best.
+  std::string csv_path;      ///< Written whole at the end; empty: none.
+};
+
+struct VersusSet {
+  std::string name;
+  std::vector<cli::ShapeCase> cases;
+};
+
+/// Time every shape with Convoy and with cuDNN's best plan: one process, runs interleaved, L2
+/// flushed before each, random data. Prints a table with GEMM and copy ceilings measured in this
+/// run, and per set the geometric mean and the count-weighted total. CSV columns: set, name,
+/// problem, count, convoy_us, cudnn_us, ratio, tflops, pct_ceiling, kernel. Returns the number of
+/// shapes whose outputs differ from cuDNN's.
+int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& options);
+
+}  // namespace convoy::bench

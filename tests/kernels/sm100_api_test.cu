@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The Blackwell templates as a user instantiates them: named configuration, own functor, residual,
+// errors.
+#include "convoy/sm100/conv2d_fprop.cuh"
+#include "sm100_support.hpp"
+
+namespace convoy::sm100 {
+namespace {
+
+using bf16 = __nv_bfloat16;
+using test::DeviceBuffer;
+using test::Problem;
+
+constexpr auto kConfig = Conv2dConfig<bf16, bf16, bf16>::default_bf16_1sm();
+
+struct AddOneRelu {
+  static constexpr bool kEnabled = true;
+  static constexpr bool kOnRegisters = true;
+  float added = 1.0f;
+  template <int kWidth>
+  __device__ void operator()(std::int64_t, int, float (&values)[kWidth]) const {
+    for (float& value : values) value = fmaxf(value + added, 0.0f);
+  }
+};
+
+Conv2dProblemShape problem_shape() {
+  return {.batch = 1,
+          .in_height = 9,
+          .in_width = 10,
+          .in_channels = 32,
+          .out_channels = 24,
+          .filter_h = 3,
+          .filter_w = 3,
+          .pad_h = 1,
+          .pad_w = 1};
+}
+
+class Sm100Api : public testing::Test {
+ protected:
+  void SetUp() override {
+    int major = 0;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess ||
+        major != 10) {
+      GTEST_SKIP() << "needs compute capability 10.x, real or virtual";
+    }
+    activation_.upload(test::encoded(data_.activation, DType::bf16).data());
+    filter_.upload(test::encoded(data_.filter, DType::bf16).data());
+    source_.upload(test::encoded(data_.source, DType::bf16).data());
+    output_.poison();
+  }
+
+  bf16* output() { return static_cast<bf16*>(output_.data()); }
+  const bf16* activation() { return static_cast<const bf16*>(activation_.data()); }
+  const bf16* filter() { return static_cast<const bf16*>(filter_.data()); }
+
+  // Compare with add-one, ReLU, + beta·source.
+  void expect(float added, bool relu, float beta) {
+    CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
+    std::vector<double> expected = data_.convolution();
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      double value = expected[i] + added;
+      if (relu) value = std::max(value, 0.0);
+      expected[i] = round_to(DType::bf16, static_cast<float>(value + beta * data_.source[i]));
+    }
+    output_.check("output");
+    EXPECT_EQ(
+        test::difference(output_.download(), expected, DType::bf16, data_.geometry.out_channels),
+        "");
+  }
+
+  Problem data_{geometry_of(problem_shape())};
+  DeviceBuffer activation_{data_.activation.size() * 2}, filter_{data_.filter.size() * 2};
+  DeviceBuffer source_{data_.source.size() * 2}, output_{data_.source.size() * 2};
+};
+
+TEST_F(Sm100Api, PlainAndWithAComputeOp) {
+  conv2d_fprop<kConfig>(output(), activation(), filter(), problem_shape(), nullptr);
+  expect(0.0f, false, 0.0f);
+  output_.poison();
+  conv2d_fprop<kConfig>(output(), activation(), filter(), problem_shape(), AddOneRelu{-9.0f},
+                        nullptr);
+  expect(-9.0f, true, 0.0f);
+}
+
+TEST_F(Sm100Api, ResidualJoinsAfterTheOp) {
+  conv2d_fprop_with_residual<kConfig>(output(), activation(), filter(), source_.data(), -0.5f,
+                                      problem_shape(), AddOneRelu{-9.0f});
+  expect(-9.0f, true, -0.5f);
+}
+
+TEST_F(Sm100Api, NoResidualAndBetaZeroAreThePlainConvolution) {
+  const void* unreadable = reinterpret_cast<const void*>(std::uintptr_t{16});
+  conv2d_fprop_with_residual<kConfig, false>(output(), activation(), filter(), unreadable, 1.0f,
+                                             problem_shape());
+  expect(0.0f, false, 0.0f);
+  output_.poison();
+  conv2d_fprop_with_residual<kConfig>(output(), activation(), filter(), unreadable, 0.0f,
+                                      problem_shape());
+  expect(0.0f, false, 0.0f);
+}
+
+TEST_F(Sm100Api, SourceOfAnotherShapeIsRefused) {
+  const TensorShape wrong{DType::bf16, Layout::nhwc, {1, 9, 10, 32, 0}};
+  try {
+    conv2d_fprop_with_residual<kConfig>(output(), activation(), filter(),
+                                        ConstTensorView(source_.data(), wrong), 1.0f,
+                                        problem_shape());
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::invalid_argument);
+    EXPECT_STREQ(error.what(),
+                 "source is bf16 [1, 9, 10, 32], but the output is bf16 [1, 9, 10, 24]");
+  }
+}
+
+TEST_F(Sm100Api, ConstraintsAreErrorsWithTheirValue) {
+  Conv2dProblemShape problem = problem_shape();
+  problem.out_channels = 12;
+  EXPECT_THROW(conv2d_fprop<kConfig>(output(), activation(), filter(), problem, nullptr), Error);
+  problem = problem_shape();
+  problem.stride_h = 9;
+  try {
+    conv2d_fprop<kConfig>(output(), activation(), filter(), problem, nullptr);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::unsupported);
+    EXPECT_NE(std::string(error.what()).find("stride of height = 9; legal: 1 to 8"),
+              std::string::npos);
+  }
+}
+
+TEST(Sm100ApiHost, ZeroSizedGemmReturnsBeforeAnyDescriptor) {
+  Conv2dProblemShape problem = problem_shape();
+  problem.batch = 0;
+  // Null pointers would be refused by the encoder.
+  EXPECT_NO_THROW(conv2d_fprop<kConfig>(nullptr, nullptr, nullptr, problem, nullptr));
+  problem = problem_shape();
+  problem.out_channels = 0;
+  EXPECT_NO_THROW(
+      conv2d_fprop_with_residual<kConfig>(nullptr, nullptr, nullptr, nullptr, 1.0f, problem));
+}
+
+}  // namespace
+}  // namespace convoy::sm100
