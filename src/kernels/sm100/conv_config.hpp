@@ -122,6 +122,10 @@ struct ConvKernelConfig {
 /// combinations at compile time.
 template <typename Act, typename Filter, typename Out>
 struct Conv2dConfig : ConvKernelConfig {
+  using ActType = Act;
+  using FilterType = Filter;
+  using OutType = Out;
+
   static constexpr DType dtype_of_act() {
     return std::is_same_v<Act, __half> ? DType::fp16 : DType::bf16;
   }
