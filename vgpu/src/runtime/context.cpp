@@ -13,11 +13,14 @@ namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
 
-// Options that cannot be read end the program: going on with others would mislead.
-Options options_or_exit() {
+// The context never ends, so that programs can call at exit too; reports are written at exit.
+Context* make_context() {
   try {
-    return read_options();
+    auto* context = new Context;
+    std::atexit([] { Context::get().observers.finish(); });
+    return context;
   } catch (const Fault& problem) {
+    // Going on with other options than those asked for would mislead.
     std::fprintf(stderr, "[vgpu] %s\n", problem.text.c_str());
     std::exit(2);
   }
@@ -26,12 +29,12 @@ Options options_or_exit() {
 }  // namespace
 
 Context& Context::get() {
-  static Context* context = new Context;  // never destroyed: programs call at exit too
+  static Context* context = make_context();
   return *context;
 }
 
 Context::Context()
-    : options(options_or_exit()),
+    : options(read_options()),
       device(make_device_model(options)),
       memory(device.memory_bytes),
       observers(options, memory),

@@ -85,7 +85,7 @@ class Context {
   /// Its module loaded; throws Fault when the module has no usable PTX.
   const exec::KernelInfo& info(Kernel& kernel);
 
- private:
+  /// Throws Fault for options that cannot be honoured.
   Context();
 };
 
