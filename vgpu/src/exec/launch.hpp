@@ -12,7 +12,8 @@
 #include "../fault.hpp"
 #include "../ptx/module.hpp"
 
-/// The interface of the execution engine: load PTX as a Program once, launch its kernels many times.
+/// The interface of the execution engine: load PTX as a Program once, launch its kernels many
+/// times.
 namespace vgpu::exec {
 
 class Observer;
@@ -29,7 +30,7 @@ struct DeviceSpec {
   uint32_t sm_count = 148;
   uint32_t max_shared_per_block = 232448;  ///< with opt-in, static + dynamic
   uint32_t max_threads_per_block = 1024;
-  uint32_t max_cluster_size = 16;          ///< non-portable maximum
+  uint32_t max_cluster_size = 16;  ///< non-portable maximum
 };
 
 /// When asynchronous operations (TMA, bulk copies, MMA, …) happen.
@@ -43,8 +44,8 @@ enum class Delivery : uint8_t {
 struct Options {
   uint64_t seed = 1;
   Delivery delivery = Delivery::late;
-  uint32_t threads = 1;            ///< host threads; clusters are spread over them
-  uint32_t resident_clusters = 0;  ///< clusters run at a time; 0: chosen from the SM count
+  uint32_t threads = 1;               ///< host threads; clusters are spread over them
+  uint32_t resident_clusters = 0;     ///< clusters run at a time; 0: chosen from the SM count
   uint64_t spin_limit = 400'000'000;  ///< warp instructions without any side effect before a
                                       ///< cluster counts as stuck (cudaErrorLaunchTimeout)
 };
@@ -119,10 +120,10 @@ class Program {
 
 struct LaunchRequest {
   const Program* program = nullptr;
-  std::string kernel;            ///< PTX (mangled) name
-  std::vector<uint8_t> params;   ///< the parameter space, laid out as KernelInfo::params says
+  std::string kernel;           ///< PTX (mangled) name
+  std::vector<uint8_t> params;  ///< the parameter space, laid out as KernelInfo::params says
   Dim3 grid, block, cluster;
-  uint32_t dynamic_shared = 0;   ///< bytes
+  uint32_t dynamic_shared = 0;                 ///< bytes
   std::span<const uint64_t> symbol_addresses;  ///< one for each of Program::symbols()
   const DeviceSpec* device = nullptr;
   const GlobalMemory* memory = nullptr;

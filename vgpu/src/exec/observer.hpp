@@ -48,11 +48,23 @@ struct WarpAccess {
 };
 
 enum class AsyncKind : uint8_t {
-  tma_load, tma_store, tma_reduce, tma_prefetch,
-  bulk_load, bulk_store, bulk_reduce, bulk_shared,  ///< non-tensor; bulk_shared: shared to DSMEM
-  cp_async,       ///< Ampere-style copies of a thread (generic proxy)
-  st_async,       ///< st.async / red.async
-  wgmma, tcgen05_mma, tcgen05_cp, tcgen05_shift, tcgen05_ld, tcgen05_st, tcgen05_commit,
+  tma_load,
+  tma_store,
+  tma_reduce,
+  tma_prefetch,
+  bulk_load,
+  bulk_store,
+  bulk_reduce,
+  bulk_shared,  ///< non-tensor; bulk_shared: shared to DSMEM
+  cp_async,     ///< Ampere-style copies of a thread (generic proxy)
+  st_async,     ///< st.async / red.async
+  wgmma,
+  tcgen05_mma,
+  tcgen05_cp,
+  tcgen05_shift,
+  tcgen05_ld,
+  tcgen05_st,
+  tcgen05_commit,
   clc_try_cancel,
 };
 
@@ -91,14 +103,14 @@ struct BarrierState {
 };
 
 enum class FenceKind : uint8_t {
-  memory,               ///< fence.acq_rel/sc, membar: order and scope say which
-  proxy_async,          ///< fence.proxy.async[.global|.shared::{cta,cluster}]
+  memory,       ///< fence.acq_rel/sc, membar: order and scope say which
+  proxy_async,  ///< fence.proxy.async[.global|.shared::{cta,cluster}]
   proxy_tensormap,
   proxy_alias,
-  mbarrier_init,        ///< fence.mbarrier_init.release.cluster
+  mbarrier_init,  ///< fence.mbarrier_init.release.cluster
   tcgen05_before_thread_sync,
   tcgen05_after_thread_sync,
-  wgmma,                ///< wgmma.fence
+  wgmma,  ///< wgmma.fence
 };
 
 /// Groups that a thread commits and waits for.
@@ -119,7 +131,8 @@ class ClusterObserver {
   // ---- memory
   virtual void access(const Agent&, const WarpAccess&) {}
   /// Shared-memory allocation of the CTAs has begun: everything is unwritten.
-  virtual void tmem_alloc(const Agent&, uint32_t /*cta*/, uint32_t /*column*/, uint32_t /*columns*/) {}
+  virtual void tmem_alloc(const Agent&, uint32_t /*cta*/, uint32_t /*column*/,
+                          uint32_t /*columns*/) {}
   virtual void tmem_dealloc(const Agent&, uint32_t /*cta*/, uint32_t /*column*/,
                             uint32_t /*columns*/) {}
 
@@ -167,11 +180,11 @@ class ClusterObserver {
 struct ClusterInfo {
   const LaunchRequest* request = nullptr;
   const KernelInfo* kernel = nullptr;
-  uint64_t index = 0;      ///< linear cluster number
-  Dim3 id{0, 0, 0};        ///< %clusterid
+  uint64_t index = 0;            ///< linear cluster number
+  Dim3 id{0, 0, 0};              ///< %clusterid
   uint32_t ctas = 1, warps = 1;  ///< warps: a CTA
-  uint32_t shared_bytes = 0;     ///< a CTA: first usable offset 1024, end at 1024 + static + dynamic
-  uint32_t worker = 0;           ///< host thread
+  uint32_t shared_bytes = 0;  ///< a CTA: first usable offset 1024, end at 1024 + static + dynamic
+  uint32_t worker = 0;        ///< host thread
 };
 
 class Observer {

@@ -14,12 +14,28 @@
 namespace vgpu::ptx {
 
 enum class Type : uint8_t {
-  none, pred,
-  b8, b16, b32, b64, b128,
-  u8, u16, u32, u64,
-  s8, s16, s32, s64,
-  f16, bf16, f32, f64,
-  f16x2, bf16x2, f32x2,
+  none,
+  pred,
+  b8,
+  b16,
+  b32,
+  b64,
+  b128,
+  u8,
+  u16,
+  u32,
+  u64,
+  s8,
+  s16,
+  s32,
+  s64,
+  f16,
+  bf16,
+  f32,
+  f64,
+  f16x2,
+  bf16x2,
+  f32x2,
 };
 
 /// Bytes of one value (0 for none and pred).
@@ -74,10 +90,10 @@ struct Operand {
 };
 
 struct Instruction {
-  uint32_t form = 0;    ///< Module::forms
-  int32_t guard = -1;   ///< predicate register, -1: none
+  uint32_t form = 0;   ///< Module::forms
+  int32_t guard = -1;  ///< predicate register, -1: none
   bool guard_negated = false;
-  uint32_t first = 0;   ///< operands: Function::operands[first .. first + count)
+  uint32_t first = 0;  ///< operands: Function::operands[first .. first + count)
   uint32_t count = 0;
   uint32_t line = 0;      ///< line of the PTX text, from 1
   uint32_t loc_file = 0;  ///< .loc in force (0: none); Module::files
@@ -96,14 +112,14 @@ struct Variable {
   Space space = Space::none;
   Type type = Type::none;
   uint32_t align = 1;
-  uint64_t size = 0;       ///< bytes; 0 with `is_extern`: dynamic shared memory
+  uint64_t size = 0;  ///< bytes; 0 with `is_extern`: dynamic shared memory
   bool is_extern = false;
   bool is_visible = false;
-  uint64_t offset = 0;     ///< kernel parameters: offset in the parameter space
+  uint64_t offset = 0;        ///< kernel parameters: offset in the parameter space
   std::vector<uint8_t> init;  ///< empty: zeros
   struct Relocation {
-    uint64_t offset;       ///< in `init`
-    std::string symbol;    ///< 8-byte address of this variable, plus addend
+    uint64_t offset;     ///< in `init`
+    std::string symbol;  ///< 8-byte address of this variable, plus addend
     int64_t addend;
   };
   std::vector<Relocation> relocations;

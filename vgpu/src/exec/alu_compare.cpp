@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: Apache-2.0
+// setp, set, selp, slct, testp. Source: PTX ISA 9.0, "Comparison and Selection Instructions" and
+// "Half Precision Comparison Instructions".
+#include "decoder.hpp"
+#include "float_math.hpp"
+#include "lanes.hpp"
+
+namespace vgpu::exec {
+namespace {
+
+using ptx::Type;
+
+enum class Compare : uint8_t {
+  eq,
+  ne,
+  lt,
+  le,
+  gt,
+  ge,
+  equ,
+  neu,
+  ltu,
+  leu,
+  gtu,
+  geu,
+  num,
+  nan,
+};
+
+/// The unordered forms hold when an operand is NaN, the ordered ones do not.
+template <Compare kCompare, class T>
+inline bool holds(T a, T b) {
+  switch (kCompare) {
+    case Compare::eq:
+      return a == b;
+    case Compare::ne:
+      return a < b || b < a;
+    case Compare::lt:
+      return a < b;
+    case Compare::le:
+      return a <= b;
+    case Compare::gt:
+      return b < a;
+    case Compare::ge:
+      return b <= a;
+    case Compare::equ:
+      return !(a < b || b < a);
+    case Compare::neu:
+      return !(a == b);
+    case Compare::ltu:
+      return !(b <= a);
+    case Compare::leu:
+      return !(b < a);
+    case Compare::gtu:
+      return !(a <= b);
+    case Compare::geu:
+      return !(a < b);
+    case Compare::num:
+      return a == a && b == b;
+    case Compare::nan:
+      return a != a || b != b;
+  }
+  return false;
+}
+
+// How a register's bits become a comparable value.
+template <class T>
+struct Plain {
+  using Storage = T;
+  static T value(T bits) { return bits; }
+};
+struct FlushedFloat {
+  using Storage = float;
+  static float value(float x) { return flush(x); }
+};
+template <class F>
+struct HalfValue {
+  using Storage = uint16_t;
+  static float value(uint16_t bits) { return F::widen(bits); }
+};
+
+/// One bit for each lane.
+template <class V, Compare kCompare>
+uint32_t compare_lanes(Warp& w, const Instr& i) {
+  const auto *a = w.lanes<typename V::Storage>(i.a), *b = w.lanes<typename V::Storage>(i.b);
+  uint8_t bytes[kLanes];
+  for (uint32_t l = 0; l < kLanes; l++)
+    bytes[l] = holds<kCompare>(V::value(a[l]), V::value(b[l])) ? 1 : 0;
+  uint32_t bits = 0;
+  for (uint32_t l = 0; l < kLanes; l++) bits |= uint32_t{bytes[l]} << l;
+  return bits;
+}
+
+using CompareFunction = uint32_t (*)(Warp&, const Instr&);
+
+/// What setp and set share: the comparison and the predicate it is combined with.
+struct SetOperation {
+  CompareFunction low = nullptr, high = nullptr;  ///< high: second half of packed types
+  int combine = -1;                               ///< 0 and, 1 or, 2 xor
+  Ref with;
+  uint32_t p = 0, q = 0;
+};
+
+template <class V>
+CompareFunction pick(Compare compare) {
+  switch (compare) {
+#define VGPU_CASE(name) \
+  case Compare::name:   \
+    return compare_lanes<V, Compare::name>;
+    VGPU_CASE(eq)
+    VGPU_CASE(ne)
+    VGPU_CASE(lt)
+    VGPU_CASE(le)
+    VGPU_CASE(gt)
+    VGPU_CASE(ge)
+    VGPU_CASE(equ)
+    VGPU_CASE(neu)
+    VGPU_CASE(ltu)
+    VGPU_CASE(leu)
+    VGPU_CASE(gtu)
+    VGPU_CASE(geu)
+    VGPU_CASE(num)
+    VGPU_CASE(nan)
+#undef VGPU_CASE
+  }
+  return nullptr;
+}
+
+/// Both halves of a packed pair: lanes of 16-bit values with stride 2.
+template <class F, bool kHigh>
+uint32_t compare_half_of_pair(Warp& w, const Instr& i) {
+  const uint32_t *a = w.lanes<uint32_t>(i.a), *b = w.lanes<uint32_t>(i.b);
+  auto compare = static_cast<Compare>(i.y);
+  uint32_t bits = 0;
+  for (uint32_t l = 0; l < kLanes; l++) {
+    float x = F::widen(static_cast<uint16_t>(a[l] >> (kHigh ? 16 : 0)));
+    float y = F::widen(static_cast<uint16_t>(b[l] >> (kHigh ? 16 : 0)));
+    bool less = x < y, equal = x == y, more = y < x, unordered = !(less || equal || more),
+         r = false;
+    switch (compare) {
+      case Compare::eq:
+        r = equal;
+        break;
+      case Compare::ne:
+        r = less || more;
+        break;
+      case Compare::lt:
+        r = less;
+        break;
+      case Compare::le:
+        r = less || equal;
+        break;
+      case Compare::gt:
+        r = more;
+        break;
+      case Compare::ge:
+        r = more || equal;
+        break;
+      case Compare::equ:
+        r = equal || unordered;
+        break;
+      case Compare::neu:
+        r = !equal;
+        break;
+      case Compare::ltu:
+        r = less || unordered;
+        break;
+      case Compare::leu:
+        r = !more;
+        break;
+      case Compare::gtu:
+        r = more || unordered;
+        break;
+      case Compare::geu:
+        r = !less;
+        break;
+      case Compare::num:
+        r = !unordered;
+        break;
+      case Compare::nan:
+        r = unordered;
+        break;
+    }
+    bits |= uint32_t{r} << l;
+  }
+  return bits;
+}
+
+bool pick_compare(Decoder& d, Type type, Compare compare, bool flushes, SetOperation& op) {
+  bool ordered_only = compare <= Compare::ge;
+  auto integer = [&](auto zero) {
+    if (!ordered_only || flushes) return false;
+    op.low = pick<Plain<decltype(zero)>>(compare);
+    return true;
+  };
+  d.out.y = static_cast<uint32_t>(compare);
+  switch (type) {
+    case Type::b16:
+    case Type::u16:
+      return integer(uint16_t{});
+    case Type::s16:
+      return integer(int16_t{});
+    case Type::b32:
+    case Type::u32:
+      return integer(uint32_t{});
+    case Type::s32:
+      return integer(int32_t{});
+    case Type::b64:
+    case Type::u64:
+      return integer(uint64_t{});
+    case Type::s64:
+      return integer(int64_t{});
+    case Type::f32:
+      op.low = flushes ? pick<FlushedFloat>(compare) : pick<Plain<float>>(compare);
+      return true;
+    case Type::f64:
+      op.low = pick<Plain<double>>(compare);
+      return !flushes;
+    case Type::f16:
+      op.low = pick<HalfValue<Half>>(compare);
+      return !flushes;
+    case Type::bf16:
+      op.low = pick<HalfValue<Bfloat16>>(compare);
+      return !flushes;
+    case Type::f16x2:
+      op.low = compare_half_of_pair<Half, false>;
+      op.high = compare_half_of_pair<Half, true>;
+      return !flushes;
+    case Type::bf16x2:
+      op.low = compare_half_of_pair<Bfloat16, false>;
+      op.high = compare_half_of_pair<Bfloat16, true>;
+      return !flushes;
+    default:
+      return false;
+  }
+}
+
+uint32_t combine(const Warp& w, const SetOperation& op, uint32_t bits) {
+  if (op.combine < 0) return bits;
+  uint32_t with = predicate(w, op.with);
+  return op.combine == 0 ? bits & with : op.combine == 1 ? bits | with : bits ^ with;
+}
+
+/// The usual case: one destination, no combination.
+template <class V, Compare kCompare>
+Step setp_simple(Warp& w, const Instr& i, uint32_t lanes) {
+  set_predicate(w, i.d, lanes, compare_lanes<V, kCompare>(w, i));
+  return Step::next;
+}
+
+Step setp(Warp& w, const Instr& i, uint32_t lanes) {
+  auto& op = *static_cast<const SetOperation*>(i.extra);
+  uint32_t bits = op.low(w, i);
+  // p and q: the comparison and its negation, each combined; packed types: one for each half.
+  uint32_t second = op.high ? op.high(w, i) : ~bits;
+  uint32_t p = combine(w, op, bits), q = combine(w, op, second);
+  set_predicate(w, op.p, lanes, p);
+  set_predicate(w, op.q, lanes, q);
+  return Step::next;
+}
+
+Compare take_compare(Decoder& d, bool& known) {
+  int index = d.take_one({"eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu",
+                          "geu", "num", "nan", "lo", "ls", "hi", "hs"});
+  known = index >= 0;
+  // lo, ls, hi, hs: lt, le, gt, ge on unsigned types.
+  static constexpr Compare kUnsigned[] = {Compare::lt, Compare::le, Compare::gt, Compare::ge};
+  return index >= 14 ? kUnsigned[index - 14] : static_cast<Compare>(known ? index : 0);
+}
+
+template <class V>
+Handler simple_handler(Compare compare) {
+  switch (compare) {
+#define VGPU_CASE(name) \
+  case Compare::name:   \
+    return setp_simple<V, Compare::name>;
+    VGPU_CASE(eq)
+    VGPU_CASE(ne)
+    VGPU_CASE(lt)
+    VGPU_CASE(le)
+    VGPU_CASE(gt)
+    VGPU_CASE(ge)
+    VGPU_CASE(equ)
+    VGPU_CASE(neu)
+    VGPU_CASE(ltu)
+    VGPU_CASE(leu)
+    VGPU_CASE(gtu)
+    VGPU_CASE(geu)
+    VGPU_CASE(num)
+    VGPU_CASE(nan)
+#undef VGPU_CASE
+  }
+  return nullptr;
+}
+
+bool decode_setp(Decoder& d) {
+  bool known = false;
+  Compare compare = take_compare(d, known);
+  int combination = d.take_one({"and", "or", "xor"});
+  bool flushes = d.take("ftz");
+  Type type = d.take_type();
+  if (!known) return false;
+  auto& op = d.extra<SetOperation>();
+  unsigned bytes = ptx::size_of(type);
+  auto& destination = d.operand(0);
+  bool has_pair = destination.kind == ptx::Operand::Kind::pair;
+  op.p = d.dest_predicate(has_pair ? d.child(destination, 0) : destination);
+  op.q = has_pair ? d.dest_predicate(d.child(destination, 1)) : 2;
+  d.out.a = d.source(1, bytes);
+  d.out.b = d.source(2, bytes);
+  op.combine = combination;
+  if (combination >= 0) op.with = d.source_predicate(3);
+  if (!pick_compare(d, type, compare, flushes, op)) return false;
+  d.out.handler = setp;
+  if (has_pair || combination >= 0 || op.high) return true;
+  d.out.d = op.p;
+  switch (type) {
+    case Type::u32:
+    case Type::b32:
+      d.out.handler = simple_handler<Plain<uint32_t>>(compare);
+      break;
+    case Type::s32:
+      d.out.handler = simple_handler<Plain<int32_t>>(compare);
+      break;
+    case Type::u64:
+    case Type::b64:
+      d.out.handler = simple_handler<Plain<uint64_t>>(compare);
+      break;
+    case Type::s64:
+      d.out.handler = simple_handler<Plain<int64_t>>(compare);
+      break;
+    case Type::b16:
+    case Type::u16:
+      d.out.handler = simple_handler<Plain<uint16_t>>(compare);
+      break;
+    case Type::s16:
+      d.out.handler = simple_handler<Plain<int16_t>>(compare);
+      break;
+    case Type::f32:
+      if (!flushes) d.out.handler = simple_handler<Plain<float>>(compare);
+      break;
+    default:
+      break;
+  }
+  return true;
+}
+
+/// set: all ones (or 1.0) where it holds. x: bits for true; register width in Instr::c.
+Step set_value(Warp& w, const Instr& i, uint32_t lanes) {
+  auto& op = *static_cast<const SetOperation*>(i.extra);
+  uint32_t low = combine(w, op, op.low(w, i));
+  if (op.high) {
+    uint32_t high = combine(w, op, op.high(w, i));
+    uint32_t* d = w.lanes<uint32_t>(i.d);
+    for_lanes(lanes, [&](uint32_t l) {
+      d[l] = (low >> l & 1 ? i.x & 0xffff : 0) | (high >> l & 1 ? i.x & 0xffff0000u : 0);
+    });
+  } else if (i.c == 2) {
+    uint16_t* d = w.lanes<uint16_t>(i.d);
+    for_lanes(lanes, [&](uint32_t l) { d[l] = static_cast<uint16_t>(low >> l & 1 ? i.x : 0); });
+  } else {
+    uint32_t* d = w.lanes<uint32_t>(i.d);
+    for_lanes(lanes, [&](uint32_t l) { d[l] = low >> l & 1 ? i.x : 0; });
+  }
+  return Step::next;
+}
+
+bool decode_set(Decoder& d) {
+  bool known = false;
+  Compare compare = take_compare(d, known);
+  int combination = d.take_one({"and", "or", "xor"});
+  bool flushes = d.take("ftz");
+  Type result = d.take_type(), type = d.take_type();
+  // set.cmp.f16x2.f16x2 and the like may repeat one type name.
+  if (!known || type == Type::none) return false;
+  auto& op = d.extra<SetOperation>();
+  unsigned bytes = ptx::size_of(type);
+  switch (result) {
+    case Type::u32:
+    case Type::s32:
+      d.out.x = 0xffffffffu;
+      break;
+    case Type::u16:
+    case Type::s16:
+      d.out.x = 0xffffu;
+      break;
+    case Type::f32:
+      d.out.x = 0x3f800000u;
+      break;
+    case Type::f16:
+      d.out.x = 0x3c00u;
+      break;
+    case Type::bf16:
+      d.out.x = 0x3f80u;
+      break;
+    case Type::f16x2:
+      d.out.x = 0x3c003c00u;
+      break;
+    case Type::bf16x2:
+      d.out.x = 0x3f803f80u;
+      break;
+    default:
+      return false;
+  }
+  d.out.c = ptx::size_of(result);
+  d.out.d = d.dest(0, ptx::size_of(result));
+  d.out.a = d.source(1, bytes);
+  d.out.b = d.source(2, bytes);
+  op.combine = combination;
+  if (combination >= 0) op.with = d.source_predicate(3);
+  d.out.handler = set_value;
+  if (!pick_compare(d, type, compare, flushes, op)) return false;
+  return !op.high || d.out.c == 4;
+}
+
+// ------------------------------------------------------------------ selp, slct
+
+template <class T>
+Step select(Warp& w, const Instr& i, uint32_t lanes) {
+  const T *a = w.lanes<T>(i.a), *b = w.lanes<T>(i.b);
+  uint32_t bits = w.predicates[i.c] ^ i.x;
+  write_lanes<T>(w, i.d, lanes, [=](uint32_t l) { return bits >> l & 1 ? a[l] : b[l]; });
+  return Step::next;
+}
+
+bool decode_selp(Decoder& d) {
+  Type type = d.take_type();
+  unsigned bytes = ptx::size_of(type);
+  if (bytes < 2 || bytes > 8) return false;
+  d.out.d = d.dest(0, bytes);
+  d.out.a = d.source(1, bytes);
+  d.out.b = d.source(2, bytes);
+  Ref with = d.source_predicate(3);
+  d.out.c = with.at;
+  d.out.x = with.negated ? kAllLanes : 0;
+  d.out.handler = bytes == 2 ? select<uint16_t> : bytes == 4 ? select<uint32_t> : select<uint64_t>;
+  return true;
+}
+
+template <class T, class C>
+Step select_sign(Warp& w, const Instr& i, uint32_t lanes) {
+  return ternary<T, T, T, C, [](T a, T b, C c) { return C(0) <= c ? a : b; }>(w, i, lanes);
+}
+
+bool decode_slct(Decoder& d) {
+  bool flushes = d.take("ftz");
+  Type type = d.take_type(), by = d.take_type();
+  unsigned bytes = ptx::size_of(type);
+  if (by == Type::none && type != Type::none) by = type;
+  if ((by != Type::s32 && by != Type::f32) || (flushes && by != Type::f32)) return false;
+  d.out.d = d.dest(0, bytes);
+  d.out.a = d.source(1, bytes);
+  d.out.b = d.source(2, bytes);
+  d.out.c = d.source(3, 4);
+  bool integer = by == Type::s32;
+  switch (bytes) {
+    case 2:
+      d.out.handler = integer ? select_sign<uint16_t, int32_t> : select_sign<uint16_t, float>;
+      break;
+    case 4:
+      d.out.handler = integer ? select_sign<uint32_t, int32_t> : select_sign<uint32_t, float>;
+      break;
+    case 8:
+      d.out.handler = integer ? select_sign<uint64_t, int32_t> : select_sign<uint64_t, float>;
+      break;
+    default:
+      return false;
+  }
+  return true;
+}
+
+// ------------------------------------------------------------------ testp
+
+template <class T>
+Step test_property(Warp& w, const Instr& i, uint32_t lanes) {
+  const T* a = w.lanes<T>(i.a);
+  uint32_t bits = 0;
+  for (uint32_t l = 0; l < kLanes; l++) {
+    int c = std::fpclassify(a[l]);
+    bool r = i.x == 0   ? c != FP_NAN && c != FP_INFINITE
+             : i.x == 1 ? c == FP_INFINITE
+             : i.x == 2 ? c != FP_NAN
+             : i.x == 3 ? c == FP_NAN
+             : i.x == 4 ? c == FP_NORMAL
+                        : c == FP_SUBNORMAL;
+    bits |= uint32_t{r} << l;
+  }
+  set_predicate(w, i.d, lanes, bits);
+  return Step::next;
+}
+
+bool decode_testp(Decoder& d) {
+  int property = d.take_one({"finite", "infinite", "number", "notanumber", "normal", "subnormal"});
+  Type type = d.take_type();
+  if (property < 0 || (type != Type::f32 && type != Type::f64)) return false;
+  d.out.d = d.dest_predicate(0);
+  d.out.a = d.source(1, ptx::size_of(type));
+  d.out.x = static_cast<uint32_t>(property);
+  d.out.handler = type == Type::f32 ? test_property<float> : test_property<double>;
+  return true;
+}
+
+}  // namespace
+
+const OpcodeList& compare_opcodes() {
+  static const OpcodeList list{
+      {"setp", decode_setp}, {"set", decode_set},     {"selp", decode_selp},
+      {"slct", decode_slct}, {"testp", decode_testp},
+  };
+  return list;
+}
+
+}  // namespace vgpu::exec

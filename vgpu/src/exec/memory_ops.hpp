@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "decoder.hpp"
+#include "memory_access.hpp"
+
+/// Modifiers that loads, stores and atomics share.
+namespace vgpu::exec {
+
+/// .global, .shared{::cta, ::cluster}, .local, .param{::entry, ::func}, .const; none: generic.
+AddressSpace take_space(Decoder& d);
+/// .weak, .relaxed, .acquire, .release, .acq_rel, .volatile and the scope.
+void take_order(Decoder& d, Order& order, Scope& scope);
+/// Cache operators, eviction priorities, prefetch sizes: no effect on results.
+void take_cache_hints(Decoder& d);
+
+/// st.async, st.bulk (copy_ops.cpp).
+bool decode_async_store(Decoder& d);
+/// red.async (copy_ops.cpp).
+bool decode_async_red(Decoder& d);
+
+}  // namespace vgpu::exec

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exchange between the lanes of a warp: shfl, vote, match, redux, elect, activemask, bar.warp.sync.
+// Source: PTX ISA 9.0, sections of those names. All but activemask wait until the live lanes of
+// their member mask are at the instruction.
+#include "decoder.hpp"
+#include "lanes.hpp"
+
+namespace vgpu::exec {
+namespace {
+
+using ptx::Type;
+
+/// The member mask's live lanes; false when some have not come yet.
+bool gather(Warp& w, uint32_t lanes, uint32_t members, uint32_t& present) {
+  uint32_t self = lanes & ~members;
+  if (self)
+    fault(kIllegalInstruction,
+          "lanes %#x execute a warp-level instruction whose member mask %#x lacks them", self,
+          members);
+  present = members & w.live;
+  return converged(w, lanes, members);
+}
+
+uint32_t mask_of(Warp& w, uint32_t at, uint32_t lanes) {
+  return w.lanes<uint32_t>(at)[first_lane(lanes)];
+}
+
+// ------------------------------------------------------------------ shfl
+
+enum class Shuffle { up, down, bfly, idx };
+
+template <Shuffle kMode>
+Step shuffle(Warp& w, const Instr& i, uint32_t lanes) {
+  uint32_t present;
+  if (!gather(w, lanes, mask_of(w, i.y, lanes), present)) return wait_for_lanes(w);
+  const uint32_t *a = w.lanes<uint32_t>(i.a), *b = w.lanes<uint32_t>(i.b),
+                 *c = w.lanes<uint32_t>(i.c);
+  uint32_t result[kLanes] = {}, in_range = 0;
+  for_lanes(lanes, [&](uint32_t l) {
+    auto lane = static_cast<int32_t>(l), offset = static_cast<int32_t>(b[l] & 31);
+    auto clamp = static_cast<int32_t>(c[l] & 31), segment = static_cast<int32_t>(c[l] >> 8 & 31);
+    int32_t high = (lane & segment) | (clamp & ~segment), low = lane & segment, from = 0;
+    bool valid = false;
+    switch (kMode) {
+      case Shuffle::up:
+        from = lane - offset;
+        valid = from >= high;
+        break;
+      case Shuffle::down:
+        from = lane + offset;
+        valid = from <= high;
+        break;
+      case Shuffle::bfly:
+        from = lane ^ offset;
+        valid = from <= high;
+        break;
+      case Shuffle::idx:
+        from = low | (offset & ~segment);
+        valid = from <= high;
+        break;
+    }
+    if (!valid) from = lane;
+    result[l] = a[from];
+    in_range |= uint32_t{valid} << l;
+  });
+  write_lanes<uint32_t>(w, i.d, lanes, [&](uint32_t l) { return result[l]; });
+  set_predicate(w, i.x, lanes, in_range);
+  return Step::next;
+}
+
+bool decode_shfl(Decoder& d) {
+  if (!d.take("sync")) return false;
+  int mode = d.take_one({"up", "down", "bfly", "idx"});
+  if (d.take_type() != Type::b32) return false;
+  auto& destination = d.operand(0);
+  bool pair = destination.kind == ptx::Operand::Kind::pair;
+  d.out.d = d.dest(pair ? d.child(destination, 0) : destination, 4);
+  d.out.x = pair ? d.dest_predicate(d.child(destination, 1)) : 2;
+  d.out.a = d.source(1, 4);
+  d.out.b = d.source(2, 4);
+  d.out.c = d.source(3, 4);
+  d.out.y = d.source(4, 4);
+  switch (mode) {
+    case 0:
+      d.out.handler = shuffle<Shuffle::up>;
+      break;
+    case 1:
+      d.out.handler = shuffle<Shuffle::down>;
+      break;
+    case 2:
+      d.out.handler = shuffle<Shuffle::bfly>;
+      break;
+    case 3:
+      d.out.handler = shuffle<Shuffle::idx>;
+      break;
+    default:
+      return false;
+  }
+  return true;
+}
+
+// ------------------------------------------------------------------ vote, match, redux, elect
+
+Step vote(Warp& w, const Instr& i, uint32_t lanes) {  // x: 0 all, 1 any, 2 uni, 3 ballot
+  uint32_t present;
+  if (!gather(w, lanes, mask_of(w, i.c, lanes), present)) return wait_for_lanes(w);
+  uint32_t bits = (w.predicates[i.a] ^ i.y) & present;
+  if (i.x == 3) {
+    write_lanes<uint32_t>(w, i.d, lanes, [=](uint32_t) { return bits; });
+    return Step::next;
+  }
+  bool r = i.x == 0 ? bits == present : i.x == 1 ? bits != 0 : bits == 0 || bits == present;
+  set_predicate(w, i.d, lanes, r ? kAllLanes : 0);
+  return Step::next;
+}
+
+bool decode_vote(Decoder& d) {
+  if (!d.take("sync")) return false;
+  int mode = d.take_one({"all", "any", "uni", "ballot"});
+  if (mode < 0) return false;
+  if (!d.take(mode == 3 ? "b32" : "pred")) return false;
+  d.out.x = static_cast<uint32_t>(mode);
+  d.out.d = mode == 3 ? d.dest(0, 4) : d.dest_predicate(0);
+  Ref from = d.source_predicate(1);
+  d.out.a = from.at;
+  d.out.y = from.negated ? kAllLanes : 0;
+  d.out.c = d.source(2, 4);
+  d.out.handler = vote;
+  return true;
+}
+
+template <class T, bool kAll>
+Step match(Warp& w, const Instr& i, uint32_t lanes) {
+  uint32_t present;
+  if (!gather(w, lanes, mask_of(w, i.c, lanes), present)) return wait_for_lanes(w);
+  const T* a = w.lanes<T>(i.a);
+  uint32_t result[kLanes] = {}, equal_all = 0;
+  for_lanes(lanes, [&](uint32_t l) {
+    for_lanes(present, [&](uint32_t m) { result[l] |= uint32_t{a[m] == a[l]} << m; });
+    if (kAll) {
+      if (result[l] == present)
+        equal_all |= 1u << l;
+      else
+        result[l] = 0;
+    }
+  });
+  write_lanes<uint32_t>(w, i.d, lanes, [&](uint32_t l) { return result[l]; });
+  if (kAll) set_predicate(w, i.x, lanes, equal_all);
+  return Step::next;
+}
+
+bool decode_match(Decoder& d) {
+  int mode = d.take_one({"any", "all"});
+  if (mode < 0 || !d.take("sync")) return false;
+  Type type = d.take_type();
+  if (type != Type::b32 && type != Type::b64) return false;
+  auto& destination = d.operand(0);
+  bool pair = destination.kind == ptx::Operand::Kind::pair;
+  d.out.d = d.dest(pair ? d.child(destination, 0) : destination, 4);
+  d.out.x = pair ? d.dest_predicate(d.child(destination, 1)) : 2;
+  d.out.a = d.source(1, ptx::size_of(type));
+  d.out.c = d.source(2, 4);
+  if (type == Type::b32)
+    d.out.handler = mode ? match<uint32_t, true> : match<uint32_t, false>;
+  else
+    d.out.handler = mode ? match<uint64_t, true> : match<uint64_t, false>;
+  return true;
+}
+
+enum class Reduce { add, min, max, and_op, or_op, xor_op };
+
+template <class T>
+Step reduce(Warp& w, const Instr& i, uint32_t lanes) {
+  uint32_t present;
+  if (!gather(w, lanes, mask_of(w, i.c, lanes), present)) return wait_for_lanes(w);
+  const T* a = w.lanes<T>(i.a);
+  T result = a[first_lane(present)];
+  for_lanes(present & (present - 1), [&](uint32_t l) {
+    switch (static_cast<Reduce>(i.x)) {
+      case Reduce::add:
+        result = static_cast<T>(static_cast<uint32_t>(result) + static_cast<uint32_t>(a[l]));
+        break;
+      case Reduce::min:
+        result = a[l] < result ? a[l] : result;
+        break;
+      case Reduce::max:
+        result = result < a[l] ? a[l] : result;
+        break;
+      case Reduce::and_op:
+        result &= a[l];
+        break;
+      case Reduce::or_op:
+        result |= a[l];
+        break;
+      case Reduce::xor_op:
+        result ^= a[l];
+        break;
+    }
+  });
+  write_lanes<T>(w, i.d, lanes, [=](uint32_t) { return result; });
+  return Step::next;
+}
+
+bool decode_redux(Decoder& d) {
+  if (!d.take("sync")) return false;
+  int op = d.take_one({"add", "min", "max", "and", "or", "xor"});
+  Type type = d.take_type();
+  bool bitwise = op >= 3;
+  if (op < 0 || (bitwise ? type != Type::b32 : type != Type::u32 && type != Type::s32))
+    return false;
+  d.out.x = static_cast<uint32_t>(op);
+  d.out.d = d.dest(0, 4);
+  d.out.a = d.source(1, 4);
+  d.out.c = d.source(2, 4);
+  d.out.handler = type == Type::s32 ? reduce<int32_t> : reduce<uint32_t>;
+  return true;
+}
+
+Step elect(Warp& w, const Instr& i, uint32_t lanes) {
+  uint32_t present;
+  if (!gather(w, lanes, mask_of(w, i.c, lanes), present)) return wait_for_lanes(w);
+  uint32_t leader = first_lane(present);
+  write_lanes<uint32_t>(w, i.d, lanes, [=](uint32_t) { return leader; });
+  set_predicate(w, i.x, lanes, 1u << leader);
+  return Step::next;
+}
+
+bool decode_elect(Decoder& d) {
+  if (!d.take("sync")) return false;
+  auto& destination = d.operand(0);
+  if (destination.kind != ptx::Operand::Kind::pair) throw BadOperand{"elect needs d|p"};
+  d.out.d = d.dest(d.child(destination, 0), 4);
+  d.out.x = d.dest_predicate(d.child(destination, 1));
+  d.out.c = d.source(1, 4);
+  d.out.handler = elect;
+  return true;
+}
+
+bool decode_activemask(Decoder& d) {
+  if (!d.take("b32")) return false;
+  d.out.d = d.dest(0, 4);
+  d.out.handler = [](Warp& w, const Instr& i, uint32_t lanes) {
+    write_lanes<uint32_t>(w, i.d, lanes, [=](uint32_t) { return lanes; });
+    return Step::next;
+  };
+  return true;
+}
+
+}  // namespace
+
+Step warp_sync(Warp& w, const Instr& i, uint32_t lanes) {
+  uint32_t present;
+  if (!gather(w, lanes, mask_of(w, i.a, lanes), present)) return wait_for_lanes(w);
+  if (w.cluster->observer) w.cluster->observer->warp_sync(agent_of(w, lanes));
+  return Step::next;
+}
+
+const OpcodeList& warp_opcodes() {
+  static const OpcodeList list{
+      {"shfl", decode_shfl},   {"vote", decode_vote},   {"match", decode_match},
+      {"redux", decode_redux}, {"elect", decode_elect}, {"activemask", decode_activemask},
+  };
+  return list;
+}
+
+}  // namespace vgpu::exec
