@@ -11,9 +11,9 @@ declarations=""; entries=""; jobs=""
 rm -f "$out"/instances/*.cu
 while read -r types m n consumers cluster mode stages halo_stages pixels; do
   case $types in '#'*|'') continue;; esac
-  halo=false; split=false
+  halo=false; schedule=cooperative
   case $mode in *halo*) halo=true;; esac
-  case $mode in *splitk*) split=true;; esac
+  case $mode in *splitk*) schedule=split_k;; *pingpong*) schedule=pingpong;; esac
   for type in $(echo "$types" | tr ',' ' '); do
     [ -n "$only" ] && [ "$only" != "$type" ] && continue
     case $type in
@@ -25,7 +25,7 @@ while read -r types m n consumers cluster mode stages halo_stages pixels; do
 #include "kernels/sm90/instance_sm90.cuh"
 namespace convoy::sm90 {
 FpropInstance instance_$name() {
-  return describe_instance<FpropConfig<$cpp, $m, $n, $consumers, $cluster, $halo, $split, $stages, $halo_stages, $pixels>>($pixels);
+  return describe_instance<FpropConfig<$cpp, $m, $n, $consumers, $cluster, $halo, Schedule::$schedule, $stages, $halo_stages, $pixels>>($pixels);
 }
 }
 EOF

@@ -113,6 +113,7 @@ class Library:
         self.lib.convoy_sm90_run.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_int, ctypes.c_void_p,
                                                                      ctypes.c_char_p]
         self.lib.convoy_sm90_plan_text.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        self.lib.convoy_sm90_set_band.argtypes = [ctypes.c_void_p, ctypes.c_int]
         self.lib.convoy_sm90_destroy.argtypes = [ctypes.c_void_p]
         self.sms = 132
 
@@ -340,8 +341,7 @@ def bench(path, pattern, instance_pattern, rounds=11):
         for i, name in enumerate(names):
             if not name.startswith("bf16>bf16") or instance_pattern not in name:
                 continue
-            splits = [2, 4, 8] if "splitk" in name else [1]
-            for split in splits:
+            for split in ([2, 4, 8] if "splitk" in name else [1]):
                 plan, _ = lib.plan(i, p, split)
                 if not plan:
                     continue

@@ -79,6 +79,11 @@ void convoy_sm90_plan_text(const void* plan, char* text) {
                 p.instance.shared_bytes);
 }
 
+/// Override the band, for experiments.
+void convoy_sm90_set_band(void* plan, int band) {
+  convoy::sm90::set_band(static_cast<FpropPlan*>(plan)->params, band);
+}
+
 void convoy_sm90_destroy(void* plan) {
   delete static_cast<FpropPlan*>(plan);
 }

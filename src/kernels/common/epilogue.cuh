@@ -186,12 +186,12 @@ __device__ __forceinline__ void activate(const EpilogueParams& params, float (&v
 }
 
 /// D = activation(scale·v + bias) + beta·source, or with `residual_first` the sum inside; rounded
-/// to Out after every step where `round_each_step` asks for it. `bias` and `source` are read only
-/// where the parameters say that they exist. The result is not yet rounded for the store.
-template <typename Out, int kCount>
+/// to Out after every step where `round_each_step` asks for it. `bias(i)` and `source(i)` give the
+/// values that go with v[i]; they are called only where the parameters say that they exist. The
+/// result is not yet rounded for the store.
+template <typename Out, int kCount, typename Bias, typename Source>
 __device__ __forceinline__ void apply_epilogue(const EpilogueParams& params, float (&v)[kCount],
-                                               const float (&bias)[kCount],
-                                               const float (&source)[kCount]) {
+                                               const Bias& bias, const Source& source) {
   const bool each = params.round_each_step;
   const auto round_all = [&] {
     if (each) {
@@ -205,9 +205,9 @@ __device__ __forceinline__ void apply_epilogue(const EpilogueParams& params, flo
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (each) {
-        v[i] += rounded<Out>(params.beta * source[i]);
+        v[i] += rounded<Out>(params.beta * source(i));
       } else {
-        v[i] = fmaf(params.beta, source[i], v[i]);
+        v[i] = fmaf(params.beta, source(i), v[i]);
       }
     }
   };
@@ -219,7 +219,7 @@ __device__ __forceinline__ void apply_epilogue(const EpilogueParams& params, flo
   }
   if (params.bias != nullptr) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] += bias[i];
+    for (int i = 0; i < kCount; ++i) v[i] += bias(i);
     round_all();
   }
   if (params.residual_first) add_residual();

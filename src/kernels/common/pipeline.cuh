@@ -23,6 +23,12 @@ struct PipelineState {
       phase ^= 1u;
     }
   }
+  /// Skip `count` buffers.
+  __device__ __forceinline__ void advance(std::uint32_t count) {
+    index += count;
+    phase ^= (index / kStages) & 1u;
+    index %= kStages;
+  }
 };
 
 }  // namespace convoy

@@ -118,6 +118,15 @@ __device__ __forceinline__ void barrier_arrive_remote(Barrier* barrier, std::uin
                : "memory");
 }
 
+/// The same without ordering memory beyond this CTA: for consumers that only read, whose reads (by
+/// the tensor core) have completed. NOTE: a release at cluster scope costs a fence of the whole GPU
+/// (MEMBAR.ALL.GPU, some 500 cycles), an acquire an invalidation of L1.
+__device__ __forceinline__ void barrier_release_remote(Barrier* barrier, std::uint32_t rank) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(
+                   map_shared_rank(shared_address(barrier), rank))
+               : "memory");
+}
+
 /// One arrival that also announces `bytes` of asynchronous copies to come.
 __device__ __forceinline__ void barrier_arrive_expect(Barrier* barrier, std::uint32_t bytes) {
   asm volatile(

@@ -173,6 +173,7 @@ Loader choose_loader(const ConvGeometry& g, const FpropInstance& instance, DType
 
 std::string FpropInstance::name() const {
   std::string result = text(block_m) + "x" + text(block_n);
+  if (pingpong) result += "_pingpong";
   if (cluster > 1) result += "_" + text(cluster) + "cta";
   if (halo) result += "_halo";
   if (split) result += "_splitk";
@@ -237,6 +238,13 @@ std::string fprop_refusal(const ConvGeometry& g, const FpropInstance& instance,
   return {};
 }
 
+void set_band(FpropParams& p, int band) {
+  p.band = band;
+  p.tiles_per_band = FastDivide(static_cast<std::int64_t>(band) * p.frames_per_batch);
+  p.full_band = FastDivide(band);
+  p.last_band = FastDivide(p.m_clusters % band == 0 ? band : p.m_clusters % band);
+}
+
 FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool packed_filter,
                      int multiprocessors, int splits) {
   const std::string reason = fprop_refusal(g, instance, packed_filter);
@@ -265,7 +273,7 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
   p.channel_blocks = static_cast<int>(ceil_div(g.in_channels, kBlockK));
   p.last_block_steps =
       static_cast<int>(ceil_div(g.in_channels - (p.channel_blocks - 1) * kBlockK, 16));
-  p.n_tiles = static_cast<int>(ceil_div(g.out_channels, instance.block_n));
+  const std::int64_t n_tiles = ceil_div(g.out_channels, instance.block_n);
 
   // Tiles along M.
   constexpr std::int64_t kMaxPixels = (std::int64_t{1} << 31) - 4096;
@@ -273,16 +281,17 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
   const bool straddle =
       p.loader == Loader::im2col_5d || ((p.loader == Loader::tiled || p.loader == Loader::im2col) &&
                                         can_straddle(g) && g.gemm_m() <= kMaxPixels);
-  std::int64_t output_frames = straddle ? 1 : g.batch * g.out[0];
+  const std::int64_t output_frames = straddle ? 1 : g.batch * g.out[0];
   p.frames_per_batch = straddle ? 1 : static_cast<int>(g.out[0]);
   p.frame_pixels = straddle ? g.gemm_m() : plane;
   std::int64_t m_tiles = ceil_div(p.frame_pixels, instance.block_m);
   p.patch_columns = 1;
-  p.patches_across = 1;
   if (is_patched(p.loader)) {
     const PatchTiling tiling = choose_patch(g, phase, instance);
     p.patch_columns = tiling.columns;
-    p.patches_across = static_cast<int>(tiling.tiles_across);
+    p.tile_columns = 8 * tiling.columns;
+    p.tile_rows = instance.block_m / p.tile_columns;
+    p.patches_across = FastDivide(tiling.tiles_across);
     p.halo_width = static_cast<int>(tiling.halo_width);
     p.halo_height = static_cast<int>(tiling.halo_height);
     m_tiles = tiling.tiles_across * tiling.tiles_down;
@@ -294,18 +303,26 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
     constexpr std::int64_t kBandBytes = 12 << 20;
     const std::int64_t bytes = instance.block_m * instance.cluster * g.in_channels * element *
                                g.stride[1] * g.stride[2] * std::min(g.filter[0], g.seen()[0]);
-    const std::int64_t busy = ceil_div(multiprocessors, instance.cluster * p.n_tiles * p.phases);
+    const std::int64_t busy = ceil_div(multiprocessors, instance.cluster * n_tiles * p.phases);
     p.band = static_cast<int>(std::clamp<std::int64_t>(
         std::max(kBandBytes / std::max<std::int64_t>(bytes, 1), busy), 1, p.m_clusters));
   }
   const std::int64_t cluster_tiles =
-      static_cast<std::int64_t>(p.m_clusters) * output_frames * p.n_tiles * p.phases;
+      static_cast<std::int64_t>(p.m_clusters) * output_frames * n_tiles * p.phases;
   plan.cluster_size = instance.split ? splits : instance.cluster;
   if (cluster_tiles * plan.cluster_size > std::numeric_limits<std::int32_t>::max() - 4096) {
     throw Error(Status::unsupported, "sm90_fprop_" + instance.name() + ": more than 2^31 tiles");
   }
   p.num_cluster_tiles = static_cast<int>(cluster_tiles);
   plan.num_tiles = p.num_cluster_tiles * plan.cluster_size;
+  set_band(p, p.band);
+  p.phase_filter_tiles = FastDivide(n_tiles * p.phases);
+  p.filter_tiles = FastDivide(n_tiles);
+  p.tiles_per_batch = FastDivide(static_cast<std::int64_t>(p.m_clusters) * p.frames_per_batch);
+  p.blocks = FastDivide(p.channel_blocks);
+  p.plane = FastDivide(std::min<std::int64_t>(plane, kMaxPixels));
+  p.width = FastDivide(p.out[2]);
+  p.depth = FastDivide(p.out[0]);
 
   // Activation.
   switch (p.loader) {

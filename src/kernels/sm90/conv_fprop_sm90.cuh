@@ -14,123 +14,13 @@
 // the wgmma descriptors slide over it.
 #pragma once
 
-#include "kernels/common/epilogue.cuh"
 #include "kernels/common/pipeline.cuh"
 #include "kernels/common/ptx.cuh"
-#include "kernels/sm90/conv_params_sm90.hpp"
+#include "kernels/sm90/epilogue_sm90.cuh"
+#include "kernels/sm90/tile_sm90.cuh"
 #include "kernels/sm90/wgmma.cuh"
 
 namespace convoy::sm90 {
-
-/// Compile-time configuration of the kernel. Illegal combinations are compile-time errors.
-template <typename In_, typename Out_, int M, int N, int Consumers, int Cluster, bool Halo,
-          bool Split, int FilterStages, int HaloStages = 2, int HaloPixels = 0>
-struct FpropConfig {
-  using In = In_;
-  using Out = Out_;
-  static constexpr int BLOCK_M = M;
-  static constexpr int BLOCK_N = N;
-  static constexpr int BLOCK_K = 64;            // channels of a stage: one 128-byte swizzle row
-  static constexpr int kConsumers = Consumers;  // consumer warpgroups
-  static constexpr int kCluster = Cluster;      // CTAs along M that share filter tiles
-  static constexpr bool kHalo = Halo;
-  static constexpr bool kSplit = Split;  // the cluster splits K and reduces over shared memory
-  static constexpr int kStages = FilterStages;
-  static constexpr int kActStages = Halo ? HaloStages : FilterStages;
-  static constexpr int kBlocksPerGroup = M / 64 / Consumers;  // 64-row blocks of a warpgroup
-
-  static constexpr int kThreads = 128 * (1 + Consumers);
-  static constexpr int kConsumerWarps = 4 * Consumers;
-  static constexpr int kActBytes = Halo ? (HaloPixels * 128 + 1023) / 1024 * 1024 : M * 128;
-  static constexpr int kFilterBytes = N * 128;
-
-  // The epilogue moves pieces of 16 rows x 32 filters: one warp, 16 values a thread.
-  static constexpr int kChunkN = 32;
-  static constexpr int kChunksPerBlock = N / kChunkN;
-  static constexpr int kChunks = kBlocksPerGroup * kChunksPerBlock;
-  static constexpr int kChunkRowBytes = kChunkN * static_cast<int>(sizeof(Out));
-  static constexpr int kChunkBytes = 16 * kChunkRowBytes;
-  static constexpr int kStagingBuffers = sizeof(Out) == 2 ? 4 : 2;
-  static constexpr int kStagingBytes = kConsumerWarps * kStagingBuffers * kChunkBytes;
-  static constexpr int kBarriers = 2 * kActStages + 2 * kStages + kConsumerWarps * kStagingBuffers;
-  static constexpr int kSharedBytes = 1024 /* alignment */ + kActStages * kActBytes +
-                                      kStages * kFilterBytes + kStagingBytes + kBarriers * 8;
-
-  static_assert(M % (64 * Consumers) == 0, "BLOCK_M must be a multiple of 64 per consumer group");
-  static_assert(N % 32 == 0 && N >= 64 && N <= 256, "BLOCK_N must be a multiple of 32 in 64..256");
-  static_assert(kBlocksPerGroup * N / 2 <= 192, "at most 192 accumulator registers a thread");
-  static_assert(Consumers >= 1 && Consumers <= 3, "1 to 3 consumer warpgroups");
-  static_assert(Cluster == 1 || Cluster == 2, "filter tiles are shared by 1 or 2 CTAs");
-  static_assert((N / Cluster) % 8 == 0, "a multicast slice must keep whole swizzle groups");
-  static_assert(!Split || Cluster == 1, "a cluster either shares filter tiles or splits K");
-  static_assert(!Split || M * N * 4 <= kActStages * kActBytes + kStages * kFilterBytes,
-                "split K keeps the fp32 tile in the stages");
-  static_assert(kSharedBytes <= 232448, "more than the 227 KiB of shared memory of an SM");
-};
-
-/// One output tile of a CTA.
-struct Tile {
-  int frame;        // output frame n·Z + z; 0 where tiles straddle frames
-  int batch, z;     // its parts
-  int pixel;        // linear tiles: first pixel of the tile in its frame
-  int row, column;  // patched tiles: first output pixel
-  int filter;       // first filter, within its phase
-  int phase, phase_row, phase_column;
-  int t_begin, t_end;  // temporal taps that meet real frames
-};
-
-/// Tiles are numbered filters first, then along M inside a band, then through the frames, then
-/// bands, then batches, so that CTAs that run together read the same rows and frames from L2.
-template <typename Config>
-__device__ __forceinline__ Tile decode_tile(const FpropParams& p, int index, int cta_rank) {
-  Tile tile;
-  const int n = index % (p.n_tiles * p.phases);
-  int m = index / (p.n_tiles * p.phases);
-  tile.phase = n / p.n_tiles;
-  tile.filter = (n % p.n_tiles) * Config::BLOCK_N;
-  tile.phase_row = tile.phase >> 1;
-  tile.phase_column = tile.phase & 1;
-
-  const int per_batch = p.m_clusters * p.frames_per_batch;
-  tile.batch = m / per_batch;
-  m -= tile.batch * per_batch;
-  const int band_first = m / (p.band * p.frames_per_batch) * p.band;
-  const int band_size = min(p.band, p.m_clusters - band_first);
-  m -= band_first * p.frames_per_batch;
-  tile.z = m / band_size;
-  const int m_tile = (band_first + m % band_size) * Config::kCluster + cta_rank;
-  tile.frame = tile.batch * p.frames_per_batch + tile.z;
-
-  tile.pixel = m_tile * Config::BLOCK_M;
-  const int tile_columns = 8 * p.patch_columns;
-  const int tile_rows = Config::BLOCK_M / tile_columns;
-  tile.row = m_tile / p.patches_across * tile_rows;
-  tile.column = m_tile % p.patches_across * tile_columns;
-
-  tile.t_begin = 0;
-  tile.t_end = p.filter[0];
-  if (p.loader != Loader::im2col_5d) {
-    const int first = tile.z * p.stride[0] - p.pad[0];
-    const int frames_in = p.cached_frames + p.new_frames;
-    while (tile.t_begin < tile.t_end && first + tile.t_begin * p.dilation[0] < 0) ++tile.t_begin;
-    while (tile.t_end > tile.t_begin && first + (tile.t_end - 1) * p.dilation[0] >= frames_in) {
-      --tile.t_end;
-    }
-  }
-  return tile;
-}
-
-/// Groups (temporal tap, channel block) of a tile that this CTA sums: all, or its share of a split.
-struct GroupRange {
-  int begin, end;
-};
-template <typename Config>
-__device__ __forceinline__ GroupRange group_range(const FpropParams& p, const Tile& tile,
-                                                  int cta_rank, int cluster_size) {
-  const int groups = (tile.t_end - tile.t_begin) * p.channel_blocks;
-  if constexpr (!Config::kSplit) return {0, groups};
-  return {groups * cta_rank / cluster_size, groups * (cta_rank + 1) / cluster_size};
-}
 
 // ---- Loads ----------------------------------------------------------------------------------
 
@@ -145,269 +35,60 @@ __device__ __forceinline__ FrameSource frame_source(const FpropParams& p, const 
   return {&p.activation_map, tile.batch * p.new_frames + d - p.cached_frames};
 }
 
+/// First input position of a linear tile, before padding is taken off by the tap's offset.
+struct Im2colOrigin {
+  int frame, h, w;
+};
+__device__ __forceinline__ Im2colOrigin im2col_origin(const FpropParams& p, const Tile& tile) {
+  Im2colOrigin origin;
+  origin.frame = p.plane.divide(tile.pixel);
+  const int pixel = p.plane.remainder(tile.pixel, origin.frame);
+  const int row = p.width.divide(pixel);
+  origin.h = row * p.stride[1] - p.pad[1];
+  origin.w = p.width.remainder(pixel, row) * p.stride[2] - p.pad[2];
+  return origin;
+}
+
 /// The activation tile of tap (t, r, s), channels [c, c + 64): BLOCK_M rows of 128 bytes.
 template <typename Config>
-__device__ __forceinline__ void load_activation(const FpropParams& p, const Tile& tile, int t,
-                                                int r, int s, int c, std::uint8_t* stage,
-                                                ptx::Barrier* full) {
-  const FrameSource source = frame_source(p, tile, t);
-  if (p.loader == Loader::tiled) {
-    ptx::tma_load_3d(stage, source.map, full, ptx::kL2EvictNormal, c, tile.pixel, source.frame);
-    return;
-  }
-  if (p.loader == Loader::patch) {
-    for (int block = 0; block < Config::BLOCK_M / 64; ++block) {
-      const int row = tile.row + block / p.patch_columns * 8;
-      const int column = tile.column + block % p.patch_columns * 8;
-      ptx::tma_load_4d(stage + block * 64 * 128, source.map, full, ptx::kL2EvictNormal, c,
-                       column * p.stride[2] - p.pad[2] + s * p.dilation[2] + tile.phase_column,
-                       row * p.stride[1] - p.pad[1] + r * p.dilation[1] + tile.phase_row,
-                       source.frame);
-    }
-    return;
-  }
-  const int plane = p.out[1] * p.out[2];
-  const int frame = tile.pixel / plane;
-  const int pixel = tile.pixel - frame * plane;
-  const int h = pixel / p.out[2] * p.stride[1] - p.pad[1];
-  const int w = pixel % p.out[2] * p.stride[2] - p.pad[2];
+__device__ __forceinline__ void load_activation(const FpropParams& p, const Tile& tile,
+                                                const Im2colOrigin& origin,
+                                                const FrameSource& source, int t, int r, int s,
+                                                int c, std::uint8_t* stage, ptx::Barrier* full) {
   const auto offset_h = static_cast<std::uint16_t>(r * p.dilation[1]);
   const auto offset_w = static_cast<std::uint16_t>(s * p.dilation[2]);
-  if (p.loader == Loader::im2col) {
-    ptx::tma_load_im2col_4d(stage, source.map, full, ptx::kL2EvictNormal, c, w, h,
-                            source.frame + frame, offset_w, offset_h);
-  } else {
-    const int d = frame % p.out[0] * p.stride[0] - p.pad[0];
-    ptx::tma_load_im2col_5d(stage, &p.activation_map, full, ptx::kL2EvictNormal, c, w, h, d,
-                            frame / p.out[0], offset_w, offset_h,
-                            static_cast<std::uint16_t>(t * p.dilation[0]));
-  }
-}
-
-// ---- Epilogue of one warp -------------------------------------------------------------------
-
-/// Staging buffers of a consumer warp: a ring of 16 x 32 pieces that are (with a residual) filled
-/// by TMA, overwritten in place by the result, and stored by TMA.
-struct WarpStaging {
-  std::uint8_t* buffers;
-  ptx::Barrier* source_full;
-  std::uint32_t sequence = 0;  // pieces used so far
-};
-
-/// Coordinates of a piece: 16 pixels (a run of a linear tile, or 2 rows of 8 of a patched one).
-struct Piece {
-  int filter;  // first filter
-  int pixel;   // linear: first pixel in the frame; patched: column
-  int row;     // patched: row; linear: 0
-};
-
-template <typename Config>
-__device__ __forceinline__ Piece piece_at(const FpropParams& p, const Tile& tile, int block,
-                                          int warp_in_group, int chunk) {
-  Piece piece;
-  piece.filter = tile.filter + chunk * Config::kChunkN;
-  if (is_patched(p.loader)) {
-    piece.pixel = tile.column + block % p.patch_columns * 8;
-    piece.row = tile.row + block / p.patch_columns * 8 + warp_in_group * 2;
-  } else {
-    piece.pixel = tile.pixel + block * 64 + warp_in_group * 16;
-    piece.row = 0;
-  }
-  return piece;
-}
-
-/// Output pixel (n·Z·P·Q order) of row `i` of a piece, or -1 outside the output.
-__device__ __forceinline__ std::int64_t output_pixel(const FpropParams& p, const Tile& tile,
-                                                     const Piece& piece, int i) {
-  if (!is_patched(p.loader)) {
-    const std::int64_t pixel = static_cast<std::int64_t>(piece.pixel) + i;
-    return pixel < p.frame_pixels ? tile.frame * p.frame_pixels + pixel : -1;
-  }
-  const int row = piece.row + i / 8;
-  const int column = piece.pixel + i % 8;
-  if (row >= p.out[1] || column >= p.out[2]) return -1;
-  const int scale = p.phases == 4 ? 2 : 1;
-  const std::int64_t rows = static_cast<std::int64_t>(p.out[1]) * scale;
-  return (tile.frame * rows + row * scale + tile.phase_row) * (p.out[2] * scale) + column * scale +
-         tile.phase_column;
-}
-
-/// Shared-memory address of 16-byte unit `unit` of row `row` of a piece: the 64- or 128-byte
-/// swizzle of the output map.
-template <typename Config>
-__device__ __forceinline__ std::uint32_t staged_address(std::uint32_t buffer, int row, int unit) {
-  const int swizzled = Config::kChunkRowBytes == 64 ? unit ^ ((row >> 1) & 3) : unit ^ (row & 7);
-  return buffer + row * Config::kChunkRowBytes + swizzled * 16;
-}
-
-/// Start the TMA load of a piece of the residual into staging buffer `sequence`.
-template <typename Config>
-__device__ __forceinline__ void load_source(const FpropParams& p, const Tile& tile,
-                                            const WarpStaging& staging, std::uint32_t sequence,
-                                            const Piece& piece) {
-  const std::uint32_t buffer = sequence % Config::kStagingBuffers;
-  ptx::barrier_arrive_expect(&staging.source_full[buffer], Config::kChunkBytes);
-  ptx::tma_load_4d(staging.buffers + buffer * Config::kChunkBytes, &p.source_map[tile.phase],
-                   &staging.source_full[buffer], ptx::kL2EvictFirst, piece.filter, piece.pixel,
-                   piece.row, tile.frame);
-}
-
-/// One piece from fp32 values to the output. Thread t of the warp holds, in v[4j + 2h + e], row
-/// t / 4 + 8h and filter 8j + 2·(t % 4) + e. The whole warp calls.
-template <typename Config, typename ComputeOp, typename StoreOp>
-__device__ __forceinline__ void store_piece(const FpropParams& p, const Tile& tile,
-                                            const Piece& piece, float (&v)[16],
-                                            WarpStaging& staging, const ComputeOp& compute_op,
-                                            const StoreOp& store_op) {
-  using Out = typename Config::Out;
-  const int lane = static_cast<int>(ptx::lane_id());
-  const int row0 = lane / 4;
-  const int first_filter = piece.filter + 2 * (lane % 4);
-  const std::uint32_t buffer_index = staging.sequence % Config::kStagingBuffers;
-  std::uint8_t* const buffer = staging.buffers + buffer_index * Config::kChunkBytes;
-  const std::uint32_t address = ptx::shared_address(buffer);
-  // Row and first unit of the 8x8 matrix this lane addresses in stmatrix / ldmatrix.
-  const int matrix_row = (lane / 8 % 2) * 8 + lane % 8;
-  const int matrix_unit = lane / 16;
-
-  float bias[16];
-  if (p.epilogue.bias != nullptr) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int n = first_filter + 8 * j + e;
-        const float b = n < p.filters ? load_bias(p.epilogue, n) : 0.0f;
-        bias[4 * j + e] = b;
-        bias[4 * j + 2 + e] = b;
+  switch (p.loader) {
+    case Loader::tiled:
+      ptx::tma_load_3d(stage, source.map, full, ptx::kL2EvictNormal, c, tile.pixel, source.frame);
+      break;
+    case Loader::im2col:
+      ptx::tma_load_im2col_4d(stage, source.map, full, ptx::kL2EvictNormal, c, origin.w, origin.h,
+                              source.frame + origin.frame, offset_w, offset_h);
+      break;
+    case Loader::im2col_5d: {
+      const int batch = p.depth.divide(origin.frame);
+      const int d = p.depth.remainder(origin.frame, batch) * p.stride[0] - p.pad[0];
+      ptx::tma_load_im2col_5d(stage, &p.activation_map, full, ptx::kL2EvictNormal, c, origin.w,
+                              origin.h, d, batch, offset_w, offset_h,
+                              static_cast<std::uint16_t>(t * p.dilation[0]));
+      break;
+    }
+    default:
+      for (int block = 0; block < Config::BLOCK_M / 64; ++block) {
+        const int row = tile.row + block / p.patch_columns * 8;
+        const int column = tile.column + block % p.patch_columns * 8;
+        ptx::tma_load_4d(stage + block * 64 * 128, source.map, full, ptx::kL2EvictNormal, c,
+                         column * p.stride[2] - p.pad[2] + s * p.dilation[2] + tile.phase_column,
+                         row * p.stride[1] - p.pad[1] + r * p.dilation[1] + tile.phase_row,
+                         source.frame);
       }
-    }
   }
-
-  // Read the residual, or wait until the buffer's previous store has left it.
-  float source[16];
-  const bool staged_source = p.epilogue.has_residual && !p.direct_store;
-  if (staged_source) {
-    ptx::barrier_wait(&staging.source_full[buffer_index],
-                      staging.sequence / Config::kStagingBuffers % 2);
-    if constexpr (sizeof(Out) == 2) {
-#pragma unroll
-      for (int j = 0; j < 4; j += 2) {
-        std::uint32_t r[4];
-        ptx::load_matrix_x4(staged_address<Config>(address, matrix_row, matrix_unit + j), r[0],
-                            r[1], r[2], r[3]);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 pair = unpack2<Out>(r[i]);
-          source[4 * j + 2 * i] = pair.x;
-          source[4 * j + 2 * i + 1] = pair.y;
-        }
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const float2 pair = *reinterpret_cast<const float2*>(
-            buffer + staged_address<Config>(0, row0 + 8 * (i % 2), i / 2 * 2 + lane % 4 / 2) +
-            lane % 2 * 8);
-        source[2 * i] = pair.x;
-        source[2 * i + 1] = pair.y;
-      }
-    }
-  } else {
-    if (p.epilogue.has_residual) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const std::int64_t m = output_pixel(p, tile, piece, row0 + 8 * (i % 2));
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int n = first_filter + i / 2 * 8 + e;
-          source[2 * i + e] =
-              m >= 0 && n < p.filters
-                  ? to_float(static_cast<const Out*>(p.source_pointer)[m * p.filters + n])
-                  : 0.0f;
-        }
-      }
-    }
-    if (lane == 0) ptx::tma_store_wait_read<Config::kStagingBuffers - 1>();
-    __syncwarp();
-  }
-
-  apply_epilogue<Out>(p.epilogue, v, bias, source);
-  if constexpr (ComputeOp::kEnabled && ComputeOp::kOnRegisters) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const std::int64_t m = output_pixel(p, tile, piece, row0 + 8 * (i % 2));
-      const int n = first_filter + i / 2 * 8;
-      float pair[2] = {v[2 * i], v[2 * i + 1]};
-      if (m >= 0 && n < p.filters) compute_op(m, n, pair);
-      v[2 * i] = pair[0];
-      v[2 * i + 1] = pair[1];
-    }
-  }
-
-  if constexpr (sizeof(Out) == 2) {
-#pragma unroll
-    for (int j = 0; j < 4; j += 2) {
-      ptx::store_matrix_x4(
-          staged_address<Config>(address, matrix_row, matrix_unit + j),
-          pack2<Out>(v[4 * j], v[4 * j + 1]), pack2<Out>(v[4 * j + 2], v[4 * j + 3]),
-          pack2<Out>(v[4 * j + 4], v[4 * j + 5]), pack2<Out>(v[4 * j + 6], v[4 * j + 7]));
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      *reinterpret_cast<float2*>(
-          buffer + staged_address<Config>(0, row0 + 8 * (i % 2), i / 2 * 2 + lane % 4 / 2) +
-          lane % 2 * 8) = make_float2(v[2 * i], v[2 * i + 1]);
-    }
-  }
-
-  // Ops on staged values and stores that TMA cannot do: 16-byte vectors of one row, lane by lane.
-  constexpr int kWidth = 16 / static_cast<int>(sizeof(Out));
-  constexpr bool kStagedOp = ComputeOp::kEnabled && !ComputeOp::kOnRegisters;
-  if (kStagedOp || StoreOp::kEnabled || p.direct_store) {
-    __syncwarp();
-    constexpr int kUnits = Config::kChunkRowBytes / 16;
-    for (int i = lane; i < 16 * kUnits; i += 32) {
-      const int row = i / kUnits;
-      const int n = piece.filter + i % kUnits * kWidth;
-      const std::int64_t m = output_pixel(p, tile, piece, row);
-      if (m < 0 || n >= p.filters) continue;
-      uint4* const unit =
-          reinterpret_cast<uint4*>(buffer + staged_address<Config>(0, row, i % kUnits));
-      alignas(16) Out values[kWidth];
-      *reinterpret_cast<uint4*>(values) = *unit;
-      if constexpr (kStagedOp) {
-        float x[kWidth];
-#pragma unroll
-        for (int e = 0; e < kWidth; ++e) x[e] = to_float(values[e]);
-        compute_op(m, n, x);
-#pragma unroll
-        for (int e = 0; e < kWidth; ++e) values[e] = from_float<Out>(x[e]);
-        *unit = *reinterpret_cast<const uint4*>(values);
-      }
-      if constexpr (StoreOp::kEnabled) store_op(m, n, values);
-      if (p.direct_store && !StoreOp::kReplacesStore) {
-        Out* const output = static_cast<Out*>(p.output_pointer) + m * p.filters + n;
-        for (int e = 0; e < kWidth && n + e < p.filters; ++e) output[e] = values[e];
-      }
-    }
-  }
-
-  ptx::fence_async_shared();
-  __syncwarp();
-  if (!p.direct_store && !StoreOp::kReplacesStore && lane == 0) {
-    ptx::tma_store_4d(&p.output_map[tile.phase], buffer, piece.filter, piece.pixel, piece.row,
-                      tile.frame);
-    ptx::tma_store_commit();
-  }
-  ++staging.sequence;
 }
 
 // ---- The kernel -----------------------------------------------------------------------------
 
 template <typename Config, typename ComputeOp = NoComputeOp, typename StoreOp = NoStoreOp>
-__global__ void __launch_bounds__(Config::kThreads, 1)
+__global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
     conv_fprop_sm90(const __grid_constant__ FpropParams p, ComputeOp compute_op, StoreOp store_op) {
   using Mma = Wgmma<typename Config::In, Config::BLOCK_N>;
   using ActState = PipelineState<Config::kActStages>;
@@ -441,12 +122,12 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::prefetch_tensor_map(&p.output_map[0]);
     for (int i = 0; i < Config::kActStages; ++i) {
       ptx::barrier_init(&act_full[i], 1);
-      ptx::barrier_init(&act_empty[i], Config::kConsumerWarps);
+      ptx::barrier_init(&act_empty[i], Config::kReleasingWarps);
     }
     for (int i = 0; i < Config::kStages; ++i) {
       // Without a halo both loaders arrive on this barrier: a stage is full with both tiles.
       ptx::barrier_init(&filter_full[i], kHalo ? 1 : 2);
-      ptx::barrier_init(&filter_empty[i], Config::kConsumerWarps * Config::kCluster);
+      ptx::barrier_init(&filter_empty[i], Config::kReleasingWarps * Config::kCluster);
     }
     for (int i = 0; i < Config::kConsumerWarps * Config::kStagingBuffers; ++i) {
       ptx::barrier_init(&source_full[i], 1);
@@ -461,7 +142,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   ptx::dependent_launch_wait();
 
   if (warp < 4) {
-    ptx::set_max_registers_decrease<40>();
+    ptx::set_max_registers_decrease<Config::kLoaderRegisters>();
 
     if (warp == 0 && ptx::elect_one()) {
       // -- Activation loader --
@@ -469,11 +150,13 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       for (int index = first_tile; index < p.num_cluster_tiles; index += tile_step) {
         const Tile tile = decode_tile<Config>(p, index, m_rank);
         const GroupRange range = group_range<Config>(p, tile, cta_rank, cluster_size);
+        const Im2colOrigin origin = kHalo ? Im2colOrigin{} : im2col_origin(p, tile);
         for (int group = range.begin; group < range.end; ++group) {
-          const int t = tile.t_begin + group / p.channel_blocks;
-          const int c = group % p.channel_blocks * Config::BLOCK_K;
+          const int tap_t = p.blocks.divide(group);
+          const int t = tile.t_begin + tap_t;
+          const int c = p.blocks.remainder(group, tap_t) * Config::BLOCK_K;
+          const FrameSource source = frame_source(p, tile, t);
           if constexpr (kHalo) {
-            const FrameSource source = frame_source(p, tile, t);
             ptx::barrier_wait(&act_empty[act.index], act.producer_parity());
             ptx::barrier_arrive_expect(&act_full[act.index], p.halo_height * p.halo_width * 128);
             ptx::tma_load_4d(act_stages + act.index * Config::kActBytes, source.map,
@@ -484,9 +167,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
           } else {
             for (int r = 0; r < p.filter[1]; ++r) {
               for (int s = 0; s < p.filter[2]; ++s) {
-                ptx::barrier_wait_cluster(&filter_empty[act.index], act.producer_parity());
+                ptx::barrier_wait(&filter_empty[act.index], act.producer_parity());
                 ptx::barrier_arrive_expect(&filter_full[act.index], Config::kActBytes);
-                load_activation<Config>(p, tile, t, r, s, c,
+                load_activation<Config>(p, tile, origin, source, t, r, s, c,
                                         act_stages + act.index * Config::kActBytes,
                                         &filter_full[act.index]);
                 act.advance();
@@ -504,10 +187,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
         const GroupRange range = group_range<Config>(p, tile, cta_rank, cluster_size);
         const int filter = tile.phase * p.filters + tile.filter;
         for (int group = range.begin; group < range.end; ++group) {
-          const int t = tile.t_begin + group / p.channel_blocks;
-          const int c = group % p.channel_blocks * Config::BLOCK_K;
+          const int tap_t = p.blocks.divide(group);
+          const int t = tile.t_begin + tap_t;
+          const int c = p.blocks.remainder(group, tap_t) * Config::BLOCK_K;
           for (int tap = t * taps; tap < (t + 1) * taps; ++tap) {
-            ptx::barrier_wait_cluster(&filter_empty[state.index], state.producer_parity());
+            ptx::barrier_wait(&filter_empty[state.index], state.producer_parity());
             ptx::barrier_arrive_expect(&filter_full[state.index], Config::kFilterBytes);
             std::uint8_t* const stage = filter_stages + state.index * Config::kFilterBytes;
             if constexpr (Config::kCluster == 1) {
@@ -526,7 +210,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       }
     }
   } else {
-    ptx::set_max_registers_increase<Config::kConsumers == 3 ? 152 : 232>();
+    ptx::set_max_registers_increase<Config::kConsumerRegisters>();
     // -- Consumers --
     const int group_index = warp / 4 - 1;
     const int warp_in_group = warp % 4;
@@ -539,18 +223,34 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
 
     // Where each 64-row block starts in an activation stage, and how far its groups of 8 rows are
     // apart: blocks of a halo stage are 8 x 8 pixels of a wider patch.
+    const int first_block = Config::kPingPong ? 0 : group_index * kBlocks;
     std::uint32_t block_offset[kBlocks];
     std::uint32_t row_group_bytes = 1024;
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
-      const int block = group_index * kBlocks + b;
+      const int block = first_block + b;
       block_offset[b] = block * 64 * 128;
       if constexpr (kHalo) {
         block_offset[b] =
-            (block / p.patch_columns * 8 * p.halo_width + block % p.patch_columns * 8) * 128;
+            (block / p.patch_columns * p.halo_width + block % p.patch_columns) * 8 * 128;
         row_group_bytes = p.halo_width * 128;
       }
     }
+
+    // The piece of a tile that row block `block` of warp `warp_in_group` has at filters 32·chunk.
+    const auto piece_at = [&p](const Tile& tile, int block, int warp_in_group, int chunk) {
+      Piece piece;
+      piece.filter = tile.filter + chunk * Config::kChunkN;
+      if (kHalo || is_patched(p.loader)) {
+        const int patch_row = block / p.patch_columns;
+        piece.pixel = tile.column + (block - patch_row * p.patch_columns) * 8;
+        piece.row = tile.row + patch_row * 8 + warp_in_group * 2;
+      } else {
+        piece.pixel = tile.pixel + block * 64 + warp_in_group * 16;
+        piece.row = 0;
+      }
+      return piece;
+    };
 
     // Give stages back once no wgmma reads them any more.
     const auto release_act = [&](std::uint32_t stage) {
@@ -560,20 +260,30 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       if constexpr (Config::kCluster == 1) {
         if (lane == 0) ptx::barrier_arrive(&filter_empty[stage]);
       } else {
-        if (lane < Config::kCluster) ptx::barrier_arrive_remote(&filter_empty[stage], lane);
+        if (lane < Config::kCluster) ptx::barrier_release_remote(&filter_empty[stage], lane);
       }
     };
 
     ActState act;
     FilterState filter_state;
+    int turn = 0;
     for (int index = first_tile; index < p.num_cluster_tiles; index += tile_step) {
       const Tile tile = decode_tile<Config>(p, index, m_rank);
       const GroupRange range = group_range<Config>(p, tile, cta_rank, cluster_size);
+      if constexpr (Config::kPingPong) {
+        // The stages of every other tile are the other warpgroup's.
+        if ((turn++ & 1) != group_index) {
+          const int groups = range.end - range.begin;
+          if constexpr (kHalo) act.advance(groups);
+          filter_state.advance(groups * p.filter[1] * p.filter[2]);
+          continue;
+        }
+      }
 
       // Fetch the first pieces of the residual while the main loop runs.
       const auto source_piece = [&](int chunk) {
-        return piece_at<Config>(p, tile, group_index * kBlocks + chunk / Config::kChunksPerBlock,
-                                warp_in_group, chunk % Config::kChunksPerBlock);
+        return piece_at(tile, first_block + chunk / Config::kChunksPerBlock, warp_in_group,
+                        chunk % Config::kChunksPerBlock);
       };
       if (prefetch_source && lane == 0) {
         ptx::tma_store_wait_read<0>();
@@ -582,13 +292,19 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
         }
       }
 
+      if constexpr (Config::kPingPong) {
+        // Wait for the turn. NOTE: parity tells only adjacent phases of a barrier apart, so a
+        // warpgroup must not wait for a stage before the other has seen that stage's last round.
+        if (turn > 1) ptx::named_barrier_sync(2 + group_index, 256);
+      }
+
       float accumulators[kBlocks][Config::BLOCK_N / 2];
       bool accumulate = false;
       std::uint32_t previous_filter = 0;
       std::uint32_t previous_act = 0;
       bool pending_filter = false;
       bool pending_act = false;
-      int channel_block = range.begin % p.channel_blocks;
+      int channel_block = p.blocks.remainder(range.begin, p.blocks.divide(range.begin));
       for (int group = range.begin; group < range.end; ++group) {
         const int steps =
             channel_block == p.channel_blocks - 1 ? p.last_block_steps : Config::BLOCK_K / 16;
@@ -621,19 +337,23 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
               }
               accumulate = true;
             };
+            // NOTE: fence, MMAs, commit and wait stay in one basic block: where the commit is
+            // in another, ptxas closes the group early and the wait becomes a full drain.
             if (steps == Config::BLOCK_K / 16) {
               wgmma_fence();
 #pragma unroll
               for (int step = 0; step < Config::BLOCK_K / 16; ++step) multiply(step);
+              wgmma_commit();
+              wgmma_wait<1>();
             } else {
 #pragma unroll 1
               for (int step = 0; step < steps; ++step) {
                 wgmma_fence();
                 multiply(step);
+                wgmma_commit();
+                wgmma_wait<1>();
               }
             }
-            wgmma_commit();
-            wgmma_wait<1>();
             if (pending_filter) release_filter(previous_filter);
             if (kHalo && pending_act) release_act(previous_act);
             pending_act = false;
@@ -648,6 +368,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
           act.advance();
         }
       }
+      if constexpr (Config::kPingPong) {
+        if (index + tile_step < p.num_cluster_tiles) {
+          ptx::named_barrier_arrive(2 + (group_index ^ 1), 256);
+        }
+      }
       wgmma_wait<0>();
       if (pending_filter) release_filter(previous_filter);
       if (kHalo && pending_act) release_act(previous_act);
@@ -660,28 +385,47 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       }
 
       if constexpr (!Config::kSplit) {
-        // NOTE: the loop is kept rolled, so that the epilogue's code exists once; the switch picks
-        // 16 registers, which must not be indexed at run time.
-#pragma unroll 1
-        for (int chunk = 0; chunk < Config::kChunks; ++chunk) {
-          float v[16];
-#pragma unroll
-          for (int c = 0; c < Config::kChunks; ++c) {
-            if (c == chunk) {
-#pragma unroll
-              for (int i = 0; i < 16; ++i) {
-                v[i] =
-                    accumulators[c / Config::kChunksPerBlock][c % Config::kChunksPerBlock * 16 + i];
-              }
-            }
-          }
-          store_piece<Config>(p, tile, source_piece(chunk), v, staging, compute_op, store_op);
-          // Refill the buffer before this one, whose store has had a piece's time to be read.
+        // Refill the buffer before this one, whose store has had a piece's time to be read.
+        const auto refill_source = [&](int chunk) {
           const int refill = chunk - 1 + Config::kStagingBuffers;
           if (prefetch_source && lane == 0 && chunk > 0 && refill < Config::kChunks) {
             ptx::tma_store_wait_read<1>();
             load_source<Config>(p, tile, staging, staging.sequence - 2 + Config::kStagingBuffers,
                                 source_piece(refill));
+          }
+        };
+        if (!ComputeOp::kEnabled && !StoreOp::kEnabled && is_simple_epilogue(p)) {
+#pragma unroll
+          for (int chunk = 0; chunk < Config::kChunks; ++chunk) {
+            float v[16];
+#pragma unroll
+            for (int i = 0; i < 16; ++i) {
+              v[i] = accumulators[chunk / Config::kChunksPerBlock]
+                                 [chunk % Config::kChunksPerBlock * 16 + i];
+            }
+            store_piece<Config, true>(p, tile, source_piece(chunk), v, staging, NoComputeOp(),
+                                      NoStoreOp());
+            refill_source(chunk);
+          }
+        } else {
+          // NOTE: this loop is kept rolled, so that the long code exists once; the inner one picks
+          // 16 registers, which must not be indexed at run time.
+#pragma unroll 1
+          for (int chunk = 0; chunk < Config::kChunks; ++chunk) {
+            float v[16];
+#pragma unroll
+            for (int c = 0; c < Config::kChunks; ++c) {
+              if (c == chunk) {
+#pragma unroll
+                for (int i = 0; i < 16; ++i) {
+                  v[i] = accumulators[c / Config::kChunksPerBlock]
+                                     [c % Config::kChunksPerBlock * 16 + i];
+                }
+              }
+            }
+            store_piece<Config, false>(p, tile, source_piece(chunk), v, staging, compute_op,
+                                       store_op);
+            refill_source(chunk);
           }
         }
       } else {
@@ -723,12 +467,12 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
             }
           }
           const Piece piece =
-              piece_at<Config>(p, tile, unit_warp / 4 * kBlocks + chunk / Config::kChunksPerBlock,
-                               unit_warp % 4, chunk % Config::kChunksPerBlock);
+              piece_at(tile, unit_warp / 4 * kBlocks + chunk / Config::kChunksPerBlock,
+                       unit_warp % 4, chunk % Config::kChunksPerBlock);
           if (p.epilogue.has_residual && !p.direct_store && lane == 0) {
             load_source<Config>(p, tile, staging, staging.sequence, piece);
           }
-          store_piece<Config>(p, tile, piece, v, staging, compute_op, store_op);
+          store_piece<Config, false>(p, tile, piece, v, staging, compute_op, store_op);
           if (p.epilogue.has_residual && lane == 0) ptx::tma_store_wait_read<0>();
         }
       }

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/common/epilogue.cuh"
+#include "kernels/common/fast_divide.hpp"
 
 namespace convoy::sm90 {
 
@@ -60,16 +61,28 @@ struct FpropParams {
   // Tiling.
   int channel_blocks;         ///< ceil(C / 64)
   int last_block_steps;       ///< MMA steps of 16 channels in the last block, 1..4.
-  int n_tiles;                ///< Of one phase.
   int m_clusters;             ///< Clusters of M tiles in one output frame.
   int band;                   ///< Clusters of M tiles walked through all frames before the next.
-  int frames_per_batch;       ///< Output frames Z; 1 where tiles straddle frames (and batches).
   std::int64_t frame_pixels;  ///< P·Q; N·Z·P·Q where tiles straddle frames.
-  int num_cluster_tiles;      ///< m_clusters · output frames · n_tiles · phases
+  int num_cluster_tiles;      ///< m_clusters · output frames · filter tiles · phases
   int patch_columns;          ///< 8×8 sub-patches side by side in a patched tile.
-  int patches_across;         ///< Patched tiles side by side in a frame.
-  int halo_height;            ///< Input rows / columns of a halo tile.
+  int tile_rows;              ///< Output rows and columns of a patched tile.
+  int tile_columns;
+  int halo_height;  ///< Input rows and columns of a halo tile.
   int halo_width;
+  // Divisors of the tile number and of pixel numbers.
+  FastDivide phase_filter_tiles;  ///< Filter tiles of all phases.
+  FastDivide filter_tiles;        ///< Of one phase.
+  FastDivide tiles_per_batch;     ///< m_clusters · frames_per_batch
+  FastDivide tiles_per_band;      ///< band · frames_per_batch
+  FastDivide full_band;           ///< band
+  FastDivide last_band;           ///< m_clusters mod band, or band
+  int frames_per_batch;           ///< Output frames Z; 1 where tiles straddle frames and batches.
+  FastDivide patches_across;      ///< Patched tiles side by side in a frame.
+  FastDivide blocks;              ///< channel_blocks
+  FastDivide plane;               ///< P·Q
+  FastDivide width;               ///< Q
+  FastDivide depth;               ///< Z
 };
 
 }  // namespace convoy::sm90

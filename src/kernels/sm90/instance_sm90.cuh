@@ -32,6 +32,7 @@ FpropInstance describe_instance(int halo_pixels) {
           .cluster = Config::kCluster,
           .halo = Config::kHalo,
           .split = Config::kSplit,
+          .pingpong = Config::kPingPong,
           .stages = Config::kStages,
           .halo_pixels = halo_pixels,
           .threads = Config::kThreads,

@@ -18,6 +18,7 @@ struct FpropInstance {
   int cluster = 1;
   bool halo = false;
   bool split = false;
+  bool pingpong = false;
   int stages = 0;
   int halo_pixels = 0;  ///< Largest halo tile (rows · columns of input pixels) a stage holds.
   int threads = 0;

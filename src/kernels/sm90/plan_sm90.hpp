@@ -34,6 +34,9 @@ std::string fprop_refusal(const ConvGeometry& geometry, const FpropInstance& ins
 FpropPlan plan_fprop(const ConvGeometry& geometry, const FpropInstance& instance,
                      bool packed_filter, int multiprocessors, int splits);
 
+/// Change how many clusters of M tiles are walked through all frames before the next.
+void set_band(FpropParams& params, int band);
+
 /// Number of splits that fills the device for a split instance, 1..8.
 int choose_splits(const ConvGeometry& geometry, const FpropInstance& instance, int multiprocessors);
 

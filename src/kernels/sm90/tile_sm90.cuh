@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Compile-time configuration of conv_fprop_sm90, and how a tile number becomes a place in the
+// output.
+#pragma once
+
+#include "kernels/common/ptx.cuh"
+#include "kernels/sm90/conv_params_sm90.hpp"
+
+namespace convoy::sm90 {
+
+/// How the consumer warpgroups share the work, and how K is split.
+enum class Schedule {
+  cooperative,  ///< The warpgroups split the rows of a tile.
+  pingpong,     ///< Each warpgroup has its own tiles: one multiplies while the other stores.
+  split_k,      ///< Cooperative; the CTAs of a cluster split K and reduce over shared memory.
+};
+
+/// Compile-time configuration of the kernel. Illegal combinations are compile-time errors.
+template <typename In_, typename Out_, int M, int N, int Consumers, int Cluster, bool Halo,
+          Schedule kSchedule, int FilterStages, int HaloStages = 2, int HaloPixels = 0>
+struct FpropConfig {
+  using In = In_;
+  using Out = Out_;
+  static constexpr int BLOCK_M = M;
+  static constexpr int BLOCK_N = N;
+  static constexpr int BLOCK_K = 64;            // channels of a stage: one 128-byte swizzle row
+  static constexpr int kConsumers = Consumers;  // consumer warpgroups
+  static constexpr int kCluster = Cluster;      // CTAs along M that share filter tiles
+  static constexpr bool kHalo = Halo;
+  static constexpr bool kSplit = kSchedule == Schedule::split_k;
+  static constexpr bool kPingPong = kSchedule == Schedule::pingpong;
+  static constexpr int kStages = FilterStages;
+  static constexpr int kActStages = Halo ? HaloStages : FilterStages;
+  static constexpr int kBlocksPerGroup = kPingPong ? M / 64 : M / 64 / Consumers;
+
+  static constexpr int kThreads = 128 * (1 + Consumers);
+  static constexpr int kCtasPerSm = kSplit && Consumers == 1 ? 2 : 1;
+  static constexpr int kConsumerWarps = 4 * Consumers;
+  static constexpr int kReleasingWarps = kPingPong ? 4 : kConsumerWarps;  // readers of a stage
+  static constexpr int kActBytes = Halo ? (HaloPixels * 128 + 1023) / 1024 * 1024 : M * 128;
+  static constexpr int kFilterBytes = N * 128;
+
+  // Registers a thread after the roles part (setmaxnreg), of 64 K in all.
+  static constexpr bool kManyRegisters = kBlocksPerGroup * N / 2 > 160;
+  static constexpr int kLoaderRegisters = kManyRegisters ? 24 : 56;
+  static constexpr int kConsumerRegisters =
+      Consumers == 3 ? 152 : (Consumers == 1 ? 192 : (kManyRegisters ? 240 : 224));
+
+  // The epilogue moves pieces of 16 rows x 32 filters: one warp, 16 values a thread.
+  static constexpr int kChunkN = 32;
+  static constexpr int kChunksPerBlock = N / kChunkN;
+  static constexpr int kChunks = kBlocksPerGroup * kChunksPerBlock;
+  static constexpr int kChunkRowBytes = kChunkN * static_cast<int>(sizeof(Out));
+  static constexpr int kChunkBytes = 16 * kChunkRowBytes;
+  static constexpr int kStagingBuffers = sizeof(Out) == 2 ? 4 : 2;
+  static constexpr int kStagingBytes = kConsumerWarps * kStagingBuffers * kChunkBytes;
+  static constexpr int kBarriers = 2 * kActStages + 2 * kStages + kConsumerWarps * kStagingBuffers;
+  static constexpr int kSharedBytes = 1024 /* alignment */ + kActStages * kActBytes +
+                                      kStages * kFilterBytes + kStagingBytes + kBarriers * 8;
+
+  static_assert(M % (64 * (kPingPong ? 1 : Consumers)) == 0,
+                "BLOCK_M must be a multiple of 64 rows for each group that shares a tile");
+  static_assert(N % 32 == 0 && N >= 64 && N <= 256, "BLOCK_N must be a multiple of 32 in 64..256");
+  static_assert(kBlocksPerGroup * N / 2 <= 192, "at most 192 accumulator registers a thread");
+  static_assert(Consumers >= 1 && Consumers <= 3, "1 to 3 consumer warpgroups");
+  static_assert(!kPingPong || Consumers == 2, "ping-pong takes turns between 2 groups");
+  static_assert(Cluster == 1 || Cluster == 2, "filter tiles are shared by 1 or 2 CTAs");
+  static_assert((N / Cluster) % 8 == 0, "a multicast slice must keep whole swizzle groups");
+  static_assert(!kSplit || Cluster == 1, "a cluster either shares filter tiles or splits K");
+  static_assert(!kSplit || M * N * 4 <= kActStages * kActBytes + kStages * kFilterBytes,
+                "split K keeps the fp32 tile in the stages");
+  static_assert(kSharedBytes <= 232448 / kCtasPerSm, "more than the 227 KiB of an SM");
+};
+
+/// One output tile of a CTA.
+struct Tile {
+  int frame;        // output frame n·Z + z; 0 where tiles straddle frames
+  int batch, z;     // its parts
+  int pixel;        // linear tiles: first pixel of the tile in its frame
+  int row, column;  // patched tiles: first output pixel
+  int filter;       // first filter, within its phase
+  int phase, phase_row, phase_column;
+  int t_begin, t_end;  // temporal taps that meet real frames
+};
+
+/// Tiles are numbered filters first, then along M inside a band, then through the frames, then
+/// bands, then batches, so that CTAs that run together read the same rows and frames from L2.
+template <typename Config>
+__device__ __forceinline__ Tile decode_tile(const FpropParams& p, int index, int cta_rank) {
+  Tile tile;
+  int m = p.phase_filter_tiles.divide(index);
+  const int n = p.phase_filter_tiles.remainder(index, m);
+  tile.phase = p.filter_tiles.divide(n);
+  tile.filter = p.filter_tiles.remainder(n, tile.phase) * Config::BLOCK_N;
+  tile.phase_row = tile.phase >> 1;
+  tile.phase_column = tile.phase & 1;
+
+  tile.batch = p.tiles_per_batch.divide(m);
+  m = p.tiles_per_batch.remainder(m, tile.batch);
+  const int band = p.tiles_per_band.divide(m);
+  m = p.tiles_per_band.remainder(m, band);
+  const bool last = (band + 1) * p.band >= p.m_clusters;
+  const FastDivide& band_size = last ? p.last_band : p.full_band;
+  tile.z = band_size.divide(m);
+  const int m_tile = (band * p.band + band_size.remainder(m, tile.z)) * Config::kCluster + cta_rank;
+  tile.frame = tile.batch * p.frames_per_batch + tile.z;
+
+  tile.pixel = m_tile * Config::BLOCK_M;
+  const int patch_row = p.patches_across.divide(m_tile);
+  tile.row = patch_row * p.tile_rows;
+  tile.column = p.patches_across.remainder(m_tile, patch_row) * p.tile_columns;
+
+  tile.t_begin = 0;
+  tile.t_end = p.filter[0];
+  if (p.loader != Loader::im2col_5d) {
+    const int first = tile.z * p.stride[0] - p.pad[0];
+    const int frames_in = p.cached_frames + p.new_frames;
+    while (tile.t_begin < tile.t_end && first + tile.t_begin * p.dilation[0] < 0) ++tile.t_begin;
+    while (tile.t_end > tile.t_begin && first + (tile.t_end - 1) * p.dilation[0] >= frames_in) {
+      --tile.t_end;
+    }
+  }
+  return tile;
+}
+
+/// Groups (temporal tap, channel block) of a tile that this CTA sums: all, or its share of a split.
+struct GroupRange {
+  int begin, end;
+};
+
+template <typename Config>
+__device__ __forceinline__ GroupRange group_range(const FpropParams& p, const Tile& tile,
+                                                  int cta_rank, int cluster_size) {
+  const int groups = (tile.t_end - tile.t_begin) * p.channel_blocks;
+  if constexpr (!Config::kSplit) return {0, groups};
+  return {groups * cta_rank / cluster_size, groups * (cta_rank + 1) / cluster_size};
+}
+
+}  // namespace convoy::sm90
