@@ -12,7 +12,7 @@ seconds=${2:-0}
 shift $(($# < 2 ? $# : 2))
 
 cmake --preset fuzz > /dev/null
-cmake --build --preset fuzz --parallel "$(nproc)"
+cmake --build --preset fuzz --parallel "$(nproc)" --target fuzzers
 cd build/fuzz
 tests/fuzz/make_seeds seeds
 
