@@ -148,28 +148,23 @@ struct ConvEpilogue {
     }
   }
 
-  // Bias of `kCount` filters from `filter` on; 0 beyond the last.
+  // Bias of `kCount` filters from `filter` on; beyond the last it repeats the last, unused.
   template <int kCount>
   static __device__ __forceinline__ void load_bias_values(const ConvArguments& a, int filter,
                                                           float (&bias)[kCount]) {
-    if (a.epilogue.bias == nullptr) return;
-    const EpilogueParams& params = a.epilogue;
-    if (params.bias_dtype == DType::fp32 && filter + kCount <= a.filters) {
-      const float4* from =
-          reinterpret_cast<const float4*>(static_cast<const float*>(params.bias) + filter);
-#pragma unroll
-      for (int i = 0; i < kCount / 4; ++i) {
-        const float4 four = __ldg(from + i);
-        bias[4 * i] = four.x;
-        bias[4 * i + 1] = four.y;
-        bias[4 * i + 2] = four.z;
-        bias[4 * i + 3] = four.w;
-      }
-    } else {
+    const auto load = [&](auto* from) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        bias[i] = filter + i < a.filters ? load_bias(params, filter + i) : 0.0f;
+        bias[i] = to_float(__ldg(from + min(filter + i, a.filters - 1)));
       }
+    };
+    switch (a.epilogue.bias_dtype) {
+      case DType::bf16:
+        return load(static_cast<const __nv_bfloat16*>(a.epilogue.bias));
+      case DType::fp16:
+        return load(static_cast<const __half*>(a.epilogue.bias));
+      case DType::fp32:
+        return load(static_cast<const float*>(a.epilogue.bias));
     }
   }
 
@@ -183,7 +178,7 @@ struct ConvEpilogue {
                                                         const float (&source)[kCount]) {
     if constexpr (std::is_same_v<ComputeOp, NoComputeOp>) {
       float bias[kCount] = {};
-      load_bias_values(a, filter, bias);
+      if (a.epilogue.bias != nullptr) load_bias_values(a, filter, bias);
       apply_epilogue<Out>(
           a.epilogue, v, [&](int i) { return bias[i]; }, [&](int i) { return source[i]; });
     } else {
@@ -251,17 +246,23 @@ struct ConvEpilogue {
       for (int i = 0; i < kOutputN; ++i) v[i] = __uint_as_float(raw[i]);
       const int filter = tile_filter(tile.filter, step, half);
 
-      if (!a.tma_store) {
-        write_row(a, pixel, inside, filter, v, compute, store);
-        continue;
-      }
       std::uint8_t* out =
           smem.out_tiles(static_cast<int>(state.out_stage)) + half * kConfig.output_tile_bytes();
       if constexpr (kOnRegisters) {
         float source[kOutputN] = {};
-        if constexpr (kWithResidual) read_source(smem, state, half, tile_row, source);
+        if constexpr (kWithResidual) {
+          if (a.tma_store) {
+            read_source_tile(smem, state, half, tile_row, source);
+          } else if (inside) {
+            read_source_row(a, pixel, filter, source);
+          }
+        }
         compute_values(a, compute, pixel, inside, filter, v, source);
         call_store_op(a, store, pixel, inside, filter, v);
+        if (!a.tma_store) {
+          if (inside) write_row(a, pixel, filter, v);
+          continue;
+        }
         stage_row(out, tile_row, v);
       } else {
         stage_row(out, tile_row, v);
@@ -298,8 +299,8 @@ struct ConvEpilogue {
   }
 
   // This thread's row of the source tile of the current step.
-  static __device__ __forceinline__ void read_source(Smem& smem, State& state, int half, int row,
-                                                     float (&source)[kOutputN]) {
+  static __device__ __forceinline__ void read_source_tile(Smem& smem, State& state, int half,
+                                                          int row, float (&source)[kOutputN]) {
     ptx::barrier_wait(&smem.epi_load_barriers()[state.source.index], state.source.parity());
     const std::uint8_t* from =
         smem.src_tiles(static_cast<int>(state.source.index)) + half * kConfig.output_tile_bytes();
@@ -360,26 +361,21 @@ struct ConvEpilogue {
     }
   }
 
-  // Without TMA: this thread reads its row of the residual and writes its row of the output.
+  // Without TMA: this thread reads its row of the residual, and writes its row of the output.
+  static __device__ __forceinline__ void read_source_row(const ConvArguments& a, std::int64_t pixel,
+                                                         int filter, float (&source)[kOutputN]) {
+    const Out* from = static_cast<const Out*>(a.source_pointer) + pixel * a.filters;
+#pragma unroll
+    for (int i = 0; i < kOutputN; ++i) source[i] = to_float(from[min(filter + i, a.filters - 1)]);
+  }
+
   static __device__ __forceinline__ void write_row(const ConvArguments& a, std::int64_t pixel,
-                                                   bool inside, int filter, float (&v)[kOutputN],
-                                                   const ComputeOp& compute, const StoreOp& store) {
-    float source[kOutputN] = {};
-    const std::int64_t first = pixel * a.filters + filter;
-    if constexpr (kWithResidual) {
-      const Out* from = static_cast<const Out*>(a.source_pointer) + first;
-#pragma unroll
-      for (int i = 0; i < kOutputN; ++i) {
-        if (inside && filter + i < a.filters) source[i] = to_float(from[i]);
-      }
-    }
-    compute_values(a, compute, pixel, inside, filter, v, source);
-    call_store_op(a, store, pixel, inside, filter, v);
+                                                   int filter, const float (&v)[kOutputN]) {
     if constexpr (!StoreOp::kReplacesStore) {
-      Out* to = static_cast<Out*>(a.out_pointer) + first;
+      Out* to = static_cast<Out*>(a.out_pointer) + pixel * a.filters + filter;
 #pragma unroll
       for (int i = 0; i < kOutputN; ++i) {
-        if (inside && filter + i < a.filters) to[i] = from_float<Out>(v[i]);
+        if (filter + i < a.filters) to[i] = from_float<Out>(v[i]);
       }
     }
   }

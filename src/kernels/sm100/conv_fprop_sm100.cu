@@ -248,6 +248,10 @@ std::string refusal(const ConvKernelConfig& config, const ConvGeometry& g) {
   }
   std::string reason = tensor_map_refusal(activation_map(config, g, "activation", groups, g.in[0]));
   if (reason.empty()) reason = tensor_map_refusal(filter_map(config, g));
+  if (reason.empty() && !config.register_based_epilogue && !stores_by_tma(config, g)) {
+    reason = text("out_channels = ", g.out_channels,
+                  " with an epilogue on staged tiles; legal: rows of a multiple of 16 bytes");
+  }
   const Rows rows = rows_of(groups, g);
   if (reason.empty() && rows.rows > kMax) {
     reason = text("M = ", rows.rows, " rows pass 32-bit coordinates");

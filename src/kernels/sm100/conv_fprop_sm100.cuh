@@ -177,12 +177,13 @@ struct Conv2dFpropKernel {
 
   // Wait for the next launch-control answer and read it. False: there is no further tile.
   static __device__ __forceinline__ bool fetch_next_tile(Smem& smem, ClcState& state, int& index) {
-    ptx::barrier_wait_cluster(&smem.clc_full[state.index], state.parity());
+    ptx::barrier_wait(&smem.clc_full[state.index], state.parity());
     std::uint32_t first_cta = 0;
     const bool obtained = ptx::clc_query(&smem.clc_response[state.index], first_cta);
     // NOTE: the next answer is written by the async proxy; this read must come before it.
     ptx::fence_async_shared();
-    ptx::barrier_arrive_remote(&smem.clc_empty[state.index], 0);
+    ptx::barrier_arrive_cluster(
+        ptx::map_shared_rank(ptx::shared_address(&smem.clc_empty[state.index]), 0));
     state.advance();
     index = static_cast<int>(first_cta) / kClusterM;
     return obtained;
@@ -200,7 +201,7 @@ struct Conv2dFpropKernel {
       ptx::barrier_arrive(&smem.throttle_empty[throttle.index]);
       throttle.advance();
 
-      ptx::barrier_wait_cluster(&smem.clc_empty[request.index], request.producer_parity());
+      ptx::barrier_wait(&smem.clc_empty[request.index], request.producer_parity());
       const std::uint32_t full = ptx::shared_address(&smem.clc_full[request.index]);
       if (ptx::lane_id() < kClusterSize) {
         ptx::barrier_arrive_expect_cluster(ptx::map_shared_rank(full, ptx::lane_id()),
@@ -221,7 +222,7 @@ struct Conv2dFpropKernel {
     }
     // Stay until every CTA has read the last answers: their arrivals come to this CTA's barriers.
     for (int i = 0; i < Smem::kClcStages; ++i) {
-      ptx::barrier_wait_cluster(&smem.clc_empty[request.index], request.producer_parity());
+      ptx::barrier_wait(&smem.clc_empty[request.index], request.producer_parity());
       request.advance();
     }
   }
@@ -355,7 +356,7 @@ struct Conv2dFpropKernel {
       int prologue = Smem::kGroups;
       for (int left = depths.atoms(arguments); left > 0; left -= kAtomsPerGroup) {
         const int atoms = min(left, kAtomsPerGroup);
-        ptx::barrier_wait_cluster(&smem.input_empty[input.index], input.producer_parity());
+        ptx::barrier_wait(&smem.input_empty[input.index], input.producer_parity());
         if (leader) {
           // The bytes of both CTAs of a pair are counted by its leader.
           ptx::Barrier* full = &smem.input_full[input.index];
@@ -382,7 +383,7 @@ struct Conv2dFpropKernel {
     }
     // Stay until the MMAs have read everything: commits of other CTAs come to this CTA's barriers.
     for (int i = 0; i < Smem::kGroups; ++i) {
-      ptx::barrier_wait_cluster(&smem.input_empty[input.index], input.producer_parity());
+      ptx::barrier_wait(&smem.input_empty[input.index], input.producer_parity());
       input.advance();
     }
   }
@@ -439,7 +440,7 @@ struct Conv2dFpropKernel {
       if (issues) {
         // NOTE: not the producer's parity: the epilogue hands every stage over once at the start,
         // which also tells that both CTAs of the pair have their tensor memory.
-        ptx::barrier_wait_cluster(&smem.accum_empty[accum.index], accum.parity());
+        ptx::barrier_wait(&smem.accum_empty[accum.index], accum.parity());
         ptx::tmem_fence_after_sync();
         const std::uint32_t accumulator =
             tmem + accum.index * static_cast<std::uint32_t>(kConfig.accum_stage_columns());
@@ -448,7 +449,7 @@ struct Conv2dFpropKernel {
         for (int left = depths_of(arguments, tile).atoms(arguments); left > 0;
              left -= kAtomsPerGroup) {
           const int atoms = min(left, kAtomsPerGroup);
-          ptx::barrier_wait_cluster(&smem.input_full[input.index], input.parity());
+          ptx::barrier_wait(&smem.input_full[input.index], input.parity());
           ptx::tmem_fence_after_sync();
           if (leader) {
             for (int tile_k = 0; tile_k < kConfig.k_group_size; ++tile_k) {
@@ -467,7 +468,7 @@ struct Conv2dFpropKernel {
       more = fetch_next_tile(smem, answer, index);
     }
     // Free the tensor memory when both epilogues of the pair have read it.
-    ptx::barrier_wait_cluster(&smem.tmem_dealloc, 0);
+    ptx::barrier_wait(&smem.tmem_dealloc, 0);
     ptx::tmem_fence_after_sync();
     ptx::tmem_free<kCtaGroup, kTmemColumns>(tmem);
   }
@@ -524,7 +525,8 @@ struct Conv2dFpropKernel {
       if constexpr (kCtaGroup == 1) {
         ptx::barrier_arrive(&smem.accum_empty[stage]);
       } else {
-        ptx::barrier_arrive_remote(&smem.accum_empty[stage], static_cast<std::uint32_t>(at.leader));
+        ptx::barrier_arrive_cluster(ptx::map_shared_rank(
+            ptx::shared_address(&smem.accum_empty[stage]), static_cast<std::uint32_t>(at.leader)));
       }
     };
     for (int stage = 0; stage < Smem::kAccumStages; ++stage) {
@@ -536,7 +538,7 @@ struct Conv2dFpropKernel {
     bool more = true;
     while (more) {
       const ConvTile tile = tile_of(arguments, at, index);
-      ptx::barrier_wait_cluster(&smem.accum_full[accum.index], accum.parity());
+      ptx::barrier_wait(&smem.accum_full[accum.index], accum.parity());
       ptx::tmem_fence_after_sync();
       Epilogue::write_tile(
           arguments, smem, tile,
@@ -548,7 +550,8 @@ struct Conv2dFpropKernel {
     // Tell both CTAs of the pair that this thread is done with the tensor memory.
     ptx::tmem_fence_before_sync();
     for (int peer = 0; peer < kCtaGroup; ++peer) {
-      ptx::barrier_arrive_remote(&smem.tmem_dealloc, static_cast<std::uint32_t>(at.leader + peer));
+      ptx::barrier_arrive_cluster(ptx::map_shared_rank(
+          ptx::shared_address(&smem.tmem_dealloc), static_cast<std::uint32_t>(at.leader + peer)));
     }
     // Output tiles are read from shared memory by the last stores.
     if (threadIdx.x == 0) ptx::tma_store_wait_read<0>();

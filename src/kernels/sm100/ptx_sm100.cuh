@@ -14,20 +14,22 @@
 namespace convoy::ptx {
 
 // ---- Barriers of other CTAs -------------------------------------------------------------------
+// NOTE: `barrier` is a shared::cluster address (map_shared_rank). These arrivals order no ordinary
+// memory for the other CTA: what they guard is tensor memory (ordered by tcgen05.fence) or written
+// by the async proxy (ordered by fence.proxy.async). So they keep the default semantics; with
+// .release.cluster ptxas puts MEMBAR.ALL.GPU in front, and behind an .acquire.cluster wait
+// CCTL.IVALL, in the loops of the load and MMA warps.
 
-/// One arrival on the barrier at shared::cluster address `barrier` that announces `bytes` to come.
+/// One arrival that announces `bytes` to come.
 __device__ __forceinline__ void barrier_arrive_expect_cluster(std::uint32_t barrier,
                                                               std::uint32_t bytes) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [%0], %1;" ::"r"(barrier),
-      "r"(bytes)
-      : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], %1;" ::"r"(barrier),
+               "r"(bytes)
+               : "memory");
 }
 
-/// Arrive on the barrier at shared::cluster address `barrier`.
 __device__ __forceinline__ void barrier_arrive_cluster(std::uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
-               : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // ---- Cluster launch control -------------------------------------------------------------------
