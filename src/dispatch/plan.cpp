@@ -98,8 +98,13 @@ void log_selection(const std::vector<Considered>& all, const std::string& proble
   }
 }
 
-std::string no_kernel_message(const std::vector<Considered>& all, const std::string& problem) {
+std::string no_kernel_message(const std::vector<Considered>& all, const std::string& problem,
+                              const PlanOptions& options) {
   std::string message = "no kernel can run " + problem;
+  std::string no_cuda;
+  if (options.device != Device::cpu && !cuda_device(options.device_index, &no_cuda)) {
+    message += text(" (", no_cuda, ")");
+  }
   if (all.empty()) message += ": no backend was built into this library";
   for (const Considered& entry : all) {
     message += text("\n  ", entry.line.kernel, ": ", entry.line.reason);
@@ -114,7 +119,7 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
   const std::vector<Considered> all = select(geometry, options, registry());
   log_selection(all, name, options);
   if (all.empty() || !all.front().line.chosen) {
-    throw Error(Status::unsupported, no_kernel_message(all, name));
+    throw Error(Status::unsupported, no_kernel_message(all, name, options));
   }
 
   const Considered& best = all.front();
@@ -138,7 +143,7 @@ Support judge(const Problem& problem, const PlanOptions& options) {
   try {
     const std::vector<Considered> all = select(geometry_of(problem), options, registry());
     if (!all.empty() && all.front().line.chosen) return {.supported = true, .reason = {}};
-    return {.supported = false, .reason = no_kernel_message(all, problem.to_string())};
+    return {.supported = false, .reason = no_kernel_message(all, problem.to_string(), options)};
   } catch (const Error& error) {
     return {.supported = false, .reason = text(to_string(error.status()), ": ", error.what())};
   }
