@@ -392,7 +392,6 @@ void ClusterChecker::group_wait(const Agent& agent, GroupKind kind, uint32_t pen
     if (tcgen05) group.open++;
     if (group.open - 1 <= pending) return;
     news |= warp.view.order.raise(group.component, group.open - 1 - pending);
-    if (tcgen05) warp.view.tcgen05.raise(group.component, group.open - 1 - pending);
   };
   if (kind == GroupKind::bulk || kind == GroupKind::bulk_read) {
     for (uint32_t lanes = agent.lanes; lanes; lanes &= lanes - 1)
@@ -594,7 +593,7 @@ void ClusterChecker::touch(Cell& cell, const Actor& actor, uint32_t units, const
     if (place.memory == Memory::tensor) check_tcgen05(actor, past, place);
   }
   if (context_.options.mbarrier && place.memory == Memory::shared &&
-      actor.access == Access::write && !mbarriers_.empty()) {
+      actor.access != Access::read && !mbarriers_.empty()) {
     for (uint32_t half : {0u, 8u}) {
       uint32_t offset = place.address / kSharedCellBytes * kSharedCellBytes + half;
       if (!(units & unit_mask(half, 8))) continue;

@@ -31,6 +31,14 @@ __device__ void bulk_store(void* destination, const void* source) {
                : "memory");
 }
 
+/// Gives a buffer a first value that copies may overwrite.
+template <typename Buffer>
+__device__ void clear(Buffer& buffer) {
+  for (uint32_t i = threadIdx.x; i < sizeof(Buffer) / 4; i += blockDim.x) buffer[i] = 0;
+  fence_proxy_async();
+  __syncthreads();
+}
+
 /// One thread initialises a barrier for one arrival and makes it visible.
 __device__ void make_barrier(uint64_t* barrier, uint32_t count = 1) {
   if (threadIdx.x == 0) {
@@ -54,6 +62,7 @@ template <bool BUG>
 __global__ void race_load(uint32_t* data) {
   __shared__ alignas(128) uint32_t buffer[kBytes / 4];
   __shared__ uint64_t full;
+  clear(buffer);
   make_barrier(&full);
   if (threadIdx.x == 0) {
     mbarrier_arrive_expect_tx(&full, kBytes);
@@ -66,17 +75,20 @@ __global__ void race_load(uint32_t* data) {
 template <bool BUG>
 __global__ void race_reload(uint32_t* data) {
   __shared__ alignas(128) uint32_t buffer[kBytes / 4];
-  __shared__ uint64_t full, empty;
-  if (threadIdx.x == 0) mbarrier_init(&empty, 1);
-  make_barrier(&full);
+  __shared__ uint64_t full[2], empty;
+  if (threadIdx.x == 0) {
+    mbarrier_init(&full[1], 1);
+    mbarrier_init(&empty, 1);
+  }
+  make_barrier(&full[0]);
   for (uint32_t round = 0; round < 2; round++) {
     if (threadIdx.x == 0) {
       if (!BUG) mbarrier_wait(&empty, round ^ 1);
-      mbarrier_arrive_expect_tx(&full, kBytes);
-      bulk_load(buffer, data, &full);
+      mbarrier_arrive_expect_tx(&full[round], kBytes);
+      bulk_load(buffer, data, &full[round]);
     }
     if (threadIdx.x >= 32) {
-      mbarrier_wait(&full, round);
+      mbarrier_wait(&full[round], 0);
       data[256 + threadIdx.x] = buffer[threadIdx.x];
       __syncwarp();
       if (threadIdx.x == 32) mbarrier_arrive(&empty);
@@ -116,6 +128,7 @@ __global__ void store_at_exit(uint32_t* data) {
 template <bool BUG>
 __global__ void race_cp_async(uint32_t* data) {
   __shared__ alignas(16) uint32_t buffer[64];
+  clear(buffer);
   if (threadIdx.x < 16)
     asm volatile(
         "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&buffer[threadIdx.x * 4])),
@@ -201,13 +214,9 @@ __global__ void mbarrier_order(uint32_t* data) {
   __shared__ uint64_t barrier;
   if (threadIdx.x == 0) mbarrier_init(&barrier, 1);
   if (!BUG) __syncthreads();
-  // A busy wait stands for luck: the barrier happens to be there.
+  // Time stands for luck: the barrier happens to be there.
   if (BUG && threadIdx.x == 32)
-    for (uint32_t word = 0; word == 0;)
-      asm volatile("ld.relaxed.cta.shared.u32 %0, [%1];"
-                   : "=r"(word)
-                   : "r"(shared_address(&barrier) + 4)
-                   : "memory");
+    for (int i = 0; i < 1000; i++) asm volatile("nanosleep.u32 100;");
   if (threadIdx.x == 32) mbarrier_arrive(&barrier);
   if (threadIdx.x == 32) mbarrier_wait(&barrier, 0);
   data[256 + threadIdx.x] = 1;
