@@ -11,7 +11,7 @@
 # COMMAND  what runs inside; `make demo` and `make test` where not given
 #
 # The root reaches package mirrors the way this machine does: its apt, pip and certificate settings
-# are copied in. MIRROR names another mirror for debootstrap.
+# are copied in. MIRROR names the mirror for debootstrap where the suite's own default will not do.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ $# -lt 1 ] || [ -e "$1" ]; then
@@ -29,7 +29,7 @@ say "debootstrap $suite"
 keyring=()
 if [ "$suite" = noble ]; then
   keyring=(--keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg)
-  : "${MIRROR:=http://archive.ubuntu.com/ubuntu}"
+  : "${MIRROR:?names the Ubuntu mirror to use}"
 fi
 debootstrap --variant=minbase --include=git,make,ca-certificates "${keyring[@]}" \
   "$suite" "$root" ${MIRROR:+"$MIRROR"} > "$root.log" 2>&1 || { tail -n 20 "$root.log"; exit 1; }
@@ -38,11 +38,11 @@ debootstrap --variant=minbase --include=git,make,ca-certificates "${keyring[@]}"
 pass() {
   if [ -e "$1" ]; then
     mkdir -p "$root/$(dirname "$1")"
-    cp -rL "$1" "$root/$(dirname "$1")/"
+    cp -rL --remove-destination "$1" "$root/$(dirname "$1")/"
   fi
 }
-for setting in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs \
-               /usr/local/share/ca-certificates /etc/apt/apt.conf.d /etc/apt/auth.conf.d; do
+for setting in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs/ca-certificates.crt \
+               /etc/apt/apt.conf.d /etc/apt/auth.conf.d; do
   pass "$setting"
 done
 if [ "$suite" = "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" ]; then

@@ -4,11 +4,10 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace convoy::io;
-  for (const char* tensor : {"", "w"}) {
-    check_reader([&] {
-      MemorySource source("fuzz", {reinterpret_cast<const std::byte*>(data), size});
-      return read_safetensors(source, tensor);
-    });
-  }
+  // Half of the inputs by name, half for the only tensor.
+  check_reader([&] {
+    MemorySource source("fuzz", {reinterpret_cast<const std::byte*>(data), size});
+    return read_safetensors(source, size % 2 == 0 ? "w" : "");
+  });
   return 0;
 }
