@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""conv2d and conv3d on numpy arrays, on the CPU."""
+
+import numpy as np
+
+from . import _native as native
+from ._native import InvalidArgument
+from ._plan import Conv2d, Conv3d, Options, cached_plan, numbers, sides
+
+_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+# Where each axis of a filter stands in a layout, as K, spatial..., C.
+_AXES = {
+    "KRSC": (0, 1, 2, 3),
+    "KCRS": (0, 2, 3, 1),
+    "RSCF": (3, 0, 1, 2),
+    "KTRSC": (0, 1, 2, 3, 4),
+    "KCTRS": (0, 2, 3, 4, 1),
+    "TRSCF": (4, 0, 1, 2, 3),
+}
+
+
+def _dtype_name(array, name):
+    try:
+        return _NAMES[array.dtype.name]
+    except KeyError:
+        raise InvalidArgument(
+            f"{name} is {array.dtype}; legal: float32, float16, bfloat16 (of ml_dtypes)"
+        ) from None
+
+
+def _numpy_dtype(name):
+    if name == "bf16":
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise InvalidArgument(
+                "bf16 arrays in numpy need the package ml_dtypes; legal without: fp32, fp16"
+            ) from None
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype({"fp32": np.float32, "fp16": np.float16}[name])
+
+
+def _array(value, rank, name):
+    """A host array of this rank, from numpy or anything that speaks DLPack."""
+    if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
+        value = np.from_dlpack(value)
+    if not isinstance(value, np.ndarray):
+        raise InvalidArgument(f"{name} is a {type(value).__name__}; legal: a numpy array")
+    if value.ndim != rank:
+        raise InvalidArgument(f"{name} has {value.ndim} axes {value.shape}; legal: {rank}")
+    return value
+
+
+def _dense(array):
+    """The same values, contiguous and 16-byte aligned."""
+    array = np.ascontiguousarray(array)
+    if array.ctypes.data % 16 == 0:
+        return array
+    aligned = _empty(array.shape, array.dtype)
+    aligned[...] = array
+    return aligned
+
+
+def _empty(shape, dtype):
+    """An array whose memory starts at a multiple of 64 bytes."""
+    dtype = np.dtype(dtype)
+    count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory = np.empty(count + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + count].view(dtype).reshape(shape)
+
+
+def _require(array, shape, dtype, name):
+    if array.shape != tuple(shape) or array.dtype != dtype:
+        raise InvalidArgument(
+            f"{name} is {array.dtype} {array.shape}, but the convolution has {dtype} {tuple(shape)}"
+        )
+
+
+def _filter_extents(filter, layout, rank):
+    native.choose(native.FILTER_LAYOUTS, layout, "filter_layout")
+    axes = _AXES[layout]
+    if len(axes) != rank:
+        raise InvalidArgument(
+            f"filter_layout = {layout} does not fit a {rank - 2}-D convolution; legal: "
+            + ", ".join(name for name, order in _AXES.items() if len(order) == rank)
+        )
+    return tuple(filter.shape[axis] for axis in axes)
+
+
+def _run(
+    problem,
+    x,
+    filter,
+    filter_layout,
+    out=None,
+    cache=None,
+    next_cache=False,
+    bias=None,
+    residual=None,
+    scale=1.0,
+    beta=1.0,
+    activation="none",
+    parameter_a=None,
+    parameter_b=None,
+    residual_order="after_activation",
+    rounding="once",
+    output_dtype=None,
+    kernel="",
+):
+    """What conv2d and conv3d share, from the problem on."""
+    dtype = _dtype_name(x, "x")
+    if filter.dtype != x.dtype:
+        raise InvalidArgument(f"filter is {filter.dtype}, but x is {x.dtype}; legal: the same type")
+    if bias is not None:
+        bias = _dense(_array(bias, 1, "bias"))
+        if bias.shape[0] != problem.out_channels:
+            raise InvalidArgument(
+                f"bias has {bias.shape[0]} elements, but there are {problem.out_channels} filters"
+            )
+    options = Options(
+        dtype=dtype,
+        output_dtype=output_dtype,
+        bias_dtype=None if bias is None else _dtype_name(bias, "bias"),
+        activation=activation,
+        residual=residual is not None,
+        residual_order=residual_order,
+        rounding=rounding,
+        device="cpu",
+        packed_filter=filter_layout != problem.dense_layout,
+        kernel=kernel,
+    )
+    plan = cached_plan(problem, options)
+    out_type = _numpy_dtype(plan.output_dtype)
+
+    x, filter = _dense(x), _dense(filter)
+    if out is None:
+        out = _empty(plan.output_shape, out_type)
+    _require(out, plan.output_shape, out_type, "out")
+    if not out.flags.c_contiguous or out.ctypes.data % 16 != 0:
+        raise InvalidArgument("out is not contiguous and 16-byte aligned")
+    if residual is not None:
+        residual = _array(residual, x.ndim, "residual")
+        _require(residual, plan.output_shape, out_type, "residual")
+        residual = _dense(residual)
+    if cache is not None:
+        _require(cache, plan.cache_shape, x.dtype, "cache")
+        cache = _dense(cache)
+    following = _empty(plan.next_cache_shape, x.dtype) if next_cache else None
+
+    address = lambda array: None if array is None or array.size == 0 else array.ctypes.data
+    weights = filter.ctypes.data
+    if options.packed_filter:
+        weights = plan.pack_filter(weights, filter_layout)
+    plan.run(
+        out.ctypes.data,
+        x.ctypes.data,
+        weights,
+        bias=address(bias),
+        residual=address(residual),
+        cache=address(cache),
+        next_cache=address(following),
+        scale=scale,
+        beta=beta,
+        parameter_a=parameter_a,
+        parameter_b=parameter_b,
+    )
+    return (out, following) if next_cache else out
+
+
+def conv2d(
+    x,
+    filter,
+    *,
+    stride=1,
+    padding=0,
+    dilation=1,
+    groups=1,
+    padding_mode="zero",
+    upsample=1,
+    filter_layout="KRSC",
+    **epilogue,
+):
+    """Convolve `x` [N, H, W, C] with `filter`; returns [N, P, Q, K].
+
+    padding: one integer; (height, width); or (top, bottom, left, right). filter_layout: KRSC, KCRS
+    or RSCF. upsample=2 upsamples x to the nearest neighbour first. Keywords of the epilogue:
+    bias [K], residual (like the output), scale, beta, activation, parameter_a, parameter_b,
+    residual_order, rounding, output_dtype; and out, kernel. D = activation(scale·conv + bias) +
+    beta·residual. Raises InvalidArgument, Unsupported.
+    """
+    x, filter = _array(x, 4, "x"), _array(filter, 4, "filter")
+    k, r, s, c = _filter_extents(filter, filter_layout, 4)
+    begin, end = sides(padding, 2)
+    problem = Conv2d(
+        *x.shape,
+        out_channels=k,
+        filter=(r, s),
+        pad=(begin[0], end[0], begin[1], end[1]),
+        stride=numbers(stride, 2, "stride"),
+        dilation=numbers(dilation, 2, "dilation"),
+        groups=groups,
+        pad_mode=padding_mode,
+        upsample=upsample,
+    )
+    _check_channels(c, x.shape[-1], groups)
+    return _run(problem, x, filter, filter_layout, **epilogue)
+
+
+def conv3d(
+    x,
+    filter,
+    *,
+    stride=1,
+    padding=0,
+    dilation=1,
+    groups=1,
+    padding_mode="zero",
+    cache=None,
+    filter_layout="KTRSC",
+    **epilogue,
+):
+    """Convolve `x` [N, D, H, W, C] with `filter`; returns [N, Z, P, Q, K].
+
+    padding: one integer; (depth, height, width); or (front, back, top, bottom, left, right).
+    padding_mode: one for all axes or three. filter_layout: KTRSC, KCTRS or TRSCF. cache: frames
+    [N, F, H, W, C] that come before x; with next_cache=True the result is (output, next cache).
+    Keywords of the epilogue as in conv2d.
+    """
+    x, filter = _array(x, 5, "x"), _array(filter, 5, "filter")
+    k, t, r, s, c = _filter_extents(filter, filter_layout, 5)
+    begin, end = sides(padding, 3)
+    modes = (padding_mode,) * 3 if isinstance(padding_mode, str) else tuple(padding_mode)
+    if cache is not None:
+        cache = _array(cache, 5, "cache")
+    problem = Conv3d(
+        *x.shape,
+        out_channels=k,
+        filter=(t, r, s),
+        pad_begin=begin,
+        pad_end=end,
+        stride=numbers(stride, 3, "stride"),
+        dilation=numbers(dilation, 3, "dilation"),
+        groups=groups,
+        pad_mode=modes,
+        cached_frames=0 if cache is None else cache.shape[1],
+    )
+    _check_channels(c, x.shape[-1], groups)
+    return _run(problem, x, filter, filter_layout, cache=cache, **epilogue)
+
+
+def _check_channels(filter_channels, in_channels, groups):
+    if filter_channels * groups != in_channels:
+        raise InvalidArgument(
+            f"filter has {filter_channels} channels for {groups} groups, but x has {in_channels}; "
+            "legal: channels of x = groups * channels of the filter"
+        )

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Problems, plans and packed filters, on bare addresses: what the array front ends share."""
+
+import ctypes
+import dataclasses
+import functools
+import weakref
+from typing import Optional, Tuple
+
+from . import _native as native
+from ._native import choose, library
+
+Triple = Tuple[int, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Conv2d:
+    """A 2-D convolution: activation [N, H, W, C], filter [K, R, S, C / groups]."""
+
+    batch: int
+    in_height: int
+    in_width: int
+    in_channels: int
+    out_channels: int
+    filter: Tuple[int, int] = (1, 1)
+    pad: Tuple[int, int, int, int] = (0, 0, 0, 0)  # top, bottom, left, right
+    stride: Tuple[int, int] = (1, 1)
+    dilation: Tuple[int, int] = (1, 1)
+    groups: int = 1
+    pad_mode: str = "zero"
+    upsample: int = 1
+
+    def _struct(self):
+        shape = native.initialised(native.Conv2dShape, "conv2d_shape")
+        shape.batch, shape.in_height, shape.in_width = self.batch, self.in_height, self.in_width
+        shape.in_channels, shape.out_channels = self.in_channels, self.out_channels
+        shape.filter_h, shape.filter_w = self.filter
+        shape.pad_top, shape.pad_bottom, shape.pad_left, shape.pad_right = self.pad
+        shape.stride_h, shape.stride_w = self.stride
+        shape.dilation_h, shape.dilation_w = self.dilation
+        shape.groups, shape.upsample = self.groups, self.upsample
+        shape.pad_mode = choose(native.PAD_MODES, self.pad_mode, "pad_mode")
+        return shape
+
+    _suffix = "conv2d"
+    dense_layout = "KRSC"
+
+
+@dataclasses.dataclass(frozen=True)
+class Conv3d:
+    """A 3-D convolution: activation [N, D, H, W, C], filter [K, T, R, S, C / groups]. Tuples are in
+    the order depth, height, width."""
+
+    batch: int
+    in_depth: int
+    in_height: int
+    in_width: int
+    in_channels: int
+    out_channels: int
+    filter: Triple = (1, 1, 1)
+    pad_begin: Triple = (0, 0, 0)
+    pad_end: Triple = (0, 0, 0)
+    stride: Triple = (1, 1, 1)
+    dilation: Triple = (1, 1, 1)
+    groups: int = 1
+    pad_mode: Tuple[str, str, str] = ("zero", "zero", "zero")
+    cached_frames: int = 0
+
+    def _struct(self):
+        shape = native.initialised(native.Conv3dShape, "conv3d_shape")
+        for name in ("batch", "in_depth", "in_height", "in_width", "in_channels", "out_channels"):
+            setattr(shape, name, getattr(self, name))
+        for name in ("filter", "pad_begin", "pad_end", "stride", "dilation"):
+            getattr(shape, name)[:] = getattr(self, name)
+        shape.pad_mode[:] = [choose(native.PAD_MODES, mode, "pad_mode") for mode in self.pad_mode]
+        shape.groups, shape.cached_frames = self.groups, self.cached_frames
+        return shape
+
+    _suffix = "conv3d"
+    dense_layout = "KTRSC"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How a problem is to be run. The bias and residual fields say whether there is one."""
+
+    dtype: str = "bf16"
+    output_dtype: Optional[str] = None
+    bias_dtype: Optional[str] = None
+    activation: str = "none"
+    residual: bool = False
+    residual_order: str = "after_activation"
+    rounding: str = "once"
+    device: str = "auto"
+    device_index: int = -1
+    packed_filter: bool = False
+    kernel: str = ""
+
+    def _epilogue(self):
+        epilogue = native.initialised(native.Epilogue, "epilogue")
+        epilogue.activation = choose(native.ACTIVATIONS, self.activation, "activation")
+        epilogue.residual_order = choose(
+            native.RESIDUAL_ORDERS, self.residual_order, "residual_order"
+        )
+        epilogue.rounding = choose(native.ROUNDINGS, self.rounding, "rounding")
+        if self.bias_dtype is not None:
+            epilogue.bias_dtype = choose(native.DTYPES, self.bias_dtype, "bias_dtype")
+        return epilogue
+
+    def _struct(self):
+        options = native.initialised(native.PlanOptions, "plan_options")
+        options.dtype = choose(native.DTYPES, self.dtype, "dtype")
+        if self.output_dtype is not None:
+            options.output_dtype = choose(native.DTYPES, self.output_dtype, "output_dtype")
+        options.device = choose(native.DEVICES, self.device, "device")
+        options.device_index = self.device_index
+        options.packed_filter = int(self.packed_filter)
+        options.kernel = self.kernel.encode()
+        # Only being null or not matters here.
+        epilogue = self._epilogue()
+        present = 16
+        epilogue.bias = present if self.bias_dtype is not None else None
+        epilogue.residual = present if self.residual else None
+        options.epilogue = ctypes.pointer(epilogue)
+        return options
+
+
+class PackedFilter:
+    """A filter in the format of one plan's kernel, in its device's memory."""
+
+    def __init__(self, handle):
+        self._handle = handle
+        weakref.finalize(self, library.convoy_packed_filter_destroy, handle)
+
+
+class Plan:
+    """A convolution that is ready to run. Threads may share it."""
+
+    def __init__(self, problem, options=Options()):
+        handle = ctypes.c_void_p()
+        create = getattr(library, f"convoy_plan_{problem._suffix}")
+        shape, c_options = problem._struct(), options._struct()
+        native.check(create(ctypes.byref(shape), ctypes.byref(c_options), ctypes.byref(handle)))
+        self._handle = handle.value
+        weakref.finalize(self, library.convoy_plan_destroy, self._handle)
+        self.problem = problem
+        self.options = options
+
+        info = native.PlanInfo(ctypes.sizeof(native.PlanInfo))
+        native.check(library.convoy_plan_info(self._handle, ctypes.byref(info)))
+        self.kernel = info.kernel.decode()
+        self.backend = info.backend.decode()
+        self.flops = info.flops
+        workspace = ctypes.c_size_t()
+        native.check(library.convoy_plan_workspace_bytes(self._handle, ctypes.byref(workspace)))
+        self.workspace_bytes = workspace.value
+        self.output_shape = self._shape("output")
+        self.activation_shape = self._shape("activation")
+        self.cache_shape = self._shape("cache")
+        self.next_cache_shape = self._shape("next_cache")
+
+    def _shape(self, name):
+        shape = native.TensorShape()
+        query = getattr(library, f"convoy_plan_{name}_shape")
+        native.check(query(self._handle, ctypes.byref(shape)))
+        return tuple(shape.extents[: 4 if shape.layout == 0 else 5])
+
+    @property
+    def output_dtype(self):
+        return self.options.output_dtype or self.options.dtype
+
+    def pack_filter(self, address, layout, stream=None):
+        """Repack the dense filter at `address` once, for many runs."""
+        handle = ctypes.c_void_p()
+        number = choose(native.FILTER_LAYOUTS, layout, "filter_layout")
+        native.check(
+            library.convoy_pack_filter(self._handle, address, number, stream, ctypes.byref(handle))
+        )
+        return PackedFilter(handle.value)
+
+    def run(
+        self,
+        output,
+        activation,
+        filter,
+        bias=None,
+        residual=None,
+        cache=None,
+        next_cache=None,
+        workspace=None,
+        scale=1.0,
+        beta=1.0,
+        parameter_a=None,
+        parameter_b=None,
+        stream=None,
+    ):
+        """Enqueue on `stream`. Tensors are addresses; `filter` may be a PackedFilter."""
+        epilogue = self.options._epilogue()
+        epilogue.bias, epilogue.residual = bias, residual
+        epilogue.scale, epilogue.beta = scale, beta
+        if parameter_a is not None:
+            epilogue.parameter_a = parameter_a
+        if parameter_b is not None:
+            epilogue.parameter_b = parameter_b
+        arguments = native.initialised(native.RunArguments, "run_arguments")
+        arguments.output, arguments.activation = output, activation
+        if isinstance(filter, PackedFilter):
+            arguments.packed_filter = filter._handle
+        else:
+            arguments.filter = filter
+        arguments.cache, arguments.next_cache = cache, next_cache
+        arguments.workspace = workspace
+        arguments.epilogue = ctypes.pointer(epilogue)
+        native.check(library.convoy_run(self._handle, ctypes.byref(arguments), stream))
+
+
+@functools.lru_cache(maxsize=1024)
+def cached_plan(problem, options):
+    """One plan for each problem and options, kept."""
+    return Plan(problem, options)
+
+
+def supports(problem, options=Options()):
+    """(True, "") where `Plan(problem, options)` would succeed, else (False, why not)."""
+    shape, c_options = problem._struct(), options._struct()
+    query = getattr(library, f"convoy_supports_{problem._suffix}")
+    if query(ctypes.byref(shape), ctypes.byref(c_options)) == 0:
+        return True, ""
+    return False, library.convoy_last_error().decode()
+
+
+def candidates(problem, options=Options()):
+    """Every kernel in the order of preference: dicts of kernel, backend, reason, estimated_us,
+    chosen."""
+    shape, c_options = problem._struct(), options._struct()
+    handle = ctypes.c_void_p()
+    query = getattr(library, f"convoy_candidates_{problem._suffix}")
+    native.check(query(ctypes.byref(shape), ctypes.byref(c_options), ctypes.byref(handle)))
+    try:
+        result = []
+        for index in range(library.convoy_candidates_count(handle)):
+            line = native.Candidate(ctypes.sizeof(native.Candidate))
+            native.check(library.convoy_candidates_get(handle, index, ctypes.byref(line)))
+            result.append(
+                {
+                    "kernel": line.kernel.decode(),
+                    "backend": line.backend.decode(),
+                    "reason": line.reason.decode(),
+                    "estimated_us": line.estimated_us,
+                    "chosen": bool(line.chosen),
+                }
+            )
+        return result
+    finally:
+        library.convoy_candidates_destroy(handle)
+
+
+def numbers(value, count, name):
+    """`value` as a tuple of `count` integers; one integer stands for all."""
+    if isinstance(value, int):
+        return (value,) * count
+    value = tuple(int(v) for v in value)
+    if len(value) != count:
+        raise native.InvalidArgument(
+            f"{name} = {value} is not legal; legal: one integer or {count} of them"
+        )
+    return value
+
+
+def sides(padding, axes):
+    """Padding before and after each axis: one number, one for each axis, or two for each axis in the
+    order before, after, before, after, ..."""
+    if isinstance(padding, int):
+        padding = (padding,) * axes
+    padding = tuple(int(v) for v in padding)
+    if len(padding) == axes:
+        return padding, padding
+    if len(padding) == 2 * axes:
+        return padding[0::2], padding[1::2]
+    raise native.InvalidArgument(
+        f"padding = {padding} is not legal; legal: one integer, {axes} or {2 * axes} of them"
+    )

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The numpy front end against loops in numpy. Run with CONVOY_LIBRARY and PYTHONPATH set, or
+against the installed package."""
+
+import concurrent.futures
+import unittest
+
+import numpy as np
+
+import convoy
+
+
+def reference(x, filter, begin, end, stride, dilation, groups=1):
+    """fp64 convolution of [N, spatial..., C] with [K, spatial..., C / groups], zero padding."""
+    axes = x.ndim - 2
+    pads = [(0, 0)] + list(zip(begin, end)) + [(0, 0)]
+    x = np.pad(x.astype(np.float64), pads)
+    filter = filter.astype(np.float64)
+    taps = filter.shape[1:-1]
+    out = [
+        (x.shape[1 + a] - dilation[a] * (taps[a] - 1) - 1) // stride[a] + 1 for a in range(axes)
+    ]
+    filters, channels = filter.shape[0] // groups, filter.shape[-1]
+    y = np.zeros([x.shape[0], *out, filter.shape[0]])
+    for tap in np.ndindex(*taps):
+        window = tuple(
+            slice(tap[a] * dilation[a], tap[a] * dilation[a] + (out[a] - 1) * stride[a] + 1, stride[a])
+            for a in range(axes)
+        )
+        part = x[(slice(None), *window)]
+        for g in range(groups):
+            k = slice(g * filters, (g + 1) * filters)
+            c = slice(g * channels, (g + 1) * channels)
+            y[..., k] += part[..., c] @ filter[(k, *tap)].T
+    return y
+
+
+def integers(shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype(dtype)
+
+
+class Conv2d(unittest.TestCase):
+    def test_matches_loops(self):
+        x, f = integers((2, 9, 8, 6)), integers((4, 3, 2, 3), seed=1)
+        for dtype in (np.float32, np.float16):
+            y = convoy.conv2d(
+                x.astype(dtype), f.astype(dtype), padding=(1, 2, 0, 1), stride=(2, 1),
+                dilation=(1, 2), groups=2,
+            )
+            expected = reference(x, f, (1, 0), (2, 1), (2, 1), (1, 2), groups=2)
+            self.assertEqual(y.dtype, dtype)
+            np.testing.assert_array_equal(y, expected.astype(dtype))
+
+    def test_bfloat16(self):
+        try:
+            import ml_dtypes
+        except ImportError:
+            self.skipTest("no ml_dtypes")
+        x = integers((1, 5, 5, 4), ml_dtypes.bfloat16)
+        f = integers((2, 3, 3, 4), ml_dtypes.bfloat16, seed=1)
+        y = convoy.conv2d(x, f, output_dtype="fp32")
+        np.testing.assert_array_equal(
+            y, reference(x.astype(np.float32), f.astype(np.float32), (0, 0), (0, 0), (1, 1), (1, 1))
+        )
+
+    def test_filter_layouts(self):
+        x, krsc = integers((1, 6, 6, 5)), integers((3, 2, 3, 5), seed=1)
+        expected = convoy.conv2d(x, krsc)
+        for layout, order in (("KCRS", (0, 3, 1, 2)), ("RSCF", (1, 2, 3, 0))):
+            y = convoy.conv2d(x, krsc.transpose(order), filter_layout=layout)
+            np.testing.assert_array_equal(y, expected)
+
+    def test_epilogue(self):
+        x, f = integers((1, 4, 4, 3)), integers((5, 1, 1, 3), seed=1)
+        bias, residual = integers((5,), seed=2), integers((1, 4, 4, 5), seed=3)
+        conv = reference(x, f, (0, 0), (0, 0), (1, 1), (1, 1))
+        y = convoy.conv2d(
+            x, f, bias=bias, activation="relu", residual=residual, beta=0.5, scale=2.0
+        )
+        np.testing.assert_array_equal(y, np.maximum(2 * conv + bias, 0) + 0.5 * residual)
+        y = convoy.conv2d(
+            x, f, bias=bias, activation="clamp", parameter_a=-1, parameter_b=2,
+            residual=residual, residual_order="before_activation",
+        )
+        np.testing.assert_array_equal(y, np.clip(conv + bias + residual, -1, 2))
+
+    def test_out_views_and_misaligned_input(self):
+        x, f = integers((1, 4, 4, 8)), integers((8, 1, 1, 8), seed=1)
+        expected = convoy.conv2d(x, f)
+        out = np.full_like(expected, np.nan)
+        self.assertIs(convoy.conv2d(x, f, out=out), out)
+        np.testing.assert_array_equal(out, expected)
+        shifted = np.empty(x.size + 1, np.float32)[1:].reshape(x.shape)
+        shifted[...] = x
+        np.testing.assert_array_equal(convoy.conv2d(shifted, f), expected)
+        np.testing.assert_array_equal(convoy.conv2d(x.transpose(0, 2, 1, 3), f),
+                                      expected.transpose(0, 2, 1, 3))
+
+    def test_upsample_and_padding_modes(self):
+        x, f = integers((1, 4, 5, 2)), integers((3, 3, 3, 2), seed=1)
+        big = x.repeat(2, axis=1).repeat(2, axis=2)
+        np.testing.assert_array_equal(
+            convoy.conv2d(x, f, padding=1, upsample=2), convoy.conv2d(big, f, padding=1)
+        )
+        for mode, name in (("replicate", "edge"), ("reflect", "reflect")):
+            padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), mode=name)
+            np.testing.assert_array_equal(
+                convoy.conv2d(x, f, padding=1, padding_mode=mode), convoy.conv2d(padded, f)
+            )
+
+    def test_empty_batch(self):
+        y = convoy.conv2d(np.zeros((0, 4, 4, 2), np.float32), integers((3, 1, 1, 2)))
+        self.assertEqual(y.shape, (0, 4, 4, 3))
+
+    def test_errors(self):
+        x, f = integers((1, 4, 4, 8)), integers((8, 3, 3, 8))
+        cases = [
+            (dict(filter=integers((8, 9, 9, 8))), "filter_h = 9"),
+            (dict(filter=integers((8, 3, 3, 4))), "filter has 4 channels"),
+            (dict(filter=f.astype(np.float16)), "filter is float16"),
+            (dict(x=x.astype(np.float64), filter=f.astype(np.float64)), "x is float64"),
+            (dict(x=x[0]), "x has 3 axes"),
+            (dict(activation="swish"), "activation = 'swish'"),
+            (dict(filter_layout="KTRSC"), "does not fit a 2-D"),
+            (dict(bias=integers((7,))), "bias has 7"),
+            (dict(residual=integers((1, 4, 4, 8))), "residual is float32 (1, 4, 4, 8)"),
+            (dict(padding=(1, 2, 3)), "padding = (1, 2, 3)"),
+            (dict(out=np.empty((1, 2, 2, 8), np.float16)), "out is float16"),
+            (dict(kernel="oneddn"), "nearest: onednn"),
+        ]
+        for change, text in cases:
+            arguments = {"x": x, "filter": f, **change}
+            with self.assertRaises(convoy.InvalidArgument, msg=text) as caught:
+                convoy.conv2d(**arguments)
+            self.assertIn(text, str(caught.exception))
+            self.assertIsInstance(caught.exception, ValueError)
+
+    def test_threads_share_plans(self):
+        x, f = integers((1, 16, 16, 8)), integers((8, 3, 3, 8), seed=1)
+        expected = convoy.conv2d(x, f, padding=1)
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for y in pool.map(lambda _: convoy.conv2d(x, f, padding=1), range(16)):
+                np.testing.assert_array_equal(y, expected)
+
+
+class Conv3d(unittest.TestCase):
+    def test_matches_loops(self):
+        x, f = integers((2, 4, 5, 6, 3)), integers((2, 3, 2, 3, 3), seed=1)
+        y = convoy.conv3d(x, f, padding=(2, 0, 1, 0, 1, 1), stride=(1, 2, 1))
+        np.testing.assert_array_equal(
+            y, reference(x, f, (2, 1, 1), (0, 0, 1), (1, 2, 1), (1, 1, 1))
+        )
+
+    def test_chunks_with_cache_equal_the_whole(self):
+        x, f = integers((1, 7, 4, 4, 3)), integers((2, 3, 3, 3, 3), seed=1)
+        whole = convoy.conv3d(x, f, padding=(2, 0, 1, 1, 1, 1))
+        cache, parts = None, []
+        for begin, end in ((0, 1), (1, 4), (4, 5), (5, 7)):
+            front = 2 if cache is None else 0
+            y, cache = convoy.conv3d(
+                x[:, begin:end], f, padding=(front, 0, 1, 1, 1, 1), cache=cache, next_cache=True
+            )
+            self.assertEqual(cache.shape, (1, 2, 4, 4, 3))
+            parts.append(y)
+        np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
+
+
+class Planning(unittest.TestCase):
+    problem = convoy.Conv2d(1, 8, 8, 4, 8, filter=(3, 3), pad=(1, 1, 1, 1))
+
+    def test_plan_tells_what_it_is(self):
+        plan = convoy.Plan(self.problem, convoy.Options(dtype="fp32", device="cpu"))
+        self.assertEqual(plan.kernel, "onednn")
+        self.assertEqual(plan.output_shape, (1, 8, 8, 8))
+        self.assertEqual(plan.flops, 2 * 64 * 8 * 36)
+        with self.assertRaises(convoy.InvalidArgument) as caught:
+            plan.run(None, None, None)
+        self.assertIn("output is null", str(caught.exception))
+
+    def test_support_and_candidates(self):
+        options = convoy.Options(device="cpu")
+        self.assertEqual(convoy.supports(self.problem, options), (True, ""))
+        lines = convoy.candidates(self.problem, options)
+        self.assertTrue(lines[0]["chosen"])
+        self.assertEqual(lines[0]["reason"], "")
+        wide = convoy.Conv2d(1, 1, 65536, 1, 65536)
+        supported, reason = convoy.supports(wide, options)
+        self.assertFalse(supported)
+        self.assertIn("output row", reason)
+        with self.assertRaises(convoy.Unsupported):
+            convoy.Plan(wide, options)
+
+    def test_version(self):
+        self.assertRegex(convoy.version(), r"^\d+\.\d+\.\d+ \(git ")
+
+
+if __name__ == "__main__":
+    unittest.main()
