@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One configuration that uses every barrier of the Blackwell kernel, small rings, several tiles a
+// CTA, with and without residual: the subject of
+//   vgpu mutate --gpu b200 --sms 8 -- convoy_sm100_mutation_subject
+// which deletes each synchronising instruction in turn. Exit status 0: both results are exact.
+#include <cstdio>
+
+#include "kernels/sm100/conv_arguments.hpp"
+#include "kernels/sm100/conv_launch.cuh"
+#include "sm100_support.hpp"
+
+namespace convoy::sm100 {
+namespace {
+
+// Pairs in a cluster of 8: both multicasts, two k groups of two stages, two launch-control stages.
+constexpr auto kConfig = [] {
+  Conv2dConfig<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16> config;
+  config.block_tile_shape = {128, 32, 64};
+  config.mma_shape = {256, 64, 16};
+  config.cluster_shape = {4, 2, 1};
+  config.k_group_size = 2;
+  config.num_pipeline_stages = 4;
+  return config;
+}();
+
+int run(bool with_residual) {
+  Conv2dProblemShape shape{.batch = 3,
+                           .in_height = 23,
+                           .in_width = 19,
+                           .in_channels = 32,
+                           .out_channels = 72,
+                           .filter_h = 3,
+                           .filter_w = 3,
+                           .pad_h = 1,
+                           .pad_w = 1};
+  const test::Problem problem(geometry_of(shape));
+  test::DeviceBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
+  test::DeviceBuffer source(problem.source.size() * 2), output(problem.source.size() * 2);
+  activation.upload(test::encoded(problem.activation, DType::bf16).data());
+  filter.upload(test::encoded(problem.filter, DType::bf16).data());
+  source.upload(test::encoded(problem.source, DType::bf16).data());
+  output.poison();
+  RunPointers pointers;
+  pointers.output = output.data();
+  pointers.activation = activation.data();
+  pointers.filter = filter.data();
+  if (with_residual) pointers.epilogue.residual = source.data();
+  const ConvKernel kernel = conv_kernel<kConfig>();
+  const NoComputeOp compute;
+  const NoStoreOp store;
+  prepare(kernel);
+  launch(kernel, describe(kernel.config, problem.geometry, pointers), &compute, &store, nullptr);
+  if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) {
+    std::printf("%s\n", cudaGetErrorString(error));
+    return 1;
+  }
+  std::vector<double> expected = problem.convolution();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    expected[i] += with_residual ? problem.source[i] : 0.0;
+    expected[i] = round_to(DType::bf16, static_cast<float>(expected[i]));
+  }
+  const std::string wrong =
+      test::difference(output.download(), expected, DType::bf16, problem.geometry.out_channels);
+  if (!wrong.empty()) std::printf("%s\n", wrong.c_str());
+  return wrong.empty() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace convoy::sm100
+
+int main() {
+  const int plain = convoy::sm100::run(false);
+  return plain != 0 ? plain : convoy::sm100::run(true);
+}
