@@ -36,12 +36,13 @@ struct ConvArguments {
   CUtensorMap source[4];  ///< The residual's, like the output's.
 
   RowGroups row_groups = RowGroups::images;
-  int groups = 1;         ///< Groups of rows.
-  int rows = 0;           ///< Rows of a group.
-  int filters = 0;        ///< K
-  int m_clusters = 0;     ///< Cluster tiles along the rows of a group.
-  int n_clusters = 0;     ///< Cluster tiles along the filters.
-  int channel_atoms = 0;  ///< Swizzle spans that hold the C channels of a tap.
+  int groups = 1;              ///< Groups of rows.
+  int rows = 0;                ///< Rows of a group.
+  int filters = 0;             ///< K
+  int m_clusters = 0;          ///< Cluster tiles along the rows of a group.
+  int n_clusters = 0;          ///< Cluster tiles along the filters.
+  int channel_atoms = 0;       ///< Swizzle spans that hold the C channels of a tap.
+  int last_atom_channels = 0;  ///< Channels in the last of them, rounded up to 16.
   int filter_extent[3] = {1, 1, 1};
   int out_extent[3] = {1, 1, 1};  ///< Z, P, Q; with phases those of the input grid.
   int stride[3] = {1, 1, 1};

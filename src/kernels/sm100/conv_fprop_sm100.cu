@@ -285,6 +285,8 @@ ConvArguments describe(const ConvKernelConfig& config, const ConvGeometry& g,
   a.n_clusters =
       static_cast<int>(ceil_div(g.out_channels, config.mma_shape.n * config.cluster_shape.n));
   a.channel_atoms = static_cast<int>(ceil_div(g.in_channels, config.atom_k()));
+  a.last_atom_channels = static_cast<int>(
+      ceil_div(g.in_channels - (a.channel_atoms - 1) * std::int64_t{config.atom_k()}, 16) * 16);
   for (int axis = 0; axis < 3; ++axis) {
     a.filter_extent[axis] = static_cast<int>(view.filter[axis]);
     a.out_extent[axis] = static_cast<int>(view.out[axis]);
@@ -396,8 +398,8 @@ double estimate_us(const ConvKernelConfig& config, const ConvGeometry& g, int mu
   const double clusters =
       std::max(1.0, std::floor(double(multiprocessors) / config.cluster_size()));
   const double waves = std::ceil(tiles / clusters);
-  const double steps = double(view.filter[0] * view.filter[1] * view.filter[2]) *
-                       double(ceil_div(g.in_channels, config.atom_k())) * (config.atom_k() / 16.0);
+  const double taps = double(view.filter[0] * view.filter[1] * view.filter[2]);
+  const double steps = taps * double(ceil_div(g.in_channels, 16));
   // A 16-deep step: the tensor core's own rate, or reading both operands from shared memory.
   const double mma = double(block.m) * config.mma_shape.n * 16.0 / kMacsPerCycle;
   const double shared = (block.m + block.n) * 32.0 / kSharedBytesPerCycle;

@@ -390,21 +390,37 @@ struct Conv2dFpropKernel {
 
   // ---- MMA ------------------------------------------------------------------------------------
 
-  /// Multiply one pipeline stage into the accumulator at tensor-memory address `accumulator`.
-  static __device__ __forceinline__ void mma(std::uint64_t act_operand,
+  // Accumulator of the tile being multiplied.
+  struct Accumulation {
+    std::uint32_t address;    // in tensor memory
+    bool accumulate = false;  // The first MMA of a tile initialises the accumulator.
+    int channel_atom = 0;     // of the next atom
+  };
+
+  /// Multiply one pipeline stage into the accumulator.
+  static __device__ __forceinline__ void mma(const ConvArguments& arguments,
+                                             std::uint64_t act_operand,
                                              std::uint64_t filter_operand, int stage, int atoms,
-                                             std::uint32_t accumulator, bool& accumulate) {
+                                             Accumulation& to) {
     constexpr std::uint32_t kInstruction =
         ptx::mma_instruction(kBf16, kConfig.mma_shape.m, kConfig.mma_shape.n);
     for (int atom = 0; atom < atoms; ++atom) {
       const int act = stage * kConfig.act_tile_bytes() + atom * kConfig.act_atom_bytes();
       const int filter = stage * kConfig.filter_tile_bytes() + atom * kConfig.filter_atom_bytes();
+      // Channels of this atom; those beyond C are zero in both operands and need no MMA.
+      int channels = kAtomK;
+      if (++to.channel_atom == arguments.channel_atoms) {
+        to.channel_atom = 0;
+        channels = arguments.last_atom_channels;
+      }
 #pragma unroll
       for (int k = 0; k < kAtomK; k += kConfig.mma_shape.k) {
+        if (k >= channels) break;
         // NOTE: within a swizzle span the operand address simply advances by the bytes of k.
-        ptx::mma_f16<kCtaGroup>(accumulator, act_operand + ((act + 2 * k) >> 4),
-                                filter_operand + ((filter + 2 * k) >> 4), kInstruction, accumulate);
-        accumulate = true;
+        ptx::mma_f16<kCtaGroup>(to.address, act_operand + ((act + 2 * k) >> 4),
+                                filter_operand + ((filter + 2 * k) >> 4), kInstruction,
+                                to.accumulate);
+        to.accumulate = true;
       }
     }
   }
@@ -442,10 +458,10 @@ struct Conv2dFpropKernel {
         // which also tells that both CTAs of the pair have their tensor memory.
         ptx::barrier_wait(&smem.accum_empty[accum.index], accum.parity());
         ptx::tmem_fence_after_sync();
-        const std::uint32_t accumulator =
-            tmem + accum.index * static_cast<std::uint32_t>(kConfig.accum_stage_columns());
+        Accumulation accumulation{
+            .address =
+                tmem + accum.index * static_cast<std::uint32_t>(kConfig.accum_stage_columns())};
         const ConvTile tile = tile_of(arguments, at, index);
-        bool accumulate = false;  // The first MMA of a tile initialises the accumulator.
         for (int left = depths_of(arguments, tile).atoms(arguments); left > 0;
              left -= kAtomsPerGroup) {
           const int atoms = min(left, kAtomsPerGroup);
@@ -454,8 +470,8 @@ struct Conv2dFpropKernel {
           if (leader) {
             for (int tile_k = 0; tile_k < kConfig.k_group_size; ++tile_k) {
               const int stage = static_cast<int>(input.index) * kConfig.k_group_size + tile_k;
-              mma(act_operand, filter_operand, stage,
-                  min(atoms - tile_k * kAtomsPerTile, kAtomsPerTile), accumulator, accumulate);
+              mma(arguments, act_operand, filter_operand, stage,
+                  min(atoms - tile_k * kAtomsPerTile, kAtomsPerTile), accumulation);
             }
             commit(&smem.input_empty[input.index], input_mask);
             if (left <= kAtomsPerGroup) commit(&smem.accum_full[accum.index], accum_mask);
