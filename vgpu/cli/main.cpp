@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (command == "run") return vgpu::cli::run({arguments.begin() + 1, arguments.end()});
-  if (command == "mutate") return mutate_main("/proc/self/exe", argc - 1, argv + 1);
+  if (command == "mutate") return mutate_main("/proc/self/exe", argc - 2, argv + 2);
   std::fprintf(stderr, "vgpu: unknown command %s\n%s", command.c_str(), kUsage);
   return 2;
 }
