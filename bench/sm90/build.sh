@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Build libconvoy_sm90_bench.so (every sm90 instance behind a C interface) into $1 without CMake.
 # $2: only instances of this type combination (bf16, fp16, bf16>fp32 ...), empty for all.
+# TABLE: another instances.txt; EXTRA: more compiler flags; JOBS: compilers at once.
 set -e
 root=$(cd "$(dirname "$0")/../.." && pwd)
 out=$1; only=$2
 mkdir -p "$out/instances"
-flags="-std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -cudart static -Xcompiler -fPIC -I$root/src -I$root/include"
+flags="-std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -cudart static -Xcompiler -fPIC -I$root/src -I$root/include $EXTRA"
 declarations=""; entries=""; jobs=""
 rm -f "$out"/instances/*.cu
 while read -r types m n consumers cluster mode stages halo_stages pixels; do
@@ -33,7 +34,7 @@ EOF
     declarations="$declarations FpropInstance instance_$name();"
     entries="$entries instance_$name(),"
   done
-done < "$root/src/kernels/sm90/instances.txt"
+done < "${TABLE:-$root/src/kernels/sm90/instances.txt}"
 cat > "$out/instances/registry.cpp" <<EOF
 #include "kernels/sm90/instances_sm90.hpp"
 namespace convoy::sm90 {

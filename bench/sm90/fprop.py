@@ -114,6 +114,8 @@ class Library:
                                                                      ctypes.c_char_p]
         self.lib.convoy_sm90_plan_text.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
         self.lib.convoy_sm90_set_band.argtypes = [ctypes.c_void_p, ctypes.c_int]
+        self.lib.convoy_sm90_estimate.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+        self.lib.convoy_sm90_estimate.restype = ctypes.c_double
         self.lib.convoy_sm90_destroy.argtypes = [ctypes.c_void_p]
         self.sms = 132
 
@@ -125,11 +127,18 @@ class Library:
             result.append(text.value.decode())
         return result
 
-    def plan(self, instance, p, splits=0):
+    @staticmethod
+    def values(p):
         values = [p["n"], p["cache"], p["d"], p["h"], p["w"], p["c"], p["k"], *p["filter"],
                   *p["pad"], *p["pad_end"], *p["stride"], *p["dilation"], p["upsample"]]
+        return (ctypes.c_int64 * 23)(*values)
+
+    def estimate(self, plan, p):
+        return self.lib.convoy_sm90_estimate(plan, self.values(p), self.sms)
+
+    def plan(self, instance, p, splits=0):
         error = ctypes.create_string_buffer(512)
-        plan = self.lib.convoy_sm90_plan(instance, (ctypes.c_int64 * 23)(*values), splits,
+        plan = self.lib.convoy_sm90_plan(instance, self.values(p), splits,
                                          self.sms, error)
         return plan, error.value.decode()
 
@@ -341,7 +350,7 @@ def bench(path, pattern, instance_pattern, rounds=11):
         for i, name in enumerate(names):
             if not name.startswith("bf16>bf16") or instance_pattern not in name:
                 continue
-            for split in ([2, 4, 8] if "splitk" in name else [1]):
+            for split in ([1, 2, 4, 8] if "splitk" in name else [1]):
                 plan, _ = lib.plan(i, p, split)
                 if not plan:
                     continue
@@ -383,8 +392,11 @@ def bench(path, pattern, instance_pattern, rounds=11):
         print(f"{title:15s} cudnn {cudnn:8.1f} us {flop / cudnn * 1e-6:6.1f} TF | gemm "
               f"{2 * 8192 ** 3 / median['gemm'] * 1e-6:5.0f}", end="")
         rest = sorted((t, label) for label, t in median.items() if label not in ("cudnn", "gemm"))
-        for t, label in rest[:9]:
-            print(f" | {label} {t:.1f} x{cudnn / t:.3f}", end="")
+        guess = min(plans, key=lambda label: lib.estimate(plans[label], p))
+        print(f" | model picks {guess}: {rest[0][0] / median[guess]:.2f} of best", end="")
+        for t, label in rest[:7]:
+            print(f" | {label} {t:.1f} x{cudnn / t:.3f} (model {lib.estimate(plans[label], p):.0f})",
+                  end="")
         print(flush=True)
         for plan in plans.values():
             lib.lib.convoy_sm90_destroy(plan)

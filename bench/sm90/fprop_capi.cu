@@ -63,7 +63,8 @@ void* convoy_sm90_plan(int instance, const std::int64_t* problem, int splits, in
   try {
     const auto& i = convoy::sm90::fprop_instances()[static_cast<std::size_t>(instance)];
     const convoy::ConvGeometry g = geometry_from(problem);
-    if (splits == 0) splits = convoy::sm90::choose_splits(g, i, multiprocessors);
+    if (splits == 0)
+      splits = i.split ? convoy::sm90::choose_splits(g, i, g.upsample == 2, multiprocessors) : 1;
     return new FpropPlan(convoy::sm90::plan_fprop(g, i, g.upsample == 2, multiprocessors, splits));
   } catch (const std::exception& e) {
     fail(error, e.what());
@@ -82,6 +83,11 @@ void convoy_sm90_plan_text(const void* plan, char* text) {
 /// Override the band, for experiments.
 void convoy_sm90_set_band(void* plan, int band) {
   convoy::sm90::set_band(static_cast<FpropPlan*>(plan)->params, band);
+}
+
+double convoy_sm90_estimate(const void* plan, const std::int64_t* problem, int multiprocessors) {
+  return convoy::sm90::estimate_us(geometry_from(problem), *static_cast<const FpropPlan*>(plan),
+                                   multiprocessors);
 }
 
 void convoy_sm90_destroy(void* plan) {

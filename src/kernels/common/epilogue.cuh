@@ -139,7 +139,8 @@ __device__ __forceinline__ float load_bias(const EpilogueParams& params, int i) 
 
 /// Apply the activation to all values. One uniform branch per call, so call it on several values.
 /// NOTE: the formulas and the accurate exp, erf, tanh are those of unfused frameworks, so that
-/// EpilogueRounding::each_step can reproduce their bits.
+/// EpilogueRounding::each_step can reproduce their bits. SiLU, which decoders run on every layer,
+/// uses the fast exp and division (relative error some 1e-6) where that promise is not asked for.
 template <int kCount>
 __device__ __forceinline__ void activate(const EpilogueParams& params, float (&v)[kCount]) {
   const auto map = [&v](auto&& function) {
@@ -165,7 +166,11 @@ __device__ __forceinline__ void activate(const EpilogueParams& params, float (&v
       });
       break;
     case Activation::silu:
-      map([](float x) { return x / (1.0f + expf(-x)); });
+      if (params.round_each_step) {
+        map([](float x) { return x / (1.0f + expf(-x)); });
+      } else {
+        map([](float x) { return __fdividef(x, 1.0f + __expf(-x)); });
+      }
       break;
     case Activation::sigmoid:
       map([](float x) { return 1.0f / (1.0f + expf(-x)); });

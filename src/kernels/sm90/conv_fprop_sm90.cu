@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "convoy/error.hpp"
@@ -408,15 +409,73 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
   return plan;
 }
 
-int choose_splits(const ConvGeometry& g, const FpropInstance& instance, int multiprocessors) {
-  const std::int64_t tiles = ceil_div(g.gemm_m(), instance.block_m) *
-                             ceil_div(g.out_channels, instance.block_n) * (g.upsample == 2 ? 4 : 1);
-  const std::int64_t groups = ceil_div(g.in_channels, kBlockK) * g.filter[0];
-  int splits = 1;
-  for (const int candidate : {2, 4, 8}) {
-    if (tiles * candidate <= multiprocessors && candidate <= groups) splits = candidate;
+double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiprocessors) {
+  // NOTE: the constants are fitted to an H200 (docs/kernels-sm90.md): cycles at the clock that a
+  // power-limited card holds under MMAs, bytes a cycle that one SM draws from L2.
+  constexpr double kCyclesPerUs = 1550.0;
+  constexpr double kL2BytesPerCycle = 52.0;
+  constexpr double kMemoryBytesPerUs = 4.0e6;
+  constexpr double kLaunchUs = 4.0;
+  constexpr double kPieceCycles = 350.0;  // epilogue of one 16 x 32 piece, all warps in parallel
+  const FpropInstance& instance = plan.instance;
+  const FpropParams& p = plan.params;
+  const double element = static_cast<double>(size_of(instance.in));
+
+  // One channel block of one temporal tap: all spatial taps.
+  const double taps = static_cast<double>(p.filter[1]) * p.filter[2];
+  const double steps = 4.0 * (p.channel_blocks - 1) + p.last_block_steps;  // of all blocks
+  const double mma = instance.block_m / 64.0 * std::max(instance.block_n / 2.0, 40.0) * steps *
+                     taps / p.channel_blocks;
+  const double act_bytes =
+      instance.halo ? p.halo_width * p.halo_height * 128.0 : instance.block_m * 128.0 * taps;
+  const double filter_bytes = instance.block_n * 128.0 * taps / instance.cluster;
+  // Cycles a tap costs besides its MMAs: waits that the other warpgroup's MMAs hide, or not.
+  const double gap = instance.pingpong ? 10.0 : (instance.consumers == 1 ? 80.0 : 30.0);
+  const double group = std::max(mma + gap * taps, (act_bytes + filter_bytes) / kL2BytesPerCycle);
+
+  // Temporal taps that meet real frames, on average over output frames.
+  double met = 0;
+  for (std::int64_t z = 0; z < g.out[0]; ++z) {
+    for (std::int64_t t = 0; t < g.filter[0]; ++t) {
+      const std::int64_t d = z * g.stride[0] - g.pad_begin[0] + t * g.dilation[0];
+      if (p.loader == Loader::im2col_5d || (d >= 0 && d < g.seen()[0])) met += 1;
+    }
   }
-  return splits;
+  met /= static_cast<double>(g.out[0]);
+  const double groups = met * p.channel_blocks;
+  const double main = groups * group / (instance.split ? plan.cluster_size : 1) +
+                      (instance.pingpong ? 150.0 : 700.0);
+  const double pieces = instance.block_m / 64.0 * instance.block_n / 32.0 /
+                        (instance.pingpong ? 1 : instance.consumers);
+  double epilogue = pieces * kPieceCycles + 600.0;
+  if (instance.split) epilogue = 1500.0 + 1500.0 * plan.cluster_size * pieces / 8.0;
+
+  // Waves.
+  // NOTE: measured, clusters of 4 and 8 find room for some 64 CTAs at a time.
+  const double slots = multiprocessors / (instance.split && plan.cluster_size >= 4 ? 2.0 : 1.0);
+  const double rounds = std::ceil(plan.num_tiles / slots);
+  double cycles = rounds * (main + epilogue);
+  if (instance.pingpong)
+    cycles = std::max(rounds * main + epilogue, rounds * (main + epilogue) / 2);
+  const double bytes = element * (static_cast<double>(g.activation_elements()) +
+                                  g.cache_elements() + g.filter_elements()) +
+                       static_cast<double>(size_of(instance.out)) * g.output_elements();
+  return kLaunchUs + std::max(cycles / kCyclesPerUs, bytes / kMemoryBytesPerUs);
+}
+
+int choose_splits(const ConvGeometry& g, const FpropInstance& instance, bool packed_filter,
+                  int multiprocessors) {
+  int best = 1;
+  double best_us = 0;
+  for (const int splits : {1, 2, 4, 8}) {
+    const FpropPlan plan = plan_fprop(g, instance, packed_filter, multiprocessors, splits);
+    const double us = estimate_us(g, plan, multiprocessors);
+    if (splits == 1 || us < best_us) {
+      best = splits;
+      best_us = us;
+    }
+  }
+  return best;
 }
 
 void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multiprocessors,

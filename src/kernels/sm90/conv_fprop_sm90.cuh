@@ -298,6 +298,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
         if (turn > 1) ptx::named_barrier_sync(2 + group_index, 256);
       }
 
+      float bias[Config::kChunksPerBlock];
+      load_tile_bias<Config>(p, tile, bias);
       float accumulators[kBlocks][Config::BLOCK_N / 2];
       bool accumulate = false;
       std::uint32_t previous_filter = 0;
@@ -394,7 +396,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
                                 source_piece(refill));
           }
         };
-        if (!ComputeOp::kEnabled && !StoreOp::kEnabled && is_simple_epilogue(p)) {
+        if (!ComputeOp::kEnabled && !StoreOp::kEnabled && is_plain_epilogue(p)) {
 #pragma unroll
           for (int chunk = 0; chunk < Config::kChunks; ++chunk) {
             float v[16];
@@ -403,9 +405,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
               v[i] = accumulators[chunk / Config::kChunksPerBlock]
                                  [chunk % Config::kChunksPerBlock * 16 + i];
             }
-            store_piece<Config, true>(p, tile, source_piece(chunk), v, staging, NoComputeOp(),
+            store_piece<Config, true>(p, tile, source_piece(chunk), v,
+                                      bias[chunk % Config::kChunksPerBlock], staging, NoComputeOp(),
                                       NoStoreOp());
-            refill_source(chunk);
           }
         } else {
           // NOTE: this loop is kept rolled, so that the long code exists once; the inner one picks
@@ -413,9 +415,11 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
 #pragma unroll 1
           for (int chunk = 0; chunk < Config::kChunks; ++chunk) {
             float v[16];
+            float lane_bias = 0.0f;
 #pragma unroll
             for (int c = 0; c < Config::kChunks; ++c) {
               if (c == chunk) {
+                lane_bias = bias[c % Config::kChunksPerBlock];
 #pragma unroll
                 for (int i = 0; i < 16; ++i) {
                   v[i] = accumulators[c / Config::kChunksPerBlock]
@@ -423,8 +427,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
                 }
               }
             }
-            store_piece<Config, false>(p, tile, source_piece(chunk), v, staging, compute_op,
-                                       store_op);
+            store_piece<Config, false>(p, tile, source_piece(chunk), v, lane_bias, staging,
+                                       compute_op, store_op);
             refill_source(chunk);
           }
         }
@@ -472,7 +476,12 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
           if (p.epilogue.has_residual && !p.direct_store && lane == 0) {
             load_source<Config>(p, tile, staging, staging.sequence, piece);
           }
-          store_piece<Config, false>(p, tile, piece, v, staging, compute_op, store_op);
+          float lane_bias = 0.0f;
+#pragma unroll
+          for (int c = 0; c < Config::kChunksPerBlock; ++c) {
+            if (c == chunk % Config::kChunksPerBlock) lane_bias = bias[c];
+          }
+          store_piece<Config, false>(p, tile, piece, v, lane_bias, staging, compute_op, store_op);
           if (p.epilogue.has_residual && lane == 0) ptx::tma_store_wait_read<0>();
         }
       }

@@ -61,66 +61,31 @@ __device__ __forceinline__ void load_source(const FpropParams& p, const Tile& ti
                    piece.row, tile.frame);
 }
 
-/// Bias of filters first + 8j + e, as bias[2j + e]; zero beyond K and where there is none.
-__device__ __forceinline__ void load_piece_bias(const FpropParams& p, int first, float (&bias)[8]) {
+/// Bias of a tile as a warp keeps it: lane i holds filters 32·chunk + i; zero beyond K and where
+/// there is no bias.
+template <typename Config>
+__device__ __forceinline__ void load_tile_bias(const FpropParams& p, const Tile& tile,
+                                               float (&bias)[Config::kChunksPerBlock]) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) bias[i] = 0.0f;
-  if (p.epilogue.bias == nullptr) return;
-  if (first + 26 <= p.filters && p.epilogue.bias_dtype == DType::fp32) {
-    const auto* pairs = static_cast<const float2*>(p.epilogue.bias) + first / 2;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float2 pair = __ldg(pairs + 4 * j);
-      bias[2 * j] = pair.x;
-      bias[2 * j + 1] = pair.y;
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int n = first + i / 2 * 8 + i % 2;
-      if (n < p.filters) bias[i] = load_bias(p.epilogue, n);
-    }
+  for (int chunk = 0; chunk < Config::kChunksPerBlock; ++chunk) {
+    const int n = tile.filter + chunk * Config::kChunkN + static_cast<int>(ptx::lane_id());
+    bias[chunk] = 0.0f;
+    if (p.epilogue.bias != nullptr && n < p.filters) bias[chunk] = load_bias(p.epilogue, n);
   }
 }
 
-/// Whether the short epilogue can run: one rounding, activation none, relu or silu, TMA stores.
-__device__ __forceinline__ bool is_simple_epilogue(const FpropParams& p) {
-  return !p.direct_store && !p.epilogue.round_each_step &&
-         (p.epilogue.activation == Activation::none || p.epilogue.activation == Activation::relu ||
-          p.epilogue.activation == Activation::silu);
-}
-
-/// The short epilogue: D = activation(scale·v + bias) + beta·source, or with the sum inside.
-template <typename Source>
-__device__ __forceinline__ void apply_simple_epilogue(const EpilogueParams& params,
-                                                      const float (&bias)[8], float (&v)[16],
-                                                      const Source& source) {
-#pragma unroll
-  for (int i = 0; i < 16; ++i) v[i] = fmaf(v[i], params.scale, bias[i / 4 * 2 + i % 2]);
-  const float inner_beta = params.residual_first ? params.beta : 0.0f;
-  if (params.has_residual && inner_beta != 0.0f) {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) v[i] = fmaf(inner_beta, source(i), v[i]);
-  }
-  if (params.activation == Activation::silu) {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) v[i] = __fdividef(v[i], 1.0f + __expf(-v[i]));
-  } else if (params.activation == Activation::relu) {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) v[i] = v[i] <= 0.0f ? 0.0f : v[i];
-  }
-  if (params.has_residual && inner_beta == 0.0f) {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) v[i] = fmaf(params.beta, source(i), v[i]);
-  }
+/// Whether the result is just scale·conv + bias, rounded once and stored by TMA.
+__device__ __forceinline__ bool is_plain_epilogue(const FpropParams& p) {
+  return !p.direct_store && !p.epilogue.round_each_step && !p.epilogue.has_residual &&
+         p.epilogue.activation == Activation::none;
 }
 
 /// One piece from fp32 values to the output. Thread t of the warp holds, in v[4j + 2h + e], row
-/// t / 4 + 8h and filter 8j + 2·(t % 4) + e. The whole warp calls. `kSimple`: see
-/// is_simple_epilogue; the code is short enough to be unrolled over all pieces.
-template <typename Config, bool kSimple, typename ComputeOp, typename StoreOp>
+/// t / 4 + 8h and filter 8j + 2·(t % 4) + e. The whole warp calls. `lane_bias`: of filter t of the
+/// piece. `kPlain`: see is_plain_epilogue; that code is short enough to be unrolled.
+template <typename Config, bool kPlain, typename ComputeOp, typename StoreOp>
 __device__ __forceinline__ void store_piece(const FpropParams& p, const Tile& tile,
-                                            const Piece& piece, float (&v)[16],
+                                            const Piece& piece, float (&v)[16], float lane_bias,
                                             WarpStaging& staging, const ComputeOp& compute_op,
                                             const StoreOp& store_op) {
   using Out = typename Config::Out;
@@ -136,15 +101,19 @@ __device__ __forceinline__ void store_piece(const FpropParams& p, const Tile& ti
   // Row and first unit of the 8x8 matrix this lane addresses in stmatrix / ldmatrix.
   const int matrix_row = (lane / 8 % 2) * 8 + lane % 8;
   const int matrix_unit = lane / 16;
-  const bool direct = !kSimple && p.direct_store;
+  const bool direct = !kPlain && p.direct_store;
 
+  // Bias of filters 8j + e of this thread.
   float bias[8];
-  load_piece_bias(p, first_filter, bias);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    bias[i] = __shfl_sync(0xffffffffu, lane_bias, i / 2 * 8 + 2 * (lane % 4) + i % 2);
+  }
 
   // Read the residual, or wait until the buffer's previous store has left it. Pairs of 16-bit
   // values stay packed until they are used.
   std::uint32_t source[kPacked ? 8 : 16] = {};
-  if (p.epilogue.has_residual) {
+  if (!kPlain && p.epilogue.has_residual) {
     if (direct) {
       // No TMA: fill the buffer by hand.
 #pragma unroll 1
@@ -196,8 +165,9 @@ __device__ __forceinline__ void store_piece(const FpropParams& p, const Tile& ti
       return __uint_as_float(source[i]);
     }
   };
-  if constexpr (kSimple) {
-    apply_simple_epilogue(p.epilogue, bias, v, source_at);
+  if constexpr (kPlain) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) v[i] = fmaf(v[i], p.epilogue.scale, bias[i / 4 * 2 + i % 2]);
   } else {
     apply_epilogue<Out>(
         p.epilogue, v, [&](int i) { return bias[i / 4 * 2 + i % 2]; }, source_at);

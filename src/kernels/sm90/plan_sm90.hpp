@@ -37,8 +37,13 @@ FpropPlan plan_fprop(const ConvGeometry& geometry, const FpropInstance& instance
 /// Change how many clusters of M tiles are walked through all frames before the next.
 void set_band(FpropParams& params, int band);
 
-/// Number of splits that fills the device for a split instance, 1..8.
-int choose_splits(const ConvGeometry& geometry, const FpropInstance& instance, int multiprocessors);
+/// Model time of a plan in microseconds: waves of tiles, each the larger of its tensor-core and L2
+/// time, the epilogue that nothing hides, and the floor of device memory.
+double estimate_us(const ConvGeometry& geometry, const FpropPlan& plan, int multiprocessors);
+
+/// The split of K (1, 2, 4 or 8 CTAs a tile) with the lowest estimate, for a split instance.
+int choose_splits(const ConvGeometry& geometry, const FpropInstance& instance, bool packed_filter,
+                  int multiprocessors);
 
 /// Encode the tensor maps for these pointers and enqueue the kernel.
 void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multiprocessors,

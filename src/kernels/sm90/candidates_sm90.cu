@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The Hopper kernels as dispatch sees them.
+#include <cuda_runtime.h>
+
+#include "convoy/error.hpp"
+#include "core/candidate.hpp"
+#include "core/text.hpp"
+#include "kernels/portable/portable_plan.hpp"
+#include "kernels/sm90/plan_sm90.hpp"
+
+namespace convoy {
+namespace sm90 {
+namespace {
+
+class Sm90Plan : public ExecutablePlan {
+ public:
+  Sm90Plan(const FpropInstance& instance, const PlanRequest& request)
+      : request_(request),
+        plan_(plan_fprop(
+            request.geometry, instance, request.packed_filter, request.device.multiprocessors,
+            instance.split ? choose_splits(request.geometry, instance, request.packed_filter,
+                                           request.device.multiprocessors)
+                           : 1)) {}
+
+  void run(const RunPointers& pointers, cudaStream_t stream) const override {
+    launch_fprop(plan_, pointers, request_.device.multiprocessors, stream);
+    if (pointers.next_cache != nullptr) {
+      write_next_cache(pointers.next_cache, pointers.cache, pointers.activation, request_.geometry,
+                       request_.dtype, stream);
+    }
+  }
+
+  std::string filter_format() const override { return folds() ? "upsampled_phases" : "ktrsc"; }
+  std::size_t packed_filter_bytes() const override {
+    return folds() ? upsampled_filter_bytes(request_.geometry, request_.dtype)
+                   : static_cast<std::size_t>(request_.geometry.filter_elements()) *
+                         size_of(request_.dtype);
+  }
+  void pack_filter(void* packed, const void* filter, FilterLayout layout,
+                   cudaStream_t stream) const override {
+    if (folds()) {
+      pack_upsampled_filter(packed, filter, layout, request_.geometry, request_.dtype, stream);
+    } else {
+      repack_filter(packed, filter, layout, request_.geometry, request_.dtype, stream);
+    }
+  }
+  std::shared_ptr<void> allocate(std::size_t bytes) const override {
+    return allocate_device_memory(bytes);
+  }
+
+ private:
+  bool folds() const { return request_.geometry.upsample == 2; }
+
+  PlanRequest request_;
+  FpropPlan plan_;
+};
+
+class Sm90Candidate : public KernelCandidate {
+ public:
+  explicit Sm90Candidate(const FpropInstance& instance) : instance_(instance) {}
+
+  std::string name() const override {
+    return text("sm90_fprop_", instance_.name(), "_", to_string(instance_.in),
+                instance_.in == instance_.out ? "" : text("_", to_string(instance_.out)));
+  }
+  Device device() const override { return Device::cuda; }
+
+  std::string refusal(const PlanRequest& request) const override {
+    const int capability = request.device.compute_capability;
+    if (capability != 90) {
+      return text("compute capability ", capability / 10, ".", capability % 10,
+                  "; this kernel needs 9.0 (wgmma)");
+    }
+    if (request.dtype != instance_.in || request.output_dtype != instance_.out) {
+      return text("types ", to_string(request.dtype), " -> ", to_string(request.output_dtype),
+                  "; this kernel computes ", to_string(instance_.in), " -> ",
+                  to_string(instance_.out));
+    }
+    if (request.device.shared_memory < static_cast<std::size_t>(instance_.shared_bytes)) {
+      return text("shared memory of a block: ", request.device.shared_memory,
+                  " bytes; this kernel needs ", instance_.shared_bytes);
+    }
+    const std::string reason = fprop_refusal(request.geometry, instance_, request.packed_filter);
+    if (!reason.empty()) return reason;
+    // What only shows once the tiling is known: limits of tensor maps.
+    try {
+      plan_fprop(request.geometry, instance_, request.packed_filter, request.device.multiprocessors,
+                 1);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return {};
+  }
+
+  double estimate_us(const PlanRequest& request) const override {
+    const int multiprocessors = request.device.multiprocessors;
+    const int splits = instance_.split ? choose_splits(request.geometry, instance_,
+                                                       request.packed_filter, multiprocessors)
+                                       : 1;
+    return sm90::estimate_us(
+        request.geometry,
+        plan_fprop(request.geometry, instance_, request.packed_filter, multiprocessors, splits),
+        multiprocessors);
+  }
+
+  std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
+    return std::make_unique<Sm90Plan>(instance_, request);
+  }
+
+ private:
+  FpropInstance instance_;
+};
+
+}  // namespace
+}  // namespace sm90
+
+void register_sm90_kernels(CandidateList& list) {
+  for (const sm90::FpropInstance& instance : sm90::fprop_instances()) {
+    list.push_back(std::make_unique<sm90::Sm90Candidate>(instance));
+  }
+}
+
+}  // namespace convoy
