@@ -120,6 +120,7 @@ std::vector<Measurement> measure(std::span<const Variant> variants, const Measur
     }
   }
   std::vector<Measurement> out;
+  out.reserve(times.size());
   for (std::vector<double>& list : times) out.push_back(summarise(std::move(list)));
   return out;
 }

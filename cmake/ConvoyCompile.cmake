@@ -37,11 +37,11 @@ set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 
 set(CONVOY_WITH_CPU OFF)
 if(CONVOY_CPU)
-  find_package(dnnl QUIET CONFIG)
-  if(dnnl_FOUND)
+  find_package(OneDnn 2.6)
+  if(OneDnn_FOUND)
     set(CONVOY_WITH_CPU ON)
   else()
-    message(WARNING "oneDNN was not found: building without the CPU backend. "
+    message(WARNING "oneDNN 2.6 or later was not found: building without the CPU backend. "
                     "Install it (Debian, Ubuntu: libdnnl-dev) or set -DCONVOY_CPU=OFF.")
   endif()
 endif()

@@ -16,5 +16,6 @@ configure_package_config_file(cmake/convoyConfig.cmake.in
 # Before 1.0 a minor release may change the interface.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/convoyConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/convoyConfig.cmake ${PROJECT_BINARY_DIR}/convoyConfigVersion.cmake
+install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindOneDnn.cmake
+        ${PROJECT_BINARY_DIR}/convoyConfig.cmake ${PROJECT_BINARY_DIR}/convoyConfigVersion.cmake
         DESTINATION ${package_folder})

@@ -130,7 +130,7 @@ bool write_pixels(Encoder& e, const HostTensor& image) {
     for (std::size_t i = 0; i < e.row.size(); ++i) {
       const float value = values[y * e.row.size() + i];
       // NOTE: written so that NaN becomes 0.
-      e.row[i] = value > 0.0f ? std::uint8_t(std::min(value, 1.0f) * 255.0f + 0.5f) : 0;
+      e.row[i] = value > 0.0f ? std::uint8_t(std::lround(std::min(value, 1.0f) * 255.0f)) : 0;
     }
     png_write_row(e.png, e.row.data());
   }

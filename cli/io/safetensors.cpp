@@ -53,7 +53,7 @@ Json parse_header(const ByteSource& source, const std::string& text) {
     }
     return true;
   };
-  const Json header = Json::parse(text, check, /*allow_exceptions=*/false);
+  Json header = Json::parse(text, check, /*allow_exceptions=*/false);
   if (too_deep) source.fail("the safetensors header is nested too deeply");
   if (header.is_discarded() || !header.is_object()) {
     source.fail("the safetensors header is not a JSON object");
