@@ -16,6 +16,15 @@ Step move_predicate(Warp& w, const Instr& i, uint32_t lanes) {
   return Step::next;
 }
 
+/// %is_explicit_cluster is a predicate; special registers are kept as words.
+Step special_predicate(Warp& w, const Instr& i, uint32_t lanes) {
+  const uint32_t* a = w.lanes<uint32_t>(i.a);
+  uint32_t bits = 0;
+  for_lanes(lanes, [&](uint32_t l) { bits |= uint32_t{a[l] != 0} << l; });
+  set_predicate(w, i.d, lanes, bits);
+  return Step::next;
+}
+
 Step move_128(Warp& w, const Instr& i, uint32_t lanes) {
   const uint8_t* a = w.lanes<uint8_t>(i.a);
   uint8_t* d = w.lanes<uint8_t>(i.d);
@@ -151,6 +160,12 @@ bool decode_pack(Decoder& d, unsigned bytes) {
 
 bool decode_mov(Decoder& d) {
   Type type = d.take_type();
+  if (type == Type::pred && d.operand(1).kind == ptx::Operand::Kind::special) {
+    d.out.d = d.dest_predicate(0);
+    d.out.a = d.source(1, 4);
+    d.out.handler = special_predicate;
+    return true;
+  }
   if (type == Type::pred) {
     Ref from = d.source_predicate(1);
     d.out.d = d.dest_predicate(0);

@@ -402,7 +402,7 @@ uint64_t special_value(Special which, const Cta& cta, const Worker& worker, uint
     case Special::nclusterid_z:
       return grid.clusters[2];
     case Special::is_explicit_cluster:
-      return ctas > 1;
+      return ctas > 1 || r.explicit_cluster;
     case Special::dynamic_smem_size:
       return r.dynamic_shared;
     case Special::total_smem_size:

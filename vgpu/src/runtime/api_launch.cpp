@@ -39,15 +39,14 @@ uint32_t round_up(uint32_t value, uint32_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Blocks that fit one SM at once (CUDA C++ Programming Guide, "Occupancy"): registers are handed
-// out to warps in units of 256, shared memory in units of 128 bytes plus 1 KiB a block.
+// Blocks that fit one SM at once (CUDA C++ Programming Guide, "Occupancy"): shared memory is handed
+// out in units of 128 bytes plus 1 KiB a block.
+// NOTE: PTX does not tell how many registers the machine code uses, so they never limit here.
 int blocks_per_sm(const DeviceModel& device, const exec::KernelInfo& info, uint32_t threads,
                   size_t dynamic_shared) {
   if (threads == 0 || threads > info.max_threads) return 0;
   const uint32_t warps = (threads + 31) / 32;
-  uint64_t blocks = std::min(device.max_blocks_per_sm, device.max_warps_per_sm / warps);
-  const uint32_t registers = round_up(std::max(info.registers, 16u) * 32, 256) * warps;
-  blocks = std::min<uint64_t>(blocks, device.registers_per_sm / registers);
+  const uint64_t blocks = std::min(device.max_blocks_per_sm, device.max_warps_per_sm / warps);
   const uint64_t shared =
       round_up(info.static_shared + static_cast<uint32_t>(dynamic_shared), 128) +
       device.reserved_shared;

@@ -16,7 +16,6 @@ struct DeviceModel {
   uint64_t memory_bytes = 0;
   uint32_t max_blocks_per_sm = 32;
   uint32_t max_warps_per_sm = 64;
-  uint32_t registers_per_sm = 65536;
   uint32_t shared_per_sm = 0;     ///< bytes
   uint32_t reserved_shared = 0;   ///< bytes a block, on top of what it asks for
   uint32_t portable_cluster = 8;  ///< largest cluster without the non-portable opt-in

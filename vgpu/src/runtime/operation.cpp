@@ -102,12 +102,13 @@ cudaError_t check_shared(const Context& context, const Kernel& kernel, const exe
 }
 
 cudaError_t read_attributes(const exec::KernelInfo& info, const cudaLaunchAttribute* attributes,
-                            unsigned count, exec::Dim3& cluster) {
+                            unsigned count, KernelLaunch& launch) {
   for (unsigned i = 0; i < count; ++i) {
     const cudaLaunchAttributeValue& value = attributes[i].val;
     switch (attributes[i].id) {
       case cudaLaunchAttributeClusterDimension:
-        cluster = {value.clusterDim.x, value.clusterDim.y, value.clusterDim.z};
+        launch.cluster = {value.clusterDim.x, value.clusterDim.y, value.clusterDim.z};
+        launch.explicit_cluster = true;
         break;
       // NOTE: work runs in order, so a dependent kernel always starts after its predecessor has
       // ended: the latest start that programmatic dependent launch allows.
@@ -160,6 +161,7 @@ void run(Context& context, const KernelLaunch& launch) {
   request.grid = launch.grid;
   request.block = launch.block;
   request.cluster = launch.cluster;
+  request.explicit_cluster = launch.explicit_cluster;
   request.dynamic_shared = launch.dynamic_shared;
   request.symbol_addresses = launch.kernel->module->symbol_addresses();
   request.device = &context.device.spec;
@@ -266,8 +268,9 @@ cudaError_t prepare_launch(Context& context, const void* function, dim3 grid, di
   launch.kernel = kernel;
   launch.grid = to_dim3(grid);
   launch.block = to_dim3(block);
-  launch.cluster = info.required_cluster.count() ? info.required_cluster : exec::Dim3{};
-  cudaError_t error = read_attributes(info, attributes, attribute_count, launch.cluster);
+  launch.explicit_cluster = info.required_cluster.count() != 0;
+  launch.cluster = launch.explicit_cluster ? info.required_cluster : exec::Dim3{};
+  cudaError_t error = read_attributes(info, attributes, attribute_count, launch);
   if (error == cudaSuccess)
     error = check_shape(context, info, launch.grid, launch.block,
                         attributes ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration);
