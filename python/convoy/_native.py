@@ -189,11 +189,8 @@ def _library_path():
     named = os.environ.get("CONVOY_LIBRARY")
     if named:
         return named
-    here = pathlib.Path(__file__).parent / "_native"
-    for folder in ("lib", "lib64"):
-        for path in sorted((here / folder).rglob("libconvoy.so*")):
-            return str(path)
-    return "libconvoy.so.0"
+    packed = pathlib.Path(__file__).parent / "_lib" / "lib" / "libconvoy.so.0"
+    return str(packed) if packed.exists() else "libconvoy.so.0"
 
 
 def _load():
