@@ -26,7 +26,7 @@ while read -r types m n consumers cluster mode stages halo_stages pixels; do
 #include "kernels/sm90/instance_sm90.cuh"
 namespace convoy::sm90 {
 FpropInstance instance_$name() {
-  return describe_instance<FpropConfig<$cpp, $m, $n, $consumers, $cluster, $halo, Schedule::$schedule, $stages, $halo_stages, $pixels>>($pixels);
+  return describe_instance<FpropConfig<$cpp, $m, $n, $consumers, $cluster, $halo, Schedule::$schedule, $stages, $halo_stages, $pixels>>();
 }
 }
 EOF

@@ -479,7 +479,7 @@ int choose_splits(const ConvGeometry& g, const FpropInstance& instance, bool pac
 }
 
 void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multiprocessors,
-                  cudaStream_t stream) {
+                  const void* compute_op, const void* store_op, cudaStream_t stream) {
   FpropParams p = plan.params;
   p.epilogue = EpilogueParams(pointers.epilogue);
   p.output_pointer = pointers.output;
@@ -530,9 +530,7 @@ void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multip
   config.numAttrs = 2;
   cudaError_t error = cudaFuncSetAttribute(
       instance.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance.shared_bytes);
-  NoComputeOp compute_op;
-  NoStoreOp store_op;
-  void* arguments[] = {&p, &compute_op, &store_op};
+  void* arguments[] = {&p, const_cast<void*>(compute_op), const_cast<void*>(store_op)};
   if (error == cudaSuccess) error = cudaLaunchKernelExC(&config, instance.kernel, arguments);
   if (error != cudaSuccess) {
     throw Error(Status::launch_failure, "sm90_fprop_" + instance.name() + ": launch of " +

@@ -22,8 +22,8 @@ constexpr DType dtype_of<float>() {
 }
 
 /// Instantiate the kernel for Config and describe it.
-template <typename Config>
-FpropInstance describe_instance(int halo_pixels) {
+template <typename Config, typename ComputeOp = NoComputeOp, typename StoreOp = NoStoreOp>
+FpropInstance describe_instance() {
   return {.in = dtype_of<typename Config::In>(),
           .out = dtype_of<typename Config::Out>(),
           .block_m = Config::BLOCK_M,
@@ -34,10 +34,10 @@ FpropInstance describe_instance(int halo_pixels) {
           .split = Config::kSplit,
           .pingpong = Config::kPingPong,
           .stages = Config::kStages,
-          .halo_pixels = halo_pixels,
+          .halo_pixels = Config::kHaloPixels,
           .threads = Config::kThreads,
           .shared_bytes = Config::kSharedBytes,
-          .kernel = reinterpret_cast<const void*>(&conv_fprop_sm90<Config>)};
+          .kernel = reinterpret_cast<const void*>(&conv_fprop_sm90<Config, ComputeOp, StoreOp>)};
 }
 
 }  // namespace convoy::sm90

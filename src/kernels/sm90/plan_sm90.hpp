@@ -45,8 +45,17 @@ double estimate_us(const ConvGeometry& geometry, const FpropPlan& plan, int mult
 int choose_splits(const ConvGeometry& geometry, const FpropInstance& instance, bool packed_filter,
                   int multiprocessors);
 
-/// Encode the tensor maps for these pointers and enqueue the kernel.
+/// Encode the tensor maps for these pointers and enqueue the kernel. `compute_op` and `store_op`
+/// point to the ops that the instance's kernel was compiled with.
 void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multiprocessors,
-                  cudaStream_t stream);
+                  const void* compute_op, const void* store_op, cudaStream_t stream);
+
+/// The same for an instance of the table, whose ops do nothing.
+inline void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multiprocessors,
+                         cudaStream_t stream) {
+  const NoComputeOp compute_op;
+  const NoStoreOp store_op;
+  launch_fprop(plan, pointers, multiprocessors, &compute_op, &store_op, stream);
+}
 
 }  // namespace convoy::sm90

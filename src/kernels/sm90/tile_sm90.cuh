@@ -28,6 +28,7 @@ struct FpropConfig {
   static constexpr int kConsumers = Consumers;  // consumer warpgroups
   static constexpr int kCluster = Cluster;      // CTAs along M that share filter tiles
   static constexpr bool kHalo = Halo;
+  static constexpr int kHaloPixels = HaloPixels;  // input pixels a halo stage holds
   static constexpr bool kSplit = kSchedule == Schedule::split_k;
   static constexpr bool kPingPong = kSchedule == Schedule::pingpong;
   static constexpr int kStages = FilterStages;

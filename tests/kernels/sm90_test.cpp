@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every Hopper candidate on shapes with a reason, then on random problems. Small integers, so that
+// every bit of the output is determined.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "device_case.hpp"
+
+namespace convoy::test {
+namespace {
+
+bool is_sm90(const Candidate& candidate) {
+  return candidate.kernel.starts_with("sm90_");
+}
+
+// Run the case on every sm90 candidate that accepts it; return how many there were.
+int run_on_all(DeviceCase test) {
+  int ran = 0;
+  for (const Candidate& candidate : candidates_of(test)) {
+    if (!is_sm90(candidate) || !candidate.reason.empty()) continue;
+    test.options.kernel = candidate.kernel;
+    ++ran;
+    std::string wrong;
+    try {
+      wrong = run_case(test);
+    } catch (const std::exception& error) {
+      wrong = error.what();
+    }
+    EXPECT_EQ(wrong, "") << candidate.kernel << ": " << test.describe();
+  }
+  return ran;
+}
+
+DeviceCase image(const Conv2dProblemShape& shape) {
+  DeviceCase test;
+  test.geometry = geometry_of(shape);
+  test.layout = FilterLayout::krsc;
+  return test;
+}
+
+DeviceCase volume(const Conv3dProblemShape& shape) {
+  DeviceCase test;
+  test.geometry = geometry_of(shape);
+  return test;
+}
+
+class Sm90 : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_device()) GTEST_SKIP() << "no CUDA device";
+    DeviceCase probe = image({.in_height = 8, .in_width = 8, .in_channels = 8, .out_channels = 8});
+    for (const Candidate& candidate : candidates_of(probe)) {
+      if (is_sm90(candidate) && candidate.reason.empty()) return;
+    }
+    GTEST_SKIP() << "no Hopper GPU";
+  }
+};
+
+TEST_F(Sm90, RaggedTilesAndChannels) {
+  // Half a channel block, filters that end inside a tile, patches cut on both sides.
+  EXPECT_GT(run_on_all(image({.in_height = 11,
+                              .in_width = 19,
+                              .in_channels = 96,
+                              .out_channels = 104,
+                              .filter_h = 3,
+                              .filter_w = 3,
+                              .pad_h = 1,
+                              .pad_w = 1})),
+            10);
+}
+
+TEST_F(Sm90, StoresWithoutTma) {
+  DeviceCase test = image({.in_height = 9,
+                           .in_width = 10,
+                           .in_channels = 40,
+                           .out_channels = 37,
+                           .filter_h = 3,
+                           .filter_w = 3,
+                           .pad_h = 1,
+                           .pad_w = 1});
+  test.bias = test.residual = true;
+  EXPECT_GT(run_on_all(test), 10);
+}
+
+TEST_F(Sm90, StrideDilationAndAsymmetricPadding) {
+  EXPECT_GT(run_on_all(image({.batch = 2,
+                              .in_height = 17,
+                              .in_width = 21,
+                              .in_channels = 16,
+                              .out_channels = 64,
+                              .filter_h = 3,
+                              .filter_w = 2,
+                              .pad_h = 2,
+                              .pad_w = 0,
+                              .stride_h = 2,
+                              .stride_w = 3,
+                              .dilation_h = 2,
+                              .pad_h_end = 1,
+                              .pad_w_end = 2})),
+            5);
+}
+
+TEST_F(Sm90, BeyondTheLimitsOfIm2col) {
+  EXPECT_GT(run_on_all(image({.in_height = 3,
+                              .in_width = 150,
+                              .in_channels = 8,
+                              .out_channels = 16,
+                              .filter_h = 1,
+                              .filter_w = 3,
+                              .pad_w = 130,
+                              .dilation_w = 130})),
+            5);
+}
+
+TEST_F(Sm90, CausalCacheAndNextCache) {
+  DeviceCase test = volume({.in_depth = 3,
+                            .in_height = 9,
+                            .in_width = 10,
+                            .in_channels = 24,
+                            .out_channels = 32,
+                            .filter = {3, 3, 3},
+                            .pad_begin = {0, 1, 1},
+                            .pad_end = {0, 1, 1},
+                            .cached_frames = 2});
+  test.next_cache = true;
+  test.bias = true;
+  EXPECT_GT(run_on_all(test), 10);
+}
+
+TEST_F(Sm90, SkippedTemporalTaps) {
+  EXPECT_GT(run_on_all(volume({.batch = 2,
+                               .in_depth = 2,
+                               .in_height = 5,
+                               .in_width = 6,
+                               .in_channels = 8,
+                               .out_channels = 16,
+                               .filter = {3, 3, 3},
+                               .pad_begin = {2, 1, 1},
+                               .pad_end = {1, 1, 1}})),
+            10);
+}
+
+TEST_F(Sm90, EpilogueOrders) {
+  for (const auto order : {ResidualOrder::after_activation, ResidualOrder::before_activation}) {
+    for (const auto rounding : {EpilogueRounding::once, EpilogueRounding::each_step}) {
+      DeviceCase test = image({.in_height = 9,
+                               .in_width = 9,
+                               .in_channels = 16,
+                               .out_channels = 72,
+                               .filter_h = 3,
+                               .filter_w = 3,
+                               .pad_h = 1,
+                               .pad_w = 1});
+      test.bias = test.residual = true;
+      test.residual_in_place = rounding == EpilogueRounding::each_step;
+      test.epilogue.activation = Activation::relu;
+      test.epilogue.scale = 0.5f;
+      test.epilogue.beta = 2.0f;
+      test.epilogue.order = order;
+      test.epilogue.rounding = rounding;
+      EXPECT_GT(run_on_all(test), 10);
+    }
+  }
+}
+
+TEST_F(Sm90, FoldedUpsampling) {
+  DeviceCase test = image({.in_height = 9,
+                           .in_width = 12,
+                           .in_channels = 32,
+                           .out_channels = 48,
+                           .filter_h = 3,
+                           .filter_w = 3,
+                           .pad_h = 1,
+                           .pad_w = 1,
+                           .upsample = 2});
+  test.options.packed_filter = true;
+  EXPECT_GT(run_on_all(test), 10);
+}
+
+TEST_F(Sm90, MoreTilesThanMultiprocessors) {
+  // Persistent CTAs, ping-pong turns, rings that wrap.
+  DeviceCase test = image({.in_height = 200,
+                           .in_width = 160,
+                           .in_channels = 72,
+                           .out_channels = 264,
+                           .filter_h = 3,
+                           .filter_w = 3,
+                           .pad_h = 1,
+                           .pad_w = 1});
+  test.sample = 20000;
+  int devices = 0;
+  for (const Candidate& candidate : candidates_of(test)) devices += is_sm90(candidate) ? 1 : 0;
+  ASSERT_GT(devices, 0);
+  EXPECT_GT(run_on_all(test), 10);
+}
+
+TEST_F(Sm90, HalfPrecision) {
+  DeviceCase test = image({.in_height = 8,
+                           .in_width = 9,
+                           .in_channels = 24,
+                           .out_channels = 40,
+                           .filter_h = 3,
+                           .filter_w = 3,
+                           .pad_h = 1,
+                           .pad_w = 1});
+  test.options.dtype = DType::fp16;
+  EXPECT_GT(run_on_all(test), 10);
+  test.options.output_dtype = DType::fp32;
+  EXPECT_GT(run_on_all(test), 0);
+  test.options.dtype = DType::bf16;
+  EXPECT_GT(run_on_all(test), 0);
+}
+
+}  // namespace
+}  // namespace convoy::test
