@@ -11,6 +11,7 @@ import math
 import os
 import random
 import resource
+import signal
 import struct
 import subprocess
 import sys
@@ -154,10 +155,13 @@ class ProgramTest(unittest.TestCase):
         self.write(name, npy_bytes(shape, values, kind))
         return values
 
-    def run_convoy(self, *arguments, limit=None):
+    def run_convoy(self, *arguments, limit=None, largest_file=None):
         def limited():
             if limit:
                 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+            if largest_file:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # write() then fails.
 
         return subprocess.run([CONVOY, *map(str, arguments)], capture_output=True, text=True,
                               cwd=self.folder, timeout=300, preexec_fn=limited)
@@ -168,10 +172,10 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(done.stderr, "", "silent in a pipe")
         return done.stdout
 
-    def refuse(self, reason, *arguments, limit=None):
+    def refuse(self, reason, *arguments, **limits):
         """One clear line, exit code 2, no file more than before."""
         before = sorted(os.listdir(self.folder))
-        done = self.run_convoy(*arguments, limit=limit)
+        done = self.run_convoy(*arguments, **limits)
         self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
         self.assertEqual(len(done.stderr.strip().split("\n")), 1, done.stderr)
         self.assertTrue(done.stderr.startswith("convoy: error: "), done.stderr)
@@ -399,6 +403,12 @@ class ProgramTest(unittest.TestCase):
         self.refuse("unknown kind of file", *self.conv2d(output="y.jpeg"))
         os.mkdir(self.path("y.npy"))
         self.refuse("it is a folder", *self.conv2d())
+
+    def test_full_disk(self):
+        self.write_npy("x.npy", (1, 120, 120, 2))
+        self.write_npy("w.npy", (3, 1, 1, 2))
+        for output in ("y.npy", "y.safetensors", "y.png"):
+            self.refuse("cannot write", *self.conv2d(output=output), largest_file=1000)
 
     def test_failed_run_leaves_the_old_output(self):
         self.write("y.npy", b"old")
