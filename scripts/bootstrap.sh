@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 packages=(g++ make cmake ninja-build git ca-certificates python3 python3-venv
           libdnnl-dev libpng-dev libcli11-dev nlohmann-json3-dev)
 if [ "${1:-}" = --tests ]; then
-  packages+=(libgtest-dev clang libclang-rt-dev)
+  packages+=(libgtest-dev clang libclang-rt-dev python3-numpy)
 fi
 
 say() { printf 'bootstrap: %s\n' "$*"; }
