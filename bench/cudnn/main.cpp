@@ -10,6 +10,8 @@
 #include "versus.hpp"
 
 int main(int argc, char** argv) {
+  // Rows appear as they come, also through a pipe.
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   convoy::bench::VersusOptions options;
   std::vector<convoy::bench::VersusSet> sets;
   try {

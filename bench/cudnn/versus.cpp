@@ -147,9 +147,9 @@ double quick_time_us(const CudnnRun& run, const Tensors& tensors, void* workspac
     cudaEventRecord(events.second);
     cli::check_cuda(cudaEventSynchronize(events.second), "cuDNN");
     float milliseconds = 0;
-    cudaEventElapsedTime(&milliseconds, events.first, events.second);
+    cli::check_cuda(cudaEventElapsedTime(&milliseconds, events.first, events.second), "event");
     if (i > 0) best = std::min(best, 1e3 * double(milliseconds));
-    if (best > 20e3) break;
+    if (i > 0 && best > 20e3) break;
   }
   return best;
 }
@@ -158,12 +158,14 @@ double quick_time_us(const CudnnRun& run, const Tensors& tensors, void* workspac
 std::vector<CudnnRun> best_cudnn_runs(std::vector<CudnnRun> runs, const Tensors& tensors,
                                       const DeviceMemory& workspace) {
   std::vector<std::pair<double, std::size_t>> order;
+  std::string failure;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     double time = 1e30;
     try {
       time = quick_time_us(runs[i], tensors, workspace.data());
-    } catch (const Error&) {  // A plan that cuDNN built but cannot run.
+    } catch (const Error& error) {  // A plan that cuDNN built but cannot run.
       (void)cudaGetLastError();
+      failure = error.what();
     }
     order.emplace_back(time, i);
   }
@@ -171,6 +173,10 @@ std::vector<CudnnRun> best_cudnn_runs(std::vector<CudnnRun> runs, const Tensors&
   std::vector<CudnnRun> best;
   for (std::size_t i = 0; i < std::min<std::size_t>(2, order.size()); ++i) {
     if (order[i].first < 1e30) best.push_back(runs[order[i].second]);
+  }
+  if (best.empty()) {
+    throw Error(Status::launch_failure,
+                text("none of cuDNN's ", runs.size(), " plans runs: ", failure));
   }
   return best;
 }

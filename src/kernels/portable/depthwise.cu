@@ -19,6 +19,7 @@ constexpr int kVector = 8;  // Channels of a thread.
 constexpr int kStrip = 4;   // Output pixels of a thread, along the width.
 constexpr int kLanes = kSlab / kVector;
 constexpr int kStripsOfBlock = kThreads / kLanes;
+constexpr int kBlocksOfMultiprocessor = 2;
 constexpr int kMaxTaps = 160;  // 40 KiB of filters.
 
 struct DepthwiseArguments {
@@ -27,12 +28,12 @@ struct DepthwiseArguments {
   const void* filter;
   DeviceGeometry geometry;
   ConvOutput output;
-  int strips_of_row;    // ceil(Q / kStrip)
-  std::int64_t strips;  // N·Z·P·strips_of_row
+  std::uint32_t strips_of_row;  // ceil(Q / kStrip)
+  std::uint32_t strips;         // N·Z·P·strips_of_row
 };
 
 template <typename Element>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor)
     depthwise_kernel(const __grid_constant__ DepthwiseArguments arguments) {
   extern __shared__ __align__(16) float weights[];  // [taps][kSlab]
   const DeviceGeometry& g = arguments.geometry;
@@ -42,10 +43,11 @@ __global__ void __launch_bounds__(kThreads)
 
   for (int i = thread; i < taps * kSlab; i += kThreads) {
     const int channel = slab + i % kSlab;
-    weights[i] = channel < g.groups
-                     ? to_float(static_cast<const Element*>(
-                           arguments.filter)[std::int64_t{channel} * taps + i / kSlab])
-                     : 0.0f;
+    weights[i] =
+        channel < g.groups
+            ? to_float(static_cast<const Element*>(
+                  arguments.filter)[channel * g.filter_pitch + g.filter_offset + i / kSlab])
+            : 0.0f;
   }
   __syncthreads();
 
@@ -54,32 +56,41 @@ __global__ void __launch_bounds__(kThreads)
   if (channel >= g.groups) return;
   const auto* activation = static_cast<const Element*>(arguments.activation);
   const auto* cache = static_cast<const Element*>(arguments.cache);
-  const std::int64_t step = std::int64_t{gridDim.x} * kStripsOfBlock;
-  for (std::int64_t strip = std::int64_t{blockIdx.x} * kStripsOfBlock + thread / kLanes;
+  const std::uint32_t step = gridDim.x * kStripsOfBlock;
+  for (std::uint32_t strip = blockIdx.x * kStripsOfBlock + thread / kLanes;
        strip < arguments.strips; strip += step) {
+    const std::uint32_t row = strip / arguments.strips_of_row;
     const int q0 = static_cast<int>(strip % arguments.strips_of_row) * kStrip;
-    const std::int64_t row = strip / arguments.strips_of_row;
-    const OutputPixel o = output_pixel(g, row * g.out[2]);
+    const int p = static_cast<int>(row % g.out[1]);
+    const int z = static_cast<int>(row / g.out[1] % g.out[0]);
+    const int n = static_cast<int>(row / g.out[1] / g.out[0]);
+    const int first_w = q0 * g.stride[2] - g.pad[2];
     float sums[kStrip][kVector] = {};
     const float* weight = weights + lane;
     for (int t = 0; t < g.filter[0]; ++t) {
       for (int r = 0; r < g.filter[1]; ++r) {
+        const Element* input = input_row(g, activation + channel, cache + channel, n,
+                                         z * g.stride[0] - g.pad[0] + t * g.dilation[0],
+                                         p * g.stride[1] - g.pad[1] + r * g.dilation[1]);
         for (int s = 0; s < g.filter[2]; ++s, weight += kSlab) {
+          // All loads first, so that they are under way together.
+          using Vector = OutputVector<Element, kVector>;
+          Vector x[kStrip];
+#pragma unroll
+          for (int i = 0; i < kStrip; ++i) {
+            const Element* pixel =
+                pixel_of_row(g, input, first_w + i * g.stride[2] + s * g.dilation[2]);
+            x[i] = pixel != nullptr && q0 + i < g.out[2] ? *reinterpret_cast<const Vector*>(pixel)
+                                                         : Vector{};
+          }
           float w[kVector];
           *reinterpret_cast<float4*>(w) = *reinterpret_cast<const float4*>(weight);
           *reinterpret_cast<float4*>(w + 4) = *reinterpret_cast<const float4*>(weight + 4);
 #pragma unroll
           for (int i = 0; i < kStrip; ++i) {
-            const Element* pixel = input_pixel(
-                g, activation, cache, o.n, o.z * g.stride[0] - g.pad[0] + t * g.dilation[0],
-                o.p * g.stride[1] - g.pad[1] + r * g.dilation[1],
-                (q0 + i) * g.stride[2] - g.pad[2] + s * g.dilation[2]);
-            if (q0 + i >= g.out[2] || pixel == nullptr) continue;
-            using Vector = OutputVector<Element, kVector>;
-            const Vector x = *reinterpret_cast<const Vector*>(pixel + channel);
 #pragma unroll
             for (int j = 0; j < kVector; ++j) {
-              sums[i][j] = fmaf(to_float(x.values[j]), w[j], sums[i][j]);
+              sums[i][j] = fmaf(to_float(x[i].values[j]), w[j], sums[i][j]);
             }
           }
         }
@@ -94,31 +105,43 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
         for (int j = 0; j < kVector; ++j) v[j] = i == pixel ? sums[i][j] : v[j];
       }
-      store_channels(arguments.output, v, row * g.out[2] + q0 + pixel, channel, kVector);
+      store_channels(arguments.output, v, std::int64_t{row} * g.out[2] + q0 + pixel, channel,
+                     kVector);
     }
   }
+}
+
+std::int64_t strips_of_row(const ConvGeometry& g) {
+  return (g.out[2] + kStrip - 1) / kStrip;
+}
+std::int64_t strips(const ConvGeometry& g) {
+  return g.batch * g.out[0] * g.out[1] * strips_of_row(g);
 }
 
 class DepthwisePlan final : public PortablePlan {
  public:
   explicit DepthwisePlan(const PlanRequest& request)
-      : PortablePlan(request), geometry_(device_geometry(request.geometry)) {}
+      : PortablePlan(request), geometry_(trimmed_device_geometry(request.geometry)) {}
 
  private:
   void launch(const RunPointers& pointers, cudaStream_t stream) const override {
     const ConvGeometry& g = request().geometry;
-    DepthwiseArguments arguments{
+    const DepthwiseArguments arguments{
         .activation = pointers.activation,
         .cache = pointers.cache,
         .filter = pointers.filter,
         .geometry = geometry_,
         .output = conv_output(pointers, request().output_dtype, g.out_channels, g.out_channels),
-        .strips_of_row = static_cast<int>((g.out[2] + kStrip - 1) / kStrip),
-        .strips = 0};
-    arguments.strips = g.batch * g.out[0] * g.out[1] * arguments.strips_of_row;
-    const dim3 grid(static_cast<unsigned>(std::min<std::int64_t>(
-                        (arguments.strips + kStripsOfBlock - 1) / kStripsOfBlock, 1 << 20)),
-                    static_cast<unsigned>((g.groups + kSlab - 1) / kSlab));
+        .strips_of_row = static_cast<std::uint32_t>(strips_of_row(g)),
+        .strips = static_cast<std::uint32_t>(strips(g))};
+    // NOTE: few enough blocks to run at once, so that filters are read once a block and not once
+    // every 32 strips (590 us against 135 us of cuDNN's on 64x112x112x96 before).
+    const std::int64_t slabs = (g.groups + kSlab - 1) / kSlab;
+    const std::int64_t most = std::max<std::int64_t>(
+        1, kBlocksOfMultiprocessor * request().device.multiprocessors / slabs);
+    const dim3 grid(
+        static_cast<unsigned>(std::min((strips(g) + kStripsOfBlock - 1) / kStripsOfBlock, most)),
+        static_cast<unsigned>(slabs));
     const auto shared = static_cast<std::size_t>(g.taps()) * kSlab * sizeof(float);
     dispatch_element(request().dtype, [&]<typename Element>() {
       depthwise_kernel<Element><<<grid, kThreads, shared, stream>>>(arguments);
@@ -148,6 +171,9 @@ class DepthwiseCandidate final : public KernelCandidate {
     }
     if ((g.groups + kSlab - 1) / kSlab > 65535) {
       return "channels = " + std::to_string(g.groups) + " exceed 65535 · 64";
+    }
+    if (strips(g) > 1 << 30) {
+      return "output strips = " + std::to_string(strips(g)) + " exceed 2^30";
     }
     return device_geometry_refusal(g);
   }

@@ -21,16 +21,18 @@ struct DeviceGeometry {
   int filters;        ///< K / groups
   int groups;
   int filter[3];
-  int pad[3];  ///< Before.
+  int pad[3];  ///< Before; negative where taps along depth were left out.
   int stride[3];
   int dilation[3];
   PadMode pad_mode[3];
   int upsample_shift;  ///< 0 or 1: log2 of the nearest-neighbour factor on rows and columns.
   int out[3];
-  std::int64_t pixels;       ///< M = N·Z·P·Q
-  std::int64_t reduction;    ///< T·R·S·C / groups
-  std::int64_t pixel_pitch;  ///< Elements from a column to the next.
-  std::int64_t row_pitch;    ///< Elements from a row to the next.
+  std::int64_t pixels;         ///< M = N·Z·P·Q
+  std::int64_t reduction;      ///< T·R·S·C / groups, of the taps that are left.
+  std::int64_t filter_pitch;   ///< Elements from a filter to the next.
+  std::int64_t filter_offset;  ///< Elements of a filter in front of the first tap that is left.
+  std::int64_t pixel_pitch;    ///< Elements from a column to the next.
+  std::int64_t row_pitch;      ///< Elements from a row to the next.
 };
 
 /// Empty, or which extent does not fit the kernels' 32-bit coordinates.
@@ -54,6 +56,25 @@ inline std::string device_geometry_refusal(const ConvGeometry& g) {
   return {};
 }
 
+/// Taps along depth that meet an input frame for some output frame: [first, first + count). The
+/// others read zero padding only (a causal convolution's first frames) and are left out.
+struct DepthTaps {
+  std::int64_t first, count;
+};
+inline DepthTaps depth_taps(const ConvGeometry& g) {
+  if (g.pad_mode[0] != PadMode::zero) return {0, g.filter[0]};
+  const auto meets_a_frame = [&](std::int64_t t) {
+    // The first output frame whose tap is not in front of the input.
+    const std::int64_t before = g.pad_begin[0] - t * g.dilation[0];
+    const std::int64_t z = before <= 0 ? 0 : (before + g.stride[0] - 1) / g.stride[0];
+    return z < g.out[0] && z * g.stride[0] - before < g.seen()[0];
+  };
+  std::int64_t first = 0, last = g.filter[0] - 1;
+  while (first < last && !meets_a_frame(first)) ++first;
+  while (last > first && !meets_a_frame(last)) --last;
+  return {first, last - first + 1};
+}
+
 inline DeviceGeometry device_geometry(const ConvGeometry& g) {
   DeviceGeometry d{};
   d.batch = static_cast<int>(g.batch);
@@ -74,8 +95,21 @@ inline DeviceGeometry device_geometry(const ConvGeometry& g) {
   d.upsample_shift = g.upsample == 2 ? 1 : 0;
   d.pixels = g.gemm_m();
   d.reduction = g.gemm_k();
+  d.filter_pitch = g.gemm_k();
   d.pixel_pitch = g.in_channels;
   d.row_pitch = g.in[2] * g.in_channels;
+  return d;
+}
+
+/// The same without the taps along depth that `depth_taps` leaves out.
+inline DeviceGeometry trimmed_device_geometry(const ConvGeometry& g) {
+  DeviceGeometry d = device_geometry(g);
+  const DepthTaps taps = depth_taps(g);
+  const std::int64_t tap_elements = g.filter[1] * g.filter[2] * g.group_channels();
+  d.filter[0] = static_cast<int>(taps.count);
+  d.pad[0] = static_cast<int>(g.pad_begin[0] - taps.first * g.dilation[0]);
+  d.reduction = taps.count * tap_elements;
+  d.filter_offset = taps.first * tap_elements;
   return d;
 }
 
@@ -94,24 +128,38 @@ __device__ __forceinline__ bool map_coordinate(int& x, int extent, PadMode mode)
   return true;
 }
 
-/// First channel of input pixel (n, d, h, w), coordinates in the seen (upsampled, cache in front)
-/// input, or null where the tap reads a zero.
+/// First element of input row (n, d, h), coordinates in the seen (upsampled, cache in front) input,
+/// or null where the taps on it read zeros.
 template <typename Element>
-__device__ __forceinline__ const Element* input_pixel(const DeviceGeometry& g,
-                                                      const Element* activation,
-                                                      const Element* cache, int n, int d, int h,
-                                                      int w) {
+__device__ __forceinline__ const Element* input_row(const DeviceGeometry& g,
+                                                    const Element* activation, const Element* cache,
+                                                    int n, int d, int h) {
   if (!map_coordinate(d, g.seen[0], g.pad_mode[0]) ||
-      !map_coordinate(h, g.seen[1], g.pad_mode[1]) ||
-      !map_coordinate(w, g.seen[2], g.pad_mode[2])) {
+      !map_coordinate(h, g.seen[1], g.pad_mode[1])) {
     return nullptr;
   }
   const bool cached = d < g.cached_frames;
   const Element* base = cached ? cache : activation;
   const std::int64_t frame = cached ? std::int64_t{n} * g.cached_frames + d
                                     : std::int64_t{n} * g.in[0] + (d - g.cached_frames);
-  return base + (frame * g.in[1] + (h >> g.upsample_shift)) * g.row_pitch +
-         (w >> g.upsample_shift) * g.pixel_pitch;
+  return base + (frame * g.in[1] + (h >> g.upsample_shift)) * g.row_pitch;
+}
+
+/// First channel of the pixel in column `w` of a row that `input_row` gave, or null for zeros.
+template <typename Element>
+__device__ __forceinline__ const Element* pixel_of_row(const DeviceGeometry& g, const Element* row,
+                                                       int w) {
+  if (row == nullptr || !map_coordinate(w, g.seen[2], g.pad_mode[2])) return nullptr;
+  return row + (w >> g.upsample_shift) * g.pixel_pitch;
+}
+
+/// First channel of input pixel (n, d, h, w): the two in one.
+template <typename Element>
+__device__ __forceinline__ const Element* input_pixel(const DeviceGeometry& g,
+                                                      const Element* activation,
+                                                      const Element* cache, int n, int d, int h,
+                                                      int w) {
+  return pixel_of_row(g, input_row(g, activation, cache, n, d, h), w);
 }
 
 /// Output pixel m = ((n·Z + z)·P + p)·Q + q.

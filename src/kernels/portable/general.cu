@@ -36,7 +36,7 @@ class GeneralPlan final : public PortablePlan {
  public:
   explicit GeneralPlan(const PlanRequest& request) : PortablePlan(request) {
     const ConvGeometry& g = request.geometry;
-    geometry_ = device_geometry(g);
+    geometry_ = trimmed_device_geometry(g);
     fold_width_into_channels(g, geometry_);
     fma_ = request.dtype == DType::fp32;
     vector_ = fma_ ? gather_width(geometry_, {4}) : gather_width(geometry_, {8, 2});

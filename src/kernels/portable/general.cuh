@@ -54,8 +54,10 @@ __device__ __forceinline__ int4 first_tap_of_pixel(const DeviceGeometry& g, std:
 struct ReductionPosition {
   int t = 0, r = 0, s = 0, c = 0;
 
-  __device__ __forceinline__ void advance(const DeviceGeometry& g, int elements) {
+  // True if the position is on another tap than before.
+  __device__ __forceinline__ bool advance(const DeviceGeometry& g, int elements) {
     c += elements;
+    if (c < g.channels) return false;
     while (c >= g.channels && t < g.filter[0]) {
       c -= g.channels;
       if (++s == g.filter[2]) {
@@ -66,21 +68,22 @@ struct ReductionPosition {
         }
       }
     }
+    return true;
   }
   __device__ __forceinline__ bool inside(const DeviceGeometry& g) const { return t < g.filter[0]; }
 };
 
-// The element under a tap of a pixel, or null for a zero.
+// The pixel under a tap, first channel of the group, or null for zeros.
 template <typename Element>
-__device__ __forceinline__ const Element* tap_element(const DeviceGeometry& g,
-                                                      const Element* activation,
-                                                      const Element* cache, int4 first,
-                                                      const ReductionPosition& k,
-                                                      std::int64_t group) {
+__device__ __forceinline__ const Element* tap_pixel(const DeviceGeometry& g,
+                                                    const Element* activation, const Element* cache,
+                                                    int4 first, const ReductionPosition& k,
+                                                    std::int64_t group) {
   if (first.x < 0 || !k.inside(g)) return nullptr;
-  const Element* pixel = input_pixel(g, activation, cache, first.x, first.y + k.t * g.dilation[0],
-                                     first.z + k.r * g.dilation[1], first.w + k.s * g.dilation[2]);
-  return pixel == nullptr ? nullptr : pixel + group * g.channels + k.c;
+  const Element* row = input_row(g, activation, cache, first.x, first.y + k.t * g.dilation[0],
+                                 first.z + k.r * g.dilation[1]);
+  const Element* pixel = pixel_of_row(g, row, first.w + k.s * g.dilation[2]);
+  return pixel == nullptr ? nullptr : pixel + group * g.channels;
 }
 
 // ---- Tensor-core version --------------------------------------------------------------------
@@ -125,6 +128,7 @@ __global__ void __launch_bounds__(kGeneralThreads)
   // Each thread gathers one column of every tile, at several rows.
   constexpr int kColumns = BLOCK_K / kVector;
   constexpr int kRowStep = kGeneralThreads / kColumns;
+  constexpr int kRows = BLOCK_M / kRowStep;
   const int column = thread % kColumns * kVector;
   const int first_row = thread / kColumns;
   const int steps = static_cast<int>((g.reduction + BLOCK_K - 1) / BLOCK_K);
@@ -132,7 +136,7 @@ __global__ void __launch_bounds__(kGeneralThreads)
   for (std::int64_t index = blockIdx.x; index < arguments.tiles; index += gridDim.x) {
     const GeneralTile tile = general_tile<BLOCK_M, BLOCK_N>(arguments, index);
     const auto* filter = static_cast<const Element*>(arguments.filter) +
-                         (tile.group * g.filters + tile.filter) * g.reduction;
+                         (tile.group * g.filters + tile.filter) * g.filter_pitch + g.filter_offset;
     const std::int64_t filters_left = g.filters - tile.filter;
 
     __syncthreads();
@@ -141,27 +145,36 @@ __global__ void __launch_bounds__(kGeneralThreads)
     }
     __syncthreads();
 
+    // The pixels under the current tap; they change with the tap only.
+    const Element* pixels[kRows];
     ReductionPosition position;
     position.advance(g, column);
+    bool new_tap = true;
     int gathered = 0;
     const auto gather_step = [&] {
       if (gathered < steps) {
         Element* a = pipeline + gathered % Tile::STAGES * Tile::kStageElements;
         Element* b = a + BLOCK_M * Tile::kPitch;
+        if (new_tap) {
 #pragma unroll
-        for (int row = first_row; row < BLOCK_M; row += kRowStep) {
-          gather<kVector>(a + row * Tile::kPitch + column,
-                          tap_element(g, activation, cache, first_taps[row], position, tile.group),
-                          activation);
+          for (int i = 0; i < kRows; ++i) {
+            pixels[i] = tap_pixel(g, activation, cache, first_taps[first_row + i * kRowStep],
+                                  position, tile.group);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          gather<kVector>(a + (first_row + i * kRowStep) * Tile::kPitch + column,
+                          pixels[i] != nullptr ? pixels[i] + position.c : nullptr, activation);
         }
         const std::int64_t k = std::int64_t{gathered} * BLOCK_K + column;
 #pragma unroll
         for (int row = first_row; row < BLOCK_N; row += kRowStep) {
           const bool valid = row < filters_left && k < g.reduction;
           gather<kVector>(b + row * Tile::kPitch + column,
-                          valid ? filter + row * g.reduction + k : nullptr, activation);
+                          valid ? filter + row * g.filter_pitch + k : nullptr, activation);
         }
-        position.advance(g, BLOCK_K);
+        new_tap = position.advance(g, BLOCK_K);
       }
       ++gathered;
       copy_async_commit();
@@ -243,7 +256,7 @@ __global__ void __launch_bounds__(kGeneralThreads)
   for (std::int64_t index = blockIdx.x; index < arguments.tiles; index += gridDim.x) {
     const GeneralTile tile = general_tile<BLOCK_M, BLOCK_N>(arguments, index);
     const float* filter = static_cast<const float*>(arguments.filter) +
-                          (tile.group * g.filters + tile.filter) * g.reduction;
+                          (tile.group * g.filters + tile.filter) * g.filter_pitch + g.filter_offset;
     const std::int64_t filters_left = g.filters - tile.filter;
 
     __syncthreads();
@@ -268,13 +281,14 @@ __global__ void __launch_bounds__(kGeneralThreads)
       };
 #pragma unroll
       for (int row = first_row; row < BLOCK_M; row += kRowStep) {
-        transpose(a, row, tap_element(g, activation, cache, first_taps[row], position, tile.group));
+        const float* pixel = tap_pixel(g, activation, cache, first_taps[row], position, tile.group);
+        transpose(a, row, pixel != nullptr ? pixel + position.c : nullptr);
       }
       const std::int64_t k = step * BLOCK_K + column;
 #pragma unroll
       for (int row = first_row; row < BLOCK_N; row += kRowStep) {
         const bool valid = row < filters_left && k < g.reduction;
-        transpose(b, row, valid ? filter + row * g.reduction + k : nullptr);
+        transpose(b, row, valid ? filter + row * g.filter_pitch + k : nullptr);
       }
       position.advance(g, BLOCK_K);
       __syncthreads();

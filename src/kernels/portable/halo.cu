@@ -16,7 +16,7 @@ namespace {
 constexpr int kBuiltColumns[] = {16, 32, 48, 64};
 
 int built_columns(const ConvGeometry& g) {
-  const std::int64_t needed = g.filter[0] * g.filter[2] * g.out_channels;
+  const std::int64_t needed = depth_taps(g).count * g.filter[2] * g.out_channels;
   for (int columns : kBuiltColumns) {
     if (needed <= columns) return columns;
   }
@@ -30,6 +30,11 @@ HaloLayout halo_layout(const ConvGeometry& g, int rows, int multiprocessors) {
     l.pad[axis] = static_cast<int>(g.pad_begin[axis]);
     l.out[axis] = static_cast<int>(g.out[axis]);
   }
+  const DepthTaps taps = depth_taps(g);
+  l.filter[0] = static_cast<int>(taps.count);
+  l.first_tap = static_cast<int>(taps.first);
+  l.filter_depth = static_cast<int>(g.filter[0]);
+  l.pad[0] -= l.first_tap;
   l.frames = static_cast<int>(g.seen()[0]);
   l.cached_frames = static_cast<int>(g.cached_frames);
   l.channels = static_cast<int>(g.in_channels);
@@ -94,15 +99,29 @@ class HaloPlan final : public PortablePlan {
 
   template <typename Element>
   Kernel* choose_kernel() const {
+    const auto is = [&](int t, int s, int k) {
+      return layout_.filter[0] == t && layout_.filter[2] == s && layout_.filters == k;
+    };
+    const bool two = rows_ == 2;
+    // Decoders' last layers: to RGB in 2-D and 3-D, to four latent channels.
+    if (is(1, 3, 3)) {
+      return two ? halo_kernel<Element, 2, 2, 1, 3, 3> : halo_kernel<Element, 2, 1, 1, 3, 3>;
+    }
+    if (is(1, 3, 4)) {
+      return two ? halo_kernel<Element, 2, 2, 1, 3, 4> : halo_kernel<Element, 2, 1, 1, 3, 4>;
+    }
+    if (is(3, 3, 3)) {
+      return two ? halo_kernel<Element, 4, 2, 3, 3, 3> : halo_kernel<Element, 4, 1, 3, 3, 3>;
+    }
     switch (columns_) {
       case 16:
-        return rows_ == 2 ? halo_kernel<Element, 2, 2> : halo_kernel<Element, 2, 1>;
+        return two ? halo_kernel<Element, 2, 2, 0, 0, 0> : halo_kernel<Element, 2, 1, 0, 0, 0>;
       case 32:
-        return rows_ == 2 ? halo_kernel<Element, 4, 2> : halo_kernel<Element, 4, 1>;
+        return two ? halo_kernel<Element, 4, 2, 0, 0, 0> : halo_kernel<Element, 4, 1, 0, 0, 0>;
       case 48:
-        return halo_kernel<Element, 6, 1>;
+        return halo_kernel<Element, 6, 1, 0, 0, 0>;
       default:
-        return halo_kernel<Element, 8, 1>;
+        return halo_kernel<Element, 8, 1, 0, 0, 0>;
     }
   }
 

@@ -31,9 +31,11 @@ inline constexpr int kHaloExchangePitch = kHaloColumns + 4;
 
 /// Everything about a launch that the host works out.
 struct HaloLayout {
-  int filter[3];  ///< T, R, S
-  int pad[3];     ///< Before.
-  int frames;     ///< Cached and new.
+  int filter[3];     ///< T, R, S
+  int first_tap;     ///< Of the filter's taps along depth: those in front meet padding only.
+  int filter_depth;  ///< T of the filter as it lies in memory.
+  int pad[3];        ///< Before.
+  int frames;        ///< Cached and new.
   int cached_frames;
   int channels;      ///< C
   int filters;       ///< K
@@ -92,13 +94,18 @@ __device__ __forceinline__ HaloTile halo_tile(const HaloLayout& l, int tile, int
 }
 
 /// kTiles: columns of the GEMM in eights, T·S·K ≤ 8·kTiles. kRows: output rows of a warp.
-template <typename Element, int kTiles, int kRows>
+/// kT, kS, kK: the filter's T, S and K where the kernel is built for them, else 0: the sums over
+/// shifted columns are then straight-line code.
+template <typename Element, int kTiles, int kRows, int kT, int kS, int kK>
 __global__ void __launch_bounds__(kHaloThreads, 1)
     halo_kernel(const __grid_constant__ HaloArguments arguments) {
   constexpr int kColumns = 8 * kTiles;
   constexpr int kTileRows = kHaloConsumers * kRows;
   const HaloLayout& l = arguments.layout;
-  const int taps_t = l.filter[0], taps_r = l.filter[1], taps_s = l.filter[2];
+  const int taps_t = kT > 0 ? kT : l.filter[0];
+  const int taps_r = l.filter[1];
+  const int taps_s = kS > 0 ? kS : l.filter[2];
+  const int filters_k = kK > 0 ? kK : l.filters;
 
   extern __shared__ unsigned char shared_unaligned[];
   unsigned char* const shared =
@@ -129,11 +136,12 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
     const int c = i * 8 % padded_channels;
     const int r = i * 8 / padded_channels % taps_r;
     const int row = i * 8 / padded_channels / taps_r;
-    const int k = row % l.filters, s = row / l.filters % taps_s, t = row / l.filters / taps_s;
+    const int k = row % filters_k, s = row / filters_k % taps_s, t = row / filters_k / taps_s;
     uint4 v = make_uint4(0, 0, 0, 0);
     if (t < taps_t && c < l.channels) {
       const std::int64_t offset =
-          ((std::int64_t{k} * taps_t + t) * taps_r + r) * taps_s * l.channels +
+          ((std::int64_t{k} * l.filter_depth + l.first_tap + t) * taps_r + r) * taps_s *
+              l.channels +
           std::int64_t{s} * l.channels + c;
       v = *reinterpret_cast<const uint4*>(static_cast<const Element*>(arguments.filter) + offset);
     }
@@ -171,11 +179,17 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
 
   float* const exchange = exchanges + warp * kColumns * kHaloExchangePitch;
   // Sums of this warp's outputs, [row][frame % T][k][column].
-  const int slot_floats = l.filters * kHaloColumns;
+  const int slot_floats = filters_k * kHaloColumns;
   float* const sums = all_sums + warp * kRows * taps_t * slot_floats + lane;
   const Element* const filter =
       filters + (lane / 16 * 8 + lane % 8) * l.filter_pitch + lane / 8 % 2 * 8;
   const std::uint32_t stages = ptx::shared_address(shared);
+  // This lane's matrix row in a fragment is pixel lane % 16 (+ 16) of the warp's first input row;
+  // the pixel's 16-byte chunks are swizzled by its low three bits.
+  const std::uint32_t warp_pixel = (warp * kRows * kHaloColumns + lane % 16) * 128;
+  std::uint32_t chunks[kHaloChannels / 16];
+#pragma unroll
+  for (int c = 0; c < kHaloChannels / 16; ++c) chunks[c] = ((c * 2 + lane / 16) ^ (lane % 8)) * 16;
 
   for (int index = static_cast<int>(blockIdx.x); index < l.tiles;
        index += static_cast<int>(gridDim.x)) {
@@ -184,7 +198,7 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
       // Output `step` meets its first frame now.
       for (int row = 0; row < kRows; ++row) {
         float* slot = sums + (row * taps_t + step % taps_t) * slot_floats;
-        for (int k = 0; k < l.filters; ++k) slot[k * kHaloColumns] = 0.0f;
+        for (int k = 0; k < filters_k; ++k) slot[k * kHaloColumns] = 0.0f;
       }
 
       const int frame = step - l.pad[0];
@@ -194,30 +208,27 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
           const int steps = min(kHaloChannels / 16, l.steps - stage * (kHaloChannels / 16));
           ptx::barrier_wait(&full[pipe.index], pipe.parity());
           __syncwarp();
-          const std::uint32_t input = stages + pipe.index * stage_bytes;
-          for (int r = 0; r < taps_r; ++r) {
+          std::uint32_t input = stages + pipe.index * stage_bytes + warp_pixel;
+          const Element* b_at = filter + stage * kHaloChannels;
 #pragma unroll 1
-            for (int c = 0; c < steps; ++c) {
+          for (int r = 0; r < taps_r; ++r, input += kHaloColumns * 128, b_at += padded_channels) {
+#pragma unroll
+            for (int c = 0; c < kHaloChannels / 16; ++c) {
+              if (c >= steps) break;
               std::uint32_t a[kRows][2][4];
 #pragma unroll
               for (int i = 0; i < kRows; ++i) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                  // Pixel of this lane's matrix row; its 16-byte chunks are swizzled by the pixel.
-                  const int column = half * 16 + lane % 16;
-                  const int pixel = (warp * kRows + i + r) * kHaloColumns + column;
-                  const int chunk = (c * 2 + lane / 16) ^ (column % 8);
-                  ptx::load_matrix_x4(input + pixel * 128 + chunk * 16, a[i][half][0],
-                                      a[i][half][1], a[i][half][2], a[i][half][3]);
+                  ptx::load_matrix_x4(input + (i * kHaloColumns + half * 16) * 128 + chunks[c],
+                                      a[i][half][0], a[i][half][1], a[i][half][2], a[i][half][3]);
                 }
               }
-              const Element* b_at =
-                  filter + r * padded_channels + (stage * (kHaloChannels / 16) + c) * 16;
 #pragma unroll
               for (int j = 0; j < kTiles; j += 2) {
                 std::uint32_t b[4];
-                ptx::load_matrix_x4(ptx::shared_address(b_at + j * 8 * l.filter_pitch), b[0], b[1],
-                                    b[2], b[3]);
+                ptx::load_matrix_x4(ptx::shared_address(b_at + c * 16 + j * 8 * l.filter_pitch),
+                                    b[0], b[1], b[2], b[3]);
 #pragma unroll
                 for (int i = 0; i < kRows; ++i) {
 #pragma unroll
@@ -254,11 +265,11 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
             for (int t = 0; t < taps_t; ++t) {
               if (step - t < tile.z_begin || step - t >= tile.z_end) continue;
               float* slot = sums + (row * taps_t + (step - t) % taps_t) * slot_floats;
-              const float* from = exchange + t * taps_s * l.filters * kHaloExchangePitch + lane;
-              for (int k = 0; k < l.filters; ++k) {
+              const float* from = exchange + t * taps_s * filters_k * kHaloExchangePitch + lane;
+              for (int k = 0; k < filters_k; ++k) {
                 float sum = slot[k * kHaloColumns];
                 for (int s = 0; s < taps_s; ++s) {
-                  sum += from[(s * l.filters + k) * kHaloExchangePitch + s];
+                  sum += from[(s * filters_k + k) * kHaloExchangePitch + s];
                 }
                 slot[k * kHaloColumns] = sum;
               }
@@ -278,8 +289,8 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
             ((std::int64_t{tile.n} * l.out[0] + z) * l.out[1] + p) * l.out[2] + tile.q + lane;
         const float* slot = sums + (row * taps_t + z % taps_t) * slot_floats;
 #pragma unroll 1
-        for (int k = 0; k < l.filters; k += 4) {
-          const int count = min(4, l.filters - k);
+        for (int k = 0; k < filters_k; k += 4) {
+          const int count = min(4, filters_k - k);
           float v[4];
 #pragma unroll
           for (int i = 0; i < 4; ++i) v[i] = i < count ? slot[(k + i) * kHaloColumns] : 0.0f;

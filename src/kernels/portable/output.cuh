@@ -17,18 +17,22 @@ struct ConvOutput {
   std::int64_t channels;  ///< K, of all groups.
   DType dtype;
   bool vectors;  ///< Channels come in whole, aligned groups of 8.
+  bool plain;    ///< The epilogue changes nothing.
   EpilogueParams epilogue;
 };
 
 /// `channels_of_a_group` as well as K decides whether 8 channels at a time can be stored.
 inline ConvOutput conv_output(const RunPointers& pointers, DType dtype, std::int64_t channels,
                               std::int64_t channels_of_a_group) {
+  const EpilogueParams epilogue(pointers.epilogue);
   return {.data = pointers.output,
           .residual = pointers.epilogue.residual,
           .channels = channels,
           .dtype = dtype,
           .vectors = channels_of_a_group % 8 == 0,
-          .epilogue = EpilogueParams(pointers.epilogue)};
+          .plain = epilogue.scale == 1.0f && epilogue.bias == nullptr && !epilogue.has_residual &&
+                   epilogue.activation == Activation::none,
+          .epilogue = epilogue};
 }
 
 #ifdef __CUDACC__
@@ -43,35 +47,36 @@ template <typename Out, int kWidth>
 __device__ __forceinline__ void store_channels_as(const ConvOutput& out, float (&v)[kWidth],
                                                   std::int64_t pixel, std::int64_t channel,
                                                   int count) {
-  float bias[kWidth] = {};
-  float source[kWidth] = {};
-  if (out.epilogue.bias != nullptr) {
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      if (i < count) bias[i] = load_bias(out.epilogue, static_cast<int>(channel) + i);
-    }
-  }
-  const auto bias_at = [&](int i) { return bias[i]; };
-  const auto source_at = [&](int i) { return source[i]; };
   const std::int64_t offset = pixel * out.channels + channel;
-  Out* to = static_cast<Out*>(out.data) + offset;
-  const Out* from = static_cast<const Out*>(out.residual) + offset;
-  // NOTE: each element is read and then written by the same thread, so the residual may be the
-  // output itself. One call of apply_epilogue for both cases keeps compile time and code small.
   using Vector = OutputVector<Out, kWidth>;
   const bool whole = out.vectors && count == kWidth;
-  if (out.epilogue.has_residual) {
-    Vector loaded;
-    if (whole) {
-      loaded = *reinterpret_cast<const Vector*>(from);
-    } else {
+  if (!out.plain) {
+    float bias[kWidth] = {};
+    float source[kWidth] = {};
+    if (out.epilogue.bias != nullptr) {
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) loaded.values[i] = from[i < count ? i : 0];
+      for (int i = 0; i < kWidth; ++i) {
+        if (i < count) bias[i] = load_bias(out.epilogue, static_cast<int>(channel) + i);
+      }
     }
+    // NOTE: each element is read and then written by the same thread, so the residual may be the
+    // output itself. One call of apply_epilogue for both cases keeps compile time and code small.
+    if (out.epilogue.has_residual) {
+      const Out* from = static_cast<const Out*>(out.residual) + offset;
+      Vector loaded;
+      if (whole) {
+        loaded = *reinterpret_cast<const Vector*>(from);
+      } else {
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) source[i] = to_float(loaded.values[i]);
+        for (int i = 0; i < kWidth; ++i) loaded.values[i] = from[i < count ? i : 0];
+      }
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) source[i] = to_float(loaded.values[i]);
+    }
+    apply_epilogue<Out>(
+        out.epilogue, v, [&](int i) { return bias[i]; }, [&](int i) { return source[i]; });
   }
-  apply_epilogue<Out>(out.epilogue, v, bias_at, source_at);
+  Out* to = static_cast<Out*>(out.data) + offset;
   Vector stored;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) stored.values[i] = from_float<Out>(v[i]);

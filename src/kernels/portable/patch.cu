@@ -25,7 +25,8 @@ LayoutResult patch_layout(const ConvGeometry& g, int tile_rows, std::int64_t sha
   const std::int64_t c = g.in_channels;
   l.by_tap = c % 8 == 0 || g.dilation[2] != 1;
   const std::int64_t run = l.by_tap ? c : g.filter[2] * c;
-  const std::int64_t runs = l.by_tap ? g.taps() : g.filter[0] * g.filter[1];
+  const std::int64_t filter_t = depth_taps(g).count;
+  const std::int64_t runs = filter_t * g.filter[1] * (l.by_tap ? g.filter[2] : 1);
   const std::int64_t chunks = round_up(runs * ((run + 7) / 8), 2);
   // NOTE: an odd number of 16-byte units from filter to filter keeps ldmatrix free of conflicts.
   const std::int64_t filter_pitch = chunks * 8 + 8;
@@ -35,7 +36,7 @@ LayoutResult patch_layout(const ConvGeometry& g, int tile_rows, std::int64_t sha
   // NOTE: with whole chunks in a pixel, 16 bytes of padding spread eight pixels over the banks.
   const std::int64_t pixel_pitch = c % 8 == 0 ? c + 8 : c;
   const std::int64_t row_pitch = round_up(columns * pixel_pitch, 8);
-  const std::int64_t elements = g.filter[0] * rows * row_pitch + 8;
+  const std::int64_t elements = filter_t * rows * row_pitch + 8;
   const std::int64_t bytes = chunks * 8 + kPatchBlockN * filter_pitch * 2 + 2 * elements * 2 +
                              kPatchWarps * kStageFloats<kPatchBlockN / 8> * 4;
   if (bytes > shared_memory) {
@@ -56,8 +57,26 @@ LayoutResult patch_layout(const ConvGeometry& g, int tile_rows, std::int64_t sha
   l.tiles_p = static_cast<int>((g.out[1] + tile_rows - 1) / tile_rows);
   l.tiles_q = static_cast<int>((g.out[2] + kPatchTileColumns - 1) / kPatchTileColumns);
   l.filter_tiles = static_cast<int>((g.out_channels + kPatchBlockN - 1) / kPatchBlockN);
-  l.tiles = g.batch * g.out[0] * l.tiles_p * l.tiles_q;
+  const std::int64_t tiles = g.batch * g.out[0] * l.tiles_p * l.tiles_q;
+  // Twice the tiles, so that a block may count past the last one.
+  if (tiles > std::numeric_limits<std::int32_t>::max() / 2) {
+    result.refusal = "output tiles = " + std::to_string(tiles) + " exceed 2^30";
+    return result;
+  }
+  l.tiles = static_cast<int>(tiles);
+  l.vectors_of_pixel = static_cast<std::uint32_t>(c / l.vector);
+  l.vectors_reciprocal =
+      static_cast<std::uint32_t>((std::uint64_t{1} << 32) / l.vectors_of_pixel + 1);
   return result;
+}
+
+PatchRead patch_read(const ConvGeometry& g, const PatchLayout& l) {
+  const std::int64_t real_chunks =
+      depth_taps(g).count * g.filter[1] * g.filter[2] * (g.in_channels / 8);
+  if (g.in_channels % 8 == 0 && real_chunks == l.chunks) return PatchRead::chunks;
+  const bool even_pixels = g.stride[2] * l.pixel_pitch % 2 == 0;
+  const bool even_taps = !l.by_tap || g.dilation[2] * l.pixel_pitch % 2 == 0;
+  return even_pixels && even_taps ? PatchRead::pairs : PatchRead::elements;
 }
 
 // Rows of a tile: 16 halve the shared-memory traffic of the filters, 8 fill the device sooner.
@@ -66,7 +85,7 @@ LayoutResult patch_layout(const ConvGeometry& g, int tile_rows, std::int64_t sha
 int tile_rows_for(const PlanRequest& request) {
   const auto half = static_cast<std::int64_t>(request.device.shared_memory / 2) - 1024;
   const LayoutResult tall = patch_layout(request.geometry, 16, half);
-  const std::int64_t blocks = tall.layout.tiles * tall.layout.filter_tiles;
+  const std::int64_t blocks = std::int64_t{tall.layout.tiles} * tall.layout.filter_tiles;
   return tall.refusal.empty() && blocks >= 4 * request.device.multiprocessors ? 16 : 8;
 }
 
@@ -79,15 +98,14 @@ class PatchPlan final : public PortablePlan {
  public:
   explicit PatchPlan(const PlanRequest& request) : PortablePlan(request) {
     const ConvGeometry& g = request.geometry;
-    geometry_ = device_geometry(g);
+    geometry_ = trimmed_device_geometry(g);
     const int tile_rows = tile_rows_for(request);
     LayoutResult result = patch_layout(request, tile_rows);
     if (!result.refusal.empty()) throw Error(Status::unsupported, result.refusal);
     layout_ = result.layout;
-    const bool aligned = g.stride[2] * layout_.pixel_pitch % 2 == 0 &&
-                         (!layout_.by_tap || g.dilation[2] * layout_.pixel_pitch % 2 == 0);
-    kernel_ = request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>(tile_rows, aligned)
-                                           : choose_kernel<__half>(tile_rows, aligned);
+    const PatchRead read = patch_read(request.geometry, layout_);
+    kernel_ = request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>(tile_rows, read)
+                                           : choose_kernel<__half>(tile_rows, read);
     allow_shared_memory(kernel_, layout_.shared_bytes());
     // Whole sets of filter tiles, as many as run at once.
     const std::int64_t resident = std::int64_t{request.device.multiprocessors} *
@@ -101,11 +119,19 @@ class PatchPlan final : public PortablePlan {
   using Kernel = void(PatchArguments);
 
   template <typename Element>
-  static Kernel* choose_kernel(int tile_rows, bool aligned) {
-    if (tile_rows == 16) {
-      return aligned ? patch_kernel<Element, 2, true> : patch_kernel<Element, 2, false>;
+  static Kernel* choose_kernel(int tile_rows, PatchRead read) {
+    const bool tall = tile_rows == 16;
+    switch (read) {
+      case PatchRead::chunks:
+        return tall ? patch_kernel<Element, 2, PatchRead::chunks>
+                    : patch_kernel<Element, 1, PatchRead::chunks>;
+      case PatchRead::pairs:
+        return tall ? patch_kernel<Element, 2, PatchRead::pairs>
+                    : patch_kernel<Element, 1, PatchRead::pairs>;
+      default:
+        return tall ? patch_kernel<Element, 2, PatchRead::elements>
+                    : patch_kernel<Element, 1, PatchRead::elements>;
     }
-    return aligned ? patch_kernel<Element, 1, true> : patch_kernel<Element, 1, false>;
   }
 
   void launch(const RunPointers& pointers, cudaStream_t stream) const override {

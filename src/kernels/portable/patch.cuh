@@ -38,9 +38,12 @@ struct PatchLayout {
   int vector = 1;    ///< Elements copied at once: 8, 4, 2 or 1.
   /// Patch rows are runs of the input: zero padding, no upsampling, pixels dense.
   bool contiguous = false;
+  std::uint32_t vectors_of_pixel = 1;
+  /// 2^32 / vectors_of_pixel, rounded up: i / vectors_of_pixel is the upper half of i · this.
+  std::uint32_t vectors_reciprocal = 0;
   int tiles_p = 0, tiles_q = 0;
   int filter_tiles = 0;
-  std::int64_t tiles = 0;  ///< N·Z·tiles_p·tiles_q
+  int tiles = 0;  ///< N·Z·tiles_p·tiles_q
 
   // Shared memory, in bytes: chunk table, filters, two patches, one staging area a warp.
   __host__ __device__ int table_bytes() const { return (chunks * 8 + 15) / 16 * 16; }
@@ -98,30 +101,77 @@ __device__ __forceinline__ void load_patch_filters(const PatchArguments& argumen
                                                    int first_filter) {
   const DeviceGeometry& g = arguments.geometry;
   const PatchLayout& l = arguments.layout;
-  for (int i = static_cast<int>(threadIdx.x); i < kPatchBlockN * l.chunks; i += kPatchThreads) {
-    const int chunk = i % l.chunks, k = i / l.chunks;
-    const int valid = first_filter + k < g.filters ? table[chunk].filter_offset_and_valid % 16 : 0;
-    const Element* from = static_cast<const Element*>(arguments.filter) +
-                          (std::int64_t{first_filter} + k) * g.reduction +
-                          table[chunk].filter_offset_and_valid / 16;
-    using Vector = OutputVector<Element, 8>;
-    Vector v;
-    if (valid == 8 && g.channels % 8 == 0) {
-      v = *reinterpret_cast<const Vector*>(from);
-    } else {
+  const auto* source = static_cast<const Element*>(arguments.filter) + g.filter_offset;
+  // A warp takes a filter at a time.
+  for (int k = static_cast<int>(threadIdx.x) / 32; k < kPatchBlockN; k += kPatchWarps) {
+    const Element* from = source + (std::int64_t{first_filter} + k) * g.filter_pitch;
+    const bool exists = first_filter + k < g.filters;
+    for (int chunk = static_cast<int>(threadIdx.x) % 32; chunk < l.chunks; chunk += 32) {
+      const int offset = table[chunk].filter_offset_and_valid / 16;
+      const int valid = exists ? table[chunk].filter_offset_and_valid % 16 : 0;
+      Element* to = filters + k * l.filter_pitch + chunk * 8;
+      if (g.channels % 8 == 0) {  // Whole, aligned chunks.
+        copy_async<16>(ptx::shared_address(to), valid > 0 ? from + offset : source, valid > 0);
+        continue;
+      }
+      OutputVector<Element, 8> v;
 #pragma unroll
-      for (int e = 0; e < 8; ++e) v.values[e] = e < valid ? from[e] : from_float<Element>(0.0f);
+      for (int e = 0; e < 8; ++e) {
+        v.values[e] = e < valid ? from[offset + e] : from_float<Element>(0.0f);
+      }
+      *reinterpret_cast<OutputVector<Element, 8>*>(to) = v;
     }
-    *reinterpret_cast<Vector*>(filters + k * l.filter_pitch + chunk * 8) = v;
   }
 }
 
+// Copy `count` elements of a row from `first` on, zeros outside [0, end); a warp's work.
+// NOTE: element by element there is no asynchronous copy, so four loads are under way at once.
 template <int kVector, typename Element>
-__device__ __forceinline__ void copy_or_zero(Element* shared, const Element* global, bool valid) {
+__device__ __forceinline__ void copy_run(Element* to, const Element* row, int first, int count,
+                                         int end, const Element* anywhere) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (row == nullptr) end = first;
   if constexpr (kVector == 1) {
-    *shared = valid ? *global : from_float<Element>(0.0f);
+    constexpr int kAtOnce = 4;
+    for (int e = lane; e < count; e += 32 * kAtOnce) {
+      Element v[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = first + e + i * 32;
+        v[i] = at >= 0 && at < end ? row[at] : from_float<Element>(0.0f);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (e + i * 32 < count) to[e + i * 32] = v[i];
+      }
+    }
   } else {
-    copy_async<kVector * 2>(ptx::shared_address(shared), global, valid);
+    for (int e = lane * kVector; e < count; e += 32 * kVector) {
+      const bool valid = first + e >= 0 && first + e < end;
+      copy_async<kVector * 2>(ptx::shared_address(to + e), valid ? row + first + e : anywhere,
+                              valid);
+    }
+  }
+}
+
+// Copy `columns` pixels of a row from column `first_w` on, each as the padding mode says.
+template <int kVector, typename Element>
+__device__ __forceinline__ void copy_pixels(const DeviceGeometry& g, const PatchLayout& l,
+                                            Element* to, const Element* row, int first_w,
+                                            const Element* anywhere) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  const std::uint32_t count = l.columns * l.vectors_of_pixel;
+  for (std::uint32_t e = lane; e < count; e += 32) {
+    const std::uint32_t column = l.vectors_of_pixel == 1 ? e : __umulhi(e, l.vectors_reciprocal);
+    const std::uint32_t channel = (e - column * l.vectors_of_pixel) * kVector;
+    const Element* pixel = pixel_of_row(g, row, first_w + static_cast<int>(column));
+    Element* at = to + column * l.pixel_pitch + channel;
+    if constexpr (kVector == 1) {
+      *at = pixel != nullptr ? pixel[channel] : from_float<Element>(0.0f);
+    } else {
+      copy_async<kVector * 2>(ptx::shared_address(at),
+                              pixel != nullptr ? pixel + channel : anywhere, pixel != nullptr);
+    }
   }
 }
 
@@ -133,37 +183,32 @@ __device__ __forceinline__ void load_patch_rows(const PatchArguments& arguments,
   const PatchLayout& l = arguments.layout;
   const auto* activation = static_cast<const Element*>(arguments.activation);
   const auto* cache = static_cast<const Element*>(arguments.cache);
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int vectors_of_pixel = g.channels / kVector;
-  for (int i = warp; i < g.filter[0] * l.rows; i += kPatchWarps) {
-    const int d = first_d + i / l.rows * g.dilation[0];
-    const int h = first_h + i % l.rows;
-    Element* to = patch + i * l.row_pitch;
-    if (l.contiguous) {
-      // One run of the input row; `first` may lie in the padding on its left.
-      const Element* row = input_pixel(g, activation, cache, n, d, h, 0);
-      const int first = first_w * g.channels;
-      const int end = g.seen[2] * g.channels;
-      for (int e = lane * kVector; e < l.columns * g.channels; e += 32 * kVector) {
-        const bool valid = row != nullptr && first + e >= 0 && first + e < end;
-        copy_or_zero<kVector>(to + e, valid ? row + first + e : activation, valid);
-      }
-    } else {
-      for (int e = lane; e < l.columns * vectors_of_pixel; e += 32) {
-        const int column = e / vectors_of_pixel;
-        const int channel = e % vectors_of_pixel * kVector;
-        const Element* pixel = input_pixel(g, activation, cache, n, d, h, first_w + column);
-        copy_or_zero<kVector>(to + column * l.pixel_pitch + channel,
-                              pixel != nullptr ? pixel + channel : activation, pixel != nullptr);
+  Element* to = patch;
+  for (int t = 0; t < g.filter[0]; ++t, to += l.rows * l.row_pitch) {
+    const int d = first_d + t * g.dilation[0];
+    for (int i = static_cast<int>(threadIdx.x) / 32; i < l.rows; i += kPatchWarps) {
+      const Element* row = input_row(g, activation, cache, n, d, first_h + i);
+      if (l.contiguous) {
+        copy_run<kVector>(to + i * l.row_pitch, row, first_w * g.channels, l.columns * g.channels,
+                          g.seen[2] * g.channels, activation);
+      } else {
+        copy_pixels<kVector>(g, l, to + i * l.row_pitch, row, first_w, activation);
       }
     }
   }
 }
 
+/// How a warp reads its fragments from the patch.
+enum class PatchRead {
+  elements,  ///< Pairs may start at an odd element: two 16-bit loads each.
+  pairs,     ///< Every pair starts at an even element: 32-bit loads.
+  chunks,    ///< Every chunk is whole and aligned to 16 bytes: ldmatrix.
+};
+
 // Two neighbouring elements of the patch as one register.
-template <bool kPairsAligned, typename Element>
+template <PatchRead kRead, typename Element>
 __device__ __forceinline__ std::uint32_t load_pair(const Element* at) {
-  if constexpr (kPairsAligned) {
+  if constexpr (kRead == PatchRead::pairs) {
     return *reinterpret_cast<const std::uint32_t*>(at);
   } else {
     const auto* halves = reinterpret_cast<const std::uint16_t*>(at);
@@ -171,10 +216,39 @@ __device__ __forceinline__ std::uint32_t load_pair(const Element* at) {
   }
 }
 
+// The fragments of kRows output rows for chunks `table[0]` and `table[1]`. `patch` is the first
+// tap of the warp's first row.
+template <PatchRead kRead, int kRows, typename Element>
+__device__ __forceinline__ void load_patch_fragments(std::uint32_t (&a)[kRows][4],
+                                                     const Element* patch, const PatchChunk* table,
+                                                     int pixel_step, int row_step) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if constexpr (kRead == PatchRead::chunks) {
+    const Element* at = patch + lane % 16 * pixel_step + table[lane / 16].patch_offset;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      ptx::load_matrix_x4(ptx::shared_address(at + i * row_step), a[i][0], a[i][1], a[i][2],
+                          a[i][3]);
+    }
+  } else {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const PatchChunk c = table[half];
+      const int valid = c.filter_offset_and_valid % 16 - lane % 4 * 2;
+      const std::uint32_t mask = (valid > 0 ? 0x0000ffffu : 0u) | (valid > 1 ? 0xffff0000u : 0u);
+      const Element* at = patch + lane / 4 * pixel_step + lane % 4 * 2 + c.patch_offset;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        a[i][2 * half] = load_pair<kRead>(at + i * row_step) & mask;
+        a[i][2 * half + 1] = load_pair<kRead>(at + i * row_step + 8 * pixel_step) & mask;
+      }
+    }
+  }
+}
+
 /// kRows: output rows of a warp, so that a tile has 8·kRows rows of 16 pixels.
-/// kPairsAligned: every pair of a fragment starts at an even element of the patch.
-template <typename Element, int kRows, bool kPairsAligned>
-__global__ void __launch_bounds__(kPatchThreads, 2)
+template <typename Element, int kRows, PatchRead kRead>
+__global__ void __launch_bounds__(kPatchThreads, kRows == 1 ? 3 : 2)
     patch_kernel(const __grid_constant__ PatchArguments arguments) {
   constexpr int kTiles = kPatchBlockN / 8;
   const DeviceGeometry& g = arguments.geometry;
@@ -197,75 +271,80 @@ __global__ void __launch_bounds__(kPatchThreads, 2)
   __syncthreads();
   load_patch_filters(arguments, filters, table, first_filter);
 
-  struct TileOrigin {
+  // Tiles are counted as (n, z, tile row, tile column); a step adds with carries, since four
+  // divisions a tile cost more than its tensor-core work.
+  struct TilePosition {
     int n, z, p, q;
   };
-  const auto origin_of = [&](std::int64_t tile) {
-    TileOrigin o;
-    o.q = static_cast<int>(tile % l.tiles_q) * kPatchTileColumns;
+  const auto position_of = [&](int tile) {
+    TilePosition at;
+    at.q = tile % l.tiles_q;
     tile /= l.tiles_q;
-    o.p = static_cast<int>(tile % l.tiles_p) * (kPatchWarps * kRows);
+    at.p = tile % l.tiles_p;
     tile /= l.tiles_p;
-    o.z = static_cast<int>(tile % g.out[0]);
-    o.n = static_cast<int>(tile / g.out[0]);
-    return o;
+    at.z = tile % g.out[0];
+    at.n = tile / g.out[0];
+    return at;
   };
-  const auto load_patch = [&](std::int64_t tile, int buffer) {
+  const auto advance = [&](TilePosition at, const TilePosition& by) {
+    at.q += by.q;
+    at.p += by.p;
+    at.z += by.z;
+    at.n += by.n;
+    if (at.q >= l.tiles_q) at.q -= l.tiles_q, ++at.p;
+    if (at.p >= l.tiles_p) at.p -= l.tiles_p, ++at.z;
+    if (at.z >= g.out[0]) at.z -= g.out[0], ++at.n;
+    return at;
+  };
+  constexpr int kTileRows = kPatchWarps * kRows;
+  const auto load_patch = [&](int tile, const TilePosition& at, int buffer) {
     if (tile < l.tiles) {
-      const TileOrigin o = origin_of(tile);
       Element* patch = patches + buffer * l.elements;
-      const int d = o.z * g.stride[0] - g.pad[0];
-      const int h = o.p * g.stride[1] - g.pad[1];
-      const int w = o.q * g.stride[2] - g.pad[2];
+      const int n = at.n;
+      const int d = at.z * g.stride[0] - g.pad[0];
+      const int h = at.p * kTileRows * g.stride[1] - g.pad[1];
+      const int w = at.q * kPatchTileColumns * g.stride[2] - g.pad[2];
       switch (l.vector) {
         case 8:
-          load_patch_rows<8>(arguments, patch, o.n, d, h, w);
+          load_patch_rows<8>(arguments, patch, n, d, h, w);
           break;
         case 4:
-          load_patch_rows<4>(arguments, patch, o.n, d, h, w);
+          load_patch_rows<4>(arguments, patch, n, d, h, w);
           break;
         case 2:
-          load_patch_rows<2>(arguments, patch, o.n, d, h, w);
+          load_patch_rows<2>(arguments, patch, n, d, h, w);
           break;
         default:
-          load_patch_rows<1>(arguments, patch, o.n, d, h, w);
+          load_patch_rows<1>(arguments, patch, n, d, h, w);
       }
     }
     copy_async_commit();
   };
 
-  const std::int64_t first_tile = blockIdx.x / l.filter_tiles;
-  const std::int64_t tile_step = gridDim.x / l.filter_tiles;
-  load_patch(first_tile, 0);
+  const int first_tile = static_cast<int>(blockIdx.x) / l.filter_tiles;
+  const int tile_step = static_cast<int>(gridDim.x) / l.filter_tiles;
+  const TilePosition step = position_of(tile_step);
+  TilePosition next = position_of(first_tile);
+  load_patch(first_tile, next, 0);
   int buffer = 0;
-  for (std::int64_t tile = first_tile; tile < l.tiles; tile += tile_step, buffer ^= 1) {
-    load_patch(tile + tile_step, buffer ^ 1);
+  for (int tile = first_tile; tile < l.tiles; tile += tile_step, buffer ^= 1) {
+    const TilePosition at = next;
+    next = advance(at, step);
+    load_patch(tile + tile_step, next, buffer ^ 1);
     copy_async_wait<1>();
     __syncthreads();
 
-    // Fragment rows are the tile's columns: this lane's two pixels of each row.
+    // Rows of a fragment are the 16 columns of the tile.
     const Element* const patch =
-        patches + buffer * l.elements + lane / 4 * g.stride[2] * l.pixel_pitch + lane % 4 * 2;
-    const int eight_pixels = 8 * g.stride[2] * l.pixel_pitch;
+        patches + buffer * l.elements + warp * kRows * g.stride[1] * l.row_pitch;
     const Element* const filter =
         filters + (lane / 16 * 8 + lane % 8) * l.filter_pitch + lane / 8 % 2 * 8;
     float accumulators[kRows][kTiles][4] = {};
-#pragma unroll 1
+#pragma unroll 2
     for (int chunk = 0; chunk < l.chunks; chunk += 2) {
       std::uint32_t a[kRows][4];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const PatchChunk c = table[chunk + half];
-        const int valid = c.filter_offset_and_valid % 16 - lane % 4 * 2;
-        const std::uint32_t mask = (valid > 0 ? 0x0000ffffu : 0u) | (valid > 1 ? 0xffff0000u : 0u);
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          const Element* at =
-              patch + (warp * kRows + i) * g.stride[1] * l.row_pitch + c.patch_offset;
-          a[i][2 * half] = load_pair<kPairsAligned>(at) & mask;
-          a[i][2 * half + 1] = load_pair<kPairsAligned>(at + eight_pixels) & mask;
-        }
-      }
+      load_patch_fragments<kRead>(a, patch, table + chunk, g.stride[2] * l.pixel_pitch,
+                                  g.stride[1] * l.row_pitch);
 #pragma unroll
       for (int j = 0; j < kTiles; j += 2) {
         std::uint32_t b[4];
@@ -279,14 +358,14 @@ __global__ void __launch_bounds__(kPatchThreads, 2)
       }
     }
 
-    const TileOrigin o = origin_of(tile);
-    const int first_row = o.p + warp * kRows;
+    const int first_row = (at.p * kPatchWarps + warp) * kRows;
+    const int first_column = at.q * kPatchTileColumns;
     const std::int64_t first_pixel =
-        ((std::int64_t{o.n} * g.out[0] + o.z) * g.out[1] + first_row) * g.out[2] + o.q;
+        ((std::int64_t{at.n} * g.out[0] + at.z) * g.out[1] + first_row) * g.out[2] + first_column;
     store_warp_tile(
         arguments.output, accumulators, stages + warp * kStageFloats<kTiles>,
         [&](int row, int column) {
-          const bool inside = first_row + row < g.out[1] && o.q + column < g.out[2];
+          const bool inside = first_row + row < g.out[1] && first_column + column < g.out[2];
           return inside ? first_pixel + std::int64_t{row} * g.out[2] + column : std::int64_t{-1};
         },
         first_filter, g.filters);
