@@ -481,7 +481,8 @@ Step test_property(Warp& w, const Instr& i, uint32_t lanes) {
              : i.x == 1 ? c == FP_INFINITE
              : i.x == 2 ? c != FP_NAN
              : i.x == 3 ? c == FP_NAN
-             : i.x == 4 ? c == FP_NORMAL
+             // NOTE: zero counts as normal (measured on an H200).
+             : i.x == 4 ? c == FP_NORMAL || c == FP_ZERO
                         : c == FP_SUBNORMAL;
     bits |= uint32_t{r} << l;
   }

@@ -26,8 +26,11 @@ uint16_t flush_half(uint16_t bits) {
 template <class F, Op kOp>
 uint16_t half_op(uint16_t a, uint16_t b, uint16_t c, uint32_t flags) {
   if (flags & kFtz) a = flush_half<F>(a), b = flush_half<F>(b), c = flush_half<F>(c);
-  if constexpr (kOp == Op::abs) return a & 0x7fff;
-  if constexpr (kOp == Op::neg) return a ^ 0x8000;
+  if constexpr (kOp == Op::abs || kOp == Op::neg) {
+    // NOTE: a NaN becomes the canonical one (measured on an H200).
+    if ((a & 0x7fff) > (F::kMinExponent == -14 ? 0x7c00 : 0x7f80)) return 0x7fff;
+    return kOp == Op::abs ? a & 0x7fff : a ^ 0x8000;
+  }
   uint16_t r = 0;
   if constexpr (kOp == Op::min || kOp == Op::max) {
     uint16_t sign = (a ^ b) & 0x8000;

@@ -41,8 +41,7 @@ int32_t saturate(int64_t value) {
   if (value < std::numeric_limits<int32_t>::min()) return std::numeric_limits<int32_t>::min();
   return static_cast<int32_t>(value);
 }
-// NOTE: Division by zero is unspecified in PTX; the hardware's expansion gives all ones, and the
-// dividend as remainder.
+// NOTE: Division by zero is unspecified in PTX; an H200 gives all ones for both results.
 template <class T>
 constexpr T divide(T a, T b) {
   if (b == 0) return static_cast<T>(-1);
@@ -52,7 +51,7 @@ constexpr T divide(T a, T b) {
 }
 template <class T>
 constexpr T remainder(T a, T b) {
-  if (b == 0) return a;
+  if (b == 0) return static_cast<T>(-1);
   if (std::is_signed_v<T> && b == static_cast<T>(-1)) return 0;
   return static_cast<T>(a % b);
 }
@@ -75,7 +74,7 @@ constexpr T max_relu(T a, T b) {
   return max_of<T>(0, max_of(a, b));
 }
 constexpr int64_t low24(uint32_t a, bool is_signed) {
-  return is_signed ? static_cast<int32_t>(a << 8) >> 8 : a & 0xffffff;
+  return is_signed ? int64_t{static_cast<int32_t>(a << 8) >> 8} : int64_t{a & 0xffffff};
 }
 /// 48-bit product of the low 24 bits: lo gives its low 32 bits, hi bits 16 to 47.
 template <bool kSigned, bool kHigh>
@@ -436,13 +435,46 @@ bool decode_dp4a(Decoder& d) {
   return true;
 }
 
+/// Two 16-bit halves of a times the low or high two bytes of b.
+template <bool kSignedA, bool kSignedB, bool kHigh>
+uint32_t dot2(uint32_t a, uint32_t b, uint32_t c) {
+  for (int k = 0; k < 2; k++) {
+    uint32_t byte = b >> 8 * (k + (kHigh ? 2 : 0));
+    int32_t x =
+        kSignedA ? int32_t{static_cast<int16_t>(a >> 16 * k)} : static_cast<uint16_t>(a >> 16 * k);
+    int32_t y = kSignedB ? int32_t{static_cast<int8_t>(byte)} : static_cast<uint8_t>(byte);
+    c += static_cast<uint32_t>(x * y);
+  }
+  return c;
+}
+
+template <bool kSignedA, bool kSignedB>
+Handler pick_dot2(bool high) {
+  using U = uint32_t;
+  return high ? ternary<U, U, U, U, dot2<kSignedA, kSignedB, true>>
+              : ternary<U, U, U, U, dot2<kSignedA, kSignedB, false>>;
+}
+
+bool decode_dp2a(Decoder& d) {
+  int high = d.take_one({"lo", "hi"});
+  Type a = d.take_type(), b = d.take_type();
+  if (high < 0 || (a != Type::s32 && a != Type::u32) || (b != Type::s32 && b != Type::u32))
+    return false;
+  operands(d, 4, 4, 3);
+  if (a == Type::s32)
+    d.out.handler = b == Type::s32 ? pick_dot2<true, true>(high) : pick_dot2<true, false>(high);
+  else
+    d.out.handler = b == Type::s32 ? pick_dot2<false, true>(high) : pick_dot2<false, false>(high);
+  return true;
+}
+
 }  // namespace
 
 const OpcodeList& integer_opcodes() {
   static const OpcodeList list{
       {"addc", decode_carry},  {"subc", decode_carry},       {"mul24", decode_mul24},
       {"mad24", decode_mul24}, {"madc", decode_integer_mad}, {"rem", decode_integer_div},
-      {"sad", decode_sad},     {"dp4a", decode_dp4a},
+      {"sad", decode_sad},     {"dp4a", decode_dp4a},        {"dp2a", decode_dp2a},
   };
   return list;
 }

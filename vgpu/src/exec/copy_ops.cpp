@@ -236,13 +236,13 @@ struct BulkCopy {
   unsigned destination = 0, source = 1, size = 2, barrier = 3, mask = 4;
 };
 
-void check_bulk(const char* what, uint64_t to, uint64_t from, uint32_t bytes) {
+/// The size that is copied. NOTE: the H200 drops the bytes past the last multiple of 16 without a
+/// fault (probe, "bulk copy bytes 8"); the barrier then misses them.
+uint32_t check_bulk(const char* what, uint64_t to, uint64_t from, uint32_t bytes) {
   if ((to | from) & 15)
     fault(kMisalignedAddress, "%s from 0x%llx to 0x%llx: both must be 16-byte aligned", what,
           static_cast<unsigned long long>(from), static_cast<unsigned long long>(to));
-  if (bytes & 15)
-    fault(kMisalignedAddress, "%s of %u bytes: the size must be a multiple of 16 (nearest: %u)",
-          what, bytes, bytes & ~15u);
+  return bytes & ~15u;
 }
 
 Step bulk_copy(Warp& w, const Instr& i, uint32_t lanes) {
@@ -251,8 +251,7 @@ Step bulk_copy(Warp& w, const Instr& i, uint32_t lanes) {
   const char* what = c.reduces ? "cp.reduce.async.bulk" : "cp.async.bulk";
   for_lanes(lanes, [&](uint32_t l) {
     uint64_t to = read_address(w, i[c.destination], l), from = read_address(w, i[c.source], l);
-    auto bytes = static_cast<uint32_t>(read_lane(w, i[c.size], l));
-    check_bulk(what, to, from, bytes);
+    uint32_t bytes = check_bulk(what, to, from, static_cast<uint32_t>(read_lane(w, i[c.size], l)));
     Warp* warp = &w;
     AsyncTask task;
     task.op = make_async(w, 1u << l, AsyncKind::bulk_load);

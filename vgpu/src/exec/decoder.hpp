@@ -178,5 +178,6 @@ const OpcodeList& copy_opcodes();      // copy_ops.cpp
 const OpcodeList& cluster_opcodes();   // cluster_ops.cpp
 const OpcodeList& wgmma_opcodes();     // wgmma_ops.cpp
 const OpcodeList& tcgen05_opcodes();   // tcgen05_ops.cpp
+const OpcodeList& mma_opcodes();       // mma_ops.cpp
 
 }  // namespace vgpu::exec

@@ -124,7 +124,7 @@ struct LaunchRequest {
   std::vector<uint8_t> params;  ///< the parameter space, laid out as KernelInfo::params says
   Dim3 grid, block, cluster;
   bool explicit_cluster = false;  ///< the launch or the kernel names cluster dimensions
-  uint32_t dynamic_shared = 0;                 ///< bytes
+  uint32_t dynamic_shared = 0;    ///< bytes
   std::span<const uint64_t> symbol_addresses;  ///< one for each of Program::symbols()
   const DeviceSpec* device = nullptr;
   const GlobalMemory* memory = nullptr;

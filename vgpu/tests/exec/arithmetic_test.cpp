@@ -1,1 +1,426 @@
 // SPDX-License-Identifier: Apache-2.0
+// Every arithmetic opcode on 32 lanes of edge values against the host's arithmetic; also with part
+// of the warp, and with one lane.
+#include <bit>
+#include <cfenv>
+#include <climits>
+#include <cmath>
+#include <functional>
+
+#include "exec/harness.hpp"
+
+namespace vgpu::test {
+namespace {
+
+const std::vector<uint32_t> kWords = {
+    0,          1,          2,          3,          5,          7,          31,         32,
+    33,         100,        255,        256,        0x7fff,     0x8000,     0xffff,     0x10000,
+    0x12345678, 0x7ffffffe, 0x7fffffff, 0x80000000, 0x80000001, 0xfffffffe, 0xffffffff, 0xdeadbeef,
+    0xcafebabe, 0x00ff00ff, 0xff00ff00, 0x0f0f0f0f, 0x55555555, 0xaaaaaaaa, 0x40000000, 0xc0000000};
+
+/// `op` on every pair (word, rotated word); `expect` gives the result. Runs with all lanes, with
+/// odd lanes only and with one lane: inactive lanes keep their old value.
+void check_words(const std::string& op, const std::function<uint32_t(uint32_t, uint32_t)>& expect,
+                 uint32_t rotate = 5) {
+  for (uint32_t mask : {0xffffffffu, 0xaaaaaaaau, 0x00010000u}) {
+    std::string body = format(R"(
+      .reg .pred %%p;
+      .reg .b32 %%b, %%m;
+      .reg .b32 %%index;
+      mov.u32 %%out, 0x77777777;
+      add.u32 %%index, %%lane, %u;
+      and.b32 %%index, %%index, 31;
+      shfl.sync.idx.b32 %%b, %%in, %%index, 31, -1;
+      shr.u32 %%m, %u, %%lane;
+      and.b32 %%m, %%m, 1;
+      setp.eq.u32 %%p, %%m, 1;
+      @%%p )",
+                              rotate, mask) +
+                       op + ";\n";
+    auto out = map_lanes<uint32_t>("b32", "b32", body, kWords);
+    for (uint32_t l = 0; l < 32; l++) {
+      uint32_t want = mask >> l & 1 ? expect(kWords[l], kWords[(l + rotate) % 32]) : 0x77777777u;
+      EXPECT_EQ(out[l], want) << op << " of " << kWords[l] << " and " << kWords[(l + rotate) % 32]
+                              << " lane " << l << " mask " << mask;
+    }
+  }
+}
+
+using U = uint32_t;
+int32_t s(U x) {
+  return static_cast<int32_t>(x);
+}
+
+struct WordCase {
+  const char* op;
+  std::function<U(U, U)> expect;
+};
+
+const WordCase kWordCases[] = {
+    {"add.s32 %out, %in, %b", [](U a, U b) { return a + b; }},
+    {"sub.u32 %out, %in, %b", [](U a, U b) { return a - b; }},
+    {"add.sat.s32 %out, %in, %b",
+     [](U a, U b) {
+       int64_t r = int64_t{s(a)} + s(b);
+       return static_cast<U>(r > INT_MAX ? INT_MAX : r < INT_MIN ? INT_MIN : r);
+     }},
+    {"mul.lo.s32 %out, %in, %b", [](U a, U b) { return a * b; }},
+    {"mul.hi.u32 %out, %in, %b", [](U a, U b) { return static_cast<U>(uint64_t{a} * b >> 32); }},
+    {"mul.hi.s32 %out, %in, %b",
+     [](U a, U b) { return static_cast<U>(int64_t{s(a)} * s(b) >> 32); }},
+    {"mad.lo.s32 %out, %in, %b, %in", [](U a, U b) { return a * b + a; }},
+    {"mul24.lo.u32 %out, %in, %b", [](U a, U b) { return (a & 0xffffff) * (b & 0xffffff); }},
+    {"div.u32 %out, %in, %b", [](U a, U b) { return b ? a / b : ~0u; }},
+    {"rem.u32 %out, %in, %b", [](U a, U b) { return b ? a % b : a; }},
+    {"div.s32 %out, %in, %b",
+     [](U a, U b) { return !b         ? ~0u
+                           : b == ~0u ? 0 - a
+                                      : static_cast<U>(s(a) / s(b)); }},
+    {"rem.s32 %out, %in, %b",
+     [](U a, U b) { return !b         ? a
+                           : b == ~0u ? 0
+                                      : static_cast<U>(s(a) % s(b)); }},
+    {"min.s32 %out, %in, %b", [](U a, U b) { return s(a) < s(b) ? a : b; }},
+    {"max.u32 %out, %in, %b", [](U a, U b) { return a > b ? a : b; }},
+    {"abs.s32 %out, %in", [](U a, U) { return s(a) < 0 ? 0 - a : a; }},
+    {"neg.s32 %out, %in", [](U a, U) { return 0 - a; }},
+    {"sad.u32 %out, %in, %b, 3", [](U a, U b) { return (a > b ? a - b : b - a) + 3; }},
+    {"and.b32 %out, %in, %b", [](U a, U b) { return a & b; }},
+    {"or.b32 %out, %in, %b", [](U a, U b) { return a | b; }},
+    {"xor.b32 %out, %in, %b", [](U a, U b) { return a ^ b; }},
+    {"not.b32 %out, %in", [](U a, U) { return ~a; }},
+    {"cnot.b32 %out, %in", [](U a, U) { return U{a == 0}; }},
+    {"shl.b32 %out, %in, %b", [](U a, U b) { return b > 31 ? 0 : a << b; }},
+    {"shr.u32 %out, %in, %b", [](U a, U b) { return b > 31 ? 0 : a >> b; }},
+    {"shr.s32 %out, %in, %b", [](U a, U b) { return static_cast<U>(s(a) >> (b > 31 ? 31 : b)); }},
+    {"shf.l.wrap.b32 %out, %in, %b, 13", [](U a, U b) { return b << 13 | a >> 19; }},
+    {"shf.r.clamp.b32 %out, %in, %b, 40", [](U, U b) { return b; }},
+    {"bfe.u32 %out, %in, 4, 12", [](U a, U) { return a >> 4 & 0xfff; }},
+    {"bfe.s32 %out, %in, 4, 12", [](U a, U) { return static_cast<U>(s(a << 16) >> 20); }},
+    {"bfe.u32 %out, %in, %b, 8",
+     [](U a, U b) { return (b & 255) > 31 ? 0 : a >> (b & 255) & 255; }},
+    {"bfi.b32 %out, %in, %b, 8, 4", [](U a, U b) { return (b & ~0xf00u) | (a & 15) << 8; }},
+    {"bfind.u32 %out, %in", [](U a, U) { return a ? 31u - U(std::countl_zero(a)) : ~0u; }},
+    {"bfind.shiftamt.u32 %out, %in", [](U a, U) { return a ? U(std::countl_zero(a)) : ~0u; }},
+    {"popc.b32 %out, %in", [](U a, U) { return U(std::popcount(a)); }},
+    {"clz.b32 %out, %in", [](U a, U) { return U(std::countl_zero(a)); }},
+    {"brev.b32 %out, %in",
+     [](U a, U) {
+       U r = 0;
+       for (int k = 0; k < 32; k++) r |= (a >> k & 1) << (31 - k);
+       return r;
+     }},
+    {"prmt.b32 %out, %in, %b, 0x7531",
+     [](U a, U b) {
+       return (a >> 8 & 255) | (a >> 24 & 255) << 8 | (b >> 8 & 255) << 16 | (b >> 24) << 24;
+     }},
+    {"prmt.b32 %out, %in, %b, 0x8210",
+     [](U a, U) { return (a & 0xffffff) | (a & 0x80 ? 0xff000000u : 0); }},
+    {"lop3.b32 %out, %in, %b, 0x0f0f00ff, 0xe8",
+     [](U a, U b) { return (a & b) | (a & 0x0f0f00ff) | (b & 0x0f0f00ff); }},
+    {"dp4a.u32.u32 %out, %in, %b, 1",
+     [](U a, U b) {
+       U r = 1;
+       for (int k = 0; k < 4; k++) r += (a >> 8 * k & 255) * (b >> 8 * k & 255);
+       return r;
+     }},
+    {"dp2a.lo.s32.s32 %out, %in, %b, 0",
+     [](U a, U b) {
+       return static_cast<U>(int16_t(a) * int8_t(b) + int16_t(a >> 16) * int8_t(b >> 8));
+     }},
+    {"bmsk.clamp.b32 %out, 4, 8", [](U, U) { return 0xff0u; }},
+    {"szext.wrap.s32 %out, %in, 8", [](U a, U) { return static_cast<U>(s(a << 24) >> 24); }},
+    {"add.u16x2 %out, %in, %b",
+     [](U a, U b) { return ((a + b) & 0xffff) | ((a >> 16) + (b >> 16)) << 16; }},
+    {"max.s16x2 %out, %in, %b",
+     [](U a, U b) {
+       auto m = [](U x, U y) { return U(uint16_t(std::max(int16_t(x), int16_t(y)))); };
+       return m(a, b) | m(a >> 16, b >> 16) << 16;
+     }},
+    {"mov.b32 %out, %b", [](U, U b) { return b; }},
+    {"min.relu.s32 %out, %in, %b",
+     [](U a, U b) { return static_cast<U>(std::max(0, std::min(s(a), s(b)))); }},
+};
+
+TEST(Arithmetic, Words) {
+  for (auto& c : kWordCases) check_words(c.op, c.expect);
+}
+
+TEST(Arithmetic, WideAndCarry) {
+  std::string body = R"(
+    .reg .b32 %lo, %hi, %x;
+    .reg .b64 %w;
+    mov.b64 {%lo, %hi}, %in;
+    add.cc.u32 %lo, %lo, -1;
+    addc.u32 %hi, %hi, 0;
+    mul.wide.u32 %w, %lo, 7;
+    cvt.u32.u64 %x, %w;
+    mov.b64 %out, {%lo, %hi};)";
+  std::vector<uint64_t> in = {0, 1, 0x100000000, 0xffffffffffffffff, 0x123456789abcdef0};
+  auto out = map_lanes<uint64_t>("b64", "b64", body, in);
+  for (size_t k = 0; k < in.size(); k++) EXPECT_EQ(out[k], in[k] + 0xffffffffull) << k;
+  auto high = map_lanes<uint64_t>("b64", "b64", "mul.hi.u64 %out, %in, 0x9e3779b97f4a7c15;", in);
+  for (size_t k = 0; k < in.size(); k++)
+    EXPECT_EQ(high[k], static_cast<uint64_t>(
+                           static_cast<unsigned __int128>(in[k]) * 0x9e3779b97f4a7c15ull >> 64));
+  auto shifted = map_lanes<uint64_t>("b64", "b64", "shr.s64 %out, %in, 9;", in);
+  for (size_t k = 0; k < in.size(); k++)
+    EXPECT_EQ(shifted[k], static_cast<uint64_t>(static_cast<int64_t>(in[k]) >> 9));
+}
+
+const std::vector<float> kFloats = {
+    0.0f,    -0.0f, 1.0f,   -1.0f,   0.5f,     1.5f,      2.5f, -2.5f,    3.1415926f, 1e-40f,
+    -1e-40f, 1e30f, -1e38f, 3.4e38f, INFINITY, -INFINITY, NAN,  65504.0f, 65520.0f,   1e-8f};
+
+std::string bits(float x) {
+  return format("%a (%08x)", x, std::bit_cast<uint32_t>(x));
+}
+
+void check_floats(const std::string& op, const std::function<float(float)>& expect) {
+  auto out = map_lanes<float>("f32", "f32", op + ";", kFloats);
+  for (size_t k = 0; k < kFloats.size(); k++) {
+    float want = expect(kFloats[k]);
+    if (want != want) {
+      EXPECT_EQ(std::bit_cast<uint32_t>(out[k]), 0x7fffffffu) << op << " of " << bits(kFloats[k]);
+    } else {
+      EXPECT_EQ(std::bit_cast<uint32_t>(out[k]), std::bit_cast<uint32_t>(want))
+          << op << " of " << bits(kFloats[k]) << ": " << bits(out[k]) << ", not " << bits(want);
+    }
+  }
+}
+
+float rounded(int mode, const std::function<float()>& f) {
+  int saved = std::fegetround();
+  std::fesetround(mode);
+  volatile float r = f();
+  std::fesetround(saved);
+  return r;
+}
+
+TEST(Arithmetic, Floats) {
+  const float third = 0.333333343f;
+  check_floats("add.f32 %out, %in, 0f3EAAAAAB", [=](float a) { return a + third; });
+  check_floats("sub.rn.f32 %out, %in, 0f3EAAAAAB", [=](float a) { return a - third; });
+  check_floats("mul.f32 %out, %in, 0f3EAAAAAB", [=](float a) { return a * third; });
+  check_floats("fma.rn.f32 %out, %in, %in, 0f3EAAAAAB",
+               [=](float a) { return std::fma(a, a, third); });
+  check_floats("fma.rn.sat.f32 %out, %in, %in, 0f3EAAAAAB", [=](float a) {
+    float r = std::fma(a, a, third);
+    return r != r ? 0.0f : std::min(1.0f, std::max(0.0f, r));
+  });
+  check_floats("div.rn.f32 %out, 0f3F800000, %in", [](float a) { return 1 / a; });
+  check_floats("rcp.rn.f32 %out, %in", [](float a) { return 1 / a; });
+  check_floats("sqrt.rn.f32 %out, %in", [](float a) { return std::sqrt(a); });
+  check_floats("neg.f32 %out, %in", [](float a) { return -a; });
+  check_floats("abs.f32 %out, %in", [](float a) { return std::fabs(a); });
+  check_floats("max.f32 %out, %in, 0f00000000", [](float a) { return a > 0 ? a : 0.0f; });
+  check_floats("max.NaN.f32 %out, %in, 0fBF800000", [](float a) {
+    return a != a ? a : a > -1 ? a : -1.0f;
+  });
+  check_floats("min.f32 %out, %in, 0f80000000", [](float a) { return a < 0 ? a : -0.0f; });
+  check_floats("add.ftz.f32 %out, %in, 0f00000000", [](float a) {
+    if (a != 0 && std::fabs(a) < 1e-37f) return std::copysign(0.0f, a) + 0.0f;
+    return a + 0.0f;
+  });
+  for (auto [name, mode] :
+       {std::pair{"rz", FE_TOWARDZERO}, {"rm", FE_DOWNWARD}, {"rp", FE_UPWARD}}) {
+    check_floats(format("add.%s.f32 %%out, %%in, 0f3EAAAAAB", name), [=](float a) {
+      return rounded(mode, [=] {
+        volatile float x = a, y = third;
+        return x + y;
+      });
+    });
+    check_floats(format("fma.%s.f32 %%out, %%in, %%in, 0f3EAAAAAB", name), [=](float a) {
+      return rounded(mode, [=] {
+        volatile float x = a;
+        return std::fma(x, x, third);
+      });
+    });
+  }
+}
+
+TEST(Arithmetic, CopysignOfNanKeepsItsBits) {
+  auto out = map_lanes<uint32_t>("b32", "b32", "copysign.f32 %out, 0fBF800000, %in;",
+                                 std::vector<uint32_t>{0x7fc01234, 0xffc01234});
+  EXPECT_EQ(out[0], 0xffc01234u);
+  EXPECT_EQ(out[1], 0xffc01234u);
+}
+
+TEST(Arithmetic, FloatPairs) {
+  std::string body = R"(
+    .reg .b64 %k;
+    .reg .b32 %one, %two;
+    mov.b32 %one, 0f3F800000;
+    mov.b32 %two, 0f40000000;
+    mov.b64 %k, {%one, %two};
+    fma.rn.f32x2 %out, %in, %k, %k;
+    add.f32x2 %out, %out, %k;
+    mul.f32x2 %out, %out, %k;)";
+  std::vector<std::array<float, 2>> in;
+  for (int k = 0; k < 32; k++) in.push_back({k * 0.5f, k * -0.25f});
+  auto out = map_lanes<std::array<float, 2>>("b64", "b64", body, in);
+  for (int k = 0; k < 32; k++) {
+    EXPECT_EQ(out[k][0], (in[k][0] + 1 + 1) * 1);
+    EXPECT_EQ(out[k][1], (in[k][1] * 2 + 2 + 2) * 2);
+  }
+}
+
+TEST(Arithmetic, Halves) {
+  // 1 + 2^-11 is a tie: to even. 1 + 2^-11 + 2^-20 is not; a sum rounded twice would lose that.
+  std::string body = R"(
+    .reg .b16 %a, %b, %c, %r;
+    mov.b32 {%a, %b}, %in;
+    mov.b16 %c, 0x3c00;
+    fma.rn.f16 %r, %a, %b, %c;
+    mov.b32 %out, {%r, %r};)";
+  std::vector<uint32_t> in = {0x10003c00 /* 2^-11 * 1 */, 0x10013c00 /* a little more */,
+                              0x7c003c00};
+  auto out = map_lanes<uint32_t>("b32", "b32", body, in);
+  EXPECT_EQ(out[0] & 0xffff, 0x3c00u);
+  EXPECT_EQ(out[1] & 0xffff, 0x3c01u);
+  EXPECT_EQ(out[2] & 0xffff, 0x7c00u);
+  auto sums = map_lanes<uint32_t>("b32", "b32", "add.f16x2 %out, %in, %in;",
+                                  std::vector<uint32_t>{0x3c004000, 0x7bff0001});
+  EXPECT_EQ(sums[0], 0x40004400u);
+  EXPECT_EQ(sums[1], 0x7c000002u);
+  auto bf = map_lanes<uint32_t>("b32", "b32", "fma.rn.relu.bf16x2 %out, %in, %in, %in;",
+                                std::vector<uint32_t>{0x3f80c000, 0xbf003f80});
+  EXPECT_EQ(bf[0], 0x40004000u);  // 1 + 1 = 2; 4 - 2 = 2
+  EXPECT_EQ(bf[1], 0x00004000u);  // 0.25 - 0.5 < 0
+}
+
+TEST(Arithmetic, Comparisons) {
+  struct Case {
+    const char* op;
+    std::function<bool(float, float)> expect;
+  };
+  const Case cases[] = {
+      {"eq", [](float a, float b) { return a == b; }},
+      {"ne", [](float a, float b) { return a < b || a > b; }},
+      {"lt", [](float a, float b) { return a < b; }},
+      {"ge", [](float a, float b) { return a >= b; }},
+      {"equ", [](float a, float b) { return !(a < b) && !(a > b); }},
+      {"neu", [](float a, float b) { return a != b; }},
+      {"ltu", [](float a, float b) { return !(a >= b); }},
+      {"gtu", [](float a, float b) { return !(a <= b); }},
+      {"leu", [](float a, float b) { return !(a > b); }},
+      {"geu", [](float a, float b) { return !(a < b); }},
+      {"num", [](float a, float b) { return a == a && b == b; }},
+      {"nan", [](float a, float b) { return a != a || b != b; }},
+  };
+  for (auto& c : cases) {
+    // Against 1.0; combined with a predicate, and its complement.
+    std::string body = format(R"(
+      .reg .pred %%p, %%q, %%t;
+      .reg .b32 %%x, %%y;
+      setp.ne.u32 %%t, %%lane, 3;
+      setp.%s.and.f32 %%p|%%q, %%in, 0f3F800000, %%t;
+      selp.b32 %%x, 1, 0, %%p;
+      selp.b32 %%y, 2, 0, %%q;
+      or.b32 %%out, %%x, %%y;)",
+                              c.op);
+    auto out = map_lanes<uint32_t>("f32", "b32", body, kFloats);
+    for (uint32_t l = 0; l < kFloats.size(); l++) {
+      bool r = c.expect(kFloats[l], 1.0f), t = l != 3;
+      EXPECT_EQ(out[l], uint32_t{r && t} | uint32_t{!r && t} << 1) << c.op << " " << kFloats[l];
+    }
+  }
+  auto set = map_lanes<uint32_t>("b32", "b32", "set.gt.u32.s32 %out, %in, -5;", kWords);
+  for (uint32_t l = 0; l < 32; l++) EXPECT_EQ(set[l], s(kWords[l]) > -5 ? ~0u : 0u);
+}
+
+TEST(Arithmetic, Conversions) {
+  auto same = [](const std::vector<float>& in, const std::string& op,
+                 const std::function<uint32_t(float)>& expect) {
+    auto out = map_lanes<uint32_t>("f32", "b32", op + ";", in);
+    for (size_t k = 0; k < in.size(); k++) EXPECT_EQ(out[k], expect(in[k])) << op << " " << in[k];
+  };
+  auto to_int = [](double x, double lo, double hi) {
+    return x != x ? 0.0 : x < lo ? lo : x > hi ? hi : x;
+  };
+  same(kFloats, "cvt.rzi.s32.f32 %out, %in", [&](float a) {
+    return static_cast<uint32_t>(static_cast<int32_t>(to_int(std::trunc(a), INT_MIN, INT_MAX)));
+  });
+  same(kFloats, "cvt.rni.u32.f32 %out, %in",
+       [&](float a) { return static_cast<uint32_t>(to_int(std::nearbyint(a), 0, 4294967295.0)); });
+  same(kFloats, "cvt.rmi.s32.f32 %out, %in", [&](float a) {
+    return static_cast<uint32_t>(static_cast<int32_t>(to_int(std::floor(a), INT_MIN, INT_MAX)));
+  });
+  same(kFloats, "cvt.sat.f32.f32 %out, %in", [](float a) {
+    return std::bit_cast<uint32_t>(a != a ? 0.0f : a > 1 ? 1.0f : a > 0 ? a : 0.0f);
+  });
+  same({1.0f, -2.0f, 65504.0f, 65520.0f, NAN}, "cvt.rn.f16x2.f32 %out, %in, 0f3F800000",
+       [](float a) {
+         uint32_t high = a == 1       ? 0x3c00
+                         : a == -2    ? 0xc000
+                         : a == 65504 ? 0x7bff
+                         : a == a     ? 0x7c00
+                                      : 0x7fff;
+         return high << 16 | 0x3c00;
+       });
+  same({1.0f, -3.0f}, "cvt.rn.relu.bf16x2.f32 %out, %in, %in",
+       [](float a) { return a > 0 ? 0x3f803f80u : 0u; });
+  auto e4m3 = map_lanes<uint32_t>("f32", "b32", R"(
+      .reg .b16 %h;
+      cvt.rn.satfinite.e4m3x2.f32 %h, %in, 0f3F800000;
+      cvt.u32.u16 %out, %h;)",
+                                  std::vector<float>{1.0f, 500.0f, NAN, -0.0625f});
+  EXPECT_EQ(e4m3[0], 0x3838u);
+  EXPECT_EQ(e4m3[1], 0x7e38u);
+  EXPECT_EQ(e4m3[2], 0x7f38u);
+  EXPECT_EQ(e4m3[3], 0x9838u);
+  // Sign and zero extension into wider registers.
+  auto narrow = map_lanes<uint32_t>("b32", "b32", "cvt.s32.s8 %out, %in;", kWords);
+  for (uint32_t l = 0; l < 32; l++) EXPECT_EQ(narrow[l], static_cast<uint32_t>(int8_t(kWords[l])));
+  auto clamp = map_lanes<uint32_t>("b32", "b32", "cvt.sat.u8.s32 %out, %in;", kWords);
+  for (uint32_t l = 0; l < 32; l++)
+    EXPECT_EQ(clamp[l], static_cast<uint32_t>(std::min(255, std::max(0, s(kWords[l])))));
+  auto big =
+      map_lanes<float>("b64", "f32", "cvt.rn.f32.u64 %out, %in;",
+                       std::vector<uint64_t>{0x8000008000000001ull, 0x8000008000000000ull, 7});
+  EXPECT_EQ(big[0], 9223373136366403584.0f);  // just past a tie
+  EXPECT_EQ(big[1], 9223372036854775808.0f);  // the tie: to even
+  EXPECT_EQ(big[2], 7.0f);
+  auto wide = map_lanes<uint64_t>("f64", "b64", "cvt.rzi.s64.f64 %out, %in;",
+                                  std::vector<double>{NAN, 1e300, -1e300, -2.9});
+  EXPECT_EQ(wide[0], 0x8000000000000000ull);
+  EXPECT_EQ(wide[1], 0x7fffffffffffffffull);
+  EXPECT_EQ(wide[2], 0x8000000000000000ull);
+  EXPECT_EQ(wide[3], static_cast<uint64_t>(-2));
+}
+
+TEST(Arithmetic, PackUnpackAndSelect) {
+  auto out = map_lanes<uint64_t>("b64", "b64", R"(
+    .reg .b16 %a, %b, %c, %d;
+    .reg .b32 %x, %y;
+    mov.b64 {%a, %b, %c, %d}, %in;
+    mov.b64 %out, {%d, %c, %b, %a};
+    mov.b64 {%x, _}, %out;
+    mov.b64 %out, {%x, %x};)",
+                                 std::vector<uint64_t>{0x1111222233334444ull});
+  EXPECT_EQ(out[0], 0x2222111122221111ull);
+}
+
+TEST(Arithmetic, UnknownModifiersAreRefused) {
+  for (const char* op : {"fma.rn.oob.f32 %f, %f, %f, %f;", "add.rs.f32 %f, %f, %f;",
+                         "cvt.rs.f16x2.f32 %r, %f, %f, %r;", "frobnicate.u32 %r, %r;"}) {
+    auto text = kernel_text("", std::string(".reg .f32 %f; .reg .b32 %r;\n") + op + "\nret;");
+    try {
+      exec::Program::load(text);
+      FAIL() << op;
+    } catch (const Fault& fault) {
+      EXPECT_EQ(fault.cuda_error, kNotSupported);
+      EXPECT_NE(fault.text.find(std::string(op).substr(0, std::string(op).find(' '))),
+                std::string::npos)
+          << fault.text;
+    }
+  }
+}
+
+TEST(Arithmetic, RegisterWidthsAreChecked) {
+  auto text = kernel_text("", ".reg .b64 %d; .reg .b32 %r;\nadd.s32 %d, %r, %r;\nret;");
+  EXPECT_THROW(exec::Program::load(text), Fault);
+}
+
+}  // namespace
+}  // namespace vgpu::test
