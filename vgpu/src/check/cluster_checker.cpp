@@ -78,7 +78,10 @@ ClusterChecker::ClusterChecker(const CheckContext& context, const exec::ClusterI
     warps_[c].next_epoch();
   }
   next_component_ = static_cast<Component>(warps_.size());
-  for (WarpState& warp : warps_) warp.tensor_pipeline = new_component();
+  for (WarpState& warp : warps_) {
+    warp.tensor_pipeline = new_component();
+    tcgen05_components_.push_back(warp.tensor_pipeline);
+  }
   // Offsets start behind the KiB that the hardware keeps.
   const size_t cells = (info.shared_bytes + 1024 + kSharedCellBytes - 1) / kSharedCellBytes;
   shared_.resize(info.ctas);
@@ -101,7 +104,11 @@ GroupStream& ClusterChecker::group_of(GroupKind kind, Component warp, uint32_t l
   if (kind == GroupKind::bulk_read) kind = GroupKind::bulk;
   uint64_t key = uint64_t{warp} << 16 | uint64_t{static_cast<uint8_t>(kind)} << 8 | lane;
   auto [at, is_new] = groups_.try_emplace(key);
-  if (is_new) at->second.component = new_component();
+  if (is_new) {
+    at->second.component = new_component();
+    if (kind == GroupKind::tcgen05_ld || kind == GroupKind::tcgen05_st)
+      tcgen05_components_.push_back(at->second.component);
+  }
   return at->second;
 }
 
@@ -184,14 +191,13 @@ void ClusterChecker::fence(const Agent& agent, FenceKind kind, Order, Scope) {
       warp.unfenced_inits.clear();
       return;
     case FenceKind::tcgen05_before_thread_sync:
-      note_effect(agent, warp.tcgen05_before.join(warp.view.order));
+      note_effect(agent, knows_more_tcgen05(warp.view.order, warp.tcgen05_before));
+      warp.tcgen05_before.join(warp.view.order);
       return;
-    case FenceKind::tcgen05_after_thread_sync: {
-      bool news = warp.view.tcgen05.join(warp.view.tcgen05_arrived);
-      if (news) warp.touch();
-      note_effect(agent, news);
+    case FenceKind::tcgen05_after_thread_sync:
+      note_effect(agent, knows_more_tcgen05(warp.view.tcgen05_arrived, warp.view.tcgen05));
+      if (warp.view.tcgen05.join(warp.view.tcgen05_arrived)) warp.touch();
       return;
-    }
     case FenceKind::wgmma:
       note_effect(agent, !warp.wgmma_fenced);
       warp.wgmma_fenced = true;
@@ -202,6 +208,12 @@ void ClusterChecker::fence(const Agent& agent, FenceKind kind, Order, Scope) {
       note_effect(agent, true);
       return;
   }
+}
+
+/// Whether `more` knows of tcgen05 operations that `less` does not.
+bool ClusterChecker::knows_more_tcgen05(const VectorClock& more, const VectorClock& less) const {
+  return std::any_of(tcgen05_components_.begin(), tcgen05_components_.end(),
+                     [&](Component c) { return more[c] > less[c]; });
 }
 
 // ---------------------------------------------------------------- mbarriers
@@ -220,6 +232,7 @@ void ClusterChecker::mbarrier_init(const Agent& agent, BarrierRef ref, uint32_t)
   barrier.init_instruction = agent.instruction;
   barrier.init_fenced = false;
   warp.unfenced_inits.push_back(barrier_key(ref));
+  note_effect(agent, true);
 }
 
 void ClusterChecker::mbarrier_inval(const Agent& agent, BarrierRef ref) {
@@ -257,7 +270,6 @@ void ClusterChecker::complete_phase(MbarrierState& barrier, const BarrierState& 
   barrier.completed++;
   barrier.complete.join(barrier.gathering);
   barrier.complete.order.raise(barrier.phases, barrier.completed);
-  barrier.complete.tcgen05.raise(barrier.phases, barrier.completed);
   barrier.gathering.clear();
 }
 
@@ -592,8 +604,8 @@ void ClusterChecker::touch(Cell& cell, const Actor& actor, uint32_t units, const
     if (place.memory == Memory::shared) check_proxy(actor, past, place);
     if (place.memory == Memory::tensor) check_tcgen05(actor, past, place);
   }
-  if (context_.options.mbarrier && place.memory == Memory::shared &&
-      actor.access != Access::read && !mbarriers_.empty()) {
+  if (context_.options.mbarrier && place.memory == Memory::shared && actor.access != Access::read &&
+      !mbarriers_.empty()) {
     for (uint32_t half : {0u, 8u}) {
       uint32_t offset = place.address / kSharedCellBytes * kSharedCellBytes + half;
       if (!(units & unit_mask(half, 8))) continue;
@@ -677,7 +689,8 @@ void ClusterChecker::check_tcgen05(const Actor& actor, const PastAccess& past, c
       "missing: %s",
       place_name(place).c_str(), describe(past).c_str(), describe(actor).c_str(), missing.c_str());
   if (context_.options.strict_tcgen05) report("tcgen05", text);
-  context_.note(module_, arrived ? actor.instruction : past.instruction, "tcgen05: " + text);
+  context_.note(module_, arrived ? actor.instruction : past.instruction,
+                "note: tcgen05 check: " + text);
 }
 
 // ---------------------------------------------------------------- TMEM allocation and the end

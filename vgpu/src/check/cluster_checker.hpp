@@ -107,6 +107,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   bool acquire(WarpState& warp, const Message& message);
   void release_done(WarpState& warp) { warp.next_epoch(); }
   void note_effect(const exec::Agent& agent, bool useful);
+  bool knows_more_tcgen05(const VectorClock& more, const VectorClock& less) const;
 
   // ---- accesses
   Actor actor_of(const exec::Agent& agent, exec::Access access);
@@ -152,6 +153,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::unordered_map<uint64_t, GroupStream> groups_;
   std::unordered_map<uint64_t, Message> flags_;  // memory words used to synchronise
   VectorClock last_generic_write_;               // of shared memory, by warp
+  std::vector<Component> tcgen05_components_;    // whose epochs tell of tcgen05 operations
   Component next_component_ = 0;
   const Allocation* allocation_ = nullptr;  // the last one that a global access hit
   SyncEffects effects_;

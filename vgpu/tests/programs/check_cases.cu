@@ -216,7 +216,7 @@ __global__ void mbarrier_order(uint32_t* data) {
   if (!BUG) __syncthreads();
   // Time stands for luck: the barrier happens to be there.
   if (BUG && threadIdx.x == 32)
-    for (int i = 0; i < 1000; i++) asm volatile("nanosleep.u32 100;");
+    for (int i = 0; i < 10; i++) asm volatile("nanosleep.u32 1000;");
   if (threadIdx.x == 32) mbarrier_arrive(&barrier);
   if (threadIdx.x == 32) mbarrier_wait(&barrier, 0);
   data[256 + threadIdx.x] = 1;
