@@ -10,7 +10,7 @@ mkdir -p "$out/instances"
 flags="-std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -cudart static -Xcompiler -fPIC -I$root/src -I$root/include $EXTRA"
 declarations=""; entries=""; jobs=""
 rm -f "$out"/instances/*.cu
-while read -r types m n consumers cluster mode stages halo_stages pixels; do
+while read -r types m n consumers cluster mode stages halo_stages pixels staging; do
   case $types in '#'*|'') continue;; esac
   halo=false; schedule=cooperative
   case $mode in *halo*) halo=true;; esac
@@ -26,7 +26,7 @@ while read -r types m n consumers cluster mode stages halo_stages pixels; do
 #include "kernels/sm90/instance_sm90.cuh"
 namespace convoy::sm90 {
 FpropInstance instance_$name() {
-  return describe_instance<FpropConfig<$cpp, $m, $n, $consumers, $cluster, $halo, Schedule::$schedule, $stages, $halo_stages, $pixels>>();
+  return describe_instance<FpropConfig<$cpp, $m, $n, $consumers, $cluster, $halo, Schedule::$schedule, $stages, $halo_stages, $pixels, $staging>>();
 }
 }
 EOF

@@ -387,49 +387,61 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
       }
 
       if constexpr (!Config::kSplit) {
-        // Refill the buffer before this one, whose store has had a piece's time to be read.
-        const auto refill_source = [&](int chunk) {
-          const int refill = chunk - 1 + Config::kStagingBuffers;
-          if (prefetch_source && lane == 0 && chunk > 0 && refill < Config::kChunks) {
-            ptx::tma_store_wait_read<1>();
-            load_source<Config>(p, tile, staging, staging.sequence - 2 + Config::kStagingBuffers,
-                                source_piece(refill));
-          }
-        };
-        if (!ComputeOp::kEnabled && !StoreOp::kEnabled && is_plain_epilogue(p)) {
+        // Registers must not be indexed at run time: `first` is a constant (the unrolled loop), or
+        // every piece is a candidate of a selection (the rolled loop, whose code exists once).
+        const auto store = [&]<EpiloguePath kPath, int kCount>(int first) {
+          Piece pieces[kCount];
+          float v[kCount][16];
+          float lane_bias[kCount] = {};
 #pragma unroll
-          for (int chunk = 0; chunk < Config::kChunks; ++chunk) {
-            float v[16];
-#pragma unroll
-            for (int i = 0; i < 16; ++i) {
-              v[i] = accumulators[chunk / Config::kChunksPerBlock]
-                                 [chunk % Config::kChunksPerBlock * 16 + i];
-            }
-            store_piece<Config, true>(p, tile, source_piece(chunk), v,
-                                      bias[chunk % Config::kChunksPerBlock], staging, NoComputeOp(),
-                                      NoStoreOp());
-          }
-        } else {
-          // NOTE: this loop is kept rolled, so that the long code exists once; the inner one picks
-          // 16 registers, which must not be indexed at run time.
-#pragma unroll 1
-          for (int chunk = 0; chunk < Config::kChunks; ++chunk) {
-            float v[16];
-            float lane_bias = 0.0f;
+          for (int u = 0; u < kCount; ++u) {
+            pieces[u] = source_piece(first + u);
 #pragma unroll
             for (int c = 0; c < Config::kChunks; ++c) {
-              if (c == chunk) {
-                lane_bias = bias[c % Config::kChunksPerBlock];
+              if (c == first + u) {
+                lane_bias[u] = bias[c % Config::kChunksPerBlock];
 #pragma unroll
                 for (int i = 0; i < 16; ++i) {
-                  v[i] = accumulators[c / Config::kChunksPerBlock]
-                                     [c % Config::kChunksPerBlock * 16 + i];
+                  v[u][i] = accumulators[c / Config::kChunksPerBlock]
+                                        [c % Config::kChunksPerBlock * 16 + i];
                 }
               }
             }
-            store_piece<Config, false>(p, tile, source_piece(chunk), v, lane_bias, staging,
-                                       compute_op, store_op);
-            refill_source(chunk);
+          }
+          store_pieces<Config, kPath>(p, tile, pieces, v, lane_bias, staging, compute_op, store_op);
+          // Refill the buffers of the residual that are needed again.
+          if (kPath != EpiloguePath::plain && prefetch_source && lane == 0) {
+#pragma unroll
+            for (int u = 0; u < kCount; ++u) {
+              const int refill = first + u + Config::kStagingBuffers;
+              if (refill < Config::kChunks) {
+                ptx::tma_store_wait_read<0>();
+                load_source<Config>(p, tile, staging,
+                                    staging.sequence - kCount + u + Config::kStagingBuffers,
+                                    source_piece(refill));
+              }
+            }
+          }
+        };
+        const auto store_all = [&]<EpiloguePath kPath>() {
+          constexpr int kCount = Config::kManyRegisters ? 1 : 2;
+#pragma unroll
+          for (int first = 0; first + kCount <= Config::kChunks; first += kCount) {
+            store.template operator()<kPath, kCount>(first);
+          }
+          if constexpr (Config::kChunks % kCount != 0) {
+            store.template operator()<kPath, 1>(Config::kChunks - 1);
+          }
+        };
+        const EpiloguePath path = choose_path<ComputeOp, StoreOp>(p);
+        if (path == EpiloguePath::plain) {
+          store_all.template operator()<EpiloguePath::plain>();
+        } else if (path == EpiloguePath::fused) {
+          store_all.template operator()<EpiloguePath::fused>();
+        } else {
+#pragma unroll 1
+          for (int chunk = 0; chunk < Config::kChunks; ++chunk) {
+            store.template operator()<EpiloguePath::general, 1>(chunk);
           }
         }
       } else {
@@ -456,7 +468,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
              unit += cluster_size * Config::kConsumerWarps) {
           const int unit_warp = unit % Config::kConsumerWarps;
           const int chunk = unit / Config::kConsumerWarps;
-          float v[16] = {};
+          float v[1][16] = {};
 #pragma unroll 2
           for (int rank = 0; rank < cluster_size; ++rank) {
             const std::uint32_t remote = ptx::map_shared_rank(base, rank);
@@ -464,24 +476,25 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
             for (int j = 0; j < 4; ++j) {
               const float4 part = ptx::load_shared_cluster_v4(
                   remote + ((chunk * 4 + j) * kConsumerThreads + unit_warp * 32 + lane) * 16);
-              v[4 * j] += part.x;
-              v[4 * j + 1] += part.y;
-              v[4 * j + 2] += part.z;
-              v[4 * j + 3] += part.w;
+              v[0][4 * j] += part.x;
+              v[0][4 * j + 1] += part.y;
+              v[0][4 * j + 2] += part.z;
+              v[0][4 * j + 3] += part.w;
             }
           }
-          const Piece piece =
+          const Piece piece[1] = {
               piece_at(tile, unit_warp / 4 * kBlocks + chunk / Config::kChunksPerBlock,
-                       unit_warp % 4, chunk % Config::kChunksPerBlock);
+                       unit_warp % 4, chunk % Config::kChunksPerBlock)};
           if (p.epilogue.has_residual && !p.direct_store && lane == 0) {
-            load_source<Config>(p, tile, staging, staging.sequence, piece);
+            load_source<Config>(p, tile, staging, staging.sequence, piece[0]);
           }
-          float lane_bias = 0.0f;
+          float lane_bias[1] = {};
 #pragma unroll
           for (int c = 0; c < Config::kChunksPerBlock; ++c) {
-            if (c == chunk % Config::kChunksPerBlock) lane_bias = bias[c];
+            if (c == chunk % Config::kChunksPerBlock) lane_bias[0] = bias[c];
           }
-          store_piece<Config, false>(p, tile, piece, v, lane_bias, staging, compute_op, store_op);
+          store_pieces<Config, EpiloguePath::general>(p, tile, piece, v, lane_bias, staging,
+                                                      compute_op, store_op);
           if (p.epilogue.has_residual && lane == 0) ptx::tma_store_wait_read<0>();
         }
       }

@@ -18,7 +18,8 @@ enum class Schedule {
 
 /// Compile-time configuration of the kernel. Illegal combinations are compile-time errors.
 template <typename In_, typename Out_, int M, int N, int Consumers, int Cluster, bool Halo,
-          Schedule kSchedule, int FilterStages, int HaloStages = 2, int HaloPixels = 0>
+          Schedule kSchedule, int FilterStages, int HaloStages = 2, int HaloPixels = 0,
+          int StagingBuffers = 4>
 struct FpropConfig {
   using In = In_;
   using Out = Out_;
@@ -54,7 +55,7 @@ struct FpropConfig {
   static constexpr int kChunks = kBlocksPerGroup * kChunksPerBlock;
   static constexpr int kChunkRowBytes = kChunkN * static_cast<int>(sizeof(Out));
   static constexpr int kChunkBytes = 16 * kChunkRowBytes;
-  static constexpr int kStagingBuffers = sizeof(Out) == 2 ? 4 : 2;
+  static constexpr int kStagingBuffers = StagingBuffers;
   static constexpr int kStagingBytes = kConsumerWarps * kStagingBuffers * kChunkBytes;
   static constexpr int kBarriers = 2 * kActStages + 2 * kStages + kConsumerWarps * kStagingBuffers;
   static constexpr int kSharedBytes = 1024 /* alignment */ + kActStages * kActBytes +
