@@ -6,6 +6,7 @@
 
 #include "core/text.hpp"
 #include "dispatch/device.hpp"
+#include "dispatch/tuning.hpp"
 
 namespace convoy {
 namespace {
@@ -71,6 +72,16 @@ void check_kernel_name(const std::string& wanted, const CandidateList& kernels) 
                 names.empty() ? "none, no backend was built" : names, "; nearest: ", nearest);
 }
 
+/// Whether the tuning database names this kernel for its problem; its time is then the measured
+/// one.
+bool is_tuned_choice(Considered& entry) {
+  if (entry.kernel->device() != Device::cuda) return false;
+  const auto choice = tuning_database().find(tuning_key(entry.request));
+  if (!choice || choice->kernel != entry.line.kernel) return false;
+  entry.line.estimated_us = choice->us;
+  return true;
+}
+
 }  // namespace
 
 std::string backend_name(const DeviceInfo& device) {
@@ -115,7 +126,10 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
       entry.line.backend = backend_name(entry.request.device);
       entry.line.reason = kernel->refusal(entry.request);
     }
-    if (entry.line.reason.empty()) entry.line.estimated_us = kernel->estimate_us(entry.request);
+    if (entry.line.reason.empty()) {
+      entry.line.estimated_us = kernel->estimate_us(entry.request);
+      entry.tuned = is_tuned_choice(entry);
+    }
     if (entry.line.reason.empty() && !options.kernel.empty() &&
         entry.line.kernel != options.kernel) {
       entry.line.reason = text("kernel = ", options.kernel, " was asked for");
@@ -123,13 +137,15 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
     all.push_back(std::move(entry));
   }
 
-  // Order by preference: what can run, the GPU before the CPU, then by estimated time.
+  // Order by preference: what can run, the GPU before the CPU, the measured choice of
+  // the tuning database, then by estimated time.
   std::stable_sort(all.begin(), all.end(), [](const Considered& a, const Considered& b) {
     if (a.line.reason.empty() != b.line.reason.empty()) return a.line.reason.empty();
     if (!a.line.reason.empty()) return false;
     const Device device_a = a.kernel->device();
     const Device device_b = b.kernel->device();
     if (device_a != device_b) return device_a == Device::cuda;
+    if (a.tuned != b.tuned) return a.tuned;
     return a.line.estimated_us < b.line.estimated_us;
   });
   if (!all.empty() && all.front().line.reason.empty()) all.front().line.chosen = true;

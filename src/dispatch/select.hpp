@@ -12,7 +12,8 @@ namespace convoy {
 struct Considered {
   const KernelCandidate* kernel = nullptr;
   PlanRequest request;
-  Candidate line;  ///< `reason` is empty where the kernel can run the problem.
+  Candidate line;      ///< `reason` is empty where the kernel can run the problem.
+  bool tuned = false;  ///< The tuning database names it.
 };
 
 /// Judge every kernel of `kernels` for this problem: those that can run first, best first, the

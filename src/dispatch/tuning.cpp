@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dispatch/tuning.hpp"
+
+#include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+#include "core/log.hpp"
+#include "core/text.hpp"
+
+namespace convoy {
+
+/// Generated from data/tuning/*.txt by src/dispatch/CMakeLists.txt.
+extern const char* const kShippedTuning[];
+extern const int kShippedTuningCount;
+
+namespace {
+
+constexpr std::string_view kHeader = "convoy-tuning 1";
+constexpr std::string_view kSeparator = " | ";
+
+std::string_view next_line(std::string_view& text) {
+  const std::size_t end = std::min(text.find('\n'), text.size());
+  std::string_view line = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  return line;
+}
+
+[[noreturn]] void fail(const std::string& origin, int number, const std::string& what) {
+  throw Error(Status::io_error, text(origin, ":", number, ": ", what));
+}
+
+}  // namespace
+
+TuningDatabase TuningDatabase::parse(std::string_view content, const std::string& origin) {
+  TuningDatabase database;
+  const std::string_view header = next_line(content);
+  if (header != kHeader) {
+    fail(origin, 1,
+         text("'", header.substr(0, 40), "' is not a tuning file of this version; legal: '",
+              kHeader, "'; make it anew with `convoy tune`"));
+  }
+  for (int number = 2; !content.empty(); ++number) {
+    const std::string_view line = next_line(content);
+    if (line.empty() || line.front() == '#') continue;
+    const std::size_t separator = line.find(kSeparator);
+    const std::string_view choice = line.substr(0, separator);
+    const std::size_t space = choice.find(' ');
+    TunedKernel tuned;
+    const char* const end = choice.data() + std::min(space, choice.size());
+    const auto [rest, error] = std::from_chars(choice.data(), end, tuned.us);
+    const bool is_number = error == std::errc{} && rest == end && tuned.us > 0;
+    if (separator == line.npos || space == choice.npos || !is_number) {
+      fail(origin, number, "not '<microseconds> <kernel> | <device> | <types> | <shape>'");
+    }
+    tuned.kernel = choice.substr(space + 1);
+    database.set(std::string(line.substr(separator + kSeparator.size())), std::move(tuned));
+  }
+  return database;
+}
+
+std::string TuningDatabase::to_text() const {
+  std::string result = text(kHeader, "\n");
+  char us[32];
+  for (const auto& [key, choice] : choices_) {
+    std::snprintf(us, sizeof us, "%.2f", choice.us);
+    result += text(us, " ", choice.kernel, kSeparator, key, "\n");
+  }
+  return result;
+}
+
+std::optional<TunedKernel> TuningDatabase::find(const std::string& key) const {
+  const auto found = choices_.find(key);
+  if (found == choices_.end()) return std::nullopt;
+  return found->second;
+}
+
+void TuningDatabase::set(const std::string& key, TunedKernel choice) {
+  choices_[key] = std::move(choice);
+}
+
+void TuningDatabase::merge(const TuningDatabase& other) {
+  for (const auto& [key, choice] : other.choices_) choices_[key] = choice;
+}
+
+std::string tuning_key(const PlanRequest& request) {
+  const ConvGeometry& g = request.geometry;
+  const auto triple = [](const std::array<std::int64_t, 3>& v) {
+    return text(v[0], "x", v[1], "x", v[2]);
+  };
+  std::string modes;
+  for (const PadMode mode : g.pad_mode)
+    modes += to_string(mode)[0] == 'z' ? 'z' : to_string(mode)[2];
+  return text(request.device.name, kSeparator, to_string(request.dtype), ">",
+              to_string(request.output_dtype), request.packed_filter ? " packed" : " dense",
+              kSeparator, "n", g.batch, " d", g.cached_frames, "+", g.in[0], " h", g.in[1], " w",
+              g.in[2], " c", g.in_channels, " k", g.out_channels, " f", triple(g.filter), " s",
+              triple(g.stride), " l", triple(g.dilation), " p", triple(g.pad_begin), ":",
+              triple(g.pad_end), " g", g.groups, " u", g.upsample, " ", modes);
+}
+
+std::string user_tuning_path() {
+  if (const char* path = std::getenv("CONVOY_TUNING"); path != nullptr) return path;
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0') {
+    return text(cache, "/convoy/tuning.txt");
+  }
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') {
+    return text(home, "/.cache/convoy/tuning.txt");
+  }
+  return {};
+}
+
+const TuningDatabase& tuning_database() {
+  static const TuningDatabase all = [] {
+    TuningDatabase database;
+    for (int i = 0; i < kShippedTuningCount; ++i) {
+      database.merge(TuningDatabase::parse(kShippedTuning[i], "shipped tuning"));
+    }
+    const std::string path = user_tuning_path();
+    std::ifstream file(path, std::ios::binary);
+    if (path.empty() || !file) return database;
+    const std::string content{std::istreambuf_iterator<char>(file), {}};
+    try {
+      database.merge(TuningDatabase::parse(content, path));
+    } catch (const Error& error) {
+      log_line(LogLevel::info, "tuning", {error.what()});
+    }
+    return database;
+  }();
+  return all;
+}
+
+}  // namespace convoy

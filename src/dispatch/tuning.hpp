@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/candidate.hpp"
+
+namespace convoy {
+
+/// The kernel that was measured to be the fastest for a problem, and its time.
+struct TunedKernel {
+  std::string kernel;
+  double us = 0;
+};
+
+/// Measured choices, by device, types and shape. Text, one choice a line:
+///
+///   convoy-tuning 1
+///   # comment
+///   85.6 portable_halo | NVIDIA H200 | bf16>bf16 packed | n1 d0+1 h1024 w1024 c128 k3 ...
+///
+/// The first line names the version of the format; files of another version are refused.
+class TuningDatabase {
+ public:
+  /// Reads the text of a file; `origin` is for messages. Throws Error{io_error} naming the line.
+  static TuningDatabase parse(std::string_view text, const std::string& origin);
+  std::string to_text() const;
+
+  std::optional<TunedKernel> find(const std::string& key) const;
+  void set(const std::string& key, TunedKernel choice);
+  /// Take over every choice of `other`, also where this one has another.
+  void merge(const TuningDatabase& other);
+  std::size_t size() const { return choices_.size(); }
+
+ private:
+  std::map<std::string, TunedKernel> choices_;
+};
+
+/// What a choice is stored under: device name, types, whether the filter is packed, and the shape.
+/// The epilogue is left out: it moves all kernels alike.
+std::string tuning_key(const PlanRequest& request);
+
+/// The file that `convoy tune` writes and plans read: $CONVOY_TUNING, else
+/// $XDG_CACHE_HOME/convoy/tuning.txt, else ~/.cache/convoy/tuning.txt; empty where there is no
+/// home.
+std::string user_tuning_path();
+
+/// The choices shipped in this library (data/tuning), overridden by the user's file. Read once; a
+/// user's file that cannot be read is reported in the log and left out.
+const TuningDatabase& tuning_database();
+
+}  // namespace convoy
