@@ -61,6 +61,13 @@ class Checker final : public exec::Observer {
     }
   }
 
+  bool wants_instructions() const override { return watches_registers_; }
+
+  void launch_begin(const exec::LaunchRequest& request, const exec::KernelInfo&) override {
+    watches_registers_ =
+        context_.options.registers && has_asynchronous_registers(request.program->module());
+  }
+
   std::unique_ptr<exec::ClusterObserver> cluster_begin(const exec::ClusterInfo& info) override {
     return std::make_unique<ClusterChecker>(context_, info);
   }
@@ -77,6 +84,7 @@ class Checker final : public exec::Observer {
   }
 
   CheckContext context_;
+  bool watches_registers_ = false;  // in the running launch
   std::function<void(std::string_view)> note_;
   std::unique_ptr<EffectLog> effects_;
   std::mutex mutex_;
@@ -94,7 +102,7 @@ CheckOptions CheckOptions::parse(std::string_view list) {
     at = comma + 1;
     if (word == "all") {
       options.race = options.proxy = options.tcgen05 = options.init = true;
-      options.mbarrier = options.leak = true;
+      options.mbarrier = options.leak = options.registers = true;
     } else if (word == "race") {
       options.race = true;
     } else if (word == "proxy") {
@@ -109,10 +117,12 @@ CheckOptions CheckOptions::parse(std::string_view list) {
       options.mbarrier = true;
     } else if (word == "leak") {
       options.leak = true;
+    } else if (word == "registers") {
+      options.registers = true;
     } else if (word != "none" && word != "oob") {
       fault(kInvalidValue,
             "check '%.*s' is unknown; legal: all, none, or a list of race, proxy, tcgen05, "
-            "tcgen05-strict, init, mbarrier, leak, oob",
+            "tcgen05-strict, init, mbarrier, leak, registers, oob",
             static_cast<int>(word.size()), word.data());
     }
   }

@@ -23,14 +23,17 @@ struct CheckOptions {
   bool init = false;     ///< reads of unwritten shared memory, TMEM and global memory
   bool mbarrier = false;  ///< use before initialisation is ordered, objects overwritten in use
   bool leak = false;      ///< TMEM still allocated at exit
+  /// Registers of wgmma and tcgen05.ld used while the operation is in flight, or without a
+  /// wgmma.fence.
+  bool registers = false;
   /// Missing tcgen05 fences stop the kernel. Otherwise each place is told once through `note`:
   /// kernels in the field leave these fences out and work.
   bool strict_tcgen05 = false;
 
-  bool any() const { return race || proxy || tcgen05 || init || mbarrier || leak; }
+  bool any() const { return race || proxy || tcgen05 || init || mbarrier || leak || registers; }
 
   /// "all", "none" or a comma-separated list of race, proxy, tcgen05, tcgen05-strict, init,
-  /// mbarrier, leak; oob is accepted too (bounds are always checked). Throws Fault
+  /// mbarrier, leak, registers; oob is accepted too (bounds are always checked). Throws Fault
   /// (kInvalidValue) that names the unknown word.
   static CheckOptions parse(std::string_view list);
 };

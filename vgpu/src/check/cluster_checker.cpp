@@ -191,7 +191,8 @@ void ClusterChecker::fence(const Agent& agent, FenceKind kind, Order, Scope) {
       warp.unfenced_inits.clear();
       return;
     case FenceKind::tcgen05_before_thread_sync:
-      note_effect(agent, knows_more_tcgen05(warp.view.order, warp.tcgen05_before));
+      // What arrived ready for others needs no fence of this warp to be passed on.
+      note_effect(agent, knows_more_tcgen05(warp.view.order, message_of(warp).tcgen05));
       warp.tcgen05_before.join(warp.view.order);
       return;
     case FenceKind::tcgen05_after_thread_sync:
@@ -199,7 +200,10 @@ void ClusterChecker::fence(const Agent& agent, FenceKind kind, Order, Scope) {
       if (warp.view.tcgen05.join(warp.view.tcgen05_arrived)) warp.touch();
       return;
     case FenceKind::wgmma:
-      note_effect(agent, !warp.wgmma_fenced);
+      // Whether it orders anything is known where the registers are watched.
+      note_effect(agent, !warp.wgmma_fenced || !context_.options.registers ||
+                             warp.registers.touched_since_fence());
+      warp.registers.wgmma_fence();
       warp.wgmma_fenced = true;
       return;
     case FenceKind::memory:
@@ -403,6 +407,8 @@ void ClusterChecker::group_wait(const Agent& agent, GroupKind kind, uint32_t pen
     bool tcgen05 = kind == GroupKind::tcgen05_ld || kind == GroupKind::tcgen05_st;
     if (tcgen05) group.open++;
     if (group.open - 1 <= pending) return;
+    if (kind == GroupKind::wgmma) warp.registers.wgmma_done(group.open - 1 - pending);
+    if (kind == GroupKind::tcgen05_ld) warp.registers.loads_done(group.open - 1 - pending);
     news |= warp.view.order.raise(group.component, group.open - 1 - pending);
   };
   if (kind == GroupKind::bulk || kind == GroupKind::bulk_read) {
@@ -413,6 +419,23 @@ void ClusterChecker::group_wait(const Agent& agent, GroupKind kind, uint32_t pen
   }
   if (news) warp.touch();
   note_effect(agent, news);
+}
+
+// ---------------------------------------------------------------- registers
+
+void ClusterChecker::instruction(const Agent& agent) {
+  if (agent.function != function_) {
+    function_ = agent.function;
+    function_registers_ =
+        &registers_.try_emplace(agent.function, module_, *agent.function).first->second;
+  }
+  const auto index = static_cast<size_t>(agent.instruction - agent.function->code.data());
+  if (function_registers_->touched(index).empty()) return;
+  WarpState& warp = warp_of(agent);
+  RegisterHazard hazard = warp.registers.execute(
+      *function_registers_, index, agent.instruction, group_of(GroupKind::wgmma, warp.self, 0).open,
+      group_of(GroupKind::tcgen05_ld, warp.self, 0).open);
+  if (hazard.slot) report_registers(agent, hazard);
 }
 
 // ---------------------------------------------------------------- accesses

@@ -45,6 +45,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   ClusterChecker(const CheckContext& context, const exec::ClusterInfo& info);
   ~ClusterChecker() override;
 
+  void instruction(const exec::Agent&) override;
   void access(const exec::Agent&, const exec::WarpAccess&) override;
   void tmem_alloc(const exec::Agent&, uint32_t cta, uint32_t column, uint32_t columns) override;
   void tmem_dealloc(const exec::Agent&, uint32_t cta, uint32_t column, uint32_t columns) override;
@@ -137,6 +138,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::string describe(const PastAccess& past) const;
   std::string missing_order(const Actor& actor, const PastAccess& past) const;
   std::string release_name(const Operation& operation) const;
+  [[noreturn]] void report_registers(const exec::Agent& agent, const RegisterHazard& hazard) const;
   [[noreturn]] void report_race(const Actor& actor, const PastAccess& past, const Place& place);
   [[noreturn]] void report(const char* check, const std::string& text) const;
 
@@ -155,6 +157,9 @@ class ClusterChecker final : public exec::ClusterObserver {
   VectorClock last_generic_write_;               // of shared memory, by warp
   std::vector<Component> tcgen05_components_;    // whose epochs tell of tcgen05 operations
   Component next_component_ = 0;
+  std::unordered_map<const ptx::Function*, FunctionRegisters> registers_;
+  const ptx::Function* function_ = nullptr;  // of the last instruction
+  const FunctionRegisters* function_registers_ = nullptr;
   const Allocation* allocation_ = nullptr;  // the last one that a global access hit
   SyncEffects effects_;
 };

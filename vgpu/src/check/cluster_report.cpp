@@ -174,6 +174,25 @@ std::string ClusterChecker::missing_order(const Actor& actor, const PastAccess& 
       issuer.c_str(), later.c_str(), issuer.c_str(), later.c_str());
 }
 
+void ClusterChecker::report_registers(const exec::Agent& agent,
+                                      const RegisterHazard& hazard) const {
+  const std::string here = location(agent.instruction);
+  const RegisterSlot& slot = *hazard.slot;
+  if (hazard.missing_fence)
+    report("registers",
+           format("register %s is used by wgmma.mma_async after an ordinary access, without a "
+                  "wgmma.fence between\n  accessed: at %s\n  then:     at %s\n  missing: "
+                  "wgmma.fence.sync.aligned between the two",
+                  hazard.name->c_str(), location(slot.toucher).c_str(), here.c_str()));
+  const bool wgmma = slot.pending == RegisterUse::wgmma;
+  report("registers",
+         format("register %s is accessed while a %s that uses it may be in flight\n  issued:   at "
+                "%s\n  accessed: at %s\n  missing: %s between the two",
+                hazard.name->c_str(), wgmma ? "wgmma.mma_async" : "tcgen05.ld",
+                location(slot.operation).c_str(), here.c_str(),
+                wgmma ? "wgmma.commit_group and wgmma.wait_group" : "tcgen05.wait::ld"));
+}
+
 void ClusterChecker::report_race(const Actor& actor, const PastAccess& past, const Place& place) {
   report("race", format("%s: nothing orders these two accesses\n  first:   %s\n  second:  %s\n  "
                         "missing: %s",

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "check/register_hazards.hpp"
 #include "check/shadow.hpp"
 #include "check/vector_clock.hpp"
 
@@ -21,6 +22,7 @@ struct WarpState {
   /// tcgen05.mma and .cp of the warp run in order: epochs of this component count them.
   Component tensor_pipeline = 0;
   Epoch tensor_issued = 0;
+  WarpRegisters registers;
   bool wgmma_fenced = false;             ///< has executed wgmma.fence
   std::vector<uint64_t> unfenced_inits;  ///< mbarriers it initialised and has not fenced
   std::shared_ptr<const View> snapshot;  ///< of `view`, while it is current but for its own epoch

@@ -276,10 +276,24 @@ __device__ void wgmma_case(uint32_t* data) {
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "l"(descriptor(a)), "l"(descriptor(b)));
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  if (BUG && WHAT == 3) data[256 + threadIdx.x] = __float_as_uint(d[0]);
   if (!(BUG && WHAT == 2)) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
   __syncthreads();
   a[threadIdx.x] = __float2bfloat16(2.0f);  // the operand's buffer is used again
   if (BUG && WHAT == 2) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  if (WHAT == 4) {
+    // The accumulator is scaled, then accumulated into again.
+    for (float& value : d) asm volatile("mul.f32 %0, %0, 0f40000000;" : "+f"(value));
+    fence_proxy_async();
+    __syncthreads();
+    if (!BUG) asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, 1, 1, 1, 0, 0;"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "l"(descriptor(a)), "l"(descriptor(b)));
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  }
   data[256 + threadIdx.x] = __float_as_uint(d[0]);
 #endif
 }
@@ -296,6 +310,15 @@ __global__ void wgmma_wait(uint32_t* data) {
   wgmma_case<BUG, 2>(data);
 }
 
+template <bool BUG>
+__global__ void wgmma_early_read(uint32_t* data) {
+  wgmma_case<BUG, 3>(data);
+}
+template <bool BUG>
+__global__ void wgmma_refence(uint32_t* data) {
+  wgmma_case<BUG, 4>(data);
+}
+
 // ---- tcgen05
 
 enum Tcgen05Bug {
@@ -307,7 +330,8 @@ enum Tcgen05Bug {
   kNoFenceAfter,
   kNoFenceBefore,
   kLeak,
-  kEarlyDealloc
+  kEarlyDealloc,
+  kEarlyRead
 };
 
 /// Warp 0 multiplies twice into one accumulator's place; warps 0-3 read the results.
@@ -355,6 +379,7 @@ __device__ void tcgen05_case(uint32_t* data) {
       asm volatile("tcgen05.ld.sync.aligned.32x32b.x1.b32 {%0}, [%1];"
                    : "=r"(value)
                    : "r"(tmem + (warp * 32 << 16)));
+      if (BUG == kEarlyRead) data[256 + threadIdx.x] = value;
       if (BUG != kNoWaitLd) asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
       if (BUG != kNoFenceBefore) asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
       if (threadIdx.x % 32 == 0) mbarrier_arrive(&read);
@@ -383,6 +408,7 @@ TCGEN05_CASE(tcgen05_commit_wait, kNoCommitWait)
 TCGEN05_CASE(tcgen05_wait_ld, kNoWaitLd)
 TCGEN05_CASE(tcgen05_fence_after, kNoFenceAfter)
 TCGEN05_CASE(tcgen05_fence_before, kNoFenceBefore)
+TCGEN05_CASE(tcgen05_early_read, kEarlyRead)
 TCGEN05_CASE(tcgen05_leak, kLeak)
 TCGEN05_CASE(tcgen05_early_dealloc, kEarlyDealloc)
 
@@ -412,12 +438,15 @@ const Case kCases[] = {
     CASE(wgmma_proxy, 1, 128),
     CASE(wgmma_fence, 1, 128),
     CASE(wgmma_wait, 1, 128),
+    CASE(wgmma_early_read, 1, 128),
+    CASE(wgmma_refence, 1, 128),
     CASE(tcgen05_proxy, 1, 160),
     CASE(tcgen05_unwritten, 1, 160),
     CASE(tcgen05_commit_wait, 1, 160),
     CASE(tcgen05_wait_ld, 1, 160),
     CASE(tcgen05_fence_after, 1, 160),
     CASE(tcgen05_fence_before, 1, 160),
+    CASE(tcgen05_early_read, 1, 160),
     CASE(tcgen05_leak, 1, 160),
     CASE(tcgen05_early_dealloc, 1, 160),
 };

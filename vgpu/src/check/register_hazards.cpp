@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "check/register_hazards.hpp"
+
+#include <string_view>
+
+namespace vgpu::check {
+namespace {
+
+using Operand = ptx::Operand;
+
+RegisterUse use_of(const ptx::Form& form) {
+  if (form.text.starts_with("wgmma.mma_async")) return RegisterUse::wgmma;
+  if (form.text.starts_with("tcgen05.ld.")) return RegisterUse::tmem_load;
+  if (form.parts[0] == "mov") return RegisterUse::copy;
+  return RegisterUse::ordinary;
+}
+
+/// Calls f(register index) for each register in an operand.
+template <typename F>
+void for_each_register(const ptx::Function& function, const Operand& operand, F f) {
+  if (operand.kind == Operand::Kind::reg) f(operand.index);
+  for (uint32_t k = 0; k < operand.count; k++)
+    for_each_register(function, function.operands[operand.first + k], f);
+}
+
+/// The registers an instruction uses after it was issued: D and A of wgmma, the result of a load.
+template <typename F>
+void for_each_watched(const ptx::Function& function, const ptx::Instruction& instruction,
+                      RegisterUse use, F f) {
+  if (use != RegisterUse::wgmma && use != RegisterUse::tmem_load) return;
+  const uint32_t operands = use == RegisterUse::wgmma ? 2 : 1;
+  for (uint32_t k = 0; k < operands && k < instruction.count; k++) {
+    const Operand& operand = function.operands[instruction.first + k];
+    // A descriptor of A is an ordinary source.
+    if (use == RegisterUse::wgmma && operand.kind != Operand::Kind::vector) continue;
+    for_each_register(function, operand, f);
+  }
+}
+
+}  // namespace
+
+FunctionRegisters::FunctionRegisters(const ptx::Module& module, const ptx::Function& function) {
+  constexpr uint32_t kNone = ~0u;
+  std::vector<uint32_t> slot_of(function.registers.size(), kNone);
+  for (const ptx::Instruction& instruction : function.code) {
+    const RegisterUse use = use_of(module.forms[instruction.form]);
+    uses_.push_back(use);
+    for_each_watched(function, instruction, use, [&](uint32_t index) {
+      if (slot_of[index] != kNone) return;
+      slot_of[index] = static_cast<uint32_t>(names_.size());
+      names_.emplace_back(function.registers[index].name);
+    });
+  }
+  for (size_t i = 0; i < function.code.size(); i++) {
+    first_.push_back(static_cast<uint32_t>(slots_.size()));
+    const ptx::Instruction& instruction = function.code[i];
+    auto add = [&](uint32_t index) {
+      if (slot_of[index] != kNone) slots_.push_back(slot_of[index]);
+    };
+    if (uses_[i] == RegisterUse::wgmma || uses_[i] == RegisterUse::tmem_load) {
+      for_each_watched(function, instruction, uses_[i], add);
+    } else {
+      for (uint32_t k = 0; k < instruction.count; k++)
+        for_each_register(function, function.operands[instruction.first + k], add);
+      // A move between watched registers passes on what is known; other moves are not followed.
+      if (uses_[i] == RegisterUse::copy && slots_.size() - first_.back() != 2)
+        slots_.resize(first_.back());
+    }
+  }
+  first_.push_back(static_cast<uint32_t>(slots_.size()));
+}
+
+bool has_asynchronous_registers(const ptx::Module& module) {
+  for (const ptx::Form& form : module.forms) {
+    const RegisterUse use = use_of(form);
+    if (use == RegisterUse::wgmma || use == RegisterUse::tmem_load) return true;
+  }
+  return false;
+}
+
+RegisterHazard WarpRegisters::execute(const FunctionRegisters& function, size_t instruction,
+                                      const ptx::Instruction* where, Epoch wgmma_group,
+                                      Epoch load_group) {
+  const std::span<const uint32_t> slots = function.touched(instruction);
+  if (slots.empty()) return {};
+  if (current_ != &function) {
+    current_ = &function;
+    state_ = &slots_[&function];
+    state_->resize(function.slots());
+  }
+  std::vector<RegisterSlot>& state = *state_;
+  const RegisterUse use = function.use(instruction);
+  if (use == RegisterUse::copy) {
+    // NOTE: compilers rename and initialise accumulators with moves that vanish in machine code, or
+    // that the assembler orders itself: a move counts as no access, and the new name takes over
+    // what is known of the old one.
+    state[slots[0]] = state[slots[1]];
+    return {};
+  }
+  for (uint32_t slot : slots) {
+    RegisterSlot& at = state[slot];
+    switch (use) {
+      case RegisterUse::wgmma:
+        if (at.touched_after == fences_ + 1) return {&function.name(slot), &at, true};
+        if (at.pending == RegisterUse::tmem_load && in_flight(at))
+          return {&function.name(slot), &at, false};
+        at.pending = RegisterUse::wgmma;
+        at.group = wgmma_group;
+        at.operation = where;
+        break;
+      case RegisterUse::tmem_load:
+        if (at.pending == RegisterUse::wgmma && in_flight(at))
+          return {&function.name(slot), &at, false};
+        at.pending = RegisterUse::tmem_load;
+        at.group = load_group;
+        at.operation = where;
+        break;
+      default:
+        if (in_flight(at)) return {&function.name(slot), &at, false};
+        at.touched_after = fences_ + 1;
+        at.toucher = where;
+        touched_ = true;
+    }
+  }
+  return {};
+}
+
+}  // namespace vgpu::check
