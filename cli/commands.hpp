@@ -17,6 +17,7 @@ enum ExitCode : int {
 // errors are thrown.
 void add_conv_commands(CLI::App& app, int& exit_code);
 void add_bench_command(CLI::App& app, int& exit_code);
+void add_tune_command(CLI::App& app, int& exit_code);
 void add_info_command(CLI::App& app, int& exit_code);
 void add_explain_command(CLI::App& app, int& exit_code);
 void add_demo_command(CLI::App& app, int& exit_code);

@@ -44,6 +44,7 @@ int main(int argc, char** argv) {
       "3 out of memory or a failed launch. CONVOY_LOG=info|dispatch|trace logs to stderr.");
   add_conv_commands(app, exit_code);
   add_bench_command(app, exit_code);
+  add_tune_command(app, exit_code);
   add_info_command(app, exit_code);
   add_explain_command(app, exit_code);
   add_demo_command(app, exit_code);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// convoy_vs_cudnn [--all-kernels] [--kernel NAME] [--seconds S] [--csv FILE] SHAPES...
+// convoy_vs_cudnn [--all-kernels] [--kernel NAME] [--seconds S] [--csv FILE] [--tuning FILE]
+//                 SHAPES...
 // SHAPES: shape files (the set is named after the file) or shape strings.
 #include <cstdio>
 #include <cstring>
@@ -29,6 +30,9 @@ int main(int argc, char** argv) {
         options.kernel = value();
       } else if (word == "--seconds") {
         options.seconds = std::stod(value());
+      } else if (word == "--tuning") {
+        options.all_kernels = true;
+        options.tuning_path = value();
       } else if (word == "--csv") {
         options.csv_path = value();
       } else {

@@ -15,6 +15,8 @@
 #include "cudnn_convolution.hpp"
 #include "device_fill.hpp"
 #include "device_memory.hpp"
+#include "dispatch/device.hpp"
+#include "dispatch/tuning.hpp"
 #include "measure.hpp"
 
 namespace convoy::bench {
@@ -30,6 +32,7 @@ struct Row {
   std::string set, name, problem, kernel;
   std::int64_t count = 1;
   double convoy_us = 0, cudnn_us = 0, noise = 0, tflops = 0, pct_ceiling = 0, difference = 0;
+  std::string tuning_key;
   int cudnn_plans = 0;
   double ratio() const { return cudnn_us / convoy_us; }
 };
@@ -98,8 +101,10 @@ std::vector<std::string> kernels_to_time(const cli::Problem& problem,
       .dtype = options.dtype, .device = Device::cuda, .packed_filter = true};
   const auto list =
       std::visit([&](const auto& shape) { return candidates(shape, plan_options); }, problem);
+  // Candidates come best first by the model; far behind the first none has a chance.
   for (const Candidate& candidate : list) {
-    if (candidate.reason.empty()) names.push_back(candidate.kernel);
+    if (!candidate.reason.empty() || candidate.estimated_us > 3 * list.front().estimated_us) break;
+    names.push_back(candidate.kernel);
   }
   return names;
 }
@@ -236,6 +241,12 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, const VersusOpt
     row.cudnn_us = std::min(row.cudnn_us, times[i].median_us);
   }
   const PlanInfo& info = convoy_runs[fastest]->plan.info();
+  PlanRequest request;
+  request.geometry = g;
+  request.dtype = request.output_dtype = options.dtype;
+  request.packed_filter = true;
+  request.device = cuda_device(-1).value();
+  row.tuning_key = tuning_key(request);
   row.tflops = info.flops / row.convoy_us * 1e-6;
   const double floor_us =
       std::max(info.flops / ceilings.gemm_tflops * 1e-6, info.min_bytes / ceilings.copy_gbs * 1e-3);
@@ -261,6 +272,14 @@ void write_csv(const std::string& path, const std::vector<Row>& rows) {
                   row.kernel.c_str());
     file << line;
   }
+  if (!file.flush()) throw Error(Status::io_error, "cannot write " + path);
+}
+
+void write_tuning(const std::string& path, const std::vector<Row>& rows) {
+  TuningDatabase database;
+  for (const Row& row : rows) database.set(row.tuning_key, {row.kernel, row.convoy_us});
+  std::ofstream file(path);
+  file << database.to_text();
   if (!file.flush()) throw Error(Status::io_error, "cannot write " + path);
 }
 
@@ -309,6 +328,7 @@ int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& 
         std::printf("%-48s %s\n", cli::to_string(shape.problem).c_str(), error.what());
       }
       if (!options.csv_path.empty()) write_csv(options.csv_path, rows);
+      if (!options.tuning_path.empty()) write_tuning(options.tuning_path, rows);
     }
     print_summary(set.name, rows);
   }

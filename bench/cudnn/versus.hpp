@@ -14,7 +14,8 @@ struct VersusOptions {
   double seconds = 0.03;  ///< Of timed runs, each side of each shape.
   int min_runs = 15;
   std::string kernel;        ///< Convoy's kernel; empty: the one that dispatch chooses.
-  bool all_kernels = false;  ///< Time every kernel that can run the problem, and keep the best.
+  bool all_kernels = false;  ///< Time every kernel that the model gives a chance; keep the best.
+  std::string tuning_path;   ///< With all_kernels: the best of each shape, as a tuning file.
   std::string csv_path;      ///< Written whole at the end; empty: none.
 };
 

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// convoy tune: measure the kernels for given shapes, and remember the fastest.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include "commands.hpp"
+#include "core/text.hpp"
+#include "dispatch/device.hpp"
+#include "dispatch/tuning.hpp"
+#include "io/atomic_file.hpp"
+#include "layer.hpp"
+#include "options.hpp"
+#include "random_layer.hpp"
+#include "shape_file.hpp"
+
+namespace convoy::cli {
+namespace {
+
+struct TuneOptions {
+  std::vector<std::string> shapes;
+  std::string dtype, output;
+  double seconds = 0.05;
+  /// Kernels whose modelled time is beyond this multiple of the best one's are not timed.
+  double reach = 4.0;
+};
+
+TuningDatabase read_database(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return {};
+  const std::string content{std::istreambuf_iterator<char>(file), {}};
+  return TuningDatabase::parse(content, path);
+}
+
+void tune_case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& device,
+               TuningDatabase& database) {
+  RandomLayerOptions random;
+  random.dtype = !o.dtype.empty() ? parse_dtype(o.dtype) : shape.dtype.value_or(DType::bf16);
+  Layer layer = make_random_layer(shape.problem, random);
+
+  layer.options = {.dtype = random.dtype, .device = Device::cuda, .packed_filter = true};
+  const std::vector<Candidate> list =
+      std::visit([&](const auto& p) { return candidates(p, layer.options); }, shape.problem);
+  std::vector<std::unique_ptr<PreparedLayer>> prepared;
+  std::vector<Variant> variants;
+  for (const Candidate& candidate : list) {
+    if (!candidate.reason.empty() || candidate.estimated_us > o.reach * list.front().estimated_us) {
+      break;
+    }
+    layer.options.kernel = candidate.kernel;
+    prepared.push_back(std::make_unique<PreparedLayer>(layer));
+    variants.push_back({candidate.kernel, [run = prepared.back().get()](cudaStream_t stream) {
+                          run->enqueue(stream);
+                        }});
+  }
+  if (variants.empty()) {
+    throw Error(Status::unsupported, text("no CUDA kernel runs ", to_string(shape.problem)));
+  }
+  const std::vector<Measurement> times =
+      measure(variants, {.device = Device::cuda, .seconds = o.seconds});
+
+  std::size_t best = 0;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    if (times[i].median_us < times[best].median_us) best = i;
+  }
+  std::printf("%-48s %9.1f us  %s (the model's choice: %.1f us)\n",
+              to_string(shape.problem).c_str(), times[best].median_us, variants[best].name.c_str(),
+              times[0].median_us);
+  PlanRequest request;
+  request.geometry = geometry_of(shape.problem);
+  request.dtype = request.output_dtype = random.dtype;
+  request.device = device;
+  // The choice serves both ways of giving the filter, where the kernel reads a dense one.
+  for (const bool packed : {true, false}) {
+    request.packed_filter = packed;
+    database.set(tuning_key(request), {variants[best].name, times[best].median_us});
+  }
+}
+
+int run_tune(const TuneOptions& o) {
+  if (o.shapes.empty()) throw_invalid("no shape is given; `convoy bench --list` names the sets");
+  const std::string path = o.output.empty() ? user_tuning_path() : o.output;
+  if (path.empty()) {
+    throw_invalid(
+        "there is no place for the tuning file: neither HOME nor XDG_CACHE_HOME nor "
+        "CONVOY_TUNING is set; --output names one");
+  }
+  std::string no_device;
+  const std::optional<DeviceInfo> device = cuda_device(-1, &no_device);
+  if (!device) throw Error(Status::unsupported, "convoy tune needs a CUDA device: " + no_device);
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) {
+    std::error_code error;  // Reported by the check that follows.
+    std::filesystem::create_directories(folder, error);
+  }
+  io::check_can_write(path);
+  TuningDatabase database = read_database(path);
+
+  for (const std::string& argument : o.shapes) {
+    for (const ShapeCase& shape : resolve_shapes(argument)) {
+      tune_case(o, shape, *device, database);
+    }
+  }
+  const std::string content = database.to_text();
+  io::AtomicFile file(path);
+  file.write(content.data(), content.size());
+  file.commit();
+  std::printf("%zu choices in %s\n", database.size(), path.c_str());
+  return kSuccess;
+}
+
+}  // namespace
+
+void add_tune_command(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<TuneOptions>();
+  CLI::App* command =
+      app.add_subcommand("tune", "measure the kernels for shapes and remember the fastest");
+  TuneOptions& o = *options;
+  command->add_option("shapes", o.shapes, "shape strings, shape files, or names of bench --list");
+  command->add_option("--dtype", o.dtype, "bf16, fp16 or fp32");
+  command->add_option("--output", o.output,
+                      "tuning file; default: $CONVOY_TUNING, else convoy/tuning.txt of the cache");
+  command->add_option("--time", o.seconds, "seconds of timed runs a kernel")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
+  command->add_option("--reach", o.reach, "leave out kernels modelled slower than this multiple")
+      ->check(CLI::Range(1.0, 1e6))
+      ->capture_default_str();
+  command->callback([options, &exit_code] { exit_code = run_tune(*options); });
+}
+
+}  // namespace convoy::cli
