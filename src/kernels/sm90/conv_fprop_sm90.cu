@@ -413,7 +413,7 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
   // NOTE: the constants are fitted to an H200 (docs/kernels-sm90.md): cycles at the clock that a
   // power-limited card holds under MMAs, bytes a cycle that one SM draws from L2.
   constexpr double kCyclesPerUs = 1550.0;
-  constexpr double kL2BytesPerCycle = 52.0;
+  const double l2_bytes_per_cycle = plan.params.loader == Loader::tiled ? 38.0 : 52.0;
   constexpr double kMemoryBytesPerUs = 4.0e6;
   constexpr double kLaunchUs = 4.0;
   constexpr double kPieceCycles = 350.0;  // epilogue of one 16 x 32 piece, all warps in parallel
@@ -431,7 +431,7 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
   const double filter_bytes = instance.block_n * 128.0 * taps / instance.cluster;
   // Cycles a tap costs besides its MMAs: waits that the other warpgroup's MMAs hide, or not.
   const double gap = instance.pingpong ? 10.0 : (instance.consumers == 1 ? 80.0 : 30.0);
-  const double group = std::max(mma + gap * taps, (act_bytes + filter_bytes) / kL2BytesPerCycle);
+  const double group = std::max(mma + gap * taps, (act_bytes + filter_bytes) / l2_bytes_per_cycle);
 
   // Temporal taps that meet real frames, on average over output frames.
   double met = 0;

@@ -332,30 +332,30 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
             }
             // NOTE: the swizzle permutes by address bits, so a step of 16 channels is an offset
             // of 32 bytes in the descriptor, and whole rows may be skipped likewise.
-            const auto multiply = [&](int step) {
-#pragma unroll
-              for (int i = 0; i < kBlocks; ++i) {
-                Mma::mma(accumulators[i], a[i] + step * 2, b + step * 2, accumulate);
-              }
-              accumulate = true;
-            };
             // NOTE: fence, MMAs, commit and wait stay in one basic block: where the commit is
             // in another, ptxas closes the group early and the wait becomes a full drain.
-            if (steps == Config::BLOCK_K / 16) {
+            const auto multiply = [&]<int kSteps>() {
               wgmma_fence();
 #pragma unroll
-              for (int step = 0; step < Config::BLOCK_K / 16; ++step) multiply(step);
+              for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+                for (int i = 0; i < kBlocks; ++i) {
+                  Mma::mma(accumulators[i], a[i] + step * 2, b + step * 2, accumulate || step > 0);
+                }
+              }
               wgmma_commit();
               wgmma_wait<1>();
+            };
+            if (steps == 4) {
+              multiply.template operator()<4>();
+            } else if (steps == 3) {
+              multiply.template operator()<3>();
+            } else if (steps == 2) {
+              multiply.template operator()<2>();
             } else {
-#pragma unroll 1
-              for (int step = 0; step < steps; ++step) {
-                wgmma_fence();
-                multiply(step);
-                wgmma_commit();
-                wgmma_wait<1>();
-              }
+              multiply.template operator()<1>();
             }
+            accumulate = true;
             if (pending_filter) release_filter(previous_filter);
             if (kHalo && pending_act) release_act(previous_act);
             pending_act = false;
