@@ -623,9 +623,17 @@ void ClusterChecker::touch(Cell& cell, const Actor& actor, uint32_t units, const
     const bool both_read = past.access == Access::read && actor.access == Access::read;
     const bool both_atomic = past.access == Access::atomic && actor.access == Access::atomic;
     if (both_read || both_atomic) continue;
+    // One operation meets the same past in cell after cell: what held once holds on.
+    if (actor.who == checked_actor_ && past.who == checked_past_ && past.epoch == checked_epoch_ &&
+        past.access == checked_access_)
+      continue;
     if (context_.options.race && !knows(actor, past)) report_race(actor, past, place);
     if (place.memory == Memory::shared) check_proxy(actor, past, place);
     if (place.memory == Memory::tensor) check_tcgen05(actor, past, place);
+    checked_actor_ = actor.who;
+    checked_past_ = past.who;
+    checked_epoch_ = past.epoch;
+    checked_access_ = past.access;
   }
   if (context_.options.mbarrier && place.memory == Memory::shared && actor.access != Access::read &&
       !mbarriers_.empty()) {

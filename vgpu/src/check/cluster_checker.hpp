@@ -160,6 +160,11 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::unordered_map<const ptx::Function*, FunctionRegisters> registers_;
   const ptx::Function* function_ = nullptr;  // of the last instruction
   const FunctionRegisters* function_registers_ = nullptr;
+  // The last pair of accesses that passed its checks. A warp's view and an operation's release
+  // points only grow, so the pair would pass again.
+  Who checked_actor_, checked_past_;
+  Epoch checked_epoch_ = 0;
+  exec::Access checked_access_ = exec::Access::read;
   const Allocation* allocation_ = nullptr;  // the last one that a global access hit
   SyncEffects effects_;
 };

@@ -153,8 +153,15 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int main() {
-  const int m = 256, n = 256, k = 320;
+int main(int argc, char** argv) {
+  // Sizes may be given, in multiples of the tile.
+  const int m = argc > 3 ? std::atoi(argv[1]) : 256, n = argc > 3 ? std::atoi(argv[2]) : 256,
+            k = argc > 3 ? std::atoi(argv[3]) : 320;
+  if (m < kTileM || m % kTileM || n < kTileN || n % kTileN || k < kBlockK || k % kBlockK) {
+    std::printf("usage: tcgen05_pipeline [m n k], multiples of %d, %d, %d\n", kTileM, kTileN,
+                kBlockK);
+    return 2;
+  }
   GemmProblem problem(m, n, k);
   const uint32_t bytes = sizeof(Shared);
   CHECK_CUDA(cudaFuncSetAttribute(gemm, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));

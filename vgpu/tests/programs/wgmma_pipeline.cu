@@ -110,8 +110,14 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int main() {
-  const int m = 192, n = 128, k = 320;
+int main(int argc, char** argv) {
+  // Sizes may be given, in multiples of the tile.
+  const int m = argc > 3 ? std::atoi(argv[1]) : 192, n = argc > 3 ? std::atoi(argv[2]) : 128,
+            k = argc > 3 ? std::atoi(argv[3]) : 320;
+  if (m < kTile || m % kTile || n < kTile || n % kTile || k < kBlockK || k % kBlockK) {
+    std::printf("usage: wgmma_pipeline [m n k], multiples of %d, %d, %d\n", kTile, kTile, kBlockK);
+    return 2;
+  }
   GemmProblem problem(m, n, k);
   const uint32_t bytes = sizeof(Shared);
   CHECK_CUDA(cudaFuncSetAttribute(gemm, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
