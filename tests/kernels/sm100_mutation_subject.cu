@@ -25,7 +25,7 @@ constexpr auto kConfig = [] {
 }();
 
 int run(bool with_residual) {
-  Conv2dProblemShape shape{.batch = 3,
+  Conv2dProblemShape shape{.batch = 7,
                            .in_height = 23,
                            .in_width = 19,
                            .in_channels = 32,

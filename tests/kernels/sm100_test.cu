@@ -224,6 +224,22 @@ INSTANTIATE_TEST_SUITE_P(All, Sm100Shapes,
                                        std::get<1>(info.param));
                          });
 
+TEST_F(Sm100, EveryInstanceOfTheLibrary) {
+  for (const ConvKernel& kernel : conv_kernels()) {
+    SCOPED_TRACE(text(name_of(kernel.config), " ", to_string(kernel.config.act_dtype), " -> ",
+                      to_string(kernel.config.out_dtype)));
+    // Tails in M, N and K; two 64-byte and one and a half 128-byte spans; a cache; phases.
+    for (const std::size_t shape : {2u, 4u, 7u, 21u, 24u}) {
+      SCOPED_TRACE(shapes()[shape].why);
+      RunOptions options{.bias = true, .residual = true};
+      options.expected = [](auto, auto, double conv, double bias, double source) {
+        return conv + bias + source;
+      };
+      run_and_compare(kernel, shapes()[shape].geometry, options);
+    }
+  }
+}
+
 // ---- Residual -----------------------------------------------------------------------------------
 
 // Shapes that take the different ways of the epilogue: full tiles, tails, frames, direct stores,
@@ -330,7 +346,7 @@ TEST_F(Sm100, EveryActivationWithScaleBiasAndResidual) {
       options.epilogue.order = order;
       options.epilogue.beta = -0.5f;
       options.expected = [&](auto, auto, double conv, double bias, double source) {
-        const double x = 0.125 * conv + bias - 4.0 * 0.0;
+        const double x = 0.125 * conv + bias;
         return order == ResidualOrder::before_activation ? act.reference(x - 0.5 * source)
                                                          : act.reference(x) - 0.5 * source;
       };

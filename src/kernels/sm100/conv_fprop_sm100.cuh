@@ -156,11 +156,13 @@ struct Conv2dFpropKernel {
         ptx::barrier_init(&smem.throttle_full[i], 32);
         ptx::barrier_init(&smem.throttle_empty[i], 32);
       }
-      for (int i = 0; i < Smem::kSourceTiles; ++i) {
-        ptx::barrier_init(&smem.source_full[i], 1);
-        ptx::barrier_init(&smem.source_empty[i], kEpilogueThreads);
+      if constexpr (kWithResidual) {
+        for (int i = 0; i < Smem::kSourceTiles; ++i) {
+          ptx::barrier_init(&smem.source_full[i], 1);
+          ptx::barrier_init(&smem.source_empty[i], kEpilogueThreads);
+        }
+        ptx::barrier_init(&smem.load_order, 1);
       }
-      ptx::barrier_init(&smem.load_order, 1);
       ptx::barrier_init(&smem.tmem_dealloc, kCtaGroup * kEpilogueThreads);
       ptx::fence_barrier_init();
     }
@@ -207,7 +209,7 @@ struct Conv2dFpropKernel {
         ptx::barrier_arrive_expect_cluster(ptx::map_shared_rank(full, ptx::lane_id()),
                                            sizeof(ptx::ClcResponse));
       }
-      __syncwarp();
+      // NOTE: no wait for those arrivals: a phase only ends when they and the answer have come.
       if (leader) {
         ptx::ClcResponse* response = &smem.clc_response[request.index];
         if constexpr (kClusterSize > 1) {
@@ -457,7 +459,6 @@ struct Conv2dFpropKernel {
         // NOTE: not the producer's parity: the epilogue hands every stage over once at the start,
         // which also tells that both CTAs of the pair have their tensor memory.
         ptx::barrier_wait(&smem.accum_empty[accum.index], accum.parity());
-        ptx::tmem_fence_after_sync();
         Accumulation accumulation{
             .address =
                 tmem + accum.index * static_cast<std::uint32_t>(kConfig.accum_stage_columns())};
@@ -466,6 +467,7 @@ struct Conv2dFpropKernel {
              left -= kAtomsPerGroup) {
           const int atoms = min(left, kAtomsPerGroup);
           ptx::barrier_wait(&smem.input_full[input.index], input.parity());
+          // Orders the MMAs after both waits: the operands are there, the accumulator is free.
           ptx::tmem_fence_after_sync();
           if (leader) {
             for (int tile_k = 0; tile_k < kConfig.k_group_size; ++tile_k) {
@@ -536,8 +538,7 @@ struct Conv2dFpropKernel {
                                                         const StoreOp& store) {
     ptx::named_barrier_sync(kHandOverBarrier, kHandOverThreads);
     const std::uint32_t tmem = *static_cast<volatile std::uint32_t*>(&smem.tmem_address);
-    const auto release_accumulator = [&](std::uint32_t stage) {
-      ptx::tmem_fence_before_sync();
+    const auto arrive_empty = [&](std::uint32_t stage) {
       if constexpr (kCtaGroup == 1) {
         ptx::barrier_arrive(&smem.accum_empty[stage]);
       } else {
@@ -545,8 +546,9 @@ struct Conv2dFpropKernel {
             ptx::shared_address(&smem.accum_empty[stage]), static_cast<std::uint32_t>(at.leader)));
       }
     };
+    // Hand every stage over once: the tensor memory of this CTA is there.
     for (int stage = 0; stage < Smem::kAccumStages; ++stage) {
-      release_accumulator(static_cast<std::uint32_t>(stage));
+      arrive_empty(static_cast<std::uint32_t>(stage));
     }
     PipelineState<Smem::kAccumStages> accum;
     ClcState answer;
@@ -559,12 +561,15 @@ struct Conv2dFpropKernel {
       Epilogue::write_tile(
           arguments, smem, tile,
           tmem + accum.index * static_cast<std::uint32_t>(kConfig.accum_stage_columns()), state,
-          compute, store, [&] { release_accumulator(accum.index); });
+          compute, store, [&] {
+            ptx::tmem_fence_before_sync();
+            arrive_empty(accum.index);
+          });
       accum.advance();
       more = fetch_next_tile(smem, answer, index);
     }
-    // Tell both CTAs of the pair that this thread is done with the tensor memory.
-    ptx::tmem_fence_before_sync();
+    // Tell both CTAs of the pair that this thread is done with the tensor memory. Its last load was
+    // fenced when the stage was handed back.
     for (int peer = 0; peer < kCtaGroup; ++peer) {
       ptx::barrier_arrive_cluster(ptx::map_shared_rank(
           ptx::shared_address(&smem.tmem_dealloc), static_cast<std::uint32_t>(at.leader + peer)));

@@ -1,0 +1,286 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the compiler says of the Blackwell kernels, for a machine without the GPU.
+
+    scripts/sm100_evidence.py [--build build/default] [--only 2sm_256x256] [--markdown FILE]
+
+Compiles every instance that CMake generated from src/kernels/sm100/instances.txt to a cubin and
+reports, for both entry points: registers, stack, spills, local and shared memory; and from the SASS
+the instructions of the hot loops along the path that plain tiles take:
+  load      per atom (a swizzle span of the reduction: one activation and one filter copy)
+  mma       per atom (4 MMAs with 128-byte, 2 with 64-byte swizzle)
+  epilogue  per step of an output tile, and per output element of a thread
+
+Needs nvcc 13; for the SASS also cuobjdump and nvdisasm (PyPI: nvidia-cuda-cuobjdump,
+nvidia-cuda-nvdisasm), on PATH or named by CUOBJDUMP. Exit status 1 where a kernel spills or uses
+local memory.
+"""
+import argparse
+import heapq
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ARCHITECTURE = "sm_100a"
+
+
+class Function:
+    """Basic blocks of one kernel's SASS."""
+
+    def __init__(self, text):
+        self.instructions = []
+        for line in text.splitlines():
+            match = re.match(r"\s+/\*([0-9a-f]{4,})\*/\s+(.*?);?\s*/\*", line)
+            if match:
+                self.instructions.append((int(match[1], 16), match[2].strip()))
+        self._index = {address: i for i, (address, _) in enumerate(self.instructions)}
+        self._blocks()
+
+    @staticmethod
+    def _branch(text):
+        """(target, conditional) of a branch, else None."""
+        match = re.search(r"\bBRA\S*\s+(?:(!?U?P\w+),\s*)?(?:`\()?(0x[0-9a-f]+)", text)
+        if not match:
+            return None
+        return int(match[2], 16), text.startswith("@") or match[1] is not None
+
+    def _blocks(self):
+        leaders = {0}
+        for i, (_, text) in enumerate(self.instructions):
+            branch = self._branch(text)
+            if branch:
+                leaders.add(self._index[branch[0]])
+            if branch or re.search(r"\b(EXIT|RET|BRX)\b", text):
+                leaders.add(i + 1)
+        starts = sorted(l for l in leaders if l < len(self.instructions))
+        ends = starts[1:] + [len(self.instructions)]
+        self.blocks = list(zip(starts, ends))
+        of = {start: b for b, (start, _) in enumerate(self.blocks)}
+        self.successors = [[] for _ in self.blocks]
+        self.predecessors = [[] for _ in self.blocks]
+        for b, (_, end) in enumerate(self.blocks):
+            text = self.instructions[end - 1][1]
+            branch = self._branch(text)
+            follows = not re.match(r"(EXIT|RET|BRX)\b", text)
+            if branch:
+                self.successors[b].append(of[self._index[branch[0]]])
+                follows = branch[1]
+            if follows and end in of:
+                self.successors[b].append(of[end])
+            for s in self.successors[b]:
+                self.predecessors[s].append(b)
+
+    def find(self, pattern):
+        """Blocks that hold an instruction like this."""
+        return [b for b, (start, end) in enumerate(self.blocks)
+                if any(re.search(pattern, text) for _, text in self.instructions[start:end])]
+
+    def weight(self, block):
+        start, end = self.blocks[block]
+        return end - start
+
+    def loop_of(self, block):
+        """Smallest natural loop that holds a block: (header, blocks)."""
+        best = None
+        for latch, successors in enumerate(self.successors):
+            for header in successors:
+                if header > latch:
+                    continue
+                body, stack = {header}, [latch]
+                while stack:
+                    b = stack.pop()
+                    if b not in body:
+                        body.add(b)
+                        stack.extend(self.predecessors[b])
+                if block in body and (best is None or len(body) < len(best[1])):
+                    best = header, body
+        return best
+
+    def path(self, start, goal, within):
+        """Fewest instructions from a block to another, both counted; None where there is no way."""
+        queue, seen = [(self.weight(start), start)], set()
+        while queue:
+            cost, block = heapq.heappop(queue)
+            if block == goal:
+                return cost
+            if block in seen:
+                continue
+            seen.add(block)
+            for successor in self.successors[block]:
+                if successor in within:
+                    heapq.heappush(queue, (cost + self.weight(successor), successor))
+        return None
+
+    def round_trip(self, patterns):
+        """Fewest instructions of one iteration of an innermost loop that passes blocks with all
+        patterns in turn; a pattern written twice asks for two blocks."""
+        for block in self.find(patterns[0]):
+            loop = self.loop_of(block)
+            if loop and all(set(self.find(p)) & loop[1] for p in patterns):
+                return self._shortest_round(patterns, loop)
+        return None
+
+    def _shortest_round(self, patterns, loop):
+        header, body = loop
+        stops, used = [], {}
+        for pattern in patterns:
+            blocks = [b for b in self.find(pattern) if b in body]
+            nth = used[pattern] = used.get(pattern, -1) + 1
+            repeated = patterns.count(pattern) > 1 and len(blocks) > 1
+            stops.append([blocks[min(nth, len(blocks) - 1)]] if repeated else blocks)
+        costs = {header: 0}
+        for candidates in [*stops, [header]]:
+            reached = {}
+            for goal in candidates:
+                if goal not in body:
+                    continue
+                for start, cost in costs.items():
+                    if start == goal and goal != header:
+                        reached[goal] = min(reached.get(goal, 1 << 30), cost)
+                        continue
+                    # A path counts its first block; it was counted when it was reached.
+                    firsts = [s for s in self.successors[start] if s in body] if goal == header else [start]
+                    for first in firsts:
+                        length = self.path(first, goal, body)
+                        if length is None:
+                            continue
+                        if goal == header:
+                            extra = length - self.weight(header)
+                        else:
+                            extra = length - (self.weight(start) if start != header or cost else 0)
+                        reached[goal] = min(reached.get(goal, 1 << 30), cost + extra)
+            costs = reached
+            if not costs:
+                return None
+        return min(costs.values())
+
+
+def run(command):
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\n{result.stderr}")
+    return result.stdout + result.stderr
+
+
+def find_tool(name):
+    named = os.environ.get(name.upper())
+    return named or shutil.which(name) or shutil.which(f"/usr/local/cuda/bin/{name}")
+
+
+def disassemble(cubin):
+    tool = find_tool("cuobjdump")
+    if tool is None:
+        return {}
+    environment = dict(os.environ)
+    environment["PATH"] += os.pathsep + str(pathlib.Path(tool).parent)
+    text = subprocess.run([tool, "-sass", cubin], capture_output=True, text=True, env=environment)
+    if text.returncode != 0:
+        print(f"no SASS: {text.stderr.strip()}", file=sys.stderr)
+        return {}
+    parts = re.split(r"\n\s*Function : (\S+)\n", text.stdout)
+    return {name: Function(body) for name, body in zip(parts[1::2], parts[2::2])}
+
+
+def shared_bytes(config):
+    """Dynamic shared memory, as conv_smem.cuh lays it out: (stages, bytes) without and with a
+    residual. Computed by a small program, so that the header stays the one source."""
+    program = f"""
+#include <cstdio>
+#include "kernels/sm100/conv_launch.cuh"
+{config}
+int main() {{
+  constexpr auto c = convoy::sm100::kConfig;
+  constexpr auto p = convoy::pack(c);
+  std::printf("%d %zu %d %zu\\n", c.pipeline_stages(false),
+              sizeof(convoy::sm100::Conv2dSmem<p.tiles, p.pipeline, false>),
+              c.pipeline_stages(true),
+              sizeof(convoy::sm100::Conv2dSmem<p.tiles, p.pipeline, true>));
+}}
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        source = pathlib.Path(folder) / "shared.cu"
+        source.write_text(program)
+        run([*nvcc(), "-o", f"{folder}/shared", source])
+        a, b, c, d = run([f"{folder}/shared"]).split()
+    return (int(a), int(b)), (int(c), int(d))
+
+
+def nvcc():
+    return [find_tool("nvcc"), "-std=c++20", "-O3", "-arch=sm_100a", "--expt-relaxed-constexpr",
+            f"-I{ROOT}/src", f"-I{ROOT}/include"]
+
+
+def configuration_text(source):
+    """The constant kConfig of a generated instance, in a namespace of its own."""
+    text = source.read_text()
+    body = re.search(r"constexpr auto kConfig = .*?\}\(\);", text, re.S)[0]
+    return f"namespace convoy::sm100 {{\n{body}\n}}"
+
+
+def examine(source, folder):
+    cubin = pathlib.Path(folder) / (source.stem + ".cubin")
+    log = run([*nvcc(), "-cubin", "-Xptxas", "-v", "-o", cubin, source])
+    functions = disassemble(cubin)
+    (stages, bytes_run), (stages_residual, bytes_residual) = shared_bytes(configuration_text(source))
+    rows = []
+    for part in log.split("Compiling entry function '")[1:]:
+        name = part.split("'")[0]
+        residual = "run_with_residual" in name
+        stack, stores, loads = map(int, re.search(
+            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads",
+            part).groups())
+        row = {
+            "kernel": source.stem,
+            "entry": "run_with_residual" if residual else "run",
+            "registers": int(re.search(r"Used (\d+) registers", part)[1]),
+            "stack": stack, "spills": stores + loads,
+            "stages": stages_residual if residual else stages,
+            "shared": bytes_residual if residual else bytes_run,
+        }
+        columns = int(re.search(r"output_tile_shape\.n = (\d+)", source.read_text())[1])
+        function = functions.get(name)
+        if function:
+            row["sass"] = len(function.instructions)
+            row["load"] = function.round_trip([r"UTMALDG\.4D\.IM2COL", r"UTMALDG\.4D(?!\.IM2COL)"])
+            row["mma"] = function.round_trip([r"UTCHMMA"] * (4 if "_s128_" in source.stem else 2))
+            row["epilogue"] = function.round_trip([r"LDTM", r"STS\.128", r"UTMASTG\.3D"])
+            if row["epilogue"]:
+                row["per element"] = f"{row['epilogue'] / columns:.1f}"
+        rows.append(row)
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/default")
+    parser.add_argument("--only", default="", help="instances whose name holds this")
+    parser.add_argument("--markdown", type=pathlib.Path, help="write the table here too")
+    arguments = parser.parse_args()
+    sources = sorted(p for p in arguments.build.glob("**/sm100/instances/*.cu")
+                     if arguments.only in p.name)
+    if not sources:
+        sys.exit(f"no generated instances under {arguments.build}; configure the build first")
+    columns = ["kernel", "entry", "registers", "stack", "spills", "stages", "shared", "sass", "load",
+               "mma", "epilogue", "per element"]
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    print("\n".join(lines), flush=True)
+    bad = False
+    with tempfile.TemporaryDirectory() as folder:
+        for source in sources:
+            for row in examine(source, folder):
+                line = "| " + " | ".join(str(row.get(c, "")) for c in columns) + " |"
+                lines.append(line)
+                print(line, flush=True)
+                bad |= row["stack"] != 0 or row["spills"] != 0
+    if arguments.markdown:
+        arguments.markdown.write_text("\n".join(lines) + "\n")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
