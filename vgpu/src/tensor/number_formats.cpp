@@ -18,7 +18,7 @@ namespace vgpu::tensor {
 using Specials = FloatFormat::Specials;
 const FloatFormat kF16{"f16", 16, 5, 10, 15, true, Specials::ieee, 0x7fff};
 const FloatFormat kBf16{"bf16", 16, 8, 7, 127, true, Specials::ieee, 0x7fff};
-const FloatFormat kTf32{"tf32", 32, 8, 10, 127, true, Specials::ieee, 0x7fffffff};
+const FloatFormat kTf32{"tf32", 32, 8, 10, 127, true, Specials::ieee, 0x7fffe000};
 const FloatFormat kE4m3{"e4m3", 8, 4, 3, 7, true, Specials::nan_only, 0x7f};
 const FloatFormat kE5m2{"e5m2", 8, 5, 2, 15, true, Specials::ieee, 0x7f};
 const FloatFormat kE2m3{"e2m3", 6, 2, 3, 1, true, Specials::none, 0x1f};
