@@ -85,7 +85,7 @@ bool deliver(Cluster& cluster, DeliverHow how) {
   }
   for (auto& cta : cluster.ctas)
     for (auto& warp : cta->warps)
-      for (auto* queue : {&warp->tmem_loads, &warp->tmem_stores, &warp->wgmmas}) {
+      for (auto* queue : {&warp->tmem_stores, &warp->wgmmas}) {
         any |= deliver_from(cluster, *queue, true);
         if (any && how == DeliverHow::one) return true;
       }
@@ -97,8 +97,7 @@ bool has_pending(const Cluster& cluster) {
   for (auto& cta : cluster.ctas) {
     if (!cta->tensor_queue.empty()) return true;
     for (auto& warp : cta->warps)
-      if (!warp->tmem_loads.empty() || !warp->tmem_stores.empty() || !warp->wgmmas.empty())
-        return true;
+      if (!warp->tmem_stores.empty() || !warp->wgmmas.empty()) return true;
   }
   return false;
 }

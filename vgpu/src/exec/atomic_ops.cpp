@@ -139,7 +139,7 @@ Step atomic(Warp& w, const Instr& i, uint32_t lanes) {
     }
   });
   // A compare-and-swap may be a lock's poll.
-  return a.op == Op::cas || a.op == Op::exch ? Step::yield : Step::next;
+  return a.op == Op::cas || a.op == Op::exch ? Step::poll : Step::next;
 }
 
 template <class T>

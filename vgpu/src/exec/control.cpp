@@ -164,7 +164,7 @@ Step nothing(Warp&, const Instr&, uint32_t) {
   return Step::next;
 }
 Step pause(Warp&, const Instr&, uint32_t) {
-  return Step::yield;
+  return Step::poll;
 }
 
 bool decode_nanosleep(Decoder& d) {

@@ -46,7 +46,7 @@ struct Options {
   Delivery delivery = Delivery::late;
   uint32_t threads = 1;               ///< host threads; clusters are spread over them
   uint32_t resident_clusters = 0;     ///< clusters run at a time; 0: chosen from the SM count
-  uint64_t spin_limit = 400'000'000;  ///< warp instructions without any side effect before a
+  uint64_t spin_limit = 100'000'000;  ///< warp instructions without any side effect before a
                                       ///< cluster counts as stuck (cudaErrorLaunchTimeout)
 };
 

@@ -74,4 +74,9 @@ int64_t Grid::take_cluster() {
   return next_cluster < cluster_count ? static_cast<int64_t>(next_cluster++) : -1;
 }
 
+bool Grid::has_waiting_clusters() {
+  std::lock_guard lock(mutex);
+  return next_cluster < cluster_count;
+}
+
 }  // namespace vgpu::exec

@@ -48,7 +48,8 @@ enum class Step : uint8_t {
   jump,   ///< all its lanes go to Warp::jump_target
   split,  ///< its lanes go to different places: Warp::jump_targets
   block,  ///< nothing was done; try again after something happened in the cluster
-  yield,  ///< done, but a poll failed: let others run
+  yield,  ///< done, but a poll of an mbarrier failed: let others run
+  poll,   ///< done, and it may have been a poll of memory that other clusters write
   exit,   ///< its lanes are finished
 };
 using Handler = Step (*)(Warp&, const Instr&, uint32_t lanes);
@@ -207,6 +208,7 @@ struct Warp {
   uint32_t id = 0;
   uint32_t live = 0;  ///< lanes that have not exited
   uint32_t jump_target = 0;
+  uint32_t executing = 0;  ///< lanes of the running instruction
   std::array<uint32_t, kLanes> jump_targets{};
   LaneGroup* group = nullptr;  ///< the one that executes
   std::vector<LaneGroup> groups;
@@ -310,6 +312,7 @@ struct Grid {
 
   /// The number of the next cluster to start, or -1 when all have been started or cancelled.
   int64_t take_cluster();
+  bool has_waiting_clusters();
 };
 
 // ---------------------------------------------------------------- small helpers of handlers

@@ -272,6 +272,7 @@ Step wait(Warp& w, const Instr& i, uint32_t lanes) {
         op.parity ? static_cast<uint32_t>(value & 1) : Mbarrier::from_bits(value).phase;
   }
   w.group->timed_out = false;
+  if (complete) w.group->why = nullptr;
   if (i[0].kind == Ref::Kind::pred) set_predicate(w, i[0].at, lanes, complete);
   return complete ? Step::next : Step::yield;
 }

@@ -181,7 +181,7 @@ Step load_general(Warp& w, const Instr& i, uint32_t lanes) {
       if (t.is_signed) value = static_cast<uint64_t>(static_cast<int64_t>(value << shift) >> shift);
       std::memcpy(d, &value, t.register_bytes[k]);
     });
-  return t.atomic ? Step::yield : Step::next;
+  return t.atomic ? Step::poll : Step::next;
 }
 
 Step store_general(Warp& w, const Instr& i, uint32_t lanes) {

@@ -17,19 +17,20 @@ struct Effects {
   std::vector<uint32_t> reads, writes;
 };
 
-bool has_destination(std::string_view opcode) {
+bool has_destination(const ptx::Form& form) {
+  auto opcode = form.opcode();
+  if (opcode == "tcgen05") return form.has("ld");
   // Opcodes whose first operand is no destination.
   for (auto none :
-       {"st",       "red",        "bra",     "brx",   "bar",     "barrier",      "call",
-        "ret",      "exit",       "cp",      "fence", "membar",  "prefetch",     "nanosleep",
-        "stmatrix", "setmaxnreg", "tcgen05", "wgmma", "discard", "applypriority"})
+       {"st", "red", "bra", "brx", "bar", "barrier", "call", "ret", "exit", "cp", "fence", "membar",
+        "prefetch", "nanosleep", "stmatrix", "setmaxnreg", "wgmma", "discard", "applypriority"})
     if (opcode == none) return false;
   return true;
 }
 
 /// Asynchronous or partial accesses: such registers are left alone.
 bool needs_own_place(const ptx::Form& form) {
-  return form.opcode() == "wgmma" || form.opcode() == "tcgen05";
+  return form.opcode() == "wgmma";
 }
 
 void collect(const Function& f, const Operand& operand, std::vector<uint32_t>& out) {
@@ -52,7 +53,7 @@ Effects effects_of(const Module& module, const Function& f, const Instruction& i
   Effects e;
   auto& form = module.forms[instruction.form];
   // Reading what is only written is safe: it makes a register live for longer.
-  bool plain = has_destination(form.opcode());
+  bool plain = has_destination(form);
   for (uint32_t k = 0; k < instruction.count; k++) {
     auto& operand = f.operands[instruction.first + k];
     bool destination = k == 0 && operand.kind != Operand::Kind::address;

@@ -17,8 +17,7 @@ struct RegisterColors {
 
 /// Colors a function's registers by liveness, so that the register file of a warp fits a cache.
 /// PTX from a compiler is close to single assignment: thousands of registers, few live at a time.
-/// Registers of asynchronous operations (wgmma, tcgen05.ld / st) keep storage of their own: they
-/// are read or written after the instruction.
+/// Registers of wgmma keep storage of their own: they are read and written after the instruction.
 RegisterColors color_registers(const ptx::Module& module, const ptx::Function& function);
 
 }  // namespace vgpu::exec

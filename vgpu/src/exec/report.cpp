@@ -54,7 +54,7 @@ std::string describe_wait(const Cluster& cluster, const Warp& warp, const LaneGr
   if (!group.why) return "runnable";
   std::string_view why = group.why;
   if (why == "mbarrier.try_wait" || why == "mbarrier.test_wait")
-    return "waits for " +
+    return std::string("waits (") + group.why + ") for " +
            describe_mbarrier(cluster, static_cast<uint32_t>(group.detail), group.detail2);
   if (why == "bar.sync") {
     auto& barrier = warp.cta->barriers[group.detail];

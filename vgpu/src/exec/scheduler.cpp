@@ -9,14 +9,15 @@
 namespace vgpu::exec {
 namespace {
 
-constexpr int kQuantum = 400;                // instructions of a warp before the next one's turn
-constexpr uint32_t kIdleLimit = 64;          // rounds without any event: deadlock
-constexpr uint64_t kCrowdLimit = 2'000'000;  // instructions without side effects: admit a cluster
-constexpr uint8_t kUnwritten = 0xcd;         // fills memory that nobody has written
+constexpr int kQuantum = 400;              // instructions of a warp before the next one's turn
+constexpr uint32_t kIdleLimit = 64;        // rounds without any event: deadlock
+constexpr uint64_t kCrowdLimit = 100'000;  // instructions without side effects: admit a cluster
+constexpr uint8_t kUnwritten = 0xcd;       // fills memory that nobody has written
 
 struct Visit {
   bool ran = false;        ///< executed at least one instruction
   bool exhausted = false;  ///< could have gone on
+  bool polls = false;      ///< polls memory that other clusters may write
 };
 
 void on_warp_exit(Warp& w) {
@@ -85,6 +86,7 @@ Visit run_warp(Warp& w, int quantum) {
       Step step = Step::next;
       if (lanes) {
         if (kObserve && !w.group->blocked) cluster.observer->instruction(agent_of(w, lanes));
+        w.executing = lanes;
         step = i.handler(w, i, lanes);
       }
       if (step == Step::block) {
@@ -97,6 +99,7 @@ Visit run_warp(Warp& w, int quantum) {
       if (w.group->blocked) {
         w.group->blocked = false;
         w.group->timed_out = false;
+        if (step != Step::yield) w.group->why = nullptr;
         if (kObserve) cluster.observer->unblocked(agent_of(w, lanes));
       }
       executed++;
@@ -105,6 +108,9 @@ Visit run_warp(Warp& w, int quantum) {
         case Step::next:
           w.group->pc = ++pc;
           break;
+        case Step::poll:
+          visit.polls = true;
+          [[fallthrough]];
         case Step::yield:
           w.group->pc = ++pc;
           polled |= mask;
@@ -171,7 +177,7 @@ bool step_cluster(Cluster& cluster) {
   bool random = options.delivery == Delivery::random;
   bool observe = cluster.observer && cluster.grid->request->observer->wants_instructions();
   uint64_t epoch = cluster.epoch, activity = cluster.activity;
-  bool exhausted = false, ran = false;
+  bool exhausted = false, ran = false, polls = false;
   for (auto& cta : cluster.ctas)
     for (auto& warp : cta->warps) {
       if (warp->groups.empty()) continue;
@@ -189,6 +195,7 @@ bool step_cluster(Cluster& cluster) {
       }
       Visit visit = observe ? run_warp<true>(*warp, quantum) : run_warp<false>(*warp, quantum);
       exhausted |= visit.exhausted;
+      polls |= visit.polls;
       ran |= visit.ran;
     }
   if (cluster.live_warps == 0) {
@@ -215,7 +222,8 @@ bool step_cluster(Cluster& cluster) {
         kLaunchTimeout,
         stuck_report(cluster, format("no side effect in %llu instructions: the cluster spins",
                                      static_cast<unsigned long long>(options.spin_limit))));
-  if (!idle) return true;
+  // A poll of memory may be answered by another cluster.
+  if (!idle || polls) return true;
   // Nothing can happen by itself: blocked try_waits give up, as they may after a time.
   if (!ran) {
     for (auto& cta : cluster.ctas)
@@ -223,7 +231,6 @@ bool step_cluster(Cluster& cluster) {
         for (auto& g : warp->groups)
           if (g.blocked && g.why && std::string_view(g.why) == "mbarrier.try_wait")
             g.timed_out = true;
-    // Without a poll that could see something new, waiting is for ever.
   }
   if (++cluster.idle_rounds > kIdleLimit)
     throw Fault(kLaunchTimeout,
@@ -263,7 +270,7 @@ void stop(Grid& grid, int error, std::string report) {
 Agent running_agent(const Cluster& cluster) {
   for (auto& cta : cluster.ctas)
     for (auto& warp : cta->warps)
-      if (warp->group) return agent_of(*warp, warp->group->mask);
+      if (warp->group) return agent_of(*warp, warp->executing);
   return {};
 }
 
@@ -286,7 +293,7 @@ void run_worker(Worker& worker) {
         bool alive = step_cluster(*current);
         // Clusters that wait for others through global memory need them resident.
         if (alive && current->quiet_instructions > kCrowdLimit && share < grid.max_resident &&
-            worker.resident.size() >= share) {
+            worker.resident.size() >= share && grid.has_waiting_clusters()) {
           share++;
           current->quiet_instructions = 0;
         }

@@ -236,22 +236,33 @@ Step transfer(Warp& w, const Instr& i, uint32_t lanes) {
   AsyncTask task;
   task.op = make_async(w, lanes, op.is_load ? AsyncKind::tcgen05_ld : AsyncKind::tcgen05_st);
   Warp* warp = &w;
-  const TransferOp* what = &op;
+  size_t count = op.registers.size();
+  if (op.is_load) {
+    // NOTE: A load gives its registers at once. In machine code their readers wait for them, and
+    // compilers place readers before tcgen05.wait::ld; only other accesses of the cells need it.
+    std::array<uint32_t*, 128> registers;
+    for (size_t k = 0; k < count; k++) registers[k] = w.lanes<uint32_t>(op.registers[k]);
+    task.run = [&](const AsyncOp& async) {
+      TensorVisitor visitor(*warp->cluster, async, warp->cta->rank);
+      tensor::tcgen05_load(warp->cta->tmem, t, {registers.data(), count}, visitor.get());
+    };
+    w.cluster->worker->async_operations++;
+    if (w.cluster->observer) w.cluster->observer->async_issue(task.op);
+    perform(*w.cluster, task);
+    return Step::next;
+  }
+  // A store takes its registers at issue and writes the cells later.
+  auto values = std::make_shared<std::vector<uint32_t>>(count * kLanes);
+  for (size_t k = 0; k < count; k++)
+    std::memcpy(values->data() + k * kLanes, w.lanes<uint32_t>(op.registers[k]),
+                kLanes * sizeof(uint32_t));
   task.run = [=](const AsyncOp& async) {
     TensorVisitor visitor(*warp->cluster, async, warp->cta->rank);
-    std::array<uint32_t*, 128> registers;
-    for (size_t k = 0; k < what->registers.size(); k++)
-      registers[k] = warp->lanes<uint32_t>(what->registers[k]);
-    if (what->is_load)
-      tensor::tcgen05_load(warp->cta->tmem, t, {registers.data(), what->registers.size()},
-                           visitor.get());
-    else
-      tensor::tcgen05_store(
-          warp->cta->tmem, t,
-          {const_cast<const uint32_t* const*>(registers.data()), what->registers.size()},
-          visitor.get());
+    std::array<const uint32_t*, 128> registers;
+    for (size_t k = 0; k < count; k++) registers[k] = values->data() + k * kLanes;
+    tensor::tcgen05_store(warp->cta->tmem, t, {registers.data(), count}, visitor.get());
   };
-  issue(*w.cluster, op.is_load ? w.tmem_loads : w.tmem_stores, std::move(task));
+  issue(*w.cluster, w.tmem_stores, std::move(task));
   return Step::next;
 }
 
@@ -294,7 +305,7 @@ bool decode_transfer(Decoder& d, bool is_load) {
 
 Step wait_transfers(Warp& w, const Instr& i, uint32_t lanes) {  // x: 0 ld, 1 st
   if (auto step = require_warp(w, lanes, "tcgen05.wait"); step != Step::next) return step;
-  drain(*w.cluster, i.x ? w.tmem_stores : w.tmem_loads);
+  if (i.x) drain(*w.cluster, w.tmem_stores);
   if (w.cluster->observer)
     w.cluster->observer->group_wait(agent_of(w, lanes),
                                     i.x ? GroupKind::tcgen05_st : GroupKind::tcgen05_ld, 0);

@@ -90,8 +90,8 @@ class Cursor {
     return s;
   }
   int64_t integer() {
+    accept('+');  // "+-128" is a displacement too
     bool negative = accept('-');
-    if (!negative) accept('+');
     uint64_t value = 0;
     if (!parse_integer(word(), value)) fail("expected a whole number");
     return static_cast<int64_t>(negative ? 0 - value : value);

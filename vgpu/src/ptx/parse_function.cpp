@@ -171,6 +171,7 @@ void Parser::parse_instruction() {
   if (text.empty() || !std::isalpha(static_cast<unsigned char>(text[0])))
     in_.fail("expected an instruction");
   instruction.form = intern_form(text);
+  depth_ = 0;
 
   std::vector<Operand> operands;
   pending_names_.clear();
@@ -205,6 +206,13 @@ Operand Parser::group(Operand::Kind kind, const std::vector<Operand>& children) 
 }
 
 Operand Parser::parse_operand() {
+  if (++depth_ > kMaxDepth) in_.fail("operands nested too deeply");
+  Operand operand = parse_operand_inside();
+  depth_--;
+  return operand;
+}
+
+Operand Parser::parse_operand_inside() {
   char first = in_.peek();
   if (first == '{' || first == '(') {
     char close = first == '{' ? '}' : ')';

@@ -56,6 +56,7 @@ class Parser {
   void parse_branch_targets(std::string_view label);
   void parse_instruction();
   Operand parse_operand();
+  Operand parse_operand_inside();
   Operand parse_number(bool negative);
   Operand parse_named(std::string_view name);
   Operand group(Operand::Kind kind, const std::vector<Operand>& children);
@@ -92,6 +93,8 @@ class Parser {
   std::vector<std::pair<std::string_view, uint32_t>> pending_names_;  ///< in the open instruction
   std::vector<UnresolvedTarget> unresolved_targets_;
   uint32_t loc_file_ = 0, loc_line_ = 0;
+  static constexpr int kMaxDepth = 16;
+  int depth_ = 0;  ///< of nested operands
 };
 
 }  // namespace vgpu::ptx

@@ -1,1 +1,156 @@
 // SPDX-License-Identifier: Apache-2.0
+// What the author of a kernel reads: deadlocks, faults with source lines, printf, assert, refusals.
+#include "exec/harness.hpp"
+
+namespace vgpu::test {
+namespace {
+
+exec::LaunchResult run_body(const std::string& body, Launch launch = {},
+                            const std::string& before = "") {
+  Buffers buffers;
+  uint64_t out = buffers.add(256);
+  auto text = kernel_text(".param .u64 out",
+                          ".reg .pred %p<4>; .reg .b32 %thr, %r<8>; .reg .b64 %rd<8>;\n"
+                          "mov.u32 %thr, %tid.x;\nld.param.u64 %rd0, [out];\n" +
+                              body + "\nret;",
+                          before);
+  return run_module(text, Params() << out, buffers, launch);
+}
+
+void expect_text(const exec::LaunchResult& result, std::initializer_list<const char*> texts) {
+  for (auto* text : texts)
+    EXPECT_NE(result.report.find(text), std::string::npos) << text << " is not in:\n"
+                                                           << result.report;
+}
+
+TEST(Report, DeadlockNamesBarriersAndLines) {
+  Launch launch;
+  launch.block.x = 96;
+  auto result = run_body(R"(
+    .shared .align 8 .b64 bar;
+    mov.u32 %r0, bar;
+    setp.eq.u32 %p0, %thr, 0;
+    .loc 1 17 5
+    @%p0 mbarrier.init.shared::cta.b64 [%r0], 2;
+    @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0], 512;
+    bar.sync 0;
+    setp.lt.u32 %p1, %thr, 64;
+    .loc 1 23 5
+    @!%p1 bar.sync 1;
+WAIT:
+    .loc 1 25 5
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r0], 0;
+    @!%p2 bra WAIT;)",
+                         launch, ".file 1 \"/somewhere/pipeline.cu\"");
+  EXPECT_EQ(result.cuda_error, kLaunchTimeout);
+  expect_text(result, {"deadlock", "pipeline.cu:25", "pipeline.cu:23", "warps 0,1 ", "warp 2 ",
+                       "mbarrier at shared offset 0", "1 of 2 arrivals pending",
+                       "512 bytes missing", "barrier 1: 32 of 96 threads"});
+}
+
+TEST(Report, PollingDeadlockIsFound) {
+  auto result = run_body(R"(
+    .shared .align 8 .b64 bar;
+    mov.u32 %r0, bar;
+    setp.eq.u32 %p0, %thr, 0;
+    @%p0 mbarrier.init.shared::cta.b64 [%r0], 1;
+    bar.sync 0;
+WAIT:
+    mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r0], 0;
+    @!%p2 bra WAIT;)");
+  EXPECT_EQ(result.cuda_error, kLaunchTimeout);
+  expect_text(result, {"mbarrier.test_wait", "1 of 1 arrivals pending"});
+}
+
+TEST(Report, SpinningForeverEnds) {
+  Launch launch;
+  launch.options.spin_limit = 100'000;
+  auto result = run_body(
+      "SPIN:\nld.volatile.global.u32 %r0, [%rd0];\nsetp.eq.u32 %p0, %r0, 0;\n"
+      "@%p0 bra SPIN;",
+      launch);
+  EXPECT_EQ(result.cuda_error, kLaunchTimeout);
+  expect_text(result, {"the cluster spins"});
+}
+
+TEST(Report, FaultNamesThreadAndLine) {
+  Launch launch;
+  launch.block.x = 64;
+  launch.grid.x = 2;
+  auto result = run_body(R"(
+    setp.eq.u32 %p0, %thr, 37;
+    .loc 1 99 1
+    @%p0 st.global.u32 [%rd0+4096], %r0;)",
+                         launch, ".file 1 \"kernel.cu\"");
+  EXPECT_EQ(result.cuda_error, kIllegalAddress);
+  expect_text(result, {"kernel.cu:99", "warp 1, lanes 0x00000020", "st.global.u32 [%rd0+4096]"});
+}
+
+TEST(Report, Trap) {
+  auto result = run_body("setp.eq.u32 %p0, %thr, 5;\n@%p0 trap;");
+  EXPECT_EQ(result.cuda_error, kLaunchFailure);
+  expect_text(result, {"trap executed by lanes 0x20"});
+}
+
+TEST(Report, Printf) {
+  std::string printed;
+  Launch launch;
+  launch.printed = &printed;
+  auto result = run_body(
+      R"(
+    .local .align 8 .b8 args[24];
+    setp.ne.u32 %p0, %thr, 2;
+    @%p0 bra DONE;
+    mov.u64 %rd1, args;
+    cvta.local.u64 %rd2, %rd1;
+    st.local.u32 [%rd1], %thr;
+    mov.u64 %rd3, 0d3FF8000000000000;
+    st.local.u64 [%rd1+8], %rd3;
+    mov.u64 %rd4, fmt;
+    cvta.global.u64 %rd5, %rd4;
+    { .param .b64 a; .param .b64 b; .param .b32 r;
+    st.param.b64 [a+0], %rd5;
+    st.param.b64 [b+0], %rd2;
+    call.uni (r), vprintf, (a, b);
+    ld.param.b32 %r1, [r+0];
+    }
+    st.global.u32 [%rd0], %r1;
+DONE:)",
+      launch,
+      ".extern .func (.param .b32 r) vprintf (.param .b64 a, .param .b64 b);\n"
+      ".global .align 1 .b8 fmt[12] = {108, 97, 110, 101, 32, 37, 100, 32, 37, 46, 50, 102};\n"
+      ".global .align 1 .b8 pad[4] = {0, 0, 0, 0};");
+  EXPECT_EQ(result.cuda_error, 0) << result.report;
+  EXPECT_EQ(printed.substr(0, 11), "lane 2 1.50");
+}
+
+TEST(Report, Refusals) {
+  Launch launch;
+  launch.block.x = 2048;
+  EXPECT_EQ(run_body("", launch).cuda_error, kInvalidConfiguration);
+  launch.block.x = 32;
+  launch.cluster.x = 2;
+  launch.grid.x = 3;
+  EXPECT_EQ(run_body("", launch).cuda_error, kInvalidConfiguration);
+  launch.grid.x = launch.cluster.x = 32;
+  EXPECT_EQ(run_body("", launch).cuda_error, kInvalidClusterSize);
+  launch = {};
+  launch.dynamic_shared = 300'000;
+  EXPECT_EQ(run_body("", launch).cuda_error, kInvalidValue);
+}
+
+TEST(Report, AllMissingFormsAtOnce) {
+  auto text =
+      kernel_text("", ".reg .b32 %r; .reg .f32 %f;\nfoo.b32 %r;\nadd.bar.s32 %r, %r, %r;\nret;");
+  try {
+    exec::Program::load(text);
+    FAIL();
+  } catch (const Fault& fault) {
+    EXPECT_NE(fault.text.find("foo.b32"), std::string::npos);
+    EXPECT_NE(fault.text.find("add.bar.s32"), std::string::npos);
+    EXPECT_NE(fault.text.find("2 instruction forms"), std::string::npos) << fault.text;
+  }
+}
+
+}  // namespace
+}  // namespace vgpu::test

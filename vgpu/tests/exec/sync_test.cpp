@@ -1,1 +1,358 @@
 // SPDX-License-Identifier: Apache-2.0
+// Barriers, clusters, mbarriers, under every delivery policy and several seeds.
+#include "exec/harness.hpp"
+
+namespace vgpu::test {
+namespace {
+
+using exec::Delivery;
+
+const Delivery kDeliveries[] = {Delivery::late, Delivery::early, Delivery::sweep, Delivery::random};
+
+const char kRegisters[] = R"(
+  .reg .pred %p<8>;
+  .reg .b32 %thr, %rank, %r<32>;
+  .reg .b64 %rout, %ro, %state, %rd<8>;
+  mov.u32 %thr, %tid.x;
+  mov.u32 %rank, %cluster_ctarank;
+  ld.param.u64 %rout, [out];
+)";
+
+/// Runs `body` under all policies and seeds and gives each result to `check`.
+template <class Check>
+void run_all(const std::string& body, size_t words, Launch launch, Check check) {
+  auto text = kernel_text(".param .u64 out", kRegisters + body + "\nret;");
+  for (auto delivery : kDeliveries)
+    for (uint64_t seed : {1, 2, 3}) {
+      Buffers buffers;
+      uint64_t out = buffers.add(words * 4);
+      launch.options.delivery = delivery;
+      launch.options.seed = seed;
+      auto result = run_module(text, Params() << out, buffers, launch);
+      check(result, buffers.read<uint32_t>(out, words));
+    }
+}
+
+Launch block_of(uint32_t threads) {
+  Launch launch;
+  launch.block.x = threads;
+  return launch;
+}
+
+TEST(Sync, CtaBarriers) {
+  // Each warp writes its number; after the barrier each thread sums what the others wrote.
+  run_all(R"(
+    .shared .align 4 .b8 cells[1024];
+    shl.b32 %r0, %thr, 2;
+    mov.u32 %r1, cells;
+    add.s32 %r2, %r1, %r0;
+    st.shared.u32 [%r2], %thr;
+    bar.sync 0;
+    xor.b32 %r3, %r0, 1020;
+    add.s32 %r3, %r1, %r3;
+    ld.shared.u32 %r4, [%r3];
+    barrier.sync 3, 256;
+    setp.lt.u32 %p0, %thr, 100;
+    barrier.red.popc.u32 %r5, 1, %p0;
+    bar.red.or.pred %p1, 2, %p0;
+    bar.red.and.pred %p2, 4, %p0;
+    selp.b32 %r6, 1, 0, %p1;
+    selp.b32 %r7, 1, 0, %p2;
+    shl.b32 %r5, %r5, 16;
+    or.b32 %r4, %r4, %r5;
+    shl.b32 %r6, %r6, 30;
+    or.b32 %r4, %r4, %r6;
+    shl.b32 %r7, %r7, 31;
+    or.b32 %r4, %r4, %r7;
+    mul.wide.u32 %ro, %thr, 4;
+    add.s64 %ro, %rout, %ro;
+    st.global.u32 [%ro], %r4;)",
+          256, block_of(256), [](auto& result, auto out) {
+            ASSERT_EQ(result.cuda_error, 0) << result.report;
+            for (uint32_t t = 0; t < 256; t++) EXPECT_EQ(out[t], (t ^ 255) | 100u << 16 | 1u << 30);
+          });
+}
+
+TEST(Sync, ArriveAndSync) {
+  // Warp 0 consumes what warp 1 produced; warp 1 does not wait.
+  run_all(R"(
+    .shared .align 4 .u32 cell;
+    shr.u32 %r0, %thr, 5;
+    setp.eq.u32 %p0, %r0, 0;
+    @%p0 bra CONSUME;
+    st.shared.u32 [cell], 42;
+    bar.arrive 1, 64;
+    bra DONE;
+CONSUME:
+    bar.sync 1, 64;
+    ld.shared.u32 %r1, [cell];
+    st.global.u32 [%rout], %r1;
+DONE:)",
+          1, block_of(64), [](auto& result, auto out) {
+            ASSERT_EQ(result.cuda_error, 0) << result.report;
+            EXPECT_EQ(out[0], 42u);
+          });
+}
+
+TEST(Sync, BarrierCountsOutExitedWarps) {
+  run_all(R"(
+    setp.lt.u32 %p0, %thr, 32;
+    @%p0 ret;
+    bar.sync 0;
+    st.global.u32 [%rout], 7;)",
+          1, block_of(96), [](auto& result, auto out) {
+            ASSERT_EQ(result.cuda_error, 0) << result.report;
+            EXPECT_EQ(out[0], 7u);
+          });
+}
+
+TEST(Sync, ClusterBarrierAndDistributedMemory) {
+  Launch launch;
+  launch.grid.x = 8;
+  launch.cluster.x = 4;
+  run_all(R"(
+    .shared .align 4 .u32 cell;
+    mov.u32 %r9, %ctaid.x;
+    mad.lo.s32 %r0, %r9, 10, 1;
+    st.shared.u32 [cell], %r0;
+    barrier.cluster.arrive.aligned;
+    barrier.cluster.wait.aligned;
+    add.s32 %r1, %rank, 1;
+    and.b32 %r1, %r1, 3;
+    mov.u32 %r2, cell;
+    mapa.shared::cluster.u32 %r3, %r2, %r1;
+    ld.shared::cluster.u32 %r4, [%r3];
+    getctarank.shared::cluster.u32 %r5, %r3;
+    mad.lo.s32 %r4, %r5, 1000, %r4;
+    mul.wide.u32 %ro, %r9, 4;
+    add.s64 %ro, %rout, %ro;
+    st.global.u32 [%ro], %r4;
+    barrier.cluster.arrive.release;
+    barrier.cluster.wait.acquire;)",
+          8, launch, [](auto& result, auto out) {
+            ASSERT_EQ(result.cuda_error, 0) << result.report;
+            for (uint32_t c = 0; c < 8; c++) {
+              uint32_t next = c / 4 * 4 + (c + 1) % 4;
+              EXPECT_EQ(out[c], next * 10 + 1 + 1000 * (next % 4));
+            }
+          });
+}
+
+TEST(Sync, MbarrierPhasesAndRemoteArrivals) {
+  // Rank 1 arrives at rank 0's barrier three times; rank 0 waits for each phase by parity.
+  Launch launch;
+  launch.grid.x = launch.cluster.x = 2;
+  run_all(R"(
+    .shared .align 8 .b64 full;
+    .shared .align 8 .b64 empty;
+    setp.ne.u32 %p7, %thr, 0;
+    mov.u32 %r0, full;
+    mov.u32 %r1, empty;
+    @%p7 bra READY;
+    mbarrier.init.shared::cta.b64 [%r0], 1;
+    mbarrier.init.shared::cta.b64 [%r1], 1;
+    fence.mbarrier_init.release.cluster;
+READY:
+    barrier.cluster.arrive.aligned;
+    barrier.cluster.wait.aligned;
+    @%p7 bra DONE;
+    xor.b32 %r2, %rank, 1;
+    mapa.shared::cluster.u32 %r3, %r0, %r2;
+    mapa.shared::cluster.u32 %r4, %r1, %r2;
+    setp.eq.u32 %p0, %rank, 0;
+    mov.u32 %r5, 0;
+LOOP:
+    and.b32 %r6, %r5, 1;
+    @%p0 bra WAIT;
+    mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r3];
+SPIN1:
+    mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p1, [%r1], %r6;
+    @!%p1 bra SPIN1;
+    bra NEXT;
+WAIT:
+    mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r0], %r6;
+    @!%p1 bra WAIT;
+    add.s32 %r7, %r7, 1;
+    mbarrier.arrive.shared::cluster.b64 _, [%r4];
+NEXT:
+    add.s32 %r5, %r5, 1;
+    setp.lt.u32 %p2, %r5, 3;
+    @%p2 bra LOOP;
+    mul.wide.u32 %ro, %rank, 4;
+    add.s64 %ro, %rout, %ro;
+    st.global.u32 [%ro], %r5;
+DONE:
+    barrier.cluster.arrive.aligned;
+    barrier.cluster.wait.aligned;)",
+          2, launch, [](auto& result, auto out) {
+            ASSERT_EQ(result.cuda_error, 0) << result.report;
+            EXPECT_EQ(out[0], 3u);
+            EXPECT_EQ(out[1], 3u);
+          });
+}
+
+const char kOneThread[] = R"(
+    .shared .align 8 .b64 bar;
+    setp.ne.u32 %p7, %thr, 0;
+    @%p7 ret;
+)";
+
+TEST(Sync, MbarrierStateAndDrop) {
+  run_all(std::string(kOneThread) + R"(
+    mbarrier.init.shared.b64 [bar], 3;
+    mbarrier.arrive.shared.b64 %state, [bar], 2;
+    mbarrier.pending_count.b64 %r0, %state;
+    mbarrier.test_wait.shared.b64 %p0, [bar], %state;
+    mbarrier.arrive_drop.shared.b64 _, [bar];
+    mbarrier.test_wait.shared.b64 %p1, [bar], %state;
+    mbarrier.arrive.shared.b64 _, [bar];
+    mbarrier.test_wait.parity.shared.b64 %p2, [bar], 1;
+    mbarrier.arrive.shared.b64 _, [bar];
+    mbarrier.test_wait.parity.shared.b64 %p3, [bar], 1;
+    selp.b32 %r1, 1, 0, %p0;
+    selp.b32 %r2, 2, 0, %p1;
+    selp.b32 %r3, 4, 0, %p2;
+    selp.b32 %r4, 8, 0, %p3;
+    add.s32 %r1, %r1, %r2;
+    add.s32 %r3, %r3, %r4;
+    add.s32 %r1, %r1, %r3;
+    st.global.u32 [%rout], %r0;
+    st.global.u32 [%rout+4], %r1;)",
+          2, block_of(32), [](auto& result, auto out) {
+            ASSERT_EQ(result.cuda_error, 0) << result.report;
+            EXPECT_EQ(out[0], 3u);
+            EXPECT_EQ(out[1], 2u | 8u);
+          });
+}
+
+TEST(Sync, TransactionsHoldAPhase) {
+  run_all(std::string(kOneThread) + R"(
+    mbarrier.init.shared.b64 [bar], 1;
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 48;
+    mbarrier.test_wait.parity.shared.b64 %p0, [bar], 0;
+    mbarrier.complete_tx.relaxed.cluster.shared::cluster.b64 [bar], 32;
+    mbarrier.test_wait.parity.shared.b64 %p1, [bar], 0;
+    mbarrier.complete_tx.relaxed.cluster.shared::cluster.b64 [bar], 16;
+    mbarrier.test_wait.parity.shared.b64 %p2, [bar], 0;
+    selp.b32 %r1, 1, 0, %p0;
+    selp.b32 %r2, 2, 0, %p1;
+    selp.b32 %r3, 4, 0, %p2;
+    add.s32 %r1, %r1, %r2;
+    add.s32 %r1, %r1, %r3;
+    st.global.u32 [%rout], %r1;)",
+          1, block_of(32), [](auto& result, auto out) {
+            ASSERT_EQ(result.cuda_error, 0) << result.report;
+            EXPECT_EQ(out[0], 4u);
+          });
+}
+
+TEST(Sync, TryWaitGivesUp) {
+  // One thread waits for what only it can bring about: legal, since try_wait returns after a time.
+  run_all(std::string(kOneThread) + R"(
+    mbarrier.init.shared.b64 [bar], 1;
+    mbarrier.try_wait.parity.shared.b64 %p0, [bar], 0;
+    selp.b32 %r1, 1, 0, %p0;
+    st.global.u32 [%rout], %r1;
+    mbarrier.arrive.shared.b64 _, [bar];
+    mbarrier.try_wait.parity.shared.b64 %p0, [bar], 0;
+    selp.b32 %r1, 1, 0, %p0;
+    st.global.u32 [%rout+4], %r1;)",
+          2, block_of(32), [](auto& result, auto out) {
+            ASSERT_EQ(result.cuda_error, 0) << result.report;
+            EXPECT_EQ(out[0], 0u);
+            EXPECT_EQ(out[1], 1u);
+          });
+}
+
+void expect_fault(const std::string& body, int error, const std::string& text) {
+  run_all(std::string(kOneThread) + body, 1, block_of(32), [&](auto& result, auto) {
+    EXPECT_EQ(result.cuda_error, error) << body;
+    EXPECT_NE(result.report.find(text), std::string::npos) << result.report;
+  });
+}
+
+TEST(Sync, MbarrierMisuse) {
+  expect_fault("mbarrier.arrive.shared.b64 _, [bar];", kLaunchFailure, "no mbarrier");
+  expect_fault("mbarrier.init.shared.b64 [bar], 1;\nmbarrier.arrive.shared.b64 _, [bar], 2;",
+               kLaunchFailure, "only 1 of 1 are pending");
+  expect_fault(
+      "mbarrier.init.shared.b64 [bar], 1;\nst.shared.u32 [bar+4], 5;\n"
+      "mbarrier.arrive.shared.b64 _, [bar];",
+      kLaunchFailure, "overwritten");
+  expect_fault(
+      "mbarrier.init.shared.b64 [bar], 1;\nmbarrier.inval.shared.b64 [bar];\n"
+      "mbarrier.arrive.shared.b64 _, [bar];",
+      kLaunchFailure, "invalidated");
+  expect_fault("mov.u32 %r0, bar;\nmbarrier.init.shared.b64 [%r0+4], 1;", kMisalignedAddress,
+               "8-byte aligned");
+}
+
+TEST(Sync, LaneGroupsThatNeedEachOther) {
+  // Lane 0 spins on a flag that lane 1 of the same warp sets later in the text.
+  run_all(R"(
+    .shared .align 4 .u32 flag;
+    st.shared.u32 [flag], 0;
+    bar.warp.sync -1;
+    setp.eq.u32 %p0, %thr, 0;
+    @!%p0 bra OTHERS;
+SPIN:
+    ld.volatile.shared.u32 %r0, [flag];
+    setp.eq.u32 %p1, %r0, 0;
+    @%p1 bra SPIN;
+    st.global.u32 [%rout], %r0;
+    bra DONE;
+OTHERS:
+    setp.eq.u32 %p2, %thr, 1;
+    @%p2 st.volatile.shared.u32 [flag], 9;
+DONE:
+    bar.warp.sync -1;)",
+          1, block_of(32), [](auto& result, auto out) {
+            ASSERT_EQ(result.cuda_error, 0) << result.report;
+            EXPECT_EQ(out[0], 9u);
+          });
+}
+
+TEST(Sync, TwoWorkersShareAGrid) {
+  Launch launch;
+  launch.grid.x = 64;
+  launch.options.threads = 2;
+  Buffers buffers;
+  uint64_t out = buffers.add(64 * 4 + 4);
+  auto text = kernel_text(".param .u64 out", std::string(kRegisters) + R"(
+    mov.u32 %r0, %ctaid.x;
+    setp.ne.u32 %p0, %thr, 0;
+    @%p0 ret;
+    mul.wide.u32 %ro, %r0, 4;
+    add.s64 %ro, %rout, %ro;
+    red.global.add.u32 [%rout+256], 1;
+    st.global.u32 [%ro], %r0;
+    ret;)");
+  auto result = run_module(text, Params() << out, buffers, launch);
+  ASSERT_EQ(result.cuda_error, 0) << result.report;
+  auto words = buffers.read<uint32_t>(out, 65);
+  for (uint32_t c = 0; c < 64; c++) EXPECT_EQ(words[c], c);
+  EXPECT_EQ(words[64], 64u);
+}
+
+TEST(Sync, ClustersThatWaitForOthersBecomeResident) {
+  // CTA 0 waits for a flag that the last CTA sets.
+  Launch launch;
+  launch.grid.x = 12;
+  run_all(R"(
+    mov.u32 %r0, %ctaid.x;
+    setp.ne.u32 %p0, %thr, 0;
+    @%p0 ret;
+    setp.eq.u32 %p1, %r0, 11;
+    @%p1 st.release.gpu.global.u32 [%rout], 5;
+SPIN:
+    ld.acquire.gpu.global.u32 %r1, [%rout];
+    setp.eq.u32 %p2, %r1, 0;
+    @%p2 bra SPIN;)",
+          1, launch, [](auto& result, auto out) {
+            ASSERT_EQ(result.cuda_error, 0) << result.report;
+            EXPECT_EQ(out[0], 5u);
+          });
+}
+
+}  // namespace
+}  // namespace vgpu::test
