@@ -65,6 +65,7 @@ void* convoy_sm90_plan(int instance, const std::int64_t* problem, int splits, in
     const convoy::ConvGeometry g = geometry_from(problem);
     if (splits == 0)
       splits = i.split ? convoy::sm90::choose_splits(g, i, g.upsample == 2, multiprocessors) : 1;
+    convoy::sm90::prepare_fprop(i);
     return new FpropPlan(convoy::sm90::plan_fprop(g, i, g.upsample == 2, multiprocessors, splits));
   } catch (const std::exception& e) {
     fail(error, e.what());

@@ -75,6 +75,7 @@ void conv_fprop(typename Config::Out* output, const typename Config::In* activat
   pointers.filter = filter;
   pointers.cache = extras.cache;
   pointers.epilogue = extras.epilogue;
+  prepare_fprop(instance);
   launch_fprop(plan_fprop(geometry, instance, false, multiprocessors, 1), pointers, multiprocessors,
                &compute, &store, stream);
 }

@@ -21,7 +21,9 @@ class Sm90Plan : public ExecutablePlan {
             request.geometry, instance, request.packed_filter, request.device.multiprocessors,
             instance.split ? choose_splits(request.geometry, instance, request.packed_filter,
                                            request.device.multiprocessors)
-                           : 1)) {}
+                           : 1)) {
+    prepare_fprop(instance);
+  }
 
   void run(const RunPointers& pointers, cudaStream_t stream) const override {
     launch_fprop(plan_, pointers, request_.device.multiprocessors, stream);

@@ -478,6 +478,17 @@ int choose_splits(const ConvGeometry& g, const FpropInstance& instance, bool pac
   return best;
 }
 
+void prepare_fprop(const FpropInstance& instance) {
+  const cudaError_t error = cudaFuncSetAttribute(
+      instance.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance.shared_bytes);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    throw Error(Status::launch_failure,
+                "sm90_fprop_" + instance.name() + ": no " + text(instance.shared_bytes) +
+                    " bytes of shared memory: " + cudaGetErrorString(error));
+  }
+}
+
 void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multiprocessors,
                   const void* compute_op, const void* store_op, cudaStream_t stream) {
   FpropParams p = plan.params;
@@ -528,10 +539,8 @@ void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multip
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 2;
-  cudaError_t error = cudaFuncSetAttribute(
-      instance.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance.shared_bytes);
   void* arguments[] = {&p, const_cast<void*>(compute_op), const_cast<void*>(store_op)};
-  if (error == cudaSuccess) error = cudaLaunchKernelExC(&config, instance.kernel, arguments);
+  const cudaError_t error = cudaLaunchKernelExC(&config, instance.kernel, arguments);
   if (error != cudaSuccess) {
     throw Error(Status::launch_failure, "sm90_fprop_" + instance.name() + ": launch of " +
                                             text(ctas) + " CTAs in clusters of " +

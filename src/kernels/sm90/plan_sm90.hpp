@@ -45,6 +45,10 @@ double estimate_us(const ConvGeometry& geometry, const FpropPlan& plan, int mult
 int choose_splits(const ConvGeometry& geometry, const FpropInstance& instance, bool packed_filter,
                   int multiprocessors);
 
+/// Raise the kernel's limit of dynamic shared memory on the current device; once, before launches.
+/// Throws Error{launch_failure}.
+void prepare_fprop(const FpropInstance& instance);
+
 /// Encode the tensor maps for these pointers and enqueue the kernel. `compute_op` and `store_op`
 /// point to the ops that the instance's kernel was compiled with.
 void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multiprocessors,
