@@ -48,7 +48,8 @@ void check_pointer(const void* pointer, const char* name) {
   if (address % kAlignment != 0) {
     throw_invalid(
         name, " = ", pointer, " is not aligned; legal: a multiple of ", kAlignment,
-        " bytes; nearest below: ", reinterpret_cast<const void*>(address - address % kAlignment));
+        " bytes; nearest below: ",
+        static_cast<const void*>(static_cast<const char*>(pointer) - address % kAlignment));
   }
 }
 
