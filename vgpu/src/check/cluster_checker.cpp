@@ -36,32 +36,6 @@ uint64_t barrier_key(BarrierRef ref) {
   return uint64_t{ref.cta} << 32 | ref.offset;
 }
 
-/// The kind of group an operation joins when it is issued, if any.
-bool group_kind_of(AsyncKind kind, GroupKind& group) {
-  switch (kind) {
-    case AsyncKind::tma_store:
-    case AsyncKind::tma_reduce:
-    case AsyncKind::bulk_store:
-    case AsyncKind::bulk_reduce:
-      group = GroupKind::bulk;
-      return true;
-    case AsyncKind::cp_async:
-      group = GroupKind::cp_async;
-      return true;
-    case AsyncKind::wgmma:
-      group = GroupKind::wgmma;
-      return true;
-    case AsyncKind::tcgen05_ld:
-      group = GroupKind::tcgen05_ld;
-      return true;
-    case AsyncKind::tcgen05_st:
-      group = GroupKind::tcgen05_st;
-      return true;
-    default:
-      return false;
-  }
-}
-
 /// Operations that run in order when one warp issues them (PTX ISA "Pipelined tcgen05
 /// instructions").
 bool in_tensor_pipeline(AsyncKind kind) {
@@ -69,6 +43,26 @@ bool in_tensor_pipeline(AsyncKind kind) {
 }
 
 }  // namespace
+
+std::optional<GroupKind> group_kind_of(AsyncKind kind) {
+  switch (kind) {
+    case AsyncKind::tma_store:
+    case AsyncKind::tma_reduce:
+    case AsyncKind::bulk_store:
+    case AsyncKind::bulk_reduce:
+      return GroupKind::bulk;
+    case AsyncKind::cp_async:
+      return GroupKind::cp_async;
+    case AsyncKind::wgmma:
+      return GroupKind::wgmma;
+    case AsyncKind::tcgen05_ld:
+      return GroupKind::tcgen05_ld;
+    case AsyncKind::tcgen05_st:
+      return GroupKind::tcgen05_st;
+    default:
+      return std::nullopt;
+  }
+}
 
 ClusterChecker::ClusterChecker(const CheckContext& context, const exec::ClusterInfo& info)
     : context_(context), info_(info), module_(info.request->program->module()) {
@@ -346,6 +340,7 @@ void ClusterChecker::mbarrier_wait(const Agent& agent, BarrierRef ref, uint32_t,
 
 void ClusterChecker::async_issue(const AsyncOp& op) {
   WarpState& warp = warp_of(op.issuer);
+  last_issued_ = op.id;
   Operation& operation = operation_of(op.id);
   operation.kind = op.kind;
   operation.issuer = warp.self;
@@ -353,11 +348,10 @@ void ClusterChecker::async_issue(const AsyncOp& op) {
   operation.lanes = op.issuer.lanes;
   operation.instruction = op.issuer.instruction;
   operation.start = warp.take_snapshot();
-  GroupKind kind;
-  if (group_kind_of(op.kind, kind)) {
-    uint32_t lane =
+  if (const auto kind = group_kind_of(op.kind)) {
+    const uint32_t lane =
         kind == GroupKind::bulk ? static_cast<uint32_t>(std::countr_zero(op.issuer.lanes)) : 0;
-    GroupStream& group = group_of(kind, warp.self, lane);
+    GroupStream& group = group_of(*kind, warp.self, lane);
     operation.releases.push_back({group.component, group.open});
   }
   if (in_tensor_pipeline(op.kind))
@@ -382,9 +376,8 @@ void ClusterChecker::async_track(const AsyncOp& commit, std::span<const uint64_t
 
 void ClusterChecker::async_end(const AsyncOp& op) {
   Operation& operation = operation_of(op.id);
-  GroupKind kind;
   // Operations that end in a group signal nothing later: their start is no longer needed.
-  if (group_kind_of(op.kind, kind) || op.kind == AsyncKind::tcgen05_mma) operation.start.reset();
+  if (group_kind_of(op.kind) || op.kind == AsyncKind::tcgen05_mma) operation.start.reset();
 }
 
 void ClusterChecker::group_commit(const Agent& agent, GroupKind kind) {
@@ -668,7 +661,9 @@ bool ClusterChecker::stands_for(const Actor& actor, uint32_t units, const PastAc
 void ClusterChecker::remember(Cell& cell, const Actor& actor, uint32_t units) {
   if (actor.access != Access::read) cell.written |= units;
   std::vector<PastAccess>& list = cell.accesses;
-  PastAccess now{actor.who, actor.epoch, units, actor.access, actor.proxy, actor.instruction};
+  PastAccess now{actor.who,        actor.epoch, units,
+                 actor.access,     actor.proxy, static_cast<uint32_t>(last_issued_),
+                 actor.instruction};
   size_t kept = 0;
   for (const PastAccess& past : list) {
     PastAccess rest = past;
@@ -693,14 +688,16 @@ void ClusterChecker::check_proxy(const Actor& actor, const PastAccess& past, con
   if (copied ? released(operations_[past.who.index()], actor.view->proxy)
              : actor.view->proxy[writer] >= past.epoch)
     return;
-  report(
-      "proxy",
-      format("%s was written through the generic proxy and is %s through the async proxy without "
-             "a proxy fence\n  written: %s\n  then:    %s\n  missing: fence.proxy.async after the "
-             "write, by %s before it synchronises with %s (or by the latter after)",
-             place_name(place).c_str(), actor.access == Access::read ? "read" : "written",
-             describe(past).c_str(), describe(actor).c_str(), warp_name(writer).c_str(),
-             warp_name(actor.warp).c_str()));
+  const std::string one = warp_name(writer), other = warp_name(actor.warp);
+  const std::string who = writer == actor.warp ? one + ", between the two"
+                                               : one + " before it synchronises with " + other +
+                                                     ", or by " + other + " after that";
+  report("proxy",
+         format("%s was written through the generic proxy and is %s through the async proxy "
+                "without a proxy fence\n  written: %s\n  then:    %s\n  missing: "
+                "fence.proxy.async by %s",
+                place_name(place).c_str(), actor.access == Access::read ? "read" : "written",
+                describe(past).c_str(), describe(actor).c_str(), who.c_str()));
 }
 
 void ClusterChecker::check_tcgen05(const Actor& actor, const PastAccess& past, const Place& place) {

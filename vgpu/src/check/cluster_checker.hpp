@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -136,6 +137,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::string place_name(const Place& place) const;
   std::string describe(const Actor& actor) const;
   std::string describe(const PastAccess& past) const;
+  std::string missing_wait(const Operation& operation, Component waiter) const;
   std::string missing_order(const Actor& actor, const PastAccess& past) const;
   std::string release_name(const Operation& operation) const;
   [[noreturn]] void report_registers(const exec::Agent& agent, const RegisterHazard& hazard) const;
@@ -156,6 +158,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::unordered_map<uint64_t, Message> flags_;  // memory words used to synchronise
   VectorClock last_generic_write_;               // of shared memory, by warp
   std::vector<Component> tcgen05_components_;    // whose epochs tell of tcgen05 operations
+  uint64_t last_issued_ = 0;                     // id of the last operation
   Component next_component_ = 0;
   std::unordered_map<const ptx::Function*, FunctionRegisters> registers_;
   const ptx::Function* function_ = nullptr;  // of the last instruction
@@ -169,6 +172,8 @@ class ClusterChecker final : public exec::ClusterObserver {
   SyncEffects effects_;
 };
 
+/// The kind of group an operation joins when it is issued, if any.
+std::optional<exec::GroupKind> group_kind_of(exec::AsyncKind kind);
 /// "TMA load", for reports.
 const char* operation_name(exec::AsyncKind kind);
 

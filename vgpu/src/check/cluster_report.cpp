@@ -117,61 +117,66 @@ std::string ClusterChecker::release_name(const Operation& operation) const {
   return text;
 }
 
-std::string ClusterChecker::missing_order(const Actor& actor, const PastAccess& past) const {
-  const std::string later = warp_name(actor.warp);
-  if (!past.who.is_operation()) {
-    const std::string earlier = warp_name(past.who.index());
-    return format(
-        "a barrier, or an arrival by %s on an mbarrier that %s waits for, between the two",
-        earlier.c_str(), later.c_str());
-  }
-  const Operation& operation = operations_[past.who.index()];
-  const std::string issuer = warp_name(operation.issuer);
-  const bool issuer_knows = released(operation, warps_[operation.issuer].view.order);
+/// What tells the issuer of an operation, or those who wait for its mbarrier, that it is done.
+std::string ClusterChecker::missing_wait(const Operation& operation, Component waiter) const {
+  const std::string issuer = warp_name(operation.issuer), other = warp_name(waiter);
   std::string wait;
   switch (operation.kind) {
     case AsyncKind::tma_store:
     case AsyncKind::tma_reduce:
     case AsyncKind::bulk_store:
     case AsyncKind::bulk_reduce:
-      wait = format("cp.async.bulk.commit_group and cp.async.bulk.wait_group.read by %s",
-                    issuer.c_str());
+      wait = "cp.async.bulk.commit_group and cp.async.bulk.wait_group.read by " + issuer;
       break;
     case AsyncKind::cp_async:
-      wait = format("cp.async.wait_group by %s", issuer.c_str());
+      wait = "cp.async.wait_group by " + issuer;
       break;
     case AsyncKind::wgmma:
-      wait = format("wgmma.commit_group and wgmma.wait_group by %s", issuer.c_str());
+      wait = "wgmma.commit_group and wgmma.wait_group by " + issuer;
       break;
     case AsyncKind::tcgen05_ld:
-      wait = format("tcgen05.wait::ld by %s", issuer.c_str());
+      wait = "tcgen05.wait::ld by " + issuer;
       break;
     case AsyncKind::tcgen05_st:
-      wait = format("tcgen05.wait::st by %s", issuer.c_str());
+      wait = "tcgen05.wait::st by " + issuer;
       break;
+    case AsyncKind::tcgen05_mma:
+    case AsyncKind::tcgen05_cp:
+      return "tcgen05.commit by " + issuer + " and a wait for its mbarrier by " + other;
     default: {
       const std::string barrier = release_name(operation);
-      if (!barrier.empty())
-        return format(
-            "a wait (mbarrier.try_wait) for %s, which tells that it is done, before the "
-            "second access by %s",
-            barrier.c_str(), later.c_str());
-      if (operation.kind == AsyncKind::tcgen05_mma || operation.kind == AsyncKind::tcgen05_cp)
-        return format("tcgen05.commit by %s and a wait for its mbarrier by %s", issuer.c_str(),
-                      later.c_str());
-      return format("a wait by %s for the mbarrier that the operation completes", later.c_str());
+      return "a wait (mbarrier.try_wait) by " + other + " for " +
+             (barrier.empty() ? "the mbarrier that the operation completes" : barrier);
     }
   }
-  if (!issuer_knows)
-    return wait + " before the second access" +
-           (operation.issuer == actor.warp ? ""
-                                           : ", and then a barrier or an "
-                                             "mbarrier arrival that " +
-                                                 later + " waits for");
-  return format(
-      "a barrier, or an arrival by %s on an mbarrier that %s waits for: %s has waited for "
-      "the operation, but %s does not know",
-      issuer.c_str(), later.c_str(), issuer.c_str(), later.c_str());
+  if (operation.issuer == waiter) return wait;
+  return wait + ", then a barrier or an mbarrier arrival that " + other + " waits for";
+}
+
+std::string ClusterChecker::missing_order(const Actor& actor, const PastAccess& past) const {
+  const std::string later = warp_name(actor.warp);
+  // The operation was issued before the first access and is still under way.
+  const bool overtaken = actor.operation && actor.who.index() <= past.last_issued;
+  if (!past.who.is_operation()) {
+    const Component first = past.who.index();
+    const std::string order =
+        format("a barrier, or an arrival by %s on an mbarrier that %s waits for, between the two",
+               warp_name(first).c_str(), later.c_str());
+    if (!overtaken) return order;
+    return missing_wait(*actor.operation, first) + ", before the first access" +
+           (first == actor.warp ? "" : "; or, if that access is to come first, " + order);
+  }
+  const Operation& operation = operations_[past.who.index()];
+  // Groups are waited for by the issuer, mbarriers by anyone.
+  const bool in_group = group_kind_of(operation.kind).has_value();
+  const bool issuer_knows = released(operation, warps_[operation.issuer].view.order);
+  if (in_group && issuer_knows && operation.issuer != actor.warp)
+    return format(
+        "an arrival by %s on an mbarrier that %s waits for, or a barrier, after %s has "
+        "waited for the operation: by now it has, but %s cannot know",
+        warp_name(operation.issuer).c_str(), later.c_str(), warp_name(operation.issuer).c_str(),
+        later.c_str());
+  return missing_wait(operation, actor.warp) + ", before the second access";
 }
 
 void ClusterChecker::report_registers(const exec::Agent& agent,
@@ -194,9 +199,14 @@ void ClusterChecker::report_registers(const exec::Agent& agent,
 }
 
 void ClusterChecker::report_race(const Actor& actor, const PastAccess& past, const Place& place) {
+  // Asynchronous operations may happen long after they were issued.
+  const bool overtaken = actor.operation && actor.who.index() <= past.last_issued;
   report("race", format("%s: nothing orders these two accesses\n  first:   %s\n  second:  %s\n  "
                         "missing: %s",
-                        place_name(place).c_str(), describe(past).c_str(), describe(actor).c_str(),
+                        place_name(place).c_str(), describe(past).c_str(),
+                        (describe(actor) +
+                         (overtaken ? " (issued before the first access, still under way)" : ""))
+                            .c_str(),
                         missing_order(actor, past).c_str()));
 }
 

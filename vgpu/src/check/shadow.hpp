@@ -30,6 +30,7 @@ struct PastAccess {
   uint32_t units = 0;  ///< mask
   exec::Access access = exec::Access::read;
   exec::Proxy proxy = exec::Proxy::generic;
+  uint32_t last_issued = 0;  ///< id of the last operation issued before it
   const ptx::Instruction* instruction = nullptr;
 };
 
