@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // convoy bench: times of many problems.
+#include <unistd.h>
+
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -22,6 +27,7 @@ struct BenchOptions {
   CommonOptions common;
   std::vector<std::string> shapes;
   std::string activation = "none";
+  std::string versus;
   bool bias = false, residual = false, csv = false, verify = false, list = false;
   double seconds = 0.5;
   int runs = 0;
@@ -76,12 +82,41 @@ BenchRow run_case(const BenchOptions& o, const ShapeCase& shape) {
   return row;
 }
 
+/// Hand over to the program that compares with cuDNN; it lies beside this one.
+int run_versus_cudnn(const BenchOptions& o) {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::string program = (self.parent_path() / "convoy_vs_cudnn").string();
+  if (!std::filesystem::exists(program, error)) {
+    throw Error(Status::unsupported,
+                text("--vs cudnn: ", program,
+                     " was not built; it is where CMake finds a CUDA 13 "
+                     "compiler, cuBLAS and cuDNN 9 (CUDNN_PATH names its folder)"));
+  }
+  if (o.bias || o.residual || o.verify || o.activation != "none" || o.common.json) {
+    throw_invalid(
+        "--vs cudnn compares bare convolutions; legal beside it: --dtype, --kernel, "
+        "--time, --csv");
+  }
+  std::vector<std::string> words = {program, "--seconds", text(o.seconds)};
+  if (!o.common.dtype.empty()) words.insert(words.end(), {"--dtype", o.common.dtype});
+  if (!o.common.kernel.empty()) words.insert(words.end(), {"--kernel", o.common.kernel});
+  if (o.csv) words.insert(words.end(), {"--csv", "-"});
+  words.insert(words.end(), o.shapes.begin(), o.shapes.end());
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  execv(program.c_str(), arguments.data());
+  throw Error(Status::launch_failure, text("cannot run ", program, ": ", std::strerror(errno)));
+}
+
 int run_bench(const BenchOptions& o) {
   if (o.list) {
     for (const std::string& name : list_shape_sets()) std::printf("%s\n", name.c_str());
     return kSuccess;
   }
   if (o.shapes.empty()) throw_invalid("no shape is given; `convoy bench --list` names the sets");
+  if (!o.versus.empty()) return run_versus_cudnn(o);
   std::vector<ShapeCase> cases;
   for (const std::string& argument : o.shapes) {
     for (ShapeCase& shape : resolve_shapes(argument)) cases.push_back(std::move(shape));
@@ -122,6 +157,8 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_option("--seed", o.seed, "seed of the random tensors")->capture_default_str();
   command->add_flag("--verify", o.verify, "compare with a reference; exit code 1 past the bound");
   command->add_flag("--csv", o.csv, "print CSV on stdout");
+  command->add_option("--vs", o.versus, "compare with another library, in the same process")
+      ->check(CLI::IsMember({"cudnn"}));
   command->add_flag("--list", o.list, "names of the shape sets");
   command->callback([options, &exit_code] { exit_code = run_bench(*options); });
 }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// convoy_vs_cudnn [--all-kernels] [--kernel NAME] [--seconds S] [--csv FILE] [--tuning FILE]
-//                 SHAPES...
+// What `convoy bench --vs cudnn` runs. A program of its own, so that `convoy` itself needs no
+// cuDNN.
+//
+// convoy_vs_cudnn [--all-kernels] [--kernel NAME] [--dtype TYPE] [--seconds S] [--csv FILE]
+//                 [--tuning FILE] SHAPES...
 // SHAPES: shape files (the set is named after the file) or shape strings.
 #include <cstdio>
 #include <cstring>
@@ -33,13 +36,27 @@ int main(int argc, char** argv) {
       } else if (word == "--tuning") {
         options.all_kernels = true;
         options.tuning_path = value();
+      } else if (word == "--dtype") {
+        const std::string name = value();
+        if (name != "bf16" && name != "fp16" && name != "fp32") {
+          throw convoy::Error(convoy::Status::invalid_argument,
+                              "--dtype " + name + " is not legal; legal: bf16, fp16, fp32");
+        }
+        options.dtype = name == "bf16"   ? convoy::DType::bf16
+                        : name == "fp16" ? convoy::DType::fp16
+                                         : convoy::DType::fp32;
       } else if (word == "--csv") {
         options.csv_path = value();
       } else {
-        const std::string name = std::filesystem::exists(word)
-                                     ? std::filesystem::path(word).stem().string()
-                                     : std::string("shapes");
-        sets.push_back({name, convoy::cli::resolve_shapes(word)});
+        const bool is_set =
+            std::filesystem::exists(word) || !convoy::cli::find_shape_set(word).empty();
+        const std::string name =
+            is_set ? std::filesystem::path(word).stem().string() : std::string("shapes");
+        // Shapes given one by one are one set.
+        if (is_set || sets.empty() || sets.back().name != name) sets.push_back({name, {}});
+        for (convoy::cli::ShapeCase& shape : convoy::cli::resolve_shapes(word)) {
+          sets.back().cases.push_back(std::move(shape));
+        }
       }
     }
     if (sets.empty()) {

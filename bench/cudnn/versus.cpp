@@ -261,29 +261,32 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, const VersusOpt
   return row;
 }
 
-void write_csv(const std::string& path, const std::vector<Row>& rows) {
-  std::ofstream file(path);
-  file << "set,name,problem,count,convoy_us,cudnn_us,ratio,tflops,pct_ceiling,kernel\n";
+std::string to_csv(const std::vector<Row>& rows) {
+  std::string csv = "set,name,problem,count,convoy_us,cudnn_us,ratio,tflops,pct_ceiling,kernel\n";
   char line[512];
   for (const Row& row : rows) {
     std::snprintf(line, sizeof line, "%s,%s,%s,%lld,%.2f,%.2f,%.3f,%.1f,%.1f,%s\n", row.set.c_str(),
                   row.name.c_str(), row.problem.c_str(), static_cast<long long>(row.count),
                   row.convoy_us, row.cudnn_us, row.ratio(), row.tflops, row.pct_ceiling,
                   row.kernel.c_str());
-    file << line;
+    csv += line;
   }
+  return csv;
+}
+
+void write_file(const std::string& path, const std::string& content) {
+  std::ofstream file(path);
+  file << content;
   if (!file.flush()) throw Error(Status::io_error, "cannot write " + path);
 }
 
-void write_tuning(const std::string& path, const std::vector<Row>& rows) {
+std::string to_tuning(const std::vector<Row>& rows) {
   TuningDatabase database;
   for (const Row& row : rows) database.set(row.tuning_key, {row.kernel, row.convoy_us});
-  std::ofstream file(path);
-  file << database.to_text();
-  if (!file.flush()) throw Error(Status::io_error, "cannot write " + path);
+  return database.to_text();
 }
 
-void print_summary(const std::string& set, const std::vector<Row>& rows) {
+void print_summary(std::FILE* table, const std::string& set, const std::vector<Row>& rows) {
   double logs = 0, convoy_total = 0, cudnn_total = 0, worst = 1e30;
   int count = 0;
   for (const Row& row : rows) {
@@ -295,7 +298,8 @@ void print_summary(const std::string& set, const std::vector<Row>& rows) {
     worst = std::min(worst, row.ratio());
   }
   if (count == 0) return;
-  std::printf(
+  std::fprintf(
+      table,
       "%s: %d shapes, geomean x%.3f, worst x%.3f; by count: %.2f ms, cuDNN %.2f ms, x%.3f\n\n",
       set.c_str(), count, std::exp(logs / count), worst, convoy_total / 1e3, cudnn_total / 1e3,
       cudnn_total / convoy_total);
@@ -304,34 +308,38 @@ void print_summary(const std::string& set, const std::vector<Row>& rows) {
 }  // namespace
 
 int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& options) {
+  const bool csv_to_stdout = options.csv_path == "-";
+  std::FILE* const table = csv_to_stdout ? stderr : stdout;
   const Ceilings ceilings = measure_ceilings();
-  std::printf("cuDNN %s; ceilings: GEMM %.0f TFLOP/s, copy %.0f GB/s\n", cudnn_version().c_str(),
-              ceilings.gemm_tflops, ceilings.copy_gbs);
+  std::fprintf(table, "cuDNN %s; ceilings: GEMM %.0f TFLOP/s, copy %.0f GB/s\n",
+               cudnn_version().c_str(), ceilings.gemm_tflops, ceilings.copy_gbs);
   const DeviceMemory workspace(Device::cuda, kCudnnWorkspace);
   std::vector<Row> rows;
   int different = 0;
   for (const VersusSet& set : sets) {
-    std::printf("%-48s %9s %6s %8s %6s %9s %7s %9s  %s\n", set.name.c_str(), "us", "noise",
-                "TFLOP/s", "% ceil", "cuDNN us", "x cuDNN", "diff", "kernel");
+    std::fprintf(table, "%-48s %9s %6s %8s %6s %9s %7s %9s  %s\n", set.name.c_str(), "us", "noise",
+                 "TFLOP/s", "% ceil", "cuDNN us", "x cuDNN", "diff", "kernel");
     for (const cli::ShapeCase& shape : set.cases) {
       try {
         const Row row = compare(set.name, shape, options, ceilings, workspace);
         const bool agrees = row.difference <= kAgreement;
-        std::printf("%-48s %9.1f %5.1f%% %8.1f %6.1f %9.1f %7.3f %9.1e%s %s (of %d plans)\n",
-                    row.problem.c_str(), row.convoy_us, 100 * row.noise, row.tflops,
-                    row.pct_ceiling, row.cudnn_us, row.ratio(), row.difference, agrees ? " " : "!",
-                    row.kernel.c_str(), row.cudnn_plans);
-        std::fflush(stdout);
+        std::fprintf(table,
+                     "%-48s %9.1f %5.1f%% %8.1f %6.1f %9.1f %7.3f %9.1e%s %s (of %d plans)\n",
+                     row.problem.c_str(), row.convoy_us, 100 * row.noise, row.tflops,
+                     row.pct_ceiling, row.cudnn_us, row.ratio(), row.difference, agrees ? " " : "!",
+                     row.kernel.c_str(), row.cudnn_plans);
         different += agrees ? 0 : 1;
         rows.push_back(row);
       } catch (const Error& error) {
-        std::printf("%-48s %s\n", cli::to_string(shape.problem).c_str(), error.what());
+        std::fprintf(table, "%-48s %s\n", cli::to_string(shape.problem).c_str(), error.what());
       }
-      if (!options.csv_path.empty()) write_csv(options.csv_path, rows);
-      if (!options.tuning_path.empty()) write_tuning(options.tuning_path, rows);
+      // After each shape, so that an interrupted run keeps what it has.
+      if (!csv_to_stdout && !options.csv_path.empty()) write_file(options.csv_path, to_csv(rows));
+      if (!options.tuning_path.empty()) write_file(options.tuning_path, to_tuning(rows));
     }
-    print_summary(set.name, rows);
+    print_summary(table, set.name, rows);
   }
+  if (csv_to_stdout) std::fputs(to_csv(rows).c_str(), stdout);
   return different;
 }
 

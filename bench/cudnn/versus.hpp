@@ -16,7 +16,7 @@ struct VersusOptions {
   std::string kernel;        ///< Convoy's kernel; empty: the one that dispatch chooses.
   bool all_kernels = false;  ///< Time every kernel that the model gives a chance; keep the best.
   std::string tuning_path;   ///< With all_kernels: the best of each shape, as a tuning file.
-  std::string csv_path;      ///< Written whole at the end; empty: none.
+  std::string csv_path;      ///< Empty: none; "-": stdout, and the table on stderr.
 };
 
 struct VersusSet {

@@ -32,7 +32,14 @@ struct DepthwiseArguments {
   std::uint32_t strips;         // N·Z·P·strips_of_row
 };
 
-template <typename Element>
+__device__ __forceinline__ void load_weights(float (&w)[kVector], const float* from) {
+  *reinterpret_cast<float4*>(w) = *reinterpret_cast<const float4*>(from);
+  *reinterpret_cast<float4*>(w + 4) = *reinterpret_cast<const float4*>(from + 4);
+}
+
+/// kS, kStride: filter and stride along the width where the kernel is built for them (undilated),
+/// else 0 and 1. A strip then loads each input column once for all taps of the row.
+template <typename Element, int kS, int kStride>
 __global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor)
     depthwise_kernel(const __grid_constant__ DepthwiseArguments arguments) {
   extern __shared__ __align__(16) float weights[];  // [taps][kSlab]
@@ -72,26 +79,39 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor)
         const Element* input = input_row(g, activation + channel, cache + channel, n,
                                          z * g.stride[0] - g.pad[0] + t * g.dilation[0],
                                          p * g.stride[1] - g.pad[1] + r * g.dilation[1]);
-        for (int s = 0; s < g.filter[2]; ++s, weight += kSlab) {
-          // All loads first, so that they are under way together.
-          using Vector = OutputVector<Element, kVector>;
-          Vector x[kStrip];
+        // All loads first, so that they are under way together.
+        using Vector = OutputVector<Element, kVector>;
+        const auto load = [&](int w) {
+          const Element* pixel = pixel_of_row(g, input, w);
+          return pixel != nullptr ? *reinterpret_cast<const Vector*>(pixel) : Vector{};
+        };
+        const auto add = [&](float(&sum)[kVector], const Vector& x, const float* w) {
 #pragma unroll
-          for (int i = 0; i < kStrip; ++i) {
-            const Element* pixel =
-                pixel_of_row(g, input, first_w + i * g.stride[2] + s * g.dilation[2]);
-            x[i] = pixel != nullptr && q0 + i < g.out[2] ? *reinterpret_cast<const Vector*>(pixel)
-                                                         : Vector{};
+          for (int j = 0; j < kVector; ++j) sum[j] = fmaf(to_float(x.values[j]), w[j], sum[j]);
+        };
+        if constexpr (kS > 0) {
+          constexpr int kColumns = (kStrip - 1) * kStride + kS;
+          Vector x[kColumns];
+#pragma unroll
+          for (int i = 0; i < kColumns; ++i) x[i] = load(first_w + i);
+#pragma unroll
+          for (int s = 0; s < kS; ++s, weight += kSlab) {
+            float w[kVector];
+            load_weights(w, weight);
+#pragma unroll
+            for (int i = 0; i < kStrip; ++i) add(sums[i], x[i * kStride + s], w);
           }
-          float w[kVector];
-          *reinterpret_cast<float4*>(w) = *reinterpret_cast<const float4*>(weight);
-          *reinterpret_cast<float4*>(w + 4) = *reinterpret_cast<const float4*>(weight + 4);
+        } else {
+          for (int s = 0; s < g.filter[2]; ++s, weight += kSlab) {
+            Vector x[kStrip];
 #pragma unroll
-          for (int i = 0; i < kStrip; ++i) {
-#pragma unroll
-            for (int j = 0; j < kVector; ++j) {
-              sums[i][j] = fmaf(to_float(x[i].values[j]), w[j], sums[i][j]);
+            for (int i = 0; i < kStrip; ++i) {
+              x[i] = load(first_w + i * g.stride[2] + s * g.dilation[2]);
             }
+            float w[kVector];
+            load_weights(w, weight);
+#pragma unroll
+            for (int i = 0; i < kStrip; ++i) add(sums[i], x[i], w);
           }
         }
       }
@@ -144,9 +164,24 @@ class DepthwisePlan final : public PortablePlan {
         static_cast<unsigned>(slabs));
     const auto shared = static_cast<std::size_t>(g.taps()) * kSlab * sizeof(float);
     dispatch_element(request().dtype, [&]<typename Element>() {
-      depthwise_kernel<Element><<<grid, kThreads, shared, stream>>>(arguments);
+      choose_kernel<Element>()<<<grid, kThreads, shared, stream>>>(arguments);
     });
     check_launch("portable_depthwise");
+  }
+
+  using Kernel = void(DepthwiseArguments);
+
+  template <typename Element>
+  Kernel* choose_kernel() const {
+    const auto is = [&](int s, int stride) {
+      return geometry_.filter[2] == s && geometry_.stride[2] == stride &&
+             geometry_.dilation[2] == 1;
+    };
+    if (is(3, 1)) return depthwise_kernel<Element, 3, 1>;
+    if (is(3, 2)) return depthwise_kernel<Element, 3, 2>;
+    if (is(5, 1)) return depthwise_kernel<Element, 5, 1>;
+    if (is(7, 1)) return depthwise_kernel<Element, 7, 1>;
+    return depthwise_kernel<Element, 0, 1>;
   }
 
   DeviceGeometry geometry_;

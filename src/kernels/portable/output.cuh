@@ -140,19 +140,20 @@ __device__ __forceinline__ void store_warp_tile(const ConvOutput& out,
       }
     }
     __syncwarp();
-    // Eight channels of one pixel a lane.
+    // Eight channels of one pixel a lane; a lane keeps its channels from row to row.
+    static_assert(32 % kTiles == 0, "a lane keeps its channels");
+    const int column = lane % kTiles * 8;
+    const std::int64_t left = channel_end - channel - column;
+    const int count = left < 8 ? static_cast<int>(left) : 8;
+    const float* from = stage + lane / kTiles * kPitch + column;
 #pragma unroll 1
-    for (int piece = lane; piece < 16 * kTiles; piece += 32) {
-      const int row = piece / kTiles;
-      const int column = piece % kTiles * 8;
+    for (int row = lane / kTiles; row < 16; row += 32 / kTiles, from += 32 / kTiles * kPitch) {
       const std::int64_t pixel = pixel_of(fragment, row);
-      const std::int64_t left = channel_end - channel - column;
       if (pixel < 0 || left <= 0) continue;
-      const float* from = stage + row * kPitch + column;
       float v[8];
       *reinterpret_cast<float4*>(v) = *reinterpret_cast<const float4*>(from);
       *reinterpret_cast<float4*>(v + 4) = *reinterpret_cast<const float4*>(from + 4);
-      store_channels(out, v, pixel, channel + column, left < 8 ? static_cast<int>(left) : 8);
+      store_channels(out, v, pixel, channel + column, count);
     }
   }
 }

@@ -102,18 +102,18 @@ __device__ __forceinline__ void load_patch_filters(const PatchArguments& argumen
   const DeviceGeometry& g = arguments.geometry;
   const PatchLayout& l = arguments.layout;
   const auto* source = static_cast<const Element*>(arguments.filter) + g.filter_offset;
-  // A warp takes a filter at a time.
-  for (int k = static_cast<int>(threadIdx.x) / 32; k < kPatchBlockN; k += kPatchWarps) {
+  // Chunks of all filters one after the other; position and step are divided once.
+  int k = static_cast<int>(threadIdx.x) / l.chunks,
+      chunk = static_cast<int>(threadIdx.x) % l.chunks;
+  const int k_step = kPatchThreads / l.chunks, chunk_step = kPatchThreads % l.chunks;
+  while (k < kPatchBlockN) {
     const Element* from = source + (std::int64_t{first_filter} + k) * g.filter_pitch;
-    const bool exists = first_filter + k < g.filters;
-    for (int chunk = static_cast<int>(threadIdx.x) % 32; chunk < l.chunks; chunk += 32) {
-      const int offset = table[chunk].filter_offset_and_valid / 16;
-      const int valid = exists ? table[chunk].filter_offset_and_valid % 16 : 0;
-      Element* to = filters + k * l.filter_pitch + chunk * 8;
-      if (g.channels % 8 == 0) {  // Whole, aligned chunks.
-        copy_async<16>(ptx::shared_address(to), valid > 0 ? from + offset : source, valid > 0);
-        continue;
-      }
+    const int offset = table[chunk].filter_offset_and_valid / 16;
+    const int valid = first_filter + k < g.filters ? table[chunk].filter_offset_and_valid % 16 : 0;
+    Element* to = filters + k * l.filter_pitch + chunk * 8;
+    if (g.channels % 8 == 0) {  // Whole, aligned chunks.
+      copy_async<16>(ptx::shared_address(to), valid > 0 ? from + offset : source, valid > 0);
+    } else {
       OutputVector<Element, 8> v;
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
@@ -121,6 +121,9 @@ __device__ __forceinline__ void load_patch_filters(const PatchArguments& argumen
       }
       *reinterpret_cast<OutputVector<Element, 8>*>(to) = v;
     }
+    k += k_step;
+    chunk += chunk_step;
+    if (chunk >= l.chunks) chunk -= l.chunks, ++k;
   }
 }
 
@@ -264,8 +267,10 @@ __global__ void __launch_bounds__(kPatchThreads, kRows == 1 ? 3 : 2)
   const int first_filter = static_cast<int>(blockIdx.x) % l.filter_tiles * kPatchBlockN;
 
   // Both patches start as zeros: slack that fragments read (and mask) is then never garbage.
-  for (int i = thread; i < l.patch_bytes() / 8; i += kPatchThreads) {
-    reinterpret_cast<uint4*>(patches)[i] = make_uint4(0, 0, 0, 0);
+  if constexpr (kRead != PatchRead::chunks) {
+    for (int i = thread; i < l.patch_bytes() / 8; i += kPatchThreads) {
+      reinterpret_cast<uint4*>(patches)[i] = make_uint4(0, 0, 0, 0);
+    }
   }
   for (int i = thread; i < l.chunks; i += kPatchThreads) table[i] = patch_chunk(g, l, i);
   __syncthreads();
