@@ -117,7 +117,16 @@ TEST_F(Sm100Api, SourceOfAnotherShapeIsRefused) {
 TEST_F(Sm100Api, ConstraintsAreErrorsWithTheirValue) {
   Conv2dProblemShape problem = problem_shape();
   problem.out_channels = 12;
-  EXPECT_THROW(conv2d_fprop<kConfig>(output(), activation(), filter(), problem, nullptr), Error);
+  try {
+    conv2d_fprop<kConfig>(output(), activation(), filter(), problem, AddOneRelu{}, nullptr);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::unsupported);
+    EXPECT_NE(std::string(error.what())
+                  .find("out_channels = 12, but hooks see whole vectors; legal: a multiple of 8"),
+              std::string::npos)
+        << error.what();
+  }
   problem = problem_shape();
   problem.stride_h = 9;
   try {

@@ -76,12 +76,6 @@ void run(const ConvGeometry& geometry, const RunPointers& pointers, const Comput
     throw Error(Status::unsupported, "upsample = " + std::to_string(geometry.upsample) +
                                          " needs a packed filter: use convoy::plan");
   }
-  if (geometry.out_channels * kConfig.out_bytes() % 16 != 0) {
-    throw Error(Status::unsupported, "out_channels = " + std::to_string(geometry.out_channels) +
-                                         ": hooks see whole vectors; legal: a multiple of " +
-                                         std::to_string(16 / kConfig.out_bytes()) +
-                                         ", or use convoy::plan");
-  }
   static const ConvKernel kernel = conv_kernel<kConfig, ComputeOp, StoreOp>();
   prepare(kernel);
   launch(kernel, describe(kernel.config, geometry, pointers), &compute, &store, stream);

@@ -352,6 +352,12 @@ void prepare(const ConvKernel& kernel) {
 
 void launch(const ConvKernel& kernel, const ConvArguments& arguments, const void* compute_op,
             const void* store_op, cudaStream_t stream) {
+  if (kernel.has_hooks && !arguments.tma_store) {
+    throw Error(Status::unsupported,
+                text(name_of(kernel.config), ": out_channels = ", arguments.filters,
+                     ", but hooks see whole vectors; legal: a multiple of ",
+                     16 / kernel.config.out_bytes()));
+  }
   const GemmShape cluster = kernel.config.cluster_shape;
   const bool residual = arguments.epilogue.has_residual;
   cudaLaunchAttribute attribute{};
