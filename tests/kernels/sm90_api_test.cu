@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
+#include <thread>
 #include <vector>
 
 #include "convoy/sm90/conv_fprop.cuh"
@@ -141,6 +143,110 @@ TEST(Sm90Api, PatchedTiles) {
 }
 TEST(Sm90Api, RaggedFiltersWithoutTma) {
   check<sm90::DefaultHalo<bf16>, Tag<false>, false>(9, 13, 24, 37);
+}
+
+// A convolution with its own buffers and stream.
+struct Job {
+  static constexpr std::int64_t kSize = 20;
+  static constexpr std::int64_t kChannels = 64;
+  Buffers device;
+  cudaStream_t stream = nullptr;
+  Conv2dProblemShape problem{.in_height = kSize,
+                             .in_width = kSize,
+                             .in_channels = kChannels,
+                             .out_channels = kChannels,
+                             .filter_h = 3,
+                             .filter_w = 3,
+                             .pad_h = 1,
+                             .pad_w = 1};
+  static constexpr std::size_t kPixels = kSize * kSize;
+
+  explicit Job(int seed) {
+    std::vector<bf16> a(kPixels * kChannels);
+    std::vector<bf16> b(kChannels * 9 * kChannels);
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      a[i] =
+          __float2bfloat16(static_cast<float>((i * 7 + static_cast<std::size_t>(seed)) % 11) - 5);
+    }
+    for (std::size_t i = 0; i < b.size(); ++i) {
+      b[i] = __float2bfloat16(static_cast<float>(i % 7) - 3);
+    }
+    cudaMalloc(&device.activation, a.size() * 2);
+    cudaMalloc(&device.filter, b.size() * 2);
+    cudaMalloc(&device.output, a.size() * 2);
+    cudaMemcpy(device.activation, a.data(), a.size() * 2, cudaMemcpyHostToDevice);
+    cudaMemcpy(device.filter, b.data(), b.size() * 2, cudaMemcpyHostToDevice);
+    cudaMemset(device.output, 0xff, a.size() * 2);
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  }
+  ~Job() { cudaStreamDestroy(stream); }
+  void enqueue() {
+    sm90::conv_fprop<sm90::DefaultHalo<bf16>>(device.output, device.activation, device.filter,
+                                              problem, {}, NoComputeOp{}, NoStoreOp{}, stream);
+  }
+  std::vector<bf16> result() {
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    std::vector<bf16> values(kPixels * kChannels);
+    cudaMemcpy(values.data(), device.output, values.size() * 2, cudaMemcpyDeviceToHost);
+    return values;
+  }
+};
+
+bool same_bits(const std::vector<bf16>& a, const std::vector<bf16>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 2) == 0;
+}
+
+bool on_hopper() {
+  int major = 0;
+  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess &&
+         major == 9;
+}
+
+TEST(Sm90Api, ReplayedGraphGivesTheSameBits) {
+  if (!on_hopper()) GTEST_SKIP() << "no Hopper GPU";
+  Job job(1);
+  job.enqueue();
+  const std::vector<bf16> want = job.result();
+  ASSERT_FALSE(std::isnan(__bfloat162float(want[0])));
+
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaStreamBeginCapture(job.stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  job.enqueue();
+  job.enqueue();
+  ASSERT_EQ(cudaStreamEndCapture(job.stream, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  for (int replay = 0; replay < 2; ++replay) {
+    cudaMemset(job.device.output, 0xff, want.size() * 2);
+    ASSERT_EQ(cudaGraphLaunch(executable, job.stream), cudaSuccess);
+    EXPECT_TRUE(same_bits(job.result(), want));
+  }
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+}
+
+TEST(Sm90Api, ThreadsWithStreamsOfTheirOwn) {
+  if (!on_hopper()) GTEST_SKIP() << "no Hopper GPU";
+  constexpr int kThreads = 4;
+  std::vector<std::vector<bf16>> want;
+  for (int t = 0; t < kThreads; ++t) {
+    Job job(t);
+    job.enqueue();
+    want.push_back(job.result());
+  }
+  ASSERT_FALSE(same_bits(want[0], want[1]));
+  std::vector<int> right(kThreads, 0);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      Job job(t);
+      for (int i = 0; i < 5; ++i) job.enqueue();
+      right[static_cast<std::size_t>(t)] =
+          same_bits(job.result(), want[static_cast<std::size_t>(t)]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int t = 0; t < kThreads; ++t) EXPECT_EQ(right[static_cast<std::size_t>(t)], 1) << t;
 }
 
 }  // namespace
