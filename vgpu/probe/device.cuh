@@ -27,7 +27,8 @@ __device__ inline void mbarrier_expect(uint32_t barrier, uint32_t bytes) {
 __device__ inline bool mbarrier_test(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(
-      "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+      "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, "
+      "p; }"
       : "=r"(done)
       : "r"(barrier), "r"(parity)
       : "memory");
@@ -42,7 +43,9 @@ __device__ inline bool mbarrier_wait(uint32_t barrier, uint32_t parity) {
   return false;
 }
 
-__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+__device__ inline void fence_proxy_async() {
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
 
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");

@@ -92,8 +92,8 @@ INTEGERS = [
     *[(f"bfind.shiftamt.{kind}", "r", "r") for kind in ("s32", "u32")],
     *[(f"{op}.b32", "r", "r") for op in ("clz", "popc", "brev", "not", "cnot")],
     *[(f"{op}.b64", "r", "l") for op in ("clz", "popc")], ("brev.b64", "l", "l"),
-    *[(f"bfe.{kind}", "r", "rrr") for kind in ("s32", "u32")], ("bfe.s64", "l", "lrr"), ("bfe.u64", "l", "lrr"),
-    ("bfi.b32", "r", "rrrr"), ("bfi.b64", "l", "llrr"),
+    *[(f"bfe.{kind}", "r", "rrr") for kind in ("s32", "u32")], 
+    ("bfi.b32", "r", "rrrr"),
     *[(f"bmsk.{mode}.b32", "r", "rr") for mode in ("wrap", "clamp")],
     *[(f"szext.{mode}.{kind}", "r", "rr") for mode in ("wrap", "clamp") for kind in ("s32", "u32")],
     *[(f"prmt.b32{mode}", "r", "rrr") for mode in ("", ".f4e", ".b4e", ".rc8", ".ecl", ".ecr", ".rc16")],
@@ -112,6 +112,10 @@ STATEMENTS = [
       for op, kind in (("lt", "s32"), ("lo", "u32"), ("ge", "s32"), ("hs", "u32"), ("lt", "f16x2") )[:4]],
     *[(f"testp {op}.f32", "{ .reg .pred p; testp.%s.f32 p, $a; selp.u32 $z, 1, 0, p; }" % op, "r", "f")
       for op in ("finite", "infinite", "number", "notanumber", "normal", "subnormal")],
+    # Position and length of the 64-bit forms must be below 256.
+    *[(f"bfe.{kind}", "{ .reg .u32 p, n; and.b32 p, $b, 255; and.b32 n, $c, 255; bfe.%s $z, $a, p, n; }" % kind, "l", "lrr")
+      for kind in ("s64", "u64")],
+    ("bfi.b64", "{ .reg .u32 p, n; and.b32 p, $c, 255; and.b32 n, $d, 255; bfi.b64 $z, $a, $b, p, n; }", "l", "llrr"),
     ("set.gt.u32.f32", "set.gt.u32.f32 $z, $a, $b;", "r", "ff"),
     ("set.lt.f32.s32", "set.lt.f32.s32 $z, $a, $b;", "f", "rr"),
     ("set.gt.f16x2.f16x2", "set.gt.f16x2.f16x2 $z, $a, $b;", "r", "rr"),

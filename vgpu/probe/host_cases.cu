@@ -9,6 +9,8 @@
 namespace probe {
 namespace {
 
+// One kernel for each case that changes its attributes.
+template <int CASE>
 __global__ void plain_kernel(uint32_t* out) {
   if (out) out[threadIdx.x] = threadIdx.x;
 }
@@ -101,6 +103,13 @@ void add_limits() {
     answers("attributes from " + std::to_string(first), [first] {
       std::vector<int> values;
       for (int i = first; i < first + 20; ++i) {
+        // The PCI address and ids are those of one machine.
+        if (i == cudaDevAttrPciBusId || i == cudaDevAttrPciDeviceId ||
+            i == cudaDevAttrPciDomainId || i == cudaDevAttrGpuPciDeviceId ||
+            i == cudaDevAttrGpuPciSubsystemId) {
+          values.push_back(0);
+          continue;
+        }
         int value = -12345;
         if (cudaDeviceGetAttribute(&value, static_cast<cudaDeviceAttr>(i), 0)) value = -99999;
         cudaGetLastError();
@@ -119,7 +128,7 @@ void add_limits() {
     for (int threads : {32, 64, 128, 256, 512, 1024}) {
       for (int shared : {0, 1024, 20000, 48 * 1024}) {
         int blocks = -1;
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, plain_kernel, threads, shared);
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, plain_kernel<0>, threads, shared);
         values.push_back(blocks);
       }
     }
@@ -127,22 +136,24 @@ void add_limits() {
   });
   answers("occupancy with large shared memory", [] {
     std::vector<int> values;
-    cudaFuncSetAttribute(plain_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024);
+    cudaFuncSetAttribute(plain_kernel<1>, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024);
     for (int shared : {56 * 1024 - 1, 57 * 1024, 75 * 1024, 100 * 1024, 113 * 1024, 113 * 1024 + 1,
                        114 * 1024, 227 * 1024, 227 * 1024 + 1}) {
       int blocks = -1;
-      const int code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, plain_kernel, 128, shared);
+      const int code =
+          cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, plain_kernel<1>, 128, shared);
       values.push_back(code ? -code : blocks);
       cudaGetLastError();
     }
     return values;
   });
+  // NOTE: larger clusters depend on which SMs of the one GPU are disabled.
   answers("active clusters", [] {
     std::vector<int> values;
-    cudaFuncSetAttribute(plain_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024);
-    cudaFuncSetAttribute(plain_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    for (unsigned size : {1u, 2u, 4u, 8u, 16u}) {
-      for (int shared : {0, 100 * 1024, 227 * 1024}) {
+    cudaFuncSetAttribute(plain_kernel<2>, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024);
+    cudaFuncSetAttribute(plain_kernel<2>, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    for (unsigned size : {1u, 2u}) {
+      for (int shared : {100 * 1024, 227 * 1024}) {
         cudaLaunchAttribute attribute{};
         attribute.id = cudaLaunchAttributeClusterDimension;
         attribute.val.clusterDim.x = size;
@@ -154,7 +165,8 @@ void add_limits() {
         config.attrs = &attribute;
         config.numAttrs = 1;
         int clusters = -1;
-        const int code = cudaOccupancyMaxActiveClusters(&clusters, (const void*)plain_kernel, &config);
+        const int code =
+            cudaOccupancyMaxActiveClusters(&clusters, (const void*)plain_kernel<2>, &config);
         values.push_back(code ? -code : clusters);
         cudaGetLastError();
       }
@@ -173,7 +185,7 @@ void add_limits() {
   });
   answers("function attributes", [] {
     std::vector<int> values;
-    for (const void* kernel : {(const void*)plain_kernel, (const void*)bounded_kernel,
+    for (const void* kernel : {(const void*)plain_kernel<3>, (const void*)bounded_kernel,
                                (const void*)static_kernel, (const void*)paired_kernel}) {
       cudaFuncAttributes a;
       cudaFuncGetAttributes(&a, kernel);
@@ -189,60 +201,96 @@ void add_limits() {
 }
 
 void add_errors() {
-  const void* plain = reinterpret_cast<const void*>(plain_kernel);
+  const void* plain = reinterpret_cast<const void*>(plain_kernel<4>);
+  const void* shared = reinterpret_cast<const void*>(plain_kernel<5>);
+  const void* clustered = reinterpret_cast<const void*>(plain_kernel<6>);
   const void* bounded = reinterpret_cast<const void*>(bounded_kernel);
   const void* large = reinterpret_cast<const void*>(static_kernel);
   const void* paired = reinterpret_cast<const void*>(paired_kernel);
   answers("launch shapes", [=] {
-    return std::vector<int>{launch(plain, {1, 1, 1}, {32, 1, 1}, 0),
-                            launch(plain, {0, 1, 1}, {32, 1, 1}, 0),
-                            launch(plain, {1, 1, 1}, {0, 1, 1}, 0),
-                            launch(plain, {1, 1, 1}, {1025, 1, 1}, 0),
-                            launch(plain, {1, 1, 1}, {1, 1, 65}, 0),
-                            launch(plain, {1, 1, 1}, {64, 32, 1}, 0),
-                            launch(plain, {1, 65536, 1}, {32, 1, 1}, 0),
-                            launch(plain, {1, 1, 65536}, {32, 1, 1}, 0),
-                            launch(bounded, {1, 1, 1}, {128, 1, 1}, 0),
-                            launch(bounded, {1, 1, 1}, {129, 1, 1}, 0)};
+    return std::vector<int>{
+        launch(plain, {1, 1, 1}, {32, 1, 1}, 0),     launch(plain, {0, 1, 1}, {32, 1, 1}, 0),
+        launch(plain, {1, 1, 1}, {0, 1, 1}, 0),      launch(plain, {1, 1, 1}, {1025, 1, 1}, 0),
+        launch(plain, {1, 1, 1}, {1, 1, 65}, 0),     launch(plain, {1, 1, 1}, {64, 32, 1}, 0),
+        launch(plain, {1, 65536, 1}, {32, 1, 1}, 0), launch(plain, {1, 1, 65536}, {32, 1, 1}, 0),
+        launch(bounded, {1, 1, 1}, {128, 1, 1}, 0),  launch(bounded, {1, 1, 1}, {129, 1, 1}, 0)};
+  });
+  answers("launch shapes without a configuration", [=] {
+    std::vector<int> values;
+    const auto launch_plain = [&](const void* kernel, dim3 grid, dim3 block, size_t bytes) {
+      uint32_t* null = nullptr;
+      void* args[] = {&null};
+      values.push_back(cudaLaunchKernel(kernel, grid, block, args, bytes, nullptr));
+      cudaGetLastError();
+    };
+    static int variable;
+    launch_plain(plain, {1, 1, 1}, {32, 1, 1}, 0);
+    launch_plain(plain, {0, 1, 1}, {32, 1, 1}, 0);
+    launch_plain(plain, {1, 1, 1}, {0, 1, 1}, 0);
+    launch_plain(plain, {1, 1, 1}, {1025, 1, 1}, 0);
+    launch_plain(plain, {1, 1, 1}, {1, 1, 65}, 0);
+    launch_plain(plain, {1, 65536, 1}, {32, 1, 1}, 0);
+    launch_plain(bounded, {1, 1, 1}, {129, 1, 1}, 0);
+    launch_plain(plain, {1, 1, 1}, {32, 1, 1}, 48 * 1024 + 1);
+    launch_plain(plain, {1, 1, 1}, {32, 1, 1}, 1 << 20);
+    launch_plain(paired, {7, 1, 1}, {32, 1, 1}, 0);
+    launch_plain(&variable, {1, 1, 1}, {32, 1, 1}, 0);
+    return values;
+  });
+  answers("launch cluster sizes", [] {
+    std::vector<int> values;
+    const void* kernel = reinterpret_cast<const void*>(plain_kernel<8>);
+    for (unsigned size = 1; size <= 17; ++size) {
+      values.push_back(launch(kernel, {size * 2, 1, 1}, {32, 1, 1}, 0, {size, 1, 1}));
+    }
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    for (unsigned size = 1; size <= 17; ++size) {
+      values.push_back(launch(kernel, {size * 2, 1, 1}, {32, 1, 1}, 0, {size, 1, 1}));
+    }
+    return values;
   });
   answers("launch shared memory", [=] {
-    std::vector<int> values{launch(plain, {1, 1, 1}, {32, 1, 1}, 48 * 1024),
-                            launch(plain, {1, 1, 1}, {32, 1, 1}, 48 * 1024 + 1),
+    std::vector<int> values{launch(shared, {1, 1, 1}, {32, 1, 1}, 48 * 1024),
+                            launch(shared, {1, 1, 1}, {32, 1, 1}, 48 * 1024 + 1),
                             launch(large, {1, 1, 1}, {32, 1, 1}, 32 * 1024),
                             launch(large, {1, 1, 1}, {32, 1, 1}, 32 * 1024 + 1)};
     for (int bytes : {227 * 1024, 227 * 1024 + 1, -1, 1000}) {
-      values.push_back(cudaFuncSetAttribute(plain, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+      values.push_back(
+          cudaFuncSetAttribute(shared, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     }
-    values.push_back(launch(plain, {1, 1, 1}, {32, 1, 1}, 1001));
-    values.push_back(launch(plain, {1, 1, 1}, {32, 1, 1}, 40000));
-    values.push_back(launch(plain, {1, 1, 1}, {32, 1, 1}, 48 * 1024 + 1));
+    values.push_back(launch(shared, {1, 1, 1}, {32, 1, 1}, 1001));
+    values.push_back(launch(shared, {1, 1, 1}, {32, 1, 1}, 40000));
+    values.push_back(launch(shared, {1, 1, 1}, {32, 1, 1}, 48 * 1024 + 1));
     for (int bytes : {211 * 1024, 211 * 1024 + 1, 212 * 1024}) {
-      values.push_back(cudaFuncSetAttribute(large, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+      values.push_back(
+          cudaFuncSetAttribute(large, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     }
     values.push_back(launch(large, {1, 1, 1}, {32, 1, 1}, 211 * 1024));
     cudaGetLastError();
     return values;
   });
   answers("launch clusters", [=] {
-    std::vector<int> values{launch(plain, {8, 1, 1}, {32, 1, 1}, 0, {8, 1, 1}),
-                            launch(plain, {16, 1, 1}, {32, 1, 1}, 0, {16, 1, 1}),
-                            launch(plain, {9, 1, 1}, {32, 1, 1}, 0, {3, 1, 1}),
-                            launch(plain, {9, 1, 1}, {32, 1, 1}, 0, {2, 1, 1}),
-                            launch(plain, {8, 1, 1}, {32, 1, 1}, 0, {1, 0, 1}),
+    std::vector<int> values{launch(clustered, {8, 1, 1}, {32, 1, 1}, 0, {8, 1, 1}),
+                            launch(clustered, {16, 1, 1}, {32, 1, 1}, 0, {16, 1, 1}),
+                            launch(clustered, {9, 1, 1}, {32, 1, 1}, 0, {3, 1, 1}),
+                            launch(clustered, {9, 1, 1}, {32, 1, 1}, 0, {2, 1, 1}),
+                            launch(clustered, {8, 1, 1}, {32, 1, 1}, 0, {1, 0, 1}),
                             launch(paired, {8, 1, 1}, {32, 1, 1}, 0),
                             launch(paired, {8, 1, 1}, {32, 1, 1}, 0, {2, 1, 1}),
                             launch(paired, {8, 1, 1}, {32, 1, 1}, 0, {4, 1, 1}),
                             launch(paired, {7, 1, 1}, {32, 1, 1}, 0)};
-    values.push_back(cudaFuncSetAttribute(plain, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
-    values.push_back(launch(plain, {16, 1, 1}, {32, 1, 1}, 0, {16, 1, 1}));
-    values.push_back(launch(plain, {32, 1, 1}, {32, 1, 1}, 0, {32, 1, 1}));
+    values.push_back(
+        cudaFuncSetAttribute(clustered, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+    values.push_back(launch(clustered, {16, 1, 1}, {32, 1, 1}, 0, {16, 1, 1}));
+    values.push_back(launch(clustered, {32, 1, 1}, {32, 1, 1}, 0, {32, 1, 1}));
     values.push_back(cudaDeviceSynchronize());
     return values;
   });
   answers("not a kernel", [] {
     static int variable;
     std::vector<int> values{launch(&variable, {1, 1, 1}, {32, 1, 1}, 0)};
-    values.push_back(cudaFuncSetAttribute(&variable, cudaFuncAttributeMaxDynamicSharedMemorySize, 1));
+    values.push_back(
+        cudaFuncSetAttribute(&variable, cudaFuncAttributeMaxDynamicSharedMemorySize, 1));
     cudaFuncAttributes a;
     values.push_back(cudaFuncGetAttributes(&a, &variable));
     values.push_back(cudaGetSymbolAddress(reinterpret_cast<void**>(&a), &variable));
@@ -336,18 +384,18 @@ void add_errors() {
     std::vector<int> values;
     uint32_t* p = nullptr;
     cudaMalloc(&p, 256);
-    plain_kernel<<<1, 32>>>(reinterpret_cast<uint32_t*>(0x10));
+    plain_kernel<7><<<1, 32>>>(reinterpret_cast<uint32_t*>(0x10));
     values.push_back(cudaDeviceSynchronize());
     values.push_back(cudaGetLastError());
     values.push_back(cudaPeekAtLastError());
     values.push_back(cudaMalloc(&p, 256));
-    plain_kernel<<<1, 32>>>(nullptr);
+    plain_kernel<7><<<1, 32>>>(nullptr);
     values.push_back(cudaGetLastError());
     values.push_back(cudaMemset(p, 0, 16));
     values.push_back(cudaFree(p));
     values.push_back(cudaDeviceReset());
     values.push_back(cudaMalloc(&p, 256));
-    plain_kernel<<<1, 32>>>(p);
+    plain_kernel<7><<<1, 32>>>(p);
     values.push_back(cudaDeviceSynchronize());
     return values;
   });

@@ -53,7 +53,7 @@ namespace {
 using namespace probe;
 
 constexpr int kExitFaulted = 3;
-constexpr int kSilenceLimitSeconds = 60;   // a child without a line for so long hangs
+constexpr int kSilenceLimitSeconds = 60;  // a child without a line for so long hangs
 constexpr size_t kShownWords = 16;
 
 void print(const std::string& name, const Result& result) {

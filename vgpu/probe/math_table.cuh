@@ -23,8 +23,12 @@ __device__ T bits(uint64_t word) {
   }
 }
 
-__device__ inline void store(uint32_t* out, uint32_t row, uint16_t value) { out[row] = value; }
-__device__ inline void store(uint32_t* out, uint32_t row, uint32_t value) { out[row] = value; }
+__device__ inline void store(uint32_t* out, uint32_t row, uint16_t value) {
+  out[row] = value;
+}
+__device__ inline void store(uint32_t* out, uint32_t row, uint32_t value) {
+  out[row] = value;
+}
 __device__ inline void store(uint32_t* out, uint32_t row, float value) {
   out[row] = __float_as_uint(value);
 }
@@ -37,13 +41,15 @@ __device__ inline void store(uint32_t* out, uint32_t row, double value) {
 }
 
 inline std::vector<uint64_t> math_rows() {
-  static constexpr uint32_t kIntegers[] = {0, 1, 2, 31, 32, 33, 0x7f, 0x80, 0xff, 0x7fff, 0x8000,
-                                           0x7fffffff, 0x80000000, 0xffffffff, 0xfffffffe, 0x00ff00ff};
+  static constexpr uint32_t kIntegers[] = {
+      0,    1,      2,      31,         32,         33,         0x7f,       0x80,
+      0xff, 0x7fff, 0x8000, 0x7fffffff, 0x80000000, 0xffffffff, 0xfffffffe, 0x00ff00ff};
   static constexpr uint32_t kFloats[] = {
-      0x00000000, 0x80000000, 0x00000001, 0x807fffff, 0x00800000, 0x3f800000, 0xbf800000, 0x7f800000,
-      0xff800000, 0x7fc00000, 0x7f800001, 0xffffffff, 0x7f7fffff, 0x3f000000, 0x40200000, 0xbfc00000,
-      0x43e00000, 0x43e80000, 0x47700000, 0x4f000000, 0xcf000000, 0x5f000000, 0x477fe000, 0x477ff000,
-      0x33000000, 0x33000001, 0x38800000, 0x387fe000, 0x3b000000, 0x3a800000, 0x3f800fff, 0x3f801000};
+      0x00000000, 0x80000000, 0x00000001, 0x807fffff, 0x00800000, 0x3f800000, 0xbf800000,
+      0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0xffffffff, 0x7f7fffff, 0x3f000000,
+      0x40200000, 0xbfc00000, 0x43e00000, 0x43e80000, 0x47700000, 0x4f000000, 0xcf000000,
+      0x5f000000, 0x477fe000, 0x477ff000, 0x33000000, 0x33000001, 0x38800000, 0x387fe000,
+      0x3b000000, 0x3a800000, 0x3f800fff, 0x3f801000};
   std::vector<uint64_t> rows(kMathRows * kMathColumns);
   for (uint32_t i = 0; i < kMathRows; ++i) {
     uint64_t* row = &rows[i * kMathColumns];

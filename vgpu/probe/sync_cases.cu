@@ -75,7 +75,8 @@ __global__ void mbarrier_kernel(uint32_t* out) {
   out[at++] = pending(state);
   out[at++] = parities(barrier);
   // Transactions hold a phase back, in either order.
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], 64;" ::"r"(barrier) : "memory");
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], 64;" ::"r"(barrier)
+               : "memory");
   arrive_count(barrier, 3);
   out[at++] = parities(barrier);
   asm volatile("mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], 48;" ::"r"(barrier)
@@ -185,7 +186,8 @@ __global__ void distributed_kernel(uint32_t* out) {
   cluster_sync();
   if (threadIdx.x < 8) {
     asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(theirs + 4 * threadIdx.x),
-                 "r"(7000 + rank * 10 + threadIdx.x) : "memory");
+                 "r"(7000 + rank * 10 + threadIdx.x)
+                 : "memory");
   }
   if (threadIdx.x < 32) {
     asm volatile("atom.shared::cluster.add.u32 %0, [%1], %2;"
@@ -196,7 +198,8 @@ __global__ void distributed_kernel(uint32_t* out) {
   // Everyone arrives at everyone's first barrier.
   if (threadIdx.x < size) {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
-                     map_shared(barrier, threadIdx.x)) : "memory");
+                     map_shared(barrier, threadIdx.x))
+                 : "memory");
   }
   if (threadIdx.x == 0) {
     arrive(barrier);
@@ -208,14 +211,19 @@ __global__ void distributed_kernel(uint32_t* out) {
     const uint32_t remote_barrier = map_shared(barrier + 8, next);
     asm volatile(
         "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(
-            theirs + 128), "r"(0xabc0u + rank), "r"(remote_barrier) : "memory");
+            theirs + 128),
+        "r"(0xabc0u + rank), "r"(remote_barrier)
+        : "memory");
     asm volatile(
         "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, "
-        "[%5];" ::"r"(theirs + 144), "r"(1), "r"(2), "r"(3), "r"(rank), "r"(remote_barrier)
+        "[%5];" ::"r"(theirs + 144),
+        "r"(1), "r"(2), "r"(3), "r"(rank), "r"(remote_barrier)
         : "memory");
     asm volatile(
         "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%0], %1, "
-        "[%2];" ::"r"(theirs + 160), "r"(100 + rank), "r"(remote_barrier) : "memory");
+        "[%2];" ::"r"(theirs + 160),
+        "r"(100 + rank), "r"(remote_barrier)
+        : "memory");
   }
   const bool first = mbarrier_wait(barrier, 0), second = mbarrier_wait(barrier + 8, 0);
   __syncthreads();
@@ -234,10 +242,10 @@ __global__ void distributed_kernel(uint32_t* out) {
 
 void add_cluster(dim3 grid, dim3 cluster, bool distributed) {
   const uint32_t blocks = grid.x * grid.y * grid.z;
-  const std::string name = std::string(distributed ? "cluster distributed shared memory "
-                                                   : "cluster ids ") +
-                           std::to_string(cluster.x) + "x" + std::to_string(cluster.y) + "x" +
-                           std::to_string(cluster.z) + " in " + std::to_string(blocks);
+  const std::string name =
+      std::string(distributed ? "cluster distributed shared memory " : "cluster ids ") +
+      std::to_string(cluster.x) + "x" + std::to_string(cluster.y) + "x" +
+      std::to_string(cluster.z) + " in " + std::to_string(blocks);
   add(name, [=](Result& result) {
     Buffer out(blocks * 512);
     cudaMemset(out.get(), 0, blocks * 512);
@@ -277,59 +285,69 @@ __global__ void fault_kernel(int kind, uint32_t* memory) {
   cells[threadIdx.x] = threadIdx.x;
   __syncthreads();
   switch (kind) {
-    case 0: asm volatile("trap;"); break;
-    case 1: asm volatile("ld.global.u32 %0, [%1];" : "=r"(value) : "l"(0ull)); break;
-    case 2:
-      asm volatile("ld.global.u32 %0, [%1];" : "=r"(value) : "l"(reinterpret_cast<uint64_t>(memory) + 2));
+    case 0:
+      asm volatile("trap;");
       break;
-    case 3: asm volatile("st.global.u32 [%0], 1;" ::"l"(0x10ull) : "memory"); break;
+    case 1:
+      asm volatile("ld.global.u32 %0, [%1];" : "=r"(value) : "l"(0ull));
+      break;
+    case 2:
+      asm volatile("ld.global.u32 %0, [%1];"
+                   : "=r"(value)
+                   : "l"(reinterpret_cast<uint64_t>(memory) + 2));
+      break;
+    case 3:
+      asm volatile("st.global.u32 [%0], 1;" ::"l"(0x10ull) : "memory");
+      break;
     case 4:
       asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(shared_address(cells) + 2));
       break;
     case 5:
-      asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(shared_address(cells) + (1 << 20)));
+      asm volatile("ld.shared.u32 %0, [%1];"
+                   : "=r"(value)
+                   : "r"(shared_address(cells) + (1 << 20)));
       break;
     case 6:
-      asm volatile("{ .reg .b32 a,b,c,d; ld.shared.v4.b32 {a,b,c,d}, [%1]; mov.b32 %0, a; }"
-                   : "=r"(value)
-                   : "r"(shared_address(cells) + 8));
+      asm volatile(
+          "{ .reg .b32 a,b,c,d; ld.shared.v4.b32 {a,b,c,d}, [%1]; xor.b32 a, a, b; xor.b32 c, c, "
+          "d; xor.b32 %0, a, c; }"
+          : "=r"(value)
+          : "r"(shared_address(cells) + 8));
       break;
     case 7:
-      asm volatile("{ .reg .b32 a,b,c,d; ld.global.v4.b32 {a,b,c,d}, [%1]; mov.b32 %0, a; }"
-                   : "=r"(value)
-                   : "l"(reinterpret_cast<uint64_t>(memory) + 4));
+      asm volatile(
+          "{ .reg .b32 a,b,c,d; ld.global.v4.b32 {a,b,c,d}, [%1]; xor.b32 a, a, b; xor.b32 c, c, "
+          "d; xor.b32 %0, a, c; }"
+          : "=r"(value)
+          : "l"(reinterpret_cast<uint64_t>(memory) + 4));
       break;
-    case 8: mbarrier_init(barrier + 4, 1); break;   // misaligned barrier
-    case 9: mbarrier_init(barrier, 0); break;       // count 0
-    case 10: mbarrier_init(barrier, 1 << 20); break;  // count past the limit
-    case 11:  // transaction count past its limit
+    case 8:
+      mbarrier_init(barrier + 4, 1);
+      break;  // misaligned barrier
+    case 9:   // transaction count past its limit
       mbarrier_init(barrier, 1);
       for (int i = 0; i < 4; ++i) {
         asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], 1048575;" ::"r"(barrier)
                      : "memory");
       }
       break;
-    case 12:  // more arrivals than pending
+    case 10:  // more arrivals than pending
       mbarrier_init(barrier, 2);
       arrive_count(barrier, 3);
       break;
-    case 13:
+    case 11:
       asm volatile("atom.global.add.u32 %0, [%1], 1;"
                    : "=r"(value)
                    : "l"(reinterpret_cast<uint64_t>(memory) + 2)
                    : "memory");
       break;
-    case 14:  // generic load of shared memory past its end
+    case 12:  // generic load of shared memory past its end
       value = *(volatile uint32_t*)(reinterpret_cast<char*>(cells) + (1 << 20));
       break;
-    case 15: asm volatile("st.shared.u32 [%0], 1;" ::"r"(0u) : "memory"); break;  // reserved first KiB
-    case 16:  // past the CTA's shared memory, within the SM's
+    case 13:  // past the CTA's shared memory, within the SM's
       asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(shared_address(cells) + 65536));
       break;
-    case 17:
-      asm volatile("mapa.shared::cluster.u32 %0, %1, 7;" : "=r"(value) : "r"(barrier));
-      break;
-    case 18:
+    case 14:
       asm volatile(
           "{ .reg .u32 a; mapa.shared::cluster.u32 a, %1, 7; ld.shared::cluster.u32 %0, [a]; }"
           : "=r"(value)
@@ -349,17 +367,13 @@ void add_faults() {
                                        "misaligned shared vector load",
                                        "misaligned global vector load",
                                        "misaligned mbarrier",
-                                       "mbarrier count 0",
-                                       "mbarrier count 2^20",
                                        "transaction count overflow",
                                        "more arrivals than pending",
                                        "misaligned atomic",
                                        "generic shared load past the end",
-                                       "store to shared address 0",
                                        "shared load past the block's end",
-                                       "mapa of a rank outside the cluster",
                                        "load from a rank outside the cluster"};
-  for (int kind = 0; kind < 19; ++kind) {
+  for (int kind = 0; kind < 15; ++kind) {
     add(std::string("fault ") + kNames[kind], [kind](Result& result) {
       Buffer memory(4096);
       cudaMemset(memory.get(), 0, 4096);

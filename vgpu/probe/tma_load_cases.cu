@@ -15,43 +15,53 @@ __device__ void load(uint32_t target, const CUtensorMap* map, const Start& s, ui
   if constexpr (!IM2COL && RANK == 1) {
     asm volatile(
         "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
-        "{%2}], [%3];" ::"r"(target), "l"(m), "r"(s.c[0]), "r"(barrier) : "memory");
+        "{%2}], [%3];" ::"r"(target),
+        "l"(m), "r"(s.c[0]), "r"(barrier)
+        : "memory");
   } else if constexpr (!IM2COL && RANK == 2) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
-        "{%2,%3}], [%4];" ::"r"(target), "l"(m), "r"(s.c[0]), "r"(s.c[1]), "r"(barrier)
+        "{%2,%3}], [%4];" ::"r"(target),
+        "l"(m), "r"(s.c[0]), "r"(s.c[1]), "r"(barrier)
         : "memory");
   } else if constexpr (!IM2COL && RANK == 3) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
-        "{%2,%3,%4}], [%5];" ::"r"(target), "l"(m), "r"(s.c[0]), "r"(s.c[1]), "r"(s.c[2]),
-        "r"(barrier) : "memory");
+        "{%2,%3,%4}], [%5];" ::"r"(target),
+        "l"(m), "r"(s.c[0]), "r"(s.c[1]), "r"(s.c[2]), "r"(barrier)
+        : "memory");
   } else if constexpr (!IM2COL && RANK == 4) {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
-        "{%2,%3,%4,%5}], [%6];" ::"r"(target), "l"(m), "r"(s.c[0]), "r"(s.c[1]), "r"(s.c[2]),
-        "r"(s.c[3]), "r"(barrier) : "memory");
+        "{%2,%3,%4,%5}], [%6];" ::"r"(target),
+        "l"(m), "r"(s.c[0]), "r"(s.c[1]), "r"(s.c[2]), "r"(s.c[3]), "r"(barrier)
+        : "memory");
   } else if constexpr (!IM2COL && RANK == 5) {
     asm volatile(
         "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
-        "{%2,%3,%4,%5,%6}], [%7];" ::"r"(target), "l"(m), "r"(s.c[0]), "r"(s.c[1]), "r"(s.c[2]),
-        "r"(s.c[3]), "r"(s.c[4]), "r"(barrier) : "memory");
+        "{%2,%3,%4,%5,%6}], [%7];" ::"r"(target),
+        "l"(m), "r"(s.c[0]), "r"(s.c[1]), "r"(s.c[2]), "r"(s.c[3]), "r"(s.c[4]), "r"(barrier)
+        : "memory");
   } else if constexpr (IM2COL && RANK == 3) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], "
-        "[%1, {%2,%3,%4}], [%5], {%6};" ::"r"(target), "l"(m), "r"(s.c[0]), "r"(s.c[1]),
-        "r"(s.c[2]), "r"(barrier), "h"(s.offset[0]) : "memory");
+        "[%1, {%2,%3,%4}], [%5], {%6};" ::"r"(target),
+        "l"(m), "r"(s.c[0]), "r"(s.c[1]), "r"(s.c[2]), "r"(barrier), "h"(s.offset[0])
+        : "memory");
   } else if constexpr (IM2COL && RANK == 4) {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], "
-        "[%1, {%2,%3,%4,%5}], [%6], {%7,%8};" ::"r"(target), "l"(m), "r"(s.c[0]), "r"(s.c[1]),
-        "r"(s.c[2]), "r"(s.c[3]), "r"(barrier), "h"(s.offset[0]), "h"(s.offset[1]) : "memory");
+        "[%1, {%2,%3,%4,%5}], [%6], {%7,%8};" ::"r"(target),
+        "l"(m), "r"(s.c[0]), "r"(s.c[1]), "r"(s.c[2]), "r"(s.c[3]), "r"(barrier), "h"(s.offset[0]),
+        "h"(s.offset[1])
+        : "memory");
   } else {
     asm volatile(
         "cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], "
-        "[%1, {%2,%3,%4,%5,%6}], [%7], {%8,%9,%10};" ::"r"(target), "l"(m), "r"(s.c[0]),
-        "r"(s.c[1]), "r"(s.c[2]), "r"(s.c[3]), "r"(s.c[4]), "r"(barrier), "h"(s.offset[0]),
-        "h"(s.offset[1]), "h"(s.offset[2]) : "memory");
+        "[%1, {%2,%3,%4,%5,%6}], [%7], {%8,%9,%10};" ::"r"(target),
+        "l"(m), "r"(s.c[0]), "r"(s.c[1]), "r"(s.c[2]), "r"(s.c[3]), "r"(s.c[4]), "r"(barrier),
+        "h"(s.offset[0]), "h"(s.offset[1]), "h"(s.offset[2])
+        : "memory");
   }
 }
 
@@ -80,23 +90,31 @@ using LoadKernel = void (*)(const CUtensorMap, const Start, uint32_t, uint32_t, 
 
 LoadKernel kernel_for(uint32_t rank, bool im2col) {
   if (im2col) {
-    return rank == 3 ? load_kernel<3, true> : rank == 4 ? load_kernel<4, true> : load_kernel<5, true>;
+    return rank == 3   ? load_kernel<3, true>
+           : rank == 4 ? load_kernel<4, true>
+                       : load_kernel<5, true>;
   }
   switch (rank) {
-    case 1: return load_kernel<1, false>;
-    case 2: return load_kernel<2, false>;
-    case 3: return load_kernel<3, false>;
-    case 4: return load_kernel<4, false>;
-    default: return load_kernel<5, false>;
+    case 1:
+      return load_kernel<1, false>;
+    case 2:
+      return load_kernel<2, false>;
+    case 3:
+      return load_kernel<3, false>;
+    case 4:
+      return load_kernel<4, false>;
+    default:
+      return load_kernel<5, false>;
   }
 }
 
 // 32-bit patterns that tell whether a type flushes or rounds: denormals, NaNs, infinities, numbers
 // with low mantissa bits.
 std::vector<uint32_t> special_floats(size_t count) {
-  static constexpr uint32_t kSpecial[] = {0x00000001, 0x80000001, 0x007fffff, 0x00800000, 0x7f800000,
-                                          0xff800000, 0x7f800001, 0x7fc00000, 0xffffffff, 0x3f800001,
-                                          0x3f801000, 0x3f800fff, 0x3f803000, 0x7f7fffff, 0x80000000};
+  static constexpr uint32_t kSpecial[] = {0x00000001, 0x80000001, 0x007fffff, 0x00800000,
+                                          0x7f800000, 0xff800000, 0x7f800001, 0x7fc00000,
+                                          0xffffffff, 0x3f800001, 0x3f801000, 0x3f800fff,
+                                          0x3f803000, 0x7f7fffff, 0x80000000};
   std::vector<uint32_t> data(count);
   for (uint32_t i = 0; i < count; ++i) {
     data[i] = i % 2 ? kSpecial[i / 2 % 15] : hash32(i);
@@ -105,10 +123,10 @@ std::vector<uint32_t> special_floats(size_t count) {
 }
 
 struct LoadOptions {
-  uint32_t shift = 0;         // of the target in shared memory, bytes
-  uint32_t kernel_rank = 0;   // 0: the map's rank
-  int kernel_im2col = -1;     // -1: the map's mode
-  bool special = false;       // special float data
+  uint32_t shift = 0;        // of the target in shared memory, bytes
+  uint32_t kernel_rank = 0;  // 0: the map's rank
+  int kernel_im2col = -1;    // -1: the map's mode
+  bool special = false;      // special float data
 };
 
 void load_case(const std::string& name, const TensorSpec& spec, const Start& start,
@@ -161,11 +179,11 @@ void add_tiled() {
   // Which start coordinates fault? Multiples of 16 bytes and others, inside and outside.
   for (int swizzle : {0, 3}) {
     const TensorSpec spec = tiled_2d(16, swizzle);
-    for (Start at : {Start{{1, 5}},   Start{{2, 5}},    Start{{4, 5}},    Start{{12, 5}},
-                     Start{{196, 5}}, Start{{196, -3}}, Start{{192, 5}},  Start{{192, 95}},
-                     Start{{8, -3}},  Start{{8, 99}},   Start{{8, 100}},  Start{{-4, 5}},
-                     Start{{-8, 5}},  Start{{-16, 5}},  Start{{-24, 5}},  Start{{200, 5}},
-                     Start{{208, 5}}, Start{{8, -20}},  Start{{8, -100}}, Start{{-1, -1}}}) {
+    for (Start at :
+         {Start{{1, 5}},    Start{{2, 5}},   Start{{4, 5}},    Start{{12, 5}},   Start{{196, 5}},
+          Start{{196, -3}}, Start{{192, 5}}, Start{{192, 95}}, Start{{8, -3}},   Start{{8, 99}},
+          Start{{8, 100}},  Start{{-4, 5}},  Start{{-8, 5}},   Start{{-16, 5}},  Start{{-24, 5}},
+          Start{{200, 5}},  Start{{208, 5}}, Start{{8, -20}},  Start{{8, -100}}, Start{{-1, -1}}}) {
       load_case("tiled 2d start swizzle " + std::to_string(swizzle) + " " + text(at, 2), spec, at);
     }
   }
@@ -229,20 +247,19 @@ void add_types() {
     uint32_t bytes;
     bool is_float;
   };
-  static const Type kTypes[] = {
-      {"u8", CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, false},
-      {"u16", CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, false},
-      {"u32", CU_TENSOR_MAP_DATA_TYPE_UINT32, 4, false},
-      {"s32", CU_TENSOR_MAP_DATA_TYPE_INT32, 4, false},
-      {"u64", CU_TENSOR_MAP_DATA_TYPE_UINT64, 8, false},
-      {"s64", CU_TENSOR_MAP_DATA_TYPE_INT64, 8, false},
-      {"f16", CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2, true},
-      {"f32", CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, true},
-      {"f64", CU_TENSOR_MAP_DATA_TYPE_FLOAT64, 8, true},
-      {"bf16", CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, true},
-      {"f32.ftz", CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ, 4, true},
-      {"tf32", CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, 4, true},
-      {"tf32.ftz", CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ, 4, true}};
+  static const Type kTypes[] = {{"u8", CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, false},
+                                {"u16", CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, false},
+                                {"u32", CU_TENSOR_MAP_DATA_TYPE_UINT32, 4, false},
+                                {"s32", CU_TENSOR_MAP_DATA_TYPE_INT32, 4, false},
+                                {"u64", CU_TENSOR_MAP_DATA_TYPE_UINT64, 8, false},
+                                {"s64", CU_TENSOR_MAP_DATA_TYPE_INT64, 8, false},
+                                {"f16", CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2, true},
+                                {"f32", CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, true},
+                                {"f64", CU_TENSOR_MAP_DATA_TYPE_FLOAT64, 8, true},
+                                {"bf16", CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, true},
+                                {"f32.ftz", CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ, 4, true},
+                                {"tf32", CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, 4, true},
+                                {"tf32.ftz", CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ, 4, true}};
   for (const Type& type : kTypes) {
     TensorSpec spec;
     spec.type = type.type;
@@ -290,20 +307,20 @@ void add_im2col_4d() {
     uint32_t channels;
   };
   static const Row kRows[] = {
-      {-1, -1, 64, 1, -1, -1, 0, 0, 0, 3, 64},  {-1, -1, 64, 1, -1, -1, 0, 2, 1, 3, 64},
-      {-1, -1, 100, 1, 5, 3, 1, 1, 1, 3, 64},   {0, 0, 40, 1, 3, 2, 0, 0, 0, 2, 32},
-      {-1, -1, 64, 2, -1, -1, 0, 1, 2, 3, 64},  {-2, -2, 96, 1, -2, -2, 1, 4, 4, 3, 64},
-      {-1, -1, 128, 1, 4, 6, 2, 2, 2, 3, 64},   {0, 0, 64, 2, 1, 0, 0, 0, 0, 0, 32},
-      {-1, 0, 64, 1, -1, -1, 0, 0, 0, 3, 64},   {-3, 2, 64, 3, -3, -3, 0, 1, 1, 3, 64},
-      {0, 0, 256, 1, 0, 0, 0, 0, 0, 3, 64},     {-1, -1, 200, 1, -1, -1, -1, 1, 1, 3, 64},
-      {-1, -1, 64, 1, -1, -1, 3, 1, 1, 3, 64},  {-1, -1, 64, 1, 8, 7, 0, 1, 1, 3, 64},
-      {-1, -1, 64, 1, 20, 2, 0, 1, 1, 3, 64},   {-1, -1, 64, 1, -5, 2, 0, 1, 1, 3, 64},
-      {-1, -1, 64, 1, 2, 20, 0, 1, 1, 3, 64},   {-1, -1, 64, 2, 0, 0, 0, 1, 1, 3, 64},
-      {-2, -3, 64, 1, -2, -2, 0, 3, 5, 3, 64},  {0, -2, 64, 1, 0, 0, 0, 2, 2, 1, 16},
+      {-1, -1, 64, 1, -1, -1, 0, 0, 0, 3, 64},   {-1, -1, 64, 1, -1, -1, 0, 2, 1, 3, 64},
+      {-1, -1, 100, 1, 5, 3, 1, 1, 1, 3, 64},    {0, 0, 40, 1, 3, 2, 0, 0, 0, 2, 32},
+      {-1, -1, 64, 2, -1, -1, 0, 1, 2, 3, 64},   {-2, -2, 96, 1, -2, -2, 1, 4, 4, 3, 64},
+      {-1, -1, 128, 1, 4, 6, 2, 2, 2, 3, 64},    {0, 0, 64, 2, 1, 0, 0, 0, 0, 0, 32},
+      {-1, 0, 64, 1, -1, -1, 0, 0, 0, 3, 64},    {-3, 2, 64, 3, -3, -3, 0, 1, 1, 3, 64},
+      {0, 0, 256, 1, 0, 0, 0, 0, 0, 3, 64},      {-1, -1, 200, 1, -1, -1, -1, 1, 1, 3, 64},
+      {-1, -1, 64, 1, -1, -1, 3, 1, 1, 3, 64},   {-1, -1, 64, 1, 8, 7, 0, 1, 1, 3, 64},
+      {-1, -1, 64, 1, 20, 2, 0, 1, 1, 3, 64},    {-1, -1, 64, 1, -5, 2, 0, 1, 1, 3, 64},
+      {-1, -1, 64, 1, 2, 20, 0, 1, 1, 3, 64},    {-1, -1, 64, 2, 0, 0, 0, 1, 1, 3, 64},
+      {-2, -3, 64, 1, -2, -2, 0, 3, 5, 3, 64},   {0, -2, 64, 1, 0, 0, 0, 2, 2, 1, 16},
       {-1, -1, 64, 1, -1, -1, 0, 255, 0, 3, 64}, {-1, -1, 64, 1, 0, 0, 0, 1, 1, 0, 64},
-      {-1, -1, 64, 1, 0, 0, 0, 1, 1, 1, 16},    {-1, -1, 64, 1, 0, 0, 0, 1, 1, 2, 16},
-      {-1, -1, 64, 1, 0, 0, 0, 1, 1, 3, 8},     {-1, -1, 64, 1, 0, 0, 0, 1, 1, 4, 64},
-      {-1, -1, 64, 1, 0, 0, 0, 1, 1, 5, 64},    {-1, -1, 64, 1, 0, 0, 0, 1, 1, 6, 64}};
+      {-1, -1, 64, 1, 0, 0, 0, 1, 1, 1, 16},     {-1, -1, 64, 1, 0, 0, 0, 1, 1, 2, 16},
+      {-1, -1, 64, 1, 0, 0, 0, 1, 1, 3, 8},      {-1, -1, 64, 1, 0, 0, 0, 1, 1, 4, 64},
+      {-1, -1, 64, 1, 0, 0, 0, 1, 1, 5, 64},     {-1, -1, 64, 1, 0, 0, 0, 1, 1, 6, 64}};
   for (const Row& row : kRows) {
     const TensorSpec spec =
         image_4d(row.lower, row.upper, row.pixels, row.stride, row.swizzle, row.channels);
@@ -317,8 +334,8 @@ void add_im2col_4d() {
   }
   // Channels: a later block, a block past the end, a start that is no multiple of 16 bytes.
   for (int channel : {16, 32, 48, 64, -16, 4}) {
-    load_case("im2col 4d channels from " + std::to_string(channel),
-              image_4d(-1, -1, 64, 1, 2, 32), Start{{channel, -1, -1, 0}, {1, 1}});
+    load_case("im2col 4d channels from " + std::to_string(channel), image_4d(-1, -1, 64, 1, 2, 32),
+              Start{{channel, -1, -1, 0}, {1, 1}});
   }
   // Different strides, corners and taps of W and H.
   TensorSpec mixed = image_4d(-1, -1, 90, 1, 3, 64);
@@ -378,9 +395,9 @@ void add_faults() {
     for (uint32_t shift : {128u, 256u, 512u}) {
       LoadOptions options;
       options.shift = shift;
-      load_case("swizzle " + std::to_string(swizzle) + " target shifted by " +
-                    std::to_string(shift),
-                tiled_2d(16, swizzle), Start{{8, 5}}, options);
+      load_case(
+          "swizzle " + std::to_string(swizzle) + " target shifted by " + std::to_string(shift),
+          tiled_2d(16, swizzle), Start{{8, 5}}, options);
     }
   }
   LoadOptions options;
@@ -409,7 +426,8 @@ void add_refusals() {
     });
   };
   refuse("legal", [](TensorSpec&) {});
-  refuse("address plus 8", [](TensorSpec&) {}, tiled_2d(16, 0), 8);
+  refuse(
+      "address plus 8", [](TensorSpec&) {}, tiled_2d(16, 0), 8);
   refuse("rank 0", [](TensorSpec& s) { s.rank = 0; });
   refuse("dimension 0", [](TensorSpec& s) { s.dims[1] = 0; });
   refuse("dimension 2^32", [](TensorSpec& s) { s.dims[1] = 1ull << 32; });
@@ -434,19 +452,42 @@ void add_refusals() {
   });
   refuse("type 13", [](TensorSpec& s) { s.type = CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B; });
   const TensorSpec image = image_4d(-1, -1, 64, 1, 3, 64);
-  refuse("im2col legal", [](TensorSpec&) {}, image);
-  refuse("im2col rank 2", [](TensorSpec& s) { s.rank = 2; }, image);
-  refuse("im2col corner -128", [](TensorSpec& s) { s.lower[0] = -128; }, image);
-  refuse("im2col corner -129", [](TensorSpec& s) { s.lower[0] = -129; }, image);
-  refuse("im2col corner 128", [](TensorSpec& s) { s.upper[0] = 128; }, image);
-  refuse("im2col empty box", [](TensorSpec& s) { s.upper[0] = -10; }, image);
-  refuse("im2col box of one pixel", [](TensorSpec& s) { s.upper[0] = -9; }, image);
-  refuse("im2col channels 257", [](TensorSpec& s) { s.channels = 257; s.swizzle = 0; }, image);
-  refuse("im2col channels 256", [](TensorSpec& s) { s.channels = 256; s.swizzle = 0; }, image);
-  refuse("im2col channels 4", [](TensorSpec& s) { s.channels = 4; }, image);
-  refuse("im2col pixels 1024", [](TensorSpec& s) { s.pixels = 1024; }, image);
-  refuse("im2col pixels 1025", [](TensorSpec& s) { s.pixels = 1025; }, image);
-  refuse("im2col pixels 0", [](TensorSpec& s) { s.pixels = 0; }, image);
+  refuse(
+      "im2col legal", [](TensorSpec&) {}, image);
+  refuse(
+      "im2col rank 2", [](TensorSpec& s) { s.rank = 2; }, image);
+  refuse(
+      "im2col corner -128", [](TensorSpec& s) { s.lower[0] = -128; }, image);
+  refuse(
+      "im2col corner -129", [](TensorSpec& s) { s.lower[0] = -129; }, image);
+  refuse(
+      "im2col corner 128", [](TensorSpec& s) { s.upper[0] = 128; }, image);
+  refuse(
+      "im2col empty box", [](TensorSpec& s) { s.upper[0] = -10; }, image);
+  refuse(
+      "im2col box of one pixel", [](TensorSpec& s) { s.upper[0] = -9; }, image);
+  refuse(
+      "im2col channels 257",
+      [](TensorSpec& s) {
+        s.channels = 257;
+        s.swizzle = 0;
+      },
+      image);
+  refuse(
+      "im2col channels 256",
+      [](TensorSpec& s) {
+        s.channels = 256;
+        s.swizzle = 0;
+      },
+      image);
+  refuse(
+      "im2col channels 4", [](TensorSpec& s) { s.channels = 4; }, image);
+  refuse(
+      "im2col pixels 1024", [](TensorSpec& s) { s.pixels = 1024; }, image);
+  refuse(
+      "im2col pixels 1025", [](TensorSpec& s) { s.pixels = 1025; }, image);
+  refuse(
+      "im2col pixels 0", [](TensorSpec& s) { s.pixels = 0; }, image);
 }
 
 }  // namespace

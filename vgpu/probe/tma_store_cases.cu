@@ -6,16 +6,17 @@
 namespace probe {
 namespace {
 
-constexpr uint32_t kBoxWords = 4096;     // shared memory of a store: 16 KiB
+constexpr uint32_t kBoxWords = 4096;      // shared memory of a store: 16 KiB
 constexpr uint32_t kTargetWords = 16384;  // global memory it goes to: 64 KiB
 
 enum Operation { kStore, kAdd, kMin, kMax, kInc, kDec, kAnd, kOr, kXor };
 const char* const kOperationNames[] = {"store", "add", "min", "max", "inc",
                                        "dec",   "and", "or",  "xor"};
 
-#define STORE_2D(op)                                                                             \
-  asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta." op                           \
-               ".bulk_group [%0, {%1,%2}], [%3];" ::"l"(m), "r"(s.c[0]), "r"(s.c[1]), "r"(from) \
+#define STORE_2D(op)                                                   \
+  asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta." op \
+               ".bulk_group [%0, {%1,%2}], [%3];" ::"l"(m),            \
+               "r"(s.c[0]), "r"(s.c[1]), "r"(from)                     \
                : "memory")
 
 template <int RANK, bool IM2COL>
@@ -24,26 +25,46 @@ __device__ void store(const CUtensorMap* map, const Start& s, uint32_t from, int
   if constexpr (IM2COL) {
     asm volatile(
         "cp.async.bulk.tensor.4d.global.shared::cta.im2col_no_offs.bulk_group [%0, {%1,%2,%3,%4}], "
-        "[%5];" ::"l"(m), "r"(s.c[0]), "r"(s.c[1]), "r"(s.c[2]), "r"(s.c[3]), "r"(from) : "memory");
+        "[%5];" ::"l"(m),
+        "r"(s.c[0]), "r"(s.c[1]), "r"(s.c[2]), "r"(s.c[3]), "r"(from)
+        : "memory");
   } else if constexpr (RANK == 3) {
     asm volatile(
         "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1,%2,%3}], [%4];" ::"l"(m),
-        "r"(s.c[0]), "r"(s.c[1]), "r"(s.c[2]), "r"(from) : "memory");
+        "r"(s.c[0]), "r"(s.c[1]), "r"(s.c[2]), "r"(from)
+        : "memory");
   } else {
     switch (operation) {
       case kStore:
         asm volatile(
             "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1,%2}], [%3];" ::"l"(m),
-            "r"(s.c[0]), "r"(s.c[1]), "r"(from) : "memory");
+            "r"(s.c[0]), "r"(s.c[1]), "r"(from)
+            : "memory");
         break;
-      case kAdd: STORE_2D("add"); break;
-      case kMin: STORE_2D("min"); break;
-      case kMax: STORE_2D("max"); break;
-      case kInc: STORE_2D("inc"); break;
-      case kDec: STORE_2D("dec"); break;
-      case kAnd: STORE_2D("and"); break;
-      case kOr: STORE_2D("or"); break;
-      default: STORE_2D("xor"); break;
+      case kAdd:
+        STORE_2D("add");
+        break;
+      case kMin:
+        STORE_2D("min");
+        break;
+      case kMax:
+        STORE_2D("max");
+        break;
+      case kInc:
+        STORE_2D("inc");
+        break;
+      case kDec:
+        STORE_2D("dec");
+        break;
+      case kAnd:
+        STORE_2D("and");
+        break;
+      case kOr:
+        STORE_2D("or");
+        break;
+      default:
+        STORE_2D("xor");
+        break;
     }
   }
 }
@@ -73,8 +94,12 @@ std::vector<uint8_t> typed_data(CUtensorMapDataType type, size_t bytes, uint32_t
   };
   const auto small = [&](uint32_t i) { return static_cast<int>(hash32(i + seed) % 17) - 8; };
   switch (type) {
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32: fill(small, 0.0f); break;
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT64: fill(small, 0.0); break;
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32:
+      fill(small, 0.0f);
+      break;
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT64:
+      fill(small, 0.0);
+      break;
     case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
       // Any finite halves: addition rounds.
       fill([&](uint32_t i) { return (hash32(i + seed) & 0x83ff) | 0x3800 + (i & 2) * 0x200; },
@@ -89,7 +114,9 @@ std::vector<uint8_t> typed_data(CUtensorMapDataType type, size_t bytes, uint32_t
       fill([&](uint32_t i) { return uint64_t{hash32(i + seed)} << 32 | hash32(i + seed + 1); },
            uint64_t{});
       break;
-    default: fill([&](uint32_t i) { return hash32(i + seed); }, uint32_t{}); break;
+    default:
+      fill([&](uint32_t i) { return hash32(i + seed); }, uint32_t{});
+      break;
   }
   return data;
 }
@@ -105,7 +132,8 @@ void store_case(const std::string& name, const TensorSpec& spec, const Start& st
     if (special) {
       // Denormals and NaNs, to see what a float reduction does with them.
       static constexpr uint32_t kSpecial[] = {1, 0x80000003, 0x7fc00000, 0x00400000};
-      for (size_t i = 0; i < before.size() / 4; ++i) std::memcpy(&before[4 * i], &kSpecial[i % 4], 4);
+      for (size_t i = 0; i < before.size() / 4; ++i)
+        std::memcpy(&before[4 * i], &kSpecial[i % 4], 4);
       for (size_t i = 0; i < box.size() / 4; ++i) std::memcpy(&box[4 * i], &kSpecial[i / 4 % 4], 4);
     }
     cudaMemcpy(target.get(), before.data(), before.size(), cudaMemcpyHostToDevice);
@@ -115,7 +143,7 @@ void store_case(const std::string& name, const TensorSpec& spec, const Start& st
       result.note = "encode refuses, " + std::to_string(code);
       return;
     }
-    const StoreKernel kernel = spec.im2col     ? store_kernel<4, true>
+    const StoreKernel kernel = spec.im2col      ? store_kernel<4, true>
                                : spec.rank == 3 ? store_kernel<3, false>
                                                 : store_kernel<2, false>;
     kernel<<<1, 128, kBoxWords * 4 + 1024>>>(map, start, operation, source.get<uint32_t>());
@@ -144,8 +172,19 @@ void add_stores() {
       }
     }
   }
-  store_case("2d start off by one element",
-             store_2d(CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, 16, 0), Start{{9, 5}});
+  // Does a store round or flush what a load of the type does?
+  for (const auto& [name, type] : {std::pair{"tf32", CU_TENSOR_MAP_DATA_TYPE_TFLOAT32},
+                                   std::pair{"tf32.ftz", CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ},
+                                   std::pair{"f32.ftz", CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ}}) {
+    store_case(std::string("2d ") + name, store_2d(type, 4, 16, 2), Start{{92, 85}});
+    store_case(std::string("2d special ") + name, store_2d(type, 4, 16, 2), Start{{0, 0}}, kStore,
+               true);
+    store_case(std::string("2d ") + name, store_2d(type, 4, 16, 2), Start{{92, 85}}, kAdd);
+    store_case(std::string("2d special ") + name, store_2d(type, 4, 16, 2), Start{{0, 0}}, kAdd,
+               true);
+  }
+  store_case("2d start off by one element", store_2d(CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, 16, 0),
+             Start{{9, 5}});
   TensorSpec three;
   three.type = CU_TENSOR_MAP_DATA_TYPE_UINT16;
   three.rank = 3;
@@ -212,7 +251,9 @@ __global__ void bulk_kernel(const uint8_t* source, uint8_t* target, uint32_t byt
     mbarrier_expect(barrier, bytes);
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(shared_address(image) + shift), "l"(source), "r"(bytes), "r"(barrier) : "memory");
+            "r"(shared_address(image) + shift),
+        "l"(source), "r"(bytes), "r"(barrier)
+        : "memory");
   }
   const bool done = mbarrier_wait(barrier, 0);
   __syncthreads();
@@ -221,16 +262,18 @@ __global__ void bulk_kernel(const uint8_t* source, uint8_t* target, uint32_t byt
   }
   if (threadIdx.x == 0) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(target),
-                 "r"(shared_address(image) + shift), "r"(bytes) : "memory");
+                 "r"(shared_address(image) + shift), "r"(bytes)
+                 : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
   }
 }
 
-#define BULK_REDUCE(op, type)                                                                  \
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group." op "." type               \
-               " [%0], [%1], %2;" ::"l"(target), "r"(shared_address(image)), "r"(kBoxWords * 4) \
+#define BULK_REDUCE(op, type)                                                    \
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group." op "." type \
+               " [%0], [%1], %2;" ::"l"(target),                                 \
+               "r"(shared_address(image)), "r"(kBoxWords * 4)                    \
                : "memory")
 
 __global__ void bulk_reduce_kernel(const uint32_t* source, uint32_t* target, int operation) {
@@ -240,20 +283,48 @@ __global__ void bulk_reduce_kernel(const uint32_t* source, uint32_t* target, int
   __syncthreads();
   if (threadIdx.x == 0) {
     switch (operation) {
-      case 0: BULK_REDUCE("add", "f32"); break;
-      case 1: BULK_REDUCE("add.noftz", "f16"); break;
-      case 2: BULK_REDUCE("add.noftz", "bf16"); break;
-      case 3: BULK_REDUCE("add", "u32"); break;
-      case 4: BULK_REDUCE("add", "u64"); break;
-      case 5: BULK_REDUCE("add", "f64"); break;
-      case 6: BULK_REDUCE("min", "s32"); break;
-      case 7: BULK_REDUCE("max", "u32"); break;
-      case 8: BULK_REDUCE("min", "f16"); break;
-      case 9: BULK_REDUCE("max", "bf16"); break;
-      case 10: BULK_REDUCE("and", "b32"); break;
-      case 11: BULK_REDUCE("xor", "b64"); break;
-      case 12: BULK_REDUCE("inc", "u32"); break;
-      default: BULK_REDUCE("max", "s64"); break;
+      case 0:
+        BULK_REDUCE("add", "f32");
+        break;
+      case 1:
+        BULK_REDUCE("add.noftz", "f16");
+        break;
+      case 2:
+        BULK_REDUCE("add.noftz", "bf16");
+        break;
+      case 3:
+        BULK_REDUCE("add", "u32");
+        break;
+      case 4:
+        BULK_REDUCE("add", "u64");
+        break;
+      case 5:
+        BULK_REDUCE("add", "f64");
+        break;
+      case 6:
+        BULK_REDUCE("min", "s32");
+        break;
+      case 7:
+        BULK_REDUCE("max", "u32");
+        break;
+      case 8:
+        BULK_REDUCE("min", "f16");
+        break;
+      case 9:
+        BULK_REDUCE("max", "bf16");
+        break;
+      case 10:
+        BULK_REDUCE("and", "b32");
+        break;
+      case 11:
+        BULK_REDUCE("xor", "b64");
+        break;
+      case 12:
+        BULK_REDUCE("inc", "u32");
+        break;
+      default:
+        BULK_REDUCE("max", "s64");
+        break;
     }
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
@@ -265,7 +336,7 @@ void add_bulk() {
     uint32_t bytes, shift, source_shift;
   };
   for (Row row : {Row{16, 0, 0}, Row{48, 16, 32}, Row{4096, 0, 16}, Row{16384, 0, 0}, Row{0, 0, 0},
-                  Row{8, 0, 0}, Row{16, 8, 0}, Row{16, 0, 8}}) {
+                  Row{16, 8, 0}, Row{16, 0, 8}}) {
     add("bulk copy bytes " + std::to_string(row.bytes) + " target +" + std::to_string(row.shift) +
             " source +" + std::to_string(row.source_shift),
         [row](Result& result) {
@@ -282,18 +353,26 @@ void add_bulk() {
         });
   }
   static const std::pair<const char*, CUtensorMapDataType> kReductions[] = {
-      {"add f32", CU_TENSOR_MAP_DATA_TYPE_FLOAT32},   {"add f16", CU_TENSOR_MAP_DATA_TYPE_FLOAT16},
-      {"add bf16", CU_TENSOR_MAP_DATA_TYPE_BFLOAT16}, {"add u32", CU_TENSOR_MAP_DATA_TYPE_UINT32},
-      {"add u64", CU_TENSOR_MAP_DATA_TYPE_UINT64},    {"add f64", CU_TENSOR_MAP_DATA_TYPE_FLOAT64},
-      {"min s32", CU_TENSOR_MAP_DATA_TYPE_INT32},     {"max u32", CU_TENSOR_MAP_DATA_TYPE_UINT32},
-      {"min f16", CU_TENSOR_MAP_DATA_TYPE_FLOAT16},   {"max bf16", CU_TENSOR_MAP_DATA_TYPE_BFLOAT16},
-      {"and b32", CU_TENSOR_MAP_DATA_TYPE_UINT32},    {"xor b64", CU_TENSOR_MAP_DATA_TYPE_UINT64},
-      {"inc u32", CU_TENSOR_MAP_DATA_TYPE_UINT32},    {"max s64", CU_TENSOR_MAP_DATA_TYPE_INT64}};
+      {"add f32", CU_TENSOR_MAP_DATA_TYPE_FLOAT32},
+      {"add f16", CU_TENSOR_MAP_DATA_TYPE_FLOAT16},
+      {"add bf16", CU_TENSOR_MAP_DATA_TYPE_BFLOAT16},
+      {"add u32", CU_TENSOR_MAP_DATA_TYPE_UINT32},
+      {"add u64", CU_TENSOR_MAP_DATA_TYPE_UINT64},
+      {"add f64", CU_TENSOR_MAP_DATA_TYPE_FLOAT64},
+      {"min s32", CU_TENSOR_MAP_DATA_TYPE_INT32},
+      {"max u32", CU_TENSOR_MAP_DATA_TYPE_UINT32},
+      {"min f16", CU_TENSOR_MAP_DATA_TYPE_FLOAT16},
+      {"max bf16", CU_TENSOR_MAP_DATA_TYPE_BFLOAT16},
+      {"and b32", CU_TENSOR_MAP_DATA_TYPE_UINT32},
+      {"xor b64", CU_TENSOR_MAP_DATA_TYPE_UINT64},
+      {"inc u32", CU_TENSOR_MAP_DATA_TYPE_UINT32},
+      {"max s64", CU_TENSOR_MAP_DATA_TYPE_INT64}};
   for (int i = 0; i < 14; ++i) {
     const auto [name, type] = kReductions[i];
     add(std::string("bulk reduce ") + name, [i, type = type](Result& result) {
       Buffer source(kBoxWords * 4), target(kBoxWords * 4);
-      const auto box = typed_data(type, kBoxWords * 4, 5), before = typed_data(type, kBoxWords * 4, 6);
+      const auto box = typed_data(type, kBoxWords * 4, 5),
+                 before = typed_data(type, kBoxWords * 4, 6);
       cudaMemcpy(source.get(), box.data(), box.size(), cudaMemcpyHostToDevice);
       cudaMemcpy(target.get(), before.data(), before.size(), cudaMemcpyHostToDevice);
       bulk_reduce_kernel<<<1, 128, kBoxWords * 4 + 1024>>>(source.get<uint32_t>(),
@@ -325,20 +404,24 @@ __global__ void __cluster_dims__(4, 1, 1)
   if (threadIdx.x == 0 && mode == 0 && rank == 1) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::"
-        "cluster [%0], [%1, {%2,%3}], [%4], %5;" ::"r"(target), "l"(&map), "r"(8), "r"(-2),
-        "r"(barrier), "h"(static_cast<uint16_t>(0b1011)) : "memory");
+        "cluster [%0], [%1, {%2,%3}], [%4], %5;" ::"r"(target),
+        "l"(&map), "r"(8), "r"(-2), "r"(barrier), "h"(static_cast<uint16_t>(0b1011))
+        : "memory");
   }
   if (threadIdx.x == 0 && mode == 1 && rank == 1) {
     asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-        "[%1], %2, [%3], %4;" ::"r"(target), "l"(linear), "r"(bytes), "r"(barrier),
-        "h"(static_cast<uint16_t>(0b1011)) : "memory");
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], "
+        "[%1], %2, [%3], %4;" ::"r"(target),
+        "l"(linear), "r"(bytes), "r"(barrier), "h"(static_cast<uint16_t>(0b1011))
+        : "memory");
   }
   if (threadIdx.x == 0 && mode == 2 && rank == 2) {
     asm volatile(
         "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-        "[%3];" ::"r"(map_shared(target, 0) + 1024), "r"(target), "r"(bytes),
-        "r"(map_shared(barrier, 0)) : "memory");
+        "[%3];" ::"r"(map_shared(target, 0) + 1024),
+        "r"(target), "r"(bytes), "r"(map_shared(barrier, 0))
+        : "memory");
   }
   const bool done = !receives || mbarrier_wait(barrier, 0);
   __syncthreads();
@@ -361,9 +444,8 @@ void add_multicast() {
         result.note = "encode refuses, " + std::to_string(code);
         return;
       }
-      multicast_kernel<<<4, 128, kBoxWords * 4 + 1024>>>(map, source.get() + 256, mode,
-                                                         mode == 0 ? spec.box_bytes() : 2048,
-                                                         out.get<uint32_t>());
+      multicast_kernel<<<4, 128, kBoxWords * 4 + 1024>>>(
+          map, source.get() + 256, mode, mode == 0 ? spec.box_bytes() : 2048, out.get<uint32_t>());
       fetch(result, out.get(), 4 * kBoxWords);
     });
   }

@@ -31,8 +31,12 @@ __device__ inline uint32_t half_pair(int value) {
   const __half2 pair = __floats2half2_rn(static_cast<float>(value), static_cast<float>(-value));
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
-__device__ inline uint32_t word_of(float value) { return __float_as_uint(value); }
-__device__ inline uint32_t word_of(uint32_t value) { return value; }
+__device__ inline uint32_t word_of(float value) {
+  return __float_as_uint(value);
+}
+__device__ inline uint32_t word_of(uint32_t value) {
+  return value;
+}
 
 struct WgmmaCase {
   const char *a, *b;  // element types
@@ -74,7 +78,9 @@ inline uint32_t operand_word(const std::string& type, bool real, uint32_t index)
     const uint32_t x = k ? h : g;
     if (type == "bf16") return real ? (x & 0x807f) | (120 + x / 256 % 10) << 7 : word >> 16;
     if (real) return (x & 0x83ff) | (10 + x / 4096 % 8) << 10;
-    return value == 0 ? 0 : (word >> 16 & 0x8000) | ((word >> 23 & 0xff) - 112) << 10 | (word >> 13 & 0x3ff);
+    return value == 0
+               ? 0
+               : (word >> 16 & 0x8000) | ((word >> 23 & 0xff) - 112) << 10 | (word >> 13 & 0x3ff);
   };
   return half(0) | half(1) << 16;
 }

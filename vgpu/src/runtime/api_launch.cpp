@@ -75,9 +75,8 @@ VGPU_API cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 bloc
 VGPU_API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
                                          void** args) {
   if (config == nullptr) return record_error(cudaErrorInvalidValue);
-  static const cudaLaunchAttribute kNone[1] = {};  // non-null, also where there are none
   return launch(function, config->gridDim, config->blockDim, config->dynamicSmemBytes, args,
-                config->numAttrs ? config->attrs : kNone, config->numAttrs, config->stream);
+                config->attrs, config->numAttrs, config->stream);
 }
 
 // NOTE: a cooperative grid must be resident as a whole; the occupancy limit is checked here.

@@ -64,8 +64,7 @@ struct SubGraph {
 using Operation = std::variant<Empty, KernelLaunch, Copy, Fill, HostCall, EventRecord, SubGraph>;
 
 /// Checks a launch against the GPU's limits and resolves it. `args` are the kernel's arguments as
-/// cudaLaunchKernel gets them. A null `attributes` means cudaLaunchKernel, whose error codes differ
-/// from cudaLaunchKernelExC's.
+/// cudaLaunchKernel gets them.
 cudaError_t prepare_launch(Context& context, const void* function, dim3 grid, dim3 block,
                            size_t dynamic_shared, void** args,
                            const cudaLaunchAttribute* attributes, unsigned attribute_count,

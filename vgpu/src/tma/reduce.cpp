@@ -58,6 +58,16 @@ uint16_t half(ReduceOp op, uint16_t a, uint16_t b) {
   return less == (op == ReduceOp::kMin) ? a : b;
 }
 
+// NOTE: f32 sums keep denormals unless the type flushes them, and every NaN is 0x7fffffff (measured
+// on an H200).
+float canonical(float sum) {
+  return std::isnan(sum) ? std::bit_cast<float>(0x7fffffffu) : sum;
+}
+
+float flush(float value) {
+  return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0f, value) : value;
+}
+
 float bf16_to_f32(uint16_t bits) {
   return tensor::bf16_to_f32(bits);
 }
@@ -70,8 +80,8 @@ const char* to_string(ReduceOp op) {
 }
 
 const char* to_string(ReduceType type) {
-  static constexpr const char* kNames[] = {"f16", "bf16", "f32", "f64", "u32",
-                                           "s32", "u64",  "s64", "b32", "b64"};
+  static constexpr const char* kNames[] = {"f16", "bf16", "f32", "f64", "u32",    "s32",
+                                           "u64", "s64",  "b32", "b64", "f32.ftz"};
   return kNames[static_cast<unsigned>(type)];
 }
 
@@ -88,7 +98,7 @@ std::string check_reduction(ReduceOp op, ReduceType type) {
   using enum ReduceType;
   switch (op) {
     case ReduceOp::kAdd:
-      return legal({kU32, kS32, kU64, kF32, kF64, kF16, kBf16});
+      return legal({kU32, kS32, kU64, kF32, kF32Ftz, kF64, kF16, kBf16});
     case ReduceOp::kMin:
     case ReduceOp::kMax:
       return legal({kU32, kS32, kU64, kS64, kF16, kBf16});
@@ -127,8 +137,14 @@ std::string reduction_type(const TensorMap& map, ReduceOp op, ReduceType& type) 
     case DataType::kBfloat16:
       type = ReduceType::kBf16;
       break;
+    // NOTE: reductions do not round to tf32, unlike loads (measured on an H200).
     case DataType::kFloat32:
+    case DataType::kTfloat32:
       type = ReduceType::kF32;
+      break;
+    case DataType::kFloat32Ftz:
+    case DataType::kTfloat32Ftz:
+      type = ReduceType::kF32Ftz;
       break;
     case DataType::kFloat64:
       type = ReduceType::kF64;
@@ -136,8 +152,8 @@ std::string reduction_type(const TensorMap& map, ReduceOp op, ReduceType& type) 
     default:
       return std::string("reduction .") + to_string(op) + " on a tensor map of " +
              to_string(map.type) +
-             " is not modelled; supported: UINT32, INT32, UINT64, INT64, FLOAT16, BFLOAT16, "
-             "FLOAT32, FLOAT64";
+             " is not modelled; supported: UINT32, INT32, UINT64, INT64 and the "
+             "floating-point types";
   }
   return check_reduction(op, type);
 }
@@ -158,11 +174,10 @@ void reduce(ReduceOp op, ReduceType type, uint8_t* global, const uint8_t* source
       });
       break;
     case ReduceType::kF32:
-      // NOTE: keeps denormals; every NaN becomes 0x7fffffff (measured on an H200).
-      each(float{}, [](float a, float b) {
-        const float sum = a + b;
-        return std::isnan(sum) ? std::bit_cast<float>(0x7fffffffu) : sum;
-      });
+      each(float{}, [](float a, float b) { return canonical(a + b); });
+      break;
+    case ReduceType::kF32Ftz:
+      each(float{}, [](float a, float b) { return canonical(flush(flush(a) + flush(b))); });
       break;
     case ReduceType::kF64:
       each(double{}, [](double a, double b) { return a + b; });

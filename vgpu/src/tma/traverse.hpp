@@ -74,7 +74,20 @@ enum class ReduceOp : uint8_t { kAdd, kMin, kMax, kInc, kDec, kAnd, kOr, kXor };
 const char* to_string(ReduceOp op);
 
 /// Element types of cp.reduce.async.bulk (PTX ISA "cp.reduce.async.bulk").
-enum class ReduceType : uint8_t { kF16, kBf16, kF32, kF64, kU32, kS32, kU64, kS64, kB32, kB64 };
+/// kF32Ftz is that of FLOAT32_FTZ and TFLOAT32_FTZ tensor maps.
+enum class ReduceType : uint8_t {
+  kF16,
+  kBf16,
+  kF32,
+  kF64,
+  kU32,
+  kS32,
+  kU64,
+  kS64,
+  kB32,
+  kB64,
+  kF32Ftz
+};
 const char* to_string(ReduceType type);
 
 /// Empty when the combination exists, else what is legal.

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// `vgpu run` from outside: its options, its refusals, programs of every packing.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+namespace {
+
+struct Outcome {
+  int status = -1;
+  std::string text;  // stdout and stderr
+};
+
+Outcome shell(const std::string& command) {
+  Outcome outcome;
+  std::FILE* pipe = popen((command + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 4096> buffer;
+  while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
+    outcome.text.append(buffer.data(), got);
+  }
+  const int status = pclose(pipe);
+  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return outcome;
+}
+
+Outcome vgpu(const std::string& arguments) {
+  return shell(std::string(VGPU_PROGRAM) + " " + arguments);
+}
+
+std::string program(const std::string& name) {
+  return std::string(PROGRAM_FOLDER) + "/" + name;
+}
+
+bool contains(const Outcome& outcome, const std::string& text) {
+  return outcome.text.find(text) != std::string::npos;
+}
+
+TEST(Launcher, ExplainsItself) {
+  EXPECT_EQ(vgpu("--help").status, 0);
+  EXPECT_TRUE(contains(vgpu("--help"), "vgpu run"));
+  EXPECT_TRUE(contains(vgpu("run --help"), "--delivery"));
+  EXPECT_EQ(vgpu("").status, 2);
+  EXPECT_EQ(vgpu("fly").status, 2);
+}
+
+TEST(Launcher, RefusesWrongOptions) {
+  const auto refuses = [](const std::string& arguments, const std::string& why) {
+    const Outcome outcome = vgpu("run " + arguments);
+    EXPECT_EQ(outcome.status, 2) << outcome.text;
+    EXPECT_TRUE(contains(outcome, why)) << outcome.text;
+  };
+  refuses("--gpu a100 -- true", "b200 or h200");
+  refuses("--seed x -- true", "number from 0");
+  refuses("--threads 0 -- true", "number from 1");
+  refuses("--delivery never -- true", "late, early, sweep or random");
+  refuses("--colour -- true", "unknown option --colour");
+  refuses("--stats=yes -- true", "takes no value");
+  refuses("--gpu", "needs a value");
+  refuses("", "no program given");
+  EXPECT_EQ(vgpu("run -- /does/not/exist").status, 127);
+}
+
+TEST(Launcher, RunsAProgramOfEveryPacking) {
+  for (const char* name : {"runtime_calls", "runtime_calls_speed", "runtime_calls_plain"}) {
+    for (const char* gpu : {"h200", "b200"}) {
+      const Outcome outcome = vgpu(std::string("run --gpu ") + gpu + " -- " + program(name));
+      EXPECT_EQ(outcome.status, 0) << name << " on " << gpu << "\n" << outcome.text;
+      EXPECT_TRUE(contains(outcome, "all holds"));
+    }
+  }
+}
+
+TEST(Launcher, PassesArgumentsAndExitStatusOn) {
+  EXPECT_EQ(vgpu("run -- sh -c 'exit 7'").status, 7);
+  EXPECT_TRUE(
+      contains(vgpu("run --seed 5 -- sh -c 'echo seed=$VGPU_SEED $0' word"), "seed=5 word"));
+}
+
+TEST(Launcher, RefusesStaticRuntimeAndRelocatableCode) {
+  const Outcome with_static = vgpu("run -- " + program("runtime_calls_static"));
+  EXPECT_EQ(with_static.status, 126);
+  EXPECT_TRUE(contains(with_static, "-cudart shared")) << with_static.text;
+  const Outcome relocatable = vgpu("run -- " + program("runtime_calls_rdc"));
+  EXPECT_EQ(relocatable.status, 126);
+  EXPECT_TRUE(contains(relocatable, "-rdc=true")) << relocatable.text;
+}
+
+TEST(Runtime, NamesTheFlagWhenThereIsNoPtx) {
+  const Outcome other_gpu = vgpu("run --gpu b200 -- " + program("runtime_calls_sm90_only"));
+  EXPECT_EQ(other_gpu.status, 1);
+  EXPECT_TRUE(contains(other_gpu, "arch=compute_100a,code=[sm_100a,compute_100a]"))
+      << other_gpu.text;
+  const Outcome no_ptx = vgpu("run --gpu h200 -- " + program("runtime_calls_sass_only"));
+  EXPECT_EQ(no_ptx.status, 1);
+  EXPECT_TRUE(contains(no_ptx, "SASS sm_90a")) << no_ptx.text;
+}
+
+TEST(Runtime, AFaultSticks) {
+  const Outcome outcome = vgpu("run --gpu h200 -- " + program("runtime_calls") + " fault");
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  EXPECT_TRUE(contains(outcome, "past the end of allocation #1 (cudaMalloc)")) << outcome.text;
+}
+
+TEST(Runtime, NamesUnsupportedCalls) {
+  const Outcome outcome = vgpu("run -- " + program("runtime_calls"));
+  EXPECT_TRUE(contains(outcome, "cudaMallocArray is not provided")) << outcome.text;
+}
+
+TEST(Trace, WritesStatisticsAndATimeline) {
+  const std::string trace = program("launcher_test_trace.json");
+  const Outcome outcome =
+      vgpu("run --gpu h200 --stats --trace " + trace + " -- " + program("runtime_calls"));
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  EXPECT_TRUE(contains(outcome, "launches")) << outcome.text;
+  EXPECT_TRUE(contains(outcome, "warp instructions")) << outcome.text;
+  const Outcome parsed = shell("python3 -c \"import json;d=json.load(open('" + trace +
+                               "'));print(len([e for e in d['traceEvents'] if e['ph']=='X'])>8)\"");
+  EXPECT_EQ(parsed.text, "True\n");
+}
+
+}  // namespace

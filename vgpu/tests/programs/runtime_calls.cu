@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// What programs ask of the CUDA runtime, checked from inside one: vector addition, copies, symbols,
+// streams, events, graphs, libraries, error codes. Exit status 0 when everything holds.
+//   runtime_calls            all but faults
+//   runtime_calls fault      a kernel fault sticks to the context
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace {
+
+int failures = 0;
+
+#define CHECK(condition)                                                        \
+  do {                                                                          \
+    if (!(condition)) {                                                         \
+      std::printf("%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
+      ++failures;                                                               \
+    }                                                                           \
+  } while (0)
+#define CHECK_ERROR(call, expected)                                               \
+  do {                                                                            \
+    const cudaError_t error_ = (call);                                            \
+    if (error_ != (expected)) {                                                   \
+      std::printf("%s:%d: %s gives %s, expected %s\n", __FILE__, __LINE__, #call, \
+                  cudaGetErrorName(error_), cudaGetErrorName(expected));          \
+      ++failures;                                                                 \
+    }                                                                             \
+  } while (0)
+#define CHECK_OK(call) CHECK_ERROR(call, cudaSuccess)
+
+__device__ int counter = 5;
+__constant__ float scale = 2.0f;
+__device__ int* counter_address = &counter;
+
+__global__ void add(const float* a, const float* b, float* c, int count) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) c[i] = a[i] + b[i];
+}
+
+__global__ void scale_by_constant(float* data, int count) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) data[i] *= scale;
+  if (i == 0) atomicAdd(counter_address, 10);
+}
+
+__global__ void increment(int* value, int by) {
+  *value += by;
+}
+__global__ void store_through(int* pointer) {
+  *pointer = 1;
+}
+
+void vector_addition() {
+  constexpr int kCount = 1000;
+  std::vector<float> a(kCount), b(kCount), c(kCount);
+  for (int i = 0; i < kCount; ++i) {
+    a[i] = static_cast<float>(i);
+    b[i] = 0.5f * static_cast<float>(i);
+  }
+  float *da, *db, *dc;
+  CHECK_OK(cudaMalloc(&da, kCount * 4));
+  CHECK_OK(cudaMalloc(&db, kCount * 4));
+  CHECK_OK(cudaMalloc(&dc, kCount * 4));
+  CHECK_OK(cudaMemcpy(da, a.data(), kCount * 4, cudaMemcpyHostToDevice));
+  CHECK_OK(cudaMemcpy(db, b.data(), kCount * 4, cudaMemcpyHostToDevice));
+  add<<<(kCount + 127) / 128, 128>>>(da, db, dc, kCount);
+  CHECK_OK(cudaGetLastError());
+  CHECK_OK(cudaMemcpy(c.data(), dc, kCount * 4, cudaMemcpyDefault));
+  for (int i = 0; i < kCount; ++i) CHECK(c[i] == 1.5f * static_cast<float>(i));
+  CHECK_OK(cudaFree(da));
+  CHECK_OK(cudaFree(db));
+  CHECK_OK(cudaFree(dc));
+}
+
+void symbols() {
+  float data[4] = {1, 2, 3, 4}, *device;
+  CHECK_OK(cudaMalloc(&device, sizeof data));
+  CHECK_OK(cudaMemcpy(device, data, sizeof data, cudaMemcpyHostToDevice));
+  const float three = 3;
+  CHECK_OK(cudaMemcpyToSymbol(scale, &three, sizeof three));
+  scale_by_constant<<<1, 32>>>(device, 4);
+  CHECK_OK(cudaMemcpy(data, device, sizeof data, cudaMemcpyDeviceToHost));
+  CHECK(data[0] == 3 && data[3] == 12);
+  int value = 0;
+  CHECK_OK(cudaMemcpyFromSymbol(&value, counter, sizeof value));
+  CHECK(value == 15);  // initial 5, reached through the pointer's initial value
+  size_t bytes = 0;
+  CHECK_OK(cudaGetSymbolSize(&bytes, counter));
+  CHECK(bytes == 4);
+  CHECK_ERROR(cudaMemcpyToSymbol(scale, &three, 8), cudaErrorInvalidValue);
+  CHECK_ERROR(cudaGetSymbolSize(&bytes, &value), cudaErrorInvalidSymbol);
+  CHECK_OK(cudaFree(device));
+}
+
+void pitched_copies() {
+  uint8_t host[6][10], back[6][10];
+  for (int y = 0; y < 6; ++y)
+    for (int x = 0; x < 10; ++x) host[y][x] = static_cast<uint8_t>(y * 10 + x);
+  void* device;
+  size_t pitch = 0;
+  CHECK_OK(cudaMallocPitch(&device, &pitch, 10, 6));
+  CHECK(pitch >= 10 && pitch % 256 == 0);
+  CHECK_OK(cudaMemset2D(device, pitch, 0xee, pitch, 6));
+  CHECK_OK(cudaMemcpy2D(device, pitch, host, 10, 10, 6, cudaMemcpyHostToDevice));
+  CHECK_OK(cudaMemcpy2D(back, 10, device, pitch, 10, 6, cudaMemcpyDeviceToHost));
+  CHECK(std::memcmp(host, back, sizeof host) == 0);
+  uint8_t gap = 0;
+  CHECK_OK(cudaMemcpy(&gap, static_cast<uint8_t*>(device) + 10, 1, cudaMemcpyDeviceToHost));
+  CHECK(gap == 0xee);
+  CHECK_ERROR(cudaMemcpy2D(device, 8, host, 10, 10, 6, cudaMemcpyHostToDevice),
+              cudaErrorInvalidPitchValue);
+  CHECK_ERROR(cudaMemcpy(device, host, 1 << 20, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+  CHECK_OK(cudaFree(device));
+}
+
+void streams_and_events() {
+  cudaStream_t stream;
+  cudaEvent_t start, end;
+  int* value;
+  CHECK_OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CHECK_OK(cudaEventCreate(&start));
+  CHECK_OK(cudaEventCreate(&end));
+  CHECK_OK(cudaMallocAsync(reinterpret_cast<void**>(&value), 4, stream));
+  CHECK_OK(cudaMemsetAsync(value, 0, 4, stream));
+  CHECK_OK(cudaEventRecord(start, stream));
+  increment<<<1, 1, 0, stream>>>(value, 7);
+  CHECK_OK(cudaEventRecord(end, stream));
+  int result = 0;
+  CHECK_OK(cudaMemcpyAsync(&result, value, 4, cudaMemcpyDeviceToHost, stream));
+  int called = 0;
+  CHECK_OK(cudaLaunchHostFunc(
+      stream, [](void* data) { ++*static_cast<int*>(data); }, &called));
+  CHECK_OK(cudaStreamSynchronize(stream));
+  CHECK(result == 7 && called == 1);
+  float milliseconds = -1;
+  CHECK_OK(cudaEventElapsedTime(&milliseconds, start, end));
+  CHECK(milliseconds >= 0);
+  CHECK_OK(cudaFreeAsync(value, stream));
+  CHECK_OK(cudaStreamDestroy(stream));
+  CHECK_ERROR(cudaStreamSynchronize(stream), cudaErrorInvalidResourceHandle);
+  CHECK_OK(cudaEventDestroy(start));
+  CHECK_OK(cudaEventDestroy(end));
+  cudaGetLastError();
+}
+
+void graphs() {
+  int* values;
+  CHECK_OK(cudaMalloc(&values, 8));
+  CHECK_OK(cudaMemset(values, 0, 8));
+  cudaStream_t origin, side;
+  cudaEvent_t fork, join;
+  CHECK_OK(cudaStreamCreateWithFlags(&origin, cudaStreamNonBlocking));
+  CHECK_OK(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
+  CHECK_OK(cudaEventCreate(&fork));
+  CHECK_OK(cudaEventCreate(&join));
+  // Captured work does not run.
+  int host = -1;
+  CHECK_OK(cudaStreamBeginCapture(origin, cudaStreamCaptureModeGlobal));
+  increment<<<1, 1, 0, origin>>>(values, 1);
+  CHECK_OK(cudaEventRecord(fork, origin));
+  CHECK_OK(cudaStreamWaitEvent(side, fork, 0));
+  increment<<<1, 1, 0, side>>>(values + 1, 100);
+  CHECK_OK(cudaEventRecord(join, side));
+  increment<<<1, 1, 0, origin>>>(values, 2);
+  CHECK_OK(cudaStreamWaitEvent(origin, join, 0));
+  CHECK_OK(cudaMemcpyAsync(&host, values, 4, cudaMemcpyDeviceToHost, origin));
+  cudaGraph_t graph;
+  CHECK_OK(cudaStreamEndCapture(origin, &graph));
+  CHECK(host == -1);
+  size_t nodes = 0, edges = 0;
+  CHECK_OK(cudaGraphGetNodes(graph, nullptr, &nodes));
+  CHECK_OK(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
+  CHECK(nodes == 4);
+  CHECK(edges == 4);
+  cudaGraphExec_t exec;
+  CHECK_OK(cudaGraphInstantiate(&exec, graph, 0));
+  for (int replay = 1; replay <= 3; ++replay) {
+    CHECK_OK(cudaGraphLaunch(exec, origin));
+    CHECK_OK(cudaStreamSynchronize(origin));
+    CHECK(host == 3 * replay);
+  }
+  int both[2];
+  CHECK_OK(cudaMemcpy(both, values, 8, cudaMemcpyDeviceToHost));
+  CHECK(both[0] == 9 && both[1] == 300);
+
+  // A capture that is left unjoined is an error.
+  CHECK_OK(cudaStreamBeginCapture(origin, cudaStreamCaptureModeGlobal));
+  CHECK_OK(cudaEventRecord(fork, origin));
+  CHECK_OK(cudaStreamWaitEvent(side, fork, 0));
+  increment<<<1, 1, 0, side>>>(values, 1);
+  CHECK_ERROR(cudaStreamEndCapture(origin, &graph), cudaErrorStreamCaptureUnjoined);
+
+  // By hand, with a child graph, and changed after instantiation.
+  cudaGraph_t outer, inner;
+  cudaGraphNode_t fill, kernel, child;
+  CHECK_OK(cudaGraphCreate(&outer, 0));
+  CHECK_OK(cudaGraphCreate(&inner, 0));
+  int by = 5;
+  void* args[] = {&values, &by};
+  cudaKernelNodeParams launch{};
+  launch.func = reinterpret_cast<void*>(increment);
+  launch.gridDim = launch.blockDim = dim3(1);
+  launch.kernelParams = args;
+  CHECK_OK(cudaGraphAddKernelNode(&kernel, inner, nullptr, 0, &launch));
+  cudaMemsetParams clear{};
+  clear.dst = values;
+  clear.elementSize = 4;
+  clear.width = 2;
+  clear.height = 1;
+  clear.value = 1000;
+  CHECK_OK(cudaGraphAddMemsetNode(&fill, outer, nullptr, 0, &clear));
+  CHECK_OK(cudaGraphAddChildGraphNode(&child, outer, &fill, 1, inner));
+  cudaGraphExec_t outer_exec;
+  CHECK_OK(cudaGraphInstantiate(&outer_exec, outer, 0));
+  CHECK_OK(cudaGraphLaunch(outer_exec, nullptr));
+  CHECK_OK(cudaMemcpy(both, values, 8, cudaMemcpyDeviceToHost));
+  CHECK(both[0] == 1005 && both[1] == 1000);
+  clear.value = 7;
+  CHECK_OK(cudaGraphExecMemsetNodeSetParams(outer_exec, fill, &clear));
+  CHECK_OK(cudaGraphLaunch(outer_exec, nullptr));
+  CHECK_OK(cudaMemcpy(both, values, 8, cudaMemcpyDeviceToHost));
+  CHECK(both[0] == 12 && both[1] == 7);
+  CHECK_OK(cudaGraphExecDestroy(exec));
+  CHECK_OK(cudaGraphExecDestroy(outer_exec));
+  CHECK_OK(cudaGraphDestroy(outer));
+  CHECK_ERROR(cudaGraphDestroy(outer), cudaErrorInvalidValue);
+  CHECK_OK(cudaStreamDestroy(origin));
+  CHECK_OK(cudaStreamDestroy(side));
+  CHECK_OK(cudaFree(values));
+  cudaGetLastError();
+}
+
+void libraries() {
+  const char* ptx =
+      ".version 8.0\n.target sm_90\n.address_size 64\n"
+      ".visible .entry answer(.param .u64 p) {\n"
+      "  .reg .u64 %rd<2>;\n  .reg .u32 %r<2>;\n"
+      "  ld.param.u64 %rd1, [p];\n  mov.u32 %r1, 42;\n"
+      "  st.global.u32 [%rd1], %r1;\n  ret;\n}\n";
+  cudaLibrary_t library;
+  cudaKernel_t kernel;
+  int *device, host = 0;
+  CHECK_OK(cudaMalloc(&device, 4));
+  CHECK_OK(cudaLibraryLoadData(&library, ptx, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CHECK_OK(cudaLibraryGetKernel(&kernel, library, "answer"));
+  CHECK_ERROR(cudaLibraryGetKernel(&kernel, library, "question"), cudaErrorSymbolNotFound);
+  CHECK_OK(cudaLibraryGetKernel(&kernel, library, "answer"));
+  void* args[] = {&device};
+  CHECK_OK(cudaLaunchKernel(reinterpret_cast<void*>(kernel), dim3(1), dim3(1), args, 0, nullptr));
+  CHECK_OK(cudaMemcpy(&host, device, 4, cudaMemcpyDeviceToHost));
+  CHECK(host == 42);
+  CHECK_OK(cudaLibraryUnload(library));
+  CHECK_OK(cudaFree(device));
+  cudaGetLastError();
+}
+
+void unsupported_calls_fail() {
+  cudaArray_t array = nullptr;
+  const cudaChannelFormatDesc format{32, 0, 0, 0, cudaChannelFormatKindFloat};
+  CHECK_ERROR(cudaMallocArray(&array, &format, 16, 16), cudaErrorNotSupported);
+  CHECK_ERROR(cudaGetLastError(), cudaErrorNotSupported);
+  CHECK_ERROR(cudaGetLastError(), cudaSuccess);
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult status;
+  CHECK_OK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                            cudaEnableDefault, &status));
+  CHECK(function != nullptr && status == cudaDriverEntryPointSuccess);
+  CHECK_OK(cudaGetDriverEntryPointByVersion("cuNoSuchThing", &function, 12000, cudaEnableDefault,
+                                            &status));
+  CHECK(function == nullptr && status == cudaDriverEntryPointSymbolNotFound);
+}
+
+void fault() {
+  int* value;
+  CHECK_OK(cudaMalloc(&value, 4));
+  int* past_the_end = value + 1;
+  store_through<<<1, 1>>>(past_the_end);
+  CHECK_OK(cudaPeekAtLastError());  // the launch itself succeeded
+  CHECK_ERROR(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
+  CHECK_ERROR(cudaMalloc(&value, 4), cudaErrorIllegalAddress);
+  store_through<<<1, 1>>>(value);
+  CHECK_ERROR(cudaGetLastError(), cudaErrorIllegalAddress);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "fault") {
+    fault();
+  } else {
+    vector_addition();
+    symbols();
+    pitched_copies();
+    streams_and_events();
+    graphs();
+    libraries();
+    unsupported_calls_fail();
+  }
+  if (failures == 0) std::printf("all holds\n");
+  return failures != 0;
+}
