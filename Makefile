@@ -2,6 +2,8 @@
 # Everything from a bare machine. Those who manage their own: cmake --preset default.
 
 JOBS ?= $(shell nproc)
+# The demo's kernels: as asked for, else where there is an NVIDIA GPU to run them.
+DEMO_CUDA := $(or $(CONVOY_CUDA),$(if $(wildcard /dev/nvidiactl),AUTO))
 CONVOY_CUDA ?= AUTO
 export CONVOY_CUDA
 
@@ -15,11 +17,15 @@ help:
 	@echo "make tidy    clang-tidy over the host code"
 	@echo "make clean   remove build/"
 
+# Without a GPU the demo runs on the CPU, and the CUDA kernels, which are most of the build, are left
+# out; `make demo CONVOY_CUDA=ON` builds them all the same.
+demo: export CONVOY_CUDA := $(or $(DEMO_CUDA),OFF)
 demo:
+	@test $(CONVOY_CUDA) != OFF || echo "demo: for the CPU, without CUDA kernels"
 	scripts/bootstrap.sh
-	cmake --preset default -DCONVOY_CUDA=$(CONVOY_CUDA) -DCONVOY_TESTS=OFF
-	cmake --build --preset default --parallel $(JOBS) --target convoy_program
-	build/default/bin/convoy demo --output demo-output
+	cmake --preset default -B build/demo -DCONVOY_CUDA=$(CONVOY_CUDA) -DCONVOY_TESTS=OFF
+	cmake --build build/demo --parallel $(JOBS) --target convoy_program
+	build/demo/bin/convoy demo --output demo-output
 
 build:
 	cmake --preset default -DCONVOY_CUDA=$(CONVOY_CUDA) -DCONVOY_TESTS=ON

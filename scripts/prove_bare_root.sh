@@ -62,7 +62,7 @@ mount --bind /dev "$root/dev"
 git bundle create "$root/root/convoy.bundle" HEAD > /dev/null 2>&1
 environment=(HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C)
 while IFS= read -r line; do environment+=("$line"); done < <(env | grep -iE '^(pip_|[a-z]+_proxy=|ssl_cert|requests_ca)' || true)
-inside() { chroot "$root" env -i "${environment[@]}" CONVOY_CUDA="${CONVOY_CUDA:-AUTO}" "$@"; }
+inside() { chroot "$root" env -i "${environment[@]}" ${CONVOY_CUDA:+CONVOY_CUDA="$CONVOY_CUDA"} "$@"; }
 
 inside git clone -q /root/convoy.bundle /root/convoy
 say "$(inside sh -c '. /etc/os-release; echo "$PRETTY_NAME"'), $(inside sh -c 'dpkg -l | grep -c ^ii') packages, HEAD $(git rev-parse --short HEAD)"
