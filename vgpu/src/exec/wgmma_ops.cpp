@@ -28,38 +28,56 @@ struct WgmmaIssue {
   std::vector<uint32_t*> d;
 };
 
-bool same_instruction(const WgmmaIssue& a, const WgmmaIssue& b) {
-  return a.instr == b.instr && a.number == b.number && a.a_descriptor == b.a_descriptor &&
-         a.b_descriptor == b.b_descriptor && a.scale_d == b.scale_d;
+/// The warps of a warp's warpgroup.
+template <class F>
+void for_warpgroup(Warp& w, F&& f) {
+  uint32_t first = w.id / kGroupWarps * kGroupWarps;
+  for (uint32_t k = first; k < first + kGroupWarps; k++) f(*w.cta->warps[k]);
 }
 
-/// Computes a warp's part, together with those of the warpgroup's other warps that are next in
-/// their queues: the operands in shared memory are then read once. With an observer, each warp
-/// computes alone, so that every access has its own issuer.
+/// NOTE: wgmma belongs to the whole warpgroup (PTX ISA, wgmma.mma_async): it starts when its four
+/// warps have issued it and is done for all of them at once.
+bool issued_by_all(Warp& w, uint64_t number) {
+  bool all = true;
+  for_warpgroup(w, [&](Warp& each) { all &= &each == &w || each.wgmma_issued > number; });
+  return all;
+}
+
+const WgmmaIssue& issue_of(const AsyncTask& task) {
+  return *static_cast<const WgmmaIssue*>(task.payload.get());
+}
+
+/// Computes an instruction for the four warps. Without an observer in one go, so that operands in
+/// shared memory are read once; with one, warp by warp: every access then has its issuer.
 void compute(Warp& w, const WgmmaIssue& issue, const AsyncOp& op) {
   tensor::WgmmaOperands operands;
   operands.a_descriptor = issue.a_descriptor;
   operands.b_descriptor = issue.b_descriptor;
   operands.scale_d = issue.scale_d;
   auto add = [&](uint32_t warp, const WgmmaIssue& part) {
-    operands.a_registers[warp] = part.a;
-    operands.d_registers[warp] = part.d.data();
+    operands.a_registers[warp % kGroupWarps] = part.a;
+    operands.d_registers[warp % kGroupWarps] = part.d.data();
   };
-  add(w.id % kGroupWarps, issue);
-  std::vector<AsyncTask> companions;
-  uint32_t first = w.id / kGroupWarps * kGroupWarps;
-  for (uint32_t k = first; k < first + kGroupWarps && !w.cluster->observer; k++) {
-    if (k == w.id || k >= w.cta->warps.size()) continue;
-    auto& queue = w.cta->warps[k]->wgmmas;
-    if (queue.empty()) continue;
-    auto& part = *static_cast<const WgmmaIssue*>(queue.front().payload.get());
-    if (!same_instruction(part, issue)) continue;
-    add(k % kGroupWarps, part);
-    companions.push_back(std::move(queue.front()));
-    queue.pop_front();
-  }
+  add(w.id, issue);
+  std::vector<std::pair<Warp*, AsyncTask>> others;
+  for_warpgroup(w, [&](Warp& each) {
+    if (&each == &w || each.wgmmas.empty()) return;
+    auto& part = issue_of(each.wgmmas.front());
+    if (part.number != issue.number) return;
+    if (part.instr != issue.instr || part.b_descriptor != issue.b_descriptor ||
+        part.a_descriptor != issue.a_descriptor || part.scale_d != issue.scale_d)
+      fault(kIllegalInstruction,
+            "wgmma: warps %u and %u of a warpgroup execute different instructions or give "
+            "different descriptors",
+            w.id, each.id);
+    others.emplace_back(&each, std::move(each.wgmmas.front()));
+    each.wgmmas.pop_front();
+    if (!w.cluster->observer) add(each.id, issue_of(others.back().second));
+  });
   TensorVisitor visitor(*w.cluster, op, w.cta->rank);
   tensor::wgmma(issue.op->instruction, operands, shared_view(*w.cta), visitor.get());
+  if (w.cluster->observer)
+    for (auto& [warp, task] : others) perform(*w.cluster, task);
 }
 
 Step mma_async(Warp& w, const Instr& i, uint32_t lanes) {
@@ -67,6 +85,8 @@ Step mma_async(Warp& w, const Instr& i, uint32_t lanes) {
   if (lanes != kAllLanes)
     fault(kIllegalInstruction, "wgmma by lanes %#x: .aligned needs all 32 lanes of the warp",
           lanes);
+  if (w.id / kGroupWarps * kGroupWarps + kGroupWarps > w.cta->warps.size())
+    fault(kIllegalInstruction, "wgmma by warp %u: its warpgroup has less than 4 warps", w.id);
   auto& op = *static_cast<const WgmmaOp*>(i.extra);
   auto issue_data = std::make_shared<WgmmaIssue>();
   issue_data->op = &op;
@@ -91,7 +111,9 @@ Step mma_async(Warp& w, const Instr& i, uint32_t lanes) {
   task.payload = issue_data;
   Warp* warp = &w;
   task.run = [=](const AsyncOp& async) { compute(*warp, *issue_data, async); };
+  task.ready = [=] { return issued_by_all(*warp, issue_data->number); };
   issue(*w.cluster, w.wgmmas, std::move(task));
+  wake(*w.cluster);
   return Step::next;
 }
 
@@ -106,8 +128,11 @@ Step wait(Warp& w, const Instr& i, uint32_t lanes) {
   if (!converged(w, lanes, kAllLanes)) return wait_for_lanes(w);
   // Everything in groups before the last imm committed ones happens now at the latest.
   auto keep = static_cast<uint64_t>(i.imm);
-  while (!w.wgmmas.empty() && w.wgmmas.front().group + keep < w.wgmma_committed)
+  while (!w.wgmmas.empty() && w.wgmmas.front().group + keep < w.wgmma_committed) {
+    if (!w.wgmmas.front().ready())
+      return block(w, "wgmma.wait_group: other warps of its warpgroup");
     drain(*w.cluster, w.wgmmas, w.wgmmas.size() - 1);
+  }
   if (w.cluster->observer)
     w.cluster->observer->group_wait(agent_of(w, lanes), GroupKind::wgmma,
                                     static_cast<uint32_t>(keep));
