@@ -430,7 +430,8 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
       instance.halo ? p.halo_width * p.halo_height * 128.0 : instance.block_m * 128.0 * taps;
   const double filter_bytes = instance.block_n * 128.0 * taps / instance.cluster;
   // Cycles a tap costs besides its MMAs: waits that the other warpgroup's MMAs hide, or not.
-  const double gap = instance.pingpong ? 10.0 : (instance.consumers == 1 ? 80.0 : 30.0);
+  const double gap =
+      instance.pingpong ? (instance.halo ? 10.0 : 70.0) : (instance.consumers == 1 ? 80.0 : 30.0);
   const double group = std::max(mma + gap * taps, (act_bytes + filter_bytes) / l2_bytes_per_cycle);
 
   // Temporal taps that meet real frames, on average over output frames.

@@ -135,7 +135,10 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
     ptx::fence_barrier_init();
   }
   __syncthreads();
-  if (cluster_size > 1) ptx::cluster_sync();
+  if (cluster_size > 1) {
+    ptx::cluster_arrive_relaxed();
+    ptx::cluster_wait();
+  }
 
   ptx::dependent_launch_trigger();
   // NOTE: nothing before this line reads or writes what an earlier kernel may still write or read.
@@ -386,6 +389,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
         }
       }
 
+      const EpiloguePath path = choose_path<ComputeOp, StoreOp>(p);
       if constexpr (!Config::kSplit) {
         // Registers must not be indexed at run time: `first` is a constant (the unrolled loop), or
         // every piece is a candidate of a selection (the rolled loop, whose code exists once).
@@ -433,7 +437,6 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
             store.template operator()<kPath, 1>(Config::kChunks - 1);
           }
         };
-        const EpiloguePath path = choose_path<ComputeOp, StoreOp>(p);
         if (path == EpiloguePath::plain) {
           store_all.template operator()<EpiloguePath::plain>();
         } else if (path == EpiloguePath::fused) {
@@ -493,8 +496,16 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
           for (int c = 0; c < Config::kChunksPerBlock; ++c) {
             if (c == chunk % Config::kChunksPerBlock) lane_bias[0] = bias[c];
           }
-          store_pieces<Config, EpiloguePath::general>(p, tile, piece, v, lane_bias, staging,
+          if (path == EpiloguePath::plain) {
+            store_pieces<Config, EpiloguePath::plain>(p, tile, piece, v, lane_bias, staging,
                                                       compute_op, store_op);
+          } else if (path == EpiloguePath::fused) {
+            store_pieces<Config, EpiloguePath::fused>(p, tile, piece, v, lane_bias, staging,
+                                                      compute_op, store_op);
+          } else {
+            store_pieces<Config, EpiloguePath::general>(p, tile, piece, v, lane_bias, staging,
+                                                        compute_op, store_op);
+          }
           if (p.epilogue.has_residual && lane == 0) ptx::tma_store_wait_read<0>();
         }
       }
@@ -513,7 +524,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
   // NOTE: no CTA may leave while others still copy into, arrive on or read its shared memory.
   if (cluster_size > 1) {
     __syncwarp();
-    ptx::cluster_sync();
+    ptx::cluster_arrive_relaxed();
+    ptx::cluster_wait();
   }
 }
 
