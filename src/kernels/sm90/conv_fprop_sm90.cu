@@ -434,15 +434,16 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
       instance.pingpong ? (instance.halo ? 10.0 : 70.0) : (instance.consumers == 1 ? 80.0 : 30.0);
   const double group = std::max(mma + gap * taps, (act_bytes + filter_bytes) / l2_bytes_per_cycle);
 
-  // Temporal taps that meet real frames, on average over output frames.
+  // Temporal taps that meet real frames, on average over (the first) frames.
+  const std::int64_t frames = std::min<std::int64_t>(g.out[0], 1024);
   double met = 0;
-  for (std::int64_t z = 0; z < g.out[0]; ++z) {
+  for (std::int64_t z = 0; z < frames; ++z) {
     for (std::int64_t t = 0; t < g.filter[0]; ++t) {
       const std::int64_t d = z * g.stride[0] - g.pad_begin[0] + t * g.dilation[0];
       if (p.loader == Loader::im2col_5d || (d >= 0 && d < g.seen()[0])) met += 1;
     }
   }
-  met /= static_cast<double>(g.out[0]);
+  met /= static_cast<double>(frames);
   const double groups = met * p.channel_blocks;
   const double main = groups * group / (instance.split ? plan.cluster_size : 1) +
                       (instance.pingpong ? 150.0 : 700.0);
@@ -456,8 +457,9 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
   const double slots = multiprocessors / (instance.split && plan.cluster_size >= 4 ? 2.0 : 1.0);
   const double rounds = std::ceil(plan.num_tiles / slots);
   double cycles = rounds * (main + epilogue);
-  if (instance.pingpong)
+  if (instance.pingpong) {
     cycles = std::max(rounds * main + epilogue, rounds * (main + epilogue) / 2);
+  }
   const double bytes = element * (static_cast<double>(g.activation_elements()) +
                                   g.cache_elements() + g.filter_elements()) +
                        static_cast<double>(size_of(instance.out)) * g.output_elements();
