@@ -24,6 +24,9 @@ DeviceInfo current_device() {
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
   cudaDeviceGetAttribute(&device.multiprocessors, cudaDevAttrMultiProcessorCount, 0);
   device.compute_capability = 10 * major + minor;
+  int shared = 0;
+  cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
+  device.shared_memory = static_cast<std::size_t>(shared);
   return device;
 }
 
@@ -34,10 +37,6 @@ PlanRequest request_for(const ConvGeometry& geometry, DType dtype = DType::bf16)
   request.device = current_device();
   return request;
 }
-
-struct EpilogueCase {
-  bool on = false;
-};
 
 // Plan, run and compare every output bit.
 void run_and_compare(const KernelCandidate& candidate, PlanRequest request, bool packed,

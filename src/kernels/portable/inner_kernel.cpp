@@ -28,8 +28,9 @@ InnerKernel choose_inner_kernel(const PlanRequest& request) {
   for (const auto& kernel : gemm_kernels()) {
     const std::string reason = kernel->refusal(request);
     if (!reason.empty()) {
-      // Kernels of another architecture say so first; what the device's own say is worth telling.
-      if (nearest.empty() || nearest.find("compute capability") != std::string::npos) {
+      // Kernels of another architecture or type say so first; what the others say is worth telling.
+      if (nearest.empty() || nearest.find("compute capability") != std::string::npos ||
+          nearest.find("types ") != std::string::npos) {
         nearest = text(kernel->name(), ": ", reason);
       }
       continue;
