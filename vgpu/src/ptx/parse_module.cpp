@@ -235,7 +235,7 @@ void Parser::parse_variables(Space space, bool is_extern, bool is_visible, Funct
       } else {
         int64_t extent = in_.integer();
         if (extent < 0 || static_cast<uint64_t>(extent) > kMaxVariableBytes ||
-            count * static_cast<uint64_t>(extent) > kMaxVariableBytes)
+            (extent > 0 && count > kMaxVariableBytes / static_cast<uint64_t>(extent)))
           in_.fail("array too large");
         count *= static_cast<uint64_t>(extent);
       }
