@@ -333,7 +333,7 @@ VGPU_API cudaError_t cudaLibraryUnload(cudaLibrary_t library) {
       }
     }
     for (uint64_t address : module->symbol_addresses()) context.memory.free(address);
-    context.modules.remove(library);
+    context.unloaded_modules.push_back(context.modules.take(library));
     return cudaSuccess;
   });
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "memory.hpp"
 #include "runtime/device_model.hpp"
@@ -38,7 +39,15 @@ class HandleTable {
     const auto found = objects_.find(handle);
     return found == objects_.end() ? nullptr : found->second.get();
   }
-  bool remove(const void* handle) { return objects_.erase(handle) != 0; }
+  bool remove(const void* handle) { return take(handle) != nullptr; }
+  /// Removes the handle and hands its object over; null when there is none.
+  std::unique_ptr<T> take(const void* handle) {
+    const auto found = objects_.find(handle);
+    if (found == objects_.end()) return nullptr;
+    std::unique_ptr<T> object = std::move(found->second);
+    objects_.erase(found);
+    return object;
+  }
   void clear() { objects_.clear(); }
   auto begin() const { return objects_.begin(); }
   auto end() const { return objects_.end(); }
@@ -64,6 +73,7 @@ class Context {
 
   // Modules and kernels.
   HandleTable<Module> modules;
+  std::vector<std::unique_ptr<Module>> unloaded_modules;  // reports at exit still name their code
   std::unordered_map<const void*, std::unique_ptr<Kernel>> kernels_by_stub;  // host function
   std::unordered_map<const void*, Variable> variables_by_stub;               // host shadow
   std::unordered_set<const Kernel*> kernel_handles;

@@ -163,7 +163,6 @@ struct Counts {
 };
 
 struct KernelCounts {
-  const ptx::Module* module = nullptr;
   uint64_t launches = 0, clusters = 0, failed = 0;
   Counts counts;
 };
@@ -222,51 +221,56 @@ class StatisticsImpl final : public Statistics {
 
   void launch_begin(const LaunchRequest& request, const KernelInfo& kernel) override {
     const std::lock_guard lock(mutex_);
-    KernelCounts& counts = kernels_[kernel.name];
-    counts.module = &request.program->module();
-    ++counts.launches;
+    ++kernels_[key(request, kernel.name)].launches;
   }
   std::unique_ptr<ClusterObserver> cluster_begin(const ClusterInfo& info) override {
     const std::lock_guard lock(mutex_);
-    return std::make_unique<ClusterCounter>(kernels_[info.kernel->name], mutex_, info.warps);
+    return std::make_unique<ClusterCounter>(kernels_[key(*info.request, info.kernel->name)], mutex_,
+                                            info.warps);
   }
   void launch_end(const LaunchRequest& request, const LaunchResult& result) override {
     const std::lock_guard lock(mutex_);
-    if (result.cuda_error != 0) ++kernels_[request.kernel].failed;
+    if (result.cuda_error != 0) ++kernels_[key(request, request.kernel)].failed;
   }
 
   std::string report() const override {
     const std::lock_guard lock(mutex_);
     std::string text;
-    for (const auto& [name, kernel] : kernels_) text += report(name, kernel);
+    for (const auto& [key, kernel] : kernels_) text += report(key.first, *key.second, kernel);
     return text;
   }
 
  private:
-  static std::string report(const std::string& name, const KernelCounts& kernel) {
+  // Modules may hold kernels of the same name.
+  using Key = std::pair<std::string, const ptx::Module*>;
+  static Key key(const LaunchRequest& request, const std::string& kernel) {
+    return {kernel, &request.program->module()};
+  }
+
+  static std::string report(const std::string& name, const ptx::Module& module,
+                            const KernelCounts& kernel) {
     std::string text =
         format("kernel %s: %s launches, %s clusters", name.c_str(),
                thousands(kernel.launches).c_str(), thousands(kernel.clusters).c_str());
     if (kernel.failed) text += format(", %s failed", thousands(kernel.failed).c_str());
-    return text + "\n" + instruction_mix(kernel) + asynchronous(kernel.counts) +
-           conflicts(*kernel.module, kernel.counts) + "\n";
+    return text + "\n" + instruction_mix(module, kernel.counts) + asynchronous(kernel.counts) +
+           conflicts(module, kernel.counts) + "\n";
   }
 
   // Warps that execute the same instructions equally often share a role.
-  static std::string instruction_mix(const KernelCounts& kernel) {
+  static std::string instruction_mix(const ptx::Module& module, const Counts& counts) {
     struct Role {
       std::vector<size_t> warps;
       std::map<std::string_view, uint64_t> kinds;
       uint64_t total = 0, lanes = 0;
     };
-    const Counts& counts = kernel.counts;
     std::vector<Role> roles;
     for (size_t warp = 0; warp < counts.by_warp.size(); ++warp) {
       Role role;
       role.warps = {warp};
       role.lanes = counts.warp_lanes[warp];
       for (const auto& [instruction, count] : counts.by_warp[warp]) {
-        const ptx::Form& form = kernel.module->forms[instruction->form];
+        const ptx::Form& form = module.forms[instruction->form];
         role.kinds[kind_of(form.opcode())] += count;
         role.total += count;
       }
@@ -373,7 +377,7 @@ class StatisticsImpl final : public Statistics {
   }
 
   mutable std::mutex mutex_;
-  std::map<std::string, KernelCounts> kernels_;
+  std::map<Key, KernelCounts> kernels_;
 };
 
 }  // namespace

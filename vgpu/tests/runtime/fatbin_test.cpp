@@ -5,6 +5,7 @@
 #include <zstd.h>
 
 #include <cstring>
+#include <functional>
 
 #include "fault.hpp"
 #include "runtime/lz4.hpp"
