@@ -51,8 +51,9 @@ class Checker final : public exec::Observer {
       : note_(std::move(note)) {
     context_.options = options;
     context_.memory = memory;
-    context_.note = [this](const ptx::Module& module, const ptx::Instruction* at,
-                           const std::string& text) { note_once(module, at, text); };
+    context_.note = [this](const ptx::Module& module, int kind, const std::string& text) {
+      note_once(module, kind, text);
+    };
     if (const char* path = std::getenv("VGPU_SYNC_EFFECTS"); path && *path) {
       effects_ = std::make_unique<EffectLog>(path);
       context_.effects = [this](const ptx::Module&, const SyncEffects& effects) {
@@ -77,10 +78,10 @@ class Checker final : public exec::Observer {
   }
 
  private:
-  /// One note a place: loops would repeat it.
-  void note_once(const ptx::Module&, const ptx::Instruction* at, const std::string& text) {
+  /// Kernels that leave a kind of fence out do so in many places and loops.
+  void note_once(const ptx::Module& module, int kind, const std::string& text) {
     std::lock_guard lock(mutex_);
-    if (noted_.insert(at).second && note_) note_(text);
+    if (noted_.insert({&module, kind}).second && note_) note_(text);
   }
 
   CheckContext context_;
@@ -88,7 +89,7 @@ class Checker final : public exec::Observer {
   std::function<void(std::string_view)> note_;
   std::unique_ptr<EffectLog> effects_;
   std::mutex mutex_;
-  std::set<const ptx::Instruction*> noted_;
+  std::set<std::pair<const ptx::Module*, int>> noted_;
 };
 
 }  // namespace

@@ -26,8 +26,8 @@ struct CheckOptions {
   /// Registers of wgmma and tcgen05.ld used while the operation is in flight, or without a
   /// wgmma.fence.
   bool registers = false;
-  /// Missing tcgen05 fences stop the kernel. Otherwise each place is told once through `note`:
-  /// kernels in the field leave these fences out and work.
+  /// Missing tcgen05 fences stop the kernel. Otherwise the first of each kind in a module is told
+  /// through `note`: kernels in the field leave these fences out and work.
   bool strict_tcgen05 = false;
 
   bool any() const { return race || proxy || tcgen05 || init || mbarrier || leak || registers; }

@@ -24,7 +24,8 @@ using SyncEffects = std::unordered_map<const ptx::Instruction*, SyncEffect>;
 struct CheckContext {
   CheckOptions options;
   GlobalMemory* memory = nullptr;
-  std::function<void(const ptx::Module&, const ptx::Instruction*, const std::string&)> note;
+  /// A remark; told once for each module and `kind`.
+  std::function<void(const ptx::Module&, int kind, const std::string&)> note;
   std::function<void(const ptx::Module&, const SyncEffects&)> effects;  ///< may be empty
 };
 
@@ -102,10 +103,12 @@ class ClusterChecker final : public exec::ClusterObserver {
   }
   Operation& operation_of(uint64_t id);
   GroupStream& group_of(exec::GroupKind kind, Component warp, uint32_t lane);
+  Component wgmma_component(Component warp);
   MbarrierState& mbarrier_of(exec::BarrierRef ref);
   Component new_component() { return next_component_++; }
 
   Message message_of(const WarpState& warp) const;
+  Message relaxed_message_of(const WarpState& warp) const;
   bool acquire(WarpState& warp, const Message& message);
   void release_done(WarpState& warp) { warp.next_epoch(); }
   void note_effect(const exec::Agent& agent, bool useful);
@@ -155,10 +158,11 @@ class ClusterChecker final : public exec::ClusterObserver {
   GenerationBarrier cluster_barrier_;
   std::unordered_map<uint64_t, MbarrierState> mbarriers_;  // key: cta << 32 | offset
   std::unordered_map<uint64_t, GroupStream> groups_;
-  std::unordered_map<uint64_t, Message> flags_;  // memory words used to synchronise
-  VectorClock last_generic_write_;               // of shared memory, by warp
-  std::vector<Component> tcgen05_components_;    // whose epochs tell of tcgen05 operations
-  uint64_t last_issued_ = 0;                     // id of the last operation
+  std::unordered_map<uint64_t, Component> wgmma_components_;  // key: cta << 32 | warpgroup
+  std::unordered_map<uint64_t, Message> flags_;               // memory words used to synchronise
+  VectorClock last_generic_write_;                            // of shared memory, by warp
+  std::vector<Component> tcgen05_components_;  // whose epochs tell of tcgen05 operations
+  uint64_t last_issued_ = 0;                   // id of the last operation
   Component next_component_ = 0;
   std::unordered_map<const ptx::Function*, FunctionRegisters> registers_;
   const ptx::Function* function_ = nullptr;  // of the last instruction

@@ -18,6 +18,7 @@ namespace vgpu::check {
 struct WarpState {
   Component self = 0;
   View view;                   ///< view.order[self] is its own epoch
+  Message fenced;              ///< what its last memory fence lets a relaxed arrival publish
   VectorClock tcgen05_before;  ///< what its last tcgen05.fence::before_thread_sync covered
   /// tcgen05.mma and .cp of the warp run in order: epochs of this component count them.
   Component tensor_pipeline = 0;

@@ -47,6 +47,8 @@ class VectorClock {
 struct View {
   VectorClock order;    ///< happened before
   VectorClock proxy;    ///< generic writes made visible to the async proxy (fence.proxy.async)
+  VectorClock inits;    ///< mbarrier initialisations published by fence.mbarrier_init
+  VectorClock weak;     ///< happened before in time, told by arrivals without release semantics
   VectorClock tcgen05;  ///< ordered before the tcgen05 operations that follow (…after_thread_sync)
   /// Released by a commit or behind a fence::before_thread_sync, but not yet behind this agent's
   /// fence::after_thread_sync.
@@ -55,16 +57,20 @@ struct View {
 
 /// What a synchronisation object carries from those who arrive to those who wait.
 struct Message {
-  VectorClock order, proxy, tcgen05;
+  VectorClock order, proxy, inits, weak, tcgen05;
 
   void join(const Message& other) {
     order.join(other.order);
     proxy.join(other.proxy);
+    inits.join(other.inits);
+    weak.join(other.weak);
     tcgen05.join(other.tcgen05);
   }
   void clear() {
     order.clear();
     proxy.clear();
+    inits.clear();
+    weak.clear();
     tcgen05.clear();
   }
 };
