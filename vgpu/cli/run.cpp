@@ -29,8 +29,14 @@ Runs a CUDA program on a virtual GPU. The program is not changed; it must be bui
   --seed N            seed of every random choice (default 1); the same seed repeats a run
   --delivery POLICY   when asynchronous operations (TMA, MMA) happen: late, early, sweep or random
                       (default late, as late as is legal)
-  --check LIST        all, none, or a comma-separated list of race, oob, init, proxy, leak
-                      (default all)
+  --check LIST        all (default), none, or a comma-separated list of
+                      race            unordered accesses of shared memory and TMEM
+                      proxy           generic writes that TMA or MMA reads without a proxy fence
+                      init            reads of memory that was never written
+                      mbarrier        barriers used before their initialisation, or overwritten
+                      tcgen05         missing tcgen05 fences, as remarks (tcgen05-strict: as errors)
+                      leak            TMEM that is never freed
+                      Bounds, alignment and use after free (oob) are always checked.
   --stats             statistics of every kernel on stderr at the end
   --trace FILE        timeline of the kernels as Chrome-trace JSON; open it in ui.perfetto.dev
   --threads N         host threads that run clusters (default 1)

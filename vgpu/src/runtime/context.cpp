@@ -13,8 +13,19 @@ namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
 
+// The interpreter is compiled for x86-64-v3; elsewhere its first instruction would be a crash.
+void require_processor() {
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c")) {
+    return;
+  }
+  std::fprintf(stderr, "[vgpu] the virtual GPU needs a processor with AVX2, FMA, BMI2 and F16C\n");
+  std::exit(2);
+}
+
 // The context never ends, so that programs can call at exit too; reports are written at exit.
 Context* make_context() {
+  require_processor();
   try {
     auto* context = new Context;
     std::atexit([] { Context::get().observers.finish(); });
