@@ -3,9 +3,10 @@
 """Draw a measured comparison (the CSV of convoy_vs_cudnn --csv) as SVG: a roofline and bars.
 
     scripts/plot_results.py bench/results/h200/cudnn.csv [--gemm 800] [--copy 4250] [--out FOLDER]
+    scripts/plot_results.py bench/results/h200/cudnn.csv --markdown
 
 --gemm (TFLOP/s) and --copy (GB/s) are the ceilings that the same run printed. Writes roofline.svg
-and bars.svg beside the CSV. Needs Python's standard library only.
+and bars.svg beside the CSV; --markdown prints the tables of docs/performance.md instead. Needs Python's standard library only.
 """
 
 import argparse
@@ -138,10 +139,8 @@ def draw_bars(rows, path):
     y = 40
     for name in sets:
         group = [row for row in rows if row["set"] == name]
-        logs = [math.log(float(row["ratio"])) for row in group]
-        convoy = sum(float(row["convoy_us"]) * int(row["count"]) for row in group)
-        cudnn = sum(float(row["cudnn_us"]) * int(row["count"]) for row in group)
-        svg.text(8, y + 10, f'{name.replace("_", " ")}: geomean {math.exp(sum(logs) / len(logs)):.2f}, '
+        geomean, convoy, cudnn = totals(group)
+        svg.text(8, y + 10, f'{name.replace("_", " ")}: geomean {geomean:.2f}, '
                             f"by count {cudnn / convoy:.2f}", size=13)
         y += 18
         for row in group:
@@ -155,17 +154,49 @@ def draw_bars(rows, path):
     svg.save(path)
 
 
+def totals(group):
+    """(geometric mean of the ratios, Convoy ms, cuDNN ms), times weighted by count."""
+    logs = [math.log(float(row["ratio"])) for row in group]
+    convoy = sum(float(row["convoy_us"]) * int(row["count"]) for row in group) / 1e3
+    cudnn = sum(float(row["cudnn_us"]) * int(row["count"]) for row in group) / 1e3
+    return math.exp(sum(logs) / len(logs)), convoy, cudnn
+
+
+def print_markdown(rows):
+    sets = {name: [row for row in rows if row["set"] == name]
+            for name in dict.fromkeys(row["set"] for row in rows)}
+    print("| set | shapes | Convoy ms | cuDNN ms | by count | geomean | worst |")
+    print("|---|---|---|---|---|---|---|")
+    for name, group in sets.items():
+        geomean, convoy, cudnn = totals(group)
+        worst = min(float(row["ratio"]) for row in group)
+        print(f"| {name} | {len(group)} | {convoy:.2f} | {cudnn:.2f} | {cudnn / convoy:.3f} | "
+              f"{geomean:.3f} | {worst:.3f} |")
+    for name, group in sets.items():
+        print(f"\n### {name}\n")
+        print("| shape | count | Convoy µs | cuDNN µs | × cuDNN | TFLOP/s | % of ceiling | kernel |")
+        print("|---|---|---|---|---|---|---|---|")
+        for row in group:
+            print(f'| `{row["problem"]}` | {row["count"]} | {float(row["convoy_us"]):.1f} | '
+                  f'{float(row["cudnn_us"]):.1f} | {float(row["ratio"]):.2f} | {row["tflops"]} | '
+                  f'{row["pct_ceiling"]} | {row["kernel"]} |')
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("csv", type=pathlib.Path)
     parser.add_argument("--gemm", type=float, default=800.0, help="TFLOP/s of the GEMM ceiling")
     parser.add_argument("--copy", type=float, default=4250.0, help="GB/s of the copy ceiling")
+    parser.add_argument("--markdown", action="store_true", help="print tables, draw nothing")
     parser.add_argument("--out", type=pathlib.Path, help="folder; default: that of the CSV")
     arguments = parser.parse_args()
     with arguments.csv.open(newline="") as file:
         rows = list(csv.DictReader(file))
     if not rows:
         sys.exit(f"{arguments.csv}: holds no row")
+    if arguments.markdown:
+        print_markdown(rows)
+        return
     folder = arguments.out or arguments.csv.parent
     folder.mkdir(parents=True, exist_ok=True)
     try:

@@ -44,7 +44,7 @@ run() { # run NAME COMMAND...
     verdict="FAILED ($?)"
     failed=$((failed + 1))
   fi
-  echo "$name: $verdict, $(($(date +%s) - begin)) s, $(grep -E 'tests? ran|ERROR SUMMARY' "$log" | tr '\n' ' ')"
+  echo "$name: $verdict, $(($(date +%s) - begin)) s, $(grep -E ' ran[.]| PASSED | SKIPPED .*tests|ERROR SUMMARY' "$log" | tr '\n' ' ')"
   [ "$verdict" = ok ] || tail -40 "$log"
 }
 

@@ -106,7 +106,8 @@ TEST_F(Portable, PatchFewChannels) {
   patch(shape_2d(1, 16, 24, 16, 512, 3, 1));            // Flux's conv_in.
   patch(shape_2d(1, 16, 24, 6, 33, 3, 1, 3));           // Six channels, stride 3, odd K.
   patch(shape_2d(1, 40, 40, 24, 64, 3, 1));             // Chunks by tap, three a pixel.
-  patch(shape_2d(1, 8, 8, 16, 16, 1, 0));               // post_quant_conv.
+  patch(shape_2d(1, 8, 8, 16, 16, 1, 0));               // post_quant_conv: 16 filters a block.
+  patch(shape_2d(1, 100, 300, 16, 9, 3, 1));            // The same, ragged, in tall tiles.
   patch(shape_2d(1, 64, 48, 3, 96, 4, 0, 4));           // Patch embedding of 4×4.
   patch(shape_3d(2, 1, 0, 17, 20, 16, 384));            // Wan's conv_in.
   patch(shape_3d(0, 2, 2, 9, 20, 3, 32), DType::fp16);  // Causal RGB.

@@ -14,6 +14,16 @@ std::int64_t round_up(std::int64_t x, std::int64_t to) {
   return (x + to - 1) / to * to;
 }
 
+PatchRead patch_read(const ConvGeometry& g, bool by_tap, std::int64_t chunks,
+                     std::int64_t pixel_pitch) {
+  const std::int64_t real_chunks =
+      depth_taps(g).count * g.filter[1] * g.filter[2] * (g.in_channels / 8);
+  if (g.in_channels % 8 == 0 && real_chunks == chunks) return PatchRead::chunks;
+  const bool even_pixels = g.stride[2] * pixel_pitch % 2 == 0;
+  const bool even_taps = !by_tap || g.dilation[2] * pixel_pitch % 2 == 0;
+  return even_pixels && even_taps ? PatchRead::pairs : PatchRead::elements;
+}
+
 // The layout of a launch with tiles of `tile_rows` rows, or why there is none.
 struct LayoutResult {
   PatchLayout layout;
@@ -37,13 +47,18 @@ LayoutResult patch_layout(const ConvGeometry& g, int tile_rows, std::int64_t sha
   const std::int64_t pixel_pitch = c % 8 == 0 ? c + 8 : c;
   const std::int64_t row_pitch = round_up(columns * pixel_pitch, 8);
   const std::int64_t elements = filter_t * rows * row_pitch + 8;
-  const std::int64_t bytes = chunks * 8 + kPatchBlockN * filter_pitch * 2 + 2 * elements * 2 +
-                             kPatchWarps * kStageFloats<kPatchBlockN / 8> * 4;
+  const PatchRead read = patch_read(g, l.by_tap, chunks, pixel_pitch);
+  const std::int64_t block_n = g.out_channels <= 16 && read == PatchRead::chunks ? 16 : 64;
+  const int stage_floats = block_n == 16 ? kStageFloats<2> : kStageFloats<8>;
+  const std::int64_t bytes =
+      chunks * 8 + block_n * filter_pitch * 2 + 2 * elements * 2 + kPatchWarps * stage_floats * 4;
   if (bytes > shared_memory) {
     result.refusal = "input patch and filters need " + std::to_string(bytes) +
                      " bytes of shared memory, at most " + std::to_string(shared_memory);
     return result;
   }
+  l.read = read;
+  l.block_n = static_cast<int>(block_n);
   l.chunks = static_cast<int>(chunks);
   l.filter_pitch = static_cast<int>(filter_pitch);
   l.rows = static_cast<int>(rows);
@@ -56,7 +71,7 @@ LayoutResult patch_layout(const ConvGeometry& g, int tile_rows, std::int64_t sha
                  (g.pad_mode[2] == PadMode::zero || (g.pad_begin[2] == 0 && g.pad_end[2] == 0));
   l.tiles_p = static_cast<int>((g.out[1] + tile_rows - 1) / tile_rows);
   l.tiles_q = static_cast<int>((g.out[2] + kPatchTileColumns - 1) / kPatchTileColumns);
-  l.filter_tiles = static_cast<int>((g.out_channels + kPatchBlockN - 1) / kPatchBlockN);
+  l.filter_tiles = static_cast<int>((g.out_channels + block_n - 1) / block_n);
   const std::int64_t tiles = g.batch * g.out[0] * l.tiles_p * l.tiles_q;
   // Twice the tiles, so that a block may count past the last one.
   if (tiles > std::numeric_limits<std::int32_t>::max() / 2) {
@@ -68,15 +83,6 @@ LayoutResult patch_layout(const ConvGeometry& g, int tile_rows, std::int64_t sha
   l.vectors_reciprocal =
       static_cast<std::uint32_t>((std::uint64_t{1} << 32) / l.vectors_of_pixel + 1);
   return result;
-}
-
-PatchRead patch_read(const ConvGeometry& g, const PatchLayout& l) {
-  const std::int64_t real_chunks =
-      depth_taps(g).count * g.filter[1] * g.filter[2] * (g.in_channels / 8);
-  if (g.in_channels % 8 == 0 && real_chunks == l.chunks) return PatchRead::chunks;
-  const bool even_pixels = g.stride[2] * l.pixel_pitch % 2 == 0;
-  const bool even_taps = !l.by_tap || g.dilation[2] * l.pixel_pitch % 2 == 0;
-  return even_pixels && even_taps ? PatchRead::pairs : PatchRead::elements;
 }
 
 // Rows of a tile: 16 halve the shared-memory traffic of the filters, 8 fill the device sooner.
@@ -103,9 +109,8 @@ class PatchPlan final : public PortablePlan {
     LayoutResult result = patch_layout(request, tile_rows);
     if (!result.refusal.empty()) throw Error(Status::unsupported, result.refusal);
     layout_ = result.layout;
-    const PatchRead read = patch_read(request.geometry, layout_);
-    kernel_ = request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>(tile_rows, read)
-                                           : choose_kernel<__half>(tile_rows, read);
+    kernel_ = request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>(tile_rows)
+                                           : choose_kernel<__half>(tile_rows);
     allow_shared_memory(kernel_, layout_.shared_bytes());
     // Whole sets of filter tiles, as many as run at once.
     const std::int64_t resident = std::int64_t{request.device.multiprocessors} *
@@ -119,18 +124,22 @@ class PatchPlan final : public PortablePlan {
   using Kernel = void(PatchArguments);
 
   template <typename Element>
-  static Kernel* choose_kernel(int tile_rows, PatchRead read) {
+  Kernel* choose_kernel(int tile_rows) const {
     const bool tall = tile_rows == 16;
-    switch (read) {
+    if (layout_.block_n == 16) {
+      return tall ? patch_kernel<Element, 2, 2, PatchRead::chunks>
+                  : patch_kernel<Element, 2, 1, PatchRead::chunks>;
+    }
+    switch (layout_.read) {
       case PatchRead::chunks:
-        return tall ? patch_kernel<Element, 2, PatchRead::chunks>
-                    : patch_kernel<Element, 1, PatchRead::chunks>;
+        return tall ? patch_kernel<Element, 8, 2, PatchRead::chunks>
+                    : patch_kernel<Element, 8, 1, PatchRead::chunks>;
       case PatchRead::pairs:
-        return tall ? patch_kernel<Element, 2, PatchRead::pairs>
-                    : patch_kernel<Element, 1, PatchRead::pairs>;
+        return tall ? patch_kernel<Element, 8, 2, PatchRead::pairs>
+                    : patch_kernel<Element, 8, 1, PatchRead::pairs>;
       default:
-        return tall ? patch_kernel<Element, 2, PatchRead::elements>
-                    : patch_kernel<Element, 1, PatchRead::elements>;
+        return tall ? patch_kernel<Element, 8, 2, PatchRead::elements>
+                    : patch_kernel<Element, 8, 1, PatchRead::elements>;
     }
   }
 
@@ -194,7 +203,8 @@ class PatchCandidate final : public KernelCandidate {
     // memory holds one block only.
     const double tiles = double(l.tiles) * l.filter_tiles;
     const bool alone = 2 * std::size_t(l.shared_bytes()) > request.device.shared_memory;
-    const double tile_us = (0.0065 + 0.00045 * l.chunks) * (alone ? 1.8 : 1.0) * 132.0 /
+    const double tile_us = (0.0065 + 0.00045 * l.chunks) * (l.block_n == 16 ? 0.5 : 1.0) *
+                           (alone ? 1.8 : 1.0) * 132.0 /
                            std::max(1, request.device.multiprocessors);
     return 6.0 + std::max(bytes / 3.2e6, tiles * tile_us);
   }

@@ -23,12 +23,20 @@ namespace convoy {
 inline constexpr int kPatchThreads = 256;
 inline constexpr int kPatchWarps = kPatchThreads / 32;
 inline constexpr int kPatchTileColumns = 16;  // Output columns of a tile: one 16-row MMA fragment.
-inline constexpr int kPatchBlockN = 64;       // Filters of a block.
+
+/// How a warp reads its fragments from the patch.
+enum class PatchRead {
+  elements,  ///< Pairs may start at an odd element: two 16-bit loads each.
+  pairs,     ///< Every pair starts at an even element: 32-bit loads.
+  chunks,    ///< Every chunk is whole and aligned to 16 bytes: ldmatrix.
+};
 
 /// Everything about a launch that the host works out. Sizes in elements unless said otherwise.
 struct PatchLayout {
   bool by_tap = false;
+  PatchRead read = PatchRead::elements;
   int chunks = 0;        ///< Of 8 elements, an even number (the last may be empty).
+  int block_n = 64;      ///< Filters of a block: 64, or 16 where there are no more.
   int filter_pitch = 0;  ///< From one filter to the next in shared memory.
   int rows = 0;          ///< Of the patch, per frame.
   int columns = 0;       ///< Pixels of a patch row.
@@ -47,11 +55,11 @@ struct PatchLayout {
 
   // Shared memory, in bytes: chunk table, filters, two patches, one staging area a warp.
   __host__ __device__ int table_bytes() const { return (chunks * 8 + 15) / 16 * 16; }
-  __host__ __device__ int filter_bytes() const { return kPatchBlockN * filter_pitch * 2; }
+  __host__ __device__ int filter_bytes() const { return block_n * filter_pitch * 2; }
   __host__ __device__ int patch_bytes() const { return elements * 2; }
   __host__ __device__ int shared_bytes() const {
     return table_bytes() + filter_bytes() + 2 * patch_bytes() +
-           kPatchWarps * kStageFloats<kPatchBlockN / 8> * 4;
+           kPatchWarps * (block_n == 16 ? kStageFloats<2> : kStageFloats<8>)*4;
   }
 };
 
@@ -106,7 +114,7 @@ __device__ __forceinline__ void load_patch_filters(const PatchArguments& argumen
   int k = static_cast<int>(threadIdx.x) / l.chunks,
       chunk = static_cast<int>(threadIdx.x) % l.chunks;
   const int k_step = kPatchThreads / l.chunks, chunk_step = kPatchThreads % l.chunks;
-  while (k < kPatchBlockN) {
+  while (k < l.block_n) {
     const Element* from = source + (std::int64_t{first_filter} + k) * g.filter_pitch;
     const int offset = table[chunk].filter_offset_and_valid / 16;
     const int valid = first_filter + k < g.filters ? table[chunk].filter_offset_and_valid % 16 : 0;
@@ -201,13 +209,6 @@ __device__ __forceinline__ void load_patch_rows(const PatchArguments& arguments,
   }
 }
 
-/// How a warp reads its fragments from the patch.
-enum class PatchRead {
-  elements,  ///< Pairs may start at an odd element: two 16-bit loads each.
-  pairs,     ///< Every pair starts at an even element: 32-bit loads.
-  chunks,    ///< Every chunk is whole and aligned to 16 bytes: ldmatrix.
-};
-
 // Two neighbouring elements of the patch as one register.
 template <PatchRead kRead, typename Element>
 __device__ __forceinline__ std::uint32_t load_pair(const Element* at) {
@@ -249,11 +250,11 @@ __device__ __forceinline__ void load_patch_fragments(std::uint32_t (&a)[kRows][4
   }
 }
 
-/// kRows: output rows of a warp, so that a tile has 8·kRows rows of 16 pixels.
-template <typename Element, int kRows, PatchRead kRead>
+/// kTiles: filters of a block in eights. kRows: output rows of a warp, so that a tile has 8·kRows
+/// rows of 16 pixels.
+template <typename Element, int kTiles, int kRows, PatchRead kRead>
 __global__ void __launch_bounds__(kPatchThreads, kRows == 1 ? 3 : 2)
     patch_kernel(const __grid_constant__ PatchArguments arguments) {
-  constexpr int kTiles = kPatchBlockN / 8;
   const DeviceGeometry& g = arguments.geometry;
   const PatchLayout& l = arguments.layout;
   extern __shared__ __align__(16) unsigned char shared[];
@@ -264,7 +265,7 @@ __global__ void __launch_bounds__(kPatchThreads, kRows == 1 ? 3 : 2)
       reinterpret_cast<float*>(shared + l.table_bytes() + l.filter_bytes() + 2 * l.patch_bytes());
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32, lane = thread % 32;
-  const int first_filter = static_cast<int>(blockIdx.x) % l.filter_tiles * kPatchBlockN;
+  const int first_filter = static_cast<int>(blockIdx.x) % l.filter_tiles * (8 * kTiles);
 
   // Both patches start as zeros: slack that fragments read (and mask) is then never garbage.
   if constexpr (kRead != PatchRead::chunks) {
