@@ -34,8 +34,10 @@ Runs a CUDA program on a virtual GPU. The program is not changed; it must be bui
                       proxy           generic writes that TMA or MMA reads without a proxy fence
                       init            reads of memory that was never written
                       mbarrier        barriers used before their initialisation, or overwritten
-                      tcgen05         missing tcgen05 fences, as remarks (tcgen05-strict: as errors)
+                      tcgen05         missing tcgen05 fences, as notes
+                      registers       registers of wgmma and tcgen05.ld used too early
                       leak            TMEM that is never freed
+                      strict          (with others) notes are errors
                       Bounds, alignment and use after free (oob) are always checked.
   --stats             statistics of every kernel on stderr at the end
   --trace FILE        timeline of the kernels as Chrome-trace JSON; open it in ui.perfetto.dev

@@ -51,7 +51,7 @@ class Checker final : public exec::Observer {
       : note_(std::move(note)) {
     context_.options = options;
     context_.memory = memory;
-    context_.note = [this](const ptx::Module& module, int kind, const std::string& text) {
+    context_.note = [this](const ptx::Module& module, Remark kind, const std::string& text) {
       note_once(module, kind, text);
     };
     if (const char* path = std::getenv("VGPU_SYNC_EFFECTS"); path && *path) {
@@ -78,8 +78,8 @@ class Checker final : public exec::Observer {
   }
 
  private:
-  /// Kernels that leave a kind of fence out do so in many places and loops.
-  void note_once(const ptx::Module& module, int kind, const std::string& text) {
+  /// Kernels do the same thing in many places and loops.
+  void note_once(const ptx::Module& module, Remark kind, const std::string& text) {
     std::lock_guard lock(mutex_);
     if (noted_.insert({&module, kind}).second && note_) note_(text);
   }
@@ -89,7 +89,7 @@ class Checker final : public exec::Observer {
   std::function<void(std::string_view)> note_;
   std::unique_ptr<EffectLog> effects_;
   std::mutex mutex_;
-  std::set<std::pair<const ptx::Module*, int>> noted_;
+  std::set<std::pair<const ptx::Module*, Remark>> noted_;
 };
 
 }  // namespace
@@ -110,8 +110,8 @@ CheckOptions CheckOptions::parse(std::string_view list) {
       options.proxy = true;
     } else if (word == "tcgen05") {
       options.tcgen05 = true;
-    } else if (word == "tcgen05-strict") {
-      options.tcgen05 = options.strict_tcgen05 = true;
+    } else if (word == "strict") {
+      options.strict = true;
     } else if (word == "init") {
       options.init = true;
     } else if (word == "mbarrier") {
@@ -123,7 +123,7 @@ CheckOptions CheckOptions::parse(std::string_view list) {
     } else if (word != "none" && word != "oob") {
       fault(kInvalidValue,
             "check '%.*s' is unknown; legal: all, none, or a list of race, proxy, tcgen05, "
-            "tcgen05-strict, init, mbarrier, leak, registers, oob",
+            "init, mbarrier, leak, registers, oob, strict",
             static_cast<int>(word.size()), word.data());
     }
   }

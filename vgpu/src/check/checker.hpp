@@ -26,14 +26,15 @@ struct CheckOptions {
   /// Registers of wgmma and tcgen05.ld used while the operation is in flight, or without a
   /// wgmma.fence.
   bool registers = false;
-  /// Missing tcgen05 fences stop the kernel. Otherwise the first of each kind in a module is told
-  /// through `note`: kernels in the field leave these fences out and work.
-  bool strict_tcgen05 = false;
+  /// What kernels in the field do and get away with stops the kernel too: missing tcgen05 fences,
+  /// mbarriers published by relaxed arrivals, stores not awaited at the end. Otherwise the first of
+  /// each kind in a module is told through `note`.
+  bool strict = false;
 
   bool any() const { return race || proxy || tcgen05 || init || mbarrier || leak || registers; }
 
-  /// "all", "none" or a comma-separated list of race, proxy, tcgen05, tcgen05-strict, init,
-  /// mbarrier, leak, registers; oob is accepted too (bounds are always checked). Throws Fault
+  /// "all", "none" or a comma-separated list of race, proxy, tcgen05, init, mbarrier,
+  /// leak, registers, strict; oob is accepted too (bounds are always checked). Throws Fault
   /// (kInvalidValue) that names the unknown word.
   static CheckOptions parse(std::string_view list);
 };

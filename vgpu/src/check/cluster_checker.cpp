@@ -285,9 +285,8 @@ void ClusterChecker::check_mbarrier_use(const BarrierRef& ref, const MbarrierSta
         relaxed ? "fence.mbarrier_init.release.cluster after mbarrier.init: only a relaxed arrival "
                   "comes between the two"
                 : "a barrier (__syncthreads, barrier.cluster) between the two");
-    // In time the relaxed arrival does come between: a remark, not an error.
     if (!relaxed) report("mbarrier", text);
-    context_.note(module_, 2, "note: mbarrier check: " + text);
+    remark(Remark::relaxed_init, "mbarrier", text);
   }
   if (actor.operation && !barrier.init_fenced &&
       actor.view->proxy[barrier.initialiser] < barrier.init_epoch)
@@ -755,11 +754,7 @@ void ClusterChecker::check_tcgen05(const Actor& actor, const PastAccess& past, c
       "synchronisation without a tcgen05.fence\n  first: %s\n  then:  %s\n  "
       "missing: %s",
       place_name(place).c_str(), describe(past).c_str(), describe(actor).c_str(), missing.c_str());
-  if (context_.options.strict_tcgen05) report("tcgen05", text);
-  context_.note(
-      module_, arrived ? 1 : 0,
-      "note: tcgen05 check: " + text +
-          "\n  (other places are not told; --check all,tcgen05-strict stops at the first)");
+  remark(arrived ? Remark::tcgen05_after : Remark::tcgen05_before, "tcgen05", text);
 }
 
 // ---------------------------------------------------------------- TMEM allocation and the end
@@ -790,7 +785,7 @@ void ClusterChecker::tmem_dealloc(const Agent& agent, uint32_t cta, uint32_t col
 }
 
 /// Copies must be known to be done before their CTA's shared memory goes away.
-void ClusterChecker::check_finished(const Operation& operation) const {
+void ClusterChecker::check_finished(const Operation& operation) {
   switch (operation.kind) {
     case AsyncKind::tma_load:
     case AsyncKind::bulk_load:
@@ -805,13 +800,18 @@ void ClusterChecker::check_finished(const Operation& operation) const {
   for (const WarpState& warp : warps_)
     if (released(operation, warp.view.order)) return;
   const std::string barrier = release_name(operation);
-  report("race",
-         format("the kernel ends without any warp knowing that a %s is done: the shared memory it "
-                "uses may go away under it\n  issued: by %s at %s\n  missing: %s",
-                operation_name(operation.kind), warp_name(operation.issuer).c_str(),
-                location(operation.instruction).c_str(),
-                barrier.empty() ? "cp.async.bulk.commit_group and cp.async.bulk.wait_group"
-                                : ("a wait for " + barrier).c_str()));
+  const std::string text = format(
+      "the kernel ends without any warp knowing that a %s is done: the shared memory it uses may "
+      "go "
+      "away under it\n  issued: by %s at %s\n  missing: %s",
+      operation_name(operation.kind), warp_name(operation.issuer).c_str(),
+      location(operation.instruction).c_str(),
+      barrier.empty() ? "cp.async.bulk.commit_group and cp.async.bulk.wait_group"
+                      : ("a wait for " + barrier).c_str());
+  // NOTE: kernels in the field leave their last stores unawaited; loads are another matter.
+  const bool load = operation.kind == AsyncKind::tma_load || operation.kind == AsyncKind::bulk_load;
+  if (load) report("race", text);
+  remark(Remark::store_at_exit, "race", text);
 }
 
 void ClusterChecker::warp_sync(const Agent& agent) {

@@ -20,12 +20,15 @@ struct SyncEffect {
 };
 using SyncEffects = std::unordered_map<const ptx::Instruction*, SyncEffect>;
 
+/// What kernels in the field do and get away with: told once for each module and kind, or reported
+/// as an error with CheckOptions::strict.
+enum class Remark : uint8_t { tcgen05_before, tcgen05_after, relaxed_init, store_at_exit };
+
 /// Shared by the clusters of a launch.
 struct CheckContext {
   CheckOptions options;
   GlobalMemory* memory = nullptr;
-  /// A remark; told once for each module and `kind`.
-  std::function<void(const ptx::Module&, int kind, const std::string&)> note;
+  std::function<void(const ptx::Module&, Remark, const std::string&)> note;
   std::function<void(const ptx::Module&, const SyncEffects&)> effects;  ///< may be empty
 };
 
@@ -131,7 +134,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   void synchronise_through(const exec::Agent& agent, const exec::WarpAccess& access);
   void check_mbarrier_use(const exec::BarrierRef& ref, const MbarrierState& barrier,
                           const Actor& actor, const char* what);
-  void check_finished(const Operation& operation) const;
+  void check_finished(const Operation& operation);
   void complete_phase(MbarrierState& barrier, const exec::BarrierState& state);
 
   // ---- reports (cluster_report.cpp)
@@ -145,6 +148,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::string release_name(const Operation& operation) const;
   [[noreturn]] void report_registers(const exec::Agent& agent, const RegisterHazard& hazard) const;
   [[noreturn]] void report_race(const Actor& actor, const PastAccess& past, const Place& place);
+  void remark(Remark kind, const char* check, const std::string& text);
   [[noreturn]] void report(const char* check, const std::string& text) const;
 
   const CheckContext& context_;

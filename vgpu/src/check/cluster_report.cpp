@@ -210,6 +210,15 @@ void ClusterChecker::report_race(const Actor& actor, const PastAccess& past, con
                         missing_order(actor, past).c_str()));
 }
 
+void ClusterChecker::remark(Remark kind, const char* check, const std::string& text) {
+  if (context_.options.strict) report(check, text);
+  context_.note(
+      module_, kind,
+      format("note: %s check: %s\n  (told once for this program; --check all,strict makes "
+             "it an error)",
+             check, text.c_str()));
+}
+
 void ClusterChecker::report(const char* check, const std::string& text) const {
   throw Fault(kLaunchFailure, std::string(check) + " check: " + text);
 }
