@@ -22,7 +22,7 @@ struct DeviceInfo {
   std::size_t l2_bytes = 0;
 };
 
-/// A problem with everything decided that does not depend on the kernel.
+/// A problem with everything decided that does not depend on the kernel. Its output is not empty.
 struct PlanRequest {
   ConvGeometry geometry;
   DType dtype = DType::bf16;

@@ -219,7 +219,6 @@ Route OnednnPlan::make_route(bool staged) {
 
 OnednnPlan::OnednnPlan(const PlanRequest& request) : request_(request) {
   const ConvGeometry& g = request_.geometry;
-  if (g.empty()) return;
   choose_types();
   gathers_ = widens_ || !cpu::reads_in_place(g);
   // oneDNN may write the output itself where nothing follows the sum.
@@ -284,7 +283,6 @@ void OnednnPlan::pack_weights(char* packed, const void* filter, const memory::de
 void OnednnPlan::pack_filter(void* packed, const void* filter, FilterLayout layout,
                              cudaStream_t) const {
   const ConvGeometry& g = request_.geometry;
-  if (g.empty()) return;
   try {
     if (!request_.packed_filter) {
       repack_filter(packed, filter, request_.dtype, layout, g);

@@ -40,6 +40,16 @@ class Plan::Impl {
 
 namespace {
 
+/// A problem without output: kernels never see one.
+class EmptyPlan final : public ExecutablePlan {
+ public:
+  void run(const RunPointers&, cudaStream_t) const override {}
+  std::string filter_format() const override { return "empty"; }
+  std::size_t packed_filter_bytes() const override { return 0; }
+  void pack_filter(void*, const void*, FilterLayout, cudaStream_t) const override {}
+  std::shared_ptr<void> allocate(std::size_t) const override { return nullptr; }
+};
+
 /// What a filter was packed for: the kernel's format, and the shape and type of the filter.
 std::string packed_format(const ExecutablePlan& kernel, const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
@@ -126,7 +136,11 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
   auto impl = std::make_shared<Plan::Impl>();
   impl->cuda_index = best.request.device.kind == Device::cuda ? best.request.device.index : -1;
   const DeviceScope scope(impl->cuda_index);
-  impl->kernel = best.kernel->make(best.request);
+  if (geometry.empty()) {
+    impl->kernel = std::make_unique<EmptyPlan>();
+  } else {
+    impl->kernel = best.kernel->make(best.request);
+  }
   impl->info = {.kernel = best.line.kernel,
                 .backend = best.line.backend,
                 .problem = name,

@@ -124,9 +124,10 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
     } else {
       entry.request.device = kernel->device() == Device::cuda ? *cuda : cpu;
       entry.line.backend = backend_name(entry.request.device);
-      entry.line.reason = kernel->refusal(entry.request);
+      // Where there is nothing to compute nobody is asked: anyone can do that.
+      if (!geometry.empty()) entry.line.reason = kernel->refusal(entry.request);
     }
-    if (entry.line.reason.empty()) {
+    if (entry.line.reason.empty() && !geometry.empty()) {
       entry.line.estimated_us = kernel->estimate_us(entry.request);
       entry.tuned = is_tuned_choice(entry);
     }

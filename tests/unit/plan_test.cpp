@@ -94,6 +94,33 @@ TEST(Select, OneKernelByName) {
                [&] { select(geometry_of(kProblem), {.kernel = "slaw"}, kernels); });
 }
 
+/// A kernel that must not be asked.
+class SilentKernel final : public KernelCandidate {
+ public:
+  std::string name() const override { return "silent"; }
+  Device device() const override { return Device::cpu; }
+  std::string refusal(const PlanRequest&) const override { return fail(); }
+  double estimate_us(const PlanRequest&) const override { return fail().empty() ? 0.0 : 1.0; }
+  std::unique_ptr<ExecutablePlan> make(const PlanRequest&) const override { return nullptr; }
+
+ private:
+  static std::string fail() {
+    ADD_FAILURE() << "asked about an empty problem";
+    return "empty";
+  }
+};
+
+TEST(Select, KernelsAreNotAskedAboutEmptyProblems) {
+  CandidateList kernels;
+  kernels.push_back(std::make_unique<SilentKernel>());
+  for (int which = 0; which < 2; ++which) {
+    Conv2dProblemShape p = kProblem;
+    (which == 0 ? p.batch : p.out_channels) = 0;
+    const auto all = select(geometry_of(p), {.device = Device::cpu}, kernels);
+    EXPECT_TRUE(all[0].line.chosen);
+  }
+}
+
 TEST(Select, RefusesOptionsThatMakeNoSense) {
   const CandidateList kernels = fake_kernels();
   const auto refuse = [&](std::initializer_list<const char*> parts, auto&& change) {

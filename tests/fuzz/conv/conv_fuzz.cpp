@@ -110,10 +110,13 @@ int main(int argc, char** argv) {
   std::map<std::string, int> passed;
   std::uint64_t refused = 0;
   std::uint64_t failed = 0;
-  for (std::uint64_t i = 0; i < settings.count; ++i) {
-    ConvCase c = random_case(settings.seed + i, settings.limits);
+  std::uint64_t done = 0;
+  bool device_lost = false;
+  for (; done < settings.count && !device_lost; ++done) {
+    ConvCase c = random_case(settings.seed + done, settings.limits);
     c.options.device = settings.device;
     for (const std::string& kernel : kernels_to_run(settings, c)) {
+      if (device_lost) break;
       c.options.kernel = kernel;
       if (settings.verbose) {
         std::printf("%llu %s %s\n", static_cast<unsigned long long>(c.seed), kernel.c_str(),
@@ -131,6 +134,8 @@ int main(int argc, char** argv) {
         }
         result.detail = text(to_string(error.status()), ": ", error.what());
       } catch (const std::exception& error) {
+        // From the memory of the tests: a CUDA device does nothing more after such a failure.
+        device_lost = true;
         result.detail = error.what();
       }
       if (result.pass) {
@@ -145,9 +150,9 @@ int main(int argc, char** argv) {
   }
   for (const auto& [kernel, times] : passed)
     std::printf("%-40s %d passed\n", kernel.c_str(), times);
+  if (device_lost) std::printf("stopped: the device is lost\n");
   std::printf("%llu cases from seed %llu: %llu failed, %llu refused\n",
-              static_cast<unsigned long long>(settings.count),
-              static_cast<unsigned long long>(settings.seed),
+              static_cast<unsigned long long>(done), static_cast<unsigned long long>(settings.seed),
               static_cast<unsigned long long>(failed), static_cast<unsigned long long>(refused));
   return failed == 0 ? 0 : 1;
 }
