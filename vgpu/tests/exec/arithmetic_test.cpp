@@ -71,7 +71,7 @@ const WordCase kWordCases[] = {
     {"mad.lo.s32 %out, %in, %b, %in", [](U a, U b) { return a * b + a; }},
     {"mul24.lo.u32 %out, %in, %b", [](U a, U b) { return (a & 0xffffff) * (b & 0xffffff); }},
     {"div.u32 %out, %in, %b", [](U a, U b) { return b ? a / b : ~0u; }},
-    {"rem.u32 %out, %in, %b", [](U a, U b) { return b ? a % b : a; }},
+    {"rem.u32 %out, %in, %b", [](U a, U b) { return b ? a % b : ~0u; }},
     {"div.s32 %out, %in, %b",
      [](U a, U b) { return !b         ? ~0u
                            : b == ~0u ? 0 - a
