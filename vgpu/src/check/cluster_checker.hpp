@@ -180,6 +180,9 @@ class ClusterChecker final : public exec::ClusterObserver {
   SyncEffects effects_;
 };
 
+/// Operations that run in order when one warp issues them (PTX ISA "Pipelined tcgen05
+/// instructions").
+bool in_tensor_pipeline(exec::AsyncKind kind);
 /// The kind of group an operation joins when it is issued, if any.
 std::optional<exec::GroupKind> group_kind_of(exec::AsyncKind kind);
 /// "TMA load", for reports.
