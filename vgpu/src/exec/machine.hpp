@@ -220,8 +220,8 @@ struct Warp {
   uint32_t cluster_arrived = 0;
   uint64_t cluster_generation = UINT64_MAX;
   bool cluster_counted = false;  ///< in Cluster::barrier_arrived of that generation
-  // Per-warp asynchronous work, in order: tcgen05.ld / st and wgmma.
-  std::deque<AsyncTask> tmem_loads, tmem_stores, wgmmas;
+  // Per-warp asynchronous work, in order: tcgen05.st and wgmma.
+  std::deque<AsyncTask> tmem_stores, wgmmas;
   uint64_t wgmma_committed = 0;  ///< groups; the number of the open one
   uint64_t wgmma_issued = 0;     ///< instructions, to match those of a warpgroup's warps
   std::unique_ptr<CopyGroups> bulk_reads, bulk_writes, cp_async;
