@@ -12,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(g++ make cmake ninja-build git ca-certificates python3 python3-venv
-          libdnnl-dev libzstd-dev libpng-dev libcli11-dev nlohmann-json3-dev)
+          libdnnl-dev libzstd-dev liblz4-dev libpng-dev libcli11-dev nlohmann-json3-dev)
 if [ "${1:-}" = --tests ]; then
   packages+=(libgtest-dev clang libclang-rt-dev python3-numpy)
 fi

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/fatbin.hpp"
 
+#include <lz4.h>
 #include <zstd.h>
 
 #include <cstring>
 #include <span>
 
 #include "fault.hpp"
-#include "runtime/lz4.hpp"
 
 namespace vgpu::runtime {
 namespace {
@@ -50,7 +50,8 @@ constexpr uint64_t kFlagArchSpecific = 0x100000, kFlagFamilySpecific = 0x200000;
 
 std::string unpack(const EntryHeader& header, const uint8_t* payload, std::string& problem) {
   const size_t packed = header.packed_bytes ? header.packed_bytes : header.padded_bytes;
-  if (packed > header.padded_bytes || header.unpacked_bytes > kMaxUnpackedBytes) {
+  if (packed > header.padded_bytes || packed > kMaxUnpackedBytes ||
+      header.unpacked_bytes > kMaxUnpackedBytes) {
     problem = "its sizes are damaged";
     return {};
   }
@@ -64,12 +65,14 @@ std::string unpack(const EntryHeader& header, const uint8_t* payload, std::strin
     return text;
   }
   if (header.flags & kFlagLz4) {
-    auto text = lz4_unpack({payload, packed}, header.unpacked_bytes);
-    if (!text) {
+    std::string text(header.unpacked_bytes, '\0');
+    const int got = LZ4_decompress_safe(reinterpret_cast<const char*>(payload), text.data(),
+                                        static_cast<int>(packed), static_cast<int>(text.size()));
+    if (got < 0 || static_cast<size_t>(got) != text.size()) {
       problem = "its LZ4 data are damaged";
       return {};
     }
-    return *std::move(text);
+    return text;
   }
   return std::string(reinterpret_cast<const char*>(payload), packed);
 }

@@ -8,7 +8,6 @@
 #include <functional>
 
 #include "fault.hpp"
-#include "runtime/lz4.hpp"
 
 namespace vgpu::runtime {
 namespace {
@@ -73,29 +72,6 @@ std::string message_of(const std::function<void()>& body, int error) {
   return {};
 }
 
-TEST(Lz4, UnpacksLiteralsAndOverlappingMatches) {
-  // "abc", then 20 bytes copied from 3 back: token 0x3f, length 15 + 1 more + the minimum of 4.
-  const uint8_t block[] = {0x3f, 'a', 'b', 'c', 3, 0, 1, 0x10, '!'};
-  const auto text = lz4_unpack(block, 24);
-  ASSERT_TRUE(text);
-  EXPECT_EQ(*text, "abcabcabcabcabcabcabcab!");
-}
-
-TEST(Lz4, RefusesDamage) {
-  const uint8_t distance_zero[] = {0x10, 'a', 0, 0, 0};
-  const uint8_t distance_too_far[] = {0x10, 'a', 9, 0, 0};
-  const uint8_t truncated_literals[] = {0x50, 'a', 'b'};
-  const uint8_t endless_length[] = {0xf0, 255, 255};
-  const uint8_t good[] = {0x30, 'a', 'b', 'c'};
-  EXPECT_FALSE(lz4_unpack(distance_zero, 5));
-  EXPECT_FALSE(lz4_unpack(distance_too_far, 5));
-  EXPECT_FALSE(lz4_unpack(truncated_literals, 5));
-  EXPECT_FALSE(lz4_unpack(endless_length, 600));
-  EXPECT_FALSE(lz4_unpack(good, 4));  // one byte short
-  EXPECT_FALSE(lz4_unpack(good, 2));  // one too many
-  EXPECT_TRUE(lz4_unpack(good, 3));
-}
-
 TEST(FatContainer, ReadsEveryPacking) {
   std::string text = ".version 9.0\n.target sm_90a\n";
   for (int i = 0; i < 50; ++i) text += "// the same line again\n";
@@ -135,10 +111,17 @@ TEST(FatContainer, RefusesDamage) {
   std::string packed = zstd("some text, long enough");
   packed[packed.size() / 2] ^= 0x55;
   packed.resize(packed.size() - 3);
-  const std::string damaged = container({entry(true, 90, kArchSpecific | kZstd, packed, 22)});
+  const std::string distance_too_far(
+      "\x10"
+      "a\x09\0\0",
+      5);
+  const std::string damaged =
+      container({entry(true, 90, kArchSpecific | kZstd, packed, 22),
+                 entry(true, 90, kArchSpecific | kLz4, distance_too_far, 5)});
   const auto entries = read_fat_container(damaged.data());
-  ASSERT_EQ(entries.size(), 1u);
+  ASSERT_EQ(entries.size(), 2u);
   EXPECT_NE(entries[0].problem.find("zstd"), std::string::npos);
+  EXPECT_NE(entries[1].problem.find("LZ4"), std::string::npos);
   EXPECT_NE(message_of([&] { choose_ptx(entries, 90); }, kInvalidPtx).find("compute_90a"),
             std::string::npos);
 }
