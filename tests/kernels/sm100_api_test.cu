@@ -2,6 +2,8 @@
 //
 // The Blackwell templates as a user instantiates them: named configuration, own functor, residual,
 // errors.
+#include <optional>
+
 #include "convoy/sm100/conv2d_fprop.cuh"
 #include "sm100_support.hpp"
 
@@ -44,15 +46,19 @@ class Sm100Api : public testing::Test {
         major != 10) {
       GTEST_SKIP() << "needs compute capability 10.x, real or virtual";
     }
-    activation_.upload(test::encoded(data_.activation, DType::bf16).data());
-    filter_.upload(test::encoded(data_.filter, DType::bf16).data());
-    source_.upload(test::encoded(data_.source, DType::bf16).data());
-    output_.poison();
+    activation_.emplace(data_.activation.size() * 2);
+    filter_.emplace(data_.filter.size() * 2);
+    source_.emplace(data_.source.size() * 2);
+    output_.emplace(data_.source.size() * 2);
+    activation_->upload(test::encoded(data_.activation, DType::bf16).data());
+    filter_->upload(test::encoded(data_.filter, DType::bf16).data());
+    source_->upload(test::encoded(data_.source, DType::bf16).data());
+    output_->poison();
   }
 
-  bf16* output() { return static_cast<bf16*>(output_.data()); }
-  const bf16* activation() { return static_cast<const bf16*>(activation_.data()); }
-  const bf16* filter() { return static_cast<const bf16*>(filter_.data()); }
+  bf16* output() { return static_cast<bf16*>(output_->data()); }
+  const bf16* activation() { return static_cast<const bf16*>(activation_->data()); }
+  const bf16* filter() { return static_cast<const bf16*>(filter_->data()); }
 
   // Compare with add-one, ReLU, + beta·source.
   void expect(float added, bool relu, float beta) {
@@ -63,28 +69,28 @@ class Sm100Api : public testing::Test {
       if (relu) value = std::max(value, 0.0);
       expected[i] = round_to(DType::bf16, static_cast<float>(value + beta * data_.source[i]));
     }
-    output_.check("output");
+    output_->check("output");
     EXPECT_EQ(
-        test::difference(output_.download(), expected, DType::bf16, data_.geometry.out_channels),
+        test::difference(output_->download(), expected, DType::bf16, data_.geometry.out_channels),
         "");
   }
 
   Problem data_{geometry_of(problem_shape())};
-  DeviceBuffer activation_{data_.activation.size() * 2}, filter_{data_.filter.size() * 2};
-  DeviceBuffer source_{data_.source.size() * 2}, output_{data_.source.size() * 2};
+  // Allocated once there is known to be a device.
+  std::optional<DeviceBuffer> activation_, filter_, source_, output_;
 };
 
 TEST_F(Sm100Api, PlainAndWithAComputeOp) {
   conv2d_fprop<kConfig>(output(), activation(), filter(), problem_shape(), nullptr);
   expect(0.0f, false, 0.0f);
-  output_.poison();
+  output_->poison();
   conv2d_fprop<kConfig>(output(), activation(), filter(), problem_shape(), AddOneRelu{-9.0f},
                         nullptr);
   expect(-9.0f, true, 0.0f);
 }
 
 TEST_F(Sm100Api, ResidualJoinsAfterTheOp) {
-  conv2d_fprop_with_residual<kConfig>(output(), activation(), filter(), source_.data(), -0.5f,
+  conv2d_fprop_with_residual<kConfig>(output(), activation(), filter(), source_->data(), -0.5f,
                                       problem_shape(), AddOneRelu{-9.0f});
   expect(-9.0f, true, -0.5f);
 }
@@ -94,7 +100,7 @@ TEST_F(Sm100Api, NoResidualAndBetaZeroAreThePlainConvolution) {
   conv2d_fprop_with_residual<kConfig, false>(output(), activation(), filter(), unreadable, 1.0f,
                                              problem_shape());
   expect(0.0f, false, 0.0f);
-  output_.poison();
+  output_->poison();
   conv2d_fprop_with_residual<kConfig>(output(), activation(), filter(), unreadable, 0.0f,
                                       problem_shape());
   expect(0.0f, false, 0.0f);
@@ -104,7 +110,7 @@ TEST_F(Sm100Api, SourceOfAnotherShapeIsRefused) {
   const TensorShape wrong{DType::bf16, Layout::nhwc, {1, 9, 10, 32, 0}};
   try {
     conv2d_fprop_with_residual<kConfig>(output(), activation(), filter(),
-                                        ConstTensorView(source_.data(), wrong), 1.0f,
+                                        ConstTensorView(source_->data(), wrong), 1.0f,
                                         problem_shape());
     FAIL() << "no error";
   } catch (const Error& error) {

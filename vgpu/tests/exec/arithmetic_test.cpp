@@ -77,7 +77,7 @@ const WordCase kWordCases[] = {
                            : b == ~0u ? 0 - a
                                       : static_cast<U>(s(a) / s(b)); }},
     {"rem.s32 %out, %in, %b",
-     [](U a, U b) { return !b         ? a
+     [](U a, U b) { return !b         ? ~0u
                            : b == ~0u ? 0
                                       : static_cast<U>(s(a) % s(b)); }},
     {"min.s32 %out, %in, %b", [](U a, U b) { return s(a) < s(b) ? a : b; }},
