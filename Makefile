@@ -2,12 +2,11 @@
 # Everything from a bare machine. Those who manage their own: cmake --preset default.
 
 JOBS ?= $(shell nproc)
-# The demo's kernels: as asked for, else where there is an NVIDIA GPU to run them.
-DEMO_CUDA := $(or $(CONVOY_CUDA),$(if $(wildcard /dev/nvidiactl),AUTO))
+GPU := $(wildcard /dev/nvidiactl)
 CONVOY_CUDA ?= AUTO
 export CONVOY_CUDA
 
-.PHONY: help demo build test test-default test-asan test-fuzz format tidy clean
+.PHONY: help demo demo-virtual build test test-default test-asan test-fuzz format tidy clean
 
 help:
 	@echo "make demo    set up, build, and convolve a picture"
@@ -17,15 +16,27 @@ help:
 	@echo "make tidy    clang-tidy over the host code"
 	@echo "make clean   remove build/"
 
-# Without a GPU the demo runs on the CPU, and the CUDA kernels, which are most of the build, are left
-# out; `make demo CONVOY_CUDA=ON` builds them all the same.
-demo: export CONVOY_CUDA := $(or $(DEMO_CUDA),OFF)
+# On the GPU where there is one; else on the CPU, and then the Blackwell kernels on the virtual B200.
+# `make demo CONVOY_CUDA=OFF` builds for the CPU alone, which is faster.
 demo:
-	@test $(CONVOY_CUDA) != OFF || echo "demo: for the CPU, without CUDA kernels"
 	scripts/bootstrap.sh
-	cmake --preset default -B build/demo -DCONVOY_CUDA=$(CONVOY_CUDA) -DCONVOY_TESTS=OFF
+	cmake --preset default -B build/demo -DCONVOY_CUDA=$(CONVOY_CUDA) -DCONVOY_TESTS=OFF \
+	  $(if $(GPU),,-DCONVOY_SM90=OFF)
 	cmake --build build/demo --parallel $(JOBS) --target convoy_program
 	build/demo/bin/convoy demo --output demo-output
+	$(if $(GPU),,@$(MAKE) --no-print-directory demo-virtual)
+
+demo-virtual:
+	@if ! cmake --build build/demo --target help | grep -q '^vgpu_cli:'; then \
+	  echo "demo: no virtual B200: it is built where CUDA 13's compiler is"; \
+	elif ! grep -qw avx2 /proc/cpuinfo; then \
+	  echo "demo: no virtual B200: it needs a processor with AVX2"; \
+	else \
+	  echo "demo: the same on a virtual B200, the Blackwell kernels interpreted: about a minute" && \
+	  cmake --build build/demo --parallel $(JOBS) --target vgpu_cli vgpu_cudart && \
+	  build/demo/vgpu/bin/vgpu run --gpu b200 --threads $(JOBS) -- \
+	    build/demo/bin/convoy demo --device cuda --output demo-output/b200; \
+	fi
 
 build:
 	cmake --preset default -DCONVOY_CUDA=$(CONVOY_CUDA) -DCONVOY_TESTS=ON
