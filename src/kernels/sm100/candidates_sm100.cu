@@ -7,7 +7,7 @@
 
 #include "core/candidate.hpp"
 #include "core/text.hpp"
-#include "kernels/portable/portable_plan.hpp"
+#include "kernels/portable/implicit_gemm_plan.hpp"
 #include "kernels/sm100/conv_arguments.hpp"
 #include "kernels/sm100/conv_host.hpp"
 
@@ -15,13 +15,10 @@ namespace convoy {
 namespace sm100 {
 namespace {
 
-/// Format of the four phase filters of a folded upsampling.
-constexpr const char* kPhaseFormat = "upsampled_phases";
-
-class FpropPlan : public ExecutablePlan {
+class FpropPlan : public ImplicitGemmPlan {
  public:
   FpropPlan(const ConvKernel& kernel, const PlanRequest& request)
-      : kernel_(kernel), request_(request) {
+      : ImplicitGemmPlan(request), kernel_(kernel) {
     prepare(kernel_);
   }
 
@@ -30,35 +27,11 @@ class FpropPlan : public ExecutablePlan {
     const NoComputeOp compute;
     const NoStoreOp store;
     launch(kernel_, arguments, &compute, &store, stream);
-    if (pointers.next_cache != nullptr) {
-      write_next_cache(pointers.next_cache, pointers.cache, pointers.activation, request_.geometry,
-                       request_.dtype, stream);
-    }
-  }
-
-  std::string filter_format() const override { return folds() ? kPhaseFormat : "ktrsc"; }
-  std::size_t packed_filter_bytes() const override {
-    return folds() ? upsampled_filter_bytes(request_.geometry, request_.dtype)
-                   : static_cast<std::size_t>(request_.geometry.filter_elements()) *
-                         size_of(request_.dtype);
-  }
-  void pack_filter(void* packed, const void* filter, FilterLayout layout,
-                   cudaStream_t stream) const override {
-    if (folds()) {
-      pack_upsampled_filter(packed, filter, layout, request_.geometry, request_.dtype, stream);
-    } else {
-      repack_filter(packed, filter, layout, request_.geometry, request_.dtype, stream);
-    }
-  }
-  std::shared_ptr<void> allocate(std::size_t bytes) const override {
-    return allocate_device_memory(bytes);
+    store_next_cache(pointers, stream);
   }
 
  private:
-  bool folds() const { return request_.geometry.upsample == 2; }
-
   ConvKernel kernel_;
-  PlanRequest request_;
 };
 
 class FpropCandidate : public KernelCandidate {

@@ -6,17 +6,17 @@
 #include "convoy/error.hpp"
 #include "core/candidate.hpp"
 #include "core/text.hpp"
-#include "kernels/portable/portable_plan.hpp"
+#include "kernels/portable/implicit_gemm_plan.hpp"
 #include "kernels/sm90/plan_sm90.hpp"
 
 namespace convoy {
 namespace sm90 {
 namespace {
 
-class Sm90Plan : public ExecutablePlan {
+class Sm90Plan : public ImplicitGemmPlan {
  public:
   Sm90Plan(const FpropInstance& instance, const PlanRequest& request)
-      : request_(request),
+      : ImplicitGemmPlan(request),
         plan_(plan_fprop(
             request.geometry, instance, request.packed_filter, request.device.multiprocessors,
             instance.split ? choose_splits(request.geometry, instance, request.packed_filter,
@@ -27,34 +27,10 @@ class Sm90Plan : public ExecutablePlan {
 
   void run(const RunPointers& pointers, cudaStream_t stream) const override {
     launch_fprop(plan_, pointers, request_.device.multiprocessors, stream);
-    if (pointers.next_cache != nullptr) {
-      write_next_cache(pointers.next_cache, pointers.cache, pointers.activation, request_.geometry,
-                       request_.dtype, stream);
-    }
-  }
-
-  std::string filter_format() const override { return folds() ? "upsampled_phases" : "ktrsc"; }
-  std::size_t packed_filter_bytes() const override {
-    return folds() ? upsampled_filter_bytes(request_.geometry, request_.dtype)
-                   : static_cast<std::size_t>(request_.geometry.filter_elements()) *
-                         size_of(request_.dtype);
-  }
-  void pack_filter(void* packed, const void* filter, FilterLayout layout,
-                   cudaStream_t stream) const override {
-    if (folds()) {
-      pack_upsampled_filter(packed, filter, layout, request_.geometry, request_.dtype, stream);
-    } else {
-      repack_filter(packed, filter, layout, request_.geometry, request_.dtype, stream);
-    }
-  }
-  std::shared_ptr<void> allocate(std::size_t bytes) const override {
-    return allocate_device_memory(bytes);
+    store_next_cache(pointers, stream);
   }
 
  private:
-  bool folds() const { return request_.geometry.upsample == 2; }
-
-  PlanRequest request_;
   FpropPlan plan_;
 };
 
