@@ -7,15 +7,16 @@
 #   sudo scripts/prove_bare_root.sh FOLDER [SUITE [COMMAND...]]
 #
 # FOLDER   where the root is made, some gigabytes; it must not exist yet
-# SUITE    bookworm (Debian 12, the default) or noble (Ubuntu 24.04)
+# SUITE    bookworm (Debian 12, the default), trixie (Debian 13) or noble (Ubuntu 24.04)
 # COMMAND  what runs inside; `make demo` and `make test` where not given
 #
 # The root reaches package mirrors the way this machine does: its apt, pip and certificate settings
-# are copied in. MIRROR names the mirror for debootstrap where the suite's own default will not do.
+# are copied in. MIRROR names the mirror for debootstrap where the suite's own default will not do;
+# noble has none on Debian, and wants Ubuntu's keys in KEYRING (of the package ubuntu-keyring).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ $# -lt 1 ] || [ -e "$1" ]; then
-  sed -n '3,16s/^# \{0,1\}//p' "$0"
+  sed -n '3,17s/^# \{0,1\}//p' "$0"
   exit 2
 fi
 root=$(realpath -m "$1")
@@ -26,13 +27,16 @@ say() { printf 'bare root: %s\n' "$*"; }
 
 # git and make are all that is there beyond the distribution's minimum.
 say "debootstrap $suite"
-keyring=()
+options=() origin=(${MIRROR:+"$MIRROR"})
 if [ "$suite" = noble ]; then
-  keyring=(--keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg)
-  : "${MIRROR:?names the Ubuntu mirror to use}"
+  # Ubuntu keeps oneDNN and CLI11 in `universe`.
+  options=(--keyring="${KEYRING:-/usr/share/keyrings/ubuntu-archive-keyring.gpg}"
+           --components=main,universe)
+  # The script by which debootstrap makes any Ubuntu, where it does not know this one's name.
+  origin=("${MIRROR:?names the Ubuntu mirror to use}" gutsy)
 fi
-debootstrap --variant=minbase --include=git,make,ca-certificates "${keyring[@]}" \
-  "$suite" "$root" ${MIRROR:+"$MIRROR"} > "$root.log" 2>&1 || { tail -n 20 "$root.log"; exit 1; }
+debootstrap --variant=minbase --include=git,make,ca-certificates "${options[@]}" \
+  "$suite" "$root" "${origin[@]}" > "$root.log" 2>&1 || { tail -n 20 "$root.log"; exit 1; }
 
 # The machine's own way to its mirrors, where it has one.
 pass() {
@@ -49,9 +53,6 @@ if [ "$suite" = "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" ]; then
   pass /etc/apt/sources.list.d
   rm -f "$root/etc/apt/sources.list"
   pass /etc/apt/sources.list
-elif [ "$suite" = noble ]; then
-  # Ubuntu keeps oneDNN and CLI11 in `universe`.
-  echo "deb $MIRROR noble main universe" > "$root/etc/apt/sources.list"
 fi
 
 umount_all() { umount "$root/proc" "$root/dev" 2> /dev/null || true; }
