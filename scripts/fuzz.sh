@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds the libFuzzer targets of the readers and runs each for a number of executions, or for a
-# number of seconds where that comes first. A finding ends with its repro file in build/fuzz.
+# Builds the libFuzzer targets of the readers and of the virtual GPU's PTX parser and runs each for
+# a number of executions, or for a number of seconds where that comes first. A finding ends with its
+# repro file in build/fuzz.
 #
 #   scripts/fuzz.sh [EXECUTIONS [SECONDS [TARGET...]]]
 set -euo pipefail
@@ -18,17 +19,22 @@ tests/fuzz/make_seeds seeds
 
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
-  targets=(readers_npy readers_safetensors readers_png readers_shape)
+  targets=(readers_npy readers_safetensors readers_png readers_shape vgpu_parser_fuzz)
 fi
+ptx=../../vgpu/tests/ptx
 for target in "${targets[@]}"; do
   # Inputs stay short, for speed: a header is enough to go wrong in.
   length=512
-  if [ "$target" = readers_shape ]; then length=256; fi
+  seeds=(seeds/"$target")
+  case $target in
+    readers_shape) length=256 ;;
+    vgpu_parser_fuzz) length=384 seeds=("$ptx/seeds" -dict="$ptx/ptx.dict") ;;
+  esac
   mkdir -p "corpus/$target"
   log=corpus/$target.log
   if ! "tests/fuzz/$target" -runs="$executions" -max_total_time="$seconds" -max_len=$length \
        -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$target-" -print_final_stats=1 \
-       "corpus/$target" "seeds/$target" > "$log" 2>&1; then
+       "corpus/$target" "${seeds[@]}" > "$log" 2>&1; then
     tail -n 40 "$log"
     echo "fuzz: $target found something; repeat: build/fuzz/tests/fuzz/$target build/fuzz/$target-*"
     exit 1

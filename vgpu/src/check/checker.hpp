@@ -27,7 +27,8 @@ struct CheckOptions {
   /// wgmma.fence.
   bool registers = false;
   /// What kernels in the field do and get away with stops the kernel too: missing tcgen05 fences,
-  /// mbarriers published by relaxed arrivals, stores not awaited at the end. Otherwise the first of
+  /// mbarriers published by relaxed arrivals, stores not awaited at the end, lanes that exchange
+  /// data without a __syncwarp(). Otherwise the first of
   /// each kind in a module is told through `note`.
   bool strict = false;
 

@@ -44,6 +44,8 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
   // Ordered accesses synchronise; they do not race with each other.
   const bool strong = access.order != Order::weak;
   Actor actor = actor_of(agent, strong ? Access::atomic : access.access);
+  if (access.memory == Memory::shared && context_.options.race && !lanes_told_)
+    follow_lanes(agent, access);
   for (uint32_t lanes = agent.lanes; lanes; lanes &= lanes - 1) {
     auto lane = static_cast<uint32_t>(std::countr_zero(lanes));
     uint64_t address = access.addresses[lane];
@@ -79,7 +81,10 @@ void ClusterChecker::synchronise_through(const Agent& agent, const WarpAccess& a
     key |= (cta + 1) << 56;
   }
   Message& flag = flags_[key];
-  if (access.access != Access::write) acquire(warp, flag);
+  if (access.access != Access::write) {
+    acquire(warp, flag);
+    warp.meet_lanes();
+  }
   if (access.access != Access::read) {
     flag.join(message_of(warp));
     release_done(warp);
@@ -101,6 +106,7 @@ void ClusterChecker::async_access(const AsyncOp& op, const AsyncAccess& access) 
   switch (access.memory) {
     case Memory::shared:
       touch_shared(actor, access.cta, access.address, access.bytes);
+      if (context_.options.race && !lanes_told_) follow_lanes(operation, access);
       return;
     case Memory::tensor:
       touch_tmem(actor, access);
@@ -111,6 +117,53 @@ void ClusterChecker::async_access(const AsyncOp& op, const AsyncAccess& access) 
     case Memory::local:
       return;
   }
+}
+
+/// Remarks on plain loads of what another lane of the warp stored since the lanes last met; then
+/// remembers stores.
+void ClusterChecker::follow_lanes(const Agent& agent, const WarpAccess& access) {
+  WarpState& warp = warp_of(agent);
+  warp.lanes_used_shared = true;
+  const auto self = static_cast<uint16_t>(warp.self);
+  const bool loads = access.access == Access::read && access.order == Order::weak;
+  if (!loads && access.access == Access::read) return;
+  for (uint32_t lanes = agent.lanes; lanes; lanes &= lanes - 1) {
+    const auto lane = static_cast<uint32_t>(std::countr_zero(lanes));
+    const uint32_t cta = access.ctas ? access.ctas[lane] : agent.cta;
+    if (cta >= lane_writes_.size()) continue;
+    const uint64_t address = access.addresses[lane];
+    if (!loads) {
+      const auto number = static_cast<uint8_t>(lane);
+      lane_writes_[cta].store(address, access.bytes, shared_[cta].size() * kSharedCellBytes,
+                              {warp.epoch(), self, number, number, agent.instruction});
+      continue;
+    }
+    if (const auto* store = lane_writes_[cta].by_other_lane(address, access.bytes, self, lane,
+                                                            warp.lanes_met, warp.epoch()))
+      remark_lanes(*store, lane,
+                   format("read by lane %u at %s", lane, location(agent.instruction).c_str()),
+                   {Memory::shared, cta, static_cast<uint32_t>(address)});
+  }
+}
+
+/// The same for a copy that one lane issued.
+void ClusterChecker::follow_lanes(const Operation& operation, const AsyncAccess& access) {
+  if (access.cta >= lane_writes_.size()) return;
+  LaneWrites& writes = lane_writes_[access.cta];
+  if (access.access != Access::read) {
+    writes.forget(access.address, access.bytes);
+    return;
+  }
+  if (std::popcount(operation.lanes) != 1) return;
+  const auto lane = static_cast<uint32_t>(std::countr_zero(operation.lanes));
+  const auto* store =
+      writes.by_other_lane(access.address, access.bytes, static_cast<uint16_t>(operation.issuer),
+                           lane, operation.lanes_met, operation.issuer_epoch);
+  if (store)
+    remark_lanes(*store, lane,
+                 format("read by a %s that lane %u issued at %s", operation_name(operation.kind),
+                        lane, location(operation.instruction).c_str()),
+                 {Memory::shared, access.cta, static_cast<uint32_t>(access.address)});
 }
 
 void ClusterChecker::touch_shared(const Actor& actor, uint32_t cta, uint64_t address,

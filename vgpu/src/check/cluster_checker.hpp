@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "check/checker.hpp"
+#include "check/lane_writes.hpp"
 #include "check/sync_objects.hpp"
 #include "memory.hpp"
 
@@ -22,7 +23,7 @@ using SyncEffects = std::unordered_map<const ptx::Instruction*, SyncEffect>;
 
 /// What kernels in the field do and get away with: told once for each module and kind, or reported
 /// as an error with CheckOptions::strict.
-enum class Remark : uint8_t { tcgen05_before, tcgen05_after, relaxed_init, store_at_exit };
+enum class Remark : uint8_t { tcgen05_before, tcgen05_after, relaxed_init, store_at_exit, lanes };
 
 /// Shared by the clusters of a launch.
 struct CheckContext {
@@ -36,8 +37,9 @@ struct CheckContext {
 ///
 /// The model, after the PTX memory consistency model (causality order, proxies) and the ordering
 /// rules of wgmma and tcgen05:
-/// - a warp is one agent: its lanes are ordered as its instructions are. NOTE: a missing
-///   __syncwarp() between lanes of one warp is therefore not seen;
+/// - a warp is one agent: its lanes are ordered as its instructions are. A lane, or a copy that it
+///   issues, that reads what another lane stored since the lanes last met (__syncwarp(), a barrier,
+///   a wait) is told apart from that, as a remark;
 /// - an asynchronous operation starts after what its issuer knew, and is done for those who know
 ///   one of its release points: the mbarrier phase it completes, or the group it was committed in;
 /// - tcgen05.mma and .cp of one warp run in order;
@@ -123,6 +125,8 @@ class ClusterChecker final : public exec::ClusterObserver {
   void touch_tmem(const Actor& actor, const exec::AsyncAccess& access);
   void touch(Cell& cell, const Actor& actor, uint32_t units, const Place& place);
   void touch_global(const Actor& actor, uint64_t address, uint64_t bytes);
+  void follow_lanes(const exec::Agent& agent, const exec::WarpAccess& access);
+  void follow_lanes(const Operation& operation, const exec::AsyncAccess& access);
   bool knows(const Actor& actor, const PastAccess& past) const;
   bool released(const Operation& operation, const VectorClock& clock) const;
   bool pipelined(const Operation& earlier, const Actor& later) const;
@@ -148,6 +152,8 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::string release_name(const Operation& operation) const;
   [[noreturn]] void report_registers(const exec::Agent& agent, const RegisterHazard& hazard) const;
   [[noreturn]] void report_race(const Actor& actor, const PastAccess& past, const Place& place);
+  void remark_lanes(const LaneWrites::Store& store, uint32_t lane, const std::string& second,
+                    const Place& place);
   void remark(Remark kind, const char* check, const std::string& text);
   [[noreturn]] void report(const char* check, const std::string& text) const;
 
@@ -156,6 +162,8 @@ class ClusterChecker final : public exec::ClusterObserver {
   const ptx::Module& module_;
   std::vector<WarpState> warps_;
   std::vector<std::vector<Cell>> shared_;                    // by CTA
+  std::vector<LaneWrites> lane_writes_;                      // by CTA
+  bool lanes_told_ = false;                                  // the remark on them
   std::vector<std::vector<Cell>> tmem_;                      // by CTA, made on the first allocation
   std::vector<Operation> operations_;                        // by id
   std::vector<std::array<GenerationBarrier, 16>> barriers_;  // by CTA

@@ -210,6 +210,17 @@ void ClusterChecker::report_race(const Actor& actor, const PastAccess& past, con
                         missing_order(actor, past).c_str()));
 }
 
+void ClusterChecker::remark_lanes(const LaneWrites::Store& store, uint32_t lane,
+                                  const std::string& second, const Place& place) {
+  lanes_told_ = true;
+  remark(Remark::lanes, "race",
+         format("%s: two lanes of %s exchange data and nothing orders them\n  first:   write by "
+                "lane %u at %s\n  second:  %s\n  missing: __syncwarp() (bar.warp.sync) between the "
+                "two, by lanes %u and %u",
+                place_name(place).c_str(), warp_name(store.warp).c_str(), store.lane,
+                location(store.instruction).c_str(), second.c_str(), store.lane, lane));
+}
+
 void ClusterChecker::remark(Remark kind, const char* check, const std::string& text) {
   if (context_.options.strict) report(check, text);
   context_.note(

@@ -25,11 +25,21 @@ struct WarpState {
   Epoch tensor_issued = 0;
   WarpRegisters registers;
   bool wgmma_fenced = false;             ///< has executed wgmma.fence
+  Epoch lanes_met = 1;                   ///< its lanes know of each other what came before this
+  bool lanes_used_shared = false;        ///< since then
   std::vector<uint64_t> unfenced_inits;  ///< mbarriers it initialised and has not fenced
   std::shared_ptr<const View> snapshot;  ///< of `view`, while it is current but for its own epoch
 
   Epoch epoch() const { return view.order[self]; }
   void next_epoch() { view.order.raise(self, epoch() + 1); }
+  /// What the lanes did up to now is ordered among them. True when there was something.
+  bool meet_lanes() {
+    if (!lanes_used_shared) return false;
+    lanes_used_shared = false;
+    next_epoch();
+    lanes_met = epoch();
+    return true;
+  }
   /// The view changed.
   void touch() { snapshot.reset(); }
   std::shared_ptr<const View> take_snapshot() {
@@ -42,7 +52,9 @@ struct WarpState {
 struct Operation {
   exec::AsyncKind kind = exec::AsyncKind::tma_load;
   Component issuer = 0;
-  Epoch issuer_epoch = 0;  ///< accesses of the issuer up to this epoch come before it
+  Epoch issuer_epoch = 0;      ///< accesses of the issuer up to this epoch come before it
+  Epoch lanes_met = 0;         ///< of the issuer, when it issued
+  bool moves_nothing = false;  ///< a copy of no bytes
   uint32_t lanes = 0;
   const ptx::Instruction* instruction = nullptr;
   std::shared_ptr<const View> start;

@@ -230,12 +230,12 @@ Operand Parser::parse_operand_inside() {
     std::vector<Operand> children{parse_operand()};
     if (children[0].kind == Operand::Kind::address || children[0].kind == Operand::Kind::vector)
       in_.fail("bad address");
-    int64_t offset = 0;
-    while (in_.peek() == '+' || in_.peek() == '-') offset += in_.integer();
+    uint64_t offset = 0;  // wraps around, as addresses do
+    while (in_.peek() == '+' || in_.peek() == '-') offset += static_cast<uint64_t>(in_.integer());
     while (in_.accept(',')) children.push_back(parse_operand());
     in_.expect(']');
     Operand operand = group(Operand::Kind::address, children);
-    operand.value = offset;
+    operand.value = static_cast<int64_t>(offset);
     return operand;
   }
   bool negated = in_.accept('!');

@@ -9,6 +9,7 @@ namespace vgpu::ptx {
 namespace {
 
 constexpr uint64_t kMaxVariableBytes = uint64_t{1} << 32;
+constexpr int64_t kMaxParameterBytes = 65536;
 
 Space space_of_directive(std::string_view word) {
   if (word == ".global") return Space::global;
@@ -108,12 +109,14 @@ uint32_t Parser::parse_parameter(Space space, uint64_t& offset) {
   variable.name = std::string(in_.name());
   uint64_t count = 1;
   while (in_.accept('[')) {
-    count *= in_.peek() == ']' ? 0 : static_cast<uint64_t>(in_.integer());
+    const int64_t extent = in_.peek() == ']' ? 0 : in_.integer();
+    if (extent < 0 || extent > kMaxParameterBytes) in_.fail("parameter too large");
+    count *= static_cast<uint64_t>(extent);
+    if (count > kMaxParameterBytes) in_.fail("parameter too large");
     in_.expect(']');
   }
   unsigned element = size_of(variable.type);
   if (!element) in_.fail("parameter without a type");
-  if (count > 65536) in_.fail("parameter too large");
   variable.size = element * count;
   if (variable.align < element) variable.align = element;
   offset = align_up(offset, variable.align);
@@ -245,6 +248,7 @@ void Parser::parse_variables(Space space, bool is_extern, bool is_visible, Funct
     if (in_.accept('=')) {
       parse_initializer(variable);
       if (unsized) variable.size = variable.init.size();
+      if (variable.init.size() > variable.size) in_.fail("too many initial values");
     }
     auto index = static_cast<uint32_t>(module_.variables.size());
     if (function) {

@@ -160,6 +160,102 @@ __global__ void __cluster_dims__(2) race_cluster(uint32_t* data) {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
+// ---- lanes of one warp
+
+template <bool BUG>
+__global__ void lanes_exchange(uint32_t* data) {
+  __shared__ uint32_t buffer[32];
+  buffer[threadIdx.x] = threadIdx.x;
+  if (!BUG) __syncwarp();
+  data[256 + threadIdx.x] = buffer[threadIdx.x ^ 1];
+}
+
+template <bool BUG>
+__global__ void lanes_halves(uint32_t* data) {
+  __shared__ uint16_t buffer[32];
+  buffer[threadIdx.x] = threadIdx.x;
+  if (!BUG) __syncwarp();
+  data[256 + threadIdx.x] = buffer[threadIdx.x ^ 2];
+}
+
+template <bool BUG>
+__global__ void lanes_copy(uint32_t* data) {
+  __shared__ alignas(128) uint32_t buffer[kBytes / 4];
+  for (uint32_t i = threadIdx.x; i < kBytes / 4; i += 32) buffer[i] = i;
+  fence_proxy_async();
+  if (!BUG) __syncwarp();
+  if (threadIdx.x == 0) {
+    bulk_store(data, buffer);
+    bulk_commit();
+    bulk_wait();
+  }
+}
+
+/// What needs no __syncwarp: each lane reads what it wrote itself, two lanes share a word.
+__global__ void lanes_apart(uint32_t* data) {
+  __shared__ uint16_t halves[32];
+  __shared__ uint8_t bytes[32];
+  __shared__ alignas(16) uint32_t vectors[128];
+  halves[threadIdx.x] = threadIdx.x;
+  bytes[threadIdx.x] = threadIdx.x;
+  reinterpret_cast<uint4*>(vectors)[threadIdx.x] = make_uint4(1, 2, 3, threadIdx.x);
+  asm volatile(
+      "{\n.reg .b16 h, b;\n.reg .b32 x, y, z;\nld.shared.u16 h, [%0];\nld.shared.u8 b, [%1];\n"
+      "ld.shared.v4.u32 {x, y, x, z}, [%2];\ncvt.u32.u16 x, h;\nst.global.u32 [%3], x;\n"
+      "st.global.u32 [%3], z;\n}" ::"r"(shared_address(&halves[threadIdx.x])),
+      "r"(shared_address(&bytes[threadIdx.x])), "r"(shared_address(&vectors[4 * threadIdx.x])),
+      "l"(data + 256 + threadIdx.x)
+      : "memory");
+}
+
+/// A copy of no bytes is under way when the kernel ends: an H200 takes that.
+__global__ void empty_copy(uint32_t* data) {
+  __shared__ alignas(128) uint32_t buffer[4];
+  __shared__ uint64_t full;
+  make_barrier(&full);
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect_tx(&full, 0);
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(shared_address(buffer)),
+        "l"(data), "r"(0), "r"(shared_address(&full))
+        : "memory");
+  }
+}
+
+// ---- bounds, alignment, use after free (always checked)
+
+template <bool BUG>
+__global__ void oob_global(uint32_t* data) {
+  data[(BUG ? 2048 - 32 : 0) + threadIdx.x] = 1;
+}
+
+template <bool BUG>
+__global__ void oob_misaligned(uint32_t* data) {
+  char* bytes = reinterpret_cast<char*>(data);
+  asm volatile("st.global.u32 [%0], 1;" ::"l"(bytes + (BUG ? 2 : 4)) : "memory");
+}
+
+template <bool BUG>
+__global__ void oob_freed(uint32_t* data) {  // the host frees `data` before the bad one
+  data[threadIdx.x] = 1;
+}
+
+template <bool BUG>
+__global__ void oob_shared(uint32_t* data) {
+  __shared__ uint32_t buffer[64];
+  asm volatile("st.shared.u32 [%0], 1;" ::"r"(shared_address(buffer) + (BUG ? 256 : 252))
+               : "memory");
+}
+
+template <bool BUG>
+__global__ void oob_local(uint32_t* data) {
+  uint32_t mine[16];
+  for (uint32_t i = 0; i < 16; i++) mine[i] = i;
+  const uint32_t index = data[0] + (BUG ? 100000 : 3);  // data[0] is 0
+  data[256] = *(volatile uint32_t*)&mine[index];
+}
+
 // ---- proxies
 
 template <bool BUG>
@@ -331,7 +427,9 @@ enum Tcgen05Bug {
   kNoFenceBefore,
   kLeak,
   kEarlyDealloc,
-  kEarlyRead
+  kEarlyRead,
+  kOutside,
+  kFreedTwice
 };
 
 /// Warp 0 multiplies twice into one accumulator's place; warps 0-3 read the results.
@@ -378,7 +476,7 @@ __device__ void tcgen05_case(uint32_t* data) {
       uint32_t value;
       asm volatile("tcgen05.ld.sync.aligned.32x32b.x1.b32 {%0}, [%1];"
                    : "=r"(value)
-                   : "r"(tmem + (warp * 32 << 16)));
+                   : "r"(tmem + (warp * 32 << 16) + (BUG == kOutside ? 32 : 0)));
       if (BUG == kEarlyRead) data[256 + threadIdx.x] = value;
       if (BUG != kNoWaitLd) asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
       if (BUG != kNoFenceBefore) asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
@@ -394,6 +492,8 @@ __device__ void tcgen05_case(uint32_t* data) {
     asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
   }
   if (warp == 4 && BUG != kLeak)
+    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, 32;" ::"r"(tmem));
+  if (warp == 4 && BUG == kFreedTwice)
     asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, 32;" ::"r"(tmem));
 #endif
 }
@@ -411,11 +511,13 @@ TCGEN05_CASE(tcgen05_fence_before, kNoFenceBefore)
 TCGEN05_CASE(tcgen05_early_read, kEarlyRead)
 TCGEN05_CASE(tcgen05_leak, kLeak)
 TCGEN05_CASE(tcgen05_early_dealloc, kEarlyDealloc)
+TCGEN05_CASE(tcgen05_outside, kOutside)
+TCGEN05_CASE(tcgen05_freed_twice, kFreedTwice)
 
 struct Case {
   const char* name;
   void (*good)(uint32_t*);
-  void (*bad)(uint32_t*);
+  void (*bad)(uint32_t*);  ///< null: a kernel that must not be reported
   uint32_t blocks, threads;
 };
 #define CASE(NAME, BLOCKS, THREADS) \
@@ -428,6 +530,16 @@ const Case kCases[] = {
     CASE(store_at_exit, 1, 64),
     CASE(race_cp_async, 1, 64),
     CASE(race_cluster, 2, 32),
+    CASE(lanes_exchange, 1, 32),
+    CASE(lanes_halves, 1, 32),
+    CASE(lanes_copy, 1, 32),
+    {"lanes_apart", lanes_apart, nullptr, 1, 32},
+    {"empty_copy", empty_copy, nullptr, 1, 32},
+    CASE(oob_global, 1, 64),
+    CASE(oob_misaligned, 1, 64),
+    CASE(oob_freed, 1, 64),
+    CASE(oob_shared, 1, 32),
+    CASE(oob_local, 1, 64),
     CASE(proxy_store, 1, 64),
     CASE(proxy_load, 1, 64),
     CASE(init_shared, 1, 64),
@@ -449,6 +561,8 @@ const Case kCases[] = {
     CASE(tcgen05_early_read, 1, 160),
     CASE(tcgen05_leak, 1, 160),
     CASE(tcgen05_early_dealloc, 1, 160),
+    CASE(tcgen05_outside, 1, 160),
+    CASE(tcgen05_freed_twice, 1, 160),
 };
 
 }  // namespace
@@ -456,11 +570,12 @@ const Case kCases[] = {
 int main(int argc, char** argv) {
   if (argc == 3) {
     for (const Case& test : kCases) {
-      if (std::strcmp(argv[1], test.name) != 0) continue;
       const bool bad = std::strcmp(argv[2], "bad") == 0;
+      if (std::strcmp(argv[1], test.name) != 0 || (bad && !test.bad)) continue;
       uint32_t* data;
       CHECK_CUDA(cudaMalloc(&data, 8192));
       CHECK_CUDA(cudaMemset(data, 0, 4096));  // the rest stays unwritten
+      if (bad && std::strcmp(test.name, "oob_freed") == 0) CHECK_CUDA(cudaFree(data));
       (bad ? test.bad : test.good)<<<test.blocks, test.threads>>>(data);
       CHECK_CUDA(cudaGetLastError());
       CHECK_CUDA(cudaDeviceSynchronize());

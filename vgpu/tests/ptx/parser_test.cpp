@@ -102,6 +102,14 @@ TEST(Parser, Variables) {
   EXPECT_EQ(pointer.relocations[0].addend, 4);
 }
 
+TEST(Parser, DisplacementsWrapAround) {
+  auto module = parse(
+      ".entry k() { .reg .b64 %r; "
+      "ld.u8 %r, [%r+9223372036854775807+9223372036854775807+3]; }");
+  auto& f = module->functions[0];
+  EXPECT_EQ(f.operands[f.code[0].first + 1].value, 1);
+}
+
 void expect_error(const std::string& text, const std::string& part) {
   try {
     parse(text);
@@ -121,6 +129,9 @@ TEST(Parser, Errors) {
   expect_error(".global .align 3 .b8 x[4];", "power of two");
   expect_error(".entry k() { mov.b32 x, " + std::string(100000, '(') + "; }", "nested");
   expect_error(".global .b8 x[99999999999][99999999999];", "too large");
+  expect_error(".entry k(.param .b8 x[4294967296][4294967296]) {}", "parameter too large");
+  expect_error(".entry k(.param .b8 x[-1]) {}", "parameter too large");
+  expect_error(".global .b8 x[0] = {1};", "too many initial values");
 }
 
 }  // namespace
