@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Compiler flags, sanitizers, the compiler cache and the search for oneDNN.
+# Compiler flags, sanitizers, the compiler cache and the search for oneDNN and OpenMP.
 
 # A folder of this tree, where it is there.
 function(convoy_add_folder folder)
@@ -36,6 +36,7 @@ set(CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 
 set(CONVOY_WITH_CPU OFF)
+set(CONVOY_WITH_OPENMP OFF)
 if(CONVOY_CPU)
   find_package(OneDnn 2.6)
   if(OneDnn_FOUND)
@@ -43,5 +44,13 @@ if(CONVOY_CPU)
   else()
     message(WARNING "oneDNN 2.6 or later was not found: building without the CPU backend. "
                     "Install it (Debian, Ubuntu: libdnnl-dev) or set -DCONVOY_CPU=OFF.")
+  endif()
+endif()
+if(CONVOY_WITH_CPU)
+  find_package(OpenMP COMPONENTS CXX)
+  if(OpenMP_CXX_FOUND)
+    set(CONVOY_WITH_OPENMP ON)
+  else()
+    message(WARNING "OpenMP was not found: the CPU backend's own loops will use one core")
   endif()
 endif()
