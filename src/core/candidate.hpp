@@ -81,12 +81,12 @@ using CandidateList = std::vector<std::unique_ptr<KernelCandidate>>;
 
 // Each backend appends its candidates. To plug one in, define its function and, in the
 // CMakeLists.txt of its folder, say `target_compile_definitions(convoy PRIVATE
-// CONVOY_REGISTER_SM90=1)`: src/dispatch/registry.cpp then calls it.
-void register_cpu_kernels(CandidateList& list);    // src/cpu, CONVOY_REGISTER_CPU
-void register_sm90_kernels(CandidateList& list);   // src/kernels/sm90, CONVOY_REGISTER_SM90
-void register_sm100_kernels(CandidateList& list);  // src/kernels/sm100, CONVOY_REGISTER_SM100
-void register_composed_kernels(CandidateList& list);  // src/kernels/portable, ..._COMPOSED
-void register_portable_kernels(
-    CandidateList& list);  // src/kernels/portable, CONVOY_REGISTER_PORTABLE
+// CONVOY_REGISTER_SM90=1)` (or _CPU, _SM100, _COMPOSED, _PORTABLE): src/dispatch/registry.cpp then
+// calls it.
+void register_cpu_kernels(CandidateList& list);       // src/cpu
+void register_sm90_kernels(CandidateList& list);      // src/kernels/sm90
+void register_sm100_kernels(CandidateList& list);     // src/kernels/sm100
+void register_composed_kernels(CandidateList& list);  // src/kernels/portable
+void register_portable_kernels(CandidateList& list);  // src/kernels/portable
 
 }  // namespace convoy

@@ -67,8 +67,8 @@ __device__ __forceinline__ std::uint32_t cluster_id_x() {
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
-/// The same without ordering memory: enough after fence_barrier_init, and for a CTA that only has to
-/// stay until the others are done. NOTE: the release costs a fence of the whole GPU.
+/// The same without ordering memory: enough after fence_barrier_init, and for a CTA that only has
+/// to stay until the others are done. NOTE: the release costs a fence of the whole GPU.
 __device__ __forceinline__ void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
