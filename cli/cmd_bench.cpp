@@ -2,6 +2,7 @@
 // convoy bench: times of many problems.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -93,9 +94,10 @@ int run_versus_cudnn(const BenchOptions& o) {
                      " was not built; it is where CMake finds a CUDA 13 "
                      "compiler, cuBLAS and cuDNN 9 (CUDNN_PATH names its folder)"));
   }
-  if (o.bias || o.residual || o.verify || o.activation != "none" || o.common.json) {
+  if (o.bias || o.residual || o.verify || o.activation != "none" || o.common.json || o.runs > 0 ||
+      o.seed != 1 || o.common.device_choice() == Device::cpu) {
     throw_invalid(
-        "--vs cudnn compares bare convolutions; legal beside it: --dtype, --kernel, "
+        "--vs cudnn compares bare convolutions on the GPU; legal beside it: --dtype, --kernel, "
         "--time, --csv");
   }
   std::vector<std::string> words = {program, "--seconds", text(o.seconds)};
@@ -103,9 +105,9 @@ int run_versus_cudnn(const BenchOptions& o) {
   if (!o.common.kernel.empty()) words.insert(words.end(), {"--kernel", o.common.kernel});
   if (o.csv) words.insert(words.end(), {"--csv", "-"});
   words.insert(words.end(), o.shapes.begin(), o.shapes.end());
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
+  std::vector<char*> arguments(words.size() + 1);  // Ends with a null pointer.
+  std::transform(words.begin(), words.end(), arguments.begin(),
+                 [](std::string& word) { return word.data(); });
   execv(program.c_str(), arguments.data());
   throw Error(Status::launch_failure, text("cannot run ", program, ": ", std::strerror(errno)));
 }
@@ -156,7 +158,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, 1000000));
   command->add_option("--seed", o.seed, "seed of the random tensors")->capture_default_str();
   command->add_flag("--verify", o.verify, "compare with a reference; exit code 1 past the bound");
-  command->add_flag("--csv", o.csv, "print CSV on stdout");
+  command->add_flag("--csv", o.csv, "print CSV on stdout")->excludes("--json");
   command->add_option("--vs", o.versus, "compare with another library, in the same process")
       ->check(CLI::IsMember({"cudnn"}));
   command->add_flag("--list", o.list, "names of the shape sets");

@@ -348,6 +348,8 @@ void print_json(const ConvOptions& o, const Layer& layer, const LayerResult& res
 int run_conv(const ConvOptions& o) {
   io::check_can_write_tensor(o.output);
   if (!o.next_cache.empty()) io::check_can_write_tensor(o.next_cache);
+  std::optional<DType> output_dtype;
+  if (!o.output_dtype.empty()) output_dtype = parse_dtype(o.output_dtype);
   const LoadedLayer loaded = [&] {
     const Progress progress("reading");
     return load_layer(o);
@@ -362,7 +364,7 @@ int run_conv(const ConvOptions& o) {
   if (o.verify) check = verify(layer, result.output);
 
   const Progress progress("writing");
-  const DType file_dtype = o.output_dtype.empty() ? loaded.file_dtype : parse_dtype(o.output_dtype);
+  const DType file_dtype = output_dtype.value_or(loaded.file_dtype);
   HostTensor output = io::convert(result.output, file_dtype);
   if (!loaded.has_batch) output.shape.erase(output.shape.begin());
   io::write_tensor(o.output, output);

@@ -69,6 +69,7 @@ void parse_activation(const std::string& word, Epilogue& epilogue) {
                  {Activation::none, Activation::relu, Activation::leaky_relu, Activation::gelu,
                   Activation::gelu_tanh, Activation::silu, Activation::sigmoid, Activation::tanh,
                   Activation::hardswish, Activation::clamp});
+  if (epilogue.activation == Activation::clamp) epilogue.parameter_a = 0.0f;
   if (colon == word.npos) return;
   const std::string parameters = word.substr(colon + 1);
   const std::size_t comma = parameters.find(',');
@@ -78,6 +79,11 @@ void parse_activation(const std::string& word, Epilogue& epilogue) {
   } else if (epilogue.activation == Activation::clamp && pair) {
     epilogue.parameter_a = parse_float(parameters.substr(0, comma), word);
     epilogue.parameter_b = parse_float(parameters.substr(comma + 1), word);
+    if (!(epilogue.parameter_a <= epilogue.parameter_b)) {
+      throw_invalid("activation '", word, "': LO = ", epilogue.parameter_a,
+                    " is not at most HI = ", epilogue.parameter_b,
+                    "; legal: clamp:LO,HI, LO <= HI");
+    }
   } else {
     throw_invalid("activation '", word, "': legal with parameters: leaky_relu:SLOPE, clamp:LO,HI");
   }

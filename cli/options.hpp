@@ -14,7 +14,7 @@ Device parse_device(const std::string& word);
 FilterLayout parse_filter_layout(const std::string& word);
 PadMode parse_pad_mode(const std::string& word);
 
-/// "silu", "leaky_relu:0.1", "clamp:-1,1": sets activation and parameters.
+/// "silu", "leaky_relu:0.1", "clamp:-1,1": sets activation and parameters. "clamp" alone is ReLU6.
 void parse_activation(const std::string& word, Epilogue& epilogue);
 
 /// Options that every subcommand with a problem has.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "convoy/plan.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <optional>
+#include <vector>
 
 #include "core/candidate.hpp"
 #include "core/log.hpp"
@@ -80,6 +83,34 @@ std::string epilogue_name(const EpilogueKind& kind) {
   return name;
 }
 
+/// "NAME and 61 more: reason", for each reason once; of one kind of device where it is given.
+std::vector<std::string> refusals(const std::vector<Considered>& all,
+                                  std::optional<Device> device) {
+  struct Group {
+    std::string first;
+    std::string reason;
+    int more = 0;
+  };
+  std::vector<Group> groups;
+  for (const Considered& entry : all) {
+    if (device && entry.kernel->device() != *device) continue;
+    const auto same = std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
+      return group.reason == entry.line.reason;
+    });
+    if (same == groups.end()) {
+      groups.push_back({entry.line.kernel, entry.line.reason});
+    } else {
+      ++same->more;
+    }
+  }
+  std::vector<std::string> lines;
+  for (const Group& group : groups) {
+    const std::string more = group.more > 0 ? text(" and ", group.more, " more") : "";
+    lines.push_back(text(group.first, more, ": ", group.reason));
+  }
+  return lines;
+}
+
 void log_selection(const std::vector<Considered>& all, const std::string& problem,
                    const PlanOptions& options) {
   if (!log_enabled(LogLevel::info)) return;
@@ -90,10 +121,7 @@ void log_selection(const std::vector<Considered>& all, const std::string& proble
     std::string reason;
     if (cuda_device(options.device_index, &reason)) {
       reason = "no CUDA kernel can run it";
-      for (const Considered& entry : all) {
-        if (entry.kernel->device() != Device::cuda) continue;
-        reason += text("; ", entry.line.kernel, ": ", entry.line.reason);
-      }
+      for (const std::string& line : refusals(all, Device::cuda)) reason += "; " + line;
     }
     log_line(LogLevel::info, "fallback", {problem, chosen->line.backend, reason});
   }
@@ -116,9 +144,7 @@ std::string no_kernel_message(const std::vector<Considered>& all, const std::str
     message += text(" (", no_cuda, ")");
   }
   if (all.empty()) message += ": no backend was built into this library";
-  for (const Considered& entry : all) {
-    message += text("\n  ", entry.line.kernel, ": ", entry.line.reason);
-  }
+  for (const std::string& line : refusals(all, std::nullopt)) message += "\n  " + line;
   return message;
 }
 

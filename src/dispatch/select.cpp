@@ -68,8 +68,8 @@ void check_kernel_name(const std::string& wanted, const CandidateList& kernels) 
     }
     names += (names.empty() ? "" : ", ") + name;
   }
-  throw_invalid("kernel = '", wanted, "' is not a kernel of this library; legal: ",
-                names.empty() ? "none, no backend was built" : names, "; nearest: ", nearest);
+  throw_invalid("kernel = '", wanted, "' is not a kernel of this library; nearest: ", nearest,
+                "; legal: ", names.empty() ? "none, no backend was built" : names);
 }
 
 /// Whether the tuning database names this kernel for its problem; its time is then the measured

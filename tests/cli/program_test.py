@@ -256,6 +256,16 @@ class ProgramTest(unittest.TestCase):
             for a, b in zip(got, expected):
                 self.assertAlmostEqual(a, b, delta=1e-5 * max(1, abs(b)))
 
+    def test_clamp_alone_is_relu6(self):
+        self.write_npy("x.npy", (1, 1, 5, 1), [-3.0, 0.0, 0.005, 5.0, 9.0])
+        self.write_npy("w.npy", (1, 1, 1, 1), [1.0])
+        for activation, low, high in (("clamp", 0, 6), ("clamp:-1,2", -1, 2)):
+            self.succeed("conv2d", "--input", "x.npy", "--filter", "w.npy", "--activation",
+                         activation, "--output", "y.npy", "--verify", "--device", "cpu")
+            expected = [min(max(v, low), high) for v in (-3.0, 0.0, 0.005, 5.0, 9.0)]
+            for a, b in zip(read_npy(self.path("y.npy"))[1], expected):
+                self.assertAlmostEqual(a, b, places=6)
+
     def test_safetensors_in_and_out(self):
         x = [float(i % 7) for i in range(2 * 3 * 4)]
         self.write("m.safetensors", safetensors_bytes({
@@ -379,7 +389,10 @@ class ProgramTest(unittest.TestCase):
         self.refuse("does not fit 64 bits", *self.conv2d("x.npy", "w.npy", "--pad", 2**62))
         self.refuse("--pad has 3 values", *self.conv2d("x.npy", "w.npy", "--pad", "1,2,3"))
         self.refuse("activation 'sill'", *self.conv2d("x.npy", "w.npy", "--activation", "sill"))
+        self.refuse("LO = 2 is not at most HI = 1",
+                    *self.conv2d("x.npy", "w.npy", "--activation", "clamp:2,1"))
         self.refuse("dtype 'int8'", *self.conv2d("x.npy", "w.npy", "--dtype", "int8"))
+        self.refuse("dtype 'int8'", *self.conv2d("x.npy", "w.npy", "--output-dtype", "int8"))
         self.refuse("filter layout KTRSC is of the other rank",
                     *self.conv2d("x.npy", "w.npy", "--filter-layout", "KTRSC"))
         self.write_npy("c.npy", (1, 4, 4, 4))
@@ -422,6 +435,7 @@ class ProgramTest(unittest.TestCase):
         self.refuse("--input", "conv2d")
         self.refuse("", "conv2d", "--no-such-option")
         self.refuse("no shape is given", "bench")
+        self.refuse("--csv", "bench", "n1h4w4c4k4", "--csv", "--json")
         self.refuse("is neither a shape file, nor a named set", "bench", "n1h2")
         self.refuse("is neither a shape file", "explain", "n1h2w2")
 

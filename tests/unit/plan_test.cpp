@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "convoy/convoy.hpp"
 #include "core/log.hpp"
@@ -156,7 +157,15 @@ TEST(Plan, NoDeviceOrNoKernelIsUnsupportedWithEveryReason) {
   if (cuda_device_count() > 0) GTEST_SKIP() << "there is a GPU";
   expect_error(Status::unsupported, {"no kernel can run n1h8w8c4k8r3s3ph1pw1 (", "CUDA"},
                [&] { plan(kProblem, {.device = Device::cuda}); });
-  EXPECT_FALSE(supports(kProblem, {.device = Device::cuda}));
+  const Support support = supports(kProblem, {.device = Device::cuda});
+  EXPECT_FALSE(support);
+  // Each reason stands in it once, however many kernels share it.
+  std::set<std::string> reasons;
+  for (const Candidate& candidate : candidates(kProblem, {.device = Device::cuda})) {
+    reasons.insert(candidate.reason);
+  }
+  const auto& said = support.reason;
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), std::ptrdiff_t(reasons.size())) << said;
 }
 
 #ifdef CONVOY_WITH_CPU
