@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "convoy/norm.hpp"
+#include "core/candidate.hpp"
+
+namespace convoy {
+
+/// A norm with everything decided: both kinds in one form. Its tensor is not empty.
+struct NormRequest {
+  bool rms = false;         ///< RMS over the channels of a pixel; else GroupNorm.
+  std::int64_t batch = 1;   ///< 1 for RMS.
+  std::int64_t pixels = 0;  ///< Of one image; of all for RMS.
+  std::int64_t channels = 0;
+  std::int64_t groups = 1;
+  float epsilon = 0;
+  RmsEpsilon rule = RmsEpsilon::added;
+  NormOptions options;
+  DeviceInfo device;
+
+  std::int64_t elements() const { return batch * pixels * channels; }
+};
+
+/// A norm bound to a problem on one device. Immutable once made; the arguments of `run` are
+/// checked.
+class NormKernel {
+ public:
+  virtual ~NormKernel() = default;
+  virtual std::string name() const = 0;
+  virtual std::size_t workspace_bytes() const { return 0; }
+  virtual void run(const NormArguments& arguments, cudaStream_t stream) const = 0;
+};
+
+std::unique_ptr<NormKernel> make_cpu_norm(const NormRequest& request);   // src/cpu
+std::unique_ptr<NormKernel> make_cuda_norm(const NormRequest& request);  // src/kernels/portable
+
+}  // namespace convoy

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "convoy/norm.hpp"
+
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+
+#include "core/checked.hpp"
+#include "core/log.hpp"
+#include "core/norm.hpp"
+#include "dispatch/device.hpp"
+#include "dispatch/select.hpp"
+
+namespace convoy {
+
+class NormPlan::Impl {
+ public:
+  NormRequest request;
+  PlanInfo info;
+  std::unique_ptr<NormKernel> kernel;  ///< Null where the tensor is empty.
+  int cuda_index = -1;
+};
+
+namespace {
+
+constexpr std::uintptr_t kAlignment = 16;
+
+void require_at_least(std::int64_t value, std::int64_t least, const char* name) {
+  if (value >= least) return;
+  throw_invalid(name, " = ", value, " is not legal; legal: at least ", least, "; nearest: ", least);
+}
+
+void require_epsilon(float epsilon) {
+  if (std::isfinite(epsilon) && epsilon >= 0.0f) return;
+  throw_invalid("epsilon = ", epsilon, " is not legal; legal: a finite number of at least 0");
+}
+
+/// The divisor of `value` that is nearest to `wanted`.
+std::int64_t nearest_divisor(std::int64_t value, std::int64_t wanted) {
+  for (std::int64_t away = 0; away < wanted; ++away) {
+    if (value % (wanted - away) == 0) return wanted - away;
+    if (wanted + away <= value && value % (wanted + away) == 0) return wanted + away;
+  }
+  return 1;
+}
+
+void require_dtype(DType dtype, const char* name) {
+  if (dtype == DType::bf16 || dtype == DType::fp16 || dtype == DType::fp32) return;
+  throw_invalid(name, " = ", static_cast<int>(dtype),
+                " is not legal; legal: bf16 (0), fp16 (1), fp32 (2)");
+}
+
+template <typename Enum>
+void require_enum(Enum value, Enum last, const char* name) {
+  if (static_cast<int>(value) >= 0 && value <= last) return;
+  throw_invalid(name, " = ", static_cast<int>(value), " is not legal; legal: 0 (",
+                to_string(Enum{}), ") to ", static_cast<int>(last), " (", to_string(last), ")");
+}
+
+void check_options(const NormOptions& options) {
+  require_dtype(options.dtype, "dtype");
+  require_dtype(options.parameter_dtype, "parameter_dtype");
+  require_enum(options.activation, Activation::clamp, "activation");
+  require_enum(options.device, Device::cuda, "device");
+  if (options.device_index < -1) {
+    throw_invalid("device_index = ", options.device_index,
+                  " is not legal; legal: -1 (the current device) or a device number; nearest: -1");
+  }
+}
+
+NormRequest request_of(const GroupNormProblem& p) {
+  NormRequest request;
+  request.batch = p.batch;
+  request.pixels = p.pixels;
+  request.channels = p.channels;
+  request.groups = p.groups;
+  request.epsilon = p.epsilon;
+  return request;
+}
+
+NormRequest request_of(const RmsNormProblem& p) {
+  NormRequest request;
+  request.rms = true;
+  request.pixels = p.pixels;
+  request.channels = p.channels;
+  request.epsilon = p.epsilon;
+  request.rule = p.rule;
+  return request;
+}
+
+/// The device that runs the norm. Throws Error{unsupported} where the wanted one is not there.
+DeviceInfo choose_device(const NormOptions& options, const std::string& problem) {
+  std::string reason = "device = cpu was asked for";
+#ifdef CONVOY_REGISTER_PORTABLE
+  if (options.device != Device::cpu) {
+    if (const auto device = cuda_device(options.device_index, &reason)) return *device;
+  }
+#else
+  if (options.device != Device::cpu) cuda_device_count(&reason);
+#endif
+#ifdef CONVOY_REGISTER_CPU
+  if (options.device != Device::cuda) {
+    if (options.device == Device::automatic) {
+      log_line(LogLevel::info, "fallback", {problem, backend_name(cpu_device()), reason});
+    }
+    return cpu_device();
+  }
+#endif
+  throw Error(Status::unsupported, text("nothing can run ", problem, ": ", reason));
+}
+
+std::unique_ptr<NormKernel> make_kernel([[maybe_unused]] const NormRequest& request) {
+#ifdef CONVOY_REGISTER_PORTABLE
+  if (request.device.kind == Device::cuda) return make_cuda_norm(request);
+#endif
+#ifdef CONVOY_REGISTER_CPU
+  if (request.device.kind == Device::cpu) return make_cpu_norm(request);
+#endif
+  throw Error(Status::internal, "a norm without a backend");
+}
+
+template <typename Problem>
+NormPlan make_plan(const Problem& problem, const NormOptions& options) {
+  problem.validate();
+  check_options(options);
+  auto impl = std::make_shared<NormPlan::Impl>();
+  NormRequest& request = impl->request;
+  request = request_of(problem);
+  request.options = options;
+  const std::string name = problem.to_string();
+  request.device = choose_device(options, name);
+  impl->cuda_index = request.device.kind == Device::cuda ? request.device.index : -1;
+  const DeviceScope scope(impl->cuda_index);
+  if (request.elements() > 0) impl->kernel = make_kernel(request);
+  const double parameters = (options.scale ? 1.0 : 0.0) + (options.bias ? 1.0 : 0.0);
+  impl->info = {
+      .kernel = impl->kernel ? impl->kernel->name() : "empty",
+      .backend = backend_name(request.device),
+      .problem = name,
+      .flops = 0,
+      .min_bytes = 2.0 * static_cast<double>(request.elements()) *
+                       static_cast<double>(size_of(options.dtype)) +
+                   parameters * static_cast<double>(request.channels) *
+                       static_cast<double>(size_of(options.parameter_dtype)),
+  };
+  return NormPlan(std::move(impl));
+}
+
+struct Span {
+  const char* name;
+  const void* data;
+  std::size_t bytes;
+};
+
+void require_disjoint(const Span& written, const Span& other) {
+  if (written.data == nullptr || other.data == nullptr) return;
+  const auto a = reinterpret_cast<std::uintptr_t>(written.data);
+  const auto b = reinterpret_cast<std::uintptr_t>(other.data);
+  if (a < b + other.bytes && b < a + written.bytes) {
+    throw_invalid(written.name, " [", written.data, ", +", written.bytes, " bytes) overlaps ",
+                  other.name, " [", other.data, ", +", other.bytes, " bytes)");
+  }
+}
+
+void check_pointer(const void* pointer, const char* name) {
+  if (pointer == nullptr) throw_invalid(name, " is null");
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  if (address % kAlignment != 0) {
+    throw_invalid(
+        name, " = ", pointer, " is not aligned; legal: a multiple of ", kAlignment,
+        " bytes; nearest below: ",
+        static_cast<const void*>(static_cast<const char*>(pointer) - address % kAlignment));
+  }
+}
+
+void check_parameter(const void* pointer, bool planned, const char* name) {
+  if (planned) return check_pointer(pointer, name);
+  if (pointer != nullptr) throw_invalid(name, " is given, but the plan has no ", name);
+}
+
+void check(const NormRequest& request, const NormArguments& arguments, std::size_t workspace) {
+  check_pointer(arguments.output, "output");
+  check_pointer(arguments.input, "input");
+  check_parameter(arguments.scale, request.options.scale, "scale");
+  check_parameter(arguments.bias, request.options.bias, "bias");
+  if (arguments.workspace != nullptr) {
+    check_pointer(arguments.workspace, "workspace");
+  } else if (workspace > 0 && request.device.kind == Device::cuda) {
+    throw_invalid("workspace is null, but the plan needs ", workspace, " bytes");
+  }
+  const std::size_t bytes =
+      static_cast<std::size_t>(request.elements()) * size_of(request.options.dtype);
+  const std::size_t parameters =
+      static_cast<std::size_t>(request.channels) * size_of(request.options.parameter_dtype);
+  const Span output = {"output", arguments.output, bytes};
+  const Span input = {"input", arguments.input, bytes};
+  const Span scratch = {"workspace", arguments.workspace, workspace};
+  const Span scale = {"scale", arguments.scale, parameters};
+  const Span bias = {"bias", arguments.bias, parameters};
+  if (input.data != output.data) require_disjoint(output, input);
+  for (const Span& other : {scale, bias}) {
+    require_disjoint(output, other);
+    require_disjoint(scratch, other);
+  }
+  require_disjoint(scratch, input);
+  require_disjoint(scratch, output);
+}
+
+}  // namespace
+
+const char* to_string(RmsEpsilon rule) noexcept {
+  switch (rule) {
+    case RmsEpsilon::added:
+      return "added";
+    case RmsEpsilon::norm_floor:
+      return "norm_floor";
+  }
+  return "unknown epsilon rule";
+}
+
+void GroupNormProblem::validate() const {
+  require_at_least(batch, 0, "batch");
+  require_at_least(pixels, 0, "pixels");
+  require_at_least(channels, 1, "channels");
+  require_at_least(groups, 1, "groups");
+  if (channels % groups != 0) {
+    throw_invalid("groups = ", groups, " does not divide channels = ", channels,
+                  "; legal: a divisor of ", channels,
+                  "; nearest: ", nearest_divisor(channels, groups));
+  }
+  require_epsilon(epsilon);
+  checked_product({batch, pixels, channels, 8}, "bytes of the tensor");
+}
+
+void RmsNormProblem::validate() const {
+  require_at_least(pixels, 0, "pixels");
+  require_at_least(channels, 1, "channels");
+  require_epsilon(epsilon);
+  require_enum(rule, RmsEpsilon::norm_floor, "rule");
+  checked_product({pixels, channels, 8}, "bytes of the tensor");
+}
+
+std::string GroupNormProblem::to_string() const {
+  return text("group_norm n", batch, "p", pixels, "c", channels, "g", groups);
+}
+
+std::string RmsNormProblem::to_string() const {
+  return text("rms_norm p", pixels, "c", channels);
+}
+
+NormPlan plan(const GroupNormProblem& problem, const NormOptions& options) {
+  return make_plan(problem, options);
+}
+NormPlan plan(const RmsNormProblem& problem, const NormOptions& options) {
+  return make_plan(problem, options);
+}
+
+void NormPlan::run(const NormArguments& arguments, cudaStream_t stream) const {
+  if (impl_->kernel == nullptr) return;
+  check(impl_->request, arguments, impl_->kernel->workspace_bytes());
+  const DeviceScope scope(impl_->cuda_index);
+  if (!log_enabled(LogLevel::trace)) {
+    impl_->kernel->run(arguments, stream);
+    return;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  impl_->kernel->run(arguments, stream);
+  const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - begin;
+  log_line(LogLevel::trace, "run",
+           {impl_->info.problem, impl_->info.kernel, impl_->info.backend, text(spent.count())});
+}
+
+std::size_t NormPlan::workspace_bytes() const {
+  return impl_->kernel == nullptr ? 0 : impl_->kernel->workspace_bytes();
+}
+
+const PlanInfo& NormPlan::info() const {
+  return impl_->info;
+}
+
+}  // namespace convoy
