@@ -133,7 +133,10 @@ typedef struct convoy_plan_options {
   const char* kernel;                /* Null or "": dispatch chooses. */
 } convoy_plan_options_t;
 
+enum { CONVOY_RMS_EPSILON_ADDED = 0, CONVOY_RMS_EPSILON_NORM_FLOOR = 1 };
+
 typedef struct convoy_plan_s* convoy_plan_t;
+typedef struct convoy_norm_plan_s* convoy_norm_plan_t;
 typedef struct convoy_packed_filter_s* convoy_packed_filter_t;
 typedef struct convoy_candidates_s* convoy_candidates_t;
 
@@ -185,6 +188,40 @@ typedef struct convoy_candidate {
   int32_t reserved;
 } convoy_candidate_t;
 
+/* A norm of a dense channels-last tensor (norm.hpp says what each computes). GroupNorm: `pixels` of
+ * one image, `groups`; RMSNorm: `pixels` of all images together, `batch` 1, `rms_epsilon`.
+ * Defaults: batch 1, groups 1, epsilon 1e-5, everything else 0. */
+typedef struct convoy_norm_shape {
+  size_t struct_size;
+  int64_t batch, pixels, channels, groups;
+  float epsilon;
+  int32_t rms_epsilon; /* CONVOY_RMS_EPSILON_... */
+} convoy_norm_shape_t;
+
+/* Defaults: bf16, scale and bias of fp32, no activation, automatic device. */
+typedef struct convoy_norm_options {
+  size_t struct_size;
+  int32_t dtype;
+  int32_t parameter_dtype;
+  int32_t scale; /* Not 0: a run brings scale[C]. */
+  int32_t bias;  /* Not 0: a run brings bias[C]. */
+  int32_t activation;
+  int32_t device;
+  int32_t device_index; /* -1: the current CUDA device. */
+  int32_t reserved;
+} convoy_norm_options_t;
+
+/* All memory is on the plan's device, 16-byte aligned. The output may be the input itself. */
+typedef struct convoy_norm_arguments {
+  size_t struct_size;
+  void* output;
+  const void* input;
+  const void* scale;
+  const void* bias;
+  void* workspace;                /* convoy_norm_workspace_bytes() bytes. */
+  float parameter_a, parameter_b; /* As in convoy_epilogue. */
+} convoy_norm_arguments_t;
+
 /* Set struct_size and the defaults. `struct_size` is the caller's sizeof. */
 void convoy_conv2d_shape_init(convoy_conv2d_shape_t* shape, size_t struct_size);
 void convoy_conv3d_shape_init(convoy_conv3d_shape_t* shape, size_t struct_size);
@@ -216,6 +253,22 @@ convoy_status_t convoy_plan_info(convoy_plan_t plan, convoy_plan_info_t* info);
 convoy_status_t convoy_pack_filter(convoy_plan_t plan, const void* filter, int32_t layout,
                                    void* stream, convoy_packed_filter_t* packed);
 void convoy_packed_filter_destroy(convoy_packed_filter_t packed); /* Null is ignored. */
+
+/* Norms: plan, enqueue on `stream` (a cudaStream_t), ask. `options` may be null. */
+void convoy_norm_shape_init(convoy_norm_shape_t* shape, size_t struct_size);
+void convoy_norm_options_init(convoy_norm_options_t* options, size_t struct_size);
+void convoy_norm_arguments_init(convoy_norm_arguments_t* arguments, size_t struct_size);
+convoy_status_t convoy_plan_group_norm(const convoy_norm_shape_t* shape,
+                                       const convoy_norm_options_t* options,
+                                       convoy_norm_plan_t* plan);
+convoy_status_t convoy_plan_rms_norm(const convoy_norm_shape_t* shape,
+                                     const convoy_norm_options_t* options,
+                                     convoy_norm_plan_t* plan);
+void convoy_norm_plan_destroy(convoy_norm_plan_t plan); /* Null is ignored. */
+convoy_status_t convoy_norm_run(convoy_norm_plan_t plan, const convoy_norm_arguments_t* arguments,
+                                void* stream);
+convoy_status_t convoy_norm_workspace_bytes(convoy_norm_plan_t plan, size_t* bytes);
+convoy_status_t convoy_norm_info(convoy_norm_plan_t plan, convoy_plan_info_t* info);
 
 /* CONVOY_OK where planning would succeed, else CONVOY_INVALID_ARGUMENT or CONVOY_UNSUPPORTED with
  * the reason in convoy_last_error(). Runs nothing. */

@@ -11,6 +11,9 @@
 struct convoy_plan_s {
   convoy::Plan plan;
 };
+struct convoy_norm_plan_s {
+  convoy::NormPlan plan;
+};
 struct convoy_packed_filter_s {
   convoy::PackedFilter packed;
 };
@@ -131,6 +134,32 @@ convoy_plan_options_t default_options() {
 convoy_run_arguments_t default_arguments() {
   convoy_run_arguments_t a{};
   a.struct_size = sizeof(a);
+  return a;
+}
+
+convoy_norm_shape_t default_norm_shape() {
+  convoy_norm_shape_t s{};
+  s.struct_size = sizeof(s);
+  s.batch = s.groups = 1;
+  s.epsilon = GroupNormProblem{}.epsilon;
+  return s;
+}
+
+convoy_norm_options_t default_norm_options() {
+  convoy_norm_options_t o{};
+  o.struct_size = sizeof(o);
+  o.parameter_dtype = CONVOY_FP32;
+  o.scale = o.bias = 1;
+  o.device_index = -1;
+  return o;
+}
+
+convoy_norm_arguments_t default_norm_arguments() {
+  const NormArguments defaults;
+  convoy_norm_arguments_t a{};
+  a.struct_size = sizeof(a);
+  a.parameter_a = defaults.parameter_a;
+  a.parameter_b = defaults.parameter_b;
   return a;
 }
 
@@ -257,6 +286,36 @@ RunArguments arguments_of(const convoy_run_arguments_t* given) {
   return a;
 }
 
+NormOptions options_of(const convoy_norm_options_t* given) {
+  if (given == nullptr) return {};
+  const convoy_norm_options_t c = adopt(given, default_norm_options(), "options");
+  return {.dtype = static_cast<DType>(c.dtype),
+          .scale = c.scale != 0,
+          .bias = c.bias != 0,
+          .parameter_dtype = static_cast<DType>(c.parameter_dtype),
+          .activation = static_cast<Activation>(c.activation),
+          .device = static_cast<Device>(c.device),
+          .device_index = c.device_index};
+}
+
+NormArguments arguments_of(const convoy_norm_arguments_t* given) {
+  const convoy_norm_arguments_t c = adopt(given, default_norm_arguments(), "arguments");
+  return {.output = c.output,
+          .input = c.input,
+          .scale = c.scale,
+          .bias = c.bias,
+          .parameter_a = c.parameter_a,
+          .parameter_b = c.parameter_b,
+          .workspace = c.workspace};
+}
+
+void hand_back_info(convoy_plan_info_t* info, const PlanInfo& from) {
+  hand_back(info,
+            convoy_plan_info_t{0, from.kernel.c_str(), from.backend.c_str(), from.problem.c_str(),
+                               from.flops, from.min_bytes},
+            "info");
+}
+
 template <typename Shape>
 convoy_status_t make_plan(const Shape* shape, const convoy_plan_options_t* options,
                           convoy_plan_t* result) {
@@ -349,13 +408,7 @@ convoy_status_t convoy_plan_workspace_bytes(convoy_plan_t plan, size_t* bytes) {
   return guarded([&] { *require(bytes, "bytes") = require(plan, "plan")->plan.workspace_bytes(); });
 }
 convoy_status_t convoy_plan_info(convoy_plan_t plan, convoy_plan_info_t* info) {
-  return guarded([&] {
-    const PlanInfo& from = require(plan, "plan")->plan.info();
-    hand_back(info,
-              convoy_plan_info_t{0, from.kernel.c_str(), from.backend.c_str(), from.problem.c_str(),
-                                 from.flops, from.min_bytes},
-              "info");
-  });
+  return guarded([&] { hand_back_info(info, require(plan, "plan")->plan.info()); });
 }
 
 convoy_status_t convoy_pack_filter(convoy_plan_t plan, const void* filter, int32_t layout,
@@ -369,6 +422,61 @@ convoy_status_t convoy_pack_filter(convoy_plan_t plan, const void* filter, int32
 }
 void convoy_packed_filter_destroy(convoy_packed_filter_t packed) {
   delete packed;
+}
+
+void convoy_norm_shape_init(convoy_norm_shape_t* shape, size_t struct_size) {
+  initialise(shape, default_norm_shape(), struct_size);
+}
+void convoy_norm_options_init(convoy_norm_options_t* options, size_t struct_size) {
+  initialise(options, default_norm_options(), struct_size);
+}
+void convoy_norm_arguments_init(convoy_norm_arguments_t* arguments, size_t struct_size) {
+  initialise(arguments, default_norm_arguments(), struct_size);
+}
+convoy_status_t convoy_plan_group_norm(const convoy_norm_shape_t* shape,
+                                       const convoy_norm_options_t* options,
+                                       convoy_norm_plan_t* result) {
+  return guarded([&] {
+    *require(result, "plan") = nullptr;
+    const convoy_norm_shape_t s = adopt(shape, default_norm_shape(), "shape");
+    const GroupNormProblem problem{.batch = s.batch,
+                                   .pixels = s.pixels,
+                                   .channels = s.channels,
+                                   .groups = s.groups,
+                                   .epsilon = s.epsilon};
+    *result = new convoy_norm_plan_s{plan(problem, options_of(options))};
+  });
+}
+convoy_status_t convoy_plan_rms_norm(const convoy_norm_shape_t* shape,
+                                     const convoy_norm_options_t* options,
+                                     convoy_norm_plan_t* result) {
+  return guarded([&] {
+    *require(result, "plan") = nullptr;
+    const convoy_norm_shape_t s = adopt(shape, default_norm_shape(), "shape");
+    if (s.batch != 1 || s.groups != 1) {
+      throw_invalid("shape.batch and shape.groups of an rms_norm = ", s.batch, " and ", s.groups,
+                    " are not legal; legal: 1 and 1, with the pixels of all images in pixels");
+    }
+    const RmsNormProblem problem{.pixels = s.pixels,
+                                 .channels = s.channels,
+                                 .epsilon = s.epsilon,
+                                 .rule = static_cast<RmsEpsilon>(s.rms_epsilon)};
+    *result = new convoy_norm_plan_s{plan(problem, options_of(options))};
+  });
+}
+void convoy_norm_plan_destroy(convoy_norm_plan_t plan) {
+  delete plan;
+}
+convoy_status_t convoy_norm_run(convoy_norm_plan_t plan, const convoy_norm_arguments_t* arguments,
+                                void* stream) {
+  return guarded(
+      [&] { require(plan, "plan")->plan.run(arguments_of(arguments), stream_of(stream)); });
+}
+convoy_status_t convoy_norm_workspace_bytes(convoy_norm_plan_t plan, size_t* bytes) {
+  return guarded([&] { *require(bytes, "bytes") = require(plan, "plan")->plan.workspace_bytes(); });
+}
+convoy_status_t convoy_norm_info(convoy_norm_plan_t plan, convoy_plan_info_t* info) {
+  return guarded([&] { hand_back_info(info, require(plan, "plan")->plan.info()); });
 }
 
 convoy_status_t convoy_supports_conv2d(const convoy_conv2d_shape_t* shape,

@@ -203,6 +203,57 @@ static void test_struct_growth(void) {
   CHECK(error_has("they are not zero"));
 }
 
+static void test_norms(void) {
+  /* Two pixels of two channels: (1, 7) and (3, 7) in two groups. */
+  alignas(16) float x[4] = {1, 7, 3, 7}, y[4], scale[4] = {2, 1}, bias[4] = {0, 5};
+  convoy_norm_shape_t shape;
+  convoy_norm_shape_init(&shape, sizeof(shape));
+  shape.pixels = 2;
+  shape.channels = 2;
+  shape.groups = 2;
+  shape.epsilon = 0.5f;
+  convoy_norm_options_t options;
+  convoy_norm_options_init(&options, sizeof(options));
+  options.dtype = CONVOY_FP32;
+  options.device = CONVOY_DEVICE_CPU;
+  convoy_norm_plan_t plan = NULL;
+  CHECK(convoy_plan_group_norm(&shape, &options, &plan) == CONVOY_OK);
+  convoy_plan_info_t info = {sizeof(info), NULL, NULL, NULL, 0, 0};
+  CHECK(convoy_norm_info(plan, &info) == CONVOY_OK);
+  CHECK(strcmp(info.kernel, "cpu_group_norm") == 0);
+  size_t workspace = 0;
+  CHECK(convoy_norm_workspace_bytes(plan, &workspace) == CONVOY_OK && workspace > 0);
+  convoy_norm_arguments_t arguments;
+  convoy_norm_arguments_init(&arguments, sizeof(arguments));
+  arguments.output = y;
+  arguments.input = x;
+  arguments.scale = scale;
+  CHECK(convoy_norm_run(plan, &arguments, NULL) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("bias is null"));
+  arguments.bias = bias;
+  CHECK(convoy_norm_run(plan, &arguments, NULL) == CONVOY_OK);
+  /* 2 · 1 / sqrt(1 + 0.5) */
+  CHECK(y[0] < -1.632992f && y[0] > -1.632994f && y[2] == -y[0] && y[1] == 5 && y[3] == 5);
+  convoy_norm_plan_destroy(plan);
+
+  shape.groups = 3;
+  CHECK(convoy_plan_group_norm(&shape, &options, &plan) == CONVOY_INVALID_ARGUMENT);
+  CHECK(plan == NULL && error_has("groups = 3 does not divide channels = 2"));
+  CHECK(convoy_plan_rms_norm(&shape, &options, &plan) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("1 and 1"));
+
+  shape.groups = 1;
+  shape.epsilon = 0;
+  shape.rms_epsilon = CONVOY_RMS_EPSILON_NORM_FLOOR;
+  options.scale = options.bias = 0;
+  CHECK(convoy_plan_rms_norm(&shape, &options, &plan) == CONVOY_OK);
+  arguments.scale = arguments.bias = NULL;
+  CHECK(convoy_norm_run(plan, &arguments, NULL) == CONVOY_OK);
+  CHECK(y[0] > 0.199f && y[0] < 0.201f && y[1] > 1.399f && y[1] < 1.401f);
+  convoy_norm_plan_destroy(plan);
+  convoy_norm_plan_destroy(NULL);
+}
+
 static void test_candidates(void) {
   const convoy_conv2d_shape_t shape = small_shape();
   const convoy_plan_options_t options = cpu_options();
@@ -227,6 +278,7 @@ int main(void) {
   test_errors();
   test_struct_growth();
   test_candidates();
+  test_norms();
   if (failures == 0) printf("C interface: all checks passed\n");
   return failures == 0 ? 0 : 1;
 }
