@@ -305,7 +305,7 @@ void print_text(const ConvOptions& o, const Layer& layer, const LayerResult& res
   std::printf("time      %.3f ms (%s)\n", result.time.median_us / 1e3, runs.c_str());
   std::printf("speed     %.1f GFLOP/s\n", result.info.flops > 0 ? gflops : 0.0);
   if (check != nullptr) {
-    std::printf("verify    %s: largest error %.3g, rms %.3g; worst %.3f of the bound\n",
+    std::printf("verify    %s: largest error %.3g, rms %.3g; worst %.3g of the bound\n",
                 check->passed ? "passed" : "FAILED", check->max_error, check->rms_error,
                 check->worst_of_bound);
     std::printf("          all %lld outputs against %s; bound %s\n",

@@ -113,7 +113,7 @@ void print_table(const std::vector<Row>& rows) {
               "ms", "GFLOP/s", "check");
   for (const Row& row : rows) {
     const PlanInfo& info = row.result.info;
-    std::printf("%-6s %-40s %-28s %-22s %10.2f %9.1f  %s, %.3f of the bound\n", row.layer.c_str(),
+    std::printf("%-6s %-40s %-28s %-22s %10.2f %9.1f  %s, %.3g of the bound\n", row.layer.c_str(),
                 info.problem.c_str(), row.epilogue.c_str(), info.kernel.c_str(),
                 row.result.time.median_us / 1e3, info.flops / (row.result.time.median_us * 1e3),
                 row.check.passed ? "ok" : "FAILED", row.check.worst_of_bound);

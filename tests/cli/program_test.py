@@ -155,7 +155,7 @@ class ProgramTest(unittest.TestCase):
         self.write(name, npy_bytes(shape, values, kind))
         return values
 
-    def run_convoy(self, *arguments, limit=None, largest_file=None):
+    def run_convoy(self, *arguments, limit=None, largest_file=None, preload=None):
         def limited():
             if limit:
                 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -163,8 +163,9 @@ class ProgramTest(unittest.TestCase):
                 resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
                 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # write() then fails.
 
+        environment = {**os.environ, "LD_PRELOAD": preload} if preload else None
         return subprocess.run([CONVOY, *map(str, arguments)], capture_output=True, text=True,
-                              cwd=self.folder, timeout=300, preexec_fn=limited)
+                              cwd=self.folder, timeout=300, preexec_fn=limited, env=environment)
 
     def succeed(self, *arguments):
         done = self.run_convoy(*arguments)
@@ -331,6 +332,41 @@ class ProgramTest(unittest.TestCase):
         self.assertTrue(told["verify"]["passed"])
         self.assertLessEqual(told["verify"]["worst_of_bound"], 1)
         self.assertEqual(read_npy(self.path("y.npy"))[2], "fp32")
+
+    def test_verify_finds_a_wrong_output(self):
+        wrong = os.environ.get("CONVOY_WRONG_ONEDNN")
+        if not wrong:
+            self.skipTest("CONVOY_WRONG_ONEDNN names no library")
+        self.write_npy("x.npy", (1, 4, 4, 2))
+        self.write_npy("w.npy", (3, 1, 1, 2))
+        arguments = ("conv2d", "--input", "x.npy", "--filter", "w.npy", "--output", "y.npy",
+                     "--verify", "--device", "cpu")
+        done = self.run_convoy(*arguments, preload=wrong)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("verify    FAILED", done.stdout)
+        self.assertIn("past the bound; worst at (0, 0, 0, 0)", done.stdout)
+        self.assertEqual(read_npy(self.path("y.npy"))[0], (1, 4, 4, 3), "written all the same")
+        done = self.run_convoy(*arguments, "--json", preload=wrong)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertFalse(json.loads(done.stdout)["verify"]["passed"])
+        done = self.run_convoy("bench", "n1h4w4c4k4", "--runs", 1, "--dtype", "fp32", "--verify",
+                               "--csv", "--device", "cpu", preload=wrong)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+
+    def test_progress_is_for_terminals(self):
+        terminal, other_end = os.openpty()
+        try:
+            done = subprocess.run([CONVOY, "bench", "n1h16w16c8k8r3s3", "--device", "cpu", "--time",
+                                   "1.5"], stdout=subprocess.PIPE, stderr=other_end, timeout=300)
+            told = os.read(terminal, 1 << 16)
+        finally:
+            os.close(terminal)
+            os.close(other_end)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn(b"\rtiming n1h16w16c8k8r3s3: 1 s", told)
+        self.assertNotIn(b"timing", done.stdout)
+        # Into a pipe nothing: succeed() sees to it.
+        self.succeed("bench", "n1h16w16c8k8r3s3", "--device", "cpu", "--time", "1.5")
 
     # ---- bad input ----
 
