@@ -256,7 +256,8 @@ def check_instance(lib, instance, name):
             lib.run(plan, out, x, cache, packed, bias=bias, residual=residual, **arguments)
             torch.cuda.synchronize()
             ran += 1
-            tolerance = 0.0 if act != "silu" else 1e-2
+            # Rounded after each step, SiLU has PyTorch's bits too.
+            tolerance = 1e-2 if act == "silu" and not e.get("rounding") else 0.0
             good = (out == want) | ((out.float() - want.float()).abs() <= tolerance *
                                     (1 + want.float().abs()))
             clean = flat[:guard].isnan().all() and flat[-guard:].isnan().all()

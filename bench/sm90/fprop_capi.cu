@@ -86,6 +86,13 @@ void convoy_sm90_set_band(void* plan, int band) {
   convoy::sm90::set_band(static_cast<FpropPlan*>(plan)->params, band);
 }
 
+#ifdef CONVOY_SM90_TRACE
+/// Where the launches of a plan leave their stamps: kTraceSlots of 8 bytes a CTA.
+void convoy_sm90_set_trace(void* plan, void* stamps) {
+  static_cast<FpropPlan*>(plan)->params.trace = static_cast<long long*>(stamps);
+}
+#endif
+
 double convoy_sm90_estimate(const void* plan, const std::int64_t* problem, int multiprocessors) {
   return convoy::sm90::estimate_us(geometry_from(problem), *static_cast<const FpropPlan*>(plan),
                                    multiprocessors);

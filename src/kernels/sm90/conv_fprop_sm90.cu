@@ -170,6 +170,20 @@ Loader choose_loader(const ConvGeometry& g, const FpropInstance& instance, DType
   return Loader::patch;
 }
 
+// The shortest kernel that computes this epilogue.
+const void* choose_kernel(const FpropInstance& instance, const FpropParams& p) {
+  const Activation activation = p.epilogue.activation;
+  const bool usual = activation == Activation::none || activation == Activation::relu ||
+                     activation == Activation::silu;
+  EpiloguePath path = EpiloguePath::general;
+  if (usual && !p.direct_store && !p.epilogue.round_each_step) {
+    path = activation == Activation::none && !p.epilogue.has_residual ? EpiloguePath::plain
+                                                                      : EpiloguePath::fused;
+  }
+  const void* const kernel = instance.kernels[static_cast<int>(path)];
+  return kernel != nullptr ? kernel : instance.kernels[static_cast<int>(EpiloguePath::general)];
+}
+
 }  // namespace
 
 std::string FpropInstance::name() const {
@@ -283,6 +297,8 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
       p.loader == Loader::im2col_5d || ((p.loader == Loader::tiled || p.loader == Loader::im2col) &&
                                         can_straddle(g) && g.gemm_m() <= kMaxPixels);
   const std::int64_t output_frames = straddle ? 1 : g.batch * g.out[0];
+  p.output_frames = static_cast<int>(output_frames);
+  p.skip_taps = p.loader != Loader::im2col_5d && (g.pad_begin[0] > 0 || g.pad_end[0] > 0);
   p.frames_per_batch = straddle ? 1 : static_cast<int>(g.out[0]);
   p.frame_pixels = straddle ? g.gemm_m() : plane;
   std::int64_t m_tiles = ceil_div(p.frame_pixels, instance.block_m);
@@ -380,13 +396,13 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
   output.name = "output";
   output.dtype = instance.out;
   output.rank = 4;
-  output.swizzle = out_element == 2 ? Swizzle::b64 : Swizzle::b128;
+  output.swizzle = instance.chunk_n * out_element == 64 ? Swizzle::b64 : Swizzle::b128;
   if (is_patched(p.loader)) {
     const std::int64_t scale = phase.phases == 4 ? 2 : 1;
     output.extents = {g.out_channels, phase.out[2], phase.out[1], output_frames, 0};
     output.strides_bytes = {0, row_bytes * scale, phase.out[2] * scale * row_bytes * scale,
                             plane * scale * scale * row_bytes, 0};
-    output.box = {32, 8, 2, 1, 0};
+    output.box = {instance.chunk_n, 8, 2, 1, 0};
     for (int i = 0; i < phase.phases; ++i) {
       plan.phase_offset_bytes[i] = (i / 2 * phase.out[2] * scale + i % 2) * row_bytes;
     }
@@ -394,7 +410,7 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
     output.extents = {g.out_channels, p.frame_pixels, 1, output_frames, 0};
     output.strides_bytes = {0, row_bytes, p.frame_pixels * row_bytes, p.frame_pixels * row_bytes,
                             0};
-    output.box = {32, 16, 1, 1, 0};
+    output.box = {instance.chunk_n, 16, 1, 1, 0};
   }
 
   // Check every map now, so that run() cannot be refused.
@@ -482,13 +498,16 @@ int choose_splits(const ConvGeometry& g, const FpropInstance& instance, bool pac
 }
 
 void prepare_fprop(const FpropInstance& instance) {
-  const cudaError_t error = cudaFuncSetAttribute(
-      instance.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance.shared_bytes);
-  if (error != cudaSuccess) {
-    cudaGetLastError();
-    throw Error(Status::launch_failure,
-                "sm90_fprop_" + instance.name() + ": no " + text(instance.shared_bytes) +
-                    " bytes of shared memory: " + cudaGetErrorString(error));
+  for (const void* kernel : instance.kernels) {
+    if (kernel == nullptr) continue;
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance.shared_bytes);
+    if (error != cudaSuccess) {
+      cudaGetLastError();
+      throw Error(Status::launch_failure,
+                  "sm90_fprop_" + instance.name() + ": no " + text(instance.shared_bytes) +
+                      " bytes of shared memory: " + cudaGetErrorString(error));
+    }
   }
 }
 
@@ -529,21 +548,21 @@ void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multip
     ctas = std::min(ctas, multiprocessors / plan.cluster_size * plan.cluster_size);
   }
   cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = static_cast<unsigned>(plan.cluster_size);
-  attributes[0].val.clusterDim.y = 1;
-  attributes[0].val.clusterDim.z = 1;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = static_cast<unsigned>(plan.cluster_size);
+  attributes[1].val.clusterDim.y = 1;
+  attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(ctas));
   config.blockDim = dim3(static_cast<unsigned>(instance.threads));
   config.dynamicSmemBytes = static_cast<std::size_t>(instance.shared_bytes);
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = 2;
+  config.numAttrs = plan.cluster_size > 1 ? 2 : 1;
   void* arguments[] = {&p, const_cast<void*>(compute_op), const_cast<void*>(store_op)};
-  const cudaError_t error = cudaLaunchKernelExC(&config, instance.kernel, arguments);
+  const cudaError_t error = cudaLaunchKernelExC(&config, choose_kernel(instance, p), arguments);
   if (error != cudaSuccess) {
     throw Error(Status::launch_failure, "sm90_fprop_" + instance.name() + ": launch of " +
                                             text(ctas) + " CTAs in clusters of " +

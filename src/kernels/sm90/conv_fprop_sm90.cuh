@@ -85,9 +85,31 @@ __device__ __forceinline__ void load_activation(const FpropParams& p, const Tile
   }
 }
 
+// ---- Trace ----------------------------------------------------------------------------------
+
+// Stamps of bench/sm90/cta_trace.py: slots 0 and 1 are nanoseconds, the others cycles of the SM; of
+// each of a CTA's first 6 tiles the start of its main loop, first full stage, end of the main
+// loop, and end of the epilogue.
+#ifdef CONVOY_SM90_TRACE
+__device__ __forceinline__ void stamp(const FpropParams& p, int slot) {
+  long long time;
+  if (slot < 2) {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time)::"memory");
+  } else {
+    asm volatile("mov.u64 %0, %%clock64;" : "=l"(time)::"memory");
+  }
+  if (p.trace != nullptr && slot < kTraceSlots) p.trace[blockIdx.x * kTraceSlots + slot] = time;
+}
+#define CONVOY_SM90_STAMP(thread, slot) \
+  if (threadIdx.x == (thread)) stamp(p, slot)
+#else
+#define CONVOY_SM90_STAMP(thread, slot) (void)0
+#endif
+
 // ---- The kernel -----------------------------------------------------------------------------
 
-template <typename Config, typename ComputeOp = NoComputeOp, typename StoreOp = NoStoreOp>
+template <typename Config, EpiloguePath kPath, typename ComputeOp = NoComputeOp,
+          typename StoreOp = NoStoreOp>
 __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
     conv_fprop_sm90(const __grid_constant__ FpropParams p, ComputeOp compute_op, StoreOp store_op) {
   using Mma = Wgmma<typename Config::In, Config::BLOCK_N>;
@@ -96,6 +118,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
   constexpr bool kHalo = Config::kHalo;
   constexpr int kBlocks = Config::kBlocksPerGroup;
 
+  CONVOY_SM90_STAMP(0, 0);
+  CONVOY_SM90_STAMP(0, 2);
   // Carve up shared memory; swizzle atoms need 1024-byte alignment.
   extern __shared__ std::uint8_t dynamic_shared[];
   std::uint8_t* const shared =
@@ -110,39 +134,62 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
   ptx::Barrier* const source_full = filter_empty + Config::kStages;
 
   const int warp = static_cast<int>(ptx::warp_id());
-  const int cluster_size = static_cast<int>(ptx::cluster_size());
-  const int cta_rank = static_cast<int>(ptx::cluster_cta_rank());
-  const int m_rank = Config::kCluster > 1 ? cta_rank : 0;
-  const int first_tile = static_cast<int>(blockIdx.x) / cluster_size;
-  const int tile_step = static_cast<int>(gridDim.x) / cluster_size;
+  const int lane = static_cast<int>(ptx::lane_id());
+  const int cluster_size =
+      Config::kSplit ? static_cast<int>(ptx::cluster_size()) : Config::kCluster;
+  const int cta_rank =
+      Config::kSplit || Config::kCluster > 1 ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
+  const int m_rank = Config::kSplit ? 0 : cta_rank;
+  const int first_index =
+      static_cast<int>(Config::kSplit ? ptx::cluster_id_x() : blockIdx.x / Config::kCluster);
+  // Split tiles get a cluster each.
+  const int index_step =
+      Config::kSplit ? p.num_cluster_tiles : static_cast<int>(gridDim.x / Config::kCluster);
 
-  if (warp == 0 && ptx::elect_one()) {
-    ptx::prefetch_tensor_map(&p.activation_map);
-    ptx::prefetch_tensor_map(&p.filter_map);
-    ptx::prefetch_tensor_map(&p.output_map[0]);
-    for (int i = 0; i < Config::kActStages; ++i) {
-      ptx::barrier_init(&act_full[i], 1);
-      ptx::barrier_init(&act_empty[i], Config::kReleasingWarps);
+  // NOTE: set-up is on the critical path of small layers, so warps share it, and all find their
+  // first tile meanwhile. Barriers are initialised by one thread each warp: addresses that differ
+  // by lane become a loop of some 70 cycles a barrier.
+  if (ptx::elect_one()) {
+    if (warp == 0) {
+      ptx::prefetch_tensor_map(&p.activation_map);
+      if (p.cached_frames > 0) ptx::prefetch_tensor_map(&p.cache_map);
+    } else if (warp == 1) {
+      ptx::prefetch_tensor_map(&p.filter_map);
+    } else if (warp == 2) {
+      for (int i = 0; kHalo && i < Config::kActStages; ++i) {
+        ptx::barrier_init(&act_full[i], 1);
+        ptx::barrier_init(&act_empty[i], Config::kReleasingWarps);
+      }
+      for (int i = 0; i < Config::kStages; ++i) {
+        // Without a halo both loaders arrive on this barrier: a stage is full with both tiles.
+        ptx::barrier_init(&filter_full[i], kHalo ? 1 : 2);
+        ptx::barrier_init(&filter_empty[i], Config::kReleasingWarps * Config::kCluster);
+      }
+      ptx::fence_barrier_init();
+    } else if (warp == 3) {
+      ptx::prefetch_tensor_map(&p.output_map[0]);
+      if (kPath != EpiloguePath::plain && p.epilogue.has_residual) {
+        ptx::prefetch_tensor_map(&p.source_map[0]);
+        for (int i = 0; i < Config::kConsumerWarps * Config::kStagingBuffers; ++i) {
+          ptx::barrier_init(&source_full[i], 1);
+        }
+        ptx::fence_barrier_init();
+      }
     }
-    for (int i = 0; i < Config::kStages; ++i) {
-      // Without a halo both loaders arrive on this barrier: a stage is full with both tiles.
-      ptx::barrier_init(&filter_full[i], kHalo ? 1 : 2);
-      ptx::barrier_init(&filter_empty[i], Config::kReleasingWarps * Config::kCluster);
-    }
-    for (int i = 0; i < Config::kConsumerWarps * Config::kStagingBuffers; ++i) {
-      ptx::barrier_init(&source_full[i], 1);
-    }
-    ptx::fence_barrier_init();
   }
+  const Tile first_tile = decode_tile<Config>(p, first_index, m_rank);
   __syncthreads();
-  if (cluster_size > 1) {
-    ptx::cluster_arrive_relaxed();
-    ptx::cluster_wait();
-  }
+  if constexpr (Config::kCluster > 1) ptx::cluster_arrive_relaxed();
 
   ptx::dependent_launch_trigger();
   // NOTE: nothing before this line reads or writes what an earlier kernel may still write or read.
   ptx::dependent_launch_wait();
+  CONVOY_SM90_STAMP(0, 3);
+
+  // The CTA's tiles, in order.
+  const auto tile_of = [&](int index) {
+    return index == first_index ? first_tile : decode_tile<Config>(p, index, m_rank);
+  };
 
   if (warp < 4) {
     ptx::set_max_registers_decrease<Config::kLoaderRegisters>();
@@ -150,15 +197,15 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
     if (warp == 0 && ptx::elect_one()) {
       // -- Activation loader --
       ActState act;
-      for (int index = first_tile; index < p.num_cluster_tiles; index += tile_step) {
-        const Tile tile = decode_tile<Config>(p, index, m_rank);
+      for (int index = first_index; index < p.num_cluster_tiles; index += index_step) {
+        const Tile tile = tile_of(index);
         const GroupRange range = group_range<Config>(p, tile, cta_rank, cluster_size);
-        const Im2colOrigin origin = kHalo ? Im2colOrigin{} : im2col_origin(p, tile);
-        for (int group = range.begin; group < range.end; ++group) {
-          const int tap_t = p.blocks.divide(group);
-          const int t = tile.t_begin + tap_t;
-          const int c = p.blocks.remainder(group, tap_t) * Config::BLOCK_K;
-          const FrameSource source = frame_source(p, tile, t);
+        Group group = first_group<Config>(p, tile, range);
+        const bool linear = !kHalo && p.loader != Loader::tiled && p.loader != Loader::patch;
+        const Im2colOrigin origin = linear ? im2col_origin(p, tile) : Im2colOrigin{};
+        for (int i = range.begin; i < range.end; ++i, group.advance(p)) {
+          const int c = group.block * Config::BLOCK_K;
+          const FrameSource source = frame_source(p, tile, group.t);
           if constexpr (kHalo) {
             ptx::barrier_wait(&act_empty[act.index], act.producer_parity());
             ptx::barrier_arrive_expect(&act_full[act.index], p.halo_height * p.halo_width * 128);
@@ -172,7 +219,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
               for (int s = 0; s < p.filter[2]; ++s) {
                 ptx::barrier_wait(&filter_empty[act.index], act.producer_parity());
                 ptx::barrier_arrive_expect(&filter_full[act.index], Config::kActBytes);
-                load_activation<Config>(p, tile, origin, source, t, r, s, c,
+                if (index == first_index && i == range.begin) CONVOY_SM90_STAMP(threadIdx.x, 6);
+                load_activation<Config>(p, tile, origin, source, group.t, r, s, c,
                                         act_stages + act.index * Config::kActBytes,
                                         &filter_full[act.index]);
                 act.advance();
@@ -181,48 +229,56 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
           }
         }
       }
-    } else if (warp == 1 && ptx::elect_one()) {
-      // -- Filter loader --
-      FilterState state;
-      const int taps = p.filter[1] * p.filter[2];
-      for (int index = first_tile; index < p.num_cluster_tiles; index += tile_step) {
-        const Tile tile = decode_tile<Config>(p, index, m_rank);
-        const GroupRange range = group_range<Config>(p, tile, cta_rank, cluster_size);
-        const int filter = tile.phase * p.filters + tile.filter;
-        for (int group = range.begin; group < range.end; ++group) {
-          const int tap_t = p.blocks.divide(group);
-          const int t = tile.t_begin + tap_t;
-          const int c = p.blocks.remainder(group, tap_t) * Config::BLOCK_K;
-          for (int tap = t * taps; tap < (t + 1) * taps; ++tap) {
-            ptx::barrier_wait(&filter_empty[state.index], state.producer_parity());
-            ptx::barrier_arrive_expect(&filter_full[state.index], Config::kFilterBytes);
-            std::uint8_t* const stage = filter_stages + state.index * Config::kFilterBytes;
-            if constexpr (Config::kCluster == 1) {
-              ptx::tma_load_3d(stage, &p.filter_map, &filter_full[state.index], ptx::kL2EvictLast,
-                               c, tap, filter);
-            } else {
-              // Each CTA loads its slice of the filters for all.
-              constexpr int kSlice = Config::BLOCK_N / Config::kCluster;
-              ptx::tma_load_3d_multicast(stage + cta_rank * kSlice * 128, &p.filter_map,
-                                         &filter_full[state.index], (1 << Config::kCluster) - 1,
-                                         ptx::kL2EvictLast, c, tap, filter + cta_rank * kSlice);
+    } else if (warp == 1) {
+      // The other CTA's barriers must exist before copies arrive on them.
+      if constexpr (Config::kCluster > 1) ptx::cluster_wait();
+      if (ptx::elect_one()) {
+        // -- Filter loader --
+        FilterState state;
+        const int taps = p.filter[1] * p.filter[2];
+        for (int index = first_index; index < p.num_cluster_tiles; index += index_step) {
+          const Tile tile = tile_of(index);
+          const GroupRange range = group_range<Config>(p, tile, cta_rank, cluster_size);
+          Group group = first_group<Config>(p, tile, range);
+          const int filter = tile.phase * p.filters + tile.filter;
+          for (int i = range.begin; i < range.end; ++i, group.advance(p)) {
+            const int c = group.block * Config::BLOCK_K;
+            for (int tap = group.t * taps; tap < (group.t + 1) * taps; ++tap) {
+              ptx::barrier_wait(&filter_empty[state.index], state.producer_parity());
+              ptx::barrier_arrive_expect(&filter_full[state.index], Config::kFilterBytes);
+              std::uint8_t* const stage = filter_stages + state.index * Config::kFilterBytes;
+              if constexpr (Config::kCluster == 1) {
+                ptx::tma_load_3d(stage, &p.filter_map, &filter_full[state.index], ptx::kL2EvictLast,
+                                 c, tap, filter);
+              } else {
+                // Each CTA loads its slice of the filters for all.
+                constexpr int kSlice = Config::BLOCK_N / Config::kCluster;
+                ptx::tma_load_3d_multicast(stage + cta_rank * kSlice * 128, &p.filter_map,
+                                           &filter_full[state.index], (1 << Config::kCluster) - 1,
+                                           ptx::kL2EvictLast, c, tap, filter + cta_rank * kSlice);
+              }
+              state.advance();
             }
-            state.advance();
           }
         }
       }
     }
+    __syncwarp();
+    if constexpr (Config::kCluster > 1) {
+      if (warp != 1) ptx::cluster_wait();
+    }
   } else {
     ptx::set_max_registers_increase<Config::kConsumerRegisters>();
+    if constexpr (Config::kCluster > 1) ptx::cluster_wait();
     // -- Consumers --
     const int group_index = warp / 4 - 1;
     const int warp_in_group = warp % 4;
-    const int lane = static_cast<int>(ptx::lane_id());
     const int consumer_warp = warp - 4;
     WarpStaging staging{
         staging_buffers + consumer_warp * Config::kStagingBuffers * Config::kChunkBytes,
         source_full + consumer_warp * Config::kStagingBuffers};
-    const bool prefetch_source = p.epilogue.has_residual && !p.direct_store && !Config::kSplit;
+    const bool prefetch_source = kPath != EpiloguePath::plain && !Config::kSplit &&
+                                 p.epilogue.has_residual && !p.direct_store;
 
     // Where each 64-row block starts in an activation stage, and how far its groups of 8 rows are
     // apart: blocks of a halo stage are 8 x 8 pixels of a wider patch.
@@ -234,26 +290,11 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
       const int block = first_block + b;
       block_offset[b] = block * 64 * 128;
       if constexpr (kHalo) {
-        block_offset[b] =
-            (block / p.patch_columns * p.halo_width + block % p.patch_columns) * 8 * 128;
+        const int row = patch_row(p, block);
+        block_offset[b] = (row * p.halo_width + block - row * p.patch_columns) * 8 * 128;
         row_group_bytes = p.halo_width * 128;
       }
     }
-
-    // The piece of a tile that row block `block` of warp `warp_in_group` has at filters 32·chunk.
-    const auto piece_at = [&p](const Tile& tile, int block, int warp_in_group, int chunk) {
-      Piece piece;
-      piece.filter = tile.filter + chunk * Config::kChunkN;
-      if (kHalo || is_patched(p.loader)) {
-        const int patch_row = block / p.patch_columns;
-        piece.pixel = tile.column + (block - patch_row * p.patch_columns) * 8;
-        piece.row = tile.row + patch_row * 8 + warp_in_group * 2;
-      } else {
-        piece.pixel = tile.pixel + block * 64 + warp_in_group * 16;
-        piece.row = 0;
-      }
-      return piece;
-    };
 
     // Give stages back once no wgmma reads them any more.
     const auto release_act = [&](std::uint32_t stage) {
@@ -270,8 +311,13 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
     ActState act;
     FilterState filter_state;
     int turn = 0;
-    for (int index = first_tile; index < p.num_cluster_tiles; index += tile_step) {
-      const Tile tile = decode_tile<Config>(p, index, m_rank);
+    Tile next_tile = first_tile;
+#ifdef CONVOY_SM90_TRACE
+    const int stamping = Config::kPingPong ? 128 + 128 * group_index : 128;
+    int local_tile = Config::kPingPong ? group_index : 0;
+#endif
+    for (int index = first_index; index < p.num_cluster_tiles; index += index_step) {
+      const Tile tile = Config::kPingPong ? tile_of(index) : next_tile;
       const GroupRange range = group_range<Config>(p, tile, cta_rank, cluster_size);
       if constexpr (Config::kPingPong) {
         // The stages of every other tile are the other warpgroup's.
@@ -284,40 +330,41 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
       }
 
       // Fetch the first pieces of the residual while the main loop runs.
-      const auto source_piece = [&](int chunk) {
-        return piece_at(tile, first_block + chunk / Config::kChunksPerBlock, warp_in_group,
-                        chunk % Config::kChunksPerBlock);
+      const auto tile_piece = [&](int q) {
+        return piece_at<Config>(p, tile, first_block + q / Config::kChunksPerBlock, warp_in_group,
+                                q % Config::kChunksPerBlock);
       };
       if (prefetch_source && lane == 0) {
         ptx::tma_store_wait_read<0>();
-        for (int i = 0; i < min(Config::kStagingBuffers, Config::kChunks); ++i) {
-          load_source<Config>(p, tile, staging, staging.sequence + i, source_piece(i));
+#pragma unroll 1
+        for (int q = 0; q < min(Config::kStagingBuffers, Config::kChunks); ++q) {
+          load_source<Config>(p, tile, staging, q, tile_piece(q));
         }
       }
+      float bias[Config::BLOCK_N / 32];
+      load_tile_bias<Config>(p, tile, bias);
+      Group group = first_group<Config>(p, tile, range);
 
       if constexpr (Config::kPingPong) {
         // Wait for the turn. NOTE: parity tells only adjacent phases of a barrier apart, so a
         // warpgroup must not wait for a stage before the other has seen that stage's last round.
         if (turn > 1) ptx::named_barrier_sync(2 + group_index, 256);
       }
-
-      float bias[Config::kChunksPerBlock];
-      load_tile_bias<Config>(p, tile, bias);
+      CONVOY_SM90_STAMP(stamping, 8 + 4 * local_tile);
       float accumulators[kBlocks][Config::BLOCK_N / 2];
       bool accumulate = false;
       std::uint32_t previous_filter = 0;
       std::uint32_t previous_act = 0;
       bool pending_filter = false;
       bool pending_act = false;
-      int channel_block = p.blocks.remainder(range.begin, p.blocks.divide(range.begin));
-      for (int group = range.begin; group < range.end; ++group) {
+      for (int i = range.begin; i < range.end; ++i, group.advance(p)) {
         const int steps =
-            channel_block == p.channel_blocks - 1 ? p.last_block_steps : Config::BLOCK_K / 16;
-        if (++channel_block == p.channel_blocks) channel_block = 0;
+            group.block == p.channel_blocks - 1 ? p.last_block_steps : Config::BLOCK_K / 16;
         if constexpr (kHalo) ptx::barrier_wait(&act_full[act.index], act.parity());
         for (int r = 0; r < p.filter[1]; ++r) {
           for (int s = 0; s < p.filter[2]; ++s) {
             ptx::barrier_wait(&filter_full[filter_state.index], filter_state.parity());
+            if (!accumulate) CONVOY_SM90_STAMP(stamping, 9 + 4 * local_tile);
             std::uint32_t act_address = ptx::shared_address(act_stages);
             if constexpr (kHalo) {
               act_address += act.index * Config::kActBytes +
@@ -325,13 +372,13 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
             } else {
               act_address += filter_state.index * Config::kActBytes;
             }
-            const std::uint64_t b = descriptor_128b(
+            const std::uint64_t filter = descriptor_128b(
                 ptx::shared_address(filter_stages) + filter_state.index * Config::kFilterBytes,
                 1024);
             std::uint64_t a[kBlocks];
 #pragma unroll
-            for (int i = 0; i < kBlocks; ++i) {
-              a[i] = descriptor_128b(act_address + block_offset[i], row_group_bytes);
+            for (int b = 0; b < kBlocks; ++b) {
+              a[b] = descriptor_128b(act_address + block_offset[b], row_group_bytes);
             }
             // NOTE: the swizzle permutes by address bits, so a step of 16 channels is an offset
             // of 32 bytes in the descriptor, and whole rows may be skipped likewise.
@@ -342,8 +389,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
 #pragma unroll
               for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
-                for (int i = 0; i < kBlocks; ++i) {
-                  Mma::mma(accumulators[i], a[i] + step * 2, b + step * 2, accumulate || step > 0);
+                for (int b = 0; b < kBlocks; ++b) {
+                  Mma::mma(accumulators[b], a[b] + step * 2, filter + step * 2,
+                           accumulate || step > 0);
                 }
               }
               wgmma_commit();
@@ -374,11 +422,16 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
         }
       }
       if constexpr (Config::kPingPong) {
-        if (index + tile_step < p.num_cluster_tiles) {
+        if (index + index_step < p.num_cluster_tiles) {
           ptx::named_barrier_arrive(2 + (group_index ^ 1), 256);
         }
       }
+      // While the last MMAs run.
+      if constexpr (!Config::kPingPong && !Config::kSplit) {
+        next_tile = decode_tile<Config>(p, index + index_step, m_rank);
+      }
       wgmma_wait<0>();
+      CONVOY_SM90_STAMP(stamping, 10 + 4 * local_tile);
       if (pending_filter) release_filter(previous_filter);
       if (kHalo && pending_act) release_act(previous_act);
       if (!accumulate) {
@@ -389,64 +442,42 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
         }
       }
 
-      const EpiloguePath path = choose_path<ComputeOp, StoreOp>(p);
-      if constexpr (!Config::kSplit) {
-        // Registers must not be indexed at run time: `first` is a constant (the unrolled loop), or
-        // every piece is a candidate of a selection (the rolled loop, whose code exists once).
-        const auto store = [&]<EpiloguePath kPath, int kCount>(int first) {
-          Piece pieces[kCount];
-          float v[kCount][16];
-          float lane_bias[kCount] = {};
-#pragma unroll
-          for (int u = 0; u < kCount; ++u) {
-            pieces[u] = source_piece(first + u);
-#pragma unroll
-            for (int c = 0; c < Config::kChunks; ++c) {
-              if (c == first + u) {
-                lane_bias[u] = bias[c % Config::kChunksPerBlock];
-#pragma unroll
-                for (int i = 0; i < 16; ++i) {
-                  v[u][i] = accumulators[c / Config::kChunksPerBlock]
-                                        [c % Config::kChunksPerBlock * 16 + i];
-                }
-              }
-            }
-          }
-          store_pieces<Config, kPath>(p, tile, pieces, v, lane_bias, staging, compute_op, store_op);
-          // Refill the buffers of the residual that are needed again.
-          if (kPath != EpiloguePath::plain && prefetch_source && lane == 0) {
-#pragma unroll
-            for (int u = 0; u < kCount; ++u) {
-              const int refill = first + u + Config::kStagingBuffers;
-              if (refill < Config::kChunks) {
-                ptx::tma_store_wait_read<0>();
-                load_source<Config>(p, tile, staging,
-                                    staging.sequence - kCount + u + Config::kStagingBuffers,
-                                    source_piece(refill));
-              }
-            }
-          }
-        };
-        const auto store_all = [&]<EpiloguePath kPath>() {
-          constexpr int kCount = Config::kManyRegisters ? 1 : 2;
-#pragma unroll
-          for (int first = 0; first + kCount <= Config::kChunks; first += kCount) {
-            store.template operator()<kPath, kCount>(first);
-          }
-          if constexpr (Config::kChunks % kCount != 0) {
-            store.template operator()<kPath, 1>(Config::kChunks - 1);
-          }
-        };
-        if (path == EpiloguePath::plain) {
-          store_all.template operator()<EpiloguePath::plain>();
-        } else if (path == EpiloguePath::fused) {
-          store_all.template operator()<EpiloguePath::fused>();
-        } else {
+      if constexpr (!Config::kSplit && kPath != EpiloguePath::general) {
+        store_tile<Config, kPath>(p, tile, first_block, warp_in_group, accumulators, bias, staging);
+      } else if constexpr (!Config::kSplit) {
+        // One piece after the other in a rolled loop: registers must not be indexed at run time, so
+        // every piece is a candidate of a selection.
 #pragma unroll 1
-          for (int chunk = 0; chunk < Config::kChunks; ++chunk) {
-            store.template operator()<EpiloguePath::general, 1>(chunk);
+        for (int q = 0; q < Config::kChunks; ++q) {
+          constexpr int kBuffers = Config::kStagingBuffers;
+          constexpr int kValues = 16 * Config::kHalves;
+          float v[kValues] = {};
+          float lane_bias[Config::kHalves] = {};
+#pragma unroll
+          for (int c = 0; c < Config::kChunks; ++c) {
+            if (c != q) continue;
+            constexpr int kPerBlock = Config::kChunksPerBlock;
+#pragma unroll
+            for (int h = 0; h < Config::kHalves; ++h) {
+              lane_bias[h] = bias[c % kPerBlock * Config::kHalves + h];
+            }
+#pragma unroll
+            for (int i = 0; i < kValues; ++i) {
+              v[i] = accumulators[c / kPerBlock][c % kPerBlock * kValues + i];
+            }
+          }
+          if (!p.epilogue.has_residual) {
+            if (lane == 0) ptx::tma_store_wait_read<kBuffers - 1>();
+            __syncwarp();
+          }
+          finish_piece<Config, kPath>(p, tile, tile_piece(q), v, lane_bias, staging, q % kBuffers,
+                                      source_parity<Config>(staging, q), compute_op, store_op);
+          if (prefetch_source && lane == 0 && q + kBuffers < Config::kChunks) {
+            ptx::tma_store_wait_read<0>();
+            load_source<Config>(p, tile, staging, q % kBuffers, tile_piece(q + kBuffers));
           }
         }
+        ++staging.tiles;
       } else {
         // Split K: every CTA of the cluster leaves its partial tile in its own stages (all loads
         // have been consumed), then each sums a share of the pieces over all CTAs, in rank order.
@@ -465,13 +496,26 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
         }
         ptx::cluster_sync();
         const std::uint32_t base = ptx::shared_address(partial);
+        int unit_count = 0;
 #pragma unroll 1
         for (int unit = cta_rank * Config::kConsumerWarps + consumer_warp;
              unit < Config::kChunks * Config::kConsumerWarps;
-             unit += cluster_size * Config::kConsumerWarps) {
+             unit += cluster_size * Config::kConsumerWarps, ++unit_count) {
           const int unit_warp = unit % Config::kConsumerWarps;
           const int chunk = unit / Config::kConsumerWarps;
-          float v[1][16] = {};
+          const int slot = unit_count % Config::kStagingBuffers;
+          const std::uint32_t parity = unit_count / Config::kStagingBuffers % 2;
+          const Piece piece =
+              piece_at<Config>(p, tile, unit_warp / 4 * kBlocks + chunk / Config::kChunksPerBlock,
+                               unit_warp % 4, chunk % Config::kChunksPerBlock);
+          if (lane == 0) {
+            ptx::tma_store_wait_read<Config::kStagingBuffers - 1>();
+            if (p.epilogue.has_residual && !p.direct_store) {
+              load_source<Config>(p, tile, staging, slot, piece);
+            }
+          }
+          __syncwarp();
+          float v[16] = {};
 #pragma unroll 2
           for (int rank = 0; rank < cluster_size; ++rank) {
             const std::uint32_t remote = ptx::map_shared_rank(base, rank);
@@ -479,54 +523,43 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
             for (int j = 0; j < 4; ++j) {
               const float4 part = ptx::load_shared_cluster_v4(
                   remote + ((chunk * 4 + j) * kConsumerThreads + unit_warp * 32 + lane) * 16);
-              v[0][4 * j] += part.x;
-              v[0][4 * j + 1] += part.y;
-              v[0][4 * j + 2] += part.z;
-              v[0][4 * j + 3] += part.w;
+              v[4 * j] += part.x;
+              v[4 * j + 1] += part.y;
+              v[4 * j + 2] += part.z;
+              v[4 * j + 3] += part.w;
             }
-          }
-          const Piece piece[1] = {
-              piece_at(tile, unit_warp / 4 * kBlocks + chunk / Config::kChunksPerBlock,
-                       unit_warp % 4, chunk % Config::kChunksPerBlock)};
-          if (p.epilogue.has_residual && !p.direct_store && lane == 0) {
-            load_source<Config>(p, tile, staging, staging.sequence, piece[0]);
           }
           float lane_bias[1] = {};
 #pragma unroll
           for (int c = 0; c < Config::kChunksPerBlock; ++c) {
             if (c == chunk % Config::kChunksPerBlock) lane_bias[0] = bias[c];
           }
-          if (path == EpiloguePath::plain) {
-            store_pieces<Config, EpiloguePath::plain>(p, tile, piece, v, lane_bias, staging,
-                                                      compute_op, store_op);
-          } else if (path == EpiloguePath::fused) {
-            store_pieces<Config, EpiloguePath::fused>(p, tile, piece, v, lane_bias, staging,
-                                                      compute_op, store_op);
-          } else {
-            store_pieces<Config, EpiloguePath::general>(p, tile, piece, v, lane_bias, staging,
-                                                        compute_op, store_op);
-          }
-          if (p.epilogue.has_residual && lane == 0) ptx::tma_store_wait_read<0>();
+          finish_piece<Config, kPath>(p, tile, piece, v, lane_bias, staging, slot, parity,
+                                      compute_op, store_op);
         }
       }
+      CONVOY_SM90_STAMP(stamping, 11 + 4 * local_tile);
+#ifdef CONVOY_SM90_TRACE
+      local_tile += Config::kPingPong ? 2 : 1;
+#endif
     }
     // NOTE: shared memory must outlive the stores that read it.
     if (lane == 0) ptx::tma_store_wait<0>();
+    CONVOY_SM90_STAMP(stamping, 4 + group_index);
   }
 
   if constexpr (Config::kSplit) {
     // The loaders' half of the barrier above: one tile per cluster.
-    if (warp < 4) {
-      __syncwarp();
-      ptx::cluster_sync();
-    }
+    if (warp < 4) ptx::cluster_sync();
   }
   // NOTE: no CTA may leave while others still copy into, arrive on or read its shared memory.
-  if (cluster_size > 1) {
+  if constexpr (Config::kSplit || Config::kCluster > 1) {
     __syncwarp();
     ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();
   }
+  CONVOY_SM90_STAMP(0, 1);
+  CONVOY_SM90_STAMP(0, 7);
 }
 
 }  // namespace convoy::sm90

@@ -32,57 +32,75 @@ __host__ __device__ constexpr bool is_patched(Loader loader) {
 
 inline constexpr int kMaxPhases = 4;
 
+/// How much of the run-time epilogue a launch needs: one kernel each, so that the usual ones stay
+/// short (what is not executed still costs instruction fetches, and kernels start cold).
+enum class EpiloguePath {
+  plain,    ///< scale·conv + bias
+  fused,    ///< plus ReLU or SiLU, plus a residual
+  general,  ///< everything: all activations, rounding after each step, stores without TMA, ops
+};
+
 /// Kernel parameters. Axis order of arrays: depth, height, width.
+/// NOTE: what every tile reads comes first, together: a fresh kernel misses the constant cache once
+/// for each 64 bytes that it touches.
 struct FpropParams {
-  CUtensorMap activation_map;          ///< New frames.
-  CUtensorMap cache_map;               ///< Cached frames; unused without a cache.
-  CUtensorMap filter_map;              ///< {C, taps, filters of all phases}
-  CUtensorMap output_map[kMaxPhases];  ///< {K, W, H, frames}: one map a phase.
-  CUtensorMap source_map[kMaxPhases];  ///< The residual, like `output`.
-
-  EpilogueParams epilogue;
-  void* output_pointer;        ///< For stores that TMA cannot do.
-  const void* source_pointer;  ///< Likewise.
-  Loader loader;
-  bool direct_store;  ///< Rows of the output are not multiples of 16 bytes: store without TMA.
-
-  // Problem.
-  int channels;   ///< C
-  int filters;    ///< K
-  int filter[3];  ///< T, R, S of one phase
-  int out[3];     ///< Z, P, Q of one phase
-  int stride[3];
-  int dilation[3];
-  int pad[3];         ///< Before the first element.
-  int new_frames;     ///< D of `activation`
-  int cached_frames;  ///< D of `cache`
-  int phases;         ///< 1, or 4 for a folded nearest-2x upsampling.
-
   // Tiling.
-  int channel_blocks;         ///< ceil(C / 64)
-  int last_block_steps;       ///< MMA steps of 16 channels in the last block, 1..4.
-  int m_clusters;             ///< Clusters of M tiles in one output frame.
-  int band;                   ///< Clusters of M tiles walked through all frames before the next.
-  std::int64_t frame_pixels;  ///< P·Q; N·Z·P·Q where tiles straddle frames.
-  int num_cluster_tiles;      ///< m_clusters · output frames · filter tiles · phases
-  int patch_columns;          ///< 8×8 sub-patches side by side in a patched tile.
-  int tile_rows;              ///< Output rows and columns of a patched tile.
-  int tile_columns;
-  int halo_height;  ///< Input rows and columns of a halo tile.
-  int halo_width;
-  // Divisors of the tile number and of pixel numbers.
+  Loader loader;
+  int num_cluster_tiles;          ///< m_clusters · output frames · filter tiles · phases
+  int phases;                     ///< 1, or 4 for a folded nearest-2x upsampling.
+  int output_frames;              ///< N·Z; 1 where tiles straddle frames and batches.
+  bool skip_taps;                 ///< Some temporal taps of some frames meet only padding.
   FastDivide phase_filter_tiles;  ///< Filter tiles of all phases.
   FastDivide filter_tiles;        ///< Of one phase.
   FastDivide tiles_per_batch;     ///< m_clusters · frames_per_batch
   FastDivide tiles_per_band;      ///< band · frames_per_batch
   FastDivide full_band;           ///< band
   FastDivide last_band;           ///< m_clusters mod band, or band
-  int frames_per_batch;           ///< Output frames Z; 1 where tiles straddle frames and batches.
   FastDivide patches_across;      ///< Patched tiles side by side in a frame.
-  FastDivide blocks;              ///< channel_blocks
-  FastDivide plane;               ///< P·Q
-  FastDivide width;               ///< Q
-  FastDivide depth;               ///< Z
+  int m_clusters;                 ///< Clusters of M tiles in one output frame.
+  int band;              ///< Clusters of M tiles walked through all frames before the next.
+  int frames_per_batch;  ///< Output frames Z; 1 where tiles straddle frames and batches.
+  int tile_rows;         ///< Output rows and columns of a patched tile.
+  int tile_columns;
+  int channel_blocks;    ///< ceil(C / 64)
+  int last_block_steps;  ///< MMA steps of 16 channels in the last block, 1..4.
+  int patch_columns;     ///< 8×8 sub-patches side by side in a patched tile.
+  int halo_height;       ///< Input rows and columns of a halo tile.
+  int halo_width;
+
+  // Problem.
+  int filter[3];  ///< T, R, S of one phase
+  int stride[3];
+  int pad[3];  ///< Before the first element.
+  int dilation[3];
+  int new_frames;             ///< D of `activation`
+  int cached_frames;          ///< D of `cache`
+  int filters;                ///< K
+  int out[3];                 ///< Z, P, Q of one phase
+  int channels;               ///< C
+  FastDivide blocks;          ///< channel_blocks
+  FastDivide plane;           ///< P·Q
+  FastDivide width;           ///< Q
+  FastDivide depth;           ///< Z
+  std::int64_t frame_pixels;  ///< P·Q; N·Z·P·Q where tiles straddle frames.
+
+  EpilogueParams epilogue;
+  void* output_pointer;        ///< For stores that TMA cannot do.
+  const void* source_pointer;  ///< Likewise.
+  bool direct_store;  ///< Rows of the output are not multiples of 16 bytes: store without TMA.
+#ifdef CONVOY_SM90_TRACE
+  long long* trace = nullptr;  ///< kTraceSlots stamps a CTA, for bench/sm90/cta_trace.py.
+#endif
+
+  CUtensorMap activation_map;          ///< New frames.
+  CUtensorMap cache_map;               ///< Cached frames; unused without a cache.
+  CUtensorMap filter_map;              ///< {C, taps, filters of all phases}
+  CUtensorMap output_map[kMaxPhases];  ///< {K, W, H, frames}: one map a phase.
+  CUtensorMap source_map[kMaxPhases];  ///< The residual, like `output`.
 };
+
+#ifdef CONVOY_SM90_TRACE
+inline constexpr int kTraceSlots = 32;
+#endif
 
 }  // namespace convoy::sm90

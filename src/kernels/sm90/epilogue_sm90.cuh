@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The epilogue of conv_fprop_sm90: each consumer warp turns pieces of 16 pixels x 32 filters from
-// accumulators into the output, through staging buffers of its own, without any block barrier.
+// The epilogue of conv_fprop_sm90: each consumer warp turns pieces of 16 pixels x 32 or 64 filters
+// from accumulators into the output, through staging buffers of its own, without any block barrier.
 #pragma once
 
 #include "kernels/common/epilogue.cuh"
@@ -10,13 +10,21 @@
 
 namespace convoy::sm90 {
 
-/// Staging buffers of a consumer warp: a ring of 16 x 32 pieces that are (with a residual) filled
+/// Staging buffers of a consumer warp: a ring of pieces that are (with a residual) filled
 /// by TMA, overwritten in place by the result, and stored by TMA.
 struct WarpStaging {
   std::uint8_t* buffers;
   ptx::Barrier* source_full;
-  std::uint32_t sequence = 0;  // pieces used so far
+  std::uint32_t tiles = 0;  // whose residual went through the buffers
 };
+
+/// Phase of a piece's source barrier: piece q of every tile uses buffer q mod kStagingBuffers.
+template <typename Config>
+__device__ __forceinline__ std::uint32_t source_parity(const WarpStaging& staging, int q) {
+  constexpr int kBuffers = Config::kStagingBuffers;
+  const int uses = (Config::kChunks - q % kBuffers + kBuffers - 1) / kBuffers;  // in one tile
+  return (staging.tiles * uses + q / kBuffers) & 1;
+}
 
 /// Coordinates of a piece: 16 pixels (a run of a linear tile, or 2 rows of 8 of a patched one).
 struct Piece {
@@ -24,6 +32,23 @@ struct Piece {
   int pixel;   // linear: first pixel in the frame; patched: column
   int row;     // patched: row; linear: 0
 };
+
+/// The piece that row block `block` of a tile, rows 16·warp of it, has at filters kChunkN·chunk.
+template <typename Config>
+__device__ __forceinline__ Piece piece_at(const FpropParams& p, const Tile& tile, int block,
+                                          int warp_in_group, int chunk) {
+  Piece piece;
+  piece.filter = tile.filter + chunk * Config::kChunkN;
+  if (Config::kHalo || is_patched(p.loader)) {
+    const int row = patch_row(p, block);
+    piece.pixel = tile.column + (block - row * p.patch_columns) * 8;
+    piece.row = tile.row + row * 8 + warp_in_group * 2;
+  } else {
+    piece.pixel = tile.pixel + block * 64 + warp_in_group * 16;
+    piece.row = 0;
+  }
+  return piece;
+}
 
 /// Output pixel (n·Z·P·Q order) of row `i` of a piece, or -1 outside the output.
 __device__ __forceinline__ std::int64_t output_pixel(const FpropParams& p, const Tile& tile,
@@ -49,50 +74,46 @@ __device__ __forceinline__ std::uint32_t staged_address(std::uint32_t buffer, in
   return buffer + row * Config::kChunkRowBytes + swizzled * 16;
 }
 
-/// Start the TMA load of a piece of the residual into staging buffer `sequence`.
+/// Start the TMA load of a piece of the residual into a staging buffer.
 template <typename Config>
 __device__ __forceinline__ void load_source(const FpropParams& p, const Tile& tile,
-                                            const WarpStaging& staging, std::uint32_t sequence,
+                                            const WarpStaging& staging, int buffer,
                                             const Piece& piece) {
-  const std::uint32_t buffer = sequence % Config::kStagingBuffers;
   ptx::barrier_arrive_expect(&staging.source_full[buffer], Config::kChunkBytes);
   ptx::tma_load_4d(staging.buffers + buffer * Config::kChunkBytes, &p.source_map[tile.phase],
                    &staging.source_full[buffer], ptx::kL2EvictFirst, piece.filter, piece.pixel,
                    piece.row, tile.frame);
 }
 
-/// Bias of a tile as a warp keeps it: lane i holds filters 32·chunk + i; zero beyond K and where
-/// there is no bias.
+/// Store a staged piece by TMA.
+template <typename Config>
+__device__ __forceinline__ void store_staged(const FpropParams& p, const Tile& tile,
+                                             const WarpStaging& staging, int buffer,
+                                             const Piece& piece) {
+  ptx::tma_store_4d(&p.output_map[tile.phase], staging.buffers + buffer * Config::kChunkBytes,
+                    piece.filter, piece.pixel, piece.row, tile.frame);
+}
+
+/// Bias of a tile as a warp keeps it: lane i holds filters 32·j + i; zero beyond K and where there
+/// is no bias.
 template <typename Config>
 __device__ __forceinline__ void load_tile_bias(const FpropParams& p, const Tile& tile,
-                                               float (&bias)[Config::kChunksPerBlock]) {
+                                               float (&bias)[Config::BLOCK_N / 32]) {
 #pragma unroll
-  for (int chunk = 0; chunk < Config::kChunksPerBlock; ++chunk) {
-    const int n = tile.filter + chunk * Config::kChunkN + static_cast<int>(ptx::lane_id());
-    bias[chunk] = 0.0f;
-    if (p.epilogue.bias != nullptr && n < p.filters) bias[chunk] = load_bias(p.epilogue, n);
+  for (int j = 0; j < Config::BLOCK_N / 32; ++j) bias[j] = 0.0f;
+  if (p.epilogue.bias == nullptr) return;
+#pragma unroll
+  for (int j = 0; j < Config::BLOCK_N / 32; ++j) {
+    const int n = tile.filter + j * 32 + static_cast<int>(ptx::lane_id());
+    if (n < p.filters) bias[j] = load_bias(p.epilogue, n);
   }
 }
 
-/// How much of the run-time epilogue a launch needs. Shorter code for the usual cases: what is not
-/// executed still costs instruction fetches (measured: the general code takes twice the time).
-enum class EpiloguePath {
-  plain,    ///< scale·conv + bias
-  fused,    ///< plus ReLU or SiLU, plus a residual
-  general,  ///< everything: all activations, rounding after each step, stores without TMA, ops
-};
-
-template <typename ComputeOp, typename StoreOp>
-__device__ __forceinline__ EpiloguePath choose_path(const FpropParams& p) {
-  const Activation activation = p.epilogue.activation;
-  const bool usual = activation == Activation::none || activation == Activation::relu ||
-                     activation == Activation::silu;
-  if (ComputeOp::kEnabled || StoreOp::kEnabled || p.direct_store || p.epilogue.round_each_step ||
-      !usual) {
-    return EpiloguePath::general;
-  }
-  return activation == Activation::none && !p.epilogue.has_residual ? EpiloguePath::plain
-                                                                    : EpiloguePath::fused;
+/// Of the bias that lane i holds for filter i of 32, the element that goes with value i of
+/// this lane: value 4j + 2h + e is row lane / 4 + 8h and filter 8j + 2·(lane % 4) + e.
+__device__ __forceinline__ float piece_bias(float lane_bias, int i) {
+  return __shfl_sync(0xffffffffu, lane_bias,
+                     i / 4 * 8 + 2 * (static_cast<int>(ptx::lane_id()) % 4) + i % 2);
 }
 
 /// x / (1 + exp(-x)), by the special-function unit: relative error some 1e-6.
@@ -104,24 +125,24 @@ __device__ __forceinline__ float fast_silu(float x) {
 }
 
 /// EpiloguePath::fused, bias already added.
-template <typename Source>
-__device__ __forceinline__ void apply_fused_epilogue(const EpilogueParams& params, float (&v)[16],
-                                                     const Source& source) {
+template <int kCount, typename Source>
+__device__ __forceinline__ void apply_fused_epilogue(const EpilogueParams& params,
+                                                     float (&v)[kCount], const Source& source) {
   const bool first = params.residual_first;
   if (params.has_residual && first) {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) v[i] = fmaf(params.beta, source(i), v[i]);
+    for (int i = 0; i < kCount; ++i) v[i] = fmaf(params.beta, source(i), v[i]);
   }
   if (params.activation == Activation::silu) {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) v[i] = fast_silu(v[i]);
+    for (int i = 0; i < kCount; ++i) v[i] = fast_silu(v[i]);
   } else if (params.activation == Activation::relu) {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) v[i] = v[i] <= 0.0f ? 0.0f : v[i];
+    for (int i = 0; i < kCount; ++i) v[i] = v[i] <= 0.0f ? 0.0f : v[i];
   }
   if (params.has_residual && !first) {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) v[i] = fmaf(params.beta, source(i), v[i]);
+    for (int i = 0; i < kCount; ++i) v[i] = fmaf(params.beta, source(i), v[i]);
   }
 }
 
@@ -201,142 +222,233 @@ __device__ __forceinline__ void finish_staged(const FpropParams& p, const Tile& 
   }
 }
 
-/// `kCount` pieces from fp32 values to the output, together so that their latencies overlap. Thread
-/// t of the warp holds, in v[.][4j + 2h + e], row t / 4 + 8h and filter 8j + 2·(t % 4) + e. The
-/// whole warp calls. `lane_bias`: of filter t of the piece.
-template <typename Config, EpiloguePath kPath, int kCount, typename ComputeOp, typename StoreOp>
-__device__ __forceinline__ void store_pieces(const FpropParams& p, const Tile& tile,
-                                             const Piece (&pieces)[kCount], float (&v)[kCount][16],
-                                             const float (&lane_bias)[kCount], WarpStaging& staging,
-                                             const ComputeOp& compute_op, const StoreOp& store_op) {
+// ---- One piece ------------------------------------------------------------------------------
+
+/// A piece of the residual as a lane holds it; pairs of 16-bit values stay packed until used.
+template <typename Config>
+struct SourcePiece {
   using Out = typename Config::Out;
-  constexpr int kBuffers = Config::kStagingBuffers;
-  constexpr bool kPacked = sizeof(Out) == 2;
+  static constexpr bool kPacked = sizeof(Out) == 2;
+  std::uint32_t words[kPacked ? 8 * Config::kHalves : 16] = {};
+
+  __device__ __forceinline__ void read(const std::uint8_t* buffer, const PieceLane<Config>& at) {
+    if constexpr (kPacked) {
+      const std::uint32_t address = ptx::shared_address(buffer);
+#pragma unroll
+      for (int j = 0; j < 4 * Config::kHalves; j += 2) {
+        ptx::load_matrix_x4(staged_address<Config>(address, at.matrix_row, at.matrix_unit + j),
+                            words[2 * j], words[2 * j + 1], words[2 * j + 2], words[2 * j + 3]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const uint2 pair = *reinterpret_cast<const uint2*>(buffer + at.pair_offset(i));
+        words[2 * i] = pair.x;
+        words[2 * i + 1] = pair.y;
+      }
+    }
+  }
+  __device__ __forceinline__ float operator()(int i) const {
+    if constexpr (kPacked) {
+      const float2 pair = unpack2<Out>(words[i / 2]);
+      return i % 2 == 0 ? pair.x : pair.y;
+    } else {
+      return __uint_as_float(words[i]);
+    }
+  }
+};
+
+/// Write a piece's values to its staging buffer, rounded to the output type.
+template <typename Config>
+__device__ __forceinline__ void stage_values(const float (&v)[16 * Config::kHalves],
+                                             std::uint8_t* buffer, const PieceLane<Config>& at) {
+  using Out = typename Config::Out;
+  if constexpr (sizeof(Out) == 2) {
+    const std::uint32_t address = ptx::shared_address(buffer);
+#pragma unroll
+    for (int j = 0; j < 4 * Config::kHalves; j += 2) {
+      ptx::store_matrix_x4(
+          staged_address<Config>(address, at.matrix_row, at.matrix_unit + j),
+          pack2<Out>(v[4 * j], v[4 * j + 1]), pack2<Out>(v[4 * j + 2], v[4 * j + 3]),
+          pack2<Out>(v[4 * j + 4], v[4 * j + 5]), pack2<Out>(v[4 * j + 6], v[4 * j + 7]));
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      *reinterpret_cast<float2*>(buffer + at.pair_offset(i)) = make_float2(v[2 * i], v[2 * i + 1]);
+    }
+  }
+}
+
+/// One piece from accumulators to the output: of EpiloguePath::general, or of a split tile. The
+/// whole warp calls. `lane_bias`: of filter 32·h + t of the piece in lane t. The residual, where
+/// TMA brings it, arrives on the buffer's source barrier with `parity`; without one the buffer must
+/// be free.
+template <typename Config, EpiloguePath kPath, typename ComputeOp, typename StoreOp>
+__device__ __forceinline__ void finish_piece(const FpropParams& p, const Tile& tile,
+                                             const Piece& piece, float (&v)[16 * Config::kHalves],
+                                             const float (&lane_bias)[Config::kHalves],
+                                             const WarpStaging& staging, int slot,
+                                             std::uint32_t parity, const ComputeOp& compute_op,
+                                             const StoreOp& store_op) {
+  using Out = typename Config::Out;
   constexpr bool kGeneral = kPath == EpiloguePath::general;
   const PieceLane<Config> at;
   const bool direct = kGeneral && p.direct_store;
-  const bool has_residual = kPath != EpiloguePath::plain && p.epilogue.has_residual;
-
-  std::uint8_t* buffers[kCount];
-#pragma unroll
-  for (int u = 0; u < kCount; ++u) {
-    buffers[u] = staging.buffers + (staging.sequence + u) % kBuffers * Config::kChunkBytes;
-  }
-
-  // Bias of filters 8j + e of this thread.
-  float bias[kCount][8];
-#pragma unroll
-  for (int u = 0; u < kCount; ++u) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      bias[u][i] = __shfl_sync(0xffffffffu, lane_bias[u], i / 2 * 8 + 2 * (at.lane % 4) + i % 2);
-    }
-  }
-
-  // Read the residual, or wait until the buffers' previous stores have left them. Pairs of 16-bit
-  // values stay packed until they are used.
-  std::uint32_t source[kCount][kPacked ? 8 : 16] = {};
-  if (has_residual) {
-#pragma unroll
-    for (int u = 0; u < kCount; ++u) {
-      if (direct) {
-        fill_source<Config>(p, tile, pieces[u], buffers[u], at.lane);
-        __syncwarp();
-      } else {
-        const std::uint32_t sequence = staging.sequence + u;
-        ptx::barrier_wait(&staging.source_full[sequence % kBuffers], sequence / kBuffers % 2);
-      }
-      if constexpr (kPacked) {
-        const std::uint32_t address = ptx::shared_address(buffers[u]);
-#pragma unroll
-        for (int j = 0; j < 4; j += 2) {
-          ptx::load_matrix_x4(staged_address<Config>(address, at.matrix_row, at.matrix_unit + j),
-                              source[u][2 * j], source[u][2 * j + 1], source[u][2 * j + 2],
-                              source[u][2 * j + 3]);
-        }
-      } else {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          const uint2 pair = *reinterpret_cast<const uint2*>(buffers[u] + at.pair_offset(i));
-          source[u][2 * i] = pair.x;
-          source[u][2 * i + 1] = pair.y;
-        }
-      }
-    }
-  } else if (at.lane == 0) {
-    ptx::tma_store_wait_read<kBuffers - kCount>();
-  }
-  __syncwarp();
-
-#pragma unroll
-  for (int u = 0; u < kCount; ++u) {
-    const auto source_at = [&](int i) {
-      if constexpr (kPacked) {
-        const float2 pair = unpack2<Out>(source[u][i / 2]);
-        return i % 2 == 0 ? pair.x : pair.y;
-      } else {
-        return __uint_as_float(source[u][i]);
-      }
-    };
-    const auto bias_at = [&](int i) { return bias[u][i / 4 * 2 + i % 2]; };
-    if constexpr (kGeneral) {
-      apply_epilogue<Out>(p.epilogue, v[u], bias_at, source_at);
+  std::uint8_t* const buffer = staging.buffers + slot * Config::kChunkBytes;
+  SourcePiece<Config> source;
+  if (kPath != EpiloguePath::plain && p.epilogue.has_residual) {
+    if (direct) {
+      fill_source<Config>(p, tile, piece, buffer, at.lane);
+      __syncwarp();
     } else {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) v[u][i] = fmaf(v[u][i], p.epilogue.scale, bias_at(i));
-      if constexpr (kPath == EpiloguePath::fused) {
-        apply_fused_epilogue(p.epilogue, v[u], source_at);
-      }
+      ptx::barrier_wait(&staging.source_full[slot], parity);
     }
-    if constexpr (ComputeOp::kEnabled && ComputeOp::kOnRegisters) {
+    source.read(buffer, at);
+    __syncwarp();
+  }
+  float bias[8 * Config::kHalves];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const std::int64_t m = output_pixel(p, tile, pieces[u], at.row + 8 * (i % 2));
-        const int n = pieces[u].filter + 2 * (at.lane % 4) + i / 2 * 8;
-        float pair[2] = {v[u][2 * i], v[u][2 * i + 1]};
-        if (m >= 0 && n < p.filters) compute_op(m, n, pair);
-        v[u][2 * i] = pair[0];
-        v[u][2 * i + 1] = pair[1];
-      }
+  for (int i = 0; i < 8 * Config::kHalves; ++i) {
+    bias[i] = piece_bias(lane_bias[i / 8], i % 8 / 2 * 4 + i % 2);
+  }
+  const auto bias_at = [&](int i) { return bias[i / 4 * 2 + i % 2]; };
+  if constexpr (kGeneral) {
+    apply_epilogue<Out>(p.epilogue, v, bias_at, source);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 16 * Config::kHalves; ++i) {
+      v[i] = fmaf(v[i], p.epilogue.scale, bias_at(i));
     }
-    if constexpr (kPacked) {
-      const std::uint32_t address = ptx::shared_address(buffers[u]);
+    if constexpr (kPath == EpiloguePath::fused) apply_fused_epilogue(p.epilogue, v, source);
+  }
+  if constexpr (ComputeOp::kEnabled && ComputeOp::kOnRegisters) {
 #pragma unroll
-      for (int j = 0; j < 4; j += 2) {
-        ptx::store_matrix_x4(staged_address<Config>(address, at.matrix_row, at.matrix_unit + j),
-                             pack2<Out>(v[u][4 * j], v[u][4 * j + 1]),
-                             pack2<Out>(v[u][4 * j + 2], v[u][4 * j + 3]),
-                             pack2<Out>(v[u][4 * j + 4], v[u][4 * j + 5]),
-                             pack2<Out>(v[u][4 * j + 6], v[u][4 * j + 7]));
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        *reinterpret_cast<float2*>(buffers[u] + at.pair_offset(i)) =
-            make_float2(v[u][2 * i], v[u][2 * i + 1]);
-      }
+    for (int i = 0; i < 8 * Config::kHalves; ++i) {
+      const std::int64_t m = output_pixel(p, tile, piece, at.row + 8 * (i % 2));
+      const int n = piece.filter + 2 * (at.lane % 4) + i / 2 * 8;
+      float pair[2] = {v[2 * i], v[2 * i + 1]};
+      if (m >= 0 && n < p.filters) compute_op(m, n, pair);
+      v[2 * i] = pair[0];
+      v[2 * i + 1] = pair[1];
     }
   }
-
+  stage_values<Config>(v, buffer, at);
   if ((ComputeOp::kEnabled && !ComputeOp::kOnRegisters) || StoreOp::kEnabled || direct) {
     __syncwarp();
-#pragma unroll
-    for (int u = 0; u < kCount; ++u) {
-      finish_staged<Config>(p, tile, pieces[u], buffers[u], at.lane, compute_op, store_op);
-    }
+    finish_staged<Config>(p, tile, piece, buffer, at.lane, compute_op, store_op);
   }
-
   ptx::fence_async_shared();
   __syncwarp();
   if (!direct && !StoreOp::kReplacesStore && at.lane == 0) {
+    store_staged<Config>(p, tile, staging, slot, piece);
+    ptx::tma_store_commit();
+  }
+}
+
+// ---- One tile -------------------------------------------------------------------------------
+
+/// EpiloguePath::plain and fused: a consumer warp's part of a tile from accumulators to the output.
+/// Pieces are written in batches, one fence and one group of stores each, so that their latencies
+/// overlap; while one batch is stored the next is written to the other half of the buffers.
+template <typename Config, EpiloguePath kPath>
+__device__ __forceinline__ void store_tile(
+    const FpropParams& p, const Tile& tile, int first_block, int warp_in_group,
+    float (&accumulators)[Config::kBlocksPerGroup][Config::BLOCK_N / 2],
+    const float (&lane_bias)[Config::BLOCK_N / 32], WarpStaging& staging) {
+  constexpr int kBuffers = Config::kStagingBuffers;
+  constexpr int kChunks = Config::kChunks;
+  constexpr int kPerBlock = Config::kChunksPerBlock;
+  constexpr int kValues = 16 * Config::kHalves;  // of a piece, in a lane
+  constexpr bool kFused = kPath == EpiloguePath::fused;
+  // A residual wants its buffers back early, to be fetched ahead.
+  constexpr int kBatch =
+      kFused ? (kBuffers >= 6 ? 2 : 1) : (kBuffers >= kChunks ? kChunks : (kBuffers + 1) / 2);
+  const PieceLane<Config> at;
+  const bool has_residual = kFused && p.epilogue.has_residual;
+  Piece blocks[Config::kBlocksPerGroup];
 #pragma unroll
-    for (int u = 0; u < kCount; ++u) {
-      ptx::tma_store_4d(&p.output_map[tile.phase], buffers[u], pieces[u].filter, pieces[u].pixel,
-                        pieces[u].row, tile.frame);
-      ptx::tma_store_commit();
+  for (int b = 0; b < Config::kBlocksPerGroup; ++b) {
+    blocks[b] = piece_at<Config>(p, tile, first_block + b, warp_in_group, 0);
+  }
+  const auto piece = [&](int q) {
+    Piece result = blocks[q / kPerBlock];
+    result.filter += q % kPerBlock * Config::kChunkN;
+    return result;
+  };
+
+  if (p.epilogue.bias != nullptr || p.epilogue.scale != 1.0f) {
+#pragma unroll
+    for (int j = 0; j < Config::BLOCK_N / 32; ++j) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int first = i / 2 * 4 + i % 2;  // and the same filter 8 rows below
+        const float bias = piece_bias(lane_bias[j], first);
+#pragma unroll
+        for (int b = 0; b < Config::kBlocksPerGroup; ++b) {
+          float* const v = &accumulators[b][16 * j];
+          v[first] = fmaf(v[first], p.epilogue.scale, bias);
+          v[first + 2] = fmaf(v[first + 2], p.epilogue.scale, bias);
+        }
+      }
     }
   }
-  staging.sequence += kCount;
+
+#pragma unroll
+  for (int first = 0; first < kChunks; first += kBatch) {
+    const int end = first + kBatch < kChunks ? first + kBatch : kChunks;
+    // The buffers' last stores must have been read: all of the last tile's (long ago), later those
+    // of the batch that used this batch's buffers.
+    if (!has_residual && (first == 0 || end > kBuffers)) {
+      if (at.lane == 0) {
+        if (first == 0) {
+          ptx::tma_store_wait_read<0>();
+        } else {
+          ptx::tma_store_wait_read<kBuffers / kBatch - 1>();
+        }
+      }
+      __syncwarp();
+    }
+#pragma unroll
+    for (int q = first; q < end; ++q) {
+      std::uint8_t* const buffer = staging.buffers + q % kBuffers * Config::kChunkBytes;
+      float v[kValues];
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) {
+        v[i] = accumulators[q / kPerBlock][q % kPerBlock * kValues + i];
+      }
+      if constexpr (kFused) {
+        SourcePiece<Config> source;
+        if (has_residual) {
+          ptx::barrier_wait(&staging.source_full[q % kBuffers], source_parity<Config>(staging, q));
+          source.read(buffer, at);
+          __syncwarp();
+        }
+        apply_fused_epilogue(p.epilogue, v, source);
+      }
+      stage_values<Config>(v, buffer, at);
+    }
+    ptx::fence_async_shared();
+    __syncwarp();
+    if (at.lane == 0) {
+#pragma unroll
+      for (int q = first; q < end; ++q) {
+        store_staged<Config>(p, tile, staging, q % kBuffers, piece(q));
+      }
+      ptx::tma_store_commit();
+      // Refill the buffers of the batch before this one.
+      if (has_residual && first >= kBatch && first - kBatch + kBuffers < kChunks) {
+        ptx::tma_store_wait_read<1>();
+#pragma unroll
+        for (int q = first - kBatch; q < first; ++q) {
+          if (q + kBuffers < kChunks) {
+            load_source<Config>(p, tile, staging, q % kBuffers, piece(q + kBuffers));
+          }
+        }
+      }
+    }
+  }
+  if (has_residual) ++staging.tiles;
 }
 
 }  // namespace convoy::sm90

@@ -21,23 +21,33 @@ constexpr DType dtype_of<float>() {
   return DType::fp32;
 }
 
-/// Instantiate the kernel for Config and describe it.
+/// Instantiate the kernels for Config and describe them.
 template <typename Config, typename ComputeOp = NoComputeOp, typename StoreOp = NoStoreOp>
 FpropInstance describe_instance() {
-  return {.in = dtype_of<typename Config::In>(),
-          .out = dtype_of<typename Config::Out>(),
-          .block_m = Config::BLOCK_M,
-          .block_n = Config::BLOCK_N,
-          .consumers = Config::kConsumers,
-          .cluster = Config::kCluster,
-          .halo = Config::kHalo,
-          .split = Config::kSplit,
-          .pingpong = Config::kPingPong,
-          .stages = Config::kStages,
-          .halo_pixels = Config::kHaloPixels,
-          .threads = Config::kThreads,
-          .shared_bytes = Config::kSharedBytes,
-          .kernel = reinterpret_cast<const void*>(&conv_fprop_sm90<Config, ComputeOp, StoreOp>)};
+  FpropInstance instance{.in = dtype_of<typename Config::In>(),
+                         .out = dtype_of<typename Config::Out>(),
+                         .block_m = Config::BLOCK_M,
+                         .block_n = Config::BLOCK_N,
+                         .consumers = Config::kConsumers,
+                         .cluster = Config::kCluster,
+                         .halo = Config::kHalo,
+                         .split = Config::kSplit,
+                         .pingpong = Config::kPingPong,
+                         .stages = Config::kStages,
+                         .chunk_n = Config::kChunkN,
+                         .halo_pixels = Config::kHaloPixels,
+                         .threads = Config::kThreads,
+                         .shared_bytes = Config::kSharedBytes};
+  const auto add = [&]<EpiloguePath kPath>() {
+    instance.kernels[static_cast<int>(kPath)] =
+        reinterpret_cast<const void*>(&conv_fprop_sm90<Config, kPath, ComputeOp, StoreOp>);
+  };
+  add.template operator()<EpiloguePath::general>();
+  if constexpr (!ComputeOp::kEnabled && !StoreOp::kEnabled) {
+    add.template operator()<EpiloguePath::plain>();
+    add.template operator()<EpiloguePath::fused>();
+  }
+  return instance;
 }
 
 }  // namespace convoy::sm90

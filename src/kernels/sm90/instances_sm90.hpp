@@ -20,10 +20,12 @@ struct FpropInstance {
   bool split = false;
   bool pingpong = false;
   int stages = 0;
+  int chunk_n = 0;      ///< Filters of a piece that is stored at once.
   int halo_pixels = 0;  ///< Largest halo tile (rows · columns of input pixels) a stage holds.
   int threads = 0;
   int shared_bytes = 0;
-  const void* kernel = nullptr;  ///< For cudaLaunchKernelExC, ops NoComputeOp and NoStoreOp.
+  /// For cudaLaunchKernelExC, by EpiloguePath; an instance with ops has the general one alone.
+  const void* kernels[3] = {};
 
   /// "256x128_2cta_halo", "128x64_splitk" ...
   std::string name() const;

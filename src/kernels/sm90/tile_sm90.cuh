@@ -19,7 +19,7 @@ enum class Schedule {
 /// Compile-time configuration of the kernel. Illegal combinations are compile-time errors.
 template <typename In_, typename Out_, int M, int N, int Consumers, int Cluster, bool Halo,
           Schedule kSchedule, int FilterStages, int HaloStages = 2, int HaloPixels = 0,
-          int StagingBuffers = 4>
+          int StagingPieces = 4>
 struct FpropConfig {
   using In = In_;
   using Out = Out_;
@@ -49,18 +49,25 @@ struct FpropConfig {
   static constexpr int kConsumerRegisters =
       Consumers == 3 ? 152 : (Consumers == 1 ? 192 : (kManyRegisters ? 240 : 224));
 
-  // The epilogue moves pieces of 16 rows x 32 filters: one warp, 16 values a thread.
-  static constexpr int kChunkN = 32;
+  // The epilogue moves pieces of 16 rows x 32 filters, or 64 where N and the registers allow it
+  // (half the TMA stores): one warp, 16 values a thread for each 32 filters.
+  static constexpr int kChunkN =
+      !kSplit && !kManyRegisters && N % 64 == 0 && sizeof(Out) == 2 ? 64 : 32;
+  static constexpr int kHalves = kChunkN / 32;
   static constexpr int kChunksPerBlock = N / kChunkN;
   static constexpr int kChunks = kBlocksPerGroup * kChunksPerBlock;
   static constexpr int kChunkRowBytes = kChunkN * static_cast<int>(sizeof(Out));
   static constexpr int kChunkBytes = 16 * kChunkRowBytes;
-  static constexpr int kStagingBuffers = StagingBuffers;
+  static constexpr int kStagingBuffers = StagingPieces / kHalves;
   static constexpr int kStagingBytes = kConsumerWarps * kStagingBuffers * kChunkBytes;
   static constexpr int kBarriers = 2 * kActStages + 2 * kStages + kConsumerWarps * kStagingBuffers;
+
   static constexpr int kSharedBytes = 1024 /* alignment */ + kActStages * kActBytes +
                                       kStages * kFilterBytes + kStagingBytes + kBarriers * 8;
 
+  static_assert(StagingPieces % kHalves == 0, "staging must hold whole pieces");
+  static_assert(kStagingBuffers >= 2 || kChunks == 1, "a residual is fetched one piece ahead");
+  static_assert(M <= 256, "BLOCK_M must be at most 256 (see patch_row)");
   static_assert(M % (64 * (kPingPong ? 1 : Consumers)) == 0,
                 "BLOCK_M must be a multiple of 64 rows for each group that shares a tile");
   static_assert(N % 32 == 0 && N >= 64 && N <= 256, "BLOCK_N must be a multiple of 32 in 64..256");
@@ -90,32 +97,44 @@ struct Tile {
 /// bands, then batches, so that CTAs that run together read the same rows and frames from L2.
 template <typename Config>
 __device__ __forceinline__ Tile decode_tile(const FpropParams& p, int index, int cta_rank) {
+  // NOTE: a division costs some 60 cycles and a cooperative tile does not hide them, so the usual
+  // cases (one frame, one phase, no temporal taps) go without.
   Tile tile;
   int m = p.phase_filter_tiles.divide(index);
-  const int n = p.phase_filter_tiles.remainder(index, m);
-  tile.phase = p.filter_tiles.divide(n);
-  tile.filter = p.filter_tiles.remainder(n, tile.phase) * Config::BLOCK_N;
-  tile.phase_row = tile.phase >> 1;
-  tile.phase_column = tile.phase & 1;
+  int n = p.phase_filter_tiles.remainder(index, m);
+  tile.phase = tile.phase_row = tile.phase_column = 0;
+  if (p.phases > 1) {
+    tile.phase = p.filter_tiles.divide(n);
+    n = p.filter_tiles.remainder(n, tile.phase);
+    tile.phase_row = tile.phase >> 1;
+    tile.phase_column = tile.phase & 1;
+  }
+  tile.filter = n * Config::BLOCK_N;
 
-  tile.batch = p.tiles_per_batch.divide(m);
-  m = p.tiles_per_batch.remainder(m, tile.batch);
-  const int band = p.tiles_per_band.divide(m);
-  m = p.tiles_per_band.remainder(m, band);
-  const bool last = (band + 1) * p.band >= p.m_clusters;
-  const FastDivide& band_size = last ? p.last_band : p.full_band;
-  tile.z = band_size.divide(m);
-  const int m_tile = (band * p.band + band_size.remainder(m, tile.z)) * Config::kCluster + cta_rank;
-  tile.frame = tile.batch * p.frames_per_batch + tile.z;
-
+  tile.frame = tile.batch = tile.z = 0;
+  if (p.output_frames > 1) {
+    tile.batch = p.tiles_per_batch.divide(m);
+    m = p.tiles_per_batch.remainder(m, tile.batch);
+    const int band = p.tiles_per_band.divide(m);
+    m = p.tiles_per_band.remainder(m, band);
+    const bool last = (band + 1) * p.band >= p.m_clusters;
+    const FastDivide& band_size = last ? p.last_band : p.full_band;
+    tile.z = band_size.divide(m);
+    m = band * p.band + band_size.remainder(m, tile.z);
+    tile.frame = tile.batch * p.frames_per_batch + tile.z;
+  }
+  const int m_tile = m * Config::kCluster + cta_rank;
   tile.pixel = m_tile * Config::BLOCK_M;
-  const int patch_row = p.patches_across.divide(m_tile);
-  tile.row = patch_row * p.tile_rows;
-  tile.column = p.patches_across.remainder(m_tile, patch_row) * p.tile_columns;
+  tile.row = tile.column = 0;
+  if (Config::kHalo || is_patched(p.loader)) {
+    const int patch_row = p.patches_across.divide(m_tile);
+    tile.row = patch_row * p.tile_rows;
+    tile.column = p.patches_across.remainder(m_tile, patch_row) * p.tile_columns;
+  }
 
   tile.t_begin = 0;
   tile.t_end = p.filter[0];
-  if (p.loader != Loader::im2col_5d) {
+  if (p.skip_taps) {
     const int first = tile.z * p.stride[0] - p.pad[0];
     const int frames_in = p.cached_frames + p.new_frames;
     while (tile.t_begin < tile.t_end && first + tile.t_begin * p.dilation[0] < 0) ++tile.t_begin;
@@ -124,6 +143,11 @@ __device__ __forceinline__ Tile decode_tile(const FpropParams& p, int index, int
     }
   }
   return tile;
+}
+
+/// Which row of 8x8 sub-patches 64-row block `block` (0..3) of a patched tile is in.
+__device__ __forceinline__ int patch_row(const FpropParams& p, int block) {
+  return p.patch_columns == 1 ? block : (block >= p.patch_columns ? 1 : 0);
 }
 
 /// Groups (temporal tap, channel block) of a tile that this CTA sums: all, or its share of a split.
@@ -137,6 +161,24 @@ __device__ __forceinline__ GroupRange group_range(const FpropParams& p, const Ti
   const int groups = (tile.t_end - tile.t_begin) * p.channel_blocks;
   if constexpr (!Config::kSplit) return {0, groups};
   return {groups * cta_rank / cluster_size, groups * (cta_rank + 1) / cluster_size};
+}
+
+/// One group, and the next.
+struct Group {
+  int t, block;
+  __device__ __forceinline__ void advance(const FpropParams& p) {
+    if (++block == p.channel_blocks) {
+      block = 0;
+      ++t;
+    }
+  }
+};
+template <typename Config>
+__device__ __forceinline__ Group first_group(const FpropParams& p, const Tile& tile,
+                                             const GroupRange& range) {
+  if constexpr (!Config::kSplit) return {tile.t_begin, 0};
+  const int t = p.blocks.divide(range.begin);
+  return {tile.t_begin + t, p.blocks.remainder(range.begin, t)};
 }
 
 }  // namespace convoy::sm90
