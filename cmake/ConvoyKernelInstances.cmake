@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+# Kernel configurations from a table: every line becomes one small generated .cu a type combination,
+# so that they compile in parallel and a changed line recompiles only itself.
+#
+# convoy_kernel_instances(<result>
+#   COLUMNS m n ...       columns of instances.txt after the first, which lists type combinations:
+#                         bf16,fp16 or bf16>fp32
+#   [DERIVE <macro>]      called for each line; sets further variables
+#   NAME <text>           name of an instance: also of its source
+#   SOURCE <text>         the .cu
+#   FUNCTION <text>       declaration of the function that it defines, without arguments
+#   REGISTRY <text>       the .cpp that lists all: @declarations@, @entries@ (calls, one a line)
+# )
+# In the texts @column@, @name@, @type_name@ and @types@ are replaced; @types@ is what the caller's
+# variable types_<type_name> holds (types_bf16, types_bf16_fp32). <result> gets all sources.
+function(convoy_kernel_instances result)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DERIVE;NAME;SOURCE;FUNCTION;REGISTRY" "COLUMNS")
+  set(table ${CMAKE_CURRENT_SOURCE_DIR}/instances.txt)
+  set(folder ${CMAKE_CURRENT_BINARY_DIR}/instances)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
+  file(STRINGS ${table} lines REGEX "^[a-z]")
+  set(sources "")
+  set(declarations "")
+  set(entries "")
+  foreach(line IN LISTS lines)
+    string(REGEX REPLACE " +" ";" columns "${line}")
+    list(POP_FRONT columns type_names)
+    foreach(column IN LISTS arg_COLUMNS)
+      list(POP_FRONT columns ${column})
+    endforeach()
+    if(NOT "${columns}" STREQUAL "")
+      message(FATAL_ERROR "${table}: more columns than ${arg_COLUMNS} in '${line}'")
+    endif()
+    if(arg_DERIVE)
+      cmake_language(CALL ${arg_DERIVE})
+    endif()
+    string(REPLACE "," ";" type_names "${type_names}")
+    foreach(type_name IN LISTS type_names)
+      string(REPLACE ">" "_" type_name "${type_name}")
+      set(types "${types_${type_name}}")
+      string(CONFIGURE "${arg_NAME}" name @ONLY)
+      string(CONFIGURE "${arg_FUNCTION}" function @ONLY)
+      string(CONFIGURE "${arg_SOURCE}" text @ONLY)
+      file(CONFIGURE OUTPUT ${folder}/${name}.cu CONTENT "${text}" @ONLY)
+      list(APPEND sources ${folder}/${name}.cu)
+      string(APPEND declarations "${function}();\n")
+      string(REGEX REPLACE "^.* " "" call "${function}")
+      string(APPEND entries "      ${call}(),\n")
+    endforeach()
+  endforeach()
+  string(CONFIGURE "${arg_REGISTRY}" text @ONLY)
+  file(CONFIGURE OUTPUT ${folder}/registry.cpp CONTENT "${text}" @ONLY)
+  set(${result} ${sources} ${folder}/registry.cpp PARENT_SCOPE)
+endfunction()
+
+# convoy_install_kernel_headers(<folder>): what users need who instantiate the kernels of an
+# architecture with their own functors.
+function(convoy_install_kernel_headers folder)
+  set(internal ${CMAKE_INSTALL_INCLUDEDIR}/convoy/internal)
+  set(src ${PROJECT_SOURCE_DIR}/src)
+  install(DIRECTORY ${src}/kernels/common ${src}/kernels/${folder} DESTINATION ${internal}/kernels
+          FILES_MATCHING PATTERN "*.cuh" PATTERN "*.hpp")
+  install(FILES ${src}/kernels/portable/im2col_matmul.hpp ${src}/kernels/portable/qslice.hpp
+          DESTINATION ${internal}/kernels/portable)
+  install(FILES ${src}/core/candidate.hpp ${src}/core/geometry.hpp DESTINATION ${internal}/core)
+endfunction()
