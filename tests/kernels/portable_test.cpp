@@ -124,6 +124,60 @@ TEST_F(Portable, PatchFewChannels) {
   patch(geometry_of(dilated));  // Chunks by tap with a mask.
 }
 
+// The same by warpgroup MMA, on Hopper.
+TEST_F(Portable, StemFewChannels) {
+  cudaDeviceProp properties;
+  ASSERT_EQ(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
+  if (properties.major != 9) GTEST_SKIP() << "needs compute capability 9.0";
+  const auto stem = [](const ConvGeometry& g, DType dtype = DType::bf16) {
+    expect_right(with_kernel(g, "sm90_stem", dtype));
+  };
+  stem(shape_2d(1, 16, 24, 16, 512, 3, 1));            // Flux's conv_in: whole tiles.
+  stem(shape_2d(2, 19, 21, 16, 72, 3, 1));             // Ragged pixels and filters.
+  stem(shape_2d(2, 16, 24, 4, 320, 3, 1));             // SDXL's conv_in: runs of 12 elements.
+  stem(shape_2d(1, 17, 24, 4, 64, 5, 2, 2));           // Runs of 20, strided both ways.
+  stem(shape_2d(1, 9, 11, 4, 40, 2, 0), DType::fp16);  // One cell a run, two of them.
+  stem(shape_2d(1, 9, 11, 4, 40, 1, 0));               // Half a cell is all there is.
+  stem(shape_2d(1, 20, 12, 8, 64, 3, 1));              // Nine cells: an odd last step.
+  stem(shape_2d(1, 12, 20, 32, 136, 3, 1));            // Four planes, three blocks of filters.
+  stem(shape_2d(1, 12, 20, 64, 24, 1, 0));             // 1×1.
+  stem(shape_2d(1, 12, 20, 16, 37, 3, 1));             // Odd K: stored without TMA.
+  stem(shape_3d(2, 1, 0, 17, 20, 16, 384));            // Wan's conv_in.
+  stem(shape_3d(1, 3, 1, 9, 20, 16, 64), DType::fp16);
+  stem(shape_3d(0, 1, 2, 9, 20, 16, 64));  // Taps that meet padding only are left out.
+  Conv2dProblemShape dilated{.in_height = 30,
+                             .in_width = 31,
+                             .in_channels = 16,
+                             .out_channels = 64,
+                             .filter_h = 3,
+                             .filter_w = 3,
+                             .pad_h = 2,
+                             .pad_w = 3,
+                             .stride_h = 2,
+                             .dilation_h = 2,
+                             .dilation_w = 3};
+  stem(geometry_of(dilated));
+}
+
+TEST_F(Portable, StemWalksOverManyTiles) {
+  cudaDeviceProp properties;
+  ASSERT_EQ(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
+  if (properties.major != 9) GTEST_SKIP() << "needs compute capability 9.0";
+  DeviceCase many = with_kernel(shape_2d(2, 256, 200, 16, 128, 3, 1), "sm90_stem");
+  many.sample = 50000;
+  expect_right(many);
+}
+
+TEST_F(Portable, PointwiseFewChannels) {
+  const auto pointwise = [](const ConvGeometry& g, DType dtype = DType::bf16) {
+    expect_right(with_kernel(g, "portable_pointwise", dtype));
+  };
+  pointwise(shape_2d(1, 16, 16, 16, 16, 1, 0));              // Whole blocks.
+  pointwise(shape_2d(3, 7, 13, 16, 11, 1, 0));               // Ragged pixels and filters.
+  pointwise(shape_2d(1, 9, 15, 32, 32, 1, 0), DType::fp16);  // Two steps.
+  pointwise(shape_2d(1, 9, 15, 32, 20, 1, 0));
+}
+
 TEST_F(Portable, PatchWalksOverManyTiles) {
   // More tiles than blocks, and 16-row tiles.
   DeviceCase test = with_kernel(shape_2d(2, 512, 400, 3, 64, 3, 1), "portable_patch");
@@ -152,6 +206,8 @@ TEST_F(Portable, Depthwise) {
   depthwise(64, 3, 1, DType::bf16);
   depthwise(72, 5, 2, DType::fp16);  // The last slab of channels is partly filled.
   depthwise(8, 7, 1, DType::fp32);
+  depthwise(24, 3, 2, DType::bf16);
+  depthwise(40, 3, 1, DType::fp16);
 }
 
 TEST_F(Portable, General) {
@@ -190,9 +246,18 @@ TEST_F(Portable, EveryOutputTypeAndEpilogue) {
   const ConvGeometry few_filters = shape_2d(1, 10, 33, 16, 3, 3, 1);
   const ConvGeometry few_channels = shape_2d(1, 10, 33, 4, 24, 3, 1);
   const ConvGeometry plain = shape_2d(1, 10, 33, 24, 20, 3, 1);
-  const std::pair<const char*, const ConvGeometry*> kernels[] = {{"portable_halo", &few_filters},
-                                                                 {"portable_patch", &few_channels},
-                                                                 {"portable_general", &plain}};
+  const ConvGeometry point = shape_2d(1, 10, 33, 16, 16, 1, 0);
+  ConvGeometry depthwise = shape_2d(1, 10, 33, 16, 16, 3, 1);
+  depthwise.groups = 16;
+  std::vector<std::pair<const char*, const ConvGeometry*>> kernels = {
+      {"portable_halo", &few_filters},
+      {"portable_patch", &few_channels},
+      {"portable_pointwise", &point},
+      {"portable_depthwise", &depthwise},
+      {"portable_general", &plain}};
+  cudaDeviceProp properties;
+  ASSERT_EQ(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
+  if (properties.major == 9) kernels.push_back({"sm90_stem", &few_channels});
   for (const auto& [kernel, geometry] : kernels) {
     for (const DType out : {DType::bf16, DType::fp16, DType::fp32}) {
       for (int activation = 0; activation <= static_cast<int>(Activation::clamp); ++activation) {

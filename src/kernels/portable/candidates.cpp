@@ -6,6 +6,7 @@ namespace convoy {
 void register_portable_kernels(CandidateList& list) {
   list.push_back(make_halo_candidate());
   list.push_back(make_patch_candidate());
+  list.push_back(make_pointwise_candidate());
   list.push_back(make_depthwise_candidate());
   list.push_back(make_general_candidate());
 }

@@ -13,6 +13,8 @@ std::unique_ptr<KernelCandidate> make_general_candidate();
 std::unique_ptr<KernelCandidate> make_depthwise_candidate();
 /// "portable_patch": few input channels (image stems, conv_in).
 std::unique_ptr<KernelCandidate> make_patch_candidate();
+/// "portable_pointwise": 1×1 between few channels.
+std::unique_ptr<KernelCandidate> make_pointwise_candidate();
 /// "portable_halo": few filters (conv_out).
 std::unique_ptr<KernelCandidate> make_halo_candidate();
 

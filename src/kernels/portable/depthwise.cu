@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Depthwise convolution: one channel a group, one filter a channel. Memory-bound: a block takes a
-// slab of 64 channels (one 128-byte line of a pixel), keeps its filters in shared memory as fp32,
-// and each thread computes 8 channels of 4 neighbouring output pixels.
+// Depthwise convolution: one channel a group, one filter a channel. Memory-bound. 3×3 has a kernel
+// of its own (depthwise_3x3.cuh); for any other filter, a block takes a slab of 64 channels (one
+// 128-byte line of a pixel), keeps its filters in shared memory as fp32, and each thread computes 8
+// channels of 4 neighbouring output pixels.
 #include <algorithm>
 
+#include "core/checked.hpp"
 #include "kernels/portable/candidates.hpp"
+#include "kernels/portable/depthwise_3x3.cuh"
 #include "kernels/portable/device_geometry.cuh"
 #include "kernels/portable/output.cuh"
 #include "kernels/portable/portable_plan.hpp"
@@ -138,14 +141,54 @@ std::int64_t strips(const ConvGeometry& g) {
   return g.batch * g.out[0] * g.out[1] * strips_of_row(g);
 }
 
+// Whether depthwise_3x3_kernel computes the problem; the other kernel takes what is left.
+bool is_plain_3x3(const PlanRequest& request) {
+  const ConvGeometry& g = request.geometry;
+  const bool plane = g.filter[0] == 1 && g.stride[0] == 1 && g.pad_begin[0] == 0 &&
+                     g.pad_end[0] == 0 && g.cached_frames == 0 && g.upsample == 1;
+  const auto axis = [&](int i) {
+    const bool zeros = g.pad_mode[i] == PadMode::zero || (g.pad_begin[i] == 0 && g.pad_end[i] == 0);
+    return g.filter[i] == 3 && g.dilation[i] == 1 && zeros;
+  };
+  return request.dtype != DType::fp32 && plane && axis(1) && axis(2) &&
+         g.stride[1] == g.stride[2] && (g.stride[1] == 1 || g.stride[1] == 2);
+}
+
+// Threads of the 3×3 kernel by the rows that each computes, and the rows with the lowest cost:
+// rounds of resident threads, each with its input rows and what it takes to begin.
+std::int64_t threads_3x3(const ConvGeometry& g, std::int64_t chunk_rows) {
+  return g.batch * g.out[0] * ceil_div(g.out[1], chunk_rows) *
+         ceil_div(g.out[2], kDepthwiseColumns) * (g.groups / kDepthwiseChannels);
+}
+std::int64_t chunk_rows_3x3(const PlanRequest& request) {
+  const ConvGeometry& g = request.geometry;
+  const std::int64_t resident = 4 * kDepthwiseThreads * std::max(1, request.device.multiprocessors);
+  std::int64_t best = 1;
+  double best_cost = 0;
+  for (std::int64_t parts = 1; parts <= std::min<std::int64_t>(g.out[1], 64); ++parts) {
+    const std::int64_t rows = ceil_div(g.out[1], parts);
+    const std::int64_t threads = threads_3x3(g, rows);
+    if (threads > 1 << 30) continue;
+    const double cost = double(ceil_div(threads, resident)) * double(rows * g.stride[1] + 6);
+    if (best_cost == 0 || cost < best_cost) {
+      best = rows;
+      best_cost = cost;
+    }
+  }
+  return best;
+}
+
 class DepthwisePlan final : public PortablePlan {
  public:
   explicit DepthwisePlan(const PlanRequest& request)
-      : PortablePlan(request), geometry_(trimmed_device_geometry(request.geometry)) {}
+      : PortablePlan(request),
+        geometry_(trimmed_device_geometry(request.geometry)),
+        chunk_rows_(chunk_rows_3x3(request)) {}
 
  private:
   void launch(const RunPointers& pointers, cudaStream_t stream) const override {
     const ConvGeometry& g = request().geometry;
+    if (is_plain_3x3(request())) return launch_3x3(pointers, stream);
     const DepthwiseArguments arguments{
         .activation = pointers.activation,
         .cache = pointers.cache,
@@ -169,6 +212,40 @@ class DepthwisePlan final : public PortablePlan {
     check_launch("portable_depthwise");
   }
 
+  void launch_3x3(const RunPointers& pointers, cudaStream_t stream) const {
+    const ConvGeometry& g = request().geometry;
+    const std::int64_t rows = chunk_rows_;
+    const std::int64_t items = threads_3x3(g, rows);
+    const Depthwise3x3Arguments arguments{
+        .activation = pointers.activation,
+        .filter = pointers.filter,
+        .output = conv_output(pointers, request().output_dtype, g.out_channels, g.out_channels),
+        .in_height = static_cast<int>(g.in[1]),
+        .in_width = static_cast<int>(g.in[2]),
+        .out_height = static_cast<int>(g.out[1]),
+        .out_width = static_cast<int>(g.out[2]),
+        .pad_height = static_cast<int>(g.pad_begin[1]),
+        .pad_width = static_cast<int>(g.pad_begin[2]),
+        .chunk_rows = static_cast<int>(rows),
+        .items = static_cast<int>(items),
+        .channels_divide = FastDivide(g.groups / kDepthwiseChannels),
+        .strips_divide = FastDivide(ceil_div(g.out[2], kDepthwiseColumns)),
+        .chunks_divide = FastDivide(ceil_div(g.out[1], rows)),
+        .channels = g.groups};
+    const auto blocks = static_cast<unsigned>(ceil_div(items, kDepthwiseThreads));
+    const auto run = [&]<typename Element>() {
+      const auto kernel =
+          g.stride[1] == 1 ? depthwise_3x3_kernel<Element, 1> : depthwise_3x3_kernel<Element, 2>;
+      kernel<<<blocks, kDepthwiseThreads, 0, stream>>>(arguments);
+    };
+    if (request().dtype == DType::bf16) {
+      run.template operator()<__nv_bfloat16>();
+    } else {
+      run.template operator()<__half>();
+    }
+    check_launch("portable_depthwise");
+  }
+
   using Kernel = void(DepthwiseArguments);
 
   template <typename Element>
@@ -185,6 +262,7 @@ class DepthwisePlan final : public PortablePlan {
   }
 
   DeviceGeometry geometry_;
+  std::int64_t chunk_rows_;  // Of the 3×3 kernel.
 };
 
 class DepthwiseCandidate final : public KernelCandidate {

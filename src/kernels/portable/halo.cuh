@@ -10,8 +10,8 @@
 // taken in fp32 through shared memory. A block walks along depth: each frame is read once and added
 // to the T outputs that see it.
 //
-// Nine warps: eight consumers, each with its own output rows (so that no consumer waits for
-// another), and one that issues the copies. Stages hold 64 channels of the input tile.
+// Up to 16 warps are consumers, each with its own output rows (so that no consumer waits for
+// another), and one issues the copies. Stages hold 64 channels of the input tile.
 #pragma once
 
 #include "kernels/common/pipeline.cuh"
@@ -21,8 +21,10 @@
 
 namespace convoy {
 
-inline constexpr int kHaloConsumers = 8;  // Warps.
-inline constexpr int kHaloThreads = (kHaloConsumers + 1) * 32;
+/// Most consumer warps, each with `rows` output rows (registers are the limit).
+constexpr int halo_most_consumers(int rows) {
+  return rows == 1 ? 16 : 8;
+}
 inline constexpr int kHaloColumns = 32;   // Input columns of a tile, halo included: two fragments.
 inline constexpr int kHaloChannels = 64;  // Channels of a stage: one 128-byte swizzle span.
 inline constexpr int kHaloStages = 2;
@@ -31,6 +33,7 @@ inline constexpr int kHaloExchangePitch = kHaloColumns + 4;
 
 /// Everything about a launch that the host works out.
 struct HaloLayout {
+  int consumers;     ///< Warps.
   int filter[3];     ///< T, R, S
   int first_tap;     ///< Of the filter's taps along depth: those in front meet padding only.
   int filter_depth;  ///< T of the filter as it lies in memory.
@@ -48,18 +51,16 @@ struct HaloLayout {
   int tiles;  ///< N·tiles_z·tiles_p·tiles_q
 
   // Shared memory, in bytes. Stages come first: the swizzle wants them aligned to 1024.
-  __host__ __device__ int stage_rows(int rows) const {
-    return kHaloConsumers * rows + filter[1] - 1;
-  }
+  __host__ __device__ int stage_rows(int rows) const { return consumers * rows + filter[1] - 1; }
   __host__ __device__ int stage_bytes(int rows) const {
     return stage_rows(rows) * kHaloColumns * kHaloChannels * 2;
   }
   __host__ __device__ int filter_bytes(int columns) const { return columns * filter_pitch * 2; }
   __host__ __device__ int exchange_bytes(int columns) const {
-    return kHaloConsumers * columns * kHaloExchangePitch * 4;
+    return consumers * columns * kHaloExchangePitch * 4;
   }
   __host__ __device__ int sums_bytes(int rows) const {
-    return kHaloConsumers * rows * filter[0] * filters * kHaloColumns * 4;
+    return consumers * rows * filter[0] * filters * kHaloColumns * 4;
   }
   __host__ __device__ int shared_bytes(int rows, int columns) const {
     return 1024 + kHaloStages * stage_bytes(rows) + filter_bytes(columns) +
@@ -97,11 +98,11 @@ __device__ __forceinline__ HaloTile halo_tile(const HaloLayout& l, int tile, int
 /// kT, kS, kK: the filter's T, S and K where the kernel is built for them, else 0: the sums over
 /// shifted columns are then straight-line code.
 template <typename Element, int kTiles, int kRows, int kT, int kS, int kK>
-__global__ void __launch_bounds__(kHaloThreads, 1)
+__global__ void __launch_bounds__((halo_most_consumers(kRows) + 1) * 32, 1)
     halo_kernel(const __grid_constant__ HaloArguments arguments) {
   constexpr int kColumns = 8 * kTiles;
-  constexpr int kTileRows = kHaloConsumers * kRows;
   const HaloLayout& l = arguments.layout;
+  const int tile_rows = l.consumers * kRows;
   const int taps_t = kT > 0 ? kT : l.filter[0];
   const int taps_r = l.filter[1];
   const int taps_s = kS > 0 ? kS : l.filter[2];
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
   auto* const filters = reinterpret_cast<Element*>(shared + kHaloStages * stage_bytes);
   auto* const exchanges =
       reinterpret_cast<float*>(shared + kHaloStages * stage_bytes + l.filter_bytes(kColumns));
-  auto* const all_sums = exchanges + kHaloConsumers * kColumns * kHaloExchangePitch;
+  auto* const all_sums = exchanges + l.consumers * kColumns * kHaloExchangePitch;
   auto* const full = reinterpret_cast<ptx::Barrier*>(reinterpret_cast<unsigned char*>(all_sums) +
                                                      l.sums_bytes(kRows));
   auto* const empty = full + kHaloStages;
@@ -124,28 +125,12 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
   const int lane = thread % 32;
 
   if (thread == 0) {
+    ptx::prefetch_tensor_map(&arguments.activation);
     for (int stage = 0; stage < kHaloStages; ++stage) {
       ptx::barrier_init(&full[stage], 1);
-      ptx::barrier_init(&empty[stage], kHaloConsumers);
+      ptx::barrier_init(&empty[stage], static_cast<std::uint32_t>(l.consumers));
     }
     ptx::fence_barrier_init();
-  }
-  // The filter as the GEMM's second matrix: row (t, s, k), column (r, c), zeros around.
-  const int padded_channels = l.steps * 16;
-  for (int i = thread; i < kColumns * taps_r * padded_channels / 8; i += kHaloThreads) {
-    const int c = i * 8 % padded_channels;
-    const int r = i * 8 / padded_channels % taps_r;
-    const int row = i * 8 / padded_channels / taps_r;
-    const int k = row % filters_k, s = row / filters_k % taps_s, t = row / filters_k / taps_s;
-    uint4 v = make_uint4(0, 0, 0, 0);
-    if (t < taps_t && c < l.channels) {
-      const std::int64_t offset =
-          ((std::int64_t{k} * l.filter_depth + l.first_tap + t) * taps_r + r) * taps_s *
-              l.channels +
-          std::int64_t{s} * l.channels + c;
-      v = *reinterpret_cast<const uint4*>(static_cast<const Element*>(arguments.filter) + offset);
-    }
-    *reinterpret_cast<uint4*>(filters + row * l.filter_pitch + r * padded_channels + c) = v;
   }
   __syncthreads();
 
@@ -154,11 +139,11 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
   const int channel_stages = (l.channels + kHaloChannels - 1) / kHaloChannels;
   PipelineState<kHaloStages> pipe;
 
-  if (warp == kHaloConsumers) {
+  if (warp == l.consumers) {
     if (ptx::elect_one()) {
       for (int index = static_cast<int>(blockIdx.x); index < l.tiles;
            index += static_cast<int>(gridDim.x)) {
-        const HaloTile tile = halo_tile(l, index, kTileRows);
+        const HaloTile tile = halo_tile(l, index, tile_rows);
         for (int step = tile.z_begin; step < tile.z_end + taps_t - 1; ++step) {
           const int frame = step - l.pad[0];
           if (frame < 0 || frame >= l.frames) continue;
@@ -177,6 +162,26 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
     return;
   }
 
+  // The filter as the GEMM's second matrix, while the first copies are under way: row (t, s, k),
+  // column (r, c), zeros around.
+  const int padded_channels = l.steps * 16;
+  for (int row = warp; row < kColumns; row += l.consumers) {
+    const int k = row % filters_k, s = row / filters_k % taps_s, t = row / filters_k / taps_s;
+    const auto* from =
+        static_cast<const Element*>(arguments.filter) +
+        ((std::int64_t{k} * l.filter_depth + l.first_tap + t) * taps_r * taps_s + s) * l.channels;
+    std::uint32_t to = ptx::shared_address(filters + row * l.filter_pitch);
+    for (int r = 0; r < taps_r; ++r, from += taps_s * l.channels, to += padded_channels * 2) {
+      for (int c = lane * 8; c < padded_channels; c += 32 * 8) {
+        const bool exists = t < taps_t && c < l.channels;
+        copy_async<16>(to + c * 2, exists ? from + c : arguments.filter, exists);
+      }
+    }
+  }
+  copy_async_commit();
+  copy_async_wait<0>();
+  ptx::named_barrier_sync(1, static_cast<std::uint32_t>(l.consumers * 32));
+
   float* const exchange = exchanges + warp * kColumns * kHaloExchangePitch;
   // Sums of this warp's outputs, [row][frame % T][k][column].
   const int slot_floats = filters_k * kHaloColumns;
@@ -193,7 +198,7 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
 
   for (int index = static_cast<int>(blockIdx.x); index < l.tiles;
        index += static_cast<int>(gridDim.x)) {
-    const HaloTile tile = halo_tile(l, index, kTileRows);
+    const HaloTile tile = halo_tile(l, index, tile_rows);
     for (int step = tile.z_begin; step < tile.z_end + taps_t - 1; ++step) {
       // Output `step` meets its first frame now.
       for (int row = 0; row < kRows; ++row) {

@@ -116,16 +116,17 @@ constexpr int kStageFloats = 16 * kStagePitch<kTiles>;
 /// Store one warp's accumulators, kFragments times 16 pixels × 8·kTiles channels in mma.m16n8
 /// fragments, through this warp's staging memory (16-byte aligned). `pixel_of(fragment, row)` gives
 /// the output pixel of row 0..15, or −1 for none; channels at and beyond `channel_end` are not
-/// stored.
+/// stored. `channel_step`: channels from one fragment's first to the next's.
 template <int kFragments, int kTiles, typename PixelOf>
 __device__ __forceinline__ void store_warp_tile(const ConvOutput& out,
                                                 const float (&accumulators)[kFragments][kTiles][4],
                                                 float* stage, PixelOf&& pixel_of,
-                                                std::int64_t channel, std::int64_t channel_end) {
+                                                std::int64_t channel, std::int64_t channel_end,
+                                                int channel_step = 0) {
   constexpr int kPitch = kStagePitch<kTiles>;
   const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll 1
-  for (int fragment = 0; fragment < kFragments; ++fragment) {
+  for (int fragment = 0; fragment < kFragments; ++fragment, channel += channel_step) {
     // Fragments to rows. Registers take constant indices only, so each fragment has its own code.
     __syncwarp();
 #pragma unroll

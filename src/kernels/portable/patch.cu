@@ -69,16 +69,17 @@ LayoutResult patch_layout(const ConvGeometry& g, int tile_rows, std::int64_t sha
   l.vector = c % 8 == 0 ? 8 : c % 4 == 0 ? 4 : c % 2 == 0 ? 2 : 1;
   l.contiguous = pixel_pitch == c && g.upsample == 1 &&
                  (g.pad_mode[2] == PadMode::zero || (g.pad_begin[2] == 0 && g.pad_end[2] == 0));
-  l.tiles_p = static_cast<int>((g.out[1] + tile_rows - 1) / tile_rows);
-  l.tiles_q = static_cast<int>((g.out[2] + kPatchTileColumns - 1) / kPatchTileColumns);
+  const std::int64_t tiles_p = (g.out[1] + tile_rows - 1) / tile_rows;
+  const std::int64_t tiles_q = (g.out[2] + kPatchTileColumns - 1) / kPatchTileColumns;
   l.filter_tiles = static_cast<int>((g.out_channels + block_n - 1) / block_n);
-  const std::int64_t tiles = g.batch * g.out[0] * l.tiles_p * l.tiles_q;
+  const std::int64_t tiles = g.batch * g.out[0] * tiles_p * tiles_q;
   // Twice the tiles, so that a block may count past the last one.
   if (tiles > std::numeric_limits<std::int32_t>::max() / 2) {
     result.refusal = "output tiles = " + std::to_string(tiles) + " exceed 2^30";
     return result;
   }
   l.tiles = static_cast<int>(tiles);
+  l.walk = {FastDivide(tiles_q), FastDivide(tiles_p), FastDivide(g.out[0])};
   l.vectors_of_pixel = static_cast<std::uint32_t>(c / l.vector);
   l.vectors_reciprocal =
       static_cast<std::uint32_t>((std::uint64_t{1} << 32) / l.vectors_of_pixel + 1);

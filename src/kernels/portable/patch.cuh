@@ -17,6 +17,7 @@
 #include "kernels/portable/device_code.cuh"
 #include "kernels/portable/device_geometry.cuh"
 #include "kernels/portable/output.cuh"
+#include "kernels/portable/tile_walk.cuh"
 
 namespace convoy {
 
@@ -49,9 +50,9 @@ struct PatchLayout {
   std::uint32_t vectors_of_pixel = 1;
   /// 2^32 / vectors_of_pixel, rounded up: i / vectors_of_pixel is the upper half of i · this.
   std::uint32_t vectors_reciprocal = 0;
-  int tiles_p = 0, tiles_q = 0;
+  TileWalk walk;
   int filter_tiles = 0;
-  int tiles = 0;  ///< N·Z·tiles_p·tiles_q
+  int tiles = 0;  ///< N·Z·tile rows·tile columns
 
   // Shared memory, in bytes: chunk table, filters, two patches, one staging area a warp.
   __host__ __device__ int table_bytes() const { return (chunks * 8 + 15) / 16 * 16; }
@@ -277,31 +278,6 @@ __global__ void __launch_bounds__(kPatchThreads, kRows == 1 ? 3 : 2)
   __syncthreads();
   load_patch_filters(arguments, filters, table, first_filter);
 
-  // Tiles are counted as (n, z, tile row, tile column); a step adds with carries, since four
-  // divisions a tile cost more than its tensor-core work.
-  struct TilePosition {
-    int n, z, p, q;
-  };
-  const auto position_of = [&](int tile) {
-    TilePosition at;
-    at.q = tile % l.tiles_q;
-    tile /= l.tiles_q;
-    at.p = tile % l.tiles_p;
-    tile /= l.tiles_p;
-    at.z = tile % g.out[0];
-    at.n = tile / g.out[0];
-    return at;
-  };
-  const auto advance = [&](TilePosition at, const TilePosition& by) {
-    at.q += by.q;
-    at.p += by.p;
-    at.z += by.z;
-    at.n += by.n;
-    if (at.q >= l.tiles_q) at.q -= l.tiles_q, ++at.p;
-    if (at.p >= l.tiles_p) at.p -= l.tiles_p, ++at.z;
-    if (at.z >= g.out[0]) at.z -= g.out[0], ++at.n;
-    return at;
-  };
   constexpr int kTileRows = kPatchWarps * kRows;
   const auto load_patch = [&](int tile, const TilePosition& at, int buffer) {
     if (tile < l.tiles) {
@@ -329,13 +305,13 @@ __global__ void __launch_bounds__(kPatchThreads, kRows == 1 ? 3 : 2)
 
   const int first_tile = static_cast<int>(blockIdx.x) / l.filter_tiles;
   const int tile_step = static_cast<int>(gridDim.x) / l.filter_tiles;
-  const TilePosition step = position_of(tile_step);
-  TilePosition next = position_of(first_tile);
+  const TilePosition step = l.walk.position(tile_step);
+  TilePosition next = l.walk.position(first_tile);
   load_patch(first_tile, next, 0);
   int buffer = 0;
   for (int tile = first_tile; tile < l.tiles; tile += tile_step, buffer ^= 1) {
     const TilePosition at = next;
-    next = advance(at, step);
+    next = l.walk.advance(at, step);
     load_patch(tile + tile_step, next, buffer ^ 1);
     copy_async_wait<1>();
     __syncthreads();

@@ -8,6 +8,7 @@
 #include "core/text.hpp"
 #include "kernels/portable/implicit_gemm_plan.hpp"
 #include "kernels/sm90/plan_sm90.hpp"
+#include "kernels/sm90/stem_sm90.hpp"
 
 namespace convoy {
 namespace sm90 {
@@ -97,6 +98,7 @@ void register_sm90_kernels(CandidateList& list) {
   for (const sm90::FpropInstance& instance : sm90::fprop_instances()) {
     list.push_back(std::make_unique<sm90::Sm90Candidate>(instance));
   }
+  list.push_back(sm90::make_stem_candidate());
 }
 
 }  // namespace convoy

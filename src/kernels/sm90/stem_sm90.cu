@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/sm90/stem_sm90.cuh"
+
+#include <algorithm>
+
+#include "core/checked.hpp"
+#include "core/text.hpp"
+#include "kernels/common/tensor_map.hpp"
+#include "kernels/portable/device_geometry.cuh"
+#include "kernels/portable/portable_plan.hpp"
+#include "kernels/sm90/stem_sm90.hpp"
+
+namespace convoy::sm90 {
+namespace {
+
+constexpr int kBlockFilters[] = {128, 64};
+
+// The layout of a launch, or why there is none.
+struct StemChoice {
+  StemLayout layout{};
+  int block_n = 0;
+  int filter_tiles = 0;
+  int sets = 0;       // Blocks for each filter tile.
+  double cycles = 0;  // Of the busiest block, filters in place.
+  std::string refusal;
+};
+
+StemChoice stem_choice(const ConvGeometry& g, int block_n, const DeviceInfo& device) {
+  StemChoice choice;
+  StemLayout& l = choice.layout;
+  const bool runs = g.in_channels == 4;
+  const std::int64_t depth = depth_taps(g).count;
+  // Two cells of a K step come from one tap or run, or (one plane) from two in a row.
+  const std::int64_t planes = !runs              ? g.in_channels / 8
+                              : g.filter[2] <= 2 ? 1
+                                                 : ceil_div(g.filter[2], 4) * 2;
+  const std::int64_t rows = (kStemSide - 1) * g.stride[1] + (g.filter[1] - 1) * g.dilation[1] + 1;
+  const std::int64_t columns = runs ? kStemSide : kStemSide + (g.filter[2] - 1) * g.dilation[2];
+  const std::int64_t chunks = depth * g.filter[1] * (runs ? 1 : g.filter[2]) * planes;
+  const std::int64_t steps = ceil_div(chunks, 2);
+  if (columns * planes > 128) {
+    choice.refusal = text("a patch row of ", columns * planes, " 16-byte cells, at most 128");
+  } else if (steps > kStemMaxSteps) {
+    choice.refusal = text("T·R·S·C of ", steps, " K steps of 16, at most ", kStemMaxSteps);
+  } else if (rows * columns * depth > 1 << 14) {
+    choice.refusal = text("a patch of ", depth, "x", rows, "x", columns, " pixels, at most 2^14");
+  }
+  if (!choice.refusal.empty()) return choice;
+
+  const DeviceGeometry d = trimmed_device_geometry(g);
+  for (int axis = 0; axis < 3; ++axis) {
+    l.filter[axis] = d.filter[axis];
+    l.stride[axis] = d.stride[axis];
+    l.dilation[axis] = d.dilation[axis];
+    l.pad[axis] = d.pad[axis];
+    l.out[axis] = d.out[axis];
+  }
+  l.frames = d.seen[0];
+  l.cached_frames = d.cached_frames;
+  l.height = d.in[1];
+  l.width = d.in[2];
+  l.channels = d.channels;
+  l.filters = d.filters;
+  l.filter_pitch = static_cast<int>(d.filter_pitch);
+  l.filter_offset = static_cast<int>(d.filter_offset);
+  l.planes = static_cast<int>(planes);
+  l.rows = static_cast<int>(rows);
+  l.columns = static_cast<int>(columns);
+  const int pixels = static_cast<int>(depth) * l.rows * l.columns;
+  // NOTE: planes 64 bytes apart modulo 128, so that the cells of a pixel, written together, meet
+  // different banks.
+  l.plane_pitch = (pixels + 3) / 8 * 8 + 4;
+  l.stride_cells = static_cast<std::uint32_t>(g.stride[1] * l.columns);
+  l.zero_cells = chunks % 2 == 0 ? 0 : static_cast<int>(7 * l.stride_cells) + kStemSide;
+  l.patch_cells = l.planes * l.plane_pitch + l.zero_cells;
+  l.rows_at_once = 128 / (l.columns * l.planes);
+  l.planes_divide = FastDivide(l.planes);
+  l.lanes_divide = FastDivide(l.columns * l.planes);
+  l.chunks = static_cast<int>(chunks);
+  l.steps = static_cast<int>(steps);
+  choice.filter_tiles = static_cast<int>(ceil_div(g.out_channels, block_n));
+  const std::int64_t tiles_p = ceil_div(g.out[1], kStemSide);
+  const std::int64_t tiles_q = ceil_div(g.out[2], kStemSide);
+  const std::int64_t tiles = g.batch * g.out[0] * tiles_p * tiles_q;
+  // Four times the tiles, so that a warpgroup may count past the last one.
+  if (tiles > 1 << 28) {
+    choice.refusal = text("output tiles = ", tiles, " exceed 2^28");
+    return choice;
+  }
+  l.tiles = static_cast<int>(tiles);
+  const int bytes = l.shared_bytes(block_n);
+  if (bytes > static_cast<int>(device.shared_memory)) {
+    choice.refusal = text("patches and filters need ", bytes, " bytes of shared memory, at most ",
+                          device.shared_memory);
+    return choice;
+  }
+
+  // Cells of the reduction in the order of the filter's memory: taps, and planes within a tap.
+  const auto cell = [&](int chunk) {
+    if (chunk == l.chunks) return l.patch_cells - l.zero_cells;
+    const int plane = chunk % l.planes;
+    int tap = chunk / l.planes;
+    const int taps_s = runs ? 1 : static_cast<int>(g.filter[2]);
+    const int s = tap % taps_s;
+    tap /= taps_s;
+    const int r = tap % static_cast<int>(g.filter[1]);
+    const int t = tap / static_cast<int>(g.filter[1]);
+    const int row = t * l.rows + r * static_cast<int>(g.dilation[1]);
+    return plane * l.plane_pitch + row * l.columns + s * static_cast<int>(g.dilation[2]);
+  };
+  for (int i = 0; i < l.steps; ++i) {
+    const int first = cell(2 * i), second = cell(2 * i + 1);
+    l.step_cells[i] = static_cast<std::uint32_t>(first | (second - first) << 16);
+  }
+
+  const int processors = std::max(1, device.multiprocessors);
+  const int sets = std::clamp(processors / choice.filter_tiles, 1, l.tiles);
+  choice.block_n = block_n;
+  choice.sets = sets;
+  l.walk = {FastDivide(tiles_q), FastDivide(tiles_p), FastDivide(g.out[0])};
+  l.step = l.walk.position(sets * kStemGroups);
+  // Of a block: its MMAs, or its share of the bytes to write, some 18 a cycle; filters and patches
+  // come at some 48.
+  const double rounds = std::ceil(double(sets) * choice.filter_tiles / processors);
+  const double tiles_of_block = double(ceil_div(l.tiles, sets));
+  const double compute = tiles_of_block * l.steps * block_n / 2;
+  const double filters_here = std::min<double>(block_n, double(g.out_channels));
+  const double store = tiles_of_block * 64 * filters_here * 2 / 18;
+  const double load = (l.steps * 32.0 * block_n + tiles_of_block * l.patch_cells * 16) / 48;
+  choice.cycles = rounds * (std::max(compute, store) + load);
+  return choice;
+}
+
+StemChoice best_stem_choice(const PlanRequest& request) {
+  StemChoice best;
+  for (int block_n : kBlockFilters) {
+    StemChoice choice = stem_choice(request.geometry, block_n, request.device);
+    const bool better = best.block_n == 0 || choice.cycles < best.cycles;
+    if (choice.refusal.empty() ? better : best.block_n == 0) best = std::move(choice);
+  }
+  return best;
+}
+
+class StemPlan final : public PortablePlan {
+ public:
+  explicit StemPlan(const PlanRequest& request) : PortablePlan(request) {
+    StemChoice choice = best_stem_choice(request);
+    if (!choice.refusal.empty()) throw Error(Status::unsupported, choice.refusal);
+    layout_ = choice.layout;
+    block_n_ = choice.block_n;
+    grid_ = dim3(static_cast<unsigned>(choice.filter_tiles), static_cast<unsigned>(choice.sets));
+    shared_bytes_ = layout_.shared_bytes(block_n_);
+    if (request.dtype == DType::bf16) {
+      choose_kernels<__nv_bfloat16>();
+    } else {
+      choose_kernels<__half>();
+    }
+    allow_shared_memory(direct_kernel_, shared_bytes_);
+    allow_shared_memory(general_kernel_, shared_bytes_);
+  }
+
+ private:
+  using Kernel = void(StemArguments);
+
+  template <typename Element, int kN, bool kRuns>
+  void set_kernels() {
+    direct_kernel_ = stem_kernel<Element, kN, kRuns, true>;
+    general_kernel_ = stem_kernel<Element, kN, kRuns, false>;
+  }
+  template <typename Element>
+  void choose_kernels() {
+    const bool runs = layout_.channels == 4;
+    if (block_n_ == 64) {
+      runs ? set_kernels<Element, 64, true>() : set_kernels<Element, 64, false>();
+    } else {
+      runs ? set_kernels<Element, 128, true>() : set_kernels<Element, 128, false>();
+    }
+  }
+
+  void launch(const RunPointers& pointers, cudaStream_t stream) const override {
+    const ConvGeometry& g = request().geometry;
+    const ConvOutput output =
+        conv_output(pointers, request().output_dtype, g.out_channels, g.out_channels);
+    const EpilogueParams& e = output.epilogue;
+    const bool direct = g.out_channels % 8 == 0 && request().output_dtype == request().dtype &&
+                        e.scale == 1.0f && !e.has_residual && e.activation == Activation::none &&
+                        !(e.round_each_step && e.bias != nullptr);
+    StemArguments arguments{.output_map = {},
+                            .activation = pointers.activation,
+                            .cache = pointers.cache,
+                            .filter = pointers.filter,
+                            .layout = layout_,
+                            .output = output};
+    if (direct) {
+      const std::int64_t pixel = g.out_channels * 2, row = g.out[2] * pixel;
+      arguments.output_map =
+          encode(TiledTensorMap{.name = "output",
+                                .dtype = request().dtype,
+                                .rank = 4,
+                                .address = pointers.output,
+                                .extents = {g.out_channels, g.out[2], g.out[1], g.batch * g.out[0]},
+                                .strides_bytes = {0, pixel, row, g.out[1] * row},
+                                .box = {64, kStemSide, 2, 1},
+                                .swizzle = Swizzle::b128});
+    }
+    Kernel* const kernel = direct ? direct_kernel_ : general_kernel_;
+    kernel<<<grid_, kStemThreads, shared_bytes_, stream>>>(arguments);
+    check_launch("sm90_stem");
+  }
+
+  StemLayout layout_;
+  Kernel* direct_kernel_ = nullptr;
+  Kernel* general_kernel_ = nullptr;
+  int block_n_ = 0;
+  int shared_bytes_ = 0;
+  dim3 grid_;
+};
+
+class StemCandidate final : public KernelCandidate {
+ public:
+  std::string name() const override { return "sm90_stem"; }
+  Device device() const override { return Device::cuda; }
+
+  std::string refusal(const PlanRequest& request) const override {
+    const ConvGeometry& g = request.geometry;
+    const int capability = request.device.compute_capability;
+    if (capability != 90) {
+      return text("compute capability ", capability / 10, ".", capability % 10,
+                  "; this kernel needs 9.0 (wgmma)");
+    }
+    if (request.dtype == DType::fp32) return "dtype = fp32, needs bf16 or fp16";
+    if (g.groups != 1) return text("groups = ", g.groups, ", needs 1");
+    const std::int64_t c = g.in_channels;
+    if (c != 4 && c != 8 && c != 16 && c != 32 && c != 48 && c != 64) {
+      return text("in_channels = ", c, ", needs 4, 8, 16, 32, 48 or 64");
+    }
+    if (c != 4 && g.stride[2] != 1) return text("stride of width = ", g.stride[2], ", needs 1");
+    const std::string reason = device_geometry_refusal(g);
+    if (!reason.empty()) return reason;
+    for (int axis = 0; axis < 3; ++axis) {
+      if (g.filter[axis] > 64 || g.stride[axis] > 8 || g.dilation[axis] > 64) {
+        return "filter or dilation above 64, or stride above 8";
+      }
+    }
+    for (int axis = 0; axis < 3; ++axis) {
+      if (g.pad_mode[axis] != PadMode::zero && (g.pad_begin[axis] != 0 || g.pad_end[axis] != 0)) {
+        return text("padding mode of axis ", axis, " = ", to_string(g.pad_mode[axis]),
+                    ", needs zero");
+      }
+    }
+    if (g.upsample != 1) return text("upsample = ", g.upsample, ", needs 1");
+    if (g.in[1] > 1 << 24 || g.in[2] > 1 << 24) return "height or width above 2^24";
+    if (g.batch * std::max(g.out[0], g.seen()[0]) > std::numeric_limits<std::int32_t>::max()) {
+      return text("frames = ", g.batch * std::max(g.out[0], g.seen()[0]), " exceed 2^31 - 1");
+    }
+    if (g.out_channels > 1 << 20) return text("out_channels = ", g.out_channels, ", at most 2^20");
+    return best_stem_choice(request).refusal;
+  }
+
+  double estimate_us(const PlanRequest& request) const override {
+    return 5.0 + best_stem_choice(request).cycles / 1.7e3;
+  }
+
+  std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
+    return std::make_unique<StemPlan>(request);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<KernelCandidate> make_stem_candidate() {
+  return std::make_unique<StemCandidate>();
+}
+
+}  // namespace convoy::sm90
