@@ -7,11 +7,11 @@
     import convoy.torch                                                     # PyTorch
     decoder = convoy.torch.convert(decoder)
 
-`conv2d` and `conv3d` work on numpy arrays on the CPU. `convoy.torch` has the operators for PyTorch.
+`conv2d`, `conv3d`, `group_norm` and `rms_norm` work on numpy arrays on the CPU. `convoy.torch` has the operators for PyTorch.
 `Plan` is the interface on bare addresses, for any other framework.
 """
 
-from ._arrays import conv2d, conv3d
+from ._arrays import conv2d, conv3d, group_norm, rms_norm
 from ._native import (
     ConvoyError,
     InvalidArgument,
@@ -20,22 +20,40 @@ from ._native import (
     Unsupported,
     version,
 )
-from ._plan import Conv2d, Conv3d, Options, PackedFilter, Plan, candidates, supports
+from ._plan import (
+    Conv2d,
+    Conv3d,
+    GroupNorm,
+    NormOptions,
+    NormPlan,
+    Options,
+    PackedFilter,
+    Plan,
+    RmsNorm,
+    candidates,
+    supports,
+)
 
 __all__ = [
     "Conv2d",
     "Conv3d",
     "ConvoyError",
+    "GroupNorm",
     "InvalidArgument",
     "LaunchFailure",
+    "NormOptions",
+    "NormPlan",
     "Options",
     "OutOfMemory",
     "PackedFilter",
     "Plan",
+    "RmsNorm",
     "Unsupported",
     "candidates",
     "conv2d",
     "conv3d",
+    "group_norm",
+    "rms_norm",
     "supports",
     "version",
 ]

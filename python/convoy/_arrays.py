@@ -1,11 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conv2d and conv3d on numpy arrays, on the CPU."""
+"""The convolutions and norms on numpy arrays, on the CPU."""
 
 import numpy as np
 
 from . import _native as native
 from ._native import InvalidArgument
-from ._plan import Conv2d, Conv3d, Options, cached_plan, numbers, sides
+from ._plan import (
+    Conv2d,
+    Conv3d,
+    GroupNorm,
+    NormOptions,
+    Options,
+    RmsNorm,
+    cached_norm,
+    cached_plan,
+    numbers,
+    sides,
+)
 
 _NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 # Where each axis of a filter stands in a layout, as K, spatial..., C.
@@ -255,3 +266,73 @@ def _check_channels(filter_channels, in_channels, groups):
             f"filter has {filter_channels} channels for {groups} groups, but x has {in_channels}; "
             "legal: channels of x = groups * channels of the filter"
         )
+
+
+def _norm(problem, x, scale, bias, activation, parameter_a, parameter_b, out):
+    """What both norms share, from the problem on."""
+    parameters = []
+    for name, parameter in (("scale", scale), ("bias", bias)):
+        if parameter is not None:
+            parameter = _dense(_array(parameter, 1, name))
+            if parameter.shape[0] != x.shape[-1]:
+                raise InvalidArgument(
+                    f"{name} has {parameter.shape[0]} elements, but x has {x.shape[-1]} channels"
+                )
+        parameters.append(parameter)
+    scale, bias = parameters
+    if scale is not None and bias is not None and scale.dtype != bias.dtype:
+        raise InvalidArgument(
+            f"bias is {bias.dtype}, but scale is {scale.dtype}; legal: the same type"
+        )
+    given = scale if scale is not None else bias
+    options = NormOptions(
+        dtype=_dtype_name(x, "x"),
+        scale=scale is not None,
+        bias=bias is not None,
+        parameter_dtype="fp32" if given is None else _dtype_name(given, "scale or bias"),
+        activation=activation,
+        device="cpu",
+    )
+    plan = cached_norm(problem, options)
+    x = _dense(x)
+    if out is None:
+        out = _empty(x.shape, x.dtype)
+    _require(out, x.shape, x.dtype, "out")
+    if not out.flags.c_contiguous or out.ctypes.data % 16 != 0:
+        raise InvalidArgument("out is not contiguous and 16-byte aligned")
+    address = lambda array: None if array is None else array.ctypes.data
+    plan.run(
+        address(out),
+        address(x),
+        scale=address(scale),
+        bias=address(bias),
+        parameter_a=parameter_a,
+        parameter_b=parameter_b,
+    )
+    return out
+
+
+def _channels_last_array(x):
+    if isinstance(x, np.ndarray) and x.ndim < 2:
+        raise InvalidArgument(f"x has {x.ndim} axes {x.shape}; legal: [N, ..., C], at least 2")
+    return _array(x, getattr(x, "ndim", 0), "x")
+
+
+def group_norm(x, groups, *, scale=None, bias=None, epsilon=1e-5, activation="none",
+               parameter_a=None, parameter_b=None, out=None):
+    """activation((x - mean) / sqrt(variance + epsilon)·scale + bias) of `x` [N, ..., C], with the
+    mean and variance of each image's C / groups channels. scale and bias are [C]; out may be x."""
+    x = _channels_last_array(x)
+    pixels = int(np.prod(x.shape[1:-1], dtype=np.int64))
+    problem = GroupNorm(x.shape[0], pixels, x.shape[-1], groups, epsilon)
+    return _norm(problem, x, scale, bias, activation, parameter_a, parameter_b, out)
+
+
+def rms_norm(x, *, scale=None, bias=None, epsilon=1e-6, rule="added", activation="none",
+             parameter_a=None, parameter_b=None, out=None):
+    """activation(x / rms·scale + bias) of `x` [..., C], over the channels of each pixel. rule:
+    "added", rms = sqrt(mean(x²) + epsilon); "norm_floor", x·sqrt(C) / max(norm(x), epsilon)."""
+    x = _channels_last_array(x)
+    pixels = int(np.prod(x.shape[:-1], dtype=np.int64))
+    problem = RmsNorm(pixels, x.shape[-1], epsilon, rule)
+    return _norm(problem, x, scale, bias, activation, parameter_a, parameter_b, out)

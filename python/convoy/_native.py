@@ -50,6 +50,7 @@ ACTIVATIONS = {
 }
 RESIDUAL_ORDERS = {"after_activation": 0, "before_activation": 1}
 ROUNDINGS = {"once": 0, "each_step": 1}
+RMS_EPSILONS = {"added": 0, "norm_floor": 1}
 
 
 def choose(table, value, name):
@@ -161,6 +162,45 @@ class RunArguments(Structure):
     ]
 
 
+class NormShape(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("batch", c_int64),
+        ("pixels", c_int64),
+        ("channels", c_int64),
+        ("groups", c_int64),
+        ("epsilon", c_float),
+        ("rms_epsilon", c_int32),
+    ]
+
+
+class NormOptions(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("dtype", c_int32),
+        ("parameter_dtype", c_int32),
+        ("scale", c_int32),
+        ("bias", c_int32),
+        ("activation", c_int32),
+        ("device", c_int32),
+        ("device_index", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class NormArguments(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("output", c_void_p),
+        ("input", c_void_p),
+        ("scale", c_void_p),
+        ("bias", c_void_p),
+        ("workspace", c_void_p),
+        ("parameter_a", c_float),
+        ("parameter_b", c_float),
+    ]
+
+
 class PlanInfo(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -219,12 +259,22 @@ def _load():
         "convoy_candidates_conv2d": [POINTER(Conv2dShape), POINTER(PlanOptions), POINTER(pointer)],
         "convoy_candidates_conv3d": [POINTER(Conv3dShape), POINTER(PlanOptions), POINTER(pointer)],
         "convoy_candidates_get": [pointer, c_size_t, POINTER(Candidate)],
+        "convoy_plan_group_norm": [POINTER(NormShape), POINTER(NormOptions), POINTER(pointer)],
+        "convoy_plan_rms_norm": [POINTER(NormShape), POINTER(NormOptions), POINTER(pointer)],
+        "convoy_norm_run": [pointer, POINTER(NormArguments), pointer],
+        "convoy_norm_workspace_bytes": [pointer, POINTER(c_size_t)],
+        "convoy_norm_info": [pointer, POINTER(PlanInfo)],
     }
     for name, arguments in signatures.items():
         function = getattr(library, name)
         function.argtypes = arguments
         function.restype = c_int
-    for name in ("convoy_plan_destroy", "convoy_packed_filter_destroy", "convoy_candidates_destroy"):
+    for name in (
+        "convoy_plan_destroy",
+        "convoy_packed_filter_destroy",
+        "convoy_candidates_destroy",
+        "convoy_norm_plan_destroy",
+    ):
         function = getattr(library, name)
         function.argtypes = [pointer]
         function.restype = None
@@ -232,7 +282,16 @@ def _load():
     library.convoy_candidates_count.restype = c_size_t
     library.convoy_last_error.restype = c_char_p
     library.convoy_version.restype = c_char_p
-    for name in ("conv2d_shape", "conv3d_shape", "epilogue", "plan_options", "run_arguments"):
+    for name in (
+        "conv2d_shape",
+        "conv3d_shape",
+        "epilogue",
+        "plan_options",
+        "run_arguments",
+        "norm_shape",
+        "norm_options",
+        "norm_arguments",
+    ):
         function = getattr(library, f"convoy_{name}_init")
         function.argtypes = [pointer, c_size_t]
         function.restype = None

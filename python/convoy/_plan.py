@@ -154,6 +154,9 @@ class Plan:
         workspace = ctypes.c_size_t()
         native.check(library.convoy_plan_workspace_bytes(self._handle, ctypes.byref(workspace)))
         self.workspace_bytes = workspace.value
+        # A run copies these instead of filling structs anew.
+        self._epilogue_template = options._epilogue()
+        self._arguments_template = native.initialised(native.RunArguments, "run_arguments")
         self.output_shape = self._shape("output")
         self.activation_shape = self._shape("activation")
         self.cache_shape = self._shape("cache")
@@ -195,14 +198,14 @@ class Plan:
         stream=None,
     ):
         """Enqueue on `stream`. Tensors are addresses; `filter` may be a PackedFilter."""
-        epilogue = self.options._epilogue()
+        epilogue = native.Epilogue.from_buffer_copy(self._epilogue_template)
         epilogue.bias, epilogue.residual = bias, residual
         epilogue.scale, epilogue.beta = scale, beta
         if parameter_a is not None:
             epilogue.parameter_a = parameter_a
         if parameter_b is not None:
             epilogue.parameter_b = parameter_b
-        arguments = native.initialised(native.RunArguments, "run_arguments")
+        arguments = native.RunArguments.from_buffer_copy(self._arguments_template)
         arguments.output, arguments.activation = output, activation
         if isinstance(filter, PackedFilter):
             arguments.packed_filter = filter._handle
@@ -214,10 +217,121 @@ class Plan:
         native.check(library.convoy_run(self._handle, ctypes.byref(arguments), stream))
 
 
+@dataclasses.dataclass(frozen=True)
+class GroupNorm:
+    """Group normalisation of [N, pixels, C]; `pixels` is the product of one image's extents."""
+
+    batch: int
+    pixels: int
+    channels: int
+    groups: int
+    epsilon: float = 1e-5
+
+    def _struct(self):
+        shape = native.initialised(native.NormShape, "norm_shape")
+        shape.batch, shape.pixels, shape.channels = self.batch, self.pixels, self.channels
+        shape.groups, shape.epsilon = self.groups, self.epsilon
+        return shape
+
+    _suffix = "group_norm"
+
+
+@dataclasses.dataclass(frozen=True)
+class RmsNorm:
+    """RMS normalisation over the channels of [pixels, C]; `pixels` counts all images. rule: added,
+    x / sqrt(mean(x²) + epsilon); or norm_floor, x·sqrt(C) / max(norm(x), epsilon)."""
+
+    pixels: int
+    channels: int
+    epsilon: float = 1e-6
+    rule: str = "added"
+
+    def _struct(self):
+        shape = native.initialised(native.NormShape, "norm_shape")
+        shape.pixels, shape.channels, shape.epsilon = self.pixels, self.channels, self.epsilon
+        shape.rms_epsilon = choose(native.RMS_EPSILONS, self.rule, "rule")
+        return shape
+
+    _suffix = "rms_norm"
+
+
+@dataclasses.dataclass(frozen=True)
+class NormOptions:
+    """How a norm is to be run. scale and bias say whether there is one."""
+
+    dtype: str = "bf16"
+    scale: bool = True
+    bias: bool = True
+    parameter_dtype: str = "fp32"
+    activation: str = "none"
+    device: str = "auto"
+    device_index: int = -1
+
+    def _struct(self):
+        options = native.initialised(native.NormOptions, "norm_options")
+        options.dtype = choose(native.DTYPES, self.dtype, "dtype")
+        options.parameter_dtype = choose(native.DTYPES, self.parameter_dtype, "parameter_dtype")
+        options.scale, options.bias = int(self.scale), int(self.bias)
+        options.activation = choose(native.ACTIVATIONS, self.activation, "activation")
+        options.device = choose(native.DEVICES, self.device, "device")
+        options.device_index = self.device_index
+        return options
+
+
+class NormPlan:
+    """A norm that is ready to run. Threads may share it, each with a workspace of its own."""
+
+    def __init__(self, problem, options=NormOptions()):
+        handle = ctypes.c_void_p()
+        create = getattr(library, f"convoy_plan_{problem._suffix}")
+        shape, c_options = problem._struct(), options._struct()
+        native.check(create(ctypes.byref(shape), ctypes.byref(c_options), ctypes.byref(handle)))
+        self._handle = handle.value
+        weakref.finalize(self, library.convoy_norm_plan_destroy, self._handle)
+        self.problem = problem
+        self.options = options
+        info = native.PlanInfo(ctypes.sizeof(native.PlanInfo))
+        native.check(library.convoy_norm_info(self._handle, ctypes.byref(info)))
+        self.kernel = info.kernel.decode()
+        self.backend = info.backend.decode()
+        workspace = ctypes.c_size_t()
+        native.check(library.convoy_norm_workspace_bytes(self._handle, ctypes.byref(workspace)))
+        self.workspace_bytes = workspace.value
+        self._arguments_template = native.initialised(native.NormArguments, "norm_arguments")
+
+    def run(
+        self,
+        output,
+        input,
+        scale=None,
+        bias=None,
+        workspace=None,
+        parameter_a=None,
+        parameter_b=None,
+        stream=None,
+    ):
+        """Enqueue on `stream`. Tensors are addresses; the output may be the input."""
+        arguments = native.NormArguments.from_buffer_copy(self._arguments_template)
+        arguments.output, arguments.input = output, input
+        arguments.scale, arguments.bias = scale, bias
+        arguments.workspace = workspace
+        if parameter_a is not None:
+            arguments.parameter_a = parameter_a
+        if parameter_b is not None:
+            arguments.parameter_b = parameter_b
+        native.check(library.convoy_norm_run(self._handle, ctypes.byref(arguments), stream))
+
+
 @functools.lru_cache(maxsize=1024)
 def cached_plan(problem, options):
     """One plan for each problem and options, kept."""
     return Plan(problem, options)
+
+
+@functools.lru_cache(maxsize=1024)
+def cached_norm(problem, options):
+    """One plan for each norm and options, kept."""
+    return NormPlan(problem, options)
 
 
 def supports(problem, options=Options()):

@@ -165,6 +165,50 @@ class Conv3d(unittest.TestCase):
         np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
 
 
+class Norms(unittest.TestCase):
+    def test_group_norm(self):
+        x = np.random.default_rng(0).normal(5, 2, (2, 4, 3, 12)).astype(np.float32)
+        scale, bias = integers((12,), seed=1), integers((12,), seed=2)
+        grouped = x.astype(np.float64).reshape(2, 12, 3, 4)
+        mean = grouped.mean(axis=(1, 3), keepdims=True)
+        variance = grouped.var(axis=(1, 3), keepdims=True)
+        normed = ((grouped - mean) / np.sqrt(variance + 1e-3)).reshape(x.shape) * scale + bias
+        y = convoy.group_norm(x, 3, scale=scale, bias=bias, epsilon=1e-3)
+        np.testing.assert_allclose(y, normed, rtol=1e-5, atol=1e-5)
+        y = convoy.group_norm(x, 3, scale=scale, bias=bias, epsilon=1e-3, activation="silu", out=x)
+        self.assertIs(y, x)
+        np.testing.assert_allclose(y, normed / (1 + np.exp(-normed)), rtol=1e-5, atol=1e-5)
+
+    def test_rms_norm(self):
+        x = integers((2, 5, 7), seed=3)
+        scale = integers((7,), seed=1)
+        norm = np.sqrt((x.astype(np.float64) ** 2).sum(-1, keepdims=True))
+        y = convoy.rms_norm(x, scale=scale, epsilon=1e-12, rule="norm_floor")
+        expected = x / np.maximum(norm, 1e-12) * np.sqrt(7) * scale
+        np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-6)
+        y = convoy.rms_norm(x, epsilon=0.5)
+        expected = x / np.sqrt(norm**2 / 7 + 0.5)
+        np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-6)
+
+    def test_errors_and_empty_batch(self):
+        x = integers((1, 4, 4, 8))
+        self.assertEqual(convoy.group_norm(x[:0], 2).shape, (0, 4, 4, 8))
+        cases = [
+            (lambda: convoy.group_norm(x, 3), "groups = 3 does not divide channels = 8"),
+            (lambda: convoy.group_norm(x, 2, scale=x[0, 0, 0, :5]), "scale has 5 elements"),
+            (lambda: convoy.group_norm(x, 2, epsilon=-1), "epsilon = -1"),
+            (lambda: convoy.group_norm(x[0, 0, 0], 2), "x has 1 axes"),
+            (lambda: convoy.rms_norm(x, rule="floor"), "rule = 'floor'"),
+            (lambda: convoy.rms_norm(x, activation="swish"), "activation = 'swish'"),
+            (lambda: convoy.rms_norm(x.astype(np.float64)), "x is float64"),
+            (lambda: convoy.rms_norm(x, out=x[:, :2].copy()), "out is float32"),
+        ]
+        for call, text in cases:
+            with self.assertRaises(convoy.InvalidArgument, msg=text) as caught:
+                call()
+            self.assertIn(text, str(caught.exception))
+
+
 class Planning(unittest.TestCase):
     problem = convoy.Conv2d(1, 8, 8, 4, 8, filter=(3, 3), pad=(1, 1, 1, 1))
 
