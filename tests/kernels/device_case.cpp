@@ -311,6 +311,10 @@ Plan plan_case(const DeviceCase& test) {
   return with_problem(test, [&](const auto& shape) { return plan(shape, options); });
 }
 
+ConvGeometry legal_geometry(const DeviceCase& test) {
+  return with_problem(test, [](const auto& shape) { return geometry_of(shape); });
+}
+
 std::vector<Candidate> candidates_of(const DeviceCase& test) {
   const PlanOptions options = options_of(test);
   return with_problem(test, [&](const auto& shape) { return candidates(shape, options); });

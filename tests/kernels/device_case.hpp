@@ -38,6 +38,10 @@ std::string run_case(const DeviceCase& test);
 Plan plan_case(const DeviceCase& test);
 std::vector<Candidate> candidates_of(const DeviceCase& test);
 
+/// Its geometry as the public interface has it, output extents filled in. Throws Error where it is
+/// not legal.
+ConvGeometry legal_geometry(const DeviceCase& test);
+
 /// Whether there is a CUDA device to test on.
 bool has_device();
 

@@ -506,43 +506,7 @@ DeviceCase random_case(std::uint64_t seed) {
     test.options.packed_filter = random() % 2;
     try {  // Draw again where the shape is not legal.
       candidates_of(test);
-      if (g.rank == 2) {
-        Conv2dProblemShape shape{.batch = g.batch,
-                                 .in_height = g.in[1],
-                                 .in_width = g.in[2],
-                                 .in_channels = g.in_channels,
-                                 .out_channels = g.out_channels,
-                                 .filter_h = g.filter[1],
-                                 .filter_w = g.filter[2],
-                                 .pad_h = g.pad_begin[1],
-                                 .pad_w = g.pad_begin[2],
-                                 .stride_h = g.stride[1],
-                                 .stride_w = g.stride[2],
-                                 .dilation_h = g.dilation[1],
-                                 .dilation_w = g.dilation[2],
-                                 .groups = g.groups,
-                                 .pad_h_end = g.pad_end[1],
-                                 .pad_w_end = g.pad_end[2],
-                                 .pad_mode = g.pad_mode[1],
-                                 .upsample = g.upsample};
-        test.geometry = geometry_of(shape);
-      } else {
-        Conv3dProblemShape shape{.batch = g.batch,
-                                 .in_depth = g.in[0],
-                                 .in_height = g.in[1],
-                                 .in_width = g.in[2],
-                                 .in_channels = g.in_channels,
-                                 .out_channels = g.out_channels,
-                                 .filter = g.filter,
-                                 .pad_begin = g.pad_begin,
-                                 .pad_end = g.pad_end,
-                                 .stride = g.stride,
-                                 .dilation = g.dilation,
-                                 .groups = g.groups,
-                                 .pad_mode = g.pad_mode,
-                                 .cached_frames = g.cached_frames};
-        test.geometry = geometry_of(shape);
-      }
+      test.geometry = legal_geometry(test);
       // A cache of reflected or replicated frames is not defined where frames are missing.
       const std::int64_t wanted = (g.filter[0] - 1) * g.dilation[0];
       if (g.pad_mode[0] != PadMode::zero && g.cached_frames + g.in[0] < wanted) {
