@@ -1,23 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convoy's convolutions as PyTorch operators.
+"""Convoy's convolutions and norms as PyTorch operators and modules.
 
     import convoy.torch
     y = convoy.torch.conv2d(x, weight, bias, padding=1, activation="silu", residual=skip)
-    decoder = convoy.torch.convert(decoder)      # every Conv2d and Conv3d it can take over
+    y = convoy.torch.group_norm(x, 32, weight, bias, activation="silu")
+    decoder = convoy.torch.convert(decoder)      # every module it can take over
 
-The operators `convoy::conv2d` and `convoy::conv3d` take tensors as PyTorch's own do, logically
-[N, C, (D,) H, W], and work in channels-last memory format: inputs in that format are used as they
-are, others are copied into it, and the output is channels-last. They run on the current stream of
-the tensor's device, have fake kernels for torch.compile, and no gradient.
+The operators take tensors as PyTorch's own do, logically [N, C, (D,) H, W], and work in
+channels-last memory format: inputs in that format are used as they are, others are copied into it,
+and the output is channels-last. They run on the current stream of the tensor's device, have fake
+kernels for torch.compile, and no gradient. In a CUDA graph: run once before the capture, since plans
+are made and filters packed at the first call.
 """
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import _plan
 from ._native import InvalidArgument
-from ._plan import Conv2d, Conv3d, Options, cached_plan, numbers, sides
+from ._plan import Conv2d as _Conv2d
+from ._plan import Conv3d as _Conv3d
+from ._plan import GroupNorm as _GroupNorm
+from ._plan import NormOptions, Options, cached_norm, cached_plan, numbers, sides
+from ._plan import RmsNorm as _RmsNorm
 
 _NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+_LAYOUTS = {4: ("KCRS", "KRSC"), 5: ("KCTRS", "KTRSC")}
 
 
 def _dtype_name(tensor, name):
@@ -29,14 +37,41 @@ def _dtype_name(tensor, name):
         ) from None
 
 
+def _memory_format(axes):
+    return torch.channels_last if axes == 4 else torch.channels_last_3d
+
+
 def _channels_last(tensor):
     """The tensor in channels-last memory, 16-byte aligned; itself where it is so already."""
-    memory_format = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
+    memory_format = _memory_format(tensor.dim())
     tensor = tensor.contiguous(memory_format=memory_format)
     return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone(memory_format=memory_format)
 
 
-def _problem(x, weight, stride, padding, dilation, groups):
+def _vector(tensor):
+    """A dense, aligned vector."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+
+
+def _address(tensor):
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _workspace(plan, x):
+    if plan.workspace_bytes == 0 or x.device.type != "cuda":
+        return None
+    return torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=x.device)
+
+
+def _stream(x):
+    return torch.cuda.current_stream(x.device).cuda_stream if x.device.type == "cuda" else None
+
+
+# ---- Convolutions --------------------------------------------------------------------------------
+
+
+def _problem(x, weight, stride, padding, dilation, groups, upsample=1, cached=0):
     """The problem of logical shapes; `padding` is (before, after) of each axis in turn."""
     if x.dim() != weight.dim() or x.dim() not in (4, 5):
         raise InvalidArgument(
@@ -51,43 +86,108 @@ def _problem(x, weight, stride, padding, dilation, groups):
     stride, dilation, taps = tuple(stride), tuple(dilation), tuple(weight.shape[2:])
     if x.dim() == 4:
         n, c, h, w = x.shape
-        return Conv2d(
+        return _Conv2d(
             n, h, w, c, weight.shape[0], filter=taps, pad=(begin[0], end[0], begin[1], end[1]),
-            stride=stride, dilation=dilation, groups=groups,
+            stride=stride, dilation=dilation, groups=groups, upsample=upsample,
         )
     n, c, d, h, w = x.shape
-    return Conv3d(
+    return _Conv3d(
         n, d, h, w, c, weight.shape[0], filter=taps, pad_begin=begin, pad_end=end, stride=stride,
-        dilation=dilation, groups=groups,
+        dilation=dilation, groups=groups, cached_frames=cached,
     )
 
 
-def _run(x, weight, bias, residual, stride, padding, dilation, groups, activation, beta):
-    dtype = _dtype_name(x, "x")
-    for name, tensor in (("weight", weight), ("residual", residual)):
-        if tensor is not None and (tensor.dtype != x.dtype or tensor.device != x.device):
-            raise InvalidArgument(
-                f"{name} is {tensor.dtype} on {tensor.device}, but x is {x.dtype} on {x.device}"
-            )
-    problem = _problem(x, weight, stride, padding, dilation, groups)
-    if bias is not None and (bias.dim() != 1 or bias.shape[0] != weight.shape[0]
-                             or bias.device != x.device):
+# Plans by what a call looks like: much cheaper to ask than to describe the problem anew.
+_plans = {}
+# Packed filters by weight: {plan: (version, address, filter)}.
+_packed = WeakTensorKeyDictionary()
+
+
+def _version(tensor):
+    return None if tensor.is_inference() else tensor._version
+
+
+def _pack(plan, weight, stream):
+    """The weight in the plan's format, repacked where it has changed since."""
+    versions = _packed.get(weight)
+    if versions is None:
+        versions = _packed[weight] = {}
+    known = versions.get(plan)
+    now = (_version(weight), weight.data_ptr())
+    if known is not None and known[0] == now:
+        return known[1]
+    dense = weight
+    first, last = _LAYOUTS[weight.dim()]
+    layout = first
+    if not weight.is_contiguous():
+        dense, layout = _channels_last(weight), last
+    elif weight.data_ptr() % 16 != 0:
+        dense = weight.clone()
+    packed = plan.pack_filter(dense.data_ptr(), layout, stream)
+    if stream is not None:
+        torch.cuda.current_stream(weight.device).synchronize()  # Other streams may use it next.
+    versions[plan] = (now, packed)
+    return packed
+
+
+def _plan_of(x, weight, bias, residual, stride, padding, dilation, groups, activation, upsample,
+             packed, cache):
+    key = (
+        x.shape, x.dtype, x.device, weight.shape, None if bias is None else bias.dtype,
+        residual is None, tuple(stride), tuple(padding), tuple(dilation), groups, activation,
+        upsample, packed, None if cache is None else cache.shape,
+    )
+    plan = _plans.get(key)
+    if plan is not None:
+        return plan
+    problem = _problem(
+        x, weight, stride, padding, dilation, groups, upsample,
+        0 if cache is None else cache.shape[2],
+    )
+    if bias is not None and (bias.dim() != 1 or bias.shape[0] != weight.shape[0]):
         raise InvalidArgument(
             f"bias is {tuple(bias.shape)} on {bias.device}; legal: ({weight.shape[0]},) on {x.device}"
         )
     on_gpu = x.device.type == "cuda"
     options = Options(
-        dtype=dtype,
+        dtype=_dtype_name(x, "x"),
         bias_dtype=None if bias is None else _dtype_name(bias, "bias"),
         activation=activation,
         residual=residual is not None,
         device="cuda" if on_gpu else "cpu",
         device_index=x.device.index if on_gpu else -1,
+        packed_filter=packed,
     )
     plan = cached_plan(problem, options)
+    if len(_plans) >= 4096:
+        _plans.clear()
+    _plans[key] = plan
+    return plan
 
-    x, weight = _channels_last(x), _channels_last(weight)
-    out = _empty_output(x, plan.output_shape)
+
+def _run(x, weight, bias, residual, stride, padding, dilation, groups, activation, beta, upsample=1,
+         packed=False, cache=None, next_cache=False):
+    for name, tensor in (("weight", weight), ("residual", residual), ("cache", cache)):
+        if tensor is not None and (tensor.dtype != x.dtype or tensor.device != x.device):
+            raise InvalidArgument(
+                f"{name} is {tensor.dtype} on {tensor.device}, but x is {x.dtype} on {x.device}"
+            )
+    if bias is not None and bias.device != x.device:
+        raise InvalidArgument(
+            f"bias is {tuple(bias.shape)} on {bias.device}; legal: ({weight.shape[0]},) on {x.device}"
+        )
+    if cache is not None and (cache.dim() != 5 or cache.shape[:2] + cache.shape[3:]
+                              != x.shape[:2] + x.shape[3:]):
+        raise InvalidArgument(
+            f"cache is {tuple(cache.shape)}, but x is {tuple(x.shape)}; legal: the shape of x but "
+            "for the frames (axis 2)"
+        )
+    packed = packed or upsample != 1  # Folded filters exist in packed form only.
+    plan = _plan_of(x, weight, bias, residual, stride, padding, dilation, groups, activation,
+                    upsample, packed, cache)
+    stream = _stream(x)
+    x = _channels_last(x)
+    out = _empty(x, plan.output_shape)
     if residual is not None:
         if residual.shape != out.shape:
             raise InvalidArgument(
@@ -95,125 +195,357 @@ def _run(x, weight, bias, residual, stride, padding, dilation, groups, activatio
             )
         residual = _channels_last(residual)
     if bias is not None:
-        bias = bias.contiguous()
-        bias = bias if bias.data_ptr() % 16 == 0 else bias.clone()
-    workspace = None
-    if on_gpu and plan.workspace_bytes > 0:
-        workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=x.device)
-    address = lambda tensor: None if tensor is None else tensor.data_ptr()
+        bias = _vector(bias)
+    if cache is not None:
+        cache = _channels_last(cache)
+    following = _empty(x, plan.next_cache_shape) if next_cache else None
+    if packed:
+        weights = _pack(plan, weight, stream)
+    else:
+        weight = _channels_last(weight)
+        weights = weight.data_ptr()
+    workspace = _workspace(plan, x)
     plan.run(
-        address(out), address(x), address(weight), bias=address(bias), residual=address(residual),
-        workspace=address(workspace), beta=beta,
-        stream=torch.cuda.current_stream(x.device).cuda_stream if on_gpu else None,
+        _address(out), _address(x), weights, bias=_address(bias), residual=_address(residual),
+        cache=_address(cache) if cache is not None and cache.numel() > 0 else None,
+        next_cache=_address(following), workspace=_address(workspace), beta=beta, stream=stream,
     )
-    return out
+    return (out, following) if next_cache else out
 
 
-def _empty_output(x, shape):
-    """A channels-last tensor for the output; `shape` is the memory's, channels at the end."""
+def _empty(x, shape):
+    """A channels-last tensor like x; `shape` is the memory's, channels at the end."""
     logical = (shape[0], shape[-1], *shape[1:-1])
-    memory_format = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
-    return torch.empty(logical, dtype=x.dtype, device=x.device, memory_format=memory_format)
+    return torch.empty(
+        logical, dtype=x.dtype, device=x.device, memory_format=_memory_format(len(shape))
+    )
 
 
-def _output_shape(x, weight, stride, padding, dilation):
+def _output_shape(x, weight, stride, padding, dilation, upsample=1, cache=None):
     """What a plan would say, with symbolic extents too."""
     shape = [x.shape[0]]
     for axis in range(x.dim() - 2):
-        padded = x.shape[axis + 2] + padding[2 * axis] + padding[2 * axis + 1]
+        extent = x.shape[axis + 2] * upsample
+        if axis == 0 and cache is not None:
+            extent = extent + cache.shape[2]
+        padded = extent + padding[2 * axis] + padding[2 * axis + 1]
         span = dilation[axis] * (weight.shape[axis + 2] - 1) + 1
         shape.append((padded - span) // stride[axis] + 1)
     return (*shape, weight.shape[0])
 
 
-def _define(name):
-    """Register one operator with its fake kernel."""
-
-    @torch.library.custom_op(f"convoy::{name}", mutates_args=())
-    def operator(
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        residual: torch.Tensor | None,
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        activation: str,
-        beta: float,
-    ) -> torch.Tensor:
-        return _run(
-            x, weight, bias, residual, stride, padding, dilation, groups, activation, beta
-        )
-
-    @operator.register_fake
-    def _(x, weight, bias, residual, stride, padding, dilation, groups, activation, beta):
-        return _empty_output(x, _output_shape(x, weight, stride, padding, dilation))
-
-    return operator
+@torch.library.custom_op("convoy::conv2d", mutates_args=())
+def _conv2d(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+    activation: str,
+    beta: float,
+    upsample: int = 1,
+    packed: bool = False,
+) -> torch.Tensor:
+    return _run(x, weight, bias, residual, stride, padding, dilation, groups, activation, beta,
+                upsample, packed)
 
 
-_conv2d = _define("conv2d")
-_conv3d = _define("conv3d")
+@_conv2d.register_fake
+def _(x, weight, bias, residual, stride, padding, dilation, groups, activation, beta, upsample=1,
+      packed=False):
+    return _empty(x, _output_shape(x, weight, stride, padding, dilation, upsample))
 
 
-def _call(operator, axes, x, weight, bias, stride, padding, dilation, groups, activation, residual,
-          beta):
+@torch.library.custom_op("convoy::conv3d", mutates_args=())
+def _conv3d(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+    activation: str,
+    beta: float,
+    cache: torch.Tensor | None = None,
+    packed: bool = False,
+) -> torch.Tensor:
+    return _run(x, weight, bias, residual, stride, padding, dilation, groups, activation, beta,
+                packed=packed, cache=cache)
+
+
+@_conv3d.register_fake
+def _(x, weight, bias, residual, stride, padding, dilation, groups, activation, beta, cache=None,
+      packed=False):
+    return _empty(x, _output_shape(x, weight, stride, padding, dilation, cache=cache))
+
+
+@torch.library.custom_op("convoy::conv3d_next_cache", mutates_args=())
+def _conv3d_next_cache(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+    activation: str,
+    beta: float,
+    cache: torch.Tensor | None = None,
+    packed: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return _run(x, weight, bias, residual, stride, padding, dilation, groups, activation, beta,
+                packed=packed, cache=cache, next_cache=True)
+
+
+@_conv3d_next_cache.register_fake
+def _(x, weight, bias, residual, stride, padding, dilation, groups, activation, beta, cache=None,
+      packed=False):
+    out = _empty(x, _output_shape(x, weight, stride, padding, dilation, cache=cache))
+    frames = (weight.shape[2] - 1) * dilation[0]
+    return out, _empty(x, (x.shape[0], frames, *x.shape[3:], x.shape[1]))
+
+
+def _interleaved(padding, axes):
     begin, end = sides(padding, axes)
-    interleaved = [side for pair in zip(begin, end) for side in pair]
-    return operator(
-        x, weight, bias, residual, list(numbers(stride, axes, "stride")), interleaved,
-        list(numbers(dilation, axes, "dilation")), groups, activation, float(beta),
-    )
+    return [side for pair in zip(begin, end) for side in pair]
 
 
 def conv2d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, activation="none",
-           residual=None, beta=1.0):
+           residual=None, beta=1.0, upsample=1, packed=False):
     """activation(conv(x, weight) + bias) + beta·residual, in one kernel. padding: one integer,
-    (height, width), or (top, bottom, left, right)."""
-    return _call(_conv2d, 2, x, weight, bias, stride, padding, dilation, groups, activation,
-                 residual, beta)
+    (height, width), or (top, bottom, left, right). upsample=2 upsamples x to the nearest neighbour
+    first, without writing it. packed=True repacks the weight for the kernel at the first call and
+    keeps that for as long as the weight lives and is not changed."""
+    return _conv2d(
+        x, weight, bias, residual, list(numbers(stride, 2, "stride")), _interleaved(padding, 2),
+        list(numbers(dilation, 2, "dilation")), groups, activation, float(beta), upsample, packed,
+    )
 
 
 def conv3d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, activation="none",
-           residual=None, beta=1.0):
+           residual=None, beta=1.0, cache=None, next_cache=False, packed=False):
     """As conv2d, in three dimensions. padding: one integer, (depth, height, width), or (front, back,
-    top, bottom, left, right)."""
-    return _call(_conv3d, 3, x, weight, bias, stride, padding, dilation, groups, activation,
-                 residual, beta)
+    top, bottom, left, right). cache: frames [N, C, F, H, W] that come before x, read where they are;
+    with next_cache=True the result is (output, the last (T - 1)·dilation frames of both)."""
+    operator = _conv3d_next_cache if next_cache else _conv3d
+    return operator(
+        x, weight, bias, residual, list(numbers(stride, 3, "stride")), _interleaved(padding, 3),
+        list(numbers(dilation, 3, "dilation")), groups, activation, float(beta), cache, packed,
+    )
 
 
 def supports(x, weight, stride=1, padding=0, dilation=1, groups=1):
     """(True, "") where the operator can run these tensors, else (False, why not)."""
     axes = x.dim() - 2
-    begin, end = sides(padding, axes)
     problem = _problem(
-        x, weight, numbers(stride, axes, "stride"),
-        [side for pair in zip(begin, end) for side in pair], numbers(dilation, axes, "dilation"),
-        groups,
+        x, weight, numbers(stride, axes, "stride"), _interleaved(padding, axes),
+        numbers(dilation, axes, "dilation"), groups,
     )
     device = "cuda" if x.device.type == "cuda" else "cpu"
     return _plan.supports(problem, Options(dtype=_dtype_name(x, "x"), device=device))
 
 
+# ---- Norms ---------------------------------------------------------------------------------------
+
+
+def _run_norm(problem, x, weight, bias, activation):
+    channels = x.shape[1]
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and (tensor.dim() != 1 or tensor.shape[0] != channels
+                                   or tensor.device != x.device):
+            raise InvalidArgument(
+                f"{name} is {tuple(tensor.shape)} on {tensor.device}; legal: ({channels},) on "
+                f"{x.device}"
+            )
+    if weight is not None and bias is not None and weight.dtype != bias.dtype:
+        raise InvalidArgument(
+            f"bias is {bias.dtype}, but weight is {weight.dtype}; legal: the same type"
+        )
+    given = weight if weight is not None else bias
+    on_gpu = x.device.type == "cuda"
+    plan = cached_norm(problem, NormOptions(
+        dtype=_dtype_name(x, "x"),
+        scale=weight is not None,
+        bias=bias is not None,
+        parameter_dtype="fp32" if given is None else _dtype_name(given, "weight or bias"),
+        activation=activation,
+        device="cuda" if on_gpu else "cpu",
+        device_index=x.device.index if on_gpu else -1,
+    ))
+    x = _channels_last(x)
+    out = torch.empty_like(x)
+    weight = None if weight is None else _vector(weight)
+    bias = None if bias is None else _vector(bias)
+    workspace = _workspace(plan, x)
+    plan.run(_address(out), _address(x), scale=_address(weight), bias=_address(bias),
+             workspace=_address(workspace), stream=_stream(x))
+    return out
+
+
+def _require_axes(x):
+    if x.dim() not in (4, 5):
+        raise InvalidArgument(f"x has {x.dim()} axes; legal: 4 [N, C, H, W] or 5 [N, C, D, H, W]")
+
+
+def _empty_channels_last(x):
+    return torch.empty_like(x, memory_format=_memory_format(x.dim()))
+
+
+@torch.library.custom_op("convoy::group_norm", mutates_args=())
+def _group_norm(x: torch.Tensor, groups: int, weight: torch.Tensor | None,
+                bias: torch.Tensor | None, eps: float, activation: str) -> torch.Tensor:
+    _require_axes(x)
+    pixels = x[0, 0].numel() if x.shape[0] > 0 else 0
+    problem = _GroupNorm(x.shape[0], pixels, x.shape[1], groups, eps)
+    return _run_norm(problem, x, weight, bias, activation)
+
+
+@_group_norm.register_fake
+def _(x, groups, weight, bias, eps, activation):
+    return _empty_channels_last(x)
+
+
+@torch.library.custom_op("convoy::rms_norm", mutates_args=())
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
+              rule: str, activation: str) -> torch.Tensor:
+    _require_axes(x)
+    problem = _RmsNorm(x.numel() // x.shape[1], x.shape[1], eps, rule)
+    return _run_norm(problem, x, weight, bias, activation)
+
+
+@_rms_norm.register_fake
+def _(x, weight, bias, eps, rule, activation):
+    return _empty_channels_last(x)
+
+
+def group_norm(x, groups, weight=None, bias=None, eps=1e-5, *, activation="none"):
+    """activation(group_norm(x)) of x [N, C, (D,) H, W] in channels-last memory, in one pass for the
+    statistics and one for the rest; fp32 statistics."""
+    return _group_norm(x, groups, weight, bias, float(eps), activation)
+
+
+def rms_norm(x, weight=None, bias=None, eps=1e-6, *, rule="added", activation="none"):
+    """activation(x / rms(x)·weight + bias) over the channels of each pixel of x [N, C, (D,) H, W].
+    rule: "added", rms = sqrt(mean(x²) + eps); "norm_floor", F.normalize(x, dim=1, eps=eps)·sqrt(C)."""
+    return _rms_norm(x, weight, bias, float(eps), rule, activation)
+
+
+# ---- Modules -------------------------------------------------------------------------------------
+
+
+class Conv2d(torch.nn.Conv2d):
+    """nn.Conv2d with a packed filter, a fused activation and residual, and folded upsampling.
+    padding: one integer, (height, width), or (top, bottom, left, right). For inference."""
+
+    def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1,
+                 groups=1, bias=True, *, activation="none", upsample=1, device=None, dtype=None):
+        super().__init__(in_channels, out_channels, kernel_size, stride=stride, dilation=dilation,
+                         groups=groups, bias=bias, device=device, dtype=dtype)
+        self.padding, self.activation, self.upsample = padding, activation, upsample
+
+    def forward(self, x, residual=None):
+        return conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation,
+                      self.groups, activation=self.activation, residual=residual,
+                      upsample=self.upsample, packed=True)
+
+
+class Conv3d(torch.nn.Conv3d):
+    """nn.Conv3d with a packed filter, a fused activation and residual, and a causal cache.
+    padding: one integer, (depth, height, width), or two for each axis; with causal=True that of the
+    depth is (T - 1)·dilation frames in front, less those of the cache. For inference."""
+
+    def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1,
+                 groups=1, bias=True, *, causal=False, activation="none", device=None, dtype=None):
+        super().__init__(in_channels, out_channels, kernel_size, stride=stride, dilation=dilation,
+                         groups=groups, bias=bias, device=device, dtype=dtype)
+        self.padding, self.causal, self.activation = padding, causal, activation
+
+    def forward(self, x, residual=None, cache=None, next_cache=False):
+        padding = _interleaved(self.padding, 3)
+        if self.causal:
+            frames = (self.kernel_size[0] - 1) * self.dilation[0]
+            padding[:2] = max(frames - (0 if cache is None else cache.shape[2]), 0), 0
+        return conv3d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups,
+                      activation=self.activation, residual=residual, cache=cache,
+                      next_cache=next_cache, packed=True)
+
+
+class GroupNorm(torch.nn.GroupNorm):
+    """nn.GroupNorm with a fused activation. For inference."""
+
+    def __init__(self, num_groups, num_channels, eps=1e-5, affine=True, *, activation="none",
+                 device=None, dtype=None):
+        super().__init__(num_groups, num_channels, eps, affine, device=device, dtype=dtype)
+        self.activation = activation
+
+    def forward(self, x):
+        return group_norm(x, self.num_groups, self.weight, self.bias, self.eps,
+                          activation=self.activation)
+
+
+class RMSNorm(torch.nn.Module):
+    """RMS norm over the channels (axis 1), with a fused activation. For inference."""
+
+    def __init__(self, channels, eps=1e-6, *, rule="added", bias=False, activation="none",
+                 device=None, dtype=None):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(channels, device=device, dtype=dtype))
+        self.bias = None
+        if bias:
+            self.bias = torch.nn.Parameter(torch.zeros(channels, device=device, dtype=dtype))
+        self.eps, self.rule, self.activation = eps, rule, activation
+
+    def forward(self, x):
+        return rms_norm(x, self.weight, self.bias, self.eps, rule=self.rule,
+                        activation=self.activation)
+
+
 def _forward(module, x):
     function = conv2d if module.weight.dim() == 4 else conv3d
     return function(
-        x, module.weight, module.bias, module.stride, module.padding, module.dilation, module.groups
+        x, module.weight, module.bias, module.stride, module.padding, module.dilation,
+        module.groups, packed=True,
     )
 
 
+def _forward_norm(module, x):
+    if x.dim() not in (4, 5) or x.dtype not in _NAMES:
+        return type(module).forward(module, x)
+    return group_norm(x, module.num_groups, module.weight, module.bias, module.eps)
+
+
+def _fused_norm(norm):
+    """A GroupNorm with SiLU on the parameters of `norm`."""
+    fused = GroupNorm(norm.num_groups, norm.num_channels, norm.eps, False, activation="silu")
+    fused.affine, fused.weight, fused.bias = norm.affine, norm.weight, norm.bias
+    return fused.train(norm.training)
+
+
 def convert(module):
-    """Let Convoy run every nn.Conv2d and nn.Conv3d inside `module` (itself included) that has
-    numeric zero padding and a type it knows; the weights go to channels-last memory once. Returns
-    the module. For inference: the operators have no gradient."""
+    """Let Convoy run what it can inside `module` (itself included): every nn.Conv2d and nn.Conv3d
+    with numeric zero padding and a type it knows, and every nn.GroupNorm. In an nn.Sequential a
+    GroupNorm and the SiLU right behind it become one. Returns the module, whose parameters keep
+    their names. For inference: the operators have no gradient."""
+    for part in list(module.modules()):
+        if isinstance(part, torch.nn.Sequential):
+            for i in range(len(part) - 1):
+                if type(part[i]) is torch.nn.GroupNorm and type(part[i + 1]) is torch.nn.SiLU:
+                    part[i] = _fused_norm(part[i])
+                    part[i + 1] = torch.nn.Identity()
     for part in module.modules():
-        if not isinstance(part, (torch.nn.Conv2d, torch.nn.Conv3d)):
+        if type(part) is torch.nn.GroupNorm:
+            part.forward = _forward_norm.__get__(part)
+        if type(part) not in (torch.nn.Conv2d, torch.nn.Conv3d):
             continue
         if part.padding_mode != "zeros" or isinstance(part.padding, str):
             continue
         if part.weight.dtype not in _NAMES:
             continue
-        part.weight.data = _channels_last(part.weight.data)
         part.forward = _forward.__get__(part)
     return module

@@ -52,6 +52,48 @@ class Operators(unittest.TestCase):
             test_utils=("test_schema", "test_faketensor"),
         )
 
+    def test_upsampling_is_folded(self):
+        for device in DEVICES:
+            dtype = torch.bfloat16 if device == "cuda" else torch.float32
+            x = integers(2, 16, 5, 7, dtype=dtype, device=device)
+            w = integers(24, 16, 3, 3, dtype=dtype, device=device, seed=1)
+            y = convoy.torch.conv2d(x, w, padding=1, upsample=2)
+            big = x.double().cpu().repeat_interleave(2, 2).repeat_interleave(2, 3)
+            expected = F.conv2d(big, w.double().cpu(), padding=1)
+            torch.testing.assert_close(y.cpu(), expected.to(dtype), rtol=0, atol=0)
+
+    def test_chunks_with_a_cache_are_the_whole(self):
+        for device in DEVICES:
+            conv = convoy.torch.Conv3d(8, 16, 3, padding=1, causal=True, device=device)
+            conv.weight.data = integers(16, 8, 3, 3, 3, device=device, seed=1)
+            conv.bias.data = integers(16, device=device, seed=2)
+            x = integers(1, 8, 7, 5, 6, device=device)
+            expected = F.conv3d(F.pad(x, (1, 1, 1, 1, 2, 0)), conv.weight, conv.bias)
+            with torch.no_grad():
+                whole = conv(x)
+                torch.testing.assert_close(whole, expected, rtol=0, atol=0)
+                cache, parts = None, []
+                for begin, end in ((0, 1), (1, 4), (4, 5), (5, 7)):
+                    y, following = conv(x[:, :, begin:end], cache=cache, next_cache=True)
+                    # One frame has been seen: the zeros before it are no cache.
+                    cache = following[:, :, -min(end, 2):]
+                    parts.append(y)
+                torch.testing.assert_close(torch.cat(parts, 2), whole, rtol=0, atol=0)
+                # A view of the last frames is read where it is.
+                y = conv(x[:, :, 4:], cache=x[:, :, 2:4])
+                torch.testing.assert_close(y, whole[:, :, 4:], rtol=0, atol=0)
+
+    def test_packed_filters_follow_the_weight(self):
+        for device in DEVICES:
+            x = integers(1, 8, 6, 6, device=device)
+            w = integers(8, 8, 3, 3, device=device, seed=1)
+            for change in (lambda: None, lambda: w.mul_(2), lambda: w[0].zero_()):
+                change()
+                for _ in range(2):
+                    y = convoy.torch.conv2d(x, w, packed=True)
+                    torch.testing.assert_close(y, F.conv2d(x, w), rtol=0, atol=0)
+            self.assertIn(w, convoy.torch._packed)
+
     def test_errors(self):
         x, w = integers(1, 8, 4, 4), integers(8, 8, 3, 3)
         with self.assertRaisesRegex(convoy.InvalidArgument, "weight has 8 channels for 2 groups"):
@@ -65,7 +107,103 @@ class Operators(unittest.TestCase):
         self.assertEqual(convoy.torch.supports(x, w, padding=1), (True, ""))
 
 
+class Norms(unittest.TestCase):
+    def test_group_norm_is_pytorchs(self):
+        for device in DEVICES:
+            for dtype, bound in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
+                for shape in ((2, 24, 9, 5), (1, 64, 3, 4, 5), (2, 10, 6, 6)):
+                    x = torch.randn(shape, device=device).to(dtype)
+                    w, b = torch.randn(2, shape[1], device=device).to(dtype)
+                    y = convoy.torch.group_norm(x, 2, w, b, 1e-6, activation="silu")
+                    expected = F.silu(F.group_norm(x.float(), 2, w.float(), b.float(), 1e-6))
+                    torch.testing.assert_close(y.float(), expected, rtol=bound, atol=bound)
+                    memory = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+                    self.assertTrue(y.is_contiguous(memory_format=memory))
+                    torch.testing.assert_close(
+                        convoy.torch.group_norm(x, 2).float(), F.group_norm(x.float(), 2),
+                        rtol=bound, atol=bound,
+                    )
+
+    def test_rms_norm_is_pytorchs(self):
+        for device in DEVICES:
+            x = torch.randn(2, 96, 4, 5, device=device)
+            x[0, :, 0, 0] = 0
+            w = torch.randn(96, device=device)
+            y = convoy.torch.rms_norm(x, w, eps=1e-12, rule="norm_floor", activation="silu")
+            expected = F.silu(F.normalize(x, dim=1) * 96**0.5 * w[:, None, None])
+            torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-5)
+            y = convoy.torch.rms_norm(x, w, eps=1e-3)
+            expected = F.rms_norm(x.movedim(1, -1), (96,), w, 1e-3).movedim(-1, 1)
+            torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-5)
+
+    def test_passes_opcheck(self):
+        x, w = torch.randn(2, 8, 4, 4), torch.randn(8)
+        tests = ("test_schema", "test_faketensor")
+        torch.library.opcheck(
+            torch.ops.convoy.group_norm.default, (x, 2, w, None, 1e-5, "silu"), test_utils=tests
+        )
+        torch.library.opcheck(
+            torch.ops.convoy.rms_norm.default, (x, w, None, 1e-5, "added", "none"), test_utils=tests
+        )
+        frames = torch.randn(1, 8, 3, 4, 4)
+        torch.library.opcheck(
+            torch.ops.convoy.conv3d_next_cache.default,
+            (frames, torch.randn(8, 8, 3, 3, 3), w, None, [1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1],
+             1, "none", 1.0, frames[:, :, :2]), test_utils=tests,
+        )
+
+    def test_errors(self):
+        x = torch.randn(1, 8, 4, 4)
+        with self.assertRaisesRegex(convoy.InvalidArgument, "groups = 3 does not divide"):
+            convoy.torch.group_norm(x, 3)
+        with self.assertRaisesRegex(convoy.InvalidArgument, r"weight is \(4,\)"):
+            convoy.torch.group_norm(x, 2, torch.ones(4))
+        with self.assertRaisesRegex(convoy.InvalidArgument, "x has 3 axes"):
+            convoy.torch.rms_norm(x[0])
+        with self.assertRaisesRegex(convoy.InvalidArgument, "rule = 'floor'"):
+            convoy.torch.rms_norm(x, rule="floor")
+
+
+@unittest.skipUnless(torch.cuda.is_available(), "no CUDA device")
+class Graphs(unittest.TestCase):
+    def test_everything_runs_in_a_cuda_graph(self):
+        conv = convoy.torch.Conv2d(64, 64, 3, padding=1, upsample=2, device="cuda",
+                                   dtype=torch.bfloat16)
+        norm = convoy.torch.GroupNorm(32, 64, activation="silu", device="cuda", dtype=torch.bfloat16)
+        rms = convoy.torch.RMSNorm(64, device="cuda", dtype=torch.bfloat16)
+        x = torch.randn(1, 64, 32, 32, device="cuda", dtype=torch.bfloat16)
+        with torch.no_grad():
+            step = lambda: rms(conv(norm(x)))
+            step()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                y = step()
+            for seed in range(3):
+                torch.manual_seed(seed)
+                x.normal_()
+                graph.replay()
+                torch.testing.assert_close(y, step(), rtol=0, atol=0)
+
+
 class Convert(unittest.TestCase):
+    def test_group_norms_and_silus(self):
+        block = torch.nn.Sequential(
+            torch.nn.GroupNorm(4, 16), torch.nn.SiLU(), torch.nn.Conv2d(16, 16, 3, padding=1),
+            torch.nn.GroupNorm(2, 16), torch.nn.Conv2d(16, 8, 1),
+        ).eval()
+        names = list(block.state_dict())
+        x = torch.randn(2, 16, 8, 8)
+        with torch.no_grad():
+            for norm in (block[0], block[3]):
+                norm.weight.normal_()
+                norm.bias.normal_()
+            expected = block(x)
+            convoy.torch.convert(block)
+            torch.testing.assert_close(block(x), expected, rtol=1e-4, atol=1e-5)
+        self.assertEqual(list(block.state_dict()), names)
+        self.assertIsInstance(block[1], torch.nn.Identity)
+
     def test_a_module_gives_the_same(self):
         model = torch.nn.Sequential(
             torch.nn.Conv2d(3, 8, 3, padding=1),
