@@ -2,10 +2,16 @@
 #include "check/mutation.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
 
+#include "check/checker.hpp"
+#include "exec/harness.hpp"
 #include "fault.hpp"
 
 namespace vgpu::check {
@@ -112,6 +118,62 @@ TEST(Mutation, BadRequestsAreExplained) {
   EXPECT_THROW(mutate_from_environment(kPtx), Fault);
   unsetenv("VGPU_MUTATE");
   EXPECT_EQ(mutate_from_environment(kPtx), kPtx);
+}
+
+/// What instructions were good for in a run: by opcode, how often they ran and ordered something.
+std::map<std::string, std::pair<uint64_t, uint64_t>> effects_of(const std::string& text,
+                                                                const test::Launch& launch) {
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("vgpu-effects-" + std::to_string(static_cast<long>(getpid())));
+  setenv("VGPU_SYNC_EFFECTS", path.c_str(), 1);
+  const auto checker = make_checker(CheckOptions::parse("all"), nullptr, {});
+  unsetenv("VGPU_SYNC_EFFECTS");
+  test::Launch observed = launch;
+  observed.observer = checker.get();
+  test::Buffers buffers;
+  const auto result = test::run_module(text, test::Params(), buffers, observed);
+  EXPECT_EQ(result.cuda_error, 0) << result.report;
+  std::map<uint32_t, std::pair<uint64_t, uint64_t>> by_line;
+  std::ifstream file(path);
+  uint32_t line = 0;
+  std::pair<uint64_t, uint64_t> effect;
+  while (file >> line >> effect.first >> effect.second) by_line[line] = effect;
+  std::filesystem::remove(path);
+  std::map<std::string, std::pair<uint64_t, uint64_t>> effects;
+  for (const SyncSite& site : find_sync_sites(*ptx::parse(text)))
+    effects[site.opcode] = by_line[site.line];
+  return effects;
+}
+
+TEST(Mutation, KnowsWhatRanAndWhatItWasGoodFor) {
+  // Warp 0 hands over to warp 1 and goes on; warps 2 and 3 never come.
+  const std::string text = test::kernel_text("", R"(
+    .shared .align 4 .b32 word;
+    .reg .pred %p<2>;
+    .reg .b32 %r<4>;
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, word;
+    setp.ge.u32 %p0, %r0, 32;
+    @%p0 bra OTHER;
+    st.shared.u32 [%r1], %r1;
+    bar.arrive 1, 64;
+    griddepcontrol.launch_dependents;
+    ret;
+OTHER:
+    bar.sync 1, 64;
+    ld.shared.u32 %r2, [%r1];
+    setp.ge.u32 %p1, %r0, 64;
+    @%p1 membar.gl;
+    ret;)");
+  test::Launch launch;
+  launch.block.x = 64;
+  const auto effects = effects_of(text, launch);
+  using Effect = std::pair<uint64_t, uint64_t>;
+  const Effect useful{1, 1}, useless{1, 0}, never{0, 0};
+  EXPECT_EQ(effects.at("bar.arrive"), useful);
+  EXPECT_EQ(effects.at("bar.sync"), useful);
+  EXPECT_EQ(effects.at("griddepcontrol.launch_dependents"), useless);
+  EXPECT_EQ(effects.at("membar.gl"), never);
 }
 
 }  // namespace

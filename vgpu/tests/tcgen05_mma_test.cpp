@@ -380,9 +380,8 @@ TEST(Tcgen05Mma, IllegalInstructionDescriptorsAreNamed) {
 TEST(Tcgen05Mma, ReportsWhatItTouches) {
   struct Counter : AccessVisitor {
     uint64_t shared_bytes[2] = {0, 0}, tmem_reads[2] = {0, 0}, tmem_writes[2] = {0, 0};
-    void shared(uint32_t cta, uint32_t, uint32_t bytes, bool write) override {
-      EXPECT_FALSE(write);
-      shared_bytes[cta] += bytes;
+    void shared_chunks(uint32_t cta, std::span<const uint32_t> addresses) override {
+      shared_bytes[cta] += 16 * addresses.size();
     }
     void tmem(uint32_t cta, uint32_t, uint32_t lanes, uint32_t, uint32_t columns,
               bool write) override {

@@ -68,6 +68,6 @@ int main() {
     WgmmaOperands operands{.a_descriptor = a.wgmma_bits(), .b_descriptor = b.wgmma_bits()};
     for (uint32_t warp = 0; warp < 4; warp++) operands.d_registers[warp] = &registers[warp * 128];
     measure(("wgmma bf16 64x" + std::to_string(n) + "x16").c_str(), 64.0 * n * 16,
-            [&] { wgmma(instruction, operands, view, nullptr); });
+            [&] { wgmma(instruction, operands, view); });
   }
 }

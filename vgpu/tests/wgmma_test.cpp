@@ -50,7 +50,7 @@ class WgmmaCase {
   void run(bool scale_d) {
     operands_.scale_d = scale_d;
     validate(instruction_);
-    wgmma(instruction_, operands_, {shared_.data(), 1024, kShared}, nullptr);
+    wgmma(instruction_, operands_, {shared_.data(), 1024, kShared});
     for (uint32_t row = 0; row < 64; row++)
       for (uint32_t column = 0; column < instruction_.n; column++) {
         int64_t sum = scale_d ? d_[row * instruction_.n + column] : 0;
@@ -225,7 +225,7 @@ TEST(Wgmma, IntegersWrapOrSaturate) {
                                  .satfinite = saturate};
     WgmmaOperands operands{.a_descriptor = a.wgmma_bits(), .b_descriptor = b.wgmma_bits()};
     operands.d_registers[0] = registers;  // the other warps are skipped
-    wgmma(instruction, operands, {shared.data(), 1024, kShared}, nullptr);
+    wgmma(instruction, operands, {shared.data(), 1024, kShared});
     uint32_t sum = 32 * 127 * 127;
     EXPECT_EQ(words[0][0], saturate ? 0x7fffffffu : 0x7fffffffu + sum);
     EXPECT_EQ(words[1][0], 0u);

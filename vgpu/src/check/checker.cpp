@@ -62,7 +62,7 @@ class Checker final : public exec::Observer {
     }
   }
 
-  bool wants_instructions() const override { return watches_registers_; }
+  bool wants_instructions() const override { return watches_registers_ || effects_; }
 
   void launch_begin(const exec::LaunchRequest& request, const exec::KernelInfo&) override {
     watches_registers_ =

@@ -46,14 +46,11 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
   Actor actor = actor_of(agent, strong ? Access::atomic : access.access);
   if (access.memory == Memory::shared && context_.options.race && !lanes_told_)
     follow_lanes(agent, access);
+  const bool global = access.memory == Memory::global;
+  if (global) actor.access = access.access;
   for (uint32_t lanes = agent.lanes; lanes; lanes &= lanes - 1) {
     auto lane = static_cast<uint32_t>(std::countr_zero(lanes));
     uint64_t address = access.addresses[lane];
-    if (access.memory == Memory::global) {
-      actor.access = access.access;
-      touch_global(actor, address, access.bytes);
-      continue;
-    }
     uint32_t cta = access.ctas ? access.ctas[lane] : agent.cta;
     uint64_t bytes = access.bytes;
     // Lanes that follow each other in memory are one range.
@@ -64,7 +61,10 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
       bytes += access.bytes;
       lanes &= lanes - 1;
     }
-    touch_shared(actor, cta, address, bytes);
+    if (global)
+      touch_global(actor, address, bytes);
+    else
+      touch_shared(actor, cta, address, bytes);
   }
   if (strong || access.access == Access::atomic) synchronise_through(agent, access);
 }
@@ -86,27 +86,33 @@ void ClusterChecker::synchronise_through(const Agent& agent, const WarpAccess& a
     warp.meet_lanes();
   }
   if (access.access != Access::read) {
-    flag.join(message_of(warp));
+    release_into(flag, warp);
     release_done(warp);
   }
 }
 
-void ClusterChecker::async_access(const AsyncOp& op, const AsyncAccess& access) {
-  Operation& operation = operation_of(op.id);
-  if (!operation.start) return;
+ClusterChecker::Actor ClusterChecker::actor_of(uint64_t id, const Operation& operation) const {
   Actor actor;
-  actor.who = Who::operation(op.id);
+  actor.who = Who::operation(id);
   actor.warp = operation.issuer;
   actor.view = operation.start.get();
   actor.operation = &operation;
   actor.instruction = operation.instruction;
+  actor.lanes = operation.lanes;
+  return actor;
+}
+
+void ClusterChecker::async_access(const AsyncOp& op, const AsyncAccess& access) {
+  const Operation& operation = operation_of(op.id);
+  if (!operation.start) return;
+  Actor actor = actor_of(op.id, operation);
   actor.access = access.access;
   actor.proxy = access.proxy;
-  actor.lanes = operation.lanes;
   switch (access.memory) {
     case Memory::shared:
       touch_shared(actor, access.cta, access.address, access.bytes);
-      if (context_.options.race && !lanes_told_) follow_lanes(operation, access);
+      if (watches_lanes(operation, access))
+        follow_lanes(operation, access, access.address, access.bytes);
       return;
     case Memory::tensor:
       touch_tmem(actor, access);
@@ -119,6 +125,29 @@ void ClusterChecker::async_access(const AsyncOp& op, const AsyncAccess& access) 
   }
 }
 
+void ClusterChecker::async_chunks(const AsyncOp& op, const AsyncAccess& access,
+                                  std::span<const uint32_t> addresses) {
+  const Operation& operation = operation_of(op.id);
+  if (!operation.start || access.cta >= shared_.size()) return;
+  Actor actor = actor_of(op.id, operation);
+  actor.access = access.access;
+  actor.proxy = access.proxy;
+  std::vector<Cell>& cells = shared_[access.cta];
+  next_accessor(actor);
+  Cell before = StateTable::kUnknown, after = before;  // of the last chunk
+  for (uint32_t address : addresses) {
+    if (address / kSharedCellBytes >= cells.size()) continue;
+    Cell& cell = cells[address / kSharedCellBytes];
+    if (cell != before) {
+      before = cell;
+      after = touch(cell, actor, kAllBytes, {Memory::shared, access.cta, address});
+    }
+    cell = after;
+  }
+  if (watches_lanes(operation, access))
+    for (uint32_t address : addresses) follow_lanes(operation, access, address, kSharedCellBytes);
+}
+
 /// Remarks on plain loads of what another lane of the warp stored since the lanes last met; then
 /// remembers stores.
 void ClusterChecker::follow_lanes(const Agent& agent, const WarpAccess& access) {
@@ -127,6 +156,8 @@ void ClusterChecker::follow_lanes(const Agent& agent, const WarpAccess& access) 
   const auto self = static_cast<uint16_t>(warp.self);
   const bool loads = access.access == Access::read && access.order == Order::weak;
   if (!loads && access.access == Access::read) return;
+  if (!loads) warp.lanes_stored_in = warp.epoch();
+  if (loads && warp.lanes_stored_in < warp.lanes_met) return;
   for (uint32_t lanes = agent.lanes; lanes; lanes &= lanes - 1) {
     const auto lane = static_cast<uint32_t>(std::countr_zero(lanes));
     const uint32_t cta = access.ctas ? access.ctas[lane] : agent.cta;
@@ -146,24 +177,46 @@ void ClusterChecker::follow_lanes(const Agent& agent, const WarpAccess& access) 
   }
 }
 
+/// Whether the lanes of the issuer may have to do with this access of a copy.
+bool ClusterChecker::watches_lanes(const Operation& operation, const AsyncAccess& access) const {
+  if (!context_.options.race || lanes_told_ || access.cta >= lane_writes_.size()) return false;
+  if (access.access != Access::read) return true;
+  return std::popcount(operation.lanes) == 1 &&
+         warps_[operation.issuer].lanes_stored_in >= operation.lanes_met;
+}
+
 /// The same for a copy that one lane issued.
-void ClusterChecker::follow_lanes(const Operation& operation, const AsyncAccess& access) {
-  if (access.cta >= lane_writes_.size()) return;
+void ClusterChecker::follow_lanes(const Operation& operation, const AsyncAccess& access,
+                                  uint64_t address, uint64_t bytes) {
   LaneWrites& writes = lane_writes_[access.cta];
   if (access.access != Access::read) {
-    writes.forget(access.address, access.bytes);
+    writes.forget(address, bytes);
     return;
   }
-  if (std::popcount(operation.lanes) != 1) return;
   const auto lane = static_cast<uint32_t>(std::countr_zero(operation.lanes));
-  const auto* store =
-      writes.by_other_lane(access.address, access.bytes, static_cast<uint16_t>(operation.issuer),
-                           lane, operation.lanes_met, operation.issuer_epoch);
+  const auto* store = writes.by_other_lane(address, bytes, static_cast<uint16_t>(operation.issuer),
+                                           lane, operation.lanes_met, operation.issuer_epoch);
   if (store)
     remark_lanes(*store, lane,
                  format("read by a %s that lane %u issued at %s", operation_name(operation.kind),
                         lane, location(operation.instruction).c_str()),
-                 {Memory::shared, access.cta, static_cast<uint32_t>(access.address)});
+                 {Memory::shared, access.cta, static_cast<uint32_t>(address)});
+}
+
+/// Changes of cell states that were worked out hold as long as nothing that they depend on
+/// differs. NOTE: what an accessor knows and what tells that an operation is done only grow, so
+/// what has passed its checks once would pass again.
+void ClusterChecker::next_accessor(const Actor& actor) {
+  const Accessor now{actor.who,   actor.epoch,  actor.access,
+                     actor.proxy, last_issued_, actor.instruction};
+  if (now == accessor_) return;
+  accessor_ = now;
+  states_.next_accessor();
+  if (!states_.crowded()) return;
+  states_.collect([&](auto&& mark) {
+    for (const auto* memory : {&shared_, &tmem_})
+      for (const std::vector<Cell>& cells : *memory) mark(cells);
+  });
 }
 
 void ClusterChecker::touch_shared(const Actor& actor, uint32_t cta, uint64_t address,
@@ -172,21 +225,32 @@ void ClusterChecker::touch_shared(const Actor& actor, uint32_t cta, uint64_t add
   std::vector<Cell>& cells = shared_[cta];
   if (!actor.operation && actor.access == Access::write)
     last_generic_write_.raise(actor.warp, actor.epoch);
-  for (uint64_t at = address; at < address + bytes;) {
-    const uint64_t cell = at / kSharedCellBytes;
-    if (cell >= cells.size()) return;
+  next_accessor(actor);
+  const uint64_t end = std::min<uint64_t>(address + bytes, cells.size() * kSharedCellBytes);
+  Cell before = StateTable::kUnknown, after = before;  // of the last whole cell
+  for (uint64_t at = address; at < end;) {
+    Cell& cell = cells[at / kSharedCellBytes];
     const auto first = static_cast<uint32_t>(at % kSharedCellBytes);
     const auto count =
-        static_cast<uint32_t>(std::min<uint64_t>(kSharedCellBytes - first, address + bytes - at));
-    touch(cells[cell], actor, unit_mask(first, count),
-          {Memory::shared, cta, static_cast<uint32_t>(at)});
+        static_cast<uint32_t>(std::min<uint64_t>(kSharedCellBytes - first, end - at));
+    const Place place{Memory::shared, cta, static_cast<uint32_t>(at)};
+    if (count < kSharedCellBytes) {
+      cell = touch(cell, actor, unit_mask(first, count), place);
+    } else {
+      if (cell != before) {
+        before = cell;
+        after = touch(cell, actor, kAllBytes, place);
+      }
+      cell = after;
+    }
     at += count;
   }
 }
 
 void ClusterChecker::touch_tmem(const Actor& actor, const AsyncAccess& access) {
   std::vector<Cell>& cells = tmem_[access.cta];
-  if (cells.empty()) cells.resize(kTmemCells);
+  if (cells.empty()) cells.resize(kTmemCells, kFreshCell);
+  next_accessor(actor);
   const auto lane0 = static_cast<uint32_t>(access.address >> 16);
   const auto column0 = static_cast<uint32_t>(access.address & 0xffff);
   for (uint32_t lane = lane0; lane < lane0 + access.lanes; lane += kTmemCellLanes) {
@@ -194,28 +258,41 @@ void ClusterChecker::touch_tmem(const Actor& actor, const AsyncAccess& access) {
       const uint32_t first = column % kTmemCellColumns;
       const uint32_t count = std::min(kTmemCellColumns - first, column0 + access.columns - column);
       Cell& cell = cells[lane / kTmemCellLanes * kTmemCellsPerRow + column / kTmemCellColumns];
-      touch(cell, actor, unit_mask(first, count),
-            {Memory::tensor, access.cta, lane << 16 | column});
+      cell = touch(cell, actor, unit_mask(first, count),
+                   {Memory::tensor, access.cta, lane << 16 | column});
       column += count;
     }
   }
 }
 
+/// The allocation that holds an address, or null.
+/// NOTE: kernels go back and forth between a few; the registry's lock is shared by all threads.
+Allocation* ClusterChecker::allocation_at(uint64_t address) {
+  for (Allocation* recent : allocations_)
+    if (recent && recent->contains(address, 1)) return recent;
+  Allocation* found = context_.memory->find(address);
+  if (found) allocations_[next_allocation_++ % allocations_.size()] = found;
+  return found;
+}
+
 void ClusterChecker::touch_global(const Actor& actor, uint64_t address, uint64_t bytes) {
   if (!context_.options.init || !context_.memory) return;
-  if (!allocation_ || !allocation_->contains(address, bytes))
-    allocation_ = context_.memory->find(address);
-  if (!allocation_ || !allocation_->tracks_writes() || !allocation_->contains(address, bytes))
-    return;
-  if (actor.access != Access::write) {
-    uint64_t missing = allocation_->first_unwritten(address, bytes);
-    if (missing != address + bytes)
-      report("init", format("read of global memory that was never written: %s\n  byte 0x%llx is %s",
-                            describe(actor).c_str(), static_cast<unsigned long long>(missing),
-                            context_.memory->describe(missing).c_str()));
+  for (const uint64_t end = address + bytes; address < end;) {
+    Allocation* allocation = allocation_at(address);
+    if (!allocation) return;
+    const uint64_t here = std::min(end, allocation->end()) - address;
+    if (allocation->tracks_writes()) {
+      const uint64_t missing =
+          actor.access != Access::write ? allocation->first_unwritten(address, here) : 0;
+      if (actor.access != Access::write && missing != address + here)
+        report("init",
+               format("read of global memory that was never written: %s\n  byte 0x%llx is %s",
+                      describe(actor).c_str(), static_cast<unsigned long long>(missing),
+                      context_.memory->describe(missing).c_str()));
+      if (actor.access != Access::read) allocation->mark_written(address, here);
+    }
+    address += here;
   }
-  if (actor.access != Access::read)
-    const_cast<Allocation*>(allocation_)->mark_written(address, bytes);
 }
 
 bool ClusterChecker::released(const Operation& operation, const VectorClock& clock) const {
@@ -241,7 +318,7 @@ bool ClusterChecker::knows(const Actor& actor, const PastAccess& past) const {
   return actor.view->order[warp] >= past.epoch;
 }
 
-void ClusterChecker::check_written(const Cell& cell, const Actor& actor, uint32_t units,
+void ClusterChecker::check_written(const CellState& cell, const Actor& actor, uint32_t units,
                                    const Place& place) {
   if (!context_.options.init || actor.access != Access::read) return;
   uint32_t missing = units & ~cell.written;
@@ -255,41 +332,60 @@ void ClusterChecker::check_written(const Cell& cell, const Actor& actor, uint32_
                         describe(actor).c_str()));
 }
 
-void ClusterChecker::touch(Cell& cell, const Actor& actor, uint32_t units, const Place& place) {
-  check_written(cell, actor, units, place);
+/// Checks an access of a cell; what the cell is then.
+Cell ClusterChecker::touch(Cell cell, const Actor& actor, uint32_t units, const Place& place) {
+  const Cell guard = cell & kGuardedCell, before = cell & ~kGuardedCell;
+  Cell after = states_.find(before, units);
+  if (after == StateTable::kUnknown) {
+    const CellState& state = states_.at(before);
+    check_written(state, actor, units, place);
+    check_order(state, actor, units, place);
+    remember(state, actor, units);
+    after = states_.add(before, units, scratch_);
+  }
+  if (guard && actor.access != Access::read) check_overwrite(actor, units, place);
+  return after | guard;
+}
+
+void ClusterChecker::check_order(const CellState& cell, const Actor& actor, uint32_t units,
+                                 const Place& place) {
   for (const PastAccess& past : cell.accesses) {
     if (!(past.units & units)) continue;
     const bool both_read = past.access == Access::read && actor.access == Access::read;
     const bool both_atomic = past.access == Access::atomic && actor.access == Access::atomic;
     if (both_read || both_atomic) continue;
-    // One operation meets the same past in cell after cell: what held once holds on.
-    if (actor.who == checked_actor_ && past.who == checked_past_ && past.epoch == checked_epoch_ &&
-        past.access == checked_access_)
-      continue;
     if (context_.options.race && !knows(actor, past)) report_race(actor, past, place);
     if (place.memory == Memory::shared) check_proxy(actor, past, place);
     if (place.memory == Memory::tensor) check_tcgen05(actor, past, place);
-    checked_actor_ = actor.who;
-    checked_past_ = past.who;
-    checked_epoch_ = past.epoch;
-    checked_access_ = past.access;
   }
-  if (context_.options.mbarrier && place.memory == Memory::shared && actor.access != Access::read &&
-      !mbarriers_.empty()) {
-    for (uint32_t half : {0u, 8u}) {
-      uint32_t offset = place.address / kSharedCellBytes * kSharedCellBytes + half;
-      if (!(units & unit_mask(half, 8))) continue;
-      auto at = mbarriers_.find(barrier_key({place.cta, offset}));
-      if (at != mbarriers_.end() && at->second.live)
-        report("mbarrier",
-               format("write over the live mbarrier at shared offset 0x%x of CTA %u: %s\n  "
-                      "initialised: by %s at %s",
-                      offset, place.cta, describe(actor).c_str(),
-                      warp_name(at->second.initialiser).c_str(),
-                      location(at->second.init_instruction).c_str()));
-    }
+}
+
+void ClusterChecker::check_overwrite(const Actor& actor, uint32_t units, const Place& place) {
+  if (!context_.options.mbarrier) return;
+  for (uint32_t half : {0u, 8u}) {
+    const uint32_t offset = place.address / kSharedCellBytes * kSharedCellBytes + half;
+    if (!(units & unit_mask(half, 8))) continue;
+    const auto at = mbarriers_.find(barrier_key({place.cta, offset}));
+    if (at != mbarriers_.end() && at->second.live)
+      report("mbarrier",
+             format("write over the live mbarrier at shared offset 0x%x of CTA %u: %s\n  "
+                    "initialised: by %s at %s",
+                    offset, place.cta, describe(actor).c_str(),
+                    warp_name(at->second.initialiser).c_str(),
+                    location(at->second.init_instruction).c_str()));
   }
-  remember(cell, actor, units);
+}
+
+/// Marks the cell of an mbarrier while one of its halves holds a live one.
+void ClusterChecker::guard(exec::BarrierRef ref) {
+  if (ref.cta >= shared_.size() || ref.offset / kSharedCellBytes >= shared_[ref.cta].size()) return;
+  Cell& cell = shared_[ref.cta][ref.offset / kSharedCellBytes];
+  cell &= ~kGuardedCell;
+  for (uint32_t half : {0u, 8u}) {
+    const auto at = mbarriers_.find(
+        barrier_key({ref.cta, ref.offset / kSharedCellBytes * kSharedCellBytes + half}));
+    if (at != mbarriers_.end() && at->second.live) cell |= kGuardedCell;
+  }
 }
 
 /// Whether a new access stands for an earlier one: whoever knows of the new one knows of both.
@@ -304,14 +400,15 @@ bool ClusterChecker::stands_for(const Actor& actor, uint32_t units, const PastAc
          (earlier.kind == AsyncKind::tcgen05_mma || earlier.kind == AsyncKind::wgmma);
 }
 
-void ClusterChecker::remember(Cell& cell, const Actor& actor, uint32_t units) {
-  if (actor.access != Access::read) cell.written |= units;
-  std::vector<PastAccess>& list = cell.accesses;
+/// Puts into `scratch_` what `cell` becomes.
+void ClusterChecker::remember(const CellState& cell, const Actor& actor, uint32_t units) {
+  scratch_.written = actor.access == Access::read ? cell.written : cell.written | units;
+  std::vector<PastAccess>& list = scratch_.accesses;
+  list.clear();
   PastAccess now{actor.who,        actor.epoch, units,
                  actor.access,     actor.proxy, static_cast<uint32_t>(last_issued_),
                  actor.instruction};
-  size_t kept = 0;
-  for (const PastAccess& past : list) {
+  for (const PastAccess& past : cell.accesses) {
     PastAccess rest = past;
     // A write hides what came before it, which it was checked against.
     if (actor.access == Access::write) rest.units &= ~units;
@@ -319,9 +416,8 @@ void ClusterChecker::remember(Cell& cell, const Actor& actor, uint32_t units) {
     if (stands_for(actor, units, rest))
       now.units |= rest.units;
     else
-      list[kept++] = rest;
+      list.push_back(rest);
   }
-  list.resize(kept);
   list.push_back(now);
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "check/mutation.hpp"
 #include "fault.hpp"
 
 namespace vgpu::check {
@@ -22,6 +23,9 @@ using exec::Scope;
 
 namespace {
 
+bool arrives_only(const ptx::Form& form) {
+  return std::find(form.parts.begin(), form.parts.end(), "arrive") != form.parts.end();
+}
 bool releases(Order order) {
   return order == Order::release || order == Order::acq_rel;
 }
@@ -36,7 +40,8 @@ uint64_t barrier_key(BarrierRef ref) {
 }  // namespace
 
 bool in_tensor_pipeline(AsyncKind kind) {
-  return kind == AsyncKind::tcgen05_mma || kind == AsyncKind::tcgen05_cp;
+  return kind == AsyncKind::tcgen05_mma || kind == AsyncKind::tcgen05_cp ||
+         kind == AsyncKind::tcgen05_shift;
 }
 
 std::optional<GroupKind> group_kind_of(AsyncKind kind) {
@@ -74,7 +79,7 @@ ClusterChecker::ClusterChecker(const CheckContext& context, const exec::ClusterI
   // Offsets start behind the KiB that the hardware keeps.
   const size_t cells = (info.shared_bytes + 1024 + kSharedCellBytes - 1) / kSharedCellBytes;
   shared_.resize(info.ctas);
-  for (auto& cta : shared_) cta.resize(cells);
+  for (auto& cta : shared_) cta.resize(cells, kFreshCell);
   lane_writes_.resize(info.ctas);
   tmem_.resize(info.ctas);
   barriers_.resize(info.ctas);
@@ -119,28 +124,28 @@ MbarrierState& ClusterChecker::mbarrier_of(BarrierRef ref) {
 
 void ClusterChecker::note_effect(const Agent& agent, bool useful) {
   if (!context_.effects) return;
-  SyncEffect& effect = effects_[agent.instruction];
-  effect.executed++;
-  effect.useful += useful;
+  effects_[agent.instruction].useful += useful;
 }
 
 // ---------------------------------------------------------------- passing knowledge on
 
-Message ClusterChecker::message_of(const WarpState& warp) const {
-  Message message{warp.view.order, warp.view.proxy, warp.view.inits, warp.view.weak,
-                  warp.tcgen05_before};
+/// Adds what an arrival with release semantics passes on.
+void ClusterChecker::release_into(Message& message, const WarpState& warp) const {
+  message.order.join(warp.view.order);
+  message.proxy.join(warp.view.proxy);
+  message.inits.join(warp.view.inits);
+  message.weak.join(warp.view.weak);
+  message.tcgen05.join(warp.tcgen05_before);
   message.tcgen05.join(warp.view.tcgen05);
   message.tcgen05.join(warp.view.tcgen05_arrived);
-  return message;
 }
 
-/// What an arrival without release semantics passes on: what fences published before it.
-Message ClusterChecker::relaxed_message_of(const WarpState& warp) const {
-  Message message = warp.fenced;
+/// Adds what an arrival without release semantics passes on: what fences published before it.
+void ClusterChecker::relaxed_into(Message& message, const WarpState& warp) const {
+  message.join(warp.fenced);
   message.inits.join(warp.view.inits);
   message.weak.join(warp.view.weak);
   message.weak.join(warp.view.order);
-  return message;
 }
 
 bool ClusterChecker::acquire(WarpState& warp, const Message& message) {
@@ -155,8 +160,12 @@ bool ClusterChecker::acquire(WarpState& warp, const Message& message) {
 
 void ClusterChecker::barrier_arrive(const Agent& agent, uint32_t barrier) {
   WarpState& warp = warp_of(agent);
-  barriers_[agent.cta][barrier].arrive(warp.self, message_of(warp));
+  release_into(barriers_[agent.cta][barrier].arrive(warp.self), warp);
   release_done(warp);
+  // What those who wait learn of an arrival that does not wait is not known here; bar.sync counts
+  // when it passes.
+  if (context_.effects && arrives_only(module_.forms[agent.instruction->form]))
+    note_effect(agent, true);
 }
 
 void ClusterChecker::barrier_pass(const Agent& agent, uint32_t barrier) {
@@ -167,7 +176,8 @@ void ClusterChecker::barrier_pass(const Agent& agent, uint32_t barrier) {
 
 void ClusterChecker::cluster_arrive(const Agent& agent, bool release) {
   WarpState& warp = warp_of(agent);
-  cluster_barrier_.arrive(warp.self, release ? message_of(warp) : relaxed_message_of(warp));
+  Message& message = cluster_barrier_.arrive(warp.self);
+  release ? release_into(message, warp) : relaxed_into(message, warp);
   release_done(warp);
   note_effect(agent, true);
 }
@@ -209,11 +219,16 @@ void ClusterChecker::fence(const Agent& agent, FenceKind kind, Order, Scope) {
       return;
     case FenceKind::tcgen05_before_thread_sync:
       // What arrived ready for others needs no fence of this warp to be passed on.
-      note_effect(agent, knows_more_tcgen05(warp.view.order, message_of(warp).tcgen05));
-      warp.tcgen05_before.join(warp.view.order);
+      if (context_.effects) {
+        Message message;
+        release_into(message, warp);
+        note_effect(agent, knows_more_tcgen05(warp.view.order, message.tcgen05));
+      }
+      if (warp.tcgen05_before.join(warp.view.order)) warp.touch();
       return;
     case FenceKind::tcgen05_after_thread_sync:
-      note_effect(agent, knows_more_tcgen05(warp.view.tcgen05_arrived, warp.view.tcgen05));
+      if (context_.effects)
+        note_effect(agent, knows_more_tcgen05(warp.view.tcgen05_arrived, warp.view.tcgen05));
       if (warp.view.tcgen05.join(warp.view.tcgen05_arrived)) warp.touch();
       return;
     case FenceKind::wgmma:
@@ -224,7 +239,8 @@ void ClusterChecker::fence(const Agent& agent, FenceKind kind, Order, Scope) {
       warp.wgmma_fenced = true;
       return;
     case FenceKind::memory:
-      warp.fenced = message_of(warp);
+      warp.fenced.clear();
+      release_into(warp.fenced, warp);
       release_done(warp);
       note_effect(agent, true);
       return;
@@ -248,9 +264,11 @@ void ClusterChecker::mbarrier_init(const Agent& agent, BarrierRef ref, uint32_t)
   MbarrierState& barrier = mbarrier_of(ref);
   Actor actor = actor_of(agent, Access::write);
   barrier.live = false;
+  guard(ref);
   touch_shared(actor, ref.cta, ref.offset, 8);
   barrier.live = true;
-  barrier.gathering.clear();
+  guard(ref);
+  barrier.start_gathering();
   barrier.complete.clear();
   barrier.initialiser = warp.self;
   barrier.init_epoch = warp.epoch();
@@ -262,6 +280,7 @@ void ClusterChecker::mbarrier_init(const Agent& agent, BarrierRef ref, uint32_t)
 
 void ClusterChecker::mbarrier_inval(const Agent& agent, BarrierRef ref) {
   mbarrier_of(ref).live = false;
+  guard(ref);
   touch_shared(actor_of(agent, Access::write), ref.cta, ref.offset, 8);
 }
 
@@ -302,7 +321,7 @@ void ClusterChecker::complete_phase(MbarrierState& barrier, const BarrierState& 
   barrier.completed++;
   barrier.complete.join(barrier.gathering);
   barrier.complete.order.raise(barrier.phases, barrier.completed);
-  barrier.gathering.clear();
+  barrier.start_gathering();
 }
 
 void ClusterChecker::mbarrier_arrive(const Agent& agent, const AsyncOp* op, BarrierRef ref,
@@ -315,7 +334,15 @@ void ClusterChecker::mbarrier_arrive(const Agent& agent, const AsyncOp* op, Barr
   WarpState& warp = warp_of(agent);
   Actor actor = actor_of(agent, Access::atomic);
   check_mbarrier_use(ref, barrier, actor, "arrival on");
-  barrier.gathering.join(releases(order) ? message_of(warp) : relaxed_message_of(warp));
+  if (!releases(order)) {
+    relaxed_into(barrier.gathering, warp);
+  } else if (barrier.arrived == warp.self && barrier.arrived_version == warp.version) {
+    barrier.gathering.order.raise(warp.self, warp.epoch());
+  } else {
+    release_into(barrier.gathering, warp);
+    barrier.arrived = warp.self;
+    barrier.arrived_version = warp.version;
+  }
   release_done(warp);
   complete_phase(barrier, state);
   note_effect(agent, true);
@@ -351,13 +378,16 @@ void ClusterChecker::mbarrier_complete_tx(const Agent& agent, const AsyncOp* op,
       barrier.gathering.tcgen05.raise(pipeline, operation.covers);
     }
     // What came before the operation comes before its completion.
-    barrier.gathering.order.join(operation.start->order);
     barrier.gathering.order.raise(operation.issuer, operation.issuer_epoch);
-    barrier.gathering.proxy.join(operation.start->proxy);
-    barrier.gathering.inits.join(operation.start->inits);
-    barrier.gathering.weak.join(operation.start->weak);
-    barrier.gathering.tcgen05.join(operation.start->tcgen05);
-    barrier.gathering.tcgen05.join(operation.start->tcgen05_arrived);
+    if (barrier.arrived_start != operation.start) {
+      barrier.arrived_start = operation.start;
+      barrier.gathering.order.join(operation.start->order);
+      barrier.gathering.proxy.join(operation.start->proxy);
+      barrier.gathering.inits.join(operation.start->inits);
+      barrier.gathering.weak.join(operation.start->weak);
+      barrier.gathering.tcgen05.join(operation.start->tcgen05);
+      barrier.gathering.tcgen05.join(operation.start->tcgen05_arrived);
+    }
   } else {
     check_mbarrier_use(ref, barrier, actor_of(agent, Access::atomic), "complete_tx on");
   }
@@ -369,7 +399,9 @@ void ClusterChecker::mbarrier_wait(const Agent& agent, BarrierRef ref, uint32_t,
   WarpState& warp = warp_of(agent);
   MbarrierState& barrier = mbarrier_of(ref);
   check_mbarrier_use(ref, barrier, actor_of(agent, Access::atomic), "wait on");
-  note_effect(agent, acquires(order) && acquire(warp, barrier.complete));
+  const bool known = barrier.waited == warp.self;
+  note_effect(agent, acquires(order) && !known && acquire(warp, barrier.complete));
+  if (acquires(order)) barrier.waited = warp.self;
   warp.meet_lanes();
 }
 
@@ -456,6 +488,8 @@ void ClusterChecker::group_wait(const Agent& agent, GroupKind kind, uint32_t pen
 // ---------------------------------------------------------------- registers
 
 void ClusterChecker::instruction(const Agent& agent) {
+  if (context_.effects && is_synchronising(module_.forms[agent.instruction->form].text))
+    effects_[agent.instruction].executed++;
   if (agent.function != function_) {
     function_ = agent.function;
     function_registers_ =
@@ -474,10 +508,10 @@ void ClusterChecker::instruction(const Agent& agent) {
 
 void ClusterChecker::tmem_alloc(const Agent&, uint32_t cta, uint32_t column, uint32_t columns) {
   std::vector<Cell>& cells = tmem_[cta];
-  if (cells.empty()) cells.resize(kTmemCells);
+  if (cells.empty()) cells.resize(kTmemCells, kFreshCell);
   for (uint32_t row = 0; row < 128 / kTmemCellLanes; row++)
     for (uint32_t c = column / kTmemCellColumns; c < (column + columns) / kTmemCellColumns; c++)
-      cells[row * kTmemCellsPerRow + c] = {};
+      cells[row * kTmemCellsPerRow + c] = kFreshCell;
 }
 
 void ClusterChecker::tmem_dealloc(const Agent& agent, uint32_t cta, uint32_t column,
@@ -489,11 +523,11 @@ void ClusterChecker::tmem_dealloc(const Agent& agent, uint32_t cta, uint32_t col
     for (uint32_t c = column / kTmemCellColumns; c < (column + columns) / kTmemCellColumns; c++) {
       Cell& cell = cells[row * kTmemCellsPerRow + c];
       const Place place{Memory::tensor, cta, row * kTmemCellLanes << 16 | c * kTmemCellColumns};
-      for (const PastAccess& past : cell.accesses) {
+      for (const PastAccess& past : states_.at(cell).accesses) {
         if (!knows(actor, past)) report_race(actor, past, place);
         check_tcgen05(actor, past, place);
       }
-      cell = {};
+      cell = kFreshCell;
     }
 }
 

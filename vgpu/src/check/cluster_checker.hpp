@@ -77,6 +77,8 @@ class ClusterChecker final : public exec::ClusterObserver {
 
   void async_issue(const exec::AsyncOp&) override;
   void async_access(const exec::AsyncOp&, const exec::AsyncAccess&) override;
+  void async_chunks(const exec::AsyncOp&, const exec::AsyncAccess&,
+                    std::span<const uint32_t> addresses) override;
   void async_end(const exec::AsyncOp&) override;
   void async_track(const exec::AsyncOp& commit, std::span<const uint64_t> tracked) override;
   void group_commit(const exec::Agent&, exec::GroupKind) override;
@@ -96,6 +98,17 @@ class ClusterChecker final : public exec::ClusterObserver {
     exec::Proxy proxy = exec::Proxy::generic;
     uint32_t lanes = 0;
   };
+  /// What a change of a cell's state depends on, besides that state.
+  struct Accessor {
+    Who who;
+    Epoch epoch = 0;
+    exec::Access access = exec::Access::read;
+    exec::Proxy proxy = exec::Proxy::generic;
+    uint64_t last_issued = 0;
+    const ptx::Instruction* instruction = nullptr;
+
+    bool operator==(const Accessor&) const = default;
+  };
   /// Where, for reports.
   struct Place {
     exec::Memory memory;
@@ -112,8 +125,8 @@ class ClusterChecker final : public exec::ClusterObserver {
   MbarrierState& mbarrier_of(exec::BarrierRef ref);
   Component new_component() { return next_component_++; }
 
-  Message message_of(const WarpState& warp) const;
-  Message relaxed_message_of(const WarpState& warp) const;
+  void release_into(Message& message, const WarpState& warp) const;
+  void relaxed_into(Message& message, const WarpState& warp) const;
   bool acquire(WarpState& warp, const Message& message);
   void release_done(WarpState& warp) { warp.next_epoch(); }
   void note_effect(const exec::Agent& agent, bool useful);
@@ -121,20 +134,28 @@ class ClusterChecker final : public exec::ClusterObserver {
 
   // ---- accesses
   Actor actor_of(const exec::Agent& agent, exec::Access access);
+  Actor actor_of(uint64_t id, const Operation& operation) const;
+  void next_accessor(const Actor& actor);
   void touch_shared(const Actor& actor, uint32_t cta, uint64_t address, uint64_t bytes);
   void touch_tmem(const Actor& actor, const exec::AsyncAccess& access);
-  void touch(Cell& cell, const Actor& actor, uint32_t units, const Place& place);
+  Cell touch(Cell cell, const Actor& actor, uint32_t units, const Place& place);
+  void guard(exec::BarrierRef ref);
+  Allocation* allocation_at(uint64_t address);
   void touch_global(const Actor& actor, uint64_t address, uint64_t bytes);
   void follow_lanes(const exec::Agent& agent, const exec::WarpAccess& access);
-  void follow_lanes(const Operation& operation, const exec::AsyncAccess& access);
+  bool watches_lanes(const Operation& operation, const exec::AsyncAccess& access) const;
+  void follow_lanes(const Operation& operation, const exec::AsyncAccess& access, uint64_t address,
+                    uint64_t bytes);
   bool knows(const Actor& actor, const PastAccess& past) const;
   bool released(const Operation& operation, const VectorClock& clock) const;
   bool pipelined(const Operation& earlier, const Actor& later) const;
   void check_proxy(const Actor& actor, const PastAccess& past, const Place& place);
   void check_tcgen05(const Actor& actor, const PastAccess& past, const Place& place);
-  void check_written(const Cell& cell, const Actor& actor, uint32_t units, const Place& place);
+  void check_written(const CellState& cell, const Actor& actor, uint32_t units, const Place& place);
+  void check_order(const CellState& cell, const Actor& actor, uint32_t units, const Place& place);
+  void check_overwrite(const Actor& actor, uint32_t units, const Place& place);
   bool stands_for(const Actor& actor, uint32_t units, const PastAccess& past) const;
-  void remember(Cell& cell, const Actor& actor, uint32_t units);
+  void remember(const CellState& cell, const Actor& actor, uint32_t units);
   void synchronise_through(const exec::Agent& agent, const exec::WarpAccess& access);
   void check_mbarrier_use(const exec::BarrierRef& ref, const MbarrierState& barrier,
                           const Actor& actor, const char* what);
@@ -179,12 +200,11 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::unordered_map<const ptx::Function*, FunctionRegisters> registers_;
   const ptx::Function* function_ = nullptr;  // of the last instruction
   const FunctionRegisters* function_registers_ = nullptr;
-  // The last pair of accesses that passed its checks. A warp's view and an operation's release
-  // points only grow, so the pair would pass again.
-  Who checked_actor_, checked_past_;
-  Epoch checked_epoch_ = 0;
-  exec::Access checked_access_ = exec::Access::read;
-  const Allocation* allocation_ = nullptr;  // the last one that a global access hit
+  StateTable states_;  // that the cells are in
+  Accessor accessor_;  // whose changes `states_` knows
+  CellState scratch_;
+  std::array<Allocation*, 4> allocations_{};  // that global accesses hit of late
+  uint32_t next_allocation_ = 0;
   SyncEffects effects_;
 };
 

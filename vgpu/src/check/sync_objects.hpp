@@ -27,8 +27,10 @@ struct WarpState {
   bool wgmma_fenced = false;             ///< has executed wgmma.fence
   Epoch lanes_met = 1;                   ///< its lanes know of each other what came before this
   bool lanes_used_shared = false;        ///< since then
+  Epoch lanes_stored_in = 0;             ///< when its lanes last stored to shared memory
   std::vector<uint64_t> unfenced_inits;  ///< mbarriers it initialised and has not fenced
   std::shared_ptr<const View> snapshot;  ///< of `view`, while it is current but for its own epoch
+  uint64_t version = 0;                  ///< counts the changes but for its own epoch
 
   Epoch epoch() const { return view.order[self]; }
   void next_epoch() { view.order.raise(self, epoch() + 1); }
@@ -40,8 +42,11 @@ struct WarpState {
     lanes_met = epoch();
     return true;
   }
-  /// The view changed.
-  void touch() { snapshot.reset(); }
+  /// The view, or what it publishes, changed.
+  void touch() {
+    snapshot.reset();
+    version++;
+  }
   std::shared_ptr<const View> take_snapshot() {
     if (!snapshot) snapshot = std::make_shared<const View>(view);
     return snapshot;
@@ -67,15 +72,16 @@ struct Operation {
 /// bar.sync / barrier and barrier.cluster: arrivals gather until the generation completes.
 class GenerationBarrier {
  public:
-  void arrive(Component warp, const Message& message) {
+  /// The message that an arriving warp must add its own to.
+  Message& arrive(Component warp) {
     arrived_in_[warp] = generation_;
-    gathering_.join(message);
+    return gathering_;
   }
   /// The first warp that passes closes the generation it arrived in.
   const Message& pass(Component warp) {
     auto at = arrived_in_.find(warp);
     if (at != arrived_in_.end() && at->second == generation_) {
-      complete_ = std::move(gathering_);
+      std::swap(complete_, gathering_);
       gathering_.clear();
       generation_++;
     }
@@ -90,6 +96,8 @@ class GenerationBarrier {
 
 /// An mbarrier object in shared memory.
 struct MbarrierState {
+  static constexpr Component kNobody = ~0u;
+
   bool live = false;
   Component phases = 0;  ///< component whose epochs are the phases it has completed
   Epoch completed = 0;   ///< phases, counted over re-initialisations
@@ -98,6 +106,18 @@ struct MbarrierState {
   Epoch init_epoch = 0;
   const ptx::Instruction* init_instruction = nullptr;
   bool init_fenced = false;
+  // Threads of one warp, and copies of one thread, arrive and wait one after the other: whose
+  // knowledge `gathering` holds already, and who knows `complete` already.
+  Component arrived = kNobody, waited = kNobody;
+  uint64_t arrived_version = 0;
+  std::shared_ptr<const View> arrived_start;
+
+  /// Begins the next phase.
+  void start_gathering() {
+    gathering.clear();
+    arrived = waited = kNobody;
+    arrived_start.reset();
+  }
 };
 
 /// The groups that a thread (bulk copies) or a warp (the rest) commits and waits for.

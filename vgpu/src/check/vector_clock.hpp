@@ -27,13 +27,17 @@ class VectorClock {
 
   /// Takes over all that `other` knows; true when any of it was news.
   bool join(const VectorClock& other) {
-    if (other.epochs_.size() > epochs_.size()) epochs_.resize(other.epochs_.size(), 0);
-    bool news = false;
-    for (size_t c = 0; c < other.epochs_.size(); c++) {
-      news |= other.epochs_[c] > epochs_[c];
-      epochs_[c] = std::max(epochs_[c], other.epochs_[c]);
+    const size_t count = other.epochs_.size();
+    if (count > epochs_.size()) epochs_.resize(count, 0);
+    Epoch* mine = epochs_.data();
+    const Epoch* theirs = other.epochs_.data();
+    Epoch changes = 0;
+    for (size_t c = 0; c < count; c++) {
+      const Epoch known = std::max(mine[c], theirs[c]);
+      changes |= known ^ mine[c];
+      mine[c] = known;
     }
-    return news;
+    return changes != 0;
   }
 
   void clear() { epochs_.clear(); }

@@ -162,6 +162,15 @@ class ClusterObserver {
   virtual void async_issue(const AsyncOp&) {}
   virtual void async_begin(const AsyncOp&) {}
   virtual void async_access(const AsyncOp&, const AsyncAccess&) {}
+  /// Several accesses of shared memory that differ in their addresses: `access.bytes` (16) at each.
+  virtual void async_chunks(const AsyncOp& op, const AsyncAccess& access,
+                            std::span<const uint32_t> addresses) {
+    AsyncAccess each = access;
+    for (uint32_t address : addresses) {
+      each.address = address;
+      async_access(op, each);
+    }
+  }
   /// All its accesses are done (before it signals its barrier or leaves its group).
   virtual void async_end(const AsyncOp&) {}
   /// bulk stores: the source has been read (async_access of the reads came before).

@@ -17,14 +17,13 @@ class TensorVisitor : public tensor::AccessVisitor {
   /// What to hand to tensor functions: null when nobody listens.
   tensor::AccessVisitor* get() { return cluster_.observer ? this : nullptr; }
 
-  void shared(uint32_t cta, uint32_t address, uint32_t bytes, bool write) override {
+  void shared_chunks(uint32_t cta, std::span<const uint32_t> addresses) override {
     AsyncAccess event;
     event.memory = Memory::shared;
-    event.access = write ? Access::write : Access::read;
+    event.access = Access::read;
     event.cta = first_rank_ + cta;
-    event.address = address;
-    event.bytes = bytes;
-    cluster_.observer->async_access(op_, event);
+    event.bytes = 16;
+    cluster_.observer->async_chunks(op_, event, addresses);
   }
   void tmem(uint32_t cta, uint32_t lane, uint32_t lanes, uint32_t column, uint32_t columns,
             bool write) override {

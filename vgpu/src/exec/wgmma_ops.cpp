@@ -47,8 +47,8 @@ const WgmmaIssue& issue_of(const AsyncTask& task) {
   return *static_cast<const WgmmaIssue*>(task.payload.get());
 }
 
-/// Computes an instruction for the four warps. Without an observer in one go, so that operands in
-/// shared memory are read once; with one, warp by warp: every access then has its issuer.
+/// Computes an instruction for the four warps in one go. The observer hears of each warp's own
+/// operation: every access has its issuer.
 void compute(Warp& w, const WgmmaIssue& issue, const AsyncOp& op) {
   tensor::WgmmaOperands operands;
   operands.a_descriptor = issue.a_descriptor;
@@ -59,7 +59,8 @@ void compute(Warp& w, const WgmmaIssue& issue, const AsyncOp& op) {
     operands.d_registers[warp % kGroupWarps] = part.d.data();
   };
   add(w.id, issue);
-  std::vector<std::pair<Warp*, AsyncTask>> others;
+  std::array<std::pair<Warp*, AsyncTask>, kGroupWarps - 1> others;
+  uint32_t count = 0;
   for_warpgroup(w, [&](Warp& each) {
     if (&each == &w || each.wgmmas.empty()) return;
     auto& part = issue_of(each.wgmmas.front());
@@ -70,14 +71,27 @@ void compute(Warp& w, const WgmmaIssue& issue, const AsyncOp& op) {
             "wgmma: warps %u and %u of a warpgroup execute different instructions or give "
             "different descriptors",
             w.id, each.id);
-    others.emplace_back(&each, std::move(each.wgmmas.front()));
+    others[count] = {&each, std::move(each.wgmmas.front())};
     each.wgmmas.pop_front();
-    if (!w.cluster->observer) add(each.id, issue_of(others.back().second));
+    add(each.id, issue_of(others[count++].second));
   });
-  TensorVisitor visitor(*w.cluster, op, w.cta->rank);
-  tensor::wgmma(issue.op->instruction, operands, shared_view(*w.cta), visitor.get());
-  if (w.cluster->observer)
-    for (auto& [warp, task] : others) perform(*w.cluster, task);
+  const auto& instruction = issue.op->instruction;
+  if (w.cluster->observer) {
+    tensor::WgmmaReads reads;
+    tensor::find_reads(instruction, operands, shared_view(*w.cta), reads);
+    auto tell = [&](const Warp& warp, const AsyncOp& its) {
+      TensorVisitor visitor(*w.cluster, its, w.cta->rank);
+      visitor.shared_chunks(0, reads.b.span());
+      if (!instruction.a_in_registers)
+        visitor.shared_chunks(0, reads.a[warp.id % kGroupWarps].span());
+    };
+    tell(w, op);
+    for (uint32_t k = 0; k < count; k++) {
+      others[k].second.run = [&, k](const AsyncOp& its) { tell(*others[k].first, its); };
+      perform(*w.cluster, others[k].second);
+    }
+  }
+  tensor::wgmma(instruction, operands, shared_view(*w.cta));
 }
 
 Step mma_async(Warp& w, const Instr& i, uint32_t lanes) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 /// How tensor operations see the memory of CTAs, and how they tell what they touched.
 namespace vgpu::tensor {
@@ -11,7 +12,8 @@ namespace vgpu::tensor {
 class AccessVisitor {
  public:
   virtual ~AccessVisitor() = default;
-  virtual void shared(uint32_t cta, uint32_t address, uint32_t bytes, bool write) = 0;
+  /// Reads of 16-byte pieces of shared memory.
+  virtual void shared_chunks(uint32_t cta, std::span<const uint32_t> addresses) = 0;
   /// A rectangle of 32-bit TMEM cells.
   virtual void tmem(uint32_t cta, uint32_t lane, uint32_t lanes, uint32_t column, uint32_t columns,
                     bool write) = 0;

@@ -271,30 +271,59 @@ uint32_t widen_chunk(ElementType type, const uint8_t* chunk, int32_t* values) {
 
 }  // namespace
 
-template <typename Value>
-void read_operand(const SmemOperand& operand, const SharedView& shared, uint32_t cta,
-                  AccessVisitor* visitor, Value* panel, uint32_t mn_stride, uint32_t k_stride) {
-  const uint32_t bytes = container_bytes(operand.type);
-  const uint32_t per_chunk = 16 / bytes, k_total = 32 / bytes;
-  const bool k_major = operand.major == Major::k;
-  // Walk 16-byte chunks: along k in K-major matrices, along mn in MN-major ones.
-  const uint32_t mn_step = k_major ? 1 : per_chunk, k_step = k_major ? per_chunk : 1;
-  const uint32_t value_stride = k_major ? k_stride : mn_stride;
-  for (uint32_t mn = 0; mn < operand.mn; mn += mn_step) {
-    for (uint32_t k = 0; k < k_total; k += k_step) {
-      uint32_t address =
-          element_address(operand.descriptor, operand.major, operand.first_mn + mn, k, bytes);
+namespace {
+
+/// How an operand divides into 16-byte chunks: along k in K-major matrices, along mn in MN-major
+/// ones.
+struct ChunkWalk {
+  explicit ChunkWalk(const SmemOperand& operand)
+      : k_major(operand.major == Major::k),
+        bytes(container_bytes(operand.type)),
+        per_chunk(16 / bytes),
+        k_total(32 / bytes),
+        mn_step(k_major ? 1 : per_chunk),
+        k_step(k_major ? per_chunk : 1) {}
+
+  bool k_major;
+  uint32_t bytes, per_chunk, k_total, mn_step, k_step;
+};
+
+}  // namespace
+
+void find_chunks(const SmemOperand& operand, const SharedView& shared, OperandChunks& chunks) {
+  const ChunkWalk walk(operand);
+  chunks.count = 0;
+  for (uint32_t mn = 0; mn < operand.mn; mn += walk.mn_step) {
+    for (uint32_t k = 0; k < walk.k_total; k += walk.k_step) {
+      const uint32_t address =
+          element_address(operand.descriptor, operand.major, operand.first_mn + mn, k, walk.bytes);
       if (address < shared.first || address + 16 > shared.end)
         fault(
             kIllegalAddress,
             "matrix operand reaches shared address 0x%x, outside the CTA's 0x%x..0x%x (element mn "
             "%u, k %u of a %s-major %s matrix: %s)",
-            address, shared.first, shared.end, operand.first_mn + mn, k, k_major ? "K" : "MN",
+            address, shared.first, shared.end, operand.first_mn + mn, k, walk.k_major ? "K" : "MN",
             name_of(operand.type), describe(operand.descriptor).c_str());
-      if (visitor) visitor->shared(cta, address, 16, false);
+      chunks.addresses[chunks.count++] = address;
+    }
+  }
+}
+
+template <typename Value>
+void read_operand(const SmemOperand& operand, const SharedView& shared, uint32_t cta,
+                  AccessVisitor* visitor, Value* panel, uint32_t mn_stride, uint32_t k_stride) {
+  OperandChunks chunks;
+  find_chunks(operand, shared, chunks);
+  if (visitor) visitor->shared_chunks(cta, chunks.span());
+  const ChunkWalk walk(operand);
+  const uint32_t value_stride = walk.k_major ? k_stride : mn_stride;
+  const uint32_t* address = chunks.addresses.data();
+  for (uint32_t mn = 0; mn < operand.mn; mn += walk.mn_step) {
+    for (uint32_t k = 0; k < walk.k_total; k += walk.k_step) {
       Value values[16];
-      widen_chunk(operand.type, shared.data + address, values);
-      uint32_t count = k_major ? per_chunk : std::min(per_chunk, operand.mn - mn);
+      widen_chunk(operand.type, shared.data + *address++, values);
+      const uint32_t count =
+          walk.k_major ? walk.per_chunk : std::min(walk.per_chunk, operand.mn - mn);
       Value* out = panel + mn * mn_stride + k * k_stride;
       for (uint32_t i = 0; i < count; i++)
         out[i * value_stride] = operand.negate ? -values[i] : values[i];

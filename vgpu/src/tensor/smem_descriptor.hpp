@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "access.hpp"
@@ -69,9 +71,20 @@ struct SmemOperand {
   bool negate = false;    ///< floating point only
 };
 
+/// Addresses of the 16-byte chunks of an operand: along k first in K-major matrices, along mn last
+/// in MN-major ones.
+struct OperandChunks {
+  static constexpr uint32_t kMost = 512;  // 256 rows or columns of 32 bytes
+  std::array<uint32_t, kMost> addresses;
+  uint32_t count = 0;
+  std::span<const uint32_t> span() const { return {addresses.data(), count}; }
+};
+/// Throws Fault when a chunk lies outside shared memory.
+void find_chunks(const SmemOperand& operand, const SharedView& shared, OperandChunks& chunks);
+
 /// Reads an operand into a panel: element (first_mn + i, k) goes to
 /// panel[i * mn_stride + k * k_stride].
-/// Reports each 16-byte chunk as a read of CTA `cta`. Throws Fault when a chunk lies outside shared
+/// Reports its chunks as reads of CTA `cta` first. Throws Fault when a chunk lies outside shared
 /// memory. `Value` is float, or int32_t for s8 and u8.
 template <typename Value>
 void read_operand(const SmemOperand& operand, const SharedView& shared, uint32_t cta,

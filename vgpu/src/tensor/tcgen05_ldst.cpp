@@ -244,7 +244,7 @@ void tcgen05_copy(TmemCopyShape shape, uint32_t address, uint64_t descriptor_bit
               "tcgen05.cp.%s: row %u reads shared address 0x%x, outside the CTA's 0x%x..0x%x (%s)",
               name_of(shape), row, from, memory.shared.first, memory.shared.end,
               describe(descriptor).c_str());
-      if (visitor) visitor->shared(cta, from, 16, false);
+      if (visitor) visitor->shared_chunks(cta, {&from, 1});
       for (uint32_t copy = 0; copy < plan.copies; copy++)
         std::memcpy(memory.tmem->row(copy_lane(shape, row, copy)) + base.column + chunk * 4,
                     memory.shared.data + from, 16);

@@ -106,36 +106,45 @@ void move_d(const WgmmaInstruction& instruction, uint32_t* const* registers, uin
   }
 }
 
+SmemOperand operand_b(const WgmmaInstruction& instruction, const WgmmaOperands& operands) {
+  return {.descriptor = decode_wgmma_descriptor(operands.b_descriptor),
+          .major = instruction.b_major,
+          .type = instruction.b,
+          .mn = instruction.n,
+          .negate = instruction.scale_b < 0};
+}
+
+/// The 16 rows of A that a warp multiplies.
+SmemOperand operand_a(const WgmmaInstruction& instruction, const SmemDescriptor& descriptor,
+                      uint32_t warp) {
+  return {.descriptor = descriptor,
+          .major = instruction.a_major,
+          .type = instruction.a,
+          .mn = kRowsPerWarp,
+          .first_mn = warp * kRowsPerWarp,
+          .negate = instruction.scale_a < 0};
+}
+
+SmemDescriptor descriptor_a(const WgmmaInstruction& instruction, const WgmmaOperands& operands) {
+  return instruction.a_in_registers ? SmemDescriptor{}
+                                    : decode_wgmma_descriptor(operands.a_descriptor);
+}
+
 template <typename Value>
 void run(const WgmmaInstruction& instruction, const WgmmaOperands& operands,
-         const SharedView& shared, AccessVisitor* visitor) {
+         const SharedView& shared) {
   const uint32_t n = instruction.n, depth = wgmma_k(instruction.a);
   alignas(32) Value b_panel[kMaxK * kMaxN];
-  read_operand(SmemOperand{.descriptor = decode_wgmma_descriptor(operands.b_descriptor),
-                           .major = instruction.b_major,
-                           .type = instruction.b,
-                           .mn = n,
-                           .negate = instruction.scale_b < 0},
-               shared, 0, visitor, b_panel, 1, n);
-
-  const SmemDescriptor a_descriptor = instruction.a_in_registers
-                                          ? SmemDescriptor{}
-                                          : decode_wgmma_descriptor(operands.a_descriptor);
+  read_operand(operand_b(instruction, operands), shared, 0, nullptr, b_panel, 1, n);
+  const SmemDescriptor a_descriptor = descriptor_a(instruction, operands);
   for (uint32_t warp = 0; warp < 4; warp++) {
     uint32_t* const* d = operands.d_registers[warp];
     if (!d) continue;
-    // Each warp multiplies its own 16 rows of A.
     alignas(32) Value a[kRowsPerWarp * kMaxK];
     if (instruction.a_in_registers)
       read_a_registers(instruction, operands.a_registers[warp], depth, a);
     else
-      read_operand(SmemOperand{.descriptor = a_descriptor,
-                               .major = instruction.a_major,
-                               .type = instruction.a,
-                               .mn = kRowsPerWarp,
-                               .first_mn = warp * kRowsPerWarp,
-                               .negate = instruction.scale_a < 0},
-                   shared, 0, visitor, a, depth, 1);
+      read_operand(operand_a(instruction, a_descriptor, warp), shared, 0, nullptr, a, depth, 1);
     alignas(32) Value sums[kRowsPerWarp * kMaxN];
     static_assert(sizeof(Value) == 4);
     if (operands.scale_d)
@@ -203,11 +212,20 @@ void validate(const WgmmaInstruction& i) {
 }
 
 void wgmma(const WgmmaInstruction& instruction, const WgmmaOperands& operands,
-           const SharedView& shared, AccessVisitor* visitor) {
+           const SharedView& shared) {
   if (is_integer(instruction.a))
-    run<int32_t>(instruction, operands, shared, visitor);
+    run<int32_t>(instruction, operands, shared);
   else
-    run<float>(instruction, operands, shared, visitor);
+    run<float>(instruction, operands, shared);
+}
+
+void find_reads(const WgmmaInstruction& instruction, const WgmmaOperands& operands,
+                const SharedView& shared, WgmmaReads& reads) {
+  find_chunks(operand_b(instruction, operands), shared, reads.b);
+  if (instruction.a_in_registers) return;
+  const SmemDescriptor descriptor = descriptor_a(instruction, operands);
+  for (uint32_t warp = 0; warp < 4; warp++)
+    find_chunks(operand_a(instruction, descriptor, warp), shared, reads.a[warp]);
 }
 
 }  // namespace vgpu::tensor

@@ -51,8 +51,8 @@ struct WgmmaOperands {
   bool scale_d = true;  ///< false: D = A B
   /// a_registers[warp][reg]: 32 lanes of a 32-bit register; used when a_in_registers.
   std::array<std::array<const uint32_t*, kWgmmaARegisters>, 4> a_registers{};
-  /// d_registers[warp][reg]: 32 lanes each, wgmma_d_registers of them. A null warp is skipped (its
-  /// 16 rows are neither read nor computed), so that a caller may work warp by warp.
+  /// d_registers[warp][reg]: 32 lanes each, wgmma_d_registers of them. A null warp is skipped: its
+  /// 16 rows are neither read nor computed.
   std::array<uint32_t* const*, 4> d_registers{};
 };
 
@@ -60,6 +60,15 @@ struct WgmmaOperands {
 /// NOTE: the order and internal precision of the hardware's sums are not specified; this one adds
 /// in k order in fp32 with fused multiply-add. Sums of integers below 2^24 are exact in any order.
 void wgmma(const WgmmaInstruction& instruction, const WgmmaOperands& operands,
-           const SharedView& shared, AccessVisitor* visitor);
+           const SharedView& shared);
+
+/// What the instruction reads of shared memory.
+struct WgmmaReads {
+  OperandChunks b;
+  std::array<OperandChunks, 4> a;  ///< by warp: its own 16 rows; empty with A in registers
+};
+/// Throws Fault as wgmma does.
+void find_reads(const WgmmaInstruction& instruction, const WgmmaOperands& operands,
+                const SharedView& shared, WgmmaReads& reads);
 
 }  // namespace vgpu::tensor

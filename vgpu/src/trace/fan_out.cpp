@@ -69,6 +69,10 @@ class ClusterFanOut final : public ClusterObserver {
   void async_access(const AsyncOp& op, const AsyncAccess& access) override {
     each(&ClusterObserver::async_access, op, access);
   }
+  void async_chunks(const AsyncOp& op, const AsyncAccess& access,
+                    std::span<const uint32_t> addresses) override {
+    each(&ClusterObserver::async_chunks, op, access, addresses);
+  }
   void async_end(const AsyncOp& op) override { each(&ClusterObserver::async_end, op); }
   void async_read_done(const AsyncOp& op) override { each(&ClusterObserver::async_read_done, op); }
   void async_track(const AsyncOp& commit, std::span<const uint64_t> tracked) override {

@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Speed of the interpreter: lane instructions a second on a plain and on a warp-specialised kernel,
-// and the time to load a megabyte of PTX. Processor time, one thread unless said otherwise.
+// Speed of the interpreter: lane instructions a second on a plain and on a warp-specialised kernel
+// (processor time, one thread), what the checks cost there, how far two threads scale, and the time
+// to load a megabyte of PTX.
+#include <algorithm>
 #include <ctime>
 
+#include "check/checker.hpp"
 #include "exec/harness.hpp"
 
 namespace vgpu::test {
 namespace {
 
-double processor_seconds() {
+double seconds_of(clockid_t clock) {
   timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  clock_gettime(clock, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+double processor_seconds() {
+  return seconds_of(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 void run(const char* name, const std::string& text, const Launch& launch) {
@@ -131,6 +137,53 @@ SUM:
 DONE:
   ret;)";
 
+struct Times {
+  double wall = 1e9, processor = 1e9;
+};
+/// Runs once and keeps the least of each time.
+void run_timed(const std::string& text, const Launch& launch, Times& best) {
+  Buffers buffers;
+  uint64_t out = buffers.add(1 << 16);
+  const double wall = seconds_of(CLOCK_MONOTONIC), processor = processor_seconds();
+  auto result = run_module(text, Params() << out, buffers, launch);
+  best.wall = std::min(best.wall, seconds_of(CLOCK_MONOTONIC) - wall);
+  best.processor = std::min(best.processor, processor_seconds() - processor);
+  if (result.cuda_error) std::printf("%s\n", result.report.c_str());
+}
+
+constexpr int kRepeats = 5;
+
+/// 32 clusters on one and on two threads, in turns. On a busy machine the processor time tells how
+/// far two threads can scale: 2 x that of one thread / that of two.
+void scaling(const char* name, const std::string& text, Launch launch, bool checked) {
+  std::unique_ptr<exec::Observer> checker;
+  if (checked) checker = check::make_checker(check::CheckOptions::parse("all"), nullptr, {});
+  launch.observer = checker.get();
+  launch.grid.x = 32;
+  Times times[2];
+  for (int k = 0; k < kRepeats; k++)
+    for (uint32_t threads : {1u, 2u}) {
+      launch.options.threads = threads;
+      run_timed(text, launch, times[threads - 1]);
+    }
+  std::printf("%-36s %8.2f x with two threads (%.2f x by processor time)\n", name,
+              times[0].wall / times[1].wall, 2 * times[0].processor / times[1].processor);
+}
+
+/// Processor time with all checks over that without.
+void check_cost(const char* name, const std::string& text, Launch launch) {
+  const auto checker = check::make_checker(check::CheckOptions::parse("all"), nullptr, {});
+  Times plain, checked;
+  for (int k = 0; k < kRepeats; k++) {
+    launch.observer = nullptr;
+    run_timed(text, launch, plain);
+    launch.observer = checker.get();
+    run_timed(text, launch, checked);
+  }
+  std::printf("%-36s %8.2f x the processor time with all checks\n", name,
+              checked.processor / plain.processor);
+}
+
 void load_speed() {
   // About a megabyte of what a compiler writes.
   std::string body =
@@ -166,6 +219,17 @@ int main() {
     run(delivery == vgpu::exec::Delivery::late ? "warp-specialised, late"
                                                : "warp-specialised, sweep",
         kernel_text(parameters, kSpecialised), specialised);
+  }
+  Launch specialised;
+  specialised.block.x = 128;
+  check_cost("arithmetic and loads", kernel_text(parameters, kArithmetic), plain);
+  specialised.grid.x = 4;
+  check_cost("warp-specialised", kernel_text(parameters, kSpecialised), specialised);
+  for (bool checked : {false, true}) {
+    scaling(checked ? "arithmetic and loads, checked" : "arithmetic and loads",
+            kernel_text(parameters, kArithmetic), plain, checked);
+    scaling(checked ? "warp-specialised, checked" : "warp-specialised",
+            kernel_text(parameters, kSpecialised), specialised, checked);
   }
   load_speed();
   return 0;
