@@ -45,20 +45,25 @@ struct Arguments {
   double timeout = 0;  ///< seconds a run; 0: ten times the unchanged program and 10 s
   std::string only;    ///< part of the opcode, the function or the source
   bool fail_on_survivors = false;
+  bool help = false;
 };
 
-constexpr char kUsage[] =
-    "usage: vgpu mutate [options of vgpu run] [--runs N] [--timeout SECONDS] [--only TEXT]\n"
-    "                   [--fail-on-survivors] -- program [arguments]\n"
-    "Deletes one synchronising instruction of the program's kernels at a time and runs the "
-    "program:\n"
-    "  reported      a check, a fault or a deadlock report names the problem\n"
-    "  wrong result  no report, but the exit status or the output changed\n"
-    "  no effect     never executed, or it ordered nothing new in the unchanged run\n"
-    "  SURVIVED      none of these\n"
-    "--runs N: how often a mutant runs, the first time as given, then with random delivery and "
-    "seeds\n"
-    "1, 2, …, until something notices (default 3).\n";
+constexpr char kUsage[] = R"(usage: vgpu mutate [options] -- program [arguments]
+
+Deletes one synchronising instruction of the program's kernels at a time, runs the program, and
+tells what noticed:
+  reported      a check, a fault or a deadlock report names the problem
+  wrong result  no report, but the exit status or the output changed
+  no effect     never executed, or it ordered nothing new in the unchanged run
+  SURVIVED      none of these
+
+It takes the options of 'vgpu run', and
+  --runs N              how often a mutant runs until something notices: the first time as given,
+                        then with random delivery and seeds 1, 2, ... (1 to 100, default 3)
+  --timeout SECONDS     for one run (default: ten times the unchanged program, and 10 s)
+  --only TEXT           only instructions whose opcode, function or source line holds TEXT
+  --fail-on-survivors   exit status 1 when a deletion with an effect is not reported
+)";
 
 bool parse(int argc, char** argv, Arguments& arguments) {
   int i = 0;
@@ -70,6 +75,10 @@ bool parse(int argc, char** argv, Arguments& arguments) {
   for (; i < argc && std::strcmp(argv[i], "--") != 0; i++) {
     const std::string word = argv[i];
     const char* text = "";
+    if (word == "--help" || word == "-h") {
+      arguments.help = true;
+      return true;
+    }
     if (word == "--fail-on-survivors") {
       arguments.fail_on_survivors = true;
     } else if (word == "--runs") {
@@ -312,6 +321,10 @@ class Mutator {
 int mutate_main(const char* self, int argc, char** argv) {
   Arguments arguments;
   if (!parse(argc, argv, arguments)) return 2;
+  if (arguments.help) {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
   std::string pattern = (std::filesystem::temp_directory_path() / "vgpu-mutate-XXXXXX").string();
   if (!mkdtemp(pattern.data())) {
     std::perror("vgpu mutate: cannot make a temporary folder");

@@ -32,6 +32,7 @@ const Case kCases[] = {
     {"lanes_copy", kBoth, {"race check", "bulk store that lane 0 issued", "__syncwarp()"}},
     {"lanes_apart", kBoth, {}},
     {"empty_copy", kBoth, {}},
+    {"ring", kBoth, {"deadlock: every warp waits", "1 of 1 arrivals pending", "warps 1,2"}},
     {"oob_global", kBoth, {"cudaErrorIllegalAddress", "past the end of allocation #"}},
     {"oob_misaligned", kBoth, {"cudaErrorMisalignedAddress", "misaligned access: 4 bytes"}},
     {"oob_freed", kBoth, {"cudaErrorIllegalAddress", "freed"}},

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 #include <fstream>
+#include <sstream>
 #include <string>
 
 namespace {
@@ -44,8 +45,30 @@ TEST(Launcher, ExplainsItself) {
   EXPECT_EQ(vgpu("--help").status, 0);
   EXPECT_TRUE(contains(vgpu("--help"), "vgpu run"));
   EXPECT_TRUE(contains(vgpu("run --help"), "--delivery"));
+  const Outcome mutate = vgpu("mutate --help");
+  EXPECT_EQ(mutate.status, 0);
+  for (const char* option : {"--runs", "--timeout", "--only", "--fail-on-survivors"})
+    EXPECT_TRUE(contains(mutate, option)) << option;
+  EXPECT_EQ(vgpu("mutate --runs 0 -- true").status, 2);
+  EXPECT_EQ(vgpu("mutate --timeout x -- true").status, 2);
+  EXPECT_EQ(vgpu("mutate --gpu h200").status, 2);  // no program
   EXPECT_EQ(vgpu("").status, 2);
   EXPECT_EQ(vgpu("fly").status, 2);
+}
+
+TEST(Launcher, DocumentsEveryOption) {
+  std::ifstream file(README);
+  const std::string readme{std::istreambuf_iterator<char>(file), {}};
+  const Outcome help = vgpu("run --help");
+  std::istringstream lines(help.text);
+  int options = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("  --")) continue;
+    const std::string option = line.substr(2, line.find(' ', 2) - 2);
+    EXPECT_NE(readme.find("| `" + option), std::string::npos) << option << " is not in the README";
+    ++options;
+  }
+  EXPECT_EQ(options, 9);
 }
 
 TEST(Launcher, RefusesWrongOptions) {
@@ -104,6 +127,19 @@ TEST(Runtime, AFaultSticks) {
   const Outcome outcome = vgpu("run --gpu h200 -- " + program("runtime_calls") + " fault");
   EXPECT_EQ(outcome.status, 0) << outcome.text;
   EXPECT_TRUE(contains(outcome, "past the end of allocation #1 (cudaMalloc)")) << outcome.text;
+}
+
+TEST(Runtime, GivesCudasErrorCodes) {
+  for (const char* gpu : {"h200", "b200"}) {
+    const Outcome outcome = vgpu(std::string("run --gpu ") + gpu + " -- " + program("error_codes"));
+    EXPECT_EQ(outcome.status, 0) << gpu << "\n" << outcome.text;
+    EXPECT_TRUE(contains(outcome, "all codes as expected")) << outcome.text;
+    // Each code comes with an explanation.
+    for (const char* text : {"only 1 of 1 are pending", "no mbarrier at shared offset",
+                             "every warp waits", "TMEM columns still allocated"})
+      EXPECT_TRUE(contains(outcome, text) || (text[0] == 'T' && *gpu == 'h')) << text << "\n"
+                                                                              << outcome.text;
+  }
 }
 
 TEST(Runtime, NamesUnsupportedCalls) {

@@ -79,6 +79,7 @@ std::string_view kind_of(std::string_view opcode) {
                                     {"membar", "fence"},
                                     {"wgmma", "wgmma"},
                                     {"tcgen05", "tcgen05"},
+                                    {"mma", "mma"},
                                     {"bra", "branch"},
                                     {"brx", "branch"},
                                     {"call", "branch"},
@@ -181,13 +182,21 @@ class ClusterCounter final : public ClusterObserver {
   }
 
   void instruction(const Agent& agent) override {
+    ++step_;
     ++counts_.by_warp[agent.warp][agent.instruction];
     counts_.warp_lanes[agent.warp] += static_cast<uint64_t>(__builtin_popcount(agent.lanes));
   }
   void blocked(const Agent&, const char*) override { ++counts_.waits_blocked; }
+  void unblocked(const Agent&) override { ++step_; }
   void barrier_pass(const Agent&, uint32_t) override { ++counts_.waits; }
   void cluster_pass(const Agent&, bool) override { ++counts_.waits; }
-  void mbarrier_wait(const Agent&, BarrierRef, uint32_t, Order, Scope) override { ++counts_.waits; }
+  // Told lane by lane: the lanes of one instruction are one wait.
+  void mbarrier_wait(const Agent& agent, BarrierRef, uint32_t, Order, Scope) override {
+    if (step_ == wait_step_ && agent.instruction == waiter_) return;
+    wait_step_ = step_;
+    waiter_ = agent.instruction;
+    ++counts_.waits;
+  }
 
   void access(const Agent& agent, const WarpAccess& access) override {
     if (access.memory != Memory::shared || access.bytes == 0) return;
@@ -200,13 +209,14 @@ class ClusterCounter final : public ClusterObserver {
   void async_issue(const AsyncOp& op) override {
     ++counts_.operations[static_cast<size_t>(op.kind)];
     counts_.bytes[static_cast<size_t>(op.kind)] += op.bytes;
-    counts_.macs += op.macs;
   }
 
  private:
   KernelCounts& total_;
   std::mutex& mutex_;
   Counts counts_;
+  uint64_t step_ = 0, wait_step_ = ~0ull;  // of the instructions; that of the last mbarrier wait
+  const ptx::Instruction* waiter_ = nullptr;
 };
 
 std::string thousands(uint64_t value) {
@@ -230,7 +240,9 @@ class StatisticsImpl final : public Statistics {
   }
   void launch_end(const LaunchRequest& request, const LaunchResult& result) override {
     const std::lock_guard lock(mutex_);
-    if (result.cuda_error != 0) ++kernels_[key(request, request.kernel)].failed;
+    KernelCounts& kernel = kernels_[key(request, request.kernel)];
+    kernel.failed += result.cuda_error != 0;
+    kernel.counts.macs += result.mma_macs;  // mma.sync too, which is no asynchronous operation
   }
 
   std::string report() const override {

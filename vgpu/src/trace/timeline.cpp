@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trace/timeline.hpp"
 
+#include <cxxabi.h>
+
 #include <cstdio>
+#include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -14,8 +18,39 @@ namespace {
 using namespace exec;
 
 // Row numbers of a process: warps come first.
-constexpr uint32_t kTmaRow = 1000, kTensorRow = 2000;
+constexpr uint32_t kTmaRow = 1000, kTensorRow = 2000, kRows = 10000;
 constexpr uint32_t kLanesOfRow = 64;  // operations that overlap are spread over several rows
+
+// NOTE: Perfetto takes thread numbers for the system's: one of its own for each row of the file,
+// and 0 is the idle thread.
+uint64_t thread_number(uint64_t process, uint32_t row) {
+  return process * kRows + row;
+}
+
+/// A mangled kernel name as people write it: "gemm<4>", without parameters, return type and the
+/// namespaces that nvcc makes.
+std::string readable(const std::string& mangled) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> text(
+      abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), std::free);
+  if (!text) return mangled;
+  // The name ends at the parameter list: the first '(' outside of <…>, and starts after the return
+  // type and the last "::" outside of them.
+  const std::string_view name = text.get();
+  size_t begin = 0, end = name.size();
+  int depth = 0;
+  for (size_t i = 0; i < name.size(); ++i) {
+    if (name.substr(i).starts_with("(anonymous namespace)")) i += 21;
+    if (name[i] == '<') ++depth;
+    if (name[i] == '>') --depth;
+    if (depth == 0 && (name[i] == ' ' || name[i] == ':')) begin = i + 1;
+    if (depth == 0 && name[i] == '(') {
+      end = i;
+      break;
+    }
+  }
+  return std::string(name.substr(begin, end - begin));
+}
 
 bool is_tensor_operation(AsyncKind kind) {
   return kind >= AsyncKind::wgmma && kind <= AsyncKind::tcgen05_commit;
@@ -44,26 +79,31 @@ class Writer {
     std::fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n", file_);
   }
 
-  void slice(uint64_t process, uint32_t row, uint64_t begin, uint64_t end, std::string_view name,
-             std::string_view arguments) {
-    write(format(
-        "{\"ph\":\"X\",\"pid\":%llu,\"tid\":%u,\"ts\":%llu,\"dur\":%llu,\"name\":\"%s\","
-        "\"args\":{%.*s}}",
-        static_cast<unsigned long long>(process), row, static_cast<unsigned long long>(begin),
-        static_cast<unsigned long long>(end > begin ? end - begin : 1), escape(name).c_str(),
-        static_cast<int>(arguments.size()), arguments.data()));
+  /// What took no time is left out: viewers want the slices of a row apart.
+  void slice(uint64_t process, uint32_t row, const char* category, uint64_t begin, uint64_t end,
+             std::string_view name, std::string_view arguments) {
+    if (end <= begin) return;
+    write(
+        format("{\"ph\":\"X\",\"cat\":\"%s\",\"pid\":%llu,\"tid\":%llu,\"ts\":%llu,\"dur\":%llu,"
+               "\"name\":\"%s\",\"args\":{%.*s}}",
+               category, static_cast<unsigned long long>(process),
+               static_cast<unsigned long long>(thread_number(process, row)),
+               static_cast<unsigned long long>(begin), static_cast<unsigned long long>(end - begin),
+               escape(name).c_str(), static_cast<int>(arguments.size()), arguments.data()));
   }
   void name_process(uint64_t process, std::string_view name) {
     write(format("{\"ph\":\"M\",\"pid\":%llu,\"name\":\"process_name\",\"args\":{\"name\":\"%s\"}}",
                  static_cast<unsigned long long>(process), escape(name).c_str()));
   }
   void name_row(uint64_t process, uint32_t row, std::string_view name) {
-    write(
-        format("{\"ph\":\"M\",\"pid\":%llu,\"tid\":%u,\"name\":\"thread_name\",\"args\":{\"name\":"
-               "\"%s\"}},\n{\"ph\":\"M\",\"pid\":%llu,\"tid\":%u,\"name\":\"thread_sort_index\","
-               "\"args\":{\"sort_index\":%u}}",
-               static_cast<unsigned long long>(process), row, escape(name).c_str(),
-               static_cast<unsigned long long>(process), row, row));
+    write(format(
+        "{\"ph\":\"M\",\"pid\":%llu,\"tid\":%llu,\"name\":\"thread_name\",\"args\":{\"name\":"
+        "\"%s\"}},\n{\"ph\":\"M\",\"pid\":%llu,\"tid\":%llu,\"name\":"
+        "\"thread_sort_index\",\"args\":{\"sort_index\":%u}}",
+        static_cast<unsigned long long>(process),
+        static_cast<unsigned long long>(thread_number(process, row)), escape(name).c_str(),
+        static_cast<unsigned long long>(process),
+        static_cast<unsigned long long>(thread_number(process, row)), row));
   }
 
   bool finish() {
@@ -103,9 +143,10 @@ class ClusterTimeline final : public ClusterObserver {
         warps_(info.warps),
         rows_(static_cast<size_t>(info.ctas) * info.warps),
         slots_(static_cast<size_t>(info.ctas) * 2) {
+    const std::string name = readable(info.kernel->name);
     for (uint32_t cta = 0; cta < info.ctas; ++cta) {
       writer_.name_process(first_process_ + cta,
-                           format("%s cluster %llu CTA %u", info.kernel->name.c_str(),
+                           format("%s, cluster %llu, CTA %u", name.c_str(),
                                   static_cast<unsigned long long>(info.index), cta));
       for (uint32_t warp = 0; warp < warps_; ++warp) {
         writer_.name_row(first_process_ + cta, warp, format("warp %u", warp));
@@ -113,33 +154,40 @@ class ClusterTimeline final : public ClusterObserver {
     }
   }
   ~ClusterTimeline() override {
-    for (size_t i = 0; i < rows_.size(); ++i) close(i, "running");
+    for (size_t i = 0; i < rows_.size(); ++i) close(i);
     for (auto& [id, op] : open_) end_operation(op);
   }
 
+  // An instruction lasts from one tick of the clock to the next.
   void instruction(const Agent& agent) override {
-    ++clock_;
-    Row& row = rows_[index(agent)];
-    if (row.state == Row::kIdle) {
-      row.state = Row::kRunning;
-      row.begin = clock_;
+    const size_t at = index(agent);
+    // Other lanes than those that wait go on.
+    if (rows_[at].state == Row::kWaiting) close(at);
+    if (rows_[at].state == Row::kIdle) {
+      rows_[at].state = Row::kRunning;
+      rows_[at].begin = clock_;
     }
-    row.last = agent.instruction;
+    rows_[at].last = agent.instruction;
+    ++clock_;
   }
   void blocked(const Agent& agent, const char* why) override {
     const size_t at = index(agent);
     if (rows_[at].state == Row::kWaiting) return;
-    close(at, "running");
+    close(at);
     rows_[at] = {Row::kWaiting, clock_, agent.instruction, why};
   }
   void unblocked(const Agent& agent) override {
     const size_t at = index(agent);
     if (rows_[at].state != Row::kWaiting) return;
-    close(at, "waiting");
+    close(at);
   }
-  void exited(const Agent& agent) override { close(index(agent), "running"); }
+  void exited(const Agent& agent) override { close(index(agent)); }
 
-  void async_issue(const AsyncOp& op) override { open_[op.id] = {op, clock_, take_slot(op)}; }
+  // From the tick of the issuing instruction, whose end the clock shows already.
+  void async_issue(const AsyncOp& op) override {
+    const uint64_t begin = clock_ ? clock_ - 1 : 0;
+    open_[op.id] = {op, begin, take_slot(op, begin)};
+  }
   void async_end(const AsyncOp& op) override {
     const auto found = open_.find(op.id);
     if (found == open_.end()) return;
@@ -162,37 +210,39 @@ class ClusterTimeline final : public ClusterObserver {
 
   size_t index(const Agent& agent) const { return size_t{agent.cta} * warps_ + agent.warp; }
 
-  void close(size_t at, const char* what) {
+  void close(size_t at) {
     Row& row = rows_[at];
     if (row.state == Row::kIdle) return;
+    const bool waits = row.state == Row::kWaiting;
     std::string arguments;
     if (row.last != nullptr) {
       arguments = "\"at\":\"" + escape(describe_location(module_, *row.last)) + "\"";
     }
-    writer_.slice(first_process_ + at / warps_, static_cast<uint32_t>(at % warps_), row.begin,
-                  clock_, row.state == Row::kWaiting ? row.why : what, arguments);
+    writer_.slice(first_process_ + at / warps_, static_cast<uint32_t>(at % warps_),
+                  waits ? "wait" : "run", row.begin, clock_, waits ? row.why : "running",
+                  arguments);
     row = {};
   }
 
   // The first free lane of the operation's row, so that overlapping slices do not hide each other.
-  uint32_t take_slot(const AsyncOp& op) {
+  uint32_t take_slot(const AsyncOp& op, uint64_t begin) {
     const bool tensor = is_tensor_operation(op.kind);
-    std::vector<bool>& used = slots_[size_t{op.issuer.cta} * 2 + tensor];
+    std::vector<uint64_t>& busy = slots_[size_t{op.issuer.cta} * 2 + tensor];
     uint32_t slot = 0;
-    while (slot < used.size() && used[slot] && slot + 1 < kLanesOfRow) ++slot;
-    if (slot == used.size()) {
-      used.push_back(true);
+    while (slot < busy.size() && busy[slot] > begin && slot + 1 < kLanesOfRow) ++slot;
+    if (slot == busy.size()) {
+      busy.push_back(0);
       writer_.name_row(first_process_ + op.issuer.cta, (tensor ? kTensorRow : kTmaRow) + slot,
                        format("%s %u", tensor ? "tensor core" : "TMA", slot));
     }
-    used[slot] = true;
+    busy[slot] = UINT64_MAX;
     return slot;
   }
 
   void end_operation(const Operation& operation) {
     const AsyncOp& op = operation.op;
     const bool tensor = is_tensor_operation(op.kind);
-    slots_[size_t{op.issuer.cta} * 2 + tensor][operation.slot] = false;
+    slots_[size_t{op.issuer.cta} * 2 + tensor][operation.slot] = clock_;
     std::string arguments = format("\"warp\":%u", op.issuer.warp);
     if (op.bytes) arguments += format(",\"bytes\":%llu", static_cast<unsigned long long>(op.bytes));
     if (op.macs) arguments += format(",\"macs\":%llu", static_cast<unsigned long long>(op.macs));
@@ -200,7 +250,7 @@ class ClusterTimeline final : public ClusterObserver {
       arguments += ",\"at\":\"" + escape(describe_location(module_, *op.issuer.instruction)) + "\"";
     }
     writer_.slice(first_process_ + op.issuer.cta, (tensor ? kTensorRow : kTmaRow) + operation.slot,
-                  operation.begin, clock_, name_of(op.kind), arguments);
+                  tensor ? "tensor" : "copy", operation.begin, clock_, name_of(op.kind), arguments);
   }
 
   Writer& writer_;
@@ -210,7 +260,7 @@ class ClusterTimeline final : public ClusterObserver {
   uint64_t clock_ = 0;
   std::vector<Row> rows_;
   std::unordered_map<uint64_t, Operation> open_;
-  std::vector<std::vector<bool>> slots_;  // in use; two sets a CTA: copies, tensor core
+  std::vector<std::vector<uint64_t>> slots_;  // busy until; two sets a CTA: copies, tensor core
 };
 
 class TimelineImpl final : public Timeline {

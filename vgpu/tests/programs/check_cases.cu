@@ -514,6 +514,34 @@ TCGEN05_CASE(tcgen05_early_dealloc, kEarlyDealloc)
 TCGEN05_CASE(tcgen05_outside, kOutside)
 TCGEN05_CASE(tcgen05_freed_twice, kFreedTwice)
 
+/// A ring of one slot: a producer fills it, two warps read it. In the bad one they never free it.
+template <bool BUG>
+__device__ void ring_case(uint32_t* data) {
+  __shared__ alignas(128) uint32_t slot[kBytes / 4];
+  __shared__ uint64_t full, empty;
+  if (threadIdx.x == 0) mbarrier_init(&empty, 2);
+  make_barrier(&full);
+  for (uint32_t round = 0; round < 3; round++) {
+    if (threadIdx.x == 0) {
+      mbarrier_wait(&empty, (round ^ 1) & 1);
+      mbarrier_arrive_expect_tx(&full, kBytes);
+      bulk_load(slot, data, &full);
+    }
+    if (threadIdx.x >= 32) {
+      mbarrier_wait(&full, round & 1);
+      data[256 + threadIdx.x] = slot[threadIdx.x];
+      __syncwarp();
+      if (!BUG && threadIdx.x % 32 == 0) mbarrier_arrive(&empty);
+    }
+  }
+}
+extern "C" __global__ void ring(uint32_t* data) {
+  ring_case<true>(data);
+}
+__global__ void good_ring(uint32_t* data) {
+  ring_case<false>(data);
+}
+
 struct Case {
   const char* name;
   void (*good)(uint32_t*);
@@ -535,6 +563,7 @@ const Case kCases[] = {
     CASE(lanes_copy, 1, 32),
     {"lanes_apart", lanes_apart, nullptr, 1, 32},
     {"empty_copy", empty_copy, nullptr, 1, 32},
+    {"ring", good_ring, ring, 1, 96},
     CASE(oob_global, 1, 64),
     CASE(oob_misaligned, 1, 64),
     CASE(oob_freed, 1, 64),

@@ -3,34 +3,13 @@
 // streams, events, graphs, libraries, error codes. Exit status 0 when everything holds.
 //   runtime_calls            all but faults
 //   runtime_calls fault      a kernel fault sticks to the context
-#include <cuda_runtime.h>
-
-#include <cstdio>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "expect.cuh"
+
 namespace {
-
-int failures = 0;
-
-#define CHECK(condition)                                                        \
-  do {                                                                          \
-    if (!(condition)) {                                                         \
-      std::printf("%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                               \
-    }                                                                           \
-  } while (0)
-#define CHECK_ERROR(call, expected)                                               \
-  do {                                                                            \
-    const cudaError_t error_ = (call);                                            \
-    if (error_ != (expected)) {                                                   \
-      std::printf("%s:%d: %s gives %s, expected %s\n", __FILE__, __LINE__, #call, \
-                  cudaGetErrorName(error_), cudaGetErrorName(expected));          \
-      ++failures;                                                                 \
-    }                                                                             \
-  } while (0)
-#define CHECK_OK(call) CHECK_ERROR(call, cudaSuccess)
 
 __device__ int counter = 5;
 __constant__ float scale = 2.0f;
@@ -52,6 +31,34 @@ __global__ void increment(int* value, int by) {
 }
 __global__ void store_through(int* pointer) {
   *pointer = 1;
+}
+
+// Each block of a cluster leaves its rank, and what its neighbour stored in shared memory.
+__global__ void exchange_ranks(int* out) {
+  __shared__ int cell;
+  unsigned rank, size, remote;
+  int theirs;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+  cell = 100 + static_cast<int>(rank);
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(remote)
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(&cell))),
+                 "r"((rank + 1) % size));
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(theirs) : "r"(remote) : "memory");
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  out[blockIdx.x] = static_cast<int>(rank) * 1000 + theirs;
+}
+
+__global__ void primary(int* value) {
+  *value = 5;
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  *value = 6;
+}
+__global__ void dependent(int* value) {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  *value *= 10;
 }
 
 void vector_addition() {
@@ -234,6 +241,89 @@ void graphs() {
   cudaGetLastError();
 }
 
+void clusters_and_dependent_launches() {
+  int *out, host[8];
+  CHECK_OK(cudaMalloc(&out, sizeof host));
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {4, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(8);
+  config.blockDim = dim3(1);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  CHECK_OK(cudaLaunchKernelEx(&config, exchange_ranks, out));
+  CHECK_OK(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));
+  for (int i = 0; i < 8; ++i) CHECK(host[i] == i % 4 * 1000 + 100 + (i + 1) % 4);
+  // A dependent kernel sees all that the one before it wrote; also in a graph.
+  cudaStream_t stream;
+  CHECK_OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.gridDim = dim3(1);
+  config.stream = stream;
+  const auto launch_both = [&] {
+    primary<<<1, 1, 0, stream>>>(out);
+    CHECK_OK(cudaLaunchKernelEx(&config, dependent, out));
+  };
+  launch_both();
+  CHECK_OK(cudaStreamSynchronize(stream));
+  CHECK_OK(cudaMemcpy(host, out, 4, cudaMemcpyDeviceToHost));
+  CHECK(host[0] == 60);
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  CHECK_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  launch_both();
+  CHECK_OK(cudaStreamEndCapture(stream, &graph));
+  CHECK_OK(cudaGraphInstantiate(&executable, graph, 0));
+  CHECK_OK(cudaMemset(out, 0, 4));
+  CHECK_OK(cudaGraphLaunch(executable, stream));
+  CHECK_OK(cudaStreamSynchronize(stream));
+  CHECK_OK(cudaMemcpy(host, out, 4, cudaMemcpyDeviceToHost));
+  CHECK(host[0] == 60);
+  CHECK_OK(cudaFree(out));
+}
+
+void occupancy_and_attributes() {
+  int blocks = 0, clusters = 0, size = 0;
+  CHECK_OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, add, 256, 0));
+  CHECK(blocks == 8);  // 2048 threads an SM
+  const auto* kernel = reinterpret_cast<const void*>(exchange_ranks);
+  constexpr int kMost = 227 * 1024;
+  cudaFuncAttributes attributes;
+  CHECK_OK(cudaFuncGetAttributes(&attributes, kernel));
+  CHECK(attributes.sharedSizeBytes == 4 && attributes.maxDynamicSharedSizeBytes == 48 * 1024 - 4);
+  CHECK_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMost),
+              cudaErrorInvalidValue);
+  CHECK_OK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMost - 4));
+  CHECK_OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, exchange_ranks, 32, kMost - 4));
+  CHECK(blocks == 1);
+  CHECK_OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, exchange_ranks, 32, 100 * 1024));
+  CHECK(blocks == 2);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {2, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(2);
+  config.blockDim = dim3(32);
+  config.dynamicSmemBytes = 100 * 1024;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  cudaDeviceProp properties;
+  CHECK_OK(cudaGetDeviceProperties(&properties, 0));
+  CHECK_OK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+  CHECK(clusters == properties.multiProcessorCount);
+  CHECK_OK(cudaOccupancyMaxPotentialClusterSize(&size, kernel, &config));
+  CHECK(size == 8);
+  CHECK_OK(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  CHECK_OK(cudaOccupancyMaxPotentialClusterSize(&size, kernel, &config));
+  CHECK(size == 16);
+  size_t bytes = 0;
+  CHECK_OK(cudaOccupancyAvailableDynamicSMemPerBlock(&bytes, kernel, 2, 32));
+  CHECK(bytes == 113 * 1024 - 4);
+  cudaGetLastError();
+}
+
 void libraries() {
   const char* ptx =
       ".version 8.0\n.target sm_90\n.address_size 64\n"
@@ -297,6 +387,8 @@ int main(int argc, char** argv) {
     pitched_copies();
     streams_and_events();
     graphs();
+    clusters_and_dependent_launches();
+    occupancy_and_attributes();
     libraries();
     unsupported_calls_fail();
   }
