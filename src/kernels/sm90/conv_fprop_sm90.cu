@@ -299,6 +299,12 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
   const std::int64_t output_frames = straddle ? 1 : g.batch * g.out[0];
   p.output_frames = static_cast<int>(output_frames);
   p.skip_taps = p.loader != Loader::im2col_5d && (g.pad_begin[0] > 0 || g.pad_end[0] > 0);
+  // NOTE: measured on 1x1 layers of few filters whose input is about as large as L2: 3 to 8 %
+  // faster, since what was read makes room first. Slower (up to 13 %) where tiles of other filters
+  // come back for it, or where it streams through L2 so fast that a row's second 128 bytes are gone
+  // again.
+  p.read_once = p.loader == Loader::tiled && g.in_channels >= 2 * g.out_channels &&
+                g.activation_elements() * element <= (std::int64_t{64} << 20);
   p.frames_per_batch = straddle ? 1 : static_cast<int>(g.out[0]);
   p.frame_pixels = straddle ? g.gemm_m() : plane;
   std::int64_t m_tiles = ceil_div(p.frame_pixels, instance.block_m);
@@ -426,13 +432,19 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
 }
 
 double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiprocessors) {
-  // NOTE: the constants are fitted to an H200 (docs/kernels-sm90.md): cycles at the clock that a
-  // power-limited card holds under MMAs, bytes a cycle that one SM draws from L2.
-  constexpr double kCyclesPerUs = 1550.0;
-  const double l2_bytes_per_cycle = plan.params.loader == Loader::tiled ? 38.0 : 52.0;
-  constexpr double kMemoryBytesPerUs = 4.0e6;
-  constexpr double kLaunchUs = 4.0;
-  constexpr double kPieceCycles = 350.0;  // epilogue of one 16 x 32 piece, all warps in parallel
+  // NOTE: the constants are fitted to some 1300 measured times of an H200 (docs/kernels-sm90.md).
+  constexpr double kCyclesPerUs = 1750.0;      // the clock that a power-limited card holds
+  constexpr double kMemoryBytesPerUs = 4.3e6;  // device memory
+  constexpr double kOverlapLoss = 0.36;        // of the shorter of computing and moving bytes
+  constexpr double kLaunchUs = 6.0;            // and the first loads
+  constexpr double kPieceCycles = 21.0;        // storing 16 x 32 values of a tile
+  constexpr double kEpilogueCycles = 357.0;
+  constexpr double kFillCycles = 437.0;  // from one tile to the next; hidden by the other warpgroup
+  constexpr double kTurnCycles = 257.0;  // where they take turns
+  constexpr double kReduceCycles = 4150.0;  // split K: reduction, and for each CTA of a tile
+  constexpr double kReduceCtaCycles = 640.0;
+  // Bytes a cycle that one SM draws from L2.
+  const double l2_bytes_per_cycle = plan.params.loader == Loader::tiled ? 65.0 : 72.0;
   const FpropInstance& instance = plan.instance;
   const FpropParams& p = plan.params;
   const double element = static_cast<double>(size_of(instance.in));
@@ -445,9 +457,9 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
   const double act_bytes =
       instance.halo ? p.halo_width * p.halo_height * 128.0 : instance.block_m * 128.0 * taps;
   const double filter_bytes = instance.block_n * 128.0 * taps / instance.cluster;
-  // Cycles a tap costs besides its MMAs: waits that the other warpgroup's MMAs hide, or not.
-  const double gap =
-      instance.pingpong ? (instance.halo ? 10.0 : 70.0) : (instance.consumers == 1 ? 80.0 : 30.0);
+  // Cycles a tap costs besides its MMAs: waits that the other warpgroups' MMAs hide, or not.
+  double gap = instance.consumers == 1 ? 30.0 : (instance.consumers == 2 ? 40.4 : 84.0);
+  if (instance.pingpong) gap = instance.halo ? 22.6 : 323.0;
   const double group = std::max(mma + gap * taps, (act_bytes + filter_bytes) / l2_bytes_per_cycle);
 
   // Temporal taps that meet real frames, on average over (the first) frames.
@@ -462,11 +474,13 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
   met /= static_cast<double>(frames);
   const double groups = met * p.channel_blocks;
   const double main = groups * group / (instance.split ? plan.cluster_size : 1) +
-                      (instance.pingpong ? 150.0 : 700.0);
-  const double pieces = instance.block_m / 64.0 * instance.block_n / 32.0 /
-                        (instance.pingpong ? 1 : instance.consumers);
-  double epilogue = pieces * kPieceCycles + 600.0;
-  if (instance.split) epilogue = 1500.0 + 1500.0 * plan.cluster_size * pieces / 8.0;
+                      (instance.pingpong ? kTurnCycles : kFillCycles);
+  const double pieces = instance.block_m / 64.0 * instance.block_n / 32.0;
+  double epilogue = pieces * kPieceCycles + kEpilogueCycles;
+  if (instance.split) {
+    epilogue =
+        kReduceCycles + kReduceCtaCycles * plan.cluster_size * pieces / 8.0 / instance.consumers;
+  }
 
   // Waves.
   // NOTE: measured, clusters of 4 and 8 find room for some 64 CTAs at a time.
@@ -479,7 +493,10 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
   const double bytes = element * (static_cast<double>(g.activation_elements()) +
                                   g.cache_elements() + g.filter_elements()) +
                        static_cast<double>(size_of(instance.out)) * g.output_elements();
-  return kLaunchUs + std::max(cycles / kCyclesPerUs, bytes / kMemoryBytesPerUs);
+  const double compute_us = cycles / kCyclesPerUs;
+  const double memory_us = bytes / kMemoryBytesPerUs;
+  return kLaunchUs + std::max(compute_us, memory_us) +
+         kOverlapLoss * std::min(compute_us, memory_us);
 }
 
 int choose_splits(const ConvGeometry& g, const FpropInstance& instance, bool packed_filter,

@@ -59,7 +59,9 @@ __device__ __forceinline__ void load_activation(const FpropParams& p, const Tile
   const auto offset_w = static_cast<std::uint16_t>(s * p.dilation[2]);
   switch (p.loader) {
     case Loader::tiled:
-      ptx::tma_load_3d(stage, source.map, full, ptx::kL2EvictNormal, c, tile.pixel, source.frame);
+      ptx::tma_load_3d(stage, source.map, full,
+                       p.read_once ? ptx::kL2EvictFirst : ptx::kL2EvictNormal, c, tile.pixel,
+                       source.frame);
       break;
     case Loader::im2col:
       ptx::tma_load_im2col_4d(stage, source.map, full, ptx::kL2EvictNormal, c, origin.w, origin.h,
@@ -191,7 +193,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
     return index == first_index ? first_tile : decode_tile<Config>(p, index, m_rank);
   };
 
-  if (warp < 4) {
+  // NOTE: the loaders' code lies next to the set-up, so that it is there when they come to it.
+  if (warp < 4) [[likely]] {
     ptx::set_max_registers_decrease<Config::kLoaderRegisters>();
 
     if (warp == 0 && ptx::elect_one()) {

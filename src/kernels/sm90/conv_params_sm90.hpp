@@ -64,6 +64,7 @@ struct FpropParams {
   int tile_columns;
   int channel_blocks;    ///< ceil(C / 64)
   int last_block_steps;  ///< MMA steps of 16 channels in the last block, 1..4.
+  bool read_once;        ///< The activation need not stay in L2.
   int patch_columns;     ///< 8×8 sub-patches side by side in a patched tile.
   int halo_height;       ///< Input rows and columns of a halo tile.
   int halo_width;
