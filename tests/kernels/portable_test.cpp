@@ -56,6 +56,7 @@ DeviceCase with_kernel(const ConvGeometry& geometry, const std::string& kernel,
   test.geometry = geometry;
   test.options.kernel = kernel;
   test.options.dtype = dtype;
+  if (geometry.rank == 2) test.layout = FilterLayout::krsc;
   return test;
 }
 
@@ -130,7 +131,9 @@ TEST_F(Portable, StemFewChannels) {
   ASSERT_EQ(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
   if (properties.major != 9) GTEST_SKIP() << "needs compute capability 9.0";
   const auto stem = [](const ConvGeometry& g, DType dtype = DType::bf16) {
-    expect_right(with_kernel(g, "sm90_stem", dtype));
+    DeviceCase test = with_kernel(g, "sm90_stem", dtype);
+    test.options.packed_filter = true;
+    expect_right(test);
   };
   stem(shape_2d(1, 16, 24, 16, 512, 3, 1));            // Flux's conv_in: whole tiles.
   stem(shape_2d(2, 19, 21, 16, 72, 3, 1));             // Ragged pixels and filters.
@@ -164,6 +167,7 @@ TEST_F(Portable, StemWalksOverManyTiles) {
   ASSERT_EQ(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
   if (properties.major != 9) GTEST_SKIP() << "needs compute capability 9.0";
   DeviceCase many = with_kernel(shape_2d(2, 256, 200, 16, 128, 3, 1), "sm90_stem");
+  many.options.packed_filter = true;
   many.sample = 50000;
   expect_right(many);
 }
@@ -210,6 +214,18 @@ TEST_F(Portable, Depthwise) {
   depthwise(40, 3, 1, DType::fp16);
 }
 
+TEST_F(Portable, Grouped) {
+  const auto grouped = [](ConvGeometry g, std::int64_t groups, DType dtype = DType::bf16) {
+    g.groups = groups;
+    expect_right(with_kernel(g, "portable_grouped", dtype));
+  };
+  grouped(shape_2d(2, 9, 13, 128, 128, 3, 1), 32);           // ResNeXt: four a group.
+  grouped(shape_2d(1, 9, 13, 80, 80, 3, 1, 2), 10);          // Eight; a block partly filled.
+  grouped(shape_2d(1, 8, 8, 48, 48, 3, 0), 3, DType::fp16);  // 16: groups are whole steps.
+  grouped(shape_2d(1, 7, 9, 32, 32, 1, 0), 16);              // Two; 1×1.
+  grouped(shape_3d(1, 2, 1, 6, 7, 32, 32), 8);               // Depth, a cache.
+}
+
 TEST_F(Portable, General) {
   for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32}) {
     const auto general = [&](const ConvGeometry& g) {
@@ -249,12 +265,12 @@ TEST_F(Portable, EveryOutputTypeAndEpilogue) {
   const ConvGeometry point = shape_2d(1, 10, 33, 16, 16, 1, 0);
   ConvGeometry depthwise = shape_2d(1, 10, 33, 16, 16, 3, 1);
   depthwise.groups = 16;
+  ConvGeometry grouped = depthwise;
+  grouped.groups = 4;
   std::vector<std::pair<const char*, const ConvGeometry*>> kernels = {
-      {"portable_halo", &few_filters},
-      {"portable_patch", &few_channels},
-      {"portable_pointwise", &point},
-      {"portable_depthwise", &depthwise},
-      {"portable_general", &plain}};
+      {"portable_halo", &few_filters}, {"portable_patch", &few_channels},
+      {"portable_pointwise", &point},  {"portable_depthwise", &depthwise},
+      {"portable_grouped", &grouped},  {"portable_general", &plain}};
   cudaDeviceProp properties;
   ASSERT_EQ(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
   if (properties.major == 9) kernels.push_back({"sm90_stem", &few_channels});
@@ -262,6 +278,7 @@ TEST_F(Portable, EveryOutputTypeAndEpilogue) {
     for (const DType out : {DType::bf16, DType::fp16, DType::fp32}) {
       for (int activation = 0; activation <= static_cast<int>(Activation::clamp); ++activation) {
         DeviceCase test = with_kernel(*geometry, kernel);
+        test.options.packed_filter = kernel == std::string("sm90_stem");
         test.options.output_dtype = out;
         test.bias = true;
         test.residual = activation % 2 == 0;

@@ -11,6 +11,8 @@ namespace convoy {
 std::unique_ptr<KernelCandidate> make_general_candidate();
 /// "portable_depthwise": one channel a group.
 std::unique_ptr<KernelCandidate> make_depthwise_candidate();
+/// "portable_grouped": 2, 4, 8 or 16 channels and filters a group.
+std::unique_ptr<KernelCandidate> make_grouped_candidate();
 /// "portable_patch": few input channels (image stems, conv_in).
 std::unique_ptr<KernelCandidate> make_patch_candidate();
 /// "portable_pointwise": 1×1 between few channels.

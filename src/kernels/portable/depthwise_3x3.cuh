@@ -98,8 +98,7 @@ __device__ __forceinline__ void store_depthwise(const Depthwise3x3Arguments& a,
                                                 float (&sums)[kDepthwiseColumns][4],
                                                 std::int64_t pixel, int columns,
                                                 std::int64_t channel) {
-  constexpr bool kIsBf16 = std::is_same_v<Element, __nv_bfloat16>;
-  if (a.output.plain && a.output.dtype == (kIsBf16 ? DType::bf16 : DType::fp16)) {
+  if (a.output.plain && a.output.dtype == dtype_of<Element>) {
     Element* to = static_cast<Element*>(a.output.data) + pixel * a.channels + channel;
 #pragma unroll
     for (int i = 0; i < kDepthwiseColumns; ++i) {

@@ -37,6 +37,14 @@ inline ConvOutput conv_output(const RunPointers& pointers, DType dtype, std::int
 
 #ifdef __CUDACC__
 
+/// The DType of a device type.
+template <typename Element>
+inline constexpr DType dtype_of = DType::fp32;
+template <>
+inline constexpr DType dtype_of<__nv_bfloat16> = DType::bf16;
+template <>
+inline constexpr DType dtype_of<__half> = DType::fp16;
+
 // kWidth neighbours, moved in pieces of up to 16 bytes.
 template <typename Out, int kWidth>
 struct alignas(sizeof(Out) * kWidth < 16 ? sizeof(Out) * kWidth : 16) OutputVector {

@@ -14,6 +14,30 @@ namespace convoy::sm90 {
 namespace {
 
 constexpr int kBlockFilters[] = {128, 64};
+constexpr int kPackThreads = 256;
+
+// Dense KTRSC filters to the cells of each block of filters; one element a thread.
+struct StemPacking {
+  int block_n, steps, chunks, planes, filters;
+  int run;     // Elements of a tap's cells, or of a run's.
+  int offset;  // Of the first tap that is left, in a filter.
+  std::int64_t pitch, elements;
+};
+__global__ void __launch_bounds__(kPackThreads)
+    pack_stem_kernel(std::uint16_t* packed, const std::uint16_t* filter, StemPacking p) {
+  const std::int64_t step = std::int64_t{gridDim.x} * kPackThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kPackThreads + threadIdx.x; i < p.elements;
+       i += step) {
+    const auto element = static_cast<int>(i % 8);
+    const auto within = static_cast<int>(i / 8 % p.block_n);
+    const auto chunk = static_cast<int>(i / 8 / p.block_n % (2 * p.steps));
+    const std::int64_t k = i / 8 / p.block_n / (2 * p.steps) * p.block_n + within;
+    const int position = chunk % p.planes * 8 + element;
+    const bool exists = k < p.filters && chunk < p.chunks && position < p.run;
+    packed[i] = exists ? filter[k * p.pitch + p.offset + chunk / p.planes * p.run + position]
+                       : std::uint16_t{0};
+  }
+}
 
 // The layout of a launch, or why there is none.
 struct StemChoice {
@@ -61,8 +85,6 @@ StemChoice stem_choice(const ConvGeometry& g, int block_n, const DeviceInfo& dev
   l.width = d.in[2];
   l.channels = d.channels;
   l.filters = d.filters;
-  l.filter_pitch = static_cast<int>(d.filter_pitch);
-  l.filter_offset = static_cast<int>(d.filter_offset);
   l.planes = static_cast<int>(planes);
   l.rows = static_cast<int>(rows);
   l.columns = static_cast<int>(columns);
@@ -157,6 +179,41 @@ class StemPlan final : public PortablePlan {
     }
     allow_shared_memory(direct_kernel_, shared_bytes_);
     allow_shared_memory(general_kernel_, shared_bytes_);
+    const ConvGeometry& g = request.geometry;
+    const DepthTaps taps = depth_taps(g);
+    const std::int64_t tap_elements = g.filter[1] * g.filter[2] * g.in_channels;
+    packing_ = {.block_n = block_n_,
+                .steps = layout_.steps,
+                .chunks = layout_.chunks,
+                .planes = layout_.planes,
+                .filters = layout_.filters,
+                .run = static_cast<int>(layout_.channels == 4 ? g.filter[2] * 4 : g.in_channels),
+                .offset = static_cast<int>(taps.first * tap_elements),
+                .pitch = g.filter[0] * tap_elements,
+                .elements = std::int64_t{choice.filter_tiles} * layout_.steps * 16 * block_n_};
+    format_ = text("stem_cells_", block_n_, "_taps_", taps.first, "_", taps.count);
+  }
+
+  std::string filter_format() const override { return format_; }
+  std::size_t packed_filter_bytes() const override {
+    return static_cast<std::size_t>(packing_.elements) * 2;
+  }
+  void pack_filter(void* packed, const void* filter, FilterLayout layout,
+                   cudaStream_t stream) const override {
+    // NOTE: packing is not `run`: it may take memory and wait.
+    const auto dense = allocate_device_memory(PortablePlan::packed_filter_bytes());
+    PortablePlan::pack_filter(dense.get(), filter, layout, stream);
+    const auto blocks = static_cast<unsigned>(
+        std::min<std::int64_t>(ceil_div(packing_.elements, kPackThreads), 1 << 16));
+    pack_stem_kernel<<<blocks, kPackThreads, 0, stream>>>(
+        static_cast<std::uint16_t*>(packed), static_cast<const std::uint16_t*>(dense.get()),
+        packing_);
+    check_launch("sm90_stem filter packing");
+    const cudaError_t error = cudaStreamSynchronize(stream);
+    if (error != cudaSuccess) {
+      throw Error(Status::launch_failure,
+                  std::string("packing a filter: ") + cudaGetErrorString(error));
+    }
   }
 
  private:
@@ -209,6 +266,8 @@ class StemPlan final : public PortablePlan {
   }
 
   StemLayout layout_;
+  StemPacking packing_;
+  std::string format_;
   Kernel* direct_kernel_ = nullptr;
   Kernel* general_kernel_ = nullptr;
   int block_n_ = 0;
@@ -229,6 +288,9 @@ class StemCandidate final : public KernelCandidate {
                   "; this kernel needs 9.0 (wgmma)");
     }
     if (request.dtype == DType::fp32) return "dtype = fp32, needs bf16 or fp16";
+    if (!request.packed_filter) {
+      return "the filter comes dense; needs a packed one (PlanOptions::packed_filter)";
+    }
     if (g.groups != 1) return text("groups = ", g.groups, ", needs 1");
     const std::int64_t c = g.in_channels;
     if (c != 4 && c != 8 && c != 16 && c != 32 && c != 48 && c != 64) {

@@ -26,7 +26,7 @@
 
 namespace convoy::sm90 {
 
-inline constexpr int kStemGroups = 4;  // Warpgroups.
+inline constexpr int kStemGroups = 4;  // Warpgroups of a block.
 inline constexpr int kStemThreads = 128 * kStemGroups;
 inline constexpr int kStemSide = 8;       // A tile is 8×8 output pixels.
 inline constexpr int kStemMaxSteps = 56;  // K steps of 16.
@@ -39,7 +39,6 @@ struct StemLayout {
   int frames, cached_frames;  ///< Of an image: cached and new; cached.
   int height, width, channels;
   int filters;
-  int filter_pitch, filter_offset;  ///< Elements: from a filter to the next, in front of its first.
   int out[3];
   // The patch, in cells.
   int planes;         ///< Of a pixel, or of a run of S·4 elements.
@@ -65,7 +64,7 @@ struct StemLayout {
   __host__ __device__ int filter_bytes(int block_n) const { return 2 * steps * block_n * 16; }
   __host__ __device__ int shared_bytes(int block_n) const {
     return 1024 + 4 * kStemGroups * stage_bytes(block_n) + 2 * kStemGroups * patch_cells * 16 +
-           filter_bytes(block_n) + block_n * 4;
+           filter_bytes(block_n) + block_n * 4 + 8;
   }
 };
 
@@ -73,7 +72,7 @@ struct StemArguments {
   CUtensorMap output_map;  ///< Of a direct launch.
   const void* activation;
   const void* cache;
-  const void* filter;
+  const void* filter;  ///< Packed: of each block, cell (chunk, filter) at chunk·kN + filter.
   StemLayout layout;
   ConvOutput output;
 };
@@ -136,44 +135,14 @@ __device__ __forceinline__ void load_stem_patch(const StemArguments& arguments, 
   }
 }
 
-/// Copy the filters of this block as core matrices: cell (chunk, filter) at chunk·kN + filter. A
-/// warp takes 8 filters × 4 chunks at a time: 64 bytes of each filter from memory, and the 8 cells
-/// of a core matrix in a row to shared memory, without bank conflicts.
-template <int kN, bool kRuns, typename Element>
-__device__ __forceinline__ void load_stem_filters(const StemArguments& arguments, Element* filters,
-                                                  int first_filter) {
-  constexpr int kFilterGroups = kN / 8;
-  constexpr int kChunkStep = 4 * kStemThreads / 32 / kFilterGroups;
-  const StemLayout& l = arguments.layout;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int filter = warp % kFilterGroups * 8 + lane % 8;
-  const bool filter_exists = first_filter + filter < l.filters;
-  const auto* source = static_cast<const Element*>(arguments.filter) + l.filter_offset +
-                       (filter_exists ? std::int64_t{first_filter + filter} * l.filter_pitch : 0);
-  const std::uint32_t to = ptx::shared_address(filters) + filter * 16;
-  const int first_chunk = warp / kFilterGroups * 4 + lane / 8;
-  const int rotation = static_cast<int>(blockIdx.y) * 4 % (2 * l.steps);
-#pragma unroll 1
-  for (int i = 0; i < 2 * l.steps; i += kChunkStep) {
-    // NOTE: blocks begin at different chunks, so that they do not all wait for the same few lines.
-    if (i + first_chunk >= 2 * l.steps) break;
-    int chunk = i + first_chunk + rotation;
-    if (chunk >= 2 * l.steps) chunk -= 2 * l.steps;
-    const bool exists = filter_exists && chunk < l.chunks;
-    if constexpr (kRuns) {
-      const int run = l.planes_divide.divide(chunk);
-      const int plane = l.planes_divide.remainder(chunk, run);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int tap = plane * 2 + half;
-        const bool valid = exists && tap < l.filter[2];
-        copy_async<8>(to + chunk * (kN * 16) + half * 8,
-                      source + (valid ? (run * l.filter[2] + tap) * 4 : 0), valid);
-      }
-    } else {
-      copy_async<16>(to + chunk * (kN * 16), exists ? source + chunk * 8 : source, exists);
-    }
-  }
+/// Copy `bytes` (a multiple of 16) from global to shared memory, completing on the barrier.
+__device__ __forceinline__ void bulk_load(void* shared, const void* global, std::uint32_t bytes,
+                                          ptx::Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(ptx::shared_address(shared)),
+      "l"(global), "r"(bytes), "r"(ptx::shared_address(barrier))
+      : "memory");
 }
 
 /// kN: filters of a block, 64 or 128. kRuns: cells are pieces of runs of S·4 elements. kDirect: no
@@ -196,14 +165,25 @@ __global__ void __launch_bounds__(kStemThreads, 1)
 
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
-  // NOTE: fetch the lines of the parameters side by side, before they are needed one after another.
-  if (lane < static_cast<int>(sizeof(StemArguments) / 64)) {
-    asm volatile("" ::"r"(reinterpret_cast<const int*>(&arguments)[lane * 16]));
-  }
   const int warp = static_cast<int>(ptx::warp_id());
   const int group = warp / 4;
   const int first_filter = static_cast<int>(blockIdx.x) * kN;
-  if (kDirect && thread == 0) ptx::prefetch_tensor_map(&arguments.output_map);
+  auto* const filters_full = reinterpret_cast<ptx::Barrier*>(bias + kN);
+  if (thread == 0) {
+    ptx::barrier_init(filters_full, 1);
+    ptx::fence_barrier_init();
+    const int step_bytes = 2 * kN * 16, bytes = l.steps * step_bytes;
+    ptx::barrier_arrive_expect(filters_full, static_cast<std::uint32_t>(bytes));
+    const auto* from =
+        static_cast<const unsigned char*>(arguments.filter) + std::int64_t{blockIdx.x} * bytes;
+    // NOTE: in two pieces that differ from block to block, so that blocks do not all wait for the
+    // same lines.
+    const int split = static_cast<int>(blockIdx.y) % l.steps * step_bytes;
+    bulk_load(filters + split / 2, from + split, static_cast<std::uint32_t>(bytes - split),
+              filters_full);
+    if (split > 0) bulk_load(filters, from, static_cast<std::uint32_t>(split), filters_full);
+    if (kDirect) ptx::prefetch_tensor_map(&arguments.output_map);
+  }
 
   StemLane where;
   where.row = l.lanes_divide.divide(thread % 128);
@@ -218,9 +198,19 @@ __global__ void __launch_bounds__(kStemThreads, 1)
   TilePosition at = l.walk.position(tile);
 
   auto* const patches = reinterpret_cast<Element*>(patches_begin) + group * 2 * l.patch_cells * 8;
-  if (tile < l.tiles) load_stem_patch<kRuns>(arguments, patches, where, at);
-  load_stem_filters<kN, kRuns>(arguments, filters, first_filter);
-  copy_async_commit();
+  // Two tiles ahead: `next` is the one to load.
+  TilePosition next = at;
+  int next_tile = tile;
+  const auto load_next = [&](std::uint32_t into) {
+    if (next_tile < l.tiles) {
+      load_stem_patch<kRuns>(arguments, patches + into * l.patch_cells * 8, where, next);
+    }
+    copy_async_commit();
+    next_tile += tile_step;
+    next = l.walk.advance(next, l.step);
+  };
+#pragma unroll 1
+  for (std::uint32_t buffer = 0; buffer < 2; ++buffer) load_next(buffer);
   if (l.zero_cells > 0) {
 #pragma unroll 1
     for (int buffer = 1; buffer <= 2; ++buffer) {
@@ -237,16 +227,17 @@ __global__ void __launch_bounds__(kStemThreads, 1)
                        ? load_bias(arguments.output.epilogue, first_filter + thread)
                        : 0.0f;
   }
-  copy_async_wait<0>();
+  copy_async_wait<1>();
   ptx::fence_async_shared();
   __syncthreads();
+  ptx::barrier_wait(filters_full, 0);
 
   unsigned char* const stage = shared + warp * kStageBytes;
   const std::uint32_t patch_cell = ptx::shared_address(patches) / 16;
   const std::uint32_t filter_low =
       ptx::shared_address(filters) / 16 | static_cast<std::uint32_t>(kN) << 16;
   std::uint32_t buffer = 0;
-  for (; tile < l.tiles; tile += tile_step, buffer ^= 1) {
+  for (; tile < l.tiles; tile += tile_step, at = l.walk.advance(at, l.step), buffer ^= 1) {
     float accumulators[kN / 2];
     const std::uint32_t patch_low = patch_cell + buffer * l.patch_cells;
     // NOTE: fence, MMAs, commit and wait stay in one basic block, else ptxas drains each MMA.
@@ -267,18 +258,13 @@ __global__ void __launch_bounds__(kStemThreads, 1)
 #pragma unroll 1
     for (; i < l.steps; ++i) multiply.template operator()<1>(i);
 
-    // Meanwhile load the next patch: the barrier below was passed after the last reads of its
-    // buffer.
-    const TilePosition here = at;
-    if (tile + tile_step < l.tiles) {
-      at = l.walk.advance(at, l.step);
-      load_stem_patch<kRuns>(arguments, patches + (buffer ^ 1) * l.patch_cells * 8, where, at);
-      copy_async_commit();
-    }
     wgmma_wait<0>();
+    // All four warps have read the patch: load the one after the next in its place.
+    ptx::named_barrier_sync(1 + group, 128);
+    load_next(buffer);
 
-    const int p = here.p * kStemSide + warp % 4 * 2, q = here.q * kStemSide;
-    const int frame = here.n * l.out[0] + here.z;
+    const int p = at.p * kStemSide + warp % 4 * 2, q = at.q * kStemSide;
+    const int frame = at.n * l.out[0] + at.z;
     if constexpr (kDirect) {
       if (add_bias) {
 #pragma unroll
@@ -324,7 +310,7 @@ __global__ void __launch_bounds__(kStemThreads, 1)
           },
           first_filter, l.filters, 32);
     }
-    copy_async_wait<0>();
+    copy_async_wait<1>();
     ptx::fence_async_shared();
     ptx::named_barrier_sync(1 + group, 128);
   }
