@@ -34,19 +34,6 @@ std::vector<float> magnitudes(const float* values, std::int64_t count) {
   return out;
 }
 
-/// Relative half step of a type: rounding x errs by at most this times |x|, above the subnormals.
-double half_ulp(DType dtype) {
-  switch (dtype) {
-    case DType::bf16:
-      return 0x1p-8;
-    case DType::fp16:
-      return 0x1p-11;
-    case DType::fp32:
-      break;
-  }
-  return 0x1p-24;
-}
-
 /// The same in absolute terms among the subnormals.
 double smallest_half_step(DType dtype) {
   return dtype == DType::fp16 ? 0x1p-25 : 0x1p-134;
@@ -70,6 +57,18 @@ double steepest(const Epilogue& epilogue) {
 }
 
 }  // namespace
+
+double half_ulp(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return 0x1p-8;
+    case DType::fp16:
+      return 0x1p-11;
+    case DType::fp32:
+      break;
+  }
+  return 0x1p-24;
+}
 
 std::vector<double> convolve_fp64(const ConvGeometry& g, const Operands& operands) {
   std::vector<double> out(static_cast<std::size_t>(g.output_elements()));
@@ -169,7 +168,8 @@ double finish_fp64(double sum, std::int64_t element, std::int64_t channels,
 }
 
 Expectation expect(const ConvGeometry& g, const Operands& operands,
-                   const EpilogueOperands& epilogue, DType output_dtype, double most_fp64_flops) {
+                   const EpilogueOperands& epilogue, DType output_dtype, double most_fp64_flops,
+                   double filter_rounding) {
   // The sum, and the sum of magnitudes that its rounding errors scale with.
   const std::vector<float> activation = magnitudes(operands.activation, g.activation_elements());
   const std::vector<float> cache = magnitudes(operands.cache, g.cache_elements());
@@ -193,6 +193,7 @@ Expectation expect(const ConvGeometry& g, const Operands& operands,
   const double unit = 0x1p-24;
   double accumulation = unit * (8.0 + 0.25 * static_cast<double>(g.gemm_k()));
   if (!by_loops) accumulation *= 2.0;
+  accumulation += filter_rounding;
 
   const Epilogue& e = epilogue.epilogue;
   const std::int64_t channels = g.out_channels;

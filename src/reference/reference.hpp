@@ -51,9 +51,13 @@ struct Expectation {
 };
 
 /// By convolve_fp64 up to `most_fp64_flops`, by convolve_onednn (with twice the bound) above.
+/// `filter_rounding`: relative error of the filter that the kernel may read in place of the given
+/// one (a folded upsampling sums taps and rounds the sums to the filter's type).
 Expectation expect(const ConvGeometry& geometry, const Operands& operands,
                    const EpilogueOperands& epilogue, DType output_dtype,
-                   double most_fp64_flops = 4e9);
+                   double most_fp64_flops = 4e9, double filter_rounding = 0.0);
+/// Relative half step of a type: rounding x errs by at most this times |x|, above the subnormals.
+double half_ulp(DType dtype);
 
 struct Comparison {
   bool pass = true;

@@ -256,7 +256,7 @@ class GroupedCandidate final : public KernelCandidate {
                          double(g.output_elements()) * double(size_of(request.output_dtype));
     // 16 channels of an output pixel and tap: measured on an H200.
     const double steps = double(g.gemm_m()) * double(g.in_channels / kChannels) * double(g.taps());
-    return 6.0 + std::max(bytes / 2.5e6, steps / 2.0e5);
+    return 6.0 + std::max(bytes / 2.5e6, steps / 1.1e5);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

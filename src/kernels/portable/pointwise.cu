@@ -174,7 +174,7 @@ class PointwiseCandidate final : public KernelCandidate {
     const ConvGeometry& g = request.geometry;
     const double bytes = double(g.activation_elements()) * 2.0 +
                          double(g.output_elements()) * double(size_of(request.output_dtype));
-    return 4.5 + bytes / 3.0e6;
+    return 4.0 + bytes / 3.2e6;
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
