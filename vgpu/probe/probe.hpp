@@ -34,6 +34,7 @@ inline void add(std::string name, std::function<void(Result&)> run) {
 void add_tma_load_cases();
 void add_tma_store_cases();
 void add_sync_cases();
+void add_thread_cases();
 void add_math_cases();
 void add_wgmma_cases();
 void add_host_cases();

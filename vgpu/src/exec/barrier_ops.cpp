@@ -81,10 +81,15 @@ Step cta_barrier(Warp& w, const Instr& i, uint32_t lanes) {
       fault(kIllegalInstruction,
             "barrier %u with a thread count of %u: it must be a multiple of 32 up to 1024", number,
             expected);
+    // NOTE: with and without a count are two things even where the numbers agree: the H200 raises
+    // an illegal instruction (probe, "barrier with and without a thread count").
+    auto text = [&](uint32_t count) {
+      return count ? format("%u threads", count)
+                   : format("all %u threads of the CTA (no thread count)", cta.live_warps * kLanes);
+    };
     if (barrier.open && barrier.expected != expected)
-      fault(kIllegalInstruction, "barrier %u: this warp expects %u threads, an earlier one %u",
-            number, expected ? expected : cta.live_warps * kLanes,
-            barrier_expectation(cta, barrier));
+      fault(kIllegalInstruction, "barrier %u: this warp expects %s, an earlier one %s", number,
+            text(expected).c_str(), text(barrier.expected).c_str());
     barrier.open = true;
     barrier.expected = expected;
     if (barrier.warp_lanes.size() < cta.warps.size()) barrier.warp_lanes.resize(cta.warps.size());

@@ -4,6 +4,7 @@
 // Instructions".
 #include "../tensor/tcgen05_ldst.hpp"
 #include "../tensor/tcgen05_mma.hpp"
+#include "../tensor/tcgen05_scaled_mma.hpp"
 #include "copy_ops.hpp"
 #include "lanes.hpp"
 #include "tensor_visitor.hpp"
@@ -81,8 +82,28 @@ struct MmaOp {
   tensor::MmaKind kind = tensor::MmaKind::f16;
   int cta_group = 1;
   bool a_in_tmem = false;
-  unsigned disable = 0, enable_d = 4, scale_d = 0;  ///< operand numbers; 0: none
+  bool weight_stationary = false;
+  /// Operand numbers; 0: none.
+  unsigned disable = 0, enable_d = 4, scale_d = 0, zero_mask = 0;
 };
+
+/// Queues an MMA of the thread, which `compute` does on the CTAs of its group.
+template <class Compute>
+void issue_mma(Warp& w, uint32_t lane, int cta_group, uint64_t macs, Compute compute) {
+  AsyncTask task;
+  task.op = make_async(w, 1u << lane, AsyncKind::tcgen05_mma);
+  task.op.macs = macs;
+  w.cluster->worker->mma_macs += macs;
+  w.cta->uncommitted.push_back(task.op.id);
+  Cta* cta = w.cta;
+  memories(*cta, cta_group);
+  task.run = [=](const AsyncOp& async) {
+    auto ctas = memories(*cta, cta_group);
+    TensorVisitor visitor(*cta->cluster, async, first_rank(*cta, cta_group));
+    compute(ctas, visitor.get());
+  };
+  issue(*w.cluster, w.cta->tensor_queue, std::move(task));
+}
 
 Step mma(Warp& w, const Instr& i, uint32_t lanes) {
   auto& op = *static_cast<const MmaOp*>(i.extra);
@@ -100,20 +121,10 @@ Step mma(Warp& w, const Instr& i, uint32_t lanes) {
         m.disable_output_lane[k] = static_cast<uint32_t>(read_lane(w, i[op.disable][k], l));
     m.accumulate = read_lane(w, i[op.enable_d], l) != 0;
     if (op.scale_d) m.scale_input_d = static_cast<uint32_t>(read_lane(w, i[op.scale_d], l));
-
-    AsyncTask task;
-    task.op = make_async(w, 1u << l, AsyncKind::tcgen05_mma);
-    task.op.macs = tensor::mma_macs(m);
-    w.cluster->worker->mma_macs += task.op.macs;
-    w.cta->uncommitted.push_back(task.op.id);
-    Cta* cta = w.cta;
-    memories(*cta, m.cta_group);
-    task.run = [=](const AsyncOp& async) {
-      auto ctas = memories(*cta, m.cta_group);
-      TensorVisitor visitor(*cta->cluster, async, first_rank(*cta, m.cta_group));
-      tensor::tcgen05_mma(m, ctas, visitor.get());
-    };
-    issue(*w.cluster, w.cta->tensor_queue, std::move(task));
+    if (op.zero_mask) m.zero_column_mask = read_lane(w, i[op.zero_mask], l);
+    m.weight_stationary = op.weight_stationary;
+    issue_mma(w, l, m.cta_group, tensor::mma_macs(m),
+              [m](auto& ctas, auto* visitor) { tensor::tcgen05_mma(m, ctas, visitor); });
   });
   return Step::next;
 }
@@ -123,35 +134,126 @@ int take_cta_group(Decoder& d) {
   return group < 0 ? 0 : group + 1;
 }
 
-bool decode_mma(Decoder& d) {
-  auto& op = d.extra<MmaOp>();
-  op.cta_group = take_cta_group(d);
-  int kind = d.take_one({"kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"});
-  if (!op.cta_group || kind < 0) return false;
-  op.kind = static_cast<tensor::MmaKind>(kind);
-  // The collector buffer only keeps copies of A: no effect on results.
+/// The operands that all forms begin with: D, A, B and the instruction descriptor. Whether A is in
+/// TMEM.
+bool check_mma_operands(Decoder& d) {
+  if (d.operand(0).kind != ptx::Operand::Kind::address)
+    throw BadOperand{"D must be a TMEM address"};
+  const bool a_in_tmem = d.operand(1).kind == ptx::Operand::Kind::address;
+  if (!a_in_tmem) d.source(1, 8);
+  d.source(2, 8);
+  d.source(3, 4);
+  return a_in_tmem;
+}
+
+struct ScaledMmaOp {
+  tensor::ScaledMmaKind kind = tensor::ScaledMmaKind::mxf8f6f4;
+  uint32_t scales = 1;
+  int cta_group = 1;
+  bool a_in_tmem = false;
+};
+
+Step scaled_mma(Warp& w, const Instr& i, uint32_t lanes) {
+  auto& op = *static_cast<const ScaledMmaOp*>(i.extra);
+  for_lanes(lanes, [&](uint32_t l) {
+    tensor::Tcgen05ScaledMma m;
+    m.kind = op.kind;
+    m.scales = op.scales;
+    m.cta_group = op.cta_group;
+    m.d_address = static_cast<uint32_t>(read_address(w, i[0], l));
+    m.a_in_tmem = op.a_in_tmem;
+    m.a = op.a_in_tmem ? read_address(w, i[1], l) & 0xffffffffu : read_lane(w, i[1], l);
+    m.b_descriptor = read_lane(w, i[2], l);
+    m.instruction_descriptor = static_cast<uint32_t>(read_lane(w, i[3], l));
+    m.scale_a = static_cast<uint32_t>(read_address(w, i[4], l));
+    m.scale_b = static_cast<uint32_t>(read_address(w, i[5], l));
+    m.accumulate = read_lane(w, i[6], l) != 0;
+    issue_mma(w, l, m.cta_group, tensor::scaled_mma_macs(m),
+              [m](auto& ctas, auto* visitor) { tensor::tcgen05_scaled_mma(m, ctas, visitor); });
+  });
+  return Step::next;
+}
+
+// The collector buffer only keeps copies of A: no effect on results.
+void take_collector_a(Decoder& d) {
   d.take_one({"collector::a::fill", "collector::a::use", "collector::a::lastuse",
               "collector::a::discard"});
-  op.a_in_tmem = d.operand(1).kind == ptx::Operand::Kind::address;
+}
+
+/// [D], A, B, descriptor, [scale-A], [scale-B], enable-input-d
+bool decode_scaled_mma(Decoder& d, int cta_group) {
+  using Kind = tensor::ScaledMmaKind;
+  auto& op = d.extra<ScaledMmaOp>();
+  op.cta_group = cta_group;
+  int kind = d.take_one({"kind::mxf8f6f4", "kind::mxf4", "kind::mxf4nvf4"});
+  if (kind < 0) return false;
+  op.kind = static_cast<Kind>(kind);
+  take_collector_a(d);
+  int vector =
+      d.take_one({"scale_vec::1X", "scale_vec::2X", "scale_vec::4X", "block16", "block32"});
+  switch (vector) {
+    case 3:
+      op.scales = 4;
+      break;
+    case 4:
+      op.scales = op.kind == Kind::mxf8f6f4 ? 1 : 2;
+      break;
+    case -1:  // has a default, but for mxf4nvf4
+      if (op.kind == Kind::mxf4nvf4) return false;
+      op.scales = op.kind == Kind::mxf8f6f4 ? 1 : 2;
+      break;
+    default:
+      op.scales = 1u << vector;
+  }
+  if (!tensor::has_scales(op.kind, op.scales) || d.count() != 7) return false;
+  op.a_in_tmem = check_mma_operands(d);
+  for (unsigned k : {4u, 5u})
+    if (d.operand(k).kind != ptx::Operand::Kind::address)
+      throw BadOperand{"the scales must be TMEM addresses"};
+  d.source_predicate(6);
+  d.make_refs(8);
+  d.out.handler = scaled_mma;
+  return true;
+}
+
+bool decode_mma(Decoder& d) {
+  const bool weight_stationary = d.take("ws");
+  const int cta_group = take_cta_group(d);
+  if (!cta_group || (weight_stationary && cta_group != 1)) return false;
+  if (d.take("block_scale")) return !weight_stationary && decode_scaled_mma(d, cta_group);
+  auto& op = d.extra<MmaOp>();
+  op.cta_group = cta_group;
+  op.weight_stationary = weight_stationary;
+  int kind = d.take_one({"kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"});
+  if (kind < 0) return false;
+  op.kind = static_cast<tensor::MmaKind>(kind);
+  if (weight_stationary)
+    d.take_one({"collector::b0::fill", "collector::b0::use", "collector::b0::lastuse",
+                "collector::b0::discard", "collector::b1::fill", "collector::b1::use",
+                "collector::b1::lastuse", "collector::b1::discard", "collector::b2::fill",
+                "collector::b2::use", "collector::b2::lastuse", "collector::b2::discard",
+                "collector::b3::fill", "collector::b3::use", "collector::b3::lastuse",
+                "collector::b3::discard"});
+  else
+    take_collector_a(d);
   unsigned at = 4;
-  if (d.is_vector(at)) {
+  if (!weight_stationary && d.is_vector(at)) {
     if (d.operand(at).count != (op.cta_group == 1 ? 4u : 8u))
       throw BadOperand{"disable-output-lane needs 4 registers (cta_group::1) or 8 (cta_group::2)"};
     op.disable = at++;
   }
   op.enable_d = at;
   d.source_predicate(at++);
-  if (d.count() > at) {
+  if (weight_stationary && d.count() > at) {
+    d.source(at, 8);
+    op.zero_mask = at++;
+  } else if (d.count() > at) {
     int64_t scale = d.immediate(at);
     if (scale < 0 || scale > 15 || kind > 1) return false;
     op.scale_d = at++;
   }
   if (d.count() != at) return false;
-  if (d.operand(0).kind != ptx::Operand::Kind::address)
-    throw BadOperand{"D must be a TMEM address"};
-  if (!op.a_in_tmem) d.source(1, 8);
-  d.source(2, 8);
-  d.source(3, 4);
+  op.a_in_tmem = check_mma_operands(d);
   d.make_refs(8);
   d.out.handler = mma;
   return true;
@@ -312,7 +414,37 @@ Step wait_transfers(Warp& w, const Instr& i, uint32_t lanes) {  // x: 0 ld, 1 st
   return Step::next;
 }
 
-// ------------------------------------------------------------------ cp
+// ------------------------------------------------------------------ cp, shift
+
+Step shift(Warp& w, const Instr& i, uint32_t lanes) {  // x: cta_group
+  for_lanes(lanes, [&](uint32_t l) {
+    auto address = static_cast<uint32_t>(read_address(w, i[0], l));
+    auto group = static_cast<int>(i.x);
+    AsyncTask task;
+    task.op = make_async(w, 1u << l, AsyncKind::tcgen05_shift);
+    w.cta->uncommitted.push_back(task.op.id);
+    Cta* cta = w.cta;
+    memories(*cta, group);
+    task.run = [=](const AsyncOp& async) {
+      auto ctas = memories(*cta, group);
+      TensorVisitor visitor(*cta->cluster, async, first_rank(*cta, group));
+      for (uint32_t k = 0; k < ctas.size(); k++)
+        tensor::tcgen05_shift(address, ctas[k], k, visitor.get());
+    };
+    issue(*w.cluster, w.cta->tensor_queue, std::move(task));
+  });
+  return Step::next;
+}
+
+bool decode_shift(Decoder& d) {
+  d.out.x = static_cast<uint32_t>(take_cta_group(d));
+  if (!d.out.x || !d.take("down") || d.count() != 1) return false;
+  if (d.operand(0).kind != ptx::Operand::Kind::address)
+    throw BadOperand{"a TMEM address is needed"};
+  d.make_refs(8);
+  d.out.handler = shift;
+  return true;
+}
 
 Step copy(Warp& w, const Instr& i, uint32_t lanes) {  // x: TmemCopyShape, y: cta_group
   for_lanes(lanes, [&](uint32_t l) {
@@ -340,7 +472,7 @@ bool decode_copy(Decoder& d) {
   using Shape = tensor::TmemCopyShape;
   d.out.y = static_cast<uint32_t>(take_cta_group(d));
   if (!d.out.y) return false;
-  int shape = d.take_one({"128x256b", "128x128b", "64x128b", "32x128b"});
+  int shape = d.take_one({"128x256b", "128x128b", "64x128b", "32x128b", "4x256b"});
   Shape which;
   switch (shape) {
     case 0:
@@ -360,6 +492,9 @@ bool decode_copy(Decoder& d) {
     case 3:
       if (!d.take("warpx4")) return false;
       which = Shape::s32x128b_warpx4;
+      break;
+    case 4:
+      which = Shape::s4x256b;
       break;
     default:
       return false;
@@ -402,6 +537,7 @@ bool decode_tcgen05(Decoder& d) {
   if (d.take("ld")) return decode_transfer(d, true);
   if (d.take("st")) return decode_transfer(d, false);
   if (d.take("cp")) return decode_copy(d);
+  if (d.take("shift")) return decode_shift(d);
   int wait = d.take_one({"wait::ld", "wait::st"});
   if (wait >= 0) {
     d.out.x = static_cast<uint32_t>(wait);

@@ -17,6 +17,7 @@ struct TensorCopy {
   enum class Kind : uint8_t { load, store, reduce, prefetch } kind = Kind::load;
   uint32_t rank = 0;
   bool im2col = false;
+  bool four_rows = false;  ///< .tile::gather4, .tile::scatter4
   bool multicast = false, pair = false;
   tma::ReduceOp op = tma::ReduceOp::kAdd;
   unsigned map = 1, shared = 0, barrier = 2, offsets = 3, mask = 3;
@@ -53,6 +54,13 @@ std::shared_ptr<BoxCopy> decode_box(Warp& w, const Instr& i, const TensorCopy& c
     fault(kIllegalInstruction, "the instruction is %s, its tensor map is %s: %s",
           c.im2col ? "im2col" : "tiled", box->map.im2col ? "im2col" : "tiled",
           tma::describe(box->map).c_str());
+  int32_t rows[4];
+  if (c.four_rows) {
+    auto why = tma::make_four_rows(box->map);
+    if (!why.empty()) fault(kIllegalInstruction, "%s", why.c_str());
+    for (uint32_t k = 0; k < 4; k++)
+      rows[k] = static_cast<int32_t>(read_lane(w, operand[1][k + 1], lane));
+  }
   for (uint32_t k = 0; k < c.rank; k++)
     box->at.start[k] = static_cast<int32_t>(read_lane(w, operand[1][k], lane));
   if (c.im2col && c.kind != TensorCopy::Kind::store && c.kind != TensorCopy::Kind::reduce)
@@ -60,10 +68,16 @@ std::shared_ptr<BoxCopy> decode_box(Warp& w, const Instr& i, const TensorCopy& c
       box->at.im2col_offset[k] = static_cast<uint16_t>(read_lane(w, i[c.offsets][k], lane));
   if (shared & (kBoxAlignment - 1))
     fault(kMisalignedAddress, "TMA box at shared address %#x: it must be 128-byte aligned", shared);
-  auto why = tma::check_coordinates(
-      box->map, box->at, c.kind == TensorCopy::Kind::store || c.kind == TensorCopy::Kind::reduce);
-  if (!why.empty()) fault(kIllegalInstruction, "%s", why.c_str());
-  tma::traverse(box->map, box->at, box->runs);
+  const bool writes = c.kind == TensorCopy::Kind::store || c.kind == TensorCopy::Kind::reduce;
+  for (uint32_t k = 0; k < (c.four_rows ? 4 : 1); k++) {
+    if (c.four_rows) box->at.start[1] = rows[k];
+    auto why = tma::check_coordinates(box->map, box->at, writes);
+    if (!why.empty()) fault(kIllegalInstruction, "%s", why.c_str());
+  }
+  if (c.four_rows)
+    tma::traverse_four_rows(box->map, box->at.start[0], rows, box->runs);
+  else
+    tma::traverse(box->map, box->at, box->runs);
   box->bytes = tma::box_bytes(box->map);
   box->footprint = tma::box_footprint(box->map);
   return box;
@@ -82,8 +96,10 @@ void touch_global(Cluster& cluster, const AsyncOp& op, const BoxCopy& box, Acces
 void touch_shared(Cluster& cluster, const AsyncOp& op, const BoxCopy& box, Access access,
                   uint32_t cta, uint32_t offset) {
   if (!cluster.observer) return;
-  if (box.footprint == box.bytes) {
-    notify_async(cluster, op, Memory::shared, access, cta, offset, box.bytes);
+  // NOTE: the gaps of sub-byte types count as written: what they hold is undefined, and the tensor
+  // cores, which do not use them, are told to read whole chunks.
+  if (box.footprint == box.bytes || tma::has_gaps(box.map.type)) {
+    notify_async(cluster, op, Memory::shared, access, cta, offset, box.footprint);
     return;
   }
   for (auto& run : box.runs)
@@ -205,7 +221,11 @@ bool decode_tensor_copy(Decoder& d) {
   // Load modes: .tile is the default; .im2col_no_offs is that of stores.
   bool no_offsets = d.take("im2col_no_offs");
   c.im2col = no_offsets || d.take("im2col");
-  d.take("tile");
+  // gather4 is that of loads, scatter4 that of stores.
+  const int four_rows = c.im2col ? -1 : d.take_one({"tile::gather4", "tile::scatter4"});
+  c.four_rows = four_rows >= 0;
+  if (four_rows < 0) d.take("tile");
+  if (c.four_rows && (c.rank != 2 || (four_rows == 1) != d.has("bulk_group"))) return false;
   bool reduces = d.has("reduce");
   if (prefetch) {
     c.kind = Kind::prefetch;
@@ -213,6 +233,7 @@ bool decode_tensor_copy(Decoder& d) {
     c.map = 0;
     c.offsets = 1;
   } else if (d.has("bulk_group")) {
+    if (reduces && c.four_rows) return false;
     c.kind = reduces ? Kind::reduce : Kind::store;
     c.map = 0;
     c.shared = 1;
@@ -236,8 +257,10 @@ bool decode_tensor_copy(Decoder& d) {
   if (c.im2col && c.rank < 3) return false;
   auto& map = d.operand(c.map);
   if (map.kind != ptx::Operand::Kind::address || map.count != 2 ||
-      d.child(map, 1).kind != ptx::Operand::Kind::vector || d.child(map, 1).count != c.rank)
-    throw BadOperand{format("a tensor map and %u coordinates are needed", c.rank)};
+      d.child(map, 1).kind != ptx::Operand::Kind::vector ||
+      d.child(map, 1).count != (c.four_rows ? 5 : c.rank))
+    throw BadOperand{
+        format("a tensor map and %u coordinates are needed", c.four_rows ? 5 : c.rank)};
   if (c.im2col && (c.kind == Kind::load || c.kind == Kind::prefetch) &&
       (d.operand(c.offsets).kind != ptx::Operand::Kind::vector ||
        d.operand(c.offsets).count != c.rank - 2))

@@ -186,6 +186,8 @@ const char* name_of(TmemCopyShape shape) {
       return "64x128b.warpx2::01_23";
     case TmemCopyShape::s32x128b_warpx4:
       return "32x128b.warpx4";
+    case TmemCopyShape::s4x256b:
+      return "4x256b";
   }
   return "?";
 }
@@ -208,6 +210,8 @@ CopyPlan copy_plan(TmemCopyShape shape) {
       return {64, 1, 2};
     case TmemCopyShape::s32x128b_warpx4:
       return {32, 1, 4};
+    case TmemCopyShape::s4x256b:
+      return {4, 2, 1};
   }
   return {};
 }
@@ -220,6 +224,8 @@ uint32_t copy_lane(TmemCopyShape shape, uint32_t row, uint32_t copy) {
       return row % 32 + row / 32 * 64 + 32 * copy;
     case TmemCopyShape::s32x128b_warpx4:
       return row + 32 * copy;
+    case TmemCopyShape::s4x256b:
+      return 31 + 32 * row;
     default:
       return row;
   }
@@ -232,9 +238,12 @@ void tcgen05_copy(TmemCopyShape shape, uint32_t address, uint64_t descriptor_bit
   const SmemDescriptor descriptor = decode_tcgen05_descriptor(descriptor_bits);
   const TmemAddress base = TmemAddress::from(address);
   const CopyPlan plan = copy_plan(shape);
-  if (base.lane != 0)
-    fault(kIllegalAddress, "tcgen05.cp.%s: TMEM address 0x%08x has lane %u; it must be 0",
-          name_of(shape), address, base.lane);
+  const bool last_lanes = shape == TmemCopyShape::s4x256b;
+  const uint32_t lane = last_lanes ? 31 : 0;
+  if (base.lane != lane)
+    fault(last_lanes ? kNotSupported : kIllegalAddress,
+          "tcgen05.cp.%s: TMEM address 0x%08x has lane %u; %s %u", name_of(shape), address,
+          base.lane, last_lanes ? "supported:" : "it must be", lane);
   memory.tmem->check("tcgen05.cp", 0, kTmemLanes, base.column, plan.chunks * 4);
   for (uint32_t row = 0; row < plan.rows; row++) {
     for (uint32_t chunk = 0; chunk < plan.chunks; chunk++) {
@@ -250,8 +259,34 @@ void tcgen05_copy(TmemCopyShape shape, uint32_t address, uint64_t descriptor_bit
                     memory.shared.data + from, 16);
     }
   }
-  if (visitor) visitor->tmem(cta, 0, kTmemLanes, base.column, plan.chunks * 4, true);
-  memory.tmem->mark_written(0, kTmemLanes, base.column, plan.chunks * 4);
+  auto written = [&](uint32_t first, uint32_t lanes) {
+    if (visitor) visitor->tmem(cta, first, lanes, base.column, plan.chunks * 4, true);
+    memory.tmem->mark_written(first, lanes, base.column, plan.chunks * 4);
+  };
+  if (last_lanes)
+    for (uint32_t row = 0; row < plan.rows; row++) written(copy_lane(shape, row, 0), 1);
+  else
+    written(0, kTmemLanes);
+}
+
+void tcgen05_shift(uint32_t address, const CtaMemory& memory, uint32_t cta,
+                   AccessVisitor* visitor) {
+  constexpr uint32_t kLanes = 32, kColumns = 8;
+  const TmemAddress base = TmemAddress::from(address);
+  if (base.lane % kLanes != 0)
+    fault(kIllegalAddress,
+          "tcgen05.shift: TMEM address 0x%08x has lane %u; it must be a multiple of %u", address,
+          base.lane, kLanes);
+  Tmem& tmem = *memory.tmem;
+  tmem.check("tcgen05.shift", base.lane, kLanes, base.column, kColumns);
+  if (visitor) {
+    visitor->tmem(cta, base.lane + 1, kLanes - 1, base.column, kColumns, false);
+    visitor->tmem(cta, base.lane, kLanes - 1, base.column, kColumns, true);
+  }
+  for (uint32_t lane = base.lane; lane + 1 < base.lane + kLanes; lane++)
+    std::memcpy(tmem.row(lane) + base.column, tmem.row(lane + 1) + base.column,
+                kColumns * sizeof(uint32_t));
+  tmem.mark_written(base.lane, kLanes - 1, base.column, kColumns);
 }
 
 }  // namespace vgpu::tensor

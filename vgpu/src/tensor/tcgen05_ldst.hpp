@@ -49,18 +49,27 @@ void tcgen05_store(Tmem& tmem, const TmemTransfer& transfer,
 
 /// Shapes of tcgen05.cp that are modelled: rows of shared memory go to TMEM lanes, 16-byte chunks
 /// to groups of four columns; the source is a K-major matrix given by a descriptor.
-/// NOTE: .4x256b, the decompressing source formats and tcgen05.shift are not modelled (the lanes
-/// they reach, and the direction of the shift, are not proven); exec refuses them by name.
+/// NOTE: the decompressing source formats are not modelled (where their bits go is in figures
+/// only); exec refuses them by name.
 enum class TmemCopyShape : uint8_t {
   s128x256b,        ///< 128 rows of 32 bytes
   s128x128b,        ///< 128 rows of 16 bytes
   s64x128b_02_13,   ///< .64x128b.warpx2::02_13: rows 0-63 to lanes 0-63 and to lanes 64-127
   s64x128b_01_23,   ///< .64x128b.warpx2::01_23: rows 0-31 to lanes 0-31, 32-63; the rest above
   s32x128b_warpx4,  ///< 32 rows to each of the four groups of 32 lanes
+  /// Row k of 4, 32 bytes, to lane 31 + 32 k: the rows that tcgen05.shift leaves. NOTE: the address
+  /// must name lane 31; where other lanes lead is not proven.
+  s4x256b,
 };
 const char* name_of(TmemCopyShape shape);
 /// Copies in one CTA (cta_group 2: the caller does it in both, with the same operands).
 void tcgen05_copy(TmemCopyShape shape, uint32_t address, uint64_t descriptor,
                   const CtaMemory& memory, uint32_t cta, AccessVisitor* visitor);
+
+/// tcgen05.shift.down in one CTA: in 8 columns, the 32 lanes from the address on take the values of
+/// the next lane; the last lane keeps its own.
+/// NOTE: "all the rows, except the last" receive a new row (PTX ISA, shape .31x256b), and the last
+/// is the one that a following tcgen05.cp.4x256b refreshes. Not proven on silicon.
+void tcgen05_shift(uint32_t address, const CtaMemory& memory, uint32_t cta, AccessVisitor* visitor);
 
 }  // namespace vgpu::tensor

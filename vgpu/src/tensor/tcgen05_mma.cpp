@@ -62,8 +62,11 @@ AccumulatorType decode_accumulator(MmaKind kind, uint32_t bits, uint32_t code) {
       if (code == 0) return AccumulatorType::f16;
       if (code == 1) return AccumulatorType::f32;
       refuse(kind, bits, format("D type (bits 4-5) is %u; legal: 0 (f16), 1 (f32)", code));
-    case MmaKind::tf32:
     case MmaKind::f8f6f4:
+      if (code == 0) return AccumulatorType::f16;
+      if (code == 1) return AccumulatorType::f32;
+      refuse(kind, bits, format("D type (bits 4-5) is %u; legal: 0 (f16), 1 (f32)", code));
+    case MmaKind::tf32:
       if (code == 1) return AccumulatorType::f32;
       refuse(kind, bits, format("D type (bits 4-5) is %u; legal: 1 (f32)", code));
     case MmaKind::i8:
@@ -71,6 +74,13 @@ AccumulatorType decode_accumulator(MmaKind kind, uint32_t bits, uint32_t code) {
       refuse(kind, bits, format("D type (bits 4-5) is %u; legal: 2 (s32)", code));
   }
   refuse(kind, bits, "unknown kind");
+}
+
+void check_ws_shape(MmaKind kind, uint32_t bits, uint32_t m, uint32_t n) {
+  if (m != 32 && m != 64 && m != 128)
+    refuse(kind, bits, format("M (bits 24-28, times 16) is %u; legal with .ws: 32, 64, 128", m));
+  if (n != 64 && n != 128 && n != 256)
+    refuse(kind, bits, format("N (bits 17-22, times 8) is %u; legal with .ws: 64, 128, 256", n));
 }
 
 void check_shape(MmaKind kind, uint32_t bits, uint32_t m, uint32_t n, int cta_group) {
@@ -103,7 +113,10 @@ void check_major(MmaKind kind, uint32_t bits, const char* operand, Major major, 
     refuse(kind, bits, format("%s is MN-major, which %s does not have", operand, name_of(type)));
 }
 
-SmemDescriptor decode_operand(const char* operand, uint64_t bits, Major major, ElementType type) {
+}  // namespace
+
+SmemDescriptor decode_mma_operand(const char* operand, uint64_t bits, Major major,
+                                  ElementType type) {
   SmemDescriptor descriptor = decode_tcgen05_descriptor(bits);
   bool atom32 = descriptor.swizzle == Swizzle::b128_atom32;
   // NOTE: 32-byte atoms exist to transpose 32-bit elements (PTX ISA "Canonical layouts"); other
@@ -121,6 +134,8 @@ SmemDescriptor decode_operand(const char* operand, uint64_t bits, Major major, E
         operand, name_of(descriptor.swizzle));
   return descriptor;
 }
+
+namespace {
 
 template <typename Value>
 Value widen_byte(ElementType type, uint8_t byte) {
@@ -217,26 +232,27 @@ class MmaRun {
   /// Each CTA of a pair holds half of B's columns.
   void read_b() {
     const auto count = static_cast<uint32_t>(ctas_.size());
-    SmemOperand b{
-        .descriptor = decode_operand("B", mma_.b_descriptor, instruction_.b_major, instruction_.b),
-        .major = instruction_.b_major,
-        .type = instruction_.b,
-        .mn = instruction_.n / count,
-        .negate = instruction_.negate_b};
+    SmemOperand b{.descriptor = decode_mma_operand("B", mma_.b_descriptor, instruction_.b_major,
+                                                   instruction_.b),
+                  .major = instruction_.b_major,
+                  .type = instruction_.b,
+                  .mn = instruction_.n / count,
+                  .negate = instruction_.negate_b};
     for (uint32_t cta = 0; cta < count; cta++)
       read_operand(b, ctas_[cta].shared, cta, visitor_, b_panel_ + cta * b.mn, 1, instruction_.n);
   }
 
   void run_cta(uint32_t cta) {
     if (!mma_.a_in_tmem) {
-      SmemOperand a{.descriptor = decode_operand("A", mma_.a, instruction_.a_major, instruction_.a),
-                    .major = instruction_.a_major,
-                    .type = instruction_.a,
-                    .mn = path_.rows,
-                    .negate = instruction_.negate_a};
+      SmemOperand a{
+          .descriptor = decode_mma_operand("A", mma_.a, instruction_.a_major, instruction_.a),
+          .major = instruction_.a_major,
+          .type = instruction_.a,
+          .mn = path_.rows,
+          .negate = instruction_.negate_a};
       read_operand(a, ctas_[cta].shared, cta, visitor_, a_panel_, depth_, 1);
     }
-    // Layout B holds the two halves of N in different lanes, each next to its own copy of A.
+    // Layouts B, E and G hold parts of N in different lanes (B: each next to its own copy of A).
     for (uint32_t n = 0; n < instruction_.n; n += path_.columns) {
       if (mma_.a_in_tmem)
         read_tmem_operand(instruction_, *ctas_[cta].tmem, path_,
@@ -324,13 +340,19 @@ class MmaRun {
 /// Where D must start: only M = 64 of one CTA may use the upper 16 lanes of each group of 32.
 void check_lanes(const Tcgen05Mma& mma, const MmaInstructionDescriptor& instruction) {
   const uint32_t d_lane = TmemAddress::from(mma.d_address).lane;
-  const bool half = mma.cta_group == 1 && instruction.m == 64;
+  const bool half = mma.cta_group == 1 && instruction.m == 64 && !mma.weight_stationary;
   if (d_lane != 0 && !(half && d_lane == 16))
     fault(
         kIllegalAddress,
         "tcgen05.mma: D's TMEM address 0x%08x has lane %u; legal for M = %u with cta_group::%d: %s",
         mma.d_address, d_lane, instruction.m, mma.cta_group, half ? "0, 16" : "0");
   if (!mma.a_in_tmem) return;
+  if (mma.weight_stationary && instruction.m != 128)
+    fault(
+        kNotSupported,
+        "tcgen05.mma.ws with A in TMEM and M = %u is not supported (the lanes of A's rows are not "
+        "proven); supported: M = 128, or A in shared memory",
+        instruction.m);
   const auto a = TmemAddress::from(static_cast<uint32_t>(mma.a));
   if (a.lane != d_lane)
     fault(
@@ -365,7 +387,8 @@ const char* name_of(MmaKind kind) {
   return "?";
 }
 
-MmaInstructionDescriptor decode_mma_instruction(MmaKind kind, uint32_t bits, int cta_group) {
+MmaInstructionDescriptor decode_mma_instruction(MmaKind kind, uint32_t bits, int cta_group,
+                                                bool weight_stationary) {
   auto get = [bits](int low, int width) { return bits >> low & ((1u << width) - 1); };
   if (get(2, 1)) refuse(kind, bits, "bit 2 asks for sparsity; use tcgen05.mma.sp (not supported)");
   if (get(0, 2)) refuse(kind, bits, "bits 0-1 (sparsity selector) must be 0 for dense A");
@@ -373,7 +396,9 @@ MmaInstructionDescriptor decode_mma_instruction(MmaKind kind, uint32_t bits, int
   if (get(23, 1)) refuse(kind, bits, "reserved bit 23 must be 0");
   if (get(29, 1)) refuse(kind, bits, "reserved bit 29 must be 0");
   if (get(30, 2))
-    refuse(kind, bits, "bits 30-31 (maximum shift) must be 0 without .ws (.ws is not supported)");
+    refuse(kind, bits,
+           weight_stationary ? "bits 30-31 (maximum shift) other than 0 are not supported"
+                             : "bits 30-31 (maximum shift) must be 0 without .ws");
   MmaInstructionDescriptor instruction;
   instruction.saturate = get(3, 1);
   if (instruction.saturate && kind != MmaKind::i8)
@@ -397,34 +422,51 @@ MmaInstructionDescriptor decode_mma_instruction(MmaKind kind, uint32_t bits, int
   check_major(kind, bits, "B", instruction.b_major, instruction.b);
   instruction.n = get(17, 6) * 8;
   instruction.m = get(24, 5) * 16;
-  check_shape(kind, bits, instruction.m, instruction.n, cta_group);
+  if (weight_stationary)
+    check_ws_shape(kind, bits, instruction.m, instruction.n);
+  else
+    check_shape(kind, bits, instruction.m, instruction.n, cta_group);
+  const uint32_t step = cta_group == 1 ? 16 : 32;
+  if (instruction.b_major == Major::mn && container_bytes(instruction.b) == 1 &&
+      instruction.n % step != 0)
+    refuse(kind, bits,
+           format("N is %u with a transposed B of 8-bit elements; legal with cta_group::%d: "
+                  "multiples of %u",
+                  instruction.n, cta_group, step));
   return instruction;
 }
 
 uint32_t DataPath::lane_of(uint32_t row, uint32_t n) const {
   if (scattered) return row / 16 * 32 + row % 16 + first_lane;
-  if (folded) return row + (n >= columns ? 64 : 0);
-  return row;
+  return row + n / columns * fold_lanes;
 }
 
-DataPath data_path(uint32_t m, uint32_t n, int cta_group, uint32_t first_lane) {
+DataPath data_path(uint32_t m, uint32_t n, int cta_group, uint32_t first_lane,
+                   bool weight_stationary) {
   DataPath path;
   path.rows = m / static_cast<uint32_t>(cta_group);
-  path.folded = cta_group == 2 && m == 128;
-  path.scattered = cta_group == 1 && m == 64;
-  path.columns = path.folded ? n / 2 : n;
+  path.scattered = cta_group == 1 && m == 64 && !weight_stationary;
+  const bool folded = (cta_group == 2 && m == 128) || (weight_stationary && m < 128);
+  path.fold_lanes = folded ? path.rows : 0;
+  path.columns = folded ? n * path.rows / kTmemLanes : n;
   path.first_lane = first_lane;
   return path;
 }
 
 void tcgen05_mma(const Tcgen05Mma& mma, std::span<const CtaMemory> ctas, AccessVisitor* visitor) {
-  MmaInstructionDescriptor instruction =
-      decode_mma_instruction(mma.kind, mma.instruction_descriptor, mma.cta_group);
+  MmaInstructionDescriptor instruction = decode_mma_instruction(
+      mma.kind, mma.instruction_descriptor, mma.cta_group, mma.weight_stationary);
   check_lanes(mma, instruction);
+  constexpr uint64_t kNonZeroMask = uint64_t{1} << 39, kColumnShift = uint64_t{63} << 56;
+  if (mma.zero_column_mask & (kNonZeroMask | kColumnShift))
+    fault(kNotSupported,
+          "tcgen05.mma.ws: zero-column mask descriptor 0x%016llx masks or shifts columns, which is "
+          "not supported; supported: bit 39 (non-zero mask) and bits 56-61 (column shift) 0",
+          static_cast<unsigned long long>(mma.zero_column_mask));
   if (mma.scale_input_d != 0 && mma.kind != MmaKind::f16 && mma.kind != MmaKind::tf32)
     fault(kIllegalInstruction, "tcgen05.mma kind::%s has no scale-input-d", name_of(mma.kind));
-  DataPath path =
-      data_path(instruction.m, instruction.n, mma.cta_group, TmemAddress::from(mma.d_address).lane);
+  DataPath path = data_path(instruction.m, instruction.n, mma.cta_group,
+                            TmemAddress::from(mma.d_address).lane, mma.weight_stationary);
   if (mma.kind == MmaKind::i8)
     MmaRun<int32_t>(mma, instruction, path, ctas, visitor).run();
   else
@@ -432,8 +474,8 @@ void tcgen05_mma(const Tcgen05Mma& mma, std::span<const CtaMemory> ctas, AccessV
 }
 
 uint64_t mma_macs(const Tcgen05Mma& mma) {
-  MmaInstructionDescriptor instruction =
-      decode_mma_instruction(mma.kind, mma.instruction_descriptor, mma.cta_group);
+  MmaInstructionDescriptor instruction = decode_mma_instruction(
+      mma.kind, mma.instruction_descriptor, mma.cta_group, mma.weight_stationary);
   return uint64_t{instruction.m} * instruction.n * wgmma_k(instruction.a);
 }
 

@@ -9,10 +9,10 @@
 #include "tmem.hpp"
 #include "wgmma.hpp"
 
-/// tcgen05.mma (sm_100a), dense, kinds f16, tf32, f8f6f4 and i8, cta_group 1 and 2.
+/// tcgen05.mma (sm_100a), dense, kinds f16, tf32, f8f6f4 and i8, cta_group 1 and 2, and
+/// tcgen05.mma.ws. Block-scaled kinds: tcgen05_scaled_mma.hpp.
 ///
-/// Not modelled, and refused by name by whoever decodes the opcode: .sp, .ws, .ashift, block_scale
-/// (mxf8f6f4, mxf4, mxf4nvf4).
+/// Not modelled, and refused by name by whoever decodes the opcode: .sp and .ashift.
 namespace vgpu::tensor {
 
 enum class MmaKind : uint8_t { f16, tf32, f8f6f4, i8 };
@@ -29,12 +29,16 @@ struct MmaInstructionDescriptor {
 };
 /// Throws Fault (illegal instruction) that names the field, its value and what is legal. Legal
 /// shapes (PTX ISA "Matrix shape"): cta_group 1: M 64 or 128, N 8..256 by 8 (kind::i8: 8, 16, 24,
-/// 32, then by 16); cta_group 2: M 128 or 256, N 16..256 by 16 (kind::i8: 32..256 by 32).
-MmaInstructionDescriptor decode_mma_instruction(MmaKind kind, uint32_t bits, int cta_group);
+/// 32, then by 16); cta_group 2: M 128 or 256, N 16..256 by 16 (kind::i8: 32..256 by 32); .ws: M
+/// 32, 64 or 128, N 64, 128 or 256. A transposed B of 8-bit elements needs N by 16 (cta_group 2: by
+/// 32).
+MmaInstructionDescriptor decode_mma_instruction(MmaKind kind, uint32_t bits, int cta_group,
+                                                bool weight_stationary = false);
 
 struct Tcgen05Mma {
   MmaKind kind = MmaKind::f16;
   int cta_group = 1;
+  bool weight_stationary = false;  ///< .ws
   uint32_t instruction_descriptor = 0;
   uint32_t d_address = 0;  ///< TMEM
   bool a_in_tmem = false;
@@ -45,23 +49,33 @@ struct Tcgen05Mma {
   /// Bit i of the 128 (cta_group 1) or 256 bits: lane i (CTA 1 of a pair: lane 128 + i) of D is not
   /// written.
   std::array<uint32_t, 8> disable_output_lane{};
+  /// .ws: the zero-column mask descriptor. NOTE: only descriptors that mask and shift nothing are
+  /// supported: the PTX ISA's table of the span fields contradicts its examples.
+  uint64_t zero_column_mask = 0;
 };
 
 /// Which row of the CTA's part of D a TMEM lane holds, and the first column of N it holds
 /// (PTX ISA "Data path layout organization"):
-/// M=128 cta_group 1 (D) and M=256 cta_group 2 (A): lane = row, all N columns
-/// M=64  cta_group 1 (F): lanes 0-15, 32-47, 64-79, 96-111 (+ 16 when D's lane is 16), all N
-/// columns M=128 cta_group 2 (B): lanes 0-63 hold columns 0..N/2-1, lanes 64-127 the rest
+/// - A, D (M = 256 of a pair, M = 128): lane = row, all N columns
+/// - F (M = 64): lanes 0-15, 32-47, 64-79, 96-111 (+ 16 when D's lane is 16), all N columns
+/// - B, E (M = 128 of a pair, M = 64 with .ws): lanes 0-63 hold columns 0..N/2-1, 64-127 the rest
+/// - G (M = 32 with .ws): each 32 lanes hold a quarter of the columns
 struct DataPath {
-  uint32_t rows = 0;     ///< rows of D in each CTA
-  uint32_t columns = 0;  ///< TMEM columns of D
-  uint32_t lane_of(uint32_t row, uint32_t n) const;
-  uint32_t column_of(uint32_t n) const { return folded ? n % columns : n; }
-  bool folded = false;     ///< layout B
-  bool scattered = false;  ///< layout F
+  uint32_t rows = 0;        ///< rows of D in each CTA
+  uint32_t columns = 0;     ///< TMEM columns of D
+  uint32_t fold_lanes = 0;  ///< B, E, G: lanes between one part of the columns and the next
+  bool scattered = false;   ///< layout F
   uint32_t first_lane = 0;
+  uint32_t lane_of(uint32_t row, uint32_t n) const;
+  uint32_t column_of(uint32_t n) const { return n % columns; }
 };
-DataPath data_path(uint32_t m, uint32_t n, int cta_group, uint32_t first_lane);
+DataPath data_path(uint32_t m, uint32_t n, int cta_group, uint32_t first_lane,
+                   bool weight_stationary = false);
+
+/// What tcgen05.mma and its block-scaled kinds share: the descriptor of an operand in shared
+/// memory; throws Fault for swizzles that the type and major-ness do not have.
+SmemDescriptor decode_mma_operand(const char* operand, uint64_t bits, Major major,
+                                  ElementType type);
 
 /// Computes the instruction on ctas[0] (and ctas[1]: the CTA of the pair with the odd rank).
 /// Throws Fault on illegal descriptors and on memory outside shared memory or TMEM allocations.

@@ -54,10 +54,6 @@ std::string validate_common(const TensorMap& map) {
   if (type > static_cast<unsigned>(DataType::k16U6Align16B)) {
     return got("tensorDataType", type, "it must be one of CUtensorMapDataType, 0 to 15");
   }
-  if (element_bytes(map.type) == 0) {
-    return std::string("tensorDataType ") + to_string(map.type) +
-           " is not modelled by the virtual GPU; the nearest supported type is UINT8";
-  }
   const uint32_t min_rank = map.im2col ? 3 : 1;
   if (map.rank < min_rank || map.rank > TensorMap::kMaxRank) {
     return got("tensorRank", map.rank, "it must be " + std::to_string(min_rank) + " to 5");
@@ -103,8 +99,45 @@ std::string validate_common(const TensorMap& map) {
   return {};
 }
 
+/// Rules of the sub-byte types beyond those of all types.
+std::string validate_sub_byte(const TensorMap& map, int compute_capability) {
+  const std::string type = std::string("tensorDataType ") + to_string(map.type);
+  if (compute_capability < 100)
+    return type + " needs compute capability 10.0; the nearest type of 9.0 is UINT8";
+  if (map.im2col)
+    return type + " with an im2col map is not modelled by the virtual GPU; tiled maps are";
+  if (!has_gaps(map.type)) {
+    if (map.dims[0] % 2 == 0) return {};
+    return got("globalDim[0]", map.dims[0], "with " + type + " it must be a multiple of 2");
+  }
+  if (map.address % 32 != 0)
+    return got("globalAddress modulo 32", map.address % 32, "with " + type + " it must be 0");
+  if (map.dims[0] % 128 != 0)
+    return got("globalDim[0]", map.dims[0], "with " + type + " it must be a multiple of 128");
+  for (uint32_t i = 1; i < map.rank; ++i)
+    if (map.strides[i] % 32 != 0)
+      return got(field("globalStrides", static_cast<int>(i) - 1), map.strides[i],
+                 "with " + type + " it must be a multiple of 32");
+  if (map.box[0] != 128) return got("boxDim[0]", map.box[0], "with " + type + " it must be 128");
+  const bool six = map.type == DataType::k16U6Align16B;
+  switch (map.swizzle) {
+    case Swizzle::kNone:
+    case Swizzle::k128B:
+    case Swizzle::k128BAtom32B:
+      return {};
+    case Swizzle::k128BAtom64B:
+      if (six) return {};
+      [[fallthrough]];
+    default:
+      return std::string("swizzle ") + to_string(map.swizzle) + " does not exist with " + type +
+             "; legal: NONE, 128B, 128B_ATOM_32B" + (six ? ", 128B_ATOM_64B" : "");
+  }
+}
+
 std::string validate_inner(const TensorMap& map, const char* name, uint32_t elements) {
-  const uint32_t bytes = elements * element_bytes(map.type);
+  // With gaps 16 elements take 16 bytes of shared memory.
+  const uint32_t bits = has_gaps(map.type) ? 8 : element_bits(map.type);
+  const uint32_t bytes = elements * bits / 8;
   if (bytes % 16 != 0) {
     return got(
         std::string(name) + " in bytes", bytes,
@@ -114,8 +147,8 @@ std::string validate_inner(const TensorMap& map, const char* name, uint32_t elem
   if (span != 0 && bytes > span) {
     return got(std::string(name) + " in bytes", bytes,
                std::string("swizzle ") + to_string(map.swizzle) + " allows at most " +
-                   std::to_string(span) + ", so at most " +
-                   std::to_string(span / element_bytes(map.type)) + " elements");
+                   std::to_string(span) + ", so at most " + std::to_string(span * 8 / bits) +
+                   " elements");
   }
   return {};
 }
@@ -189,6 +222,18 @@ uint32_t element_bytes(DataType type) {
   return 0;
 }
 
+uint32_t element_bits(DataType type) {
+  switch (type) {
+    case DataType::k16U4Align8B:
+    case DataType::k16U4Align16B:
+      return 4;
+    case DataType::k16U6Align16B:
+      return 6;
+    default:
+      return 8 * element_bytes(type);
+  }
+}
+
 const char* to_string(DataType type) {
   static constexpr const char* kNames[] = {
       "UINT8",        "UINT16",       "UINT32",        "INT32",        "UINT64",      "INT64",
@@ -226,6 +271,9 @@ std::string validate(const TensorMap& map, int compute_capability) {
   if (map.swizzle == Swizzle::k128BAtom32BFlip8B) {
     return std::string("swizzle ") + to_string(map.swizzle) +
            " is not modelled by the virtual GPU; 128B_ATOM_32B is";
+  }
+  if (element_bytes(map.type) == 0) {
+    if (auto why = validate_sub_byte(map, compute_capability); !why.empty()) return why;
   }
   return map.im2col ? validate_im2col(map) : validate_tiled(map);
 }
@@ -270,7 +318,6 @@ bool decode(const void* opaque, TensorMap& map) {
   map.fill = static_cast<OobFill>(packed.fill);
   map.im2col = packed.im2col != 0;
   map.address = packed.address;
-  if (element_bytes(map.type) == 0) return false;
   map.strides[0] = element_bytes(map.type);
   for (uint32_t i = 0; i < map.rank; ++i) {
     map.dims[i] = static_cast<uint64_t>(packed.dims_minus_one[i]) + 1;

@@ -22,9 +22,9 @@ enum class DataType : uint8_t {
   kFloat32Ftz = 10,
   kTfloat32 = 11,
   kTfloat32Ftz = 12,
-  k16U4Align8B = 13,  // sub-byte types of sm_100: refused
-  k16U4Align16B = 14,
-  k16U6Align16B = 15,
+  k16U4Align8B = 13,  ///< sub-byte types of sm_100: packed in global memory, and in shared memory …
+  k16U4Align16B = 14,  ///< … sixteen in 8 bytes, then a gap of 8
+  k16U6Align16B = 15,  ///< … sixteen in 12 bytes, then a gap of 4
 };
 
 enum class Interleave : uint8_t { kNone = 0, k16B = 1, k32B = 2 };
@@ -64,8 +64,14 @@ struct TensorMap {
   uint32_t pixels_per_column = 0;
 };
 
-/// Bytes of one element; 0 for a type that is not supported.
+/// Bytes of one element; 0 for sub-byte types.
 uint32_t element_bytes(DataType type);
+/// Bits of one element in global memory.
+uint32_t element_bits(DataType type);
+/// Sub-byte types with gaps in shared memory.
+inline bool has_gaps(DataType type) {
+  return type == DataType::k16U4Align16B || type == DataType::k16U6Align16B;
+}
 const char* to_string(DataType type);
 const char* to_string(Swizzle swizzle);
 /// Bytes of one swizzled row: 32, 64 or 128; 0 without swizzle.

@@ -13,8 +13,10 @@ uint32_t box_elements(const TensorMap& map, uint32_t dim) {
   return (map.box[dim] + map.element_strides[dim] - 1) / map.element_strides[dim];
 }
 
+// Of data: gaps do not count (nor do they in transaction counts: CUTLASS kernels for mixed
+// mxf8f6f4 types expect half a byte an element).
 uint32_t inner_bytes(const TensorMap& map) {
-  return (map.im2col ? map.channels_per_pixel : box_elements(map, 0)) * element_bytes(map.type);
+  return (map.im2col ? map.channels_per_pixel : box_elements(map, 0)) * element_bits(map.type) / 8;
 }
 
 uint32_t row_count(const TensorMap& map) {
@@ -27,19 +29,25 @@ uint32_t row_count(const TensorMap& map) {
 // NOTE: with a swizzle, rows lie one span apart even where the inner box is narrower (measured on
 // an H200: a 16-byte row in a 32-byte span leaves 16 bytes of shared memory untouched).
 uint32_t row_pitch(const TensorMap& map) {
+  if (has_gaps(map.type)) return box_elements(map, 0);
   return std::max(inner_bytes(map), swizzle_span(map.swizzle));
 }
 
 // Appends one row of the box: dimension 0 from `start`, clipped to [0, dims[0]).
 void add_row(const TensorMap& map, uint64_t row_address, bool row_in_bounds, int64_t start,
              uint32_t offset, std::vector<Run>& out) {
-  const uint32_t size = element_bytes(map.type);
+  // Sub-byte elements move as bytes: boxes start and tensors end at whole ones.
+  const uint32_t bits = element_bits(map.type), size = bits < 8 ? 1 : bits / 8;
   const int64_t count = inner_bytes(map) / size;
   if (!row_in_bounds) {
     out.push_back({0, offset, static_cast<uint32_t>(count * size), false});
     return;
   }
-  const int64_t extent = static_cast<int64_t>(map.dims[0]);
+  int64_t extent = static_cast<int64_t>(map.dims[0]);
+  if (bits < 8) {
+    start = start * bits / 8;
+    extent = extent * bits / 8;
+  }
   const int64_t first = std::clamp<int64_t>(-start, 0, count);
   const int64_t last = std::clamp<int64_t>(extent - start, first, count);
   const auto add = [&](int64_t from, int64_t to, bool in_bounds) {
@@ -52,6 +60,23 @@ void add_row(const TensorMap& map, uint64_t row_address, bool row_in_bounds, int
   add(0, first, false);
   add(first, last, true);
   add(last, count, false);
+}
+
+// Splits the rows of a box into the pieces between the gaps: sixteen elements, every 16 bytes.
+void open_gaps(const TensorMap& map, std::vector<Run>& runs) {
+  const uint32_t piece = 2 * element_bits(map.type), pitch = row_pitch(map);
+  std::vector<Run> whole = std::move(runs);
+  runs.clear();
+  for (const Run& run : whole) {
+    const uint32_t row = run.offset / pitch;
+    for (uint32_t done = 0; done < run.bytes;) {
+      const uint32_t at = run.offset % pitch + done;
+      const uint32_t bytes = std::min(piece - at % piece, run.bytes - done);
+      runs.push_back({run.in_bounds ? run.global + done : 0,
+                      row * pitch + at / piece * 16 + at % piece, bytes, run.in_bounds});
+      done += bytes;
+    }
+  }
 }
 
 void traverse_tiled(const TensorMap& map, const Coordinates& at, std::vector<Run>& out) {
@@ -151,17 +176,26 @@ uint32_t box_bytes(const TensorMap& map) {
 }
 
 uint32_t box_footprint(const TensorMap& map) {
-  return row_pitch(map) * (row_count(map) - 1) + inner_bytes(map);
+  const uint32_t last = has_gaps(map.type) ? row_pitch(map) : inner_bytes(map);
+  return row_pitch(map) * (row_count(map) - 1) + last;
 }
 
 // Measured on an H200 (probe/h200.txt): each of these raises an illegal instruction.
 std::string check_coordinates(const TensorMap& map, const Coordinates& at, bool writes_global) {
-  const uint32_t size = element_bytes(map.type);
-  if (static_cast<int64_t>(at.start[0]) * size % 16 != 0) {
+  const uint32_t bits = element_bits(map.type);
+  if (static_cast<int64_t>(at.start[0]) * bits % 128 != 0) {
     return "start coordinate 0 is " + number(at.start[0]) + ", " +
-           number(static_cast<int64_t>(at.start[0]) * size) +
+           number(static_cast<int64_t>(at.start[0]) * bits / 8) +
            " bytes into the row: the box must start at a multiple of 16 bytes (" +
-           number(16 / size) + " elements)";
+           number(128 / bits) + " elements)";
+  }
+  if (has_gaps(map.type) && writes_global) {
+    return std::string("stores with tensorDataType ") + to_string(map.type) +
+           " are not supported by the virtual GPU";
+  }
+  if (has_gaps(map.type) && at.start[0] % 128 != 0) {
+    return "start coordinate 0 is " + number(at.start[0]) + ": with tensorDataType " +
+           to_string(map.type) + " the virtual GPU supports multiples of 128";
   }
   if (writes_global) {
     for (uint32_t dim = 0; dim < map.rank; ++dim) {
@@ -193,7 +227,31 @@ void traverse(const TensorMap& map, const Coordinates& at, std::vector<Run>& out
     traverse_im2col(map, at, out);
   } else {
     traverse_tiled(map, at, out);
+    if (has_gaps(map.type)) open_gaps(map, out);
   }
+}
+
+// PTX ISA, ".tile::scatter4 and .tile::gather4 modes": four bounding boxes of one row each.
+std::string make_four_rows(TensorMap& map) {
+  if (map.im2col || map.rank != 2)
+    return "gather4 and scatter4 need a tiled tensor map of rank 2: " + describe(map);
+  if (map.box[1] != 1)
+    return "gather4 and scatter4 need boxDim[1] = 1, it is " + number(map.box[1]);
+  map.box[1] = 4;
+  map.element_strides[1] = 1;
+  return {};
+}
+
+void traverse_four_rows(const TensorMap& map, int32_t column, const int32_t* rows,
+                        std::vector<Run>& out) {
+  out.clear();
+  for (uint32_t k = 0; k < 4; ++k) {
+    const int64_t row = rows[k];
+    const bool in_bounds = row >= 0 && row < static_cast<int64_t>(map.dims[1]);
+    add_row(map, map.address + static_cast<uint64_t>(row) * map.strides[1], in_bounds, column,
+            k * row_pitch(map), out);
+  }
+  if (has_gaps(map.type)) open_gaps(map, out);
 }
 
 // CUDA driver API, CUtensorMapSwizzle: 16-, 32- or 64-byte chunks within a 32-, 64- or 128-byte

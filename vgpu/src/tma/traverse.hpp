@@ -38,6 +38,14 @@ std::string check_coordinates(const TensorMap& map, const Coordinates& at, bool 
 /// The runs of a box in order of `offset`. `out` is overwritten (and its memory reused).
 void traverse(const TensorMap& map, const Coordinates& at, std::vector<Run>& out);
 
+/// .tile::gather4 and .tile::scatter4: the map of a box of four rows, from that of one (tiled, rank
+/// 2, boxDim[1] = 1). Empty text, else why the map is none.
+std::string make_four_rows(TensorMap& map);
+/// The runs of a box of four rows that lie anywhere: row k of the box is row rows[k] of the tensor,
+/// from `column` on. `map` comes from make_four_rows.
+void traverse_four_rows(const TensorMap& map, int32_t column, const int32_t* rows,
+                        std::vector<Run>& out);
+
 /// Where the byte at shared-memory address `address` of an unswizzled image lies in a swizzled
 /// one. Address bits above the swizzle's decide, so `address` counts from the window's start.
 /// 16-byte pieces (8-byte for the flipping variant) stay whole.

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// TMA modes of sm_100a: gather4, scatter4 and sub-byte types. The definition of each mode is
+// computed element by element here.
+#include <numeric>
+
+#include "exec/harness.hpp"
+#include "tma/tensor_map.hpp"
+#include "tma/traverse.hpp"
+
+namespace vgpu::test {
+namespace {
+
+using exec::Delivery;
+using tma::DataType;
+using tma::Swizzle;
+using tma::TensorMap;
+
+TensorMap map_2d(DataType type, uint64_t address, uint64_t width, uint64_t height, uint64_t pitch,
+                 uint32_t box_width, uint32_t box_height, Swizzle swizzle = Swizzle::kNone) {
+  TensorMap map;
+  map.type = type;
+  map.rank = 2;
+  map.address = address;
+  map.dims[0] = width;
+  map.dims[1] = height;
+  map.strides[0] = tma::element_bytes(type);
+  map.strides[1] = pitch;
+  map.element_strides[0] = map.element_strides[1] = 1;
+  map.box[0] = box_width;
+  map.box[1] = box_height;
+  map.swizzle = swizzle;
+  return map;
+}
+
+/// One thread executes `copy` (with %map, %tile and %bar) between shared memory and the tensor;
+/// then 512 words of shared memory, which begin as 0xcccccccc, go to `out`.
+exec::LaunchResult run(const TensorMap& map, const std::string& copy, Buffers& buffers,
+                       uint64_t out, Delivery delivery) {
+  const std::string text = kernel_text(".param .align 64 .b8 tensor[128], .param .u64 out", R"(
+  .reg .pred %p;
+  .reg .b32 %tile, %bar, %i, %at, %v, %thr;
+  .reg .b64 %map, %out, %o;
+  .shared .align 1024 .b8 cells[2048];
+  .shared .align 8 .b64 barrier;
+  ld.param.u64 %out, [out];
+  mov.b64 %map, tensor;
+  cvta.param.u64 %map, %map;
+  mov.u32 %tile, cells;
+  mov.u32 %bar, barrier;
+  mov.u32 %i, 0;
+FILL:
+  add.u32 %at, %tile, %i;
+  st.shared.u32 [%at], 0xcccccccc;
+  add.u32 %i, %i, 4;
+  setp.lt.u32 %p, %i, 2048;
+  @%p bra FILL;
+  mbarrier.init.shared::cta.b64 [%bar], 1;
+  fence.proxy.async.shared::cta;
+)" + copy + R"(
+  mov.u32 %i, 0;
+DUMP:
+  add.u32 %at, %tile, %i;
+  ld.shared.u32 %v, [%at];
+  cvt.u64.u32 %o, %i;
+  add.u64 %o, %out, %o;
+  st.global.u32 [%o], %v;
+  add.u32 %i, %i, 4;
+  setp.lt.u32 %p, %i, 2048;
+  @%p bra DUMP;
+  ret;)");
+  Params params;
+  params.bytes.resize(128);
+  tma::encode(map, params.bytes.data());
+  params << out;
+  Launch launch;
+  launch.block.x = 1;
+  launch.options.delivery = delivery;
+  return run_module(text, params, buffers, launch);
+}
+
+std::string load(const std::string& mode, const std::string& coordinates, uint32_t bytes) {
+  return "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%bar], " + std::to_string(bytes) +
+         ";\ncp.async.bulk.tensor.2d.shared::cluster.global" + mode +
+         ".mbarrier::complete_tx::bytes [%tile], [%map, {" + coordinates +
+         "}], [%bar];\nWAIT: mbarrier.try_wait.parity.shared::cta.b64 %p, [%bar], 0;\n"
+         "@!%p bra WAIT;\n";
+}
+
+const Delivery kPolicies[] = {Delivery::late, Delivery::early, Delivery::sweep, Delivery::random};
+
+TEST(TmaModes, Gather4) {
+  constexpr uint32_t kWidth = 96, kHeight = 20;  // 16-bit elements
+  std::vector<uint16_t> source(kWidth * kHeight);
+  std::iota(source.begin(), source.end(), uint16_t{1});
+  // Column 72 on: the last 8 of 32 elements are outside; so are rows -1 and 20.
+  const int rows[4] = {7, -1, 20, 2};
+  for (Swizzle swizzle : {Swizzle::kNone, Swizzle::k64B, Swizzle::k128B})
+    for (auto delivery : kPolicies) {
+      Buffers buffers;
+      const uint64_t in = buffers.add(source), out = buffers.add(2048);
+      const TensorMap map =
+          map_2d(DataType::kUint16, in, kWidth, kHeight, kWidth * 2, 32, 1, swizzle);
+      ASSERT_EQ(tma::validate(map, 100), "");
+      auto result =
+          run(map, load(".tile::gather4", "72, 7, -1, 20, 2", 4 * 64), buffers, out, delivery);
+      ASSERT_EQ(result.cuda_error, 0) << result.report;
+      auto got = buffers.read<uint16_t>(out, 1024);
+      const uint32_t pitch = swizzle == Swizzle::k128B ? 128 : 64;
+      for (uint32_t row = 0; row < 4; row++)
+        for (uint32_t x = 0; x < 32; x++) {
+          const bool inside = rows[row] >= 0 && rows[row] < 20 && 72 + x < kWidth;
+          const uint16_t expected =
+              inside ? static_cast<uint16_t>(rows[row] * kWidth + 72 + x + 1) : 0;
+          const uint32_t at = tma::swizzle_address(swizzle, row * pitch + 2 * x);
+          ASSERT_EQ(got[at / 2], expected) << "row " << row << " column " << x;
+        }
+      EXPECT_EQ(got[4 * pitch / 2], 0xcccc);
+    }
+}
+
+TEST(TmaModes, Scatter4) {
+  constexpr uint32_t kWidth = 32, kHeight = 10;
+  for (auto delivery : kPolicies) {
+    Buffers buffers;
+    const uint64_t target = buffers.add(kWidth * kHeight * 4), out = buffers.add(2048);
+    const TensorMap map =
+        map_2d(DataType::kUint32, target, kWidth, kHeight, kWidth * 4, 8, 1, Swizzle::kNone);
+    auto result = run(map, R"(
+  mov.u32 %i, 0;
+NUMBER:
+  add.u32 %at, %tile, %i;
+  st.shared.u32 [%at], %i;
+  add.u32 %i, %i, 4;
+  setp.lt.u32 %p, %i, 128;
+  @%p bra NUMBER;
+  fence.proxy.async.shared::cta;
+  cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group [%map, {12, 9, 0, 11, 4}], [%tile];
+  cp.async.bulk.commit_group;
+  cp.async.bulk.wait_group 0;
+)",
+                      buffers, out, delivery);
+    ASSERT_EQ(result.cuda_error, 0) << result.report;
+    auto got = buffers.read<uint32_t>(target, kWidth * kHeight);
+    const uint32_t rows[4] = {9, 0, 11, 4};  // row 11 does not exist
+    std::vector<uint32_t> expected(kWidth * kHeight);
+    for (uint32_t row = 0; row < 4; row++)
+      for (uint32_t x = 0; x < 8; x++)
+        if (rows[row] < kHeight) expected[rows[row] * kWidth + 12 + x] = row * 32 + x * 4;
+    EXPECT_EQ(got, expected);
+  }
+}
+
+TEST(TmaModes, FourRowsNeedTheirKindOfMap) {
+  Buffers buffers;
+  const uint64_t in = buffers.add(4096), out = buffers.add(2048);
+  TensorMap map = map_2d(DataType::kUint16, in, 32, 20, 64, 32, 4);
+  auto result =
+      run(map, load(".tile::gather4", "0, 1, 2, 3, 4", 256), buffers, out, Delivery::late);
+  EXPECT_EQ(result.cuda_error, kIllegalInstruction);
+  EXPECT_NE(result.report.find("boxDim[1] = 1"), std::string::npos) << result.report;
+  map.box[1] = 1;
+  result = run(map, load(".tile::gather4", "4, 1, 2, 3, 4", 256), buffers, out, Delivery::late);
+  EXPECT_NE(result.report.find("multiple of 16 bytes"), std::string::npos) << result.report;
+}
+
+TEST(TmaModes, UnsupportedModesAreListedAtLoad) {
+  const char* forms[] = {
+      "cp.async.bulk.tensor.4d.shared::cluster.global.im2col::w.mbarrier::complete_tx::bytes "
+      "[%tile], [%map, {%i, %i, %i, %i}], [%bar], {%h, %h};",
+      "cp.async.bulk.tensor.4d.shared::cluster.global.im2col::w::128.mbarrier::complete_tx::bytes "
+      "[%tile], [%map, {%i, %i, %i, %i}], [%bar], {%h, %h};",
+      "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile::scatter4.bulk_group "
+      "[%map, {%i, %i, %i, %i, %i}], [%tile];",
+      "cvt.rs.bf16x2.f32 %i, %f, %f, %v;", "cvt.rs.satfinite.e4m3x4.f32 %i, {%f, %f, %f, %f}, %v;"};
+  std::string body =
+      ".reg .b16 %h;\n.reg .b32 %tile, %bar, %i, %v;\n.reg .f32 %f;\n.reg .b64 %map;\n";
+  for (const char* form : forms) body += std::string(form) + "\n";
+  try {
+    exec::Program::load(kernel_text("", body));
+    FAIL() << "the program was accepted";
+  } catch (const Fault& fault) {
+    for (const char* form : forms) {
+      const std::string opcode = std::string(form).substr(0, std::string(form).find(' '));
+      EXPECT_NE(fault.text.find(opcode), std::string::npos) << opcode << "\n" << fault.text;
+    }
+  }
+}
+
+/// Bits [first, first + count) of packed memory.
+uint32_t bits_at(const std::vector<uint8_t>& memory, uint32_t first, uint32_t count) {
+  uint32_t value = 0;
+  for (uint32_t i = 0; i < count; i++)
+    value |= (memory[(first + i) / 8] >> (first + i) % 8 & 1u) << i;
+  return value;
+}
+
+TEST(TmaModes, SubByteTypes) {
+  struct Type {
+    DataType type;
+    uint32_t bits, group_bytes;  ///< sixteen elements in shared memory
+  };
+  for (Type t : {Type{DataType::k16U4Align8B, 4, 8}, Type{DataType::k16U4Align16B, 4, 16},
+                 Type{DataType::k16U6Align16B, 6, 16}})
+    for (Swizzle swizzle : {Swizzle::kNone, Swizzle::k128B})
+      for (auto delivery : kPolicies) {
+        constexpr uint32_t kWidth = 384, kHeight = 6, kBox = 128, kRows = 3;
+        const uint32_t pitch = (kWidth * t.bits / 8 + 31) / 32 * 32;
+        std::vector<uint8_t> source(pitch * kHeight);
+        for (size_t i = 0; i < source.size(); i++) source[i] = static_cast<uint8_t>(i * 37 + 11);
+        Buffers buffers;
+        const uint64_t in = buffers.add(source), out = buffers.add(2048);
+        const TensorMap map = map_2d(t.type, in, kWidth, kHeight, pitch, kBox, kRows, swizzle);
+        ASSERT_EQ(tma::validate(map, 100), "");
+        // Rows 5, 6, 7: the last two are outside. Gaps do not count.
+        auto result =
+            run(map, load("", "256, 5", kRows * kBox * t.bits / 8), buffers, out, delivery);
+        ASSERT_EQ(result.cuda_error, 0) << result.report;
+        auto got = buffers.read<uint8_t>(out, 2048);
+        const uint32_t row_bytes =
+            std::max(kBox / 16 * t.group_bytes, swizzle == Swizzle::k128B ? 128u : 0u);
+        for (uint32_t row = 0; row < kRows; row++)
+          for (uint32_t x = 0; x < kBox; x++) {
+            const uint32_t expected =
+                row == 0 ? bits_at(source, 5 * pitch * 8 + (256 + x) * t.bits, t.bits) : 0;
+            const uint32_t first = x % 16 * t.bits;  // bit in the group
+            uint32_t value = 0;
+            for (uint32_t i = 0; i < t.bits; i++) {
+              const uint32_t byte = row * row_bytes + x / 16 * t.group_bytes + (first + i) / 8;
+              value |= (got[tma::swizzle_address(swizzle, byte)] >> (first + i) % 8 & 1u) << i;
+            }
+            ASSERT_EQ(value, expected) << to_string(t.type) << " row " << row << " element " << x;
+          }
+        // The gap behind the first sixteen is left alone.
+        if (t.group_bytes == 16)
+          EXPECT_EQ(got[tma::swizzle_address(swizzle, 15)], 0xcc) << to_string(t.type);
+      }
+}
+
+TEST(TmaModes, SubByteTypesHaveTheirRules) {
+  alignas(256) static uint8_t memory[4096];
+  const auto in = reinterpret_cast<uint64_t>(memory);
+  auto why = [](const TensorMap& map) { return tma::validate(map, 100); };
+  auto has = [](const std::string& text, const char* what) {
+    return text.find(what) != std::string::npos;
+  };
+  const TensorMap good = map_2d(DataType::k16U4Align16B, in, 256, 4, 128, 128, 2, Swizzle::k128B);
+  EXPECT_EQ(why(good), "");
+  EXPECT_TRUE(has(tma::validate(good, 90), "needs compute capability 10.0"));
+  TensorMap map = good;
+  map.address += 16;
+  EXPECT_TRUE(has(why(map), "modulo 32"));
+  map = good;
+  map.dims[0] = 192;
+  EXPECT_TRUE(has(why(map), "multiple of 128"));
+  map = good;
+  map.strides[1] = 144;
+  EXPECT_TRUE(has(why(map), "multiple of 32"));
+  map = good;
+  map.box[0] = 64;
+  EXPECT_TRUE(has(why(map), "must be 128"));
+  map = good;
+  map.swizzle = Swizzle::k64B;
+  EXPECT_FALSE(why(map).empty());
+  map.swizzle = Swizzle::k128BAtom64B;
+  EXPECT_TRUE(has(why(map), "does not exist"));
+  map = good;
+  map.fill = tma::OobFill::kNanRequestZeroFma;
+  EXPECT_FALSE(why(map).empty());
+  const TensorMap packed = map_2d(DataType::k16U4Align8B, in, 250, 4, 128, 32, 2);
+  EXPECT_EQ(why(packed), "");
+  map = packed;
+  map.dims[0] = 251;
+  EXPECT_TRUE(has(why(map), "multiple of 2"));
+  map = packed;
+  map.box[0] = 16;  // 8 bytes
+  EXPECT_TRUE(has(why(map), "multiple of 16"));
+  tma::Coordinates at;
+  at.start[0] = 16;  // 8 bytes into the row
+  EXPECT_FALSE(tma::check_coordinates(packed, at, false).empty());
+  at.start[0] = 128;
+  EXPECT_EQ(tma::check_coordinates(good, at, false), "");
+  EXPECT_FALSE(tma::check_coordinates(good, at, true).empty());
+}
+
+}  // namespace
+}  // namespace vgpu::test
