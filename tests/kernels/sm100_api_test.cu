@@ -89,6 +89,12 @@ TEST_F(Sm100Api, PlainAndWithAComputeOp) {
   expect(-9.0f, true, 0.0f);
 }
 
+TEST_F(Sm100Api, ConfigurationAsACallInPlace) {
+  conv2d_fprop<Conv2dConfig<bf16, bf16, bf16>::default_bf16_1sm()>(
+      output(), activation(), filter(), problem_shape(), AddOneRelu{-9.0f}, nullptr);
+  expect(-9.0f, true, 0.0f);
+}
+
 TEST_F(Sm100Api, ResidualJoinsAfterTheOp) {
   conv2d_fprop_with_residual<kConfig>(output(), activation(), filter(), source_->data(), -0.5f,
                                       problem_shape(), AddOneRelu{-9.0f});

@@ -28,6 +28,8 @@ ConvKernel kernel_2sm_2x1();
 ConvKernel kernel_2sm_2x2();
 ConvKernel kernel_2sm_4x1();
 ConvKernel kernel_2sm_4x2();
+ConvKernel kernel_split_8();
+ConvKernel kernel_split_pairs();
 
 const std::vector<TestKernel>& test_kernels() {
   static const std::vector<TestKernel> kernels = {
@@ -39,6 +41,8 @@ const std::vector<TestKernel>& test_kernels() {
       {"pairs of 64 rows, activation multicast", kernel_2sm_2x2},
       {"fp16, filter multicast between pairs, 64-byte swizzle, k groups of 4", kernel_2sm_4x1},
       {"fp32 output, pairs in a cluster of 8, both multicasts", kernel_2sm_4x2},
+      {"reduction split 8 ways: 16 rows a CTA, 8 filters a thread", kernel_split_8},
+      {"reduction split between two pairs, fp32 output, one accumulator", kernel_split_pairs},
   };
   return kernels;
 }

@@ -4,6 +4,7 @@
 // CTA, with and without residual: the subject of
 //   vgpu mutate --gpu b200 --sms 8 -- convoy_sm100_mutation_subject
 // which deletes each synchronising instruction in turn. Exit status 0: both results are exact.
+// With CONVOY_SUBJECT_SPLIT the reduction is split between two pairs.
 #include <cstdio>
 
 #include "kernels/sm100/conv_arguments.hpp"
@@ -18,7 +19,11 @@ constexpr auto kConfig = [] {
   Conv2dConfig<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16> config;
   config.block_tile_shape = {128, 32, 64};
   config.mma_shape = {256, 64, 16};
+#ifdef CONVOY_SUBJECT_SPLIT
+  config = config.with_split_reduction(2);
+#else
   config.cluster_shape = {4, 2, 1};
+#endif
   config.k_group_size = 2;
   config.num_pipeline_stages = 4;
   return config;

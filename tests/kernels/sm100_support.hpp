@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -25,6 +26,49 @@ namespace convoy::test {
     const cudaError_t convoy_error = (call);                                  \
     ASSERT_EQ(convoy_error, cudaSuccess) << cudaGetErrorString(convoy_error); \
   } while (false)
+
+inline bool on_blackwell() {
+  int major = 0;
+  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess &&
+         major == 10;
+}
+
+inline ConvGeometry conv2d(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c,
+                           std::int64_t k, std::int64_t r, std::int64_t s, std::int64_t ph = 0,
+                           std::int64_t pw = 0,
+                           const std::function<void(Conv2dProblemShape&)>& change = {}) {
+  Conv2dProblemShape p{.batch = n,
+                       .in_height = h,
+                       .in_width = w,
+                       .in_channels = c,
+                       .out_channels = k,
+                       .filter_h = r,
+                       .filter_w = s,
+                       .pad_h = ph,
+                       .pad_w = pw};
+  if (change) change(p);
+  return geometry_of(p);
+}
+
+inline ConvGeometry conv3d(std::int64_t n, std::array<std::int64_t, 3> in, std::int64_t c,
+                           std::int64_t k, std::array<std::int64_t, 3> filter,
+                           std::array<std::int64_t, 3> begin, std::array<std::int64_t, 3> end,
+                           std::int64_t cached = 0,
+                           const std::function<void(Conv3dProblemShape&)>& change = {}) {
+  Conv3dProblemShape p;
+  p.batch = n;
+  p.in_depth = in[0];
+  p.in_height = in[1];
+  p.in_width = in[2];
+  p.in_channels = c;
+  p.out_channels = k;
+  p.filter = filter;
+  p.pad_begin = begin;
+  p.pad_end = end;
+  p.cached_frames = cached;
+  if (change) change(p);
+  return geometry_of(p);
+}
 
 /// Device memory between two guards; `check` fails where a kernel wrote outside.
 class DeviceBuffer {

@@ -15,14 +15,11 @@
 namespace convoy::sm100 {
 namespace {
 
+using test::conv2d;
+using test::conv3d;
 using test::DeviceBuffer;
+using test::on_blackwell;
 using test::Problem;
-
-bool on_blackwell() {
-  int major = 0;
-  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess &&
-         major == 10;
-}
 
 // Scheduling and delivery seeds vary from run to run of the matrix; the data may, too.
 unsigned data_seed() {
@@ -34,41 +31,6 @@ struct Shape {
   const char* why;
   ConvGeometry geometry;
 };
-
-ConvGeometry conv2d(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t k,
-                    std::int64_t r, std::int64_t s, std::int64_t ph = 0, std::int64_t pw = 0,
-                    const std::function<void(Conv2dProblemShape&)>& change = {}) {
-  Conv2dProblemShape p{.batch = n,
-                       .in_height = h,
-                       .in_width = w,
-                       .in_channels = c,
-                       .out_channels = k,
-                       .filter_h = r,
-                       .filter_w = s,
-                       .pad_h = ph,
-                       .pad_w = pw};
-  if (change) change(p);
-  return geometry_of(p);
-}
-
-ConvGeometry conv3d(std::int64_t n, std::array<std::int64_t, 3> in, std::int64_t c, std::int64_t k,
-                    std::array<std::int64_t, 3> filter, std::array<std::int64_t, 3> begin,
-                    std::array<std::int64_t, 3> end, std::int64_t cached = 0,
-                    const std::function<void(Conv3dProblemShape&)>& change = {}) {
-  Conv3dProblemShape p;
-  p.batch = n;
-  p.in_depth = in[0];
-  p.in_height = in[1];
-  p.in_width = in[2];
-  p.in_channels = c;
-  p.out_channels = k;
-  p.filter = filter;
-  p.pad_begin = begin;
-  p.pad_end = end;
-  p.cached_frames = cached;
-  if (change) change(p);
-  return geometry_of(p);
-}
 
 // Every shape is here for a reason.
 const std::vector<Shape>& shapes() {
@@ -122,6 +84,21 @@ const std::vector<Shape>& shapes() {
        conv3d(1, {1, 6, 6}, 32, 32, {2, 3, 3}, {3, 1, 1}, {3, 1, 1})},
       {"nearest-2x upsampling folded into four phases",
        conv2d(2, 7, 9, 32, 40, 3, 3, 1, 1, [](auto& p) { p.upsample = 2; })},
+      {"dilation past im2col's offsets: patches",
+       conv2d(2, 279, 11, 32, 40, 3, 3, 1, 1, [](auto& p) { p.dilation_h = 130; })},
+      {"padding past im2col's corners, strides: patches", conv2d(1, 7, 9, 32, 40, 3, 3, 129, 2,
+                                                                 [](auto& p) {
+                                                                   p.stride_h = 8;
+                                                                   p.stride_w = 3;
+                                                                 })},
+      {"patches of single frames, with a cache",
+       conv3d(1, {2, 9, 264}, 32, 24, {3, 3, 3}, {1, 1, 1}, {0, 1, 1}, 1,
+              [](auto& p) {
+                p.dilation = {1, 1, 128};
+              })},
+      {"1x1x1: frames are images, as they lie", conv3d(2, {3, 5, 7}, 48, 40, {1, 1, 1}, {}, {})},
+      {"1x1 with a stride: im2col",
+       conv2d(1, 13, 14, 64, 40, 1, 1, 0, 0, [](auto& p) { p.stride_h = p.stride_w = 2; })},
   };
   return list;
 }
@@ -213,6 +190,20 @@ TEST_P(Sm100Shapes, MatchesTheIntegerReference) {
   const Shape& problem = shapes()[shape];
   SCOPED_TRACE(text(test_kernels()[config].why, ": ", name_of(kernel.config)));
   SCOPED_TRACE(problem.why);
+  if (const int parts = kernel.config.cluster_shape.k; parts > 1) {
+    // Small reductions are refused with the number of parts that they have.
+    const ConvGeometry& g = problem.geometry;
+    const std::int64_t taps =
+        (g.upsample == 2 ? 4 : g.filter[1] * g.filter[2]) *
+        (row_groups_of(kernel.config, g) == RowGroups::volumes ? g.filter[0] : 1);
+    const std::int64_t spans =
+        taps * ((g.in_channels + kernel.config.atom_k() - 1) / kernel.config.atom_k());
+    const std::string reason = refusal(kernel.config, g);
+    EXPECT_EQ(reason.find(text("a reduction of ", spans, " spans")) != std::string::npos,
+              spans < parts)
+        << reason;
+    if (spans < parts) return;
+  }
   run_and_compare(kernel, problem.geometry);
 }
 
@@ -231,6 +222,10 @@ TEST_F(Sm100, EveryInstanceOfTheLibrary) {
     // Tails in M, N and K; two 64-byte and one and a half 128-byte spans; a cache; phases.
     for (const std::size_t shape : {2u, 4u, 7u, 21u, 24u}) {
       SCOPED_TRACE(shapes()[shape].why);
+      if (refusal(kernel.config, shapes()[shape].geometry).find("cannot be split") !=
+          std::string::npos) {
+        continue;
+      }
       RunOptions options{.bias = true, .residual = true};
       options.expected = [](auto, auto, double conv, double bias, double source) {
         return conv + bias + source;
@@ -245,7 +240,7 @@ TEST_F(Sm100, EveryInstanceOfTheLibrary) {
 // Shapes that take the different ways of the epilogue: full tiles, tails, frames, direct stores,
 // phases.
 const std::vector<std::size_t>& epilogue_shapes() {
-  static const std::vector<std::size_t> list = {1, 2, 6, 8, 21, 24};
+  static const std::vector<std::size_t> list = {1, 2, 6, 8, 21, 24, 27};
   return list;
 }
 
@@ -253,6 +248,8 @@ TEST_F(Sm100, ResidualIsBetaTimesSource) {
   for (const TestKernel& test : test_kernels()) {
     const ConvKernel kernel = test.make();
     SCOPED_TRACE(name_of(kernel.config));
+    // A 1x1 reduction is too short to split.
+    const std::size_t shape = kernel.config.splits_reduction() ? 4 : 2;
     for (const float beta : {1.0f, 0.5f, -1.0f}) {
       SCOPED_TRACE(beta);
       RunOptions options{.residual = true};
@@ -260,7 +257,7 @@ TEST_F(Sm100, ResidualIsBetaTimesSource) {
       options.expected = [beta](auto, auto, double conv, double, double source) {
         return conv + beta * source;
       };
-      run_and_compare(kernel, shapes()[2].geometry, options);
+      run_and_compare(kernel, shapes()[shape].geometry, options);
     }
   }
 }
@@ -272,6 +269,10 @@ TEST_F(Sm100, ResidualOnEveryWayOfTheEpilogue) {
     options.expected = [](auto, auto, double conv, double, double source) { return conv + source; };
     run_and_compare(test_kernels()[0].make(), shapes()[shape].geometry, options);
     run_and_compare(test_kernels()[2].make(), shapes()[shape].geometry, options);
+    const ConvKernel split = test_kernels()[9].make();
+    ASSERT_TRUE(split.config.splits_reduction());
+    if (shape == 1) continue;  // A single span of channels.
+    run_and_compare(split, shapes()[shape].geometry, options);
   }
 }
 
@@ -301,6 +302,116 @@ TEST_F(Sm100, BetaZeroReadsNothing) {
   EXPECT_EQ(
       test::difference(output.download(), expected, DType::bf16, problem.geometry.out_channels),
       "");
+}
+
+// ---- Split reductions, dependent launches -------------------------------------------------------
+
+// Data whose fp32 sum depends on the order of its terms.
+std::vector<float> wide_range(std::size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<float> values(count);
+  for (float& value : values) {
+    const auto draw = random();
+    value =
+        std::ldexp(static_cast<float>(draw % 511) - 255.0f, static_cast<int>(draw >> 9 & 15) - 8);
+  }
+  return values;
+}
+
+// Convolve `a` with `b`, no epilogue; the output's bytes.
+std::vector<char> convolve(const ConvKernel& kernel, const ConvGeometry& g,
+                           const std::vector<float>& a, const std::vector<float>& b) {
+  DeviceBuffer activation(a.size() * 2), filter(b.size() * 2);
+  DeviceBuffer output(static_cast<std::size_t>(g.output_elements()) *
+                      size_of(kernel.config.out_dtype));
+  activation.upload(test::encoded(a, kernel.config.act_dtype).data());
+  filter.upload(test::encoded(b, kernel.config.act_dtype).data());
+  output.poison();
+  RunPointers pointers;
+  pointers.output = output.data();
+  pointers.activation = activation.data();
+  pointers.filter = filter.data();
+  const NoComputeOp compute;
+  const NoStoreOp store;
+  prepare(kernel);
+  launch(kernel, describe(kernel.config, g, pointers), &compute, &store, nullptr);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  return output.download();
+}
+
+TEST_F(Sm100, SplitReductionAddsThePartsInTheirOrder) {
+  // M and N tails, several tiles a cluster. Nine taps of one span of channels are split 8 ways: the
+  // last part has two. An unsplit kernel computes the parts one by one.
+  const ConvGeometry g = conv2d(2, 23, 19, 64, 72, 3, 3, 1, 1);
+  const ConvKernel split = test_kernels()[8].make(), whole = test_kernels()[4].make();
+  const int parts = split.config.cluster_shape.k;
+  ASSERT_EQ(parts, 8);
+  ASSERT_EQ(whole.config.out_dtype, DType::fp32);
+  const auto a = wide_range(static_cast<std::size_t>(g.activation_elements()), 1);
+  const auto b = wide_range(static_cast<std::size_t>(g.filter_elements()), 2);
+  std::vector<float> sum(static_cast<std::size_t>(g.output_elements()));
+  for (int part = 0; part < parts; ++part) {
+    std::vector<float> masked = b;
+    for (std::size_t i = 0; i < masked.size(); ++i) {
+      const int tap = static_cast<int>(i / 64 % 9);
+      if (tap < 9 * part / parts || tap >= 9 * (part + 1) / parts) masked[i] = 0.0f;
+    }
+    const std::vector<char> bytes = convolve(whole, g, a, masked);
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      const float value = load_element(bytes.data(), static_cast<std::int64_t>(i), DType::fp32);
+      sum[i] = part == 0 ? value : sum[i] + value;
+    }
+  }
+  std::vector<double> expected(sum.size());
+  for (std::size_t i = 0; i < sum.size(); ++i) expected[i] = round_to(DType::bf16, sum[i]);
+  for (int run = 0; run < 2; ++run) {
+    EXPECT_EQ(test::difference(convolve(split, g, a, b), expected, DType::bf16, g.out_channels), "")
+        << "run " << run;
+  }
+}
+
+TEST_F(Sm100, DependentLaunchesReadWhatTheLastOneWrote) {
+  // conv -> conv -> conv in one stream, each launched with programmatic serialisation; the last
+  // adds the first's output.
+  const ConvGeometry g = conv2d(1, 12, 12, 32, 32, 3, 3, 1, 1);
+  Problem problem(g, data_seed());
+  for (float& value : problem.activation) value = value == 2.0f ? 1.0f : 0.0f;
+  for (std::size_t i = 0; i < problem.filter.size(); ++i) {
+    // One tap of one channel a filter: values stay small integers.
+    problem.filter[i] = i % 288 == (i / 288 * 37) % 288 ? 1.0f : 0.0f;
+  }
+  for (const std::size_t index : {1u, 0u, 8u}) {
+    const ConvKernel kernel = test_kernels()[index].make();
+    SCOPED_TRACE(name_of(kernel.config));
+    DeviceBuffer filter(problem.filter.size() * 2);
+    std::vector<std::unique_ptr<DeviceBuffer>> tensors;
+    for (int i = 0; i < 4; ++i) {
+      tensors.push_back(std::make_unique<DeviceBuffer>(problem.activation.size() * 2));
+      tensors.back()->poison();
+    }
+    tensors[0]->upload(test::encoded(problem.activation, DType::bf16).data());
+    filter.upload(test::encoded(problem.filter, DType::bf16).data());
+    prepare(kernel);
+    const NoComputeOp compute;
+    const NoStoreOp store;
+    for (std::size_t i = 0; i < 3; ++i) {
+      RunPointers pointers;
+      pointers.activation = tensors[i]->data();
+      pointers.output = tensors[i + 1]->data();
+      pointers.filter = filter.data();
+      if (i == 2) pointers.epilogue.residual = tensors[1]->data();
+      launch(kernel, describe(kernel.config, g, pointers), &compute, &store, nullptr);
+    }
+    CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
+    std::vector<double> expected[3];
+    Problem step = problem;
+    for (auto& result : expected) {
+      result = step.convolution();
+      step.activation.assign(result.begin(), result.end());
+    }
+    for (std::size_t i = 0; i < expected[2].size(); ++i) expected[2][i] += expected[0][i];
+    EXPECT_EQ(test::difference(tensors[3]->download(), expected[2], DType::bf16, 32), "");
+  }
 }
 
 // ---- Run-time epilogue --------------------------------------------------------------------------
@@ -434,53 +545,8 @@ TEST_F(Sm100, StoreHookSeesEveryElementOnceInPlaceOfTheStore) {
   }
 }
 
-// ---- Refusals -----------------------------------------------------------------------------------
-
-TEST(Sm100Refusal, NamesConditionValueAndWhatIsLegal) {
-  const ConvKernelConfig config = test_kernels()[0].make().config;
-  const auto expect = [&](const ConvGeometry& g, const char* part) {
-    const std::string reason = refusal(config, g);
-    EXPECT_NE(reason.find(part), std::string::npos) << "reason: '" << reason << "'";
-  };
-  expect(conv2d(1, 8, 8, 12, 32, 3, 3), "in_channels = 12 is not a multiple of 8");
-  expect(conv2d(1, 8, 8, 32, 32, 3, 3, 0, 0, [](auto& p) { p.groups = 2; }), "groups = 2");
-  expect(conv2d(1, 40, 40, 32, 32, 3, 3, 0, 0, [](auto& p) { p.stride_h = 9; }),
-         "stride of height = 9; legal: 1 to 8");
-  expect(conv2d(1, 8, 8, 32, 32, 3, 3, 1, 1, [](auto& p) { p.pad_mode = PadMode::reflect; }),
-         "padding mode of height is reflect");
-  expect(conv2d(1, 600, 8, 32, 32, 3, 1, 0, 0, [](auto& p) { p.dilation_h = 200; }),
-         "(filter - 1) * dilation of height = 400; legal: at most 255");
-  expect(conv2d(1, 8, 8, 32, 32, 3, 3, 129, 1), "lower corner[1] = -129 is outside [-128, 127]");
-  EXPECT_EQ(refusal(config, conv2d(1, 8, 8, 32, 32, 3, 3, 128, 1)), "");
-  // 5-D descriptors reach less far: the same problem is then laid out by frames, not refused.
-  const ConvGeometry wide =
-      conv3d(1, {4, 40, 40}, 32, 32, {3, 3, 3}, {1, 17, 17}, {1, 17, 17}, 0, [](auto& p) {
-        p.dilation = {1, 17, 17};
-      });
-  EXPECT_EQ(refusal(config, wide), "");
-  EXPECT_EQ(row_groups_of(config, wide), RowGroups::frames);
-}
-
-TEST(Sm100Refusal, DescribeThrowsUnsupportedAndInvalidArgument) {
-  const ConvKernelConfig config = test_kernels()[0].make().config;
-  try {
-    describe(config, conv2d(1, 8, 8, 12, 32, 3, 3), {});
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.status(), Status::unsupported);
-    EXPECT_NE(std::string(error.what()).find("sm100_fprop_"), std::string::npos);
-  }
-  if (!on_blackwell()) GTEST_SKIP() << "encoding a tensor map needs a driver";
-  try {
-    RunPointers pointers;
-    pointers.activation = reinterpret_cast<const void*>(std::uintptr_t{0x1008});
-    describe(config, conv2d(1, 8, 8, 16, 32, 3, 3), pointers);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.status(), Status::invalid_argument);
-    EXPECT_NE(std::string(error.what()).find("activation pointer"), std::string::npos);
-  }
-}
+// ---- Launch failure
+// ------------------------------------------------------------------------------
 
 TEST_F(Sm100, LaunchFailureIsReported) {
   ConvKernel kernel = test_kernels()[0].make();
@@ -504,53 +570,5 @@ TEST_F(Sm100, LaunchFailureIsReported) {
     EXPECT_NE(std::string(error.what()).find("409600 bytes"), std::string::npos) << error.what();
   }
 }
-
-// ---- Configurations on the host -----------------------------------------------------------------
-
-TEST(Sm100Config, DefaultsAreThoseOfTheSpecification) {
-  using Bf16 = Conv2dConfig<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16>;
-  constexpr Bf16 two_sm = Bf16::default_bf16();
-  EXPECT_EQ(two_sm.block_tile_shape, (GemmShape{128, 128, 128}));
-  EXPECT_EQ(two_sm.mma_shape, (GemmShape{256, 256, 16}));
-  EXPECT_EQ(two_sm.cta_group, 2);
-  EXPECT_EQ(two_sm.cluster_shape, (GemmShape{2, 1, 1}));
-  EXPECT_EQ(two_sm.output_tile_shape, (GemmShape{128, 32, 1}));
-  EXPECT_EQ(two_sm.c_swizzle, 64);
-  EXPECT_EQ(Bf16::accum_type(), DType::fp32);
-  // 232448 bytes, less two 8 KiB output tiles and barriers, hold three stages of 64 KiB; eight
-  // source tiles of 8 KiB leave room for two.
-  EXPECT_EQ(two_sm.pipeline_stages(false), 3);
-  EXPECT_EQ(two_sm.pipeline_stages(true), 2);
-  constexpr Bf16 one_sm = Bf16::default_bf16_1sm();
-  EXPECT_EQ(one_sm.mma_shape, (GemmShape{128, 128, 16}));
-  EXPECT_EQ(one_sm.cluster_shape, (GemmShape{1, 1, 1}));
-  constexpr Bf16 narrow = one_sm.with_64_byte_swizzle();
-  EXPECT_EQ(narrow.block_tile_shape.k, 32);
-  EXPECT_EQ(narrow.a_swizzle, 64);
-}
-
-TEST(Sm100Config, PackingKeepsEveryField) {
-  for (const TestKernel& test : test_kernels()) {
-    const ConvKernelConfig config = test.make().config;
-    EXPECT_EQ(unpack(pack(config)), config) << test.why;
-  }
-}
-
-TEST(Sm100Config, SharedMemoryHoldsOneMoreStageNowhere) {
-  for (const TestKernel& test : test_kernels()) {
-    const ConvKernel kernel = test.make();
-    const ConvKernelConfig& config = kernel.config;
-    SCOPED_TRACE(test.why);
-    EXPECT_LE(kernel.shared_bytes, std::size_t{kSharedMemoryBudget});
-    EXPECT_LE(kernel.shared_bytes_with_residual, std::size_t{kSharedMemoryBudget});
-    if (config.num_pipeline_stages != 0) continue;
-    EXPECT_GT(kernel.shared_bytes +
-                  static_cast<std::size_t>(config.k_group_size) *
-                      static_cast<std::size_t>(config.stage_bytes()) +
-                  1024,
-              std::size_t{kSharedMemoryBudget});
-  }
-}
-
 }  // namespace
 }  // namespace convoy::sm100

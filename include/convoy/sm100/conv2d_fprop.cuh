@@ -13,12 +13,16 @@
 //       for (float& value : values) value = fmaxf(value + 1.0f, 0.0f);
 //     }
 //   };
-//   inline constexpr auto kConfig =
-//       convoy::Conv2dConfig<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16>::default_bf16();
-//   convoy::sm100::conv2d_fprop<kConfig>(d, a, w, problem, AddOneRelu{}, stream);
+//   using Config = convoy::Conv2dConfig<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16>;
+//   convoy::sm100::conv2d_fprop<Config::default_bf16()>(d, a, w, problem, AddOneRelu{}, stream);
 //
-// NOTE: the configuration must be a named constant: nvcc 13.0 misprints a call expression used as
-// a template argument.
+// Fields of a configuration are set in a constant of your own:
+//   constexpr auto kConfig = [] {
+//     Config config = Config::default_bf16_1sm();
+//     config.num_output_stages = 3;
+//     return config;
+//   }();
+//   convoy::sm100::conv2d_fprop<kConfig>(d, a, w, problem, stream);
 #pragma once
 
 #include <string>

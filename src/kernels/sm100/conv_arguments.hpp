@@ -25,7 +25,13 @@ enum class RowGroups : int {
   /// Folded nearest-2× upsampling: a group for each phase (a, b) of the output, rows over the
   /// input grid; row (n, p, q) is output pixel (n, 2p + a, 2q + b).
   phases = 3,
+  /// A group for each output frame, like `frames`; a tile is a patch of 8 columns and block m / 8
+  /// rows of it, loaded by one strided box a tap. For what no im2col descriptor holds.
+  patches = 4,
 };
+
+/// Columns of a patch.
+inline constexpr int kPatchColumns = 8;
 
 /// Parameters of a launch. Extents and strides are in elements; axis order depth, height, width.
 struct ConvArguments {
@@ -36,8 +42,12 @@ struct ConvArguments {
   CUtensorMap source[4];  ///< The residual's, like the output's.
 
   RowGroups row_groups = RowGroups::images;
+  /// Activations come by tiled copies of {C, x, y, frame} boxes, not by im2col: patches, and 1x1
+  /// filters that read the pixels as they lie (x counts the rows of the group, y is 0).
+  bool tiled_loads = false;
   int groups = 1;              ///< Groups of rows.
-  int rows = 0;                ///< Rows of a group.
+  int rows = 0;                ///< Rows of a group; with patches those of all its tiles.
+  int patches_across = 1;      ///< Patches side by side in a frame.
   int filters = 0;             ///< K
   int m_clusters = 0;          ///< Cluster tiles along the rows of a group.
   int n_clusters = 0;          ///< Cluster tiles along the filters.
@@ -57,5 +67,35 @@ struct ConvArguments {
   const void* source_pointer = nullptr;
   EpilogueParams epilogue;
 };
+
+#ifdef __CUDACC__
+
+/// Groups of rows are output frames, whose filter depths read one input frame each.
+__device__ __forceinline__ bool by_frames(const ConvArguments& a) {
+  return a.row_groups == RowGroups::frames || a.row_groups == RowGroups::patches;
+}
+
+/// Output pixel of a row of a group, for tiles of `kTileRows` rows: (p, q) of plane n of the group.
+struct RowPixel {
+  int q, p, n;
+  bool inside;  // of the output
+};
+
+template <int kTileRows>
+__device__ __forceinline__ RowPixel pixel_of_row(const ConvArguments& a, int row) {
+  if (a.row_groups == RowGroups::patches) {
+    const int patch = row / kTileRows, down = patch / a.patches_across;
+    row -= patch * kTileRows;
+    const int q = (patch - down * a.patches_across) * kPatchColumns + row % kPatchColumns;
+    const int p = down * (kTileRows / kPatchColumns) + row / kPatchColumns;
+    return {q, p, 0, p < a.out_extent[1] && q < a.out_extent[2]};
+  }
+  const int plane = a.out_extent[1] * a.out_extent[2];
+  const int n = row / plane;
+  const int p = (row - n * plane) / a.out_extent[2];
+  return {row - n * plane - p * a.out_extent[2], p, n, row < a.rows};
+}
+
+#endif  // __CUDACC__
 
 }  // namespace convoy::sm100

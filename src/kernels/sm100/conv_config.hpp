@@ -43,9 +43,11 @@ struct ConvKernelConfig {
   /// Tile of one tcgen05.mma; with cta_group 2 it spans a pair of CTAs: m and n are twice the
   /// block's.
   GemmShape mma_shape{256, 256, 16};
-  int cta_group = 2;                 ///< CTAs that share an MMA: 1 or 2.
-  GemmShape cluster_shape{2, 1, 1};  ///< CTAs along M and N; k is 1.
-  /// Tile of one output store: m rows (64 where cta_group is 2 and mma_shape.m is 128), n columns.
+  int cta_group = 2;  ///< CTAs that share an MMA: 1 or 2.
+  /// CTAs along M and N; k CTAs (or pairs) split the reduction of a tile between them.
+  GemmShape cluster_shape{2, 1, 1};
+  /// Tile of one output store: m rows (64 where cta_group is 2 and mma_shape.m is 128; 128 / k
+  /// where k CTAs split the reduction), n columns.
   GemmShape output_tile_shape{128, 32, 1};
   int c_swizzle = 64;  ///< Bytes of an output-tile row.
   int num_output_stages = 2;
@@ -67,7 +69,8 @@ struct ConvKernelConfig {
   // ---- What follows from the fields -----------------------------------------------------------
 
   /// CTAs of a cluster.
-  constexpr int cluster_size() const { return cluster_shape.m * cluster_shape.n; }
+  constexpr int cluster_size() const { return cluster_shape.m * cluster_shape.n * cluster_shape.k; }
+  constexpr bool splits_reduction() const { return cluster_shape.k > 1; }
   /// Elements of the reduction that one swizzle span holds: the unit of loading ("atom").
   constexpr int atom_k() const { return a_swizzle / 2; }
   constexpr int atoms_per_tile() const { return block_tile_shape.k / atom_k(); }
@@ -84,8 +87,12 @@ struct ConvKernelConfig {
   /// With cta_group 2 and mma_shape.m 128 a CTA holds 64 rows; tensor memory lanes 64-127 hold
   /// the right half of their columns (PTX ISA, tcgen05.mma data path layout B).
   constexpr bool split_rows() const { return cta_group == 2 && mma_shape.m == 128; }
-  /// Output tiles that the 128 epilogue threads hold at once: two of 64 rows, or one of 128.
-  constexpr int tiles_per_step() const { return split_rows() ? 2 : 1; }
+  /// Output tiles that the 128 epilogue threads hold at once: two of 64 rows, or one of 128. With
+  /// a split reduction a CTA finishes 128 / k rows of the tile, all columns in one step.
+  constexpr int tiles_per_step() const {
+    if (splits_reduction()) return mma_shape.n / output_tile_shape.n;
+    return split_rows() ? 2 : 1;
+  }
   /// Epilogue sub-stages of an accumulator tile.
   constexpr int epilogue_steps() const {
     return mma_shape.n / (output_tile_shape.n * tiles_per_step());
@@ -95,14 +102,19 @@ struct ConvKernelConfig {
   }
   constexpr int output_stage_bytes() const { return output_tile_bytes() * tiles_per_step(); }
   constexpr int source_bytes() const { return epilogue_steps() * output_stage_bytes(); }
+  /// Shared memory that receives the fp32 parts of a CTA's rows from all k CTAs.
+  constexpr int exchange_bytes() const {
+    return splits_reduction() ? block_tile_shape.m * mma_shape.n * 4 : 0;
+  }
   constexpr int accum_stage_columns() const { return kTmemColumns / num_accum_pipeline_stages; }
 
-  /// Bytes of everything but the input pipeline: output tiles, source tiles, launch control,
-  /// barriers, tensor-memory address, and the slack that aligns the tiles to 1024 bytes.
+  /// Bytes of everything but the input pipeline: output tiles, source tiles, parts of a split
+  /// reduction, launch control, barriers, tensor-memory address, and the slack that aligns the
+  /// tiles to 1024 bytes.
   constexpr int fixed_shared_bytes(bool with_source) const {
     return num_output_stages * output_stage_bytes() + (with_source ? source_bytes() : 0) +
-           num_clc_pipeline_stages * kClcStageBytes + 16 * num_accum_pipeline_stages +
-           16 * epilogue_steps() + 64 + 1024;
+           exchange_bytes() + num_clc_pipeline_stages * kClcStageBytes +
+           16 * num_accum_pipeline_stages + 16 * epilogue_steps() + 64 + 1024;
   }
   constexpr int stage_bytes() const { return act_tile_bytes() + filter_tile_bytes(); }
   /// As many input stages as fit, a whole number of k groups (each with two 8-byte barriers).
@@ -158,6 +170,15 @@ struct Conv2dConfig : ConvKernelConfig {
   /// The same tiles as default_bf16.
   static constexpr Conv2dConfig default_fp16() { return default_bf16(); }
 
+  /// The variant for problems with fewer tiles than the device has SMs: `parts` CTAs (or pairs) of
+  /// a cluster split the reduction of a tile; each sums and writes 128 / parts of its rows.
+  constexpr Conv2dConfig with_split_reduction(int parts) const {
+    Conv2dConfig config = *this;
+    config.cluster_shape = {cta_group, 1, parts};
+    config.output_tile_shape.m = 128 / parts;
+    return config;
+  }
+
   /// The variant for channel counts whose bytes are a multiple of 64 but not of 128 (C = 32, 96,
   /// 160 ...): 64-byte swizzle, 32 elements of the reduction a stage.
   constexpr Conv2dConfig with_64_byte_swizzle() const {
@@ -208,8 +229,9 @@ constexpr PackedConfig pack(const ConvKernelConfig& config) {
   tiles.put(config.register_based_epilogue ? 1 : 0, 1);
   pipeline.put(static_cast<std::uint64_t>(config.cluster_shape.m), 4);
   pipeline.put(static_cast<std::uint64_t>(config.cluster_shape.n), 4);
-  pipeline.put(static_cast<std::uint64_t>(config.output_tile_shape.m / 64), 2);
-  pipeline.put(static_cast<std::uint64_t>(config.output_tile_shape.n), 8);
+  pipeline.put(static_cast<std::uint64_t>(config.cluster_shape.k), 4);
+  pipeline.put(static_cast<std::uint64_t>(config.output_tile_shape.m / 16), 4);
+  pipeline.put(static_cast<std::uint64_t>(config.output_tile_shape.n / 16), 3);
   pipeline.put(static_cast<std::uint64_t>(config.c_swizzle / 32), 3);
   pipeline.put(static_cast<std::uint64_t>(config.num_output_stages), 4);
   pipeline.put(static_cast<std::uint64_t>(config.num_accum_pipeline_stages), 4);
@@ -237,8 +259,9 @@ constexpr ConvKernelConfig unpack(const PackedConfig& packed) {
   config.register_based_epilogue = tiles.take(1) != 0;
   config.cluster_shape.m = pipeline.take(4);
   config.cluster_shape.n = pipeline.take(4);
-  config.output_tile_shape.m = pipeline.take(2) * 64;
-  config.output_tile_shape.n = pipeline.take(8);
+  config.cluster_shape.k = pipeline.take(4);
+  config.output_tile_shape.m = pipeline.take(4) * 16;
+  config.output_tile_shape.n = pipeline.take(3) * 16;
   config.c_swizzle = pipeline.take(3) * 32;
   config.num_output_stages = pipeline.take(4);
   config.num_accum_pipeline_stages = pipeline.take(4);
@@ -262,10 +285,6 @@ struct ValidatedConfig {
   static constexpr GemmShape kMma = kConfig.mma_shape;
   static constexpr GemmShape kCluster = kConfig.cluster_shape;
 
-  static_assert(pack(kConfig).tiles == kTiles && pack(kConfig).pipeline == kPipeline,
-                "Conv2dConfig: a field is out of range (tile extents below 1024, cluster extents "
-                "below 16, output tile rows 64 or 128, stages below 16, input stages below 64, "
-                "block_swizzle_size below 32)");
   static_assert(kConfig.cta_group == 1 || kConfig.cta_group == 2,
                 "Conv2dConfig::cta_group is 1 or 2");
   static_assert(kMma.m == kConfig.cta_group * kBlock.m && kMma.n == kConfig.cta_group * kBlock.n,
@@ -276,11 +295,24 @@ struct ValidatedConfig {
                 "Conv2dConfig::mma_shape.n is 16..256 in steps of 16 with cta_group 1, 32..256 in "
                 "steps of 32 with cta_group 2");
   static_assert(kMma.k == 16, "Conv2dConfig::mma_shape.k is 16 for 16-bit elements");
-  static_assert(kCluster.k == 1 &&
+  static_assert(kCluster.k > 1 ||
                     ((kCluster.m == 1 && kCluster.n == 1) || (kCluster.m == 2 && kCluster.n == 1) ||
                      (kCluster.m == 1 && kCluster.n == 2) || (kCluster.m == 2 && kCluster.n == 2) ||
                      (kCluster.m == 4 && kCluster.n == 1) || (kCluster.m == 4 && kCluster.n == 2)),
-                "Conv2dConfig::cluster_shape is (1,1), (2,1), (1,2), (2,2), (4,1) or (4,2)");
+                "Conv2dConfig::cluster_shape is (1,1), (2,1), (1,2), (2,2), (4,1) or (4,2) where k "
+                "is 1");
+  static_assert(kCluster.k == 1 || ((kCluster.k == 2 || kCluster.k == 4 || kCluster.k == 8) &&
+                                    kCluster.m == kConfig.cta_group && kCluster.n == 1 &&
+                                    kConfig.cluster_size() <= 8),
+                "Conv2dConfig::cluster_shape with a split reduction is (cta_group, 1, k), k 2, 4 "
+                "or 8, of at most 8 CTAs");
+  static_assert(kCluster.k == 1 ||
+                    (kBlock.m == 128 && (kMma.n / kCluster.k == 8 || kMma.n / kCluster.k == 16 ||
+                                         kMma.n / kCluster.k == 32)),
+                "Conv2dConfig: with a split reduction block_tile_shape.m is 128 and mma_shape.n / "
+                "cluster_shape.k is 8, 16 or 32");
+  static_assert(kCluster.k == 1 || kConfig.register_based_epilogue,
+                "Conv2dConfig::register_based_epilogue is true with a split reduction");
   static_assert(kCluster.m % kConfig.cta_group == 0,
                 "Conv2dConfig::cluster_shape.m is a multiple of cta_group");
   static_assert(kConfig.a_swizzle == 64 || kConfig.a_swizzle == 128,
@@ -293,9 +325,9 @@ struct ValidatedConfig {
   static_assert(kConfig.act_slice_rows() % 8 == 0 && kConfig.filter_slice_rows() % 8 == 0,
                 "Conv2dConfig: multicast slices (block m / cluster n, block n / (cluster m / "
                 "cta_group)) are multiples of 8 rows");
-  static_assert(kConfig.output_tile_shape.m == (kConfig.split_rows() ? 64 : 128),
+  static_assert(kConfig.output_tile_shape.m == (kConfig.split_rows() ? 64 : 128 / kCluster.k),
                 "Conv2dConfig::output_tile_shape.m is 64 where cta_group is 2 and mma_shape.m 128, "
-                "else 128");
+                "128 / k where k CTAs split the reduction, else 128");
   static_assert(kConfig.output_tile_shape.n == 16 || kConfig.output_tile_shape.n == 32 ||
                     kConfig.output_tile_shape.n == 64,
                 "Conv2dConfig::output_tile_shape.n is 16, 32 or 64");
@@ -326,5 +358,17 @@ struct ValidatedConfig {
                 "Conv2dConfig::num_pipeline_stages does not fit in 227 KiB of shared memory; 0 "
                 "takes as many as fit");
 };
+
+/// Judge a configuration given as a value.
+template <auto kConfig>
+constexpr PackedConfig validated_pack() {
+  constexpr PackedConfig kPacked = pack(kConfig);
+  static_assert(unpack(kPacked) == static_cast<const ConvKernelConfig&>(kConfig),
+                "Conv2dConfig: a field is out of range (tile extents below 1024, cluster extents "
+                "below 16, output tile extents multiples of 16 up to 128 x 64, stages below 16, "
+                "input stages below 64, block_swizzle_size below 32)");
+  (void)ValidatedConfig<kPacked.tiles, kPacked.pipeline>::kConfig;
+  return kPacked;
+}
 
 }  // namespace convoy

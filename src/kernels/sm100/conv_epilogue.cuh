@@ -37,29 +37,33 @@ struct ConvEpilogue {
   /// Rings of output and source tiles.
   struct State {
     std::uint32_t out_stage = 0;
+    std::uint32_t exchange_phase = 0;
     PipelineState<Smem::kSourceTiles> source;
   };
 
   // ---- Coordinates ----------------------------------------------------------------------------
 
-  // First filter of the output tile that half `half` (split rows: 0, 1) stores in `step`.
+  // First filter of output tile `half` of those stored in `step` (split rows: 0, 1; split
+  // reduction: all of them).
   static __device__ __forceinline__ int tile_filter(int first, int step, int half) {
+    if constexpr (kConfig.splits_reduction()) return first + half * kOutputN;
     return first + half * (kConfig.mma_shape.n / 2) + step * kOutputN;
   }
 
-  // Row of the M x K output matrix that a row of a group is.
+  // Row of the M x K output matrix that a row of a group is; -1 where it lies outside.
   static __device__ __forceinline__ std::int64_t output_pixel(const ConvArguments& a, int group,
                                                               int row) {
-    if (a.row_groups == RowGroups::phases) {
-      const int plane = a.out_extent[1] * a.out_extent[2];
-      const int n = row / plane;
-      const int p = (row - n * plane) / a.out_extent[2];
-      const int q = row - n * plane - p * a.out_extent[2];
+    if (a.row_groups == RowGroups::phases || a.row_groups == RowGroups::patches) {
+      const RowPixel at = pixel_of_row<kConfig.block_tile_shape.m>(a, row);
+      if (!at.inside) return -1;
+      if (a.row_groups == RowGroups::patches) {
+        return (static_cast<std::int64_t>(group) * a.out_extent[1] + at.p) * a.out_extent[2] + at.q;
+      }
       const std::int64_t line =
-          (static_cast<std::int64_t>(n) * a.out_extent[1] + p) * 2 + (group >> 1);
-      return (line * a.out_extent[2] + q) * 2 + (group & 1);
+          (static_cast<std::int64_t>(at.n) * a.out_extent[1] + at.p) * 2 + (group >> 1);
+      return (line * a.out_extent[2] + at.q) * 2 + (group & 1);
     }
-    return static_cast<std::int64_t>(group) * a.rows + row;
+    return row < a.rows ? static_cast<std::int64_t>(group) * a.rows + row : -1;
   }
 
   // Byte of 16-byte vector `vector` of row `row` in a swizzled tile: vectors of a row are permuted
@@ -71,21 +75,35 @@ struct ConvEpilogue {
 
   // ---- Tiles by TMA ---------------------------------------------------------------------------
 
+  // Coordinates of a tile's first row in the maps of output and source: {K, x, y, n}.
+  struct TileStart {
+    int x, y, n;
+  };
+  static __device__ __forceinline__ TileStart tile_start(const ConvArguments& a, const auto& tile) {
+    if (a.row_groups == RowGroups::phases || a.row_groups == RowGroups::patches) {
+      const RowPixel at = pixel_of_row<kConfig.block_tile_shape.m>(a, tile.row);
+      if (a.row_groups == RowGroups::patches) return {at.q, at.p, tile.group};
+      // Beyond the last row: image -1, zeros.
+      return {at.q, at.p, at.inside ? at.n : -1};
+    }
+    return {tile.row, 0, tile.group};
+  }
+
   /// Load the source tiles of one step; their bytes are counted on `full`.
   static __device__ __forceinline__ void load_source_tiles(const ConvArguments& a, const auto& tile,
                                                            int step, std::uint8_t* shared,
                                                            ptx::Barrier* full) {
+    const TileStart at = tile_start(a, tile);
 #pragma unroll
     for (int half = 0; half < kConfig.tiles_per_step(); ++half) {
       const int filter = tile_filter(tile.filter, step, half);
       std::uint8_t* destination = shared + half * kConfig.output_tile_bytes();
       if (a.row_groups == RowGroups::phases) {
-        const Pixel at = pixel_of(a, tile.row);
         ptx::tma_load_im2col_4d(destination, &a.source[tile.group], full, ptx::kL2EvictFirst,
-                                filter, at.w, at.h, at.n, 0, 0);
+                                filter, at.x, at.y, at.n, 0, 0);
       } else {
-        ptx::tma_load_3d(destination, &a.source[0], full, ptx::kL2EvictFirst, filter, tile.row,
-                         tile.group);
+        ptx::tma_load_4d(destination, &a.source[0], full, ptx::kL2EvictFirst, filter, at.x, at.y,
+                         at.n);
       }
     }
   }
@@ -93,30 +111,19 @@ struct ConvEpilogue {
   static __device__ __forceinline__ void store_output_tiles(const ConvArguments& a,
                                                             const auto& tile, int step,
                                                             const std::uint8_t* shared) {
+    const TileStart at = tile_start(a, tile);
 #pragma unroll
     for (int half = 0; half < kConfig.tiles_per_step(); ++half) {
       const int filter = tile_filter(tile.filter, step, half);
       const std::uint8_t* from = shared + half * kConfig.output_tile_bytes();
       if (tile.row >= a.rows || filter >= a.filters) continue;
       if (a.row_groups == RowGroups::phases) {
-        const Pixel at = pixel_of(a, tile.row);
-        ptx::tma_store_im2col_nhwc(&a.output[tile.group], from, filter, at.w, at.h, at.n);
+        ptx::tma_store_im2col_nhwc(&a.output[tile.group], from, filter, at.x, at.y, at.n);
       } else {
-        ptx::tma_store_3d(&a.output[0], from, filter, tile.row, tile.group);
+        ptx::tma_store_4d(&a.output[0], from, filter, at.x, at.y, at.n);
       }
     }
     ptx::tma_store_commit();
-  }
-
-  struct Pixel {
-    int w, h, n;
-  };
-  static __device__ __forceinline__ Pixel pixel_of(const ConvArguments& a, int row) {
-    if (row >= a.rows) return {0, 0, -1};
-    const int plane = a.out_extent[1] * a.out_extent[2];
-    const int n = row / plane;
-    const int h = (row - n * plane) / a.out_extent[2];
-    return {row - n * plane - h * a.out_extent[2], h, n};
   }
 
   // ---- Values ---------------------------------------------------------------------------------
@@ -232,8 +239,8 @@ struct ConvEpilogue {
     // Row of the output tile that this thread holds: its tensor-memory lane.
     const int half = kSplitRows ? warp / 2 : 0;
     const int tile_row = static_cast<int>(threadIdx.x) - 64 * half;
-    const bool inside = tile.row + tile_row < a.rows;
-    const std::int64_t pixel = inside ? output_pixel(a, tile.group, tile.row + tile_row) : 0;
+    const std::int64_t pixel = output_pixel(a, tile.group, tile.row + tile_row);
+    const bool inside = pixel >= 0;
     const std::uint32_t lanes = accumulator + (static_cast<std::uint32_t>(warp) << 21);
 
 #pragma unroll 1
@@ -270,19 +277,141 @@ struct ConvEpilogue {
         finish_staged(a, smem, tile, step, state, compute, store);
       }
       if constexpr (!StoreOp::kReplacesStore) {
-        ptx::fence_async_shared();
-        // NOTE: waiting before the barrier for the reads of all but the last num_output_stages - 2
-        // stores lets every thread write the next stage right after it.
-        if (threadIdx.x == 0) ptx::tma_store_wait_read<kConfig.num_output_stages - 2>();
-        ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
-        if (threadIdx.x == 0) {
-          store_output_tiles(a, tile, step, smem.out_tiles(static_cast<int>(state.out_stage)));
-        }
+        store_step(a, smem, tile, step, state);
       } else if constexpr (!kOnRegisters) {
         ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
+        if (++state.out_stage == kConfig.num_output_stages) state.out_stage = 0;
       }
-      if (++state.out_stage == kConfig.num_output_stages) state.out_stage = 0;
     }
+  }
+
+  // ---- One tile of a split reduction ----------------------------------------------------------
+
+  /// Where this CTA stands among those that share a tile: part `part`; part i is the CTA of rank
+  /// first_rank + i · rank_step.
+  struct Part {
+    int part, first_rank, rank_step;
+  };
+
+  /// Each of the k CTAs has the whole tile, summed over its part of the reduction, and owns
+  /// 128 / k of the rows. It sends every row to its owner; the owner adds the parts in their order,
+  /// so that the result does not depend on who comes first, and writes its rows (`tile`).
+  template <typename Release>
+  static __device__ __forceinline__ void write_split_tile(const ConvArguments& a, Smem& smem,
+                                                          const auto& tile, const Part& at,
+                                                          std::uint32_t accumulator, State& state,
+                                                          const ComputeOp& compute,
+                                                          const StoreOp& store,
+                                                          const Release& release) {
+    static_assert(kOnRegisters, "with a split reduction ops run on registers");
+    constexpr int kParts = kConfig.cluster_shape.k;
+    constexpr int kRows = kConfig.output_tile_shape.m;
+    constexpr int kColumns = kConfig.mma_shape.n;
+    constexpr int kWidth = kColumns / kParts;  // columns of a row that a thread finishes
+    constexpr int kPartVectors = kColumns / 4 * kRows;
+    const int thread = static_cast<int>(threadIdx.x);
+    const int warp = thread / 32;
+
+    // Send this thread's lane, once all parts of the last tile have been read by their owners.
+    ptx::barrier_wait_cluster(&smem.exchange_empty, state.exchange_phase ^ 1u);
+    if (thread == 0) ptx::barrier_arrive_expect(&smem.exchange_full, kConfig.exchange_bytes());
+    const auto owner = static_cast<std::uint32_t>(at.first_rank + thread / kRows * at.rank_step);
+    const std::uint32_t full =
+        ptx::map_shared_rank(ptx::shared_address(&smem.exchange_full), owner);
+    const std::uint32_t slot = ptx::map_shared_rank(
+        ptx::shared_address(&smem.exchange.values[at.part * kPartVectors + thread % kRows]), owner);
+    const std::uint32_t lanes = accumulator + (static_cast<std::uint32_t>(warp) << 21);
+#pragma unroll 1
+    for (int column = 0; column < kColumns; column += kOutputN) {
+      std::uint32_t raw[kOutputN];
+      load_accumulator(lanes + static_cast<std::uint32_t>(column), raw);
+      if (column + kOutputN == kColumns) release();
+#pragma unroll
+      for (int i = 0; i < kOutputN; i += 4) {
+        const int vector = (column + i) / 4 * kRows;
+        ptx::store_async_v4(slot + static_cast<std::uint32_t>(vector) * 16, raw + i, full);
+      }
+    }
+
+    // Add the parts of this thread's piece of the rows that this CTA owns.
+    const int row = thread % kRows;
+    const int first = thread / kRows * kWidth;
+    float v[kWidth] = {};
+    ptx::barrier_wait_cluster(&smem.exchange_full, state.exchange_phase);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int i = 0; i < kWidth; i += 4) {
+        const float4 add =
+            smem.exchange.values[part * kPartVectors + (first + i) / 4 * kRows + row];
+        v[i] += add.x;
+        v[i + 1] += add.y;
+        v[i + 2] += add.z;
+        v[i + 3] += add.w;
+      }
+    }
+    __syncwarp();
+    if (ptx::lane_id() < kParts) {
+      const auto peer = static_cast<std::uint32_t>(at.first_rank) +
+                        ptx::lane_id() * static_cast<std::uint32_t>(at.rank_step);
+      ptx::barrier_arrive_remote(&smem.exchange_empty, peer);
+    }
+    state.exchange_phase ^= 1u;
+
+    // The rows' epilogue; all columns are one step.
+    const int filter = tile.filter + first;
+    const std::int64_t pixel = output_pixel(a, tile.group, tile.row + row);
+    const bool inside = pixel >= 0;
+    const auto offset = [&](int i) {
+      const int column = first + i;
+      return column / kOutputN * kConfig.output_tile_bytes() +
+             vector_offset(row, column % kOutputN / kVector);
+    };
+    float source[kWidth] = {};
+    if constexpr (kWithResidual) {
+      if (a.tma_store) {
+        ptx::barrier_wait(&smem.epi_load_barriers()[0], state.source.parity());
+#pragma unroll
+        for (int i = 0; i < kWidth; i += kVector) {
+          unpack(*reinterpret_cast<const uint4*>(smem.src_tiles(0) + offset(i)), source + i);
+        }
+        ptx::fence_async_shared();
+        ptx::barrier_arrive(&smem.source_empty[0]);
+        state.source.advance();
+      } else if (inside) {
+        read_source_row(a, pixel, filter, source);
+      }
+    }
+    compute_values(a, compute, pixel, inside, filter, v, source);
+    call_store_op(a, store, pixel, inside, filter, v);
+    if (!a.tma_store) {
+      if (inside) write_row(a, pixel, filter, v);
+      return;
+    }
+    if constexpr (!StoreOp::kReplacesStore) {
+      std::uint8_t* out = smem.out_tiles(static_cast<int>(state.out_stage));
+#pragma unroll
+      for (int i = 0; i < kWidth; i += kVector) {
+        *reinterpret_cast<uint4*>(out + offset(i)) = pack(v + i);
+      }
+      store_step(a, smem, tile, 0, state);
+    }
+  }
+
+  // ---- Parts of both --------------------------------------------------------------------------
+
+  // Store the output tiles that all threads have staged.
+  static __device__ __forceinline__ void store_step(const ConvArguments& a, Smem& smem,
+                                                    const auto& tile, int step, State& state) {
+    ptx::fence_async_shared();
+    // NOTE: waiting before the barrier for the reads of all but the last num_output_stages - 2
+    // stores lets every thread write the next stage right after it.
+    if (threadIdx.x == 0) ptx::tma_store_wait_read<kConfig.num_output_stages - 2>();
+    ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
+    if (threadIdx.x == 0) {
+      store_output_tiles(a, tile, step, smem.out_tiles(static_cast<int>(state.out_stage)));
+    }
+    if (++state.out_stage == kConfig.num_output_stages) state.out_stage = 0;
   }
 
   static __device__ __forceinline__ void load_accumulator(std::uint32_t address,
@@ -341,8 +470,8 @@ struct ConvEpilogue {
       const int vector = index % kRowVectors;
       const int offset = half * kConfig.output_tile_bytes() + vector_offset(row, vector);
       const int filter = tile_filter(tile.filter, step, half) + vector * kVector;
-      const bool inside = tile.row + row < a.rows;
-      const std::int64_t pixel = inside ? output_pixel(a, tile.group, tile.row + row) : 0;
+      const std::int64_t pixel = output_pixel(a, tile.group, tile.row + row);
+      const bool inside = pixel >= 0;
       float v[kVector], source[kVector] = {};
       unpack(*reinterpret_cast<const uint4*>(out + offset), v);
       if constexpr (kWithResidual) {
@@ -362,19 +491,21 @@ struct ConvEpilogue {
   }
 
   // Without TMA: this thread reads its row of the residual, and writes its row of the output.
+  template <int kCount>
   static __device__ __forceinline__ void read_source_row(const ConvArguments& a, std::int64_t pixel,
-                                                         int filter, float (&source)[kOutputN]) {
+                                                         int filter, float (&source)[kCount]) {
     const Out* from = static_cast<const Out*>(a.source_pointer) + pixel * a.filters;
 #pragma unroll
-    for (int i = 0; i < kOutputN; ++i) source[i] = to_float(from[min(filter + i, a.filters - 1)]);
+    for (int i = 0; i < kCount; ++i) source[i] = to_float(from[min(filter + i, a.filters - 1)]);
   }
 
+  template <int kCount>
   static __device__ __forceinline__ void write_row(const ConvArguments& a, std::int64_t pixel,
-                                                   int filter, const float (&v)[kOutputN]) {
+                                                   int filter, const float (&v)[kCount]) {
     if constexpr (!StoreOp::kReplacesStore) {
       Out* to = static_cast<Out*>(a.out_pointer) + pixel * a.filters + filter;
 #pragma unroll
-      for (int i = 0; i < kOutputN; ++i) {
+      for (int i = 0; i < kCount; ++i) {
         if (filter + i < a.filters) to[i] = from_float<Out>(v[i]);
       }
     }

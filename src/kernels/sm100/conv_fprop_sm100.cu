@@ -21,6 +21,8 @@ namespace convoy::sm100 {
 namespace {
 
 constexpr const char* kAxes[3] = {"depth", "height", "width"};
+// Everything that a tile coordinate or a tensor map counts in 32 bits, with room for a tile.
+constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max() - 4096;
 
 Swizzle swizzle_of(int bytes) {
   return bytes == 128 ? Swizzle::b128 : Swizzle::b64;
@@ -30,6 +32,22 @@ Swizzle swizzle_of(int bytes) {
 bool is_planar(const ConvGeometry& g) {
   return g.filter[0] == 1 && g.stride[0] == 1 && g.pad_begin[0] == 0 && g.pad_end[0] == 0 &&
          g.cached_frames == 0;
+}
+
+// 1x1 filters that read the pixels of a frame as they lie.
+bool is_pointwise(const ConvGeometry& g) {
+  for (int axis = 1; axis < 3; ++axis) {
+    if (g.filter[axis] != 1 || g.stride[axis] != 1 || g.pad_begin[axis] != 0 ||
+        g.pad_end[axis] != 0) {
+      return false;
+    }
+  }
+  return g.upsample == 1;
+}
+
+// Activations come by tiled copies, not by im2col.
+bool loads_tiles(RowGroups groups, const ConvGeometry& g) {
+  return groups == RowGroups::patches || (groups != RowGroups::volumes && is_pointwise(g));
 }
 
 // The convolution that the kernel runs: with folded upsampling a 2x2 one over the low-resolution
@@ -88,6 +106,35 @@ Im2colTensorMap activation_map(const ConvKernelConfig& config, const ConvGeometr
   return map;
 }
 
+// The activation (or cache) as a tiled map {C, x, y, frame}: pixels as they lie, or patches whose
+// pixels are a stride apart.
+TiledTensorMap tiled_activation_map(const ConvKernelConfig& config, const ConvGeometry& g,
+                                    const char* name, RowGroups groups, std::int64_t frames) {
+  const auto element = static_cast<std::int64_t>(size_of(config.act_dtype));
+  const std::int64_t pixel = g.in_channels * element, frame = g.in[1] * g.in[2];
+  TiledTensorMap map;
+  map.name = name;
+  map.dtype = config.act_dtype;
+  map.rank = 4;
+  map.swizzle = swizzle_of(config.a_swizzle);
+  if (groups == RowGroups::patches) {
+    const int rows = config.act_slice_rows() / kPatchColumns;
+    const int stride_h = static_cast<int>(g.stride[1]), stride_w = static_cast<int>(g.stride[2]);
+    map.extents = {g.in_channels, g.in[2], g.in[1], g.batch * frames, 0};
+    map.strides_bytes = {0, pixel, g.in[2] * pixel, frame * pixel, 0};
+    map.box = {config.atom_k(), (kPatchColumns - 1) * stride_w + 1, (rows - 1) * stride_h + 1, 1,
+               0};
+    map.element_strides = {1, stride_w, stride_h, 1, 1};
+    return map;
+  }
+  const bool images = groups == RowGroups::images;
+  const std::int64_t pixels = images ? g.batch * frames * frame : frame;
+  map.extents = {g.in_channels, pixels, 1, images ? 1 : g.batch * frames, 0};
+  map.strides_bytes = {0, pixel, pixels * pixel, pixels * pixel, 0};
+  map.box = {config.atom_k(), config.act_slice_rows(), 1, 1, 0};
+  return map;
+}
+
 // Filters {C, taps, K, phases}.
 TiledTensorMap filter_map(const ConvKernelConfig& config, const ConvGeometry& g) {
   const KernelView view = view_of(g);
@@ -105,17 +152,47 @@ TiledTensorMap filter_map(const ConvKernelConfig& config, const ConvGeometry& g)
   return map;
 }
 
-// Output or residual as a {K, rows, groups} matrix.
+// Extents of the row groups.
+struct Rows {
+  std::int64_t groups, rows;
+};
+
+Rows rows_of(const ConvKernelConfig& config, RowGroups row_groups, const ConvGeometry& g) {
+  switch (row_groups) {
+    case RowGroups::frames:
+      return {g.batch * g.out[0], g.out[1] * g.out[2]};
+    case RowGroups::patches:
+      return {g.batch * g.out[0], ceil_div(g.out[1], config.block_tile_shape.m / kPatchColumns) *
+                                      ceil_div(g.out[2], kPatchColumns) *
+                                      config.block_tile_shape.m};
+    case RowGroups::phases:
+      return {4, g.batch * g.in[0] * g.in[1] * g.in[2]};
+    case RowGroups::images:
+    case RowGroups::volumes:
+      break;
+  }
+  return {1, g.gemm_m()};
+}
+
+// Output or residual as {K, x, y, n}: rows of a group along x, or with patches columns and rows.
 TiledTensorMap output_map(const ConvKernelConfig& config, const ConvGeometry& g, const char* name,
-                          std::int64_t rows, std::int64_t groups) {
+                          RowGroups row_groups) {
   const std::int64_t pitch = g.out_channels * config.out_bytes();
+  const Rows rows = rows_of(config, row_groups, g);
   TiledTensorMap map;
   map.name = name;
   map.dtype = config.out_dtype;
-  map.rank = 3;
-  map.extents = {g.out_channels, rows, groups, 0, 0};
-  map.strides_bytes = {0, pitch, rows * pitch, 0, 0};
-  map.box = {config.output_tile_shape.n, config.output_tile_shape.m, 1, 0, 0};
+  map.rank = 4;
+  if (row_groups == RowGroups::patches) {
+    map.extents = {g.out_channels, g.out[2], g.out[1], rows.groups, 0};
+    map.strides_bytes = {0, pitch, g.out[2] * pitch, g.out[1] * g.out[2] * pitch, 0};
+    map.box = {config.output_tile_shape.n, kPatchColumns,
+               config.output_tile_shape.m / kPatchColumns, 1, 0};
+  } else {
+    map.extents = {g.out_channels, rows.rows, 1, rows.groups, 0};
+    map.strides_bytes = {0, pitch, rows.rows * pitch, rows.rows * pitch, 0};
+    map.box = {config.output_tile_shape.n, config.output_tile_shape.m, 1, 1, 0};
+  }
   map.swizzle = swizzle_of(config.c_swizzle);
   return map;
 }
@@ -154,6 +231,7 @@ std::string offset_refusal(const ConvGeometry& g, int first_axis, std::int64_t l
 
 std::string volumes_refusal(const ConvKernelConfig& config, const ConvGeometry& g) {
   if (g.cached_frames != 0) return text("cached_frames = ", g.cached_frames, "; legal: 0");
+  if (g.gemm_m() > kMax) return text("M = ", g.gemm_m(), " rows pass 32-bit coordinates");
   std::string reason = offset_refusal(g, 0, 31);
   if (reason.empty()) {
     reason =
@@ -162,47 +240,39 @@ std::string volumes_refusal(const ConvKernelConfig& config, const ConvGeometry& 
   return reason;
 }
 
-// Extents of the row groups.
-struct Rows {
-  std::int64_t groups, rows;
-};
-
-Rows rows_of(RowGroups row_groups, const ConvGeometry& g) {
-  const std::int64_t plane = g.out[1] * g.out[2];
-  switch (row_groups) {
-    case RowGroups::frames:
-      return {g.batch * g.out[0], plane};
-    case RowGroups::phases:
-      return {4, g.batch * g.in[0] * g.in[1] * g.in[2]};
-    case RowGroups::images:
-    case RowGroups::volumes:
-      break;
-  }
-  return {1, g.gemm_m()};
-}
-
 }  // namespace
 
 std::string name_of(const ConvKernelConfig& config) {
   std::string name = text("sm100_fprop_", config.mma_shape.m, "x", config.mma_shape.n, "x",
                           config.block_tile_shape.k, "_", config.cta_group, "sm_c",
                           config.cluster_shape.m, "x", config.cluster_shape.n);
+  if (config.splits_reduction()) name += text("x", config.cluster_shape.k);
   if (config.a_swizzle != 128) name += text("_s", config.a_swizzle);
   if (config.k_group_size != 1) name += text("_k", config.k_group_size);
   return name;
 }
 
+std::string im2col_refusal(const ConvKernelConfig& config, const ConvGeometry& g) {
+  std::string reason = offset_refusal(g, 1, 255);
+  if (!reason.empty()) return reason;
+  return tensor_map_refusal(activation_map(config, g, "activation", RowGroups::frames, g.in[0]));
+}
+
 RowGroups row_groups_of(const ConvKernelConfig& config, const ConvGeometry& g) {
   if (g.upsample == 2) return RowGroups::phases;
-  if (is_planar(g)) return RowGroups::images;
-  if (!volumes_refusal(config, g).empty()) return RowGroups::frames;
-  // Frames fill their tiles, or skip filter depths that meet only padding, or let tiles straddle
-  // frames: the layout with fewer rows of work, counting half of what is skipped.
-  const std::int64_t tile = config.block_tile_shape.m * config.cluster_shape.m;
   const std::int64_t plane = g.out[1] * g.out[2];
-  const auto by_frames = static_cast<double>(ceil_div(plane, tile) * tile * g.out[0] * g.batch);
-  const auto by_volumes = static_cast<double>(ceil_div(g.gemm_m(), tile) * tile);
-  return by_frames <= 1.1 * by_volumes ? RowGroups::frames : RowGroups::volumes;
+  const bool reads_frames = is_pointwise(g) || im2col_refusal(config, g).empty();
+  if (is_planar(g)) {
+    if (reads_frames && g.gemm_m() <= kMax) return RowGroups::images;
+  } else if (volumes_refusal(config, g).empty()) {
+    // Frames fill their tiles, or skip filter depths that meet only padding, or let tiles straddle
+    // frames: the layout with fewer rows of work, counting half of what is skipped.
+    const std::int64_t tile = config.block_tile_shape.m * config.cluster_shape.m;
+    const auto by_frames = static_cast<double>(ceil_div(plane, tile) * tile * g.out[0] * g.batch);
+    const auto by_volumes = static_cast<double>(ceil_div(g.gemm_m(), tile) * tile);
+    if (!reads_frames || by_frames > 1.1 * by_volumes) return RowGroups::volumes;
+  }
+  return reads_frames && plane <= kMax ? RowGroups::frames : RowGroups::patches;
 }
 
 std::string refusal(const ConvKernelConfig& config, const ConvGeometry& g) {
@@ -233,33 +303,49 @@ std::string refusal(const ConvKernelConfig& config, const ConvGeometry& g) {
   } else if (g.upsample != 1) {
     return text("upsample = ", g.upsample, "; legal: 1 or 2");
   }
-  // Everything that a tile coordinate or a tensor map counts in 32 bits, with room for a tile.
-  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max() - 4096;
   for (const std::int64_t extent :
-       {g.in_channels, g.in[1], g.in[2], g.out_channels, g.out[1], g.out[2], g.stride[0],
-        g.batch * g.in[0], g.batch * g.cached_frames, g.batch * g.out[0], g.taps(),
-        g.in[0] + g.cached_frames + g.pad_begin[0] + g.pad_end[0] + g.filter[0] * g.dilation[0]}) {
+       {g.in_channels, g.out_channels, g.out[1], g.out[2], g.stride[0], g.batch * g.in[0],
+        g.batch * g.cached_frames, g.batch * g.out[0], g.taps()}) {
     if (extent > kMax) return text("an extent of ", extent, " passes 32-bit coordinates");
   }
-  const RowGroups groups = row_groups_of(config, g);
-  if (groups != RowGroups::volumes) {
-    std::string reason = offset_refusal(g, 1, groups == RowGroups::phases ? 254 : 255);
-    if (!reason.empty()) return reason;
+  for (int axis = 0; axis < 3; ++axis) {
+    const std::int64_t reach = g.in[axis] + g.cached_frames + g.pad_begin[axis] + g.pad_end[axis] +
+                               g.filter[axis] * g.dilation[axis];
+    if (reach > kMax) {
+      return text("extent, padding and filter of ", kAxes[axis], " reach ", reach,
+                  ", past 32-bit coordinates");
+    }
   }
-  std::string reason = tensor_map_refusal(activation_map(config, g, "activation", groups, g.in[0]));
+  const RowGroups groups = row_groups_of(config, g);
+  std::string reason =
+      loads_tiles(groups, g)
+          ? tensor_map_refusal(tiled_activation_map(config, g, "activation", groups, g.in[0]))
+          : tensor_map_refusal(activation_map(config, g, "activation", groups, g.in[0]));
   if (reason.empty()) reason = tensor_map_refusal(filter_map(config, g));
+  const KernelView view = view_of(g);
+  const bool frame_at_a_time = groups == RowGroups::frames || groups == RowGroups::patches;
+  const std::int64_t atoms = (frame_at_a_time ? 1 : view.filter[0]) * view.filter[1] *
+                             view.filter[2] * ceil_div(g.in_channels, config.atom_k());
+  if (reason.empty() && atoms < config.cluster_shape.k) {
+    reason =
+        text("a reduction of ", atoms, " spans of ", config.atom_k(), " channels cannot be split ",
+             config.cluster_shape.k, " ways; legal: at most ", atoms);
+  }
+  if (reason.empty() && g.taps() * ceil_div(g.in_channels, config.atom_k()) > kMax / 8) {
+    reason = text(g.taps(), " taps of ", g.in_channels, " channels pass 32-bit counters");
+  }
   if (reason.empty() && !config.register_based_epilogue && !stores_by_tma(config, g)) {
     reason = text("out_channels = ", g.out_channels,
                   " with an epilogue on staged tiles; legal: rows of a multiple of 16 bytes");
   }
-  const Rows rows = rows_of(groups, g);
+  const Rows rows = rows_of(config, groups, g);
   if (reason.empty() && rows.rows > kMax) {
     reason = text("M = ", rows.rows, " rows pass 32-bit coordinates");
   }
   if (reason.empty() && stores_by_tma(config, g)) {
     reason = groups == RowGroups::phases
                  ? tensor_map_refusal(phase_map(config, g, "output"))
-                 : tensor_map_refusal(output_map(config, g, "output", rows.rows, rows.groups));
+                 : tensor_map_refusal(output_map(config, g, "output", groups));
   }
   if (!reason.empty()) return reason;
   const std::int64_t tiles =
@@ -276,7 +362,9 @@ ConvArguments describe(const ConvKernelConfig& config, const ConvGeometry& g,
   const KernelView view = view_of(g);
   ConvArguments a{};
   a.row_groups = row_groups_of(config, g);
-  const Rows rows = rows_of(a.row_groups, g);
+  const Rows rows = rows_of(config, a.row_groups, g);
+  a.tiled_loads = loads_tiles(a.row_groups, g);
+  a.patches_across = static_cast<int>(ceil_div(g.out[2], kPatchColumns));
   a.groups = static_cast<int>(rows.groups);
   a.rows = static_cast<int>(rows.rows);
   a.filters = static_cast<int>(g.out_channels);
@@ -301,15 +389,19 @@ ConvArguments describe(const ConvKernelConfig& config, const ConvGeometry& g,
   a.out_pointer = pointers.output;
   a.source_pointer = pointers.epilogue.residual;
 
-  Im2colTensorMap activation = activation_map(config, g, "activation", a.row_groups, g.in[0]);
-  activation.address = pointers.activation;
-  a.activation = encode(activation);
-  a.cache = a.activation;
-  if (g.cached_frames > 0) {
-    Im2colTensorMap cache = activation_map(config, g, "cache", a.row_groups, g.cached_frames);
-    cache.address = pointers.cache;
-    a.cache = encode(cache);
-  }
+  const auto encode_activation = [&](const char* name, std::int64_t frames, const void* data) {
+    if (a.tiled_loads) {
+      TiledTensorMap map = tiled_activation_map(config, g, name, a.row_groups, frames);
+      map.address = data;
+      return encode(map);
+    }
+    Im2colTensorMap map = activation_map(config, g, name, a.row_groups, frames);
+    map.address = data;
+    return encode(map);
+  };
+  a.activation = encode_activation("activation", g.in[0], pointers.activation);
+  a.cache = g.cached_frames > 0 ? encode_activation("cache", g.cached_frames, pointers.cache)
+                                : a.activation;
   TiledTensorMap filter = filter_map(config, g);
   filter.address = pointers.filter;
   a.filter = encode(filter);
@@ -324,7 +416,7 @@ ConvArguments describe(const ConvKernelConfig& config, const ConvGeometry& g,
         maps[phase] = encode(map);
       }
     } else {
-      TiledTensorMap map = output_map(config, g, name, rows.rows, rows.groups);
+      TiledTensorMap map = output_map(config, g, name, a.row_groups);
       map.address = data;
       maps[0] = encode(map);
     }
@@ -360,19 +452,22 @@ void launch(const ConvKernel& kernel, const ConvArguments& arguments, const void
   }
   const GemmShape cluster = kernel.config.cluster_shape;
   const bool residual = arguments.epilogue.has_residual;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(cluster.m), static_cast<unsigned>(cluster.n),
-                              1};
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(cluster.m),
+                                  static_cast<unsigned>(cluster.n),
+                                  static_cast<unsigned>(cluster.k)};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(arguments.groups * arguments.m_clusters *
                                               arguments.n_clusters * cluster.m),
-                        static_cast<unsigned>(cluster.n), 1);
+                        static_cast<unsigned>(cluster.n), static_cast<unsigned>(cluster.k));
   config.blockDim = dim3(256, 1, 1);
   config.dynamicSmemBytes = residual ? kernel.shared_bytes_with_residual : kernel.shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   void* parameters[] = {const_cast<ConvArguments*>(&arguments), const_cast<void*>(compute_op),
                         const_cast<void*>(store_op)};
   const cudaError_t error =
@@ -381,9 +476,9 @@ void launch(const ConvKernel& kernel, const ConvArguments& arguments, const void
     (void)cudaGetLastError();
     throw Error(Status::launch_failure,
                 text(name_of(kernel.config), ": grid ", config.gridDim.x, " x ", config.gridDim.y,
-                     ", cluster ", cluster.m, " x ", cluster.n, ", ", config.dynamicSmemBytes,
-                     " bytes of shared memory: ", cudaGetErrorName(error), ": ",
-                     cudaGetErrorString(error)));
+                     " x ", config.gridDim.z, ", cluster ", cluster.m, " x ", cluster.n, " x ",
+                     cluster.k, ", ", config.dynamicSmemBytes, " bytes of shared memory: ",
+                     cudaGetErrorName(error), ": ", cudaGetErrorString(error)));
   }
 }
 
@@ -392,10 +487,12 @@ double estimate_us(const ConvKernelConfig& config, const ConvGeometry& g, int mu
   constexpr double kMacsPerCycle = 4096.0;        // Dense bf16 per SM: 2.25 PFLOP/s / 148 / clock.
   constexpr double kSharedBytesPerCycle = 128.0;  // Shared-memory read bandwidth of an SM.
   constexpr double kTileOverheadCycles = 900.0;   // First loads and last epilogue step of a tile.
+  // NOTE: rate at which an SM sends to others of its cluster: what has been measured on Hopper.
+  constexpr double kExchangeBytesPerCycle = 16.0;
   constexpr double kLaunchUs = 3.0;
   constexpr double kBytesPerUs = 8e6 * 0.9;  // 8 TB/s, nine tenths of it.
   const RowGroups groups = row_groups_of(config, g);
-  const Rows rows = rows_of(groups, g);
+  const Rows rows = rows_of(config, groups, g);
   const KernelView view = view_of(g);
   const GemmShape block = config.block_tile_shape;
   const double tiles =
@@ -409,7 +506,10 @@ double estimate_us(const ConvKernelConfig& config, const ConvGeometry& g, int mu
   // A 16-deep step: the tensor core's own rate, or reading both operands from shared memory.
   const double mma = double(block.m) * config.mma_shape.n * 16.0 / kMacsPerCycle;
   const double shared = (block.m + block.n) * 32.0 / kSharedBytesPerCycle;
-  const double cycles = waves * (steps * std::max(mma, shared) + kTileOverheadCycles);
+  const double parts = config.cluster_shape.k;
+  const double exchange = config.exchange_bytes() * (parts - 1) / parts / kExchangeBytesPerCycle;
+  const double cycles =
+      waves * (steps / parts * std::max(mma, shared) + exchange + kTileOverheadCycles);
   const double bytes =
       double(g.activation_elements() + g.filter_elements()) * size_of(config.act_dtype) +
       double(g.output_elements()) * config.out_bytes();

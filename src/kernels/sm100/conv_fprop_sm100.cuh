@@ -50,6 +50,7 @@ struct Conv2dFpropKernel {
   static constexpr int kCtaGroup = kConfig.cta_group;
   static constexpr int kClusterM = kConfig.cluster_shape.m;
   static constexpr int kClusterN = kConfig.cluster_shape.n;
+  static constexpr int kClusterK = kConfig.cluster_shape.k;
   static constexpr int kClusterSize = kConfig.cluster_size();
   static constexpr int kPairsM = kClusterM / kCtaGroup;
   static constexpr int kAtomK = kConfig.atom_k();
@@ -74,7 +75,7 @@ struct Conv2dFpropKernel {
 
   // Position of a CTA in its cluster. Ranks count M first, so a CTA pair is ranks 2i, 2i + 1.
   struct Place {
-    int m, n;       // in the cluster
+    int m, n, k;    // in the cluster
     int pair_rank;  // in the CTA pair: 0 leads
     int leader;     // rank of the pair's leader
     std::uint32_t rank;
@@ -86,7 +87,8 @@ struct Conv2dFpropKernel {
     Place at;
     at.rank = kClusterSize == 1 ? 0 : ptx::cluster_cta_rank();
     at.m = static_cast<int>(at.rank) % kClusterM;
-    at.n = static_cast<int>(at.rank) / kClusterM;
+    at.n = static_cast<int>(at.rank) / kClusterM % kClusterN;
+    at.k = static_cast<int>(at.rank) / (kClusterM * kClusterN);
     at.pair_rank = at.m % kCtaGroup;
     at.leader = static_cast<int>(at.rank) - at.pair_rank;
     return at;
@@ -114,14 +116,11 @@ struct Conv2dFpropKernel {
   // its accumulator (a depth in the padding reads zeros).
   struct Depths {
     int begin, end;
-    __device__ __forceinline__ int atoms(const ConvArguments& a) const {
-      return (end - begin) * a.filter_extent[1] * a.filter_extent[2] * a.channel_atoms;
-    }
   };
 
   static __device__ __forceinline__ Depths depths_of(const ConvArguments& arguments,
                                                      const ConvTile& tile) {
-    if (arguments.row_groups != RowGroups::frames) return {0, arguments.filter_extent[0]};
+    if (!by_frames(arguments)) return {0, arguments.filter_extent[0]};
     const int first = tile.group % arguments.out_extent[0] * arguments.stride[0] - arguments.pad[0];
     const int dilation = arguments.dilation[0];
     const int seen = arguments.cached_frames + arguments.frames;
@@ -132,9 +131,26 @@ struct Conv2dFpropKernel {
     return {begin, end};
   }
 
+  // Atoms of a tile's reduction that this CTA sums: all, or its part of a split; never none.
+  struct AtomRange {
+    int first, count;
+  };
+
+  static __device__ __forceinline__ AtomRange atoms_of(const ConvArguments& arguments,
+                                                       const Place& at, const ConvTile& tile) {
+    const Depths depths = depths_of(arguments, tile);
+    const int per_depth =
+        arguments.filter_extent[1] * arguments.filter_extent[2] * arguments.channel_atoms;
+    const int atoms = (depths.end - depths.begin) * per_depth;
+    const int begin = kClusterK == 1 ? 0 : atoms * at.k / kClusterK;
+    const int end = kClusterK == 1 ? atoms : atoms * (at.k + 1) / kClusterK;
+    return {depths.begin * per_depth + begin, end - begin};
+  }
+
   // ---- Set-up ---------------------------------------------------------------------------------
 
-  /// Prefetch the descriptors, initialise every barrier, synchronise the cluster.
+  /// Prefetch the descriptors, initialise every barrier, synchronise the cluster, and wait for the
+  /// kernels that this one depends on.
   static __device__ __forceinline__ void init_barriers(const ConvArguments& arguments, Smem& smem) {
     if (threadIdx.x == 0) {
       ptx::prefetch_tensor_map(&arguments.activation);
@@ -163,6 +179,10 @@ struct Conv2dFpropKernel {
         }
         ptx::barrier_init(&smem.load_order, 1);
       }
+      if constexpr (kClusterK > 1) {
+        ptx::barrier_init(&smem.exchange_full, 1);
+        ptx::barrier_init(&smem.exchange_empty, kClusterK * kEpilogueThreads / 32);
+      }
       ptx::barrier_init(&smem.tmem_dealloc, kCtaGroup * kEpilogueThreads);
       ptx::fence_barrier_init();
     }
@@ -171,6 +191,10 @@ struct Conv2dFpropKernel {
     } else {
       __syncthreads();
     }
+    ptx::dependent_launch_trigger();
+    // NOTE: nothing before this line reads or writes what an earlier kernel may still write or
+    // read.
+    ptx::dependent_launch_wait();
   }
 
   // ---- Scheduler ------------------------------------------------------------------------------
@@ -233,7 +257,14 @@ struct Conv2dFpropKernel {
 
   // Where the reduction stands: an atom of channels of a filter tap.
   struct KPosition {
-    int channel_atom = 0, s = 0, r = 0, t = 0;
+    int channel_atom, s, r, t;
+    __device__ __forceinline__ KPosition(const ConvArguments& a, int atom) {
+      const int tap = atom / a.channel_atoms, row = tap / a.filter_extent[2];
+      channel_atom = atom - tap * a.channel_atoms;
+      s = tap - row * a.filter_extent[2];
+      t = row / a.filter_extent[1];
+      r = row - t * a.filter_extent[1];
+    }
     __device__ __forceinline__ void advance(const ConvArguments& a) {
       if (++channel_atom < a.channel_atoms) return;
       channel_atom = 0;
@@ -248,38 +279,38 @@ struct Conv2dFpropKernel {
     }
   };
 
-  // First pixel of this CTA's slice of the activation tile, as im2col coordinates.
+  // First pixel of this CTA's slice of the activation tile, in coordinates of its descriptor.
   struct PixelStart {
     int w, h, d, n;
-    int image;  // frames: batch index
+    int image;  // by frames: batch index
   };
 
   static __device__ __forceinline__ PixelStart pixel_start(const ConvArguments& a,
                                                            const ConvTile& tile, int row) {
     PixelStart start{.w = -a.pad[2], .h = -a.pad[1], .d = -a.pad[0], .n = -1, .image = -1};
     // A slice that begins beyond the last row reads image -1: zeros.
-    if (row >= a.rows) return start;
-    const int plane = a.out_extent[1] * a.out_extent[2];
-    int n = row / plane;
-    row -= n * plane;
-    const int p = row / a.out_extent[2];
-    const int q = row - p * a.out_extent[2];
-    start.w += q * a.stride[2];
-    start.h += p * a.stride[1];
+    const RowPixel pixel = pixel_of_row<kConfig.block_tile_shape.m>(a, row);
+    if (!pixel.inside) return start;
+    start.n = pixel.n;
+    if (a.tiled_loads && a.row_groups != RowGroups::patches) {
+      start.w = row;
+      start.n = 0;
+    } else {
+      start.w += pixel.q * a.stride[2];
+      start.h += pixel.p * a.stride[1];
+    }
     if (a.row_groups == RowGroups::volumes) {
-      const int z = n % a.out_extent[0];
-      n /= a.out_extent[0];
-      start.d += z * a.stride[0];
-    } else if (a.row_groups == RowGroups::frames) {
+      start.n = pixel.n / a.out_extent[0];
+      start.d += (pixel.n - start.n * a.out_extent[0]) * a.stride[0];
+    } else if (by_frames(a)) {
       start.image = tile.group / a.out_extent[0];
       start.d += tile.group % a.out_extent[0] * a.stride[0];
     }
-    start.n = n;
     return start;
   }
 
-  /// Load one pipeline stage: `atoms` atoms of im2col activation rows and of filter rows, from
-  /// reduction position `k` on; this CTA's slices, multicast to the CTAs that share them.
+  /// Load one pipeline stage: `atoms` atoms of activation rows and of filter rows, from reduction
+  /// position `k` on; this CTA's slices, multicast to the CTAs that share them.
   static __device__ __forceinline__ void load_input_tiles(
       const ConvArguments& arguments, Smem& smem, const Place& at, std::uint32_t full_barrier,
       int stage, const ConvTile& tile, const PixelStart& start, KPosition& k, int atoms) {
@@ -305,17 +336,18 @@ struct Conv2dFpropKernel {
       std::uint8_t* filter = smem.filter_tiles(stage) + atom * kConfig.filter_atom_bytes() +
                              (kFilterMulticast ? filter_slice * kFilterSliceBytes : 0);
       const int channel = k.channel_atom * kAtomK;
-      const auto offset_w = static_cast<std::uint16_t>(k.s * arguments.dilation[2] + phase_w);
-      const auto offset_h = static_cast<std::uint16_t>(k.r * arguments.dilation[1] + phase_h);
+      const int offset_w = k.s * arguments.dilation[2] + phase_w;
+      const int offset_h = k.r * arguments.dilation[1] + phase_h;
       if (arguments.row_groups == RowGroups::volumes) {
         ptx::tma_load_im2col_ndhwc<kCtaGroup, kActMulticast>(
             act, &arguments.activation, full_barrier, act_mask, ptx::kL2EvictNormal, channel,
-            start.w, start.h, start.d, start.n, offset_w, offset_h,
+            start.w, start.h, start.d, start.n, static_cast<std::uint16_t>(offset_w),
+            static_cast<std::uint16_t>(offset_h),
             static_cast<std::uint16_t>(k.t * arguments.dilation[0]));
       } else {
         const CUtensorMap* map = &arguments.activation;
         int n = start.n;
-        if (arguments.row_groups == RowGroups::frames && n >= 0) {
+        if (by_frames(arguments) && n >= 0) {
           const int frame = start.d + k.t * arguments.dilation[0];
           if (frame < 0 || frame >= arguments.cached_frames + arguments.frames) {
             n = -1;
@@ -326,9 +358,15 @@ struct Conv2dFpropKernel {
             n = start.image * arguments.frames + frame - arguments.cached_frames;
           }
         }
-        ptx::tma_load_im2col_nhwc<kCtaGroup, kActMulticast>(act, map, full_barrier, act_mask,
-                                                            ptx::kL2EvictNormal, channel, start.w,
-                                                            start.h, n, offset_w, offset_h);
+        if (arguments.tiled_loads) {
+          ptx::tma_load_tiled_4d<kCtaGroup, kActMulticast>(
+              act, map, full_barrier, act_mask, ptx::kL2EvictNormal, channel, start.w + offset_w,
+              start.h + offset_h, n);
+        } else {
+          ptx::tma_load_im2col_nhwc<kCtaGroup, kActMulticast>(
+              act, map, full_barrier, act_mask, ptx::kL2EvictNormal, channel, start.w, start.h, n,
+              static_cast<std::uint16_t>(offset_w), static_cast<std::uint16_t>(offset_h));
+        }
       }
       ptx::tma_load_tiled_4d<kCtaGroup, kFilterMulticast>(
           filter, &arguments.filter, full_barrier, filter_mask, ptx::kL2EvictLast, channel,
@@ -351,12 +389,12 @@ struct Conv2dFpropKernel {
         throttle.advance();
       }
       const ConvTile tile = tile_of(arguments, at, index);
-      const Depths depths = depths_of(arguments, tile);
+      const AtomRange range = atoms_of(arguments, at, tile);
       const PixelStart start =
           pixel_start(arguments, tile, tile.row + at.n * kConfig.act_slice_rows());
-      KPosition k{.t = depths.begin};
+      KPosition k(arguments, range.first);
       int prologue = Smem::kGroups;
-      for (int left = depths.atoms(arguments); left > 0; left -= kAtomsPerGroup) {
+      for (int left = range.count; left > 0; left -= kAtomsPerGroup) {
         const int atoms = min(left, kAtomsPerGroup);
         ptx::barrier_wait(&smem.input_empty[input.index], input.producer_parity());
         if (leader) {
@@ -440,10 +478,13 @@ struct Conv2dFpropKernel {
 #pragma unroll
       for (int m = 0; m < kClusterM; ++m) {
         const bool same_rows = m / kCtaGroup == at.m / kCtaGroup;
-        if (same_rows || n == at.n) input_mask |= 1u << (m + n * kClusterM);
-        if (same_rows && n == at.n) accum_mask |= 1u << (m + n * kClusterM);
+        const std::uint16_t cta = 1u << (m + n * kClusterM);
+        if (same_rows || n == at.n) input_mask |= cta;
+        if (same_rows && n == at.n) accum_mask |= cta;
       }
     }
+    input_mask <<= at.k * kClusterM * kClusterN;
+    accum_mask <<= at.k * kClusterM * kClusterN;
     const bool issues = at.pair_rank == 0;
     const bool leader = ptx::elect_one();
     const std::uint64_t act_operand =
@@ -459,12 +500,12 @@ struct Conv2dFpropKernel {
         // NOTE: not the producer's parity: the epilogue hands every stage over once at the start,
         // which also tells that both CTAs of the pair have their tensor memory.
         ptx::barrier_wait(&smem.accum_empty[accum.index], accum.parity());
+        const AtomRange range = atoms_of(arguments, at, tile_of(arguments, at, index));
         Accumulation accumulation{
             .address =
-                tmem + accum.index * static_cast<std::uint32_t>(kConfig.accum_stage_columns())};
-        const ConvTile tile = tile_of(arguments, at, index);
-        for (int left = depths_of(arguments, tile).atoms(arguments); left > 0;
-             left -= kAtomsPerGroup) {
+                tmem + accum.index * static_cast<std::uint32_t>(kConfig.accum_stage_columns()),
+            .channel_atom = kClusterK == 1 ? 0 : range.first % arguments.channel_atoms};
+        for (int left = range.count; left > 0; left -= kAtomsPerGroup) {
           const int atoms = min(left, kAtomsPerGroup);
           ptx::barrier_wait(&smem.input_full[input.index], input.parity());
           // Orders the MMAs after both waits: the operands are there, the accumulator is free.
@@ -511,7 +552,7 @@ struct Conv2dFpropKernel {
       ptx::barrier_wait(smem.load_order_barrier(), 0);
       bool more = true;
       while (more) {
-        const ConvTile tile = tile_of(arguments, at, index);
+        const ConvTile tile = output_tile(at, tile_of(arguments, at, index));
         if (arguments.tma_store) {
           for (int step = 0; step < kConfig.epilogue_steps(); ++step) {
             ptx::barrier_wait(&smem.source_empty[source.index], source.producer_parity());
@@ -531,6 +572,12 @@ struct Conv2dFpropKernel {
   }
 
   // ---- Epilogue -------------------------------------------------------------------------------
+
+  // The rows of a tile that this CTA finishes: all, or its share where the reduction is split.
+  static __device__ __forceinline__ ConvTile output_tile(const Place& at, ConvTile tile) {
+    if constexpr (kClusterK > 1) tile.row += at.k * kConfig.output_tile_shape.m;
+    return tile;
+  }
 
   static __device__ __forceinline__ void epilogue_warps(const ConvArguments& arguments, Smem& smem,
                                                         const Place& at, int index,
@@ -555,16 +602,21 @@ struct Conv2dFpropKernel {
     typename Epilogue::State state;
     bool more = true;
     while (more) {
-      const ConvTile tile = tile_of(arguments, at, index);
+      const ConvTile tile = output_tile(at, tile_of(arguments, at, index));
       ptx::barrier_wait(&smem.accum_full[accum.index], accum.parity());
       ptx::tmem_fence_after_sync();
-      Epilogue::write_tile(
-          arguments, smem, tile,
-          tmem + accum.index * static_cast<std::uint32_t>(kConfig.accum_stage_columns()), state,
-          compute, store, [&] {
-            ptx::tmem_fence_before_sync();
-            arrive_empty(accum.index);
-          });
+      const std::uint32_t accumulator =
+          tmem + accum.index * static_cast<std::uint32_t>(kConfig.accum_stage_columns());
+      const auto release = [&] {
+        ptx::tmem_fence_before_sync();
+        arrive_empty(accum.index);
+      };
+      if constexpr (kClusterK > 1) {
+        Epilogue::write_split_tile(arguments, smem, tile, {at.k, at.m, kClusterM}, accumulator,
+                                   state, compute, store, release);
+      } else {
+        Epilogue::write_tile(arguments, smem, tile, accumulator, state, compute, store, release);
+      }
       accum.advance();
       more = fetch_next_tile(smem, answer, index);
     }
@@ -573,6 +625,10 @@ struct Conv2dFpropKernel {
     for (int peer = 0; peer < kCtaGroup; ++peer) {
       ptx::barrier_arrive_cluster(ptx::map_shared_rank(
           ptx::shared_address(&smem.tmem_dealloc), static_cast<std::uint32_t>(at.leader + peer)));
+    }
+    // Stay until the other CTAs have told that they read their last parts.
+    if constexpr (kClusterK > 1) {
+      ptx::barrier_wait(&smem.exchange_empty, state.exchange_phase ^ 1u);
     }
     // Output tiles are read from shared memory by the last stores.
     if (threadIdx.x == 0) ptx::tma_store_wait_read<0>();

@@ -42,6 +42,10 @@ std::string name_of(const ConvKernelConfig& config);
 /// got, what is legal.
 std::string refusal(const ConvKernelConfig& config, const ConvGeometry& geometry);
 
+/// Empty if 4-D im2col copies can read the frames of the problem, else which limit of descriptor or
+/// offsets is broken: then the kernel loads patches.
+std::string im2col_refusal(const ConvKernelConfig& config, const ConvGeometry& geometry);
+
 /// How a configuration lays the rows of a problem it can run over the output.
 RowGroups row_groups_of(const ConvKernelConfig& config, const ConvGeometry& geometry);
 

@@ -13,7 +13,7 @@ namespace convoy::sm100 {
 /// Instantiate both entry points for `kConfig`, a Conv2dConfig<...> value.
 template <auto kConfig, typename ComputeOp = NoComputeOp, typename StoreOp = NoStoreOp>
 ConvKernel conv_kernel() {
-  constexpr PackedConfig kPacked = pack(kConfig);
+  constexpr PackedConfig kPacked = validated_pack<kConfig>();
   using Run = Conv2dSmem<kPacked.tiles, kPacked.pipeline, false>;
   using RunWithResidual = Conv2dSmem<kPacked.tiles, kPacked.pipeline, true>;
   static_assert(

@@ -38,11 +38,18 @@ struct Conv2dSmem {
     OutTile tiles[kSourceTiles];
   };
   struct NoSourceTiles {};
+  /// Parts of a split reduction: [part][column / 4][row] of 4 columns.
+  struct alignas(1024) Exchange {
+    float4 values[kConfig.splits_reduction() ? kConfig.exchange_bytes() / 16 : 1];
+  };
+  struct NoExchange {};
 
   ActTile act[kStages];
   FilterTile filter[kStages];
   OutTile out[kConfig.num_output_stages];
   [[no_unique_address]] std::conditional_t<kWithSource, SourceTiles, NoSourceTiles> source;
+  [[no_unique_address]] std::conditional_t<kConfig.splits_reduction(), Exchange, NoExchange>
+      exchange;
 
   ptx::ClcResponse clc_response[kClcStages];
 
@@ -56,6 +63,8 @@ struct Conv2dSmem {
   ptx::Barrier throttle_empty[kClcStages];
   ptx::Barrier source_full[kSourceTiles];
   ptx::Barrier source_empty[kSourceTiles];
+  ptx::Barrier exchange_full;
+  ptx::Barrier exchange_empty;
   ptx::Barrier load_order;
   ptx::Barrier tmem_dealloc;
   std::uint32_t tmem_address;

@@ -32,6 +32,17 @@ __device__ __forceinline__ void barrier_arrive_cluster(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+/// Write 16 bytes into the shared memory of a CTA of the cluster and count them on a barrier of
+/// the same CTA, both shared::cluster addresses.
+__device__ __forceinline__ void store_async_v4(std::uint32_t address, const std::uint32_t* v,
+                                               std::uint32_t barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(address),
+      "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]), "r"(barrier)
+      : "memory");
+}
+
 // ---- Cluster launch control -------------------------------------------------------------------
 
 /// 16 bytes of shared memory that a launch-control request is answered into.

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Q-slicing and im2col + matmul with a functor on 5-D coordinates, for whichever architecture the
+// including file binds: it defines `Arch` with the two calls on its templates.
+#pragma once
+
+#include "convoy/composed.cuh"
+#include "sm100_support.hpp"
+
+namespace convoy {
+namespace {
+
+using test::DeviceBuffer;
+using test::Problem;
+using bf16 = __nv_bfloat16;
+
+// 2·conv + a value that names each coordinate.
+constexpr int coordinate_term(std::int64_t n, std::int64_t z, std::int64_t p, std::int64_t q,
+                              std::int64_t k) {
+  return static_cast<int>((n * 101 + z * 37 + p * 11 + q * 5 + k * 3) % 64);
+}
+struct CoordinateOp5d {
+  template <int kWidth>
+  __device__ void operator()(const OutputIndex& at, int k, float (&values)[kWidth]) const {
+    for (int i = 0; i < kWidth; ++i) {
+      values[i] =
+          2.0f * values[i] +
+          static_cast<float>((at.n * 101 + at.z * 37 + at.p * 11 + at.q * 5 + (k + i) * 3) % 64);
+    }
+  }
+};
+
+// Device copies of a problem, the output poisoned.
+struct OnDevice {
+  explicit OnDevice(const Problem& problem, std::size_t workspace_bytes)
+      : activation(problem.activation.size() * 2),
+        cache(problem.cache.size() * 2),
+        filter(problem.filter.size() * 2),
+        output(problem.source.size() * 2),
+        workspace(workspace_bytes) {
+    activation.upload(test::encoded(problem.activation, DType::bf16).data());
+    cache.upload(test::encoded(problem.cache, DType::bf16).data());
+    filter.upload(test::encoded(problem.filter, DType::bf16).data());
+    output.poison();
+    workspace.poison();
+  }
+  static const bf16* read(const DeviceBuffer& buffer) {
+    return static_cast<const bf16*>(buffer.data());
+  }
+  bf16* out() { return static_cast<bf16*>(output.data()); }
+  DeviceBuffer activation, cache, filter, output, workspace;
+};
+
+void expect_coordinates(const Problem& problem, OnDevice& device) {
+  CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
+  const ConvGeometry& g = problem.geometry;
+  std::vector<double> expected = problem.convolution();
+  std::size_t i = 0;
+  for (std::int64_t n = 0; n < g.batch; ++n)
+    for (std::int64_t z = 0; z < g.out[0]; ++z)
+      for (std::int64_t p = 0; p < g.out[1]; ++p)
+        for (std::int64_t q = 0; q < g.out[2]; ++q)
+          for (std::int64_t k = 0; k < g.out_channels; ++k, ++i)
+            expected[i] = round_to(DType::bf16, static_cast<float>(2.0 * expected[i] +
+                                                                   coordinate_term(n, z, p, q, k)));
+  device.output.check("output");
+  device.workspace.check("workspace");
+  EXPECT_EQ(test::difference(device.output.download(), expected, DType::bf16, g.out_channels), "");
+}
+
+Conv3dProblemShape volume(std::int64_t n, std::array<std::int64_t, 3> in, std::int64_t c,
+                          std::int64_t k, std::array<std::int64_t, 3> filter,
+                          std::array<std::int64_t, 3> pad) {
+  Conv3dProblemShape p;
+  p.batch = n;
+  p.in_depth = in[0];
+  p.in_height = in[1];
+  p.in_width = in[2];
+  p.in_channels = c;
+  p.out_channels = k;
+  p.filter = filter;
+  p.pad_begin = p.pad_end = pad;
+  return p;
+}
+
+class ComposedHooks : public testing::Test {
+ protected:
+  void SetUp() override {
+    int major = 0;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess ||
+        major != Arch::kMajor) {
+      GTEST_SKIP() << "needs compute capability " << Arch::kMajor << ".x, real or virtual";
+    }
+  }
+};
+
+TEST_F(ComposedHooks, QsliceEpilogueSeesFiveCoordinates) {
+  for (const Conv3dProblemShape& shape : {volume(2, {4, 7, 6}, 16, 24, {3, 3, 3}, {0, 1, 1}),
+                                          volume(1, {3, 5, 5}, 8, 3, {2, 1, 3}, {0, 0, 2})}) {
+    const Problem problem(geometry_of(shape));
+    OnDevice device(problem, qslice_workspace_bytes(shape, DType::bf16));
+    const QsliceDecision decision = Arch::qslice(device, shape, CoordinateOp5d{});
+    EXPECT_TRUE(decision.sliced) << decision.reason;
+    expect_coordinates(problem, device);
+  }
+}
+
+TEST_F(ComposedHooks, WhatQslicingDeclinesFallsThroughWithItsReason) {
+  Conv3dProblemShape shape = volume(2, {3, 6, 5}, 12, 24, {3, 3, 3}, {1, 1, 1});
+  shape.stride = {1, 2, 1};
+  shape.cached_frames = 1;
+  const Problem problem(geometry_of(shape));
+  OnDevice device(problem, qslice_workspace_bytes(shape, DType::bf16));
+  const QsliceDecision decision = Arch::qslice(device, shape, CoordinateOp5d{});
+  EXPECT_FALSE(decision.sliced);
+  EXPECT_EQ(decision.reason, "in_channels = 12; legal: a multiple of 8, nearest: 16");
+  EXPECT_EQ(qslice_decision(shape, DType::bf16).reason, decision.reason);
+  expect_coordinates(problem, device);
+}
+
+TEST_F(ComposedHooks, Im2colMatmulEpilogueSeesFiveCoordinatesInEveryChunk) {
+  // 3 chunks of 1,024 rows and less; T·R·S·C = 45 is padded to 48.
+  Conv2dProblemShape shape{.batch = 2,
+                           .in_height = 33,
+                           .in_width = 39,
+                           .in_channels = 5,
+                           .out_channels = 16,
+                           .filter_h = 3,
+                           .filter_w = 3,
+                           .pad_h = 1,
+                           .pad_w = 1};
+  shape.pad_mode = PadMode::reflect;
+  const Problem problem(geometry_of(shape));
+  ASSERT_GT(problem.geometry.gemm_m(), 2 * kIm2colLeastRows);
+  OnDevice device(problem, im2col_matmul_workspace_bytes(shape, 1));
+  Arch::im2col_matmul(device, shape, CoordinateOp5d{}, 1);
+  expect_coordinates(problem, device);
+}
+
+}  // namespace
+}  // namespace convoy

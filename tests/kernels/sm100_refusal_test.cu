@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the Blackwell kernel refuses and how it says so, and its configurations on the host.
+#include "convoy/error.hpp"
+#include "kernels/sm100/conv_arguments.hpp"
+#include "kernels/sm100/conv_host.hpp"
+#include "sm100_configs.hpp"
+#include "sm100_support.hpp"
+
+namespace convoy::sm100 {
+namespace {
+
+using test::conv2d;
+using test::conv3d;
+using test::on_blackwell;
+
+// ---- Refusals -----------------------------------------------------------------------------------
+
+TEST(Sm100Refusal, NamesConditionValueAndWhatIsLegal) {
+  const ConvKernelConfig config = test_kernels()[0].make().config;
+  const auto expect = [&](const ConvGeometry& g, const char* part) {
+    const std::string reason = refusal(config, g);
+    EXPECT_NE(reason.find(part), std::string::npos) << "reason: '" << reason << "'";
+  };
+  expect(conv2d(1, 8, 8, 12, 32, 3, 3), "in_channels = 12 is not a multiple of 8");
+  expect(conv2d(1, 8, 8, 32, 32, 3, 3, 0, 0, [](auto& p) { p.groups = 2; }), "groups = 2");
+  expect(conv2d(1, 40, 40, 32, 32, 3, 3, 0, 0, [](auto& p) { p.stride_h = 9; }),
+         "stride of height = 9; legal: 1 to 8");
+  expect(conv2d(1, 8, 8, 32, 32, 3, 3, 1, 1, [](auto& p) { p.pad_mode = PadMode::reflect; }),
+         "padding mode of height is reflect");
+  expect(conv2d(1, 8, 8, 32, 32, 1, 3, 0, 1, [](auto& p) { p.dilation_h = std::int64_t{1} << 31; }),
+         "extent, padding and filter of height reach 2147483656, past 32-bit coordinates");
+  const ConvKernelConfig split = test_kernels()[8].make().config;
+  EXPECT_EQ(refusal(split, conv2d(1, 8, 8, 128, 32, 1, 1)),
+            "a reduction of 2 spans of 64 channels cannot be split 8 ways; legal: at most 2");
+  EXPECT_EQ(refusal(split, conv2d(1, 8, 8, 512, 32, 1, 1)), "");
+}
+
+TEST(Sm100Refusal, LimitsOfIm2colAreReportedAndPatchesTakeOver) {
+  const ConvKernelConfig config = test_kernels()[0].make().config;
+  const auto expect = [&](const ConvGeometry& g, const char* part) {
+    const std::string reason = im2col_refusal(config, g);
+    EXPECT_NE(reason.find(part), std::string::npos) << "reason: '" << reason << "'";
+    EXPECT_EQ(refusal(config, g), "");
+    EXPECT_EQ(row_groups_of(config, g), RowGroups::patches);
+  };
+  expect(conv2d(1, 600, 8, 32, 32, 3, 1, 0, 0, [](auto& p) { p.dilation_h = 200; }),
+         "(filter - 1) * dilation of height = 400; legal: at most 255");
+  expect(conv2d(1, 8, 8, 32, 32, 3, 3, 129, 1), "lower corner[1] = -129 is outside [-128, 127]");
+  const ConvGeometry last = conv2d(1, 8, 8, 32, 32, 3, 3, 128, 1);
+  EXPECT_EQ(im2col_refusal(config, last), "");
+  EXPECT_EQ(row_groups_of(config, last), RowGroups::images);
+  // 5-D descriptors reach less far: the same problem is then laid out by frames, not refused.
+  const ConvGeometry wide =
+      conv3d(1, {4, 40, 40}, 32, 32, {3, 3, 3}, {1, 17, 17}, {1, 17, 17}, 0, [](auto& p) {
+        p.dilation = {1, 17, 17};
+      });
+  EXPECT_EQ(refusal(config, wide), "");
+  EXPECT_EQ(row_groups_of(config, wide), RowGroups::frames);
+}
+
+TEST(Sm100Refusal, DescribeThrowsUnsupportedAndInvalidArgument) {
+  const ConvKernelConfig config = test_kernels()[0].make().config;
+  try {
+    describe(config, conv2d(1, 8, 8, 12, 32, 3, 3), {});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::unsupported);
+    EXPECT_NE(std::string(error.what()).find("sm100_fprop_"), std::string::npos);
+  }
+  if (!on_blackwell()) GTEST_SKIP() << "encoding a tensor map needs a driver";
+  try {
+    RunPointers pointers;
+    pointers.activation = reinterpret_cast<const void*>(std::uintptr_t{0x1008});
+    describe(config, conv2d(1, 8, 8, 16, 32, 3, 3), pointers);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::invalid_argument);
+    EXPECT_NE(std::string(error.what()).find("activation pointer"), std::string::npos);
+  }
+}
+
+// ---- Configurations on the host -----------------------------------------------------------------
+
+TEST(Sm100Config, DefaultsAreThoseOfTheSpecification) {
+  using Bf16 = Conv2dConfig<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16>;
+  constexpr Bf16 two_sm = Bf16::default_bf16();
+  EXPECT_EQ(two_sm.block_tile_shape, (GemmShape{128, 128, 128}));
+  EXPECT_EQ(two_sm.mma_shape, (GemmShape{256, 256, 16}));
+  EXPECT_EQ(two_sm.cta_group, 2);
+  EXPECT_EQ(two_sm.cluster_shape, (GemmShape{2, 1, 1}));
+  EXPECT_EQ(two_sm.output_tile_shape, (GemmShape{128, 32, 1}));
+  EXPECT_EQ(two_sm.c_swizzle, 64);
+  EXPECT_EQ(Bf16::accum_type(), DType::fp32);
+  // 232448 bytes, less two 8 KiB output tiles and barriers, hold three stages of 64 KiB; eight
+  // source tiles of 8 KiB leave room for two.
+  EXPECT_EQ(two_sm.pipeline_stages(false), 3);
+  EXPECT_EQ(two_sm.pipeline_stages(true), 2);
+  constexpr Bf16 one_sm = Bf16::default_bf16_1sm();
+  EXPECT_EQ(one_sm.mma_shape, (GemmShape{128, 128, 16}));
+  EXPECT_EQ(one_sm.cluster_shape, (GemmShape{1, 1, 1}));
+  constexpr Bf16 narrow = one_sm.with_64_byte_swizzle();
+  EXPECT_EQ(narrow.block_tile_shape.k, 32);
+  EXPECT_EQ(narrow.a_swizzle, 64);
+}
+
+TEST(Sm100Config, PackingKeepsEveryField) {
+  for (const TestKernel& test : test_kernels()) {
+    const ConvKernelConfig config = test.make().config;
+    EXPECT_EQ(unpack(pack(config)), config) << test.why;
+  }
+}
+
+TEST(Sm100Config, SharedMemoryHoldsOneMoreStageNowhere) {
+  for (const TestKernel& test : test_kernels()) {
+    const ConvKernel kernel = test.make();
+    const ConvKernelConfig& config = kernel.config;
+    SCOPED_TRACE(test.why);
+    EXPECT_LE(kernel.shared_bytes, std::size_t{kSharedMemoryBudget});
+    EXPECT_LE(kernel.shared_bytes_with_residual, std::size_t{kSharedMemoryBudget});
+    if (config.num_pipeline_stages != 0) continue;
+    EXPECT_GT(kernel.shared_bytes +
+                  static_cast<std::size_t>(config.k_group_size) *
+                      static_cast<std::size_t>(config.stage_bytes()) +
+                  1024,
+              std::size_t{kSharedMemoryBudget});
+  }
+}
+
+}  // namespace
+}  // namespace convoy::sm100
