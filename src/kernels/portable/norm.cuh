@@ -6,15 +6,40 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <string>
 
 #include "convoy/norm.hpp"
 #include "kernels/common/epilogue.cuh"
+#include "kernels/common/ptx.cuh"
 
 namespace convoy {
 
 /// Channels that a thread moves in one access: 16 bytes, or one where C is no multiple of that.
 template <typename Element>
 constexpr int kNormVector = 16 / static_cast<int>(sizeof(Element));
+
+/// Launch a kernel that begins while those before it end, and waits for them itself
+/// (ptx::dependent_launch_wait).
+template <typename Arguments>
+void launch_overlapped(void (*kernel)(Arguments), dim3 grid, int threads, std::size_t shared_bytes,
+                       cudaStream_t stream, const Arguments& arguments, const char* name) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments);
+  if (error != cudaSuccess) {
+    (void)cudaGetLastError();
+    throw Error(Status::launch_failure,
+                std::string(name) + " kernel: " + cudaGetErrorString(error));
+  }
+}
 
 /// What a norm kernel is told of its parameters, by value.
 struct NormParameters {

@@ -132,6 +132,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     count += values;
   };
 
+  ptx::dependent_launch_wait();
+  // NOTE: only now, since the kernel after reads the input, which those before may have written.
+  ptx::dependent_launch_trigger();
+
   const std::int64_t tile_pixels = rows * kUnroll;
   const std::int64_t step = std::int64_t{g.chunks} * tile_pixels;
   const std::int64_t tiles = g.chunk_tiles + (chunk < g.longer_chunks ? 1 : 0);
@@ -267,7 +271,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
   };
-  load();  // The first tile is under way while the statistics are merged.
+  load();  // The first tile is under way while the statistics are awaited and merged.
+  ptx::dependent_launch_wait();
+  ptx::dependent_launch_trigger();
   merge_chunks<kVec>(arguments, results);
   if (!active) return;
 
@@ -376,19 +382,19 @@ class CudaGroupNorm final : public NormKernel {
  private:
   template <typename Element, int kVec, int kSplit>
   static void launch(const GroupNormArguments& arguments, dim3 grid, cudaStream_t stream) {
-    group_norm_statistics_kernel<Element, kVec, kSplit><<<grid, kThreads, 0, stream>>>(arguments);
-    check_launch("portable_group_norm statistics");
+    launch_overlapped(group_norm_statistics_kernel<Element, kVec, kSplit>, grid, kThreads, 0,
+                      stream, arguments, "portable_group_norm statistics");
+    const auto apply = [&](auto kernel) {
+      launch_overlapped(kernel, grid, kThreads, 0, stream, arguments, "portable_group_norm");
+    };
     if constexpr (kVec == 1) {
-      group_norm_apply_kernel<Element, kVec, NormActivation::any>
-          <<<grid, kThreads, 0, stream>>>(arguments);
+      apply(group_norm_apply_kernel<Element, kVec, NormActivation::any>);
     } else {
       dispatch_norm_activation(arguments.parameters.epilogue.activation,
                                [&]<NormActivation kActivation>() {
-                                 group_norm_apply_kernel<Element, kVec, kActivation>
-                                     <<<grid, kThreads, 0, stream>>>(arguments);
+                                 apply(group_norm_apply_kernel<Element, kVec, kActivation>);
                                });
     }
-    check_launch("portable_group_norm");
   }
 
   NormRequest request_;

@@ -64,6 +64,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   extern __shared__ float4 shared[];
   float* scale = reinterpret_cast<float*>(shared);
   float* bias = scale + arguments.channels;
+  ptx::dependent_launch_wait();
+  ptx::dependent_launch_trigger();
   stage_parameters(arguments, scale, bias);
 
   const int lanes = arguments.lanes, lane = static_cast<int>(threadIdx.x) % lanes;
@@ -71,19 +73,23 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const int team = static_cast<int>(threadIdx.x) / lanes;
   const std::int64_t stride = std::int64_t{gridDim.x} * teams;
   const bool has_bias = arguments.parameters.bias != nullptr;
-  // NOTE: all lanes of a warp take every turn, for the shuffles; a team past the start does
-  // nothing.
-  const std::int64_t turns = (arguments.pixels + stride - 1) / stride;
-  std::int64_t pixel = arguments.pixels - 1 - (std::int64_t{blockIdx.x} * teams + team);
-  for (std::int64_t turn = 0; turn < turns; ++turn, pixel -= stride) {
+  using Vector = NormVector<Element, kVec>;
+  const auto load = [&](Vector(&vectors)[kVectors], std::int64_t pixel) {
     const auto* input = static_cast<const Element*>(arguments.input) + pixel * arguments.channels;
-    auto* output = static_cast<Element*>(arguments.output) + pixel * arguments.channels;
-    NormVector<Element, kVec> vectors[kVectors] = {};
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const int column = lane + i * lanes;
       if (pixel >= 0 && column < columns) vectors[i].load_last(input + column * kVec);
     }
+  };
+  // NOTE: all lanes of a warp take every turn, for the shuffles; a team past the start does
+  // nothing.
+  const std::int64_t turns = (arguments.pixels + stride - 1) / stride;
+  std::int64_t pixel = arguments.pixels - 1 - (std::int64_t{blockIdx.x} * teams + team);
+  Vector vectors[kVectors] = {}, following[kVectors] = {};
+  load(vectors, pixel);
+  for (std::int64_t turn = 0; turn < turns; ++turn, pixel -= stride) {
+    load(following, pixel - stride);  // Under way while this one is worked on.
     float squares = 0;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -93,6 +99,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       for (int j = 0; j < kVec; ++j) squares = fmaf(v[j], v[j], squares);
     }
     const float factor = factor_of(arguments, sum_over(squares, lanes));
+    auto* output = static_cast<Element*>(arguments.output) + pixel * arguments.channels;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const int column = lane + i * lanes;
@@ -109,6 +116,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       vectors[i].narrow(v);
       vectors[i].store(output + column * kVec, arguments.streaming);
     }
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) vectors[i] = following[i];
   }
 }
 
@@ -119,6 +128,8 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = static_cast<int>(threadIdx.x) % 32, columns = arguments.channels / kVec;
   constexpr int kWarps = kThreads / 32;
   const NormParameters& p = arguments.parameters;
+  ptx::dependent_launch_wait();
+  ptx::dependent_launch_trigger();
   const std::int64_t stride = std::int64_t{gridDim.x} * kWarps;
   for (std::int64_t pixel =
            arguments.pixels - 1 - (std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32);
@@ -200,7 +211,6 @@ class CudaRmsNorm final : public NormKernel {
         launch<Element, kActivation>(arguments, stream);
       });
     });
-    check_launch("portable_rms_norm");
   }
 
  private:
@@ -208,30 +218,24 @@ class CudaRmsNorm final : public NormKernel {
   void launch(const RmsNormArguments& arguments, cudaStream_t stream) const {
     constexpr int kVec = kNormVector<Element>;
     const std::size_t shared = static_cast<std::size_t>(arguments.channels) * 2 * sizeof(float);
+    const auto launch_kernel = [&](auto kernel, std::size_t bytes) {
+      launch_overlapped(kernel, dim3(grid_), kThreads, bytes, stream, arguments,
+                        "portable_rms_norm");
+    };
     if (vector_ == 1) {
-      rms_norm_wide_kernel<Element, 1, NormActivation::any>
-          <<<grid_, kThreads, 0, stream>>>(arguments);
-      return;
+      return launch_kernel(rms_norm_wide_kernel<Element, 1, NormActivation::any>, 0);
     }
     switch (vectors_) {
       case 1:
-        rms_norm_kernel<Element, kVec, 1, kActivation>
-            <<<grid_, kThreads, shared, stream>>>(arguments);
-        break;
+        return launch_kernel(rms_norm_kernel<Element, kVec, 1, kActivation>, shared);
       case 2:
-        rms_norm_kernel<Element, kVec, 2, kActivation>
-            <<<grid_, kThreads, shared, stream>>>(arguments);
-        break;
+        return launch_kernel(rms_norm_kernel<Element, kVec, 2, kActivation>, shared);
       case 3:
-        rms_norm_kernel<Element, kVec, 3, kActivation>
-            <<<grid_, kThreads, shared, stream>>>(arguments);
-        break;
+        return launch_kernel(rms_norm_kernel<Element, kVec, 3, kActivation>, shared);
       case 4:
-        rms_norm_kernel<Element, kVec, 4, kActivation>
-            <<<grid_, kThreads, shared, stream>>>(arguments);
-        break;
+        return launch_kernel(rms_norm_kernel<Element, kVec, 4, kActivation>, shared);
       default:
-        rms_norm_wide_kernel<Element, kVec, kActivation><<<grid_, kThreads, 0, stream>>>(arguments);
+        return launch_kernel(rms_norm_wide_kernel<Element, kVec, kActivation>, 0);
     }
   }
 
