@@ -553,7 +553,10 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
 
   if constexpr (Config::kSplit) {
     // The loaders' half of the barrier above: one tile per cluster.
-    if (warp < 4) ptx::cluster_sync();
+    if (warp < 4) {
+      __syncwarp();
+      ptx::cluster_sync();
+    }
   }
   // NOTE: no CTA may leave while others still copy into, arrive on or read its shared memory.
   if constexpr (Config::kSplit || Config::kCluster > 1) {
