@@ -5,6 +5,8 @@
 #
 #   scripts/bootstrap.sh            for the build and the demo
 #   scripts/bootstrap.sh --tests    for the tests too
+#   scripts/bootstrap.sh --sass     only NVIDIA's disassembler, into .deps/cuda-tools, for
+#                                   scripts/sm100_evidence.py
 #
 # System packages come from apt, as root or with sudo. Where no CUDA compiler of version 13 or later
 # is found, NVIDIA's Python wheels of it are unpacked into .cuda (CONVOY_CUDA=OFF leaves that out).
@@ -86,6 +88,20 @@ install_cuda() {
     [ "$(nvcc_release .cuda/bin/nvcc)" -ge 1300 ]
 }
 
+# NVIDIA's wheels of cuobjdump and nvdisasm, which it calls.
+install_disassembler() {
+  rm -rf .deps/cuda-tools
+  python3 -m venv .deps/venv &&
+    .deps/venv/bin/python -m pip install -q --no-deps --target .deps/cuda-tools \
+      'nvidia-cuda-cuobjdump==13.*' 'nvidia-cuda-nvdisasm==13.*' &&
+    .deps/cuda-tools/nvidia/cu13/bin/cuobjdump --version > /dev/null
+}
+
+if [ "${1:-}" = --sass ]; then
+  install_disassembler
+  say "disassembler: .deps/cuda-tools/nvidia/cu13/bin/cuobjdump"
+  exit
+fi
 install_packages
 if [ "${CONVOY_CUDA:-AUTO}" = OFF ]; then
   say "CUDA: left out, CONVOY_CUDA=OFF"

@@ -11,9 +11,9 @@ the instructions of the hot loops along the path that plain tiles take:
   mma       per atom (4 MMAs with 128-byte, 2 with 64-byte swizzle)
   epilogue  per step of an output tile, and per output element of a thread
 
-Needs nvcc 13; for the SASS also cuobjdump and nvdisasm (PyPI: nvidia-cuda-cuobjdump,
-nvidia-cuda-nvdisasm), on PATH or named by CUOBJDUMP. Exit status 1 where a kernel spills or uses
-local memory.
+Needs nvcc 13, cuobjdump and nvdisasm: on PATH, in /usr/local/cuda, in .deps/cuda-tools (where
+scripts/bootstrap.sh --sass puts them) or named by NVCC and CUOBJDUMP; --no-sass does without the
+last two. Exit status 1 where a kernel spills or uses local memory, 2 where a tool is missing.
 """
 import argparse
 import heapq
@@ -116,12 +116,13 @@ class Function:
                     heapq.heappush(queue, (cost + self.weight(successor), successor))
         return None
 
-    def round_trip(self, patterns):
+    def round_trip(self, patterns, beside=None):
         """Fewest instructions of one iteration of an innermost loop that passes blocks with all
-        patterns in turn; a pattern written twice asks for two blocks."""
+        patterns in turn; a pattern written twice asks for two blocks. `beside`: what else the loop
+        holds, to tell it from others."""
         for block in self.find(patterns[0]):
             loop = self.loop_of(block)
-            if loop and all(set(self.find(p)) & loop[1] for p in patterns):
+            if loop and all(set(self.find(p)) & loop[1] for p in [*patterns, beside or patterns[0]]):
                 return self._shortest_round(patterns, loop)
         return None
 
@@ -169,19 +170,29 @@ def run(command):
 
 def find_tool(name):
     named = os.environ.get(name.upper())
-    return named or shutil.which(name) or shutil.which(f"/usr/local/cuda/bin/{name}")
+    places = [name, f"/usr/local/cuda/bin/{name}", ROOT / ".cuda/bin" / name,
+              ROOT / ".deps/cuda-tools/nvidia/cu13/bin" / name]
+    return named or next((found for place in places if (found := shutil.which(place))), None)
+
+
+def require_tools(with_sass):
+    for name in ["nvcc", "cuobjdump", "nvdisasm"] if with_sass else ["nvcc"]:
+        if find_tool(name) is None:
+            source = ("scripts/bootstrap.sh" if name == "nvcc" else
+                      "scripts/bootstrap.sh --sass (PyPI: nvidia-cuda-cuobjdump, "
+                      "nvidia-cuda-nvdisasm), or leave the SASS out with --no-sass")
+            print(f"no {name} on PATH, in /usr/local/cuda/bin, .cuda or .deps/cuda-tools; "
+                  f"get it with {source}", file=sys.stderr)
+            sys.exit(2)
 
 
 def disassemble(cubin):
     tool = find_tool("cuobjdump")
-    if tool is None:
-        return {}
     environment = dict(os.environ)
-    environment["PATH"] += os.pathsep + str(pathlib.Path(tool).parent)
+    environment["PATH"] += os.pathsep + str(pathlib.Path(find_tool("nvdisasm")).parent)
     text = subprocess.run([tool, "-sass", cubin], capture_output=True, text=True, env=environment)
     if text.returncode != 0:
-        print(f"no SASS: {text.stderr.strip()}", file=sys.stderr)
-        return {}
+        sys.exit(f"{tool}: {text.stderr.strip()}")
     parts = re.split(r"\n\s*Function : (\S+)\n", text.stdout)
     return {name: Function(body) for name, body in zip(parts[1::2], parts[2::2])}
 
@@ -222,10 +233,10 @@ def configuration_text(source):
     return f"namespace convoy::sm100 {{\n{body}\n}}"
 
 
-def examine(source, folder):
+def examine(source, folder, with_sass):
     cubin = pathlib.Path(folder) / (source.stem + ".cubin")
     log = run([*nvcc(), "-cubin", "-Xptxas", "-v", "-o", cubin, source])
-    functions = disassemble(cubin)
+    functions = disassemble(cubin) if with_sass else {}
     (stages, bytes_run), (stages_residual, bytes_residual) = shared_bytes(configuration_text(source))
     rows = []
     for part in log.split("Compiling entry function '")[1:]:
@@ -246,9 +257,11 @@ def examine(source, folder):
         function = functions.get(name)
         if function:
             row["sass"] = len(function.instructions)
-            row["load"] = function.round_trip([r"UTMALDG\.4D\.IM2COL", r"UTMALDG\.4D(?!\.IM2COL)"])
+            # The epilogue-load warp has such copies too, but none of rank 5.
+            row["load"] = function.round_trip([r"UTMALDG\.4D\.IM2COL", r"UTMALDG\.4D(?!\.IM2COL)"],
+                                              beside=r"UTMALDG\.5D")
             row["mma"] = function.round_trip([r"UTCHMMA"] * (4 if "_s128_" in source.stem else 2))
-            row["epilogue"] = function.round_trip([r"LDTM", r"STS\.128", r"UTMASTG\.3D"])
+            row["epilogue"] = function.round_trip([r"LDTM", r"STS\.128", r"UTMASTG\.4D"])
             if row["epilogue"]:
                 row["per element"] = f"{row['epilogue'] / columns:.1f}"
         rows.append(row)
@@ -260,7 +273,9 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/default")
     parser.add_argument("--only", default="", help="instances whose name holds this")
     parser.add_argument("--markdown", type=pathlib.Path, help="write the table here too")
+    parser.add_argument("--no-sass", action="store_true", help="only what ptxas says")
     arguments = parser.parse_args()
+    require_tools(not arguments.no_sass)
     sources = sorted(p for p in arguments.build.glob("**/sm100/instances/*.cu")
                      if arguments.only in p.name)
     if not sources:
@@ -272,7 +287,7 @@ def main():
     bad = False
     with tempfile.TemporaryDirectory() as folder:
         for source in sources:
-            for row in examine(source, folder):
+            for row in examine(source, folder, not arguments.no_sass):
                 line = "| " + " | ".join(str(row.get(c, "")) for c in columns) + " |"
                 lines.append(line)
                 print(line, flush=True)
