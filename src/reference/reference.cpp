@@ -29,8 +29,9 @@ const float* tap_input(const ConvGeometry& g, const Operands& operands, std::int
 }
 
 std::vector<float> magnitudes(const float* values, std::int64_t count) {
-  std::vector<float> out(static_cast<std::size_t>(values == nullptr ? 0 : count));
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::fabs(values[i]);
+  if (values == nullptr) return {};
+  std::vector<float> out(values, values + count);
+  for (float& value : out) value = std::fabs(value);
   return out;
 }
 
