@@ -103,6 +103,8 @@ const std::vector<Shape>& shapes() {
   return list;
 }
 
+constexpr std::size_t kManyTiles = 8;
+
 // What a run does besides convolving.
 struct RunOptions {
   Epilogue epilogue{};  // Pointers are filled in.
@@ -207,13 +209,22 @@ TEST_P(Sm100Shapes, MatchesTheIntegerReference) {
   run_and_compare(kernel, problem.geometry);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Sm100Shapes,
-                         testing::Combine(testing::Range<std::size_t>(0, test_kernels().size()),
-                                          testing::Range<std::size_t>(0, shapes().size())),
-                         [](const auto& info) {
-                           return text("config", std::get<0>(info.param), "_shape",
-                                       std::get<1>(info.param));
-                         });
+// Every configuration on every shape. NOTE: but for many tiles of split reductions, whose exchange
+// of single vectors is slow on the virtual GPU: SplitReductionAddsThePartsInTheirOrder has them.
+std::vector<std::tuple<std::size_t, std::size_t>> cases() {
+  std::vector<std::tuple<std::size_t, std::size_t>> list;
+  for (std::size_t config = 0; config < test_kernels().size(); ++config) {
+    const bool splits = test_kernels()[config].make().config.splits_reduction();
+    for (std::size_t shape = 0; shape < shapes().size(); ++shape) {
+      if (!splits || shape != kManyTiles) list.emplace_back(config, shape);
+    }
+  }
+  return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Sm100Shapes, testing::ValuesIn(cases()), [](const auto& info) {
+  return text("config", std::get<0>(info.param), "_shape", std::get<1>(info.param));
+});
 
 TEST_F(Sm100, EveryInstanceOfTheLibrary) {
   for (const ConvKernel& kernel : conv_kernels()) {
@@ -271,7 +282,7 @@ TEST_F(Sm100, ResidualOnEveryWayOfTheEpilogue) {
     run_and_compare(test_kernels()[2].make(), shapes()[shape].geometry, options);
     const ConvKernel split = test_kernels()[9].make();
     ASSERT_TRUE(split.config.splits_reduction());
-    if (shape == 1) continue;  // A single span of channels.
+    if (shape == 1 || shape == kManyTiles) continue;  // A single span of channels; see cases().
     run_and_compare(split, shapes()[shape].geometry, options);
   }
 }
