@@ -149,7 +149,7 @@ class CpuGroupNorm final : public CpuNorm {
     const std::int64_t c = r_.channels, step = rows();
     widen(b.rows, at(arguments.input, n * r_.pixels), r_.options.dtype, c);
     std::copy_n(b.rows, c, b.shift);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (pieces_ > 1)
     for (std::int64_t piece = 0; piece < pieces_; ++piece) {
       double* sum = b.sums + 2 * c * piece;
       std::fill_n(sum, 2 * c, 0.0);
@@ -195,7 +195,7 @@ class CpuGroupNorm final : public CpuNorm {
 
   void apply(const NormArguments& arguments, std::int64_t n, const Buffers& b) const {
     const std::int64_t c = r_.channels, step = rows();
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (pieces_ > 1)
     for (std::int64_t piece = 0; piece < pieces_; ++piece) {
       float* values = b.rows + piece * step * c;
       const std::int64_t end = std::min(r_.pixels, (piece + 1) * piece_);
@@ -228,7 +228,7 @@ class CpuRmsNorm final : public CpuNorm {
     float* all_rows = bias + c;
     widen_parameter(scale, arguments.scale, 1.0f);
     widen_parameter(bias, arguments.bias, 0.0f);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (pieces_ > 1)
     for (std::int64_t piece = 0; piece < pieces_; ++piece) {
       float* values = all_rows + piece * step * c;
       const std::int64_t end = std::min(r_.pixels, (piece + 1) * piece_);
