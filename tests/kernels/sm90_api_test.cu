@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <thread>
@@ -200,6 +201,103 @@ bool on_hopper() {
   int major = 0;
   return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess &&
          major == 9;
+}
+
+// The kernels without ops: plain, with bias and scale, with bias, ReLU and residual, each against
+// sums of small integers.
+template <typename Config>
+void check_epilogues(std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t k, int taps) {
+  if (!on_hopper()) GTEST_SKIP() << "no Hopper GPU";
+  const Conv2dProblemShape problem{.in_height = h,
+                                   .in_width = w,
+                                   .in_channels = c,
+                                   .out_channels = k,
+                                   .filter_h = taps,
+                                   .filter_w = taps,
+                                   .pad_h = taps / 2,
+                                   .pad_w = taps / 2};
+  const auto draw = [](std::int64_t count, std::size_t factor) {
+    std::vector<bf16> values(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = __float2bfloat16(static_cast<float>(static_cast<int>(i * factor % 13 % 3) - 1));
+    }
+    return values;
+  };
+  const std::vector<bf16> a = draw(h * w * c, 7);
+  const std::vector<bf16> b = draw(k * taps * taps * c, 5);
+  const std::vector<bf16> residual = draw(h * w * k, 3);
+  std::vector<float> bias(static_cast<std::size_t>(k));
+  for (std::size_t n = 0; n < bias.size(); ++n) bias[n] = static_cast<float>(n % 9) - 4.0f;
+  Buffers device;
+  float* device_bias = nullptr;
+  ASSERT_EQ(cudaMalloc(&device.activation, a.size() * 2), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&device.filter, b.size() * 2), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&device.output, residual.size() * 2), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&device.copy, residual.size() * 2), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&device_bias, bias.size() * 4), cudaSuccess);
+  cudaMemcpy(device.activation, a.data(), a.size() * 2, cudaMemcpyHostToDevice);
+  cudaMemcpy(device.filter, b.data(), b.size() * 2, cudaMemcpyHostToDevice);
+  cudaMemcpy(device.copy, residual.data(), residual.size() * 2, cudaMemcpyHostToDevice);
+  cudaMemcpy(device_bias, bias.data(), bias.size() * 4, cudaMemcpyHostToDevice);
+
+  std::vector<float> sums(residual.size());
+  for (std::int64_t m = 0; m < h * w; ++m) {
+    for (std::int64_t n = 0; n < k; ++n) {
+      float sum = 0;
+      for (std::int64_t tap = 0; tap < taps * taps; ++tap) {
+        const std::int64_t y = m / w + tap / taps - taps / 2;
+        const std::int64_t x = m % w + tap % taps - taps / 2;
+        if (y < 0 || y >= h || x < 0 || x >= w) continue;
+        for (std::int64_t i = 0; i < c; ++i) {
+          sum += __bfloat162float(a[static_cast<std::size_t>((y * w + x) * c + i)]) *
+                 __bfloat162float(b[static_cast<std::size_t>((n * taps * taps + tap) * c + i)]);
+        }
+      }
+      sums[static_cast<std::size_t>(m * k + n)] = sum;
+    }
+  }
+  for (int variant = 0; variant < 3; ++variant) {
+    sm90::FpropExtras extras;
+    if (variant > 0) {
+      extras.epilogue.bias = device_bias;
+      extras.epilogue.bias_dtype = DType::fp32;
+      extras.epilogue.scale = 2.0f;
+    }
+    if (variant == 2) {
+      extras.epilogue.activation = Activation::relu;
+      extras.epilogue.residual = device.copy;
+      extras.epilogue.beta = 3.0f;
+    }
+    cudaMemset(device.output, 0xff, residual.size() * 2);
+    sm90::conv_fprop<Config>(device.output, device.activation, device.filter, problem, extras);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    std::vector<bf16> output(residual.size());
+    cudaMemcpy(output.data(), device.output, output.size() * 2, cudaMemcpyDeviceToHost);
+    for (std::size_t i = 0; i < output.size(); ++i) {
+      float want = sums[i];
+      if (variant > 0) want = 2.0f * want + bias[i % bias.size()];
+      if (variant == 2) want = std::max(want, 0.0f) + 3.0f * __bfloat162float(residual[i]);
+      ASSERT_EQ(__bfloat162float(output[i]), __bfloat162float(__float2bfloat16(want)))
+          << "variant " << variant << " pixel " << i / bias.size() << " filter " << i % bias.size();
+    }
+  }
+  cudaFree(device_bias);
+}
+
+TEST(Sm90Api, EpiloguesInTurns) {
+  check_epilogues<sm90::Default<bf16>>(11, 25, 72, 136, 3);
+}
+TEST(Sm90Api, EpiloguesOfPatches) {
+  check_epilogues<sm90::DefaultHalo<bf16>>(11, 25, 72, 136, 3);
+}
+TEST(Sm90Api, EpiloguesOfATileInAClusterOfOne) {
+  check_epilogues<sm90::FpropConfig<bf16, bf16, 64, 128, 1, 1, false, sm90::Schedule::split_k, 4>>(
+      11, 13, 72, 136, 3);
+}
+TEST(Sm90Api, EpiloguesOfThreeWarpgroups) {
+  check_epilogues<
+      sm90::FpropConfig<bf16, bf16, 192, 96, 3, 1, false, sm90::Schedule::cooperative, 5, 0, 0, 3>>(
+      11, 37, 72, 104, 1);
 }
 
 TEST(Sm90Api, ReplayedGraphGivesTheSameBits) {
