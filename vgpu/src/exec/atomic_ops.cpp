@@ -101,8 +101,8 @@ uint64_t update(uint8_t* p, const Atomic& a, uint64_t b, uint64_t c) {
   }
 }
 
-/// b128: exch and cas; one lock for all.
-void update_128(uint8_t* p, const Warp& w, const Atomic& a, uint32_t lane, uint8_t* old) {
+/// b128: exch and cas; one lock for all. True when the value changed.
+bool update_128(uint8_t* p, const Warp& w, const Atomic& a, uint32_t lane, uint8_t* old) {
   static std::mutex lock;
   std::lock_guard guard(lock);
   std::memcpy(old, p, 16);
@@ -112,6 +112,7 @@ void update_128(uint8_t* p, const Warp& w, const Atomic& a, uint32_t lane, uint8
   } else if (!std::memcmp(old, b, 16)) {
     std::memcpy(p, w.registers + a.swap.at + lane * 16, 16);
   }
+  return std::memcmp(old, p, 16) != 0;
 }
 
 Step atomic(Warp& w, const Instr& i, uint32_t lanes) {
@@ -119,11 +120,13 @@ Step atomic(Warp& w, const Instr& i, uint32_t lanes) {
   uint64_t addresses[kLanes];
   uint8_t* pointers[kLanes];
   read_addresses(w, i[a.returns ? 1 : 0], addresses);
+  const uint64_t activity = w.cluster->activity;
+  bool changed = false;
   resolve(w, a.request, lanes, addresses, pointers);
   for_lanes(lanes, [&](uint32_t l) {
     if (a.bytes == 16) {
       uint8_t old[16];
-      update_128(pointers[l], w, a, l, old);
+      changed |= update_128(pointers[l], w, a, l, old);
       if (a.returns && a.result.kind == Ref::Kind::reg)
         std::memcpy(w.registers + a.result.at + l * 16, old, 16);
       return;
@@ -135,11 +138,13 @@ Step atomic(Warp& w, const Instr& i, uint32_t lanes) {
       uint64_t old = a.bytes == 2   ? update<uint16_t>(p, a, b, c)
                      : a.bytes == 4 ? update<uint32_t>(p, a, b, c)
                                     : update<uint64_t>(p, a, b, c);
+      changed |= a.apply(old, b, c) != old;
       if (a.returns) write_lane(w, a.results[k], l, old);
     }
   });
-  // A compare-and-swap may be a lock's poll.
-  return a.op == Op::cas || a.op == Op::exch ? Step::poll : Step::next;
+  // What changes nothing may be the poll of a lock or a counter: no sign of life.
+  if (!changed) w.cluster->activity = activity;
+  return !changed || a.op == Op::cas || a.op == Op::exch ? Step::poll : Step::next;
 }
 
 template <class T>

@@ -134,9 +134,11 @@ LaunchResult launch(const LaunchRequest& original) {
       workers.back()->index = static_cast<uint32_t>(k);
       workers.back()->random.seed(request.options.seed * 0x9e3779b97f4a7c15u + k);
     }
+    std::atomic<uint64_t> progress{0};
     std::vector<std::thread> threads;
-    for (uint64_t k = 1; k < count; k++) threads.emplace_back([&, k] { run_worker(*workers[k]); });
-    run_worker(*workers[0]);
+    for (uint64_t k = 1; k < count; k++)
+      threads.emplace_back([&, k] { run_worker(*workers[k], progress); });
+    run_worker(*workers[0], progress);
     for (auto& thread : threads) thread.join();
     result.cuda_error = grid.error;
     result.report = grid.report;

@@ -171,7 +171,7 @@ Visit run_warp(Warp& w, int quantum) {
 }
 
 /// One turn for every warp of a cluster, then deliveries. False when the cluster is finished.
-bool step_cluster(Cluster& cluster) {
+bool step_cluster(Cluster& cluster, std::atomic<uint64_t>& progress) {
   Worker& worker = *cluster.worker;
   auto& options = cluster.grid->request->options;
   bool random = options.delivery == Delivery::random;
@@ -215,7 +215,14 @@ bool step_cluster(Cluster& cluster) {
   if (cluster.activity != activity || delivered) {
     cluster.quiet_instructions = 0;
     cluster.idle_rounds = 0;
+    progress.fetch_add(1, std::memory_order_relaxed);
     return true;
+  }
+  // What a cluster polls for may come from one that still works, on this thread or another.
+  const uint64_t now = progress.load(std::memory_order_relaxed);
+  if (cluster.quiet_instructions > options.spin_limit && polls && now != cluster.activity_seen) {
+    cluster.activity_seen = now;
+    cluster.quiet_instructions = 0;
   }
   if (cluster.quiet_instructions > options.spin_limit)
     throw Fault(
@@ -276,7 +283,7 @@ Agent running_agent(const Cluster& cluster) {
 
 }  // namespace
 
-void run_worker(Worker& worker) {
+void run_worker(Worker& worker, std::atomic<uint64_t>& progress) {
   Grid& grid = *worker.grid;
   uint64_t share = share_of(worker);
   Cluster* current = nullptr;
@@ -290,7 +297,7 @@ void run_worker(Worker& worker) {
       if (worker.resident.empty()) break;
       for (size_t k = 0; k < worker.resident.size();) {
         current = worker.resident[k].get();
-        bool alive = step_cluster(*current);
+        bool alive = step_cluster(*current, progress);
         // Clusters that wait for others through global memory need them resident.
         if (alive && current->quiet_instructions > kCrowdLimit && share < grid.max_resident &&
             worker.resident.size() >= share && grid.has_waiting_clusters()) {

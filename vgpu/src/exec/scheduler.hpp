@@ -6,7 +6,9 @@
 namespace vgpu::exec {
 
 /// Runs clusters of the grid on this thread until none is left or the grid stops.
-void run_worker(Worker& worker);
+/// `progress` counts the turns, on all threads, in which some cluster of the grid did more than
+/// poll.
+void run_worker(Worker& worker, std::atomic<uint64_t>& progress);
 
 /// Builds a cluster: CTAs, warps, register files with their constants.
 std::unique_ptr<Cluster> make_cluster(Worker& worker, uint64_t number);

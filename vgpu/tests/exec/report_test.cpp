@@ -73,6 +73,72 @@ TEST(Report, SpinningForeverEnds) {
   expect_text(result, {"the cluster spins"});
 }
 
+// One warp polls global memory, asleep between, until another cluster has worked for many times the
+// spin limit.
+const char kLonePoller[] = R"(
+    mov.u32 %r0, %ctaid.x;
+    setp.ne.u32 %p0, %thr, 0;
+    @%p0 ret;
+    setp.ne.u32 %p1, %r0, 0;
+    @%p1 bra WORK;
+POLL:
+    nanosleep.u32 1000;
+    ld.relaxed.gpu.global.u32 %r1, [%rd0];
+    setp.eq.u32 %p2, %r1, 0;
+    @%p2 bra POLL;
+    ret;
+WORK:
+    mov.u32 %r2, 0;
+STEP:
+    st.global.u32 [%rd0+4], %r2;
+    add.u32 %r2, %r2, 1;
+    setp.lt.u32 %p3, %r2, LIMIT;
+    @%p3 bra STEP;
+    st.release.gpu.global.u32 [%rd0], FLAG;)";
+
+exec::LaunchResult run_lone_poller(uint32_t threads, uint64_t spin_limit, const char* flag) {
+  std::string body = kLonePoller;
+  body.replace(body.find("LIMIT"), 5, "400000");
+  body.replace(body.find("FLAG"), 4, flag);
+  Launch launch;
+  launch.grid.x = 2;
+  launch.options.threads = threads;
+  launch.options.resident_clusters = 2;  // one on each thread
+  launch.options.spin_limit = spin_limit;
+  return run_body("mov.u32 %r7, 1;\nmov.u32 %r6, 0;\n" + body, launch);
+}
+
+TEST(Report, ALonePollerIsNoDeadlock) {
+  // NOTE: with two threads the other one may sleep for a while: no small limit there.
+  for (auto [threads, limit] : {std::pair{1u, 2'000u}, std::pair{2u, 100'000'000u}}) {
+    auto result = run_lone_poller(threads, limit, "%r7");
+    EXPECT_EQ(result.cuda_error, 0) << threads << " threads\n" << result.report;
+  }
+}
+
+TEST(Report, APollerThatNobodyAnswersIs) {
+  for (uint32_t threads : {1u, 2u}) {
+    auto result = run_lone_poller(threads, 2'000, "%r6");
+    EXPECT_EQ(result.cuda_error, kLaunchTimeout) << threads;
+    expect_text(result, {"the cluster spins", "warp 0"});
+  }
+}
+
+TEST(Report, ALockThatIsNeverFreedIsFound) {
+  // The second CAS finds the lock taken; so does an addition of zero that waits for a counter.
+  for (const char* poll : {"atom.global.cas.b32 %r0, [%rd0], 0, 1;",
+                           "atom.global.add.u32 %r0, [%rd0+4], 0;\nadd.u32 %r0, %r0, 1;"}) {
+    Launch launch;
+    launch.block.x = 1;
+    launch.options.spin_limit = 20'000;
+    auto result = run_body("atom.global.cas.b32 %r0, [%rd0], 0, 1;\nSPIN:\n" + std::string(poll) +
+                               "\nsetp.ne.u32 %p0, %r0, 0;\n@%p0 bra SPIN;",
+                           launch);
+    EXPECT_EQ(result.cuda_error, kLaunchTimeout) << poll;
+    expect_text(result, {"the cluster spins"});
+  }
+}
+
 TEST(Report, FaultNamesThreadAndLine) {
   Launch launch;
   launch.block.x = 64;
