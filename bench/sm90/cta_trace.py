@@ -11,6 +11,7 @@ stage full, and the main loop and epilogue of the 1st to 6th tile. Modes: `cold`
 that, but with the kernel's instructions fetched by a run on other data; `data` with inputs read but code cold;
 `warm` both.
 """
+import ctypes
 import statistics
 import sys
 
@@ -131,7 +132,7 @@ def trace(lib, title, p, pattern):
 
 if __name__ == "__main__":
     library = Library(sys.argv[1])
-    library.lib.convoy_sm90_set_trace.argtypes = [__import__("ctypes").c_void_p] * 2
+    library.lib.convoy_sm90_set_trace.argtypes = [ctypes.c_void_p] * 2
     library.sms = torch.cuda.get_device_properties(0).multi_processor_count
     shape_pattern = sys.argv[2] if len(sys.argv) > 2 else ""
     instance_pattern = sys.argv[3] if len(sys.argv) > 3 else ""

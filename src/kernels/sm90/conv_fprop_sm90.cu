@@ -577,7 +577,8 @@ void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multip
   config.dynamicSmemBytes = static_cast<std::size_t>(instance.shared_bytes);
   config.stream = stream;
   config.attrs = attributes;
-  // NOTE: split kernels have cluster barriers, which a launch without clusters runs as block barriers.
+  // NOTE: split kernels have cluster barriers, which a launch without clusters runs as block
+  // barriers.
   config.numAttrs = plan.cluster_size > 1 || instance.split ? 2 : 1;
   void* arguments[] = {&p, const_cast<void*>(compute_op), const_cast<void*>(store_op)};
   const cudaError_t error = cudaLaunchKernelExC(&config, choose_kernel(instance, p), arguments);
