@@ -302,8 +302,18 @@ bool ClusterChecker::released(const Operation& operation, const VectorClock& clo
 }
 
 bool ClusterChecker::pipelined(const Operation& earlier, const Actor& later) const {
-  return later.operation && earlier.issuer == later.operation->issuer &&
-         in_tensor_pipeline(earlier.kind) && later.operation->kind == AsyncKind::tcgen05_mma;
+  if (!later.operation || earlier.issuer != later.operation->issuer) return false;
+  // PTX ISA, "Pipelined tcgen05 instructions".
+  switch (later.operation->kind) {
+    case AsyncKind::tcgen05_mma:
+      return in_tensor_pipeline(earlier.kind);
+    case AsyncKind::tcgen05_shift:
+      return earlier.kind == AsyncKind::tcgen05_mma;
+    case AsyncKind::tcgen05_cp:
+      return earlier.kind == AsyncKind::tcgen05_shift;
+    default:
+      return false;
+  }
 }
 
 bool ClusterChecker::knows(const Actor& actor, const PastAccess& past) const {
@@ -358,6 +368,23 @@ void ClusterChecker::check_order(const CellState& cell, const Actor& actor, uint
     if (place.memory == Memory::shared) check_proxy(actor, past, place);
     if (place.memory == Memory::tensor) check_tcgen05(actor, past, place);
   }
+}
+
+/// NOTE: TMEM that is freed after a tcgen05.ld without a tcgen05.wait::ld, but after its warp went
+/// on to signal: kernels in the field do that (CUTLASS epilogues that reuse their accumulators).
+/// Who stored the loaded values had them.
+bool ClusterChecker::freed_after_load(const Actor& actor, const PastAccess& past,
+                                      const Place& place) {
+  if (!past.who.is_operation()) return false;
+  const Operation& load = operations_[past.who.index()];
+  if (load.kind != AsyncKind::tcgen05_ld) return false;
+  if (actor.warp != load.issuer && actor.view->order[load.issuer] < load.issuer_epoch) return false;
+  remark(Remark::load_at_dealloc, "race",
+         format("%s is freed after a tcgen05.ld that nothing waited for\n  first:   %s\n  second:  "
+                "%s\n  missing: %s",
+                place_name(place).c_str(), describe(past).c_str(), describe(actor).c_str(),
+                missing_wait(load, actor.warp).c_str()));
+  return true;
 }
 
 void ClusterChecker::check_overwrite(const Actor& actor, uint32_t units, const Place& place) {

@@ -524,7 +524,8 @@ void ClusterChecker::tmem_dealloc(const Agent& agent, uint32_t cta, uint32_t col
       Cell& cell = cells[row * kTmemCellsPerRow + c];
       const Place place{Memory::tensor, cta, row * kTmemCellLanes << 16 | c * kTmemCellColumns};
       for (const PastAccess& past : states_.at(cell).accesses) {
-        if (!knows(actor, past)) report_race(actor, past, place);
+        if (!knows(actor, past) && !freed_after_load(actor, past, place))
+          report_race(actor, past, place);
         check_tcgen05(actor, past, place);
       }
       cell = kFreshCell;

@@ -23,7 +23,14 @@ using SyncEffects = std::unordered_map<const ptx::Instruction*, SyncEffect>;
 
 /// What kernels in the field do and get away with: told once for each module and kind, or reported
 /// as an error with CheckOptions::strict.
-enum class Remark : uint8_t { tcgen05_before, tcgen05_after, relaxed_init, store_at_exit, lanes };
+enum class Remark : uint8_t {
+  tcgen05_before,
+  tcgen05_after,
+  relaxed_init,
+  store_at_exit,
+  lanes,
+  load_at_dealloc
+};
 
 /// Shared by the clusters of a launch.
 struct CheckContext {
@@ -172,6 +179,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::string missing_order(const Actor& actor, const PastAccess& past) const;
   std::string release_name(const Operation& operation) const;
   [[noreturn]] void report_registers(const exec::Agent& agent, const RegisterHazard& hazard) const;
+  bool freed_after_load(const Actor& actor, const PastAccess& past, const Place& place);
   [[noreturn]] void report_race(const Actor& actor, const PastAccess& past, const Place& place);
   void remark_lanes(const LaneWrites::Store& store, uint32_t lane, const std::string& second,
                     const Place& place);

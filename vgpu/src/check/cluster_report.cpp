@@ -142,6 +142,7 @@ std::string ClusterChecker::missing_wait(const Operation& operation, Component w
       break;
     case AsyncKind::tcgen05_mma:
     case AsyncKind::tcgen05_cp:
+    case AsyncKind::tcgen05_shift:
       return "tcgen05.commit by " + issuer + " and a wait for its mbarrier by " + other;
     default: {
       const std::string barrier = release_name(operation);

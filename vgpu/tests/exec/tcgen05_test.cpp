@@ -4,6 +4,7 @@
 #include <functional>
 #include <random>
 
+#include "check/checker.hpp"
 #include "exec/harness.hpp"
 #include "matrix_layout.hpp"
 #include "tensor/tcgen05_ldst.hpp"
@@ -254,6 +255,72 @@ TEST(Tcgen05Forms, CopyAndShift) {
           tcgen05_shift(0, memory, 0, nullptr);
           tcgen05_copy(TmemCopyShape::s4x256b, 31u << 16, o.desc0, memory, 0, nullptr);
         });
+}
+
+/// Warp `loader` loads TMEM and executes `after`, without a tcgen05.wait::ld; then it meets warp 0,
+/// which frees the memory.
+std::pair<exec::LaunchResult, std::string> unwaited_load(uint32_t loader, const std::string& after,
+                                                         const char* checks) {
+  const std::string text = kernel_text(".param .u64 out", R"(
+  .reg .pred %p, %q;
+  .reg .b32 %thr, %warp, %at, %t, %a, %v;
+  .shared .align 4 .b32 slot;
+  mov.u32 %thr, %tid.x;
+  shr.u32 %warp, %thr, 5;
+  setp.ne.u32 %p, %warp, 0;
+  setp.ne.u32 %q, %warp, )" + std::to_string(loader) + R"(;
+  mov.u32 %at, slot;
+  @%p bra ALLOCATED;
+  tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%at], 32;
+ALLOCATED:
+  tcgen05.fence::before_thread_sync;
+  bar.sync 0;
+  tcgen05.fence::after_thread_sync;
+  ld.shared.u32 %t, [%at];
+  shl.b32 %a, %warp, 21;
+  add.u32 %a, %a, %t;
+  @%q bra MEET;
+  tcgen05.st.sync.aligned.32x32b.x1.b32 [%a], {%thr};
+  tcgen05.wait::st.sync.aligned;
+  tcgen05.ld.sync.aligned.32x32b.x1.b32 {%v}, [%a];
+)" + after + R"(
+MEET:
+  tcgen05.fence::before_thread_sync;
+  bar.sync 0;
+  tcgen05.fence::after_thread_sync;
+  @%p bra DONE;
+  tcgen05.dealloc.cta_group::1.sync.aligned.b32 %t, 32;
+DONE:
+  ret;)");
+  std::string notes;
+  const auto checker = check::make_checker(check::CheckOptions::parse(checks), nullptr,
+                                           [&](std::string_view note) { notes += note; });
+  Buffers buffers;
+  Launch launch;
+  launch.block.x = 64;
+  launch.observer = checker.get();
+  auto result = run_module(text, Params() << buffers.add(256), buffers, launch);
+  return {result, notes};
+}
+
+TEST(Tcgen05Checks, FreeingAfterAnUnwaitedLoadIsANote) {
+  for (uint32_t loader : {0u, 1u}) {
+    auto [result, notes] = unwaited_load(loader, "", "all");
+    EXPECT_EQ(result.cuda_error, 0) << result.report;
+    EXPECT_NE(notes.find("freed after a tcgen05.ld"), std::string::npos) << notes;
+    auto [strict, none] = unwaited_load(loader, "", "all,strict");
+    EXPECT_NE(strict.report.find("freed after a tcgen05.ld"), std::string::npos) << strict.report;
+    auto [waited, clean] = unwaited_load(loader, "tcgen05.wait::ld.sync.aligned;", "all,strict");
+    EXPECT_EQ(waited.cuda_error, 0) << waited.report;
+    EXPECT_EQ(clean, "");
+  }
+  // Overwriting what may still be read stays a race.
+  auto [raced, more] = unwaited_load(0, R"(
+  tcgen05.st.sync.aligned.32x32b.x1.b32 [%a], {%thr};
+  tcgen05.wait::st.sync.aligned;)",
+                                     "all");
+  EXPECT_NE(raced.report.find("nothing orders these two accesses"), std::string::npos)
+      << raced.report;
 }
 
 TEST(Tcgen05Forms, UnsupportedFormsAreListedAtLoad) {
