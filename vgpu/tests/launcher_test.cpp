@@ -98,6 +98,24 @@ TEST(Launcher, RunsAProgramOfEveryPacking) {
   }
 }
 
+TEST(Launcher, TakesEveryOption) {
+  const Outcome outcome = vgpu(
+      "run --gpu h200 --seed 3 --delivery sweep --check race,init --threads 2 --sms 8 --log 2 "
+      "-- " +
+      program("runtime_calls"));
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  EXPECT_TRUE(contains(outcome, "all holds"));
+  EXPECT_TRUE(contains(outcome, "lane instructions/s")) << outcome.text;  // a line of --log 2
+  // What only the libraries can judge ends the program before main.
+  const auto refuses = [](const std::string& option, const std::string& why) {
+    const Outcome refused = vgpu("run " + option + " -- " + program("runtime_calls"));
+    EXPECT_EQ(refused.status, 2) << refused.text;
+    EXPECT_TRUE(contains(refused, why)) << refused.text;
+  };
+  refuses("--check colour", "check 'colour' is unknown; legal: all, none, or a list of race");
+  refuses("--trace /does/not/exist.json", "/does/not/exist.json");
+}
+
 TEST(Launcher, PassesArgumentsAndExitStatusOn) {
   EXPECT_EQ(vgpu("run -- sh -c 'exit 7'").status, 7);
   EXPECT_TRUE(
@@ -121,6 +139,14 @@ TEST(Runtime, NamesTheFlagWhenThereIsNoPtx) {
   const Outcome no_ptx = vgpu("run --gpu h200 -- " + program("runtime_calls_sass_only"));
   EXPECT_EQ(no_ptx.status, 1);
   EXPECT_TRUE(contains(no_ptx, "SASS sm_90a")) << no_ptx.text;
+}
+
+TEST(Runtime, ListsEveryFormThatItDoesNotKnow) {
+  const Outcome outcome = vgpu("run --gpu b200 -- " + program("runtime_calls_unknown"));
+  EXPECT_EQ(outcome.status, 42) << outcome.text;
+  for (const char* text : {"cudaErrorNotSupported", "2 instruction forms", "vadd.u32.u32.u32.sat",
+                           "vabsdiff4.u32.u32.u32.add"})
+    EXPECT_TRUE(contains(outcome, text)) << text << "\n" << outcome.text;
 }
 
 TEST(Runtime, AFaultSticks) {

@@ -10,6 +10,7 @@
 #include "check/checker.hpp"
 #include "check/lane_writes.hpp"
 #include "check/sync_objects.hpp"
+#include "exec/operation_names.hpp"
 #include "memory.hpp"
 
 namespace vgpu::check {
@@ -221,7 +222,5 @@ class ClusterChecker final : public exec::ClusterObserver {
 bool in_tensor_pipeline(exec::AsyncKind kind);
 /// The kind of group an operation joins when it is issued, if any.
 std::optional<exec::GroupKind> group_kind_of(exec::AsyncKind kind);
-/// "TMA load", for reports.
-const char* operation_name(exec::AsyncKind kind);
 
 }  // namespace vgpu::check

@@ -93,22 +93,7 @@ cudaError_t make_kernel(Context& context, const cudaKernelNodeParams& p, Operati
 }
 
 cudaError_t make_copy(Context& context, const cudaMemcpy3DParms& p, Operation& operation) {
-  if (p.srcArray || p.dstArray) {
-    return fail(cudaErrorNotSupported, "copies of CUDA arrays are not provided by the virtual GPU");
-  }
-  Copy copy;
-  copy.target_pitch = p.dstPtr.pitch;
-  copy.target_slice = p.dstPtr.pitch * p.dstPtr.ysize;
-  copy.source_pitch = p.srcPtr.pitch;
-  copy.source_slice = p.srcPtr.pitch * p.srcPtr.ysize;
-  copy.target = static_cast<uint8_t*>(p.dstPtr.ptr) + p.dstPos.z * copy.target_slice +
-                p.dstPos.y * copy.target_pitch + p.dstPos.x;
-  copy.source = static_cast<const uint8_t*>(p.srcPtr.ptr) + p.srcPos.z * copy.source_slice +
-                p.srcPos.y * copy.source_pitch + p.srcPos.x;
-  copy.width = p.extent.width;
-  copy.height = p.extent.height;
-  copy.depth = p.extent.depth;
-  copy.kind = p.kind;
+  const Copy copy = copy_of(p);
   operation = copy;
   return check_copy(context, copy);
 }

@@ -98,27 +98,6 @@ Copy pitched(void* target, size_t target_pitch, const void* source, size_t sourc
   return copy;
 }
 
-// Throws for arrays: textures and arrays are not modelled.
-Copy from_parameters(const cudaMemcpy3DParms& p) {
-  if (p.srcArray || p.dstArray) {
-    fault(kNotSupported, "copies of CUDA arrays are not provided by the virtual GPU");
-  }
-  Copy copy;
-  copy.target_pitch = p.dstPtr.pitch;
-  copy.target_slice = p.dstPtr.pitch * p.dstPtr.ysize;
-  copy.source_pitch = p.srcPtr.pitch;
-  copy.source_slice = p.srcPtr.pitch * p.srcPtr.ysize;
-  copy.target = static_cast<uint8_t*>(p.dstPtr.ptr) + p.dstPos.z * copy.target_slice +
-                p.dstPos.y * copy.target_pitch + p.dstPos.x;
-  copy.source = static_cast<const uint8_t*>(p.srcPtr.ptr) + p.srcPos.z * copy.source_slice +
-                p.srcPos.y * copy.source_pitch + p.srcPos.x;
-  copy.width = p.extent.width;
-  copy.height = p.extent.height;
-  copy.depth = p.extent.depth;
-  copy.kind = p.kind;
-  return copy;
-}
-
 cudaError_t symbol_address(Context& context, const void* shadow, uint64_t& address, size_t& bytes) {
   const auto found = context.variables_by_stub.find(shadow);
   if (found == context.variables_by_stub.end()) {
@@ -332,7 +311,7 @@ VGPU_API cudaError_t cudaMemcpy2DAsync(void* target, size_t target_pitch, const 
 VGPU_API cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) {
   Copy what;
   const cudaError_t error = call([&](Context&) {
-    what = from_parameters(*p);
+    what = copy_of(*p);
     return cudaSuccess;
   });
   return error ? error : copy("cudaMemcpy3D", what, nullptr, true);
@@ -340,7 +319,7 @@ VGPU_API cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) {
 VGPU_API cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* p, cudaStream_t stream) {
   Copy what;
   const cudaError_t error = call([&](Context&) {
-    what = from_parameters(*p);
+    what = copy_of(*p);
     return cudaSuccess;
   });
   return error ? error : copy("cudaMemcpy3DAsync", what, stream, false);

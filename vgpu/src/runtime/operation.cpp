@@ -291,6 +291,26 @@ cudaError_t prepare_launch(Context& context, const void* function, dim3 grid, di
   return cudaSuccess;
 }
 
+Copy copy_of(const cudaMemcpy3DParms& p) {
+  if (p.srcArray || p.dstArray) {
+    fault(kNotSupported, "copies of CUDA arrays are not provided by the virtual GPU");
+  }
+  Copy copy;
+  copy.target_pitch = p.dstPtr.pitch;
+  copy.target_slice = p.dstPtr.pitch * p.dstPtr.ysize;
+  copy.source_pitch = p.srcPtr.pitch;
+  copy.source_slice = p.srcPtr.pitch * p.srcPtr.ysize;
+  copy.target = static_cast<uint8_t*>(p.dstPtr.ptr) + p.dstPos.z * copy.target_slice +
+                p.dstPos.y * copy.target_pitch + p.dstPos.x;
+  copy.source = static_cast<const uint8_t*>(p.srcPtr.ptr) + p.srcPos.z * copy.source_slice +
+                p.srcPos.y * copy.source_pitch + p.srcPos.x;
+  copy.width = p.extent.width;
+  copy.height = p.extent.height;
+  copy.depth = p.extent.depth;
+  copy.kind = p.kind;
+  return copy;
+}
+
 cudaError_t check_copy(Context& context, const Copy& copy) {
   if (copy.width == 0 || copy.height == 0 || copy.depth == 0) return cudaSuccess;
   if (copy.kind < cudaMemcpyHostToHost || copy.kind > cudaMemcpyDefault) {

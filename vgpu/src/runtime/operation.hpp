@@ -69,6 +69,8 @@ cudaError_t prepare_launch(Context& context, const void* function, dim3 grid, di
                            size_t dynamic_shared, void** args,
                            const cudaLaunchAttribute* attributes, unsigned attribute_count,
                            KernelLaunch& launch);
+/// What cudaMemcpy3D and memcpy nodes ask for. Throws Fault (kNotSupported) for CUDA arrays.
+Copy copy_of(const cudaMemcpy3DParms& parameters);
 /// Checks the sides of a copy against the allocations and its kind.
 cudaError_t check_copy(Context& context, const Copy& copy);
 cudaError_t check_fill(Context& context, const Fill& fill);

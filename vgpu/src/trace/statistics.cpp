@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "exec/operation_names.hpp"
 #include "ptx/module.hpp"
 
 namespace vgpu::trace {
@@ -17,48 +18,6 @@ using namespace exec;
 
 constexpr size_t kShownConflicts = 8;
 constexpr size_t kShownKinds = 6;
-
-const char* name_of(AsyncKind kind) {
-  switch (kind) {
-    case AsyncKind::tma_load:
-      return "TMA loads";
-    case AsyncKind::tma_store:
-      return "TMA stores";
-    case AsyncKind::tma_reduce:
-      return "TMA reductions";
-    case AsyncKind::tma_prefetch:
-      return "TMA prefetches";
-    case AsyncKind::bulk_load:
-      return "bulk loads";
-    case AsyncKind::bulk_store:
-      return "bulk stores";
-    case AsyncKind::bulk_reduce:
-      return "bulk reductions";
-    case AsyncKind::bulk_shared:
-      return "bulk copies between CTAs";
-    case AsyncKind::cp_async:
-      return "cp.async";
-    case AsyncKind::st_async:
-      return "st.async and red.async";
-    case AsyncKind::wgmma:
-      return "wgmma";
-    case AsyncKind::tcgen05_mma:
-      return "tcgen05.mma";
-    case AsyncKind::tcgen05_cp:
-      return "tcgen05.cp";
-    case AsyncKind::tcgen05_shift:
-      return "tcgen05.shift";
-    case AsyncKind::tcgen05_ld:
-      return "tcgen05.ld";
-    case AsyncKind::tcgen05_st:
-      return "tcgen05.st";
-    case AsyncKind::tcgen05_commit:
-      return "tcgen05.commit";
-    case AsyncKind::clc_try_cancel:
-      return "clusterlaunchcontrol";
-  }
-  return "other";
-}
 
 /// The groups that the instruction mix is shown in, by the opcode's first word.
 std::string_view kind_of(std::string_view opcode) {
@@ -207,6 +166,8 @@ class ClusterCounter final : public ClusterObserver {
     conflict.minimum += passes.minimum;
   }
   void async_issue(const AsyncOp& op) override {
+    // The four warps of a warpgroup issue one wgmma.
+    if (op.kind == AsyncKind::wgmma && op.issuer.warp % 4 != 0) return;
     ++counts_.operations[static_cast<size_t>(op.kind)];
     counts_.bytes[static_cast<size_t>(op.kind)] += op.bytes;
   }
@@ -345,7 +306,7 @@ class StatisticsImpl final : public Statistics {
     std::string text;
     for (size_t i = 0; i < counts.operations.size(); ++i) {
       if (counts.operations[i] == 0) continue;
-      text += format("  %s: %s", name_of(static_cast<AsyncKind>(i)),
+      text += format("  %s: %s", operation_name(static_cast<AsyncKind>(i)),
                      thousands(counts.operations[i]).c_str());
       if (counts.bytes[i]) text += format(", %s bytes", thousands(counts.bytes[i]).c_str());
       text += "\n";

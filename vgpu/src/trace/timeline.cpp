@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "exec/operation_names.hpp"
 #include "ptx/module.hpp"
 
 namespace vgpu::trace {
@@ -54,14 +55,6 @@ std::string readable(const std::string& mangled) {
 
 bool is_tensor_operation(AsyncKind kind) {
   return kind >= AsyncKind::wgmma && kind <= AsyncKind::tcgen05_commit;
-}
-
-const char* name_of(AsyncKind kind) {
-  static constexpr const char* kNames[] = {
-      "TMA load",    "TMA store",     "TMA reduce", "TMA prefetch", "bulk load",      "bulk store",
-      "bulk reduce", "bulk DSMEM",    "cp.async",   "st.async",     "wgmma",          "tcgen05.mma",
-      "tcgen05.cp",  "tcgen05.shift", "tcgen05.ld", "tcgen05.st",   "tcgen05.commit", "CLC"};
-  return kNames[static_cast<size_t>(kind)];
 }
 
 std::string escape(std::string_view text) {
@@ -185,6 +178,8 @@ class ClusterTimeline final : public ClusterObserver {
 
   // From the tick of the issuing instruction, whose end the clock shows already.
   void async_issue(const AsyncOp& op) override {
+    // The four warps of a warpgroup issue one wgmma: it shows where the first of them does.
+    if (op.kind == AsyncKind::wgmma && op.issuer.warp % 4 != 0) return;
     const uint64_t begin = clock_ ? clock_ - 1 : 0;
     open_[op.id] = {op, begin, take_slot(op, begin)};
   }
@@ -245,12 +240,14 @@ class ClusterTimeline final : public ClusterObserver {
     slots_[size_t{op.issuer.cta} * 2 + tensor][operation.slot] = clock_;
     std::string arguments = format("\"warp\":%u", op.issuer.warp);
     if (op.bytes) arguments += format(",\"bytes\":%llu", static_cast<unsigned long long>(op.bytes));
-    if (op.macs) arguments += format(",\"macs\":%llu", static_cast<unsigned long long>(op.macs));
+    const uint64_t macs = op.kind == AsyncKind::wgmma ? 4 * op.macs : op.macs;
+    if (macs) arguments += format(",\"macs\":%llu", static_cast<unsigned long long>(macs));
     if (op.issuer.instruction != nullptr) {
       arguments += ",\"at\":\"" + escape(describe_location(module_, *op.issuer.instruction)) + "\"";
     }
     writer_.slice(first_process_ + op.issuer.cta, (tensor ? kTensorRow : kTmaRow) + operation.slot,
-                  tensor ? "tensor" : "copy", operation.begin, clock_, name_of(op.kind), arguments);
+                  tensor ? "tensor" : "copy", operation.begin, clock_, operation_name(op.kind),
+                  arguments);
   }
 
   Writer& writer_;

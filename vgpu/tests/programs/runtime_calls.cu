@@ -61,6 +61,14 @@ __global__ void dependent(int* value) {
   *value *= 10;
 }
 
+#ifdef UNKNOWN_FORMS
+// Legal PTX that the virtual GPU does not know.
+__global__ void video_instructions(unsigned* value) {
+  asm volatile("vadd.u32.u32.u32.sat %0, %0, %0;" : "+r"(*value));
+  asm volatile("vabsdiff4.u32.u32.u32.add %0, %0, %0, %0;" : "+r"(*value));
+}
+#endif
+
 void vector_addition() {
   constexpr int kCount = 1000;
   std::vector<float> a(kCount), b(kCount), c(kCount);
@@ -324,6 +332,42 @@ void occupancy_and_attributes() {
   cudaGetLastError();
 }
 
+void boxes_of_bytes() {
+  // A box of 2 x 3 x 2 bytes out of the middle of 4 x 5 x 3, by a call and by a node.
+  uint8_t host[3][5][4], back[2][3][2] = {}, by_node[2][3][2] = {};
+  for (int i = 0; i < 60; ++i) (&host[0][0][0])[i] = static_cast<uint8_t>(i);
+  cudaPitchedPtr device;
+  CHECK_OK(cudaMalloc3D(&device, make_cudaExtent(4, 5, 3)));
+  cudaMemcpy3DParms up{}, down{};
+  up.srcPtr = make_cudaPitchedPtr(host, 4, 4, 5);
+  up.dstPtr = device;
+  up.extent = make_cudaExtent(4, 5, 3);
+  up.kind = cudaMemcpyHostToDevice;
+  CHECK_OK(cudaMemcpy3D(&up));
+  down.srcPtr = device;
+  down.srcPos = make_cudaPos(1, 2, 1);
+  down.dstPtr = make_cudaPitchedPtr(back, 2, 2, 3);
+  down.extent = make_cudaExtent(2, 3, 2);
+  down.kind = cudaMemcpyDeviceToHost;
+  CHECK_OK(cudaMemcpy3D(&down));
+  for (int z = 0; z < 2; ++z)
+    for (int y = 0; y < 3; ++y)
+      for (int x = 0; x < 2; ++x) CHECK(back[z][y][x] == host[z + 1][y + 2][x + 1]);
+  down.dstPtr.ptr = by_node;
+  cudaGraph_t graph;
+  cudaGraphNode_t node;
+  cudaGraphExec_t executable;
+  CHECK_OK(cudaGraphCreate(&graph, 0));
+  CHECK_OK(cudaGraphAddMemcpyNode(&node, graph, nullptr, 0, &down));
+  CHECK_OK(cudaGraphInstantiate(&executable, graph, 0));
+  CHECK_OK(cudaGraphLaunch(executable, nullptr));
+  CHECK(std::memcmp(back, by_node, sizeof back) == 0);
+  down.srcArray = reinterpret_cast<cudaArray_t>(host);
+  CHECK_ERROR(cudaMemcpy3D(&down), cudaErrorNotSupported);
+  CHECK_OK(cudaFree(device.ptr));
+  cudaGetLastError();
+}
+
 void libraries() {
   const char* ptx =
       ".version 8.0\n.target sm_90\n.address_size 64\n"
@@ -379,6 +423,10 @@ void fault() {
 }  // namespace
 
 int main(int argc, char** argv) {
+#ifdef UNKNOWN_FORMS
+  video_instructions<<<1, 1>>>(nullptr);
+  return cudaGetLastError() == cudaErrorNotSupported ? 42 : 1;
+#endif
   if (argc > 1 && std::string(argv[1]) == "fault") {
     fault();
   } else {
@@ -389,6 +437,7 @@ int main(int argc, char** argv) {
     graphs();
     clusters_and_dependent_launches();
     occupancy_and_attributes();
+    boxes_of_bytes();
     libraries();
     unsupported_calls_fail();
   }

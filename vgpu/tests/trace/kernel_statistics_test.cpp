@@ -131,7 +131,7 @@ WAIT:
     mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0;
     @!%p1 bra WAIT;)",
                                          32);
-  expect_lines(text, {"bulk loads: 2, 1 536 bytes", "barrier waits passed: 1;"});
+  expect_lines(text, {"bulk load: 2, 1 536 bytes", "barrier waits passed: 1;"});
 }
 
 }  // namespace
