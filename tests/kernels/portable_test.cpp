@@ -385,6 +385,18 @@ TEST_F(Portable, FoldedUpsamplingFilters) {
   }
 }
 
+// Rows and columns far past a small image: one reflection of them lies outside it again, in memory
+// that is not the tensor's.
+TEST_F(Portable, ReflectedPaddingUnderATileThatReachesPastTheOutput) {
+  const auto reflected = [](int channels, int filters, const char* kernel) {
+    ConvGeometry g = shape_2d(2, 2, 3, channels, filters, 3, 1);
+    g.pad_mode = {PadMode::zero, PadMode::reflect, PadMode::reflect};
+    expect_right(with_kernel(g, kernel));
+  };
+  for (const int channels : {3, 6, 16}) reflected(channels, 8, "portable_patch");
+  reflected(6, 8, "portable_general");
+}
+
 // An Inf of the input reaches exactly the outputs whose taps lie on it.
 TEST_F(Portable, InfinityStaysUnderItsTaps) {
   Conv2dProblemShape shape{.in_height = 8,

@@ -117,6 +117,8 @@ inline DeviceGeometry trimmed_device_geometry(const ConvGeometry& g) {
 
 /// Coordinate `x` of an axis of `extent` as the padding mode reads it; false where the tap reads
 /// a zero.
+// NOTE: a tile that reaches past the output asks for coordinates past the padding too; one
+// reflection does not bring those back into the input.
 __device__ __forceinline__ bool map_coordinate(int& x, int extent, PadMode mode) {
   if (static_cast<unsigned>(x) < static_cast<unsigned>(extent)) return true;
   if (mode == PadMode::zero) return false;
@@ -125,7 +127,7 @@ __device__ __forceinline__ bool map_coordinate(int& x, int extent, PadMode mode)
     return true;
   }
   x = x < 0 ? -x : 2 * (extent - 1) - x;
-  return true;
+  return static_cast<unsigned>(x) < static_cast<unsigned>(extent);
 }
 
 /// First element of input row (n, d, h), coordinates in the seen (upsampled, cache in front) input,
