@@ -317,7 +317,9 @@ TEST(Tcgen05ScaledMma, EachGroupOfLanesUsesItsOwnCopyOfTheScales) {
   bool differs = false;
   for (uint32_t row = 0; row < 128; row++)
     for (uint32_t column = 0; column < 32; column++) {
-      if (row < 96) ASSERT_EQ(c.result(row, column), same.result(row, column));
+      if (row < 96) {
+        ASSERT_EQ(c.result(row, column), same.result(row, column));
+      }
       differs |= c.result(row, column) != same.result(row, column);
     }
   EXPECT_TRUE(differs);

@@ -231,8 +231,9 @@ TEST(TmaModes, SubByteTypes) {
             ASSERT_EQ(value, expected) << to_string(t.type) << " row " << row << " element " << x;
           }
         // The gap behind the first sixteen is left alone.
-        if (t.group_bytes == 16)
+        if (t.group_bytes == 16) {
           EXPECT_EQ(got[tma::swizzle_address(swizzle, 15)], 0xcc) << to_string(t.type);
+        }
       }
 }
 
