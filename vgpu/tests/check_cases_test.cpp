@@ -57,6 +57,7 @@ const Case kCases[] = {
     {"tcgen05_fence_after", kB200, {"tcgen05 check", "tcgen05.fence::after_thread_sync"}},
     {"tcgen05_fence_before", kB200, {"tcgen05 check", "tcgen05.fence::before_thread_sync"}},
     {"tcgen05_early_read", kB200, {"registers check", "tcgen05.ld", "tcgen05.wait::ld"}},
+    {"tcgen05_early_copy", kB200, {"registers check", "tcgen05.ld", "tcgen05.wait::ld"}},
     {"tcgen05_leak", kB200, {"leak check", "32 TMEM columns", "tcgen05.dealloc"}},
     {"tcgen05_early_dealloc", kB200, {"TMEM", "tcgen05."}},
     {"tcgen05_outside", kB200, {"tcgen05.ld reaches TMEM columns 32..32", "not allocated"}},

@@ -42,29 +42,50 @@ void for_each_watched(const ptx::Function& function, const ptx::Instruction& ins
 FunctionRegisters::FunctionRegisters(const ptx::Module& module, const ptx::Function& function) {
   constexpr uint32_t kNone = ~0u;
   std::vector<uint32_t> slot_of(function.registers.size(), kNone);
+  auto watch = [&](uint32_t index) {
+    if (slot_of[index] != kNone) return false;
+    slot_of[index] = static_cast<uint32_t>(names_.size());
+    names_.emplace_back(function.registers[index].name);
+    return true;
+  };
   for (const ptx::Instruction& instruction : function.code) {
     const RegisterUse use = use_of(module.forms[instruction.form]);
     uses_.push_back(use);
-    for_each_watched(function, instruction, use, [&](uint32_t index) {
-      if (slot_of[index] != kNone) return;
-      slot_of[index] = static_cast<uint32_t>(names_.size());
-      names_.emplace_back(function.registers[index].name);
-    });
+    for_each_watched(function, instruction, use, watch);
   }
+  named_ = static_cast<uint32_t>(names_.size());
+
+  auto for_each_in = [&](const ptx::Instruction& instruction, uint32_t operand, auto f) {
+    if (operand < instruction.count)
+      for_each_register(function, function.operands[instruction.first + operand], f);
+  };
+  // What a move copies or packs a watched register into is watched too; moves may go backwards.
+  for (bool more = named_ > 0; more;) {
+    more = false;
+    for (size_t i = 0; i < function.code.size(); i++) {
+      if (uses_[i] != RegisterUse::copy) continue;
+      bool carries = false;
+      for_each_in(function.code[i], 1, [&](uint32_t index) { carries |= slot_of[index] != kNone; });
+      if (carries) for_each_in(function.code[i], 0, [&](uint32_t index) { more |= watch(index); });
+    }
+  }
+
   for (size_t i = 0; i < function.code.size(); i++) {
     first_.push_back(static_cast<uint32_t>(slots_.size()));
     const ptx::Instruction& instruction = function.code[i];
     auto add = [&](uint32_t index) {
       if (slot_of[index] != kNone) slots_.push_back(slot_of[index]);
     };
+    results_.push_back(0);
     if (uses_[i] == RegisterUse::wgmma || uses_[i] == RegisterUse::tmem_load) {
       for_each_watched(function, instruction, uses_[i], add);
     } else {
-      for (uint32_t k = 0; k < instruction.count; k++)
-        for_each_register(function, function.operands[instruction.first + k], add);
-      // A move between watched registers passes on what is known; other moves are not followed.
-      if (uses_[i] == RegisterUse::copy && slots_.size() - first_.back() != 2)
-        slots_.resize(first_.back());
+      for (uint32_t k = 0; k < instruction.count; k++) {
+        for_each_in(instruction, k, add);
+        if (k == 0) results_[i] = static_cast<uint32_t>(slots_.size()) - first_[i];
+      }
+      // A move that only reads watched registers has nowhere to pass on what is known.
+      if (uses_[i] == RegisterUse::copy && results_[i] == 0) slots_.resize(first_[i]);
     }
   }
   first_.push_back(static_cast<uint32_t>(slots_.size()));
@@ -76,6 +97,27 @@ bool has_asynchronous_registers(const ptx::Module& module) {
     if (use == RegisterUse::wgmma || use == RegisterUse::tmem_load) return true;
   }
   return false;
+}
+
+/// NOTE: compilers rename and initialise accumulators with moves that vanish in machine code, or
+/// that the assembler orders itself: a move counts as no access, and the new names take over what
+/// is known of the old ones (of several packed into one: of one that is in flight).
+void WarpRegisters::copy(const FunctionRegisters& function, std::span<const uint32_t> results,
+                         std::span<const uint32_t> sources) {
+  std::vector<RegisterSlot>& state = *state_;
+  if (sources.empty()) {
+    // Another value: the load's result is no longer there.
+    for (uint32_t slot : results)
+      if (state[slot].pending == RegisterUse::tmem_load) state[slot] = {};
+    return;
+  }
+  RegisterSlot carried = state[sources[0]];
+  for (uint32_t slot : sources.subspan(1))
+    if (!in_flight(carried) && in_flight(state[slot])) carried = state[slot];
+  for (uint32_t slot : results) {
+    state[slot] = carried;
+    touched_ |= function.named(slot) && carried.touched_after == fences_ + 1;
+  }
 }
 
 RegisterHazard WarpRegisters::execute(const FunctionRegisters& function, size_t instruction,
@@ -91,10 +133,8 @@ RegisterHazard WarpRegisters::execute(const FunctionRegisters& function, size_t 
   std::vector<RegisterSlot>& state = *state_;
   const RegisterUse use = function.use(instruction);
   if (use == RegisterUse::copy) {
-    // NOTE: compilers rename and initialise accumulators with moves that vanish in machine code, or
-    // that the assembler orders itself: a move counts as no access, and the new name takes over
-    // what is known of the old one.
-    state[slots[0]] = state[slots[1]];
+    const size_t results = function.results(instruction);
+    copy(function, slots.first(results), slots.subspan(results));
     return {};
   }
   for (uint32_t slot : slots) {
@@ -119,7 +159,7 @@ RegisterHazard WarpRegisters::execute(const FunctionRegisters& function, size_t 
         if (in_flight(at)) return {&function.name(slot), &at, false};
         at.touched_after = fences_ + 1;
         at.toucher = where;
-        touched_ = true;
+        touched_ |= function.named(slot);
     }
   }
   return {};

@@ -16,22 +16,29 @@ namespace vgpu::check {
 
 enum class RegisterUse : uint8_t { ordinary, copy, wgmma, tmem_load };
 
-/// The registers of one function that some wgmma.mma_async or tcgen05.ld names, numbered densely
-/// ("slots"), and which of them each instruction touches.
+/// The registers of one function that some wgmma.mma_async or tcgen05.ld names, then those that
+/// moves carry their values to, numbered densely ("slots"), and which of them each instruction
+/// touches.
 class FunctionRegisters {
  public:
   FunctionRegisters(const ptx::Module& module, const ptx::Function& function);
 
   size_t slots() const { return names_.size(); }
   const std::string& name(uint32_t slot) const { return names_[slot]; }
+  /// Whether an asynchronous instruction names it.
+  bool named(uint32_t slot) const { return slot < named_; }
   RegisterUse use(size_t instruction) const { return uses_[instruction]; }
   std::span<const uint32_t> touched(size_t instruction) const {
     return {slots_.data() + first_[instruction], first_[instruction + 1] - first_[instruction]};
   }
+  /// Of a move: how many of touched() are results; they come first.
+  size_t results(size_t instruction) const { return results_[instruction]; }
 
  private:
   std::vector<std::string> names_;
+  uint32_t named_ = 0;
   std::vector<RegisterUse> uses_;  // by instruction
+  std::vector<uint32_t> results_;  // by instruction
   std::vector<uint32_t> first_;    // by instruction, and one past: range of slots_
   std::vector<uint32_t> slots_;
 };
@@ -73,6 +80,8 @@ class WarpRegisters {
   void loads_done(Epoch group) { loads_done_ = group; }
 
  private:
+  void copy(const FunctionRegisters& function, std::span<const uint32_t> results,
+            std::span<const uint32_t> sources);
   bool in_flight(const RegisterSlot& slot) const {
     return (slot.pending == RegisterUse::wgmma && slot.group > wgmma_done_) ||
            (slot.pending == RegisterUse::tmem_load && slot.group > loads_done_);

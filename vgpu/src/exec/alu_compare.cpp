@@ -78,6 +78,11 @@ struct HalfValue {
   using Storage = uint16_t;
   static float value(uint16_t bits) { return F::widen(bits); }
 };
+template <class F, unsigned kShift>
+struct HalfOfPair {
+  using Storage = uint32_t;
+  static float value(uint32_t bits) { return F::widen(static_cast<uint16_t>(bits >> kShift)); }
+};
 
 /// One bit for each lane.
 template <class V, Compare kCompare>
@@ -96,16 +101,24 @@ using CompareFunction = uint32_t (*)(Warp&, const Instr&);
 /// What setp and set share: the comparison and the predicate it is combined with.
 struct SetOperation {
   CompareFunction low = nullptr, high = nullptr;  ///< high: second half of packed types
+  Handler simple = nullptr;                       ///< setp of `low` into one predicate, as it is
   int combine = -1;                               ///< 0 and, 1 or, 2 xor
   Ref with;
   uint32_t p = 0, q = 0;
 };
 
+template <class V, Compare kCompare>
+Step setp_simple(Warp& w, const Instr& i, uint32_t lanes) {
+  set_predicate(w, i.d, lanes, compare_lanes<V, kCompare>(w, i));
+  return Step::next;
+}
+
 template <class V>
-CompareFunction pick(Compare compare) {
+CompareFunction pick(Compare compare, Handler* simple = nullptr) {
   switch (compare) {
-#define VGPU_CASE(name) \
-  case Compare::name:   \
+#define VGPU_CASE(name)                                  \
+  case Compare::name:                                    \
+    if (simple) *simple = setp_simple<V, Compare::name>; \
     return compare_lanes<V, Compare::name>;
     VGPU_CASE(eq)
     VGPU_CASE(ne)
@@ -126,74 +139,13 @@ CompareFunction pick(Compare compare) {
   return nullptr;
 }
 
-/// Both halves of a packed pair: lanes of 16-bit values with stride 2.
-template <class F, bool kHigh>
-uint32_t compare_half_of_pair(Warp& w, const Instr& i) {
-  const uint32_t *a = w.lanes<uint32_t>(i.a), *b = w.lanes<uint32_t>(i.b);
-  auto compare = static_cast<Compare>(i.y);
-  uint32_t bits = 0;
-  for (uint32_t l = 0; l < kLanes; l++) {
-    float x = F::widen(static_cast<uint16_t>(a[l] >> (kHigh ? 16 : 0)));
-    float y = F::widen(static_cast<uint16_t>(b[l] >> (kHigh ? 16 : 0)));
-    bool less = x < y, equal = x == y, more = y < x, unordered = !(less || equal || more),
-         r = false;
-    switch (compare) {
-      case Compare::eq:
-        r = equal;
-        break;
-      case Compare::ne:
-        r = less || more;
-        break;
-      case Compare::lt:
-        r = less;
-        break;
-      case Compare::le:
-        r = less || equal;
-        break;
-      case Compare::gt:
-        r = more;
-        break;
-      case Compare::ge:
-        r = more || equal;
-        break;
-      case Compare::equ:
-        r = equal || unordered;
-        break;
-      case Compare::neu:
-        r = !equal;
-        break;
-      case Compare::ltu:
-        r = less || unordered;
-        break;
-      case Compare::leu:
-        r = !more;
-        break;
-      case Compare::gtu:
-        r = more || unordered;
-        break;
-      case Compare::geu:
-        r = !less;
-        break;
-      case Compare::num:
-        r = !unordered;
-        break;
-      case Compare::nan:
-        r = unordered;
-        break;
-    }
-    bits |= uint32_t{r} << l;
-  }
-  return bits;
-}
-
-bool pick_compare(Decoder& d, Type type, Compare compare, bool flushes, SetOperation& op) {
+/// Fills in the comparison of a type.
+bool pick_compare(Type type, Compare compare, bool flushes, SetOperation& op) {
   bool ordered_only = compare <= Compare::ge;
   auto integer = [&](auto zero) {
-    if (!ordered_only || flushes) return false;
-    op.low = pick<Plain<decltype(zero)>>(compare);
-    return true;
+    op.low = pick<Plain<decltype(zero)>>(compare, &op.simple);
+    return ordered_only && !flushes;
   };
-  d.out.y = static_cast<uint32_t>(compare);
   switch (type) {
     case Type::b16:
     case Type::u16:
@@ -211,24 +163,25 @@ bool pick_compare(Decoder& d, Type type, Compare compare, bool flushes, SetOpera
     case Type::s64:
       return integer(int64_t{});
     case Type::f32:
-      op.low = flushes ? pick<FlushedFloat>(compare) : pick<Plain<float>>(compare);
+      op.low = flushes ? pick<FlushedFloat>(compare, &op.simple)
+                       : pick<Plain<float>>(compare, &op.simple);
       return true;
     case Type::f64:
-      op.low = pick<Plain<double>>(compare);
+      op.low = pick<Plain<double>>(compare, &op.simple);
       return !flushes;
     case Type::f16:
-      op.low = pick<HalfValue<Half>>(compare);
+      op.low = pick<HalfValue<Half>>(compare, &op.simple);
       return !flushes;
     case Type::bf16:
-      op.low = pick<HalfValue<Bfloat16>>(compare);
+      op.low = pick<HalfValue<Bfloat16>>(compare, &op.simple);
       return !flushes;
     case Type::f16x2:
-      op.low = compare_half_of_pair<Half, false>;
-      op.high = compare_half_of_pair<Half, true>;
+      op.low = pick<HalfOfPair<Half, 0>>(compare);
+      op.high = pick<HalfOfPair<Half, 16>>(compare);
       return !flushes;
     case Type::bf16x2:
-      op.low = compare_half_of_pair<Bfloat16, false>;
-      op.high = compare_half_of_pair<Bfloat16, true>;
+      op.low = pick<HalfOfPair<Bfloat16, 0>>(compare);
+      op.high = pick<HalfOfPair<Bfloat16, 16>>(compare);
       return !flushes;
     default:
       return false;
@@ -239,13 +192,6 @@ uint32_t combine(const Warp& w, const SetOperation& op, uint32_t bits) {
   if (op.combine < 0) return bits;
   uint32_t with = predicate(w, op.with);
   return op.combine == 0 ? bits & with : op.combine == 1 ? bits | with : bits ^ with;
-}
-
-/// The usual case: one destination, no combination.
-template <class V, Compare kCompare>
-Step setp_simple(Warp& w, const Instr& i, uint32_t lanes) {
-  set_predicate(w, i.d, lanes, compare_lanes<V, kCompare>(w, i));
-  return Step::next;
 }
 
 Step setp(Warp& w, const Instr& i, uint32_t lanes) {
@@ -268,31 +214,6 @@ Compare take_compare(Decoder& d, bool& known) {
   return index >= 14 ? kUnsigned[index - 14] : static_cast<Compare>(known ? index : 0);
 }
 
-template <class V>
-Handler simple_handler(Compare compare) {
-  switch (compare) {
-#define VGPU_CASE(name) \
-  case Compare::name:   \
-    return setp_simple<V, Compare::name>;
-    VGPU_CASE(eq)
-    VGPU_CASE(ne)
-    VGPU_CASE(lt)
-    VGPU_CASE(le)
-    VGPU_CASE(gt)
-    VGPU_CASE(ge)
-    VGPU_CASE(equ)
-    VGPU_CASE(neu)
-    VGPU_CASE(ltu)
-    VGPU_CASE(leu)
-    VGPU_CASE(gtu)
-    VGPU_CASE(geu)
-    VGPU_CASE(num)
-    VGPU_CASE(nan)
-#undef VGPU_CASE
-  }
-  return nullptr;
-}
-
 bool decode_setp(Decoder& d) {
   bool known = false;
   Compare compare = take_compare(d, known);
@@ -310,38 +231,9 @@ bool decode_setp(Decoder& d) {
   d.out.b = d.source(2, bytes);
   op.combine = combination;
   if (combination >= 0) op.with = d.source_predicate(3);
-  if (!pick_compare(d, type, compare, flushes, op)) return false;
-  d.out.handler = setp;
-  if (has_pair || combination >= 0 || op.high) return true;
+  if (!pick_compare(type, compare, flushes, op)) return false;
   d.out.d = op.p;
-  switch (type) {
-    case Type::u32:
-    case Type::b32:
-      d.out.handler = simple_handler<Plain<uint32_t>>(compare);
-      break;
-    case Type::s32:
-      d.out.handler = simple_handler<Plain<int32_t>>(compare);
-      break;
-    case Type::u64:
-    case Type::b64:
-      d.out.handler = simple_handler<Plain<uint64_t>>(compare);
-      break;
-    case Type::s64:
-      d.out.handler = simple_handler<Plain<int64_t>>(compare);
-      break;
-    case Type::b16:
-    case Type::u16:
-      d.out.handler = simple_handler<Plain<uint16_t>>(compare);
-      break;
-    case Type::s16:
-      d.out.handler = simple_handler<Plain<int16_t>>(compare);
-      break;
-    case Type::f32:
-      if (!flushes) d.out.handler = simple_handler<Plain<float>>(compare);
-      break;
-    default:
-      break;
-  }
+  d.out.handler = has_pair || combination >= 0 || op.high ? setp : op.simple;
   return true;
 }
 
@@ -409,7 +301,7 @@ bool decode_set(Decoder& d) {
   op.combine = combination;
   if (combination >= 0) op.with = d.source_predicate(3);
   d.out.handler = set_value;
-  if (!pick_compare(d, type, compare, flushes, op)) return false;
+  if (!pick_compare(type, compare, flushes, op)) return false;
   return !op.high || d.out.c == 4;
 }
 

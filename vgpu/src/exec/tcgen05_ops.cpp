@@ -105,17 +105,23 @@ void issue_mma(Warp& w, uint32_t lane, int cta_group, uint64_t macs, Compute com
   issue(*w.cluster, w.cta->tensor_queue, std::move(task));
 }
 
+/// What all forms begin with: D, A, B and the instruction descriptor of one lane.
+template <class Mma, class Op>
+void read_operands(Mma& m, const Op& op, const Warp& w, const Instr& i, uint32_t l) {
+  m.cta_group = op.cta_group;
+  m.a_in_tmem = op.a_in_tmem;
+  m.d_address = static_cast<uint32_t>(read_address(w, i[0], l));
+  m.a = op.a_in_tmem ? read_address(w, i[1], l) & 0xffffffffu : read_lane(w, i[1], l);
+  m.b_descriptor = read_lane(w, i[2], l);
+  m.instruction_descriptor = static_cast<uint32_t>(read_lane(w, i[3], l));
+}
+
 Step mma(Warp& w, const Instr& i, uint32_t lanes) {
   auto& op = *static_cast<const MmaOp*>(i.extra);
   for_lanes(lanes, [&](uint32_t l) {
     tensor::Tcgen05Mma m;
     m.kind = op.kind;
-    m.cta_group = op.cta_group;
-    m.d_address = static_cast<uint32_t>(read_address(w, i[0], l));
-    m.a_in_tmem = op.a_in_tmem;
-    m.a = op.a_in_tmem ? read_address(w, i[1], l) & 0xffffffffu : read_lane(w, i[1], l);
-    m.b_descriptor = read_lane(w, i[2], l);
-    m.instruction_descriptor = static_cast<uint32_t>(read_lane(w, i[3], l));
+    read_operands(m, op, w, i, l);
     if (op.disable)
       for (uint32_t k = 0; k < i[op.disable].count && k < 8; k++)
         m.disable_output_lane[k] = static_cast<uint32_t>(read_lane(w, i[op.disable][k], l));
@@ -159,12 +165,7 @@ Step scaled_mma(Warp& w, const Instr& i, uint32_t lanes) {
     tensor::Tcgen05ScaledMma m;
     m.kind = op.kind;
     m.scales = op.scales;
-    m.cta_group = op.cta_group;
-    m.d_address = static_cast<uint32_t>(read_address(w, i[0], l));
-    m.a_in_tmem = op.a_in_tmem;
-    m.a = op.a_in_tmem ? read_address(w, i[1], l) & 0xffffffffu : read_lane(w, i[1], l);
-    m.b_descriptor = read_lane(w, i[2], l);
-    m.instruction_descriptor = static_cast<uint32_t>(read_lane(w, i[3], l));
+    read_operands(m, op, w, i, l);
     m.scale_a = static_cast<uint32_t>(read_address(w, i[4], l));
     m.scale_b = static_cast<uint32_t>(read_address(w, i[5], l));
     m.accumulate = read_lane(w, i[6], l) != 0;

@@ -2,7 +2,10 @@
 // Exchange between the lanes of a warp: shfl, vote, match, redux, elect, activemask, bar.warp.sync.
 // Source: PTX ISA 9.0, sections of those names. All but activemask wait until the live lanes of
 // their member mask are at the instruction.
+#include <limits>
+
 #include "decoder.hpp"
+#include "float_math.hpp"
 #include "lanes.hpp"
 
 namespace vgpu::exec {
@@ -201,19 +204,39 @@ Step reduce(Warp& w, const Instr& i, uint32_t lanes) {
   return Step::next;
 }
 
+/// The sm_100 form on f32; x: 1 min, 2 NaN, 4 abs.
+Step reduce_float(Warp& w, const Instr& i, uint32_t lanes) {
+  uint32_t present;
+  if (!gather(w, lanes, mask_of(w, i.c, lanes), present)) return wait_for_lanes(w);
+  const float* a = w.lanes<float>(i.a);
+  const bool is_min = i.x & 1, nan = i.x & 2, abs = i.x & 4;
+  float result = std::numeric_limits<float>::quiet_NaN();
+  bool any_nan = false;
+  for_lanes(present, [&](uint32_t l) {
+    const float value = abs ? std::fabs(a[l]) : a[l];
+    any_nan |= value != value;
+    result = is_min ? min_number(result, value) : max_number(result, value);
+  });
+  if (nan && any_nan) result = std::numeric_limits<float>::quiet_NaN();
+  write_lanes<float>(w, i.d, lanes, [=](uint32_t) { return canonical(result); });
+  return Step::next;
+}
+
 bool decode_redux(Decoder& d) {
   if (!d.take("sync")) return false;
   int op = d.take_one({"add", "min", "max", "and", "or", "xor"});
   Type type = d.take_type();
-  bool bitwise = op >= 3;
-  if (op < 0 || (bitwise ? type != Type::b32 : type != Type::u32 && type != Type::s32))
-    return false;
   d.out.x = static_cast<uint32_t>(op);
   d.out.d = d.dest(0, 4);
   d.out.a = d.source(1, 4);
   d.out.c = d.source(2, 4);
+  if (type == Type::f32) {
+    d.out.x = uint32_t{op == 1} | uint32_t{d.take("NaN")} << 1 | uint32_t{d.take("abs")} << 2;
+    d.out.handler = reduce_float;
+    return op == 1 || op == 2;
+  }
   d.out.handler = type == Type::s32 ? reduce<int32_t> : reduce<uint32_t>;
-  return true;
+  return op >= 3 ? type == Type::b32 : op >= 0 && (type == Type::u32 || type == Type::s32);
 }
 
 Step elect(Warp& w, const Instr& i, uint32_t lanes) {

@@ -32,22 +32,8 @@ ElementType decode_element(MmaKind kind, uint32_t bits, const char* operand, uin
       if (code == 2) return ElementType::tf32;
       refuse(kind, bits, format("%s type is %u; legal: 2 (tf32)", operand, code));
     case MmaKind::f8f6f4:
-      switch (code) {
-        case 0:
-          return ElementType::e4m3;
-        case 1:
-          return ElementType::e5m2;
-        case 3:
-          return ElementType::e2m3;
-        case 4:
-          return ElementType::e3m2;
-        case 5:
-          return ElementType::e2m1;
-        default:
-          refuse(kind, bits,
-                 format("%s type is %u; legal: 0 (e4m3), 1 (e5m2), 3 (e2m3), 4 (e3m2), 5 (e2m1)",
-                        operand, code));
-      }
+      if (auto type = f8f6f4_type(code)) return *type;
+      refuse(kind, bits, format("%s type is %u; legal: %s", operand, code, kF8f6f4Types));
     case MmaKind::i8:
       if (code == 0) return ElementType::u8;
       if (code == 1) return ElementType::s8;
@@ -114,6 +100,23 @@ void check_major(MmaKind kind, uint32_t bits, const char* operand, Major major, 
 }
 
 }  // namespace
+
+std::optional<ElementType> f8f6f4_type(uint32_t code) {
+  switch (code) {
+    case 0:
+      return ElementType::e4m3;
+    case 1:
+      return ElementType::e5m2;
+    case 3:
+      return ElementType::e2m3;
+    case 4:
+      return ElementType::e3m2;
+    case 5:
+      return ElementType::e2m1;
+    default:
+      return std::nullopt;
+  }
+}
 
 SmemDescriptor decode_mma_operand(const char* operand, uint64_t bits, Major major,
                                   ElementType type) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "smem_descriptor.hpp"
@@ -17,6 +18,10 @@ namespace vgpu::tensor {
 
 enum class MmaKind : uint8_t { f16, tf32, f8f6f4, i8 };
 const char* name_of(MmaKind kind);
+
+/// The type of A or B that a code of kinds f8f6f4 and mxf8f6f4 names; none: reserved.
+std::optional<ElementType> f8f6f4_type(uint32_t code);
+inline constexpr char kF8f6f4Types[] = "0 (e4m3), 1 (e5m2), 3 (e2m3), 4 (e3m2), 5 (e2m1)";
 
 /// The 32-bit instruction descriptor (PTX ISA "Instruction descriptor", table for the kinds above).
 struct MmaInstructionDescriptor {

@@ -37,22 +37,8 @@ ElementType decode_element(ScaledMmaKind kind, uint32_t bits, const char* operan
     if (code == 1) return ElementType::e2m1;
     refuse(kind, bits, format("%s type is %u; legal: 1 (e2m1)", operand, code));
   }
-  switch (code) {
-    case 0:
-      return ElementType::e4m3;
-    case 1:
-      return ElementType::e5m2;
-    case 3:
-      return ElementType::e2m3;
-    case 4:
-      return ElementType::e3m2;
-    case 5:
-      return ElementType::e2m1;
-    default:
-      refuse(kind, bits,
-             format("%s type is %u; legal: 0 (e4m3), 1 (e5m2), 3 (e2m3), 4 (e3m2), 5 (e2m1)",
-                    operand, code));
-  }
+  if (auto type = f8f6f4_type(code)) return *type;
+  refuse(kind, bits, format("%s type is %u; legal: %s", operand, code, kF8f6f4Types));
 }
 
 uint32_t decode_scale_id(ScaledMmaKind kind, uint32_t scales, uint32_t bits, const char* field,

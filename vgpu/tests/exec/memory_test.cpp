@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads, stores, atomics, matrices in memory, exchange between lanes; bounds and alignment.
+#include <bit>
+#include <cmath>
+
 #include "exec/harness.hpp"
 
 namespace vgpu::test {
@@ -189,6 +192,33 @@ TEST(Memory, LaneExchange) {
     EXPECT_EQ(out[192 + l], l == 0);
     EXPECT_EQ(out[224 + l], 2u);
   }
+}
+
+TEST(Memory, ReduceFloats) {
+  const float kNan = NAN;
+  auto reduce = [](const std::string& form, std::vector<float> lanes, uint32_t members = ~0u) {
+    lanes.resize(32, lanes.back());
+    const std::string body = format(
+        ".reg .pred %%p;\n.reg .b32 %%m;\nmov.f32 %%out, 0f00000000;\nshr.u32 %%m, %u, %%lane;\n"
+        "and.b32 %%m, %%m, 1;\nsetp.eq.u32 %%p, %%m, 1;\n@%%p redux.sync.%s.f32 %%out, %%in, %u;\n",
+        members, form.c_str(), members);
+    auto out = map_lanes<uint32_t>("f32", "f32", body, lanes);
+    for (uint32_t l = 0; l < 32; l++)
+      EXPECT_EQ(out[l], members >> l & 1 ? out[std::countr_zero(members)] : 0u);
+    return out[std::countr_zero(members)];
+  };
+  auto bits = [](float value) { return std::bit_cast<uint32_t>(value); };
+  EXPECT_EQ(reduce("min", {3, -5, 7, 1}), bits(-5));
+  EXPECT_EQ(reduce("max", {3, -5, 7, 1}), bits(7));
+  EXPECT_EQ(reduce("max", {3, -5, 7, 1}, 0b1011), bits(3));
+  EXPECT_EQ(reduce("min.abs", {3, -5, 7, -2}), bits(2));
+  EXPECT_EQ(reduce("max.abs", {3, -9, 7, 1}), bits(9));
+  EXPECT_EQ(reduce("min", {0.0f, -0.0f, 0.0f}), bits(-0.0f));
+  EXPECT_EQ(reduce("max", {-0.0f, 0.0f, -0.0f}), bits(0.0f));
+  EXPECT_EQ(reduce("min", {kNan, 1e-40f, kNan, 4}), bits(1e-40f));
+  EXPECT_EQ(reduce("max.NaN", {1, 2, kNan, 4}), 0x7fffffffu);
+  EXPECT_EQ(reduce("max.abs.NaN", {1, 2, 3, -4}), bits(4));
+  EXPECT_EQ(reduce("min", {-kNan}), 0x7fffffffu);
 }
 
 TEST(Memory, OutOfBoundsGlobal) {

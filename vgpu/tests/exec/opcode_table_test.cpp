@@ -187,6 +187,7 @@ const Statement kStatements[] = {
     {"match.all.sync.b64 a|p, x, -1;"},
     {"redux.sync.add.s32 a, b, -1;"},
     {"redux.sync.xor.b32 a, b, -1;"},
+    {"redux.sync.min.abs.NaN.f32 a, b, -1;", 100},
     {"elect.sync a|p, -1;"},
     {"activemask.b32 a;"},
     {"bar.warp.sync -1;"},

@@ -163,6 +163,38 @@ TEST(TmaModes, FourRowsNeedTheirKindOfMap) {
   EXPECT_NE(result.report.find("multiple of 16 bytes"), std::string::npos) << result.report;
 }
 
+TEST(TmaModes, PrefetchesMoveNothingAndCheckTheirBox) {
+  Buffers buffers;
+  const uint64_t in = buffers.add(std::vector<uint16_t>(32 * 20, 7)), out = buffers.add(2048);
+  const TensorMap tiled = map_2d(DataType::kUint16, in, 32, 20, 64, 32, 4);
+  TensorMap rows = tiled;
+  rows.box[1] = 1;
+  TensorMap image = tiled;  // channels, width, images
+  image.rank = 3;
+  image.im2col = true;
+  image.dims[1] = 5, image.dims[2] = 4;
+  image.strides[2] = 5 * 64;
+  image.element_strides[2] = 1;
+  image.channels_per_pixel = 32, image.pixels_per_column = 4;
+  ASSERT_EQ(tma::validate(image, 100), "");
+  auto prefetch = [&](const TensorMap& map, const char* operation) {
+    return run(map, std::string("cp.async.bulk.prefetch.tensor.") + operation, buffers, out,
+               Delivery::late);
+  };
+  for (auto& [map, operation] : {std::pair{&tiled, "2d.L2.global.tile [%map, {0, 18}];"},
+                                 {&rows, "2d.L2.global.tile::gather4 [%map, {8, 7, -1, 20, 2}];"},
+                                 {&image, "3d.L2.global.im2col [%map, {0, 2, 1}], {0};"}}) {
+    auto result = prefetch(*map, operation);
+    EXPECT_EQ(result.cuda_error, 0) << operation << result.report;
+    EXPECT_EQ(result.tma_bytes, 0u);
+    EXPECT_EQ(buffers.read<uint32_t>(out, 512), std::vector<uint32_t>(512, 0xcccccccc));
+  }
+  for (auto& [map, operation] : {std::pair{&tiled, "2d.L2.global.tile [%map, {4, 0}];"},
+                                 {&rows, "2d.L2.global.tile::gather4 [%map, {4, 0, 0, 0, 0}];"},
+                                 {&image, "3d.L2.global.im2col [%map, {0, 5, 1}], {0};"}})
+    EXPECT_EQ(prefetch(*map, operation).cuda_error, kIllegalInstruction) << operation;
+}
+
 TEST(TmaModes, UnsupportedModesAreListedAtLoad) {
   const char* forms[] = {
       "cp.async.bulk.tensor.4d.shared::cluster.global.im2col::w.mbarrier::complete_tx::bytes "

@@ -428,6 +428,7 @@ enum Tcgen05Bug {
   kLeak,
   kEarlyDealloc,
   kEarlyRead,
+  kEarlyCopy,
   kOutside,
   kFreedTwice
 };
@@ -478,11 +479,16 @@ __device__ void tcgen05_case(uint32_t* data) {
                    : "=r"(value)
                    : "r"(tmem + (warp * 32 << 16) + (BUG == kOutside ? 32 : 0)));
       if (BUG == kEarlyRead) data[256 + threadIdx.x] = value;
+      uint32_t copy;  // through a pair, as compilers pack registers
+      asm volatile("{\n.reg .b64 pair;\nmov.b64 pair, {%1, %1};\nmov.b64 {_, %0}, pair;\n}"
+                   : "=r"(copy)
+                   : "r"(value));
+      if (BUG == kEarlyCopy) data[256 + threadIdx.x] = copy;
       if (BUG != kNoWaitLd) asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
       if (BUG != kNoFenceBefore) asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
       if (threadIdx.x % 32 == 0) mbarrier_arrive(&read);
       if (BUG == kNoWaitLd) asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
-      data[256 + threadIdx.x] = value;
+      data[256 + threadIdx.x] = copy;
     }
     __syncwarp();
   }
@@ -509,6 +515,7 @@ TCGEN05_CASE(tcgen05_wait_ld, kNoWaitLd)
 TCGEN05_CASE(tcgen05_fence_after, kNoFenceAfter)
 TCGEN05_CASE(tcgen05_fence_before, kNoFenceBefore)
 TCGEN05_CASE(tcgen05_early_read, kEarlyRead)
+TCGEN05_CASE(tcgen05_early_copy, kEarlyCopy)
 TCGEN05_CASE(tcgen05_leak, kLeak)
 TCGEN05_CASE(tcgen05_early_dealloc, kEarlyDealloc)
 TCGEN05_CASE(tcgen05_outside, kOutside)
@@ -588,6 +595,7 @@ const Case kCases[] = {
     CASE(tcgen05_fence_after, 1, 160),
     CASE(tcgen05_fence_before, 1, 160),
     CASE(tcgen05_early_read, 1, 160),
+    CASE(tcgen05_early_copy, 1, 160),
     CASE(tcgen05_leak, 1, 160),
     CASE(tcgen05_early_dealloc, 1, 160),
     CASE(tcgen05_outside, 1, 160),

@@ -5,36 +5,22 @@
 
 namespace {
 
-constexpr int kTileM = 128, kTileN = 64;
-constexpr int kBlockK = 64;  // 128 bytes of bf16
+constexpr GemmShape kTile{128, 64, 64};  // k: 128 bytes of bf16
 constexpr int kStages = 3, kAccumulators = 2;
-constexpr uint32_t kStageBytes = (kTileM + kTileN) * kBlockK * 2;
-constexpr uint32_t kTmemColumns = kAccumulators * kTileN;
+constexpr uint32_t kTmemColumns = kAccumulators * kTile.n;
 constexpr int kLoadWarp = 0, kMmaWarp = 1, kAllocWarp = 2, kFirstEpilogueWarp = 4;
 constexpr int kEpilogueThreads = 128, kThreads = 256;
 // D f32, A and B bf16, K-major, N / 8, M / 16.
-constexpr uint32_t kInstruction = 1 << 4 | 1 << 7 | 1 << 10 | kTileN / 8 << 17 | kTileM / 16 << 24;
+constexpr uint32_t kInstruction =
+    1 << 4 | 1 << 7 | 1 << 10 | kTile.n / 8 << 17 | kTile.m / 16 << 24;
 
 struct Shared {
-  alignas(1024) __nv_bfloat16 a[kStages][kTileM * kBlockK];
-  alignas(1024) __nv_bfloat16 b[kStages][kTileN * kBlockK];
-  alignas(128) float d[kTileM * kTileN];
+  alignas(1024) __nv_bfloat16 a[kStages][kTile.m * kTile.k];
+  alignas(1024) __nv_bfloat16 b[kStages][kTile.n * kTile.k];
+  alignas(128) float d[kTile.m * kTile.n];
   uint64_t full[kStages], empty[kStages];
   uint64_t tmem_full[kAccumulators], tmem_empty[kAccumulators];
   uint32_t tmem_address;
-};
-
-/// Position in a ring of `size` buffers: the parity flips with every lap.
-struct Ring {
-  int size;
-  int index = 0;
-  uint32_t parity = 0;
-  __device__ void next() {
-    if (++index == size) {
-      index = 0;
-      parity ^= 1;
-    }
-  }
 };
 
 __device__ void tcgen05_mma(uint32_t d, uint64_t a, uint64_t b, int accumulate) {
@@ -95,23 +81,15 @@ __global__ void __launch_bounds__(kThreads)
 
   Ring stage{kStages}, accumulator{kAccumulators};
   if (warp == kLoadWarp && lane == 0) {
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x)
-      for (int block = 0; block < blocks_k; block++, stage.next()) {
-        mbarrier_wait(&shared.empty[stage.index], stage.parity ^ 1);
-        mbarrier_arrive_expect_tx(&shared.full[stage.index], kStageBytes);
-        tma_load_2d(shared.a[stage.index], &map_a, &shared.full[stage.index], block * kBlockK,
-                    tile / tiles_n * kTileM);
-        tma_load_2d(shared.b[stage.index], &map_b, &shared.full[stage.index], block * kBlockK,
-                    tile % tiles_n * kTileN);
-      }
+    load_tiles<kTile>(shared, stage, map_a, map_b, tiles_n, tiles, blocks_k);
   } else if (warp == kMmaWarp && lane == 0) {
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, accumulator.next()) {
       mbarrier_wait(&shared.tmem_empty[accumulator.index], accumulator.parity ^ 1);
       tcgen05_fence_after();
       for (int block = 0; block < blocks_k; block++, stage.next()) {
         mbarrier_wait(&shared.full[stage.index], stage.parity);
-        for (int k = 0; k < kBlockK; k += 16)
-          tcgen05_mma(tmem + accumulator.index * kTileN,
+        for (int k = 0; k < kTile.k; k += 16)
+          tcgen05_mma(tmem + accumulator.index * kTile.n,
                       tcgen05_descriptor(&shared.a[stage.index][k]),
                       tcgen05_descriptor(&shared.b[stage.index][k]), block + k != 0);
         tcgen05_commit(&shared.empty[stage.index]);
@@ -123,21 +101,21 @@ __global__ void __launch_bounds__(kThreads)
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, accumulator.next()) {
       mbarrier_wait(&shared.tmem_full[accumulator.index], accumulator.parity);
       tcgen05_fence_after();
-      uint32_t d[kTileN / 16][16];
-      for (int i = 0; i < kTileN / 16; i++)
-        tcgen05_ld_x16(d[i], tmem + accumulator.index * kTileN + i * 16 + (quarter * 32 << 16));
+      uint32_t d[kTile.n / 16][16];
+      for (int i = 0; i < kTile.n / 16; i++)
+        tcgen05_ld_x16(d[i], tmem + accumulator.index * kTile.n + i * 16 + (quarter * 32 << 16));
       asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
       tcgen05_fence_before();
       if (lane == 0) mbarrier_arrive(&shared.tmem_empty[accumulator.index]);
       // The store of the previous tile must have left the buffer.
       if (thread == 0) bulk_wait_read();
       named_barrier(1, kEpilogueThreads);
-      for (int i = 0; i < kTileN; i++)
-        reinterpret_cast<uint32_t*>(shared.d)[thread * kTileN + i] = d[i / 16][i % 16];
+      for (int i = 0; i < kTile.n; i++)
+        reinterpret_cast<uint32_t*>(shared.d)[thread * kTile.n + i] = d[i / 16][i % 16];
       fence_proxy_async();
       named_barrier(1, kEpilogueThreads);
       if (thread == 0) {
-        tma_store_2d(&map_d, shared.d, tile % tiles_n * kTileN, tile / tiles_n * kTileM);
+        tma_store_2d(&map_d, shared.d, tile % tiles_n * kTile.n, tile / tiles_n * kTile.m);
         bulk_commit();
       }
     }
@@ -154,19 +132,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Sizes may be given, in multiples of the tile.
-  const int m = argc > 3 ? std::atoi(argv[1]) : 256, n = argc > 3 ? std::atoi(argv[2]) : 256,
-            k = argc > 3 ? std::atoi(argv[3]) : 320;
-  if (m < kTileM || m % kTileM || n < kTileN || n % kTileN || k < kBlockK || k % kBlockK) {
-    std::printf("usage: tcgen05_pipeline [m n k], multiples of %d, %d, %d\n", kTileM, kTileN,
-                kBlockK);
-    return 2;
-  }
-  GemmProblem problem(m, n, k);
-  const uint32_t bytes = sizeof(Shared);
-  CHECK_CUDA(cudaFuncSetAttribute(gemm, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  gemm<<<2, kThreads, bytes>>>(problem.map_a(kTileM), problem.map_b(kTileN),
-                               problem.map_d(kTileN, kTileM), n / kTileN, m / kTileM * (n / kTileN),
-                               k / kBlockK);
+  GemmProblem problem(argc, argv, {256, 256, 320}, kTile);
+  problem.run(gemm, kThreads, sizeof(Shared));
   return problem.check();
 }

@@ -5,30 +5,16 @@
 
 namespace {
 
-constexpr int kTile = 64;    // of M and N
-constexpr int kBlockK = 64;  // 128 bytes of bf16
+constexpr GemmShape kTile{64, 64, 64};  // k: 128 bytes of bf16
 constexpr int kStages = 3;
-constexpr uint32_t kStageBytes = 2 * kTile * kBlockK * 2;
 constexpr int kConsumers = 128;
 constexpr int kThreads = kConsumers + 32;
 
 struct Shared {
-  alignas(1024) __nv_bfloat16 a[kStages][kTile * kBlockK];
-  alignas(1024) __nv_bfloat16 b[kStages][kTile * kBlockK];
-  alignas(128) float d[kTile * kTile];
+  alignas(1024) __nv_bfloat16 a[kStages][kTile.m * kTile.k];
+  alignas(1024) __nv_bfloat16 b[kStages][kTile.n * kTile.k];
+  alignas(128) float d[kTile.m * kTile.n];
   uint64_t full[kStages], empty[kStages];
-};
-
-/// Position in the ring of stages: the parity flips with every lap.
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void next() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
 };
 
 __device__ void wgmma_m64n64k16(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
@@ -61,47 +47,36 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
 
-  Ring ring;
+  Ring stage{kStages};
   if (warp == kConsumers / 32) {
-    // Producer: one thread loads the blocks of every tile.
-    if (lane == 0) {
-      for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x)
-        for (int block = 0; block < blocks_k; block++, ring.next()) {
-          mbarrier_wait(&shared.empty[ring.stage], ring.parity ^ 1);
-          mbarrier_arrive_expect_tx(&shared.full[ring.stage], kStageBytes);
-          tma_load_2d(shared.a[ring.stage], &map_a, &shared.full[ring.stage], block * kBlockK,
-                      tile / tiles_n * kTile);
-          tma_load_2d(shared.b[ring.stage], &map_b, &shared.full[ring.stage], block * kBlockK,
-                      tile % tiles_n * kTile);
-        }
-    }
+    if (lane == 0) load_tiles<kTile>(shared, stage, map_a, map_b, tiles_n, tiles, blocks_k);
     return;
   }
 
   // Consumers: one warpgroup multiplies and stores.
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     float d[32];
-    for (int block = 0; block < blocks_k; block++, ring.next()) {
-      mbarrier_wait(&shared.full[ring.stage], ring.parity);
+    for (int block = 0; block < blocks_k; block++, stage.next()) {
+      mbarrier_wait(&shared.full[stage.index], stage.parity);
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-      for (int k = 0; k < kBlockK; k += 16)
-        wgmma_m64n64k16(d, wgmma_descriptor(&shared.a[ring.stage][k]),
-                        wgmma_descriptor(&shared.b[ring.stage][k]), block + k != 0);
+      for (int k = 0; k < kTile.k; k += 16)
+        wgmma_m64n64k16(d, wgmma_descriptor(&shared.a[stage.index][k]),
+                        wgmma_descriptor(&shared.b[stage.index][k]), block + k != 0);
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
       asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-      if (lane == 0) mbarrier_arrive(&shared.empty[ring.stage]);
+      if (lane == 0) mbarrier_arrive(&shared.empty[stage.index]);
     }
     // The store of the previous tile must have left the buffer.
     if (threadIdx.x == 0) bulk_wait_read();
     named_barrier(1, kConsumers);
     for (int i = 0; i < 32; i++) {
       int row = warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-      shared.d[row * kTile + column] = d[i];
+      shared.d[row * kTile.n + column] = d[i];
     }
     fence_proxy_async();
     named_barrier(1, kConsumers);
     if (threadIdx.x == 0) {
-      tma_store_2d(&map_d, shared.d, tile % tiles_n * kTile, tile / tiles_n * kTile);
+      tma_store_2d(&map_d, shared.d, tile % tiles_n * kTile.n, tile / tiles_n * kTile.m);
       bulk_commit();
     }
   }
@@ -111,18 +86,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Sizes may be given, in multiples of the tile.
-  const int m = argc > 3 ? std::atoi(argv[1]) : 192, n = argc > 3 ? std::atoi(argv[2]) : 128,
-            k = argc > 3 ? std::atoi(argv[3]) : 320;
-  if (m < kTile || m % kTile || n < kTile || n % kTile || k < kBlockK || k % kBlockK) {
-    std::printf("usage: wgmma_pipeline [m n k], multiples of %d, %d, %d\n", kTile, kTile, kBlockK);
-    return 2;
-  }
-  GemmProblem problem(m, n, k);
-  const uint32_t bytes = sizeof(Shared);
-  CHECK_CUDA(cudaFuncSetAttribute(gemm, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  gemm<<<2, kThreads, bytes>>>(problem.map_a(kTile), problem.map_b(kTile),
-                               problem.map_d(kTile, kTile), n / kTile, m / kTile * (n / kTile),
-                               k / kBlockK);
+  GemmProblem problem(argc, argv, {192, 128, 320}, kTile);
+  problem.run(gemm, kThreads, sizeof(Shared));
   return problem.check();
 }
