@@ -184,6 +184,14 @@ int main(int argc, char** argv) {
               DNNL_VERSION_MINOR, DNNL_VERSION_PATCH, rounds);
   std::printf("%-38s %-5s %10s %10s %10s %8s  %s\n", "problem", "type", "oneDNN", "convoy", "more",
               "GFLOP/s", "output");
-  for (const Row& row : kRows) measure(row, rounds);
+  for (const Row& row : kRows) {
+    try {
+      measure(row, rounds);
+    } catch (const dnnl::error&) {
+      std::printf("%-38s %-5s oneDNN has no such kernel for this processor\n", row.name,
+                  to_string(row.dtype));
+    }
+    std::fflush(stdout);
+  }
   return 0;
 }

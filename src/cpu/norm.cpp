@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <optional>
 
 #include "core/checked.hpp"
 #include "cpu/convert.hpp"
@@ -54,6 +56,8 @@ double sum_of_squares(const float* row, std::int64_t count) {
   return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
 }
 
+using Workspaces = Pool<std::shared_ptr<void>>;
+
 /// What both norms share: buffers for each piece of pixels, scale and bias in fp32.
 class CpuNorm : public NormKernel {
  public:
@@ -88,15 +92,12 @@ class CpuNorm : public NormKernel {
            count * r_.channels);
   }
   /// The caller's workspace, or one of the plan's own that lives as long as `holder`.
-  void* workspace(const NormArguments& arguments, std::shared_ptr<void>& holder) const {
+  void* workspace(const NormArguments& arguments, std::optional<Workspaces::Lease>& holder) const {
     if (arguments.workspace != nullptr) return arguments.workspace;
-    holder = pool_.take();
-    return holder.get();
+    holder.emplace(pool_.take([this] { return allocate_aligned(bytes_); }));
+    return (*holder)->get();
   }
-  void set_workspace(std::size_t bytes) {
-    bytes_ = bytes;
-    pool_.set_bytes(bytes);
-  }
+  void set_workspace(std::size_t bytes) { bytes_ = bytes; }
 
   NormRequest r_;
   std::int64_t piece_ = 1;   ///< Pixels.
@@ -104,7 +105,7 @@ class CpuNorm : public NormKernel {
 
  private:
   std::size_t bytes_ = 0;
-  mutable ScratchPool pool_;
+  mutable Workspaces pool_;
 };
 
 class CpuGroupNorm final : public CpuNorm {
@@ -120,7 +121,7 @@ class CpuGroupNorm final : public CpuNorm {
   std::string name() const override { return "cpu_group_norm"; }
 
   void run(const NormArguments& arguments, cudaStream_t) const override {
-    std::shared_ptr<void> holder;
+    std::optional<Workspaces::Lease> holder;
     auto* shift = static_cast<double*>(workspace(arguments, holder));
     const std::int64_t c = r_.channels;
     const Buffers b = {.shift = shift,
@@ -221,7 +222,7 @@ class CpuRmsNorm final : public CpuNorm {
   std::string name() const override { return "cpu_rms_norm"; }
 
   void run(const NormArguments& arguments, cudaStream_t) const override {
-    std::shared_ptr<void> holder;
+    std::optional<Workspaces::Lease> holder;
     const std::int64_t c = r_.channels, step = rows();
     auto* scale = static_cast<float*>(workspace(arguments, holder));
     float* bias = scale + c;

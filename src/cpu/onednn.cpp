@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/onednn.hpp"
 
-#include <unordered_map>
 #include <vector>
 
 #include "core/filter_layout.hpp"
@@ -112,24 +111,37 @@ std::string format_text(const memory::desc& desc) {
   return out;
 }
 
-void execute(const dnnl::convolution_forward& primitive,
-             const dnnl::convolution_forward::primitive_desc& description,
-             const ConvBuffers& buffers) {
-  const dnnl::engine& engine = cpu_engine();
-  dnnl::stream stream(engine);
+ConvExecution::ConvExecution(const dnnl::convolution_forward& primitive,
+                             const dnnl::convolution_forward::primitive_desc& description)
+    : primitive_(primitive), stream_(cpu_engine()) {
+  const auto add = [&](int argument, const memory::desc& desc) {
+    arguments_.emplace(argument, memory(desc, cpu_engine(), nullptr));
+  };
+  add(DNNL_ARG_SRC, description.src_desc());
+  add(DNNL_ARG_WEIGHTS, description.weights_desc());
+  add(DNNL_ARG_DST, description.dst_desc());
+  add(DNNL_ARG_SCRATCHPAD, description.scratchpad_desc());
+  const memory::desc bias = description.bias_desc();
+  if (bias.get_size() != 0) add(DNNL_ARG_BIAS, bias);
+}
+
+// NOTE: a new memory object, not set_data_handle: that one may write zeros into padded weights,
+// which other threads read.
+void ConvExecution::set(int argument, const void* buffer) {
+  memory& current = arguments_.at(argument);
+  if (current.get_data_handle() == buffer) return;
   // oneDNN takes inputs by a pointer to non-const, and reads them only.
-  std::unordered_map<int, memory> arguments = {
-      {DNNL_ARG_SRC, memory(description.src_desc(), engine, const_cast<void*>(buffers.source))},
-      {DNNL_ARG_WEIGHTS,
-       memory(description.weights_desc(), engine, const_cast<void*>(buffers.weights))},
-      {DNNL_ARG_DST, memory(description.dst_desc(), engine, buffers.destination)},
-      {DNNL_ARG_SCRATCHPAD, memory(description.scratchpad_desc(), engine, buffers.scratchpad)}};
-  if (buffers.bias != nullptr) {
-    arguments.emplace(DNNL_ARG_BIAS,
-                      memory(description.bias_desc(), engine, const_cast<float*>(buffers.bias)));
-  }
-  primitive.execute(stream, arguments);
-  stream.wait();
+  current = memory(current.get_desc(), cpu_engine(), const_cast<void*>(buffer));
+}
+
+void ConvExecution::execute(const ConvBuffers& buffers) {
+  set(DNNL_ARG_SRC, buffers.source);
+  set(DNNL_ARG_WEIGHTS, buffers.weights);
+  set(DNNL_ARG_DST, buffers.destination);
+  set(DNNL_ARG_SCRATCHPAD, buffers.scratchpad);
+  if (arguments_.contains(DNNL_ARG_BIAS)) set(DNNL_ARG_BIAS, buffers.bias);
+  primitive_.execute(stream_, arguments_);
+  stream_.wait();
 }
 
 void reorder(void* to, const memory::desc& to_desc, const void* from,

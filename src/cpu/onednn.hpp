@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
+#include <unordered_map>
 
 #include "core/geometry.hpp"
 
@@ -47,17 +48,30 @@ dnnl::convolution_forward::primitive_desc describe(const ConvGeometry& geometry,
 /// "AB16b16a" and strides: equal texts mean equal formats.
 std::string format_text(const dnnl::memory::desc& desc);
 
-/// The arguments of one execution.
+/// The buffers of one execution.
 struct ConvBuffers {
   const void* source = nullptr;
   const void* weights = nullptr;
-  const float* bias = nullptr;
+  const float* bias = nullptr;  ///< Where `ConvTypes::bias` was set.
   void* destination = nullptr;
   void* scratchpad = nullptr;
 };
-void execute(const dnnl::convolution_forward& primitive,
-             const dnnl::convolution_forward::primitive_desc& description,
-             const ConvBuffers& buffers);
+
+/// A primitive with its arguments, for one execution at a time. oneDNN's objects are made once: an
+/// execution exchanges those alone whose buffer is another than the last time.
+class ConvExecution {
+ public:
+  ConvExecution(const dnnl::convolution_forward& primitive,
+                const dnnl::convolution_forward::primitive_desc& description);
+  void execute(const ConvBuffers& buffers);
+
+ private:
+  void set(int argument, const void* buffer);
+
+  dnnl::convolution_forward primitive_;
+  dnnl::stream stream_;
+  std::unordered_map<int, dnnl::memory> arguments_;
+};
 
 /// Convert weights between formats.
 void reorder(void* to, const dnnl::memory::desc& to_desc, const void* from,

@@ -90,6 +90,13 @@ struct WeightFormats {
   }
 };
 
+/// What a run holds for itself alone.
+struct RunState {
+  std::shared_ptr<void> scratch;  ///< The workspace where the caller brings none, once needed.
+  std::vector<onednn::ConvExecution> direct;  ///< By kernel of the route.
+  std::vector<onednn::ConvExecution> staged;
+};
+
 class OnednnPlan final : public ExecutablePlan {
  public:
   explicit OnednnPlan(const PlanRequest& request);
@@ -120,8 +127,10 @@ class OnednnPlan final : public ExecutablePlan {
   BlockBudget block_budget(bool staged) const;
   Route make_route(bool staged);
   void reserve(std::size_t& offset, std::size_t bytes);
-  void run_route(const Route& route, bool staged, const RunPointers& pointers, char* scratch,
-                 const char* weights, const float* bias) const;
+  RunState make_run_state() const;
+  void run_route(const Route& route, std::vector<onednn::ConvExecution>& executions, bool staged,
+                 const RunPointers& pointers, char* scratch, const char* weights,
+                 const float* bias) const;
   void pack_weights(char* packed, const void* filter, const memory::desc& layout,
                     float* widened) const;
 
@@ -143,7 +152,7 @@ class OnednnPlan final : public ExecutablePlan {
   std::size_t weights_offset_ = 0;
   std::size_t widened_offset_ = 0;
   std::size_t workspace_bytes_ = 0;
-  mutable cpu::ScratchPool pool_;
+  mutable cpu::Pool<RunState> pool_;
 };
 
 void OnednnPlan::reserve(std::size_t& offset, std::size_t bytes) {
@@ -265,7 +274,6 @@ OnednnPlan::OnednnPlan(const PlanRequest& request) : request_(request) {
     }
   }
   workspace_bytes_ += cpu::kCacheLine;  // The caller's memory may start anywhere in a line.
-  pool_.set_bytes(workspace_bytes_);
 }
 
 /// `widened` holds the filter in fp32 where the types differ.
@@ -296,8 +304,20 @@ void OnednnPlan::pack_filter(void* packed, const void* filter, FilterLayout layo
   }
 }
 
-void OnednnPlan::run_route(const Route& route, bool staged, const RunPointers& pointers,
-                           char* scratch, const char* weights, const float* bias) const {
+RunState OnednnPlan::make_run_state() const {
+  RunState state;
+  for (const Route::Kernel& kernel : direct_.kernels) {
+    state.direct.emplace_back(kernel.primitive, kernel.description);
+  }
+  for (const Route::Kernel& kernel : staged_.kernels) {
+    state.staged.emplace_back(kernel.primitive, kernel.description);
+  }
+  return state;
+}
+
+void OnednnPlan::run_route(const Route& route, std::vector<onednn::ConvExecution>& executions,
+                           bool staged, const RunPointers& pointers, char* scratch,
+                           const char* weights, const float* bias) const {
   const ConvGeometry& g = request_.geometry;
   const auto in_element = static_cast<std::int64_t>(size_of(request_.dtype));
   const auto out_element = static_cast<std::int64_t>(size_of(request_.output_dtype));
@@ -323,7 +343,7 @@ void OnednnPlan::run_route(const Route& route, bool staged, const RunPointers& p
     buffers.destination =
         staged ? static_cast<void*>(stage) : output + block.first_output * out_element;
     buffers.scratchpad = scratch + scratchpad_offset_;
-    onednn::execute(kernel.primitive, kernel.description, buffers);
+    executions[step.kernel].execute(buffers);
     if (staged) {
       cpu::apply_epilogue(stage, pointers.output, request_.output_dtype, block.first_output,
                           block.output_elements, g.out_channels, pointers.epilogue, bias);
@@ -333,17 +353,16 @@ void OnednnPlan::run_route(const Route& route, bool staged, const RunPointers& p
 
 void OnednnPlan::run(const RunPointers& pointers, cudaStream_t) const {
   const ConvGeometry& g = request_.geometry;
-  // Take the caller's workspace, or one of our own.
-  std::shared_ptr<void> own;
-  char* scratch = static_cast<char*>(pointers.workspace);
-  if (scratch == nullptr) {
-    own = pool_.take();
-    scratch = static_cast<char*>(own.get());
-  }
-  const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(scratch) % cpu::kCacheLine;
-  if (misaligned != 0) scratch += cpu::kCacheLine - misaligned;
-
   try {
+    const auto state = pool_.take([this] { return make_run_state(); });
+    char* scratch = static_cast<char*>(pointers.workspace);
+    if (scratch == nullptr) {
+      if (state->scratch == nullptr) state->scratch = cpu::allocate_aligned(workspace_bytes_);
+      scratch = static_cast<char*>(state->scratch.get());
+    }
+    const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(scratch) % cpu::kCacheLine;
+    if (misaligned != 0) scratch += cpu::kCacheLine - misaligned;
+
     const char* weights = static_cast<const char*>(pointers.filter);
     if (!request_.packed_filter) {
       const FilterLayout layout = g.rank == 2 ? FilterLayout::krsc : FilterLayout::ktrsc;
@@ -360,7 +379,8 @@ void OnednnPlan::run(const RunPointers& pointers, cudaStream_t) const {
       bias = table;
     }
     const bool direct = has_direct_ && epilogue.scale == 1.0f;
-    run_route(direct ? direct_ : staged_, !direct, pointers, scratch, weights, bias);
+    run_route(direct ? direct_ : staged_, direct ? state->direct : state->staged, !direct, pointers,
+              scratch, weights, bias);
   } catch (const dnnl::error& error) {
     throw_onednn(error, "running the convolution");
   }

@@ -17,35 +17,52 @@ inline std::shared_ptr<void> allocate_aligned(std::size_t bytes) {
   return {memory, [](void* p) { ::operator delete (p, std::align_val_t{kCacheLine}); }};
 }
 
-/// Buffers of one size for runs that bring no workspace: one for each run that is under way at the
-/// same time, kept for the next.
-class ScratchPool {
+/// What one run needs for itself, kept for the next: as many as runs were ever under way at once.
+template <typename T>
+class Pool {
  public:
-  /// Before the first `take`.
-  void set_bytes(std::size_t bytes) { bytes_ = bytes; }
+  /// An item until the end of a scope, when it goes back. The pool must outlive it.
+  class Lease {
+   public:
+    Lease(Pool& pool, std::unique_ptr<T> item) : pool_(pool), item_(std::move(item)) {}
+    Lease(Lease&&) noexcept = default;
+    Lease& operator=(Lease&&) = delete;
+    ~Lease() {
+      if (item_ != nullptr) pool_.give_back(std::move(item_));
+    }
+    T& operator*() const { return *item_; }
+    T* operator->() const { return item_.get(); }
 
-  /// A buffer that goes back to the pool with the last copy. The pool must outlive it.
-  std::shared_ptr<void> take() {
-    std::shared_ptr<void> buffer;
+   private:
+    Pool& pool_;
+    std::unique_ptr<T> item_;
+  };
+
+  /// An idle item, or `make()`.
+  template <typename Make>
+  Lease take(const Make& make) {
     {
       const std::lock_guard lock(mutex_);
-      if (!free_.empty()) {
-        buffer = std::move(free_.back());
-        free_.pop_back();
+      if (!idle_.empty()) {
+        std::unique_ptr<T> item = std::move(idle_.back());
+        idle_.pop_back();
+        return {*this, std::move(item)};
       }
+      // NOTE: room for every item there is, so that giving one back cannot fail.
+      idle_.reserve(++made_);
     }
-    if (buffer == nullptr) buffer = allocate_aligned(bytes_);
-    void* memory = buffer.get();
-    return {memory, [this, buffer = std::move(buffer)](void*) mutable {
-              const std::lock_guard lock(mutex_);
-              free_.push_back(std::move(buffer));
-            }};
+    return {*this, std::make_unique<T>(make())};
   }
 
  private:
-  std::size_t bytes_ = 0;
+  void give_back(std::unique_ptr<T> item) {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(item));
+  }
+
   std::mutex mutex_;
-  std::vector<std::shared_ptr<void>> free_;
+  std::size_t made_ = 0;
+  std::vector<std::unique_ptr<T>> idle_;
 };
 
 }  // namespace convoy::cpu

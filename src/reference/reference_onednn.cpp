@@ -59,11 +59,11 @@ std::vector<float> convolve_onednn(const ConvGeometry& g, const Operands& operan
     onednn::reorder(weights.data(), description.weights_desc(), operands.filter,
                     onednn::plain_weights(g, g.rank == 2 ? FilterLayout::krsc : FilterLayout::ktrsc,
                                           dnnl::memory::data_type::f32));
-    onednn::execute(dnnl::convolution_forward(description), description,
-                    {.source = input.data(),
-                     .weights = weights.data(),
-                     .destination = out.data(),
-                     .scratchpad = scratchpad.data()});
+    onednn::ConvExecution convolution(dnnl::convolution_forward(description), description);
+    convolution.execute({.source = input.data(),
+                         .weights = weights.data(),
+                         .destination = out.data(),
+                         .scratchpad = scratchpad.data()});
   } catch (const dnnl::error& error) {
     throw Error(Status::unsupported, text("oneDNN, reference convolution: ", error.message));
   }
