@@ -122,6 +122,12 @@ std::string describe(const Map& map) {
   return text;
 }
 
+// Where the driver writes a map, which it wants 64-byte aligned. NOTE: not the returned object: GCC
+// 12 gives temporaries that functions return only 16 bytes without optimisation.
+struct Encoded {
+  CUtensorMap map;
+};
+
 // Extents, outer strides and element strides in the driver's types.
 struct DriverArrays {
   cuuint64_t extents[5];
@@ -186,10 +192,10 @@ CUtensorMap encode(const TiledTensorMap& map) {
   const DriverArrays arrays = driver_arrays(map);
   cuuint32_t box[5] = {};
   for (int i = 0; i < map.rank; ++i) box[i] = static_cast<cuuint32_t>(map.box[i]);
-  CUtensorMap encoded;
-  std::memset(&encoded, 0, sizeof encoded);
+  Encoded encoded;
+  std::memset(&encoded.map, 0, sizeof encoded.map);
   const CUresult result =
-      encode_tiled(&encoded, data_type(map.dtype), static_cast<cuuint32_t>(map.rank),
+      encode_tiled(&encoded.map, data_type(map.dtype), static_cast<cuuint32_t>(map.rank),
                    const_cast<void*>(map.address), arrays.extents, arrays.strides, box,
                    arrays.element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(map.swizzle),
                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -201,7 +207,7 @@ CUtensorMap encode(const TiledTensorMap& map) {
                                             std::to_string(static_cast<int>(result)) + ": " +
                                             describe(map) + "; box " + boxes);
   }
-  return encoded;
+  return encoded.map;
 }
 
 CUtensorMap encode(const Im2colTensorMap& map) {
@@ -211,10 +217,10 @@ CUtensorMap encode(const Im2colTensorMap& map) {
   static const auto encode_im2col =
       driver_function<decltype(&cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
   const DriverArrays arrays = driver_arrays(map);
-  CUtensorMap encoded;
-  std::memset(&encoded, 0, sizeof encoded);
+  Encoded encoded;
+  std::memset(&encoded.map, 0, sizeof encoded.map);
   const CUresult result = encode_im2col(
-      &encoded, data_type(map.dtype), static_cast<cuuint32_t>(map.rank),
+      &encoded.map, data_type(map.dtype), static_cast<cuuint32_t>(map.rank),
       const_cast<void*>(map.address), arrays.extents, arrays.strides, map.lower_corner.data(),
       map.upper_corner.data(), static_cast<cuuint32_t>(map.channels),
       static_cast<cuuint32_t>(map.pixels), arrays.element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
@@ -232,7 +238,7 @@ CUtensorMap encode(const Im2colTensorMap& map) {
                     "; " + std::to_string(map.pixels) + " pixels of " +
                     std::to_string(map.channels) + " channels");
   }
-  return encoded;
+  return encoded.map;
 }
 
 }  // namespace convoy

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tensor maps from host code that is compiled without optimisation, as in a debug build: the driver
+// must get aligned memory wherever the compiler puts the returned map.
+#include <alloca.h>
+#include <gtest/gtest.h>
+
+#include "kernels/common/tensor_map.hpp"
+#include "sm100_support.hpp"
+
+namespace convoy {
+namespace {
+
+struct Maps {
+  CUtensorMap first, second;
+};
+
+[[gnu::noinline]] Maps both(const TiledTensorMap& map, bool again) {
+  Maps maps{};
+  const auto at = [](TiledTensorMap copy, const void* address) {
+    copy.address = address;
+    return encode(copy);
+  };
+  maps.first = at(map, map.address);
+  maps.second = again ? at(map, map.address) : maps.first;
+  return maps;
+}
+
+TEST(Sm100Unoptimised, MapsAreEncodedAtAnyDepthOfTheStack) {
+  if (!test::on_blackwell()) GTEST_SKIP() << "encoding a tensor map needs a driver";
+  test::DeviceBuffer tensor(16 * 128);
+  TiledTensorMap map;
+  map.rank = 2;
+  map.address = tensor.data();
+  map.extents = {64, 16, 0, 0, 0};
+  map.strides_bytes = {0, 128, 0, 0, 0};
+  map.box = {64, 16, 0, 0, 0};
+  for (unsigned i = 0; i < 8; ++i) {
+    // Frames start 16 bytes lower each time.
+    void* const depth = alloca(16 * i + 1);
+    asm volatile("" ::"r"(depth));
+    Maps maps{};
+    ASSERT_NO_THROW(maps = both(map, i % 2 == 0)) << "depth " << i;
+    EXPECT_EQ(std::memcmp(&maps.first, &maps.second, sizeof maps.first), 0);
+  }
+}
+
+}  // namespace
+}  // namespace convoy
