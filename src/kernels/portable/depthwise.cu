@@ -274,7 +274,7 @@ class DepthwiseCandidate final : public KernelCandidate {
     const ConvGeometry& g = request.geometry;
     if (g.group_channels() != 1 || g.group_filters() != 1) {
       return "C / groups = " + std::to_string(g.group_channels()) +
-             ", K / groups = " + std::to_string(g.group_filters()) + ", needs 1 and 1";
+             ", K / groups = " + std::to_string(g.group_filters()) + "; legal: 1 and 1";
     }
     if (g.groups % kVector != 0) {
       return "channels = " + std::to_string(g.groups) + " is not a multiple of 8";

@@ -129,8 +129,8 @@ void repack_filter(void* packed, const void* filter, FilterLayout layout,
 std::string upsample_folding_refusal(const ConvGeometry& g) {
   const auto need = [](const std::string& name, std::int64_t got, std::int64_t legal) {
     return got == legal ? std::string()
-                        : "folded upsampling: " + name + " = " + std::to_string(got) + ", needs " +
-                              std::to_string(legal);
+                        : "folded upsampling: " + name + " = " + std::to_string(got) +
+                              "; legal: " + std::to_string(legal);
   };
   std::string reason = need("upsample", g.upsample, 2);
   const char* axes[] = {"depth", "height", "width"};
@@ -144,7 +144,7 @@ std::string upsample_folding_refusal(const ConvGeometry& g) {
     if (reason.empty()) reason = need("padding after " + name, g.pad_end[axis], 1);
     if (reason.empty() && g.pad_mode[axis] != PadMode::zero) {
       reason = "folded upsampling: padding mode of " + name + " = " + to_string(g.pad_mode[axis]) +
-               ", needs zero";
+               "; legal: zero";
     }
   }
   return reason;

@@ -223,21 +223,21 @@ class GroupedCandidate final : public KernelCandidate {
 
   std::string refusal(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
-    if (request.dtype == DType::fp32) return "dtype = fp32, needs bf16 or fp16";
+    if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
     const std::int64_t width = g.group_channels();
     if (width != g.group_filters() || (width != 2 && width != 4 && width != 8 && width != 16)) {
       return text("C / groups = ", width, ", K / groups = ", g.group_filters(),
-                  "; needs the same, 2, 4, 8 or 16");
+                  "; legal: the same, 2, 4, 8 or 16");
     }
     if (g.groups == 1 || g.in_channels % kChannels != 0) {
       return text("groups = ", g.groups, ", channels = ", g.in_channels,
-                  "; needs several groups and a multiple of 16 channels");
+                  "; legal: several groups and a multiple of 16 channels");
     }
-    if (g.upsample != 1) return text("upsample = ", g.upsample, ", needs 1");
+    if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
     for (int axis = 0; axis < 3; ++axis) {
       if (g.pad_mode[axis] != PadMode::zero && (g.pad_begin[axis] != 0 || g.pad_end[axis] != 0)) {
         return text("padding mode of axis ", axis, " = ", to_string(g.pad_mode[axis]),
-                    ", needs zero");
+                    "; legal: zero");
       }
     }
     if (g.taps() > kMaxTaps) return text("taps = ", g.taps(), " exceed ", kMaxTaps);

@@ -189,13 +189,13 @@ class HaloCandidate final : public KernelCandidate {
 
   std::string refusal(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
-    if (request.dtype == DType::fp32) return "dtype = fp32, needs bf16 or fp16";
+    if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
     if (request.device.compute_capability < 90) {
       return "compute capability " + std::to_string(request.device.compute_capability) +
              ", tensor copies need 90 or later";
     }
-    if (g.groups != 1) return "groups = " + std::to_string(g.groups) + ", needs 1";
-    if (g.upsample != 1) return "upsample = " + std::to_string(g.upsample) + ", needs 1";
+    if (g.groups != 1) return "groups = " + std::to_string(g.groups) + "; legal: 1";
+    if (g.upsample != 1) return "upsample = " + std::to_string(g.upsample) + "; legal: 1";
     if (g.in_channels % 8 != 0) {
       return "in_channels = " + std::to_string(g.in_channels) +
              " is not a multiple of 8 (rows of 16 bytes)";
@@ -205,13 +205,13 @@ class HaloCandidate final : public KernelCandidate {
     for (int axis = 0; axis < 3; ++axis) {
       const std::string of_axis = std::string(" of ") + axes[axis];
       if (g.stride[axis] != 1) {
-        return "stride" + of_axis + " = " + std::to_string(g.stride[axis]) + ", needs 1";
+        return "stride" + of_axis + " = " + std::to_string(g.stride[axis]) + "; legal: 1";
       }
       if (g.dilation[axis] != 1 && g.filter[axis] != 1) {
-        return "dilation" + of_axis + " = " + std::to_string(g.dilation[axis]) + ", needs 1";
+        return "dilation" + of_axis + " = " + std::to_string(g.dilation[axis]) + "; legal: 1";
       }
       if (g.pad_mode[axis] != PadMode::zero && (g.pad_begin[axis] != 0 || g.pad_end[axis] != 0)) {
-        return "padding mode" + of_axis + " = " + to_string(g.pad_mode[axis]) + ", needs zero";
+        return "padding mode" + of_axis + " = " + to_string(g.pad_mode[axis]) + "; legal: zero";
       }
     }
     if (g.filter[1] > 9 || g.filter[2] > 9) {

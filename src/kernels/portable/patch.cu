@@ -170,10 +170,10 @@ class PatchCandidate final : public KernelCandidate {
 
   std::string refusal(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
-    if (request.dtype == DType::fp32) return "dtype = fp32, needs bf16 or fp16";
-    if (g.groups != 1) return "groups = " + std::to_string(g.groups) + ", needs 1";
+    if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
+    if (g.groups != 1) return "groups = " + std::to_string(g.groups) + "; legal: 1";
     if (g.in_channels < 1 || g.in_channels > kMaxChannels) {
-      return "in_channels = " + std::to_string(g.in_channels) + ", needs 1 to " +
+      return "in_channels = " + std::to_string(g.in_channels) + "; legal: 1 to " +
              std::to_string(kMaxChannels);
     }
     const std::string reason = device_geometry_refusal(g);

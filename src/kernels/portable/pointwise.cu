@@ -145,23 +145,23 @@ class PointwiseCandidate final : public KernelCandidate {
 
   std::string refusal(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
-    if (request.dtype == DType::fp32) return "dtype = fp32, needs bf16 or fp16";
-    if (g.groups != 1) return text("groups = ", g.groups, ", needs 1");
+    if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
+    if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
     if (g.in_channels != 16 && g.in_channels != kMost) {
-      return text("in_channels = ", g.in_channels, ", needs 16 or 32");
+      return text("in_channels = ", g.in_channels, "; legal: 16 or 32");
     }
     if (g.out_channels > g.in_channels) {
       return text("out_channels = ", g.out_channels, ", at most in_channels = ", g.in_channels);
     }
-    if (g.upsample != 1) return text("upsample = ", g.upsample, ", needs 1");
-    if (g.cached_frames != 0) return text("cached_frames = ", g.cached_frames, ", needs 0");
+    if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
+    if (g.cached_frames != 0) return text("cached_frames = ", g.cached_frames, "; legal: 0");
     const char* axes[] = {"depth", "height", "width"};
     for (int axis = 0; axis < 3; ++axis) {
       if (g.filter[axis] != 1 || g.stride[axis] != 1 || g.pad_begin[axis] != 0 ||
           g.pad_end[axis] != 0) {
         return text("filter, stride, padding of ", axes[axis], " = ", g.filter[axis], ", ",
                     g.stride[axis], ", ", g.pad_begin[axis], " and ", g.pad_end[axis],
-                    "; needs 1, 1, 0 and 0");
+                    "; legal: 1, 1, 0 and 0");
       }
     }
     if (ceil_div(g.gemm_m(), kBlockPixels) > std::numeric_limits<std::int32_t>::max()) {

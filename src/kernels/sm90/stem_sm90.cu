@@ -287,16 +287,16 @@ class StemCandidate final : public KernelCandidate {
       return text("compute capability ", capability / 10, ".", capability % 10,
                   "; this kernel needs 9.0 (wgmma)");
     }
-    if (request.dtype == DType::fp32) return "dtype = fp32, needs bf16 or fp16";
+    if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
     if (!request.packed_filter) {
       return "the filter comes dense; needs a packed one (PlanOptions::packed_filter)";
     }
-    if (g.groups != 1) return text("groups = ", g.groups, ", needs 1");
+    if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
     const std::int64_t c = g.in_channels;
     if (c != 4 && c != 8 && c != 16 && c != 32 && c != 48 && c != 64) {
-      return text("in_channels = ", c, ", needs 4, 8, 16, 32, 48 or 64");
+      return text("in_channels = ", c, "; legal: 4, 8, 16, 32, 48 or 64");
     }
-    if (c != 4 && g.stride[2] != 1) return text("stride of width = ", g.stride[2], ", needs 1");
+    if (c != 4 && g.stride[2] != 1) return text("stride of width = ", g.stride[2], "; legal: 1");
     const std::string reason = device_geometry_refusal(g);
     if (!reason.empty()) return reason;
     for (int axis = 0; axis < 3; ++axis) {
@@ -307,10 +307,10 @@ class StemCandidate final : public KernelCandidate {
     for (int axis = 0; axis < 3; ++axis) {
       if (g.pad_mode[axis] != PadMode::zero && (g.pad_begin[axis] != 0 || g.pad_end[axis] != 0)) {
         return text("padding mode of axis ", axis, " = ", to_string(g.pad_mode[axis]),
-                    ", needs zero");
+                    "; legal: zero");
       }
     }
-    if (g.upsample != 1) return text("upsample = ", g.upsample, ", needs 1");
+    if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
     if (g.in[1] > 1 << 24 || g.in[2] > 1 << 24) return "height or width above 2^24";
     if (g.batch * std::max(g.out[0], g.seen()[0]) > std::numeric_limits<std::int32_t>::max()) {
       return text("frames = ", g.batch * std::max(g.out[0], g.seen()[0]), " exceed 2^31 - 1");
