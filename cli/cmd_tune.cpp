@@ -21,7 +21,7 @@ namespace {
 
 struct TuneOptions {
   std::vector<std::string> shapes;
-  std::string dtype, output;
+  std::string dtype, output, csv;
   double seconds = 0.05;
   /// Kernels whose modelled time is beyond this multiple of the best one's are not timed.
   double reach = 4.0;
@@ -34,8 +34,9 @@ TuningDatabase read_database(const std::string& path) {
   return TuningDatabase::parse(content, path);
 }
 
+/// `rows` gets what was measured and modelled of each kernel.
 void tune_case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& device,
-               TuningDatabase& database) {
+               TuningDatabase& database, std::string& rows) {
   RandomLayerOptions random;
   random.dtype = !o.dtype.empty() ? parse_dtype(o.dtype) : shape.dtype.value_or(DType::bf16);
   Layer layer = make_random_layer(shape.problem, random);
@@ -63,6 +64,8 @@ void tune_case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& d
 
   std::size_t best = 0;
   for (std::size_t i = 0; i < times.size(); ++i) {
+    rows += text(to_string(shape.problem), ",", variants[i].name, ",", times[i].median_us, ",",
+                 list[i].estimated_us, "\n");
     if (times[i].median_us < times[best].median_us) best = i;
   }
   std::printf("%-48s %9.1f us  %s (the model's choice: %.1f us)\n",
@@ -77,6 +80,12 @@ void tune_case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& d
     request.packed_filter = packed;
     database.set(tuning_key(request), {variants[best].name, times[best].median_us});
   }
+}
+
+void write_file(const std::string& path, const std::string& content) {
+  io::AtomicFile file(path);
+  file.write(content.data(), content.size());
+  file.commit();
 }
 
 int run_tune(const TuneOptions& o) {
@@ -96,17 +105,17 @@ int run_tune(const TuneOptions& o) {
     std::filesystem::create_directories(folder, error);
   }
   io::check_can_write(path);
+  if (!o.csv.empty()) io::check_can_write(o.csv);
   TuningDatabase database = read_database(path);
 
+  std::string rows = "problem,kernel,us,modelled_us\n";
   for (const std::string& argument : o.shapes) {
     for (const ShapeCase& shape : resolve_shapes(argument)) {
-      tune_case(o, shape, *device, database);
+      tune_case(o, shape, *device, database, rows);
     }
   }
-  const std::string content = database.to_text();
-  io::AtomicFile file(path);
-  file.write(content.data(), content.size());
-  file.commit();
+  write_file(path, database.to_text());
+  if (!o.csv.empty()) write_file(o.csv, rows);
   std::printf("%zu choices in %s\n", database.size(), path.c_str());
   return kSuccess;
 }
@@ -122,6 +131,7 @@ void add_tune_command(CLI::App& app, int& exit_code) {
   command->add_option("--dtype", o.dtype, "bf16, fp16 or fp32");
   command->add_option("--output", o.output,
                       "tuning file; default: $CONVOY_TUNING, else convoy/tuning.txt of the cache");
+  command->add_option("--csv", o.csv, "write the time of every kernel, measured and modelled");
   command->add_option("--time", o.seconds, "seconds of timed runs a kernel")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
