@@ -2,22 +2,37 @@
 # SPDX-License-Identifier: Apache-2.0
 # The long matrix of the Blackwell kernels on the virtual B200: every delivery policy x ten seeds x
 # all configurations and shapes, then the mutation runs, of the plain and of the split kernel.
+# One line a run, in the order in which they end; exit status 1 where one failed.
 #
 #   scripts/sm100_matrix.sh [build folder, default build/default] [seeds, default 10]
+#                           [jobs, default all cores]
 set -euo pipefail
 build=${1:-build/default}
 seeds=${2:-10}
+jobs=${3:-$(nproc)}
 vgpu=$(find "$build" -path '*bin/vgpu' -type f | head -1)
 tests=$build/tests/kernels
-for delivery in late early sweep random; do
-  for seed in $(seq 1 "$seeds"); do
-    printf '%s seed %s: ' "$delivery" "$seed"
-    CONVOY_TEST_SEED=$seed "$vgpu" run --gpu b200 --sms 8 --delivery "$delivery" --seed "$seed" \
-      --check race,oob,proxy,tcgen05,init,mbarrier,leak,strict \
-      -- "$tests/convoy_sm100_test" --gtest_brief=1 | tail -1
-  done
-done
+options='--gpu b200 --sms 8 --check race,oob,proxy,tcgen05,init,mbarrier,leak,strict'
+
+run() {  # delivery, seed
+  local out status=0
+  # shellcheck disable=SC2086
+  out=$(CONVOY_TEST_SEED=$2 "$vgpu" run $options --delivery "$1" --seed "$2" \
+    -- "$tests/convoy_sm100_test" --gtest_brief=1 2>&1) || status=$?
+  [ "$status" -eq 0 ] || printf '%s\n' "$out"
+  printf '%s seed %s, %s s: %s\n' "$1" "$2" "$SECONDS" "$(tail -1 <<< "$out")"
+  return $((status != 0))
+}
+export -f run
+export vgpu tests options
+
+failed=0
+# The longest first.
+for delivery in random late sweep early; do
+  seq -f "$delivery %g" 1 "$seeds"
+done | xargs -P "$jobs" -L 1 bash -c 'run "$@"' _ || failed=1
 for subject in convoy_sm100_mutation_subject convoy_sm100_mutation_subject_split; do
-  "$vgpu" mutate --gpu b200 --sms 8 \
-    --check race,oob,proxy,tcgen05,init,mbarrier,leak,strict -- "$tests/$subject"
+  # shellcheck disable=SC2086
+  "$vgpu" mutate $options -- "$tests/$subject" || failed=1
 done
+exit $failed
