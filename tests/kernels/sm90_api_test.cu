@@ -300,6 +300,116 @@ TEST(Sm90Api, EpiloguesOfThreeWarpgroups) {
       11, 37, 72, 104, 1);
 }
 
+// Filters as the rows of the MMA: several tiles of 96 pixels, ragged pixels and filters; taps that
+// im2col fetches; rows of the output that TMA cannot store.
+template <typename T>
+using Swapped =
+    sm90::FpropConfig<T, T, 96, 128, 2, 1, false, sm90::Schedule::cooperative, 5, 0, 0, 0, true>;
+TEST(Sm90Api, EpiloguesOfSwappedTiles) {
+  check_epilogues<Swapped<bf16>>(11, 37, 72, 136, 1);
+}
+TEST(Sm90Api, EpiloguesOfSwappedTilesWithTaps) {
+  check_epilogues<Swapped<bf16>>(9, 17, 136, 104, 3);
+}
+TEST(Sm90Api, EpiloguesOfSwappedTilesWithoutTma) {
+  check_epilogues<Swapped<bf16>>(7, 19, 24, 131, 3);
+}
+TEST(Sm90Api, EpiloguesOfSwappedTilesInFourBlocks) {
+  check_epilogues<sm90::FpropConfig<bf16, bf16, 96, 256, 2, 1, false, sm90::Schedule::cooperative,
+                                    4, 0, 0, 0, true>>(11, 37, 72, 264, 1);
+}
+
+// Every activation of the fused path against double precision: a 1x1 convolution with the identity,
+// so that the output is the activation of the input. `unit`: of rounding to the output type.
+template <typename Config>
+void check_activations(double unit) {
+  if (!on_hopper()) GTEST_SKIP() << "no Hopper GPU";
+  using T = typename Config::In;
+  using Out = typename Config::Out;
+  constexpr std::int64_t kChannels = 64;
+  constexpr std::int64_t kPixels = 64;
+  const Conv2dProblemShape problem{
+      .in_height = 8, .in_width = 8, .in_channels = kChannels, .out_channels = kChannels};
+  std::vector<T> a(kPixels * kChannels);
+  std::vector<T> b(kChannels * kChannels, T(0.0f));
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    // -8 to 8 in steps of 1/256; every seventh near zero.
+    const float x = (static_cast<float>(i) - 2048.0f) / 256.0f;
+    a[i] = T(i % 7 == 0 ? x / 1024.0f : x);
+  }
+  for (std::size_t i = 0; i < kChannels; ++i) b[i * kChannels + i] = T(1.0f);
+  T* activation = nullptr;
+  T* filter = nullptr;
+  Out* output = nullptr;
+  ASSERT_EQ(cudaMalloc(&activation, a.size() * sizeof(T)), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&filter, b.size() * sizeof(T)), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&output, a.size() * sizeof(Out)), cudaSuccess);
+  cudaMemcpy(activation, a.data(), a.size() * sizeof(T), cudaMemcpyHostToDevice);
+  cudaMemcpy(filter, b.data(), b.size() * sizeof(T), cudaMemcpyHostToDevice);
+  const auto want = [](Activation kind, double x) {
+    switch (kind) {
+      case Activation::relu:
+        return std::max(x, 0.0);
+      case Activation::leaky_relu:
+        return x > 0 ? x : -1.5 * x;
+      case Activation::gelu:
+        return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+      case Activation::gelu_tanh:
+        return x / (1 + std::exp(-2 * 0.79788456080286536 * (x + 0.044715 * x * x * x)));
+      case Activation::silu:
+        return x / (1 + std::exp(-x));
+      case Activation::sigmoid:
+        return 1 / (1 + std::exp(-x));
+      case Activation::tanh:
+        return std::tanh(x);
+      case Activation::hardswish:
+        return x * std::min(std::max(x + 3, 0.0), 6.0) / 6;
+      case Activation::clamp:
+        return std::min(std::max(x, -1.5), 2.5);
+      default:
+        return x;
+    }
+  };
+  for (const Activation kind :
+       {Activation::none, Activation::relu, Activation::leaky_relu, Activation::gelu,
+        Activation::gelu_tanh, Activation::silu, Activation::sigmoid, Activation::tanh,
+        Activation::hardswish, Activation::clamp}) {
+    sm90::FpropExtras extras;
+    extras.epilogue.activation = kind;
+    extras.epilogue.parameter_a = -1.5f;
+    extras.epilogue.parameter_b = 2.5f;
+    cudaMemset(output, 0xff, a.size() * sizeof(Out));
+    sm90::conv_fprop<Config>(output, activation, filter, problem, extras);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    std::vector<Out> got(a.size());
+    cudaMemcpy(got.data(), output, got.size() * sizeof(Out), cudaMemcpyDeviceToHost);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const double x = static_cast<double>(static_cast<float>(a[i]));
+      const double y = want(kind, x);
+      ASSERT_NEAR(static_cast<double>(static_cast<float>(got[i])), y, unit * std::abs(y) + 0x1p-20)
+          << to_string(kind) << " of " << x;
+    }
+  }
+  cudaFree(activation);
+  cudaFree(filter);
+  cudaFree(output);
+}
+TEST(Sm90Api, ActivationsInBf16) {
+  check_activations<sm90::Default<bf16>>(0x1p-8);
+}
+TEST(Sm90Api, ActivationsInFp16) {
+  check_activations<sm90::Default<__half>>(0x1p-11);
+}
+TEST(Sm90Api, ActivationsOfSwappedTiles) {
+  check_activations<Swapped<bf16>>(0x1p-8);
+}
+TEST(Sm90Api, ActivationsInFp32) {
+  // No approximation but SiLU's.
+  check_activations<
+      sm90::FpropConfig<__half, float, 64, 128, 1, 1, false, sm90::Schedule::split_k, 4, 0, 0, 2>>(
+      0x1p-19);
+}
+
 TEST(Sm90Api, ReplayedGraphGivesTheSameBits) {
   if (!on_hopper()) GTEST_SKIP() << "no Hopper GPU";
   Job job(1);

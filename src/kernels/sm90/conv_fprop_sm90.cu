@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 
 #include "convoy/error.hpp"
@@ -170,16 +171,74 @@ Loader choose_loader(const ConvGeometry& g, const FpropInstance& instance, DType
   return Loader::patch;
 }
 
-// The shortest kernel that computes this epilogue.
-const void* choose_kernel(const FpropInstance& instance, const FpropParams& p) {
-  const Activation activation = p.epilogue.activation;
-  const bool usual = activation == Activation::none || activation == Activation::relu ||
-                     activation == Activation::silu;
-  EpiloguePath path = EpiloguePath::general;
-  if (usual && !p.direct_store && !p.epilogue.round_each_step) {
-    path = activation == Activation::none && !p.epilogue.has_residual ? EpiloguePath::plain
-                                                                      : EpiloguePath::fused;
+// The activation in a form of EpiloguePath::curved; false where it has none. `exact`: without the
+// approximations that only 16-bit outputs hide.
+bool curved_activation(const Epilogue& epilogue, bool exact, CurvedActivation* curved) {
+  using Form = CurvedActivation::Form;
+  CurvedActivation& f = *curved;
+  const auto sigmoid_of = [&](std::initializer_list<float> coefficients, float limit,
+                              bool times_x) {
+    constexpr float kLog2E = 1.44269504f;
+    f.form = Form::sigmoid;
+    f.times_x = times_x;
+    f.limit = limit;
+    int i = 0;
+    for (const float c : coefficients) f.c[i++] = -kLog2E * c;
+    return !exact;
+  };
+  const auto clamp_of = [&](float factor, float offset, float low, float high, bool times_x) {
+    f.form = Form::clamp;
+    f.times_x = times_x;
+    f.c[0] = factor;
+    f.c[1] = offset;
+    f.c[2] = low;
+    f.c[3] = high;
+    return true;
+  };
+  constexpr float kNoLimit = 1e30f;
+  switch (epilogue.activation) {
+    case Activation::clamp:
+      return clamp_of(1.0f, 0.0f, epilogue.parameter_a, epilogue.parameter_b, false);
+    case Activation::hardswish:
+      return clamp_of(1.0f / 6.0f, 0.5f, 0.0f, 1.0f, true);
+    case Activation::sigmoid:
+      return sigmoid_of({1.0f}, kNoLimit, false);
+    case Activation::tanh:  // 2·sigmoid(2x) - 1
+      f.scale = 2.0f;
+      f.offset = -1.0f;
+      f.linear_to = 0.03f;
+      return sigmoid_of({2.0f}, kNoLimit, false);
+    case Activation::gelu_tanh:  // (1 + tanh(y)) / 2 = sigmoid(2y)
+      return sigmoid_of({1.59576912f, 0.0713548128f}, kNoLimit, true);
+    case Activation::gelu:
+      // The normal distribution function as sigmoid(x·P(x²)), P fitted to its logit on |x| < 5. The
+      // GELU's error is at most 0.54·(2^-12·|GELU| + 2^-20): under the rounding of 16-bit outputs.
+      return sigmoid_of({1.59569496f, 0.0728268901f, -0.000163110774f, -8.55014594e-05f,
+                         4.88676169e-06f, -9.40833743e-08f},
+                        25.0f, true);
+    default:
+      return false;
   }
+}
+
+// The shortest path that computes this epilogue; fills in p.activation where it is `curved`.
+EpiloguePath choose_path(const FpropInstance& instance, const Epilogue& epilogue, FpropParams& p) {
+  if (p.direct_store || p.epilogue.round_each_step) return EpiloguePath::general;
+  switch (p.epilogue.activation) {
+    case Activation::none:
+      return p.epilogue.has_residual ? EpiloguePath::fused : EpiloguePath::plain;
+    case Activation::relu:
+    case Activation::silu:
+      return EpiloguePath::fused;
+    default:
+      return curved_activation(epilogue, size_of(instance.out) == 4, &p.activation)
+                 ? EpiloguePath::curved
+                 : EpiloguePath::general;
+  }
+}
+
+const void* choose_kernel(const FpropInstance& instance, const Epilogue& epilogue, FpropParams& p) {
+  const EpiloguePath path = choose_path(instance, epilogue, p);
   const void* const kernel = instance.kernels[static_cast<int>(path)];
   return kernel != nullptr ? kernel : instance.kernels[static_cast<int>(EpiloguePath::general)];
 }
@@ -192,6 +251,7 @@ std::string FpropInstance::name() const {
   if (cluster > 1) result += "_" + text(cluster) + "cta";
   if (halo) result += "_halo";
   if (split) result += "_splitk";
+  if (swapped) result += "_swapped";
   return result;
 }
 
@@ -247,8 +307,11 @@ std::string fprop_refusal(const ConvGeometry& g, const FpropInstance& instance,
              " filter does not fit " + text(instance.halo_pixels) + " pixels of a stage";
     }
   }
+  if (instance.swapped && is_patched(choose_loader(g, instance, instance.in))) {
+    return "pixels would have to be loaded in patches; swapped tiles take runs of pixels";
+  }
   const std::int64_t m_tiles =
-      std::max<std::int64_t>(1, ceil_div(g.gemm_m(), 64)) * ceil_div(g.out_channels, 64) * 4;
+      std::max<std::int64_t>(1, ceil_div(g.gemm_m(), 32)) * ceil_div(g.out_channels, 64) * 4;
   if (m_tiles > kMax) return "more than 2^31 tiles";
   return {};
 }
@@ -305,6 +368,14 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
   // again.
   p.read_once = p.loader == Loader::tiled && g.in_channels >= 2 * g.out_channels &&
                 g.activation_elements() * element <= (std::int64_t{64} << 20);
+  // What set-up may load: plain runs of pixels, and patches, that need no thought about frames.
+  p.preloaded = 0;
+  if (can_straddle(g) && !instance.split) {
+    if (p.loader == Loader::tiled) p.preloaded = std::min(instance.stages, p.channel_blocks);
+    if (p.loader == Loader::halo && instance.cluster == 1) {
+      p.preloaded = std::min(instance.stages, p.filter[1] * p.filter[2]);
+    }
+  }
   p.frames_per_batch = straddle ? 1 : static_cast<int>(g.out[0]);
   p.frame_pixels = straddle ? g.gemm_m() : plane;
   std::int64_t m_tiles = ceil_div(p.frame_pixels, instance.block_m);
@@ -416,7 +487,7 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
     output.extents = {g.out_channels, p.frame_pixels, 1, output_frames, 0};
     output.strides_bytes = {0, row_bytes, p.frame_pixels * row_bytes, p.frame_pixels * row_bytes,
                             0};
-    output.box = {instance.chunk_n, 16, 1, 1, 0};
+    output.box = {instance.chunk_n, instance.chunk_rows, 1, 1, 0};
   }
 
   // Check every map now, so that run() cannot be refused.
@@ -452,8 +523,10 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
   // One channel block of one temporal tap: all spatial taps.
   const double taps = static_cast<double>(p.filter[1]) * p.filter[2];
   const double steps = 4.0 * (p.channel_blocks - 1) + p.last_block_steps;  // of all blocks
-  const double mma = instance.block_m / 64.0 * std::max(instance.block_n / 2.0, 40.0) * steps *
-                     taps / p.channel_blocks;
+  const int mma_rows = instance.swapped ? instance.block_n : instance.block_m;
+  const int mma_columns = instance.swapped ? instance.block_m : instance.block_n;
+  const double mma =
+      mma_rows / 64.0 * std::max(mma_columns / 2.0, 40.0) * steps * taps / p.channel_blocks;
   const double act_bytes =
       instance.halo ? p.halo_width * p.halo_height * 128.0 : instance.block_m * 128.0 * taps;
   const double filter_bytes = instance.block_n * 128.0 * taps / instance.cluster;
@@ -532,6 +605,7 @@ void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multip
                   const void* compute_op, const void* store_op, cudaStream_t stream) {
   FpropParams p = plan.params;
   p.epilogue = EpilogueParams(pointers.epilogue);
+  const void* const kernel = choose_kernel(plan.instance, pointers.epilogue, p);
   p.output_pointer = pointers.output;
   p.source_pointer = pointers.epilogue.residual;
 
@@ -581,7 +655,7 @@ void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multip
   // barriers.
   config.numAttrs = plan.cluster_size > 1 || instance.split ? 2 : 1;
   void* arguments[] = {&p, const_cast<void*>(compute_op), const_cast<void*>(store_op)};
-  const cudaError_t error = cudaLaunchKernelExC(&config, choose_kernel(instance, p), arguments);
+  const cudaError_t error = cudaLaunchKernelExC(&config, kernel, arguments);
   if (error != cudaSuccess) {
     throw Error(Status::launch_failure, "sm90_fprop_" + instance.name() + ": launch of " +
                                             text(ctas) + " CTAs in clusters of " +

@@ -57,33 +57,29 @@ __device__ __forceinline__ void load_activation(const FpropParams& p, const Tile
                                                 int c, std::uint8_t* stage, ptx::Barrier* full) {
   const auto offset_h = static_cast<std::uint16_t>(r * p.dilation[1]);
   const auto offset_w = static_cast<std::uint16_t>(s * p.dilation[2]);
-  switch (p.loader) {
-    case Loader::tiled:
-      ptx::tma_load_3d(stage, source.map, full,
-                       p.read_once ? ptx::kL2EvictFirst : ptx::kL2EvictNormal, c, tile.pixel,
+  // NOTE: no switch: its table would be one more thing to fetch from device memory.
+  if (p.loader == Loader::tiled) {
+    ptx::tma_load_3d(stage, source.map, full,
+                     p.read_once ? ptx::kL2EvictFirst : ptx::kL2EvictNormal, c, tile.pixel,
+                     source.frame);
+  } else if (p.loader == Loader::im2col) {
+    ptx::tma_load_im2col_4d(stage, source.map, full, ptx::kL2EvictNormal, c, origin.w, origin.h,
+                            source.frame + origin.frame, offset_w, offset_h);
+  } else if (p.loader == Loader::im2col_5d) {
+    const int batch = p.depth.divide(origin.frame);
+    const int d = p.depth.remainder(origin.frame, batch) * p.stride[0] - p.pad[0];
+    ptx::tma_load_im2col_5d(stage, &p.activation_map, full, ptx::kL2EvictNormal, c, origin.w,
+                            origin.h, d, batch, offset_w, offset_h,
+                            static_cast<std::uint16_t>(t * p.dilation[0]));
+  } else if constexpr (!Config::kSwapped) {
+    for (int block = 0; block < Config::BLOCK_M / 64; ++block) {
+      const int row = tile.row + block / p.patch_columns * 8;
+      const int column = tile.column + block % p.patch_columns * 8;
+      ptx::tma_load_4d(stage + block * 64 * 128, source.map, full, ptx::kL2EvictNormal, c,
+                       column * p.stride[2] - p.pad[2] + s * p.dilation[2] + tile.phase_column,
+                       row * p.stride[1] - p.pad[1] + r * p.dilation[1] + tile.phase_row,
                        source.frame);
-      break;
-    case Loader::im2col:
-      ptx::tma_load_im2col_4d(stage, source.map, full, ptx::kL2EvictNormal, c, origin.w, origin.h,
-                              source.frame + origin.frame, offset_w, offset_h);
-      break;
-    case Loader::im2col_5d: {
-      const int batch = p.depth.divide(origin.frame);
-      const int d = p.depth.remainder(origin.frame, batch) * p.stride[0] - p.pad[0];
-      ptx::tma_load_im2col_5d(stage, &p.activation_map, full, ptx::kL2EvictNormal, c, origin.w,
-                              origin.h, d, batch, offset_w, offset_h,
-                              static_cast<std::uint16_t>(t * p.dilation[0]));
-      break;
     }
-    default:
-      for (int block = 0; block < Config::BLOCK_M / 64; ++block) {
-        const int row = tile.row + block / p.patch_columns * 8;
-        const int column = tile.column + block % p.patch_columns * 8;
-        ptx::tma_load_4d(stage + block * 64 * 128, source.map, full, ptx::kL2EvictNormal, c,
-                         column * p.stride[2] - p.pad[2] + s * p.dilation[2] + tile.phase_column,
-                         row * p.stride[1] - p.pad[1] + r * p.dilation[1] + tile.phase_row,
-                         source.frame);
-      }
   }
 }
 
@@ -114,11 +110,13 @@ template <typename Config, EpiloguePath kPath, typename ComputeOp = NoComputeOp,
           typename StoreOp = NoStoreOp>
 __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
     conv_fprop_sm90(const __grid_constant__ FpropParams p, ComputeOp compute_op, StoreOp store_op) {
-  using Mma = Wgmma<typename Config::In, Config::BLOCK_N>;
+  using Mma = Wgmma<typename Config::In, Config::kMmaColumns>;
   using ActState = PipelineState<Config::kActStages>;
   using FilterState = PipelineState<Config::kStages>;
   constexpr bool kHalo = Config::kHalo;
   constexpr int kBlocks = Config::kBlocksPerGroup;
+  static_assert(!Config::kSwapped || (!ComputeOp::kEnabled && !StoreOp::kEnabled),
+                "ops want neighbouring filters; swapped tiles hold neighbouring pixels");
 
   CONVOY_SM90_STAMP(0, 0);
   CONVOY_SM90_STAMP(0, 2);
@@ -148,16 +146,16 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
   const int index_step =
       Config::kSplit ? p.num_cluster_tiles : static_cast<int>(gridDim.x / Config::kCluster);
 
-  // NOTE: set-up is on the critical path of small layers, so warps share it, and all find their
-  // first tile meanwhile. Barriers are initialised by one thread each warp: addresses that differ
-  // by lane become a loop of some 70 cycles a barrier.
-  if (ptx::elect_one()) {
-    if (warp == 0) {
+  // NOTE: set-up is on the critical path of small layers. Warp 0 initialises what its first loads
+  // need and goes on without waiting for anybody; the others hear of the barriers when they need
+  // them. Barriers are initialised by one thread: addresses that differ by lane become a loop of
+  // some 70 cycles a barrier.
+  constexpr int kReadyBarrier = 4;        // named: warps 0 and 3 arrive, consumers wait
+  constexpr int kFilterReadyBarrier = 5;  // warp 0 arrives, warp 1 waits
+  constexpr int kReadyThreads = Config::kThreads - 64;
+  if (warp == 0) {
+    if (ptx::elect_one()) {
       ptx::prefetch_tensor_map(&p.activation_map);
-      if (p.cached_frames > 0) ptx::prefetch_tensor_map(&p.cache_map);
-    } else if (warp == 1) {
-      ptx::prefetch_tensor_map(&p.filter_map);
-    } else if (warp == 2) {
       for (int i = 0; kHalo && i < Config::kActStages; ++i) {
         ptx::barrier_init(&act_full[i], 1);
         ptx::barrier_init(&act_empty[i], Config::kReleasingWarps);
@@ -168,45 +166,90 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
         ptx::barrier_init(&filter_empty[i], Config::kReleasingWarps * Config::kCluster);
       }
       ptx::fence_barrier_init();
-    } else if (warp == 3) {
+    }
+    __syncwarp();
+    if constexpr (Config::kCluster == 1) {
+      ptx::named_barrier_arrive(kReadyBarrier, kReadyThreads);
+      ptx::named_barrier_arrive(kFilterReadyBarrier, 64);
+    }
+  } else if (warp == 1) {
+    if (ptx::elect_one()) ptx::prefetch_tensor_map(&p.filter_map);
+  } else if (warp == 3) {
+    if (ptx::elect_one()) {
       ptx::prefetch_tensor_map(&p.output_map[0]);
       if (kPath != EpiloguePath::plain && p.epilogue.has_residual) {
         ptx::prefetch_tensor_map(&p.source_map[0]);
-        for (int i = 0; i < Config::kConsumerWarps * Config::kStagingBuffers; ++i) {
+        for (int i = 0; i < Config::kStagings * Config::kStagingBuffers; ++i) {
           ptx::barrier_init(&source_full[i], 1);
         }
         ptx::fence_barrier_init();
       }
     }
+    __syncwarp();
+    if constexpr (Config::kCluster == 1) ptx::named_barrier_arrive(kReadyBarrier, kReadyThreads);
   }
-  const Tile first_tile = decode_tile<Config>(p, first_index, m_rank);
-  __syncthreads();
+  // With a cluster its barrier tells everybody, in both CTAs.
   if constexpr (Config::kCluster > 1) ptx::cluster_arrive_relaxed();
+  const Tile first_tile = decode_tile<Config>(p, first_index, m_rank);
 
   ptx::dependent_launch_trigger();
   // NOTE: nothing before this line reads or writes what an earlier kernel may still write or read.
   ptx::dependent_launch_wait();
   CONVOY_SM90_STAMP(0, 3);
 
-  // The CTA's tiles, in order.
-  const auto tile_of = [&](int index) {
-    return index == first_index ? first_tile : decode_tile<Config>(p, index, m_rank);
-  };
+  // NOTE: before the loads, whose issue may stall: consumers wait for these registers.
+  if (warp < 4) ptx::set_max_registers_decrease<Config::kLoaderRegisters>();
 
-  // NOTE: the loaders' code lies next to the set-up, so that it is there when they come to it.
-  if (warp < 4) [[likely]] {
-    ptx::set_max_registers_decrease<Config::kLoaderRegisters>();
+  // NOTE: the usual first loads are issued here, by one thread, from code that follows the set-up:
+  // the loaders' own lies elsewhere, and comes from device memory in a fresh kernel.
+  // NOTE: what is multicast must wait until the other CTA is there.
+  constexpr bool kPreloadFilter = Config::kCluster == 1;
+  const int preloaded = Config::kSplit ? 0 : p.preloaded;
+  if (preloaded > 0 && warp == 0) {
+    if (ptx::elect_one()) {
+      CONVOY_SM90_STAMP(threadIdx.x, 6);
+      if constexpr (kHalo) {
+        ptx::barrier_arrive_expect(&act_full[0], p.halo_height * p.halo_width * 128);
+        ptx::tma_load_4d(act_stages, &p.activation_map, &act_full[0], ptx::kL2EvictNormal, 0,
+                         first_tile.column - p.pad[2] + first_tile.phase_column,
+                         first_tile.row - p.pad[1] + first_tile.phase_row, first_tile.frame);
+      }
+      const int filter = first_tile.phase * p.filters + first_tile.filter;
+#pragma unroll 1
+      for (int i = 0; i < preloaded; ++i) {
+        const int c = kHalo ? 0 : i * Config::BLOCK_K;
+        if constexpr (!kHalo) {
+          ptx::barrier_arrive_expect(&filter_full[i], Config::kActBytes);
+          ptx::tma_load_3d(act_stages + i * Config::kActBytes, &p.activation_map, &filter_full[i],
+                           p.read_once ? ptx::kL2EvictFirst : ptx::kL2EvictNormal, c,
+                           first_tile.pixel, first_tile.frame);
+        }
+        if constexpr (kPreloadFilter) {
+          ptx::barrier_arrive_expect(&filter_full[i], Config::kFilterBytes);
+          ptx::tma_load_3d(filter_stages + i * Config::kFilterBytes, &p.filter_map, &filter_full[i],
+                           ptx::kL2EvictLast, c, kHalo ? i : 0, filter);
+        }
+      }
+    }
+    __syncwarp();
+  }
 
+  if (warp < 4) {
     if (warp == 0 && ptx::elect_one()) {
       // -- Activation loader --
       ActState act;
-      for (int index = first_index; index < p.num_cluster_tiles; index += index_step) {
-        const Tile tile = tile_of(index);
+      Tile tile = first_tile;
+      int skip = kHalo ? min(preloaded, 1) : preloaded;  // groups of the first tile
+      act.advance(skip);
+      for (int index = first_index; index < p.num_cluster_tiles;) {
         const GroupRange range = group_range<Config>(p, tile, cta_rank, cluster_size);
         Group group = first_group<Config>(p, tile, range);
         const bool linear = !kHalo && p.loader != Loader::tiled && p.loader != Loader::patch;
         const Im2colOrigin origin = linear ? im2col_origin(p, tile) : Im2colOrigin{};
-        for (int i = range.begin; i < range.end; ++i, group.advance(p)) {
+        group.block += skip;
+        int i = range.begin + skip;
+        skip = 0;
+        for (; i < range.end; ++i, group.advance(p)) {
           const int c = group.block * Config::BLOCK_K;
           const FrameSource source = frame_source(p, tile, group.t);
           if constexpr (kHalo) {
@@ -231,22 +274,42 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
             }
           }
         }
+        index += index_step;
+        tile = decode_tile<Config>(p, index, m_rank);
       }
     } else if (warp == 1) {
-      // The other CTA's barriers must exist before copies arrive on them.
-      if constexpr (Config::kCluster > 1) ptx::cluster_wait();
+      // The barriers must exist; with a cluster, the other CTA's too, before copies arrive on them.
+      if constexpr (Config::kCluster > 1) {
+        ptx::cluster_wait();
+      } else {
+        ptx::named_barrier_sync(kFilterReadyBarrier, 64);
+      }
       if (ptx::elect_one()) {
         // -- Filter loader --
         FilterState state;
         const int taps = p.filter[1] * p.filter[2];
-        for (int index = first_index; index < p.num_cluster_tiles; index += index_step) {
-          const Tile tile = tile_of(index);
+        Tile tile = first_tile;
+        // Of the first tile: groups, or taps of the first group.
+        int skip = kPreloadFilter ? preloaded : 0;
+        state.advance(skip);
+        for (int index = first_index; index < p.num_cluster_tiles;) {
           const GroupRange range = group_range<Config>(p, tile, cta_rank, cluster_size);
           Group group = first_group<Config>(p, tile, range);
           const int filter = tile.phase * p.filters + tile.filter;
-          for (int i = range.begin; i < range.end; ++i, group.advance(p)) {
+          int i = range.begin;
+          if constexpr (!kHalo) {
+            group.block += skip;
+            i += skip;
+            skip = 0;
+          }
+          for (; i < range.end; ++i, group.advance(p)) {
             const int c = group.block * Config::BLOCK_K;
-            for (int tap = group.t * taps; tap < (group.t + 1) * taps; ++tap) {
+            int tap = group.t * taps;
+            if constexpr (kHalo) {
+              tap += skip;
+              skip = 0;
+            }
+            for (; tap < (group.t + 1) * taps; ++tap) {
               ptx::barrier_wait(&filter_empty[state.index], state.producer_parity());
               ptx::barrier_arrive_expect(&filter_full[state.index], Config::kFilterBytes);
               std::uint8_t* const stage = filter_stages + state.index * Config::kFilterBytes;
@@ -263,6 +326,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
               state.advance();
             }
           }
+          index += index_step;
+          tile = decode_tile<Config>(p, index, m_rank);
         }
       }
     }
@@ -272,19 +337,24 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
     }
   } else {
     ptx::set_max_registers_increase<Config::kConsumerRegisters>();
-    if constexpr (Config::kCluster > 1) ptx::cluster_wait();
+    if constexpr (Config::kCluster > 1) {
+      ptx::cluster_wait();
+    } else {
+      ptx::named_barrier_sync(kReadyBarrier, kReadyThreads);
+    }
     // -- Consumers --
     const int group_index = warp / 4 - 1;
     const int warp_in_group = warp % 4;
     const int consumer_warp = warp - 4;
-    WarpStaging staging{
-        staging_buffers + consumer_warp * Config::kStagingBuffers * Config::kChunkBytes,
-        source_full + consumer_warp * Config::kStagingBuffers};
+    const int storer = Config::kSwapped ? group_index : consumer_warp;
+    const bool storing = lane == 0 && (!Config::kSwapped || warp_in_group == 0);
+    Staging staging{staging_buffers + storer * Config::kStagingBuffers * Config::kChunkBytes,
+                    source_full + storer * Config::kStagingBuffers};
     const bool prefetch_source = kPath != EpiloguePath::plain && !Config::kSplit &&
                                  p.epilogue.has_residual && !p.direct_store;
 
-    // Where each 64-row block starts in an activation stage, and how far its groups of 8 rows are
-    // apart: blocks of a halo stage are 8 x 8 pixels of a wider patch.
+    // Where each 64-row block starts in a stage, and how far its groups of 8 rows are apart: blocks
+    // of a halo stage are 8 x 8 pixels of a wider patch.
     const int first_block = Config::kPingPong ? 0 : group_index * kBlocks;
     std::uint32_t block_offset[kBlocks];
     std::uint32_t row_group_bytes = 1024;
@@ -320,7 +390,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
     int local_tile = Config::kPingPong ? group_index : 0;
 #endif
     for (int index = first_index; index < p.num_cluster_tiles; index += index_step) {
-      const Tile tile = Config::kPingPong ? tile_of(index) : next_tile;
+      const Tile tile = Config::kPingPong ? decode_tile<Config>(p, index, m_rank) : next_tile;
       const GroupRange range = group_range<Config>(p, tile, cta_rank, cluster_size);
       if constexpr (Config::kPingPong) {
         // The stages of every other tile are the other warpgroup's.
@@ -334,18 +404,23 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
 
       // Fetch the first pieces of the residual while the main loop runs.
       const auto tile_piece = [&](int q) {
+        if constexpr (Config::kSwapped) return swapped_piece<Config>(tile, group_index, q);
         return piece_at<Config>(p, tile, first_block + q / Config::kChunksPerBlock, warp_in_group,
                                 q % Config::kChunksPerBlock);
       };
-      if (prefetch_source && lane == 0) {
+      if (prefetch_source && storing) {
         ptx::tma_store_wait_read<0>();
 #pragma unroll 1
         for (int q = 0; q < min(Config::kStagingBuffers, Config::kChunks); ++q) {
           load_source<Config>(p, tile, staging, q, tile_piece(q));
         }
       }
-      float bias[Config::BLOCK_N / 32];
-      load_tile_bias<Config>(p, tile, bias);
+      float bias[Config::kSwapped ? 2 * kBlocks : Config::BLOCK_N / 32];
+      if constexpr (Config::kSwapped) {
+        load_swapped_bias<Config>(p, tile, group_index, warp_in_group, bias);
+      } else {
+        load_tile_bias<Config>(p, tile, bias);
+      }
       Group group = first_group<Config>(p, tile, range);
 
       if constexpr (Config::kPingPong) {
@@ -354,7 +429,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
         if (turn > 1) ptx::named_barrier_sync(2 + group_index, 256);
       }
       CONVOY_SM90_STAMP(stamping, 8 + 4 * local_tile);
-      float accumulators[kBlocks][Config::BLOCK_N / 2];
+      float accumulators[kBlocks][Config::kMmaColumns / 2];
       bool accumulate = false;
       std::uint32_t previous_filter = 0;
       std::uint32_t previous_act = 0;
@@ -375,13 +450,15 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
             } else {
               act_address += filter_state.index * Config::kActBytes;
             }
-            const std::uint64_t filter = descriptor_128b(
-                ptx::shared_address(filter_stages) + filter_state.index * Config::kFilterBytes,
-                1024);
+            const std::uint32_t filter_address =
+                ptx::shared_address(filter_stages) + filter_state.index * Config::kFilterBytes;
+            const std::uint32_t rows = Config::kSwapped ? filter_address : act_address;
+            const std::uint64_t columns =
+                descriptor_128b(Config::kSwapped ? act_address : filter_address, 1024);
             std::uint64_t a[kBlocks];
 #pragma unroll
             for (int b = 0; b < kBlocks; ++b) {
-              a[b] = descriptor_128b(act_address + block_offset[b], row_group_bytes);
+              a[b] = descriptor_128b(rows + block_offset[b], row_group_bytes);
             }
             // NOTE: the swizzle permutes by address bits, so a step of 16 channels is an offset
             // of 32 bytes in the descriptor, and whole rows may be skipped likewise.
@@ -393,7 +470,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
               for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
                 for (int b = 0; b < kBlocks; ++b) {
-                  Mma::mma(accumulators[b], a[b] + step * 2, filter + step * 2,
+                  Mma::mma(accumulators[b], a[b] + step * 2, columns + step * 2,
                            accumulate || step > 0);
                 }
               }
@@ -441,11 +518,14 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
 #pragma unroll
         for (int i = 0; i < kBlocks; ++i) {
 #pragma unroll
-          for (int j = 0; j < Config::BLOCK_N / 2; ++j) accumulators[i][j] = 0.0f;
+          for (int j = 0; j < Config::kMmaColumns / 2; ++j) accumulators[i][j] = 0.0f;
         }
       }
 
-      if constexpr (!Config::kSplit && kPath != EpiloguePath::general) {
+      if constexpr (Config::kSwapped) {
+        store_swapped_tile<Config, kPath>(p, tile, group_index, warp_in_group, accumulators, bias,
+                                          staging);
+      } else if constexpr (!Config::kSplit && kPath != EpiloguePath::general) {
         store_tile<Config, kPath>(p, tile, first_block, warp_in_group, accumulators, bias, staging);
       } else if constexpr (!Config::kSplit) {
         // One piece after the other in a rolled loop: registers must not be indexed at run time, so
@@ -547,7 +627,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
 #endif
     }
     // NOTE: shared memory must outlive the stores that read it.
-    if (lane == 0) ptx::tma_store_wait<0>();
+    if (storing) ptx::tma_store_wait<0>();
     CONVOY_SM90_STAMP(stamping, 4 + group_index);
   }
 

@@ -37,7 +37,23 @@ inline constexpr int kMaxPhases = 4;
 enum class EpiloguePath {
   plain,    ///< scale·conv + bias
   fused,    ///< plus ReLU or SiLU, plus a residual
-  general,  ///< everything: all activations, rounding after each step, stores without TMA, ops
+  curved,   ///< the same with GELU, sigmoid, tanh, hardswish, clamp
+  general,  ///< everything: leaky ReLU, rounding after each step, stores without TMA, ops
+};
+
+/// An activation as EpiloguePath::curved computes it: two formulas whose coefficients serve all.
+struct CurvedActivation {
+  enum class Form : int {
+    sigmoid,  ///< m·sigmoid(x·P(x²)) + offset, m = x or scale
+    clamp,    ///< m·min(max(c0·x + c1, c2), c3), m = x or 1
+  };
+  Form form = Form::sigmoid;
+  bool times_x = false;
+  float c[6] = {};     ///< of P, lowest first, times -log2(e)
+  float limit = 0.0f;  ///< P is constant where x² passes it.
+  float scale = 1.0f;
+  float offset = 0.0f;
+  float linear_to = 0.0f;  ///< Where |x| is less: x - x³/3, tanh without cancellation.
 };
 
 /// Kernel parameters. Axis order of arrays: depth, height, width.
@@ -65,6 +81,7 @@ struct FpropParams {
   int channel_blocks;    ///< ceil(C / 64)
   int last_block_steps;  ///< MMA steps of 16 channels in the last block, 1..4.
   bool read_once;        ///< The activation need not stay in L2.
+  int preloaded;         ///< Stages of a CTA's first tile that are loaded during set-up.
   int patch_columns;     ///< 8×8 sub-patches side by side in a patched tile.
   int halo_height;       ///< Input rows and columns of a halo tile.
   int halo_width;
@@ -86,6 +103,7 @@ struct FpropParams {
   std::int64_t frame_pixels;  ///< P·Q; N·Z·P·Q where tiles straddle frames.
 
   EpilogueParams epilogue;
+  CurvedActivation activation;
   void* output_pointer;        ///< For stores that TMA cannot do.
   const void* source_pointer;  ///< Likewise.
   bool direct_store;  ///< Rows of the output are not multiples of 16 bytes: store without TMA.

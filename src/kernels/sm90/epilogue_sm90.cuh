@@ -10,9 +10,9 @@
 
 namespace convoy::sm90 {
 
-/// Staging buffers of a consumer warp: a ring of pieces that are (with a residual) filled
-/// by TMA, overwritten in place by the result, and stored by TMA.
-struct WarpStaging {
+/// Staging buffers of a consumer warp (of a warpgroup where tiles are swapped): a ring of pieces
+/// that are (with a residual) filled by TMA, overwritten in place by the result, and stored by TMA.
+struct Staging {
   std::uint8_t* buffers;
   ptx::Barrier* source_full;
   std::uint32_t tiles = 0;  // whose residual went through the buffers
@@ -20,7 +20,7 @@ struct WarpStaging {
 
 /// Phase of a piece's source barrier: piece q of every tile uses buffer q mod kStagingBuffers.
 template <typename Config>
-__device__ __forceinline__ std::uint32_t source_parity(const WarpStaging& staging, int q) {
+__device__ __forceinline__ std::uint32_t source_parity(const Staging& staging, int q) {
   constexpr int kBuffers = Config::kStagingBuffers;
   const int uses = (Config::kChunks - q % kBuffers + kBuffers - 1) / kBuffers;  // in one tile
   return (staging.tiles * uses + q / kBuffers) & 1;
@@ -77,7 +77,7 @@ __device__ __forceinline__ std::uint32_t staged_address(std::uint32_t buffer, in
 /// Start the TMA load of a piece of the residual into a staging buffer.
 template <typename Config>
 __device__ __forceinline__ void load_source(const FpropParams& p, const Tile& tile,
-                                            const WarpStaging& staging, int buffer,
+                                            const Staging& staging, int buffer,
                                             const Piece& piece) {
   ptx::barrier_arrive_expect(&staging.source_full[buffer], Config::kChunkBytes);
   ptx::tma_load_4d(staging.buffers + buffer * Config::kChunkBytes, &p.source_map[tile.phase],
@@ -88,7 +88,7 @@ __device__ __forceinline__ void load_source(const FpropParams& p, const Tile& ti
 /// Store a staged piece by TMA.
 template <typename Config>
 __device__ __forceinline__ void store_staged(const FpropParams& p, const Tile& tile,
-                                             const WarpStaging& staging, int buffer,
+                                             const Staging& staging, int buffer,
                                              const Piece& piece) {
   ptx::tma_store_4d(&p.output_map[tile.phase], staging.buffers + buffer * Config::kChunkBytes,
                     piece.filter, piece.pixel, piece.row, tile.frame);
@@ -116,34 +116,58 @@ __device__ __forceinline__ float piece_bias(float lane_bias, int i) {
                      i / 4 * 8 + 2 * (static_cast<int>(ptx::lane_id()) % 4) + i % 2);
 }
 
-/// x / (1 + exp(-x)), by the special-function unit: relative error some 1e-6.
-__device__ __forceinline__ float fast_silu(float x) {
+/// 1 / (1 + 2^x), by the special-function unit: relative error some 1e-6.
+__device__ __forceinline__ float logistic(float x) {
   float e, r;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * -1.44269504f));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
-  return x * r;
+  return r;
 }
 
-/// EpiloguePath::fused, bias already added.
-template <int kCount, typename Source>
-__device__ __forceinline__ void apply_fused_epilogue(const EpilogueParams& params,
-                                                     float (&v)[kCount], const Source& source) {
-  const bool first = params.residual_first;
-  if (params.has_residual && first) {
+/// EpiloguePath::fused and curved, bias already added.
+template <EpiloguePath kPath, int kCount, typename Source>
+__device__ __forceinline__ void apply_fused_epilogue(const FpropParams& p, float (&v)[kCount],
+                                                     const Source& source) {
+  const bool has_residual = p.epilogue.has_residual;
+  const bool first = p.epilogue.residual_first;
+  const auto add_residual = [&] {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] = fmaf(params.beta, source(i), v[i]);
+    for (int i = 0; i < kCount; ++i) v[i] = fmaf(p.epilogue.beta, source(i), v[i]);
+  };
+  if (has_residual && first) add_residual();
+  if constexpr (kPath == EpiloguePath::fused) {
+    if (p.epilogue.activation == Activation::silu) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) v[i] *= logistic(v[i] * -1.44269504f);
+    } else if (p.epilogue.activation == Activation::relu) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) v[i] = v[i] <= 0.0f ? 0.0f : v[i];
+    }
+  } else {
+    const CurvedActivation& f = p.activation;
+    if (f.form == CurvedActivation::Form::clamp) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        // NOTE: .NaN, so that NaN passes through.
+        float x = fmaf(v[i], f.c[0], f.c[1]);
+        asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(f.c[2]));
+        asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(f.c[3]));
+        v[i] = f.times_x ? v[i] * x : x;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const float x = v[i];
+        const float square = fminf(x * x, f.limit);
+        float polynomial = f.c[5];
+#pragma unroll
+        for (int k = 4; k >= 0; --k) polynomial = fmaf(polynomial, square, f.c[k]);
+        const float y = logistic(x * polynomial) * (f.times_x ? x : f.scale) + f.offset;
+        v[i] = fabsf(x) < f.linear_to ? fmaf(x * square, -1.0f / 3.0f, x) : y;
+      }
+    }
   }
-  if (params.activation == Activation::silu) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] = fast_silu(v[i]);
-  } else if (params.activation == Activation::relu) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] = v[i] <= 0.0f ? 0.0f : v[i];
-  }
-  if (params.has_residual && !first) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] = fmaf(params.beta, source(i), v[i]);
-  }
+  if (has_residual && !first) add_residual();
 }
 
 /// Where a lane finds its values in a staged piece.
@@ -288,9 +312,8 @@ template <typename Config, EpiloguePath kPath, typename ComputeOp, typename Stor
 __device__ __forceinline__ void finish_piece(const FpropParams& p, const Tile& tile,
                                              const Piece& piece, float (&v)[16 * Config::kHalves],
                                              const float (&lane_bias)[Config::kHalves],
-                                             const WarpStaging& staging, int slot,
-                                             std::uint32_t parity, const ComputeOp& compute_op,
-                                             const StoreOp& store_op) {
+                                             const Staging& staging, int slot, std::uint32_t parity,
+                                             const ComputeOp& compute_op, const StoreOp& store_op) {
   using Out = typename Config::Out;
   constexpr bool kGeneral = kPath == EpiloguePath::general;
   const PieceLane<Config> at;
@@ -320,7 +343,7 @@ __device__ __forceinline__ void finish_piece(const FpropParams& p, const Tile& t
     for (int i = 0; i < 16 * Config::kHalves; ++i) {
       v[i] = fmaf(v[i], p.epilogue.scale, bias_at(i));
     }
-    if constexpr (kPath == EpiloguePath::fused) apply_fused_epilogue(p.epilogue, v, source);
+    if constexpr (kPath != EpiloguePath::plain) apply_fused_epilogue<kPath>(p, v, source);
   }
   if constexpr (ComputeOp::kEnabled && ComputeOp::kOnRegisters) {
 #pragma unroll
@@ -348,19 +371,20 @@ __device__ __forceinline__ void finish_piece(const FpropParams& p, const Tile& t
 
 // ---- One tile -------------------------------------------------------------------------------
 
-/// EpiloguePath::plain and fused: a consumer warp's part of a tile from accumulators to the output.
-/// Pieces are written in batches, one fence and one group of stores each, so that their latencies
-/// overlap; while one batch is stored the next is written to the other half of the buffers.
+/// All paths but EpiloguePath::general: a consumer warp's part of a tile from accumulators to the
+/// output. Pieces are written in batches, one fence and one group of stores each, so that their
+/// latencies overlap; while one batch is stored the next is written to the other half of the
+/// buffers.
 template <typename Config, EpiloguePath kPath>
 __device__ __forceinline__ void store_tile(
     const FpropParams& p, const Tile& tile, int first_block, int warp_in_group,
     float (&accumulators)[Config::kBlocksPerGroup][Config::BLOCK_N / 2],
-    const float (&lane_bias)[Config::BLOCK_N / 32], WarpStaging& staging) {
+    const float (&lane_bias)[Config::BLOCK_N / 32], Staging& staging) {
   constexpr int kBuffers = Config::kStagingBuffers;
   constexpr int kChunks = Config::kChunks;
   constexpr int kPerBlock = Config::kChunksPerBlock;
   constexpr int kValues = 16 * Config::kHalves;  // of a piece, in a lane
-  constexpr bool kFused = kPath == EpiloguePath::fused;
+  constexpr bool kFused = kPath != EpiloguePath::plain;
   // A residual wants its buffers back early, to be fetched ahead.
   constexpr int kBatch =
       kFused ? (kBuffers >= 6 ? 2 : 1) : (kBuffers >= kChunks ? kChunks : (kBuffers + 1) / 2);
@@ -424,7 +448,7 @@ __device__ __forceinline__ void store_tile(
           source.read(buffer, at);
           __syncwarp();
         }
-        apply_fused_epilogue(p.epilogue, v, source);
+        apply_fused_epilogue<kPath>(p, v, source);
       }
       stage_values<Config>(v, buffer, at);
     }
@@ -447,6 +471,182 @@ __device__ __forceinline__ void store_tile(
         }
       }
     }
+  }
+  if (has_residual) ++staging.tiles;
+}
+
+// ---- Swapped tiles --------------------------------------------------------------------------
+// Rows of the accumulators are filters, columns pixels: value 4j + 2h + e of a lane is filter
+// lane / 4 + 8h of the warp's 16 and pixel 8j + 2·(lane % 4) + e. A warpgroup stores pieces of 32
+// pixels x its block's 64 filters, which its warps write together.
+
+/// ptx::store_matrix_x4 and load_matrix_x4, transposing each matrix: a lane's pair of neighbours in
+/// a row of the fragment is one in a column of shared memory.
+__device__ __forceinline__ void store_matrix_x4_transposed(std::uint32_t address, std::uint32_t r0,
+                                                           std::uint32_t r1, std::uint32_t r2,
+                                                           std::uint32_t r3) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+      "r"(r0), "r"(r1), "r"(r2), "r"(r3)
+      : "memory");
+}
+__device__ __forceinline__ void load_matrix_x4_transposed(std::uint32_t address, std::uint32_t& r0,
+                                                          std::uint32_t& r1, std::uint32_t& r2,
+                                                          std::uint32_t& r3) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)
+               : "r"(address)
+               : "memory");
+}
+
+/// Piece q of a warpgroup: kChunksPerBlock for each of its blocks of 64 filters.
+template <typename Config>
+__device__ __forceinline__ Piece swapped_piece(const Tile& tile, int group_index, int q) {
+  const int block = group_index * Config::kBlocksPerGroup + q / Config::kChunksPerBlock;
+  return {tile.filter + block * 64, tile.pixel + q % Config::kChunksPerBlock * Config::kChunkRows,
+          0};
+}
+
+/// Bias of a lane's filters: two of each block.
+template <typename Config>
+__device__ __forceinline__ void load_swapped_bias(const FpropParams& p, const Tile& tile,
+                                                  int group_index, int warp_in_group,
+                                                  float (&bias)[2 * Config::kBlocksPerGroup]) {
+#pragma unroll
+  for (int i = 0; i < 2 * Config::kBlocksPerGroup; ++i) {
+    const int n = tile.filter + (group_index * Config::kBlocksPerGroup + i / 2) * 64 +
+                  warp_in_group * 16 + static_cast<int>(ptx::lane_id()) / 4 + i % 2 * 8;
+    bias[i] = p.epilogue.bias != nullptr && n < p.filters ? load_bias(p.epilogue, n) : 0.0f;
+  }
+}
+
+/// Values of a piece: the epilogue, then to the staging buffer or (general) past TMA to memory.
+template <typename Config, EpiloguePath kPath>
+__device__ __forceinline__ void finish_swapped_piece(const FpropParams& p, const Tile& tile,
+                                                     const Piece& piece, int warp_in_group,
+                                                     float (&v)[16], float bias_low,
+                                                     float bias_high, std::uint8_t* buffer,
+                                                     ptx::Barrier* source_full,
+                                                     std::uint32_t parity, bool has_residual) {
+  using Out = typename Config::Out;
+  const int lane = static_cast<int>(ptx::lane_id());
+  // Row lane % 8 of the matrices that lane gives addresses for: pixels; 8 filters are a unit.
+  const int row = lane / 16 * 8 + lane % 8;
+  const int unit = warp_in_group * 2 + lane / 8 % 2;
+  const std::uint32_t address = ptx::shared_address(buffer);
+  const bool direct = kPath == EpiloguePath::general && p.direct_store;
+  const auto element = [&](int i) -> std::int64_t {  // in the output, or -1
+    const std::int64_t m = output_pixel(p, tile, piece, i / 4 * 8 + 2 * (lane % 4) + i % 2);
+    const int n = piece.filter + warp_in_group * 16 + lane / 4 + i / 2 % 2 * 8;
+    return m >= 0 && n < p.filters ? m * p.filters + n : -1;
+  };
+
+  std::uint32_t words[8] = {};
+  if (kPath != EpiloguePath::plain && has_residual) {
+    if (direct) {
+#pragma unroll
+      for (int i = 0; i < 16; i += 2) {
+        Out pair[2] = {};
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const std::int64_t at = element(i + e);
+          if (at >= 0) pair[e] = static_cast<const Out*>(p.source_pointer)[at];
+        }
+        words[i / 2] = pack2<Out>(to_float(pair[0]), to_float(pair[1]));
+      }
+    } else {
+      ptx::barrier_wait(source_full, parity);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        load_matrix_x4_transposed(staged_address<Config>(address, row + 16 * j, unit), words[4 * j],
+                                  words[4 * j + 1], words[4 * j + 2], words[4 * j + 3]);
+      }
+      __syncwarp();
+    }
+  }
+  const auto source = [&](int i) {
+    const float2 pair = unpack2<Out>(words[i / 2]);
+    return i % 2 == 0 ? pair.x : pair.y;
+  };
+  const auto bias = [&](int i) { return i / 2 % 2 == 0 ? bias_low : bias_high; };
+  if constexpr (kPath == EpiloguePath::general) {
+    apply_epilogue<Out>(p.epilogue, v, bias, source);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) v[i] = fmaf(v[i], p.epilogue.scale, bias(i));
+    if constexpr (kPath != EpiloguePath::plain) apply_fused_epilogue<kPath>(p, v, source);
+  }
+  if (direct) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const std::int64_t at = element(i);
+      if (at >= 0) static_cast<Out*>(p.output_pointer)[at] = from_float<Out>(v[i]);
+    }
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    store_matrix_x4_transposed(
+        staged_address<Config>(address, row + 16 * j, unit), pack2<Out>(v[8 * j], v[8 * j + 1]),
+        pack2<Out>(v[8 * j + 2], v[8 * j + 3]), pack2<Out>(v[8 * j + 4], v[8 * j + 5]),
+        pack2<Out>(v[8 * j + 6], v[8 * j + 7]));
+  }
+}
+
+/// A warpgroup's part of a swapped tile from accumulators to the output, every epilogue path.
+template <typename Config, EpiloguePath kPath>
+__device__ __forceinline__ void store_swapped_tile(
+    const FpropParams& p, const Tile& tile, int group_index, int warp_in_group,
+    float (&accumulators)[Config::kBlocksPerGroup][Config::kMmaColumns / 2],
+    const float (&bias)[2 * Config::kBlocksPerGroup], Staging& staging) {
+  constexpr int kPerBlock = Config::kChunksPerBlock;
+  constexpr bool kGeneral = kPath == EpiloguePath::general;
+  const bool has_residual = kPath != EpiloguePath::plain && p.epilogue.has_residual;
+  const bool storing = warp_in_group == 0 && ptx::lane_id() == 0;
+  const std::uint32_t group_barrier = 6 + group_index;
+  // The last tile's stores must have been read; with a residual they were before it was fetched.
+  if (storing) ptx::tma_store_wait_read<0>();
+  ptx::named_barrier_sync(group_barrier, 128);
+  const auto finish = [&](int q, float(&v)[16], float low, float high) {
+    finish_swapped_piece<Config, kPath>(p, tile, swapped_piece<Config>(tile, group_index, q),
+                                        warp_in_group, v, low, high,
+                                        staging.buffers + q * Config::kChunkBytes,
+                                        &staging.source_full[q], staging.tiles & 1, has_residual);
+  };
+  if constexpr (kGeneral) {
+    // In a rolled loop: see the other tiles' general path.
+#pragma unroll 1
+    for (int q = 0; q < Config::kChunks; ++q) {
+      float v[16] = {};
+      float low = 0, high = 0;
+#pragma unroll
+      for (int c = 0; c < Config::kChunks; ++c) {
+        if (c != q) continue;
+        low = bias[c / kPerBlock * 2];
+        high = bias[c / kPerBlock * 2 + 1];
+#pragma unroll
+        for (int i = 0; i < 16; ++i) v[i] = accumulators[c / kPerBlock][c % kPerBlock * 16 + i];
+      }
+      finish(q, v, low, high);
+    }
+  } else {
+#pragma unroll
+    for (int q = 0; q < Config::kChunks; ++q) {
+      float v[16];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) v[i] = accumulators[q / kPerBlock][q % kPerBlock * 16 + i];
+      finish(q, v, bias[q / kPerBlock * 2], bias[q / kPerBlock * 2 + 1]);
+    }
+  }
+  if (kGeneral && p.direct_store) return;
+  ptx::fence_async_shared();
+  ptx::named_barrier_sync(group_barrier, 128);
+  if (storing) {
+#pragma unroll
+    for (int q = 0; q < Config::kChunks; ++q) {
+      store_staged<Config>(p, tile, staging, q, swapped_piece<Config>(tile, group_index, q));
+    }
+    ptx::tma_store_commit();
   }
   if (has_residual) ++staging.tiles;
 }

@@ -33,8 +33,10 @@ FpropInstance describe_instance() {
                          .halo = Config::kHalo,
                          .split = Config::kSplit,
                          .pingpong = Config::kPingPong,
+                         .swapped = Config::kSwapped,
                          .stages = Config::kStages,
                          .chunk_n = Config::kChunkN,
+                         .chunk_rows = Config::kChunkRows,
                          .halo_pixels = Config::kHaloPixels,
                          .threads = Config::kThreads,
                          .shared_bytes = Config::kSharedBytes};
@@ -46,6 +48,7 @@ FpropInstance describe_instance() {
   if constexpr (!ComputeOp::kEnabled && !StoreOp::kEnabled) {
     add.template operator()<EpiloguePath::plain>();
     add.template operator()<EpiloguePath::fused>();
+    add.template operator()<EpiloguePath::curved>();
   }
   return instance;
 }

@@ -19,13 +19,15 @@ struct FpropInstance {
   bool halo = false;
   bool split = false;
   bool pingpong = false;
+  bool swapped = false;  ///< Filters are the rows of the MMA.
   int stages = 0;
-  int chunk_n = 0;      ///< Filters of a piece that is stored at once.
+  int chunk_n = 0;      ///< Filters of a piece that is stored at once,
+  int chunk_rows = 0;   ///< and its pixels.
   int halo_pixels = 0;  ///< Largest halo tile (rows · columns of input pixels) a stage holds.
   int threads = 0;
   int shared_bytes = 0;
   /// For cudaLaunchKernelExC, by EpiloguePath; an instance with ops has the general one alone.
-  const void* kernels[3] = {};
+  const void* kernels[4] = {};
 
   /// "256x128_2cta_halo", "128x64_splitk" ...
   std::string name() const;

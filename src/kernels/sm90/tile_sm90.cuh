@@ -19,7 +19,7 @@ enum class Schedule {
 /// Compile-time configuration of the kernel. Illegal combinations are compile-time errors.
 template <typename In_, typename Out_, int M, int N, int Consumers, int Cluster, bool Halo,
           Schedule kSchedule, int FilterStages, int HaloStages = 2, int HaloPixels = 0,
-          int StagingPieces = 4>
+          int StagingPieces = 4, bool Swapped = false>
 struct FpropConfig {
   using In = In_;
   using Out = Out_;
@@ -34,7 +34,12 @@ struct FpropConfig {
   static constexpr bool kPingPong = kSchedule == Schedule::pingpong;
   static constexpr int kStages = FilterStages;
   static constexpr int kActStages = Halo ? HaloStages : FilterStages;
-  static constexpr int kBlocksPerGroup = kPingPong ? M / 64 : M / 64 / Consumers;
+  // Swapped: filters are the rows of the MMA and pixels its columns, so that a tile may have any
+  // multiple of 32 pixels: what fits a layer's pixels to the multiprocessors.
+  static constexpr bool kSwapped = Swapped;
+  static constexpr int kMmaRows = Swapped ? N : M;
+  static constexpr int kMmaColumns = Swapped ? M : N;
+  static constexpr int kBlocksPerGroup = kMmaRows / 64 / (kPingPong ? 1 : Consumers);
 
   static constexpr int kThreads = 128 * (1 + Consumers);
   static constexpr int kCtasPerSm = kSplit && Consumers == 1 ? 2 : 1;
@@ -44,34 +49,42 @@ struct FpropConfig {
   static constexpr int kFilterBytes = N * 128;
 
   // Registers a thread after the roles part (setmaxnreg), of 64 K in all.
-  static constexpr bool kManyRegisters = kBlocksPerGroup * N / 2 > 160;
+  static constexpr bool kManyRegisters = kBlocksPerGroup * kMmaColumns / 2 > 160;
   static constexpr int kLoaderRegisters = kManyRegisters ? 24 : 56;
   static constexpr int kConsumerRegisters =
       Consumers == 3 ? 152 : (Consumers == 1 ? 192 : (kManyRegisters ? 240 : 224));
 
   // The epilogue moves pieces of 16 rows x 32 filters, or 64 where N and the registers allow it
   // (half the TMA stores): one warp, 16 values a thread for each 32 filters.
+  // Swapped tiles: pieces of 32 rows x 64 filters of a warpgroup, each with a buffer of its own.
   static constexpr int kChunkN =
-      !kSplit && !kManyRegisters && N % 64 == 0 && sizeof(Out) == 2 ? 64 : 32;
+      Swapped || (!kSplit && !kManyRegisters && N % 64 == 0 && sizeof(Out) == 2) ? 64 : 32;
   static constexpr int kHalves = kChunkN / 32;
-  static constexpr int kChunksPerBlock = N / kChunkN;
+  static constexpr int kChunkRows = Swapped ? 32 : 16;
+  static constexpr int kChunksPerBlock = Swapped ? M / kChunkRows : N / kChunkN;
   static constexpr int kChunks = kBlocksPerGroup * kChunksPerBlock;
   static constexpr int kChunkRowBytes = kChunkN * static_cast<int>(sizeof(Out));
-  static constexpr int kChunkBytes = 16 * kChunkRowBytes;
-  static constexpr int kStagingBuffers = StagingPieces / kHalves;
-  static constexpr int kStagingBytes = kConsumerWarps * kStagingBuffers * kChunkBytes;
-  static constexpr int kBarriers = 2 * kActStages + 2 * kStages + kConsumerWarps * kStagingBuffers;
+  static constexpr int kChunkBytes = kChunkRows * kChunkRowBytes;
+  static constexpr int kStagingBuffers = Swapped ? kChunks : StagingPieces / kHalves;
+  static constexpr int kStagings = Swapped ? Consumers : kConsumerWarps;  // that store on their own
+  static constexpr int kStagingBytes = kStagings * kStagingBuffers * kChunkBytes;
+  static constexpr int kBarriers = 2 * kActStages + 2 * kStages + kStagings * kStagingBuffers;
 
   static constexpr int kSharedBytes = 1024 /* alignment */ + kActStages * kActBytes +
                                       kStages * kFilterBytes + kStagingBytes + kBarriers * 8;
 
-  static_assert(StagingPieces % kHalves == 0, "staging must hold whole pieces");
+  static_assert(Swapped || StagingPieces % kHalves == 0, "staging must hold whole pieces");
   static_assert(kStagingBuffers >= 2 || kChunks == 1, "a residual is fetched one piece ahead");
   static_assert(M <= 256, "BLOCK_M must be at most 256 (see patch_row)");
-  static_assert(M % (64 * (kPingPong ? 1 : Consumers)) == 0,
-                "BLOCK_M must be a multiple of 64 rows for each group that shares a tile");
+  static_assert(kMmaRows % (64 * (kPingPong ? 1 : Consumers)) == 0,
+                "the rows of the MMA must be a multiple of 64 for each group that shares a tile");
+  static_assert(!Swapped || (!Halo && kSchedule == Schedule::cooperative && M % kChunkRows == 0 &&
+                             sizeof(Out) == 2),
+                "swapped tiles are cooperative, without halo, BLOCK_M a multiple of 32, 16-bit "
+                "outputs");
   static_assert(N % 32 == 0 && N >= 64 && N <= 256, "BLOCK_N must be a multiple of 32 in 64..256");
-  static_assert(kBlocksPerGroup * N / 2 <= 192, "at most 192 accumulator registers a thread");
+  static_assert(kBlocksPerGroup * kMmaColumns / 2 <= 192,
+                "at most 192 accumulator registers a thread");
   static_assert(Consumers >= 1 && Consumers <= 3, "1 to 3 consumer warpgroups");
   static_assert(!kPingPong || Consumers == 2, "ping-pong takes turns between 2 groups");
   static_assert(Cluster == 1 || Cluster == 2, "filter tiles are shared by 1 or 2 CTAs");
