@@ -126,6 +126,60 @@ TEST_F(Sm100Api, SourceOfAnotherShapeIsRefused) {
   }
 }
 
+TEST_F(Sm100Api, VolumesWithACacheAnOpAndAResidual) {
+  Conv3dProblemShape shape;
+  shape.batch = 2;
+  shape.in_depth = 2;
+  shape.in_height = 7;
+  shape.in_width = 9;
+  shape.in_channels = 32;
+  shape.out_channels = 24;
+  shape.filter = {3, 3, 3};
+  shape.pad_begin = shape.pad_end = {0, 1, 1};
+  shape.cached_frames = 2;
+  const Problem volume(geometry_of(shape));
+  DeviceBuffer activation(volume.activation.size() * 2), cache(volume.cache.size() * 2);
+  DeviceBuffer filter(volume.filter.size() * 2), source(volume.source.size() * 2);
+  DeviceBuffer output(volume.source.size() * 2);
+  activation.upload(test::encoded(volume.activation, DType::bf16).data());
+  cache.upload(test::encoded(volume.cache, DType::bf16).data());
+  filter.upload(test::encoded(volume.filter, DType::bf16).data());
+  source.upload(test::encoded(volume.source, DType::bf16).data());
+  const auto read = [](const DeviceBuffer& b) { return static_cast<const bf16*>(b.data()); };
+  const auto run = [&](const ConstTensorView& residual, float beta) {
+    output.poison();
+    conv3d_fprop_with_residual<kConfig>(static_cast<bf16*>(output.data()), read(activation),
+                                        read(cache), read(filter), residual, beta, shape,
+                                        AddOneRelu{-9.0f});
+  };
+  const auto expect_beta = [&](float beta) {
+    CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
+    std::vector<double> expected = volume.convolution();
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      expected[i] = std::max(expected[i] - 9.0, 0.0) + beta * volume.source[i];
+      expected[i] = round_to(DType::bf16, static_cast<float>(expected[i]));
+    }
+    output.check("output");
+    EXPECT_EQ(test::difference(output.download(), expected, DType::bf16, 24), "");
+  };
+  run(source.data(), 0.5f);
+  expect_beta(0.5f);
+  run(reinterpret_cast<const void*>(std::uintptr_t{16}), 0.0f);  // Not read.
+  expect_beta(0.0f);
+  output.poison();
+  conv3d_fprop<kConfig>(static_cast<bf16*>(output.data()), read(activation), read(cache),
+                        read(filter), shape, AddOneRelu{-9.0f});
+  expect_beta(0.0f);
+  try {
+    run(ConstTensorView(source.data(), {DType::bf16, Layout::ndhwc, {2, 2, 7, 9, 32}}), 1.0f);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::invalid_argument);
+    EXPECT_STREQ(error.what(),
+                 "source is bf16 [2, 2, 7, 9, 32], but the output is bf16 [2, 2, 7, 9, 24]");
+  }
+}
+
 TEST_F(Sm100Api, ConstraintsAreErrorsWithTheirValue) {
   Conv2dProblemShape problem = problem_shape();
   problem.out_channels = 12;
