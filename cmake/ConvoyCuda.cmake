@@ -69,13 +69,26 @@ if(NOT CONVOY_CUDA STREQUAL "OFF")
 endif()
 
 # convoy_cuda_flags(<target> ARCHITECTURES 90a 100a): SASS and PTX of each architecture, line
-# numbers, and the flags every kernel is built with. The PTX is what the virtual GPU runs.
+# numbers, and the flags every kernel is built with. The PTX is what the virtual GPU runs; without
+# CONVOY_SASS there is nothing else. 90 is PTX for any GPU since Hopper, and its SASS for those that
+# the specialised kernels are built for.
 function(convoy_cuda_flags target)
   cmake_parse_arguments(arg "" "" "ARCHITECTURES" ${ARGN})
   set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES OFF CUDA_RUNTIME_LIBRARY Shared)
   foreach(architecture ${arg_ARCHITECTURES})
+    set(code compute_${architecture})
+    if(CONVOY_SASS AND architecture STREQUAL "90")
+      if(CONVOY_WITH_SM90 OR NOT CONVOY_WITH_SM100)
+        string(APPEND code ",sm_90")
+      endif()
+      if(CONVOY_WITH_SM100 OR NOT CONVOY_WITH_SM90)
+        string(APPEND code ",sm_100")
+      endif()
+    elseif(CONVOY_SASS)
+      string(APPEND code ",sm_${architecture}")
+    endif()
     target_compile_options(${target} PRIVATE
-      "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-gencode 'arch=compute_${architecture},code=[sm_${architecture},compute_${architecture}]'>")
+      "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-gencode 'arch=compute_${architecture},code=[${code}]'>")
   endforeach()
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>

@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-# Kernel configurations from a table: every line becomes one small generated .cu a type combination,
-# so that they compile in parallel and a changed line recompiles only itself.
+# Kernel configurations from a table: every line becomes a small generated .cu, so that they compile
+# in parallel and a changed line recompiles only itself.
 #
 # convoy_kernel_instances(<result>
 #   COLUMNS m n ...       columns of instances.txt after the first, which lists type combinations:
 #                         bf16,fp16 or bf16>fp32
 #   [DERIVE <macro>]      called for each line; sets further variables
-#   NAME <text>           name of an instance: also of its source
-#   SOURCE <text>         the .cu
+#   NAME <text>           name of an instance
+#   FILE <text>           name of its source; instances that name the same one share it
+#   HEADER <text>         what such a source begins with
+#   SOURCE <text>         what an instance adds to it
 #   FUNCTION <text>       declaration of the function that it defines, without arguments
 #   REGISTRY <text>       the .cpp that lists all: @declarations@, @entries@ (calls, one a line)
 # )
 # In the texts @column@, @name@, @type_name@ and @types@ are replaced; @types@ is what the caller's
 # variable types_<type_name> holds (types_bf16, types_bf16_fp32). <result> gets all sources.
 function(convoy_kernel_instances result)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DERIVE;NAME;SOURCE;FUNCTION;REGISTRY" "COLUMNS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DERIVE;NAME;FILE;HEADER;SOURCE;FUNCTION;REGISTRY" "COLUMNS")
   set(table ${CMAKE_CURRENT_SOURCE_DIR}/instances.txt)
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/instances)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
   file(STRINGS ${table} lines REGEX "^[a-z]")
-  set(sources "")
+  set(files "")
   set(declarations "")
   set(entries "")
   foreach(line IN LISTS lines)
@@ -40,13 +42,22 @@ function(convoy_kernel_instances result)
       set(types "${types_${type_name}}")
       string(CONFIGURE "${arg_NAME}" name @ONLY)
       string(CONFIGURE "${arg_FUNCTION}" function @ONLY)
+      string(CONFIGURE "${arg_FILE}" file @ONLY)
       string(CONFIGURE "${arg_SOURCE}" text @ONLY)
-      file(CONFIGURE OUTPUT ${folder}/${name}.cu CONTENT "${text}" @ONLY)
-      list(APPEND sources ${folder}/${name}.cu)
+      if(NOT file IN_LIST files)
+        list(APPEND files ${file})
+        set(text_${file} "${arg_HEADER}")
+      endif()
+      string(APPEND text_${file} "${text}")
       string(APPEND declarations "${function}();\n")
       string(REGEX REPLACE "^.* " "" call "${function}")
       string(APPEND entries "      ${call}(),\n")
     endforeach()
+  endforeach()
+  set(sources "")
+  foreach(file IN LISTS files)
+    file(CONFIGURE OUTPUT ${folder}/${file}.cu CONTENT "${text_${file}}" @ONLY)
+    list(APPEND sources ${folder}/${file}.cu)
   endforeach()
   string(CONFIGURE "${arg_REGISTRY}" text @ONLY)
   file(CONFIGURE OUTPUT ${folder}/registry.cpp CONTENT "${text}" @ONLY)

@@ -22,23 +22,39 @@ if [ ${#targets[@]} -eq 0 ]; then
   targets=(readers_npy readers_safetensors readers_png readers_shape vgpu_parser_fuzz)
 fi
 ptx=../../vgpu/tests/ptx
-for target in "${targets[@]}"; do
+fuzz() {
+  local target=$1
   # Inputs stay short, for speed: a header is enough to go wrong in.
-  length=512
-  seeds=(seeds/"$target")
+  local length=512 seeds=(seeds/"$target") log=corpus/$target.log
   case $target in
     readers_shape) length=256 ;;
     vgpu_parser_fuzz) length=384 seeds=("$ptx/seeds" -dict="$ptx/ptx.dict") ;;
   esac
   mkdir -p "corpus/$target"
-  log=corpus/$target.log
   if ! "tests/fuzz/$target" -runs="$executions" -max_total_time="$seconds" -max_len=$length \
        -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$target-" -print_final_stats=1 \
        "corpus/$target" "${seeds[@]}" > "$log" 2>&1; then
     tail -n 40 "$log"
     echo "fuzz: $target found something; repeat: build/fuzz/tests/fuzz/$target build/fuzz/$target-*"
-    exit 1
+    return 1
   fi
+  local runs
   runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
   echo "fuzz: $target: $runs executions, no finding"
+}
+
+# As many at a time as there are cores.
+found=0 running=0
+for target in "${targets[@]}"; do
+  if [ $running -ge "$(nproc)" ]; then
+    wait -n || found=1
+    running=$((running - 1))
+  fi
+  fuzz "$target" &
+  running=$((running + 1))
 done
+while [ $running -gt 0 ]; do
+  wait -n || found=1
+  running=$((running - 1))
+done
+exit $found
