@@ -508,6 +508,7 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
   constexpr double kMemoryBytesPerUs = 4.3e6;  // device memory
   constexpr double kOverlapLoss = 0.36;        // of the shorter of computing and moving bytes
   constexpr double kLaunchUs = 6.0;            // and the first loads
+  constexpr double kClusterUs = 1.3;           // where a cluster keeps set-up from loading filters
   constexpr double kPieceCycles = 21.0;        // storing 16 x 32 values of a tile
   constexpr double kEpilogueCycles = 357.0;
   constexpr double kFillCycles = 437.0;  // from one tile to the next; hidden by the other warpgroup
@@ -568,7 +569,8 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
                        static_cast<double>(size_of(instance.out)) * g.output_elements();
   const double compute_us = cycles / kCyclesPerUs;
   const double memory_us = bytes / kMemoryBytesPerUs;
-  return kLaunchUs + std::max(compute_us, memory_us) +
+  const double launch_us = kLaunchUs + (instance.cluster > 1 && p.preloaded > 0 ? kClusterUs : 0.0);
+  return launch_us + std::max(compute_us, memory_us) +
          kOverlapLoss * std::min(compute_us, memory_us);
 }
 
