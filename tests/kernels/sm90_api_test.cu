@@ -204,7 +204,7 @@ bool on_hopper() {
 }
 
 // The kernels without ops: plain, with bias and scale, with bias, ReLU and residual, each against
-// sums of small integers.
+// sums of small integers; the bias in every type.
 template <typename Config>
 void check_epilogues(std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t k, int taps) {
   if (!on_hopper()) GTEST_SKIP() << "no Hopper GPU";
@@ -228,8 +228,14 @@ void check_epilogues(std::int64_t h, std::int64_t w, std::int64_t c, std::int64_
   const std::vector<bf16> residual = draw(h * w * k, 3);
   std::vector<float> bias(static_cast<std::size_t>(k));
   for (std::size_t n = 0; n < bias.size(); ++n) bias[n] = static_cast<float>(n % 9) - 4.0f;
+  std::vector<bf16> bias_bf16;
+  std::vector<__half> bias_fp16;
+  for (const float value : bias) {
+    bias_bf16.push_back(__float2bfloat16(value));
+    bias_fp16.push_back(__float2half(value));
+  }
   Buffers device;
-  float* device_bias = nullptr;
+  void* device_bias = nullptr;
   ASSERT_EQ(cudaMalloc(&device.activation, a.size() * 2), cudaSuccess);
   ASSERT_EQ(cudaMalloc(&device.filter, b.size() * 2), cudaSuccess);
   ASSERT_EQ(cudaMalloc(&device.output, residual.size() * 2), cudaSuccess);
@@ -238,7 +244,6 @@ void check_epilogues(std::int64_t h, std::int64_t w, std::int64_t c, std::int64_
   cudaMemcpy(device.activation, a.data(), a.size() * 2, cudaMemcpyHostToDevice);
   cudaMemcpy(device.filter, b.data(), b.size() * 2, cudaMemcpyHostToDevice);
   cudaMemcpy(device.copy, residual.data(), residual.size() * 2, cudaMemcpyHostToDevice);
-  cudaMemcpy(device_bias, bias.data(), bias.size() * 4, cudaMemcpyHostToDevice);
 
   std::vector<float> sums(residual.size());
   for (std::int64_t m = 0; m < h * w; ++m) {
@@ -256,12 +261,21 @@ void check_epilogues(std::int64_t h, std::int64_t w, std::int64_t c, std::int64_
       sums[static_cast<std::size_t>(m * k + n)] = sum;
     }
   }
-  for (int variant = 0; variant < 3; ++variant) {
+  const struct {
+    DType dtype;
+    const void* values;
+  } biases[] = {{},
+                {DType::fp32, bias.data()},
+                {DType::bf16, bias_bf16.data()},
+                {DType::fp16, bias_fp16.data()}};
+  for (int variant = 0; variant < 4; ++variant) {
     sm90::FpropExtras extras;
     if (variant > 0) {
       extras.epilogue.bias = device_bias;
-      extras.epilogue.bias_dtype = DType::fp32;
+      extras.epilogue.bias_dtype = biases[variant].dtype;
       extras.epilogue.scale = 2.0f;
+      cudaMemcpy(device_bias, biases[variant].values, bias.size() * size_of(biases[variant].dtype),
+                 cudaMemcpyHostToDevice);
     }
     if (variant == 2) {
       extras.epilogue.activation = Activation::relu;

@@ -415,11 +415,12 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
           load_source<Config>(p, tile, staging, q, tile_piece(q));
         }
       }
-      float bias[Config::kSwapped ? 2 * kBlocks : Config::BLOCK_N / 32];
+      constexpr int kBiases = Config::kSwapped ? 2 * kBlocks : Config::BLOCK_N / 32;
+      std::uint32_t bias_bits[kBiases];
       if constexpr (Config::kSwapped) {
-        load_swapped_bias<Config>(p, tile, group_index, warp_in_group, bias);
+        load_swapped_bias<Config>(p, tile, group_index, warp_in_group, bias_bits);
       } else {
-        load_tile_bias<Config>(p, tile, bias);
+        load_tile_bias<Config>(p, tile, bias_bits);
       }
       Group group = first_group<Config>(p, tile, range);
 
@@ -522,6 +523,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
         }
       }
 
+      float bias[kBiases];
+#pragma unroll
+      for (int i = 0; i < kBiases; ++i) bias[i] = bias_value(p.epilogue, bias_bits[i]);
       if constexpr (Config::kSwapped) {
         store_swapped_tile<Config, kPath>(p, tile, group_index, warp_in_group, accumulators, bias,
                                           staging);

@@ -94,19 +94,46 @@ __device__ __forceinline__ void store_staged(const FpropParams& p, const Tile& t
                     piece.filter, piece.pixel, piece.row, tile.frame);
 }
 
-/// Bias of a tile as a warp keeps it: lane i holds filters 32·j + i; zero beyond K and where there
-/// is no bias.
+/// A bias element from its bits. NOTE: the loads of a tile go out together before the main loop,
+/// and nothing looks at what they bring until after it: a conversion beside each load would wait
+/// for memory once a load.
+__device__ __forceinline__ float bias_value(const EpilogueParams& params, std::uint32_t bits) {
+  switch (params.bias_dtype) {
+    case DType::bf16:
+      return __uint_as_float(bits << 16);
+    case DType::fp16:
+      return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+    default:
+      return __uint_as_float(bits);
+  }
+}
+
+/// Bits of the bias of filters filter(0), filter(1) ...; zero beyond K and where there is no bias.
+template <int kCount, typename Filter>
+__device__ __forceinline__ void load_bias_bits(const FpropParams& p, std::uint32_t (&bits)[kCount],
+                                               const Filter& filter) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) bits[i] = 0;
+  if (p.epilogue.bias == nullptr) return;
+  const auto load = [&](const auto* bias) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (filter(i) < p.filters) bits[i] = __ldg(bias + filter(i));
+    }
+  };
+  if (p.epilogue.bias_dtype == DType::fp32) {
+    load(static_cast<const std::uint32_t*>(p.epilogue.bias));
+  } else {
+    load(static_cast<const std::uint16_t*>(p.epilogue.bias));
+  }
+}
+
+/// Bias of a tile as a warp keeps it: lane i holds filters 32·j + i.
 template <typename Config>
 __device__ __forceinline__ void load_tile_bias(const FpropParams& p, const Tile& tile,
-                                               float (&bias)[Config::BLOCK_N / 32]) {
-#pragma unroll
-  for (int j = 0; j < Config::BLOCK_N / 32; ++j) bias[j] = 0.0f;
-  if (p.epilogue.bias == nullptr) return;
-#pragma unroll
-  for (int j = 0; j < Config::BLOCK_N / 32; ++j) {
-    const int n = tile.filter + j * 32 + static_cast<int>(ptx::lane_id());
-    if (n < p.filters) bias[j] = load_bias(p.epilogue, n);
-  }
+                                               std::uint32_t (&bits)[Config::BLOCK_N / 32]) {
+  const int first = tile.filter + static_cast<int>(ptx::lane_id());
+  load_bias_bits(p, bits, [&](int j) { return first + 32 * j; });
 }
 
 /// Of the bias that lane i holds for filter i of 32, the element that goes with value i of
@@ -507,17 +534,14 @@ __device__ __forceinline__ Piece swapped_piece(const Tile& tile, int group_index
           0};
 }
 
-/// Bias of a lane's filters: two of each block.
+/// Bias of a lane's filters, two of each block, in bits.
 template <typename Config>
-__device__ __forceinline__ void load_swapped_bias(const FpropParams& p, const Tile& tile,
-                                                  int group_index, int warp_in_group,
-                                                  float (&bias)[2 * Config::kBlocksPerGroup]) {
-#pragma unroll
-  for (int i = 0; i < 2 * Config::kBlocksPerGroup; ++i) {
-    const int n = tile.filter + (group_index * Config::kBlocksPerGroup + i / 2) * 64 +
-                  warp_in_group * 16 + static_cast<int>(ptx::lane_id()) / 4 + i % 2 * 8;
-    bias[i] = p.epilogue.bias != nullptr && n < p.filters ? load_bias(p.epilogue, n) : 0.0f;
-  }
+__device__ __forceinline__ void load_swapped_bias(
+    const FpropParams& p, const Tile& tile, int group_index, int warp_in_group,
+    std::uint32_t (&bits)[2 * Config::kBlocksPerGroup]) {
+  const int first = tile.filter + group_index * Config::kBlocksPerGroup * 64 + warp_in_group * 16 +
+                    static_cast<int>(ptx::lane_id()) / 4;
+  load_bias_bits(p, bits, [&](int i) { return first + i / 2 * 64 + i % 2 * 8; });
 }
 
 /// Values of a piece: the epilogue, then to the staging buffer or (general) past TMA to memory.
