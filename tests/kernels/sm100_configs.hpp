@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The configurations that the Blackwell tests run, compiled in sm100_configs_*.cu: every cluster
-// shape, both CTA groups, both swizzles, and the fields that no library instance sets.
+// shape that each CTA group allows, both swizzles, and the fields that no library instance sets.
 #pragma once
 
 #include <cstdint>

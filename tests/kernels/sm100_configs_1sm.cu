@@ -7,6 +7,7 @@ namespace {
 
 using Bf16 = Conv2dConfig<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16>;
 using Bf16ToFp32 = Conv2dConfig<__nv_bfloat16, __nv_bfloat16, float>;
+using Fp16ToFp32 = Conv2dConfig<__half, __half, float>;
 
 template <typename Config>
 constexpr Config one_sm(int n, int k, GemmShape cluster) {
@@ -28,6 +29,13 @@ constexpr Bf16 k1x2 = [] {
   config.num_pipeline_stages = 6;
   return config;
 }();
+constexpr Bf16 k2x1 = one_sm<Bf16>(64, 64, {2, 1, 1});
+// Eight filters a slice of the multicast, 64-byte swizzle.
+constexpr Fp16ToFp32 k4x1 = [] {
+  Fp16ToFp32 config = one_sm<Fp16ToFp32>(32, 64, {4, 1, 1});
+  config.a_swizzle = config.b_swizzle = 64;
+  return config;
+}();
 constexpr Bf16 k2x2 = one_sm<Bf16>(64, 64, {2, 2, 1});
 // fp32 output, one accumulator, one launch-control stage, three output tiles.
 constexpr Bf16ToFp32 k4x2 = [] {
@@ -45,6 +53,12 @@ ConvKernel kernel_1sm_1x1() {
 }
 ConvKernel kernel_1sm_1x2() {
   return conv_kernel<k1x2>();
+}
+ConvKernel kernel_1sm_2x1() {
+  return conv_kernel<k2x1>();
+}
+ConvKernel kernel_1sm_4x1() {
+  return conv_kernel<k4x1>();
 }
 ConvKernel kernel_1sm_2x2() {
   return conv_kernel<k2x2>();

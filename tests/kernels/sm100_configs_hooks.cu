@@ -22,6 +22,8 @@ constexpr Bf16 kStaged = small_tiles(false);
 
 ConvKernel kernel_1sm_1x1();
 ConvKernel kernel_1sm_1x2();
+ConvKernel kernel_1sm_2x1();
+ConvKernel kernel_1sm_4x1();
 ConvKernel kernel_1sm_2x2();
 ConvKernel kernel_1sm_4x2();
 ConvKernel kernel_2sm_2x1();
@@ -43,6 +45,8 @@ const std::vector<TestKernel>& test_kernels() {
       {"fp32 output, pairs in a cluster of 8, both multicasts", kernel_2sm_4x2},
       {"reduction split 8 ways: 16 rows a CTA, 8 filters a thread", kernel_split_8},
       {"reduction split between two pairs, fp32 output, one accumulator", kernel_split_pairs},
+      {"filter multicast between two CTAs", kernel_1sm_2x1},
+      {"fp16, fp32 output, filter multicast between four CTAs, 64-byte swizzle", kernel_1sm_4x1},
   };
   return kernels;
 }
