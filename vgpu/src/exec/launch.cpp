@@ -120,7 +120,7 @@ LaunchResult launch(const LaunchRequest& original) {
     // Tensor maps among the parameters need 64-byte alignment; 256 keeps every .align.
     std::vector<uint8_t> parameters(request.params.size() + 512);
     auto base = (reinterpret_cast<uintptr_t>(parameters.data()) + 255) / 256 * 256;
-    std::memcpy(reinterpret_cast<void*>(base), request.params.data(), request.params.size());
+    std::copy(request.params.begin(), request.params.end(), reinterpret_cast<uint8_t*>(base));
     grid.params = reinterpret_cast<const uint8_t*>(base);
     grid.param_bytes = static_cast<uint32_t>(request.params.size());
     fill_template(grid);
