@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <numeric>
+#include <random>
 
 #include "device_memory.hpp"
 
@@ -111,9 +113,15 @@ std::vector<Measurement> measure(std::span<const Variant> variants, const Measur
   std::vector<std::vector<double>> times(variants.size());
   double longest_us = 0;  // Time spent on the slowest variant.
   std::vector<double> spent_us(variants.size(), 0.0);
+  // NOTE: where a launch's parameters fall in the GPU's command stream moves its time by up to 0.9
+  // us. In a fixed order one variant could meet the same place in every round.
+  std::vector<std::size_t> order(variants.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::minstd_rand random;
   for (int run = 0; run < options.max_runs; ++run) {
     if (run >= options.min_runs && longest_us >= 1e6 * options.seconds) break;
-    for (std::size_t i = 0; i < variants.size(); ++i) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (const std::size_t i : order) {
       times[i].push_back(stopwatch->time_us(variants[i]));
       spent_us[i] += times[i].back();
       longest_us = std::max(longest_us, spent_us[i]);
