@@ -55,10 +55,11 @@ if [ "$suite" = "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" ]; then
   pass /etc/apt/sources.list
 fi
 
-umount_all() { umount "$root/proc" "$root/dev" 2> /dev/null || true; }
+umount_all() { umount "$root/proc" "$root/dev/pts" "$root/dev" 2> /dev/null || true; }
 trap umount_all EXIT
 mount -t proc proc "$root/proc"
 mount --bind /dev "$root/dev"
+mount --bind /dev/pts "$root/dev/pts"
 
 git bundle create "$root/root/convoy.bundle" HEAD > /dev/null 2>&1
 environment=(HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C)
