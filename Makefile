@@ -48,7 +48,8 @@ test:
 
 # Where there is no GPU the kernels' PTX is enough: the virtual GPU runs that.
 test-default:
-	cmake --preset test -DCONVOY_CUDA=$(CONVOY_CUDA) -DCONVOY_SASS=$(if $(GPU),ON,OFF)
+	cmake --preset test -DCONVOY_CUDA=$(CONVOY_CUDA) \
+	  $(if $(GPU),,-DCONVOY_SASS=OFF -DCONVOY_FAST_COMPILE=min)
 	cmake --build --preset test --parallel $(JOBS)
 	ctest --preset test --parallel $(JOBS)
 
@@ -60,7 +61,7 @@ test-asan:
 
 # A bounded run of the readers' fuzzers; scripts/fuzz.sh runs longer ones.
 test-fuzz:
-	scripts/fuzz.sh 500000 20
+	scripts/fuzz.sh 500000 10
 
 format:
 	git ls-files '*.cpp' '*.hpp' '*.h' '*.cu' '*.cuh' | xargs clang-format -i

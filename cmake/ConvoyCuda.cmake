@@ -72,6 +72,8 @@ endif()
 # numbers, and the flags every kernel is built with. The PTX is what the virtual GPU runs; without
 # CONVOY_SASS there is nothing else. 90 is PTX for any GPU since Hopper, and its SASS for those that
 # the specialised kernels are built for.
+# NOTE: CONVOY_FAST_COMPILE is for code of 90 alone. From "mid" on the accumulators of wgmma go through
+# memory while it runs; and what the virtual B200 runs is to be the PTX that ships.
 function(convoy_cuda_flags target)
   cmake_parse_arguments(arg "" "" "ARCHITECTURES" ${ARGN})
   set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES OFF CUDA_RUNTIME_LIBRARY Shared)
@@ -90,6 +92,10 @@ function(convoy_cuda_flags target)
     target_compile_options(${target} PRIVATE
       "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-gencode 'arch=compute_${architecture},code=[${code}]'>")
   endforeach()
+  if(CONVOY_FAST_COMPILE AND arg_ARCHITECTURES STREQUAL "90")
+    target_compile_options(${target} PRIVATE
+      "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:--Ofast-compile ${CONVOY_FAST_COMPILE}>")
+  endif()
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>

@@ -14,7 +14,7 @@ namespace convoy::io {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr std::size_t kLargestHeader = 1 << 20;
+constexpr std::size_t kLargestNpyHeader = 1 << 20;
 constexpr std::size_t kLargestRank = 32;  // NumPy's own limit before 2.0; 64 since.
 
 /// The three fields of the header.
@@ -183,9 +183,9 @@ HostTensor read_npy(ByteSource& source) {
   const std::size_t header_at = version == 1 ? 10 : 12;
   std::size_t header_bytes = start[8] | start[9] << 8;
   if (version > 1) header_bytes |= std::size_t{start[10]} << 16 | std::size_t{start[11]} << 24;
-  if (header_bytes > kLargestHeader) {
+  if (header_bytes > kLargestNpyHeader) {
     source.fail("npy header of " + std::to_string(header_bytes) + " bytes; at most " +
-                std::to_string(kLargestHeader) + " are read");
+                std::to_string(kLargestNpyHeader) + " are read");
   }
   if (source.size() < header_at || header_bytes > source.size() - header_at) {
     source.fail("truncated: the npy header is cut off");

@@ -13,8 +13,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::uint64_t kLargestHeader = 100'000'000;  // The format's own limit.
-constexpr int kDeepestHeader = 4;                      // File, tensor, list; one to spare.
+constexpr std::uint64_t kLargestSafetensorsHeader = 100'000'000;  // The format's own limit.
+constexpr int kDeepestHeader = 4;  // File, tensor, list; one to spare.
 
 std::uint64_t from_little_endian(const std::array<unsigned char, 8>& bytes) {
   std::uint64_t value = 0;
@@ -135,9 +135,9 @@ HostTensor read_safetensors(ByteSource& source, const std::string& tensor) {
   std::array<unsigned char, 8> length{};
   source.read(0, length.data(), length.size());
   const std::uint64_t header_bytes = from_little_endian(length);
-  if (header_bytes > kLargestHeader) {
+  if (header_bytes > kLargestSafetensorsHeader) {
     source.fail("is not a safetensors file: a header of " + std::to_string(header_bytes) +
-                " bytes; at most " + std::to_string(kLargestHeader) + " are legal");
+                " bytes; at most " + std::to_string(kLargestSafetensorsHeader) + " are legal");
   }
   if (header_bytes > source.size() - length.size()) {
     source.fail("truncated: a header of " + std::to_string(header_bytes) + " bytes, the file has " +

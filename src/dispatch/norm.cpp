@@ -9,6 +9,7 @@
 #include "core/log.hpp"
 #include "core/norm.hpp"
 #include "dispatch/device.hpp"
+#include "dispatch/pointer_check.hpp"
 #include "dispatch/select.hpp"
 
 namespace convoy {
@@ -22,8 +23,6 @@ class NormPlan::Impl {
 };
 
 namespace {
-
-constexpr std::uintptr_t kAlignment = 16;
 
 void require_at_least(std::int64_t value, std::int64_t least, const char* name) {
   if (value >= least) return;
@@ -144,33 +143,6 @@ NormPlan make_plan(const Problem& problem, const NormOptions& options) {
                        static_cast<double>(size_of(options.parameter_dtype)),
   };
   return NormPlan(std::move(impl));
-}
-
-struct Span {
-  const char* name;
-  const void* data;
-  std::size_t bytes;
-};
-
-void require_disjoint(const Span& written, const Span& other) {
-  if (written.data == nullptr || other.data == nullptr) return;
-  const auto a = reinterpret_cast<std::uintptr_t>(written.data);
-  const auto b = reinterpret_cast<std::uintptr_t>(other.data);
-  if (a < b + other.bytes && b < a + written.bytes) {
-    throw_invalid(written.name, " [", written.data, ", +", written.bytes, " bytes) overlaps ",
-                  other.name, " [", other.data, ", +", other.bytes, " bytes)");
-  }
-}
-
-void check_pointer(const void* pointer, const char* name) {
-  if (pointer == nullptr) throw_invalid(name, " is null");
-  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  if (address % kAlignment != 0) {
-    throw_invalid(
-        name, " = ", pointer, " is not aligned; legal: a multiple of ", kAlignment,
-        " bytes; nearest below: ",
-        static_cast<const void*>(static_cast<const char*>(pointer) - address % kAlignment));
-  }
 }
 
 void check_parameter(const void* pointer, bool planned, const char* name) {

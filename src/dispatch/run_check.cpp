@@ -7,11 +7,10 @@
 
 #include "core/filter_layout.hpp"
 #include "core/text.hpp"
+#include "dispatch/pointer_check.hpp"
 
 namespace convoy {
 namespace {
-
-constexpr std::uintptr_t kAlignment = 16;
 
 TensorShape tensor_shape(const ConvGeometry& g, DType dtype, std::array<std::int64_t, 3> spatial,
                          std::int64_t channels) {
@@ -40,34 +39,6 @@ void check_shape(const std::optional<TensorShape>& got, const TensorShape& plann
   if (seen.rank() == 4) seen.extents[4] = 0;  // The fifth extent has no meaning in NHWC.
   if (seen == planned) return;
   throw_invalid(name, " is ", shape_text(seen), ", but the plan is for ", shape_text(planned));
-}
-
-void check_pointer(const void* pointer, const char* name) {
-  if (pointer == nullptr) throw_invalid(name, " is null");
-  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  if (address % kAlignment != 0) {
-    throw_invalid(
-        name, " = ", pointer, " is not aligned; legal: a multiple of ", kAlignment,
-        " bytes; nearest below: ",
-        static_cast<const void*>(static_cast<const char*>(pointer) - address % kAlignment));
-  }
-}
-
-/// A range of memory and what the caller calls it.
-struct Span {
-  const char* name;
-  const void* data;
-  std::size_t bytes;
-};
-
-void require_disjoint(const Span& written, const Span& other) {
-  if (written.data == nullptr || other.data == nullptr) return;
-  const auto a = reinterpret_cast<std::uintptr_t>(written.data);
-  const auto b = reinterpret_cast<std::uintptr_t>(other.data);
-  if (a < b + other.bytes && b < a + written.bytes) {
-    throw_invalid(written.name, " [", written.data, ", +", written.bytes, " bytes) overlaps ",
-                  other.name, " [", other.data, ", +", other.bytes, " bytes)");
-  }
 }
 
 std::string kind_text(const EpilogueKind& kind) {

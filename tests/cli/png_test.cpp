@@ -43,12 +43,12 @@ std::string with_size(std::string png, std::uint32_t width, std::uint32_t height
   return png;
 }
 
-HostTensor read(const std::string& bytes) {
+HostTensor decode(const std::string& bytes) {
   MemorySource source("file", std::as_bytes(std::span(bytes)));
   return read_png(source);
 }
 
-std::string refused(const std::string& bytes) {
+std::string png_refusal(const std::string& bytes) {
   return refusal(bytes, [](ByteSource& source) { read_png(source); });
 }
 
@@ -60,7 +60,7 @@ TEST(Png, ReadsGreyRgbAndAlpha) {
       for (std::size_t i = 3; i < pixels.size(); i += 4) pixels[i] = 255;
       pixels[3] = 254;  // An alpha that libpng must keep.
     }
-    const HostTensor image = read(encode(3, 2, channels, pixels));
+    const HostTensor image = decode(encode(3, 2, channels, pixels));
     EXPECT_EQ(image.shape, (std::vector<std::int64_t>{2, 3, channels}));
     for (std::size_t i = 0; i < pixels.size(); ++i) {
       EXPECT_FLOAT_EQ(values<float>(image)[i], float(pixels[i]) / 255.0f) << i;
@@ -70,9 +70,9 @@ TEST(Png, ReadsGreyRgbAndAlpha) {
 
 TEST(Png, RefusesWithTheReason) {
   const std::string good = encode(4, 4, 3, std::vector<std::uint8_t>(48, 7));
-  EXPECT_EQ(refused(good), "accepted");
+  EXPECT_EQ(png_refusal(good), "accepted");
   const auto expect = [](const std::string& bytes, const std::string& reason) {
-    EXPECT_NE(refused(bytes).find(reason), std::string::npos) << refused(bytes);
+    EXPECT_NE(png_refusal(bytes).find(reason), std::string::npos) << png_refusal(bytes);
   };
   expect("", "is not a PNG file");
   expect("GIF89a, and more bytes", "is not a PNG file");
