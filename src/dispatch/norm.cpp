@@ -9,6 +9,7 @@
 #include "core/log.hpp"
 #include "core/norm.hpp"
 #include "dispatch/device.hpp"
+#include "dispatch/option_check.hpp"
 #include "dispatch/pointer_check.hpp"
 #include "dispatch/select.hpp"
 
@@ -41,19 +42,6 @@ std::int64_t nearest_divisor(std::int64_t value, std::int64_t wanted) {
     if (wanted + away <= value && value % (wanted + away) == 0) return wanted + away;
   }
   return 1;
-}
-
-void require_dtype(DType dtype, const char* name) {
-  if (dtype == DType::bf16 || dtype == DType::fp16 || dtype == DType::fp32) return;
-  throw_invalid(name, " = ", static_cast<int>(dtype),
-                " is not legal; legal: bf16 (0), fp16 (1), fp32 (2)");
-}
-
-template <typename Enum>
-void require_enum(Enum value, Enum last, const char* name) {
-  if (static_cast<int>(value) >= 0 && value <= last) return;
-  throw_invalid(name, " = ", static_cast<int>(value), " is not legal; legal: 0 (",
-                to_string(Enum{}), ") to ", static_cast<int>(last), " (", to_string(last), ")");
 }
 
 void check_options(const NormOptions& options) {

@@ -6,25 +6,11 @@
 
 #include "core/text.hpp"
 #include "dispatch/device.hpp"
+#include "dispatch/option_check.hpp"
 #include "dispatch/tuning.hpp"
 
 namespace convoy {
 namespace {
-
-void require_dtype(DType dtype, const char* name) {
-  if (dtype != DType::bf16 && dtype != DType::fp16 && dtype != DType::fp32) {
-    throw_invalid(name, " = ", static_cast<int>(dtype),
-                  " is not legal; legal: bf16 (0), fp16 (1), fp32 (2)");
-  }
-}
-
-template <typename Enum>
-void require_enum(Enum value, Enum last, const char* name) {
-  if (static_cast<int>(value) < 0 || value > last) {
-    throw_invalid(name, " = ", static_cast<int>(value), " is not legal; legal: 0 (",
-                  to_string(Enum{}), ") to ", static_cast<int>(last), " (", to_string(last), ")");
-  }
-}
 
 void check_options(const PlanOptions& options) {
   require_dtype(options.dtype, "dtype");
