@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/sm100/conv_host.hpp"
+#include "kernels/sm100/conv_kernel.hpp"
 
 namespace convoy::sm100 {
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "kernels/sm100/conv_arguments.hpp"
+#include "kernels/sm100/conv_host.hpp"
 #include "kernels/sm100/conv_launch.cuh"
 #include "sm100_support.hpp"
 

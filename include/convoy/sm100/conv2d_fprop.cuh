@@ -31,6 +31,7 @@
 #include "convoy/error.hpp"
 #include "convoy/problem.hpp"
 #include "convoy/tensor.hpp"
+#include "kernels/sm100/conv_host.hpp"
 #include "kernels/sm100/conv_launch.cuh"
 
 namespace convoy::sm100 {

@@ -6,30 +6,19 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
 #include <string>
 #include <vector>
 
 #include "core/candidate.hpp"
 #include "core/geometry.hpp"
 #include "kernels/sm100/conv_config.hpp"
+#include "kernels/sm100/conv_kernel.hpp"
 
 namespace convoy::sm100 {
 
 // conv_arguments.hpp, which only nvcc can read.
 struct ConvArguments;
 enum class RowGroups : int;
-
-/// A compiled configuration with its ops.
-struct ConvKernel {
-  ConvKernelConfig config;
-  const void* run = nullptr;                ///< conv2d_fprop_run
-  const void* run_with_residual = nullptr;  ///< conv2d_fprop_run_with_residual
-  std::size_t shared_bytes = 0;
-  std::size_t shared_bytes_with_residual = 0;
-  /// A hook sees vectors of consecutive filters, so the output's rows must be whole vectors.
-  bool has_hooks = false;
-};
 
 /// The library's own instances (instances.txt), with the run-time epilogue and no hooks.
 const std::vector<ConvKernel>& conv_kernels();

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "kernels/sm100/conv_fprop_sm100.cuh"
-#include "kernels/sm100/conv_host.hpp"
+#include "kernels/sm100/conv_kernel.hpp"
 
 namespace convoy::sm100 {
 
