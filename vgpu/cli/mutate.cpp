@@ -3,9 +3,11 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -14,8 +16,10 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -42,6 +46,7 @@ struct Arguments {
   std::vector<std::string> run_options;  ///< handed on to `vgpu run`
   std::vector<std::string> program;
   int runs = 3;        ///< runs of each mutant until something notices
+  int jobs = 1;        ///< mutants that run at a time
   double timeout = 0;  ///< seconds a run; 0: ten times the unchanged program and 10 s
   std::string only;    ///< part of the opcode, the function or the source
   bool fail_on_survivors = false;
@@ -60,6 +65,7 @@ tells what noticed:
 It takes the options of 'vgpu run', and
   --runs N              how often a mutant runs until something notices: the first time as given,
                         then with random delivery and seeds 1, 2, ... (1 to 100, default 3)
+  --jobs N              how many mutants run at a time (1 to 256, default 1)
   --timeout SECONDS     for one run (default: ten times the unchanged program, and 10 s)
   --only TEXT           only instructions whose opcode, function or source line holds TEXT
   --fail-on-survivors   exit status 1 when a deletion with an effect is not reported
@@ -86,6 +92,13 @@ bool parse(int argc, char** argv, Arguments& arguments) {
       arguments.runs = std::atoi(text);
       if (arguments.runs < 1 || arguments.runs > 100) {
         std::fprintf(stderr, "vgpu mutate: --runs %s: it must be 1 to 100\n", text);
+        return false;
+      }
+    } else if (word == "--jobs") {
+      if (!(text = value("--jobs"))) return false;
+      arguments.jobs = std::atoi(text);
+      if (arguments.jobs < 1 || arguments.jobs > 256) {
+        std::fprintf(stderr, "vgpu mutate: --jobs %s: it must be 1 to 256\n", text);
         return false;
       }
     } else if (word == "--timeout") {
@@ -115,20 +128,20 @@ std::string read_file(const std::filesystem::path& path) {
   return text.str();
 }
 
-/// Runs `vgpu run` as a child, its output in files of `folder`.
+/// Runs `vgpu run` as a child, its output in files of `folder`. One call at a time for each name.
 class Runner {
  public:
   Runner(std::string self, const Arguments& arguments, std::filesystem::path folder)
       : self_(std::move(self)), arguments_(arguments), folder_(std::move(folder)) {}
 
   Outcome run(const std::map<std::string, std::string>& environment,
-              const std::vector<std::string>& more_options, double timeout) const {
-    const auto out = folder_ / "out", err = folder_ / "err";
+              const std::vector<std::string>& more_options, double timeout,
+              const std::string& name) const {
+    const auto out = folder_ / (name + ".out"), err = folder_ / (name + ".err");
     const auto start = Clock::now();
-    const pid_t child = fork();
-    if (child == 0) exec_child(environment, more_options, out, err);
     Outcome outcome;
-    outcome.status = wait_for(child, start, timeout);
+    const pid_t child = start_child(environment, more_options, out, err);
+    outcome.status = child > 0 ? wait_for(child, start, timeout) : 127;
     outcome.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     outcome.out = read_file(out);
     outcome.err = read_file(err);
@@ -136,27 +149,43 @@ class Runner {
   }
 
  private:
-  [[noreturn]] void exec_child(const std::map<std::string, std::string>& environment,
-                               const std::vector<std::string>& more_options,
-                               const std::filesystem::path& out,
-                               const std::filesystem::path& err) const {
-    setpgid(0, 0);
-    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
-    for (auto [path, descriptor] : {std::pair{&out, 1}, std::pair{&err, 2}}) {
-      int file = open(path->c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-      if (file >= 0) dup2(file, descriptor);
-    }
-    std::vector<std::string> words = {self_, "run"};
+  static std::vector<char*> pointers_to(std::vector<std::string>& words) {
+    std::vector<char*> pointers;
+    for (std::string& word : words) pointers.push_back(word.data());
+    pointers.push_back(nullptr);
+    return pointers;
+  }
+
+  /// In a process group of its own; -1 when it cannot be started.
+  pid_t start_child(const std::map<std::string, std::string>& environment,
+                    const std::vector<std::string>& more_options, const std::filesystem::path& out,
+                    const std::filesystem::path& err) const {
+    std::vector<std::string> words = {self_, "run"}, variables;
     words.insert(words.end(), arguments_.run_options.begin(), arguments_.run_options.end());
     words.insert(words.end(), more_options.begin(), more_options.end());
     words.push_back("--");
     words.insert(words.end(), arguments_.program.begin(), arguments_.program.end());
-    std::vector<char*> pointers;
-    for (std::string& word : words) pointers.push_back(word.data());
-    pointers.push_back(nullptr);
-    execv(self_.c_str(), pointers.data());
-    std::perror("vgpu mutate: cannot start vgpu run");
-    _exit(127);
+    for (char** variable = environ; *variable; variable++)
+      if (!environment.contains(std::string(*variable, std::strcspn(*variable, "="))))
+        variables.push_back(*variable);
+    for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    for (auto [path, descriptor] : {std::pair{&out, 1}, std::pair{&err, 2}})
+      posix_spawn_file_actions_addopen(&files, descriptor, path->c_str(),
+                                       O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+    pid_t child = -1;
+    const int error = posix_spawn(&child, self_.c_str(), &files, &attributes,
+                                  pointers_to(words).data(), pointers_to(variables).data());
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&files);
+    if (error == 0) return child;
+    std::fprintf(stderr, "vgpu mutate: cannot start vgpu run: %s\n", std::strerror(error));
+    return -1;
   }
 
   static int wait_for(pid_t child, Clock::time_point start, double timeout) {
@@ -226,6 +255,11 @@ std::string shortened(std::string text, size_t width) {
   return text;
 }
 
+struct Verdict {
+  enum class Kind : uint8_t { reported, wrong, no_effect, survived } kind = Kind::survived;
+  std::string detail;
+};
+
 struct Score {
   int reported = 0, wrong = 0, no_effect = 0, survived = 0;
 };
@@ -237,8 +271,9 @@ class Mutator {
 
   int run() {
     const auto list = folder_ / "sites", log = folder_ / "effects";
-    baseline_ = runner_.run(
-        {{"VGPU_MUTATE", "list:" + list.string()}, {"VGPU_SYNC_EFFECTS", log.string()}}, {}, 0);
+    baseline_ =
+        runner_.run({{"VGPU_MUTATE", "list:" + list.string()}, {"VGPU_SYNC_EFFECTS", log.string()}},
+                    {}, 0, "baseline");
     if (baseline_.status != 0) {
       std::fprintf(stderr, "vgpu mutate: the unchanged program ends with status %d:\n%s%s",
                    baseline_.status, baseline_.out.c_str(), baseline_.err.c_str());
@@ -253,9 +288,10 @@ class Mutator {
     }
     std::printf("unchanged program: %.2f s, %zu synchronising instructions\n", baseline_.seconds,
                 sites.size());
-    Score score;
+    std::vector<Site> chosen;
     for (const Site& site : sites)
-      if (selected(site)) judge(site, score);
+      if (selected(site)) chosen.push_back(site);
+    const Score score = judge_all(chosen);
     const int counted = score.reported + score.wrong + score.survived;
     std::printf(
         "%d deletions: %d reported, %d wrong result only, %d no effect, %d survived; "
@@ -272,40 +308,78 @@ class Mutator {
            site.source.find(arguments_.only) != std::string::npos;
   }
 
-  void judge(const Site& site, Score& score) {
-    const Effect effect = effects_.count(site.line) ? effects_.at(site.line) : Effect{};
+  /// Judges them, `jobs` at a time, and prints the verdicts in their order.
+  Score judge_all(const std::vector<Site>& sites) {
+    Score score;
+    std::vector<Verdict> verdicts(sites.size());
+    std::vector<bool> done(sites.size());
+    std::mutex mutex;  // guards what is above and the output
+    size_t printed = 0;
+    std::atomic<size_t> next = 0;
+    auto work = [&](int job) {
+      for (size_t k = next++; k < sites.size(); k = next++) {
+        Verdict verdict = judge(sites[k], "job" + std::to_string(job));
+        std::lock_guard lock(mutex);
+        verdicts[k] = std::move(verdict);
+        done[k] = true;
+        for (; printed < sites.size() && done[printed]; printed++)
+          print(sites[printed], verdicts[printed], score);
+      }
+    };
+    std::vector<std::thread> others;
+    for (int job = 1; job < arguments_.jobs; job++) others.emplace_back(work, job);
+    work(0);
+    for (std::thread& other : others) other.join();
+    return score;
+  }
+
+  Verdict judge(const Site& site, const std::string& job) const {
+    const auto known = effects_.find(site.line);
+    const Effect effect = known != effects_.end() ? known->second : Effect{};
+    // Deleting what never runs changes nothing: not worth a run.
+    if (effect.executed == 0) return {Verdict::Kind::no_effect, "never executed"};
     const double timeout =
         arguments_.timeout > 0 ? arguments_.timeout : 10 * baseline_.seconds + 10;
-    std::string verdict, detail;
-    for (int attempt = 0; attempt < arguments_.runs && verdict.empty(); attempt++) {
-      // Deleting what never runs changes nothing: not worth a run.
-      if (effect.executed == 0) break;
+    for (int attempt = 0; attempt < arguments_.runs; attempt++) {
       std::vector<std::string> options;
       if (attempt > 0) options = {"--delivery", "random", "--seed", std::to_string(attempt)};
-      Outcome outcome = runner_.run({{"VGPU_MUTATE", "delete:" + site.index}}, options, timeout);
-      detail = report_line(outcome.err, baseline_.err);
-      if (!detail.empty()) {
-        verdict = "reported";
-        score.reported++;
-      } else if (outcome.status != baseline_.status || outcome.out != baseline_.out) {
-        verdict = "wrong result";
-        detail = outcome.status == -1 ? "ran out of time"
-                                      : "exit status " + std::to_string(outcome.status);
-        score.wrong++;
-      }
+      const Outcome outcome =
+          runner_.run({{"VGPU_MUTATE", "delete:" + site.index}}, options, timeout, job);
+      const std::string report = report_line(outcome.err, baseline_.err);
+      if (!report.empty()) return {Verdict::Kind::reported, report};
+      if (outcome.status == -1) return {Verdict::Kind::wrong, "ran out of time"};
+      if (outcome.status != baseline_.status || outcome.out != baseline_.out)
+        return {Verdict::Kind::wrong, "exit status " + std::to_string(outcome.status)};
     }
-    if (verdict.empty() && (effect.executed == 0 || effect.useful == 0)) {
-      verdict = "no effect";
-      detail = effect.executed == 0 ? "never executed" : "ordered nothing new whenever it ran";
-      score.no_effect++;
-    } else if (verdict.empty()) {
-      verdict = "SURVIVED";
-      score.survived++;
+    if (effect.useful == 0)
+      return {Verdict::Kind::no_effect, "ordered nothing new whenever it ran"};
+    return {Verdict::Kind::survived, ""};
+  }
+
+  static void print(const Site& site, const Verdict& verdict, Score& score) {
+    const char* name = "";
+    switch (verdict.kind) {
+      case Verdict::Kind::reported:
+        name = "reported";
+        score.reported++;
+        break;
+      case Verdict::Kind::wrong:
+        name = "wrong result";
+        score.wrong++;
+        break;
+      case Verdict::Kind::no_effect:
+        name = "no effect";
+        score.no_effect++;
+        break;
+      case Verdict::Kind::survived:
+        name = "SURVIVED";
+        score.survived++;
+        break;
     }
     const std::string where = site.source.empty() ? "ptx line " + std::to_string(site.line)
                                                   : site.source.substr(site.source.rfind('/') + 1);
-    std::printf("%-12s  %-28s  %-52s  %s\n", verdict.c_str(), where.c_str(), site.opcode.c_str(),
-                shortened(detail, 110).c_str());
+    std::printf("%-12s  %-28s  %-52s  %s\n", name, where.c_str(), site.opcode.c_str(),
+                shortened(verdict.detail, 110).c_str());
     std::fflush(stdout);
   }
 

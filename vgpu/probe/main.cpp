@@ -166,6 +166,7 @@ int main(int argc, char** argv) {
   add_tma_store_cases();
   add_sync_cases();
   add_thread_cases();
+  add_prefetch_cases();
   add_math_cases();
   add_wgmma_cases();
   add_host_cases();

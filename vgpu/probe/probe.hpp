@@ -35,6 +35,7 @@ void add_tma_load_cases();
 void add_tma_store_cases();
 void add_sync_cases();
 void add_thread_cases();
+void add_prefetch_cases();
 void add_math_cases();
 void add_wgmma_cases();
 void add_host_cases();

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,11 @@ struct Case {
   std::vector<const char*> report;  ///< texts that the report must hold; empty: no bad form
 };
 
+/// Names the case in test lists.
+void PrintTo(const Case& test, std::ostream* out) {
+  *out << test.name;
+}
+
 const std::vector<const char*> kBoth = {"h200", "b200"}, kH200 = {"h200"}, kB200 = {"b200"};
 const Case kCases[] = {
     {"race_shared", kBoth, {"race check", "read by warp 1", "write by warp 0", "a barrier"}},
@@ -26,6 +32,7 @@ const Case kCases[] = {
     {"race_store_reuse", kBoth, {"race check", "bulk store", "cp.async.bulk.wait_group.read"}},
     {"store_at_exit", kBoth, {"race check", "the kernel ends", "cp.async.bulk.wait_group"}},
     {"race_cp_async", kBoth, {"race check", "cp.async", "missing: "}},
+    {"race_cp_async_arrive", kBoth, {"race check", "cp.async", "missing: "}},
     {"race_cluster", kBoth, {"race check", "of CTA 1", "a barrier"}},
     {"lanes_exchange", kBoth, {"race check", "two lanes of warp 0", "__syncwarp()"}},
     {"lanes_halves", kBoth, {"race check", "two lanes of warp 0", "__syncwarp()"}},

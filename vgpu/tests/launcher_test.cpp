@@ -47,9 +47,10 @@ TEST(Launcher, ExplainsItself) {
   EXPECT_TRUE(contains(vgpu("run --help"), "--delivery"));
   const Outcome mutate = vgpu("mutate --help");
   EXPECT_EQ(mutate.status, 0);
-  for (const char* option : {"--runs", "--timeout", "--only", "--fail-on-survivors"})
+  for (const char* option : {"--runs", "--jobs", "--timeout", "--only", "--fail-on-survivors"})
     EXPECT_TRUE(contains(mutate, option)) << option;
   EXPECT_EQ(vgpu("mutate --runs 0 -- true").status, 2);
+  EXPECT_EQ(vgpu("mutate --jobs 0 -- true").status, 2);
   EXPECT_EQ(vgpu("mutate --timeout x -- true").status, 2);
   EXPECT_EQ(vgpu("mutate --gpu h200").status, 2);  // no program
   EXPECT_EQ(vgpu("").status, 2);

@@ -24,6 +24,15 @@ uint64_t barrier_key(exec::BarrierRef ref) {
   return uint64_t{ref.cta} << 32 | ref.offset;
 }
 
+/// Whether the 32 lanes of a warp touch one range, in their order.
+bool is_one_range(uint32_t lanes, const WarpAccess& access) {
+  if (lanes != ~0u) return false;
+  uint64_t gaps = 0;
+  for (uint64_t l = 0; l < 32; l++)
+    gaps |= access.addresses[l] ^ (access.addresses[0] + l * access.bytes);
+  return gaps == 0;
+}
+
 }  // namespace
 
 ClusterChecker::Actor ClusterChecker::actor_of(const Agent& agent, Access access) {
@@ -48,23 +57,30 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
     follow_lanes(agent, access);
   const bool global = access.memory == Memory::global;
   if (global) actor.access = access.access;
-  for (uint32_t lanes = agent.lanes; lanes; lanes &= lanes - 1) {
-    auto lane = static_cast<uint32_t>(std::countr_zero(lanes));
-    uint64_t address = access.addresses[lane];
-    uint32_t cta = access.ctas ? access.ctas[lane] : agent.cta;
-    uint64_t bytes = access.bytes;
-    // Lanes that follow each other in memory are one range.
-    while (lanes & (lanes - 1)) {
-      auto next = static_cast<uint32_t>(std::countr_zero(lanes & (lanes - 1)));
-      if (access.addresses[next] != address + bytes || (access.ctas && access.ctas[next] != cta))
-        break;
-      bytes += access.bytes;
-      lanes &= lanes - 1;
-    }
+  auto touch_range = [&](uint32_t cta, uint64_t address, uint64_t bytes) {
     if (global)
       touch_global(actor, address, bytes);
     else
       touch_shared(actor, cta, address, bytes);
+  };
+  // Lanes that follow each other in memory are one range; often the whole warp is.
+  if (!access.ctas && is_one_range(agent.lanes, access)) {
+    touch_range(agent.cta, access.addresses[0], uint64_t{32} * access.bytes);
+  } else {
+    for (uint32_t lanes = agent.lanes; lanes; lanes &= lanes - 1) {
+      auto lane = static_cast<uint32_t>(std::countr_zero(lanes));
+      uint64_t address = access.addresses[lane];
+      uint32_t cta = access.ctas ? access.ctas[lane] : agent.cta;
+      uint64_t bytes = access.bytes;
+      while (lanes & (lanes - 1)) {
+        auto next = static_cast<uint32_t>(std::countr_zero(lanes & (lanes - 1)));
+        if (access.addresses[next] != address + bytes || (access.ctas && access.ctas[next] != cta))
+          break;
+        bytes += access.bytes;
+        lanes &= lanes - 1;
+      }
+      touch_range(cta, address, bytes);
+    }
   }
   if (strong || access.access == Access::atomic) synchronise_through(agent, access);
 }
@@ -227,24 +243,30 @@ void ClusterChecker::touch_shared(const Actor& actor, uint32_t cta, uint64_t add
     last_generic_write_.raise(actor.warp, actor.epoch);
   next_accessor(actor);
   const uint64_t end = std::min<uint64_t>(address + bytes, cells.size() * kSharedCellBytes);
-  Cell before = StateTable::kUnknown, after = before;  // of the last whole cell
-  for (uint64_t at = address; at < end;) {
-    Cell& cell = cells[at / kSharedCellBytes];
-    const auto first = static_cast<uint32_t>(at % kSharedCellBytes);
-    const auto count =
-        static_cast<uint32_t>(std::min<uint64_t>(kSharedCellBytes - first, end - at));
-    const Place place{Memory::shared, cta, static_cast<uint32_t>(at)};
-    if (count < kSharedCellBytes) {
-      cell = touch(cell, actor, unit_mask(first, count), place);
-    } else {
-      if (cell != before) {
-        before = cell;
-        after = touch(cell, actor, kAllBytes, place);
-      }
-      cell = after;
-    }
-    at += count;
+  auto part_of_cell = [&](uint64_t from, uint64_t to) {
+    Cell& cell = cells[from / kSharedCellBytes];
+    cell = touch(
+        cell, actor,
+        unit_mask(static_cast<uint32_t>(from % kSharedCellBytes), static_cast<uint32_t>(to - from)),
+        {Memory::shared, cta, static_cast<uint32_t>(from)});
+  };
+  uint64_t at = address;
+  if (at % kSharedCellBytes != 0 && at < end) {
+    const uint64_t stop = std::min(end, (at / kSharedCellBytes + 1) * kSharedCellBytes);
+    part_of_cell(at, stop);
+    at = stop;
   }
+  // Whole cells: neighbours in one state change alike.
+  const auto last = static_cast<size_t>(end / kSharedCellBytes);
+  for (auto k = static_cast<size_t>(at / kSharedCellBytes); k < last;) {
+    const Cell before = cells[k];
+    const Cell after = touch(before, actor, kAllBytes,
+                             {Memory::shared, cta, static_cast<uint32_t>(k * kSharedCellBytes)});
+    do cells[k++] = after;
+    while (k < last && cells[k] == before);
+  }
+  at = std::max<uint64_t>(at, last * kSharedCellBytes);
+  if (at < end) part_of_cell(at, end);
 }
 
 void ClusterChecker::touch_tmem(const Actor& actor, const AsyncAccess& access) {
@@ -296,9 +318,8 @@ void ClusterChecker::touch_global(const Actor& actor, uint64_t address, uint64_t
 }
 
 bool ClusterChecker::released(const Operation& operation, const VectorClock& clock) const {
-  for (auto [component, epoch] : operation.releases)
-    if (clock[component] >= epoch) return true;
-  return false;
+  return operation.releases.any(
+      [&](Component component, Epoch epoch) { return clock[component] >= epoch; });
 }
 
 bool ClusterChecker::pipelined(const Operation& earlier, const Actor& later) const {

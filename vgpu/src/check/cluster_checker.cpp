@@ -90,9 +90,7 @@ ClusterChecker::~ClusterChecker() {
 }
 
 Operation& ClusterChecker::operation_of(uint64_t id) {
-  if (id >= operations_.size())
-    operations_.resize(std::max<size_t>(id + 1, 2 * operations_.size()));
-  return operations_[id];
+  return operations_.at(id);
 }
 
 GroupStream& ClusterChecker::group_of(GroupKind kind, Component warp, uint32_t lane) {
@@ -117,8 +115,13 @@ Component ClusterChecker::wgmma_component(Component warp) {
 }
 
 MbarrierState& ClusterChecker::mbarrier_of(BarrierRef ref) {
-  auto [at, is_new] = mbarriers_.try_emplace(barrier_key(ref));
+  const uint64_t key = barrier_key(ref);
+  auto& [recent_key, recent] = recent_mbarriers_[ref.offset / 8 % recent_mbarriers_.size()];
+  if (recent && recent_key == key) return *recent;
+  auto [at, is_new] = mbarriers_.try_emplace(key);
   if (is_new) at->second.phases = new_component();
+  recent_key = key;
+  recent = &at->second;
   return at->second;
 }
 
@@ -369,9 +372,14 @@ void ClusterChecker::mbarrier_complete_tx(const Agent& agent, const AsyncOp* op,
     actor.instruction = operation.instruction;
     actor.lanes = operation.lanes;
     check_mbarrier_use(ref, barrier, actor, "completion on");
-    const std::pair<Component, Epoch> point{barrier.phases, barrier.completed + 1};
+    const ReleasePoints::Point point{barrier.phases, barrier.completed + 1};
     operation.releases.push_back(point);
     for (uint64_t tracked : operation.tracked) operation_of(tracked).releases.push_back(point);
+    if (!operation.tracked.empty()) {
+      std::vector<uint64_t>& copies = warps_[operation.issuer].copies;
+      const uint64_t last = operation.tracked.back();
+      copies.erase(copies.begin(), std::upper_bound(copies.begin(), copies.end(), last));
+    }
     if (operation.kind == AsyncKind::tcgen05_commit) {
       const Component pipeline = warps_[operation.issuer].tensor_pipeline;
       barrier.gathering.order.raise(pipeline, operation.covers);
@@ -428,6 +436,13 @@ void ClusterChecker::async_issue(const AsyncOp& op) {
   if (in_tensor_pipeline(op.kind))
     operation.releases.push_back({warp.tensor_pipeline, ++warp.tensor_issued});
   if (op.kind == AsyncKind::tcgen05_commit) operation.covers = warp.tensor_issued;
+  // cp.async.mbarrier.arrive moves nothing: it tells of the copies before it.
+  if (op.kind == AsyncKind::cp_async) {
+    if (op.bytes == 0)
+      operation.tracked = warp.copies;
+    else
+      warp.copies.push_back(op.id);
+  }
   if (op.kind == AsyncKind::wgmma && !warp.wgmma_fenced && context_.options.race)
     report("race",
            format("wgmma.mma_async without a wgmma.fence before it: the registers it uses are "
@@ -437,18 +452,14 @@ void ClusterChecker::async_issue(const AsyncOp& op) {
   release_done(warp);
 }
 
-void ClusterChecker::async_track(const AsyncOp& commit, std::span<const uint64_t> tracked) {
+void ClusterChecker::async_track(const AsyncOp& commit, std::span<const uint64_t>) {
   // NOTE: a tcgen05.commit covers everything its thread issued before, not only what came after
   // the previous commit; Operation::covers says that.
-  if (commit.kind != AsyncKind::tcgen05_commit)
-    operation_of(commit.id).tracked.assign(tracked.begin(), tracked.end());
   note_effect(commit.issuer, true);
 }
 
-void ClusterChecker::async_end(const AsyncOp& op) {
-  Operation& operation = operation_of(op.id);
-  // Operations that end in a group signal nothing later: their start is no longer needed.
-  if (group_kind_of(op.kind) || op.kind == AsyncKind::tcgen05_mma) operation.start.reset();
+void ClusterChecker::async_done(const AsyncOp& op) {
+  operation_of(op.id).start.reset();
 }
 
 void ClusterChecker::group_commit(const Agent& agent, GroupKind kind) {
@@ -570,8 +581,9 @@ void ClusterChecker::warp_sync(const Agent& agent) {
 
 void ClusterChecker::end(std::span<const uint32_t> leaked_columns) {
   if (context_.options.race)
-    for (const Operation& operation : operations_)
+    operations_.for_each([&](const Operation& operation) {
       if (operation.instruction) check_finished(operation);
+    });
   if (!context_.options.leak) return;
   for (size_t cta = 0; cta < leaked_columns.size(); cta++)
     if (leaked_columns[cta] != 0)

@@ -87,7 +87,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   void async_access(const exec::AsyncOp&, const exec::AsyncAccess&) override;
   void async_chunks(const exec::AsyncOp&, const exec::AsyncAccess&,
                     std::span<const uint32_t> addresses) override;
-  void async_end(const exec::AsyncOp&) override;
+  void async_done(const exec::AsyncOp&) override;
   void async_track(const exec::AsyncOp& commit, std::span<const uint64_t> tracked) override;
   void group_commit(const exec::Agent&, exec::GroupKind) override;
   void group_wait(const exec::Agent&, exec::GroupKind, uint32_t pending) override;
@@ -191,14 +191,15 @@ class ClusterChecker final : public exec::ClusterObserver {
   const exec::ClusterInfo info_;
   const ptx::Module& module_;
   std::vector<WarpState> warps_;
-  std::vector<std::vector<Cell>> shared_;                    // by CTA
-  std::vector<LaneWrites> lane_writes_;                      // by CTA
-  bool lanes_told_ = false;                                  // the remark on them
-  std::vector<std::vector<Cell>> tmem_;                      // by CTA, made on the first allocation
-  std::vector<Operation> operations_;                        // by id
+  std::vector<std::vector<Cell>> shared_;  // by CTA
+  std::vector<LaneWrites> lane_writes_;    // by CTA
+  bool lanes_told_ = false;                // the remark on them
+  std::vector<std::vector<Cell>> tmem_;    // by CTA, made on the first allocation
+  OperationTable operations_;
   std::vector<std::array<GenerationBarrier, 16>> barriers_;  // by CTA
   GenerationBarrier cluster_barrier_;
   std::unordered_map<uint64_t, MbarrierState> mbarriers_;  // key: cta << 32 | offset
+  std::array<std::pair<uint64_t, MbarrierState*>, 32> recent_mbarriers_{};  // by offset
   std::unordered_map<uint64_t, GroupStream> groups_;
   std::unordered_map<uint64_t, Component> wgmma_components_;  // key: cta << 32 | warpgroup
   std::unordered_map<uint64_t, Message> flags_;               // memory words used to synchronise

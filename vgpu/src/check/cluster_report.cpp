@@ -66,12 +66,14 @@ std::string ClusterChecker::describe(const PastAccess& past) const {
 /// The mbarriers that tell of an operation's end.
 std::string ClusterChecker::release_name(const Operation& operation) const {
   std::string text;
-  for (auto [component, epoch] : operation.releases)
+  operation.releases.any([&](Component component, Epoch epoch) {
     for (const auto& [key, barrier] : mbarriers_)
       if (barrier.phases == component)
         text += format("%sphase %u of the mbarrier at shared offset 0x%x of CTA %u",
                        text.empty() ? "" : " or ", epoch - 1, static_cast<uint32_t>(key),
                        static_cast<uint32_t>(key >> 32));
+    return false;
+  });
   return text;
 }
 

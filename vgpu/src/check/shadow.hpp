@@ -98,7 +98,7 @@ class StateTable {
     Cell before = 0, after = 0;
     uint32_t units = 0;
   };
-  static constexpr size_t kChanges = 64, kCompared = 8, kLeastLimit = 8192;
+  static constexpr size_t kChanges = 64, kCompared = 8, kLeastLimit = 2048;
   static size_t slot_of(Cell before, uint32_t units) {
     return (before ^ before >> 6 ^ units * 0x9e37u >> 7) % kChanges;
   }

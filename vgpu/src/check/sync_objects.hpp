@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -29,8 +30,8 @@ struct WarpState {
   bool lanes_used_shared = false;        ///< since then
   Epoch lanes_stored_in = 0;             ///< when its lanes last stored to shared memory
   std::vector<uint64_t> unfenced_inits;  ///< mbarriers it initialised and has not fenced
-  std::shared_ptr<const View> snapshot;  ///< of `view`, while it is current but for its own epoch
-  uint64_t version = 0;                  ///< counts the changes but for its own epoch
+  std::vector<uint64_t> copies;  ///< cp.async operations since its last cp.async.mbarrier.arrive
+  uint64_t version = 1;          ///< counts the changes but for its own epoch
 
   Epoch epoch() const { return view.order[self]; }
   void next_epoch() { view.order.raise(self, epoch() + 1); }
@@ -43,14 +44,53 @@ struct WarpState {
     return true;
   }
   /// The view, or what it publishes, changed.
-  void touch() {
-    snapshot.reset();
-    version++;
-  }
+  void touch() { version++; }
+  /// `view` as it is now, but for its own epoch.
   std::shared_ptr<const View> take_snapshot() {
-    if (!snapshot) snapshot = std::make_shared<const View>(view);
-    return snapshot;
+    if (snapshot_version_ == version) return snapshots_[snapshot_];
+    // One that no operation refers to any more is written over.
+    for (snapshot_ = 0; snapshot_ < snapshots_.size(); snapshot_++)
+      if (snapshots_[snapshot_].use_count() == 1) break;
+    if (snapshot_ < snapshots_.size())
+      *snapshots_[snapshot_] = view;
+    else
+      snapshots_.push_back(std::make_shared<View>(view));
+    snapshot_version_ = version;
+    return snapshots_[snapshot_];
   }
+
+ private:
+  std::vector<std::shared_ptr<View>> snapshots_;
+  size_t snapshot_ = 0;
+  uint64_t snapshot_version_ = 0;
+};
+
+/// Epochs that tell that an operation is done; mostly one or two.
+class ReleasePoints {
+ public:
+  using Point = std::pair<Component, Epoch>;
+
+  void push_back(Point point) {
+    if (count_ > 0 && (more_.empty() ? first_[count_ - 1] : more_.back()) == point) return;
+    if (count_ < first_.size())
+      first_[count_++] = point;
+    else
+      more_.push_back(point);
+  }
+  /// Whether f(component, epoch) holds for any of them.
+  template <class F>
+  bool any(F&& f) const {
+    for (uint32_t k = 0; k < count_; k++)
+      if (f(first_[k].first, first_[k].second)) return true;
+    for (const Point& point : more_)
+      if (f(point.first, point.second)) return true;
+    return false;
+  }
+
+ private:
+  uint32_t count_ = 0;
+  std::array<Point, 2> first_{};
+  std::vector<Point> more_;
 };
 
 /// An asynchronous operation: what it starts after, and what tells others that it is done.
@@ -66,7 +106,27 @@ struct Operation {
   std::vector<uint64_t> tracked;  ///< cp.async.mbarrier.arrive: the copies it waits for
   Epoch covers = 0;               ///< tcgen05.commit: how much of the issuer's pipeline
   /// Whoever knows one of these epochs knows that the operation is done.
-  std::vector<std::pair<Component, Epoch>> releases;
+  ReleasePoints releases;
+};
+
+/// The operations of a cluster by id; they stay where they are.
+class OperationTable {
+ public:
+  Operation& at(uint64_t id) {
+    while (id / kBlock >= blocks_.size())
+      blocks_.push_back(std::make_unique<std::array<Operation, kBlock>>());
+    return (*blocks_[id / kBlock])[id % kBlock];
+  }
+  const Operation& operator[](uint64_t id) const { return (*blocks_[id / kBlock])[id % kBlock]; }
+  template <class F>
+  void for_each(F&& f) const {
+    for (const auto& block : blocks_)
+      for (const Operation& operation : *block) f(operation);
+  }
+
+ private:
+  static constexpr uint64_t kBlock = 64;
+  std::vector<std::unique_ptr<std::array<Operation, kBlock>>> blocks_;
 };
 
 /// bar.sync / barrier and barrier.cluster: arrivals gather until the generation completes.

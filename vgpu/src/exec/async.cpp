@@ -11,18 +11,42 @@ AsyncOp make_async(Warp& w, uint32_t lanes, AsyncKind kind) {
   return op;
 }
 
+namespace {
+
+/// Operations that nobody waits for but through an mbarrier, which wakes its waiters itself.
+bool signals_mbarrier(AsyncKind kind) {
+  switch (kind) {
+    case AsyncKind::tma_load:
+    case AsyncKind::bulk_load:
+    case AsyncKind::bulk_shared:
+    case AsyncKind::st_async:
+    case AsyncKind::tcgen05_mma:
+    case AsyncKind::tcgen05_cp:
+    case AsyncKind::tcgen05_shift:
+    case AsyncKind::tcgen05_commit:
+    case AsyncKind::clc_try_cancel:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
 void perform(Cluster& cluster, AsyncTask& task) {
   try {
     if (cluster.observer) cluster.observer->async_begin(task.op);
     if (task.run) task.run(task.op);
     if (cluster.observer && task.last) cluster.observer->async_end(task.op);
     if (task.signal) task.signal(task.op);
+    if (cluster.observer && task.last) cluster.observer->async_done(task.op);
   } catch (const LocatedFault&) {
     throw;
   } catch (const Fault& fault) {
     throw LocatedFault(fault, task.op.issuer);
   }
-  wake(cluster);
+  cluster.activity++;
+  if (!signals_mbarrier(task.op.kind)) cluster.epoch++;
 }
 
 void issue_stage(Cluster& cluster, std::deque<AsyncTask>& queue, AsyncTask task) {
@@ -59,7 +83,13 @@ bool deliver_from(Cluster& cluster, std::deque<AsyncTask>& queue, bool ordered) 
                                                    : (start + k) % queue.size();
     if (queue[at].ready && !queue[at].ready()) continue;
     AsyncTask task = std::move(queue[at]);
-    queue.erase(queue.begin() + static_cast<std::ptrdiff_t>(at));
+    // What is drawn at random may lie in any order.
+    if (!ordered && options.delivery == Delivery::random && at + 1 < queue.size()) {
+      queue[at] = std::move(queue.back());
+      queue.pop_back();
+    } else {
+      queue.erase(queue.begin() + static_cast<std::ptrdiff_t>(at));
+    }
     perform(cluster, task);
     return true;
   }

@@ -171,6 +171,10 @@ struct LaneGroup {
   uint64_t detail = 0;     ///< what it waits for: barrier number, mbarrier address, …
   uint32_t detail2 = 0;    ///< … parity
   bool timed_out = false;  ///< a try_wait that has waited long enough: it returns false
+  /// A try_wait of one mbarrier: the byte of it that holds the phase (null: `epoch` tells when to
+  /// try again), and those bits when it blocked.
+  const uint8_t* phase_byte = nullptr;
+  uint8_t phase_bits = 0;
 };
 
 /// Per-thread groups of asynchronous copies (cp.async, cp.async.bulk).
@@ -350,6 +354,7 @@ inline Step block(Warp& w, const char* why, uint64_t detail = 0, uint32_t detail
   w.group->why = why;
   w.group->detail = detail;
   w.group->detail2 = detail2;
+  w.group->phase_byte = nullptr;
   return Step::block;
 }
 /// Whether the live lanes of `wanted` are all in the running group.
@@ -359,7 +364,8 @@ inline bool converged(const Warp& w, uint32_t lanes, uint32_t wanted) {
 inline Step wait_for_lanes(Warp& w) {
   return block(w, "waiting for the other lanes of its warp to arrive here");
 }
-/// Something happened that may end a wait.
+/// Something happened that may end a wait. Arrivals and bytes that leave their phase incomplete
+/// count as activity only.
 inline void wake(Cluster& cluster) {
   cluster.epoch++;
   cluster.activity++;

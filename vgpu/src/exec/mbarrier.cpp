@@ -50,6 +50,12 @@ bool settle(Mbarrier& barrier) {
   return true;
 }
 
+/// A step of a phase is activity; only its end can end a wait.
+void signal(Cluster& cluster, bool completed) {
+  cluster.activity++;
+  if (completed) cluster.epoch++;
+}
+
 BarrierState state_of(const Mbarrier& barrier, bool completed) {
   return {barrier.phase, barrier.pending, barrier.expected, barrier.tx, completed};
 }
@@ -87,7 +93,7 @@ Mbarrier mbarrier_arrive(Cta& cta, uint32_t offset, uint32_t count, bool drop, c
   if (auto* observer = cta.cluster->observer)
     observer->mbarrier_arrive(agent, op, {cta.rank, offset}, count, order, scope,
                               state_of(barrier, completed));
-  wake(*cta.cluster);
+  signal(*cta.cluster, completed);
   return before;
 }
 
@@ -105,7 +111,7 @@ void mbarrier_expect(Cta& cta, uint32_t offset, uint32_t bytes, const Agent& age
   store(cta, offset, barrier);
   if (auto* observer = cta.cluster->observer)
     observer->mbarrier_expect_tx(agent, {cta.rank, offset}, bytes, state_of(barrier, completed));
-  wake(*cta.cluster);
+  signal(*cta.cluster, completed);
 }
 
 void mbarrier_complete(Cta& cta, uint32_t offset, uint32_t bytes, const Agent& agent,
@@ -122,7 +128,7 @@ void mbarrier_complete(Cta& cta, uint32_t offset, uint32_t bytes, const Agent& a
   if (auto* observer = cta.cluster->observer)
     observer->mbarrier_complete_tx(agent, op, {cta.rank, offset}, bytes,
                                    state_of(barrier, completed));
-  wake(*cta.cluster);
+  signal(*cta.cluster, completed);
 }
 
 void mbarrier_raise(Cta& cta, uint32_t offset) {
@@ -203,8 +209,37 @@ Step invalidate(Warp& w, const Instr& i, uint32_t lanes) {
   return Step::next;
 }
 
+/// Lanes of `lanes` whose address and value (`value_of`) are those of the first.
+template <class F>
+uint32_t lanes_alike(const Warp& w, const Ref& address, uint32_t lanes, F&& value_of) {
+  const uint32_t first = first_lane(lanes);
+  if (lanes == 1u << first) return lanes;
+  const uint64_t where = read_address(w, address, first), value = value_of(first);
+  uint32_t alike = 0;
+  for_lanes(lanes, [&](uint32_t l) {
+    const bool same = read_address(w, address, l) == where && value_of(l) == value;
+    alike |= uint32_t{same} << l;
+  });
+  return alike;
+}
+
 Step arrive(Warp& w, const Instr& i, uint32_t lanes) {
   auto& op = op_of(i);
+  auto count_of = [&](uint32_t l) { return op.has_count ? read_lane(w, i[op.value], l) : 1; };
+  // Lanes that arrive at one mbarrier are one arrival with a larger count, where nothing tells them
+  // apart: neither a state that they get nor a phase that ends between them.
+  if (!op.expect && !op.no_complete && (!op.has_state || i[op.state].kind == Ref::Kind::sink) &&
+      lanes_alike(w, i[op.address], lanes, count_of) == lanes) {
+    const uint32_t l = first_lane(lanes);
+    uint32_t offset;
+    Cta& cta = barrier_of(w, i[op.address], l, op.remote, offset);
+    const uint64_t count = static_cast<uint32_t>(count_of(l)) * uint64_t(std::popcount(lanes));
+    if (count > 0 && count <= load_mbarrier(cta, offset).pending) {
+      mbarrier_arrive(cta, offset, static_cast<uint32_t>(count), op.drop, agent_of(w, lanes),
+                      nullptr, op.order, op.scope);
+      return Step::next;
+    }
+  }
   for_lanes(lanes, [&](uint32_t l) {
     uint32_t offset;
     Cta& cta = barrier_of(w, i[op.address], l, op.remote, offset);
@@ -243,33 +278,39 @@ Step transaction(Warp& w, const Instr& i, uint32_t lanes) {  // x: complete_tx
 /// test_wait, try_wait: the phase asked for is complete when the current one has another parity.
 Step wait(Warp& w, const Instr& i, uint32_t lanes) {
   auto& op = op_of(i);
+  auto parity_of = [&](uint32_t l) {
+    const uint64_t value = read_lane(w, i[2], l);
+    return op.parity ? static_cast<uint32_t>(value & 1) : Mbarrier::from_bits(value).phase;
+  };
   uint32_t complete = 0;
-  for_lanes(lanes, [&](uint32_t l) {
+  const uint8_t* phase_byte = nullptr;  // when all lanes wait for one mbarrier
+  for (uint32_t rest = lanes; rest;) {
+    const uint32_t alike = lanes_alike(w, i[1], rest, parity_of);
+    const uint32_t l = first_lane(rest), parity = parity_of(l);
+    rest &= ~alike;
     uint32_t offset;
     Cta& cta = barrier_of(w, i[1], l, false, offset);
-    uint64_t value = read_lane(w, i[2], l);
-    uint32_t parity =
-        op.parity ? static_cast<uint32_t>(value & 1) : Mbarrier::from_bits(value).phase;
-    if (load_mbarrier(cta, offset).phase == parity) return;
-    complete |= 1u << l;
+    if (alike == lanes) phase_byte = cta.shared.data() + offset + kPhaseByte;
+    if (load_mbarrier(cta, offset).phase == parity) continue;
+    complete |= alike;
     if (w.cluster->observer)
-      w.cluster->observer->mbarrier_wait(agent_of(w, 1u << l), {cta.rank, offset}, parity, op.order,
+      w.cluster->observer->mbarrier_wait(agent_of(w, alike), {cta.rank, offset}, parity, op.order,
                                          op.scope);
-  });
+  }
+  const uint32_t l = first_lane(lanes);
   if (!complete && op.is_try && !w.group->timed_out) {
-    uint32_t l = first_lane(lanes);
-    uint64_t value = read_lane(w, i[2], l);
-    return block(w, "mbarrier.try_wait", mbarrier_address(read_address(w, i[1], l)),
-                 op.parity ? static_cast<uint32_t>(value & 1) : Mbarrier::from_bits(value).phase);
+    block(w, "mbarrier.try_wait", mbarrier_address(read_address(w, i[1], l)), parity_of(l));
+    if (phase_byte) {
+      w.group->phase_byte = phase_byte;
+      w.group->phase_bits = *phase_byte & kPhaseBits;
+    }
+    return Step::block;
   }
   if (!complete) {
     // Remember what the poll looked at, for the deadlock report.
-    uint32_t l = first_lane(lanes);
-    uint64_t value = read_lane(w, i[2], l);
     w.group->why = op.is_try ? "mbarrier.try_wait" : "mbarrier.test_wait";
     w.group->detail = mbarrier_address(read_address(w, i[1], l));
-    w.group->detail2 =
-        op.parity ? static_cast<uint32_t>(value & 1) : Mbarrier::from_bits(value).phase;
+    w.group->detail2 = parity_of(l);
   }
   w.group->timed_out = false;
   if (complete) w.group->why = nullptr;

@@ -18,6 +18,10 @@ struct Mbarrier {
   static Mbarrier from_bits(uint64_t bits);
 };
 
+/// Where the phase is in the object's bytes, with the mark of a live object next to it.
+constexpr uint32_t kPhaseByte = 7;
+constexpr uint8_t kPhaseBits = 0xe0;
+
 /// Reads an object; faults when there is none at the address.
 Mbarrier load_mbarrier(Cta& cta, uint32_t offset);
 

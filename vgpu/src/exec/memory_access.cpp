@@ -96,7 +96,10 @@ namespace {
 
 void check_alignment(uint32_t lanes, const uint64_t* addresses, uint32_t bytes) {
   uint64_t bits = 0;
-  for_lanes(lanes, [&](uint32_t l) { bits |= addresses[l]; });
+  if (lanes == kAllLanes)
+    for (uint32_t l = 0; l < kLanes; l++) bits |= addresses[l];
+  else
+    for_lanes(lanes, [&](uint32_t l) { bits |= addresses[l]; });
   if ((bits & (bytes - 1)) == 0) return;
   for_lanes(lanes, [&](uint32_t l) {
     if (addresses[l] & (bytes - 1))
@@ -105,50 +108,57 @@ void check_alignment(uint32_t lanes, const uint64_t* addresses, uint32_t bytes) 
   });
 }
 
+/// Whether 32 lanes stay within shared memory of the CTA whose window begins at `base`; if so,
+/// where they point to.
+bool resolve_warp(Cta& cta, uint32_t base, uint32_t bytes, const uint64_t* addresses,
+                  uint8_t** pointers) {
+  const auto size = static_cast<uint32_t>(cta.shared.size());
+  if (size < kSharedReserved + bytes) return false;
+  const uint32_t room = size - kSharedReserved - bytes;
+  uint32_t outside = 0;
+  for (uint32_t l = 0; l < kLanes; l++) {
+    const uint32_t offset = static_cast<uint32_t>(addresses[l]) - base - kSharedReserved;
+    outside |= uint32_t{offset > room};
+  }
+  if (outside) return false;
+  uint8_t* memory = cta.shared.data();
+  for (uint32_t l = 0; l < kLanes; l++)
+    pointers[l] = memory + (static_cast<uint32_t>(addresses[l]) - base);
+  return true;
+}
+
 /// Tells the observer; generic addresses fall into one event for each memory.
 void notify(Warp& w, const MemoryRequest& r, uint32_t lanes, const uint64_t* addresses) {
-  uint64_t shown[3][kLanes];
-  uint8_t ctas[kLanes] = {};
-  uint32_t masks[3] = {0, 0, 0};  // global, shared, local
-  for_lanes(lanes, [&](uint32_t l) {
-    uint64_t a = addresses[l];
-    switch (r.space) {
-      case AddressSpace::global:
-        masks[0] |= 1u << l;
-        shown[0][l] = a;
-        return;
-      case AddressSpace::shared_cta:
-      case AddressSpace::shared_cluster:
-        break;
-      case AddressSpace::local:
-        masks[2] |= 1u << l;
-        shown[2][l] = a;
-        return;
-      case AddressSpace::param:
-        return;
-      case AddressSpace::generic:
-        if (is_local_generic(a)) {
-          masks[2] |= 1u << l;
-          shown[2][l] = a - kLocalWindow;
-          return;
-        }
-        if (!is_shared_generic(a)) {
-          masks[0] |= 1u << l;
-          shown[0][l] = a;
-          return;
-        }
-    }
-    masks[1] |= 1u << l;
-    shown[1][l] = a & kSharedOffsetMask;
-    ctas[l] = static_cast<uint8_t>((a & 0xffffffffu) >> kSharedRankShift);
-  });
-  static constexpr Memory kMemories[] = {Memory::global, Memory::shared, Memory::local};
-  for (int k = 0; k < 3; k++) {
-    if (!masks[k]) continue;
-    WarpAccess event{kMemories[k],           r.access, r.order, r.scope, r.bytes, shown[k],
-                     k == 1 ? ctas : nullptr};
-    w.cluster->observer->access(agent_of(w, masks[k]), event);
+  auto tell = [&](Memory memory, uint32_t mask, const uint64_t* at, const uint8_t* ctas) {
+    if (!mask) return;
+    w.cluster->observer->access(agent_of(w, mask),
+                                {memory, r.access, r.order, r.scope, r.bytes, at, ctas});
+  };
+  uint64_t shared[kLanes];
+  if (r.space == AddressSpace::param) return;
+  if (r.space == AddressSpace::global) return tell(Memory::global, lanes, addresses, nullptr);
+  if (r.space == AddressSpace::local) return tell(Memory::local, lanes, addresses, nullptr);
+  if (r.space == AddressSpace::shared_cta) {
+    for (uint32_t l = 0; l < kLanes; l++) shared[l] = addresses[l] & kSharedOffsetMask;
+    return tell(Memory::shared, lanes, shared, nullptr);
   }
+  uint64_t local[kLanes];
+  uint8_t ctas[kLanes] = {};
+  uint32_t in_shared = 0, in_local = 0;
+  for_lanes(lanes, [&](uint32_t l) {
+    const uint64_t a = addresses[l];
+    if (r.space == AddressSpace::generic && is_local_generic(a)) {
+      in_local |= 1u << l;
+      local[l] = a - kLocalWindow;
+    } else if (r.space == AddressSpace::shared_cluster || is_shared_generic(a)) {
+      in_shared |= 1u << l;
+      shared[l] = a & kSharedOffsetMask;
+      ctas[l] = static_cast<uint8_t>((a & 0xffffffffu) >> kSharedRankShift);
+    }
+  });
+  tell(Memory::global, lanes & ~in_shared & ~in_local, addresses, nullptr);
+  tell(Memory::shared, in_shared, shared, ctas);
+  tell(Memory::local, in_local, local, nullptr);
 }
 
 }  // namespace
@@ -160,6 +170,9 @@ void resolve(Warp& w, const MemoryRequest& r, uint32_t lanes, const uint64_t* ad
     case AddressSpace::shared_cta: {
       Cta& cta = *w.cta;
       uint64_t base = uint64_t{cta.rank} << kSharedRankShift;
+      if (lanes == kAllLanes &&
+          resolve_warp(cta, static_cast<uint32_t>(base), r.bytes, addresses, pointers))
+        break;
       uint64_t size = cta.shared.size();
       for_lanes(lanes, [&](uint32_t l) {
         uint64_t offset = (addresses[l] & 0xffffffffu) - base;

@@ -44,7 +44,7 @@ struct WarpAccess {
   Scope scope = Scope::cta;
   uint32_t bytes = 0;
   const uint64_t* addresses = nullptr;  ///< 32 entries
-  const uint8_t* ctas = nullptr;        ///< 32 entries, CTA rank (shared memory), else null
+  const uint8_t* ctas = nullptr;        ///< 32 entries, CTA rank; null: the agent's own CTA
 };
 
 enum class AsyncKind : uint8_t {
@@ -173,9 +173,11 @@ class ClusterObserver {
   }
   /// All its accesses are done (before it signals its barrier or leaves its group).
   virtual void async_end(const AsyncOp&) {}
+  /// It has signalled too: nothing more comes of it.
+  virtual void async_done(const AsyncOp&) {}
   /// bulk stores: the source has been read (async_access of the reads came before).
   virtual void async_read_done(const AsyncOp&) {}
-  /// tcgen05.commit tracks `tracked`, cp.async.mbarrier.arrive likewise.
+  /// tcgen05.commit tracks `tracked`.
   virtual void async_track(const AsyncOp& /*commit*/, std::span<const uint64_t> /*tracked*/) {}
   virtual void group_commit(const Agent&, GroupKind) {}
   /// The lanes waited until at most `pending` groups of the kind are incomplete.

@@ -5,6 +5,7 @@
 
 #include "async.hpp"
 #include "barrier_ops.hpp"
+#include "mbarrier.hpp"
 
 namespace vgpu::exec {
 namespace {
@@ -25,6 +26,13 @@ void on_warp_exit(Warp& w) {
   w.cluster->live_warps--;
   leave_barriers(w);
   wake(*w.cluster);
+}
+
+/// Whether a blocked group would only block again.
+bool still_waits(const LaneGroup& group, const Cluster& cluster) {
+  if (group.timed_out) return false;
+  return group.phase_byte ? (*group.phase_byte & kPhaseBits) == group.phase_bits
+                          : group.epoch == cluster.epoch;
 }
 
 /// Groups at the same instruction become one again.
@@ -66,7 +74,7 @@ Visit run_warp(Warp& w, int quantum) {
     for (size_t k = 0; k < w.groups.size(); k++) {
       auto& g = w.groups[k];
       if (g.mask & polled) continue;
-      if (g.blocked && g.epoch == cluster.epoch && !g.timed_out) continue;
+      if (g.blocked && still_waits(g, cluster)) continue;
       if (best == SIZE_MAX || g.pc < w.groups[best].pc) best = k;
     }
     if (best == SIZE_MAX) break;
@@ -177,7 +185,7 @@ bool step_cluster(Cluster& cluster, std::atomic<uint64_t>& progress) {
   bool random = options.delivery == Delivery::random;
   bool observe = cluster.observer && cluster.grid->request->observer->wants_instructions();
   uint64_t epoch = cluster.epoch, activity = cluster.activity;
-  bool exhausted = false, ran = false, polls = false;
+  bool exhausted = false, ran = false, polls = false;  // exhausted: some warp could go on
   for (auto& cta : cluster.ctas)
     for (auto& warp : cta->warps) {
       if (warp->groups.empty()) continue;
@@ -206,11 +214,18 @@ bool step_cluster(Cluster& cluster, std::atomic<uint64_t>& progress) {
 
   bool idle = !exhausted && epoch == cluster.epoch && activity == cluster.activity;
   bool delivered = false;
-  if (options.delivery == Delivery::sweep || options.delivery == Delivery::early)
+  const bool in_turns = options.delivery == Delivery::sweep || options.delivery == Delivery::early;
+  if (in_turns)
     delivered = deliver(cluster, DeliverHow::one_of_each);
   else if (random && worker.random() % 4 == 0)
     delivered = deliver(cluster, DeliverHow::one);
   if (idle && !delivered) delivered = deliver(cluster, DeliverHow::one);
+  // Where all warps wait, turns pass with nothing but deliveries until one ends a wait.
+  // NOTE: not under random: warps may fall asleep in these turns.
+  if (!ran && !random && delivered)
+    while (cluster.epoch == epoch &&
+           deliver(cluster, in_turns ? DeliverHow::one_of_each : DeliverHow::one)) {
+    }
 
   if (cluster.activity != activity || delivered) {
     cluster.quiet_instructions = 0;

@@ -204,33 +204,33 @@ void load_speed() {
 }  // namespace
 }  // namespace vgpu::test
 
-int main() {
+/// vgpu_benchmark [speed | checks | threads | load]: one part, or all.
+int main(int argc, char** argv) {
   using namespace vgpu::test;
-  const std::string parameters = ".param .u64 out";
-  Launch plain;
-  plain.block.x = 128;
-  plain.grid.x = 4;
-  run("arithmetic and loads", kernel_text(parameters, kArithmetic), plain);
-  for (auto delivery : {vgpu::exec::Delivery::late, vgpu::exec::Delivery::sweep}) {
-    Launch specialised;
-    specialised.block.x = 128;
-    specialised.grid.x = 4;
-    specialised.options.delivery = delivery;
-    run(delivery == vgpu::exec::Delivery::late ? "warp-specialised, late"
-                                               : "warp-specialised, sweep",
-        kernel_text(parameters, kSpecialised), specialised);
+  const std::string part = argc > 1 ? argv[1] : "";
+  const auto wanted = [&](const char* name) { return part.empty() || part == name; };
+  const std::string arithmetic = kernel_text(".param .u64 out", kArithmetic);
+  const std::string ring = kernel_text(".param .u64 out", kSpecialised);
+  Launch launch;
+  launch.block.x = 128;
+  launch.grid.x = 4;
+  if (wanted("speed")) {
+    run("arithmetic and loads", arithmetic, launch);
+    Launch specialised = launch;
+    run("warp-specialised, late", ring, specialised);
+    specialised.options.delivery = vgpu::exec::Delivery::sweep;
+    run("warp-specialised, sweep", ring, specialised);
   }
-  Launch specialised;
-  specialised.block.x = 128;
-  check_cost("arithmetic and loads", kernel_text(parameters, kArithmetic), plain);
-  specialised.grid.x = 4;
-  check_cost("warp-specialised", kernel_text(parameters, kSpecialised), specialised);
-  for (bool checked : {false, true}) {
-    scaling(checked ? "arithmetic and loads, checked" : "arithmetic and loads",
-            kernel_text(parameters, kArithmetic), plain, checked);
-    scaling(checked ? "warp-specialised, checked" : "warp-specialised",
-            kernel_text(parameters, kSpecialised), specialised, checked);
+  if (wanted("checks")) {
+    check_cost("arithmetic and loads", arithmetic, launch);
+    check_cost("warp-specialised", ring, launch);
   }
-  load_speed();
+  if (wanted("threads"))
+    for (bool checked : {false, true}) {
+      scaling(checked ? "arithmetic and loads, checked" : "arithmetic and loads", arithmetic,
+              launch, checked);
+      scaling(checked ? "warp-specialised, checked" : "warp-specialised", ring, launch, checked);
+    }
+  if (wanted("load")) load_speed();
   return 0;
 }

@@ -141,6 +141,27 @@ __global__ void race_cp_async(uint32_t* data) {
 }
 
 template <bool BUG>
+__global__ void race_cp_async_arrive(uint32_t* data) {
+  __shared__ alignas(16) uint32_t buffer[64];
+  __shared__ uint64_t full;
+  clear(buffer);
+  make_barrier(&full, 64);
+  if (threadIdx.x < 16)
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&buffer[threadIdx.x * 4])),
+        "l"(data + threadIdx.x * 4)
+        : "memory");
+  if (BUG) {
+    mbarrier_arrive(&full);
+  } else {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&full))
+                 : "memory");
+  }
+  mbarrier_wait(&full, 0);
+  data[256 + threadIdx.x] = buffer[threadIdx.x];
+}
+
+template <bool BUG>
 __global__ void __cluster_dims__(2) race_cluster(uint32_t* data) {
   __shared__ uint32_t word;
   uint32_t rank, remote;
@@ -564,6 +585,7 @@ const Case kCases[] = {
     CASE(race_store_reuse, 1, 64),
     CASE(store_at_exit, 1, 64),
     CASE(race_cp_async, 1, 64),
+    CASE(race_cp_async_arrive, 1, 64),
     CASE(race_cluster, 2, 32),
     CASE(lanes_exchange, 1, 32),
     CASE(lanes_halves, 1, 32),
