@@ -47,8 +47,6 @@ __global__ void own_memory_kernel(uint32_t* out) {
 
 __global__ void parameter_kernel(const __grid_constant__ CUtensorMap map, uint32_t* out) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-  asm volatile("prefetch.param.tensormap [%0];" ::"l"(__cvta_generic_to_grid_constant(&map))
-               : "memory");
   finish(out);
 }
 
@@ -139,7 +137,9 @@ void add_prefetch_cases() {
   address_case("bulk odd address", address_kernel<Form::bulk>, 8, 64);
   address_case("bulk unmapped", address_kernel<Form::bulk>, uint64_t{1} << 40, 64);
   address_case("tensormap of zeros", address_kernel<Form::tensormap>, 0);
-  address_case("tensormap misaligned", address_kernel<Form::tensormap>, 16);
+  for (uint32_t offset : {16u, 32u, 64u, 128u})
+    address_case("tensormap offset " + std::to_string(offset), address_kernel<Form::tensormap>,
+                 offset);
   address_case("tensormap unmapped", address_kernel<Form::tensormap>, uint64_t{1} << 40);
 
   TensorSpec tiled;

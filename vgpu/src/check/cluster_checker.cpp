@@ -509,10 +509,14 @@ void ClusterChecker::instruction(const Agent& agent) {
   const auto index = static_cast<size_t>(agent.instruction - agent.function->code.data());
   if (function_registers_->touched(index).empty()) return;
   WarpState& warp = warp_of(agent);
-  RegisterHazard hazard = warp.registers.execute(
-      *function_registers_, index, agent.instruction, group_of(GroupKind::wgmma, warp.self, 0).open,
-      group_of(GroupKind::tcgen05_ld, warp.self, 0).open);
-  if (hazard.slot) report_registers(agent, hazard);
+  const Epoch wgmmas = group_of(GroupKind::wgmma, warp.self, 0).open;
+  const Epoch loads = group_of(GroupKind::tcgen05_ld, warp.self, 0).open;
+  for (;;) {
+    const RegisterHazard hazard =
+        warp.registers.execute(*function_registers_, index, agent.instruction, wgmmas, loads);
+    if (!hazard.slot) return;
+    report_registers(agent, hazard);  // comes back from what is only remarked on
+  }
 }
 
 // ---------------------------------------------------------------- TMEM allocation and the end

@@ -30,7 +30,8 @@ enum class Remark : uint8_t {
   relaxed_init,
   store_at_exit,
   lanes,
-  load_at_dealloc
+  load_at_dealloc,
+  moved_load
 };
 
 /// Shared by the clusters of a launch.
@@ -179,7 +180,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::string missing_wait(const Operation& operation, Component waiter) const;
   std::string missing_order(const Actor& actor, const PastAccess& past) const;
   std::string release_name(const Operation& operation) const;
-  [[noreturn]] void report_registers(const exec::Agent& agent, const RegisterHazard& hazard) const;
+  void report_registers(const exec::Agent& agent, const RegisterHazard& hazard);
   bool freed_after_load(const Actor& actor, const PastAccess& past, const Place& place);
   [[noreturn]] void report_race(const Actor& actor, const PastAccess& past, const Place& place);
   void remark_lanes(const LaneWrites::Store& store, uint32_t lane, const std::string& second,
@@ -194,6 +195,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::vector<std::vector<Cell>> shared_;  // by CTA
   std::vector<LaneWrites> lane_writes_;    // by CTA
   bool lanes_told_ = false;                // the remark on them
+  bool moved_load_told_ = false;           // likewise
   std::vector<std::vector<Cell>> tmem_;    // by CTA, made on the first allocation
   OperationTable operations_;
   std::vector<std::array<GenerationBarrier, 16>> barriers_;  // by CTA

@@ -114,6 +114,7 @@ void WarpRegisters::copy(const FunctionRegisters& function, std::span<const uint
   RegisterSlot carried = state[sources[0]];
   for (uint32_t slot : sources.subspan(1))
     if (!in_flight(carried) && in_flight(state[slot])) carried = state[slot];
+  carried.moved = true;
   for (uint32_t slot : results) {
     state[slot] = carried;
     touched_ |= function.named(slot) && carried.touched_after == fences_ + 1;
@@ -145,6 +146,7 @@ RegisterHazard WarpRegisters::execute(const FunctionRegisters& function, size_t 
         if (at.pending == RegisterUse::tmem_load && in_flight(at))
           return {&function.name(slot), &at, false};
         at.pending = RegisterUse::wgmma;
+        at.moved = false;
         at.group = wgmma_group;
         at.operation = where;
         break;
@@ -152,11 +154,16 @@ RegisterHazard WarpRegisters::execute(const FunctionRegisters& function, size_t 
         if (at.pending == RegisterUse::wgmma && in_flight(at))
           return {&function.name(slot), &at, false};
         at.pending = RegisterUse::tmem_load;
+        at.moved = false;
         at.group = load_group;
         at.operation = where;
         break;
       default:
-        if (in_flight(at)) return {&function.name(slot), &at, false};
+        if (in_flight(at)) {
+          const bool moved_load = at.moved && at.pending == RegisterUse::tmem_load;
+          if (moved_load) at.pending = RegisterUse::ordinary;
+          return {&function.name(slot), &at, false, moved_load};
+        }
         at.touched_after = fences_ + 1;
         at.toucher = where;
         touched_ |= function.named(slot);

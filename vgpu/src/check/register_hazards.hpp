@@ -52,6 +52,7 @@ struct RegisterSlot {
       RegisterUse::ordinary;  ///< wgmma or tmem_load: an operation may still use it
   Epoch group = 0;            ///< the group that operation belongs to
   const ptx::Instruction* operation = nullptr;
+  bool moved = false;       ///< that operation's result came here through moves
   Epoch touched_after = 0;  ///< wgmma.fence count at the last ordinary access, plus 1
   const ptx::Instruction* toucher = nullptr;
 };
@@ -61,6 +62,8 @@ struct RegisterHazard {
   const std::string* name = nullptr;
   const RegisterSlot* slot = nullptr;
   bool missing_fence = false;  ///< else: accessed while the operation is in flight
+  /// Result of a tcgen05.ld, accessed under another name; forgotten then.
+  bool moved_load = false;
 };
 
 /// The registers of one warp in the functions it has run.

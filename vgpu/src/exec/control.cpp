@@ -199,14 +199,30 @@ bool decode_griddepcontrol(Decoder& d) {
   return true;
 }
 
+/// A hint too, but the H200 checks the address (probe, "prefetch tensormap offset 16").
+Step prefetch_tensormap(Warp& w, const Instr& i, uint32_t lanes) {
+  for_lanes(lanes, [&](uint32_t l) {
+    const uint64_t address = read_address(w, i[0], l);
+    if (address % 64)
+      fault(kMisalignedAddress, "prefetch.tensormap at 0x%llx: tensor maps are 64-byte aligned",
+            static_cast<unsigned long long>(address));
+  });
+  return Step::next;
+}
+
 /// Cache hints.
 bool decode_prefetch(Decoder& d) {
   if (d.opcode() == "prefetchu") {
     if (!d.take("L1")) return false;
   } else {
     d.take_one({"global", "local", "param", "const"});
-    if (d.take_one({"L1", "L2", "L2::evict_last", "L2::evict_normal", "tensormap"}) < 0)
-      return false;
+    const int what = d.take_one({"tensormap", "L1", "L2", "L2::evict_last", "L2::evict_normal"});
+    if (what < 0) return false;
+    if (what == 0) {
+      d.make_refs(8);
+      d.out.handler = prefetch_tensormap;
+      return true;
+    }
   }
   d.make_refs(8);
   d.out.handler = nothing;

@@ -334,7 +334,7 @@ Step bulk_copy(Warp& w, const Instr& i, uint32_t lanes) {
         if (reduces) {
           tma::reduce(op, type, target, data->data(), bytes);
         } else if (byte_mask == 0xffffu) {
-          std::memcpy(target, data->data(), bytes);
+          std::copy_n(data->data(), bytes, target);
         } else {
           for (uint32_t k = 0; k < bytes; k++)
             if (byte_mask >> (k & 15) & 1) target[k] = (*data)[k];

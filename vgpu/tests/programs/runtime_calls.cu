@@ -3,6 +3,7 @@
 // streams, events, graphs, libraries, error codes. Exit status 0 when everything holds.
 //   runtime_calls            all but faults
 //   runtime_calls fault      a kernel fault sticks to the context
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
