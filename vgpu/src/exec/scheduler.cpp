@@ -35,6 +35,13 @@ bool still_waits(const LaneGroup& group, const Cluster& cluster) {
                           : group.epoch == cluster.epoch;
 }
 
+/// Whether some lanes of a warp need not wait.
+bool can_go_on(const Warp& w) {
+  return std::any_of(w.groups.begin(), w.groups.end(), [&](const LaneGroup& group) {
+    return !group.blocked || !still_waits(group, *w.cluster);
+  });
+}
+
 /// Groups at the same instruction become one again.
 void merge_groups(Warp& w, size_t& best) {
   for (size_t k = 0; k < w.groups.size();) {
@@ -194,7 +201,7 @@ bool step_cluster(Cluster& cluster, std::atomic<uint64_t>& progress) {
         // Warps fall asleep and run for odd lengths of time.
         if (warp->nap) {
           warp->nap--;
-          exhausted = true;
+          exhausted |= can_go_on(*warp);
           continue;
         }
         uint64_t draw = worker.random();

@@ -48,6 +48,25 @@ WAIT:
                        "512 bytes missing", "barrier 1: 32 of 96 threads"});
 }
 
+// Warps that fall asleep at random while they wait must not hide that nothing can happen.
+TEST(Report, DeadlockOfManyWarpsIsFoundUnderRandomDelivery) {
+  Launch launch;
+  launch.block.x = 1024;
+  launch.options.delivery = exec::Delivery::random;
+  auto result = run_body(R"(
+    .shared .align 8 .b64 bar;
+    mov.u32 %r0, bar;
+    setp.eq.u32 %p0, %thr, 0;
+    @%p0 mbarrier.init.shared::cta.b64 [%r0], 1;
+    bar.sync 0;
+WAIT:
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r0], 0;
+    @!%p2 bra WAIT;)",
+                         launch);
+  EXPECT_EQ(result.cuda_error, kLaunchTimeout);
+  expect_text(result, {"deadlock: every warp waits", "1 of 1 arrivals pending"});
+}
+
 TEST(Report, PollingDeadlockIsFound) {
   auto result = run_body(R"(
     .shared .align 8 .b64 bar;
