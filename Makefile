@@ -20,8 +20,8 @@ help:
 # `make demo CONVOY_CUDA=OFF` builds for the CPU alone, which is faster.
 demo:
 	scripts/bootstrap.sh
-	cmake --preset default -B build/demo -DCONVOY_CUDA=$(CONVOY_CUDA) -DCONVOY_TESTS=OFF \
-	  $(if $(GPU),,-DCONVOY_SM90=OFF)
+	cmake --preset test -B build/demo -DCONVOY_CUDA=$(CONVOY_CUDA) -DCONVOY_TESTS=OFF \
+	  $(if $(GPU),,-DCONVOY_SM90=OFF -DCONVOY_SASS=OFF)
 	cmake --build build/demo --parallel $(JOBS) --target convoy_program
 	build/demo/bin/convoy demo --output demo-output
 	$(if $(GPU),,@$(MAKE) --no-print-directory demo-virtual)
