@@ -225,6 +225,53 @@ TEST(Sync, MbarrierStateAndDrop) {
           });
 }
 
+TEST(Sync, LanesAndTheirMbarriers) {
+  // Each lane of warp 0 waits for an mbarrier of its own; one lane of warp 1 arrives at all, the
+  // last first. Then both warps arrive at one whose phase ends among the lanes of the second.
+  run_all(R"(
+    .shared .align 8 .b8 bars[264];
+    mov.u32 %r0, bars;
+    and.b32 %r1, %thr, 31;
+    shl.b32 %r2, %r1, 3;
+    add.s32 %r3, %r0, %r2;
+    setp.lt.u32 %p0, %thr, 32;
+    @%p0 mbarrier.init.shared::cta.b64 [%r3], 1;
+    setp.eq.u32 %p1, %thr, 0;
+    @%p1 mbarrier.init.shared::cta.b64 [%r0+256], 48;
+    bar.sync 0;
+    @!%p0 bra ARRIVE;
+WAIT:
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r3], 0;
+    @!%p2 bra WAIT;
+    bra JOIN;
+ARRIVE:
+    setp.ne.u32 %p3, %r1, 0;
+    @%p3 bra JOIN;
+    mov.u32 %r4, 256;
+NEXT:
+    sub.s32 %r4, %r4, 8;
+    add.s32 %r5, %r0, %r4;
+    mbarrier.arrive.shared::cta.b64 _, [%r5];
+    setp.ne.u32 %p4, %r4, 0;
+    @%p4 bra NEXT;
+JOIN:
+    bar.warp.sync -1;
+    mbarrier.arrive.shared::cta.b64 _, [%r0+256];
+    bar.sync 0;
+    mbarrier.test_wait.parity.shared::cta.b64 %p5, [%r0+256], 0;
+    selp.b32 %r7, 100, 0, %p5;
+    @!%p1 bra DONE;
+    mbarrier.arrive.shared::cta.b64 %state, [%r0+256];
+    mbarrier.pending_count.b64 %r6, %state;
+    add.s32 %r6, %r6, %r7;
+    st.global.u32 [%rout], %r6;
+DONE:)",
+          1, block_of(64), [](auto& result, auto out) {
+            EXPECT_EQ(result.cuda_error, 0) << result.report;
+            EXPECT_EQ(out[0], 100u + 48 - 16);
+          });
+}
+
 TEST(Sync, TransactionsHoldAPhase) {
   run_all(std::string(kOneThread) + R"(
     mbarrier.init.shared.b64 [bar], 1;
