@@ -226,8 +226,9 @@ TEST(Sync, MbarrierStateAndDrop) {
 }
 
 TEST(Sync, LanesAndTheirMbarriers) {
-  // Each lane of warp 0 waits for an mbarrier of its own; one lane of warp 1 arrives at all, the
-  // last first. Then both warps arrive at one whose phase ends among the lanes of the second.
+  // Each lane of warp 0 waits for an mbarrier of its own and then arrives at that of the lane
+  // below; warp 1 arrives at the last. Then both warps arrive at one whose phase ends among the
+  // lanes of the second.
   run_all(R"(
     .shared .align 8 .b8 bars[264];
     mov.u32 %r0, bars;
@@ -238,22 +239,16 @@ TEST(Sync, LanesAndTheirMbarriers) {
     @%p0 mbarrier.init.shared::cta.b64 [%r3], 1;
     setp.eq.u32 %p1, %thr, 0;
     @%p1 mbarrier.init.shared::cta.b64 [%r0+256], 48;
+    setp.eq.u32 %p3, %r1, 0;
     bar.sync 0;
     @!%p0 bra ARRIVE;
 WAIT:
     mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r3], 0;
     @!%p2 bra WAIT;
+    @!%p3 mbarrier.arrive.shared::cta.b64 _, [%r3+-8];
     bra JOIN;
 ARRIVE:
-    setp.ne.u32 %p3, %r1, 0;
-    @%p3 bra JOIN;
-    mov.u32 %r4, 256;
-NEXT:
-    sub.s32 %r4, %r4, 8;
-    add.s32 %r5, %r0, %r4;
-    mbarrier.arrive.shared::cta.b64 _, [%r5];
-    setp.ne.u32 %p4, %r4, 0;
-    @%p4 bra NEXT;
+    @%p3 mbarrier.arrive.shared::cta.b64 _, [%r0+248];
 JOIN:
     bar.warp.sync -1;
     mbarrier.arrive.shared::cta.b64 _, [%r0+256];
