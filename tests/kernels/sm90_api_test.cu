@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "convoy/sm90/conv_fprop.cuh"
@@ -333,6 +334,22 @@ TEST(Sm90Api, EpiloguesOfSwappedTilesInFourBlocks) {
                                     4, 0, 0, 0, true>>(11, 37, 72, 264, 1);
 }
 
+// 1x1 filters that stay in shared memory: several tiles a CTA, ragged pixels, channels and filters.
+using Resident =
+    sm90::FpropConfig<bf16, bf16, 128, 128, 2, 1, false, sm90::Schedule::pingpong, 8, 4, 128, 4>;
+TEST(Sm90Api, EpiloguesOfResidentFilters) {
+  check_epilogues<Resident>(33, 41, 136, 264, 1);
+}
+TEST(Sm90Api, EpiloguesOfResidentFiltersInOneBlock) {
+  check_epilogues<Resident>(33, 41, 24, 104, 1);
+}
+TEST(Sm90Api, EpiloguesOfResidentFiltersInAllBlocks) {
+  check_epilogues<Resident>(17, 41, 504, 136, 1);
+}
+TEST(Sm90Api, EpiloguesOfResidentFiltersWithoutTma) {
+  check_epilogues<Resident>(17, 19, 72, 131, 1);
+}
+
 // Every activation of the fused path against double precision: a 1x1 convolution with the identity,
 // so that the output is the activation of the input. `unit`: of rounding to the output type.
 template <typename Config>
@@ -422,6 +439,71 @@ TEST(Sm90Api, ActivationsInFp32) {
   check_activations<
       sm90::FpropConfig<__half, float, 64, 128, 1, 1, false, sm90::Schedule::split_k, 4, 0, 0, 2>>(
       0x1p-19);
+}
+
+// SiLU of every 16-bit value, infinities and NaNs among them, next to values of any other size: the
+// residual is the activation's argument, the convolution is zero.
+template <typename Config>
+void check_silu_of_every_value() {
+  using T = typename Config::In;
+  if (!on_hopper()) GTEST_SKIP() << "no Hopper GPU";
+  constexpr std::int64_t kChannels = 64;
+  constexpr std::size_t kValues = 1 << 16;
+  const Conv2dProblemShape problem{
+      .in_height = 32, .in_width = 32, .in_channels = kChannels, .out_channels = kChannels};
+  std::vector<std::uint16_t> in(kValues);
+  for (std::size_t i = 0; i < kValues; ++i) in[i] = static_cast<std::uint16_t>(i * 40503);
+  T* zeros = nullptr;
+  T* residual = nullptr;
+  T* output = nullptr;
+  ASSERT_EQ(cudaMalloc(&zeros, kValues * 2), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&residual, kValues * 2), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&output, kValues * 2), cudaSuccess);
+  cudaMemset(zeros, 0, kValues * 2);
+  cudaMemset(output, 0x55, kValues * 2);
+  cudaMemcpy(residual, in.data(), kValues * 2, cudaMemcpyHostToDevice);
+  sm90::FpropExtras extras;
+  extras.epilogue.activation = Activation::silu;
+  extras.epilogue.residual = residual;
+  extras.epilogue.order = ResidualOrder::before_activation;
+  sm90::conv_fprop<Config>(output, zeros, zeros, problem, extras);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  std::vector<T> got(kValues);
+  cudaMemcpy(got.data(), output, kValues * 2, cudaMemcpyDeviceToHost);
+  int not_nearest = 0;
+  for (std::size_t i = 0; i < kValues; ++i) {
+    T argument;
+    std::memcpy(&argument, &in[i], 2);
+    const double x = static_cast<double>(static_cast<float>(argument));
+    const double want = x / (1 + std::exp(-x));
+    const auto y = static_cast<double>(static_cast<float>(got[i]));
+    if (std::isnan(want) || std::isinf(want)) {
+      EXPECT_TRUE(std::isnan(want) ? std::isnan(y) : y == want) << "SiLU of " << x << " is " << y;
+      continue;
+    }
+    // Rounding to the output type, and what the special-function unit may be off before it. It
+    // flushes fp32 subnormals to zero.
+    const double unit = std::is_same_v<T, bf16> ? 0x1p-8 : 0x1p-11;
+    const double floor = std::is_same_v<T, bf16> ? 0x1p-118 : 0x1p-25;
+    EXPECT_NEAR(y, want, unit * (1 + 0x1p-8) * std::abs(want) + floor) << "SiLU of " << x;
+    not_nearest += y != static_cast<double>(static_cast<float>(T(static_cast<float>(want))));
+  }
+  // Values whose fp64 result lies so near the middle between two neighbours that fp32 picks the
+  // other one.
+  EXPECT_LT(not_nearest, 40) << "of 65536";
+  cudaFree(zeros);
+  cudaFree(residual);
+  cudaFree(output);
+}
+TEST(Sm90Api, SiluOfEveryBf16InTurns) {
+  check_silu_of_every_value<sm90::Default<bf16>>();
+}
+TEST(Sm90Api, SiluOfEveryBf16) {  // Cooperative tiles have a formula of their own.
+  check_silu_of_every_value<Swapped<bf16>>();
+}
+TEST(Sm90Api, SiluOfEveryFp16) {
+  check_silu_of_every_value<
+      sm90::FpropConfig<__half, __half, 64, 64, 1, 1, false, sm90::Schedule::split_k, 4>>();
 }
 
 TEST(Sm90Api, ReplayedGraphGivesTheSameBits) {

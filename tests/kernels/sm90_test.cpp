@@ -196,6 +196,15 @@ TEST_F(Sm90, MoreTilesThanMultiprocessors) {
   EXPECT_GT(run_on_all(test), 10);
 }
 
+TEST_F(Sm90, MoreTilesThanMultiprocessorsOfPixels) {
+  // 1x1: three filter tiles of 128 that stay in shared memory, several tiles of pixels each.
+  DeviceCase test =
+      image({.in_height = 200, .in_width = 160, .in_channels = 72, .out_channels = 264});
+  test.sample = 20000;
+  test.bias = test.residual = true;
+  EXPECT_GT(run_on_all(test), 10);
+}
+
 TEST_F(Sm90, HalfPrecision) {
   DeviceCase test = image({.in_height = 8,
                            .in_width = 9,

@@ -77,12 +77,10 @@ class Sm90Candidate : public KernelCandidate {
     const int splits = instance_.split ? choose_splits(request.geometry, instance_,
                                                        request.packed_filter, multiprocessors)
                                        : 1;
-    const double us = sm90::estimate_us(
+    return sm90::estimate_us(
         request.geometry,
         plan_fprop(request.geometry, instance_, request.packed_filter, multiprocessors, splits),
-        multiprocessors);
-    // Measured on an H200: boxes of 32 bytes a pixel load at less than the model's rate.
-    return request.geometry.in_channels <= 16 ? 1.25 * us : us;
+        multiprocessors, request.epilogue);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

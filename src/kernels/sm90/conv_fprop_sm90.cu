@@ -250,6 +250,7 @@ std::string FpropInstance::name() const {
   if (pingpong) result += "_pingpong";
   if (cluster > 1) result += "_" + text(cluster) + "cta";
   if (halo) result += "_halo";
+  if (resident) result += "_resident";
   if (split) result += "_splitk";
   if (swapped) result += "_swapped";
   return result;
@@ -307,6 +308,16 @@ std::string fprop_refusal(const ConvGeometry& g, const FpropInstance& instance,
              " filter does not fit " + text(instance.halo_pixels) + " pixels of a stage";
     }
   }
+  if (instance.resident) {
+    const std::int64_t blocks = ceil_div(g.in_channels, kBlockK);
+    if (!can_straddle(g) || choose_loader(g, instance, instance.in) != Loader::tiled) {
+      return "filters stay in shared memory for 1x1 convolutions of stride 1 without padding only";
+    }
+    if (blocks > instance.stages) {
+      return "C = " + text(g.in_channels) + "; filters of at most " +
+             text(instance.stages * kBlockK) + " channels stay in shared memory";
+    }
+  }
   if (instance.swapped && is_patched(choose_loader(g, instance, instance.in))) {
     return "pixels would have to be loaded in patches; swapped tiles take runs of pixels";
   }
@@ -315,6 +326,17 @@ std::string fprop_refusal(const ConvGeometry& g, const FpropInstance& instance,
   if (m_tiles > kMax) return "more than 2^31 tiles";
   return {};
 }
+
+namespace {
+
+// CTAs whose tiles all have the same filters: tiles are numbered filters first, and a CTA's next
+// one is as many further as there are CTAs.
+int resident_ctas(const FpropPlan& plan, int multiprocessors) {
+  const auto n_tiles = static_cast<int>(ceil_div(plan.params.filters, plan.instance.block_n));
+  return multiprocessors / n_tiles * n_tiles;
+}
+
+}  // namespace
 
 void set_band(FpropParams& p, int band) {
   p.band = band;
@@ -352,6 +374,11 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
   p.last_block_steps =
       static_cast<int>(ceil_div(g.in_channels - (p.channel_blocks - 1) * kBlockK, 16));
   const std::int64_t n_tiles = ceil_div(g.out_channels, instance.block_n);
+  if (instance.resident && n_tiles > multiprocessors) {
+    throw Error(Status::unsupported, "sm90_fprop_" + instance.name() + ": " + text(n_tiles) +
+                                         " filter tiles stay in " + text(multiprocessors) +
+                                         " multiprocessors; one each is needed");
+  }
 
   // Tiles along M.
   constexpr std::int64_t kMaxPixels = (std::int64_t{1} << 31) - 4096;
@@ -371,7 +398,7 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
   // What set-up may load: plain runs of pixels, and patches, that need no thought about frames.
   p.preloaded = 0;
   if (can_straddle(g) && !instance.split) {
-    if (p.loader == Loader::tiled) p.preloaded = std::min(instance.stages, p.channel_blocks);
+    if (p.loader == Loader::tiled) p.preloaded = std::min(instance.act_stages, p.channel_blocks);
     if (p.loader == Loader::halo && instance.cluster == 1) {
       p.preloaded = std::min(instance.stages, p.filter[1] * p.filter[2]);
     }
@@ -502,21 +529,44 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
   return plan;
 }
 
-double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiprocessors) {
-  // NOTE: the constants are fitted to some 1300 measured times of an H200 (docs/kernels-sm90.md).
+namespace {
+
+// Cycles that an activation and a residual add to a piece of 64 x 32 values where nothing hides
+// them: 16 values a lane, two special functions of 8 cycles each and what surrounds them.
+double epilogue_piece_cycles(const EpilogueKind& epilogue) {
+  double cycles = epilogue.residual ? 125.0 : 0.0;
+  switch (epilogue.activation) {
+    case Activation::none:
+      return cycles;
+    case Activation::relu:
+    case Activation::leaky_relu:
+    case Activation::clamp:
+    case Activation::hardswish:
+      return cycles + 60.0;
+    case Activation::silu:
+      return cycles + 250.0;
+    default:
+      return cycles + 430.0;
+  }
+}
+
+}  // namespace
+
+double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiprocessors,
+                   const EpilogueKind& epilogue_kind) {
+  // NOTE: the constants are fitted to some 2000 measured times of an H200 (docs/kernels-sm90.md).
   constexpr double kCyclesPerUs = 1750.0;      // the clock that a power-limited card holds
   constexpr double kMemoryBytesPerUs = 4.3e6;  // device memory
-  constexpr double kOverlapLoss = 0.36;        // of the shorter of computing and moving bytes
-  constexpr double kLaunchUs = 6.0;            // and the first loads
-  constexpr double kClusterUs = 1.3;           // where a cluster keeps set-up from loading filters
-  constexpr double kPieceCycles = 21.0;        // storing 16 x 32 values of a tile
-  constexpr double kEpilogueCycles = 357.0;
-  constexpr double kFillCycles = 437.0;  // from one tile to the next; hidden by the other warpgroup
-  constexpr double kTurnCycles = 257.0;  // where they take turns
+  constexpr double kOverlapLoss = 0.164;       // of the shorter of computing and moving bytes
+  constexpr double kLaunchUs = 6.4;            // and the first loads
+  constexpr double kClusterUs = 1.55;          // where a cluster keeps set-up from loading filters
+  constexpr double kPieceCycles = 124.0;    // storing 64 x 32 values; hidden by the other warpgroup
+  constexpr double kTurnCycles = 349.0;     // where they take turns
+  constexpr double kRefillCycles = 3060.0;  // from a stage's release until it is full again, loaded
   constexpr double kReduceCycles = 4150.0;  // split K: reduction, and for each CTA of a tile
   constexpr double kReduceCtaCycles = 640.0;
   // Bytes a cycle that one SM draws from L2.
-  const double l2_bytes_per_cycle = plan.params.loader == Loader::tiled ? 65.0 : 72.0;
+  const double l2_bytes_per_cycle = plan.params.loader == Loader::tiled ? 52.1 : 71.2;
   const FpropInstance& instance = plan.instance;
   const FpropParams& p = plan.params;
   const double element = static_cast<double>(size_of(instance.in));
@@ -530,11 +580,18 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
       mma_rows / 64.0 * std::max(mma_columns / 2.0, 40.0) * steps * taps / p.channel_blocks;
   const double act_bytes =
       instance.halo ? p.halo_width * p.halo_height * 128.0 : instance.block_m * 128.0 * taps;
-  const double filter_bytes = instance.block_n * 128.0 * taps / instance.cluster;
-  // Cycles a tap costs besides its MMAs: waits that the other warpgroups' MMAs hide, or not.
-  double gap = instance.consumers == 1 ? 30.0 : (instance.consumers == 2 ? 40.4 : 84.0);
-  if (instance.pingpong) gap = instance.halo ? 22.6 : 323.0;
-  const double group = std::max(mma + gap * taps, (act_bytes + filter_bytes) / l2_bytes_per_cycle);
+  const double filter_bytes =
+      instance.resident ? 0.0 : instance.block_n * 128.0 * taps / instance.cluster;
+  // Cycles a tap costs besides its MMAs.
+  double gap = 87.0;
+  if (instance.pingpong) gap = instance.halo ? 23.6 : (instance.resident ? 0.0 : 154.0);
+  // A ring of few stages, or of taps with few channels, is bounded by their refilling: one filter
+  // stage a tap with a halo, one activation stage a block beside resident filters.
+  double refill = 0.0;
+  if (instance.halo) refill = kRefillCycles * taps / instance.stages;
+  if (instance.resident) refill = kRefillCycles / instance.act_stages;
+  const double group =
+      std::max({mma + gap * taps, (act_bytes + filter_bytes) / l2_bytes_per_cycle, refill});
 
   // Temporal taps that meet real frames, on average over (the first) frames.
   const std::int64_t frames = std::min<std::int64_t>(g.out[0], 1024);
@@ -548,25 +605,29 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
   met /= static_cast<double>(frames);
   const double groups = met * p.channel_blocks;
   const double main = groups * group / (instance.split ? plan.cluster_size : 1) +
-                      (instance.pingpong ? kTurnCycles : kFillCycles);
+                      (instance.pingpong ? kTurnCycles : 0.0);
   const double pieces = instance.block_m / 64.0 * instance.block_n / 32.0;
-  double epilogue = pieces * kPieceCycles + kEpilogueCycles;
+  double epilogue = pieces * epilogue_piece_cycles(epilogue_kind);
   if (instance.split) {
-    epilogue =
+    epilogue +=
         kReduceCycles + kReduceCtaCycles * plan.cluster_size * pieces / 8.0 / instance.consumers;
+  } else if (!instance.pingpong) {
+    epilogue += pieces * kPieceCycles;
   }
 
   // Waves.
   // NOTE: measured, clusters of 4 and 8 find room for some 64 CTAs at a time.
-  const double slots = multiprocessors / (instance.split && plan.cluster_size >= 4 ? 2.0 : 1.0);
+  double slots = multiprocessors / (instance.split && plan.cluster_size >= 4 ? 2.0 : 1.0);
+  if (instance.resident) slots = resident_ctas(plan, multiprocessors);
   const double rounds = std::ceil(plan.num_tiles / slots);
   double cycles = rounds * (main + epilogue);
   if (instance.pingpong) {
     cycles = std::max(rounds * main + epilogue, rounds * (main + epilogue) / 2);
   }
+  const double out_bytes = static_cast<double>(size_of(instance.out)) * g.output_elements();
   const double bytes = element * (static_cast<double>(g.activation_elements()) +
                                   g.cache_elements() + g.filter_elements()) +
-                       static_cast<double>(size_of(instance.out)) * g.output_elements();
+                       out_bytes * (epilogue_kind.residual ? 2.0 : 1.0);
   const double compute_us = cycles / kCyclesPerUs;
   const double memory_us = bytes / kMemoryBytesPerUs;
   const double launch_us = kLaunchUs + (instance.cluster > 1 && p.preloaded > 0 ? kClusterUs : 0.0);
@@ -640,6 +701,7 @@ void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multip
   if (!instance.split) {
     ctas = std::min(ctas, multiprocessors / plan.cluster_size * plan.cluster_size);
   }
+  if (instance.resident) ctas = std::min(ctas, resident_ctas(plan, multiprocessors));
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

@@ -114,6 +114,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
   using ActState = PipelineState<Config::kActStages>;
   using FilterState = PipelineState<Config::kStages>;
   constexpr bool kHalo = Config::kHalo;
+  constexpr bool kResident = Config::kResident;
+  constexpr bool kOwnActRing = Config::kOwnActRing;
   constexpr int kBlocks = Config::kBlocksPerGroup;
   static_assert(!Config::kSwapped || (!ComputeOp::kEnabled && !StoreOp::kEnabled),
                 "ops want neighbouring filters; swapped tiles hold neighbouring pixels");
@@ -156,13 +158,13 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
   if (warp == 0) {
     if (ptx::elect_one()) {
       ptx::prefetch_tensor_map(&p.activation_map);
-      for (int i = 0; kHalo && i < Config::kActStages; ++i) {
+      for (int i = 0; kOwnActRing && i < Config::kActStages; ++i) {
         ptx::barrier_init(&act_full[i], 1);
         ptx::barrier_init(&act_empty[i], Config::kReleasingWarps);
       }
       for (int i = 0; i < Config::kStages; ++i) {
-        // Without a halo both loaders arrive on this barrier: a stage is full with both tiles.
-        ptx::barrier_init(&filter_full[i], kHalo ? 1 : 2);
+        // Without a ring of their own activation tiles share the stages: both loaders arrive.
+        ptx::barrier_init(&filter_full[i], kOwnActRing ? 1 : 2);
         ptx::barrier_init(&filter_empty[i], Config::kReleasingWarps * Config::kCluster);
       }
       ptx::fence_barrier_init();
@@ -219,8 +221,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
       for (int i = 0; i < preloaded; ++i) {
         const int c = kHalo ? 0 : i * Config::BLOCK_K;
         if constexpr (!kHalo) {
-          ptx::barrier_arrive_expect(&filter_full[i], Config::kActBytes);
-          ptx::tma_load_3d(act_stages + i * Config::kActBytes, &p.activation_map, &filter_full[i],
+          ptx::Barrier* const full = kResident ? &act_full[i] : &filter_full[i];
+          ptx::barrier_arrive_expect(full, Config::kActBytes);
+          ptx::tma_load_3d(act_stages + i * Config::kActBytes, &p.activation_map, full,
                            p.read_once ? ptx::kL2EvictFirst : ptx::kL2EvictNormal, c,
                            first_tile.pixel, first_tile.frame);
         }
@@ -259,6 +262,13 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
                              &act_full[act.index], ptx::kL2EvictNormal, c,
                              tile.column - p.pad[2] + tile.phase_column,
                              tile.row - p.pad[1] + tile.phase_row, source.frame);
+            act.advance();
+          } else if constexpr (kResident) {
+            ptx::barrier_wait(&act_empty[act.index], act.producer_parity());
+            ptx::barrier_arrive_expect(&act_full[act.index], Config::kActBytes);
+            load_activation<Config>(p, tile, origin, source, 0, 0, 0, c,
+                                    act_stages + act.index * Config::kActBytes,
+                                    &act_full[act.index]);
             act.advance();
           } else {
             for (int r = 0; r < p.filter[1]; ++r) {
@@ -326,6 +336,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
               state.advance();
             }
           }
+          // The filters of all other tiles are these.
+          if constexpr (kResident) break;
           index += index_step;
           tile = decode_tile<Config>(p, index, m_rank);
         }
@@ -396,7 +408,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
         // The stages of every other tile are the other warpgroup's.
         if ((turn++ & 1) != group_index) {
           const int groups = range.end - range.begin;
-          if constexpr (kHalo) act.advance(groups);
+          if constexpr (kOwnActRing) act.advance(groups);
           filter_state.advance(groups * p.filter[1] * p.filter[2]);
           continue;
         }
@@ -423,6 +435,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
         load_tile_bias<Config>(p, tile, bias_bits);
       }
       Group group = first_group<Config>(p, tile, range);
+      if constexpr (kResident) filter_state = FilterState{};
 
       if constexpr (Config::kPingPong) {
         // Wait for the turn. NOTE: parity tells only adjacent phases of a barrier apart, so a
@@ -439,7 +452,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
       for (int i = range.begin; i < range.end; ++i, group.advance(p)) {
         const int steps =
             group.block == p.channel_blocks - 1 ? p.last_block_steps : Config::BLOCK_K / 16;
-        if constexpr (kHalo) ptx::barrier_wait(&act_full[act.index], act.parity());
+        if constexpr (kOwnActRing) ptx::barrier_wait(&act_full[act.index], act.parity());
         for (int r = 0; r < p.filter[1]; ++r) {
           for (int s = 0; s < p.filter[2]; ++s) {
             ptx::barrier_wait(&filter_full[filter_state.index], filter_state.parity());
@@ -448,6 +461,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
             if constexpr (kHalo) {
               act_address += act.index * Config::kActBytes +
                              (r * p.dilation[1] * p.halo_width + s * p.dilation[2]) * 128;
+            } else if constexpr (kResident) {
+              act_address += act.index * Config::kActBytes;
             } else {
               act_address += filter_state.index * Config::kActBytes;
             }
@@ -489,14 +504,14 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
             }
             accumulate = true;
             if (pending_filter) release_filter(previous_filter);
-            if (kHalo && pending_act) release_act(previous_act);
+            if (kOwnActRing && pending_act) release_act(previous_act);
             pending_act = false;
             previous_filter = filter_state.index;
-            pending_filter = true;
+            pending_filter = !kResident;
             filter_state.advance();
           }
         }
-        if constexpr (kHalo) {
+        if constexpr (kOwnActRing) {
           previous_act = act.index;
           pending_act = true;
           act.advance();
@@ -514,7 +529,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
       wgmma_wait<0>();
       CONVOY_SM90_STAMP(stamping, 10 + 4 * local_tile);
       if (pending_filter) release_filter(previous_filter);
-      if (kHalo && pending_act) release_act(previous_act);
+      if (kOwnActRing && pending_act) release_act(previous_act);
       if (!accumulate) {
 #pragma unroll
         for (int i = 0; i < kBlocks; ++i) {

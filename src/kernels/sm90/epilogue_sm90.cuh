@@ -151,8 +151,39 @@ __device__ __forceinline__ float logistic(float x) {
   return r;
 }
 
-/// EpiloguePath::fused and curved, bias already added.
-template <EpiloguePath kPath, int kCount, typename Source>
+/// x·sigmoid(x) of four values for one reciprocal and an exponential each, for epilogues that
+/// nothing hides: the special-function unit, 4 lanes a cycle, bounds them. With z = e^-|x|,
+/// sigmoid(x) is (x < 0 ? z : 1) / (1 + z), and the product of four denominators is at most 16.
+__device__ __forceinline__ void silu4(float& x0, float& x1, float& x2, float& x3) {
+  float* const x[4] = {&x0, &x1, &x2, &x3};
+  float d[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    // NOTE: the minimum of NaN and 104 is 104 (where z becomes 0): a NaN stays in its numerator and
+    // out of the others' denominators.
+    float z;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(z) : "f"(fminf(fabsf(*x[i]), 104.0f) * -1.44269504f));
+    d[i] = 1.0f + z;
+    asm("{\n.reg .pred negative;\n"
+        "setp.lt.f32 negative, %0, 0f00000000;\n"
+        "@negative mul.f32 %0, %0, %1;\n}"
+        : "+f"(*x[i])
+        : "f"(z));
+  }
+  const float d01 = d[0] * d[1], d23 = d[2] * d[3];
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d01 * d23));
+  const float r01 = r * d23, r23 = r * d01;
+  x0 *= r01 * d[1];
+  x1 *= r01 * d[0];
+  x2 *= r23 * d[3];
+  x3 *= r23 * d[2];
+}
+
+/// EpiloguePath::fused and curved, bias already added. `kHidden`: while others multiply. NOTE: what
+/// an epilogue costs then is instructions of the ordinary pipes, some a cycle each of the MMAs'
+/// time; the special-function unit is free (measured: docs/kernels-sm90.md).
+template <EpiloguePath kPath, bool kHidden, int kCount, typename Source>
 __device__ __forceinline__ void apply_fused_epilogue(const FpropParams& p, float (&v)[kCount],
                                                      const Source& source) {
   const bool has_residual = p.epilogue.has_residual;
@@ -164,8 +195,16 @@ __device__ __forceinline__ void apply_fused_epilogue(const FpropParams& p, float
   if (has_residual && first) add_residual();
   if constexpr (kPath == EpiloguePath::fused) {
     if (p.epilogue.activation == Activation::silu) {
+      static_assert(kCount % 4 == 0);
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) v[i] *= logistic(v[i] * -1.44269504f);
+      for (int i = 0; i < kCount; i += 4) {
+        if constexpr (kHidden) {
+#pragma unroll
+          for (int j = i; j < i + 4; ++j) v[j] *= logistic(v[j] * -1.44269504f);
+        } else {
+          silu4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+        }
+      }
     } else if (p.epilogue.activation == Activation::relu) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) v[i] = v[i] <= 0.0f ? 0.0f : v[i];
@@ -370,7 +409,9 @@ __device__ __forceinline__ void finish_piece(const FpropParams& p, const Tile& t
     for (int i = 0; i < 16 * Config::kHalves; ++i) {
       v[i] = fmaf(v[i], p.epilogue.scale, bias_at(i));
     }
-    if constexpr (kPath != EpiloguePath::plain) apply_fused_epilogue<kPath>(p, v, source);
+    if constexpr (kPath != EpiloguePath::plain) {
+      apply_fused_epilogue<kPath, Config::kPingPong>(p, v, source);
+    }
   }
   if constexpr (ComputeOp::kEnabled && ComputeOp::kOnRegisters) {
 #pragma unroll
@@ -475,7 +516,7 @@ __device__ __forceinline__ void store_tile(
           source.read(buffer, at);
           __syncwarp();
         }
-        apply_fused_epilogue<kPath>(p, v, source);
+        apply_fused_epilogue<kPath, Config::kPingPong>(p, v, source);
       }
       stage_values<Config>(v, buffer, at);
     }
@@ -598,7 +639,9 @@ __device__ __forceinline__ void finish_swapped_piece(const FpropParams& p, const
   } else {
 #pragma unroll
     for (int i = 0; i < 16; ++i) v[i] = fmaf(v[i], p.epilogue.scale, bias(i));
-    if constexpr (kPath != EpiloguePath::plain) apply_fused_epilogue<kPath>(p, v, source);
+    if constexpr (kPath != EpiloguePath::plain) {
+      apply_fused_epilogue<kPath, Config::kPingPong>(p, v, source);
+    }
   }
   if (direct) {
 #pragma unroll

@@ -17,10 +17,12 @@ struct FpropInstance {
   int consumers = 0;
   int cluster = 1;
   bool halo = false;
+  bool resident = false;  ///< 1x1 filters stay in their stages.
   bool split = false;
   bool pingpong = false;
   bool swapped = false;  ///< Filters are the rows of the MMA.
   int stages = 0;
+  int act_stages = 0;
   int chunk_n = 0;      ///< Filters of a piece that is stored at once,
   int chunk_rows = 0;   ///< and its pixels.
   int halo_pixels = 0;  ///< Largest halo tile (rows · columns of input pixels) a stage holds.

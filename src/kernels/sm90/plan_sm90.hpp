@@ -37,9 +37,10 @@ FpropPlan plan_fprop(const ConvGeometry& geometry, const FpropInstance& instance
 /// Change how many clusters of M tiles are walked through all frames before the next.
 void set_band(FpropParams& params, int band);
 
-/// Model time of a plan in microseconds: waves of tiles, each the larger of its tensor-core and L2
-/// time, the epilogue that nothing hides, and the floor of device memory.
-double estimate_us(const ConvGeometry& geometry, const FpropPlan& plan, int multiprocessors);
+/// Model time of a plan in microseconds: waves of tiles, each the largest of its tensor-core, L2
+/// and refill time, the epilogue that nothing hides, and the floor of device memory.
+double estimate_us(const ConvGeometry& geometry, const FpropPlan& plan, int multiprocessors,
+                   const EpilogueKind& epilogue = {});
 
 /// The split of K (1, 2, 4 or 8 CTAs a tile) with the lowest estimate, for a split instance.
 int choose_splits(const ConvGeometry& geometry, const FpropInstance& instance, bool packed_filter,

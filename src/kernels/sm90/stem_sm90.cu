@@ -320,10 +320,11 @@ class StemCandidate final : public KernelCandidate {
   }
 
   double estimate_us(const PlanRequest& request) const override {
-    // Measured on an H200: some 7 us pass before and after, most of it for cold code and data. With
-    // 64 channels the loads, which the cycles leave out, make it 1.3 to 1.5 times that.
-    const double us = 7.0 + best_stem_choice(request).cycles / 1.7e3;
-    return request.geometry.in_channels >= 64 ? 1.45 * us : us;
+    // Measured on an H200: some 7 us pass before and after, most of it for cold code and data; the
+    // cycles are of MMAs and stores, and do not hide the loads, at 2.9 TB/s.
+    const ConvGeometry& g = request.geometry;
+    const double in_bytes = 2.0 * (g.activation_elements() + g.cache_elements());
+    return 7.0 + best_stem_choice(request).cycles / 1.7e3 + in_bytes / 2.9e6;
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

@@ -32,8 +32,12 @@ struct FpropConfig {
   static constexpr int kHaloPixels = HaloPixels;  // input pixels a halo stage holds
   static constexpr bool kSplit = kSchedule == Schedule::split_k;
   static constexpr bool kPingPong = kSchedule == Schedule::pingpong;
+  // Resident: 1x1 filters whose blocks of a tile are loaded once and stay in their stages, while
+  // activation tiles pass by in a ring of their own, as with a halo.
+  static constexpr bool kResident = !Halo && HaloPixels > 0;
+  static constexpr bool kOwnActRing = Halo || kResident;
   static constexpr int kStages = FilterStages;
-  static constexpr int kActStages = Halo ? HaloStages : FilterStages;
+  static constexpr int kActStages = kOwnActRing ? HaloStages : FilterStages;
   // Swapped: filters are the rows of the MMA and pixels its columns, so that a tile may have any
   // multiple of 32 pixels: what fits a layer's pixels to the multiprocessors.
   static constexpr bool kSwapped = Swapped;
@@ -73,6 +77,8 @@ struct FpropConfig {
   static constexpr int kSharedBytes = 1024 /* alignment */ + kActStages * kActBytes +
                                       kStages * kFilterBytes + kStagingBytes + kBarriers * 8;
 
+  static_assert(!kResident || (HaloPixels == M && kPingPong && Cluster == 1 && !Swapped),
+                "resident filters: ping-pong, cluster of 1, activation stages of BLOCK_M pixels");
   static_assert(Swapped || StagingPieces % kHalves == 0, "staging must hold whole pieces");
   static_assert(kStagingBuffers >= 2 || kChunks == 1, "a residual is fetched one piece ahead");
   static_assert(M <= 256, "BLOCK_M must be at most 256 (see patch_row)");
