@@ -390,7 +390,17 @@ std::string run_case(const DeviceCase& test) {
   if (next_elements > 0) arguments.next_cache = next.data();
   GuardedBuffer workspace(plan.workspace_bytes());
   if (plan.workspace_bytes() > 0) arguments.workspace = workspace.data();
-  plan.run(arguments);
+  if (test.launch) {
+    RunPointers pointers;
+    pointers.output = output.data();
+    pointers.activation = activation->data();
+    pointers.filter = filter->data();
+    pointers.cache = g.cached_frames > 0 ? cache->data() : nullptr;
+    pointers.epilogue = arguments.epilogue;
+    test.launch(g, pointers);
+  } else {
+    plan.run(arguments);
+  }
   check(cudaDeviceSynchronize(), "run");
 
   const GuardedBuffer* const buffers[] = {activation.get(), cache.get(), filter.get(), bias.get(),

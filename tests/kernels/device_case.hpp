@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "convoy/convoy.hpp"
+#include "core/candidate.hpp"
 #include "core/geometry.hpp"
 
 namespace convoy::test {
@@ -23,6 +25,9 @@ struct DeviceCase {
   std::uint64_t seed = 1;
   /// Elements of the output to compare, evenly spread; 0: all.
   std::int64_t sample = 0;
+
+  /// Enqueues the kernel in the plan's place, where it is set.
+  std::function<void(const ConvGeometry&, const RunPointers&)> launch;
 
   /// The shape and every option, for a failure's message.
   std::string describe() const;

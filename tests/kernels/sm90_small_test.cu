@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "device_case.hpp"
+#include "kernels/sm90/plan_sm90.hpp"
+
+namespace convoy::test {
+namespace {
+
+DeviceCase image(const Conv2dProblemShape& shape) {
+  DeviceCase test;
+  test.geometry = geometry_of(shape);
+  test.layout = FilterLayout::krsc;
+  return test;
+}
+
+DeviceCase volume(const Conv3dProblemShape& shape) {
+  DeviceCase test;
+  test.geometry = geometry_of(shape);
+  return test;
+}
+
+// Small problems for each way through a kernel, one kernel at a time (CONVOY_TEST_KERNEL), under
+// tools that slow it a thousandfold: tests/kernels/sanitize_sm90.sh. Two multiprocessors are asked
+// for, so that a few tiles make rings wrap and warpgroups take turns.
+class Sm90Small : public ::testing::Test {
+ protected:
+  static std::string kernel() {
+    const char* const name = std::getenv("CONVOY_TEST_KERNEL");
+    return name != nullptr ? name : "";
+  }
+  static void TearDownTestSuite() {
+    if (!kernel().empty()) EXPECT_GT(launches, 0) << "no problem that " << kernel() << " runs";
+  }
+  void SetUp() override {
+    if (!has_device()) GTEST_SKIP() << "no CUDA device";
+    if (kernel().empty()) GTEST_SKIP() << "CONVOY_TEST_KERNEL is not set";
+  }
+  void run(DeviceCase test) {
+    if (kernel().ends_with("_fp32")) test.options.output_dtype = DType::fp32;
+    for (const sm90::FpropInstance& instance : sm90::fprop_instances()) {
+      const DType out = test.options.output_dtype.value_or(test.options.dtype);
+      if (instance.in != test.options.dtype || instance.out != out) continue;
+      if (kernel() !=
+          "sm90_fprop_" + instance.name() + "_bf16" + (size_of(out) == 4 ? "_fp32" : ""))
+        continue;
+      if (!sm90::fprop_refusal(test.geometry, instance, false).empty()) continue;
+      test.launch = [&](const ConvGeometry& geometry, const RunPointers& pointers) {
+        sm90::prepare_fprop(instance);
+        sm90::launch_fprop(sm90::plan_fprop(geometry, instance, false, 2, instance.split ? 2 : 1),
+                           pointers, 2, nullptr);
+      };
+      ++launches;
+      EXPECT_EQ(run_case(test), "") << test.describe();
+    }
+    if (kernel() == "sm90_stem" && !test.options.output_dtype) {
+      test.options.kernel = kernel();
+      test.options.packed_filter = true;
+      for (const Candidate& candidate : candidates_of(test)) {
+        if (candidate.kernel != kernel() || !candidate.reason.empty()) continue;
+        ++launches;
+        EXPECT_EQ(run_case(test), "") << test.describe();
+      }
+    }
+  }
+  static inline int launches = 0;
+};
+
+TEST_F(Sm90Small, Taps) {
+  DeviceCase test = image({.in_height = 14,
+                           .in_width = 27,
+                           .in_channels = 72,
+                           .out_channels = 72,
+                           .filter_h = 3,
+                           .filter_w = 3,
+                           .pad_h = 1,
+                           .pad_w = 1});
+  run(test);
+  test.bias = test.residual = true;
+  test.epilogue.activation =
+      kernel().ends_with("_fp32") ? Activation::relu : Activation::silu;  // exact, or rounded
+  run(test);
+}
+
+TEST_F(Sm90Small, Pixels) {
+  // 3 or 6 tiles of 128 or 64 pixels, times one or more of filters.
+  DeviceCase test =
+      image({.in_height = 9, .in_width = 42, .in_channels = 136, .out_channels = 136});
+  for (const Activation activation : {Activation::none, Activation::gelu, Activation::leaky_relu}) {
+    test.epilogue.activation = activation;
+    test.bias = test.residual = activation != Activation::none;
+    run(test);
+  }
+}
+
+TEST_F(Sm90Small, StridedTaps) {
+  run(image({.in_height = 21,
+             .in_width = 23,
+             .in_channels = 16,
+             .out_channels = 24,
+             .filter_h = 3,
+             .filter_w = 3,
+             .pad_h = 1,
+             .pad_w = 1,
+             .stride_h = 2,
+             .stride_w = 2}));
+}
+
+TEST_F(Sm90Small, RowsThatTmaCannotStore) {
+  DeviceCase test = image({.in_height = 5, .in_width = 9, .in_channels = 8, .out_channels = 13});
+  test.residual = true;
+  run(test);
+}
+
+TEST_F(Sm90Small, VolumeWithCache) {
+  run(volume({.in_depth = 2,
+              .in_height = 5,
+              .in_width = 6,
+              .in_channels = 24,
+              .out_channels = 16,
+              .filter = {3, 3, 3},
+              .pad_begin = {0, 1, 1},
+              .pad_end = {0, 1, 1},
+              .cached_frames = 2}));
+}
+
+TEST_F(Sm90Small, FewChannels) {
+  run(image({.in_height = 9,
+             .in_width = 17,
+             .in_channels = 16,
+             .out_channels = 72,
+             .filter_h = 3,
+             .filter_w = 3,
+             .pad_h = 1,
+             .pad_w = 1}));
+}
+
+}  // namespace
+}  // namespace convoy::test
