@@ -180,9 +180,9 @@ __device__ __forceinline__ void silu4(float& x0, float& x1, float& x2, float& x3
   x3 *= r23 * d[2];
 }
 
-/// EpiloguePath::fused and curved, bias already added. `kHidden`: while others multiply. NOTE: what
-/// an epilogue costs then is instructions of the ordinary pipes, some a cycle each of the MMAs'
-/// time; the special-function unit is free (measured: docs/kernels-sm90.md).
+/// EpiloguePath::fused and curved, bias already added. `kHidden`: while others multiply. NOTE:
+/// measured, SiLU by silu4 is slower there: fewer special functions, but twice the instructions
+/// (docs/kernels-sm90.md).
 template <EpiloguePath kPath, bool kHidden, int kCount, typename Source>
 __device__ __forceinline__ void apply_fused_epilogue(const FpropParams& p, float (&v)[kCount],
                                                      const Source& source) {
