@@ -569,7 +569,14 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
             }
           }
           if (!p.epilogue.has_residual) {
-            if (lane == 0) ptx::tma_store_wait_read<kBuffers - 1>();
+            // The last tile's stores too: its last piece may have used any buffer.
+            if (lane == 0) {
+              if (q == 0) {
+                ptx::tma_store_wait_read<0>();
+              } else {
+                ptx::tma_store_wait_read<kBuffers - 1>();
+              }
+            }
             __syncwarp();
           }
           finish_piece<Config, kPath>(p, tile, tile_piece(q), v, lane_bias, staging, q % kBuffers,
