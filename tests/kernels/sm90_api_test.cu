@@ -473,7 +473,7 @@ void check_silu_of_every_value() {
   int not_nearest = 0;
   for (std::size_t i = 0; i < kValues; ++i) {
     T argument;
-    std::memcpy(&argument, &in[i], 2);
+    std::memcpy(static_cast<void*>(&argument), &in[i], 2);
     const double x = static_cast<double>(static_cast<float>(argument));
     const double want = x / (1 + std::exp(-x));
     const auto y = static_cast<double>(static_cast<float>(got[i]));
