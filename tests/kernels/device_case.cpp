@@ -320,6 +320,19 @@ std::vector<Candidate> candidates_of(const DeviceCase& test) {
   return with_problem(test, [&](const auto& shape) { return candidates(shape, options); });
 }
 
+DeviceCase image(const Conv2dProblemShape& shape) {
+  DeviceCase test;
+  test.geometry = geometry_of(shape);
+  test.layout = FilterLayout::krsc;
+  return test;
+}
+
+DeviceCase volume(const Conv3dProblemShape& shape) {
+  DeviceCase test;
+  test.geometry = geometry_of(shape);
+  return test;
+}
+
 std::string run_case(const DeviceCase& test) {
   const ConvGeometry& g = test.geometry;
   const DType in = test.options.dtype, out = test.options.output_dtype.value_or(in);

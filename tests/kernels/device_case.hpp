@@ -33,6 +33,10 @@ struct DeviceCase {
   std::string describe() const;
 };
 
+/// A case of that problem, with everything else as it is by default.
+DeviceCase image(const Conv2dProblemShape& shape);
+DeviceCase volume(const Conv3dProblemShape& shape);
+
 /// Run with small integers, so that fp32 sums are exact in any order: with no activation (or relu)
 /// the output must match the fp64 result, rounded once, bit for bit; other activations may differ
 /// by a few units of fp32 before the rounding. The output and the next cache start as NaN with

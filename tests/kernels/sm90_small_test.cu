@@ -10,19 +10,6 @@
 namespace convoy::test {
 namespace {
 
-DeviceCase image(const Conv2dProblemShape& shape) {
-  DeviceCase test;
-  test.geometry = geometry_of(shape);
-  test.layout = FilterLayout::krsc;
-  return test;
-}
-
-DeviceCase volume(const Conv3dProblemShape& shape) {
-  DeviceCase test;
-  test.geometry = geometry_of(shape);
-  return test;
-}
-
 // Small problems for each way through a kernel, one kernel at a time (CONVOY_TEST_KERNEL), under
 // tools that slow it a thousandfold: tests/kernels/sanitize_sm90.sh. Two multiprocessors are asked
 // for, so that a few tiles make rings wrap and warpgroups take turns.

@@ -33,19 +33,6 @@ int run_on_all(DeviceCase test) {
   return ran;
 }
 
-DeviceCase image(const Conv2dProblemShape& shape) {
-  DeviceCase test;
-  test.geometry = geometry_of(shape);
-  test.layout = FilterLayout::krsc;
-  return test;
-}
-
-DeviceCase volume(const Conv3dProblemShape& shape) {
-  DeviceCase test;
-  test.geometry = geometry_of(shape);
-  return test;
-}
-
 class Sm90 : public ::testing::Test {
  protected:
   void SetUp() override {
