@@ -435,7 +435,11 @@ void ClusterChecker::async_issue(const AsyncOp& op) {
   }
   if (in_tensor_pipeline(op.kind))
     operation.releases.push_back({warp.tensor_pipeline, ++warp.tensor_issued});
-  if (op.kind == AsyncKind::tcgen05_commit) operation.covers = warp.tensor_issued;
+  // NOTE: a commit covers everything that was issued before, not only since the last one.
+  if (op.kind == AsyncKind::tcgen05_commit) {
+    operation.covers = warp.tensor_issued;
+    note_effect(op.issuer, true);
+  }
   // cp.async.mbarrier.arrive moves nothing: it tells of the copies before it.
   if (op.kind == AsyncKind::cp_async) {
     if (op.bytes == 0)
@@ -450,12 +454,6 @@ void ClusterChecker::async_issue(const AsyncOp& op) {
                   "wgmma.mma_async of %s",
                   location(op.issuer.instruction).c_str(), warp_name(warp.self).c_str()));
   release_done(warp);
-}
-
-void ClusterChecker::async_track(const AsyncOp& commit, std::span<const uint64_t>) {
-  // NOTE: a tcgen05.commit covers everything its thread issued before, not only what came after
-  // the previous commit; Operation::covers says that.
-  note_effect(commit.issuer, true);
 }
 
 void ClusterChecker::async_done(const AsyncOp& op) {

@@ -89,7 +89,6 @@ class ClusterChecker final : public exec::ClusterObserver {
   void async_chunks(const exec::AsyncOp&, const exec::AsyncAccess&,
                     std::span<const uint32_t> addresses) override;
   void async_done(const exec::AsyncOp&) override;
-  void async_track(const exec::AsyncOp& commit, std::span<const uint64_t> tracked) override;
   void group_commit(const exec::Agent&, exec::GroupKind) override;
   void group_wait(const exec::Agent&, exec::GroupKind, uint32_t pending) override;
   void end(std::span<const uint32_t> leaked_columns) override;

@@ -259,7 +259,6 @@ struct Cta {
   std::array<CtaBarrier, 16> barriers;
   tensor::Tmem tmem;
   std::deque<AsyncTask> tensor_queue;  ///< tcgen05.mma / cp / commit, in order
-  std::vector<uint64_t> uncommitted;   ///< tcgen05 operations issued since the last commit
 };
 
 struct Cluster {

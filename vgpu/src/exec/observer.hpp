@@ -177,8 +177,6 @@ class ClusterObserver {
   virtual void async_done(const AsyncOp&) {}
   /// bulk stores: the source has been read (async_access of the reads came before).
   virtual void async_read_done(const AsyncOp&) {}
-  /// tcgen05.commit tracks `tracked`.
-  virtual void async_track(const AsyncOp& /*commit*/, std::span<const uint64_t> /*tracked*/) {}
   virtual void group_commit(const Agent&, GroupKind) {}
   /// The lanes waited until at most `pending` groups of the kind are incomplete.
   virtual void group_wait(const Agent&, GroupKind, uint32_t /*pending*/) {}

@@ -94,7 +94,6 @@ void issue_mma(Warp& w, uint32_t lane, int cta_group, uint64_t macs, Compute com
   task.op = make_async(w, 1u << lane, AsyncKind::tcgen05_mma);
   task.op.macs = macs;
   w.cluster->worker->mma_macs += macs;
-  w.cta->uncommitted.push_back(task.op.id);
   Cta* cta = w.cta;
   memories(*cta, cta_group);
   task.run = [=](const AsyncOp& async) {
@@ -288,14 +287,8 @@ Step commit(Warp& w, const Instr& i, uint32_t lanes) {  // x: multicast, y: cta_
                         Scope::cluster);
       });
     };
-    auto tracked = std::move(w.cta->uncommitted);
-    w.cta->uncommitted.clear();
-    AsyncOp op = task.op;
     cluster.worker->async_operations++;
-    if (cluster.observer) {
-      cluster.observer->async_issue(op);
-      cluster.observer->async_track(op, tracked);
-    }
+    if (cluster.observer) cluster.observer->async_issue(task.op);
     issue_stage(cluster, w.cta->tensor_queue, std::move(task));
   });
   return Step::next;
@@ -423,7 +416,6 @@ Step shift(Warp& w, const Instr& i, uint32_t lanes) {  // x: cta_group
     auto group = static_cast<int>(i.x);
     AsyncTask task;
     task.op = make_async(w, 1u << l, AsyncKind::tcgen05_shift);
-    w.cta->uncommitted.push_back(task.op.id);
     Cta* cta = w.cta;
     memories(*cta, group);
     task.run = [=](const AsyncOp& async) {
@@ -455,7 +447,6 @@ Step copy(Warp& w, const Instr& i, uint32_t lanes) {  // x: TmemCopyShape, y: ct
     auto group = static_cast<int>(i.y);
     AsyncTask task;
     task.op = make_async(w, 1u << l, AsyncKind::tcgen05_cp);
-    w.cta->uncommitted.push_back(task.op.id);
     Cta* cta = w.cta;
     memories(*cta, group);
     task.run = [=](const AsyncOp& async) {

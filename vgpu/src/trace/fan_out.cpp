@@ -76,9 +76,6 @@ class ClusterFanOut final : public ClusterObserver {
   void async_end(const AsyncOp& op) override { each(&ClusterObserver::async_end, op); }
   void async_done(const AsyncOp& op) override { each(&ClusterObserver::async_done, op); }
   void async_read_done(const AsyncOp& op) override { each(&ClusterObserver::async_read_done, op); }
-  void async_track(const AsyncOp& commit, std::span<const uint64_t> tracked) override {
-    each(&ClusterObserver::async_track, commit, tracked);
-  }
   void group_commit(const Agent& a, GroupKind kind) override {
     each(&ClusterObserver::group_commit, a, kind);
   }
