@@ -47,6 +47,6 @@ const std::vector<FpropInstance>& fprop_instances() {
 }
 EOF
 rm -f "$out"/*.o
-{ ls "$out"/instances/*.cu "$out/instances/registry.cpp"; echo "$root/src/kernels/sm90/conv_fprop_sm90.cu"; echo "$root/src/kernels/common/tensor_map.cpp"; echo "$root/bench/sm90/fprop_capi.cu"; } |
+{ ls "$out"/instances/*.cu "$out/instances/registry.cpp"; echo "$root/src/kernels/sm90/conv_fprop_sm90.cu"; echo "$root/src/kernels/sm90/model_sm90.cpp"; echo "$root/src/kernels/common/tensor_map.cpp"; echo "$root/bench/sm90/fprop_capi.cu"; } |
   xargs -P "${JOBS:-2}" -I{} sh -c "nvcc $flags -Xptxas -v -c {} -o $out/\$(basename {}).o 2> $out/\$(basename {}).log || cat $out/\$(basename {}).log >&2"
 nvcc -shared -cudart static -o "$out/libconvoy_sm90_bench.so" "$out"/*.o

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "convoy/error.hpp"
+#include "kernels/sm90/model_sm90.hpp"
 #include "kernels/sm90/plan_sm90.hpp"
 
 namespace {

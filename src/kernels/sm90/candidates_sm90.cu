@@ -7,6 +7,7 @@
 #include "core/candidate.hpp"
 #include "core/text.hpp"
 #include "kernels/portable/implicit_gemm_plan.hpp"
+#include "kernels/sm90/model_sm90.hpp"
 #include "kernels/sm90/plan_sm90.hpp"
 #include "kernels/sm90/stem_sm90.hpp"
 

@@ -5,7 +5,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cmath>
 #include <initializer_list>
 #include <limits>
 
@@ -327,16 +326,10 @@ std::string fprop_refusal(const ConvGeometry& g, const FpropInstance& instance,
   return {};
 }
 
-namespace {
-
-// CTAs whose tiles all have the same filters: tiles are numbered filters first, and a CTA's next
-// one is as many further as there are CTAs.
 int resident_ctas(const FpropPlan& plan, int multiprocessors) {
   const auto n_tiles = static_cast<int>(ceil_div(plan.params.filters, plan.instance.block_n));
   return multiprocessors / n_tiles * n_tiles;
 }
-
-}  // namespace
 
 void set_band(FpropParams& p, int band) {
   p.band = band;
@@ -527,127 +520,6 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
   require(tensor_map_refusal(plan.filter));
   if (!p.direct_store) require(tensor_map_refusal(plan.output));
   return plan;
-}
-
-namespace {
-
-// Cycles that an activation and a residual add to a piece of 64 x 32 values where nothing hides
-// them: 16 values a lane, two special functions of 8 cycles each and what surrounds them.
-double epilogue_piece_cycles(const EpilogueKind& epilogue) {
-  double cycles = epilogue.residual ? 125.0 : 0.0;
-  switch (epilogue.activation) {
-    case Activation::none:
-      return cycles;
-    case Activation::relu:
-    case Activation::leaky_relu:
-    case Activation::clamp:
-    case Activation::hardswish:
-      return cycles + 60.0;
-    case Activation::silu:
-      return cycles + 250.0;
-    default:
-      return cycles + 430.0;
-  }
-}
-
-}  // namespace
-
-double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiprocessors,
-                   const EpilogueKind& epilogue_kind) {
-  // NOTE: the constants are fitted to some 2000 measured times of an H200 (docs/kernels-sm90.md).
-  constexpr double kCyclesPerUs = 1750.0;      // the clock that a power-limited card holds
-  constexpr double kMemoryBytesPerUs = 4.3e6;  // device memory
-  constexpr double kOverlapLoss = 0.164;       // of the shorter of computing and moving bytes
-  constexpr double kLaunchUs = 6.4;            // and the first loads
-  constexpr double kClusterUs = 1.55;          // where a cluster keeps set-up from loading filters
-  constexpr double kPieceCycles = 124.0;    // storing 64 x 32 values; hidden by the other warpgroup
-  constexpr double kTurnCycles = 349.0;     // where they take turns
-  constexpr double kRefillCycles = 3060.0;  // from a stage's release until it is full again, loaded
-  constexpr double kReduceCycles = 4150.0;  // split K: reduction, and for each CTA of a tile
-  constexpr double kReduceCtaCycles = 640.0;
-  // Bytes a cycle that one SM draws from L2.
-  const double l2_bytes_per_cycle = plan.params.loader == Loader::tiled ? 52.1 : 71.2;
-  const FpropInstance& instance = plan.instance;
-  const FpropParams& p = plan.params;
-  const double element = static_cast<double>(size_of(instance.in));
-
-  // One channel block of one temporal tap: all spatial taps.
-  const double taps = static_cast<double>(p.filter[1]) * p.filter[2];
-  const double steps = 4.0 * (p.channel_blocks - 1) + p.last_block_steps;  // of all blocks
-  const int mma_rows = instance.swapped ? instance.block_n : instance.block_m;
-  const int mma_columns = instance.swapped ? instance.block_m : instance.block_n;
-  const double mma =
-      mma_rows / 64.0 * std::max(mma_columns / 2.0, 40.0) * steps * taps / p.channel_blocks;
-  const double act_bytes =
-      instance.halo ? p.halo_width * p.halo_height * 128.0 : instance.block_m * 128.0 * taps;
-  const double filter_bytes =
-      instance.resident ? 0.0 : instance.block_n * 128.0 * taps / instance.cluster;
-  // Cycles a tap costs besides its MMAs.
-  double gap = 87.0;
-  if (instance.pingpong) gap = instance.halo ? 23.6 : (instance.resident ? 0.0 : 154.0);
-  // A ring of few stages, or of taps with few channels, is bounded by their refilling: one filter
-  // stage a tap with a halo, one activation stage a block beside resident filters.
-  double refill = 0.0;
-  if (instance.halo) refill = kRefillCycles * taps / instance.stages;
-  if (instance.resident) refill = kRefillCycles / instance.act_stages;
-  const double group =
-      std::max({mma + gap * taps, (act_bytes + filter_bytes) / l2_bytes_per_cycle, refill});
-
-  // Temporal taps that meet real frames, on average over (the first) frames.
-  const std::int64_t frames = std::min<std::int64_t>(g.out[0], 1024);
-  double met = 0;
-  for (std::int64_t z = 0; z < frames; ++z) {
-    for (std::int64_t t = 0; t < g.filter[0]; ++t) {
-      const std::int64_t d = z * g.stride[0] - g.pad_begin[0] + t * g.dilation[0];
-      if (p.loader == Loader::im2col_5d || (d >= 0 && d < g.seen()[0])) met += 1;
-    }
-  }
-  met /= static_cast<double>(frames);
-  const double groups = met * p.channel_blocks;
-  const double main = groups * group / (instance.split ? plan.cluster_size : 1) +
-                      (instance.pingpong ? kTurnCycles : 0.0);
-  const double pieces = instance.block_m / 64.0 * instance.block_n / 32.0;
-  double epilogue = pieces * epilogue_piece_cycles(epilogue_kind);
-  if (instance.split) {
-    epilogue +=
-        kReduceCycles + kReduceCtaCycles * plan.cluster_size * pieces / 8.0 / instance.consumers;
-  } else if (!instance.pingpong) {
-    epilogue += pieces * kPieceCycles;
-  }
-
-  // Waves.
-  // NOTE: measured, clusters of 4 and 8 find room for some 64 CTAs at a time.
-  double slots = multiprocessors / (instance.split && plan.cluster_size >= 4 ? 2.0 : 1.0);
-  if (instance.resident) slots = resident_ctas(plan, multiprocessors);
-  const double rounds = std::ceil(plan.num_tiles / slots);
-  double cycles = rounds * (main + epilogue);
-  if (instance.pingpong) {
-    cycles = std::max(rounds * main + epilogue, rounds * (main + epilogue) / 2);
-  }
-  const double out_bytes = static_cast<double>(size_of(instance.out)) * g.output_elements();
-  const double bytes = element * (static_cast<double>(g.activation_elements()) +
-                                  g.cache_elements() + g.filter_elements()) +
-                       out_bytes * (epilogue_kind.residual ? 2.0 : 1.0);
-  const double compute_us = cycles / kCyclesPerUs;
-  const double memory_us = bytes / kMemoryBytesPerUs;
-  const double launch_us = kLaunchUs + (instance.cluster > 1 && p.preloaded > 0 ? kClusterUs : 0.0);
-  return launch_us + std::max(compute_us, memory_us) +
-         kOverlapLoss * std::min(compute_us, memory_us);
-}
-
-int choose_splits(const ConvGeometry& g, const FpropInstance& instance, bool packed_filter,
-                  int multiprocessors) {
-  int best = 1;
-  double best_us = 0;
-  for (const int splits : {1, 2, 4, 8}) {
-    const FpropPlan plan = plan_fprop(g, instance, packed_filter, multiprocessors, splits);
-    const double us = estimate_us(g, plan, multiprocessors);
-    if (splits == 1 || us < best_us) {
-      best = splits;
-      best_us = us;
-    }
-  }
-  return best;
 }
 
 void prepare_fprop(const FpropInstance& instance) {

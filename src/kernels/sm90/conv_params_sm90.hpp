@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/common/epilogue.cuh"
+#include "kernels/common/epilogue_params.hpp"
 #include "kernels/common/fast_divide.hpp"
 
 namespace convoy::sm90 {

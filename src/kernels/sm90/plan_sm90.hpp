@@ -37,14 +37,9 @@ FpropPlan plan_fprop(const ConvGeometry& geometry, const FpropInstance& instance
 /// Change how many clusters of M tiles are walked through all frames before the next.
 void set_band(FpropParams& params, int band);
 
-/// Model time of a plan in microseconds: waves of tiles, each the largest of its tensor-core, L2
-/// and refill time, the epilogue that nothing hides, and the floor of device memory.
-double estimate_us(const ConvGeometry& geometry, const FpropPlan& plan, int multiprocessors,
-                   const EpilogueKind& epilogue = {});
-
-/// The split of K (1, 2, 4 or 8 CTAs a tile) with the lowest estimate, for a split instance.
-int choose_splits(const ConvGeometry& geometry, const FpropInstance& instance, bool packed_filter,
-                  int multiprocessors);
+/// CTAs whose tiles all have the same filters, for a resident instance: tiles are numbered filters
+/// first, and a CTA's next one is as many further as there are CTAs.
+int resident_ctas(const FpropPlan& plan, int multiprocessors);
 
 /// Raise the kernel's limit of dynamic shared memory on the current device; once, before launches.
 /// Throws Error{launch_failure}.

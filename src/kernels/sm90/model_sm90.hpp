@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How long a Hopper kernel takes, for dispatch to rank its configurations.
+#pragma once
+
+#include "core/geometry.hpp"
+#include "kernels/sm90/plan_sm90.hpp"
+
+namespace convoy::sm90 {
+
+/// What the model cannot derive from a plan. The values are fitted to measured times of an H200
+/// (docs/kernels-sm90.md).
+struct ModelConstants {
+  double cycles_per_us = 1750.0;        ///< Cycles a us: the clock that a power-limited card holds.
+  double memory_bytes_per_us = 4.3e6;   ///< Bytes a us from and to device memory.
+  double overlap_loss = 0.164;          ///< Share of the shorter of computing and moving bytes.
+  double launch_us = 6.4;               ///< us: a launch and the first loads.
+  double cluster_us = 1.55;             ///< us, where a cluster keeps set-up from loading filters.
+  double piece_cycles = 124.0;          ///< Cycles to store 64 x 32 values that nothing hides.
+  double turn_cycles = 349.0;           ///< Cycles a tile where warpgroups take turns.
+  double refill_cycles = 3060.0;        ///< Cycles from a stage's release until it is full, loaded.
+  double reduce_cycles = 4150.0;        ///< Cycles: the reduction of split K,
+  double reduce_cta_cycles = 640.0;     ///< and for each CTA of a tile.
+  double run_bytes_per_cycle = 52.1;    ///< Bytes a cycle that an SM draws from L2, runs of pixels,
+  double other_bytes_per_cycle = 71.2;  ///< and by any other loader.
+  double tap_cycles = 87.0;             ///< Cycles a tap costs besides its MMAs: cooperative,
+  double pingpong_tap_cycles = 154.0;   ///< ping-pong,
+  double halo_tap_cycles = 23.6;        ///< ping-pong with a halo,
+  double resident_tap_cycles = 0.0;     ///< ping-pong with resident filters.
+  double residual_cycles = 125.0;       ///< Cycles that a residual adds to 64 x 32 values,
+  double clamp_cycles = 60.0;           ///< an activation without special functions,
+  double silu_cycles = 250.0;           ///< SiLU,
+  double curved_cycles = 430.0;         ///< and any other, where nothing hides them.
+};
+
+/// Model time of a plan in microseconds: waves of tiles, each the largest of its tensor-core, L2
+/// and refill time, the epilogue that nothing hides, and the floor of device memory.
+double estimate_us(const ConvGeometry& geometry, const FpropPlan& plan, int multiprocessors,
+                   const EpilogueKind& epilogue = {}, const ModelConstants& constants = {});
+
+/// The split of K (1, 2, 4 or 8 CTAs a tile) with the lowest estimate, for a split instance.
+int choose_splits(const ConvGeometry& geometry, const FpropInstance& instance, bool packed_filter,
+                  int multiprocessors, const ModelConstants& constants = {});
+
+}  // namespace convoy::sm90
