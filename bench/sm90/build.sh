@@ -14,6 +14,7 @@ while read -r types m n consumers cluster mode stages halo_stages pixels staging
   case $types in '#'*|'') continue;; esac
   halo=false; schedule=cooperative; swapped=false
   case $mode in *halo*) halo=true;; esac
+  case $cluster in *x*) ;; *) cluster=${cluster}x1;; esac
   case $mode in *swapped*) swapped=true;; esac
   case $mode in *splitk*) schedule=split_k;; *pingpong*) schedule=pingpong;; esac
   for type in $(echo "$types" | tr ',' ' '); do
@@ -27,7 +28,7 @@ while read -r types m n consumers cluster mode stages halo_stages pixels staging
 #include "kernels/sm90/instance_sm90.cuh"
 namespace convoy::sm90 {
 FpropInstance instance_$name() {
-  return describe_instance<FpropConfig<$cpp, $m, $n, $consumers, $cluster, $halo, Schedule::$schedule, $stages, $halo_stages, $pixels, $staging, $swapped>>();
+  return describe_instance<FpropConfig<$cpp, $m, $n, $consumers, ${cluster%x*}, $halo, Schedule::$schedule, $stages, $halo_stages, $pixels, $staging, $swapped, ${cluster#*x}>>();
 }
 }
 EOF

@@ -3,7 +3,9 @@
 """Where the time of a sm90 forward kernel goes, CTA by CTA, beside cuDNN's total.
 
     EXTRA=-DCONVOY_SM90_TRACE bench/sm90/build.sh build/sm90-trace bf16
-    python3 bench/sm90/cta_trace.py build/sm90-trace/libconvoy_sm90_bench.so [shape filter [instance filter]]
+    python3 bench/sm90/cta_trace.py build/sm90-trace/libconvoy_sm90_bench.so [SHAPES [instance filter]]
+
+SHAPES: part of a title of SHAPES, or shape strings of `convoy bench`, separated by commas.
 
 Microseconds, medians of several runs. `event` is the time between two events around the launch, `span` from the
 first CTA's start to the last one's end; the rest are medians over CTAs from the CTA's start: `set-up` done, `first`
@@ -18,7 +20,7 @@ import sys
 import torch
 import torch.nn.functional as F
 
-from fprop import Library, make, problem
+from fprop import Library, make, problem, shape
 
 SLOTS = 32
 
@@ -136,6 +138,6 @@ if __name__ == "__main__":
     library.sms = torch.cuda.get_device_properties(0).multi_processor_count
     shape_pattern = sys.argv[2] if len(sys.argv) > 2 else ""
     instance_pattern = sys.argv[3] if len(sys.argv) > 3 else ""
-    for shape_title, shape in SHAPES:
-        if shape_pattern in shape_title:
-            trace(library, shape_title, shape, instance_pattern)
+    todo = [(title, p) for title, p in SHAPES if shape_pattern in title]
+    for title, p in todo or [(text, shape(text)) for text in shape_pattern.split(",")]:
+        trace(library, title, p, instance_pattern)

@@ -4,15 +4,18 @@
 
     bench/sm90/build.sh build/sm90 bf16
     python3 bench/sm90/fprop.py build/sm90/libconvoy_sm90_bench.so check
-    python3 bench/sm90/fprop.py build/sm90/libconvoy_sm90_bench.so bench [name filter]
+    python3 bench/sm90/fprop.py build/sm90/libconvoy_sm90_bench.so bench [SHAPES] [instance filter]
 
 check: small random integers, so that fp32 accumulation is exact and every output bit must match;
 each instance runs in a process of its own with a time limit, so that a hang ends.
-bench: instances and cuDNN interleaved in one process, L2 flushed before each run, random data,
-median of many.
+bench: instances and cuDNN interleaved in one process, in an order drawn anew each round (launches
+keep 0.9 us by their place in the stream), L2 flushed before each run, random data, median of many.
+SHAPES: part of a title of BENCH, or shape strings of `convoy bench`, separated by commas.
 """
 import ctypes
 import os
+import random
+import re
 import signal
 import sys
 import time
@@ -102,6 +105,16 @@ BENCH = [
     ("up 512 folded", problem(h=128, w=128, c=512, k=512, upsample=2)),
     ("up 256 folded", problem(h=512, w=512, c=256, k=256, upsample=2)),
 ]
+
+
+def shape(text):
+    """The problem of a shape string such as n64h56w56c128k128r3s3ph1sh2pw1sw2."""
+    v = {key: int(number) for key, number in re.findall(r"(pde|pd|ph|pw|sh|sw|sd|cache|[ndhwcktrs])(\d+)", text)}
+    pad = tuple(v.get(key, 0) for key in ("pd", "ph", "pw"))
+    return problem(n=v.get("n", 1), cache=v.get("cache", 0), d=v.get("d", 1), h=v["h"], w=v["w"],
+                   c=v["c"], k=v["k"], t=v.get("t", 1), r=v.get("r", 1), s=v.get("s", 1), pad=pad,
+                   pad_end=(v.get("pde", pad[0]), pad[1], pad[2]),
+                   stride=tuple(v.get(key, 1) for key in ("sd", "sh", "sw")))
 
 
 class Library:
@@ -308,7 +321,7 @@ def check(path, pattern):
     return bad
 
 
-def bench(path, pattern, instance_pattern, rounds=11):
+def bench(path, pattern, instance_pattern, rounds=21):
     torch.backends.cudnn.benchmark = True
     lib = Library(path)
     lib.sms = torch.cuda.get_device_properties(0).multi_processor_count
@@ -316,9 +329,8 @@ def bench(path, pattern, instance_pattern, rounds=11):
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     a = torch.randn(8192, 8192, device="cuda").bfloat16()
     b = torch.randn(8192, 8192, device="cuda").bfloat16()
-    for title, p in BENCH:
-        if pattern not in title:
-            continue
+    todo = [(title, p) for title, p in BENCH if pattern in title]
+    for title, p in todo or [(text, shape(text)) for text in pattern.split(",")]:
         x, cache, w = make(p, torch.bfloat16, False)
         packed = fold(w) if p["upsample"] == 2 else w
         full = x if cache is None else torch.cat([cache, x], 1)
@@ -384,7 +396,7 @@ def bench(path, pattern, instance_pattern, rounds=11):
                 run()
         times = {label: [] for label in variants}
         for _ in range(rounds):
-            for label, run in variants.items():
+            for label, run in random.sample(list(variants.items()), len(variants)):
                 flush.zero_()
                 start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(
                     enable_timing=True)
@@ -402,7 +414,7 @@ def bench(path, pattern, instance_pattern, rounds=11):
         rest = sorted((t, label) for label, t in median.items() if label not in ("cudnn", "gemm", "fused"))
         print(f" | model picks {guess}: {rest[0][0] / median[guess]:.2f} of best, fused epilogue "
               f"x{median['fused'] / median[guess]:.2f}", end="")
-        for t, label in rest[:7]:
+        for t, label in rest[:10]:
             print(f" | {label} {t:.1f} x{cudnn / t:.3f} (model {lib.estimate(plans[label], p):.0f})",
                   end="")
         print(flush=True)
