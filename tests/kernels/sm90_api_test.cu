@@ -317,9 +317,9 @@ TEST(Sm90Api, EpiloguesOfThreeWarpgroups) {
 
 // Filters as the rows of the MMA: several tiles of 96 pixels, ragged pixels and filters; taps that
 // im2col fetches; rows of the output that TMA cannot store.
-template <typename T>
-using Swapped =
-    sm90::FpropConfig<T, T, 96, 128, 2, 1, false, sm90::Schedule::cooperative, 5, 0, 0, 0, true>;
+template <typename T, int kConsumers = 2>
+using Swapped = sm90::FpropConfig<T, T, 96, 128, kConsumers, 1, false, sm90::Schedule::cooperative,
+                                  5, 0, 0, 0, true>;
 TEST(Sm90Api, EpiloguesOfSwappedTiles) {
   check_epilogues<Swapped<bf16>>(11, 37, 72, 136, 1);
 }
@@ -332,6 +332,29 @@ TEST(Sm90Api, EpiloguesOfSwappedTilesWithoutTma) {
 TEST(Sm90Api, EpiloguesOfSwappedTilesInFourBlocks) {
   check_epilogues<sm90::FpropConfig<bf16, bf16, 96, 256, 2, 1, false, sm90::Schedule::cooperative,
                                     4, 0, 0, 0, true>>(11, 37, 72, 264, 1);
+}
+TEST(Sm90Api, EpiloguesOfSwappedTilesOfOneWarpgroup) {
+  check_epilogues<Swapped<bf16, 1>>(11, 37, 392, 136, 1);
+}
+
+// Clusters, with more channels than the stages hold: pairs of filter tiles share ragged tiles of
+// pixels, cooperative and in turns, swapped too; pairs of patches share filters.
+TEST(Sm90Api, EpiloguesOfSharedActivations) {
+  check_epilogues<sm90::FpropConfig<bf16, bf16, 128, 160, 2, 1, false, sm90::Schedule::cooperative,
+                                    5, 0, 0, 5, false, 2>>(11, 37, 392, 264, 1);
+}
+TEST(Sm90Api, EpiloguesOfSharedActivationsInTurns) {
+  check_epilogues<sm90::FpropConfig<bf16, bf16, 128, 192, 2, 1, false, sm90::Schedule::pingpong, 4,
+                                    0, 0, 6, false, 2>>(21, 37, 328, 680, 1);
+}
+TEST(Sm90Api, EpiloguesOfSharedActivationsSwapped) {
+  check_epilogues<sm90::FpropConfig<bf16, bf16, 96, 128, 1, 1, false, sm90::Schedule::cooperative,
+                                    5, 0, 0, 0, true, 2>>(11, 37, 392, 200, 1);
+}
+TEST(Sm90Api, EpiloguesOfPatchesThatShareFilters) {
+  check_epilogues<
+      sm90::FpropConfig<bf16, bf16, 128, 128, 2, 2, true, sm90::Schedule::pingpong, 5, 2, 180>>(
+      19, 41, 136, 136, 3);
 }
 
 // 1x1 filters that stay in shared memory: several tiles a CTA, ragged pixels, channels and filters.

@@ -73,9 +73,9 @@ TEST_F(Sm90Small, Taps) {
 }
 
 TEST_F(Sm90Small, Pixels) {
-  // 3 or 6 tiles of 128 or 64 pixels, times one or more of filters.
+  // 3 or 6 tiles of 128 or 64 pixels, times one or more of filters (two of 160 or 192).
   DeviceCase test =
-      image({.in_height = 9, .in_width = 42, .in_channels = 136, .out_channels = 136});
+      image({.in_height = 9, .in_width = 42, .in_channels = 136, .out_channels = 200});
   for (const Activation activation : {Activation::none, Activation::gelu, Activation::leaky_relu}) {
     test.epilogue.activation = activation;
     test.bias = test.residual = activation != Activation::none;

@@ -137,7 +137,7 @@ PatchTiling choose_patch(const ConvGeometry& g, const PhaseGeometry& phase,
       continue;
     }
     const std::int64_t cost =
-        ceil_div(tiling.tiles_across * tiling.tiles_down, instance.cluster) * 1000000 + pixels;
+        ceil_div(tiling.tiles_across * tiling.tiles_down, instance.cluster_m()) * 1000000 + pixels;
     if (cost < best_cost) {
       best_cost = cost;
       best = tiling;
@@ -247,7 +247,11 @@ const void* choose_kernel(const FpropInstance& instance, const Epilogue& epilogu
 std::string FpropInstance::name() const {
   std::string result = text(block_m) + "x" + text(block_n);
   if (pingpong) result += "_pingpong";
-  if (cluster > 1) result += "_" + text(cluster) + "cta";
+  if (cluster_n > 1) {
+    result += "_1x" + text(cluster_n) + "cta";
+  } else if (cluster > 1) {
+    result += "_" + text(cluster) + "cta";
+  }
   if (halo) result += "_halo";
   if (resident) result += "_resident";
   if (split) result += "_splitk";
@@ -315,6 +319,17 @@ std::string fprop_refusal(const ConvGeometry& g, const FpropInstance& instance,
     if (blocks > instance.stages) {
       return "C = " + text(g.in_channels) + "; filters of at most " +
              text(instance.stages * kBlockK) + " channels stay in shared memory";
+    }
+  }
+  if (instance.cluster_n > 1) {
+    if (choose_loader(g, instance, instance.in) != Loader::tiled) {
+      return "activation tiles are shared for 1x1 filters of stride 1 without padding only";
+    }
+    const std::int64_t n_tiles = ceil_div(g.out_channels, instance.block_n);
+    if (n_tiles % instance.cluster_n != 0) {
+      return "K = " + text(g.out_channels) + " is " + text(n_tiles) + " tiles of " +
+             text(instance.block_n) + " filters; " + text(instance.cluster_n) +
+             " CTAs with a filter tile each share activation tiles";
     }
   }
   if (instance.swapped && is_patched(choose_loader(g, instance, instance.in))) {
@@ -392,7 +407,7 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
   p.preloaded = 0;
   if (can_straddle(g) && !instance.split) {
     if (p.loader == Loader::tiled) p.preloaded = std::min(instance.act_stages, p.channel_blocks);
-    if (p.loader == Loader::halo && instance.cluster == 1) {
+    if (p.loader == Loader::halo) {
       p.preloaded = std::min(instance.stages, p.filter[1] * p.filter[2]);
     }
   }
@@ -410,19 +425,20 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
     p.halo_height = static_cast<int>(tiling.halo_height);
     m_tiles = tiling.tiles_across * tiling.tiles_down;
   }
-  p.m_clusters = static_cast<int>(ceil_div(m_tiles, instance.cluster));
+  p.m_clusters = static_cast<int>(ceil_div(m_tiles, instance.cluster_m()));
   p.band = p.m_clusters;
   if (p.frames_per_batch > 1) {
     // Keep the input rows of a band of tiles, for all temporal taps, in a part of L2.
     constexpr std::int64_t kBandBytes = 12 << 20;
-    const std::int64_t bytes = instance.block_m * instance.cluster * g.in_channels * element *
+    const std::int64_t bytes = instance.block_m * instance.cluster_m() * g.in_channels * element *
                                g.stride[1] * g.stride[2] * std::min(g.filter[0], g.seen()[0]);
     const std::int64_t busy = ceil_div(multiprocessors, instance.cluster * n_tiles * p.phases);
     p.band = static_cast<int>(std::clamp<std::int64_t>(
         std::max(kBandBytes / std::max<std::int64_t>(bytes, 1), busy), 1, p.m_clusters));
   }
+  const std::int64_t n_clusters = n_tiles / instance.cluster_n;
   const std::int64_t cluster_tiles =
-      static_cast<std::int64_t>(p.m_clusters) * output_frames * n_tiles * p.phases;
+      static_cast<std::int64_t>(p.m_clusters) * output_frames * n_clusters * p.phases;
   plan.cluster_size = instance.split ? splits : instance.cluster;
   if (cluster_tiles * plan.cluster_size > std::numeric_limits<std::int32_t>::max() - 4096) {
     throw Error(Status::unsupported, "sm90_fprop_" + instance.name() + ": more than 2^31 tiles");
@@ -430,8 +446,8 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
   p.num_cluster_tiles = static_cast<int>(cluster_tiles);
   plan.num_tiles = p.num_cluster_tiles * plan.cluster_size;
   set_band(p, p.band);
-  p.phase_filter_tiles = FastDivide(n_tiles * p.phases);
-  p.filter_tiles = FastDivide(n_tiles);
+  p.phase_filter_tiles = FastDivide(n_clusters * p.phases);
+  p.filter_tiles = FastDivide(n_clusters);
   p.tiles_per_batch = FastDivide(static_cast<std::int64_t>(p.m_clusters) * p.frames_per_batch);
   p.blocks = FastDivide(p.channel_blocks);
   p.plane = FastDivide(std::min<std::int64_t>(plane, kMaxPixels));
@@ -448,7 +464,7 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
         map->extents[1] = straddle ? g.gemm_m() : plane;
         map->extents[2] = straddle ? 1 : map->extents[3];
         map->strides_bytes[2] = map->strides_bytes[3];
-        map->box = {kBlockK, instance.block_m, 1, 0, 0};
+        map->box = {kBlockK, instance.block_m / instance.cluster_n, 1, 0, 0};
       }
       break;
     case Loader::im2col:
@@ -476,14 +492,14 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
       break;
   }
 
-  // Filter {C, taps, K}.
+  // Filter {C, K, taps}.
   const std::int64_t taps = phase.filter[0] * phase.filter[1] * phase.filter[2];
   plan.filter.name = "filter";
   plan.filter.dtype = dtype;
   plan.filter.rank = 3;
-  plan.filter.extents = {g.in_channels, taps, g.out_channels * phase.phases, 0, 0};
-  plan.filter.strides_bytes = {0, g.in_channels * element, g.in_channels * taps * element, 0, 0};
-  plan.filter.box = {kBlockK, 1, instance.block_n / instance.cluster, 0, 0};
+  plan.filter.extents = {g.in_channels, g.out_channels * phase.phases, taps, 0, 0};
+  plan.filter.strides_bytes = {0, g.in_channels * taps * element, g.in_channels * element, 0, 0};
+  plan.filter.box = {kBlockK, instance.block_n / instance.cluster_m(), 1, 0, 0};
 
   // Output and residual.
   const auto out_element = static_cast<std::int64_t>(size_of(instance.out));

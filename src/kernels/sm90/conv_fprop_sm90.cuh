@@ -54,11 +54,19 @@ template <typename Config>
 __device__ __forceinline__ void load_activation(const FpropParams& p, const Tile& tile,
                                                 const Im2colOrigin& origin,
                                                 const FrameSource& source, int t, int r, int s,
-                                                int c, std::uint8_t* stage, ptx::Barrier* full) {
+                                                int c, int cta_rank, std::uint8_t* stage,
+                                                ptx::Barrier* full) {
   const auto offset_h = static_cast<std::uint16_t>(r * p.dilation[1]);
   const auto offset_w = static_cast<std::uint16_t>(s * p.dilation[2]);
   // NOTE: no switch: its table would be one more thing to fetch from device memory.
-  if (p.loader == Loader::tiled) {
+  if constexpr (Config::kClusterN > 1) {
+    // Loader::tiled. Each CTA loads its slice of the pixels for all.
+    constexpr int kSlice = Config::BLOCK_M / Config::kClusterN;
+    ptx::tma_load_3d_multicast(stage + cta_rank * kSlice * 128, source.map, full,
+                               (1 << Config::kClusterN) - 1,
+                               p.read_once ? ptx::kL2EvictFirst : ptx::kL2EvictNormal, c,
+                               tile.pixel + cta_rank * kSlice, source.frame);
+  } else if (p.loader == Loader::tiled) {
     ptx::tma_load_3d(stage, source.map, full,
                      p.read_once ? ptx::kL2EvictFirst : ptx::kL2EvictNormal, c, tile.pixel,
                      source.frame);
@@ -204,8 +212,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
 
   // NOTE: the usual first loads are issued here, by one thread, from code that follows the set-up:
   // the loaders' own lies elsewhere, and comes from device memory in a fresh kernel.
-  // NOTE: what is multicast must wait until the other CTA is there.
-  constexpr bool kPreloadFilter = Config::kCluster == 1;
+  // NOTE: with a cluster each CTA loads all of its first tiles itself: what is multicast must wait
+  // until the other CTA is there.
   const int preloaded = Config::kSplit ? 0 : p.preloaded;
   if (preloaded > 0 && warp == 0) {
     if (ptx::elect_one()) {
@@ -223,19 +231,30 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
         if constexpr (!kHalo) {
           ptx::Barrier* const full = kResident ? &act_full[i] : &filter_full[i];
           ptx::barrier_arrive_expect(full, Config::kActBytes);
-          ptx::tma_load_3d(act_stages + i * Config::kActBytes, &p.activation_map, full,
-                           p.read_once ? ptx::kL2EvictFirst : ptx::kL2EvictNormal, c,
-                           first_tile.pixel, first_tile.frame);
+#pragma unroll
+          for (int slice = 0; slice < Config::kClusterN; ++slice) {
+            constexpr int kSlice = Config::BLOCK_M / Config::kClusterN;
+            ptx::tma_load_3d(act_stages + i * Config::kActBytes + slice * kSlice * 128,
+                             &p.activation_map, full,
+                             p.read_once ? ptx::kL2EvictFirst : ptx::kL2EvictNormal, c,
+                             first_tile.pixel + slice * kSlice, first_tile.frame);
+          }
         }
-        if constexpr (kPreloadFilter) {
-          ptx::barrier_arrive_expect(&filter_full[i], Config::kFilterBytes);
-          ptx::tma_load_3d(filter_stages + i * Config::kFilterBytes, &p.filter_map, &filter_full[i],
-                           ptx::kL2EvictLast, c, kHalo ? i : 0, filter);
+        ptx::barrier_arrive_expect(&filter_full[i], Config::kFilterBytes);
+#pragma unroll
+        for (int slice = 0; slice < Config::kClusterM; ++slice) {
+          constexpr int kSlice = Config::BLOCK_N / Config::kClusterM;
+          ptx::tma_load_3d(filter_stages + i * Config::kFilterBytes + slice * kSlice * 128,
+                           &p.filter_map, &filter_full[i], ptx::kL2EvictLast, c,
+                           filter + slice * kSlice, kHalo ? i : 0);
         }
       }
     }
     __syncwarp();
   }
+
+  // From here on the other CTA's barriers exist, to multicast to and to release stages of.
+  if constexpr (Config::kCluster > 1) ptx::cluster_wait();
 
   if (warp < 4) {
     if (warp == 0 && ptx::elect_one()) {
@@ -266,7 +285,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
           } else if constexpr (kResident) {
             ptx::barrier_wait(&act_empty[act.index], act.producer_parity());
             ptx::barrier_arrive_expect(&act_full[act.index], Config::kActBytes);
-            load_activation<Config>(p, tile, origin, source, 0, 0, 0, c,
+            load_activation<Config>(p, tile, origin, source, 0, 0, 0, c, 0,
                                     act_stages + act.index * Config::kActBytes,
                                     &act_full[act.index]);
             act.advance();
@@ -276,7 +295,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
                 ptx::barrier_wait(&filter_empty[act.index], act.producer_parity());
                 ptx::barrier_arrive_expect(&filter_full[act.index], Config::kActBytes);
                 if (index == first_index && i == range.begin) CONVOY_SM90_STAMP(threadIdx.x, 6);
-                load_activation<Config>(p, tile, origin, source, group.t, r, s, c,
+                load_activation<Config>(p, tile, origin, source, group.t, r, s, c, cta_rank,
                                         act_stages + act.index * Config::kActBytes,
                                         &filter_full[act.index]);
                 act.advance();
@@ -288,19 +307,14 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
         tile = decode_tile<Config>(p, index, m_rank);
       }
     } else if (warp == 1) {
-      // The barriers must exist; with a cluster, the other CTA's too, before copies arrive on them.
-      if constexpr (Config::kCluster > 1) {
-        ptx::cluster_wait();
-      } else {
-        ptx::named_barrier_sync(kFilterReadyBarrier, 64);
-      }
+      if constexpr (Config::kCluster == 1) ptx::named_barrier_sync(kFilterReadyBarrier, 64);
       if (ptx::elect_one()) {
         // -- Filter loader --
         FilterState state;
         const int taps = p.filter[1] * p.filter[2];
         Tile tile = first_tile;
         // Of the first tile: groups, or taps of the first group.
-        int skip = kPreloadFilter ? preloaded : 0;
+        int skip = preloaded;
         state.advance(skip);
         for (int index = first_index; index < p.num_cluster_tiles;) {
           const GroupRange range = group_range<Config>(p, tile, cta_rank, cluster_size);
@@ -323,15 +337,15 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
               ptx::barrier_wait(&filter_empty[state.index], state.producer_parity());
               ptx::barrier_arrive_expect(&filter_full[state.index], Config::kFilterBytes);
               std::uint8_t* const stage = filter_stages + state.index * Config::kFilterBytes;
-              if constexpr (Config::kCluster == 1) {
+              if constexpr (Config::kClusterM == 1) {
                 ptx::tma_load_3d(stage, &p.filter_map, &filter_full[state.index], ptx::kL2EvictLast,
-                                 c, tap, filter);
+                                 c, filter, tap);
               } else {
                 // Each CTA loads its slice of the filters for all.
-                constexpr int kSlice = Config::BLOCK_N / Config::kCluster;
+                constexpr int kSlice = Config::BLOCK_N / Config::kClusterM;
                 ptx::tma_load_3d_multicast(stage + cta_rank * kSlice * 128, &p.filter_map,
-                                           &filter_full[state.index], (1 << Config::kCluster) - 1,
-                                           ptx::kL2EvictLast, c, tap, filter + cta_rank * kSlice);
+                                           &filter_full[state.index], (1 << Config::kClusterM) - 1,
+                                           ptx::kL2EvictLast, c, filter + cta_rank * kSlice, tap);
               }
               state.advance();
             }
@@ -344,16 +358,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
       }
     }
     __syncwarp();
-    if constexpr (Config::kCluster > 1) {
-      if (warp != 1) ptx::cluster_wait();
-    }
   } else {
     ptx::set_max_registers_increase<Config::kConsumerRegisters>();
-    if constexpr (Config::kCluster > 1) {
-      ptx::cluster_wait();
-    } else {
-      ptx::named_barrier_sync(kReadyBarrier, kReadyThreads);
-    }
+    if constexpr (Config::kCluster == 1) ptx::named_barrier_sync(kReadyBarrier, kReadyThreads);
     // -- Consumers --
     const int group_index = warp / 4 - 1;
     const int warp_in_group = warp % 4;

@@ -30,6 +30,7 @@ FpropInstance describe_instance() {
                          .block_n = Config::BLOCK_N,
                          .consumers = Config::kConsumers,
                          .cluster = Config::kCluster,
+                         .cluster_n = Config::kClusterN,
                          .halo = Config::kHalo,
                          .resident = Config::kResident,
                          .split = Config::kSplit,

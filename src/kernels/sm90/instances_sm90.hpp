@@ -15,7 +15,8 @@ struct FpropInstance {
   int block_m = 0;
   int block_n = 0;
   int consumers = 0;
-  int cluster = 1;
+  int cluster = 1;    ///< CTAs that share tiles:
+  int cluster_n = 1;  ///< along N activation tiles, otherwise along M filter tiles.
   bool halo = false;
   bool resident = false;  ///< 1x1 filters stay in their stages.
   bool split = false;
@@ -31,6 +32,7 @@ struct FpropInstance {
   /// For cudaLaunchKernelExC, by EpiloguePath; an instance with ops has the general one alone.
   const void* kernels[4] = {};
 
+  int cluster_m() const { return cluster / cluster_n; }
   /// "256x128_2cta_halo", "128x64_splitk" ...
   std::string name() const;
 };

@@ -50,8 +50,8 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
       mma_rows / 64.0 * std::max(mma_columns / 2.0, 40.0) * steps * taps / p.channel_blocks;
   const double act_bytes =
       instance.halo ? p.halo_width * p.halo_height * 128.0 : instance.block_m * 128.0 * taps;
-  const double filter_bytes =
-      instance.resident ? 0.0 : instance.block_n * 128.0 * taps / instance.cluster;
+  // NOTE: what is multicast counts in every CTA: measured, it is an SM's intake that bounds.
+  const double filter_bytes = instance.resident ? 0.0 : instance.block_n * 128.0 * taps;
   const double l2_bytes_per_cycle =
       p.loader == Loader::tiled ? k.run_bytes_per_cycle : k.other_bytes_per_cycle;
   // A ring of few stages, or of taps with few channels, is bounded by their refilling: one filter
@@ -99,8 +99,7 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
                        out_bytes * (epilogue_kind.residual ? 2.0 : 1.0);
   const double compute_us = cycles / k.cycles_per_us;
   const double memory_us = bytes / k.memory_bytes_per_us;
-  const double launch_us =
-      k.launch_us + (instance.cluster > 1 && p.preloaded > 0 ? k.cluster_us : 0.0);
+  const double launch_us = k.launch_us + (instance.cluster > 1 ? k.cluster_us : 0.0);
   return launch_us + std::max(compute_us, memory_us) +
          k.overlap_loss * std::min(compute_us, memory_us);
 }

@@ -15,13 +15,13 @@ struct ModelConstants {
   double memory_bytes_per_us = 4.3e6;   ///< Bytes a us from and to device memory.
   double overlap_loss = 0.164;          ///< Share of the shorter of computing and moving bytes.
   double launch_us = 6.4;               ///< us: a launch and the first loads.
-  double cluster_us = 1.55;             ///< us, where a cluster keeps set-up from loading filters.
+  double cluster_us = 0.2;              ///< us that a cluster takes to get ready.
   double piece_cycles = 124.0;          ///< Cycles to store 64 x 32 values that nothing hides.
   double turn_cycles = 349.0;           ///< Cycles a tile where warpgroups take turns.
   double refill_cycles = 3060.0;        ///< Cycles from a stage's release until it is full, loaded.
   double reduce_cycles = 4150.0;        ///< Cycles: the reduction of split K,
   double reduce_cta_cycles = 640.0;     ///< and for each CTA of a tile.
-  double run_bytes_per_cycle = 52.1;    ///< Bytes a cycle that an SM draws from L2, runs of pixels,
+  double run_bytes_per_cycle = 52.1;    ///< Bytes a cycle that an SM takes in, runs of pixels,
   double other_bytes_per_cycle = 71.2;  ///< and by any other loader.
   double tap_cycles = 87.0;             ///< Cycles a tap costs besides its MMAs: cooperative,
   double pingpong_tap_cycles = 154.0;   ///< ping-pong,

@@ -17,9 +17,9 @@ enum class Schedule {
 };
 
 /// Compile-time configuration of the kernel. Illegal combinations are compile-time errors.
-template <typename In_, typename Out_, int M, int N, int Consumers, int Cluster, bool Halo,
+template <typename In_, typename Out_, int M, int N, int Consumers, int ClusterM, bool Halo,
           Schedule kSchedule, int FilterStages, int HaloStages = 2, int HaloPixels = 0,
-          int StagingPieces = 4, bool Swapped = false>
+          int StagingPieces = 4, bool Swapped = false, int ClusterN = 1>
 struct FpropConfig {
   using In = In_;
   using Out = Out_;
@@ -27,7 +27,9 @@ struct FpropConfig {
   static constexpr int BLOCK_N = N;
   static constexpr int BLOCK_K = 64;            // channels of a stage: one 128-byte swizzle row
   static constexpr int kConsumers = Consumers;  // consumer warpgroups
-  static constexpr int kCluster = Cluster;      // CTAs along M that share filter tiles
+  static constexpr int kClusterM = ClusterM;    // CTAs along M, which share filter tiles
+  static constexpr int kClusterN = ClusterN;    // or along N, which share activation tiles
+  static constexpr int kCluster = ClusterM * ClusterN;
   static constexpr bool kHalo = Halo;
   static constexpr int kHaloPixels = HaloPixels;  // input pixels a halo stage holds
   static constexpr bool kSplit = kSchedule == Schedule::split_k;
@@ -56,7 +58,8 @@ struct FpropConfig {
   static constexpr bool kManyRegisters = kBlocksPerGroup * kMmaColumns / 2 > 160;
   static constexpr int kLoaderRegisters = kManyRegisters ? 24 : 56;
   static constexpr int kConsumerRegisters =
-      Consumers == 3 ? 152 : (Consumers == 1 ? 192 : (kManyRegisters ? 240 : 224));
+      Consumers == 3 ? 152
+                     : (kCtasPerSm == 2 ? 192 : (kManyRegisters || Consumers == 1 ? 240 : 224));
 
   // The epilogue moves pieces of 16 rows x 32 filters, or 64 where N and the registers allow it
   // (half the TMA stores): one warp, 16 values a thread for each 32 filters.
@@ -77,7 +80,7 @@ struct FpropConfig {
   static constexpr int kSharedBytes = 1024 /* alignment */ + kActStages * kActBytes +
                                       kStages * kFilterBytes + kStagingBytes + kBarriers * 8;
 
-  static_assert(!kResident || (HaloPixels == M && kPingPong && Cluster == 1 && !Swapped),
+  static_assert(!kResident || (HaloPixels == M && kPingPong && kCluster == 1 && !Swapped),
                 "resident filters: ping-pong, cluster of 1, activation stages of BLOCK_M pixels");
   static_assert(Swapped || StagingPieces % kHalves == 0, "staging must hold whole pieces");
   static_assert(kStagingBuffers >= 2 || kChunks == 1, "a residual is fetched one piece ahead");
@@ -93,9 +96,11 @@ struct FpropConfig {
                 "at most 192 accumulator registers a thread");
   static_assert(Consumers >= 1 && Consumers <= 3, "1 to 3 consumer warpgroups");
   static_assert(!kPingPong || Consumers == 2, "ping-pong takes turns between 2 groups");
-  static_assert(Cluster == 1 || Cluster == 2, "filter tiles are shared by 1 or 2 CTAs");
-  static_assert((N / Cluster) % 8 == 0, "a multicast slice must keep whole swizzle groups");
-  static_assert(!kSplit || Cluster == 1, "a cluster either shares filter tiles or splits K");
+  static_assert(kCluster == 1 || kCluster == 2, "tiles are shared by 1 or 2 CTAs");
+  static_assert(ClusterN == 1 || !kOwnActRing, "activation tiles are shared of one ring for both");
+  static_assert((N / ClusterM) % 8 == 0 && (M / ClusterN) % 8 == 0,
+                "a multicast slice must keep whole swizzle groups");
+  static_assert(!kSplit || kCluster == 1, "a cluster either shares tiles or splits K");
   static_assert(!kSplit || M * N * 4 <= kActStages * kActBytes + kStages * kFilterBytes,
                 "split K keeps the fp32 tile in the stages");
   static_assert(kSharedBytes <= 232448 / kCtasPerSm, "more than the 227 KiB of an SM");
@@ -128,6 +133,7 @@ __device__ __forceinline__ Tile decode_tile(const FpropParams& p, int index, int
     tile.phase_row = tile.phase >> 1;
     tile.phase_column = tile.phase & 1;
   }
+  if constexpr (Config::kClusterN > 1) n = n * Config::kClusterN + cta_rank;
   tile.filter = n * Config::BLOCK_N;
 
   tile.frame = tile.batch = tile.z = 0;
@@ -142,7 +148,7 @@ __device__ __forceinline__ Tile decode_tile(const FpropParams& p, int index, int
     m = band * p.band + band_size.remainder(m, tile.z);
     tile.frame = tile.batch * p.frames_per_batch + tile.z;
   }
-  const int m_tile = m * Config::kCluster + cta_rank;
+  const int m_tile = m * Config::kClusterM + (Config::kClusterM > 1 ? cta_rank : 0);
   tile.pixel = m_tile * Config::BLOCK_M;
   tile.row = tile.column = 0;
   if (Config::kHalo || is_patched(p.loader)) {
