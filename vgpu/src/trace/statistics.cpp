@@ -182,7 +182,7 @@ class ClusterCounter final : public ClusterObserver {
 
 std::string thousands(uint64_t value) {
   std::string text = std::to_string(value);
-  for (size_t at = text.size(); at > 3;) text.insert(at -= 3, " ");
+  for (size_t at = text.size(); at > 3;) text.insert(at -= 3, 1, ' ');
   return text;
 }
 
@@ -295,8 +295,9 @@ class StatisticsImpl final : public Statistics {
     for (size_t i = 0; i < numbers.size();) {
       size_t last = i;
       while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
-      text += (text.empty() ? "" : ", ") + std::to_string(numbers[i]);
-      if (last > i) text += "-" + std::to_string(numbers[last]);
+      if (!text.empty()) text += ", ";
+      text += std::to_string(numbers[i]);
+      if (last > i) text.append("-").append(std::to_string(numbers[last]));
       i = last + 1;
     }
     return text;
