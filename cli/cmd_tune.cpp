@@ -82,12 +82,6 @@ void tune_case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& d
   }
 }
 
-void write_file(const std::string& path, const std::string& content) {
-  io::AtomicFile file(path);
-  file.write(content.data(), content.size());
-  file.commit();
-}
-
 int run_tune(const TuneOptions& o) {
   if (o.shapes.empty()) throw_invalid("no shape is given; `convoy bench --list` names the sets");
   const std::string path = o.output.empty() ? user_tuning_path() : o.output;
@@ -114,8 +108,8 @@ int run_tune(const TuneOptions& o) {
       tune_case(o, shape, *device, database, rows);
     }
   }
-  write_file(path, database.to_text());
-  if (!o.csv.empty()) write_file(o.csv, rows);
+  io::write_file(path, database.to_text());
+  if (!o.csv.empty()) io::write_file(o.csv, rows);
   std::printf("%zu choices in %s\n", database.size(), path.c_str());
   return kSuccess;
 }

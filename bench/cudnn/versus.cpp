@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -17,6 +16,7 @@
 #include "device_memory.hpp"
 #include "dispatch/device.hpp"
 #include "dispatch/tuning.hpp"
+#include "io/atomic_file.hpp"
 #include "measure.hpp"
 
 namespace convoy::bench {
@@ -274,12 +274,6 @@ std::string to_csv(const std::vector<Row>& rows) {
   return csv;
 }
 
-void write_file(const std::string& path, const std::string& content) {
-  std::ofstream file(path);
-  file << content;
-  if (!file.flush()) throw Error(Status::io_error, "cannot write " + path);
-}
-
 std::string to_tuning(const std::vector<Row>& rows) {
   TuningDatabase database;
   for (const Row& row : rows) database.set(row.tuning_key, {row.kernel, row.convoy_us});
@@ -334,8 +328,9 @@ int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& 
         std::fprintf(table, "%-48s %s\n", cli::to_string(shape.problem).c_str(), error.what());
       }
       // After each shape, so that an interrupted run keeps what it has.
-      if (!csv_to_stdout && !options.csv_path.empty()) write_file(options.csv_path, to_csv(rows));
-      if (!options.tuning_path.empty()) write_file(options.tuning_path, to_tuning(rows));
+      if (!csv_to_stdout && !options.csv_path.empty())
+        io::write_file(options.csv_path, to_csv(rows));
+      if (!options.tuning_path.empty()) io::write_file(options.tuning_path, to_tuning(rows));
     }
     print_summary(table, set.name, rows);
   }

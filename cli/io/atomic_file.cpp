@@ -91,6 +91,12 @@ void AtomicFile::commit() {
   file_ = nullptr;
 }
 
+void write_file(const std::string& path, std::string_view content) {
+  AtomicFile file(path);
+  file.write(content.data(), content.size());
+  file.commit();
+}
+
 void check_can_write(const std::string& path) {
   std::error_code error;
   const std::string folder = folder_of(path);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 namespace convoy::io {
 
@@ -30,6 +31,9 @@ class AtomicFile {
   std::string temporary_;
   std::FILE* file_ = nullptr;
 };
+
+/// A whole file at once. Throws Error{io_error}.
+void write_file(const std::string& path, std::string_view content);
 
 /// Throws Error{io_error} where a file at `path` could not be made: its folder is missing or may
 /// not be written, or `path` is a folder. Asked before long work begins.

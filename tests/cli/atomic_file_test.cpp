@@ -52,6 +52,14 @@ TEST(AtomicFile, LeavesTheOldFileWhereTheNewOneFails) {
   EXPECT_EQ(read_file(folder / "a"), "new");
 }
 
+TEST(AtomicFile, WritesAWholeFile) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "a") << "something longer";
+  write_file(folder / "a", "new");
+  EXPECT_EQ(read_file(folder / "a"), "new");
+  EXPECT_EQ(folder.files(), 1u);
+}
+
 TEST(AtomicFile, HasTheRightsOfAnOrdinaryFile) {
   const TemporaryFolder folder;
   std::ofstream(folder / "plain") << "x";
