@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Fits the constants of the Hopper kernels' time model (src/kernels/sm90/model_sm90.hpp) to files
+// of `convoy tune --csv`, and says how good the model's choices are. No GPU is needed:
+//
+//   cmake --build --preset default --target sm90_fit_model
+//   build/default/bin/sm90_fit_model bench/results/h200/tune.csv [MORE.csv ...]
+//     --restarts N     searches from the best constants, disturbed (20); 0: only judge the choices
+//     --folds N        also fit N times without an Nth of the problems and judge those: how the
+//                      model does on layers that it was not fitted to (0: no)
+//     --seed N         of the random steps (1)
+//     --multiprocessors N   of the GPU that the times are of (132)
+//
+// What it prints as constants replaces the defaults of ModelConstants. A problem of two files
+// counts twice, with the times of each: choices should be good in every run.
+//
+// Minimised: the number of problems whose choice is beyond 5 % of the best measured kernel, then
+// the mean regret, then, weakly, the error of the logarithm of times, so that the constants keep
+// their meaning. The choice counts as one that the model makes with an error of 1 % of its times:
+// without that a fit ends where many choices hang by a hair. Kernels of other families (stem,
+// portable) have the times that they estimate themselves.
+//
+// NOTE: the splits of a split-K kernel are those that the model would choose, though the measured
+// time is of those chosen when it was measured.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <numeric>
+#include <random>
+#include <sstream>
+
+#include "core/text.hpp"
+#include "dispatch/registry.hpp"
+#include "kernels/sm90/model_sm90.hpp"
+#include "shape_string.hpp"
+
+namespace {
+
+using namespace convoy;
+using sm90::ModelConstants;
+
+struct Constant {
+  const char* name;
+  double ModelConstants::*value;
+};
+constexpr Constant kConstants[] = {
+#define CONSTANT(name) \
+  { #name, &ModelConstants::name }
+    CONSTANT(cycles_per_us),       CONSTANT(memory_bytes_per_us), CONSTANT(overlap_loss),
+    CONSTANT(launch_us),           CONSTANT(cluster_us),          CONSTANT(piece_cycles),
+    CONSTANT(turn_cycles),         CONSTANT(refill_cycles),       CONSTANT(reduce_cycles),
+    CONSTANT(reduce_cta_cycles),   CONSTANT(run_bytes_per_cycle), CONSTANT(other_bytes_per_cycle),
+    CONSTANT(tap_cycles),          CONSTANT(pingpong_tap_cycles), CONSTANT(halo_tap_cycles),
+    CONSTANT(resident_tap_cycles), CONSTANT(residual_cycles),     CONSTANT(clamp_cycles),
+    CONSTANT(silu_cycles),         CONSTANT(curved_cycles),
+#undef CONSTANT
+};
+static_assert(sizeof(ModelConstants) == std::size(kConstants) * sizeof(double),
+              "every constant is listed");
+
+// One measured kernel.
+struct Row {
+  std::string kernel;
+  double us = 0;
+  std::vector<sm90::FpropPlan> plans;  // One for each split of K; none: another family,
+  double modelled_us = 0;              // whose own estimate this is.
+};
+
+// The kernels of one problem in one run.
+struct Case {
+  std::string problem;
+  ConvGeometry geometry;
+  std::vector<Row> rows;
+};
+
+std::vector<std::string> fields_of(const std::string& line) {
+  std::vector<std::string> fields;
+  std::stringstream stream(line);
+  for (std::string field; std::getline(stream, field, ',');) fields.push_back(field);
+  return fields;
+}
+
+class Reader {
+ public:
+  explicit Reader(int multiprocessors) {
+    device_ = {.kind = Device::cuda,
+               .index = 0,
+               .name = "NVIDIA H200",
+               .compute_capability = 90,
+               .multiprocessors = multiprocessors,
+               .shared_memory = 227 << 10,
+               .l2_bytes = 50 << 20};
+    for (const sm90::FpropInstance& instance : sm90::fprop_instances()) {
+      std::string name = text("sm90_fprop_", instance.name(), "_", to_string(instance.in));
+      if (instance.out != instance.in) name += text("_", to_string(instance.out));
+      instances_[name] = &instance;
+    }
+    for (const auto& kernel : registry()) kernels_[kernel->name()] = kernel.get();
+  }
+
+  void read(const std::string& path, std::vector<Case>& cases) {
+    std::ifstream file(path);
+    std::string line;
+    if (!file || !std::getline(file, line)) {
+      throw Error(Status::io_error, text(path, " cannot be read, or is empty"));
+    }
+    const std::vector<std::string> header = fields_of(line);
+    const auto column = [&](const char* name) {
+      const auto found = std::find(header.begin(), header.end(), name);
+      if (found == header.end()) throw Error(Status::io_error, text(path, ": no column ", name));
+      return static_cast<std::size_t>(found - header.begin());
+    };
+    const std::size_t problem = column("problem"), kernel = column("kernel"), us = column("us");
+    std::map<std::string, std::size_t> of_problem;
+    for (int number = 2; std::getline(file, line); ++number) {
+      const std::vector<std::string> fields = fields_of(line);
+      if (fields.size() < header.size()) {
+        throw Error(Status::io_error,
+                    text(path, ":", number, ": ", fields.size(), " fields of ", header.size()));
+      }
+      const auto [found, is_new] = of_problem.try_emplace(fields[problem], cases.size());
+      if (is_new) {
+        cases.push_back(
+            {fields[problem], cli::geometry_of(cli::parse_shape(fields[problem]).problem), {}});
+      }
+      Row row{fields[kernel], std::stod(fields[us]), {}, 0};
+      if (bind(cases[found->second], row)) cases[found->second].rows.push_back(std::move(row));
+    }
+  }
+
+  void report_left_out() const {
+    for (const auto& [name, count] : left_out_) {
+      std::printf("left out, not a kernel of this build: %s, %d times\n", name.c_str(), count);
+    }
+  }
+
+ private:
+  bool bind(const Case& of, Row& row) {
+    if (const auto found = instances_.find(row.kernel); found != instances_.end()) {
+      const sm90::FpropInstance& instance = *found->second;
+      for (const int splits : {1, 2, 4, 8}) {
+        if (splits > 1 && !instance.split) break;
+        row.plans.push_back(
+            sm90::plan_fprop(of.geometry, instance, true, device_.multiprocessors, splits));
+      }
+      return true;
+    }
+    const auto found = kernels_.find(row.kernel);
+    if (found == kernels_.end()) {
+      ++left_out_[row.kernel];
+      return false;
+    }
+    PlanRequest request;
+    request.geometry = of.geometry;
+    request.packed_filter = true;
+    request.device = device_;
+    row.modelled_us = found->second->estimate_us(request);
+    return true;
+  }
+
+  DeviceInfo device_;
+  std::map<std::string, const sm90::FpropInstance*> instances_;
+  std::map<std::string, const KernelCandidate*> kernels_;
+  std::map<std::string, int> left_out_;
+};
+
+double model_us(const Case& of, const Row& row, int multiprocessors, const ModelConstants& k) {
+  if (row.plans.empty()) return row.modelled_us;
+  double us = INFINITY;
+  for (const sm90::FpropPlan& plan : row.plans) {
+    us = std::min(us, sm90::estimate_us(of.geometry, plan, multiprocessors, {}, k));
+  }
+  return us;
+}
+
+// What the model makes of one case.
+struct Choice {
+  std::size_t chosen = 0, best = 0;
+  double ratio = 1;      // Of the chosen kernel's time to the best one's.
+  double soft_miss = 0;  // Both by a model with an error: what is minimised.
+  double soft_regret = 0;
+  double square_error = 0;  // Of logarithms, summed over the rows of Hopper's kernels.
+  int modelled = 0;
+};
+
+constexpr double kMiss = 1.05;
+constexpr double kModelError = 0.01;
+
+Choice judge(const Case& of, int multiprocessors, const ModelConstants& k) {
+  Choice choice;
+  std::vector<double> model(of.rows.size());
+  for (std::size_t i = 0; i < of.rows.size(); ++i) {
+    const Row& row = of.rows[i];
+    model[i] = model_us(of, row, multiprocessors, k);
+    if (model[i] < model[choice.chosen]) choice.chosen = i;
+    if (row.us < of.rows[choice.best].us) choice.best = i;
+    if (!row.plans.empty()) {
+      const double error = std::log(model[i] / row.us);
+      choice.square_error += error * error;
+      ++choice.modelled;
+    }
+  }
+  const double best_us = of.rows[choice.best].us;
+  choice.ratio = of.rows[choice.chosen].us / best_us;
+  double sum = 0;
+  for (std::size_t i = 0; i < of.rows.size(); ++i) {
+    const double weight = std::exp((1 - model[i] / model[choice.chosen]) / kModelError);
+    const double ratio = of.rows[i].us / best_us;
+    sum += weight;
+    choice.soft_regret += weight * (ratio - 1);
+    // From 0 to 1 around the limit.
+    choice.soft_miss += weight * std::clamp((ratio - 0.98 * kMiss) / (0.04 * kMiss), 0.0, 1.0);
+  }
+  choice.soft_miss /= sum;
+  choice.soft_regret /= sum;
+  return choice;
+}
+
+using Cases = std::vector<const Case*>;
+
+double cost(const Cases& cases, int multiprocessors, const ModelConstants& k) {
+  double misses = 0, regret = 0, square_error = 0;
+  int modelled = 0;
+  for (const Case* of : cases) {
+    const Choice choice = judge(*of, multiprocessors, k);
+    misses += choice.soft_miss;
+    regret += choice.soft_regret;
+    square_error += choice.square_error;
+    modelled += choice.modelled;
+  }
+  const auto count = static_cast<double>(cases.size());
+  return misses / count + 5 * regret / count + 0.1 * std::sqrt(square_error / modelled);
+}
+
+// Coordinate descent with steps that shrink, from the best constants so far, disturbed.
+ModelConstants fit(const Cases& cases, int multiprocessors, int restarts, std::mt19937& random) {
+  ModelConstants best;
+  double best_cost = cost(cases, multiprocessors, best);
+  for (int restart = 0; restart <= restarts; ++restart) {
+    ModelConstants at = best;
+    if (restart > 0) {
+      for (const Constant& constant : kConstants) {
+        // NOTE: not std::normal_distribution, whose numbers differ between libraries.
+        at.*constant.value *= std::exp(0.4 * (random() / 4294967296.0 - 0.5));
+      }
+    }
+    double at_cost = cost(cases, multiprocessors, at);
+    for (double step = 0.2; step > 0.004;) {
+      std::vector<std::size_t> order(std::size(kConstants));
+      std::iota(order.begin(), order.end(), 0);
+      for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+      bool moved = false;
+      for (const std::size_t i : order) {
+        for (const double sign : {1.0, -1.0}) {
+          ModelConstants next = at;
+          double& value = next.*kConstants[i].value;
+          value = std::max(0.0, value + sign * step * (value > 0 ? value : 20.0));
+          const double next_cost = cost(cases, multiprocessors, next);
+          if (next_cost >= at_cost - 1e-9) continue;
+          at = next;
+          at_cost = next_cost;
+          moved = true;
+          break;
+        }
+      }
+      if (!moved) step /= 2;
+    }
+    if (at_cost < best_cost) {
+      best = at;
+      best_cost = at_cost;
+    }
+  }
+  return best;
+}
+
+void print_row(const char* name, const std::vector<Choice>& choices) {
+  double regret = 0, worst = 1, square_error = 0;
+  int within = 0, modelled = 0;
+  for (const Choice& choice : choices) {
+    within += choice.ratio <= kMiss;
+    regret += choice.ratio - 1;
+    worst = std::max(worst, choice.ratio);
+    square_error += choice.square_error;
+    modelled += choice.modelled;
+  }
+  std::printf("%-22s %4d of %-4zu %10.2f %% %9.1f %% %9.1f %%\n", name, within, choices.size(),
+              100 * regret / static_cast<double>(choices.size()), 100 * (worst - 1),
+              100 * std::sqrt(square_error / modelled));
+}
+
+std::vector<Choice> judge_all(const Cases& cases, int multiprocessors, const ModelConstants& k) {
+  std::vector<Choice> choices;
+  for (const Case* of : cases) choices.push_back(judge(*of, multiprocessors, k));
+  return choices;
+}
+
+void print_worst(const Cases& cases, const std::vector<Choice>& choices) {
+  std::vector<std::size_t> order(cases.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return choices[a].ratio > choices[b].ratio;
+  });
+  std::printf("\nthe worst choices: time over the best, problem, chosen, best\n");
+  for (std::size_t i = 0; i < std::min<std::size_t>(10, order.size()); ++i) {
+    const Case& of = *cases[order[i]];
+    const Choice& choice = choices[order[i]];
+    std::printf("  %.3f  %s  %s  %s\n", choice.ratio, of.problem.c_str(),
+                of.rows[choice.chosen].kernel.c_str(), of.rows[choice.best].kernel.c_str());
+  }
+}
+
+int run(int argc, char** argv) {
+  std::map<std::string, int> options = {
+      {"--restarts", 20}, {"--folds", 0}, {"--seed", 1}, {"--multiprocessors", 132}};
+  std::vector<std::string> paths;
+  for (int i = 1; i < argc; ++i) {
+    if (const auto option = options.find(argv[i]); option != options.end() && i + 1 < argc) {
+      option->second = std::stoi(argv[++i]);
+    } else if (argv[i][0] != '-') {
+      paths.emplace_back(argv[i]);
+    } else {
+      paths.clear();
+      break;
+    }
+  }
+  if (paths.empty()) {
+    std::fprintf(stderr,
+                 "usage: sm90_fit_model [--restarts N] [--folds N] [--seed N] "
+                 "[--multiprocessors N] TUNE.csv ...\n");
+    return 2;
+  }
+  const int multiprocessors = options["--multiprocessors"];
+  Reader reader(multiprocessors);
+  std::vector<Case> storage;
+  for (const std::string& path : paths) reader.read(path, storage);
+  reader.report_left_out();
+  Cases cases;
+  for (const Case& of : storage) {
+    if (!of.rows.empty()) cases.push_back(&of);
+  }
+  const auto seed = static_cast<std::uint32_t>(options["--seed"]);
+
+  std::printf("%-22s %12s %12s %11s %11s\n", "", "within 5 %", "mean regret", "worst",
+              "error of us");
+  std::vector<Choice> choices = judge_all(cases, multiprocessors, {});
+  print_row("before", choices);
+  ModelConstants fitted;
+  if (options["--restarts"] > 0) {
+    std::mt19937 random(seed);
+    fitted = fit(cases, multiprocessors, options["--restarts"], random);
+    choices = judge_all(cases, multiprocessors, fitted);
+    print_row("fitted", choices);
+  }
+  if (const int folds = options["--folds"]; folds > 1) {
+    // The same problem of two files is left out with its twin.
+    std::map<std::string, std::size_t> number;
+    for (const Case* of : cases) number.try_emplace(of->problem, number.size());
+    std::mt19937 random(seed);
+    std::vector<std::size_t> fold(number.size());
+    for (std::size_t i = 0; i < fold.size(); ++i) fold[i] = i % static_cast<std::size_t>(folds);
+    for (std::size_t i = fold.size(); i > 1; --i) std::swap(fold[i - 1], fold[random() % i]);
+    std::vector<Choice> held_out;
+    for (std::size_t f = 0; f < static_cast<std::size_t>(folds); ++f) {
+      Cases known, unknown;
+      for (const Case* of : cases) (fold[number[of->problem]] == f ? unknown : known).push_back(of);
+      const ModelConstants k = fit(known, multiprocessors, options["--restarts"], random);
+      for (const Choice& choice : judge_all(unknown, multiprocessors, k))
+        held_out.push_back(choice);
+    }
+    print_row("left out of the fit", held_out);
+  }
+  print_worst(cases, choices);
+  if (options["--restarts"] > 0) {
+    std::printf("\n");
+    for (const Constant& constant : kConstants) {
+      const double old = ModelConstants{}.*constant.value, now = fitted.*constant.value;
+      std::printf("double %s = %.4g;%s\n", constant.name, now,
+                  now == old ? "" : text("  // was ", old).c_str());
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "sm90_fit_model: %s\n", error.what());
+    return 1;
+  }
+}
