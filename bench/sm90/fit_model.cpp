@@ -44,16 +44,20 @@ using sm90::ModelConstants;
 struct Constant {
   const char* name;
   double ModelConstants::*value;
+  double most = 1e30;  // What the hardware can do.
 };
 constexpr Constant kConstants[] = {
-#define CONSTANT(name) \
-  { #name, &ModelConstants::name }
-    CONSTANT(cycles_per_us),       CONSTANT(memory_bytes_per_us), CONSTANT(overlap_loss),
-    CONSTANT(launch_us),           CONSTANT(cluster_us),          CONSTANT(piece_cycles),
-    CONSTANT(turn_cycles),         CONSTANT(refill_cycles),       CONSTANT(reduce_cycles),
-    CONSTANT(reduce_cta_cycles),   CONSTANT(run_bytes_per_cycle), CONSTANT(other_bytes_per_cycle),
-    CONSTANT(tap_cycles),          CONSTANT(pingpong_tap_cycles), CONSTANT(halo_tap_cycles),
-    CONSTANT(resident_tap_cycles), CONSTANT(residual_cycles),     CONSTANT(clamp_cycles),
+#define CONSTANT(name, ...) \
+  { #name, &ModelConstants::name __VA_OPT__(, ) __VA_ARGS__ }
+    CONSTANT(cycles_per_us, 1980), CONSTANT(memory_bytes_per_us, 4.8e6),
+    CONSTANT(overlap_loss),        CONSTANT(launch_us),
+    CONSTANT(cluster_us),          CONSTANT(piece_cycles),
+    CONSTANT(turn_cycles),         CONSTANT(refill_cycles),
+    CONSTANT(reduce_cycles),       CONSTANT(reduce_cta_cycles),
+    CONSTANT(run_bytes_per_cycle), CONSTANT(other_bytes_per_cycle),
+    CONSTANT(tap_cycles),          CONSTANT(pingpong_tap_cycles),
+    CONSTANT(halo_tap_cycles),     CONSTANT(resident_tap_cycles),
+    CONSTANT(residual_cycles),     CONSTANT(clamp_cycles),
     CONSTANT(silu_cycles),         CONSTANT(curved_cycles),
 #undef CONSTANT
 };
@@ -181,12 +185,13 @@ struct Choice {
   double ratio = 1;      // Of the chosen kernel's time to the best one's.
   double soft_miss = 0;  // Both by a model with an error: what is minimised.
   double soft_regret = 0;
-  double square_error = 0;  // Of logarithms, summed over the rows of Hopper's kernels.
-  int modelled = 0;
+  double square_error = 0;  // Of logarithms, summed over the Hopper kernels within 2 x the best,
+  int modelled = 0;         // of which there are so many.
 };
 
 constexpr double kMiss = 1.05;
 constexpr double kModelError = 0.01;
+constexpr double kZeroScale = 20;  // Of constants that are zero.
 
 Choice judge(const Case& of, int multiprocessors, const ModelConstants& k) {
   Choice choice;
@@ -196,11 +201,6 @@ Choice judge(const Case& of, int multiprocessors, const ModelConstants& k) {
     model[i] = model_us(of, row, multiprocessors, k);
     if (model[i] < model[choice.chosen]) choice.chosen = i;
     if (row.us < of.rows[choice.best].us) choice.best = i;
-    if (!row.plans.empty()) {
-      const double error = std::log(model[i] / row.us);
-      choice.square_error += error * error;
-      ++choice.modelled;
-    }
   }
   const double best_us = of.rows[choice.best].us;
   choice.ratio = of.rows[choice.chosen].us / best_us;
@@ -208,6 +208,11 @@ Choice judge(const Case& of, int multiprocessors, const ModelConstants& k) {
   for (std::size_t i = 0; i < of.rows.size(); ++i) {
     const double weight = std::exp((1 - model[i] / model[choice.chosen]) / kModelError);
     const double ratio = of.rows[i].us / best_us;
+    if (!of.rows[i].plans.empty() && ratio < 2) {
+      const double error = std::log(model[i] / of.rows[i].us);
+      choice.square_error += error * error;
+      ++choice.modelled;
+    }
     sum += weight;
     choice.soft_regret += weight * (ratio - 1);
     // From 0 to 1 around the limit.
@@ -230,8 +235,16 @@ double cost(const Cases& cases, int multiprocessors, const ModelConstants& k) {
     square_error += choice.square_error;
     modelled += choice.modelled;
   }
+  // What the times leave open stays where it is.
+  double moved = 0;
+  for (const Constant& constant : kConstants) {
+    const double old = ModelConstants{}.*constant.value, now = k.*constant.value;
+    const double by = old > 0 ? std::log(std::max(now / old, 1e-3)) : now / kZeroScale;
+    moved += by * by;
+  }
   const auto count = static_cast<double>(cases.size());
-  return misses / count + 5 * regret / count + 0.1 * std::sqrt(square_error / modelled);
+  return misses / count + 5 * regret / count + 0.2 * std::sqrt(square_error / modelled) +
+         0.001 * moved;
 }
 
 // Coordinate descent with steps that shrink, from the best constants so far, disturbed.
@@ -243,7 +256,8 @@ ModelConstants fit(const Cases& cases, int multiprocessors, int restarts, std::m
     if (restart > 0) {
       for (const Constant& constant : kConstants) {
         // NOTE: not std::normal_distribution, whose numbers differ between libraries.
-        at.*constant.value *= std::exp(0.4 * (random() / 4294967296.0 - 0.5));
+        double& value = at.*constant.value;
+        value = std::min(value * std::exp(0.6 * (random() / 4294967296.0 - 0.5)), constant.most);
       }
     }
     double at_cost = cost(cases, multiprocessors, at);
@@ -256,7 +270,8 @@ ModelConstants fit(const Cases& cases, int multiprocessors, int restarts, std::m
         for (const double sign : {1.0, -1.0}) {
           ModelConstants next = at;
           double& value = next.*kConstants[i].value;
-          value = std::max(0.0, value + sign * step * (value > 0 ? value : 20.0));
+          value += sign * step * (value > 0 ? value : kZeroScale);
+          value = std::clamp(value, 0.0, kConstants[i].most);
           const double next_cost = cost(cases, multiprocessors, next);
           if (next_cost >= at_cost - 1e-9) continue;
           at = next;
