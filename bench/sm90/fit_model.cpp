@@ -160,7 +160,7 @@ class Reader {
     request.geometry = of.geometry;
     request.packed_filter = true;
     request.device = device_;
-    row.modelled_us = found->second->estimate_us(request);
+    row.modelled_us = found->second->judge(request).estimated_us;
     return true;
   }
 

@@ -64,10 +64,11 @@ void* convoy_sm90_plan(int instance, const std::int64_t* problem, int splits, in
   try {
     const auto& i = convoy::sm90::fprop_instances()[static_cast<std::size_t>(instance)];
     const convoy::ConvGeometry g = geometry_from(problem);
-    if (splits == 0)
-      splits = i.split ? convoy::sm90::choose_splits(g, i, g.upsample == 2, multiprocessors) : 1;
+    const bool packed = g.upsample == 2;
     convoy::sm90::prepare_fprop(i);
-    return new FpropPlan(convoy::sm90::plan_fprop(g, i, g.upsample == 2, multiprocessors, splits));
+    return new FpropPlan(splits == 0
+                             ? convoy::sm90::best_plan(g, i, packed, multiprocessors).plan
+                             : convoy::sm90::plan_fprop(g, i, packed, multiprocessors, splits));
   } catch (const std::exception& e) {
     fail(error, e.what());
     return nullptr;

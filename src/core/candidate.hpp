@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "convoy/plan.hpp"
@@ -63,6 +64,17 @@ class ExecutablePlan {
   virtual std::shared_ptr<void> allocate(std::size_t bytes) const = 0;
 };
 
+/// What a kernel says of a request: why it cannot run it, or how long that would take. Returned as
+/// either: `return text("groups = ", groups, "; legal: 1");`, `return 12.5;`.
+struct Judgement {
+  std::string refusal;      ///< Condition, value, what is legal; empty if the kernel can run it.
+  double estimated_us = 0;  ///< Model time, to rank the kernels that can; lower is better.
+
+  Judgement(std::string why) : refusal(std::move(why)) {}
+  Judgement(const char* why) : refusal(why) {}
+  Judgement(double us) : estimated_us(us) {}
+};
+
 /// One kernel family with one configuration, as dispatch sees it. A backend registers as many as it
 /// has (src/dispatch/registry.cpp lists the backends); callers never change when one is added.
 class KernelCandidate {
@@ -70,10 +82,7 @@ class KernelCandidate {
   virtual ~KernelCandidate() = default;
   virtual std::string name() const = 0;  ///< "onednn", "sm90_fprop_128x256x64_2cta", ...
   virtual Device device() const = 0;
-  /// Empty if this kernel can run the request, else the reason: condition, value, what is legal.
-  virtual std::string refusal(const PlanRequest& request) const = 0;
-  /// Model time in microseconds, to rank the candidates that can run; lower is better.
-  virtual double estimate_us(const PlanRequest& request) const = 0;
+  virtual Judgement judge(const PlanRequest& request) const = 0;
   virtual std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const = 0;
 };
 

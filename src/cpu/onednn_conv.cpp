@@ -395,7 +395,7 @@ class OnednnCandidate final : public KernelCandidate {
   std::string name() const override { return "onednn"; }
   Device device() const override { return Device::cpu; }
 
-  std::string refusal(const PlanRequest& request) const override {
+  Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
     // oneDNN's kernels keep extents in 32 bits; blocks keep the products of the larger axes small.
     constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
@@ -411,13 +411,10 @@ class OnednnCandidate final : public KernelCandidate {
       if (limit.value <= kMost) continue;
       return text(limit.name, " = ", limit.value, "; legal: at most ", kMost);
     }
-    return {};
-  }
 
-  double estimate_us(const PlanRequest& request) const override {
     // A core of today: 32 fp32 lanes, two operations each, at 2 GHz; half of it in practice.
     const double flops_per_us = 64e3 * std::max(1, request.device.multiprocessors);
-    return 5.0 + request.geometry.flops() / flops_per_us;
+    return 5.0 + g.flops() / flops_per_us;
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

@@ -111,11 +111,12 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
       entry.request.device = kernel->device() == Device::cuda ? *cuda : cpu;
       entry.line.backend = backend_name(entry.request.device);
       // Where there is nothing to compute nobody is asked: anyone can do that.
-      if (!geometry.empty()) entry.line.reason = kernel->refusal(entry.request);
-    }
-    if (entry.line.reason.empty() && !geometry.empty()) {
-      entry.line.estimated_us = kernel->estimate_us(entry.request);
-      entry.tuned = is_tuned_choice(entry);
+      if (!geometry.empty()) {
+        Judgement judgement = kernel->judge(entry.request);
+        entry.line.reason = std::move(judgement.refusal);
+        entry.line.estimated_us = judgement.estimated_us;
+        entry.tuned = entry.line.reason.empty() && is_tuned_choice(entry);
+      }
     }
     if (entry.line.reason.empty() && !options.kernel.empty() &&
         entry.line.kernel != options.kernel) {

@@ -45,8 +45,9 @@ void run_and_compare(const KernelCandidate& candidate, PlanRequest request, bool
   if (with_epilogue) {
     request.epilogue = {.bias = true, .activation = Activation::relu, .residual = true};
   }
-  ASSERT_EQ(candidate.refusal(request), "");
-  EXPECT_GT(candidate.estimate_us(request), 0.0);
+  const Judgement judgement = candidate.judge(request);
+  ASSERT_EQ(judgement.refusal, "");
+  EXPECT_GT(judgement.estimated_us, 0.0);
   const auto plan = candidate.make(request);
   const ConvGeometry& g = request.geometry;
   const Problem problem(g);
@@ -273,10 +274,10 @@ TEST_F(Composed, Im2colMatmulInSeveralChunks) {
 TEST_F(Composed, Im2colMatmulRefusesWithAReason) {
   const auto candidate = make_im2col_matmul_candidate(2);
   PlanRequest request = request_for(image([](auto& p) { p.groups = 2; }));
-  EXPECT_EQ(candidate->refusal(request), "groups = 2; legal: 1");
+  EXPECT_EQ(candidate->judge(request).refusal, "groups = 2; legal: 1");
   request = request_for(image([](auto&) {}), DType::fp32);
-  EXPECT_EQ(candidate->refusal(request), "type fp32; legal: bf16, fp16");
-  EXPECT_NE(candidate->refusal(request_for(volume(1, {2, 4, 4}, 8, 8, {1, 1, 1}))), "");
+  EXPECT_EQ(candidate->judge(request).refusal, "type fp32; legal: bf16, fp16");
+  EXPECT_NE(candidate->judge(request_for(volume(1, {2, 4, 4}, 8, 8, {1, 1, 1}))).refusal, "");
 }
 
 }  // namespace

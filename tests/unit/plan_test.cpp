@@ -32,8 +32,9 @@ class FakeKernel final : public KernelCandidate {
       : name_(std::move(name)), device_(device), us_(us), reason_(std::move(reason)) {}
   std::string name() const override { return name_; }
   Device device() const override { return device_; }
-  std::string refusal(const PlanRequest&) const override { return reason_; }
-  double estimate_us(const PlanRequest&) const override { return us_; }
+  Judgement judge(const PlanRequest&) const override {
+    return reason_.empty() ? Judgement(us_) : Judgement(reason_);
+  }
   std::unique_ptr<ExecutablePlan> make(const PlanRequest&) const override { return nullptr; }
 
  private:
@@ -100,15 +101,11 @@ class SilentKernel final : public KernelCandidate {
  public:
   std::string name() const override { return "silent"; }
   Device device() const override { return Device::cpu; }
-  std::string refusal(const PlanRequest&) const override { return fail(); }
-  double estimate_us(const PlanRequest&) const override { return fail().empty() ? 0.0 : 1.0; }
-  std::unique_ptr<ExecutablePlan> make(const PlanRequest&) const override { return nullptr; }
-
- private:
-  static std::string fail() {
+  Judgement judge(const PlanRequest&) const override {
     ADD_FAILURE() << "asked about an empty problem";
     return "empty";
   }
+  std::unique_ptr<ExecutablePlan> make(const PlanRequest&) const override { return nullptr; }
 };
 
 TEST(Select, KernelsAreNotAskedAboutEmptyProblems) {

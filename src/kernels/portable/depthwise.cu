@@ -270,7 +270,7 @@ class DepthwiseCandidate final : public KernelCandidate {
   std::string name() const override { return "portable_depthwise"; }
   Device device() const override { return Device::cuda; }
 
-  std::string refusal(const PlanRequest& request) const override {
+  Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
     if (g.group_channels() != 1 || g.group_filters() != 1) {
       return "C / groups = " + std::to_string(g.group_channels()) +
@@ -288,11 +288,9 @@ class DepthwiseCandidate final : public KernelCandidate {
     if (strips(g) > 1 << 30) {
       return "output strips = " + std::to_string(strips(g)) + " exceed 2^30";
     }
-    return device_geometry_refusal(g);
-  }
+    const std::string reason = device_geometry_refusal(g);
+    if (!reason.empty()) return reason;
 
-  double estimate_us(const PlanRequest& request) const override {
-    const ConvGeometry& g = request.geometry;
     const double bytes =
         double(g.activation_elements() + g.cache_elements()) * double(size_of(request.dtype)) +
         double(g.output_elements()) * double(size_of(request.output_dtype));

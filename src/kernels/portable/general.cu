@@ -91,12 +91,11 @@ class GeneralCandidate final : public KernelCandidate {
   std::string name() const override { return "portable_general"; }
   Device device() const override { return Device::cuda; }
 
-  std::string refusal(const PlanRequest& request) const override {
-    return device_geometry_refusal(request.geometry);
-  }
-
-  double estimate_us(const PlanRequest& request) const override {
+  Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
+    const std::string reason = device_geometry_refusal(g);
+    if (!reason.empty()) return reason;
+
     // Tiles are 64 filters wide whatever the group holds.
     const double filters = static_cast<double>((g.group_filters() + 63) / 64 * 64 * g.groups);
     const double work = g.flops() / std::max(1.0, double(g.out_channels)) * filters;

@@ -221,7 +221,7 @@ class GroupedCandidate final : public KernelCandidate {
   std::string name() const override { return "portable_grouped"; }
   Device device() const override { return Device::cuda; }
 
-  std::string refusal(const PlanRequest& request) const override {
+  Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
     if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
     const std::int64_t width = g.group_channels();
@@ -247,11 +247,9 @@ class GroupedCandidate final : public KernelCandidate {
     if (g.gemm_m() > std::numeric_limits<std::int32_t>::max()) {
       return text("output pixels = ", g.gemm_m(), " exceed 2^31 - 1");
     }
-    return device_geometry_refusal(g);
-  }
+    const std::string reason = device_geometry_refusal(g);
+    if (!reason.empty()) return reason;
 
-  double estimate_us(const PlanRequest& request) const override {
-    const ConvGeometry& g = request.geometry;
     const double bytes = double(g.activation_elements() + g.cache_elements()) * 2.0 +
                          double(g.output_elements()) * double(size_of(request.output_dtype));
     // 16 channels of an output pixel and tap: measured on an H200.

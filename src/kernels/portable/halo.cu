@@ -187,7 +187,7 @@ class HaloCandidate final : public KernelCandidate {
   std::string name() const override { return "portable_halo"; }
   Device device() const override { return Device::cuda; }
 
-  std::string refusal(const PlanRequest& request) const override {
+  Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
     if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
     if (request.device.compute_capability < 90) {
@@ -231,20 +231,16 @@ class HaloCandidate final : public KernelCandidate {
       return "in_channels = " + std::to_string(g.in_channels) + " does not fit shared memory";
     }
     const int columns = built_columns(g);
-    if (halo_tiling(request, columns).rows == 0) {
+    const HaloTiling tiling = halo_tiling(request, columns);
+    if (tiling.rows == 0) {
       const int bytes =
           halo_layout(g, 1, 4, request.device.multiprocessors).shared_bytes(1, columns);
       return "input tile and filters need " + std::to_string(bytes) +
              " bytes of shared memory, the device has " +
              std::to_string(request.device.shared_memory);
     }
-    return {};
-  }
 
-  double estimate_us(const PlanRequest& request) const override {
-    const ConvGeometry& g = request.geometry;
-    const int columns = built_columns(g), processors = std::max(1, request.device.multiprocessors);
-    const HaloTiling tiling = halo_tiling(request, columns);
+    const int processors = std::max(1, request.device.multiprocessors);
     const int rows = tiling.rows;
     const HaloLayout& l = tiling.layout;
     const double bytes = double(g.activation_elements() + g.cache_elements()) * 2.0 +

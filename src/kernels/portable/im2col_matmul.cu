@@ -194,7 +194,7 @@ class Im2colMatmulCandidate : public KernelCandidate {
   }
   Device device() const override { return Device::cuda; }
 
-  std::string refusal(const PlanRequest& request) const override {
+  Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
     if (g.rank != rank_) {
       return "a " + std::to_string(g.rank) + "-D problem; this kernel computes " +
@@ -203,20 +203,17 @@ class Im2colMatmulCandidate : public KernelCandidate {
     if (request.dtype == DType::fp32) return "type fp32; legal: bf16, fp16";
     if (g.groups != 1) return "groups = " + std::to_string(g.groups) + "; legal: 1";
     std::string reason = device_geometry_refusal(g);
-    if (!reason.empty() || g.empty()) return reason;
-    return choose_inner_kernel(chunk_request(request, chunks(request).rows)).reason;
-  }
+    if (!reason.empty()) return reason;
+    const Im2colChunks parts = chunks(request);
+    const InnerKernel gemm = choose_inner_kernel(chunk_request(request, parts.rows));
+    if (!gemm.reason.empty()) return gemm.reason;
 
-  double estimate_us(const PlanRequest& request) const override {
     // The columns are written and read once more than the data: 3 TB/s on the devices of today.
     constexpr double kBytesPerUs = 3e6;
     constexpr double kLaunchUs = 3.0;
-    const Im2colChunks parts = chunks(request);
-    if (parts.count == 0) return 0.0;
-    const double bytes = 2.0 * double(request.geometry.gemm_m()) *
-                         double(pitch_of(request.geometry)) * double(size_of(request.dtype));
-    const double gemm = choose_inner_kernel(chunk_request(request, parts.rows)).estimated_us;
-    return double(parts.count) * (gemm + kLaunchUs) + bytes / kBytesPerUs;
+    const double bytes =
+        2.0 * double(g.gemm_m()) * double(pitch_of(g)) * double(size_of(request.dtype));
+    return double(parts.count) * (gemm.estimated_us + kLaunchUs) + bytes / kBytesPerUs;
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

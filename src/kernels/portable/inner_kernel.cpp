@@ -26,19 +26,18 @@ InnerKernel choose_inner_kernel(const PlanRequest& request) {
   InnerKernel best;
   std::string nearest;
   for (const auto& kernel : gemm_kernels()) {
-    const std::string reason = kernel->refusal(request);
-    if (!reason.empty()) {
+    const Judgement judgement = kernel->judge(request);
+    if (!judgement.refusal.empty()) {
       // Kernels of another architecture or type say so first; what the others say is worth telling.
       if (nearest.empty() || nearest.find("compute capability") != std::string::npos ||
           nearest.find("types ") != std::string::npos) {
-        nearest = text(kernel->name(), ": ", reason);
+        nearest = text(kernel->name(), ": ", judgement.refusal);
       }
       continue;
     }
-    const double estimate = kernel->estimate_us(request);
-    if (best.kernel == nullptr || estimate < best.estimated_us) {
+    if (best.kernel == nullptr || judgement.estimated_us < best.estimated_us) {
       best.kernel = kernel.get();
-      best.estimated_us = estimate;
+      best.estimated_us = judgement.estimated_us;
     }
   }
   if (best.kernel == nullptr) {

@@ -168,7 +168,7 @@ class PatchCandidate final : public KernelCandidate {
   std::string name() const override { return "portable_patch"; }
   Device device() const override { return Device::cuda; }
 
-  std::string refusal(const PlanRequest& request) const override {
+  Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
     if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
     if (g.groups != 1) return "groups = " + std::to_string(g.groups) + "; legal: 1";
@@ -190,12 +190,10 @@ class PatchCandidate final : public KernelCandidate {
     if (g.out_channels > 1 << 20) {
       return "out_channels = " + std::to_string(g.out_channels) + ", at most 2^20";
     }
-    return patch_layout(request, 8).refusal;
-  }
+    const auto choice = patch_layout(request, 8);
+    if (!choice.refusal.empty()) return choice.refusal;
 
-  double estimate_us(const PlanRequest& request) const override {
-    const ConvGeometry& g = request.geometry;
-    const PatchLayout l = patch_layout(request, 8).layout;
+    const PatchLayout& l = choice.layout;
     const double bytes =
         double(g.activation_elements() + g.cache_elements() + g.filter_elements()) * 2.0 +
         double(g.output_elements()) * double(size_of(request.output_dtype));

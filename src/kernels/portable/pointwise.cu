@@ -143,7 +143,7 @@ class PointwiseCandidate final : public KernelCandidate {
   std::string name() const override { return "portable_pointwise"; }
   Device device() const override { return Device::cuda; }
 
-  std::string refusal(const PlanRequest& request) const override {
+  Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
     if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
     if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
@@ -167,11 +167,6 @@ class PointwiseCandidate final : public KernelCandidate {
     if (ceil_div(g.gemm_m(), kBlockPixels) > std::numeric_limits<std::int32_t>::max()) {
       return text("pixels = ", g.gemm_m(), " exceed 2^31 blocks of ", kBlockPixels);
     }
-    return {};
-  }
-
-  double estimate_us(const PlanRequest& request) const override {
-    const ConvGeometry& g = request.geometry;
     const double bytes = double(g.activation_elements()) * 2.0 +
                          double(g.output_elements()) * double(size_of(request.output_dtype));
     return 4.0 + bytes / 3.2e6;

@@ -173,20 +173,18 @@ class QsliceCandidate : public KernelCandidate {
  public:
   std::string name() const override { return "qslice_conv3d"; }
   Device device() const override { return Device::cuda; }
-  std::string refusal(const PlanRequest& request) const override {
+  Judgement judge(const PlanRequest& request) const override {
     std::string reason = qslice_refusal(request);
-    if (!reason.empty() || request.geometry.empty()) return reason;
-    return choose_inner_kernel(slice_request(request)).reason;
-  }
-  double estimate_us(const PlanRequest& request) const override {
+    if (!reason.empty()) return reason;
+    const InnerKernel slice = choose_inner_kernel(slice_request(request));
+    if (!slice.reason.empty()) return slice.reason;
+
     // The accumulator is written by each depth, read by all but the first and by the last pass:
     // 3 TB/s on the devices of today.
     constexpr double kBytesPerUs = 3e6;
     const ConvGeometry& g = request.geometry;
-    if (g.empty()) return 0.0;
-    const double slice = choose_inner_kernel(slice_request(request)).estimated_us;
     const double bytes = 4.0 * double(g.output_elements()) * 2.0 * double(g.filter[0]);
-    return double(g.batch * g.filter[0]) * slice + bytes / kBytesPerUs;
+    return double(g.batch * g.filter[0]) * slice.estimated_us + bytes / kBytesPerUs;
   }
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
     return std::make_unique<QslicePlan>(request);

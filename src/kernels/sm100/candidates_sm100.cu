@@ -46,7 +46,7 @@ class FpropCandidate : public KernelCandidate {
   }
   Device device() const override { return Device::cuda; }
 
-  std::string refusal(const PlanRequest& request) const override {
+  Judgement judge(const PlanRequest& request) const override {
     const int capability = request.device.compute_capability;
     if (capability / 10 != 10) {
       return text("compute capability ", capability / 10, ".", capability % 10,
@@ -61,9 +61,8 @@ class FpropCandidate : public KernelCandidate {
     if (request.geometry.upsample == 2 && !request.packed_filter) {
       return "folded upsampling needs a packed filter; set PlanOptions::packed_filter";
     }
-    return sm100::refusal(kernel_.config, request.geometry);
-  }
-  double estimate_us(const PlanRequest& request) const override {
+    const std::string reason = sm100::refusal(kernel_.config, request.geometry);
+    if (!reason.empty()) return reason;
     return sm100::estimate_us(kernel_.config, request.geometry, request.device.multiprocessors);
   }
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

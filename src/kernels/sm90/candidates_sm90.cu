@@ -19,11 +19,9 @@ class Sm90Plan : public ImplicitGemmPlan {
  public:
   Sm90Plan(const FpropInstance& instance, const PlanRequest& request)
       : ImplicitGemmPlan(request),
-        plan_(plan_fprop(
-            request.geometry, instance, request.packed_filter, request.device.multiprocessors,
-            instance.split ? choose_splits(request.geometry, instance, request.packed_filter,
-                                           request.device.multiprocessors)
-                           : 1)) {
+        plan_(best_plan(request.geometry, instance, request.packed_filter,
+                        request.device.multiprocessors, request.epilogue)
+                  .plan) {
     prepare_fprop(instance);
   }
 
@@ -46,7 +44,7 @@ class Sm90Candidate : public KernelCandidate {
   }
   Device device() const override { return Device::cuda; }
 
-  std::string refusal(const PlanRequest& request) const override {
+  Judgement judge(const PlanRequest& request) const override {
     const int capability = request.device.compute_capability;
     if (capability != 90) {
       return text("compute capability ", capability / 10, ".", capability % 10,
@@ -65,23 +63,12 @@ class Sm90Candidate : public KernelCandidate {
     if (!reason.empty()) return reason;
     // What only shows once the tiling is known: limits of tensor maps.
     try {
-      plan_fprop(request.geometry, instance_, request.packed_filter, request.device.multiprocessors,
-                 1);
+      return best_plan(request.geometry, instance_, request.packed_filter,
+                       request.device.multiprocessors, request.epilogue)
+          .us;
     } catch (const Error& error) {
       return error.what();
     }
-    return {};
-  }
-
-  double estimate_us(const PlanRequest& request) const override {
-    const int multiprocessors = request.device.multiprocessors;
-    const int splits = instance_.split ? choose_splits(request.geometry, instance_,
-                                                       request.packed_filter, multiprocessors)
-                                       : 1;
-    return sm90::estimate_us(
-        request.geometry,
-        plan_fprop(request.geometry, instance_, request.packed_filter, multiprocessors, splits),
-        multiprocessors, request.epilogue);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

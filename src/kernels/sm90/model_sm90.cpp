@@ -104,17 +104,14 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
          k.overlap_loss * std::min(compute_us, memory_us);
 }
 
-int choose_splits(const ConvGeometry& g, const FpropInstance& instance, bool packed_filter,
-                  int multiprocessors, const ModelConstants& constants) {
-  int best = 1;
-  double best_us = 0;
+TimedPlan best_plan(const ConvGeometry& g, const FpropInstance& instance, bool packed_filter,
+                    int multiprocessors, const EpilogueKind& epilogue) {
+  TimedPlan best;
   for (const int splits : {1, 2, 4, 8}) {
+    if (splits > 1 && !instance.split) break;
     const FpropPlan plan = plan_fprop(g, instance, packed_filter, multiprocessors, splits);
-    const double us = estimate_us(g, plan, multiprocessors, {}, constants);
-    if (splits == 1 || us < best_us) {
-      best = splits;
-      best_us = us;
-    }
+    const double us = estimate_us(g, plan, multiprocessors, epilogue);
+    if (splits == 1 || us < best.us) best = {plan, us};
   }
   return best;
 }

@@ -38,8 +38,15 @@ struct ModelConstants {
 double estimate_us(const ConvGeometry& geometry, const FpropPlan& plan, int multiprocessors,
                    const EpilogueKind& epilogue = {}, const ModelConstants& constants = {});
 
-/// The split of K (1, 2, 4 or 8 CTAs a tile) with the lowest estimate, for a split instance.
-int choose_splits(const ConvGeometry& geometry, const FpropInstance& instance, bool packed_filter,
-                  int multiprocessors, const ModelConstants& constants = {});
+/// A plan and its model time.
+struct TimedPlan {
+  FpropPlan plan;
+  double us = 0;
+};
+
+/// `plan_fprop`, for a split instance with the split of K (1, 2, 4 or 8 CTAs a tile) that has the
+/// lowest estimate.
+TimedPlan best_plan(const ConvGeometry& geometry, const FpropInstance& instance, bool packed_filter,
+                    int multiprocessors, const EpilogueKind& epilogue = {});
 
 }  // namespace convoy::sm90

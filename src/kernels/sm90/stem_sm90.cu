@@ -280,7 +280,7 @@ class StemCandidate final : public KernelCandidate {
   std::string name() const override { return "sm90_stem"; }
   Device device() const override { return Device::cuda; }
 
-  std::string refusal(const PlanRequest& request) const override {
+  Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
     const int capability = request.device.compute_capability;
     if (capability != 90) {
@@ -316,15 +316,13 @@ class StemCandidate final : public KernelCandidate {
       return text("frames = ", g.batch * std::max(g.out[0], g.seen()[0]), " exceed 2^31 - 1");
     }
     if (g.out_channels > 1 << 20) return text("out_channels = ", g.out_channels, ", at most 2^20");
-    return best_stem_choice(request).refusal;
-  }
+    const StemChoice choice = best_stem_choice(request);
+    if (!choice.refusal.empty()) return choice.refusal;
 
-  double estimate_us(const PlanRequest& request) const override {
     // Measured on an H200: some 7 us pass before and after, most of it for cold code and data; the
     // cycles are of MMAs and stores, and do not hide the loads, at 2.9 TB/s.
-    const ConvGeometry& g = request.geometry;
     const double in_bytes = 2.0 * (g.activation_elements() + g.cache_elements());
-    return 7.0 + best_stem_choice(request).cycles / 1.7e3 + in_bytes / 2.9e6;
+    return 7.0 + choice.cycles / 1.7e3 + in_bytes / 2.9e6;
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
