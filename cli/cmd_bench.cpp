@@ -27,9 +27,9 @@ namespace {
 struct BenchOptions {
   CommonOptions common;
   std::vector<std::string> shapes;
-  std::string activation = "none";
+  EpilogueOptions epilogue;
   std::string versus;
-  bool bias = false, residual = false, csv = false, verify = false, list = false;
+  bool csv = false, verify = false, list = false;
   double seconds = 0.5;
   int runs = 0;
   std::uint64_t seed = 1;
@@ -40,9 +40,9 @@ std::string repro_line(const BenchOptions& o, const ShapeCase& shape, DType dtyp
   std::string line = text("convoy bench --dtype ", to_string(dtype));
   if (o.common.device != "auto") line += " --device " + o.common.device;
   if (!o.common.kernel.empty()) line += " --kernel " + o.common.kernel;
-  if (o.bias) line += " --bias";
-  if (o.activation != "none") line += " --activation " + o.activation;
-  if (o.residual) line += " --residual";
+  if (o.epilogue.bias) line += " --bias";
+  if (o.epilogue.activation != "none") line += " --activation " + o.epilogue.activation;
+  if (o.epilogue.residual) line += " --residual";
   if (o.seed != 1) line += text(" --seed ", o.seed);
   return line + " " + to_string(shape.problem);
 }
@@ -52,13 +52,13 @@ BenchRow run_case(const BenchOptions& o, const ShapeCase& shape) {
   RandomLayerOptions random;
   random.dtype =
       !o.common.dtype.empty() ? parse_dtype(o.common.dtype) : shape.dtype.value_or(DType::bf16);
-  random.bias = o.bias;
-  random.residual = o.residual;
+  random.bias = o.epilogue.bias;
+  random.residual = o.epilogue.residual;
   random.seed = o.seed;
   Layer layer = make_random_layer(shape.problem, random);
   layer.options.device = o.common.device_choice();
   layer.options.kernel = o.common.kernel;
-  parse_activation(o.activation, layer.epilogue);
+  parse_activation(o.epilogue.activation, layer.epilogue);
 
   const PreparedLayer prepared(layer);
   std::vector<Variant> variants = {
@@ -72,7 +72,7 @@ BenchRow run_case(const BenchOptions& o, const ShapeCase& shape) {
   row.count = shape.count;
   row.info = prepared.info();
   row.dtype = random.dtype;
-  row.epilogue = describe_epilogue(layer.epilogue, o.bias, o.residual);
+  row.epilogue = describe_epilogue(layer.epilogue, o.epilogue.bias, o.epilogue.residual);
   row.time = times[0];
   row.repro = repro_line(o, shape, random.dtype);
   if (o.verify) {
@@ -94,8 +94,8 @@ int run_versus_cudnn(const BenchOptions& o) {
                      " was not built; it is where CMake finds a CUDA 13 "
                      "compiler, cuBLAS and cuDNN 9 (CUDNN_PATH names its folder)"));
   }
-  if (o.bias || o.residual || o.verify || o.activation != "none" || o.common.json || o.runs > 0 ||
-      o.seed != 1 || o.common.device_choice() == Device::cpu) {
+  if (o.epilogue.bias || o.epilogue.residual || o.verify || o.epilogue.activation != "none" ||
+      o.common.json || o.runs > 0 || o.seed != 1 || o.common.device_choice() == Device::cpu) {
     throw_invalid(
         "--vs cudnn compares bare convolutions on the GPU; legal beside it: --dtype, --kernel, "
         "--time, --csv");
@@ -148,9 +148,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
                       "shape strings (n1h256w256c512k512r3s3ph1pw1, benchdnn's or MIOpenDriver's), "
                       "shape files, or names of `--list`");
   o.common.add_to(*command);
-  command->add_flag("--bias", o.bias, "with a bias");
-  command->add_option("--activation", o.activation, "as in conv2d")->capture_default_str();
-  command->add_flag("--residual", o.residual, "with a residual");
+  o.epilogue.add_to(*command);
   command->add_option("--time", o.seconds, "seconds of timed runs a shape")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();

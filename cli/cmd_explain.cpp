@@ -16,8 +16,8 @@ namespace {
 struct ExplainOptions {
   CommonOptions common;
   std::string shape, output_dtype;
-  std::string activation = "none";
-  bool bias = false, residual = false, dense_filter = false;
+  EpilogueOptions epilogue;
+  bool dense_filter = false;
 };
 
 void print_case(const ExplainOptions& o, const ShapeCase& shape, nlohmann::ordered_json& json) {
@@ -28,11 +28,7 @@ void print_case(const ExplainOptions& o, const ShapeCase& shape, nlohmann::order
   options.device = o.common.device_choice();
   options.kernel = o.common.kernel;
   options.packed_filter = !o.dense_filter;
-  Epilogue epilogue;
-  parse_activation(o.activation, epilogue);
-  options.epilogue = epilogue.kind();
-  options.epilogue.bias = o.bias;
-  options.epilogue.residual = o.residual;
+  options.epilogue = o.epilogue.kind();
   const std::vector<Candidate> list =
       std::visit([&](const auto& p) { return candidates(p, options); }, shape.problem);
 
@@ -80,9 +76,7 @@ void add_explain_command(CLI::App& app, int& exit_code) {
   command->add_option("shape", o.shape, "a shape string, a shape file or a named set")->required();
   o.common.add_to(*command);
   command->add_option("--output-dtype", o.output_dtype, "type of output and residual");
-  command->add_flag("--bias", o.bias, "with a bias");
-  command->add_option("--activation", o.activation, "as in conv2d")->capture_default_str();
-  command->add_flag("--residual", o.residual, "with a residual");
+  o.epilogue.add_to(*command);
   command->add_flag("--dense-filter", o.dense_filter, "the filter is not packed beforehand");
   command->callback([options, &exit_code] { exit_code = run_explain(*options); });
 }

@@ -9,7 +9,8 @@
 #include "commands.hpp"
 #include "core/text.hpp"
 #include "dispatch/device.hpp"
-#include "dispatch/tuning.hpp"
+#include "dispatch/registry.hpp"
+#include "dispatch/select.hpp"
 #include "io/atomic_file.hpp"
 #include "layer.hpp"
 #include "options.hpp"
@@ -22,6 +23,7 @@ namespace {
 struct TuneOptions {
   std::vector<std::string> shapes;
   std::string dtype, output, csv;
+  EpilogueOptions epilogue;
   double seconds = 0.05;
   /// Kernels whose modelled time is beyond this multiple of the best one's are not timed.
   double reach = 4.0;
@@ -34,20 +36,37 @@ TuningDatabase read_database(const std::string& path) {
   return TuningDatabase::parse(content, path);
 }
 
+/// "bias+silu+residual"; "none".
+std::string epilogue_words(const EpilogueKind& kind) {
+  std::string words = kind.bias ? "+bias" : "";
+  if (kind.activation != Activation::none) words += text("+", to_string(kind.activation));
+  if (kind.residual) words += "+residual";
+  return words.empty() ? "none" : words.substr(1);
+}
+
 /// `rows` gets what was measured and modelled of each kernel.
 void tune_case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& device,
                TuningDatabase& database, std::string& rows) {
   RandomLayerOptions random;
   random.dtype = !o.dtype.empty() ? parse_dtype(o.dtype) : shape.dtype.value_or(DType::bf16);
+  random.bias = o.epilogue.bias;
+  random.residual = o.epilogue.residual;
   Layer layer = make_random_layer(shape.problem, random);
+  parse_activation(o.epilogue.activation, layer.epilogue);
 
-  layer.options = {.dtype = random.dtype, .device = Device::cuda, .packed_filter = true};
-  const std::vector<Candidate> list =
-      std::visit([&](const auto& p) { return candidates(p, layer.options); }, shape.problem);
+  layer.options = {.dtype = random.dtype,
+                   .epilogue = o.epilogue.kind(),
+                   .device = Device::cuda,
+                   .packed_filter = true};
+  // By the model alone, whatever was measured before.
+  const std::vector<Considered> list =
+      select(geometry_of(shape.problem), layer.options, registry(), TuningDatabase{});
   std::vector<std::unique_ptr<PreparedLayer>> prepared;
   std::vector<Variant> variants;
-  for (const Candidate& candidate : list) {
-    if (!candidate.reason.empty() || candidate.estimated_us > o.reach * list.front().estimated_us) {
+  for (const Considered& entry : list) {
+    const Candidate& candidate = entry.line;
+    if (!candidate.reason.empty() ||
+        candidate.estimated_us > o.reach * list.front().line.estimated_us) {
       break;
     }
     layer.options.kernel = candidate.kernel;
@@ -64,8 +83,8 @@ void tune_case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& d
 
   std::size_t best = 0;
   for (std::size_t i = 0; i < times.size(); ++i) {
-    rows += text(to_string(shape.problem), ",", variants[i].name, ",", times[i].median_us, ",",
-                 list[i].estimated_us, "\n");
+    rows += text(to_string(shape.problem), ",", epilogue_words(layer.options.epilogue), ",",
+                 variants[i].name, ",", times[i].median_us, ",", list[i].line.estimated_us, "\n");
     if (times[i].median_us < times[best].median_us) best = i;
   }
   std::printf("%-48s %9.1f us  %s (the model's choice: %.1f us)\n",
@@ -74,6 +93,7 @@ void tune_case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& d
   PlanRequest request;
   request.geometry = geometry_of(shape.problem);
   request.dtype = request.output_dtype = random.dtype;
+  request.epilogue = layer.options.epilogue;
   request.device = device;
   // The choice serves both ways of giving the filter, where the kernel reads a dense one.
   for (const bool packed : {true, false}) {
@@ -102,7 +122,7 @@ int run_tune(const TuneOptions& o) {
   if (!o.csv.empty()) io::check_can_write(o.csv);
   TuningDatabase database = read_database(path);
 
-  std::string rows = "problem,kernel,us,modelled_us\n";
+  std::string rows = "problem,epilogue,kernel,us,modelled_us\n";
   for (const std::string& argument : o.shapes) {
     for (const ShapeCase& shape : resolve_shapes(argument)) {
       tune_case(o, shape, *device, database, rows);
@@ -123,6 +143,7 @@ void add_tune_command(CLI::App& app, int& exit_code) {
   TuneOptions& o = *options;
   command->add_option("shapes", o.shapes, "shape strings, shape files, or names of bench --list");
   command->add_option("--dtype", o.dtype, "bf16, fp16 or fp32");
+  o.epilogue.add_to(*command);
   command->add_option("--output", o.output,
                       "tuning file; default: $CONVOY_TUNING, else convoy/tuning.txt of the cache");
   command->add_option("--csv", o.csv, "write the time of every kernel, measured and modelled");

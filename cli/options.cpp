@@ -89,6 +89,21 @@ void parse_activation(const std::string& word, Epilogue& epilogue) {
   }
 }
 
+void EpilogueOptions::add_to(CLI::App& command) {
+  command.add_flag("--bias", bias, "with a bias");
+  command.add_option("--activation", activation, "as in conv2d")->capture_default_str();
+  command.add_flag("--residual", residual, "with a residual");
+}
+
+EpilogueKind EpilogueOptions::kind() const {
+  Epilogue epilogue;
+  parse_activation(activation, epilogue);
+  EpilogueKind kind = epilogue.kind();
+  kind.bias = bias;
+  kind.residual = residual;
+  return kind;
+}
+
 void CommonOptions::add_to(CLI::App& command) {
   command.add_option("--dtype", dtype, "bf16, fp16 or fp32: type of the computation's tensors");
   command.add_option("--device", device, "auto, cpu or cuda")->capture_default_str();

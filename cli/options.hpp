@@ -17,6 +17,16 @@ PadMode parse_pad_mode(const std::string& word);
 /// "silu", "leaky_relu:0.1", "clamp:-1,1": sets activation and parameters. "clamp" alone is ReLU6.
 void parse_activation(const std::string& word, Epilogue& epilogue);
 
+/// The epilogue of a layer with random tensors.
+struct EpilogueOptions {
+  std::string activation = "none";
+  bool bias = false, residual = false;
+
+  void add_to(CLI::App& command);
+  /// Without pointers. Throws Error{invalid_argument} for an activation that there is not.
+  EpilogueKind kind() const;
+};
+
 /// Options that every subcommand with a problem has.
 struct CommonOptions {
   std::string dtype;  ///< Empty: the subcommand's default.

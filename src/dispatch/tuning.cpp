@@ -17,7 +17,8 @@ extern const int kShippedTuningCount;
 
 namespace {
 
-constexpr std::string_view kHeader = "convoy-tuning 1";
+constexpr std::string_view kHeader = "convoy-tuning 2";
+constexpr std::string_view kPlainHeader = "convoy-tuning 1";  ///< Without the epilogue.
 constexpr std::string_view kSeparator = " | ";
 
 std::string_view next_line(std::string_view& text) {
@@ -37,10 +38,10 @@ std::string_view next_line(std::string_view& text) {
 TuningDatabase TuningDatabase::parse(std::string_view content, const std::string& origin) {
   TuningDatabase database;
   const std::string_view header = next_line(content);
-  if (header != kHeader) {
+  if (header != kHeader && header != kPlainHeader) {
     fail(origin, 1,
          text("'", header.substr(0, 40), "' is not a tuning file of this version; legal: '",
-              kHeader, "'; make it anew with `convoy tune`"));
+              kHeader, "' or '", kPlainHeader, "'; make it anew with `convoy tune`"));
   }
   for (int number = 2; !content.empty(); ++number) {
     const std::string_view line = next_line(content);
@@ -53,10 +54,15 @@ TuningDatabase TuningDatabase::parse(std::string_view content, const std::string
     const auto [rest, error] = std::from_chars(choice.data(), end, tuned.us);
     const bool is_number = error == std::errc{} && rest == end && tuned.us > 0;
     if (separator == line.npos || space == choice.npos || !is_number) {
-      fail(origin, number, "not '<microseconds> <kernel> | <device> | <types> | <shape>'");
+      fail(origin, number,
+           "not '<microseconds> <kernel> | <device> | <types> | <epilogue> | <shape>'");
     }
     tuned.kernel = choice.substr(space + 1);
-    database.set(std::string(line.substr(separator + kSeparator.size())), std::move(tuned));
+    std::string key(line.substr(separator + kSeparator.size()));
+    if (const std::size_t shape = key.rfind(kSeparator);
+        header == kPlainHeader && shape != key.npos)
+      key.insert(shape, text(kSeparator, epilogue_class({})));
+    database.set(key, std::move(tuned));
   }
   return database;
 }
@@ -85,6 +91,15 @@ void TuningDatabase::merge(const TuningDatabase& other) {
   for (const auto& [key, choice] : other.choices_) choices_[key] = choice;
 }
 
+std::string epilogue_class(const EpilogueKind& epilogue) {
+  std::string name = epilogue.activation == Activation::none   ? "plain"
+                     : epilogue.activation == Activation::relu ? "relu"
+                                                               : "activation";
+  if (epilogue.residual) name += "+residual";
+  if (epilogue.rounding == EpilogueRounding::each_step) name += "+each_step";
+  return name;
+}
+
 std::string tuning_key(const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
   const auto triple = [](const std::array<std::int64_t, 3>& v) {
@@ -95,10 +110,11 @@ std::string tuning_key(const PlanRequest& request) {
     modes += to_string(mode)[0] == 'z' ? 'z' : to_string(mode)[2];
   return text(request.device.name, kSeparator, to_string(request.dtype), ">",
               to_string(request.output_dtype), request.packed_filter ? " packed" : " dense",
-              kSeparator, "n", g.batch, " d", g.cached_frames, "+", g.in[0], " h", g.in[1], " w",
-              g.in[2], " c", g.in_channels, " k", g.out_channels, " f", triple(g.filter), " s",
-              triple(g.stride), " l", triple(g.dilation), " p", triple(g.pad_begin), ":",
-              triple(g.pad_end), " g", g.groups, " u", g.upsample, " ", modes);
+              kSeparator, epilogue_class(request.epilogue), kSeparator, "n", g.batch, " d",
+              g.cached_frames, "+", g.in[0], " h", g.in[1], " w", g.in[2], " c", g.in_channels,
+              " k", g.out_channels, " f", triple(g.filter), " s", triple(g.stride), " l",
+              triple(g.dilation), " p", triple(g.pad_begin), ":", triple(g.pad_end), " g", g.groups,
+              " u", g.upsample, " ", modes);
 }
 
 std::string user_tuning_path() {

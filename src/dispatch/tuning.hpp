@@ -16,13 +16,14 @@ struct TunedKernel {
   double us = 0;
 };
 
-/// Measured choices, by device, types and shape. Text, one choice a line:
+/// Measured choices, by device, types, epilogue and shape. Text, one choice a line:
 ///
-///   convoy-tuning 1
+///   convoy-tuning 2
 ///   # comment
-///   85.6 portable_halo | NVIDIA H200 | bf16>bf16 packed | n1 d0+1 h1024 w1024 c128 k3 ...
+///   85.6 portable_halo | NVIDIA H200 | bf16>bf16 packed | plain | n1 d0+1 h1024 w1024 c128 k3 ...
 ///
-/// The first line names the version of the format; files of another version are refused.
+/// The first line names the version of the format. Lines of version 1 have no epilogue, and are
+/// read as "plain": so was measured then. Files of other versions are refused.
 class TuningDatabase {
  public:
   /// Reads the text of a file; `origin` is for messages. Throws Error{io_error} naming the line.
@@ -39,8 +40,13 @@ class TuningDatabase {
   std::map<std::string, TunedKernel> choices_;
 };
 
-/// What a choice is stored under: device name, types, whether the filter is packed, and the shape.
-/// The epilogue is left out: it moves all kernels alike.
+/// What of an epilogue decides which kernel is the fastest, since some hide it and others do not:
+/// "plain" (at most a scale and a bias), "relu" or "activation" (any other), each with "+residual"
+/// where one is added and "+each_step" where each step is rounded.
+std::string epilogue_class(const EpilogueKind& epilogue);
+
+/// What a choice is stored under: device name, types, whether the filter is packed, the class of
+/// the epilogue, and the shape.
 std::string tuning_key(const PlanRequest& request);
 
 /// The file that `convoy tune` writes and plans read: $CONVOY_TUNING, else

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "dispatch/select.hpp"
+
 namespace convoy {
 namespace {
 
@@ -49,6 +51,7 @@ TEST(Tuning, EveryFieldOfTheProblemIsInTheKey) {
   EXPECT_TRUE(differs([](PlanRequest& r) { r.dtype = DType::fp16; }));
   EXPECT_TRUE(differs([](PlanRequest& r) { r.output_dtype = DType::fp32; }));
   EXPECT_TRUE(differs([](PlanRequest& r) { r.packed_filter = true; }));
+  EXPECT_TRUE(differs([](PlanRequest& r) { r.epilogue.residual = true; }));
   EXPECT_TRUE(differs([](PlanRequest& r) { ++r.geometry.batch; }));
   EXPECT_TRUE(differs([](PlanRequest& r) { ++r.geometry.cached_frames; }));
   EXPECT_TRUE(differs([](PlanRequest& r) { ++r.geometry.in_channels; }));
@@ -66,6 +69,35 @@ TEST(Tuning, EveryFieldOfTheProblemIsInTheKey) {
       EXPECT_TRUE(differs([&](PlanRequest& r) { r.geometry.pad_mode[axis] = mode; }));
     }
   }
+}
+
+TEST(Tuning, ClassesOfEpilogues) {
+  EXPECT_EQ(epilogue_class({}), "plain");
+  EXPECT_EQ(epilogue_class({.bias = true}), "plain");
+  EXPECT_EQ(epilogue_class({.activation = Activation::relu}), "relu");
+  EXPECT_EQ(epilogue_class({.bias = true, .activation = Activation::silu}), "activation");
+  EXPECT_EQ(epilogue_class({.activation = Activation::gelu}), "activation");
+  EXPECT_EQ(epilogue_class({.residual = true}), "plain+residual");
+  EXPECT_EQ(epilogue_class({.activation = Activation::silu,
+                            .residual = true,
+                            .rounding = EpilogueRounding::each_step}),
+            "activation+residual+each_step");
+}
+
+TEST(Tuning, VersionOneIsOfPlainLayers) {
+  PlanRequest request = some_request();
+  std::string key = tuning_key(request);
+  const std::size_t epilogue = key.find("plain | ");
+  ASSERT_NE(epilogue, key.npos);
+  key.erase(epilogue, std::string("plain | ").size());
+  const TuningDatabase read =
+      TuningDatabase::parse("convoy-tuning 1\n12.5 old | " + key + "\n", "test");
+  const auto found = read.find(tuning_key(request));
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->kernel, "old");
+  request.epilogue.activation = Activation::silu;
+  EXPECT_FALSE(read.find(tuning_key(request)).has_value());
+  EXPECT_EQ(read.to_text().substr(0, 16), "convoy-tuning 2\n");
 }
 
 TEST(Tuning, MergeOverrides) {
@@ -88,14 +120,114 @@ TEST(Tuning, BadFilesAreRefusedWithTheLine) {
     }
     return "accepted";
   };
-  EXPECT_EQ(error_of("convoy-tuning 1\n# comment\n\n1.5 k | d | t | s\n"), "accepted");
+  EXPECT_EQ(error_of("convoy-tuning 2\n# comment\n\n1.5 k | d | t | e | s\n"), "accepted");
   EXPECT_NE(error_of("").find("file:1:"), std::string::npos);
-  EXPECT_NE(error_of("convoy-tuning 2\n").find("file:1:"), std::string::npos);
-  EXPECT_NE(error_of("convoy-tuning 1\nfast kernel | d\n").find("file:2:"), std::string::npos);
-  EXPECT_NE(error_of("convoy-tuning 1\n1.5 kernel\n").find("file:2:"), std::string::npos);
-  EXPECT_NE(error_of("convoy-tuning 1\n1.5x kernel | d\n").find("file:2:"), std::string::npos);
-  EXPECT_NE(error_of("convoy-tuning 1\n-1 kernel | d\n").find("file:2:"), std::string::npos);
-  EXPECT_NE(error_of("convoy-tuning 1\n1.5 | d\n").find("file:2:"), std::string::npos);
+  EXPECT_NE(error_of("convoy-tuning 3\n").find("file:1:"), std::string::npos);
+  EXPECT_NE(error_of("convoy-tuning 2\nfast kernel | d\n").find("file:2:"), std::string::npos);
+  EXPECT_NE(error_of("convoy-tuning 2\n1.5 kernel\n").find("file:2:"), std::string::npos);
+  EXPECT_NE(error_of("convoy-tuning 2\n1.5x kernel | d\n").find("file:2:"), std::string::npos);
+  EXPECT_NE(error_of("convoy-tuning 2\n-1 kernel | d\n").find("file:2:"), std::string::npos);
+  EXPECT_NE(error_of("convoy-tuning 2\n1.5 | d\n").find("file:2:"), std::string::npos);
+}
+
+/// A CUDA kernel whose model time depends on the activation, and is wrong.
+class ModelledKernel final : public KernelCandidate {
+ public:
+  ModelledKernel(std::string name, double us, double activation_us)
+      : name_(std::move(name)), us_(us), activation_us_(activation_us) {}
+  std::string name() const override { return name_; }
+  Device device() const override { return Device::cuda; }
+  Judgement judge(const PlanRequest& request) const override {
+    return us_ + (request.epilogue.activation == Activation::none ? 0.0 : activation_us_);
+  }
+  std::unique_ptr<ExecutablePlan> make(const PlanRequest&) const override { return nullptr; }
+
+ private:
+  std::string name_;
+  double us_, activation_us_;
+};
+
+class Ranking : public testing::Test {
+ protected:
+  // By the model the first is the fastest; "exposed" hides nothing of an activation.
+  const ModelledKernel optimist_{"optimist", 80.0, 15.0};
+  const ModelledKernel exposed_{"exposed", 100.0, 30.0};
+  const ModelledKernel hiding_{"hiding", 104.0, 5.0};
+
+  /// What `tuning` makes of the kernels, best first.
+  std::vector<Considered> ranked(const TuningDatabase& tuning, Activation activation,
+                                 std::vector<const ModelledKernel*> kernels = {}) const {
+    if (kernels.empty()) kernels = {&optimist_, &exposed_, &hiding_};
+    std::vector<Considered> all;
+    for (const ModelledKernel* kernel : kernels) {
+      Considered entry;
+      entry.kernel = kernel;
+      entry.request = some_request();
+      entry.request.epilogue.activation = activation;
+      entry.line.kernel = kernel->name();
+      entry.line.estimated_us = kernel->judge(entry.request).estimated_us;
+      all.push_back(entry);
+    }
+    rank(all, tuning);
+    return all;
+  }
+
+  static TuningDatabase measured(const std::string& kernel, double us,
+                                 Activation activation = Activation::none) {
+    PlanRequest request = some_request();
+    request.epilogue.activation = activation;
+    TuningDatabase tuning;
+    tuning.set(tuning_key(request), {kernel, us});
+    return tuning;
+  }
+};
+
+TEST_F(Ranking, TheModelDecidesWhereNothingWasMeasured) {
+  const auto all = ranked({}, Activation::silu);
+  EXPECT_EQ(all[0].line.kernel, "optimist");
+  EXPECT_EQ(all[0].line.estimated_us, 95.0);
+  EXPECT_EQ(all[2].line.kernel, "exposed");
+  // Nor does a kernel count that is not there.
+  EXPECT_EQ(ranked(measured("gone", 1.0), Activation::silu)[0].line.kernel, "optimist");
+}
+
+TEST_F(Ranking, TheMeasuredKernelComesFirst) {
+  const auto all = ranked(measured("exposed", 90.0), Activation::none);
+  EXPECT_EQ(all[0].line.kernel, "exposed");
+  EXPECT_EQ(all[0].line.estimated_us, 90.0);
+  EXPECT_TRUE(all[0].tuned);
+  EXPECT_EQ(all[1].line.kernel, "optimist");
+}
+
+TEST_F(Ranking, WhatHidesTheEpilogueOvertakesThePlainLayersChoice) {
+  // The measured time is half the model's: so are the other kernels' and the activation's.
+  const auto all = ranked(measured("exposed", 50.0), Activation::silu);
+  EXPECT_EQ(all[0].line.kernel, "hiding");
+  EXPECT_DOUBLE_EQ(all[0].line.estimated_us, 52.0 + 2.5);
+  EXPECT_FALSE(all[0].tuned);
+  // Not as fast as the model has it, since it was beaten.
+  EXPECT_EQ(all[1].line.kernel, "optimist");
+  EXPECT_DOUBLE_EQ(all[1].line.estimated_us, 1.03 * 50.0 + 7.5);
+  EXPECT_EQ(all[2].line.kernel, "exposed");
+  EXPECT_DOUBLE_EQ(all[2].line.estimated_us, 50.0 + 15.0);
+}
+
+TEST_F(Ranking, ALittleOfTheEpilogueDoesNotOvertakeThePlainLayersChoice) {
+  // By the model the first is faster, plain and not; but plain it was beaten.
+  const ModelledKernel rival{"rival", 103.0, 4.0};
+  const auto all = ranked(measured("hiding", 104.0), Activation::silu, {&rival, &hiding_});
+  EXPECT_EQ(all[0].line.kernel, "hiding");
+  EXPECT_DOUBLE_EQ(all[1].line.estimated_us, 1.03 * 104.0 + 4.0);
+}
+
+TEST_F(Ranking, TheClassesOwnMeasurementBeatsThePlainOne) {
+  TuningDatabase tuning = measured("hiding", 50.0);
+  tuning.merge(measured("exposed", 70.0, Activation::silu));
+  const auto all = ranked(tuning, Activation::gelu);  // Of SiLU's class.
+  EXPECT_EQ(all[0].line.kernel, "exposed");
+  EXPECT_EQ(all[0].line.estimated_us, 70.0);
+  EXPECT_TRUE(all[0].tuned);
+  EXPECT_EQ(ranked(tuning, Activation::none)[0].line.kernel, "hiding");
 }
 
 }  // namespace
