@@ -33,6 +33,18 @@ struct PlanRequest {
   DeviceInfo device;
 };
 
+/// Bytes that any kernel moves: each input read once, the output written once.
+inline double min_bytes(const PlanRequest& request) {
+  const ConvGeometry& g = request.geometry;
+  const auto bytes = [](std::int64_t elements, DType dtype) {
+    return static_cast<double>(elements) * static_cast<double>(size_of(dtype));
+  };
+  const EpilogueKind& epilogue = request.epilogue;
+  return bytes(g.activation_elements() + g.cache_elements() + g.filter_elements(), request.dtype) +
+         bytes(g.output_elements() * (epilogue.residual ? 2 : 1), request.output_dtype) +
+         (epilogue.bias ? bytes(g.out_channels, epilogue.bias_dtype) : 0.0);
+}
+
 /// Pointers of one run, checked: types, shapes, alignment and epilogue kind are as planned, and the
 /// output is not empty.
 struct RunPointers {

@@ -60,21 +60,6 @@ std::string packed_format(const ExecutablePlan& kernel, const PlanRequest& reque
               g.filter[2], "c", g.group_channels(), "g", g.groups, " ", to_string(request.dtype));
 }
 
-double min_bytes(const PlanRequest& request) {
-  const ConvGeometry& g = request.geometry;
-  const auto in = static_cast<double>(size_of(request.dtype));
-  const auto out = static_cast<double>(size_of(request.output_dtype));
-  const auto outputs = static_cast<double>(g.output_elements());
-  double bytes =
-      in * static_cast<double>(g.activation_elements() + g.cache_elements() + g.filter_elements());
-  bytes += out * outputs * (request.epilogue.residual ? 2.0 : 1.0);
-  if (request.epilogue.bias) {
-    bytes += static_cast<double>(g.out_channels) *
-             static_cast<double>(size_of(request.epilogue.bias_dtype));
-  }
-  return bytes;
-}
-
 std::string epilogue_name(const EpilogueKind& kind) {
   std::string name = to_string(kind.activation);
   if (kind.bias) name = text("bias_", to_string(kind.bias_dtype), "+", name);

@@ -291,12 +291,9 @@ class DepthwiseCandidate final : public KernelCandidate {
     const std::string reason = device_geometry_refusal(g);
     if (!reason.empty()) return reason;
 
-    const double bytes =
-        double(g.activation_elements() + g.cache_elements()) * double(size_of(request.dtype)) +
-        double(g.output_elements()) * double(size_of(request.output_dtype));
     // Measured on an H200: 2.7e6 multiply-adds a us where a tap's weights come from shared memory.
     const double rate = is_plain_3x3(request) ? 5e7 : 2.7e6;
-    return 4.0 + std::max(bytes / 2.6e6, g.flops() / 2.0 / rate);
+    return 4.0 + std::max(min_bytes(request) / 2.6e6, g.flops() / 2.0 / rate);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

@@ -101,10 +101,7 @@ class GeneralCandidate final : public KernelCandidate {
     const double work = g.flops() / std::max(1.0, double(g.out_channels)) * filters;
     double tflops = request.dtype == DType::fp32 ? 20.0 : 150.0;
     if (g.group_channels() % 8 != 0) tflops /= 4;
-    const double bytes =
-        double(g.activation_elements() + g.cache_elements()) * double(size_of(request.dtype)) +
-        double(g.output_elements()) * double(size_of(request.output_dtype));
-    return 8.0 + std::max(work / tflops * 1e-6, bytes / 0.8e6);
+    return 8.0 + std::max(work / tflops * 1e-6, min_bytes(request) / 0.8e6);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

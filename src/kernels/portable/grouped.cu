@@ -250,11 +250,9 @@ class GroupedCandidate final : public KernelCandidate {
     const std::string reason = device_geometry_refusal(g);
     if (!reason.empty()) return reason;
 
-    const double bytes = double(g.activation_elements() + g.cache_elements()) * 2.0 +
-                         double(g.output_elements()) * double(size_of(request.output_dtype));
     // 16 channels of an output pixel and tap: measured on an H200.
     const double steps = double(g.gemm_m()) * double(g.in_channels / kChannels) * double(g.taps());
-    return 6.0 + std::max(bytes / 2.5e6, steps / 1.1e5);
+    return 6.0 + std::max(min_bytes(request) / 2.5e6, steps / 1.1e5);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

@@ -243,8 +243,6 @@ class HaloCandidate final : public KernelCandidate {
     const int processors = std::max(1, request.device.multiprocessors);
     const int rows = tiling.rows;
     const HaloLayout& l = tiling.layout;
-    const double bytes = double(g.activation_elements() + g.cache_elements()) * 2.0 +
-                         double(g.output_elements()) * double(size_of(request.output_dtype));
     // A frame of a work item: tensor-core steps at about 600 multiply-adds a cycle and 1.7 GHz, or
     // the sums and stores of its outputs (measured on an H200).
     const double rounds = std::ceil(double(l.tiles) / processors);
@@ -252,7 +250,7 @@ class HaloCandidate final : public KernelCandidate {
         double(l.consumers) * rows * kHaloColumns * columns * l.filter[1] * l.steps * 16;
     const double frame_us = std::max(macs / 600.0 / 1700.0, 1.0 + 0.3 * l.filters * rows);
     const double frames = l.depth_chunk + l.filter[0] - 1;
-    return 5.0 + std::max(bytes / 3.0e6, rounds * frames * frame_us);
+    return 5.0 + std::max(min_bytes(request) / 3.0e6, rounds * frames * frame_us);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

@@ -194,9 +194,6 @@ class PatchCandidate final : public KernelCandidate {
     if (!choice.refusal.empty()) return choice.refusal;
 
     const PatchLayout& l = choice.layout;
-    const double bytes =
-        double(g.activation_elements() + g.cache_elements() + g.filter_elements()) * 2.0 +
-        double(g.output_elements()) * double(size_of(request.output_dtype));
     // Measured on an H200 with 132 multiprocessors: instructions, not bytes, bound this kernel. A
     // tile of 128 pixels x 64 filters costs its store and its chunks; half the speed where shared
     // memory holds one block only.
@@ -205,7 +202,7 @@ class PatchCandidate final : public KernelCandidate {
     const double tile_us = (0.0065 + 0.00045 * l.chunks) * (l.block_n == 16 ? 0.5 : 1.0) *
                            (alone ? 1.8 : 1.0) * 132.0 /
                            std::max(1, request.device.multiprocessors);
-    return 6.0 + std::max(bytes / 3.2e6, tiles * tile_us);
+    return 6.0 + std::max(min_bytes(request) / 3.2e6, tiles * tile_us);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

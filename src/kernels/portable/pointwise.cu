@@ -167,9 +167,7 @@ class PointwiseCandidate final : public KernelCandidate {
     if (ceil_div(g.gemm_m(), kBlockPixels) > std::numeric_limits<std::int32_t>::max()) {
       return text("pixels = ", g.gemm_m(), " exceed 2^31 blocks of ", kBlockPixels);
     }
-    const double bytes = double(g.activation_elements()) * 2.0 +
-                         double(g.output_elements()) * double(size_of(request.output_dtype));
-    return 4.0 + bytes / 3.2e6;
+    return 4.0 + min_bytes(request) / 3.2e6;
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

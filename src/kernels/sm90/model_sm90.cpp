@@ -46,8 +46,8 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
   const double steps = 4.0 * (p.channel_blocks - 1) + p.last_block_steps;  // of all blocks
   const int mma_rows = instance.swapped ? instance.block_n : instance.block_m;
   const int mma_columns = instance.swapped ? instance.block_m : instance.block_n;
-  const double mma =
-      mma_rows / 64.0 * std::max(mma_columns / 2.0, 40.0) * steps * taps / p.channel_blocks;
+  const double mma = mma_rows / 64.0 * std::max(mma_columns / 2.0, k.narrow_mma_cycles) * steps *
+                     taps / p.channel_blocks;
   const double act_bytes =
       instance.halo ? p.halo_width * p.halo_height * 128.0 : instance.block_m * 128.0 * taps;
   // NOTE: what is multicast counts in every CTA: measured, it is an SM's intake that bounds.
@@ -74,7 +74,8 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
   met /= static_cast<double>(frames);
   const double groups = met * p.channel_blocks;
   const double main = groups * group / (instance.split ? plan.cluster_size : 1) +
-                      (instance.pingpong ? k.turn_cycles : 0.0);
+                      (instance.pingpong ? k.turn_cycles : 0.0) +
+                      (instance.cluster > 1 ? k.cluster_tile_cycles : 0.0);
   const double pieces = instance.block_m / 64.0 * instance.block_n / 32.0;
   double epilogue = pieces * epilogue_piece_cycles(epilogue_kind, k);
   if (instance.split) {
@@ -94,9 +95,15 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
     cycles = std::max(rounds * main + epilogue, rounds * (main + epilogue) / 2);
   }
   const double out_bytes = static_cast<double>(size_of(instance.out)) * g.output_elements();
-  const double bytes = element * (static_cast<double>(g.activation_elements()) +
-                                  g.cache_elements() + g.filter_elements()) +
-                       out_bytes * (epilogue_kind.residual ? 2.0 : 1.0);
+  // Strides beyond the filter pass pixels by.
+  double touched = 1;
+  for (int i = 0; i < 3; ++i) {
+    touched *= std::min(1.0, static_cast<double>(g.filter[i]) / static_cast<double>(g.stride[i]));
+  }
+  const double bytes =
+      element * (touched * static_cast<double>(g.activation_elements() + g.cache_elements()) +
+                 static_cast<double>(g.filter_elements())) +
+      out_bytes * (epilogue_kind.residual ? 2.0 : 1.0);
   const double compute_us = cycles / k.cycles_per_us;
   const double memory_us = bytes / k.memory_bytes_per_us;
   const double launch_us = k.launch_us + (instance.cluster > 1 ? k.cluster_us : 0.0);

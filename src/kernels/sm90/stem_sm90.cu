@@ -321,7 +321,10 @@ class StemCandidate final : public KernelCandidate {
 
     // Measured on an H200: some 7 us pass before and after, most of it for cold code and data; the
     // cycles are of MMAs and stores, and do not hide the loads, at 2.9 TB/s.
-    const double in_bytes = 2.0 * (g.activation_elements() + g.cache_elements());
+    double in_bytes = 2.0 * (g.activation_elements() + g.cache_elements());
+    if (request.epilogue.residual) {
+      in_bytes += double(g.output_elements()) * double(size_of(request.output_dtype));
+    }
     return 7.0 + choice.cycles / 1.7e3 + in_bytes / 2.9e6;
   }
 

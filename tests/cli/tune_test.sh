@@ -1,0 +1,43 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# convoy tune and what plans make of it, on the GPU at hand (a virtual one serves):
+#
+#   tests/cli/tune_test.sh CONVOY
+set -eu
+convoy=$1
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+export CONVOY_TUNING=$folder/tuning.txt
+shape=n1h8w8c64k64r1s1
+fail() {
+  echo "tune_test.sh: $1" >&2
+  cat "$folder"/* >&2
+  exit 1
+}
+tune() {
+  "$convoy" tune $shape --time 0 --reach 1.2 --csv "$folder/$1.csv" $2
+  file=$(cat "$CONVOY_TUNING")
+}
+# The kernel that a plan takes, as "KERNEL TIME".
+chosen() {
+  "$convoy" explain $shape $1 | sed -n 's/^  \* \([^ ]*\) .* about \(.*\) us$/\1 \2/p'
+}
+count() {
+  printf '%s\n' "$file" | grep -c "$1" || true
+}
+
+tune plain ""
+[ "$(count '| plain |')" = 2 ] || fail "not one choice for packed and one for dense filters"
+grep -q "^$shape,none,[^,]*,[^,]*,[^,]*$" "$folder/plain.csv" || fail "plain.csv"
+tune silu "--bias --activation silu --residual"
+[ "$(count '| plain |')" = 2 ] || fail "the plain choices are gone"
+[ "$(count '| activation+residual |')" = 2 ] || fail "no choice for the activation's class"
+grep -q "^$shape,bias+silu+residual,[^,]*,[^,]*,[^,]*$" "$folder/silu.csv" || fail "silu.csv"
+
+# A plan takes the kernel that the file names for its class, whichever it is.
+for kernel in sm90_fprop_128x64_pingpong_bf16 sm90_fprop_128x128_bf16; do
+  printf '%s\n' "$file" | sed "/| activation+residual |/s/^[^ ]* [^ ]*/1.5 $kernel/" > "$CONVOY_TUNING"
+  [ "$(chosen '--activation gelu --residual')" = "$kernel 1.5" ] || fail "$kernel is not chosen"
+done
+[ "$(chosen '--activation silu')" != "$kernel 1.5" ] || fail "$kernel was not measured without a residual"
