@@ -8,6 +8,7 @@
 //     --restarts N     searches from the best constants, disturbed (20); 0: only judge the choices
 //     --folds N        also fit N times without an Nth of the problems and judge those: how the
 //                      model does on layers that it was not fitted to (0: no)
+//     --keep NAME      leaves this constant as it is; may be given again
 //     --seed N         of the random steps (1)
 //     --multiprocessors N   of the GPU that the times are of (132)
 //
@@ -296,13 +297,14 @@ double cost(const Cases& cases, int multiprocessors, const ModelConstants& k) {
 }
 
 // Coordinate descent with steps that shrink, from the best constants so far, disturbed.
-ModelConstants fit(const Cases& cases, int multiprocessors, int restarts, std::mt19937& random) {
+ModelConstants fit(const Cases& cases, const std::vector<Constant>& free, int multiprocessors,
+                   int restarts, std::mt19937& random) {
   ModelConstants best;
   double best_cost = cost(cases, multiprocessors, best);
   for (int restart = 0; restart <= restarts; ++restart) {
     ModelConstants at = best;
     if (restart > 0) {
-      for (const Constant& constant : kConstants) {
+      for (const Constant& constant : free) {
         // NOTE: not std::normal_distribution, whose numbers differ between libraries.
         double& value = at.*constant.value;
         value = std::min(value * std::exp(0.6 * (random() / 4294967296.0 - 0.5)), constant.most);
@@ -310,16 +312,16 @@ ModelConstants fit(const Cases& cases, int multiprocessors, int restarts, std::m
     }
     double at_cost = cost(cases, multiprocessors, at);
     for (double step = 0.2; step > 0.004;) {
-      std::vector<std::size_t> order(std::size(kConstants));
+      std::vector<std::size_t> order(free.size());
       std::iota(order.begin(), order.end(), 0);
       for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
       bool moved = false;
       for (const std::size_t i : order) {
         for (const double sign : {1.0, -1.0}) {
           ModelConstants next = at;
-          double& value = next.*kConstants[i].value;
+          double& value = next.*free[i].value;
           value += sign * step * (value > 0 ? value : kZeroScale);
-          value = std::clamp(value, 0.0, kConstants[i].most);
+          value = std::clamp(value, 0.0, free[i].most);
           const double next_cost = cost(cases, multiprocessors, next);
           if (next_cost >= at_cost - 1e-9) continue;
           at = next;
@@ -376,9 +378,11 @@ void print_worst(const Cases& cases, const std::vector<Choice>& choices) {
 int run(int argc, char** argv) {
   std::map<std::string, int> options = {
       {"--restarts", 20}, {"--folds", 0}, {"--seed", 1}, {"--multiprocessors", 132}};
-  std::vector<std::string> paths;
+  std::vector<std::string> paths, kept;
   for (int i = 1; i < argc; ++i) {
-    if (const auto option = options.find(argv[i]); option != options.end() && i + 1 < argc) {
+    if (std::string(argv[i]) == "--keep" && i + 1 < argc) {
+      kept.emplace_back(argv[++i]);
+    } else if (const auto option = options.find(argv[i]); option != options.end() && i + 1 < argc) {
       option->second = std::stoi(argv[++i]);
     } else if (argv[i][0] != '-') {
       paths.emplace_back(argv[i]);
@@ -389,8 +393,17 @@ int run(int argc, char** argv) {
   }
   if (paths.empty()) {
     std::fprintf(stderr,
-                 "usage: sm90_fit_model [--restarts N] [--folds N] [--seed N] "
+                 "usage: sm90_fit_model [--restarts N] [--folds N] [--keep NAME] [--seed N] "
                  "[--multiprocessors N] TUNE.csv ...\n");
+    return 2;
+  }
+  std::vector<Constant> free;
+  for (const Constant& constant : kConstants) {
+    if (std::erase(kept, constant.name) == 0) free.push_back(constant);
+  }
+  if (!kept.empty()) {
+    std::fprintf(stderr, "sm90_fit_model: --keep %s: not a constant of the model\n",
+                 kept.front().c_str());
     return 2;
   }
   const int multiprocessors = options["--multiprocessors"];
@@ -411,7 +424,7 @@ int run(int argc, char** argv) {
   ModelConstants fitted;
   if (options["--restarts"] > 0) {
     std::mt19937 random(seed);
-    fitted = fit(cases, multiprocessors, options["--restarts"], random);
+    fitted = fit(cases, free, multiprocessors, options["--restarts"], random);
     choices = judge_all(cases, multiprocessors, fitted);
     print_row("fitted", choices);
   }
@@ -427,7 +440,7 @@ int run(int argc, char** argv) {
     for (std::size_t f = 0; f < static_cast<std::size_t>(folds); ++f) {
       Cases known, unknown;
       for (const Case* of : cases) (fold[number[of->problem]] == f ? unknown : known).push_back(of);
-      const ModelConstants k = fit(known, multiprocessors, options["--restarts"], random);
+      const ModelConstants k = fit(known, free, multiprocessors, options["--restarts"], random);
       for (const Choice& choice : judge_all(unknown, multiprocessors, k))
         held_out.push_back(choice);
     }
