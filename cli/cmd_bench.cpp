@@ -31,7 +31,7 @@ struct BenchOptions {
   std::string versus;
   bool csv = false, verify = false, list = false;
   double seconds = 0.5;
-  int runs = 0;
+  int runs = 0, chain = 1;
   std::uint64_t seed = 1;
 };
 
@@ -98,12 +98,13 @@ int run_versus_cudnn(const BenchOptions& o) {
       o.common.json || o.runs > 0 || o.seed != 1 || o.common.device_choice() == Device::cpu) {
     throw_invalid(
         "--vs cudnn compares bare convolutions on the GPU; legal beside it: --dtype, --kernel, "
-        "--time, --csv");
+        "--time, --chain, --csv");
   }
   std::vector<std::string> words = {program, "--seconds", text(o.seconds)};
   if (!o.common.dtype.empty()) words.insert(words.end(), {"--dtype", o.common.dtype});
   if (!o.common.kernel.empty()) words.insert(words.end(), {"--kernel", o.common.kernel});
   if (o.csv) words.insert(words.end(), {"--csv", "-"});
+  if (o.chain > 1) words.insert(words.end(), {"--chain", text(o.chain)});
   words.insert(words.end(), o.shapes.begin(), o.shapes.end());
   std::vector<char*> arguments(words.size() + 1);  // Ends with a null pointer.
   std::transform(words.begin(), words.end(), arguments.begin(),
@@ -157,8 +158,12 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_option("--seed", o.seed, "seed of the random tensors")->capture_default_str();
   command->add_flag("--verify", o.verify, "compare with a reference; exit code 1 past the bound");
   command->add_flag("--csv", o.csv, "print CSV on stdout")->excludes("--json");
-  command->add_option("--vs", o.versus, "compare with another library, in the same process")
-      ->check(CLI::IsMember({"cudnn"}));
+  CLI::Option* const versus =
+      command->add_option("--vs", o.versus, "compare with another library, in the same process")
+          ->check(CLI::IsMember({"cudnn"}));
+  command->add_option("--chain", o.chain, "time runs as shares of a CUDA graph of this many")
+      ->check(CLI::Range(1, 1000))
+      ->needs(versus);
   command->add_flag("--list", o.list, "names of the shape sets");
   command->callback([options, &exit_code] { exit_code = run_bench(*options); });
 }

@@ -4,8 +4,9 @@
 // cuDNN.
 //
 // convoy_vs_cudnn [--all-kernels] [--kernel NAME] [--dtype TYPE] [--seconds S] [--csv FILE]
-//                 [--tuning FILE] SHAPES...
+//                 [--tuning FILE] [--chain RUNS] SHAPES...
 // SHAPES: shape files (the set is named after the file) or shape strings.
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -33,6 +34,15 @@ int main(int argc, char** argv) {
         options.kernel = value();
       } else if (word == "--seconds") {
         options.seconds = std::stod(value());
+      } else if (word == "--chain") {
+        const std::string runs = value();
+        const auto [end, error] =
+            std::from_chars(runs.data(), runs.data() + runs.size(), options.chain);
+        if (error != std::errc{} || end != runs.data() + runs.size() || options.chain < 1 ||
+            options.chain > 1000) {
+          throw convoy::Error(convoy::Status::invalid_argument,
+                              "--chain " + runs + " is not legal; legal: 1 to 1000");
+        }
       } else if (word == "--tuning") {
         options.all_kernels = true;
         options.tuning_path = value();

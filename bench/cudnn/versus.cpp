@@ -64,16 +64,52 @@ struct Tensors {
   std::int64_t frame_bytes = 0;
 };
 
+/// How many sets of tensors a chain needs so that each run finds its own out of the cache.
+int tensor_sets(const ConvGeometry& g, DType dtype, int chain) {
+  int l2_bytes = 0;
+  cli::check_cuda(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, 0),
+                  "cudaDevAttrL2CacheSize");
+  const double elements = double(g.activation_elements()) + double(g.cache_elements()) +
+                          double(g.filter_elements()) + double(g.output_elements());
+  const double sets = std::ceil(2.0 * l2_bytes / (elements * double(size_of(dtype))));
+  return int(std::clamp(sets, 1.0, double(chain)));
+}
+
+/// `runs` calls of `enqueue(run, stream)`, as one CUDA graph.
+class Chain {
+ public:
+  template <typename Enqueue>
+  Chain(int runs, const Enqueue& enqueue) {
+    cudaStream_t stream = nullptr;
+    cli::check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    cli::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+    for (int run = 0; run < runs; ++run) enqueue(run, stream);
+    cudaGraph_t graph = nullptr;
+    cli::check_cuda(cudaStreamEndCapture(stream, &graph), "capture");
+    cli::check_cuda(cudaGraphInstantiate(&graph_, graph, 0), "cudaGraphInstantiate");
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream);
+  }
+  Chain(const Chain&) = delete;
+  Chain& operator=(const Chain&) = delete;
+  ~Chain() { cudaGraphExecDestroy(graph_); }
+  void launch(cudaStream_t stream) const {
+    cli::check_cuda(cudaGraphLaunch(graph_, stream), "cudaGraphLaunch");
+  }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+};
+
 // ---- Convoy ---------------------------------------------------------------------------------
 
 struct ConvoyRun {
   Plan plan;
-  PackedFilter filter;
   DeviceMemory workspace;
-  RunArguments arguments;
+  std::vector<RunArguments> arguments;  // of each set of tensors
 
   ConvoyRun(const cli::Problem& problem, const ConvGeometry& g, DType dtype,
-            const std::string& kernel, const Tensors& tensors)
+            const std::string& kernel, const std::vector<Tensors>& sets)
       : plan(std::visit(
             [&](const auto& shape) {
               return convoy::plan(shape, {.dtype = dtype,
@@ -82,15 +118,19 @@ struct ConvoyRun {
                                           .kernel = kernel});
             },
             problem)),
-        filter(plan.pack_filter(tensors.filter.data(),
-                                g.rank == 2 ? FilterLayout::krsc : FilterLayout::ktrsc)),
         workspace(Device::cuda, plan.workspace_bytes()) {
-    arguments.output = tensors.convoy_output.data();
-    arguments.filter = filter;
-    arguments.activation = ConstTensorView(tensors.seen + g.cached_frames * tensors.frame_bytes);
-    if (g.cached_frames > 0) arguments.cache = ConstTensorView(tensors.seen);
-    arguments.workspace = plan.workspace_bytes() > 0 ? workspace.data() : nullptr;
+    for (const Tensors& tensors : sets) {
+      RunArguments run;
+      run.output = tensors.convoy_output.data();
+      run.filter = plan.pack_filter(tensors.filter.data(),
+                                    g.rank == 2 ? FilterLayout::krsc : FilterLayout::ktrsc);
+      run.activation = ConstTensorView(tensors.seen + g.cached_frames * tensors.frame_bytes);
+      if (g.cached_frames > 0) run.cache = ConstTensorView(tensors.seen);
+      run.workspace = plan.workspace_bytes() > 0 ? workspace.data() : nullptr;
+      arguments.push_back(std::move(run));
+    }
   }
+  void run(int set, cudaStream_t stream) const { plan.run(arguments[std::size_t(set)], stream); }
 };
 
 std::vector<std::string> kernels_to_time(const cli::Problem& problem,
@@ -111,33 +151,38 @@ std::vector<std::string> kernels_to_time(const cli::Problem& problem,
 
 // ---- cuDNN ----------------------------------------------------------------------------------
 
-// A plan with the input that it reads.
+// A plan, and which form of the input it reads.
 struct CudnnRun {
   CudnnPlan plan;
-  const void* activation;
+  bool padded = false;
+
+  void run(const Tensors& tensors, const DeviceMemory& workspace, cudaStream_t stream) const {
+    plan.run(padded ? tensors.activation.data() : tensors.seen, tensors.filter.data(),
+             tensors.cudnn_output.data(), workspace.data(), stream);
+  }
 };
 
 // Every plan of the problem as it stands and, for asymmetric padding along depth, of the problem
 // whose input was padded beforehand (that copy is not timed).
-std::vector<CudnnRun> all_cudnn_runs(const ConvGeometry& g, DType dtype, const Tensors& tensors) {
+std::vector<CudnnRun> all_cudnn_runs(const ConvGeometry& g, DType dtype) {
   std::string reason;
   std::vector<CudnnRun> runs;
   for (CudnnPlan& plan : cudnn_plans(g, dtype, kCudnnWorkspace, &reason)) {
-    runs.push_back({std::move(plan), tensors.seen});
+    runs.push_back({std::move(plan), false});
   }
   if (g.pad_begin[0] != g.pad_end[0] && g.pad_end[0] == 0 && g.batch == 1) {
     ConvGeometry padded = g;
     padded.in[0] += padded.pad_begin[0];
     padded.pad_begin[0] = 0;
     for (CudnnPlan& plan : cudnn_plans(padded, dtype, kCudnnWorkspace, &reason)) {
-      runs.push_back({std::move(plan), tensors.activation.data()});
+      runs.push_back({std::move(plan), true});
     }
   }
   if (runs.empty()) throw Error(Status::unsupported, reason);
   return runs;
 }
 
-double quick_time_us(const CudnnRun& run, const Tensors& tensors, void* workspace) {
+double quick_time_us(const CudnnRun& run, const Tensors& tensors, const DeviceMemory& workspace) {
   static const auto events = [] {
     std::pair<cudaEvent_t, cudaEvent_t> pair;
     cli::check_cuda(cudaEventCreate(&pair.first), "cudaEventCreate");
@@ -147,8 +192,7 @@ double quick_time_us(const CudnnRun& run, const Tensors& tensors, void* workspac
   double best = 1e30;
   for (int i = 0; i < 4; ++i) {
     cudaEventRecord(events.first);
-    run.plan.run(run.activation, tensors.filter.data(), tensors.cudnn_output.data(), workspace,
-                 nullptr);
+    run.run(tensors, workspace, nullptr);
     cudaEventRecord(events.second);
     cli::check_cuda(cudaEventSynchronize(events.second), "cuDNN");
     float milliseconds = 0;
@@ -167,7 +211,7 @@ std::vector<CudnnRun> best_cudnn_runs(std::vector<CudnnRun> runs, const Tensors&
   for (std::size_t i = 0; i < runs.size(); ++i) {
     double time = 1e30;
     try {
-      time = quick_time_us(runs[i], tensors, workspace.data());
+      time = quick_time_us(runs[i], tensors, workspace);
     } catch (const Error& error) {  // A plan that cuDNN built but cannot run.
       (void)cudaGetLastError();
       failure = error.what();
@@ -194,31 +238,42 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, const VersusOpt
   if (g.batch > 1 && g.cached_frames > 0) {
     throw Error(Status::unsupported, "the comparison takes cached frames of one image only");
   }
-  const Tensors tensors(g, options.dtype);
+  std::vector<Tensors> sets;
+  for (int i = tensor_sets(g, options.dtype, options.chain); i > 0; --i) {
+    sets.emplace_back(g, options.dtype);
+  }
+  const Tensors& tensors = sets.front();
 
   std::vector<std::unique_ptr<ConvoyRun>> convoy_runs;
   for (const std::string& kernel : kernels_to_time(shape.problem, options)) {
     convoy_runs.push_back(
-        std::make_unique<ConvoyRun>(shape.problem, g, options.dtype, kernel, tensors));
+        std::make_unique<ConvoyRun>(shape.problem, g, options.dtype, kernel, sets));
   }
-  const std::vector<CudnnRun> all = all_cudnn_runs(g, options.dtype, tensors);
+  const std::vector<CudnnRun> all = all_cudnn_runs(g, options.dtype);
   const std::vector<CudnnRun> best = best_cudnn_runs(all, tensors, workspace);
 
   std::vector<cli::Variant> variants;
+  const auto add = [&](const std::string& name, auto run) {  // run(set, stream)
+    if (options.chain == 1) {
+      variants.push_back({name, [run](cudaStream_t stream) { run(0, stream); }});
+      return;
+    }
+    const auto chain = std::make_shared<Chain>(
+        options.chain, [&](int i, cudaStream_t stream) { run(i % int(sets.size()), stream); });
+    variants.push_back({name, [chain](cudaStream_t stream) { chain->launch(stream); }});
+  };
   for (const auto& run : convoy_runs) {
-    variants.push_back({run->plan.info().kernel,
-                        [&run](cudaStream_t stream) { run->plan.run(run->arguments, stream); }});
+    add(run->plan.info().kernel, [&run](int set, cudaStream_t stream) { run->run(set, stream); });
   }
   for (const CudnnRun& run : best) {
-    variants.push_back({"cuDNN", [&](cudaStream_t stream) {
-                          run.plan.run(run.activation, tensors.filter.data(),
-                                       tensors.cudnn_output.data(), workspace.data(), stream);
-                        }});
+    add("cuDNN",
+        [&](int set, cudaStream_t stream) { run.run(sets[std::size_t(set)], workspace, stream); });
   }
-  const auto times = cli::measure(variants, {.device = Device::cuda,
-                                             .seconds = options.seconds,
-                                             .min_runs = options.min_runs,
-                                             .max_runs = 500});
+  auto times = cli::measure(variants, {.device = Device::cuda,
+                                       .seconds = options.seconds,
+                                       .min_runs = options.min_runs,
+                                       .max_runs = 500});
+  for (cli::Measurement& time : times) time.median_us /= options.chain;
 
   Row row;
   row.set = set;
@@ -253,9 +308,8 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, const VersusOpt
   row.pct_ceiling = 100.0 * floor_us / row.convoy_us;
 
   // Do both compute the same?
-  convoy_runs[fastest]->plan.run(convoy_runs[fastest]->arguments, nullptr);
-  best.front().plan.run(best.front().activation, tensors.filter.data(), tensors.cudnn_output.data(),
-                        workspace.data(), nullptr);
+  convoy_runs[fastest]->run(0, nullptr);
+  best.front().run(tensors, workspace, nullptr);
   row.difference = relative_difference(tensors.convoy_output.data(), tensors.cudnn_output.data(),
                                        g.output_elements(), options.dtype);
   return row;
@@ -307,6 +361,9 @@ int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& 
   const Ceilings ceilings = measure_ceilings();
   std::fprintf(table, "cuDNN %s; ceilings: GEMM %.0f TFLOP/s, copy %.0f GB/s\n",
                cudnn_version().c_str(), ceilings.gemm_tflops, ceilings.copy_gbs);
+  if (options.chain > 1) {
+    std::fprintf(table, "times are a run's share of a CUDA graph of %d runs\n", options.chain);
+  }
   const DeviceMemory workspace(Device::cuda, kCudnnWorkspace);
   std::vector<Row> rows;
   int different = 0;

@@ -13,6 +13,9 @@ struct VersusOptions {
   DType dtype = DType::bf16;
   double seconds = 0.03;  ///< Of timed runs, each side of each shape.
   int min_runs = 15;
+  /// Runs of a CUDA graph that is timed as a whole, each on tensors of its own as long as those
+  /// that L2 holds are not over again: how layers follow each other in a network. 1: single runs.
+  int chain = 1;
   std::string kernel;        ///< Convoy's kernel; empty: the one that dispatch chooses.
   bool all_kernels = false;  ///< Time every kernel that the model gives a chance; keep the best.
   std::string tuning_path;   ///< With all_kernels: the best of each shape, as a tuning file.

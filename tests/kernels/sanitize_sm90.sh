@@ -29,8 +29,8 @@ done
 test=$build/tests/kernels/convoy_sm90_test
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
-# A kernel that takes 3x3 or 1x1 takes one of these.
-for problem in n1h8w8c8k8r3s3ph1pw1 n1h8w8c8k8 "n1h8w8c8k8 --output-dtype fp32"; do
+# A kernel that takes 3x3 or 1x1 takes one of these (320: two filter tiles, for clusters along N).
+for problem in n1h8w8c8k320r3s3ph1pw1 n1h8w8c8k320 "n1h8w8c8k320 --output-dtype fp32"; do
   # shellcheck disable=SC2086
   "$build/bin/convoy" explain $problem --device cuda
 done 2> /dev/null | grep -E '^ *[*+] ' | grep -oE 'sm90_[a-z0-9_]+' | sort -u | grep -E "$kernels" > "$logs/kernels"
