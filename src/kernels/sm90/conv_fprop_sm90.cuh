@@ -17,6 +17,7 @@
 #include "kernels/common/pipeline.cuh"
 #include "kernels/common/ptx.cuh"
 #include "kernels/sm90/epilogue_sm90.cuh"
+#include "kernels/sm90/epilogue_swapped_sm90.cuh"
 #include "kernels/sm90/tile_sm90.cuh"
 #include "kernels/sm90/wgmma.cuh"
 
