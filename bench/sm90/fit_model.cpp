@@ -65,6 +65,7 @@ constexpr Constant kConstants[] = {
     CONSTANT(reduce_cta_cycles),
     CONSTANT(run_bytes_per_cycle, 64),
     CONSTANT(other_bytes_per_cycle, 64),
+    CONSTANT(outside_row_cycles),
     CONSTANT(tap_cycles),
     CONSTANT(pingpong_tap_cycles),
     CONSTANT(halo_tap_cycles),

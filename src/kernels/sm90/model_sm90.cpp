@@ -50,8 +50,12 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
                      taps / p.channel_blocks;
   const double act_bytes =
       instance.halo ? p.halo_width * p.halo_height * 128.0 : instance.block_m * 128.0 * taps;
-  // NOTE: what is multicast counts in every CTA: measured, it is an SM's intake that bounds.
-  const double filter_bytes = instance.resident ? 0.0 : instance.block_n * 128.0 * taps;
+  // Rows of 128 bytes of a filter tile, on average over those of a pixel: what passes the last
+  // filter takes the loader longer. NOTE: what is multicast counts in every CTA: measured, it is an
+  // SM's intake that bounds.
+  const double n_tiles = std::ceil(static_cast<double>(p.filters) / instance.block_n);
+  const double filter_rows = instance.resident ? 0.0 : p.filters / n_tiles * taps;
+  const double outside_rows = instance.resident ? 0.0 : instance.block_n * taps - filter_rows;
   const double l2_bytes_per_cycle =
       p.loader == Loader::tiled ? k.run_bytes_per_cycle : k.other_bytes_per_cycle;
   // A ring of few stages, or of taps with few channels, is bounded by their refilling: one filter
@@ -59,8 +63,9 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
   double refill = 0.0;
   if (instance.halo) refill = k.refill_cycles * taps / instance.stages;
   if (instance.resident) refill = k.refill_cycles / instance.act_stages;
-  const double group = std::max({mma + tap_cycles(instance, k) * taps,
-                                 (act_bytes + filter_bytes) / l2_bytes_per_cycle, refill});
+  const double load =
+      (act_bytes + 128.0 * filter_rows) / l2_bytes_per_cycle + k.outside_row_cycles * outside_rows;
+  const double group = std::max({mma + tap_cycles(instance, k) * taps, load, refill});
 
   // Temporal taps that meet real frames, on average over (the first) frames.
   const std::int64_t frames = std::min<std::int64_t>(g.out[0], 1024);
