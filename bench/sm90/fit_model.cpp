@@ -232,8 +232,7 @@ struct Choice {
   double ratio = 1;      // Of the chosen kernel's time to the best one's.
   double soft_miss = 0;  // Both by a model with an error: what is minimised.
   double soft_regret = 0;
-  double square_error =
-      0;  // Of the logarithms of times, the nearer to the best one's the weightier.
+  double square_error = 0;  // Of the logarithms of times, mostly of those near the best one.
 };
 
 constexpr double kMiss = 1.05;
@@ -297,20 +296,24 @@ double cost(const Cases& cases, int multiprocessors, const ModelConstants& k) {
   return misses / count + 5 * regret / count + 10 * std::sqrt(square_error / count) + 0.001 * moved;
 }
 
+// Each of `free` times a factor within exp(-width) .. exp(width).
+ModelConstants disturbed(ModelConstants k, const std::vector<Constant>& free, double width,
+                         std::mt19937& random) {
+  for (const Constant& constant : free) {
+    // NOTE: not std::uniform_real_distribution, whose numbers differ between libraries.
+    double& value = k.*constant.value;
+    value *= std::exp(width * (random() / 2147483648.0 - 1.0));
+    value = std::min(value, constant.most);
+  }
+  return k;
+}
+
 // Coordinate descent with steps that shrink, from the best constants so far, disturbed.
-ModelConstants fit(const Cases& cases, const std::vector<Constant>& free, int multiprocessors,
-                   int restarts, std::mt19937& random) {
-  ModelConstants best;
+ModelConstants fit(const Cases& cases, const std::vector<Constant>& free, ModelConstants best,
+                   int multiprocessors, int restarts, std::mt19937& random) {
   double best_cost = cost(cases, multiprocessors, best);
   for (int restart = 0; restart <= restarts; ++restart) {
-    ModelConstants at = best;
-    if (restart > 0) {
-      for (const Constant& constant : free) {
-        // NOTE: not std::normal_distribution, whose numbers differ between libraries.
-        double& value = at.*constant.value;
-        value = std::min(value * std::exp(0.6 * (random() / 4294967296.0 - 0.5)), constant.most);
-      }
-    }
+    ModelConstants at = restart == 0 ? best : disturbed(best, free, 0.3, random);
     double at_cost = cost(cases, multiprocessors, at);
     for (double step = 0.2; step > 0.004;) {
       std::vector<std::size_t> order(free.size());
@@ -425,7 +428,7 @@ int run(int argc, char** argv) {
   ModelConstants fitted;
   if (options["--restarts"] > 0) {
     std::mt19937 random(seed);
-    fitted = fit(cases, free, multiprocessors, options["--restarts"], random);
+    fitted = fit(cases, free, {}, multiprocessors, options["--restarts"], random);
     choices = judge_all(cases, multiprocessors, fitted);
     print_row("fitted", choices);
   }
@@ -441,7 +444,10 @@ int run(int argc, char** argv) {
     for (std::size_t f = 0; f < static_cast<std::size_t>(folds); ++f) {
       Cases known, unknown;
       for (const Case* of : cases) (fold[number[of->problem]] == f ? unknown : known).push_back(of);
-      const ModelConstants k = fit(known, free, multiprocessors, options["--restarts"], random);
+      // Not from constants that know these problems.
+      const ModelConstants start = disturbed({}, free, 0.7, random);
+      const ModelConstants k =
+          fit(known, free, start, multiprocessors, options["--restarts"], random);
       for (const Choice& choice : judge_all(unknown, multiprocessors, k))
         held_out.push_back(choice);
     }
