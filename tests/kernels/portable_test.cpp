@@ -144,10 +144,14 @@ TEST_F(Portable, StemFewChannels) {
   stem(shape_2d(1, 20, 12, 8, 64, 3, 1));              // Nine cells: an odd last step.
   stem(shape_2d(1, 12, 20, 32, 136, 3, 1));            // Four planes, three blocks of filters.
   stem(shape_2d(1, 12, 20, 64, 24, 1, 0));             // 1×1.
-  stem(shape_2d(1, 12, 20, 16, 37, 3, 1));             // Odd K: stored without TMA.
+  stem(shape_2d(1, 12, 20, 16, 37, 3, 1));             // Odd K: stored one by one.
   stem(shape_3d(2, 1, 0, 17, 20, 16, 384));            // Wan's conv_in.
   stem(shape_3d(1, 3, 1, 9, 20, 16, 64), DType::fp16);
-  stem(shape_3d(0, 1, 2, 9, 20, 16, 64));  // Taps that meet padding only are left out.
+  stem(shape_3d(0, 1, 2, 9, 20, 16, 64));    // Taps that meet padding only are left out.
+  stem(shape_2d(1, 20, 28, 64, 72, 3, 1));   // Patch rows one at a time; 128 filters do not fit.
+  stem(shape_3d(2, 1, 0, 17, 20, 8, 72));    // A piece of the filters ends within a frame.
+  stem(shape_2d(2, 60, 50, 16, 40, 3, 1));   // Several tiles a warpgroup on 8 multiprocessors,
+  stem(shape_3d(2, 1, 0, 33, 60, 16, 136));  // the same with frames that come apart.
   Conv2dProblemShape dilated{.in_height = 30,
                              .in_width = 31,
                              .in_channels = 16,
