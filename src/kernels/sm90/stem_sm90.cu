@@ -164,7 +164,7 @@ StemChoice stem_choice(const ConvGeometry& g, int block_n, const DeviceInfo& dev
 }
 
 // NOTE: with 64 filters a block twice as many patches are loaded, which cost more than what a block
-// with one tile too many does: 6 shapes of 320 to 512 filters took 5 to 28 % longer.
+// with one tile too many does: 6 shapes of 320 to 512 filters took 6 to 28 % longer.
 StemChoice best_stem_choice(const PlanRequest& request) {
   if (request.geometry.out_channels > 64) {
     StemChoice best = stem_choice(request.geometry, 128, request.device);
