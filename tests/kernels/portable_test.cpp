@@ -184,6 +184,11 @@ TEST_F(Portable, PointwiseFewChannels) {
   pointwise(shape_2d(3, 7, 13, 16, 11, 1, 0));               // Ragged pixels and filters.
   pointwise(shape_2d(1, 9, 15, 32, 32, 1, 0), DType::fp16);  // Two steps.
   pointwise(shape_2d(1, 9, 15, 32, 20, 1, 0));
+  DeviceCase with_bias = with_kernel(shape_2d(1, 9, 15, 32, 20, 1, 0), "portable_pointwise");
+  with_bias.bias = true;  // In the plain kernel, and rounded before it is added in the other one.
+  expect_right(with_bias);
+  with_bias.epilogue.rounding = EpilogueRounding::each_step;
+  expect_right(with_bias);
 }
 
 TEST_F(Portable, PatchWalksOverManyTiles) {
