@@ -86,7 +86,9 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
   if (instance.split) {
     epilogue += k.reduce_cycles +
                 k.reduce_cta_cycles * plan.cluster_size * pieces / 8.0 / instance.consumers;
-  } else if (!instance.pingpong) {
+  } else if (instance.pingpong) {
+    epilogue = 2 * (epilogue + pieces * k.piece_cycles);  // by one warpgroup
+  } else {
     epilogue += pieces * k.piece_cycles;
   }
 
