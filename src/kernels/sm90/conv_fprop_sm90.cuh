@@ -5,7 +5,8 @@
 // docs/kernels-sm90.md walks through this file with drawings.
 //
 //   warp 0          loads activation tiles                 full/empty barriers of ring A
-//   warp 1          loads filter tiles (multicast)         full/empty barriers of ring B
+//   warp 1          loads filter tiles                     full/empty barriers of ring B
+//                   (CTAs of a cluster share one of the two: each multicasts its slice)
 //   warps 4..       consumer warpgroups: wgmma, then the epilogue of their 64-row blocks,
 //                   each warp storing 16 x 32 pieces by TMA from its own staging buffers
 //

@@ -62,11 +62,11 @@ struct CurvedActivation {
 struct FpropParams {
   // Tiling.
   Loader loader;
-  int num_cluster_tiles;          ///< m_clusters · output frames · filter tiles · phases
+  int num_cluster_tiles;          ///< m_clusters · output frames · phase_filter_tiles
   int phases;                     ///< 1, or 4 for a folded nearest-2x upsampling.
   int output_frames;              ///< N·Z; 1 where tiles straddle frames and batches.
   bool skip_taps;                 ///< Some temporal taps of some frames meet only padding.
-  FastDivide phase_filter_tiles;  ///< Filter tiles of all phases.
+  FastDivide phase_filter_tiles;  ///< Filter tiles of all phases; pairs where a cluster has two.
   FastDivide filter_tiles;        ///< Of one phase.
   FastDivide tiles_per_batch;     ///< m_clusters · frames_per_batch
   FastDivide tiles_per_band;      ///< band · frames_per_batch
