@@ -8,6 +8,9 @@
 //     --restarts N     searches from the best constants, disturbed (20); 0: only judge the choices
 //     --folds N        also fit N times without an Nth of the problems and judge those: how the
 //                      model does on layers that it was not fitted to (0: no)
+//     --medians        one case a problem, with each kernel's median time over the files, instead
+//     of
+//                      one a file
 //     --keep NAME      leaves this constant as it is; may be given again
 //     --seed N         of the random steps (1)
 //     --multiprocessors N   of the GPU that the times are of (132)
@@ -379,12 +382,43 @@ void print_worst(const Cases& cases, const std::vector<Choice>& choices) {
   }
 }
 
+// One case a problem and epilogue, whose kernels have the medians of their times.
+std::vector<Case> medians_of(const std::vector<Case>& runs) {
+  std::vector<Case> merged;
+  for (const Case& run : runs) {
+    const auto same = [&](const Case& of) {
+      return of.problem == run.problem && of.words == run.words;
+    };
+    if (std::any_of(merged.begin(), merged.end(), same)) continue;
+    std::map<std::string, std::vector<double>> times;
+    Case& of = merged.emplace_back(run);
+    of.rows.clear();
+    for (const Case& other : runs) {
+      if (!same(other)) continue;
+      for (const Row& row : other.rows) {
+        std::vector<double>& known = times[row.kernel];
+        if (known.empty()) of.rows.push_back(row);
+        known.push_back(row.us);
+      }
+    }
+    for (Row& row : of.rows) {
+      std::vector<double>& t = times[row.kernel];
+      std::sort(t.begin(), t.end());
+      row.us = (t[(t.size() - 1) / 2] + t[t.size() / 2]) / 2;
+    }
+  }
+  return merged;
+}
+
 int run(int argc, char** argv) {
   std::map<std::string, int> options = {
       {"--restarts", 20}, {"--folds", 0}, {"--seed", 1}, {"--multiprocessors", 132}};
+  bool medians = false;
   std::vector<std::string> paths, kept;
   for (int i = 1; i < argc; ++i) {
-    if (std::string(argv[i]) == "--keep" && i + 1 < argc) {
+    if (std::string(argv[i]) == "--medians") {
+      medians = true;
+    } else if (std::string(argv[i]) == "--keep" && i + 1 < argc) {
       kept.emplace_back(argv[++i]);
     } else if (const auto option = options.find(argv[i]); option != options.end() && i + 1 < argc) {
       option->second = std::stoi(argv[++i]);
@@ -396,9 +430,10 @@ int run(int argc, char** argv) {
     }
   }
   if (paths.empty()) {
-    std::fprintf(stderr,
-                 "usage: sm90_fit_model [--restarts N] [--folds N] [--keep NAME] [--seed N] "
-                 "[--multiprocessors N] TUNE.csv ...\n");
+    std::fprintf(
+        stderr,
+        "usage: sm90_fit_model [--restarts N] [--folds N] [--medians] [--keep NAME] [--seed N] "
+        "[--multiprocessors N] TUNE.csv ...\n");
     return 2;
   }
   std::vector<Constant> free;
@@ -415,6 +450,7 @@ int run(int argc, char** argv) {
   std::vector<Case> storage;
   for (const std::string& path : paths) reader.read(path, storage);
   reader.report_left_out();
+  if (medians) storage = medians_of(storage);
   Cases cases;
   for (const Case& of : storage) {
     if (!of.rows.empty()) cases.push_back(&of);
