@@ -417,4 +417,23 @@ __device__ __forceinline__ void load_matrix_x4(std::uint32_t address, std::uint3
                : "memory");
 }
 
+/// The same, transposing each matrix: a lane's pair of neighbours in a row of the fragment is one
+/// in a column of shared memory.
+__device__ __forceinline__ void store_matrix_x4_transposed(std::uint32_t address, std::uint32_t r0,
+                                                           std::uint32_t r1, std::uint32_t r2,
+                                                           std::uint32_t r3) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+      "r"(r0), "r"(r1), "r"(r2), "r"(r3)
+      : "memory");
+}
+__device__ __forceinline__ void load_matrix_x4_transposed(std::uint32_t address, std::uint32_t& r0,
+                                                          std::uint32_t& r1, std::uint32_t& r2,
+                                                          std::uint32_t& r3) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)
+               : "r"(address)
+               : "memory");
+}
+
 }  // namespace convoy::ptx

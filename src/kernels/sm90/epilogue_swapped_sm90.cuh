@@ -10,25 +10,6 @@
 
 namespace convoy::sm90 {
 
-/// ptx::store_matrix_x4 and load_matrix_x4, transposing each matrix: a lane's pair of neighbours in
-/// a row of the fragment is one in a column of shared memory.
-__device__ __forceinline__ void store_matrix_x4_transposed(std::uint32_t address, std::uint32_t r0,
-                                                           std::uint32_t r1, std::uint32_t r2,
-                                                           std::uint32_t r3) {
-  asm volatile(
-      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-      "r"(r0), "r"(r1), "r"(r2), "r"(r3)
-      : "memory");
-}
-__device__ __forceinline__ void load_matrix_x4_transposed(std::uint32_t address, std::uint32_t& r0,
-                                                          std::uint32_t& r1, std::uint32_t& r2,
-                                                          std::uint32_t& r3) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)
-               : "r"(address)
-               : "memory");
-}
-
 /// Piece q of a warpgroup: kChunksPerBlock for each of its blocks of 64 filters.
 template <typename Config>
 __device__ __forceinline__ Piece swapped_piece(const Tile& tile, int group_index, int q) {
@@ -85,8 +66,9 @@ __device__ __forceinline__ void finish_swapped_piece(const FpropParams& p, const
       ptx::barrier_wait(source_full, parity);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        load_matrix_x4_transposed(staged_address<Config>(address, row + 16 * j, unit), words[4 * j],
-                                  words[4 * j + 1], words[4 * j + 2], words[4 * j + 3]);
+        ptx::load_matrix_x4_transposed(staged_address<Config>(address, row + 16 * j, unit),
+                                       words[4 * j], words[4 * j + 1], words[4 * j + 2],
+                                       words[4 * j + 3]);
       }
       __syncwarp();
     }
@@ -115,7 +97,7 @@ __device__ __forceinline__ void finish_swapped_piece(const FpropParams& p, const
   }
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
-    store_matrix_x4_transposed(
+    ptx::store_matrix_x4_transposed(
         staged_address<Config>(address, row + 16 * j, unit), pack2<Out>(v[8 * j], v[8 * j + 1]),
         pack2<Out>(v[8 * j + 2], v[8 * j + 3]), pack2<Out>(v[8 * j + 4], v[8 * j + 5]),
         pack2<Out>(v[8 * j + 6], v[8 * j + 7]));
