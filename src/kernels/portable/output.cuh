@@ -21,6 +21,12 @@ struct ConvOutput {
   EpilogueParams epilogue;
 };
 
+/// Whether the epilogue is nothing but a bias, which is not rounded apart from the sum.
+inline bool at_most_a_bias(const EpilogueParams& e) {
+  return e.scale == 1.0f && !e.has_residual && e.activation == Activation::none &&
+         !(e.round_each_step && e.bias != nullptr);
+}
+
 /// `channels_of_a_group` as well as K decides whether 8 channels at a time can be stored.
 inline ConvOutput conv_output(const RunPointers& pointers, DType dtype, std::int64_t channels,
                               std::int64_t channels_of_a_group) {
@@ -30,8 +36,7 @@ inline ConvOutput conv_output(const RunPointers& pointers, DType dtype, std::int
           .channels = channels,
           .dtype = dtype,
           .vectors = channels_of_a_group % 8 == 0,
-          .plain = epilogue.scale == 1.0f && epilogue.bias == nullptr && !epilogue.has_residual &&
-                   epilogue.activation == Activation::none,
+          .plain = at_most_a_bias(epilogue) && epilogue.bias == nullptr,
           .epilogue = epilogue};
 }
 

@@ -141,13 +141,8 @@ class PointwisePlan final : public PortablePlan {
         .filters = static_cast<int>(g.out_channels),
         .output = conv_output(pointers, request().output_dtype, g.out_channels, g.out_channels)};
     const auto blocks = static_cast<unsigned>(ceil_div(g.gemm_m(), kBlockPixels));
-    const EpilogueParams& epilogue = arguments.output.epilogue;
-    const bool bias_at_most =
-        arguments.output.plain ||
-        (epilogue.scale == 1.0f && !epilogue.has_residual && !epilogue.round_each_step &&
-         epilogue.activation == Activation::none);
-    const bool plain =
-        bias_at_most && request().output_dtype == request().dtype && g.out_channels % 4 == 0;
+    const bool plain = at_most_a_bias(arguments.output.epilogue) &&
+                       request().output_dtype == request().dtype && g.out_channels % 4 == 0;
     Kernel* const kernel = request().dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>(plain)
                                                           : choose_kernel<__half>(plain);
     kernel<<<blocks, kThreads, 0, stream>>>(arguments);

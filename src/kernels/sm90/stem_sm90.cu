@@ -249,10 +249,8 @@ class StemPlan final : public PortablePlan {
     const ConvGeometry& g = request().geometry;
     const ConvOutput output =
         conv_output(pointers, request().output_dtype, g.out_channels, g.out_channels);
-    const EpilogueParams& e = output.epilogue;
     const bool direct = g.out_channels % 8 == 0 && request().output_dtype == request().dtype &&
-                        e.scale == 1.0f && !e.has_residual && e.activation == Activation::none &&
-                        !(e.round_each_step && e.bias != nullptr);
+                        at_most_a_bias(output.epilogue);
     StemArguments arguments{.filter = pointers.filter,
                             .activation = pointers.activation,
                             .cache = pointers.cache,
