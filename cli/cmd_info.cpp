@@ -7,8 +7,8 @@
 #include "commands.hpp"
 #include "convoy/convoy.hpp"
 #include "core/text.hpp"
+#include "dispatch/backends.hpp"
 #include "dispatch/device.hpp"
-#include "dispatch/registry.hpp"
 #include "shape_file.hpp"
 
 namespace convoy::cli {

@@ -8,8 +8,8 @@
 
 #include "commands.hpp"
 #include "core/text.hpp"
+#include "dispatch/backends.hpp"
 #include "dispatch/device.hpp"
-#include "dispatch/registry.hpp"
 #include "dispatch/select.hpp"
 #include "io/atomic_file.hpp"
 #include "layer.hpp"

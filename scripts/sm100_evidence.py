@@ -202,7 +202,7 @@ def shared_bytes(config):
     residual. Computed by a small program, so that the header stays the one source."""
     program = f"""
 #include <cstdio>
-#include "kernels/sm100/conv_launch.cuh"
+#include "kernels/sm100/instance.cuh"
 {config}
 int main() {{
   constexpr auto c = convoy::sm100::kConfig;

@@ -3,7 +3,7 @@
 
 #include "device_fill.hpp"
 #include "kernels/common/epilogue.cuh"
-#include "kernels/portable/launch.hpp"
+#include "kernels/common/launch.hpp"
 
 namespace convoy::bench {
 namespace {

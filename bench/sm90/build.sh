@@ -25,7 +25,7 @@ while read -r types m n consumers cluster mode stages halo_stages pixels staging
     esac
     name="$(echo "$type" | tr '>' '_')_${m}x${n}_w${consumers}_c${cluster}_${mode}_s${stages}_h${pixels}"
     cat > "$out/instances/$name.cu.new" <<EOF
-#include "kernels/sm90/instance_sm90.cuh"
+#include "kernels/sm90/instance.cuh"
 namespace convoy::sm90 {
 FpropInstance instance_$name() {
   return describe_instance<FpropConfig<$cpp, $m, $n, $consumers, ${cluster%x*}, $halo, Schedule::$schedule, $stages, $halo_stages, $pixels, $staging, $swapped, ${cluster#*x}>>();
@@ -38,7 +38,7 @@ EOF
   done
 done < "${TABLE:-$root/src/kernels/sm90/instances.txt}"
 cat > "$out/instances/registry.cpp" <<EOF
-#include "kernels/sm90/instances_sm90.hpp"
+#include "kernels/sm90/instances.hpp"
 namespace convoy::sm90 {
 $declarations
 const std::vector<FpropInstance>& fprop_instances() {
@@ -48,6 +48,6 @@ const std::vector<FpropInstance>& fprop_instances() {
 }
 EOF
 rm -f "$out"/*.o
-{ ls "$out"/instances/*.cu "$out/instances/registry.cpp"; echo "$root/src/kernels/sm90/conv_fprop_sm90.cu"; echo "$root/src/kernels/sm90/model_sm90.cpp"; echo "$root/src/kernels/common/tensor_map.cpp"; echo "$root/bench/sm90/fprop_capi.cu"; } |
+{ ls "$out"/instances/*.cu "$out/instances/registry.cpp"; echo "$root/src/kernels/sm90/host.cu"; echo "$root/src/kernels/sm90/model.cpp"; echo "$root/src/kernels/common/tensor_map.cpp"; echo "$root/bench/sm90/fprop_capi.cu"; } |
   xargs -P "${JOBS:-2}" -I{} sh -c "nvcc $flags -Xptxas -v -c {} -o $out/\$(basename {}).o 2> $out/\$(basename {}).log || cat $out/\$(basename {}).log >&2"
 nvcc -shared -cudart static -o "$out/libconvoy_sm90_bench.so" "$out"/*.o

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fits the constants of the Hopper kernels' time model (src/kernels/sm90/model_sm90.hpp) to files
+// Fits the constants of the Hopper kernels' time model (src/kernels/sm90/model.hpp) to files
 // of `convoy tune --csv`, and says how good the model's choices are. No GPU is needed:
 //
 //   cmake --build --preset default --target sm90_fit_model
@@ -37,8 +37,8 @@
 #include <sstream>
 
 #include "core/text.hpp"
-#include "dispatch/registry.hpp"
-#include "kernels/sm90/model_sm90.hpp"
+#include "dispatch/backends.hpp"
+#include "kernels/sm90/model.hpp"
 #include "shape_string.hpp"
 
 namespace {

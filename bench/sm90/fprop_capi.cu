@@ -9,8 +9,8 @@
 #include <string>
 
 #include "convoy/error.hpp"
-#include "kernels/sm90/model_sm90.hpp"
-#include "kernels/sm90/plan_sm90.hpp"
+#include "kernels/sm90/host.hpp"
+#include "kernels/sm90/model.hpp"
 
 namespace {
 using convoy::sm90::FpropPlan;

@@ -76,19 +76,24 @@ class ExecutablePlan {
   virtual std::shared_ptr<void> allocate(std::size_t bytes) const = 0;
 };
 
+/// What a refusal is about. Where several kernels refuse, the one that got furthest says the most.
+enum class RefusalScope { device, types, problem };
+
 /// What a kernel says of a request: why it cannot run it, or how long that would take. Returned as
 /// either: `return text("groups = ", groups, "; legal: 1");`, `return 12.5;`.
 struct Judgement {
-  std::string refusal;      ///< Condition, value, what is legal; empty if the kernel can run it.
+  std::string refusal;  ///< Condition, value, what is legal; empty if the kernel can run it.
+  RefusalScope scope = RefusalScope::problem;
   double estimated_us = 0;  ///< Model time, to rank the kernels that can; lower is better.
 
   Judgement(std::string why) : refusal(std::move(why)) {}
   Judgement(const char* why) : refusal(why) {}
+  Judgement(RefusalScope scope, std::string why) : refusal(std::move(why)), scope(scope) {}
   Judgement(double us) : estimated_us(us) {}
 };
 
 /// One kernel family with one configuration, as dispatch sees it. A backend registers as many as it
-/// has (src/dispatch/registry.cpp lists the backends); callers never change when one is added.
+/// has (src/dispatch/backends.cpp lists the backends); callers never change when one is added.
 class KernelCandidate {
  public:
   virtual ~KernelCandidate() = default;
@@ -99,15 +104,5 @@ class KernelCandidate {
 };
 
 using CandidateList = std::vector<std::unique_ptr<KernelCandidate>>;
-
-// Each backend appends its candidates. To plug one in, define its function and, in the
-// CMakeLists.txt of its folder, say `target_compile_definitions(convoy PRIVATE
-// CONVOY_REGISTER_SM90=1)` (or _CPU, _SM100, _COMPOSED, _PORTABLE): src/dispatch/registry.cpp then
-// calls it.
-void register_cpu_kernels(CandidateList& list);       // src/cpu
-void register_sm90_kernels(CandidateList& list);      // src/kernels/sm90
-void register_sm100_kernels(CandidateList& list);     // src/kernels/sm100
-void register_composed_kernels(CandidateList& list);  // src/kernels/portable
-void register_portable_kernels(CandidateList& list);  // src/kernels/portable
 
 }  // namespace convoy

@@ -36,6 +36,6 @@ class NormKernel {
 };
 
 std::unique_ptr<NormKernel> make_cpu_norm(const NormRequest& request);   // src/cpu
-std::unique_ptr<NormKernel> make_cuda_norm(const NormRequest& request);  // src/kernels/portable
+std::unique_ptr<NormKernel> make_cuda_norm(const NormRequest& request);  // src/kernels/norm
 
 }  // namespace convoy

@@ -15,6 +15,7 @@
 #include "core/candidate.hpp"
 #include "core/filter_layout.hpp"
 #include "core/text.hpp"
+#include "cpu/candidates.hpp"
 #include "cpu/conv_blocks.hpp"
 #include "cpu/convert.hpp"
 #include "cpu/epilogue.hpp"
@@ -428,7 +429,7 @@ class OnednnCandidate final : public KernelCandidate {
 
 }  // namespace
 
-void register_cpu_kernels(CandidateList& list) {
+void cpu::register_kernels(CandidateList& list) {
   list.push_back(std::make_unique<OnednnCandidate>());
 }
 

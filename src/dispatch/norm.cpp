@@ -78,14 +78,14 @@ NormRequest request_of(const RmsNormProblem& p) {
 /// The device that runs the norm. Throws Error{unsupported} where the wanted one is not there.
 DeviceInfo choose_device(const NormOptions& options, const std::string& problem) {
   std::string reason = "device = cpu was asked for";
-#ifdef CONVOY_REGISTER_PORTABLE
+#ifdef CONVOY_WITH_CUDA
   if (options.device != Device::cpu) {
     if (const auto device = cuda_device(options.device_index, &reason)) return *device;
   }
 #else
   if (options.device != Device::cpu) cuda_device_count(&reason);
 #endif
-#ifdef CONVOY_REGISTER_CPU
+#ifdef CONVOY_WITH_CPU
   if (options.device != Device::cuda) {
     if (options.device == Device::automatic) {
       log_line(LogLevel::info, "fallback", {problem, backend_name(cpu_device()), reason});
@@ -97,10 +97,10 @@ DeviceInfo choose_device(const NormOptions& options, const std::string& problem)
 }
 
 std::unique_ptr<NormKernel> make_kernel([[maybe_unused]] const NormRequest& request) {
-#ifdef CONVOY_REGISTER_PORTABLE
+#ifdef CONVOY_WITH_CUDA
   if (request.device.kind == Device::cuda) return make_cuda_norm(request);
 #endif
-#ifdef CONVOY_REGISTER_CPU
+#ifdef CONVOY_WITH_CPU
   if (request.device.kind == Device::cpu) return make_cpu_norm(request);
 #endif
   throw Error(Status::internal, "a norm without a backend");

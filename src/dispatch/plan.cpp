@@ -9,8 +9,8 @@
 #include "core/candidate.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
+#include "dispatch/backends.hpp"
 #include "dispatch/device.hpp"
-#include "dispatch/registry.hpp"
 #include "dispatch/run_check.hpp"
 #include "dispatch/select.hpp"
 

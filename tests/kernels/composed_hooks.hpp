@@ -4,7 +4,7 @@
 // including file binds: it defines `Arch` with the two calls on its templates.
 #pragma once
 
-#include "convoy/composed.cuh"
+#include "convoy/device/composed.cuh"
 #include "sm100_support.hpp"
 
 namespace convoy {

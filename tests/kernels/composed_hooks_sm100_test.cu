@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "convoy/sm100/conv3d_composed.cuh"
+#include "convoy/device/sm100/conv3d_composed.cuh"
 
 namespace {
 

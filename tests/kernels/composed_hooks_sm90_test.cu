@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "convoy/sm90/conv3d_composed.cuh"
+#include "convoy/device/sm90/conv3d_composed.cuh"
 
 namespace {
 

@@ -4,9 +4,10 @@
 // Hopper and Blackwell the device is, real or virtual.
 #include <functional>
 
-#include "kernels/portable/im2col_matmul.hpp"
-#include "kernels/portable/portable_plan.hpp"
-#include "kernels/portable/qslice.hpp"
+#include "kernels/common/cuda_plan.hpp"
+#include "kernels/composed/candidates.hpp"
+#include "kernels/sm100/candidates.hpp"
+#include "kernels/sm90/candidates.hpp"
 #include "sm100_support.hpp"
 
 namespace convoy {
@@ -14,6 +15,18 @@ namespace {
 
 using test::DeviceBuffer;
 using test::Problem;
+using namespace composed;
+
+// The implicit-GEMM kernels of this build.
+InnerKernels inner_kernels() {
+  static const CandidateList all = [] {
+    CandidateList list;
+    sm100::register_kernels(list);
+    sm90::register_kernels(list);
+    return list;
+  }();
+  return InnerKernels(all);
+}
 
 DeviceInfo current_device() {
   DeviceInfo device;
@@ -142,7 +155,7 @@ ConvGeometry image(const std::function<void(Conv2dProblemShape&)>& change) {
 // ---- Q-slicing ----------------------------------------------------------------------------------
 
 TEST_F(Composed, QsliceSumsDepthsInFp32) {
-  const auto candidate = make_qslice_candidate();
+  const auto candidate = make_qslice_candidate(inner_kernels());
   const ConvGeometry cases[] = {
       volume(1, {4, 8, 9}, 32, 40, {3, 3, 3}, {0, 1, 1}),
       volume(2, {3, 7, 6}, 16, 24, {2, 3, 1}, {0, 1, 0}),
@@ -173,7 +186,7 @@ TEST_F(Composed, QsliceNeverRoundsPartialSums) {
     problem.filter[static_cast<std::size_t>(k * 2 * slice + slice + 4 * g.in_channels)] = -12.0f;
   }
   const PlanRequest request = request_for(g);
-  const auto plan = make_qslice_candidate()->make(request);
+  const auto plan = make_qslice_candidate(inner_kernels())->make(request);
   DeviceBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
   DeviceBuffer output(problem.source.size() * 2), workspace(plan->workspace_bytes());
   activation.upload(test::encoded(problem.activation, DType::bf16).data());
@@ -235,8 +248,8 @@ TEST(Im2colChunks, AreEvenAlignedAndBounded) {
 }
 
 TEST_F(Composed, Im2colMatmulComputesWhatTheDirectKernelsDecline) {
-  const auto flat = make_im2col_matmul_candidate(2);
-  const auto deep = make_im2col_matmul_candidate(3);
+  const auto flat = make_im2col_matmul_candidate(inner_kernels(), 2);
+  const auto deep = make_im2col_matmul_candidate(inner_kernels(), 3);
   const std::pair<const KernelCandidate*, ConvGeometry> cases[] = {
       {flat.get(), image([](auto& p) { p.in_channels = 3; })},
       {flat.get(), image([](auto& p) { p.pad_mode = PadMode::reflect; })},
@@ -261,7 +274,8 @@ TEST_F(Composed, Im2colMatmulComputesWhatTheDirectKernelsDecline) {
 }
 
 TEST_F(Composed, Im2colMatmulInSeveralChunks) {
-  const auto candidate = make_im2col_matmul_candidate(2, 1);  // Least chunks: 1024 rows.
+  const auto candidate =
+      make_im2col_matmul_candidate(inner_kernels(), 2, 1);  // Least chunks: 1024 rows.
   const ConvGeometry g = image([](auto& p) {
     p.in_height = 40;
     p.in_width = 53;
@@ -272,7 +286,7 @@ TEST_F(Composed, Im2colMatmulInSeveralChunks) {
 }
 
 TEST_F(Composed, Im2colMatmulRefusesWithAReason) {
-  const auto candidate = make_im2col_matmul_candidate(2);
+  const auto candidate = make_im2col_matmul_candidate(inner_kernels(), 2);
   PlanRequest request = request_for(image([](auto& p) { p.groups = 2; }));
   EXPECT_EQ(candidate->judge(request).refusal, "groups = 2; legal: 1");
   request = request_for(image([](auto&) {}), DType::fp32);

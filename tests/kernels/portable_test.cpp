@@ -13,7 +13,7 @@
 
 #include "core/dtype.hpp"
 #include "device_case.hpp"
-#include "kernels/portable/filter_repack.hpp"
+#include "kernels/common/filter_packing.hpp"
 
 namespace convoy::test {
 namespace {

@@ -4,7 +4,7 @@
 // errors.
 #include <optional>
 
-#include "convoy/sm100/conv2d_fprop.cuh"
+#include "convoy/device/sm100/conv2d_fprop.cuh"
 #include "sm100_support.hpp"
 
 namespace convoy::sm100 {

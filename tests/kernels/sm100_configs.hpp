@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/sm100/conv_kernel.hpp"
+#include "kernels/sm100/instances.hpp"
 
 namespace convoy::sm100 {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/sm100/conv_launch.cuh"
+#include "kernels/sm100/instance.cuh"
 #include "sm100_configs.hpp"
 
 namespace convoy::sm100 {

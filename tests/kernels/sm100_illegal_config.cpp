@@ -2,7 +2,7 @@
 //
 // Configurations that must not compile, one for each rule: CONVOY_CASE picks the line that breaks
 // it; without one this is legal. tests/kernels/CMakeLists.txt says which text each must give.
-#include "kernels/sm100/conv_config.hpp"
+#include "kernels/sm100/config.hpp"
 
 namespace {
 

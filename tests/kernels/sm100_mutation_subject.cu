@@ -7,9 +7,9 @@
 // With CONVOY_SUBJECT_SPLIT the reduction is split between two pairs.
 #include <cstdio>
 
-#include "kernels/sm100/conv_arguments.hpp"
-#include "kernels/sm100/conv_host.hpp"
-#include "kernels/sm100/conv_launch.cuh"
+#include "kernels/sm100/host.hpp"
+#include "kernels/sm100/instance.cuh"
+#include "kernels/sm100/params.hpp"
 #include "sm100_support.hpp"
 
 namespace convoy::sm100 {

@@ -2,8 +2,8 @@
 //
 // What the Blackwell kernel refuses and how it says so, and its configurations on the host.
 #include "convoy/error.hpp"
-#include "kernels/sm100/conv_arguments.hpp"
-#include "kernels/sm100/conv_host.hpp"
+#include "kernels/sm100/host.hpp"
+#include "kernels/sm100/params.hpp"
 #include "sm100_configs.hpp"
 #include "sm100_support.hpp"
 

@@ -8,9 +8,9 @@
 #include <memory>
 
 #include "convoy/error.hpp"
-#include "kernels/portable/filter_repack.hpp"
-#include "kernels/sm100/conv_arguments.hpp"
-#include "kernels/sm100/conv_host.hpp"
+#include "kernels/common/filter_packing.hpp"
+#include "kernels/sm100/host.hpp"
+#include "kernels/sm100/params.hpp"
 #include "sm100_configs.hpp"
 #include "sm100_support.hpp"
 

@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "convoy/sm90/conv_fprop.cuh"
+#include "convoy/device/sm90/conv_fprop.cuh"
 
 namespace convoy {
 namespace {

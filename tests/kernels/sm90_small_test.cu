@@ -5,7 +5,7 @@
 #include <string>
 
 #include "device_case.hpp"
-#include "kernels/sm90/plan_sm90.hpp"
+#include "kernels/sm90/host.hpp"
 
 namespace convoy::test {
 namespace {

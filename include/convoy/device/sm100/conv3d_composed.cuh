@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Q-slicing and im2col + matmul on Blackwell, with an epilogue of your own on 5-D coordinates
+// (convoy/device/composed.cuh). Compiled as conv2d_fprop.cuh says.
+#pragma once
+
+#include "convoy/device/composed.cuh"
+#include "convoy/device/sm100/conv2d_fprop.cuh"
+
+namespace convoy::sm100 {
+
+/// The configuration that Q-slices add into their accumulator with.
+template <auto kConfig>
+inline constexpr auto kSliceConfig =
+    Conv2dConfig<ActOf<kConfig>, FilterOf<kConfig>, float>::default_bf16_1sm();
+
+namespace detail {
+
+template <auto kConfig, typename Op>
+void im2col_matmul(OutOf<kConfig>* output, const ActOf<kConfig>* activation,
+                   const ActOf<kConfig>* cache, const FilterOf<kConfig>* filter,
+                   const ConvGeometry& geometry, void* workspace, const Op& op, cudaStream_t stream,
+                   std::size_t budget) {
+  if (geometry.empty()) return;
+  composed::im2col_matmul(output, activation, cache, filter, geometry, kConfig.act_dtype, budget,
+                          workspace, op, stream,
+                          [&](auto* out, const auto* columns, const auto* matrix,
+                              const Conv2dProblemShape& problem, const auto& rows_op) {
+                            conv2d_fprop<kConfig>(out, columns, matrix, problem, rows_op, stream);
+                          });
+}
+
+}  // namespace detail
+
+/// output = op(im2col(activation) · filterᵀ) in chunks of at most `budget` bytes of columns: any
+/// stride, dilation, padding mode and C; tensors as conv2d_fprop's and conv3d_fprop's. `workspace`:
+/// im2col_matmul_workspace_bytes, device memory aligned to 256 bytes. `op` gets (OutputIndex, first
+/// filter, values). Throws Error{unsupported} for groups or K that is not a multiple of 16 bytes,
+/// Error{launch_failure}.
+template <auto kConfig, typename Op>
+void im2col_matmul_conv2d(OutOf<kConfig>* output, const ActOf<kConfig>* activation,
+                          const FilterOf<kConfig>* filter, const Conv2dProblemShape& problem,
+                          void* workspace, const Op& op, cudaStream_t stream = nullptr,
+                          std::size_t budget = composed::kIm2colScratchBytes) {
+  detail::im2col_matmul<kConfig>(output, activation, static_cast<const ActOf<kConfig>*>(nullptr),
+                                 filter, geometry_of(problem), workspace, op, stream, budget);
+}
+
+template <auto kConfig, typename Op>
+void im2col_matmul_conv3d(OutOf<kConfig>* output, const ActOf<kConfig>* activation,
+                          const ActOf<kConfig>* cache, const FilterOf<kConfig>* filter,
+                          const Conv3dProblemShape& problem, void* workspace, const Op& op,
+                          cudaStream_t stream = nullptr,
+                          std::size_t budget = composed::kIm2colScratchBytes) {
+  detail::im2col_matmul<kConfig>(output, activation, cache, filter, geometry_of(problem), workspace,
+                                 op, stream, budget);
+}
+
+/// output = op(sum over t of conv2d(activation frames z + t, filter depth t)), summed in fp32 and
+/// cast once. What Q-slicing declines falls through to im2col_matmul_conv3d; the decision is
+/// returned, and qslice_decision gives it beforehand. `workspace`: qslice_workspace_bytes.
+template <auto kConfig, typename Op>
+QsliceDecision qslice_conv3d(OutOf<kConfig>* output, const ActOf<kConfig>* activation,
+                             const ActOf<kConfig>* cache, const FilterOf<kConfig>* filter,
+                             const Conv3dProblemShape& problem, void* workspace, const Op& op,
+                             cudaStream_t stream = nullptr) {
+  const QsliceDecision decision = qslice_decision(problem, kConfig.act_dtype);
+  const ConvGeometry geometry = geometry_of(problem);
+  if (geometry.empty()) return decision;
+  if (!decision.sliced) {
+    im2col_matmul_conv3d<kConfig>(output, activation, cache, filter, problem, workspace, op,
+                                  stream);
+    return decision;
+  }
+  composed::qslice(output, activation, filter, geometry, workspace, op, stream,
+                   [&](float* sum, const auto* frames, const auto* slice,
+                       const Conv2dProblemShape& part, float beta) {
+                     conv2d_fprop_with_residual<kSliceConfig<kConfig>>(
+                         sum, frames, slice, sum, beta, part, NoComputeOp{}, NoStoreOp{}, stream);
+                   });
+  return decision;
+}
+
+}  // namespace convoy::sm100

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Q-slicing and im2col + matmul on Hopper, with an epilogue of your own on 5-D coordinates
+// (convoy/device/composed.cuh). Compiled as conv_fprop.cuh says.
+#pragma once
+
+#include "convoy/device/composed.cuh"
+#include "convoy/device/sm90/conv_fprop.cuh"
+
+namespace convoy::sm90 {
+
+namespace detail {
+
+template <typename Config>
+inline constexpr DType kActDtype =
+    std::is_same_v<typename Config::In, __half> ? DType::fp16 : DType::bf16;
+
+template <typename Config, typename Op>
+void im2col_matmul(typename Config::Out* output, const typename Config::In* activation,
+                   const typename Config::In* cache, const typename Config::In* filter,
+                   const ConvGeometry& geometry, void* workspace, const Op& op, cudaStream_t stream,
+                   std::size_t budget) {
+  if (geometry.empty()) return;
+  composed::im2col_matmul(
+      output, activation, cache, filter, geometry, kActDtype<Config>, budget, workspace, op, stream,
+      [&](auto* out, const auto* columns, const auto* matrix, const Conv2dProblemShape& problem,
+          const auto& rows_op) {
+        conv_fprop<Config>(out, columns, matrix, problem, {}, rows_op, NoStoreOp{}, stream);
+      });
+}
+
+}  // namespace detail
+
+/// output = op(im2col(activation) · filterᵀ) in chunks of at most `budget` bytes of columns: any
+/// stride, dilation, padding mode and C; tensors as conv_fprop's. `workspace`:
+/// im2col_matmul_workspace_bytes, device memory aligned to 256 bytes. `op` gets (OutputIndex, first
+/// filter, values). Throws Error{unsupported} for groups, Error{launch_failure}.
+template <typename Config, typename Op>
+void im2col_matmul_conv2d(typename Config::Out* output, const typename Config::In* activation,
+                          const typename Config::In* filter, const Conv2dProblemShape& problem,
+                          void* workspace, const Op& op, cudaStream_t stream = nullptr,
+                          std::size_t budget = composed::kIm2colScratchBytes) {
+  detail::im2col_matmul<Config>(output, activation,
+                                static_cast<const typename Config::In*>(nullptr), filter,
+                                geometry_of(problem), workspace, op, stream, budget);
+}
+
+template <typename Config, typename Op>
+void im2col_matmul_conv3d(typename Config::Out* output, const typename Config::In* activation,
+                          const typename Config::In* cache, const typename Config::In* filter,
+                          const Conv3dProblemShape& problem, void* workspace, const Op& op,
+                          cudaStream_t stream = nullptr,
+                          std::size_t budget = composed::kIm2colScratchBytes) {
+  detail::im2col_matmul<Config>(output, activation, cache, filter, geometry_of(problem), workspace,
+                                op, stream, budget);
+}
+
+/// output = op(sum over t of conv2d(activation frames z + t, filter depth t)), summed in fp32 and
+/// cast once. What Q-slicing declines falls through to im2col_matmul_conv3d; the decision is
+/// returned, and qslice_decision gives it beforehand. `workspace`: qslice_workspace_bytes.
+template <typename Config, typename Op>
+QsliceDecision qslice_conv3d(typename Config::Out* output, const typename Config::In* activation,
+                             const typename Config::In* cache, const typename Config::In* filter,
+                             const Conv3dProblemShape& problem, void* workspace, const Op& op,
+                             cudaStream_t stream = nullptr) {
+  const QsliceDecision decision = qslice_decision(problem, detail::kActDtype<Config>);
+  const ConvGeometry geometry = geometry_of(problem);
+  if (geometry.empty()) return decision;
+  if (!decision.sliced) {
+    im2col_matmul_conv3d<Config>(output, activation, cache, filter, problem, workspace, op, stream);
+    return decision;
+  }
+  composed::qslice(output, activation, filter, geometry, workspace, op, stream,
+                   [&](float* sum, const auto* frames, const auto* slice,
+                       const Conv2dProblemShape& part, float beta) {
+                     FpropExtras extras;
+                     extras.epilogue.residual = sum;
+                     extras.epilogue.beta = beta;
+                     conv_fprop<Default<typename Config::In, float>>(
+                         sum, frames, slice, part, extras, NoComputeOp{}, NoStoreOp{}, stream);
+                   });
+  return decision;
+}
+
+}  // namespace convoy::sm90

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/common/filter_packing.hpp"
+
+#include <algorithm>
+
+#include "convoy/error.hpp"
+#include "kernels/common/epilogue.cuh"
+#include "kernels/common/launch.hpp"
+
+namespace convoy {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Element strides of a source filter, and the extents of the KTRSC destination.
+struct FilterAccess {
+  std::int64_t stride_k, stride_t, stride_r, stride_s, stride_c;
+  std::int64_t k, t, r, s, c;
+};
+
+FilterAccess access_of(FilterLayout layout, const ConvGeometry& g) {
+  const bool flat =
+      layout == FilterLayout::krsc || layout == FilterLayout::kcrs || layout == FilterLayout::rscf;
+  if (flat && g.filter[0] != 1) {
+    throw Error(Status::invalid_argument,
+                std::string("filter layout ") + to_string(layout) +
+                    " has no depth axis, but the filter has T = " + std::to_string(g.filter[0]) +
+                    "; give it as ktrsc, kctrs or trscf");
+  }
+  const std::int64_t k = g.out_channels, c = g.group_channels();
+  const std::int64_t t = g.filter[0], r = g.filter[1], s = g.filter[2];
+  switch (layout) {
+    case FilterLayout::krsc:
+    case FilterLayout::ktrsc:
+      return {t * r * s * c, r * s * c, s * c, c, 1, k, t, r, s, c};
+    case FilterLayout::kcrs:
+    case FilterLayout::kctrs:
+      return {c * t * r * s, r * s, s, 1, t * r * s, k, t, r, s, c};
+    case FilterLayout::rscf:
+    case FilterLayout::trscf:
+      return {1, r * s * c * k, s * c * k, c * k, k, k, t, r, s, c};
+  }
+  throw Error(Status::invalid_argument, "filter layout " +
+                                            std::to_string(static_cast<int>(layout)) +
+                                            " is not one of krsc, kcrs, rscf, ktrsc, kctrs, trscf");
+}
+
+// One destination element a thread: the writes are coalesced, the reads are whatever the layout
+// gives. A filter is packed once, so this is not worth a tiled transpose.
+template <typename Word>
+__global__ void __launch_bounds__(kThreads)
+    repack_kernel(Word* packed, const Word* filter, FilterAccess f, std::int64_t elements) {
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < elements;
+       i += step) {
+    std::int64_t rest = i;
+    const std::int64_t c = rest % f.c;
+    rest /= f.c;
+    const std::int64_t s = rest % f.s;
+    rest /= f.s;
+    const std::int64_t r = rest % f.r;
+    rest /= f.r;
+    const std::int64_t t = rest % f.t;
+    const std::int64_t k = rest / f.t;
+    packed[i] =
+        filter[k * f.stride_k + t * f.stride_t + r * f.stride_r + s * f.stride_s + c * f.stride_c];
+  }
+}
+
+// First and last filter tap that fall on tap `u` of a phase: phase 0 joins taps 1 and 2, phase 1
+// taps 0 and 1.
+__device__ int first_tap(int phase, int u) {
+  return u == 0 ? 0 : 1 + phase;
+}
+__device__ int last_tap(int phase, int u) {
+  return u == 0 ? phase : 2;
+}
+
+template <typename Element>
+__global__ void __launch_bounds__(kThreads)
+    pack_upsampled_kernel(Element* packed, const Element* filter, FilterAccess f,
+                          std::int64_t elements) {
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < elements;
+       i += step) {
+    std::int64_t rest = i;
+    const std::int64_t c = rest % f.c;
+    rest /= f.c;
+    const int v = static_cast<int>(rest % 2);
+    const int u = static_cast<int>(rest / 2 % 2);
+    rest /= 4;
+    const std::int64_t k = rest % f.k;
+    const int phase = static_cast<int>(rest / f.k);
+    const int a = phase / 2, b = phase % 2;
+    float sum = 0.0f;
+    for (int r = first_tap(a, u); r <= last_tap(a, u); ++r) {
+      for (int s = first_tap(b, v); s <= last_tap(b, v); ++s) {
+        sum += to_float(filter[k * f.stride_k + r * f.stride_r + s * f.stride_s + c * f.stride_c]);
+      }
+    }
+    packed[i] = from_float<Element>(sum);
+  }
+}
+
+unsigned blocks_for(std::int64_t elements) {
+  return static_cast<unsigned>(
+      std::min<std::int64_t>((elements + kThreads - 1) / kThreads, 1 << 16));
+}
+
+}  // namespace
+
+void repack_filter(void* packed, const void* filter, FilterLayout layout,
+                   const ConvGeometry& geometry, DType dtype, cudaStream_t stream) {
+  const FilterAccess access = access_of(layout, geometry);
+  const std::int64_t elements = geometry.filter_elements();
+  if (elements == 0) return;
+  if (size_of(dtype) == 2) {
+    repack_kernel<<<blocks_for(elements), kThreads, 0, stream>>>(
+        static_cast<std::uint16_t*>(packed), static_cast<const std::uint16_t*>(filter), access,
+        elements);
+  } else {
+    repack_kernel<<<blocks_for(elements), kThreads, 0, stream>>>(
+        static_cast<std::uint32_t*>(packed), static_cast<const std::uint32_t*>(filter), access,
+        elements);
+  }
+  check_launch("filter repack");
+}
+
+std::string upsample_folding_refusal(const ConvGeometry& g) {
+  const auto need = [](const std::string& name, std::int64_t got, std::int64_t legal) {
+    return got == legal ? std::string()
+                        : "folded upsampling: " + name + " = " + std::to_string(got) +
+                              "; legal: " + std::to_string(legal);
+  };
+  std::string reason = need("upsample", g.upsample, 2);
+  const char* axes[] = {"depth", "height", "width"};
+  for (int axis = 0; axis < 3 && reason.empty(); ++axis) {
+    const std::string name = axes[axis];
+    reason = need("filter " + name, g.filter[axis], axis == 0 ? 1 : 3);
+    if (reason.empty()) reason = need("stride " + name, g.stride[axis], 1);
+    if (axis == 0 || !reason.empty()) continue;
+    if (reason.empty()) reason = need("dilation " + name, g.dilation[axis], 1);
+    if (reason.empty()) reason = need("padding before " + name, g.pad_begin[axis], 1);
+    if (reason.empty()) reason = need("padding after " + name, g.pad_end[axis], 1);
+    if (reason.empty() && g.pad_mode[axis] != PadMode::zero) {
+      reason = "folded upsampling: padding mode of " + name + " = " + to_string(g.pad_mode[axis]) +
+               "; legal: zero";
+    }
+  }
+  return reason;
+}
+
+void pack_upsampled_filter(void* packed, const void* filter, FilterLayout layout,
+                           const ConvGeometry& geometry, DType dtype, cudaStream_t stream) {
+  const std::string reason = upsample_folding_refusal(geometry);
+  if (!reason.empty()) throw Error(Status::unsupported, reason);
+  const FilterAccess access = access_of(layout, geometry);
+  const std::int64_t elements = 16 * access.k * access.c;
+  if (elements == 0) return;
+  dispatch_element(dtype, [&]<typename Element>() {
+    pack_upsampled_kernel<<<blocks_for(elements), kThreads, 0, stream>>>(
+        static_cast<Element*>(packed), static_cast<const Element*>(filter), access, elements);
+  });
+  check_launch("upsampled filter pack");
+}
+
+}  // namespace convoy

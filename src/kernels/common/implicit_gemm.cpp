@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/common/implicit_gemm.hpp"
+
+#include "core/checked.hpp"
+#include "core/text.hpp"
+#include "kernels/common/filter_packing.hpp"
+
+namespace convoy::implicit_gemm {
+
+KernelView kernel_view(const ConvGeometry& g) {
+  KernelView view{.filter = g.filter, .out = g.out, .pad_end = g.pad_end};
+  if (g.upsample == 2) {
+    view.phases = 4;
+    for (int axis = 1; axis < 3; ++axis) {
+      view.filter[axis] = 2;
+      view.out[axis] = g.in[axis];
+      view.pad_end[axis] = 0;
+    }
+  }
+  return view;
+}
+
+bool is_planar(const ConvGeometry& g) {
+  return g.filter[0] == 1 && g.stride[0] == 1 && g.pad_begin[0] == 0 && g.pad_end[0] == 0 &&
+         g.cached_frames == 0;
+}
+
+bool is_pointwise(const ConvGeometry& g) {
+  for (int axis = 1; axis < 3; ++axis) {
+    if (g.filter[axis] != 1 || g.stride[axis] != 1 || g.pad_begin[axis] != 0 ||
+        g.pad_end[axis] != 0) {
+      return false;
+    }
+  }
+  return g.upsample == 1;
+}
+
+std::string refusal(const ConvGeometry& g, bool packed_filter) {
+  if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
+  if (g.in_channels % 8 != 0) {
+    return text("in_channels = ", g.in_channels,
+                "; legal: a multiple of 8 (TMA needs rows of 16 bytes); nearest: ",
+                ceil_div(g.in_channels, 8) * 8);
+  }
+  for (int axis = 0; axis < 3; ++axis) {
+    const bool padded = g.pad_begin[axis] != 0 || g.pad_end[axis] != 0;
+    if (padded && g.pad_mode[axis] != PadMode::zero) {
+      return text("padding mode of ", kAxes[axis], " = ", to_string(g.pad_mode[axis]),
+                  "; legal: zero");
+    }
+    if (axis > 0 && g.stride[axis] > 8) {
+      return text("stride of ", kAxes[axis], " = ", g.stride[axis],
+                  "; legal: 1 to 8 (tensor map element strides); nearest: 8");
+    }
+  }
+  if (g.upsample == 2) {
+    std::string reason = upsample_folding_refusal(g);
+    if (!reason.empty()) return reason;
+    if (!packed_filter) {
+      return "a dense filter with upsample = 2; legal: a packed filter "
+             "(PlanOptions::packed_filter), in which the upsampling is folded";
+    }
+  } else if (g.upsample != 1) {
+    return text("upsample = ", g.upsample, "; legal: 1 or 2");
+  }
+  return {};
+}
+
+std::string offset_refusal(const ConvGeometry& g, int first_axis, std::int64_t limit) {
+  for (int axis = first_axis; axis < 3; ++axis) {
+    const std::int64_t reach = (g.filter[axis] - 1) * g.dilation[axis];
+    if (reach > limit) {
+      return text("(filter - 1) * dilation of ", kAxes[axis], " = ", reach, "; legal: at most ",
+                  limit, " (im2col offsets)");
+    }
+  }
+  return {};
+}
+
+namespace {
+
+// What both kinds of map say of the tensor {C, W, H, N·frames}.
+template <typename Map>
+Map tensor_of(const ConvGeometry& g, DType dtype, const char* name, std::int64_t frames) {
+  const std::int64_t pixel = g.in_channels * static_cast<std::int64_t>(size_of(dtype));
+  const std::int64_t row = g.in[2] * pixel;
+  Map map;
+  map.name = name;
+  map.dtype = dtype;
+  map.rank = 4;
+  map.extents = {g.in_channels, g.in[2], g.in[1], g.batch * frames, 0};
+  map.strides_bytes = {0, pixel, row, g.in[1] * row, 0};
+  return map;
+}
+
+}  // namespace
+
+TiledTensorMap frames_map(const ConvGeometry& g, DType dtype, const char* name,
+                          std::int64_t frames) {
+  return tensor_of<TiledTensorMap>(g, dtype, name, frames);
+}
+
+Im2colTensorMap im2col_map(const ConvGeometry& g, DType dtype, const char* name,
+                           std::int64_t frames, int channels, int pixels, bool volumes) {
+  const KernelView view = kernel_view(g);
+  auto map = tensor_of<Im2colTensorMap>(g, dtype, name, frames);
+  if (volumes) {
+    map.rank = 5;
+    map.extents[3] = frames;
+    map.extents[4] = g.batch;
+    map.strides_bytes[4] = frames * map.strides_bytes[3];
+  }
+  // Corners bound the positions of the filter's first tap: from -pad to where it last fits.
+  for (int i = 0; i < map.rank - 2; ++i) {
+    const int axis = 2 - i;
+    map.lower_corner[i] = static_cast<int>(-g.pad_begin[axis]);
+    map.upper_corner[i] =
+        static_cast<int>(view.pad_end[axis] - (view.filter[axis] - 1) * g.dilation[axis]);
+    map.element_strides[i + 1] = static_cast<int>(g.stride[axis]);
+  }
+  map.channels = channels;
+  map.pixels = pixels;
+  return map;
+}
+
+}  // namespace convoy::implicit_gemm

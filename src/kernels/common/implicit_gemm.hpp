@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the host twins of the implicit-GEMM kernels do alike, whatever the architecture: what they
+// all refuse, the convolution that they really run, the tensor maps of its operands.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "core/geometry.hpp"
+#include "kernels/common/tensor_map.hpp"
+
+namespace convoy::implicit_gemm {
+
+/// Names of the axes in refusals; order depth, height, width, as everywhere.
+inline constexpr const char* kAxes[3] = {"depth", "height", "width"};
+
+/// The largest coordinate that a tile or a tensor map counts, in 32 bits with room for a tile.
+inline constexpr std::int64_t kMaxCoordinate = std::numeric_limits<std::int32_t>::max() - 4096;
+
+/// Offsets of a tap from the first one that an im2col copy can take: 8 bits an axis in 4-D copies,
+/// 5 bits in 5-D ones (PTX ISA, im2col offsets).
+inline constexpr std::int64_t kMaxOffset4d = 255;
+inline constexpr std::int64_t kMaxOffset5d = 31;
+
+/// The convolution that a kernel runs. A folded nearest-2× upsampling is four 2×2 convolutions
+/// ("phases") of the input as it was before; phase (a, b) starts a rows and b columns later and
+/// writes every second pixel of every second row.
+struct KernelView {
+  std::int64_t phases = 1;                                 ///< 1 or 4
+  std::array<std::int64_t, 3> filter{}, out{}, pad_end{};  ///< Of one phase.
+
+  std::int64_t taps() const { return filter[0] * filter[1] * filter[2]; }
+};
+KernelView kernel_view(const ConvGeometry& geometry);
+
+/// No tap leaves its frame, so frames are images of a larger batch and tiles may straddle them.
+bool is_planar(const ConvGeometry& geometry);
+
+/// 1×1 within a frame, stride 1, no padding: pixels are read as they lie.
+bool is_pointwise(const ConvGeometry& geometry);
+
+/// Empty, or what every implicit-GEMM kernel declines: groups, channels that are no whole 16-byte
+/// rows, padding other than zero, wide strides, upsampling that does not fold. `packed_filter`: the
+/// filter comes in the kernel's own format.
+std::string refusal(const ConvGeometry& geometry, bool packed_filter);
+
+/// Empty, or which axis from `first_axis` on has a tap further than `limit` from the first one.
+std::string offset_refusal(const ConvGeometry& geometry, int first_axis, std::int64_t limit);
+
+/// The activation or cache of `frames` frames an image as {C, W, H, N·frames}; the caller sets box,
+/// element strides and swizzle.
+TiledTensorMap frames_map(const ConvGeometry& geometry, DType dtype, const char* name,
+                          std::int64_t frames);
+
+/// The same in im2col mode, `channels` × `pixels` a copy; `volumes`: as {C, W, H, frames, N}, with
+/// taps and strides along depth.
+Im2colTensorMap im2col_map(const ConvGeometry& geometry, DType dtype, const char* name,
+                           std::int64_t frames, int channels, int pixels, bool volumes = false);
+
+}  // namespace convoy::implicit_gemm

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/composed/candidates.hpp"
+
+namespace convoy::composed {
+
+void register_kernels(CandidateList& list, const InnerKernels& inner) {
+  list.push_back(make_qslice_candidate(inner));
+  list.push_back(make_im2col_matmul_candidate(inner, 2));
+  list.push_back(make_im2col_matmul_candidate(inner, 3));
+}
+
+}  // namespace convoy::composed

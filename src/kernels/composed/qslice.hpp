@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// 3-D convolution as T sequential 2-D convolutions: out[n, z] = sum over t of
+// conv2d(in[n, z + t], filter[t]), accumulated in fp32. Partial sums are never rounded to the
+// output type.
+#pragma once
+
+#include <string>
+
+#include "core/candidate.hpp"
+
+namespace convoy::composed {
+
+/// Whether Q-slicing computes a problem: the reason why not, or empty. bf16 or fp16; stride,
+/// dilation and groups 1; T > 1; R·S > 1; no temporal padding, cache or upsampling; C a multiple
+/// of 8.
+std::string qslice_refusal(const PlanRequest& request);
+
+}  // namespace convoy::composed

@@ -1,0 +1,515 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From accumulators to the output: what the epilogue warps do with one tile, with and without a
+// residual, with compute and store ops on registers or on the staged tile.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/common/epilogue.cuh"
+#include "kernels/sm100/config.hpp"
+#include "kernels/sm100/params.hpp"
+#include "kernels/sm100/smem.cuh"
+#include "kernels/sm100/tcgen05.cuh"
+
+namespace convoy::sm100 {
+
+template <std::uint64_t kTiles, std::uint64_t kPipeline, typename ComputeOp, typename StoreOp,
+          bool kWithResidual>
+struct ConvEpilogue {
+  using Smem = Conv2dSmem<kTiles, kPipeline, kWithResidual>;
+  static constexpr ConvKernelConfig kConfig = Smem::kConfig;
+  using Out = std::conditional_t<
+      kConfig.out_dtype == DType::fp32, float,
+      std::conditional_t<kConfig.out_dtype == DType::fp16, __half, __nv_bfloat16>>;
+
+  static constexpr int kOutputN = kConfig.output_tile_shape.n;
+  static constexpr int kSteps = kConfig.epilogue_steps();
+  static constexpr bool kSplitRows = kConfig.split_rows();
+  static constexpr bool kOnRegisters = kConfig.register_based_epilogue && ComputeOp::kOnRegisters;
+  // Elements of a 16-byte vector, vectors of an output-tile row.
+  static constexpr int kVector = 16 / static_cast<int>(sizeof(Out));
+  static constexpr int kRowVectors = kConfig.c_swizzle / 16;
+  static constexpr int kEpilogueThreads = 128;
+  static constexpr int kEpilogueBarrier = 2;
+
+  /// Rings of output and source tiles.
+  struct State {
+    std::uint32_t out_stage = 0;
+    std::uint32_t exchange_phase = 0;
+    PipelineState<Smem::kSourceTiles> source;
+  };
+
+  // ---- Coordinates ----------------------------------------------------------------------------
+
+  // First filter of output tile `half` of those stored in `step` (split rows: 0, 1; split
+  // reduction: all of them).
+  static __device__ __forceinline__ int tile_filter(int first, int step, int half) {
+    if constexpr (kConfig.splits_reduction()) return first + half * kOutputN;
+    return first + half * (kConfig.mma_shape.n / 2) + step * kOutputN;
+  }
+
+  // Row of the M x K output matrix that a row of a group is; -1 where it lies outside.
+  static __device__ __forceinline__ std::int64_t output_pixel(const ConvArguments& a, int group,
+                                                              int row) {
+    if (a.row_groups == RowGroups::phases || a.row_groups == RowGroups::patches) {
+      const RowPixel at = pixel_of_row<kConfig.block_tile_shape.m>(a, row);
+      if (!at.inside) return -1;
+      if (a.row_groups == RowGroups::patches) {
+        return (static_cast<std::int64_t>(group) * a.out_extent[1] + at.p) * a.out_extent[2] + at.q;
+      }
+      const std::int64_t line =
+          (static_cast<std::int64_t>(at.n) * a.out_extent[1] + at.p) * 2 + (group >> 1);
+      return (line * a.out_extent[2] + at.q) * 2 + (group & 1);
+    }
+    return row < a.rows ? static_cast<std::int64_t>(group) * a.rows + row : -1;
+  }
+
+  // Byte of 16-byte vector `vector` of row `row` in a swizzled tile: vectors of a row are permuted
+  // by the address bits 7.. that TMA uses.
+  static __device__ __forceinline__ int vector_offset(int row, int vector) {
+    const int key = kConfig.c_swizzle == 128 ? row & 7 : row >> 1 & 3;
+    return row * kConfig.c_swizzle + ((vector ^ key) << 4);
+  }
+
+  // ---- Tiles by TMA ---------------------------------------------------------------------------
+
+  // Coordinates of a tile's first row in the maps of output and source: {K, x, y, n}.
+  struct TileStart {
+    int x, y, n;
+  };
+  static __device__ __forceinline__ TileStart tile_start(const ConvArguments& a, const auto& tile) {
+    if (a.row_groups == RowGroups::phases || a.row_groups == RowGroups::patches) {
+      const RowPixel at = pixel_of_row<kConfig.block_tile_shape.m>(a, tile.row);
+      if (a.row_groups == RowGroups::patches) return {at.q, at.p, tile.group};
+      // Beyond the last row: image -1, zeros.
+      return {at.q, at.p, at.inside ? at.n : -1};
+    }
+    return {tile.row, 0, tile.group};
+  }
+
+  /// Load the source tiles of one step; their bytes are counted on `full`.
+  static __device__ __forceinline__ void load_source_tiles(const ConvArguments& a, const auto& tile,
+                                                           int step, std::uint8_t* shared,
+                                                           ptx::Barrier* full) {
+    const TileStart at = tile_start(a, tile);
+#pragma unroll
+    for (int half = 0; half < kConfig.tiles_per_step(); ++half) {
+      const int filter = tile_filter(tile.filter, step, half);
+      std::uint8_t* destination = shared + half * kConfig.output_tile_bytes();
+      if (a.row_groups == RowGroups::phases) {
+        ptx::tma_load_im2col_4d(destination, &a.source[tile.group], full, ptx::kL2EvictFirst,
+                                filter, at.x, at.y, at.n, 0, 0);
+      } else {
+        ptx::tma_load_4d(destination, &a.source[0], full, ptx::kL2EvictFirst, filter, at.x, at.y,
+                         at.n);
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void store_output_tiles(const ConvArguments& a,
+                                                            const auto& tile, int step,
+                                                            const std::uint8_t* shared) {
+    const TileStart at = tile_start(a, tile);
+#pragma unroll
+    for (int half = 0; half < kConfig.tiles_per_step(); ++half) {
+      const int filter = tile_filter(tile.filter, step, half);
+      const std::uint8_t* from = shared + half * kConfig.output_tile_bytes();
+      if (tile.row >= a.rows || filter >= a.filters) continue;
+      if (a.row_groups == RowGroups::phases) {
+        ptx::tma_store_im2col_nhwc(&a.output[tile.group], from, filter, at.x, at.y, at.n);
+      } else {
+        ptx::tma_store_4d(&a.output[0], from, filter, at.x, at.y, at.n);
+      }
+    }
+    ptx::tma_store_commit();
+  }
+
+  // ---- Values ---------------------------------------------------------------------------------
+
+  // 16 bytes of a tile as fp32 values, and back.
+  static __device__ __forceinline__ void unpack(const uint4& raw, float* v) {
+    if constexpr (std::is_same_v<Out, float>) {
+      v[0] = __uint_as_float(raw.x);
+      v[1] = __uint_as_float(raw.y);
+      v[2] = __uint_as_float(raw.z);
+      v[3] = __uint_as_float(raw.w);
+    } else {
+      const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = unpack2<Out>(words[i]);
+        v[2 * i] = pair.x;
+        v[2 * i + 1] = pair.y;
+      }
+    }
+  }
+  static __device__ __forceinline__ uint4 pack(const float* v) {
+    if constexpr (std::is_same_v<Out, float>) {
+      return {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
+              __float_as_uint(v[3])};
+    } else {
+      return {pack2<Out>(v[0], v[1]), pack2<Out>(v[2], v[3]), pack2<Out>(v[4], v[5]),
+              pack2<Out>(v[6], v[7])};
+    }
+  }
+
+  // Bias of `kCount` filters from `filter` on; beyond the last it repeats the last, unused.
+  template <int kCount>
+  static __device__ __forceinline__ void load_bias_values(const ConvArguments& a, int filter,
+                                                          float (&bias)[kCount]) {
+    const auto load = [&](auto* from) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        bias[i] = to_float(__ldg(from + min(filter + i, a.filters - 1)));
+      }
+    };
+    switch (a.epilogue.bias_dtype) {
+      case DType::bf16:
+        return load(static_cast<const __nv_bfloat16*>(a.epilogue.bias));
+      case DType::fp16:
+        return load(static_cast<const __half*>(a.epilogue.bias));
+      case DType::fp32:
+        return load(static_cast<const float*>(a.epilogue.bias));
+    }
+  }
+
+  // The compute op, then beta·C: D = compute(v) + beta·source. Without a compute op, the run-time
+  // epilogue. `filter` + kCount may pass the last filter only by values that are not stored.
+  template <int kCount>
+  static __device__ __forceinline__ void compute_values(const ConvArguments& a,
+                                                        const ComputeOp& compute,
+                                                        std::int64_t pixel, bool row_is_inside,
+                                                        int filter, float (&v)[kCount],
+                                                        const float (&source)[kCount]) {
+    if constexpr (std::is_same_v<ComputeOp, NoComputeOp>) {
+      float bias[kCount] = {};
+      if (a.epilogue.bias != nullptr) load_bias_values(a, filter, bias);
+      apply_epilogue<Out>(
+          a.epilogue, v, [&](int i) { return bias[i]; }, [&](int i) { return source[i]; });
+    } else {
+      constexpr int kWidth = kCount < 8 ? kCount : 8;
+#pragma unroll
+      for (int i = 0; i < kCount; i += kWidth) {
+        if (row_is_inside && filter + i < a.filters) {
+          float piece[kWidth];
+#pragma unroll
+          for (int j = 0; j < kWidth; ++j) piece[j] = v[i + j];
+          compute(pixel, filter + i, piece);
+#pragma unroll
+          for (int j = 0; j < kWidth; ++j) v[i + j] = piece[j];
+        }
+      }
+      if constexpr (kWithResidual) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) v[i] = fmaf(a.epilogue.beta, source[i], v[i]);
+      }
+    }
+  }
+
+  template <int kCount>
+  static __device__ __forceinline__ void call_store_op(const ConvArguments& a, const StoreOp& store,
+                                                       std::int64_t pixel, bool row_is_inside,
+                                                       int filter, const float (&v)[kCount]) {
+    if constexpr (!std::is_same_v<StoreOp, NoStoreOp>) {
+      constexpr int kWidth = kCount < 8 ? kCount : 8;
+#pragma unroll
+      for (int i = 0; i < kCount; i += kWidth) {
+        if (row_is_inside && filter + i < a.filters) {
+          Out piece[kWidth];
+#pragma unroll
+          for (int j = 0; j < kWidth; ++j) piece[j] = from_float<Out>(v[i + j]);
+          store(pixel, filter + i, piece);
+        }
+      }
+    }
+  }
+
+  // ---- One tile -------------------------------------------------------------------------------
+
+  /// Write the tile whose accumulator is at tensor-memory address `accumulator`; call `release`
+  /// once all of it is in registers.
+  template <typename Release>
+  static __device__ __forceinline__ void write_tile(const ConvArguments& a, Smem& smem,
+                                                    const auto& tile, std::uint32_t accumulator,
+                                                    State& state, const ComputeOp& compute,
+                                                    const StoreOp& store, const Release& release) {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    // Row of the output tile that this thread holds: its tensor-memory lane.
+    const int half = kSplitRows ? warp / 2 : 0;
+    const int tile_row = static_cast<int>(threadIdx.x) - 64 * half;
+    const std::int64_t pixel = output_pixel(a, tile.group, tile.row + tile_row);
+    const bool inside = pixel >= 0;
+    const std::uint32_t lanes = accumulator + (static_cast<std::uint32_t>(warp) << 21);
+
+#pragma unroll 1
+    for (int step = 0; step < kSteps; ++step) {
+      std::uint32_t raw[kOutputN];
+      load_accumulator(lanes + static_cast<std::uint32_t>(step * kOutputN), raw);
+      if (step == kSteps - 1) release();
+      float v[kOutputN];
+#pragma unroll
+      for (int i = 0; i < kOutputN; ++i) v[i] = __uint_as_float(raw[i]);
+      const int filter = tile_filter(tile.filter, step, half);
+
+      std::uint8_t* out =
+          smem.out_tiles(static_cast<int>(state.out_stage)) + half * kConfig.output_tile_bytes();
+      if constexpr (kOnRegisters) {
+        float source[kOutputN] = {};
+        if constexpr (kWithResidual) {
+          if (a.tma_store) {
+            read_source_tile(smem, state, half, tile_row, source);
+          } else if (inside) {
+            read_source_row(a, pixel, filter, source);
+          }
+        }
+        compute_values(a, compute, pixel, inside, filter, v, source);
+        call_store_op(a, store, pixel, inside, filter, v);
+        if (!a.tma_store) {
+          if (inside) write_row(a, pixel, filter, v);
+          continue;
+        }
+        stage_row(out, tile_row, v);
+      } else {
+        stage_row(out, tile_row, v);
+        ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
+        finish_staged(a, smem, tile, step, state, compute, store);
+      }
+      if constexpr (!StoreOp::kReplacesStore) {
+        store_step(a, smem, tile, step, state);
+      } else if constexpr (!kOnRegisters) {
+        ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
+        if (++state.out_stage == kConfig.num_output_stages) state.out_stage = 0;
+      }
+    }
+  }
+
+  // ---- One tile of a split reduction ----------------------------------------------------------
+
+  /// Where this CTA stands among those that share a tile: part `part`; part i is the CTA of rank
+  /// first_rank + i · rank_step.
+  struct Part {
+    int part, first_rank, rank_step;
+  };
+
+  /// Each of the k CTAs has the whole tile, summed over its part of the reduction, and owns
+  /// 128 / k of the rows. It sends every row to its owner; the owner adds the parts in their order,
+  /// so that the result does not depend on who comes first, and writes its rows (`tile`).
+  template <typename Release>
+  static __device__ __forceinline__ void write_split_tile(const ConvArguments& a, Smem& smem,
+                                                          const auto& tile, const Part& at,
+                                                          std::uint32_t accumulator, State& state,
+                                                          const ComputeOp& compute,
+                                                          const StoreOp& store,
+                                                          const Release& release) {
+    static_assert(kOnRegisters, "with a split reduction ops run on registers");
+    constexpr int kParts = kConfig.cluster_shape.k;
+    constexpr int kRows = kConfig.output_tile_shape.m;
+    constexpr int kColumns = kConfig.mma_shape.n;
+    constexpr int kWidth = kColumns / kParts;  // columns of a row that a thread finishes
+    constexpr int kPartVectors = kColumns / 4 * kRows;
+    const int thread = static_cast<int>(threadIdx.x);
+    const int warp = thread / 32;
+
+    // Send this thread's lane, once all parts of the last tile have been read by their owners.
+    ptx::barrier_wait_cluster(&smem.exchange_empty, state.exchange_phase ^ 1u);
+    if (thread == 0) ptx::barrier_arrive_expect(&smem.exchange_full, kConfig.exchange_bytes());
+    const auto owner = static_cast<std::uint32_t>(at.first_rank + thread / kRows * at.rank_step);
+    const std::uint32_t full =
+        ptx::map_shared_rank(ptx::shared_address(&smem.exchange_full), owner);
+    const std::uint32_t slot = ptx::map_shared_rank(
+        ptx::shared_address(&smem.exchange.values[at.part * kPartVectors + thread % kRows]), owner);
+    const std::uint32_t lanes = accumulator + (static_cast<std::uint32_t>(warp) << 21);
+#pragma unroll 1
+    for (int column = 0; column < kColumns; column += kOutputN) {
+      std::uint32_t raw[kOutputN];
+      load_accumulator(lanes + static_cast<std::uint32_t>(column), raw);
+      if (column + kOutputN == kColumns) release();
+#pragma unroll
+      for (int i = 0; i < kOutputN; i += 4) {
+        const int vector = (column + i) / 4 * kRows;
+        ptx::store_async_v4(slot + static_cast<std::uint32_t>(vector) * 16, raw + i, full);
+      }
+    }
+
+    // Add the parts of this thread's piece of the rows that this CTA owns.
+    const int row = thread % kRows;
+    const int first = thread / kRows * kWidth;
+    float v[kWidth] = {};
+    ptx::barrier_wait_cluster(&smem.exchange_full, state.exchange_phase);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int i = 0; i < kWidth; i += 4) {
+        const float4 add =
+            smem.exchange.values[part * kPartVectors + (first + i) / 4 * kRows + row];
+        v[i] += add.x;
+        v[i + 1] += add.y;
+        v[i + 2] += add.z;
+        v[i + 3] += add.w;
+      }
+    }
+    __syncwarp();
+    if (ptx::lane_id() < kParts) {
+      const auto peer = static_cast<std::uint32_t>(at.first_rank) +
+                        ptx::lane_id() * static_cast<std::uint32_t>(at.rank_step);
+      ptx::barrier_arrive_remote(&smem.exchange_empty, peer);
+    }
+    state.exchange_phase ^= 1u;
+
+    // The rows' epilogue; all columns are one step.
+    const int filter = tile.filter + first;
+    const std::int64_t pixel = output_pixel(a, tile.group, tile.row + row);
+    const bool inside = pixel >= 0;
+    const auto offset = [&](int i) {
+      const int column = first + i;
+      return column / kOutputN * kConfig.output_tile_bytes() +
+             vector_offset(row, column % kOutputN / kVector);
+    };
+    float source[kWidth] = {};
+    if constexpr (kWithResidual) {
+      if (a.tma_store) {
+        ptx::barrier_wait(&smem.epi_load_barriers()[0], state.source.parity());
+#pragma unroll
+        for (int i = 0; i < kWidth; i += kVector) {
+          unpack(*reinterpret_cast<const uint4*>(smem.src_tiles(0) + offset(i)), source + i);
+        }
+        ptx::fence_async_shared();
+        ptx::barrier_arrive(&smem.source_empty[0]);
+        state.source.advance();
+      } else if (inside) {
+        read_source_row(a, pixel, filter, source);
+      }
+    }
+    compute_values(a, compute, pixel, inside, filter, v, source);
+    call_store_op(a, store, pixel, inside, filter, v);
+    if (!a.tma_store) {
+      if (inside) write_row(a, pixel, filter, v);
+      return;
+    }
+    if constexpr (!StoreOp::kReplacesStore) {
+      std::uint8_t* out = smem.out_tiles(static_cast<int>(state.out_stage));
+#pragma unroll
+      for (int i = 0; i < kWidth; i += kVector) {
+        *reinterpret_cast<uint4*>(out + offset(i)) = pack(v + i);
+      }
+      store_step(a, smem, tile, 0, state);
+    }
+  }
+
+  // ---- Parts of both --------------------------------------------------------------------------
+
+  // Store the output tiles that all threads have staged.
+  static __device__ __forceinline__ void store_step(const ConvArguments& a, Smem& smem,
+                                                    const auto& tile, int step, State& state) {
+    ptx::fence_async_shared();
+    // NOTE: waiting before the barrier for the reads of all but the last num_output_stages - 2
+    // stores lets every thread write the next stage right after it.
+    if (threadIdx.x == 0) ptx::tma_store_wait_read<kConfig.num_output_stages - 2>();
+    ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
+    if (threadIdx.x == 0) {
+      store_output_tiles(a, tile, step, smem.out_tiles(static_cast<int>(state.out_stage)));
+    }
+    if (++state.out_stage == kConfig.num_output_stages) state.out_stage = 0;
+  }
+
+  static __device__ __forceinline__ void load_accumulator(std::uint32_t address,
+                                                          std::uint32_t (&raw)[kOutputN]) {
+    if constexpr (kOutputN == 16) {
+      ptx::tmem_load_x16(address, raw);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kOutputN; i += 32) {
+        ptx::tmem_load_x32(address + static_cast<std::uint32_t>(i), raw + i);
+      }
+    }
+    ptx::tmem_wait_load(raw);
+  }
+
+  // This thread's row of the source tile of the current step.
+  static __device__ __forceinline__ void read_source_tile(Smem& smem, State& state, int half,
+                                                          int row, float (&source)[kOutputN]) {
+    ptx::barrier_wait(&smem.epi_load_barriers()[state.source.index], state.source.parity());
+    const std::uint8_t* from =
+        smem.src_tiles(static_cast<int>(state.source.index)) + half * kConfig.output_tile_bytes();
+#pragma unroll
+    for (int i = 0; i < kRowVectors; ++i) {
+      unpack(*reinterpret_cast<const uint4*>(from + vector_offset(row, i)), source + i * kVector);
+    }
+    // NOTE: the tile is next written by the async proxy.
+    ptx::fence_async_shared();
+    ptx::barrier_arrive(&smem.source_empty[state.source.index]);
+    state.source.advance();
+  }
+
+  static __device__ __forceinline__ void stage_row(std::uint8_t* out, int row,
+                                                   const float (&v)[kOutputN]) {
+#pragma unroll
+    for (int i = 0; i < kRowVectors; ++i) {
+      *reinterpret_cast<uint4*>(out + vector_offset(row, i)) = pack(v + i * kVector);
+    }
+  }
+
+  // Ops on the staged tile: neighbouring threads take neighbouring 16-byte vectors of a row.
+  static __device__ __forceinline__ void finish_staged(const ConvArguments& a, Smem& smem,
+                                                       const auto& tile, int step, State& state,
+                                                       const ComputeOp& compute,
+                                                       const StoreOp& store) {
+    constexpr int kTileVectors = kConfig.output_tile_shape.m * kRowVectors;
+    constexpr int kPerThread = kTileVectors * kConfig.tiles_per_step() / kEpilogueThreads;
+    std::uint8_t* out = smem.out_tiles(static_cast<int>(state.out_stage));
+    if constexpr (kWithResidual) {
+      ptx::barrier_wait(&smem.epi_load_barriers()[state.source.index], state.source.parity());
+    }
+#pragma unroll 1
+    for (int i = 0; i < kPerThread; ++i) {
+      const int index = static_cast<int>(threadIdx.x) + i * kEpilogueThreads;
+      const int half = index / kTileVectors;
+      const int row = index % kTileVectors / kRowVectors;
+      const int vector = index % kRowVectors;
+      const int offset = half * kConfig.output_tile_bytes() + vector_offset(row, vector);
+      const int filter = tile_filter(tile.filter, step, half) + vector * kVector;
+      const std::int64_t pixel = output_pixel(a, tile.group, tile.row + row);
+      const bool inside = pixel >= 0;
+      float v[kVector], source[kVector] = {};
+      unpack(*reinterpret_cast<const uint4*>(out + offset), v);
+      if constexpr (kWithResidual) {
+        unpack(*reinterpret_cast<const uint4*>(
+                   smem.src_tiles(static_cast<int>(state.source.index)) + offset),
+               source);
+      }
+      compute_values(a, compute, pixel, inside, filter, v, source);
+      call_store_op(a, store, pixel, inside, filter, v);
+      *reinterpret_cast<uint4*>(out + offset) = pack(v);
+    }
+    if constexpr (kWithResidual) {
+      ptx::fence_async_shared();
+      ptx::barrier_arrive(&smem.source_empty[state.source.index]);
+      state.source.advance();
+    }
+  }
+
+  // Without TMA: this thread reads its row of the residual, and writes its row of the output.
+  template <int kCount>
+  static __device__ __forceinline__ void read_source_row(const ConvArguments& a, std::int64_t pixel,
+                                                         int filter, float (&source)[kCount]) {
+    const Out* from = static_cast<const Out*>(a.source_pointer) + pixel * a.filters;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) source[i] = to_float(from[min(filter + i, a.filters - 1)]);
+  }
+
+  template <int kCount>
+  static __device__ __forceinline__ void write_row(const ConvArguments& a, std::int64_t pixel,
+                                                   int filter, const float (&v)[kCount]) {
+    if constexpr (!StoreOp::kReplacesStore) {
+      Out* to = static_cast<Out*>(a.out_pointer) + pixel * a.filters + filter;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if (filter + i < a.filters) to[i] = from_float<Out>(v[i]);
+      }
+    }
+  }
+};
+
+}  // namespace convoy::sm100

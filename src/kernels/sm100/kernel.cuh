@@ -1,0 +1,679 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Forward convolution for Blackwell (sm_100a) as a warp-specialised implicit GEMM. 256 threads:
+//
+//   warps 0-3  epilogue        tensor memory -> registers -> shared memory -> global (TMA)
+//   warp  4    scheduler       asks cluster launch control for the next tile
+//   warp  5    main load       TMA: im2col activation tiles, filter tiles
+//   warp  6    MMA             tcgen05.mma, one thread (of one CTA of a pair)
+//   warp  7    epilogue load   TMA: source (residual) tiles
+//
+//   global --TMA--> input ring --MMA--> accumulators (TMEM) --epilogue--> output ring --TMA-->
+//   global
+//                   full/empty          full/empty        ^ source tiles, full/empty
+//
+// Rows of the GEMM are output pixels (M), columns filters (N); the reduction runs over filter taps
+// and, inside a tap, over channels in spans of one swizzle ("atoms"), channels beyond C reading
+// zero. docs/kernels-sm100.md walks through it.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/common/epilogue.cuh"
+#include "kernels/common/pipeline.cuh"
+#include "kernels/common/ptx.cuh"
+#include "kernels/sm100/config.hpp"
+#include "kernels/sm100/epilogue.cuh"
+#include "kernels/sm100/params.hpp"
+#include "kernels/sm100/smem.cuh"
+#include "kernels/sm100/tcgen05.cuh"
+
+namespace convoy::sm100 {
+
+inline constexpr int kConvThreads = 256;
+
+/// Output tile of one CTA.
+struct ConvTile {
+  int group = 0;   ///< Group of rows.
+  int row = 0;     ///< First row, within the group; may lie beyond the last.
+  int filter = 0;  ///< First filter of the MMA tile.
+};
+
+template <std::uint64_t kTiles, std::uint64_t kPipeline, typename ComputeOp, typename StoreOp,
+          bool kWithResidual>
+struct Conv2dFpropKernel {
+  using Smem = Conv2dSmem<kTiles, kPipeline, kWithResidual>;
+  static constexpr ConvKernelConfig kConfig = Smem::kConfig;
+  using Epilogue = ConvEpilogue<kTiles, kPipeline, ComputeOp, StoreOp, kWithResidual>;
+
+  static constexpr int kCtaGroup = kConfig.cta_group;
+  static constexpr int kClusterM = kConfig.cluster_shape.m;
+  static constexpr int kClusterN = kConfig.cluster_shape.n;
+  static constexpr int kClusterK = kConfig.cluster_shape.k;
+  static constexpr int kClusterSize = kConfig.cluster_size();
+  static constexpr int kPairsM = kClusterM / kCtaGroup;
+  static constexpr int kAtomK = kConfig.atom_k();
+  static constexpr int kAtomsPerTile = kConfig.atoms_per_tile();
+  static constexpr int kAtomsPerGroup = kAtomsPerTile * kConfig.k_group_size;
+  static constexpr int kAtomBytes = kConfig.act_atom_bytes() + kConfig.filter_atom_bytes();
+  static constexpr int kActSliceBytes = kConfig.act_slice_rows() * kConfig.a_swizzle;
+  static constexpr int kFilterSliceBytes = kConfig.filter_slice_rows() * kConfig.b_swizzle;
+  static constexpr bool kBf16 = kConfig.act_dtype == DType::bf16;
+
+  // Threads that come to the named barriers of a CTA.
+  static constexpr int kEpilogueThreads = 128;
+  static constexpr int kHandOverBarrier = 1;
+  static constexpr int kHandOverThreads = kEpilogueThreads + 32;
+
+  // Threads that read each launch-control answer: the scheduler of the first CTA; load, MMA,
+  // epilogue and, with a residual, epilogue-load warps of every CTA.
+  static constexpr int kClcConsumers =
+      32 + kClusterSize * (32 + 32 + (kWithResidual ? 32 : 0) + kEpilogueThreads);
+
+  enum Role : std::uint32_t { kScheduler = 4, kMainLoad = 5, kMma = 6, kEpilogueLoad = 7 };
+
+  // Position of a CTA in its cluster. Ranks count M first, so a CTA pair is ranks 2i, 2i + 1.
+  struct Place {
+    int m, n, k;    // in the cluster
+    int pair_rank;  // in the CTA pair: 0 leads
+    int leader;     // rank of the pair's leader
+    std::uint32_t rank;
+  };
+
+  // ---- Tiles ----------------------------------------------------------------------------------
+
+  static __device__ __forceinline__ Place place() {
+    Place at;
+    at.rank = kClusterSize == 1 ? 0 : ptx::cluster_cta_rank();
+    at.m = static_cast<int>(at.rank) % kClusterM;
+    at.n = static_cast<int>(at.rank) / kClusterM % kClusterN;
+    at.k = static_cast<int>(at.rank) / (kClusterM * kClusterN);
+    at.pair_rank = at.m % kCtaGroup;
+    at.leader = static_cast<int>(at.rank) - at.pair_rank;
+    return at;
+  }
+
+  // Tile of this CTA in the cluster tile number `index`. Order: groups, then bands of
+  // block_swizzle_size M tiles, inside a band all M tiles of an N tile, then the next N tile.
+  static __device__ __forceinline__ ConvTile tile_of(const ConvArguments& arguments,
+                                                     const Place& at, int index) {
+    const int per_group = arguments.m_clusters * arguments.n_clusters;
+    const int group = index / per_group;
+    index -= group * per_group;
+    const int band = index / (kConfig.block_swizzle_size * arguments.n_clusters);
+    index -= band * kConfig.block_swizzle_size * arguments.n_clusters;
+    const int first_m = band * kConfig.block_swizzle_size;
+    const int band_m = min(kConfig.block_swizzle_size, arguments.m_clusters - first_m);
+    const int n = index / band_m;
+    const int m = first_m + index - n * band_m;
+    return {.group = group,
+            .row = (m * kClusterM + at.m) * kConfig.block_tile_shape.m,
+            .filter = (n * kClusterN + at.n) * kConfig.mma_shape.n};
+  }
+
+  // Filter depths [begin, end) of a tile that meet a frame; at least one, so that every tile writes
+  // its accumulator (a depth in the padding reads zeros).
+  struct Depths {
+    int begin, end;
+  };
+
+  static __device__ __forceinline__ Depths depths_of(const ConvArguments& arguments,
+                                                     const ConvTile& tile) {
+    if (!by_frames(arguments)) return {0, arguments.filter_extent[0]};
+    const int first = tile.group % arguments.out_extent[0] * arguments.stride[0] - arguments.pad[0];
+    const int dilation = arguments.dilation[0];
+    const int seen = arguments.cached_frames + arguments.frames;
+    const int begin = first < 0 ? (dilation - 1 - first) / dilation : 0;
+    const int end = min(arguments.filter_extent[0],
+                        first < seen ? (seen - first + dilation - 1) / dilation : 0);
+    if (begin >= end) return {0, 1};
+    return {begin, end};
+  }
+
+  // Atoms of a tile's reduction that this CTA sums: all, or its part of a split; never none.
+  struct AtomRange {
+    int first, count;
+  };
+
+  static __device__ __forceinline__ AtomRange atoms_of(const ConvArguments& arguments,
+                                                       const Place& at, const ConvTile& tile) {
+    const Depths depths = depths_of(arguments, tile);
+    const int per_depth =
+        arguments.filter_extent[1] * arguments.filter_extent[2] * arguments.channel_atoms;
+    const int atoms = (depths.end - depths.begin) * per_depth;
+    const int begin = kClusterK == 1 ? 0 : atoms * at.k / kClusterK;
+    const int end = kClusterK == 1 ? atoms : atoms * (at.k + 1) / kClusterK;
+    return {depths.begin * per_depth + begin, end - begin};
+  }
+
+  // ---- Set-up ---------------------------------------------------------------------------------
+
+  /// Prefetch the descriptors, initialise every barrier, synchronise the cluster, and wait for the
+  /// kernels that this one depends on.
+  static __device__ __forceinline__ void init_barriers(const ConvArguments& arguments, Smem& smem) {
+    if (threadIdx.x == 0) {
+      ptx::prefetch_tensor_map(&arguments.activation);
+      ptx::prefetch_tensor_map(&arguments.filter);
+      if (arguments.tma_store) ptx::prefetch_tensor_map(&arguments.output[0]);
+      if (kWithResidual && arguments.tma_store) ptx::prefetch_tensor_map(&arguments.source[0]);
+      for (int i = 0; i < Smem::kGroups; ++i) {
+        ptx::barrier_init(&smem.input_full[i], 1);
+        // One commit of every MMA leader that reads what this CTA loads.
+        ptx::barrier_init(&smem.input_empty[i], kPairsM + kClusterN - 1);
+      }
+      for (int i = 0; i < Smem::kAccumStages; ++i) {
+        ptx::barrier_init(&smem.accum_full[i], 1);
+        ptx::barrier_init(&smem.accum_empty[i], kCtaGroup * kEpilogueThreads);
+      }
+      for (int i = 0; i < Smem::kClcStages; ++i) {
+        ptx::barrier_init(&smem.clc_full[i], 1);
+        ptx::barrier_init(&smem.clc_empty[i], kClcConsumers);
+        ptx::barrier_init(&smem.throttle_full[i], 32);
+        ptx::barrier_init(&smem.throttle_empty[i], 32);
+      }
+      if constexpr (kWithResidual) {
+        for (int i = 0; i < Smem::kSourceTiles; ++i) {
+          ptx::barrier_init(&smem.source_full[i], 1);
+          ptx::barrier_init(&smem.source_empty[i], kEpilogueThreads);
+        }
+        ptx::barrier_init(&smem.load_order, 1);
+      }
+      if constexpr (kClusterK > 1) {
+        ptx::barrier_init(&smem.exchange_full, 1);
+        ptx::barrier_init(&smem.exchange_empty, kClusterK * kEpilogueThreads / 32);
+      }
+      ptx::barrier_init(&smem.tmem_dealloc, kCtaGroup * kEpilogueThreads);
+      ptx::fence_barrier_init();
+    }
+    if constexpr (kClusterSize > 1) {
+      ptx::cluster_sync();
+    } else {
+      __syncthreads();
+    }
+    ptx::dependent_launch_trigger();
+    // NOTE: nothing before this line reads or writes what an earlier kernel may still write or
+    // read.
+    ptx::dependent_launch_wait();
+  }
+
+  // ---- Scheduler ------------------------------------------------------------------------------
+
+  using ClcState = PipelineState<Smem::kClcStages>;
+
+  // Wait for the next launch-control answer and read it. False: there is no further tile.
+  static __device__ __forceinline__ bool fetch_next_tile(Smem& smem, ClcState& state, int& index) {
+    ptx::barrier_wait(&smem.clc_full[state.index], state.parity());
+    std::uint32_t first_cta = 0;
+    const bool obtained = ptx::clc_query(&smem.clc_response[state.index], first_cta);
+    // NOTE: the next answer is written by the async proxy; this read must come before it.
+    ptx::fence_async_shared();
+    ptx::barrier_arrive_cluster(
+        ptx::map_shared_rank(ptx::shared_address(&smem.clc_empty[state.index]), 0));
+    state.advance();
+    index = static_cast<int>(first_cta) / kClusterM;
+    return obtained;
+  }
+
+  static __device__ __forceinline__ void scheduler_warp(Smem& smem, const Place& at) {
+    if (at.rank != 0) return;
+    ClcState throttle, request, answer;
+    const bool leader = ptx::elect_one();
+    int index = 0;
+    bool more = true;
+    while (more) {
+      // Ask only when the main load has begun the current tile, so that no CTA hoards tiles.
+      ptx::barrier_wait(&smem.throttle_full[throttle.index], throttle.parity());
+      ptx::barrier_arrive(&smem.throttle_empty[throttle.index]);
+      throttle.advance();
+
+      ptx::barrier_wait(&smem.clc_empty[request.index], request.producer_parity());
+      const std::uint32_t full = ptx::shared_address(&smem.clc_full[request.index]);
+      if (ptx::lane_id() < kClusterSize) {
+        ptx::barrier_arrive_expect_cluster(ptx::map_shared_rank(full, ptx::lane_id()),
+                                           sizeof(ptx::ClcResponse));
+      }
+      // NOTE: no wait for those arrivals: a phase only ends when they and the answer have come.
+      if (leader) {
+        ptx::ClcResponse* response = &smem.clc_response[request.index];
+        if constexpr (kClusterSize > 1) {
+          ptx::clc_try_cancel_multicast(response, &smem.clc_full[request.index]);
+        } else {
+          ptx::clc_try_cancel(response, &smem.clc_full[request.index]);
+        }
+      }
+      __syncwarp();
+      request.advance();
+      more = fetch_next_tile(smem, answer, index);
+    }
+    // Stay until every CTA has read the last answers: their arrivals come to this CTA's barriers.
+    for (int i = 0; i < Smem::kClcStages; ++i) {
+      ptx::barrier_wait(&smem.clc_empty[request.index], request.producer_parity());
+      request.advance();
+    }
+  }
+
+  // ---- Main load ------------------------------------------------------------------------------
+
+  // Where the reduction stands: an atom of channels of a filter tap.
+  struct KPosition {
+    int channel_atom, s, r, t;
+    __device__ __forceinline__ KPosition(const ConvArguments& a, int atom) {
+      const int tap = atom / a.channel_atoms, row = tap / a.filter_extent[2];
+      channel_atom = atom - tap * a.channel_atoms;
+      s = tap - row * a.filter_extent[2];
+      t = row / a.filter_extent[1];
+      r = row - t * a.filter_extent[1];
+    }
+    __device__ __forceinline__ void advance(const ConvArguments& a) {
+      if (++channel_atom < a.channel_atoms) return;
+      channel_atom = 0;
+      if (++s < a.filter_extent[2]) return;
+      s = 0;
+      if (++r < a.filter_extent[1]) return;
+      r = 0;
+      ++t;
+    }
+    __device__ __forceinline__ int tap(const ConvArguments& a) const {
+      return (t * a.filter_extent[1] + r) * a.filter_extent[2] + s;
+    }
+  };
+
+  // First pixel of this CTA's slice of the activation tile, in coordinates of its descriptor.
+  struct PixelStart {
+    int w, h, d, n;
+    int image;  // by frames: batch index
+  };
+
+  static __device__ __forceinline__ PixelStart pixel_start(const ConvArguments& a,
+                                                           const ConvTile& tile, int row) {
+    PixelStart start{.w = -a.pad[2], .h = -a.pad[1], .d = -a.pad[0], .n = -1, .image = -1};
+    // A slice that begins beyond the last row reads image -1: zeros.
+    const RowPixel pixel = pixel_of_row<kConfig.block_tile_shape.m>(a, row);
+    if (!pixel.inside) return start;
+    start.n = pixel.n;
+    if (a.tiled_loads && a.row_groups != RowGroups::patches) {
+      start.w = row;
+      start.n = 0;
+    } else {
+      start.w += pixel.q * a.stride[2];
+      start.h += pixel.p * a.stride[1];
+    }
+    if (a.row_groups == RowGroups::volumes) {
+      start.n = pixel.n / a.out_extent[0];
+      start.d += (pixel.n - start.n * a.out_extent[0]) * a.stride[0];
+    } else if (by_frames(a)) {
+      start.image = tile.group / a.out_extent[0];
+      start.d += tile.group % a.out_extent[0] * a.stride[0];
+    }
+    return start;
+  }
+
+  /// Load one pipeline stage: `atoms` atoms of activation rows and of filter rows, from reduction
+  /// position `k` on; this CTA's slices, multicast to the CTAs that share them.
+  static __device__ __forceinline__ void load_input_tiles(
+      const ConvArguments& arguments, Smem& smem, const Place& at, std::uint32_t full_barrier,
+      int stage, const ConvTile& tile, const PixelStart& start, KPosition& k, int atoms) {
+    constexpr bool kActMulticast = kClusterN > 1;
+    constexpr bool kFilterMulticast = kPairsM > 1;
+    // Activations are shared along the cluster's N, filters along its M (by equal pair rank).
+    std::uint16_t act_mask = 0, filter_mask = 0;
+#pragma unroll
+    for (int n = 0; n < kClusterN; ++n) act_mask |= 1u << (at.m + n * kClusterM);
+#pragma unroll
+    for (int pair = 0; pair < kPairsM; ++pair) {
+      filter_mask |= 1u << (pair * kCtaGroup + at.pair_rank + at.n * kClusterM);
+    }
+    const int filter_slice = at.m / kCtaGroup;
+    const int filter_row = tile.filter + at.pair_rank * kConfig.block_tile_shape.n +
+                           filter_slice * kConfig.filter_slice_rows();
+    const bool phases = arguments.row_groups == RowGroups::phases;
+    const int phase_h = phases ? tile.group >> 1 : 0, phase_w = phases ? tile.group & 1 : 0;
+
+    for (int atom = 0; atom < atoms; ++atom) {
+      std::uint8_t* act = smem.act_tiles(stage) + atom * kConfig.act_atom_bytes() +
+                          (kActMulticast ? at.n * kActSliceBytes : 0);
+      std::uint8_t* filter = smem.filter_tiles(stage) + atom * kConfig.filter_atom_bytes() +
+                             (kFilterMulticast ? filter_slice * kFilterSliceBytes : 0);
+      const int channel = k.channel_atom * kAtomK;
+      const int offset_w = k.s * arguments.dilation[2] + phase_w;
+      const int offset_h = k.r * arguments.dilation[1] + phase_h;
+      if (arguments.row_groups == RowGroups::volumes) {
+        ptx::tma_load_im2col_ndhwc<kCtaGroup, kActMulticast>(
+            act, &arguments.activation, full_barrier, act_mask, ptx::kL2EvictNormal, channel,
+            start.w, start.h, start.d, start.n, static_cast<std::uint16_t>(offset_w),
+            static_cast<std::uint16_t>(offset_h),
+            static_cast<std::uint16_t>(k.t * arguments.dilation[0]));
+      } else {
+        const CUtensorMap* map = &arguments.activation;
+        int n = start.n;
+        if (by_frames(arguments) && n >= 0) {
+          const int frame = start.d + k.t * arguments.dilation[0];
+          if (frame < 0 || frame >= arguments.cached_frames + arguments.frames) {
+            n = -1;
+          } else if (frame < arguments.cached_frames) {
+            map = &arguments.cache;
+            n = start.image * arguments.cached_frames + frame;
+          } else {
+            n = start.image * arguments.frames + frame - arguments.cached_frames;
+          }
+        }
+        if (arguments.tiled_loads) {
+          ptx::tma_load_tiled_4d<kCtaGroup, kActMulticast>(
+              act, map, full_barrier, act_mask, ptx::kL2EvictNormal, channel, start.w + offset_w,
+              start.h + offset_h, n);
+        } else {
+          ptx::tma_load_im2col_nhwc<kCtaGroup, kActMulticast>(
+              act, map, full_barrier, act_mask, ptx::kL2EvictNormal, channel, start.w, start.h, n,
+              static_cast<std::uint16_t>(offset_w), static_cast<std::uint16_t>(offset_h));
+        }
+      }
+      ptx::tma_load_tiled_4d<kCtaGroup, kFilterMulticast>(
+          filter, &arguments.filter, full_barrier, filter_mask, ptx::kL2EvictLast, channel,
+          k.tap(arguments), filter_row, phases ? tile.group : 0);
+      k.advance(arguments);
+    }
+  }
+
+  static __device__ __forceinline__ void main_load_warp(const ConvArguments& arguments, Smem& smem,
+                                                        const Place& at, int index) {
+    const bool leader = ptx::elect_one();
+    PipelineState<Smem::kGroups> input;
+    ClcState throttle, answer;
+    bool first_tile = true;
+    bool more = true;
+    while (more) {
+      if (at.rank == 0) {
+        ptx::barrier_wait(&smem.throttle_empty[throttle.index], throttle.producer_parity());
+        ptx::barrier_arrive(&smem.throttle_full[throttle.index]);
+        throttle.advance();
+      }
+      const ConvTile tile = tile_of(arguments, at, index);
+      const AtomRange range = atoms_of(arguments, at, tile);
+      const PixelStart start =
+          pixel_start(arguments, tile, tile.row + at.n * kConfig.act_slice_rows());
+      KPosition k(arguments, range.first);
+      int prologue = Smem::kGroups;
+      for (int left = range.count; left > 0; left -= kAtomsPerGroup) {
+        const int atoms = min(left, kAtomsPerGroup);
+        ptx::barrier_wait(&smem.input_empty[input.index], input.producer_parity());
+        if (leader) {
+          // The bytes of both CTAs of a pair are counted by its leader.
+          ptx::Barrier* full = &smem.input_full[input.index];
+          if (at.pair_rank == 0) ptx::barrier_arrive_expect(full, kCtaGroup * kAtomBytes * atoms);
+          const std::uint32_t full_barrier =
+              kCtaGroup == 1 ? ptx::shared_address(full)
+                             : ptx::map_shared_rank(ptx::shared_address(full),
+                                                    static_cast<std::uint32_t>(at.leader));
+          for (int tile_k = 0; tile_k < kConfig.k_group_size; ++tile_k) {
+            const int stage = static_cast<int>(input.index) * kConfig.k_group_size + tile_k;
+            load_input_tiles(arguments, smem, at, full_barrier, stage, tile, start, k,
+                             min(atoms - tile_k * kAtomsPerTile, kAtomsPerTile));
+          }
+          // Source tiles may be loaded once the ring is full, or the tile done, for the first time.
+          if (kWithResidual && first_tile && (--prologue == 0 || left <= kAtomsPerGroup)) {
+            ptx::barrier_arrive(smem.load_order_barrier());
+            first_tile = false;
+          }
+        }
+        __syncwarp();
+        input.advance();
+      }
+      more = fetch_next_tile(smem, answer, index);
+    }
+    // Stay until the MMAs have read everything: commits of other CTAs come to this CTA's barriers.
+    for (int i = 0; i < Smem::kGroups; ++i) {
+      ptx::barrier_wait(&smem.input_empty[input.index], input.producer_parity());
+      input.advance();
+    }
+  }
+
+  // ---- MMA ------------------------------------------------------------------------------------
+
+  // Accumulator of the tile being multiplied.
+  struct Accumulation {
+    std::uint32_t address;    // in tensor memory
+    bool accumulate = false;  // The first MMA of a tile initialises the accumulator.
+    int channel_atom = 0;     // of the next atom
+  };
+
+  /// Multiply one pipeline stage into the accumulator.
+  static __device__ __forceinline__ void mma(const ConvArguments& arguments,
+                                             std::uint64_t act_operand,
+                                             std::uint64_t filter_operand, int stage, int atoms,
+                                             Accumulation& to) {
+    constexpr std::uint32_t kInstruction =
+        ptx::mma_instruction(kBf16, kConfig.mma_shape.m, kConfig.mma_shape.n);
+    for (int atom = 0; atom < atoms; ++atom) {
+      const int act = stage * kConfig.act_tile_bytes() + atom * kConfig.act_atom_bytes();
+      const int filter = stage * kConfig.filter_tile_bytes() + atom * kConfig.filter_atom_bytes();
+      // Channels of this atom; those beyond C are zero in both operands and need no MMA.
+      int channels = kAtomK;
+      if (++to.channel_atom == arguments.channel_atoms) {
+        to.channel_atom = 0;
+        channels = arguments.last_atom_channels;
+      }
+#pragma unroll
+      for (int k = 0; k < kAtomK; k += kConfig.mma_shape.k) {
+        if (k >= channels) break;
+        // NOTE: within a swizzle span the operand address simply advances by the bytes of k.
+        ptx::mma_f16<kCtaGroup>(to.address, act_operand + ((act + 2 * k) >> 4),
+                                filter_operand + ((filter + 2 * k) >> 4), kInstruction,
+                                to.accumulate);
+        to.accumulate = true;
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void mma_warp(const ConvArguments& arguments, Smem& smem,
+                                                  const Place& at, int index) {
+    ptx::tmem_allocate<kCtaGroup, kTmemColumns>(&smem.tmem_address);
+    ptx::named_barrier_arrive(kHandOverBarrier, kHandOverThreads);
+    const std::uint32_t tmem = *static_cast<volatile std::uint32_t*>(&smem.tmem_address);
+
+    // Commits free a stage in every CTA that loads into this pair: those of its rows and filters.
+    std::uint16_t input_mask = 0, accum_mask = 0;
+#pragma unroll
+    for (int n = 0; n < kClusterN; ++n) {
+#pragma unroll
+      for (int m = 0; m < kClusterM; ++m) {
+        const bool same_rows = m / kCtaGroup == at.m / kCtaGroup;
+        const std::uint16_t cta = 1u << (m + n * kClusterM);
+        if (same_rows || n == at.n) input_mask |= cta;
+        if (same_rows && n == at.n) accum_mask |= cta;
+      }
+    }
+    input_mask <<= at.k * kClusterM * kClusterN;
+    accum_mask <<= at.k * kClusterM * kClusterN;
+    const bool issues = at.pair_rank == 0;
+    const bool leader = ptx::elect_one();
+    const std::uint64_t act_operand =
+        ptx::mma_operand<kConfig.a_swizzle>(ptx::shared_address(smem.act_tiles(0)));
+    const std::uint64_t filter_operand =
+        ptx::mma_operand<kConfig.b_swizzle>(ptx::shared_address(smem.filter_tiles(0)));
+    PipelineState<Smem::kGroups> input;
+    PipelineState<Smem::kAccumStages> accum;
+    ClcState answer;
+    bool more = true;
+    while (more) {
+      if (issues) {
+        // NOTE: not the producer's parity: the epilogue hands every stage over once at the start,
+        // which also tells that both CTAs of the pair have their tensor memory.
+        ptx::barrier_wait(&smem.accum_empty[accum.index], accum.parity());
+        const AtomRange range = atoms_of(arguments, at, tile_of(arguments, at, index));
+        Accumulation accumulation{
+            .address =
+                tmem + accum.index * static_cast<std::uint32_t>(kConfig.accum_stage_columns()),
+            .channel_atom = kClusterK == 1 ? 0 : range.first % arguments.channel_atoms};
+        for (int left = range.count; left > 0; left -= kAtomsPerGroup) {
+          const int atoms = min(left, kAtomsPerGroup);
+          ptx::barrier_wait(&smem.input_full[input.index], input.parity());
+          // Orders the MMAs after both waits: the operands are there, the accumulator is free.
+          ptx::tmem_fence_after_sync();
+          if (leader) {
+            for (int tile_k = 0; tile_k < kConfig.k_group_size; ++tile_k) {
+              const int stage = static_cast<int>(input.index) * kConfig.k_group_size + tile_k;
+              mma(arguments, act_operand, filter_operand, stage,
+                  min(atoms - tile_k * kAtomsPerTile, kAtomsPerTile), accumulation);
+            }
+            commit(&smem.input_empty[input.index], input_mask);
+            if (left <= kAtomsPerGroup) commit(&smem.accum_full[accum.index], accum_mask);
+          }
+          __syncwarp();
+          input.advance();
+        }
+        accum.advance();
+      }
+      more = fetch_next_tile(smem, answer, index);
+    }
+    // Free the tensor memory when both epilogues of the pair have read it.
+    ptx::barrier_wait(&smem.tmem_dealloc, 0);
+    ptx::tmem_fence_after_sync();
+    ptx::tmem_free<kCtaGroup, kTmemColumns>(tmem);
+  }
+
+  static __device__ __forceinline__ void commit(ptx::Barrier* barrier, std::uint16_t mask) {
+    if constexpr (kClusterSize == 1) {
+      ptx::mma_commit_local(barrier);
+    } else {
+      ptx::mma_commit<kCtaGroup>(barrier, mask);
+    }
+  }
+
+  // ---- Epilogue load --------------------------------------------------------------------------
+
+  static __device__ __forceinline__ void epilogue_load_warp(const ConvArguments& arguments,
+                                                            Smem& smem, const Place& at,
+                                                            int index) {
+    if constexpr (kWithResidual) {
+      const bool leader = ptx::elect_one();
+      PipelineState<Smem::kSourceTiles> source;
+      ClcState answer;
+      ptx::barrier_wait(smem.load_order_barrier(), 0);
+      bool more = true;
+      while (more) {
+        const ConvTile tile = output_tile(at, tile_of(arguments, at, index));
+        if (arguments.tma_store) {
+          for (int step = 0; step < kConfig.epilogue_steps(); ++step) {
+            ptx::barrier_wait(&smem.source_empty[source.index], source.producer_parity());
+            if (leader) {
+              ptx::Barrier* full = &smem.epi_load_barriers()[source.index];
+              ptx::barrier_arrive_expect(full, kConfig.output_stage_bytes());
+              Epilogue::load_source_tiles(arguments, tile, step,
+                                          smem.src_tiles(static_cast<int>(source.index)), full);
+            }
+            __syncwarp();
+            source.advance();
+          }
+        }
+        more = fetch_next_tile(smem, answer, index);
+      }
+    }
+  }
+
+  // ---- Epilogue -------------------------------------------------------------------------------
+
+  // The rows of a tile that this CTA finishes: all, or its share where the reduction is split.
+  static __device__ __forceinline__ ConvTile output_tile(const Place& at, ConvTile tile) {
+    if constexpr (kClusterK > 1) tile.row += at.k * kConfig.output_tile_shape.m;
+    return tile;
+  }
+
+  static __device__ __forceinline__ void epilogue_warps(const ConvArguments& arguments, Smem& smem,
+                                                        const Place& at, int index,
+                                                        const ComputeOp& compute,
+                                                        const StoreOp& store) {
+    ptx::named_barrier_sync(kHandOverBarrier, kHandOverThreads);
+    const std::uint32_t tmem = *static_cast<volatile std::uint32_t*>(&smem.tmem_address);
+    const auto arrive_empty = [&](std::uint32_t stage) {
+      if constexpr (kCtaGroup == 1) {
+        ptx::barrier_arrive(&smem.accum_empty[stage]);
+      } else {
+        ptx::barrier_arrive_cluster(ptx::map_shared_rank(
+            ptx::shared_address(&smem.accum_empty[stage]), static_cast<std::uint32_t>(at.leader)));
+      }
+    };
+    // Hand every stage over once: the tensor memory of this CTA is there.
+    for (int stage = 0; stage < Smem::kAccumStages; ++stage) {
+      arrive_empty(static_cast<std::uint32_t>(stage));
+    }
+    PipelineState<Smem::kAccumStages> accum;
+    ClcState answer;
+    typename Epilogue::State state;
+    bool more = true;
+    while (more) {
+      const ConvTile tile = output_tile(at, tile_of(arguments, at, index));
+      ptx::barrier_wait(&smem.accum_full[accum.index], accum.parity());
+      ptx::tmem_fence_after_sync();
+      const std::uint32_t accumulator =
+          tmem + accum.index * static_cast<std::uint32_t>(kConfig.accum_stage_columns());
+      const auto release = [&] {
+        ptx::tmem_fence_before_sync();
+        arrive_empty(accum.index);
+      };
+      if constexpr (kClusterK > 1) {
+        Epilogue::write_split_tile(arguments, smem, tile, {at.k, at.m, kClusterM}, accumulator,
+                                   state, compute, store, release);
+      } else {
+        Epilogue::write_tile(arguments, smem, tile, accumulator, state, compute, store, release);
+      }
+      accum.advance();
+      more = fetch_next_tile(smem, answer, index);
+    }
+    // Tell both CTAs of the pair that this thread is done with the tensor memory. Its last load was
+    // fenced when the stage was handed back.
+    for (int peer = 0; peer < kCtaGroup; ++peer) {
+      ptx::barrier_arrive_cluster(ptx::map_shared_rank(
+          ptx::shared_address(&smem.tmem_dealloc), static_cast<std::uint32_t>(at.leader + peer)));
+    }
+    // Stay until the other CTAs have told that they read their last parts.
+    if constexpr (kClusterK > 1) {
+      ptx::barrier_wait(&smem.exchange_empty, state.exchange_phase ^ 1u);
+    }
+    // Output tiles are read from shared memory by the last stores.
+    if (threadIdx.x == 0) ptx::tma_store_wait_read<0>();
+  }
+
+  // ---- The kernel -----------------------------------------------------------------------------
+
+  static __device__ __forceinline__ void body(const ConvArguments& arguments,
+                                              const ComputeOp& compute, const StoreOp& store) {
+    extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+    Smem& smem = *reinterpret_cast<Smem*>(shared_bytes);
+    const Place at = place();
+    const std::uint32_t warp = ptx::warp_id();
+    const int first_tile = static_cast<int>(blockIdx.x) / kClusterM;
+
+    init_barriers(arguments, smem);
+    if (warp < kScheduler) {
+      epilogue_warps(arguments, smem, at, first_tile, compute, store);
+    } else if (warp == kScheduler) {
+      scheduler_warp(smem, at);
+    } else if (warp == kMainLoad) {
+      main_load_warp(arguments, smem, at, first_tile);
+    } else if (warp == kMma) {
+      mma_warp(arguments, smem, at, first_tile);
+    } else {
+      epilogue_load_warp(arguments, smem, at, first_tile);
+    }
+  }
+};
+
+/// Entry points, which share one body: D = compute(Conv(A, B)), and the same + beta·C.
+template <std::uint64_t kTiles, std::uint64_t kPipeline, typename ComputeOp, typename StoreOp>
+__global__ void __launch_bounds__(kConvThreads, 1)
+    conv2d_fprop_run(const __grid_constant__ ConvArguments arguments,
+                     const __grid_constant__ ComputeOp compute,
+                     const __grid_constant__ StoreOp store) {
+  Conv2dFpropKernel<kTiles, kPipeline, ComputeOp, StoreOp, false>::body(arguments, compute, store);
+}
+
+template <std::uint64_t kTiles, std::uint64_t kPipeline, typename ComputeOp, typename StoreOp>
+__global__ void __launch_bounds__(kConvThreads, 1)
+    conv2d_fprop_run_with_residual(const __grid_constant__ ConvArguments arguments,
+                                   const __grid_constant__ ComputeOp compute,
+                                   const __grid_constant__ StoreOp store) {
+  Conv2dFpropKernel<kTiles, kPipeline, ComputeOp, StoreOp, true>::body(arguments, compute, store);
+}
+
+}  // namespace convoy::sm100

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/common/ptx.cuh"
+#include "kernels/sm100/config.hpp"
+#include "kernels/sm100/tcgen05.cuh"
+
+namespace convoy::sm100 {
+
+/// The shared memory of one CTA. Tiles are swizzled by TMA and start at multiples of 1024 bytes,
+/// the period of the 128-byte swizzle. The source tiles are there with `kWithSource` only.
+template <std::uint64_t kTiles, std::uint64_t kPipeline, bool kWithSource>
+struct Conv2dSmem {
+  static constexpr ConvKernelConfig kConfig = ValidatedConfig<kTiles, kPipeline>::kConfig;
+  static constexpr int kStages = kConfig.pipeline_stages(kWithSource);
+  /// Pairs of full / empty barriers: one for each k group of stages.
+  static constexpr int kGroups = kStages / kConfig.k_group_size;
+  static constexpr int kAccumStages = kConfig.num_accum_pipeline_stages;
+  static constexpr int kClcStages = kConfig.num_clc_pipeline_stages;
+  static constexpr int kSourceTiles = kWithSource ? kConfig.epilogue_steps() : 1;
+  static_assert(kGroups >= 1,
+                "Conv2dConfig: with a residual not one input stage fits in 227 KiB of shared "
+                "memory; take smaller tiles");
+
+  struct alignas(1024) ActTile {
+    std::uint8_t bytes[kConfig.act_tile_bytes()];
+  };
+  struct alignas(1024) FilterTile {
+    std::uint8_t bytes[kConfig.filter_tile_bytes()];
+  };
+  struct alignas(1024) OutTile {
+    std::uint8_t bytes[kConfig.output_stage_bytes()];
+  };
+  struct SourceTiles {
+    OutTile tiles[kSourceTiles];
+  };
+  struct NoSourceTiles {};
+  /// Parts of a split reduction: [part][column / 4][row] of 4 columns.
+  struct alignas(1024) Exchange {
+    float4 values[kConfig.splits_reduction() ? kConfig.exchange_bytes() / 16 : 1];
+  };
+  struct NoExchange {};
+
+  ActTile act[kStages];
+  FilterTile filter[kStages];
+  OutTile out[kConfig.num_output_stages];
+  [[no_unique_address]] std::conditional_t<kWithSource, SourceTiles, NoSourceTiles> source;
+  [[no_unique_address]] std::conditional_t<kConfig.splits_reduction(), Exchange, NoExchange>
+      exchange;
+
+  ptx::ClcResponse clc_response[kClcStages];
+
+  ptx::Barrier input_full[kGroups];
+  ptx::Barrier input_empty[kGroups];
+  ptx::Barrier accum_full[kAccumStages];
+  ptx::Barrier accum_empty[kAccumStages];
+  ptx::Barrier clc_full[kClcStages];
+  ptx::Barrier clc_empty[kClcStages];
+  ptx::Barrier throttle_full[kClcStages];
+  ptx::Barrier throttle_empty[kClcStages];
+  ptx::Barrier source_full[kSourceTiles];
+  ptx::Barrier source_empty[kSourceTiles];
+  ptx::Barrier exchange_full;
+  ptx::Barrier exchange_empty;
+  ptx::Barrier load_order;
+  ptx::Barrier tmem_dealloc;
+  std::uint32_t tmem_address;
+
+  __device__ __forceinline__ std::uint8_t* act_tiles(int stage) { return act[stage].bytes; }
+  __device__ __forceinline__ std::uint8_t* filter_tiles(int stage) { return filter[stage].bytes; }
+  __device__ __forceinline__ std::uint8_t* out_tiles(int stage) { return out[stage].bytes; }
+  __device__ __forceinline__ std::uint8_t* src_tiles(int step) { return source.tiles[step].bytes; }
+  __device__ __forceinline__ ptx::Barrier* epi_load_barriers() { return source_full; }
+  __device__ __forceinline__ ptx::Barrier* load_order_barrier() { return &load_order; }
+
+  static_assert(kConfig.act_tile_bytes() % 1024 == 0 && kConfig.filter_tile_bytes() % 1024 == 0 &&
+                    kConfig.output_tile_bytes() % 1024 == 0,
+                "Conv2dConfig: every tile takes a multiple of 1024 bytes (a filter tile of 8 rows "
+                "of 128 bytes)");
+};
+
+}  // namespace convoy::sm100

@@ -1,0 +1,546 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The epilogue of conv_fprop_sm90: each consumer warp turns pieces of 16 pixels x 32 or 64 filters
+// from accumulators into the output, through staging buffers of its own, without any block barrier.
+#pragma once
+
+#include "kernels/common/epilogue.cuh"
+#include "kernels/common/ptx.cuh"
+#include "kernels/sm90/config.hpp"
+
+namespace convoy::sm90 {
+
+/// Staging buffers of a consumer warp (of a warpgroup where tiles are swapped): a ring of pieces
+/// that are (with a residual) filled by TMA, overwritten in place by the result, and stored by TMA.
+struct Staging {
+  std::uint8_t* buffers;
+  ptx::Barrier* source_full;
+  std::uint32_t tiles = 0;  // whose residual went through the buffers
+};
+
+/// Phase of a piece's source barrier: piece q of every tile uses buffer q mod kStagingBuffers.
+template <typename Config>
+__device__ __forceinline__ std::uint32_t source_parity(const Staging& staging, int q) {
+  constexpr int kBuffers = Config::kStagingBuffers;
+  const int uses = (Config::kChunks - q % kBuffers + kBuffers - 1) / kBuffers;  // in one tile
+  return (staging.tiles * uses + q / kBuffers) & 1;
+}
+
+/// Coordinates of a piece: 16 pixels (a run of a linear tile, or 2 rows of 8 of a patched one).
+struct Piece {
+  int filter;  // first filter
+  int pixel;   // linear: first pixel in the frame; patched: column
+  int row;     // patched: row; linear: 0
+};
+
+/// The piece that row block `block` of a tile, rows 16·warp of it, has at filters kChunkN·chunk.
+template <typename Config>
+__device__ __forceinline__ Piece piece_at(const FpropParams& p, const Tile& tile, int block,
+                                          int warp_in_group, int chunk) {
+  Piece piece;
+  piece.filter = tile.filter + chunk * Config::kChunkN;
+  if (Config::kHalo || is_patched(p.loader)) {
+    const int row = patch_row(p, block);
+    piece.pixel = tile.column + (block - row * p.patch_columns) * 8;
+    piece.row = tile.row + row * 8 + warp_in_group * 2;
+  } else {
+    piece.pixel = tile.pixel + block * 64 + warp_in_group * 16;
+    piece.row = 0;
+  }
+  return piece;
+}
+
+/// Output pixel (n·Z·P·Q order) of row `i` of a piece, or -1 outside the output.
+__device__ __forceinline__ std::int64_t output_pixel(const FpropParams& p, const Tile& tile,
+                                                     const Piece& piece, int i) {
+  if (!is_patched(p.loader)) {
+    const std::int64_t pixel = static_cast<std::int64_t>(piece.pixel) + i;
+    return pixel < p.frame_pixels ? tile.frame * p.frame_pixels + pixel : -1;
+  }
+  const int row = piece.row + i / 8;
+  const int column = piece.pixel + i % 8;
+  if (row >= p.out[1] || column >= p.out[2]) return -1;
+  const int scale = p.phases == 4 ? 2 : 1;
+  const std::int64_t rows = static_cast<std::int64_t>(p.out[1]) * scale;
+  return (tile.frame * rows + row * scale + tile.phase_row) * (p.out[2] * scale) + column * scale +
+         tile.phase_column;
+}
+
+/// Shared-memory address of 16-byte unit `unit` of row `row` of a piece: the 64- or 128-byte
+/// swizzle of the output map.
+template <typename Config>
+__device__ __forceinline__ std::uint32_t staged_address(std::uint32_t buffer, int row, int unit) {
+  const int swizzled = Config::kChunkRowBytes == 64 ? unit ^ ((row >> 1) & 3) : unit ^ (row & 7);
+  return buffer + row * Config::kChunkRowBytes + swizzled * 16;
+}
+
+/// Start the TMA load of a piece of the residual into a staging buffer.
+template <typename Config>
+__device__ __forceinline__ void load_source(const FpropParams& p, const Tile& tile,
+                                            const Staging& staging, int buffer,
+                                            const Piece& piece) {
+  ptx::barrier_arrive_expect(&staging.source_full[buffer], Config::kChunkBytes);
+  ptx::tma_load_4d(staging.buffers + buffer * Config::kChunkBytes, &p.source_map[tile.phase],
+                   &staging.source_full[buffer], ptx::kL2EvictFirst, piece.filter, piece.pixel,
+                   piece.row, tile.frame);
+}
+
+/// Store a staged piece by TMA.
+template <typename Config>
+__device__ __forceinline__ void store_staged(const FpropParams& p, const Tile& tile,
+                                             const Staging& staging, int buffer,
+                                             const Piece& piece) {
+  ptx::tma_store_4d(&p.output_map[tile.phase], staging.buffers + buffer * Config::kChunkBytes,
+                    piece.filter, piece.pixel, piece.row, tile.frame);
+}
+
+/// A bias element from its bits. NOTE: the loads of a tile go out together before the main loop,
+/// and nothing looks at what they bring until after it: a conversion beside each load would wait
+/// for memory once a load.
+__device__ __forceinline__ float bias_value(const EpilogueParams& params, std::uint32_t bits) {
+  switch (params.bias_dtype) {
+    case DType::bf16:
+      return __uint_as_float(bits << 16);
+    case DType::fp16:
+      return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+    default:
+      return __uint_as_float(bits);
+  }
+}
+
+/// Bits of the bias of filters filter(0), filter(1) ...; zero beyond K and where there is no bias.
+template <int kCount, typename Filter>
+__device__ __forceinline__ void load_bias_bits(const FpropParams& p, std::uint32_t (&bits)[kCount],
+                                               const Filter& filter) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) bits[i] = 0;
+  if (p.epilogue.bias == nullptr) return;
+  const auto load = [&](const auto* bias) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (filter(i) < p.filters) bits[i] = __ldg(bias + filter(i));
+    }
+  };
+  if (p.epilogue.bias_dtype == DType::fp32) {
+    load(static_cast<const std::uint32_t*>(p.epilogue.bias));
+  } else {
+    load(static_cast<const std::uint16_t*>(p.epilogue.bias));
+  }
+}
+
+/// Bias of a tile as a warp keeps it: lane i holds filters 32·j + i.
+template <typename Config>
+__device__ __forceinline__ void load_tile_bias(const FpropParams& p, const Tile& tile,
+                                               std::uint32_t (&bits)[Config::BLOCK_N / 32]) {
+  const int first = tile.filter + static_cast<int>(ptx::lane_id());
+  load_bias_bits(p, bits, [&](int j) { return first + 32 * j; });
+}
+
+/// Of the bias that lane i holds for filter i of 32, the element that goes with value i of
+/// this lane: value 4j + 2h + e is row lane / 4 + 8h and filter 8j + 2·(lane % 4) + e.
+__device__ __forceinline__ float piece_bias(float lane_bias, int i) {
+  return __shfl_sync(0xffffffffu, lane_bias,
+                     i / 4 * 8 + 2 * (static_cast<int>(ptx::lane_id()) % 4) + i % 2);
+}
+
+/// 1 / (1 + 2^x), by the special-function unit: relative error some 1e-6.
+__device__ __forceinline__ float logistic(float x) {
+  float e, r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
+  return r;
+}
+
+/// x·sigmoid(x) of four values for one reciprocal and an exponential each, for epilogues that
+/// nothing hides: the special-function unit, 4 lanes a cycle, bounds them. With z = e^-|x|,
+/// sigmoid(x) is (x < 0 ? z : 1) / (1 + z), and the product of four denominators is at most 16.
+__device__ __forceinline__ void silu4(float& x0, float& x1, float& x2, float& x3) {
+  float* const x[4] = {&x0, &x1, &x2, &x3};
+  float d[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    // NOTE: the minimum of NaN and 104 is 104 (where z becomes 0): a NaN stays in its numerator and
+    // out of the others' denominators.
+    float z;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(z) : "f"(fminf(fabsf(*x[i]), 104.0f) * -1.44269504f));
+    d[i] = 1.0f + z;
+    asm("{\n.reg .pred negative;\n"
+        "setp.lt.f32 negative, %0, 0f00000000;\n"
+        "@negative mul.f32 %0, %0, %1;\n}"
+        : "+f"(*x[i])
+        : "f"(z));
+  }
+  const float d01 = d[0] * d[1], d23 = d[2] * d[3];
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d01 * d23));
+  const float r01 = r * d23, r23 = r * d01;
+  x0 *= r01 * d[1];
+  x1 *= r01 * d[0];
+  x2 *= r23 * d[3];
+  x3 *= r23 * d[2];
+}
+
+/// EpiloguePath::fused and curved, bias already added. `kHidden`: while others multiply. NOTE:
+/// measured, SiLU by silu4 is slower there: fewer special functions, but twice the instructions
+/// (docs/kernels-sm90.md).
+template <EpiloguePath kPath, bool kHidden, int kCount, typename Source>
+__device__ __forceinline__ void apply_fused_epilogue(const FpropParams& p, float (&v)[kCount],
+                                                     const Source& source) {
+  const bool has_residual = p.epilogue.has_residual;
+  const bool first = p.epilogue.residual_first;
+  const auto add_residual = [&] {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) v[i] = fmaf(p.epilogue.beta, source(i), v[i]);
+  };
+  if (has_residual && first) add_residual();
+  if constexpr (kPath == EpiloguePath::fused) {
+    if (p.epilogue.activation == Activation::silu) {
+      static_assert(kCount % 4 == 0);
+#pragma unroll
+      for (int i = 0; i < kCount; i += 4) {
+        if constexpr (kHidden) {
+#pragma unroll
+          for (int j = i; j < i + 4; ++j) v[j] *= logistic(v[j] * -1.44269504f);
+        } else {
+          silu4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+        }
+      }
+    } else if (p.epilogue.activation == Activation::relu) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) v[i] = v[i] <= 0.0f ? 0.0f : v[i];
+    }
+  } else {
+    const CurvedActivation& f = p.activation;
+    if (f.form == CurvedActivation::Form::clamp) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        // NOTE: .NaN, so that NaN passes through.
+        float x = fmaf(v[i], f.c[0], f.c[1]);
+        asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(f.c[2]));
+        asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(f.c[3]));
+        v[i] = f.times_x ? v[i] * x : x;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const float x = v[i];
+        const float square = fminf(x * x, f.limit);
+        float polynomial = f.c[5];
+#pragma unroll
+        for (int k = 4; k >= 0; --k) polynomial = fmaf(polynomial, square, f.c[k]);
+        const float y = logistic(x * polynomial) * (f.times_x ? x : f.scale) + f.offset;
+        v[i] = fabsf(x) < f.linear_to ? fmaf(x * square, -1.0f / 3.0f, x) : y;
+      }
+    }
+  }
+  if (has_residual && !first) add_residual();
+}
+
+/// Where a lane finds its values in a staged piece.
+template <typename Config>
+struct PieceLane {
+  int lane, row, matrix_row, matrix_unit;
+  __device__ PieceLane()
+      : lane(static_cast<int>(ptx::lane_id())),
+        row(lane / 4),
+        matrix_row((lane / 8 % 2) * 8 + lane % 8),  // of stmatrix / ldmatrix
+        matrix_unit(lane / 16) {}
+  /// Byte offset of the fp32 pair v[2i], v[2i + 1].
+  __device__ std::uint32_t pair_offset(int i) const {
+    return staged_address<Config>(0, row + 8 * (i % 2), i / 2 * 2 + lane % 4 / 2) + lane % 2 * 8;
+  }
+};
+
+/// Fill a staging buffer with a piece of the residual by ordinary loads, where TMA cannot.
+template <typename Config>
+__device__ __forceinline__ void fill_source(const FpropParams& p, const Tile& tile,
+                                            const Piece& piece, std::uint8_t* buffer, int lane) {
+  using Out = typename Config::Out;
+  constexpr int kUnits = Config::kChunkRowBytes / 16;
+  constexpr int kWidth = 16 / static_cast<int>(sizeof(Out));
+#pragma unroll 1
+  for (int i = lane; i < 16 * kUnits; i += 32) {
+    const std::int64_t m = output_pixel(p, tile, piece, i / kUnits);
+    const int n = piece.filter + i % kUnits * kWidth;
+    alignas(16) Out values[kWidth] = {};
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+      if (m >= 0 && n + e < p.filters) {
+        values[e] = static_cast<const Out*>(p.source_pointer)[m * p.filters + n + e];
+      }
+    }
+    *reinterpret_cast<uint4*>(buffer + staged_address<Config>(0, i / kUnits, i % kUnits)) =
+        *reinterpret_cast<const uint4*>(values);
+  }
+}
+
+/// Ops on a staged piece and stores that TMA cannot do: 16-byte vectors of a row, lane by lane.
+template <typename Config, typename ComputeOp, typename StoreOp>
+__device__ __forceinline__ void finish_staged(const FpropParams& p, const Tile& tile,
+                                              const Piece& piece, std::uint8_t* buffer, int lane,
+                                              const ComputeOp& compute_op,
+                                              const StoreOp& store_op) {
+  using Out = typename Config::Out;
+  constexpr int kUnits = Config::kChunkRowBytes / 16;
+  constexpr int kWidth = 16 / static_cast<int>(sizeof(Out));
+#pragma unroll 1
+  for (int i = lane; i < 16 * kUnits; i += 32) {
+    const int n = piece.filter + i % kUnits * kWidth;
+    const std::int64_t m = output_pixel(p, tile, piece, i / kUnits);
+    if (m < 0 || n >= p.filters) continue;
+    uint4* const unit =
+        reinterpret_cast<uint4*>(buffer + staged_address<Config>(0, i / kUnits, i % kUnits));
+    alignas(16) Out values[kWidth];
+    *reinterpret_cast<uint4*>(values) = *unit;
+    if constexpr (ComputeOp::kEnabled && !ComputeOp::kOnRegisters) {
+      float x[kWidth];
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) x[e] = to_float(values[e]);
+      compute_op(m, n, x);
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) values[e] = from_float<Out>(x[e]);
+      *unit = *reinterpret_cast<const uint4*>(values);
+    }
+    if constexpr (StoreOp::kEnabled) store_op(m, n, values);
+    if (p.direct_store && !StoreOp::kReplacesStore) {
+      Out* const output = static_cast<Out*>(p.output_pointer) + m * p.filters + n;
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) {
+        if (n + e < p.filters) output[e] = values[e];
+      }
+    }
+  }
+}
+
+// ---- One piece ------------------------------------------------------------------------------
+
+/// A piece of the residual as a lane holds it; pairs of 16-bit values stay packed until used.
+template <typename Config>
+struct SourcePiece {
+  using Out = typename Config::Out;
+  static constexpr bool kPacked = sizeof(Out) == 2;
+  std::uint32_t words[kPacked ? 8 * Config::kHalves : 16] = {};
+
+  __device__ __forceinline__ void read(const std::uint8_t* buffer, const PieceLane<Config>& at) {
+    if constexpr (kPacked) {
+      const std::uint32_t address = ptx::shared_address(buffer);
+#pragma unroll
+      for (int j = 0; j < 4 * Config::kHalves; j += 2) {
+        ptx::load_matrix_x4(staged_address<Config>(address, at.matrix_row, at.matrix_unit + j),
+                            words[2 * j], words[2 * j + 1], words[2 * j + 2], words[2 * j + 3]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const uint2 pair = *reinterpret_cast<const uint2*>(buffer + at.pair_offset(i));
+        words[2 * i] = pair.x;
+        words[2 * i + 1] = pair.y;
+      }
+    }
+  }
+  __device__ __forceinline__ float operator()(int i) const {
+    if constexpr (kPacked) {
+      const float2 pair = unpack2<Out>(words[i / 2]);
+      return i % 2 == 0 ? pair.x : pair.y;
+    } else {
+      return __uint_as_float(words[i]);
+    }
+  }
+};
+
+/// Write a piece's values to its staging buffer, rounded to the output type.
+template <typename Config>
+__device__ __forceinline__ void stage_values(const float (&v)[16 * Config::kHalves],
+                                             std::uint8_t* buffer, const PieceLane<Config>& at) {
+  using Out = typename Config::Out;
+  if constexpr (sizeof(Out) == 2) {
+    const std::uint32_t address = ptx::shared_address(buffer);
+#pragma unroll
+    for (int j = 0; j < 4 * Config::kHalves; j += 2) {
+      ptx::store_matrix_x4(
+          staged_address<Config>(address, at.matrix_row, at.matrix_unit + j),
+          pack2<Out>(v[4 * j], v[4 * j + 1]), pack2<Out>(v[4 * j + 2], v[4 * j + 3]),
+          pack2<Out>(v[4 * j + 4], v[4 * j + 5]), pack2<Out>(v[4 * j + 6], v[4 * j + 7]));
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      *reinterpret_cast<float2*>(buffer + at.pair_offset(i)) = make_float2(v[2 * i], v[2 * i + 1]);
+    }
+  }
+}
+
+/// One piece from accumulators to the output: of EpiloguePath::general, or of a split tile. The
+/// whole warp calls. `lane_bias`: of filter 32·h + t of the piece in lane t. The residual, where
+/// TMA brings it, arrives on the buffer's source barrier with `parity`; without one the buffer must
+/// be free.
+template <typename Config, EpiloguePath kPath, typename ComputeOp, typename StoreOp>
+__device__ __forceinline__ void finish_piece(const FpropParams& p, const Tile& tile,
+                                             const Piece& piece, float (&v)[16 * Config::kHalves],
+                                             const float (&lane_bias)[Config::kHalves],
+                                             const Staging& staging, int slot, std::uint32_t parity,
+                                             const ComputeOp& compute_op, const StoreOp& store_op) {
+  using Out = typename Config::Out;
+  constexpr bool kGeneral = kPath == EpiloguePath::general;
+  const PieceLane<Config> at;
+  const bool direct = kGeneral && p.direct_store;
+  std::uint8_t* const buffer = staging.buffers + slot * Config::kChunkBytes;
+  SourcePiece<Config> source;
+  if (kPath != EpiloguePath::plain && p.epilogue.has_residual) {
+    if (direct) {
+      fill_source<Config>(p, tile, piece, buffer, at.lane);
+      __syncwarp();
+    } else {
+      ptx::barrier_wait(&staging.source_full[slot], parity);
+    }
+    source.read(buffer, at);
+    __syncwarp();
+  }
+  float bias[8 * Config::kHalves];
+#pragma unroll
+  for (int i = 0; i < 8 * Config::kHalves; ++i) {
+    bias[i] = piece_bias(lane_bias[i / 8], i % 8 / 2 * 4 + i % 2);
+  }
+  const auto bias_at = [&](int i) { return bias[i / 4 * 2 + i % 2]; };
+  if constexpr (kGeneral) {
+    apply_epilogue<Out>(p.epilogue, v, bias_at, source);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 16 * Config::kHalves; ++i) {
+      v[i] = fmaf(v[i], p.epilogue.scale, bias_at(i));
+    }
+    if constexpr (kPath != EpiloguePath::plain) {
+      apply_fused_epilogue<kPath, Config::kPingPong>(p, v, source);
+    }
+  }
+  if constexpr (ComputeOp::kEnabled && ComputeOp::kOnRegisters) {
+#pragma unroll
+    for (int i = 0; i < 8 * Config::kHalves; ++i) {
+      const std::int64_t m = output_pixel(p, tile, piece, at.row + 8 * (i % 2));
+      const int n = piece.filter + 2 * (at.lane % 4) + i / 2 * 8;
+      float pair[2] = {v[2 * i], v[2 * i + 1]};
+      if (m >= 0 && n < p.filters) compute_op(m, n, pair);
+      v[2 * i] = pair[0];
+      v[2 * i + 1] = pair[1];
+    }
+  }
+  stage_values<Config>(v, buffer, at);
+  if ((ComputeOp::kEnabled && !ComputeOp::kOnRegisters) || StoreOp::kEnabled || direct) {
+    __syncwarp();
+    finish_staged<Config>(p, tile, piece, buffer, at.lane, compute_op, store_op);
+  }
+  ptx::fence_async_shared();
+  __syncwarp();
+  if (!direct && !StoreOp::kReplacesStore && at.lane == 0) {
+    store_staged<Config>(p, tile, staging, slot, piece);
+    ptx::tma_store_commit();
+  }
+}
+
+// ---- One tile -------------------------------------------------------------------------------
+
+/// All paths but EpiloguePath::general: a consumer warp's part of a tile from accumulators to the
+/// output. Pieces are written in batches, one fence and one group of stores each, so that their
+/// latencies overlap; while one batch is stored the next is written to the other half of the
+/// buffers.
+template <typename Config, EpiloguePath kPath>
+__device__ __forceinline__ void store_tile(
+    const FpropParams& p, const Tile& tile, int first_block, int warp_in_group,
+    float (&accumulators)[Config::kBlocksPerGroup][Config::BLOCK_N / 2],
+    const float (&lane_bias)[Config::BLOCK_N / 32], Staging& staging) {
+  constexpr int kBuffers = Config::kStagingBuffers;
+  constexpr int kChunks = Config::kChunks;
+  constexpr int kPerBlock = Config::kChunksPerBlock;
+  constexpr int kValues = 16 * Config::kHalves;  // of a piece, in a lane
+  constexpr bool kFused = kPath != EpiloguePath::plain;
+  // A residual wants its buffers back early, to be fetched ahead.
+  constexpr int kBatch =
+      kFused ? (kBuffers >= 6 ? 2 : 1) : (kBuffers >= kChunks ? kChunks : (kBuffers + 1) / 2);
+  const PieceLane<Config> at;
+  const bool has_residual = kFused && p.epilogue.has_residual;
+  Piece blocks[Config::kBlocksPerGroup];
+#pragma unroll
+  for (int b = 0; b < Config::kBlocksPerGroup; ++b) {
+    blocks[b] = piece_at<Config>(p, tile, first_block + b, warp_in_group, 0);
+  }
+  const auto piece = [&](int q) {
+    Piece result = blocks[q / kPerBlock];
+    result.filter += q % kPerBlock * Config::kChunkN;
+    return result;
+  };
+
+  if (p.epilogue.bias != nullptr || p.epilogue.scale != 1.0f) {
+#pragma unroll
+    for (int j = 0; j < Config::BLOCK_N / 32; ++j) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int first = i / 2 * 4 + i % 2;  // and the same filter 8 rows below
+        const float bias = piece_bias(lane_bias[j], first);
+#pragma unroll
+        for (int b = 0; b < Config::kBlocksPerGroup; ++b) {
+          float* const v = &accumulators[b][16 * j];
+          v[first] = fmaf(v[first], p.epilogue.scale, bias);
+          v[first + 2] = fmaf(v[first + 2], p.epilogue.scale, bias);
+        }
+      }
+    }
+  }
+
+#pragma unroll
+  for (int first = 0; first < kChunks; first += kBatch) {
+    const int end = first + kBatch < kChunks ? first + kBatch : kChunks;
+    // The buffers' last stores must have been read: all of the last tile's (long ago), later those
+    // of the batch that used this batch's buffers.
+    if (!has_residual && (first == 0 || end > kBuffers)) {
+      if (at.lane == 0) {
+        if (first == 0) {
+          ptx::tma_store_wait_read<0>();
+        } else {
+          ptx::tma_store_wait_read<kBuffers / kBatch - 1>();
+        }
+      }
+      __syncwarp();
+    }
+#pragma unroll
+    for (int q = first; q < end; ++q) {
+      std::uint8_t* const buffer = staging.buffers + q % kBuffers * Config::kChunkBytes;
+      float v[kValues];
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) {
+        v[i] = accumulators[q / kPerBlock][q % kPerBlock * kValues + i];
+      }
+      if constexpr (kFused) {
+        SourcePiece<Config> source;
+        if (has_residual) {
+          ptx::barrier_wait(&staging.source_full[q % kBuffers], source_parity<Config>(staging, q));
+          source.read(buffer, at);
+          __syncwarp();
+        }
+        apply_fused_epilogue<kPath, Config::kPingPong>(p, v, source);
+      }
+      stage_values<Config>(v, buffer, at);
+    }
+    ptx::fence_async_shared();
+    __syncwarp();
+    if (at.lane == 0) {
+#pragma unroll
+      for (int q = first; q < end; ++q) {
+        store_staged<Config>(p, tile, staging, q % kBuffers, piece(q));
+      }
+      ptx::tma_store_commit();
+      // Refill the buffers of the batch before this one.
+      if (has_residual && first >= kBatch && first - kBatch + kBuffers < kChunks) {
+        ptx::tma_store_wait_read<1>();
+#pragma unroll
+        for (int q = first - kBatch; q < first; ++q) {
+          if (q + kBuffers < kChunks) {
+            load_source<Config>(p, tile, staging, q % kBuffers, piece(q + kBuffers));
+          }
+        }
+      }
+    }
+  }
+  if (has_residual) ++staging.tiles;
+}
+
+}  // namespace convoy::sm90

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The epilogue of swapped tiles, whose accumulators are turned round on their way to the output.
+// Rows of the accumulators are filters, columns pixels: value 4j + 2h + e of a lane is filter
+// lane / 4 + 8h of the warp's 16 and pixel 8j + 2·(lane % 4) + e. A warpgroup stores pieces of 32
+// pixels x its block's 64 filters, which its warps write together.
+#pragma once
+
+#include "kernels/sm90/epilogue.cuh"
+
+namespace convoy::sm90 {
+
+/// Piece q of a warpgroup: kChunksPerBlock for each of its blocks of 64 filters.
+template <typename Config>
+__device__ __forceinline__ Piece swapped_piece(const Tile& tile, int group_index, int q) {
+  const int block = group_index * Config::kBlocksPerGroup + q / Config::kChunksPerBlock;
+  return {tile.filter + block * 64, tile.pixel + q % Config::kChunksPerBlock * Config::kChunkRows,
+          0};
+}
+
+/// Bias of a lane's filters, two of each block, in bits.
+template <typename Config>
+__device__ __forceinline__ void load_swapped_bias(
+    const FpropParams& p, const Tile& tile, int group_index, int warp_in_group,
+    std::uint32_t (&bits)[2 * Config::kBlocksPerGroup]) {
+  const int first = tile.filter + group_index * Config::kBlocksPerGroup * 64 + warp_in_group * 16 +
+                    static_cast<int>(ptx::lane_id()) / 4;
+  load_bias_bits(p, bits, [&](int i) { return first + i / 2 * 64 + i % 2 * 8; });
+}
+
+/// Values of a piece: the epilogue, then to the staging buffer or (general) past TMA to memory.
+template <typename Config, EpiloguePath kPath>
+__device__ __forceinline__ void finish_swapped_piece(const FpropParams& p, const Tile& tile,
+                                                     const Piece& piece, int warp_in_group,
+                                                     float (&v)[16], float bias_low,
+                                                     float bias_high, std::uint8_t* buffer,
+                                                     ptx::Barrier* source_full,
+                                                     std::uint32_t parity, bool has_residual) {
+  using Out = typename Config::Out;
+  const int lane = static_cast<int>(ptx::lane_id());
+  // Row lane % 8 of the matrices that lane gives addresses for: pixels; 8 filters are a unit.
+  const int row = lane / 16 * 8 + lane % 8;
+  const int unit = warp_in_group * 2 + lane / 8 % 2;
+  const std::uint32_t address = ptx::shared_address(buffer);
+  const bool direct = kPath == EpiloguePath::general && p.direct_store;
+  const auto element = [&](int i) -> std::int64_t {  // in the output, or -1
+    const std::int64_t m = output_pixel(p, tile, piece, i / 4 * 8 + 2 * (lane % 4) + i % 2);
+    const int n = piece.filter + warp_in_group * 16 + lane / 4 + i / 2 % 2 * 8;
+    return m >= 0 && n < p.filters ? m * p.filters + n : -1;
+  };
+
+  std::uint32_t words[8] = {};
+  if (kPath != EpiloguePath::plain && has_residual) {
+    if (direct) {
+#pragma unroll
+      for (int i = 0; i < 16; i += 2) {
+        Out pair[2] = {};
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const std::int64_t at = element(i + e);
+          if (at >= 0) pair[e] = static_cast<const Out*>(p.source_pointer)[at];
+        }
+        words[i / 2] = pack2<Out>(to_float(pair[0]), to_float(pair[1]));
+      }
+    } else {
+      ptx::barrier_wait(source_full, parity);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        ptx::load_matrix_x4_transposed(staged_address<Config>(address, row + 16 * j, unit),
+                                       words[4 * j], words[4 * j + 1], words[4 * j + 2],
+                                       words[4 * j + 3]);
+      }
+      __syncwarp();
+    }
+  }
+  const auto source = [&](int i) {
+    const float2 pair = unpack2<Out>(words[i / 2]);
+    return i % 2 == 0 ? pair.x : pair.y;
+  };
+  const auto bias = [&](int i) { return i / 2 % 2 == 0 ? bias_low : bias_high; };
+  if constexpr (kPath == EpiloguePath::general) {
+    apply_epilogue<Out>(p.epilogue, v, bias, source);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) v[i] = fmaf(v[i], p.epilogue.scale, bias(i));
+    if constexpr (kPath != EpiloguePath::plain) {
+      apply_fused_epilogue<kPath, Config::kPingPong>(p, v, source);
+    }
+  }
+  if (direct) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const std::int64_t at = element(i);
+      if (at >= 0) static_cast<Out*>(p.output_pointer)[at] = from_float<Out>(v[i]);
+    }
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    ptx::store_matrix_x4_transposed(
+        staged_address<Config>(address, row + 16 * j, unit), pack2<Out>(v[8 * j], v[8 * j + 1]),
+        pack2<Out>(v[8 * j + 2], v[8 * j + 3]), pack2<Out>(v[8 * j + 4], v[8 * j + 5]),
+        pack2<Out>(v[8 * j + 6], v[8 * j + 7]));
+  }
+}
+
+/// A warpgroup's part of a swapped tile from accumulators to the output, every epilogue path.
+template <typename Config, EpiloguePath kPath>
+__device__ __forceinline__ void store_swapped_tile(
+    const FpropParams& p, const Tile& tile, int group_index, int warp_in_group,
+    float (&accumulators)[Config::kBlocksPerGroup][Config::kMmaColumns / 2],
+    const float (&bias)[2 * Config::kBlocksPerGroup], Staging& staging) {
+  constexpr int kPerBlock = Config::kChunksPerBlock;
+  constexpr bool kGeneral = kPath == EpiloguePath::general;
+  const bool has_residual = kPath != EpiloguePath::plain && p.epilogue.has_residual;
+  const bool storing = warp_in_group == 0 && ptx::lane_id() == 0;
+  const std::uint32_t group_barrier = 6 + group_index;
+  // The last tile's stores must have been read; with a residual they were before it was fetched.
+  if (storing) ptx::tma_store_wait_read<0>();
+  ptx::named_barrier_sync(group_barrier, 128);
+  const auto finish = [&](int q, float(&v)[16], float low, float high) {
+    finish_swapped_piece<Config, kPath>(p, tile, swapped_piece<Config>(tile, group_index, q),
+                                        warp_in_group, v, low, high,
+                                        staging.buffers + q * Config::kChunkBytes,
+                                        &staging.source_full[q], staging.tiles & 1, has_residual);
+  };
+  if constexpr (kGeneral) {
+    // In a rolled loop: see the other tiles' general path.
+#pragma unroll 1
+    for (int q = 0; q < Config::kChunks; ++q) {
+      float v[16] = {};
+      float low = 0, high = 0;
+#pragma unroll
+      for (int c = 0; c < Config::kChunks; ++c) {
+        if (c != q) continue;
+        low = bias[c / kPerBlock * 2];
+        high = bias[c / kPerBlock * 2 + 1];
+#pragma unroll
+        for (int i = 0; i < 16; ++i) v[i] = accumulators[c / kPerBlock][c % kPerBlock * 16 + i];
+      }
+      finish(q, v, low, high);
+    }
+  } else {
+#pragma unroll
+    for (int q = 0; q < Config::kChunks; ++q) {
+      float v[16];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) v[i] = accumulators[q / kPerBlock][q % kPerBlock * 16 + i];
+      finish(q, v, bias[q / kPerBlock * 2], bias[q / kPerBlock * 2 + 1]);
+    }
+  }
+  if (kGeneral && p.direct_store) return;
+  ptx::fence_async_shared();
+  ptx::named_barrier_sync(group_barrier, 128);
+  if (storing) {
+#pragma unroll
+    for (int q = 0; q < Config::kChunks; ++q) {
+      store_staged<Config>(p, tile, staging, q, swapped_piece<Config>(tile, group_index, q));
+    }
+    ptx::tma_store_commit();
+  }
+  if (has_residual) ++staging.tiles;
+}
+
+}  // namespace convoy::sm90

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Convolutions of few input channels (conv_in: 4→320, 16→384, 16→512) by warpgroup MMA. With
+// C·T·R·S of a few hundred, writing the output is most of the work; so a block keeps the filters of
+// kN output channels in shared memory for its lifetime, and each of its four warpgroups walks over
+// tiles of 8×8 output pixels by itself: load the input patch under the next tile, multiply, store.
+// Nothing but the filters is shared, so one warpgroup's stores overlap another's MMAs. A filter's
+// column in the block is chosen so that a thread's fragments are 16 bytes of the output.
+//
+// The patch is never unrolled to an im2col matrix. It lies in shared memory as cells of 16 bytes
+// (8 channels of a pixel), a plane for each 8 channels, pixels of a row side by side. Eight cells
+// in a row are then a core matrix of an unswizzled wgmma operand: the 8×8 tile is its M = 64 (the
+// stride between core matrices along M is a patch row), and a filter tap is an offset of the
+// operand's address. A K step of 16 is a pair of cells at any two places of the patch, since the
+// stride between core matrices along K is free too: nothing is padded, whatever C is.
+//
+// Four channels (half a cell) are brought to that form on the way in: a cell then holds two
+// neighbouring taps for an output column, so that a filter row is one run of S·4 elements.
+#pragma once
+
+#include "kernels/common/device_code.cuh"
+#include "kernels/common/output.cuh"
+#include "kernels/common/ptx.cuh"
+#include "kernels/sm90/wgmma.cuh"
+#include "kernels/small/tile_walk.cuh"
+
+namespace convoy::sm90 {
+
+inline constexpr int kStemGroups = 4;  // Warpgroups of a block.
+inline constexpr int kStemThreads = 128 * kStemGroups;
+inline constexpr int kStemSide = 8;       // A tile is 8×8 output pixels.
+inline constexpr int kStemMaxSteps = 56;  // K steps of 16.
+inline constexpr int kStemPieces = 3;     // Of a block's filters, each with a barrier.
+
+/// Everything about a launch that the host works out. A cell is 16 bytes.
+// NOTE: in the order in which a block asks for it; each line of parameters is one more wait.
+struct StemLayout {
+  // The patch. A warpgroup loads some of its rows side by side.
+  std::uint32_t row_multiplier;    ///< ⌈2^16 / cells of a patch row⌉, to divide by that number.
+  std::uint32_t plane_multiplier;  ///< The same of the planes.
+  int row_cells, planes;           ///< Planes: of a pixel, or of a run of S·4 elements.
+  int rows_at_once, row_rounds;
+  int rows, columns;  ///< Per frame.
+  int plane_pitch;    ///< In cells.
+  int patch_cells;    ///< Of one patch buffer.
+  // The work.
+  int tiles;  ///< N·Z·tile rows·tile columns
+  TileWalk walk;
+  // The input, of taps along depth those that meet a frame. Pitches in bytes.
+  std::int64_t row_pitch, rows_pitch;   ///< Of one row, of rows_at_once.
+  std::int64_t frame_pitch, tap_pitch;  ///< Of one frame, of a tap along depth.
+  int pixel_pitch;
+  int tile_stride[2], pad[3];  ///< From a tile to the next below it, and beside it.
+  int stride[3], dilation[3];
+  int filter[3];
+  int frames, cached_frames;  ///< Of an image: cached and new; cached.
+  int height, width;
+  int filters;
+  int out[3];
+  int steps;
+  int piece_steps;             ///< Of the filters, a multiple of 3.
+  int first_frames;            ///< Frames that the first piece meets.
+  std::uint32_t stride_cells;  ///< From one output row's patch row to the next's.
+  TilePosition step;           ///< From a warpgroup's tile to its next.
+  int zero_cells;  ///< At the end of a patch: what the last step reads where cells are odd in
+                   ///< number.
+  int chunks;      ///< Cells of a filter.
+  int turn_step;   ///< Step at which a warpgroup lets the next one begin, in the first round.
+  /// Of each K step: offset of its first cells in the patch, and from there to its second cells,
+  /// times 2^16: the low half of an operand descriptor without the patch's address.
+  std::uint32_t step_cells[kStemMaxSteps];
+
+  // Shared memory, in bytes: patches, filters, bias, barriers.
+  __host__ __device__ int filter_bytes(int block_n) const { return 2 * steps * block_n * 16; }
+  __host__ __device__ int shared_bytes(int block_n) const {
+    return 128 + 2 * kStemGroups * patch_cells * 16 + filter_bytes(block_n) + block_n * 4 +
+           8 * kStemPieces;
+  }
+};
+
+struct StemArguments {
+  const void* filter;  ///< Packed: of each block, cell (chunk, filter) at chunk·kN + filter.
+  const void* activation;
+  const void* cache;
+  StemLayout layout;
+  ConvOutput output;
+};
+
+#ifdef __CUDACC__
+
+/// Descriptor of an unswizzled K-major operand (PTX ISA "Matrix Descriptor Format"): core matrices
+/// of 8 rows × 16 bytes, `k_cells` from one to the next along K, `row_cells` from 8 rows to the
+/// next.
+__device__ __forceinline__ std::uint64_t descriptor_of_cells(std::uint32_t low,
+                                                             std::uint32_t row_cells) {
+  return std::uint64_t{row_cells} << 32 | low;
+}
+
+/// Where a thread of a warpgroup loads: which cell of which patch rows.
+struct StemLane {
+  int row, column, plane;
+  std::uint32_t to;   ///< Bytes from the patch to the cell.
+  std::int64_t from;  ///< Bytes from the first pixel of the patch to the cell's.
+};
+
+template <bool kRuns>
+__device__ __forceinline__ StemLane stem_lane(const StemLayout& l, int thread) {
+  StemLane lane;
+  lane.row = static_cast<int>(thread * l.row_multiplier >> 16);
+  const int cell = thread - lane.row * l.row_cells;
+  lane.column = static_cast<int>(cell * l.plane_multiplier >> 16);
+  lane.plane = cell - lane.column * l.planes;
+  lane.to = (lane.plane * l.plane_pitch + lane.row * l.columns + lane.column) * 16;
+  if (kRuns) lane.column *= l.stride[2];
+  lane.from = lane.row * l.row_pitch + lane.column * l.pixel_pitch + (kRuns ? 0 : lane.plane * 16);
+  if (lane.row >= l.rows_at_once) lane.row = l.rows;  // Nothing to do.
+  return lane;
+}
+
+/// Frames [t, frames_end) of the patch under the tile `at`.
+// NOTE: a few hundred cycles before the first MMA. What an iteration does not need is outside the
+// loops, and two rounds are side by side: there are seldom more.
+template <bool kRuns>
+__device__ __forceinline__ void load_stem_patch(const StemArguments& arguments, std::uint32_t patch,
+                                                const StemLane& lane, const TilePosition& at, int t,
+                                                int frames_end) {
+  const StemLayout& l = arguments.layout;
+  const int h = at.p * l.tile_stride[0] - l.pad[1];
+  const int w = at.q * l.tile_stride[1] - l.pad[2];
+  int d = at.z * l.stride[0] - l.pad[0] + t * l.dilation[0];
+  const std::int64_t corner =
+      d * l.frame_pitch + h * l.row_pitch + std::int64_t{w} * l.pixel_pitch + lane.from;
+  const char* cached =
+      static_cast<const char*>(arguments.cache) + corner + at.n * l.cached_frames * l.frame_pitch;
+  const char* seen = static_cast<const char*>(arguments.activation) + corner +
+                     (at.n * (l.frames - l.cached_frames) - l.cached_frames) * l.frame_pitch;
+  const auto is_column = [&](int column) {
+    return static_cast<unsigned>(w + column) < static_cast<unsigned>(l.width);
+  };
+  const bool column_exists = is_column(lane.column);
+  const std::uint32_t rows_step = static_cast<std::uint32_t>(l.rows_at_once * l.columns) * 16;
+  const std::uint32_t frame_step = static_cast<std::uint32_t>(l.rows * l.columns) * 16;
+  std::uint32_t to = patch + lane.to + t * frame_step;
+#pragma unroll 1
+  for (; t < frames_end; ++t) {
+    const bool frame_exists = static_cast<unsigned>(d) < static_cast<unsigned>(l.frames);
+    const char* from = d < l.cached_frames ? cached : seen;
+    std::uint32_t cell = to;
+    int row = lane.row;
+#pragma unroll 1
+    for (int round = 0; round < l.row_rounds; round += 2) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (row < l.rows) {
+          const bool row_exists =
+              frame_exists && static_cast<unsigned>(h + row) < static_cast<unsigned>(l.height);
+          // NOTE: nothing is read through the pointer of a cell that does not exist.
+          if constexpr (kRuns) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              const int s = lane.plane * 2 + half, shift = s * l.dilation[2];
+              const bool exists = row_exists && s < l.filter[2] && is_column(lane.column + shift);
+              copy_async<8>(cell + half * 8, from + shift * 8, exists);
+            }
+          } else {
+            copy_async<16>(cell, from, row_exists && column_exists);
+          }
+        }
+        row += l.rows_at_once;
+        cell += rows_step;
+        from += l.rows_pitch;
+      }
+    }
+    d += l.dilation[0];
+    to += frame_step;
+    cached += l.tap_pitch;
+    seen += l.tap_pitch;
+  }
+}
+
+/// Copy `bytes` (a multiple of 16) from global to shared memory, completing on the barrier.
+__device__ __forceinline__ void bulk_load(void* shared, const void* global, std::uint32_t bytes,
+                                          ptx::Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(ptx::shared_address(shared)),
+      "l"(global), "r"(bytes), "r"(ptx::shared_address(barrier))
+      : "memory");
+}
+
+/// Filter of a block's column: of 32 neighbours, the 8 in a thread's fragments are in a row.
+__host__ __device__ inline int stem_filter_of_column(int column) {
+  return (column & ~30) | (column >> 2 & 6) | (column << 2 & 24);
+}
+
+/// kN: filters of a block, 64 or 128. kRuns: cells are pieces of runs of S·4 elements. kDirect: no
+/// epilogue but a bias, output of the input's type in whole vectors.
+// NOTE: the direct kernel is one of its own because code that a launch meets for the first time
+// costs some 2 ns an instruction (measured on an H200 with a cold L2), more where it jumps.
+template <typename Element, int kN, bool kRuns, bool kDirect>
+__global__ void __launch_bounds__(kStemThreads, 1)
+    stem_kernel(const __grid_constant__ StemArguments arguments) {
+  const StemLayout& l = arguments.layout;
+  extern __shared__ unsigned char shared_unaligned[];
+  const std::uint32_t patches_begin = (ptx::shared_address(shared_unaligned) + 127) & ~127u;
+  unsigned char* const shared =
+      shared_unaligned + (patches_begin - ptx::shared_address(shared_unaligned));
+  unsigned char* const filters = shared + 2 * kStemGroups * l.patch_cells * 16;
+  auto* const bias = reinterpret_cast<float*>(filters + l.filter_bytes(kN));
+  auto* const filters_full = reinterpret_cast<ptx::Barrier*>(bias + kN);
+
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int group_thread = static_cast<int>(threadIdx.x % 128);
+  const int warp = static_cast<int>(ptx::warp_id());
+  const int group = static_cast<int>(static_cast<unsigned>(warp) / 4);
+  const int first_filter = static_cast<int>(blockIdx.x) * kN;
+  if (thread == kStemThreads - 128) {
+#pragma unroll
+    for (int piece = 0; piece < kStemPieces; ++piece) ptx::barrier_init(filters_full + piece, 1);
+    ptx::fence_barrier_init();
+    constexpr int kStepBytes = 2 * kN * 16;
+    const auto* from = static_cast<const unsigned char*>(arguments.filter) +
+                       std::int64_t{blockIdx.x} * (l.steps * kStepBytes);
+    unsigned char* to = filters;
+    ptx::Barrier* full = filters_full;
+#pragma unroll 1
+    for (int step = 0; step < l.steps; step += l.piece_steps) {
+      const int bytes = min(l.piece_steps, l.steps - step) * kStepBytes;
+      ptx::barrier_arrive_expect(full, static_cast<std::uint32_t>(bytes));
+      bulk_load(to, from, static_cast<std::uint32_t>(bytes), full);
+      to += bytes, from += bytes, ++full;
+    }
+  }
+
+  // Tiles go round the blocks first, so that blocks differ by one tile at most.
+  const StemLane where = stem_lane<kRuns>(l, group_thread);
+  const int tile_step = static_cast<int>(gridDim.y) * kStemGroups;
+  int tile = static_cast<int>(blockIdx.y) + group * static_cast<int>(gridDim.y);
+  TilePosition at = l.walk.position(tile);
+  const std::uint32_t patches = patches_begin + group * 2 * l.patch_cells * 16;
+  const std::uint32_t filter_low =
+      ptx::shared_address(filters) / 16 | static_cast<std::uint32_t>(kN) << 16;
+  const bool add_bias = kDirect && arguments.output.epilogue.bias != nullptr;
+  // Loads are a tile ahead: of the first tile, the frames that the first piece of the filters
+  // meets, then its others, then whole tiles. NOTE: one place for all loads, since code that runs
+  // for the first time is what a load waits for.
+  TilePosition next = at;
+  int next_tile = tile;
+  std::uint32_t next_patch = patches;
+  for (int turn = 0;;) {
+#pragma unroll 1
+    do {
+      const int first_frame = turn == 1 ? l.first_frames : 0;
+      const int frames_end = turn == 0 ? l.first_frames : l.filter[0];
+      if (next_tile < l.tiles && first_frame < frames_end) {
+        load_stem_patch<kRuns>(arguments, next_patch, where, next, first_frame, frames_end);
+      }
+      copy_async_commit();
+      if (turn > 0) {
+        next_tile += tile_step;
+        next = l.walk.advance(next, l.step);
+        next_patch = patches + (turn & 1) * l.patch_cells * 16;
+      }
+      ++turn;
+    } while (turn < 3);
+    const bool first = turn == 3;
+    if (first) {
+      if (l.zero_cells > 0) [[unlikely]] {
+#pragma unroll 1
+        for (int buffer = 1; buffer <= 2; ++buffer) {
+#pragma unroll 1
+          for (int i = group_thread; i < l.zero_cells; i += 128) {
+            *reinterpret_cast<uint4*>(
+                shared + ((group * 2 + buffer) * l.patch_cells - l.zero_cells + i) * 16) =
+                make_uint4(0, 0, 0, 0);
+          }
+        }
+      }
+      if (add_bias && thread < kN) [[unlikely]] {
+        bias[thread] = first_filter + thread < l.filters
+                           ? load_bias(arguments.output.epilogue, first_filter + thread)
+                           : 0.0f;
+      }
+      copy_async_wait<2>();
+      ptx::fence_async_shared();
+      __syncthreads();
+      if (tile >= l.tiles) break;
+      // NOTE: in the first round a warpgroup begins when the one before it is done (at once where
+      // MMAs are many), else all end together and nothing is stored until then.
+      if (group > 0) ptx::named_barrier_sync(1 + kStemGroups + group, 256);
+    } else {
+      copy_async_wait<1>();
+      ptx::fence_async_shared();
+      ptx::named_barrier_sync(1 + group, 128);
+    }
+
+    float accumulators[kN / 2];
+    const std::uint32_t patch_low = (patches >> 4) + (turn & 1 ^ 1) * l.patch_cells;
+    // NOTE: fence, MMAs, commit and wait stay in one basic block, else ptxas drains each MMA; the
+    // empty asm keeps the compiler from peeling off the first step.
+    int accumulate = 0;
+    asm("" : "+r"(accumulate));
+    const auto multiply = [&]<int kSteps>(int i) {
+      wgmma_fence();
+#pragma unroll
+      for (int j = 0; j < kSteps; ++j) {
+        Wgmma<Element, kN>::mma(
+            accumulators, descriptor_of_cells(patch_low + l.step_cells[i + j], l.stride_cells),
+            descriptor_of_cells(filter_low + (i + j) * 2 * kN, 8), j > 0 || accumulate != 0);
+      }
+      wgmma_commit();
+      wgmma_wait<1>();
+      accumulate = 1;
+      asm("" : "+r"(accumulate));
+    };
+    const auto let_next_group_begin = [&](int i) {
+      if (first && i == l.turn_step && group + 1 < kStemGroups &&
+          tile + static_cast<int>(gridDim.y) < l.tiles) {
+        ptx::named_barrier_arrive(2 + kStemGroups + group, 256);
+      }
+    };
+    int i = 0;
+#pragma unroll 1
+    for (int piece = 0; i < l.steps; ++piece) {
+      if (first) {
+        if (piece == 1) {
+          copy_async_wait<1>();
+          ptx::fence_async_shared();
+          ptx::named_barrier_sync(1 + group, 128);
+        }
+        ptx::barrier_wait(filters_full + piece, 0);
+      }
+      let_next_group_begin(i);
+      const int end = min(i + l.piece_steps, l.steps);
+#pragma unroll 1
+      for (; i + 9 <= end; i += 9) multiply.template operator()<9>(i);
+#pragma unroll 1
+      for (; i + 3 <= end; i += 3) multiply.template operator()<3>(i);
+#pragma unroll 1
+      for (; i < end; ++i) multiply.template operator()<1>(i);
+    }
+    let_next_group_begin(i);
+    wgmma_wait<0>();
+
+    // A thread has 8 neighbouring filters of 2 pixels, kN / 32 times.
+    const int p = at.p * kStemSide + warp % 4 * 2, q = at.q * kStemSide + lane / 4;
+    const int channel = first_filter + lane % 4 * 8;
+    const std::int64_t pixel = (std::int64_t{at.n * l.out[0] + at.z} * l.out[1] + p) * l.out[2] + q;
+    if constexpr (kDirect) {
+      if (add_bias) {
+#pragma unroll
+        for (int a = 0; a < kN / 32; ++a) {
+          const float* const b = bias + a * 32 + lane % 4 * 8;
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            const float2 pair = *reinterpret_cast<const float2*>(b + 2 * j);
+            float* const v = accumulators + 16 * a + 4 * j;
+            v[0] += pair.x;
+            v[1] += pair.y;
+            v[2] += pair.x;
+            v[3] += pair.y;
+          }
+        }
+      }
+      Element* out = static_cast<Element*>(arguments.output.data) + pixel * l.filters + channel;
+#pragma unroll
+      for (int row = 0; row < 2; ++row, out += std::int64_t{l.out[2]} * l.filters) {
+        if (p + row >= l.out[1] || q >= l.out[2]) continue;
+#pragma unroll
+        for (int a = 0; a < kN / 32; ++a) {
+          const float* const v = accumulators + 16 * a + 2 * row;
+          if (channel + a * 32 < l.filters) {
+            *reinterpret_cast<uint4*>(out + a * 32) =
+                make_uint4(pack2<Element>(v[0], v[1]), pack2<Element>(v[4], v[5]),
+                           pack2<Element>(v[8], v[9]), pack2<Element>(v[12], v[13]));
+          }
+        }
+      }
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < kN / 16; ++i) {
+        // Registers take constant indices only.
+        float v[8];
+#pragma unroll
+        for (int j = 0; j < kN / 16; ++j) {
+          if (i != j) continue;
+#pragma unroll
+          for (int e = 0; e < 8; ++e) {
+            v[e] = accumulators[j / 2 * 16 + e / 2 * 4 + j % 2 * 2 + e % 2];
+          }
+        }
+        const int first_channel = channel + i / 2 * 32, left = l.filters - first_channel;
+        if (p + i % 2 < l.out[1] && q < l.out[2] && left > 0) {
+          store_channels(arguments.output, v, pixel + i % 2 * std::int64_t{l.out[2]}, first_channel,
+                         min(left, 8));
+        }
+      }
+    }
+    tile += tile_step;
+    if (tile >= l.tiles) break;
+    at = l.walk.advance(at, l.step);
+    // All four warps have read the patch: the next load may take its place.
+    ptx::named_barrier_sync(1 + group, 128);
+  }
+}
+
+#endif  // __CUDACC__
+
+}  // namespace convoy::sm90

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Depthwise 3×3, the usual case by far. A thread owns 4 channels of 4 neighbouring output columns
+// and walks down a chunk of output rows with its 36 filter elements in registers: each input row is
+// loaded and converted once and added to the (up to three) output rows that see it.
+#pragma once
+
+#include "kernels/common/device_geometry.cuh"
+#include "kernels/common/fast_divide.hpp"
+#include "kernels/common/output.cuh"
+
+namespace convoy {
+
+inline constexpr int kDepthwiseThreads = 128;
+inline constexpr int kDepthwiseColumns = 4;   // Output columns of a thread.
+inline constexpr int kDepthwiseChannels = 4;  // Channels of a thread.
+
+struct Depthwise3x3Arguments {
+  const void* activation;
+  const void* filter;
+  ConvOutput output;
+  int in_height, in_width, out_height, out_width;
+  int pad_height, pad_width;
+  int chunk_rows;  ///< Output rows of a thread.
+  int items;       ///< Threads with work: frames · row chunks · column strips · C / 4.
+  FastDivide channels_divide, strips_divide, chunks_divide;
+  std::int64_t channels;
+};
+
+#ifdef __CUDACC__
+
+template <typename Element, int kStride>
+class DepthwiseColumns {
+ public:
+  static constexpr int kInputs = (kDepthwiseColumns - 1) * kStride + 3;
+  using Row = uint2[kInputs];  // As loaded.
+  using Sums = float[kDepthwiseColumns][kDepthwiseChannels];
+
+  __device__ __forceinline__ DepthwiseColumns(const Depthwise3x3Arguments& a, int frame,
+                                              int last_row, int first_column, std::int64_t channel)
+      : height_(min(a.in_height, last_row + 1)),
+        channels_(a.channels),
+        row_pitch_(a.in_width * a.channels) {
+    const int w = first_column * kStride - a.pad_width;
+    input_ = static_cast<const Element*>(a.activation) + frame * (a.in_height * row_pitch_) +
+             w * a.channels + channel;
+#pragma unroll
+    for (int i = 0; i < kInputs; ++i) {
+      inside_[i] = static_cast<unsigned>(w + i) < static_cast<unsigned>(a.in_width);
+    }
+    // [channel][r][s], 72 bytes of four channels.
+    const auto* filter =
+        reinterpret_cast<const uint2*>(static_cast<const Element*>(a.filter) + channel * 9);
+    Element elements[36];
+#pragma unroll
+    for (int i = 0; i < 9; ++i) reinterpret_cast<uint2*>(elements)[i] = filter[i];
+#pragma unroll
+    for (int i = 0; i < 36; ++i) weights_[i % 9 / 3][i % 3][i / 9] = to_float(elements[i]);
+  }
+
+  __device__ __forceinline__ void load(Row& row, int h) const {
+    const bool exists = static_cast<unsigned>(h) < static_cast<unsigned>(height_);
+    const Element* from = input_ + h * row_pitch_;
+#pragma unroll
+    for (int i = 0; i < kInputs; ++i) {
+      row[i] = make_uint2(0, 0);
+      if (exists && inside_[i]) row[i] = *reinterpret_cast<const uint2*>(from + i * channels_);
+    }
+  }
+
+  /// to = from + row · filter row r.
+  __device__ __forceinline__ void add(Sums& to, const Sums& from, const Row& row, int r) const {
+#pragma unroll
+    for (int column = 0; column < kDepthwiseColumns; ++column) {
+#pragma unroll
+      for (int s = 0; s < 3; ++s) {
+        const uint2 packed = row[column * kStride + s];
+        const float2 low = unpack2<Element>(packed.x), high = unpack2<Element>(packed.y);
+        const float x[4] = {low.x, low.y, high.x, high.y};
+#pragma unroll
+        for (int c = 0; c < kDepthwiseChannels; ++c) {
+          to[column][c] = fmaf(x[c], weights_[r][s][c], s == 0 ? from[column][c] : to[column][c]);
+        }
+      }
+    }
+  }
+
+ private:
+  const Element* input_;
+  int height_;
+  std::int64_t channels_, row_pitch_;
+  bool inside_[kInputs];
+  float weights_[3][3][kDepthwiseChannels];
+};
+
+template <typename Element>
+__device__ __forceinline__ void store_depthwise(const Depthwise3x3Arguments& a,
+                                                float (&sums)[kDepthwiseColumns][4],
+                                                std::int64_t pixel, int columns,
+                                                std::int64_t channel) {
+  if (a.output.plain && a.output.dtype == dtype_of<Element>) {
+    Element* to = static_cast<Element*>(a.output.data) + pixel * a.channels + channel;
+#pragma unroll
+    for (int i = 0; i < kDepthwiseColumns; ++i) {
+      if (i < columns) {
+        *reinterpret_cast<uint2*>(to + i * a.channels) = make_uint2(
+            pack2<Element>(sums[i][0], sums[i][1]), pack2<Element>(sums[i][2], sums[i][3]));
+      }
+    }
+    return;
+  }
+  // One copy of the epilogue's code: registers are picked by constant indices.
+#pragma unroll 1
+  for (int column = 0; column < columns; ++column) {
+    float v[4] = {};
+#pragma unroll
+    for (int i = 0; i < kDepthwiseColumns; ++i) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) v[c] = i == column ? sums[i][c] : v[c];
+    }
+    store_channels(a.output, v, pixel + column, channel, 4);
+  }
+}
+
+template <typename Element, int kStride>
+__global__ void __launch_bounds__(kDepthwiseThreads, 4)
+    depthwise_3x3_kernel(const __grid_constant__ Depthwise3x3Arguments a) {
+  const int item = static_cast<int>(blockIdx.x * kDepthwiseThreads + threadIdx.x);
+  if (item >= a.items) return;
+  // Channels fastest, so that a warp's accesses are coalesced.
+  const int strip_item = a.channels_divide.divide(item);
+  const std::int64_t channel = a.channels_divide.remainder(item, strip_item) * kDepthwiseChannels;
+  const int chunk_item = a.strips_divide.divide(strip_item);
+  const int q = a.strips_divide.remainder(strip_item, chunk_item) * kDepthwiseColumns;
+  const int frame = a.chunks_divide.divide(chunk_item);
+  const int p = a.chunks_divide.remainder(chunk_item, frame) * a.chunk_rows;
+  const int rows = min(a.chunk_rows, a.out_height - p);
+  const int columns = min(kDepthwiseColumns, a.out_width - q);
+  std::int64_t pixel = (std::int64_t{frame} * a.out_height + p) * a.out_width + q;
+  int h = p * kStride - a.pad_height;
+
+  using Columns = DepthwiseColumns<Element, kStride>;
+  // No row is loaded beyond the last one that this thread needs.
+  const Columns input(a, frame, h + (rows - 1) * kStride + 2, q, channel);
+  typename Columns::Sums sums, first = {}, none = {};
+  typename Columns::Row row, next;
+  input.load(row, h);
+  if constexpr (kStride == 1) {
+    // `first` and `second` have met the first filter row, or the first two.
+    typename Columns::Sums second = {};
+    for (int i = 0; i < rows + 2; ++i) {
+      input.load(next, ++h);
+      input.add(sums, second, row, 2);
+      input.add(second, first, row, 1);
+      input.add(first, none, row, 0);
+      if (i >= 2) {
+        store_depthwise<Element>(a, sums, pixel, columns, channel);
+        pixel += a.out_width;
+      }
+#pragma unroll
+      for (int j = 0; j < Columns::kInputs; ++j) row[j] = next[j];
+    }
+  } else {
+    input.add(first, none, row, 0);
+    input.load(row, ++h);
+    for (int i = 0; i < rows; ++i, pixel += a.out_width) {
+      input.load(next, ++h);
+      input.add(sums, first, row, 1);
+      input.load(row, ++h);
+      input.add(sums, sums, next, 2);
+      input.add(first, none, next, 0);
+      store_depthwise<Element>(a, sums, pixel, columns, channel);
+    }
+  }
+}
+
+#endif  // __CUDACC__
+
+}  // namespace convoy

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/small/few_channels.cuh"
+
+#include <algorithm>
+
+#include "kernels/common/cuda_plan.hpp"
+#include "kernels/small/candidates.hpp"
+
+namespace convoy {
+namespace {
+
+constexpr std::int64_t kMaxChannels = 64;
+std::int64_t round_up(std::int64_t x, std::int64_t to) {
+  return (x + to - 1) / to * to;
+}
+
+PatchRead patch_read(const ConvGeometry& g, bool by_tap, std::int64_t chunks,
+                     std::int64_t pixel_pitch) {
+  const std::int64_t real_chunks =
+      depth_taps(g).count * g.filter[1] * g.filter[2] * (g.in_channels / 8);
+  if (g.in_channels % 8 == 0 && real_chunks == chunks) return PatchRead::chunks;
+  const bool even_pixels = g.stride[2] * pixel_pitch % 2 == 0;
+  const bool even_taps = !by_tap || g.dilation[2] * pixel_pitch % 2 == 0;
+  return even_pixels && even_taps ? PatchRead::pairs : PatchRead::elements;
+}
+
+// The layout of a launch with tiles of `tile_rows` rows, or why there is none.
+struct LayoutResult {
+  PatchLayout layout;
+  std::string refusal;
+};
+LayoutResult patch_layout(const ConvGeometry& g, int tile_rows, std::int64_t shared_memory) {
+  LayoutResult result;
+  PatchLayout& l = result.layout;
+  const std::int64_t c = g.in_channels;
+  l.by_tap = c % 8 == 0 || g.dilation[2] != 1;
+  const std::int64_t run = l.by_tap ? c : g.filter[2] * c;
+  const std::int64_t filter_t = depth_taps(g).count;
+  const std::int64_t runs = filter_t * g.filter[1] * (l.by_tap ? g.filter[2] : 1);
+  const std::int64_t chunks = round_up(runs * ((run + 7) / 8), 2);
+  // NOTE: an odd number of 16-byte units from filter to filter keeps ldmatrix free of conflicts.
+  const std::int64_t filter_pitch = chunks * 8 + 8;
+  const std::int64_t rows = (tile_rows - 1) * g.stride[1] + (g.filter[1] - 1) * g.dilation[1] + 1;
+  const std::int64_t columns =
+      (kPatchTileColumns - 1) * g.stride[2] + (g.filter[2] - 1) * g.dilation[2] + 1;
+  // NOTE: with whole chunks in a pixel, 16 bytes of padding spread eight pixels over the banks.
+  const std::int64_t pixel_pitch = c % 8 == 0 ? c + 8 : c;
+  const std::int64_t row_pitch = round_up(columns * pixel_pitch, 8);
+  const std::int64_t elements = filter_t * rows * row_pitch + 8;
+  const PatchRead read = patch_read(g, l.by_tap, chunks, pixel_pitch);
+  const std::int64_t block_n = g.out_channels <= 16 && read == PatchRead::chunks ? 16 : 64;
+  const int stage_floats = block_n == 16 ? kStageFloats<2> : kStageFloats<8>;
+  const std::int64_t bytes =
+      chunks * 8 + block_n * filter_pitch * 2 + 2 * elements * 2 + kPatchWarps * stage_floats * 4;
+  if (bytes > shared_memory) {
+    result.refusal = "input patch and filters need " + std::to_string(bytes) +
+                     " bytes of shared memory, at most " + std::to_string(shared_memory);
+    return result;
+  }
+  l.read = read;
+  l.block_n = static_cast<int>(block_n);
+  l.chunks = static_cast<int>(chunks);
+  l.filter_pitch = static_cast<int>(filter_pitch);
+  l.rows = static_cast<int>(rows);
+  l.columns = static_cast<int>(columns);
+  l.pixel_pitch = static_cast<int>(pixel_pitch);
+  l.row_pitch = static_cast<int>(row_pitch);
+  l.elements = static_cast<int>(elements);
+  l.vector = c % 8 == 0 ? 8 : c % 4 == 0 ? 4 : c % 2 == 0 ? 2 : 1;
+  l.contiguous = pixel_pitch == c && g.upsample == 1 &&
+                 (g.pad_mode[2] == PadMode::zero || (g.pad_begin[2] == 0 && g.pad_end[2] == 0));
+  const std::int64_t tiles_p = (g.out[1] + tile_rows - 1) / tile_rows;
+  const std::int64_t tiles_q = (g.out[2] + kPatchTileColumns - 1) / kPatchTileColumns;
+  l.filter_tiles = static_cast<int>((g.out_channels + block_n - 1) / block_n);
+  const std::int64_t tiles = g.batch * g.out[0] * tiles_p * tiles_q;
+  // Twice the tiles, so that a block may count past the last one.
+  if (tiles > std::numeric_limits<std::int32_t>::max() / 2) {
+    result.refusal = "output tiles = " + std::to_string(tiles) + " exceed 2^30";
+    return result;
+  }
+  l.tiles = static_cast<int>(tiles);
+  l.walk = {FastDivide(tiles_q), FastDivide(tiles_p), FastDivide(g.out[0])};
+  l.vectors_of_pixel = static_cast<std::uint32_t>(c / l.vector);
+  l.vectors_reciprocal =
+      static_cast<std::uint32_t>((std::uint64_t{1} << 32) / l.vectors_of_pixel + 1);
+  return result;
+}
+
+// Rows of a tile: 16 halve the shared-memory traffic of the filters, 8 fill the device sooner.
+// NOTE: only where two blocks share a multiprocessor, so that one computes while the other waits
+// for its patch.
+int tile_rows_for(const PlanRequest& request) {
+  const auto half = static_cast<std::int64_t>(request.device.shared_memory / 2) - 1024;
+  const LayoutResult tall = patch_layout(request.geometry, 16, half);
+  const std::int64_t blocks = std::int64_t{tall.layout.tiles} * tall.layout.filter_tiles;
+  return tall.refusal.empty() && blocks >= 4 * request.device.multiprocessors ? 16 : 8;
+}
+
+LayoutResult patch_layout(const PlanRequest& request, int tile_rows) {
+  return patch_layout(request.geometry, tile_rows,
+                      static_cast<std::int64_t>(request.device.shared_memory));
+}
+
+class PatchPlan final : public PortablePlan {
+ public:
+  explicit PatchPlan(const PlanRequest& request) : PortablePlan(request) {
+    const ConvGeometry& g = request.geometry;
+    geometry_ = trimmed_device_geometry(g);
+    const int tile_rows = tile_rows_for(request);
+    LayoutResult result = patch_layout(request, tile_rows);
+    if (!result.refusal.empty()) throw Error(Status::unsupported, result.refusal);
+    layout_ = result.layout;
+    kernel_ = request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>(tile_rows)
+                                           : choose_kernel<__half>(tile_rows);
+    allow_shared_memory(kernel_, layout_.shared_bytes());
+    // Whole sets of filter tiles, as many as run at once.
+    const std::int64_t resident = std::int64_t{request.device.multiprocessors} *
+                                  resident_blocks(kernel_, kPatchThreads, layout_.shared_bytes());
+    const std::int64_t sets =
+        std::clamp<std::int64_t>(resident / layout_.filter_tiles, 1, layout_.tiles);
+    blocks_ = static_cast<unsigned>(sets * layout_.filter_tiles);
+  }
+
+ private:
+  using Kernel = void(PatchArguments);
+
+  template <typename Element>
+  Kernel* choose_kernel(int tile_rows) const {
+    const bool tall = tile_rows == 16;
+    if (layout_.block_n == 16) {
+      return tall ? patch_kernel<Element, 2, 2, PatchRead::chunks>
+                  : patch_kernel<Element, 2, 1, PatchRead::chunks>;
+    }
+    switch (layout_.read) {
+      case PatchRead::chunks:
+        return tall ? patch_kernel<Element, 8, 2, PatchRead::chunks>
+                    : patch_kernel<Element, 8, 1, PatchRead::chunks>;
+      case PatchRead::pairs:
+        return tall ? patch_kernel<Element, 8, 2, PatchRead::pairs>
+                    : patch_kernel<Element, 8, 1, PatchRead::pairs>;
+      default:
+        return tall ? patch_kernel<Element, 8, 2, PatchRead::elements>
+                    : patch_kernel<Element, 8, 1, PatchRead::elements>;
+    }
+  }
+
+  void launch(const RunPointers& pointers, cudaStream_t stream) const override {
+    const std::int64_t filters = request().geometry.out_channels;
+    const PatchArguments arguments{
+        .activation = pointers.activation,
+        .cache = pointers.cache,
+        .filter = pointers.filter,
+        .geometry = geometry_,
+        .output = conv_output(pointers, request().output_dtype, filters, filters),
+        .layout = layout_};
+    kernel_<<<blocks_, kPatchThreads, layout_.shared_bytes(), stream>>>(arguments);
+    check_launch("portable_patch");
+  }
+
+  DeviceGeometry geometry_;
+  PatchLayout layout_;
+  Kernel* kernel_ = nullptr;
+  unsigned blocks_ = 0;
+};
+
+class PatchCandidate final : public KernelCandidate {
+ public:
+  std::string name() const override { return "portable_patch"; }
+  Device device() const override { return Device::cuda; }
+
+  Judgement judge(const PlanRequest& request) const override {
+    const ConvGeometry& g = request.geometry;
+    if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
+    if (g.groups != 1) return "groups = " + std::to_string(g.groups) + "; legal: 1";
+    if (g.in_channels < 1 || g.in_channels > kMaxChannels) {
+      return "in_channels = " + std::to_string(g.in_channels) + "; legal: 1 to " +
+             std::to_string(kMaxChannels);
+    }
+    const std::string reason = device_geometry_refusal(g);
+    if (!reason.empty()) return reason;
+    // Keep every product of the layout far inside 32 bits.
+    for (int axis = 0; axis < 3; ++axis) {
+      if (g.filter[axis] > 64 || g.stride[axis] > 64 || g.dilation[axis] > 64) {
+        return "filter, stride or dilation above 64";
+      }
+    }
+    if (g.seen()[2] * g.in_channels > std::numeric_limits<std::int32_t>::max() / 2) {
+      return "a row of " + std::to_string(g.seen()[2] * g.in_channels) + " elements exceeds 2^30";
+    }
+    if (g.out_channels > 1 << 20) {
+      return "out_channels = " + std::to_string(g.out_channels) + ", at most 2^20";
+    }
+    const auto choice = patch_layout(request, 8);
+    if (!choice.refusal.empty()) return choice.refusal;
+
+    const PatchLayout& l = choice.layout;
+    // Measured on an H200 with 132 multiprocessors: instructions, not bytes, bound this kernel. A
+    // tile of 128 pixels x 64 filters costs its store and its chunks; half the speed where shared
+    // memory holds one block only.
+    const double tiles = double(l.tiles) * l.filter_tiles;
+    const bool alone = 2 * std::size_t(l.shared_bytes()) > request.device.shared_memory;
+    const double tile_us = (0.0065 + 0.00045 * l.chunks) * (l.block_n == 16 ? 0.5 : 1.0) *
+                           (alone ? 1.8 : 1.0) * 132.0 /
+                           std::max(1, request.device.multiprocessors);
+    return 6.0 + std::max(min_bytes(request) / 3.2e6, tiles * tile_us);
+  }
+
+  std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
+    return std::make_unique<PatchPlan>(request);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<KernelCandidate> make_patch_candidate() {
+  return std::make_unique<PatchCandidate>();
+}
+
+}  // namespace convoy

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/small/few_filters.cuh"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/common/cuda_plan.hpp"
+#include "kernels/common/device_geometry.cuh"
+#include "kernels/common/tensor_map.hpp"
+#include "kernels/small/candidates.hpp"
+
+namespace convoy {
+namespace {
+
+// GEMM columns that kernels are built for.
+constexpr int kBuiltColumns[] = {16, 32, 48, 64};
+
+int built_columns(const ConvGeometry& g) {
+  const std::int64_t needed = depth_taps(g).count * g.filter[2] * g.out_channels;
+  for (int columns : kBuiltColumns) {
+    if (needed <= columns) return columns;
+  }
+  return 0;
+}
+
+HaloLayout halo_layout(const ConvGeometry& g, int rows, int consumers, int multiprocessors) {
+  HaloLayout l{};
+  l.consumers = consumers;
+  for (int axis = 0; axis < 3; ++axis) {
+    l.filter[axis] = static_cast<int>(g.filter[axis]);
+    l.pad[axis] = static_cast<int>(g.pad_begin[axis]);
+    l.out[axis] = static_cast<int>(g.out[axis]);
+  }
+  const DepthTaps taps = depth_taps(g);
+  l.filter[0] = static_cast<int>(taps.count);
+  l.first_tap = static_cast<int>(taps.first);
+  l.filter_depth = static_cast<int>(g.filter[0]);
+  l.pad[0] -= l.first_tap;
+  l.frames = static_cast<int>(g.seen()[0]);
+  l.cached_frames = static_cast<int>(g.cached_frames);
+  l.channels = static_cast<int>(g.in_channels);
+  l.filters = static_cast<int>(g.out_channels);
+  l.steps = (l.channels + 15) / 16;
+  // NOTE: an odd number of 16-byte units from row to row keeps ldmatrix free of bank conflicts.
+  l.filter_pitch = l.filter[1] * l.steps * 16 + 8;
+  l.tile_columns = kHaloColumns - (l.filter[2] - 1);
+  const int tile_rows = consumers * rows;
+  l.tiles_p = (l.out[1] + tile_rows - 1) / tile_rows;
+  l.tiles_q = (l.out[2] + l.tile_columns - 1) / l.tile_columns;
+  // Cut along depth where the image alone does not fill the device; each cut reads T − 1 frames
+  // once more.
+  const double columns = double(g.batch) * l.tiles_p * l.tiles_q;
+  double best = 0;
+  for (int cuts = 1; cuts <= l.out[0]; ++cuts) {
+    const int chunk = (l.out[0] + cuts - 1) / cuts;
+    const double rounds =
+        std::ceil(columns * ((l.out[0] + chunk - 1) / chunk) / std::max(1, multiprocessors));
+    const double cost = rounds * (chunk + l.filter[0] - 1);
+    if (cuts == 1 || cost < best) {
+      best = cost;
+      l.depth_chunk = chunk;
+    }
+    if (cuts >= 64) break;
+  }
+  l.tiles_z = (l.out[0] + l.depth_chunk - 1) / l.depth_chunk;
+  l.tiles = static_cast<int>(g.batch) * l.tiles_z * l.tiles_p * l.tiles_q;
+  return l;
+}
+
+// Time of a layout in units of one input row: rounds of work items times their rows, and what an
+// item costs whatever its size. Warps of one row read the filters twice as often: 12 % (measured).
+double halo_cost(const HaloLayout& l, int rows, int multiprocessors) {
+  const double rounds = std::ceil(double(l.tiles) / std::max(1, multiprocessors));
+  return rounds * (l.depth_chunk + l.filter[0] - 1) * (l.stage_rows(rows) + 2) *
+         (rows == 1 ? 1.12 : 1.0);
+}
+
+// Rows and number of consumer warps: tiles that share the image evenly among the multiprocessors,
+// with little halo.
+struct HaloTiling {
+  int rows = 0;
+  HaloLayout layout{};
+};
+HaloTiling halo_tiling(const PlanRequest& request, int columns) {
+  const int processors = request.device.multiprocessors;
+  const auto shared_memory = static_cast<int>(request.device.shared_memory);
+  HaloTiling best;
+  double best_cost = 0;
+  for (int rows = columns <= 32 ? 2 : 1; rows >= 1; --rows) {
+    for (int consumers = halo_most_consumers(rows); consumers >= 4; --consumers) {
+      const HaloLayout layout = halo_layout(request.geometry, rows, consumers, processors);
+      if (layout.shared_bytes(rows, columns) > shared_memory) continue;
+      const double cost = halo_cost(layout, rows, processors);
+      if (best.rows == 0 || cost < 0.98 * best_cost) {
+        best = {rows, layout};
+        best_cost = cost;
+      }
+    }
+  }
+  return best;
+}
+
+class HaloPlan final : public PortablePlan {
+ public:
+  explicit HaloPlan(const PlanRequest& request) : PortablePlan(request) {
+    columns_ = built_columns(request.geometry);
+    const HaloTiling tiling = halo_tiling(request, columns_);
+    rows_ = tiling.rows;
+    layout_ = tiling.layout;
+    shared_bytes_ = layout_.shared_bytes(rows_, columns_);
+    kernel_ =
+        request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>() : choose_kernel<__half>();
+    allow_shared_memory(kernel_, shared_bytes_);
+    blocks_ = static_cast<unsigned>(std::min(layout_.tiles, request.device.multiprocessors));
+  }
+
+ private:
+  using Kernel = void(HaloArguments);
+
+  template <typename Element>
+  Kernel* choose_kernel() const {
+    const auto is = [&](int t, int s, int k) {
+      return layout_.filter[0] == t && layout_.filter[2] == s && layout_.filters == k;
+    };
+    const bool two = rows_ == 2;
+    // Decoders' last layers: to RGB in 2-D and 3-D, to four latent channels.
+    if (is(1, 3, 3)) {
+      return two ? halo_kernel<Element, 2, 2, 1, 3, 3> : halo_kernel<Element, 2, 1, 1, 3, 3>;
+    }
+    if (is(1, 3, 4)) {
+      return two ? halo_kernel<Element, 2, 2, 1, 3, 4> : halo_kernel<Element, 2, 1, 1, 3, 4>;
+    }
+    if (is(3, 3, 3)) {
+      return two ? halo_kernel<Element, 4, 2, 3, 3, 3> : halo_kernel<Element, 4, 1, 3, 3, 3>;
+    }
+    switch (columns_) {
+      case 16:
+        return two ? halo_kernel<Element, 2, 2, 0, 0, 0> : halo_kernel<Element, 2, 1, 0, 0, 0>;
+      case 32:
+        return two ? halo_kernel<Element, 4, 2, 0, 0, 0> : halo_kernel<Element, 4, 1, 0, 0, 0>;
+      case 48:
+        return halo_kernel<Element, 6, 1, 0, 0, 0>;
+      default:
+        return halo_kernel<Element, 8, 1, 0, 0, 0>;
+    }
+  }
+
+  CUtensorMap tensor_map(const char* name, const void* address, std::int64_t frames) const {
+    const ConvGeometry& g = request().geometry;
+    const std::int64_t pixel = g.in_channels * 2, row = g.in[2] * pixel, frame = g.in[1] * row;
+    return encode(
+        TiledTensorMap{.name = name,
+                       .dtype = request().dtype,
+                       .rank = 5,
+                       .address = address,
+                       .extents = {g.in_channels, g.in[2], g.in[1], frames, g.batch},
+                       .strides_bytes = {0, pixel, row, frame, frames * frame},
+                       .box = {kHaloChannels, kHaloColumns, layout_.stage_rows(rows_), 1, 1},
+                       .swizzle = Swizzle::b128});
+  }
+
+  void launch(const RunPointers& pointers, cudaStream_t stream) const override {
+    const ConvGeometry& g = request().geometry;
+    HaloArguments arguments{
+        .activation = tensor_map("activation", pointers.activation, g.in[0]),
+        .cache = {},
+        .filter = pointers.filter,
+        .output = conv_output(pointers, request().output_dtype, g.out_channels, g.out_channels),
+        .layout = layout_};
+    arguments.cache = g.cached_frames > 0 ? tensor_map("cache", pointers.cache, g.cached_frames)
+                                          : arguments.activation;
+    const auto threads = static_cast<unsigned>((layout_.consumers + 1) * 32);
+    kernel_<<<blocks_, threads, shared_bytes_, stream>>>(arguments);
+    check_launch("portable_halo");
+  }
+
+  HaloLayout layout_;
+  Kernel* kernel_ = nullptr;
+  int columns_ = 0;
+  int rows_ = 1;
+  int shared_bytes_ = 0;
+  unsigned blocks_ = 0;
+};
+
+class HaloCandidate final : public KernelCandidate {
+ public:
+  std::string name() const override { return "portable_halo"; }
+  Device device() const override { return Device::cuda; }
+
+  Judgement judge(const PlanRequest& request) const override {
+    const ConvGeometry& g = request.geometry;
+    if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
+    if (request.device.compute_capability < 90) {
+      return "compute capability " + std::to_string(request.device.compute_capability) +
+             ", tensor copies need 90 or later";
+    }
+    if (g.groups != 1) return "groups = " + std::to_string(g.groups) + "; legal: 1";
+    if (g.upsample != 1) return "upsample = " + std::to_string(g.upsample) + "; legal: 1";
+    if (g.in_channels % 8 != 0) {
+      return "in_channels = " + std::to_string(g.in_channels) +
+             " is not a multiple of 8 (rows of 16 bytes)";
+    }
+    if (g.in[0] == 0) return "no new frames";
+    const char* axes[] = {"depth", "height", "width"};
+    for (int axis = 0; axis < 3; ++axis) {
+      const std::string of_axis = std::string(" of ") + axes[axis];
+      if (g.stride[axis] != 1) {
+        return "stride" + of_axis + " = " + std::to_string(g.stride[axis]) + "; legal: 1";
+      }
+      if (g.dilation[axis] != 1 && g.filter[axis] != 1) {
+        return "dilation" + of_axis + " = " + std::to_string(g.dilation[axis]) + "; legal: 1";
+      }
+      if (g.pad_mode[axis] != PadMode::zero && (g.pad_begin[axis] != 0 || g.pad_end[axis] != 0)) {
+        return "padding mode" + of_axis + " = " + to_string(g.pad_mode[axis]) + "; legal: zero";
+      }
+    }
+    if (g.filter[1] > 9 || g.filter[2] > 9) {
+      return "filter " + std::to_string(g.filter[1]) + "x" + std::to_string(g.filter[2]) +
+             " is wider than 9x9";
+    }
+    if (g.filter[0] > 64 || g.out_channels > 64 || built_columns(g) == 0) {
+      return "T·S·K = " + std::to_string(g.filter[0]) + "·" + std::to_string(g.filter[2]) + "·" +
+             std::to_string(g.out_channels) + " exceeds 64 GEMM columns";
+    }
+    const std::string reason = device_geometry_refusal(g);
+    if (!reason.empty()) return reason;
+    if (g.batch * g.out[0] * ((g.out[1] + 3) / 4) * ((g.out[2] + 21) / 22) > 1 << 30) {
+      return "more than 2^30 tiles";
+    }
+    if (g.filter[1] * g.in_channels > 1 << 20) {
+      return "in_channels = " + std::to_string(g.in_channels) + " does not fit shared memory";
+    }
+    const int columns = built_columns(g);
+    const HaloTiling tiling = halo_tiling(request, columns);
+    if (tiling.rows == 0) {
+      const int bytes =
+          halo_layout(g, 1, 4, request.device.multiprocessors).shared_bytes(1, columns);
+      return "input tile and filters need " + std::to_string(bytes) +
+             " bytes of shared memory, the device has " +
+             std::to_string(request.device.shared_memory);
+    }
+
+    const int processors = std::max(1, request.device.multiprocessors);
+    const int rows = tiling.rows;
+    const HaloLayout& l = tiling.layout;
+    // A frame of a work item: tensor-core steps at about 600 multiply-adds a cycle and 1.7 GHz, or
+    // the sums and stores of its outputs (measured on an H200).
+    const double rounds = std::ceil(double(l.tiles) / processors);
+    const double macs =
+        double(l.consumers) * rows * kHaloColumns * columns * l.filter[1] * l.steps * 16;
+    const double frame_us = std::max(macs / 600.0 / 1700.0, 1.0 + 0.3 * l.filters * rows);
+    const double frames = l.depth_chunk + l.filter[0] - 1;
+    return 5.0 + std::max(min_bytes(request) / 3.0e6, rounds * frames * frame_us);
+  }
+
+  std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
+    return std::make_unique<HaloPlan>(request);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<KernelCandidate> make_halo_candidate() {
+  return std::make_unique<HaloCandidate>();
+}
+
+}  // namespace convoy

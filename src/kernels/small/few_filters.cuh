@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Convolutions of few filters (conv_out: 128→3, 96→3, 320→4). An implicit GEMM would fetch every
+// input pixel T·R·S times from L2 for an N of 3. Here TMA brings an input tile with its halo into
+// shared memory once (coordinates outside the tensor read as zeros: the padding), and the GEMM is
+// turned round: N holds the taps along depth and width too,
+//   Y[pixel, (t, s, k)] = Σ_r Σ_c X[pixel row + r, pixel column, c] · W[k, t, r, s, c],
+// so that each fragment of X feeds T·S·K columns. The output is then a sum of shifted columns,
+//   D[z, p, q, k] = Σ_t Σ_s Y_(frame z + t)[(p, q + s), (t, s, k)],
+// taken in fp32 through shared memory. A block walks along depth: each frame is read once and added
+// to the T outputs that see it.
+//
+// Up to 16 warps are consumers, each with its own output rows (so that no consumer waits for
+// another), and one issues the copies. Stages hold 64 channels of the input tile.
+#pragma once
+
+#include "kernels/common/device_code.cuh"
+#include "kernels/common/output.cuh"
+#include "kernels/common/pipeline.cuh"
+#include "kernels/common/ptx.cuh"
+
+namespace convoy {
+
+/// Most consumer warps, each with `rows` output rows (registers are the limit).
+constexpr int halo_most_consumers(int rows) {
+  return rows == 1 ? 16 : 8;
+}
+inline constexpr int kHaloColumns = 32;   // Input columns of a tile, halo included: two fragments.
+inline constexpr int kHaloChannels = 64;  // Channels of a stage: one 128-byte swizzle span.
+inline constexpr int kHaloStages = 2;
+// NOTE: two columns apart are 8 banks apart, so that fragments are written without conflict.
+inline constexpr int kHaloExchangePitch = kHaloColumns + 4;
+
+/// Everything about a launch that the host works out.
+struct HaloLayout {
+  int consumers;     ///< Warps.
+  int filter[3];     ///< T, R, S
+  int first_tap;     ///< Of the filter's taps along depth: those in front meet padding only.
+  int filter_depth;  ///< T of the filter as it lies in memory.
+  int pad[3];        ///< Before.
+  int frames;        ///< Cached and new.
+  int cached_frames;
+  int channels;      ///< C
+  int filters;       ///< K
+  int out[3];        ///< Z, P, Q
+  int steps;         ///< C in steps of 16, the last zero-filled.
+  int filter_pitch;  ///< Elements from one row of the filter matrix to the next.
+  int tile_columns;  ///< Output columns of a tile: 32 − (S − 1).
+  int depth_chunk;   ///< Output frames of a work item.
+  int tiles_p, tiles_q, tiles_z;
+  int tiles;  ///< N·tiles_z·tiles_p·tiles_q
+
+  // Shared memory, in bytes. Stages come first: the swizzle wants them aligned to 1024.
+  __host__ __device__ int stage_rows(int rows) const { return consumers * rows + filter[1] - 1; }
+  __host__ __device__ int stage_bytes(int rows) const {
+    return stage_rows(rows) * kHaloColumns * kHaloChannels * 2;
+  }
+  __host__ __device__ int filter_bytes(int columns) const { return columns * filter_pitch * 2; }
+  __host__ __device__ int exchange_bytes(int columns) const {
+    return consumers * columns * kHaloExchangePitch * 4;
+  }
+  __host__ __device__ int sums_bytes(int rows) const {
+    return consumers * rows * filter[0] * filters * kHaloColumns * 4;
+  }
+  __host__ __device__ int shared_bytes(int rows, int columns) const {
+    return 1024 + kHaloStages * stage_bytes(rows) + filter_bytes(columns) +
+           exchange_bytes(columns) + sums_bytes(rows) + 2 * kHaloStages * 8;
+  }
+};
+
+struct HaloArguments {
+  CUtensorMap activation;
+  CUtensorMap cache;  ///< Where there is none, the activation's again; never read.
+  const void* filter;
+  ConvOutput output;
+  HaloLayout layout;
+};
+
+#ifdef __CUDACC__
+
+// A work item: an image, a chunk of output frames, a tile of output rows and columns.
+struct HaloTile {
+  int n, z_begin, z_end, p, q;
+};
+__device__ __forceinline__ HaloTile halo_tile(const HaloLayout& l, int tile, int tile_rows) {
+  HaloTile t;
+  t.q = tile % l.tiles_q * l.tile_columns;
+  tile /= l.tiles_q;
+  t.p = tile % l.tiles_p * tile_rows;
+  tile /= l.tiles_p;
+  t.z_begin = tile % l.tiles_z * l.depth_chunk;
+  t.z_end = min(t.z_begin + l.depth_chunk, l.out[0]);
+  t.n = tile / l.tiles_z;
+  return t;
+}
+
+/// kTiles: columns of the GEMM in eights, T·S·K ≤ 8·kTiles. kRows: output rows of a warp.
+/// kT, kS, kK: the filter's T, S and K where the kernel is built for them, else 0: the sums over
+/// shifted columns are then straight-line code.
+template <typename Element, int kTiles, int kRows, int kT, int kS, int kK>
+__global__ void __launch_bounds__((halo_most_consumers(kRows) + 1) * 32, 1)
+    halo_kernel(const __grid_constant__ HaloArguments arguments) {
+  constexpr int kColumns = 8 * kTiles;
+  const HaloLayout& l = arguments.layout;
+  const int tile_rows = l.consumers * kRows;
+  const int taps_t = kT > 0 ? kT : l.filter[0];
+  const int taps_r = l.filter[1];
+  const int taps_s = kS > 0 ? kS : l.filter[2];
+  const int filters_k = kK > 0 ? kK : l.filters;
+
+  extern __shared__ unsigned char shared_unaligned[];
+  unsigned char* const shared =
+      shared_unaligned + (1024 - ptx::shared_address(shared_unaligned) % 1024) % 1024;
+  const int stage_bytes = l.stage_bytes(kRows);
+  auto* const filters = reinterpret_cast<Element*>(shared + kHaloStages * stage_bytes);
+  auto* const exchanges =
+      reinterpret_cast<float*>(shared + kHaloStages * stage_bytes + l.filter_bytes(kColumns));
+  auto* const all_sums = exchanges + l.consumers * kColumns * kHaloExchangePitch;
+  auto* const full = reinterpret_cast<ptx::Barrier*>(reinterpret_cast<unsigned char*>(all_sums) +
+                                                     l.sums_bytes(kRows));
+  auto* const empty = full + kHaloStages;
+
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = static_cast<int>(ptx::warp_id());
+  const int lane = thread % 32;
+
+  if (thread == 0) {
+    ptx::prefetch_tensor_map(&arguments.activation);
+    for (int stage = 0; stage < kHaloStages; ++stage) {
+      ptx::barrier_init(&full[stage], 1);
+      ptx::barrier_init(&empty[stage], static_cast<std::uint32_t>(l.consumers));
+    }
+    ptx::fence_barrier_init();
+  }
+  __syncthreads();
+
+  // Both roles walk the same sequence: work items, frames under them, 64 channels at a time.
+  // `step` counts padded frames: it meets frame step − pad, and completes output step − (T − 1).
+  const int channel_stages = (l.channels + kHaloChannels - 1) / kHaloChannels;
+  PipelineState<kHaloStages> pipe;
+
+  if (warp == l.consumers) {
+    if (ptx::elect_one()) {
+      for (int index = static_cast<int>(blockIdx.x); index < l.tiles;
+           index += static_cast<int>(gridDim.x)) {
+        const HaloTile tile = halo_tile(l, index, tile_rows);
+        for (int step = tile.z_begin; step < tile.z_end + taps_t - 1; ++step) {
+          const int frame = step - l.pad[0];
+          if (frame < 0 || frame >= l.frames) continue;
+          const bool cached = frame < l.cached_frames;
+          for (int stage = 0; stage < channel_stages; ++stage, pipe.advance()) {
+            ptx::barrier_wait(&empty[pipe.index], pipe.producer_parity());
+            ptx::barrier_arrive_expect(&full[pipe.index], static_cast<std::uint32_t>(stage_bytes));
+            ptx::tma_load_5d(shared + pipe.index * stage_bytes,
+                             cached ? &arguments.cache : &arguments.activation, &full[pipe.index],
+                             ptx::kL2EvictNormal, stage * kHaloChannels, tile.q - l.pad[2],
+                             tile.p - l.pad[1], cached ? frame : frame - l.cached_frames, tile.n);
+          }
+        }
+      }
+    }
+    return;
+  }
+
+  // The filter as the GEMM's second matrix, while the first copies are under way: row (t, s, k),
+  // column (r, c), zeros around.
+  const int padded_channels = l.steps * 16;
+  for (int row = warp; row < kColumns; row += l.consumers) {
+    const int k = row % filters_k, s = row / filters_k % taps_s, t = row / filters_k / taps_s;
+    const auto* from =
+        static_cast<const Element*>(arguments.filter) +
+        ((std::int64_t{k} * l.filter_depth + l.first_tap + t) * taps_r * taps_s + s) * l.channels;
+    std::uint32_t to = ptx::shared_address(filters + row * l.filter_pitch);
+    for (int r = 0; r < taps_r; ++r, from += taps_s * l.channels, to += padded_channels * 2) {
+      for (int c = lane * 8; c < padded_channels; c += 32 * 8) {
+        const bool exists = t < taps_t && c < l.channels;
+        copy_async<16>(to + c * 2, exists ? from + c : arguments.filter, exists);
+      }
+    }
+  }
+  copy_async_commit();
+  copy_async_wait<0>();
+  ptx::named_barrier_sync(1, static_cast<std::uint32_t>(l.consumers * 32));
+
+  float* const exchange = exchanges + warp * kColumns * kHaloExchangePitch;
+  // Sums of this warp's outputs, [row][frame % T][k][column].
+  const int slot_floats = filters_k * kHaloColumns;
+  float* const sums = all_sums + warp * kRows * taps_t * slot_floats + lane;
+  const Element* const filter =
+      filters + (lane / 16 * 8 + lane % 8) * l.filter_pitch + lane / 8 % 2 * 8;
+  const std::uint32_t stages = ptx::shared_address(shared);
+  // This lane's matrix row in a fragment is pixel lane % 16 (+ 16) of the warp's first input row;
+  // the pixel's 16-byte chunks are swizzled by its low three bits.
+  const std::uint32_t warp_pixel = (warp * kRows * kHaloColumns + lane % 16) * 128;
+  std::uint32_t chunks[kHaloChannels / 16];
+#pragma unroll
+  for (int c = 0; c < kHaloChannels / 16; ++c) chunks[c] = ((c * 2 + lane / 16) ^ (lane % 8)) * 16;
+
+  for (int index = static_cast<int>(blockIdx.x); index < l.tiles;
+       index += static_cast<int>(gridDim.x)) {
+    const HaloTile tile = halo_tile(l, index, tile_rows);
+    for (int step = tile.z_begin; step < tile.z_end + taps_t - 1; ++step) {
+      // Output `step` meets its first frame now.
+      for (int row = 0; row < kRows; ++row) {
+        float* slot = sums + (row * taps_t + step % taps_t) * slot_floats;
+        for (int k = 0; k < filters_k; ++k) slot[k * kHaloColumns] = 0.0f;
+      }
+
+      const int frame = step - l.pad[0];
+      if (frame >= 0 && frame < l.frames) {
+        float accumulators[kRows][2][kTiles][4] = {};
+        for (int stage = 0; stage < channel_stages; ++stage, pipe.advance()) {
+          const int steps = min(kHaloChannels / 16, l.steps - stage * (kHaloChannels / 16));
+          ptx::barrier_wait(&full[pipe.index], pipe.parity());
+          __syncwarp();
+          std::uint32_t input = stages + pipe.index * stage_bytes + warp_pixel;
+          const Element* b_at = filter + stage * kHaloChannels;
+#pragma unroll 1
+          for (int r = 0; r < taps_r; ++r, input += kHaloColumns * 128, b_at += padded_channels) {
+#pragma unroll
+            for (int c = 0; c < kHaloChannels / 16; ++c) {
+              if (c >= steps) break;
+              std::uint32_t a[kRows][2][4];
+#pragma unroll
+              for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                  ptx::load_matrix_x4(input + (i * kHaloColumns + half * 16) * 128 + chunks[c],
+                                      a[i][half][0], a[i][half][1], a[i][half][2], a[i][half][3]);
+                }
+              }
+#pragma unroll
+              for (int j = 0; j < kTiles; j += 2) {
+                std::uint32_t b[4];
+                ptx::load_matrix_x4(ptx::shared_address(b_at + c * 16 + j * 8 * l.filter_pitch),
+                                    b[0], b[1], b[2], b[3]);
+#pragma unroll
+                for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+                  for (int half = 0; half < 2; ++half) {
+                    mma_16x8x16<Element>(accumulators[i][half][j], a[i][half], b[0], b[1]);
+                    mma_16x8x16<Element>(accumulators[i][half][j + 1], a[i][half], b[2], b[3]);
+                  }
+                }
+              }
+            }
+          }
+          __syncwarp();
+          if (lane == 0) ptx::barrier_arrive(&empty[pipe.index]);
+        }
+
+        // Turn fragments into columns, then add each output pixel's shifted columns.
+#pragma unroll
+        for (int row = 0; row < kRows; ++row) {
+          __syncwarp();
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+#pragma unroll
+            for (int j = 0; j < kTiles; ++j) {
+              float* to =
+                  exchange + (j * 8 + lane % 4 * 2) * kHaloExchangePitch + half * 16 + lane / 4;
+              to[0] = accumulators[row][half][j][0];
+              to[kHaloExchangePitch] = accumulators[row][half][j][1];
+              to[8] = accumulators[row][half][j][2];
+              to[kHaloExchangePitch + 8] = accumulators[row][half][j][3];
+            }
+          }
+          __syncwarp();
+          if (lane < l.tile_columns) {
+            for (int t = 0; t < taps_t; ++t) {
+              if (step - t < tile.z_begin || step - t >= tile.z_end) continue;
+              float* slot = sums + (row * taps_t + (step - t) % taps_t) * slot_floats;
+              const float* from = exchange + t * taps_s * filters_k * kHaloExchangePitch + lane;
+              for (int k = 0; k < filters_k; ++k) {
+                float sum = slot[k * kHaloColumns];
+                for (int s = 0; s < taps_s; ++s) {
+                  sum += from[(s * filters_k + k) * kHaloExchangePitch + s];
+                }
+                slot[k * kHaloColumns] = sum;
+              }
+            }
+          }
+        }
+      }
+
+      // Output step − (T − 1) has met its last frame.
+      const int z = step - (taps_t - 1);
+      if (z < tile.z_begin || lane >= l.tile_columns || tile.q + lane >= l.out[2]) continue;
+#pragma unroll 1
+      for (int row = 0; row < kRows; ++row) {
+        const int p = tile.p + warp * kRows + row;
+        if (p >= l.out[1]) break;
+        const std::int64_t pixel =
+            ((std::int64_t{tile.n} * l.out[0] + z) * l.out[1] + p) * l.out[2] + tile.q + lane;
+        const float* slot = sums + (row * taps_t + z % taps_t) * slot_floats;
+#pragma unroll 1
+        for (int k = 0; k < filters_k; k += 4) {
+          const int count = min(4, filters_k - k);
+          float v[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) v[i] = i < count ? slot[(k + i) * kHaloColumns] : 0.0f;
+          store_channels(arguments.output, v, pixel, k, count);
+        }
+      }
+    }
+  }
+}
+
+#endif  // __CUDACC__
+
+}  // namespace convoy

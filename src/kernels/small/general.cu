@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/small/general.cuh"
+
+#include <algorithm>
+
+#include "kernels/common/cuda_plan.hpp"
+#include "kernels/small/candidates.hpp"
+
+namespace convoy {
+namespace {
+
+// Without padding and dilation along the width, the S taps of a row are one run of S·C elements:
+// the convolution is one of S·C channels and S = 1 whose pixels overlap or, as in a patch
+// embedding (stride = S), abut.
+void fold_width_into_channels(const ConvGeometry& g, DeviceGeometry& d) {
+  const bool foldable = g.filter[2] > 1 && g.pad_begin[2] == 0 && g.pad_end[2] == 0 &&
+                        g.dilation[2] == 1 && g.upsample == 1 && g.groups == 1;
+  if (!foldable) return;
+  d.channels = static_cast<int>(g.filter[2] * g.in_channels);
+  d.pixel_pitch = g.stride[2] * g.in_channels;
+  d.filter[2] = 1;
+  d.stride[2] = 1;
+  d.seen[2] = d.in[2] = d.out[2];
+}
+
+int gather_width(const DeviceGeometry& d, std::initializer_list<int> widths) {
+  for (int width : widths) {
+    if (d.channels % width == 0 && d.pixel_pitch % width == 0 && d.row_pitch % width == 0) {
+      return width;
+    }
+  }
+  return 1;
+}
+
+class GeneralPlan final : public PortablePlan {
+ public:
+  explicit GeneralPlan(const PlanRequest& request) : PortablePlan(request) {
+    const ConvGeometry& g = request.geometry;
+    geometry_ = trimmed_device_geometry(g);
+    fold_width_into_channels(g, geometry_);
+    fma_ = request.dtype == DType::fp32;
+    vector_ = fma_ ? gather_width(geometry_, {4}) : gather_width(geometry_, {8, 2});
+    const std::int64_t block_m = fma_ ? 64 : GeneralMmaTile::BLOCK_M;
+    filter_tiles_ = (g.group_filters() + 63) / 64;
+    tiles_ = (g.gemm_m() + block_m - 1) / block_m * g.groups * filter_tiles_;
+    kernel_ = choose_kernel(request.dtype);
+    shared_bytes_ = fma_ ? 0 : GeneralMmaTile::kSharedBytes;
+    if (!fma_) allow_shared_memory(kernel_, shared_bytes_);
+  }
+
+ private:
+  using Kernel = void(GeneralArguments);
+
+  Kernel* choose_kernel(DType dtype) const {
+    if (dtype == DType::fp32) return vector_ == 4 ? general_fma_kernel<4> : general_fma_kernel<1>;
+    return dtype == DType::bf16 ? choose_mma_kernel<__nv_bfloat16>() : choose_mma_kernel<__half>();
+  }
+  template <typename Element>
+  Kernel* choose_mma_kernel() const {
+    if (vector_ == 8) return general_mma_kernel<Element, 8>;
+    if (vector_ == 2) return general_mma_kernel<Element, 2>;
+    return general_mma_kernel<Element, 1>;
+  }
+
+  void launch(const RunPointers& pointers, cudaStream_t stream) const override {
+    const ConvGeometry& g = request().geometry;
+    const GeneralArguments arguments{
+        .activation = pointers.activation,
+        .cache = pointers.cache,
+        .filter = pointers.filter,
+        .geometry = geometry_,
+        .output = conv_output(pointers, request().output_dtype, g.out_channels, g.group_filters()),
+        .filter_tiles = filter_tiles_,
+        .tiles = tiles_};
+    const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(tiles_, 1 << 20));
+    kernel_<<<blocks, kGeneralThreads, shared_bytes_, stream>>>(arguments);
+    check_launch("portable_general");
+  }
+
+  DeviceGeometry geometry_;
+  Kernel* kernel_ = nullptr;
+  int vector_ = 1;
+  int shared_bytes_ = 0;
+  bool fma_ = false;
+  std::int64_t filter_tiles_ = 0;
+  std::int64_t tiles_ = 0;
+};
+
+class GeneralCandidate final : public KernelCandidate {
+ public:
+  std::string name() const override { return "portable_general"; }
+  Device device() const override { return Device::cuda; }
+
+  Judgement judge(const PlanRequest& request) const override {
+    const ConvGeometry& g = request.geometry;
+    const std::string reason = device_geometry_refusal(g);
+    if (!reason.empty()) return reason;
+
+    // Tiles are 64 filters wide whatever the group holds.
+    const double filters = static_cast<double>((g.group_filters() + 63) / 64 * 64 * g.groups);
+    const double work = g.flops() / std::max(1.0, double(g.out_channels)) * filters;
+    double tflops = request.dtype == DType::fp32 ? 20.0 : 150.0;
+    if (g.group_channels() % 8 != 0) tflops /= 4;
+    return 8.0 + std::max(work / tflops * 1e-6, min_bytes(request) / 0.8e6);
+  }
+
+  std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
+    return std::make_unique<GeneralPlan>(request);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<KernelCandidate> make_general_candidate() {
+  return std::make_unique<GeneralCandidate>();
+}
+
+}  // namespace convoy

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Grouped convolution with as many filters as channels a group, 2, 4, 8 or 16 (ResNeXt, RegNet). A
+// warp takes 16 neighbouring channels, which make up whole groups, as one dense convolution of 16
+// channels and 16 filters whose filters are zero outside their group: a tensor-core step a tap.
+// Input fragments are read straight from memory (the taps share L1), filters lie in shared memory
+// in fragment order, and channels are dealt to lanes as in the pointwise kernel: four neighbours
+// each.
+#include <algorithm>
+
+#include "core/checked.hpp"
+#include "core/text.hpp"
+#include "kernels/common/cuda_plan.hpp"
+#include "kernels/common/device_code.cuh"
+#include "kernels/common/device_geometry.cuh"
+#include "kernels/common/fast_divide.hpp"
+#include "kernels/common/output.cuh"
+#include "kernels/small/candidates.hpp"
+
+namespace convoy {
+namespace {
+
+constexpr int kWarps = 4;  // Of a block: 64 channels, one line of a pixel.
+constexpr int kThreads = 32 * kWarps;
+constexpr int kChannels = 16;  // Of a warp.
+constexpr int kFragments = 2;  // Of 16 output pixels, at once.
+constexpr int kMaxTaps = 49;   // 98 KiB of filters.
+constexpr int kBlocksOfMultiprocessor = 8;
+
+struct GroupedArguments {
+  const void* activation;
+  const void* cache;
+  const void* filter;
+  DeviceGeometry geometry;
+  ConvOutput output;
+  FastDivide columns, rows, frames;  ///< Q, P, Z
+  int tiles;                         ///< Of 32 output pixels.
+};
+
+// The filters of a warp in the order of its fragments: element (tap, lane) holds, for two columns
+// of the MMA (filters), four channels each.
+template <typename Element>
+__device__ __forceinline__ void load_grouped_filters(const GroupedArguments& arguments,
+                                                     uint4* filters, int first_channel) {
+  const DeviceGeometry& g = arguments.geometry;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int taps = static_cast<int>(g.reduction) / g.channels;
+  const std::uint32_t* from[4];
+  bool same_group[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int filter = lane / 8 * 4 + i / 2 * 2 + lane / 4 % 2, channel = lane % 4 * 4 + i % 2 * 2;
+    same_group[i] = filter / g.channels == channel / g.channels;
+    from[i] = reinterpret_cast<const std::uint32_t*>(static_cast<const Element*>(arguments.filter) +
+                                                     (first_channel + filter) * g.filter_pitch +
+                                                     g.filter_offset + channel % g.channels);
+  }
+#pragma unroll 3
+  for (int tap = 0; tap < taps; ++tap) {
+    std::uint32_t pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      pairs[i] = same_group[i] ? from[i][tap * g.channels / 2] : 0;
+    }
+    filters[tap * 32 + lane] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+  }
+}
+
+template <typename Element>
+__global__ void __launch_bounds__(kThreads)
+    grouped_kernel(const __grid_constant__ GroupedArguments arguments) {
+  extern __shared__ __align__(16) uint4 all_filters[];  // [warp][tap][lane]
+  const DeviceGeometry& g = arguments.geometry;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int first_channel = (static_cast<int>(blockIdx.y) * kWarps + warp) * kChannels;
+  if (first_channel >= g.groups * g.channels) return;
+  uint4* const filters = all_filters + warp * static_cast<int>(g.reduction) / g.channels * 32;
+  load_grouped_filters<Element>(arguments, filters, first_channel);
+  __syncwarp();
+
+  const int channel = first_channel + lane % 4 * 4;
+  const auto* activation = static_cast<const Element*>(arguments.activation) + channel;
+  const auto* cache = static_cast<const Element*>(arguments.cache) + channel;
+  const std::int64_t column_step = g.dilation[2] * g.pixel_pitch;
+  for (int tile = static_cast<int>(blockIdx.x); tile < arguments.tiles;
+       tile += static_cast<int>(gridDim.x)) {
+    // First taps of this lane's four pixels: rows lane / 4 and + 8 of each fragment.
+    const std::int64_t first_pixel = std::int64_t{tile} * (16 * kFragments) + lane / 4;
+    int n[4], d[4], h[4], w[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const auto m = static_cast<int>(min(first_pixel + i * 8, g.pixels - 1));
+      const int row = arguments.columns.divide(m), frame = arguments.rows.divide(row);
+      n[i] = arguments.frames.divide(frame);
+      d[i] = arguments.frames.remainder(frame, n[i]) * g.stride[0] - g.pad[0];
+      h[i] = arguments.rows.remainder(row, frame) * g.stride[1] - g.pad[1];
+      w[i] = arguments.columns.remainder(m, row) * g.stride[2] - g.pad[2];
+    }
+    float sums[kFragments][2][4] = {};
+    const uint4* filter = filters + lane;
+    for (int t = 0; t < g.filter[0]; ++t) {
+      const Element* pixels[4];
+      bool frame_exists[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int frame = d[i] + t * g.dilation[0];
+        const bool cached = frame < g.cached_frames;
+        const std::int64_t index = cached ? std::int64_t{n[i]} * g.cached_frames + frame
+                                          : std::int64_t{n[i]} * g.in[0] + frame - g.cached_frames;
+        frame_exists[i] = static_cast<unsigned>(frame) < static_cast<unsigned>(g.seen[0]);
+        pixels[i] = (cached ? cache : activation) + (index * g.in[1] + h[i]) * g.row_pitch +
+                    w[i] * g.pixel_pitch;
+      }
+      for (int r = 0; r < g.filter[1]; ++r) {
+        bool row_exists[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          row_exists[i] = frame_exists[i] && static_cast<unsigned>(h[i] + r * g.dilation[1]) <
+                                                 static_cast<unsigned>(g.in[1]);
+        }
+        std::int64_t offset = r * g.dilation[1] * g.row_pitch;
+        for (int s = 0; s < g.filter[2]; ++s, filter += 32, offset += column_step) {
+          uint2 a[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            a[i] = make_uint2(0, 0);
+            if (row_exists[i] &&
+                static_cast<unsigned>(w[i] + s * g.dilation[2]) < static_cast<unsigned>(g.in[2])) {
+              a[i] = *reinterpret_cast<const uint2*>(pixels[i] + offset);
+            }
+          }
+          const uint4 b = *filter;
+#pragma unroll
+          for (int i = 0; i < kFragments; ++i) {
+            const std::uint32_t fragment[4] = {a[2 * i].x, a[2 * i + 1].x, a[2 * i].y,
+                                               a[2 * i + 1].y};
+            mma_16x8x16<Element>(sums[i][0], fragment, b.x, b.y);
+            mma_16x8x16<Element>(sums[i][1], fragment, b.z, b.w);
+          }
+        }
+      }
+    }
+    if (arguments.output.plain && arguments.output.dtype == dtype_of<Element>) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float(&d0)[4] = sums[i / 2][0];
+        const float(&d1)[4] = sums[i / 2][1];
+        const std::int64_t pixel = first_pixel + i * 8;
+        if (pixel >= g.pixels) continue;
+        *reinterpret_cast<uint2*>(static_cast<Element*>(arguments.output.data) +
+                                  pixel * arguments.output.channels + channel) =
+            make_uint2(pack2<Element>(d0[i % 2 * 2], d0[i % 2 * 2 + 1]),
+                       pack2<Element>(d1[i % 2 * 2], d1[i % 2 * 2 + 1]));
+      }
+      continue;
+    }
+    // One copy of the epilogue's code: registers are picked by constant indices.
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) {
+      float v[4] = {};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float(&d0)[4] = sums[j / 2][0];
+        const float(&d1)[4] = sums[j / 2][1];
+        const int half = j % 2 * 2;
+        const float values[4] = {d0[half], d0[half + 1], d1[half], d1[half + 1]};
+#pragma unroll
+        for (int c = 0; c < 4; ++c) v[c] = i == j ? values[c] : v[c];
+      }
+      const std::int64_t pixel = first_pixel + i * 8;
+      if (pixel < g.pixels) store_channels(arguments.output, v, pixel, channel, 4);
+    }
+  }
+}
+
+std::int64_t tiles_of(const ConvGeometry& g) {
+  return ceil_div(g.gemm_m(), 16 * kFragments);
+}
+
+class GroupedPlan final : public PortablePlan {
+ public:
+  explicit GroupedPlan(const PlanRequest& request)
+      : PortablePlan(request), geometry_(trimmed_device_geometry(request.geometry)) {
+    const auto taps = static_cast<int>(geometry_.reduction) / geometry_.channels;
+    shared_bytes_ = kWarps * taps * 32 * static_cast<int>(sizeof(uint4));
+    kernel_ = request.dtype == DType::bf16 ? grouped_kernel<__nv_bfloat16> : grouped_kernel<__half>;
+    allow_shared_memory(kernel_, shared_bytes_);
+  }
+
+ private:
+  using Kernel = void(GroupedArguments);
+
+  void launch(const RunPointers& pointers, cudaStream_t stream) const override {
+    const ConvGeometry& g = request().geometry;
+    const GroupedArguments arguments{
+        .activation = pointers.activation,
+        .cache = pointers.cache,
+        .filter = pointers.filter,
+        .geometry = geometry_,
+        .output = conv_output(pointers, request().output_dtype, g.out_channels, g.out_channels),
+        .columns = FastDivide(g.out[2]),
+        .rows = FastDivide(g.out[1]),
+        .frames = FastDivide(g.out[0]),
+        .tiles = static_cast<int>(tiles_of(g))};
+    const std::int64_t spans = ceil_div(g.in_channels, kWarps * kChannels);
+    const std::int64_t most = std::max<std::int64_t>(
+        1, kBlocksOfMultiprocessor * request().device.multiprocessors / spans);
+    const dim3 grid(static_cast<unsigned>(std::min(tiles_of(g), most)),
+                    static_cast<unsigned>(spans));
+    kernel_<<<grid, kThreads, static_cast<std::size_t>(shared_bytes_), stream>>>(arguments);
+    check_launch("portable_grouped");
+  }
+
+  DeviceGeometry geometry_;
+  Kernel* kernel_ = nullptr;
+  int shared_bytes_ = 0;
+};
+
+class GroupedCandidate final : public KernelCandidate {
+ public:
+  std::string name() const override { return "portable_grouped"; }
+  Device device() const override { return Device::cuda; }
+
+  Judgement judge(const PlanRequest& request) const override {
+    const ConvGeometry& g = request.geometry;
+    if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
+    const std::int64_t width = g.group_channels();
+    if (width != g.group_filters() || (width != 2 && width != 4 && width != 8 && width != 16)) {
+      return text("C / groups = ", width, ", K / groups = ", g.group_filters(),
+                  "; legal: the same, 2, 4, 8 or 16");
+    }
+    if (g.groups == 1 || g.in_channels % kChannels != 0) {
+      return text("groups = ", g.groups, ", channels = ", g.in_channels,
+                  "; legal: several groups and a multiple of 16 channels");
+    }
+    if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
+    for (int axis = 0; axis < 3; ++axis) {
+      if (g.pad_mode[axis] != PadMode::zero && (g.pad_begin[axis] != 0 || g.pad_end[axis] != 0)) {
+        return text("padding mode of axis ", axis, " = ", to_string(g.pad_mode[axis]),
+                    "; legal: zero");
+      }
+    }
+    if (g.taps() > kMaxTaps) return text("taps = ", g.taps(), " exceed ", kMaxTaps);
+    if (g.in_channels > 65535 * kWarps * kChannels) {
+      return text("channels = ", g.in_channels, " exceed 65535 · 64");
+    }
+    if (g.gemm_m() > std::numeric_limits<std::int32_t>::max()) {
+      return text("output pixels = ", g.gemm_m(), " exceed 2^31 - 1");
+    }
+    const std::string reason = device_geometry_refusal(g);
+    if (!reason.empty()) return reason;
+
+    // 16 channels of an output pixel and tap: measured on an H200.
+    const double steps = double(g.gemm_m()) * double(g.in_channels / kChannels) * double(g.taps());
+    return 6.0 + std::max(min_bytes(request) / 2.5e6, steps / 1.1e5);
+  }
+
+  std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
+    return std::make_unique<GroupedPlan>(request);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<KernelCandidate> make_grouped_candidate() {
+  return std::make_unique<GroupedCandidate>();
+}
+
+}  // namespace convoy
