@@ -46,7 +46,7 @@ TEST(Sm100Refusal, LimitsOfIm2colAreReportedAndPatchesTakeOver) {
   };
   expect(conv2d(1, 600, 8, 32, 32, 3, 1, 0, 0, [](auto& p) { p.dilation_h = 200; }),
          "(filter - 1) * dilation of height = 400; legal: at most 255");
-  expect(conv2d(1, 8, 8, 32, 32, 3, 3, 129, 1), "lower corner[1] = -129 is outside [-128, 127]");
+  expect(conv2d(1, 8, 8, 32, 32, 3, 3, 129, 1), "lower corner[1] = -129; legal: -128 to 127; nearest: -128");
   const ConvGeometry last = conv2d(1, 8, 8, 32, 32, 3, 3, 128, 1);
   EXPECT_EQ(im2col_refusal(config, last), "");
   EXPECT_EQ(row_groups_of(config, last), RowGroups::images);

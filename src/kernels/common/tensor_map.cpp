@@ -6,12 +6,13 @@
 #include <algorithm>
 #include <cstring>
 
-#include "convoy/error.hpp"
+#include "core/text.hpp"
 
 namespace convoy {
 namespace {
 
-// The driver's encoders, reached through the runtime so that libcuda is never linked.
+// A function of the driver, reached through the runtime so that libcuda is never linked. All that
+// are called here are as old as tensor maps: CUDA 12.0.
 template <typename Function>
 Function driver_function(const char* name) {
   void* function = nullptr;
@@ -20,8 +21,8 @@ Function driver_function(const char* name) {
       cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &result);
   if (error != cudaSuccess || result != cudaDriverEntryPointSuccess || function == nullptr) {
     throw Error(Status::unsupported,
-                std::string("the CUDA driver has no ") + name +
-                    " (needs a driver for CUDA 12.0 or newer): " + cudaGetErrorString(error));
+                text("the CUDA driver has no ", name,
+                     "; legal: a driver for CUDA 12.0 or newer: ", cudaGetErrorString(error)));
   }
   return reinterpret_cast<Function>(function);
 }
@@ -52,14 +53,21 @@ CUtensorMapSwizzle swizzle_mode(Swizzle swizzle) {
   throw Error(Status::internal, "tensor map: unknown swizzle");
 }
 
-std::string out_of_range(const char* map, const std::string& field, std::int64_t value,
-                         std::int64_t low, std::int64_t high) {
-  return std::string(map) + " tensor map: " + field + " = " + std::to_string(value) +
-         " is outside [" + std::to_string(low) + ", " + std::to_string(high) + "]";
-}
+// ---- Refusals -----------------------------------------------------------------------------------
 
 std::string indexed(const char* field, int i) {
-  return std::string(field) + "[" + std::to_string(i) + "]";
+  return text(field, "[", i, "]");
+}
+
+std::string out_of_range(const char* map, const std::string& field, std::int64_t value,
+                         std::int64_t low, std::int64_t high) {
+  return text(map, " tensor map: ", field, " = ", value, "; legal: ", low, " to ", high,
+              "; nearest: ", std::clamp(value, low, high));
+}
+
+std::string not_whole_chunks(const char* map, const std::string& field, std::int64_t bytes) {
+  return text(map, " tensor map: ", field, " = ", bytes,
+              " bytes; legal: a multiple of 16; nearest: ", (bytes + 15) / 16 * 16);
 }
 
 // What tiled and im2col maps have in common: rank, extents, strides, element strides, swizzle span.
@@ -75,25 +83,22 @@ std::string common_refusal(const Map& map, std::int64_t inner_elements, int lowe
       return out_of_range(map.name, indexed("extent", i), map.extents[i], 1, kMaxExtent);
     }
     if (i > 0 && (map.strides_bytes[i] < 16 || map.strides_bytes[i] > kMaxStride)) {
-      return out_of_range(map.name, indexed("stride", i) + " (bytes)", map.strides_bytes[i], 16,
+      return out_of_range(map.name, indexed("stride in bytes", i), map.strides_bytes[i], 16,
                           kMaxStride);
     }
     if (i > 0 && map.strides_bytes[i] % 16 != 0) {
-      return std::string(map.name) + " tensor map: " + indexed("stride", i) + " = " +
-             std::to_string(map.strides_bytes[i]) + " bytes is not a multiple of 16";
+      return not_whole_chunks(map.name, indexed("stride", i), map.strides_bytes[i]);
     }
     if (map.element_strides[i] < 1 || map.element_strides[i] > 8) {
       return out_of_range(map.name, indexed("element stride", i), map.element_strides[i], 1, 8);
     }
   }
   const std::int64_t inner_bytes = inner_elements * static_cast<std::int64_t>(size_of(map.dtype));
-  if (inner_bytes % 16 != 0) {
-    return std::string(map.name) + " tensor map: innermost box of " + std::to_string(inner_bytes) +
-           " bytes is not a multiple of 16";
-  }
-  if (map.swizzle != Swizzle::none && inner_bytes > static_cast<int>(map.swizzle)) {
-    return std::string(map.name) + " tensor map: innermost box of " + std::to_string(inner_bytes) +
-           " bytes is wider than the swizzle of " + std::to_string(static_cast<int>(map.swizzle));
+  if (inner_bytes % 16 != 0) return not_whole_chunks(map.name, "innermost box", inner_bytes);
+  const int span = static_cast<int>(map.swizzle);
+  if (map.swizzle != Swizzle::none && inner_bytes > span) {
+    return text(map.name, " tensor map: innermost box = ", inner_bytes, " bytes; legal: at most ",
+                span, " (swizzle span); nearest: ", span);
   }
   return {};
 }
@@ -101,26 +106,15 @@ std::string common_refusal(const Map& map, std::int64_t inner_elements, int lowe
 void check_address(const char* name, const void* address) {
   if (address == nullptr || reinterpret_cast<std::uintptr_t>(address) % 16 != 0) {
     throw Error(Status::invalid_argument,
-                std::string(name) + " pointer " +
-                    std::to_string(reinterpret_cast<std::uintptr_t>(address)) +
-                    " is null or not aligned to 16 bytes");
+                text(name, " pointer = ", address, "; legal: not null, a multiple of 16"));
   }
 }
 
-template <typename Map>
-std::string describe(const Map& map) {
-  std::string text = std::string("rank ") + std::to_string(map.rank) + ", type " +
-                     std::to_string(static_cast<int>(map.dtype)) + ", swizzle " +
-                     std::to_string(static_cast<int>(map.swizzle)) + ", address " +
-                     std::to_string(reinterpret_cast<std::uintptr_t>(map.address));
-  for (int i = 0; i < map.rank; ++i) {
-    text += "; dimension " + std::to_string(i) + ": extent " + std::to_string(map.extents[i]) +
-            ", stride " +
-            std::to_string(i == 0 ? static_cast<std::int64_t>(size_of(map.dtype))
-                                  : map.strides_bytes[i]) +
-            " B, element stride " + std::to_string(map.element_strides[i]);
-  }
-  return text;
+// ---- Encoding -----------------------------------------------------------------------------------
+
+// Stands for the address of a map that is encoded before pointers are known.
+const void* placeholder() {
+  return reinterpret_cast<const void*>(std::uintptr_t{1} << 16);
 }
 
 // Where the driver writes a map, which it wants 64-byte aligned. NOTE: not the returned object: GCC
@@ -145,6 +139,77 @@ DriverArrays driver_arrays(const Map& map) {
     if (i > 0) arrays.strides[i - 1] = static_cast<cuuint64_t>(map.strides_bytes[i]);
   }
   return arrays;
+}
+
+// The driver refused what `tensor_map_refusal` let pass: every field that both kinds have, then
+// `rest`.
+template <typename Map>
+[[noreturn]] void throw_refused(const char* function, CUresult result, const Map& map,
+                                const void* address, const std::string& rest) {
+  std::string fields = text("rank ", map.rank, ", type ", to_string(map.dtype), ", swizzle ",
+                            static_cast<int>(map.swizzle), ", address ", address);
+  for (int i = 0; i < map.rank; ++i) {
+    fields += text("; dimension ", i, ": extent ", map.extents[i], ", stride ",
+                   i == 0 ? static_cast<std::int64_t>(size_of(map.dtype)) : map.strides_bytes[i],
+                   " bytes, element stride ", map.element_strides[i]);
+  }
+  throw Error(Status::launch_failure, text(map.name, " tensor map: ", function, " returned code ",
+                                           static_cast<int>(result), ": ", fields, rest));
+}
+
+CUtensorMap encode_at(const TiledTensorMap& map, const void* address) {
+  const std::string reason = tensor_map_refusal(map);
+  if (!reason.empty()) throw Error(Status::unsupported, reason);
+  static const auto encode_tiled =
+      driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  const DriverArrays arrays = driver_arrays(map);
+  cuuint32_t box[5] = {};
+  for (int i = 0; i < map.rank; ++i) box[i] = static_cast<cuuint32_t>(map.box[i]);
+  Encoded encoded;
+  std::memset(&encoded.map, 0, sizeof encoded.map);
+  const CUresult result =
+      encode_tiled(&encoded.map, data_type(map.dtype), static_cast<cuuint32_t>(map.rank),
+                   const_cast<void*>(address), arrays.extents, arrays.strides, box,
+                   arrays.element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(map.swizzle),
+                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    std::string boxes = "; box ";
+    for (int i = 0; i < map.rank; ++i) boxes += text(i > 0 ? "x" : "", map.box[i]);
+    throw_refused("cuTensorMapEncodeTiled", result, map, address, boxes);
+  }
+  return encoded.map;
+}
+
+CUtensorMap encode_at(const Im2colTensorMap& map, const void* address) {
+  const std::string reason = tensor_map_refusal(map);
+  if (!reason.empty()) throw Error(Status::unsupported, reason);
+  static const auto encode_im2col =
+      driver_function<decltype(&cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
+  const DriverArrays arrays = driver_arrays(map);
+  // NOTE: a miss brings the 256 bytes around it into L2, except with strides: measured, 3x3 filters
+  // of stride 2 are 2 to 9 % faster with 128 bytes, which is what a box asks of a pixel.
+  const bool strided =
+      std::any_of(map.element_strides.begin() + 1, map.element_strides.begin() + map.rank,
+                  [](int stride) { return stride > 1; });
+  Encoded encoded;
+  std::memset(&encoded.map, 0, sizeof encoded.map);
+  const CUresult result = encode_im2col(
+      &encoded.map, data_type(map.dtype), static_cast<cuuint32_t>(map.rank),
+      const_cast<void*>(address), arrays.extents, arrays.strides, map.lower_corner.data(),
+      map.upper_corner.data(), static_cast<cuuint32_t>(map.channels),
+      static_cast<cuuint32_t>(map.pixels), arrays.element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      swizzle_mode(map.swizzle),
+      strided ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    std::string rest;
+    for (int i = 0; i < map.rank - 2; ++i) {
+      rest += text("; corners ", map.lower_corner[i], ", ", map.upper_corner[i]);
+    }
+    rest += text("; ", map.pixels, " pixels of ", map.channels, " channels");
+    throw_refused("cuTensorMapEncodeIm2col", result, map, address, rest);
+  }
+  return encoded.map;
 }
 
 }  // namespace
@@ -185,65 +250,31 @@ std::string tensor_map_refusal(const Im2colTensorMap& map) {
 }
 
 CUtensorMap encode(const TiledTensorMap& map) {
-  const std::string reason = tensor_map_refusal(map);
-  if (!reason.empty()) throw Error(Status::unsupported, reason);
   check_address(map.name, map.address);
-  static const auto encode_tiled =
-      driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
-  const DriverArrays arrays = driver_arrays(map);
-  cuuint32_t box[5] = {};
-  for (int i = 0; i < map.rank; ++i) box[i] = static_cast<cuuint32_t>(map.box[i]);
-  Encoded encoded;
-  std::memset(&encoded.map, 0, sizeof encoded.map);
-  const CUresult result =
-      encode_tiled(&encoded.map, data_type(map.dtype), static_cast<cuuint32_t>(map.rank),
-                   const_cast<void*>(map.address), arrays.extents, arrays.strides, box,
-                   arrays.element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(map.swizzle),
-                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) {
-    std::string boxes;
-    for (int i = 0; i < map.rank; ++i) boxes += (i ? "x" : "") + std::to_string(map.box[i]);
-    throw Error(Status::launch_failure, std::string(map.name) +
-                                            ": cuTensorMapEncodeTiled refused with code " +
-                                            std::to_string(static_cast<int>(result)) + ": " +
-                                            describe(map) + "; box " + boxes);
-  }
-  return encoded.map;
+  return encode_at(map, map.address);
+}
+CUtensorMap encode(const Im2colTensorMap& map) {
+  check_address(map.name, map.address);
+  return encode_at(map, map.address);
 }
 
-CUtensorMap encode(const Im2colTensorMap& map) {
-  const std::string reason = tensor_map_refusal(map);
-  if (!reason.empty()) throw Error(Status::unsupported, reason);
-  check_address(map.name, map.address);
-  static const auto encode_im2col =
-      driver_function<decltype(&cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
-  const DriverArrays arrays = driver_arrays(map);
-  // NOTE: a miss brings the 256 bytes around it into L2, except with strides: measured, 3x3 filters
-  // of stride 2 are 2 to 9 % faster with 128 bytes, which is what a box asks of a pixel.
-  const bool strided =
-      std::any_of(map.element_strides.begin() + 1, map.element_strides.begin() + map.rank,
-                  [](int stride) { return stride > 1; });
-  Encoded encoded;
-  std::memset(&encoded.map, 0, sizeof encoded.map);
-  const CUresult result = encode_im2col(
-      &encoded.map, data_type(map.dtype), static_cast<cuuint32_t>(map.rank),
-      const_cast<void*>(map.address), arrays.extents, arrays.strides, map.lower_corner.data(),
-      map.upper_corner.data(), static_cast<cuuint32_t>(map.channels),
-      static_cast<cuuint32_t>(map.pixels), arrays.element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      swizzle_mode(map.swizzle),
-      strided ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+CUtensorMap encode_template(const TiledTensorMap& map) {
+  return encode_at(map, placeholder());
+}
+CUtensorMap encode_template(const Im2colTensorMap& map) {
+  return encode_at(map, placeholder());
+}
+
+CUtensorMap at_address(const CUtensorMap& map, const char* name, const void* address) {
+  check_address(name, address);
+  static const auto replace_address =
+      driver_function<decltype(&cuTensorMapReplaceAddress)>("cuTensorMapReplaceAddress");
+  Encoded encoded{map};
+  const CUresult result = replace_address(&encoded.map, const_cast<void*>(address));
   if (result != CUDA_SUCCESS) {
-    std::string corners;
-    for (int i = 0; i < map.rank - 2; ++i) {
-      corners += "; corners " + std::to_string(map.lower_corner[i]) + ", " +
-                 std::to_string(map.upper_corner[i]);
-    }
     throw Error(Status::launch_failure,
-                std::string(map.name) + ": cuTensorMapEncodeIm2col refused with code " +
-                    std::to_string(static_cast<int>(result)) + ": " + describe(map) + corners +
-                    "; " + std::to_string(map.pixels) + " pixels of " +
-                    std::to_string(map.channels) + " channels");
+                text(name, " tensor map: cuTensorMapReplaceAddress returned code ",
+                     static_cast<int>(result), " for address ", address));
   }
   return encoded.map;
 }

@@ -56,4 +56,13 @@ std::string tensor_map_refusal(const Im2colTensorMap& map);
 CUtensorMap encode(const TiledTensorMap& map);
 CUtensorMap encode(const Im2colTensorMap& map);
 
+/// What a plan does: encode once, with a placeholder for the address (`map.address` is ignored).
+/// Throws Error{unsupported} with `tensor_map_refusal`'s text, Error{launch_failure} as `encode`.
+CUtensorMap encode_template(const TiledTensorMap& map);
+CUtensorMap encode_template(const Im2colTensorMap& map);
+
+/// What a run does: `map` with `address`. Throws Error{invalid_argument} that names `name` where
+/// the address is null or not aligned to 16 bytes, Error{launch_failure} where the driver refuses.
+CUtensorMap at_address(const CUtensorMap& map, const char* name, const void* address);
+
 }  // namespace convoy
