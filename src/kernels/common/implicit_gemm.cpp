@@ -66,6 +66,27 @@ std::string refusal(const ConvGeometry& g, bool packed_filter) {
   return {};
 }
 
+std::string coordinate_refusal(const ConvGeometry& g) {
+  // NOTE: the output and the packed filter of a folded upsampling have four phases.
+  for (const std::int64_t extent :
+       {g.in_channels, 4 * g.out_channels, 4 * g.taps(), g.out[0], g.out[1], g.out[2], g.stride[0],
+        g.batch * (g.in[0] + g.cached_frames), g.batch * g.out[0]}) {
+    if (extent > kMaxCoordinate) {
+      return text("an extent = ", extent, "; legal: at most ", kMaxCoordinate,
+                  " (32-bit coordinates)");
+    }
+  }
+  for (int axis = 0; axis < 3; ++axis) {
+    const std::int64_t reach = g.in[axis] + (axis == 0 ? g.cached_frames : 0) + g.pad_begin[axis] +
+                               g.pad_end[axis] + g.filter[axis] * g.dilation[axis];
+    if (reach > kMaxCoordinate) {
+      return text("input + padding + filter * dilation of ", kAxes[axis], " = ", reach,
+                  "; legal: at most ", kMaxCoordinate, " (32-bit coordinates)");
+    }
+  }
+  return {};
+}
+
 std::string offset_refusal(const ConvGeometry& g, int first_axis, std::int64_t limit) {
   for (int axis = first_axis; axis < 3; ++axis) {
     const std::int64_t reach = (g.filter[axis] - 1) * g.dilation[axis];
@@ -121,6 +142,47 @@ Im2colTensorMap im2col_map(const ConvGeometry& g, DType dtype, const char* name,
   map.channels = channels;
   map.pixels = pixels;
   return map;
+}
+
+std::int64_t phase_offset_bytes(const ConvGeometry& g, DType output_dtype, int phase) {
+  const std::int64_t pixel = phase / 2 * g.out[2] + phase % 2;
+  return pixel * g.out_channels * static_cast<std::int64_t>(size_of(output_dtype));
+}
+
+void launch_kernel(const std::string& name, const void* kernel, const LaunchShape& shape,
+                   void** arguments, cudaStream_t stream) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = shape.cluster.x;
+  attributes[1].val.clusterDim.y = shape.cluster.y;
+  attributes[1].val.clusterDim.z = shape.cluster.z;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = shape.cluster.x == 0 ? 1 : 2;
+  const cudaError_t error = cudaLaunchKernelExC(&config, kernel, arguments);
+  if (error == cudaSuccess) return;
+  const auto extents = [](const dim3& e) { return text(e.x, " x ", e.y, " x ", e.z); };
+  throw Error(Status::launch_failure,
+              text(name, ": grid ", extents(shape.grid),
+                   shape.cluster.x == 0 ? "" : text(", cluster ", extents(shape.cluster)), ", ",
+                   shape.threads, " threads, ", shape.shared_bytes, " bytes of shared memory: ",
+                   cudaGetErrorName(error), ": ", cudaGetErrorString(error)));
+}
+
+void allow_shared_memory(const std::string& name, const void* kernel, std::size_t bytes) {
+  const cudaError_t error = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (error != cudaSuccess) {
+    throw Error(Status::launch_failure,
+                text(name, ": ", bytes, " bytes of shared memory: ", cudaGetErrorName(error), ": ",
+                     cudaGetErrorString(error)));
+  }
 }
 
 }  // namespace convoy::implicit_gemm
