@@ -72,7 +72,7 @@ BenchRow run_case(const BenchOptions& o, const ShapeCase& shape) {
   row.count = shape.count;
   row.info = prepared.info();
   row.dtype = random.dtype;
-  row.epilogue = describe_epilogue(layer.epilogue, o.epilogue.bias, o.epilogue.residual);
+  row.epilogue = to_string(epilogue_of(layer));
   row.time = times[0];
   row.repro = repro_line(o, shape, random.dtype);
   if (o.verify) {

@@ -166,8 +166,8 @@ std::array<std::int64_t, 5> filter_extents(const ConvOptions& o, FilterLayout la
 }
 
 /// The problem that files and options describe. Nothing is judged that `validate` judges.
-Problem make_problem(const ConvOptions& o, const std::vector<std::int64_t>& in,
-                     const std::array<std::int64_t, 5>& filter, std::int64_t cached_frames) {
+ProblemShape make_problem(const ConvOptions& o, const std::vector<std::int64_t>& in,
+                          const std::array<std::int64_t, 5>& filter, std::int64_t cached_frames) {
   const Padding pad = parse_padding(o.pad, o.rank);
   const auto stride = per_axis(o.stride, o.rank, "--stride");
   const auto dilation = per_axis(o.dilation, o.rank, "--dilation");
@@ -296,9 +296,7 @@ void print_text(const ConvOptions& o, const Layer& layer, const LayerResult& res
   const std::string runs =
       result.time.runs == 1 ? "one run" : text("median of ", result.time.runs, " runs");
   std::printf("problem   %s\n", result.info.problem.c_str());
-  std::printf("epilogue  %s\n",
-              describe_epilogue(layer.epilogue, layer.bias.has_value(), layer.residual.has_value())
-                  .c_str());
+  std::printf("epilogue  %s\n", to_string(epilogue_of(layer)).c_str());
   std::printf("dtype     %s\n", to_string(layer.options.dtype));
   std::printf("backend   %s\n", result.info.backend.c_str());
   std::printf("kernel    %s\n", result.info.kernel.c_str());
@@ -324,8 +322,7 @@ void print_json(const ConvOptions& o, const Layer& layer, const LayerResult& res
                 const HostTensor& output, const Verification* check) {
   nlohmann::ordered_json json = {
       {"problem", result.info.problem},
-      {"epilogue",
-       describe_epilogue(layer.epilogue, layer.bias.has_value(), layer.residual.has_value())},
+      {"epilogue", to_string(epilogue_of(layer))},
       {"dtype", to_string(layer.options.dtype)},
       {"backend", result.info.backend},
       {"kernel", result.info.kernel},

@@ -97,8 +97,7 @@ struct Row {
 Row run_row(const std::string& name, const Layer& layer) {
   Row row;
   row.layer = name;
-  row.epilogue =
-      describe_epilogue(layer.epilogue, layer.bias.has_value(), layer.residual.has_value());
+  row.epilogue = to_string(epilogue_of(layer));
   {
     const Progress progress("convolving");
     row.result = run_layer(layer);

@@ -29,8 +29,7 @@ void print_case(const ExplainOptions& o, const ShapeCase& shape, nlohmann::order
   options.kernel = o.common.kernel;
   options.packed_filter = !o.dense_filter;
   options.epilogue = o.epilogue.kind();
-  const std::vector<Candidate> list =
-      std::visit([&](const auto& p) { return candidates(p, options); }, shape.problem);
+  const std::vector<Candidate> list = candidates(shape.problem, options);
 
   if (o.common.json) {
     nlohmann::ordered_json entry = {{"problem", to_string(shape.problem)}};

@@ -36,14 +36,6 @@ TuningDatabase read_database(const std::string& path) {
   return TuningDatabase::parse(content, path);
 }
 
-/// "bias+silu+residual"; "none".
-std::string epilogue_words(const EpilogueKind& kind) {
-  std::string words = kind.bias ? "+bias" : "";
-  if (kind.activation != Activation::none) words += text("+", to_string(kind.activation));
-  if (kind.residual) words += "+residual";
-  return words.empty() ? "none" : words.substr(1);
-}
-
 /// `rows` gets what was measured and modelled of each kernel.
 void tune_case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& device,
                TuningDatabase& database, std::string& rows) {
@@ -83,7 +75,7 @@ void tune_case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& d
 
   std::size_t best = 0;
   for (std::size_t i = 0; i < times.size(); ++i) {
-    rows += text(to_string(shape.problem), ",", epilogue_words(layer.options.epilogue), ",",
+    rows += text(to_string(shape.problem), ",", to_string(layer.options.epilogue), ",",
                  variants[i].name, ",", times[i].median_us, ",", list[i].line.estimated_us, "\n");
     if (times[i].median_us < times[best].median_us) best = i;
   }

@@ -1,35 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layer.hpp"
 
-#include <cstdio>
-
 namespace convoy::cli {
-namespace {
 
-std::string number(float value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%g", double(value));
-  return text;
-}
-
-}  // namespace
-
-std::string describe_epilogue(const Epilogue& epilogue, bool bias, bool residual) {
-  std::string out;
-  const auto add = [&](const std::string& part) { out += (out.empty() ? "" : ", ") + part; };
-  if (epilogue.scale != 1.0f) add("scale " + number(epilogue.scale));
-  if (bias) add("bias");
-  const std::string source = "+ " + number(epilogue.beta) + " * residual";
-  if (residual && epilogue.order == ResidualOrder::before_activation) add(source);
-  if (epilogue.activation == Activation::leaky_relu) {
-    add("leaky_relu(" + number(epilogue.parameter_a) + ")");
-  } else if (epilogue.activation == Activation::clamp) {
-    add("clamp(" + number(epilogue.parameter_a) + ", " + number(epilogue.parameter_b) + ")");
-  } else if (epilogue.activation != Activation::none) {
-    add(to_string(epilogue.activation));
-  }
-  if (residual && epilogue.order == ResidualOrder::after_activation) add(source);
-  return out.empty() ? "none" : out;
+Epilogue epilogue_of(const Layer& layer) {
+  Epilogue epilogue = layer.epilogue;
+  epilogue.bias = layer.bias ? layer.bias->bytes.data() : nullptr;
+  epilogue.bias_dtype = DType::fp32;
+  epilogue.residual = layer.residual ? layer.residual->bytes.data() : nullptr;
+  return epilogue;
 }
 
 std::int64_t next_cache_frames(const ConvGeometry& geometry) {
@@ -39,11 +18,8 @@ std::int64_t next_cache_frames(const ConvGeometry& geometry) {
 Plan plan_layer(const Layer& layer) {
   PlanOptions options = layer.options;
   options.packed_filter = true;
-  options.epilogue = layer.epilogue.kind();
-  options.epilogue.bias = layer.bias.has_value();
-  options.epilogue.bias_dtype = DType::fp32;
-  options.epilogue.residual = layer.residual.has_value();
-  return std::visit([&](const auto& problem) { return plan(problem, options); }, layer.problem);
+  options.epilogue = epilogue_of(layer).kind();
+  return plan(layer.problem, options);
 }
 
 PreparedLayer::PreparedLayer(const Layer& layer)

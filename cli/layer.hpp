@@ -14,7 +14,7 @@ namespace convoy::cli {
 
 /// One convolution with its tensors in host memory.
 struct Layer {
-  Problem problem;
+  ProblemShape problem;
   PlanOptions options;  ///< `epilogue` is filled in from below.
   Epilogue epilogue;    ///< Values only; the pointers are those of the tensors here.
   FilterLayout filter_layout = FilterLayout::krsc;
@@ -33,8 +33,8 @@ struct LayerResult {
   Measurement time;
 };
 
-/// What the epilogue of a layer is, in one line: "bias, silu, + 1 * residual"; "none".
-std::string describe_epilogue(const Epilogue& epilogue, bool bias, bool residual);
+/// The layer's epilogue with the tensors that it has in host memory.
+Epilogue epilogue_of(const Layer& layer);
 
 /// The plan for a layer. Throws Error{unsupported} with every candidate's reason.
 Plan plan_layer(const Layer& layer);

@@ -41,7 +41,7 @@ io::HostTensor random_tensor(DType dtype, std::vector<std::int64_t> shape, float
 
 }  // namespace
 
-Layer make_random_layer(const Problem& problem, const RandomLayerOptions& options) {
+Layer make_random_layer(const ProblemShape& problem, const RandomLayerOptions& options) {
   const ConvGeometry g = geometry_of(problem);
   Layer layer;
   layer.problem = problem;

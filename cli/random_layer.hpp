@@ -17,6 +17,6 @@ struct RandomLayerOptions {
 /// A layer of this problem with tensors that depend on the seed alone: activation, cache and
 /// residual uniform in [-1, 1), the filter scaled so that outputs are of the order of 1. Throws
 /// Error{invalid_argument} for an illegal shape.
-Layer make_random_layer(const Problem& problem, const RandomLayerOptions& options);
+Layer make_random_layer(const ProblemShape& problem, const RandomLayerOptions& options);
 
 }  // namespace convoy::cli

@@ -11,7 +11,7 @@ namespace convoy::cli {
 
 /// One line of a shape file, or one shape of the command line.
 struct ShapeCase {
-  Problem problem;
+  ProblemShape problem;
   std::optional<DType> dtype;
   std::string name;
   std::int64_t count = 1;  ///< Times the layer runs in one forward, decode or step.

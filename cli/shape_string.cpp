@@ -58,7 +58,7 @@ PadMode pad_mode_of(std::int64_t value, std::string_view field) {
 }
 
 /// Builds the problem; "d" (or another field of the depth axis) makes it 3-D.
-Problem problem_from(Fields fields) {
+ProblemShape problem_from(Fields fields) {
   Conv3dProblemShape shape;
   const bool is_3d = fields.contains("d") || fields.contains("t");
   shape.batch = take(fields, "n", 1);
@@ -136,7 +136,7 @@ std::vector<std::pair<std::string, std::int64_t>> split_pairs(std::string_view t
   return pairs;
 }
 
-Problem parse_convoy(const std::vector<std::pair<std::string, std::int64_t>>& pairs) {
+ProblemShape parse_convoy(const std::vector<std::pair<std::string, std::int64_t>>& pairs) {
   static constexpr std::string_view kKnown[] = {
       "n",  "d",   "h",  "w",   "c",  "k",  "t",  "r",  "s",  "g",  "up", "cache", "pd", "pde",
       "ph", "phe", "pw", "pwe", "sd", "sh", "sw", "dd", "dh", "dw", "md", "mh",    "mw"};
@@ -152,7 +152,7 @@ Problem parse_convoy(const std::vector<std::pair<std::string, std::int64_t>>& pa
 
 /// benchdnn: mb ic oc g, and per axis i o k p s d with d, h, w; a missing axis is the one before it
 /// (square shapes), dilation counts from 0, the output extent implies the padding at the end.
-Problem parse_benchdnn(const std::vector<std::pair<std::string, std::int64_t>>& pairs) {
+ProblemShape parse_benchdnn(const std::vector<std::pair<std::string, std::int64_t>>& pairs) {
   // With these bounds no sum or product below can overflow.
   constexpr std::int64_t kLargest = std::int64_t{1} << 30;
   Fields given;
@@ -282,14 +282,6 @@ ParsedShape parse_miopen(const std::vector<std::string_view>& words) {
 }
 
 }  // namespace
-
-std::string to_string(const Problem& problem) {
-  return std::visit([](const auto& shape) { return shape.to_string(); }, problem);
-}
-
-ConvGeometry geometry_of(const Problem& problem) {
-  return std::visit([](const auto& shape) { return convoy::geometry_of(shape); }, problem);
-}
 
 ParsedShape parse_shape(std::string_view text) {
   if (text.size() > kLongestShape) {

@@ -4,21 +4,15 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <variant>
 
 #include "convoy/problem.hpp"
 #include "core/geometry.hpp"
 
 namespace convoy::cli {
 
-using Problem = std::variant<Conv2dProblemShape, Conv3dProblemShape>;
-
-std::string to_string(const Problem& problem);
-ConvGeometry geometry_of(const Problem& problem);
-
 /// What a shape string says.
 struct ParsedShape {
-  Problem problem;
+  ProblemShape problem;
   std::optional<DType> dtype;  ///< Said by MIOpenDriver's convfp16 and convbfp16.
   std::string name;            ///< benchdnn's n"name".
 };
@@ -29,7 +23,7 @@ struct ParsedShape {
 ///   benchdnn   mb1ic512ih256oc512oh256kh3ph1n"up1"   dilation counts from 0, as there
 ///   MIOpen     conv -n 1 -c 512 -H 256 -W 256 -k 512 -y 3 -x 3 -p 1 -q 1
 ///
-/// Only the text is judged: Problem::validate says whether the shape is legal. Throws
+/// Only the text is judged: `validate` of the problem says whether the shape is legal. Throws
 /// Error{invalid_argument} that names the field and the character.
 ParsedShape parse_shape(std::string_view text);
 

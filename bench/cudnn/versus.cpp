@@ -108,16 +108,11 @@ struct ConvoyRun {
   DeviceMemory workspace;
   std::vector<RunArguments> arguments;  // of each set of tensors
 
-  ConvoyRun(const cli::Problem& problem, const ConvGeometry& g, DType dtype,
+  ConvoyRun(const ProblemShape& problem, const ConvGeometry& g, DType dtype,
             const std::string& kernel, const std::vector<Tensors>& sets)
-      : plan(std::visit(
-            [&](const auto& shape) {
-              return convoy::plan(shape, {.dtype = dtype,
-                                          .device = Device::cuda,
-                                          .packed_filter = true,
-                                          .kernel = kernel});
-            },
-            problem)),
+      : plan(convoy::plan(
+            problem,
+            {.dtype = dtype, .device = Device::cuda, .packed_filter = true, .kernel = kernel})),
         workspace(Device::cuda, plan.workspace_bytes()) {
     for (const Tensors& tensors : sets) {
       RunArguments run;
@@ -133,14 +128,13 @@ struct ConvoyRun {
   void run(int set, cudaStream_t stream) const { plan.run(arguments[std::size_t(set)], stream); }
 };
 
-std::vector<std::string> kernels_to_time(const cli::Problem& problem,
+std::vector<std::string> kernels_to_time(const ProblemShape& problem,
                                          const VersusOptions& options) {
   if (!options.all_kernels) return {options.kernel};
   std::vector<std::string> names;
   const PlanOptions plan_options{
       .dtype = options.dtype, .device = Device::cuda, .packed_filter = true};
-  const auto list =
-      std::visit([&](const auto& shape) { return candidates(shape, plan_options); }, problem);
+  const std::vector<Candidate> list = candidates(problem, plan_options);
   // Candidates come best first by the model; far behind the first none has a chance.
   for (const Candidate& candidate : list) {
     if (!candidate.reason.empty() || candidate.estimated_us > 3 * list.front().estimated_us) break;
@@ -234,7 +228,7 @@ std::vector<CudnnRun> best_cudnn_runs(std::vector<CudnnRun> runs, const Tensors&
 
 Row compare(const std::string& set, const cli::ShapeCase& shape, const VersusOptions& options,
             const Ceilings& ceilings, const DeviceMemory& workspace) {
-  const ConvGeometry g = cli::geometry_of(shape.problem);
+  const ConvGeometry g = geometry_of(shape.problem);
   if (g.batch > 1 && g.cached_frames > 0) {
     throw Error(Status::unsupported, "the comparison takes cached frames of one image only");
   }
@@ -278,7 +272,7 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, const VersusOpt
   Row row;
   row.set = set;
   row.name = shape.name;
-  row.problem = cli::to_string(shape.problem);
+  row.problem = to_string(shape.problem);
   row.count = shape.count;
   row.cudnn_plans = int(all.size());
   std::size_t fastest = 0;
@@ -382,7 +376,7 @@ int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& 
         different += agrees ? 0 : 1;
         rows.push_back(row);
       } catch (const Error& error) {
-        std::fprintf(table, "%-48s %s\n", cli::to_string(shape.problem).c_str(), error.what());
+        std::fprintf(table, "%-48s %s\n", to_string(shape.problem).c_str(), error.what());
       }
       // After each shape, so that an interrupted run keeps what it has.
       if (!csv_to_stdout && !options.csv_path.empty())

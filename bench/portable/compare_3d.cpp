@@ -154,9 +154,9 @@ int main(int argc, char** argv) {
       const auto* problem = std::get_if<Conv3dProblemShape>(&shape.problem);
       if (problem == nullptr) {
         throw Error(Status::invalid_argument,
-                    text("shape ", cli::to_string(shape.problem), " is 2-D; needs a 3-D one"));
+                    text("shape ", to_string(shape.problem), " is 2-D; needs a 3-D one"));
       }
-      bench::compare(*problem, cli::geometry_of(shape.problem), seconds);
+      bench::compare(*problem, geometry_of(shape.problem), seconds);
     }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "convoy_compare_3d: %s\n", error.what());

@@ -92,7 +92,7 @@ struct Row {
 
 // The kernels of one problem in one run.
 struct Case {
-  std::string problem, words;  // "n1h256w256...", "bias+silu+residual"
+  std::string problem, words;  // "n1h256w256...", "bias_fp32+silu+residual"
   ConvGeometry geometry;
   EpilogueKind epilogue;
   std::vector<Row> rows;
@@ -109,7 +109,7 @@ EpilogueKind epilogue_of(const std::string& words, const std::string& where) {
   EpilogueKind kind;
   std::stringstream stream(words);
   for (std::string word; std::getline(stream, word, '+');) {
-    if (word == "bias") {
+    if (word == "bias" || word == "bias_fp32") {  // Older files give no type.
       kind.bias = true;
     } else if (word == "residual") {
       kind.residual = true;
@@ -174,7 +174,7 @@ class Reader {
       if (is_new) {
         cases.push_back({fields[problem],
                          words,
-                         cli::geometry_of(cli::parse_shape(fields[problem]).problem),
+                         geometry_of(cli::parse_shape(fields[problem]).problem),
                          epilogue_of(words, text(path, ":", number)),
                          {}});
       }

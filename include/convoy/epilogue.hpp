@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "convoy/tensor.hpp"
 #include "convoy/types.hpp"
@@ -50,6 +51,10 @@ struct EpilogueKind {
   friend bool operator==(const EpilogueKind&, const EpilogueKind&) = default;
 };
 
+/// The steps in their order: "bias_fp32+silu+residual",
+/// "residual_before_activation+relu+each_step"; "none" where nothing is done.
+std::string to_string(const EpilogueKind& kind);
+
 /// What happens between the fp32 accumulator and the store:
 /// D = activation(scale·conv + bias) + beta·C, or with `before_activation` the sum inside.
 struct Epilogue {
@@ -77,5 +82,8 @@ struct Epilogue {
             .rounding = rounding};
   }
 };
+
+/// The same with those values that are not 1: "scale(0.5)+bias_fp32+clamp(-1,6)+residual(0.25)".
+std::string to_string(const Epilogue& epilogue);
 
 }  // namespace convoy

@@ -139,10 +139,12 @@ class Plan {
 /// with every candidate's reason where none can run it.
 Plan plan(const Conv2dProblemShape& problem, const PlanOptions& options = {});
 Plan plan(const Conv3dProblemShape& problem, const PlanOptions& options = {});
+Plan plan(const ProblemShape& problem, const PlanOptions& options = {});
 
 /// Whether `plan` would succeed, and why not; never throws for a problem it cannot run.
 Support supports(const Conv2dProblemShape& problem, const PlanOptions& options = {});
 Support supports(const Conv3dProblemShape& problem, const PlanOptions& options = {});
+Support supports(const ProblemShape& problem, const PlanOptions& options = {});
 
 /// Every kernel of the library in the order of preference for this problem, with the reason of each
 /// that cannot run it. Throws Error{invalid_argument} for an illegal shape.
@@ -150,6 +152,7 @@ std::vector<Candidate> candidates(const Conv2dProblemShape& problem,
                                   const PlanOptions& options = {});
 std::vector<Candidate> candidates(const Conv3dProblemShape& problem,
                                   const PlanOptions& options = {});
+std::vector<Candidate> candidates(const ProblemShape& problem, const PlanOptions& options = {});
 
 /// "0.1.0 (git 1a2b3c4)" of the linked library.
 const char* version() noexcept;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 
 #include "convoy/types.hpp"
 
@@ -99,5 +100,11 @@ struct Conv3dProblemShape {
   /// The shape string of `convoy bench`, e.g. "n1d4h120w208c384k384t3r3s3ph1pw1cache2".
   std::string to_string() const;
 };
+
+/// A problem of either rank: what a shape string says, what a list of layers holds.
+using ProblemShape = std::variant<Conv2dProblemShape, Conv3dProblemShape>;
+
+/// The shape string of the problem that it holds.
+std::string to_string(const ProblemShape& problem);
 
 }  // namespace convoy

@@ -182,4 +182,8 @@ ConvGeometry geometry_of(const Conv3dProblemShape& problem) {
   return g;
 }
 
+ConvGeometry geometry_of(const ProblemShape& problem) {
+  return std::visit([](const auto& shape) { return geometry_of(shape); }, problem);
+}
+
 }  // namespace convoy

@@ -52,5 +52,6 @@ struct ConvGeometry {
 /// Validate and normalise. Throw Error{invalid_argument} naming field, value and what is legal.
 ConvGeometry geometry_of(const Conv2dProblemShape& problem);
 ConvGeometry geometry_of(const Conv3dProblemShape& problem);
+ConvGeometry geometry_of(const ProblemShape& problem);
 
 }  // namespace convoy

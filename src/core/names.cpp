@@ -6,11 +6,41 @@
 #include "convoy/types.hpp"
 #include "convoy/version.hpp"
 #include "convoy_git_hash.hpp"
+#include "core/text.hpp"
 
 #define CONVOY_TEXT_OF(x) #x
 #define CONVOY_TEXT(x) CONVOY_TEXT_OF(x)
 
 namespace convoy {
+namespace {
+
+/// `values`: null where only the kind is known.
+std::string steps(const EpilogueKind& kind, const Epilogue* values) {
+  std::string out;
+  const auto add = [&](const std::string& step) { out += (out.empty() ? "" : "+") + step; };
+  const auto add_residual = [&](const char* name) {
+    const bool plain = values == nullptr || values->beta == 1.0f;
+    add(plain ? name : text(name, "(", values->beta, ")"));
+  };
+  const bool before = kind.order == ResidualOrder::before_activation;
+  if (values != nullptr && values->scale != 1.0f) add(text("scale(", values->scale, ")"));
+  if (kind.bias) add(text("bias_", to_string(kind.bias_dtype)));
+  if (kind.residual && before) add_residual("residual_before_activation");
+  if (kind.activation != Activation::none) {
+    std::string name = to_string(kind.activation);
+    if (values != nullptr && kind.activation == Activation::leaky_relu) {
+      name += text("(", values->parameter_a, ")");
+    } else if (values != nullptr && kind.activation == Activation::clamp) {
+      name += text("(", values->parameter_a, ",", values->parameter_b, ")");
+    }
+    add(name);
+  }
+  if (kind.residual && !before) add_residual("residual");
+  if (kind.rounding == EpilogueRounding::each_step) add("each_step");
+  return out.empty() ? "none" : out;
+}
+
+}  // namespace
 
 const char* to_string(Status status) noexcept {
   switch (status) {
@@ -140,6 +170,14 @@ const char* to_string(EpilogueRounding rounding) noexcept {
       return "each_step";
   }
   return "unknown rounding";
+}
+
+std::string to_string(const EpilogueKind& kind) {
+  return steps(kind, nullptr);
+}
+
+std::string to_string(const Epilogue& epilogue) {
+  return steps(epilogue.kind(), &epilogue);
 }
 
 const char* version() noexcept {

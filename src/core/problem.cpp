@@ -125,4 +125,8 @@ std::string Conv3dProblemShape::to_string() const {
   return out;
 }
 
+std::string to_string(const ProblemShape& problem) {
+  return std::visit([](const auto& shape) { return shape.to_string(); }, problem);
+}
+
 }  // namespace convoy

@@ -60,14 +60,6 @@ std::string packed_format(const ExecutablePlan& kernel, const PlanRequest& reque
               g.filter[2], "c", g.group_channels(), "g", g.groups, " ", to_string(request.dtype));
 }
 
-std::string epilogue_name(const EpilogueKind& kind) {
-  std::string name = to_string(kind.activation);
-  if (kind.bias) name = text("bias_", to_string(kind.bias_dtype), "+", name);
-  if (kind.residual) name += text("+residual_", to_string(kind.order));
-  if (kind.rounding == EpilogueRounding::each_step) name += "+each_step";
-  return name;
-}
-
 /// "NAME and 61 more: reason", for each reason once; of one kind of device where it is given.
 std::vector<std::string> refusals(const std::vector<Considered>& all,
                                   std::optional<Device> device) {
@@ -116,7 +108,7 @@ void log_selection(const std::vector<Considered>& all, const std::string& proble
                           : entry.line.reason.empty() ? "possible"
                                                       : "refused";
     log_line(LogLevel::dispatch, verdict,
-             {problem, to_string(options.dtype), epilogue_name(options.epilogue), entry.line.kernel,
+             {problem, to_string(options.dtype), to_string(options.epilogue), entry.line.kernel,
               entry.line.backend, text(entry.line.estimated_us), entry.line.reason});
   }
 }
@@ -239,11 +231,18 @@ Plan plan(const Conv3dProblemShape& problem, const PlanOptions& options) {
   return make_plan(problem, options);
 }
 
+Plan plan(const ProblemShape& problem, const PlanOptions& options) {
+  return std::visit([&](const auto& shape) { return make_plan(shape, options); }, problem);
+}
+
 Support supports(const Conv2dProblemShape& problem, const PlanOptions& options) {
   return judge(problem, options);
 }
 Support supports(const Conv3dProblemShape& problem, const PlanOptions& options) {
   return judge(problem, options);
+}
+Support supports(const ProblemShape& problem, const PlanOptions& options) {
+  return std::visit([&](const auto& shape) { return judge(shape, options); }, problem);
 }
 
 std::vector<Candidate> candidates(const Conv2dProblemShape& problem, const PlanOptions& options) {
@@ -251,6 +250,9 @@ std::vector<Candidate> candidates(const Conv2dProblemShape& problem, const PlanO
 }
 std::vector<Candidate> candidates(const Conv3dProblemShape& problem, const PlanOptions& options) {
   return list(problem, options);
+}
+std::vector<Candidate> candidates(const ProblemShape& problem, const PlanOptions& options) {
+  return std::visit([&](const auto& shape) { return list(shape, options); }, problem);
 }
 
 }  // namespace convoy

@@ -41,13 +41,6 @@ void check_shape(const std::optional<TensorShape>& got, const TensorShape& plann
   throw_invalid(name, " is ", shape_text(seen), ", but the plan is for ", shape_text(planned));
 }
 
-std::string kind_text(const EpilogueKind& kind) {
-  return text("bias ", kind.bias ? to_string(kind.bias_dtype) : "none", ", activation ",
-              to_string(kind.activation), ", residual ",
-              kind.residual ? to_string(kind.order) : "none", ", rounding ",
-              to_string(kind.rounding));
-}
-
 }  // namespace
 
 RunContract::RunContract(const PlanRequest& request, std::string filter_format,
@@ -80,8 +73,7 @@ void RunContract::check_epilogue(const Epilogue& epilogue) const {
                       got.activation == kind_.activation && residual_agrees &&
                       (!got.residual || got.order == kind_.order) && got.rounding == kind_.rounding;
   if (!agrees) {
-    throw_invalid("epilogue is (", kind_text(got), "), but the plan is for (", kind_text(kind_),
-                  ")");
+    throw_invalid("epilogue is ", to_string(got), ", but the plan is for ", to_string(kind_));
   }
   if (got.bias) check_pointer(epilogue.bias, "epilogue.bias");
   if (got.residual) {

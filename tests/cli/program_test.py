@@ -489,9 +489,9 @@ class ProgramTest(unittest.TestCase):
         shape = "n1h8w8c4k4r3s3ph1pw1"
         out = self.succeed("bench", shape, "--device", "cpu", "--runs", 3, "--csv", "--verify",
                            "--bias", "--activation", "relu", "--residual")
-        head, row = (line.split(",") for line in out.replace('"bias, relu, + 1 * residual"',
-                                                             "x").strip().split("\n"))
+        head, row = (line.split(",") for line in out.strip().split("\n"))
         case = dict(zip(head, row))
+        self.assertEqual(case["epilogue"], "bias_fp32+relu+residual")
         self.assertEqual(case["problem"], shape)
         self.assertEqual(case["runs"], "3")
         self.assertEqual(case["verified"], "yes")

@@ -33,7 +33,7 @@ grep -q "^$shape,none,[^,]*,[^,]*,[^,]*$" "$folder/plain.csv" || fail "plain.csv
 tune silu "--bias --activation silu --residual"
 [ "$(count '| plain |')" = 2 ] || fail "the plain choices are gone"
 [ "$(count '| activation+residual |')" = 2 ] || fail "no choice for the activation's class"
-grep -q "^$shape,bias+silu+residual,[^,]*,[^,]*,[^,]*$" "$folder/silu.csv" || fail "silu.csv"
+grep -q "^$shape,bias_fp32+silu+residual,[^,]*,[^,]*,[^,]*$" "$folder/silu.csv" || fail "silu.csv"
 
 # A plan takes the kernel that the file names for its class, whichever it is.
 for kernel in sm90_fprop_128x64_pingpong_bf16 sm90_fprop_128x128_bf16; do

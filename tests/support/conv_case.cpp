@@ -70,7 +70,7 @@ Axis random_axis(Random& random, std::int64_t most_in, std::int64_t most_filter)
   return axis;
 }
 
-Problem random_problem(Random& random, const CaseLimits& limits) {
+ProblemShape random_problem(Random& random, const CaseLimits& limits) {
   std::int64_t in_channels = random_channels(random, limits);
   std::int64_t out_channels = random_channels(random, limits);
   std::int64_t groups = 1;
@@ -238,19 +238,6 @@ std::vector<float> expected_next_cache(const ConvGeometry& g, const std::vector<
 
 }  // namespace
 
-ConvGeometry geometry_of(const Problem& problem) {
-  return std::visit([](const auto& p) { return convoy::geometry_of(p); }, problem);
-}
-std::string to_string(const Problem& problem) {
-  return std::visit([](const auto& p) { return p.to_string(); }, problem);
-}
-Plan plan(const Problem& problem, const PlanOptions& options) {
-  return std::visit([&](const auto& p) { return convoy::plan(p, options); }, problem);
-}
-std::vector<Candidate> candidates(const Problem& problem, const PlanOptions& options) {
-  return std::visit([&](const auto& p) { return convoy::candidates(p, options); }, problem);
-}
-
 ConvCase random_case(std::uint64_t seed, const CaseLimits& limits) {
   Random random(seed);
   ConvCase c;
@@ -295,14 +282,7 @@ std::string describe(const ConvCase& c) {
   std::string out = text(to_string(c.problem), " ", to_string(c.options.dtype), "->",
                          to_string(c.options.output_dtype.value_or(c.options.dtype)), " filter ",
                          to_string(c.filter_layout), c.options.packed_filter ? " packed" : " bare");
-  if (e.scale != 1.0f) out += text(" scale ", e.scale);
-  if (e.bias != nullptr) out += text(" bias ", to_string(e.bias_dtype));
-  if (e.activation != Activation::none) out += text(" ", to_string(e.activation));
-  if (e.residual != nullptr) {
-    out += text(" residual ", to_string(e.order), " beta ", e.beta,
-                c.residual_in_place ? " in place" : "");
-  }
-  if (e.rounding == EpilogueRounding::each_step) out += " each_step";
+  out += text(", ", to_string(e), c.residual_in_place && e.residual != nullptr ? " in place" : "");
   if (c.next_cache) out += " next_cache";
   if (!c.bring_workspace) out += " own_workspace";
   return out + (c.exact ? " integers" : " reals");
@@ -314,7 +294,7 @@ CaseResult run_case(const ConvCase& c) {
   options.epilogue = c.epilogue.kind();
   const DType dtype = options.dtype;
   const DType out_dtype = options.output_dtype.value_or(dtype);
-  const Plan plan = test::plan(c.problem, options);
+  const Plan plan = convoy::plan(c.problem, options);
   const Device device = plan.info().backend.rfind("cuda", 0) == 0 ? Device::cuda : Device::cpu;
 
   // Make the tensors.

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "convoy/convoy.hpp"
@@ -11,12 +10,10 @@
 
 namespace convoy::test {
 
-using Problem = std::variant<Conv2dProblemShape, Conv3dProblemShape>;
-
 /// One convolution to run and check: everything but the tensors, which follow from the seed.
 struct ConvCase {
   std::uint64_t seed = 0;
-  Problem problem;
+  ProblemShape problem;
   PlanOptions options;  ///< `device` and `kernel` say where; `epilogue` is taken from below.
   Epilogue epilogue;    ///< Values; pointers only say (null or not) whether the tensor is there.
   FilterLayout filter_layout = FilterLayout::krsc;
@@ -38,11 +35,6 @@ ConvCase random_case(std::uint64_t seed, const CaseLimits& limits);
 
 /// One line that shows the case.
 std::string describe(const ConvCase& c);
-
-ConvGeometry geometry_of(const Problem& problem);
-std::string to_string(const Problem& problem);
-Plan plan(const Problem& problem, const PlanOptions& options);
-std::vector<Candidate> candidates(const Problem& problem, const PlanOptions& options);
 
 struct CaseResult {
   bool pass = false;

@@ -16,7 +16,7 @@
 namespace convoy {
 namespace {
 
-test::ConvCase case_of(test::Problem problem, DType dtype) {
+test::ConvCase case_of(ProblemShape problem, DType dtype) {
   test::ConvCase c;
   c.seed = 7;
   c.problem = std::move(problem);
@@ -46,7 +46,7 @@ const Conv2dProblemShape kTallImage{.in_height = 611,
 TEST(CpuBlocks, CoverTheOutputOnce) {
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     const test::ConvCase c = test::random_case(seed, {.flops = 1e8});
-    const ConvGeometry g = test::geometry_of(c.problem);
+    const ConvGeometry g = geometry_of(c.problem);
     if (g.empty()) continue;
     const std::int64_t row = g.out[2] * g.out_channels;
     for (const std::int64_t limit : {row, 3 * row, row * g.out[1], 5 * row * g.out[1] + 1,

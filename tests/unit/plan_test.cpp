@@ -242,6 +242,38 @@ TEST(Plan, ChecksShapes) {
                [&] { p.run(a); });
 }
 
+TEST(Epilogue, TheTextNamesEveryStepInItsOrder) {
+  EXPECT_EQ(to_string(EpilogueKind{}), "none");
+  EXPECT_EQ(to_string(Epilogue{}), "none");
+  Epilogue e;
+  e.bias = e.residual = &e;
+  e.bias_dtype = DType::bf16;
+  e.activation = Activation::leaky_relu;
+  EXPECT_EQ(to_string(e.kind()), "bias_bf16+leaky_relu+residual");
+  EXPECT_EQ(to_string(e), "bias_bf16+leaky_relu(0.01)+residual");
+  e.scale = 0.5f;
+  e.beta = -2.0f;
+  e.activation = Activation::clamp;
+  e.order = ResidualOrder::before_activation;
+  e.rounding = EpilogueRounding::each_step;
+  EXPECT_EQ(to_string(e.kind()), "bias_bf16+residual_before_activation+clamp+each_step");
+  EXPECT_EQ(to_string(e),
+            "scale(0.5)+bias_bf16+residual_before_activation(-2)+clamp(0.01,6)+each_step");
+}
+
+TEST(Plan, AProblemOfEitherRank) {
+  ProblemShape problem = kProblem;
+  EXPECT_EQ(to_string(problem), kProblem.to_string());
+  EXPECT_EQ(plan(problem, {.dtype = DType::fp32, .device = Device::cpu}).info().problem,
+            kProblem.to_string());
+  EXPECT_TRUE(supports(problem, {.device = Device::cpu}));
+  EXPECT_EQ(candidates(problem, {.device = Device::cpu}).size(),
+            candidates(kProblem, {.device = Device::cpu}).size());
+  problem = Conv3dProblemShape{
+      .in_depth = 2, .in_height = 3, .in_width = 3, .in_channels = 4, .out_channels = 4};
+  EXPECT_EQ(plan(problem, {.device = Device::cpu}).output_shape().layout, Layout::ndhwc);
+}
+
 TEST(Plan, ChecksTheEpilogue) {
   Tensors t;
   Epilogue e;
@@ -257,12 +289,15 @@ TEST(Plan, ChecksTheEpilogue) {
     change(changed.epilogue);
     expect_error(Status::invalid_argument, parts, [&] { p.run(changed); });
   };
-  refuse({"epilogue is (bias none", "plan is for (bias fp32"}, [](auto& x) { x.bias = nullptr; });
-  refuse({"bias bf16"}, [](auto& x) { x.bias_dtype = DType::bf16; });
-  refuse({"activation relu", "activation silu"}, [](auto& x) { x.activation = Activation::relu; });
-  refuse({"residual none"}, [](auto& x) { x.residual = nullptr; });
-  refuse({"before_activation"}, [](auto& x) { x.order = ResidualOrder::before_activation; });
-  refuse({"each_step"}, [](auto& x) { x.rounding = EpilogueRounding::each_step; });
+  refuse({"epilogue is silu+residual,", "plan is for bias_fp32+silu+residual"},
+         [](auto& x) { x.bias = nullptr; });
+  refuse({"bias_bf16"}, [](auto& x) { x.bias_dtype = DType::bf16; });
+  refuse({"bias_fp32+relu+residual", "bias_fp32+silu+residual"},
+         [](auto& x) { x.activation = Activation::relu; });
+  refuse({"epilogue is bias_fp32+silu,"}, [](auto& x) { x.residual = nullptr; });
+  refuse({"bias_fp32+residual_before_activation+silu"},
+         [](auto& x) { x.order = ResidualOrder::before_activation; });
+  refuse({"silu+residual+each_step"}, [](auto& x) { x.rounding = EpilogueRounding::each_step; });
   refuse({"epilogue.bias = ", "not aligned"}, [&](auto& x) { x.bias = t.bias + 1; });
   refuse({"epilogue.residual is fp32 NHWC [1, 8, 8, 7]"}, [](auto& x) {
     x.residual_shape = TensorShape{DType::fp32, Layout::nhwc, {1, 8, 8, 7, 0}};

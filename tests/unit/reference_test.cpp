@@ -64,7 +64,7 @@ TEST(Reference, LoopsAndOnednnAgreeOnRandomProblems) {
   int compared = 0;
   for (std::uint64_t seed = 1; seed <= 400; ++seed) {
     const test::ConvCase c = test::random_case(seed, {.flops = 2e6});
-    const ConvGeometry g = test::geometry_of(c.problem);
+    const ConvGeometry g = geometry_of(c.problem);
     const auto in = values(g.activation_elements(), seed);
     const auto cache = values(g.cache_elements(), seed + 1000);
     const auto filter = values(g.filter_elements(), seed + 2000);
@@ -86,7 +86,7 @@ TEST(Reference, LoopsAndOnednnAgreeOnRandomProblems) {
 TEST(Reference, Im2colTimesFilterIsTheConvolution) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     const test::ConvCase c = test::random_case(seed, {.flops = 5e5});
-    const ConvGeometry g = test::geometry_of(c.problem);
+    const ConvGeometry g = geometry_of(c.problem);
     if (g.groups != 1 || g.empty()) continue;
     const auto in = values(g.activation_elements(), seed);
     const auto cache = values(g.cache_elements(), seed + 1000);

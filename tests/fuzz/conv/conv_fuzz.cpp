@@ -97,7 +97,7 @@ std::vector<std::string> kernels_to_run(const Settings& settings, const ConvCase
   PlanOptions options = c.options;
   options.epilogue = c.epilogue.kind();
   std::vector<std::string> names;
-  for (const Candidate& candidate : test::candidates(c.problem, options)) {
+  for (const Candidate& candidate : convoy::candidates(c.problem, options)) {
     if (candidate.reason.empty()) names.push_back(candidate.kernel);
   }
   return names;
