@@ -49,10 +49,10 @@ __global__ void difference_kernel(const Element* a, const Element* b, std::int64
 void fill_random(void* data, std::int64_t elements, DType dtype, std::uint64_t seed, float scale,
                  cudaStream_t stream) {
   dispatch_element(dtype, [&]<typename Element>() {
-    fill_kernel<<<kBlocks, kThreads, 0, stream>>>(static_cast<Element*>(data), elements, seed,
-                                                  scale);
+    launch_kernel(fill_kernel<Element>,
+                  {.name = "fill", .grid = kBlocks, .block = kThreads, .stream = stream},
+                  static_cast<Element*>(data), elements, seed, scale);
   });
-  check_launch("fill");
 }
 
 double relative_difference(const void* a, const void* b, std::int64_t elements, DType dtype) {
@@ -63,10 +63,10 @@ double relative_difference(const void* a, const void* b, std::int64_t elements, 
   }
   cudaMemset(sums, 0, sizeof host);
   dispatch_element(dtype, [&]<typename Element>() {
-    difference_kernel<<<kBlocks, kThreads>>>(static_cast<const Element*>(a),
-                                             static_cast<const Element*>(b), elements, sums);
+    launch_kernel(difference_kernel<Element>,
+                  {.name = "difference", .grid = kBlocks, .block = kThreads},
+                  static_cast<const Element*>(a), static_cast<const Element*>(b), elements, sums);
   });
-  check_launch("difference");
   const cudaError_t error = cudaMemcpy(host, sums, sizeof host, cudaMemcpyDeviceToHost);
   cudaFree(sums);
   if (error != cudaSuccess) throw Error(Status::launch_failure, cudaGetErrorString(error));

@@ -43,6 +43,9 @@ struct ConvGeometry {
   std::int64_t cache_elements() const {
     return batch * cached_frames * in[1] * in[2] * in_channels;
   }
+  /// Frames of the next causal cache: the last of cache + activation that the taps of later frames
+  /// reach back to, (T − 1)·dilation.
+  std::int64_t next_cache_frames() const { return (filter[0] - 1) * dilation[0]; }
   std::int64_t filter_elements() const { return out_channels * gemm_k(); }
   std::int64_t output_elements() const { return gemm_m() * out_channels; }
   double flops() const { return 2.0 * double(gemm_m()) * double(gemm_n()) * double(gemm_k()); }

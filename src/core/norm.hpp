@@ -35,7 +35,6 @@ class NormKernel {
   virtual void run(const NormArguments& arguments, cudaStream_t stream) const = 0;
 };
 
-std::unique_ptr<NormKernel> make_cpu_norm(const NormRequest& request);   // src/cpu
-std::unique_ptr<NormKernel> make_cuda_norm(const NormRequest& request);  // src/kernels/norm
+std::unique_ptr<NormKernel> make_cpu_norm(const NormRequest& request);  // src/cpu
 
 }  // namespace convoy

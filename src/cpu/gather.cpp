@@ -73,7 +73,7 @@ void gather_input(void* out, const InputBox& box, const ConvGeometry& g, DType d
 
 void write_next_cache(void* next_cache, const ConvGeometry& g, DType dtype, const void* activation,
                       const void* cache) {
-  const std::int64_t frames = (g.filter[0] - 1) * g.dilation[0];
+  const std::int64_t frames = g.next_cache_frames();
   const std::int64_t skip = g.seen()[0] - frames;  // Negative: frames to fill with zeros.
   const auto element = static_cast<std::int64_t>(size_of(dtype));
   const std::int64_t frame_bytes = g.in[1] * g.in[2] * g.in_channels * element;

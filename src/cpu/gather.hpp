@@ -26,7 +26,7 @@ struct InputBox {
 void gather_input(void* out, const InputBox& box, const ConvGeometry& geometry, DType dtype,
                   bool widen_to_fp32, const void* activation, const void* cache);
 
-/// The last (T - 1)·dilation frames of cache + activation; zeros in front where there are fewer.
+/// The last next_cache_frames() frames of cache + activation; zeros in front where there are fewer.
 void write_next_cache(void* next_cache, const ConvGeometry& geometry, DType dtype,
                       const void* activation, const void* cache);
 

@@ -12,6 +12,9 @@
 #include "dispatch/option_check.hpp"
 #include "dispatch/pointer_check.hpp"
 #include "dispatch/select.hpp"
+#ifdef CONVOY_WITH_CUDA
+#include "kernels/norm/norm.hpp"
+#endif
 
 namespace convoy {
 
@@ -98,7 +101,7 @@ DeviceInfo choose_device(const NormOptions& options, const std::string& problem)
 
 std::unique_ptr<NormKernel> make_kernel([[maybe_unused]] const NormRequest& request) {
 #ifdef CONVOY_WITH_CUDA
-  if (request.device.kind == Device::cuda) return make_cuda_norm(request);
+  if (request.device.kind == Device::cuda) return norm::make_norm_kernel(request);
 #endif
 #ifdef CONVOY_WITH_CPU
   if (request.device.kind == Device::cpu) return make_cpu_norm(request);

@@ -56,7 +56,7 @@ RunContract::RunContract(const PlanRequest& request, std::string filter_format,
   activation_ = tensor_shape(g, request.dtype, g.in, g.in_channels);
   cache_ = tensor_shape(g, request.dtype, {g.cached_frames, g.in[1], g.in[2]}, g.in_channels);
   next_cache_ = tensor_shape(g, request.dtype,
-                             {(g.filter[0] - 1) * g.dilation[0], g.in[1], g.in[2]}, g.in_channels);
+                             {g.next_cache_frames(), g.in[1], g.in[2]}, g.in_channels);
   if (g.rank == 2) {  // No frames to cache.
     cache_.extents[0] = 0;
     next_cache_.extents[0] = 0;
@@ -149,7 +149,7 @@ RunPointers RunContract::check(const RunArguments& arguments) const {
     if (geometry_.rank != 3) throw_invalid("next_cache is given, but the plan is 2-D");
     check_shape(arguments.next_cache.shape, next_cache_, "next_cache");
     check_pointer(arguments.next_cache.data, "next_cache");
-    const std::int64_t wanted = (geometry_.filter[0] - 1) * geometry_.dilation[0];
+    const std::int64_t wanted = geometry_.next_cache_frames();
     const std::int64_t frames = geometry_.seen()[0];
     if (frames < wanted && geometry_.pad_mode[0] != PadMode::zero) {
       throw_invalid("next_cache takes ", wanted, " frames, but cache and activation have ", frames,

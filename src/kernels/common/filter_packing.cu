@@ -49,7 +49,7 @@ FilterAccess access_of(FilterLayout layout, const ConvGeometry& g) {
 // gives. A filter is packed once, so this is not worth a tiled transpose.
 template <typename Word>
 __global__ void __launch_bounds__(kThreads)
-    repack_kernel(Word* packed, const Word* filter, FilterAccess f, std::int64_t elements) {
+    repack_filter_kernel(Word* packed, const Word* filter, FilterAccess f, std::int64_t elements) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < elements;
        i += step) {
@@ -78,8 +78,8 @@ __device__ int last_tap(int phase, int u) {
 
 template <typename Element>
 __global__ void __launch_bounds__(kThreads)
-    pack_upsampled_kernel(Element* packed, const Element* filter, FilterAccess f,
-                          std::int64_t elements) {
+    pack_upsampled_filter_kernel(Element* packed, const Element* filter, FilterAccess f,
+                                 std::int64_t elements) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < elements;
        i += step) {
@@ -114,16 +114,19 @@ void repack_filter(void* packed, const void* filter, FilterLayout layout,
   const FilterAccess access = access_of(layout, geometry);
   const std::int64_t elements = geometry.filter_elements();
   if (elements == 0) return;
+  const auto launch = [&]<typename Word>(Word*) {
+    launch_kernel(repack_filter_kernel<Word>,
+                  {.name = "repack_filter",
+                   .grid = blocks_for(elements),
+                   .block = kThreads,
+                   .stream = stream},
+                  static_cast<Word*>(packed), static_cast<const Word*>(filter), access, elements);
+  };
   if (size_of(dtype) == 2) {
-    repack_kernel<<<blocks_for(elements), kThreads, 0, stream>>>(
-        static_cast<std::uint16_t*>(packed), static_cast<const std::uint16_t*>(filter), access,
-        elements);
+    launch(static_cast<std::uint16_t*>(nullptr));
   } else {
-    repack_kernel<<<blocks_for(elements), kThreads, 0, stream>>>(
-        static_cast<std::uint32_t*>(packed), static_cast<const std::uint32_t*>(filter), access,
-        elements);
+    launch(static_cast<std::uint32_t*>(nullptr));
   }
-  check_launch("filter repack");
 }
 
 std::string upsample_folding_refusal(const ConvGeometry& g) {
@@ -158,10 +161,14 @@ void pack_upsampled_filter(void* packed, const void* filter, FilterLayout layout
   const std::int64_t elements = 16 * access.k * access.c;
   if (elements == 0) return;
   dispatch_element(dtype, [&]<typename Element>() {
-    pack_upsampled_kernel<<<blocks_for(elements), kThreads, 0, stream>>>(
-        static_cast<Element*>(packed), static_cast<const Element*>(filter), access, elements);
+    launch_kernel(pack_upsampled_filter_kernel<Element>,
+                  {.name = "pack_upsampled_filter",
+                   .grid = blocks_for(elements),
+                   .block = kThreads,
+                   .stream = stream},
+                  static_cast<Element*>(packed), static_cast<const Element*>(filter), access,
+                  elements);
   });
-  check_launch("upsampled filter pack");
 }
 
 }  // namespace convoy

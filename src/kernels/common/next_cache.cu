@@ -44,17 +44,17 @@ void launch(void* next, const void* cache, const void* activation, const ConvGeo
             std::int64_t frame_bytes, cudaStream_t stream) {
   CacheCopy copy{};
   copy.frame_words = frame_bytes / static_cast<std::int64_t>(sizeof(Word));
-  copy.next_frames = next_cache_frames(g);
+  copy.next_frames = g.next_cache_frames();
   copy.cached_frames = g.cached_frames;
   copy.new_frames = g.in[0];
   copy.words = g.batch * copy.next_frames * copy.frame_words;
   if (copy.words == 0) return;
   const auto blocks = static_cast<unsigned>(
       std::min<std::int64_t>((copy.words + kThreads - 1) / kThreads, 132 * 32));
-  next_cache_kernel<<<blocks, kThreads, 0, stream>>>(static_cast<Word*>(next),
-                                                     static_cast<const Word*>(cache),
-                                                     static_cast<const Word*>(activation), copy);
-  check_launch("next cache");
+  launch_kernel(next_cache_kernel<Word>,
+                {.name = "next_cache", .grid = blocks, .block = kThreads, .stream = stream},
+                static_cast<Word*>(next), static_cast<const Word*>(cache),
+                static_cast<const Word*>(activation), copy);
 }
 
 }  // namespace

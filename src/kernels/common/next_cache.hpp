@@ -6,14 +6,9 @@
 
 namespace convoy {
 
-/// Frames of the next causal cache: (T − 1)·dilation.
-inline std::int64_t next_cache_frames(const ConvGeometry& geometry) {
-  return (geometry.filter[0] - 1) * geometry.dilation[0];
-}
-
-/// Write the last (T − 1)·dilation frames of cache + activation to `next_cache`,
-/// [N, (T − 1)·dilation, H, W, C], for the next call. Where there are fewer frames than that, the
-/// first of `next_cache` are zero: what a causal convolution meets before the first frame.
+/// Write the last `geometry.next_cache_frames()` frames of cache + activation to `next_cache`,
+/// [N, frames, H, W, C], for the next call. Where there are fewer frames than that, the first of
+/// `next_cache` are zero: what a causal convolution meets before the first frame.
 /// One kernel on `stream`. `next_cache` overlaps neither `cache` nor `activation`.
 void write_next_cache(void* next_cache, const void* cache, const void* activation,
                       const ConvGeometry& geometry, DType dtype, cudaStream_t stream);

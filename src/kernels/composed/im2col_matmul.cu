@@ -171,10 +171,11 @@ class Im2colMatmulPlan : public ExecutablePlan {
   bool pads_filter() const { return pitch_ != request_.geometry.gemm_k(); }
   void pad_filter(void* padded, const void* filter, cudaStream_t stream) const {
     const std::int64_t elements = request_.geometry.out_channels * pitch_;
-    pad_filter_kernel<<<blocks_for(elements), kThreads, 0, stream>>>(
+    launch_kernel(
+        pad_filter_kernel,
+        {.name = "pad_filter", .grid = blocks_for(elements), .block = kThreads, .stream = stream},
         static_cast<std::uint16_t*>(padded), static_cast<const std::uint16_t*>(filter),
         request_.geometry.gemm_k(), pitch_, elements);
-    check_launch("filter padding");
   }
 
   PlanRequest request_;
@@ -252,14 +253,18 @@ void im2col_device(void* columns, const void* activation, const void* cache,
   const std::int64_t elements = (row_end - row_begin) * pitch;
   const auto* input = static_cast<const std::uint16_t*>(activation);
   const auto* cached = static_cast<const std::uint16_t*>(cache);
+  const auto launch = [&]<typename Vector>(Vector* to) {
+    const std::int64_t vectors = elements * 2 / static_cast<std::int64_t>(sizeof(Vector));
+    launch_kernel(
+        im2col_kernel<Vector>,
+        {.name = "im2col", .grid = blocks_for(vectors), .block = kThreads, .stream = stream}, to,
+        input, cached, g, row_begin, vectors, pitch);
+  };
   if (g.channels % 8 == 0) {
-    im2col_kernel<<<blocks_for(elements / 8), kThreads, 0, stream>>>(
-        static_cast<Vector8*>(columns), input, cached, g, row_begin, elements / 8, pitch);
+    launch(static_cast<Vector8*>(columns));
   } else {
-    im2col_kernel<<<blocks_for(elements), kThreads, 0, stream>>>(
-        static_cast<std::uint16_t*>(columns), input, cached, g, row_begin, elements, pitch);
+    launch(static_cast<std::uint16_t*>(columns));
   }
-  check_launch("im2col");
 }
 
 std::unique_ptr<KernelCandidate> make_im2col_matmul_candidate(InnerKernels inner, int rank,

@@ -144,22 +144,26 @@ class QslicePlan : public ExecutablePlan {
   void slice_filter(void* slices, const void* filter, cudaStream_t stream) const {
     const ConvGeometry& g = request_.geometry;
     const std::int64_t elements = g.filter_elements();
-    slice_filter_kernel<<<blocks_for(elements), kThreads, 0, stream>>>(
+    launch_kernel(
+        slice_filter_kernel,
+        {.name = "slice_filter", .grid = blocks_for(elements), .block = kThreads, .stream = stream},
         static_cast<std::uint16_t*>(slices), static_cast<const std::uint16_t*>(filter),
         g.out_channels, g.filter[0], elements / g.out_channels / g.filter[0], elements);
-    check_launch("filter slicing");
   }
 
   void finish(const RunPointers& pointers, const void* accumulator, cudaStream_t stream) const {
     const std::int64_t elements = request_.geometry.output_elements();
     const EpilogueParams params(pointers.epilogue);
     dispatch_element(request_.output_dtype, [&]<typename Out>() {
-      finish_kernel<Out><<<blocks_for(elements), kThreads, 0, stream>>>(
-          static_cast<Out*>(pointers.output), static_cast<const float*>(accumulator),
-          static_cast<const Out*>(pointers.epilogue.residual), params,
-          request_.geometry.out_channels, elements);
+      launch_kernel(finish_kernel<Out>,
+                    {.name = "finish_slices",
+                     .grid = blocks_for(elements),
+                     .block = kThreads,
+                     .stream = stream},
+                    static_cast<Out*>(pointers.output), static_cast<const float*>(accumulator),
+                    static_cast<const Out*>(pointers.epilogue.residual), params,
+                    request_.geometry.out_channels, elements);
     });
-    check_launch("accumulator cast");
   }
 
   PlanRequest request_;

@@ -18,7 +18,7 @@
 #include "kernels/norm/norm.cuh"
 #include "kernels/norm/norm.hpp"
 
-namespace convoy {
+namespace convoy::norm {
 namespace {
 
 constexpr int kThreads = 1024;
@@ -32,8 +32,8 @@ struct GroupNormLayout {
   int columns = 0;
   int slice_columns = 0;  ///< Of a slice; the last may have fewer.
   int slices = 0;
-  int pieces = 0;  ///< Groups that a slice touches, at most.
-  int chunks = 0;  ///< Of an image.
+  int slice_groups = 0;  ///< Groups that a slice touches, at most.
+  int chunks = 0;        ///< Of an image.
   // The tiles of a chunk: chunk, chunk + chunks, ...
   std::int64_t tiles = 0;
   std::int64_t chunk_tiles = 0;  ///< tiles / chunks; the first `longer_chunks` have one more.
@@ -46,7 +46,7 @@ struct GroupNormArguments {
   GroupNormLayout layout;
   const void* input = nullptr;
   void* output = nullptr;
-  float2* partials = nullptr;  ///< (mean, squares) [N][chunks][slices][pieces]
+  float2* partials = nullptr;  ///< (mean, squares) [N][chunks][slices][slice_groups]
   NormParameters parameters;
   float epsilon = 0;
   bool streaming = false;
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
   }
   if (thread < end && place == 0) {
-    const std::int64_t at = (std::int64_t{blockIdx.x} * g.slices + slice) * g.pieces;
+    const std::int64_t at = (std::int64_t{blockIdx.x} * g.slices + slice) * g.slice_groups;
     arguments.partials[at + group - first_group] =
         make_float2(parts[thread].mean, parts[thread].squares);
   }
@@ -220,7 +220,7 @@ __device__ void merge_chunks(const GroupNormArguments& arguments, Statistics* re
       const int slice_begin = slice * slice_channels;
       const int overlap =
           min(slice_begin + slice_channels, channel + g.group_channels) - max(slice_begin, channel);
-      const std::int64_t at = ((image * g.chunks + chunk) * g.slices + slice) * g.pieces;
+      const std::int64_t at = ((image * g.chunks + chunk) * g.slices + slice) * g.slice_groups;
       const float2 partial = arguments.partials[at + group - slice_begin / g.group_channels];
       const float count =
           static_cast<float>(pixels_of(g, chunk, tile_pixels)) * static_cast<float>(overlap);
@@ -284,8 +284,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     const Statistics& group = results[(channel + j) / g.group_channels - first_group];
     const NormParameters& p = arguments.parameters;
     mean[j] = group.mean;
-    factor[j] = group.squares * load_norm_parameter(p.scale, p.dtype, channel + j, 1.0f);
-    bias[j] = load_norm_parameter(p.bias, p.dtype, channel + j, 0.0f);
+    factor[j] = group.squares * load_parameter(p.scale, p.dtype, channel + j, 1.0f);
+    bias[j] = load_parameter(p.bias, p.dtype, channel + j, 0.0f);
   }
   while (pixel < g.pixels) {
 #pragma unroll
@@ -305,9 +305,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-class CudaGroupNorm final : public NormKernel {
+class GroupNorm final : public NormKernel {
  public:
-  explicit CudaGroupNorm(const NormRequest& request) : request_(request) {
+  explicit GroupNorm(const NormRequest& request) : request_(request) {
     const auto channels = static_cast<int>(request.channels);
     const int wide = 16 / static_cast<int>(size_of(request.options.dtype));
     vector_ = channels % wide == 0 ? wide : 1;
@@ -322,8 +322,8 @@ class CudaGroupNorm final : public NormKernel {
     const int slice_channels = g_.slice_columns * vector_;
     for (int slice = 0; slice < g_.slices; ++slice) {
       const int last = std::min((slice + 1) * slice_channels, channels) - 1;
-      const int pieces = last / g_.group_channels - slice * slice_channels / g_.group_channels + 1;
-      g_.pieces = std::max(g_.pieces, pieces);
+      const int groups = last / g_.group_channels - slice * slice_channels / g_.group_channels + 1;
+      g_.slice_groups = std::max(g_.slice_groups, groups);
     }
 
     const int tile_pixels = kThreads / g_.slice_columns * kUnroll;
@@ -338,18 +338,18 @@ class CudaGroupNorm final : public NormKernel {
     g_.missing_pixels = static_cast<int>(g_.tiles * tile_pixels - request.pixels);
     if (request.batch * g_.chunks > INT32_MAX) {
       throw Error(Status::unsupported,
-                  text("batch = ", request.batch, "; the CUDA GroupNorm takes at most ", INT32_MAX,
-                       " images"));
+                  text("batch = ", request.batch, "; legal: at most ", INT32_MAX / g_.chunks,
+                       " (blocks of a grid); nearest: ", INT32_MAX / g_.chunks));
     }
     const std::size_t bytes =
         static_cast<std::size_t>(request.elements()) * size_of(request.options.dtype);
     streaming_ = bytes > request.device.l2_bytes / 2;
   }
 
-  std::string name() const override { return "portable_group_norm"; }
+  std::string name() const override { return "group_norm"; }
   std::size_t workspace_bytes() const override {
     return static_cast<std::size_t>(request_.batch) * static_cast<std::size_t>(g_.chunks) *
-           static_cast<std::size_t>(g_.slices) * static_cast<std::size_t>(g_.pieces) *
+           static_cast<std::size_t>(g_.slices) * static_cast<std::size_t>(g_.slice_groups) *
            sizeof(float2);
   }
 
@@ -382,18 +382,21 @@ class CudaGroupNorm final : public NormKernel {
  private:
   template <typename Element, int kVec, int kSplit>
   static void launch(const GroupNormArguments& arguments, dim3 grid, cudaStream_t stream) {
-    launch_overlapped(group_norm_statistics_kernel<Element, kVec, kSplit>, grid, kThreads, 0,
-                      stream, arguments, "portable_group_norm statistics");
-    const auto apply = [&](auto kernel) {
-      launch_overlapped(kernel, grid, kThreads, 0, stream, arguments, "portable_group_norm");
+    const auto start = [&](auto kernel, const char* name) {
+      launch_kernel(
+          kernel,
+          {.name = name, .grid = grid, .block = kThreads, .stream = stream, .overlapped = true},
+          arguments);
     };
+    start(group_norm_statistics_kernel<Element, kVec, kSplit>, "group_norm_statistics");
+    const auto apply = [&](auto kernel) { start(kernel, "group_norm_apply"); };
     if constexpr (kVec == 1) {
       apply(group_norm_apply_kernel<Element, kVec, NormActivation::any>);
     } else {
-      dispatch_norm_activation(arguments.parameters.epilogue.activation,
-                               [&]<NormActivation kActivation>() {
-                                 apply(group_norm_apply_kernel<Element, kVec, kActivation>);
-                               });
+      dispatch_activation(arguments.parameters.epilogue.activation,
+                          [&]<NormActivation kActivation>() {
+                            apply(group_norm_apply_kernel<Element, kVec, kActivation>);
+                          });
     }
   }
 
@@ -406,8 +409,8 @@ class CudaGroupNorm final : public NormKernel {
 
 }  // namespace
 
-std::unique_ptr<NormKernel> make_cuda_group_norm(const NormRequest& request) {
-  return std::make_unique<CudaGroupNorm>(request);
+std::unique_ptr<NormKernel> make_group_norm(const NormRequest& request) {
+  return std::make_unique<GroupNorm>(request);
 }
 
-}  // namespace convoy
+}  // namespace convoy::norm

@@ -12,34 +12,11 @@
 #include "kernels/common/epilogue.cuh"
 #include "kernels/common/ptx.cuh"
 
-namespace convoy {
+namespace convoy::norm {
 
 /// Channels that a thread moves in one access: 16 bytes, or one where C is no multiple of that.
 template <typename Element>
 constexpr int kNormVector = 16 / static_cast<int>(sizeof(Element));
-
-/// Launch a kernel that begins while those before it end, and waits for them itself
-/// (ptx::dependent_launch_wait).
-template <typename Arguments>
-void launch_overlapped(void (*kernel)(Arguments), dim3 grid, int threads, std::size_t shared_bytes,
-                       cudaStream_t stream, const Arguments& arguments, const char* name) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments);
-  if (error != cudaSuccess) {
-    (void)cudaGetLastError();
-    throw Error(Status::launch_failure,
-                std::string(name) + " kernel: " + cudaGetErrorString(error));
-  }
-}
 
 /// What a norm kernel is told of its parameters, by value.
 struct NormParameters {
@@ -60,8 +37,8 @@ struct NormParameters {
 /// The activations that kernels are compiled for: the rest is chosen at run time.
 enum class NormActivation { none, silu, any };
 
-__device__ __forceinline__ float load_norm_parameter(const void* from, DType dtype, int i,
-                                                     float otherwise) {
+__device__ __forceinline__ float load_parameter(const void* from, DType dtype, int i,
+                                                float otherwise) {
   if (from == nullptr) return otherwise;
   switch (dtype) {
     case DType::bf16:
@@ -148,7 +125,7 @@ __device__ __forceinline__ void activate_norm(const EpilogueParams& params, floa
 
 /// Call `body.template operator()<kActivation>()`.
 template <typename Body>
-void dispatch_norm_activation(Activation activation, Body&& body) {
+void dispatch_activation(Activation activation, Body&& body) {
   switch (activation) {
     case Activation::none:
       return body.template operator()<NormActivation::none>();
@@ -159,4 +136,4 @@ void dispatch_norm_activation(Activation activation, Body&& body) {
   }
 }
 
-}  // namespace convoy
+}  // namespace convoy::norm

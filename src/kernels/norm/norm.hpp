@@ -5,11 +5,14 @@
 
 #include "core/norm.hpp"
 
-namespace convoy {
+namespace convoy::norm {
 
-/// norm_group.cu
-std::unique_ptr<NormKernel> make_cuda_group_norm(const NormRequest& request);
-/// norm_rms.cu
-std::unique_ptr<NormKernel> make_cuda_rms_norm(const NormRequest& request);
+/// GroupNorm or RMSNorm on a CUDA device. Throws Error{unsupported}.
+std::unique_ptr<NormKernel> make_norm_kernel(const NormRequest& request);
 
-}  // namespace convoy
+/// group_norm.cu
+std::unique_ptr<NormKernel> make_group_norm(const NormRequest& request);
+/// rms_norm.cu
+std::unique_ptr<NormKernel> make_rms_norm(const NormRequest& request);
+
+}  // namespace convoy::norm

@@ -10,7 +10,7 @@
 #include "kernels/norm/norm.cuh"
 #include "kernels/norm/norm.hpp"
 
-namespace convoy {
+namespace convoy::norm {
 namespace {
 
 constexpr int kThreads = 256;
@@ -47,12 +47,12 @@ __device__ __forceinline__ float sum_over(float value, int lanes) {
 }
 
 /// Scale and bias, [C] each, as fp32 in shared memory.
-__device__ __forceinline__ void stage_parameters(const RmsNormArguments& arguments, float* scale,
-                                                 float* bias) {
+__device__ __forceinline__ void load_parameters(const RmsNormArguments& arguments, float* scale,
+                                                float* bias) {
   const NormParameters& p = arguments.parameters;
   for (int i = static_cast<int>(threadIdx.x); i < arguments.channels; i += kThreads) {
-    scale[i] = load_norm_parameter(p.scale, p.dtype, i, 1.0f);
-    bias[i] = load_norm_parameter(p.bias, p.dtype, i, 0.0f);
+    scale[i] = load_parameter(p.scale, p.dtype, i, 1.0f);
+    bias[i] = load_parameter(p.bias, p.dtype, i, 0.0f);
   }
   __syncthreads();
 }
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   float* bias = scale + arguments.channels;
   ptx::dependent_launch_wait();
   ptx::dependent_launch_trigger();
-  stage_parameters(arguments, scale, bias);
+  load_parameters(arguments, scale, bias);
 
   const int lanes = arguments.lanes, lane = static_cast<int>(threadIdx.x) % lanes;
   const int teams = kThreads / lanes, columns = arguments.channels / kVec;
@@ -154,8 +154,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int j = 0; j < kVec; ++j) {
         const int channel = column * kVec + j;
-        v[j] = fmaf(v[j] * factor, load_norm_parameter(p.scale, p.dtype, channel, 1.0f),
-                    load_norm_parameter(p.bias, p.dtype, channel, 0.0f));
+        v[j] = fmaf(v[j] * factor, load_parameter(p.scale, p.dtype, channel, 1.0f),
+                    load_parameter(p.bias, p.dtype, channel, 0.0f));
       }
       activate_norm<kActivation>(p.epilogue, v);
       vector.narrow(v);
@@ -164,9 +164,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-class CudaRmsNorm final : public NormKernel {
+class RmsNorm final : public NormKernel {
  public:
-  explicit CudaRmsNorm(const NormRequest& request) : request_(request) {
+  explicit RmsNorm(const NormRequest& request) : request_(request) {
     const auto channels = static_cast<int>(request.channels);
     const int wide = 16 / static_cast<int>(size_of(request.options.dtype));
     vector_ = channels % wide == 0 ? wide : 1;
@@ -194,7 +194,7 @@ class CudaRmsNorm final : public NormKernel {
     streaming_ = bytes > 2 * request.device.l2_bytes;
   }
 
-  std::string name() const override { return "portable_rms_norm"; }
+  std::string name() const override { return "rms_norm"; }
 
   void run(const NormArguments& given, cudaStream_t stream) const override {
     const RmsNormArguments arguments{.input = given.input,
@@ -207,7 +207,7 @@ class CudaRmsNorm final : public NormKernel {
                                      .streaming = streaming_,
                                      .parameters = NormParameters(given, request_.options)};
     dispatch_element(request_.options.dtype, [&]<typename Element>() {
-      dispatch_norm_activation(request_.options.activation, [&]<NormActivation kActivation>() {
+      dispatch_activation(request_.options.activation, [&]<NormActivation kActivation>() {
         launch<Element, kActivation>(arguments, stream);
       });
     });
@@ -218,24 +218,30 @@ class CudaRmsNorm final : public NormKernel {
   void launch(const RmsNormArguments& arguments, cudaStream_t stream) const {
     constexpr int kVec = kNormVector<Element>;
     const std::size_t shared = static_cast<std::size_t>(arguments.channels) * 2 * sizeof(float);
-    const auto launch_kernel = [&](auto kernel, std::size_t bytes) {
-      launch_overlapped(kernel, dim3(grid_), kThreads, bytes, stream, arguments,
-                        "portable_rms_norm");
+    const auto start = [&](auto kernel, std::size_t bytes) {
+      launch_kernel(kernel,
+                    {.name = "rms_norm",
+                     .grid = grid_,
+                     .block = kThreads,
+                     .shared_bytes = bytes,
+                     .stream = stream,
+                     .overlapped = true},
+                    arguments);
     };
     if (vector_ == 1) {
-      return launch_kernel(rms_norm_wide_kernel<Element, 1, NormActivation::any>, 0);
+      return start(rms_norm_wide_kernel<Element, 1, NormActivation::any>, 0);
     }
     switch (vectors_) {
       case 1:
-        return launch_kernel(rms_norm_kernel<Element, kVec, 1, kActivation>, shared);
+        return start(rms_norm_kernel<Element, kVec, 1, kActivation>, shared);
       case 2:
-        return launch_kernel(rms_norm_kernel<Element, kVec, 2, kActivation>, shared);
+        return start(rms_norm_kernel<Element, kVec, 2, kActivation>, shared);
       case 3:
-        return launch_kernel(rms_norm_kernel<Element, kVec, 3, kActivation>, shared);
+        return start(rms_norm_kernel<Element, kVec, 3, kActivation>, shared);
       case 4:
-        return launch_kernel(rms_norm_kernel<Element, kVec, 4, kActivation>, shared);
+        return start(rms_norm_kernel<Element, kVec, 4, kActivation>, shared);
       default:
-        return launch_kernel(rms_norm_wide_kernel<Element, kVec, kActivation>, 0);
+        return start(rms_norm_wide_kernel<Element, kVec, kActivation>, 0);
     }
   }
 
@@ -249,8 +255,8 @@ class CudaRmsNorm final : public NormKernel {
 
 }  // namespace
 
-std::unique_ptr<NormKernel> make_cuda_rms_norm(const NormRequest& request) {
-  return std::make_unique<CudaRmsNorm>(request);
+std::unique_ptr<NormKernel> make_rms_norm(const NormRequest& request) {
+  return std::make_unique<RmsNorm>(request);
 }
 
-}  // namespace convoy
+}  // namespace convoy::norm

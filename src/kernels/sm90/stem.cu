@@ -22,7 +22,7 @@ struct StemPacking {
   std::int64_t pitch, elements;
 };
 __global__ void __launch_bounds__(kPackThreads)
-    pack_stem_kernel(std::uint16_t* packed, const std::uint16_t* filter, StemPacking p) {
+    pack_stem_filter_kernel(std::uint16_t* packed, const std::uint16_t* filter, StemPacking p) {
   const std::int64_t step = std::int64_t{gridDim.x} * kPackThreads;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kPackThreads + threadIdx.x; i < p.elements;
        i += step) {
@@ -173,9 +173,9 @@ StemChoice best_stem_choice(const PlanRequest& request) {
   return stem_choice(request.geometry, 64, request.device);
 }
 
-class StemPlan final : public PortablePlan {
+class StemPlan final : public CudaPlan {
  public:
-  explicit StemPlan(const PlanRequest& request) : PortablePlan(request) {
+  explicit StemPlan(const PlanRequest& request) : CudaPlan(request) {
     StemChoice choice = best_stem_choice(request);
     if (!choice.refusal.empty()) throw Error(Status::unsupported, choice.refusal);
     layout_ = choice.layout;
@@ -187,8 +187,8 @@ class StemPlan final : public PortablePlan {
     } else {
       choose_kernels<__half>();
     }
-    allow_shared_memory(direct_kernel_, shared_bytes_);
-    allow_shared_memory(general_kernel_, shared_bytes_);
+    raise_shared_memory_limit(direct_kernel_, shared_bytes_, "sm90_stem");
+    raise_shared_memory_limit(general_kernel_, shared_bytes_, "sm90_stem");
     const ConvGeometry& g = request.geometry;
     const DepthTaps taps = depth_taps(g);
     const std::int64_t tap_elements = g.filter[1] * g.filter[2] * g.in_channels;
@@ -211,20 +211,36 @@ class StemPlan final : public PortablePlan {
   }
   void pack_filter(void* packed, const void* filter, FilterLayout layout,
                    cudaStream_t stream) const override {
-    // NOTE: packing is not `run`: it may take memory and wait.
-    const auto dense = allocate_device_memory(PortablePlan::packed_filter_bytes());
-    PortablePlan::pack_filter(dense.get(), filter, layout, stream);
-    const auto blocks = static_cast<unsigned>(
-        std::min<std::int64_t>(ceil_div(packing_.elements, kPackThreads), 1 << 16));
-    pack_stem_kernel<<<blocks, kPackThreads, 0, stream>>>(
-        static_cast<std::uint16_t*>(packed), static_cast<const std::uint16_t*>(dense.get()),
-        packing_);
-    check_launch("sm90_stem filter packing");
-    const cudaError_t error = cudaStreamSynchronize(stream);
-    if (error != cudaSuccess) {
-      throw Error(Status::launch_failure,
-                  std::string("packing a filter: ") + cudaGetErrorString(error));
-    }
+    pack_from_dense(filter, layout, stream, [&](const void* dense) {
+      const auto blocks = static_cast<unsigned>(
+          std::min<std::int64_t>(ceil_div(packing_.elements, kPackThreads), 1 << 16));
+      launch_kernel(
+          pack_stem_filter_kernel,
+          {.name = "pack_stem_filter", .grid = blocks, .block = kPackThreads, .stream = stream},
+          static_cast<std::uint16_t*>(packed), static_cast<const std::uint16_t*>(dense), packing_);
+    });
+  }
+
+  void run(const RunPointers& pointers, cudaStream_t stream) const override {
+    const ConvGeometry& g = request_.geometry;
+    const ConvOutput output =
+        conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels);
+    const bool direct = g.out_channels % 8 == 0 && request_.output_dtype == request_.dtype &&
+                        at_most_a_bias(output.epilogue);
+    StemArguments arguments{.filter = pointers.filter,
+                            .activation = pointers.activation,
+                            .cache = pointers.cache,
+                            .layout = layout_,
+                            .output = output};
+    Kernel* const kernel = direct ? direct_kernel_ : general_kernel_;
+    launch_kernel(kernel,
+                  {.name = "sm90_stem",
+                   .grid = grid_,
+                   .block = kStemThreads,
+                   .shared_bytes = static_cast<std::size_t>(shared_bytes_),
+                   .stream = stream},
+                  arguments);
+    store_next_cache(pointers, stream);
   }
 
  private:
@@ -237,28 +253,12 @@ class StemPlan final : public PortablePlan {
   }
   template <typename Element>
   void choose_kernels() {
-    const bool runs = request().geometry.in_channels == 4;
+    const bool runs = request_.geometry.in_channels == 4;
     if (block_n_ == 64) {
       runs ? set_kernels<Element, 64, true>() : set_kernels<Element, 64, false>();
     } else {
       runs ? set_kernels<Element, 128, true>() : set_kernels<Element, 128, false>();
     }
-  }
-
-  void launch(const RunPointers& pointers, cudaStream_t stream) const override {
-    const ConvGeometry& g = request().geometry;
-    const ConvOutput output =
-        conv_output(pointers, request().output_dtype, g.out_channels, g.out_channels);
-    const bool direct = g.out_channels % 8 == 0 && request().output_dtype == request().dtype &&
-                        at_most_a_bias(output.epilogue);
-    StemArguments arguments{.filter = pointers.filter,
-                            .activation = pointers.activation,
-                            .cache = pointers.cache,
-                            .layout = layout_,
-                            .output = output};
-    Kernel* const kernel = direct ? direct_kernel_ : general_kernel_;
-    kernel<<<grid_, kStemThreads, shared_bytes_, stream>>>(arguments);
-    check_launch("sm90_stem");
   }
 
   StemLayout layout_;

@@ -21,8 +21,8 @@
 #include "kernels/common/device_code.cuh"
 #include "kernels/common/output.cuh"
 #include "kernels/common/ptx.cuh"
+#include "kernels/common/tile_walk.cuh"
 #include "kernels/sm90/wgmma.cuh"
-#include "kernels/small/tile_walk.cuh"
 
 namespace convoy::sm90 {
 

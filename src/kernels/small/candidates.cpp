@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/small/candidates.hpp"
 
-namespace convoy {
+namespace convoy::small {
 
-void small::register_kernels(CandidateList& list) {
-  list.push_back(make_halo_candidate());
-  list.push_back(make_patch_candidate());
+void register_kernels(CandidateList& list) {
+  list.push_back(make_few_filters_candidate());
+  list.push_back(make_few_channels_candidate());
   list.push_back(make_pointwise_candidate());
   list.push_back(make_depthwise_candidate());
   list.push_back(make_grouped_candidate());
   list.push_back(make_general_candidate());
 }
 
-}  // namespace convoy
+}  // namespace convoy::small

@@ -13,7 +13,7 @@
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/depthwise_3x3.cuh"
 
-namespace convoy {
+namespace convoy::small {
 namespace {
 
 constexpr int kThreads = 256;
@@ -178,48 +178,61 @@ std::int64_t chunk_rows_3x3(const PlanRequest& request) {
   return best;
 }
 
-class DepthwisePlan final : public PortablePlan {
+class DepthwisePlan final : public CudaPlan {
  public:
   explicit DepthwisePlan(const PlanRequest& request)
-      : PortablePlan(request),
+      : CudaPlan(request),
         geometry_(trimmed_device_geometry(request.geometry)),
         chunk_rows_(chunk_rows_3x3(request)) {}
 
+  void run(const RunPointers& pointers, cudaStream_t stream) const override {
+    if (is_plain_3x3(request_)) {
+      launch_3x3(pointers, stream);
+    } else {
+      launch_any(pointers, stream);
+    }
+    store_next_cache(pointers, stream);
+  }
+
  private:
-  void launch(const RunPointers& pointers, cudaStream_t stream) const override {
-    const ConvGeometry& g = request().geometry;
-    if (is_plain_3x3(request())) return launch_3x3(pointers, stream);
+  void launch_any(const RunPointers& pointers, cudaStream_t stream) const {
+    const ConvGeometry& g = request_.geometry;
     const DepthwiseArguments arguments{
         .activation = pointers.activation,
         .cache = pointers.cache,
         .filter = pointers.filter,
         .geometry = geometry_,
-        .output = conv_output(pointers, request().output_dtype, g.out_channels, g.out_channels),
+        .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
         .strips_of_row = static_cast<std::uint32_t>(strips_of_row(g)),
         .strips = static_cast<std::uint32_t>(strips(g))};
     // NOTE: few enough blocks to run at once, so that filters are read once a block and not once
     // every 32 strips (590 us against 135 us of cuDNN's on 64x112x112x96 before).
     const std::int64_t slabs = (g.groups + kSlab - 1) / kSlab;
     const std::int64_t most = std::max<std::int64_t>(
-        1, kBlocksOfMultiprocessor * request().device.multiprocessors / slabs);
+        1, kBlocksOfMultiprocessor * request_.device.multiprocessors / slabs);
     const dim3 grid(
         static_cast<unsigned>(std::min((strips(g) + kStripsOfBlock - 1) / kStripsOfBlock, most)),
         static_cast<unsigned>(slabs));
     const auto shared = static_cast<std::size_t>(g.taps()) * kSlab * sizeof(float);
-    dispatch_element(request().dtype, [&]<typename Element>() {
-      choose_kernel<Element>()<<<grid, kThreads, shared, stream>>>(arguments);
+    dispatch_element(request_.dtype, [&]<typename Element>() {
+      launch_kernel(choose_kernel<Element>(),
+                    {.name = "depthwise",
+                     .grid = grid,
+                     .block = kThreads,
+                     .shared_bytes = shared,
+                     .stream = stream},
+                    arguments);
     });
-    check_launch("portable_depthwise");
   }
 
   void launch_3x3(const RunPointers& pointers, cudaStream_t stream) const {
-    const ConvGeometry& g = request().geometry;
+    const ConvGeometry& g = request_.geometry;
     const std::int64_t rows = chunk_rows_;
     const std::int64_t items = threads_3x3(g, rows);
     const Depthwise3x3Arguments arguments{
         .activation = pointers.activation,
         .filter = pointers.filter,
-        .output = conv_output(pointers, request().output_dtype, g.out_channels, g.out_channels),
+        .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
         .in_height = static_cast<int>(g.in[1]),
         .in_width = static_cast<int>(g.in[2]),
         .out_height = static_cast<int>(g.out[1]),
@@ -236,14 +249,16 @@ class DepthwisePlan final : public PortablePlan {
     const auto run = [&]<typename Element>() {
       const auto kernel =
           g.stride[1] == 1 ? depthwise_3x3_kernel<Element, 1> : depthwise_3x3_kernel<Element, 2>;
-      kernel<<<blocks, kDepthwiseThreads, 0, stream>>>(arguments);
+      launch_kernel(
+          kernel,
+          {.name = "depthwise_3x3", .grid = blocks, .block = kDepthwiseThreads, .stream = stream},
+          arguments);
     };
-    if (request().dtype == DType::bf16) {
+    if (request_.dtype == DType::bf16) {
       run.template operator()<__nv_bfloat16>();
     } else {
       run.template operator()<__half>();
     }
-    check_launch("portable_depthwise");
   }
 
   using Kernel = void(DepthwiseArguments);
@@ -267,7 +282,7 @@ class DepthwisePlan final : public PortablePlan {
 
 class DepthwiseCandidate final : public KernelCandidate {
  public:
-  std::string name() const override { return "portable_depthwise"; }
+  std::string name() const override { return "depthwise"; }
   Device device() const override { return Device::cuda; }
 
   Judgement judge(const PlanRequest& request) const override {
@@ -307,4 +322,4 @@ std::unique_ptr<KernelCandidate> make_depthwise_candidate() {
   return std::make_unique<DepthwiseCandidate>();
 }
 
-}  // namespace convoy
+}  // namespace convoy::small

@@ -9,7 +9,7 @@
 #include "kernels/common/fast_divide.hpp"
 #include "kernels/common/output.cuh"
 
-namespace convoy {
+namespace convoy::small {
 
 inline constexpr int kDepthwiseThreads = 128;
 inline constexpr int kDepthwiseColumns = 4;   // Output columns of a thread.
@@ -176,4 +176,4 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 4)
 
 #endif  // __CUDACC__
 
-}  // namespace convoy
+}  // namespace convoy::small

@@ -6,7 +6,7 @@
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/small/candidates.hpp"
 
-namespace convoy {
+namespace convoy::small {
 namespace {
 
 constexpr std::int64_t kMaxChannels = 64;
@@ -14,24 +14,24 @@ std::int64_t round_up(std::int64_t x, std::int64_t to) {
   return (x + to - 1) / to * to;
 }
 
-PatchRead patch_read(const ConvGeometry& g, bool by_tap, std::int64_t chunks,
-                     std::int64_t pixel_pitch) {
+FragmentRead fragment_read(const ConvGeometry& g, bool by_tap, std::int64_t chunks,
+                           std::int64_t pixel_pitch) {
   const std::int64_t real_chunks =
       depth_taps(g).count * g.filter[1] * g.filter[2] * (g.in_channels / 8);
-  if (g.in_channels % 8 == 0 && real_chunks == chunks) return PatchRead::chunks;
+  if (g.in_channels % 8 == 0 && real_chunks == chunks) return FragmentRead::chunks;
   const bool even_pixels = g.stride[2] * pixel_pitch % 2 == 0;
   const bool even_taps = !by_tap || g.dilation[2] * pixel_pitch % 2 == 0;
-  return even_pixels && even_taps ? PatchRead::pairs : PatchRead::elements;
+  return even_pixels && even_taps ? FragmentRead::pairs : FragmentRead::elements;
 }
 
 // The layout of a launch with tiles of `tile_rows` rows, or why there is none.
 struct LayoutResult {
-  PatchLayout layout;
+  FewChannelsLayout layout;
   std::string refusal;
 };
-LayoutResult patch_layout(const ConvGeometry& g, int tile_rows, std::int64_t shared_memory) {
+LayoutResult few_channels_layout(const ConvGeometry& g, int tile_rows, std::int64_t shared_memory) {
   LayoutResult result;
-  PatchLayout& l = result.layout;
+  FewChannelsLayout& l = result.layout;
   const std::int64_t c = g.in_channels;
   l.by_tap = c % 8 == 0 || g.dilation[2] != 1;
   const std::int64_t run = l.by_tap ? c : g.filter[2] * c;
@@ -42,16 +42,16 @@ LayoutResult patch_layout(const ConvGeometry& g, int tile_rows, std::int64_t sha
   const std::int64_t filter_pitch = chunks * 8 + 8;
   const std::int64_t rows = (tile_rows - 1) * g.stride[1] + (g.filter[1] - 1) * g.dilation[1] + 1;
   const std::int64_t columns =
-      (kPatchTileColumns - 1) * g.stride[2] + (g.filter[2] - 1) * g.dilation[2] + 1;
+      (kFewChannelsTileColumns - 1) * g.stride[2] + (g.filter[2] - 1) * g.dilation[2] + 1;
   // NOTE: with whole chunks in a pixel, 16 bytes of padding spread eight pixels over the banks.
   const std::int64_t pixel_pitch = c % 8 == 0 ? c + 8 : c;
   const std::int64_t row_pitch = round_up(columns * pixel_pitch, 8);
   const std::int64_t elements = filter_t * rows * row_pitch + 8;
-  const PatchRead read = patch_read(g, l.by_tap, chunks, pixel_pitch);
-  const std::int64_t block_n = g.out_channels <= 16 && read == PatchRead::chunks ? 16 : 64;
+  const FragmentRead read = fragment_read(g, l.by_tap, chunks, pixel_pitch);
+  const std::int64_t block_n = g.out_channels <= 16 && read == FragmentRead::chunks ? 16 : 64;
   const int stage_floats = block_n == 16 ? kStageFloats<2> : kStageFloats<8>;
-  const std::int64_t bytes =
-      chunks * 8 + block_n * filter_pitch * 2 + 2 * elements * 2 + kPatchWarps * stage_floats * 4;
+  const std::int64_t bytes = chunks * 8 + block_n * filter_pitch * 2 + 2 * elements * 2 +
+                             kFewChannelsWarps * stage_floats * 4;
   if (bytes > shared_memory) {
     result.refusal = "input patch and filters need " + std::to_string(bytes) +
                      " bytes of shared memory, at most " + std::to_string(shared_memory);
@@ -70,7 +70,7 @@ LayoutResult patch_layout(const ConvGeometry& g, int tile_rows, std::int64_t sha
   l.contiguous = pixel_pitch == c && g.upsample == 1 &&
                  (g.pad_mode[2] == PadMode::zero || (g.pad_begin[2] == 0 && g.pad_end[2] == 0));
   const std::int64_t tiles_p = (g.out[1] + tile_rows - 1) / tile_rows;
-  const std::int64_t tiles_q = (g.out[2] + kPatchTileColumns - 1) / kPatchTileColumns;
+  const std::int64_t tiles_q = (g.out[2] + kFewChannelsTileColumns - 1) / kFewChannelsTileColumns;
   l.filter_tiles = static_cast<int>((g.out_channels + block_n - 1) / block_n);
   const std::int64_t tiles = g.batch * g.out[0] * tiles_p * tiles_q;
   // Twice the tiles, so that a block may count past the last one.
@@ -91,81 +91,88 @@ LayoutResult patch_layout(const ConvGeometry& g, int tile_rows, std::int64_t sha
 // for its patch.
 int tile_rows_for(const PlanRequest& request) {
   const auto half = static_cast<std::int64_t>(request.device.shared_memory / 2) - 1024;
-  const LayoutResult tall = patch_layout(request.geometry, 16, half);
+  const LayoutResult tall = few_channels_layout(request.geometry, 16, half);
   const std::int64_t blocks = std::int64_t{tall.layout.tiles} * tall.layout.filter_tiles;
   return tall.refusal.empty() && blocks >= 4 * request.device.multiprocessors ? 16 : 8;
 }
 
-LayoutResult patch_layout(const PlanRequest& request, int tile_rows) {
-  return patch_layout(request.geometry, tile_rows,
-                      static_cast<std::int64_t>(request.device.shared_memory));
+LayoutResult few_channels_layout(const PlanRequest& request, int tile_rows) {
+  return few_channels_layout(request.geometry, tile_rows,
+                             static_cast<std::int64_t>(request.device.shared_memory));
 }
 
-class PatchPlan final : public PortablePlan {
+class FewChannelsPlan final : public CudaPlan {
  public:
-  explicit PatchPlan(const PlanRequest& request) : PortablePlan(request) {
+  explicit FewChannelsPlan(const PlanRequest& request) : CudaPlan(request) {
     const ConvGeometry& g = request.geometry;
     geometry_ = trimmed_device_geometry(g);
     const int tile_rows = tile_rows_for(request);
-    LayoutResult result = patch_layout(request, tile_rows);
+    LayoutResult result = few_channels_layout(request, tile_rows);
     if (!result.refusal.empty()) throw Error(Status::unsupported, result.refusal);
     layout_ = result.layout;
     kernel_ = request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>(tile_rows)
                                            : choose_kernel<__half>(tile_rows);
-    allow_shared_memory(kernel_, layout_.shared_bytes());
+    raise_shared_memory_limit(kernel_, layout_.shared_bytes(), "few_channels");
     // Whole sets of filter tiles, as many as run at once.
-    const std::int64_t resident = std::int64_t{request.device.multiprocessors} *
-                                  resident_blocks(kernel_, kPatchThreads, layout_.shared_bytes());
+    const std::int64_t resident =
+        std::int64_t{request.device.multiprocessors} *
+        resident_blocks(kernel_, kFewChannelsThreads, layout_.shared_bytes(), "few_channels");
     const std::int64_t sets =
         std::clamp<std::int64_t>(resident / layout_.filter_tiles, 1, layout_.tiles);
     blocks_ = static_cast<unsigned>(sets * layout_.filter_tiles);
   }
 
+  void run(const RunPointers& pointers, cudaStream_t stream) const override {
+    const std::int64_t filters = request_.geometry.out_channels;
+    const FewChannelsArguments arguments{
+        .activation = pointers.activation,
+        .cache = pointers.cache,
+        .filter = pointers.filter,
+        .geometry = geometry_,
+        .output = conv_output(pointers, request_.output_dtype, filters, filters),
+        .layout = layout_};
+    launch_kernel(kernel_,
+                  {.name = "few_channels",
+                   .grid = blocks_,
+                   .block = kFewChannelsThreads,
+                   .shared_bytes = static_cast<std::size_t>(layout_.shared_bytes()),
+                   .stream = stream},
+                  arguments);
+    store_next_cache(pointers, stream);
+  }
+
  private:
-  using Kernel = void(PatchArguments);
+  using Kernel = void(FewChannelsArguments);
 
   template <typename Element>
   Kernel* choose_kernel(int tile_rows) const {
     const bool tall = tile_rows == 16;
     if (layout_.block_n == 16) {
-      return tall ? patch_kernel<Element, 2, 2, PatchRead::chunks>
-                  : patch_kernel<Element, 2, 1, PatchRead::chunks>;
+      return tall ? few_channels_kernel<Element, 2, 2, FragmentRead::chunks>
+                  : few_channels_kernel<Element, 2, 1, FragmentRead::chunks>;
     }
     switch (layout_.read) {
-      case PatchRead::chunks:
-        return tall ? patch_kernel<Element, 8, 2, PatchRead::chunks>
-                    : patch_kernel<Element, 8, 1, PatchRead::chunks>;
-      case PatchRead::pairs:
-        return tall ? patch_kernel<Element, 8, 2, PatchRead::pairs>
-                    : patch_kernel<Element, 8, 1, PatchRead::pairs>;
+      case FragmentRead::chunks:
+        return tall ? few_channels_kernel<Element, 8, 2, FragmentRead::chunks>
+                    : few_channels_kernel<Element, 8, 1, FragmentRead::chunks>;
+      case FragmentRead::pairs:
+        return tall ? few_channels_kernel<Element, 8, 2, FragmentRead::pairs>
+                    : few_channels_kernel<Element, 8, 1, FragmentRead::pairs>;
       default:
-        return tall ? patch_kernel<Element, 8, 2, PatchRead::elements>
-                    : patch_kernel<Element, 8, 1, PatchRead::elements>;
+        return tall ? few_channels_kernel<Element, 8, 2, FragmentRead::elements>
+                    : few_channels_kernel<Element, 8, 1, FragmentRead::elements>;
     }
-  }
-
-  void launch(const RunPointers& pointers, cudaStream_t stream) const override {
-    const std::int64_t filters = request().geometry.out_channels;
-    const PatchArguments arguments{
-        .activation = pointers.activation,
-        .cache = pointers.cache,
-        .filter = pointers.filter,
-        .geometry = geometry_,
-        .output = conv_output(pointers, request().output_dtype, filters, filters),
-        .layout = layout_};
-    kernel_<<<blocks_, kPatchThreads, layout_.shared_bytes(), stream>>>(arguments);
-    check_launch("portable_patch");
   }
 
   DeviceGeometry geometry_;
-  PatchLayout layout_;
+  FewChannelsLayout layout_;
   Kernel* kernel_ = nullptr;
   unsigned blocks_ = 0;
 };
 
-class PatchCandidate final : public KernelCandidate {
+class FewChannelsCandidate final : public KernelCandidate {
  public:
-  std::string name() const override { return "portable_patch"; }
+  std::string name() const override { return "few_channels"; }
   Device device() const override { return Device::cuda; }
 
   Judgement judge(const PlanRequest& request) const override {
@@ -190,10 +197,10 @@ class PatchCandidate final : public KernelCandidate {
     if (g.out_channels > 1 << 20) {
       return "out_channels = " + std::to_string(g.out_channels) + ", at most 2^20";
     }
-    const auto choice = patch_layout(request, 8);
+    const auto choice = few_channels_layout(request, 8);
     if (!choice.refusal.empty()) return choice.refusal;
 
-    const PatchLayout& l = choice.layout;
+    const FewChannelsLayout& l = choice.layout;
     // Measured on an H200 with 132 multiprocessors: instructions, not bytes, bound this kernel. A
     // tile of 128 pixels x 64 filters costs its store and its chunks; half the speed where shared
     // memory holds one block only.
@@ -206,14 +213,14 @@ class PatchCandidate final : public KernelCandidate {
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
-    return std::make_unique<PatchPlan>(request);
+    return std::make_unique<FewChannelsPlan>(request);
   }
 };
 
 }  // namespace
 
-std::unique_ptr<KernelCandidate> make_patch_candidate() {
-  return std::make_unique<PatchCandidate>();
+std::unique_ptr<KernelCandidate> make_few_channels_candidate() {
+  return std::make_unique<FewChannelsCandidate>();
 }
 
-}  // namespace convoy
+}  // namespace convoy::small

@@ -17,25 +17,26 @@
 #include "kernels/common/device_geometry.cuh"
 #include "kernels/common/output.cuh"
 #include "kernels/common/ptx.cuh"
-#include "kernels/small/tile_walk.cuh"
+#include "kernels/common/tile_walk.cuh"
 
-namespace convoy {
+namespace convoy::small {
 
-inline constexpr int kPatchThreads = 256;
-inline constexpr int kPatchWarps = kPatchThreads / 32;
-inline constexpr int kPatchTileColumns = 16;  // Output columns of a tile: one 16-row MMA fragment.
+inline constexpr int kFewChannelsThreads = 256;
+inline constexpr int kFewChannelsWarps = kFewChannelsThreads / 32;
+inline constexpr int kFewChannelsTileColumns =
+    16;  // Output columns of a tile: one 16-row MMA fragment.
 
 /// How a warp reads its fragments from the patch.
-enum class PatchRead {
+enum class FragmentRead {
   elements,  ///< Pairs may start at an odd element: two 16-bit loads each.
   pairs,     ///< Every pair starts at an even element: 32-bit loads.
   chunks,    ///< Every chunk is whole and aligned to 16 bytes: ldmatrix.
 };
 
 /// Everything about a launch that the host works out. Sizes in elements unless said otherwise.
-struct PatchLayout {
+struct FewChannelsLayout {
   bool by_tap = false;
-  PatchRead read = PatchRead::elements;
+  FragmentRead read = FragmentRead::elements;
   int chunks = 0;        ///< Of 8 elements, an even number (the last may be empty).
   int block_n = 64;      ///< Filters of a block: 64, or 16 where there are no more.
   int filter_pitch = 0;  ///< From one filter to the next in shared memory.
@@ -60,30 +61,30 @@ struct PatchLayout {
   __host__ __device__ int patch_bytes() const { return elements * 2; }
   __host__ __device__ int shared_bytes() const {
     return table_bytes() + filter_bytes() + 2 * patch_bytes() +
-           kPatchWarps * (block_n == 16 ? kStageFloats<2> : kStageFloats<8>)*4;
+           kFewChannelsWarps * (block_n == 16 ? kStageFloats<2> : kStageFloats<8>)*4;
   }
 };
 
-struct PatchArguments {
+struct FewChannelsArguments {
   const void* activation;
   const void* cache;
   const void* filter;
   DeviceGeometry geometry;
   ConvOutput output;
-  PatchLayout layout;
+  FewChannelsLayout layout;
 };
 
 #ifdef __CUDACC__
 
 // A chunk of the reduction: where it starts in the patch (relative to a pixel's first tap), where
 // in a filter, and how many of its 8 elements exist.
-struct PatchChunk {
+struct FewChannelsChunk {
   int patch_offset;
   int filter_offset_and_valid;  // offset · 16 + valid
 };
 
-__device__ __forceinline__ PatchChunk patch_chunk(const DeviceGeometry& g, const PatchLayout& l,
-                                                  int index) {
+__device__ __forceinline__ FewChannelsChunk patch_chunk(const DeviceGeometry& g,
+                                                        const FewChannelsLayout& l, int index) {
   const int run = l.by_tap ? g.channels : g.filter[2] * g.channels;
   const int chunks_of_run = (run + 7) / 8;
   const int start = index % chunks_of_run * 8;
@@ -105,16 +106,16 @@ __device__ __forceinline__ PatchChunk patch_chunk(const DeviceGeometry& g, const
 
 // Copy the filters of this block, chunk by chunk, zeros where there is no element.
 template <typename Element>
-__device__ __forceinline__ void load_patch_filters(const PatchArguments& arguments,
-                                                   Element* filters, const PatchChunk* table,
+__device__ __forceinline__ void load_patch_filters(const FewChannelsArguments& arguments,
+                                                   Element* filters, const FewChannelsChunk* table,
                                                    int first_filter) {
   const DeviceGeometry& g = arguments.geometry;
-  const PatchLayout& l = arguments.layout;
+  const FewChannelsLayout& l = arguments.layout;
   const auto* source = static_cast<const Element*>(arguments.filter) + g.filter_offset;
   // Chunks of all filters one after the other; position and step are divided once.
   int k = static_cast<int>(threadIdx.x) / l.chunks,
       chunk = static_cast<int>(threadIdx.x) % l.chunks;
-  const int k_step = kPatchThreads / l.chunks, chunk_step = kPatchThreads % l.chunks;
+  const int k_step = kFewChannelsThreads / l.chunks, chunk_step = kFewChannelsThreads % l.chunks;
   while (k < l.block_n) {
     const Element* from = source + (std::int64_t{first_filter} + k) * g.filter_pitch;
     const int offset = table[chunk].filter_offset_and_valid / 16;
@@ -168,7 +169,7 @@ __device__ __forceinline__ void copy_run(Element* to, const Element* row, int fi
 
 // Copy `columns` pixels of a row from column `first_w` on, each as the padding mode says.
 template <int kVector, typename Element>
-__device__ __forceinline__ void copy_pixels(const DeviceGeometry& g, const PatchLayout& l,
+__device__ __forceinline__ void copy_pixels(const DeviceGeometry& g, const FewChannelsLayout& l,
                                             Element* to, const Element* row, int first_w,
                                             const Element* anywhere) {
   const std::uint32_t lane = threadIdx.x % 32;
@@ -189,16 +190,17 @@ __device__ __forceinline__ void copy_pixels(const DeviceGeometry& g, const Patch
 
 // Copy the patch under a tile: a warp takes a row at a time.
 template <int kVector, typename Element>
-__device__ __forceinline__ void load_patch_rows(const PatchArguments& arguments, Element* patch,
-                                                int n, int first_d, int first_h, int first_w) {
+__device__ __forceinline__ void load_patch_rows(const FewChannelsArguments& arguments,
+                                                Element* patch, int n, int first_d, int first_h,
+                                                int first_w) {
   const DeviceGeometry& g = arguments.geometry;
-  const PatchLayout& l = arguments.layout;
+  const FewChannelsLayout& l = arguments.layout;
   const auto* activation = static_cast<const Element*>(arguments.activation);
   const auto* cache = static_cast<const Element*>(arguments.cache);
   Element* to = patch;
   for (int t = 0; t < g.filter[0]; ++t, to += l.rows * l.row_pitch) {
     const int d = first_d + t * g.dilation[0];
-    for (int i = static_cast<int>(threadIdx.x) / 32; i < l.rows; i += kPatchWarps) {
+    for (int i = static_cast<int>(threadIdx.x) / 32; i < l.rows; i += kFewChannelsWarps) {
       const Element* row = input_row(g, activation, cache, n, d, first_h + i);
       if (l.contiguous) {
         copy_run<kVector>(to + i * l.row_pitch, row, first_w * g.channels, l.columns * g.channels,
@@ -211,9 +213,9 @@ __device__ __forceinline__ void load_patch_rows(const PatchArguments& arguments,
 }
 
 // Two neighbouring elements of the patch as one register.
-template <PatchRead kRead, typename Element>
+template <FragmentRead kRead, typename Element>
 __device__ __forceinline__ std::uint32_t load_pair(const Element* at) {
-  if constexpr (kRead == PatchRead::pairs) {
+  if constexpr (kRead == FragmentRead::pairs) {
     return *reinterpret_cast<const std::uint32_t*>(at);
   } else {
     const auto* halves = reinterpret_cast<const std::uint16_t*>(at);
@@ -223,12 +225,13 @@ __device__ __forceinline__ std::uint32_t load_pair(const Element* at) {
 
 // The fragments of kRows output rows for chunks `table[0]` and `table[1]`. `patch` is the first
 // tap of the warp's first row.
-template <PatchRead kRead, int kRows, typename Element>
+template <FragmentRead kRead, int kRows, typename Element>
 __device__ __forceinline__ void load_patch_fragments(std::uint32_t (&a)[kRows][4],
-                                                     const Element* patch, const PatchChunk* table,
-                                                     int pixel_step, int row_step) {
+                                                     const Element* patch,
+                                                     const FewChannelsChunk* table, int pixel_step,
+                                                     int row_step) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  if constexpr (kRead == PatchRead::chunks) {
+  if constexpr (kRead == FragmentRead::chunks) {
     const Element* at = patch + lane % 16 * pixel_step + table[lane / 16].patch_offset;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -238,7 +241,7 @@ __device__ __forceinline__ void load_patch_fragments(std::uint32_t (&a)[kRows][4
   } else {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const PatchChunk c = table[half];
+      const FewChannelsChunk c = table[half];
       const int valid = c.filter_offset_and_valid % 16 - lane % 4 * 2;
       const std::uint32_t mask = (valid > 0 ? 0x0000ffffu : 0u) | (valid > 1 ? 0xffff0000u : 0u);
       const Element* at = patch + lane / 4 * pixel_step + lane % 4 * 2 + c.patch_offset;
@@ -253,13 +256,13 @@ __device__ __forceinline__ void load_patch_fragments(std::uint32_t (&a)[kRows][4
 
 /// kTiles: filters of a block in eights. kRows: output rows of a warp, so that a tile has 8·kRows
 /// rows of 16 pixels.
-template <typename Element, int kTiles, int kRows, PatchRead kRead>
-__global__ void __launch_bounds__(kPatchThreads, kRows == 1 ? 3 : 2)
-    patch_kernel(const __grid_constant__ PatchArguments arguments) {
+template <typename Element, int kTiles, int kRows, FragmentRead kRead>
+__global__ void __launch_bounds__(kFewChannelsThreads, kRows == 1 ? 3 : 2)
+    few_channels_kernel(const __grid_constant__ FewChannelsArguments arguments) {
   const DeviceGeometry& g = arguments.geometry;
-  const PatchLayout& l = arguments.layout;
+  const FewChannelsLayout& l = arguments.layout;
   extern __shared__ __align__(16) unsigned char shared[];
-  auto* const table = reinterpret_cast<PatchChunk*>(shared);
+  auto* const table = reinterpret_cast<FewChannelsChunk*>(shared);
   auto* const filters = reinterpret_cast<Element*>(shared + l.table_bytes());
   auto* const patches = reinterpret_cast<Element*>(shared + l.table_bytes() + l.filter_bytes());
   auto* const stages =
@@ -269,23 +272,23 @@ __global__ void __launch_bounds__(kPatchThreads, kRows == 1 ? 3 : 2)
   const int first_filter = static_cast<int>(blockIdx.x) % l.filter_tiles * (8 * kTiles);
 
   // Both patches start as zeros: slack that fragments read (and mask) is then never garbage.
-  if constexpr (kRead != PatchRead::chunks) {
-    for (int i = thread; i < l.patch_bytes() / 8; i += kPatchThreads) {
+  if constexpr (kRead != FragmentRead::chunks) {
+    for (int i = thread; i < l.patch_bytes() / 8; i += kFewChannelsThreads) {
       reinterpret_cast<uint4*>(patches)[i] = make_uint4(0, 0, 0, 0);
     }
   }
-  for (int i = thread; i < l.chunks; i += kPatchThreads) table[i] = patch_chunk(g, l, i);
+  for (int i = thread; i < l.chunks; i += kFewChannelsThreads) table[i] = patch_chunk(g, l, i);
   __syncthreads();
   load_patch_filters(arguments, filters, table, first_filter);
 
-  constexpr int kTileRows = kPatchWarps * kRows;
+  constexpr int kTileRows = kFewChannelsWarps * kRows;
   const auto load_patch = [&](int tile, const TilePosition& at, int buffer) {
     if (tile < l.tiles) {
       Element* patch = patches + buffer * l.elements;
       const int n = at.n;
       const int d = at.z * g.stride[0] - g.pad[0];
       const int h = at.p * kTileRows * g.stride[1] - g.pad[1];
-      const int w = at.q * kPatchTileColumns * g.stride[2] - g.pad[2];
+      const int w = at.q * kFewChannelsTileColumns * g.stride[2] - g.pad[2];
       switch (l.vector) {
         case 8:
           load_patch_rows<8>(arguments, patch, n, d, h, w);
@@ -340,8 +343,8 @@ __global__ void __launch_bounds__(kPatchThreads, kRows == 1 ? 3 : 2)
       }
     }
 
-    const int first_row = (at.p * kPatchWarps + warp) * kRows;
-    const int first_column = at.q * kPatchTileColumns;
+    const int first_row = (at.p * kFewChannelsWarps + warp) * kRows;
+    const int first_column = at.q * kFewChannelsTileColumns;
     const std::int64_t first_pixel =
         ((std::int64_t{at.n} * g.out[0] + at.z) * g.out[1] + first_row) * g.out[2] + first_column;
     store_warp_tile(
@@ -359,4 +362,4 @@ __global__ void __launch_bounds__(kPatchThreads, kRows == 1 ? 3 : 2)
 
 #endif  // __CUDACC__
 
-}  // namespace convoy
+}  // namespace convoy::small

@@ -9,7 +9,7 @@
 #include "kernels/common/tensor_map.hpp"
 #include "kernels/small/candidates.hpp"
 
-namespace convoy {
+namespace convoy::small {
 namespace {
 
 // GEMM columns that kernels are built for.
@@ -23,8 +23,9 @@ int built_columns(const ConvGeometry& g) {
   return 0;
 }
 
-HaloLayout halo_layout(const ConvGeometry& g, int rows, int consumers, int multiprocessors) {
-  HaloLayout l{};
+FewFiltersLayout few_filters_layout(const ConvGeometry& g, int rows, int consumers,
+                                    int multiprocessors) {
+  FewFiltersLayout l{};
   l.consumers = consumers;
   for (int axis = 0; axis < 3; ++axis) {
     l.filter[axis] = static_cast<int>(g.filter[axis]);
@@ -43,7 +44,7 @@ HaloLayout halo_layout(const ConvGeometry& g, int rows, int consumers, int multi
   l.steps = (l.channels + 15) / 16;
   // NOTE: an odd number of 16-byte units from row to row keeps ldmatrix free of bank conflicts.
   l.filter_pitch = l.filter[1] * l.steps * 16 + 8;
-  l.tile_columns = kHaloColumns - (l.filter[2] - 1);
+  l.tile_columns = kFewFiltersColumns - (l.filter[2] - 1);
   const int tile_rows = consumers * rows;
   l.tiles_p = (l.out[1] + tile_rows - 1) / tile_rows;
   l.tiles_q = (l.out[2] + l.tile_columns - 1) / l.tile_columns;
@@ -69,7 +70,7 @@ HaloLayout halo_layout(const ConvGeometry& g, int rows, int consumers, int multi
 
 // Time of a layout in units of one input row: rounds of work items times their rows, and what an
 // item costs whatever its size. Warps of one row read the filters twice as often: 12 % (measured).
-double halo_cost(const HaloLayout& l, int rows, int multiprocessors) {
+double few_filters_cost(const FewFiltersLayout& l, int rows, int multiprocessors) {
   const double rounds = std::ceil(double(l.tiles) / std::max(1, multiprocessors));
   return rounds * (l.depth_chunk + l.filter[0] - 1) * (l.stage_rows(rows) + 2) *
          (rows == 1 ? 1.12 : 1.0);
@@ -77,20 +78,21 @@ double halo_cost(const HaloLayout& l, int rows, int multiprocessors) {
 
 // Rows and number of consumer warps: tiles that share the image evenly among the multiprocessors,
 // with little halo.
-struct HaloTiling {
+struct FewFiltersTiling {
   int rows = 0;
-  HaloLayout layout{};
+  FewFiltersLayout layout{};
 };
-HaloTiling halo_tiling(const PlanRequest& request, int columns) {
+FewFiltersTiling few_filters_tiling(const PlanRequest& request, int columns) {
   const int processors = request.device.multiprocessors;
   const auto shared_memory = static_cast<int>(request.device.shared_memory);
-  HaloTiling best;
+  FewFiltersTiling best;
   double best_cost = 0;
   for (int rows = columns <= 32 ? 2 : 1; rows >= 1; --rows) {
-    for (int consumers = halo_most_consumers(rows); consumers >= 4; --consumers) {
-      const HaloLayout layout = halo_layout(request.geometry, rows, consumers, processors);
+    for (int consumers = few_filters_most_consumers(rows); consumers >= 4; --consumers) {
+      const FewFiltersLayout layout =
+          few_filters_layout(request.geometry, rows, consumers, processors);
       if (layout.shared_bytes(rows, columns) > shared_memory) continue;
-      const double cost = halo_cost(layout, rows, processors);
+      const double cost = few_filters_cost(layout, rows, processors);
       if (best.rows == 0 || cost < 0.98 * best_cost) {
         best = {rows, layout};
         best_cost = cost;
@@ -100,22 +102,43 @@ HaloTiling halo_tiling(const PlanRequest& request, int columns) {
   return best;
 }
 
-class HaloPlan final : public PortablePlan {
+class FewFiltersPlan final : public CudaPlan {
  public:
-  explicit HaloPlan(const PlanRequest& request) : PortablePlan(request) {
+  explicit FewFiltersPlan(const PlanRequest& request) : CudaPlan(request) {
     columns_ = built_columns(request.geometry);
-    const HaloTiling tiling = halo_tiling(request, columns_);
+    const FewFiltersTiling tiling = few_filters_tiling(request, columns_);
     rows_ = tiling.rows;
     layout_ = tiling.layout;
     shared_bytes_ = layout_.shared_bytes(rows_, columns_);
     kernel_ =
         request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>() : choose_kernel<__half>();
-    allow_shared_memory(kernel_, shared_bytes_);
+    raise_shared_memory_limit(kernel_, shared_bytes_, "few_filters");
     blocks_ = static_cast<unsigned>(std::min(layout_.tiles, request.device.multiprocessors));
   }
 
+  void run(const RunPointers& pointers, cudaStream_t stream) const override {
+    const ConvGeometry& g = request_.geometry;
+    FewFiltersArguments arguments{
+        .activation = tensor_map("activation", pointers.activation, g.in[0]),
+        .cache = {},
+        .filter = pointers.filter,
+        .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
+        .layout = layout_};
+    arguments.cache = g.cached_frames > 0 ? tensor_map("cache", pointers.cache, g.cached_frames)
+                                          : arguments.activation;
+    const auto threads = static_cast<unsigned>((layout_.consumers + 1) * 32);
+    launch_kernel(kernel_,
+                  {.name = "few_filters",
+                   .grid = blocks_,
+                   .block = threads,
+                   .shared_bytes = static_cast<std::size_t>(shared_bytes_),
+                   .stream = stream},
+                  arguments);
+    store_next_cache(pointers, stream);
+  }
+
  private:
-  using Kernel = void(HaloArguments);
+  using Kernel = void(FewFiltersArguments);
 
   template <typename Element>
   Kernel* choose_kernel() const {
@@ -125,56 +148,46 @@ class HaloPlan final : public PortablePlan {
     const bool two = rows_ == 2;
     // Decoders' last layers: to RGB in 2-D and 3-D, to four latent channels.
     if (is(1, 3, 3)) {
-      return two ? halo_kernel<Element, 2, 2, 1, 3, 3> : halo_kernel<Element, 2, 1, 1, 3, 3>;
+      return two ? few_filters_kernel<Element, 2, 2, 1, 3, 3>
+                 : few_filters_kernel<Element, 2, 1, 1, 3, 3>;
     }
     if (is(1, 3, 4)) {
-      return two ? halo_kernel<Element, 2, 2, 1, 3, 4> : halo_kernel<Element, 2, 1, 1, 3, 4>;
+      return two ? few_filters_kernel<Element, 2, 2, 1, 3, 4>
+                 : few_filters_kernel<Element, 2, 1, 1, 3, 4>;
     }
     if (is(3, 3, 3)) {
-      return two ? halo_kernel<Element, 4, 2, 3, 3, 3> : halo_kernel<Element, 4, 1, 3, 3, 3>;
+      return two ? few_filters_kernel<Element, 4, 2, 3, 3, 3>
+                 : few_filters_kernel<Element, 4, 1, 3, 3, 3>;
     }
     switch (columns_) {
       case 16:
-        return two ? halo_kernel<Element, 2, 2, 0, 0, 0> : halo_kernel<Element, 2, 1, 0, 0, 0>;
+        return two ? few_filters_kernel<Element, 2, 2, 0, 0, 0>
+                   : few_filters_kernel<Element, 2, 1, 0, 0, 0>;
       case 32:
-        return two ? halo_kernel<Element, 4, 2, 0, 0, 0> : halo_kernel<Element, 4, 1, 0, 0, 0>;
+        return two ? few_filters_kernel<Element, 4, 2, 0, 0, 0>
+                   : few_filters_kernel<Element, 4, 1, 0, 0, 0>;
       case 48:
-        return halo_kernel<Element, 6, 1, 0, 0, 0>;
+        return few_filters_kernel<Element, 6, 1, 0, 0, 0>;
       default:
-        return halo_kernel<Element, 8, 1, 0, 0, 0>;
+        return few_filters_kernel<Element, 8, 1, 0, 0, 0>;
     }
   }
 
   CUtensorMap tensor_map(const char* name, const void* address, std::int64_t frames) const {
-    const ConvGeometry& g = request().geometry;
+    const ConvGeometry& g = request_.geometry;
     const std::int64_t pixel = g.in_channels * 2, row = g.in[2] * pixel, frame = g.in[1] * row;
-    return encode(
-        TiledTensorMap{.name = name,
-                       .dtype = request().dtype,
-                       .rank = 5,
-                       .address = address,
-                       .extents = {g.in_channels, g.in[2], g.in[1], frames, g.batch},
-                       .strides_bytes = {0, pixel, row, frame, frames * frame},
-                       .box = {kHaloChannels, kHaloColumns, layout_.stage_rows(rows_), 1, 1},
-                       .swizzle = Swizzle::b128});
+    return encode(TiledTensorMap{
+        .name = name,
+        .dtype = request_.dtype,
+        .rank = 5,
+        .address = address,
+        .extents = {g.in_channels, g.in[2], g.in[1], frames, g.batch},
+        .strides_bytes = {0, pixel, row, frame, frames * frame},
+        .box = {kFewFiltersChannels, kFewFiltersColumns, layout_.stage_rows(rows_), 1, 1},
+        .swizzle = Swizzle::b128});
   }
 
-  void launch(const RunPointers& pointers, cudaStream_t stream) const override {
-    const ConvGeometry& g = request().geometry;
-    HaloArguments arguments{
-        .activation = tensor_map("activation", pointers.activation, g.in[0]),
-        .cache = {},
-        .filter = pointers.filter,
-        .output = conv_output(pointers, request().output_dtype, g.out_channels, g.out_channels),
-        .layout = layout_};
-    arguments.cache = g.cached_frames > 0 ? tensor_map("cache", pointers.cache, g.cached_frames)
-                                          : arguments.activation;
-    const auto threads = static_cast<unsigned>((layout_.consumers + 1) * 32);
-    kernel_<<<blocks_, threads, shared_bytes_, stream>>>(arguments);
-    check_launch("portable_halo");
-  }
-
-  HaloLayout layout_;
+  FewFiltersLayout layout_;
   Kernel* kernel_ = nullptr;
   int columns_ = 0;
   int rows_ = 1;
@@ -182,9 +195,9 @@ class HaloPlan final : public PortablePlan {
   unsigned blocks_ = 0;
 };
 
-class HaloCandidate final : public KernelCandidate {
+class FewFiltersCandidate final : public KernelCandidate {
  public:
-  std::string name() const override { return "portable_halo"; }
+  std::string name() const override { return "few_filters"; }
   Device device() const override { return Device::cuda; }
 
   Judgement judge(const PlanRequest& request) const override {
@@ -231,10 +244,10 @@ class HaloCandidate final : public KernelCandidate {
       return "in_channels = " + std::to_string(g.in_channels) + " does not fit shared memory";
     }
     const int columns = built_columns(g);
-    const HaloTiling tiling = halo_tiling(request, columns);
+    const FewFiltersTiling tiling = few_filters_tiling(request, columns);
     if (tiling.rows == 0) {
       const int bytes =
-          halo_layout(g, 1, 4, request.device.multiprocessors).shared_bytes(1, columns);
+          few_filters_layout(g, 1, 4, request.device.multiprocessors).shared_bytes(1, columns);
       return "input tile and filters need " + std::to_string(bytes) +
              " bytes of shared memory, the device has " +
              std::to_string(request.device.shared_memory);
@@ -242,26 +255,26 @@ class HaloCandidate final : public KernelCandidate {
 
     const int processors = std::max(1, request.device.multiprocessors);
     const int rows = tiling.rows;
-    const HaloLayout& l = tiling.layout;
+    const FewFiltersLayout& l = tiling.layout;
     // A frame of a work item: tensor-core steps at about 600 multiply-adds a cycle and 1.7 GHz, or
     // the sums and stores of its outputs (measured on an H200).
     const double rounds = std::ceil(double(l.tiles) / processors);
     const double macs =
-        double(l.consumers) * rows * kHaloColumns * columns * l.filter[1] * l.steps * 16;
+        double(l.consumers) * rows * kFewFiltersColumns * columns * l.filter[1] * l.steps * 16;
     const double frame_us = std::max(macs / 600.0 / 1700.0, 1.0 + 0.3 * l.filters * rows);
     const double frames = l.depth_chunk + l.filter[0] - 1;
     return 5.0 + std::max(min_bytes(request) / 3.0e6, rounds * frames * frame_us);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
-    return std::make_unique<HaloPlan>(request);
+    return std::make_unique<FewFiltersPlan>(request);
   }
 };
 
 }  // namespace
 
-std::unique_ptr<KernelCandidate> make_halo_candidate() {
-  return std::make_unique<HaloCandidate>();
+std::unique_ptr<KernelCandidate> make_few_filters_candidate() {
+  return std::make_unique<FewFiltersCandidate>();
 }
 
-}  // namespace convoy
+}  // namespace convoy::small

@@ -19,20 +19,21 @@
 #include "kernels/common/pipeline.cuh"
 #include "kernels/common/ptx.cuh"
 
-namespace convoy {
+namespace convoy::small {
 
 /// Most consumer warps, each with `rows` output rows (registers are the limit).
-constexpr int halo_most_consumers(int rows) {
+constexpr int few_filters_most_consumers(int rows) {
   return rows == 1 ? 16 : 8;
 }
-inline constexpr int kHaloColumns = 32;   // Input columns of a tile, halo included: two fragments.
-inline constexpr int kHaloChannels = 64;  // Channels of a stage: one 128-byte swizzle span.
-inline constexpr int kHaloStages = 2;
+inline constexpr int kFewFiltersColumns =
+    32;  // Input columns of a tile, halo included: two fragments.
+inline constexpr int kFewFiltersChannels = 64;  // Channels of a stage: one 128-byte swizzle span.
+inline constexpr int kFewFiltersStages = 2;
 // NOTE: two columns apart are 8 banks apart, so that fragments are written without conflict.
-inline constexpr int kHaloExchangePitch = kHaloColumns + 4;
+inline constexpr int kFewFiltersExchangePitch = kFewFiltersColumns + 4;
 
 /// Everything about a launch that the host works out.
-struct HaloLayout {
+struct FewFiltersLayout {
   int consumers;     ///< Warps.
   int filter[3];     ///< T, R, S
   int first_tap;     ///< Of the filter's taps along depth: those in front meet padding only.
@@ -53,37 +54,38 @@ struct HaloLayout {
   // Shared memory, in bytes. Stages come first: the swizzle wants them aligned to 1024.
   __host__ __device__ int stage_rows(int rows) const { return consumers * rows + filter[1] - 1; }
   __host__ __device__ int stage_bytes(int rows) const {
-    return stage_rows(rows) * kHaloColumns * kHaloChannels * 2;
+    return stage_rows(rows) * kFewFiltersColumns * kFewFiltersChannels * 2;
   }
   __host__ __device__ int filter_bytes(int columns) const { return columns * filter_pitch * 2; }
   __host__ __device__ int exchange_bytes(int columns) const {
-    return consumers * columns * kHaloExchangePitch * 4;
+    return consumers * columns * kFewFiltersExchangePitch * 4;
   }
   __host__ __device__ int sums_bytes(int rows) const {
-    return consumers * rows * filter[0] * filters * kHaloColumns * 4;
+    return consumers * rows * filter[0] * filters * kFewFiltersColumns * 4;
   }
   __host__ __device__ int shared_bytes(int rows, int columns) const {
-    return 1024 + kHaloStages * stage_bytes(rows) + filter_bytes(columns) +
-           exchange_bytes(columns) + sums_bytes(rows) + 2 * kHaloStages * 8;
+    return 1024 + kFewFiltersStages * stage_bytes(rows) + filter_bytes(columns) +
+           exchange_bytes(columns) + sums_bytes(rows) + 2 * kFewFiltersStages * 8;
   }
 };
 
-struct HaloArguments {
+struct FewFiltersArguments {
   CUtensorMap activation;
   CUtensorMap cache;  ///< Where there is none, the activation's again; never read.
   const void* filter;
   ConvOutput output;
-  HaloLayout layout;
+  FewFiltersLayout layout;
 };
 
 #ifdef __CUDACC__
 
 // A work item: an image, a chunk of output frames, a tile of output rows and columns.
-struct HaloTile {
+struct FewFiltersTile {
   int n, z_begin, z_end, p, q;
 };
-__device__ __forceinline__ HaloTile halo_tile(const HaloLayout& l, int tile, int tile_rows) {
-  HaloTile t;
+__device__ __forceinline__ FewFiltersTile few_filters_tile(const FewFiltersLayout& l, int tile,
+                                                           int tile_rows) {
+  FewFiltersTile t;
   t.q = tile % l.tiles_q * l.tile_columns;
   tile /= l.tiles_q;
   t.p = tile % l.tiles_p * tile_rows;
@@ -98,10 +100,10 @@ __device__ __forceinline__ HaloTile halo_tile(const HaloLayout& l, int tile, int
 /// kT, kS, kK: the filter's T, S and K where the kernel is built for them, else 0: the sums over
 /// shifted columns are then straight-line code.
 template <typename Element, int kTiles, int kRows, int kT, int kS, int kK>
-__global__ void __launch_bounds__((halo_most_consumers(kRows) + 1) * 32, 1)
-    halo_kernel(const __grid_constant__ HaloArguments arguments) {
+__global__ void __launch_bounds__((few_filters_most_consumers(kRows) + 1) * 32, 1)
+    few_filters_kernel(const __grid_constant__ FewFiltersArguments arguments) {
   constexpr int kColumns = 8 * kTiles;
-  const HaloLayout& l = arguments.layout;
+  const FewFiltersLayout& l = arguments.layout;
   const int tile_rows = l.consumers * kRows;
   const int taps_t = kT > 0 ? kT : l.filter[0];
   const int taps_r = l.filter[1];
@@ -112,13 +114,13 @@ __global__ void __launch_bounds__((halo_most_consumers(kRows) + 1) * 32, 1)
   unsigned char* const shared =
       shared_unaligned + (1024 - ptx::shared_address(shared_unaligned) % 1024) % 1024;
   const int stage_bytes = l.stage_bytes(kRows);
-  auto* const filters = reinterpret_cast<Element*>(shared + kHaloStages * stage_bytes);
+  auto* const filters = reinterpret_cast<Element*>(shared + kFewFiltersStages * stage_bytes);
   auto* const exchanges =
-      reinterpret_cast<float*>(shared + kHaloStages * stage_bytes + l.filter_bytes(kColumns));
-  auto* const all_sums = exchanges + l.consumers * kColumns * kHaloExchangePitch;
+      reinterpret_cast<float*>(shared + kFewFiltersStages * stage_bytes + l.filter_bytes(kColumns));
+  auto* const all_sums = exchanges + l.consumers * kColumns * kFewFiltersExchangePitch;
   auto* const full = reinterpret_cast<ptx::Barrier*>(reinterpret_cast<unsigned char*>(all_sums) +
                                                      l.sums_bytes(kRows));
-  auto* const empty = full + kHaloStages;
+  auto* const empty = full + kFewFiltersStages;
 
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = static_cast<int>(ptx::warp_id());
@@ -126,7 +128,7 @@ __global__ void __launch_bounds__((halo_most_consumers(kRows) + 1) * 32, 1)
 
   if (thread == 0) {
     ptx::prefetch_tensor_map(&arguments.activation);
-    for (int stage = 0; stage < kHaloStages; ++stage) {
+    for (int stage = 0; stage < kFewFiltersStages; ++stage) {
       ptx::barrier_init(&full[stage], 1);
       ptx::barrier_init(&empty[stage], static_cast<std::uint32_t>(l.consumers));
     }
@@ -136,14 +138,14 @@ __global__ void __launch_bounds__((halo_most_consumers(kRows) + 1) * 32, 1)
 
   // Both roles walk the same sequence: work items, frames under them, 64 channels at a time.
   // `step` counts padded frames: it meets frame step − pad, and completes output step − (T − 1).
-  const int channel_stages = (l.channels + kHaloChannels - 1) / kHaloChannels;
-  PipelineState<kHaloStages> pipe;
+  const int channel_stages = (l.channels + kFewFiltersChannels - 1) / kFewFiltersChannels;
+  PipelineState<kFewFiltersStages> pipe;
 
   if (warp == l.consumers) {
     if (ptx::elect_one()) {
       for (int index = static_cast<int>(blockIdx.x); index < l.tiles;
            index += static_cast<int>(gridDim.x)) {
-        const HaloTile tile = halo_tile(l, index, tile_rows);
+        const FewFiltersTile tile = few_filters_tile(l, index, tile_rows);
         for (int step = tile.z_begin; step < tile.z_end + taps_t - 1; ++step) {
           const int frame = step - l.pad[0];
           if (frame < 0 || frame >= l.frames) continue;
@@ -153,7 +155,7 @@ __global__ void __launch_bounds__((halo_most_consumers(kRows) + 1) * 32, 1)
             ptx::barrier_arrive_expect(&full[pipe.index], static_cast<std::uint32_t>(stage_bytes));
             ptx::tma_load_5d(shared + pipe.index * stage_bytes,
                              cached ? &arguments.cache : &arguments.activation, &full[pipe.index],
-                             ptx::kL2EvictNormal, stage * kHaloChannels, tile.q - l.pad[2],
+                             ptx::kL2EvictNormal, stage * kFewFiltersChannels, tile.q - l.pad[2],
                              tile.p - l.pad[1], cached ? frame : frame - l.cached_frames, tile.n);
           }
         }
@@ -182,51 +184,55 @@ __global__ void __launch_bounds__((halo_most_consumers(kRows) + 1) * 32, 1)
   copy_async_wait<0>();
   ptx::named_barrier_sync(1, static_cast<std::uint32_t>(l.consumers * 32));
 
-  float* const exchange = exchanges + warp * kColumns * kHaloExchangePitch;
+  float* const exchange = exchanges + warp * kColumns * kFewFiltersExchangePitch;
   // Sums of this warp's outputs, [row][frame % T][k][column].
-  const int slot_floats = filters_k * kHaloColumns;
+  const int slot_floats = filters_k * kFewFiltersColumns;
   float* const sums = all_sums + warp * kRows * taps_t * slot_floats + lane;
   const Element* const filter =
       filters + (lane / 16 * 8 + lane % 8) * l.filter_pitch + lane / 8 % 2 * 8;
   const std::uint32_t stages = ptx::shared_address(shared);
   // This lane's matrix row in a fragment is pixel lane % 16 (+ 16) of the warp's first input row;
   // the pixel's 16-byte chunks are swizzled by its low three bits.
-  const std::uint32_t warp_pixel = (warp * kRows * kHaloColumns + lane % 16) * 128;
-  std::uint32_t chunks[kHaloChannels / 16];
+  const std::uint32_t warp_pixel = (warp * kRows * kFewFiltersColumns + lane % 16) * 128;
+  std::uint32_t chunks[kFewFiltersChannels / 16];
 #pragma unroll
-  for (int c = 0; c < kHaloChannels / 16; ++c) chunks[c] = ((c * 2 + lane / 16) ^ (lane % 8)) * 16;
+  for (int c = 0; c < kFewFiltersChannels / 16; ++c)
+    chunks[c] = ((c * 2 + lane / 16) ^ (lane % 8)) * 16;
 
   for (int index = static_cast<int>(blockIdx.x); index < l.tiles;
        index += static_cast<int>(gridDim.x)) {
-    const HaloTile tile = halo_tile(l, index, tile_rows);
+    const FewFiltersTile tile = few_filters_tile(l, index, tile_rows);
     for (int step = tile.z_begin; step < tile.z_end + taps_t - 1; ++step) {
       // Output `step` meets its first frame now.
       for (int row = 0; row < kRows; ++row) {
         float* slot = sums + (row * taps_t + step % taps_t) * slot_floats;
-        for (int k = 0; k < filters_k; ++k) slot[k * kHaloColumns] = 0.0f;
+        for (int k = 0; k < filters_k; ++k) slot[k * kFewFiltersColumns] = 0.0f;
       }
 
       const int frame = step - l.pad[0];
       if (frame >= 0 && frame < l.frames) {
         float accumulators[kRows][2][kTiles][4] = {};
         for (int stage = 0; stage < channel_stages; ++stage, pipe.advance()) {
-          const int steps = min(kHaloChannels / 16, l.steps - stage * (kHaloChannels / 16));
+          const int steps =
+              min(kFewFiltersChannels / 16, l.steps - stage * (kFewFiltersChannels / 16));
           ptx::barrier_wait(&full[pipe.index], pipe.parity());
           __syncwarp();
           std::uint32_t input = stages + pipe.index * stage_bytes + warp_pixel;
-          const Element* b_at = filter + stage * kHaloChannels;
+          const Element* b_at = filter + stage * kFewFiltersChannels;
 #pragma unroll 1
-          for (int r = 0; r < taps_r; ++r, input += kHaloColumns * 128, b_at += padded_channels) {
+          for (int r = 0; r < taps_r;
+               ++r, input += kFewFiltersColumns * 128, b_at += padded_channels) {
 #pragma unroll
-            for (int c = 0; c < kHaloChannels / 16; ++c) {
+            for (int c = 0; c < kFewFiltersChannels / 16; ++c) {
               if (c >= steps) break;
               std::uint32_t a[kRows][2][4];
 #pragma unroll
               for (int i = 0; i < kRows; ++i) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                  ptx::load_matrix_x4(input + (i * kHaloColumns + half * 16) * 128 + chunks[c],
-                                      a[i][half][0], a[i][half][1], a[i][half][2], a[i][half][3]);
+                  ptx::load_matrix_x4(
+                      input + (i * kFewFiltersColumns + half * 16) * 128 + chunks[c], a[i][half][0],
+                      a[i][half][1], a[i][half][2], a[i][half][3]);
                 }
               }
 #pragma unroll
@@ -257,12 +263,12 @@ __global__ void __launch_bounds__((halo_most_consumers(kRows) + 1) * 32, 1)
           for (int half = 0; half < 2; ++half) {
 #pragma unroll
             for (int j = 0; j < kTiles; ++j) {
-              float* to =
-                  exchange + (j * 8 + lane % 4 * 2) * kHaloExchangePitch + half * 16 + lane / 4;
+              float* to = exchange + (j * 8 + lane % 4 * 2) * kFewFiltersExchangePitch + half * 16 +
+                          lane / 4;
               to[0] = accumulators[row][half][j][0];
-              to[kHaloExchangePitch] = accumulators[row][half][j][1];
+              to[kFewFiltersExchangePitch] = accumulators[row][half][j][1];
               to[8] = accumulators[row][half][j][2];
-              to[kHaloExchangePitch + 8] = accumulators[row][half][j][3];
+              to[kFewFiltersExchangePitch + 8] = accumulators[row][half][j][3];
             }
           }
           __syncwarp();
@@ -270,13 +276,14 @@ __global__ void __launch_bounds__((halo_most_consumers(kRows) + 1) * 32, 1)
             for (int t = 0; t < taps_t; ++t) {
               if (step - t < tile.z_begin || step - t >= tile.z_end) continue;
               float* slot = sums + (row * taps_t + (step - t) % taps_t) * slot_floats;
-              const float* from = exchange + t * taps_s * filters_k * kHaloExchangePitch + lane;
+              const float* from =
+                  exchange + t * taps_s * filters_k * kFewFiltersExchangePitch + lane;
               for (int k = 0; k < filters_k; ++k) {
-                float sum = slot[k * kHaloColumns];
+                float sum = slot[k * kFewFiltersColumns];
                 for (int s = 0; s < taps_s; ++s) {
-                  sum += from[(s * filters_k + k) * kHaloExchangePitch + s];
+                  sum += from[(s * filters_k + k) * kFewFiltersExchangePitch + s];
                 }
-                slot[k * kHaloColumns] = sum;
+                slot[k * kFewFiltersColumns] = sum;
               }
             }
           }
@@ -298,7 +305,7 @@ __global__ void __launch_bounds__((halo_most_consumers(kRows) + 1) * 32, 1)
           const int count = min(4, filters_k - k);
           float v[4];
 #pragma unroll
-          for (int i = 0; i < 4; ++i) v[i] = i < count ? slot[(k + i) * kHaloColumns] : 0.0f;
+          for (int i = 0; i < 4; ++i) v[i] = i < count ? slot[(k + i) * kFewFiltersColumns] : 0.0f;
           store_channels(arguments.output, v, pixel, k, count);
         }
       }
@@ -308,4 +315,4 @@ __global__ void __launch_bounds__((halo_most_consumers(kRows) + 1) * 32, 1)
 
 #endif  // __CUDACC__
 
-}  // namespace convoy
+}  // namespace convoy::small

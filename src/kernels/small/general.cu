@@ -6,7 +6,7 @@
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/small/candidates.hpp"
 
-namespace convoy {
+namespace convoy::small {
 namespace {
 
 // Without padding and dilation along the width, the S taps of a row are one run of S·C elements:
@@ -32,9 +32,9 @@ int gather_width(const DeviceGeometry& d, std::initializer_list<int> widths) {
   return 1;
 }
 
-class GeneralPlan final : public PortablePlan {
+class GeneralPlan final : public CudaPlan {
  public:
-  explicit GeneralPlan(const PlanRequest& request) : PortablePlan(request) {
+  explicit GeneralPlan(const PlanRequest& request) : CudaPlan(request) {
     const ConvGeometry& g = request.geometry;
     geometry_ = trimmed_device_geometry(g);
     fold_width_into_channels(g, geometry_);
@@ -45,7 +45,28 @@ class GeneralPlan final : public PortablePlan {
     tiles_ = (g.gemm_m() + block_m - 1) / block_m * g.groups * filter_tiles_;
     kernel_ = choose_kernel(request.dtype);
     shared_bytes_ = fma_ ? 0 : GeneralMmaTile::kSharedBytes;
-    if (!fma_) allow_shared_memory(kernel_, shared_bytes_);
+    raise_shared_memory_limit(kernel_, shared_bytes_, "general");
+  }
+
+  void run(const RunPointers& pointers, cudaStream_t stream) const override {
+    const ConvGeometry& g = request_.geometry;
+    const GeneralArguments arguments{
+        .activation = pointers.activation,
+        .cache = pointers.cache,
+        .filter = pointers.filter,
+        .geometry = geometry_,
+        .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.group_filters()),
+        .filter_tiles = filter_tiles_,
+        .tiles = tiles_};
+    const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(tiles_, 1 << 20));
+    launch_kernel(kernel_,
+                  {.name = "general",
+                   .grid = blocks,
+                   .block = kGeneralThreads,
+                   .shared_bytes = static_cast<std::size_t>(shared_bytes_),
+                   .stream = stream},
+                  arguments);
+    store_next_cache(pointers, stream);
   }
 
  private:
@@ -62,21 +83,6 @@ class GeneralPlan final : public PortablePlan {
     return general_mma_kernel<Element, 1>;
   }
 
-  void launch(const RunPointers& pointers, cudaStream_t stream) const override {
-    const ConvGeometry& g = request().geometry;
-    const GeneralArguments arguments{
-        .activation = pointers.activation,
-        .cache = pointers.cache,
-        .filter = pointers.filter,
-        .geometry = geometry_,
-        .output = conv_output(pointers, request().output_dtype, g.out_channels, g.group_filters()),
-        .filter_tiles = filter_tiles_,
-        .tiles = tiles_};
-    const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(tiles_, 1 << 20));
-    kernel_<<<blocks, kGeneralThreads, shared_bytes_, stream>>>(arguments);
-    check_launch("portable_general");
-  }
-
   DeviceGeometry geometry_;
   Kernel* kernel_ = nullptr;
   int vector_ = 1;
@@ -88,7 +94,7 @@ class GeneralPlan final : public PortablePlan {
 
 class GeneralCandidate final : public KernelCandidate {
  public:
-  std::string name() const override { return "portable_general"; }
+  std::string name() const override { return "general"; }
   Device device() const override { return Device::cuda; }
 
   Judgement judge(const PlanRequest& request) const override {
@@ -115,4 +121,4 @@ std::unique_ptr<KernelCandidate> make_general_candidate() {
   return std::make_unique<GeneralCandidate>();
 }
 
-}  // namespace convoy
+}  // namespace convoy::small

@@ -12,7 +12,7 @@
 #include "kernels/common/output.cuh"
 #include "kernels/common/ptx.cuh"
 
-namespace convoy {
+namespace convoy::small {
 
 struct GeneralArguments {
   const void* activation;
@@ -324,4 +324,4 @@ __global__ void __launch_bounds__(kGeneralThreads)
   }
 }
 
-}  // namespace convoy
+}  // namespace convoy::small

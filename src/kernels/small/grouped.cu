@@ -17,7 +17,7 @@
 #include "kernels/common/output.cuh"
 #include "kernels/small/candidates.hpp"
 
-namespace convoy {
+namespace convoy::small {
 namespace {
 
 constexpr int kWarps = 4;  // Of a block: 64 channels, one line of a pixel.
@@ -177,39 +177,45 @@ std::int64_t tiles_of(const ConvGeometry& g) {
   return ceil_div(g.gemm_m(), 16 * kFragments);
 }
 
-class GroupedPlan final : public PortablePlan {
+class GroupedPlan final : public CudaPlan {
  public:
   explicit GroupedPlan(const PlanRequest& request)
-      : PortablePlan(request), geometry_(trimmed_device_geometry(request.geometry)) {
+      : CudaPlan(request), geometry_(trimmed_device_geometry(request.geometry)) {
     const auto taps = static_cast<int>(geometry_.reduction) / geometry_.channels;
     shared_bytes_ = kWarps * taps * 32 * static_cast<int>(sizeof(uint4));
     kernel_ = request.dtype == DType::bf16 ? grouped_kernel<__nv_bfloat16> : grouped_kernel<__half>;
-    allow_shared_memory(kernel_, shared_bytes_);
+    raise_shared_memory_limit(kernel_, shared_bytes_, "grouped");
   }
 
- private:
-  using Kernel = void(GroupedArguments);
-
-  void launch(const RunPointers& pointers, cudaStream_t stream) const override {
-    const ConvGeometry& g = request().geometry;
+  void run(const RunPointers& pointers, cudaStream_t stream) const override {
+    const ConvGeometry& g = request_.geometry;
     const GroupedArguments arguments{
         .activation = pointers.activation,
         .cache = pointers.cache,
         .filter = pointers.filter,
         .geometry = geometry_,
-        .output = conv_output(pointers, request().output_dtype, g.out_channels, g.out_channels),
+        .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
         .columns = FastDivide(g.out[2]),
         .rows = FastDivide(g.out[1]),
         .frames = FastDivide(g.out[0]),
         .tiles = static_cast<int>(tiles_of(g))};
     const std::int64_t spans = ceil_div(g.in_channels, kWarps * kChannels);
     const std::int64_t most = std::max<std::int64_t>(
-        1, kBlocksOfMultiprocessor * request().device.multiprocessors / spans);
+        1, kBlocksOfMultiprocessor * request_.device.multiprocessors / spans);
     const dim3 grid(static_cast<unsigned>(std::min(tiles_of(g), most)),
                     static_cast<unsigned>(spans));
-    kernel_<<<grid, kThreads, static_cast<std::size_t>(shared_bytes_), stream>>>(arguments);
-    check_launch("portable_grouped");
+    launch_kernel(kernel_,
+                  {.name = "grouped",
+                   .grid = grid,
+                   .block = kThreads,
+                   .shared_bytes = static_cast<std::size_t>(shared_bytes_),
+                   .stream = stream},
+                  arguments);
+    store_next_cache(pointers, stream);
   }
+
+ private:
+  using Kernel = void(GroupedArguments);
 
   DeviceGeometry geometry_;
   Kernel* kernel_ = nullptr;
@@ -218,7 +224,7 @@ class GroupedPlan final : public PortablePlan {
 
 class GroupedCandidate final : public KernelCandidate {
  public:
-  std::string name() const override { return "portable_grouped"; }
+  std::string name() const override { return "grouped"; }
   Device device() const override { return Device::cuda; }
 
   Judgement judge(const PlanRequest& request) const override {
@@ -266,4 +272,4 @@ std::unique_ptr<KernelCandidate> make_grouped_candidate() {
   return std::make_unique<GroupedCandidate>();
 }
 
-}  // namespace convoy
+}  // namespace convoy::small

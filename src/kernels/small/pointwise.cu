@@ -13,7 +13,7 @@
 #include "kernels/common/output.cuh"
 #include "kernels/small/candidates.hpp"
 
-namespace convoy {
+namespace convoy::small {
 namespace {
 
 constexpr int kThreads = 128;
@@ -117,42 +117,44 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-class PointwisePlan final : public PortablePlan {
+class PointwisePlan final : public CudaPlan {
  public:
-  using PortablePlan::PortablePlan;
+  using CudaPlan::CudaPlan;
+
+  void run(const RunPointers& pointers, cudaStream_t stream) const override {
+    const ConvGeometry& g = request_.geometry;
+    const PointwiseArguments arguments{
+        .activation = pointers.activation,
+        .filter = pointers.filter,
+        .pixels = g.gemm_m(),
+        .filters = static_cast<int>(g.out_channels),
+        .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels)};
+    const auto blocks = static_cast<unsigned>(ceil_div(g.gemm_m(), kBlockPixels));
+    const bool plain = at_most_a_bias(arguments.output.epilogue) &&
+                       request_.output_dtype == request_.dtype && g.out_channels % 4 == 0;
+    Kernel* const kernel = request_.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>(plain)
+                                                         : choose_kernel<__half>(plain);
+    launch_kernel(kernel,
+                  {.name = "pointwise", .grid = blocks, .block = kThreads, .stream = stream},
+                  arguments);
+    store_next_cache(pointers, stream);
+  }
 
  private:
   using Kernel = void(PointwiseArguments);
 
   template <typename Element>
   Kernel* choose_kernel(bool plain) const {
-    if (request().geometry.in_channels == 16) {
+    if (request_.geometry.in_channels == 16) {
       return plain ? pointwise_kernel<Element, 1, true> : pointwise_kernel<Element, 1, false>;
     }
     return plain ? pointwise_kernel<Element, 2, true> : pointwise_kernel<Element, 2, false>;
-  }
-
-  void launch(const RunPointers& pointers, cudaStream_t stream) const override {
-    const ConvGeometry& g = request().geometry;
-    const PointwiseArguments arguments{
-        .activation = pointers.activation,
-        .filter = pointers.filter,
-        .pixels = g.gemm_m(),
-        .filters = static_cast<int>(g.out_channels),
-        .output = conv_output(pointers, request().output_dtype, g.out_channels, g.out_channels)};
-    const auto blocks = static_cast<unsigned>(ceil_div(g.gemm_m(), kBlockPixels));
-    const bool plain = at_most_a_bias(arguments.output.epilogue) &&
-                       request().output_dtype == request().dtype && g.out_channels % 4 == 0;
-    Kernel* const kernel = request().dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>(plain)
-                                                          : choose_kernel<__half>(plain);
-    kernel<<<blocks, kThreads, 0, stream>>>(arguments);
-    check_launch("portable_pointwise");
   }
 };
 
 class PointwiseCandidate final : public KernelCandidate {
  public:
-  std::string name() const override { return "portable_pointwise"; }
+  std::string name() const override { return "pointwise"; }
   Device device() const override { return Device::cuda; }
 
   Judgement judge(const PlanRequest& request) const override {
@@ -196,4 +198,4 @@ std::unique_ptr<KernelCandidate> make_pointwise_candidate() {
   return std::make_unique<PointwiseCandidate>();
 }
 
-}  // namespace convoy
+}  // namespace convoy::small
