@@ -22,6 +22,7 @@ enum class Activation : int {
   hardswish = 8,   ///< x·min(max(x + 3, 0), 6) / 6
   clamp = 9,       ///< min(max(x, parameter_a), parameter_b)
 };
+/// The enumerator's name, "silu".
 const char* to_string(Activation activation) noexcept;
 
 /// Where the residual joins.
@@ -29,6 +30,7 @@ enum class ResidualOrder : int {
   after_activation = 0,   ///< D = activation(scale·conv + bias) + beta·C, the default.
   before_activation = 1,  ///< D = activation(scale·conv + bias + beta·C)
 };
+/// The enumerator's name.
 const char* to_string(ResidualOrder order) noexcept;
 
 /// Where values are rounded to the output type.
@@ -37,17 +39,19 @@ enum class EpilogueRounding : int {
   each_step = 1,  ///< After the convolution, scale, bias, activation, beta·C and the sum: the bits
                   ///< that a chain of separate kernels in the output type gives.
 };
+/// The enumerator's name.
 const char* to_string(EpilogueRounding rounding) noexcept;
 
 /// The part of an Epilogue that chooses the kernel; values and pointers may change from run to run.
 struct EpilogueKind {
-  bool bias = false;
-  DType bias_dtype = DType::fp32;
-  Activation activation = Activation::none;
-  bool residual = false;
-  ResidualOrder order = ResidualOrder::after_activation;
-  EpilogueRounding rounding = EpilogueRounding::once;
+  bool bias = false;                                      ///< A run brings a bias.
+  DType bias_dtype = DType::fp32;                         ///< Type of the bias.
+  Activation activation = Activation::none;               ///< The pointwise function.
+  bool residual = false;                                  ///< A run brings a residual.
+  ResidualOrder order = ResidualOrder::after_activation;  ///< Where the residual joins.
+  EpilogueRounding rounding = EpilogueRounding::once;     ///< Where values are rounded.
 
+  /// All fields are equal.
   friend bool operator==(const EpilogueKind&, const EpilogueKind&) = default;
 };
 
@@ -58,21 +62,22 @@ std::string to_string(const EpilogueKind& kind);
 /// What happens between the fp32 accumulator and the store:
 /// D = activation(scale·conv + bias) + beta·C, or with `before_activation` the sum inside.
 struct Epilogue {
-  float scale = 1.0f;
-  const void* bias = nullptr;  ///< [K] of `bias_dtype`, or null for none.
-  DType bias_dtype = DType::fp32;
-  Activation activation = Activation::none;
-  float parameter_a = 0.01f;  ///< leaky_relu: slope; clamp: lower bound.
-  float parameter_b = 6.0f;   ///< clamp: upper bound.
+  float scale = 1.0f;                        ///< Multiplies the convolution's sum.
+  const void* bias = nullptr;                ///< [K] of `bias_dtype`, or null for none.
+  DType bias_dtype = DType::fp32;            ///< Type of the bias.
+  Activation activation = Activation::none;  ///< The pointwise function.
+  float parameter_a = 0.01f;                 ///< leaky_relu: slope; clamp: lower bound.
+  float parameter_b = 6.0f;                  ///< clamp: upper bound.
   /// C: same shape and type as the output, or null for none. It may be the output itself.
   const void* residual = nullptr;
   float beta = 1.0f;  ///< With beta == 0 the residual is never read.
-  ResidualOrder order = ResidualOrder::after_activation;
-  EpilogueRounding rounding = EpilogueRounding::once;
+  ResidualOrder order = ResidualOrder::after_activation;  ///< Where the residual joins.
+  EpilogueRounding rounding = EpilogueRounding::once;     ///< Where values are rounded.
   /// Shape of C where the caller wants it checked: one that differs from the output's is an
   /// Error{invalid_argument}.
   std::optional<TensorShape> residual_shape{};
 
+  /// What PlanOptions::epilogue needs of it.
   EpilogueKind kind() const {
     return {.bias = bias != nullptr,
             .bias_dtype = bias_dtype,

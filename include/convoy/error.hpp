@@ -8,9 +8,9 @@ namespace convoy {
 
 /// What kind of failure an Error reports. The values are those of `convoy_status` in convoy.h.
 enum class Status : int {
-  ok = 0,
-  invalid_argument =
-      1,  ///< The request makes no sense on any backend (negative extent, shape mismatch, ...).
+  ok = 0,  ///< No failure; never thrown.
+  /// The request makes no sense on any backend (negative extent, shape mismatch, ...).
+  invalid_argument = 1,
   unsupported = 2,     ///< The request is well-formed, but no kernel here can run it.
   out_of_memory = 3,   ///< Host or device memory could not be reserved.
   launch_failure = 4,  ///< The CUDA runtime or oneDNN refused or failed a launch.
@@ -25,7 +25,9 @@ const char* to_string(Status status) noexcept;
 /// got, what is legal and, where there is one, the nearest supported choice.
 class Error : public std::runtime_error {
  public:
+  /// A failure with its text.
   Error(Status status, const std::string& message) : std::runtime_error(message), status_(status) {}
+  /// What kind of failure it is.
   Status status() const noexcept { return status_; }
 
  private:

@@ -15,6 +15,8 @@ namespace convoy {
 /// gemm_m()].
 void im2col(void* columns, const void* activation, DType dtype, const Conv2dProblemShape& problem,
             std::int64_t row_begin, std::int64_t row_end);
+/// The same in 3-D: row m = ((n·Z + z)·P + p)·Q + q, T·R·S·C columns. `cache` holds
+/// [N, cached_frames, H, W, C], null where cached_frames is 0.
 void im2col(void* columns, const void* activation, DType dtype, const Conv3dProblemShape& problem,
             std::int64_t row_begin, std::int64_t row_end, const void* cache = nullptr);
 

@@ -38,16 +38,17 @@ enum class RmsEpsilon : int {
   added = 0,      ///< x / sqrt(mean(x²) + epsilon), the default.
   norm_floor = 1  ///< x · sqrt(C) / max(sqrt(sum(x²)), epsilon): x normalised to length sqrt(C).
 };
+/// The enumerator's name.
 const char* to_string(RmsEpsilon rule) noexcept;
 
 /// Root-mean-square normalisation over the channels of each pixel of a dense channels-last tensor:
 ///   y = activation(x / rms(x) · scale[c] + bias[c]),  rms(x) = sqrt(mean(x²) + epsilon)
 /// or with RmsEpsilon::norm_floor as said there.
 struct RmsNormProblem {
-  std::int64_t pixels = 0;  ///< N·H·W or N·D·H·W
-  std::int64_t channels = 0;
-  float epsilon = 1e-6f;  ///< ≥ 0, finite.
-  RmsEpsilon rule = RmsEpsilon::added;
+  std::int64_t pixels = 0;              ///< N·H·W or N·D·H·W
+  std::int64_t channels = 0;            ///< C
+  float epsilon = 1e-6f;                ///< ≥ 0, finite.
+  RmsEpsilon rule = RmsEpsilon::added;  ///< How epsilon keeps the divisor from zero.
 
   /// As GroupNormProblem's.
   void validate() const;
@@ -57,23 +58,23 @@ struct RmsNormProblem {
 
 /// How a norm is to be run.
 struct NormOptions {
-  DType dtype = DType::bf16;            ///< Type of input and output.
-  bool scale = true;                    ///< A run brings scale[C].
-  bool bias = true;                     ///< A run brings bias[C].
-  DType parameter_dtype = DType::fp32;  ///< Type of scale and bias.
-  Activation activation = Activation::none;
-  Device device = Device::automatic;
-  int device_index = -1;  ///< CUDA device; -1: the current one.
+  DType dtype = DType::bf16;                 ///< Type of input and output.
+  bool scale = true;                         ///< A run brings scale[C].
+  bool bias = true;                          ///< A run brings bias[C].
+  DType parameter_dtype = DType::fp32;       ///< Type of scale and bias.
+  Activation activation = Activation::none;  ///< The pointwise function that follows.
+  Device device = Device::automatic;         ///< Where it is to run.
+  int device_index = -1;                     ///< CUDA device; -1: the current one.
 };
 
 /// Pointers and values of one run. All memory is on the plan's device, 16-byte aligned.
 struct NormArguments {
-  void* output = nullptr;  ///< May be the input itself.
-  const void* input = nullptr;
+  void* output = nullptr;       ///< As large as the input; may be the input itself.
+  const void* input = nullptr;  ///< [batch, pixels, C], dense.
   const void* scale = nullptr;  ///< [C] of `parameter_dtype` where the plan has a scale.
   const void* bias = nullptr;   ///< [C] of `parameter_dtype` where the plan has a bias.
   float parameter_a = 0.01f;    ///< As in Epilogue.
-  float parameter_b = 6.0f;
+  float parameter_b = 6.0f;     ///< As in Epilogue.
   /// NormPlan::workspace_bytes() bytes, contents of no matter. On the CPU it may be null: the plan
   /// then keeps buffers of its own.
   void* workspace = nullptr;
@@ -90,12 +91,14 @@ class NormPlan {
   /// not have, memory that overlaps; Error{launch_failure} where the launch fails.
   void run(const NormArguments& arguments, cudaStream_t stream = nullptr) const;
 
+  /// Bytes that NormArguments::workspace must have.
   std::size_t workspace_bytes() const;
   /// `min_bytes` counts each input once and the output once; group_norm on a GPU reads its input
   /// twice.
   const PlanInfo& info() const;
 
   class Impl;
+  /// For the library; `plan` makes them.
   explicit NormPlan(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
  private:
@@ -105,6 +108,7 @@ class NormPlan {
 /// Plans a norm. Throws Error{invalid_argument} for an illegal problem or option,
 /// Error{unsupported} where nothing on the wanted device can run it.
 NormPlan plan(const GroupNormProblem& problem, const NormOptions& options = {});
+/// The same for RMSNorm.
 NormPlan plan(const RmsNormProblem& problem, const NormOptions& options = {});
 
 }  // namespace convoy

@@ -20,9 +20,9 @@ namespace convoy {
 struct PlanOptions {
   DType dtype = DType::bf16;            ///< Type of activation and filter.
   std::optional<DType> output_dtype{};  ///< Type of output and residual; `dtype` where not given.
-  EpilogueKind epilogue{};
-  Device device = Device::automatic;
-  int device_index = -1;  ///< CUDA device; -1: the current one.
+  EpilogueKind epilogue{};              ///< What follows the convolution (`Epilogue::kind`).
+  Device device = Device::automatic;    ///< Where it is to run.
+  int device_index = -1;                ///< CUDA device; -1: the current one.
   /// The filter will come as a PackedFilter. Opens the kernels that need their own filter format;
   /// without it the filter is read as it is, dense KRSC / KTRSC.
   bool packed_filter = false;
@@ -34,13 +34,17 @@ struct PlanOptions {
 class PackedFilter {
  public:
   PackedFilter() = default;
+  /// The packed elements; null where empty.
   const void* data() const noexcept;
+  /// Their size; 0 where empty.
   std::size_t bytes() const noexcept;
   /// Name of the kernel and format it was packed for; a plan with another format refuses it.
   const std::string& format() const noexcept;
+  /// False for one that `Plan::pack_filter` did not make.
   explicit operator bool() const noexcept { return impl_ != nullptr; }
 
   struct Impl;
+  /// For the library; `Plan::pack_filter` makes them.
   explicit PackedFilter(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
  private:
@@ -50,20 +54,22 @@ class PackedFilter {
 /// The filter of a run: a bare pointer to dense KRSC / KTRSC, or a PackedFilter.
 struct FilterRef {
   FilterRef() = default;
+  /// Dense KRSC / KTRSC of the plan's type.
   FilterRef(const void* data) : data(data) {}  // NOLINT(google-explicit-constructor)
-  FilterRef(const PackedFilter& packed)        // NOLINT(google-explicit-constructor)
+  /// A filter packed for the plan's format.
+  FilterRef(const PackedFilter& packed)  // NOLINT(google-explicit-constructor)
       : data(packed.data()), packed(packed) {}
 
-  const void* data = nullptr;
-  PackedFilter packed{};
+  const void* data = nullptr;  ///< First element, on the plan's device, 16-byte aligned.
+  PackedFilter packed{};       ///< Empty where the filter is dense.
 };
 
 /// Pointers and values of one run. All memory is on the plan's device, 16-byte aligned.
 struct RunArguments {
-  TensorView output{};
-  ConstTensorView activation{};
-  FilterRef filter{};
-  Epilogue epilogue{};  ///< Its `kind()` must be the planned one.
+  TensorView output{};           ///< [N, P, Q, K] or [N, Z, P, Q, K].
+  ConstTensorView activation{};  ///< [N, H, W, C] or [N, D, H, W, C].
+  FilterRef filter{};            ///< Dense, or packed where the plan's options say so.
+  Epilogue epilogue{};           ///< Its `kind()` must be the planned one.
   /// 3-D with cached_frames > 0: the cached frames, [N, cached_frames, H, W, C].
   ConstTensorView cache{};
   /// Optional, 3-D: receives the last (T − 1)·dilation[0] frames of cache + activation,
@@ -81,24 +87,25 @@ struct PlanInfo {
   std::string kernel;   ///< e.g. "onednn" or "sm90_fprop_256x128x64".
   std::string backend;  ///< "cpu", "cuda:0 (NVIDIA H200)".
   std::string problem;  ///< The shape string.
-  double flops =
-      0;  ///< 2·N·K·Z·P·Q·(C / groups)·T·R·S: of the operation, whatever the kernel does.
+  /// 2·N·K·Z·P·Q·(C / groups)·T·R·S: of the operation, whatever the kernel does.
+  double flops = 0;
   double min_bytes = 0;  ///< Each input read once, the output written once.
 };
 
 /// One line of the dispatch: a kernel, and why it cannot run the problem (empty: it can).
 struct Candidate {
-  std::string kernel;
-  std::string backend;
-  std::string reason;
-  bool chosen = false;
+  std::string kernel;       ///< Its name, as PlanOptions::kernel takes it.
+  std::string backend;      ///< As PlanInfo's.
+  std::string reason;       ///< Condition, value, what is legal, the nearest choice; empty: it can.
+  bool chosen = false;      ///< The one that `plan` takes.
   double estimated_us = 0;  ///< The model's or the tuning database's time; 0 where refused.
 };
 
 /// An answer with its reason.
 struct Support {
-  bool supported = false;
-  std::string reason;  ///< Why not; empty where supported.
+  bool supported = false;  ///< `plan` would succeed.
+  std::string reason;      ///< Why not; empty where supported.
+  /// `supported`.
   explicit operator bool() const noexcept { return supported; }
 };
 
@@ -121,14 +128,19 @@ class Plan {
   PackedFilter pack_filter(const void* filter, FilterLayout layout,
                            cudaStream_t stream = nullptr) const;
 
+  /// Bytes that RunArguments::workspace must have; 0 for most kernels.
   std::size_t workspace_bytes() const;
+  /// Of the output and the residual.
   TensorShape output_shape() const;
+  /// Of the activation.
   TensorShape activation_shape() const;
   TensorShape cache_shape() const;       ///< 3-D; no frames where the problem has no cache.
   TensorShape next_cache_shape() const;  ///< 3-D; no frames where T = 1.
+  /// Kernel, backend, problem, and what the operation costs.
   const PlanInfo& info() const;
 
   class Impl;
+  /// For the library; `plan` makes them.
   explicit Plan(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
  private:
@@ -138,11 +150,13 @@ class Plan {
 /// Plans a convolution. Throws Error{invalid_argument} for an illegal shape, Error{unsupported}
 /// with every candidate's reason where none can run it.
 Plan plan(const Conv2dProblemShape& problem, const PlanOptions& options = {});
+/// The same in 3-D.
 Plan plan(const Conv3dProblemShape& problem, const PlanOptions& options = {});
 Plan plan(const ProblemShape& problem, const PlanOptions& options = {});
 
 /// Whether `plan` would succeed, and why not; never throws for a problem it cannot run.
 Support supports(const Conv2dProblemShape& problem, const PlanOptions& options = {});
+/// The same in 3-D.
 Support supports(const Conv3dProblemShape& problem, const PlanOptions& options = {});
 Support supports(const ProblemShape& problem, const PlanOptions& options = {});
 
@@ -150,6 +164,7 @@ Support supports(const ProblemShape& problem, const PlanOptions& options = {});
 /// that cannot run it. Throws Error{invalid_argument} for an illegal shape.
 std::vector<Candidate> candidates(const Conv2dProblemShape& problem,
                                   const PlanOptions& options = {});
+/// The same in 3-D.
 std::vector<Candidate> candidates(const Conv3dProblemShape& problem,
                                   const PlanOptions& options = {});
 std::vector<Candidate> candidates(const ProblemShape& problem, const PlanOptions& options = {});

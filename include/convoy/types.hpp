@@ -10,30 +10,57 @@ typedef struct CUstream_st* cudaStream_t;  // NOLINT(modernize-use-using)
 namespace convoy {
 
 /// Element types. Accumulation is always fp32.
-enum class DType : int { bf16 = 0, fp16 = 1, fp32 = 2 };
+enum class DType : int {
+  bf16 = 0,  ///< bfloat16, 2 bytes.
+  fp16 = 1,  ///< IEEE half, 2 bytes.
+  fp32 = 2,  ///< IEEE single, 4 bytes.
+};
 
 /// Bytes of one element.
 constexpr std::size_t size_of(DType dtype) {
   return dtype == DType::fp32 ? 4 : 2;
 }
+/// The enumerator's name, "bf16".
 const char* to_string(DType dtype) noexcept;
 
 /// Activation layouts: channels last, rows dense.
-enum class Layout : int { nhwc = 0, ndhwc = 1 };
+enum class Layout : int {
+  nhwc = 0,   ///< [N, H, W, C]
+  ndhwc = 1,  ///< [N, D, H, W, C]
+};
+/// The enumerator's name, "nhwc".
 const char* to_string(Layout layout) noexcept;
 
 /// Filter layouts, slowest axis first. K: filters, T: depth, R: height, S: width, C: channels of
 /// one group. `krsc` / `ktrsc` is what the kernels read; the others are repacked by `pack_filter`.
 /// `trscf` (called QRSCF in some frameworks) has the filters fastest.
-enum class FilterLayout : int { krsc = 0, kcrs = 1, rscf = 2, ktrsc = 3, kctrs = 4, trscf = 5 };
+enum class FilterLayout : int {
+  krsc = 0,   ///< [K, R, S, C], 2-D: what kernels read.
+  kcrs = 1,   ///< [K, C, R, S], 2-D: PyTorch's.
+  rscf = 2,   ///< [R, S, C, K], 2-D: TensorFlow's.
+  ktrsc = 3,  ///< [K, T, R, S, C], 3-D: what kernels read.
+  kctrs = 4,  ///< [K, C, T, R, S], 3-D: PyTorch's.
+  trscf = 5,  ///< [T, R, S, C, K], 3-D: TensorFlow's.
+};
+/// The enumerator's name, "krsc".
 const char* to_string(FilterLayout layout) noexcept;
 
 /// What a tap reads outside the input.
-enum class PadMode : int { zero = 0, replicate = 1, reflect = 2 };
+enum class PadMode : int {
+  zero = 0,       ///< Zero.
+  replicate = 1,  ///< The nearest border element.
+  reflect = 2,    ///< The element as far inside the border, which is not repeated.
+};
+/// The enumerator's name, "zero".
 const char* to_string(PadMode mode) noexcept;
 
 /// Where a plan runs. `automatic`: the current CUDA device if it can run the problem, else the CPU.
-enum class Device : int { automatic = 0, cpu = 1, cuda = 2 };
+enum class Device : int {
+  automatic = 0,  ///< CUDA where it can run the problem, else the CPU.
+  cpu = 1,        ///< The CPU.
+  cuda = 2,       ///< A CUDA device.
+};
+/// The enumerator's name, "cuda".
 const char* to_string(Device device) noexcept;
 
 }  // namespace convoy

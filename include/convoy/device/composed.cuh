@@ -31,13 +31,15 @@ namespace convoy {
 
 /// Output pixel (n, z, p, q) of [N, Z, P, Q, K]; z is 0 in 2-D.
 struct OutputIndex {
-  std::int64_t n = 0;
-  int z = 0, p = 0, q = 0;
+  std::int64_t n = 0;  ///< Image.
+  int z = 0;           ///< Frame.
+  int p = 0;           ///< Row.
+  int q = 0;           ///< Column.
 };
 
 /// How `qslice_conv3d` computed a problem, and why not by slices.
 struct QsliceDecision {
-  bool sliced = false;
+  bool sliced = false;  ///< By slices.
   std::string reason;  ///< Empty where sliced; otherwise condition, value and what is legal.
 };
 
