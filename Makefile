@@ -6,7 +6,7 @@ GPU := $(wildcard /dev/nvidiactl)
 CONVOY_CUDA ?= AUTO
 export CONVOY_CUDA
 
-.PHONY: help demo demo-virtual build test test-default test-asan test-fuzz format tidy clean
+.PHONY: help demo demo-virtual build test test-default test-asan test-fuzz format tidy docs clean
 
 help:
 	@echo "make demo    set up, build, and convolve a picture"
@@ -14,6 +14,7 @@ help:
 	@echo "make build   build in build/default, what is needed being there"
 	@echo "make format  clang-format over the sources"
 	@echo "make tidy    clang-tidy over the host code"
+	@echo "make docs    the pages as a site, build/docs/html"
 	@echo "make clean   remove build/"
 
 # On the GPU where there is one; else on the CPU, and then the Blackwell kernels on the virtual B200.
@@ -68,6 +69,9 @@ format:
 
 tidy:
 	scripts/tidy.sh
+
+docs:
+	scripts/build_docs.sh
 
 clean:
 	rm -rf build

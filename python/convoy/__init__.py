@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convoy: forward convolutions for NVIDIA's Hopper and Blackwell GPUs, and for the CPU.
+"""Convoy: forward convolutions for NVIDIA's Hopper and Blackwell GPUs, and for the CPU::
 
     import convoy
     y = convoy.conv2d(x, filter, padding=1, bias=b, activation="silu")     # numpy, channels last

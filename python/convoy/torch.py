@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convoy's convolutions and norms as PyTorch operators and modules.
+"""Convoy's convolutions and norms as PyTorch operators and modules::
 
     import convoy.torch
     y = convoy.torch.conv2d(x, weight, bias, padding=1, activation="silu", residual=skip)
