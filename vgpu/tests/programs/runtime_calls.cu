@@ -3,6 +3,8 @@
 // streams, events, graphs, libraries, error codes. Exit status 0 when everything holds.
 //   runtime_calls            all but faults
 //   runtime_calls fault      a kernel fault sticks to the context
+#include <cuda.h>
+
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -409,6 +411,50 @@ void unsupported_calls_fail() {
   CHECK(function == nullptr && status == cudaDriverEntryPointSymbolNotFound);
 }
 
+template <typename Function>
+Function driver_function(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult status;
+  CHECK_OK(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &status));
+  CHECK(function != nullptr);
+  return reinterpret_cast<Function>(function);
+}
+
+// A map encoded at one address and moved to another is the map encoded there.
+void addresses_of_tensor_maps() {
+  const auto encode = driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  const auto replace =
+      driver_function<decltype(&cuTensorMapReplaceAddress)>("cuTensorMapReplaceAddress");
+  const auto address = [](std::uintptr_t value) { return reinterpret_cast<void*>(value); };
+  const auto map_at = [&](void* where) {
+    const cuuint64_t sizes[2] = {64, 100}, strides[1] = {128};
+    const cuuint32_t box[2] = {64, 8}, steps[2] = {1, 2};
+    CUtensorMap map;
+    CHECK(encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, where, sizes, strides, box, steps,
+                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
+    return map;
+  };
+  const CUtensorMap first = map_at(address(0x10000)), second = map_at(address(0x7f0000001230));
+  struct {
+    CUtensorMap map, next;
+  } moved{first, first};
+  CHECK(std::memcmp(&first, &second, sizeof first) != 0);
+  CHECK(replace(&moved.map, address(0x7f0000001230)) == CUDA_SUCCESS);
+  CHECK(std::memcmp(&moved.map, &second, sizeof second) == 0);
+  // What is refused leaves the map as it was.
+  CHECK(replace(&moved.map, address(0x10008)) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(std::memcmp(&moved.map, &second, sizeof second) == 0);
+  CHECK(replace(nullptr, address(0x10000)) == CUDA_ERROR_INVALID_VALUE);
+  auto* const misaligned =
+      reinterpret_cast<CUtensorMap*>(reinterpret_cast<unsigned char*>(&moved.map) + 32);
+  std::memmove(static_cast<void*>(misaligned), &second, sizeof second);
+  CHECK(replace(misaligned, address(0x10000)) == CUDA_ERROR_INVALID_VALUE);
+  std::memset(static_cast<void*>(&moved), 0, sizeof moved);
+  CHECK(replace(&moved.map, address(0x10000)) == CUDA_ERROR_INVALID_VALUE);
+}
+
 void fault() {
   int* value;
   CHECK_OK(cudaMalloc(&value, 4));
@@ -441,6 +487,7 @@ int main(int argc, char** argv) {
     boxes_of_bytes();
     libraries();
     unsupported_calls_fail();
+    addresses_of_tensor_maps();
   }
   if (failures == 0) std::printf("all holds\n");
   return failures != 0;
