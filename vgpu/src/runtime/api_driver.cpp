@@ -125,6 +125,11 @@ VGPU_API CUresult cuTensorMapReplaceAddress(CUtensorMap* out, void* address) {
     log(1, "CUDA_ERROR_INVALID_VALUE: cuTensorMapReplaceAddress: not a tensor map");
     return CUDA_ERROR_INVALID_VALUE;
   }
+  // NOTE: measured on an H200.
+  if (address == nullptr) {
+    log(1, "CUDA_ERROR_INVALID_VALUE: cuTensorMapReplaceAddress: globalAddress is null");
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   map.address = reinterpret_cast<uint64_t>(address);
   return finish("cuTensorMapReplaceAddress", map, out);
 }

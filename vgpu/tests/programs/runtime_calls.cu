@@ -445,6 +445,7 @@ void addresses_of_tensor_maps() {
   CHECK(std::memcmp(&moved.map, &second, sizeof second) == 0);
   // What is refused leaves the map as it was.
   CHECK(replace(&moved.map, address(0x10008)) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(replace(&moved.map, nullptr) == CUDA_ERROR_INVALID_VALUE);
   CHECK(std::memcmp(&moved.map, &second, sizeof second) == 0);
   CHECK(replace(nullptr, address(0x10000)) == CUDA_ERROR_INVALID_VALUE);
   auto* const misaligned =
