@@ -198,7 +198,7 @@ def disassemble(cubin):
 
 
 def shared_bytes(config):
-    """Dynamic shared memory, as conv_smem.cuh lays it out: (stages, bytes) without and with a
+    """Dynamic shared memory, as smem.cuh lays it out: (stages, bytes) without and with a
     residual. Computed by a small program, so that the header stays the one source."""
     program = f"""
 #include <cstdio>
@@ -206,7 +206,7 @@ def shared_bytes(config):
 {config}
 int main() {{
   constexpr auto c = convoy::sm100::kConfig;
-  constexpr auto p = convoy::pack(c);
+  constexpr auto p = convoy::sm100::pack(c);
   std::printf("%d %zu %d %zu\\n", c.pipeline_stages(false),
               sizeof(convoy::sm100::Conv2dSmem<p.tiles, p.pipeline, false>),
               c.pipeline_stages(true),

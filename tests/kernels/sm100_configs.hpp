@@ -13,7 +13,7 @@ namespace convoy::sm100 {
 
 struct TestKernel {
   const char* why;
-  ConvKernel (*make)();
+  Instance (*make)();
 };
 const std::vector<TestKernel>& test_kernels();
 
@@ -49,7 +49,7 @@ struct CountingStore {
 #endif
 };
 
-ConvKernel hook_kernel(bool on_registers);
-ConvKernel store_hook_kernel(bool on_registers);
+Instance hook_kernel(bool on_registers);
+Instance store_hook_kernel(bool on_registers);
 
 }  // namespace convoy::sm100

@@ -48,23 +48,23 @@ constexpr Bf16ToFp32 k4x2 = [] {
 
 }  // namespace
 
-ConvKernel kernel_1sm_1x1() {
-  return conv_kernel<k1x1>();
+Instance kernel_1sm_1x1() {
+  return make_instance<k1x1>();
 }
-ConvKernel kernel_1sm_1x2() {
-  return conv_kernel<k1x2>();
+Instance kernel_1sm_1x2() {
+  return make_instance<k1x2>();
 }
-ConvKernel kernel_1sm_2x1() {
-  return conv_kernel<k2x1>();
+Instance kernel_1sm_2x1() {
+  return make_instance<k2x1>();
 }
-ConvKernel kernel_1sm_4x1() {
-  return conv_kernel<k4x1>();
+Instance kernel_1sm_4x1() {
+  return make_instance<k4x1>();
 }
-ConvKernel kernel_1sm_2x2() {
-  return conv_kernel<k2x2>();
+Instance kernel_1sm_2x2() {
+  return make_instance<k2x2>();
 }
-ConvKernel kernel_1sm_4x2() {
-  return conv_kernel<k4x2>();
+Instance kernel_1sm_4x2() {
+  return make_instance<k4x2>();
 }
 
 }  // namespace convoy::sm100

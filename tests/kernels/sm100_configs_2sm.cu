@@ -33,17 +33,17 @@ constexpr Bf16ToFp32 k4x2 = two_sm<Bf16ToFp32>(256, 64, 64, {4, 2, 1});
 
 }  // namespace
 
-ConvKernel kernel_2sm_2x1() {
-  return conv_kernel<k2x1>();
+Instance kernel_2sm_2x1() {
+  return make_instance<k2x1>();
 }
-ConvKernel kernel_2sm_2x2() {
-  return conv_kernel<k2x2>();
+Instance kernel_2sm_2x2() {
+  return make_instance<k2x2>();
 }
-ConvKernel kernel_2sm_4x1() {
-  return conv_kernel<k4x1>();
+Instance kernel_2sm_4x1() {
+  return make_instance<k4x1>();
 }
-ConvKernel kernel_2sm_4x2() {
-  return conv_kernel<k4x2>();
+Instance kernel_2sm_4x2() {
+  return make_instance<k4x2>();
 }
 
 }  // namespace convoy::sm100

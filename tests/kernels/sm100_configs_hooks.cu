@@ -20,18 +20,18 @@ constexpr Bf16 kStaged = small_tiles(false);
 
 }  // namespace
 
-ConvKernel kernel_1sm_1x1();
-ConvKernel kernel_1sm_1x2();
-ConvKernel kernel_1sm_2x1();
-ConvKernel kernel_1sm_4x1();
-ConvKernel kernel_1sm_2x2();
-ConvKernel kernel_1sm_4x2();
-ConvKernel kernel_2sm_2x1();
-ConvKernel kernel_2sm_2x2();
-ConvKernel kernel_2sm_4x1();
-ConvKernel kernel_2sm_4x2();
-ConvKernel kernel_split_8();
-ConvKernel kernel_split_pairs();
+Instance kernel_1sm_1x1();
+Instance kernel_1sm_1x2();
+Instance kernel_1sm_2x1();
+Instance kernel_1sm_4x1();
+Instance kernel_1sm_2x2();
+Instance kernel_1sm_4x2();
+Instance kernel_2sm_2x1();
+Instance kernel_2sm_2x2();
+Instance kernel_2sm_4x1();
+Instance kernel_2sm_4x2();
+Instance kernel_split_8();
+Instance kernel_split_pairs();
 
 const std::vector<TestKernel>& test_kernels() {
   static const std::vector<TestKernel> kernels = {
@@ -51,13 +51,13 @@ const std::vector<TestKernel>& test_kernels() {
   return kernels;
 }
 
-ConvKernel hook_kernel(bool on_registers) {
-  return on_registers ? conv_kernel<kRegisters, CoordinateOp>()
-                      : conv_kernel<kStaged, CoordinateOp>();
+Instance hook_kernel(bool on_registers) {
+  return on_registers ? make_instance<kRegisters, CoordinateOp>()
+                      : make_instance<kStaged, CoordinateOp>();
 }
-ConvKernel store_hook_kernel(bool on_registers) {
-  return on_registers ? conv_kernel<kRegisters, NoComputeOp, CountingStore>()
-                      : conv_kernel<kStaged, NoComputeOp, CountingStore>();
+Instance store_hook_kernel(bool on_registers) {
+  return on_registers ? make_instance<kRegisters, NoComputeOp, CountingStore>()
+                      : make_instance<kStaged, NoComputeOp, CountingStore>();
 }
 
 }  // namespace convoy::sm100

@@ -30,11 +30,11 @@ constexpr Bf16ToFp32 kPairs = [] {
 
 }  // namespace
 
-ConvKernel kernel_split_8() {
-  return conv_kernel<kEight>();
+Instance kernel_split_8() {
+  return make_instance<kEight>();
 }
-ConvKernel kernel_split_pairs() {
-  return conv_kernel<kPairs>();
+Instance kernel_split_pairs() {
+  return make_instance<kPairs>();
 }
 
 }  // namespace convoy::sm100

@@ -20,7 +20,7 @@ constexpr auto kConfig = [] {
   return config;
 }();
 
-static_assert(convoy::unpack(convoy::validated_pack<kConfig>()) ==
-              static_cast<const convoy::ConvKernelConfig&>(kConfig));
+static_assert(convoy::sm100::unpack(convoy::sm100::validated_pack<kConfig>()) ==
+              static_cast<const convoy::sm100::Config&>(kConfig));
 
 }  // namespace

@@ -9,7 +9,6 @@
 
 #include "kernels/sm100/host.hpp"
 #include "kernels/sm100/instance.cuh"
-#include "kernels/sm100/params.hpp"
 #include "sm100_support.hpp"
 
 namespace convoy::sm100 {
@@ -54,11 +53,11 @@ int run(bool with_residual) {
   pointers.activation = activation.data();
   pointers.filter = filter.data();
   if (with_residual) pointers.epilogue.residual = source.data();
-  const ConvKernel kernel = conv_kernel<kConfig>();
+  const Instance kernel = make_instance<kConfig>();
   const NoComputeOp compute;
   const NoStoreOp store;
   prepare(kernel);
-  launch(kernel, describe(kernel.config, problem.geometry, pointers), &compute, &store, nullptr);
+  launch(plan_launch(kernel, problem.geometry, false), pointers, &compute, &store, nullptr);
   if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) {
     std::printf("%s\n", cudaGetErrorString(error));
     return 1;

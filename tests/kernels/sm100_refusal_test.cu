@@ -3,7 +3,6 @@
 // What the Blackwell kernel refuses and how it says so, and its configurations on the host.
 #include "convoy/error.hpp"
 #include "kernels/sm100/host.hpp"
-#include "kernels/sm100/params.hpp"
 #include "sm100_configs.hpp"
 #include "sm100_support.hpp"
 
@@ -17,52 +16,59 @@ using test::on_blackwell;
 // ---- Refusals -----------------------------------------------------------------------------------
 
 TEST(Sm100Refusal, NamesConditionValueAndWhatIsLegal) {
-  const ConvKernelConfig config = test_kernels()[0].make().config;
+  const Instance instance = test_kernels()[0].make();
   const auto expect = [&](const ConvGeometry& g, const char* part) {
-    const std::string reason = refusal(config, g);
+    const std::string reason = refusal(instance, g, false);
     EXPECT_NE(reason.find(part), std::string::npos) << "reason: '" << reason << "'";
   };
-  expect(conv2d(1, 8, 8, 12, 32, 3, 3), "in_channels = 12 is not a multiple of 8");
+  expect(conv2d(1, 8, 8, 12, 32, 3, 3), "in_channels = 12; legal: a multiple of 8");
   expect(conv2d(1, 8, 8, 32, 32, 3, 3, 0, 0, [](auto& p) { p.groups = 2; }), "groups = 2");
   expect(conv2d(1, 40, 40, 32, 32, 3, 3, 0, 0, [](auto& p) { p.stride_h = 9; }),
-         "stride of height = 9; legal: 1 to 8");
+         "stride of height = 9; legal: 1 to 8 (tensor map element strides); nearest: 8");
   expect(conv2d(1, 8, 8, 32, 32, 3, 3, 1, 1, [](auto& p) { p.pad_mode = PadMode::reflect; }),
-         "padding mode of height is reflect");
+         "padding mode of height = reflect; legal: zero");
   expect(conv2d(1, 8, 8, 32, 32, 1, 3, 0, 1, [](auto& p) { p.dilation_h = std::int64_t{1} << 31; }),
-         "extent, padding and filter of height reach 2147483656, past 32-bit coordinates");
-  const ConvKernelConfig split = test_kernels()[8].make().config;
-  EXPECT_EQ(refusal(split, conv2d(1, 8, 8, 128, 32, 1, 1)),
-            "a reduction of 2 spans of 64 channels cannot be split 8 ways; legal: at most 2");
-  EXPECT_EQ(refusal(split, conv2d(1, 8, 8, 512, 32, 1, 1)), "");
+         "input + padding + filter * dilation of height = 2147483656; legal: at most 2147479551");
+  const ConvGeometry doubled = conv2d(1, 8, 8, 32, 4, 3, 3, 1, 1, [](auto& p) { p.upsample = 2; });
+  expect(doubled, "a dense filter with upsample = 2; legal: a packed filter");
+  EXPECT_EQ(refusal(instance, doubled, true),
+            "out_channels = 4 with upsampling; legal: a multiple of 8 (16-byte vectors); "
+            "nearest: 8");
+  const Instance split = test_kernels()[8].make();
+  EXPECT_EQ(refusal(split, conv2d(1, 8, 8, 128, 32, 1, 1), false),
+            "a reduction of 2 spans of 64 channels split 8 ways; legal: at most 2");
+  EXPECT_EQ(refusal(split, conv2d(1, 8, 8, 512, 32, 1, 1), false), "");
 }
 
 TEST(Sm100Refusal, LimitsOfIm2colAreReportedAndPatchesTakeOver) {
-  const ConvKernelConfig config = test_kernels()[0].make().config;
+  const Instance instance = test_kernels()[0].make();
+  const Config& config = instance.config;
   const auto expect = [&](const ConvGeometry& g, const char* part) {
     const std::string reason = im2col_refusal(config, g);
     EXPECT_NE(reason.find(part), std::string::npos) << "reason: '" << reason << "'";
-    EXPECT_EQ(refusal(config, g), "");
-    EXPECT_EQ(row_groups_of(config, g), RowGroups::patches);
+    EXPECT_EQ(refusal(instance, g, false), "");
+    EXPECT_EQ(row_layout(config, g).row_groups, RowGroups::patches);
   };
   expect(conv2d(1, 600, 8, 32, 32, 3, 1, 0, 0, [](auto& p) { p.dilation_h = 200; }),
          "(filter - 1) * dilation of height = 400; legal: at most 255");
-  expect(conv2d(1, 8, 8, 32, 32, 3, 3, 129, 1), "lower corner[1] = -129; legal: -128 to 127; nearest: -128");
+  expect(conv2d(1, 8, 8, 32, 32, 3, 3, 129, 1),
+         "lower corner[1] = -129; legal: -128 to 127; nearest: -128");
   const ConvGeometry last = conv2d(1, 8, 8, 32, 32, 3, 3, 128, 1);
   EXPECT_EQ(im2col_refusal(config, last), "");
-  EXPECT_EQ(row_groups_of(config, last), RowGroups::images);
+  EXPECT_EQ(row_layout(config, last).row_groups, RowGroups::images);
   // 5-D descriptors reach less far: the same problem is then laid out by frames, not refused.
   const ConvGeometry wide =
       conv3d(1, {4, 40, 40}, 32, 32, {3, 3, 3}, {1, 17, 17}, {1, 17, 17}, 0, [](auto& p) {
         p.dilation = {1, 17, 17};
       });
-  EXPECT_EQ(refusal(config, wide), "");
-  EXPECT_EQ(row_groups_of(config, wide), RowGroups::frames);
+  EXPECT_EQ(refusal(instance, wide, false), "");
+  EXPECT_EQ(row_layout(config, wide).row_groups, RowGroups::frames);
 }
 
-TEST(Sm100Refusal, DescribeThrowsUnsupportedAndInvalidArgument) {
-  const ConvKernelConfig config = test_kernels()[0].make().config;
+TEST(Sm100Refusal, PlansThrowUnsupportedAndLaunchesInvalidArgument) {
+  const Instance instance = test_kernels()[0].make();
   try {
-    describe(config, conv2d(1, 8, 8, 12, 32, 3, 3), {});
+    plan_launch(instance, conv2d(1, 8, 8, 12, 32, 3, 3), false);
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.status(), Status::unsupported);
@@ -72,11 +78,13 @@ TEST(Sm100Refusal, DescribeThrowsUnsupportedAndInvalidArgument) {
   try {
     RunPointers pointers;
     pointers.activation = reinterpret_cast<const void*>(std::uintptr_t{0x1008});
-    describe(config, conv2d(1, 8, 8, 16, 32, 3, 3), pointers);
+    launch(plan_launch(instance, conv2d(1, 8, 8, 16, 32, 3, 3), false), pointers, nullptr, nullptr,
+           nullptr);
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.status(), Status::invalid_argument);
-    EXPECT_NE(std::string(error.what()).find("activation pointer"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("activation pointer = 0x1008; legal:"),
+              std::string::npos);
   }
 }
 
@@ -106,15 +114,15 @@ TEST(Sm100Config, DefaultsAreThoseOfTheSpecification) {
 
 TEST(Sm100Config, PackingKeepsEveryField) {
   for (const TestKernel& test : test_kernels()) {
-    const ConvKernelConfig config = test.make().config;
+    const Config config = test.make().config;
     EXPECT_EQ(unpack(pack(config)), config) << test.why;
   }
 }
 
 TEST(Sm100Config, SharedMemoryHoldsOneMoreStageNowhere) {
   for (const TestKernel& test : test_kernels()) {
-    const ConvKernel kernel = test.make();
-    const ConvKernelConfig& config = kernel.config;
+    const Instance kernel = test.make();
+    const Config& config = kernel.config;
     SCOPED_TRACE(test.why);
     EXPECT_LE(kernel.shared_bytes, std::size_t{kSharedMemoryBudget});
     EXPECT_LE(kernel.shared_bytes_with_residual, std::size_t{kSharedMemoryBudget});

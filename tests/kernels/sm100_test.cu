@@ -10,7 +10,6 @@
 #include "convoy/error.hpp"
 #include "kernels/common/filter_packing.hpp"
 #include "kernels/sm100/host.hpp"
-#include "kernels/sm100/params.hpp"
 #include "sm100_configs.hpp"
 #include "sm100_support.hpp"
 
@@ -143,7 +142,7 @@ struct RunOptions {
 };
 
 // Run one problem on one kernel and compare every output bit.
-void run_and_compare(const ConvKernel& kernel, const ConvGeometry& g, RunOptions options = {}) {
+void run_and_compare(const Instance& kernel, const ConvGeometry& g, RunOptions options = {}) {
   const Problem problem(g, data_seed());
   const DType in = kernel.config.act_dtype, out = kernel.config.out_dtype;
   DeviceBuffer activation(problem.activation.size() * 2), cache(problem.cache.size() * 2);
@@ -175,8 +174,8 @@ void run_and_compare(const ConvKernel& kernel, const ConvGeometry& g, RunOptions
   const NoComputeOp no_compute;
   const NoStoreOp no_store;
   prepare(kernel);
-  const ConvArguments arguments = describe(kernel.config, g, pointers);
-  launch(kernel, arguments, options.compute != nullptr ? options.compute : &no_compute,
+  const Launch plan = plan_launch(kernel, g, g.upsample == 2);
+  launch(plan, pointers, options.compute != nullptr ? options.compute : &no_compute,
          options.store != nullptr ? options.store : &no_store, nullptr);
   CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
 
@@ -220,19 +219,19 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Sm100Instances);
 
 TEST_P(Sm100Shapes, MatchesTheIntegerReference) {
   const auto [config, shape] = GetParam();
-  const ConvKernel kernel = test_kernels()[config].make();
+  const Instance kernel = test_kernels()[config].make();
   const Shape& problem = shapes()[shape];
-  SCOPED_TRACE(text(test_kernels()[config].why, ": ", name_of(kernel.config)));
+  SCOPED_TRACE(text(test_kernels()[config].why, ": ", name_of(kernel)));
   SCOPED_TRACE(problem.why);
   if (const int parts = kernel.config.cluster_shape.k; parts > 1) {
     // Small reductions are refused with the number of parts that they have.
     const ConvGeometry& g = problem.geometry;
     const std::int64_t taps =
         (g.upsample == 2 ? 4 : g.filter[1] * g.filter[2]) *
-        (row_groups_of(kernel.config, g) == RowGroups::volumes ? g.filter[0] : 1);
+        (row_layout(kernel.config, g).row_groups == RowGroups::volumes ? g.filter[0] : 1);
     const std::int64_t spans =
         taps * ((g.in_channels + kernel.config.atom_k() - 1) / kernel.config.atom_k());
-    const std::string reason = refusal(kernel.config, g);
+    const std::string reason = refusal(kernel, g, g.upsample == 2);
     EXPECT_EQ(reason.find(text("a reduction of ", spans, " spans")) != std::string::npos,
               spans < parts)
         << reason;
@@ -261,16 +260,14 @@ INSTANTIATE_TEST_SUITE_P(All, Sm100Shapes, testing::ValuesIn(cases()), [](const 
 });
 
 TEST_P(Sm100Instances, OfTheLibraryMatchTheIntegerReference) {
-  const ConvKernel& kernel = conv_kernels()[GetParam()];
-  SCOPED_TRACE(text(name_of(kernel.config), " ", to_string(kernel.config.act_dtype), " -> ",
+  const Instance& kernel = instances()[GetParam()];
+  SCOPED_TRACE(text(name_of(kernel), " ", to_string(kernel.config.act_dtype), " -> ",
                     to_string(kernel.config.out_dtype)));
   // Tails in M, N and K; two 64-byte and one and a half 128-byte spans; a cache; phases.
   for (const std::size_t shape : {2u, 4u, 7u, 21u, 24u}) {
     SCOPED_TRACE(shapes()[shape].why);
-    if (refusal(kernel.config, shapes()[shape].geometry).find("cannot be split") !=
-        std::string::npos) {
-      continue;
-    }
+    const ConvGeometry& g = shapes()[shape].geometry;
+    if (refusal(kernel, g, g.upsample == 2).find(" ways; legal") != std::string::npos) continue;
     RunOptions options{.bias = true, .residual = true};
     options.expected = [](auto, auto, double conv, double bias, double source) {
       return conv + bias + source;
@@ -279,7 +276,7 @@ TEST_P(Sm100Instances, OfTheLibraryMatchTheIntegerReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Sm100Instances, testing::ValuesIn(share_of(conv_kernels().size())),
+INSTANTIATE_TEST_SUITE_P(All, Sm100Instances, testing::ValuesIn(share_of(instances().size())),
                          [](const auto& info) { return text("instance", info.param); });
 
 // ---- Residual -----------------------------------------------------------------------------------
@@ -292,8 +289,8 @@ const std::vector<std::size_t>& epilogue_shapes() {
 }
 
 TEST_P(Sm100Configs, ResidualIsBetaTimesSource) {
-  const ConvKernel kernel = test_kernels()[GetParam()].make();
-  SCOPED_TRACE(name_of(kernel.config));
+  const Instance kernel = test_kernels()[GetParam()].make();
+  SCOPED_TRACE(name_of(kernel));
   // A 1x1 reduction is too short to split.
   const std::size_t shape = kernel.config.splits_reduction() ? 4 : 2;
   for (const float beta : {1.0f, 0.5f, -1.0f}) {
@@ -317,7 +314,7 @@ TEST_F(Sm100, ResidualOnEveryWayOfTheEpilogue) {
     options.expected = [](auto, auto, double conv, double, double source) { return conv + source; };
     run_and_compare(test_kernels()[0].make(), shapes()[shape].geometry, options);
     run_and_compare(test_kernels()[2].make(), shapes()[shape].geometry, options);
-    const ConvKernel split = test_kernels()[9].make();
+    const Instance split = test_kernels()[9].make();
     ASSERT_TRUE(split.config.splits_reduction());
     if (shape == 1 || shape == kManyTiles) continue;  // A single span of channels; see cases().
     run_and_compare(split, shapes()[shape].geometry, options);
@@ -325,7 +322,7 @@ TEST_F(Sm100, ResidualOnEveryWayOfTheEpilogue) {
 }
 
 TEST_F(Sm100, BetaZeroReadsNothing) {
-  const ConvKernel kernel = test_kernels()[0].make();
+  const Instance kernel = test_kernels()[0].make();
   const Problem problem(shapes()[2].geometry, data_seed());
   RunPointers pointers;
   DeviceBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
@@ -339,11 +336,9 @@ TEST_F(Sm100, BetaZeroReadsNothing) {
   pointers.epilogue.residual = reinterpret_cast<const void*>(std::uintptr_t{0x10});
   pointers.epilogue.beta = 0.0f;
   prepare(kernel);
-  const ConvArguments arguments = describe(kernel.config, problem.geometry, pointers);
-  EXPECT_FALSE(arguments.epilogue.has_residual);
   const NoComputeOp compute;
   const NoStoreOp store;
-  launch(kernel, arguments, &compute, &store, nullptr);
+  launch(plan_launch(kernel, problem.geometry, false), pointers, &compute, &store, nullptr);
   CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
   std::vector<double> expected = problem.convolution();
   for (double& value : expected) value = round_to(DType::bf16, static_cast<float>(value));
@@ -367,7 +362,7 @@ std::vector<float> wide_range(std::size_t count, unsigned seed) {
 }
 
 // Convolve `a` with `b`, no epilogue; the output's bytes.
-std::vector<char> convolve(const ConvKernel& kernel, const ConvGeometry& g,
+std::vector<char> convolve(const Instance& kernel, const ConvGeometry& g,
                            const std::vector<float>& a, const std::vector<float>& b) {
   DeviceBuffer activation(a.size() * 2), filter(b.size() * 2);
   DeviceBuffer output(static_cast<std::size_t>(g.output_elements()) *
@@ -382,7 +377,7 @@ std::vector<char> convolve(const ConvKernel& kernel, const ConvGeometry& g,
   const NoComputeOp compute;
   const NoStoreOp store;
   prepare(kernel);
-  launch(kernel, describe(kernel.config, g, pointers), &compute, &store, nullptr);
+  launch(plan_launch(kernel, g, false), pointers, &compute, &store, nullptr);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   return output.download();
 }
@@ -391,7 +386,7 @@ TEST_F(Sm100, SplitReductionAddsThePartsInTheirOrder) {
   // M and N tails, four tiles. Nine taps of one span of channels are split 8 ways: the last part
   // has two. An unsplit kernel computes the parts one by one.
   const ConvGeometry g = conv2d(1, 23, 7, 64, 72, 3, 3, 1, 1);
-  const ConvKernel split = test_kernels()[8].make(), whole = test_kernels()[4].make();
+  const Instance split = test_kernels()[8].make(), whole = test_kernels()[4].make();
   const int parts = split.config.cluster_shape.k;
   ASSERT_EQ(parts, 8);
   ASSERT_EQ(whole.config.out_dtype, DType::fp32);
@@ -429,8 +424,8 @@ TEST_F(Sm100, DependentLaunchesReadWhatTheLastOneWrote) {
     problem.filter[i] = i % 288 == (i / 288 * 37) % 288 ? 1.0f : 0.0f;
   }
   for (const std::size_t index : {1u, 0u, 8u}) {
-    const ConvKernel kernel = test_kernels()[index].make();
-    SCOPED_TRACE(name_of(kernel.config));
+    const Instance kernel = test_kernels()[index].make();
+    SCOPED_TRACE(name_of(kernel));
     DeviceBuffer filter(problem.filter.size() * 2);
     std::vector<std::unique_ptr<DeviceBuffer>> tensors;
     for (int i = 0; i < 4; ++i) {
@@ -442,13 +437,14 @@ TEST_F(Sm100, DependentLaunchesReadWhatTheLastOneWrote) {
     prepare(kernel);
     const NoComputeOp compute;
     const NoStoreOp store;
+    const Launch plan = plan_launch(kernel, g, false);
     for (std::size_t i = 0; i < 3; ++i) {
       RunPointers pointers;
       pointers.activation = tensors[i]->data();
       pointers.output = tensors[i + 1]->data();
       pointers.filter = filter.data();
       if (i == 2) pointers.epilogue.residual = tensors[1]->data();
-      launch(kernel, describe(kernel.config, g, pointers), &compute, &store, nullptr);
+      launch(plan, pointers, &compute, &store, nullptr);
     }
     CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
     std::vector<double> expected[3];
@@ -492,7 +488,7 @@ const ActivationCase kActivations[] = {
 };
 
 TEST_F(Sm100, EveryActivationWithScaleBiasAndResidual) {
-  const ConvKernel kernel = test_kernels()[2].make();
+  const Instance kernel = test_kernels()[2].make();
   for (const ActivationCase& act : kActivations) {
     for (const ResidualOrder order :
          {ResidualOrder::after_activation, ResidualOrder::before_activation}) {
@@ -515,7 +511,7 @@ TEST_F(Sm100, EveryActivationWithScaleBiasAndResidual) {
 }
 
 TEST_F(Sm100, RoundingAtEachStepReproducesAChainOfKernels) {
-  const ConvKernel kernel = test_kernels()[0].make();
+  const Instance kernel = test_kernels()[0].make();
   RunOptions options{.bias = true, .residual = true};
   options.epilogue.rounding = EpilogueRounding::each_step;
   options.epilogue.scale = 0.3f;
@@ -560,7 +556,7 @@ TEST_F(Sm100, StoreHookSeesEveryElementOnceInPlaceOfTheStore) {
       DeviceBuffer seen(problem.source.size() * 4);
       CONVOY_ASSERT_CUDA(cudaMemset(seen.data(), 0, seen.bytes()));
       const CountingStore store{static_cast<float*>(seen.data()), g.out_channels};
-      const ConvKernel kernel = store_hook_kernel(registers);
+      const Instance kernel = store_hook_kernel(registers);
       DeviceBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
       DeviceBuffer output(problem.source.size() * 2);
       activation.upload(test::encoded(problem.activation, DType::bf16).data());
@@ -577,9 +573,8 @@ TEST_F(Sm100, StoreHookSeesEveryElementOnceInPlaceOfTheStore) {
         pointers.filter = phases->data();
       }
       prepare(kernel);
-      const ConvArguments arguments = describe(kernel.config, g, pointers);
       const NoComputeOp compute;
-      launch(kernel, arguments, &compute, &store, nullptr);
+      launch(plan_launch(kernel, g, g.upsample == 2), pointers, &compute, &store, nullptr);
       CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
       std::vector<double> expected = problem.convolution();
       for (double& value : expected) {
@@ -593,11 +588,10 @@ TEST_F(Sm100, StoreHookSeesEveryElementOnceInPlaceOfTheStore) {
   }
 }
 
-// ---- Launch failure
-// ------------------------------------------------------------------------------
+// ---- Launch failure -----------------------------------------------------------------------------
 
 TEST_F(Sm100, LaunchFailureIsReported) {
-  ConvKernel kernel = test_kernels()[0].make();
+  Instance kernel = test_kernels()[0].make();
   prepare(kernel);
   kernel.shared_bytes = 400 * 1024;  // More than any block may have.
   const Problem problem(shapes()[1].geometry);
@@ -607,11 +601,11 @@ TEST_F(Sm100, LaunchFailureIsReported) {
   pointers.output = output.data();
   pointers.activation = activation.data();
   pointers.filter = filter.data();
-  const ConvArguments arguments = describe(kernel.config, problem.geometry, pointers);
+  const Launch plan = plan_launch(kernel, problem.geometry, false);
   const NoComputeOp compute;
   const NoStoreOp store;
   try {
-    launch(kernel, arguments, &compute, &store, nullptr);
+    launch(plan, pointers, &compute, &store, nullptr);
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.status(), Status::launch_failure);

@@ -12,7 +12,7 @@
 
 #include "convoy/types.hpp"
 
-namespace convoy {
+namespace convoy::sm100 {
 
 /// Extents of a tile in GEMM space: output pixels, filters, reduction.
 struct GemmShape {
@@ -22,6 +22,8 @@ struct GemmShape {
   friend constexpr bool operator==(const GemmShape&, const GemmShape&) = default;
 };
 
+/// Threads of a CTA: the eight warps of kernel.cuh.
+inline constexpr int kThreads = 256;
 /// Bytes of shared memory that one block may use on compute capability 9.0 and 10.0: 227 KiB (CUDA
 /// C++ Programming Guide, technical specifications per compute capability).
 inline constexpr int kSharedMemoryBudget = 227 * 1024;
@@ -33,7 +35,7 @@ inline constexpr int kClcStageBytes = 160;
 
 /// The values of a configuration, whatever the element types: what the host twin works with.
 /// Swizzles are in bytes, 64 or 128.
-struct ConvKernelConfig {
+struct Config {
   DType act_dtype = DType::bf16;
   DType filter_dtype = DType::bf16;
   DType out_dtype = DType::bf16;
@@ -64,7 +66,7 @@ struct ConvKernelConfig {
   /// shared memory, in 16-byte vectors along a row.
   bool register_based_epilogue = true;
 
-  friend constexpr bool operator==(const ConvKernelConfig&, const ConvKernelConfig&) = default;
+  friend constexpr bool operator==(const Config&, const Config&) = default;
 
   // ---- What follows from the fields -----------------------------------------------------------
 
@@ -129,11 +131,15 @@ struct ConvKernelConfig {
   }
 };
 
+}  // namespace convoy::sm100
+
+namespace convoy {
+
 /// Configuration for given element types: `Act` and `Filter` are the same of __nv_bfloat16 and
 /// __half, `Out` is that type or float. Every field can be set; `validate_config` refuses illegal
 /// combinations at compile time.
 template <typename Act, typename Filter, typename Out>
-struct Conv2dConfig : ConvKernelConfig {
+struct Conv2dConfig : sm100::Config {
   using ActType = Act;
   using FilterType = Filter;
   using OutType = Out;
@@ -189,7 +195,11 @@ struct Conv2dConfig : ConvKernelConfig {
   }
 };
 
-/// The configuration as three integers. NOTE: nvcc 13.0 cannot pass a class-type template argument
+}  // namespace convoy
+
+namespace convoy::sm100 {
+
+/// The configuration as two integers. NOTE: nvcc 13.0 cannot pass a class-type template argument
 /// to a __global__ template (its host stub names the class by its mangled name), so the kernels
 /// take these and unpack them.
 struct PackedConfig {
@@ -218,7 +228,7 @@ struct BitReader {
 
 }  // namespace detail
 
-constexpr PackedConfig pack(const ConvKernelConfig& config) {
+constexpr PackedConfig pack(const Config& config) {
   detail::BitWriter tiles, pipeline;
   for (const GemmShape& shape : {config.block_tile_shape, config.mma_shape}) {
     tiles.put(static_cast<std::uint64_t>(shape.m), 10);
@@ -247,8 +257,8 @@ constexpr PackedConfig pack(const ConvKernelConfig& config) {
   return {tiles.bits, pipeline.bits};
 }
 
-constexpr ConvKernelConfig unpack(const PackedConfig& packed) {
-  ConvKernelConfig config;
+constexpr Config unpack(const PackedConfig& packed) {
+  Config config;
   detail::BitReader tiles{packed.tiles}, pipeline{packed.pipeline};
   for (GemmShape* shape : {&config.block_tile_shape, &config.mma_shape}) {
     shape->m = tiles.take(10);
@@ -280,7 +290,7 @@ constexpr ConvKernelConfig unpack(const PackedConfig& packed) {
 /// Instantiate to have a configuration judged: each rule says what is legal.
 template <std::uint64_t kTiles, std::uint64_t kPipeline>
 struct ValidatedConfig {
-  static constexpr ConvKernelConfig kConfig = unpack({kTiles, kPipeline});
+  static constexpr Config kConfig = unpack({kTiles, kPipeline});
   static constexpr GemmShape kBlock = kConfig.block_tile_shape;
   static constexpr GemmShape kMma = kConfig.mma_shape;
   static constexpr GemmShape kCluster = kConfig.cluster_shape;
@@ -363,7 +373,7 @@ struct ValidatedConfig {
 template <auto kConfig>
 constexpr PackedConfig validated_pack() {
   constexpr PackedConfig kPacked = pack(kConfig);
-  static_assert(unpack(kPacked) == static_cast<const ConvKernelConfig&>(kConfig),
+  static_assert(unpack(kPacked) == static_cast<const Config&>(kConfig),
                 "Conv2dConfig: a field is out of range (tile extents below 1024, cluster extents "
                 "below 16, output tile extents multiples of 16 up to 128 x 64, stages below 16, "
                 "input stages below 64, block_swizzle_size below 32)");
@@ -371,4 +381,4 @@ constexpr PackedConfig validated_pack() {
   return kPacked;
 }
 
-}  // namespace convoy
+}  // namespace convoy::sm100

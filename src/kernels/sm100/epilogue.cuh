@@ -17,9 +17,9 @@ namespace convoy::sm100 {
 
 template <std::uint64_t kTiles, std::uint64_t kPipeline, typename ComputeOp, typename StoreOp,
           bool kWithResidual>
-struct ConvEpilogue {
+struct TileEpilogue {
   using Smem = Conv2dSmem<kTiles, kPipeline, kWithResidual>;
-  static constexpr ConvKernelConfig kConfig = Smem::kConfig;
+  static constexpr Config kConfig = Smem::kConfig;
   using Out = std::conditional_t<
       kConfig.out_dtype == DType::fp32, float,
       std::conditional_t<kConfig.out_dtype == DType::fp16, __half, __nv_bfloat16>>;
@@ -51,19 +51,21 @@ struct ConvEpilogue {
   }
 
   // Row of the M x K output matrix that a row of a group is; -1 where it lies outside.
-  static __device__ __forceinline__ std::int64_t output_pixel(const ConvArguments& a, int group,
+  static __device__ __forceinline__ std::int64_t output_pixel(const Params& params, int group,
                                                               int row) {
-    if (a.row_groups == RowGroups::phases || a.row_groups == RowGroups::patches) {
-      const RowPixel at = pixel_of_row<kConfig.block_tile_shape.m>(a, row);
+    if (params.row_groups == RowGroups::phases || params.row_groups == RowGroups::patches) {
+      const RowPixel at = pixel_of_row<kConfig.block_tile_shape.m>(params, row);
       if (!at.inside) return -1;
-      if (a.row_groups == RowGroups::patches) {
-        return (static_cast<std::int64_t>(group) * a.out_extent[1] + at.p) * a.out_extent[2] + at.q;
+      if (params.row_groups == RowGroups::patches) {
+        return (static_cast<std::int64_t>(group) * params.out_extent[1] + at.p) *
+                   params.out_extent[2] +
+               at.q;
       }
       const std::int64_t line =
-          (static_cast<std::int64_t>(at.n) * a.out_extent[1] + at.p) * 2 + (group >> 1);
-      return (line * a.out_extent[2] + at.q) * 2 + (group & 1);
+          (static_cast<std::int64_t>(at.n) * params.out_extent[1] + at.p) * 2 + (group >> 1);
+      return (line * params.out_extent[2] + at.q) * 2 + (group & 1);
     }
-    return row < a.rows ? static_cast<std::int64_t>(group) * a.rows + row : -1;
+    return row < params.rows ? static_cast<std::int64_t>(group) * params.rows + row : -1;
   }
 
   // Byte of 16-byte vector `vector` of row `row` in a swizzled tile: vectors of a row are permuted
@@ -79,10 +81,10 @@ struct ConvEpilogue {
   struct TileStart {
     int x, y, n;
   };
-  static __device__ __forceinline__ TileStart tile_start(const ConvArguments& a, const auto& tile) {
-    if (a.row_groups == RowGroups::phases || a.row_groups == RowGroups::patches) {
-      const RowPixel at = pixel_of_row<kConfig.block_tile_shape.m>(a, tile.row);
-      if (a.row_groups == RowGroups::patches) return {at.q, at.p, tile.group};
+  static __device__ __forceinline__ TileStart tile_start(const Params& params, const auto& tile) {
+    if (params.row_groups == RowGroups::phases || params.row_groups == RowGroups::patches) {
+      const RowPixel at = pixel_of_row<kConfig.block_tile_shape.m>(params, tile.row);
+      if (params.row_groups == RowGroups::patches) return {at.q, at.p, tile.group};
       // Beyond the last row: image -1, zeros.
       return {at.q, at.p, at.inside ? at.n : -1};
     }
@@ -90,37 +92,36 @@ struct ConvEpilogue {
   }
 
   /// Load the source tiles of one step; their bytes are counted on `full`.
-  static __device__ __forceinline__ void load_source_tiles(const ConvArguments& a, const auto& tile,
+  static __device__ __forceinline__ void load_source_tiles(const Params& params, const auto& tile,
                                                            int step, std::uint8_t* shared,
                                                            ptx::Barrier* full) {
-    const TileStart at = tile_start(a, tile);
+    const TileStart at = tile_start(params, tile);
 #pragma unroll
     for (int half = 0; half < kConfig.tiles_per_step(); ++half) {
       const int filter = tile_filter(tile.filter, step, half);
       std::uint8_t* destination = shared + half * kConfig.output_tile_bytes();
-      if (a.row_groups == RowGroups::phases) {
-        ptx::tma_load_im2col_4d(destination, &a.source[tile.group], full, ptx::kL2EvictFirst,
-                                filter, at.x, at.y, at.n, 0, 0);
+      if (params.row_groups == RowGroups::phases) {
+        ptx::tma_load_im2col_4d(destination, &params.source_map[tile.group], full,
+                                ptx::kL2EvictFirst, filter, at.x, at.y, at.n, 0, 0);
       } else {
-        ptx::tma_load_4d(destination, &a.source[0], full, ptx::kL2EvictFirst, filter, at.x, at.y,
-                         at.n);
+        ptx::tma_load_4d(destination, &params.source_map[0], full, ptx::kL2EvictFirst, filter, at.x,
+                         at.y, at.n);
       }
     }
   }
 
-  static __device__ __forceinline__ void store_output_tiles(const ConvArguments& a,
-                                                            const auto& tile, int step,
-                                                            const std::uint8_t* shared) {
-    const TileStart at = tile_start(a, tile);
+  static __device__ __forceinline__ void store_output_tiles(const Params& params, const auto& tile,
+                                                            int step, const std::uint8_t* shared) {
+    const TileStart at = tile_start(params, tile);
 #pragma unroll
     for (int half = 0; half < kConfig.tiles_per_step(); ++half) {
       const int filter = tile_filter(tile.filter, step, half);
       const std::uint8_t* from = shared + half * kConfig.output_tile_bytes();
-      if (tile.row >= a.rows || filter >= a.filters) continue;
-      if (a.row_groups == RowGroups::phases) {
-        ptx::tma_store_im2col_nhwc(&a.output[tile.group], from, filter, at.x, at.y, at.n);
+      if (tile.row >= params.rows || filter >= params.filters) continue;
+      if (params.row_groups == RowGroups::phases) {
+        ptx::tma_store_im2col_nhwc(&params.output_map[tile.group], from, filter, at.x, at.y, at.n);
       } else {
-        ptx::tma_store_4d(&a.output[0], from, filter, at.x, at.y, at.n);
+        ptx::tma_store_4d(&params.output_map[0], from, filter, at.x, at.y, at.n);
       }
     }
     ptx::tma_store_commit();
@@ -157,42 +158,42 @@ struct ConvEpilogue {
 
   // Bias of `kCount` filters from `filter` on; beyond the last it repeats the last, unused.
   template <int kCount>
-  static __device__ __forceinline__ void load_bias_values(const ConvArguments& a, int filter,
+  static __device__ __forceinline__ void load_bias_values(const Params& params, int filter,
                                                           float (&bias)[kCount]) {
     const auto load = [&](auto* from) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        bias[i] = to_float(__ldg(from + min(filter + i, a.filters - 1)));
+        bias[i] = to_float(__ldg(from + min(filter + i, params.filters - 1)));
       }
     };
-    switch (a.epilogue.bias_dtype) {
+    switch (params.epilogue.bias_dtype) {
       case DType::bf16:
-        return load(static_cast<const __nv_bfloat16*>(a.epilogue.bias));
+        return load(static_cast<const __nv_bfloat16*>(params.epilogue.bias));
       case DType::fp16:
-        return load(static_cast<const __half*>(a.epilogue.bias));
+        return load(static_cast<const __half*>(params.epilogue.bias));
       case DType::fp32:
-        return load(static_cast<const float*>(a.epilogue.bias));
+        return load(static_cast<const float*>(params.epilogue.bias));
     }
   }
 
   // The compute op, then beta·C: D = compute(v) + beta·source. Without a compute op, the run-time
   // epilogue. `filter` + kCount may pass the last filter only by values that are not stored.
   template <int kCount>
-  static __device__ __forceinline__ void compute_values(const ConvArguments& a,
+  static __device__ __forceinline__ void compute_values(const Params& params,
                                                         const ComputeOp& compute,
                                                         std::int64_t pixel, bool row_is_inside,
                                                         int filter, float (&v)[kCount],
                                                         const float (&source)[kCount]) {
     if constexpr (std::is_same_v<ComputeOp, NoComputeOp>) {
       float bias[kCount] = {};
-      if (a.epilogue.bias != nullptr) load_bias_values(a, filter, bias);
+      if (params.epilogue.bias != nullptr) load_bias_values(params, filter, bias);
       apply_epilogue<Out>(
-          a.epilogue, v, [&](int i) { return bias[i]; }, [&](int i) { return source[i]; });
+          params.epilogue, v, [&](int i) { return bias[i]; }, [&](int i) { return source[i]; });
     } else {
       constexpr int kWidth = kCount < 8 ? kCount : 8;
 #pragma unroll
       for (int i = 0; i < kCount; i += kWidth) {
-        if (row_is_inside && filter + i < a.filters) {
+        if (row_is_inside && filter + i < params.filters) {
           float piece[kWidth];
 #pragma unroll
           for (int j = 0; j < kWidth; ++j) piece[j] = v[i + j];
@@ -203,20 +204,20 @@ struct ConvEpilogue {
       }
       if constexpr (kWithResidual) {
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) v[i] = fmaf(a.epilogue.beta, source[i], v[i]);
+        for (int i = 0; i < kCount; ++i) v[i] = fmaf(params.epilogue.beta, source[i], v[i]);
       }
     }
   }
 
   template <int kCount>
-  static __device__ __forceinline__ void call_store_op(const ConvArguments& a, const StoreOp& store,
+  static __device__ __forceinline__ void call_store_op(const Params& params, const StoreOp& store,
                                                        std::int64_t pixel, bool row_is_inside,
                                                        int filter, const float (&v)[kCount]) {
     if constexpr (!std::is_same_v<StoreOp, NoStoreOp>) {
       constexpr int kWidth = kCount < 8 ? kCount : 8;
 #pragma unroll
       for (int i = 0; i < kCount; i += kWidth) {
-        if (row_is_inside && filter + i < a.filters) {
+        if (row_is_inside && filter + i < params.filters) {
           Out piece[kWidth];
 #pragma unroll
           for (int j = 0; j < kWidth; ++j) piece[j] = from_float<Out>(v[i + j]);
@@ -231,7 +232,7 @@ struct ConvEpilogue {
   /// Write the tile whose accumulator is at tensor-memory address `accumulator`; call `release`
   /// once all of it is in registers.
   template <typename Release>
-  static __device__ __forceinline__ void write_tile(const ConvArguments& a, Smem& smem,
+  static __device__ __forceinline__ void write_tile(const Params& params, Smem& smem,
                                                     const auto& tile, std::uint32_t accumulator,
                                                     State& state, const ComputeOp& compute,
                                                     const StoreOp& store, const Release& release) {
@@ -239,7 +240,7 @@ struct ConvEpilogue {
     // Row of the output tile that this thread holds: its tensor-memory lane.
     const int half = kSplitRows ? warp / 2 : 0;
     const int tile_row = static_cast<int>(threadIdx.x) - 64 * half;
-    const std::int64_t pixel = output_pixel(a, tile.group, tile.row + tile_row);
+    const std::int64_t pixel = output_pixel(params, tile.group, tile.row + tile_row);
     const bool inside = pixel >= 0;
     const std::uint32_t lanes = accumulator + (static_cast<std::uint32_t>(warp) << 21);
 
@@ -258,26 +259,26 @@ struct ConvEpilogue {
       if constexpr (kOnRegisters) {
         float source[kOutputN] = {};
         if constexpr (kWithResidual) {
-          if (a.tma_store) {
+          if (params.tma_store) {
             read_source_tile(smem, state, half, tile_row, source);
           } else if (inside) {
-            read_source_row(a, pixel, filter, source);
+            read_source_row(params, pixel, filter, source);
           }
         }
-        compute_values(a, compute, pixel, inside, filter, v, source);
-        call_store_op(a, store, pixel, inside, filter, v);
-        if (!a.tma_store) {
-          if (inside) write_row(a, pixel, filter, v);
+        compute_values(params, compute, pixel, inside, filter, v, source);
+        call_store_op(params, store, pixel, inside, filter, v);
+        if (!params.tma_store) {
+          if (inside) write_row(params, pixel, filter, v);
           continue;
         }
         stage_row(out, tile_row, v);
       } else {
         stage_row(out, tile_row, v);
         ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
-        finish_staged(a, smem, tile, step, state, compute, store);
+        finish_staged(params, smem, tile, step, state, compute, store);
       }
       if constexpr (!StoreOp::kReplacesStore) {
-        store_step(a, smem, tile, step, state);
+        store_step(params, smem, tile, step, state);
       } else if constexpr (!kOnRegisters) {
         ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
         if (++state.out_stage == kConfig.num_output_stages) state.out_stage = 0;
@@ -297,12 +298,9 @@ struct ConvEpilogue {
   /// 128 / k of the rows. It sends every row to its owner; the owner adds the parts in their order,
   /// so that the result does not depend on who comes first, and writes its rows (`tile`).
   template <typename Release>
-  static __device__ __forceinline__ void write_split_tile(const ConvArguments& a, Smem& smem,
-                                                          const auto& tile, const Part& at,
-                                                          std::uint32_t accumulator, State& state,
-                                                          const ComputeOp& compute,
-                                                          const StoreOp& store,
-                                                          const Release& release) {
+  static __device__ __forceinline__ void write_split_tile(
+      const Params& params, Smem& smem, const auto& tile, const Part& at, std::uint32_t accumulator,
+      State& state, const ComputeOp& compute, const StoreOp& store, const Release& release) {
     static_assert(kOnRegisters, "with a split reduction ops run on registers");
     constexpr int kParts = kConfig.cluster_shape.k;
     constexpr int kRows = kConfig.output_tile_shape.m;
@@ -360,7 +358,7 @@ struct ConvEpilogue {
 
     // The rows' epilogue; all columns are one step.
     const int filter = tile.filter + first;
-    const std::int64_t pixel = output_pixel(a, tile.group, tile.row + row);
+    const std::int64_t pixel = output_pixel(params, tile.group, tile.row + row);
     const bool inside = pixel >= 0;
     const auto offset = [&](int i) {
       const int column = first + i;
@@ -369,7 +367,7 @@ struct ConvEpilogue {
     };
     float source[kWidth] = {};
     if constexpr (kWithResidual) {
-      if (a.tma_store) {
+      if (params.tma_store) {
         ptx::barrier_wait(&smem.epi_load_barriers()[0], state.source.parity());
 #pragma unroll
         for (int i = 0; i < kWidth; i += kVector) {
@@ -379,13 +377,13 @@ struct ConvEpilogue {
         ptx::barrier_arrive(&smem.source_empty[0]);
         state.source.advance();
       } else if (inside) {
-        read_source_row(a, pixel, filter, source);
+        read_source_row(params, pixel, filter, source);
       }
     }
-    compute_values(a, compute, pixel, inside, filter, v, source);
-    call_store_op(a, store, pixel, inside, filter, v);
-    if (!a.tma_store) {
-      if (inside) write_row(a, pixel, filter, v);
+    compute_values(params, compute, pixel, inside, filter, v, source);
+    call_store_op(params, store, pixel, inside, filter, v);
+    if (!params.tma_store) {
+      if (inside) write_row(params, pixel, filter, v);
       return;
     }
     if constexpr (!StoreOp::kReplacesStore) {
@@ -394,14 +392,14 @@ struct ConvEpilogue {
       for (int i = 0; i < kWidth; i += kVector) {
         *reinterpret_cast<uint4*>(out + offset(i)) = pack(v + i);
       }
-      store_step(a, smem, tile, 0, state);
+      store_step(params, smem, tile, 0, state);
     }
   }
 
   // ---- Parts of both --------------------------------------------------------------------------
 
   // Store the output tiles that all threads have staged.
-  static __device__ __forceinline__ void store_step(const ConvArguments& a, Smem& smem,
+  static __device__ __forceinline__ void store_step(const Params& params, Smem& smem,
                                                     const auto& tile, int step, State& state) {
     ptx::fence_async_shared();
     // NOTE: waiting before the barrier for the reads of all but the last num_output_stages - 2
@@ -409,7 +407,7 @@ struct ConvEpilogue {
     if (threadIdx.x == 0) ptx::tma_store_wait_read<kConfig.num_output_stages - 2>();
     ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
     if (threadIdx.x == 0) {
-      store_output_tiles(a, tile, step, smem.out_tiles(static_cast<int>(state.out_stage)));
+      store_output_tiles(params, tile, step, smem.out_tiles(static_cast<int>(state.out_stage)));
     }
     if (++state.out_stage == kConfig.num_output_stages) state.out_stage = 0;
   }
@@ -452,7 +450,7 @@ struct ConvEpilogue {
   }
 
   // Ops on the staged tile: neighbouring threads take neighbouring 16-byte vectors of a row.
-  static __device__ __forceinline__ void finish_staged(const ConvArguments& a, Smem& smem,
+  static __device__ __forceinline__ void finish_staged(const Params& params, Smem& smem,
                                                        const auto& tile, int step, State& state,
                                                        const ComputeOp& compute,
                                                        const StoreOp& store) {
@@ -470,7 +468,7 @@ struct ConvEpilogue {
       const int vector = index % kRowVectors;
       const int offset = half * kConfig.output_tile_bytes() + vector_offset(row, vector);
       const int filter = tile_filter(tile.filter, step, half) + vector * kVector;
-      const std::int64_t pixel = output_pixel(a, tile.group, tile.row + row);
+      const std::int64_t pixel = output_pixel(params, tile.group, tile.row + row);
       const bool inside = pixel >= 0;
       float v[kVector], source[kVector] = {};
       unpack(*reinterpret_cast<const uint4*>(out + offset), v);
@@ -479,8 +477,8 @@ struct ConvEpilogue {
                    smem.src_tiles(static_cast<int>(state.source.index)) + offset),
                source);
       }
-      compute_values(a, compute, pixel, inside, filter, v, source);
-      call_store_op(a, store, pixel, inside, filter, v);
+      compute_values(params, compute, pixel, inside, filter, v, source);
+      call_store_op(params, store, pixel, inside, filter, v);
       *reinterpret_cast<uint4*>(out + offset) = pack(v);
     }
     if constexpr (kWithResidual) {
@@ -492,21 +490,22 @@ struct ConvEpilogue {
 
   // Without TMA: this thread reads its row of the residual, and writes its row of the output.
   template <int kCount>
-  static __device__ __forceinline__ void read_source_row(const ConvArguments& a, std::int64_t pixel,
+  static __device__ __forceinline__ void read_source_row(const Params& params, std::int64_t pixel,
                                                          int filter, float (&source)[kCount]) {
-    const Out* from = static_cast<const Out*>(a.source_pointer) + pixel * a.filters;
+    const Out* from = static_cast<const Out*>(params.source_pointer) + pixel * params.filters;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) source[i] = to_float(from[min(filter + i, a.filters - 1)]);
+    for (int i = 0; i < kCount; ++i)
+      source[i] = to_float(from[min(filter + i, params.filters - 1)]);
   }
 
   template <int kCount>
-  static __device__ __forceinline__ void write_row(const ConvArguments& a, std::int64_t pixel,
+  static __device__ __forceinline__ void write_row(const Params& params, std::int64_t pixel,
                                                    int filter, const float (&v)[kCount]) {
     if constexpr (!StoreOp::kReplacesStore) {
-      Out* to = static_cast<Out*>(a.out_pointer) + pixel * a.filters + filter;
+      Out* to = static_cast<Out*>(params.output_pointer) + pixel * params.filters + filter;
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        if (filter + i < a.filters) to[i] = from_float<Out>(v[i]);
+        if (filter + i < params.filters) to[i] = from_float<Out>(v[i]);
       }
     }
   }

@@ -1,207 +1,100 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// Host twin of kernel.cuh: judges a problem, lays its rows over the output, encodes the
-// tensor maps and launches.
-#include <cuda_runtime.h>
+#include "kernels/sm100/host.hpp"
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <limits>
-
-#include "convoy/error.hpp"
 #include "core/checked.hpp"
 #include "core/text.hpp"
-#include "kernels/common/filter_packing.hpp"
-#include "kernels/common/tensor_map.hpp"
-#include "kernels/sm100/host.hpp"
-#include "kernels/sm100/params.hpp"
 
 namespace convoy::sm100 {
 namespace {
 
-constexpr const char* kAxes[3] = {"depth", "height", "width"};
-// Everything that a tile coordinate or a tensor map counts in 32 bits, with room for a tile.
-constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max() - 4096;
+using implicit_gemm::kernel_view;
+using implicit_gemm::KernelView;
+using implicit_gemm::kMaxCoordinate;
 
 Swizzle swizzle_of(int bytes) {
   return bytes == 128 ? Swizzle::b128 : Swizzle::b64;
 }
 
-// Where no tap leaves its frame, frames are images of a larger batch.
-bool is_planar(const ConvGeometry& g) {
-  return g.filter[0] == 1 && g.stride[0] == 1 && g.pad_begin[0] == 0 && g.pad_end[0] == 0 &&
-         g.cached_frames == 0;
-}
-
-// 1x1 filters that read the pixels of a frame as they lie.
-bool is_pointwise(const ConvGeometry& g) {
-  for (int axis = 1; axis < 3; ++axis) {
-    if (g.filter[axis] != 1 || g.stride[axis] != 1 || g.pad_begin[axis] != 0 ||
-        g.pad_end[axis] != 0) {
-      return false;
-    }
-  }
-  return g.upsample == 1;
-}
+// ---- Tensor maps --------------------------------------------------------------------------------
 
 // Activations come by tiled copies, not by im2col.
 bool loads_tiles(RowGroups groups, const ConvGeometry& g) {
-  return groups == RowGroups::patches || (groups != RowGroups::volumes && is_pointwise(g));
+  return groups == RowGroups::patches ||
+         (groups != RowGroups::volumes && implicit_gemm::is_pointwise(g));
 }
 
-// The convolution that the kernel runs: with folded upsampling a 2x2 one over the low-resolution
-// input, whose phases differ by where the first tap falls.
-struct KernelView {
-  std::int64_t filter[3], out[3], pad_end[3];
-  std::int64_t phases = 1;
-};
-
-KernelView view_of(const ConvGeometry& g) {
-  KernelView view;
-  for (int i = 0; i < 3; ++i) {
-    view.filter[i] = g.filter[i];
-    view.out[i] = g.out[i];
-    view.pad_end[i] = g.pad_end[i];
-  }
-  if (g.upsample == 2) {
-    view.phases = 4;
-    for (int i = 1; i < 3; ++i) {
-      view.filter[i] = 2;
-      view.out[i] = g.in[i];
-      view.pad_end[i] = 0;
-    }
-  }
-  return view;
-}
-
-// The activation (or cache) as an im2col map of `pixels` pixels; volumes are 5-D.
-Im2colTensorMap activation_map(const ConvKernelConfig& config, const ConvGeometry& g,
-                               const char* name, RowGroups groups, std::int64_t frames) {
-  const KernelView view = view_of(g);
-  const auto element = static_cast<std::int64_t>(size_of(config.act_dtype));
-  const std::int64_t row = g.in[2] * g.in_channels * element;
-  Im2colTensorMap map;
-  map.name = name;
-  map.dtype = config.act_dtype;
-  map.rank = groups == RowGroups::volumes ? 5 : 4;
-  map.extents = {g.in_channels, g.in[2], g.in[1], g.batch * frames, 0};
-  map.strides_bytes = {0, g.in_channels * element, row, g.in[1] * row, 0};
-  if (groups == RowGroups::volumes) {
-    map.extents[3] = frames;
-    map.extents[4] = g.batch;
-    map.strides_bytes[4] = frames * map.strides_bytes[3];
-  }
-  // Corners bound the positions of the filter's first tap: from -pad to where it last fits.
-  for (int i = 0; i < map.rank - 2; ++i) {
-    const int axis = 2 - i;
-    map.lower_corner[i] = static_cast<int>(-g.pad_begin[axis]);
-    map.upper_corner[i] =
-        static_cast<int>(view.pad_end[axis] - (view.filter[axis] - 1) * g.dilation[axis]);
-    map.element_strides[i + 1] = static_cast<int>(g.stride[axis]);
-  }
-  map.channels = config.atom_k();
-  map.pixels = config.act_slice_rows();
+Im2colTensorMap im2col_activation_map(const Config& config, const ConvGeometry& g, const char* name,
+                                      RowGroups groups, std::int64_t frames) {
+  Im2colTensorMap map =
+      implicit_gemm::im2col_map(g, config.act_dtype, name, frames, config.atom_k(),
+                                config.act_slice_rows(), groups == RowGroups::volumes);
   map.swizzle = swizzle_of(config.a_swizzle);
   return map;
 }
 
-// The activation (or cache) as a tiled map {C, x, y, frame}: pixels as they lie, or patches whose
-// pixels are a stride apart.
-TiledTensorMap tiled_activation_map(const ConvKernelConfig& config, const ConvGeometry& g,
-                                    const char* name, RowGroups groups, std::int64_t frames) {
-  const auto element = static_cast<std::int64_t>(size_of(config.act_dtype));
-  const std::int64_t pixel = g.in_channels * element, frame = g.in[1] * g.in[2];
-  TiledTensorMap map;
-  map.name = name;
-  map.dtype = config.act_dtype;
-  map.rank = 4;
+// {C, x, y, frame}: pixels as they lie, or patches whose pixels are a stride apart.
+TiledTensorMap tiled_activation_map(const Config& config, const ConvGeometry& g, const char* name,
+                                    RowGroups groups, std::int64_t frames) {
+  TiledTensorMap map = implicit_gemm::frames_map(g, config.act_dtype, name, frames);
   map.swizzle = swizzle_of(config.a_swizzle);
   if (groups == RowGroups::patches) {
     const int rows = config.act_slice_rows() / kPatchColumns;
     const int stride_h = static_cast<int>(g.stride[1]), stride_w = static_cast<int>(g.stride[2]);
-    map.extents = {g.in_channels, g.in[2], g.in[1], g.batch * frames, 0};
-    map.strides_bytes = {0, pixel, g.in[2] * pixel, frame * pixel, 0};
     map.box = {config.atom_k(), (kPatchColumns - 1) * stride_w + 1, (rows - 1) * stride_h + 1, 1,
                0};
     map.element_strides = {1, stride_w, stride_h, 1, 1};
     return map;
   }
   const bool images = groups == RowGroups::images;
-  const std::int64_t pixels = images ? g.batch * frames * frame : frame;
-  map.extents = {g.in_channels, pixels, 1, images ? 1 : g.batch * frames, 0};
-  map.strides_bytes = {0, pixel, pixels * pixel, pixels * pixel, 0};
+  const std::int64_t frame = g.in[1] * g.in[2], all = g.batch * frames;
+  const std::int64_t pixels = images ? all * frame : frame;
+  map.extents = {g.in_channels, pixels, 1, images ? 1 : all, 0};
+  map.strides_bytes[2] = map.strides_bytes[3] = pixels * map.strides_bytes[1];
   map.box = {config.atom_k(), config.act_slice_rows(), 1, 1, 0};
   return map;
 }
 
-// Filters {C, taps, K, phases}.
-TiledTensorMap filter_map(const ConvKernelConfig& config, const ConvGeometry& g) {
-  const KernelView view = view_of(g);
-  const auto element = static_cast<std::int64_t>(size_of(config.filter_dtype));
-  const std::int64_t taps = view.filter[0] * view.filter[1] * view.filter[2];
+// {C, taps, K, phases}
+TiledTensorMap filter_map(const Config& config, const ConvGeometry& g) {
+  const KernelView view = kernel_view(g);
+  const std::int64_t row = g.in_channels * static_cast<std::int64_t>(size_of(config.filter_dtype));
   TiledTensorMap map;
   map.name = "filter";
   map.dtype = config.filter_dtype;
   map.rank = 4;
-  map.extents = {g.in_channels, taps, g.out_channels, view.phases, 0};
-  map.strides_bytes = {0, g.in_channels * element, taps * g.in_channels * element,
-                       g.out_channels * taps * g.in_channels * element, 0};
+  map.extents = {g.in_channels, view.taps(), g.out_channels, view.phases, 0};
+  map.strides_bytes = {0, row, view.taps() * row, g.out_channels * view.taps() * row, 0};
   map.box = {config.atom_k(), 1, config.filter_slice_rows(), 1, 0};
   map.swizzle = swizzle_of(config.b_swizzle);
   return map;
 }
 
-// Extents of the row groups.
-struct Rows {
-  std::int64_t groups, rows;
-};
-
-Rows rows_of(const ConvKernelConfig& config, RowGroups row_groups, const ConvGeometry& g) {
-  switch (row_groups) {
-    case RowGroups::frames:
-      return {g.batch * g.out[0], g.out[1] * g.out[2]};
-    case RowGroups::patches:
-      return {g.batch * g.out[0], ceil_div(g.out[1], config.block_tile_shape.m / kPatchColumns) *
-                                      ceil_div(g.out[2], kPatchColumns) *
-                                      config.block_tile_shape.m};
-    case RowGroups::phases:
-      return {4, g.batch * g.in[0] * g.in[1] * g.in[2]};
-    case RowGroups::images:
-    case RowGroups::volumes:
-      break;
-  }
-  return {1, g.gemm_m()};
-}
-
-// Output or residual as {K, x, y, n}: rows of a group along x, or with patches columns and rows.
-TiledTensorMap output_map(const ConvKernelConfig& config, const ConvGeometry& g, const char* name,
-                          RowGroups row_groups) {
+// {K, x, y, n}: rows of a group along x, or with patches columns and rows.
+TiledTensorMap output_map(const Config& config, const ConvGeometry& g, const RowLayout& layout) {
   const std::int64_t pitch = g.out_channels * config.out_bytes();
-  const Rows rows = rows_of(config, row_groups, g);
   TiledTensorMap map;
-  map.name = name;
+  map.name = "output";
   map.dtype = config.out_dtype;
   map.rank = 4;
-  if (row_groups == RowGroups::patches) {
-    map.extents = {g.out_channels, g.out[2], g.out[1], rows.groups, 0};
+  if (layout.row_groups == RowGroups::patches) {
+    map.extents = {g.out_channels, g.out[2], g.out[1], layout.groups, 0};
     map.strides_bytes = {0, pitch, g.out[2] * pitch, g.out[1] * g.out[2] * pitch, 0};
     map.box = {config.output_tile_shape.n, kPatchColumns,
                config.output_tile_shape.m / kPatchColumns, 1, 0};
   } else {
-    map.extents = {g.out_channels, rows.rows, 1, rows.groups, 0};
-    map.strides_bytes = {0, pitch, rows.rows * pitch, rows.rows * pitch, 0};
+    map.extents = {g.out_channels, layout.rows, 1, layout.groups, 0};
+    map.strides_bytes = {0, pitch, layout.rows * pitch, layout.rows * pitch, 0};
     map.box = {config.output_tile_shape.n, config.output_tile_shape.m, 1, 1, 0};
   }
   map.swizzle = swizzle_of(config.c_swizzle);
   return map;
 }
 
-// Output or residual of one phase: every second pixel of every second row, walked in im2col mode.
-Im2colTensorMap phase_map(const ConvKernelConfig& config, const ConvGeometry& g, const char* name) {
+// The output of one phase: every second pixel of every second row, walked in im2col mode.
+Im2colTensorMap phase_map(const Config& config, const ConvGeometry& g) {
   const std::int64_t pitch = g.out_channels * config.out_bytes();
   Im2colTensorMap map;
-  map.name = name;
+  map.name = "output";
   map.dtype = config.out_dtype;
   map.rank = 4;
   map.extents = {g.out_channels, g.in[2], g.in[1], g.batch * g.in[0], 0};
@@ -212,58 +105,44 @@ Im2colTensorMap phase_map(const ConvKernelConfig& config, const ConvGeometry& g,
   return map;
 }
 
-bool stores_by_tma(const ConvKernelConfig& config, const ConvGeometry& g) {
+// Call `body` with the map of the activation, or of its cache, whichever kind it is.
+template <typename Body>
+auto with_activation_map(const Config& config, const ConvGeometry& g, const char* name,
+                         RowGroups groups, std::int64_t frames, const Body& body) {
+  return loads_tiles(groups, g) ? body(tiled_activation_map(config, g, name, groups, frames))
+                                : body(im2col_activation_map(config, g, name, groups, frames));
+}
+
+template <typename Body>
+auto with_output_map(const Config& config, const ConvGeometry& g, const RowLayout& layout,
+                     const Body& body) {
+  return layout.row_groups == RowGroups::phases ? body(phase_map(config, g))
+                                                : body(output_map(config, g, layout));
+}
+
+bool stores_by_tma(const Config& config, const ConvGeometry& g) {
   return g.out_channels * config.out_bytes() % 16 == 0;
 }
 
-// Taps' offsets from the first tap: 8 bits an axis in 4-D copies, 5 bits in 5-D ones (PTX ISA,
-// im2col offsets).
-std::string offset_refusal(const ConvGeometry& g, int first_axis, std::int64_t limit) {
-  for (int axis = first_axis; axis < 3; ++axis) {
-    const std::int64_t reach = (g.filter[axis] - 1) * g.dilation[axis];
-    if (reach > limit) {
-      return text("(filter - 1) * dilation of ", kAxes[axis], " = ", reach, "; legal: at most ",
-                  limit, " (im2col offsets)");
-    }
-  }
-  return {};
-}
+// ---- Rows ---------------------------------------------------------------------------------------
 
-std::string volumes_refusal(const ConvKernelConfig& config, const ConvGeometry& g) {
+std::string volumes_refusal(const Config& config, const ConvGeometry& g) {
   if (g.cached_frames != 0) return text("cached_frames = ", g.cached_frames, "; legal: 0");
-  if (g.gemm_m() > kMax) return text("M = ", g.gemm_m(), " rows pass 32-bit coordinates");
-  std::string reason = offset_refusal(g, 0, 31);
-  if (reason.empty()) {
-    reason =
-        tensor_map_refusal(activation_map(config, g, "activation", RowGroups::volumes, g.in[0]));
+  if (g.gemm_m() > kMaxCoordinate) {
+    return text("M = ", g.gemm_m(), "; legal: at most ", kMaxCoordinate, " (32-bit coordinates)");
   }
-  return reason;
-}
-
-}  // namespace
-
-std::string name_of(const ConvKernelConfig& config) {
-  std::string name = text("sm100_fprop_", config.mma_shape.m, "x", config.mma_shape.n, "x",
-                          config.block_tile_shape.k, "_", config.cta_group, "sm_c",
-                          config.cluster_shape.m, "x", config.cluster_shape.n);
-  if (config.splits_reduction()) name += text("x", config.cluster_shape.k);
-  if (config.a_swizzle != 128) name += text("_s", config.a_swizzle);
-  if (config.k_group_size != 1) name += text("_k", config.k_group_size);
-  return name;
-}
-
-std::string im2col_refusal(const ConvKernelConfig& config, const ConvGeometry& g) {
-  std::string reason = offset_refusal(g, 1, 255);
+  std::string reason = implicit_gemm::offset_refusal(g, 0, implicit_gemm::kMaxOffset5d);
   if (!reason.empty()) return reason;
-  return tensor_map_refusal(activation_map(config, g, "activation", RowGroups::frames, g.in[0]));
+  return tensor_map_refusal(
+      im2col_activation_map(config, g, "activation", RowGroups::volumes, g.in[0]));
 }
 
-RowGroups row_groups_of(const ConvKernelConfig& config, const ConvGeometry& g) {
+RowGroups row_groups_of(const Config& config, const ConvGeometry& g) {
   if (g.upsample == 2) return RowGroups::phases;
   const std::int64_t plane = g.out[1] * g.out[2];
-  const bool reads_frames = is_pointwise(g) || im2col_refusal(config, g).empty();
-  if (is_planar(g)) {
-    if (reads_frames && g.gemm_m() <= kMax) return RowGroups::images;
+  const bool reads_frames = implicit_gemm::is_pointwise(g) || im2col_refusal(config, g).empty();
+  if (implicit_gemm::is_planar(g)) {
+    if (reads_frames && g.gemm_m() <= kMaxCoordinate) return RowGroups::images;
   } else if (volumes_refusal(config, g).empty()) {
     // Frames fill their tiles, or skip filter depths that meet only padding, or let tiles straddle
     // frames: the layout with fewer rows of work, counting half of what is skipped.
@@ -272,248 +151,210 @@ RowGroups row_groups_of(const ConvKernelConfig& config, const ConvGeometry& g) {
     const auto by_volumes = static_cast<double>(ceil_div(g.gemm_m(), tile) * tile);
     if (!reads_frames || by_frames > 1.1 * by_volumes) return RowGroups::volumes;
   }
-  return reads_frames && plane <= kMax ? RowGroups::frames : RowGroups::patches;
+  return reads_frames && plane <= kMaxCoordinate ? RowGroups::frames : RowGroups::patches;
 }
 
-std::string refusal(const ConvKernelConfig& config, const ConvGeometry& g) {
-  if (g.groups != 1) return text("groups = ", g.groups, "; this kernel computes 1 group");
-  if (g.in_channels % 8 != 0) {
-    return text("in_channels = ", g.in_channels,
-                " is not a multiple of 8 (TMA needs rows of 16 bytes); nearest: ",
-                ceil_div(g.in_channels, 8) * 8);
-  }
-  for (int axis = 0; axis < 3; ++axis) {
-    const bool padded = g.pad_begin[axis] != 0 || g.pad_end[axis] != 0;
-    if (padded && g.pad_mode[axis] != PadMode::zero) {
-      return text("padding mode of ", kAxes[axis], " is ", to_string(g.pad_mode[axis]),
-                  "; this kernel pads with zero");
-    }
-    if (axis > 0 && g.stride[axis] > 8) {
-      return text("stride of ", kAxes[axis], " = ", g.stride[axis],
-                  "; legal: 1 to 8 (tensor map element strides)");
-    }
-  }
-  if (g.upsample == 2) {
-    std::string reason = upsample_folding_refusal(g);
-    if (!reason.empty()) return reason;
-    if (!stores_by_tma(config, g)) {
-      return text("out_channels = ", g.out_channels,
-                  " with upsampling; legal: rows of a multiple of 16 bytes");
-    }
-  } else if (g.upsample != 1) {
-    return text("upsample = ", g.upsample, "; legal: 1 or 2");
-  }
-  for (const std::int64_t extent :
-       {g.in_channels, g.out_channels, g.out[1], g.out[2], g.stride[0], g.batch * g.in[0],
-        g.batch * g.cached_frames, g.batch * g.out[0], g.taps()}) {
-    if (extent > kMax) return text("an extent of ", extent, " passes 32-bit coordinates");
-  }
-  for (int axis = 0; axis < 3; ++axis) {
-    const std::int64_t reach = g.in[axis] + g.cached_frames + g.pad_begin[axis] + g.pad_end[axis] +
-                               g.filter[axis] * g.dilation[axis];
-    if (reach > kMax) {
-      return text("extent, padding and filter of ", kAxes[axis], " reach ", reach,
-                  ", past 32-bit coordinates");
-    }
-  }
-  const RowGroups groups = row_groups_of(config, g);
-  std::string reason =
-      loads_tiles(groups, g)
-          ? tensor_map_refusal(tiled_activation_map(config, g, "activation", groups, g.in[0]))
-          : tensor_map_refusal(activation_map(config, g, "activation", groups, g.in[0]));
-  if (reason.empty()) reason = tensor_map_refusal(filter_map(config, g));
-  const KernelView view = view_of(g);
-  const bool frame_at_a_time = groups == RowGroups::frames || groups == RowGroups::patches;
-  const std::int64_t atoms = (frame_at_a_time ? 1 : view.filter[0]) * view.filter[1] *
-                             view.filter[2] * ceil_div(g.in_channels, config.atom_k());
-  if (reason.empty() && atoms < config.cluster_shape.k) {
-    reason =
-        text("a reduction of ", atoms, " spans of ", config.atom_k(), " channels cannot be split ",
-             config.cluster_shape.k, " ways; legal: at most ", atoms);
-  }
-  if (reason.empty() && g.taps() * ceil_div(g.in_channels, config.atom_k()) > kMax / 8) {
-    reason = text(g.taps(), " taps of ", g.in_channels, " channels pass 32-bit counters");
-  }
-  if (reason.empty() && !config.register_based_epilogue && !stores_by_tma(config, g)) {
-    reason = text("out_channels = ", g.out_channels,
-                  " with an epilogue on staged tiles; legal: rows of a multiple of 16 bytes");
-  }
-  const Rows rows = rows_of(config, groups, g);
-  if (reason.empty() && rows.rows > kMax) {
-    reason = text("M = ", rows.rows, " rows pass 32-bit coordinates");
-  }
-  if (reason.empty() && stores_by_tma(config, g)) {
-    reason = groups == RowGroups::phases
-                 ? tensor_map_refusal(phase_map(config, g, "output"))
-                 : tensor_map_refusal(output_map(config, g, "output", groups));
-  }
+}  // namespace
+
+std::string im2col_refusal(const Config& config, const ConvGeometry& g) {
+  std::string reason = implicit_gemm::offset_refusal(g, 1, implicit_gemm::kMaxOffset4d);
   if (!reason.empty()) return reason;
+  return tensor_map_refusal(
+      im2col_activation_map(config, g, "activation", RowGroups::frames, g.in[0]));
+}
+
+RowLayout row_layout(const Config& config, const ConvGeometry& g) {
+  const RowGroups row_groups = row_groups_of(config, g);
+  switch (row_groups) {
+    case RowGroups::frames:
+      return {row_groups, g.batch * g.out[0], g.out[1] * g.out[2]};
+    case RowGroups::patches:
+      return {row_groups, g.batch * g.out[0],
+              ceil_div(g.out[1], config.block_tile_shape.m / kPatchColumns) *
+                  ceil_div(g.out[2], kPatchColumns) * config.block_tile_shape.m};
+    case RowGroups::phases:
+      return {row_groups, 4, g.batch * g.in[0] * g.in[1] * g.in[2]};
+    case RowGroups::images:
+    case RowGroups::volumes:
+      break;
+  }
+  return {row_groups, 1, g.gemm_m()};
+}
+
+// ---- Refusals -----------------------------------------------------------------------------------
+
+namespace {
+
+// Rows of the output that are not whole 16-byte vectors, where something needs them to be.
+std::string vectors_refusal(const Instance& instance, const ConvGeometry& g) {
+  const char* const who = g.upsample == 2                            ? "upsampling"
+                          : !instance.config.register_based_epilogue ? "an epilogue on staged tiles"
+                          : instance.has_hooks                       ? "hooks"
+                                                                     : nullptr;
+  if (who == nullptr || stores_by_tma(instance.config, g)) return {};
+  const int vector = 16 / instance.config.out_bytes();
+  return text("out_channels = ", g.out_channels, " with ", who, "; legal: a multiple of ", vector,
+              " (16-byte vectors); nearest: ", ceil_div(g.out_channels, vector) * vector);
+}
+
+// What 32-bit counters and the grid of the kernel cannot hold, and reductions too short to split.
+std::string size_refusal(const Config& config, const ConvGeometry& g, const RowLayout& layout) {
+  const KernelView view = kernel_view(g);
+  const bool frame_at_a_time =
+      layout.row_groups == RowGroups::frames || layout.row_groups == RowGroups::patches;
+  const std::int64_t channel_atoms = ceil_div(g.in_channels, config.atom_k());
+  const std::int64_t atoms = view.taps() / (frame_at_a_time ? view.filter[0] : 1) * channel_atoms;
+  if (atoms < config.cluster_shape.k) {
+    return text("a reduction of ", atoms, " spans of ", config.atom_k(), " channels split ",
+                config.cluster_shape.k, " ways; legal: at most ", atoms);
+  }
+  if (g.taps() * channel_atoms > kMaxCoordinate / 8) {
+    return text("a reduction of ", g.taps() * channel_atoms, " spans of ", config.atom_k(),
+                " channels; legal: at most ", kMaxCoordinate / 8, " (32-bit counters)");
+  }
+  if (layout.rows > kMaxCoordinate) {
+    return text("rows of a group = ", layout.rows, "; legal: at most ", kMaxCoordinate,
+                " (32-bit coordinates)");
+  }
   const std::int64_t tiles =
-      rows.groups * (ceil_div(rows.rows, config.block_tile_shape.m) + config.cluster_shape.m) *
+      layout.groups * (ceil_div(layout.rows, config.block_tile_shape.m) + config.cluster_shape.m) *
       (ceil_div(g.out_channels, config.mma_shape.n) + config.cluster_shape.n);
-  if (tiles > kMax) return text(tiles, " tiles pass the grid's 2^31");
+  if (tiles > kMaxCoordinate) {
+    return text("tiles = ", tiles, "; legal: at most ", kMaxCoordinate, " (the grid)");
+  }
   return {};
 }
 
-ConvArguments describe(const ConvKernelConfig& config, const ConvGeometry& g,
-                       const RunPointers& pointers) {
-  const std::string reason = refusal(config, g);
-  if (!reason.empty()) throw Error(Status::unsupported, name_of(config) + ": " + reason);
-  const KernelView view = view_of(g);
-  ConvArguments a{};
-  a.row_groups = row_groups_of(config, g);
-  const Rows rows = rows_of(config, a.row_groups, g);
-  a.tiled_loads = loads_tiles(a.row_groups, g);
-  a.patches_across = static_cast<int>(ceil_div(g.out[2], kPatchColumns));
-  a.groups = static_cast<int>(rows.groups);
-  a.rows = static_cast<int>(rows.rows);
-  a.filters = static_cast<int>(g.out_channels);
-  a.m_clusters =
-      static_cast<int>(ceil_div(rows.rows, config.block_tile_shape.m * config.cluster_shape.m));
-  a.n_clusters =
+}  // namespace
+
+std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
+  const Config& config = instance.config;
+  std::string reason = implicit_gemm::refusal(g, packed_filter);
+  if (reason.empty()) reason = vectors_refusal(instance, g);
+  if (reason.empty()) reason = implicit_gemm::coordinate_refusal(g);
+  if (!reason.empty()) return reason;
+  const RowLayout layout = row_layout(config, g);
+  const auto judge = [](const auto& map) { return tensor_map_refusal(map); };
+  reason = with_activation_map(config, g, "activation", layout.row_groups, g.in[0], judge);
+  if (reason.empty()) reason = tensor_map_refusal(filter_map(config, g));
+  if (reason.empty()) reason = size_refusal(config, g, layout);
+  if (reason.empty() && stores_by_tma(config, g)) {
+    reason = with_output_map(config, g, layout, judge);
+  }
+  return reason;
+}
+
+// ---- Launches -----------------------------------------------------------------------------------
+
+std::string name_of(const Instance& instance) {
+  const Config& config = instance.config;
+  std::string name = text("sm100_fprop_", config.mma_shape.m, "x", config.mma_shape.n, "x",
+                          config.block_tile_shape.k, "_", config.cta_group, "sm_c",
+                          config.cluster_shape.m, "x", config.cluster_shape.n);
+  if (config.splits_reduction()) name += text("x", config.cluster_shape.k);
+  if (config.a_swizzle != 128) name += text("_s", config.a_swizzle);
+  if (config.k_group_size != 1) name += text("_k", config.k_group_size);
+  name += text("_", to_string(config.act_dtype));
+  if (config.out_dtype != config.act_dtype) name += text("_", to_string(config.out_dtype));
+  return name;
+}
+
+Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
+  Launch plan{.name = name_of(instance), .instance = instance};
+  const std::string reason = refusal(instance, g, packed_filter);
+  if (!reason.empty()) throw Error(Status::unsupported, plan.name + ": " + reason);
+  const Config& config = instance.config;
+  const KernelView view = kernel_view(g);
+  const RowLayout layout = row_layout(config, g);
+
+  Params& p = plan.params;
+  p.row_groups = layout.row_groups;
+  p.tiled_loads = loads_tiles(layout.row_groups, g);
+  p.patches_across = static_cast<int>(ceil_div(g.out[2], kPatchColumns));
+  p.groups = static_cast<int>(layout.groups);
+  p.rows = static_cast<int>(layout.rows);
+  p.filters = static_cast<int>(g.out_channels);
+  p.m_clusters =
+      static_cast<int>(ceil_div(layout.rows, config.block_tile_shape.m * config.cluster_shape.m));
+  p.n_clusters =
       static_cast<int>(ceil_div(g.out_channels, config.mma_shape.n * config.cluster_shape.n));
-  a.channel_atoms = static_cast<int>(ceil_div(g.in_channels, config.atom_k()));
-  a.last_atom_channels = static_cast<int>(
-      ceil_div(g.in_channels - (a.channel_atoms - 1) * std::int64_t{config.atom_k()}, 16) * 16);
-  for (int axis = 0; axis < 3; ++axis) {
-    a.filter_extent[axis] = static_cast<int>(view.filter[axis]);
-    a.out_extent[axis] = static_cast<int>(view.out[axis]);
-    a.stride[axis] = static_cast<int>(g.stride[axis]);
-    a.pad[axis] = static_cast<int>(g.pad_begin[axis]);
-    a.dilation[axis] = static_cast<int>(g.dilation[axis]);
+  p.channel_atoms = static_cast<int>(ceil_div(g.in_channels, config.atom_k()));
+  p.last_atom_channels = static_cast<int>(
+      ceil_div(g.in_channels - (p.channel_atoms - 1) * std::int64_t{config.atom_k()}, 16) * 16);
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    p.filter_extent[axis] = static_cast<int>(view.filter[axis]);
+    p.out_extent[axis] = static_cast<int>(view.out[axis]);
+    p.stride[axis] = static_cast<int>(g.stride[axis]);
+    p.pad[axis] = static_cast<int>(g.pad_begin[axis]);
+    p.dilation[axis] = static_cast<int>(g.dilation[axis]);
   }
-  a.frames = static_cast<int>(g.in[0]);
-  a.cached_frames = static_cast<int>(g.cached_frames);
-  a.epilogue = EpilogueParams(pointers.epilogue);
-  a.tma_store = stores_by_tma(config, g);
-  a.out_pointer = pointers.output;
-  a.source_pointer = pointers.epilogue.residual;
+  p.frames = static_cast<int>(g.in[0]);
+  p.cached_frames = static_cast<int>(g.cached_frames);
+  p.tma_store = stores_by_tma(config, g);
 
-  const auto encode_activation = [&](const char* name, std::int64_t frames, const void* data) {
-    if (a.tiled_loads) {
-      TiledTensorMap map = tiled_activation_map(config, g, name, a.row_groups, frames);
-      map.address = data;
-      return encode(map);
-    }
-    Im2colTensorMap map = activation_map(config, g, name, a.row_groups, frames);
-    map.address = data;
-    return encode(map);
-  };
-  a.activation = encode_activation("activation", g.in[0], pointers.activation);
-  a.cache = g.cached_frames > 0 ? encode_activation("cache", g.cached_frames, pointers.cache)
-                                : a.activation;
-  TiledTensorMap filter = filter_map(config, g);
-  filter.address = pointers.filter;
-  a.filter = encode(filter);
-  if (!a.tma_store) return a;
+  const auto encode = [](const auto& map) { return encode_template(map); };
+  p.activation_map = with_activation_map(config, g, "activation", p.row_groups, g.in[0], encode);
+  if (g.cached_frames > 0) {
+    p.cache_map = with_activation_map(config, g, "cache", p.row_groups, g.cached_frames, encode);
+  }
+  p.filter_map = encode_template(filter_map(config, g));
+  if (p.tma_store) p.output_map[0] = with_output_map(config, g, layout, encode);
+  for (int phase = 0; phase < view.phases; ++phase) {
+    plan.phase_offset_bytes[phase] = implicit_gemm::phase_offset_bytes(g, config.out_dtype, phase);
+  }
 
-  const auto encode_result = [&](CUtensorMap* maps, const char* name, const void* data) {
-    if (a.row_groups == RowGroups::phases) {
-      Im2colTensorMap map = phase_map(config, g, name);
-      for (int phase = 0; phase < 4; ++phase) {
-        const std::int64_t pixel = (phase >> 1) * g.out[2] + (phase & 1);
-        map.address = static_cast<const char*>(data) + pixel * g.out_channels * config.out_bytes();
-        maps[phase] = encode(map);
-      }
-    } else {
-      TiledTensorMap map = output_map(config, g, name, a.row_groups);
-      map.address = data;
-      maps[0] = encode(map);
-    }
-  };
-  encode_result(a.output, "output", pointers.output);
-  if (a.epilogue.has_residual) encode_result(a.source, "residual", pointers.epilogue.residual);
-  return a;
+  const auto unsigned_extent = [](int extent) { return static_cast<unsigned>(extent); };
+  const GemmShape cluster = config.cluster_shape;
+  plan.shape.cluster =
+      dim3(unsigned_extent(cluster.m), unsigned_extent(cluster.n), unsigned_extent(cluster.k));
+  plan.shape.grid = plan.shape.cluster;
+  plan.shape.grid.x *= unsigned_extent(p.groups * p.m_clusters * p.n_clusters);
+  plan.shape.threads = kThreads;
+  plan.shape.shared_bytes = instance.shared_bytes;
+  return plan;
 }
 
-void prepare(const ConvKernel& kernel) {
-  const std::pair<const void*, std::size_t> entries[] = {
-      {kernel.run, kernel.shared_bytes},
-      {kernel.run_with_residual, kernel.shared_bytes_with_residual}};
-  for (const auto& [function, bytes] : entries) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-    if (error != cudaSuccess) {
-      (void)cudaGetLastError();
-      throw Error(Status::launch_failure,
-                  text(name_of(kernel.config), ": cannot have ", bytes,
-                       " bytes of shared memory: ", cudaGetErrorString(error)));
-    }
-  }
+void prepare(const Instance& instance) {
+  const std::string name = name_of(instance);
+  implicit_gemm::allow_shared_memory(name, instance.run, instance.shared_bytes);
+  implicit_gemm::allow_shared_memory(name, instance.run_with_residual,
+                                     instance.shared_bytes_with_residual);
 }
 
-void launch(const ConvKernel& kernel, const ConvArguments& arguments, const void* compute_op,
+void launch(const Launch& plan, const RunPointers& pointers, const void* compute_op,
             const void* store_op, cudaStream_t stream) {
-  if (kernel.has_hooks && !arguments.tma_store) {
-    throw Error(Status::unsupported,
-                text(name_of(kernel.config), ": out_channels = ", arguments.filters,
-                     ", but hooks see whole vectors; legal: a multiple of ",
-                     16 / kernel.config.out_bytes()));
+  Params p = plan.params;
+  p.epilogue = EpilogueParams(pointers.epilogue);
+  p.output_pointer = pointers.output;
+  p.source_pointer = pointers.epilogue.residual;
+  p.activation_map = at_address(p.activation_map, "activation", pointers.activation);
+  p.cache_map =
+      p.cached_frames > 0 ? at_address(p.cache_map, "cache", pointers.cache) : p.activation_map;
+  p.filter_map = at_address(p.filter_map, "filter", pointers.filter);
+  if (p.tma_store) {
+    const CUtensorMap& output = plan.params.output_map[0];
+    const int phases = p.row_groups == RowGroups::phases ? kMaxPhases : 1;
+    for (int phase = 0; phase < phases; ++phase) {
+      const auto at = [&](const char* name, const void* data) {
+        return at_address(output, name,
+                          static_cast<const char*>(data) + plan.phase_offset_bytes[phase]);
+      };
+      p.output_map[phase] = at("output", pointers.output);
+      if (p.epilogue.has_residual) {
+        p.source_map[phase] = at("residual", pointers.epilogue.residual);
+      }
+    }
   }
-  const GemmShape cluster = kernel.config.cluster_shape;
-  const bool residual = arguments.epilogue.has_residual;
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(cluster.m),
-                                  static_cast<unsigned>(cluster.n),
-                                  static_cast<unsigned>(cluster.k)};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(arguments.groups * arguments.m_clusters *
-                                              arguments.n_clusters * cluster.m),
-                        static_cast<unsigned>(cluster.n), static_cast<unsigned>(cluster.k));
-  config.blockDim = dim3(256, 1, 1);
-  config.dynamicSmemBytes = residual ? kernel.shared_bytes_with_residual : kernel.shared_bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  void* parameters[] = {const_cast<ConvArguments*>(&arguments), const_cast<void*>(compute_op),
-                        const_cast<void*>(store_op)};
-  const cudaError_t error =
-      cudaLaunchKernelExC(&config, residual ? kernel.run_with_residual : kernel.run, parameters);
-  if (error != cudaSuccess) {
-    (void)cudaGetLastError();
-    throw Error(Status::launch_failure,
-                text(name_of(kernel.config), ": grid ", config.gridDim.x, " x ", config.gridDim.y,
-                     " x ", config.gridDim.z, ", cluster ", cluster.m, " x ", cluster.n, " x ",
-                     cluster.k, ", ", config.dynamicSmemBytes, " bytes of shared memory: ",
-                     cudaGetErrorName(error), ": ", cudaGetErrorString(error)));
-  }
-}
 
-double estimate_us(const ConvKernelConfig& config, const ConvGeometry& g, int multiprocessors) {
-  constexpr double kClockMhz = 1850.0;            // B200 boost clock.
-  constexpr double kMacsPerCycle = 4096.0;        // Dense bf16 per SM: 2.25 PFLOP/s / 148 / clock.
-  constexpr double kSharedBytesPerCycle = 128.0;  // Shared-memory read bandwidth of an SM.
-  constexpr double kTileOverheadCycles = 900.0;   // First loads and last epilogue step of a tile.
-  // NOTE: rate at which an SM sends to others of its cluster: what has been measured on Hopper.
-  constexpr double kExchangeBytesPerCycle = 16.0;
-  constexpr double kLaunchUs = 3.0;
-  constexpr double kBytesPerUs = 8e6 * 0.9;  // 8 TB/s, nine tenths of it.
-  const RowGroups groups = row_groups_of(config, g);
-  const Rows rows = rows_of(config, groups, g);
-  const KernelView view = view_of(g);
-  const GemmShape block = config.block_tile_shape;
-  const double tiles =
-      double(rows.groups) * double(ceil_div(rows.rows, block.m * config.cluster_shape.m)) *
-      double(ceil_div(g.out_channels, config.mma_shape.n * config.cluster_shape.n));
-  const double clusters =
-      std::max(1.0, std::floor(double(multiprocessors) / config.cluster_size()));
-  const double waves = std::ceil(tiles / clusters);
-  const double taps = double(view.filter[0] * view.filter[1] * view.filter[2]);
-  const double steps = taps * double(ceil_div(g.in_channels, 16));
-  // A 16-deep step: the tensor core's own rate, or reading both operands from shared memory.
-  const double mma = double(block.m) * config.mma_shape.n * 16.0 / kMacsPerCycle;
-  const double shared = (block.m + block.n) * 32.0 / kSharedBytesPerCycle;
-  const double parts = config.cluster_shape.k;
-  const double exchange = config.exchange_bytes() * (parts - 1) / parts / kExchangeBytesPerCycle;
-  const double cycles =
-      waves * (steps / parts * std::max(mma, shared) + exchange + kTileOverheadCycles);
-  const double bytes =
-      double(g.activation_elements() + g.filter_elements()) * size_of(config.act_dtype) +
-      double(g.output_elements()) * config.out_bytes();
-  return kLaunchUs + std::max(cycles / kClockMhz, bytes / kBytesPerUs);
+  const Instance& instance = plan.instance;
+  implicit_gemm::LaunchShape shape = plan.shape;
+  const void* kernel = instance.run;
+  if (p.epilogue.has_residual) {
+    kernel = instance.run_with_residual;
+    shape.shared_bytes = instance.shared_bytes_with_residual;
+  }
+  void* arguments[] = {&p, const_cast<void*>(compute_op), const_cast<void*>(store_op)};
+  implicit_gemm::launch_kernel(plan.name, kernel, shape, arguments, stream);
 }
 
 }  // namespace convoy::sm100

@@ -1,58 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Host side of the Blackwell convolution: which problems a configuration can run, how its launch
-// is described, and the launch itself. host.cu is the twin of kernel.cuh.
+// Host twin of kernel.cuh: which problems an instance can run, how its launch is planned, and the
+// launch itself.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <string>
-#include <vector>
 
 #include "core/candidate.hpp"
 #include "core/geometry.hpp"
-#include "kernels/sm100/config.hpp"
+#include "kernels/common/implicit_gemm.hpp"
 #include "kernels/sm100/instances.hpp"
+#include "kernels/sm100/params.hpp"
 
 namespace convoy::sm100 {
 
-// params.hpp, which only nvcc can read.
-struct ConvArguments;
-enum class RowGroups : int;
-
-/// The library's own instances (instances.txt), with the run-time epilogue and no hooks.
-const std::vector<ConvKernel>& conv_kernels();
-
-/// "sm100_fprop_256x256x128_2sm_c2x1" and, where they differ from the default, the swizzle and k
-/// group: MMA tile and depth of a stage, CTA group, cluster.
-std::string name_of(const ConvKernelConfig& config);
-
-/// Empty if a kernel of this configuration can run the problem, else the reason: condition, value
-/// got, what is legal.
-std::string refusal(const ConvKernelConfig& config, const ConvGeometry& geometry);
-
 /// Empty if 4-D im2col copies can read the frames of the problem, else which limit of descriptor or
 /// offsets is broken: then the kernel loads patches.
-std::string im2col_refusal(const ConvKernelConfig& config, const ConvGeometry& geometry);
+std::string im2col_refusal(const Config& config, const ConvGeometry& geometry);
 
-/// How a configuration lays the rows of a problem it can run over the output.
-RowGroups row_groups_of(const ConvKernelConfig& config, const ConvGeometry& geometry);
+/// How the rows of a problem that the configuration can run are laid over the output.
+struct RowLayout {
+  RowGroups row_groups = RowGroups::images;
+  std::int64_t groups = 1;
+  std::int64_t rows = 0;  ///< Of a group.
+};
+RowLayout row_layout(const Config& config, const ConvGeometry& geometry);
 
-/// Describe a launch; `residual` of the epilogue is ignored where it is null or beta is 0. Throws
-/// Error{unsupported} with refusal's text, Error{invalid_argument} for null or misaligned pointers.
-ConvArguments describe(const ConvKernelConfig& config, const ConvGeometry& geometry,
-                       const RunPointers& pointers);
+/// Empty if `plan_launch` can bind the instance to the problem, else the reason: condition, value,
+/// what is legal, the nearest. `packed_filter`: the filter comes in the kernel's own format.
+std::string refusal(const Instance& instance, const ConvGeometry& geometry, bool packed_filter);
 
-/// Allow the kernel its shared memory on the current device. Throws Error{launch_failure}.
-void prepare(const ConvKernel& kernel);
+/// An instance bound to a problem: everything of a launch except the pointers.
+struct Launch {
+  std::string name;  ///< For errors.
+  Instance instance;
+  /// Without epilogue and pointers; tensor maps with a placeholder for the address. The output's
+  /// first map serves all phases and the residual.
+  Params params = {};
+  implicit_gemm::LaunchShape shape = {};  ///< With the shared memory of a launch without residual.
+  /// Of the output, from its first element.
+  std::int64_t phase_offset_bytes[kMaxPhases] = {};
+};
 
-/// Enqueue: run_with_residual where the epilogue has a residual, else run. `compute_op` and
-/// `store_op` are the addresses of the ops' values. Throws Error{launch_failure}.
-void launch(const ConvKernel& kernel, const ConvArguments& arguments, const void* compute_op,
+/// Lay out the rows, check and encode the tensor maps. Throws Error{unsupported} with `refusal`'s
+/// text.
+Launch plan_launch(const Instance& instance, const ConvGeometry& geometry, bool packed_filter);
+
+/// Allow the kernels their shared memory on the current device; once, before launches. Throws
+/// Error{launch_failure}.
+void prepare(const Instance& instance);
+
+/// Enqueue: run_with_residual where the epilogue has a residual and beta is not 0, else run.
+/// `compute_op` and `store_op` are the addresses of the ops' values. Throws Error{invalid_argument}
+/// for null or misaligned pointers, Error{launch_failure}.
+void launch(const Launch& plan, const RunPointers& pointers, const void* compute_op,
             const void* store_op, cudaStream_t stream);
-
-/// Model time in microseconds of a problem on `multiprocessors` SMs (docs/kernels-sm100.md).
-double estimate_us(const ConvKernelConfig& config, const ConvGeometry& geometry,
-                   int multiprocessors);
 
 }  // namespace convoy::sm100

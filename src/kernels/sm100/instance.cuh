@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A kernel of one configuration and one pair of ops as a value: what the host twin launches.
+// From a configuration and a pair of ops to an Instance: what the host twin launches.
 #pragma once
 
 #include <type_traits>
@@ -12,23 +12,24 @@ namespace convoy::sm100 {
 
 /// Instantiate both entry points for `kConfig`, a Conv2dConfig<...> value.
 template <auto kConfig, typename ComputeOp = NoComputeOp, typename StoreOp = NoStoreOp>
-ConvKernel conv_kernel() {
+Instance make_instance() {
   constexpr PackedConfig kPacked = validated_pack<kConfig>();
   using Run = Conv2dSmem<kPacked.tiles, kPacked.pipeline, false>;
   using RunWithResidual = Conv2dSmem<kPacked.tiles, kPacked.pipeline, true>;
   static_assert(
       sizeof(Run) <= kSharedMemoryBudget && sizeof(RunWithResidual) <= kSharedMemoryBudget,
       "Conv2dConfig: the tiles do not fit in 227 KiB of shared memory");
-  ConvKernel kernel;
-  kernel.config = kConfig;
-  kernel.run = reinterpret_cast<const void*>(
+  Instance instance;
+  instance.config = kConfig;
+  instance.run = reinterpret_cast<const void*>(
       &conv2d_fprop_run<kPacked.tiles, kPacked.pipeline, ComputeOp, StoreOp>);
-  kernel.run_with_residual = reinterpret_cast<const void*>(
+  instance.run_with_residual = reinterpret_cast<const void*>(
       &conv2d_fprop_run_with_residual<kPacked.tiles, kPacked.pipeline, ComputeOp, StoreOp>);
-  kernel.shared_bytes = sizeof(Run);
-  kernel.shared_bytes_with_residual = sizeof(RunWithResidual);
-  kernel.has_hooks = !std::is_same_v<ComputeOp, NoComputeOp> || !std::is_same_v<StoreOp, NoStoreOp>;
-  return kernel;
+  instance.shared_bytes = sizeof(Run);
+  instance.shared_bytes_with_residual = sizeof(RunWithResidual);
+  instance.has_hooks =
+      !std::is_same_v<ComputeOp, NoComputeOp> || !std::is_same_v<StoreOp, NoStoreOp>;
+  return instance;
 }
 
 }  // namespace convoy::sm100

@@ -5,14 +5,16 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
+#include <vector>
 
 #include "kernels/sm100/config.hpp"
 
 namespace convoy::sm100 {
 
-/// A compiled configuration with its ops.
-struct ConvKernel {
-  ConvKernelConfig config;
+/// A compiled configuration with its ops, as the host sees it.
+struct Instance {
+  Config config;
   const void* run = nullptr;                ///< conv2d_fprop_run
   const void* run_with_residual = nullptr;  ///< conv2d_fprop_run_with_residual
   std::size_t shared_bytes = 0;
@@ -20,5 +22,13 @@ struct ConvKernel {
   /// A hook sees vectors of consecutive filters, so the output's rows must be whole vectors.
   bool has_hooks = false;
 };
+
+/// Every instance of this build, with the run-time epilogue and no hooks. The list is
+/// src/kernels/sm100/instances.txt.
+const std::vector<Instance>& instances();
+
+/// "sm100_fprop_256x256x128_2sm_c2x1_bf16": MMA tile and depth of a stage, CTA group, cluster;
+/// where they differ from the default swizzle and k group; types.
+std::string name_of(const Instance& instance);
 
 }  // namespace convoy::sm100

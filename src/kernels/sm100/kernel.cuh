@@ -31,10 +31,8 @@
 
 namespace convoy::sm100 {
 
-inline constexpr int kConvThreads = 256;
-
 /// Output tile of one CTA.
-struct ConvTile {
+struct Tile {
   int group = 0;   ///< Group of rows.
   int row = 0;     ///< First row, within the group; may lie beyond the last.
   int filter = 0;  ///< First filter of the MMA tile.
@@ -44,8 +42,8 @@ template <std::uint64_t kTiles, std::uint64_t kPipeline, typename ComputeOp, typ
           bool kWithResidual>
 struct Conv2dFpropKernel {
   using Smem = Conv2dSmem<kTiles, kPipeline, kWithResidual>;
-  static constexpr ConvKernelConfig kConfig = Smem::kConfig;
-  using Epilogue = ConvEpilogue<kTiles, kPipeline, ComputeOp, StoreOp, kWithResidual>;
+  static constexpr Config kConfig = Smem::kConfig;
+  using Epilogue = TileEpilogue<kTiles, kPipeline, ComputeOp, StoreOp, kWithResidual>;
 
   static constexpr int kCtaGroup = kConfig.cta_group;
   static constexpr int kClusterM = kConfig.cluster_shape.m;
@@ -96,15 +94,14 @@ struct Conv2dFpropKernel {
 
   // Tile of this CTA in the cluster tile number `index`. Order: groups, then bands of
   // block_swizzle_size M tiles, inside a band all M tiles of an N tile, then the next N tile.
-  static __device__ __forceinline__ ConvTile tile_of(const ConvArguments& arguments,
-                                                     const Place& at, int index) {
-    const int per_group = arguments.m_clusters * arguments.n_clusters;
+  static __device__ __forceinline__ Tile tile_of(const Params& params, const Place& at, int index) {
+    const int per_group = params.m_clusters * params.n_clusters;
     const int group = index / per_group;
     index -= group * per_group;
-    const int band = index / (kConfig.block_swizzle_size * arguments.n_clusters);
-    index -= band * kConfig.block_swizzle_size * arguments.n_clusters;
+    const int band = index / (kConfig.block_swizzle_size * params.n_clusters);
+    index -= band * kConfig.block_swizzle_size * params.n_clusters;
     const int first_m = band * kConfig.block_swizzle_size;
-    const int band_m = min(kConfig.block_swizzle_size, arguments.m_clusters - first_m);
+    const int band_m = min(kConfig.block_swizzle_size, params.m_clusters - first_m);
     const int n = index / band_m;
     const int m = first_m + index - n * band_m;
     return {.group = group,
@@ -118,15 +115,14 @@ struct Conv2dFpropKernel {
     int begin, end;
   };
 
-  static __device__ __forceinline__ Depths depths_of(const ConvArguments& arguments,
-                                                     const ConvTile& tile) {
-    if (!by_frames(arguments)) return {0, arguments.filter_extent[0]};
-    const int first = tile.group % arguments.out_extent[0] * arguments.stride[0] - arguments.pad[0];
-    const int dilation = arguments.dilation[0];
-    const int seen = arguments.cached_frames + arguments.frames;
+  static __device__ __forceinline__ Depths depths_of(const Params& params, const Tile& tile) {
+    if (!by_frames(params)) return {0, params.filter_extent[0]};
+    const int first = tile.group % params.out_extent[0] * params.stride[0] - params.pad[0];
+    const int dilation = params.dilation[0];
+    const int seen = params.cached_frames + params.frames;
     const int begin = first < 0 ? (dilation - 1 - first) / dilation : 0;
-    const int end = min(arguments.filter_extent[0],
-                        first < seen ? (seen - first + dilation - 1) / dilation : 0);
+    const int end =
+        min(params.filter_extent[0], first < seen ? (seen - first + dilation - 1) / dilation : 0);
     if (begin >= end) return {0, 1};
     return {begin, end};
   }
@@ -136,11 +132,10 @@ struct Conv2dFpropKernel {
     int first, count;
   };
 
-  static __device__ __forceinline__ AtomRange atoms_of(const ConvArguments& arguments,
-                                                       const Place& at, const ConvTile& tile) {
-    const Depths depths = depths_of(arguments, tile);
-    const int per_depth =
-        arguments.filter_extent[1] * arguments.filter_extent[2] * arguments.channel_atoms;
+  static __device__ __forceinline__ AtomRange atoms_of(const Params& params, const Place& at,
+                                                       const Tile& tile) {
+    const Depths depths = depths_of(params, tile);
+    const int per_depth = params.filter_extent[1] * params.filter_extent[2] * params.channel_atoms;
     const int atoms = (depths.end - depths.begin) * per_depth;
     const int begin = kClusterK == 1 ? 0 : atoms * at.k / kClusterK;
     const int end = kClusterK == 1 ? atoms : atoms * (at.k + 1) / kClusterK;
@@ -151,12 +146,12 @@ struct Conv2dFpropKernel {
 
   /// Prefetch the descriptors, initialise every barrier, synchronise the cluster, and wait for the
   /// kernels that this one depends on.
-  static __device__ __forceinline__ void init_barriers(const ConvArguments& arguments, Smem& smem) {
+  static __device__ __forceinline__ void init_barriers(const Params& params, Smem& smem) {
     if (threadIdx.x == 0) {
-      ptx::prefetch_tensor_map(&arguments.activation);
-      ptx::prefetch_tensor_map(&arguments.filter);
-      if (arguments.tma_store) ptx::prefetch_tensor_map(&arguments.output[0]);
-      if (kWithResidual && arguments.tma_store) ptx::prefetch_tensor_map(&arguments.source[0]);
+      ptx::prefetch_tensor_map(&params.activation_map);
+      ptx::prefetch_tensor_map(&params.filter_map);
+      if (params.tma_store) ptx::prefetch_tensor_map(&params.output_map[0]);
+      if (kWithResidual && params.tma_store) ptx::prefetch_tensor_map(&params.source_map[0]);
       for (int i = 0; i < Smem::kGroups; ++i) {
         ptx::barrier_init(&smem.input_full[i], 1);
         // One commit of every MMA leader that reads what this CTA loads.
@@ -258,24 +253,24 @@ struct Conv2dFpropKernel {
   // Where the reduction stands: an atom of channels of a filter tap.
   struct KPosition {
     int channel_atom, s, r, t;
-    __device__ __forceinline__ KPosition(const ConvArguments& a, int atom) {
-      const int tap = atom / a.channel_atoms, row = tap / a.filter_extent[2];
-      channel_atom = atom - tap * a.channel_atoms;
-      s = tap - row * a.filter_extent[2];
-      t = row / a.filter_extent[1];
-      r = row - t * a.filter_extent[1];
+    __device__ __forceinline__ KPosition(const Params& params, int atom) {
+      const int tap = atom / params.channel_atoms, row = tap / params.filter_extent[2];
+      channel_atom = atom - tap * params.channel_atoms;
+      s = tap - row * params.filter_extent[2];
+      t = row / params.filter_extent[1];
+      r = row - t * params.filter_extent[1];
     }
-    __device__ __forceinline__ void advance(const ConvArguments& a) {
-      if (++channel_atom < a.channel_atoms) return;
+    __device__ __forceinline__ void advance(const Params& params) {
+      if (++channel_atom < params.channel_atoms) return;
       channel_atom = 0;
-      if (++s < a.filter_extent[2]) return;
+      if (++s < params.filter_extent[2]) return;
       s = 0;
-      if (++r < a.filter_extent[1]) return;
+      if (++r < params.filter_extent[1]) return;
       r = 0;
       ++t;
     }
-    __device__ __forceinline__ int tap(const ConvArguments& a) const {
-      return (t * a.filter_extent[1] + r) * a.filter_extent[2] + s;
+    __device__ __forceinline__ int tap(const Params& params) const {
+      return (t * params.filter_extent[1] + r) * params.filter_extent[2] + s;
     }
   };
 
@@ -285,35 +280,38 @@ struct Conv2dFpropKernel {
     int image;  // by frames: batch index
   };
 
-  static __device__ __forceinline__ PixelStart pixel_start(const ConvArguments& a,
-                                                           const ConvTile& tile, int row) {
-    PixelStart start{.w = -a.pad[2], .h = -a.pad[1], .d = -a.pad[0], .n = -1, .image = -1};
+  static __device__ __forceinline__ PixelStart pixel_start(const Params& params, const Tile& tile,
+                                                           int row) {
+    PixelStart start{
+        .w = -params.pad[2], .h = -params.pad[1], .d = -params.pad[0], .n = -1, .image = -1};
     // A slice that begins beyond the last row reads image -1: zeros.
-    const RowPixel pixel = pixel_of_row<kConfig.block_tile_shape.m>(a, row);
+    const RowPixel pixel = pixel_of_row<kConfig.block_tile_shape.m>(params, row);
     if (!pixel.inside) return start;
     start.n = pixel.n;
-    if (a.tiled_loads && a.row_groups != RowGroups::patches) {
+    if (params.tiled_loads && params.row_groups != RowGroups::patches) {
       start.w = row;
       start.n = 0;
     } else {
-      start.w += pixel.q * a.stride[2];
-      start.h += pixel.p * a.stride[1];
+      start.w += pixel.q * params.stride[2];
+      start.h += pixel.p * params.stride[1];
     }
-    if (a.row_groups == RowGroups::volumes) {
-      start.n = pixel.n / a.out_extent[0];
-      start.d += (pixel.n - start.n * a.out_extent[0]) * a.stride[0];
-    } else if (by_frames(a)) {
-      start.image = tile.group / a.out_extent[0];
-      start.d += tile.group % a.out_extent[0] * a.stride[0];
+    if (params.row_groups == RowGroups::volumes) {
+      start.n = pixel.n / params.out_extent[0];
+      start.d += (pixel.n - start.n * params.out_extent[0]) * params.stride[0];
+    } else if (by_frames(params)) {
+      start.image = tile.group / params.out_extent[0];
+      start.d += tile.group % params.out_extent[0] * params.stride[0];
     }
     return start;
   }
 
   /// Load one pipeline stage: `atoms` atoms of activation rows and of filter rows, from reduction
   /// position `k` on; this CTA's slices, multicast to the CTAs that share them.
-  static __device__ __forceinline__ void load_input_tiles(
-      const ConvArguments& arguments, Smem& smem, const Place& at, std::uint32_t full_barrier,
-      int stage, const ConvTile& tile, const PixelStart& start, KPosition& k, int atoms) {
+  static __device__ __forceinline__ void load_input_tiles(const Params& params, Smem& smem,
+                                                          const Place& at,
+                                                          std::uint32_t full_barrier, int stage,
+                                                          const Tile& tile, const PixelStart& start,
+                                                          KPosition& k, int atoms) {
     constexpr bool kActMulticast = kClusterN > 1;
     constexpr bool kFilterMulticast = kPairsM > 1;
     // Activations are shared along the cluster's N, filters along its M (by equal pair rank).
@@ -327,7 +325,7 @@ struct Conv2dFpropKernel {
     const int filter_slice = at.m / kCtaGroup;
     const int filter_row = tile.filter + at.pair_rank * kConfig.block_tile_shape.n +
                            filter_slice * kConfig.filter_slice_rows();
-    const bool phases = arguments.row_groups == RowGroups::phases;
+    const bool phases = params.row_groups == RowGroups::phases;
     const int phase_h = phases ? tile.group >> 1 : 0, phase_w = phases ? tile.group & 1 : 0;
 
     for (int atom = 0; atom < atoms; ++atom) {
@@ -336,29 +334,29 @@ struct Conv2dFpropKernel {
       std::uint8_t* filter = smem.filter_tiles(stage) + atom * kConfig.filter_atom_bytes() +
                              (kFilterMulticast ? filter_slice * kFilterSliceBytes : 0);
       const int channel = k.channel_atom * kAtomK;
-      const int offset_w = k.s * arguments.dilation[2] + phase_w;
-      const int offset_h = k.r * arguments.dilation[1] + phase_h;
-      if (arguments.row_groups == RowGroups::volumes) {
+      const int offset_w = k.s * params.dilation[2] + phase_w;
+      const int offset_h = k.r * params.dilation[1] + phase_h;
+      if (params.row_groups == RowGroups::volumes) {
         ptx::tma_load_im2col_ndhwc<kCtaGroup, kActMulticast>(
-            act, &arguments.activation, full_barrier, act_mask, ptx::kL2EvictNormal, channel,
+            act, &params.activation_map, full_barrier, act_mask, ptx::kL2EvictNormal, channel,
             start.w, start.h, start.d, start.n, static_cast<std::uint16_t>(offset_w),
             static_cast<std::uint16_t>(offset_h),
-            static_cast<std::uint16_t>(k.t * arguments.dilation[0]));
+            static_cast<std::uint16_t>(k.t * params.dilation[0]));
       } else {
-        const CUtensorMap* map = &arguments.activation;
+        const CUtensorMap* map = &params.activation_map;
         int n = start.n;
-        if (by_frames(arguments) && n >= 0) {
-          const int frame = start.d + k.t * arguments.dilation[0];
-          if (frame < 0 || frame >= arguments.cached_frames + arguments.frames) {
+        if (by_frames(params) && n >= 0) {
+          const int frame = start.d + k.t * params.dilation[0];
+          if (frame < 0 || frame >= params.cached_frames + params.frames) {
             n = -1;
-          } else if (frame < arguments.cached_frames) {
-            map = &arguments.cache;
-            n = start.image * arguments.cached_frames + frame;
+          } else if (frame < params.cached_frames) {
+            map = &params.cache_map;
+            n = start.image * params.cached_frames + frame;
           } else {
-            n = start.image * arguments.frames + frame - arguments.cached_frames;
+            n = start.image * params.frames + frame - params.cached_frames;
           }
         }
-        if (arguments.tiled_loads) {
+        if (params.tiled_loads) {
           ptx::tma_load_tiled_4d<kCtaGroup, kActMulticast>(
               act, map, full_barrier, act_mask, ptx::kL2EvictNormal, channel, start.w + offset_w,
               start.h + offset_h, n);
@@ -369,13 +367,13 @@ struct Conv2dFpropKernel {
         }
       }
       ptx::tma_load_tiled_4d<kCtaGroup, kFilterMulticast>(
-          filter, &arguments.filter, full_barrier, filter_mask, ptx::kL2EvictLast, channel,
-          k.tap(arguments), filter_row, phases ? tile.group : 0);
-      k.advance(arguments);
+          filter, &params.filter_map, full_barrier, filter_mask, ptx::kL2EvictLast, channel,
+          k.tap(params), filter_row, phases ? tile.group : 0);
+      k.advance(params);
     }
   }
 
-  static __device__ __forceinline__ void main_load_warp(const ConvArguments& arguments, Smem& smem,
+  static __device__ __forceinline__ void main_load_warp(const Params& params, Smem& smem,
                                                         const Place& at, int index) {
     const bool leader = ptx::elect_one();
     PipelineState<Smem::kGroups> input;
@@ -388,11 +386,11 @@ struct Conv2dFpropKernel {
         ptx::barrier_arrive(&smem.throttle_full[throttle.index]);
         throttle.advance();
       }
-      const ConvTile tile = tile_of(arguments, at, index);
-      const AtomRange range = atoms_of(arguments, at, tile);
+      const Tile tile = tile_of(params, at, index);
+      const AtomRange range = atoms_of(params, at, tile);
       const PixelStart start =
-          pixel_start(arguments, tile, tile.row + at.n * kConfig.act_slice_rows());
-      KPosition k(arguments, range.first);
+          pixel_start(params, tile, tile.row + at.n * kConfig.act_slice_rows());
+      KPosition k(params, range.first);
       int prologue = Smem::kGroups;
       for (int left = range.count; left > 0; left -= kAtomsPerGroup) {
         const int atoms = min(left, kAtomsPerGroup);
@@ -407,7 +405,7 @@ struct Conv2dFpropKernel {
                                                     static_cast<std::uint32_t>(at.leader));
           for (int tile_k = 0; tile_k < kConfig.k_group_size; ++tile_k) {
             const int stage = static_cast<int>(input.index) * kConfig.k_group_size + tile_k;
-            load_input_tiles(arguments, smem, at, full_barrier, stage, tile, start, k,
+            load_input_tiles(params, smem, at, full_barrier, stage, tile, start, k,
                              min(atoms - tile_k * kAtomsPerTile, kAtomsPerTile));
           }
           // Source tiles may be loaded once the ring is full, or the tile done, for the first time.
@@ -438,8 +436,7 @@ struct Conv2dFpropKernel {
   };
 
   /// Multiply one pipeline stage into the accumulator.
-  static __device__ __forceinline__ void mma(const ConvArguments& arguments,
-                                             std::uint64_t act_operand,
+  static __device__ __forceinline__ void mma(const Params& params, std::uint64_t act_operand,
                                              std::uint64_t filter_operand, int stage, int atoms,
                                              Accumulation& to) {
     constexpr std::uint32_t kInstruction =
@@ -449,9 +446,9 @@ struct Conv2dFpropKernel {
       const int filter = stage * kConfig.filter_tile_bytes() + atom * kConfig.filter_atom_bytes();
       // Channels of this atom; those beyond C are zero in both operands and need no MMA.
       int channels = kAtomK;
-      if (++to.channel_atom == arguments.channel_atoms) {
+      if (++to.channel_atom == params.channel_atoms) {
         to.channel_atom = 0;
-        channels = arguments.last_atom_channels;
+        channels = params.last_atom_channels;
       }
 #pragma unroll
       for (int k = 0; k < kAtomK; k += kConfig.mma_shape.k) {
@@ -465,8 +462,8 @@ struct Conv2dFpropKernel {
     }
   }
 
-  static __device__ __forceinline__ void mma_warp(const ConvArguments& arguments, Smem& smem,
-                                                  const Place& at, int index) {
+  static __device__ __forceinline__ void mma_warp(const Params& params, Smem& smem, const Place& at,
+                                                  int index) {
     ptx::tmem_allocate<kCtaGroup, kTmemColumns>(&smem.tmem_address);
     ptx::named_barrier_arrive(kHandOverBarrier, kHandOverThreads);
     const std::uint32_t tmem = *static_cast<volatile std::uint32_t*>(&smem.tmem_address);
@@ -500,11 +497,11 @@ struct Conv2dFpropKernel {
         // NOTE: not the producer's parity: the epilogue hands every stage over once at the start,
         // which also tells that both CTAs of the pair have their tensor memory.
         ptx::barrier_wait(&smem.accum_empty[accum.index], accum.parity());
-        const AtomRange range = atoms_of(arguments, at, tile_of(arguments, at, index));
+        const AtomRange range = atoms_of(params, at, tile_of(params, at, index));
         Accumulation accumulation{
             .address =
                 tmem + accum.index * static_cast<std::uint32_t>(kConfig.accum_stage_columns()),
-            .channel_atom = kClusterK == 1 ? 0 : range.first % arguments.channel_atoms};
+            .channel_atom = kClusterK == 1 ? 0 : range.first % params.channel_atoms};
         for (int left = range.count; left > 0; left -= kAtomsPerGroup) {
           const int atoms = min(left, kAtomsPerGroup);
           ptx::barrier_wait(&smem.input_full[input.index], input.parity());
@@ -513,7 +510,7 @@ struct Conv2dFpropKernel {
           if (leader) {
             for (int tile_k = 0; tile_k < kConfig.k_group_size; ++tile_k) {
               const int stage = static_cast<int>(input.index) * kConfig.k_group_size + tile_k;
-              mma(arguments, act_operand, filter_operand, stage,
+              mma(params, act_operand, filter_operand, stage,
                   min(atoms - tile_k * kAtomsPerTile, kAtomsPerTile), accumulation);
             }
             commit(&smem.input_empty[input.index], input_mask);
@@ -542,9 +539,8 @@ struct Conv2dFpropKernel {
 
   // ---- Epilogue load --------------------------------------------------------------------------
 
-  static __device__ __forceinline__ void epilogue_load_warp(const ConvArguments& arguments,
-                                                            Smem& smem, const Place& at,
-                                                            int index) {
+  static __device__ __forceinline__ void epilogue_load_warp(const Params& params, Smem& smem,
+                                                            const Place& at, int index) {
     if constexpr (kWithResidual) {
       const bool leader = ptx::elect_one();
       PipelineState<Smem::kSourceTiles> source;
@@ -552,14 +548,14 @@ struct Conv2dFpropKernel {
       ptx::barrier_wait(smem.load_order_barrier(), 0);
       bool more = true;
       while (more) {
-        const ConvTile tile = output_tile(at, tile_of(arguments, at, index));
-        if (arguments.tma_store) {
+        const Tile tile = output_tile(at, tile_of(params, at, index));
+        if (params.tma_store) {
           for (int step = 0; step < kConfig.epilogue_steps(); ++step) {
             ptx::barrier_wait(&smem.source_empty[source.index], source.producer_parity());
             if (leader) {
               ptx::Barrier* full = &smem.epi_load_barriers()[source.index];
               ptx::barrier_arrive_expect(full, kConfig.output_stage_bytes());
-              Epilogue::load_source_tiles(arguments, tile, step,
+              Epilogue::load_source_tiles(params, tile, step,
                                           smem.src_tiles(static_cast<int>(source.index)), full);
             }
             __syncwarp();
@@ -574,12 +570,12 @@ struct Conv2dFpropKernel {
   // ---- Epilogue -------------------------------------------------------------------------------
 
   // The rows of a tile that this CTA finishes: all, or its share where the reduction is split.
-  static __device__ __forceinline__ ConvTile output_tile(const Place& at, ConvTile tile) {
+  static __device__ __forceinline__ Tile output_tile(const Place& at, Tile tile) {
     if constexpr (kClusterK > 1) tile.row += at.k * kConfig.output_tile_shape.m;
     return tile;
   }
 
-  static __device__ __forceinline__ void epilogue_warps(const ConvArguments& arguments, Smem& smem,
+  static __device__ __forceinline__ void epilogue_warps(const Params& params, Smem& smem,
                                                         const Place& at, int index,
                                                         const ComputeOp& compute,
                                                         const StoreOp& store) {
@@ -602,7 +598,7 @@ struct Conv2dFpropKernel {
     typename Epilogue::State state;
     bool more = true;
     while (more) {
-      const ConvTile tile = output_tile(at, tile_of(arguments, at, index));
+      const Tile tile = output_tile(at, tile_of(params, at, index));
       ptx::barrier_wait(&smem.accum_full[accum.index], accum.parity());
       ptx::tmem_fence_after_sync();
       const std::uint32_t accumulator =
@@ -612,10 +608,10 @@ struct Conv2dFpropKernel {
         arrive_empty(accum.index);
       };
       if constexpr (kClusterK > 1) {
-        Epilogue::write_split_tile(arguments, smem, tile, {at.k, at.m, kClusterM}, accumulator,
-                                   state, compute, store, release);
+        Epilogue::write_split_tile(params, smem, tile, {at.k, at.m, kClusterM}, accumulator, state,
+                                   compute, store, release);
       } else {
-        Epilogue::write_tile(arguments, smem, tile, accumulator, state, compute, store, release);
+        Epilogue::write_tile(params, smem, tile, accumulator, state, compute, store, release);
       }
       accum.advance();
       more = fetch_next_tile(smem, answer, index);
@@ -636,44 +632,44 @@ struct Conv2dFpropKernel {
 
   // ---- The kernel -----------------------------------------------------------------------------
 
-  static __device__ __forceinline__ void body(const ConvArguments& arguments,
-                                              const ComputeOp& compute, const StoreOp& store) {
+  static __device__ __forceinline__ void body(const Params& params, const ComputeOp& compute,
+                                              const StoreOp& store) {
     extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
     Smem& smem = *reinterpret_cast<Smem*>(shared_bytes);
     const Place at = place();
     const std::uint32_t warp = ptx::warp_id();
     const int first_tile = static_cast<int>(blockIdx.x) / kClusterM;
 
-    init_barriers(arguments, smem);
+    init_barriers(params, smem);
     if (warp < kScheduler) {
-      epilogue_warps(arguments, smem, at, first_tile, compute, store);
+      epilogue_warps(params, smem, at, first_tile, compute, store);
     } else if (warp == kScheduler) {
       scheduler_warp(smem, at);
     } else if (warp == kMainLoad) {
-      main_load_warp(arguments, smem, at, first_tile);
+      main_load_warp(params, smem, at, first_tile);
     } else if (warp == kMma) {
-      mma_warp(arguments, smem, at, first_tile);
+      mma_warp(params, smem, at, first_tile);
     } else {
-      epilogue_load_warp(arguments, smem, at, first_tile);
+      epilogue_load_warp(params, smem, at, first_tile);
     }
   }
 };
 
 /// Entry points, which share one body: D = compute(Conv(A, B)), and the same + beta·C.
 template <std::uint64_t kTiles, std::uint64_t kPipeline, typename ComputeOp, typename StoreOp>
-__global__ void __launch_bounds__(kConvThreads, 1)
-    conv2d_fprop_run(const __grid_constant__ ConvArguments arguments,
+__global__ void __launch_bounds__(kThreads, 1)
+    conv2d_fprop_run(const __grid_constant__ Params params,
                      const __grid_constant__ ComputeOp compute,
                      const __grid_constant__ StoreOp store) {
-  Conv2dFpropKernel<kTiles, kPipeline, ComputeOp, StoreOp, false>::body(arguments, compute, store);
+  Conv2dFpropKernel<kTiles, kPipeline, ComputeOp, StoreOp, false>::body(params, compute, store);
 }
 
 template <std::uint64_t kTiles, std::uint64_t kPipeline, typename ComputeOp, typename StoreOp>
-__global__ void __launch_bounds__(kConvThreads, 1)
-    conv2d_fprop_run_with_residual(const __grid_constant__ ConvArguments arguments,
+__global__ void __launch_bounds__(kThreads, 1)
+    conv2d_fprop_run_with_residual(const __grid_constant__ Params params,
                                    const __grid_constant__ ComputeOp compute,
                                    const __grid_constant__ StoreOp store) {
-  Conv2dFpropKernel<kTiles, kPipeline, ComputeOp, StoreOp, true>::body(arguments, compute, store);
+  Conv2dFpropKernel<kTiles, kPipeline, ComputeOp, StoreOp, true>::body(params, compute, store);
 }
 
 }  // namespace convoy::sm100

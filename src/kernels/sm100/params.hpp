@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/common/epilogue.cuh"
+#include "kernels/common/epilogue_params.hpp"
 
 namespace convoy::sm100 {
 
@@ -30,16 +30,18 @@ enum class RowGroups : int {
   patches = 4,
 };
 
+inline constexpr int kMaxPhases = 4;
+
 /// Columns of a patch.
 inline constexpr int kPatchColumns = 8;
 
 /// Parameters of a launch. Extents and strides are in elements; axis order depth, height, width.
-struct ConvArguments {
-  CUtensorMap activation;
-  CUtensorMap cache;      ///< frames with a cache; otherwise the activation's.
-  CUtensorMap filter;     ///< C, taps, K, phases
-  CUtensorMap output[4];  ///< One; four with phases.
-  CUtensorMap source[4];  ///< The residual's, like the output's.
+struct Params {
+  CUtensorMap activation_map;
+  CUtensorMap cache_map;               ///< frames with a cache; otherwise the activation's.
+  CUtensorMap filter_map;              ///< {C, taps, K, phases}
+  CUtensorMap output_map[kMaxPhases];  ///< One; four with phases.
+  CUtensorMap source_map[kMaxPhases];  ///< The residual's, like the output's.
 
   RowGroups row_groups = RowGroups::images;
   /// Activations come by tiled copies of {C, x, y, frame} boxes, not by im2col: patches, and 1x1
@@ -63,7 +65,7 @@ struct ConvArguments {
   /// The output is stored by TMA; false where K·sizeof(Out) is not a multiple of 16 bytes: then
   /// the epilogue's threads read the residual and write the output themselves.
   bool tma_store = true;
-  void* out_pointer = nullptr;  ///< Used without tma_store.
+  void* output_pointer = nullptr;  ///< Used without tma_store.
   const void* source_pointer = nullptr;
   EpilogueParams epilogue;
 };
@@ -71,8 +73,8 @@ struct ConvArguments {
 #ifdef __CUDACC__
 
 /// Groups of rows are output frames, whose filter depths read one input frame each.
-__device__ __forceinline__ bool by_frames(const ConvArguments& a) {
-  return a.row_groups == RowGroups::frames || a.row_groups == RowGroups::patches;
+__device__ __forceinline__ bool by_frames(const Params& params) {
+  return params.row_groups == RowGroups::frames || params.row_groups == RowGroups::patches;
 }
 
 /// Output pixel of a row of a group, for tiles of `kTileRows` rows: (p, q) of plane n of the group.
@@ -82,18 +84,18 @@ struct RowPixel {
 };
 
 template <int kTileRows>
-__device__ __forceinline__ RowPixel pixel_of_row(const ConvArguments& a, int row) {
-  if (a.row_groups == RowGroups::patches) {
-    const int patch = row / kTileRows, down = patch / a.patches_across;
+__device__ __forceinline__ RowPixel pixel_of_row(const Params& params, int row) {
+  if (params.row_groups == RowGroups::patches) {
+    const int patch = row / kTileRows, down = patch / params.patches_across;
     row -= patch * kTileRows;
-    const int q = (patch - down * a.patches_across) * kPatchColumns + row % kPatchColumns;
+    const int q = (patch - down * params.patches_across) * kPatchColumns + row % kPatchColumns;
     const int p = down * (kTileRows / kPatchColumns) + row / kPatchColumns;
-    return {q, p, 0, p < a.out_extent[1] && q < a.out_extent[2]};
+    return {q, p, 0, p < params.out_extent[1] && q < params.out_extent[2]};
   }
-  const int plane = a.out_extent[1] * a.out_extent[2];
+  const int plane = params.out_extent[1] * params.out_extent[2];
   const int n = row / plane;
-  const int p = (row - n * plane) / a.out_extent[2];
-  return {row - n * plane - p * a.out_extent[2], p, n, row < a.rows};
+  const int p = (row - n * plane) / params.out_extent[2];
+  return {row - n * plane - p * params.out_extent[2], p, n, row < params.rows};
 }
 
 #endif  // __CUDACC__

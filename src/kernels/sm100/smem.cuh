@@ -14,7 +14,7 @@ namespace convoy::sm100 {
 /// the period of the 128-byte swizzle. The source tiles are there with `kWithSource` only.
 template <std::uint64_t kTiles, std::uint64_t kPipeline, bool kWithSource>
 struct Conv2dSmem {
-  static constexpr ConvKernelConfig kConfig = ValidatedConfig<kTiles, kPipeline>::kConfig;
+  static constexpr Config kConfig = ValidatedConfig<kTiles, kPipeline>::kConfig;
   static constexpr int kStages = kConfig.pipeline_stages(kWithSource);
   /// Pairs of full / empty barriers: one for each k group of stages.
   static constexpr int kGroups = kStages / kConfig.k_group_size;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The Blackwell convolution as a template, for device functors of your own. Compile with
-//   nvcc -std=c++20 --expt-relaxed-constexpr -I <prefix>/include -I
-//   <prefix>/include/convoy/internal
+//   nvcc -std=c++20 --expt-relaxed-constexpr
+//        -I <prefix>/include -I <prefix>/include/convoy/internal
 //        -gencode arch=compute_100a,code=[sm_100a,compute_100a] -cudart shared ... -lconvoy
 //
 //   struct AddOneRelu {
@@ -77,13 +77,10 @@ void run(const ConvGeometry& geometry, const RunPointers& pointers, const Comput
          const StoreOp& store, cudaStream_t stream) {
   // Nothing to write: no descriptor, no launch.
   if (geometry.empty()) return;
-  if (geometry.upsample != 1) {
-    throw Error(Status::unsupported, "upsample = " + std::to_string(geometry.upsample) +
-                                         " needs a packed filter: use convoy::plan");
-  }
-  static const ConvKernel kernel = conv_kernel<kConfig, ComputeOp, StoreOp>();
-  prepare(kernel);
-  launch(kernel, describe(kernel.config, geometry, pointers), &compute, &store, stream);
+  static const Instance instance = make_instance<kConfig, ComputeOp, StoreOp>();
+  prepare(instance);
+  launch(plan_launch(instance, geometry, /*packed_filter=*/false), pointers, &compute, &store,
+         stream);
 }
 
 }  // namespace detail
