@@ -149,40 +149,4 @@ std::int64_t phase_offset_bytes(const ConvGeometry& g, DType output_dtype, int p
   return pixel * g.out_channels * static_cast<std::int64_t>(size_of(output_dtype));
 }
 
-void launch_kernel(const std::string& name, const void* kernel, const LaunchShape& shape,
-                   void** arguments, cudaStream_t stream) {
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = shape.cluster.x;
-  attributes[1].val.clusterDim.y = shape.cluster.y;
-  attributes[1].val.clusterDim.z = shape.cluster.z;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = shape.grid;
-  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
-  config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = shape.cluster.x == 0 ? 1 : 2;
-  const cudaError_t error = cudaLaunchKernelExC(&config, kernel, arguments);
-  if (error == cudaSuccess) return;
-  const auto extents = [](const dim3& e) { return text(e.x, " x ", e.y, " x ", e.z); };
-  throw Error(Status::launch_failure,
-              text(name, ": grid ", extents(shape.grid),
-                   shape.cluster.x == 0 ? "" : text(", cluster ", extents(shape.cluster)), ", ",
-                   shape.threads, " threads, ", shape.shared_bytes, " bytes of shared memory: ",
-                   cudaGetErrorName(error), ": ", cudaGetErrorString(error)));
-}
-
-void allow_shared_memory(const std::string& name, const void* kernel, std::size_t bytes) {
-  const cudaError_t error = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  if (error != cudaSuccess) {
-    throw Error(Status::launch_failure,
-                text(name, ": ", bytes, " bytes of shared memory: ", cudaGetErrorName(error), ": ",
-                     cudaGetErrorString(error)));
-  }
-}
-
 }  // namespace convoy::implicit_gemm

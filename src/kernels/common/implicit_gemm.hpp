@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the host twins of the implicit-GEMM kernels do alike, whatever the architecture: what they
-// all refuse, the convolution that they really run, the tensor maps of its operands, the launch.
+// all refuse, the convolution that they really run, the tensor maps of its operands.
 #pragma once
-
-#include <cuda_runtime_api.h>
 
 #include <array>
 #include <cstdint>
@@ -68,24 +66,5 @@ Im2colTensorMap im2col_map(const ConvGeometry& geometry, DType dtype, const char
 /// Bytes from the output's first element to the first that phase 2a + b of a folded upsampling
 /// writes; 0 for phase 0.
 std::int64_t phase_offset_bytes(const ConvGeometry& geometry, DType output_dtype, int phase);
-
-/// What a launch is told besides its arguments.
-struct LaunchShape {
-  dim3 grid;              ///< In CTAs.
-  dim3 cluster{0, 0, 0};  ///< In CTAs; x = 0: launched without clusters.
-  int threads = 0;        ///< Of a CTA.
-  std::size_t shared_bytes = 0;
-};
-
-/// Enqueue a kernel that may begin while the one before it ends (programmatic stream
-/// serialization). Throws Error{launch_failure} with `name` and the shape by what the launch itself
-/// returned.
-void launch_kernel(const std::string& name, const void* kernel, const LaunchShape& shape,
-                   void** arguments, cudaStream_t stream);
-
-/// Allow a kernel `bytes` of dynamic shared memory on the current device; once, before launches.
-/// Throws Error{launch_failure}. For kernels that always need the same: plans cannot lower each
-/// other's limit.
-void allow_shared_memory(const std::string& name, const void* kernel, std::size_t bytes);
 
 }  // namespace convoy::implicit_gemm

@@ -3,6 +3,7 @@
 
 #include "core/checked.hpp"
 #include "core/text.hpp"
+#include "kernels/common/implicit_gemm.hpp"
 
 namespace convoy::sm100 {
 namespace {
@@ -303,22 +304,22 @@ Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_
     plan.phase_offset_bytes[phase] = implicit_gemm::phase_offset_bytes(g, config.out_dtype, phase);
   }
 
-  const auto unsigned_extent = [](int extent) { return static_cast<unsigned>(extent); };
+  const auto extent = [](int value) { return static_cast<unsigned>(value); };
   const GemmShape cluster = config.cluster_shape;
-  plan.shape.cluster =
-      dim3(unsigned_extent(cluster.m), unsigned_extent(cluster.n), unsigned_extent(cluster.k));
-  plan.shape.grid = plan.shape.cluster;
-  plan.shape.grid.x *= unsigned_extent(p.groups * p.m_clusters * p.n_clusters);
-  plan.shape.threads = kThreads;
-  plan.shape.shared_bytes = instance.shared_bytes;
+  plan.config.cluster = dim3(extent(cluster.m), extent(cluster.n), extent(cluster.k));
+  plan.config.grid = plan.config.cluster;
+  plan.config.grid.x *= extent(p.groups * p.m_clusters * p.n_clusters);
+  plan.config.block = dim3(kThreads);
+  plan.config.shared_bytes = instance.shared_bytes;
+  plan.config.overlapped = true;
   return plan;
 }
 
 void prepare(const Instance& instance) {
   const std::string name = name_of(instance);
-  implicit_gemm::allow_shared_memory(name, instance.run, instance.shared_bytes);
-  implicit_gemm::allow_shared_memory(name, instance.run_with_residual,
-                                     instance.shared_bytes_with_residual);
+  raise_shared_memory_limit(instance.run, static_cast<int>(instance.shared_bytes), name.c_str());
+  raise_shared_memory_limit(instance.run_with_residual,
+                            static_cast<int>(instance.shared_bytes_with_residual), name.c_str());
 }
 
 void launch(const Launch& plan, const RunPointers& pointers, const void* compute_op,
@@ -346,15 +347,16 @@ void launch(const Launch& plan, const RunPointers& pointers, const void* compute
     }
   }
 
-  const Instance& instance = plan.instance;
-  implicit_gemm::LaunchShape shape = plan.shape;
-  const void* kernel = instance.run;
+  LaunchConfig config = plan.config;
+  config.name = plan.name.c_str();
+  config.stream = stream;
+  const void* kernel = plan.instance.run;
   if (p.epilogue.has_residual) {
-    kernel = instance.run_with_residual;
-    shape.shared_bytes = instance.shared_bytes_with_residual;
+    kernel = plan.instance.run_with_residual;
+    config.shared_bytes = plan.instance.shared_bytes_with_residual;
   }
   void* arguments[] = {&p, const_cast<void*>(compute_op), const_cast<void*>(store_op)};
-  implicit_gemm::launch_kernel(plan.name, kernel, shape, arguments, stream);
+  launch_kernel(kernel, config, arguments);
 }
 
 }  // namespace convoy::sm100

@@ -4,14 +4,12 @@
 // launch itself.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 #include <string>
 
 #include "core/candidate.hpp"
 #include "core/geometry.hpp"
-#include "kernels/common/implicit_gemm.hpp"
+#include "kernels/common/launch.hpp"
 #include "kernels/sm100/instances.hpp"
 #include "kernels/sm100/params.hpp"
 
@@ -40,7 +38,7 @@ struct Launch {
   /// Without epilogue and pointers; tensor maps with a placeholder for the address. The output's
   /// first map serves all phases and the residual.
   Params params = {};
-  implicit_gemm::LaunchShape shape = {};  ///< With the shared memory of a launch without residual.
+  LaunchConfig config = {};  ///< Without name and stream; shared memory as without a residual.
   /// Of the output, from its first element.
   std::int64_t phase_offset_bytes[kMaxPhases] = {};
 };

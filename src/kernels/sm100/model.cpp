@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/checked.hpp"
+#include "kernels/common/implicit_gemm.hpp"
 #include "kernels/sm100/host.hpp"
 
 namespace convoy::sm100 {
