@@ -71,7 +71,8 @@ function(convoy_install_kernel_headers folder)
   set(src ${PROJECT_SOURCE_DIR}/src)
   install(DIRECTORY ${src}/kernels/common ${src}/kernels/${folder} DESTINATION ${internal}/kernels
           FILES_MATCHING PATTERN "*.cuh" PATTERN "*.hpp")
-  install(FILES ${src}/kernels/composed/im2col_matmul.hpp ${src}/kernels/composed/qslice.hpp
+  install(FILES ${src}/kernels/composed/driver.hpp ${src}/kernels/composed/im2col_matmul.hpp
+                ${src}/kernels/composed/qslice.hpp
           DESTINATION ${internal}/kernels/composed)
   install(FILES ${src}/core/candidate.hpp ${src}/core/geometry.hpp DESTINATION ${internal}/core)
 endfunction()

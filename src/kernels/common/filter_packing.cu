@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/common/filter_packing.hpp"
 
-#include <algorithm>
-
 #include "convoy/error.hpp"
 #include "kernels/common/epilogue.cuh"
 #include "kernels/common/launch.hpp"
@@ -102,11 +100,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-unsigned blocks_for(std::int64_t elements) {
-  return static_cast<unsigned>(
-      std::min<std::int64_t>((elements + kThreads - 1) / kThreads, 1 << 16));
-}
-
 }  // namespace
 
 void repack_filter(void* packed, const void* filter, FilterLayout layout,
@@ -117,7 +110,7 @@ void repack_filter(void* packed, const void* filter, FilterLayout layout,
   const auto launch = [&]<typename Word>(Word*) {
     launch_kernel(repack_filter_kernel<Word>,
                   {.name = "repack_filter",
-                   .grid = blocks_for(elements),
+                   .grid = blocks_for(elements, kThreads),
                    .block = kThreads,
                    .stream = stream},
                   static_cast<Word*>(packed), static_cast<const Word*>(filter), access, elements);
@@ -163,7 +156,7 @@ void pack_upsampled_filter(void* packed, const void* filter, FilterLayout layout
   dispatch_element(dtype, [&]<typename Element>() {
     launch_kernel(pack_upsampled_filter_kernel<Element>,
                   {.name = "pack_upsampled_filter",
-                   .grid = blocks_for(elements),
+                   .grid = blocks_for(elements, kThreads),
                    .block = kThreads,
                    .stream = stream},
                   static_cast<Element*>(packed), static_cast<const Element*>(filter), access,

@@ -7,7 +7,9 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -53,6 +55,13 @@ struct LaunchConfig {
   bool overlapped = false;
   dim3 cluster = dim3(0, 0, 0);  ///< Blocks of a cluster; zeros: launched without clusters.
 };
+
+/// Blocks of `threads` threads for a kernel that walks `items` in strides of the grid: 1 to 2^16,
+/// which is enough to fill any device.
+constexpr unsigned blocks_for(std::int64_t items, int threads) {
+  return static_cast<unsigned>(
+      std::clamp<std::int64_t>((items + threads - 1) / threads, 1, std::int64_t{1} << 16));
+}
 
 /// Launch a kernel; `arguments` points to its parameters, in order. Throws Error{launch_failure}
 /// with what the launch itself returns.

@@ -9,6 +9,7 @@ namespace convoy {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kMostBlocks = 132 * 32;  // 32 for each multiprocessor of an H200.
 
 // Extents in frames, and the words of one frame.
 struct CacheCopy {
@@ -50,7 +51,7 @@ void launch(void* next, const void* cache, const void* activation, const ConvGeo
   copy.words = g.batch * copy.next_frames * copy.frame_words;
   if (copy.words == 0) return;
   const auto blocks = static_cast<unsigned>(
-      std::min<std::int64_t>((copy.words + kThreads - 1) / kThreads, 132 * 32));
+      std::min<std::int64_t>((copy.words + kThreads - 1) / kThreads, kMostBlocks));
   launch_kernel(next_cache_kernel<Word>,
                 {.name = "next_cache", .grid = blocks, .block = kThreads, .stream = stream},
                 static_cast<Word*>(next), static_cast<const Word*>(cache),

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "kernels/composed/driver.hpp"
 #include "kernels/composed/im2col_matmul.hpp"
 #include "kernels/composed/inner_kernels.hpp"
 #include "kernels/composed/qslice.hpp"

@@ -33,9 +33,4 @@ class InnerKernels {
 PlanRequest inner_request(const PlanRequest& request, const Conv2dProblemShape& problem,
                           DType output_dtype, const EpilogueKind& epilogue);
 
-/// Bytes of a part of a workspace, so that the next part is aligned.
-constexpr std::size_t aligned_part(std::size_t bytes) {
-  return (bytes + 255) / 256 * 256;
-}
-
 }  // namespace convoy::composed

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 3-D convolution as T sequential 2-D convolutions: out[n, z] = sum over t of
-// conv2d(in[n, z + t], filter[t]), accumulated in fp32. Partial sums are never rounded to the
-// output type.
+// 3-D convolution as T sequential 2-D convolutions, accumulated in fp32 (driver.hpp).
 #pragma once
 
 #include <string>

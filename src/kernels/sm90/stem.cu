@@ -212,12 +212,13 @@ class StemPlan final : public CudaPlan {
   void pack_filter(void* packed, const void* filter, FilterLayout layout,
                    cudaStream_t stream) const override {
     pack_from_dense(filter, layout, stream, [&](const void* dense) {
-      const auto blocks = static_cast<unsigned>(
-          std::min<std::int64_t>(ceil_div(packing_.elements, kPackThreads), 1 << 16));
-      launch_kernel(
-          pack_stem_filter_kernel,
-          {.name = "pack_stem_filter", .grid = blocks, .block = kPackThreads, .stream = stream},
-          static_cast<std::uint16_t*>(packed), static_cast<const std::uint16_t*>(dense), packing_);
+      launch_kernel(pack_stem_filter_kernel,
+                    {.name = "pack_stem_filter",
+                     .grid = blocks_for(packing_.elements, kPackThreads),
+                     .block = kPackThreads,
+                     .stream = stream},
+                    static_cast<std::uint16_t*>(packed), static_cast<const std::uint16_t*>(dense),
+                    packing_);
     });
   }
 

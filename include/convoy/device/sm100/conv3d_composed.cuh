@@ -22,12 +22,20 @@ void im2col_matmul(OutOf<kConfig>* output, const ActOf<kConfig>* activation,
                    const ConvGeometry& geometry, void* workspace, const Op& op, cudaStream_t stream,
                    std::size_t budget) {
   if (geometry.empty()) return;
-  composed::im2col_matmul(output, activation, cache, filter, geometry, kConfig.act_dtype, budget,
-                          workspace, op, stream,
-                          [&](auto* out, const auto* columns, const auto* matrix,
-                              const Conv2dProblemShape& problem, const auto& rows_op) {
-                            conv2d_fprop<kConfig>(out, columns, matrix, problem, rows_op, stream);
-                          });
+  RunPointers pointers;
+  pointers.output = output;
+  pointers.activation = activation;
+  pointers.cache = cache;
+  pointers.filter = filter;
+  pointers.workspace = workspace;
+  composed::im2col_matmul(
+      pointers, geometry, kConfig.act_dtype, kConfig.out_dtype, budget, op, stream,
+      [&](const RunPointers& inner, const Conv2dProblemShape& problem, const auto& rows_op) {
+        conv2d_fprop<kConfig>(static_cast<OutOf<kConfig>*>(inner.output),
+                              static_cast<const ActOf<kConfig>*>(inner.activation),
+                              static_cast<const FilterOf<kConfig>*>(inner.filter), problem, rows_op,
+                              stream);
+      });
 }
 
 }  // namespace detail
@@ -72,12 +80,18 @@ QsliceDecision qslice_conv3d(OutOf<kConfig>* output, const ActOf<kConfig>* activ
                                   stream);
     return decision;
   }
-  composed::qslice(output, activation, filter, geometry, workspace, op, stream,
-                   [&](float* sum, const auto* frames, const auto* slice,
-                       const Conv2dProblemShape& part, float beta) {
-                     conv2d_fprop_with_residual<kSliceConfig<kConfig>>(
-                         sum, frames, slice, sum, beta, part, NoComputeOp{}, NoStoreOp{}, stream);
-                   });
+  RunPointers pointers;
+  pointers.output = output;
+  pointers.activation = activation;
+  pointers.filter = filter;
+  pointers.workspace = workspace;
+  const Conv2dProblemShape slice_problem = composed::QsliceDriver(geometry, false).slice_problem();
+  composed::qslice<OutOf<kConfig>>(pointers, geometry, op, stream, [&](const RunPointers& inner) {
+    conv2d_fprop_with_residual<kSliceConfig<kConfig>>(
+        static_cast<float*>(inner.output), static_cast<const ActOf<kConfig>*>(inner.activation),
+        static_cast<const FilterOf<kConfig>*>(inner.filter), inner.epilogue.residual,
+        inner.epilogue.beta, slice_problem, NoComputeOp{}, NoStoreOp{}, stream);
+  });
   return decision;
 }
 

@@ -21,11 +21,21 @@ void im2col_matmul(typename Config::Out* output, const typename Config::In* acti
                    const ConvGeometry& geometry, void* workspace, const Op& op, cudaStream_t stream,
                    std::size_t budget) {
   if (geometry.empty()) return;
+  RunPointers pointers;
+  pointers.output = output;
+  pointers.activation = activation;
+  pointers.cache = cache;
+  pointers.filter = filter;
+  pointers.workspace = workspace;
+  using In = typename Config::In;
+  using Out = typename Config::Out;
+  constexpr DType kOutDtype = std::is_same_v<Out, float> ? DType::fp32 : kActDtype<Config>;
   composed::im2col_matmul(
-      output, activation, cache, filter, geometry, kActDtype<Config>, budget, workspace, op, stream,
-      [&](auto* out, const auto* columns, const auto* matrix, const Conv2dProblemShape& problem,
-          const auto& rows_op) {
-        conv_fprop<Config>(out, columns, matrix, problem, {}, rows_op, NoStoreOp{}, stream);
+      pointers, geometry, kActDtype<Config>, kOutDtype, budget, op, stream,
+      [&](const RunPointers& inner, const Conv2dProblemShape& problem, const auto& rows_op) {
+        conv_fprop<Config>(
+            static_cast<Out*>(inner.output), static_cast<const In*>(inner.activation),
+            static_cast<const In*>(inner.filter), problem, {}, rows_op, NoStoreOp{}, stream);
       });
 }
 
@@ -70,15 +80,22 @@ QsliceDecision qslice_conv3d(typename Config::Out* output, const typename Config
     im2col_matmul_conv3d<Config>(output, activation, cache, filter, problem, workspace, op, stream);
     return decision;
   }
-  composed::qslice(output, activation, filter, geometry, workspace, op, stream,
-                   [&](float* sum, const auto* frames, const auto* slice,
-                       const Conv2dProblemShape& part, float beta) {
-                     FpropExtras extras;
-                     extras.epilogue.residual = sum;
-                     extras.epilogue.beta = beta;
-                     conv_fprop<Default<typename Config::In, float>>(
-                         sum, frames, slice, part, extras, NoComputeOp{}, NoStoreOp{}, stream);
-                   });
+  RunPointers pointers;
+  pointers.output = output;
+  pointers.activation = activation;
+  pointers.filter = filter;
+  pointers.workspace = workspace;
+  using In = typename Config::In;
+  const Conv2dProblemShape slice_problem = composed::QsliceDriver(geometry, false).slice_problem();
+  composed::qslice<typename Config::Out>(
+      pointers, geometry, op, stream, [&](const RunPointers& inner) {
+        FpropExtras extras;
+        extras.epilogue = inner.epilogue;
+        conv_fprop<Default<In, float>>(static_cast<float*>(inner.output),
+                                       static_cast<const In*>(inner.activation),
+                                       static_cast<const In*>(inner.filter), slice_problem, extras,
+                                       NoComputeOp{}, NoStoreOp{}, stream);
+      });
   return decision;
 }
 

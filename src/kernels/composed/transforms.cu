@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/composed/transforms.hpp"
+
+#include "kernels/common/device_geometry.cuh"
+#include "kernels/common/launch.hpp"
+
+namespace convoy::composed {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Elements of 16 bytes, where C is a multiple of 8 of them.
+struct alignas(16) Vector8 {
+  std::uint16_t e[8];
+};
+
+// One vector of a row a thread; neighbouring threads take neighbouring channels.
+template <typename Vector>
+__global__ void __launch_bounds__(kThreads)
+    im2col_kernel(Vector* columns, const std::uint16_t* activation, const std::uint16_t* cache,
+                  const __grid_constant__ DeviceGeometry g, std::int64_t row_begin,
+                  std::int64_t vectors, std::int64_t pitch) {
+  constexpr int kWidth = sizeof(Vector) / 2;
+  const std::int64_t row_vectors = pitch / kWidth;
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < vectors; i += step) {
+    const std::int64_t row = i / row_vectors;
+    const std::int64_t column = (i - row * row_vectors) * kWidth;
+    Vector value{};
+    if (column < g.reduction) {
+      const auto tap = static_cast<int>(column / g.channels);
+      const auto channel = static_cast<int>(column - std::int64_t{tap} * g.channels);
+      const int s = tap % g.filter[2];
+      const int r = tap / g.filter[2] % g.filter[1];
+      const int t = tap / g.filter[2] / g.filter[1];
+      const OutputPixel at = output_pixel(g, row_begin + row);
+      const std::uint16_t* pixel =
+          input_pixel(g, activation, cache, at.n, at.z * g.stride[0] - g.pad[0] + t * g.dilation[0],
+                      at.p * g.stride[1] - g.pad[1] + r * g.dilation[1],
+                      at.q * g.stride[2] - g.pad[2] + s * g.dilation[2]);
+      if (pixel != nullptr) value = *reinterpret_cast<const Vector*>(pixel + channel);
+    }
+    columns[i] = value;
+  }
+}
+
+// `slice_elements`: R·S·C.
+__global__ void __launch_bounds__(kThreads)
+    slice_filter_kernel(std::uint16_t* slices, const std::uint16_t* filter, std::int64_t filters,
+                        std::int64_t depths, std::int64_t slice_elements, std::int64_t elements) {
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < elements;
+       i += step) {
+    const std::int64_t within = i % slice_elements;
+    const std::int64_t k = i / slice_elements % filters;
+    const std::int64_t t = i / slice_elements / filters;
+    slices[i] = filter[(k * depths + t) * slice_elements + within];
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    pad_filter_kernel(std::uint16_t* padded, const std::uint16_t* filter, std::int64_t reduction,
+                      std::int64_t pitch, std::int64_t elements) {
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < elements;
+       i += step) {
+    const std::int64_t k = i / pitch, column = i - k * pitch;
+    padded[i] = column < reduction ? filter[k * reduction + column] : std::uint16_t{0};
+  }
+}
+
+LaunchConfig launch_config(const char* name, std::int64_t items, cudaStream_t stream) {
+  return {.name = name, .grid = blocks_for(items, kThreads), .block = kThreads, .stream = stream};
+}
+
+}  // namespace
+
+void write_im2col_rows(void* columns, const void* activation, const void* cache,
+                       const ConvGeometry& geometry, std::int64_t row_begin, std::int64_t row_end,
+                       std::int64_t pitch, cudaStream_t stream) {
+  const DeviceGeometry g = device_geometry(geometry);
+  const std::int64_t elements = (row_end - row_begin) * pitch;
+  const auto launch = [&]<typename Vector>(Vector* to) {
+    const std::int64_t vectors = elements * 2 / static_cast<std::int64_t>(sizeof(Vector));
+    launch_kernel(im2col_kernel<Vector>, launch_config("im2col", vectors, stream), to,
+                  static_cast<const std::uint16_t*>(activation),
+                  static_cast<const std::uint16_t*>(cache), g, row_begin, vectors, pitch);
+  };
+  if (g.channels % 8 == 0) {
+    launch(static_cast<Vector8*>(columns));
+  } else {
+    launch(static_cast<std::uint16_t*>(columns));
+  }
+}
+
+void slice_filter(void* slices, const void* filter, const ConvGeometry& g, cudaStream_t stream) {
+  const std::int64_t elements = g.filter_elements();
+  launch_kernel(slice_filter_kernel, launch_config("slice_filter", elements, stream),
+                static_cast<std::uint16_t*>(slices), static_cast<const std::uint16_t*>(filter),
+                g.out_channels, g.filter[0], elements / g.out_channels / g.filter[0], elements);
+}
+
+void pad_filter_rows(void* padded, const void* filter, const ConvGeometry& g, std::int64_t pitch,
+                     cudaStream_t stream) {
+  const std::int64_t elements = g.out_channels * pitch;
+  launch_kernel(pad_filter_kernel, launch_config("pad_filter_rows", elements, stream),
+                static_cast<std::uint16_t*>(padded), static_cast<const std::uint16_t*>(filter),
+                g.gemm_k(), pitch, elements);
+}
+
+}  // namespace convoy::composed
