@@ -114,7 +114,7 @@ _KINDS = (  # The first that fits.
     ("matmul", ("gemm", "cutlass", "nvjet", "cublas")),
     ("softmax", ("SoftMax",)),
     ("norms", ("norm",)),
-    ("convolutions", ("sm90", "halo", "patch", "pointwise", "stem", "conv", "portable")),
+    ("convolutions", ("conv",)),
     ("copies", ("copy", "Memcpy", "cat", "elementwise", "Memset", "fill")),
 )
 

@@ -22,7 +22,7 @@
 // regret, and, as the main term, the error of the logarithms of times near the best one: misses are
 // few, and constants can be bent to avoid them that then miss on other problems
 // (docs/kernels-sm90.md). A choice counts as one that the model makes with an error of 1 %, so that
-// none hangs by a hair. Kernels of other families (stem, portable) have the times that they
+// none hangs by a hair. Kernels of other families (stem, small, composed) have the times that they
 // estimate themselves.
 //
 // NOTE: the splits of a split-K kernel are those that the model would choose, though the measured

@@ -33,6 +33,18 @@ std::string_view next_line(std::string_view& text) {
   throw Error(Status::io_error, text(origin, ":", number, ": ", what));
 }
 
+// Kernels that had another name when users tuned.
+std::string_view current_name(std::string_view kernel) {
+  constexpr std::pair<std::string_view, std::string_view> kRenamed[] = {
+      {"portable_halo", "few_filters"},    {"portable_patch", "few_channels"},
+      {"portable_pointwise", "pointwise"}, {"portable_depthwise", "depthwise"},
+      {"portable_grouped", "grouped"},     {"portable_general", "general"}};
+  for (const auto& [before, now] : kRenamed) {
+    if (kernel == before) return now;
+  }
+  return kernel;
+}
+
 }  // namespace
 
 TuningDatabase TuningDatabase::parse(std::string_view content, const std::string& origin) {
@@ -57,7 +69,7 @@ TuningDatabase TuningDatabase::parse(std::string_view content, const std::string
       fail(origin, number,
            "not '<microseconds> <kernel> | <device> | <types> | <epilogue> | <shape>'");
     }
-    tuned.kernel = choice.substr(space + 1);
+    tuned.kernel = current_name(choice.substr(space + 1));
     std::string key(line.substr(separator + kSeparator.size()));
     if (const std::size_t shape = key.rfind(kSeparator);
         header == kPlainHeader && shape != key.npos)

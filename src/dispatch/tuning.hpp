@@ -20,7 +20,7 @@ struct TunedKernel {
 ///
 ///   convoy-tuning 2
 ///   # comment
-///   85.6 portable_halo | NVIDIA H200 | bf16>bf16 packed | plain | n1 d0+1 h1024 w1024 c128 k3 ...
+///   85.6 few_filters | NVIDIA H200 | bf16>bf16 packed | plain | n1 d0+1 h1024 w1024 c128 k3 ...
 ///
 /// The first line names the version of the format. Lines of version 1 have no epilogue, and are
 /// read as "plain": so was measured then. Files of other versions are refused.

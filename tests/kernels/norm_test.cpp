@@ -169,7 +169,7 @@ TEST_F(Norm, AWorkspaceIsAskedFor) {
   const NormPlan group = plan(GroupNormProblem{.pixels = 64, .channels = 8, .groups = 2},
                               {.scale = false, .bias = false, .device = Device::cuda});
   ASSERT_GT(group.workspace_bytes(), 0u);
-  EXPECT_EQ(group.info().kernel, "portable_group_norm");
+  EXPECT_EQ(group.info().kernel, "group_norm");
   GuardedBuffer x(Device::cuda, 64 * 8 * 2);
   try {
     group.run({.output = x.data(), .input = x.data()});

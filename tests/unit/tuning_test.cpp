@@ -28,15 +28,36 @@ PlanRequest some_request() {
 TEST(Tuning, TextComesBack) {
   TuningDatabase database;
   const std::string key = tuning_key(some_request());
-  database.set(key, {"portable_halo", 168.9});
+  database.set(key, {"few_filters", 168.9});
   database.set("other | key", {"sm90", 1.0});
   const TuningDatabase read = TuningDatabase::parse(database.to_text(), "test");
   EXPECT_EQ(read.size(), 2u);
   const auto found = read.find(key);
   ASSERT_TRUE(found.has_value());
-  EXPECT_EQ(found->kernel, "portable_halo");
+  EXPECT_EQ(found->kernel, "few_filters");
   EXPECT_DOUBLE_EQ(found->us, 168.9);
   EXPECT_FALSE(read.find("none").has_value());
+}
+
+TEST(Tuning, FilesWithFormerKernelNamesAreRead) {
+  const TuningDatabase read = TuningDatabase::parse(
+      "convoy-tuning 2\n"
+      "1.00 portable_halo | a\n"
+      "2.00 portable_patch | b\n"
+      "3.00 portable_pointwise | c\n"
+      "4.00 portable_depthwise | d\n"
+      "5.00 portable_grouped | e\n"
+      "6.00 portable_general | f\n"
+      "7.00 sm90_stem | g\n",
+      "test");
+  const std::pair<const char*, const char*> expected[] = {
+      {"a", "few_filters"}, {"b", "few_channels"}, {"c", "pointwise"}, {"d", "depthwise"},
+      {"e", "grouped"},     {"f", "general"},      {"g", "sm90_stem"}};
+  for (const auto& [key, kernel] : expected) {
+    const auto found = read.find(key);
+    ASSERT_TRUE(found.has_value()) << key;
+    EXPECT_EQ(found->kernel, kernel);
+  }
 }
 
 TEST(Tuning, EveryFieldOfTheProblemIsInTheKey) {

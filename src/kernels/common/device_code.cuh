@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the portable kernels share on the device: 16-bit tensor-core steps (mma.sync) and
+// What the small kernels share on the device: 16-bit tensor-core steps (mma.sync) and
 // asynchronous copies of 4 to 16 bytes. All of it runs on sm_80 and later.
 // Section names in comments are those of the PTX ISA, chapter "Instruction Set".
 #pragma once

@@ -9,7 +9,7 @@
 
 namespace convoy {
 
-/// ConvGeometry as the portable kernels carry it: extents as 32-bit integers (no single extent
+/// ConvGeometry as the small kernels carry it: extents as 32-bit integers (no single extent
 /// passes 2^31; `device_geometry_refusal`), products taken in 64 bits. Axis order depth, height,
 /// width.
 struct DeviceGeometry {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The output side that the portable kernels share: run-time epilogue, residual, 16-byte stores.
+// The output side that the small kernels share: run-time epilogue, residual, 16-byte stores.
 #pragma once
 
 #include <cstdint>

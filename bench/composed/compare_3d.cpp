@@ -8,7 +8,7 @@
 // SHAPES: 3-D shape strings without temporal padding and cached frames, for Q-slicing's gate.
 //
 // Time: interleaved, L2 flushed before each run, random bf16 data, median. Error: ‖out − ref‖ /
-// ‖ref‖ against the same convolution in fp32 (portable_general on the widened values). Bytes: what
+// ‖ref‖ against the same convolution in fp32 (`general` on the widened values). Bytes: what
 // the method must move at least, each tensor once a pass.
 #include <cmath>
 #include <cstdio>
@@ -89,8 +89,8 @@ void compare(const Conv3dProblemShape& problem, const ConvGeometry& g, double se
   std::vector<float> reference(std::size_t(g.output_elements()));
   {
     const DeviceMemory output(Device::cuda, reference.size() * sizeof(float));
-    const Plan plan = convoy::plan(
-        problem, {.dtype = DType::fp32, .device = Device::cuda, .kernel = "portable_general"});
+    const Plan plan =
+        convoy::plan(problem, {.dtype = DType::fp32, .device = Device::cuda, .kernel = "general"});
     plan.run({.output = output.data(),
               .activation = ConstTensorView(wide_activation.data()),
               .filter = FilterRef(wide_filter.data())});
