@@ -70,7 +70,7 @@ Verification verify(const Layer& layer, const io::HostTensor& output) {
   }
 
   const reference::Expectation expected =
-      reference::expect(g, operands, epilogue, output.dtype, kMostLoopFlops);
+      reference::expect(g, operands, epilogue, output.dtype, {.most_fp64_flops = kMostLoopFlops});
   const reference::Comparison found =
       reference::compare(output.bytes.data(), output.dtype, expected);
   result.passed = found.pass;

@@ -24,7 +24,7 @@ void add(float* values, const float* other, std::int64_t count) {
 // Comparisons are written so that a NaN fails them and stays.
 CONVOY_VECTOR_CLONES
 void relu(float* values, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) values[i] = values[i] < 0.0f ? 0.0f : values[i];
+  for (std::int64_t i = 0; i < count; ++i) values[i] = values[i] <= 0.0f ? 0.0f : values[i];
 }
 
 CONVOY_VECTOR_CLONES

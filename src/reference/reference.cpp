@@ -6,6 +6,7 @@
 
 #include "core/dtype.hpp"
 #include "core/padding.hpp"
+#include "core/text.hpp"
 
 namespace convoy::reference {
 namespace {
@@ -71,38 +72,45 @@ double half_ulp(DType dtype) {
   return 0x1p-24;
 }
 
-std::vector<double> convolve_fp64(const ConvGeometry& g, const Operands& operands) {
-  std::vector<double> out(static_cast<std::size_t>(g.output_elements()));
+std::vector<double> convolve_fp64(const ConvGeometry& g, const Operands& operands,
+                                  std::int64_t step) {
+  std::vector<double> out;
+  out.reserve(static_cast<std::size_t>((g.output_elements() + step - 1) / step));
   const std::int64_t group_channels = g.group_channels();
-  std::size_t element = 0;
-  for (std::int64_t n = 0; n < g.batch; ++n) {
-    for (std::int64_t z = 0; z < g.out[0]; ++z) {
-      for (std::int64_t p = 0; p < g.out[1]; ++p) {
-        for (std::int64_t q = 0; q < g.out[2]; ++q) {
-          for (std::int64_t k = 0; k < g.out_channels; ++k) {
-            const std::int64_t first_channel = k / g.group_filters() * group_channels;
-            const float* filter = operands.filter + k * g.gemm_k();
-            double sum = 0.0;
-            for (std::int64_t t = 0; t < g.filter[0]; ++t) {
-              for (std::int64_t r = 0; r < g.filter[1]; ++r) {
-                for (std::int64_t s = 0; s < g.filter[2]; ++s, filter += group_channels) {
-                  const float* in = tap_input(g, operands, n,
-                                              z * g.stride[0] - g.pad_begin[0] + t * g.dilation[0],
-                                              p * g.stride[1] - g.pad_begin[1] + r * g.dilation[1],
-                                              q * g.stride[2] - g.pad_begin[2] + s * g.dilation[2]);
-                  if (in == nullptr) continue;
-                  for (std::int64_t c = 0; c < group_channels; ++c) {
-                    sum +=
-                        static_cast<double>(in[first_channel + c]) * static_cast<double>(filter[c]);
-                  }
-                }
-              }
-            }
-            out[element++] = sum;
+  // The inputs of one output pixel, tap by tap.
+  std::vector<const float*> inputs(static_cast<std::size_t>(g.taps()));
+  std::int64_t gathered = -1;
+  for (std::int64_t element = 0; element < g.output_elements(); element += step) {
+    const std::int64_t k = element % g.out_channels;
+    const std::int64_t pixel = element / g.out_channels;
+    if (pixel != gathered) {
+      gathered = pixel;
+      const std::int64_t q = pixel % g.out[2];
+      const std::int64_t p = pixel / g.out[2] % g.out[1];
+      const std::int64_t z = pixel / (g.out[2] * g.out[1]) % g.out[0];
+      const std::int64_t n = pixel / (g.out[2] * g.out[1] * g.out[0]);
+      auto input = inputs.begin();
+      for (std::int64_t t = 0; t < g.filter[0]; ++t) {
+        for (std::int64_t r = 0; r < g.filter[1]; ++r) {
+          for (std::int64_t s = 0; s < g.filter[2]; ++s) {
+            *input++ =
+                tap_input(g, operands, n, z * g.stride[0] - g.pad_begin[0] + t * g.dilation[0],
+                          p * g.stride[1] - g.pad_begin[1] + r * g.dilation[1],
+                          q * g.stride[2] - g.pad_begin[2] + s * g.dilation[2]);
           }
         }
       }
     }
+    const std::int64_t first_channel = k / g.group_filters() * group_channels;
+    const float* filter = operands.filter + k * g.gemm_k();
+    double sum = 0.0;
+    for (const float* in : inputs) {
+      for (std::int64_t c = 0; in != nullptr && c < group_channels; ++c) {
+        sum += static_cast<double>(in[first_channel + c]) * static_cast<double>(filter[c]);
+      }
+      filter += group_channels;
+    }
+    out.push_back(sum);
   }
   return out;
 }
@@ -128,7 +136,7 @@ double activate_fp64(double x, Activation activation, float a, float b) {
     case Activation::none:
       return x;
     case Activation::relu:
-      return std::max(x, 0.0);
+      return x <= 0.0 ? 0.0 : x;
     case Activation::leaky_relu:
       return x > 0.0 ? x : a * x;
     case Activation::gelu:
@@ -169,19 +177,19 @@ double finish_fp64(double sum, std::int64_t element, std::int64_t channels,
 }
 
 Expectation expect(const ConvGeometry& g, const Operands& operands,
-                   const EpilogueOperands& epilogue, DType output_dtype, double most_fp64_flops,
-                   double filter_rounding) {
+                   const EpilogueOperands& epilogue, DType output_dtype,
+                   const ExpectOptions& options) {
   // The sum, and the sum of magnitudes that its rounding errors scale with.
   const std::vector<float> activation = magnitudes(operands.activation, g.activation_elements());
   const std::vector<float> cache = magnitudes(operands.cache, g.cache_elements());
   const std::vector<float> filter = magnitudes(operands.filter, g.filter_elements());
   const Operands absolute = {activation.data(), cache.data(), filter.data()};
-  const bool by_loops = g.flops() <= most_fp64_flops;
+  const bool by_loops = options.step > 1 || g.flops() <= options.most_fp64_flops;
   std::vector<double> sums;
   std::vector<double> sizes;
   if (by_loops) {
-    sums = convolve_fp64(g, operands);
-    sizes = convolve_fp64(g, absolute);
+    sums = convolve_fp64(g, operands, options.step);
+    sizes = convolve_fp64(g, absolute, options.step);
   } else {
     const std::vector<float> fast_sums = convolve_onednn(g, operands);
     const std::vector<float> fast_sizes = convolve_onednn(g, absolute);
@@ -194,23 +202,25 @@ Expectation expect(const ConvGeometry& g, const Operands& operands,
   const double unit = 0x1p-24;
   double accumulation = unit * (8.0 + 0.25 * static_cast<double>(g.gemm_k()));
   if (!by_loops) accumulation *= 2.0;
-  accumulation += filter_rounding;
+  accumulation += options.filter_rounding;
 
   const Epilogue& e = epilogue.epilogue;
   const std::int64_t channels = g.out_channels;
   Expectation expectation;
+  expectation.step = options.step;
   expectation.value.resize(sums.size());
   expectation.bound.resize(sums.size());
   for (std::size_t i = 0; i < sums.size(); ++i) {
-    const auto element = static_cast<std::int64_t>(i);
+    const std::int64_t element = static_cast<std::int64_t>(i) * options.step;
     expectation.value[i] = finish_fp64(sums[i], element, channels, epilogue, output_dtype);
 
     // Follow the error through the steps; `size` bounds the values on the way.
     const double step =
         e.rounding == EpilogueRounding::each_step ? 2.0 * half_ulp(output_dtype) : 4.0 * unit;
-    const double residual = epilogue.residual != nullptr && e.beta != 0.0f
-                                ? std::fabs(static_cast<double>(e.beta) * epilogue.residual[i])
-                                : 0.0;
+    const double residual =
+        epilogue.residual != nullptr && e.beta != 0.0f
+            ? std::fabs(static_cast<double>(e.beta) * epilogue.residual[element])
+            : 0.0;
     const double bias = epilogue.bias != nullptr
                             ? std::fabs(static_cast<double>(epilogue.bias[element % channels]))
                             : 0.0;
@@ -238,7 +248,8 @@ Comparison compare(const void* got, DType dtype, const Expectation& expectation)
   double error_square = 0.0;
   double value_square = 0.0;
   for (std::size_t i = 0; i < expectation.value.size(); ++i) {
-    const double x = load_element(got, static_cast<std::int64_t>(i), dtype);
+    const std::int64_t element = static_cast<std::int64_t>(i) * expectation.step;
+    const double x = load_element(got, element, dtype);
     const double wanted = expectation.value[i];
     const double bound = expectation.bound[i];
     double error = std::fabs(x - wanted);
@@ -250,7 +261,7 @@ Comparison compare(const void* got, DType dtype, const Expectation& expectation)
     if (!(ratio <= 1.0)) ++result.mismatches;
     if (ratio > worst_ratio) {
       worst_ratio = ratio;
-      result.worst = static_cast<std::int64_t>(i);
+      result.worst = element;
       result.worst_got = x;
       result.worst_expected = wanted;
       result.worst_bound = bound;
@@ -264,6 +275,18 @@ Comparison compare(const void* got, DType dtype, const Expectation& expectation)
   result.pass = result.mismatches == 0;
   result.relative_error = value_square > 0.0 ? std::sqrt(error_square / value_square) : 0.0;
   return result;
+}
+
+std::string compare_exactly(const void* got, DType dtype, const Expectation& expectation) {
+  for (std::size_t i = 0; i < expectation.value.size(); ++i) {
+    const std::int64_t element = static_cast<std::int64_t>(i) * expectation.step;
+    const double wanted = round_fp64(dtype, expectation.value[i]);
+    const double x = load_element(got, element, dtype);
+    const bool same =
+        std::isnan(wanted) ? std::isnan(x) : x == wanted && std::signbit(x) == std::signbit(wanted);
+    if (!same) return text("element ", element, " is ", x, ", exactly ", wanted, " expected");
+  }
+  return {};
 }
 
 }  // namespace convoy::reference

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "convoy/epilogue.hpp"
@@ -11,6 +12,12 @@ namespace convoy::reference {
 
 // What a convolution must give, computed apart from every backend: for the tests, and for
 // `convoy --verify`. Operands are fp32 host arrays that hold values of the problem's own type.
+// The fp64 loops are the reference; oneDNN stands in for them on large problems, and the unit tests
+// hold it against them.
+//
+// Zeros: a sum starts at +0, so that a sum of zeros is +0 whatever their signs; after it every step
+// follows IEEE 754 (-2 · +0 = -0, -0 + +0 = +0), and relu gives +0 for either zero. Kernels must
+// give the same signs.
 
 /// Dense, channels-last; the filter is KTRSC. `cache` is null without cached frames.
 struct Operands {
@@ -19,8 +26,10 @@ struct Operands {
   const float* filter = nullptr;
 };
 
-/// The sum, in fp64, by the loops of the definition. [N, Z, P, Q, K].
-std::vector<double> convolve_fp64(const ConvGeometry& geometry, const Operands& operands);
+/// The sum, in fp64, by the loops of the definition, for every `step`-th element of
+/// [N, Z, P, Q, K].
+std::vector<double> convolve_fp64(const ConvGeometry& geometry, const Operands& operands,
+                                  std::int64_t step = 1);
 
 /// The same by oneDNN in fp32, for problems too large for the loops. Throws Error{unsupported} in a
 /// build without oneDNN.
@@ -43,19 +52,28 @@ double activate_fp64(double x, Activation activation, float a, float b);
 double finish_fp64(double sum, std::int64_t element, std::int64_t channels,
                    const EpilogueOperands& operands, DType output_dtype);
 
-/// Every output element, and how far from it a correct result may lie: the error of fp32
+/// Every `step`-th output element, and how far from it a correct result may lie: the error of fp32
 /// accumulation in any order, of the epilogue in fp32, and of rounding to the output type.
 struct Expectation {
   std::vector<double> value;
   std::vector<double> bound;
+  std::int64_t step = 1;
 };
 
-/// By convolve_fp64 up to `most_fp64_flops`, by convolve_onednn (with twice the bound) above.
-/// `filter_rounding`: relative error of the filter that the kernel may read in place of the given
-/// one (a folded upsampling sums taps and rounds the sums to the filter's type).
+struct ExpectOptions {
+  /// By convolve_fp64 up to this many FLOP, by convolve_onednn (with twice the bound) above.
+  double most_fp64_flops = 4e9;
+  /// Relative error of the filter that the kernel may read in place of the given one (a folded
+  /// upsampling sums taps and rounds the sums to the filter's type).
+  double filter_rounding = 0.0;
+  /// Elements 0, step, 2·step and so on; with a step above 1 always by convolve_fp64.
+  std::int64_t step = 1;
+};
+
 Expectation expect(const ConvGeometry& geometry, const Operands& operands,
                    const EpilogueOperands& epilogue, DType output_dtype,
-                   double most_fp64_flops = 4e9, double filter_rounding = 0.0);
+                   const ExpectOptions& options = {});
+
 /// Relative half step of a type: rounding x errs by at most this times |x|, above the subnormals.
 double half_ulp(DType dtype);
 
@@ -70,8 +88,13 @@ struct Comparison {
   double relative_error = 0;  ///< ‖got - expected‖ / ‖expected‖, Euclidean.
 };
 
-/// Compare `count` elements of `dtype` at `got` with the expectation. A NaN or an infinity agrees
-/// only with itself.
+/// Compare the elements of `dtype` at `got` with the expectation. A NaN or an infinity agrees only
+/// with itself.
 Comparison compare(const void* got, DType dtype, const Expectation& expectation);
+
+/// The same for data that determines every bit: each element is the expected value rounded once to
+/// `dtype`, the sign of a zero included; NaNs agree whatever their payload. Empty where all are,
+/// else the first that is not.
+std::string compare_exactly(const void* got, DType dtype, const Expectation& expectation);
 
 }  // namespace convoy::reference

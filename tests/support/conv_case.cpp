@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 #include <random>
+#include <stdexcept>
 
 #include "core/dtype.hpp"
 #include "core/filter_layout.hpp"
@@ -35,9 +36,6 @@ class Random {
  private:
   std::mt19937_64 engine_;
 };
-
-/// Any pointer but null: says "there is one" in the epilogue of a case.
-const void* const kPresent = &kPresent;
 
 std::int64_t random_channels(Random& random, const CaseLimits& limits) {
   if (limits.aligned_channels && random.chance(80)) {
@@ -124,14 +122,14 @@ ProblemShape random_problem(Random& random, const CaseLimits& limits) {
   return p;
 }
 
-Epilogue random_epilogue(Random& random, bool exact) {
-  Epilogue e;
-  if (random.chance(40)) return e;
+void random_epilogue(Random& random, ConvCase& c) {
+  Epilogue& e = c.epilogue;
+  if (random.chance(40)) return;
   if (random.chance(60)) {
-    e.bias = kPresent;
+    c.bias = true;
     e.bias_dtype = random.pick({DType::bf16, DType::fp16, DType::fp32});
   }
-  if (exact) {
+  if (c.exact) {
     e.activation = random.pick(
         {Activation::none, Activation::relu, Activation::leaky_relu, Activation::clamp});
     e.scale = random.pick({1.0f, 1.0f, 0.5f, -2.0f});
@@ -144,10 +142,25 @@ Epilogue random_epilogue(Random& random, bool exact) {
     e.beta = random.chance(60) ? 1.0f : random.chance(30) ? 0.0f : 2.0f * random.real();
   }
   e.parameter_b = 1.5f;
-  if (random.chance(50)) e.residual = kPresent;
+  c.residual = random.chance(50);
   e.order = random.pick({ResidualOrder::after_activation, ResidualOrder::before_activation});
   e.rounding = random.chance(70) ? EpilogueRounding::once : EpilogueRounding::each_step;
-  return e;
+}
+
+/// Whether integers stay exact in fp32 through the epilogue.
+bool exact_on_integers(const Epilogue& e) {
+  switch (e.activation) {
+    case Activation::none:
+    case Activation::relu:
+    case Activation::clamp:
+      return true;
+    case Activation::leaky_relu: {
+      const float scaled = 256.0f * e.parameter_a;
+      return scaled == std::nearbyint(scaled) && std::fabs(scaled) < 1024.0f;
+    }
+    default:
+      return false;
+  }
 }
 
 /// Values of one tensor, already rounded to its type. Integers where exact, some of them zero.
@@ -167,12 +180,6 @@ std::vector<unsigned char> encode(const std::vector<float>& values, DType dtype)
     store_element(bytes.data(), static_cast<std::int64_t>(i), dtype, values[i]);
   }
   return bytes;
-}
-
-GuardedBuffer upload(Device device, const std::vector<float>& values, DType dtype) {
-  GuardedBuffer buffer(device, values.size() * size_of(dtype));
-  buffer.upload(encode(values, dtype).data());
-  return buffer;
 }
 
 /// The KTRSC filter, laid out as the case wants it.
@@ -195,17 +202,6 @@ std::vector<float> lay_out_filter(const std::vector<float>& ktrsc, const ConvGeo
     }
   }
   return out;
-}
-
-/// The values that an exact case must give: the expectation rounded to the type, bit for bit.
-std::string compare_exactly(const std::vector<unsigned char>& got, DType dtype,
-                            const reference::Expectation& expectation) {
-  for (std::size_t i = 0; i < expectation.value.size(); ++i) {
-    const double wanted = reference::round_fp64(dtype, expectation.value[i]);
-    const double x = load_element(got.data(), static_cast<std::int64_t>(i), dtype);
-    if (x != wanted) return text("element ", i, " is ", x, ", exactly ", wanted, " expected");
-  }
-  return {};
 }
 
 std::string compare_bounded(const std::vector<unsigned char>& got, DType dtype,
@@ -252,7 +248,7 @@ ConvCase random_case(std::uint64_t seed, const CaseLimits& limits) {
     }
   }
   c.exact = random.chance(50);
-  c.epilogue = random_epilogue(random, c.exact);
+  random_epilogue(random, c);
   c.options.dtype = random.pick({DType::bf16, DType::bf16, DType::fp16, DType::fp32});
   if (random.chance(20)) {
     c.options.output_dtype = random.pick({DType::bf16, DType::fp16, DType::fp32});
@@ -277,111 +273,313 @@ ConvCase random_case(std::uint64_t seed, const CaseLimits& limits) {
   return c;
 }
 
+ConvCase random_sibling(const ConvCase& c, std::uint64_t seed, const CaseLimits& limits) {
+  Random random(seed);
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    ConvGeometry g = geometry_of(c.problem);
+    const std::int64_t width = random.pick<std::int64_t>({1, 2, 4});
+    if (g.groups == 1) {
+      g.in_channels = random.chance(50) ? g.in_channels * width
+                                        : std::max<std::int64_t>(1, g.in_channels / width);
+    }
+    for (int axis = g.rank == 2 ? 1 : 0; axis < 3; ++axis) {
+      if (random.chance(60)) g.in[axis] = random.between(1, axis == 0 ? 6 : 40);
+      if (axis > 0 && random.chance(40)) {
+        g.filter[axis] = random.pick<std::int64_t>({1, 3, 5});
+        g.pad_begin[axis] = g.pad_end[axis] = g.dilation[axis] * (g.filter[axis] / 2);
+      }
+    }
+    ConvCase sibling = c;
+    sibling.seed = seed;
+    sibling.problem = problem_of(g);
+    sibling.next_cache = false;
+    try {
+      if (geometry_of(sibling.problem).flops() <= limits.flops) return sibling;
+    } catch (const Error&) {
+      continue;  // Not legal: draw again.
+    }
+  }
+  return c;
+}
+
+ConvCase image(const Conv2dProblemShape& shape) {
+  ConvCase c;
+  c.problem = shape;
+  c.options.device = Device::cuda;
+  c.exact = true;
+  c.runs = 1;
+  return c;
+}
+
+ConvCase volume(const Conv3dProblemShape& shape) {
+  ConvCase c = image({});
+  c.problem = shape;
+  c.filter_layout = FilterLayout::ktrsc;
+  return c;
+}
+
+ProblemShape problem_of(const ConvGeometry& g) {
+  if (g.rank == 2) {
+    return Conv2dProblemShape{.batch = g.batch,
+                              .in_height = g.in[1],
+                              .in_width = g.in[2],
+                              .in_channels = g.in_channels,
+                              .out_channels = g.out_channels,
+                              .filter_h = g.filter[1],
+                              .filter_w = g.filter[2],
+                              .pad_h = g.pad_begin[1],
+                              .pad_w = g.pad_begin[2],
+                              .stride_h = g.stride[1],
+                              .stride_w = g.stride[2],
+                              .dilation_h = g.dilation[1],
+                              .dilation_w = g.dilation[2],
+                              .groups = g.groups,
+                              .pad_h_end = g.pad_end[1],
+                              .pad_w_end = g.pad_end[2],
+                              .pad_mode = g.pad_mode[1],
+                              .upsample = g.upsample};
+  }
+  return Conv3dProblemShape{.batch = g.batch,
+                            .in_depth = g.in[0],
+                            .in_height = g.in[1],
+                            .in_width = g.in[2],
+                            .in_channels = g.in_channels,
+                            .out_channels = g.out_channels,
+                            .filter = g.filter,
+                            .pad_begin = g.pad_begin,
+                            .pad_end = g.pad_end,
+                            .stride = g.stride,
+                            .dilation = g.dilation,
+                            .groups = g.groups,
+                            .pad_mode = g.pad_mode,
+                            .cached_frames = g.cached_frames};
+}
+
 std::string describe(const ConvCase& c) {
-  const Epilogue& e = c.epilogue;
+  Epilogue shown = c.epilogue;
+  // Any address says that there is one.
+  shown.bias = c.bias ? &shown : nullptr;
+  shown.residual = c.residual ? &shown : nullptr;
   std::string out = text(to_string(c.problem), " ", to_string(c.options.dtype), "->",
                          to_string(c.options.output_dtype.value_or(c.options.dtype)), " filter ",
-                         to_string(c.filter_layout), c.options.packed_filter ? " packed" : " bare");
-  out += text(", ", to_string(e), c.residual_in_place && e.residual != nullptr ? " in place" : "");
-  if (c.next_cache) out += " next_cache";
-  if (!c.bring_workspace) out += " own_workspace";
-  return out + (c.exact ? " integers" : " reals");
+                         to_string(c.filter_layout),
+                         c.options.packed_filter ? " packed, " : " bare, ", to_string(shown));
+  if (c.residual && c.residual_in_place) out += " in place";
+  if (c.next_cache) out += ", next_cache";
+  if (!c.bring_workspace) out += ", own workspace";
+  out += c.exact && exact_on_integers(c.epilogue) ? ", integers" : ", reals";
+  return text(out, ", seed ", c.seed, ", kernel ",
+              c.options.kernel.empty() ? "chosen" : c.options.kernel);
+}
+
+PlanOptions options_of(const ConvCase& c) {
+  if (c.epilogue.bias != nullptr || c.epilogue.residual != nullptr) {
+    throw std::logic_error("ConvCase: set `bias` and `residual`, not the epilogue's pointers");
+  }
+  PlanOptions options = c.options;
+  options.epilogue = c.epilogue.kind();
+  options.epilogue.bias = c.bias;
+  options.epilogue.residual = c.residual;
+  return options;
+}
+
+Plan plan_case(const ConvCase& c) {
+  return plan(c.problem, options_of(c));
+}
+
+std::vector<Candidate> candidates_of(const ConvCase& c) {
+  return candidates(c.problem, options_of(c));
+}
+
+// ---- PreparedCase ---------------------------------------------------------------------------
+
+/// What does not change from run to run.
+struct PreparedCase::Shared {
+  ConvCase c;
+  ConvGeometry g;
+  Plan plan;
+  Device device;
+  DType dtype, out_dtype;
+  bool in_place, dense;
+  // Bytes as they lie on the device.
+  std::vector<unsigned char> activation, cache, filter, bias, residual, next_cache, packed_bytes;
+  GuardedBuffer d_filter;
+  PackedFilter packed;
+  reference::Expectation expected;
+  bool exact;
+
+  explicit Shared(const ConvCase& of)
+      : c(of),
+        g(geometry_of(c.problem)),
+        plan(plan_case(c)),
+        device(plan.info().backend.starts_with("cuda") ? Device::cuda : Device::cpu),
+        dtype(c.options.dtype),
+        out_dtype(c.options.output_dtype.value_or(dtype)),
+        in_place(c.residual_in_place && c.residual),
+        dense(c.filter_layout == FilterLayout::krsc || c.filter_layout == FilterLayout::ktrsc),
+        exact(c.exact && exact_on_integers(c.epilogue)) {
+    Random random(c.seed ^ 0x5bd1e995u);
+    const float filter_size =
+        1.7f / std::sqrt(static_cast<float>(std::max<std::int64_t>(1, g.gemm_k())));
+    const auto x = random_values(random, g.activation_elements(), dtype, exact, 1.0f);
+    const auto before = random_values(random, g.cache_elements(), dtype, exact, 1.0f);
+    const auto w = random_values(random, g.filter_elements(), dtype, exact, filter_size);
+    const auto b =
+        random_values(random, c.bias ? g.out_channels : 0, c.epilogue.bias_dtype, exact, 1.0f);
+    const auto source =
+        random_values(random, c.residual ? g.output_elements() : 0, out_dtype, exact, 1.0f);
+    activation = encode(x, dtype);
+    cache = encode(before, dtype);
+    filter = encode(lay_out_filter(w, g, c.filter_layout), dtype);
+    bias = encode(b, c.epilogue.bias_dtype);
+    residual = encode(source, out_dtype);
+    if (c.next_cache) next_cache = encode(expected_next_cache(g, x, before), dtype);
+
+    d_filter = GuardedBuffer(device, filter.size());
+    d_filter.upload(filter.data());
+    if (c.options.packed_filter || !dense) {
+      packed = plan.pack_filter(d_filter.data(), c.filter_layout);
+      synchronize(device);
+      packed_bytes = download(device, packed.data(), packed.bytes());
+    }
+    const bool folded = packed && packed.format().find("upsampled_phases") != std::string::npos;
+    const std::int64_t elements = g.output_elements();
+    expected = reference::expect(
+        g, {x.data(), before.data(), w.data()},
+        {c.epilogue, c.bias ? b.data() : nullptr, c.residual ? source.data() : nullptr}, out_dtype,
+        {.filter_rounding = folded ? reference::half_ulp(dtype) : 0.0,
+         // NOTE: odd, so that every filter of an even number has its turn.
+         .step = c.sample == 0 ? 1 : std::max<std::int64_t>(1, elements / c.sample) | 1});
+  }
+};
+
+/// The buffers of one run at a time.
+struct PreparedCase::Tensors {
+  GuardedBuffer activation, cache, bias, residual, output, next_cache, workspace;
+  std::vector<unsigned char> first_output;  ///< Bits of the first run, once they were right.
+
+  explicit Tensors(const Shared& s)
+      : activation(s.device, s.activation.size()),
+        cache(s.device, s.cache.size()),
+        bias(s.device, s.bias.size()),
+        residual(s.device, s.residual.size()),
+        output(s.device, static_cast<std::size_t>(s.g.output_elements()) * size_of(s.out_dtype)),
+        next_cache(s.device, s.next_cache.size()),
+        workspace(s.device, s.plan.workspace_bytes()) {
+    activation.upload(s.activation.data());
+    cache.upload(s.cache.data());
+    bias.upload(s.bias.data());
+    residual.upload(s.residual.data());
+  }
+};
+
+PreparedCase::PreparedCase(const ConvCase& c) : PreparedCase(std::make_shared<Shared>(c)) {}
+PreparedCase::PreparedCase(std::shared_ptr<Shared> shared)
+    : shared_(std::move(shared)), tensors_(std::make_unique<Tensors>(*shared_)) {}
+PreparedCase::~PreparedCase() = default;
+PreparedCase::PreparedCase(PreparedCase&&) noexcept = default;
+PreparedCase& PreparedCase::operator=(PreparedCase&&) noexcept = default;
+
+PreparedCase PreparedCase::twin() const {
+  return PreparedCase(shared_);
+}
+const ConvCase& PreparedCase::conv_case() const {
+  return shared_->c;
+}
+const std::string& PreparedCase::kernel() const {
+  return shared_->plan.info().kernel;
+}
+
+void PreparedCase::run(cudaStream_t stream) {
+  const Shared& s = *shared_;
+  Tensors& t = *tensors_;
+  t.output.fill_with_nan(stream);
+  t.next_cache.fill_with_nan(stream);
+  t.workspace.fill_with_nan(stream);
+  if (s.in_place) t.residual.upload(s.residual.data(), stream);
+
+  RunArguments arguments;
+  arguments.activation = {t.activation.data(), s.plan.activation_shape()};
+  arguments.filter = s.packed ? FilterRef(s.packed) : FilterRef(s.d_filter.data());
+  arguments.epilogue = s.c.epilogue;
+  arguments.output = {s.in_place ? t.residual.data() : t.output.data(), s.plan.output_shape()};
+  if (s.c.bias) arguments.epilogue.bias = t.bias.data();
+  if (s.c.residual) arguments.epilogue.residual = t.residual.data();
+  if (s.g.cached_frames > 0) arguments.cache = {t.cache.data(), s.plan.cache_shape()};
+  if (s.c.next_cache) arguments.next_cache = {t.next_cache.data(), s.plan.next_cache_shape()};
+  if (s.c.bring_workspace || s.device == Device::cuda) arguments.workspace = t.workspace.data();
+  if (!s.c.launch) {
+    s.plan.run(arguments, stream);
+    return;
+  }
+  RunPointers pointers;
+  pointers.output = arguments.output.data;
+  pointers.activation = t.activation.data();
+  pointers.filter = s.d_filter.data();
+  pointers.cache = s.g.cached_frames > 0 ? t.cache.data() : nullptr;
+  pointers.epilogue = arguments.epilogue;
+  s.c.launch(s.g, pointers);
+}
+
+std::string PreparedCase::check(cudaStream_t stream) {
+  const Shared& s = *shared_;
+  Tensors& t = *tensors_;
+  const std::vector<unsigned char> output = (s.in_place ? t.residual : t.output).download(stream);
+  // NOTE: against the reference once: the bits of later runs are held against the first one's.
+  if (t.first_output.empty()) {
+    const std::string wrong =
+        s.exact ? reference::compare_exactly(output.data(), s.out_dtype, s.expected)
+                : compare_bounded(output, s.out_dtype, s.expected);
+    if (!wrong.empty()) return wrong;
+    t.first_output = output;
+  } else if (output != t.first_output) {
+    return "the bits differ from the first run's";
+  }
+  if (s.c.next_cache && !s.g.empty() && t.next_cache.download(stream) != s.next_cache) {
+    return "next_cache is wrong";
+  }
+  const struct {
+    const char* name;
+    const GuardedBuffer& buffer;
+    const std::vector<unsigned char>* unchanged;  // Null where it is written.
+  } buffers[] = {{"activation", t.activation, &s.activation},
+                 {"filter", s.d_filter, &s.filter},
+                 {"cache", t.cache, &s.cache},
+                 {"bias", t.bias, &s.bias},
+                 {"residual", t.residual, s.in_place ? nullptr : &s.residual},
+                 {"output", t.output, nullptr},
+                 {"next_cache", t.next_cache, nullptr},
+                 {"workspace", t.workspace, nullptr}};
+  for (const auto& [name, buffer, unchanged] : buffers) {
+    if (!buffer.guards_intact(stream)) return text("bytes around ", name, " were overwritten");
+    if (unchanged != nullptr && buffer.download(stream) != *unchanged) {
+      return text("the ", name, " was changed");
+    }
+  }
+  if (s.packed && download(s.device, s.packed.data(), s.packed.bytes(), stream) != s.packed_bytes) {
+    return "the packed filter was changed";
+  }
+  return {};
 }
 
 CaseResult run_case(const ConvCase& c) {
-  const ConvGeometry g = geometry_of(c.problem);
-  PlanOptions options = c.options;
-  options.epilogue = c.epilogue.kind();
-  const DType dtype = options.dtype;
-  const DType out_dtype = options.output_dtype.value_or(dtype);
-  const Plan plan = convoy::plan(c.problem, options);
-  const Device device = plan.info().backend.rfind("cuda", 0) == 0 ? Device::cuda : Device::cpu;
-
-  // Make the tensors.
-  Random random(c.seed ^ 0x5bd1e995u);
-  const float filter_size =
-      1.7f / std::sqrt(static_cast<float>(std::max<std::int64_t>(1, g.gemm_k())));
-  const auto activation = random_values(random, g.activation_elements(), dtype, c.exact, 1.0f);
-  const auto cache = random_values(random, g.cache_elements(), dtype, c.exact, 1.0f);
-  const auto filter = random_values(random, g.filter_elements(), dtype, c.exact, filter_size);
-  const auto bias = random_values(random, c.epilogue.bias != nullptr ? g.out_channels : 0,
-                                  c.epilogue.bias_dtype, c.exact, 1.0f);
-  const auto residual = random_values(
-      random, c.epilogue.residual != nullptr ? g.output_elements() : 0, out_dtype, c.exact, 1.0f);
-
-  // Put them on the device.
-  const GuardedBuffer d_activation = upload(device, activation, dtype);
-  const GuardedBuffer d_cache = upload(device, cache, dtype);
-  const GuardedBuffer d_filter = upload(device, lay_out_filter(filter, g, c.filter_layout), dtype);
-  const GuardedBuffer d_bias = upload(device, bias, c.epilogue.bias_dtype);
-  GuardedBuffer d_residual = upload(device, residual, out_dtype);
-  GuardedBuffer d_output(device,
-                         static_cast<std::size_t>(g.output_elements()) * size_of(out_dtype));
-  const auto next_expected =
-      c.next_cache ? expected_next_cache(g, activation, cache) : std::vector<float>();
-  GuardedBuffer d_next_cache(device, next_expected.size() * size_of(dtype));
-  GuardedBuffer d_workspace(device, plan.workspace_bytes());
-
-  RunArguments arguments;
-  arguments.activation = {d_activation.data(), plan.activation_shape()};
-  if (options.packed_filter) {
-    arguments.filter = plan.pack_filter(d_filter.data(), c.filter_layout);
-  } else {
-    arguments.filter = d_filter.data();
-  }
-  arguments.epilogue = c.epilogue;
-  const bool in_place = c.residual_in_place && c.epilogue.residual != nullptr;
-  void* output = in_place ? d_residual.data() : d_output.data();
-  arguments.output = {output, plan.output_shape()};
-  if (c.epilogue.bias != nullptr) arguments.epilogue.bias = d_bias.data();
-  if (c.epilogue.residual != nullptr) arguments.epilogue.residual = d_residual.data();
-  if (g.cached_frames > 0) arguments.cache = {d_cache.data(), plan.cache_shape()};
-  if (c.next_cache) arguments.next_cache = {d_next_cache.data(), plan.next_cache_shape()};
-  if (c.bring_workspace || device == Device::cuda) arguments.workspace = d_workspace.data();
-
-  // Run twice from the same state.
-  std::vector<unsigned char> outputs[2];
-  for (auto& bytes : outputs) {
-    d_output.fill_with_nan();
-    d_next_cache.fill_with_nan();
-    d_workspace.fill_with_nan();
-    if (in_place) d_residual.upload(encode(residual, out_dtype).data());
-    plan.run(arguments);
-    synchronize(device);
-    bytes = in_place ? d_residual.download() : d_output.download();
-  }
-
-  // Check.
+  PreparedCase prepared(c);
   CaseResult result;
-  result.kernel = plan.info().kernel;
-  const bool folded =
-      arguments.filter.packed.format().find("upsampled_phases") != std::string::npos;
-  const reference::Expectation expectation =
-      reference::expect(g, {activation.data(), cache.data(), filter.data()},
-                        {c.epilogue, bias.empty() ? nullptr : bias.data(),
-                         residual.empty() ? nullptr : residual.data()},
-                        out_dtype, 4e9, folded ? reference::half_ulp(dtype) : 0.0);
-  result.detail = c.exact ? compare_exactly(outputs[0], out_dtype, expectation)
-                          : compare_bounded(outputs[0], out_dtype, expectation);
-  if (result.detail.empty() && outputs[0] != outputs[1]) result.detail = "two runs differ in bits";
-  if (result.detail.empty() && c.next_cache && !g.empty() &&
-      d_next_cache.download() != encode(next_expected, dtype)) {
-    result.detail = "next_cache is wrong";
-  }
-  const std::pair<const char*, const GuardedBuffer*> buffers[] = {
-      {"output", &d_output},     {"activation", &d_activation}, {"filter", &d_filter},
-      {"cache", &d_cache},       {"next_cache", &d_next_cache}, {"bias", &d_bias},
-      {"residual", &d_residual}, {"workspace", &d_workspace}};
-  for (const auto& [name, buffer] : buffers) {
-    if (result.detail.empty() && !buffer->guards_intact()) {
-      result.detail = text("bytes around ", name, " were overwritten");
-    }
-  }
-  if (result.detail.empty() && d_activation.download() != encode(activation, dtype)) {
-    result.detail = "the activation was changed";
+  result.kernel = prepared.kernel();
+  for (int run = 0; run < c.runs && result.detail.empty(); ++run) {
+    prepared.run();
+    result.detail = prepared.check();
   }
   result.pass = result.detail.empty();
   return result;
+}
+
+std::string wrong_with(const ConvCase& c) {
+  try {
+    return run_case(c).detail;
+  } catch (const std::exception& error) {
+    return error.what();
+  }
 }
 
 }  // namespace convoy::test

@@ -39,50 +39,78 @@ std::shared_ptr<unsigned char> allocate(Device device, std::size_t bytes) {
   return {memory, [](unsigned char* p) { ::operator delete(p, kAlignment); }};
 }
 
-void copy(Device device, void* to, const void* from, std::size_t bytes) {
+void copy(Device device, void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return;
 #ifdef CONVOY_WITH_CUDA
   if (device == Device::cuda) {
-    check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "cudaMemcpy");
+    // NOTE: waits, since the host's memory may go before the device has read it.
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+    check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
     return;
   }
 #endif
   (void)device;
+  (void)stream;
   std::memcpy(to, from, bytes);
+}
+
+void fill(Device device, void* to, int byte, std::size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return;
+#ifdef CONVOY_WITH_CUDA
+  if (device == Device::cuda) {
+    check(cudaMemsetAsync(to, byte, bytes, stream), "cudaMemsetAsync");
+    return;
+  }
+#endif
+  (void)device;
+  (void)stream;
+  std::memset(to, byte, bytes);
 }
 
 }  // namespace
 
+int compute_capability() {
+  int major = 0;
+  int minor = 0;
+#ifdef CONVOY_WITH_CUDA
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
+    return 0;
+  }
+#endif
+  return 10 * major + minor;
+}
+
 GuardedBuffer::GuardedBuffer(Device device, std::size_t bytes)
     : device_(device), bytes_(bytes), memory_(allocate(device, bytes + 2 * kGuard)) {
-  const std::vector<unsigned char> guards(bytes + 2 * kGuard, kGuardByte);
-  copy(device_, memory_.get(), guards.data(), guards.size());
+  fill(device_, memory_.get(), kGuardByte, bytes + 2 * kGuard, nullptr);
   fill_with_nan();
+  synchronize(device_);
 }
 
 void* GuardedBuffer::data() const {
   return memory_ ? memory_.get() + kGuard : nullptr;
 }
 
-void GuardedBuffer::upload(const void* from) {
-  if (bytes_ > 0) copy(device_, data(), from, bytes_);
+void GuardedBuffer::upload(const void* from, cudaStream_t stream) {
+  copy(device_, data(), from, bytes_, stream);
 }
 
-void GuardedBuffer::fill_with_nan() {
-  const std::vector<unsigned char> ones(bytes_, 0xff);
-  upload(ones.data());
+void GuardedBuffer::fill_with_nan(cudaStream_t stream) {
+  fill(device_, data(), 0xff, bytes_, stream);
 }
 
-std::vector<unsigned char> GuardedBuffer::download() const {
-  std::vector<unsigned char> out(bytes_);
-  if (bytes_ > 0) copy(device_, out.data(), data(), bytes_);
-  return out;
+std::vector<unsigned char> GuardedBuffer::download(cudaStream_t stream) const {
+  return test::download(device_, data(), bytes_, stream);
 }
 
-bool GuardedBuffer::guards_intact() const {
+bool GuardedBuffer::guards_intact(cudaStream_t stream) const {
   if (!memory_) return true;
-  std::vector<unsigned char> guard(kGuard);
   for (const std::size_t offset : {std::size_t{0}, kGuard + bytes_}) {
-    copy(device_, guard.data(), memory_.get() + offset, kGuard);
+    const std::vector<unsigned char> guard =
+        test::download(device_, memory_.get() + offset, kGuard, stream);
     if (std::any_of(guard.begin(), guard.end(), [](unsigned char b) { return b != kGuardByte; })) {
       return false;
     }
@@ -90,11 +118,33 @@ bool GuardedBuffer::guards_intact() const {
   return true;
 }
 
+std::vector<unsigned char> download(Device device, const void* from, std::size_t bytes,
+                                    cudaStream_t stream) {
+  std::vector<unsigned char> out(bytes);
+  copy(device, out.data(), from, bytes, stream);
+  return out;
+}
+
 void synchronize(Device device) {
 #ifdef CONVOY_WITH_CUDA
   if (device == Device::cuda) check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 #endif
   (void)device;
+}
+
+Stream::Stream(Device device) {
+#ifdef CONVOY_WITH_CUDA
+  if (device == Device::cuda) {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
+#endif
+  (void)device;
+}
+
+Stream::~Stream() {
+#ifdef CONVOY_WITH_CUDA
+  if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
+#endif
 }
 
 }  // namespace convoy::test

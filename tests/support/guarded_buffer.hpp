@@ -9,8 +9,12 @@
 
 namespace convoy::test {
 
+/// Compute capability of the current CUDA device, 90 for 9.0; 0 where there is no device.
+int compute_capability();
+
 /// Memory on a device between two guard zones. It starts as all ones, which is NaN in every type,
-/// so that an element nobody wrote shows.
+/// so that an element nobody wrote shows. Copies are in the order of `stream`, and `download`,
+/// `guards_intact` wait for it. Throws std::runtime_error where the device fails.
 class GuardedBuffer {
  public:
   GuardedBuffer() = default;
@@ -19,11 +23,11 @@ class GuardedBuffer {
 
   void* data() const;
   std::size_t bytes() const { return bytes_; }
-  void upload(const void* from);
-  void fill_with_nan();
-  std::vector<unsigned char> download() const;
+  void upload(const void* from, cudaStream_t stream = nullptr);
+  void fill_with_nan(cudaStream_t stream = nullptr);
+  std::vector<unsigned char> download(cudaStream_t stream = nullptr) const;
   /// Whether nothing was written around it.
-  bool guards_intact() const;
+  bool guards_intact(cudaStream_t stream = nullptr) const;
 
  private:
   Device device_ = Device::cpu;
@@ -31,7 +35,24 @@ class GuardedBuffer {
   std::shared_ptr<unsigned char> memory_;
 };
 
-/// Wait for the device. Throws where something failed on it.
+/// Bytes of any memory of a device.
+std::vector<unsigned char> download(Device device, const void* from, std::size_t bytes,
+                                    cudaStream_t stream = nullptr);
+
+/// Wait for the device. Throws std::runtime_error where something failed on it.
 void synchronize(Device device);
+
+/// A stream that waits for no other one; null on the CPU.
+class Stream {
+ public:
+  explicit Stream(Device device);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
 
 }  // namespace convoy::test

@@ -91,7 +91,7 @@ TEST(CpuBackend, ManyBlocksOfFramesRowsAndImages) {
   p.pad_end = {0, 1, 1};
   test::ConvCase c = case_of(p, DType::bf16);
   c.exact = true;
-  c.epilogue.residual = &c;
+  c.residual = true;
   c.next_cache = true;
   expect_pass(c);  // Frames, read in place.
   p.in_height = 330;
@@ -133,7 +133,7 @@ TEST(CpuBackend, RoundsOnceWhateverTheDepth) {
       c.options.packed_filter = packed;
       expect_pass(c);
       c.epilogue.activation = Activation::silu;
-      c.epilogue.bias = &c;
+      c.bias = true;
       expect_pass(c);
     }
   }
