@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "convoy/convoy.hpp"
-#include "core/dtype.hpp"
-#include "core/geometry.hpp"
+#include "convoy/dtype.hpp"
+#include "convoy/geometry.hpp"
 #include "cpu/onednn.hpp"
 
 namespace {

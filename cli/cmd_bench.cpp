@@ -13,12 +13,12 @@
 
 #include "bench_report.hpp"
 #include "commands.hpp"
-#include "core/text.hpp"
 #include "layer.hpp"
 #include "options.hpp"
 #include "progress.hpp"
 #include "random_layer.hpp"
 #include "shape_file.hpp"
+#include "text.hpp"
 #include "verify.hpp"
 
 namespace convoy::cli {

@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
-#include "core/text.hpp"
 #include "io/tensor_file.hpp"
 #include "layer.hpp"
 #include "options.hpp"
 #include "progress.hpp"
+#include "text.hpp"
 #include "verify.hpp"
 
 namespace convoy::cli {

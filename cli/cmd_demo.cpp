@@ -6,12 +6,12 @@
 #include <memory>
 
 #include "commands.hpp"
-#include "core/text.hpp"
 #include "io/tensor_file.hpp"
 #include "landscape.hpp"
 #include "layer.hpp"
 #include "options.hpp"
 #include "progress.hpp"
+#include "text.hpp"
 #include "verify.hpp"
 
 namespace convoy::cli {

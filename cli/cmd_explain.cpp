@@ -6,9 +6,9 @@
 
 #include "commands.hpp"
 #include "convoy/convoy.hpp"
-#include "core/text.hpp"
 #include "options.hpp"
 #include "shape_file.hpp"
+#include "text.hpp"
 
 namespace convoy::cli {
 namespace {

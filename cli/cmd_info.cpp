@@ -6,25 +6,18 @@
 
 #include "commands.hpp"
 #include "convoy/convoy.hpp"
-#include "core/text.hpp"
-#include "dispatch/backends.hpp"
-#include "dispatch/device.hpp"
 #include "shape_file.hpp"
+#include "text.hpp"
 
 namespace convoy::cli {
 namespace {
 
-std::vector<std::string> backends() {
+/// "cpu (oneDNN 2.6.3)", or "cpu: " and why it is not there.
+std::vector<std::string> describe_backends() {
   std::vector<std::string> out;
-#ifdef CONVOY_WITH_CPU
-  out.push_back("cpu (oneDNN)");
-#endif
-#ifdef CONVOY_WITH_SM90
-  out.push_back("cuda sm_90a (Hopper)");
-#endif
-#ifdef CONVOY_WITH_SM100
-  out.push_back("cuda sm_100a (Blackwell)");
-#endif
+  for (const BackendInfo& backend : backends()) {
+    out.push_back(backend.absent.empty() ? backend.name : text(backend.name, ": ", backend.absent));
+  }
   return out;
 }
 
@@ -44,11 +37,11 @@ int run_info(bool as_json) {
   for (int index = 0; index < count; ++index) devices.push_back(describe(*cuda_device(index)));
 
   nlohmann::ordered_json json = {{"version", version()},
-                                 {"backends", backends()},
+                                 {"backends", describe_backends()},
                                  {"devices", devices},
                                  {"shape_sets", list_shape_sets()}};
-  for (const auto& kernel : registry()) {
-    json["kernels"].push_back({{"name", kernel->name()}, {"device", to_string(kernel->device())}});
+  for (const KernelInfo& kernel : kernels()) {
+    json["kernels"].push_back({{"name", kernel.name}, {"device", to_string(kernel.device)}});
   }
   if (count == 0) json["no_cuda_device"] = no_cuda;
   if (as_json) {
@@ -58,13 +51,13 @@ int run_info(bool as_json) {
 
   std::printf("convoy %s\n", version());
   std::printf("backends:\n");
-  for (const std::string& backend : backends()) std::printf("  %s\n", backend.c_str());
+  for (const std::string& backend : describe_backends()) std::printf("  %s\n", backend.c_str());
   std::printf("devices:\n");
   for (const std::string& device : devices) std::printf("  %s\n", device.c_str());
   if (count == 0) std::printf("  no CUDA device: %s\n", no_cuda.c_str());
   std::printf("kernels:\n");
-  for (const auto& kernel : registry()) {
-    std::printf("  %-4s %s\n", to_string(kernel->device()), kernel->name().c_str());
+  for (const KernelInfo& kernel : kernels()) {
+    std::printf("  %-4s %s\n", to_string(kernel.device), kernel.name.c_str());
   }
   std::printf("shape sets:\n");
   for (const std::string& name : list_shape_sets()) std::printf("  %s\n", name.c_str());

@@ -7,15 +7,14 @@
 #include <memory>
 
 #include "commands.hpp"
-#include "core/text.hpp"
-#include "dispatch/backends.hpp"
-#include "dispatch/device.hpp"
-#include "dispatch/select.hpp"
+#include "convoy/info.hpp"
+#include "convoy/tuning.hpp"
 #include "io/atomic_file.hpp"
 #include "layer.hpp"
 #include "options.hpp"
 #include "random_layer.hpp"
 #include "shape_file.hpp"
+#include "text.hpp"
 
 namespace convoy::cli {
 namespace {
@@ -24,6 +23,7 @@ struct TuneOptions {
   std::vector<std::string> shapes;
   std::string dtype, output, csv;
   EpilogueOptions epilogue;
+  bool dense = false;
   double seconds = 0.05;
   /// Kernels whose modelled time is beyond this multiple of the best one's are not timed.
   double reach = 4.0;
@@ -49,16 +49,14 @@ void tune_case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& d
   layer.options = {.dtype = random.dtype,
                    .epilogue = o.epilogue.kind(),
                    .device = Device::cuda,
-                   .packed_filter = true};
+                   .packed_filter = !o.dense};
+  layer.dense_filter = o.dense;
   // By the model alone, whatever was measured before.
-  const std::vector<Considered> list =
-      select(geometry_of(shape.problem), layer.options, registry(), TuningDatabase{});
+  const std::vector<Candidate> list = candidates(shape.problem, layer.options, TuningDatabase{});
   std::vector<std::unique_ptr<PreparedLayer>> prepared;
   std::vector<Variant> variants;
-  for (const Considered& entry : list) {
-    const Candidate& candidate = entry.line;
-    if (!candidate.reason.empty() ||
-        candidate.estimated_us > o.reach * list.front().line.estimated_us) {
+  for (const Candidate& candidate : list) {
+    if (!candidate.reason.empty() || candidate.estimated_us > o.reach * list.front().estimated_us) {
       break;
     }
     layer.options.kernel = candidate.kernel;
@@ -76,22 +74,15 @@ void tune_case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& d
   std::size_t best = 0;
   for (std::size_t i = 0; i < times.size(); ++i) {
     rows += text(to_string(shape.problem), ",", to_string(layer.options.epilogue), ",",
-                 variants[i].name, ",", times[i].median_us, ",", list[i].line.estimated_us, "\n");
+                 variants[i].name, ",", times[i].median_us, ",", list[i].estimated_us, "\n");
     if (times[i].median_us < times[best].median_us) best = i;
   }
   std::printf("%-48s %9.1f us  %s (the model's choice: %.1f us)\n",
               to_string(shape.problem).c_str(), times[best].median_us, variants[best].name.c_str(),
               times[0].median_us);
-  PlanRequest request;
-  request.geometry = geometry_of(shape.problem);
-  request.dtype = request.output_dtype = random.dtype;
-  request.epilogue = layer.options.epilogue;
-  request.device = device;
-  // The choice serves both ways of giving the filter, where the kernel reads a dense one.
-  for (const bool packed : {true, false}) {
-    request.packed_filter = packed;
-    database.set(tuning_key(request), {variants[best].name, times[best].median_us});
-  }
+  layer.options.kernel.clear();
+  database.set(tuning_key(shape.problem, layer.options, device),
+               {variants[best].name, times[best].median_us});
 }
 
 int run_tune(const TuneOptions& o) {
@@ -136,6 +127,10 @@ void add_tune_command(CLI::App& app, int& exit_code) {
   command->add_option("shapes", o.shapes, "shape strings, shape files, or names of bench --list");
   command->add_option("--dtype", o.dtype, "bf16, fp16 or fp32");
   o.epilogue.add_to(*command);
+  command->add_flag(
+      "--dense", o.dense,
+      "filters as they are, not packed; without it packed ones, whose times also hold "
+      "for dense ones where the kernel reads both alike");
   command->add_option("--output", o.output,
                       "tuning file; default: $CONVOY_TUNING, else convoy/tuning.txt of the cache");
   command->add_option("--csv", o.csv, "write the time of every kernel, measured and modelled");

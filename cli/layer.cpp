@@ -11,13 +11,9 @@ Epilogue epilogue_of(const Layer& layer) {
   return epilogue;
 }
 
-std::int64_t next_cache_frames(const ConvGeometry& geometry) {
-  return (geometry.filter[0] - 1) * geometry.dilation[0];
-}
-
 Plan plan_layer(const Layer& layer) {
   PlanOptions options = layer.options;
-  options.packed_filter = true;
+  options.packed_filter = !layer.dense_filter;
   options.epilogue = epilogue_of(layer).kind();
   return plan(layer.problem, options);
 }
@@ -27,7 +23,8 @@ PreparedLayer::PreparedLayer(const Layer& layer)
       geometry_(geometry_of(layer.problem)),
       plan_(plan_layer(layer)),
       device_(device_of(plan_)),
-      packed_(plan_.pack_filter(on_device(layer.filter), layer.filter_layout)) {
+      filter_(on_device(layer.filter)) {
+  if (!layer.dense_filter) filter_ = plan_.pack_filter(filter_.data, layer.filter_layout);
   const std::int64_t output_bytes =
       geometry_.output_elements() *
       std::int64_t(size_of(layer.options.output_dtype.value_or(layer.options.dtype)));
@@ -35,15 +32,15 @@ PreparedLayer::PreparedLayer(const Layer& layer)
   workspace_ = DeviceMemory(device_, plan_.workspace_bytes());
   arguments_.output = output_.data();
   arguments_.activation = on_device(layer.activation);
-  arguments_.filter = packed_;
+  arguments_.filter = filter_;
   arguments_.epilogue = layer.epilogue;
   arguments_.epilogue.bias_dtype = DType::fp32;
   if (layer.bias) arguments_.epilogue.bias = on_device(*layer.bias);
   if (layer.residual) arguments_.epilogue.residual = on_device(*layer.residual);
   if (layer.cache) arguments_.cache = on_device(*layer.cache);
   if (layer.wants_next_cache) {
-    const std::int64_t elements = geometry_.batch * next_cache_frames(geometry_) * geometry_.in[1] *
-                                  geometry_.in[2] * geometry_.in_channels;
+    const std::int64_t elements = geometry_.batch * geometry_.next_cache_frames() *
+                                  geometry_.in[1] * geometry_.in[2] * geometry_.in_channels;
     next_cache_ = DeviceMemory(device_, std::size_t(elements) * size_of(layer.options.dtype));
     arguments_.next_cache = next_cache_.data();
   }
@@ -72,7 +69,7 @@ io::HostTensor PreparedLayer::download_output() const {
 io::HostTensor PreparedLayer::download_next_cache() const {
   const ConvGeometry& g = geometry_;
   io::HostTensor cache(layer_.options.dtype,
-                       {g.batch, next_cache_frames(g), g.in[1], g.in[2], g.in_channels});
+                       {g.batch, g.next_cache_frames(), g.in[1], g.in[2], g.in_channels});
   next_cache_.download(cache.bytes.data(), cache.bytes.size());
   return cache;
 }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "convoy/geometry.hpp"
 #include "convoy/plan.hpp"
 #include "device_memory.hpp"
 #include "io/host_tensor.hpp"
@@ -24,6 +25,7 @@ struct Layer {
   std::optional<io::HostTensor> residual;  ///< Of the output's shape.
   std::optional<io::HostTensor> cache;     ///< 3-D: the cached frames.
   bool wants_next_cache = false;
+  bool dense_filter = false;  ///< Runs read the filter as it is, KRSC / KTRSC, not packed.
 };
 
 struct LayerResult {
@@ -58,7 +60,7 @@ class PreparedLayer {
   Plan plan_;
   Device device_;
   std::vector<DeviceMemory> memory_;
-  PackedFilter packed_;
+  FilterRef filter_;
   DeviceMemory output_, next_cache_, workspace_;
   RunArguments arguments_;
 
@@ -68,8 +70,5 @@ class PreparedLayer {
 /// Prepares the layer, runs it and brings the result back. A run that takes under a tenth of a
 /// second is repeated, so that the time does not hold the first call's start-up.
 LayerResult run_layer(const Layer& layer);
-
-/// Frames of the next causal cache: the last (T - 1) * dilation of those the convolution saw.
-std::int64_t next_cache_frames(const ConvGeometry& geometry);
 
 }  // namespace convoy::cli

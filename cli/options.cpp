@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "options.hpp"
+#include "text.hpp"
 
 #include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <span>
-
-#include "core/text.hpp"
 
 namespace convoy::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/dtype.hpp"
+#include "convoy/dtype.hpp"
 
 namespace convoy::cli {
 namespace {

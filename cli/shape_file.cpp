@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <sstream>
 
-#include "core/text.hpp"
 #include "io/byte_source.hpp"
+#include "text.hpp"
 
 namespace convoy::cli {
 namespace {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shape_string.hpp"
+#include "text.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,8 +8,6 @@
 #include <map>
 #include <utility>
 #include <vector>
-
-#include "core/text.hpp"
 
 namespace convoy::cli {
 namespace {

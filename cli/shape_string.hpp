@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "convoy/geometry.hpp"
 #include "convoy/problem.hpp"
-#include "core/geometry.hpp"
 
 namespace convoy::cli {
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "core/filter_layout.hpp"
-#include "core/text.hpp"
 #include "progress.hpp"
 #include "reference/reference.hpp"
+#include "text.hpp"
 
 namespace convoy::cli {
 namespace {

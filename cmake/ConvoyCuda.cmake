@@ -68,14 +68,14 @@ if(NOT CONVOY_CUDA STREQUAL "OFF")
   endif()
 endif()
 
-# convoy_cuda_flags(<target> ARCHITECTURES 90a 100a): SASS and PTX of each architecture, line
-# numbers, and the flags every kernel is built with. The PTX is what the virtual GPU runs; without
+# convoy_cuda_flags(<target> ARCHITECTURES 90a 100a [LINEINFO OFF]): SASS and PTX of each architecture,
+# source lines, and the flags every kernel is built with. The PTX is what the virtual GPU runs; without
 # CONVOY_SASS there is nothing else. 90 is PTX for any GPU since Hopper, and its SASS for those that
 # the specialised kernels are built for.
 # NOTE: CONVOY_FAST_COMPILE is for code of 90 alone. From "mid" on the accumulators of wgmma go through
 # memory while it runs; and what the virtual B200 runs is to be the PTX that ships.
 function(convoy_cuda_flags target)
-  cmake_parse_arguments(arg "" "" "ARCHITECTURES" ${ARGN})
+  cmake_parse_arguments(arg "" "LINEINFO" "ARCHITECTURES" ${ARGN})
   set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES OFF CUDA_RUNTIME_LIBRARY Shared)
   foreach(architecture ${arg_ARCHITECTURES})
     set(code compute_${architecture})
@@ -96,8 +96,12 @@ function(convoy_cuda_flags target)
     target_compile_options(${target} PRIVATE
       "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:--Ofast-compile ${CONVOY_FAST_COMPILE}>")
   endif()
+  if(NOT DEFINED arg_LINEINFO OR arg_LINEINFO)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>)
+  endif()
+  # NOTE: "size" makes a fat binary of a quarter of the default mode's, and is read as fast (zstd).
   target_compile_options(${target} PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>
+    "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:--compress-mode=size>"
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>
     "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -Wall>")
 endfunction()
@@ -106,17 +110,7 @@ endfunction()
 # compiled for the given architectures. Any number of calls; each makes target convoy_<name>.
 function(convoy_add_kernels name)
   cmake_parse_arguments(arg "" "" "ARCHITECTURES;SOURCES" ${ARGN})
-  set(target convoy_${name})
-  add_library(${target} OBJECT ${arg_SOURCES})
-  target_include_directories(${target} PRIVATE
-    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
-  target_link_libraries(${target} PRIVATE CUDA::cudart)
-  add_dependencies(${target} convoy_git_hash)
-  convoy_cuda_flags(${target} ARCHITECTURES ${arg_ARCHITECTURES})
-  foreach(feature CPU CUDA SM90 SM100)
-    if(CONVOY_WITH_${feature})
-      target_compile_definitions(${target} PRIVATE CONVOY_WITH_${feature}=1)
-    endif()
-  endforeach()
-  target_sources(convoy PRIVATE $<TARGET_OBJECTS:${target}>)
+  convoy_add_sources(${name} ${arg_SOURCES})
+  target_link_libraries(convoy_${name} PUBLIC CUDA::cudart)
+  convoy_cuda_flags(convoy_${name} ARCHITECTURES ${arg_ARCHITECTURES} LINEINFO ${CONVOY_LINEINFO})
 endfunction()

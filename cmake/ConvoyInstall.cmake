@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake --install: library, headers, program, and the package that find_package(convoy CONFIG) reads.
+# cmake --install: libraries, headers, program, and the package that find_package(convoy CONFIG) reads.
 include(CMakePackageConfigHelpers)
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/convoy)
@@ -8,6 +8,9 @@ install(TARGETS convoy EXPORT convoy_targets
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET convoy_cpu)
+  install(TARGETS convoy_cpu LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_SKIP)
+endif()
 install(DIRECTORY include/convoy DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT convoy_targets NAMESPACE convoy:: DESTINATION ${package_folder})
 

@@ -16,17 +16,19 @@
 #include <string>
 #include <vector>
 
+#include "convoy/dtype.hpp"
 #include "convoy/plan.hpp"
-#include "core/dtype.hpp"
-#include "core/text.hpp"
 #include "cuda_check.hpp"
 #include "cudnn/device_fill.hpp"
 #include "device_memory.hpp"
 #include "measure.hpp"
 #include "shape_file.hpp"
+#include "text.hpp"
 
 namespace convoy::bench {
 namespace {
+
+using cli::text;
 
 using cli::DeviceMemory;
 

@@ -7,10 +7,12 @@
 #include <set>
 
 #include "convoy/error.hpp"
-#include "core/text.hpp"
+#include "text.hpp"
 
 namespace convoy::bench {
 namespace {
+
+using cli::text;
 
 [[noreturn]] void fail(cudnnStatus_t status, const char* what) {
   throw Error(Status::launch_failure, text(what, ": ", cudnnGetErrorString(status)));

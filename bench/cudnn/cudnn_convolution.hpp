@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/geometry.hpp"
+#include "convoy/geometry.hpp"
 
 namespace convoy::bench {
 

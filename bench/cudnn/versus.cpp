@@ -8,21 +8,22 @@
 #include <optional>
 
 #include "ceilings.hpp"
+#include "convoy/info.hpp"
 #include "convoy/plan.hpp"
-#include "core/text.hpp"
+#include "convoy/tuning.hpp"
 #include "cuda_check.hpp"
 #include "cudnn_convolution.hpp"
 #include "device_fill.hpp"
 #include "device_memory.hpp"
-#include "dispatch/device.hpp"
-#include "dispatch/tuning.hpp"
 #include "io/atomic_file.hpp"
 #include "measure.hpp"
+#include "text.hpp"
 
 namespace convoy::bench {
 namespace {
 
 using cli::DeviceMemory;
+using cli::text;
 
 constexpr std::size_t kCudnnWorkspace = std::size_t{4} << 30;
 /// Outputs of two correct kernels differ by a rounding of the 16-bit output here and there.
@@ -290,12 +291,8 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, const VersusOpt
     row.cudnn_us = std::min(row.cudnn_us, times[i].median_us);
   }
   const PlanInfo& info = convoy_runs[fastest]->plan.info();
-  PlanRequest request;
-  request.geometry = g;
-  request.dtype = request.output_dtype = options.dtype;
-  request.packed_filter = true;
-  request.device = cuda_device(-1).value();
-  row.tuning_key = tuning_key(request);
+  row.tuning_key = tuning_key(shape.problem, {.dtype = options.dtype, .packed_filter = true},
+                              cuda_device(-1).value());
   row.tflops = info.flops / row.convoy_us * 1e-6;
   const double floor_us =
       std::max(info.flops / ceilings.gemm_tflops * 1e-6, info.min_bytes / ceilings.copy_gbs * 1e-3);

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <new>
 
-#include "core/checked.hpp"
-#include "core/dtype.hpp"
+#include "convoy/dtype.hpp"
+#include "text.hpp"
 
 namespace convoy::io {
 
@@ -38,12 +38,13 @@ std::uint64_t checked_bytes(const std::vector<std::int64_t>& shape, std::size_t 
   bool overflow = false;
   bool empty = false;
   for (std::int64_t extent : shape) {
-    if (extent < 0) throw_invalid("negative extent in shape ", shape_to_string(shape));
+    if (extent < 0) cli::throw_invalid("negative extent in shape ", shape_to_string(shape));
     empty = empty || extent == 0;
     overflow = overflow || __builtin_mul_overflow(bytes, extent, &bytes);
   }
   if (empty) return 0;
-  if (overflow) throw_invalid("the bytes of shape ", shape_to_string(shape), " overflow 64 bits");
+  if (overflow)
+    cli::throw_invalid("the bytes of shape ", shape_to_string(shape), " overflow 64 bits");
   return static_cast<std::uint64_t>(bytes);
 }
 

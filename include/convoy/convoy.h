@@ -29,6 +29,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "convoy/export.h"
 #include "convoy/version.hpp" /* Macros only. */
 
 #ifdef __cplusplus
@@ -263,108 +264,115 @@ typedef struct convoy_norm_arguments {
 } convoy_norm_arguments_t;
 
 /** Sets struct_size and the defaults. `struct_size` is the caller's sizeof; so in all of these. */
-void convoy_conv2d_shape_init(convoy_conv2d_shape_t* shape, size_t struct_size);
+CONVOY_API void convoy_conv2d_shape_init(convoy_conv2d_shape_t* shape, size_t struct_size);
 /** Sets struct_size and the defaults. */
-void convoy_conv3d_shape_init(convoy_conv3d_shape_t* shape, size_t struct_size);
+CONVOY_API void convoy_conv3d_shape_init(convoy_conv3d_shape_t* shape, size_t struct_size);
 /** Sets struct_size and the defaults. */
-void convoy_epilogue_init(convoy_epilogue_t* epilogue, size_t struct_size);
+CONVOY_API void convoy_epilogue_init(convoy_epilogue_t* epilogue, size_t struct_size);
 /** Sets struct_size and the defaults. */
-void convoy_plan_options_init(convoy_plan_options_t* options, size_t struct_size);
+CONVOY_API void convoy_plan_options_init(convoy_plan_options_t* options, size_t struct_size);
 /** Sets struct_size and the defaults. */
-void convoy_run_arguments_init(convoy_run_arguments_t* arguments, size_t struct_size);
+CONVOY_API void convoy_run_arguments_init(convoy_run_arguments_t* arguments, size_t struct_size);
 
 /** Plans a convolution. `options` may be null. On failure `*plan` is null.
  * CONVOY_INVALID_ARGUMENT for an illegal shape, CONVOY_UNSUPPORTED with every candidate's reason
  * where none can run it. */
-convoy_status_t convoy_plan_conv2d(const convoy_conv2d_shape_t* shape,
-                                   const convoy_plan_options_t* options, convoy_plan_t* plan);
+CONVOY_API convoy_status_t convoy_plan_conv2d(const convoy_conv2d_shape_t* shape,
+                                              const convoy_plan_options_t* options,
+                                              convoy_plan_t* plan);
 /** The same in 3-D. */
-convoy_status_t convoy_plan_conv3d(const convoy_conv3d_shape_t* shape,
-                                   const convoy_plan_options_t* options, convoy_plan_t* plan);
+CONVOY_API convoy_status_t convoy_plan_conv3d(const convoy_conv3d_shape_t* shape,
+                                              const convoy_plan_options_t* options,
+                                              convoy_plan_t* plan);
 /** Frees a plan. Null is ignored. */
-void convoy_plan_destroy(convoy_plan_t plan);
+CONVOY_API void convoy_plan_destroy(convoy_plan_t plan);
 
 /** Enqueues on `stream`, a cudaStream_t; the CPU backend ignores it and runs before returning. No
  * allocation and no synchronisation on a GPU; safe under CUDA-graph capture. */
-convoy_status_t convoy_run(convoy_plan_t plan, const convoy_run_arguments_t* arguments,
-                           void* stream);
+CONVOY_API convoy_status_t convoy_run(convoy_plan_t plan, const convoy_run_arguments_t* arguments,
+                                      void* stream);
 
 /** Shape of the output and the residual. */
-convoy_status_t convoy_plan_output_shape(convoy_plan_t plan, convoy_tensor_shape_t* shape);
+CONVOY_API convoy_status_t convoy_plan_output_shape(convoy_plan_t plan,
+                                                    convoy_tensor_shape_t* shape);
 /** Shape of the activation. */
-convoy_status_t convoy_plan_activation_shape(convoy_plan_t plan, convoy_tensor_shape_t* shape);
+CONVOY_API convoy_status_t convoy_plan_activation_shape(convoy_plan_t plan,
+                                                        convoy_tensor_shape_t* shape);
 /** Shape of the causal cache; no frames where the problem has none. */
-convoy_status_t convoy_plan_cache_shape(convoy_plan_t plan, convoy_tensor_shape_t* shape);
+CONVOY_API convoy_status_t convoy_plan_cache_shape(convoy_plan_t plan,
+                                                   convoy_tensor_shape_t* shape);
 /** Shape of the next cache; no frames where T = 1. */
-convoy_status_t convoy_plan_next_cache_shape(convoy_plan_t plan, convoy_tensor_shape_t* shape);
+CONVOY_API convoy_status_t convoy_plan_next_cache_shape(convoy_plan_t plan,
+                                                        convoy_tensor_shape_t* shape);
 /** Bytes of the workspace that a run needs. */
-convoy_status_t convoy_plan_workspace_bytes(convoy_plan_t plan, size_t* bytes);
+CONVOY_API convoy_status_t convoy_plan_workspace_bytes(convoy_plan_t plan, size_t* bytes);
 /** What the plan runs. Set info->struct_size first. */
-convoy_status_t convoy_plan_info(convoy_plan_t plan, convoy_plan_info_t* info);
+CONVOY_API convoy_status_t convoy_plan_info(convoy_plan_t plan, convoy_plan_info_t* info);
 
 /** Repacks a dense filter of any layout into the plan's format, in its device's memory. `layout`:
  * CONVOY_KRSC, ... On failure `*packed` is null. */
-convoy_status_t convoy_pack_filter(convoy_plan_t plan, const void* filter, int32_t layout,
-                                   void* stream, convoy_packed_filter_t* packed);
+CONVOY_API convoy_status_t convoy_pack_filter(convoy_plan_t plan, const void* filter,
+                                              int32_t layout, void* stream,
+                                              convoy_packed_filter_t* packed);
 /** Frees a packed filter. Null is ignored. */
-void convoy_packed_filter_destroy(convoy_packed_filter_t packed);
+CONVOY_API void convoy_packed_filter_destroy(convoy_packed_filter_t packed);
 
 /** Sets struct_size and the defaults. */
-void convoy_norm_shape_init(convoy_norm_shape_t* shape, size_t struct_size);
+CONVOY_API void convoy_norm_shape_init(convoy_norm_shape_t* shape, size_t struct_size);
 /** Sets struct_size and the defaults. */
-void convoy_norm_options_init(convoy_norm_options_t* options, size_t struct_size);
+CONVOY_API void convoy_norm_options_init(convoy_norm_options_t* options, size_t struct_size);
 /** Sets struct_size and the defaults. */
-void convoy_norm_arguments_init(convoy_norm_arguments_t* arguments, size_t struct_size);
+CONVOY_API void convoy_norm_arguments_init(convoy_norm_arguments_t* arguments, size_t struct_size);
 /** Plans a GroupNorm. `options` may be null. On failure `*plan` is null. */
-convoy_status_t convoy_plan_group_norm(const convoy_norm_shape_t* shape,
-                                       const convoy_norm_options_t* options,
-                                       convoy_norm_plan_t* plan);
+CONVOY_API convoy_status_t convoy_plan_group_norm(const convoy_norm_shape_t* shape,
+                                                  const convoy_norm_options_t* options,
+                                                  convoy_norm_plan_t* plan);
 /** Plans an RMSNorm. `options` may be null. On failure `*plan` is null. */
-convoy_status_t convoy_plan_rms_norm(const convoy_norm_shape_t* shape,
-                                     const convoy_norm_options_t* options,
-                                     convoy_norm_plan_t* plan);
+CONVOY_API convoy_status_t convoy_plan_rms_norm(const convoy_norm_shape_t* shape,
+                                                const convoy_norm_options_t* options,
+                                                convoy_norm_plan_t* plan);
 /** Frees a norm's plan. Null is ignored. */
-void convoy_norm_plan_destroy(convoy_norm_plan_t plan);
+CONVOY_API void convoy_norm_plan_destroy(convoy_norm_plan_t plan);
 /** Enqueues on `stream`, as convoy_run does. */
-convoy_status_t convoy_norm_run(convoy_norm_plan_t plan, const convoy_norm_arguments_t* arguments,
-                                void* stream);
+CONVOY_API convoy_status_t convoy_norm_run(convoy_norm_plan_t plan,
+                                           const convoy_norm_arguments_t* arguments, void* stream);
 /** Bytes of the workspace that a run needs. */
-convoy_status_t convoy_norm_workspace_bytes(convoy_norm_plan_t plan, size_t* bytes);
+CONVOY_API convoy_status_t convoy_norm_workspace_bytes(convoy_norm_plan_t plan, size_t* bytes);
 /** What the plan runs. Set info->struct_size first. */
-convoy_status_t convoy_norm_info(convoy_norm_plan_t plan, convoy_plan_info_t* info);
+CONVOY_API convoy_status_t convoy_norm_info(convoy_norm_plan_t plan, convoy_plan_info_t* info);
 
 /** CONVOY_OK where planning would succeed, else CONVOY_INVALID_ARGUMENT or CONVOY_UNSUPPORTED with
  * the reason in convoy_last_error(). Runs nothing. */
-convoy_status_t convoy_supports_conv2d(const convoy_conv2d_shape_t* shape,
-                                       const convoy_plan_options_t* options);
+CONVOY_API convoy_status_t convoy_supports_conv2d(const convoy_conv2d_shape_t* shape,
+                                                  const convoy_plan_options_t* options);
 /** The same in 3-D. */
-convoy_status_t convoy_supports_conv3d(const convoy_conv3d_shape_t* shape,
-                                       const convoy_plan_options_t* options);
+CONVOY_API convoy_status_t convoy_supports_conv3d(const convoy_conv3d_shape_t* shape,
+                                                  const convoy_plan_options_t* options);
 
 /** Every kernel in the order of preference. On failure `*list` is null. */
-convoy_status_t convoy_candidates_conv2d(const convoy_conv2d_shape_t* shape,
-                                         const convoy_plan_options_t* options,
-                                         convoy_candidates_t* list);
+CONVOY_API convoy_status_t convoy_candidates_conv2d(const convoy_conv2d_shape_t* shape,
+                                                    const convoy_plan_options_t* options,
+                                                    convoy_candidates_t* list);
 /** The same in 3-D. */
-convoy_status_t convoy_candidates_conv3d(const convoy_conv3d_shape_t* shape,
-                                         const convoy_plan_options_t* options,
-                                         convoy_candidates_t* list);
+CONVOY_API convoy_status_t convoy_candidates_conv3d(const convoy_conv3d_shape_t* shape,
+                                                    const convoy_plan_options_t* options,
+                                                    convoy_candidates_t* list);
 /** How many kernels the list has. */
-size_t convoy_candidates_count(convoy_candidates_t list);
+CONVOY_API size_t convoy_candidates_count(convoy_candidates_t list);
 /** One line of the list, `index` from 0. Set candidate->struct_size first. */
-convoy_status_t convoy_candidates_get(convoy_candidates_t list, size_t index,
-                                      convoy_candidate_t* candidate);
+CONVOY_API convoy_status_t convoy_candidates_get(convoy_candidates_t list, size_t index,
+                                                 convoy_candidate_t* candidate);
 /** Frees a list. Null is ignored. */
-void convoy_candidates_destroy(convoy_candidates_t list);
+CONVOY_API void convoy_candidates_destroy(convoy_candidates_t list);
 
 /** What the last call of this thread that failed had to say; "" where none has. */
-const char* convoy_last_error(void);
+CONVOY_API const char* convoy_last_error(void);
 /** "invalid argument", "unsupported", ... */
-const char* convoy_status_string(convoy_status_t status);
+CONVOY_API const char* convoy_status_string(convoy_status_t status);
 /** "0.1.0 (git 1a2b3c4)" of the linked library. */
-const char* convoy_version(void);
+CONVOY_API const char* convoy_version(void);
 /** CONVOY_VERSION of the linked library. */
-int convoy_version_number(void);
+CONVOY_API int convoy_version_number(void);
 
 #ifdef __cplusplus
 }

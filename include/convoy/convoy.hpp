@@ -14,6 +14,7 @@
 #include "convoy/epilogue.hpp"
 #include "convoy/error.hpp"
 #include "convoy/im2col.hpp"
+#include "convoy/info.hpp"
 #include "convoy/norm.hpp"
 #include "convoy/plan.hpp"
 #include "convoy/problem.hpp"

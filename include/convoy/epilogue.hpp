@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "convoy/export.h"
 #include "convoy/tensor.hpp"
 #include "convoy/types.hpp"
 
@@ -23,7 +24,7 @@ enum class Activation : int {
   clamp = 9,       ///< min(max(x, parameter_a), parameter_b)
 };
 /// The enumerator's name, "silu".
-const char* to_string(Activation activation) noexcept;
+CONVOY_API const char* to_string(Activation activation) noexcept;
 
 /// Where the residual joins.
 enum class ResidualOrder : int {
@@ -31,7 +32,7 @@ enum class ResidualOrder : int {
   before_activation = 1,  ///< D = activation(scale·conv + bias + beta·C)
 };
 /// The enumerator's name.
-const char* to_string(ResidualOrder order) noexcept;
+CONVOY_API const char* to_string(ResidualOrder order) noexcept;
 
 /// Where values are rounded to the output type.
 enum class EpilogueRounding : int {
@@ -40,7 +41,7 @@ enum class EpilogueRounding : int {
                   ///< that a chain of separate kernels in the output type gives.
 };
 /// The enumerator's name.
-const char* to_string(EpilogueRounding rounding) noexcept;
+CONVOY_API const char* to_string(EpilogueRounding rounding) noexcept;
 
 /// The part of an Epilogue that chooses the kernel; values and pointers may change from run to run.
 struct EpilogueKind {
@@ -57,7 +58,7 @@ struct EpilogueKind {
 
 /// The steps in their order: "bias_fp32+silu+residual",
 /// "residual_before_activation+relu+each_step"; "none" where nothing is done.
-std::string to_string(const EpilogueKind& kind);
+CONVOY_API std::string to_string(const EpilogueKind& kind);
 
 /// What happens between the fp32 accumulator and the store:
 /// D = activation(scale·conv + bias) + beta·C, or with `before_activation` the sum inside.
@@ -89,6 +90,6 @@ struct Epilogue {
 };
 
 /// The same with those values that are not 1: "scale(0.5)+bias_fp32+clamp(-1,6)+residual(0.25)".
-std::string to_string(const Epilogue& epilogue);
+CONVOY_API std::string to_string(const Epilogue& epilogue);
 
 }  // namespace convoy

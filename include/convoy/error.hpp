@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "convoy/export.h"
+
 namespace convoy {
 
 /// What kind of failure an Error reports. The values are those of `convoy_status` in convoy.h.
@@ -19,11 +21,11 @@ enum class Status : int {
 };
 
 /// "invalid argument", "unsupported", ...
-const char* to_string(Status status) noexcept;
+CONVOY_API const char* to_string(Status status) noexcept;
 
 /// Every failure of the library is thrown as an Error. `what()` names the condition, the value
 /// got, what is legal and, where there is one, the nearest supported choice.
-class Error : public std::runtime_error {
+class CONVOY_API Error : public std::runtime_error {
  public:
   /// A failure with its text.
   Error(Status status, const std::string& message) : std::runtime_error(message), status_(status) {}

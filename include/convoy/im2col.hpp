@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "convoy/export.h"
 #include "convoy/problem.hpp"
 
 namespace convoy {
@@ -13,11 +14,13 @@ namespace convoy {
 /// follows `pad_mode`. `columns` has rows [row_begin, row_end) of the matrix, gemm_k() elements
 /// each. groups must be 1. Throws Error{invalid_argument} otherwise or for a row range outside [0,
 /// gemm_m()].
-void im2col(void* columns, const void* activation, DType dtype, const Conv2dProblemShape& problem,
-            std::int64_t row_begin, std::int64_t row_end);
+CONVOY_API void im2col(void* columns, const void* activation, DType dtype,
+                       const Conv2dProblemShape& problem, std::int64_t row_begin,
+                       std::int64_t row_end);
 /// The same in 3-D: row m = ((n·Z + z)·P + p)·Q + q, T·R·S·C columns. `cache` holds
 /// [N, cached_frames, H, W, C], null where cached_frames is 0.
-void im2col(void* columns, const void* activation, DType dtype, const Conv3dProblemShape& problem,
-            std::int64_t row_begin, std::int64_t row_end, const void* cache = nullptr);
+CONVOY_API void im2col(void* columns, const void* activation, DType dtype,
+                       const Conv3dProblemShape& problem, std::int64_t row_begin,
+                       std::int64_t row_end, const void* cache = nullptr);
 
 }  // namespace convoy

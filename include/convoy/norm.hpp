@@ -9,6 +9,7 @@
 
 #include "convoy/epilogue.hpp"
 #include "convoy/error.hpp"
+#include "convoy/export.h"
 #include "convoy/plan.hpp"
 #include "convoy/types.hpp"
 
@@ -19,7 +20,7 @@ namespace convoy {
 /// where mean and (biased) variance are those of one image's C / groups channels over all pixels.
 /// Statistics are kept in fp32 as means and squared deviations, which are merged, so that a large
 /// offset does not cost their precision. A NaN or an infinity makes its whole group NaN.
-struct GroupNormProblem {
+struct CONVOY_API GroupNormProblem {
   std::int64_t batch = 1;     ///< N
   std::int64_t pixels = 0;    ///< H·W or D·H·W of one image.
   std::int64_t channels = 0;  ///< C
@@ -39,12 +40,12 @@ enum class RmsEpsilon : int {
   norm_floor = 1  ///< x · sqrt(C) / max(sqrt(sum(x²)), epsilon): x normalised to length sqrt(C).
 };
 /// The enumerator's name.
-const char* to_string(RmsEpsilon rule) noexcept;
+CONVOY_API const char* to_string(RmsEpsilon rule) noexcept;
 
 /// Root-mean-square normalisation over the channels of each pixel of a dense channels-last tensor:
 ///   y = activation(x / rms(x) · scale[c] + bias[c]),  rms(x) = sqrt(mean(x²) + epsilon)
 /// or with RmsEpsilon::norm_floor as said there.
-struct RmsNormProblem {
+struct CONVOY_API RmsNormProblem {
   std::int64_t pixels = 0;              ///< N·H·W or N·D·H·W
   std::int64_t channels = 0;            ///< C
   float epsilon = 1e-6f;                ///< ≥ 0, finite.
@@ -82,7 +83,7 @@ struct NormArguments {
 
 /// A norm that is ready to run. Cheap to copy; `run` may be called from several threads at once,
 /// each with a workspace of its own.
-class NormPlan {
+class CONVOY_API NormPlan {
  public:
   /// Enqueues the norm on `stream` (the CPU runs it before returning). No allocation,
   /// synchronisation, file access or compilation; safe under CUDA-graph capture; the same input
@@ -107,8 +108,8 @@ class NormPlan {
 
 /// Plans a norm. Throws Error{invalid_argument} for an illegal problem or option,
 /// Error{unsupported} where nothing on the wanted device can run it.
-NormPlan plan(const GroupNormProblem& problem, const NormOptions& options = {});
+CONVOY_API NormPlan plan(const GroupNormProblem& problem, const NormOptions& options = {});
 /// The same for RMSNorm.
-NormPlan plan(const RmsNormProblem& problem, const NormOptions& options = {});
+CONVOY_API NormPlan plan(const RmsNormProblem& problem, const NormOptions& options = {});
 
 }  // namespace convoy

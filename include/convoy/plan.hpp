@@ -10,6 +10,7 @@
 
 #include "convoy/epilogue.hpp"
 #include "convoy/error.hpp"
+#include "convoy/export.h"
 #include "convoy/problem.hpp"
 #include "convoy/tensor.hpp"
 #include "convoy/types.hpp"
@@ -31,7 +32,7 @@ struct PlanOptions {
 
 /// A filter in the format that one plan's kernel reads, in that plan's memory (host or device).
 /// Cheap to copy: copies share the memory, which is freed with the last one.
-class PackedFilter {
+class CONVOY_API PackedFilter {
  public:
   PackedFilter() = default;
   /// The packed elements; null where empty.
@@ -111,7 +112,7 @@ struct Support {
 
 /// A convolution that is ready to run: kernel chosen, descriptors encoded, workspace known.
 /// Cheap to copy; `run` may be called from several threads at once.
-class Plan {
+class CONVOY_API Plan {
  public:
   /// Enqueues the convolution on `stream` (the CPU backend runs it before returning). No
   /// allocation, synchronisation, file access or compilation; safe under CUDA-graph capture.
@@ -149,27 +150,28 @@ class Plan {
 
 /// Plans a convolution. Throws Error{invalid_argument} for an illegal shape, Error{unsupported}
 /// with every candidate's reason where none can run it.
-Plan plan(const Conv2dProblemShape& problem, const PlanOptions& options = {});
+CONVOY_API Plan plan(const Conv2dProblemShape& problem, const PlanOptions& options = {});
 /// The same in 3-D.
-Plan plan(const Conv3dProblemShape& problem, const PlanOptions& options = {});
-Plan plan(const ProblemShape& problem, const PlanOptions& options = {});
+CONVOY_API Plan plan(const Conv3dProblemShape& problem, const PlanOptions& options = {});
+CONVOY_API Plan plan(const ProblemShape& problem, const PlanOptions& options = {});
 
 /// Whether `plan` would succeed, and why not; never throws for a problem it cannot run.
-Support supports(const Conv2dProblemShape& problem, const PlanOptions& options = {});
+CONVOY_API Support supports(const Conv2dProblemShape& problem, const PlanOptions& options = {});
 /// The same in 3-D.
-Support supports(const Conv3dProblemShape& problem, const PlanOptions& options = {});
-Support supports(const ProblemShape& problem, const PlanOptions& options = {});
+CONVOY_API Support supports(const Conv3dProblemShape& problem, const PlanOptions& options = {});
+CONVOY_API Support supports(const ProblemShape& problem, const PlanOptions& options = {});
 
 /// Every kernel of the library in the order of preference for this problem, with the reason of each
 /// that cannot run it. Throws Error{invalid_argument} for an illegal shape.
-std::vector<Candidate> candidates(const Conv2dProblemShape& problem,
-                                  const PlanOptions& options = {});
+CONVOY_API std::vector<Candidate> candidates(const Conv2dProblemShape& problem,
+                                             const PlanOptions& options = {});
 /// The same in 3-D.
-std::vector<Candidate> candidates(const Conv3dProblemShape& problem,
-                                  const PlanOptions& options = {});
-std::vector<Candidate> candidates(const ProblemShape& problem, const PlanOptions& options = {});
+CONVOY_API std::vector<Candidate> candidates(const Conv3dProblemShape& problem,
+                                             const PlanOptions& options = {});
+CONVOY_API std::vector<Candidate> candidates(const ProblemShape& problem,
+                                             const PlanOptions& options = {});
 
 /// "0.1.0 (git 1a2b3c4)" of the linked library.
-const char* version() noexcept;
+CONVOY_API const char* version() noexcept;
 
 }  // namespace convoy

@@ -7,6 +7,7 @@
 #include <string>
 #include <variant>
 
+#include "convoy/export.h"
 #include "convoy/types.hpp"
 
 namespace convoy {
@@ -15,7 +16,7 @@ namespace convoy {
 /// output [N, P, Q, K], all dense and channels-last; every extent counts elements.
 ///
 /// As an implicit GEMM: M = N·P·Q output pixels, N = K filters, K = (C / groups)·R·S.
-struct Conv2dProblemShape {
+struct CONVOY_API Conv2dProblemShape {
   std::int64_t batch = 1;         ///< N, images; 0 is legal: a run writes nothing.
   std::int64_t in_height = 0;     ///< H, rows of the input.
   std::int64_t in_width = 0;      ///< W, columns of the input.
@@ -68,7 +69,7 @@ struct Conv2dProblemShape {
 
 /// A 3-D forward convolution. Activation [N, D, H, W, C], filter [K, T, R, S, C / groups],
 /// output [N, Z, P, Q, K]. Axis order in every array: depth, height, width.
-struct Conv3dProblemShape {
+struct CONVOY_API Conv3dProblemShape {
   std::int64_t batch = 1;  ///< N; 0 is legal: a run writes nothing.
   /// D, new frames. The convolution sees cached_frames + in_depth frames.
   std::int64_t in_depth = 0;
@@ -115,6 +116,6 @@ struct Conv3dProblemShape {
 using ProblemShape = std::variant<Conv2dProblemShape, Conv3dProblemShape>;
 
 /// The shape string of the problem that it holds.
-std::string to_string(const ProblemShape& problem);
+CONVOY_API std::string to_string(const ProblemShape& problem);
 
 }  // namespace convoy

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "convoy/export.h"
+
 /// The only CUDA name in the public headers; the same declaration as in the CUDA runtime's own.
 typedef struct CUstream_st* cudaStream_t;  // NOLINT(modernize-use-using)
 
@@ -21,7 +23,7 @@ constexpr std::size_t size_of(DType dtype) {
   return dtype == DType::fp32 ? 4 : 2;
 }
 /// The enumerator's name, "bf16".
-const char* to_string(DType dtype) noexcept;
+CONVOY_API const char* to_string(DType dtype) noexcept;
 
 /// Activation layouts: channels last, rows dense.
 enum class Layout : int {
@@ -29,7 +31,7 @@ enum class Layout : int {
   ndhwc = 1,  ///< [N, D, H, W, C]
 };
 /// The enumerator's name, "nhwc".
-const char* to_string(Layout layout) noexcept;
+CONVOY_API const char* to_string(Layout layout) noexcept;
 
 /// Filter layouts, slowest axis first. K: filters, T: depth, R: height, S: width, C: channels of
 /// one group. `krsc` / `ktrsc` is what the kernels read; the others are repacked by `pack_filter`.
@@ -43,7 +45,7 @@ enum class FilterLayout : int {
   trscf = 5,  ///< [T, R, S, C, K], 3-D: TensorFlow's.
 };
 /// The enumerator's name, "krsc".
-const char* to_string(FilterLayout layout) noexcept;
+CONVOY_API const char* to_string(FilterLayout layout) noexcept;
 
 /// What a tap reads outside the input.
 enum class PadMode : int {
@@ -52,7 +54,7 @@ enum class PadMode : int {
   reflect = 2,    ///< The element as far inside the border, which is not repeated.
 };
 /// The enumerator's name, "zero".
-const char* to_string(PadMode mode) noexcept;
+CONVOY_API const char* to_string(PadMode mode) noexcept;
 
 /// Where a plan runs. `automatic`: the current CUDA device if it can run the problem, else the CPU.
 enum class Device : int {
@@ -61,6 +63,6 @@ enum class Device : int {
   cuda = 2,       ///< A CUDA device.
 };
 /// The enumerator's name, "cuda".
-const char* to_string(Device device) noexcept;
+CONVOY_API const char* to_string(Device device) noexcept;
 
 }  // namespace convoy

@@ -7,21 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "convoy/geometry.hpp"
+#include "convoy/info.hpp"
 #include "convoy/plan.hpp"
-#include "core/geometry.hpp"
 
 namespace convoy {
-
-/// The device a plan is made for, asked once when the plan is made.
-struct DeviceInfo {
-  Device kind = Device::cpu;
-  int index = -1;                 ///< CUDA device number.
-  std::string name;               ///< "NVIDIA H200", "Intel(R) Xeon(R) ...".
-  int compute_capability = 0;     ///< 90, 100; 0 on the CPU.
-  int multiprocessors = 0;        ///< SMs, or CPU threads.
-  std::size_t shared_memory = 0;  ///< Opt-in bytes a block.
-  std::size_t l2_bytes = 0;
-};
 
 /// A problem with everything decided that does not depend on the kernel. Its output is not empty.
 struct PlanRequest {
@@ -30,7 +20,7 @@ struct PlanRequest {
   DType output_dtype = DType::bf16;
   EpilogueKind epilogue;
   bool packed_filter = false;
-  DeviceInfo device;
+  DeviceInfo device;  ///< Asked once, when the plan is made.
 };
 
 /// Bytes that any kernel moves: each input read once, the output written once.
@@ -101,6 +91,10 @@ class KernelCandidate {
   virtual Device device() const = 0;
   virtual Judgement judge(const PlanRequest& request) const = 0;
   virtual std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const = 0;
+  /// Whether a packed filter is the dense one ("ktrsc"): the same code then reads the same bytes
+  /// either way, and a time measured with one holds with the other. Asked of problems that the
+  /// kernel can run.
+  virtual bool packs_as_dense(const PlanRequest&) const { return false; }
 };
 
 using CandidateList = std::vector<std::unique_ptr<KernelCandidate>>;

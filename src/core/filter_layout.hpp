@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "core/geometry.hpp"
+#include "convoy/geometry.hpp"
 
 namespace convoy {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/geometry.hpp"
+#include "convoy/geometry.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "core/geometry.hpp"
+#include "convoy/geometry.hpp"
 #include "core/padding.hpp"
 #include "core/text.hpp"
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "convoy/norm.hpp"
 #include "core/candidate.hpp"
@@ -35,6 +36,16 @@ class NormKernel {
   virtual void run(const NormArguments& arguments, cudaStream_t stream) const = 0;
 };
 
-std::unique_ptr<NormKernel> make_cpu_norm(const NormRequest& request);  // src/cpu
+/// The norms of one backend, as dispatch sees them: what KernelCandidate is for convolutions.
+class NormBackend {
+ public:
+  virtual ~NormBackend() = default;
+  virtual Device device() const = 0;
+  /// Why it cannot run the request: condition, value, what is legal; empty if it can.
+  virtual std::string refusal(const NormRequest& request) const = 0;
+  virtual std::unique_ptr<NormKernel> make(const NormRequest& request) const = 0;
+};
+
+using NormBackendList = std::vector<std::unique_ptr<NormBackend>>;
 
 }  // namespace convoy

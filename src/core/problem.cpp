@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "convoy/problem.hpp"
 
+#include "convoy/geometry.hpp"
 #include "core/checked.hpp"
-#include "core/geometry.hpp"
 
 namespace convoy {
 namespace {

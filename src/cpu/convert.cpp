@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/dtype.hpp"
+#include "convoy/dtype.hpp"
 #include "cpu/simd.hpp"
 
 #if defined(__x86_64__)

@@ -12,6 +12,7 @@
 #include "core/checked.hpp"
 #include "cpu/convert.hpp"
 #include "cpu/epilogue.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/scratch.hpp"
 #include "cpu/simd.hpp"
 
@@ -259,13 +260,10 @@ class CpuRmsNorm final : public CpuNorm {
 };
 
 }  // namespace
-}  // namespace convoy::cpu
 
-namespace convoy {
-
-std::unique_ptr<NormKernel> make_cpu_norm(const NormRequest& request) {
-  if (request.rms) return std::make_unique<cpu::CpuRmsNorm>(request);
-  return std::make_unique<cpu::CpuGroupNorm>(request);
+std::unique_ptr<NormKernel> make_norm(const NormRequest& request) {
+  if (request.rms) return std::make_unique<CpuRmsNorm>(request);
+  return std::make_unique<CpuGroupNorm>(request);
 }
 
-}  // namespace convoy
+}  // namespace convoy::cpu

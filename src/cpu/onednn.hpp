@@ -7,7 +7,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "core/geometry.hpp"
+#include "convoy/geometry.hpp"
 
 namespace convoy::onednn {
 

@@ -15,11 +15,12 @@
 #include "core/candidate.hpp"
 #include "core/filter_layout.hpp"
 #include "core/text.hpp"
-#include "cpu/candidates.hpp"
+#include "cpu/backend.hpp"
 #include "cpu/conv_blocks.hpp"
 #include "cpu/convert.hpp"
 #include "cpu/epilogue.hpp"
 #include "cpu/gather.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/onednn.hpp"
 #include "cpu/scratch.hpp"
 
@@ -393,7 +394,7 @@ void OnednnPlan::run(const RunPointers& pointers, cudaStream_t) const {
 
 class OnednnCandidate final : public KernelCandidate {
  public:
-  std::string name() const override { return "onednn"; }
+  std::string name() const override { return cpu::kKernelNames[0]; }
   Device device() const override { return Device::cpu; }
 
   Judgement judge(const PlanRequest& request) const override {

@@ -2,10 +2,11 @@
 #include "dispatch/backends.hpp"
 
 #ifdef CONVOY_WITH_CPU
-#include "cpu/candidates.hpp"
+#include "dispatch/cpu_library.hpp"
 #endif
 #ifdef CONVOY_WITH_CUDA
 #include "kernels/composed/candidates.hpp"
+#include "kernels/norm/norm.hpp"
 #include "kernels/small/candidates.hpp"
 #endif
 #ifdef CONVOY_WITH_SM90
@@ -17,7 +18,8 @@
 
 namespace convoy {
 
-// To add a backend: declare `register_kernels` in its folder's candidates.hpp and call it here.
+// To add a backend: declare `register_kernels` in its folder's candidates.hpp, call it here, and
+// name it in `backends`.
 const CandidateList& registry() {
   static const CandidateList all = [] {
     CandidateList list;
@@ -33,11 +35,51 @@ const CandidateList& registry() {
     small::register_kernels(list);
 #endif
 #ifdef CONVOY_WITH_CPU
-    cpu::register_kernels(list);
+    register_cpu_kernels(list);
 #endif
     return list;
   }();
   return all;
+}
+
+const NormBackendList& norm_registry() {
+  static const NormBackendList all = [] {
+    NormBackendList list;
+#ifdef CONVOY_WITH_CUDA
+    norm::register_norms(list);
+#endif
+#ifdef CONVOY_WITH_CPU
+    register_cpu_norms(list);
+#endif
+    return list;
+  }();
+  return all;
+}
+
+std::vector<BackendInfo> backends() {
+  std::vector<BackendInfo> list;
+#ifdef CONVOY_WITH_CPU
+  BackendInfo cpu;
+  const std::string version = cpu_library_version(&cpu.absent);
+  cpu.name = version.empty() ? "cpu" : "cpu (" + version + ")";
+  list.push_back(cpu);
+#endif
+#ifdef CONVOY_WITH_SM90
+  list.push_back({"cuda sm_90a (Hopper)", ""});
+#endif
+#ifdef CONVOY_WITH_SM100
+  list.push_back({"cuda sm_100a (Blackwell)", ""});
+#endif
+#ifdef CONVOY_WITH_CUDA
+  list.push_back({"cuda sm_90 and later", ""});
+#endif
+  return list;
+}
+
+std::vector<KernelInfo> kernels() {
+  std::vector<KernelInfo> list;
+  for (const auto& kernel : registry()) list.push_back({kernel->name(), kernel->device()});
+  return list;
 }
 
 }  // namespace convoy

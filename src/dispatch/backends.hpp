@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <vector>
+
+#include "convoy/info.hpp"
 #include "core/candidate.hpp"
+#include "core/norm.hpp"
 
 namespace convoy {
 
-/// Every kernel that was built into this library: backends.cpp is the one list of backends.
+// backends.cpp is the one list of backends.
+
+/// Every convolution kernel of this library, the CPU's last.
 const CandidateList& registry();
+
+/// The norms of each backend, the CPU's last.
+const NormBackendList& norm_registry();
 
 }  // namespace convoy

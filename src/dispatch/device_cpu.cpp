@@ -4,7 +4,7 @@
 #include <fstream>
 #include <thread>
 
-#include "dispatch/device.hpp"
+#include "convoy/info.hpp"
 
 namespace convoy {
 namespace {

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "convoy/info.hpp"
 #include "core/text.hpp"
 #include "dispatch/device.hpp"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA side of device.hpp in a build without CUDA.
+// The CUDA side of info.hpp and device.hpp in a build without CUDA.
+#include "convoy/info.hpp"
 #include "dispatch/device.hpp"
 
 namespace convoy {

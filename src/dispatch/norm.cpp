@@ -4,17 +4,16 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 
 #include "core/checked.hpp"
 #include "core/log.hpp"
 #include "core/norm.hpp"
+#include "dispatch/backends.hpp"
 #include "dispatch/device.hpp"
 #include "dispatch/option_check.hpp"
 #include "dispatch/pointer_check.hpp"
 #include "dispatch/select.hpp"
-#ifdef CONVOY_WITH_CUDA
-#include "kernels/norm/norm.hpp"
-#endif
 
 namespace convoy {
 
@@ -78,35 +77,37 @@ NormRequest request_of(const RmsNormProblem& p) {
   return request;
 }
 
-/// The device that runs the norm. Throws Error{unsupported} where the wanted one is not there.
-DeviceInfo choose_device(const NormOptions& options, const std::string& problem) {
-  std::string reason = "device = cpu was asked for";
-#ifdef CONVOY_WITH_CUDA
+/// The first backend, on a device that is wanted and there, that can run the norm; its device goes
+/// into the request. Throws Error{unsupported} with every backend's reason where there is none.
+const NormBackend& choose_backend(NormRequest& request, const std::string& problem) {
+  const NormOptions& options = request.options;
+  std::string reasons;
+  const auto refused = [&](const std::string& reason) {
+    reasons += (reasons.empty() ? "" : "; ") + reason;
+  };
+  if (options.device == Device::cpu) refused("device = cpu was asked for");
+  std::string no_cuda;
+  std::optional<DeviceInfo> cuda;
   if (options.device != Device::cpu) {
-    if (const auto device = cuda_device(options.device_index, &reason)) return *device;
+    cuda = cuda_device(options.device_index, &no_cuda);
+    if (!cuda) refused(no_cuda);
   }
-#else
-  if (options.device != Device::cpu) cuda_device_count(&reason);
-#endif
-#ifdef CONVOY_WITH_CPU
-  if (options.device != Device::cuda) {
-    if (options.device == Device::automatic) {
-      log_line(LogLevel::info, "fallback", {problem, backend_name(cpu_device()), reason});
+  for (const auto& backend : norm_registry()) {
+    const bool on_cpu = backend->device() == Device::cpu;
+    if (on_cpu ? options.device == Device::cuda : !cuda) continue;
+    request.device = on_cpu ? cpu_device() : *cuda;
+    const std::string reason = backend->refusal(request);
+    if (!reason.empty()) {
+      refused(reason);
+      continue;
     }
-    return cpu_device();
+    if (on_cpu && options.device == Device::automatic) {
+      log_line(LogLevel::info, "fallback", {problem, backend_name(request.device), reasons});
+    }
+    return *backend;
   }
-#endif
-  throw Error(Status::unsupported, text("nothing can run ", problem, ": ", reason));
-}
-
-std::unique_ptr<NormKernel> make_kernel([[maybe_unused]] const NormRequest& request) {
-#ifdef CONVOY_WITH_CUDA
-  if (request.device.kind == Device::cuda) return norm::make_norm_kernel(request);
-#endif
-#ifdef CONVOY_WITH_CPU
-  if (request.device.kind == Device::cpu) return make_cpu_norm(request);
-#endif
-  throw Error(Status::internal, "a norm without a backend");
+  if (norm_registry().empty()) refused("no backend was built into this library");
+  throw Error(Status::unsupported, text("nothing can run ", problem, ": ", reasons));
 }
 
 template <typename Problem>
@@ -118,10 +119,10 @@ NormPlan make_plan(const Problem& problem, const NormOptions& options) {
   request = request_of(problem);
   request.options = options;
   const std::string name = problem.to_string();
-  request.device = choose_device(options, name);
+  const NormBackend& backend = choose_backend(request, name);
   impl->cuda_index = request.device.kind == Device::cuda ? request.device.index : -1;
   const DeviceScope scope(impl->cuda_index);
-  if (request.elements() > 0) impl->kernel = make_kernel(request);
+  if (request.elements() > 0) impl->kernel = backend.make(request);
   const double parameters = (options.scale ? 1.0 : 0.0) + (options.bias ? 1.0 : 0.0);
   impl->info = {
       .kernel = impl->kernel ? impl->kernel->name() : "empty",

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "convoy/info.hpp"
 #include "core/candidate.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
@@ -13,6 +14,7 @@
 #include "dispatch/device.hpp"
 #include "dispatch/run_check.hpp"
 #include "dispatch/select.hpp"
+#include "dispatch/tuning.hpp"
 
 namespace convoy {
 
@@ -129,7 +131,7 @@ template <typename Problem>
 Plan make_plan(const Problem& problem, const PlanOptions& options) {
   const ConvGeometry geometry = geometry_of(problem);
   const std::string name = problem.to_string();
-  const std::vector<Considered> all = select(geometry, options, registry());
+  const std::vector<Considered> all = select(geometry, options, registry(), Ask::needed);
   log_selection(all, name, options);
   if (all.empty() || !all.front().line.chosen) {
     throw Error(Status::unsupported, no_kernel_message(all, name, options));
@@ -158,7 +160,8 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
 template <typename Problem>
 Support judge(const Problem& problem, const PlanOptions& options) {
   try {
-    const std::vector<Considered> all = select(geometry_of(problem), options, registry());
+    const std::vector<Considered> all =
+        select(geometry_of(problem), options, registry(), Ask::needed);
     if (!all.empty() && all.front().line.chosen) return {.supported = true, .reason = {}};
     return {.supported = false, .reason = no_kernel_message(all, problem.to_string(), options)};
   } catch (const Error& error) {
@@ -167,9 +170,10 @@ Support judge(const Problem& problem, const PlanOptions& options) {
 }
 
 template <typename Problem>
-std::vector<Candidate> list(const Problem& problem, const PlanOptions& options) {
+std::vector<Candidate> list(const Problem& problem, const PlanOptions& options,
+                            const TuningDatabase& tuning) {
   std::vector<Candidate> lines;
-  for (Considered& entry : select(geometry_of(problem), options, registry())) {
+  for (Considered& entry : select(geometry_of(problem), options, registry(), Ask::all, tuning)) {
     lines.push_back(std::move(entry.line));
   }
   return lines;
@@ -246,13 +250,18 @@ Support supports(const ProblemShape& problem, const PlanOptions& options) {
 }
 
 std::vector<Candidate> candidates(const Conv2dProblemShape& problem, const PlanOptions& options) {
-  return list(problem, options);
+  return list(problem, options, tuning_database());
 }
 std::vector<Candidate> candidates(const Conv3dProblemShape& problem, const PlanOptions& options) {
-  return list(problem, options);
+  return list(problem, options, tuning_database());
 }
+
 std::vector<Candidate> candidates(const ProblemShape& problem, const PlanOptions& options) {
-  return std::visit([&](const auto& shape) { return list(shape, options); }, problem);
+  return list(problem, options, tuning_database());
+}
+std::vector<Candidate> candidates(const ProblemShape& problem, const PlanOptions& options,
+                                  const TuningDatabase& tuning) {
+  return list(problem, options, tuning);
 }
 
 }  // namespace convoy

@@ -65,13 +65,22 @@ void use_measurements(const std::vector<Considered*>& able, const TuningDatabase
   if (able.empty()) return;
   PlanRequest request = able.front()->request;  // All have the same.
   std::optional<TunedKernel> choice;
-  const auto find_chosen = [&]() -> Considered* {
-    choice = tuning.find(tuning_key(request));
+  const auto find_kernel = [&](const PlanRequest& measured) -> Considered* {
+    choice = tuning.find(tuning_key(measured));
     if (!choice) return nullptr;
     const auto found = std::find_if(able.begin(), able.end(), [&](const Considered* entry) {
       return entry->line.kernel == choice->kernel;
     });
     return found == able.end() ? nullptr : *found;
+  };
+  // What was measured with a packed filter holds with a dense one where the kernel reads the same.
+  const auto find_chosen = [&]() -> Considered* {
+    if (Considered* const found = find_kernel(request)) return found;
+    if (request.packed_filter) return nullptr;
+    PlanRequest packed = request;
+    packed.packed_filter = true;
+    Considered* const found = find_kernel(packed);
+    return found != nullptr && found->kernel->packs_as_dense(request) ? found : nullptr;
   };
   if (Considered* const best = find_chosen()) {
     best->tuned = true;
@@ -98,7 +107,8 @@ std::string backend_name(const DeviceInfo& device) {
 }
 
 std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& options,
-                               const CandidateList& kernels, const TuningDatabase& tuning) {
+                               const CandidateList& kernels, Ask ask,
+                               const TuningDatabase& tuning) {
   check_options(options);
   check_kernel_name(options.kernel, kernels);
 
@@ -114,6 +124,7 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
 
   // Judge every kernel.
   std::vector<Considered> all;
+  bool cuda_runs = false;
   for (const auto& kernel : kernels) {
     Considered entry;
     entry.kernel = kernel.get();
@@ -129,6 +140,9 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
     } else if (kernel->device() == Device::cpu && options.device == Device::cuda) {
       entry.line.backend = "cpu";
       entry.line.reason = "device = cuda was asked for";
+    } else if (kernel->device() == Device::cpu && ask == Ask::needed && cuda_runs) {
+      entry.line.backend = "cpu";
+      entry.line.reason = "not asked: a CUDA kernel runs it";
     } else {
       entry.request.device = kernel->device() == Device::cuda ? *cuda : cpu;
       entry.line.backend = backend_name(entry.request.device);
@@ -143,6 +157,7 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
         entry.line.kernel != options.kernel) {
       entry.line.reason = text("kernel = ", options.kernel, " was asked for");
     }
+    cuda_runs = cuda_runs || (kernel->device() == Device::cuda && entry.line.reason.empty());
     all.push_back(std::move(entry));
   }
 

@@ -17,11 +17,15 @@ struct Considered {
   bool tuned = false;  ///< It was measured to be the fastest for this very request.
 };
 
-/// Judge every kernel of `kernels` for this problem: those that can run first, best first, the
+/// Who is asked: for a list all, for a plan the CPU only where no CUDA kernel can run the problem,
+/// so that it is not loaded without need.
+enum class Ask { all, needed };
+
+/// Judge the kernels of `kernels` for this problem: those that can run first, best first, the
 /// first of them marked as chosen; then the refused ones in the order of the registry. Throws
 /// Error{invalid_argument} for options that make no sense.
 std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& options,
-                               const CandidateList& kernels,
+                               const CandidateList& kernels, Ask ask = Ask::all,
                                const TuningDatabase& tuning = tuning_database());
 
 /// Correct the CUDA kernels' estimates by what was measured, and put all in order of preference.

@@ -129,6 +129,16 @@ std::string tuning_key(const PlanRequest& request) {
               " u", g.upsample, " ", modes);
 }
 
+std::string tuning_key(const ProblemShape& problem, const PlanOptions& options,
+                       const DeviceInfo& device) {
+  return tuning_key({.geometry = geometry_of(problem),
+                     .dtype = options.dtype,
+                     .output_dtype = options.output_dtype.value_or(options.dtype),
+                     .epilogue = options.epilogue,
+                     .packed_filter = options.packed_filter,
+                     .device = device});
+}
+
 std::string user_tuning_path() {
   if (const char* path = std::getenv("CONVOY_TUNING"); path != nullptr) return path;
   if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0') {
@@ -140,12 +150,17 @@ std::string user_tuning_path() {
   return {};
 }
 
+TuningDatabase shipped_tuning() {
+  TuningDatabase database;
+  for (int i = 0; i < kShippedTuningCount; ++i) {
+    database.merge(TuningDatabase::parse(kShippedTuning[i], "shipped tuning"));
+  }
+  return database;
+}
+
 const TuningDatabase& tuning_database() {
   static const TuningDatabase all = [] {
-    TuningDatabase database;
-    for (int i = 0; i < kShippedTuningCount; ++i) {
-      database.merge(TuningDatabase::parse(kShippedTuning[i], "shipped tuning"));
-    }
+    TuningDatabase database = shipped_tuning();
     const std::string path = user_tuning_path();
     std::ifstream file(path, std::ios::binary);
     if (path.empty() || !file) return database;

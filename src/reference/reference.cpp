@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/dtype.hpp"
+#include "convoy/dtype.hpp"
 #include "core/padding.hpp"
 #include "core/text.hpp"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "convoy/epilogue.hpp"
-#include "core/geometry.hpp"
+#include "convoy/geometry.hpp"
 
 namespace convoy::reference {
 

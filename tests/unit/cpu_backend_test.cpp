@@ -6,7 +6,7 @@
 #include <cmath>
 #include <thread>
 
-#include "core/dtype.hpp"
+#include "convoy/dtype.hpp"
 #include "cpu/conv_blocks.hpp"
 #include "cpu/convert.hpp"
 #include "cpu/epilogue.hpp"

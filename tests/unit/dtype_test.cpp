@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/dtype.hpp"
+#include "convoy/dtype.hpp"
 
 #include <gtest/gtest.h>
 

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdio>
+
+#include "dispatch/backends.hpp"
 #include "dispatch/select.hpp"
 
 namespace convoy {
@@ -154,18 +158,23 @@ TEST(Tuning, BadFilesAreRefusedWithTheLine) {
 /// A CUDA kernel whose model time depends on the activation, and is wrong.
 class ModelledKernel final : public KernelCandidate {
  public:
-  ModelledKernel(std::string name, double us, double activation_us)
-      : name_(std::move(name)), us_(us), activation_us_(activation_us) {}
+  ModelledKernel(std::string name, double us, double activation_us, bool packs_as_dense = false)
+      : name_(std::move(name)),
+        us_(us),
+        activation_us_(activation_us),
+        packs_as_dense_(packs_as_dense) {}
   std::string name() const override { return name_; }
   Device device() const override { return Device::cuda; }
   Judgement judge(const PlanRequest& request) const override {
     return us_ + (request.epilogue.activation == Activation::none ? 0.0 : activation_us_);
   }
   std::unique_ptr<ExecutablePlan> make(const PlanRequest&) const override { return nullptr; }
+  bool packs_as_dense(const PlanRequest&) const override { return packs_as_dense_; }
 
  private:
   std::string name_;
   double us_, activation_us_;
+  bool packs_as_dense_;
 };
 
 class Ranking : public testing::Test {
@@ -249,6 +258,141 @@ TEST_F(Ranking, TheClassesOwnMeasurementBeatsThePlainOne) {
   EXPECT_EQ(all[0].line.estimated_us, 70.0);
   EXPECT_TRUE(all[0].tuned);
   EXPECT_EQ(ranked(tuning, Activation::none)[0].line.kernel, "hiding");
+}
+
+TEST_F(Ranking, APackedMeasurementHoldsForADenseFilterThatIsReadAlike) {
+  const ModelledKernel alike{"alike", 103.0, 4.0, true};
+  const ModelledKernel packs{"packs", 103.0, 4.0, false};
+  PlanRequest request = some_request();
+  request.packed_filter = true;
+  for (const ModelledKernel* kernel : {&alike, &packs}) {
+    TuningDatabase tuning;
+    tuning.set(tuning_key(request), {kernel->name(), 60.0});
+    const auto all = ranked(tuning, Activation::none, {&optimist_, kernel});
+    EXPECT_EQ(all[0].line.kernel, kernel == &alike ? "alike" : "optimist");
+    EXPECT_EQ(all[0].line.estimated_us, kernel == &alike ? 60.0 : 80.0);
+  }
+  // A dense measurement goes before.
+  TuningDatabase tuning = measured("optimist", 70.0);
+  tuning.set(tuning_key(request), {"alike", 60.0});
+  EXPECT_EQ(ranked(tuning, Activation::none, {&optimist_, &alike})[0].line.kernel, "optimist");
+}
+
+/// The request that a choice of the tuning database is of; `rank` is not part of its key.
+PlanRequest request_of(const std::string& key, int rank) {
+  // "NVIDIA H200 | bf16>bf16 packed | plain | n1 d0+1 h1024 ..."
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin != std::string::npos;) {
+    const std::size_t end = key.find(" | ", begin);
+    parts.push_back(key.substr(begin, end - begin));
+    begin = end == std::string::npos ? end : end + 3;
+  }
+  PlanRequest request;
+  if (parts.size() != 4) return request;
+  request.device.name = parts[0];
+  for (const DType in : {DType::bf16, DType::fp16, DType::fp32}) {
+    for (const DType out : {DType::bf16, DType::fp16, DType::fp32}) {
+      const std::string types = std::string(to_string(in)) + ">" + to_string(out);
+      if (parts[1].rfind(types + " ", 0) != 0) continue;
+      request.dtype = in;
+      request.output_dtype = out;
+    }
+  }
+  request.packed_filter = parts[1].find(" packed") != std::string::npos;
+  for (const Activation activation : {Activation::none, Activation::relu, Activation::silu}) {
+    for (const bool residual : {false, true}) {
+      const EpilogueKind kind = {.bias = true, .activation = activation, .residual = residual};
+      if (epilogue_class(kind) == parts[2]) request.epilogue = kind;
+    }
+  }
+  ConvGeometry& g = request.geometry;
+  g.rank = rank;
+  long v[25] = {};
+  char modes[4] = {};
+  if (std::sscanf(parts[3].c_str(),
+                  "n%ld d%ld+%ld h%ld w%ld c%ld k%ld f%ldx%ldx%ld s%ldx%ldx%ld l%ldx%ldx%ld "
+                  "p%ldx%ldx%ld:%ldx%ldx%ld g%ld u%ld %3s",
+                  &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &v[6], &v[7], &v[8], &v[9], &v[10],
+                  &v[11], &v[12], &v[13], &v[14], &v[15], &v[16], &v[17], &v[18], &v[19], &v[20],
+                  &v[21], &v[22], &v[23], modes) != 25) {
+    return request;
+  }
+  g.batch = v[0];
+  g.cached_frames = v[1];
+  g.in = {v[2], v[3], v[4]};
+  g.in_channels = v[5];
+  g.out_channels = v[6];
+  g.groups = v[22];
+  g.upsample = v[23];
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    g.filter[axis] = v[7 + axis];
+    g.stride[axis] = v[10 + axis];
+    g.dilation[axis] = v[13 + axis];
+    g.pad_begin[axis] = v[16 + axis];
+    g.pad_end[axis] = v[19 + axis];
+    g.pad_mode[axis] = modes[axis] == 'p'   ? PadMode::replicate
+                       : modes[axis] == 'f' ? PadMode::reflect
+                                            : PadMode::zero;
+    g.out[axis] = (g.seen()[axis] + g.pad_begin[axis] + g.pad_end[axis] -
+                   g.dilation[axis] * (g.filter[axis] - 1) - 1) /
+                      g.stride[axis] +
+                  1;
+  }
+  return request;
+}
+
+/// Whether this build has the kernels of a name: what was left out cannot be asked.
+bool is_built(const std::string& kernel) {
+#if defined(CONVOY_WITH_SM90)
+  (void)kernel;
+  return true;
+#elif defined(CONVOY_WITH_CUDA)
+  // Composed kernels run on the ones of the architecture.
+  return kernel.rfind("sm90_", 0) != 0 && kernel.rfind("im2col_", 0) != 0 &&
+         kernel.rfind("qslice_", 0) != 0;
+#else
+  (void)kernel;
+  return false;
+#endif
+}
+
+TEST(ShippedTuning, EachRowNamesAKernelThatTakesTheProblem) {
+  const DeviceInfo h200 = {.kind = Device::cuda,
+                           .index = 0,
+                           .name = "NVIDIA H200",
+                           .compute_capability = 90,
+                           .multiprocessors = 132,
+                           .shared_memory = 232448,
+                           .l2_bytes = std::size_t{60} << 20};
+  const TuningDatabase shipped = shipped_tuning();
+  ASSERT_GT(shipped.size(), 300u);
+  int judged = 0;
+  for (const auto& [key, choice] : shipped.choices()) {
+    SCOPED_TRACE(choice.kernel + " | " + key);
+    PlanRequest request = request_of(key, 3);
+    ASSERT_EQ(tuning_key(request), key) << "not understood";
+    ASSERT_EQ(request.device.name, h200.name) << "what device is that?";
+    EXPECT_GT(choice.us, 0.0);
+    if (!is_built(choice.kernel)) continue;
+    request.device = h200;
+    const auto found = std::find_if(registry().begin(), registry().end(), [&](const auto& kernel) {
+      return kernel->name() == choice.kernel;
+    });
+    if (found == registry().end()) {
+      ADD_FAILURE() << "no such kernel";
+      continue;
+    }
+    std::string refusal = (*found)->judge(request).refusal;
+    if (!refusal.empty() && request.geometry.in[0] == 1 && request.geometry.filter[0] == 1) {
+      request.geometry.rank = 2;
+      refusal = (*found)->judge(request).refusal;
+    }
+    EXPECT_EQ(refusal, "");
+    ++judged;
+  }
+#ifdef CONVOY_WITH_SM90
+  EXPECT_EQ(judged, static_cast<int>(shipped.size()));
+#endif
 }
 
 }  // namespace

@@ -20,8 +20,8 @@
 #include <type_traits>
 
 #include "convoy/error.hpp"
+#include "convoy/geometry.hpp"
 #include "convoy/problem.hpp"
-#include "core/geometry.hpp"
 #include "kernels/common/epilogue.cuh"
 #include "kernels/common/launch.hpp"
 #include "kernels/composed/driver.hpp"
@@ -41,7 +41,7 @@ struct OutputIndex {
 /// How `qslice_conv3d` computed a problem, and why not by slices.
 struct QsliceDecision {
   bool sliced = false;  ///< By slices.
-  std::string reason;  ///< Empty where sliced; otherwise condition, value and what is legal.
+  std::string reason;   ///< Empty where sliced; otherwise condition, value and what is legal.
 };
 
 /// Whether `qslice_conv3d` slices a problem of elements of this type; asks no device.

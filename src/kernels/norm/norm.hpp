@@ -7,8 +7,8 @@
 
 namespace convoy::norm {
 
-/// GroupNorm or RMSNorm on a CUDA device. Throws Error{unsupported}.
-std::unique_ptr<NormKernel> make_norm_kernel(const NormRequest& request);
+/// Append both norms of CUDA devices.
+void register_norms(NormBackendList& list);
 
 /// group_norm.cu
 std::unique_ptr<NormKernel> make_group_norm(const NormRequest& request);

@@ -38,6 +38,9 @@ class FpropCandidate : public KernelCandidate {
 
   std::string name() const override { return name_of(instance_); }
   Device device() const override { return Device::cuda; }
+  bool packs_as_dense(const PlanRequest& request) const override {
+    return request.geometry.upsample == 1;
+  }
 
   Judgement judge(const PlanRequest& request) const override {
     const Config& config = instance_.config;

@@ -43,6 +43,9 @@ class Sm90Candidate : public KernelCandidate {
                 instance_.in == instance_.out ? "" : text("_", to_string(instance_.out)));
   }
   Device device() const override { return Device::cuda; }
+  bool packs_as_dense(const PlanRequest& request) const override {
+    return request.geometry.upsample == 1;
+  }
 
   Judgement judge(const PlanRequest& request) const override {
     const int capability = request.device.compute_capability;

@@ -174,6 +174,7 @@ class FewChannelsCandidate final : public KernelCandidate {
  public:
   std::string name() const override { return "few_channels"; }
   Device device() const override { return Device::cuda; }
+  bool packs_as_dense(const PlanRequest&) const override { return true; }
 
   Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;

@@ -199,6 +199,7 @@ class FewFiltersCandidate final : public KernelCandidate {
  public:
   std::string name() const override { return "few_filters"; }
   Device device() const override { return Device::cuda; }
+  bool packs_as_dense(const PlanRequest&) const override { return true; }
 
   Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "convoy/export.h"
+#include "convoy/types.hpp"
+
+namespace convoy {
+
+// What this library holds, and what it sees of the machine.
+
+/// A device that plans can be made for.
+struct DeviceInfo {
+  Device kind = Device::cpu;
+  int index = -1;                 ///< CUDA device number.
+  std::string name;               ///< "NVIDIA H200", "Intel(R) Xeon(R) ...".
+  int compute_capability = 0;     ///< 90, 100; 0 on the CPU.
+  int multiprocessors = 0;        ///< SMs, or CPU threads.
+  std::size_t shared_memory = 0;  ///< Bytes a block may opt in to.
+  std::size_t l2_bytes = 0;
+};
+
+/// This machine's processor.
+CONVOY_API DeviceInfo cpu_device();
+
+/// CUDA devices that can be used; 0 with the reason where there is none.
+CONVOY_API int cuda_device_count(std::string* reason = nullptr);
+
+/// CUDA device `index`, or the current one for -1. Nothing, with the reason, where there is no CUDA
+/// device. Throws Error{invalid_argument} for an index past the last device.
+CONVOY_API std::optional<DeviceInfo> cuda_device(int index, std::string* reason = nullptr);
+
+/// A group of kernels that was built.
+struct BackendInfo {
+  std::string name;    ///< "cpu (oneDNN 2.6.3)", "cuda sm_90a (Hopper)".
+  std::string absent;  ///< Why it cannot be used here; empty where it can.
+};
+
+/// Loads the CPU backend.
+CONVOY_API std::vector<BackendInfo> backends();
+
+/// A kernel of this library: a legal PlanOptions::kernel.
+struct KernelInfo {
+  std::string name;
+  Device device = Device::cpu;
+};
+
+/// Every kernel, those of CUDA first. `candidates` tells what each says of a problem.
+CONVOY_API std::vector<KernelInfo> kernels();
+
+}  // namespace convoy
