@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "convoy/error.hpp"
+#include "convoy/export.h"
 #include "convoy/types.hpp"
 
 namespace convoy {
@@ -33,7 +34,7 @@ cudaError_t call_runtime(Call&& call) {
 }
 
 /// "cudaErrorInvalidValue: invalid argument"
-std::string error_text(cudaError_t error);
+CONVOY_API std::string error_text(cudaError_t error);
 
 /// Call the runtime. Throws Error{launch_failure} with `what` was tried and the runtime's words.
 template <typename Call>
@@ -65,7 +66,7 @@ constexpr unsigned blocks_for(std::int64_t items, int threads) {
 
 /// Launch a kernel; `arguments` points to its parameters, in order. Throws Error{launch_failure}
 /// with what the launch itself returns.
-void launch_kernel(const void* kernel, const LaunchConfig& config, void** arguments);
+CONVOY_API void launch_kernel(const void* kernel, const LaunchConfig& config, void** arguments);
 
 /// The same with the arguments themselves, converted to the kernel's parameters.
 template <typename... Parameters>
@@ -78,7 +79,7 @@ void launch_kernel(void (*kernel)(Parameters...), const LaunchConfig& config,
 /// Let a kernel have `bytes` of dynamic shared memory at least on the current device; needed above
 /// 48 KiB. The limit is only ever raised: other plans of the kernel may need more. Thread-safe.
 /// Throws Error{launch_failure}.
-void raise_shared_memory_limit(const void* kernel, int bytes, const char* name);
+CONVOY_API void raise_shared_memory_limit(const void* kernel, int bytes, const char* name);
 template <typename... Parameters>
 void raise_shared_memory_limit(void (*kernel)(Parameters...), int bytes, const char* name) {
   raise_shared_memory_limit(reinterpret_cast<const void*>(kernel), bytes, name);
@@ -86,7 +87,7 @@ void raise_shared_memory_limit(void (*kernel)(Parameters...), int bytes, const c
 
 /// Blocks of a kernel that one multiprocessor of the current device holds at once, 1 at least.
 /// Throws Error{launch_failure}.
-int resident_blocks(const void* kernel, int threads, int shared_bytes, const char* name);
+CONVOY_API int resident_blocks(const void* kernel, int threads, int shared_bytes, const char* name);
 template <typename... Parameters>
 int resident_blocks(void (*kernel)(Parameters...), int threads, int shared_bytes,
                     const char* name) {

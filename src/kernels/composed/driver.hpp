@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "convoy/export.h"
 #include "convoy/problem.hpp"
 #include "core/candidate.hpp"
 #include "core/geometry.hpp"
@@ -21,7 +22,7 @@ namespace convoy::composed {
 /// 3-D convolution as T two-dimensional ones: out[n, z] = sum over t of conv2d(in[n, z + t],
 /// filter[t]), accumulated in fp32, then cast once. Partial sums are never rounded to the output
 /// type. For problems that qslice_refusal (qslice.hpp) lets pass.
-class QsliceDriver {
+class CONVOY_API QsliceDriver {
  public:
   /// `sliced_filter`: runs get the filter as T dense slices [T, K, R, S, C] instead of KTRSC.
   QsliceDriver(const ConvGeometry& geometry, bool sliced_filter);
@@ -73,7 +74,7 @@ Im2colChunks im2col_chunks(std::int64_t gemm_m, std::int64_t row_bytes, std::siz
 
 /// Convolution as an explicit im2col matrix, a chunk of rows at a time, and a matrix product. For
 /// problems that im2col_matmul_refusal (im2col_matmul.hpp) lets pass.
-class Im2colMatmulDriver {
+class CONVOY_API Im2colMatmulDriver {
  public:
   /// `padded_filter`: runs get the filter's rows as they are packed, with zeros up to `pitch`.
   Im2colMatmulDriver(const ConvGeometry& geometry, DType output_dtype, bool padded_filter,

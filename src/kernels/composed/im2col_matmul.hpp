@@ -6,12 +6,13 @@
 
 #include <string>
 
+#include "convoy/export.h"
 #include "core/candidate.hpp"
 
 namespace convoy::composed {
 
 /// Whether im2col + matrix product computes a problem: the reason why not, or empty. bf16 or fp16,
 /// groups 1, extents that fit 32 bits.
-std::string im2col_matmul_refusal(const PlanRequest& request);
+CONVOY_API std::string im2col_matmul_refusal(const PlanRequest& request);
 
 }  // namespace convoy::composed

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "convoy/export.h"
 #include "core/candidate.hpp"
 
 namespace convoy::composed {
@@ -12,6 +13,6 @@ namespace convoy::composed {
 /// Whether Q-slicing computes a problem: the reason why not, or empty. bf16 or fp16; stride,
 /// dilation and groups 1; T > 1; R·S > 1; no temporal padding, cache or upsampling; C a multiple
 /// of 8.
-std::string qslice_refusal(const PlanRequest& request);
+CONVOY_API std::string qslice_refusal(const PlanRequest& request);
 
 }  // namespace convoy::composed

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "convoy/export.h"
 #include "core/candidate.hpp"
 #include "core/geometry.hpp"
 #include "kernels/common/launch.hpp"
@@ -45,16 +46,17 @@ struct Launch {
 
 /// Lay out the rows, check and encode the tensor maps. Throws Error{unsupported} with `refusal`'s
 /// text.
-Launch plan_launch(const Instance& instance, const ConvGeometry& geometry, bool packed_filter);
+CONVOY_API Launch plan_launch(const Instance& instance, const ConvGeometry& geometry,
+                              bool packed_filter);
 
 /// Allow the kernels their shared memory on the current device; once, before launches. Throws
 /// Error{launch_failure}.
-void prepare(const Instance& instance);
+CONVOY_API void prepare(const Instance& instance);
 
 /// Enqueue: run_with_residual where the epilogue has a residual and beta is not 0, else run.
 /// `compute_op` and `store_op` are the addresses of the ops' values. Throws Error{invalid_argument}
 /// for null or misaligned pointers, Error{launch_failure}.
-void launch(const Launch& plan, const RunPointers& pointers, const void* compute_op,
-            const void* store_op, cudaStream_t stream);
+CONVOY_API void launch(const Launch& plan, const RunPointers& pointers, const void* compute_op,
+                       const void* store_op, cudaStream_t stream);
 
 }  // namespace convoy::sm100

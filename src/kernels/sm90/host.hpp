@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "convoy/export.h"
 #include "core/candidate.hpp"
 #include "core/geometry.hpp"
 #include "kernels/common/tensor_map.hpp"
@@ -31,8 +32,8 @@ std::string fprop_refusal(const ConvGeometry& geometry, const FpropInstance& ins
 
 /// Choose loader and tiling. Throws Error{unsupported} with `fprop_refusal`'s text.
 /// `splits`: CTAs that share the K loop of a tile (split instances; 1..8).
-FpropPlan plan_fprop(const ConvGeometry& geometry, const FpropInstance& instance,
-                     bool packed_filter, int multiprocessors, int splits);
+CONVOY_API FpropPlan plan_fprop(const ConvGeometry& geometry, const FpropInstance& instance,
+                                bool packed_filter, int multiprocessors, int splits);
 
 /// Change how many clusters of M tiles are walked through all frames before the next.
 void set_band(FpropParams& params, int band);
@@ -43,12 +44,13 @@ int resident_ctas(const FpropPlan& plan, int multiprocessors);
 
 /// Raise the kernel's limit of dynamic shared memory on the current device; once, before launches.
 /// Throws Error{launch_failure}.
-void prepare_fprop(const FpropInstance& instance);
+CONVOY_API void prepare_fprop(const FpropInstance& instance);
 
 /// Encode the tensor maps for these pointers and enqueue the kernel. `compute_op` and `store_op`
 /// point to the ops that the instance's kernel was compiled with.
-void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multiprocessors,
-                  const void* compute_op, const void* store_op, cudaStream_t stream);
+CONVOY_API void launch_fprop(const FpropPlan& plan, const RunPointers& pointers,
+                             int multiprocessors, const void* compute_op, const void* store_op,
+                             cudaStream_t stream);
 
 /// The same for an instance of the table, whose ops do nothing.
 inline void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multiprocessors,
