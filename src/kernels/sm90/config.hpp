@@ -1,209 +1,252 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compile-time configuration of conv_fprop_sm90, and how a tile number becomes a place in the
-// output.
+// Compile-time configuration of the Hopper convolution: tile shape, cluster, schedule, pipeline
+// depths. Plain host C++ (the kernels, their host twin and the model read it).
 #pragma once
 
-#include "kernels/common/ptx.cuh"
-#include "kernels/sm90/params.hpp"
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "convoy/types.hpp"
 
 namespace convoy::sm90 {
 
+/// Channels of a stage: one row of the 128-byte swizzle.
+inline constexpr int kBlockK = 64;
+/// Bytes of shared memory of an SM that blocks may use on compute capability 9.0, 227 KiB (CUDA C++
+/// Programming Guide, technical specifications per compute capability).
+inline constexpr int kSharedMemoryBudget = 227 * 1024;
+
 /// How the consumer warpgroups share the work, and how K is split.
-enum class Schedule {
+enum class Schedule : std::int16_t {
   cooperative,  ///< The warpgroups split the rows of a tile.
   pingpong,     ///< Each warpgroup has its own tiles: one multiplies while the other stores.
   split_k,      ///< Cooperative; the CTAs of a cluster split K and reduce over shared memory.
 };
 
-/// Compile-time configuration of the kernel. Illegal combinations are compile-time errors.
-template <typename In_, typename Out_, int M, int N, int Consumers, int ClusterM, bool Halo,
-          Schedule kSchedule, int FilterStages, int HaloStages = 2, int HaloPixels = 0,
-          int StagingPieces = 4, bool Swapped = false, int ClusterN = 1>
-struct FpropConfig {
-  using In = In_;
-  using Out = Out_;
-  static constexpr int BLOCK_M = M;
-  static constexpr int BLOCK_N = N;
-  static constexpr int BLOCK_K = 64;            // channels of a stage: one 128-byte swizzle row
-  static constexpr int kConsumers = Consumers;  // consumer warpgroups
-  static constexpr int kClusterM = ClusterM;    // CTAs along M, which share filter tiles
-  static constexpr int kClusterN = ClusterN;    // or along N, which share activation tiles
-  static constexpr int kCluster = ClusterM * ClusterN;
-  static constexpr bool kHalo = Halo;
-  static constexpr int kHaloPixels = HaloPixels;  // input pixels a halo stage holds
-  static constexpr bool kSplit = kSchedule == Schedule::split_k;
-  static constexpr bool kPingPong = kSchedule == Schedule::pingpong;
-  // Resident: 1x1 filters whose blocks of a tile are loaded once and stay in their stages, while
-  // activation tiles pass by in a ring of their own, as with a halo.
-  static constexpr bool kResident = !Halo && HaloPixels > 0;
-  static constexpr bool kOwnActRing = Halo || kResident;
-  static constexpr int kStages = FilterStages;
-  static constexpr int kActStages = kOwnActRing ? HaloStages : FilterStages;
-  // Swapped: filters are the rows of the MMA and pixels its columns, so that a tile may have any
-  // multiple of 32 pixels: what fits a layer's pixels to the multiprocessors.
-  static constexpr bool kSwapped = Swapped;
-  static constexpr int kMmaRows = Swapped ? N : M;
-  static constexpr int kMmaColumns = Swapped ? M : N;
-  static constexpr int kBlocksPerGroup = kMmaRows / 64 / (kPingPong ? 1 : Consumers);
-
-  static constexpr int kThreads = 128 * (1 + Consumers);
-  static constexpr int kCtasPerSm = kSplit && Consumers == 1 ? 2 : 1;
-  static constexpr int kConsumerWarps = 4 * Consumers;
-  static constexpr int kReleasingWarps = kPingPong ? 4 : kConsumerWarps;  // readers of a stage
-  static constexpr int kActBytes = Halo ? (HaloPixels * 128 + 1023) / 1024 * 1024 : M * 128;
-  static constexpr int kFilterBytes = N * 128;
-
-  // Registers a thread after the roles part (setmaxnreg), of 64 K in all.
-  static constexpr bool kManyRegisters = kBlocksPerGroup * kMmaColumns / 2 > 160;
-  static constexpr int kLoaderRegisters = kManyRegisters ? 24 : 56;
-  static constexpr int kConsumerRegisters =
-      Consumers == 3 ? 152
-                     : (kCtasPerSm == 2 ? 192 : (kManyRegisters || Consumers == 1 ? 240 : 224));
-
-  // The epilogue moves pieces of 16 rows x 32 filters, or 64 where N and the registers allow it
-  // (half the TMA stores): one warp, 16 values a thread for each 32 filters.
-  // Swapped tiles: pieces of 32 rows x 64 filters of a warpgroup, each with a buffer of its own.
-  static constexpr int kChunkN =
-      Swapped || (!kSplit && !kManyRegisters && N % 64 == 0 && sizeof(Out) == 2) ? 64 : 32;
-  static constexpr int kHalves = kChunkN / 32;
-  static constexpr int kChunkRows = Swapped ? 32 : 16;
-  static constexpr int kChunksPerBlock = Swapped ? M / kChunkRows : N / kChunkN;
-  static constexpr int kChunks = kBlocksPerGroup * kChunksPerBlock;
-  static constexpr int kChunkRowBytes = kChunkN * static_cast<int>(sizeof(Out));
-  static constexpr int kChunkBytes = kChunkRows * kChunkRowBytes;
-  static constexpr int kStagingBuffers = Swapped ? kChunks : StagingPieces / kHalves;
-  static constexpr int kStagings = Swapped ? Consumers : kConsumerWarps;  // that store on their own
-  static constexpr int kStagingBytes = kStagings * kStagingBuffers * kChunkBytes;
-  static constexpr int kBarriers = 2 * kActStages + 2 * kStages + kStagings * kStagingBuffers;
-
-  static constexpr int kSharedBytes = 1024 /* alignment */ + kActStages * kActBytes +
-                                      kStages * kFilterBytes + kStagingBytes + kBarriers * 8;
-
-  static_assert(!kResident || (HaloPixels == M && kPingPong && kCluster == 1 && !Swapped),
-                "resident filters: ping-pong, cluster of 1, activation stages of BLOCK_M pixels");
-  static_assert(Swapped || StagingPieces % kHalves == 0, "staging must hold whole pieces");
-  static_assert(kStagingBuffers >= 2 || kChunks == 1, "a residual is fetched one piece ahead");
-  static_assert(M <= 256, "BLOCK_M must be at most 256 (see patch_row)");
-  static_assert(kMmaRows % (64 * (kPingPong ? 1 : Consumers)) == 0,
-                "the rows of the MMA must be a multiple of 64 for each group that shares a tile");
-  static_assert(!Swapped || (!Halo && kSchedule == Schedule::cooperative && M % kChunkRows == 0 &&
-                             sizeof(Out) == 2),
-                "swapped tiles are cooperative, without halo, BLOCK_M a multiple of 32, 16-bit "
-                "outputs");
-  static_assert(N % 32 == 0 && N >= 64 && N <= 256, "BLOCK_N must be a multiple of 32 in 64..256");
-  static_assert(kBlocksPerGroup * kMmaColumns / 2 <= 192,
-                "at most 192 accumulator registers a thread");
-  static_assert(Consumers >= 1 && Consumers <= 3, "1 to 3 consumer warpgroups");
-  static_assert(!kPingPong || Consumers == 2, "ping-pong takes turns between 2 groups");
-  static_assert(kCluster == 1 || kCluster == 2, "tiles are shared by 1 or 2 CTAs");
-  static_assert(ClusterN == 1 || !kOwnActRing, "activation tiles are shared of one ring for both");
-  static_assert((N / ClusterM) % 8 == 0 && (M / ClusterN) % 8 == 0,
-                "a multicast slice must keep whole swizzle groups");
-  static_assert(!kSplit || kCluster == 1, "a cluster either shares tiles or splits K");
-  static_assert(!kSplit || M * N * 4 <= kActStages * kActBytes + kStages * kFilterBytes,
-                "split K keeps the fp32 tile in the stages");
-  static_assert(kSharedBytes <= 232448 / kCtasPerSm, "more than the 227 KiB of an SM");
+/// What is loaded, and how often.
+enum class Input : std::int16_t {
+  runs,      ///< Runs of pixels, once for each tap; one ring of stages for both operands.
+  halo,      ///< Patches with their halo, once for all spatial taps, in a ring of their own.
+  resident,  ///< 1×1 filters that stay in their stages, while pixels pass in a ring of their own.
 };
 
-/// One output tile of a CTA.
-struct Tile {
-  int frame;        // output frame n·Z + z; 0 where tiles straddle frames
-  int batch, z;     // its parts
-  int pixel;        // linear tiles: first pixel of the tile in its frame
-  int row, column;  // patched tiles: first output pixel
-  int filter;       // first filter, within its phase
-  int phase, phase_row, phase_column;
-  int t_begin, t_end;  // temporal taps that meet real frames
+/// What the rows of the MMA are. Filters as rows ("swapped"): a tile may have any multiple of 32
+/// pixels, which fits a layer's pixels to the multiprocessors.
+enum class MmaRows : std::int16_t { pixels, filters };
+
+/// Compile-time configuration of the kernel; `ValidConfig` refuses illegal combinations.
+/// NOTE: 16 bits a field: a configuration is part of a kernel's name, as four words.
+struct Config {
+  DType in = DType::bf16;  ///< bf16 or fp16, of activation and filter.
+  DType out = DType::bf16;
+  std::int16_t block_m = 128;      ///< Output pixels of a CTA's tile.
+  std::int16_t block_n = 128;      ///< Filters of it.
+  std::int16_t consumers = 2;      ///< Consumer warpgroups.
+  std::int16_t cluster_m = 1;      ///< CTAs along M, which share filter tiles,
+  std::int16_t cluster_n = 1;      ///< or along N, which share activation tiles.
+  std::int16_t filter_stages = 4;  ///< Stages of the filters; of both operands with Input::runs.
+  std::int16_t act_stages = 0;     ///< Stages of the activations' own ring; 0 with Input::runs.
+  std::int16_t halo_pixels = 0;    ///< Input pixels that a stage holds with Input::halo, or 0.
+  /// Pieces of 16 pixels x 32 filters that a warp's epilogue holds: also those of a residual that
+  /// are fetched ahead. Not used where filters are the rows.
+  std::int16_t staging_pieces = 4;
+  Input input = Input::runs;
+  Schedule schedule = Schedule::cooperative;
+  MmaRows mma_rows = MmaRows::pixels;
+
+  friend constexpr bool operator==(const Config&, const Config&) = default;
+
+  // ---- What follows from the fields -----------------------------------------------------------
+
+  constexpr bool has_halo() const { return input == Input::halo; }
+  constexpr bool is_resident() const { return input == Input::resident; }
+  constexpr bool has_act_ring() const { return input != Input::runs; }
+  constexpr bool is_pingpong() const { return schedule == Schedule::pingpong; }
+  constexpr bool splits_k() const { return schedule == Schedule::split_k; }
+  constexpr bool is_swapped() const { return mma_rows == MmaRows::filters; }
+
+  /// CTAs of a cluster that share tiles (those that split K: a launch says).
+  constexpr int cluster_size() const { return cluster_m * cluster_n; }
+  constexpr int ctas_per_sm() const { return splits_k() && consumers == 1 ? 2 : 1; }
+  constexpr int threads() const { return 128 * (1 + consumers); }
+  constexpr int consumer_warps() const { return 4 * consumers; }
+  /// Warps of a CTA that read a stage, and give it back.
+  constexpr int reading_warps() const { return is_pingpong() ? 4 : consumer_warps(); }
+
+  /// Rows and columns of a tile as the MMAs see it.
+  constexpr int tile_rows() const { return is_swapped() ? block_n : block_m; }
+  constexpr int tile_columns() const { return is_swapped() ? block_m : block_n; }
+  /// Blocks of 64 rows that a warpgroup holds.
+  constexpr int blocks() const { return tile_rows() / 64 / (is_pingpong() ? 1 : consumers); }
+  /// Accumulator registers a thread.
+  constexpr int accumulators() const { return blocks() * tile_columns() / 2; }
+
+  /// Registers a thread after the roles part (setmaxnreg), of 64 K in all.
+  constexpr bool needs_many_registers() const { return accumulators() > 160; }
+  constexpr int loader_registers() const { return needs_many_registers() ? 24 : 56; }
+  constexpr int consumer_registers() const {
+    if (consumers == 3) return 152;
+    if (ctas_per_sm() == 2) return 192;
+    return needs_many_registers() || consumers == 1 ? 240 : 224;
+  }
+
+  constexpr int act_ring_stages() const { return has_act_ring() ? act_stages : filter_stages; }
+  constexpr int act_bytes() const {
+    return has_halo() ? (halo_pixels * 128 + 1023) / 1024 * 1024 : block_m * 128;
+  }
+  constexpr int filter_bytes() const { return block_n * 128; }
+
+  /// The epilogue stores pieces of 16 pixels x 32 filters, or 64 where N and the registers allow it
+  /// (half the TMA stores): one warp, 16 values a thread for each 32 filters ("half"). Swapped
+  /// tiles: pieces of 32 pixels x 64 filters of a warpgroup, each with a buffer of its own.
+  constexpr int piece_n() const {
+    const bool wide =
+        !splits_k() && !needs_many_registers() && block_n % 64 == 0 && out != DType::fp32;
+    return is_swapped() || wide ? 64 : 32;
+  }
+  constexpr int piece_m() const { return is_swapped() ? 32 : 16; }
+  constexpr int piece_halves() const { return piece_n() / 32; }
+  constexpr int pieces_per_block() const {
+    return is_swapped() ? block_m / piece_m() : block_n / piece_n();
+  }
+  constexpr int pieces() const { return blocks() * pieces_per_block(); }
+  constexpr int piece_row_bytes() const { return piece_n() * static_cast<int>(size_of(out)); }
+  constexpr int piece_bytes() const { return piece_m() * piece_row_bytes(); }
+  /// Warps (swapped: warpgroups) that store on their own, and the buffers of each.
+  constexpr int storers() const { return is_swapped() ? consumers : consumer_warps(); }
+  constexpr int staging_buffers() const {
+    return is_swapped() ? pieces() : staging_pieces / piece_halves();
+  }
+  constexpr int staging_bytes() const { return storers() * staging_buffers() * piece_bytes(); }
+
+  constexpr int barriers() const {
+    return 2 * act_ring_stages() + 2 * filter_stages + storers() * staging_buffers();
+  }
+  /// Shared memory of a CTA, with the slack that aligns the tiles to 1024 bytes.
+  constexpr int shared_bytes() const {
+    return 1024 + act_ring_stages() * act_bytes() + filter_stages * filter_bytes() +
+           staging_bytes() + barriers() * 8;
+  }
 };
 
-/// Tiles are numbered filters first, then along M inside a band, then through the frames, then
-/// bands, then batches, so that CTAs that run together read the same rows and frames from L2.
-template <typename Config>
-__device__ __forceinline__ Tile decode_tile(const FpropParams& p, int index, int cta_rank) {
-  // NOTE: a division costs some 60 cycles and a cooperative tile does not hide them, so the usual
-  // cases (one frame, one phase, no temporal taps) go without.
-  Tile tile;
-  int m = p.phase_filter_tiles.divide(index);
-  int n = p.phase_filter_tiles.remainder(index, m);
-  tile.phase = tile.phase_row = tile.phase_column = 0;
-  if (p.phases > 1) {
-    tile.phase = p.filter_tiles.divide(n);
-    n = p.filter_tiles.remainder(n, tile.phase);
-    tile.phase_row = tile.phase >> 1;
-    tile.phase_column = tile.phase & 1;
-  }
-  if constexpr (Config::kClusterN > 1) n = n * Config::kClusterN + cta_rank;
-  tile.filter = n * Config::BLOCK_N;
+/// The device type of an element.
+template <DType kDtype>
+struct ElementOf;
+template <>
+struct ElementOf<DType::bf16> {
+  using Type = __nv_bfloat16;
+};
+template <>
+struct ElementOf<DType::fp16> {
+  using Type = __half;
+};
+template <>
+struct ElementOf<DType::fp32> {
+  using Type = float;
+};
+template <DType kDtype>
+using Element = typename ElementOf<kDtype>::Type;
 
-  tile.frame = tile.batch = tile.z = 0;
-  if (p.output_frames > 1) {
-    tile.batch = p.tiles_per_batch.divide(m);
-    m = p.tiles_per_batch.remainder(m, tile.batch);
-    const int band = p.tiles_per_band.divide(m);
-    m = p.tiles_per_band.remainder(m, band);
-    const bool last = (band + 1) * p.band >= p.m_clusters;
-    const FastDivide& band_size = last ? p.last_band : p.full_band;
-    tile.z = band_size.divide(m);
-    m = band * p.band + band_size.remainder(m, tile.z);
-    tile.frame = tile.batch * p.frames_per_batch + tile.z;
-  }
-  const int m_tile = m * Config::kClusterM + (Config::kClusterM > 1 ? cta_rank : 0);
-  tile.pixel = m_tile * Config::BLOCK_M;
-  tile.row = tile.column = 0;
-  if (Config::kHalo || is_patched(p.loader)) {
-    const int patch_row = p.patches_across.divide(m_tile);
-    tile.row = patch_row * p.tile_rows;
-    tile.column = p.patches_across.remainder(m_tile, patch_row) * p.tile_columns;
-  }
-
-  tile.t_begin = 0;
-  tile.t_end = p.filter[0];
-  if (p.skip_taps) {
-    const int first = tile.z * p.stride[0] - p.pad[0];
-    const int frames_in = p.cached_frames + p.new_frames;
-    while (tile.t_begin < tile.t_end && first + tile.t_begin * p.dilation[0] < 0) ++tile.t_begin;
-    while (tile.t_end > tile.t_begin && first + (tile.t_end - 1) * p.dilation[0] >= frames_in) {
-      --tile.t_end;
-    }
-  }
-  return tile;
+/// And the other way round.
+template <typename T>
+constexpr DType dtype_of() {
+  static_assert(std::is_same_v<T, Element<DType::bf16>> || std::is_same_v<T, Element<DType::fp16>> ||
+                    std::is_same_v<T, Element<DType::fp32>>,
+                "sm90::Config: elements are __nv_bfloat16, __half or float");
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) return DType::bf16;
+  return std::is_same_v<T, __half> ? DType::fp16 : DType::fp32;
 }
 
-/// Which row of 8x8 sub-patches 64-row block `block` (0..3) of a patched tile is in.
-__device__ __forceinline__ int patch_row(const FpropParams& p, int block) {
-  return p.patch_columns == 1 ? block : (block >= p.patch_columns ? 1 : 0);
-}
+/// Instantiate to have a configuration judged: each rule says what is legal.
+template <Config kConfig>
+struct ValidConfig {
+  static constexpr Config kValue = kConfig;
 
-/// Groups (temporal tap, channel block) of a tile that this CTA sums: all, or its share of a split.
-struct GroupRange {
-  int begin, end;
+  static_assert(kConfig.in == DType::bf16 || kConfig.in == DType::fp16,
+                "sm90::Config::in is bf16 or fp16");
+  static_assert(kConfig.out == kConfig.in || kConfig.out == DType::fp32,
+                "sm90::Config::out is the type of in, or fp32");
+  static_assert(kConfig.consumers >= 1 && kConfig.consumers <= 3,
+                "sm90::Config::consumers is 1 to 3");
+  static_assert(!kConfig.is_pingpong() || kConfig.consumers == 2,
+                "sm90::Config::consumers is 2 with Schedule::pingpong: they take turns");
+  static_assert(kConfig.block_m <= 256, "sm90::Config::block_m is at most 256 (see patch_row)");
+  static_assert(kConfig.block_n % 32 == 0 && kConfig.block_n >= 64 && kConfig.block_n <= 256,
+                "sm90::Config::block_n is a multiple of 32 in 64..256");
+  static_assert(kConfig.blocks() >= 1 &&
+                    kConfig.tile_rows() % (64 * (kConfig.is_pingpong() ? 1 : kConfig.consumers)) ==
+                        0,
+                "sm90::Config: the rows of the MMA (block_m; block_n with MmaRows::filters) are a "
+                "multiple of 64 for each warpgroup that shares a tile");
+  static_assert(kConfig.accumulators() <= 192,
+                "sm90::Config: a tile takes at most 192 accumulator registers a thread");
+  static_assert(kConfig.cluster_size() == 1 || kConfig.cluster_size() == 2,
+                "sm90::Config: cluster_m x cluster_n is 1x1, 2x1 or 1x2");
+  static_assert(kConfig.cluster_n == 1 || !kConfig.has_act_ring(),
+                "sm90::Config::cluster_n is 1 with Input::halo and Input::resident");
+  static_assert((kConfig.block_n / kConfig.cluster_m) % 8 == 0 &&
+                    (kConfig.block_m / kConfig.cluster_n) % 8 == 0,
+                "sm90::Config: multicast slices (block_n / cluster_m, block_m / cluster_n) are "
+                "multiples of 8 rows");
+  static_assert(kConfig.filter_stages >= 1, "sm90::Config::filter_stages is at least 1");
+  static_assert(kConfig.has_act_ring() ? kConfig.act_stages >= 1 : kConfig.act_stages == 0,
+                "sm90::Config::act_stages is at least 1 with Input::halo and Input::resident, else "
+                "0");
+  static_assert(kConfig.has_halo() ? kConfig.halo_pixels >= 1 : kConfig.halo_pixels == 0,
+                "sm90::Config::halo_pixels is at least 1 with Input::halo, else 0");
+  static_assert(!kConfig.is_resident() || (kConfig.is_pingpong() && kConfig.cluster_size() == 1 &&
+                                           !kConfig.is_swapped()),
+                "sm90::Config: Input::resident takes Schedule::pingpong, a cluster of 1, "
+                "MmaRows::pixels");
+  static_assert(!kConfig.splits_k() || kConfig.cluster_size() == 1,
+                "sm90::Config: a cluster either shares tiles or splits K");
+  static_assert(!kConfig.splits_k() || kConfig.block_m * kConfig.block_n * 4 <=
+                                           kConfig.act_ring_stages() * kConfig.act_bytes() +
+                                               kConfig.filter_stages * kConfig.filter_bytes(),
+                "sm90::Config: Schedule::split_k keeps the fp32 tile in the stages");
+  static_assert(!kConfig.is_swapped() ||
+                    (kConfig.input == Input::runs && kConfig.schedule == Schedule::cooperative &&
+                     kConfig.block_m % kConfig.piece_m() == 0 && kConfig.out != DType::fp32),
+                "sm90::Config: MmaRows::filters takes Input::runs, Schedule::cooperative, block_m "
+                "a multiple of 32, 16-bit outputs");
+  static_assert(kConfig.is_swapped() || kConfig.staging_pieces % kConfig.piece_halves() == 0,
+                "sm90::Config::staging_pieces makes whole pieces: even where they have 64 filters");
+  static_assert(kConfig.staging_buffers() >= 2 || kConfig.pieces() == 1,
+                "sm90::Config::staging_pieces holds two pieces: a residual is fetched one ahead");
+  static_assert(kConfig.shared_bytes() <= kSharedMemoryBudget / kConfig.ctas_per_sm(),
+                "sm90::Config: the tiles do not fit the 227 KiB of an SM");
 };
 
-template <typename Config>
-__device__ __forceinline__ GroupRange group_range(const FpropParams& p, const Tile& tile,
-                                                  int cta_rank, int cluster_size) {
-  const int groups = (tile.t_end - tile.t_begin) * p.channel_blocks;
-  if constexpr (!Config::kSplit) return {0, groups};
-  return {groups * cta_rank / cluster_size, groups * (cta_rank + 1) / cluster_size};
-}
-
-/// One group, and the next.
-struct Group {
-  int t, block;
-  __device__ __forceinline__ void advance(const FpropParams& p) {
-    if (++block == p.channel_blocks) {
-      block = 0;
-      ++t;
-    }
-  }
+/// A configuration as a type. NOTE: nvcc 13.0 cannot pass a class-type template argument to a
+/// __global__ template (its host stub names the class by its mangled name), so the kernels take
+/// this.
+template <std::uint64_t... kWords>
+struct PackedConfig {
+  static constexpr Config kConfig =
+      std::bit_cast<Config>(std::array<std::uint64_t, sizeof...(kWords)>{kWords...});
 };
-template <typename Config>
-__device__ __forceinline__ Group first_group(const FpropParams& p, const Tile& tile,
-                                             const GroupRange& range) {
-  if constexpr (!Config::kSplit) return {tile.t_begin, 0};
-  const int t = p.blocks.divide(range.begin);
-  return {tile.t_begin + t, p.blocks.remainder(range.begin, t)};
-}
+
+namespace detail {
+
+inline constexpr std::size_t kConfigWords = sizeof(Config) / sizeof(std::uint64_t);
+using ConfigWords = std::array<std::uint64_t, kConfigWords>;
+static_assert(std::has_unique_object_representations_v<Config>);
+
+template <Config kConfig, std::size_t... kIndex>
+auto packed(std::index_sequence<kIndex...>)
+    -> PackedConfig<std::bit_cast<ConfigWords>(ValidConfig<kConfig>::kValue)[kIndex]...>;
+
+}  // namespace detail
+
+/// The PackedConfig of a legal configuration.
+template <Config kConfig>
+using Packed = decltype(detail::packed<kConfig>(std::make_index_sequence<detail::kConfigWords>{}));
 
 }  // namespace convoy::sm90

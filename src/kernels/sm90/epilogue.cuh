@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The epilogue of conv_fprop_sm90: each consumer warp turns pieces of 16 pixels x 32 or 64 filters
+// The epilogue of the Hopper convolution: each consumer warp turns pieces of 16 pixels x 32 or 64 filters
 // from accumulators into the output, through staging buffers of its own, without any block barrier.
 #pragma once
 
 #include "kernels/common/epilogue.cuh"
 #include "kernels/common/ptx.cuh"
 #include "kernels/sm90/config.hpp"
+#include "kernels/sm90/smem.cuh"
+#include "kernels/sm90/tile.cuh"
 
 namespace convoy::sm90 {
 
@@ -18,11 +20,11 @@ struct Staging {
   std::uint32_t tiles = 0;  // whose residual went through the buffers
 };
 
-/// Phase of a piece's source barrier: piece q of every tile uses buffer q mod kStagingBuffers.
-template <typename Config>
+/// Phase of a piece's source barrier: piece q of every tile uses buffer q mod staging_buffers.
+template <Config kConfig>
 __device__ __forceinline__ std::uint32_t source_parity(const Staging& staging, int q) {
-  constexpr int kBuffers = Config::kStagingBuffers;
-  const int uses = (Config::kChunks - q % kBuffers + kBuffers - 1) / kBuffers;  // in one tile
+  constexpr int kBuffers = kConfig.staging_buffers();
+  const int uses = (kConfig.pieces() - q % kBuffers + kBuffers - 1) / kBuffers;  // in one tile
   return (staging.tiles * uses + q / kBuffers) & 1;
 }
 
@@ -33,25 +35,25 @@ struct Piece {
   int row;     // patched: row; linear: 0
 };
 
-/// The piece that row block `block` of a tile, rows 16·warp of it, has at filters kChunkN·chunk.
-template <typename Config>
-__device__ __forceinline__ Piece piece_at(const FpropParams& p, const Tile& tile, int block,
-                                          int warp_in_group, int chunk) {
+/// The piece that row block `block` of a tile, rows 16·warp of it, has at filters piece_n·chunk.
+template <Config kConfig>
+__device__ __forceinline__ Piece piece_at(const Params& p, const Tile& tile, int block,
+                                          int warp_in_warpgroup, int chunk) {
   Piece piece;
-  piece.filter = tile.filter + chunk * Config::kChunkN;
-  if (Config::kHalo || is_patched(p.loader)) {
+  piece.filter = tile.filter + chunk * kConfig.piece_n();
+  if (kConfig.has_halo() || is_patched(p.loader)) {
     const int row = patch_row(p, block);
     piece.pixel = tile.column + (block - row * p.patch_columns) * 8;
-    piece.row = tile.row + row * 8 + warp_in_group * 2;
+    piece.row = tile.row + row * 8 + warp_in_warpgroup * 2;
   } else {
-    piece.pixel = tile.pixel + block * 64 + warp_in_group * 16;
+    piece.pixel = tile.pixel + block * 64 + warp_in_warpgroup * 16;
     piece.row = 0;
   }
   return piece;
 }
 
 /// Output pixel (n·Z·P·Q order) of row `i` of a piece, or -1 outside the output.
-__device__ __forceinline__ std::int64_t output_pixel(const FpropParams& p, const Tile& tile,
+__device__ __forceinline__ std::int64_t output_pixel(const Params& p, const Tile& tile,
                                                      const Piece& piece, int i) {
   if (!is_patched(p.loader)) {
     const std::int64_t pixel = static_cast<std::int64_t>(piece.pixel) + i;
@@ -68,29 +70,29 @@ __device__ __forceinline__ std::int64_t output_pixel(const FpropParams& p, const
 
 /// Shared-memory address of 16-byte unit `unit` of row `row` of a piece: the 64- or 128-byte
 /// swizzle of the output map.
-template <typename Config>
+template <Config kConfig>
 __device__ __forceinline__ std::uint32_t staged_address(std::uint32_t buffer, int row, int unit) {
-  const int swizzled = Config::kChunkRowBytes == 64 ? unit ^ ((row >> 1) & 3) : unit ^ (row & 7);
-  return buffer + row * Config::kChunkRowBytes + swizzled * 16;
+  const int swizzled = kConfig.piece_row_bytes() == 64 ? unit ^ ((row >> 1) & 3) : unit ^ (row & 7);
+  return buffer + row * kConfig.piece_row_bytes() + swizzled * 16;
 }
 
 /// Start the TMA load of a piece of the residual into a staging buffer.
-template <typename Config>
-__device__ __forceinline__ void load_source(const FpropParams& p, const Tile& tile,
+template <Config kConfig>
+__device__ __forceinline__ void load_source(const Params& p, const Tile& tile,
                                             const Staging& staging, int buffer,
                                             const Piece& piece) {
-  ptx::barrier_arrive_expect(&staging.source_full[buffer], Config::kChunkBytes);
-  ptx::tma_load_4d(staging.buffers + buffer * Config::kChunkBytes, &p.source_map[tile.phase],
+  ptx::barrier_arrive_expect(&staging.source_full[buffer], kConfig.piece_bytes());
+  ptx::tma_load_4d(staging.buffers + buffer * kConfig.piece_bytes(), &p.source_map[tile.phase],
                    &staging.source_full[buffer], ptx::kL2EvictFirst, piece.filter, piece.pixel,
                    piece.row, tile.frame);
 }
 
 /// Store a staged piece by TMA.
-template <typename Config>
-__device__ __forceinline__ void store_staged(const FpropParams& p, const Tile& tile,
+template <Config kConfig>
+__device__ __forceinline__ void store_staged(const Params& p, const Tile& tile,
                                              const Staging& staging, int buffer,
                                              const Piece& piece) {
-  ptx::tma_store_4d(&p.output_map[tile.phase], staging.buffers + buffer * Config::kChunkBytes,
+  ptx::tma_store_4d(&p.output_map[tile.phase], staging.buffers + buffer * kConfig.piece_bytes(),
                     piece.filter, piece.pixel, piece.row, tile.frame);
 }
 
@@ -110,7 +112,7 @@ __device__ __forceinline__ float bias_value(const EpilogueParams& params, std::u
 
 /// Bits of the bias of filters filter(0), filter(1) ...; zero beyond K and where there is no bias.
 template <int kCount, typename Filter>
-__device__ __forceinline__ void load_bias_bits(const FpropParams& p, std::uint32_t (&bits)[kCount],
+__device__ __forceinline__ void load_bias_bits(const Params& p, std::uint32_t (&bits)[kCount],
                                                const Filter& filter) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) bits[i] = 0;
@@ -129,9 +131,9 @@ __device__ __forceinline__ void load_bias_bits(const FpropParams& p, std::uint32
 }
 
 /// Bias of a tile as a warp keeps it: lane i holds filters 32·j + i.
-template <typename Config>
-__device__ __forceinline__ void load_tile_bias(const FpropParams& p, const Tile& tile,
-                                               std::uint32_t (&bits)[Config::BLOCK_N / 32]) {
+template <Config kConfig>
+__device__ __forceinline__ void load_tile_bias(const Params& p, const Tile& tile,
+                                               std::uint32_t (&bits)[kConfig.block_n / 32]) {
   const int first = tile.filter + static_cast<int>(ptx::lane_id());
   load_bias_bits(p, bits, [&](int j) { return first + 32 * j; });
 }
@@ -184,7 +186,7 @@ __device__ __forceinline__ void silu4(float& x0, float& x1, float& x2, float& x3
 /// measured, SiLU by silu4 is slower there: fewer special functions, but twice the instructions
 /// (docs/kernels-sm90.md).
 template <EpiloguePath kPath, bool kHidden, int kCount, typename Source>
-__device__ __forceinline__ void apply_fused_epilogue(const FpropParams& p, float (&v)[kCount],
+__device__ __forceinline__ void apply_fused_epilogue(const Params& p, float (&v)[kCount],
                                                      const Source& source) {
   const bool has_residual = p.epilogue.has_residual;
   const bool first = p.epilogue.residual_first;
@@ -237,7 +239,7 @@ __device__ __forceinline__ void apply_fused_epilogue(const FpropParams& p, float
 }
 
 /// Where a lane finds its values in a staged piece.
-template <typename Config>
+template <Config kConfig>
 struct PieceLane {
   int lane, row, matrix_row, matrix_unit;
   __device__ PieceLane()
@@ -247,16 +249,16 @@ struct PieceLane {
         matrix_unit(lane / 16) {}
   /// Byte offset of the fp32 pair v[2i], v[2i + 1].
   __device__ std::uint32_t pair_offset(int i) const {
-    return staged_address<Config>(0, row + 8 * (i % 2), i / 2 * 2 + lane % 4 / 2) + lane % 2 * 8;
+    return staged_address<kConfig>(0, row + 8 * (i % 2), i / 2 * 2 + lane % 4 / 2) + lane % 2 * 8;
   }
 };
 
 /// Fill a staging buffer with a piece of the residual by ordinary loads, where TMA cannot.
-template <typename Config>
-__device__ __forceinline__ void fill_source(const FpropParams& p, const Tile& tile,
+template <Config kConfig>
+__device__ __forceinline__ void fill_source(const Params& p, const Tile& tile,
                                             const Piece& piece, std::uint8_t* buffer, int lane) {
-  using Out = typename Config::Out;
-  constexpr int kUnits = Config::kChunkRowBytes / 16;
+  using Out = Element<kConfig.out>;
+  constexpr int kUnits = kConfig.piece_row_bytes() / 16;
   constexpr int kWidth = 16 / static_cast<int>(sizeof(Out));
 #pragma unroll 1
   for (int i = lane; i < 16 * kUnits; i += 32) {
@@ -269,19 +271,19 @@ __device__ __forceinline__ void fill_source(const FpropParams& p, const Tile& ti
         values[e] = static_cast<const Out*>(p.source_pointer)[m * p.filters + n + e];
       }
     }
-    *reinterpret_cast<uint4*>(buffer + staged_address<Config>(0, i / kUnits, i % kUnits)) =
+    *reinterpret_cast<uint4*>(buffer + staged_address<kConfig>(0, i / kUnits, i % kUnits)) =
         *reinterpret_cast<const uint4*>(values);
   }
 }
 
 /// Ops on a staged piece and stores that TMA cannot do: 16-byte vectors of a row, lane by lane.
-template <typename Config, typename ComputeOp, typename StoreOp>
-__device__ __forceinline__ void finish_staged(const FpropParams& p, const Tile& tile,
+template <Config kConfig, typename ComputeOp, typename StoreOp>
+__device__ __forceinline__ void finish_staged(const Params& p, const Tile& tile,
                                               const Piece& piece, std::uint8_t* buffer, int lane,
                                               const ComputeOp& compute_op,
                                               const StoreOp& store_op) {
-  using Out = typename Config::Out;
-  constexpr int kUnits = Config::kChunkRowBytes / 16;
+  using Out = Element<kConfig.out>;
+  constexpr int kUnits = kConfig.piece_row_bytes() / 16;
   constexpr int kWidth = 16 / static_cast<int>(sizeof(Out));
 #pragma unroll 1
   for (int i = lane; i < 16 * kUnits; i += 32) {
@@ -289,7 +291,7 @@ __device__ __forceinline__ void finish_staged(const FpropParams& p, const Tile& 
     const std::int64_t m = output_pixel(p, tile, piece, i / kUnits);
     if (m < 0 || n >= p.filters) continue;
     uint4* const unit =
-        reinterpret_cast<uint4*>(buffer + staged_address<Config>(0, i / kUnits, i % kUnits));
+        reinterpret_cast<uint4*>(buffer + staged_address<kConfig>(0, i / kUnits, i % kUnits));
     alignas(16) Out values[kWidth];
     *reinterpret_cast<uint4*>(values) = *unit;
     if constexpr (ComputeOp::kEnabled && !ComputeOp::kOnRegisters) {
@@ -315,18 +317,18 @@ __device__ __forceinline__ void finish_staged(const FpropParams& p, const Tile& 
 // ---- One piece ------------------------------------------------------------------------------
 
 /// A piece of the residual as a lane holds it; pairs of 16-bit values stay packed until used.
-template <typename Config>
+template <Config kConfig>
 struct SourcePiece {
-  using Out = typename Config::Out;
+  using Out = Element<kConfig.out>;
   static constexpr bool kPacked = sizeof(Out) == 2;
-  std::uint32_t words[kPacked ? 8 * Config::kHalves : 16] = {};
+  std::uint32_t words[kPacked ? 8 * kConfig.piece_halves() : 16] = {};
 
-  __device__ __forceinline__ void read(const std::uint8_t* buffer, const PieceLane<Config>& at) {
+  __device__ __forceinline__ void read(const std::uint8_t* buffer, const PieceLane<kConfig>& at) {
     if constexpr (kPacked) {
       const std::uint32_t address = ptx::shared_address(buffer);
 #pragma unroll
-      for (int j = 0; j < 4 * Config::kHalves; j += 2) {
-        ptx::load_matrix_x4(staged_address<Config>(address, at.matrix_row, at.matrix_unit + j),
+      for (int j = 0; j < 4 * kConfig.piece_halves(); j += 2) {
+        ptx::load_matrix_x4(staged_address<kConfig>(address, at.matrix_row, at.matrix_unit + j),
                             words[2 * j], words[2 * j + 1], words[2 * j + 2], words[2 * j + 3]);
       }
     } else {
@@ -349,16 +351,16 @@ struct SourcePiece {
 };
 
 /// Write a piece's values to its staging buffer, rounded to the output type.
-template <typename Config>
-__device__ __forceinline__ void stage_values(const float (&v)[16 * Config::kHalves],
-                                             std::uint8_t* buffer, const PieceLane<Config>& at) {
-  using Out = typename Config::Out;
+template <Config kConfig>
+__device__ __forceinline__ void stage_values(const float (&v)[16 * kConfig.piece_halves()],
+                                             std::uint8_t* buffer, const PieceLane<kConfig>& at) {
+  using Out = Element<kConfig.out>;
   if constexpr (sizeof(Out) == 2) {
     const std::uint32_t address = ptx::shared_address(buffer);
 #pragma unroll
-    for (int j = 0; j < 4 * Config::kHalves; j += 2) {
+    for (int j = 0; j < 4 * kConfig.piece_halves(); j += 2) {
       ptx::store_matrix_x4(
-          staged_address<Config>(address, at.matrix_row, at.matrix_unit + j),
+          staged_address<kConfig>(address, at.matrix_row, at.matrix_unit + j),
           pack2<Out>(v[4 * j], v[4 * j + 1]), pack2<Out>(v[4 * j + 2], v[4 * j + 3]),
           pack2<Out>(v[4 * j + 4], v[4 * j + 5]), pack2<Out>(v[4 * j + 6], v[4 * j + 7]));
     }
@@ -374,21 +376,21 @@ __device__ __forceinline__ void stage_values(const float (&v)[16 * Config::kHalv
 /// whole warp calls. `lane_bias`: of filter 32·h + t of the piece in lane t. The residual, where
 /// TMA brings it, arrives on the buffer's source barrier with `parity`; without one the buffer must
 /// be free.
-template <typename Config, EpiloguePath kPath, typename ComputeOp, typename StoreOp>
-__device__ __forceinline__ void finish_piece(const FpropParams& p, const Tile& tile,
-                                             const Piece& piece, float (&v)[16 * Config::kHalves],
-                                             const float (&lane_bias)[Config::kHalves],
+template <Config kConfig, EpiloguePath kPath, typename ComputeOp, typename StoreOp>
+__device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile,
+                                             const Piece& piece, float (&v)[16 * kConfig.piece_halves()],
+                                             const float (&lane_bias)[kConfig.piece_halves()],
                                              const Staging& staging, int slot, std::uint32_t parity,
                                              const ComputeOp& compute_op, const StoreOp& store_op) {
-  using Out = typename Config::Out;
+  using Out = Element<kConfig.out>;
   constexpr bool kGeneral = kPath == EpiloguePath::general;
-  const PieceLane<Config> at;
+  const PieceLane<kConfig> at;
   const bool direct = kGeneral && p.direct_store;
-  std::uint8_t* const buffer = staging.buffers + slot * Config::kChunkBytes;
-  SourcePiece<Config> source;
+  std::uint8_t* const buffer = staging.buffers + slot * kConfig.piece_bytes();
+  SourcePiece<kConfig> source;
   if (kPath != EpiloguePath::plain && p.epilogue.has_residual) {
     if (direct) {
-      fill_source<Config>(p, tile, piece, buffer, at.lane);
+      fill_source<kConfig>(p, tile, piece, buffer, at.lane);
       __syncwarp();
     } else {
       ptx::barrier_wait(&staging.source_full[slot], parity);
@@ -396,9 +398,9 @@ __device__ __forceinline__ void finish_piece(const FpropParams& p, const Tile& t
     source.read(buffer, at);
     __syncwarp();
   }
-  float bias[8 * Config::kHalves];
+  float bias[8 * kConfig.piece_halves()];
 #pragma unroll
-  for (int i = 0; i < 8 * Config::kHalves; ++i) {
+  for (int i = 0; i < 8 * kConfig.piece_halves(); ++i) {
     bias[i] = piece_bias(lane_bias[i / 8], i % 8 / 2 * 4 + i % 2);
   }
   const auto bias_at = [&](int i) { return bias[i / 4 * 2 + i % 2]; };
@@ -406,16 +408,16 @@ __device__ __forceinline__ void finish_piece(const FpropParams& p, const Tile& t
     apply_epilogue<Out>(p.epilogue, v, bias_at, source);
   } else {
 #pragma unroll
-    for (int i = 0; i < 16 * Config::kHalves; ++i) {
+    for (int i = 0; i < 16 * kConfig.piece_halves(); ++i) {
       v[i] = fmaf(v[i], p.epilogue.scale, bias_at(i));
     }
     if constexpr (kPath != EpiloguePath::plain) {
-      apply_fused_epilogue<kPath, Config::kPingPong>(p, v, source);
+      apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
     }
   }
   if constexpr (ComputeOp::kEnabled && ComputeOp::kOnRegisters) {
 #pragma unroll
-    for (int i = 0; i < 8 * Config::kHalves; ++i) {
+    for (int i = 0; i < 8 * kConfig.piece_halves(); ++i) {
       const std::int64_t m = output_pixel(p, tile, piece, at.row + 8 * (i % 2));
       const int n = piece.filter + 2 * (at.lane % 4) + i / 2 * 8;
       float pair[2] = {v[2 * i], v[2 * i + 1]};
@@ -424,15 +426,15 @@ __device__ __forceinline__ void finish_piece(const FpropParams& p, const Tile& t
       v[2 * i + 1] = pair[1];
     }
   }
-  stage_values<Config>(v, buffer, at);
+  stage_values<kConfig>(v, buffer, at);
   if ((ComputeOp::kEnabled && !ComputeOp::kOnRegisters) || StoreOp::kEnabled || direct) {
     __syncwarp();
-    finish_staged<Config>(p, tile, piece, buffer, at.lane, compute_op, store_op);
+    finish_staged<kConfig>(p, tile, piece, buffer, at.lane, compute_op, store_op);
   }
   ptx::fence_async_shared();
   __syncwarp();
   if (!direct && !StoreOp::kReplacesStore && at.lane == 0) {
-    store_staged<Config>(p, tile, staging, slot, piece);
+    store_staged<kConfig>(p, tile, staging, slot, piece);
     ptx::tma_store_commit();
   }
 }
@@ -443,41 +445,41 @@ __device__ __forceinline__ void finish_piece(const FpropParams& p, const Tile& t
 /// output. Pieces are written in batches, one fence and one group of stores each, so that their
 /// latencies overlap; while one batch is stored the next is written to the other half of the
 /// buffers.
-template <typename Config, EpiloguePath kPath>
+template <Config kConfig, EpiloguePath kPath>
 __device__ __forceinline__ void store_tile(
-    const FpropParams& p, const Tile& tile, int first_block, int warp_in_group,
-    float (&accumulators)[Config::kBlocksPerGroup][Config::BLOCK_N / 2],
-    const float (&lane_bias)[Config::BLOCK_N / 32], Staging& staging) {
-  constexpr int kBuffers = Config::kStagingBuffers;
-  constexpr int kChunks = Config::kChunks;
-  constexpr int kPerBlock = Config::kChunksPerBlock;
-  constexpr int kValues = 16 * Config::kHalves;  // of a piece, in a lane
+    const Params& p, const Tile& tile, int first_block, int warp_in_warpgroup,
+    float (&accumulators)[kConfig.blocks()][kConfig.block_n / 2],
+    const float (&lane_bias)[kConfig.block_n / 32], Staging& staging) {
+  constexpr int kBuffers = kConfig.staging_buffers();
+  constexpr int kPieces = kConfig.pieces();
+  constexpr int kPerBlock = kConfig.pieces_per_block();
+  constexpr int kValues = 16 * kConfig.piece_halves();  // of a piece, in a lane
   constexpr bool kFused = kPath != EpiloguePath::plain;
   // A residual wants its buffers back early, to be fetched ahead.
   constexpr int kBatch =
-      kFused ? (kBuffers >= 6 ? 2 : 1) : (kBuffers >= kChunks ? kChunks : (kBuffers + 1) / 2);
-  const PieceLane<Config> at;
+      kFused ? (kBuffers >= 6 ? 2 : 1) : (kBuffers >= kPieces ? kPieces : (kBuffers + 1) / 2);
+  const PieceLane<kConfig> at;
   const bool has_residual = kFused && p.epilogue.has_residual;
-  Piece blocks[Config::kBlocksPerGroup];
+  Piece blocks[kConfig.blocks()];
 #pragma unroll
-  for (int b = 0; b < Config::kBlocksPerGroup; ++b) {
-    blocks[b] = piece_at<Config>(p, tile, first_block + b, warp_in_group, 0);
+  for (int b = 0; b < kConfig.blocks(); ++b) {
+    blocks[b] = piece_at<kConfig>(p, tile, first_block + b, warp_in_warpgroup, 0);
   }
   const auto piece = [&](int q) {
     Piece result = blocks[q / kPerBlock];
-    result.filter += q % kPerBlock * Config::kChunkN;
+    result.filter += q % kPerBlock * kConfig.piece_n();
     return result;
   };
 
   if (p.epilogue.bias != nullptr || p.epilogue.scale != 1.0f) {
 #pragma unroll
-    for (int j = 0; j < Config::BLOCK_N / 32; ++j) {
+    for (int j = 0; j < kConfig.block_n / 32; ++j) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int first = i / 2 * 4 + i % 2;  // and the same filter 8 rows below
         const float bias = piece_bias(lane_bias[j], first);
 #pragma unroll
-        for (int b = 0; b < Config::kBlocksPerGroup; ++b) {
+        for (int b = 0; b < kConfig.blocks(); ++b) {
           float* const v = &accumulators[b][16 * j];
           v[first] = fmaf(v[first], p.epilogue.scale, bias);
           v[first + 2] = fmaf(v[first + 2], p.epilogue.scale, bias);
@@ -487,8 +489,8 @@ __device__ __forceinline__ void store_tile(
   }
 
 #pragma unroll
-  for (int first = 0; first < kChunks; first += kBatch) {
-    const int end = first + kBatch < kChunks ? first + kBatch : kChunks;
+  for (int first = 0; first < kPieces; first += kBatch) {
+    const int end = first + kBatch < kPieces ? first + kBatch : kPieces;
     // The buffers' last stores must have been read: all of the last tile's (long ago), later those
     // of the batch that used this batch's buffers.
     if (!has_residual && (first == 0 || end > kBuffers)) {
@@ -503,38 +505,38 @@ __device__ __forceinline__ void store_tile(
     }
 #pragma unroll
     for (int q = first; q < end; ++q) {
-      std::uint8_t* const buffer = staging.buffers + q % kBuffers * Config::kChunkBytes;
+      std::uint8_t* const buffer = staging.buffers + q % kBuffers * kConfig.piece_bytes();
       float v[kValues];
 #pragma unroll
       for (int i = 0; i < kValues; ++i) {
         v[i] = accumulators[q / kPerBlock][q % kPerBlock * kValues + i];
       }
       if constexpr (kFused) {
-        SourcePiece<Config> source;
+        SourcePiece<kConfig> source;
         if (has_residual) {
-          ptx::barrier_wait(&staging.source_full[q % kBuffers], source_parity<Config>(staging, q));
+          ptx::barrier_wait(&staging.source_full[q % kBuffers], source_parity<kConfig>(staging, q));
           source.read(buffer, at);
           __syncwarp();
         }
-        apply_fused_epilogue<kPath, Config::kPingPong>(p, v, source);
+        apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
       }
-      stage_values<Config>(v, buffer, at);
+      stage_values<kConfig>(v, buffer, at);
     }
     ptx::fence_async_shared();
     __syncwarp();
     if (at.lane == 0) {
 #pragma unroll
       for (int q = first; q < end; ++q) {
-        store_staged<Config>(p, tile, staging, q % kBuffers, piece(q));
+        store_staged<kConfig>(p, tile, staging, q % kBuffers, piece(q));
       }
       ptx::tma_store_commit();
       // Refill the buffers of the batch before this one.
-      if (has_residual && first >= kBatch && first - kBatch + kBuffers < kChunks) {
+      if (has_residual && first >= kBatch && first - kBatch + kBuffers < kPieces) {
         ptx::tma_store_wait_read<1>();
 #pragma unroll
         for (int q = first - kBatch; q < first; ++q) {
-          if (q + kBuffers < kChunks) {
-            load_source<Config>(p, tile, staging, q % kBuffers, piece(q + kBuffers));
+          if (q + kBuffers < kPieces) {
+            load_source<kConfig>(p, tile, staging, q % kBuffers, piece(q + kBuffers));
           }
         }
       }

@@ -11,41 +11,41 @@
 namespace convoy::sm90 {
 
 /// Piece q of a warpgroup: kChunksPerBlock for each of its blocks of 64 filters.
-template <typename Config>
-__device__ __forceinline__ Piece swapped_piece(const Tile& tile, int group_index, int q) {
-  const int block = group_index * Config::kBlocksPerGroup + q / Config::kChunksPerBlock;
-  return {tile.filter + block * 64, tile.pixel + q % Config::kChunksPerBlock * Config::kChunkRows,
+template <Config kConfig>
+__device__ __forceinline__ Piece swapped_piece(const Tile& tile, int warpgroup, int q) {
+  const int block = warpgroup * kConfig.blocks() + q / kConfig.pieces_per_block();
+  return {tile.filter + block * 64, tile.pixel + q % kConfig.pieces_per_block() * kConfig.piece_m(),
           0};
 }
 
 /// Bias of a lane's filters, two of each block, in bits.
-template <typename Config>
+template <Config kConfig>
 __device__ __forceinline__ void load_swapped_bias(
-    const FpropParams& p, const Tile& tile, int group_index, int warp_in_group,
-    std::uint32_t (&bits)[2 * Config::kBlocksPerGroup]) {
-  const int first = tile.filter + group_index * Config::kBlocksPerGroup * 64 + warp_in_group * 16 +
+    const Params& p, const Tile& tile, int warpgroup, int warp_in_warpgroup,
+    std::uint32_t (&bits)[2 * kConfig.blocks()]) {
+  const int first = tile.filter + warpgroup * kConfig.blocks() * 64 + warp_in_warpgroup * 16 +
                     static_cast<int>(ptx::lane_id()) / 4;
   load_bias_bits(p, bits, [&](int i) { return first + i / 2 * 64 + i % 2 * 8; });
 }
 
 /// Values of a piece: the epilogue, then to the staging buffer or (general) past TMA to memory.
-template <typename Config, EpiloguePath kPath>
-__device__ __forceinline__ void finish_swapped_piece(const FpropParams& p, const Tile& tile,
-                                                     const Piece& piece, int warp_in_group,
+template <Config kConfig, EpiloguePath kPath>
+__device__ __forceinline__ void finish_swapped_piece(const Params& p, const Tile& tile,
+                                                     const Piece& piece, int warp_in_warpgroup,
                                                      float (&v)[16], float bias_low,
                                                      float bias_high, std::uint8_t* buffer,
                                                      ptx::Barrier* source_full,
                                                      std::uint32_t parity, bool has_residual) {
-  using Out = typename Config::Out;
+  using Out = Element<kConfig.out>;
   const int lane = static_cast<int>(ptx::lane_id());
   // Row lane % 8 of the matrices that lane gives addresses for: pixels; 8 filters are a unit.
   const int row = lane / 16 * 8 + lane % 8;
-  const int unit = warp_in_group * 2 + lane / 8 % 2;
+  const int unit = warp_in_warpgroup * 2 + lane / 8 % 2;
   const std::uint32_t address = ptx::shared_address(buffer);
   const bool direct = kPath == EpiloguePath::general && p.direct_store;
   const auto element = [&](int i) -> std::int64_t {  // in the output, or -1
     const std::int64_t m = output_pixel(p, tile, piece, i / 4 * 8 + 2 * (lane % 4) + i % 2);
-    const int n = piece.filter + warp_in_group * 16 + lane / 4 + i / 2 % 2 * 8;
+    const int n = piece.filter + warp_in_warpgroup * 16 + lane / 4 + i / 2 % 2 * 8;
     return m >= 0 && n < p.filters ? m * p.filters + n : -1;
   };
 
@@ -66,7 +66,7 @@ __device__ __forceinline__ void finish_swapped_piece(const FpropParams& p, const
       ptx::barrier_wait(source_full, parity);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        ptx::load_matrix_x4_transposed(staged_address<Config>(address, row + 16 * j, unit),
+        ptx::load_matrix_x4_transposed(staged_address<kConfig>(address, row + 16 * j, unit),
                                        words[4 * j], words[4 * j + 1], words[4 * j + 2],
                                        words[4 * j + 3]);
       }
@@ -84,7 +84,7 @@ __device__ __forceinline__ void finish_swapped_piece(const FpropParams& p, const
 #pragma unroll
     for (int i = 0; i < 16; ++i) v[i] = fmaf(v[i], p.epilogue.scale, bias(i));
     if constexpr (kPath != EpiloguePath::plain) {
-      apply_fused_epilogue<kPath, Config::kPingPong>(p, v, source);
+      apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
     }
   }
   if (direct) {
@@ -98,40 +98,40 @@ __device__ __forceinline__ void finish_swapped_piece(const FpropParams& p, const
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     ptx::store_matrix_x4_transposed(
-        staged_address<Config>(address, row + 16 * j, unit), pack2<Out>(v[8 * j], v[8 * j + 1]),
+        staged_address<kConfig>(address, row + 16 * j, unit), pack2<Out>(v[8 * j], v[8 * j + 1]),
         pack2<Out>(v[8 * j + 2], v[8 * j + 3]), pack2<Out>(v[8 * j + 4], v[8 * j + 5]),
         pack2<Out>(v[8 * j + 6], v[8 * j + 7]));
   }
 }
 
 /// A warpgroup's part of a swapped tile from accumulators to the output, every epilogue path.
-template <typename Config, EpiloguePath kPath>
+template <Config kConfig, EpiloguePath kPath>
 __device__ __forceinline__ void store_swapped_tile(
-    const FpropParams& p, const Tile& tile, int group_index, int warp_in_group,
-    float (&accumulators)[Config::kBlocksPerGroup][Config::kMmaColumns / 2],
-    const float (&bias)[2 * Config::kBlocksPerGroup], Staging& staging) {
-  constexpr int kPerBlock = Config::kChunksPerBlock;
+    const Params& p, const Tile& tile, int warpgroup, int warp_in_warpgroup,
+    float (&accumulators)[kConfig.blocks()][kConfig.tile_columns() / 2],
+    const float (&bias)[2 * kConfig.blocks()], Staging& staging) {
+  constexpr int kPerBlock = kConfig.pieces_per_block();
   constexpr bool kGeneral = kPath == EpiloguePath::general;
   const bool has_residual = kPath != EpiloguePath::plain && p.epilogue.has_residual;
-  const bool storing = warp_in_group == 0 && ptx::lane_id() == 0;
-  const std::uint32_t group_barrier = 6 + group_index;
+  const bool storing = warp_in_warpgroup == 0 && ptx::lane_id() == 0;
+  const std::uint32_t pieces_barrier = kPiecesBarrier + warpgroup;
   // The last tile's stores must have been read; with a residual they were before it was fetched.
   if (storing) ptx::tma_store_wait_read<0>();
-  ptx::named_barrier_sync(group_barrier, 128);
+  ptx::named_barrier_sync(pieces_barrier, 128);
   const auto finish = [&](int q, float(&v)[16], float low, float high) {
-    finish_swapped_piece<Config, kPath>(p, tile, swapped_piece<Config>(tile, group_index, q),
-                                        warp_in_group, v, low, high,
-                                        staging.buffers + q * Config::kChunkBytes,
+    finish_swapped_piece<kConfig, kPath>(p, tile, swapped_piece<kConfig>(tile, warpgroup, q),
+                                        warp_in_warpgroup, v, low, high,
+                                        staging.buffers + q * kConfig.piece_bytes(),
                                         &staging.source_full[q], staging.tiles & 1, has_residual);
   };
   if constexpr (kGeneral) {
     // In a rolled loop: see the other tiles' general path.
 #pragma unroll 1
-    for (int q = 0; q < Config::kChunks; ++q) {
+    for (int q = 0; q < kConfig.pieces(); ++q) {
       float v[16] = {};
       float low = 0, high = 0;
 #pragma unroll
-      for (int c = 0; c < Config::kChunks; ++c) {
+      for (int c = 0; c < kConfig.pieces(); ++c) {
         if (c != q) continue;
         low = bias[c / kPerBlock * 2];
         high = bias[c / kPerBlock * 2 + 1];
@@ -142,7 +142,7 @@ __device__ __forceinline__ void store_swapped_tile(
     }
   } else {
 #pragma unroll
-    for (int q = 0; q < Config::kChunks; ++q) {
+    for (int q = 0; q < kConfig.pieces(); ++q) {
       float v[16];
 #pragma unroll
       for (int i = 0; i < 16; ++i) v[i] = accumulators[q / kPerBlock][q % kPerBlock * 16 + i];
@@ -151,11 +151,11 @@ __device__ __forceinline__ void store_swapped_tile(
   }
   if (kGeneral && p.direct_store) return;
   ptx::fence_async_shared();
-  ptx::named_barrier_sync(group_barrier, 128);
+  ptx::named_barrier_sync(pieces_barrier, 128);
   if (storing) {
 #pragma unroll
-    for (int q = 0; q < Config::kChunks; ++q) {
-      store_staged<Config>(p, tile, staging, q, swapped_piece<Config>(tile, group_index, q));
+    for (int q = 0; q < kConfig.pieces(); ++q) {
+      store_staged<kConfig>(p, tile, staging, q, swapped_piece<kConfig>(tile, warpgroup, q));
     }
     ptx::tma_store_commit();
   }

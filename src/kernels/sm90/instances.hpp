@@ -1,43 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A compiled configuration as a value. Apart from host.hpp, whose headers cost an instance more
+// compile time than its kernels.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "convoy/types.hpp"
+#include "kernels/sm90/config.hpp"
 
 namespace convoy::sm90 {
 
-/// A compiled FpropConfig, as the host sees it. The list is src/kernels/sm90/instances.txt.
-struct FpropInstance {
-  DType in = DType::bf16;
-  DType out = DType::bf16;
-  int block_m = 0;
-  int block_n = 0;
-  int consumers = 0;
-  int cluster = 1;    ///< CTAs that share tiles:
-  int cluster_n = 1;  ///< along N activation tiles, otherwise along M filter tiles.
-  bool halo = false;
-  bool resident = false;  ///< 1x1 filters stay in their stages.
-  bool split = false;
-  bool pingpong = false;
-  bool swapped = false;  ///< Filters are the rows of the MMA.
-  int stages = 0;
-  int act_stages = 0;
-  int chunk_n = 0;      ///< Filters of a piece that is stored at once,
-  int chunk_rows = 0;   ///< and its pixels.
-  int halo_pixels = 0;  ///< Largest halo tile (rows · columns of input pixels) a stage holds.
-  int threads = 0;
-  int shared_bytes = 0;
-  /// For cudaLaunchKernelExC, by EpiloguePath; an instance with ops has the general one alone.
+/// A compiled configuration with its ops.
+struct Instance {
+  Config config;
+  /// Entry points by EpiloguePath; an instance with ops has the general one alone.
   const void* kernels[4] = {};
-
-  int cluster_m() const { return cluster / cluster_n; }
-  /// "256x128_2cta_halo", "128x64_splitk" ...
-  std::string name() const;
+  int shared_bytes = 0;
 };
 
-/// Every instance of this build.
-const std::vector<FpropInstance>& fprop_instances();
+/// Every instance of this build (instances.txt), with the run-time epilogue and no ops.
+const std::vector<Instance>& instances();
+
+/// As dispatch and tuning files name it: "sm90_fprop_256x128_2cta_halo_bf16",
+/// "sm90_fprop_64x128_splitk_bf16_fp32".
+std::string name_of(const Instance& instance);
 
 }  // namespace convoy::sm90

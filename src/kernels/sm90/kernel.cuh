@@ -20,667 +20,776 @@
 #include "kernels/sm90/config.hpp"
 #include "kernels/sm90/epilogue.cuh"
 #include "kernels/sm90/epilogue_swapped.cuh"
+#include "kernels/sm90/smem.cuh"
+#include "kernels/sm90/tile.cuh"
+#include "kernels/sm90/trace.cuh"
 #include "kernels/sm90/wgmma.cuh"
 
 namespace convoy::sm90 {
 
-// ---- Loads ----------------------------------------------------------------------------------
+template <Config kConfig, EpiloguePath kPath, typename ComputeOp, typename StoreOp>
+struct Kernel {
+  using Smem = sm90::Smem<kConfig>;
+  using Mma = Wgmma<Element<kConfig.in>, kConfig.tile_columns()>;
+  using ActState = PipelineState<Smem::kActStages>;
+  using FilterState = PipelineState<Smem::kFilterStages>;
 
-/// Where the activation of one temporal tap lies.
-struct FrameSource {
-  const CUtensorMap* map;
-  int frame;
-};
-__device__ __forceinline__ FrameSource frame_source(const FpropParams& p, const Tile& tile, int t) {
-  const int d = tile.z * p.stride[0] - p.pad[0] + t * p.dilation[0];
-  if (d < p.cached_frames) return {&p.cache_map, tile.batch * p.cached_frames + d};
-  return {&p.activation_map, tile.batch * p.new_frames + d - p.cached_frames};
-}
-
-/// First input position of a linear tile, before padding is taken off by the tap's offset.
-struct Im2colOrigin {
-  int frame, h, w;
-};
-__device__ __forceinline__ Im2colOrigin im2col_origin(const FpropParams& p, const Tile& tile) {
-  Im2colOrigin origin;
-  origin.frame = p.plane.divide(tile.pixel);
-  const int pixel = p.plane.remainder(tile.pixel, origin.frame);
-  const int row = p.width.divide(pixel);
-  origin.h = row * p.stride[1] - p.pad[1];
-  origin.w = p.width.remainder(pixel, row) * p.stride[2] - p.pad[2];
-  return origin;
-}
-
-/// The activation tile of tap (t, r, s), channels [c, c + 64): BLOCK_M rows of 128 bytes.
-template <typename Config>
-__device__ __forceinline__ void load_activation(const FpropParams& p, const Tile& tile,
-                                                const Im2colOrigin& origin,
-                                                const FrameSource& source, int t, int r, int s,
-                                                int c, int cta_rank, std::uint8_t* stage,
-                                                ptx::Barrier* full) {
-  const auto offset_h = static_cast<std::uint16_t>(r * p.dilation[1]);
-  const auto offset_w = static_cast<std::uint16_t>(s * p.dilation[2]);
-  // NOTE: no switch: its table would be one more thing to fetch from device memory.
-  if constexpr (Config::kClusterN > 1) {
-    // Loader::tiled. Each CTA loads its slice of the pixels for all.
-    constexpr int kSlice = Config::BLOCK_M / Config::kClusterN;
-    ptx::tma_load_3d_multicast(stage + cta_rank * kSlice * 128, source.map, full,
-                               (1 << Config::kClusterN) - 1,
-                               p.read_once ? ptx::kL2EvictFirst : ptx::kL2EvictNormal, c,
-                               tile.pixel + cta_rank * kSlice, source.frame);
-  } else if (p.loader == Loader::tiled) {
-    ptx::tma_load_3d(stage, source.map, full,
-                     p.read_once ? ptx::kL2EvictFirst : ptx::kL2EvictNormal, c, tile.pixel,
-                     source.frame);
-  } else if (p.loader == Loader::im2col) {
-    ptx::tma_load_im2col_4d(stage, source.map, full, ptx::kL2EvictNormal, c, origin.w, origin.h,
-                            source.frame + origin.frame, offset_w, offset_h);
-  } else if (p.loader == Loader::im2col_5d) {
-    const int batch = p.depth.divide(origin.frame);
-    const int d = p.depth.remainder(origin.frame, batch) * p.stride[0] - p.pad[0];
-    ptx::tma_load_im2col_5d(stage, &p.activation_map, full, ptx::kL2EvictNormal, c, origin.w,
-                            origin.h, d, batch, offset_w, offset_h,
-                            static_cast<std::uint16_t>(t * p.dilation[0]));
-  } else if constexpr (!Config::kSwapped) {
-    for (int block = 0; block < Config::BLOCK_M / 64; ++block) {
-      const int row = tile.row + block / p.patch_columns * 8;
-      const int column = tile.column + block % p.patch_columns * 8;
-      ptx::tma_load_4d(stage + block * 64 * 128, source.map, full, ptx::kL2EvictNormal, c,
-                       column * p.stride[2] - p.pad[2] + s * p.dilation[2] + tile.phase_column,
-                       row * p.stride[1] - p.pad[1] + r * p.dilation[1] + tile.phase_row,
-                       source.frame);
-    }
-  }
-}
-
-// ---- Trace ----------------------------------------------------------------------------------
-
-// Stamps of bench/sm90/cta_trace.py: slots 0 and 1 are nanoseconds, the others cycles of the SM; of
-// each of a CTA's first 6 tiles the start of its main loop, first full stage, end of the main
-// loop, and end of the epilogue.
-#ifdef CONVOY_SM90_TRACE
-__device__ __forceinline__ void stamp(const FpropParams& p, int slot) {
-  long long time;
-  if (slot < 2) {
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time)::"memory");
-  } else {
-    asm volatile("mov.u64 %0, %%clock64;" : "=l"(time)::"memory");
-  }
-  if (p.trace != nullptr && slot < kTraceSlots) p.trace[blockIdx.x * kTraceSlots + slot] = time;
-}
-#define CONVOY_SM90_STAMP(thread, slot) \
-  if (threadIdx.x == (thread)) stamp(p, slot)
-#else
-#define CONVOY_SM90_STAMP(thread, slot) (void)0
-#endif
-
-// ---- The kernel -----------------------------------------------------------------------------
-
-template <typename Config, EpiloguePath kPath, typename ComputeOp = NoComputeOp,
-          typename StoreOp = NoStoreOp>
-__global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
-    conv_fprop_sm90(const __grid_constant__ FpropParams p, ComputeOp compute_op, StoreOp store_op) {
-  using Mma = Wgmma<typename Config::In, Config::kMmaColumns>;
-  using ActState = PipelineState<Config::kActStages>;
-  using FilterState = PipelineState<Config::kStages>;
-  constexpr bool kHalo = Config::kHalo;
-  constexpr bool kResident = Config::kResident;
-  constexpr bool kOwnActRing = Config::kOwnActRing;
-  constexpr int kBlocks = Config::kBlocksPerGroup;
-  static_assert(!Config::kSwapped || (!ComputeOp::kEnabled && !StoreOp::kEnabled),
+  static constexpr int kBlocks = kConfig.blocks();
+  static constexpr int kClusterM = kConfig.cluster_m;
+  static constexpr int kClusterN = kConfig.cluster_n;
+  static constexpr int kClusterSize = kConfig.cluster_size();
+  static constexpr bool kSplit = kConfig.splits_k();
+  static constexpr bool kPingpong = kConfig.is_pingpong();
+  static constexpr bool kSwapped = kConfig.is_swapped();
+  static constexpr bool kHalo = kConfig.has_halo();
+  static constexpr bool kResident = kConfig.is_resident();
+  static constexpr bool kActRing = kConfig.has_act_ring();
+  // Rows of a tile that each CTA of a cluster loads for all.
+  static constexpr int kActSlice = kConfig.block_m / kClusterN;
+  static constexpr int kFilterSlice = kConfig.block_n / kClusterM;
+  static_assert(!kSwapped || (!ComputeOp::kEnabled && !StoreOp::kEnabled),
                 "ops want neighbouring filters; swapped tiles hold neighbouring pixels");
 
-  CONVOY_SM90_STAMP(0, 0);
-  CONVOY_SM90_STAMP(0, 2);
-  // Carve up shared memory; swizzle atoms need 1024-byte alignment.
-  extern __shared__ std::uint8_t dynamic_shared[];
-  std::uint8_t* const shared =
-      dynamic_shared + ((1024 - (ptx::shared_address(dynamic_shared) & 1023)) & 1023);
-  std::uint8_t* const act_stages = shared;
-  std::uint8_t* const filter_stages = act_stages + Config::kActStages * Config::kActBytes;
-  std::uint8_t* const staging_buffers = filter_stages + Config::kStages * Config::kFilterBytes;
-  auto* const act_full = reinterpret_cast<ptx::Barrier*>(staging_buffers + Config::kStagingBytes);
-  ptx::Barrier* const act_empty = act_full + Config::kActStages;
-  ptx::Barrier* const filter_full = act_empty + Config::kActStages;
-  ptx::Barrier* const filter_empty = filter_full + Config::kStages;
-  ptx::Barrier* const source_full = filter_empty + Config::kStages;
+  // Threads that come to the named barriers of set-up.
+  static constexpr int kReadyThreads = kConfig.threads() - 64;
+  static constexpr int kFilterReadyThreads = 64;
 
-  const int warp = static_cast<int>(ptx::warp_id());
-  const int lane = static_cast<int>(ptx::lane_id());
-  const int cluster_size =
-      Config::kSplit ? static_cast<int>(ptx::cluster_size()) : Config::kCluster;
-  const int cta_rank =
-      Config::kSplit || Config::kCluster > 1 ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
-  const int m_rank = Config::kSplit ? 0 : cta_rank;
-  const int first_index =
-      static_cast<int>(Config::kSplit ? ptx::cluster_id_x() : blockIdx.x / Config::kCluster);
-  // Split tiles get a cluster each.
-  const int index_step =
-      Config::kSplit ? p.num_cluster_tiles : static_cast<int>(gridDim.x / Config::kCluster);
+  /// Bias of a tile as a thread keeps it.
+  static constexpr int kBiases = kSwapped ? 2 * kBlocks : kConfig.block_n / 32;
+  using Accumulators = float[kBlocks][kConfig.tile_columns() / 2];
 
+  /// Where a warp stands, and which tiles are its CTA's.
+  struct Place {
+    int warp, lane;
+    int cluster_size;      // CTAs; with split K what the launch says
+    int cta_rank, m_rank;  // in the cluster, and where its CTAs have different tiles (else 0)
+    int first_index, index_step;
+  };
+
+  static __device__ __forceinline__ Place place(const Params& p) {
+    Place at;
+    at.warp = static_cast<int>(ptx::warp_id());
+    at.lane = static_cast<int>(ptx::lane_id());
+    at.cluster_size = kSplit ? static_cast<int>(ptx::cluster_size()) : kClusterSize;
+    at.cta_rank = kSplit || kClusterSize > 1 ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
+    at.m_rank = kSplit ? 0 : at.cta_rank;
+    at.first_index = static_cast<int>(kSplit ? ptx::cluster_id_x() : blockIdx.x / kClusterSize);
+    // Split tiles get a cluster each.
+    at.index_step = kSplit ? p.num_cluster_tiles : static_cast<int>(gridDim.x / kClusterSize);
+    return at;
+  }
+
+  // ---- Set-up ---------------------------------------------------------------------------------
+
+  /// Prefetch the descriptors and initialise the barriers.
   // NOTE: set-up is on the critical path of small layers. Warp 0 initialises what its first loads
   // need and goes on without waiting for anybody; the others hear of the barriers when they need
   // them. Barriers are initialised by one thread: addresses that differ by lane become a loop of
   // some 70 cycles a barrier.
-  constexpr int kReadyBarrier = 4;        // named: warps 0 and 3 arrive, consumers wait
-  constexpr int kFilterReadyBarrier = 5;  // warp 0 arrives, warp 1 waits
-  constexpr int kReadyThreads = Config::kThreads - 64;
-  if (warp == 0) {
-    if (ptx::elect_one()) {
-      ptx::prefetch_tensor_map(&p.activation_map);
-      for (int i = 0; kOwnActRing && i < Config::kActStages; ++i) {
-        ptx::barrier_init(&act_full[i], 1);
-        ptx::barrier_init(&act_empty[i], Config::kReleasingWarps);
-      }
-      for (int i = 0; i < Config::kStages; ++i) {
-        // Without a ring of their own activation tiles share the stages: both loaders arrive.
-        ptx::barrier_init(&filter_full[i], kOwnActRing ? 1 : 2);
-        ptx::barrier_init(&filter_empty[i], Config::kReleasingWarps * Config::kCluster);
-      }
-      ptx::fence_barrier_init();
-    }
-    __syncwarp();
-    if constexpr (Config::kCluster == 1) {
-      ptx::named_barrier_arrive(kReadyBarrier, kReadyThreads);
-      ptx::named_barrier_arrive(kFilterReadyBarrier, 64);
-    }
-  } else if (warp == 1) {
-    if (ptx::elect_one()) ptx::prefetch_tensor_map(&p.filter_map);
-  } else if (warp == 3) {
-    if (ptx::elect_one()) {
-      ptx::prefetch_tensor_map(&p.output_map[0]);
-      if (kPath != EpiloguePath::plain && p.epilogue.has_residual) {
-        ptx::prefetch_tensor_map(&p.source_map[0]);
-        for (int i = 0; i < Config::kStagings * Config::kStagingBuffers; ++i) {
-          ptx::barrier_init(&source_full[i], 1);
+  static __device__ __forceinline__ void setup(const Params& p, Smem& smem, const Place& at) {
+    if (at.warp == 0) {
+      if (ptx::elect_one()) {
+        ptx::prefetch_tensor_map(&p.activation_map);
+        for (int i = 0; kActRing && i < Smem::kActStages; ++i) {
+          ptx::barrier_init(&smem.act_full[i], 1);
+          ptx::barrier_init(&smem.act_empty[i], kConfig.reading_warps());
+        }
+        for (int i = 0; i < Smem::kFilterStages; ++i) {
+          // Without a ring of their own activation tiles share the stages: both loaders arrive.
+          ptx::barrier_init(&smem.filter_full[i], kActRing ? 1 : 2);
+          ptx::barrier_init(&smem.filter_empty[i], kConfig.reading_warps() * kClusterSize);
         }
         ptx::fence_barrier_init();
       }
+      __syncwarp();
+      if constexpr (kClusterSize == 1) {
+        ptx::named_barrier_arrive(kReadyBarrier, kReadyThreads);
+        ptx::named_barrier_arrive(kFilterReadyBarrier, kFilterReadyThreads);
+      }
+    } else if (at.warp == 1) {
+      if (ptx::elect_one()) ptx::prefetch_tensor_map(&p.filter_map);
+    } else if (at.warp == 3) {
+      if (ptx::elect_one()) {
+        ptx::prefetch_tensor_map(&p.output_map[0]);
+        if (kPath != EpiloguePath::plain && p.epilogue.has_residual) {
+          ptx::prefetch_tensor_map(&p.source_map[0]);
+          for (int i = 0; i < Smem::kSources; ++i) ptx::barrier_init(&smem.source_full[i], 1);
+          ptx::fence_barrier_init();
+        }
+      }
+      __syncwarp();
+      if constexpr (kClusterSize == 1) ptx::named_barrier_arrive(kReadyBarrier, kReadyThreads);
     }
-    __syncwarp();
-    if constexpr (Config::kCluster == 1) ptx::named_barrier_arrive(kReadyBarrier, kReadyThreads);
+    // With a cluster its barrier tells everybody, in both CTAs.
+    if constexpr (kClusterSize > 1) ptx::cluster_arrive_relaxed();
   }
-  // With a cluster its barrier tells everybody, in both CTAs.
-  if constexpr (Config::kCluster > 1) ptx::cluster_arrive_relaxed();
-  const Tile first_tile = decode_tile<Config>(p, first_index, m_rank);
 
-  ptx::dependent_launch_trigger();
-  // NOTE: nothing before this line reads or writes what an earlier kernel may still write or read.
-  ptx::dependent_launch_wait();
-  CONVOY_SM90_STAMP(0, 3);
-
-  // NOTE: before the loads, whose issue may stall: consumers wait for these registers.
-  if (warp < 4) ptx::set_max_registers_decrease<Config::kLoaderRegisters>();
-
-  // NOTE: the usual first loads are issued here, by one thread, from code that follows the set-up:
-  // the loaders' own lies elsewhere, and comes from device memory in a fresh kernel.
+  /// The usual first loads, while the other warps get ready; how many stages they fill.
+  // NOTE: issued here, by one thread, from code that follows the set-up: the loaders' own lies
+  // elsewhere, and comes from device memory in a fresh kernel.
   // NOTE: with a cluster each CTA loads all of its first tiles itself: what is multicast must wait
   // until the other CTA is there.
-  const int preloaded = Config::kSplit ? 0 : p.preloaded;
-  if (preloaded > 0 && warp == 0) {
-    if (ptx::elect_one()) {
-      CONVOY_SM90_STAMP(threadIdx.x, 6);
-      if constexpr (kHalo) {
-        ptx::barrier_arrive_expect(&act_full[0], p.halo_height * p.halo_width * 128);
-        ptx::tma_load_4d(act_stages, &p.activation_map, &act_full[0], ptx::kL2EvictNormal, 0,
-                         first_tile.column - p.pad[2] + first_tile.phase_column,
-                         first_tile.row - p.pad[1] + first_tile.phase_row, first_tile.frame);
-      }
-      const int filter = first_tile.phase * p.filters + first_tile.filter;
+  static __device__ __forceinline__ int preload(const Params& p, Smem& smem, const Place& at,
+                                                const Tile& tile) {
+    const int preloaded = kSplit ? 0 : p.preloaded;
+    if (preloaded > 0 && at.warp == 0) {
+      if (ptx::elect_one()) {
+        Trace{p}.load();
+        if constexpr (kHalo) load_halo(p, smem, tile, {&p.activation_map, tile.frame}, 0, 0);
+        const int filter = tile.phase * p.filters + tile.filter;
 #pragma unroll 1
-      for (int i = 0; i < preloaded; ++i) {
-        const int c = kHalo ? 0 : i * Config::BLOCK_K;
-        if constexpr (!kHalo) {
-          ptx::Barrier* const full = kResident ? &act_full[i] : &filter_full[i];
-          ptx::barrier_arrive_expect(full, Config::kActBytes);
+        for (int i = 0; i < preloaded; ++i) {
+          const int c = kHalo ? 0 : i * kBlockK;
+          if constexpr (!kHalo) {
+            ptx::Barrier* const full = kResident ? &smem.act_full[i] : &smem.filter_full[i];
+            ptx::barrier_arrive_expect(full, kConfig.act_bytes());
 #pragma unroll
-          for (int slice = 0; slice < Config::kClusterN; ++slice) {
-            constexpr int kSlice = Config::BLOCK_M / Config::kClusterN;
-            ptx::tma_load_3d(act_stages + i * Config::kActBytes + slice * kSlice * 128,
-                             &p.activation_map, full,
-                             p.read_once ? ptx::kL2EvictFirst : ptx::kL2EvictNormal, c,
-                             first_tile.pixel + slice * kSlice, first_tile.frame);
+            for (int slice = 0; slice < kClusterN; ++slice) {
+              ptx::tma_load_3d(smem.act_tile(i) + slice * kActSlice * 128, &p.activation_map, full,
+                               p.read_once ? ptx::kL2EvictFirst : ptx::kL2EvictNormal, c,
+                               tile.pixel + slice * kActSlice, tile.frame);
+            }
+          }
+          ptx::barrier_arrive_expect(&smem.filter_full[i], kConfig.filter_bytes());
+#pragma unroll
+          for (int slice = 0; slice < kClusterM; ++slice) {
+            ptx::tma_load_3d(smem.filter_tile(i) + slice * kFilterSlice * 128, &p.filter_map,
+                             &smem.filter_full[i], ptx::kL2EvictLast, c,
+                             filter + slice * kFilterSlice, kHalo ? i : 0);
           }
         }
-        ptx::barrier_arrive_expect(&filter_full[i], Config::kFilterBytes);
-#pragma unroll
-        for (int slice = 0; slice < Config::kClusterM; ++slice) {
-          constexpr int kSlice = Config::BLOCK_N / Config::kClusterM;
-          ptx::tma_load_3d(filter_stages + i * Config::kFilterBytes + slice * kSlice * 128,
-                           &p.filter_map, &filter_full[i], ptx::kL2EvictLast, c,
-                           filter + slice * kSlice, kHalo ? i : 0);
-        }
       }
+      __syncwarp();
     }
-    __syncwarp();
+    return preloaded;
   }
 
-  // From here on the other CTA's barriers exist, to multicast to and to release stages of.
-  if constexpr (Config::kCluster > 1) ptx::cluster_wait();
+  // ---- Activation loader ----------------------------------------------------------------------
 
-  if (warp < 4) {
-    if (warp == 0 && ptx::elect_one()) {
-      // -- Activation loader --
-      ActState act;
-      Tile tile = first_tile;
-      int skip = kHalo ? min(preloaded, 1) : preloaded;  // groups of the first tile
-      act.advance(skip);
-      for (int index = first_index; index < p.num_cluster_tiles;) {
-        const GroupRange range = group_range<Config>(p, tile, cta_rank, cluster_size);
-        Group group = first_group<Config>(p, tile, range);
-        const bool linear = !kHalo && p.loader != Loader::tiled && p.loader != Loader::patch;
-        const Im2colOrigin origin = linear ? im2col_origin(p, tile) : Im2colOrigin{};
-        group.block += skip;
-        int i = range.begin + skip;
-        skip = 0;
-        for (; i < range.end; ++i, group.advance(p)) {
-          const int c = group.block * Config::BLOCK_K;
-          const FrameSource source = frame_source(p, tile, group.t);
-          if constexpr (kHalo) {
-            ptx::barrier_wait(&act_empty[act.index], act.producer_parity());
-            ptx::barrier_arrive_expect(&act_full[act.index], p.halo_height * p.halo_width * 128);
-            ptx::tma_load_4d(act_stages + act.index * Config::kActBytes, source.map,
-                             &act_full[act.index], ptx::kL2EvictNormal, c,
-                             tile.column - p.pad[2] + tile.phase_column,
-                             tile.row - p.pad[1] + tile.phase_row, source.frame);
-            act.advance();
-          } else if constexpr (kResident) {
-            ptx::barrier_wait(&act_empty[act.index], act.producer_parity());
-            ptx::barrier_arrive_expect(&act_full[act.index], Config::kActBytes);
-            load_activation<Config>(p, tile, origin, source, 0, 0, 0, c, 0,
-                                    act_stages + act.index * Config::kActBytes,
-                                    &act_full[act.index]);
-            act.advance();
-          } else {
-            for (int r = 0; r < p.filter[1]; ++r) {
-              for (int s = 0; s < p.filter[2]; ++s) {
-                ptx::barrier_wait(&filter_empty[act.index], act.producer_parity());
-                ptx::barrier_arrive_expect(&filter_full[act.index], Config::kActBytes);
-                if (index == first_index && i == range.begin) CONVOY_SM90_STAMP(threadIdx.x, 6);
-                load_activation<Config>(p, tile, origin, source, group.t, r, s, c, cta_rank,
-                                        act_stages + act.index * Config::kActBytes,
-                                        &filter_full[act.index]);
-                act.advance();
-              }
-            }
-          }
-        }
-        index += index_step;
-        tile = decode_tile<Config>(p, index, m_rank);
-      }
-    } else if (warp == 1) {
-      if constexpr (Config::kCluster == 1) ptx::named_barrier_sync(kFilterReadyBarrier, 64);
-      if (ptx::elect_one()) {
-        // -- Filter loader --
-        FilterState state;
-        const int taps = p.filter[1] * p.filter[2];
-        Tile tile = first_tile;
-        // Of the first tile: groups, or taps of the first group.
-        int skip = preloaded;
-        state.advance(skip);
-        for (int index = first_index; index < p.num_cluster_tiles;) {
-          const GroupRange range = group_range<Config>(p, tile, cta_rank, cluster_size);
-          Group group = first_group<Config>(p, tile, range);
-          const int filter = tile.phase * p.filters + tile.filter;
-          int i = range.begin;
-          if constexpr (!kHalo) {
-            group.block += skip;
-            i += skip;
-            skip = 0;
-          }
-          for (; i < range.end; ++i, group.advance(p)) {
-            const int c = group.block * Config::BLOCK_K;
-            int tap = group.t * taps;
-            if constexpr (kHalo) {
-              tap += skip;
-              skip = 0;
-            }
-            for (; tap < (group.t + 1) * taps; ++tap) {
-              ptx::barrier_wait(&filter_empty[state.index], state.producer_parity());
-              ptx::barrier_arrive_expect(&filter_full[state.index], Config::kFilterBytes);
-              std::uint8_t* const stage = filter_stages + state.index * Config::kFilterBytes;
-              if constexpr (Config::kClusterM == 1) {
-                ptx::tma_load_3d(stage, &p.filter_map, &filter_full[state.index], ptx::kL2EvictLast,
-                                 c, filter, tap);
-              } else {
-                // Each CTA loads its slice of the filters for all.
-                constexpr int kSlice = Config::BLOCK_N / Config::kClusterM;
-                ptx::tma_load_3d_multicast(stage + cta_rank * kSlice * 128, &p.filter_map,
-                                           &filter_full[state.index], (1 << Config::kClusterM) - 1,
-                                           ptx::kL2EvictLast, c, filter + cta_rank * kSlice, tap);
-              }
-              state.advance();
-            }
-          }
-          // The filters of all other tiles are these.
-          if constexpr (kResident) break;
-          index += index_step;
-          tile = decode_tile<Config>(p, index, m_rank);
-        }
+  /// Where the activation of one temporal tap lies.
+  struct FrameSource {
+    const CUtensorMap* map;
+    int frame;
+  };
+  static __device__ __forceinline__ FrameSource frame_source(const Params& p, const Tile& tile,
+                                                             int t) {
+    const int d = tile.z * p.stride[0] - p.pad[0] + t * p.dilation[0];
+    if (d < p.cached_frames) return {&p.cache_map, tile.batch * p.cached_frames + d};
+    return {&p.activation_map, tile.batch * p.new_frames + d - p.cached_frames};
+  }
+
+  /// First input position of a linear tile, before padding is taken off by the tap's offset.
+  struct Im2colOrigin {
+    int frame, h, w;
+  };
+  static __device__ __forceinline__ Im2colOrigin im2col_origin(const Params& p, const Tile& tile) {
+    Im2colOrigin origin;
+    origin.frame = p.plane.divide(tile.pixel);
+    const int pixel = p.plane.remainder(tile.pixel, origin.frame);
+    const int row = p.width.divide(pixel);
+    origin.h = row * p.stride[1] - p.pad[1];
+    origin.w = p.width.remainder(pixel, row) * p.stride[2] - p.pad[2];
+    return origin;
+  }
+
+  /// Input::halo: the patch of a tile with its halo, channels [c, c + 64), into a stage.
+  static __device__ __forceinline__ void load_halo(const Params& p, Smem& smem, const Tile& tile,
+                                                   const FrameSource& source, int c,
+                                                   std::uint32_t stage) {
+    ptx::barrier_arrive_expect(&smem.act_full[stage], p.halo_height * p.halo_width * 128);
+    ptx::tma_load_4d(smem.act_tile(stage), source.map, &smem.act_full[stage], ptx::kL2EvictNormal,
+                     c, tile.column - p.pad[2] + tile.phase_column,
+                     tile.row - p.pad[1] + tile.phase_row, source.frame);
+  }
+
+  /// Input::runs and resident: the rows of tap (t, r, s), channels [c, c + 64): block_m rows of 128
+  /// bytes.
+  static __device__ __forceinline__ void load_pixels(const Params& p, const Tile& tile,
+                                                     const Im2colOrigin& origin,
+                                                     const FrameSource& source, int t, int r, int s,
+                                                     int c, int cta_rank, std::uint8_t* stage,
+                                                     ptx::Barrier* full) {
+    const auto offset_h = static_cast<std::uint16_t>(r * p.dilation[1]);
+    const auto offset_w = static_cast<std::uint16_t>(s * p.dilation[2]);
+    ptx::barrier_arrive_expect(full, kConfig.act_bytes());
+    // NOTE: no switch: its table would be one more thing to fetch from device memory.
+    if constexpr (kClusterN > 1) {
+      // Loader::tiled. Each CTA loads its slice of the pixels for all.
+      ptx::tma_load_3d_multicast(stage + cta_rank * kActSlice * 128, source.map, full,
+                                 (1 << kClusterN) - 1,
+                                 p.read_once ? ptx::kL2EvictFirst : ptx::kL2EvictNormal, c,
+                                 tile.pixel + cta_rank * kActSlice, source.frame);
+    } else if (p.loader == Loader::tiled) {
+      ptx::tma_load_3d(stage, source.map, full,
+                       p.read_once ? ptx::kL2EvictFirst : ptx::kL2EvictNormal, c, tile.pixel,
+                       source.frame);
+    } else if (p.loader == Loader::im2col) {
+      ptx::tma_load_im2col_4d(stage, source.map, full, ptx::kL2EvictNormal, c, origin.w, origin.h,
+                              source.frame + origin.frame, offset_w, offset_h);
+    } else if (p.loader == Loader::im2col_5d) {
+      const int batch = p.depth.divide(origin.frame);
+      const int d = p.depth.remainder(origin.frame, batch) * p.stride[0] - p.pad[0];
+      ptx::tma_load_im2col_5d(stage, &p.activation_map, full, ptx::kL2EvictNormal, c, origin.w,
+                              origin.h, d, batch, offset_w, offset_h,
+                              static_cast<std::uint16_t>(t * p.dilation[0]));
+    } else if constexpr (!kSwapped) {
+      for (int block = 0; block < kConfig.block_m / 64; ++block) {
+        const int row = tile.row + block / p.patch_columns * 8;
+        const int column = tile.column + block % p.patch_columns * 8;
+        ptx::tma_load_4d(stage + block * 64 * 128, source.map, full, ptx::kL2EvictNormal, c,
+                         column * p.stride[2] - p.pad[2] + s * p.dilation[2] + tile.phase_column,
+                         row * p.stride[1] - p.pad[1] + r * p.dilation[1] + tile.phase_row,
+                         source.frame);
       }
     }
-    __syncwarp();
-  } else {
-    ptx::set_max_registers_increase<Config::kConsumerRegisters>();
-    if constexpr (Config::kCluster == 1) ptx::named_barrier_sync(kReadyBarrier, kReadyThreads);
-    // -- Consumers --
-    const int group_index = warp / 4 - 1;
-    const int warp_in_group = warp % 4;
-    const int consumer_warp = warp - 4;
-    const int storer = Config::kSwapped ? group_index : consumer_warp;
-    const bool storing = lane == 0 && (!Config::kSwapped || warp_in_group == 0);
-    Staging staging{staging_buffers + storer * Config::kStagingBuffers * Config::kChunkBytes,
-                    source_full + storer * Config::kStagingBuffers};
-    const bool prefetch_source = kPath != EpiloguePath::plain && !Config::kSplit &&
-                                 p.epilogue.has_residual && !p.direct_store;
+  }
 
-    // Where each 64-row block starts in a stage, and how far its groups of 8 rows are apart: blocks
-    // of a halo stage are 8 x 8 pixels of a wider patch.
-    const int first_block = Config::kPingPong ? 0 : group_index * kBlocks;
+  /// One thread: every activation tile of this CTA's tiles, but those of the first `preloaded`
+  /// stages.
+  static __device__ __forceinline__ void activation_loader(const Params& p, Smem& smem,
+                                                           const Place& at, const Tile& first_tile,
+                                                           int preloaded) {
+    ActState act;
+    Tile tile = first_tile;
+    int skip = kHalo ? min(preloaded, 1) : preloaded;  // blocks of the first tile
+    act.advance(skip);
+    for (int index = at.first_index; index < p.num_cluster_tiles;) {
+      const KRange range = k_range<kConfig>(p, tile, at.cta_rank, at.cluster_size);
+      KBlock k = first_k_block<kConfig>(p, tile, range);
+      const bool linear = !kHalo && p.loader != Loader::tiled && p.loader != Loader::patch;
+      const Im2colOrigin origin = linear ? im2col_origin(p, tile) : Im2colOrigin{};
+      k.channels += skip;
+      int i = range.begin + skip;
+      skip = 0;
+      for (; i < range.end; ++i, k.advance(p)) {
+        const int c = k.channels * kBlockK;
+        const FrameSource source = frame_source(p, tile, k.t);
+        if constexpr (kActRing) {
+          ptx::barrier_wait(&smem.act_empty[act.index], act.producer_parity());
+          if constexpr (kHalo) {
+            load_halo(p, smem, tile, source, c, act.index);
+          } else {
+            load_pixels(p, tile, origin, source, 0, 0, 0, c, 0, smem.act_tile(act.index),
+                        &smem.act_full[act.index]);
+          }
+          act.advance();
+        } else {
+          for (int r = 0; r < p.filter[1]; ++r) {
+            for (int s = 0; s < p.filter[2]; ++s) {
+              ptx::barrier_wait(&smem.filter_empty[act.index], act.producer_parity());
+              Trace{p}.load(index == at.first_index && i == range.begin);
+              load_pixels(p, tile, origin, source, k.t, r, s, c, at.cta_rank,
+                          smem.act_tile(act.index), &smem.filter_full[act.index]);
+              act.advance();
+            }
+          }
+        }
+      }
+      index += at.index_step;
+      tile = decode_tile<kConfig>(p, index, at.m_rank);
+    }
+  }
+
+  // ---- Filter loader --------------------------------------------------------------------------
+
+  /// Filters [filter, filter + block_n) of a tap, channels [c, c + 64), into a stage.
+  static __device__ __forceinline__ void load_filters(const Params& p, Smem& smem, const Place& at,
+                                                      int c, int filter, int tap,
+                                                      std::uint32_t stage) {
+    ptx::Barrier* const full = &smem.filter_full[stage];
+    ptx::barrier_arrive_expect(full, kConfig.filter_bytes());
+    std::uint8_t* const tile = smem.filter_tile(stage);
+    if constexpr (kClusterM == 1) {
+      ptx::tma_load_3d(tile, &p.filter_map, full, ptx::kL2EvictLast, c, filter, tap);
+    } else {
+      // Each CTA loads its slice of the filters for all.
+      ptx::tma_load_3d_multicast(tile + at.cta_rank * kFilterSlice * 128, &p.filter_map, full,
+                                 (1 << kClusterM) - 1, ptx::kL2EvictLast, c,
+                                 filter + at.cta_rank * kFilterSlice, tap);
+    }
+  }
+
+  /// One thread: every filter tile of this CTA's tiles, but those of the first `preloaded` stages.
+  static __device__ __forceinline__ void filter_loader(const Params& p, Smem& smem, const Place& at,
+                                                       const Tile& first_tile, int preloaded) {
+    FilterState state;
+    const int taps = p.filter[1] * p.filter[2];
+    Tile tile = first_tile;
+    int skip = preloaded;  // of the first tile: blocks, or taps of the first block
+    state.advance(skip);
+    for (int index = at.first_index; index < p.num_cluster_tiles;) {
+      const KRange range = k_range<kConfig>(p, tile, at.cta_rank, at.cluster_size);
+      KBlock k = first_k_block<kConfig>(p, tile, range);
+      const int filter = tile.phase * p.filters + tile.filter;
+      int i = range.begin;
+      if constexpr (!kHalo) {
+        k.channels += skip;
+        i += skip;
+        skip = 0;
+      }
+      for (; i < range.end; ++i, k.advance(p)) {
+        const int c = k.channels * kBlockK;
+        int tap = k.t * taps;
+        if constexpr (kHalo) {
+          tap += skip;
+          skip = 0;
+        }
+        for (; tap < (k.t + 1) * taps; ++tap) {
+          ptx::barrier_wait(&smem.filter_empty[state.index], state.producer_parity());
+          load_filters(p, smem, at, c, filter, tap, state.index);
+          state.advance();
+        }
+      }
+      // The filters of all other tiles are these.
+      if constexpr (kResident) break;
+      index += at.index_step;
+      tile = decode_tile<kConfig>(p, index, at.m_rank);
+    }
+  }
+
+  // ---- Consumers: the main loop ---------------------------------------------------------------
+
+  /// Where a consumer warp stands.
+  struct Consumer {
+    int warpgroup, warp, lane;  // warp: in the warpgroup
+    int first_block;            // of 64 rows, of those that a tile has
+    /// Where each block starts in a stage, and how far its groups of 8 rows are apart: blocks of a
+    /// halo stage are 8 x 8 pixels of a wider patch.
     std::uint32_t block_offset[kBlocks];
-    std::uint32_t row_group_bytes = 1024;
+    std::uint32_t row_group_bytes;
+    bool fetches_residual;  // by TMA, ahead
+    bool stores;            // this thread issues the warp's (swapped: the warpgroup's) copies
+  };
+
+  static __device__ __forceinline__ Consumer consumer_of(const Params& p, const Place& at) {
+    Consumer me;
+    me.warpgroup = at.warp / 4 - 1;
+    me.warp = at.warp % 4;
+    me.lane = at.lane;
+    me.stores = at.lane == 0 && (!kSwapped || me.warp == 0);
+    me.fetches_residual = kPath != EpiloguePath::plain && !kSplit && p.epilogue.has_residual &&
+                          !p.direct_store;
+    me.first_block = kPingpong ? 0 : me.warpgroup * kBlocks;
+    me.row_group_bytes = 1024;
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
-      const int block = first_block + b;
-      block_offset[b] = block * 64 * 128;
+      const int block = me.first_block + b;
+      me.block_offset[b] = block * 64 * 128;
       if constexpr (kHalo) {
         const int row = patch_row(p, block);
-        block_offset[b] = (row * p.halo_width + block - row * p.patch_columns) * 8 * 128;
-        row_group_bytes = p.halo_width * 128;
+        me.block_offset[b] = (row * p.halo_width + block - row * p.patch_columns) * 8 * 128;
+        me.row_group_bytes = p.halo_width * 128;
       }
     }
+    return me;
+  }
 
-    // Give stages back once no wgmma reads them any more.
-    const auto release_act = [&](std::uint32_t stage) {
-      if (lane == 0) ptx::barrier_arrive(&act_empty[stage]);
-    };
-    const auto release_filter = [&](std::uint32_t stage) {
-      if constexpr (Config::kCluster == 1) {
-        if (lane == 0) ptx::barrier_arrive(&filter_empty[stage]);
-      } else {
-        if (lane < Config::kCluster) ptx::barrier_release_remote(&filter_empty[stage], lane);
+  /// Stages that MMAs still read; a warp gives them back once no wgmma does any more.
+  struct Reads {
+    std::uint32_t filter = 0, act = 0;
+    bool has_filter = false, has_act = false;
+
+    __device__ __forceinline__ void release(Smem& smem, int lane) {
+      if (has_filter) {
+        if constexpr (kClusterSize == 1) {
+          if (lane == 0) ptx::barrier_arrive(&smem.filter_empty[filter]);
+        } else {
+          if (lane < kClusterSize) ptx::barrier_release_remote(&smem.filter_empty[filter], lane);
+        }
       }
-    };
+      if (kActRing && has_act) {
+        if (lane == 0) ptx::barrier_arrive(&smem.act_empty[act]);
+      }
+      has_act = false;
+    }
+  };
 
+  /// A tap of a block of channels: kSteps MMAs of 16 channels for each block of rows, in flight
+  /// when this returns, and the tap before done.
+  // NOTE: fence, MMAs, commit and wait stay in one basic block: where the commit is in another,
+  // ptxas closes the group early and the wait becomes a full drain.
+  // NOTE: the swizzle permutes by address bits, so a step of 16 channels is an offset of 32 bytes
+  // in the descriptor, and whole rows may be skipped likewise.
+  template <int kSteps>
+  static __device__ __forceinline__ void multiply(Accumulators& accumulators,
+                                                  const std::uint64_t (&rows)[kBlocks],
+                                                  std::uint64_t columns, bool accumulate) {
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        Mma::mma(accumulators[b], rows[b] + step * 2, columns + step * 2, accumulate || step > 0);
+      }
+    }
+    wgmma_commit();
+    wgmma_wait<1>();
+  }
+
+  /// The MMAs of a tile. The last tap's still run when this returns; `reads` are its stages. False:
+  /// there was nothing to sum.
+  static __device__ __forceinline__ bool main_loop(const Params& p, Smem& smem, const Consumer& me,
+                                                   const KRange& range, KBlock k, ActState& act,
+                                                   FilterState& filter, Accumulators& accumulators,
+                                                   Reads& reads, const TileTrace& trace) {
+    bool accumulate = false;
+    for (int i = range.begin; i < range.end; ++i, k.advance(p)) {
+      const int steps = k.channels == p.channel_blocks - 1 ? p.last_block_steps : kBlockK / 16;
+      if constexpr (kActRing) ptx::barrier_wait(&smem.act_full[act.index], act.parity());
+      for (int r = 0; r < p.filter[1]; ++r) {
+        for (int s = 0; s < p.filter[2]; ++s) {
+          ptx::barrier_wait(&smem.filter_full[filter.index], filter.parity());
+          trace.full(!accumulate);
+          std::uint32_t act_address = ptx::shared_address(smem.act);
+          if constexpr (kHalo) {
+            act_address += act.index * kConfig.act_bytes() +
+                           (r * p.dilation[1] * p.halo_width + s * p.dilation[2]) * 128;
+          } else if constexpr (kResident) {
+            act_address += act.index * kConfig.act_bytes();
+          } else {
+            act_address += filter.index * kConfig.act_bytes();
+          }
+          const std::uint32_t filter_address =
+              ptx::shared_address(smem.filter) + filter.index * kConfig.filter_bytes();
+          const std::uint32_t row_address = kSwapped ? filter_address : act_address;
+          const std::uint64_t columns =
+              descriptor_128b(kSwapped ? act_address : filter_address, 1024);
+          std::uint64_t rows[kBlocks];
+#pragma unroll
+          for (int b = 0; b < kBlocks; ++b) {
+            rows[b] = descriptor_128b(row_address + me.block_offset[b], me.row_group_bytes);
+          }
+          if (steps == 4) {
+            multiply<4>(accumulators, rows, columns, accumulate);
+          } else if (steps == 3) {
+            multiply<3>(accumulators, rows, columns, accumulate);
+          } else if (steps == 2) {
+            multiply<2>(accumulators, rows, columns, accumulate);
+          } else {
+            multiply<1>(accumulators, rows, columns, accumulate);
+          }
+          accumulate = true;
+          reads.release(smem, me.lane);
+          reads.filter = filter.index;
+          reads.has_filter = !kResident;
+          filter.advance();
+        }
+      }
+      if constexpr (kActRing) {
+        reads.act = act.index;
+        reads.has_act = true;
+        act.advance();
+      }
+    }
+    return accumulate;
+  }
+
+  // ---- Consumers: the epilogue ----------------------------------------------------------------
+
+  static __device__ __forceinline__ Piece tile_piece(const Params& p, const Tile& tile,
+                                                     const Consumer& me, int q) {
+    if constexpr (kSwapped) return swapped_piece<kConfig>(tile, me.warpgroup, q);
+    return piece_at<kConfig>(p, tile, me.first_block + q / kConfig.pieces_per_block(), me.warp,
+                             q % kConfig.pieces_per_block());
+  }
+
+  /// Fetch the first pieces of a tile's residual, while its main loop runs.
+  static __device__ __forceinline__ void fetch_residual(const Params& p, const Tile& tile,
+                                                        const Consumer& me, Staging& staging) {
+    if (!me.fetches_residual || !me.stores) return;
+    ptx::tma_store_wait_read<0>();
+#pragma unroll 1
+    for (int q = 0; q < min(kConfig.staging_buffers(), kConfig.pieces()); ++q) {
+      load_source<kConfig>(p, tile, staging, q, tile_piece(p, tile, me, q));
+    }
+  }
+
+  /// A warp's part of a tile from accumulators to the output.
+  static __device__ __forceinline__ void store(const Params& p, const Tile& tile,
+                                               const Consumer& me, Accumulators& accumulators,
+                                               const float (&bias)[kBiases], Staging& staging,
+                                               const ComputeOp& compute_op,
+                                               const StoreOp& store_op) {
+    if constexpr (kSwapped) {
+      store_swapped_tile<kConfig, kPath>(p, tile, me.warpgroup, me.warp, accumulators, bias,
+                                         staging);
+    } else if constexpr (kPath != EpiloguePath::general) {
+      store_tile<kConfig, kPath>(p, tile, me.first_block, me.warp, accumulators, bias, staging);
+    } else {
+      store_general(p, tile, me, accumulators, bias, staging, compute_op, store_op);
+    }
+  }
+
+  /// EpiloguePath::general: one piece after the other.
+  // NOTE: in a rolled loop; registers must not be indexed at run time, so every piece is a
+  // candidate of a selection.
+  static __device__ __forceinline__ void store_general(const Params& p, const Tile& tile,
+                                                       const Consumer& me,
+                                                       Accumulators& accumulators,
+                                                       const float (&bias)[kBiases],
+                                                       Staging& staging,
+                                                       const ComputeOp& compute_op,
+                                                       const StoreOp& store_op) {
+    constexpr int kBuffers = kConfig.staging_buffers();
+    constexpr int kPieces = kConfig.pieces();
+    constexpr int kPerBlock = kConfig.pieces_per_block();
+    constexpr int kHalves = kConfig.piece_halves();
+    constexpr int kValues = 16 * kHalves;
+#pragma unroll 1
+    for (int q = 0; q < kPieces; ++q) {
+      float v[kValues] = {};
+      float lane_bias[kHalves] = {};
+#pragma unroll
+      for (int c = 0; c < kPieces; ++c) {
+        if (c != q) continue;
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h) lane_bias[h] = bias[c % kPerBlock * kHalves + h];
+#pragma unroll
+        for (int i = 0; i < kValues; ++i) {
+          v[i] = accumulators[c / kPerBlock][c % kPerBlock * kValues + i];
+        }
+      }
+      if (!p.epilogue.has_residual) {
+        // The last tile's stores too: its last piece may have used any buffer.
+        if (me.lane == 0) {
+          if (q == 0) {
+            ptx::tma_store_wait_read<0>();
+          } else {
+            ptx::tma_store_wait_read<kBuffers - 1>();
+          }
+        }
+        __syncwarp();
+      }
+      finish_piece<kConfig, kPath>(p, tile, tile_piece(p, tile, me, q), v, lane_bias, staging,
+                                   q % kBuffers, source_parity<kConfig>(staging, q), compute_op,
+                                   store_op);
+      if (me.fetches_residual && me.lane == 0 && q + kBuffers < kPieces) {
+        ptx::tma_store_wait_read<0>();
+        load_source<kConfig>(p, tile, staging, q % kBuffers,
+                             tile_piece(p, tile, me, q + kBuffers));
+      }
+    }
+    ++staging.tiles;
+  }
+
+  /// Split K: every CTA of the cluster leaves its partial tile in its own stages (all loads have
+  /// been consumed), then each sums a share of the pieces over all CTAs, in rank order.
+  static __device__ __forceinline__ void reduce_split(const Params& p, Smem& smem, const Place& at,
+                                                      const Tile& tile, const Consumer& me,
+                                                      Accumulators& accumulators,
+                                                      const float (&bias)[kBiases],
+                                                      const Staging& staging,
+                                                      const ComputeOp& compute_op,
+                                                      const StoreOp& store_op) {
+    constexpr int kPerBlock = kConfig.pieces_per_block();
+    constexpr int kBuffers = kConfig.staging_buffers();
+    constexpr int kWarps = kConfig.consumer_warps();
+    constexpr int kThreads = 128 * kConfig.consumers;
+    auto* const partial = reinterpret_cast<float4*>(smem.act);
+    const int thread = static_cast<int>(threadIdx.x) - 128;
+    ptx::named_barrier_sync(kPartialBarrier, kThreads);
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) {
+#pragma unroll
+      for (int j = 0; j < kConfig.block_n / 8; ++j) {
+        partial[(i * (kConfig.block_n / 8) + j) * kThreads + thread] =
+            make_float4(accumulators[i][4 * j], accumulators[i][4 * j + 1],
+                        accumulators[i][4 * j + 2], accumulators[i][4 * j + 3]);
+      }
+    }
+    ptx::cluster_sync();
+    const std::uint32_t base = ptx::shared_address(partial);
+    int unit_count = 0;
+#pragma unroll 1
+    for (int unit = at.cta_rank * kWarps + at.warp - 4; unit < kConfig.pieces() * kWarps;
+         unit += at.cluster_size * kWarps, ++unit_count) {
+      const int unit_warp = unit % kWarps;
+      const int chunk = unit / kWarps;
+      const int slot = unit_count % kBuffers;
+      const std::uint32_t parity = unit_count / kBuffers % 2;
+      const Piece piece = piece_at<kConfig>(p, tile, unit_warp / 4 * kBlocks + chunk / kPerBlock,
+                                            unit_warp % 4, chunk % kPerBlock);
+      if (me.lane == 0) {
+        ptx::tma_store_wait_read<kBuffers - 1>();
+        if (p.epilogue.has_residual && !p.direct_store) {
+          load_source<kConfig>(p, tile, staging, slot, piece);
+        }
+      }
+      __syncwarp();
+      float v[16] = {};
+#pragma unroll 2
+      for (int rank = 0; rank < at.cluster_size; ++rank) {
+        const std::uint32_t remote = ptx::map_shared_rank(base, rank);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float4 part = ptx::load_shared_cluster_v4(
+              remote + ((chunk * 4 + j) * kThreads + unit_warp * 32 + me.lane) * 16);
+          v[4 * j] += part.x;
+          v[4 * j + 1] += part.y;
+          v[4 * j + 2] += part.z;
+          v[4 * j + 3] += part.w;
+        }
+      }
+      float lane_bias[1] = {};
+#pragma unroll
+      for (int c = 0; c < kPerBlock; ++c) {
+        if (c == chunk % kPerBlock) lane_bias[0] = bias[c];
+      }
+      finish_piece<kConfig, kPath>(p, tile, piece, v, lane_bias, staging, slot, parity, compute_op,
+                                   store_op);
+    }
+  }
+
+  // ---- Consumers ------------------------------------------------------------------------------
+
+  /// A consumer warp: main loop and epilogue of every tile, or with ping-pong of every other one.
+  static __device__ __forceinline__ void consumer(const Params& p, Smem& smem, const Place& at,
+                                                  const Tile& first_tile,
+                                                  const ComputeOp& compute_op,
+                                                  const StoreOp& store_op) {
+    const Consumer me = consumer_of(p, at);
+    const int storer = kSwapped ? me.warpgroup : at.warp - 4;
+    Staging staging{smem.staging + storer * kConfig.staging_buffers() * kConfig.piece_bytes(),
+                    smem.source_full + storer * kConfig.staging_buffers()};
     ActState act;
-    FilterState filter_state;
+    FilterState filter;
     int turn = 0;
     Tile next_tile = first_tile;
-#ifdef CONVOY_SM90_TRACE
-    const int stamping = Config::kPingPong ? 128 + 128 * group_index : 128;
-    int local_tile = Config::kPingPong ? group_index : 0;
-#endif
-    for (int index = first_index; index < p.num_cluster_tiles; index += index_step) {
-      const Tile tile = Config::kPingPong ? decode_tile<Config>(p, index, m_rank) : next_tile;
-      const GroupRange range = group_range<Config>(p, tile, cta_rank, cluster_size);
-      if constexpr (Config::kPingPong) {
+    TileTrace trace{p, kPingpong, me.warpgroup};
+    for (int index = at.first_index; index < p.num_cluster_tiles; index += at.index_step) {
+      const Tile tile = kPingpong ? decode_tile<kConfig>(p, index, at.m_rank) : next_tile;
+      const KRange range = k_range<kConfig>(p, tile, at.cta_rank, at.cluster_size);
+      if constexpr (kPingpong) {
         // The stages of every other tile are the other warpgroup's.
-        if ((turn++ & 1) != group_index) {
-          const int groups = range.end - range.begin;
-          if constexpr (kOwnActRing) act.advance(groups);
-          filter_state.advance(groups * p.filter[1] * p.filter[2]);
+        if ((turn++ & 1) != me.warpgroup) {
+          const int blocks = range.end - range.begin;
+          if constexpr (kActRing) act.advance(blocks);
+          filter.advance(blocks * p.filter[1] * p.filter[2]);
           continue;
         }
       }
 
-      // Fetch the first pieces of the residual while the main loop runs.
-      const auto tile_piece = [&](int q) {
-        if constexpr (Config::kSwapped) return swapped_piece<Config>(tile, group_index, q);
-        return piece_at<Config>(p, tile, first_block + q / Config::kChunksPerBlock, warp_in_group,
-                                q % Config::kChunksPerBlock);
-      };
-      if (prefetch_source && storing) {
-        ptx::tma_store_wait_read<0>();
-#pragma unroll 1
-        for (int q = 0; q < min(Config::kStagingBuffers, Config::kChunks); ++q) {
-          load_source<Config>(p, tile, staging, q, tile_piece(q));
-        }
-      }
-      constexpr int kBiases = Config::kSwapped ? 2 * kBlocks : Config::BLOCK_N / 32;
+      fetch_residual(p, tile, me, staging);
       std::uint32_t bias_bits[kBiases];
-      if constexpr (Config::kSwapped) {
-        load_swapped_bias<Config>(p, tile, group_index, warp_in_group, bias_bits);
+      if constexpr (kSwapped) {
+        load_swapped_bias<kConfig>(p, tile, me.warpgroup, me.warp, bias_bits);
       } else {
-        load_tile_bias<Config>(p, tile, bias_bits);
+        load_tile_bias<kConfig>(p, tile, bias_bits);
       }
-      Group group = first_group<Config>(p, tile, range);
-      if constexpr (kResident) filter_state = FilterState{};
+      const KBlock first_k = first_k_block<kConfig>(p, tile, range);
+      if constexpr (kResident) filter = FilterState{};
 
-      if constexpr (Config::kPingPong) {
+      if constexpr (kPingpong) {
         // Wait for the turn. NOTE: parity tells only adjacent phases of a barrier apart, so a
         // warpgroup must not wait for a stage before the other has seen that stage's last round.
-        if (turn > 1) ptx::named_barrier_sync(2 + group_index, 256);
+        if (turn > 1) ptx::named_barrier_sync(kTurnBarrier + me.warpgroup, 256);
       }
-      CONVOY_SM90_STAMP(stamping, 8 + 4 * local_tile);
-      float accumulators[kBlocks][Config::kMmaColumns / 2];
-      bool accumulate = false;
-      std::uint32_t previous_filter = 0;
-      std::uint32_t previous_act = 0;
-      bool pending_filter = false;
-      bool pending_act = false;
-      for (int i = range.begin; i < range.end; ++i, group.advance(p)) {
-        const int steps =
-            group.block == p.channel_blocks - 1 ? p.last_block_steps : Config::BLOCK_K / 16;
-        if constexpr (kOwnActRing) ptx::barrier_wait(&act_full[act.index], act.parity());
-        for (int r = 0; r < p.filter[1]; ++r) {
-          for (int s = 0; s < p.filter[2]; ++s) {
-            ptx::barrier_wait(&filter_full[filter_state.index], filter_state.parity());
-            if (!accumulate) CONVOY_SM90_STAMP(stamping, 9 + 4 * local_tile);
-            std::uint32_t act_address = ptx::shared_address(act_stages);
-            if constexpr (kHalo) {
-              act_address += act.index * Config::kActBytes +
-                             (r * p.dilation[1] * p.halo_width + s * p.dilation[2]) * 128;
-            } else if constexpr (kResident) {
-              act_address += act.index * Config::kActBytes;
-            } else {
-              act_address += filter_state.index * Config::kActBytes;
-            }
-            const std::uint32_t filter_address =
-                ptx::shared_address(filter_stages) + filter_state.index * Config::kFilterBytes;
-            const std::uint32_t rows = Config::kSwapped ? filter_address : act_address;
-            const std::uint64_t columns =
-                descriptor_128b(Config::kSwapped ? act_address : filter_address, 1024);
-            std::uint64_t a[kBlocks];
-#pragma unroll
-            for (int b = 0; b < kBlocks; ++b) {
-              a[b] = descriptor_128b(rows + block_offset[b], row_group_bytes);
-            }
-            // NOTE: the swizzle permutes by address bits, so a step of 16 channels is an offset
-            // of 32 bytes in the descriptor, and whole rows may be skipped likewise.
-            // NOTE: fence, MMAs, commit and wait stay in one basic block: where the commit is
-            // in another, ptxas closes the group early and the wait becomes a full drain.
-            const auto multiply = [&]<int kSteps>() {
-              wgmma_fence();
-#pragma unroll
-              for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-                for (int b = 0; b < kBlocks; ++b) {
-                  Mma::mma(accumulators[b], a[b] + step * 2, columns + step * 2,
-                           accumulate || step > 0);
-                }
-              }
-              wgmma_commit();
-              wgmma_wait<1>();
-            };
-            if (steps == 4) {
-              multiply.template operator()<4>();
-            } else if (steps == 3) {
-              multiply.template operator()<3>();
-            } else if (steps == 2) {
-              multiply.template operator()<2>();
-            } else {
-              multiply.template operator()<1>();
-            }
-            accumulate = true;
-            if (pending_filter) release_filter(previous_filter);
-            if (kOwnActRing && pending_act) release_act(previous_act);
-            pending_act = false;
-            previous_filter = filter_state.index;
-            pending_filter = !kResident;
-            filter_state.advance();
-          }
-        }
-        if constexpr (kOwnActRing) {
-          previous_act = act.index;
-          pending_act = true;
-          act.advance();
-        }
-      }
-      if constexpr (Config::kPingPong) {
-        if (index + index_step < p.num_cluster_tiles) {
-          ptx::named_barrier_arrive(2 + (group_index ^ 1), 256);
+      trace.turn();
+      Accumulators accumulators;
+      Reads reads;
+      const bool any = main_loop(p, smem, me, range, first_k, act, filter, accumulators, reads,
+                                 trace);
+      if constexpr (kPingpong) {
+        if (index + at.index_step < p.num_cluster_tiles) {
+          ptx::named_barrier_arrive(kTurnBarrier + (me.warpgroup ^ 1), 256);
         }
       }
       // While the last MMAs run.
-      if constexpr (!Config::kPingPong && !Config::kSplit) {
-        next_tile = decode_tile<Config>(p, index + index_step, m_rank);
+      if constexpr (!kPingpong && !kSplit) {
+        next_tile = decode_tile<kConfig>(p, index + at.index_step, at.m_rank);
       }
       wgmma_wait<0>();
-      CONVOY_SM90_STAMP(stamping, 10 + 4 * local_tile);
-      if (pending_filter) release_filter(previous_filter);
-      if (kOwnActRing && pending_act) release_act(previous_act);
-      if (!accumulate) {
+      trace.multiplied();
+      reads.release(smem, me.lane);
+      if (!any) {
 #pragma unroll
         for (int i = 0; i < kBlocks; ++i) {
 #pragma unroll
-          for (int j = 0; j < Config::kMmaColumns / 2; ++j) accumulators[i][j] = 0.0f;
+          for (float& value : accumulators[i]) value = 0.0f;
         }
       }
 
       float bias[kBiases];
 #pragma unroll
       for (int i = 0; i < kBiases; ++i) bias[i] = bias_value(p.epilogue, bias_bits[i]);
-      if constexpr (Config::kSwapped) {
-        store_swapped_tile<Config, kPath>(p, tile, group_index, warp_in_group, accumulators, bias,
-                                          staging);
-      } else if constexpr (!Config::kSplit && kPath != EpiloguePath::general) {
-        store_tile<Config, kPath>(p, tile, first_block, warp_in_group, accumulators, bias, staging);
-      } else if constexpr (!Config::kSplit) {
-        // One piece after the other in a rolled loop: registers must not be indexed at run time, so
-        // every piece is a candidate of a selection.
-#pragma unroll 1
-        for (int q = 0; q < Config::kChunks; ++q) {
-          constexpr int kBuffers = Config::kStagingBuffers;
-          constexpr int kValues = 16 * Config::kHalves;
-          float v[kValues] = {};
-          float lane_bias[Config::kHalves] = {};
-#pragma unroll
-          for (int c = 0; c < Config::kChunks; ++c) {
-            if (c != q) continue;
-            constexpr int kPerBlock = Config::kChunksPerBlock;
-#pragma unroll
-            for (int h = 0; h < Config::kHalves; ++h) {
-              lane_bias[h] = bias[c % kPerBlock * Config::kHalves + h];
-            }
-#pragma unroll
-            for (int i = 0; i < kValues; ++i) {
-              v[i] = accumulators[c / kPerBlock][c % kPerBlock * kValues + i];
-            }
-          }
-          if (!p.epilogue.has_residual) {
-            // The last tile's stores too: its last piece may have used any buffer.
-            if (lane == 0) {
-              if (q == 0) {
-                ptx::tma_store_wait_read<0>();
-              } else {
-                ptx::tma_store_wait_read<kBuffers - 1>();
-              }
-            }
-            __syncwarp();
-          }
-          finish_piece<Config, kPath>(p, tile, tile_piece(q), v, lane_bias, staging, q % kBuffers,
-                                      source_parity<Config>(staging, q), compute_op, store_op);
-          if (prefetch_source && lane == 0 && q + kBuffers < Config::kChunks) {
-            ptx::tma_store_wait_read<0>();
-            load_source<Config>(p, tile, staging, q % kBuffers, tile_piece(q + kBuffers));
-          }
-        }
-        ++staging.tiles;
+      if constexpr (kSplit) {
+        reduce_split(p, smem, at, tile, me, accumulators, bias, staging, compute_op, store_op);
       } else {
-        // Split K: every CTA of the cluster leaves its partial tile in its own stages (all loads
-        // have been consumed), then each sums a share of the pieces over all CTAs, in rank order.
-        auto* const partial = reinterpret_cast<float4*>(act_stages);
-        constexpr int kConsumerThreads = 128 * Config::kConsumers;
-        const int thread = static_cast<int>(threadIdx.x) - 128;
-        ptx::named_barrier_sync(1, kConsumerThreads);
-#pragma unroll
-        for (int i = 0; i < kBlocks; ++i) {
-#pragma unroll
-          for (int j = 0; j < Config::BLOCK_N / 8; ++j) {
-            partial[(i * (Config::BLOCK_N / 8) + j) * kConsumerThreads + thread] =
-                make_float4(accumulators[i][4 * j], accumulators[i][4 * j + 1],
-                            accumulators[i][4 * j + 2], accumulators[i][4 * j + 3]);
-          }
-        }
-        ptx::cluster_sync();
-        const std::uint32_t base = ptx::shared_address(partial);
-        int unit_count = 0;
-#pragma unroll 1
-        for (int unit = cta_rank * Config::kConsumerWarps + consumer_warp;
-             unit < Config::kChunks * Config::kConsumerWarps;
-             unit += cluster_size * Config::kConsumerWarps, ++unit_count) {
-          const int unit_warp = unit % Config::kConsumerWarps;
-          const int chunk = unit / Config::kConsumerWarps;
-          const int slot = unit_count % Config::kStagingBuffers;
-          const std::uint32_t parity = unit_count / Config::kStagingBuffers % 2;
-          const Piece piece =
-              piece_at<Config>(p, tile, unit_warp / 4 * kBlocks + chunk / Config::kChunksPerBlock,
-                               unit_warp % 4, chunk % Config::kChunksPerBlock);
-          if (lane == 0) {
-            ptx::tma_store_wait_read<Config::kStagingBuffers - 1>();
-            if (p.epilogue.has_residual && !p.direct_store) {
-              load_source<Config>(p, tile, staging, slot, piece);
-            }
-          }
-          __syncwarp();
-          float v[16] = {};
-#pragma unroll 2
-          for (int rank = 0; rank < cluster_size; ++rank) {
-            const std::uint32_t remote = ptx::map_shared_rank(base, rank);
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-              const float4 part = ptx::load_shared_cluster_v4(
-                  remote + ((chunk * 4 + j) * kConsumerThreads + unit_warp * 32 + lane) * 16);
-              v[4 * j] += part.x;
-              v[4 * j + 1] += part.y;
-              v[4 * j + 2] += part.z;
-              v[4 * j + 3] += part.w;
-            }
-          }
-          float lane_bias[1] = {};
-#pragma unroll
-          for (int c = 0; c < Config::kChunksPerBlock; ++c) {
-            if (c == chunk % Config::kChunksPerBlock) lane_bias[0] = bias[c];
-          }
-          finish_piece<Config, kPath>(p, tile, piece, v, lane_bias, staging, slot, parity,
-                                      compute_op, store_op);
-        }
+        store(p, tile, me, accumulators, bias, staging, compute_op, store_op);
       }
-      CONVOY_SM90_STAMP(stamping, 11 + 4 * local_tile);
-#ifdef CONVOY_SM90_TRACE
-      local_tile += Config::kPingPong ? 2 : 1;
-#endif
+      trace.stored();
     }
     // NOTE: shared memory must outlive the stores that read it.
-    if (storing) ptx::tma_store_wait<0>();
-    CONVOY_SM90_STAMP(stamping, 4 + group_index);
+    if (me.stores) ptx::tma_store_wait<0>();
+    trace.done();
   }
 
-  if constexpr (Config::kSplit) {
-    // The loaders' half of the barrier above: one tile per cluster.
-    if (warp < 4) {
+  // ---- The kernel -----------------------------------------------------------------------------
+
+  /// Wait for whom this CTA's shared memory still serves.
+  static __device__ __forceinline__ void leave(const Place& at) {
+    if constexpr (kSplit) {
+      // The loaders' half of the barrier in reduce_split: one tile per cluster.
+      if (at.warp < 4) {
+        __syncwarp();
+        ptx::cluster_sync();
+      }
+    }
+    // NOTE: no CTA may leave while others still copy into, arrive on or read its shared memory.
+    if constexpr (kSplit || kClusterSize > 1) {
       __syncwarp();
-      ptx::cluster_sync();
+      ptx::cluster_arrive_relaxed();
+      ptx::cluster_wait();
     }
   }
-  // NOTE: no CTA may leave while others still copy into, arrive on or read its shared memory.
-  if constexpr (Config::kSplit || Config::kCluster > 1) {
-    __syncwarp();
-    ptx::cluster_arrive_relaxed();
-    ptx::cluster_wait();
+
+  static __device__ __forceinline__ void body(const Params& p, const ComputeOp& compute_op,
+                                              const StoreOp& store_op) {
+    const Trace trace{p};
+    trace.begin();
+    Smem& smem = Smem::carve();
+    const Place at = place(p);
+    setup(p, smem, at);
+    const Tile first_tile = decode_tile<kConfig>(p, at.first_index, at.m_rank);
+
+    ptx::dependent_launch_trigger();
+    // NOTE: nothing before this line reads or writes what an earlier kernel may still write or
+    // read.
+    ptx::dependent_launch_wait();
+    trace.ready();
+    // NOTE: before the loads, whose issue may stall: consumers wait for these registers.
+    if (at.warp < 4) ptx::set_max_registers_decrease<kConfig.loader_registers()>();
+    const int preloaded = preload(p, smem, at, first_tile);
+    // From here on the other CTA's barriers exist, to multicast to and to release stages of.
+    if constexpr (kClusterSize > 1) ptx::cluster_wait();
+
+    if (at.warp < 4) {
+      if (at.warp == 0 && ptx::elect_one()) {
+        activation_loader(p, smem, at, first_tile, preloaded);
+      } else if (at.warp == 1) {
+        if constexpr (kClusterSize == 1) {
+          ptx::named_barrier_sync(kFilterReadyBarrier, kFilterReadyThreads);
+        }
+        if (ptx::elect_one()) filter_loader(p, smem, at, first_tile, preloaded);
+      }
+      __syncwarp();
+    } else {
+      ptx::set_max_registers_increase<kConfig.consumer_registers()>();
+      if constexpr (kClusterSize == 1) ptx::named_barrier_sync(kReadyBarrier, kReadyThreads);
+      consumer(p, smem, at, first_tile, compute_op, store_op);
+    }
+    leave(at);
+    trace.end();
   }
-  CONVOY_SM90_STAMP(0, 1);
-  CONVOY_SM90_STAMP(0, 7);
+};
+
+/// The entry point: D = compute(epilogue(Conv(A, B))). `Packed`: a PackedConfig.
+template <typename Packed, EpiloguePath kPath, typename ComputeOp = NoComputeOp,
+          typename StoreOp = NoStoreOp>
+__global__ void __launch_bounds__(Packed::kConfig.threads(), Packed::kConfig.ctas_per_sm())
+    conv_fprop_kernel(const __grid_constant__ Params p, ComputeOp compute_op, StoreOp store_op) {
+  static_assert(sizeof(Smem<Packed::kConfig>) + 1024 == Packed::kConfig.shared_bytes());
+  Kernel<Packed::kConfig, kPath, ComputeOp, StoreOp>::body(p, compute_op, store_op);
 }
 
 }  // namespace convoy::sm90

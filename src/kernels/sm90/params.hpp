@@ -59,7 +59,7 @@ struct CurvedActivation {
 /// Kernel parameters. Axis order of arrays: depth, height, width.
 /// NOTE: what every tile reads comes first, together: a fresh kernel misses the constant cache once
 /// for each 64 bytes that it touches.
-struct FpropParams {
+struct Params {
   // Tiling.
   Loader loader;
   int num_cluster_tiles;          ///< m_clusters · output frames · phase_filter_tiles
