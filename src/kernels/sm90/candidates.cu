@@ -15,33 +15,40 @@
 namespace convoy::sm90 {
 namespace {
 
-class Sm90Plan : public ImplicitGemmPlan {
+LaunchOptions options_of(const PlanRequest& request) {
+  return {.packed_filter = request.packed_filter,
+          .multiprocessors = request.device.multiprocessors};
+}
+
+Launch fastest_launch(const Instance& instance, const PlanRequest& request) {
+  LaunchOptions options = options_of(request);
+  options.splits = best_split(instance, request.geometry, options, request.epilogue).splits;
+  return plan_launch(instance, request.geometry, options);
+}
+
+class FpropPlan : public ImplicitGemmPlan {
  public:
-  Sm90Plan(const FpropInstance& instance, const PlanRequest& request)
-      : ImplicitGemmPlan(request),
-        plan_(best_plan(request.geometry, instance, request.packed_filter,
-                        request.device.multiprocessors, request.epilogue)
-                  .plan) {
-    prepare_fprop(instance);
+  FpropPlan(const Instance& instance, const PlanRequest& request)
+      : ImplicitGemmPlan(request), launch_(fastest_launch(instance, request)) {
+    prepare(instance);
   }
 
   void run(const RunPointers& pointers, cudaStream_t stream) const override {
-    launch_fprop(plan_, pointers, request_.device.multiprocessors, stream);
+    const NoComputeOp compute;
+    const NoStoreOp store;
+    launch(launch_, pointers, &compute, &store, stream);
     store_next_cache(pointers, stream);
   }
 
  private:
-  FpropPlan plan_;
+  const Launch launch_;
 };
 
-class Sm90Candidate : public KernelCandidate {
+class FpropCandidate : public KernelCandidate {
  public:
-  explicit Sm90Candidate(const FpropInstance& instance) : instance_(instance) {}
+  explicit FpropCandidate(const Instance& instance) : instance_(instance) {}
 
-  std::string name() const override {
-    return text("sm90_fprop_", instance_.name(), "_", to_string(instance_.in),
-                instance_.in == instance_.out ? "" : text("_", to_string(instance_.out)));
-  }
+  std::string name() const override { return name_of(instance_); }
   Device device() const override { return Device::cuda; }
   bool packs_as_dense(const PlanRequest& request) const override {
     return request.geometry.upsample == 1;
@@ -49,44 +56,44 @@ class Sm90Candidate : public KernelCandidate {
 
   Judgement judge(const PlanRequest& request) const override {
     const int capability = request.device.compute_capability;
+    const DType in = instance_.config.in, out = instance_.config.out;
     if (capability != 90) {
-      return {RefusalScope::device, text("compute capability ", capability / 10, ".",
-                                         capability % 10, "; this kernel needs 9.0 (wgmma)")};
+      return {RefusalScope::device, text("compute capability = ", capability / 10, ".",
+                                         capability % 10, "; legal: 9.0 (wgmma)")};
     }
-    if (request.dtype != instance_.in || request.output_dtype != instance_.out) {
-      return {RefusalScope::types, text("types ", to_string(request.dtype), " -> ",
-                                        to_string(request.output_dtype), "; this kernel computes ",
-                                        to_string(instance_.in), " -> ", to_string(instance_.out))};
+    if (request.dtype != in || request.output_dtype != out) {
+      return {RefusalScope::types,
+              text("types = ", to_string(request.dtype), " -> ", to_string(request.output_dtype),
+                   "; legal: ", to_string(in), " -> ", to_string(out))};
     }
     if (request.device.shared_memory < static_cast<std::size_t>(instance_.shared_bytes)) {
-      return text("shared memory of a block: ", request.device.shared_memory,
-                  " bytes; this kernel needs ", instance_.shared_bytes);
+      return {RefusalScope::device,
+              text("shared memory of a block = ", request.device.shared_memory,
+                   " bytes; legal: at least ", instance_.shared_bytes)};
     }
-    const std::string reason = fprop_refusal(request.geometry, instance_, request.packed_filter);
+    const std::string reason = refusal(instance_, request.geometry, request.packed_filter);
     if (!reason.empty()) return reason;
     // What only shows once the tiling is known: limits of tensor maps.
     try {
-      return best_plan(request.geometry, instance_, request.packed_filter,
-                       request.device.multiprocessors, request.epilogue)
-          .us;
+      return best_split(instance_, request.geometry, options_of(request), request.epilogue).us;
     } catch (const Error& error) {
       return error.what();
     }
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
-    return std::make_unique<Sm90Plan>(instance_, request);
+    return std::make_unique<FpropPlan>(instance_, request);
   }
 
  private:
-  FpropInstance instance_;
+  const Instance instance_;
 };
 
 }  // namespace
 
 void register_kernels(CandidateList& list) {
-  for (const FpropInstance& instance : fprop_instances()) {
-    list.push_back(std::make_unique<Sm90Candidate>(instance));
+  for (const Instance& instance : instances()) {
+    list.push_back(std::make_unique<FpropCandidate>(instance));
   }
   list.push_back(make_stem_candidate());
 }

@@ -157,7 +157,8 @@ using Element = typename ElementOf<kDtype>::Type;
 /// And the other way round.
 template <typename T>
 constexpr DType dtype_of() {
-  static_assert(std::is_same_v<T, Element<DType::bf16>> || std::is_same_v<T, Element<DType::fp16>> ||
+  static_assert(std::is_same_v<T, Element<DType::bf16>> ||
+                    std::is_same_v<T, Element<DType::fp16>> ||
                     std::is_same_v<T, Element<DType::fp32>>,
                 "sm90::Config: elements are __nv_bfloat16, __half or float");
   if constexpr (std::is_same_v<T, __nv_bfloat16>) return DType::bf16;
@@ -201,8 +202,8 @@ struct ValidConfig {
                 "0");
   static_assert(kConfig.has_halo() ? kConfig.halo_pixels >= 1 : kConfig.halo_pixels == 0,
                 "sm90::Config::halo_pixels is at least 1 with Input::halo, else 0");
-  static_assert(!kConfig.is_resident() || (kConfig.is_pingpong() && kConfig.cluster_size() == 1 &&
-                                           !kConfig.is_swapped()),
+  static_assert(!kConfig.is_resident() ||
+                    (kConfig.is_pingpong() && kConfig.cluster_size() == 1 && !kConfig.is_swapped()),
                 "sm90::Config: Input::resident takes Schedule::pingpong, a cluster of 1, "
                 "MmaRows::pixels");
   static_assert(!kConfig.splits_k() || kConfig.cluster_size() == 1,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The epilogue of the Hopper convolution: each consumer warp turns pieces of 16 pixels x 32 or 64 filters
-// from accumulators into the output, through staging buffers of its own, without any block barrier.
+// The epilogue of the Hopper convolution: each consumer warp turns pieces of 16 pixels x 32 or 64
+// filters from accumulators into the output, through staging buffers of its own, without any block
+// barrier.
 #pragma once
 
 #include "kernels/common/epilogue.cuh"
@@ -255,8 +256,8 @@ struct PieceLane {
 
 /// Fill a staging buffer with a piece of the residual by ordinary loads, where TMA cannot.
 template <Config kConfig>
-__device__ __forceinline__ void fill_source(const Params& p, const Tile& tile,
-                                            const Piece& piece, std::uint8_t* buffer, int lane) {
+__device__ __forceinline__ void fill_source(const Params& p, const Tile& tile, const Piece& piece,
+                                            std::uint8_t* buffer, int lane) {
   using Out = Element<kConfig.out>;
   constexpr int kUnits = kConfig.piece_row_bytes() / 16;
   constexpr int kWidth = 16 / static_cast<int>(sizeof(Out));
@@ -278,8 +279,8 @@ __device__ __forceinline__ void fill_source(const Params& p, const Tile& tile,
 
 /// Ops on a staged piece and stores that TMA cannot do: 16-byte vectors of a row, lane by lane.
 template <Config kConfig, typename ComputeOp, typename StoreOp>
-__device__ __forceinline__ void finish_staged(const Params& p, const Tile& tile,
-                                              const Piece& piece, std::uint8_t* buffer, int lane,
+__device__ __forceinline__ void finish_staged(const Params& p, const Tile& tile, const Piece& piece,
+                                              std::uint8_t* buffer, int lane,
                                               const ComputeOp& compute_op,
                                               const StoreOp& store_op) {
   using Out = Element<kConfig.out>;
@@ -377,8 +378,8 @@ __device__ __forceinline__ void stage_values(const float (&v)[16 * kConfig.piece
 /// TMA brings it, arrives on the buffer's source barrier with `parity`; without one the buffer must
 /// be free.
 template <Config kConfig, EpiloguePath kPath, typename ComputeOp, typename StoreOp>
-__device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile,
-                                             const Piece& piece, float (&v)[16 * kConfig.piece_halves()],
+__device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile, const Piece& piece,
+                                             float (&v)[16 * kConfig.piece_halves()],
                                              const float (&lane_bias)[kConfig.piece_halves()],
                                              const Staging& staging, int slot, std::uint32_t parity,
                                              const ComputeOp& compute_op, const StoreOp& store_op) {

@@ -20,9 +20,9 @@ __device__ __forceinline__ Piece swapped_piece(const Tile& tile, int warpgroup, 
 
 /// Bias of a lane's filters, two of each block, in bits.
 template <Config kConfig>
-__device__ __forceinline__ void load_swapped_bias(
-    const Params& p, const Tile& tile, int warpgroup, int warp_in_warpgroup,
-    std::uint32_t (&bits)[2 * kConfig.blocks()]) {
+__device__ __forceinline__ void load_swapped_bias(const Params& p, const Tile& tile, int warpgroup,
+                                                  int warp_in_warpgroup,
+                                                  std::uint32_t (&bits)[2 * kConfig.blocks()]) {
   const int first = tile.filter + warpgroup * kConfig.blocks() * 64 + warp_in_warpgroup * 16 +
                     static_cast<int>(ptx::lane_id()) / 4;
   load_bias_bits(p, bits, [&](int i) { return first + i / 2 * 64 + i % 2 * 8; });
@@ -120,9 +120,9 @@ __device__ __forceinline__ void store_swapped_tile(
   ptx::named_barrier_sync(pieces_barrier, 128);
   const auto finish = [&](int q, float(&v)[16], float low, float high) {
     finish_swapped_piece<kConfig, kPath>(p, tile, swapped_piece<kConfig>(tile, warpgroup, q),
-                                        warp_in_warpgroup, v, low, high,
-                                        staging.buffers + q * kConfig.piece_bytes(),
-                                        &staging.source_full[q], staging.tiles & 1, has_residual);
+                                         warp_in_warpgroup, v, low, high,
+                                         staging.buffers + q * kConfig.piece_bytes(),
+                                         &staging.source_full[q], staging.tiles & 1, has_residual);
   };
   if constexpr (kGeneral) {
     // In a rolled loop: see the other tiles' general path.

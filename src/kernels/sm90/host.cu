@@ -1,114 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Host twin of kernel.cuh: binds an instance to a problem (loader, tiling, tensor maps)
+// Host twin of kernel.cuh: judges a problem, binds an instance to it (loader, tiling, tensor maps)
 // and launches it.
-#include <cuda_runtime.h>
+#include "kernels/sm90/host.hpp"
 
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
 
-#include "convoy/error.hpp"
-#include "kernels/sm90/host.hpp"
+#include "core/checked.hpp"
+#include "core/text.hpp"
+#include "kernels/common/implicit_gemm.hpp"
 
 namespace convoy::sm90 {
 namespace {
 
-constexpr int kBlockK = 64;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
-
-std::string text(std::int64_t value) {
-  return std::to_string(value);
-}
-
-// Spatial problem of one phase: a folded nearest-2x upsampling runs four 2x2 convolutions on the
-// low-resolution input, phase (py, px) starting at row p - 1 + py.
-struct PhaseGeometry {
-  int phases = 1;
-  std::int64_t filter[3], out[3], pad[3], pad_end[3];
-};
-
-PhaseGeometry phase_geometry(const ConvGeometry& g) {
-  PhaseGeometry phase;
-  for (int i = 0; i < 3; ++i) {
-    phase.filter[i] = g.filter[i];
-    phase.out[i] = g.out[i];
-    phase.pad[i] = g.pad_begin[i];
-    phase.pad_end[i] = g.pad_end[i];
-  }
-  if (g.upsample == 2) {
-    phase.phases = 4;
-    for (int i = 1; i < 3; ++i) {
-      phase.filter[i] = 2;
-      phase.out[i] = g.in[i];
-    }
-  }
-  return phase;
-}
-
-// Tiles may straddle frames where a temporal tap never selects another frame.
-bool can_straddle(const ConvGeometry& g) {
-  return g.filter[0] == 1 && g.stride[0] == 1 && g.pad_begin[0] == 0 && g.pad_end[0] == 0 &&
-         g.cached_frames == 0;
-}
-
-TiledTensorMap frames_map(const ConvGeometry& g, DType dtype, const char* name,
-                          std::int64_t frames) {
-  const auto element = static_cast<std::int64_t>(size_of(dtype));
-  TiledTensorMap map;
-  map.name = name;
-  map.dtype = dtype;
-  map.rank = 4;
-  map.extents = {g.in_channels, g.in[2], g.in[1], g.batch * frames, 0};
-  map.strides_bytes = {0, g.in_channels * element, g.in[2] * g.in_channels * element,
-                       g.in[1] * g.in[2] * g.in_channels * element, 0};
-  return map;
-}
-
-Im2colTensorMap im2col_map(const ConvGeometry& g, DType dtype, const char* name,
-                           std::int64_t frames, int pixels) {
-  const auto element = static_cast<std::int64_t>(size_of(dtype));
-  Im2colTensorMap map;
-  map.name = name;
-  map.dtype = dtype;
-  map.rank = 4;
-  map.extents = {g.in_channels, g.in[2], g.in[1], g.batch * frames, 0};
-  map.strides_bytes = {0, g.in_channels * element, g.in[2] * g.in_channels * element,
-                       g.in[1] * g.in[2] * g.in_channels * element, 0};
-  for (int i = 0; i < 2; ++i) {
-    const int axis = 2 - i;
-    map.lower_corner[i] = static_cast<int>(-g.pad_begin[axis]);
-    map.upper_corner[i] =
-        static_cast<int>(g.pad_end[axis] - (g.filter[axis] - 1) * g.dilation[axis]);
-    map.element_strides[i + 1] = static_cast<int>(g.stride[axis]);
-  }
-  map.channels = kBlockK;
-  map.pixels = pixels;
-  return map;
-}
-
-Im2colTensorMap im2col_map_5d(const ConvGeometry& g, DType dtype, int pixels) {
-  Im2colTensorMap map = im2col_map(g, dtype, "activation", g.in[0], pixels);
-  map.rank = 5;
-  map.extents[3] = g.in[0];
-  map.extents[4] = g.batch;
-  map.strides_bytes[4] = map.strides_bytes[3] * g.in[0];
-  map.lower_corner[2] = static_cast<int>(-g.pad_begin[0]);
-  map.upper_corner[2] = static_cast<int>(g.pad_end[0] - (g.filter[0] - 1) * g.dilation[0]);
-  map.element_strides[3] = static_cast<int>(g.stride[0]);
-  return map;
-}
-
-// Whether filter offsets fit the instruction: 8 bits per axis of a 4-D copy, 5 of a 5-D one.
-bool offsets_fit(const ConvGeometry& g, int first_axis, std::int64_t limit) {
-  for (int i = first_axis; i < 3; ++i) {
-    if ((g.filter[i] - 1) * g.dilation[i] > limit) return false;
-  }
-  return true;
-}
+using implicit_gemm::kAxes;
+using implicit_gemm::KernelView;
+using implicit_gemm::kMaxCoordinate;
 
 struct PatchTiling {
   int columns = 0;  // 8x8 sub-patches side by side; 0: none fits
@@ -117,27 +26,26 @@ struct PatchTiling {
 };
 
 // The patch shape with the fewest tiles, then the smallest halo.
-PatchTiling choose_patch(const ConvGeometry& g, const PhaseGeometry& phase,
-                         const FpropInstance& instance) {
+PatchTiling choose_patch(const Config& config, const ConvGeometry& g, const KernelView& view) {
   PatchTiling best;
   std::int64_t best_cost = std::numeric_limits<std::int64_t>::max();
-  const int blocks = instance.block_m / 64;
+  const int blocks = config.block_m / 64;
   for (int columns = 1; columns <= blocks; ++columns) {
     if (blocks % columns != 0) continue;
     const int rows = blocks / columns;
     PatchTiling tiling;
     tiling.columns = columns;
-    tiling.tiles_across = ceil_div(phase.out[2], 8 * columns);
-    tiling.tiles_down = ceil_div(phase.out[1], 8 * rows);
-    tiling.halo_width = 8 * columns + (phase.filter[2] - 1) * g.dilation[2];
-    tiling.halo_height = 8 * rows + (phase.filter[1] - 1) * g.dilation[1];
+    tiling.tiles_across = ceil_div(view.out[2], 8 * columns);
+    tiling.tiles_down = ceil_div(view.out[1], 8 * rows);
+    tiling.halo_width = 8 * columns + (view.filter[2] - 1) * g.dilation[2];
+    tiling.halo_height = 8 * rows + (view.filter[1] - 1) * g.dilation[1];
     const std::int64_t pixels = tiling.halo_width * tiling.halo_height;
-    if (instance.halo &&
-        (pixels > instance.halo_pixels || tiling.halo_width > 256 || tiling.halo_height > 256)) {
+    if (config.has_halo() &&
+        (pixels > config.halo_pixels || tiling.halo_width > 256 || tiling.halo_height > 256)) {
       continue;
     }
     const std::int64_t cost =
-        ceil_div(tiling.tiles_across * tiling.tiles_down, instance.cluster_m()) * 1000000 + pixels;
+        ceil_div(tiling.tiles_across * tiling.tiles_down, config.cluster_m) * 1000000 + pixels;
     if (cost < best_cost) {
       best_cost = cost;
       best = tiling;
@@ -146,28 +54,80 @@ PatchTiling choose_patch(const ConvGeometry& g, const PhaseGeometry& phase,
   return best;
 }
 
-Loader choose_loader(const ConvGeometry& g, const FpropInstance& instance, DType dtype) {
-  if (instance.halo) return Loader::halo;
+Im2colTensorMap im2col_map(const Config& config, const ConvGeometry& g, const char* name,
+                           std::int64_t frames, bool volumes = false) {
+  return implicit_gemm::im2col_map(g, config.in, name, frames, kBlockK, config.block_m, volumes);
+}
+
+Loader choose_loader(const Config& config, const ConvGeometry& g) {
+  if (config.has_halo()) return Loader::halo;
   if (g.upsample == 2) return Loader::patch;
   const std::int64_t plane = g.out[1] * g.out[2];
-  constexpr std::int64_t kMaxPixels = (std::int64_t{1} << 31) - 4096;
-  if (plane > kMaxPixels) return Loader::patch;
-  const bool pointwise = g.filter[1] == 1 && g.filter[2] == 1 && g.stride[1] == 1 &&
-                         g.stride[2] == 1 && g.pad_begin[1] == 0 && g.pad_begin[2] == 0 &&
-                         g.pad_end[1] == 0 && g.pad_end[2] == 0;
-  if (pointwise) return Loader::tiled;
+  if (plane > kMaxCoordinate) return Loader::patch;
+  if (implicit_gemm::is_pointwise(g)) return Loader::tiled;
   // Small frames fill tiles only if tiles may straddle them, which needs the 5-D copy.
-  if (!can_straddle(g) && g.cached_frames == 0 && g.gemm_m() <= kMaxPixels &&
-      ceil_div(plane, instance.block_m) * instance.block_m * 10 > plane * 11 &&
-      offsets_fit(g, 0, 31) &&
-      tensor_map_refusal(im2col_map_5d(g, dtype, instance.block_m)).empty()) {
+  if (!implicit_gemm::is_planar(g) && g.cached_frames == 0 && g.gemm_m() <= kMaxCoordinate &&
+      ceil_div(plane, config.block_m) * config.block_m * 10 > plane * 11 &&
+      implicit_gemm::offset_refusal(g, 0, implicit_gemm::kMaxOffset5d).empty() &&
+      tensor_map_refusal(im2col_map(config, g, "activation", g.in[0], true)).empty()) {
     return Loader::im2col_5d;
   }
-  if (offsets_fit(g, 1, 255) &&
-      tensor_map_refusal(im2col_map(g, dtype, "activation", g.in[0], instance.block_m)).empty()) {
+  if (implicit_gemm::offset_refusal(g, 1, implicit_gemm::kMaxOffset4d).empty() &&
+      tensor_map_refusal(im2col_map(config, g, "activation", g.in[0])).empty()) {
     return Loader::im2col;
   }
   return Loader::patch;
+}
+
+// Padding and reach of a filter that the kernel's coordinates were checked with.
+constexpr std::int64_t kMaxPadding = 30000;
+constexpr std::int64_t kMaxReach = 60000;
+
+std::string halo_refusal(const Config& config, const ConvGeometry& g) {
+  for (int axis = 1; axis < 3; ++axis) {
+    if (g.stride[axis] != 1) {
+      return text("stride of ", kAxes[axis], " = ", g.stride[axis],
+                  "; legal: 1 (taps slide over a halo); nearest: 1");
+    }
+  }
+  const KernelView view = implicit_gemm::kernel_view(g);
+  const std::int64_t height = view.filter[1], width = view.filter[2];
+  if (height * width == 1) return "a filter of 1x1; legal: more taps (one has no halo)";
+  if (choose_patch(config, g, view).columns == 0) {
+    return text("the halo of a ", height, "x", width, " filter with dilation ", g.dilation[1], "x",
+                g.dilation[2], " does not fit a stage; legal: at most ", config.halo_pixels,
+                " pixels of a patch with its halo");
+  }
+  return {};
+}
+
+std::string resident_refusal(const Config& config, const ConvGeometry& g) {
+  if (!implicit_gemm::is_planar(g) || choose_loader(config, g) != Loader::tiled) {
+    return text("a filter of ", g.filter[0], "x", g.filter[1], "x", g.filter[2],
+                " with its strides and padding; legal: 1x1x1, stride 1, no padding (filters stay "
+                "in shared memory)");
+  }
+  const std::int64_t most = config.filter_stages * kBlockK;
+  if (g.in_channels > most) {
+    return text("in_channels = ", g.in_channels, "; legal: at most ", most,
+                " (filters stay in shared memory); nearest: ", most);
+  }
+  return {};
+}
+
+std::string shared_activation_refusal(const Config& config, const ConvGeometry& g) {
+  if (choose_loader(config, g) != Loader::tiled) {
+    return text("a filter of ", g.filter[1], "x", g.filter[2],
+                " with its strides and padding; legal: 1x1, stride 1, no padding (CTAs share "
+                "activation tiles)");
+  }
+  const std::int64_t n_tiles = ceil_div(g.out_channels, config.block_n);
+  if (n_tiles % config.cluster_n != 0) {
+    return text("out_channels = ", g.out_channels, " are ", n_tiles, " tiles of ", config.block_n,
+                " filters; legal: a multiple of ", config.cluster_n,
+                " tiles (CTAs share activation tiles)");
+  }
+  return {};
 }
 
 // The activation in a form of EpiloguePath::curved; false where it has none. `exact`: without the
@@ -221,7 +181,7 @@ bool curved_activation(const Epilogue& epilogue, bool exact, CurvedActivation* c
 }
 
 // The shortest path that computes this epilogue; fills in p.activation where it is `curved`.
-EpiloguePath choose_path(const FpropInstance& instance, const Epilogue& epilogue, FpropParams& p) {
+EpiloguePath choose_path(const Config& config, const Epilogue& epilogue, Params& p) {
   if (p.direct_store || p.epilogue.round_each_step) return EpiloguePath::general;
   switch (p.epilogue.activation) {
     case Activation::none:
@@ -230,149 +190,228 @@ EpiloguePath choose_path(const FpropInstance& instance, const Epilogue& epilogue
     case Activation::silu:
       return EpiloguePath::fused;
     default:
-      return curved_activation(epilogue, size_of(instance.out) == 4, &p.activation)
+      return curved_activation(epilogue, config.out == DType::fp32, &p.activation)
                  ? EpiloguePath::curved
                  : EpiloguePath::general;
   }
 }
 
-const void* choose_kernel(const FpropInstance& instance, const Epilogue& epilogue, FpropParams& p) {
-  const EpiloguePath path = choose_path(instance, epilogue, p);
+const void* choose_kernel(const Instance& instance, const Epilogue& epilogue, Params& p) {
+  const EpiloguePath path = choose_path(instance.config, epilogue, p);
   const void* const kernel = instance.kernels[static_cast<int>(path)];
   return kernel != nullptr ? kernel : instance.kernels[static_cast<int>(EpiloguePath::general)];
 }
 
-}  // namespace
-
-std::string FpropInstance::name() const {
-  std::string result = text(block_m) + "x" + text(block_n);
-  if (pingpong) result += "_pingpong";
-  if (cluster_n > 1) {
-    result += "_1x" + text(cluster_n) + "cta";
-  } else if (cluster > 1) {
-    result += "_" + text(cluster) + "cta";
-  }
-  if (halo) result += "_halo";
-  if (resident) result += "_resident";
-  if (split) result += "_splitk";
-  if (swapped) result += "_swapped";
-  return result;
+// Tiles may straddle frames where no tap leaves its frame, or a 5-D copy knows the frames.
+bool straddles_frames(Loader loader, const ConvGeometry& g) {
+  if (is_patched(loader)) return false;
+  return loader == Loader::im2col_5d ||
+         (implicit_gemm::is_planar(g) && g.gemm_m() <= kMaxCoordinate);
 }
 
-std::string fprop_refusal(const ConvGeometry& g, const FpropInstance& instance,
-                          bool packed_filter) {
-  if (g.groups != 1) return "groups = " + text(g.groups) + "; this kernel computes 1 group";
-  if (g.in_channels % 8 != 0) {
-    return "C = " + text(g.in_channels) + " is not a multiple of 8 (16-byte rows for TMA)";
-  }
-  if (g.in_channels < 8) return "C = " + text(g.in_channels) + "; at least 8";
-  for (int i = 0; i < 3; ++i) {
-    static const char* const kAxes[3] = {"depth", "height", "width"};
-    const bool padded = g.pad_begin[i] != 0 || g.pad_end[i] != 0;
-    if (padded && g.pad_mode[i] != PadMode::zero) {
-      return std::string("padding mode of ") + kAxes[i] + " is not zero";
+// Tiles of block_m pixels, the frames that they may straddle, and what set-up may load.
+void lay_out_pixels(const Config& config, const ConvGeometry& g, const KernelView& view,
+                    Params& p) {
+  const std::int64_t plane = view.out[1] * view.out[2];
+  const bool straddles = straddles_frames(p.loader, g);
+  p.output_frames = static_cast<int>(straddles ? 1 : g.batch * g.out[0]);
+  p.frames_per_batch = straddles ? 1 : static_cast<int>(g.out[0]);
+  p.frame_pixels = straddles ? g.gemm_m() : plane;
+  p.skip_taps = p.loader != Loader::im2col_5d && (g.pad_begin[0] > 0 || g.pad_end[0] > 0);
+  // NOTE: measured on 1x1 layers of few filters whose input is about as large as L2: 3 to 8 %
+  // faster, since what was read makes room first. Slower (up to 13 %) where tiles of other filters
+  // come back for it, or where it streams through L2 so fast that a row's second 128 bytes are gone
+  // again.
+  p.read_once = p.loader == Loader::tiled && g.in_channels >= 2 * g.out_channels &&
+                g.activation_elements() * static_cast<std::int64_t>(size_of(config.in)) <=
+                    (std::int64_t{64} << 20);
+  // What set-up may load: plain runs of pixels, and patches, that need no thought about frames.
+  p.preloaded = 0;
+  if (implicit_gemm::is_planar(g) && !config.splits_k()) {
+    if (p.loader == Loader::tiled) {
+      p.preloaded = std::min(config.act_ring_stages(), p.channel_blocks);
     }
-    if (i > 0 && g.stride[i] > 8) {
-      return std::string("stride of ") + kAxes[i] + " = " + text(g.stride[i]) +
-             "; TMA steps by 1..8";
-    }
-    if (g.pad_begin[i] > 30000 || g.pad_end[i] > 30000 ||
-        (g.filter[i] - 1) * g.dilation[i] > 60000) {
-      return std::string("padding or filter extent of ") + kAxes[i] + " exceeds 30000 / 60000";
-    }
-  }
-  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
-  for (const std::int64_t extent :
-       {g.in[0], g.in[1], g.in[2], g.out[0], g.out[1], g.out[2], g.in_channels, 4 * g.out_channels,
-        g.batch * (g.in[0] + g.cached_frames), g.batch * g.out[0], 4 * g.taps()}) {
-    if (extent > kMax - 4096) return "an extent of " + text(extent) + " passes 32-bit coordinates";
-  }
-  if (g.upsample == 2) {
-    const bool foldable = g.filter[1] == 3 && g.filter[2] == 3 && g.stride[1] == 1 &&
-                          g.stride[2] == 1 && g.dilation[1] == 1 && g.dilation[2] == 1 &&
-                          g.pad_begin[1] == 1 && g.pad_begin[2] == 1 && g.pad_end[1] == 1 &&
-                          g.pad_end[2] == 1;
-    if (!foldable) return "upsampling is folded for 3x3 filters with stride 1 and padding 1 only";
-    if (!packed_filter)
-      return "folded upsampling needs a packed filter (PlanOptions::packed_filter)";
-  } else if (g.upsample != 1) {
-    return "upsample = " + text(g.upsample) + "; 1 or 2";
-  }
-  const PhaseGeometry phase = phase_geometry(g);
-  if (instance.halo) {
-    if (g.stride[1] != 1 || g.stride[2] != 1) {
-      return "the halo loader needs stride 1, got " + text(g.stride[1]) + "x" + text(g.stride[2]);
-    }
-    if (phase.filter[1] * phase.filter[2] == 1) {
-      return "the halo loader gains nothing on 1x1 filters";
-    }
-    if (choose_patch(g, phase, instance).columns == 0) {
-      return "the halo of a " + text(phase.filter[1]) + "x" + text(phase.filter[2]) +
-             " filter does not fit " + text(instance.halo_pixels) + " pixels of a stage";
+    if (p.loader == Loader::halo) {
+      p.preloaded = std::min<int>(config.filter_stages, p.filter[1] * p.filter[2]);
     }
   }
-  if (instance.resident) {
-    const std::int64_t blocks = ceil_div(g.in_channels, kBlockK);
-    if (!can_straddle(g) || choose_loader(g, instance, instance.in) != Loader::tiled) {
-      return "filters stay in shared memory for 1x1 convolutions of stride 1 without padding only";
-    }
-    if (blocks > instance.stages) {
-      return "C = " + text(g.in_channels) + "; filters of at most " +
-             text(instance.stages * kBlockK) + " channels stay in shared memory";
+  std::int64_t m_tiles = ceil_div(p.frame_pixels, config.block_m);
+  p.patch_columns = 1;
+  if (is_patched(p.loader)) {
+    const PatchTiling tiling = choose_patch(config, g, view);
+    p.patch_columns = tiling.columns;
+    p.tile_columns = 8 * tiling.columns;
+    p.tile_rows = config.block_m / p.tile_columns;
+    p.patches_across = FastDivide(tiling.tiles_across);
+    p.halo_width = static_cast<int>(tiling.halo_width);
+    p.halo_height = static_cast<int>(tiling.halo_height);
+    m_tiles = tiling.tiles_across * tiling.tiles_down;
+  }
+  p.m_clusters = static_cast<int>(ceil_div(m_tiles, config.cluster_m));
+  p.plane = FastDivide(std::min(plane, kMaxCoordinate));
+}
+
+// Clusters of M tiles that are walked through all frames before the next: those whose input rows,
+// for all temporal taps, stay in a part of L2.
+int choose_band(const Config& config, const ConvGeometry& g, const Params& p, std::int64_t n_tiles,
+                int multiprocessors) {
+  if (p.frames_per_batch <= 1) return p.m_clusters;
+  constexpr std::int64_t kBandBytes = 12 << 20;
+  const std::int64_t bytes = config.block_m * config.cluster_m * g.in_channels *
+                             static_cast<std::int64_t>(size_of(config.in)) * g.stride[1] *
+                             g.stride[2] * std::min(g.filter[0], g.seen()[0]);
+  const std::int64_t busy = ceil_div(multiprocessors, config.cluster_size() * n_tiles * p.phases);
+  return static_cast<int>(std::clamp<std::int64_t>(
+      std::max(kBandBytes / std::max<std::int64_t>(bytes, 1), busy), 1, p.m_clusters));
+}
+
+// The activation, or the cache, as the loader reads it.
+std::variant<TiledTensorMap, Im2colTensorMap> input_map(const Config& config, const ConvGeometry& g,
+                                                        const Params& p, const char* name,
+                                                        std::int64_t frames) {
+  if (p.loader == Loader::im2col || p.loader == Loader::im2col_5d) {
+    return im2col_map(config, g, name, frames, p.loader == Loader::im2col_5d);
+  }
+  TiledTensorMap map = implicit_gemm::frames_map(g, config.in, name, frames);
+  if (p.loader == Loader::tiled) {  // pixels as they lie: {C, pixels, frames}
+    map.rank = 3;
+    map.extents[1] = p.frame_pixels;
+    map.extents[2] = straddles_frames(p.loader, g) ? 1 : map.extents[3];
+    map.strides_bytes[2] = map.strides_bytes[3];
+    map.box = {kBlockK, config.block_m / config.cluster_n, 1, 0, 0};
+  } else if (p.loader == Loader::halo) {
+    map.box = {kBlockK, p.halo_width, p.halo_height, 1, 0};
+  } else {
+    map.box = {kBlockK, 7 * p.stride[2] + 1, 7 * p.stride[1] + 1, 1, 0};
+    map.element_strides = {1, p.stride[2], p.stride[1], 1, 1};
+  }
+  return map;
+}
+
+// Filters {C, K of all phases, taps}.
+TiledTensorMap filter_map(const Config& config, const ConvGeometry& g, const KernelView& view) {
+  const std::int64_t tap = g.in_channels * static_cast<std::int64_t>(size_of(config.in));
+  TiledTensorMap map;
+  map.name = "filter";
+  map.dtype = config.in;
+  map.rank = 3;
+  map.extents = {g.in_channels, g.out_channels * view.phases, view.taps(), 0, 0};
+  map.strides_bytes = {0, tap * view.taps(), tap, 0, 0};
+  map.box = {kBlockK, config.block_n / config.cluster_m, 1, 0, 0};
+  return map;
+}
+
+// Output or residual, of one phase: {K, pixels of a frame, 1, frames}, or {K, W, H, frames}.
+TiledTensorMap output_map(const Config& config, const ConvGeometry& g, const KernelView& view,
+                          const Params& p) {
+  const std::int64_t pixel = g.out_channels * static_cast<std::int64_t>(size_of(config.out));
+  TiledTensorMap map;
+  map.name = "output";
+  map.dtype = config.out;
+  map.rank = 4;
+  map.swizzle = config.piece_row_bytes() == 64 ? Swizzle::b64 : Swizzle::b128;
+  if (is_patched(p.loader)) {
+    const std::int64_t scale = view.phases == 4 ? 2 : 1;
+    map.extents = {g.out_channels, view.out[2], view.out[1], p.output_frames, 0};
+    map.strides_bytes = {0, pixel * scale, view.out[2] * scale * pixel * scale,
+                         p.frame_pixels * scale * scale * pixel, 0};
+    map.box = {config.piece_n(), 8, 2, 1, 0};
+  } else {
+    map.extents = {g.out_channels, p.frame_pixels, 1, p.output_frames, 0};
+    map.strides_bytes = {0, pixel, p.frame_pixels * pixel, p.frame_pixels * pixel, 0};
+    map.box = {config.piece_n(), config.piece_m(), 1, 1, 0};
+  }
+  return map;
+}
+
+[[noreturn]] void refuse(const Instance& instance, const std::string& reason) {
+  throw Error(Status::unsupported, text(name_of(instance), ": ", reason));
+}
+
+}  // namespace
+
+std::string name_of(const Instance& instance) {
+  const Config& config = instance.config;
+  std::string name = text("sm90_fprop_", config.block_m, "x", config.block_n);
+  if (config.is_pingpong()) name += "_pingpong";
+  if (config.cluster_n > 1) {
+    name += text("_1x", config.cluster_n, "cta");
+  } else if (config.cluster_m > 1) {
+    name += text("_", config.cluster_m, "cta");
+  }
+  if (config.has_halo()) name += "_halo";
+  if (config.is_resident()) name += "_resident";
+  if (config.splits_k()) name += "_splitk";
+  if (config.is_swapped()) name += "_swapped";
+  name += text("_", to_string(config.in));
+  if (config.out != config.in) name += text("_", to_string(config.out));
+  return name;
+}
+
+std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
+  const Config& config = instance.config;
+  std::string reason = implicit_gemm::refusal(g, packed_filter);
+  if (reason.empty()) reason = implicit_gemm::coordinate_refusal(g);
+  for (int axis = 0; axis < 3 && reason.empty(); ++axis) {
+    const std::int64_t padding = std::max(g.pad_begin[axis], g.pad_end[axis]);
+    const std::int64_t reach = (g.filter[axis] - 1) * g.dilation[axis];
+    if (padding > kMaxPadding) {
+      reason = text("padding of ", kAxes[axis], " = ", padding, "; legal: at most ", kMaxPadding);
+    } else if (reach > kMaxReach) {
+      reason = text("(filter - 1) * dilation of ", kAxes[axis], " = ", reach, "; legal: at most ",
+                    kMaxReach);
     }
   }
-  if (instance.cluster_n > 1) {
-    if (choose_loader(g, instance, instance.in) != Loader::tiled) {
-      return "activation tiles are shared for 1x1 filters of stride 1 without padding only";
-    }
-    const std::int64_t n_tiles = ceil_div(g.out_channels, instance.block_n);
-    if (n_tiles % instance.cluster_n != 0) {
-      return "K = " + text(g.out_channels) + " is " + text(n_tiles) + " tiles of " +
-             text(instance.block_n) + " filters; " + text(instance.cluster_n) +
-             " CTAs with a filter tile each share activation tiles";
-    }
+  if (reason.empty() && config.has_halo()) reason = halo_refusal(config, g);
+  if (reason.empty() && config.is_resident()) reason = resident_refusal(config, g);
+  if (reason.empty() && config.cluster_n > 1) reason = shared_activation_refusal(config, g);
+  if (!reason.empty()) return reason;
+  if (config.is_swapped() && is_patched(choose_loader(config, g))) {
+    return "pixels would come in patches; legal: runs of pixels (filters are the rows of the MMA)";
   }
-  if (instance.swapped && is_patched(choose_loader(g, instance, instance.in))) {
-    return "pixels would have to be loaded in patches; swapped tiles take runs of pixels";
-  }
-  const std::int64_t m_tiles =
+  const std::int64_t tiles =
       std::max<std::int64_t>(1, ceil_div(g.gemm_m(), 32)) * ceil_div(g.out_channels, 64) * 4;
-  if (m_tiles > kMax) return "more than 2^31 tiles";
+  if (tiles > kMaxCoordinate) {
+    return text("up to ", tiles, " tiles; legal: at most ", kMaxCoordinate, " (32-bit counters)");
+  }
   return {};
 }
 
-int resident_ctas(const FpropPlan& plan, int multiprocessors) {
-  const auto n_tiles = static_cast<int>(ceil_div(plan.params.filters, plan.instance.block_n));
+int resident_ctas(const Tiling& tiling, int multiprocessors) {
+  const auto n_tiles = static_cast<int>(ceil_div(tiling.params.filters, tiling.config.block_n));
   return multiprocessors / n_tiles * n_tiles;
 }
 
-void set_band(FpropParams& p, int band) {
+void set_band(Params& p, int band) {
   p.band = band;
   p.tiles_per_band = FastDivide(static_cast<std::int64_t>(band) * p.frames_per_batch);
   p.full_band = FastDivide(band);
   p.last_band = FastDivide(p.m_clusters % band == 0 ? band : p.m_clusters % band);
 }
 
-FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool packed_filter,
-                     int multiprocessors, int splits) {
-  const std::string reason = fprop_refusal(g, instance, packed_filter);
-  if (!reason.empty())
-    throw Error(Status::unsupported, "sm90_fprop_" + instance.name() + ": " + reason);
-  const PhaseGeometry phase = phase_geometry(g);
-  const DType dtype = instance.in;
-  const auto element = static_cast<std::int64_t>(size_of(dtype));
+Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, const LaunchOptions& options) {
+  const std::string reason = refusal(instance, g, options.packed_filter);
+  if (!reason.empty()) refuse(instance, reason);
+  const Config& config = instance.config;
+  const KernelView view = implicit_gemm::kernel_view(g);
+  const std::int64_t n_tiles = ceil_div(g.out_channels, config.block_n);
+  if (config.is_resident() && n_tiles > options.multiprocessors) {
+    refuse(instance, text("out_channels = ", g.out_channels, " are ", n_tiles, " tiles of ",
+                          config.block_n, " filters; legal: at most ", options.multiprocessors,
+                          " (each stays in a multiprocessor)"));
+  }
 
-  FpropPlan plan;
-  plan.instance = instance;
-  FpropParams& p = plan.params;
-  p.loader = choose_loader(g, instance, dtype);
+  Tiling tiling;
+  tiling.config = config;
+  Params& p = tiling.params;
+  p.loader = choose_loader(config, g);
   p.channels = static_cast<int>(g.in_channels);
   p.filters = static_cast<int>(g.out_channels);
-  p.phases = phase.phases;
+  p.phases = static_cast<int>(view.phases);
   for (int i = 0; i < 3; ++i) {
-    p.filter[i] = static_cast<int>(phase.filter[i]);
-    p.out[i] = static_cast<int>(phase.out[i]);
-    p.pad[i] = static_cast<int>(phase.pad[i]);
+    p.filter[i] = static_cast<int>(view.filter[i]);
+    p.out[i] = static_cast<int>(view.out[i]);
+    p.pad[i] = static_cast<int>(g.pad_begin[i]);
     p.stride[i] = static_cast<int>(g.stride[i]);
     p.dilation[i] = static_cast<int>(g.dilation[i]);
   }
@@ -381,239 +420,114 @@ FpropPlan plan_fprop(const ConvGeometry& g, const FpropInstance& instance, bool 
   p.channel_blocks = static_cast<int>(ceil_div(g.in_channels, kBlockK));
   p.last_block_steps =
       static_cast<int>(ceil_div(g.in_channels - (p.channel_blocks - 1) * kBlockK, 16));
-  const std::int64_t n_tiles = ceil_div(g.out_channels, instance.block_n);
-  if (instance.resident && n_tiles > multiprocessors) {
-    throw Error(Status::unsupported, "sm90_fprop_" + instance.name() + ": " + text(n_tiles) +
-                                         " filter tiles stay in " + text(multiprocessors) +
-                                         " multiprocessors; one each is needed");
-  }
+  lay_out_pixels(config, g, view, p);
+  set_band(p, choose_band(config, g, p, n_tiles, options.multiprocessors));
 
-  // Tiles along M.
-  constexpr std::int64_t kMaxPixels = (std::int64_t{1} << 31) - 4096;
-  const std::int64_t plane = phase.out[1] * phase.out[2];
-  const bool straddle =
-      p.loader == Loader::im2col_5d || ((p.loader == Loader::tiled || p.loader == Loader::im2col) &&
-                                        can_straddle(g) && g.gemm_m() <= kMaxPixels);
-  const std::int64_t output_frames = straddle ? 1 : g.batch * g.out[0];
-  p.output_frames = static_cast<int>(output_frames);
-  p.skip_taps = p.loader != Loader::im2col_5d && (g.pad_begin[0] > 0 || g.pad_end[0] > 0);
-  // NOTE: measured on 1x1 layers of few filters whose input is about as large as L2: 3 to 8 %
-  // faster, since what was read makes room first. Slower (up to 13 %) where tiles of other filters
-  // come back for it, or where it streams through L2 so fast that a row's second 128 bytes are gone
-  // again.
-  p.read_once = p.loader == Loader::tiled && g.in_channels >= 2 * g.out_channels &&
-                g.activation_elements() * element <= (std::int64_t{64} << 20);
-  // What set-up may load: plain runs of pixels, and patches, that need no thought about frames.
-  p.preloaded = 0;
-  if (can_straddle(g) && !instance.split) {
-    if (p.loader == Loader::tiled) p.preloaded = std::min(instance.act_stages, p.channel_blocks);
-    if (p.loader == Loader::halo) {
-      p.preloaded = std::min(instance.stages, p.filter[1] * p.filter[2]);
-    }
-  }
-  p.frames_per_batch = straddle ? 1 : static_cast<int>(g.out[0]);
-  p.frame_pixels = straddle ? g.gemm_m() : plane;
-  std::int64_t m_tiles = ceil_div(p.frame_pixels, instance.block_m);
-  p.patch_columns = 1;
-  if (is_patched(p.loader)) {
-    const PatchTiling tiling = choose_patch(g, phase, instance);
-    p.patch_columns = tiling.columns;
-    p.tile_columns = 8 * tiling.columns;
-    p.tile_rows = instance.block_m / p.tile_columns;
-    p.patches_across = FastDivide(tiling.tiles_across);
-    p.halo_width = static_cast<int>(tiling.halo_width);
-    p.halo_height = static_cast<int>(tiling.halo_height);
-    m_tiles = tiling.tiles_across * tiling.tiles_down;
-  }
-  p.m_clusters = static_cast<int>(ceil_div(m_tiles, instance.cluster_m()));
-  p.band = p.m_clusters;
-  if (p.frames_per_batch > 1) {
-    // Keep the input rows of a band of tiles, for all temporal taps, in a part of L2.
-    constexpr std::int64_t kBandBytes = 12 << 20;
-    const std::int64_t bytes = instance.block_m * instance.cluster_m() * g.in_channels * element *
-                               g.stride[1] * g.stride[2] * std::min(g.filter[0], g.seen()[0]);
-    const std::int64_t busy = ceil_div(multiprocessors, instance.cluster * n_tiles * p.phases);
-    p.band = static_cast<int>(std::clamp<std::int64_t>(
-        std::max(kBandBytes / std::max<std::int64_t>(bytes, 1), busy), 1, p.m_clusters));
-  }
-  const std::int64_t n_clusters = n_tiles / instance.cluster_n;
+  const std::int64_t n_clusters = n_tiles / config.cluster_n;
   const std::int64_t cluster_tiles =
-      static_cast<std::int64_t>(p.m_clusters) * output_frames * n_clusters * p.phases;
-  plan.cluster_size = instance.split ? splits : instance.cluster;
-  if (cluster_tiles * plan.cluster_size > std::numeric_limits<std::int32_t>::max() - 4096) {
-    throw Error(Status::unsupported, "sm90_fprop_" + instance.name() + ": more than 2^31 tiles");
+      static_cast<std::int64_t>(p.m_clusters) * p.output_frames * n_clusters * p.phases;
+  tiling.cluster_size = config.splits_k() ? options.splits : config.cluster_size();
+  if (cluster_tiles * tiling.cluster_size > kMaxCoordinate) {
+    refuse(instance, text(cluster_tiles * tiling.cluster_size, " tiles; legal: at most ",
+                          kMaxCoordinate, " (32-bit counters)"));
   }
   p.num_cluster_tiles = static_cast<int>(cluster_tiles);
-  plan.num_tiles = p.num_cluster_tiles * plan.cluster_size;
-  set_band(p, p.band);
+  tiling.num_tiles = p.num_cluster_tiles * tiling.cluster_size;
   p.phase_filter_tiles = FastDivide(n_clusters * p.phases);
   p.filter_tiles = FastDivide(n_clusters);
   p.tiles_per_batch = FastDivide(static_cast<std::int64_t>(p.m_clusters) * p.frames_per_batch);
   p.blocks = FastDivide(p.channel_blocks);
-  p.plane = FastDivide(std::min<std::int64_t>(plane, kMaxPixels));
   p.width = FastDivide(p.out[2]);
   p.depth = FastDivide(p.out[0]);
+  p.direct_store = g.out_channels * static_cast<std::int64_t>(size_of(config.out)) % 16 != 0;
 
-  // Activation.
-  switch (p.loader) {
-    case Loader::tiled:
-      plan.act_tiled = frames_map(g, dtype, "activation", g.in[0]);
-      plan.cache_tiled = frames_map(g, dtype, "cache", std::max<std::int64_t>(1, g.cached_frames));
-      for (TiledTensorMap* map : {&plan.act_tiled, &plan.cache_tiled}) {
-        map->rank = 3;
-        map->extents[1] = straddle ? g.gemm_m() : plane;
-        map->extents[2] = straddle ? 1 : map->extents[3];
-        map->strides_bytes[2] = map->strides_bytes[3];
-        map->box = {kBlockK, instance.block_m / instance.cluster_n, 1, 0, 0};
-      }
-      break;
-    case Loader::im2col:
-      plan.im2col = true;
-      plan.act_im2col = im2col_map(g, dtype, "activation", g.in[0], instance.block_m);
-      plan.cache_im2col = im2col_map(g, dtype, "cache", std::max<std::int64_t>(1, g.cached_frames),
-                                     instance.block_m);
-      break;
-    case Loader::im2col_5d:
-      plan.im2col = true;
-      plan.act_im2col = im2col_map_5d(g, dtype, instance.block_m);
-      break;
-    case Loader::patch:
-    case Loader::halo:
-      plan.act_tiled = frames_map(g, dtype, "activation", g.in[0]);
-      plan.cache_tiled = frames_map(g, dtype, "cache", std::max<std::int64_t>(1, g.cached_frames));
-      for (TiledTensorMap* map : {&plan.act_tiled, &plan.cache_tiled}) {
-        if (p.loader == Loader::halo) {
-          map->box = {kBlockK, p.halo_width, p.halo_height, 1, 0};
-        } else {
-          map->box = {kBlockK, 7 * p.stride[2] + 1, 7 * p.stride[1] + 1, 1, 0};
-          map->element_strides = {1, p.stride[2], p.stride[1], 1, 1};
-        }
-      }
-      break;
-  }
-
-  // Filter {C, K, taps}.
-  const std::int64_t taps = phase.filter[0] * phase.filter[1] * phase.filter[2];
-  plan.filter.name = "filter";
-  plan.filter.dtype = dtype;
-  plan.filter.rank = 3;
-  plan.filter.extents = {g.in_channels, g.out_channels * phase.phases, taps, 0, 0};
-  plan.filter.strides_bytes = {0, g.in_channels * taps * element, g.in_channels * element, 0, 0};
-  plan.filter.box = {kBlockK, instance.block_n / instance.cluster_m(), 1, 0, 0};
-
-  // Output and residual.
-  const auto out_element = static_cast<std::int64_t>(size_of(instance.out));
-  const std::int64_t row_bytes = g.out_channels * out_element;
-  p.direct_store = row_bytes % 16 != 0;
-  TiledTensorMap& output = plan.output;
-  output.name = "output";
-  output.dtype = instance.out;
-  output.rank = 4;
-  output.swizzle = instance.chunk_n * out_element == 64 ? Swizzle::b64 : Swizzle::b128;
-  if (is_patched(p.loader)) {
-    const std::int64_t scale = phase.phases == 4 ? 2 : 1;
-    output.extents = {g.out_channels, phase.out[2], phase.out[1], output_frames, 0};
-    output.strides_bytes = {0, row_bytes * scale, phase.out[2] * scale * row_bytes * scale,
-                            plane * scale * scale * row_bytes, 0};
-    output.box = {instance.chunk_n, 8, 2, 1, 0};
-    for (int i = 0; i < phase.phases; ++i) {
-      plan.phase_offset_bytes[i] = (i / 2 * phase.out[2] * scale + i % 2) * row_bytes;
-    }
-  } else {
-    output.extents = {g.out_channels, p.frame_pixels, 1, output_frames, 0};
-    output.strides_bytes = {0, row_bytes, p.frame_pixels * row_bytes, p.frame_pixels * row_bytes,
-                            0};
-    output.box = {instance.chunk_n, instance.chunk_rows, 1, 1, 0};
-  }
-
-  // Check every map now, so that run() cannot be refused.
-  const auto require = [&](const std::string& refusal) {
-    if (!refusal.empty()) {
-      throw Error(Status::unsupported, "sm90_fprop_" + instance.name() + ": " + refusal);
-    }
+  tiling.activation = input_map(config, g, p, "activation", g.in[0]);
+  tiling.cache = input_map(config, g, p, "cache", std::max<std::int64_t>(1, g.cached_frames));
+  tiling.filter = filter_map(config, g, view);
+  tiling.output = output_map(config, g, view, p);
+  const auto require = [&](const std::string& limit) {
+    if (!limit.empty()) refuse(instance, limit);
   };
-  require(plan.im2col ? tensor_map_refusal(plan.act_im2col) : tensor_map_refusal(plan.act_tiled));
-  require(tensor_map_refusal(plan.filter));
-  if (!p.direct_store) require(tensor_map_refusal(plan.output));
+  require(std::visit([](const auto& map) { return tensor_map_refusal(map); }, tiling.activation));
+  if (g.cached_frames > 0) {
+    require(std::visit([](const auto& map) { return tensor_map_refusal(map); }, tiling.cache));
+  }
+  require(tensor_map_refusal(tiling.filter));
+  if (!p.direct_store) require(tensor_map_refusal(tiling.output));
+  return tiling;
+}
+
+Launch plan_launch(const Instance& instance, const ConvGeometry& g, const LaunchOptions& options) {
+  const Tiling tiling = plan_tiling(instance, g, options);
+  const Config& config = instance.config;
+  Launch plan{.name = name_of(instance), .instance = instance, .params = tiling.params};
+  Params& p = plan.params;
+  const auto encoded = [](const auto& map) { return encode_template(map); };
+  p.activation_map = std::visit(encoded, tiling.activation);
+  if (p.cached_frames > 0) p.cache_map = std::visit(encoded, tiling.cache);
+  p.filter_map = encode_template(tiling.filter);
+  if (!p.direct_store) p.output_map[0] = encode_template(tiling.output);
+  for (int i = 0; i < p.phases; ++i) {
+    plan.phase_offset_bytes[i] = implicit_gemm::phase_offset_bytes(g, config.out, i);
+  }
+
+  // Split tiles get a cluster each; other CTAs stay for several tiles.
+  int ctas = tiling.num_tiles;
+  if (!config.splits_k()) {
+    ctas = std::min(ctas, options.multiprocessors / tiling.cluster_size * tiling.cluster_size);
+  }
+  if (config.is_resident()) ctas = std::min(ctas, resident_ctas(tiling, options.multiprocessors));
+  plan.config.grid = dim3(static_cast<unsigned>(ctas));
+  plan.config.block = dim3(static_cast<unsigned>(config.threads()));
+  plan.config.shared_bytes = static_cast<std::size_t>(instance.shared_bytes);
+  plan.config.overlapped = true;
+  // NOTE: split kernels have cluster barriers, which a launch without clusters runs as block
+  // barriers.
+  if (tiling.cluster_size > 1 || config.splits_k()) {
+    plan.config.cluster = dim3(static_cast<unsigned>(tiling.cluster_size));
+  }
   return plan;
 }
 
-void prepare_fprop(const FpropInstance& instance) {
+void prepare(const Instance& instance) {
   for (const void* kernel : instance.kernels) {
     if (kernel == nullptr) continue;
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance.shared_bytes);
-    if (error != cudaSuccess) {
-      cudaGetLastError();
-      throw Error(Status::launch_failure,
-                  "sm90_fprop_" + instance.name() + ": no " + text(instance.shared_bytes) +
-                      " bytes of shared memory: " + cudaGetErrorString(error));
-    }
+    raise_shared_memory_limit(kernel, instance.shared_bytes, name_of(instance).c_str());
   }
 }
 
-void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multiprocessors,
-                  const void* compute_op, const void* store_op, cudaStream_t stream) {
-  FpropParams p = plan.params;
+BoundLaunch bind(const Launch& plan, const RunPointers& pointers) {
+  BoundLaunch bound{.params = plan.params};
+  Params& p = bound.params;
   p.epilogue = EpilogueParams(pointers.epilogue);
-  const void* const kernel = choose_kernel(plan.instance, pointers.epilogue, p);
+  bound.kernel = choose_kernel(plan.instance, pointers.epilogue, p);
   p.output_pointer = pointers.output;
   p.source_pointer = pointers.epilogue.residual;
-
-  // Tensor maps of these pointers.
-  const auto at = [](auto map, const void* address) {
-    map.address = address;
-    return encode(map);
-  };
-  p.activation_map = plan.im2col ? at(plan.act_im2col, pointers.activation)
-                                 : at(plan.act_tiled, pointers.activation);
-  if (p.cached_frames > 0) {
-    p.cache_map =
-        plan.im2col ? at(plan.cache_im2col, pointers.cache) : at(plan.cache_tiled, pointers.cache);
-  }
-  p.filter_map = at(plan.filter, pointers.filter);
-  if (!p.direct_store) {
-    for (int i = 0; i < p.phases; ++i) {
-      const std::int64_t offset = plan.phase_offset_bytes[i];
-      p.output_map[i] = at(plan.output, static_cast<const char*>(pointers.output) + offset);
-      if (p.epilogue.has_residual) {
-        p.source_map[i] =
-            at(plan.output, static_cast<const char*>(pointers.epilogue.residual) + offset);
-      }
+  p.activation_map = at_address(p.activation_map, "activation", pointers.activation);
+  if (p.cached_frames > 0) p.cache_map = at_address(p.cache_map, "cache", pointers.cache);
+  p.filter_map = at_address(p.filter_map, "filter", pointers.filter);
+  if (p.direct_store) return bound;
+  const CUtensorMap& output = plan.params.output_map[0];
+  for (int i = 0; i < p.phases; ++i) {
+    const std::int64_t offset = plan.phase_offset_bytes[i];
+    p.output_map[i] =
+        at_address(output, "output", static_cast<const char*>(pointers.output) + offset);
+    if (p.epilogue.has_residual) {
+      p.source_map[i] = at_address(output, "residual",
+                                   static_cast<const char*>(pointers.epilogue.residual) + offset);
     }
   }
+  return bound;
+}
 
-  // Persistent: one CTA per SM at most; split tiles get a cluster each.
-  const FpropInstance& instance = plan.instance;
-  int ctas = plan.num_tiles;
-  if (!instance.split) {
-    ctas = std::min(ctas, multiprocessors / plan.cluster_size * plan.cluster_size);
-  }
-  if (instance.resident) ctas = std::min(ctas, resident_ctas(plan, multiprocessors));
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = static_cast<unsigned>(plan.cluster_size);
-  attributes[1].val.clusterDim.y = 1;
-  attributes[1].val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(ctas));
-  config.blockDim = dim3(static_cast<unsigned>(instance.threads));
-  config.dynamicSmemBytes = static_cast<std::size_t>(instance.shared_bytes);
+void launch(const Launch& plan, const RunPointers& pointers, const void* compute_op,
+            const void* store_op, cudaStream_t stream) {
+  BoundLaunch bound = bind(plan, pointers);
+  LaunchConfig config = plan.config;
+  config.name = plan.name.c_str();
   config.stream = stream;
-  config.attrs = attributes;
-  // NOTE: split kernels have cluster barriers, which a launch without clusters runs as block
-  // barriers.
-  config.numAttrs = plan.cluster_size > 1 || instance.split ? 2 : 1;
-  void* arguments[] = {&p, const_cast<void*>(compute_op), const_cast<void*>(store_op)};
-  const cudaError_t error = cudaLaunchKernelExC(&config, kernel, arguments);
-  if (error != cudaSuccess) {
-    throw Error(Status::launch_failure, "sm90_fprop_" + instance.name() + ": launch of " +
-                                            text(ctas) + " CTAs in clusters of " +
-                                            text(plan.cluster_size) +
-                                            " failed: " + cudaGetErrorString(error));
-  }
+  void* arguments[] = {&bound.params, const_cast<void*>(compute_op), const_cast<void*>(store_op)};
+  launch_kernel(bound.kernel, config, arguments);
 }
 
 }  // namespace convoy::sm90

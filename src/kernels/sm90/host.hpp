@@ -1,63 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Host twin of kernel.cuh: which problems an instance can run, how its launch is planned, and the
+// launch itself.
 #pragma once
 
 #include <string>
+#include <variant>
 
 #include "convoy/export.h"
 #include "core/candidate.hpp"
 #include "core/geometry.hpp"
+#include "kernels/common/launch.hpp"
 #include "kernels/common/tensor_map.hpp"
 #include "kernels/sm90/instances.hpp"
 #include "kernels/sm90/params.hpp"
 
 namespace convoy::sm90 {
 
-/// An instance bound to a problem: everything of a launch except the pointers.
-struct FpropPlan {
-  FpropInstance instance;
-  FpropParams params = {};  ///< Without tensor maps, epilogue and pointers.
-  bool im2col = false;      ///< Whether the activation's maps are `act_im2col` or `act_tiled`.
-  Im2colTensorMap act_im2col, cache_im2col;
-  TiledTensorMap act_tiled, cache_tiled;
+/// Empty if `plan_launch` can bind the instance to the problem, else the reason: condition, value,
+/// what is legal, the nearest. `packed_filter`: the filter comes in the kernel's own format.
+std::string refusal(const Instance& instance, const ConvGeometry& geometry, bool packed_filter);
+
+/// What a plan depends on besides the problem.
+struct LaunchOptions {
+  bool packed_filter = false;  ///< The filter comes in the kernel's own format.
+  int multiprocessors = 0;     ///< Of the device.
+  int splits = 1;              ///< CTAs that share the K loop of a tile: 1 to 8 with split K.
+};
+
+/// How an instance walks a problem, and the tensors that it reads and writes. Made without a
+/// device.
+struct Tiling {
+  Config config;
+  Params params = {};  ///< Without tensor maps, epilogue and pointers.
+  std::variant<TiledTensorMap, Im2colTensorMap> activation, cache;
   TiledTensorMap filter, output;
-  std::int64_t phase_offset_bytes[kMaxPhases] = {};  ///< Of the output, from its first element.
   int cluster_size = 1;
   int num_tiles = 0;  ///< Of CTAs: cluster tiles · cluster size.
 };
 
-/// Empty if `plan_fprop` can bind the instance to the problem, else the reason.
-/// `packed_filter`: the filter will come in this kernel's format (needed to fold upsampling).
-std::string fprop_refusal(const ConvGeometry& geometry, const FpropInstance& instance,
-                          bool packed_filter);
-
-/// Choose loader and tiling. Throws Error{unsupported} with `fprop_refusal`'s text.
-/// `splits`: CTAs that share the K loop of a tile (split instances; 1..8).
-CONVOY_API FpropPlan plan_fprop(const ConvGeometry& geometry, const FpropInstance& instance,
-                                bool packed_filter, int multiprocessors, int splits);
+/// Choose loader and tiling. Throws Error{unsupported} with `refusal`'s text, or with the limit of
+/// tensor maps or of the device that the tiling breaks.
+Tiling plan_tiling(const Instance& instance, const ConvGeometry& geometry,
+                   const LaunchOptions& options);
 
 /// Change how many clusters of M tiles are walked through all frames before the next.
-void set_band(FpropParams& params, int band);
+void set_band(Params& params, int band);
 
-/// CTAs whose tiles all have the same filters, for a resident instance: tiles are numbered filters
-/// first, and a CTA's next one is as many further as there are CTAs.
-int resident_ctas(const FpropPlan& plan, int multiprocessors);
+/// CTAs whose tiles all have the same filters, for resident ones: tiles are numbered filters first,
+/// and a CTA's next one is as many further as there are CTAs.
+int resident_ctas(const Tiling& tiling, int multiprocessors);
 
-/// Raise the kernel's limit of dynamic shared memory on the current device; once, before launches.
-/// Throws Error{launch_failure}.
-CONVOY_API void prepare_fprop(const FpropInstance& instance);
+/// An instance bound to a problem: everything of a launch except the pointers.
+struct Launch {
+  std::string name;  ///< For errors.
+  Instance instance;
+  /// Without epilogue and pointers; tensor maps with a placeholder for the address. The output's
+  /// first map serves all phases and the residual.
+  Params params = {};
+  LaunchConfig config = {};  ///< Without name and stream.
+  /// Of the output, from its first element.
+  std::int64_t phase_offset_bytes[kMaxPhases] = {};
+};
 
-/// Encode the tensor maps for these pointers and enqueue the kernel. `compute_op` and `store_op`
-/// point to the ops that the instance's kernel was compiled with.
-CONVOY_API void launch_fprop(const FpropPlan& plan, const RunPointers& pointers,
-                             int multiprocessors, const void* compute_op, const void* store_op,
-                             cudaStream_t stream);
+/// `plan_tiling`, and the tensor maps encoded. Throws Error{unsupported} as that does.
+CONVOY_API Launch plan_launch(const Instance& instance, const ConvGeometry& geometry,
+                              const LaunchOptions& options);
 
-/// The same for an instance of the table, whose ops do nothing.
-inline void launch_fprop(const FpropPlan& plan, const RunPointers& pointers, int multiprocessors,
-                         cudaStream_t stream) {
-  const NoComputeOp compute_op;
-  const NoStoreOp store_op;
-  launch_fprop(plan, pointers, multiprocessors, &compute_op, &store_op, stream);
-}
+/// Allow the kernels their shared memory on the current device; once, before launches. Throws
+/// Error{launch_failure}.
+CONVOY_API void prepare(const Instance& instance);
+
+/// Enqueue the entry point with the shortest path that computes the epilogue. `compute_op` and
+/// `store_op` are the addresses of the ops' values. Throws Error{invalid_argument} for null or
+/// misaligned pointers, Error{launch_failure}.
+CONVOY_API void launch(const Launch& plan, const RunPointers& pointers, const void* compute_op,
+                       const void* store_op, cudaStream_t stream);
+
+/// What `launch` hands to the runtime: for those who compare with a bare launch.
+struct BoundLaunch {
+  const void* kernel = nullptr;
+  Params params;
+};
+BoundLaunch bind(const Launch& plan, const RunPointers& pointers);
 
 }  // namespace convoy::sm90

@@ -86,7 +86,7 @@ struct Kernel {
   // need and goes on without waiting for anybody; the others hear of the barriers when they need
   // them. Barriers are initialised by one thread: addresses that differ by lane become a loop of
   // some 70 cycles a barrier.
-  static __device__ __forceinline__ void setup(const Params& p, Smem& smem, const Place& at) {
+  static __device__ __forceinline__ void setup(const Params& p, const Smem& smem, const Place& at) {
     if (at.warp == 0) {
       if (ptx::elect_one()) {
         ptx::prefetch_tensor_map(&p.activation_map);
@@ -129,7 +129,7 @@ struct Kernel {
   // elsewhere, and comes from device memory in a fresh kernel.
   // NOTE: with a cluster each CTA loads all of its first tiles itself: what is multicast must wait
   // until the other CTA is there.
-  static __device__ __forceinline__ int preload(const Params& p, Smem& smem, const Place& at,
+  static __device__ __forceinline__ int preload(const Params& p, const Smem& smem, const Place& at,
                                                 const Tile& tile) {
     const int preloaded = kSplit ? 0 : p.preloaded;
     if (preloaded > 0 && at.warp == 0) {
@@ -193,9 +193,9 @@ struct Kernel {
   }
 
   /// Input::halo: the patch of a tile with its halo, channels [c, c + 64), into a stage.
-  static __device__ __forceinline__ void load_halo(const Params& p, Smem& smem, const Tile& tile,
-                                                   const FrameSource& source, int c,
-                                                   std::uint32_t stage) {
+  static __device__ __forceinline__ void load_halo(const Params& p, const Smem& smem,
+                                                   const Tile& tile, const FrameSource& source,
+                                                   int c, std::uint32_t stage) {
     ptx::barrier_arrive_expect(&smem.act_full[stage], p.halo_height * p.halo_width * 128);
     ptx::tma_load_4d(smem.act_tile(stage), source.map, &smem.act_full[stage], ptx::kL2EvictNormal,
                      c, tile.column - p.pad[2] + tile.phase_column,
@@ -246,7 +246,7 @@ struct Kernel {
 
   /// One thread: every activation tile of this CTA's tiles, but those of the first `preloaded`
   /// stages.
-  static __device__ __forceinline__ void activation_loader(const Params& p, Smem& smem,
+  static __device__ __forceinline__ void activation_loader(const Params& p, const Smem& smem,
                                                            const Place& at, const Tile& first_tile,
                                                            int preloaded) {
     ActState act;
@@ -293,8 +293,8 @@ struct Kernel {
   // ---- Filter loader --------------------------------------------------------------------------
 
   /// Filters [filter, filter + block_n) of a tap, channels [c, c + 64), into a stage.
-  static __device__ __forceinline__ void load_filters(const Params& p, Smem& smem, const Place& at,
-                                                      int c, int filter, int tap,
+  static __device__ __forceinline__ void load_filters(const Params& p, const Smem& smem,
+                                                      const Place& at, int c, int filter, int tap,
                                                       std::uint32_t stage) {
     ptx::Barrier* const full = &smem.filter_full[stage];
     ptx::barrier_arrive_expect(full, kConfig.filter_bytes());
@@ -310,8 +310,9 @@ struct Kernel {
   }
 
   /// One thread: every filter tile of this CTA's tiles, but those of the first `preloaded` stages.
-  static __device__ __forceinline__ void filter_loader(const Params& p, Smem& smem, const Place& at,
-                                                       const Tile& first_tile, int preloaded) {
+  static __device__ __forceinline__ void filter_loader(const Params& p, const Smem& smem,
+                                                       const Place& at, const Tile& first_tile,
+                                                       int preloaded) {
     FilterState state;
     const int taps = p.filter[1] * p.filter[2];
     Tile tile = first_tile;
@@ -367,8 +368,8 @@ struct Kernel {
     me.warp = at.warp % 4;
     me.lane = at.lane;
     me.stores = at.lane == 0 && (!kSwapped || me.warp == 0);
-    me.fetches_residual = kPath != EpiloguePath::plain && !kSplit && p.epilogue.has_residual &&
-                          !p.direct_store;
+    me.fetches_residual =
+        kPath != EpiloguePath::plain && !kSplit && p.epilogue.has_residual && !p.direct_store;
     me.first_block = kPingpong ? 0 : me.warpgroup * kBlocks;
     me.row_group_bytes = 1024;
 #pragma unroll
@@ -389,7 +390,7 @@ struct Kernel {
     std::uint32_t filter = 0, act = 0;
     bool has_filter = false, has_act = false;
 
-    __device__ __forceinline__ void release(Smem& smem, int lane) {
+    __device__ __forceinline__ void release(const Smem& smem, int lane) {
       if (has_filter) {
         if constexpr (kClusterSize == 1) {
           if (lane == 0) ptx::barrier_arrive(&smem.filter_empty[filter]);
@@ -428,10 +429,11 @@ struct Kernel {
 
   /// The MMAs of a tile. The last tap's still run when this returns; `reads` are its stages. False:
   /// there was nothing to sum.
-  static __device__ __forceinline__ bool main_loop(const Params& p, Smem& smem, const Consumer& me,
-                                                   const KRange& range, KBlock k, ActState& act,
-                                                   FilterState& filter, Accumulators& accumulators,
-                                                   Reads& reads, const TileTrace& trace) {
+  static __device__ __forceinline__ bool main_loop(const Params& p, const Smem& smem,
+                                                   const Consumer& me, const KRange& range,
+                                                   KBlock k, ActState& act, FilterState& filter,
+                                                   Accumulators& accumulators, Reads& reads,
+                                                   const TileTrace& trace) {
     bool accumulate = false;
     for (int i = range.begin; i < range.end; ++i, k.advance(p)) {
       const int steps = k.channels == p.channel_blocks - 1 ? p.last_block_steps : kBlockK / 16;
@@ -523,13 +525,10 @@ struct Kernel {
   /// EpiloguePath::general: one piece after the other.
   // NOTE: in a rolled loop; registers must not be indexed at run time, so every piece is a
   // candidate of a selection.
-  static __device__ __forceinline__ void store_general(const Params& p, const Tile& tile,
-                                                       const Consumer& me,
-                                                       Accumulators& accumulators,
-                                                       const float (&bias)[kBiases],
-                                                       Staging& staging,
-                                                       const ComputeOp& compute_op,
-                                                       const StoreOp& store_op) {
+  static __device__ __forceinline__ void store_general(
+      const Params& p, const Tile& tile, const Consumer& me, Accumulators& accumulators,
+      const float (&bias)[kBiases], Staging& staging, const ComputeOp& compute_op,
+      const StoreOp& store_op) {
     constexpr int kBuffers = kConfig.staging_buffers();
     constexpr int kPieces = kConfig.pieces();
     constexpr int kPerBlock = kConfig.pieces_per_block();
@@ -565,8 +564,7 @@ struct Kernel {
                                    store_op);
       if (me.fetches_residual && me.lane == 0 && q + kBuffers < kPieces) {
         ptx::tma_store_wait_read<0>();
-        load_source<kConfig>(p, tile, staging, q % kBuffers,
-                             tile_piece(p, tile, me, q + kBuffers));
+        load_source<kConfig>(p, tile, staging, q % kBuffers, tile_piece(p, tile, me, q + kBuffers));
       }
     }
     ++staging.tiles;
@@ -574,13 +572,10 @@ struct Kernel {
 
   /// Split K: every CTA of the cluster leaves its partial tile in its own stages (all loads have
   /// been consumed), then each sums a share of the pieces over all CTAs, in rank order.
-  static __device__ __forceinline__ void reduce_split(const Params& p, Smem& smem, const Place& at,
-                                                      const Tile& tile, const Consumer& me,
-                                                      Accumulators& accumulators,
-                                                      const float (&bias)[kBiases],
-                                                      const Staging& staging,
-                                                      const ComputeOp& compute_op,
-                                                      const StoreOp& store_op) {
+  static __device__ __forceinline__ void reduce_split(
+      const Params& p, const Smem& smem, const Place& at, const Tile& tile, const Consumer& me,
+      Accumulators& accumulators, const float (&bias)[kBiases], const Staging& staging,
+      const ComputeOp& compute_op, const StoreOp& store_op) {
     constexpr int kPerBlock = kConfig.pieces_per_block();
     constexpr int kBuffers = kConfig.staging_buffers();
     constexpr int kWarps = kConfig.consumer_warps();
@@ -643,8 +638,8 @@ struct Kernel {
   // ---- Consumers ------------------------------------------------------------------------------
 
   /// A consumer warp: main loop and epilogue of every tile, or with ping-pong of every other one.
-  static __device__ __forceinline__ void consumer(const Params& p, Smem& smem, const Place& at,
-                                                  const Tile& first_tile,
+  static __device__ __forceinline__ void consumer(const Params& p, const Smem& smem,
+                                                  const Place& at, const Tile& first_tile,
                                                   const ComputeOp& compute_op,
                                                   const StoreOp& store_op) {
     const Consumer me = consumer_of(p, at);
@@ -687,8 +682,8 @@ struct Kernel {
       trace.turn();
       Accumulators accumulators;
       Reads reads;
-      const bool any = main_loop(p, smem, me, range, first_k, act, filter, accumulators, reads,
-                                 trace);
+      const bool any =
+          main_loop(p, smem, me, range, first_k, act, filter, accumulators, reads, trace);
       if constexpr (kPingpong) {
         if (index + at.index_step < p.num_cluster_tiles) {
           ptx::named_barrier_arrive(kTurnBarrier + (me.warpgroup ^ 1), 256);
@@ -747,7 +742,7 @@ struct Kernel {
                                               const StoreOp& store_op) {
     const Trace trace{p};
     trace.begin();
-    Smem& smem = Smem::carve();
+    const Smem smem = Smem::carve();
     const Place at = place(p);
     setup(p, smem, at);
     const Tile first_tile = decode_tile<kConfig>(p, at.first_index, at.m_rank);
@@ -788,7 +783,6 @@ template <typename Packed, EpiloguePath kPath, typename ComputeOp = NoComputeOp,
           typename StoreOp = NoStoreOp>
 __global__ void __launch_bounds__(Packed::kConfig.threads(), Packed::kConfig.ctas_per_sm())
     conv_fprop_kernel(const __grid_constant__ Params p, ComputeOp compute_op, StoreOp store_op) {
-  static_assert(sizeof(Smem<Packed::kConfig>) + 1024 == Packed::kConfig.shared_bytes());
   Kernel<Packed::kConfig, kPath, ComputeOp, StoreOp>::body(p, compute_op, store_op);
 }
 

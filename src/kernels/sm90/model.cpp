@@ -27,45 +27,45 @@ double epilogue_piece_cycles(const EpilogueKind& epilogue, const ModelConstants&
 }
 
 // Cycles that a tap costs besides its MMAs.
-double tap_cycles(const FpropInstance& instance, const ModelConstants& k) {
-  if (!instance.pingpong) return k.tap_cycles;
-  if (instance.halo) return k.halo_tap_cycles;
-  return instance.resident ? k.resident_tap_cycles : k.pingpong_tap_cycles;
+double tap_cycles(const Config& config, const ModelConstants& k) {
+  if (!config.is_pingpong()) return k.tap_cycles;
+  if (config.has_halo()) return k.halo_tap_cycles;
+  return config.is_resident() ? k.resident_tap_cycles : k.pingpong_tap_cycles;
 }
 
 }  // namespace
 
-double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiprocessors,
+double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocessors,
                    const EpilogueKind& epilogue_kind, const ModelConstants& k) {
-  const FpropInstance& instance = plan.instance;
-  const FpropParams& p = plan.params;
-  const double element = static_cast<double>(size_of(instance.in));
+  const Config& config = tiling.config;
+  const Params& p = tiling.params;
+  const double element = static_cast<double>(size_of(config.in));
 
   // One channel block of one temporal tap: all spatial taps.
   const double taps = static_cast<double>(p.filter[1]) * p.filter[2];
   const double steps = 4.0 * (p.channel_blocks - 1) + p.last_block_steps;  // of all blocks
-  const int mma_rows = instance.swapped ? instance.block_n : instance.block_m;
-  const int mma_columns = instance.swapped ? instance.block_m : instance.block_n;
+  const int mma_rows = config.tile_rows();
+  const int mma_columns = config.tile_columns();
   const double mma = mma_rows / 64.0 * std::max(mma_columns / 2.0, k.narrow_mma_cycles) * steps *
                      taps / p.channel_blocks;
   const double act_bytes =
-      instance.halo ? p.halo_width * p.halo_height * 128.0 : instance.block_m * 128.0 * taps;
+      config.has_halo() ? p.halo_width * p.halo_height * 128.0 : config.block_m * 128.0 * taps;
   // Rows of 128 bytes of a filter tile, on average over those of a pixel: what passes the last
   // filter takes the loader longer. NOTE: what is multicast counts in every CTA: measured, it is an
   // SM's intake that bounds.
-  const double n_tiles = std::ceil(static_cast<double>(p.filters) / instance.block_n);
-  const double filter_rows = instance.resident ? 0.0 : p.filters / n_tiles * taps;
-  const double outside_rows = instance.resident ? 0.0 : instance.block_n * taps - filter_rows;
+  const double n_tiles = std::ceil(static_cast<double>(p.filters) / config.block_n);
+  const double filter_rows = config.is_resident() ? 0.0 : p.filters / n_tiles * taps;
+  const double outside_rows = config.is_resident() ? 0.0 : config.block_n * taps - filter_rows;
   const double l2_bytes_per_cycle =
       p.loader == Loader::tiled ? k.run_bytes_per_cycle : k.other_bytes_per_cycle;
   // A ring of few stages, or of taps with few channels, is bounded by their refilling: one filter
   // stage a tap with a halo, one activation stage a block beside resident filters.
   double refill = 0.0;
-  if (instance.halo) refill = k.refill_cycles * taps / instance.stages;
-  if (instance.resident) refill = k.refill_cycles / instance.act_stages;
+  if (config.has_halo()) refill = k.refill_cycles * taps / config.filter_stages;
+  if (config.is_resident()) refill = k.refill_cycles / config.act_ring_stages();
   const double load =
       (act_bytes + 128.0 * filter_rows) / l2_bytes_per_cycle + k.outside_row_cycles * outside_rows;
-  const double group = std::max({mma + tap_cycles(instance, k) * taps, load, refill});
+  const double group = std::max({mma + tap_cycles(config, k) * taps, load, refill});
 
   // Temporal taps that meet real frames, on average over (the first) frames.
   const std::int64_t frames = std::min<std::int64_t>(g.out[0], 1024);
@@ -78,15 +78,15 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
   }
   met /= static_cast<double>(frames);
   const double groups = met * p.channel_blocks;
-  const double main = groups * group / (instance.split ? plan.cluster_size : 1) +
-                      (instance.pingpong ? k.turn_cycles : 0.0) +
-                      (instance.cluster > 1 ? k.cluster_tile_cycles : 0.0);
-  const double pieces = instance.block_m / 64.0 * instance.block_n / 32.0;
+  const double main = groups * group / (config.splits_k() ? tiling.cluster_size : 1) +
+                      (config.is_pingpong() ? k.turn_cycles : 0.0) +
+                      (config.cluster_size() > 1 ? k.cluster_tile_cycles : 0.0);
+  const double pieces = config.block_m / 64.0 * config.block_n / 32.0;
   double epilogue = pieces * epilogue_piece_cycles(epilogue_kind, k);
-  if (instance.split) {
+  if (config.splits_k()) {
     epilogue += k.reduce_cycles +
-                k.reduce_cta_cycles * plan.cluster_size * pieces / 8.0 / instance.consumers;
-  } else if (instance.pingpong) {
+                k.reduce_cta_cycles * tiling.cluster_size * pieces / 8.0 / config.consumers;
+  } else if (config.is_pingpong()) {
     epilogue = 2 * (epilogue + pieces * k.piece_cycles);  // by one warpgroup
   } else {
     epilogue += pieces * k.piece_cycles;
@@ -94,14 +94,14 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
 
   // Waves.
   // NOTE: measured, clusters of 4 and 8 find room for some 64 CTAs at a time.
-  double slots = multiprocessors / (instance.split && plan.cluster_size >= 4 ? 2.0 : 1.0);
-  if (instance.resident) slots = resident_ctas(plan, multiprocessors);
-  const double rounds = std::ceil(plan.num_tiles / slots);
+  double slots = multiprocessors / (config.splits_k() && tiling.cluster_size >= 4 ? 2.0 : 1.0);
+  if (config.is_resident()) slots = resident_ctas(tiling, multiprocessors);
+  const double rounds = std::ceil(tiling.num_tiles / slots);
   double cycles = rounds * (main + epilogue);
-  if (instance.pingpong) {
+  if (config.is_pingpong()) {
     cycles = std::max(rounds * main + epilogue, rounds * (main + epilogue) / 2);
   }
-  const double out_bytes = static_cast<double>(size_of(instance.out)) * g.output_elements();
+  const double out_bytes = static_cast<double>(size_of(config.out)) * g.output_elements();
   // Strides beyond the filter pass pixels by.
   double touched = 1;
   for (int i = 0; i < 3; ++i) {
@@ -113,19 +113,20 @@ double estimate_us(const ConvGeometry& g, const FpropPlan& plan, int multiproces
       out_bytes * (epilogue_kind.residual ? 2.0 : 1.0);
   const double compute_us = cycles / k.cycles_per_us;
   const double memory_us = bytes / k.memory_bytes_per_us;
-  const double launch_us = k.launch_us + (instance.cluster > 1 ? k.cluster_us : 0.0);
+  const double launch_us = k.launch_us + (config.cluster_size() > 1 ? k.cluster_us : 0.0);
   return launch_us + std::max(compute_us, memory_us) +
          k.overlap_loss * std::min(compute_us, memory_us);
 }
 
-TimedPlan best_plan(const ConvGeometry& g, const FpropInstance& instance, bool packed_filter,
-                    int multiprocessors, const EpilogueKind& epilogue) {
-  TimedPlan best;
+SplitChoice best_split(const Instance& instance, const ConvGeometry& geometry,
+                       LaunchOptions options, const EpilogueKind& epilogue) {
+  SplitChoice best;
   for (const int splits : {1, 2, 4, 8}) {
-    if (splits > 1 && !instance.split) break;
-    const FpropPlan plan = plan_fprop(g, instance, packed_filter, multiprocessors, splits);
-    const double us = estimate_us(g, plan, multiprocessors, epilogue);
-    if (splits == 1 || us < best.us) best = {plan, us};
+    if (splits > 1 && !instance.config.splits_k()) break;
+    options.splits = splits;
+    const Tiling tiling = plan_tiling(instance, geometry, options);
+    const double us = estimate_us(geometry, tiling, options.multiprocessors, epilogue);
+    if (splits == 1 || us < best.us) best = {splits, us};
   }
   return best;
 }

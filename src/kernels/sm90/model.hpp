@@ -36,20 +36,20 @@ struct ModelConstants {
   double curved_cycles = 430.3;          ///< and any other, where nothing hides them.
 };
 
-/// Model time of a plan in microseconds: waves of tiles, each the largest of its tensor-core, L2
+/// Model time of a tiling in microseconds: waves of tiles, each the largest of its tensor-core, L2
 /// and refill time, the epilogue that nothing hides, and the floor of device memory.
-double estimate_us(const ConvGeometry& geometry, const FpropPlan& plan, int multiprocessors,
+double estimate_us(const ConvGeometry& geometry, const Tiling& tiling, int multiprocessors,
                    const EpilogueKind& epilogue = {}, const ModelConstants& constants = {});
 
-/// A plan and its model time.
-struct TimedPlan {
-  FpropPlan plan;
+/// A split of K and its model time.
+struct SplitChoice {
+  int splits = 1;
   double us = 0;
 };
 
-/// `plan_fprop`, for a split instance with the split of K (1, 2, 4 or 8 CTAs a tile) that has the
-/// lowest estimate.
-TimedPlan best_plan(const ConvGeometry& geometry, const FpropInstance& instance, bool packed_filter,
-                    int multiprocessors, const EpilogueKind& epilogue = {});
+/// For a split instance the split of K (1, 2, 4 or 8 CTAs a tile) with the lowest estimate, for any
+/// other 1; `options.splits` is not read. Throws as `plan_tiling`.
+SplitChoice best_split(const Instance& instance, const ConvGeometry& geometry,
+                       LaunchOptions options, const EpilogueKind& epilogue = {});
 
 }  // namespace convoy::sm90

@@ -17,36 +17,47 @@ enum NamedBarrier : std::uint32_t {
   kPiecesBarrier = 6,       ///< To 8, one a warpgroup: its warps have written their pieces.
 };
 
-/// The shared memory of one CTA. Tiles are swizzled by TMA and start at multiples of 1024 bytes,
-/// the period of the 128-byte swizzle.
+/// Where the parts of a CTA's shared memory lie. Tiles are swizzled by TMA and start at multiples
+/// of 1024 bytes, the period of the 128-byte swizzle. NOTE: pointers, not a struct laid over the
+/// memory: from one base ptxas computes every address anew in the main loop.
 template <Config kConfig>
 struct Smem {
   static constexpr int kActStages = kConfig.act_ring_stages();
   static constexpr int kFilterStages = kConfig.filter_stages;
   static constexpr int kSources = kConfig.storers() * kConfig.staging_buffers();
 
-  std::uint8_t act[kActStages * kConfig.act_bytes()];
-  std::uint8_t filter[kFilterStages * kConfig.filter_bytes()];
-  std::uint8_t staging[kConfig.staging_bytes()];
-  /// Of the activations' own ring; without one both loaders arrive at filter_full.
-  ptx::Barrier act_full[kActStages];
-  ptx::Barrier act_empty[kActStages];
-  ptx::Barrier filter_full[kFilterStages];
-  ptx::Barrier filter_empty[kFilterStages];
-  ptx::Barrier source_full[kSources];  ///< One a staging buffer: a piece of the residual is there.
+  std::uint8_t* act;
+  std::uint8_t* filter;
+  std::uint8_t* staging;
+  ptx::Barrier* act_full;  ///< Of the activations' own ring; without one both loaders arrive at
+  ptx::Barrier* act_empty;
+  ptx::Barrier* filter_full;  ///< these.
+  ptx::Barrier* filter_empty;
+  ptx::Barrier* source_full;  ///< One a staging buffer: a piece of the residual is there.
 
-  __device__ __forceinline__ std::uint8_t* act_tile(std::uint32_t stage) {
+  __device__ __forceinline__ std::uint8_t* act_tile(std::uint32_t stage) const {
     return act + stage * kConfig.act_bytes();
   }
-  __device__ __forceinline__ std::uint8_t* filter_tile(std::uint32_t stage) {
+  __device__ __forceinline__ std::uint8_t* filter_tile(std::uint32_t stage) const {
     return filter + stage * kConfig.filter_bytes();
   }
 
-  /// In the dynamic shared memory of a launch with Config::shared_bytes().
-  static __device__ __forceinline__ Smem& carve() {
+  /// Carve up the dynamic shared memory of a launch, Config::shared_bytes().
+  static __device__ __forceinline__ Smem carve() {
     extern __shared__ std::uint8_t dynamic_shared[];
-    return *reinterpret_cast<Smem*>(
-        dynamic_shared + ((1024 - (ptx::shared_address(dynamic_shared) & 1023)) & 1023));
+    Smem smem;
+    std::uint32_t address = ptx::shared_address(dynamic_shared);
+    address += (1024 - (address & 1023)) & 1023;
+    asm("" : "+r"(address));
+    smem.act = static_cast<std::uint8_t*>(__cvta_shared_to_generic(address));
+    smem.filter = smem.act + kActStages * kConfig.act_bytes();
+    smem.staging = smem.filter + kFilterStages * kConfig.filter_bytes();
+    smem.act_full = reinterpret_cast<ptx::Barrier*>(smem.staging + kConfig.staging_bytes());
+    smem.act_empty = smem.act_full + kActStages;
+    smem.filter_full = smem.act_empty + kActStages;
+    smem.filter_empty = smem.filter_full + kFilterStages;
+    smem.source_full = smem.filter_empty + kFilterStages;
+    return smem;
   }
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Stamps for bench/sm90/cta_trace.py, with CONVOY_SM90_TRACE; otherwise nothing at all. Of a CTA's
-// kTraceSlots slots 0 and 1 are nanoseconds, the others cycles of the SM; from slot 8 on, of each of
-// its first 6 tiles: main loop begins, first stage full, main loop ends, tile stored.
+// kTraceSlots slots 0 and 1 are nanoseconds, the others cycles of the SM; from slot 8 on, of each
+// of its first 6 tiles: main loop begins, first stage full, main loop ends, tile stored.
 #pragma once
 
 #include "kernels/sm90/params.hpp"
