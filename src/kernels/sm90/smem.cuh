@@ -18,8 +18,7 @@ enum NamedBarrier : std::uint32_t {
 };
 
 /// Where the parts of a CTA's shared memory lie. Tiles are swizzled by TMA and start at multiples
-/// of 1024 bytes, the period of the 128-byte swizzle. NOTE: pointers, not a struct laid over the
-/// memory: from one base ptxas computes every address anew in the main loop.
+/// of 1024 bytes, the period of the 128-byte swizzle.
 template <Config kConfig>
 struct Smem {
   static constexpr int kActStages = kConfig.act_ring_stages();
@@ -29,9 +28,10 @@ struct Smem {
   std::uint8_t* act;
   std::uint8_t* filter;
   std::uint8_t* staging;
-  ptx::Barrier* act_full;  ///< Of the activations' own ring; without one both loaders arrive at
+  /// Of the activations' own ring; without one both loaders use the filters' barriers.
+  ptx::Barrier* act_full;
   ptx::Barrier* act_empty;
-  ptx::Barrier* filter_full;  ///< these.
+  ptx::Barrier* filter_full;
   ptx::Barrier* filter_empty;
   ptx::Barrier* source_full;  ///< One a staging buffer: a piece of the residual is there.
 
@@ -48,6 +48,8 @@ struct Smem {
     Smem smem;
     std::uint32_t address = ptx::shared_address(dynamic_shared);
     address += (1024 - (address & 1023)) & 1023;
+    // NOTE: opaque, so that it is computed once and kept: otherwise some kernels compute it anew in
+    // the main loop, with a read of the CTA's number in the cluster (S2UR) each time.
     asm("" : "+r"(address));
     smem.act = static_cast<std::uint8_t*>(__cvta_shared_to_generic(address));
     smem.filter = smem.act + kActStages * kConfig.act_bytes();
