@@ -294,31 +294,30 @@ struct TileEpilogue {
     int part, first_rank, rank_step;
   };
 
-  /// Each of the k CTAs has the whole tile, summed over its part of the reduction, and owns
-  /// 128 / k of the rows. It sends every row to its owner; the owner adds the parts in their order,
-  /// so that the result does not depend on who comes first, and writes its rows (`tile`).
-  template <typename Release>
-  static __device__ __forceinline__ void write_split_tile(
-      const Params& params, Smem& smem, const auto& tile, const Part& at, std::uint32_t accumulator,
-      State& state, const ComputeOp& compute, const StoreOp& store, const Release& release) {
-    static_assert(kOnRegisters, "with a split reduction ops run on registers");
-    constexpr int kParts = kConfig.cluster_shape.k;
-    constexpr int kRows = kConfig.output_tile_shape.m;
-    constexpr int kColumns = kConfig.mma_shape.n;
-    constexpr int kWidth = kColumns / kParts;  // columns of a row that a thread finishes
-    constexpr int kPartVectors = kColumns / 4 * kRows;
-    const int thread = static_cast<int>(threadIdx.x);
-    const int warp = thread / 32;
+  static constexpr int kParts = kConfig.cluster_shape.k;
+  static constexpr int kPartRows = kConfig.output_tile_shape.m;
+  static constexpr int kPartWidth =
+      kConfig.mma_shape.n / kParts;  // of a row, that a thread finishes
+  static constexpr int kPartVectors = kConfig.mma_shape.n / 4 * kPartRows;
 
-    // Send this thread's lane, once all parts of the last tile have been read by their owners.
+  // Send this thread's lane of the accumulator to the row's owner, once all parts of the last tile
+  // have been read by their owners.
+  template <typename Release>
+  static __device__ __forceinline__ void send_part(Smem& smem, const Part& at,
+                                                   std::uint32_t accumulator, const State& state,
+                                                   const Release& release) {
+    constexpr int kColumns = kConfig.mma_shape.n;
+    const int thread = static_cast<int>(threadIdx.x);
     ptx::barrier_wait_cluster(&smem.exchange_empty, state.exchange_phase ^ 1u);
     if (thread == 0) ptx::barrier_arrive_expect(&smem.exchange_full, kConfig.exchange_bytes());
-    const auto owner = static_cast<std::uint32_t>(at.first_rank + thread / kRows * at.rank_step);
+    const auto owner =
+        static_cast<std::uint32_t>(at.first_rank + thread / kPartRows * at.rank_step);
     const std::uint32_t full =
         ptx::map_shared_rank(ptx::shared_address(&smem.exchange_full), owner);
     const std::uint32_t slot = ptx::map_shared_rank(
-        ptx::shared_address(&smem.exchange.values[at.part * kPartVectors + thread % kRows]), owner);
-    const std::uint32_t lanes = accumulator + (static_cast<std::uint32_t>(warp) << 21);
+        ptx::shared_address(&smem.exchange.values[at.part * kPartVectors + thread % kPartRows]),
+        owner);
+    const std::uint32_t lanes = accumulator + (static_cast<std::uint32_t>(thread / 32) << 21);
 #pragma unroll 1
     for (int column = 0; column < kColumns; column += kOutputN) {
       std::uint32_t raw[kOutputN];
@@ -326,22 +325,23 @@ struct TileEpilogue {
       if (column + kOutputN == kColumns) release();
 #pragma unroll
       for (int i = 0; i < kOutputN; i += 4) {
-        const int vector = (column + i) / 4 * kRows;
+        const int vector = (column + i) / 4 * kPartRows;
         ptx::store_async_v4(slot + static_cast<std::uint32_t>(vector) * 16, raw + i, full);
       }
     }
+  }
 
-    // Add the parts of this thread's piece of the rows that this CTA owns.
-    const int row = thread % kRows;
-    const int first = thread / kRows * kWidth;
-    float v[kWidth] = {};
+  // Add the parts of this thread's piece of the rows that this CTA owns: columns `first` on of
+  // `row`.
+  static __device__ __forceinline__ void add_parts(Smem& smem, const Part& at, State& state,
+                                                   int row, int first, float (&v)[kPartWidth]) {
     ptx::barrier_wait_cluster(&smem.exchange_full, state.exchange_phase);
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
-      for (int i = 0; i < kWidth; i += 4) {
+      for (int i = 0; i < kPartWidth; i += 4) {
         const float4 add =
-            smem.exchange.values[part * kPartVectors + (first + i) / 4 * kRows + row];
+            smem.exchange.values[part * kPartVectors + (first + i) / 4 * kPartRows + row];
         v[i] += add.x;
         v[i + 1] += add.y;
         v[i + 2] += add.z;
@@ -355,6 +355,21 @@ struct TileEpilogue {
       ptx::barrier_arrive_remote(&smem.exchange_empty, peer);
     }
     state.exchange_phase ^= 1u;
+  }
+
+  /// Each of the k CTAs has the whole tile, summed over its part of the reduction, and owns
+  /// 128 / k of the rows. It sends every row to its owner; the owner adds the parts in their order,
+  /// so that the result does not depend on who comes first, and writes its rows (`tile`).
+  template <typename Release>
+  static __device__ __forceinline__ void write_split_tile(
+      const Params& params, Smem& smem, const auto& tile, const Part& at, std::uint32_t accumulator,
+      State& state, const ComputeOp& compute, const StoreOp& store, const Release& release) {
+    static_assert(kOnRegisters, "with a split reduction ops run on registers");
+    send_part(smem, at, accumulator, state, release);
+    const int row = static_cast<int>(threadIdx.x) % kPartRows;
+    const int first = static_cast<int>(threadIdx.x) / kPartRows * kPartWidth;
+    float v[kPartWidth] = {};
+    add_parts(smem, at, state, row, first, v);
 
     // The rows' epilogue; all columns are one step.
     const int filter = tile.filter + first;
@@ -365,12 +380,12 @@ struct TileEpilogue {
       return column / kOutputN * kConfig.output_tile_bytes() +
              vector_offset(row, column % kOutputN / kVector);
     };
-    float source[kWidth] = {};
+    float source[kPartWidth] = {};
     if constexpr (kWithResidual) {
       if (params.tma_store) {
         ptx::barrier_wait(&smem.epi_load_barriers()[0], state.source.parity());
 #pragma unroll
-        for (int i = 0; i < kWidth; i += kVector) {
+        for (int i = 0; i < kPartWidth; i += kVector) {
           unpack(*reinterpret_cast<const uint4*>(smem.src_tiles(0) + offset(i)), source + i);
         }
         ptx::fence_async_shared();
@@ -389,7 +404,7 @@ struct TileEpilogue {
     if constexpr (!StoreOp::kReplacesStore) {
       std::uint8_t* out = smem.out_tiles(static_cast<int>(state.out_stage));
 #pragma unroll
-      for (int i = 0; i < kWidth; i += kVector) {
+      for (int i = 0; i < kPartWidth; i += kVector) {
         *reinterpret_cast<uint4*>(out + offset(i)) = pack(v + i);
       }
       store_step(params, smem, tile, 0, state);

@@ -305,6 +305,30 @@ struct Conv2dFpropKernel {
     return start;
   }
 
+  // Where the activation of filter depth `t` comes from: the map and its outermost coordinate; by
+  // frames that of the one frame which the depth meets, -1 (zeros) in the padding.
+  struct FrameSource {
+    const CUtensorMap* map;
+    int n;
+  };
+
+  static __device__ __forceinline__ FrameSource frame_source(const Params& params,
+                                                             const PixelStart& start, int t) {
+    FrameSource source{&params.activation_map, start.n};
+    if (by_frames(params) && start.n >= 0) {
+      const int frame = start.d + t * params.dilation[0];
+      if (frame < 0 || frame >= params.cached_frames + params.frames) {
+        source.n = -1;
+      } else if (frame < params.cached_frames) {
+        source.map = &params.cache_map;
+        source.n = start.image * params.cached_frames + frame;
+      } else {
+        source.n = start.image * params.frames + frame - params.cached_frames;
+      }
+    }
+    return source;
+  }
+
   /// Load one pipeline stage: `atoms` atoms of activation rows and of filter rows, from reduction
   /// position `k` on; this CTA's slices, multicast to the CTAs that share them.
   static __device__ __forceinline__ void load_input_tiles(const Params& params, Smem& smem,
@@ -343,19 +367,7 @@ struct Conv2dFpropKernel {
             static_cast<std::uint16_t>(offset_h),
             static_cast<std::uint16_t>(k.t * params.dilation[0]));
       } else {
-        const CUtensorMap* map = &params.activation_map;
-        int n = start.n;
-        if (by_frames(params) && n >= 0) {
-          const int frame = start.d + k.t * params.dilation[0];
-          if (frame < 0 || frame >= params.cached_frames + params.frames) {
-            n = -1;
-          } else if (frame < params.cached_frames) {
-            map = &params.cache_map;
-            n = start.image * params.cached_frames + frame;
-          } else {
-            n = start.image * params.frames + frame - params.cached_frames;
-          }
-        }
+        const auto [map, n] = frame_source(params, start, k.t);
         if (params.tiled_loads) {
           ptx::tma_load_tiled_4d<kCtaGroup, kActMulticast>(
               act, map, full_barrier, act_mask, ptx::kL2EvictNormal, channel, start.w + offset_w,
@@ -462,26 +474,36 @@ struct Conv2dFpropKernel {
     }
   }
 
-  static __device__ __forceinline__ void mma_warp(const Params& params, Smem& smem, const Place& at,
-                                                  int index) {
-    ptx::tmem_allocate<kCtaGroup, kTmemColumns>(&smem.tmem_address);
-    ptx::named_barrier_arrive(kHandOverBarrier, kHandOverThreads);
-    const std::uint32_t tmem = *static_cast<volatile std::uint32_t*>(&smem.tmem_address);
+  // CTAs that a commit tells: every one that loads into this pair, those of its rows and filters,
+  // of a free input stage; the pair's of a full accumulator.
+  struct CommitMasks {
+    std::uint16_t input = 0, accum = 0;
+  };
 
-    // Commits free a stage in every CTA that loads into this pair: those of its rows and filters.
-    std::uint16_t input_mask = 0, accum_mask = 0;
+  static __device__ __forceinline__ CommitMasks commit_masks(const Place& at) {
+    CommitMasks masks;
 #pragma unroll
     for (int n = 0; n < kClusterN; ++n) {
 #pragma unroll
       for (int m = 0; m < kClusterM; ++m) {
         const bool same_rows = m / kCtaGroup == at.m / kCtaGroup;
         const std::uint16_t cta = 1u << (m + n * kClusterM);
-        if (same_rows || n == at.n) input_mask |= cta;
-        if (same_rows && n == at.n) accum_mask |= cta;
+        if (same_rows || n == at.n) masks.input |= cta;
+        if (same_rows && n == at.n) masks.accum |= cta;
       }
     }
-    input_mask <<= at.k * kClusterM * kClusterN;
-    accum_mask <<= at.k * kClusterM * kClusterN;
+    masks.input <<= at.k * kClusterM * kClusterN;
+    masks.accum <<= at.k * kClusterM * kClusterN;
+    return masks;
+  }
+
+  static __device__ __forceinline__ void mma_warp(const Params& params, Smem& smem, const Place& at,
+                                                  int index) {
+    ptx::tmem_allocate<kCtaGroup, kTmemColumns>(&smem.tmem_address);
+    ptx::named_barrier_arrive(kHandOverBarrier, kHandOverThreads);
+    const std::uint32_t tmem = *static_cast<volatile std::uint32_t*>(&smem.tmem_address);
+
+    const CommitMasks masks = commit_masks(at);
     const bool issues = at.pair_rank == 0;
     const bool leader = ptx::elect_one();
     const std::uint64_t act_operand =
@@ -513,8 +535,8 @@ struct Conv2dFpropKernel {
               mma(params, act_operand, filter_operand, stage,
                   min(atoms - tile_k * kAtomsPerTile, kAtomsPerTile), accumulation);
             }
-            commit(&smem.input_empty[input.index], input_mask);
-            if (left <= kAtomsPerGroup) commit(&smem.accum_full[accum.index], accum_mask);
+            commit(&smem.input_empty[input.index], masks.input);
+            if (left <= kAtomsPerGroup) commit(&smem.accum_full[accum.index], masks.accum);
           }
           __syncwarp();
           input.advance();
