@@ -165,16 +165,19 @@ class Runner {
     words.insert(words.end(), more_options.begin(), more_options.end());
     words.push_back("--");
     words.insert(words.end(), arguments_.program.begin(), arguments_.program.end());
-    for (char** variable = environ; *variable; variable++)
-      if (!environment.contains(std::string(*variable, std::strcspn(*variable, "="))))
+    for (char** variable = environ; *variable; variable++) {
+      if (!environment.contains(std::string(*variable, std::strcspn(*variable, "=")))) {
         variables.push_back(*variable);
+      }
+    }
     for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
 
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
-    for (auto [path, descriptor] : {std::pair{&out, 1}, std::pair{&err, 2}})
+    for (auto [path, descriptor] : {std::pair{&out, 1}, std::pair{&err, 2}}) {
       posix_spawn_file_actions_addopen(&files, descriptor, path->c_str(),
                                        O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    }
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
@@ -191,8 +194,9 @@ class Runner {
   static int wait_for(pid_t child, Clock::time_point start, double timeout) {
     for (;;) {
       int status = 0;
-      if (waitpid(child, &status, WNOHANG) == child)
+      if (waitpid(child, &status, WNOHANG) == child) {
         return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      }
       if (timeout > 0 && std::chrono::duration<double>(Clock::now() - start).count() > timeout) {
         kill(-child, SIGKILL);
         waitpid(child, &status, 0);
@@ -240,11 +244,13 @@ std::string report_line(const std::string& err, const std::string& baseline_err)
   std::string in_kernel;
   for (std::string line; std::getline(lines, line);) {
     if (baseline_err.find(line) != std::string::npos) continue;
-    for (const char* mark : {" check: ", "note: ", "deadlock"})
+    for (const char* mark : {" check: ", "note: ", "deadlock"}) {
       if (line.find(mark) != std::string::npos) return line;
+    }
     if (!in_kernel.empty()) return line.empty() ? in_kernel : line;
-    if (line.starts_with("[vgpu]") && line.find(" in kernel ") != std::string::npos)
+    if (line.starts_with("[vgpu]") && line.find(" in kernel ") != std::string::npos) {
       in_kernel = line;
+    }
   }
   return in_kernel;
 }
@@ -289,8 +295,9 @@ class Mutator {
     std::printf("unchanged program: %.2f s, %zu synchronising instructions\n", baseline_.seconds,
                 sites.size());
     std::vector<Site> chosen;
-    for (const Site& site : sites)
+    for (const Site& site : sites) {
       if (selected(site)) chosen.push_back(site);
+    }
     const Score score = judge_all(chosen);
     const int counted = score.reported + score.wrong + score.survived;
     std::printf(
@@ -322,8 +329,9 @@ class Mutator {
         std::lock_guard lock(mutex);
         verdicts[k] = std::move(verdict);
         done[k] = true;
-        for (; printed < sites.size() && done[printed]; printed++)
+        for (; printed < sites.size() && done[printed]; printed++) {
           print(sites[printed], verdicts[printed], score);
+        }
       }
     };
     std::vector<std::thread> others;
@@ -348,11 +356,13 @@ class Mutator {
       const std::string report = report_line(outcome.err, baseline_.err);
       if (!report.empty()) return {Verdict::Kind::reported, report};
       if (outcome.status == -1) return {Verdict::Kind::wrong, "ran out of time"};
-      if (outcome.status != baseline_.status || outcome.out != baseline_.out)
+      if (outcome.status != baseline_.status || outcome.out != baseline_.out) {
         return {Verdict::Kind::wrong, "exit status " + std::to_string(outcome.status)};
+      }
     }
-    if (effect.useful == 0)
+    if (effect.useful == 0) {
       return {Verdict::Kind::no_effect, "ordered nothing new whenever it ran"};
+    }
     return {Verdict::Kind::survived, ""};
   }
 

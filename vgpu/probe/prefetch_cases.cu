@@ -18,20 +18,21 @@ enum class Form { l1, l2, evict_last, generic, uniform, bulk, tensormap };
 
 template <Form FORM>
 __global__ void address_kernel(uint64_t address, uint32_t size, uint32_t* out) {
-  if constexpr (FORM == Form::l1)
+  if constexpr (FORM == Form::l1) {
     asm volatile("prefetch.global.L1 [%0];" ::"l"(address) : "memory");
-  else if constexpr (FORM == Form::l2)
+  } else if constexpr (FORM == Form::l2) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
-  else if constexpr (FORM == Form::evict_last)
+  } else if constexpr (FORM == Form::evict_last) {
     asm volatile("prefetch.global.L2::evict_last [%0];" ::"l"(address) : "memory");
-  else if constexpr (FORM == Form::generic)
+  } else if constexpr (FORM == Form::generic) {
     asm volatile("prefetch.L1 [%0];" ::"l"(address) : "memory");
-  else if constexpr (FORM == Form::uniform)
+  } else if constexpr (FORM == Form::uniform) {
     asm volatile("prefetchu.L1 [%0];" ::"l"(address) : "memory");
-  else if constexpr (FORM == Form::bulk)
+  } else if constexpr (FORM == Form::bulk) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(size) : "memory");
-  else
+  } else {
     asm volatile("prefetch.tensormap [%0];" ::"l"(address) : "memory");
+  }
   finish(out);
 }
 
@@ -127,14 +128,16 @@ void add_prefetch_cases() {
     own_memory_kernel<<<1, 1>>>(out.get<uint32_t>());
     fetch(result, out.get(), kWords);
   });
-  for (uint32_t size : {0u, 8u, 16u, 24u, 4096u})
+  for (uint32_t size : {0u, 8u, 16u, 24u, 4096u}) {
     address_case("bulk bytes " + std::to_string(size), address_kernel<Form::bulk>, 0, size);
+  }
   address_case("bulk odd address", address_kernel<Form::bulk>, 8, 64);
   address_case("bulk unmapped", address_kernel<Form::bulk>, uint64_t{1} << 40, 64);
   address_case("tensormap of zeros", address_kernel<Form::tensormap>, 0);
-  for (uint32_t offset : {16u, 32u, 64u, 128u})
+  for (uint32_t offset : {16u, 32u, 64u, 128u}) {
     address_case("tensormap offset " + std::to_string(offset), address_kernel<Form::tensormap>,
                  offset);
+  }
 
   TensorSpec tiled;
   tiled.dims = {200, 100, 1, 1, 1};
@@ -142,8 +145,9 @@ void add_prefetch_cases() {
   tiled.box = {64, 20, 1, 1, 1};
   tiled.swizzle = 3;
   for (Start at : {Start{{8, 5}}, Start{{4, 5}}, Start{{192, -3}}, Start{{196, -3}},
-                   Start{{-8, 90}}, Start{{-1, -1}}, Start{{8, 100}}, Start{{208, 5}}})
+                   Start{{-8, 90}}, Start{{-1, -1}}, Start{{8, 100}}, Start{{208, 5}}}) {
     box_case("tiled 2d", tiled, box_kernel<2, false>, at);
+  }
   box_case("of a 2d map by a 4d instruction", tiled, box_kernel<4, false>, Start{{0, 0, 0, 0}});
   box_case("of a tiled map by an im2col instruction", tiled, box_kernel<3, true>, Start{{0, 0, 0}});
   TensorSpec line = tiled;
@@ -159,8 +163,9 @@ void add_prefetch_cases() {
   image.swizzle = 3;
   for (Start at :
        {Start{{0, -1, -1, 0}, {0, 0}}, Start{{0, 2, 3, 1}, {2, 2}}, Start{{0, -2, 0, 0}, {0, 0}},
-        Start{{0, 9, 0, 0}, {0, 0}}, Start{{4, 0, 0, 0}, {1, 1}}, Start{{0, 0, 0, 3}, {1, 1}}})
+        Start{{0, 9, 0, 0}, {0, 0}}, Start{{4, 0, 0, 0}, {1, 1}}, Start{{0, 0, 0, 3}, {1, 1}}}) {
     box_case("im2col 4d", image, box_kernel<4, true>, at);
+  }
   box_case("of an im2col map by a tiled instruction", image, box_kernel<4, false>,
            Start{{0, 0, 0, 0}});
 }

@@ -55,8 +55,9 @@ __global__ void matrix_kernel(int kind, uint32_t* out) {
   }
   __syncwarp();
   for (uint32_t i = 0; i < 8; ++i) out[lane * 8 + i] = kind & 8 ? cells[lane * 8 + i] : 0;
-  if (!(kind & 8))
+  if (!(kind & 8)) {
     for (uint32_t i = 0; i < 4; ++i) out[lane * 8 + i] = r[i];
+  }
 }
 
 // ---- mma.sync on small integers
@@ -214,20 +215,22 @@ __global__ void barrier_kernel(uint32_t* out) {
     words[1] |= *static_cast<volatile uint32_t*>(&cell) << 8;
   }
   // The non-aligned form, reached by the halves of a warp on different ways.
-  if (thread & 1)
+  if (thread & 1) {
     asm volatile("barrier.cta.sync 7;" ::: "memory");
-  else
+  } else {
     asm volatile("barrier.sync 7;" ::: "memory");
+  }
   out[thread] = words[0];
   out[128 + thread] = words[1];
 }
 
 // One barrier with and without a thread count, which is that of the block.
 __global__ void barrier_count_kernel(uint32_t* out) {
-  if (threadIdx.x < 32)
+  if (threadIdx.x < 32) {
     asm volatile("bar.sync 7;" ::: "memory");
-  else
+  } else {
     asm volatile("bar.sync 7, 128;" ::: "memory");
+  }
   out[threadIdx.x] = threadIdx.x;
 }
 
@@ -467,8 +470,9 @@ __global__ void __cluster_dims__(2, 1, 1)
       : "r"(shared_address(cells)));
   words[7] = symbol;
   cluster_sync();
-  if (threadIdx.x == 0)
+  if (threadIdx.x == 0) {
     for (int i = 0; i < 8; ++i) out[rank * 8 + i] = words[i];
+  }
 }
 
 // ---- cp.async
@@ -486,10 +490,11 @@ __global__ void copy_kernel(const uint32_t* in, uint32_t* out) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to + 32), "l"(in + 4)
                : "memory");
   constexpr uint32_t kSizes[] = {0, 1, 3, 4, 7, 8, 12, 15};
-  for (uint32_t i = 0; i < 8; ++i)
+  for (uint32_t i = 0; i < 8; ++i) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to + 48 + 16 * i),
                  "l"(in + 8), "r"(kSizes[i])
                  : "memory");
+  }
   asm volatile(
       "{ .reg .pred p; setp.eq.u32 p, %2, 0; cp.async.ca.shared.global [%0], [%1], 8, p; }" ::"r"(
           to + 192),

@@ -132,8 +132,9 @@ void store_case(const std::string& name, const TensorSpec& spec, const Start& st
     if (special) {
       // Denormals and NaNs, to see what a float reduction does with them.
       static constexpr uint32_t kSpecial[] = {1, 0x80000003, 0x7fc00000, 0x00400000};
-      for (size_t i = 0; i < before.size() / 4; ++i)
+      for (size_t i = 0; i < before.size() / 4; ++i) {
         std::memcpy(&before[4 * i], &kSpecial[i % 4], 4);
+      }
       for (size_t i = 0; i < box.size() / 4; ++i) std::memcpy(&box[4 * i], &kSpecial[i / 4 % 4], 4);
     }
     cudaMemcpy(target.get(), before.data(), before.size(), cudaMemcpyHostToDevice);

@@ -85,8 +85,9 @@ Outcome run(const std::string& gpu, const std::string& delivery, const std::stri
   std::FILE* pipe = popen(command.c_str(), "r");
   if (!pipe) return outcome;
   std::array<char, 4096> buffer;
-  while (size_t bytes = std::fread(buffer.data(), 1, buffer.size(), pipe))
+  while (size_t bytes = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
     outcome.text.append(buffer.data(), bytes);
+  }
   const int status = pclose(pipe);
   outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
   return outcome;
@@ -97,27 +98,30 @@ class CheckCases : public testing::TestWithParam<Case> {};
 TEST_P(CheckCases, TheBugIsReported) {
   const Case& test = GetParam();
   if (test.report.empty()) return;
-  for (const char* gpu : test.gpus)
+  for (const char* gpu : test.gpus) {
     for (const char* delivery : {"late", "early"}) {
       Outcome outcome = run(gpu, delivery, std::string(test.name) + " bad");
       EXPECT_NE(outcome.status, 0) << gpu << " " << delivery << "\n" << outcome.text;
-      for (const char* text : test.report)
+      for (const char* text : test.report) {
         EXPECT_NE(outcome.text.find(text), std::string::npos)
             << gpu << " " << delivery << ": no '" << text << "' in\n"
             << outcome.text;
+      }
       EXPECT_NE(outcome.text.find("check_cases.cu:"), std::string::npos) << outcome.text;
     }
+  }
 }
 
 TEST_P(CheckCases, TheRepairedKernelIsClean) {
   const Case& test = GetParam();
-  for (const char* gpu : test.gpus)
+  for (const char* gpu : test.gpus) {
     for (const char* delivery : {"late", "early", "random"}) {
       Outcome outcome = run(gpu, delivery, std::string(test.name) + " good");
       EXPECT_EQ(outcome.status, 0) << gpu << " " << delivery << "\n" << outcome.text;
       EXPECT_NE(outcome.text.find("no error"), std::string::npos);
       EXPECT_EQ(outcome.text.find("check"), std::string::npos) << outcome.text;
     }
+  }
 }
 
 // Arithmetic on a tcgen05.ld's values under other names, before the wait: compilers place it there.

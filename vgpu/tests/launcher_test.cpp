@@ -47,8 +47,9 @@ TEST(Launcher, ExplainsItself) {
   EXPECT_TRUE(contains(vgpu("run --help"), "--delivery"));
   const Outcome mutate = vgpu("mutate --help");
   EXPECT_EQ(mutate.status, 0);
-  for (const char* option : {"--runs", "--jobs", "--timeout", "--only", "--fail-on-survivors"})
+  for (const char* option : {"--runs", "--jobs", "--timeout", "--only", "--fail-on-survivors"}) {
     EXPECT_TRUE(contains(mutate, option)) << option;
+  }
   EXPECT_EQ(vgpu("mutate --runs 0 -- true").status, 2);
   EXPECT_EQ(vgpu("mutate --jobs 0 -- true").status, 2);
   EXPECT_EQ(vgpu("mutate --timeout x -- true").status, 2);
@@ -146,8 +147,9 @@ TEST(Runtime, ListsEveryFormThatItDoesNotKnow) {
   const Outcome outcome = vgpu("run --gpu b200 -- " + program("runtime_calls_unknown"));
   EXPECT_EQ(outcome.status, 42) << outcome.text;
   for (const char* text : {"cudaErrorNotSupported", "2 instruction forms", "vadd.u32.u32.u32.sat",
-                           "vabsdiff4.u32.u32.u32.add"})
+                           "vabsdiff4.u32.u32.u32.add"}) {
     EXPECT_TRUE(contains(outcome, text)) << text << "\n" << outcome.text;
+  }
 }
 
 TEST(Runtime, AFaultSticks) {
@@ -163,9 +165,10 @@ TEST(Runtime, GivesCudasErrorCodes) {
     EXPECT_TRUE(contains(outcome, "all codes as expected")) << outcome.text;
     // Each code comes with an explanation.
     for (const char* text : {"only 1 of 1 are pending", "no mbarrier at shared offset",
-                             "every warp waits", "TMEM columns still allocated"})
+                             "every warp waits", "TMEM columns still allocated"}) {
       EXPECT_TRUE(contains(outcome, text) || (text[0] == 'T' && *gpu == 'h')) << text << "\n"
                                                                               << outcome.text;
+    }
   }
 }
 

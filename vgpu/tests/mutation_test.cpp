@@ -44,11 +44,13 @@ TEST(Mutation, KnowsSynchronisingOpcodes) {
        {"bar.sync", "bar.warp.sync", "barrier.cluster.arrive.release.aligned", "fence.proxy.async",
         "mbarrier.arrive.expect_tx.shared::cta.b64", "tcgen05.wait::ld.sync.aligned",
         "tcgen05.fence::after_thread_sync", "wgmma.fence.sync.aligned",
-        "cp.async.bulk.wait_group.read", "membar.gl", "griddepcontrol.wait"})
+        "cp.async.bulk.wait_group.read", "membar.gl", "griddepcontrol.wait"}) {
     EXPECT_TRUE(is_synchronising(opcode)) << opcode;
+  }
   for (const char* opcode : {"ld.shared.u32", "cp.async.bulk.tensor.2d", "wgmma.mma_async", "bra",
-                             "tcgen05.mma.cta_group::1.kind::f16", "mbarrier.inval.shared.b64"})
+                             "tcgen05.mma.cta_group::1.kind::f16", "mbarrier.inval.shared.b64"}) {
     EXPECT_FALSE(is_synchronising(opcode)) << opcode;
+  }
 }
 
 std::vector<SyncSite> sites() {
@@ -140,8 +142,9 @@ std::map<std::string, std::pair<uint64_t, uint64_t>> effects_of(const std::strin
   while (file >> line >> effect.first >> effect.second) by_line[line] = effect;
   std::filesystem::remove(path);
   std::map<std::string, std::pair<uint64_t, uint64_t>> effects;
-  for (const SyncSite& site : find_sync_sites(*ptx::parse(text)))
+  for (const SyncSite& site : find_sync_sites(*ptx::parse(text))) {
     effects[site.opcode] = by_line[site.line];
+  }
   return effects;
 }
 

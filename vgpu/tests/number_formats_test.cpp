@@ -101,7 +101,7 @@ TEST(NumberFormats, RoundsAsSearched) {
       // A number between two neighbours: a tie every fourth time, an exact value every eighth.
       double fraction = trial % 4 == 0 ? 0.5 : trial % 8 == 1 ? 0.0 : (random() % 1024) / 1024.0;
       double magnitude = values[at] + fraction * (values[at + 1] - values[at]);
-      for (bool negative : {false, true})
+      for (bool negative : {false, true}) {
         for (Rounding rounding :
              {Rounding::rn, Rounding::rz, Rounding::rm, Rounding::rp, Rounding::rna}) {
           uint32_t expected = search(values, magnitude, rounding, negative);
@@ -110,6 +110,7 @@ TEST(NumberFormats, RoundsAsSearched) {
                     (expected | sign) << shift)
               << format->name << " " << magnitude << " rounding " << static_cast<int>(rounding);
         }
+      }
     }
   }
 }
@@ -163,10 +164,11 @@ TEST(NumberFormats, FastPathsAgree) {
   }
   for (uint32_t code = 0; code < 65536; code++) {
     float half = decode(kF16, code), brain = decode(kBf16, code);
-    if (std::isnan(half))
+    if (std::isnan(half)) {
       EXPECT_TRUE(std::isnan(f16_to_f32(static_cast<uint16_t>(code))));
-    else
+    } else {
       EXPECT_EQ(f16_to_f32(static_cast<uint16_t>(code)), half);
+    }
     if (!std::isnan(brain)) {
       EXPECT_EQ(bf16_to_f32(static_cast<uint16_t>(code)), brain);
     }

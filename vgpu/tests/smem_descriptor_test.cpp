@@ -43,8 +43,9 @@ TEST(SmemDescriptor, DecodesTcgen05Fields) {
                                                 {2, Swizzle::b128},
                                                 {4, Swizzle::b64},
                                                 {6, Swizzle::b32}};
-  for (auto [mode, swizzle] : modes)
+  for (auto [mode, swizzle] : modes) {
     EXPECT_EQ(decode_tcgen05_descriptor(1ull << 46 | mode << 61).swizzle, swizzle);
+  }
 }
 
 TEST(SmemDescriptor, IllegalFieldsAreNamed) {
@@ -58,25 +59,30 @@ TEST(SmemDescriptor, IllegalFieldsAreNamed) {
   EXPECT_NE(tcgen05(0).find("0b001"), std::string::npos);
   EXPECT_NE(tcgen05(1ull << 46 | 1ull << 52).find("bit 52"), std::string::npos);
   EXPECT_NE(tcgen05(1ull << 46 | 1ull << 60).find("bits 53-60"), std::string::npos);
-  for (uint64_t mode : {3, 5, 7})
+  for (uint64_t mode : {3, 5, 7}) {
     EXPECT_NE(tcgen05(1ull << 46 | mode << 61).find("swizzle mode"), std::string::npos);
+  }
   EXPECT_EQ(tcgen05(1ull << 46), "no fault");
 }
 
 TEST(SmemDescriptor, AddressesMatchTheFigures) {
   for (Swizzle swizzle :
-       {Swizzle::none, Swizzle::b32, Swizzle::b64, Swizzle::b128, Swizzle::b128_atom32})
-    for (Major major : {Major::k, Major::mn})
+       {Swizzle::none, Swizzle::b32, Swizzle::b64, Swizzle::b128, Swizzle::b128_atom32}) {
+    for (Major major : {Major::k, Major::mn}) {
       for (uint32_t bytes : {1u, 2u, 4u}) {
         if (swizzle == Swizzle::b128_atom32 && (major == Major::k || bytes != 4)) continue;
         Matrix matrix = Matrix::make(swizzle, major, bytes, 256, 0x2000);
         SmemDescriptor descriptor = decode_tcgen05_descriptor(matrix.tcgen05_bits());
-        for (uint32_t mn = 0; mn < 256; mn++)
-          for (uint32_t k = 0; k < 32 / bytes; k++)
+        for (uint32_t mn = 0; mn < 256; mn++) {
+          for (uint32_t k = 0; k < 32 / bytes; k++) {
             ASSERT_EQ(element_address(descriptor, major, mn, k, bytes), matrix.address(mn, k))
                 << name_of(swizzle) << " major " << int(major) << " bytes " << bytes << " mn " << mn
                 << " k " << k;
+          }
+        }
       }
+    }
+  }
 }
 
 TEST(SmemDescriptor, AdvancingAlongKStaysInThePattern) {
@@ -85,10 +91,12 @@ TEST(SmemDescriptor, AdvancingAlongKStaysInThePattern) {
       .start_address = 0x2000, .stride_byte_offset = 1024, .swizzle = Swizzle::b128};
   SmemDescriptor next = descriptor;
   next.start_address += 32;
-  for (uint32_t mn = 0; mn < 64; mn++)
-    for (uint32_t k = 0; k < 16; k++)
+  for (uint32_t mn = 0; mn < 64; mn++) {
+    for (uint32_t k = 0; k < 16; k++) {
       EXPECT_EQ(element_address(next, Major::k, mn, k, 2),
                 element_address(descriptor, Major::k, mn, k + 16, 2));
+    }
+  }
 }
 
 TEST(SmemDescriptor, OutOfBoundsIsExplained) {

@@ -70,10 +70,12 @@ struct Config {
 /// Lane and column (relative to D's) of element (row, column) of a CTA's rows of D, as the data
 /// path figures show: one line for each layout letter.
 std::pair<uint32_t, uint32_t> figure_position(const Config& c, uint32_t row, uint32_t column) {
-  if (c.cta_group == 1 && c.m == 64)  // F
+  if (c.cta_group == 1 && c.m == 64) {  // F
     return {32 * (row / 16) + row % 16 + c.d_lane, column};
-  if (c.cta_group == 2 && c.m == 128)  // B
+  }
+  if (c.cta_group == 2 && c.m == 128) {  // B
     return column < c.n / 2 ? std::pair{row, column} : std::pair{row + 64, column - c.n / 2};
+  }
   return {row, column};  // A, D
 }
 
@@ -87,25 +89,32 @@ class MmaCase {
     fill(a_, c.a);
     fill(b_, c.b);
     for (int64_t& value : d_) value = static_cast<int>(random_() % 9) - 4;
-    if (c.scale_input_d != 0)
+    if (c.scale_input_d != 0) {
       for (int64_t& value : d_) value *= int64_t{1} << c.scale_input_d;
+    }
     const uint32_t bytes = container_bytes(c.a);
     Matrix a = Matrix::make(c.swizzle, c.a_major, bytes, rows_, 0x2000);
     Matrix b = Matrix::make(c.swizzle, c.b_major, bytes, c.n / c.cta_group, 0x14000);
     for (int cta = 0; cta < c.cta_group; cta++) {
       shared_[cta].assign(kShared, 0xee);
       tmem_[cta].allocate(512, c.cta_group);
-      for (uint32_t row = 0; row < rows_; row++)
-        for (uint32_t k = 0; k < k_; k++)
+      for (uint32_t row = 0; row < rows_; row++) {
+        for (uint32_t k = 0; k < k_; k++) {
           put(cta, a, row, k, c.a, a_[(cta * rows_ + row) * k_ + k]);
+        }
+      }
       const uint32_t columns = c.n / c.cta_group;
-      for (uint32_t column = 0; column < columns; column++)
-        for (uint32_t k = 0; k < k_; k++)
+      for (uint32_t column = 0; column < columns; column++) {
+        for (uint32_t k = 0; k < k_; k++) {
           put(cta, b, column, k, c.b, b_[(cta * columns + column) * k_ + k]);
+        }
+      }
       if (c.a_in_tmem) put_a_in_tmem(cta);
-      for (uint32_t row = 0; row < rows_; row++)
-        for (uint32_t column = 0; column < c.n; column++)
+      for (uint32_t row = 0; row < rows_; row++) {
+        for (uint32_t column = 0; column < c.n; column++) {
           cell(cta, row, column) = d_bits(d_[(cta * rows_ + row) * c.n + column]);
+        }
+      }
       ctas_.push_back({{shared_[cta].data(), 1024, kShared}, &tmem_[cta]});
     }
     mma.kind = c.kind;
@@ -137,10 +146,12 @@ class MmaCase {
 
   void check() {
     run();
-    for (uint32_t row = 0; row < c.m; row++)
-      for (uint32_t column = 0; column < c.n; column++)
+    for (uint32_t row = 0; row < c.m; row++) {
+      for (uint32_t column = 0; column < c.n; column++) {
         ASSERT_EQ(result(row, column), expected(row, column))
             << c.text() << " row " << row << " column " << column;
+      }
+    }
   }
 
   uint32_t& cell(int cta, uint32_t row, uint32_t column) {
@@ -156,10 +167,11 @@ class MmaCase {
  private:
   void fill(std::vector<int64_t>& matrix, ElementType type) {
     for (int64_t& value : matrix) {
-      if (is_integer(type))
+      if (is_integer(type)) {
         value = static_cast<int>(random_() % 256) - (type == ElementType::u8 ? 0 : 128);
-      else
+      } else {
         value = static_cast<int>(random_() % 9) - 4;
+      }
     }
   }
 
@@ -184,7 +196,7 @@ class MmaCase {
 
   void put_a_in_tmem(int cta) {
     const uint32_t bytes = container_bytes(c.a), per_cell = 4 / bytes;
-    for (uint32_t row = 0; row < rows_; row++)
+    for (uint32_t row = 0; row < rows_; row++) {
       for (uint32_t k = 0; k < k_; k++) {
         uint32_t bits = element_bits(c.a, static_cast<int>(a_[(cta * rows_ + row) * k_ + k]));
         // Layout B needs A twice: next to both halves of D's columns.
@@ -196,6 +208,7 @@ class MmaCase {
           word = (word & ~mask) | bits << shift;
         }
       }
+    }
   }
 
   uint32_t d_bits(int64_t value) const {
@@ -229,10 +242,10 @@ bool n_exists(const Config& c) {
 }
 
 TEST(Tcgen05Mma, EveryTypeShapeAndGroup) {
-  for (Config c : kTypeConfigs)
-    for (int group : {1, 2})
-      for (uint32_t m : {64u * group, 128u * group})
-        for (bool in_tmem : {false, true})
+  for (Config c : kTypeConfigs) {
+    for (int group : {1, 2}) {
+      for (uint32_t m : {64u * group, 128u * group}) {
+        for (bool in_tmem : {false, true}) {
           for (uint32_t n = 8; n <= 256; n += 8) {
             c.cta_group = group;
             c.m = m;
@@ -245,14 +258,18 @@ TEST(Tcgen05Mma, EveryTypeShapeAndGroup) {
             MmaCase(c, n).check();
             if (HasFatalFailure()) return;
           }
+        }
+      }
+    }
+  }
 }
 
 TEST(Tcgen05Mma, EverySwizzleAndMajor) {
-  for (Config c : kTypeConfigs)
-    for (int group : {1, 2})
+  for (Config c : kTypeConfigs) {
+    for (int group : {1, 2}) {
       for (Swizzle swizzle :
-           {Swizzle::none, Swizzle::b32, Swizzle::b64, Swizzle::b128, Swizzle::b128_atom32})
-        for (Major a_major : {Major::k, Major::mn})
+           {Swizzle::none, Swizzle::b32, Swizzle::b64, Swizzle::b128, Swizzle::b128_atom32}) {
+        for (Major a_major : {Major::k, Major::mn}) {
           for (Major b_major : {Major::k, Major::mn}) {
             c.cta_group = group;
             c.m = 128 * group;
@@ -265,22 +282,28 @@ TEST(Tcgen05Mma, EverySwizzleAndMajor) {
             auto legal = [&](Major major) {
               return (swizzle == Swizzle::b128_atom32) == (tf32 && major == Major::mn);
             };
-            if (legal(a_major) && legal(b_major))
+            if (legal(a_major) && legal(b_major)) {
               MmaCase(c).check();
-            else
+            } else {
               EXPECT_THROW(MmaCase(c).run(), Fault) << c.text();
+            }
             if (HasFatalFailure()) return;
           }
+        }
+      }
+    }
+  }
 }
 
 TEST(Tcgen05Mma, NarrowTypes) {
   using enum ElementType;
-  for (ElementType a : {e4m3, e5m2, e2m3, e3m2, e2m1})
+  for (ElementType a : {e4m3, e5m2, e2m3, e3m2, e2m1}) {
     for (ElementType b : {e4m3, e5m2, e2m3, e3m2, e2m1}) {
       Config c{.kind = MmaKind::f8f6f4, .a = a, .b = b, .n = 64};
       MmaCase(c).check();
       if (HasFatalFailure()) return;
     }
+  }
   Config transposed{.kind = MmaKind::f8f6f4, .a = e2m1, .b = e4m3, .a_major = Major::mn};
   EXPECT_THROW(MmaCase(transposed).run(), Fault);
   Config in_tmem{.kind = MmaKind::f8f6f4, .a = e3m2, .b = e4m3, .a_in_tmem = true};
@@ -288,16 +311,20 @@ TEST(Tcgen05Mma, NarrowTypes) {
 }
 
 TEST(Tcgen05Mma, NegateScaleAndAccumulate) {
-  for (bool negate_a : {false, true})
-    for (bool negate_b : {false, true})
-      for (bool accumulate : {false, true})
-        for (bool in_tmem : {false, true})
+  for (bool negate_a : {false, true}) {
+    for (bool negate_b : {false, true}) {
+      for (bool accumulate : {false, true}) {
+        for (bool in_tmem : {false, true}) {
           MmaCase({.n = 32,
                    .a_in_tmem = in_tmem,
                    .negate_a = negate_a,
                    .negate_b = negate_b,
                    .accumulate = accumulate})
               .check();
+        }
+      }
+    }
+  }
   MmaCase({.n = 32, .scale_input_d = 3}).check();
   MmaCase({.m = 64, .n = 32, .d_lane = 16}).check();
   MmaCase({.m = 64, .n = 32, .a_in_tmem = true, .d_lane = 16}).check();
@@ -369,9 +396,10 @@ TEST(Tcgen05Mma, IllegalInstructionDescriptorsAreNamed) {
                                                   {good | 1u << 9, "A (bits 7-9) type is 5"},
                                                   {good & ~(31u << 24), "M (bits 24-28"},
                                                   {good & ~(63u << 17), "N (bits 17-22"}};
-  for (auto [bits, what] : bad)
+  for (auto [bits, what] : bad) {
     EXPECT_NE(text(MmaKind::f16, bits).find(what), std::string::npos)
         << text(MmaKind::f16, bits) << " should name " << what;
+  }
   EXPECT_NE(text(MmaKind::tf32, good).find("tf32"), std::string::npos);
   EXPECT_NE(text(MmaKind::f16, Config{.m = 256}.bits(), 1).find("legal with cta_group::1: 64, 128"),
             std::string::npos);

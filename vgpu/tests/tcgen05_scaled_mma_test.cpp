@@ -70,8 +70,9 @@ class ScaledCase {
     std::mt19937 random(seed);
     auto fill = [&](std::vector<int>& values, size_t count, int low, int high) {
       values.resize(count);
-      for (int& value : values)
+      for (int& value : values) {
         value = low + static_cast<int>(random() % static_cast<uint32_t>(high - low + 1));
+      }
     };
     fill(a_, c.m * depth_, -4, 4);
     fill(b_, c.n * depth_, -4, 4);
@@ -86,17 +87,21 @@ class ScaledCase {
       tmem[cta].allocate(512, c.cta_group);
       const uint32_t columns = c.n / c.cta_group;
       for (uint32_t k = 0; k < depth_; k++) {
-        for (uint32_t row = 0; row < rows_; row++)
+        for (uint32_t row = 0; row < rows_; row++) {
           put(cta, a, row, k, c.a, a_[(cta * rows_ + row) * depth_ + k]);
-        for (uint32_t column = 0; column < columns; column++)
+        }
+        for (uint32_t column = 0; column < columns; column++) {
           put(cta, b, column, k, c.b, b_[(cta * columns + column) * depth_ + k]);
+        }
       }
       if (c.a_in_tmem) put_a_in_tmem(cta);
       put_scales(cta);
-      for (uint32_t row = 0; row < rows_; row++)
-        for (uint32_t column = 0; column < c.n; column++)
+      for (uint32_t row = 0; row < rows_; row++) {
+        for (uint32_t column = 0; column < c.n; column++) {
           cell(cta, row, column) =
               std::bit_cast<uint32_t>(static_cast<float>(d_[(cta * rows_ + row) * c.n + column]));
+        }
+      }
       ctas_.push_back({{shared_[cta].data(), 1024, kShared}, &tmem[cta]});
     }
     mma.kind = c.kind;
@@ -122,18 +127,21 @@ class ScaledCase {
     const uint32_t block = depth_ / c.scales;
     double sum = c.accumulate ? d_[row * c.n + column] : 0;
     const double sign = c.negate_a == c.negate_b ? 1 : -1;
-    for (uint32_t k = 0; k < depth_; k++)
+    for (uint32_t k = 0; k < depth_; k++) {
       sum += sign * a_[row * depth_ + k] * scale_value(scale_a_[row * c.scales + k / block]) *
              b_[column * depth_ + k] * scale_value(scale_b_[column * c.scales + k / block]);
+    }
     return sum;
   }
 
   void check() {
     run();
-    for (uint32_t row = 0; row < c.m; row++)
-      for (uint32_t column = 0; column < c.n; column++)
+    for (uint32_t row = 0; row < c.m; row++) {
+      for (uint32_t column = 0; column < c.n; column++) {
         ASSERT_EQ(result(row, column), expected(row, column))
             << c.text() << " row " << row << " column " << column;
+      }
+    }
   }
 
   /// Layout A or D: lane = row. Layout B (M = 128 of a pair): the halves of N in lanes 0-63,
@@ -159,25 +167,29 @@ class ScaledCase {
   /// Scale k of row r: byte id + k of lane r % 32, column r / 32, a copy in each group of 32 lanes.
   /// All other bytes hold NaN.
   void put_scales(int cta) {
-    for (uint32_t lane = 0; lane < 128; lane++)
+    for (uint32_t lane = 0; lane < 128; lane++) {
       for (uint32_t column = 392; column < 512; column++) tmem[cta].row(lane)[column] = ~0u;
+    }
     auto put = [&](uint32_t lane, uint32_t column, uint32_t byte, int scale) {
       uint32_t& word = tmem[cta].row(lane)[column];
       word = (word & ~(0xffu << 8 * byte)) | scale_bits(scale) << 8 * byte;
     };
     const bool folded = c.cta_group == 2 && c.m == 128;
     const uint32_t part = folded ? c.n / 2 : c.n;
-    for (uint32_t group = 0; group < 4; group++)
+    for (uint32_t group = 0; group < 4; group++) {
       for (uint32_t k = 0; k < c.scales; k++) {
-        for (uint32_t row = 0; row < rows_; row++)
+        for (uint32_t row = 0; row < rows_; row++) {
           put(group * 32 + row % 32, kScaleA + row / 32, c.a_id + k,
               scale_a_[(cta * rows_ + row) * c.scales + k]);
+        }
         // Layout B: groups 0 and 1 hold the first half of N, 2 and 3 the second.
         const uint32_t first = folded && group >= 2 ? part : 0;
-        for (uint32_t n = 0; n < part; n++)
+        for (uint32_t n = 0; n < part; n++) {
           put(group * 32 + n % 32, kScaleB + n / 32, c.b_id + k,
               scale_b_[(first + n) * c.scales + k]);
+        }
       }
+    }
   }
 
   /// mxf8f6f4: fp6 and fp4 at the low end of a 16-byte chunk of 16 elements; the other kinds: two
@@ -205,13 +217,15 @@ class ScaledCase {
   }
 
   void put_a_in_tmem(int cta) {
-    for (uint32_t row = 0; row < rows_; row++)
-      for (uint32_t k = 0; k < depth_; k++)
+    for (uint32_t row = 0; row < rows_; row++) {
+      for (uint32_t k = 0; k < depth_; k++) {
         for (uint32_t lane : {row, c.m == 128 && c.cta_group == 2 ? row + 64 : row}) {
           uint32_t& word = tmem[cta].row(lane)[kAColumn + k / 4];
           const uint32_t bits = element_bits(c.a, a_[(cta * rows_ + row) * depth_ + k]);
           word = (word & ~(0xffu << k % 4 * 8)) | bits << k % 4 * 8;
         }
+      }
+    }
   }
 
   uint32_t depth_, rows_;
@@ -233,8 +247,8 @@ const Config kKinds[] = {
 };
 
 TEST(Tcgen05ScaledMma, EveryKindShapeAndScaleId) {
-  for (Config c : kKinds)
-    for (int group : {1, 2})
+  for (Config c : kKinds) {
+    for (int group : {1, 2}) {
       for (uint32_t m : {128u, 256u}) {
         if (m == 256 && group == 1) continue;
         for (uint32_t n : {8u, 16u, 24u, 32u, 48u, 96u, 128u, 160u, 192u, 256u}) {
@@ -248,21 +262,26 @@ TEST(Tcgen05ScaledMma, EveryKindShapeAndScaleId) {
           if (HasFatalFailure()) return;
         }
       }
+    }
+  }
 }
 
 TEST(Tcgen05ScaledMma, EveryElementType) {
   using enum ElementType;
-  for (ElementType a : {e4m3, e5m2, e2m3, e3m2, e2m1})
+  for (ElementType a : {e4m3, e5m2, e2m3, e3m2, e2m1}) {
     for (ElementType b : {e4m3, e5m2, e2m3, e3m2, e2m1}) {
       ScaledCase({.a = a, .b = b, .n = 32}).check();
       if (HasFatalFailure()) return;
     }
+  }
 }
 
 TEST(Tcgen05ScaledMma, MajorsNegationAndTmem) {
-  for (Major a : {Major::k, Major::mn})
-    for (Major b : {Major::k, Major::mn})
+  for (Major a : {Major::k, Major::mn}) {
+    for (Major b : {Major::k, Major::mn}) {
       ScaledCase({.b = ElementType::e5m2, .a_major = a, .b_major = b}).check();
+    }
+  }
   for (Swizzle swizzle : {Swizzle::none, Swizzle::b32, Swizzle::b64}) {
     ScaledCase({.swizzle = swizzle}).check();
     Config packed = kKinds[4];
@@ -276,29 +295,34 @@ TEST(Tcgen05ScaledMma, MajorsNegationAndTmem) {
     c.accumulate = false;
     ScaledCase(c).check();
   }
-  for (ElementType a : {ElementType::e4m3, ElementType::e5m2})
+  for (ElementType a : {ElementType::e4m3, ElementType::e5m2}) {
     for (int group : {1, 2}) ScaledCase({.a = a, .cta_group = group, .a_in_tmem = true}).check();
+  }
 }
 
 TEST(Tcgen05ScaledMma, ExtremeScalesAreNotLost) {
   // 2^127 2^-127: the product of the scales is 1 although each one alone would overflow a sum.
   ScaledCase c({.n = 8, .accumulate = false});
   for (uint32_t lane = 0; lane < 128; lane++) {
-    for (uint32_t column = 0; column < 4; column++)
+    for (uint32_t column = 0; column < 4; column++) {
       c.tmem[0].row(lane)[ScaledCase::kScaleA + column] = 0xfe;
+    }
     c.tmem[0].row(lane)[ScaledCase::kScaleB] = 0x00;
   }
   ScaledCase ones({.n = 8, .accumulate = false});
   for (uint32_t lane = 0; lane < 128; lane++) {
-    for (uint32_t column = 0; column < 4; column++)
+    for (uint32_t column = 0; column < 4; column++) {
       ones.tmem[0].row(lane)[ScaledCase::kScaleA + column] = 127;
+    }
     ones.tmem[0].row(lane)[ScaledCase::kScaleB] = 127;
   }
   c.run();
   ones.run();
-  for (uint32_t row = 0; row < 128; row++)
-    for (uint32_t column = 0; column < 8; column++)
+  for (uint32_t row = 0; row < 128; row++) {
+    for (uint32_t column = 0; column < 8; column++) {
       ASSERT_EQ(c.result(row, column), ones.result(row, column));
+    }
+  }
   // 0xff is NaN.
   c.tmem[0].row(5)[ScaledCase::kScaleA] = 0xff;
   c.run();
@@ -308,20 +332,23 @@ TEST(Tcgen05ScaledMma, ExtremeScalesAreNotLost) {
 
 TEST(Tcgen05ScaledMma, EachGroupOfLanesUsesItsOwnCopyOfTheScales) {
   ScaledCase c({.n = 32});
-  for (uint32_t column = 0; column < 4; column++)
-    for (uint32_t lane = 96; lane < 128; lane++)
+  for (uint32_t column = 0; column < 4; column++) {
+    for (uint32_t lane = 96; lane < 128; lane++) {
       c.tmem[0].row(lane)[ScaledCase::kScaleB + column] = 127;
+    }
+  }
   ScaledCase same({.n = 32});
   c.run();
   same.run();
   bool differs = false;
-  for (uint32_t row = 0; row < 128; row++)
+  for (uint32_t row = 0; row < 128; row++) {
     for (uint32_t column = 0; column < 32; column++) {
       if (row < 96) {
         ASSERT_EQ(c.result(row, column), same.result(row, column));
       }
       differs |= c.result(row, column) != same.result(row, column);
     }
+  }
   EXPECT_TRUE(differs);
 }
 
@@ -365,9 +392,10 @@ TEST(Tcgen05ScaledMma, IllegalDescriptorsAreNamed) {
       {mxf4nvf4, 2, nv4, "ue4m3"},
       {mxf4nvf4, 4, nv4 | 2u << 4, "legal with"},
   };
-  for (const Bad& b : bad)
+  for (const Bad& b : bad) {
     EXPECT_NE(text(b.kind, b.scales, b.bits).find(b.what), std::string::npos)
         << text(b.kind, b.scales, b.bits) << " should name " << b.what;
+  }
   EXPECT_THROW(ScaledCase({.a = ElementType::e2m1, .a_in_tmem = true}).run(), Fault);
   ScaledCase lane({});
   lane.mma.scale_a |= 32u << 16;

@@ -58,24 +58,26 @@ struct WsCase {
     for (uint32_t k = 0; k < k_total; k++) {
       for (uint32_t row = 0; row < m; row++) {
         const uint32_t value = element_bits(type, a[row * k_total + k]);
-        if (a_in_tmem)
+        if (a_in_tmem) {
           std::memcpy(reinterpret_cast<uint8_t*>(tmem.row(row) + kAColumn) + k * bytes, &value,
                       bytes);
-        else
+        } else {
           std::memcpy(&shared[a_matrix.address(row, k)], &value, bytes);
+        }
       }
       for (uint32_t column = 0; column < n; column++) {
         const uint32_t value = element_bits(type, b[column * k_total + k]);
         std::memcpy(&shared[b_matrix.address(column, k)], &value, bytes);
       }
     }
-    for (uint32_t row = 0; row < m; row++)
+    for (uint32_t row = 0; row < m; row++) {
       for (uint32_t column = 0; column < n; column++) {
         const int value = before[row * n + column];
         cell(row, column) = d == AccumulatorType::s32   ? static_cast<uint32_t>(value)
                             : d == AccumulatorType::f16 ? encode(kF16, value)
                                                         : std::bit_cast<uint32_t>(float(value));
       }
+    }
     mma.kind = kind;
     mma.weight_stationary = ws;
     mma.instruction_descriptor = bits();
@@ -85,11 +87,12 @@ struct WsCase {
     mma.b_descriptor = b_matrix.tcgen05_bits();
     CtaMemory memory{{shared.data(), 1024, kShared}, &tmem};
     tcgen05_mma(mma, {&memory, 1}, nullptr);
-    for (uint32_t row = 0; row < m; row++)
+    for (uint32_t row = 0; row < m; row++) {
       for (uint32_t column = 0; column < n; column++) {
         int sum = before[row * n + column];
-        for (uint32_t k = 0; k < k_total; k++)
+        for (uint32_t k = 0; k < k_total; k++) {
           sum += a[row * k_total + k] * b[column * k_total + k];
+        }
         const uint32_t got = cell(row, column);
         const int value = d == AccumulatorType::s32   ? static_cast<int>(got)
                           : d == AccumulatorType::f16 ? static_cast<int>(decode(kF16, got))
@@ -97,6 +100,7 @@ struct WsCase {
         ASSERT_EQ(value, sum) << name_of(kind) << " M " << m << " N " << n << " row " << row
                               << " column " << column;
       }
+    }
   }
 };
 
@@ -110,13 +114,15 @@ TEST(Tcgen05MmaWs, EveryTypeAndShape) {
                  Type{MmaKind::f16, ElementType::f16, AccumulatorType::f16},
                  Type{MmaKind::tf32, ElementType::tf32, AccumulatorType::f32},
                  Type{MmaKind::f8f6f4, ElementType::e4m3, AccumulatorType::f32},
-                 Type{MmaKind::i8, ElementType::s8, AccumulatorType::s32}})
-    for (uint32_t m : {32u, 64u, 128u})
+                 Type{MmaKind::i8, ElementType::s8, AccumulatorType::s32}}) {
+    for (uint32_t m : {32u, 64u, 128u}) {
       for (uint32_t n : {64u, 128u, 256u}) {
         WsCase{.kind = t.kind, .type = t.type, .d = t.d, .m = m, .n = n}.check();
         if (m == 128) WsCase{.kind = t.kind, .type = t.type, .d = t.d, .m = m, .n = n}.check(true);
         if (testing::Test::HasFatalFailure()) return;
       }
+    }
+  }
 }
 
 TEST(Tcgen05MmaWs, RefusesWhatItDoesNotHave) {
@@ -174,11 +180,12 @@ TEST(Tcgen05Shift, RowsMoveWithinEachWarpsLanes) {
   for (uint32_t first : {0u, 32u, 96u}) {
     Tmem tmem;
     tmem.allocate(64, 1);
-    for (uint32_t lane = 0; lane < 128; lane++)
+    for (uint32_t lane = 0; lane < 128; lane++) {
       for (uint32_t column = 0; column < 64; column++) tmem.row(lane)[column] = lane << 16 | column;
+    }
     CtaMemory memory{{}, &tmem};
     tcgen05_shift(first << 16 | 20, memory, 0, nullptr);
-    for (uint32_t lane = 0; lane < 128; lane++)
+    for (uint32_t lane = 0; lane < 128; lane++) {
       for (uint32_t column = 0; column < 64; column++) {
         // 31 rows of 256 bits; the last lane keeps its own.
         const bool moved =
@@ -186,6 +193,7 @@ TEST(Tcgen05Shift, RowsMoveWithinEachWarpsLanes) {
         ASSERT_EQ(tmem.row(lane)[column], (moved ? lane + 1 : lane) << 16 | column)
             << "lane " << lane << " column " << column;
       }
+    }
     EXPECT_FALSE(tmem.first_unwritten(first, 31, 20, 8));
     EXPECT_TRUE(tmem.first_unwritten(first + 31, 1, 20, 8));
   }
@@ -202,18 +210,20 @@ TEST(Tcgen05Cp, FourRowsGoToTheLastLanes) {
   for (Swizzle swizzle : {Swizzle::none, Swizzle::b32, Swizzle::b128}) {
     Tmem tmem;
     tmem.allocate(64, 1);
-    for (uint32_t lane = 0; lane < 128; lane++)
+    for (uint32_t lane = 0; lane < 128; lane++) {
       for (uint32_t column = 0; column < 64; column++) tmem.row(lane)[column] = 0xabababab;
+    }
     Matrix matrix = Matrix::make(swizzle, Major::k, 1, 8, 0x1000);
     CtaMemory memory{{bytes.data(), 1024, 16 * 1024}, &tmem};
     tcgen05_copy(TmemCopyShape::s4x256b, 31u << 16 | 20, matrix.tcgen05_bits(), memory, 0, nullptr);
-    for (uint32_t lane = 0; lane < 128; lane++)
+    for (uint32_t lane = 0; lane < 128; lane++) {
       for (uint32_t byte = 0; byte < 256; byte++) {
         const uint32_t got = tmem.row(lane)[byte / 4] >> 8 * (byte % 4) & 0xff;
         const bool copied = lane % 32 == 31 && byte >= 80 && byte < 80 + 32;
         ASSERT_EQ(got, copied ? bytes[matrix.address(lane / 32, byte - 80)] : 0xab)
             << "lane " << lane << " byte " << byte;
       }
+    }
     EXPECT_FALSE(tmem.first_unwritten(63, 1, 20, 8));
     EXPECT_TRUE(tmem.first_unwritten(62, 1, 20, 8));
     EXPECT_THROW(

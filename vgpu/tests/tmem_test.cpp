@@ -119,16 +119,17 @@ const TmemShape kShapes[] = {TmemShape::s32x32b, TmemShape::s16x64b, TmemShape::
 TEST(Tcgen05LdSt, EveryShapeAndRepeat) {
   Tmem tmem;
   tmem.allocate(512, 1);
-  for (uint32_t lane = 0; lane < 128; lane++)
+  for (uint32_t lane = 0; lane < 128; lane++) {
     for (uint32_t column = 0; column < 512; column++) tmem.row(lane)[column] = lane << 16 | column;
-  for (TmemShape shape : kShapes)
+  }
+  for (TmemShape shape : kShapes) {
     for (uint32_t repeat = 1; repeat <= 128; repeat *= 2) {
       const uint32_t count = tmem_registers(shape, repeat);
       if (count > 128) {
         EXPECT_NE(fault_text([&] { validate(shape, repeat); }), "no fault");
         continue;
       }
-      for (uint32_t warp = 0; warp < 4; warp++)
+      for (uint32_t warp = 0; warp < 4; warp++) {
         for (uint32_t half : {0u, 16u}) {
           if (shape == TmemShape::s32x32b && half != 0) continue;
           TmemTransfer transfer{.shape = shape,
@@ -138,34 +139,40 @@ TEST(Tcgen05LdSt, EveryShapeAndRepeat) {
                                 .warp = warp + 4};
           Registers loaded(count);
           tcgen05_load(tmem, transfer, loaded.span(), nullptr);
-          for (uint32_t reg = 0; reg < count; reg++)
+          for (uint32_t reg = 0; reg < count; reg++) {
             for (uint32_t lane = 0; lane < 32; lane++) {
               TmemCell cell = figure_cell(shape, 130, lane, reg);
               ASSERT_EQ(loaded.at(reg, lane),
                         (warp * 32 + half + cell.lane) << 16 | (64 + cell.column))
                   << name_of(shape) << ".x" << repeat << " lane " << lane << " reg " << reg;
             }
+          }
           // A store puts the same registers back where they came from.
           Tmem other;
           other.allocate(512, 1);
           tcgen05_store(other, transfer, loaded.const_span(), nullptr);
-          for (uint32_t reg = 0; reg < count; reg++)
+          for (uint32_t reg = 0; reg < count; reg++) {
             for (uint32_t lane = 0; lane < 32; lane++) {
               TmemCell cell = figure_cell(shape, 130, lane, reg);
               uint32_t row = warp * 32 + half + cell.lane, column = 64 + cell.column;
               ASSERT_EQ(other.row(row)[column], row << 16 | column);
               ASSERT_FALSE(other.first_unwritten(row, 1, column, 1));
             }
+          }
         }
+      }
     }
+  }
 }
 
 TEST(Tcgen05LdSt, PackTakesLowHalvesOfColumnPairs) {
   Tmem tmem;
   tmem.allocate(512, 1);
-  for (uint32_t lane = 0; lane < 128; lane++)
-    for (uint32_t column = 0; column < 512; column++)
+  for (uint32_t lane = 0; lane < 128; lane++) {
+    for (uint32_t column = 0; column < 512; column++) {
       tmem.row(lane)[column] = 0xdead0000 | lane << 9 | column;
+    }
+  }
   for (TmemShape shape : kShapes) {
     TmemTransfer transfer{.shape = shape,
                           .repeat = 4,
@@ -176,7 +183,7 @@ TEST(Tcgen05LdSt, PackTakesLowHalvesOfColumnPairs) {
     const uint32_t count = tmem_registers(shape, 4);
     Registers loaded(count);
     tcgen05_load(tmem, transfer, loaded.span(), nullptr);
-    for (uint32_t reg = 0; reg < count; reg++)
+    for (uint32_t reg = 0; reg < count; reg++) {
       for (uint32_t lane = 0; lane < 32; lane++) {
         // Packed: column c of the figure is the pair 2c, 2c + 1; the split (8) stays in columns.
         TmemCell cell = figure_cell(shape, 4, lane, reg);
@@ -184,6 +191,7 @@ TEST(Tcgen05LdSt, PackTakesLowHalvesOfColumnPairs) {
         uint32_t high = ((32 + cell.lane) << 9 | (2 * cell.column + 1)) & 0xffff;
         ASSERT_EQ(loaded.at(reg, lane), low | high << 16) << name_of(shape);
       }
+    }
     Tmem other;
     other.allocate(512, 1);
     tcgen05_store(other, transfer, loaded.const_span(), nullptr);
@@ -224,7 +232,7 @@ TEST(Tcgen05Cp, RowsGoToLanes) {
                           {TmemCopyShape::s64x128b_02_13, 64, 1},
                           {TmemCopyShape::s64x128b_01_23, 64, 1},
                           {TmemCopyShape::s32x128b_warpx4, 32, 1}};
-  for (const Shape& s : shapes)
+  for (const Shape& s : shapes) {
     for (Swizzle swizzle : {Swizzle::none, Swizzle::b128}) {
       Tmem tmem;
       tmem.allocate(64, 1);
@@ -246,6 +254,7 @@ TEST(Tcgen05Cp, RowsGoToLanes) {
       EXPECT_FALSE(tmem.first_unwritten(0, 128, 20, 4 * s.chunks));
       EXPECT_TRUE(tmem.first_unwritten(0, 1, 20 + 4 * s.chunks, 1));
     }
+  }
 }
 
 }  // namespace

@@ -36,11 +36,14 @@ class WgmmaCase {
     const uint32_t bytes = container_bytes(instruction.a);
     Matrix a = Matrix::make(swizzle, instruction.a_major, bytes, 64, 0x2000);
     Matrix b = Matrix::make(swizzle, instruction.b_major, bytes, n, 0x10000);
-    for (uint32_t row = 0; row < 64; row++)
+    for (uint32_t row = 0; row < 64; row++) {
       for (uint32_t k = 0; k < k_; k++) put(a.address(row, k), instruction.a, a_[row * k_ + k]);
-    for (uint32_t column = 0; column < n; column++)
-      for (uint32_t k = 0; k < k_; k++)
+    }
+    for (uint32_t column = 0; column < n; column++) {
+      for (uint32_t k = 0; k < k_; k++) {
         put(b.address(column, k), instruction.b, b_[column * k_ + k]);
+      }
+    }
     operands_.a_descriptor = a.wgmma_bits();
     operands_.b_descriptor = b.wgmma_bits();
     pack_a_registers();
@@ -51,22 +54,25 @@ class WgmmaCase {
     operands_.scale_d = scale_d;
     validate(instruction_);
     wgmma(instruction_, operands_, {shared_.data(), 1024, kShared});
-    for (uint32_t row = 0; row < 64; row++)
+    for (uint32_t row = 0; row < 64; row++) {
       for (uint32_t column = 0; column < instruction_.n; column++) {
         int64_t sum = scale_d ? d_[row * instruction_.n + column] : 0;
-        for (uint32_t k = 0; k < k_; k++)
+        for (uint32_t k = 0; k < k_; k++) {
           sum +=
               instruction_.scale_a * instruction_.scale_b * a_[row * k_ + k] * b_[column * k_ + k];
+        }
         ASSERT_EQ(result(row, column), sum) << "row " << row << " column " << column;
       }
+    }
   }
 
  private:
   void fill(std::vector<int64_t>& matrix, ElementType type) {
     bool is_unsigned = type == ElementType::u8;
-    for (int64_t& value : matrix)
+    for (int64_t& value : matrix) {
       value = is_integer(type) ? static_cast<int>(random_() % 256) - (is_unsigned ? 0 : 128)
                                : static_cast<int>(random_() % 9) - 4;
+    }
   }
 
   void put(uint32_t address, ElementType type, int64_t value) {
@@ -77,10 +83,10 @@ class WgmmaCase {
   // Fragments as the PTX ISA's figures draw them: each row of 8 is shared by groups of 4 threads.
   void pack_a_registers() {
     const uint32_t bytes = container_bytes(instruction_.a), per_word = 4 / bytes;
-    for (uint32_t warp = 0; warp < 4; warp++)
-      for (uint32_t group = 0; group < 8; group++)
-        for (uint32_t thread = 0; thread < 4; thread++)
-          for (uint32_t half_k = 0; half_k < 2; half_k++)
+    for (uint32_t warp = 0; warp < 4; warp++) {
+      for (uint32_t group = 0; group < 8; group++) {
+        for (uint32_t thread = 0; thread < 4; thread++) {
+          for (uint32_t half_k = 0; half_k < 2; half_k++) {
             for (uint32_t half_row = 0; half_row < 2; half_row++) {
               uint32_t word = 0;
               for (uint32_t i = 0; i < per_word; i++) {
@@ -91,9 +97,15 @@ class WgmmaCase {
               }
               a_words_[warp][2 * half_k + half_row][4 * group + thread] = word;
             }
-    for (uint32_t warp = 0; warp < 4; warp++)
-      for (uint32_t reg = 0; reg < 4; reg++)
+          }
+        }
+      }
+    }
+    for (uint32_t warp = 0; warp < 4; warp++) {
+      for (uint32_t reg = 0; reg < 4; reg++) {
         operands_.a_registers[warp][reg] = a_words_[warp][reg].data();
+      }
+    }
   }
 
   uint32_t* d_word(uint32_t row, uint32_t column, bool& high) {
@@ -105,18 +117,20 @@ class WgmmaCase {
   }
 
   void pack_d_registers() {
-    for (uint32_t row = 0; row < 64; row++)
+    for (uint32_t row = 0; row < 64; row++) {
       for (uint32_t column = 0; column < instruction_.n; column++) {
         bool high;
         uint32_t* word = d_word(row, column, high);
         auto value = static_cast<int32_t>(d_[row * instruction_.n + column]);
-        if (instruction_.d == AccumulatorType::s32)
+        if (instruction_.d == AccumulatorType::s32) {
           *word = static_cast<uint32_t>(value);
-        else if (instruction_.d == AccumulatorType::f32)
+        } else if (instruction_.d == AccumulatorType::f32) {
           *word = std::bit_cast<uint32_t>(static_cast<float>(value));
-        else
+        } else {
           *word = (*word & (high ? 0x0000ffffu : 0xffff0000u)) | encode(kF16, value) << (16 * high);
+        }
       }
+    }
     for (uint32_t warp = 0; warp < 4; warp++) {
       for (uint32_t reg = 0; reg < 128; reg++) d_pointers_[warp][reg] = d_words_[warp][reg].data();
       operands_.d_registers[warp] = d_pointers_[warp].data();
@@ -127,8 +141,9 @@ class WgmmaCase {
     bool high;
     uint32_t word = *d_word(row, column, high);
     if (instruction_.d == AccumulatorType::s32) return static_cast<int32_t>(word);
-    if (instruction_.d == AccumulatorType::f32)
+    if (instruction_.d == AccumulatorType::f32) {
       return static_cast<int64_t>(std::bit_cast<float>(word));
+    }
     return static_cast<int64_t>(decode(kF16, high ? word >> 16 : word & 0xffff));
   }
 
@@ -161,7 +176,7 @@ const Types kTypes[] = {
 };
 
 TEST(Wgmma, EveryTypeAndN) {
-  for (const Types& types : kTypes)
+  for (const Types& types : kTypes) {
     for (uint32_t n = 8; n <= 256; n += 8) {
       if (is_integer(types.a) && n > 32 && n % 16 != 0) continue;
       for (bool in_registers : {false, true}) {
@@ -173,12 +188,13 @@ TEST(Wgmma, EveryTypeAndN) {
         if (HasFatalFailure()) return;
       }
     }
+  }
 }
 
 TEST(Wgmma, EverySwizzleAndMajor) {
-  for (Swizzle swizzle : {Swizzle::none, Swizzle::b32, Swizzle::b64, Swizzle::b128})
-    for (const Types& types : kTypes)
-      for (Major a_major : {Major::k, Major::mn})
+  for (Swizzle swizzle : {Swizzle::none, Swizzle::b32, Swizzle::b64, Swizzle::b128}) {
+    for (const Types& types : kTypes) {
+      for (Major a_major : {Major::k, Major::mn}) {
         for (Major b_major : {Major::k, Major::mn}) {
           bool transposed = a_major == Major::mn || b_major == Major::mn;
           if (transposed && container_bytes(types.a) != 2) continue;
@@ -192,18 +208,24 @@ TEST(Wgmma, EverySwizzleAndMajor) {
           WgmmaCase(instruction, swizzle, 5).run(true);
           if (HasFatalFailure()) return;
         }
+      }
+    }
+  }
 }
 
 TEST(Wgmma, ScalesAndScaleD) {
-  for (int scale_a : {1, -1})
-    for (int scale_b : {1, -1})
-      for (bool in_registers : {false, true})
+  for (int scale_a : {1, -1}) {
+    for (int scale_b : {1, -1}) {
+      for (bool in_registers : {false, true}) {
         for (bool scale_d : {false, true}) {
           WgmmaInstruction instruction{
               .n = 64, .a_in_registers = in_registers, .scale_a = scale_a, .scale_b = scale_b};
           WgmmaCase(instruction, Swizzle::b128, 11).run(scale_d);
           if (HasFatalFailure()) return;
         }
+      }
+    }
+  }
 }
 
 TEST(Wgmma, IntegersWrapOrSaturate) {

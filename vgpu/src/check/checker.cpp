@@ -32,9 +32,10 @@ class EffectLog {
     std::lock_guard lock(mutex_);
     std::FILE* file = std::fopen(path_.c_str(), "w");
     if (!file) return;
-    for (const auto& [line, effect] : by_line_)
+    for (const auto& [line, effect] : by_line_) {
       std::fprintf(file, "%u %llu %llu\n", line, static_cast<unsigned long long>(effect.executed),
                    static_cast<unsigned long long>(effect.useful));
+    }
     std::fclose(file);
   }
 

@@ -28,8 +28,9 @@ uint64_t barrier_key(exec::BarrierRef ref) {
 bool is_one_range(uint32_t lanes, const WarpAccess& access) {
   if (lanes != ~0u) return false;
   uint64_t gaps = 0;
-  for (uint64_t l = 0; l < 32; l++)
+  for (uint64_t l = 0; l < 32; l++) {
     gaps |= access.addresses[l] ^ (access.addresses[0] + l * access.bytes);
+  }
   return gaps == 0;
 }
 
@@ -53,15 +54,17 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
   // Ordered accesses synchronise; they do not race with each other.
   const bool strong = access.order != Order::weak;
   Actor actor = actor_of(agent, strong ? Access::atomic : access.access);
-  if (access.memory == Memory::shared && context_.options.race && !lanes_told_)
+  if (access.memory == Memory::shared && context_.options.race && !lanes_told_) {
     follow_lanes(agent, access);
+  }
   const bool global = access.memory == Memory::global;
   if (global) actor.access = access.access;
   auto touch_range = [&](uint32_t cta, uint64_t address, uint64_t bytes) {
-    if (global)
+    if (global) {
       touch_global(actor, address, bytes);
-    else
+    } else {
       touch_shared(actor, cta, address, bytes);
+    }
   };
   // Lanes that follow each other in memory are one range; often the whole warp is.
   if (!access.ctas && is_one_range(agent.lanes, access)) {
@@ -74,8 +77,10 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
       uint64_t bytes = access.bytes;
       while (lanes & (lanes - 1)) {
         auto next = static_cast<uint32_t>(std::countr_zero(lanes & (lanes - 1)));
-        if (access.addresses[next] != address + bytes || (access.ctas && access.ctas[next] != cta))
+        if (access.addresses[next] != address + bytes ||
+            (access.ctas && access.ctas[next] != cta)) {
           break;
+        }
         bytes += access.bytes;
         lanes &= lanes - 1;
       }
@@ -127,8 +132,9 @@ void ClusterChecker::async_access(const AsyncOp& op, const AsyncAccess& access) 
   switch (access.memory) {
     case Memory::shared:
       touch_shared(actor, access.cta, access.address, access.bytes);
-      if (watches_lanes(operation, access))
+      if (watches_lanes(operation, access)) {
         follow_lanes(operation, access, access.address, access.bytes);
+      }
       return;
     case Memory::tensor:
       touch_tmem(actor, access);
@@ -160,8 +166,9 @@ void ClusterChecker::async_chunks(const AsyncOp& op, const AsyncAccess& access,
     }
     cell = after;
   }
-  if (watches_lanes(operation, access))
+  if (watches_lanes(operation, access)) {
     for (uint32_t address : addresses) follow_lanes(operation, access, address, kSharedCellBytes);
+  }
 }
 
 /// Remarks on plain loads of what another lane of the warp stored since the lanes last met; then
@@ -186,10 +193,11 @@ void ClusterChecker::follow_lanes(const Agent& agent, const WarpAccess& access) 
       continue;
     }
     if (const auto* store = lane_writes_[cta].by_other_lane(address, access.bytes, self, lane,
-                                                            warp.lanes_met, warp.epoch()))
+                                                            warp.lanes_met, warp.epoch())) {
       remark_lanes(*store, lane,
                    format("read by lane %u at %s", lane, location(agent.instruction).c_str()),
                    {Memory::shared, cta, static_cast<uint32_t>(address)});
+    }
   }
 }
 
@@ -212,11 +220,12 @@ void ClusterChecker::follow_lanes(const Operation& operation, const AsyncAccess&
   const auto lane = static_cast<uint32_t>(std::countr_zero(operation.lanes));
   const auto* store = writes.by_other_lane(address, bytes, static_cast<uint16_t>(operation.issuer),
                                            lane, operation.lanes_met, operation.issuer_epoch);
-  if (store)
+  if (store) {
     remark_lanes(*store, lane,
                  format("read by a %s that lane %u issued at %s", operation_name(operation.kind),
                         lane, location(operation.instruction).c_str()),
                  {Memory::shared, access.cta, static_cast<uint32_t>(address)});
+  }
 }
 
 /// Changes of cell states that were worked out hold as long as nothing that they depend on
@@ -230,8 +239,9 @@ void ClusterChecker::next_accessor(const Actor& actor) {
   states_.next_accessor();
   if (!states_.crowded()) return;
   states_.collect([&](auto&& mark) {
-    for (const auto* memory : {&shared_, &tmem_})
+    for (const auto* memory : {&shared_, &tmem_}) {
       for (const std::vector<Cell>& cells : *memory) mark(cells);
+    }
   });
 }
 
@@ -239,8 +249,9 @@ void ClusterChecker::touch_shared(const Actor& actor, uint32_t cta, uint64_t add
                                   uint64_t bytes) {
   if (cta >= shared_.size()) return;
   std::vector<Cell>& cells = shared_[cta];
-  if (!actor.operation && actor.access == Access::write)
+  if (!actor.operation && actor.access == Access::write) {
     last_generic_write_.raise(actor.warp, actor.epoch);
+  }
   next_accessor(actor);
   const uint64_t end = std::min<uint64_t>(address + bytes, cells.size() * kSharedCellBytes);
   auto part_of_cell = [&](uint64_t from, uint64_t to) {
@@ -290,8 +301,9 @@ void ClusterChecker::touch_tmem(const Actor& actor, const AsyncAccess& access) {
 /// The allocation that holds an address, or null.
 /// NOTE: kernels go back and forth between a few; the registry's lock is shared by all threads.
 Allocation* ClusterChecker::allocation_at(uint64_t address) {
-  for (Allocation* recent : allocations_)
+  for (Allocation* recent : allocations_) {
     if (recent && recent->contains(address, 1)) return recent;
+  }
   Allocation* found = context_.memory->find(address);
   if (found) allocations_[next_allocation_++ % allocations_.size()] = found;
   return found;
@@ -306,11 +318,12 @@ void ClusterChecker::touch_global(const Actor& actor, uint64_t address, uint64_t
     if (allocation->tracks_writes()) {
       const uint64_t missing =
           actor.access != Access::write ? allocation->first_unwritten(address, here) : 0;
-      if (actor.access != Access::write && missing != address + here)
+      if (actor.access != Access::write && missing != address + here) {
         report("init",
                format("read of global memory that was never written: %s\n  byte 0x%llx is %s",
                       describe(actor).c_str(), static_cast<unsigned long long>(missing),
                       context_.memory->describe(missing).c_str()));
+      }
       if (actor.access != Access::read) allocation->mark_written(address, here);
     }
     address += here;
@@ -414,13 +427,14 @@ void ClusterChecker::check_overwrite(const Actor& actor, uint32_t units, const P
     const uint32_t offset = place.address / kSharedCellBytes * kSharedCellBytes + half;
     if (!(units & unit_mask(half, 8))) continue;
     const auto at = mbarriers_.find(barrier_key({place.cta, offset}));
-    if (at != mbarriers_.end() && at->second.live)
+    if (at != mbarriers_.end() && at->second.live) {
       report("mbarrier",
              format("write over the live mbarrier at shared offset 0x%x of CTA %u: %s\n  "
                     "initialised: by %s at %s",
                     offset, place.cta, describe(actor).c_str(),
                     warp_name(at->second.initialiser).c_str(),
                     location(at->second.init_instruction).c_str()));
+    }
   }
 }
 
@@ -461,10 +475,11 @@ void ClusterChecker::remember(const CellState& cell, const Actor& actor, uint32_
     // A write hides what came before it, which it was checked against.
     if (actor.access == Access::write) rest.units &= ~units;
     if (rest.units == 0) continue;
-    if (stands_for(actor, units, rest))
+    if (stands_for(actor, units, rest)) {
       now.units |= rest.units;
-    else
+    } else {
       list.push_back(rest);
+    }
   }
   list.push_back(now);
 }
@@ -476,8 +491,9 @@ void ClusterChecker::check_proxy(const Actor& actor, const PastAccess& past, con
   const bool copied = past.who.is_operation();
   const Component writer = copied ? operations_[past.who.index()].issuer : past.who.index();
   if (copied ? released(operations_[past.who.index()], actor.view->proxy)
-             : actor.view->proxy[writer] >= past.epoch)
+             : actor.view->proxy[writer] >= past.epoch) {
     return;
+  }
   const std::string one = warp_name(writer), other = warp_name(actor.warp);
   const std::string who = writer == actor.warp ? one + ", between the two"
                                                : one + " before it synchronises with " + other +

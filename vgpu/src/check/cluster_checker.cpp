@@ -99,8 +99,9 @@ GroupStream& ClusterChecker::group_of(GroupKind kind, Component warp, uint32_t l
   auto [at, is_new] = groups_.try_emplace(key);
   if (is_new) {
     at->second.component = kind == GroupKind::wgmma ? wgmma_component(warp) : new_component();
-    if (kind == GroupKind::tcgen05_ld || kind == GroupKind::tcgen05_st)
+    if (kind == GroupKind::tcgen05_ld || kind == GroupKind::tcgen05_st) {
       tcgen05_components_.push_back(at->second.component);
+    }
   }
   return at->second;
 }
@@ -167,8 +168,9 @@ void ClusterChecker::barrier_arrive(const Agent& agent, uint32_t barrier) {
   release_done(warp);
   // What those who wait learn of an arrival that does not wait is not known here; bar.sync counts
   // when it passes.
-  if (context_.effects && arrives_only(module_.forms[agent.instruction->form]))
+  if (context_.effects && arrives_only(module_.forms[agent.instruction->form])) {
     note_effect(agent, true);
+  }
 }
 
 void ClusterChecker::barrier_pass(const Agent& agent, uint32_t barrier) {
@@ -230,8 +232,9 @@ void ClusterChecker::fence(const Agent& agent, FenceKind kind, Order, Scope) {
       if (warp.tcgen05_before.join(warp.view.order)) warp.touch();
       return;
     case FenceKind::tcgen05_after_thread_sync:
-      if (context_.effects)
+      if (context_.effects) {
         note_effect(agent, knows_more_tcgen05(warp.view.tcgen05_arrived, warp.view.tcgen05));
+      }
       if (warp.view.tcgen05.join(warp.view.tcgen05_arrived)) warp.touch();
       return;
     case FenceKind::wgmma:
@@ -309,7 +312,7 @@ void ClusterChecker::check_mbarrier_use(const BarrierRef& ref, const MbarrierSta
     remark(Remark::relaxed_init, "mbarrier", text);
   }
   if (actor.operation && !barrier.init_fenced &&
-      actor.view->proxy[barrier.initialiser] < barrier.init_epoch)
+      actor.view->proxy[barrier.initialiser] < barrier.init_epoch) {
     report("mbarrier",
            format("%s the mbarrier at shared offset 0x%x of CTA %u, whose initialisation was not "
                   "made visible to the async proxy\n  initialised: by %s at %s\n  used:        %s\n"
@@ -317,6 +320,7 @@ void ClusterChecker::check_mbarrier_use(const BarrierRef& ref, const MbarrierSta
                   "mbarrier.init, before the barrier that publishes it",
                   what, ref.offset, ref.cta, warp_name(barrier.initialiser).c_str(),
                   location(barrier.init_instruction).c_str(), describe(actor).c_str()));
+  }
 }
 
 void ClusterChecker::complete_phase(MbarrierState& barrier, const BarrierState& state) {
@@ -433,8 +437,9 @@ void ClusterChecker::async_issue(const AsyncOp& op) {
     GroupStream& group = group_of(*kind, warp.self, lane);
     operation.releases.push_back({group.component, group.open});
   }
-  if (in_tensor_pipeline(op.kind))
+  if (in_tensor_pipeline(op.kind)) {
     operation.releases.push_back({warp.tensor_pipeline, ++warp.tensor_issued});
+  }
   // NOTE: a commit covers everything that was issued before, not only since the last one.
   if (op.kind == AsyncKind::tcgen05_commit) {
     operation.covers = warp.tensor_issued;
@@ -442,17 +447,19 @@ void ClusterChecker::async_issue(const AsyncOp& op) {
   }
   // cp.async.mbarrier.arrive moves nothing: it tells of the copies before it.
   if (op.kind == AsyncKind::cp_async) {
-    if (op.bytes == 0)
+    if (op.bytes == 0) {
       operation.tracked = warp.copies;
-    else
+    } else {
       warp.copies.push_back(op.id);
+    }
   }
-  if (op.kind == AsyncKind::wgmma && !warp.wgmma_fenced && context_.options.race)
+  if (op.kind == AsyncKind::wgmma && !warp.wgmma_fenced && context_.options.race) {
     report("race",
            format("wgmma.mma_async without a wgmma.fence before it: the registers it uses are "
                   "not ordered\n  at %s\n  missing: wgmma.fence.sync.aligned before the first "
                   "wgmma.mma_async of %s",
                   location(op.issuer.instruction).c_str(), warp_name(warp.self).c_str()));
+  }
   release_done(warp);
 }
 
@@ -465,8 +472,9 @@ void ClusterChecker::group_commit(const Agent& agent, GroupKind kind) {
   if (kind != GroupKind::bulk && kind != GroupKind::bulk_read) {
     group_of(kind, warp.self, 0).open++;
   } else {
-    for (uint32_t lanes = agent.lanes; lanes; lanes &= lanes - 1)
+    for (uint32_t lanes = agent.lanes; lanes; lanes &= lanes - 1) {
       group_of(kind, warp.self, static_cast<uint32_t>(std::countr_zero(lanes))).open++;
+    }
   }
   note_effect(agent, true);
 }
@@ -485,8 +493,9 @@ void ClusterChecker::group_wait(const Agent& agent, GroupKind kind, uint32_t pen
     news |= warp.view.order.raise(group.component, group.open - 1 - pending);
   };
   if (kind == GroupKind::bulk || kind == GroupKind::bulk_read) {
-    for (uint32_t lanes = agent.lanes; lanes; lanes &= lanes - 1)
+    for (uint32_t lanes = agent.lanes; lanes; lanes &= lanes - 1) {
       wait(static_cast<uint32_t>(std::countr_zero(lanes)));
+    }
   } else {
     wait(0);
   }
@@ -497,8 +506,9 @@ void ClusterChecker::group_wait(const Agent& agent, GroupKind kind, uint32_t pen
 // ---------------------------------------------------------------- registers
 
 void ClusterChecker::instruction(const Agent& agent) {
-  if (context_.effects && is_synchronising(module_.forms[agent.instruction->form].text))
+  if (context_.effects && is_synchronising(module_.forms[agent.instruction->form].text)) {
     effects_[agent.instruction].executed++;
+  }
   if (agent.function != function_) {
     function_ = agent.function;
     function_registers_ =
@@ -522,9 +532,11 @@ void ClusterChecker::instruction(const Agent& agent) {
 void ClusterChecker::tmem_alloc(const Agent&, uint32_t cta, uint32_t column, uint32_t columns) {
   std::vector<Cell>& cells = tmem_[cta];
   if (cells.empty()) cells.resize(kTmemCells, kFreshCell);
-  for (uint32_t row = 0; row < 128 / kTmemCellLanes; row++)
-    for (uint32_t c = column / kTmemCellColumns; c < (column + columns) / kTmemCellColumns; c++)
+  for (uint32_t row = 0; row < 128 / kTmemCellLanes; row++) {
+    for (uint32_t c = column / kTmemCellColumns; c < (column + columns) / kTmemCellColumns; c++) {
       cells[row * kTmemCellsPerRow + c] = kFreshCell;
+    }
+  }
 }
 
 void ClusterChecker::tmem_dealloc(const Agent& agent, uint32_t cta, uint32_t column,
@@ -532,17 +544,19 @@ void ClusterChecker::tmem_dealloc(const Agent& agent, uint32_t cta, uint32_t col
   std::vector<Cell>& cells = tmem_[cta];
   if (cells.empty() || !context_.options.race) return;
   Actor actor = actor_of(agent, Access::write);
-  for (uint32_t row = 0; row < 128 / kTmemCellLanes; row++)
+  for (uint32_t row = 0; row < 128 / kTmemCellLanes; row++) {
     for (uint32_t c = column / kTmemCellColumns; c < (column + columns) / kTmemCellColumns; c++) {
       Cell& cell = cells[row * kTmemCellsPerRow + c];
       const Place place{Memory::tensor, cta, row * kTmemCellLanes << 16 | c * kTmemCellColumns};
       for (const PastAccess& past : states_.at(cell).accesses) {
-        if (!knows(actor, past) && !freed_after_load(actor, past, place))
+        if (!knows(actor, past) && !freed_after_load(actor, past, place)) {
           report_race(actor, past, place);
+        }
         check_tcgen05(actor, past, place);
       }
       cell = kFreshCell;
     }
+  }
 }
 
 /// Copies must be known to be done before their CTA's shared memory goes away.
@@ -560,8 +574,9 @@ void ClusterChecker::check_finished(const Operation& operation) {
   }
   // An H200 takes a kernel that ends with a copy of no bytes under way.
   if (operation.moves_nothing) return;
-  for (const WarpState& warp : warps_)
+  for (const WarpState& warp : warps_) {
     if (released(operation, warp.view.order)) return;
+  }
   const std::string barrier = release_name(operation);
   const std::string text = format(
       "the kernel ends without any warp knowing that a %s is done: the shared memory it uses may "
@@ -582,18 +597,21 @@ void ClusterChecker::warp_sync(const Agent& agent) {
 }
 
 void ClusterChecker::end(std::span<const uint32_t> leaked_columns) {
-  if (context_.options.race)
+  if (context_.options.race) {
     operations_.for_each([&](const Operation& operation) {
       if (operation.instruction) check_finished(operation);
     });
+  }
   if (!context_.options.leak) return;
-  for (size_t cta = 0; cta < leaked_columns.size(); cta++)
-    if (leaked_columns[cta] != 0)
+  for (size_t cta = 0; cta < leaked_columns.size(); cta++) {
+    if (leaked_columns[cta] != 0) {
       throw Fault(
           kTensorMemoryLeak,
           format("leak check: CTA %zu ends with %u TMEM columns still allocated\n  missing: "
                  "tcgen05.dealloc by the warp that allocated them",
                  cta, leaked_columns[cta]));
+    }
+  }
 }
 
 }  // namespace vgpu::check

@@ -36,18 +36,20 @@ std::string ClusterChecker::warp_name(Component warp) const {
 }
 
 std::string ClusterChecker::place_name(const Place& place) const {
-  if (place.memory == Memory::tensor)
+  if (place.memory == Memory::tensor) {
     return format("TMEM of CTA %u at lane %u, column %u", place.cta, place.address >> 16,
                   place.address & 0xffff);
+  }
   return format("shared memory of CTA %u at offset 0x%x (byte %d of the CTA's own)", place.cta,
                 place.address, static_cast<int>(place.address) - 1024);
 }
 
 std::string ClusterChecker::describe(const Actor& actor) const {
-  if (actor.operation)
+  if (actor.operation) {
     return format("%s by a %s that %s issued at %s", access_name(actor.access),
                   operation_name(actor.operation->kind), warp_name(actor.warp).c_str(),
                   location(actor.instruction).c_str());
+  }
   return format("%s by %s at %s", access_name(actor.access), warp_name(actor.warp).c_str(),
                 location(actor.instruction).c_str());
 }
@@ -67,11 +69,13 @@ std::string ClusterChecker::describe(const PastAccess& past) const {
 std::string ClusterChecker::release_name(const Operation& operation) const {
   std::string text;
   operation.releases.any([&](Component component, Epoch epoch) {
-    for (const auto& [key, barrier] : mbarriers_)
-      if (barrier.phases == component)
+    for (const auto& [key, barrier] : mbarriers_) {
+      if (barrier.phases == component) {
         text += format("%sphase %u of the mbarrier at shared offset 0x%x of CTA %u",
                        text.empty() ? "" : " or ", epoch - 1, static_cast<uint32_t>(key),
                        static_cast<uint32_t>(key >> 32));
+      }
+    }
     return false;
   });
   return text;
@@ -131,12 +135,13 @@ std::string ClusterChecker::missing_order(const Actor& actor, const PastAccess& 
   // Groups are waited for by the issuer, mbarriers by anyone.
   const bool in_group = group_kind_of(operation.kind).has_value();
   const bool issuer_knows = released(operation, warps_[operation.issuer].view.order);
-  if (in_group && issuer_knows && operation.issuer != actor.warp)
+  if (in_group && issuer_knows && operation.issuer != actor.warp) {
     return format(
         "an arrival by %s on an mbarrier that %s waits for, or a barrier, after %s has "
         "waited for the operation: by now it has, but %s cannot know",
         warp_name(operation.issuer).c_str(), later.c_str(), warp_name(operation.issuer).c_str(),
         later.c_str());
+  }
   return missing_wait(operation, actor.warp) + ", before the second access";
 }
 
@@ -144,12 +149,13 @@ void ClusterChecker::report_registers(const exec::Agent& agent, const RegisterHa
   if (hazard.moved_load && moved_load_told_) return;
   const std::string here = location(agent.instruction);
   const RegisterSlot& slot = *hazard.slot;
-  if (hazard.missing_fence)
+  if (hazard.missing_fence) {
     report("registers",
            format("register %s is used by wgmma.mma_async after an ordinary access, without a "
                   "wgmma.fence between\n  accessed: at %s\n  then:     at %s\n  missing: "
                   "wgmma.fence.sync.aligned between the two",
                   hazard.name->c_str(), location(slot.toucher).c_str(), here.c_str()));
+  }
   const bool wgmma = !hazard.moved_load && slot.pending == RegisterUse::wgmma;
   const std::string text = format(
       "register %s is accessed while a %s that uses it may be in flight\n  issued:   at "

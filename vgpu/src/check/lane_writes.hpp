@@ -47,8 +47,9 @@ class LaneWrites {
     const Store* found = nullptr;
     for_words<false>(address, bytes, [&](const Store& last) {
       if (last.epoch != 0 && last.epoch >= since && last.epoch <= until && last.warp == warp &&
-          last.lane != lane && last.other != lane && last.other != kMany)
+          last.lane != lane && last.other != lane && last.other != kMany) {
         found = &last;
+      }
       return !found;
     });
     return found;
@@ -73,9 +74,11 @@ class LaneWrites {
       const uint64_t block = word / kBlockWords;
       const uint64_t stop = std::min(end, (block + 1) * kBlockWords);
       if (all) used_[block] = 1;
-      if (used_[block])
-        for (; word < stop; word++)
+      if (used_[block]) {
+        for (; word < stop; word++) {
           if (!f(words_[word])) return;
+        }
+      }
       word = stop;
     }
   }

@@ -96,8 +96,9 @@ std::vector<SyncSite> find_sync_sites(const ptx::Module& module) {
       site.opcode = form.text;
       site.function = function.name;
       auto file = module.files.find(instruction.loc_file);
-      if (file != module.files.end())
+      if (file != module.files.end()) {
         site.source = file->second + ":" + std::to_string(instruction.loc_line);
+      }
       sites.push_back(std::move(site));
     }
   }
@@ -112,9 +113,10 @@ std::string delete_site(std::string ptx, const SyncSite& site) {
   size_t opcode =
       line == std::string::npos ? line : find_word(ptx, line, line_end, site.opcode, site.nth);
   size_t end = opcode == std::string::npos ? opcode : ptx.find(';', opcode);
-  if (end == std::string::npos)
+  if (end == std::string::npos) {
     fault(kInvalidValue, "line %u of the PTX has no %s number %u to delete", site.line,
           site.opcode.c_str(), site.nth);
+  }
 
   const bool is_wait =
       site.opcode.starts_with("mbarrier.try_wait") || site.opcode.starts_with("mbarrier.test_wait");
@@ -126,8 +128,9 @@ std::string delete_site(std::string ptx, const SyncSite& site) {
     replacement = "setp.eq.u32 " + ptx.substr(first, last - first) + ", 0, 0;";
   }
   const size_t begin = is_wait ? opcode : guard_offset(ptx, opcode);
-  for (size_t i = begin; i <= end; i++)
+  for (size_t i = begin; i <= end; i++) {
     if (ptx[i] != '\n') ptx[i] = ' ';
+  }
   ptx.insert(begin, replacement);
   return ptx;
 }
@@ -143,19 +146,22 @@ std::string mutate_from_environment(std::string ptx) {
   if (order.starts_with("list:")) {
     std::FILE* file = std::fopen(request + 5, "a");
     if (!file) fault(kInvalidValue, "VGPU_MUTATE: cannot write %s", request + 5);
-    for (size_t i = 0; i < sites.size(); i++)
+    for (size_t i = 0; i < sites.size(); i++) {
       std::fprintf(file, "%zu\t%u\t%s\t%s\t%s\n", first + i, sites[i].line,
                    sites[i].function.c_str(), sites[i].source.c_str(), sites[i].opcode.c_str());
+    }
     std::fclose(file);
     return ptx;
   }
   if (order.starts_with("delete:")) {
     uint32_t index = 0;
     auto [end, error] = std::from_chars(request + 7, request + order.size(), index);
-    if (error != std::errc() || *end != '\0')
+    if (error != std::errc() || *end != '\0') {
       fault(kInvalidValue, "VGPU_MUTATE is '%s'; legal: list:<file>, delete:<index>", request);
-    if (index >= first && index < next_index)
+    }
+    if (index >= first && index < next_index) {
       return delete_site(std::move(ptx), sites[index - first]);
+    }
     return ptx;
   }
   fault(kInvalidValue, "VGPU_MUTATE is '%s'; legal: list:<file>, delete:<index>", request);

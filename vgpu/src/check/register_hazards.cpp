@@ -19,8 +19,9 @@ RegisterUse use_of(const ptx::Form& form) {
 template <typename F>
 void for_each_register(const ptx::Function& function, const Operand& operand, F f) {
   if (operand.kind == Operand::Kind::reg) f(operand.index);
-  for (uint32_t k = 0; k < operand.count; k++)
+  for (uint32_t k = 0; k < operand.count; k++) {
     for_each_register(function, function.operands[operand.first + k], f);
+  }
 }
 
 /// The registers an instruction uses after it was issued: D and A of wgmma, the result of a load.
@@ -56,8 +57,9 @@ FunctionRegisters::FunctionRegisters(const ptx::Module& module, const ptx::Funct
   named_ = static_cast<uint32_t>(names_.size());
 
   auto for_each_in = [&](const ptx::Instruction& instruction, uint32_t operand, auto f) {
-    if (operand < instruction.count)
+    if (operand < instruction.count) {
       for_each_register(function, function.operands[instruction.first + operand], f);
+    }
   };
   // What a move copies or packs a watched register into is watched too; moves may go backwards.
   for (bool more = named_ > 0; more;) {
@@ -107,13 +109,15 @@ void WarpRegisters::copy(const FunctionRegisters& function, std::span<const uint
   std::vector<RegisterSlot>& state = *state_;
   if (sources.empty()) {
     // Another value: the load's result is no longer there.
-    for (uint32_t slot : results)
+    for (uint32_t slot : results) {
       if (state[slot].pending == RegisterUse::tmem_load) state[slot] = {};
+    }
     return;
   }
   RegisterSlot carried = state[sources[0]];
-  for (uint32_t slot : sources.subspan(1))
+  for (uint32_t slot : sources.subspan(1)) {
     if (!in_flight(carried) && in_flight(state[slot])) carried = state[slot];
+  }
   carried.moved = true;
   for (uint32_t slot : results) {
     state[slot] = carried;
@@ -143,16 +147,18 @@ RegisterHazard WarpRegisters::execute(const FunctionRegisters& function, size_t 
     switch (use) {
       case RegisterUse::wgmma:
         if (at.touched_after == fences_ + 1) return {&function.name(slot), &at, true};
-        if (at.pending == RegisterUse::tmem_load && in_flight(at))
+        if (at.pending == RegisterUse::tmem_load && in_flight(at)) {
           return {&function.name(slot), &at, false};
+        }
         at.pending = RegisterUse::wgmma;
         at.moved = false;
         at.group = wgmma_group;
         at.operation = where;
         break;
       case RegisterUse::tmem_load:
-        if (at.pending == RegisterUse::wgmma && in_flight(at))
+        if (at.pending == RegisterUse::wgmma && in_flight(at)) {
           return {&function.name(slot), &at, false};
+        }
         at.pending = RegisterUse::tmem_load;
         at.moved = false;
         at.group = load_group;

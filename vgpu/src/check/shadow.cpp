@@ -8,8 +8,9 @@ namespace vgpu::check {
 Cell StateTable::add(Cell before, uint32_t units, const CellState& after) {
   // Different pasts often end in the same state: a write hides them.
   Cell found = kUnknown;
-  for (size_t k = made_.size(); k-- > 0 && made_.size() - k <= kCompared && found == kUnknown;)
+  for (size_t k = made_.size(); k-- > 0 && made_.size() - k <= kCompared && found == kUnknown;) {
     if (states_[made_[k]] == after) found = made_[k];
+  }
   if (found == kUnknown) {
     if (free_.empty()) {
       found = static_cast<Cell>(states_.size());
@@ -28,8 +29,9 @@ Cell StateTable::add(Cell before, uint32_t units, const CellState& after) {
 
 void StateTable::drop_unused(const std::vector<bool>& used) {
   free_.clear();
-  for (size_t k = used.size(); k-- > 0;)
+  for (size_t k = used.size(); k-- > 0;) {
     if (!used[k]) free_.push_back(static_cast<Cell>(k));
+  }
   in_use_ = states_.size() - free_.size();
   limit_ = std::max(kLeastLimit, 2 * in_use_);
   next_accessor();

@@ -49,12 +49,14 @@ struct WarpState {
   std::shared_ptr<const View> take_snapshot() {
     if (snapshot_version_ == version) return snapshots_[snapshot_];
     // One that no operation refers to any more is written over.
-    for (snapshot_ = 0; snapshot_ < snapshots_.size(); snapshot_++)
+    for (snapshot_ = 0; snapshot_ < snapshots_.size(); snapshot_++) {
       if (snapshots_[snapshot_].use_count() == 1) break;
-    if (snapshot_ < snapshots_.size())
+    }
+    if (snapshot_ < snapshots_.size()) {
       *snapshots_[snapshot_] = view;
-    else
+    } else {
       snapshots_.push_back(std::make_shared<View>(view));
+    }
     snapshot_version_ = version;
     return snapshots_[snapshot_];
   }
@@ -72,18 +74,21 @@ class ReleasePoints {
 
   void push_back(Point point) {
     if (count_ > 0 && (more_.empty() ? first_[count_ - 1] : more_.back()) == point) return;
-    if (count_ < first_.size())
+    if (count_ < first_.size()) {
       first_[count_++] = point;
-    else
+    } else {
       more_.push_back(point);
+    }
   }
   /// Whether f(component, epoch) holds for any of them.
   template <class F>
   bool any(F&& f) const {
-    for (uint32_t k = 0; k < count_; k++)
+    for (uint32_t k = 0; k < count_; k++) {
       if (f(first_[k].first, first_[k].second)) return true;
-    for (const Point& point : more_)
+    }
+    for (const Point& point : more_) {
       if (f(point.first, point.second)) return true;
+    }
     return false;
   }
 
@@ -113,15 +118,17 @@ struct Operation {
 class OperationTable {
  public:
   Operation& at(uint64_t id) {
-    while (id / kBlock >= blocks_.size())
+    while (id / kBlock >= blocks_.size()) {
       blocks_.push_back(std::make_unique<std::array<Operation, kBlock>>());
+    }
     return (*blocks_[id / kBlock])[id % kBlock];
   }
   const Operation& operator[](uint64_t id) const { return (*blocks_[id / kBlock])[id % kBlock]; }
   template <class F>
   void for_each(F&& f) const {
-    for (const auto& block : blocks_)
+    for (const auto& block : blocks_) {
       for (const Operation& operation : *block) f(operation);
+    }
   }
 
  private:

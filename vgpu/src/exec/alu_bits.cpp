@@ -278,16 +278,17 @@ bool decode_count(Decoder& d) {
   bool reverse = d.opcode() == "brev", pop = d.opcode() == "popc";
   d.out.d = d.dest(0, reverse ? bytes : 4);
   d.out.a = d.source(1, bytes);
-  if (bytes == 4)
+  if (bytes == 4) {
     d.out.handler = reverse ? Handler(unary<uint32_t, uint32_t, reverse_bits<uint32_t>>)
                     : pop
                         ? unary<uint32_t, uint32_t, [](uint32_t a) { return std::popcount(a); }>
                         : unary<uint32_t, uint32_t, [](uint32_t a) { return std::countl_zero(a); }>;
-  else
+  } else {
     d.out.handler = reverse ? Handler(unary<uint64_t, uint64_t, reverse_bits<uint64_t>>)
                     : pop
                         ? unary<uint32_t, uint64_t, [](uint64_t a) { return std::popcount(a); }>
                         : unary<uint32_t, uint64_t, [](uint64_t a) { return std::countl_zero(a); }>;
+  }
   return true;
 }
 
@@ -371,20 +372,21 @@ bool decode_szext(Decoder& d) {
   d.out.d = d.dest(0, 4);
   d.out.a = d.source(1, 4);
   d.out.b = d.source(2, 4);
-  if (type == Type::u32)
+  if (type == Type::u32) {
     d.out.handler =
         wrap ? binary<uint32_t, uint32_t, uint32_t,
                       [](uint32_t a, uint32_t n) { return extract_field<uint32_t>(a, 0, n & 31); }>
              : binary<uint32_t, uint32_t, uint32_t, [](uint32_t a, uint32_t n) {
                  return extract_field<uint32_t>(a, 0, n > 32 ? 32 : n);
                }>;
-  else
+  } else {
     d.out.handler =
         wrap ? binary<int32_t, int32_t, uint32_t,
                       [](int32_t a, uint32_t n) { return extract_field<int32_t>(a, 0, n & 31); }>
              : binary<int32_t, int32_t, uint32_t, [](int32_t a, uint32_t n) {
                  return extract_field<int32_t>(a, 0, n > 32 ? 32 : n);
                }>;
+  }
   return true;
 }
 

@@ -89,8 +89,9 @@ template <class V, Compare kCompare>
 uint32_t compare_lanes(Warp& w, const Instr& i) {
   const auto *a = w.lanes<typename V::Storage>(i.a), *b = w.lanes<typename V::Storage>(i.b);
   uint8_t bytes[kLanes];
-  for (uint32_t l = 0; l < kLanes; l++)
+  for (uint32_t l = 0; l < kLanes; l++) {
     bytes[l] = holds<kCompare>(V::value(a[l]), V::value(b[l])) ? 1 : 0;
+  }
   uint32_t bits = 0;
   for (uint32_t l = 0; l < kLanes; l++) bits |= uint32_t{bytes[l]} << l;
   return bits;

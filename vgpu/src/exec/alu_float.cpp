@@ -47,8 +47,9 @@ Step arithmetic_lanes(Warp& w, const Instr& i, uint32_t lanes) {
 template <Op kOp, class T>
 Handler nearest(bool flushes, bool saturates) {
   if constexpr (sizeof(T) == 8) return arithmetic_lanes<kOp, T, false, false>;
-  if (flushes)
+  if (flushes) {
     return saturates ? arithmetic_lanes<kOp, T, true, true> : arithmetic_lanes<kOp, T, true, false>;
+  }
   return saturates ? arithmetic_lanes<kOp, T, false, true> : arithmetic_lanes<kOp, T, false, false>;
 }
 
@@ -113,15 +114,19 @@ bool decode_arithmetic(Decoder& d) {
       float* out = w.lanes<float>(i.d);
       bool flush_all = i.x & 1;
       float result[2 * kLanes];
-      for (uint32_t k = 0; k < 2 * kLanes; k++)
+      for (uint32_t k = 0; k < 2 * kLanes; k++) {
         result[k] = arithmetic<kOp, float, false, false>(a[k], b[k], c[k]);
-      if (flush_all)
-        for (uint32_t k = 0; k < 2 * kLanes; k++)
+      }
+      if (flush_all) {
+        for (uint32_t k = 0; k < 2 * kLanes; k++) {
           result[k] = arithmetic<kOp, float, true, false>(a[k], b[k], c[k]);
-      if (lanes == kAllLanes)
+        }
+      }
+      if (lanes == kAllLanes) {
         std::memcpy(out, result, sizeof result);
-      else
+      } else {
         for_lanes(lanes, [&](uint32_t l) { std::memcpy(out + 2 * l, result + 2 * l, 8); });
+      }
       return Step::next;
     };
     d.out.x = flushes;
@@ -169,8 +174,9 @@ Step min_max_general(Warp& w, const Instr& i, uint32_t lanes) {
       any_nan |= value != value;
     }
     float r = values[0];
-    for (uint32_t k = 1; k < i.y; k++)
+    for (uint32_t k = 1; k < i.y; k++) {
       r = is_min ? min_number(r, values[k]) : max_number(r, values[k]);
+    }
     if (nan && any_nan) return std::bit_cast<float>(0x7fffffffu);
     if (xorsign) r = std::bit_cast<float>((std::bit_cast<uint32_t>(r) & 0x7fffffffu) | sign);
     return canonical(r);
@@ -199,14 +205,15 @@ bool decode_min_max(Decoder& d) {
     d.out.handler = min_max_general;
     return true;
   }
-  if (is_min)
+  if (is_min) {
     d.out.handler =
         nan ? (flushes ? min_max<float, true, true, true> : min_max<float, true, true, false>)
             : (flushes ? min_max<float, true, false, true> : min_max<float, true, false, false>);
-  else
+  } else {
     d.out.handler =
         nan ? (flushes ? min_max<float, false, true, true> : min_max<float, false, true, false>)
             : (flushes ? min_max<float, false, false, true> : min_max<float, false, false, false>);
+  }
   return true;
 }
 
@@ -336,10 +343,11 @@ bool decode_sign(Decoder& d) {
   d.out.d = d.dest(0, bytes);
   d.out.a = d.source(1, bytes);
   if (type == Type::f32) {
-    if (is_abs)
+    if (is_abs) {
       set_f32<absolute<float>>(d, flushes);
-    else
+    } else {
       set_f32<negate<float>>(d, flushes);
+    }
   } else {
     d.out.handler = is_abs ? function_lanes<double, absolute<double>, false>
                            : function_lanes<double, negate<double>, false>;
@@ -355,14 +363,15 @@ bool decode_copysign(Decoder& d) {
   d.out.a = d.source(1, bytes);
   d.out.b = d.source(2, bytes);
   // The sign of a, the magnitude of b.
-  if (bytes == 4)
+  if (bytes == 4) {
     d.out.handler = binary<uint32_t, uint32_t, uint32_t, [](uint32_t a, uint32_t b) {
       return (a & 0x80000000u) | (b & 0x7fffffffu);
     }>;
-  else
+  } else {
     d.out.handler = binary<uint64_t, uint64_t, uint64_t, [](uint64_t a, uint64_t b) {
       return (a & (uint64_t{1} << 63)) | (b & ~(uint64_t{1} << 63));
     }>;
+  }
   return true;
 }
 

@@ -47,14 +47,17 @@ uint16_t half_op(uint16_t a, uint16_t b, uint16_t c, uint32_t flags) {
   if constexpr (kOp == Op::add) r = F::narrow(x + y);
   if constexpr (kOp == Op::sub) r = F::narrow(x - y);
   if constexpr (kOp == Op::mul) r = F::narrow(x * y);
-  if constexpr (kOp == Op::fma)
+  if constexpr (kOp == Op::fma) {
     r = F::narrow(add_round_to_odd(static_cast<double>(x) * y, static_cast<double>(z)));
+  }
   if constexpr (kOp == Op::ex2) r = F::narrow(std::exp2(x));
   if constexpr (kOp == Op::tanh) r = F::narrow(std::tanh(x));
   if (flags & kFtz) r = flush_half<F>(r);
   if (flags & kSat) r = F::narrow(saturate_unit(F::widen(r)));
-  if ((flags & kRelu) && (r & 0x8000) && (r & 0x7fff) <= (F::kMinExponent == -14 ? 0x7c00 : 0x7f80))
+  if ((flags & kRelu) && (r & 0x8000) &&
+      (r & 0x7fff) <= (F::kMinExponent == -14 ? 0x7c00 : 0x7f80)) {
     r = 0;
+  }
   return r;
 }
 

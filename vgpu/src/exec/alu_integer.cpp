@@ -45,8 +45,9 @@ int32_t saturate(int64_t value) {
 template <class T>
 constexpr T divide(T a, T b) {
   if (b == 0) return static_cast<T>(-1);
-  if (std::is_signed_v<T> && b == static_cast<T>(-1))
+  if (std::is_signed_v<T> && b == static_cast<T>(-1)) {
     return static_cast<T>(Unsigned<T>(0) - Unsigned<T>(a));
+  }
   return static_cast<T>(a / b);
 }
 template <class T>
@@ -167,17 +168,19 @@ Step carry_mad(Warp& w, const Instr& i, uint32_t lanes) {
 
 template <class T>
 Handler pick_carry(bool subtract, bool in, bool out) {
-  if (subtract)
+  if (subtract) {
     return in ? (out ? carry_add<T, true, true, true> : carry_add<T, true, true, false>)
               : carry_add<T, true, false, true>;
+  }
   return in ? (out ? carry_add<T, false, true, true> : carry_add<T, false, true, false>)
             : carry_add<T, false, false, true>;
 }
 template <class T>
 Handler pick_carry_mad(bool high, bool in, bool out) {
-  if (high)
+  if (high) {
     return in ? (out ? carry_mad<T, true, true, true> : carry_mad<T, true, true, false>)
               : carry_mad<T, true, false, true>;
+  }
   return in ? (out ? carry_mad<T, false, true, true> : carry_mad<T, false, true, false>)
             : carry_mad<T, false, false, true>;
 }
@@ -273,10 +276,11 @@ bool decode_integer_min_max(Decoder& d) {
   }
   return with_integer(type, [&](auto zero) {
     using T = decltype(zero);
-    if (relu)
+    if (relu) {
       d.out.handler = is_min ? binary<T, T, T, min_relu<T>> : binary<T, T, T, max_relu<T>>;
-    else
+    } else {
       d.out.handler = is_min ? binary<T, T, T, min_of<T>> : binary<T, T, T, max_of<T>>;
+    }
   });
 }
 
@@ -387,12 +391,13 @@ bool decode_mul24(Decoder& d) {
   operands(d, 4, 4, is_mad ? 3 : 2);
   if (!is_mad) d.out.c = d.literal(0, 4);
   using U = uint32_t;
-  if (type == Type::u32)
+  if (type == Type::u32) {
     d.out.handler =
         high ? ternary<U, U, U, U, mad24<false, true>> : ternary<U, U, U, U, mad24<false, false>>;
-  else
+  } else {
     d.out.handler =
         high ? ternary<U, U, U, U, mad24<true, true>> : ternary<U, U, U, U, mad24<true, false>>;
+  }
   return true;
 }
 
@@ -426,12 +431,13 @@ bool decode_dp4a(Decoder& d) {
   if ((a != Type::s32 && a != Type::u32) || (b != Type::s32 && b != Type::u32)) return false;
   operands(d, 4, 4, 3);
   using U = uint32_t;
-  if (a == Type::s32)
+  if (a == Type::s32) {
     d.out.handler = b == Type::s32 ? ternary<U, U, U, U, dot4<true, true>>
                                    : ternary<U, U, U, U, dot4<true, false>>;
-  else
+  } else {
     d.out.handler = b == Type::s32 ? ternary<U, U, U, U, dot4<false, true>>
                                    : ternary<U, U, U, U, dot4<false, false>>;
+  }
   return true;
 }
 
@@ -458,13 +464,15 @@ Handler pick_dot2(bool high) {
 bool decode_dp2a(Decoder& d) {
   int high = d.take_one({"lo", "hi"});
   Type a = d.take_type(), b = d.take_type();
-  if (high < 0 || (a != Type::s32 && a != Type::u32) || (b != Type::s32 && b != Type::u32))
+  if (high < 0 || (a != Type::s32 && a != Type::u32) || (b != Type::s32 && b != Type::u32)) {
     return false;
+  }
   operands(d, 4, 4, 3);
-  if (a == Type::s32)
+  if (a == Type::s32) {
     d.out.handler = b == Type::s32 ? pick_dot2<true, true>(high) : pick_dot2<true, false>(high);
-  else
+  } else {
     d.out.handler = b == Type::s32 ? pick_dot2<false, true>(high) : pick_dot2<false, false>(high);
+  }
   return true;
 }
 

@@ -97,10 +97,11 @@ template <class T, int kWhich>
 Step read_clock(Warp& w, const Instr& i, uint32_t lanes) {
   uint64_t value = w.cluster->worker->warp_instructions * 4;
   if (kWhich == 1) value >>= 32;
-  if (kWhich >= 2)
+  if (kWhich >= 2) {
     value = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
                                       std::chrono::steady_clock::now().time_since_epoch())
                                       .count());
+  }
   write_lanes<T>(w, i.d, lanes, [=](uint32_t) { return static_cast<T>(value); });
   return Step::next;
 }
@@ -180,8 +181,9 @@ bool decode_mov(Decoder& d) {
   if (d.operand(1).kind == ptx::Operand::Kind::special) {
     auto& name = d.module().specials[d.operand(1).index];
     if (name == "%clock" || name == "%clock64" || name == "%clock_hi" || name == "%globaltimer" ||
-        name == "%globaltimer_lo")
+        name == "%globaltimer_lo") {
       return decode_clock(d, name, bytes);
+    }
   }
   d.out.d = d.dest(0, bytes);
   d.out.a = d.source(1, bytes);
@@ -213,14 +215,15 @@ bool decode_cvta(Decoder& d) {
   d.out.d = d.dest(0, 8);
   d.out.a = d.source(1, 8);
   using U = uint64_t;
-  if (space <= 3)
+  if (space <= 3) {
     d.out.handler = unary<U, U, [](U a) { return a; }>;
-  else if (space <= 6)
+  } else if (space <= 6) {
     d.out.handler = to ? unary<U, U, [](U a) { return a & 0xffffffffu; }>
                        : unary<U, U, [](U a) { return (a & 0xffffffffu) | kSharedWindow; }>;
-  else
+  } else {
     d.out.handler = to ? unary<U, U, [](U a) { return a - kLocalWindow; }>
                        : unary<U, U, [](U a) { return a + kLocalWindow; }>;
+  }
   return true;
 }
 

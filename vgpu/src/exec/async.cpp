@@ -113,12 +113,14 @@ bool deliver(Cluster& cluster, DeliverHow how) {
       if (any && how == DeliverHow::one) return true;
     }
   }
-  for (auto& cta : cluster.ctas)
-    for (auto& warp : cta->warps)
+  for (auto& cta : cluster.ctas) {
+    for (auto& warp : cta->warps) {
       for (auto* queue : {&warp->tmem_stores, &warp->wgmmas}) {
         any |= deliver_from(cluster, *queue, true);
         if (any && how == DeliverHow::one) return true;
       }
+    }
+  }
   return any;
 }
 
@@ -126,8 +128,9 @@ bool has_pending(const Cluster& cluster) {
   if (!cluster.copies.empty()) return true;
   for (auto& cta : cluster.ctas) {
     if (!cta->tensor_queue.empty()) return true;
-    for (auto& warp : cta->warps)
+    for (auto& warp : cta->warps) {
       if (!warp->tmem_stores.empty() || !warp->wgmmas.empty()) return true;
+    }
   }
   return false;
 }
@@ -175,8 +178,9 @@ bool groups_done(std::unique_ptr<CopyGroups>& groups, uint32_t lane, uint64_t al
   // Committed groups: all but the last entry.
   size_t committed = thread.pending.size() - 1;
   if (with_open && thread.pending.back()) return false;
-  for (size_t k = 0; k + allowed < committed; k++)
+  for (size_t k = 0; k + allowed < committed; k++) {
     if (thread.pending[k]) return false;
+  }
   return true;
 }
 

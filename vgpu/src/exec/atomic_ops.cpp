@@ -96,8 +96,10 @@ uint64_t update(uint8_t* p, const Atomic& a, uint64_t b, uint64_t c) {
   T old = __atomic_load_n(target, __ATOMIC_SEQ_CST);
   for (;;) {
     T next = static_cast<T>(a.apply(old, b, c));
-    if (__atomic_compare_exchange_n(target, &old, next, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+    if (__atomic_compare_exchange_n(target, &old, next, false, __ATOMIC_SEQ_CST,
+                                    __ATOMIC_SEQ_CST)) {
       return old;
+    }
   }
 }
 
@@ -127,8 +129,9 @@ Step atomic(Warp& w, const Instr& i, uint32_t lanes) {
     if (a.bytes == 16) {
       uint8_t old[16];
       changed |= update_128(pointers[l], w, a, l, old);
-      if (a.returns && a.result.kind == Ref::Kind::reg)
+      if (a.returns && a.result.kind == Ref::Kind::reg) {
         std::memcpy(w.registers + a.result.at + l * 16, old, 16);
+      }
       return;
     }
     for (unsigned k = 0; k < a.vector; k++) {
@@ -250,8 +253,9 @@ bool decode_atomic(Decoder& d) {
   bool half = a.type == Type::f16 || a.type == Type::f16x2 || a.type == Type::bf16 ||
               a.type == Type::bf16x2;
   if (noftz && !half) return false;
-  if (a.vector > 1 && (a.request.space != AddressSpace::global || (!half && a.type != Type::f32)))
+  if (a.vector > 1 && (a.request.space != AddressSpace::global || (!half && a.type != Type::f32))) {
     return false;
+  }
   if (!pick_function(a)) return false;
   d.make_refs(a.bytes);
   unsigned at = a.returns ? 1 : 0;
@@ -272,10 +276,13 @@ bool decode_atomic(Decoder& d) {
     if (a.vector == 1) a.result = a.results[0];
   }
   // Registers of the values must be as wide as the type.
-  for (auto* list : {&a.values, &a.results})
-    for (auto& ref : *list)
-      if (ref.kind == Ref::Kind::reg && ref.bytes != a.bytes)
+  for (auto* list : {&a.values, &a.results}) {
+    for (auto& ref : *list) {
+      if (ref.kind == Ref::Kind::reg && ref.bytes != a.bytes) {
         throw BadOperand{"a register is not as wide as the type"};
+      }
+    }
+  }
   d.out.handler = atomic;
   return true;
 }

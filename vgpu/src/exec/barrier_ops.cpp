@@ -36,8 +36,9 @@ static void complete_cluster_if_full(Cluster& cluster) {
 void leave_barriers(Warp& w) {
   for (auto& barrier : w.cta->barriers) complete_if_full(*w.cta, barrier);
   // A warp that arrived and then exited has been counted: take it out with the live ones.
-  if (w.cluster_counted && w.cluster_generation == w.cluster->barrier_generation)
+  if (w.cluster_counted && w.cluster_generation == w.cluster->barrier_generation) {
     w.cluster->barrier_arrived--;
+  }
   complete_cluster_if_full(*w.cluster);
 }
 
@@ -77,19 +78,21 @@ Step cta_barrier(Warp& w, const Instr& i, uint32_t lanes) {
       if (!converged(w, lanes, kAllLanes)) return wait_for_lanes(w);
     }
     uint32_t expected = i.y ? w.lanes<uint32_t>(i.b)[first_lane(lanes)] : 0;
-    if (i.y && (expected == 0 || expected % kLanes || expected > 1024))
+    if (i.y && (expected == 0 || expected % kLanes || expected > 1024)) {
       fault(kIllegalInstruction,
             "barrier %u with a thread count of %u: it must be a multiple of 32 up to 1024", number,
             expected);
+    }
     // NOTE: with and without a count are two things even where the numbers agree: the H200 raises
     // an illegal instruction (probe, "barrier with and without a thread count").
     auto text = [&](uint32_t count) {
       return count ? format("%u threads", count)
                    : format("all %u threads of the CTA (no thread count)", cta.live_warps * kLanes);
     };
-    if (barrier.open && barrier.expected != expected)
+    if (barrier.open && barrier.expected != expected) {
       fault(kIllegalInstruction, "barrier %u: this warp expects %s, an earlier one %s", number,
             text(expected).c_str(), text(barrier.expected).c_str());
+    }
     barrier.open = true;
     barrier.expected = expected;
     if (barrier.warp_lanes.size() < cta.warps.size()) barrier.warp_lanes.resize(cta.warps.size());
@@ -171,10 +174,11 @@ Step cluster_arrive(Warp& w, const Instr& i, uint32_t lanes) {  // x: aligned, y
   Cluster& cluster = *w.cluster;
   if (i.x && !converged(w, lanes, kAllLanes)) return wait_for_lanes(w);
   if (w.cluster_arrived && w.cluster_generation == cluster.barrier_generation &&
-      (w.cluster_arrived & lanes))
+      (w.cluster_arrived & lanes)) {
     fault(kLaunchFailure,
           "barrier.cluster.arrive: lanes %#x arrive twice without a barrier.cluster.wait between",
           w.cluster_arrived & lanes);
+  }
   if (w.cluster_generation != cluster.barrier_generation) {
     w.cluster_arrived = 0;
     w.cluster_counted = false;
@@ -194,9 +198,10 @@ Step cluster_arrive(Warp& w, const Instr& i, uint32_t lanes) {  // x: aligned, y
 Step cluster_wait(Warp& w, const Instr& i, uint32_t lanes) {
   Cluster& cluster = *w.cluster;
   if (i.x && !converged(w, lanes, kAllLanes)) return wait_for_lanes(w);
-  if ((w.cluster_arrived & lanes) != lanes)
+  if ((w.cluster_arrived & lanes) != lanes) {
     fault(kLaunchFailure, "barrier.cluster.wait by lanes %#x that have not arrived",
           lanes & ~w.cluster_arrived);
+  }
   if (w.cluster_generation == cluster.barrier_generation) return block(w, "barrier.cluster.wait");
   w.cluster_arrived &= ~lanes;
   if (cluster.observer) cluster.observer->cluster_pass(agent_of(w, lanes), i.y != 0);
@@ -219,9 +224,10 @@ bool decode_barrier(Decoder& d) {
 // The interpreter runs one instruction at a time: fences only matter to the checker.
 
 Step fence(Warp& w, const Instr& i, uint32_t lanes) {
-  if (auto* observer = w.cluster->observer)
+  if (auto* observer = w.cluster->observer) {
     observer->fence(agent_of(w, lanes), static_cast<FenceKind>(i.x), static_cast<Order>(i.y & 0xff),
                     static_cast<Scope>(i.y >> 8));
+  }
   return Step::next;
 }
 
@@ -240,8 +246,9 @@ bool decode_fence(Decoder& d) {
   Scope scope = Scope::cta;
   if (d.opcode() == "membar") {
     if (d.take("proxy")) {
-      if (d.take("async") || d.take_one({"async.global"}) >= 0)
+      if (d.take("async") || d.take_one({"async.global"}) >= 0) {
         return set(FenceKind::proxy_async, Order::acq_rel, Scope::gpu);
+      }
       return d.take("alias") && set(FenceKind::proxy_alias, Order::acq_rel, Scope::gpu);
     }
     int level = d.take_one({"cta", "gl", "sys"});

@@ -152,8 +152,9 @@ Step print(Warp& w, const Instr& i, uint32_t lanes) {
         std::fwrite(text.data(), 1, text.size(), stdout);
       }
     }
-    if (call.result != UINT32_MAX)
+    if (call.result != UINT32_MAX) {
       std::memcpy(&w.local[size_t{l} * w.kernel->local_bytes + call.result], &conversions, 4);
+    }
   });
   w.cluster->activity++;
   return Step::next;

@@ -15,9 +15,10 @@ Step map_address(Warp& w, const Instr& i, uint32_t lanes) {  // x: generic
   const uint32_t* rank = w.lanes<uint32_t>(i.b);
   uint64_t count = w.cluster->ctas.size();
   write_each_lane<T>(w, i.d, lanes, [&](uint32_t l) -> T {
-    if (rank[l] >= count)
+    if (rank[l] >= count) {
       fault(kIllegalInstruction, "mapa to CTA rank %u in a cluster of %llu", rank[l],
             static_cast<unsigned long long>(count));
+    }
     auto address = static_cast<uint64_t>(a[l]);
     uint64_t mapped = (address & kSharedOffsetMask) | uint64_t{rank[l]} << kSharedRankShift;
     return static_cast<T>(i.x ? mapped | kSharedWindow : mapped);
@@ -67,13 +68,15 @@ Step try_cancel(Warp& w, const Instr& i, uint32_t lanes) {  // x: multicast to t
     Cluster& cluster = *w.cluster;
     uint32_t to = shared_operand(read_address(w, i[0], l), "clusterlaunchcontrol.try_cancel");
     uint32_t barrier = mbarrier_address(read_address(w, i[1], l));
-    if (to & 15)
+    if (to & 15) {
       fault(kMisalignedAddress,
             "clusterlaunchcontrol.try_cancel: response at %#x must be 16-byte aligned", to);
+    }
     uint32_t mask = i.x ? static_cast<uint32_t>((uint64_t{1} << cluster.ctas.size()) - 1) : 0;
     auto targets = copy_targets(w, to, barrier, i.x != 0, mask, false);
-    for (auto& target : targets)
+    for (auto& target : targets) {
       shared_range(*target.cta, target.offset, 16, "clusterlaunchcontrol response");
+    }
     AsyncTask task;
     task.op = make_async(w, 1u << l, AsyncKind::clc_try_cancel);
     task.op.bytes = 16;
@@ -97,8 +100,9 @@ Step try_cancel(Warp& w, const Instr& i, uint32_t lanes) {  // x: multicast to t
       }
     };
     task.signal = [=](const AsyncOp& op) {
-      for (auto& target : targets)
+      for (auto& target : targets) {
         mbarrier_complete(*target.barrier_cta, target.barrier, 16, op.issuer, &op);
+      }
     };
     issue(cluster, cluster.copies, std::move(task));
   });

@@ -23,9 +23,10 @@ Step branch_indexed(Warp& w, const Instr& i, uint32_t lanes) {
   auto& table = *static_cast<const std::vector<uint32_t>*>(i.extra);
   const uint32_t* index = w.lanes<uint32_t>(i.a);
   for_lanes(lanes, [&](uint32_t l) {
-    if (index[l] >= table.size())
+    if (index[l] >= table.size()) {
       fault(kInvalidPc, "brx.idx with index %u into a table of %zu targets", index[l],
             table.size());
+    }
     w.jump_targets[l] = table[index[l]];
   });
   return Step::split;
@@ -35,12 +36,14 @@ bool decode_brx(Decoder& d) {
   if (!d.take("idx")) return false;
   d.take("uni");
   d.out.a = d.source(0, 4);
-  if (d.operand(1).kind != ptx::Operand::Kind::table)
+  if (d.operand(1).kind != ptx::Operand::Kind::table) {
     throw BadOperand{"a list of branch targets is needed"};
+  }
   auto& table = d.extra<std::vector<uint32_t>>();
   auto entry = static_cast<uint32_t>(d.entry_of(&d.function()));
-  for (uint32_t target : d.function().branch_tables[d.operand(1).index])
+  for (uint32_t target : d.function().branch_tables[d.operand(1).index]) {
     table.push_back(entry + target);
+  }
   d.out.handler = branch_indexed;
   return true;
 }
@@ -61,8 +64,9 @@ struct Call {
 void copy_arguments(Warp& w, const std::vector<ArgumentCopy>& copies, uint32_t lanes) {
   size_t frame = w.kernel->local_bytes;
   for_lanes(lanes, [&](uint32_t l) {
-    for (auto& copy : copies)
+    for (auto& copy : copies) {
       std::memcpy(&w.local[l * frame + copy.to], &w.local[l * frame + copy.from], copy.bytes);
+    }
   });
 }
 
@@ -107,8 +111,9 @@ bool decode_call(Decoder& d) {
     at = 1;
   }
   auto& name = d.operand(at);
-  if (name.kind != Kind::external)
+  if (name.kind != Kind::external) {
     throw BadOperand{"indirect calls are not supported: the target must be a name"};
+  }
   if (d.count() > at + 1) arguments = &d.operand(at + 1);
   auto frame = [&](const ptx::Operand& o) {
     if (o.kind != Kind::variable) throw BadOperand{"call arguments must be .param variables"};
@@ -118,14 +123,17 @@ bool decode_call(Decoder& d) {
   const ptx::Function* callee = d.callee(name);
   if (!callee) {
     std::vector<uint32_t> offsets;
-    if (arguments)
-      for (unsigned k = 0; k < arguments->count; k++)
+    if (arguments) {
+      for (unsigned k = 0; k < arguments->count; k++) {
         offsets.push_back(frame(d.child(*arguments, k)));
+      }
+    }
     d.out.handler = builtin_handler(d, d.module().externals[name.index], offsets,
                                     results ? frame(d.child(*results, 0)) : UINT32_MAX);
-    if (!d.out.handler)
+    if (!d.out.handler) {
       throw BadOperand{"call of " + d.module().externals[name.index] +
                        ", which the module does not define"};
+    }
     return true;
   }
   auto& target = d.extra<Call>();
@@ -133,8 +141,9 @@ bool decode_call(Decoder& d) {
   auto& variables = d.module().variables;
   auto copy = [&](const ptx::Operand* list, const std::vector<uint32_t>& formals,
                   std::vector<ArgumentCopy>& out, bool outward) {
-    if ((list ? list->count : 0) != formals.size())
+    if ((list ? list->count : 0) != formals.size()) {
       throw BadOperand{"call of " + callee->name + " with a wrong number of arguments"};
+    }
     for (unsigned k = 0; k < formals.size(); k++) {
       uint32_t actual = frame(d.child(*list, k)), formal = d.frame_offset(formals[k]);
       auto bytes = static_cast<uint32_t>(variables[formals[k]].size);
@@ -182,12 +191,14 @@ bool decode_pmevent(Decoder& d) {
 /// NOTE: Register counts are a property of the machine code, not of PTX: the operand's rules are
 /// checked, the pool is not modelled (PTX ISA, setmaxnreg).
 bool decode_setmaxnreg(Decoder& d) {
-  if (d.take_one({"inc", "dec"}) < 0 || !d.take("sync") || !d.take("aligned") || !d.take("u32"))
+  if (d.take_one({"inc", "dec"}) < 0 || !d.take("sync") || !d.take("aligned") || !d.take("u32")) {
     return false;
+  }
   int64_t count = d.immediate(0);
-  if (count < 24 || count > 256 || count % 8)
+  if (count < 24 || count > 256 || count % 8) {
     throw BadOperand{format("setmaxnreg of %lld registers: legal are multiples of 8 from 24 to 256",
                             static_cast<long long>(count))};
+  }
   d.out.handler = nothing;
   return true;
 }
@@ -203,9 +214,10 @@ bool decode_griddepcontrol(Decoder& d) {
 Step prefetch_tensormap(Warp& w, const Instr& i, uint32_t lanes) {
   for_lanes(lanes, [&](uint32_t l) {
     const uint64_t address = read_address(w, i[0], l);
-    if (address % 64)
+    if (address % 64) {
       fault(kMisalignedAddress, "prefetch.tensormap at 0x%llx: tensor maps are 64-byte aligned",
             static_cast<unsigned long long>(address));
+    }
   });
   return Step::next;
 }

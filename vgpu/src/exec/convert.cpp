@@ -134,17 +134,19 @@ uint64_t float_to_integer(const Conversion& c, double value) {
   double limit = std::ldexp(1.0, static_cast<int>(is_signed ? width - 1 : width));
   uint64_t max = is_signed ? (uint64_t{1} << (width - 1)) - 1 : ~uint64_t{0} >> (64 - width);
   if (value >= limit) return max;
-  if (is_signed)
+  if (is_signed) {
     return value < -limit ? uint64_t{0} - (uint64_t{1} << (width - 1))
                           : static_cast<uint64_t>(static_cast<int64_t>(value));
+  }
   return value <= 0 ? 0 : static_cast<uint64_t>(value);
 }
 
 uint64_t extend(Type type, uint64_t bits) {
   unsigned width = ptx::size_of(type) * 8;
   if (width == 64) return bits;
-  if (is_signed_integer(type))
+  if (is_signed_integer(type)) {
     return static_cast<uint64_t>(static_cast<int64_t>(bits << (64 - width)) >> (64 - width));
+  }
   return bits & ((uint64_t{1} << width) - 1);
 }
 
@@ -230,20 +232,27 @@ Handler fast_handler(const Conversion& c) {
     }
   }
   if (c.rounding == Rounding::rn && c.integer_rounding < 0) {
-    if (c.to == Type::f32 && c.from == Type::s32)
+    if (c.to == Type::f32 && c.from == Type::s32) {
       return unary<float, int32_t, [](int32_t a) { return static_cast<float>(a); }>;
-    if (c.to == Type::f32 && c.from == Type::u32)
+    }
+    if (c.to == Type::f32 && c.from == Type::u32) {
       return unary<float, uint32_t, [](uint32_t a) { return static_cast<float>(a); }>;
-    if (c.to == Type::f32 && c.from == Type::f16)
+    }
+    if (c.to == Type::f32 && c.from == Type::f16) {
       return unary<float, uint16_t, [](uint16_t a) { return canonical(Half::widen(a)); }>;
-    if (c.to == Type::f32 && c.from == Type::bf16)
+    }
+    if (c.to == Type::f32 && c.from == Type::bf16) {
       return unary<float, uint16_t, [](uint16_t a) { return Bfloat16::widen(a); }>;
-    if (c.to == Type::f16 && c.from == Type::f32)
+    }
+    if (c.to == Type::f16 && c.from == Type::f32) {
       return unary<uint16_t, float, [](float a) { return Half::narrow(a); }>;
-    if (c.to == Type::bf16 && c.from == Type::f32)
+    }
+    if (c.to == Type::bf16 && c.from == Type::f32) {
       return unary<uint16_t, float, [](float a) { return Bfloat16::narrow(a); }>;
-    if (c.to == Type::f64 && c.from == Type::f32)
+    }
+    if (c.to == Type::f64 && c.from == Type::f32) {
       return unary<double, float, [](float a) { return static_cast<double>(a); }>;
+    }
   }
   return nullptr;
 }
@@ -297,8 +306,9 @@ Step convert_packed(Warp& w, const Instr& i, uint32_t lanes) {
     uint64_t result = tensor::encode(*c.to, low, c.options);
     // NOTE: .rna only drops the low bits of a NaN (measured on an H200).
     if (c.options.rounding == Rounding::rna && std::isnan(low)) result = a & 0xffffe000;
-    if (c.pair)
+    if (c.pair) {
       result |= static_cast<uint64_t>(tensor::encode(*c.to, high, c.options)) << pair_pitch(*c.to);
+    }
     std::memcpy(w.registers + i.d + l * c.to_register, &result, c.to_register);
   });
   return Step::next;
@@ -333,15 +343,18 @@ bool decode_packed(Decoder& d, std::string_view to, std::string_view from,
   if (!has_rounding) return false;
   if (narrow && !options.satfinite) return false;
   if (c.to == &tensor::kUe8m0 &&
-      ((options.rounding != Rounding::rz && options.rounding != Rounding::rp) || options.relu))
+      ((options.rounding != Rounding::rz && options.rounding != Rounding::rp) || options.relu)) {
     return false;
+  }
   if (narrow && c.to != &tensor::kUe8m0 && options.rounding != Rounding::rn) return false;
   if (c.from && c.from->bits <= 8 &&
-      c.to != (c.from == &tensor::kUe8m0 ? &tensor::kBf16 : &tensor::kF16))
+      c.to != (c.from == &tensor::kUe8m0 ? &tensor::kBf16 : &tensor::kF16)) {
     return false;
+  }
   if (c.from && c.from->bits > 8 &&
-      (!narrow || (c.from == &tensor::kBf16) != (c.to == &tensor::kUe8m0)))
+      (!narrow || (c.from == &tensor::kBf16) != (c.to == &tensor::kUe8m0))) {
     return false;
+  }
   if (options.rounding == Rounding::rna && c.to != &tensor::kTf32) return false;
   if (!to_pair && c.to != &tensor::kTf32) return false;
 
@@ -415,12 +428,15 @@ bool decode_cvt(Decoder& d) {
     return decode_packed(d, to, from, {c.rounding, c.satfinite, c.relu}, rounding >= 0);
   }
   // .satfinite and .relu exist on conversions to f16 and bf16 from f32.
-  if ((c.satfinite || c.relu) && ((c.to != Type::f16 && c.to != Type::bf16) || c.from != Type::f32))
+  if ((c.satfinite || c.relu) &&
+      ((c.to != Type::f16 && c.to != Type::bf16) || c.from != Type::f32)) {
     return false;
+  }
   if (rounding == 4) return false;
   if (is_float(c.from) && is_integer(c.to) && c.integer_rounding < 0) return false;
-  if (c.integer_rounding >= 0 && !(is_float(c.from) && (is_integer(c.to) || c.to == c.from)))
+  if (c.integer_rounding >= 0 && !(is_float(c.from) && (is_integer(c.to) || c.to == c.from))) {
     return false;
+  }
   // A narrowing or integer-to-float conversion names its rounding.
   bool narrows =
       is_float(c.to) && (is_integer(c.from) || ptx::size_of(c.to) < ptx::size_of(c.from));
@@ -429,12 +445,14 @@ bool decode_cvt(Decoder& d) {
   c.to_register = d.register_bytes(0);
   c.from_register = d.register_bytes(1);
   if (!c.from_register) c.from_register = std::max(2u, ptx::size_of(c.from));
-  if (d.operand(0).kind == ptx::Operand::Kind::sink)
+  if (d.operand(0).kind == ptx::Operand::Kind::sink) {
     c.to_register = std::max(2u, ptx::size_of(c.to));
+  }
   // Registers may be wider than the types of integers; floats need their own width.
   if (c.to_register < std::max(2u, ptx::size_of(c.to)) ||
-      c.from_register < std::max(2u, ptx::size_of(c.from)))
+      c.from_register < std::max(2u, ptx::size_of(c.from))) {
     throw BadOperand{"a register is narrower than the type of cvt"};
+  }
   d.out.d = d.dest(0, c.to_register);
   d.out.a = d.source(1, c.from_register);
   d.out.handler = fast_handler(c);

@@ -12,9 +12,10 @@ namespace vgpu::exec {
 using ptx::Type;
 
 uint32_t shared_operand(uint64_t address, const char* what) {
-  if (address >> 32 && address >> 32 != kSharedWindow >> 32)
+  if (address >> 32 && address >> 32 != kSharedWindow >> 32) {
     fault(kInvalidAddressSpace, "%s: generic address 0x%llx is not shared memory", what,
           static_cast<unsigned long long>(address));
+  }
   return static_cast<uint32_t>(address);
 }
 
@@ -38,12 +39,14 @@ std::vector<CopyTarget> copy_targets(Warp& w, uint32_t destination, uint32_t bar
   uint32_t barrier_rank = barrier >> kSharedRankShift;
   std::vector<CopyTarget> targets;
   auto add = [&](Cta& cta, Cta& barrier_cta) {
-    for (Cta* each : {&cta, &barrier_cta})
-      if (each->live_warps == 0)
+    for (Cta* each : {&cta, &barrier_cta}) {
+      if (each->live_warps == 0) {
         fault(kIllegalAddress,
               "asynchronous copy to the shared memory of CTA rank %u, which has "
               "exited",
               each->rank);
+      }
+    }
     targets.push_back({&cta, offset, &barrier_cta, barrier_offset});
   };
   if (!multicast) {
@@ -52,22 +55,25 @@ std::vector<CopyTarget> copy_targets(Warp& w, uint32_t destination, uint32_t bar
     // NOTE: The barrier must be in the destination's CTA; with cta_group::2 it may be in the other
     // CTA of the pair (PTX ISA, cp.async.bulk.tensor, .cta_group).
     bool legal = &cta == &barrier_cta || (pair && (cta.rank ^ 1) == barrier_cta.rank);
-    if (!legal)
+    if (!legal) {
       fault(kIllegalInstruction,
             "asynchronous copy to CTA rank %u with an mbarrier in CTA rank %u: it must be in the "
             "same CTA%s",
             cta.rank, barrier_cta.rank, pair ? " or the other one of its pair" : "");
+    }
     add(cta, barrier_cta);
     return targets;
   }
-  if (mask == 0 || mask >> cluster.ctas.size())
+  if (mask == 0 || mask >> cluster.ctas.size()) {
     fault(kIllegalInstruction, "multicast with CTA mask %#x in a cluster of %zu", mask,
           cluster.ctas.size());
+  }
   for_lanes(mask, [&](uint32_t rank) {
     uint32_t barrier_of_rank = pair ? (rank & ~1u) | (barrier_rank & 1) : rank;
-    if (barrier_of_rank >= cluster.ctas.size())
+    if (barrier_of_rank >= cluster.ctas.size()) {
       fault(kIllegalInstruction, "multicast mbarrier in CTA rank %u of a cluster of %zu",
             barrier_of_rank, cluster.ctas.size());
+    }
     add(*cluster.ctas[rank], *cluster.ctas[barrier_of_rank]);
   });
   return targets;
@@ -94,16 +100,18 @@ Step copy_async(Warp& w, const Instr& i, uint32_t lanes) {
   auto copies = std::make_shared<std::vector<ThreadCopy>>();
   for_lanes(lanes, [&](uint32_t l) {
     uint32_t destination = shared_operand(to[l], "cp.async");
-    if ((destination | from[l]) & (i.x - 1))
+    if ((destination | from[l]) & (i.x - 1)) {
       fault(kMisalignedAddress,
             "cp.async of %u bytes from 0x%llx to shared address %#x: misaligned", i.x,
             static_cast<unsigned long long>(from[l]), destination);
+    }
     uint32_t size = i.x;
     if (i.y == 1) size = static_cast<uint32_t>(read_lane(w, i[3], l));
     if (i.y == 2 && read_lane(w, i[3], l)) size = 0;
-    if (size > i.x)
+    if (size > i.x) {
       fault(kIllegalInstruction, "cp.async with a source size of %u and a copy size of %u", size,
             i.x);
+    }
     if (size) global_pointer(*w.cluster->worker, from[l], size, false);
     Cta& cta = shared_cta(*w.cluster, destination);
     uint32_t offset = destination & kSharedOffsetMask;
@@ -118,9 +126,10 @@ Step copy_async(Warp& w, const Instr& i, uint32_t lanes) {
   task.run = [=](const AsyncOp& op) {
     for (auto& copy : *copies) {
       if (warp->cluster->observer) {
-        if (copy.bytes)
+        if (copy.bytes) {
           notify_async(*warp->cluster, op, Memory::global, Access::read, 0, copy.from, copy.bytes,
                        Proxy::generic);
+        }
         notify_async(*warp->cluster, op, Memory::shared, Access::write, warp->cta->rank,
                      copy.to_offset, bytes, Proxy::generic);
       }
@@ -138,8 +147,9 @@ Step copy_async(Warp& w, const Instr& i, uint32_t lanes) {
 Step commit_copies(Warp& w, const Instr&, uint32_t lanes) {
   groups_of(w.cp_async);
   commit_group(w.cp_async, lanes);
-  if (w.cluster->observer)
+  if (w.cluster->observer) {
     w.cluster->observer->group_commit(agent_of(w, lanes), GroupKind::cp_async);
+  }
   return Step::next;
 }
 
@@ -150,9 +160,10 @@ Step wait_copies(Warp& w, const Instr& i, uint32_t lanes) {
     done &= groups_done(w.cp_async, l, static_cast<uint64_t>(i.imm), i.x != 0);
   });
   if (!done) return block(w, "cp.async.wait_group", static_cast<uint64_t>(i.imm));
-  if (w.cluster->observer)
+  if (w.cluster->observer) {
     w.cluster->observer->group_wait(agent_of(w, lanes), GroupKind::cp_async,
                                     static_cast<uint32_t>(i.imm));
+  }
   return Step::next;
 }
 
@@ -173,8 +184,9 @@ Step arrive_after_copies(Warp& w, const Instr& i, uint32_t lanes) {  // x: noinc
     Cta* target = &cta;
     task.ready = [=] {
       auto& now = warp->cp_async->threads[l];
-      for (size_t k = 0; k < now.pending.size() && now.first + k <= last; k++)
+      for (size_t k = 0; k < now.pending.size() && now.first + k <= last; k++) {
         if (now.pending[k]) return false;
+      }
       return true;
     };
     task.signal = [=](const AsyncOp& op) {
@@ -239,9 +251,10 @@ struct BulkCopy {
 /// The size that is copied. NOTE: the H200 drops the bytes past the last multiple of 16 without a
 /// fault (probe, "bulk copy bytes 8"); the barrier then misses them.
 uint32_t check_bulk(const char* what, uint64_t to, uint64_t from, uint32_t bytes) {
-  if ((to | from) & 15)
+  if ((to | from) & 15) {
     fault(kMisalignedAddress, "%s from 0x%llx to 0x%llx: both must be 16-byte aligned", what,
           static_cast<unsigned long long>(from), static_cast<unsigned long long>(to));
+  }
   return bytes & ~15u;
 }
 
@@ -270,8 +283,9 @@ Step bulk_copy(Warp& w, const Instr& i, uint32_t lanes) {
       } else {
         uint32_t a = shared_operand(from, what);
         source_offset = a & kSharedOffsetMask;
-        if (&shared_cta(cluster, a) != w.cta)
+        if (&shared_cta(cluster, a) != w.cta) {
           fault(kIllegalAddress, "%s: the shared source must be in the executing CTA", what);
+        }
         source = shared_range(*w.cta, source_offset, bytes, what);
         task.op.kind = AsyncKind::bulk_shared;
       }
@@ -282,31 +296,35 @@ Step bulk_copy(Warp& w, const Instr& i, uint32_t lanes) {
       task.run = [=](const AsyncOp& async) {
         for (auto& target : targets) {
           uint8_t* p = target.cta->shared.data() + target.offset;
-          if (from_global)
+          if (from_global) {
             notify_async(*warp->cluster, async, Memory::global, Access::read, 0, from, bytes);
-          else
+          } else {
             notify_async(*warp->cluster, async, Memory::shared, Access::read, warp->cta->rank,
                          source_offset, bytes);
+          }
           notify_async(*warp->cluster, async, Memory::shared,
                        reduces ? Access::atomic : Access::write, target.cta->rank, target.offset,
                        bytes);
-          if (reduces)
+          if (reduces) {
             tma::reduce(op, type, p, source, bytes);
-          else
+          } else {
             std::memmove(p, source, bytes);
+          }
         }
       };
       task.signal = [=](const AsyncOp& async) {
-        for (auto& target : targets)
+        for (auto& target : targets) {
           mbarrier_complete(*target.barrier_cta, target.barrier, bytes, async.issuer, &async);
+        }
       };
       issue(cluster, cluster.copies, std::move(task));
       return;
     }
     // To global memory: reads its source first, completes in the thread's bulk group.
     uint32_t a = shared_operand(from, what);
-    if (&shared_cta(cluster, a) != w.cta)
+    if (&shared_cta(cluster, a) != w.cta) {
       fault(kIllegalAddress, "%s: the shared source must be in the executing CTA", what);
+    }
     uint32_t offset = a & kSharedOffsetMask;
     const uint8_t* source = shared_range(*w.cta, offset, bytes, what);
     uint8_t* target = global_pointer(*cluster.worker, to, bytes, true);
@@ -336,8 +354,9 @@ Step bulk_copy(Warp& w, const Instr& i, uint32_t lanes) {
         } else if (byte_mask == 0xffffu) {
           std::copy_n(data->data(), bytes, target);
         } else {
-          for (uint32_t k = 0; k < bytes; k++)
+          for (uint32_t k = 0; k < bytes; k++) {
             if (byte_mask >> (k & 15) & 1) target[k] = (*data)[k];
+          }
         }
       };
       write.signal = [=](const AsyncOp&) { leave_group(warp->bulk_writes, l, write_group); };
@@ -362,13 +381,15 @@ Step wait_bulk(Warp& w, const Instr& i, uint32_t lanes) {  // x: .read
   for_lanes(lanes, [&](uint32_t l) {
     done &= groups_done(i.x ? w.bulk_reads : w.bulk_writes, l, static_cast<uint64_t>(i.imm));
   });
-  if (!done)
+  if (!done) {
     return block(w, i.x ? "cp.async.bulk.wait_group.read" : "cp.async.bulk.wait_group",
                  static_cast<uint64_t>(i.imm));
-  if (w.cluster->observer)
+  }
+  if (w.cluster->observer) {
     w.cluster->observer->group_wait(agent_of(w, lanes),
                                     i.x ? GroupKind::bulk_read : GroupKind::bulk,
                                     static_cast<uint32_t>(i.imm));
+  }
   return Step::next;
 }
 
@@ -464,9 +485,10 @@ Step store_async(Warp& w, const Instr& i, uint32_t lanes) {
   for_lanes(lanes, [&](uint32_t l) {
     uint32_t to = shared_operand(read_address(w, i[0], l), "st.async");
     uint32_t barrier = mbarrier_address(read_address(w, i[2], l));
-    if (to & (bytes - 1))
+    if (to & (bytes - 1)) {
       fault(kMisalignedAddress, "st.async of %u bytes to shared address %#x: misaligned", bytes,
             to);
+    }
     auto targets = copy_targets(w, to, barrier, false, 0, false);
     uint8_t* p = shared_range(*targets[0].cta, targets[0].offset, bytes, "st.async");
     std::array<uint8_t, 16> data{};
@@ -483,10 +505,11 @@ Step store_async(Warp& w, const Instr& i, uint32_t lanes) {
     task.run = [=](const AsyncOp& op) {
       notify_async(*cluster, op, Memory::shared, store.reduces ? Access::atomic : Access::write,
                    target.cta->rank, target.offset, bytes, Proxy::generic);
-      if (store.reduces)
+      if (store.reduces) {
         tma::reduce(store.op, store.type, p, data.data(), bytes);
-      else
+      } else {
         std::memcpy(p, data.data(), bytes);
+      }
     };
     task.signal = [=](const AsyncOp& op) {
       mbarrier_complete(*target.barrier_cta, target.barrier, bytes, op.issuer, &op);
@@ -500,9 +523,10 @@ Step store_bulk(Warp& w, const Instr& i, uint32_t lanes) {
   for_lanes(lanes, [&](uint32_t l) {
     uint32_t to = shared_operand(read_address(w, i[0], l), "st.bulk");
     uint64_t bytes = read_lane(w, i[1], l);
-    if ((to & 7) || (bytes & 7))
+    if ((to & 7) || (bytes & 7)) {
       fault(kMisalignedAddress, "st.bulk of %llu bytes at %#x: both must be multiples of 8",
             static_cast<unsigned long long>(bytes), to);
+    }
     uint32_t offset = to & kSharedOffsetMask;
     uint8_t* p = shared_range(*w.cta, offset, bytes, "st.bulk");
     for (uint64_t k = 0; k < bytes && w.cluster->observer; k += 8) {

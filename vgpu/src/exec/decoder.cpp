@@ -72,8 +72,9 @@ DecodeFunction find_decoder(std::string_view opcode) {
                        &move_opcodes(), &convert_opcodes(), &control_opcodes(), &warp_opcodes(),
                        &barrier_opcodes(), &memory_opcodes(), &atomic_opcodes(), &matrix_opcodes(),
                        &mbarrier_opcodes(), &copy_opcodes(), &cluster_opcodes(), &wgmma_opcodes(),
-                       &tcgen05_opcodes(), &mma_opcodes()})
+                       &tcgen05_opcodes(), &mma_opcodes()}) {
       for (auto& entry : *list) all[entry.opcode] = entry.decode;
+    }
     return all;
   }();
   auto found = table.find(opcode);
@@ -85,8 +86,9 @@ Decoder::Decoder(const Program& program, Kernel& kernel, MissingForms& missing)
   kernel_.predicates = 4;
   scratch_ = allocate(16);
   auto& symbols = program.symbols();
-  for (uint32_t k = 0; k < symbols.size(); k++)
+  for (uint32_t k = 0; k < symbols.size(); k++) {
     symbol_index_[static_cast<uint32_t>(symbols[k].variable - module_.variables.data())] = k;
+  }
 }
 
 void Decoder::run() {
@@ -135,18 +137,22 @@ const ptx::Function* Decoder::callee(const ptx::Operand& operand) const {
 
 void Decoder::collect_functions(const ptx::Function& function,
                                 std::vector<const ptx::Function*>& stack) {
-  if (std::find(stack.begin(), stack.end(), &function) != stack.end())
+  if (std::find(stack.begin(), stack.end(), &function) != stack.end()) {
     fault(kNotSupported, "device function %s is recursive: the virtual GPU has no call stack",
           function.name.c_str());
-  for (auto& layout : layouts_)
+  }
+  for (auto& layout : layouts_) {
     if (layout.function == &function) return;
+  }
   layouts_.push_back({&function, 0, 0, {}});
   stack.push_back(&function);
   for (auto& instruction : function.code) {
     if (module_.forms[instruction.form].parts[0] != "call") continue;
-    for (uint32_t k = 0; k < instruction.count; k++)
-      if (auto* target = callee(function.operands[instruction.first + k]))
+    for (uint32_t k = 0; k < instruction.count; k++) {
+      if (auto* target = callee(function.operands[instruction.first + k])) {
         collect_functions(*target, stack);
+      }
+    }
   }
   stack.pop_back();
 }
@@ -174,8 +180,9 @@ void Decoder::place_variables() {
     }
     // Local variables, call arguments and the formal parameters of device functions live in the
     // thread's local memory; a kernel's parameters do not.
-    for (uint32_t index : layout.function->locals)
+    for (uint32_t index : layout.function->locals) {
       if (module_.variables[index].space != ptx::Space::shared) frame(index);
+    }
     if (!layout.function->is_entry) {
       for (uint32_t index : layout.function->params) frame(index);
       for (uint32_t index : layout.function->returns) frame(index);
@@ -207,29 +214,33 @@ void Decoder::place_registers(FunctionLayout& layout) {
   for (uint32_t r = 0; r < layout.places.size(); r++) {
     ptx::Type type = layout.function->registers[r].type;
     uint32_t& place = place_of_color[colors.color[r]];
-    if (place == UINT32_MAX)
+    if (place == UINT32_MAX) {
       place = type == ptx::Type::pred ? kernel_.predicates++
                                       : allocate(std::max(2u, ptx::size_of(type)));
+    }
     layout.places[r] = place;
   }
 }
 
 int64_t Decoder::entry_of(const ptx::Function* function) const {
-  for (auto& layout : layouts_)
+  for (auto& layout : layouts_) {
     if (layout.function == function) return layout.entry;
+  }
   return -1;
 }
 
 uint32_t Decoder::return_slot(const ptx::Function* function) const {
-  for (auto& layout : layouts_)
+  for (auto& layout : layouts_) {
     if (layout.function == function) return layout.return_slot;
+  }
   return scratch_;
 }
 
 uint32_t Decoder::frame_offset(uint32_t variable) const {
   auto found = frame_offsets_.find(variable);
-  if (found == frame_offsets_.end())
+  if (found == frame_offsets_.end()) {
     throw BadOperand{"variable " + module_.variables[variable].name + " is not in this function"};
+  }
   return found->second;
 }
 
@@ -252,9 +263,11 @@ void Decoder::decode_one(FunctionLayout& layout, const ptx::Instruction& instruc
     try {
       known = decode(*this) && all_taken() && out.handler;
       if (!known && !all_taken()) {
-        for (size_t k = 0; k < form_->parts.size(); k++)
-          if (!(taken_ >> k & 1))
+        for (size_t k = 0; k < form_->parts.size(); k++) {
+          if (!(taken_ >> k & 1)) {
             why += (why.empty() ? "not known here: ." : " .") + std::string(form_->parts[k]);
+          }
+        }
       }
     } catch (const BadOperand& bad) {
       known = false;
@@ -269,11 +282,12 @@ void Decoder::decode_one(FunctionLayout& layout, const ptx::Instruction& instruc
 }
 
 bool Decoder::take(std::string_view modifier) {
-  for (size_t k = 1; k < form_->parts.size() && k < 64; k++)
+  for (size_t k = 1; k < form_->parts.size() && k < 64; k++) {
     if (form_->parts[k] == modifier && !(taken_ >> k & 1)) {
       taken_ |= uint64_t{1} << k;
       return true;
     }
+  }
   return false;
 }
 
@@ -298,11 +312,12 @@ ptx::Type Decoder::take_type() {
 }
 
 std::string_view Decoder::take_next() {
-  for (size_t k = 1; k < form_->parts.size() && k < 64; k++)
+  for (size_t k = 1; k < form_->parts.size() && k < 64; k++) {
     if (!(taken_ >> k & 1)) {
       taken_ |= uint64_t{1} << k;
       return form_->parts[k];
     }
+  }
   return {};
 }
 
@@ -352,33 +367,38 @@ uint32_t Decoder::source(const ptx::Operand& o, unsigned bytes) {
   switch (o.kind) {
     case Kind::reg: {
       if (is_predicate(o)) throw BadOperand{"predicate where a register is needed"};
-      if (register_bytes(o) != std::max(2u, bytes))
+      if (register_bytes(o) != std::max(2u, bytes)) {
         throw BadOperand{format("register %s has %u bits, the operand needs %u",
                                 std::string(function_->registers[o.index].name).c_str(),
                                 register_bytes(o) * 8, bytes * 8)};
+      }
       return layout_->places[o.index];
     }
     case Kind::imm: {
       auto bits = static_cast<uint64_t>(o.value);
-      if (o.float_imm == ptx::Operand::FloatImm::f64 && bytes == 4)
+      if (o.float_imm == ptx::Operand::FloatImm::f64 && bytes == 4) {
         bits = std::bit_cast<uint32_t>(static_cast<float>(std::bit_cast<double>(bits)));
-      if (o.float_imm == ptx::Operand::FloatImm::f32 && bytes == 8)
+      }
+      if (o.float_imm == ptx::Operand::FloatImm::f32 && bytes == 8) {
         bits = std::bit_cast<uint64_t>(
             static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(bits))));
+      }
       return literal(bits, bytes);
     }
     case Kind::special: {
       auto found = special_names().find(module_.specials[o.index]);
-      if (found == special_names().end())
+      if (found == special_names().end()) {
         throw BadOperand{"special register " + module_.specials[o.index] + " is not known here"};
+      }
       return constant(Constant::Kind::special, static_cast<uint64_t>(found->second), 0, bytes);
     }
     case Kind::variable: {
       auto& variable = module_.variables[o.index];
       switch (variable.space) {
         case ptx::Space::shared:
-          if (variable.size == 0)
+          if (variable.size == 0) {
             return constant(Constant::Kind::dynamic_shared, 0, o.value, bytes);
+          }
           return constant(Constant::Kind::shared, shared_offsets_.at(o.index), o.value, bytes);
         case ptx::Space::global:
         case ptx::Space::constant:
@@ -399,8 +419,9 @@ uint32_t Decoder::source(const ptx::Operand& o, unsigned bytes) {
 
 uint32_t Decoder::dest(const ptx::Operand& o, unsigned bytes) {
   if (o.kind == ptx::Operand::Kind::sink) return scratch_;
-  if (o.kind != ptx::Operand::Kind::reg || is_predicate(o))
+  if (o.kind != ptx::Operand::Kind::reg || is_predicate(o)) {
     throw BadOperand{"the destination is not a register"};
+  }
   return source(o, bytes);
 }
 
@@ -431,8 +452,9 @@ int64_t Decoder::immediate(unsigned k) {
 
 uint32_t Decoder::label(unsigned k) {
   auto& o = operand(k);
-  if (o.kind == ptx::Operand::Kind::external)
+  if (o.kind == ptx::Operand::Kind::external) {
     throw BadOperand{"unknown label " + module_.externals[o.index]};
+  }
   if (o.kind != ptx::Operand::Kind::label) throw BadOperand{"a label is needed"};
   return layout_->entry + o.index;
 }
@@ -479,9 +501,10 @@ Ref Decoder::make_ref(const ptx::Operand& o, unsigned bytes) {
       }
       auto first = static_cast<uint32_t>(kernel_.refs.size());
       for (size_t k = 0; k < children.size(); k++) {
-        if (nested_first[k] >= 0)
+        if (nested_first[k] >= 0) {
           group_fixes_.push_back(
               {static_cast<uint32_t>(kernel_.refs.size()), static_cast<uint32_t>(nested_first[k])});
+        }
         kernel_.refs.push_back(children[k]);
       }
       last_group_first_ = first;
@@ -506,9 +529,10 @@ void Decoder::make_refs(unsigned bytes) {
 
 void Decoder::make_predicate_refs() {
   std::vector<Ref> refs;
-  for (unsigned k = 0; k < count(); k++)
+  for (unsigned k = 0; k < count(); k++) {
     refs.push_back(operand(k).kind == ptx::Operand::Kind::sink ? Ref{.kind = Ref::Kind::sink}
                                                                : source_predicate(k));
+  }
   set_refs(refs, std::vector<int64_t>(refs.size(), -1));
 }
 
@@ -516,9 +540,10 @@ void Decoder::set_refs(const std::vector<Ref>& refs, const std::vector<int64_t>&
   instr_fixes_.back() = {static_cast<uint32_t>(kernel_.refs.size()),
                          static_cast<uint32_t>(refs.size())};
   for (size_t k = 0; k < refs.size(); k++) {
-    if (first_child[k] >= 0)
+    if (first_child[k] >= 0) {
       group_fixes_.push_back(
           {static_cast<uint32_t>(kernel_.refs.size()), static_cast<uint32_t>(first_child[k])});
+    }
     kernel_.refs.push_back(refs[k]);
   }
 }

@@ -14,42 +14,50 @@ namespace {
 void configure(Grid& grid, LaunchRequest& r) {
   auto& info = *grid.kernel->info;
   auto& device = *r.device;
-  if (!r.grid.count() || !r.block.count() || !r.cluster.count())
+  if (!r.grid.count() || !r.block.count() || !r.cluster.count()) {
     fault(kInvalidConfiguration, "grid, block and cluster dimensions must be at least 1");
+  }
   if (info.required_cluster.x) {
     bool given = r.cluster.count() > 1;
     auto& need = info.required_cluster;
-    if (given && (r.cluster.x != need.x || r.cluster.y != need.y || r.cluster.z != need.z))
+    if (given && (r.cluster.x != need.x || r.cluster.y != need.y || r.cluster.z != need.z)) {
       fault(kInvalidConfiguration,
             "kernel %s is compiled for clusters of %ux%ux%u, the launch asks for %ux%ux%u",
             info.name.c_str(), need.x, need.y, need.z, r.cluster.x, r.cluster.y, r.cluster.z);
+    }
     r.cluster = need;
   }
   uint64_t threads = r.block.count();
-  if (threads > device.max_threads_per_block || threads > info.max_threads)
+  if (threads > device.max_threads_per_block || threads > info.max_threads) {
     fault(threads > device.max_threads_per_block ? kInvalidConfiguration : kLaunchOutOfResources,
           "block of %llu threads: kernel %s allows at most %u",
           static_cast<unsigned long long>(threads), info.name.c_str(),
           std::min(device.max_threads_per_block, info.max_threads));
+  }
   if (info.required_block.x &&
       (r.block.x != info.required_block.x || r.block.y != info.required_block.y ||
-       r.block.z != info.required_block.z))
+       r.block.z != info.required_block.z)) {
     fault(kInvalidConfiguration, "kernel %s needs blocks of %ux%ux%u threads", info.name.c_str(),
           info.required_block.x, info.required_block.y, info.required_block.z);
-  if (r.grid.x % r.cluster.x || r.grid.y % r.cluster.y || r.grid.z % r.cluster.z)
+  }
+  if (r.grid.x % r.cluster.x || r.grid.y % r.cluster.y || r.grid.z % r.cluster.z) {
     fault(kInvalidConfiguration, "grid %ux%ux%u is not a multiple of the cluster %ux%ux%u",
           r.grid.x, r.grid.y, r.grid.z, r.cluster.x, r.cluster.y, r.cluster.z);
-  if (r.cluster.count() > device.max_cluster_size)
+  }
+  if (r.cluster.count() > device.max_cluster_size) {
     fault(kInvalidClusterSize, "cluster of %llu CTAs: at most %u",
           static_cast<unsigned long long>(r.cluster.count()), device.max_cluster_size);
+  }
   uint64_t shared = uint64_t{info.static_shared} + r.dynamic_shared;
-  if (shared > device.max_shared_per_block)
+  if (shared > device.max_shared_per_block) {
     fault(kInvalidValue, "%llu bytes of shared memory (%u static, %u dynamic): at most %u",
           static_cast<unsigned long long>(shared), info.static_shared, r.dynamic_shared,
           device.max_shared_per_block);
-  if (r.params.size() < info.param_bytes)
+  }
+  if (r.params.size() < info.param_bytes) {
     fault(kInvalidValue, "%zu bytes of parameters, kernel %s has %u", r.params.size(),
           info.name.c_str(), info.param_bytes);
+  }
   grid.clusters[0] = r.grid.x / r.cluster.x;
   grid.clusters[1] = r.grid.y / r.cluster.y;
   grid.clusters[2] = r.grid.z / r.cluster.z;
@@ -83,9 +91,10 @@ void fill_template(Grid& grid) {
         value = reinterpret_cast<uint64_t>(grid.params) + constant.value;
         break;
       case Constant::Kind::symbol:
-        if (constant.value >= r.symbol_addresses.size())
+        if (constant.value >= r.symbol_addresses.size()) {
           fault(kInvalidValue, "module variable %s has no storage",
                 r.program->symbols()[constant.value].name.c_str());
+        }
         value = r.symbol_addresses[constant.value];
         break;
       default:
@@ -113,8 +122,9 @@ LaunchResult launch(const LaunchRequest& original) {
   try {
     if (!request.program) fault(kInvalidValue, "no program");
     grid.kernel = request.program->kernel(request.kernel);
-    if (!grid.kernel)
+    if (!grid.kernel) {
       fault(kInvalidDeviceFunction, "the program has no kernel %s", request.kernel.c_str());
+    }
     configure(grid, request);
     grid.request = &request;
     // Tensor maps among the parameters need 64-byte alignment; 256 keeps every .align.
@@ -136,8 +146,9 @@ LaunchResult launch(const LaunchRequest& original) {
     }
     std::atomic<uint64_t> progress{0};
     std::vector<std::thread> threads;
-    for (uint64_t k = 1; k < count; k++)
+    for (uint64_t k = 1; k < count; k++) {
       threads.emplace_back([&, k] { run_worker(*workers[k], progress); });
+    }
     run_worker(*workers[0], progress);
     for (auto& thread : threads) thread.join();
     result.cuda_error = grid.error;

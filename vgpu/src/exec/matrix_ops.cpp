@@ -18,9 +18,10 @@ struct MatrixAccess {
 };
 
 void require_full_warp(const char* what, uint32_t lanes) {
-  if (lanes != kAllLanes)
+  if (lanes != kAllLanes) {
     fault(kIllegalInstruction, "%s by lanes %#x: .aligned needs all 32 lanes of the warp", what,
           lanes);
+  }
 }
 
 // Lane l holds elements (l / 4, 2 (l % 4)) and the one next to it; transposed: rows and columns
@@ -54,8 +55,9 @@ Step load_matrix(Warp& w, const Instr& i, uint32_t lanes) {
   uint8_t* pointers[kLanes];
   row_pointers(w, i[1], m, Access::read, pointers);
   Tile tiles[4];
-  for (uint32_t k = 0; k < m.matrices; k++)
+  for (uint32_t k = 0; k < m.matrices; k++) {
     for (uint32_t r = 0; r < kRows; r++) std::memcpy(tiles[k][r], pointers[k * kRows + r], 16);
+  }
   for (uint32_t k = 0; k < m.matrices; k++) {
     const Ref& d = i[0].kind == Ref::Kind::vector ? i[0][k] : i[0];
     for (uint32_t l = 0; l < kLanes; l++) write_lane(w, d, l, fragment(tiles[k], l, m.transpose));
@@ -72,8 +74,9 @@ Step store_matrix(Warp& w, const Instr& i, uint32_t lanes) {
   for (uint32_t k = 0; k < m.matrices; k++) {
     Tile tile;
     const Ref& s = i[1].kind == Ref::Kind::vector ? i[1][k] : i[1];
-    for (uint32_t l = 0; l < kLanes; l++)
+    for (uint32_t l = 0; l < kLanes; l++) {
       place_fragment(tile, l, m.transpose, static_cast<uint32_t>(read_lane(w, s, l)));
+    }
     for (uint32_t r = 0; r < kRows; r++) std::memcpy(pointers[k * kRows + r], tile[r], 16);
   }
   return Step::next;
@@ -111,8 +114,9 @@ Step move_matrix(Warp& w, const Instr& i, uint32_t lanes) {
 
 bool decode_movmatrix(Decoder& d) {
   if (!d.take("sync") || !d.take("aligned") || !d.take("m8n8") || !d.take("trans") ||
-      !d.take("b16"))
+      !d.take("b16")) {
     return false;
+  }
   d.out.d = d.dest(0, 4);
   d.out.a = d.source(1, 4);
   d.out.handler = move_matrix;

@@ -31,9 +31,10 @@ Mbarrier Mbarrier::from_bits(uint64_t bits) {
 namespace {
 
 uint8_t* object_bytes(Cta& cta, uint32_t offset) {
-  if (offset & 7)
+  if (offset & 7) {
     fault(kMisalignedAddress, "mbarrier at shared offset %u: it must be 8-byte aligned",
           offset - kSharedReserved);
+  }
   return shared_range(cta, offset, 8, "mbarrier");
 }
 
@@ -65,34 +66,38 @@ BarrierState state_of(const Mbarrier& barrier, bool completed) {
 Mbarrier load_mbarrier(Cta& cta, uint32_t offset) {
   uint64_t bits;
   std::memcpy(&bits, object_bytes(cta, offset), 8);
-  if (!Mbarrier::is_object(bits))
+  if (!Mbarrier::is_object(bits)) {
     fault(kLaunchFailure,
           "no mbarrier at shared offset %u of CTA rank %u (the 8 bytes hold 0x%016llx): it was "
           "never initialised, was invalidated, or was overwritten",
           offset - kSharedReserved, cta.rank, static_cast<unsigned long long>(bits));
+  }
   return Mbarrier::from_bits(bits);
 }
 
 Mbarrier mbarrier_arrive(Cta& cta, uint32_t offset, uint32_t count, bool drop, const Agent& agent,
                          const AsyncOp* op, Order order, Scope scope) {
   Mbarrier barrier = load_mbarrier(cta, offset), before = barrier;
-  if (count > barrier.pending)
+  if (count > barrier.pending) {
     fault(kLaunchFailure,
           "mbarrier at shared offset %u of CTA rank %u: %u arrivals, but only %u of %u are pending "
           "in this phase",
           offset - kSharedReserved, cta.rank, count, barrier.pending, barrier.expected);
+  }
   if (drop) {
-    if (barrier.expected < count)
+    if (barrier.expected < count) {
       fault(kLaunchFailure, "mbarrier at shared offset %u: arrive_drop below a count of 0",
             offset - kSharedReserved);
+    }
     barrier.expected -= count;
   }
   barrier.pending -= count;
   bool completed = settle(barrier);
   store(cta, offset, barrier);
-  if (auto* observer = cta.cluster->observer)
+  if (auto* observer = cta.cluster->observer) {
     observer->mbarrier_arrive(agent, op, {cta.rank, offset}, count, order, scope,
                               state_of(barrier, completed));
+  }
   signal(*cta.cluster, completed);
   return before;
 }
@@ -100,17 +105,19 @@ Mbarrier mbarrier_arrive(Cta& cta, uint32_t offset, uint32_t count, bool drop, c
 void mbarrier_expect(Cta& cta, uint32_t offset, uint32_t bytes, const Agent& agent) {
   Mbarrier barrier = load_mbarrier(cta, offset);
   int64_t tx = int64_t{barrier.tx} + bytes;
-  if (tx > kMaxTx)
+  if (tx > kMaxTx) {
     fault(kLaunchFailure,
           "mbarrier at shared offset %u: transaction count %lld is past its limit of 2^20 - 1",
           offset - kSharedReserved, static_cast<long long>(tx));
+  }
   barrier.tx = static_cast<int32_t>(tx);
   // NOTE: expect-tx alone never completes a phase with arrivals pending; with none it may, when
   // the bytes came first.
   bool completed = settle(barrier);
   store(cta, offset, barrier);
-  if (auto* observer = cta.cluster->observer)
+  if (auto* observer = cta.cluster->observer) {
     observer->mbarrier_expect_tx(agent, {cta.rank, offset}, bytes, state_of(barrier, completed));
+  }
   signal(*cta.cluster, completed);
 }
 
@@ -118,24 +125,27 @@ void mbarrier_complete(Cta& cta, uint32_t offset, uint32_t bytes, const Agent& a
                        const AsyncOp* op) {
   Mbarrier barrier = load_mbarrier(cta, offset);
   int64_t tx = int64_t{barrier.tx} - bytes;
-  if (tx < -kMaxTx)
+  if (tx < -kMaxTx) {
     fault(kLaunchFailure,
           "mbarrier at shared offset %u: transaction count %lld is past its limit of -(2^20 - 1)",
           offset - kSharedReserved, static_cast<long long>(tx));
+  }
   barrier.tx = static_cast<int32_t>(tx);
   bool completed = settle(barrier);
   store(cta, offset, barrier);
-  if (auto* observer = cta.cluster->observer)
+  if (auto* observer = cta.cluster->observer) {
     observer->mbarrier_complete_tx(agent, op, {cta.rank, offset}, bytes,
                                    state_of(barrier, completed));
+  }
   signal(*cta.cluster, completed);
 }
 
 void mbarrier_raise(Cta& cta, uint32_t offset) {
   Mbarrier barrier = load_mbarrier(cta, offset);
-  if (barrier.pending == kCountMask)
+  if (barrier.pending == kCountMask) {
     fault(kLaunchFailure, "mbarrier at shared offset %u: pending count past 2^20 - 1",
           offset - kSharedReserved);
+  }
   barrier.pending++;
   store(cta, offset, barrier);
 }
@@ -143,9 +153,10 @@ void mbarrier_raise(Cta& cta, uint32_t offset) {
 // ------------------------------------------------------------------ instructions
 
 uint32_t mbarrier_address(uint64_t address) {
-  if (address >> 32 && address >> 32 != kSharedWindow >> 32)
+  if (address >> 32 && address >> 32 != kSharedWindow >> 32) {
     fault(kInvalidAddressSpace, "mbarrier at generic address 0x%llx, which is not shared memory",
           static_cast<unsigned long long>(address));
+  }
   return static_cast<uint32_t>(address);
 }
 
@@ -156,14 +167,16 @@ Cta& barrier_of(Warp& w, const Ref& address, uint32_t lane, bool remote, uint32_
   uint32_t a = mbarrier_address(read_address(w, address, lane));
   offset = a & kSharedOffsetMask;
   Cta& cta = shared_cta(*w.cluster, a);
-  if (!remote && &cta != w.cta)
+  if (!remote && &cta != w.cta) {
     fault(kIllegalAddress,
           "mbarrier at address %#x lies in CTA rank %u, the instruction works on its own CTA "
           "(rank %u) only",
           a, cta.rank, w.cta->rank);
-  if (cta.live_warps == 0)
+  }
+  if (cta.live_warps == 0) {
     fault(kIllegalAddress, "mbarrier in the shared memory of CTA rank %u, which has exited",
           cta.rank);
+  }
   return cta;
 }
 
@@ -186,11 +199,13 @@ Step init(Warp& w, const Instr& i, uint32_t lanes) {
     uint32_t offset;
     Cta& cta = barrier_of(w, i[0], l, false, offset);
     auto count = static_cast<uint32_t>(read_lane(w, i[1], l));
-    if (count == 0 || count > kCountMask)
+    if (count == 0 || count > kCountMask) {
       fault(kLaunchFailure, "mbarrier.init with a count of %u: legal are 1 to 2^20 - 1", count);
+    }
     store(cta, offset, {count, count, 0, 0});
-    if (w.cluster->observer)
+    if (w.cluster->observer) {
       w.cluster->observer->mbarrier_init(agent_of(w, 1u << l), {cta.rank, offset}, count);
+    }
   });
   wake(*w.cluster);
   return Step::next;
@@ -202,8 +217,9 @@ Step invalidate(Warp& w, const Instr& i, uint32_t lanes) {
     Cta& cta = barrier_of(w, i[0], l, false, offset);
     load_mbarrier(cta, offset);
     std::memset(object_bytes(cta, offset), 0, 8);
-    if (w.cluster->observer)
+    if (w.cluster->observer) {
       w.cluster->observer->mbarrier_inval(agent_of(w, 1u << l), {cta.rank, offset});
+    }
   });
   wake(*w.cluster);
   return Step::next;
@@ -251,9 +267,10 @@ Step arrive(Warp& w, const Instr& i, uint32_t lanes) {
       count = static_cast<uint32_t>(read_lane(w, i[op.value], l));
       if (count == 0) fault(kLaunchFailure, "mbarrier.arrive with a count of 0");
     }
-    if (op.no_complete && load_mbarrier(cta, offset).pending == count)
+    if (op.no_complete && load_mbarrier(cta, offset).pending == count) {
       fault(kLaunchFailure, "mbarrier.arrive.noComplete at shared offset %u completes the phase",
             offset - kSharedReserved);
+    }
     Mbarrier before =
         mbarrier_arrive(cta, offset, count, op.drop, agent, nullptr, op.order, op.scope);
     if (op.has_state) write_lane(w, i[op.state], l, before.bits());
@@ -267,10 +284,11 @@ Step transaction(Warp& w, const Instr& i, uint32_t lanes) {  // x: complete_tx
     uint32_t offset;
     Cta& cta = barrier_of(w, i[0], l, op.remote, offset);
     auto bytes = static_cast<uint32_t>(read_lane(w, i[1], l));
-    if (i.x)
+    if (i.x) {
       mbarrier_complete(cta, offset, bytes, agent_of(w, 1u << l), nullptr);
-    else
+    } else {
       mbarrier_expect(cta, offset, bytes, agent_of(w, 1u << l));
+    }
   });
   return Step::next;
 }
@@ -293,9 +311,10 @@ Step wait(Warp& w, const Instr& i, uint32_t lanes) {
     if (alike == lanes) phase_byte = cta.shared.data() + offset + kPhaseByte;
     if (load_mbarrier(cta, offset).phase == parity) continue;
     complete |= alike;
-    if (w.cluster->observer)
+    if (w.cluster->observer) {
       w.cluster->observer->mbarrier_wait(agent_of(w, alike), {cta.rank, offset}, parity, op.order,
                                          op.scope);
+    }
   }
   const uint32_t l = first_lane(lanes);
   if (!complete && op.is_try && !w.group->timed_out) {
@@ -391,8 +410,9 @@ bool decode_mbarrier(Decoder& d) {
   bool state_operand = (kind == 6 || kind == 7) && !op.parity;
   d.make_refs(state_operand ? 8 : 4);
   auto needs_address = [&](unsigned k) {
-    if (d.operand(k).kind != ptx::Operand::Kind::address)
+    if (d.operand(k).kind != ptx::Operand::Kind::address) {
       throw BadOperand{"an mbarrier address is needed"};
+    }
   };
   if (kind <= 1 || kind == 4 || kind == 5) needs_address(0);
   if (kind == 0 || kind == 4 || kind == 5) d.operand(1);

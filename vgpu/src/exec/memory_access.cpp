@@ -4,36 +4,41 @@
 namespace vgpu::exec {
 
 uint8_t* shared_range(Cta& cta, uint32_t offset, uint64_t bytes, const char* what) {
-  if (offset < kSharedReserved || offset + bytes > cta.shared.size())
+  if (offset < kSharedReserved || offset + bytes > cta.shared.size()) {
     fault(kIllegalAddress,
           "%s out of bounds: shared memory of CTA rank %u has bytes %u to %zu, the access is to "
           "[%lld, %lld) (offsets from its start)",
           what, cta.rank, 0u, cta.shared.size() - kSharedReserved,
           static_cast<long long>(offset) - kSharedReserved,
           static_cast<long long>(offset + bytes) - kSharedReserved);
+  }
   return cta.shared.data() + offset;
 }
 
 Cta& shared_cta(Cluster& cluster, uint32_t address) {
   uint32_t rank = address >> kSharedRankShift;
-  if (rank >= cluster.ctas.size())
+  if (rank >= cluster.ctas.size()) {
     fault(kIllegalAddress, "shared::cluster address %#x names CTA rank %u of a cluster of %zu",
           address, rank, cluster.ctas.size());
+  }
   return *cluster.ctas[rank];
 }
 
 uint8_t* global_pointer(Worker& worker, uint64_t address, uint64_t bytes, bool is_write) {
-  for (auto& range : worker.ranges)
+  for (auto& range : worker.ranges) {
     if (address - range.base < range.size && bytes <= range.size - (address - range.base) &&
-        !(is_write && range.read_only))
+        !(is_write && range.read_only)) {
       return reinterpret_cast<uint8_t*>(address);
+    }
+  }
   // The parameters are readable through generic addresses.
   Grid& grid = *worker.grid;
   auto params = reinterpret_cast<uint64_t>(grid.params);
   if (address - params < grid.param_bytes && bytes <= grid.param_bytes - (address - params)) {
-    if (is_write)
+    if (is_write) {
       fault(kIllegalAddress, "write to a kernel parameter (offset %llu)",
             static_cast<unsigned long long>(address - params));
+    }
     return reinterpret_cast<uint8_t*>(address);
   }
   auto* memory = grid.request->memory;
@@ -44,9 +49,10 @@ uint8_t* global_pointer(Worker& worker, uint64_t address, uint64_t bytes, bool i
           is_write ? "write" : "read", static_cast<unsigned long long>(bytes),
           static_cast<unsigned long long>(address), why.c_str());
   }
-  if (is_write && range.read_only)
+  if (is_write && range.read_only) {
     fault(kIllegalAddress, "write to constant memory at 0x%llx",
           static_cast<unsigned long long>(address));
+  }
   worker.ranges[worker.next_range++ % worker.ranges.size()] = range;
   return reinterpret_cast<uint8_t*>(address);
 }
@@ -55,10 +61,11 @@ namespace {
 
 uint8_t* local_pointer(Warp& w, uint32_t lane, uint64_t offset, uint32_t bytes) {
   size_t frame = w.kernel->local_bytes;
-  if (offset > frame || bytes > frame - offset)
+  if (offset > frame || bytes > frame - offset) {
     fault(kIllegalAddress,
           "local memory access out of bounds: %u bytes at offset %llu of %zu (lane %u)", bytes,
           static_cast<unsigned long long>(offset), frame, lane);
+  }
   return w.local.data() + lane * frame + offset;
 }
 
@@ -71,9 +78,10 @@ bool is_local_generic(uint64_t address) {
 
 uint8_t* cluster_shared_pointer(Warp& w, uint32_t address, uint32_t bytes, const char* what) {
   Cta& cta = shared_cta(*w.cluster, address);
-  if (cta.live_warps == 0 && &cta != w.cta)
+  if (cta.live_warps == 0 && &cta != w.cta) {
     fault(kIllegalAddress, "%s of the shared memory of CTA rank %u, which has exited", what,
           cta.rank);
+  }
   return shared_range(cta, address & kSharedOffsetMask, bytes, what);
 }
 
@@ -86,8 +94,9 @@ const char* name_of(Access access) {
 }  // namespace
 
 uint8_t* generic_pointer(Warp& w, uint32_t lane, uint64_t address, uint32_t bytes, Access access) {
-  if (is_shared_generic(address))
+  if (is_shared_generic(address)) {
     return cluster_shared_pointer(w, static_cast<uint32_t>(address), bytes, name_of(access));
+  }
   if (is_local_generic(address)) return local_pointer(w, lane, address - kLocalWindow, bytes);
   return global_pointer(*w.cluster->worker, address, bytes, access != Access::read);
 }
@@ -96,15 +105,17 @@ namespace {
 
 void check_alignment(uint32_t lanes, const uint64_t* addresses, uint32_t bytes) {
   uint64_t bits = 0;
-  if (lanes == kAllLanes)
+  if (lanes == kAllLanes) {
     for (uint32_t l = 0; l < kLanes; l++) bits |= addresses[l];
-  else
+  } else {
     for_lanes(lanes, [&](uint32_t l) { bits |= addresses[l]; });
+  }
   if ((bits & (bytes - 1)) == 0) return;
   for_lanes(lanes, [&](uint32_t l) {
-    if (addresses[l] & (bytes - 1))
+    if (addresses[l] & (bytes - 1)) {
       fault(kMisalignedAddress, "misaligned access: %u bytes at address 0x%llx (lane %u)", bytes,
             static_cast<unsigned long long>(addresses[l]), l);
+    }
   });
 }
 
@@ -122,8 +133,9 @@ bool resolve_warp(Cta& cta, uint32_t base, uint32_t bytes, const uint64_t* addre
   }
   if (outside) return false;
   uint8_t* memory = cta.shared.data();
-  for (uint32_t l = 0; l < kLanes; l++)
+  for (uint32_t l = 0; l < kLanes; l++) {
     pointers[l] = memory + (static_cast<uint32_t>(addresses[l]) - base);
+  }
   return true;
 }
 
@@ -171,19 +183,21 @@ void resolve(Warp& w, const MemoryRequest& r, uint32_t lanes, const uint64_t* ad
       Cta& cta = *w.cta;
       uint64_t base = uint64_t{cta.rank} << kSharedRankShift;
       if (lanes == kAllLanes &&
-          resolve_warp(cta, static_cast<uint32_t>(base), r.bytes, addresses, pointers))
+          resolve_warp(cta, static_cast<uint32_t>(base), r.bytes, addresses, pointers)) {
         break;
+      }
       uint64_t size = cta.shared.size();
       for_lanes(lanes, [&](uint32_t l) {
         uint64_t offset = (addresses[l] & 0xffffffffu) - base;
         if (offset < kSharedReserved || offset + r.bytes > size) {
-          if (offset > kSharedOffsetMask && (addresses[l] & 0xffffffffu) >> kSharedRankShift)
+          if (offset > kSharedOffsetMask && (addresses[l] & 0xffffffffu) >> kSharedRankShift) {
             fault(kIllegalAddress,
                   "%s through a shared::cta instruction: address 0x%llx belongs to CTA rank %llu, "
                   "this is rank %u",
                   name_of(r.access), static_cast<unsigned long long>(addresses[l]),
                   static_cast<unsigned long long>((addresses[l] & 0xffffffffu) >> kSharedRankShift),
                   cta.rank);
+          }
           shared_range(cta, static_cast<uint32_t>(offset), r.bytes, name_of(r.access));
         }
         pointers[l] = cta.shared.data() + offset;

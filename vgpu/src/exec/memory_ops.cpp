@@ -83,8 +83,9 @@ void gather_addresses(const Warp& w, const Instr& i, uint64_t* out) {
   // c: base, x: 1 when it is 32 bits wide.
   if (i.x) {
     const uint32_t* base = reinterpret_cast<const uint32_t*>(w.registers + i.c);
-    for (uint32_t l = 0; l < kLanes; l++)
+    for (uint32_t l = 0; l < kLanes; l++) {
       out[l] = static_cast<uint32_t>(base[l] + static_cast<uint32_t>(i.imm));
+    }
   } else {
     const uint64_t* base = reinterpret_cast<const uint64_t*>(w.registers + i.c);
     for (uint32_t l = 0; l < kLanes; l++) out[l] = base[l] + static_cast<uint64_t>(i.imm);
@@ -168,7 +169,7 @@ Step load_general(Warp& w, const Instr& i, uint32_t lanes) {
   uint8_t* pointers[kLanes];
   gather_addresses(w, i, addresses);
   resolve(w, t.request, lanes, addresses, pointers);
-  for (unsigned k = 0; k < t.vector; k++)
+  for (unsigned k = 0; k < t.vector; k++) {
     for_lanes(lanes, [&](uint32_t l) {
       const uint8_t* p = pointers[l] + k * t.element;
       uint8_t* d = w.registers + t.registers[k] + l * t.register_bytes[k];
@@ -181,6 +182,7 @@ Step load_general(Warp& w, const Instr& i, uint32_t lanes) {
       if (t.is_signed) value = static_cast<uint64_t>(static_cast<int64_t>(value << shift) >> shift);
       std::memcpy(d, &value, t.register_bytes[k]);
     });
+  }
   return t.atomic ? Step::poll : Step::next;
 }
 
@@ -190,7 +192,7 @@ Step store_general(Warp& w, const Instr& i, uint32_t lanes) {
   uint8_t* pointers[kLanes];
   gather_addresses(w, i, addresses);
   resolve(w, t.request, lanes, addresses, pointers);
-  for (unsigned k = 0; k < t.vector; k++)
+  for (unsigned k = 0; k < t.vector; k++) {
     for_lanes(lanes, [&](uint32_t l) {
       uint8_t* p = pointers[l] + k * t.element;
       const uint8_t* s = w.registers + t.registers[k] + l * t.register_bytes[k];
@@ -202,6 +204,7 @@ Step store_general(Warp& w, const Instr& i, uint32_t lanes) {
       std::memcpy(&value, s, t.register_bytes[k]);
       store_element(p, value, t.element, t.atomic);
     });
+  }
   return Step::next;
 }
 
@@ -231,8 +234,9 @@ bool decode_transfer(Decoder& d, bool is_load) {
   t.element = ptx::size_of(type);
   t.is_signed = type >= Type::s8 && type <= Type::s64;
   t.request.bytes = t.element * t.vector;
-  if (!t.element || type == Type::f16x2 || type == Type::bf16x2 || type == Type::f32x2)
+  if (!t.element || type == Type::f16x2 || type == Type::bf16x2 || type == Type::f32x2) {
     return false;
+  }
   if (t.request.bytes > 32 || (t.element == 16 && t.vector > 1)) return false;
   if (t.atomic && t.element == 16) return false;
   unsigned value_at = is_load ? 0 : 1, address_at = is_load ? 1 : 0;
@@ -255,8 +259,9 @@ bool decode_transfer(Decoder& d, bool is_load) {
     add(value);
   }
   auto& address = d.operand(address_at);
-  if (address.kind != ptx::Operand::Kind::address || address.count != 1)
+  if (address.kind != ptx::Operand::Kind::address || address.count != 1) {
     throw BadOperand{"an address is needed"};
+  }
   auto& base = d.child(address, 0);
   unsigned base_bytes = d.register_bytes(base) == 4 ? 4 : 8;
   d.out.c = d.source(base, base_bytes);
@@ -277,8 +282,9 @@ bool decode_transfer(Decoder& d, bool is_load) {
     if (parameter) {
       d.out.imm += static_cast<int64_t>(variable.offset) + base.value;
       if (d.out.imm < 0 ||
-          static_cast<uint64_t>(d.out.imm) + t.request.bytes > d.function().param_bytes)
+          static_cast<uint64_t>(d.out.imm) + t.request.bytes > d.function().param_bytes) {
         throw BadOperand{"parameter access out of bounds"};
+      }
     }
   }
   auto pick = [&](auto zero) {

@@ -47,7 +47,7 @@ int32_t widen_integer(Element type, uint32_t bits) {
 /// registers, 1 and 3 are rows 8 and up, 2 and 3 the second half of k.
 void read_a(const Warp& w, const Ref& registers, const MmaOp& op, uint32_t (*out)[kMaxK]) {
   uint32_t per = 4 / op.bytes;
-  for (uint32_t r = 0; r < registers.count; r++)
+  for (uint32_t r = 0; r < registers.count; r++) {
     for (uint32_t l = 0; l < kLanes; l++) {
       auto value = static_cast<uint32_t>(read_lane(w, registers[r], l));
       for (uint32_t e = 0; e < per; e++) {
@@ -55,31 +55,36 @@ void read_a(const Warp& w, const Ref& registers, const MmaOp& op, uint32_t (*out
         out[row][k] = value >> (8 * op.bytes * e);
       }
     }
+  }
 }
 void read_b(const Warp& w, const Ref& registers, const MmaOp& op, uint32_t (*out)[kMaxK]) {
   uint32_t per = 4 / op.bytes;
   uint32_t count = registers.kind == Ref::Kind::vector ? registers.count : 1;
-  for (uint32_t r = 0; r < count; r++)
+  for (uint32_t r = 0; r < count; r++) {
     for (uint32_t l = 0; l < kLanes; l++) {
       auto& ref = registers.kind == Ref::Kind::vector ? registers[r] : registers;
       auto value = static_cast<uint32_t>(read_lane(w, ref, l));
-      for (uint32_t e = 0; e < per; e++)
+      for (uint32_t e = 0; e < per; e++) {
         out[l / 4][(l % 4) * per + e + r * 4 * per] = value >> (8 * op.bytes * e);
+      }
     }
+  }
 }
 
 /// Value c of a lane: row l / 4 (+ 8 for c 2 and 3), column 2 (l % 4) + c % 2.
 template <class F>
 void for_each_sum(F&& f) {
-  for (uint32_t l = 0; l < kLanes; l++)
+  for (uint32_t l = 0; l < kLanes; l++) {
     for (uint32_t c = 0; c < 4; c++) f(l, c, l / 4 + c / 2 * 8, l % 4 * 2 + c % 2);
+  }
 }
 
 Step mma(Warp& w, const Instr& i, uint32_t lanes) {
   if (!converged(w, lanes, kAllLanes)) return wait_for_lanes(w);
-  if (lanes != kAllLanes)
+  if (lanes != kAllLanes) {
     fault(kIllegalInstruction, "mma.sync by lanes %#x: .aligned needs all 32 lanes of the warp",
           lanes);
+  }
   auto& op = *static_cast<const MmaOp*>(i.extra);
   uint32_t a_bits[kM][kMaxK], b_bits[kN][kMaxK];
   read_a(w, i[1], op, a_bits);
@@ -88,12 +93,14 @@ Step mma(Warp& w, const Instr& i, uint32_t lanes) {
     int32_t result[kLanes][4];
     for_each_sum([&](uint32_t l, uint32_t c, uint32_t row, uint32_t column) {
       int64_t sum = static_cast<int32_t>(read_lane(w, i[3][c], l));
-      for (uint32_t k = 0; k < op.k; k++)
+      for (uint32_t k = 0; k < op.k; k++) {
         sum +=
             int64_t{widen_integer(op.a, a_bits[row][k])} * widen_integer(op.b, b_bits[column][k]);
-      if (op.saturate)
+      }
+      if (op.saturate) {
         sum = std::min<int64_t>(std::max<int64_t>(sum, std::numeric_limits<int32_t>::min()),
                                 std::numeric_limits<int32_t>::max());
+      }
       result[l][c] = static_cast<int32_t>(sum);
     });
     for_each_sum([&](uint32_t l, uint32_t c, uint32_t, uint32_t) {
@@ -113,7 +120,7 @@ Step mma(Warp& w, const Instr& i, uint32_t lanes) {
     for (uint32_t k = 0; k < op.k; k++) sum = std::fma(a[row][k], b[column][k], sum);
     result[l][c] = sum;
   });
-  for (uint32_t l = 0; l < kLanes; l++)
+  for (uint32_t l = 0; l < kLanes; l++) {
     for (uint32_t c = 0; c < 4; c++) {
       if (!op.half_sum) {
         write_lane(w, i[0][c], l, std::bit_cast<uint32_t>(canonical(result[l][c])));
@@ -122,6 +129,7 @@ Step mma(Warp& w, const Instr& i, uint32_t lanes) {
                    Half::narrow(result[l][c]) | uint32_t{Half::narrow(result[l][c + 1])} << 16);
       }
     }
+  }
   w.cluster->worker->mma_macs += uint64_t{kM} * kN * op.k;
   return Step::next;
 }
@@ -148,8 +156,9 @@ bool decode_mma(Decoder& d) {
   auto to = d.take_next(), a = d.take_next(), b = d.take_next(), from = d.take_next();
   uint32_t b_bytes = 0;
   if (!element_named(a, op.a, op.bytes) || !element_named(b, op.b, b_bytes) ||
-      b_bytes != op.bytes || to != from)
+      b_bytes != op.bytes || to != from) {
     return false;
+  }
   op.integer = op.a == Element::s8 || op.a == Element::u8;
   op.half_sum = to == "f16";
   if (op.integer != (to == "s32") || (op.saturate && !op.integer)) return false;
@@ -166,8 +175,9 @@ bool decode_mma(Decoder& d) {
     return o.kind == ptx::Operand::Kind::vector ? o.count : 1;
   };
   if (d.count() != 4 || registers(0) != sums || registers(3) != sums ||
-      registers(1) != 2 * halves || registers(2) != halves)
+      registers(1) != 2 * halves || registers(2) != halves) {
     throw BadOperand{"mma.sync with a wrong number of registers"};
+  }
   for (unsigned k = 0; k < sums; k++) d.dest(d.child(d.operand(0), k), 4);
   d.out.handler = mma;
   return true;

@@ -29,9 +29,10 @@ KernelInfo describe(const ptx::Module& module, const ptx::Function& function,
     info.max_threads = std::min(1024u, threads(function.reqntid));
     info.required_block = {function.reqntid[0], function.reqntid[1], function.reqntid[2]};
   }
-  if (function.reqnctapercluster[0])
+  if (function.reqnctapercluster[0]) {
     info.required_cluster = {function.reqnctapercluster[0], function.reqnctapercluster[1],
                              function.reqnctapercluster[2]};
+  }
   info.uses_shared_clusters = function.explicit_cluster || function.reqnctapercluster[0];
   // NOTE: The register count belongs to the machine code. The bound that ptxas must keep is what
   // launches of max_threads need: 64 Ki registers an SM, granted in eights.
@@ -77,20 +78,23 @@ std::unique_ptr<Program> Program::load(std::string ptx_text) {
     program->kernels_.push_back(std::move(kernel));
   }
   if (!missing.empty()) throw Fault(kNotSupported, list_missing(module, missing));
-  for (size_t k = 0; k < program->kernels_.size(); k++)
+  for (size_t k = 0; k < program->kernels_.size(); k++) {
     program->kernels_[k]->info = &program->kernel_infos_[k];
+  }
   return program;
 }
 
 const KernelInfo* Program::find_kernel(std::string_view name) const {
-  for (auto& info : kernel_infos_)
+  for (auto& info : kernel_infos_) {
     if (info.name == name) return &info;
+  }
   return nullptr;
 }
 
 const Kernel* Program::kernel(std::string_view name) const {
-  for (auto& kernel : kernels_)
+  for (auto& kernel : kernels_) {
     if (kernel->function->name == name) return kernel.get();
+  }
   return nullptr;
 }
 

@@ -23,8 +23,9 @@ bool has_destination(const ptx::Form& form) {
   // Opcodes whose first operand is no destination.
   for (auto none :
        {"st", "red", "bra", "brx", "bar", "barrier", "call", "ret", "exit", "cp", "fence", "membar",
-        "prefetch", "nanosleep", "stmatrix", "setmaxnreg", "wgmma", "discard", "applypriority"})
+        "prefetch", "nanosleep", "stmatrix", "setmaxnreg", "wgmma", "discard", "applypriority"}) {
     if (opcode == none) return false;
+  }
   return true;
 }
 
@@ -92,9 +93,11 @@ std::vector<Block> split_blocks(const Module& module, const Function& f) {
     for (uint32_t k = 0; k < f.code[pc].count; k++) {
       auto& operand = f.operands[f.code[pc].first + k];
       if (operand.kind == Operand::Kind::label) leader[std::min(operand.index, size)] = true;
-      if (operand.kind == Operand::Kind::table)
-        for (uint32_t target : f.branch_tables[operand.index])
+      if (operand.kind == Operand::Kind::table) {
+        for (uint32_t target : f.branch_tables[operand.index]) {
           leader[std::min(target, size)] = true;
+        }
+      }
     }
   }
   std::vector<uint32_t> block_of(size + 1, UINT32_MAX);
@@ -119,8 +122,9 @@ std::vector<Block> split_blocks(const Module& module, const Function& f) {
     for (uint32_t k = 0; k < last.count; k++) {
       auto& operand = f.operands[last.first + k];
       if (operand.kind == Operand::Kind::label) jump(operand.index);
-      if (operand.kind == Operand::Kind::table)
+      if (operand.kind == Operand::Kind::table) {
         for (uint32_t target : f.branch_tables[operand.index]) jump(target);
+      }
     }
   }
   return blocks;
@@ -146,8 +150,9 @@ RegisterColors color_registers(const Module& module, const Function& f) {
     for (auto* set : {&block.in, &block.out, &block.reads, &block.writes}) set->assign(words, 0);
     for (uint32_t pc = block.begin; pc < block.end; pc++) {
       effects[pc] = effects_of(module, f, f.code[pc]);
-      for (uint32_t r : effects[pc].reads)
+      for (uint32_t r : effects[pc].reads) {
         if (!get(block.writes, r)) add(block.reads, r);
+      }
       for (uint32_t r : effects[pc].writes) add(block.writes, r);
       if (needs_own_place(module.forms[f.code[pc].form])) {
         for (uint32_t r : effects[pc].reads) own[r] = true;
@@ -160,8 +165,9 @@ RegisterColors color_registers(const Module& module, const Function& f) {
     changed = false;
     for (size_t b = blocks.size(); b-- > 0;) {
       auto& block = blocks[b];
-      for (uint32_t s : block.successors)
+      for (uint32_t s : block.successors) {
         for (size_t k = 0; k < words; k++) block.out[k] |= blocks[s].in[k];
+      }
       for (size_t k = 0; k < words; k++) {
         uint64_t in = block.reads[k] | (block.out[k] & ~block.writes[k]);
         changed |= in != block.in[k];
@@ -178,12 +184,14 @@ RegisterColors color_registers(const Module& module, const Function& f) {
   };
   for (auto& block : blocks) {
     for (size_t k = 0; k < words; k++) {
-      for (uint64_t bits = block.in[k]; bits; bits &= bits - 1)
+      for (uint64_t bits = block.in[k]; bits; bits &= bits - 1) {
         touch(static_cast<uint32_t>(k * 64 + static_cast<size_t>(__builtin_ctzll(bits))),
               block.begin);
-      for (uint64_t bits = block.out[k]; bits; bits &= bits - 1)
+      }
+      for (uint64_t bits = block.out[k]; bits; bits &= bits - 1) {
         touch(static_cast<uint32_t>(k * 64 + static_cast<size_t>(__builtin_ctzll(bits))),
               block.end);
+      }
     }
     for (uint32_t pc = block.begin; pc < block.end; pc++) {
       for (uint32_t r : effects[pc].reads) touch(r, pc);
@@ -192,10 +200,11 @@ RegisterColors color_registers(const Module& module, const Function& f) {
   }
   std::vector<uint32_t> order;
   for (uint32_t r = 0; r < count; r++) {
-    if (own[r] || first[r] == UINT32_MAX)
+    if (own[r] || first[r] == UINT32_MAX) {
       colors.color[r] = colors.count++;
-    else
+    } else {
       order.push_back(r);
+    }
   }
   std::sort(order.begin(), order.end(),
             [&](uint32_t a, uint32_t b) { return first[a] < first[b]; });

@@ -53,20 +53,23 @@ std::string describe_mbarrier(const Cluster& cluster, uint32_t address, uint32_t
 std::string describe_wait(const Cluster& cluster, const Warp& warp, const LaneGroup& group) {
   if (!group.why) return "runnable";
   std::string_view why = group.why;
-  if (why == "mbarrier.try_wait" || why == "mbarrier.test_wait")
+  if (why == "mbarrier.try_wait" || why == "mbarrier.test_wait") {
     return std::string("waits (") + group.why + ") for " +
            describe_mbarrier(cluster, static_cast<uint32_t>(group.detail), group.detail2);
+  }
   if (why == "bar.sync") {
     auto& barrier = warp.cta->barriers[group.detail];
     return format("waits at barrier %llu: %u of %u threads have arrived",
                   static_cast<unsigned long long>(group.detail), barrier.arrived,
                   barrier_expectation(*warp.cta, barrier));
   }
-  if (why == "barrier.cluster.wait")
+  if (why == "barrier.cluster.wait") {
     return format("waits for the cluster barrier: %u of %u warps have arrived",
                   cluster.barrier_arrived, cluster.live_warps);
-  if (why.substr(0, 3) == "cp.")
+  }
+  if (why.substr(0, 3) == "cp.") {
     return format("waits in %s %llu", group.why, static_cast<unsigned long long>(group.detail));
+  }
   return group.blocked ? std::string(why) : "runnable";
 }
 

@@ -88,8 +88,9 @@ Visit run_warp(Warp& w, int quantum) {
     if (w.groups.size() > 1) merge_groups(w, best);
     w.group = &w.groups[best];
     uint32_t stop = UINT32_MAX;
-    for (auto& g : w.groups)
+    for (auto& g : w.groups) {
       if (g.pc > w.group->pc) stop = std::min(stop, g.pc);
+    }
 
     uint32_t pc = w.group->pc, mask = w.group->mask;
     bool regroup = false;
@@ -105,8 +106,9 @@ Visit run_warp(Warp& w, int quantum) {
         step = i.handler(w, i, lanes);
       }
       if (step == Step::block) {
-        if (kObserve && !w.group->blocked)
+        if (kObserve && !w.group->blocked) {
           cluster.observer->blocked(agent_of(w, lanes), w.group->why);
+        }
         w.group->blocked = true;
         w.group->epoch = cluster.epoch;
         break;
@@ -154,8 +156,9 @@ Visit run_warp(Warp& w, int quantum) {
             add_group(w, target, same);
             rest &= ~same;
           }
-          if (!w.groups[here].mask)
+          if (!w.groups[here].mask) {
             w.groups.erase(w.groups.begin() + static_cast<std::ptrdiff_t>(here));
+          }
           regroup = true;
           break;
         }
@@ -193,7 +196,7 @@ bool step_cluster(Cluster& cluster, std::atomic<uint64_t>& progress) {
   bool observe = cluster.observer && cluster.grid->request->observer->wants_instructions();
   uint64_t epoch = cluster.epoch, activity = cluster.activity;
   bool exhausted = false, ran = false, polls = false;  // exhausted: some warp could go on
-  for (auto& cta : cluster.ctas)
+  for (auto& cta : cluster.ctas) {
     for (auto& warp : cta->warps) {
       if (warp->groups.empty()) continue;
       int quantum = kQuantum;
@@ -213,6 +216,7 @@ bool step_cluster(Cluster& cluster, std::atomic<uint64_t>& progress) {
       polls |= visit.polls;
       ran |= visit.ran;
     }
+  }
   if (cluster.live_warps == 0) {
     while (deliver(cluster, DeliverHow::one_of_each)) {
     }
@@ -222,17 +226,19 @@ bool step_cluster(Cluster& cluster, std::atomic<uint64_t>& progress) {
   bool idle = !exhausted && epoch == cluster.epoch && activity == cluster.activity;
   bool delivered = false;
   const bool in_turns = options.delivery == Delivery::sweep || options.delivery == Delivery::early;
-  if (in_turns)
+  if (in_turns) {
     delivered = deliver(cluster, DeliverHow::one_of_each);
-  else if (random && worker.random() % 4 == 0)
+  } else if (random && worker.random() % 4 == 0) {
     delivered = deliver(cluster, DeliverHow::one);
+  }
   if (idle && !delivered) delivered = deliver(cluster, DeliverHow::one);
   // Where all warps wait, turns pass with nothing but deliveries until one ends a wait.
   // NOTE: not under random: warps may fall asleep in these turns.
-  if (!ran && !random && delivered)
+  if (!ran && !random && delivered) {
     while (cluster.epoch == epoch &&
            deliver(cluster, in_turns ? DeliverHow::one_of_each : DeliverHow::one)) {
     }
+  }
 
   if (cluster.activity != activity || delivered) {
     cluster.quiet_instructions = 0;
@@ -246,24 +252,30 @@ bool step_cluster(Cluster& cluster, std::atomic<uint64_t>& progress) {
     cluster.activity_seen = now;
     cluster.quiet_instructions = 0;
   }
-  if (cluster.quiet_instructions > options.spin_limit)
+  if (cluster.quiet_instructions > options.spin_limit) {
     throw Fault(
         kLaunchTimeout,
         stuck_report(cluster, format("no side effect in %llu instructions: the cluster spins",
                                      static_cast<unsigned long long>(options.spin_limit))));
+  }
   // A poll of memory may be answered by another cluster.
   if (!idle || polls) return true;
   // Nothing can happen by itself: blocked try_waits give up, as they may after a time.
   if (!ran) {
-    for (auto& cta : cluster.ctas)
-      for (auto& warp : cta->warps)
-        for (auto& g : warp->groups)
-          if (g.blocked && g.why && std::string_view(g.why) == "mbarrier.try_wait")
+    for (auto& cta : cluster.ctas) {
+      for (auto& warp : cta->warps) {
+        for (auto& g : warp->groups) {
+          if (g.blocked && g.why && std::string_view(g.why) == "mbarrier.try_wait") {
             g.timed_out = true;
+          }
+        }
+      }
+    }
   }
-  if (++cluster.idle_rounds > kIdleLimit)
+  if (++cluster.idle_rounds > kIdleLimit) {
     throw Fault(kLaunchTimeout,
                 stuck_report(cluster, "deadlock: every warp waits and nothing is in flight"));
+  }
   return true;
 }
 
@@ -271,19 +283,22 @@ void check_tensor_memory(Cluster& cluster) {
   std::vector<uint32_t> leaked;
   for (auto& cta : cluster.ctas) leaked.push_back(cta->tmem.allocated_columns());
   if (cluster.observer) cluster.observer->end(leaked);
-  for (auto& cta : cluster.ctas)
-    if (leaked[cta->rank])
+  for (auto& cta : cluster.ctas) {
+    if (leaked[cta->rank]) {
       fault(kTensorMemoryLeak,
             "CTA (%u,%u,%u) exited with tensor memory still allocated: %s; call tcgen05.dealloc "
             "before the CTA ends",
             cta->index[0], cta->index[1], cta->index[2], cta->tmem.describe_allocations().c_str());
+    }
+  }
 }
 
 uint64_t share_of(const Worker& worker) {
   auto& request = *worker.grid->request;
-  if (request.options.resident_clusters)
+  if (request.options.resident_clusters) {
     return std::max<uint64_t>(
         1, request.options.resident_clusters / std::max(1u, request.options.threads));
+  }
   return 2;
 }
 
@@ -297,9 +312,11 @@ void stop(Grid& grid, int error, std::string report) {
 
 /// The agent of the warp that was running when a handler threw.
 Agent running_agent(const Cluster& cluster) {
-  for (auto& cta : cluster.ctas)
-    for (auto& warp : cta->warps)
+  for (auto& cta : cluster.ctas) {
+    for (auto& warp : cta->warps) {
       if (warp->group) return agent_of(*warp, warp->executing);
+    }
+  }
   return {};
 }
 
@@ -515,8 +532,8 @@ std::unique_ptr<Cluster> make_cluster(Worker& worker, uint64_t number) {
   cluster->id[2] = static_cast<uint32_t>(number / grid.clusters[0] / grid.clusters[1]);
   auto threads = static_cast<uint32_t>(r.block.count());
   uint32_t warps = (threads + kLanes - 1) / kLanes;
-  for (uint32_t z = 0; z < r.cluster.z; z++)
-    for (uint32_t y = 0; y < r.cluster.y; y++)
+  for (uint32_t z = 0; z < r.cluster.z; z++) {
+    for (uint32_t y = 0; y < r.cluster.y; y++) {
       for (uint32_t x = 0; x < r.cluster.x; x++) {
         auto cta = std::make_unique<Cta>();
         cta->cluster = cluster.get();
@@ -528,6 +545,8 @@ std::unique_ptr<Cluster> make_cluster(Worker& worker, uint64_t number) {
         cta->shared.assign(grid.shared_bytes, kUnwritten);
         cluster->ctas.push_back(std::move(cta));
       }
+    }
+  }
   if (r.observer) {
     ClusterInfo info;
     info.request = &r;
@@ -541,12 +560,13 @@ std::unique_ptr<Cluster> make_cluster(Worker& worker, uint64_t number) {
     cluster->observer_storage = r.observer->cluster_begin(info);
     cluster->observer = cluster->observer_storage.get();
   }
-  for (auto& cta : cluster->ctas)
+  for (auto& cta : cluster->ctas) {
     for (uint32_t k = 0; k < warps; k++) {
       cta->warps.push_back(make_warp(worker, *cta, k));
       cta->live_warps++;
       cluster->live_warps++;
     }
+  }
   return cluster;
 }
 

@@ -14,9 +14,10 @@ namespace {
 
 Step require_warp(Warp& w, uint32_t lanes, const char* what) {
   if (!converged(w, lanes, kAllLanes)) return wait_for_lanes(w);
-  if (lanes != kAllLanes)
+  if (lanes != kAllLanes) {
     fault(kIllegalInstruction, "%s by lanes %#x: .aligned needs all 32 lanes of the warp", what,
           lanes);
+  }
   return Step::next;
 }
 
@@ -27,9 +28,10 @@ uint32_t first_rank(const Cta& cta, int cta_group) {
 std::vector<tensor::CtaMemory> memories(Cta& cta, int cta_group) {
   uint32_t first = first_rank(cta, cta_group);
   auto& ctas = cta.cluster->ctas;
-  if (first + static_cast<uint32_t>(cta_group) > ctas.size())
+  if (first + static_cast<uint32_t>(cta_group) > ctas.size()) {
     fault(kIllegalInstruction, ".cta_group::2 in a cluster of %zu: CTA rank %u has no peer",
           ctas.size(), cta.rank);
+  }
   std::vector<tensor::CtaMemory> out;
   for (int k = 0; k < cta_group; k++) {
     Cta& each = *ctas[first + static_cast<uint32_t>(k)];
@@ -52,8 +54,9 @@ Step allocate(Warp& w, const Instr& i, uint32_t lanes) {  // x: cta_group
   resolve(w, {AddressSpace::shared_cta, 4, Access::write, Order::weak, Scope::cta}, 1, addresses,
           pointers);
   std::memcpy(pointers[0], &*column, 4);
-  if (w.cluster->observer)
+  if (w.cluster->observer) {
     w.cluster->observer->tmem_alloc(agent_of(w, lanes), w.cta->rank, *column, columns);
+  }
   return Step::next;
 }
 
@@ -62,15 +65,17 @@ Step deallocate(Warp& w, const Instr& i, uint32_t lanes) {
   auto address = static_cast<uint32_t>(read_lane(w, i[0], 0));
   auto columns = static_cast<uint32_t>(read_lane(w, i[1], 0));
   w.cta->tmem.deallocate(address & 0xffff, columns, static_cast<int>(i.x));
-  if (w.cluster->observer)
+  if (w.cluster->observer) {
     w.cluster->observer->tmem_dealloc(agent_of(w, lanes), w.cta->rank, address & 0xffff, columns);
+  }
   wake(*w.cluster);
   return Step::next;
 }
 
 Step relinquish(Warp& w, const Instr& i, uint32_t lanes) {
-  if (auto step = require_warp(w, lanes, "tcgen05.relinquish_alloc_permit"); step != Step::next)
+  if (auto step = require_warp(w, lanes, "tcgen05.relinquish_alloc_permit"); step != Step::next) {
     return step;
+  }
   w.cta->tmem.relinquish(static_cast<int>(i.x));
   wake(*w.cluster);
   return Step::next;
@@ -121,9 +126,11 @@ Step mma(Warp& w, const Instr& i, uint32_t lanes) {
     tensor::Tcgen05Mma m;
     m.kind = op.kind;
     read_operands(m, op, w, i, l);
-    if (op.disable)
-      for (uint32_t k = 0; k < i[op.disable].count && k < 8; k++)
+    if (op.disable) {
+      for (uint32_t k = 0; k < i[op.disable].count && k < 8; k++) {
         m.disable_output_lane[k] = static_cast<uint32_t>(read_lane(w, i[op.disable][k], l));
+      }
+    }
     m.accumulate = read_lane(w, i[op.enable_d], l) != 0;
     if (op.scale_d) m.scale_input_d = static_cast<uint32_t>(read_lane(w, i[op.scale_d], l));
     if (op.zero_mask) m.zero_column_mask = read_lane(w, i[op.zero_mask], l);
@@ -142,8 +149,9 @@ int take_cta_group(Decoder& d) {
 /// The operands that all forms begin with: D, A, B and the instruction descriptor. Whether A is in
 /// TMEM.
 bool check_mma_operands(Decoder& d) {
-  if (d.operand(0).kind != ptx::Operand::Kind::address)
+  if (d.operand(0).kind != ptx::Operand::Kind::address) {
     throw BadOperand{"D must be a TMEM address"};
+  }
   const bool a_in_tmem = d.operand(1).kind == ptx::Operand::Kind::address;
   if (!a_in_tmem) d.source(1, 8);
   d.source(2, 8);
@@ -207,9 +215,11 @@ bool decode_scaled_mma(Decoder& d, int cta_group) {
   }
   if (!tensor::has_scales(op.kind, op.scales) || d.count() != 7) return false;
   op.a_in_tmem = check_mma_operands(d);
-  for (unsigned k : {4u, 5u})
-    if (d.operand(k).kind != ptx::Operand::Kind::address)
+  for (unsigned k : {4u, 5u}) {
+    if (d.operand(k).kind != ptx::Operand::Kind::address) {
       throw BadOperand{"the scales must be TMEM addresses"};
+    }
+  }
   d.source_predicate(6);
   d.make_refs(8);
   d.out.handler = scaled_mma;
@@ -227,19 +237,21 @@ bool decode_mma(Decoder& d) {
   int kind = d.take_one({"kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"});
   if (kind < 0) return false;
   op.kind = static_cast<tensor::MmaKind>(kind);
-  if (weight_stationary)
+  if (weight_stationary) {
     d.take_one({"collector::b0::fill", "collector::b0::use", "collector::b0::lastuse",
                 "collector::b0::discard", "collector::b1::fill", "collector::b1::use",
                 "collector::b1::lastuse", "collector::b1::discard", "collector::b2::fill",
                 "collector::b2::use", "collector::b2::lastuse", "collector::b2::discard",
                 "collector::b3::fill", "collector::b3::use", "collector::b3::lastuse",
                 "collector::b3::discard"});
-  else
+  } else {
     take_collector_a(d);
+  }
   unsigned at = 4;
   if (!weight_stationary && d.is_vector(at)) {
-    if (d.operand(at).count != (op.cta_group == 1 ? 4u : 8u))
+    if (d.operand(at).count != (op.cta_group == 1 ? 4u : 8u)) {
       throw BadOperand{"disable-output-lane needs 4 registers (cta_group::1) or 8 (cta_group::2)"};
+    }
     op.disable = at++;
   }
   op.enable_d = at;
@@ -269,9 +281,10 @@ Step commit(Warp& w, const Instr& i, uint32_t lanes) {  // x: multicast, y: cta_
     uint32_t mask = 0;
     if (i.x) {
       mask = static_cast<uint32_t>(read_lane(w, i[1], l)) & 0xffff;
-      if (mask == 0 || mask >> cluster.ctas.size())
+      if (mask == 0 || mask >> cluster.ctas.size()) {
         fault(kIllegalInstruction, "tcgen05.commit with CTA mask %#x in a cluster of %zu", mask,
               cluster.ctas.size());
+      }
     } else {
       mask = 1u << shared_cta(cluster, address).rank;
     }
@@ -280,9 +293,10 @@ Step commit(Warp& w, const Instr& i, uint32_t lanes) {  // x: multicast, y: cta_
     Cluster* where = &cluster;
     task.signal = [=](const AsyncOp& op) {
       for_lanes(mask, [&](uint32_t rank) {
-        if (where->ctas[rank]->live_warps == 0)
+        if (where->ctas[rank]->live_warps == 0) {
           fault(kIllegalAddress,
                 "tcgen05.commit signals an mbarrier in CTA rank %u, which has exited", rank);
+        }
         mbarrier_arrive(*where->ctas[rank], offset, 1, false, op.issuer, &op, Order::release,
                         Scope::cluster);
       });
@@ -320,8 +334,9 @@ struct TransferOp {
 Step transfer(Warp& w, const Instr& i, uint32_t lanes) {
   auto& op = *static_cast<const TransferOp*>(i.extra);
   if (auto step = require_warp(w, lanes, op.is_load ? "tcgen05.ld" : "tcgen05.st");
-      step != Step::next)
+      step != Step::next) {
     return step;
+  }
   tensor::TmemTransfer t;
   t.shape = op.shape;
   t.repeat = op.repeat;
@@ -349,9 +364,10 @@ Step transfer(Warp& w, const Instr& i, uint32_t lanes) {
   }
   // A store takes its registers at issue and writes the cells later.
   auto values = std::make_shared<std::vector<uint32_t>>(count * kLanes);
-  for (size_t k = 0; k < count; k++)
+  for (size_t k = 0; k < count; k++) {
     std::memcpy(values->data() + k * kLanes, w.lanes<uint32_t>(op.registers[k]),
                 kLanes * sizeof(uint32_t));
+  }
   task.run = [=](const AsyncOp& async) {
     TensorVisitor visitor(*warp->cluster, async, warp->cta->rank);
     std::array<const uint32_t*, 128> registers;
@@ -385,15 +401,17 @@ bool decode_transfer(Decoder& d, bool is_load) {
   if (d.count() != 2u + split) return false;
   auto& value = d.operand(value_at);
   unsigned count = value.kind == ptx::Operand::Kind::vector ? value.count : 1;
-  if (count != tensor::tmem_registers(op.shape, op.repeat))
+  if (count != tensor::tmem_registers(op.shape, op.repeat)) {
     throw BadOperand{
         format("%u registers are needed", tensor::tmem_registers(op.shape, op.repeat))};
+  }
   for (unsigned k = 0; k < count; k++) {
     auto& o = value.kind == ptx::Operand::Kind::vector ? d.child(value, k) : value;
     op.registers.push_back(is_load ? d.dest(o, 4) : d.source(o, 4));
   }
-  if (d.operand(is_load ? 1 : 0).kind != ptx::Operand::Kind::address)
+  if (d.operand(is_load ? 1 : 0).kind != ptx::Operand::Kind::address) {
     throw BadOperand{"a TMEM address is needed"};
+  }
   d.make_refs(4);
   d.out.handler = transfer;
   return true;
@@ -402,9 +420,10 @@ bool decode_transfer(Decoder& d, bool is_load) {
 Step wait_transfers(Warp& w, const Instr& i, uint32_t lanes) {  // x: 0 ld, 1 st
   if (auto step = require_warp(w, lanes, "tcgen05.wait"); step != Step::next) return step;
   if (i.x) drain(*w.cluster, w.tmem_stores);
-  if (w.cluster->observer)
+  if (w.cluster->observer) {
     w.cluster->observer->group_wait(agent_of(w, lanes),
                                     i.x ? GroupKind::tcgen05_st : GroupKind::tcgen05_ld, 0);
+  }
   return Step::next;
 }
 
@@ -421,8 +440,9 @@ Step shift(Warp& w, const Instr& i, uint32_t lanes) {  // x: cta_group
     task.run = [=](const AsyncOp& async) {
       auto ctas = memories(*cta, group);
       TensorVisitor visitor(*cta->cluster, async, first_rank(*cta, group));
-      for (uint32_t k = 0; k < ctas.size(); k++)
+      for (uint32_t k = 0; k < ctas.size(); k++) {
         tensor::tcgen05_shift(address, ctas[k], k, visitor.get());
+      }
     };
     issue(*w.cluster, w.cta->tensor_queue, std::move(task));
   });
@@ -432,8 +452,9 @@ Step shift(Warp& w, const Instr& i, uint32_t lanes) {  // x: cta_group
 bool decode_shift(Decoder& d) {
   d.out.x = static_cast<uint32_t>(take_cta_group(d));
   if (!d.out.x || !d.take("down") || d.count() != 1) return false;
-  if (d.operand(0).kind != ptx::Operand::Kind::address)
+  if (d.operand(0).kind != ptx::Operand::Kind::address) {
     throw BadOperand{"a TMEM address is needed"};
+  }
   d.make_refs(8);
   d.out.handler = shift;
   return true;
@@ -452,8 +473,9 @@ Step copy(Warp& w, const Instr& i, uint32_t lanes) {  // x: TmemCopyShape, y: ct
     task.run = [=](const AsyncOp& async) {
       auto ctas = memories(*cta, group);
       TensorVisitor visitor(*cta->cluster, async, first_rank(*cta, group));
-      for (uint32_t k = 0; k < ctas.size(); k++)
+      for (uint32_t k = 0; k < ctas.size(); k++) {
         tensor::tcgen05_copy(shape, address, descriptor, ctas[k], k, visitor.get());
+      }
     };
     issue(*w.cluster, w.cta->tensor_queue, std::move(task));
   });
@@ -474,12 +496,13 @@ bool decode_copy(Decoder& d) {
       which = Shape::s128x128b;
       break;
     case 2:
-      if (d.take("warpx2::02_13"))
+      if (d.take("warpx2::02_13")) {
         which = Shape::s64x128b_02_13;
-      else if (d.take("warpx2::01_23"))
+      } else if (d.take("warpx2::01_23")) {
         which = Shape::s64x128b_01_23;
-      else
+      } else {
         return false;
+      }
       break;
     case 3:
       if (!d.take("warpx4")) return false;
@@ -501,9 +524,10 @@ bool decode_copy(Decoder& d) {
 // ------------------------------------------------------------------ fences, dispatch
 
 Step thread_fence(Warp& w, const Instr& i, uint32_t lanes) {
-  if (w.cluster->observer)
+  if (w.cluster->observer) {
     w.cluster->observer->fence(agent_of(w, lanes), static_cast<FenceKind>(i.x), Order::acq_rel,
                                Scope::cta);
+  }
   return Step::next;
 }
 

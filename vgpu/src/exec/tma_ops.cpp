@@ -32,9 +32,10 @@ struct BoxCopy {
 };
 
 const uint8_t* tensor_map_bytes(Warp& w, uint32_t lane, uint64_t address) {
-  if (address & 63)
+  if (address & 63) {
     fault(kMisalignedAddress, "tensor map at 0x%llx: it must be 64-byte aligned",
           static_cast<unsigned long long>(address));
+  }
   return generic_pointer(w, lane, address, 128, Access::read);
 }
 
@@ -43,41 +44,50 @@ std::shared_ptr<BoxCopy> decode_box(Warp& w, const Instr& i, const TensorCopy& c
   auto box = std::make_shared<BoxCopy>();
   const Ref& operand = i[c.map];
   uint64_t address = read_address(w, operand, lane);
-  if (!tma::decode(tensor_map_bytes(w, lane, address), box->map))
+  if (!tma::decode(tensor_map_bytes(w, lane, address), box->map)) {
     fault(kIllegalInstruction,
           "the 128 bytes at 0x%llx are not a tensor map made by cuTensorMapEncode*",
           static_cast<unsigned long long>(address));
-  if (box->map.rank != c.rank)
+  }
+  if (box->map.rank != c.rank) {
     fault(kIllegalInstruction, "the instruction is %uD, its tensor map has rank %u: %s", c.rank,
           box->map.rank, tma::describe(box->map).c_str());
-  if (box->map.im2col != c.im2col)
+  }
+  if (box->map.im2col != c.im2col) {
     fault(kIllegalInstruction, "the instruction is %s, its tensor map is %s: %s",
           c.im2col ? "im2col" : "tiled", box->map.im2col ? "im2col" : "tiled",
           tma::describe(box->map).c_str());
+  }
   int32_t rows[4];
   if (c.four_rows) {
     auto why = tma::make_four_rows(box->map);
     if (!why.empty()) fault(kIllegalInstruction, "%s", why.c_str());
-    for (uint32_t k = 0; k < 4; k++)
+    for (uint32_t k = 0; k < 4; k++) {
       rows[k] = static_cast<int32_t>(read_lane(w, operand[1][k + 1], lane));
+    }
   }
-  for (uint32_t k = 0; k < c.rank; k++)
+  for (uint32_t k = 0; k < c.rank; k++) {
     box->at.start[k] = static_cast<int32_t>(read_lane(w, operand[1][k], lane));
-  if (c.im2col && c.kind != TensorCopy::Kind::store && c.kind != TensorCopy::Kind::reduce)
-    for (uint32_t k = 0; k + 2 < c.rank; k++)
+  }
+  if (c.im2col && c.kind != TensorCopy::Kind::store && c.kind != TensorCopy::Kind::reduce) {
+    for (uint32_t k = 0; k + 2 < c.rank; k++) {
       box->at.im2col_offset[k] = static_cast<uint16_t>(read_lane(w, i[c.offsets][k], lane));
-  if (shared & (kBoxAlignment - 1))
+    }
+  }
+  if (shared & (kBoxAlignment - 1)) {
     fault(kMisalignedAddress, "TMA box at shared address %#x: it must be 128-byte aligned", shared);
+  }
   const bool writes = c.kind == TensorCopy::Kind::store || c.kind == TensorCopy::Kind::reduce;
   for (uint32_t k = 0; k < (c.four_rows ? 4 : 1); k++) {
     if (c.four_rows) box->at.start[1] = rows[k];
     auto why = tma::check_coordinates(box->map, box->at, writes);
     if (!why.empty()) fault(kIllegalInstruction, "%s", why.c_str());
   }
-  if (c.four_rows)
+  if (c.four_rows) {
     tma::traverse_four_rows(box->map, box->at.start[0], rows, box->runs);
-  else
+  } else {
     tma::traverse(box->map, box->at, box->runs);
+  }
   box->bytes = tma::box_bytes(box->map);
   box->footprint = tma::box_footprint(box->map);
   return box;
@@ -102,11 +112,12 @@ void touch_shared(Cluster& cluster, const AsyncOp& op, const BoxCopy& box, Acces
     notify_async(cluster, op, Memory::shared, access, cta, offset, box.footprint);
     return;
   }
-  for (auto& run : box.runs)
+  for (auto& run : box.runs) {
     tma::for_each_piece(box.map.swizzle, offset, run.offset, run.bytes,
                         [&](uint32_t address, uint32_t, uint32_t bytes) {
                           notify_async(cluster, op, Memory::shared, access, cta, address, bytes);
                         });
+  }
 }
 
 void load(Warp& w, const Instr& i, const TensorCopy& c, uint32_t lane) {
@@ -130,8 +141,9 @@ void load(Warp& w, const Instr& i, const TensorCopy& c, uint32_t lane) {
     }
   };
   task.signal = [=](const AsyncOp& op) {
-    for (auto& target : targets)
+    for (auto& target : targets) {
       mbarrier_complete(*target.barrier_cta, target.barrier, box->bytes, op.issuer, &op);
+    }
   };
   issue(cluster, cluster.copies, std::move(task));
 }
@@ -140,8 +152,9 @@ void store(Warp& w, const Instr& i, const TensorCopy& c, uint32_t lane) {
   Cluster& cluster = *w.cluster;
   bool reduces = c.kind == TensorCopy::Kind::reduce;
   uint32_t from = shared_operand(read_address(w, i[c.shared], lane), "cp.async.bulk.tensor");
-  if (&shared_cta(cluster, from) != w.cta)
+  if (&shared_cta(cluster, from) != w.cta) {
     fault(kIllegalAddress, "TMA store from the shared memory of another CTA (address %#x)", from);
+  }
   uint32_t offset = from & kSharedOffsetMask;
   auto box = decode_box(w, i, c, lane, from);
   shared_range(*w.cta, offset, box->footprint, "TMA box");
@@ -178,10 +191,11 @@ void store(Warp& w, const Instr& i, const TensorCopy& c, uint32_t lane) {
     write.op = op;
     write.run = [=](const AsyncOp& again) {
       touch_global(*warp->cluster, again, *box, reduces ? Access::atomic : Access::write);
-      if (reduces)
+      if (reduces) {
         tma::reduce_box(box->map, box->runs, data->data(), phase, reduce_op, type);
-      else
+      } else {
         tma::store_box(box->map, box->runs, data->data(), phase);
+      }
     };
     write.signal = [=](const AsyncOp&) { leave_group(warp->bulk_writes, lane, write_group); };
     issue_stage(*warp->cluster, warp->cluster->copies, std::move(write));
@@ -247,8 +261,9 @@ bool decode_tensor_copy(Decoder& d) {
   } else {
     c.kind = Kind::load;
     if (d.take_one({"shared::cluster", "shared::cta"}) < 0 || !d.take("global") ||
-        !d.take("mbarrier::complete_tx::bytes") || no_offsets)
+        !d.take("mbarrier::complete_tx::bytes") || no_offsets) {
       return false;
+    }
     c.multicast = d.take("multicast::cluster");
     c.mask = c.im2col ? 4 : 3;
   }
@@ -258,13 +273,15 @@ bool decode_tensor_copy(Decoder& d) {
   auto& map = d.operand(c.map);
   if (map.kind != ptx::Operand::Kind::address || map.count != 2 ||
       d.child(map, 1).kind != ptx::Operand::Kind::vector ||
-      d.child(map, 1).count != (c.four_rows ? 5 : c.rank))
+      d.child(map, 1).count != (c.four_rows ? 5 : c.rank)) {
     throw BadOperand{
         format("a tensor map and %u coordinates are needed", c.four_rows ? 5 : c.rank)};
+  }
   if (c.im2col && (c.kind == Kind::load || c.kind == Kind::prefetch) &&
       (d.operand(c.offsets).kind != ptx::Operand::Kind::vector ||
-       d.operand(c.offsets).count != c.rank - 2))
+       d.operand(c.offsets).count != c.rank - 2)) {
     throw BadOperand{format("%u im2col offsets are needed", c.rank - 2)};
+  }
   if (c.multicast) d.operand(c.mask);
   d.make_refs(4);
   d.out.handler = tensor_copy;

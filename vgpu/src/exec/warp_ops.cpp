@@ -16,10 +16,11 @@ using ptx::Type;
 /// The member mask's live lanes; false when some have not come yet.
 bool gather(Warp& w, uint32_t lanes, uint32_t members, uint32_t& present) {
   uint32_t self = lanes & ~members;
-  if (self)
+  if (self) {
     fault(kIllegalInstruction,
           "lanes %#x execute a warp-level instruction whose member mask %#x lacks them", self,
           members);
+  }
   present = members & w.live;
   return converged(w, lanes, members);
 }
@@ -141,10 +142,11 @@ Step match(Warp& w, const Instr& i, uint32_t lanes) {
   for_lanes(lanes, [&](uint32_t l) {
     for_lanes(present, [&](uint32_t m) { result[l] |= uint32_t{a[m] == a[l]} << m; });
     if (kAll) {
-      if (result[l] == present)
+      if (result[l] == present) {
         equal_all |= 1u << l;
-      else
+      } else {
         result[l] = 0;
+      }
     }
   });
   write_lanes<uint32_t>(w, i.d, lanes, [&](uint32_t l) { return result[l]; });
@@ -163,10 +165,11 @@ bool decode_match(Decoder& d) {
   d.out.x = pair ? d.dest_predicate(d.child(destination, 1)) : 2;
   d.out.a = d.source(1, ptx::size_of(type));
   d.out.c = d.source(2, 4);
-  if (type == Type::b32)
+  if (type == Type::b32) {
     d.out.handler = mode ? match<uint32_t, true> : match<uint32_t, false>;
-  else
+  } else {
     d.out.handler = mode ? match<uint64_t, true> : match<uint64_t, false>;
+  }
   return true;
 }
 

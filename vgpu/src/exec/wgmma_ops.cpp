@@ -66,11 +66,12 @@ void compute(Warp& w, const WgmmaIssue& issue, const AsyncOp& op) {
     auto& part = issue_of(each.wgmmas.front());
     if (part.number != issue.number) return;
     if (part.instr != issue.instr || part.b_descriptor != issue.b_descriptor ||
-        part.a_descriptor != issue.a_descriptor || part.scale_d != issue.scale_d)
+        part.a_descriptor != issue.a_descriptor || part.scale_d != issue.scale_d) {
       fault(kIllegalInstruction,
             "wgmma: warps %u and %u of a warpgroup execute different instructions or give "
             "different descriptors",
             w.id, each.id);
+    }
     others[count] = {&each, std::move(each.wgmmas.front())};
     each.wgmmas.pop_front();
     add(each.id, issue_of(others[count++].second));
@@ -82,8 +83,9 @@ void compute(Warp& w, const WgmmaIssue& issue, const AsyncOp& op) {
     auto tell = [&](const Warp& warp, const AsyncOp& its) {
       TensorVisitor visitor(*w.cluster, its, w.cta->rank);
       visitor.shared_chunks(0, reads.b.span());
-      if (!instruction.a_in_registers)
+      if (!instruction.a_in_registers) {
         visitor.shared_chunks(0, reads.a[warp.id % kGroupWarps].span());
+      }
     };
     tell(w, op);
     for (uint32_t k = 0; k < count; k++) {
@@ -96,11 +98,13 @@ void compute(Warp& w, const WgmmaIssue& issue, const AsyncOp& op) {
 
 Step mma_async(Warp& w, const Instr& i, uint32_t lanes) {
   if (!converged(w, lanes, kAllLanes)) return wait_for_lanes(w);
-  if (lanes != kAllLanes)
+  if (lanes != kAllLanes) {
     fault(kIllegalInstruction, "wgmma by lanes %#x: .aligned needs all 32 lanes of the warp",
           lanes);
-  if (w.id / kGroupWarps * kGroupWarps + kGroupWarps > w.cta->warps.size())
+  }
+  if (w.id / kGroupWarps * kGroupWarps + kGroupWarps > w.cta->warps.size()) {
     fault(kIllegalInstruction, "wgmma by warp %u: its warpgroup has less than 4 warps", w.id);
+  }
   auto& op = *static_cast<const WgmmaOp*>(i.extra);
   auto issue_data = std::make_shared<WgmmaIssue>();
   issue_data->op = &op;
@@ -108,8 +112,9 @@ Step mma_async(Warp& w, const Instr& i, uint32_t lanes) {
   issue_data->number = w.wgmma_issued++;
   uint32_t l = 0;
   if (op.instruction.a_in_registers) {
-    for (uint32_t k = 0; k < tensor::kWgmmaARegisters; k++)
+    for (uint32_t k = 0; k < tensor::kWgmmaARegisters; k++) {
       issue_data->a[k] = w.lanes<uint32_t>(i[1][k].at);
+    }
   } else {
     issue_data->a_descriptor = read_lane(w, i[1], l);
   }
@@ -143,20 +148,23 @@ Step wait(Warp& w, const Instr& i, uint32_t lanes) {
   // Everything in groups before the last imm committed ones happens now at the latest.
   auto keep = static_cast<uint64_t>(i.imm);
   while (!w.wgmmas.empty() && w.wgmmas.front().group + keep < w.wgmma_committed) {
-    if (!w.wgmmas.front().ready())
+    if (!w.wgmmas.front().ready()) {
       return block(w, "wgmma.wait_group: other warps of its warpgroup");
+    }
     drain(*w.cluster, w.wgmmas, w.wgmmas.size() - 1);
   }
-  if (w.cluster->observer)
+  if (w.cluster->observer) {
     w.cluster->observer->group_wait(agent_of(w, lanes), GroupKind::wgmma,
                                     static_cast<uint32_t>(keep));
+  }
   return Step::next;
 }
 
 Step fence(Warp& w, const Instr&, uint32_t lanes) {
   if (!converged(w, lanes, kAllLanes)) return wait_for_lanes(w);
-  if (w.cluster->observer)
+  if (w.cluster->observer) {
     w.cluster->observer->fence(agent_of(w, lanes), FenceKind::wgmma, Order::acq_rel, Scope::cta);
+  }
   return Step::next;
 }
 
@@ -182,14 +190,15 @@ bool decode_mma(Decoder& d) {
   in.n = n;
   in.satfinite = saturates;
   if (!element_type(a, in.a) || !element_type(b, in.b)) return false;
-  if (accumulator == "f32")
+  if (accumulator == "f32") {
     in.d = tensor::AccumulatorType::f32;
-  else if (accumulator == "f16")
+  } else if (accumulator == "f16") {
     in.d = tensor::AccumulatorType::f16;
-  else if (accumulator == "s32")
+  } else if (accumulator == "s32") {
     in.d = tensor::AccumulatorType::s32;
-  else
+  } else {
     return false;
+  }
   in.a_in_registers = d.is_vector(1);
   if (k != tensor::wgmma_k(in.a)) return false;
   // d, a, b, scale-d, [scale-a, scale-b], [trans-a (A in shared memory)], [trans-b]
@@ -214,12 +223,14 @@ bool decode_mma(Decoder& d) {
   }
   auto& registers = d.operand(0);
   if (registers.kind != ptx::Operand::Kind::vector ||
-      registers.count != tensor::wgmma_d_registers(in))
+      registers.count != tensor::wgmma_d_registers(in)) {
     throw BadOperand{format("wgmma needs %u accumulator registers", tensor::wgmma_d_registers(in))};
+  }
   for (unsigned r = 0; r < registers.count; r++) d.dest(d.child(registers, r), 4);
   if (in.a_in_registers) {
-    if (d.operand(1).count != tensor::kWgmmaARegisters)
+    if (d.operand(1).count != tensor::kWgmmaARegisters) {
       throw BadOperand{"wgmma needs 4 registers of A"};
+    }
     for (unsigned r = 0; r < tensor::kWgmmaARegisters; r++) d.source(d.child(d.operand(1), r), 4);
   } else {
     d.source(1, 8);

@@ -38,8 +38,9 @@ const char* name_of(Type type) {
 
 Type type_from_suffix(std::string_view suffix) {
   if (suffix.size() < 2 || suffix == "none") return Type::none;
-  for (auto& entry : kTypes)
+  for (auto& entry : kTypes) {
     if (entry.name == suffix) return entry.type;
+  }
   return Type::none;
 }
 

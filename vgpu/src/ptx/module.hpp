@@ -55,8 +55,9 @@ struct Form {
 
   const std::string_view& opcode() const { return parts[0]; }
   bool has(std::string_view modifier) const {
-    for (auto& part : parts)
+    for (auto& part : parts) {
       if (part == modifier) return true;
+    }
     return false;
   }
 };

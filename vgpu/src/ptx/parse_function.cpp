@@ -19,9 +19,11 @@ void Parser::parse_body(Function& function) {
   unresolved_.clear();
   unresolved_targets_.clear();
   loc_file_ = loc_line_ = 0;
-  for (auto* list : {&function.params, &function.returns})
-    for (uint32_t index : *list)
+  for (auto* list : {&function.params, &function.returns}) {
+    for (uint32_t index : *list) {
       scopes_[0].names[text_of_name(module_.variables[index].name)] = {Name::Kind::variable, index};
+    }
+  }
 
   in_.expect('{');
   int depth = 1;
@@ -161,15 +163,17 @@ void Parser::parse_instruction() {
     auto name = in_.name();
     const Name* found = find_name(name);
     if (!found || found->kind != Name::Kind::reg ||
-        function_->registers[found->index].type != Type::pred)
+        function_->registers[found->index].type != Type::pred) {
       in_.fail("guard " + std::string(name) + " is not a predicate register");
+    }
     instruction.guard = static_cast<int32_t>(found->index);
   }
   in_.peek();
   instruction.line = in_.line();
   auto text = in_.dotted_word();
-  if (text.empty() || !std::isalpha(static_cast<unsigned char>(text[0])))
+  if (text.empty() || !std::isalpha(static_cast<unsigned char>(text[0]))) {
     in_.fail("expected an instruction");
+  }
   instruction.form = intern_form(text);
   depth_ = 0;
 
@@ -184,9 +188,10 @@ void Parser::parse_instruction() {
   instruction.count = static_cast<uint32_t>(operands.size());
   for (auto& operand : operands) {
     // Names that are not variables or registers: labels and functions, resolved at the end.
-    if (operand.kind == Operand::Kind::label)
+    if (operand.kind == Operand::Kind::label) {
       unresolved_.push_back({static_cast<uint32_t>(function_->operands.size()),
                              pending_names_[operand.index].first, scope_, instruction.line});
+    }
     function_->operands.push_back(operand);
   }
   function_->code.push_back(instruction);
@@ -198,8 +203,9 @@ Operand Parser::group(Operand::Kind kind, const std::vector<Operand>& children) 
   operand.first = static_cast<uint32_t>(function_->operands.size());
   operand.count = static_cast<uint32_t>(children.size());
   for (auto& child : children) {
-    if (child.kind == Operand::Kind::label)
+    if (child.kind == Operand::Kind::label) {
       in_.fail("unknown name " + std::string(pending_names_[child.index].first));
+    }
     function_->operands.push_back(child);
   }
   return operand;
@@ -228,8 +234,9 @@ Operand Parser::parse_operand_inside() {
   if (first == '[') {
     in_.advance();
     std::vector<Operand> children{parse_operand()};
-    if (children[0].kind == Operand::Kind::address || children[0].kind == Operand::Kind::vector)
+    if (children[0].kind == Operand::Kind::address || children[0].kind == Operand::Kind::vector) {
       in_.fail("bad address");
+    }
     uint64_t offset = 0;  // wraps around, as addresses do
     while (in_.peek() == '+' || in_.peek() == '-') offset += static_cast<uint64_t>(in_.integer());
     while (in_.accept(',')) children.push_back(parse_operand());
@@ -307,8 +314,9 @@ const Name* Parser::find_name(std::string_view name) {
       if (range.prefix.size() < digits || range.prefix.size() >= name.size()) continue;
       if (name.substr(0, range.prefix.size()) != range.prefix) continue;
       uint64_t number = 0;
-      for (char c : name.substr(range.prefix.size()))
+      for (char c : name.substr(range.prefix.size())) {
         number = number * 10 + static_cast<uint64_t>(c - '0');
+      }
       if (number >= range.count) continue;
       Name entry{Name::Kind::reg, static_cast<uint32_t>(function_->registers.size())};
       function_->registers.push_back({name, range.type});
@@ -389,9 +397,10 @@ void Parser::resolve_labels() {
   }
   for (auto& use : unresolved_targets_) {
     uint32_t index = 0;
-    if (!find_label(use.name, use.scope, index))
+    if (!find_label(use.name, use.scope, index)) {
       fault(kInvalidPtx, "PTX line %u: unknown label %.*s", use.line,
             static_cast<int>(use.name.size()), use.name.data());
+    }
     function_->branch_tables[use.table][use.entry] = index;
   }
 }

@@ -26,8 +26,9 @@ uint64_t align_up(uint64_t value, uint64_t align) {
 
 uint32_t checked_align(Cursor& in) {
   int64_t align = in.integer();
-  if (align < 1 || align > (1 << 20) || (align & (align - 1)))
+  if (align < 1 || align > (1 << 20) || (align & (align - 1))) {
     in.fail("alignment must be a power of two up to 2^20");
+  }
   return static_cast<uint32_t>(align);
 }
 
@@ -238,8 +239,9 @@ void Parser::parse_variables(Space space, bool is_extern, bool is_visible, Funct
       } else {
         int64_t extent = in_.integer();
         if (extent < 0 || static_cast<uint64_t>(extent) > kMaxVariableBytes ||
-            (extent > 0 && count > kMaxVariableBytes / static_cast<uint64_t>(extent)))
+            (extent > 0 && count > kMaxVariableBytes / static_cast<uint64_t>(extent))) {
           in_.fail("array too large");
+        }
         count *= static_cast<uint64_t>(extent);
       }
       in_.expect(']');
@@ -294,8 +296,9 @@ void Parser::parse_initial_value(Variable& variable, uint64_t& offset) {
     Operand number = parse_number(negative);
     bits = static_cast<uint64_t>(number.value);
     // NOTE: 0d… in an f32 initializer is rounded to the variable's type.
-    if (number.float_imm == Operand::FloatImm::f64 && variable.type == Type::f32)
+    if (number.float_imm == Operand::FloatImm::f64 && variable.type == Type::f32) {
       bits = std::bit_cast<uint32_t>(static_cast<float>(std::bit_cast<double>(bits)));
+    }
   } else {
     // The address of another variable: name, generic(name), either with +offset.
     auto name = in_.name();

@@ -89,8 +89,9 @@ VGPU_API cudaError_t cudaRuntimeGetVersion(int* version) {
 VGPU_API cudaError_t cudaDeviceSynchronize() {
   return call([](Context& context) {
     for (const auto& [handle, stream] : context.streams) {
-      if (stream->capture)
+      if (stream->capture) {
         return refuse_while_capturing(context, stream.get(), "cudaDeviceSynchronize");
+      }
     }
     return cudaSuccess;
   });

@@ -331,8 +331,9 @@ VGPU_API cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* grap
     while (!open.empty()) {
       const GraphNode* node = open.back();
       open.pop_back();
-      if (before.insert(node).second)
+      if (before.insert(node).second) {
         open.insert(open.end(), node->after.begin(), node->after.end());
+      }
     }
     for (const auto& [key, other] : context.streams) {
       if (other->capture != capture) continue;

@@ -111,8 +111,9 @@ std::vector<FatEntry> read_fat_container(const void* container) {
     std::memcpy(&entry, at, sizeof entry);
     const bool fits = entry.header_bytes >= sizeof entry && entry.header_bytes <= left &&
                       entry.padded_bytes <= left - entry.header_bytes;
-    if (!fits)
+    if (!fits) {
       fault(kInvalidPtx, "fat binary: entry %zu passes the container's end", entries.size());
+    }
     FatEntry result;
     result.is_ptx = entry.kind == kKindPtx;
     result.arch = entry.arch;

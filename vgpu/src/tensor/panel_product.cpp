@@ -19,8 +19,9 @@ template <int VECTORS>
 void block_4_rows(float* const* d, const float* a, const float* b, uint32_t column, uint32_t depth,
                   uint32_t b_stride) {
   __m256 sum[4][VECTORS];
-  for (int r = 0; r < 4; r++)
+  for (int r = 0; r < 4; r++) {
     for (int v = 0; v < VECTORS; v++) sum[r][v] = _mm256_loadu_ps(d[r] + column + 8 * v);
+  }
   for (uint32_t k = 0; k < depth; k++) {
     __m256 b_row[VECTORS];
     for (int v = 0; v < VECTORS; v++) b_row[v] = _mm256_loadu_ps(b + k * b_stride + column + 8 * v);
@@ -29,8 +30,9 @@ void block_4_rows(float* const* d, const float* a, const float* b, uint32_t colu
       for (int v = 0; v < VECTORS; v++) sum[r][v] = _mm256_fmadd_ps(a_value, b_row[v], sum[r][v]);
     }
   }
-  for (int r = 0; r < 4; r++)
+  for (int r = 0; r < 4; r++) {
     for (int v = 0; v < VECTORS; v++) _mm256_storeu_ps(d[r] + column + 8 * v, sum[r][v]);
+  }
 }
 
 }  // namespace
@@ -39,8 +41,9 @@ void accumulate_panels(float* const* d, const float* a, const float* b, uint32_t
                        uint32_t depth, uint32_t b_stride) {
   for (uint32_t row = 0; row < rows; row += 4) {
     uint32_t column = 0;
-    for (; column + 16 <= n; column += 16)
+    for (; column + 16 <= n; column += 16) {
       block_4_rows<2>(d + row, a + row * depth, b, column, depth, b_stride);
+    }
     if (column < n) block_4_rows<1>(d + row, a + row * depth, b, column, depth, b_stride);
   }
 }

@@ -18,10 +18,11 @@ uint32_t field(uint64_t bits, int low, int width) {
 
 void require_zero(const char* instruction, uint64_t bits, int low, int width) {
   uint32_t value = field(bits, low, width);
-  if (value != 0)
+  if (value != 0) {
     fault(kIllegalInstruction,
           "%s matrix descriptor 0x%016llx: reserved bits %d-%d are 0x%x, they must be 0",
           instruction, static_cast<unsigned long long>(bits), low, low + width - 1, value);
+  }
 }
 
 /// The fields that both kinds of descriptor share.
@@ -35,11 +36,12 @@ SmemDescriptor decode_common(const char* instruction, uint64_t bits) {
   descriptor.base_offset = field(bits, 49, 3);
   // NOTE: a base offset tells that the swizzle pattern does not start at a multiple of its period.
   // What the hardware then does is not proven here, so it is refused.
-  if (descriptor.base_offset != 0)
+  if (descriptor.base_offset != 0) {
     fault(kNotSupported,
           "%s matrix descriptor 0x%016llx: base offset (bits 49-51) %u is not supported, only 0: "
           "align the swizzle pattern to 1024 (128B), 512 (64B) or 256 (32B) bytes",
           instruction, static_cast<unsigned long long>(bits), descriptor.base_offset);
+  }
   return descriptor;
 }
 
@@ -105,16 +107,18 @@ SmemDescriptor decode_wgmma_descriptor(uint64_t bits) {
 SmemDescriptor decode_tcgen05_descriptor(uint64_t bits) {
   SmemDescriptor descriptor = decode_common("tcgen05", bits);
   auto raw = static_cast<unsigned long long>(bits);
-  if (field(bits, 46, 3) != 1)
+  if (field(bits, 46, 3) != 1) {
     fault(kIllegalInstruction,
           "tcgen05 matrix descriptor 0x%016llx: bits 46-48 are 0x%x, they must be 0b001 (a wgmma "
           "descriptor?)",
           raw, field(bits, 46, 3));
-  if (field(bits, 52, 1) != 0)
+  }
+  if (field(bits, 52, 1) != 0) {
     fault(kIllegalInstruction,
           "tcgen05 matrix descriptor 0x%016llx: bit 52 (absolute leading-dimension address) exists "
           "on sm_103a only; use 0 (relative byte offset)",
           raw);
+  }
   require_zero("tcgen05", bits, 53, 8);
   switch (field(bits, 61, 3)) {
     case 0:
@@ -155,10 +159,11 @@ uint32_t element_address(const SmemDescriptor& descriptor, Major major, uint32_t
   uint32_t offset;
   if (major == Major::k) {
     uint32_t k_bytes = k * element_bytes;
-    if (descriptor.swizzle == Swizzle::none)
+    if (descriptor.swizzle == Swizzle::none) {
       offset = mn % 8 * 16 + mn / 8 * sbo + k_bytes / 16 * lbo + k_bytes % 16;
-    else
+    } else {
       offset = mn % 8 * span + mn / 8 * sbo + k_bytes;
+    }
   } else {
     uint32_t mn_bytes = mn * element_bytes;
     if (descriptor.swizzle == Swizzle::none) {
@@ -253,8 +258,9 @@ uint32_t widen_chunk(ElementType type, const uint8_t* chunk, float* values) {
     }
     case ElementType::e2m1:
       // 16 four-bit values in the low 8 bytes.
-      for (uint32_t i = 0; i < 16; i++)
+      for (uint32_t i = 0; i < 16; i++) {
         values[i] = decode(kE2m1, chunk[i / 2] >> (i % 2 * 4) & 0xf);
+      }
       return 16;
     case ElementType::s8:
     case ElementType::u8:
@@ -264,8 +270,9 @@ uint32_t widen_chunk(ElementType type, const uint8_t* chunk, float* values) {
 }
 
 uint32_t widen_chunk(ElementType type, const uint8_t* chunk, int32_t* values) {
-  for (uint32_t i = 0; i < 16; i++)
+  for (uint32_t i = 0; i < 16; i++) {
     values[i] = type == ElementType::s8 ? static_cast<int8_t>(chunk[i]) : chunk[i];
+  }
   return 16;
 }
 
@@ -297,13 +304,14 @@ void find_chunks(const SmemOperand& operand, const SharedView& shared, OperandCh
     for (uint32_t k = 0; k < walk.k_total; k += walk.k_step) {
       const uint32_t address =
           element_address(operand.descriptor, operand.major, operand.first_mn + mn, k, walk.bytes);
-      if (address < shared.first || address + 16 > shared.end)
+      if (address < shared.first || address + 16 > shared.end) {
         fault(
             kIllegalAddress,
             "matrix operand reaches shared address 0x%x, outside the CTA's 0x%x..0x%x (element mn "
             "%u, k %u of a %s-major %s matrix: %s)",
             address, shared.first, shared.end, operand.first_mn + mn, k, walk.k_major ? "K" : "MN",
             name_of(operand.type), describe(operand.descriptor).c_str());
+      }
       chunks.addresses[chunks.count++] = address;
     }
   }
@@ -325,8 +333,9 @@ void read_operand(const SmemOperand& operand, const SharedView& shared, uint32_t
       const uint32_t count =
           walk.k_major ? walk.per_chunk : std::min(walk.per_chunk, operand.mn - mn);
       Value* out = panel + mn * mn_stride + k * k_stride;
-      for (uint32_t i = 0; i < count; i++)
+      for (uint32_t i = 0; i < count; i++) {
         out[i * value_stride] = operand.negate ? -values[i] : values[i];
+      }
     }
   }
 }

@@ -46,13 +46,14 @@ Footprint footprint(const char* what, const Tmem& tmem, const TmemTransfer& tran
   const Extent size = extent(transfer.shape, transfer.repeat);
   const uint32_t quarter = transfer.warp % 4 * 32;
   const bool fits = base.lane >= quarter && base.lane + size.lanes <= quarter + 32;
-  if (!fits || base.lane % size.lanes != 0)
+  if (!fits || base.lane % size.lanes != 0) {
     fault(
         kIllegalAddress,
         "%s.%s by warp %u (%u of its warpgroup) names lane %u; it can reach lanes %u..%u, starting "
         "at a multiple of %u",
         what, name_of(transfer.shape), transfer.warp, transfer.warp % 4, base.lane, quarter,
         quarter + 31, size.lanes);
+  }
   // NOTE: a packed transfer moves the low halves of twice as many columns.
   const uint32_t columns = size.columns * (transfer.pack16 ? 2 : 1);
   Footprint result;
@@ -84,13 +85,14 @@ void for_each_cell(const TmemTransfer& transfer, Move move) {
   const uint32_t registers = tmem_registers(transfer.shape, transfer.repeat);
   const uint32_t scale = transfer.pack16 ? 2 : 1;
   // The split of 16x32bx2 is in TMEM columns, packed or not: keep it out of the scaling.
-  for (uint32_t reg = 0; reg < registers; reg++)
+  for (uint32_t reg = 0; reg < registers; reg++) {
     for (uint32_t lane = 0; lane < 32; lane++) {
       TmemCell cell = tmem_cell(transfer.shape, transfer.repeat, 0, lane, reg);
       uint32_t split =
           transfer.shape == TmemShape::s16x32bx2 && lane >= 16 ? transfer.half_split_offset : 0;
       move(lane, reg, base.lane + cell.lane, base.column + cell.column * scale + split);
     }
+  }
 }
 
 }  // namespace
@@ -123,9 +125,10 @@ uint32_t tmem_registers(TmemShape shape, uint32_t repeat) {
 }
 
 void validate(TmemShape shape, uint32_t repeat) {
-  if (repeat == 0 || !std::has_single_bit(repeat) || tmem_registers(shape, repeat) > 128)
+  if (repeat == 0 || !std::has_single_bit(repeat) || tmem_registers(shape, repeat) > 128) {
     fault(kInvalidPtx, "tcgen05.ld/st .%s.x%u does not exist; legal: x1..x%u in powers of two",
           name_of(shape), repeat, 128 / tmem_registers(shape, 1));
+  }
 }
 
 TmemCell tmem_cell(TmemShape shape, uint32_t, uint32_t half_split_offset, uint32_t lane,
@@ -240,52 +243,58 @@ void tcgen05_copy(TmemCopyShape shape, uint32_t address, uint64_t descriptor_bit
   const CopyPlan plan = copy_plan(shape);
   const bool last_lanes = shape == TmemCopyShape::s4x256b;
   const uint32_t lane = last_lanes ? 31 : 0;
-  if (base.lane != lane)
+  if (base.lane != lane) {
     fault(last_lanes ? kNotSupported : kIllegalAddress,
           "tcgen05.cp.%s: TMEM address 0x%08x has lane %u; %s %u", name_of(shape), address,
           base.lane, last_lanes ? "supported:" : "it must be", lane);
+  }
   memory.tmem->check("tcgen05.cp", 0, kTmemLanes, base.column, plan.chunks * 4);
   for (uint32_t row = 0; row < plan.rows; row++) {
     for (uint32_t chunk = 0; chunk < plan.chunks; chunk++) {
       uint32_t from = element_address(descriptor, Major::k, row, chunk * 16, 1);
-      if (from < memory.shared.first || from + 16 > memory.shared.end)
+      if (from < memory.shared.first || from + 16 > memory.shared.end) {
         fault(kIllegalAddress,
               "tcgen05.cp.%s: row %u reads shared address 0x%x, outside the CTA's 0x%x..0x%x (%s)",
               name_of(shape), row, from, memory.shared.first, memory.shared.end,
               describe(descriptor).c_str());
+      }
       if (visitor) visitor->shared_chunks(cta, {&from, 1});
-      for (uint32_t copy = 0; copy < plan.copies; copy++)
+      for (uint32_t copy = 0; copy < plan.copies; copy++) {
         std::memcpy(memory.tmem->row(copy_lane(shape, row, copy)) + base.column + chunk * 4,
                     memory.shared.data + from, 16);
+      }
     }
   }
   auto written = [&](uint32_t first, uint32_t lanes) {
     if (visitor) visitor->tmem(cta, first, lanes, base.column, plan.chunks * 4, true);
     memory.tmem->mark_written(first, lanes, base.column, plan.chunks * 4);
   };
-  if (last_lanes)
+  if (last_lanes) {
     for (uint32_t row = 0; row < plan.rows; row++) written(copy_lane(shape, row, 0), 1);
-  else
+  } else {
     written(0, kTmemLanes);
+  }
 }
 
 void tcgen05_shift(uint32_t address, const CtaMemory& memory, uint32_t cta,
                    AccessVisitor* visitor) {
   constexpr uint32_t kLanes = 32, kColumns = 8;
   const TmemAddress base = TmemAddress::from(address);
-  if (base.lane % kLanes != 0)
+  if (base.lane % kLanes != 0) {
     fault(kIllegalAddress,
           "tcgen05.shift: TMEM address 0x%08x has lane %u; it must be a multiple of %u", address,
           base.lane, kLanes);
+  }
   Tmem& tmem = *memory.tmem;
   tmem.check("tcgen05.shift", base.lane, kLanes, base.column, kColumns);
   if (visitor) {
     visitor->tmem(cta, base.lane + 1, kLanes - 1, base.column, kColumns, false);
     visitor->tmem(cta, base.lane, kLanes - 1, base.column, kColumns, true);
   }
-  for (uint32_t lane = base.lane; lane + 1 < base.lane + kLanes; lane++)
+  for (uint32_t lane = base.lane; lane + 1 < base.lane + kLanes; lane++) {
     std::memcpy(tmem.row(lane) + base.column, tmem.row(lane + 1) + base.column,
                 kColumns * sizeof(uint32_t));
+  }
   tmem.mark_written(base.lane, kLanes - 1, base.column, kColumns);
 }
 

@@ -63,19 +63,22 @@ AccumulatorType decode_accumulator(MmaKind kind, uint32_t bits, uint32_t code) {
 }
 
 void check_ws_shape(MmaKind kind, uint32_t bits, uint32_t m, uint32_t n) {
-  if (m != 32 && m != 64 && m != 128)
+  if (m != 32 && m != 64 && m != 128) {
     refuse(kind, bits, format("M (bits 24-28, times 16) is %u; legal with .ws: 32, 64, 128", m));
-  if (n != 64 && n != 128 && n != 256)
+  }
+  if (n != 64 && n != 128 && n != 256) {
     refuse(kind, bits, format("N (bits 17-22, times 8) is %u; legal with .ws: 64, 128, 256", n));
+  }
 }
 
 void check_shape(MmaKind kind, uint32_t bits, uint32_t m, uint32_t n, int cta_group) {
   const bool integer = kind == MmaKind::i8;
   const uint32_t small = cta_group == 1 ? 64 : 128, large = 2 * small;
-  if (m != small && m != large)
+  if (m != small && m != large) {
     refuse(kind, bits,
            format("M (bits 24-28, times 16) is %u; legal with cta_group::%d: %u, %u", m, cta_group,
                   small, large));
+  }
   bool exists;
   const char* legal;
   if (cta_group == 1) {
@@ -86,17 +89,19 @@ void check_shape(MmaKind kind, uint32_t bits, uint32_t m, uint32_t n, int cta_gr
     exists = n >= step && n <= 256 && n % step == 0;
     legal = integer ? "32..256 by 32" : "16..256 by 16";
   }
-  if (!exists)
+  if (!exists) {
     refuse(
         kind, bits,
         format("N (bits 17-22, times 8) is %u; legal with cta_group::%d: %s", n, cta_group, legal));
+  }
 }
 
 /// MN-major matrices exist for 8-bit and wider elements.
 void check_major(MmaKind kind, uint32_t bits, const char* operand, Major major, ElementType type) {
   bool narrow = type == ElementType::e2m3 || type == ElementType::e3m2 || type == ElementType::e2m1;
-  if (major == Major::mn && narrow)
+  if (major == Major::mn && narrow) {
     refuse(kind, bits, format("%s is MN-major, which %s does not have", operand, name_of(type)));
+  }
 }
 
 }  // namespace
@@ -124,17 +129,19 @@ SmemDescriptor decode_mma_operand(const char* operand, uint64_t bits, Major majo
   bool atom32 = descriptor.swizzle == Swizzle::b128_atom32;
   // NOTE: 32-byte atoms exist to transpose 32-bit elements (PTX ISA "Canonical layouts"); other
   // uses are not proven.
-  if (atom32 && !(major == Major::mn && type == ElementType::tf32))
+  if (atom32 && !(major == Major::mn && type == ElementType::tf32)) {
     fault(kNotSupported,
           "tcgen05.mma: %s has swizzle mode 1 (128B with 32B atoms) but is a %s-major %s matrix; "
           "supported for MN-major tf32 only",
           operand, major == Major::k ? "K" : "MN", name_of(type));
-  if (!atom32 && major == Major::mn && type == ElementType::tf32)
+  }
+  if (!atom32 && major == Major::mn && type == ElementType::tf32) {
     fault(
         kNotSupported,
         "tcgen05.mma: %s is an MN-major tf32 matrix with swizzle %s; supported: mode 1 (128B with "
         "32B atoms)",
         operand, name_of(descriptor.swizzle));
+  }
   return descriptor;
 }
 
@@ -142,10 +149,11 @@ namespace {
 
 template <typename Value>
 Value widen_byte(ElementType type, uint8_t byte) {
-  if constexpr (std::is_same_v<Value, int32_t>)
+  if constexpr (std::is_same_v<Value, int32_t>) {
     return type == ElementType::s8 ? static_cast<int8_t>(byte) : byte;
-  else
+  } else {
     return type == ElementType::e4m3 ? e4m3_to_f32(byte) : e5m2_to_f32(byte);
+  }
 }
 
 /// A in TMEM: each row is 8 columns of packed elements, low bits first.
@@ -175,12 +183,14 @@ void read_tmem_operand(const MmaInstructionDescriptor& instruction, const Tmem& 
             break;
         }
       }
-      for (uint32_t byte = 0; byte < 4; byte++)
+      for (uint32_t byte = 0; byte < 4; byte++) {
         *out++ = widen_byte<Value>(instruction.a, static_cast<uint8_t>(cell >> 8 * byte));
+      }
     }
   }
-  if (instruction.negate_a)
+  if (instruction.negate_a) {
     for (uint32_t i = 0; i < path.rows * depth; i++) panel[i] = -panel[i];
+  }
 }
 
 /// Groups of adjacent lanes that hold rows of a CTA's D, for range checks.
@@ -190,8 +200,9 @@ struct LaneGroup {
 std::vector<LaneGroup> lane_groups(const DataPath& path) {
   if (!path.scattered) return {{0, kTmemLanes}};
   std::vector<LaneGroup> groups;
-  for (uint32_t quarter = 0; quarter < 4; quarter++)
+  for (uint32_t quarter = 0; quarter < 4; quarter++) {
     groups.push_back({quarter * 32 + path.first_lane, 16});
+  }
   return groups;
 }
 
@@ -223,11 +234,13 @@ class MmaRun {
         tmem.check("tcgen05.mma D", group.lane, group.lanes, column, path_.columns);
         if (mma_.a_in_tmem) {
           tmem.check("tcgen05.mma A", group.lane, group.lanes, a_address.column, kOperandColumns);
-          if (visitor_)
+          if (visitor_) {
             visitor_->tmem(cta, group.lane, group.lanes, a_address.column, kOperandColumns, false);
+          }
         }
-        if (visitor_ && mma_.accumulate)
+        if (visitor_ && mma_.accumulate) {
           visitor_->tmem(cta, group.lane, group.lanes, column, path_.columns, false);
+        }
       }
     }
   }
@@ -241,8 +254,9 @@ class MmaRun {
                   .type = instruction_.b,
                   .mn = instruction_.n / count,
                   .negate = instruction_.negate_b};
-    for (uint32_t cta = 0; cta < count; cta++)
+    for (uint32_t cta = 0; cta < count; cta++) {
       read_operand(b, ctas_[cta].shared, cta, visitor_, b_panel_ + cta * b.mn, 1, instruction_.n);
+    }
   }
 
   void run_cta(uint32_t cta) {
@@ -257,16 +271,18 @@ class MmaRun {
     }
     // Layouts B, E and G hold parts of N in different lanes (B: each next to its own copy of A).
     for (uint32_t n = 0; n < instruction_.n; n += path_.columns) {
-      if (mma_.a_in_tmem)
+      if (mma_.a_in_tmem) {
         read_tmem_operand(instruction_, *ctas_[cta].tmem, path_,
                           TmemAddress::from(static_cast<uint32_t>(mma_.a)).column, n, depth_,
                           a_panel_);
+      }
       run_columns(cta, n);
     }
     if (!visitor_) return;
     const uint32_t column = TmemAddress::from(mma_.d_address).column;
-    for (LaneGroup group : lane_groups(path_))
+    for (LaneGroup group : lane_groups(path_)) {
       visitor_->tmem(cta, group.lane, group.lanes, column, path_.columns, true);
+    }
   }
 
   bool lane_enabled(uint32_t cta, uint32_t lane) const {
@@ -281,14 +297,16 @@ class MmaRun {
     alignas(32) Value sums[4][kMaxN];
     Value* rows[4] = {sums[0], sums[1], sums[2], sums[3]};
     for (uint32_t row = 0; row < path_.rows; row += 4) {
-      for (uint32_t r = 0; r < 4; r++)
+      for (uint32_t r = 0; r < 4; r++) {
         load_row(tmem.row(path_.lane_of(row + r, n)) + column, sums[r]);
-      if constexpr (std::is_same_v<Value, float>)
+      }
+      if constexpr (std::is_same_v<Value, float>) {
         accumulate_panels(rows, a_panel_ + row * depth_, b_panel_ + n, 4, columns, depth_,
                           instruction_.n);
-      else
+      } else {
         accumulate_panels(rows, a_panel_ + row * depth_, b_panel_ + n, 4, columns, depth_,
                           instruction_.n, instruction_.saturate);
+      }
       for (uint32_t r = 0; r < 4; r++) {
         uint32_t lane = path_.lane_of(row + r, n);
         if (!lane_enabled(cta, lane)) continue;
@@ -305,11 +323,13 @@ class MmaRun {
       return;
     }
     if constexpr (std::is_same_v<Value, float>) {
-      if (instruction_.d == AccumulatorType::f16)
-        for (uint32_t c = 0; c < columns; c++)
+      if (instruction_.d == AccumulatorType::f16) {
+        for (uint32_t c = 0; c < columns; c++) {
           sums[c] = f16_to_f32(static_cast<uint16_t>(cells[c]));
-      else
+        }
+      } else {
         std::memcpy(sums, cells, columns * sizeof(float));
+      }
       if (mma_.scale_input_d != 0) {
         const float scale = std::ldexp(1.0f, -static_cast<int>(mma_.scale_input_d));
         for (uint32_t c = 0; c < columns; c++) sums[c] *= scale;
@@ -344,34 +364,39 @@ class MmaRun {
 void check_lanes(const Tcgen05Mma& mma, const MmaInstructionDescriptor& instruction) {
   const uint32_t d_lane = TmemAddress::from(mma.d_address).lane;
   const bool half = mma.cta_group == 1 && instruction.m == 64 && !mma.weight_stationary;
-  if (d_lane != 0 && !(half && d_lane == 16))
+  if (d_lane != 0 && !(half && d_lane == 16)) {
     fault(
         kIllegalAddress,
         "tcgen05.mma: D's TMEM address 0x%08x has lane %u; legal for M = %u with cta_group::%d: %s",
         mma.d_address, d_lane, instruction.m, mma.cta_group, half ? "0, 16" : "0");
+  }
   if (!mma.a_in_tmem) return;
-  if (mma.weight_stationary && instruction.m != 128)
+  if (mma.weight_stationary && instruction.m != 128) {
     fault(
         kNotSupported,
         "tcgen05.mma.ws with A in TMEM and M = %u is not supported (the lanes of A's rows are not "
         "proven); supported: M = 128, or A in shared memory",
         instruction.m);
+  }
   const auto a = TmemAddress::from(static_cast<uint32_t>(mma.a));
-  if (a.lane != d_lane)
+  if (a.lane != d_lane) {
     fault(
         kIllegalAddress,
         "tcgen05.mma: A's TMEM address has lane %u, D's has %u; rows of A must be in the lanes of "
         "their rows of D",
         a.lane, d_lane);
-  if (instruction.a_major == Major::mn)
+  }
+  if (instruction.a_major == Major::mn) {
     fault(kIllegalInstruction, "tcgen05.mma: A in TMEM cannot be transposed (bit 15)");
+  }
   if (mma.kind == MmaKind::f8f6f4 && instruction.a != ElementType::e4m3 &&
-      instruction.a != ElementType::e5m2)
+      instruction.a != ElementType::e5m2) {
     fault(
         kNotSupported,
         "tcgen05.mma kind::f8f6f4 with A in TMEM: type %s is not supported (its packing in TMEM is "
         "not proven); supported: e4m3, e5m2",
         name_of(instruction.a));
+  }
 }
 
 }  // namespace
@@ -398,44 +423,51 @@ MmaInstructionDescriptor decode_mma_instruction(MmaKind kind, uint32_t bits, int
   if (get(6, 1)) refuse(kind, bits, "reserved bit 6 must be 0");
   if (get(23, 1)) refuse(kind, bits, "reserved bit 23 must be 0");
   if (get(29, 1)) refuse(kind, bits, "reserved bit 29 must be 0");
-  if (get(30, 2))
+  if (get(30, 2)) {
     refuse(kind, bits,
            weight_stationary ? "bits 30-31 (maximum shift) other than 0 are not supported"
                              : "bits 30-31 (maximum shift) must be 0 without .ws");
+  }
   MmaInstructionDescriptor instruction;
   instruction.saturate = get(3, 1);
-  if (instruction.saturate && kind != MmaKind::i8)
+  if (instruction.saturate && kind != MmaKind::i8) {
     refuse(kind, bits, "bit 3 (saturate) exists for kind::i8 only");
+  }
   instruction.d = decode_accumulator(kind, bits, get(4, 2));
   instruction.a = decode_element(kind, bits, "A (bits 7-9)", get(7, 3));
   instruction.b = decode_element(kind, bits, "B (bits 10-12)", get(10, 3));
-  if (kind == MmaKind::f16 && instruction.a != instruction.b)
+  if (kind == MmaKind::f16 && instruction.a != instruction.b) {
     refuse(kind, bits,
            format("A is %s and B is %s; they must be the same", name_of(instruction.a),
                   name_of(instruction.b)));
-  if (instruction.d == AccumulatorType::f16 && instruction.a == ElementType::bf16)
+  }
+  if (instruction.d == AccumulatorType::f16 && instruction.a == ElementType::bf16) {
     refuse(kind, bits, "D is f16 with bf16 operands; legal: f16 operands, or D f32");
+  }
   instruction.negate_a = get(13, 1);
   instruction.negate_b = get(14, 1);
-  if (kind == MmaKind::i8 && (instruction.negate_a || instruction.negate_b))
+  if (kind == MmaKind::i8 && (instruction.negate_a || instruction.negate_b)) {
     refuse(kind, bits, "bits 13-14 (negate) must be 0 for kind::i8");
+  }
   instruction.a_major = get(15, 1) ? Major::mn : Major::k;
   instruction.b_major = get(16, 1) ? Major::mn : Major::k;
   check_major(kind, bits, "A", instruction.a_major, instruction.a);
   check_major(kind, bits, "B", instruction.b_major, instruction.b);
   instruction.n = get(17, 6) * 8;
   instruction.m = get(24, 5) * 16;
-  if (weight_stationary)
+  if (weight_stationary) {
     check_ws_shape(kind, bits, instruction.m, instruction.n);
-  else
+  } else {
     check_shape(kind, bits, instruction.m, instruction.n, cta_group);
+  }
   const uint32_t step = cta_group == 1 ? 16 : 32;
   if (instruction.b_major == Major::mn && container_bytes(instruction.b) == 1 &&
-      instruction.n % step != 0)
+      instruction.n % step != 0) {
     refuse(kind, bits,
            format("N is %u with a transposed B of 8-bit elements; legal with cta_group::%d: "
                   "multiples of %u",
                   instruction.n, cta_group, step));
+  }
   return instruction;
 }
 
@@ -461,19 +493,22 @@ void tcgen05_mma(const Tcgen05Mma& mma, std::span<const CtaMemory> ctas, AccessV
       mma.kind, mma.instruction_descriptor, mma.cta_group, mma.weight_stationary);
   check_lanes(mma, instruction);
   constexpr uint64_t kNonZeroMask = uint64_t{1} << 39, kColumnShift = uint64_t{63} << 56;
-  if (mma.zero_column_mask & (kNonZeroMask | kColumnShift))
+  if (mma.zero_column_mask & (kNonZeroMask | kColumnShift)) {
     fault(kNotSupported,
           "tcgen05.mma.ws: zero-column mask descriptor 0x%016llx masks or shifts columns, which is "
           "not supported; supported: bit 39 (non-zero mask) and bits 56-61 (column shift) 0",
           static_cast<unsigned long long>(mma.zero_column_mask));
-  if (mma.scale_input_d != 0 && mma.kind != MmaKind::f16 && mma.kind != MmaKind::tf32)
+  }
+  if (mma.scale_input_d != 0 && mma.kind != MmaKind::f16 && mma.kind != MmaKind::tf32) {
     fault(kIllegalInstruction, "tcgen05.mma kind::%s has no scale-input-d", name_of(mma.kind));
+  }
   DataPath path = data_path(instruction.m, instruction.n, mma.cta_group,
                             TmemAddress::from(mma.d_address).lane, mma.weight_stationary);
-  if (mma.kind == MmaKind::i8)
+  if (mma.kind == MmaKind::i8) {
     MmaRun<int32_t>(mma, instruction, path, ctas, visitor).run();
-  else
+  } else {
     MmaRun<float>(mma, instruction, path, ctas, visitor).run();
+  }
 }
 
 uint64_t mma_macs(const Tcgen05Mma& mma) {

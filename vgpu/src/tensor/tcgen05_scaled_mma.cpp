@@ -86,25 +86,29 @@ class ScaledRun {
 
   void check_scales(uint32_t cta, const char* what, uint32_t bits, uint32_t rows) const {
     const TmemAddress at = scale_address(bits);
-    if (at.lane != 0)
+    if (at.lane != 0) {
       fault(
           kNotSupported,
           "tcgen05.mma: TMEM address 0x%08x of %s has lane %u; scales start at lane 0, with a copy "
           "in each group of 32 lanes",
           bits, what, at.lane);
-    for (uint32_t partition = 0; partition < kPartitions; partition++)
+    }
+    for (uint32_t partition = 0; partition < kPartitions; partition++) {
       touch(cta, what, partition * kPartitionLanes, std::min(rows, kPartitionLanes), at.column,
             scale_columns(rows));
+    }
   }
 
   void check_tmem(uint32_t cta) const {
     const auto d = TmemAddress::from(mma_.d_address);
     ctas_[cta].tmem->check("tcgen05.mma D", 0, kTmemLanes, d.column, path_.columns);
-    if (visitor_ && mma_.accumulate)
+    if (visitor_ && mma_.accumulate) {
       visitor_->tmem(cta, 0, kTmemLanes, d.column, path_.columns, false);
-    if (mma_.a_in_tmem)
+    }
+    if (mma_.a_in_tmem) {
       touch(cta, "tcgen05.mma A", 0, kTmemLanes,
             TmemAddress::from(static_cast<uint32_t>(mma_.a)).column, kOperandColumns);
+    }
     check_scales(cta, "scale-A", mma_.scale_a, path_.rows);
     check_scales(cta, "scale-B", mma_.scale_b, path_.columns);
   }
@@ -126,21 +130,23 @@ class ScaledRun {
     operand.type = ElementType::u8;
     operand.negate = false;
     read_operand(operand, ctas_[cta].shared, cta, visitor_, bytes, kOperandBytes, 1);
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
       for (uint32_t k = 0; k < depth_; k++) {
         const auto byte = static_cast<uint32_t>(bytes[i * kOperandBytes + k / 2]);
         const float value = decode(kE2m1, byte >> k % 2 * 4 & 0xf);
         panel[i * mn_stride + k * k_stride] = negate ? -value : value;
       }
+    }
   }
 
   /// Each CTA of a pair holds half of B's columns.
   void read_b() {
     const auto count = static_cast<uint32_t>(ctas_.size());
     const uint32_t columns = instruction_.n / count;
-    for (uint32_t cta = 0; cta < count; cta++)
+    for (uint32_t cta = 0; cta < count; cta++) {
       read_shared("B", mma_.b_descriptor, instruction_.b_major, instruction_.b,
                   instruction_.negate_b, columns, cta, b_panel_ + cta * columns, 1, instruction_.n);
+    }
   }
 
   /// A in TMEM, e4m3 or e5m2: each row is 8 columns of four elements, low bits first.
@@ -166,21 +172,26 @@ class ScaledRun {
   }
 
   void run_cta(uint32_t cta) {
-    if (!mma_.a_in_tmem)
+    if (!mma_.a_in_tmem) {
       read_shared("A", mma_.a, instruction_.a_major, instruction_.a, instruction_.negate_a,
                   path_.rows, cta, a_panel_, depth_, 1);
-    for (uint32_t partition = 0; partition < kPartitions; partition++)
-      for (uint32_t block = 0; block < mma_.scales; block++)
-        for (uint32_t c = 0; c < path_.columns; c++)
+    }
+    for (uint32_t partition = 0; partition < kPartitions; partition++) {
+      for (uint32_t block = 0; block < mma_.scales; block++) {
+        for (uint32_t c = 0; c < path_.columns; c++) {
           b_scales_[partition][block][c] =
               scale(cta, mma_.scale_b, instruction_.scale_b_id, partition, c, block);
+        }
+      }
+    }
     for (uint32_t n = 0; n < instruction_.n; n += path_.columns) {
       if (mma_.a_in_tmem) read_a_tmem(cta, n);
       for (uint32_t row = 0; row < path_.rows; row += 4) run_rows(cta, row, n);
     }
-    if (visitor_)
+    if (visitor_) {
       visitor_->tmem(cta, 0, kTmemLanes, TmemAddress::from(mma_.d_address).column, path_.columns,
                      true);
+    }
   }
 
   /// Four rows of D, which are in one group of 32 lanes, for N columns [n, n + path.columns).
@@ -192,24 +203,27 @@ class ScaledRun {
     alignas(32) float sums[4][kMaxN], totals[4][kMaxN], a[4 * kMaxK];
     float* rows[4] = {sums[0], sums[1], sums[2], sums[3]};
     for (uint32_t r = 0; r < 4; r++) {
-      if (mma_.accumulate)
+      if (mma_.accumulate) {
         std::memcpy(totals[r], tmem.row(lane + r) + column, columns * sizeof(float));
-      else
+      } else {
         std::memset(totals[r], 0, columns * sizeof(float));
+      }
     }
     for (uint32_t block = 0; block < mma_.scales; block++) {
       std::memset(sums, 0, sizeof sums);
-      for (uint32_t r = 0; r < 4; r++)
+      for (uint32_t r = 0; r < 4; r++) {
         std::memcpy(a + r * block_, a_panel_ + (row + r) * depth_ + block * block_,
                     block_ * sizeof(float));
+      }
       accumulate_panels(rows, a, b_panel_ + block * block_ * instruction_.n + n, 4, columns, block_,
                         instruction_.n);
       for (uint32_t r = 0; r < 4; r++) {
         const double scale_a =
             scale(cta, mma_.scale_a, instruction_.scale_a_id, partition, row + r, block);
-        for (uint32_t c = 0; c < columns; c++)
+        for (uint32_t c = 0; c < columns; c++) {
           totals[r][c] = static_cast<float>(
               totals[r][c] + sums[r][c] * scale_a * double{b_scales_[partition][block][c]});
+        }
       }
     }
     for (uint32_t r = 0; r < 4; r++) {
@@ -232,23 +246,27 @@ class ScaledRun {
 
 void check_addresses(const Tcgen05ScaledMma& mma, const ScaledMmaDescriptor& instruction) {
   const uint32_t d_lane = TmemAddress::from(mma.d_address).lane;
-  if (d_lane != 0)
+  if (d_lane != 0) {
     fault(kIllegalAddress,
           "tcgen05.mma kind::%s: D's TMEM address 0x%08x has lane %u; it must be 0",
           name_of(mma.kind), mma.d_address, d_lane);
+  }
   if (!mma.a_in_tmem) return;
   const auto a = TmemAddress::from(static_cast<uint32_t>(mma.a));
-  if (a.lane != 0)
+  if (a.lane != 0) {
     fault(kIllegalAddress,
           "tcgen05.mma kind::%s: A's TMEM address 0x%08x has lane %u; it must be 0",
           name_of(mma.kind), a.bits(), a.lane);
-  if (instruction.a_major == Major::mn)
+  }
+  if (instruction.a_major == Major::mn) {
     fault(kIllegalInstruction, "tcgen05.mma: A in TMEM cannot be transposed (bit 15)");
-  if (instruction.a != ElementType::e4m3 && instruction.a != ElementType::e5m2)
+  }
+  if (instruction.a != ElementType::e4m3 && instruction.a != ElementType::e5m2) {
     fault(kNotSupported,
           "tcgen05.mma kind::%s with A in TMEM: type %s is not supported (its packing in TMEM is "
           "not proven); supported: e4m3, e5m2",
           name_of(mma.kind), name_of(instruction.a));
+  }
 }
 
 }  // namespace
@@ -281,13 +299,16 @@ ScaledMmaDescriptor decode_scaled_mma(ScaledMmaKind kind, uint32_t scales, uint3
                                       int cta_group) {
   auto get = [bits](int low, int width) { return bits >> low & ((1u << width) - 1); };
   if (get(2, 1)) refuse(kind, bits, "bit 2 asks for sparsity; use tcgen05.mma.sp (not supported)");
-  for (auto [low, width] : {std::pair{0, 2}, {3, 1}, {6, 1}, {24, 3}})
-    if (get(low, width))
+  for (auto [low, width] : {std::pair{0, 2}, {3, 1}, {6, 1}, {24, 3}}) {
+    if (get(low, width)) {
       refuse(kind, bits, format("reserved bits %d-%d must be 0", low, low + width - 1));
-  if (get(31, 1))
+    }
+  }
+  if (get(31, 1)) {
     refuse(kind, bits,
            is_packed(kind) ? "bit 31 asks for K = 96, which sm_100a does not have"
                            : "reserved bit 31 must be 0");
+  }
   ScaledMmaDescriptor instruction;
   instruction.a = decode_element(kind, bits, "A (bits 7-9)", get(7, 3));
   if (is_packed(kind) && get(12, 1)) refuse(kind, bits, "reserved bit 12 must be 0");
@@ -301,33 +322,38 @@ ScaledMmaDescriptor decode_scaled_mma(ScaledMmaKind kind, uint32_t scales, uint3
   instruction.a_major = get(15, 1) ? Major::mn : Major::k;
   instruction.b_major = get(16, 1) ? Major::mn : Major::k;
   auto check_major = [&](const char* operand, Major major, ElementType type) {
-    if (major == Major::mn && type != ElementType::e4m3 && type != ElementType::e5m2)
+    if (major == Major::mn && type != ElementType::e4m3 && type != ElementType::e5m2) {
       refuse(kind, bits, format("%s is MN-major, which %s does not have", operand, name_of(type)));
+    }
   };
   check_major("A", instruction.a_major, instruction.a);
   check_major("B", instruction.b_major, instruction.b);
   instruction.scale_type = get(23, 1) ? ScaleType::ue8m0 : ScaleType::ue4m3;
   const bool may_be_ue4m3 = kind == ScaledMmaKind::mxf4nvf4 && scales == 4;
-  if (instruction.scale_type == ScaleType::ue4m3 && !may_be_ue4m3)
+  if (instruction.scale_type == ScaleType::ue4m3 && !may_be_ue4m3) {
     refuse(
         kind, bits,
         format("scale type (bit 23) is 0 (ue4m3); legal with .scale_vec::%uX: 1 (ue8m0)", scales));
+  }
   instruction.n = get(17, 6) * 8;
   instruction.m = get(27, 2) * 128;
-  if (instruction.m != 128 && !(cta_group == 2 && instruction.m == 256))
+  if (instruction.m != 128 && !(cta_group == 2 && instruction.m == 256)) {
     refuse(kind, bits,
            format("M (bits 27-28, times 128) is %u; legal with cta_group::%d: %s", instruction.m,
                   cta_group, cta_group == 1 ? "128" : "128, 256"));
+  }
   const uint32_t step = cta_group == 1 ? 8 : 16;
-  if (instruction.n < step || instruction.n > 256 || instruction.n % step != 0)
+  if (instruction.n < step || instruction.n > 256 || instruction.n % step != 0) {
     refuse(kind, bits,
            format("N (bits 17-22, times 8) is %u; legal with cta_group::%d: %u..256 by %u",
                   instruction.n, cta_group, step, step));
-  if (instruction.b_major == Major::mn && instruction.n % (2 * step) != 0)
+  }
+  if (instruction.b_major == Major::mn && instruction.n % (2 * step) != 0) {
     refuse(kind, bits,
            format("N is %u with a transposed B of 8-bit elements; legal with cta_group::%d: "
                   "multiples of %u",
                   instruction.n, cta_group, 2 * step));
+  }
   return instruction;
 }
 

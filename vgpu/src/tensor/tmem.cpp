@@ -27,8 +27,9 @@ uint32_t unit_mask(uint32_t column, uint32_t columns) {
 }
 
 void check_columns(const char* what, uint32_t columns) {
-  if (columns < 32 || columns > 512 || !std::has_single_bit(columns))
+  if (columns < 32 || columns > 512 || !std::has_single_bit(columns)) {
     fault(kIllegalInstruction, "%s of %u columns; legal: 32, 64, 128, 256, 512", what, columns);
+  }
 }
 
 }  // namespace
@@ -36,26 +37,29 @@ void check_columns(const char* what, uint32_t columns) {
 Tmem::Tmem() = default;
 
 void Tmem::check_group(const char* what, int cta_group) const {
-  if (cta_group_ != 0 && cta_group_ != cta_group)
+  if (cta_group_ != 0 && cta_group_ != cta_group) {
     fault(kIllegalInstruction,
           "%s with .cta_group::%d after a tcgen05.alloc with .cta_group::%d: all tcgen05 "
           "instructions of a kernel must use the same cta_group",
           what, cta_group, cta_group_);
+  }
 }
 
 std::optional<uint32_t> Tmem::find_free(uint32_t columns) const {
-  for (uint32_t column = 0; column + columns <= kTmemColumns; column += kTmemAllocationUnit)
+  for (uint32_t column = 0; column + columns <= kTmemColumns; column += kTmemAllocationUnit) {
     if ((allocated_mask_ & unit_mask(column, columns)) == 0) return column;
+  }
   return std::nullopt;
 }
 
 bool Tmem::can_allocate(uint32_t columns, int cta_group) const {
   check_columns("tcgen05.alloc", columns);
   check_group("tcgen05.alloc", cta_group);
-  if (relinquished_)
+  if (relinquished_) {
     fault(kIllegalInstruction,
           "tcgen05.alloc after tcgen05.relinquish_alloc_permit: the CTA gave up its right to "
           "allocate");
+  }
   return find_free(columns).has_value();
 }
 
@@ -72,9 +76,11 @@ std::optional<uint32_t> Tmem::allocate(uint32_t columns, int cta_group) {
   allocations_.insert(at, {column, columns});
   cta_group_ = cta_group;
   // New columns are unwritten, whatever an earlier owner left there.
-  for (uint32_t lane = 0; lane < kTmemLanes; lane++)
-    for (uint32_t word = 0; word < kWords; word++)
+  for (uint32_t lane = 0; lane < kTmemLanes; lane++) {
+    for (uint32_t word = 0; word < kWords; word++) {
       written_[lane * kWords + word] &= ~word_mask(word, column, columns);
+    }
+  }
   return column;
 }
 
@@ -84,10 +90,11 @@ void Tmem::deallocate(uint32_t column, uint32_t columns, int cta_group) {
   auto at = std::find_if(allocations_.begin(), allocations_.end(), [&](const Allocation& other) {
     return other.column == column && other.columns == columns;
   });
-  if (at == allocations_.end())
+  if (at == allocations_.end()) {
     fault(kIllegalInstruction,
           "tcgen05.dealloc of columns %u..%u, which is no allocation; live: %s", column,
           column + columns - 1, describe_allocations().c_str());
+  }
   allocations_.erase(at);
   allocated_mask_ &= ~unit_mask(column, columns);
 }
@@ -106,39 +113,47 @@ uint32_t Tmem::allocated_columns() const {
 std::string Tmem::describe_allocations() const {
   if (allocations_.empty()) return "none";
   std::string text;
-  for (const Allocation& allocation : allocations_)
+  for (const Allocation& allocation : allocations_) {
     text += format("%s%u..%u", text.empty() ? "columns " : ", ", allocation.column,
                    allocation.column + allocation.columns - 1);
+  }
   return text;
 }
 
 void Tmem::check(const char* what, uint32_t lane, uint32_t lanes, uint32_t column,
                  uint32_t columns) const {
-  if (lane + lanes > kTmemLanes || column + columns > kTmemColumns)
+  if (lane + lanes > kTmemLanes || column + columns > kTmemColumns) {
     fault(kIllegalAddress,
           "%s reaches TMEM lanes %u..%u, columns %u..%u; there are %u lanes and %u columns", what,
           lane, lane + lanes - 1, column, column + columns - 1, kTmemLanes, kTmemColumns);
+  }
   for (uint32_t unit = column / kTmemAllocationUnit;
-       unit <= (column + columns - 1) / kTmemAllocationUnit; unit++)
-    if (!(allocated_mask_ >> unit & 1))
+       unit <= (column + columns - 1) / kTmemAllocationUnit; unit++) {
+    if (!(allocated_mask_ >> unit & 1)) {
       fault(kIllegalAddress, "%s reaches TMEM columns %u..%u, which are not allocated; live: %s",
             what, column, column + columns - 1, describe_allocations().c_str());
+    }
+  }
 }
 
 void Tmem::mark_written(uint32_t lane, uint32_t lanes, uint32_t column, uint32_t columns) {
-  for (uint32_t l = lane; l < lane + lanes; l++)
-    for (uint32_t word = column / 64; word <= (column + columns - 1) / 64; word++)
+  for (uint32_t l = lane; l < lane + lanes; l++) {
+    for (uint32_t word = column / 64; word <= (column + columns - 1) / 64; word++) {
       written_[l * kWords + word] |= word_mask(word, column, columns);
+    }
+  }
 }
 
 std::optional<TmemAddress> Tmem::first_unwritten(uint32_t lane, uint32_t lanes, uint32_t column,
                                                  uint32_t columns) const {
-  for (uint32_t l = lane; l < lane + lanes; l++)
+  for (uint32_t l = lane; l < lane + lanes; l++) {
     for (uint32_t word = column / 64; word <= (column + columns - 1) / 64; word++) {
       uint64_t missing = word_mask(word, column, columns) & ~written_[l * kWords + word];
-      if (missing != 0)
+      if (missing != 0) {
         return TmemAddress{l, word * 64 + static_cast<uint32_t>(std::countr_zero(missing))};
+      }
     }
+  }
   return std::nullopt;
 }
 

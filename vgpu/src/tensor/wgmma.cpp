@@ -141,22 +141,25 @@ void run(const WgmmaInstruction& instruction, const WgmmaOperands& operands,
     uint32_t* const* d = operands.d_registers[warp];
     if (!d) continue;
     alignas(32) Value a[kRowsPerWarp * kMaxK];
-    if (instruction.a_in_registers)
+    if (instruction.a_in_registers) {
       read_a_registers(instruction, operands.a_registers[warp], depth, a);
-    else
+    } else {
       read_operand(operand_a(instruction, a_descriptor, warp), shared, 0, nullptr, a, depth, 1);
+    }
     alignas(32) Value sums[kRowsPerWarp * kMaxN];
     static_assert(sizeof(Value) == 4);
-    if (operands.scale_d)
+    if (operands.scale_d) {
       move_d<false>(instruction, d, reinterpret_cast<uint32_t*>(sums));
-    else
+    } else {
       std::memset(sums, 0, kRowsPerWarp * n * sizeof(Value));
+    }
     Value* rows[kRowsPerWarp];
     for (uint32_t r = 0; r < kRowsPerWarp; r++) rows[r] = sums + r * n;
-    if constexpr (std::is_same_v<Value, float>)
+    if constexpr (std::is_same_v<Value, float>) {
       accumulate_panels(rows, a, b_panel, kRowsPerWarp, n, depth, n);
-    else
+    } else {
       accumulate_panels(rows, a, b_panel, kRowsPerWarp, n, depth, n, instruction.satfinite);
+    }
     move_d<true>(instruction, d, reinterpret_cast<uint32_t*>(sums));
   }
 }
@@ -184,39 +187,47 @@ MatrixPosition wgmma_a_position(uint32_t warp, uint32_t lane, uint32_t byte,
 }
 
 void validate(const WgmmaInstruction& i) {
-  if (!types_exist(i))
+  if (!types_exist(i)) {
     fault(
         kInvalidPtx,
         "wgmma does not exist with D %s, A %s, B %s; legal: f32 or f16 with f16; f32 with bf16 or "
         "tf32; f32 or f16 with e4m3/e5m2; s32 with s8/u8",
         name_of_accumulator(i.d), name_of(i.a), name_of(i.b));
+  }
   bool integer = is_integer(i.a);
   bool n_exists = i.n >= 8 && i.n <= 256 && i.n % 8 == 0;
   if (integer && i.n > 32 && i.n % 16 != 0) n_exists = false;
-  if (!n_exists)
+  if (!n_exists) {
     fault(kInvalidPtx, "wgmma with %s operands does not exist with N = %u; legal: %s", name_of(i.a),
           i.n, integer ? "8, 16, 24, 32, then 48..256 by 16" : "8..256 by 8");
-  if ((i.scale_a != 1 && i.scale_a != -1) || (i.scale_b != 1 && i.scale_b != -1))
+  }
+  if ((i.scale_a != 1 && i.scale_a != -1) || (i.scale_b != 1 && i.scale_b != -1)) {
     fault(kInvalidPtx, "wgmma imm-scale-a %d, imm-scale-b %d: each must be 1 or -1", i.scale_a,
           i.scale_b);
-  if (integer && (i.scale_a != 1 || i.scale_b != 1))
+  }
+  if (integer && (i.scale_a != 1 || i.scale_b != 1)) {
     fault(kInvalidPtx, "wgmma with integer operands has no imm-scale");
+  }
   bool transposed = i.a_major == Major::mn || i.b_major == Major::mn;
-  if (transposed && container_bytes(i.a) != 2)
+  if (transposed && container_bytes(i.a) != 2) {
     fault(kInvalidPtx, "wgmma can read MN-major matrices of f16 and bf16 only, not of %s",
           name_of(i.a));
-  if (i.a_in_registers && i.a_major == Major::mn)
+  }
+  if (i.a_in_registers && i.a_major == Major::mn) {
     fault(kInvalidPtx, "wgmma with A in registers has no imm-trans-a");
-  if (i.satfinite && !integer)
+  }
+  if (i.satfinite && !integer) {
     fault(kInvalidPtx, "wgmma .satfinite exists for s8 and u8 operands only");
+  }
 }
 
 void wgmma(const WgmmaInstruction& instruction, const WgmmaOperands& operands,
            const SharedView& shared) {
-  if (is_integer(instruction.a))
+  if (is_integer(instruction.a)) {
     run<int32_t>(instruction, operands, shared);
-  else
+  } else {
     run<float>(instruction, operands, shared);
+  }
 }
 
 void find_reads(const WgmmaInstruction& instruction, const WgmmaOperands& operands,
@@ -224,8 +235,9 @@ void find_reads(const WgmmaInstruction& instruction, const WgmmaOperands& operan
   find_chunks(operand_b(instruction, operands), shared, reads.b);
   if (instruction.a_in_registers) return;
   const SmemDescriptor descriptor = descriptor_a(instruction, operands);
-  for (uint32_t warp = 0; warp < 4; warp++)
+  for (uint32_t warp = 0; warp < 4; warp++) {
     find_chunks(operand_a(instruction, descriptor, warp), shared, reads.a[warp]);
+  }
 }
 
 }  // namespace vgpu::tensor

@@ -102,22 +102,28 @@ std::string validate_common(const TensorMap& map) {
 /// Rules of the sub-byte types beyond those of all types.
 std::string validate_sub_byte(const TensorMap& map, int compute_capability) {
   const std::string type = std::string("tensorDataType ") + to_string(map.type);
-  if (compute_capability < 100)
+  if (compute_capability < 100) {
     return type + " needs compute capability 10.0; the nearest type of 9.0 is UINT8";
-  if (map.im2col)
+  }
+  if (map.im2col) {
     return type + " with an im2col map is not modelled by the virtual GPU; tiled maps are";
+  }
   if (!has_gaps(map.type)) {
     if (map.dims[0] % 2 == 0) return {};
     return got("globalDim[0]", map.dims[0], "with " + type + " it must be a multiple of 2");
   }
-  if (map.address % 32 != 0)
+  if (map.address % 32 != 0) {
     return got("globalAddress modulo 32", map.address % 32, "with " + type + " it must be 0");
-  if (map.dims[0] % 128 != 0)
+  }
+  if (map.dims[0] % 128 != 0) {
     return got("globalDim[0]", map.dims[0], "with " + type + " it must be a multiple of 128");
-  for (uint32_t i = 1; i < map.rank; ++i)
-    if (map.strides[i] % 32 != 0)
+  }
+  for (uint32_t i = 1; i < map.rank; ++i) {
+    if (map.strides[i] % 32 != 0) {
       return got(field("globalStrides", static_cast<int>(i) - 1), map.strides[i],
                  "with " + type + " it must be a multiple of 32");
+    }
+  }
   if (map.box[0] != 128) return got("boxDim[0]", map.box[0], "with " + type + " it must be 128");
   const bool six = map.type == DataType::k16U6Align16B;
   switch (map.swizzle) {

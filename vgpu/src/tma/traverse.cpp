@@ -233,10 +233,12 @@ void traverse(const TensorMap& map, const Coordinates& at, std::vector<Run>& out
 
 // PTX ISA, ".tile::scatter4 and .tile::gather4 modes": four bounding boxes of one row each.
 std::string make_four_rows(TensorMap& map) {
-  if (map.im2col || map.rank != 2)
+  if (map.im2col || map.rank != 2) {
     return "gather4 and scatter4 need a tiled tensor map of rank 2: " + describe(map);
-  if (map.box[1] != 1)
+  }
+  if (map.box[1] != 1) {
     return "gather4 and scatter4 need boxDim[1] = 1, it is " + number(map.box[1]);
+  }
   map.box[1] = 4;
   map.element_strides[1] = 1;
   return {};

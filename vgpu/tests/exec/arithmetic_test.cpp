@@ -160,12 +160,14 @@ TEST(Arithmetic, WideAndCarry) {
   auto out = map_lanes<uint64_t>("b64", "b64", body, in);
   for (size_t k = 0; k < in.size(); k++) EXPECT_EQ(out[k], in[k] + 0xffffffffull) << k;
   auto high = map_lanes<uint64_t>("b64", "b64", "mul.hi.u64 %out, %in, 0x9e3779b97f4a7c15;", in);
-  for (size_t k = 0; k < in.size(); k++)
+  for (size_t k = 0; k < in.size(); k++) {
     EXPECT_EQ(high[k], static_cast<uint64_t>(
                            static_cast<unsigned __int128>(in[k]) * 0x9e3779b97f4a7c15ull >> 64));
+  }
   auto shifted = map_lanes<uint64_t>("b64", "b64", "shr.s64 %out, %in, 9;", in);
-  for (size_t k = 0; k < in.size(); k++)
+  for (size_t k = 0; k < in.size(); k++) {
     EXPECT_EQ(shifted[k], static_cast<uint64_t>(static_cast<int64_t>(in[k]) >> 9));
+  }
 }
 
 const std::vector<float> kFloats = {
@@ -373,8 +375,9 @@ TEST(Arithmetic, Conversions) {
   auto narrow = map_lanes<uint32_t>("b32", "b32", "cvt.s32.s8 %out, %in;", kWords);
   for (uint32_t l = 0; l < 32; l++) EXPECT_EQ(narrow[l], static_cast<uint32_t>(int8_t(kWords[l])));
   auto clamp = map_lanes<uint32_t>("b32", "b32", "cvt.sat.u8.s32 %out, %in;", kWords);
-  for (uint32_t l = 0; l < 32; l++)
+  for (uint32_t l = 0; l < 32; l++) {
     EXPECT_EQ(clamp[l], static_cast<uint32_t>(std::min(255, std::max(0, s(kWords[l])))));
+  }
   auto big =
       map_lanes<float>("b64", "f32", "cvt.rn.f32.u64 %out, %in;",
                        std::vector<uint64_t>{0x8000008000000001ull, 0x8000008000000000ull, 7});

@@ -26,7 +26,7 @@ void run_all(const std::string& body, Launch launch, Check check,
              const std::string& more_params = "", const std::vector<uint8_t>& more = {}) {
   auto text =
       kernel_text(".param .u64 in, .param .u64 out" + more_params, kRegisters + body + "\nret;");
-  for (auto delivery : {Delivery::late, Delivery::early, Delivery::sweep, Delivery::random})
+  for (auto delivery : {Delivery::late, Delivery::early, Delivery::sweep, Delivery::random}) {
     for (uint64_t seed : {1, 2}) {
       Buffers buffers;
       std::vector<uint32_t> input(1024);
@@ -56,6 +56,7 @@ void run_all(const std::string& body, Launch launch, Check check,
       auto result = run_module(text, params, buffers, launch);
       check(result, buffers.read<uint32_t>(out, 1024));
     }
+  }
 }
 
 TEST(Async, ThreadCopies) {
@@ -340,11 +341,12 @@ TEST(Async, WarpMma) {
     st.global.v4.b32 [%ro], {%r10, %r11, %r12, %r13};)",
           {}, [](auto& result, auto out) {
             ASSERT_EQ(result.cuda_error, 0) << result.report;
-            for (uint32_t l = 0; l < 32; l++)
+            for (uint32_t l = 0; l < 32; l++) {
               for (uint32_t c = 0; c < 4; c++) {
                 uint32_t row = l / 4 + c / 2 * 8, column = l % 4 * 2 + c % 2;
                 EXPECT_EQ(std::bit_cast<float>(out[4 * l + c]), static_cast<float>(row * column));
               }
+            }
           });
 }
 

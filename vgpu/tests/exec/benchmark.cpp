@@ -161,11 +161,12 @@ void scaling(const char* name, const std::string& text, Launch launch, bool chec
   launch.observer = checker.get();
   launch.grid.x = 32;
   Times times[2];
-  for (int k = 0; k < kRepeats; k++)
+  for (int k = 0; k < kRepeats; k++) {
     for (uint32_t threads : {1u, 2u}) {
       launch.options.threads = threads;
       run_timed(text, launch, times[threads - 1]);
     }
+  }
   std::printf("%-36s %8.2f x with two threads (%.2f x by processor time)\n", name,
               times[0].wall / times[1].wall, 2 * times[0].processor / times[1].processor);
 }
@@ -188,12 +189,13 @@ void load_speed() {
   // About a megabyte of what a compiler writes.
   std::string body =
       ".reg .pred %p<2>; .reg .b32 %r<9000>; .reg .b64 %rd<4>;\nld.param.u64 %rd0, [out];\n";
-  for (int k = 0; body.size() < (1 << 20); k++)
+  for (int k = 0; body.size() < (1 << 20); k++) {
     body += format(
         ".loc 1 %d 3\nadd.s32 %%r%d, %%r%d, %d;\nmul.lo.s32 %%r%d, %%r%d, %%r%d;\n"
         "st.global.u32 [%%rd0+%d], %%r%d;\n",
         k, (k + 1) % 9000, k % 9000, k, (k + 2) % 9000, k % 9000, (k + 1) % 9000, k % 1000 * 4,
         (k + 2) % 9000);
+  }
   auto text = kernel_text(".param .u64 out", body + "ret;", ".file 1 \"a.cu\"");
   double start = processor_seconds();
   auto program = exec::Program::load(text);
@@ -225,12 +227,13 @@ int main(int argc, char** argv) {
     check_cost("arithmetic and loads", arithmetic, launch);
     check_cost("warp-specialised", ring, launch);
   }
-  if (wanted("threads"))
+  if (wanted("threads")) {
     for (bool checked : {false, true}) {
       scaling(checked ? "arithmetic and loads, checked" : "arithmetic and loads", arithmetic,
               launch, checked);
       scaling(checked ? "warp-specialised, checked" : "warp-specialised", ring, launch, checked);
     }
+  }
   if (wanted("load")) load_speed();
   return 0;
 }

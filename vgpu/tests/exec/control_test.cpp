@@ -9,8 +9,9 @@ TEST(Control, VectorAdd) {
   Buffers buffers;
   const uint32_t n = 1000;
   std::vector<float> a(n), b(n);
-  for (uint32_t k = 0; k < n; k++)
+  for (uint32_t k = 0; k < n; k++) {
     a[k] = static_cast<float>(k), b[k] = 0.5f * static_cast<float>(k);
+  }
   uint64_t pa = buffers.add(a), pb = buffers.add(b), pc = buffers.add(n * 4);
   auto text = kernel_text(".param .u64 a, .param .u64 b, .param .u64 c, .param .u32 n", R"(
     .reg .pred %p<2>;
@@ -162,8 +163,9 @@ FIRST:
 DONE:
     st.global.u32 [%ro], %r1;)",
                        kFunctions);
-  for (uint32_t l = 0; l < 32; l++)
+  for (uint32_t l = 0; l < 32; l++) {
     EXPECT_EQ(out[l], l < 8 ? 2 * (l + 2) : l > 20 ? 7 : 2 * l + 1000) << l;
+  }
 }
 
 TEST(Control, RecursionAndUnknownCalleesAreRefused) {
@@ -228,10 +230,12 @@ TEST(Control, SpecialRegisters) {
   auto result = run_module(text, Params() << out, buffers, launch);
   ASSERT_EQ(result.cuda_error, 0) << result.report;
   auto words = buffers.read<uint32_t>(out, 256);
-  for (uint32_t c = 0; c < 4; c++)
-    for (uint32_t t = 0; t < 64; t++)
+  for (uint32_t c = 0; c < 4; c++) {
+    for (uint32_t t = 0; t < 64; t++) {
       EXPECT_EQ(words[c * 64 + t],
                 (t % 32) | (t / 32) << 8 | (t % 32) << 16 | (c / 2) << 24 | (c % 2) << 28);
+    }
+  }
 }
 
 }  // namespace

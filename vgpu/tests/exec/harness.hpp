@@ -38,8 +38,9 @@ class Buffers : public exec::GlobalMemory {
     return values;
   }
   Range find(uint64_t address) const override {
-    for (auto& range : ranges_)
+    for (auto& range : ranges_) {
       if (address - range.base < range.size) return range;
+    }
     return {};
   }
   std::string explain(uint64_t address, uint64_t) const override {

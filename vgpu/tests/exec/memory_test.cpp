@@ -203,8 +203,9 @@ TEST(Memory, ReduceFloats) {
         "and.b32 %%m, %%m, 1;\nsetp.eq.u32 %%p, %%m, 1;\n@%%p redux.sync.%s.f32 %%out, %%in, %u;\n",
         members, form.c_str(), members);
     auto out = map_lanes<uint32_t>("f32", "f32", body, lanes);
-    for (uint32_t l = 0; l < 32; l++)
+    for (uint32_t l = 0; l < 32; l++) {
       EXPECT_EQ(out[l], members >> l & 1 ? out[std::countr_zero(members)] : 0u);
+    }
     return out[std::countr_zero(members)];
   };
   auto bits = [](float value) { return std::bit_cast<uint32_t>(value); };

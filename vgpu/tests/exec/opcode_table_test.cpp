@@ -350,10 +350,12 @@ TEST(OpcodeTable, NamesEveryOpcodeOfTheDecoder) {
                      &exec::control_opcodes(), &exec::warp_opcodes(), &exec::barrier_opcodes(),
                      &exec::memory_opcodes(), &exec::atomic_opcodes(), &exec::matrix_opcodes(),
                      &exec::mbarrier_opcodes(), &exec::copy_opcodes(), &exec::cluster_opcodes(),
-                     &exec::wgmma_opcodes(), &exec::tcgen05_opcodes(), &exec::mma_opcodes()})
+                     &exec::wgmma_opcodes(), &exec::tcgen05_opcodes(), &exec::mma_opcodes()}) {
     for (const auto& entry : *list) known.insert(entry.opcode);
-  for (const std::string_view opcode : known)
+  }
+  for (const std::string_view opcode : known) {
     EXPECT_TRUE(listed.count(opcode)) << "the decoder knows " << opcode << ", the table does not";
+  }
   for (const std::string_view opcode : listed) EXPECT_TRUE(known.count(opcode)) << opcode;
   EXPECT_GE(known.size(), 90u);
 }
@@ -392,9 +394,11 @@ TEST(OpcodeTable, PtxasAcceptsEveryForm) {
   for (const int gpu : {90, 100}) {
     std::string text = module_head(gpu);
     int count = 0;
-    for (const Statement& statement : kStatements)
-      if (statement.gpu == 0 || statement.gpu == gpu)
+    for (const Statement& statement : kStatements) {
+      if (statement.gpu == 0 || statement.gpu == gpu) {
         text += kernel_of(format("k%d", count++).c_str(), statement.text);
+      }
+    }
     const std::string path = testing::TempDir() + format("vgpu_opcode_table_%d.ptx", gpu);
     std::ofstream(path) << text;
     const std::string command = format("%s -arch=sm_%da -O0 -o /dev/null %s > %s.log 2>&1", ptxas,

@@ -18,9 +18,10 @@ exec::LaunchResult run_body(const std::string& body, Launch launch = {},
 }
 
 void expect_text(const exec::LaunchResult& result, std::initializer_list<const char*> texts) {
-  for (auto* text : texts)
+  for (auto* text : texts) {
     EXPECT_NE(result.report.find(text), std::string::npos) << text << " is not in:\n"
                                                            << result.report;
+  }
 }
 
 TEST(Report, DeadlockNamesBarriersAndLines) {

@@ -22,7 +22,7 @@ const char kRegisters[] = R"(
 template <class Check>
 void run_all(const std::string& body, size_t words, Launch launch, Check check) {
   auto text = kernel_text(".param .u64 out", kRegisters + body + "\nret;");
-  for (auto delivery : kDeliveries)
+  for (auto delivery : kDeliveries) {
     for (uint64_t seed : {1, 2, 3}) {
       Buffers buffers;
       uint64_t out = buffers.add(words * 4);
@@ -31,6 +31,7 @@ void run_all(const std::string& body, size_t words, Launch launch, Check check) 
       auto result = run_module(text, Params() << out, buffers, launch);
       check(result, buffers.read<uint32_t>(out, words));
     }
+  }
 }
 
 Launch block_of(uint32_t threads) {

@@ -128,14 +128,18 @@ void check(const std::string& body, const Operands& operands,
   std::vector<uint32_t> cells(128 * kColumns);
   for (uint32_t& cell : cells) cell = std::bit_cast<uint32_t>(float(random() % 17) - 8);
   // What the tensor function makes of it. Numbers of scales: columns 56 to 63.
-  for (uint32_t lane = 0; lane < 128; lane++)
-    for (uint32_t column = 56; column < 64; column++)
+  for (uint32_t lane = 0; lane < 128; lane++) {
+    for (uint32_t column = 56; column < 64; column++) {
       cells[lane * kColumns + column] = 0x7f7e8080 + lane % 32 + column;
+    }
+  }
   Tmem tmem;
   tmem.allocate(64, 1);
-  for (uint32_t lane = 0; lane < 128; lane++)
-    for (uint32_t column = 0; column < kColumns; column++)
+  for (uint32_t lane = 0; lane < 128; lane++) {
+    for (uint32_t column = 0; column < kColumns; column++) {
       tmem.row(lane)[column] = cells[lane * kColumns + column];
+    }
+  }
   std::vector<uint8_t> window(kWindow);
   window.insert(window.end(), image.begin(), image.end());
   expect({{window.data(), kWindow, static_cast<uint32_t>(window.size())}, &tmem});
@@ -153,12 +157,13 @@ void check(const std::string& body, const Operands& operands,
                              buffers, launch);
     ASSERT_EQ(result.cuda_error, 0) << body << result.report;
     auto after = buffers.read<uint32_t>(out, cells.size());
-    for (uint32_t lane = 0; lane < 128; lane++)
+    for (uint32_t lane = 0; lane < 128; lane++) {
       for (uint32_t column = 0; column < kColumns; column++) {
         ASSERT_EQ(after[lane * kColumns + column], tmem.row(lane)[column])
             << body << "lane " << lane << " column " << column;
         changed |= after[lane * kColumns + column] != cells[lane * kColumns + column];
       }
+    }
   }
   EXPECT_TRUE(changed) << body;
 }
@@ -170,8 +175,8 @@ uint64_t matrix(uint32_t mn, uint32_t start) {
 TEST(Tcgen05Forms, WeightStationary) {
   // e4m3 random bytes hold NaNs: integers instead.
   const uint32_t idesc = 2u << 4 | 1u << 7 | 1u << 10 | 64 / 8 << 17;
-  for (uint32_t m : {32u, 64u, 128u})
-    for (std::string collector : {"", ".collector::b0::discard", ".collector::b3::fill"})
+  for (uint32_t m : {32u, 64u, 128u}) {
+    for (std::string collector : {"", ".collector::b0::discard", ".collector::b3::fill"}) {
       for (std::string mask : {"", ", %extra"}) {
         Operands o{matrix(m, 0x400), matrix(64, 0x5000), 0, idesc | m / 16 << 24};
         check("tcgen05.mma.ws.cta_group::1.kind::i8" + collector +
@@ -187,6 +192,8 @@ TEST(Tcgen05Forms, WeightStationary) {
               });
         if (HasFatalFailure()) return;
       }
+    }
+  }
 }
 
 TEST(Tcgen05Forms, BlockScaled) {
@@ -241,10 +248,11 @@ TEST(Tcgen05Forms, CopyAndShift) {
                          {"64x128b.warpx2::01_23", TmemCopyShape::s64x128b_01_23},
                          {"32x128b.warpx4", TmemCopyShape::s32x128b_warpx4}};
   Operands o{matrix(128, 0x400)};
-  for (const Copy& copy : copies)
+  for (const Copy& copy : copies) {
     check(
         std::string("tcgen05.cp.cta_group::1.") + copy.text + " [%t], %desc0;\n", o,
         [&](const CtaMemory& memory) { tcgen05_copy(copy.shape, 0, o.desc0, memory, 0, nullptr); });
+  }
   // A shift, then the last rows anew.
   check(R"(
     tcgen05.shift.cta_group::1.down [%t];

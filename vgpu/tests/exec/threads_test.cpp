@@ -27,8 +27,8 @@ template <class Check>
 void run_all(const std::string& body, Check check, std::string* printed = nullptr) {
   const auto text = kernel_text(".param .u64 out", kRegisters + body + "\nret;");
   const auto checker = check::make_checker(check::CheckOptions::parse("all"), nullptr, {});
-  for (auto delivery : {Delivery::late, Delivery::early, Delivery::sweep, Delivery::random})
-    for (uint32_t threads : {2u, 3u})
+  for (auto delivery : {Delivery::late, Delivery::early, Delivery::sweep, Delivery::random}) {
+    for (uint32_t threads : {2u, 3u}) {
       for (bool checked : {false, true}) {
         Buffers buffers;
         const uint64_t out = buffers.add(4096);
@@ -44,6 +44,8 @@ void run_all(const std::string& body, Check check, std::string* printed = nullpt
         ASSERT_EQ(result.cuda_error, 0) << result.report;
         check(buffers.read<uint32_t>(out, 1024));
       }
+    }
+  }
 }
 
 TEST(Threads, ChainThroughGlobalFlags) {

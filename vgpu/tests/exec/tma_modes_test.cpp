@@ -94,7 +94,7 @@ TEST(TmaModes, Gather4) {
   std::iota(source.begin(), source.end(), uint16_t{1});
   // Column 72 on: the last 8 of 32 elements are outside; so are rows -1 and 20.
   const int rows[4] = {7, -1, 20, 2};
-  for (Swizzle swizzle : {Swizzle::kNone, Swizzle::k64B, Swizzle::k128B})
+  for (Swizzle swizzle : {Swizzle::kNone, Swizzle::k64B, Swizzle::k128B}) {
     for (auto delivery : kPolicies) {
       Buffers buffers;
       const uint64_t in = buffers.add(source), out = buffers.add(2048);
@@ -106,7 +106,7 @@ TEST(TmaModes, Gather4) {
       ASSERT_EQ(result.cuda_error, 0) << result.report;
       auto got = buffers.read<uint16_t>(out, 1024);
       const uint32_t pitch = swizzle == Swizzle::k128B ? 128 : 64;
-      for (uint32_t row = 0; row < 4; row++)
+      for (uint32_t row = 0; row < 4; row++) {
         for (uint32_t x = 0; x < 32; x++) {
           const bool inside = rows[row] >= 0 && rows[row] < 20 && 72 + x < kWidth;
           const uint16_t expected =
@@ -114,8 +114,10 @@ TEST(TmaModes, Gather4) {
           const uint32_t at = tma::swizzle_address(swizzle, row * pitch + 2 * x);
           ASSERT_EQ(got[at / 2], expected) << "row " << row << " column " << x;
         }
+      }
       EXPECT_EQ(got[4 * pitch / 2], 0xcccc);
     }
+  }
 }
 
 TEST(TmaModes, Scatter4) {
@@ -143,9 +145,11 @@ NUMBER:
     auto got = buffers.read<uint32_t>(target, kWidth * kHeight);
     const uint32_t rows[4] = {9, 0, 11, 4};  // row 11 does not exist
     std::vector<uint32_t> expected(kWidth * kHeight);
-    for (uint32_t row = 0; row < 4; row++)
-      for (uint32_t x = 0; x < 8; x++)
+    for (uint32_t row = 0; row < 4; row++) {
+      for (uint32_t x = 0; x < 8; x++) {
         if (rows[row] < kHeight) expected[rows[row] * kWidth + 12 + x] = row * 32 + x * 4;
+      }
+    }
     EXPECT_EQ(got, expected);
   }
 }
@@ -191,8 +195,9 @@ TEST(TmaModes, PrefetchesMoveNothingAndCheckTheirBox) {
   }
   for (auto& [map, operation] : {std::pair{&tiled, "2d.L2.global.tile [%map, {4, 0}];"},
                                  {&rows, "2d.L2.global.tile::gather4 [%map, {4, 0, 0, 0, 0}];"},
-                                 {&image, "3d.L2.global.im2col [%map, {0, 5, 1}], {0};"}})
+                                 {&image, "3d.L2.global.im2col [%map, {0, 5, 1}], {0};"}}) {
     EXPECT_EQ(prefetch(*map, operation).cuda_error, kIllegalInstruction) << operation;
+  }
 }
 
 TEST(TmaModes, UnsupportedModesAreListedAtLoad) {
@@ -221,8 +226,9 @@ TEST(TmaModes, UnsupportedModesAreListedAtLoad) {
 /// Bits [first, first + count) of packed memory.
 uint32_t bits_at(const std::vector<uint8_t>& memory, uint32_t first, uint32_t count) {
   uint32_t value = 0;
-  for (uint32_t i = 0; i < count; i++)
+  for (uint32_t i = 0; i < count; i++) {
     value |= (memory[(first + i) / 8] >> (first + i) % 8 & 1u) << i;
+  }
   return value;
 }
 
@@ -232,8 +238,8 @@ TEST(TmaModes, SubByteTypes) {
     uint32_t bits, group_bytes;  ///< sixteen elements in shared memory
   };
   for (Type t : {Type{DataType::k16U4Align8B, 4, 8}, Type{DataType::k16U4Align16B, 4, 16},
-                 Type{DataType::k16U6Align16B, 6, 16}})
-    for (Swizzle swizzle : {Swizzle::kNone, Swizzle::k128B})
+                 Type{DataType::k16U6Align16B, 6, 16}}) {
+    for (Swizzle swizzle : {Swizzle::kNone, Swizzle::k128B}) {
       for (auto delivery : kPolicies) {
         constexpr uint32_t kWidth = 384, kHeight = 6, kBox = 128, kRows = 3;
         const uint32_t pitch = (kWidth * t.bits / 8 + 31) / 32 * 32;
@@ -250,7 +256,7 @@ TEST(TmaModes, SubByteTypes) {
         auto got = buffers.read<uint8_t>(out, 2048);
         const uint32_t row_bytes =
             std::max(kBox / 16 * t.group_bytes, swizzle == Swizzle::k128B ? 128u : 0u);
-        for (uint32_t row = 0; row < kRows; row++)
+        for (uint32_t row = 0; row < kRows; row++) {
           for (uint32_t x = 0; x < kBox; x++) {
             const uint32_t expected =
                 row == 0 ? bits_at(source, 5 * pitch * 8 + (256 + x) * t.bits, t.bits) : 0;
@@ -262,11 +268,14 @@ TEST(TmaModes, SubByteTypes) {
             }
             ASSERT_EQ(value, expected) << to_string(t.type) << " row " << row << " element " << x;
           }
+        }
         // The gap behind the first sixteen is left alone.
         if (t.group_bytes == 16) {
           EXPECT_EQ(got[tma::swizzle_address(swizzle, 15)], 0xcc) << to_string(t.type);
         }
       }
+    }
+  }
 }
 
 TEST(TmaModes, SubByteTypesHaveTheirRules) {

@@ -129,11 +129,12 @@ template <bool BUG>
 __global__ void race_cp_async(uint32_t* data) {
   __shared__ alignas(16) uint32_t buffer[64];
   clear(buffer);
-  if (threadIdx.x < 16)
+  if (threadIdx.x < 16) {
     asm volatile(
         "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&buffer[threadIdx.x * 4])),
         "l"(data + threadIdx.x * 4)
         : "memory");
+  }
   asm volatile("cp.async.commit_group;" ::: "memory");
   if (!BUG) asm volatile("cp.async.wait_group 0;" ::: "memory");
   __syncthreads();
@@ -146,11 +147,12 @@ __global__ void race_cp_async_arrive(uint32_t* data) {
   __shared__ uint64_t full;
   clear(buffer);
   make_barrier(&full, 64);
-  if (threadIdx.x < 16)
+  if (threadIdx.x < 16) {
     asm volatile(
         "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&buffer[threadIdx.x * 4])),
         "l"(data + threadIdx.x * 4)
         : "memory");
+  }
   if (BUG) {
     mbarrier_arrive(&full);
   } else {
@@ -167,11 +169,13 @@ __global__ void __cluster_dims__(2) race_cluster(uint32_t* data) {
   uint32_t rank, remote;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   if (threadIdx.x == 0) word = 100 + rank;
-  if (!BUG)
+  if (!BUG) {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-  if (BUG)
+  }
+  if (BUG) {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::
                      : "memory");
+  }
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
                : "=r"(remote)
                : "r"(shared_address(&word)), "r"(rank ^ 1));
@@ -332,8 +336,9 @@ __global__ void mbarrier_order(uint32_t* data) {
   if (threadIdx.x == 0) mbarrier_init(&barrier, 1);
   if (!BUG) __syncthreads();
   // Time stands for luck: the barrier happens to be there.
-  if (BUG && threadIdx.x == 32)
+  if (BUG && threadIdx.x == 32) {
     for (int i = 0; i < 10; i++) asm volatile("nanosleep.u32 1000;");
+  }
   if (threadIdx.x == 32) mbarrier_arrive(&barrier);
   if (threadIdx.x == 32) mbarrier_wait(&barrier, 0);
   data[256 + threadIdx.x] = 1;
@@ -364,8 +369,9 @@ __global__ void mbarrier_overwritten(uint32_t* data) {
   } shared;
   make_barrier(&shared.barrier);
   // One element too many lands on the barrier.
-  for (uint32_t i = threadIdx.x; i < (BUG ? 65 : 64); i += blockDim.x)
+  for (uint32_t i = threadIdx.x; i < (BUG ? 65 : 64); i += blockDim.x) {
     reinterpret_cast<volatile uint32_t*>(&shared)[i] = i;
+  }
   __syncthreads();
   data[256 + threadIdx.x] = shared.words[threadIdx.x];
 }
@@ -467,10 +473,11 @@ __device__ void tcgen05_case(uint32_t* data) {
   for (uint32_t i = threadIdx.x; i < 8 * 16; i += 160) b[i] = __float2bfloat16(1.0f);
   if (BUG != kProxy) fence_proxy_async();
   if (threadIdx.x == 0) mbarrier_init(&read, 4);
-  if (warp == 4)
+  if (warp == 4) {
     asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], 32;" ::"r"(
                      shared_address(&tmem_address))
                  : "memory");
+  }
   make_barrier(&done);
   const uint32_t tmem = *reinterpret_cast<volatile uint32_t*>(&tmem_address);
   auto descriptor = [](const void* start) {
@@ -518,10 +525,12 @@ __device__ void tcgen05_case(uint32_t* data) {
     __syncthreads();
     asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
   }
-  if (warp == 4 && BUG != kLeak)
+  if (warp == 4 && BUG != kLeak) {
     asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, 32;" ::"r"(tmem));
-  if (warp == 4 && BUG == kFreedTwice)
+  }
+  if (warp == 4 && BUG == kFreedTwice) {
     asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, 32;" ::"r"(tmem));
+  }
 #endif
 }
 #define TCGEN05_CASE(NAME, WHAT)            \

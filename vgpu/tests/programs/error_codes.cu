@@ -337,8 +337,9 @@ void errors_do_not_stay() {
 
 int main(int argc, char** argv) {
   if (argc > 1) {
-    for (const FaultCase& test : kFaults)
+    for (const FaultCase& test : kFaults) {
       if (std::strcmp(test.name, argv[1]) == 0) fault(test);
+    }
   } else {
     faults();
     memory_calls();

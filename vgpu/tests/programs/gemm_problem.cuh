@@ -33,7 +33,7 @@ template <GemmShape kTile, class Shared>
 __device__ void load_tiles(Shared& shared, Ring stage, const CUtensorMap& map_a,
                            const CUtensorMap& map_b, int tiles_n, int tiles, int blocks_k) {
   constexpr uint32_t kStageBytes = (kTile.m + kTile.n) * kTile.k * sizeof(__nv_bfloat16);
-  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     for (int block = 0; block < blocks_k; block++, stage.next()) {
       uint64_t* full = &shared.full[stage.index];
       mbarrier_wait(&shared.empty[stage.index], stage.parity ^ 1);
@@ -41,6 +41,7 @@ __device__ void load_tiles(Shared& shared, Ring stage, const CUtensorMap& map_a,
       tma_load_2d(shared.a[stage.index], &map_a, full, block * kTile.k, tile / tiles_n * kTile.m);
       tma_load_2d(shared.b[stage.index], &map_b, full, block * kTile.k, tile % tiles_n * kTile.n);
     }
+  }
 }
 
 // ---- host
@@ -59,11 +60,12 @@ class GemmProblem {
     a_.resize(size_t(size_.m) * size_.k);
     b_.resize(size_t(size_.n) * size_.k);
     uint32_t state = 1;
-    for (auto* matrix : {&a_, &b_})
+    for (auto* matrix : {&a_, &b_}) {
       for (__nv_bfloat16& value : *matrix) {
         state = state * 1664525u + 1013904223u;
         value = __float2bfloat16(static_cast<float>(static_cast<int>(state >> 16) % 5 - 2));
       }
+    }
     CHECK_CUDA(cudaMalloc(&device_a_, a_.size() * 2));
     CHECK_CUDA(cudaMalloc(&device_b_, b_.size() * 2));
     CHECK_CUDA(cudaMalloc(&device_d_, size_t(size_.m) * size_.n * 4));
@@ -92,14 +94,16 @@ class GemmProblem {
     std::vector<float> d(size_t(size_.m) * size_.n);
     CHECK_CUDA(cudaMemcpy(d.data(), device_d_, d.size() * 4, cudaMemcpyDeviceToHost));
     int wrong = 0;
-    for (int row = 0; row < size_.m; row++)
+    for (int row = 0; row < size_.m; row++) {
       for (int column = 0; column < size_.n; column++) {
         float sum = 0;
-        for (int k = 0; k < size_.k; k++)
+        for (int k = 0; k < size_.k; k++) {
           sum += __bfloat162float(a_[size_t(row) * size_.k + k]) *
                  __bfloat162float(b_[size_t(column) * size_.k + k]);
+        }
         wrong += !(d[size_t(row) * size_.n + column] == sum);  // NaN is wrong too
       }
+    }
     std::printf("%d of %d values wrong\n", wrong, size_.m * size_.n);
     return wrong ? 1 : 0;
   }

@@ -116,8 +116,9 @@ void symbols() {
 
 void pitched_copies() {
   uint8_t host[6][10], back[6][10];
-  for (int y = 0; y < 6; ++y)
+  for (int y = 0; y < 6; ++y) {
     for (int x = 0; x < 10; ++x) host[y][x] = static_cast<uint8_t>(y * 10 + x);
+  }
   void* device;
   size_t pitch = 0;
   CHECK_OK(cudaMallocPitch(&device, &pitch, 10, 6));
@@ -353,9 +354,11 @@ void boxes_of_bytes() {
   down.extent = make_cudaExtent(2, 3, 2);
   down.kind = cudaMemcpyDeviceToHost;
   CHECK_OK(cudaMemcpy3D(&down));
-  for (int z = 0; z < 2; ++z)
-    for (int y = 0; y < 3; ++y)
+  for (int z = 0; z < 2; ++z) {
+    for (int y = 0; y < 3; ++y) {
       for (int x = 0; x < 2; ++x) CHECK(back[z][y][x] == host[z + 1][y + 2][x + 1]);
+    }
+  }
   down.dstPtr.ptr = by_node;
   cudaGraph_t graph;
   cudaGraphNode_t node;

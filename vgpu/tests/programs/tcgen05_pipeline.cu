@@ -88,10 +88,11 @@ __global__ void __launch_bounds__(kThreads)
       tcgen05_fence_after();
       for (int block = 0; block < blocks_k; block++, stage.next()) {
         mbarrier_wait(&shared.full[stage.index], stage.parity);
-        for (int k = 0; k < kTile.k; k += 16)
+        for (int k = 0; k < kTile.k; k += 16) {
           tcgen05_mma(tmem + accumulator.index * kTile.n,
                       tcgen05_descriptor(&shared.a[stage.index][k]),
                       tcgen05_descriptor(&shared.b[stage.index][k]), block + k != 0);
+        }
         tcgen05_commit(&shared.empty[stage.index]);
       }
       tcgen05_commit(&shared.tmem_full[accumulator.index]);
@@ -102,16 +103,18 @@ __global__ void __launch_bounds__(kThreads)
       mbarrier_wait(&shared.tmem_full[accumulator.index], accumulator.parity);
       tcgen05_fence_after();
       uint32_t d[kTile.n / 16][16];
-      for (int i = 0; i < kTile.n / 16; i++)
+      for (int i = 0; i < kTile.n / 16; i++) {
         tcgen05_ld_x16(d[i], tmem + accumulator.index * kTile.n + i * 16 + (quarter * 32 << 16));
+      }
       asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
       tcgen05_fence_before();
       if (lane == 0) mbarrier_arrive(&shared.tmem_empty[accumulator.index]);
       // The store of the previous tile must have left the buffer.
       if (thread == 0) bulk_wait_read();
       named_barrier(1, kEpilogueThreads);
-      for (int i = 0; i < kTile.n; i++)
+      for (int i = 0; i < kTile.n; i++) {
         reinterpret_cast<uint32_t*>(shared.d)[thread * kTile.n + i] = d[i / 16][i % 16];
+      }
       fence_proxy_async();
       named_barrier(1, kEpilogueThreads);
       if (thread == 0) {
@@ -124,9 +127,10 @@ __global__ void __launch_bounds__(kThreads)
   tcgen05_fence_before();
   __syncthreads();
   tcgen05_fence_after();
-  if (warp == kAllocWarp)
+  if (warp == kAllocWarp) {
     asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(tmem),
                  "r"(kTmemColumns));
+  }
 }
 
 }  // namespace

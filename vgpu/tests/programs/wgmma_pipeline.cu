@@ -59,9 +59,10 @@ __global__ void __launch_bounds__(kThreads)
     for (int block = 0; block < blocks_k; block++, stage.next()) {
       mbarrier_wait(&shared.full[stage.index], stage.parity);
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-      for (int k = 0; k < kTile.k; k += 16)
+      for (int k = 0; k < kTile.k; k += 16) {
         wgmma_m64n64k16(d, wgmma_descriptor(&shared.a[stage.index][k]),
                         wgmma_descriptor(&shared.b[stage.index][k]), block + k != 0);
+      }
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
       asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
       if (lane == 0) mbarrier_arrive(&shared.empty[stage.index]);

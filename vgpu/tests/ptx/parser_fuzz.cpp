@@ -54,10 +54,12 @@ void check(const Module& module) {
       require(instruction.line > 0);
     }
     for (const Operand& operand : function.operands) check(module, function, operand);
-    for (const auto& table : function.branch_tables)
+    for (const auto& table : function.branch_tables) {
       for (const uint32_t target : table) require(target <= function.code.size());
-    for (const auto* list : {&function.params, &function.returns, &function.locals})
+    }
+    for (const auto* list : {&function.params, &function.returns, &function.locals}) {
       for (const uint32_t index : *list) require(index < module.variables.size());
+    }
   }
   for (const auto& variable : module.variables) require(variable.size >= variable.init.size());
 }

@@ -32,8 +32,9 @@ std::string statistics_of(const std::string& body, uint32_t threads) {
 }
 
 void expect_lines(const std::string& text, std::initializer_list<const char*> lines) {
-  for (const char* line : lines)
+  for (const char* line : lines) {
     EXPECT_NE(text.find(line), std::string::npos) << line << " is not in:\n" << text;
+  }
 }
 
 TEST(KernelStatistics, BankConflictsFollowTheStride) {
