@@ -78,7 +78,7 @@ bool parse(int argc, char** argv, Arguments& arguments) {
     std::fprintf(stderr, "vgpu mutate: %s needs a value\n", name);
     return nullptr;
   };
-  for (; i < argc && std::strcmp(argv[i], "--") != 0; i++) {
+  for (; i < argc && std::strcmp(argv[i], "--") != 0; ++i) {
     const std::string word = argv[i];
     const char* text = "";
     if (word == "--help" || word == "-h") {
@@ -115,7 +115,7 @@ bool parse(int argc, char** argv, Arguments& arguments) {
       arguments.run_options.push_back(word);
     }
   }
-  for (i++; i < argc; i++) arguments.program.push_back(argv[i]);
+  for (++i; i < argc; ++i) arguments.program.push_back(argv[i]);
   if (!arguments.program.empty()) return true;
   std::fputs(kUsage, stderr);
   return false;
@@ -165,7 +165,7 @@ class Runner {
     words.insert(words.end(), more_options.begin(), more_options.end());
     words.push_back("--");
     words.insert(words.end(), arguments_.program.begin(), arguments_.program.end());
-    for (char** variable = environ; *variable; variable++) {
+    for (char** variable = environ; *variable; ++variable) {
       if (!environment.contains(std::string(*variable, std::strcspn(*variable, "=")))) {
         variables.push_back(*variable);
       }
@@ -329,13 +329,13 @@ class Mutator {
         std::lock_guard lock(mutex);
         verdicts[k] = std::move(verdict);
         done[k] = true;
-        for (; printed < sites.size() && done[printed]; printed++) {
+        for (; printed < sites.size() && done[printed]; ++printed) {
           print(sites[printed], verdicts[printed], score);
         }
       }
     };
     std::vector<std::thread> others;
-    for (int job = 1; job < arguments_.jobs; job++) others.emplace_back(work, job);
+    for (int job = 1; job < arguments_.jobs; ++job) others.emplace_back(work, job);
     work(0);
     for (std::thread& other : others) other.join();
     return score;
@@ -348,7 +348,7 @@ class Mutator {
     if (effect.executed == 0) return {Verdict::Kind::no_effect, "never executed"};
     const double timeout =
         arguments_.timeout > 0 ? arguments_.timeout : 10 * baseline_.seconds + 10;
-    for (int attempt = 0; attempt < arguments_.runs; attempt++) {
+    for (int attempt = 0; attempt < arguments_.runs; ++attempt) {
       std::vector<std::string> options;
       if (attempt > 0) options = {"--delivery", "random", "--seed", std::to_string(attempt)};
       const Outcome outcome =
@@ -371,19 +371,19 @@ class Mutator {
     switch (verdict.kind) {
       case Verdict::Kind::reported:
         name = "reported";
-        score.reported++;
+        ++score.reported;
         break;
       case Verdict::Kind::wrong:
         name = "wrong result";
-        score.wrong++;
+        ++score.wrong;
         break;
       case Verdict::Kind::no_effect:
         name = "no effect";
-        score.no_effect++;
+        ++score.no_effect;
         break;
       case Verdict::Kind::survived:
         name = "SURVIVED";
-        score.survived++;
+        ++score.survived;
         break;
     }
     const std::string where = site.source.empty() ? "ptx line " + std::to_string(site.line)

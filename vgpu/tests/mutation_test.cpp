@@ -74,7 +74,7 @@ TEST(Mutation, FindsEverySite) {
 
 std::string line_of(const std::string& text, uint32_t line) {
   size_t at = 0;
-  for (uint32_t k = 1; k < line; k++) at = text.find('\n', at) + 1;
+  for (uint32_t k = 1; k < line; ++k) at = text.find('\n', at) + 1;
   return text.substr(at, text.find('\n', at) - at);
 }
 

@@ -16,7 +16,7 @@ std::vector<double> magnitudes(const FloatFormat& format) {
   std::vector<double> values;
   int width = format.bits == 32 ? 19 : format.bits;
   int shift = format.bits == 32 ? 13 : 0;
-  for (uint32_t code = 0; code < 1u << (width - (format.is_signed ? 1 : 0)); code++) {
+  for (uint32_t code = 0; code < 1u << (width - (format.is_signed ? 1 : 0)); ++code) {
     float value = decode(format, code << shift);
     if (!std::isfinite(value)) break;
     values.push_back(value);
@@ -67,7 +67,7 @@ TEST(NumberFormats, KnownValues) {
   EXPECT_EQ(decode(kE3m2, 0x1f), 28.0f);
   EXPECT_EQ(decode(kE3m2, 0x01), 0.0625f);
   const float fp4[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-  for (uint32_t code = 0; code < 8; code++) {
+  for (uint32_t code = 0; code < 8; ++code) {
     EXPECT_EQ(decode(kE2m1, code), fp4[code]);
     EXPECT_EQ(decode(kE2m1, code | 8), -fp4[code]);
   }
@@ -80,13 +80,13 @@ TEST(NumberFormats, KnownValues) {
 
 TEST(NumberFormats, EveryCodeSurvives) {
   for (const FloatFormat* format : {&kF16, &kBf16, &kE4m3, &kE5m2, &kE2m3, &kE3m2, &kE2m1}) {
-    for (uint32_t code = 0; code < 1u << format->bits; code++) {
+    for (uint32_t code = 0; code < 1u << format->bits; ++code) {
       float value = decode(*format, code);
       if (std::isnan(value)) continue;
       EXPECT_EQ(encode(*format, value), code) << format->name << " " << code;
     }
   }
-  for (uint32_t code = 0; code < 255; code++) EXPECT_EQ(encode(kUe8m0, decode(kUe8m0, code)), code);
+  for (uint32_t code = 0; code < 255; ++code) EXPECT_EQ(encode(kUe8m0, decode(kUe8m0, code)), code);
 }
 
 TEST(NumberFormats, RoundsAsSearched) {
@@ -96,7 +96,7 @@ TEST(NumberFormats, RoundsAsSearched) {
     std::vector<double> values = magnitudes(*format);
     int shift = format == &kTf32 ? 13 : 0;
     std::uniform_int_distribution<size_t> pick(0, values.size() - 2);
-    for (int trial = 0; trial < 4000; trial++) {
+    for (int trial = 0; trial < 4000; ++trial) {
       size_t at = pick(random);
       // A number between two neighbours: a tie every fourth time, an exact value every eighth.
       double fraction = trial % 4 == 0 ? 0.5 : trial % 8 == 1 ? 0.0 : (random() % 1024) / 1024.0;
@@ -155,14 +155,14 @@ TEST(NumberFormats, Ue8m0IsAPowerOfTwo) {
 
 TEST(NumberFormats, FastPathsAgree) {
   std::mt19937 random(3);
-  for (int trial = 0; trial < 200000; trial++) {
+  for (int trial = 0; trial < 200000; ++trial) {
     uint32_t bits = random();
     float value;
     std::memcpy(&value, &bits, 4);
     ASSERT_EQ(f32_to_f16(value), encode(kF16, value)) << bits;
     ASSERT_EQ(f32_to_bf16(value), encode(kBf16, value)) << bits;
   }
-  for (uint32_t code = 0; code < 65536; code++) {
+  for (uint32_t code = 0; code < 65536; ++code) {
     float half = decode(kF16, code), brain = decode(kBf16, code);
     if (std::isnan(half)) {
       EXPECT_TRUE(std::isnan(f16_to_f32(static_cast<uint16_t>(code))));
@@ -173,7 +173,7 @@ TEST(NumberFormats, FastPathsAgree) {
       EXPECT_EQ(bf16_to_f32(static_cast<uint16_t>(code)), brain);
     }
   }
-  for (uint32_t code = 0; code < 256; code++) {
+  for (uint32_t code = 0; code < 256; ++code) {
     float a = decode(kE4m3, code), b = decode(kE5m2, code);
     if (!std::isnan(a)) {
       EXPECT_EQ(e4m3_to_f32(static_cast<uint8_t>(code)), a);

@@ -18,7 +18,7 @@ std::string hazard(const std::string& body) {
   const FunctionRegisters registers(*module, function);
   WarpRegisters warp;
   Epoch loads = 1, products = 1;  // the open groups
-  for (size_t i = 0; i < function.code.size(); i++) {
+  for (size_t i = 0; i < function.code.size(); ++i) {
     const std::string& form = module->forms[function.code[i].form].text;
     if (form.starts_with("tcgen05.wait::ld")) warp.loads_done(loads++);
     if (form.starts_with("wgmma.wait_group")) warp.wgmma_done(products++);

@@ -73,8 +73,8 @@ TEST(SmemDescriptor, AddressesMatchTheFigures) {
         if (swizzle == Swizzle::b128_atom32 && (major == Major::k || bytes != 4)) continue;
         Matrix matrix = Matrix::make(swizzle, major, bytes, 256, 0x2000);
         SmemDescriptor descriptor = decode_tcgen05_descriptor(matrix.tcgen05_bits());
-        for (uint32_t mn = 0; mn < 256; mn++) {
-          for (uint32_t k = 0; k < 32 / bytes; k++) {
+        for (uint32_t mn = 0; mn < 256; ++mn) {
+          for (uint32_t k = 0; k < 32 / bytes; ++k) {
             ASSERT_EQ(element_address(descriptor, major, mn, k, bytes), matrix.address(mn, k))
                 << name_of(swizzle) << " major " << int(major) << " bytes " << bytes << " mn " << mn
                 << " k " << k;
@@ -91,8 +91,8 @@ TEST(SmemDescriptor, AdvancingAlongKStaysInThePattern) {
       .start_address = 0x2000, .stride_byte_offset = 1024, .swizzle = Swizzle::b128};
   SmemDescriptor next = descriptor;
   next.start_address += 32;
-  for (uint32_t mn = 0; mn < 64; mn++) {
-    for (uint32_t k = 0; k < 16; k++) {
+  for (uint32_t mn = 0; mn < 64; ++mn) {
+    for (uint32_t k = 0; k < 16; ++k) {
       EXPECT_EQ(element_address(next, Major::k, mn, k, 2),
                 element_address(descriptor, Major::k, mn, k + 16, 2));
     }

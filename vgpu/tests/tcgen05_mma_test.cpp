@@ -95,23 +95,23 @@ class MmaCase {
     const uint32_t bytes = container_bytes(c.a);
     Matrix a = Matrix::make(c.swizzle, c.a_major, bytes, rows_, 0x2000);
     Matrix b = Matrix::make(c.swizzle, c.b_major, bytes, c.n / c.cta_group, 0x14000);
-    for (int cta = 0; cta < c.cta_group; cta++) {
+    for (int cta = 0; cta < c.cta_group; ++cta) {
       shared_[cta].assign(kShared, 0xee);
       tmem_[cta].allocate(512, c.cta_group);
-      for (uint32_t row = 0; row < rows_; row++) {
-        for (uint32_t k = 0; k < k_; k++) {
+      for (uint32_t row = 0; row < rows_; ++row) {
+        for (uint32_t k = 0; k < k_; ++k) {
           put(cta, a, row, k, c.a, a_[(cta * rows_ + row) * k_ + k]);
         }
       }
       const uint32_t columns = c.n / c.cta_group;
-      for (uint32_t column = 0; column < columns; column++) {
-        for (uint32_t k = 0; k < k_; k++) {
+      for (uint32_t column = 0; column < columns; ++column) {
+        for (uint32_t k = 0; k < k_; ++k) {
           put(cta, b, column, k, c.b, b_[(cta * columns + column) * k_ + k]);
         }
       }
       if (c.a_in_tmem) put_a_in_tmem(cta);
-      for (uint32_t row = 0; row < rows_; row++) {
-        for (uint32_t column = 0; column < c.n; column++) {
+      for (uint32_t row = 0; row < rows_; ++row) {
+        for (uint32_t column = 0; column < c.n; ++column) {
           cell(cta, row, column) = d_bits(d_[(cta * rows_ + row) * c.n + column]);
         }
       }
@@ -133,7 +133,7 @@ class MmaCase {
   int64_t expected(uint32_t row, uint32_t column) const {
     int64_t sum = c.accumulate ? d_[row * c.n + column] >> c.scale_input_d : 0;
     int64_t sign = c.negate_a == c.negate_b ? 1 : -1;
-    for (uint32_t k = 0; k < k_; k++) sum += sign * a_[row * k_ + k] * b_[column * k_ + k];
+    for (uint32_t k = 0; k < k_; ++k) sum += sign * a_[row * k_ + k] * b_[column * k_ + k];
     return sum;
   }
 
@@ -146,8 +146,8 @@ class MmaCase {
 
   void check() {
     run();
-    for (uint32_t row = 0; row < c.m; row++) {
-      for (uint32_t column = 0; column < c.n; column++) {
+    for (uint32_t row = 0; row < c.m; ++row) {
+      for (uint32_t column = 0; column < c.n; ++column) {
         ASSERT_EQ(result(row, column), expected(row, column))
             << c.text() << " row " << row << " column " << column;
       }
@@ -187,7 +187,7 @@ class MmaCase {
       return;
     }
     uint8_t* chunk = &shared_[cta][matrix.address(mn, k / 16 * 16)];
-    for (uint32_t i = 0; i < width; i++) {
+    for (uint32_t i = 0; i < width; ++i) {
       uint32_t bit = k % 16 * width + i;
       chunk[bit / 8] =
           static_cast<uint8_t>((chunk[bit / 8] & ~(1u << bit % 8)) | (bits >> i & 1) << bit % 8);
@@ -196,8 +196,8 @@ class MmaCase {
 
   void put_a_in_tmem(int cta) {
     const uint32_t bytes = container_bytes(c.a), per_cell = 4 / bytes;
-    for (uint32_t row = 0; row < rows_; row++) {
-      for (uint32_t k = 0; k < k_; k++) {
+    for (uint32_t row = 0; row < rows_; ++row) {
+      for (uint32_t k = 0; k < k_; ++k) {
         uint32_t bits = element_bits(c.a, static_cast<int>(a_[(cta * rows_ + row) * k_ + k]));
         // Layout B needs A twice: next to both halves of D's columns.
         for (uint32_t column : {0u, c.n - 1}) {

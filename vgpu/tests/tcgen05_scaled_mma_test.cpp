@@ -82,22 +82,22 @@ class ScaledCase {
     // 5 and 7 are not e2m1 numbers, the rest up to 4 are.
     Matrix a = Matrix::make(c.swizzle, c.a_major, 1, rows_, 0x2000);
     Matrix b = Matrix::make(c.swizzle, c.b_major, 1, c.n / c.cta_group, 0x14000);
-    for (int cta = 0; cta < c.cta_group; cta++) {
+    for (int cta = 0; cta < c.cta_group; ++cta) {
       shared_[cta].assign(kShared, 0xee);
       tmem[cta].allocate(512, c.cta_group);
       const uint32_t columns = c.n / c.cta_group;
-      for (uint32_t k = 0; k < depth_; k++) {
-        for (uint32_t row = 0; row < rows_; row++) {
+      for (uint32_t k = 0; k < depth_; ++k) {
+        for (uint32_t row = 0; row < rows_; ++row) {
           put(cta, a, row, k, c.a, a_[(cta * rows_ + row) * depth_ + k]);
         }
-        for (uint32_t column = 0; column < columns; column++) {
+        for (uint32_t column = 0; column < columns; ++column) {
           put(cta, b, column, k, c.b, b_[(cta * columns + column) * depth_ + k]);
         }
       }
       if (c.a_in_tmem) put_a_in_tmem(cta);
       put_scales(cta);
-      for (uint32_t row = 0; row < rows_; row++) {
-        for (uint32_t column = 0; column < c.n; column++) {
+      for (uint32_t row = 0; row < rows_; ++row) {
+        for (uint32_t column = 0; column < c.n; ++column) {
           cell(cta, row, column) =
               std::bit_cast<uint32_t>(static_cast<float>(d_[(cta * rows_ + row) * c.n + column]));
         }
@@ -127,7 +127,7 @@ class ScaledCase {
     const uint32_t block = depth_ / c.scales;
     double sum = c.accumulate ? d_[row * c.n + column] : 0;
     const double sign = c.negate_a == c.negate_b ? 1 : -1;
-    for (uint32_t k = 0; k < depth_; k++) {
+    for (uint32_t k = 0; k < depth_; ++k) {
       sum += sign * a_[row * depth_ + k] * scale_value(scale_a_[row * c.scales + k / block]) *
              b_[column * depth_ + k] * scale_value(scale_b_[column * c.scales + k / block]);
     }
@@ -136,8 +136,8 @@ class ScaledCase {
 
   void check() {
     run();
-    for (uint32_t row = 0; row < c.m; row++) {
-      for (uint32_t column = 0; column < c.n; column++) {
+    for (uint32_t row = 0; row < c.m; ++row) {
+      for (uint32_t column = 0; column < c.n; ++column) {
         ASSERT_EQ(result(row, column), expected(row, column))
             << c.text() << " row " << row << " column " << column;
       }
@@ -167,8 +167,8 @@ class ScaledCase {
   /// Scale k of row r: byte id + k of lane r % 32, column r / 32, a copy in each group of 32 lanes.
   /// All other bytes hold NaN.
   void put_scales(int cta) {
-    for (uint32_t lane = 0; lane < 128; lane++) {
-      for (uint32_t column = 392; column < 512; column++) tmem[cta].row(lane)[column] = ~0u;
+    for (uint32_t lane = 0; lane < 128; ++lane) {
+      for (uint32_t column = 392; column < 512; ++column) tmem[cta].row(lane)[column] = ~0u;
     }
     auto put = [&](uint32_t lane, uint32_t column, uint32_t byte, int scale) {
       uint32_t& word = tmem[cta].row(lane)[column];
@@ -176,15 +176,15 @@ class ScaledCase {
     };
     const bool folded = c.cta_group == 2 && c.m == 128;
     const uint32_t part = folded ? c.n / 2 : c.n;
-    for (uint32_t group = 0; group < 4; group++) {
-      for (uint32_t k = 0; k < c.scales; k++) {
-        for (uint32_t row = 0; row < rows_; row++) {
+    for (uint32_t group = 0; group < 4; ++group) {
+      for (uint32_t k = 0; k < c.scales; ++k) {
+        for (uint32_t row = 0; row < rows_; ++row) {
           put(group * 32 + row % 32, kScaleA + row / 32, c.a_id + k,
               scale_a_[(cta * rows_ + row) * c.scales + k]);
         }
         // Layout B: groups 0 and 1 hold the first half of N, 2 and 3 the second.
         const uint32_t first = folded && group >= 2 ? part : 0;
-        for (uint32_t n = 0; n < part; n++) {
+        for (uint32_t n = 0; n < part; ++n) {
           put(group * 32 + n % 32, kScaleB + n / 32, c.b_id + k,
               scale_b_[(first + n) * c.scales + k]);
         }
@@ -209,7 +209,7 @@ class ScaledCase {
       return;
     }
     uint8_t* chunk = &shared_[cta][matrix.address(mn, k / 16 * 16)];
-    for (uint32_t i = 0; i < width; i++) {
+    for (uint32_t i = 0; i < width; ++i) {
       const uint32_t bit = k % 16 * width + i;
       chunk[bit / 8] =
           static_cast<uint8_t>((chunk[bit / 8] & ~(1u << bit % 8)) | (bits >> i & 1) << bit % 8);
@@ -217,8 +217,8 @@ class ScaledCase {
   }
 
   void put_a_in_tmem(int cta) {
-    for (uint32_t row = 0; row < rows_; row++) {
-      for (uint32_t k = 0; k < depth_; k++) {
+    for (uint32_t row = 0; row < rows_; ++row) {
+      for (uint32_t k = 0; k < depth_; ++k) {
         for (uint32_t lane : {row, c.m == 128 && c.cta_group == 2 ? row + 64 : row}) {
           uint32_t& word = tmem[cta].row(lane)[kAColumn + k / 4];
           const uint32_t bits = element_bits(c.a, a_[(cta * rows_ + row) * depth_ + k]);
@@ -303,23 +303,23 @@ TEST(Tcgen05ScaledMma, MajorsNegationAndTmem) {
 TEST(Tcgen05ScaledMma, ExtremeScalesAreNotLost) {
   // 2^127 2^-127: the product of the scales is 1 although each one alone would overflow a sum.
   ScaledCase c({.n = 8, .accumulate = false});
-  for (uint32_t lane = 0; lane < 128; lane++) {
-    for (uint32_t column = 0; column < 4; column++) {
+  for (uint32_t lane = 0; lane < 128; ++lane) {
+    for (uint32_t column = 0; column < 4; ++column) {
       c.tmem[0].row(lane)[ScaledCase::kScaleA + column] = 0xfe;
     }
     c.tmem[0].row(lane)[ScaledCase::kScaleB] = 0x00;
   }
   ScaledCase ones({.n = 8, .accumulate = false});
-  for (uint32_t lane = 0; lane < 128; lane++) {
-    for (uint32_t column = 0; column < 4; column++) {
+  for (uint32_t lane = 0; lane < 128; ++lane) {
+    for (uint32_t column = 0; column < 4; ++column) {
       ones.tmem[0].row(lane)[ScaledCase::kScaleA + column] = 127;
     }
     ones.tmem[0].row(lane)[ScaledCase::kScaleB] = 127;
   }
   c.run();
   ones.run();
-  for (uint32_t row = 0; row < 128; row++) {
-    for (uint32_t column = 0; column < 8; column++) {
+  for (uint32_t row = 0; row < 128; ++row) {
+    for (uint32_t column = 0; column < 8; ++column) {
       ASSERT_EQ(c.result(row, column), ones.result(row, column));
     }
   }
@@ -332,8 +332,8 @@ TEST(Tcgen05ScaledMma, ExtremeScalesAreNotLost) {
 
 TEST(Tcgen05ScaledMma, EachGroupOfLanesUsesItsOwnCopyOfTheScales) {
   ScaledCase c({.n = 32});
-  for (uint32_t column = 0; column < 4; column++) {
-    for (uint32_t lane = 96; lane < 128; lane++) {
+  for (uint32_t column = 0; column < 4; ++column) {
+    for (uint32_t lane = 96; lane < 128; ++lane) {
       c.tmem[0].row(lane)[ScaledCase::kScaleB + column] = 127;
     }
   }
@@ -341,8 +341,8 @@ TEST(Tcgen05ScaledMma, EachGroupOfLanesUsesItsOwnCopyOfTheScales) {
   c.run();
   same.run();
   bool differs = false;
-  for (uint32_t row = 0; row < 128; row++) {
-    for (uint32_t column = 0; column < 32; column++) {
+  for (uint32_t row = 0; row < 128; ++row) {
+    for (uint32_t column = 0; column < 32; ++column) {
       if (row < 96) {
         ASSERT_EQ(c.result(row, column), same.result(row, column));
       }

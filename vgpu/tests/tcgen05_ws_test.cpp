@@ -55,8 +55,8 @@ struct WsCase {
     Matrix a_matrix = Matrix::make(Swizzle::b128, Major::k, bytes, m, 0x2000);
     Matrix b_matrix = Matrix::make(Swizzle::b64, Major::k, bytes, n, 0x14000);
     tmem.allocate(512, 1);
-    for (uint32_t k = 0; k < k_total; k++) {
-      for (uint32_t row = 0; row < m; row++) {
+    for (uint32_t k = 0; k < k_total; ++k) {
+      for (uint32_t row = 0; row < m; ++row) {
         const uint32_t value = element_bits(type, a[row * k_total + k]);
         if (a_in_tmem) {
           std::memcpy(reinterpret_cast<uint8_t*>(tmem.row(row) + kAColumn) + k * bytes, &value,
@@ -65,13 +65,13 @@ struct WsCase {
           std::memcpy(&shared[a_matrix.address(row, k)], &value, bytes);
         }
       }
-      for (uint32_t column = 0; column < n; column++) {
+      for (uint32_t column = 0; column < n; ++column) {
         const uint32_t value = element_bits(type, b[column * k_total + k]);
         std::memcpy(&shared[b_matrix.address(column, k)], &value, bytes);
       }
     }
-    for (uint32_t row = 0; row < m; row++) {
-      for (uint32_t column = 0; column < n; column++) {
+    for (uint32_t row = 0; row < m; ++row) {
+      for (uint32_t column = 0; column < n; ++column) {
         const int value = before[row * n + column];
         cell(row, column) = d == AccumulatorType::s32   ? static_cast<uint32_t>(value)
                             : d == AccumulatorType::f16 ? encode(kF16, value)
@@ -87,10 +87,10 @@ struct WsCase {
     mma.b_descriptor = b_matrix.tcgen05_bits();
     CtaMemory memory{{shared.data(), 1024, kShared}, &tmem};
     tcgen05_mma(mma, {&memory, 1}, nullptr);
-    for (uint32_t row = 0; row < m; row++) {
-      for (uint32_t column = 0; column < n; column++) {
+    for (uint32_t row = 0; row < m; ++row) {
+      for (uint32_t column = 0; column < n; ++column) {
         int sum = before[row * n + column];
-        for (uint32_t k = 0; k < k_total; k++) {
+        for (uint32_t k = 0; k < k_total; ++k) {
           sum += a[row * k_total + k] * b[column * k_total + k];
         }
         const uint32_t got = cell(row, column);
@@ -180,13 +180,13 @@ TEST(Tcgen05Shift, RowsMoveWithinEachWarpsLanes) {
   for (uint32_t first : {0u, 32u, 96u}) {
     Tmem tmem;
     tmem.allocate(64, 1);
-    for (uint32_t lane = 0; lane < 128; lane++) {
-      for (uint32_t column = 0; column < 64; column++) tmem.row(lane)[column] = lane << 16 | column;
+    for (uint32_t lane = 0; lane < 128; ++lane) {
+      for (uint32_t column = 0; column < 64; ++column) tmem.row(lane)[column] = lane << 16 | column;
     }
     CtaMemory memory{{}, &tmem};
     tcgen05_shift(first << 16 | 20, memory, 0, nullptr);
-    for (uint32_t lane = 0; lane < 128; lane++) {
-      for (uint32_t column = 0; column < 64; column++) {
+    for (uint32_t lane = 0; lane < 128; ++lane) {
+      for (uint32_t column = 0; column < 64; ++column) {
         // 31 rows of 256 bits; the last lane keeps its own.
         const bool moved =
             lane >= first && lane < first + 31 && column >= 20 && column < 20 + 256 / 32;
@@ -206,18 +206,18 @@ TEST(Tcgen05Shift, RowsMoveWithinEachWarpsLanes) {
 
 TEST(Tcgen05Cp, FourRowsGoToTheLastLanes) {
   std::vector<uint8_t> bytes(16 * 1024);
-  for (size_t i = 0; i < bytes.size(); i++) bytes[i] = static_cast<uint8_t>(i * 131 >> 4);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 131 >> 4);
   for (Swizzle swizzle : {Swizzle::none, Swizzle::b32, Swizzle::b128}) {
     Tmem tmem;
     tmem.allocate(64, 1);
-    for (uint32_t lane = 0; lane < 128; lane++) {
-      for (uint32_t column = 0; column < 64; column++) tmem.row(lane)[column] = 0xabababab;
+    for (uint32_t lane = 0; lane < 128; ++lane) {
+      for (uint32_t column = 0; column < 64; ++column) tmem.row(lane)[column] = 0xabababab;
     }
     Matrix matrix = Matrix::make(swizzle, Major::k, 1, 8, 0x1000);
     CtaMemory memory{{bytes.data(), 1024, 16 * 1024}, &tmem};
     tcgen05_copy(TmemCopyShape::s4x256b, 31u << 16 | 20, matrix.tcgen05_bits(), memory, 0, nullptr);
-    for (uint32_t lane = 0; lane < 128; lane++) {
-      for (uint32_t byte = 0; byte < 256; byte++) {
+    for (uint32_t lane = 0; lane < 128; ++lane) {
+      for (uint32_t byte = 0; byte < 256; ++byte) {
         const uint32_t got = tmem.row(lane)[byte / 4] >> 8 * (byte % 4) & 0xff;
         const bool copied = lane % 32 == 31 && byte >= 80 && byte < 80 + 32;
         ASSERT_EQ(got, copied ? bytes[matrix.address(lane / 32, byte - 80)] : 0xab)

@@ -21,7 +21,7 @@ void measure(const char* name, double macs, Run run) {
   double seconds = 0;
   while (seconds < 0.3) {
     run();
-    count++;
+    ++count;
     seconds = std::chrono::duration<double>(Clock::now() - start).count();
   }
   std::printf("%-40s %7.2f G MAC/s\n", name, macs * count / seconds * 1e-9);
@@ -62,11 +62,11 @@ int main() {
 
   std::vector<uint32_t> words(4 * 128 * 32);
   std::vector<uint32_t*> registers(4 * 128);
-  for (size_t i = 0; i < registers.size(); i++) registers[i] = &words[i * 32];
+  for (size_t i = 0; i < registers.size(); ++i) registers[i] = &words[i * 32];
   for (uint32_t n : {64u, 128u, 256u}) {
     WgmmaInstruction instruction{.n = n};
     WgmmaOperands operands{.a_descriptor = a.wgmma_bits(), .b_descriptor = b.wgmma_bits()};
-    for (uint32_t warp = 0; warp < 4; warp++) operands.d_registers[warp] = &registers[warp * 128];
+    for (uint32_t warp = 0; warp < 4; ++warp) operands.d_registers[warp] = &registers[warp * 128];
     measure(("wgmma bf16 64x" + std::to_string(n) + "x16").c_str(), 64.0 * n * 16,
             [&] { wgmma(instruction, operands, view); });
   }

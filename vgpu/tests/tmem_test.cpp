@@ -100,7 +100,7 @@ TmemCell figure_cell(TmemShape shape, uint32_t half_split, uint32_t thread, uint
 class Registers {
  public:
   explicit Registers(uint32_t count) : words_(count * 32) {
-    for (uint32_t r = 0; r < count; r++) pointers_.push_back(&words_[r * 32]);
+    for (uint32_t r = 0; r < count; ++r) pointers_.push_back(&words_[r * 32]);
   }
   uint32_t& at(uint32_t reg, uint32_t lane) { return words_[reg * 32 + lane]; }
   std::span<uint32_t* const> span() { return pointers_; }
@@ -119,8 +119,8 @@ const TmemShape kShapes[] = {TmemShape::s32x32b, TmemShape::s16x64b, TmemShape::
 TEST(Tcgen05LdSt, EveryShapeAndRepeat) {
   Tmem tmem;
   tmem.allocate(512, 1);
-  for (uint32_t lane = 0; lane < 128; lane++) {
-    for (uint32_t column = 0; column < 512; column++) tmem.row(lane)[column] = lane << 16 | column;
+  for (uint32_t lane = 0; lane < 128; ++lane) {
+    for (uint32_t column = 0; column < 512; ++column) tmem.row(lane)[column] = lane << 16 | column;
   }
   for (TmemShape shape : kShapes) {
     for (uint32_t repeat = 1; repeat <= 128; repeat *= 2) {
@@ -129,7 +129,7 @@ TEST(Tcgen05LdSt, EveryShapeAndRepeat) {
         EXPECT_NE(fault_text([&] { validate(shape, repeat); }), "no fault");
         continue;
       }
-      for (uint32_t warp = 0; warp < 4; warp++) {
+      for (uint32_t warp = 0; warp < 4; ++warp) {
         for (uint32_t half : {0u, 16u}) {
           if (shape == TmemShape::s32x32b && half != 0) continue;
           TmemTransfer transfer{.shape = shape,
@@ -139,8 +139,8 @@ TEST(Tcgen05LdSt, EveryShapeAndRepeat) {
                                 .warp = warp + 4};
           Registers loaded(count);
           tcgen05_load(tmem, transfer, loaded.span(), nullptr);
-          for (uint32_t reg = 0; reg < count; reg++) {
-            for (uint32_t lane = 0; lane < 32; lane++) {
+          for (uint32_t reg = 0; reg < count; ++reg) {
+            for (uint32_t lane = 0; lane < 32; ++lane) {
               TmemCell cell = figure_cell(shape, 130, lane, reg);
               ASSERT_EQ(loaded.at(reg, lane),
                         (warp * 32 + half + cell.lane) << 16 | (64 + cell.column))
@@ -151,8 +151,8 @@ TEST(Tcgen05LdSt, EveryShapeAndRepeat) {
           Tmem other;
           other.allocate(512, 1);
           tcgen05_store(other, transfer, loaded.const_span(), nullptr);
-          for (uint32_t reg = 0; reg < count; reg++) {
-            for (uint32_t lane = 0; lane < 32; lane++) {
+          for (uint32_t reg = 0; reg < count; ++reg) {
+            for (uint32_t lane = 0; lane < 32; ++lane) {
               TmemCell cell = figure_cell(shape, 130, lane, reg);
               uint32_t row = warp * 32 + half + cell.lane, column = 64 + cell.column;
               ASSERT_EQ(other.row(row)[column], row << 16 | column);
@@ -168,8 +168,8 @@ TEST(Tcgen05LdSt, EveryShapeAndRepeat) {
 TEST(Tcgen05LdSt, PackTakesLowHalvesOfColumnPairs) {
   Tmem tmem;
   tmem.allocate(512, 1);
-  for (uint32_t lane = 0; lane < 128; lane++) {
-    for (uint32_t column = 0; column < 512; column++) {
+  for (uint32_t lane = 0; lane < 128; ++lane) {
+    for (uint32_t column = 0; column < 512; ++column) {
       tmem.row(lane)[column] = 0xdead0000 | lane << 9 | column;
     }
   }
@@ -183,8 +183,8 @@ TEST(Tcgen05LdSt, PackTakesLowHalvesOfColumnPairs) {
     const uint32_t count = tmem_registers(shape, 4);
     Registers loaded(count);
     tcgen05_load(tmem, transfer, loaded.span(), nullptr);
-    for (uint32_t reg = 0; reg < count; reg++) {
-      for (uint32_t lane = 0; lane < 32; lane++) {
+    for (uint32_t reg = 0; reg < count; ++reg) {
+      for (uint32_t lane = 0; lane < 32; ++lane) {
         // Packed: column c of the figure is the pair 2c, 2c + 1; the split (8) stays in columns.
         TmemCell cell = figure_cell(shape, 4, lane, reg);
         uint32_t low = ((32 + cell.lane) << 9 | 2 * cell.column) & 0xffff;
@@ -222,7 +222,7 @@ TEST(Tcgen05LdSt, WarpsReachTheirOwnLanes) {
 
 TEST(Tcgen05Cp, RowsGoToLanes) {
   std::vector<uint8_t> bytes(64 * 1024);
-  for (size_t i = 0; i < bytes.size(); i++) bytes[i] = static_cast<uint8_t>(i * 131 >> 4);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 131 >> 4);
   struct Shape {
     TmemCopyShape shape;
     uint32_t rows, chunks;
@@ -239,13 +239,13 @@ TEST(Tcgen05Cp, RowsGoToLanes) {
       test::Matrix matrix = test::Matrix::make(swizzle, Major::k, 1, 128, 0x2000);
       CtaMemory memory{{bytes.data(), 1024, 64 * 1024}, &tmem};
       tcgen05_copy(s.shape, 20, matrix.tcgen05_bits(), memory, 0, nullptr);
-      for (uint32_t lane = 0; lane < 128; lane++) {
+      for (uint32_t lane = 0; lane < 128; ++lane) {
         // Which source row the figures put into a lane.
         uint32_t row = lane;
         if (s.shape == TmemCopyShape::s64x128b_02_13) row = lane % 64;
         if (s.shape == TmemCopyShape::s64x128b_01_23) row = lane / 64 * 32 + lane % 32;
         if (s.shape == TmemCopyShape::s32x128b_warpx4) row = lane % 32;
-        for (uint32_t byte = 0; byte < 16 * s.chunks; byte++) {
+        for (uint32_t byte = 0; byte < 16 * s.chunks; ++byte) {
           uint32_t cell = tmem.row(lane)[20 + byte / 4];
           ASSERT_EQ(cell >> 8 * (byte % 4) & 0xff, bytes[matrix.address(row, byte)])
               << name_of(s.shape) << " lane " << lane << " byte " << byte;

@@ -36,11 +36,11 @@ class WgmmaCase {
     const uint32_t bytes = container_bytes(instruction.a);
     Matrix a = Matrix::make(swizzle, instruction.a_major, bytes, 64, 0x2000);
     Matrix b = Matrix::make(swizzle, instruction.b_major, bytes, n, 0x10000);
-    for (uint32_t row = 0; row < 64; row++) {
-      for (uint32_t k = 0; k < k_; k++) put(a.address(row, k), instruction.a, a_[row * k_ + k]);
+    for (uint32_t row = 0; row < 64; ++row) {
+      for (uint32_t k = 0; k < k_; ++k) put(a.address(row, k), instruction.a, a_[row * k_ + k]);
     }
-    for (uint32_t column = 0; column < n; column++) {
-      for (uint32_t k = 0; k < k_; k++) {
+    for (uint32_t column = 0; column < n; ++column) {
+      for (uint32_t k = 0; k < k_; ++k) {
         put(b.address(column, k), instruction.b, b_[column * k_ + k]);
       }
     }
@@ -54,10 +54,10 @@ class WgmmaCase {
     operands_.scale_d = scale_d;
     validate(instruction_);
     wgmma(instruction_, operands_, {shared_.data(), 1024, kShared});
-    for (uint32_t row = 0; row < 64; row++) {
-      for (uint32_t column = 0; column < instruction_.n; column++) {
+    for (uint32_t row = 0; row < 64; ++row) {
+      for (uint32_t column = 0; column < instruction_.n; ++column) {
         int64_t sum = scale_d ? d_[row * instruction_.n + column] : 0;
-        for (uint32_t k = 0; k < k_; k++) {
+        for (uint32_t k = 0; k < k_; ++k) {
           sum +=
               instruction_.scale_a * instruction_.scale_b * a_[row * k_ + k] * b_[column * k_ + k];
         }
@@ -83,13 +83,13 @@ class WgmmaCase {
   // Fragments as the PTX ISA's figures draw them: each row of 8 is shared by groups of 4 threads.
   void pack_a_registers() {
     const uint32_t bytes = container_bytes(instruction_.a), per_word = 4 / bytes;
-    for (uint32_t warp = 0; warp < 4; warp++) {
-      for (uint32_t group = 0; group < 8; group++) {
-        for (uint32_t thread = 0; thread < 4; thread++) {
-          for (uint32_t half_k = 0; half_k < 2; half_k++) {
-            for (uint32_t half_row = 0; half_row < 2; half_row++) {
+    for (uint32_t warp = 0; warp < 4; ++warp) {
+      for (uint32_t group = 0; group < 8; ++group) {
+        for (uint32_t thread = 0; thread < 4; ++thread) {
+          for (uint32_t half_k = 0; half_k < 2; ++half_k) {
+            for (uint32_t half_row = 0; half_row < 2; ++half_row) {
               uint32_t word = 0;
-              for (uint32_t i = 0; i < per_word; i++) {
+              for (uint32_t i = 0; i < per_word; ++i) {
                 uint32_t row = 16 * warp + 8 * half_row + group;
                 uint32_t k = half_k * k_ / 2 + thread * per_word + i;
                 word |= element_bits(instruction_.a, static_cast<int>(a_[row * k_ + k]))
@@ -101,8 +101,8 @@ class WgmmaCase {
         }
       }
     }
-    for (uint32_t warp = 0; warp < 4; warp++) {
-      for (uint32_t reg = 0; reg < 4; reg++) {
+    for (uint32_t warp = 0; warp < 4; ++warp) {
+      for (uint32_t reg = 0; reg < 4; ++reg) {
         operands_.a_registers[warp][reg] = a_words_[warp][reg].data();
       }
     }
@@ -117,8 +117,8 @@ class WgmmaCase {
   }
 
   void pack_d_registers() {
-    for (uint32_t row = 0; row < 64; row++) {
-      for (uint32_t column = 0; column < instruction_.n; column++) {
+    for (uint32_t row = 0; row < 64; ++row) {
+      for (uint32_t column = 0; column < instruction_.n; ++column) {
         bool high;
         uint32_t* word = d_word(row, column, high);
         auto value = static_cast<int32_t>(d_[row * instruction_.n + column]);
@@ -131,8 +131,8 @@ class WgmmaCase {
         }
       }
     }
-    for (uint32_t warp = 0; warp < 4; warp++) {
-      for (uint32_t reg = 0; reg < 128; reg++) d_pointers_[warp][reg] = d_words_[warp][reg].data();
+    for (uint32_t warp = 0; warp < 4; ++warp) {
+      for (uint32_t reg = 0; reg < 128; ++reg) d_pointers_[warp][reg] = d_words_[warp][reg].data();
       operands_.d_registers[warp] = d_pointers_[warp].data();
     }
   }
@@ -232,7 +232,7 @@ TEST(Wgmma, IntegersWrapOrSaturate) {
   std::vector<uint8_t> shared(kShared);
   Matrix a = Matrix::make(Swizzle::none, Major::k, 1, 64, 0x2000);
   Matrix b = Matrix::make(Swizzle::none, Major::k, 1, 8, 0x10000);
-  for (uint32_t k = 0; k < 32; k++) {
+  for (uint32_t k = 0; k < 32; ++k) {
     shared[a.address(0, k)] = 127;
     shared[b.address(0, k)] = 127;
   }

@@ -28,7 +28,7 @@ uint64_t barrier_key(exec::BarrierRef ref) {
 bool is_one_range(uint32_t lanes, const WarpAccess& access) {
   if (lanes != ~0u) return false;
   uint64_t gaps = 0;
-  for (uint64_t l = 0; l < 32; l++) {
+  for (uint64_t l = 0; l < 32; ++l) {
     gaps |= access.addresses[l] ^ (access.addresses[0] + l * access.bytes);
   }
   return gaps == 0;

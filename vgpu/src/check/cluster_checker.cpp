@@ -67,7 +67,7 @@ std::optional<GroupKind> group_kind_of(AsyncKind kind) {
 ClusterChecker::ClusterChecker(const CheckContext& context, const exec::ClusterInfo& info)
     : context_(context), info_(info), module_(info.request->program->module()) {
   warps_.resize(size_t{info.ctas} * info.warps);
-  for (Component c = 0; c < warps_.size(); c++) {
+  for (Component c = 0; c < warps_.size(); ++c) {
     warps_[c].self = c;
     warps_[c].next_epoch();
   }
@@ -200,7 +200,7 @@ void ClusterChecker::fence(const Agent& agent, FenceKind kind, Order, Scope) {
     case FenceKind::proxy_async: {
       // Useful when it covers a known generic write that no earlier fence covered.
       bool useful = false;
-      for (Component c = 0; c < warps_.size(); c++) {
+      for (Component c = 0; c < warps_.size(); ++c) {
         Epoch known = std::min(warp.view.order[c], last_generic_write_[c]);
         useful |= known > warp.view.proxy[c];
       }
@@ -325,7 +325,7 @@ void ClusterChecker::check_mbarrier_use(const BarrierRef& ref, const MbarrierSta
 
 void ClusterChecker::complete_phase(MbarrierState& barrier, const BarrierState& state) {
   if (!state.completed) return;
-  barrier.completed++;
+  ++barrier.completed;
   barrier.complete.join(barrier.gathering);
   barrier.complete.order.raise(barrier.phases, barrier.completed);
   barrier.start_gathering();
@@ -470,10 +470,10 @@ void ClusterChecker::async_done(const AsyncOp& op) {
 void ClusterChecker::group_commit(const Agent& agent, GroupKind kind) {
   WarpState& warp = warp_of(agent);
   if (kind != GroupKind::bulk && kind != GroupKind::bulk_read) {
-    group_of(kind, warp.self, 0).open++;
+    ++group_of(kind, warp.self, 0).open;
   } else {
     for (uint32_t lanes = agent.lanes; lanes; lanes &= lanes - 1) {
-      group_of(kind, warp.self, static_cast<uint32_t>(std::countr_zero(lanes))).open++;
+      ++group_of(kind, warp.self, static_cast<uint32_t>(std::countr_zero(lanes))).open;
     }
   }
   note_effect(agent, true);
@@ -486,7 +486,7 @@ void ClusterChecker::group_wait(const Agent& agent, GroupKind kind, uint32_t pen
     GroupStream& group = group_of(kind, warp.self, lane);
     // tcgen05.wait has no commit: it closes and awaits the open group.
     bool tcgen05 = kind == GroupKind::tcgen05_ld || kind == GroupKind::tcgen05_st;
-    if (tcgen05) group.open++;
+    if (tcgen05) ++group.open;
     if (group.open - 1 <= pending) return;
     if (kind == GroupKind::wgmma) warp.registers.wgmma_done(group.open - 1 - pending);
     if (kind == GroupKind::tcgen05_ld) warp.registers.loads_done(group.open - 1 - pending);
@@ -507,7 +507,7 @@ void ClusterChecker::group_wait(const Agent& agent, GroupKind kind, uint32_t pen
 
 void ClusterChecker::instruction(const Agent& agent) {
   if (context_.effects && is_synchronising(module_.forms[agent.instruction->form].text)) {
-    effects_[agent.instruction].executed++;
+    ++effects_[agent.instruction].executed;
   }
   if (agent.function != function_) {
     function_ = agent.function;
@@ -532,8 +532,8 @@ void ClusterChecker::instruction(const Agent& agent) {
 void ClusterChecker::tmem_alloc(const Agent&, uint32_t cta, uint32_t column, uint32_t columns) {
   std::vector<Cell>& cells = tmem_[cta];
   if (cells.empty()) cells.resize(kTmemCells, kFreshCell);
-  for (uint32_t row = 0; row < 128 / kTmemCellLanes; row++) {
-    for (uint32_t c = column / kTmemCellColumns; c < (column + columns) / kTmemCellColumns; c++) {
+  for (uint32_t row = 0; row < 128 / kTmemCellLanes; ++row) {
+    for (uint32_t c = column / kTmemCellColumns; c < (column + columns) / kTmemCellColumns; ++c) {
       cells[row * kTmemCellsPerRow + c] = kFreshCell;
     }
   }
@@ -544,8 +544,8 @@ void ClusterChecker::tmem_dealloc(const Agent& agent, uint32_t cta, uint32_t col
   std::vector<Cell>& cells = tmem_[cta];
   if (cells.empty() || !context_.options.race) return;
   Actor actor = actor_of(agent, Access::write);
-  for (uint32_t row = 0; row < 128 / kTmemCellLanes; row++) {
-    for (uint32_t c = column / kTmemCellColumns; c < (column + columns) / kTmemCellColumns; c++) {
+  for (uint32_t row = 0; row < 128 / kTmemCellLanes; ++row) {
+    for (uint32_t c = column / kTmemCellColumns; c < (column + columns) / kTmemCellColumns; ++c) {
       Cell& cell = cells[row * kTmemCellsPerRow + c];
       const Place place{Memory::tensor, cta, row * kTmemCellLanes << 16 | c * kTmemCellColumns};
       for (const PastAccess& past : states_.at(cell).accesses) {
@@ -603,7 +603,7 @@ void ClusterChecker::end(std::span<const uint32_t> leaked_columns) {
     });
   }
   if (!context_.options.leak) return;
-  for (size_t cta = 0; cta < leaked_columns.size(); cta++) {
+  for (size_t cta = 0; cta < leaked_columns.size(); ++cta) {
     if (leaked_columns[cta] != 0) {
       throw Fault(
           kTensorMemoryLeak,

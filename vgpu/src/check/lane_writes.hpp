@@ -75,7 +75,7 @@ class LaneWrites {
       const uint64_t stop = std::min(end, (block + 1) * kBlockWords);
       if (all) used_[block] = 1;
       if (used_[block]) {
-        for (; word < stop; word++) {
+        for (; word < stop; ++word) {
           if (!f(words_[word])) return;
         }
       }

@@ -50,7 +50,7 @@ bool is_name_char(char c) {
 /// Offset of the n-th use of `opcode` as a whole word in [begin, end), or npos.
 size_t find_word(const std::string& text, size_t begin, size_t end, std::string_view opcode,
                  uint32_t nth) {
-  for (size_t at = begin; (at = text.find(opcode, at)) != std::string::npos && at < end; at++) {
+  for (size_t at = begin; (at = text.find(opcode, at)) != std::string::npos && at < end; ++at) {
     bool starts = at == 0 || !is_name_char(text[at - 1]) || text[at - 1] == ':';
     size_t after = at + opcode.size();
     bool ends = after >= text.size() || !is_name_char(text[after]);
@@ -61,9 +61,9 @@ size_t find_word(const std::string& text, size_t begin, size_t end, std::string_
 
 size_t line_offset(const std::string& text, uint32_t line) {
   size_t at = 0;
-  for (uint32_t k = 1; k < line && at != std::string::npos; k++) {
+  for (uint32_t k = 1; k < line && at != std::string::npos; ++k) {
     at = text.find('\n', at);
-    if (at != std::string::npos) at++;
+    if (at != std::string::npos) ++at;
   }
   return at;
 }
@@ -71,9 +71,9 @@ size_t line_offset(const std::string& text, uint32_t line) {
 /// Where a statement that starts at `opcode` begins, with the guard "@%p1" or "@!%p1" before it.
 size_t guard_offset(const std::string& text, size_t opcode) {
   size_t at = opcode;
-  while (at > 0 && (text[at - 1] == ' ' || text[at - 1] == '\t')) at--;
+  while (at > 0 && (text[at - 1] == ' ' || text[at - 1] == '\t')) --at;
   size_t word = at;
-  while (word > 0 && (is_name_char(text[word - 1]) || text[word - 1] == '!')) word--;
+  while (word > 0 && (is_name_char(text[word - 1]) || text[word - 1] == '!')) --word;
   return word > 0 && text[word - 1] == '@' ? word - 1 : opcode;
 }
 
@@ -128,7 +128,7 @@ std::string delete_site(std::string ptx, const SyncSite& site) {
     replacement = "setp.eq.u32 " + ptx.substr(first, last - first) + ", 0, 0;";
   }
   const size_t begin = is_wait ? opcode : guard_offset(ptx, opcode);
-  for (size_t i = begin; i <= end; i++) {
+  for (size_t i = begin; i <= end; ++i) {
     if (ptx[i] != '\n') ptx[i] = ' ';
   }
   ptx.insert(begin, replacement);
@@ -146,7 +146,7 @@ std::string mutate_from_environment(std::string ptx) {
   if (order.starts_with("list:")) {
     std::FILE* file = std::fopen(request + 5, "a");
     if (!file) fault(kInvalidValue, "VGPU_MUTATE: cannot write %s", request + 5);
-    for (size_t i = 0; i < sites.size(); i++) {
+    for (size_t i = 0; i < sites.size(); ++i) {
       std::fprintf(file, "%zu\t%u\t%s\t%s\t%s\n", first + i, sites[i].line,
                    sites[i].function.c_str(), sites[i].source.c_str(), sites[i].opcode.c_str());
     }

@@ -19,7 +19,7 @@ RegisterUse use_of(const ptx::Form& form) {
 template <typename F>
 void for_each_register(const ptx::Function& function, const Operand& operand, F f) {
   if (operand.kind == Operand::Kind::reg) f(operand.index);
-  for (uint32_t k = 0; k < operand.count; k++) {
+  for (uint32_t k = 0; k < operand.count; ++k) {
     for_each_register(function, function.operands[operand.first + k], f);
   }
 }
@@ -30,7 +30,7 @@ void for_each_watched(const ptx::Function& function, const ptx::Instruction& ins
                       RegisterUse use, F f) {
   if (use != RegisterUse::wgmma && use != RegisterUse::tmem_load) return;
   const uint32_t operands = use == RegisterUse::wgmma ? 2 : 1;
-  for (uint32_t k = 0; k < operands && k < instruction.count; k++) {
+  for (uint32_t k = 0; k < operands && k < instruction.count; ++k) {
     const Operand& operand = function.operands[instruction.first + k];
     // A descriptor of A is an ordinary source.
     if (use == RegisterUse::wgmma && operand.kind != Operand::Kind::vector) continue;
@@ -64,7 +64,7 @@ FunctionRegisters::FunctionRegisters(const ptx::Module& module, const ptx::Funct
   // What a move copies or packs a watched register into is watched too; moves may go backwards.
   for (bool more = named_ > 0; more;) {
     more = false;
-    for (size_t i = 0; i < function.code.size(); i++) {
+    for (size_t i = 0; i < function.code.size(); ++i) {
       if (uses_[i] != RegisterUse::copy) continue;
       bool carries = false;
       for_each_in(function.code[i], 1, [&](uint32_t index) { carries |= slot_of[index] != kNone; });
@@ -72,7 +72,7 @@ FunctionRegisters::FunctionRegisters(const ptx::Module& module, const ptx::Funct
     }
   }
 
-  for (size_t i = 0; i < function.code.size(); i++) {
+  for (size_t i = 0; i < function.code.size(); ++i) {
     first_.push_back(static_cast<uint32_t>(slots_.size()));
     const ptx::Instruction& instruction = function.code[i];
     auto add = [&](uint32_t index) {
@@ -82,7 +82,7 @@ FunctionRegisters::FunctionRegisters(const ptx::Module& module, const ptx::Funct
     if (uses_[i] == RegisterUse::wgmma || uses_[i] == RegisterUse::tmem_load) {
       for_each_watched(function, instruction, uses_[i], add);
     } else {
-      for (uint32_t k = 0; k < instruction.count; k++) {
+      for (uint32_t k = 0; k < instruction.count; ++k) {
         for_each_in(instruction, k, add);
         if (k == 0) results_[i] = static_cast<uint32_t>(slots_.size()) - first_[i];
       }

@@ -76,7 +76,7 @@ class WarpRegisters {
   /// Whether any watched register was accessed since the last wgmma.fence.
   bool touched_since_fence() const { return touched_; }
   void wgmma_fence() {
-    fences_++;
+    ++fences_;
     touched_ = false;
   }
   void wgmma_done(Epoch group) { wgmma_done_ = group; }

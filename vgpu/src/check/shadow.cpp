@@ -20,7 +20,7 @@ Cell StateTable::add(Cell before, uint32_t units, const CellState& after) {
       free_.pop_back();
       states_[found] = after;
     }
-    in_use_++;
+    ++in_use_;
     made_.push_back(found);
   }
   changes_[slot_of(before, units)] = {accessor_, before, found, units};

@@ -64,7 +64,7 @@ class StateTable {
 
   /// Another accessor than that of the changes known up to now.
   void next_accessor() {
-    accessor_++;
+    ++accessor_;
     made_.clear();
   }
   /// What an access of `units` by this accessor makes of `before`; kUnknown when it has not been

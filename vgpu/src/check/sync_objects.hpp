@@ -44,12 +44,12 @@ struct WarpState {
     return true;
   }
   /// The view, or what it publishes, changed.
-  void touch() { version++; }
+  void touch() { ++version; }
   /// `view` as it is now, but for its own epoch.
   std::shared_ptr<const View> take_snapshot() {
     if (snapshot_version_ == version) return snapshots_[snapshot_];
     // One that no operation refers to any more is written over.
-    for (snapshot_ = 0; snapshot_ < snapshots_.size(); snapshot_++) {
+    for (snapshot_ = 0; snapshot_ < snapshots_.size(); ++snapshot_) {
       if (snapshots_[snapshot_].use_count() == 1) break;
     }
     if (snapshot_ < snapshots_.size()) {
@@ -83,7 +83,7 @@ class ReleasePoints {
   /// Whether f(component, epoch) holds for any of them.
   template <class F>
   bool any(F&& f) const {
-    for (uint32_t k = 0; k < count_; k++) {
+    for (uint32_t k = 0; k < count_; ++k) {
       if (f(first_[k].first, first_[k].second)) return true;
     }
     for (const Point& point : more_) {
@@ -150,7 +150,7 @@ class GenerationBarrier {
     if (at != arrived_in_.end() && at->second == generation_) {
       std::swap(complete_, gathering_);
       gathering_.clear();
-      generation_++;
+      ++generation_;
     }
     return complete_;
   }

@@ -32,7 +32,7 @@ class VectorClock {
     Epoch* mine = epochs_.data();
     const Epoch* theirs = other.epochs_.data();
     Epoch changes = 0;
-    for (size_t c = 0; c < count; c++) {
+    for (size_t c = 0; c < count; ++c) {
       const Epoch known = std::max(mine[c], theirs[c]);
       changes |= known ^ mine[c];
       mine[c] = known;

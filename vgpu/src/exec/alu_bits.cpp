@@ -267,7 +267,7 @@ bool decode_bfind(Decoder& d) {
 template <class T>
 T reverse_bits(T a) {
   T r = 0;
-  for (uint32_t k = 0; k < sizeof(T) * 8; k++) r = static_cast<T>(r << 1 | (a >> k & 1));
+  for (uint32_t k = 0; k < sizeof(T) * 8; ++k) r = static_cast<T>(r << 1 | (a >> k & 1));
   return r;
 }
 
@@ -295,7 +295,7 @@ bool decode_count(Decoder& d) {
 uint32_t permute(uint32_t a, uint32_t b, uint32_t selectors) {
   uint64_t pair = uint64_t{b} << 32 | a;
   uint32_t result = 0;
-  for (int k = 0; k < 4; k++) {
+  for (int k = 0; k < 4; ++k) {
     uint32_t selector = selectors >> 4 * k & 15;
     uint32_t byte = static_cast<uint32_t>(pair >> (selector & 7) * 8) & 255;
     if (selector & 8) byte = byte & 128 ? 255 : 0;
@@ -343,7 +343,7 @@ Step logic3(Warp& w, const Instr& i, uint32_t lanes) {
                  *c = w.lanes<uint32_t>(i.c);
   // Bit n of the table is the result for (a, b, c) = bits 2, 1, 0 of n.
   uint32_t term[8];
-  for (uint32_t k = 0; k < 8; k++) term[k] = i.x >> k & 1 ? kAllLanes : 0;
+  for (uint32_t k = 0; k < 8; ++k) term[k] = i.x >> k & 1 ? kAllLanes : 0;
   write_lanes<uint32_t>(w, i.d, lanes, [&](uint32_t l) {
     uint32_t x = a[l], y = b[l], z = c[l];
     return (~x & ~y & ~z & term[0]) | (~x & ~y & z & term[1]) | (~x & y & ~z & term[2]) |

@@ -89,11 +89,11 @@ template <class V, Compare kCompare>
 uint32_t compare_lanes(Warp& w, const Instr& i) {
   const auto *a = w.lanes<typename V::Storage>(i.a), *b = w.lanes<typename V::Storage>(i.b);
   uint8_t bytes[kLanes];
-  for (uint32_t l = 0; l < kLanes; l++) {
+  for (uint32_t l = 0; l < kLanes; ++l) {
     bytes[l] = holds<kCompare>(V::value(a[l]), V::value(b[l])) ? 1 : 0;
   }
   uint32_t bits = 0;
-  for (uint32_t l = 0; l < kLanes; l++) bits |= uint32_t{bytes[l]} << l;
+  for (uint32_t l = 0; l < kLanes; ++l) bits |= uint32_t{bytes[l]} << l;
   return bits;
 }
 
@@ -368,7 +368,7 @@ template <class T>
 Step test_property(Warp& w, const Instr& i, uint32_t lanes) {
   const T* a = w.lanes<T>(i.a);
   uint32_t bits = 0;
-  for (uint32_t l = 0; l < kLanes; l++) {
+  for (uint32_t l = 0; l < kLanes; ++l) {
     int c = std::fpclassify(a[l]);
     bool r = i.x == 0   ? c != FP_NAN && c != FP_INFINITE
              : i.x == 1 ? c == FP_INFINITE

@@ -114,11 +114,11 @@ bool decode_arithmetic(Decoder& d) {
       float* out = w.lanes<float>(i.d);
       bool flush_all = i.x & 1;
       float result[2 * kLanes];
-      for (uint32_t k = 0; k < 2 * kLanes; k++) {
+      for (uint32_t k = 0; k < 2 * kLanes; ++k) {
         result[k] = arithmetic<kOp, float, false, false>(a[k], b[k], c[k]);
       }
       if (flush_all) {
-        for (uint32_t k = 0; k < 2 * kLanes; k++) {
+        for (uint32_t k = 0; k < 2 * kLanes; ++k) {
           result[k] = arithmetic<kOp, float, true, false>(a[k], b[k], c[k]);
         }
       }
@@ -166,7 +166,7 @@ Step min_max_general(Warp& w, const Instr& i, uint32_t lanes) {
   write_each_lane<float>(w, i.d, lanes, [&](uint32_t l) {
     float values[3] = {a[l], b[l], i.y == 3 ? c[l] : b[l]};
     uint32_t sign = 0;
-    for (uint32_t k = 0; k < i.y; k++) sign ^= std::bit_cast<uint32_t>(values[k]) & 0x80000000u;
+    for (uint32_t k = 0; k < i.y; ++k) sign ^= std::bit_cast<uint32_t>(values[k]) & 0x80000000u;
     bool any_nan = false;
     for (auto& value : values) {
       if (flushes) value = flush(value);
@@ -174,7 +174,7 @@ Step min_max_general(Warp& w, const Instr& i, uint32_t lanes) {
       any_nan |= value != value;
     }
     float r = values[0];
-    for (uint32_t k = 1; k < i.y; k++) {
+    for (uint32_t k = 1; k < i.y; ++k) {
       r = is_min ? min_number(r, values[k]) : max_number(r, values[k]);
     }
     if (nan && any_nan) return std::bit_cast<float>(0x7fffffffu);
@@ -384,7 +384,7 @@ Family family(const Decoder& d) {
   for (auto& part : d.form().parts) {
     Type type = ptx::type_from_suffix(part);
     if (type == Type::none) continue;
-    types++;
+    ++types;
     half |= type == Type::f16 || type == Type::f16x2 || type == Type::bf16 || type == Type::bf16x2;
     floating |= type == Type::f32 || type == Type::f64 || type == Type::f32x2;
   }

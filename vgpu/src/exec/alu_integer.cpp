@@ -416,7 +416,7 @@ bool decode_sad(Decoder& d) {
 
 template <bool kSignedA, bool kSignedB>
 uint32_t dot4(uint32_t a, uint32_t b, uint32_t c) {
-  for (int k = 0; k < 4; k++) {
+  for (int k = 0; k < 4; ++k) {
     int32_t x =
         kSignedA ? int32_t{static_cast<int8_t>(a >> 8 * k)} : static_cast<uint8_t>(a >> 8 * k);
     int32_t y =
@@ -444,7 +444,7 @@ bool decode_dp4a(Decoder& d) {
 /// Two 16-bit halves of a times the low or high two bytes of b.
 template <bool kSignedA, bool kSignedB, bool kHigh>
 uint32_t dot2(uint32_t a, uint32_t b, uint32_t c) {
-  for (int k = 0; k < 2; k++) {
+  for (int k = 0; k < 2; ++k) {
     uint32_t byte = b >> 8 * (k + (kHigh ? 2 : 0));
     int32_t x =
         kSignedA ? int32_t{static_cast<int16_t>(a >> 16 * k)} : static_cast<uint16_t>(a >> 16 * k);

@@ -41,7 +41,7 @@ Step unpack(Warp& w, const Instr& i, uint32_t lanes) {
     // Read all before writing: a destination may be part of the source.
     uint8_t bytes[16];
     std::memcpy(bytes, scalar + l * i.y, i.y);
-    for (uint32_t k = 0; k < parts.count; k++) {
+    for (uint32_t k = 0; k < parts.count; ++k) {
       uint64_t value = 0;
       std::memcpy(&value, bytes + k * i.x, i.x);
       write_lane(w, parts[k], l, value);
@@ -54,7 +54,7 @@ Step pack(Warp& w, const Instr& i, uint32_t lanes) {
   uint8_t* scalar = w.registers + i.d;
   for_lanes(lanes, [&](uint32_t l) {
     uint8_t bytes[16];
-    for (uint32_t k = 0; k < parts.count; k++) {
+    for (uint32_t k = 0; k < parts.count; ++k) {
       uint64_t value = read_lane(w, parts[k], l);
       std::memcpy(bytes + k * i.x, &value, i.x);
     }
@@ -124,7 +124,7 @@ bool decode_pack(Decoder& d, unsigned bytes) {
   auto& group = d.operand(unpacks ? 0 : 1);
   if (group.count < 2 || bytes % group.count) return false;
   unsigned part = bytes / group.count;
-  for (unsigned k = 0; k < group.count; k++) {
+  for (unsigned k = 0; k < group.count; ++k) {
     // Parts of one byte live in 16-bit registers.
     unsigned width = d.register_bytes(d.child(group, k));
     if (width && width != std::max(2u, part)) throw BadOperand{"parts of mov have the wrong width"};
@@ -230,7 +230,7 @@ bool decode_cvta(Decoder& d) {
 Step is_space(Warp& w, const Instr& i, uint32_t lanes) {
   const uint64_t* a = w.lanes<uint64_t>(i.a);
   uint32_t bits = 0;
-  for (uint32_t l = 0; l < kLanes; l++) {
+  for (uint32_t l = 0; l < kLanes; ++l) {
     bool shared = (a[l] >> 32) == (kSharedWindow >> 32);
     bool local = (a[l] >> 56) == (kLocalWindow >> 56);
     bool own = ((a[l] & 0xffffffffu) >> kSharedRankShift) == w.cta->rank;

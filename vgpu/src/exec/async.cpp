@@ -45,12 +45,12 @@ void perform(Cluster& cluster, AsyncTask& task) {
   } catch (const Fault& fault) {
     throw LocatedFault(fault, task.op.issuer);
   }
-  cluster.activity++;
-  if (!signals_mbarrier(task.op.kind)) cluster.epoch++;
+  ++cluster.activity;
+  if (!signals_mbarrier(task.op.kind)) ++cluster.epoch;
 }
 
 void issue_stage(Cluster& cluster, std::deque<AsyncTask>& queue, AsyncTask task) {
-  cluster.activity++;
+  ++cluster.activity;
   bool early = cluster.grid->request->options.delivery == Delivery::early;
   if (early && queue.empty() && (!task.ready || task.ready())) {
     perform(cluster, task);
@@ -60,7 +60,7 @@ void issue_stage(Cluster& cluster, std::deque<AsyncTask>& queue, AsyncTask task)
 }
 
 void issue(Cluster& cluster, std::deque<AsyncTask>& queue, AsyncTask task) {
-  cluster.worker->async_operations++;
+  ++cluster.worker->async_operations;
   if (cluster.observer) cluster.observer->async_issue(task.op);
   issue_stage(cluster, queue, std::move(task));
 }
@@ -78,7 +78,7 @@ bool deliver_from(Cluster& cluster, std::deque<AsyncTask>& queue, bool ordered) 
     if (options.delivery == Delivery::random) start = cluster.worker->random() % queue.size();
     if (options.delivery == Delivery::late) start = queue.size() - 1;
   }
-  for (size_t k = 0; k < (ordered ? 1 : queue.size()); k++) {
+  for (size_t k = 0; k < (ordered ? 1 : queue.size()); ++k) {
     size_t at = options.delivery == Delivery::late ? (start + queue.size() - k) % queue.size()
                                                    : (start + k) % queue.size();
     if (queue[at].ready && !queue[at].ready()) continue;
@@ -102,7 +102,7 @@ bool deliver(Cluster& cluster, DeliverHow how) {
   bool any = false;
   // Which kind of queue goes first varies: the engines run side by side.
   bool tensor_first = cluster.worker->random() & 1;
-  for (int pass = 0; pass < 2; pass++) {
+  for (int pass = 0; pass < 2; ++pass) {
     if ((pass == 0) == tensor_first) {
       for (auto& cta : cluster.ctas) {
         any |= deliver_from(cluster, cta->tensor_queue, true);
@@ -152,13 +152,13 @@ CopyGroups& groups_of(std::unique_ptr<CopyGroups>& groups) {
 
 uint64_t enter_group(std::unique_ptr<CopyGroups>& groups, uint32_t lane) {
   auto& thread = groups_of(groups).threads[lane];
-  thread.pending.back()++;
+  ++thread.pending.back();
   return thread.first + thread.pending.size() - 1;
 }
 
 void leave_group(std::unique_ptr<CopyGroups>& groups, uint32_t lane, uint64_t group) {
   auto& thread = groups_of(groups).threads[lane];
-  thread.pending[group - thread.first]--;
+  --thread.pending[group - thread.first];
   thread.drop_complete();
 }
 
@@ -178,7 +178,7 @@ bool groups_done(std::unique_ptr<CopyGroups>& groups, uint32_t lane, uint64_t al
   // Committed groups: all but the last entry.
   size_t committed = thread.pending.size() - 1;
   if (with_open && thread.pending.back()) return false;
-  for (size_t k = 0; k + allowed < committed; k++) {
+  for (size_t k = 0; k + allowed < committed; ++k) {
     if (thread.pending[k]) return false;
   }
   return true;

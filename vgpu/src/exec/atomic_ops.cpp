@@ -134,7 +134,7 @@ Step atomic(Warp& w, const Instr& i, uint32_t lanes) {
       }
       return;
     }
-    for (unsigned k = 0; k < a.vector; k++) {
+    for (unsigned k = 0; k < a.vector; ++k) {
       uint64_t b = read_lane(w, a.values[k], l);
       uint64_t c = a.op == Op::cas ? read_lane(w, a.swap, l) : 0;
       uint8_t* p = pointers[l] + k * a.bytes;
@@ -267,7 +267,7 @@ bool decode_atomic(Decoder& d) {
     if (a.vector == 1) {
       out.push_back(d.make_ref(o, a.bytes));
     } else {
-      for (unsigned m = 0; m < a.vector; m++) out.push_back(d.make_ref(d.child(o, m), a.bytes));
+      for (unsigned m = 0; m < a.vector; ++m) out.push_back(d.make_ref(d.child(o, m), a.bytes));
     }
   };
   members(at + 1, a.values);

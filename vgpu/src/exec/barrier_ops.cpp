@@ -19,7 +19,7 @@ static void complete_if_full(Cta& cta, CtaBarrier& barrier) {
   if (!barrier.open || barrier.arrived < barrier_expectation(cta, barrier)) return;
   barrier.arrived = 0;
   barrier.open = false;
-  barrier.generation++;
+  ++barrier.generation;
   barrier.result_popc = barrier.popc;
   barrier.result_lanes = barrier.lanes;
   barrier.popc = barrier.lanes = 0;
@@ -29,7 +29,7 @@ static void complete_if_full(Cta& cta, CtaBarrier& barrier) {
 static void complete_cluster_if_full(Cluster& cluster) {
   if (cluster.barrier_arrived == 0 || cluster.barrier_arrived < cluster.live_warps) return;
   cluster.barrier_arrived = 0;
-  cluster.barrier_generation++;
+  ++cluster.barrier_generation;
   wake(cluster);
 }
 
@@ -37,7 +37,7 @@ void leave_barriers(Warp& w) {
   for (auto& barrier : w.cta->barriers) complete_if_full(*w.cta, barrier);
   // A warp that arrived and then exited has been counted: take it out with the live ones.
   if (w.cluster_counted && w.cluster_generation == w.cluster->barrier_generation) {
-    w.cluster->barrier_arrived--;
+    --w.cluster->barrier_arrived;
   }
   complete_cluster_if_full(*w.cluster);
 }
@@ -188,7 +188,7 @@ Step cluster_arrive(Warp& w, const Instr& i, uint32_t lanes) {  // x: aligned, y
   if (cluster.observer) cluster.observer->cluster_arrive(agent_of(w, lanes), i.y != 0);
   if ((w.cluster_arrived & w.live) == w.live) {
     w.cluster_counted = true;
-    cluster.barrier_arrived++;
+    ++cluster.barrier_arrived;
     wake(cluster);
     complete_cluster_if_full(cluster);
   }

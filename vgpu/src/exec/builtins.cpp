@@ -24,7 +24,7 @@ T argument(const Warp& w, const BuiltinCall& call, size_t index, uint32_t lane) 
 
 std::string read_string(Warp& w, uint64_t address, uint32_t lane) {
   std::string text;
-  for (size_t k = 0; k < 4096; k++) {
+  for (size_t k = 0; k < 4096; ++k) {
     char c = static_cast<char>(*generic_pointer(w, lane, address + k, 1, Access::read));
     if (!c) break;
     text += c;
@@ -46,25 +46,25 @@ std::string format_printf(Warp& w, const std::string& pattern, uint64_t argument
     return value;
   };
   conversions = 0;
-  for (size_t k = 0; k < pattern.size(); k++) {
+  for (size_t k = 0; k < pattern.size(); ++k) {
     if (pattern[k] != '%') {
       out += pattern[k];
       continue;
     }
     if (k + 1 < pattern.size() && pattern[k + 1] == '%') {
       out += '%';
-      k++;
+      ++k;
       continue;
     }
     std::string spec = "%";
     int longs = 0;
     bool size_type = false;
-    for (k++; k < pattern.size(); k++) {
+    for (++k; k < pattern.size(); ++k) {
       char c = pattern[k];
       if (c == '*') {
         spec += std::to_string(static_cast<int32_t>(take(4)));
       } else if (c == 'l') {
-        longs++;
+        ++longs;
       } else if (c == 'z' || c == 't' || c == 'j') {
         size_type = true;
       } else if (c == 'h') {
@@ -77,7 +77,7 @@ std::string format_printf(Warp& w, const std::string& pattern, uint64_t argument
     }
     if (k >= pattern.size()) break;
     char c = pattern[k];
-    conversions++;
+    ++conversions;
     char buffer[512];
     bool wide = longs > 0 || size_type;
     switch (c) {
@@ -156,7 +156,7 @@ Step print(Warp& w, const Instr& i, uint32_t lanes) {
       std::memcpy(&w.local[size_t{l} * w.kernel->local_bytes + call.result], &conversions, 4);
     }
   });
-  w.cluster->activity++;
+  ++w.cluster->activity;
   return Step::next;
 }
 

@@ -117,7 +117,7 @@ Step query_cancel(Warp& w, const Instr& i, uint32_t lanes) {
     std::memcpy(response.data(), w.registers + i.y + 16 * l, 16);
     canceled |= (response[3] & 1) << l;
     if (i.x == 1) {
-      for (uint32_t k = 0; k < i[0].count; k++) write_lane(w, i[0][k], l, k < 3 ? response[k] : 0);
+      for (uint32_t k = 0; k < i[0].count; ++k) write_lane(w, i[0][k], l, k < 3 ? response[k] : 0);
     } else if (i.x >= 2) {
       write_lane(w, i[0], l, response[i.x - 2]);
     }

@@ -124,7 +124,7 @@ bool decode_call(Decoder& d) {
   if (!callee) {
     std::vector<uint32_t> offsets;
     if (arguments) {
-      for (unsigned k = 0; k < arguments->count; k++) {
+      for (unsigned k = 0; k < arguments->count; ++k) {
         offsets.push_back(frame(d.child(*arguments, k)));
       }
     }
@@ -144,7 +144,7 @@ bool decode_call(Decoder& d) {
     if ((list ? list->count : 0) != formals.size()) {
       throw BadOperand{"call of " + callee->name + " with a wrong number of arguments"};
     }
-    for (unsigned k = 0; k < formals.size(); k++) {
+    for (unsigned k = 0; k < formals.size(); ++k) {
       uint32_t actual = frame(d.child(*list, k)), formal = d.frame_offset(formals[k]);
       auto bytes = static_cast<uint32_t>(variables[formals[k]].size);
       out.push_back(outward ? ArgumentCopy{formal, actual, bytes}

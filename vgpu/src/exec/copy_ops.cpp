@@ -184,7 +184,7 @@ Step arrive_after_copies(Warp& w, const Instr& i, uint32_t lanes) {  // x: noinc
     Cta* target = &cta;
     task.ready = [=] {
       auto& now = warp->cp_async->threads[l];
-      for (size_t k = 0; k < now.pending.size() && now.first + k <= last; k++) {
+      for (size_t k = 0; k < now.pending.size() && now.first + k <= last; ++k) {
         if (now.pending[k]) return false;
       }
       return true;
@@ -354,7 +354,7 @@ Step bulk_copy(Warp& w, const Instr& i, uint32_t lanes) {
         } else if (byte_mask == 0xffffu) {
           std::copy_n(data->data(), bytes, target);
         } else {
-          for (uint32_t k = 0; k < bytes; k++) {
+          for (uint32_t k = 0; k < bytes; ++k) {
             if (byte_mask >> (k & 15) & 1) target[k] = (*data)[k];
           }
         }
@@ -492,7 +492,7 @@ Step store_async(Warp& w, const Instr& i, uint32_t lanes) {
     auto targets = copy_targets(w, to, barrier, false, 0, false);
     uint8_t* p = shared_range(*targets[0].cta, targets[0].offset, bytes, "st.async");
     std::array<uint8_t, 16> data{};
-    for (unsigned k = 0; k < s.vector; k++) {
+    for (unsigned k = 0; k < s.vector; ++k) {
       uint64_t value = read_lane(w, s.vector == 1 ? i[1] : i[1][k], l);
       std::memcpy(&data[k * s.element], &value, s.element);
     }
@@ -539,7 +539,7 @@ Step store_bulk(Warp& w, const Instr& i, uint32_t lanes) {
     }
     std::memset(p, 0, bytes);
   });
-  w.cluster->activity++;
+  ++w.cluster->activity;
   return Step::next;
 }
 

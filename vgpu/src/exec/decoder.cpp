@@ -86,7 +86,7 @@ Decoder::Decoder(const Program& program, Kernel& kernel, MissingForms& missing)
   kernel_.predicates = 4;
   scratch_ = allocate(16);
   auto& symbols = program.symbols();
-  for (uint32_t k = 0; k < symbols.size(); k++) {
+  for (uint32_t k = 0; k < symbols.size(); ++k) {
     symbol_index_[static_cast<uint32_t>(symbols[k].variable - module_.variables.data())] = k;
   }
 }
@@ -121,7 +121,7 @@ void Decoder::run() {
         {layout.function, layout.function->code.empty() ? nullptr : &layout.function->code.back()});
   }
   for (auto& fix : group_fixes_) kernel_.refs[fix.ref].children = kernel_.refs.data() + fix.first;
-  for (size_t k = 0; k < kernel_.code.size(); k++) {
+  for (size_t k = 0; k < kernel_.code.size(); ++k) {
     kernel_.code[k].refs = kernel_.refs.data() + instr_fixes_[k].first;
     kernel_.code[k].ref_count = instr_fixes_[k].second;
   }
@@ -148,7 +148,7 @@ void Decoder::collect_functions(const ptx::Function& function,
   stack.push_back(&function);
   for (auto& instruction : function.code) {
     if (module_.forms[instruction.form].parts[0] != "call") continue;
-    for (uint32_t k = 0; k < instruction.count; k++) {
+    for (uint32_t k = 0; k < instruction.count; ++k) {
       if (auto* target = callee(function.operands[instruction.first + k])) {
         collect_functions(*target, stack);
       }
@@ -211,7 +211,7 @@ void Decoder::place_registers(FunctionLayout& layout) {
   // Registers that share a color share a place; predicates have colors of their own.
   RegisterColors colors = color_registers(module_, *layout.function);
   std::vector<uint32_t> place_of_color(colors.count, UINT32_MAX);
-  for (uint32_t r = 0; r < layout.places.size(); r++) {
+  for (uint32_t r = 0; r < layout.places.size(); ++r) {
     ptx::Type type = layout.function->registers[r].type;
     uint32_t& place = place_of_color[colors.color[r]];
     if (place == UINT32_MAX) {
@@ -263,7 +263,7 @@ void Decoder::decode_one(FunctionLayout& layout, const ptx::Instruction& instruc
     try {
       known = decode(*this) && all_taken() && out.handler;
       if (!known && !all_taken()) {
-        for (size_t k = 0; k < form_->parts.size(); k++) {
+        for (size_t k = 0; k < form_->parts.size(); ++k) {
           if (!(taken_ >> k & 1)) {
             why += (why.empty() ? "not known here: ." : " .") + std::string(form_->parts[k]);
           }
@@ -282,7 +282,7 @@ void Decoder::decode_one(FunctionLayout& layout, const ptx::Instruction& instruc
 }
 
 bool Decoder::take(std::string_view modifier) {
-  for (size_t k = 1; k < form_->parts.size() && k < 64; k++) {
+  for (size_t k = 1; k < form_->parts.size() && k < 64; ++k) {
     if (form_->parts[k] == modifier && !(taken_ >> k & 1)) {
       taken_ |= uint64_t{1} << k;
       return true;
@@ -295,13 +295,13 @@ int Decoder::take_one(std::initializer_list<std::string_view> modifiers) {
   int index = 0;
   for (auto modifier : modifiers) {
     if (take(modifier)) return index;
-    index++;
+    ++index;
   }
   return -1;
 }
 
 ptx::Type Decoder::take_type() {
-  for (size_t k = 1; k < form_->parts.size() && k < 64; k++) {
+  for (size_t k = 1; k < form_->parts.size() && k < 64; ++k) {
     if (taken_ >> k & 1) continue;
     ptx::Type type = ptx::type_from_suffix(form_->parts[k]);
     if (type == ptx::Type::none) continue;
@@ -312,7 +312,7 @@ ptx::Type Decoder::take_type() {
 }
 
 std::string_view Decoder::take_next() {
-  for (size_t k = 1; k < form_->parts.size() && k < 64; k++) {
+  for (size_t k = 1; k < form_->parts.size() && k < 64; ++k) {
     if (!(taken_ >> k & 1)) {
       taken_ |= uint64_t{1} << k;
       return form_->parts[k];
@@ -490,7 +490,7 @@ Ref Decoder::make_ref(const ptx::Operand& o, unsigned bytes) {
       ref.count = o.count;
       std::vector<Ref> children;
       std::vector<int64_t> nested_first;
-      for (unsigned k = 0; k < o.count; k++) {
+      for (unsigned k = 0; k < o.count; ++k) {
         auto& member = child(o, k);
         bool is_base = o.kind == Kind::address && k == 0;
         children.push_back(make_ref(member, is_base ? 8 : bytes));
@@ -500,7 +500,7 @@ Ref Decoder::make_ref(const ptx::Operand& o, unsigned bytes) {
         nested_first.push_back(nested ? static_cast<int64_t>(last_group_first_) : -1);
       }
       auto first = static_cast<uint32_t>(kernel_.refs.size());
-      for (size_t k = 0; k < children.size(); k++) {
+      for (size_t k = 0; k < children.size(); ++k) {
         if (nested_first[k] >= 0) {
           group_fixes_.push_back(
               {static_cast<uint32_t>(kernel_.refs.size()), static_cast<uint32_t>(nested_first[k])});
@@ -519,7 +519,7 @@ Ref Decoder::make_ref(const ptx::Operand& o, unsigned bytes) {
 void Decoder::make_refs(unsigned bytes) {
   std::vector<Ref> refs;
   std::vector<int64_t> first_child;
-  for (unsigned k = 0; k < count(); k++) {
+  for (unsigned k = 0; k < count(); ++k) {
     refs.push_back(make_ref(operand(k), bytes));
     bool grouped = refs.back().kind == Ref::Kind::vector || refs.back().kind == Ref::Kind::address;
     first_child.push_back(grouped ? static_cast<int64_t>(last_group_first_) : -1);
@@ -529,7 +529,7 @@ void Decoder::make_refs(unsigned bytes) {
 
 void Decoder::make_predicate_refs() {
   std::vector<Ref> refs;
-  for (unsigned k = 0; k < count(); k++) {
+  for (unsigned k = 0; k < count(); ++k) {
     refs.push_back(operand(k).kind == ptx::Operand::Kind::sink ? Ref{.kind = Ref::Kind::sink}
                                                                : source_predicate(k));
   }
@@ -539,7 +539,7 @@ void Decoder::make_predicate_refs() {
 void Decoder::set_refs(const std::vector<Ref>& refs, const std::vector<int64_t>& first_child) {
   instr_fixes_.back() = {static_cast<uint32_t>(kernel_.refs.size()),
                          static_cast<uint32_t>(refs.size())};
-  for (size_t k = 0; k < refs.size(); k++) {
+  for (size_t k = 0; k < refs.size(); ++k) {
     if (first_child[k] >= 0) {
       group_fixes_.push_back(
           {static_cast<uint32_t>(kernel_.refs.size()), static_cast<uint32_t>(first_child[k])});

@@ -19,11 +19,11 @@ inline __attribute__((always_inline)) void write_lanes(Warp& w, uint32_t at, uin
     return;
   }
   D result[kLanes];
-  for (uint32_t l = 0; l < kLanes; l++) result[l] = f(l);
+  for (uint32_t l = 0; l < kLanes; ++l) result[l] = f(l);
   if (lanes == kAllLanes) {
     std::memcpy(d, result, sizeof result);
   } else {
-    for (uint32_t l = 0; l < kLanes; l++) d[l] = lanes >> l & 1 ? result[l] : d[l];
+    for (uint32_t l = 0; l < kLanes; ++l) d[l] = lanes >> l & 1 ? result[l] : d[l];
   }
 }
 

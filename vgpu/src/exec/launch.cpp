@@ -102,7 +102,7 @@ void fill_template(Grid& grid) {
     }
     value += static_cast<uint64_t>(constant.addend);
     uint8_t* at = grid.register_template.data() + constant.at;
-    for (uint32_t l = 0; l < kLanes; l++) {
+    for (uint32_t l = 0; l < kLanes; ++l) {
       if (constant.bytes == 16) std::memset(at + l * 16, 0, 16);
       std::memcpy(at + l * constant.bytes, &value, std::min<unsigned>(constant.bytes, 8));
     }
@@ -138,7 +138,7 @@ LaunchResult launch(const LaunchRequest& original) {
 
     uint64_t count =
         std::clamp<uint64_t>(request.options.threads, 1, std::max<uint64_t>(1, grid.cluster_count));
-    for (uint64_t k = 0; k < count; k++) {
+    for (uint64_t k = 0; k < count; ++k) {
       workers.push_back(std::make_unique<Worker>());
       workers.back()->grid = &grid;
       workers.back()->index = static_cast<uint32_t>(k);
@@ -146,7 +146,7 @@ LaunchResult launch(const LaunchRequest& original) {
     }
     std::atomic<uint64_t> progress{0};
     std::vector<std::thread> threads;
-    for (uint64_t k = 1; k < count; k++) {
+    for (uint64_t k = 1; k < count; ++k) {
       threads.emplace_back([&, k] { run_worker(*workers[k], progress); });
     }
     run_worker(*workers[0], progress);

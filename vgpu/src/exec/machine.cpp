@@ -50,10 +50,10 @@ void write_lane(Warp& w, const Ref& ref, uint32_t lane, uint64_t value) {
 }
 
 void read_addresses(const Warp& w, const Ref& ref, uint64_t* out) {
-  for (uint32_t l = 0; l < kLanes; l++) out[l] = read_address(w, ref, l);
+  for (uint32_t l = 0; l < kLanes; ++l) out[l] = read_address(w, ref, l);
   // 32-bit bases wrap at 32 bits.
   if (ref[0].bytes == 4) {
-    for (uint32_t l = 0; l < kLanes; l++) out[l] &= 0xffffffffu;
+    for (uint32_t l = 0; l < kLanes; ++l) out[l] &= 0xffffffffu;
   }
 }
 

@@ -185,7 +185,7 @@ struct CopyGroups {
     void drop_complete() {
       while (pending.size() > 1 && pending.front() == 0) {
         pending.pop_front();
-        first++;
+        ++first;
       }
     }
   };
@@ -366,8 +366,8 @@ inline Step wait_for_lanes(Warp& w) {
 /// Something happened that may end a wait. Arrivals and bytes that leave their phase incomplete
 /// count as activity only.
 inline void wake(Cluster& cluster) {
-  cluster.epoch++;
-  cluster.activity++;
+  ++cluster.epoch;
+  ++cluster.activity;
 }
 
 Agent agent_of(const Warp& w, uint32_t lanes);

@@ -55,12 +55,12 @@ Step load_matrix(Warp& w, const Instr& i, uint32_t lanes) {
   uint8_t* pointers[kLanes];
   row_pointers(w, i[1], m, Access::read, pointers);
   Tile tiles[4];
-  for (uint32_t k = 0; k < m.matrices; k++) {
-    for (uint32_t r = 0; r < kRows; r++) std::memcpy(tiles[k][r], pointers[k * kRows + r], 16);
+  for (uint32_t k = 0; k < m.matrices; ++k) {
+    for (uint32_t r = 0; r < kRows; ++r) std::memcpy(tiles[k][r], pointers[k * kRows + r], 16);
   }
-  for (uint32_t k = 0; k < m.matrices; k++) {
+  for (uint32_t k = 0; k < m.matrices; ++k) {
     const Ref& d = i[0].kind == Ref::Kind::vector ? i[0][k] : i[0];
-    for (uint32_t l = 0; l < kLanes; l++) write_lane(w, d, l, fragment(tiles[k], l, m.transpose));
+    for (uint32_t l = 0; l < kLanes; ++l) write_lane(w, d, l, fragment(tiles[k], l, m.transpose));
   }
   return Step::next;
 }
@@ -71,13 +71,13 @@ Step store_matrix(Warp& w, const Instr& i, uint32_t lanes) {
   auto& m = *static_cast<const MatrixAccess*>(i.extra);
   uint8_t* pointers[kLanes];
   row_pointers(w, i[0], m, Access::write, pointers);
-  for (uint32_t k = 0; k < m.matrices; k++) {
+  for (uint32_t k = 0; k < m.matrices; ++k) {
     Tile tile;
     const Ref& s = i[1].kind == Ref::Kind::vector ? i[1][k] : i[1];
-    for (uint32_t l = 0; l < kLanes; l++) {
+    for (uint32_t l = 0; l < kLanes; ++l) {
       place_fragment(tile, l, m.transpose, static_cast<uint32_t>(read_lane(w, s, l)));
     }
-    for (uint32_t r = 0; r < kRows; r++) std::memcpy(pointers[k * kRows + r], tile[r], 16);
+    for (uint32_t r = 0; r < kRows; ++r) std::memcpy(pointers[k * kRows + r], tile[r], 16);
   }
   return Step::next;
 }
@@ -107,7 +107,7 @@ Step move_matrix(Warp& w, const Instr& i, uint32_t lanes) {
   require_full_warp("movmatrix", lanes);
   const uint32_t* a = w.lanes<uint32_t>(i.a);
   Tile tile;
-  for (uint32_t l = 0; l < kLanes; l++) place_fragment(tile, l, false, a[l]);
+  for (uint32_t l = 0; l < kLanes; ++l) place_fragment(tile, l, false, a[l]);
   write_lanes<uint32_t>(w, i.d, lanes, [&](uint32_t l) { return fragment(tile, l, true); });
   return Step::next;
 }

@@ -53,8 +53,8 @@ bool settle(Mbarrier& barrier) {
 
 /// A step of a phase is activity; only its end can end a wait.
 void signal(Cluster& cluster, bool completed) {
-  cluster.activity++;
-  if (completed) cluster.epoch++;
+  ++cluster.activity;
+  if (completed) ++cluster.epoch;
 }
 
 BarrierState state_of(const Mbarrier& barrier, bool completed) {
@@ -146,7 +146,7 @@ void mbarrier_raise(Cta& cta, uint32_t offset) {
     fault(kLaunchFailure, "mbarrier at shared offset %u: pending count past 2^20 - 1",
           offset - kSharedReserved);
   }
-  barrier.pending++;
+  ++barrier.pending;
   store(cta, offset, barrier);
 }
 

@@ -106,7 +106,7 @@ namespace {
 void check_alignment(uint32_t lanes, const uint64_t* addresses, uint32_t bytes) {
   uint64_t bits = 0;
   if (lanes == kAllLanes) {
-    for (uint32_t l = 0; l < kLanes; l++) bits |= addresses[l];
+    for (uint32_t l = 0; l < kLanes; ++l) bits |= addresses[l];
   } else {
     for_lanes(lanes, [&](uint32_t l) { bits |= addresses[l]; });
   }
@@ -127,13 +127,13 @@ bool resolve_warp(Cta& cta, uint32_t base, uint32_t bytes, const uint64_t* addre
   if (size < kSharedReserved + bytes) return false;
   const uint32_t room = size - kSharedReserved - bytes;
   uint32_t outside = 0;
-  for (uint32_t l = 0; l < kLanes; l++) {
+  for (uint32_t l = 0; l < kLanes; ++l) {
     const uint32_t offset = static_cast<uint32_t>(addresses[l]) - base - kSharedReserved;
     outside |= uint32_t{offset > room};
   }
   if (outside) return false;
   uint8_t* memory = cta.shared.data();
-  for (uint32_t l = 0; l < kLanes; l++) {
+  for (uint32_t l = 0; l < kLanes; ++l) {
     pointers[l] = memory + (static_cast<uint32_t>(addresses[l]) - base);
   }
   return true;
@@ -151,7 +151,7 @@ void notify(Warp& w, const MemoryRequest& r, uint32_t lanes, const uint64_t* add
   if (r.space == AddressSpace::global) return tell(Memory::global, lanes, addresses, nullptr);
   if (r.space == AddressSpace::local) return tell(Memory::local, lanes, addresses, nullptr);
   if (r.space == AddressSpace::shared_cta) {
-    for (uint32_t l = 0; l < kLanes; l++) shared[l] = addresses[l] & kSharedOffsetMask;
+    for (uint32_t l = 0; l < kLanes; ++l) shared[l] = addresses[l] & kSharedOffsetMask;
     return tell(Memory::shared, lanes, shared, nullptr);
   }
   uint64_t local[kLanes];
@@ -236,7 +236,7 @@ void resolve(Warp& w, const MemoryRequest& r, uint32_t lanes, const uint64_t* ad
       });
       break;
   }
-  if (r.access != Access::read) w.cluster->activity++;
+  if (r.access != Access::read) ++w.cluster->activity;
   if (w.cluster->observer) notify(w, r, lanes, addresses);
 }
 

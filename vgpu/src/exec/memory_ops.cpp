@@ -83,12 +83,12 @@ void gather_addresses(const Warp& w, const Instr& i, uint64_t* out) {
   // c: base, x: 1 when it is 32 bits wide.
   if (i.x) {
     const uint32_t* base = reinterpret_cast<const uint32_t*>(w.registers + i.c);
-    for (uint32_t l = 0; l < kLanes; l++) {
+    for (uint32_t l = 0; l < kLanes; ++l) {
       out[l] = static_cast<uint32_t>(base[l] + static_cast<uint32_t>(i.imm));
     }
   } else {
     const uint64_t* base = reinterpret_cast<const uint64_t*>(w.registers + i.c);
-    for (uint32_t l = 0; l < kLanes; l++) out[l] = base[l] + static_cast<uint64_t>(i.imm);
+    for (uint32_t l = 0; l < kLanes; ++l) out[l] = base[l] + static_cast<uint64_t>(i.imm);
   }
 }
 
@@ -100,7 +100,7 @@ Step load_plain(Warp& w, const Instr& i, uint32_t lanes) {
   uint8_t* pointers[kLanes];
   gather_addresses(w, i, addresses);
   resolve(w, t.request, lanes, addresses, pointers);
-  for (unsigned k = 0; k < t.vector; k++) {
+  for (unsigned k = 0; k < t.vector; ++k) {
     T* d = w.lanes<T>(t.registers[k]);
     for_lanes(lanes,
               [&](uint32_t l) { std::memcpy(&d[l], pointers[l] + k * sizeof(T), sizeof(T)); });
@@ -115,7 +115,7 @@ Step store_plain(Warp& w, const Instr& i, uint32_t lanes) {
   uint8_t* pointers[kLanes];
   gather_addresses(w, i, addresses);
   resolve(w, t.request, lanes, addresses, pointers);
-  for (unsigned k = 0; k < t.vector; k++) {
+  for (unsigned k = 0; k < t.vector; ++k) {
     const T* s = w.lanes<T>(t.registers[k]);
     for_lanes(lanes,
               [&](uint32_t l) { std::memcpy(pointers[l] + k * sizeof(T), &s[l], sizeof(T)); });
@@ -169,7 +169,7 @@ Step load_general(Warp& w, const Instr& i, uint32_t lanes) {
   uint8_t* pointers[kLanes];
   gather_addresses(w, i, addresses);
   resolve(w, t.request, lanes, addresses, pointers);
-  for (unsigned k = 0; k < t.vector; k++) {
+  for (unsigned k = 0; k < t.vector; ++k) {
     for_lanes(lanes, [&](uint32_t l) {
       const uint8_t* p = pointers[l] + k * t.element;
       uint8_t* d = w.registers + t.registers[k] + l * t.register_bytes[k];
@@ -192,7 +192,7 @@ Step store_general(Warp& w, const Instr& i, uint32_t lanes) {
   uint8_t* pointers[kLanes];
   gather_addresses(w, i, addresses);
   resolve(w, t.request, lanes, addresses, pointers);
-  for (unsigned k = 0; k < t.vector; k++) {
+  for (unsigned k = 0; k < t.vector; ++k) {
     for_lanes(lanes, [&](uint32_t l) {
       uint8_t* p = pointers[l] + k * t.element;
       const uint8_t* s = w.registers + t.registers[k] + l * t.register_bytes[k];
@@ -213,7 +213,7 @@ template <class T>
 Step load_parameter(Warp& w, const Instr& i, uint32_t lanes) {
   auto& t = *static_cast<const Transfer*>(i.extra);
   const uint8_t* p = w.cluster->grid->params + i.imm;
-  for (unsigned k = 0; k < t.vector; k++) {
+  for (unsigned k = 0; k < t.vector; ++k) {
     T value;
     std::memcpy(&value, p + k * sizeof(T), sizeof(T));
     write_lanes<T>(w, t.registers[k], lanes, [=](uint32_t) { return value; });
@@ -253,7 +253,7 @@ bool decode_transfer(Decoder& d, bool is_load) {
   auto& value = d.operand(value_at);
   if (value.kind == ptx::Operand::Kind::vector) {
     if (value.count != t.vector) return false;
-    for (unsigned k = 0; k < value.count; k++) add(d.child(value, k));
+    for (unsigned k = 0; k < value.count; ++k) add(d.child(value, k));
   } else {
     if (t.vector != 1) return false;
     add(value);

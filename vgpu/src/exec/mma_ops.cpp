@@ -47,10 +47,10 @@ int32_t widen_integer(Element type, uint32_t bits) {
 /// registers, 1 and 3 are rows 8 and up, 2 and 3 the second half of k.
 void read_a(const Warp& w, const Ref& registers, const MmaOp& op, uint32_t (*out)[kMaxK]) {
   uint32_t per = 4 / op.bytes;
-  for (uint32_t r = 0; r < registers.count; r++) {
-    for (uint32_t l = 0; l < kLanes; l++) {
+  for (uint32_t r = 0; r < registers.count; ++r) {
+    for (uint32_t l = 0; l < kLanes; ++l) {
       auto value = static_cast<uint32_t>(read_lane(w, registers[r], l));
-      for (uint32_t e = 0; e < per; e++) {
+      for (uint32_t e = 0; e < per; ++e) {
         uint32_t row = l / 4 + (r % 2) * 8, k = (l % 4) * per + e + (r / 2) * 4 * per;
         out[row][k] = value >> (8 * op.bytes * e);
       }
@@ -60,11 +60,11 @@ void read_a(const Warp& w, const Ref& registers, const MmaOp& op, uint32_t (*out
 void read_b(const Warp& w, const Ref& registers, const MmaOp& op, uint32_t (*out)[kMaxK]) {
   uint32_t per = 4 / op.bytes;
   uint32_t count = registers.kind == Ref::Kind::vector ? registers.count : 1;
-  for (uint32_t r = 0; r < count; r++) {
-    for (uint32_t l = 0; l < kLanes; l++) {
+  for (uint32_t r = 0; r < count; ++r) {
+    for (uint32_t l = 0; l < kLanes; ++l) {
       auto& ref = registers.kind == Ref::Kind::vector ? registers[r] : registers;
       auto value = static_cast<uint32_t>(read_lane(w, ref, l));
-      for (uint32_t e = 0; e < per; e++) {
+      for (uint32_t e = 0; e < per; ++e) {
         out[l / 4][(l % 4) * per + e + r * 4 * per] = value >> (8 * op.bytes * e);
       }
     }
@@ -74,8 +74,8 @@ void read_b(const Warp& w, const Ref& registers, const MmaOp& op, uint32_t (*out
 /// Value c of a lane: row l / 4 (+ 8 for c 2 and 3), column 2 (l % 4) + c % 2.
 template <class F>
 void for_each_sum(F&& f) {
-  for (uint32_t l = 0; l < kLanes; l++) {
-    for (uint32_t c = 0; c < 4; c++) f(l, c, l / 4 + c / 2 * 8, l % 4 * 2 + c % 2);
+  for (uint32_t l = 0; l < kLanes; ++l) {
+    for (uint32_t c = 0; c < 4; ++c) f(l, c, l / 4 + c / 2 * 8, l % 4 * 2 + c % 2);
   }
 }
 
@@ -93,7 +93,7 @@ Step mma(Warp& w, const Instr& i, uint32_t lanes) {
     int32_t result[kLanes][4];
     for_each_sum([&](uint32_t l, uint32_t c, uint32_t row, uint32_t column) {
       int64_t sum = static_cast<int32_t>(read_lane(w, i[3][c], l));
-      for (uint32_t k = 0; k < op.k; k++) {
+      for (uint32_t k = 0; k < op.k; ++k) {
         sum +=
             int64_t{widen_integer(op.a, a_bits[row][k])} * widen_integer(op.b, b_bits[column][k]);
       }
@@ -109,19 +109,19 @@ Step mma(Warp& w, const Instr& i, uint32_t lanes) {
     return Step::next;
   }
   float a[kM][kMaxK], b[kN][kMaxK], result[kLanes][4];
-  for (uint32_t k = 0; k < op.k; k++) {
-    for (uint32_t row = 0; row < kM; row++) a[row][k] = widen(op.a, a_bits[row][k]);
-    for (uint32_t column = 0; column < kN; column++) b[column][k] = widen(op.b, b_bits[column][k]);
+  for (uint32_t k = 0; k < op.k; ++k) {
+    for (uint32_t row = 0; row < kM; ++row) a[row][k] = widen(op.a, a_bits[row][k]);
+    for (uint32_t column = 0; column < kN; ++column) b[column][k] = widen(op.b, b_bits[column][k]);
   }
   for_each_sum([&](uint32_t l, uint32_t c, uint32_t row, uint32_t column) {
     float sum = op.half_sum ? tensor::f16_to_f32(static_cast<uint16_t>(
                                   read_lane(w, i[3][c / 2], l) >> (c % 2 * 16)))
                             : std::bit_cast<float>(static_cast<uint32_t>(read_lane(w, i[3][c], l)));
-    for (uint32_t k = 0; k < op.k; k++) sum = std::fma(a[row][k], b[column][k], sum);
+    for (uint32_t k = 0; k < op.k; ++k) sum = std::fma(a[row][k], b[column][k], sum);
     result[l][c] = sum;
   });
-  for (uint32_t l = 0; l < kLanes; l++) {
-    for (uint32_t c = 0; c < 4; c++) {
+  for (uint32_t l = 0; l < kLanes; ++l) {
+    for (uint32_t c = 0; c < 4; ++c) {
       if (!op.half_sum) {
         write_lane(w, i[0][c], l, std::bit_cast<uint32_t>(canonical(result[l][c])));
       } else if (c % 2 == 0) {
@@ -178,7 +178,7 @@ bool decode_mma(Decoder& d) {
       registers(1) != 2 * halves || registers(2) != halves) {
     throw BadOperand{"mma.sync with a wrong number of registers"};
   }
-  for (unsigned k = 0; k < sums; k++) d.dest(d.child(d.operand(0), k), 4);
+  for (unsigned k = 0; k < sums; ++k) d.dest(d.child(d.operand(0), k), 4);
   d.out.handler = mma;
   return true;
 }

@@ -78,7 +78,7 @@ std::unique_ptr<Program> Program::load(std::string ptx_text) {
     program->kernels_.push_back(std::move(kernel));
   }
   if (!missing.empty()) throw Fault(kNotSupported, list_missing(module, missing));
-  for (size_t k = 0; k < program->kernels_.size(); k++) {
+  for (size_t k = 0; k < program->kernels_.size(); ++k) {
     program->kernels_[k]->info = &program->kernel_infos_[k];
   }
   return program;

@@ -43,7 +43,7 @@ void collect(const Function& f, const Operand& operand, std::vector<uint32_t>& o
     case Operand::Kind::list:
     case Operand::Kind::pair:
     case Operand::Kind::address:
-      for (uint32_t k = 0; k < operand.count; k++) collect(f, f.operands[operand.first + k], out);
+      for (uint32_t k = 0; k < operand.count; ++k) collect(f, f.operands[operand.first + k], out);
       break;
     default:
       break;
@@ -55,7 +55,7 @@ Effects effects_of(const Module& module, const Function& f, const Instruction& i
   auto& form = module.forms[instruction.form];
   // Reading what is only written is safe: it makes a register live for longer.
   bool plain = has_destination(form);
-  for (uint32_t k = 0; k < instruction.count; k++) {
+  for (uint32_t k = 0; k < instruction.count; ++k) {
     auto& operand = f.operands[instruction.first + k];
     bool destination = k == 0 && operand.kind != Operand::Kind::address;
     if (destination) collect(f, operand, e.writes);
@@ -85,12 +85,12 @@ std::vector<Block> split_blocks(const Module& module, const Function& f) {
   auto size = static_cast<uint32_t>(f.code.size());
   std::vector<bool> leader(size + 1, false);
   leader[0] = true;
-  for (uint32_t pc = 0; pc < size; pc++) {
+  for (uint32_t pc = 0; pc < size; ++pc) {
     auto opcode = module.forms[f.code[pc].form].opcode();
     bool leaves = opcode == "bra" || opcode == "brx" || opcode == "ret" || opcode == "exit";
     if (!leaves) continue;
     leader[pc + 1] = true;
-    for (uint32_t k = 0; k < f.code[pc].count; k++) {
+    for (uint32_t k = 0; k < f.code[pc].count; ++k) {
       auto& operand = f.operands[f.code[pc].first + k];
       if (operand.kind == Operand::Kind::label) leader[std::min(operand.index, size)] = true;
       if (operand.kind == Operand::Kind::table) {
@@ -102,7 +102,7 @@ std::vector<Block> split_blocks(const Module& module, const Function& f) {
   }
   std::vector<uint32_t> block_of(size + 1, UINT32_MAX);
   std::vector<Block> blocks;
-  for (uint32_t pc = 0; pc < size; pc++) {
+  for (uint32_t pc = 0; pc < size; ++pc) {
     if (leader[pc]) {
       blocks.emplace_back();
       blocks.back().begin = pc;
@@ -110,7 +110,7 @@ std::vector<Block> split_blocks(const Module& module, const Function& f) {
     block_of[pc] = static_cast<uint32_t>(blocks.size() - 1);
     blocks.back().end = pc + 1;
   }
-  for (uint32_t b = 0; b < blocks.size(); b++) {
+  for (uint32_t b = 0; b < blocks.size(); ++b) {
     auto& last = f.code[blocks[b].end - 1];
     auto opcode = module.forms[last.form].opcode();
     bool stays = !(opcode == "bra" || opcode == "brx" || opcode == "ret" || opcode == "exit") ||
@@ -119,7 +119,7 @@ std::vector<Block> split_blocks(const Module& module, const Function& f) {
     auto jump = [&](uint32_t target) {
       if (target < size) blocks[b].successors.push_back(block_of[target]);
     };
-    for (uint32_t k = 0; k < last.count; k++) {
+    for (uint32_t k = 0; k < last.count; ++k) {
       auto& operand = f.operands[last.first + k];
       if (operand.kind == Operand::Kind::label) jump(operand.index);
       if (operand.kind == Operand::Kind::table) {
@@ -148,7 +148,7 @@ RegisterColors color_registers(const Module& module, const Function& f) {
   std::vector<Effects> effects(f.code.size());
   for (auto& block : blocks) {
     for (auto* set : {&block.in, &block.out, &block.reads, &block.writes}) set->assign(words, 0);
-    for (uint32_t pc = block.begin; pc < block.end; pc++) {
+    for (uint32_t pc = block.begin; pc < block.end; ++pc) {
       effects[pc] = effects_of(module, f, f.code[pc]);
       for (uint32_t r : effects[pc].reads) {
         if (!get(block.writes, r)) add(block.reads, r);
@@ -166,9 +166,9 @@ RegisterColors color_registers(const Module& module, const Function& f) {
     for (size_t b = blocks.size(); b-- > 0;) {
       auto& block = blocks[b];
       for (uint32_t s : block.successors) {
-        for (size_t k = 0; k < words; k++) block.out[k] |= blocks[s].in[k];
+        for (size_t k = 0; k < words; ++k) block.out[k] |= blocks[s].in[k];
       }
-      for (size_t k = 0; k < words; k++) {
+      for (size_t k = 0; k < words; ++k) {
         uint64_t in = block.reads[k] | (block.out[k] & ~block.writes[k]);
         changed |= in != block.in[k];
         block.in[k] = in;
@@ -183,7 +183,7 @@ RegisterColors color_registers(const Module& module, const Function& f) {
     last[r] = std::max(last[r], pc);
   };
   for (auto& block : blocks) {
-    for (size_t k = 0; k < words; k++) {
+    for (size_t k = 0; k < words; ++k) {
       for (uint64_t bits = block.in[k]; bits; bits &= bits - 1) {
         touch(static_cast<uint32_t>(k * 64 + static_cast<size_t>(__builtin_ctzll(bits))),
               block.begin);
@@ -193,13 +193,13 @@ RegisterColors color_registers(const Module& module, const Function& f) {
               block.end);
       }
     }
-    for (uint32_t pc = block.begin; pc < block.end; pc++) {
+    for (uint32_t pc = block.begin; pc < block.end; ++pc) {
       for (uint32_t r : effects[pc].reads) touch(r, pc);
       for (uint32_t r : effects[pc].writes) touch(r, pc);
     }
   }
   std::vector<uint32_t> order;
-  for (uint32_t r = 0; r < count; r++) {
+  for (uint32_t r = 0; r < count; ++r) {
     if (own[r] || first[r] == UINT32_MAX) {
       colors.color[r] = colors.count++;
     } else {

@@ -81,7 +81,7 @@ std::string cluster_state(const Cluster& cluster) {
     std::vector<std::pair<std::string, std::vector<uint32_t>>> lines;
     uint32_t exited = 0;
     for (auto& warp : cta->warps) {
-      if (warp->groups.empty()) exited++;
+      if (warp->groups.empty()) ++exited;
       for (auto& group : warp->groups) {
         auto* instruction = warp->kernel->source[group.pc].instruction;
         std::string line =
@@ -102,7 +102,7 @@ std::string cluster_state(const Cluster& cluster) {
     out += format(": %u of %zu warps have exited", exited, cta->warps.size());
     for (auto& [line, warps] : lines) {
       std::string who = warps.size() == 1 ? "warp" : "warps";
-      for (size_t k = 0; k < warps.size(); k++) who += format("%s%u", k ? "," : " ", warps[k]);
+      for (size_t k = 0; k < warps.size(); ++k) who += format("%s%u", k ? "," : " ", warps[k]);
       out += "\n    " + who + " " + line;
     }
   }

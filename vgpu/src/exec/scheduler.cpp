@@ -22,8 +22,8 @@ struct Visit {
 };
 
 void on_warp_exit(Warp& w) {
-  w.cta->live_warps--;
-  w.cluster->live_warps--;
+  --w.cta->live_warps;
+  --w.cluster->live_warps;
   leave_barriers(w);
   wake(*w.cluster);
 }
@@ -51,9 +51,9 @@ void merge_groups(Warp& w, size_t& best) {
       into.blocked = false;
       into.timed_out = false;
       w.groups.erase(w.groups.begin() + static_cast<std::ptrdiff_t>(k));
-      if (k < best) best--;
+      if (k < best) --best;
     } else {
-      k++;
+      ++k;
     }
   }
 }
@@ -78,7 +78,7 @@ Visit run_warp(Warp& w, int quantum) {
 
   while (quantum > 0 && !w.groups.empty()) {
     size_t best = SIZE_MAX;
-    for (size_t k = 0; k < w.groups.size(); k++) {
+    for (size_t k = 0; k < w.groups.size(); ++k) {
       auto& g = w.groups[k];
       if (g.mask & polled) continue;
       if (g.blocked && still_waits(g, cluster)) continue;
@@ -98,7 +98,7 @@ Visit run_warp(Warp& w, int quantum) {
       const Instr& i = code[pc];
       uint32_t lanes = mask & (w.predicates[i.guard] ^ i.guard_flip);
       w.group->pc = pc;
-      quantum--;
+      --quantum;
       Step step = Step::next;
       if (lanes) {
         if (kObserve && !w.group->blocked) cluster.observer->instruction(agent_of(w, lanes));
@@ -119,7 +119,7 @@ Visit run_warp(Warp& w, int quantum) {
         if (step != Step::yield) w.group->why = nullptr;
         if (kObserve) cluster.observer->unblocked(agent_of(w, lanes));
       }
-      executed++;
+      ++executed;
       lanes_executed += static_cast<uint32_t>(std::popcount(lanes));
       switch (step) {
         case Step::next:
@@ -203,7 +203,7 @@ bool step_cluster(Cluster& cluster, std::atomic<uint64_t>& progress) {
       if (random) {
         // Warps fall asleep and run for odd lengths of time.
         if (warp->nap) {
-          warp->nap--;
+          --warp->nap;
           exhausted |= can_go_on(*warp);
           continue;
         }
@@ -340,7 +340,7 @@ void run_worker(Worker& worker, std::atomic<uint64_t>& progress) {
         // Clusters that wait for others through global memory need them resident.
         if (alive && current->quiet_instructions > kCrowdLimit && share < grid.max_resident &&
             worker.resident.size() >= share && grid.has_waiting_clusters()) {
-          share++;
+          ++share;
           current->quiet_instructions = 0;
         }
         if (!alive) {
@@ -348,7 +348,7 @@ void run_worker(Worker& worker, std::atomic<uint64_t>& progress) {
           current = nullptr;
           worker.resident.erase(worker.resident.begin() + static_cast<std::ptrdiff_t>(k));
         } else {
-          k++;
+          ++k;
         }
       }
     }
@@ -489,7 +489,7 @@ std::unique_ptr<Warp> make_warp(Worker& worker, Cta& cta, uint32_t id) {
   for (auto& constant : kernel.constants) {
     uint8_t* at = warp->registers + constant.at;
     uint64_t rank = uint64_t{cta.rank} << kSharedRankShift;
-    for (uint32_t l = 0; l < kLanes; l++) {
+    for (uint32_t l = 0; l < kLanes; ++l) {
       switch (constant.kind) {
         case Constant::Kind::special:
           fill(at, constant.bytes, l,
@@ -532,9 +532,9 @@ std::unique_ptr<Cluster> make_cluster(Worker& worker, uint64_t number) {
   cluster->id[2] = static_cast<uint32_t>(number / grid.clusters[0] / grid.clusters[1]);
   auto threads = static_cast<uint32_t>(r.block.count());
   uint32_t warps = (threads + kLanes - 1) / kLanes;
-  for (uint32_t z = 0; z < r.cluster.z; z++) {
-    for (uint32_t y = 0; y < r.cluster.y; y++) {
-      for (uint32_t x = 0; x < r.cluster.x; x++) {
+  for (uint32_t z = 0; z < r.cluster.z; ++z) {
+    for (uint32_t y = 0; y < r.cluster.y; ++y) {
+      for (uint32_t x = 0; x < r.cluster.x; ++x) {
         auto cta = std::make_unique<Cta>();
         cta->cluster = cluster.get();
         cta->rank = static_cast<uint32_t>(cluster->ctas.size());
@@ -561,10 +561,10 @@ std::unique_ptr<Cluster> make_cluster(Worker& worker, uint64_t number) {
     cluster->observer = cluster->observer_storage.get();
   }
   for (auto& cta : cluster->ctas) {
-    for (uint32_t k = 0; k < warps; k++) {
+    for (uint32_t k = 0; k < warps; ++k) {
       cta->warps.push_back(make_warp(worker, *cta, k));
-      cta->live_warps++;
-      cluster->live_warps++;
+      ++cta->live_warps;
+      ++cluster->live_warps;
     }
   }
   return cluster;

@@ -33,7 +33,7 @@ std::vector<tensor::CtaMemory> memories(Cta& cta, int cta_group) {
           ctas.size(), cta.rank);
   }
   std::vector<tensor::CtaMemory> out;
-  for (int k = 0; k < cta_group; k++) {
+  for (int k = 0; k < cta_group; ++k) {
     Cta& each = *ctas[first + static_cast<uint32_t>(k)];
     out.push_back({shared_view(each), &each.tmem});
   }
@@ -127,7 +127,7 @@ Step mma(Warp& w, const Instr& i, uint32_t lanes) {
     m.kind = op.kind;
     read_operands(m, op, w, i, l);
     if (op.disable) {
-      for (uint32_t k = 0; k < i[op.disable].count && k < 8; k++) {
+      for (uint32_t k = 0; k < i[op.disable].count && k < 8; ++k) {
         m.disable_output_lane[k] = static_cast<uint32_t>(read_lane(w, i[op.disable][k], l));
       }
     }
@@ -301,7 +301,7 @@ Step commit(Warp& w, const Instr& i, uint32_t lanes) {  // x: multicast, y: cta_
                         Scope::cluster);
       });
     };
-    cluster.worker->async_operations++;
+    ++cluster.worker->async_operations;
     if (cluster.observer) cluster.observer->async_issue(task.op);
     issue_stage(cluster, w.cta->tensor_queue, std::move(task));
   });
@@ -352,26 +352,26 @@ Step transfer(Warp& w, const Instr& i, uint32_t lanes) {
     // NOTE: A load gives its registers at once. In machine code their readers wait for them, and
     // compilers place readers before tcgen05.wait::ld; only other accesses of the cells need it.
     std::array<uint32_t*, 128> registers;
-    for (size_t k = 0; k < count; k++) registers[k] = w.lanes<uint32_t>(op.registers[k]);
+    for (size_t k = 0; k < count; ++k) registers[k] = w.lanes<uint32_t>(op.registers[k]);
     task.run = [&](const AsyncOp& async) {
       TensorVisitor visitor(*warp->cluster, async, warp->cta->rank);
       tensor::tcgen05_load(warp->cta->tmem, t, {registers.data(), count}, visitor.get());
     };
-    w.cluster->worker->async_operations++;
+    ++w.cluster->worker->async_operations;
     if (w.cluster->observer) w.cluster->observer->async_issue(task.op);
     perform(*w.cluster, task);
     return Step::next;
   }
   // A store takes its registers at issue and writes the cells later.
   auto values = std::make_shared<std::vector<uint32_t>>(count * kLanes);
-  for (size_t k = 0; k < count; k++) {
+  for (size_t k = 0; k < count; ++k) {
     std::memcpy(values->data() + k * kLanes, w.lanes<uint32_t>(op.registers[k]),
                 kLanes * sizeof(uint32_t));
   }
   task.run = [=](const AsyncOp& async) {
     TensorVisitor visitor(*warp->cluster, async, warp->cta->rank);
     std::array<const uint32_t*, 128> registers;
-    for (size_t k = 0; k < count; k++) registers[k] = values->data() + k * kLanes;
+    for (size_t k = 0; k < count; ++k) registers[k] = values->data() + k * kLanes;
     tensor::tcgen05_store(warp->cta->tmem, t, {registers.data(), count}, visitor.get());
   };
   issue(*w.cluster, w.tmem_stores, std::move(task));
@@ -405,7 +405,7 @@ bool decode_transfer(Decoder& d, bool is_load) {
     throw BadOperand{
         format("%u registers are needed", tensor::tmem_registers(op.shape, op.repeat))};
   }
-  for (unsigned k = 0; k < count; k++) {
+  for (unsigned k = 0; k < count; ++k) {
     auto& o = value.kind == ptx::Operand::Kind::vector ? d.child(value, k) : value;
     op.registers.push_back(is_load ? d.dest(o, 4) : d.source(o, 4));
   }
@@ -440,7 +440,7 @@ Step shift(Warp& w, const Instr& i, uint32_t lanes) {  // x: cta_group
     task.run = [=](const AsyncOp& async) {
       auto ctas = memories(*cta, group);
       TensorVisitor visitor(*cta->cluster, async, first_rank(*cta, group));
-      for (uint32_t k = 0; k < ctas.size(); k++) {
+      for (uint32_t k = 0; k < ctas.size(); ++k) {
         tensor::tcgen05_shift(address, ctas[k], k, visitor.get());
       }
     };
@@ -473,7 +473,7 @@ Step copy(Warp& w, const Instr& i, uint32_t lanes) {  // x: TmemCopyShape, y: ct
     task.run = [=](const AsyncOp& async) {
       auto ctas = memories(*cta, group);
       TensorVisitor visitor(*cta->cluster, async, first_rank(*cta, group));
-      for (uint32_t k = 0; k < ctas.size(); k++) {
+      for (uint32_t k = 0; k < ctas.size(); ++k) {
         tensor::tcgen05_copy(shape, address, descriptor, ctas[k], k, visitor.get());
       }
     };

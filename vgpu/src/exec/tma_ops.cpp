@@ -62,15 +62,15 @@ std::shared_ptr<BoxCopy> decode_box(Warp& w, const Instr& i, const TensorCopy& c
   if (c.four_rows) {
     auto why = tma::make_four_rows(box->map);
     if (!why.empty()) fault(kIllegalInstruction, "%s", why.c_str());
-    for (uint32_t k = 0; k < 4; k++) {
+    for (uint32_t k = 0; k < 4; ++k) {
       rows[k] = static_cast<int32_t>(read_lane(w, operand[1][k + 1], lane));
     }
   }
-  for (uint32_t k = 0; k < c.rank; k++) {
+  for (uint32_t k = 0; k < c.rank; ++k) {
     box->at.start[k] = static_cast<int32_t>(read_lane(w, operand[1][k], lane));
   }
   if (c.im2col && c.kind != TensorCopy::Kind::store && c.kind != TensorCopy::Kind::reduce) {
-    for (uint32_t k = 0; k + 2 < c.rank; k++) {
+    for (uint32_t k = 0; k + 2 < c.rank; ++k) {
       box->at.im2col_offset[k] = static_cast<uint16_t>(read_lane(w, i[c.offsets][k], lane));
     }
   }
@@ -78,7 +78,7 @@ std::shared_ptr<BoxCopy> decode_box(Warp& w, const Instr& i, const TensorCopy& c
     fault(kMisalignedAddress, "TMA box at shared address %#x: it must be 128-byte aligned", shared);
   }
   const bool writes = c.kind == TensorCopy::Kind::store || c.kind == TensorCopy::Kind::reduce;
-  for (uint32_t k = 0; k < (c.four_rows ? 4 : 1); k++) {
+  for (uint32_t k = 0; k < (c.four_rows ? 4 : 1); ++k) {
     if (c.four_rows) box->at.start[1] = rows[k];
     auto why = tma::check_coordinates(box->map, box->at, writes);
     if (!why.empty()) fault(kIllegalInstruction, "%s", why.c_str());

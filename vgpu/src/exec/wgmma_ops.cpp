@@ -32,7 +32,7 @@ struct WgmmaIssue {
 template <class F>
 void for_warpgroup(Warp& w, F&& f) {
   uint32_t first = w.id / kGroupWarps * kGroupWarps;
-  for (uint32_t k = first; k < first + kGroupWarps; k++) f(*w.cta->warps[k]);
+  for (uint32_t k = first; k < first + kGroupWarps; ++k) f(*w.cta->warps[k]);
 }
 
 /// NOTE: wgmma belongs to the whole warpgroup (PTX ISA, wgmma.mma_async): it starts when its four
@@ -88,7 +88,7 @@ void compute(Warp& w, const WgmmaIssue& issue, const AsyncOp& op) {
       }
     };
     tell(w, op);
-    for (uint32_t k = 0; k < count; k++) {
+    for (uint32_t k = 0; k < count; ++k) {
       others[k].second.run = [&, k](const AsyncOp& its) { tell(*others[k].first, its); };
       perform(*w.cluster, others[k].second);
     }
@@ -112,7 +112,7 @@ Step mma_async(Warp& w, const Instr& i, uint32_t lanes) {
   issue_data->number = w.wgmma_issued++;
   uint32_t l = 0;
   if (op.instruction.a_in_registers) {
-    for (uint32_t k = 0; k < tensor::kWgmmaARegisters; k++) {
+    for (uint32_t k = 0; k < tensor::kWgmmaARegisters; ++k) {
       issue_data->a[k] = w.lanes<uint32_t>(i[1][k].at);
     }
   } else {
@@ -120,7 +120,7 @@ Step mma_async(Warp& w, const Instr& i, uint32_t lanes) {
   }
   issue_data->b_descriptor = read_lane(w, i[2], l);
   issue_data->scale_d = predicate(w, op.scale_d) & 1;
-  for (uint32_t k = 0; k < i[0].count; k++) issue_data->d.push_back(w.lanes<uint32_t>(i[0][k].at));
+  for (uint32_t k = 0; k < i[0].count; ++k) issue_data->d.push_back(w.lanes<uint32_t>(i[0][k].at));
 
   AsyncTask task;
   task.op = make_async(w, lanes, AsyncKind::wgmma);
@@ -138,7 +138,7 @@ Step mma_async(Warp& w, const Instr& i, uint32_t lanes) {
 
 Step commit(Warp& w, const Instr&, uint32_t lanes) {
   if (!converged(w, lanes, kAllLanes)) return wait_for_lanes(w);
-  w.wgmma_committed++;
+  ++w.wgmma_committed;
   if (w.cluster->observer) w.cluster->observer->group_commit(agent_of(w, lanes), GroupKind::wgmma);
   return Step::next;
 }
@@ -226,12 +226,12 @@ bool decode_mma(Decoder& d) {
       registers.count != tensor::wgmma_d_registers(in)) {
     throw BadOperand{format("wgmma needs %u accumulator registers", tensor::wgmma_d_registers(in))};
   }
-  for (unsigned r = 0; r < registers.count; r++) d.dest(d.child(registers, r), 4);
+  for (unsigned r = 0; r < registers.count; ++r) d.dest(d.child(registers, r), 4);
   if (in.a_in_registers) {
     if (d.operand(1).count != tensor::kWgmmaARegisters) {
       throw BadOperand{"wgmma needs 4 registers of A"};
     }
-    for (unsigned r = 0; r < tensor::kWgmmaARegisters; r++) d.source(d.child(d.operand(1), r), 4);
+    for (unsigned r = 0; r < tensor::kWgmmaARegisters; ++r) d.source(d.child(d.operand(1), r), 4);
   } else {
     d.source(1, 8);
   }

@@ -33,8 +33,8 @@ class Cursor {
   }
   void advance() {
     if (position_ >= text_.size()) return;
-    if (text_[position_] == '\n') line_++;
-    position_++;
+    if (text_[position_] == '\n') ++line_;
+    ++position_;
   }
   bool accept(char c) {
     if (peek() != c) return false;
@@ -55,7 +55,7 @@ class Cursor {
   std::string_view word() {
     skip_blank();
     size_t begin = position_;
-    while (is_word(raw())) position_++;
+    while (is_word(raw())) ++position_;
     return text_.substr(begin, position_ - begin);
   }
   /// A directive, a type or a modifier: ".word" (with "::" and inner dots when `dotted`).
@@ -72,7 +72,7 @@ class Cursor {
     skip_blank();
     size_t begin = position_;
     if (raw() != '.') fail("expected a directive");
-    position_++;
+    ++position_;
     while (is_word(raw()) || (raw() == ':' && raw(1) == ':')) position_ += raw() == ':' ? 2 : 1;
     return text_.substr(begin, position_ - begin);
   }
@@ -97,7 +97,7 @@ class Cursor {
     return static_cast<int64_t>(negative ? 0 - value : value);
   }
   void skip_line() {
-    while (position_ < text_.size() && raw() != '\n') position_++;
+    while (position_ < text_.size() && raw() != '\n') ++position_;
   }
   /// Skips a balanced { … }.
   void skip_braces() {
@@ -110,8 +110,8 @@ class Cursor {
         string();
         continue;
       }
-      if (c == '{') depth++;
-      if (c == '}') depth--;
+      if (c == '{') ++depth;
+      if (c == '}') --depth;
       advance();
     }
   }
@@ -159,10 +159,10 @@ class Cursor {
     for (;;) {
       char c = raw();
       if (c == '\n') {
-        line_++;
-        position_++;
+        ++line_;
+        ++position_;
       } else if (c == ' ' || c == '\t' || c == '\r' || c == '\f' || c == '\v') {
-        position_++;
+        ++position_;
       } else if (c == '/' && raw(1) == '/') {
         skip_line();
       } else if (c == '/' && raw(1) == '*') {

@@ -46,7 +46,7 @@ Type type_from_suffix(std::string_view suffix) {
 
 std::string_view Module::line_text(uint32_t line) const {
   std::string_view rest = text;
-  for (uint32_t k = 1; k < line; k++) {
+  for (uint32_t k = 1; k < line; ++k) {
     size_t end = rest.find('\n');
     if (end == std::string_view::npos) return {};
     rest.remove_prefix(end + 1);

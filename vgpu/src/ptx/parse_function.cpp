@@ -30,12 +30,12 @@ void Parser::parse_body(Function& function) {
   while (depth > 0) {
     if (in_.at_end()) in_.fail("function body without its '}'");
     if (in_.accept('{')) {
-      depth++;
+      ++depth;
       scopes_.push_back(Scope{});
       scopes_.back().parent = scope_;
       scope_ = static_cast<int>(scopes_.size()) - 1;
     } else if (in_.accept('}')) {
-      depth--;
+      --depth;
       scope_ = scopes_[static_cast<size_t>(scope_)].parent;
     } else if (!in_.accept(';')) {
       parse_statement();
@@ -141,7 +141,7 @@ uint32_t Parser::intern_form(std::string_view text) {
     }
     found = forms_.emplace(text, static_cast<uint32_t>(module_.forms.size() - 1)).first;
   }
-  module_.forms[found->second].uses++;
+  ++module_.forms[found->second].uses;
   return found->second;
 }
 
@@ -214,7 +214,7 @@ Operand Parser::group(Operand::Kind kind, const std::vector<Operand>& children) 
 Operand Parser::parse_operand() {
   if (++depth_ > kMaxDepth) in_.fail("operands nested too deeply");
   Operand operand = parse_operand_inside();
-  depth_--;
+  --depth_;
   return operand;
 }
 
@@ -307,7 +307,7 @@ const Name* Parser::find_name(std::string_view name) {
     auto found = scope.names.find(name);
     if (found != scope.names.end()) return &found->second;
     size_t digits = name.size();
-    while (digits > 0 && std::isdigit(static_cast<unsigned char>(name[digits - 1]))) digits--;
+    while (digits > 0 && std::isdigit(static_cast<unsigned char>(name[digits - 1]))) --digits;
     if (digits == name.size() || name.size() - digits > 9) continue;
     // A prefix may itself end in digits: try every split.
     for (auto& range : scope.ranges) {

@@ -131,7 +131,7 @@ void Parser::parse_performance_directives(Function& function) {
   auto triple = [&](uint32_t* out) {
     out[0] = static_cast<uint32_t>(in_.integer());
     out[1] = out[2] = 1;
-    for (int k = 1; k < 3 && in_.accept(','); k++) out[k] = static_cast<uint32_t>(in_.integer());
+    for (int k = 1; k < 3 && in_.accept(','); ++k) out[k] = static_cast<uint32_t>(in_.integer());
   };
   auto one = [&] { return static_cast<uint32_t>(in_.integer()); };
   while (in_.peek() == '.') {
@@ -274,9 +274,9 @@ void Parser::parse_initializer(Variable& variable) {
   int depth = 0;
   do {
     if (in_.accept('{')) {
-      depth++;
+      ++depth;
     } else if (in_.accept('}')) {
-      depth--;
+      --depth;
     } else if (!in_.accept(',')) {
       if (in_.at_end()) in_.fail("missing '}'");
       parse_initial_value(variable, offset);

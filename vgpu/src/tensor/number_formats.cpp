@@ -192,7 +192,7 @@ namespace {
 
 std::array<float, 256> make_table(const FloatFormat& format) {
   std::array<float, 256> table{};
-  for (uint32_t code = 0; code < 256; code++) table[code] = decode(format, code);
+  for (uint32_t code = 0; code < 256; ++code) table[code] = decode(format, code);
   return table;
 }
 

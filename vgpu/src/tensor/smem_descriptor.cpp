@@ -231,25 +231,25 @@ Word load(const uint8_t* bytes, uint32_t index) {
 uint32_t widen_chunk(ElementType type, const uint8_t* chunk, float* values) {
   switch (type) {
     case ElementType::f16:
-      for (uint32_t i = 0; i < 8; i++) values[i] = f16_to_f32(load<uint16_t>(chunk, i));
+      for (uint32_t i = 0; i < 8; ++i) values[i] = f16_to_f32(load<uint16_t>(chunk, i));
       return 8;
     case ElementType::bf16:
-      for (uint32_t i = 0; i < 8; i++) values[i] = bf16_to_f32(load<uint16_t>(chunk, i));
+      for (uint32_t i = 0; i < 8; ++i) values[i] = bf16_to_f32(load<uint16_t>(chunk, i));
       return 8;
     case ElementType::tf32:
-      for (uint32_t i = 0; i < 4; i++) values[i] = tf32_operand(load<uint32_t>(chunk, i));
+      for (uint32_t i = 0; i < 4; ++i) values[i] = tf32_operand(load<uint32_t>(chunk, i));
       return 4;
     case ElementType::e4m3:
-      for (uint32_t i = 0; i < 16; i++) values[i] = e4m3_to_f32(chunk[i]);
+      for (uint32_t i = 0; i < 16; ++i) values[i] = e4m3_to_f32(chunk[i]);
       return 16;
     case ElementType::e5m2:
-      for (uint32_t i = 0; i < 16; i++) values[i] = e5m2_to_f32(chunk[i]);
+      for (uint32_t i = 0; i < 16; ++i) values[i] = e5m2_to_f32(chunk[i]);
       return 16;
     case ElementType::e2m3:
     case ElementType::e3m2: {
       // 16 six-bit values in the low 12 bytes, lowest bits first.
       const FloatFormat& format = type == ElementType::e2m3 ? kE2m3 : kE3m2;
-      for (uint32_t i = 0; i < 16; i++) {
+      for (uint32_t i = 0; i < 16; ++i) {
         uint32_t bit = 6 * i;
         uint32_t word = chunk[bit / 8] | uint32_t{chunk[bit / 8 + 1]} << 8;
         values[i] = decode(format, word >> bit % 8 & 0x3f);
@@ -258,7 +258,7 @@ uint32_t widen_chunk(ElementType type, const uint8_t* chunk, float* values) {
     }
     case ElementType::e2m1:
       // 16 four-bit values in the low 8 bytes.
-      for (uint32_t i = 0; i < 16; i++) {
+      for (uint32_t i = 0; i < 16; ++i) {
         values[i] = decode(kE2m1, chunk[i / 2] >> (i % 2 * 4) & 0xf);
       }
       return 16;
@@ -270,7 +270,7 @@ uint32_t widen_chunk(ElementType type, const uint8_t* chunk, float* values) {
 }
 
 uint32_t widen_chunk(ElementType type, const uint8_t* chunk, int32_t* values) {
-  for (uint32_t i = 0; i < 16; i++) {
+  for (uint32_t i = 0; i < 16; ++i) {
     values[i] = type == ElementType::s8 ? static_cast<int8_t>(chunk[i]) : chunk[i];
   }
   return 16;
@@ -333,7 +333,7 @@ void read_operand(const SmemOperand& operand, const SharedView& shared, uint32_t
       const uint32_t count =
           walk.k_major ? walk.per_chunk : std::min(walk.per_chunk, operand.mn - mn);
       Value* out = panel + mn * mn_stride + k * k_stride;
-      for (uint32_t i = 0; i < count; i++) {
+      for (uint32_t i = 0; i < count; ++i) {
         out[i * value_stride] = operand.negate ? -values[i] : values[i];
       }
     }

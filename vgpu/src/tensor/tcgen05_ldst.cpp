@@ -63,7 +63,7 @@ Footprint footprint(const char* what, const Tmem& tmem, const TmemTransfer& tran
     result.parts[1].column += transfer.half_split_offset;
     result.count = 2;
   }
-  for (uint32_t i = 0; i < result.count; i++) {
+  for (uint32_t i = 0; i < result.count; ++i) {
     const Rectangle& part = result.parts[i];
     tmem.check(what, part.lane, part.lanes, part.column, part.columns);
   }
@@ -72,7 +72,7 @@ Footprint footprint(const char* what, const Tmem& tmem, const TmemTransfer& tran
 
 void report(const Footprint& footprint, AccessVisitor* visitor, bool write) {
   if (!visitor) return;
-  for (uint32_t i = 0; i < footprint.count; i++) {
+  for (uint32_t i = 0; i < footprint.count; ++i) {
     const Rectangle& part = footprint.parts[i];
     visitor->tmem(0, part.lane, part.lanes, part.column, part.columns, write);
   }
@@ -85,8 +85,8 @@ void for_each_cell(const TmemTransfer& transfer, Move move) {
   const uint32_t registers = tmem_registers(transfer.shape, transfer.repeat);
   const uint32_t scale = transfer.pack16 ? 2 : 1;
   // The split of 16x32bx2 is in TMEM columns, packed or not: keep it out of the scaling.
-  for (uint32_t reg = 0; reg < registers; reg++) {
-    for (uint32_t lane = 0; lane < 32; lane++) {
+  for (uint32_t reg = 0; reg < registers; ++reg) {
+    for (uint32_t lane = 0; lane < 32; ++lane) {
       TmemCell cell = tmem_cell(transfer.shape, transfer.repeat, 0, lane, reg);
       uint32_t split =
           transfer.shape == TmemShape::s16x32bx2 && lane >= 16 ? transfer.half_split_offset : 0;
@@ -171,7 +171,7 @@ void tcgen05_store(Tmem& tmem, const TmemTransfer& transfer,
       cell[0] = value;
     }
   });
-  for (uint32_t i = 0; i < touched.count; i++) {
+  for (uint32_t i = 0; i < touched.count; ++i) {
     const Rectangle& part = touched.parts[i];
     tmem.mark_written(part.lane, part.lanes, part.column, part.columns);
   }
@@ -249,8 +249,8 @@ void tcgen05_copy(TmemCopyShape shape, uint32_t address, uint64_t descriptor_bit
           base.lane, last_lanes ? "supported:" : "it must be", lane);
   }
   memory.tmem->check("tcgen05.cp", 0, kTmemLanes, base.column, plan.chunks * 4);
-  for (uint32_t row = 0; row < plan.rows; row++) {
-    for (uint32_t chunk = 0; chunk < plan.chunks; chunk++) {
+  for (uint32_t row = 0; row < plan.rows; ++row) {
+    for (uint32_t chunk = 0; chunk < plan.chunks; ++chunk) {
       uint32_t from = element_address(descriptor, Major::k, row, chunk * 16, 1);
       if (from < memory.shared.first || from + 16 > memory.shared.end) {
         fault(kIllegalAddress,
@@ -259,7 +259,7 @@ void tcgen05_copy(TmemCopyShape shape, uint32_t address, uint64_t descriptor_bit
               describe(descriptor).c_str());
       }
       if (visitor) visitor->shared_chunks(cta, {&from, 1});
-      for (uint32_t copy = 0; copy < plan.copies; copy++) {
+      for (uint32_t copy = 0; copy < plan.copies; ++copy) {
         std::memcpy(memory.tmem->row(copy_lane(shape, row, copy)) + base.column + chunk * 4,
                     memory.shared.data + from, 16);
       }
@@ -270,7 +270,7 @@ void tcgen05_copy(TmemCopyShape shape, uint32_t address, uint64_t descriptor_bit
     memory.tmem->mark_written(first, lanes, base.column, plan.chunks * 4);
   };
   if (last_lanes) {
-    for (uint32_t row = 0; row < plan.rows; row++) written(copy_lane(shape, row, 0), 1);
+    for (uint32_t row = 0; row < plan.rows; ++row) written(copy_lane(shape, row, 0), 1);
   } else {
     written(0, kTmemLanes);
   }
@@ -291,7 +291,7 @@ void tcgen05_shift(uint32_t address, const CtaMemory& memory, uint32_t cta,
     visitor->tmem(cta, base.lane + 1, kLanes - 1, base.column, kColumns, false);
     visitor->tmem(cta, base.lane, kLanes - 1, base.column, kColumns, true);
   }
-  for (uint32_t lane = base.lane; lane + 1 < base.lane + kLanes; lane++) {
+  for (uint32_t lane = base.lane; lane + 1 < base.lane + kLanes; ++lane) {
     std::memcpy(tmem.row(lane) + base.column, tmem.row(lane + 1) + base.column,
                 kColumns * sizeof(uint32_t));
   }

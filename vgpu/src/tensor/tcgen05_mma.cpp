@@ -161,10 +161,10 @@ template <typename Value>
 void read_tmem_operand(const MmaInstructionDescriptor& instruction, const Tmem& tmem,
                        const DataPath& path, uint32_t column, uint32_t n, uint32_t depth,
                        Value* panel) {
-  for (uint32_t row = 0; row < path.rows; row++) {
+  for (uint32_t row = 0; row < path.rows; ++row) {
     const uint32_t* cells = tmem.row(path.lane_of(row, n)) + column;
     Value* out = panel + row * depth;
-    for (uint32_t c = 0; c < kOperandColumns; c++) {
+    for (uint32_t c = 0; c < kOperandColumns; ++c) {
       uint32_t cell = cells[c];
       if constexpr (std::is_same_v<Value, float>) {
         switch (instruction.a) {
@@ -183,13 +183,13 @@ void read_tmem_operand(const MmaInstructionDescriptor& instruction, const Tmem& 
             break;
         }
       }
-      for (uint32_t byte = 0; byte < 4; byte++) {
+      for (uint32_t byte = 0; byte < 4; ++byte) {
         *out++ = widen_byte<Value>(instruction.a, static_cast<uint8_t>(cell >> 8 * byte));
       }
     }
   }
   if (instruction.negate_a) {
-    for (uint32_t i = 0; i < path.rows * depth; i++) panel[i] = -panel[i];
+    for (uint32_t i = 0; i < path.rows * depth; ++i) panel[i] = -panel[i];
   }
 }
 
@@ -200,7 +200,7 @@ struct LaneGroup {
 std::vector<LaneGroup> lane_groups(const DataPath& path) {
   if (!path.scattered) return {{0, kTmemLanes}};
   std::vector<LaneGroup> groups;
-  for (uint32_t quarter = 0; quarter < 4; quarter++) {
+  for (uint32_t quarter = 0; quarter < 4; ++quarter) {
     groups.push_back({quarter * 32 + path.first_lane, 16});
   }
   return groups;
@@ -221,14 +221,14 @@ class MmaRun {
   void run() {
     check_tmem();
     read_b();
-    for (uint32_t cta = 0; cta < ctas_.size(); cta++) run_cta(cta);
+    for (uint32_t cta = 0; cta < ctas_.size(); ++cta) run_cta(cta);
   }
 
  private:
   void check_tmem() const {
     const uint32_t column = TmemAddress::from(mma_.d_address).column;
     const auto a_address = TmemAddress::from(static_cast<uint32_t>(mma_.a));
-    for (uint32_t cta = 0; cta < ctas_.size(); cta++) {
+    for (uint32_t cta = 0; cta < ctas_.size(); ++cta) {
       for (LaneGroup group : lane_groups(path_)) {
         const Tmem& tmem = *ctas_[cta].tmem;
         tmem.check("tcgen05.mma D", group.lane, group.lanes, column, path_.columns);
@@ -254,7 +254,7 @@ class MmaRun {
                   .type = instruction_.b,
                   .mn = instruction_.n / count,
                   .negate = instruction_.negate_b};
-    for (uint32_t cta = 0; cta < count; cta++) {
+    for (uint32_t cta = 0; cta < count; ++cta) {
       read_operand(b, ctas_[cta].shared, cta, visitor_, b_panel_ + cta * b.mn, 1, instruction_.n);
     }
   }
@@ -297,7 +297,7 @@ class MmaRun {
     alignas(32) Value sums[4][kMaxN];
     Value* rows[4] = {sums[0], sums[1], sums[2], sums[3]};
     for (uint32_t row = 0; row < path_.rows; row += 4) {
-      for (uint32_t r = 0; r < 4; r++) {
+      for (uint32_t r = 0; r < 4; ++r) {
         load_row(tmem.row(path_.lane_of(row + r, n)) + column, sums[r]);
       }
       if constexpr (std::is_same_v<Value, float>) {
@@ -307,7 +307,7 @@ class MmaRun {
         accumulate_panels(rows, a_panel_ + row * depth_, b_panel_ + n, 4, columns, depth_,
                           instruction_.n, instruction_.saturate);
       }
-      for (uint32_t r = 0; r < 4; r++) {
+      for (uint32_t r = 0; r < 4; ++r) {
         uint32_t lane = path_.lane_of(row + r, n);
         if (!lane_enabled(cta, lane)) continue;
         store_row(sums[r], tmem.row(lane) + column);
@@ -324,7 +324,7 @@ class MmaRun {
     }
     if constexpr (std::is_same_v<Value, float>) {
       if (instruction_.d == AccumulatorType::f16) {
-        for (uint32_t c = 0; c < columns; c++) {
+        for (uint32_t c = 0; c < columns; ++c) {
           sums[c] = f16_to_f32(static_cast<uint16_t>(cells[c]));
         }
       } else {
@@ -332,7 +332,7 @@ class MmaRun {
       }
       if (mma_.scale_input_d != 0) {
         const float scale = std::ldexp(1.0f, -static_cast<int>(mma_.scale_input_d));
-        for (uint32_t c = 0; c < columns; c++) sums[c] *= scale;
+        for (uint32_t c = 0; c < columns; ++c) sums[c] *= scale;
       }
     } else {
       std::memcpy(sums, cells, columns * sizeof(Value));
@@ -343,7 +343,7 @@ class MmaRun {
   void store_row(const Value* sums, uint32_t* cells) const {
     if constexpr (std::is_same_v<Value, float>) {
       if (instruction_.d == AccumulatorType::f16) {
-        for (uint32_t c = 0; c < path_.columns; c++) cells[c] = f32_to_f16(sums[c]);
+        for (uint32_t c = 0; c < path_.columns; ++c) cells[c] = f32_to_f16(sums[c]);
         return;
       }
     }

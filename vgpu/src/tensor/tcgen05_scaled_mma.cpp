@@ -67,9 +67,9 @@ class ScaledRun {
         block_(depth_ / mma.scales) {}
 
   void run() {
-    for (uint32_t cta = 0; cta < ctas_.size(); cta++) check_tmem(cta);
+    for (uint32_t cta = 0; cta < ctas_.size(); ++cta) check_tmem(cta);
     read_b();
-    for (uint32_t cta = 0; cta < ctas_.size(); cta++) run_cta(cta);
+    for (uint32_t cta = 0; cta < ctas_.size(); ++cta) run_cta(cta);
   }
 
  private:
@@ -93,7 +93,7 @@ class ScaledRun {
           "in each group of 32 lanes",
           bits, what, at.lane);
     }
-    for (uint32_t partition = 0; partition < kPartitions; partition++) {
+    for (uint32_t partition = 0; partition < kPartitions; ++partition) {
       touch(cta, what, partition * kPartitionLanes, std::min(rows, kPartitionLanes), at.column,
             scale_columns(rows));
     }
@@ -130,8 +130,8 @@ class ScaledRun {
     operand.type = ElementType::u8;
     operand.negate = false;
     read_operand(operand, ctas_[cta].shared, cta, visitor_, bytes, kOperandBytes, 1);
-    for (uint32_t i = 0; i < count; i++) {
-      for (uint32_t k = 0; k < depth_; k++) {
+    for (uint32_t i = 0; i < count; ++i) {
+      for (uint32_t k = 0; k < depth_; ++k) {
         const auto byte = static_cast<uint32_t>(bytes[i * kOperandBytes + k / 2]);
         const float value = decode(kE2m1, byte >> k % 2 * 4 & 0xf);
         panel[i * mn_stride + k * k_stride] = negate ? -value : value;
@@ -143,7 +143,7 @@ class ScaledRun {
   void read_b() {
     const auto count = static_cast<uint32_t>(ctas_.size());
     const uint32_t columns = instruction_.n / count;
-    for (uint32_t cta = 0; cta < count; cta++) {
+    for (uint32_t cta = 0; cta < count; ++cta) {
       read_shared("B", mma_.b_descriptor, instruction_.b_major, instruction_.b,
                   instruction_.negate_b, columns, cta, b_panel_ + cta * columns, 1, instruction_.n);
     }
@@ -152,9 +152,9 @@ class ScaledRun {
   /// A in TMEM, e4m3 or e5m2: each row is 8 columns of four elements, low bits first.
   void read_a_tmem(uint32_t cta, uint32_t n) {
     const uint32_t column = TmemAddress::from(static_cast<uint32_t>(mma_.a)).column;
-    for (uint32_t row = 0; row < path_.rows; row++) {
+    for (uint32_t row = 0; row < path_.rows; ++row) {
       const uint32_t* cells = ctas_[cta].tmem->row(path_.lane_of(row, n)) + column;
-      for (uint32_t k = 0; k < depth_; k++) {
+      for (uint32_t k = 0; k < depth_; ++k) {
         const auto byte = static_cast<uint8_t>(cells[k / 4] >> k % 4 * 8);
         const float value =
             instruction_.a == ElementType::e4m3 ? e4m3_to_f32(byte) : e5m2_to_f32(byte);
@@ -176,9 +176,9 @@ class ScaledRun {
       read_shared("A", mma_.a, instruction_.a_major, instruction_.a, instruction_.negate_a,
                   path_.rows, cta, a_panel_, depth_, 1);
     }
-    for (uint32_t partition = 0; partition < kPartitions; partition++) {
-      for (uint32_t block = 0; block < mma_.scales; block++) {
-        for (uint32_t c = 0; c < path_.columns; c++) {
+    for (uint32_t partition = 0; partition < kPartitions; ++partition) {
+      for (uint32_t block = 0; block < mma_.scales; ++block) {
+        for (uint32_t c = 0; c < path_.columns; ++c) {
           b_scales_[partition][block][c] =
               scale(cta, mma_.scale_b, instruction_.scale_b_id, partition, c, block);
         }
@@ -202,31 +202,31 @@ class ScaledRun {
     const uint32_t lane = path_.lane_of(row, n), partition = lane / kPartitionLanes;
     alignas(32) float sums[4][kMaxN], totals[4][kMaxN], a[4 * kMaxK];
     float* rows[4] = {sums[0], sums[1], sums[2], sums[3]};
-    for (uint32_t r = 0; r < 4; r++) {
+    for (uint32_t r = 0; r < 4; ++r) {
       if (mma_.accumulate) {
         std::memcpy(totals[r], tmem.row(lane + r) + column, columns * sizeof(float));
       } else {
         std::memset(totals[r], 0, columns * sizeof(float));
       }
     }
-    for (uint32_t block = 0; block < mma_.scales; block++) {
+    for (uint32_t block = 0; block < mma_.scales; ++block) {
       std::memset(sums, 0, sizeof sums);
-      for (uint32_t r = 0; r < 4; r++) {
+      for (uint32_t r = 0; r < 4; ++r) {
         std::memcpy(a + r * block_, a_panel_ + (row + r) * depth_ + block * block_,
                     block_ * sizeof(float));
       }
       accumulate_panels(rows, a, b_panel_ + block * block_ * instruction_.n + n, 4, columns, block_,
                         instruction_.n);
-      for (uint32_t r = 0; r < 4; r++) {
+      for (uint32_t r = 0; r < 4; ++r) {
         const double scale_a =
             scale(cta, mma_.scale_a, instruction_.scale_a_id, partition, row + r, block);
-        for (uint32_t c = 0; c < columns; c++) {
+        for (uint32_t c = 0; c < columns; ++c) {
           totals[r][c] = static_cast<float>(
               totals[r][c] + sums[r][c] * scale_a * double{b_scales_[partition][block][c]});
         }
       }
     }
-    for (uint32_t r = 0; r < 4; r++) {
+    for (uint32_t r = 0; r < 4; ++r) {
       std::memcpy(tmem.row(lane + r) + column, totals[r], columns * sizeof(float));
       tmem.mark_written(lane + r, 1, column, columns);
     }

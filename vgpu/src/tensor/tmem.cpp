@@ -76,8 +76,8 @@ std::optional<uint32_t> Tmem::allocate(uint32_t columns, int cta_group) {
   allocations_.insert(at, {column, columns});
   cta_group_ = cta_group;
   // New columns are unwritten, whatever an earlier owner left there.
-  for (uint32_t lane = 0; lane < kTmemLanes; lane++) {
-    for (uint32_t word = 0; word < kWords; word++) {
+  for (uint32_t lane = 0; lane < kTmemLanes; ++lane) {
+    for (uint32_t word = 0; word < kWords; ++word) {
       written_[lane * kWords + word] &= ~word_mask(word, column, columns);
     }
   }
@@ -128,7 +128,7 @@ void Tmem::check(const char* what, uint32_t lane, uint32_t lanes, uint32_t colum
           lane, lane + lanes - 1, column, column + columns - 1, kTmemLanes, kTmemColumns);
   }
   for (uint32_t unit = column / kTmemAllocationUnit;
-       unit <= (column + columns - 1) / kTmemAllocationUnit; unit++) {
+       unit <= (column + columns - 1) / kTmemAllocationUnit; ++unit) {
     if (!(allocated_mask_ >> unit & 1)) {
       fault(kIllegalAddress, "%s reaches TMEM columns %u..%u, which are not allocated; live: %s",
             what, column, column + columns - 1, describe_allocations().c_str());
@@ -137,8 +137,8 @@ void Tmem::check(const char* what, uint32_t lane, uint32_t lanes, uint32_t colum
 }
 
 void Tmem::mark_written(uint32_t lane, uint32_t lanes, uint32_t column, uint32_t columns) {
-  for (uint32_t l = lane; l < lane + lanes; l++) {
-    for (uint32_t word = column / 64; word <= (column + columns - 1) / 64; word++) {
+  for (uint32_t l = lane; l < lane + lanes; ++l) {
+    for (uint32_t word = column / 64; word <= (column + columns - 1) / 64; ++word) {
       written_[l * kWords + word] |= word_mask(word, column, columns);
     }
   }
@@ -146,8 +146,8 @@ void Tmem::mark_written(uint32_t lane, uint32_t lanes, uint32_t column, uint32_t
 
 std::optional<TmemAddress> Tmem::first_unwritten(uint32_t lane, uint32_t lanes, uint32_t column,
                                                  uint32_t columns) const {
-  for (uint32_t l = lane; l < lane + lanes; l++) {
-    for (uint32_t word = column / 64; word <= (column + columns - 1) / 64; word++) {
+  for (uint32_t l = lane; l < lane + lanes; ++l) {
+    for (uint32_t word = column / 64; word <= (column + columns - 1) / 64; ++word) {
       uint64_t missing = word_mask(word, column, columns) & ~written_[l * kWords + word];
       if (missing != 0) {
         return TmemAddress{l, word * 64 + static_cast<uint32_t>(std::countr_zero(missing))};

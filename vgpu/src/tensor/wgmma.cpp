@@ -64,8 +64,8 @@ void read_a_registers(const WgmmaInstruction& instruction,
                       const std::array<const uint32_t*, kWgmmaARegisters>& registers,
                       uint32_t depth, Value* panel) {
   const uint32_t bytes = container_bytes(instruction.a);
-  for (uint32_t reg = 0; reg < kWgmmaARegisters; reg++) {
-    for (uint32_t lane = 0; lane < 32; lane++) {
+  for (uint32_t reg = 0; reg < kWgmmaARegisters; ++reg) {
+    for (uint32_t lane = 0; lane < 32; ++lane) {
       uint8_t word[4];
       std::memcpy(word, &registers[reg][lane], 4);
       for (uint32_t byte = 0; byte < 4; byte += bytes) {
@@ -84,13 +84,13 @@ template <bool STORE>
 void move_d(const WgmmaInstruction& instruction, uint32_t* const* registers, uint32_t* rows) {
   const bool packed = instruction.d == AccumulatorType::f16;
   const uint32_t n = instruction.n;
-  for (uint32_t reg = 0; reg < n / 2; reg++) {
+  for (uint32_t reg = 0; reg < n / 2; ++reg) {
     const MatrixPosition first = wgmma_d_position(0, 0, reg);
     uint32_t* corner = rows + first.row * n + first.column;
     uint32_t* lanes = registers[packed ? reg / 2 : reg];
     const uint32_t shift = reg % 2 * 16;
-    for (uint32_t r = 0; r < 8; r++) {
-      for (uint32_t c = 0; c < 4; c++) {
+    for (uint32_t r = 0; r < 8; ++r) {
+      for (uint32_t c = 0; c < 4; ++c) {
         uint32_t& word = lanes[4 * r + c];
         uint32_t& cell = corner[r * n + 2 * c];
         if (!packed) {
@@ -137,7 +137,7 @@ void run(const WgmmaInstruction& instruction, const WgmmaOperands& operands,
   alignas(32) Value b_panel[kMaxK * kMaxN];
   read_operand(operand_b(instruction, operands), shared, 0, nullptr, b_panel, 1, n);
   const SmemDescriptor a_descriptor = descriptor_a(instruction, operands);
-  for (uint32_t warp = 0; warp < 4; warp++) {
+  for (uint32_t warp = 0; warp < 4; ++warp) {
     uint32_t* const* d = operands.d_registers[warp];
     if (!d) continue;
     alignas(32) Value a[kRowsPerWarp * kMaxK];
@@ -154,7 +154,7 @@ void run(const WgmmaInstruction& instruction, const WgmmaOperands& operands,
       std::memset(sums, 0, kRowsPerWarp * n * sizeof(Value));
     }
     Value* rows[kRowsPerWarp];
-    for (uint32_t r = 0; r < kRowsPerWarp; r++) rows[r] = sums + r * n;
+    for (uint32_t r = 0; r < kRowsPerWarp; ++r) rows[r] = sums + r * n;
     if constexpr (std::is_same_v<Value, float>) {
       accumulate_panels(rows, a, b_panel, kRowsPerWarp, n, depth, n);
     } else {
@@ -235,7 +235,7 @@ void find_reads(const WgmmaInstruction& instruction, const WgmmaOperands& operan
   find_chunks(operand_b(instruction, operands), shared, reads.b);
   if (instruction.a_in_registers) return;
   const SmemDescriptor descriptor = descriptor_a(instruction, operands);
-  for (uint32_t warp = 0; warp < 4; warp++) {
+  for (uint32_t warp = 0; warp < 4; ++warp) {
     find_chunks(operand_a(instruction, descriptor, warp), shared, reads.a[warp]);
   }
 }

@@ -38,7 +38,7 @@ void check_words(const std::string& op, const std::function<uint32_t(uint32_t, u
                               rotate, mask) +
                        op + ";\n";
     auto out = map_lanes<uint32_t>("b32", "b32", body, kWords);
-    for (uint32_t l = 0; l < 32; l++) {
+    for (uint32_t l = 0; l < 32; ++l) {
       uint32_t want = mask >> l & 1 ? expect(kWords[l], kWords[(l + rotate) % 32]) : 0x77777777u;
       EXPECT_EQ(out[l], want) << op << " of " << kWords[l] << " and " << kWords[(l + rotate) % 32]
                               << " lane " << l << " mask " << mask;
@@ -107,7 +107,7 @@ const WordCase kWordCases[] = {
     {"brev.b32 %out, %in",
      [](U a, U) {
        U r = 0;
-       for (int k = 0; k < 32; k++) r |= (a >> k & 1) << (31 - k);
+       for (int k = 0; k < 32; ++k) r |= (a >> k & 1) << (31 - k);
        return r;
      }},
     {"prmt.b32 %out, %in, %b, 0x7531",
@@ -121,7 +121,7 @@ const WordCase kWordCases[] = {
     {"dp4a.u32.u32 %out, %in, %b, 1",
      [](U a, U b) {
        U r = 1;
-       for (int k = 0; k < 4; k++) r += (a >> 8 * k & 255) * (b >> 8 * k & 255);
+       for (int k = 0; k < 4; ++k) r += (a >> 8 * k & 255) * (b >> 8 * k & 255);
        return r;
      }},
     {"dp2a.lo.s32.s32 %out, %in, %b, 0",
@@ -158,14 +158,14 @@ TEST(Arithmetic, WideAndCarry) {
     mov.b64 %out, {%lo, %hi};)";
   std::vector<uint64_t> in = {0, 1, 0x100000000, 0xffffffffffffffff, 0x123456789abcdef0};
   auto out = map_lanes<uint64_t>("b64", "b64", body, in);
-  for (size_t k = 0; k < in.size(); k++) EXPECT_EQ(out[k], in[k] + 0xffffffffull) << k;
+  for (size_t k = 0; k < in.size(); ++k) EXPECT_EQ(out[k], in[k] + 0xffffffffull) << k;
   auto high = map_lanes<uint64_t>("b64", "b64", "mul.hi.u64 %out, %in, 0x9e3779b97f4a7c15;", in);
-  for (size_t k = 0; k < in.size(); k++) {
+  for (size_t k = 0; k < in.size(); ++k) {
     EXPECT_EQ(high[k], static_cast<uint64_t>(
                            static_cast<unsigned __int128>(in[k]) * 0x9e3779b97f4a7c15ull >> 64));
   }
   auto shifted = map_lanes<uint64_t>("b64", "b64", "shr.s64 %out, %in, 9;", in);
-  for (size_t k = 0; k < in.size(); k++) {
+  for (size_t k = 0; k < in.size(); ++k) {
     EXPECT_EQ(shifted[k], static_cast<uint64_t>(static_cast<int64_t>(in[k]) >> 9));
   }
 }
@@ -180,7 +180,7 @@ std::string bits(float x) {
 
 void check_floats(const std::string& op, const std::function<float(float)>& expect) {
   auto out = map_lanes<float>("f32", "f32", op + ";", kFloats);
-  for (size_t k = 0; k < kFloats.size(); k++) {
+  for (size_t k = 0; k < kFloats.size(); ++k) {
     float want = expect(kFloats[k]);
     if (want != want) {
       EXPECT_EQ(std::bit_cast<uint32_t>(out[k]), 0x7fffffffu) << op << " of " << bits(kFloats[k]);
@@ -259,9 +259,9 @@ TEST(Arithmetic, FloatPairs) {
     add.f32x2 %out, %out, %k;
     mul.f32x2 %out, %out, %k;)";
   std::vector<std::array<float, 2>> in;
-  for (int k = 0; k < 32; k++) in.push_back({k * 0.5f, k * -0.25f});
+  for (int k = 0; k < 32; ++k) in.push_back({k * 0.5f, k * -0.25f});
   auto out = map_lanes<std::array<float, 2>>("b64", "b64", body, in);
-  for (int k = 0; k < 32; k++) {
+  for (int k = 0; k < 32; ++k) {
     EXPECT_EQ(out[k][0], (in[k][0] + 1 + 1) * 1);
     EXPECT_EQ(out[k][1], (in[k][1] * 2 + 2 + 2) * 2);
   }
@@ -322,20 +322,20 @@ TEST(Arithmetic, Comparisons) {
       or.b32 %%out, %%x, %%y;)",
                               c.op);
     auto out = map_lanes<uint32_t>("f32", "b32", body, kFloats);
-    for (uint32_t l = 0; l < kFloats.size(); l++) {
+    for (uint32_t l = 0; l < kFloats.size(); ++l) {
       bool r = c.expect(kFloats[l], 1.0f), t = l != 3;
       EXPECT_EQ(out[l], uint32_t{r && t} | uint32_t{!r && t} << 1) << c.op << " " << kFloats[l];
     }
   }
   auto set = map_lanes<uint32_t>("b32", "b32", "set.gt.u32.s32 %out, %in, -5;", kWords);
-  for (uint32_t l = 0; l < 32; l++) EXPECT_EQ(set[l], s(kWords[l]) > -5 ? ~0u : 0u);
+  for (uint32_t l = 0; l < 32; ++l) EXPECT_EQ(set[l], s(kWords[l]) > -5 ? ~0u : 0u);
 }
 
 TEST(Arithmetic, Conversions) {
   auto same = [](const std::vector<float>& in, const std::string& op,
                  const std::function<uint32_t(float)>& expect) {
     auto out = map_lanes<uint32_t>("f32", "b32", op + ";", in);
-    for (size_t k = 0; k < in.size(); k++) EXPECT_EQ(out[k], expect(in[k])) << op << " " << in[k];
+    for (size_t k = 0; k < in.size(); ++k) EXPECT_EQ(out[k], expect(in[k])) << op << " " << in[k];
   };
   auto to_int = [](double x, double lo, double hi) {
     return x != x ? 0.0 : x < lo ? lo : x > hi ? hi : x;
@@ -373,9 +373,9 @@ TEST(Arithmetic, Conversions) {
   EXPECT_EQ(e4m3[3], 0x9838u);
   // Sign and zero extension into wider registers.
   auto narrow = map_lanes<uint32_t>("b32", "b32", "cvt.s32.s8 %out, %in;", kWords);
-  for (uint32_t l = 0; l < 32; l++) EXPECT_EQ(narrow[l], static_cast<uint32_t>(int8_t(kWords[l])));
+  for (uint32_t l = 0; l < 32; ++l) EXPECT_EQ(narrow[l], static_cast<uint32_t>(int8_t(kWords[l])));
   auto clamp = map_lanes<uint32_t>("b32", "b32", "cvt.sat.u8.s32 %out, %in;", kWords);
-  for (uint32_t l = 0; l < 32; l++) {
+  for (uint32_t l = 0; l < 32; ++l) {
     EXPECT_EQ(clamp[l], static_cast<uint32_t>(std::min(255, std::max(0, s(kWords[l])))));
   }
   auto big =

@@ -77,7 +77,7 @@ TEST(Async, ThreadCopies) {
     st.global.v4.u32 [%rd1], {%r2, %r3, %r4, %r5};)",
           {}, [](auto& result, auto out) {
             ASSERT_EQ(result.cuda_error, 0) << result.report;
-            for (uint32_t l = 0; l < 32; l++) {
+            for (uint32_t l = 0; l < 32; ++l) {
               EXPECT_EQ(out[4 * l], 100 + 4 * l);
               EXPECT_EQ(out[4 * l + 1], 101 + 4 * l);
               // The second copy may come before the first: only that its bytes were copied is sure.
@@ -116,7 +116,7 @@ WAIT:
 TEST(Async, BulkCopies) {
   run_all(kBulkRoundTrip, {}, [](auto& result, auto out) {
     ASSERT_EQ(result.cuda_error, 0) << result.report;
-    for (uint32_t k = 0; k < 256; k++) EXPECT_EQ(out[k], 100 + k + (k == 1 ? 5000 : 0));
+    for (uint32_t k = 0; k < 256; ++k) EXPECT_EQ(out[k], 100 + k + (k == 1 ? 5000 : 0));
     EXPECT_EQ(out[256], 100u);
     EXPECT_EQ(out[258], 0u);
     EXPECT_EQ(result.tma_bytes, 1024u + 1024 + 64);
@@ -269,7 +269,7 @@ WAIT:
     bra NEXT;)",
           launch, [](auto& result, auto out) {
             ASSERT_EQ(result.cuda_error, 0) << result.report;
-            for (uint32_t c = 0; c < 20; c++) EXPECT_EQ(out[c], 1u) << c;
+            for (uint32_t c = 0; c < 20; ++c) EXPECT_EQ(out[c], 1u) << c;
           });
 }
 
@@ -293,7 +293,7 @@ TEST(Async, TensorMemory) {
   run_all(std::string(kTensorMemory) + "tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r1, 32;", {},
           [](auto& result, auto out) {
             ASSERT_EQ(result.cuda_error, 0) << result.report;
-            for (uint32_t l = 0; l < 32; l++) EXPECT_EQ(out[l], 10 * l + 1);
+            for (uint32_t l = 0; l < 32; ++l) EXPECT_EQ(out[l], 10 * l + 1);
           });
 }
 
@@ -341,8 +341,8 @@ TEST(Async, WarpMma) {
     st.global.v4.b32 [%ro], {%r10, %r11, %r12, %r13};)",
           {}, [](auto& result, auto out) {
             ASSERT_EQ(result.cuda_error, 0) << result.report;
-            for (uint32_t l = 0; l < 32; l++) {
-              for (uint32_t c = 0; c < 4; c++) {
+            for (uint32_t l = 0; l < 32; ++l) {
+              for (uint32_t c = 0; c < 4; ++c) {
                 uint32_t row = l / 4 + c / 2 * 8, column = l % 4 * 2 + c % 2;
                 EXPECT_EQ(std::bit_cast<float>(out[4 * l + c]), static_cast<float>(row * column));
               }

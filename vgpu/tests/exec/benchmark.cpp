@@ -161,7 +161,7 @@ void scaling(const char* name, const std::string& text, Launch launch, bool chec
   launch.observer = checker.get();
   launch.grid.x = 32;
   Times times[2];
-  for (int k = 0; k < kRepeats; k++) {
+  for (int k = 0; k < kRepeats; ++k) {
     for (uint32_t threads : {1u, 2u}) {
       launch.options.threads = threads;
       run_timed(text, launch, times[threads - 1]);
@@ -175,7 +175,7 @@ void scaling(const char* name, const std::string& text, Launch launch, bool chec
 void check_cost(const char* name, const std::string& text, Launch launch) {
   const auto checker = check::make_checker(check::CheckOptions::parse("all"), nullptr, {});
   Times plain, checked;
-  for (int k = 0; k < kRepeats; k++) {
+  for (int k = 0; k < kRepeats; ++k) {
     launch.observer = nullptr;
     run_timed(text, launch, plain);
     launch.observer = checker.get();
@@ -189,7 +189,7 @@ void load_speed() {
   // About a megabyte of what a compiler writes.
   std::string body =
       ".reg .pred %p<2>; .reg .b32 %r<9000>; .reg .b64 %rd<4>;\nld.param.u64 %rd0, [out];\n";
-  for (int k = 0; body.size() < (1 << 20); k++) {
+  for (int k = 0; body.size() < (1 << 20); ++k) {
     body += format(
         ".loc 1 %d 3\nadd.s32 %%r%d, %%r%d, %d;\nmul.lo.s32 %%r%d, %%r%d, %%r%d;\n"
         "st.global.u32 [%%rd0+%d], %%r%d;\n",

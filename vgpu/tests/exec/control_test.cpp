@@ -9,7 +9,7 @@ TEST(Control, VectorAdd) {
   Buffers buffers;
   const uint32_t n = 1000;
   std::vector<float> a(n), b(n);
-  for (uint32_t k = 0; k < n; k++) {
+  for (uint32_t k = 0; k < n; ++k) {
     a[k] = static_cast<float>(k), b[k] = 0.5f * static_cast<float>(k);
   }
   uint64_t pa = buffers.add(a), pb = buffers.add(b), pc = buffers.add(n * 4);
@@ -47,7 +47,7 @@ $L__BB0_2:
   auto result = run_module(text, Params() << pa << pb << pc << n, buffers, launch);
   ASSERT_EQ(result.cuda_error, 0) << result.report;
   auto c = buffers.read<float>(pc, n);
-  for (uint32_t k = 0; k < n; k++) EXPECT_EQ(c[k], a[k] + b[k]) << k;
+  for (uint32_t k = 0; k < n; ++k) EXPECT_EQ(c[k], a[k] + b[k]) << k;
   EXPECT_GT(result.warp_instructions, 8u * 4 * 10);
 }
 
@@ -92,7 +92,7 @@ NEXT:
     add.s32 %r1, %r1, %r3;
     st.global.u32 [%ro], %r1;)");
   auto sum = [](uint32_t l) { return l * (l + 1) / 2 + (l + 1) / 2 * 100; };
-  for (uint32_t l = 0; l < 32; l++) EXPECT_EQ(out[l], sum(l) + sum(31)) << l;
+  for (uint32_t l = 0; l < 32; ++l) EXPECT_EQ(out[l], sum(l) + sum(31)) << l;
 }
 
 TEST(Control, BranchTables) {
@@ -108,7 +108,7 @@ C:  mov.u32 %r1, 30;
 DONE:
     st.global.u32 [%ro], %r1;)");
   const uint32_t want[] = {10, 20, 30, 10};
-  for (uint32_t l = 0; l < 32; l++) EXPECT_EQ(out[l], want[l & 3]);
+  for (uint32_t l = 0; l < 32; ++l) EXPECT_EQ(out[l], want[l & 3]);
 }
 
 const char kFunctions[] = R"(
@@ -163,7 +163,7 @@ FIRST:
 DONE:
     st.global.u32 [%ro], %r1;)",
                        kFunctions);
-  for (uint32_t l = 0; l < 32; l++) {
+  for (uint32_t l = 0; l < 32; ++l) {
     EXPECT_EQ(out[l], l < 8 ? 2 * (l + 2) : l > 20 ? 7 : 2 * l + 1000) << l;
   }
 }
@@ -188,7 +188,7 @@ TEST(Control, SomeLanesExitEarly) {
     activemask.b32 %r1;
     bar.warp.sync 0xffffffff;
     st.global.u32 [%ro], %r1;)");
-  for (uint32_t l = 0; l < 32; l++) EXPECT_EQ(out[l], l < 5 ? 0 : 0xffffffe0u);
+  for (uint32_t l = 0; l < 32; ++l) EXPECT_EQ(out[l], l < 5 ? 0 : 0xffffffe0u);
 }
 
 TEST(Control, SpecialRegisters) {
@@ -230,8 +230,8 @@ TEST(Control, SpecialRegisters) {
   auto result = run_module(text, Params() << out, buffers, launch);
   ASSERT_EQ(result.cuda_error, 0) << result.report;
   auto words = buffers.read<uint32_t>(out, 256);
-  for (uint32_t c = 0; c < 4; c++) {
-    for (uint32_t t = 0; t < 64; t++) {
+  for (uint32_t c = 0; c < 4; ++c) {
+    for (uint32_t t = 0; t < 64; ++t) {
       EXPECT_EQ(words[c * 64 + t],
                 (t % 32) | (t / 32) << 8 | (t % 32) << 16 | (c / 2) << 24 | (c % 2) << 28);
     }

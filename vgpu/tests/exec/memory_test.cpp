@@ -83,7 +83,7 @@ TEST(Memory, SharedLocalAndGeneric) {
     add.s32 %r6, %r6, %r7;
     st.global.u32 [%ro], %r6;)",
                        32);
-  for (uint32_t l = 0; l < 32; l++) EXPECT_EQ(out[l], (l ^ 31) * 3 + 1000);
+  for (uint32_t l = 0; l < 32; ++l) EXPECT_EQ(out[l], (l ^ 31) * 3 + 1000);
 }
 
 TEST(Memory, GlobalsAndConstants) {
@@ -99,7 +99,7 @@ TEST(Memory, GlobalsAndConstants) {
                        32, 32,
                        ".const .align 4 .u32 table[4] = {10, 20, 30, 40};\n"
                        ".visible .global .align 4 .u32 cell[2] = {1, 0x100};");
-  for (uint32_t l = 0; l < 32; l++) EXPECT_EQ(out[l], (l % 4 + 1) * 10 + 0x100);
+  for (uint32_t l = 0; l < 32; ++l) EXPECT_EQ(out[l], (l % 4 + 1) * 10 + 0x100);
 }
 
 TEST(Memory, Atomics) {
@@ -147,7 +147,7 @@ TEST(Memory, Matrices) {
     st.global.u32 [%ro], %r4;
     st.global.u32 [%ro+128], %r6;)",
                        64);
-  for (uint32_t l = 0; l < 32; l++) {
+  for (uint32_t l = 0; l < 32; ++l) {
     uint32_t low = 8 * (l % 4 * 2) + l / 4, high = low + 8;
     EXPECT_EQ(out[l], low | high << 16) << l;
     EXPECT_EQ(out[32 + l], 0u);
@@ -182,7 +182,7 @@ TEST(Memory, LaneExchange) {
     add.s32 %r0, %r0, %r1;
     st.global.u32 [%ro+896], %r0;)",
                        256);
-  for (uint32_t l = 0; l < 32; l++) {
+  for (uint32_t l = 0; l < 32; ++l) {
     EXPECT_EQ(out[l], l >= 3 ? l - 3 + 100 : l);
     EXPECT_EQ(out[32 + l], l ^ 5);
     EXPECT_EQ(out[64 + l], l % 8 < 6 ? l + 2 : l);
@@ -203,7 +203,7 @@ TEST(Memory, ReduceFloats) {
         "and.b32 %%m, %%m, 1;\nsetp.eq.u32 %%p, %%m, 1;\n@%%p redux.sync.%s.f32 %%out, %%in, %u;\n",
         members, form.c_str(), members);
     auto out = map_lanes<uint32_t>("f32", "f32", body, lanes);
-    for (uint32_t l = 0; l < 32; l++) {
+    for (uint32_t l = 0; l < 32; ++l) {
       EXPECT_EQ(out[l], members >> l & 1 ? out[std::countr_zero(members)] : 0u);
     }
     return out[std::countr_zero(members)];

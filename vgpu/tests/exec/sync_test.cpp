@@ -70,7 +70,7 @@ TEST(Sync, CtaBarriers) {
     st.global.u32 [%ro], %r4;)",
           256, block_of(256), [](auto& result, auto out) {
             ASSERT_EQ(result.cuda_error, 0) << result.report;
-            for (uint32_t t = 0; t < 256; t++) EXPECT_EQ(out[t], (t ^ 255) | 100u << 16 | 1u << 30);
+            for (uint32_t t = 0; t < 256; ++t) EXPECT_EQ(out[t], (t ^ 255) | 100u << 16 | 1u << 30);
           });
 }
 
@@ -132,7 +132,7 @@ TEST(Sync, ClusterBarrierAndDistributedMemory) {
     barrier.cluster.wait.acquire;)",
           8, launch, [](auto& result, auto out) {
             ASSERT_EQ(result.cuda_error, 0) << result.report;
-            for (uint32_t c = 0; c < 8; c++) {
+            for (uint32_t c = 0; c < 8; ++c) {
               uint32_t next = c / 4 * 4 + (c + 1) % 4;
               EXPECT_EQ(out[c], next * 10 + 1 + 1000 * (next % 4));
             }
@@ -373,7 +373,7 @@ TEST(Sync, TwoWorkersShareAGrid) {
   auto result = run_module(text, Params() << out, buffers, launch);
   ASSERT_EQ(result.cuda_error, 0) << result.report;
   auto words = buffers.read<uint32_t>(out, 65);
-  for (uint32_t c = 0; c < 64; c++) EXPECT_EQ(words[c], c);
+  for (uint32_t c = 0; c < 64; ++c) EXPECT_EQ(words[c], c);
   EXPECT_EQ(words[64], 64u);
 }
 

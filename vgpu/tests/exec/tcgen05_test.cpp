@@ -24,7 +24,7 @@ constexpr uint32_t kImage = 48 * 1024, kColumns = 64, kWindow = 1024;
 /// TMEM.
 std::string program(const std::string& body) {
   std::string registers;
-  for (uint32_t k = 0; k < 64; k++) registers += (k ? ", %v" : "%v") + std::to_string(k);
+  for (uint32_t k = 0; k < 64; ++k) registers += (k ? ", %v" : "%v") + std::to_string(k);
   std::string load, store;
   for (uint32_t k = 0; k < 64; k += 4) {
     const std::string quad = "{%v" + std::to_string(k) + ", %v" + std::to_string(k + 1) + ", %v" +
@@ -128,15 +128,15 @@ void check(const std::string& body, const Operands& operands,
   std::vector<uint32_t> cells(128 * kColumns);
   for (uint32_t& cell : cells) cell = std::bit_cast<uint32_t>(float(random() % 17) - 8);
   // What the tensor function makes of it. Numbers of scales: columns 56 to 63.
-  for (uint32_t lane = 0; lane < 128; lane++) {
-    for (uint32_t column = 56; column < 64; column++) {
+  for (uint32_t lane = 0; lane < 128; ++lane) {
+    for (uint32_t column = 56; column < 64; ++column) {
       cells[lane * kColumns + column] = 0x7f7e8080 + lane % 32 + column;
     }
   }
   Tmem tmem;
   tmem.allocate(64, 1);
-  for (uint32_t lane = 0; lane < 128; lane++) {
-    for (uint32_t column = 0; column < kColumns; column++) {
+  for (uint32_t lane = 0; lane < 128; ++lane) {
+    for (uint32_t column = 0; column < kColumns; ++column) {
       tmem.row(lane)[column] = cells[lane * kColumns + column];
     }
   }
@@ -157,8 +157,8 @@ void check(const std::string& body, const Operands& operands,
                              buffers, launch);
     ASSERT_EQ(result.cuda_error, 0) << body << result.report;
     auto after = buffers.read<uint32_t>(out, cells.size());
-    for (uint32_t lane = 0; lane < 128; lane++) {
-      for (uint32_t column = 0; column < kColumns; column++) {
+    for (uint32_t lane = 0; lane < 128; ++lane) {
+      for (uint32_t column = 0; column < kColumns; ++column) {
         ASSERT_EQ(after[lane * kColumns + column], tmem.row(lane)[column])
             << body << "lane " << lane << " column " << column;
         changed |= after[lane * kColumns + column] != cells[lane * kColumns + column];

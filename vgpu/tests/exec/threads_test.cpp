@@ -69,7 +69,7 @@ OWN:
     mov.u32 %r2, 1;
     st.release.gpu.global.u32 [%rd0+4], %r2;)",
           [](const auto& out) {
-            for (uint32_t c = 0; c < kClusters; c++) EXPECT_EQ(out[2 * c], c + 1);
+            for (uint32_t c = 0; c < kClusters; ++c) EXPECT_EQ(out[2 * c], c + 1);
           });
 }
 
@@ -101,7 +101,7 @@ WAIT:
     setp.lt.u32 %p2, %r2, 20;
     @%p2 bra TURN;)",
           [](const auto& out) {
-            for (uint32_t pair = 0; pair < kClusters / 2; pair++) EXPECT_EQ(out[2 * pair], 120u);
+            for (uint32_t pair = 0; pair < kClusters / 2; ++pair) EXPECT_EQ(out[2 * pair], 120u);
           });
 }
 
@@ -134,7 +134,7 @@ LOCK:
           [](const auto& out) {
             EXPECT_EQ(out[0], kClusters * 64);
             EXPECT_EQ(out[1], kClusters);
-            for (uint32_t k = 0; k < 16; k++) EXPECT_EQ(out[16 + k], kClusters * k);
+            for (uint32_t k = 0; k < 16; ++k) EXPECT_EQ(out[16 + k], kClusters * k);
           });
 }
 
@@ -167,7 +167,7 @@ WAIT:
     clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r2, %r5, %r6, %r7}, %q;
     bra NEXT;)",
           [](const auto& out) {
-            for (uint32_t c = 0; c < kClusters; c++) EXPECT_EQ(out[c], 1u) << c;
+            for (uint32_t c = 0; c < kClusters; ++c) EXPECT_EQ(out[c], 1u) << c;
           });
 }
 

@@ -106,8 +106,8 @@ TEST(TmaModes, Gather4) {
       ASSERT_EQ(result.cuda_error, 0) << result.report;
       auto got = buffers.read<uint16_t>(out, 1024);
       const uint32_t pitch = swizzle == Swizzle::k128B ? 128 : 64;
-      for (uint32_t row = 0; row < 4; row++) {
-        for (uint32_t x = 0; x < 32; x++) {
+      for (uint32_t row = 0; row < 4; ++row) {
+        for (uint32_t x = 0; x < 32; ++x) {
           const bool inside = rows[row] >= 0 && rows[row] < 20 && 72 + x < kWidth;
           const uint16_t expected =
               inside ? static_cast<uint16_t>(rows[row] * kWidth + 72 + x + 1) : 0;
@@ -145,8 +145,8 @@ NUMBER:
     auto got = buffers.read<uint32_t>(target, kWidth * kHeight);
     const uint32_t rows[4] = {9, 0, 11, 4};  // row 11 does not exist
     std::vector<uint32_t> expected(kWidth * kHeight);
-    for (uint32_t row = 0; row < 4; row++) {
-      for (uint32_t x = 0; x < 8; x++) {
+    for (uint32_t row = 0; row < 4; ++row) {
+      for (uint32_t x = 0; x < 8; ++x) {
         if (rows[row] < kHeight) expected[rows[row] * kWidth + 12 + x] = row * 32 + x * 4;
       }
     }
@@ -226,7 +226,7 @@ TEST(TmaModes, UnsupportedModesAreListedAtLoad) {
 /// Bits [first, first + count) of packed memory.
 uint32_t bits_at(const std::vector<uint8_t>& memory, uint32_t first, uint32_t count) {
   uint32_t value = 0;
-  for (uint32_t i = 0; i < count; i++) {
+  for (uint32_t i = 0; i < count; ++i) {
     value |= (memory[(first + i) / 8] >> (first + i) % 8 & 1u) << i;
   }
   return value;
@@ -244,7 +244,7 @@ TEST(TmaModes, SubByteTypes) {
         constexpr uint32_t kWidth = 384, kHeight = 6, kBox = 128, kRows = 3;
         const uint32_t pitch = (kWidth * t.bits / 8 + 31) / 32 * 32;
         std::vector<uint8_t> source(pitch * kHeight);
-        for (size_t i = 0; i < source.size(); i++) source[i] = static_cast<uint8_t>(i * 37 + 11);
+        for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<uint8_t>(i * 37 + 11);
         Buffers buffers;
         const uint64_t in = buffers.add(source), out = buffers.add(2048);
         const TensorMap map = map_2d(t.type, in, kWidth, kHeight, pitch, kBox, kRows, swizzle);
@@ -256,13 +256,13 @@ TEST(TmaModes, SubByteTypes) {
         auto got = buffers.read<uint8_t>(out, 2048);
         const uint32_t row_bytes =
             std::max(kBox / 16 * t.group_bytes, swizzle == Swizzle::k128B ? 128u : 0u);
-        for (uint32_t row = 0; row < kRows; row++) {
-          for (uint32_t x = 0; x < kBox; x++) {
+        for (uint32_t row = 0; row < kRows; ++row) {
+          for (uint32_t x = 0; x < kBox; ++x) {
             const uint32_t expected =
                 row == 0 ? bits_at(source, 5 * pitch * 8 + (256 + x) * t.bits, t.bits) : 0;
             const uint32_t first = x % 16 * t.bits;  // bit in the group
             uint32_t value = 0;
-            for (uint32_t i = 0; i < t.bits; i++) {
+            for (uint32_t i = 0; i < t.bits; ++i) {
               const uint32_t byte = row * row_bytes + x / 16 * t.group_bytes + (first + i) / 8;
               value |= (got[tma::swizzle_address(swizzle, byte)] >> (first + i) % 8 & 1u) << i;
             }

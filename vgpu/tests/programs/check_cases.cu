@@ -81,7 +81,7 @@ __global__ void race_reload(uint32_t* data) {
     mbarrier_init(&empty, 1);
   }
   make_barrier(&full[0]);
-  for (uint32_t round = 0; round < 2; round++) {
+  for (uint32_t round = 0; round < 2; ++round) {
     if (threadIdx.x == 0) {
       if (!BUG) mbarrier_wait(&empty, round ^ 1);
       mbarrier_arrive_expect_tx(&full[round], kBytes);
@@ -99,7 +99,7 @@ __global__ void race_reload(uint32_t* data) {
 template <bool BUG>
 __global__ void race_store_reuse(uint32_t* data) {
   __shared__ alignas(128) uint32_t buffer[kBytes / 4];
-  for (int round = 0; round < 2; round++) {
+  for (int round = 0; round < 2; ++round) {
     for (uint32_t i = threadIdx.x; i < kBytes / 4; i += blockDim.x) buffer[i] = i + round;
     fence_proxy_async();
     __syncthreads();
@@ -276,7 +276,7 @@ __global__ void oob_shared(uint32_t* data) {
 template <bool BUG>
 __global__ void oob_local(uint32_t* data) {
   uint32_t mine[16];
-  for (uint32_t i = 0; i < 16; i++) mine[i] = i;
+  for (uint32_t i = 0; i < 16; ++i) mine[i] = i;
   const uint32_t index = data[0] + (BUG ? 100000 : 3);  // data[0] is 0
   data[256] = *(volatile uint32_t*)&mine[index];
 }
@@ -337,7 +337,7 @@ __global__ void mbarrier_order(uint32_t* data) {
   if (!BUG) __syncthreads();
   // Time stands for luck: the barrier happens to be there.
   if (BUG && threadIdx.x == 32) {
-    for (int i = 0; i < 10; i++) asm volatile("nanosleep.u32 1000;");
+    for (int i = 0; i < 10; ++i) asm volatile("nanosleep.u32 1000;");
   }
   if (threadIdx.x == 32) mbarrier_arrive(&barrier);
   if (threadIdx.x == 32) mbarrier_wait(&barrier, 0);
@@ -485,7 +485,7 @@ __device__ void tcgen05_case(uint32_t* data) {
            uint64_t{256 >> 4} << 32 | uint64_t{1} << 46;
   };
   constexpr uint32_t kInstruction = 1 << 4 | 1 << 7 | 1 << 10 | 1 << 17 | 8 << 24;
-  for (uint32_t round = 0; round < 2; round++) {
+  for (uint32_t round = 0; round < 2; ++round) {
     if (threadIdx.x == 128) {
       mbarrier_wait(&read, round ^ 1);
       asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
@@ -558,7 +558,7 @@ __device__ void ring_case(uint32_t* data) {
   __shared__ uint64_t full, empty;
   if (threadIdx.x == 0) mbarrier_init(&empty, 2);
   make_barrier(&full);
-  for (uint32_t round = 0; round < 3; round++) {
+  for (uint32_t round = 0; round < 3; ++round) {
     if (threadIdx.x == 0) {
       mbarrier_wait(&empty, (round ^ 1) & 1);
       mbarrier_arrive_expect_tx(&full, kBytes);

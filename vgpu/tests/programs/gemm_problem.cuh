@@ -34,7 +34,7 @@ __device__ void load_tiles(Shared& shared, Ring stage, const CUtensorMap& map_a,
                            const CUtensorMap& map_b, int tiles_n, int tiles, int blocks_k) {
   constexpr uint32_t kStageBytes = (kTile.m + kTile.n) * kTile.k * sizeof(__nv_bfloat16);
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    for (int block = 0; block < blocks_k; block++, stage.next()) {
+    for (int block = 0; block < blocks_k; ++block, stage.next()) {
       uint64_t* full = &shared.full[stage.index];
       mbarrier_wait(&shared.empty[stage.index], stage.parity ^ 1);
       mbarrier_arrive_expect_tx(full, kStageBytes);
@@ -94,10 +94,10 @@ class GemmProblem {
     std::vector<float> d(size_t(size_.m) * size_.n);
     CHECK_CUDA(cudaMemcpy(d.data(), device_d_, d.size() * 4, cudaMemcpyDeviceToHost));
     int wrong = 0;
-    for (int row = 0; row < size_.m; row++) {
-      for (int column = 0; column < size_.n; column++) {
+    for (int row = 0; row < size_.m; ++row) {
+      for (int column = 0; column < size_.n; ++column) {
         float sum = 0;
-        for (int k = 0; k < size_.k; k++) {
+        for (int k = 0; k < size_.k; ++k) {
           sum += __bfloat162float(a_[size_t(row) * size_.k + k]) *
                  __bfloat162float(b_[size_t(column) * size_.k + k]);
         }

@@ -59,11 +59,11 @@ __global__ void __launch_bounds__(kThreads)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; i++) {
+    for (int i = 0; i < kStages; ++i) {
       mbarrier_init(&shared.full[i], 1);
       mbarrier_init(&shared.empty[i], 1);
     }
-    for (int i = 0; i < kAccumulators; i++) {
+    for (int i = 0; i < kAccumulators; ++i) {
       mbarrier_init(&shared.tmem_full[i], 1);
       mbarrier_init(&shared.tmem_empty[i], kEpilogueThreads / 32);
     }
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, accumulator.next()) {
       mbarrier_wait(&shared.tmem_empty[accumulator.index], accumulator.parity ^ 1);
       tcgen05_fence_after();
-      for (int block = 0; block < blocks_k; block++, stage.next()) {
+      for (int block = 0; block < blocks_k; ++block, stage.next()) {
         mbarrier_wait(&shared.full[stage.index], stage.parity);
         for (int k = 0; k < kTile.k; k += 16) {
           tcgen05_mma(tmem + accumulator.index * kTile.n,
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads)
       mbarrier_wait(&shared.tmem_full[accumulator.index], accumulator.parity);
       tcgen05_fence_after();
       uint32_t d[kTile.n / 16][16];
-      for (int i = 0; i < kTile.n / 16; i++) {
+      for (int i = 0; i < kTile.n / 16; ++i) {
         tcgen05_ld_x16(d[i], tmem + accumulator.index * kTile.n + i * 16 + (quarter * 32 << 16));
       }
       asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads)
       // The store of the previous tile must have left the buffer.
       if (thread == 0) bulk_wait_read();
       named_barrier(1, kEpilogueThreads);
-      for (int i = 0; i < kTile.n; i++) {
+      for (int i = 0; i < kTile.n; ++i) {
         reinterpret_cast<uint32_t*>(shared.d)[thread * kTile.n + i] = d[i / 16][i % 16];
       }
       fence_proxy_async();

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kStages; stage++) {
+    for (int stage = 0; stage < kStages; ++stage) {
       mbarrier_init(&shared.full[stage], 1);
       mbarrier_init(&shared.empty[stage], kConsumers / 32);
     }
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads)
   // Consumers: one warpgroup multiplies and stores.
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     float d[32];
-    for (int block = 0; block < blocks_k; block++, stage.next()) {
+    for (int block = 0; block < blocks_k; ++block, stage.next()) {
       mbarrier_wait(&shared.full[stage.index], stage.parity);
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
       for (int k = 0; k < kTile.k; k += 16) {
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
     // The store of the previous tile must have left the buffer.
     if (threadIdx.x == 0) bulk_wait_read();
     named_barrier(1, kConsumers);
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < 32; ++i) {
       int row = warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
       shared.d[row * kTile.n + column] = d[i];
     }
