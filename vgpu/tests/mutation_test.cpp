@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "check/mutation.hpp"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -11,6 +9,7 @@
 #include <map>
 
 #include "check/checker.hpp"
+#include "check/mutation.hpp"
 #include "exec/harness.hpp"
 #include "fault.hpp"
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/number_formats.hpp"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 #include <random>
 #include <vector>
+
+#include "tensor/number_formats.hpp"
 
 namespace vgpu::tensor {
 namespace {

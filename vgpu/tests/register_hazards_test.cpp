@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The registers check on straight-line PTX: which register is reported, if any.
-#include "check/register_hazards.hpp"
-
 #include <gtest/gtest.h>
+
+#include "check/register_hazards.hpp"
 
 namespace vgpu::check {
 namespace {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/smem_descriptor.hpp"
-
 #include <gtest/gtest.h>
 
 #include "fault.hpp"
 #include "matrix_layout.hpp"
+#include "tensor/smem_descriptor.hpp"
 
 namespace vgpu::tensor {
 namespace {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/tmem.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include "fault.hpp"
 #include "matrix_layout.hpp"
 #include "tensor/tcgen05_ldst.hpp"
+#include "tensor/tmem.hpp"
 
 namespace vgpu::tensor {
 namespace {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/wgmma.hpp"
-
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -9,6 +7,7 @@
 
 #include "fault.hpp"
 #include "matrix_layout.hpp"
+#include "tensor/wgmma.hpp"
 
 namespace vgpu::tensor {
 namespace {

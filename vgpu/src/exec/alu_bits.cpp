@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Logic, shifts, bit fields and byte permutation. Source: PTX ISA 9.0, "Logic and Shift
 // Instructions", bfe, bfi, bfind, brev, clz, popc, prmt, lop3, szext, bmsk.
-#include "decoder.hpp"
-#include "lanes.hpp"
+#include "exec/decoder.hpp"
+#include "exec/lanes.hpp"
 
 namespace vgpu::exec {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // setp, set, selp, slct, testp. Source: PTX ISA 9.0, "Comparison and Selection Instructions" and
 // "Half Precision Comparison Instructions".
-#include "decoder.hpp"
-#include "float_math.hpp"
-#include "lanes.hpp"
+#include "exec/decoder.hpp"
+#include "exec/float_math.hpp"
+#include "exec/lanes.hpp"
 
 namespace vgpu::exec {
 namespace {

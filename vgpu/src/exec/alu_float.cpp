@@ -4,11 +4,11 @@
 #include <cfenv>
 #include <limits>
 
-#include "alu_half.hpp"
-#include "alu_integer.hpp"
-#include "decoder.hpp"
-#include "float_math.hpp"
-#include "lanes.hpp"
+#include "exec/alu_half.hpp"
+#include "exec/alu_integer.hpp"
+#include "exec/decoder.hpp"
+#include "exec/float_math.hpp"
+#include "exec/lanes.hpp"
 
 namespace vgpu::exec {
 namespace {

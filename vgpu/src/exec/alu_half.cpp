@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Half-precision arithmetic. Source: PTX ISA 9.0, "Half Precision Floating-Point Instructions" and
 // "Mixed Precision Floating-Point Instructions".
-#include "alu_half.hpp"
+#include "exec/alu_half.hpp"
 
-#include "float_math.hpp"
-#include "lanes.hpp"
+#include "exec/float_math.hpp"
+#include "exec/lanes.hpp"
 
 namespace vgpu::exec {
 namespace {

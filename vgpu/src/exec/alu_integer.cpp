@@ -2,11 +2,12 @@
 // Integer arithmetic: add, sub, mul, mad, div, rem, min, max, abs, neg, sad, dot products, carries.
 // Source: PTX ISA 9.0, "Integer Arithmetic Instructions" and "Extended-Precision Integer
 // Arithmetic Instructions".
+#include "exec/alu_integer.hpp"
+
 #include <limits>
 #include <type_traits>
 
-#include "alu_integer.hpp"
-#include "lanes.hpp"
+#include "exec/lanes.hpp"
 
 namespace vgpu::exec {
 namespace {

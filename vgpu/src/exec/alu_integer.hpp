@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "decoder.hpp"
+#include "exec/decoder.hpp"
 
 /// Integer forms of the opcodes that integers and floats share; alu_float.cpp dispatches.
 namespace vgpu::exec {

@@ -3,8 +3,8 @@
 // Movement and Conversion Instructions".
 #include <chrono>
 
-#include "decoder.hpp"
-#include "lanes.hpp"
+#include "exec/decoder.hpp"
+#include "exec/lanes.hpp"
 
 namespace vgpu::exec {
 namespace {

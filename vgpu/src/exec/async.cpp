@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "async.hpp"
+#include "exec/async.hpp"
 
 namespace vgpu::exec {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "machine.hpp"
+#include "exec/machine.hpp"
 
 /// Asynchronous operations: they are queued at issue and happen when the delivery policy says.
 namespace vgpu::exec {

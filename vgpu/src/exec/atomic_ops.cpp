@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // atom and red. Source: PTX ISA 9.0, "atom", "red". Lanes go one after the other; global memory is
 // updated with the host's atomics, since other clusters may run on other threads.
-#include "float_math.hpp"
-#include "lanes.hpp"
-#include "memory_ops.hpp"
+#include "exec/float_math.hpp"
+#include "exec/lanes.hpp"
+#include "exec/memory_ops.hpp"
 
 namespace vgpu::exec {
 namespace {

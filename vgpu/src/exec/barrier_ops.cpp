@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // bar / barrier, barrier.cluster, fences. Source: PTX ISA 9.0, "Parallel Synchronization and
 // Communication Instructions".
-#include "barrier_ops.hpp"
+#include "exec/barrier_ops.hpp"
 
-#include "decoder.hpp"
-#include "lanes.hpp"
+#include "exec/decoder.hpp"
+#include "exec/lanes.hpp"
 
 namespace vgpu::exec {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Functions that device code calls and the driver provides: printf and assert.
-#include "builtins.hpp"
+#include "exec/builtins.hpp"
 
 #include <cstdio>
 
-#include "memory_access.hpp"
+#include "exec/memory_access.hpp"
 
 namespace vgpu::exec {
 namespace {

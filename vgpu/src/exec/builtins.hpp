@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "decoder.hpp"
+#include "exec/decoder.hpp"
 
 namespace vgpu::exec {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // mapa, getctarank and cluster launch control. Source: PTX ISA 9.0, "mapa", "getctarank",
 // "clusterlaunchcontrol".
-#include "copy_ops.hpp"
-#include "lanes.hpp"
+#include "exec/copy_ops.hpp"
+#include "exec/lanes.hpp"
 
 namespace vgpu::exec {
 namespace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Branches, calls, returns, traps, and hints without effect on results. Source: PTX ISA 9.0,
 // "Control Flow Instructions", "Miscellaneous Instructions".
-#include "builtins.hpp"
-#include "decoder.hpp"
+#include "exec/builtins.hpp"
+#include "exec/decoder.hpp"
 
 namespace vgpu::exec {
 namespace {

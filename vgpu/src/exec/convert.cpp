@@ -3,9 +3,9 @@
 #include <cmath>
 #include <limits>
 
-#include "decoder.hpp"
-#include "float_math.hpp"
-#include "lanes.hpp"
+#include "exec/decoder.hpp"
+#include "exec/float_math.hpp"
+#include "exec/lanes.hpp"
 
 namespace vgpu::exec {
 namespace {

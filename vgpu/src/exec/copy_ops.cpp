@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // cp.async, cp.async.bulk, cp.reduce.async.bulk, st.async, red.async, st.bulk and their groups.
 // Source: PTX ISA 9.0, "Data Movement and Conversion Instructions: Asynchronous copy".
-#include "copy_ops.hpp"
+#include "exec/copy_ops.hpp"
 
-#include "../tma/traverse.hpp"
-#include "lanes.hpp"
-#include "memory_ops.hpp"
+#include "exec/lanes.hpp"
+#include "exec/memory_ops.hpp"
+#include "tma/traverse.hpp"
 
 namespace vgpu::exec {
 

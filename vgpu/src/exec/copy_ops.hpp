@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "async.hpp"
-#include "decoder.hpp"
-#include "mbarrier.hpp"
-#include "memory_access.hpp"
+#include "exec/async.hpp"
+#include "exec/decoder.hpp"
+#include "exec/mbarrier.hpp"
+#include "exec/memory_access.hpp"
 
 /// What bulk copies (copy_ops.cpp) and tensor copies (tma_ops.cpp) share.
 namespace vgpu::exec {

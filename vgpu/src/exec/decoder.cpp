@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "decoder.hpp"
+#include "exec/decoder.hpp"
 
 #include <algorithm>
 
-#include "register_placement.hpp"
+#include "exec/register_placement.hpp"
 
 namespace vgpu::exec {
 namespace {

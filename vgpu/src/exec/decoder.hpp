@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "machine.hpp"
+#include "exec/machine.hpp"
 
 namespace vgpu::exec {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "../tensor/number_formats.hpp"
+#include "tensor/number_formats.hpp"
 
 /// Scalar floating-point arithmetic as PTX defines it: NaN results, flushed subnormals, saturation,
 /// half precision with one rounding. Source: PTX ISA 9.0, "Floating-Point Instructions".

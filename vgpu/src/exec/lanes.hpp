@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "machine.hpp"
+#include "exec/machine.hpp"
 
 /// Lane loops of register-to-register instructions. A full warp computes 32 lanes in a loop that
 /// the compiler vectorises; one lane alone computes just that; anything between computes all and

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launch.hpp"
+#include "exec/launch.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <thread>
 
-#include "scheduler.hpp"
+#include "exec/scheduler.hpp"
 
 namespace vgpu::exec {
 namespace {

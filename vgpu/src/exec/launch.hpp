@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "../fault.hpp"
-#include "../ptx/module.hpp"
+#include "fault.hpp"
+#include "ptx/module.hpp"
 
 /// The interface of the execution engine: load PTX as a Program once, launch its kernels many
 /// times.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "machine.hpp"
+#include "exec/machine.hpp"
 
 namespace vgpu::exec {
 

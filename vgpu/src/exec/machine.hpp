@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "../tensor/tmem.hpp"
-#include "launch.hpp"
-#include "observer.hpp"
+#include "exec/launch.hpp"
+#include "exec/observer.hpp"
+#include "tensor/tmem.hpp"
 
 /// The state of the machine while a grid runs: decoded code, warps, CTAs, clusters.
 namespace vgpu::exec {

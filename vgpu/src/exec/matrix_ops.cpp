@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // ldmatrix, stmatrix, movmatrix: 8x8 matrices of 16-bit elements spread over a warp. Source: PTX
 // ISA 9.0, sections of those names.
-#include "decoder.hpp"
-#include "lanes.hpp"
-#include "memory_access.hpp"
+#include "exec/decoder.hpp"
+#include "exec/lanes.hpp"
+#include "exec/memory_access.hpp"
 
 namespace vgpu::exec {
 namespace {

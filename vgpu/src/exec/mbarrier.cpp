@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "mbarrier.hpp"
+#include "exec/mbarrier.hpp"
 
-#include "decoder.hpp"
-#include "lanes.hpp"
-#include "memory_access.hpp"
-#include "memory_ops.hpp"
+#include "exec/decoder.hpp"
+#include "exec/lanes.hpp"
+#include "exec/memory_access.hpp"
+#include "exec/memory_ops.hpp"
 
 namespace vgpu::exec {
 

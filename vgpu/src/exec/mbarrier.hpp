@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "machine.hpp"
+#include "exec/machine.hpp"
 
 /// mbarrier objects: 8 bytes of shared memory that hold the whole state, so that a program that
 /// overwrites them is noticed. Source: PTX ISA 9.0, "mbarrier".

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "memory_access.hpp"
+#include "exec/memory_access.hpp"
 
 namespace vgpu::exec {
 

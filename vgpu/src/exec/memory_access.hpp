@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "machine.hpp"
+#include "exec/machine.hpp"
 
 /// From PTX addresses to host memory: bounds, alignment and space checks, and the observer's
 /// events.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // ld, ldu and st in every state space. Source: PTX ISA 9.0, "ld", "ld.global.nc", "ldu", "st".
-#include "memory_ops.hpp"
+#include "exec/memory_ops.hpp"
 
-#include "lanes.hpp"
+#include "exec/lanes.hpp"
 
 namespace vgpu::exec {
 

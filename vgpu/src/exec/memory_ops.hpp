@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "decoder.hpp"
-#include "memory_access.hpp"
+#include "exec/decoder.hpp"
+#include "exec/memory_access.hpp"
 
 /// Modifiers that loads, stores and atomics share.
 namespace vgpu::exec {

@@ -3,8 +3,8 @@
 // Level Matrix Multiply-Accumulate Instructions", fragment layouts of m16n8k*.
 #include <limits>
 
-#include "decoder.hpp"
-#include "float_math.hpp"
+#include "exec/decoder.hpp"
+#include "exec/float_math.hpp"
 
 namespace vgpu::exec {
 namespace {

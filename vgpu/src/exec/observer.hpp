@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "launch.hpp"
+#include "exec/launch.hpp"
 
 /// What exec tells check/ and trace/ while a kernel runs. An Observer makes one ClusterObserver for
 /// each cluster; all events of a cluster come from one thread, in the order in which they happen,

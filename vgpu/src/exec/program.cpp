@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "decoder.hpp"
-#include "launch.hpp"
+#include "exec/decoder.hpp"
+#include "exec/launch.hpp"
 
 namespace vgpu::exec {
 

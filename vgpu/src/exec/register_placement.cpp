@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "register_placement.hpp"
+#include "exec/register_placement.hpp"
 
 #include <algorithm>
 #include <map>

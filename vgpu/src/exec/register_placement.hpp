@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "../ptx/module.hpp"
+#include "ptx/module.hpp"
 
 namespace vgpu::exec {
 

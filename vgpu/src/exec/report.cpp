@@ -2,9 +2,9 @@
 // What a kernel author reads when a launch fails.
 #include <algorithm>
 
-#include "barrier_ops.hpp"
-#include "mbarrier.hpp"
-#include "scheduler.hpp"
+#include "exec/barrier_ops.hpp"
+#include "exec/mbarrier.hpp"
+#include "exec/scheduler.hpp"
 
 namespace vgpu::exec {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "scheduler.hpp"
+#include "exec/scheduler.hpp"
 
 #include <algorithm>
 
-#include "async.hpp"
-#include "barrier_ops.hpp"
-#include "mbarrier.hpp"
+#include "exec/async.hpp"
+#include "exec/barrier_ops.hpp"
+#include "exec/mbarrier.hpp"
 
 namespace vgpu::exec {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "machine.hpp"
+#include "exec/machine.hpp"
 
 namespace vgpu::exec {
 

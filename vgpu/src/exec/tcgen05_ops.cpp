@@ -2,12 +2,12 @@
 // tcgen05: allocation of tensor memory and the asynchronous side of mma, cp, ld, st, commit. The
 // arithmetic and the layouts are in tensor/. Source: PTX ISA 9.0, "TensorCore 5th Generation Family
 // Instructions".
-#include "../tensor/tcgen05_ldst.hpp"
-#include "../tensor/tcgen05_mma.hpp"
-#include "../tensor/tcgen05_scaled_mma.hpp"
-#include "copy_ops.hpp"
-#include "lanes.hpp"
-#include "tensor_visitor.hpp"
+#include "exec/copy_ops.hpp"
+#include "exec/lanes.hpp"
+#include "exec/tensor_visitor.hpp"
+#include "tensor/tcgen05_ldst.hpp"
+#include "tensor/tcgen05_mma.hpp"
+#include "tensor/tcgen05_scaled_mma.hpp"
 
 namespace vgpu::exec {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "../tensor/access.hpp"
-#include "machine.hpp"
+#include "exec/machine.hpp"
+#include "tensor/access.hpp"
 
 namespace vgpu::exec {
 

@@ -2,10 +2,10 @@
 // cp.async.bulk.tensor, cp.reduce.async.bulk.tensor, cp.async.bulk.prefetch.tensor: the engine's
 // side of TMA. What a box is and where its bytes lie is in tma/. Source: PTX ISA 9.0, "Tensor
 // copy".
-#include "../tma/traverse.hpp"
-#include "copy_ops.hpp"
-#include "lanes.hpp"
-#include "memory_ops.hpp"
+#include "exec/copy_ops.hpp"
+#include "exec/lanes.hpp"
+#include "exec/memory_ops.hpp"
+#include "tma/traverse.hpp"
 
 namespace vgpu::exec {
 namespace {

@@ -4,9 +4,9 @@
 // their member mask are at the instruction.
 #include <limits>
 
-#include "decoder.hpp"
-#include "float_math.hpp"
-#include "lanes.hpp"
+#include "exec/decoder.hpp"
+#include "exec/float_math.hpp"
+#include "exec/lanes.hpp"
 
 namespace vgpu::exec {
 namespace {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // wgmma: the asynchronous side. The arithmetic is in tensor/wgmma. Source: PTX ISA 9.0,
 // "Asynchronous Warpgroup Level Matrix Instructions".
-#include "../tensor/wgmma.hpp"
-
-#include "async.hpp"
-#include "decoder.hpp"
-#include "tensor_visitor.hpp"
+#include "exec/async.hpp"
+#include "exec/decoder.hpp"
+#include "exec/tensor_visitor.hpp"
+#include "tensor/wgmma.hpp"
 
 namespace vgpu::exec {
 namespace {

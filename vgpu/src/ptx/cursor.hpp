@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "../fault.hpp"
+#include "fault.hpp"
 
 namespace vgpu::ptx {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "module.hpp"
+#include "ptx/module.hpp"
 
 #include <array>
 

@@ -2,7 +2,7 @@
 #include <bit>
 #include <cstdlib>
 
-#include "parser.hpp"
+#include "ptx/parser.hpp"
 
 namespace vgpu::ptx {
 

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "parser.hpp"
+#include "ptx/parser.hpp"
 
 namespace vgpu::ptx {
 namespace {

@@ -5,8 +5,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "cursor.hpp"
-#include "module.hpp"
+#include "ptx/cursor.hpp"
+#include "ptx/module.hpp"
 
 namespace vgpu::ptx {
 

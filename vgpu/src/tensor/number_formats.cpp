@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "number_formats.hpp"
+#include "tensor/number_formats.hpp"
 
 #include <immintrin.h>
 

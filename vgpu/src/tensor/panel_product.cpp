@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "panel_product.hpp"
+#include "tensor/panel_product.hpp"
 
 #include <immintrin.h>
 

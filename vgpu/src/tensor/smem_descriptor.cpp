@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "smem_descriptor.hpp"
+#include "tensor/smem_descriptor.hpp"
 
 #include <array>
 #include <cstring>
 
-#include "../fault.hpp"
-#include "number_formats.hpp"
+#include "fault.hpp"
+#include "tensor/number_formats.hpp"
 
 namespace vgpu::tensor {
 namespace {

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "access.hpp"
+#include "tensor/access.hpp"
 
 /// Shared-memory matrix descriptors of wgmma and tcgen05, bit by bit, and where they put the
 /// elements of a matrix. Sources: PTX ISA "Shared Memory Matrix Layout", "Matrix Descriptor"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tcgen05_ldst.hpp"
+#include "tensor/tcgen05_ldst.hpp"
 
 #include <bit>
 #include <cstring>
 
-#include "../fault.hpp"
+#include "fault.hpp"
 
 namespace vgpu::tensor {
 namespace {

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <span>
 
-#include "access.hpp"
-#include "smem_descriptor.hpp"
-#include "tmem.hpp"
+#include "tensor/access.hpp"
+#include "tensor/smem_descriptor.hpp"
+#include "tensor/tmem.hpp"
 
 /// tcgen05.ld, tcgen05.st and tcgen05.cp (sm_100a).
 namespace vgpu::tensor {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tcgen05_mma.hpp"
+#include "tensor/tcgen05_mma.hpp"
 
 #include <bit>
 #include <cmath>
@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "../fault.hpp"
-#include "number_formats.hpp"
-#include "panel_product.hpp"
+#include "fault.hpp"
+#include "tensor/number_formats.hpp"
+#include "tensor/panel_product.hpp"
 
 namespace vgpu::tensor {
 namespace {

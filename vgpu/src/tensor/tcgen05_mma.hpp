@@ -6,9 +6,9 @@
 #include <optional>
 #include <span>
 
-#include "smem_descriptor.hpp"
-#include "tmem.hpp"
-#include "wgmma.hpp"
+#include "tensor/smem_descriptor.hpp"
+#include "tensor/tmem.hpp"
+#include "tensor/wgmma.hpp"
 
 /// tcgen05.mma (sm_100a), dense, kinds f16, tf32, f8f6f4 and i8, cta_group 1 and 2, and
 /// tcgen05.mma.ws. Block-scaled kinds: tcgen05_scaled_mma.hpp.

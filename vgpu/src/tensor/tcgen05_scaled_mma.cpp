@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tcgen05_scaled_mma.hpp"
+#include "tensor/tcgen05_scaled_mma.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <string>
 
-#include "../fault.hpp"
-#include "number_formats.hpp"
-#include "panel_product.hpp"
-#include "tcgen05_mma.hpp"
+#include "fault.hpp"
+#include "tensor/number_formats.hpp"
+#include "tensor/panel_product.hpp"
+#include "tensor/tcgen05_mma.hpp"
 
 namespace vgpu::tensor {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 
-#include "smem_descriptor.hpp"
-#include "tmem.hpp"
+#include "tensor/smem_descriptor.hpp"
+#include "tensor/tmem.hpp"
 
 /// tcgen05.mma with block scaling (sm_100a), dense: kinds mxf8f6f4, mxf4 and mxf4nvf4.
 /// D = (A scale_A) (B scale_B) + D, a scale for each 16 or 32 elements along K.

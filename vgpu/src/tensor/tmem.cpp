@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tmem.hpp"
+#include "tensor/tmem.hpp"
 
 #include <algorithm>
 #include <bit>
 
-#include "../fault.hpp"
+#include "fault.hpp"
 
 namespace vgpu::tensor {
 namespace {

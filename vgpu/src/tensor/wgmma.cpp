@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "wgmma.hpp"
+#include "tensor/wgmma.hpp"
 
 #include <bit>
 #include <cstring>
 
-#include "../fault.hpp"
-#include "number_formats.hpp"
-#include "panel_product.hpp"
+#include "fault.hpp"
+#include "tensor/number_formats.hpp"
+#include "tensor/panel_product.hpp"
 
 namespace vgpu::tensor {
 namespace {

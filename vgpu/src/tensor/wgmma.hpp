@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "smem_descriptor.hpp"
+#include "tensor/smem_descriptor.hpp"
 
 /// wgmma.mma_async (sm_90a): D = A B (+ D) for one warpgroup, M = 64, K = 32 bytes.
 namespace vgpu::tensor {

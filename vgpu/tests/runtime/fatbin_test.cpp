@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/fatbin.hpp"
-
 #include <gtest/gtest.h>
 #include <zstd.h>
 
@@ -8,6 +6,7 @@
 #include <functional>
 
 #include "fault.hpp"
+#include "runtime/fatbin.hpp"
 
 namespace vgpu::runtime {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "memory.hpp"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
+
+#include "memory.hpp"
 
 namespace vgpu {
 namespace {

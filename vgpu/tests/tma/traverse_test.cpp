@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // TMA against the definition of each mode, element by element; what the hardware does beyond the
 // definition is in probe/.
-#include "tma/traverse.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
 #include <random>
+
+#include "tma/traverse.hpp"
 
 namespace vgpu::tma {
 namespace {

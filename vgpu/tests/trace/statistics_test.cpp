@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trace/statistics.hpp"
-
 #include <gtest/gtest.h>
+
+#include "trace/statistics.hpp"
 
 namespace vgpu::trace {
 namespace {
