@@ -16,7 +16,7 @@ class Bytes {
  public:
   explicit Bytes(std::string data) : data_(std::move(data)) {}
 
-  template <class T>
+  template <typename T>
   bool read(uint64_t offset, T& value) const {
     if (offset > data_.size() || sizeof value > data_.size() - offset) return false;
     std::memcpy(&value, data_.data() + offset, sizeof value);

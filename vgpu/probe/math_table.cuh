@@ -12,7 +12,7 @@ namespace probe {
 constexpr uint32_t kMathRows = 1024;
 constexpr uint32_t kMathColumns = 12;  // 4 of integers, 4 of floats, 4 of doubles
 
-template <class T>
+template <typename T>
 __device__ T bits(uint64_t word) {
   if constexpr (sizeof(T) == 8 && !std::is_integral_v<T>) {
     return __longlong_as_double(static_cast<long long>(word));

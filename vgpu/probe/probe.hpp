@@ -48,7 +48,7 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
-  template <class T = uint8_t>
+  template <typename T = uint8_t>
   T* get() const {
     return static_cast<T*>(pointer_);
   }

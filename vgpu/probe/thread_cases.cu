@@ -586,7 +586,7 @@ __global__ void atomic_kernel(uint32_t* cells, uint32_t* olds) {
 }
 
 /// A case whose kernel writes kWords words, launched by `launch(out)`.
-template <class Launch>
+template <typename Launch>
 void add_words(const std::string& name, Launch launch) {
   add(name, [=](Result& result) {
     Buffer out(kWords * 4);

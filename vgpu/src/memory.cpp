@@ -37,7 +37,7 @@ std::string hex(uint64_t value) {
 
 std::string name(const Allocation& allocation) {
   std::string text =
-      allocation.kind() == MemoryKind::kSymbol || allocation.kind() == MemoryKind::kConstant
+      allocation.kind() == MemoryKind::symbol || allocation.kind() == MemoryKind::constant
           ? "variable " + allocation.label()
           : "allocation #" + std::to_string(allocation.serial()) + " (" + allocation.label() + ")";
   return text + " of " + std::to_string(allocation.bytes()) + " bytes at " + hex(allocation.base());
@@ -47,15 +47,15 @@ std::string name(const Allocation& allocation) {
 
 const char* to_string(MemoryKind kind) {
   switch (kind) {
-    case MemoryKind::kDevice:
+    case MemoryKind::device:
       return "device";
-    case MemoryKind::kManaged:
+    case MemoryKind::managed:
       return "managed";
-    case MemoryKind::kHost:
+    case MemoryKind::host:
       return "host";
-    case MemoryKind::kSymbol:
+    case MemoryKind::symbol:
       return "symbol";
-    case MemoryKind::kConstant:
+    case MemoryKind::constant:
       return "constant";
   }
   return "unknown";
@@ -122,7 +122,7 @@ GlobalMemory::~GlobalMemory() {
 
 Allocation* GlobalMemory::allocate(uint64_t bytes, MemoryKind kind, std::string label) {
   std::unique_lock lock(mutex_);
-  const bool counts = kind == MemoryKind::kDevice || kind == MemoryKind::kManaged;
+  const bool counts = kind == MemoryKind::device || kind == MemoryKind::managed;
   if (arena_ == 0 || bytes == 0 || bytes > kArenaBytes / 2) return nullptr;
   if (counts && bytes > capacity_ - live_bytes_.load()) return nullptr;
 
@@ -147,7 +147,7 @@ Allocation* GlobalMemory::allocate(uint64_t bytes, MemoryKind kind, std::string 
     return nullptr;
   }
   auto allocation = std::make_unique<Allocation>(base, bytes, kind, ++serial_, std::move(label),
-                                                 kind == MemoryKind::kDevice);
+                                                 kind == MemoryKind::device);
   Allocation* result = allocation.get();
   by_base_[base] = std::move(allocation);
   if (counts) live_bytes_ += bytes;
@@ -164,7 +164,7 @@ Allocation* GlobalMemory::adopt(void* host, uint64_t bytes, std::string label) {
     const Allocation& before = *std::prev(next)->second;
     if (before.live() && before.end() > base) return nullptr;
   }
-  auto allocation = std::make_unique<Allocation>(base, bytes, MemoryKind::kHost, ++serial_,
+  auto allocation = std::make_unique<Allocation>(base, bytes, MemoryKind::host, ++serial_,
                                                  std::move(label), false);
   allocation->owned_ = false;
   Allocation* result = allocation.get();
@@ -178,7 +178,7 @@ bool GlobalMemory::free(uint64_t address) {
   if (found == by_base_.end() || !found->second->live()) return false;
   Allocation& allocation = *found->second;
   allocation.live_.store(false, std::memory_order_relaxed);
-  if (allocation.kind_ == MemoryKind::kDevice || allocation.kind_ == MemoryKind::kManaged) {
+  if (allocation.kind_ == MemoryKind::device || allocation.kind_ == MemoryKind::managed) {
     live_bytes_ -= allocation.bytes_;
   }
   if (allocation.owned_) {

@@ -15,11 +15,11 @@ namespace vgpu {
 
 /// Where an allocation came from; decides what the checks may assume about it.
 enum class MemoryKind : uint8_t {
-  kDevice,    ///< cudaMalloc and friends: every write is seen, so unwritten bytes are known
-  kManaged,   ///< cudaMallocManaged: the host writes it directly
-  kHost,      ///< cudaHostAlloc, cudaHostRegister: the host writes it directly
-  kSymbol,    ///< a `__device__` variable of a module
-  kConstant,  ///< a `__constant__` variable of a module: kernels must not write it
+  device,    ///< cudaMalloc and friends: every write is seen, so unwritten bytes are known
+  managed,   ///< cudaMallocManaged: the host writes it directly
+  host,      ///< cudaHostAlloc, cudaHostRegister: the host writes it directly
+  symbol,    ///< a `__device__` variable of a module
+  constant,  ///< a `__constant__` variable of a module: kernels must not write it
 };
 
 const char* to_string(MemoryKind kind);

@@ -66,7 +66,7 @@ class LaneWrites {
   static constexpr uint64_t kBlockWords = 64;
 
   /// Calls f(word) until it is false; without `all`, only where some lane has stored nearby.
-  template <bool all, class F>
+  template <bool all, typename F>
   void for_words(uint64_t address, uint64_t bytes, F&& f) {
     if (words_.empty() || bytes == 0) return;
     const uint64_t end = std::min<uint64_t>((address + bytes - 1) / 4 + 1, words_.size());

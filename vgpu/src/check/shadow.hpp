@@ -82,7 +82,7 @@ class StateTable {
   /// True now and then: time to drop the states that no cell is in.
   bool crowded() const { return in_use_ >= limit_; }
   /// Calls for_each_cells(mark), which must call mark(cells) with every array of cells.
-  template <class F>
+  template <typename F>
   void collect(F&& for_each_cells) {
     std::vector<bool> used(states_.size());
     used[kFreshCell] = true;

@@ -81,7 +81,7 @@ class ReleasePoints {
     }
   }
   /// Whether f(component, epoch) holds for any of them.
-  template <class F>
+  template <typename F>
   bool any(F&& f) const {
     for (uint32_t k = 0; k < count_; ++k) {
       if (f(first_[k].first, first_[k].second)) return true;
@@ -124,7 +124,7 @@ class OperationTable {
     return (*blocks_[id / kBlock])[id % kBlock];
   }
   const Operation& operator[](uint64_t id) const { return (*blocks_[id / kBlock])[id % kBlock]; }
-  template <class F>
+  template <typename F>
   void for_each(F&& f) const {
     for (const auto& block : blocks_) {
       for (const Operation& operation : *block) f(operation);

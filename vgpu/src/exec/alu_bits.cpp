@@ -22,7 +22,7 @@ Step predicate_logic(Warp& w, const Instr& i, uint32_t lanes) {
   return Step::next;
 }
 
-template <class T>
+template <typename T>
 Handler logic_handler(Logic op) {
   switch (op) {
     case Logic::and_op:
@@ -87,11 +87,11 @@ bool decode_logic(Decoder& d) {
 }
 
 // Shift amounts are 32-bit and clamp at the width.
-template <class T>
+template <typename T>
 constexpr T shift_left(T a, uint32_t n) {
   return n >= sizeof(T) * 8 ? T(0) : static_cast<T>(a << n);
 }
-template <class T>
+template <typename T>
 constexpr T shift_right(T a, uint32_t n) {
   constexpr uint32_t kBits = sizeof(T) * 8;
   if (std::is_signed_v<T>) return static_cast<T>(a >> (n >= kBits ? kBits - 1 : n));
@@ -154,7 +154,7 @@ bool decode_funnel_shift(Decoder& d) {
   return true;
 }
 
-template <class T>
+template <typename T>
 T extract_field(T a, uint32_t position, uint32_t length) {
   constexpr uint32_t kBits = sizeof(T) * 8;
   using U = std::make_unsigned_t<T>;
@@ -170,7 +170,7 @@ T extract_field(T a, uint32_t position, uint32_t length) {
   field &= mask;
   return static_cast<T>(fill ? field | ~mask : field);
 }
-template <class T>
+template <typename T>
 Step bit_field_extract(Warp& w, const Instr& i, uint32_t lanes) {
   return ternary<T, T, uint32_t, uint32_t, extract_field<T>>(w, i, lanes);
 }
@@ -200,7 +200,7 @@ bool decode_bfe(Decoder& d) {
   }
 }
 
-template <class T>
+template <typename T>
 Step bit_field_insert(Warp& w, const Instr& i, uint32_t lanes) {
   constexpr uint32_t kBits = sizeof(T) * 8;
   const T *a = w.lanes<T>(i.a), *b = w.lanes<T>(i.b);
@@ -228,7 +228,7 @@ bool decode_bfi(Decoder& d) {
   return true;
 }
 
-template <class T, bool kShiftAmount>
+template <typename T, bool kShiftAmount>
 uint32_t find_bit(T a) {
   using U = std::make_unsigned_t<T>;
   // Signed: the most significant bit that differs from the sign.
@@ -264,7 +264,7 @@ bool decode_bfind(Decoder& d) {
   }
 }
 
-template <class T>
+template <typename T>
 T reverse_bits(T a) {
   T r = 0;
   for (uint32_t k = 0; k < sizeof(T) * 8; ++k) r = static_cast<T>(r << 1 | (a >> k & 1));

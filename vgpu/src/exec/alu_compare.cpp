@@ -28,7 +28,7 @@ enum class Compare : uint8_t {
 };
 
 /// The unordered forms hold when an operand is NaN, the ordered ones do not.
-template <Compare kCompare, class T>
+template <Compare kCompare, typename T>
 inline bool holds(T a, T b) {
   switch (kCompare) {
     case Compare::eq:
@@ -64,7 +64,7 @@ inline bool holds(T a, T b) {
 }
 
 // How a register's bits become a comparable value.
-template <class T>
+template <typename T>
 struct Plain {
   using Storage = T;
   static T value(T bits) { return bits; }
@@ -73,19 +73,19 @@ struct FlushedFloat {
   using Storage = float;
   static float value(float x) { return flush(x); }
 };
-template <class F>
+template <typename F>
 struct HalfValue {
   using Storage = uint16_t;
   static float value(uint16_t bits) { return F::widen(bits); }
 };
-template <class F, unsigned kShift>
+template <typename F, unsigned kShift>
 struct HalfOfPair {
   using Storage = uint32_t;
   static float value(uint32_t bits) { return F::widen(static_cast<uint16_t>(bits >> kShift)); }
 };
 
 /// One bit for each lane.
-template <class V, Compare kCompare>
+template <typename V, Compare kCompare>
 uint32_t compare_lanes(Warp& w, const Instr& i) {
   const auto *a = w.lanes<typename V::Storage>(i.a), *b = w.lanes<typename V::Storage>(i.b);
   uint8_t bytes[kLanes];
@@ -108,13 +108,13 @@ struct SetOperation {
   uint32_t p = 0, q = 0;
 };
 
-template <class V, Compare kCompare>
+template <typename V, Compare kCompare>
 Step setp_simple(Warp& w, const Instr& i, uint32_t lanes) {
   set_predicate(w, i.d, lanes, compare_lanes<V, kCompare>(w, i));
   return Step::next;
 }
 
-template <class V>
+template <typename V>
 CompareFunction pick(Compare compare, Handler* simple = nullptr) {
   switch (compare) {
 #define VGPU_CASE(name)                                  \
@@ -308,7 +308,7 @@ bool decode_set(Decoder& d) {
 
 // ------------------------------------------------------------------ selp, slct
 
-template <class T>
+template <typename T>
 Step select(Warp& w, const Instr& i, uint32_t lanes) {
   const T *a = w.lanes<T>(i.a), *b = w.lanes<T>(i.b);
   uint32_t bits = w.predicates[i.c] ^ i.x;
@@ -330,7 +330,7 @@ bool decode_selp(Decoder& d) {
   return true;
 }
 
-template <class T, class C>
+template <typename T, typename C>
 Step select_sign(Warp& w, const Instr& i, uint32_t lanes) {
   return ternary<T, T, T, C, [](T a, T b, C c) { return C(0) <= c ? a : b; }>(w, i, lanes);
 }
@@ -364,7 +364,7 @@ bool decode_slct(Decoder& d) {
 
 // ------------------------------------------------------------------ testp
 
-template <class T>
+template <typename T>
 Step test_property(Warp& w, const Instr& i, uint32_t lanes) {
   const T* a = w.lanes<T>(i.a);
   uint32_t bits = 0;

@@ -17,7 +17,7 @@ using ptx::Type;
 
 enum class Op { add, sub, mul, fma, div };
 
-template <Op kOp, class T>
+template <Op kOp, typename T>
 inline T compute(T a, T b, T c) {
   if constexpr (kOp == Op::add) return a + b;
   if constexpr (kOp == Op::sub) return a - b;
@@ -26,7 +26,7 @@ inline T compute(T a, T b, T c) {
   if constexpr (kOp == Op::fma) return std::fma(a, b, c);
 }
 
-template <Op kOp, class T, bool kFlush, bool kSaturate>
+template <Op kOp, typename T, bool kFlush, bool kSaturate>
 T arithmetic(T a, T b, T c) {
   if (kFlush) a = flush(a), b = flush(b), c = flush(c);
   T r = canonical(compute<kOp>(a, b, c));
@@ -35,7 +35,7 @@ T arithmetic(T a, T b, T c) {
   return r;
 }
 
-template <Op kOp, class T, bool kFlush, bool kSaturate>
+template <Op kOp, typename T, bool kFlush, bool kSaturate>
 Step arithmetic_lanes(Warp& w, const Instr& i, uint32_t lanes) {
   const T *a = w.lanes<T>(i.a), *b = w.lanes<T>(i.b), *c = w.lanes<T>(i.c);
   write_lanes<T>(w, i.d, lanes, [=](uint32_t l) {
@@ -44,7 +44,7 @@ Step arithmetic_lanes(Warp& w, const Instr& i, uint32_t lanes) {
   return Step::next;
 }
 
-template <Op kOp, class T>
+template <Op kOp, typename T>
 Handler nearest(bool flushes, bool saturates) {
   if constexpr (sizeof(T) == 8) return arithmetic_lanes<kOp, T, false, false>;
   if (flushes) {
@@ -55,7 +55,7 @@ Handler nearest(bool flushes, bool saturates) {
 
 /// Directed roundings: the host's rounding mode, lane by lane. Instr::x holds flags: bit 0 flush,
 /// bit 1 saturate; Instr::y the fenv mode.
-template <Op kOp, class T>
+template <Op kOp, typename T>
 __attribute__((noinline)) Step directed(Warp& w, const Instr& i, uint32_t lanes) {
   const T *a = w.lanes<T>(i.a), *b = w.lanes<T>(i.b), *c = w.lanes<T>(i.c);
   T* d = w.lanes<T>(i.d);
@@ -145,7 +145,7 @@ bool decode_arithmetic(Decoder& d) {
 
 // ------------------------------------------------------------------ min, max
 
-template <class T, bool kMin, bool kNan, bool kFlush>
+template <typename T, bool kMin, bool kNan, bool kFlush>
 Step min_max(Warp& w, const Instr& i, uint32_t lanes) {
   const T *a = w.lanes<T>(i.a), *b = w.lanes<T>(i.b);
   write_lanes<T>(w, i.d, lanes, [=](uint32_t l) {
@@ -226,7 +226,7 @@ float rsqrt_of(float x) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x)));
 }
 
-template <class T, T (*kFunction)(T), bool kFlush>
+template <typename T, T (*kFunction)(T), bool kFlush>
 Step function_lanes(Warp& w, const Instr& i, uint32_t lanes) {
   const T* a = w.lanes<T>(i.a);
   write_lanes<T>(w, i.d, lanes, [=](uint32_t l) {
@@ -237,23 +237,23 @@ Step function_lanes(Warp& w, const Instr& i, uint32_t lanes) {
   return Step::next;
 }
 
-template <class T>
+template <typename T>
 T reciprocal(T x) {
   return T(1) / x;
 }
-template <class T>
+template <typename T>
 T square_root(T x) {
   return std::sqrt(x);
 }
-template <class T>
+template <typename T>
 T rsqrt_wide(T x) {
   return T(1) / std::sqrt(x);
 }
-template <class T>
+template <typename T>
 T absolute(T x) {
   return std::fabs(x);
 }
-template <class T>
+template <typename T>
 T negate(T x) {
   return -x;
 }
@@ -277,7 +277,7 @@ void set_f32(Decoder& d, bool flushes) {
 }
 
 /// rcp, sqrt with directed roundings go through the host's rounding mode: 1 / x; Instr::c is 1.0.
-template <class T>
+template <typename T>
 __attribute__((noinline)) Step directed_sqrt(Warp& w, const Instr& i, uint32_t lanes) {
   const T* a = w.lanes<T>(i.a);
   T* d = w.lanes<T>(i.d);

@@ -17,13 +17,13 @@ enum class Op { add, sub, mul, fma, min, max, abs, neg, ex2, tanh };
 enum Flag : uint32_t { kFtz = 1, kSat = 2, kRelu = 4, kNan = 8, kXorsignAbs = 16 };
 
 /// Subnormals of the 16-bit format become zeros of the same sign.
-template <class F>
+template <typename F>
 uint16_t flush_half(uint16_t bits) {
   constexpr uint16_t kExponent = F::kMinExponent == -14 ? 0x7c00 : 0x7f80;
   return (bits & kExponent) == 0 ? bits & 0x8000 : bits;
 }
 
-template <class F, Op kOp>
+template <typename F, Op kOp>
 uint16_t half_op(uint16_t a, uint16_t b, uint16_t c, uint32_t flags) {
   if (flags & kFtz) a = flush_half<F>(a), b = flush_half<F>(b), c = flush_half<F>(c);
   if constexpr (kOp == Op::abs || kOp == Op::neg) {
@@ -61,7 +61,7 @@ uint16_t half_op(uint16_t a, uint16_t b, uint16_t c, uint32_t flags) {
   return r;
 }
 
-template <class F, Op kOp, bool kPair>
+template <typename F, Op kOp, bool kPair>
 Step half_lanes(Warp& w, const Instr& i, uint32_t lanes) {
   if constexpr (kPair) {
     const uint32_t *a = w.lanes<uint32_t>(i.a), *b = w.lanes<uint32_t>(i.b),
@@ -139,7 +139,7 @@ bool decode_half(Decoder& d) {
 
 namespace {
 
-template <class F>
+template <typename F>
 Step mixed_add(Warp& w, const Instr& i, uint32_t lanes) {  // x: 1 subtract, 2 saturate
   const uint16_t* a = w.lanes<uint16_t>(i.a);
   const float* c = w.lanes<float>(i.c);
@@ -150,7 +150,7 @@ Step mixed_add(Warp& w, const Instr& i, uint32_t lanes) {  // x: 1 subtract, 2 s
   return Step::next;
 }
 
-template <class F>
+template <typename F>
 Step mixed_fma(Warp& w, const Instr& i, uint32_t lanes) {
   const uint16_t *a = w.lanes<uint16_t>(i.a), *b = w.lanes<uint16_t>(i.b);
   const float* c = w.lanes<float>(i.c);

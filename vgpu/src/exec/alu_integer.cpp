@@ -14,26 +14,26 @@ namespace {
 
 using ptx::Type;
 
-template <class T>
+template <typename T>
 using Unsigned = std::make_unsigned_t<T>;
-template <class T>
+template <typename T>
 using Wide = std::conditional_t<
     sizeof(T) == 2, std::conditional_t<std::is_signed_v<T>, int32_t, uint32_t>,
     std::conditional_t<sizeof(T) == 4, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>,
                        std::conditional_t<std::is_signed_v<T>, __int128, unsigned __int128>>>;
 
 // Sums and products wrap: compute them without a sign.
-template <class T>
+template <typename T>
 constexpr T wrap_add(T a, T b) {
   return static_cast<T>(
       static_cast<Unsigned<T>>(static_cast<Unsigned<T>>(a) + static_cast<Unsigned<T>>(b)));
 }
-template <class T>
+template <typename T>
 constexpr T wrap_mul(T a, T b) {
   // uint16_t would promote to int and overflow: go through 64 bits.
   return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
 }
-template <class T>
+template <typename T>
 constexpr T high_mul(T a, T b) {
   return static_cast<T>((static_cast<Wide<T>>(a) * static_cast<Wide<T>>(b)) >> (sizeof(T) * 8));
 }
@@ -43,7 +43,7 @@ int32_t saturate(int64_t value) {
   return static_cast<int32_t>(value);
 }
 // NOTE: Division by zero is unspecified in PTX; an H200 gives all ones for both results.
-template <class T>
+template <typename T>
 constexpr T divide(T a, T b) {
   if (b == 0) return static_cast<T>(-1);
   if (std::is_signed_v<T> && b == static_cast<T>(-1)) {
@@ -51,27 +51,27 @@ constexpr T divide(T a, T b) {
   }
   return static_cast<T>(a / b);
 }
-template <class T>
+template <typename T>
 constexpr T remainder(T a, T b) {
   if (b == 0) return static_cast<T>(-1);
   if (std::is_signed_v<T> && b == static_cast<T>(-1)) return 0;
   return static_cast<T>(a % b);
 }
 
-template <class T>
+template <typename T>
 constexpr T min_of(T a, T b) {
   return a < b ? a : b;
 }
-template <class T>
+template <typename T>
 constexpr T max_of(T a, T b) {
   return a < b ? b : a;
 }
 // .relu clamps a signed result to zero.
-template <class T>
+template <typename T>
 constexpr T min_relu(T a, T b) {
   return max_of<T>(0, min_of(a, b));
 }
-template <class T>
+template <typename T>
 constexpr T max_relu(T a, T b) {
   return max_of<T>(0, max_of(a, b));
 }
@@ -86,7 +86,7 @@ uint32_t mad24(uint32_t a, uint32_t b, uint32_t c) {
 }
 
 /// Calls f with a value of the C++ type of an integer PTX type; false for other types.
-template <class F>
+template <typename F>
 bool with_integer(Type type, F&& f) {
   switch (type) {
     case Type::u16:
@@ -121,13 +121,13 @@ void operands(Decoder& d, unsigned dest_bytes, unsigned bytes, unsigned sources)
 
 // ------------------------------------------------------------------ packed halves: u16x2, s16x2
 
-template <class T, auto F>
+template <typename T, auto F>
 uint32_t for_halves(uint32_t a, uint32_t b) {
   auto low = static_cast<uint16_t>(F(static_cast<T>(a), static_cast<T>(b)));
   auto high = static_cast<uint16_t>(F(static_cast<T>(a >> 16), static_cast<T>(b >> 16)));
   return uint32_t{low} | uint32_t{high} << 16;
 }
-template <class T, auto F>
+template <typename T, auto F>
 Step packed(Warp& w, const Instr& i, uint32_t lanes) {
   return binary<uint32_t, uint32_t, uint32_t, for_halves<T, F>>(w, i, lanes);
 }
@@ -135,7 +135,7 @@ Step packed(Warp& w, const Instr& i, uint32_t lanes) {
 // ------------------------------------------------------------------ carries
 // The condition code is one bit a lane, kept in a predicate of the kernel (Instr::x).
 
-template <class T, bool kSubtract, bool kIn, bool kOut>
+template <typename T, bool kSubtract, bool kIn, bool kOut>
 Step carry_add(Warp& w, const Instr& i, uint32_t lanes) {
   const T *a = w.lanes<T>(i.a), *b = w.lanes<T>(i.b);
   T* d = w.lanes<T>(i.d);
@@ -151,7 +151,7 @@ Step carry_add(Warp& w, const Instr& i, uint32_t lanes) {
   return Step::next;
 }
 
-template <class T, bool kHigh, bool kIn, bool kOut>
+template <typename T, bool kHigh, bool kIn, bool kOut>
 Step carry_mad(Warp& w, const Instr& i, uint32_t lanes) {
   const T *a = w.lanes<T>(i.a), *b = w.lanes<T>(i.b), *c = w.lanes<T>(i.c);
   T* d = w.lanes<T>(i.d);
@@ -167,7 +167,7 @@ Step carry_mad(Warp& w, const Instr& i, uint32_t lanes) {
   return Step::next;
 }
 
-template <class T>
+template <typename T>
 Handler pick_carry(bool subtract, bool in, bool out) {
   if (subtract) {
     return in ? (out ? carry_add<T, true, true, true> : carry_add<T, true, true, false>)
@@ -176,7 +176,7 @@ Handler pick_carry(bool subtract, bool in, bool out) {
   return in ? (out ? carry_add<T, false, true, true> : carry_add<T, false, true, false>)
             : carry_add<T, false, false, true>;
 }
-template <class T>
+template <typename T>
 Handler pick_carry_mad(bool high, bool in, bool out) {
   if (high) {
     return in ? (out ? carry_mad<T, true, true, true> : carry_mad<T, true, true, false>)

@@ -93,7 +93,7 @@ Step unpack_32(Warp& w, const Instr& i, uint32_t lanes) {
 }
 
 /// %clock, %clock64: instructions executed by the warp; %globaltimer: host nanoseconds.
-template <class T, int kWhich>
+template <typename T, int kWhich>
 Step read_clock(Warp& w, const Instr& i, uint32_t lanes) {
   uint64_t value = w.cluster->worker->warp_instructions * 4;
   if (kWhich == 1) value >>= 32;

@@ -24,20 +24,20 @@ struct Atomic {
   uint64_t (*apply)(uint64_t, uint64_t, uint64_t) = nullptr;
 };
 
-template <class T>
+template <typename T>
 T from_bits(uint64_t bits) {
   T value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
-template <class T>
+template <typename T>
 uint64_t to_bits(T value) {
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof value);
   return bits;
 }
 
-template <class T, Op kOp>
+template <typename T, Op kOp>
 uint64_t apply_integer(uint64_t old_bits, uint64_t b_bits, uint64_t c_bits) {
   T old = from_bits<T>(old_bits), b = from_bits<T>(b_bits), c = from_bits<T>(c_bits);
   using U = std::make_unsigned_t<T>;
@@ -66,21 +66,21 @@ uint64_t apply_integer(uint64_t old_bits, uint64_t b_bits, uint64_t c_bits) {
   return old_bits;
 }
 
-template <class T, Op kOp>
+template <typename T, Op kOp>
 uint64_t apply_float(uint64_t old_bits, uint64_t b_bits, uint64_t) {
   T old = from_bits<T>(old_bits), b = from_bits<T>(b_bits);
   if (kOp == Op::add) return to_bits(canonical(old + b));
   return to_bits(kOp == Op::min ? min_number(old, b) : max_number(old, b));
 }
 
-template <class F, Op kOp>
+template <typename F, Op kOp>
 uint16_t apply_half(uint16_t old, uint16_t b) {
   float x = F::widen(old), y = F::widen(b);
   if (kOp == Op::add) return F::narrow(x + y);
   if (x != x && y != y) return 0x7fff;
   return F::narrow(kOp == Op::min ? min_number(x, y) : max_number(x, y));
 }
-template <class F, Op kOp, bool kPair>
+template <typename F, Op kOp, bool kPair>
 uint64_t apply_halves(uint64_t old, uint64_t b, uint64_t) {
   uint64_t low = apply_half<F, kOp>(static_cast<uint16_t>(old), static_cast<uint16_t>(b));
   if (!kPair) return low;
@@ -90,7 +90,7 @@ uint64_t apply_halves(uint64_t old, uint64_t b, uint64_t) {
 }
 
 /// old = *p; *p = f(old): atomically with respect to other host threads.
-template <class T>
+template <typename T>
 uint64_t update(uint8_t* p, const Atomic& a, uint64_t b, uint64_t c) {
   auto* target = reinterpret_cast<T*>(p);
   T old = __atomic_load_n(target, __ATOMIC_SEQ_CST);
@@ -150,7 +150,7 @@ Step atomic(Warp& w, const Instr& i, uint32_t lanes) {
   return !changed || a.op == Op::cas || a.op == Op::exch ? Step::poll : Step::next;
 }
 
-template <class T>
+template <typename T>
 uint64_t (*integer_function(Op op))(uint64_t, uint64_t, uint64_t) {
   switch (op) {
     case Op::add:

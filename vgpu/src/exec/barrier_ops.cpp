@@ -14,8 +14,10 @@ uint32_t barrier_expectation(const Cta& cta, const CtaBarrier& barrier) {
   return barrier.expected ? barrier.expected : cta.live_warps * kLanes;
 }
 
+namespace {
+
 /// Completes the barrier if enough threads have arrived.
-static void complete_if_full(Cta& cta, CtaBarrier& barrier) {
+void complete_if_full(Cta& cta, CtaBarrier& barrier) {
   if (!barrier.open || barrier.arrived < barrier_expectation(cta, barrier)) return;
   barrier.arrived = 0;
   barrier.open = false;
@@ -26,12 +28,14 @@ static void complete_if_full(Cta& cta, CtaBarrier& barrier) {
   wake(*cta.cluster);
 }
 
-static void complete_cluster_if_full(Cluster& cluster) {
+void complete_cluster_if_full(Cluster& cluster) {
   if (cluster.barrier_arrived == 0 || cluster.barrier_arrived < cluster.live_warps) return;
   cluster.barrier_arrived = 0;
   ++cluster.barrier_generation;
   wake(cluster);
 }
+
+}  // namespace
 
 void leave_barriers(Warp& w) {
   for (auto& barrier : w.cta->barriers) complete_if_full(*w.cta, barrier);

@@ -14,7 +14,7 @@ struct BuiltinCall {
   uint32_t result = UINT32_MAX;
 };
 
-template <class T>
+template <typename T>
 T argument(const Warp& w, const BuiltinCall& call, size_t index, uint32_t lane) {
   T value{};
   std::memcpy(&value, &w.local[size_t{lane} * w.kernel->local_bytes + call.arguments[index]],

@@ -9,7 +9,7 @@ namespace {
 
 using ptx::Type;
 
-template <class T>
+template <typename T>
 Step map_address(Warp& w, const Instr& i, uint32_t lanes) {  // x: generic
   const T* a = w.lanes<T>(i.a);
   const uint32_t* rank = w.lanes<uint32_t>(i.b);
@@ -39,7 +39,7 @@ bool decode_mapa(Decoder& d) {
   return shared || bytes == 8;
 }
 
-template <class T>
+template <typename T>
 Step rank_of_address(Warp& w, const Instr& i, uint32_t lanes) {
   const T* a = w.lanes<T>(i.a);
   write_lanes<uint32_t>(

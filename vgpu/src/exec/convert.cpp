@@ -188,11 +188,11 @@ Step convert_lanes(Warp& w, const Instr& i, uint32_t lanes) {
   return Step::next;
 }
 
-template <class D, class S>
+template <typename D, typename S>
 constexpr Handler integer_handler() {
   return unary<D, S, [](S a) { return static_cast<D>(a); }>;
 }
-template <class S>
+template <typename S>
 Handler integer_handler_to(unsigned bytes) {
   // The register's width and the type's signedness say how to extend.
   switch (bytes) {
@@ -314,7 +314,7 @@ Step convert_packed(Warp& w, const Instr& i, uint32_t lanes) {
   return Step::next;
 }
 
-template <class F>
+template <typename F>
 Step pack_f32_pair(Warp& w, const Instr& i, uint32_t lanes) {
   const float *a = w.lanes<float>(i.a), *b = w.lanes<float>(i.b);
   write_lanes<uint32_t>(

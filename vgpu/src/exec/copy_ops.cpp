@@ -243,8 +243,8 @@ struct BulkCopy {
   enum class From : uint8_t { global, shared } from = From::global;
   enum class To : uint8_t { shared, global } to = To::shared;
   bool multicast = false, reduces = false, bulk_group = false, byte_mask = false;
-  tma::ReduceOp op = tma::ReduceOp::kAdd;
-  tma::ReduceType type = tma::ReduceType::kU32;
+  tma::ReduceOp op = tma::ReduceOp::add;
+  tma::ReduceType type = tma::ReduceType::u32;
   unsigned destination = 0, source = 1, size = 2, barrier = 3, mask = 4;
 };
 
@@ -475,8 +475,8 @@ bool decode_cp(Decoder& d) {
 struct AsyncStore {
   unsigned element = 4, vector = 1;
   bool reduces = false;
-  tma::ReduceOp op = tma::ReduceOp::kAdd;
-  tma::ReduceType type = tma::ReduceType::kU32;
+  tma::ReduceOp op = tma::ReduceOp::add;
+  tma::ReduceType type = tma::ReduceType::u32;
 };
 
 Step store_async(Warp& w, const Instr& i, uint32_t lanes) {
@@ -578,8 +578,8 @@ bool decode_async_red(Decoder& d) {
   if (!d.take("mbarrier::complete_tx::bytes")) return false;
   s.reduces = true;
   if (!take_reduction(d, s.op, s.type)) return false;
-  bool wide = s.type == tma::ReduceType::kU64 || s.type == tma::ReduceType::kS64 ||
-              s.type == tma::ReduceType::kB64;
+  bool wide = s.type == tma::ReduceType::u64 || s.type == tma::ReduceType::s64 ||
+              s.type == tma::ReduceType::b64;
   s.element = wide ? 8 : 4;
   d.make_refs(s.element);
   d.operand(2);

@@ -90,7 +90,7 @@ class Decoder {
   /// A literal in the register file.
   uint32_t literal(uint64_t bits, unsigned bytes);
   /// Memory for a decoded structure that lives as long as the kernel; sets out.extra.
-  template <class T>
+  template <typename T>
   T& extra() {
     auto object = std::make_shared<T>();
     T& reference = *object;

@@ -28,18 +28,18 @@ inline double flush(double value) {
   return value;
 }
 
-template <class T>
+template <typename T>
 inline T saturate_unit(T value) {
   return value > T(0) ? (value < T(1) ? value : T(1)) : T(0);
 }
 
 /// The number, when one operand is NaN; -0 is less than +0.
-template <class T>
+template <typename T>
 inline T min_number(T a, T b) {
   T less = a < b ? a : (a == b ? (std::signbit(a) ? a : b) : b);
   return a != a ? b : (b != b ? a : less);
 }
-template <class T>
+template <typename T>
 inline T max_number(T a, T b) {
   T more = b < a ? a : (a == b ? (std::signbit(a) ? b : a) : b);
   return a != a ? b : (b != b ? a : more);

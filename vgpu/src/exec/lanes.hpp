@@ -9,7 +9,7 @@
 namespace vgpu::exec {
 
 /// d[l] = f(l) for each lane of `lanes`.
-template <class D, class F>
+template <typename D, typename F>
 inline __attribute__((always_inline)) void write_lanes(Warp& w, uint32_t at, uint32_t lanes,
                                                        F&& f) {
   D* d = w.lanes<D>(at);
@@ -28,20 +28,20 @@ inline __attribute__((always_inline)) void write_lanes(Warp& w, uint32_t at, uin
 }
 
 /// As write_lanes, for functions that are slow or not safe on inactive lanes.
-template <class D, class F>
+template <typename D, typename F>
 inline void write_each_lane(Warp& w, uint32_t at, uint32_t lanes, F&& f) {
   D* d = w.lanes<D>(at);
   for_lanes(lanes, [&](uint32_t l) { d[l] = f(l); });
 }
 
-template <class D, class A, auto F>
+template <typename D, typename A, auto F>
 Step unary(Warp& w, const Instr& i, uint32_t lanes) {
   const A* a = w.lanes<A>(i.a);
   write_lanes<D>(w, i.d, lanes, [=](uint32_t l) { return static_cast<D>(F(a[l])); });
   return Step::next;
 }
 
-template <class D, class A, class B, auto F>
+template <typename D, typename A, typename B, auto F>
 Step binary(Warp& w, const Instr& i, uint32_t lanes) {
   const A* a = w.lanes<A>(i.a);
   const B* b = w.lanes<B>(i.b);
@@ -49,7 +49,7 @@ Step binary(Warp& w, const Instr& i, uint32_t lanes) {
   return Step::next;
 }
 
-template <class D, class A, class B, class C, auto F>
+template <typename D, typename A, typename B, typename C, auto F>
 Step ternary(Warp& w, const Instr& i, uint32_t lanes) {
   const A* a = w.lanes<A>(i.a);
   const B* b = w.lanes<B>(i.b);

@@ -231,7 +231,7 @@ struct Warp {
   std::unique_ptr<CopyGroups> bulk_reads, bulk_writes, cp_async;
   uint64_t clock = 0;
 
-  template <class T>
+  template <typename T>
   T* lanes(uint32_t at) {
     return reinterpret_cast<T*>(registers + at);
   }
@@ -325,7 +325,7 @@ inline uint32_t first_lane(uint32_t lanes) {
 }
 
 /// Calls f(lane) for each set bit, lowest first.
-template <class F>
+template <typename F>
 inline void for_lanes(uint32_t lanes, F&& f) {
   for (; lanes; lanes &= lanes - 1) f(first_lane(lanes));
 }

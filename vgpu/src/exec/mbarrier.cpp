@@ -226,7 +226,7 @@ Step invalidate(Warp& w, const Instr& i, uint32_t lanes) {
 }
 
 /// Lanes of `lanes` whose address and value (`value_of`) are those of the first.
-template <class F>
+template <typename F>
 uint32_t lanes_alike(const Warp& w, const Ref& address, uint32_t lanes, F&& value_of) {
   const uint32_t first = first_lane(lanes);
   if (lanes == 1u << first) return lanes;

@@ -93,7 +93,7 @@ void gather_addresses(const Warp& w, const Instr& i, uint64_t* out) {
 }
 
 /// Elements as wide as their registers.
-template <class T>
+template <typename T>
 Step load_plain(Warp& w, const Instr& i, uint32_t lanes) {
   auto& t = *static_cast<const Transfer*>(i.extra);
   uint64_t addresses[kLanes];
@@ -108,7 +108,7 @@ Step load_plain(Warp& w, const Instr& i, uint32_t lanes) {
   return Step::next;
 }
 
-template <class T>
+template <typename T>
 Step store_plain(Warp& w, const Instr& i, uint32_t lanes) {
   auto& t = *static_cast<const Transfer*>(i.extra);
   uint64_t addresses[kLanes];
@@ -209,7 +209,7 @@ Step store_general(Warp& w, const Instr& i, uint32_t lanes) {
 }
 
 /// Kernel parameters at a constant address: the same for all lanes.
-template <class T>
+template <typename T>
 Step load_parameter(Warp& w, const Instr& i, uint32_t lanes) {
   auto& t = *static_cast<const Transfer*>(i.extra);
   const uint8_t* p = w.cluster->grid->params + i.imm;

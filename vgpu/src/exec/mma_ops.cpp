@@ -72,7 +72,7 @@ void read_b(const Warp& w, const Ref& registers, const MmaOp& op, uint32_t (*out
 }
 
 /// Value c of a lane: row l / 4 (+ 8 for c 2 and 3), column 2 (l % 4) + c % 2.
-template <class F>
+template <typename F>
 void for_each_sum(F&& f) {
   for (uint32_t l = 0; l < kLanes; ++l) {
     for (uint32_t c = 0; c < 4; ++c) f(l, c, l / 4 + c / 2 * 8, l % 4 * 2 + c % 2);

@@ -93,7 +93,7 @@ struct MmaOp {
 };
 
 /// Queues an MMA of the thread, which `compute` does on the CTAs of its group.
-template <class Compute>
+template <typename Compute>
 void issue_mma(Warp& w, uint32_t lane, int cta_group, uint64_t macs, Compute compute) {
   AsyncTask task;
   task.op = make_async(w, 1u << lane, AsyncKind::tcgen05_mma);
@@ -110,7 +110,7 @@ void issue_mma(Warp& w, uint32_t lane, int cta_group, uint64_t macs, Compute com
 }
 
 /// What all forms begin with: D, A, B and the instruction descriptor of one lane.
-template <class Mma, class Op>
+template <typename Mma, typename Op>
 void read_operands(Mma& m, const Op& op, const Warp& w, const Instr& i, uint32_t l) {
   m.cta_group = op.cta_group;
   m.a_in_tmem = op.a_in_tmem;

@@ -19,7 +19,7 @@ struct TensorCopy {
   bool im2col = false;
   bool four_rows = false;  ///< .tile::gather4, .tile::scatter4
   bool multicast = false, pair = false;
-  tma::ReduceOp op = tma::ReduceOp::kAdd;
+  tma::ReduceOp op = tma::ReduceOp::add;
   unsigned map = 1, shared = 0, barrier = 2, offsets = 3, mask = 3;
 };
 

@@ -133,7 +133,7 @@ bool decode_vote(Decoder& d) {
   return true;
 }
 
-template <class T, bool kAll>
+template <typename T, bool kAll>
 Step match(Warp& w, const Instr& i, uint32_t lanes) {
   uint32_t present;
   if (!gather(w, lanes, mask_of(w, i.c, lanes), present)) return wait_for_lanes(w);
@@ -175,7 +175,7 @@ bool decode_match(Decoder& d) {
 
 enum class Reduce { add, min, max, and_op, or_op, xor_op };
 
-template <class T>
+template <typename T>
 Step reduce(Warp& w, const Instr& i, uint32_t lanes) {
   uint32_t present;
   if (!gather(w, lanes, mask_of(w, i.c, lanes), present)) return wait_for_lanes(w);

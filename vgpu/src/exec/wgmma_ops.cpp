@@ -28,7 +28,7 @@ struct WgmmaIssue {
 };
 
 /// The warps of a warp's warpgroup.
-template <class F>
+template <typename F>
 void for_warpgroup(Warp& w, F&& f) {
   uint32_t first = w.id / kGroupWarps * kGroupWarps;
   for (uint32_t k = first; k < first + kGroupWarps; ++k) f(*w.cta->warps[k]);

@@ -15,10 +15,10 @@
 using namespace vgpu;
 using namespace vgpu::runtime;
 
-static_assert(int(tma::DataType::k16U6Align16B) == CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B);
-static_assert(int(tma::DataType::kBfloat16) == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
-static_assert(int(tma::Swizzle::k128BAtom64B) == CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B);
-static_assert(int(tma::OobFill::kNanRequestZeroFma) ==
+static_assert(int(tma::DataType::u6x16_align16) == CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B);
+static_assert(int(tma::DataType::bfloat16) == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
+static_assert(int(tma::Swizzle::b128_atom64) == CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B);
+static_assert(int(tma::OobFill::nan_request_zero_fma) ==
               CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA);
 
 namespace {
@@ -205,7 +205,7 @@ struct EntryPoint {
   void* function;
 };
 
-template <class F>
+template <typename F>
 EntryPoint entry(const char* name, F* function) {
   return {name, reinterpret_cast<void*>(function)};
 }

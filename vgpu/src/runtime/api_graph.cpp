@@ -148,7 +148,7 @@ cudaError_t set_node(Context& context, cudaGraphExec_t exec_handle, cudaGraphNod
   return cudaSuccess;
 }
 
-template <class T>
+template <typename T>
 cudaError_t list(const std::vector<T>& items, T* out, size_t* count) {
   if (out == nullptr) {
     *count = items.size();

@@ -40,9 +40,9 @@ cudaError_t release(void* pointer, bool host, const char* api) {
   return call([&](Context& context) {
     if (pointer == nullptr) return cudaSuccess;
     const Allocation* inside = context.memory.find(number(pointer));
-    const bool is_host = inside != nullptr && inside->kind() == MemoryKind::kHost;
-    const bool is_symbol = inside != nullptr && (inside->kind() == MemoryKind::kSymbol ||
-                                                 inside->kind() == MemoryKind::kConstant);
+    const bool is_host = inside != nullptr && inside->kind() == MemoryKind::host;
+    const bool is_symbol = inside != nullptr && (inside->kind() == MemoryKind::symbol ||
+                                                 inside->kind() == MemoryKind::constant);
     if (is_symbol || is_host != host || !context.memory.free(number(pointer))) {
       return fail(cudaErrorInvalidValue, "%s: %p starts no live %s allocation: it is %s", api,
                   pointer, host ? "host" : "device",
@@ -145,19 +145,19 @@ cudaMemPool_t default_pool() {
 // ---- allocation
 
 VGPU_API cudaError_t cudaMalloc(void** pointer, size_t bytes) {
-  return allocate(pointer, bytes, MemoryKind::kDevice, "cudaMalloc");
+  return allocate(pointer, bytes, MemoryKind::device, "cudaMalloc");
 }
 VGPU_API cudaError_t cudaFree(void* pointer) {
   return release(pointer, false, "cudaFree");
 }
 VGPU_API cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned) {
-  return allocate(pointer, bytes, MemoryKind::kManaged, "cudaMallocManaged");
+  return allocate(pointer, bytes, MemoryKind::managed, "cudaMallocManaged");
 }
 VGPU_API cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
-  return allocate(pointer, bytes, MemoryKind::kHost, "cudaMallocHost");
+  return allocate(pointer, bytes, MemoryKind::host, "cudaMallocHost");
 }
 VGPU_API cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
-  return allocate(pointer, bytes, MemoryKind::kHost, "cudaHostAlloc");
+  return allocate(pointer, bytes, MemoryKind::host, "cudaHostAlloc");
 }
 VGPU_API cudaError_t cudaFreeHost(void* pointer) {
   return release(pointer, true, "cudaFreeHost");
@@ -169,7 +169,7 @@ VGPU_API cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t 
     if (found == nullptr) return fail(cudaErrorInvalidResourceHandle, "the stream does not exist");
     return refuse_while_capturing(context, found, "cudaMallocAsync (on the virtual GPU)");
   });
-  return error ? error : allocate(pointer, bytes, MemoryKind::kDevice, "cudaMallocAsync");
+  return error ? error : allocate(pointer, bytes, MemoryKind::device, "cudaMallocAsync");
 }
 VGPU_API cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t,
                                              cudaStream_t stream) {
@@ -186,7 +186,7 @@ VGPU_API cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
 
 VGPU_API cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
   *pitch = (width + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
-  return allocate(pointer, *pitch * height, MemoryKind::kDevice, "cudaMallocPitch");
+  return allocate(pointer, *pitch * height, MemoryKind::device, "cudaMallocPitch");
 }
 VGPU_API cudaError_t cudaMalloc3D(cudaPitchedPtr* pitched_pointer, cudaExtent extent) {
   pitched_pointer->xsize = extent.width;
@@ -220,7 +220,7 @@ VGPU_API cudaError_t cudaHostUnregister(void* pointer) {
 VGPU_API cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
   return call([&](Context& context) {
     const Allocation* inside = context.memory.find(number(host));
-    if (inside == nullptr || !inside->live() || inside->kind() != MemoryKind::kHost) {
+    if (inside == nullptr || !inside->live() || inside->kind() != MemoryKind::host) {
       return fail(cudaErrorInvalidValue, "%p is not pinned host memory", host);
     }
     *device = host;  // one address space
@@ -261,11 +261,11 @@ VGPU_API cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes,
     void* address = const_cast<void*>(pointer);
     attributes->devicePointer = address;
     switch (inside->kind()) {
-      case MemoryKind::kManaged:
+      case MemoryKind::managed:
         attributes->type = cudaMemoryTypeManaged;
         attributes->hostPointer = address;
         break;
-      case MemoryKind::kHost:
+      case MemoryKind::host:
         attributes->type = cudaMemoryTypeHost;
         attributes->hostPointer = address;
         break;

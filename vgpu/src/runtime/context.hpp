@@ -27,7 +27,7 @@ struct Graph;
 struct GraphExec;
 
 /// The opaque handles that programs hold, so that a stale or foreign one is an error, not a crash.
-template <class T>
+template <typename T>
 class HandleTable {
  public:
   T* add(std::unique_ptr<T> object) {
@@ -110,7 +110,7 @@ cudaError_t record_error(cudaError_t error);
 
 /// Runs the body of an API function: takes the lock, hands out the sticky error, turns exceptions
 /// into error codes with an explanation, remembers the error.
-template <class Body>
+template <typename Body>
 cudaError_t call(Body&& body) {
   cudaError_t error = cudaErrorUnknown;
   try {

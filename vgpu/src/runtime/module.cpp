@@ -28,7 +28,7 @@ void Module::load_variables(GlobalMemory& memory) {
   const auto& symbols = program_->symbols();
   std::unordered_map<std::string_view, uint64_t> address_of;
   for (const exec::Symbol& symbol : symbols) {
-    const auto kind = symbol.is_constant ? MemoryKind::kConstant : MemoryKind::kSymbol;
+    const auto kind = symbol.is_constant ? MemoryKind::constant : MemoryKind::symbol;
     const uint64_t bytes = symbol.size ? symbol.size : 1;
     Allocation* storage = memory.allocate(bytes, kind, symbol.name);
     if (storage == nullptr) {

@@ -143,7 +143,7 @@ class LaunchMemory : public exec::GlobalMemory {
   Range find(uint64_t address) const override {
     const Allocation* allocation = memory_.find(address);
     if (allocation == nullptr || !allocation->live()) return {};
-    return {allocation->base(), allocation->bytes(), allocation->kind() == MemoryKind::kConstant};
+    return {allocation->base(), allocation->bytes(), allocation->kind() == MemoryKind::constant};
   }
   std::string explain(uint64_t address, uint64_t bytes) const override {
     return memory_.check(address, bytes);
@@ -244,7 +244,7 @@ cudaError_t check_side(Context& context, const char* what, const void* address, 
     if (const std::string problem = context.memory.check(first, bytes); !problem.empty()) {
       return fail(cudaErrorInvalidValue, "copy: the %s is not valid: %s", what, problem.c_str());
     }
-    if (must_be_host && inside->kind() == MemoryKind::kDevice) {
+    if (must_be_host && inside->kind() == MemoryKind::device) {
       return fail(cudaErrorInvalidValue, "copy: the %s is device memory (%s), the kind says host",
                   what, context.memory.describe(first).c_str());
     }

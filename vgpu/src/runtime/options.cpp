@@ -9,7 +9,7 @@ namespace {
 
 const char* const kDeliveryNames[] = {"late", "early", "sweep", "random"};
 
-template <class T>
+template <typename T>
 void read_number(const char* name, T low, T high, T& value) {
   const char* text = std::getenv(name);
   if (text == nullptr || *text == '\0') return;

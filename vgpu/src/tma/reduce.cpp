@@ -11,7 +11,7 @@ namespace vgpu::tma {
 namespace {
 
 // Replaces *target by f(*target, source) in one atomic step.
-template <class T, class F>
+template <typename T, typename F>
 void update(uint8_t* target, const uint8_t* source, F&& f) {
   std::atomic_ref<T> cell(*reinterpret_cast<T*>(target));
   T operand;
@@ -22,25 +22,25 @@ void update(uint8_t* target, const uint8_t* source, F&& f) {
 }
 
 // Unsigned arithmetic wraps; `Signed` decides how min and max compare.
-template <class U, class Signed>
+template <typename U, typename Signed>
 U integer(ReduceOp op, U a, U b) {
   switch (op) {
-    case ReduceOp::kAdd:
+    case ReduceOp::add:
       return a + b;
-    case ReduceOp::kMin:
+    case ReduceOp::min:
       return static_cast<Signed>(a) < static_cast<Signed>(b) ? a : b;
-    case ReduceOp::kMax:
+    case ReduceOp::max:
       return static_cast<Signed>(a) > static_cast<Signed>(b) ? a : b;
     // PTX ISA "red": inc wraps to 0 past the operand, dec wraps to the operand below 0.
-    case ReduceOp::kInc:
+    case ReduceOp::inc:
       return a >= b ? 0 : a + 1;
-    case ReduceOp::kDec:
+    case ReduceOp::dec:
       return a == 0 || a > b ? b : a - 1;
-    case ReduceOp::kAnd:
+    case ReduceOp::and_op:
       return a & b;
-    case ReduceOp::kOr:
+    case ReduceOp::or_op:
       return a | b;
-    case ReduceOp::kXor:
+    case ReduceOp::xor_op:
       return a ^ b;
   }
   return a;
@@ -50,12 +50,12 @@ U integer(ReduceOp op, U a, U b) {
 template <float (*Decode)(uint16_t), uint16_t (*Encode)(float)>
 uint16_t half(ReduceOp op, uint16_t a, uint16_t b) {
   const float x = Decode(a), y = Decode(b);
-  if (op == ReduceOp::kAdd) return Encode(x + y);
+  if (op == ReduceOp::add) return Encode(x + y);
   if (std::isnan(x)) return std::isnan(y) ? uint16_t{0x7fff} : b;
   if (std::isnan(y)) return a;
   // NOTE: -0 counts as less than +0.
   const bool less = x < y || (x == y && std::signbit(x) && !std::signbit(y));
-  return less == (op == ReduceOp::kMin) ? a : b;
+  return less == (op == ReduceOp::min) ? a : b;
 }
 
 // NOTE: f32 sums keep denormals unless the type flushes them, and every NaN is 0x7fffffff (measured
@@ -97,57 +97,55 @@ std::string check_reduction(ReduceOp op, ReduceType type) {
   };
   using enum ReduceType;
   switch (op) {
-    case ReduceOp::kAdd:
-      return legal({kU32, kS32, kU64, kF32, kF32Ftz, kF64, kF16, kBf16});
-    case ReduceOp::kMin:
-    case ReduceOp::kMax:
-      return legal({kU32, kS32, kU64, kS64, kF16, kBf16});
-    case ReduceOp::kInc:
-    case ReduceOp::kDec:
-      return legal({kU32});
-    case ReduceOp::kAnd:
-    case ReduceOp::kOr:
-    case ReduceOp::kXor:
-      return legal({kB32, kB64});
+    case ReduceOp::add:
+      return legal({u32, s32, u64, f32, f32_ftz, f64, f16, bf16});
+    case ReduceOp::min:
+    case ReduceOp::max:
+      return legal({u32, s32, u64, s64, f16, bf16});
+    case ReduceOp::inc:
+    case ReduceOp::dec:
+      return legal({u32});
+    case ReduceOp::and_op:
+    case ReduceOp::or_op:
+    case ReduceOp::xor_op:
+      return legal({b32, b64});
   }
   return "unknown reduction";
 }
 
 std::string reduction_type(const TensorMap& map, ReduceOp op, ReduceType& type) {
-  const bool bitwise = op == ReduceOp::kAnd || op == ReduceOp::kOr || op == ReduceOp::kXor;
+  const bool bitwise = op == ReduceOp::and_op || op == ReduceOp::or_op || op == ReduceOp::xor_op;
   switch (map.type) {
-    case DataType::kUint32:
-      type = bitwise ? ReduceType::kB32 : ReduceType::kU32;
+    case DataType::uint32:
+      type = bitwise ? ReduceType::b32 : ReduceType::u32;
       break;
-    case DataType::kInt32:
-      type = bitwise ? ReduceType::kB32 : ReduceType::kS32;
+    case DataType::int32:
+      type = bitwise ? ReduceType::b32 : ReduceType::s32;
       break;
-    case DataType::kUint64:
-      type = bitwise ? ReduceType::kB64 : ReduceType::kU64;
+    case DataType::uint64:
+      type = bitwise ? ReduceType::b64 : ReduceType::u64;
       break;
     // NOTE: two's complement addition is the same for both signs.
-    case DataType::kInt64:
-      type = bitwise                ? ReduceType::kB64
-             : op == ReduceOp::kAdd ? ReduceType::kU64
-                                    : ReduceType::kS64;
+    case DataType::int64:
+      type = bitwise ? ReduceType::b64 : op == ReduceOp::add ? ReduceType::u64 : ReduceType::s64;
       break;
-    case DataType::kFloat16:
-      type = ReduceType::kF16;
+    case DataType::float16:
+      type = ReduceType::f16;
       break;
-    case DataType::kBfloat16:
-      type = ReduceType::kBf16;
+    case DataType::bfloat16:
+      type = ReduceType::bf16;
       break;
     // NOTE: reductions do not round to tf32, unlike loads (measured on an H200).
-    case DataType::kFloat32:
-    case DataType::kTfloat32:
-      type = ReduceType::kF32;
+    case DataType::float32:
+    case DataType::tfloat32:
+      type = ReduceType::f32;
       break;
-    case DataType::kFloat32Ftz:
-    case DataType::kTfloat32Ftz:
-      type = ReduceType::kF32Ftz;
+    case DataType::float32_ftz:
+    case DataType::tfloat32_ftz:
+      type = ReduceType::f32_ftz;
       break;
-    case DataType::kFloat64:
-      type = ReduceType::kF64;
+    case DataType::float64:
+      type = ReduceType::f64;
       break;
     default:
       return std::string("reduction .") + to_string(op) + " on a tensor map of " +
@@ -159,44 +157,44 @@ std::string reduction_type(const TensorMap& map, ReduceOp op, ReduceType& type) 
 }
 
 void reduce(ReduceOp op, ReduceType type, uint8_t* global, const uint8_t* source, uint64_t bytes) {
-  const auto each = [&]<class T>(T, auto&& f) {
+  const auto each = [&]<typename T>(T, auto&& f) {
     for (uint64_t i = 0; i < bytes; i += sizeof(T)) update<T>(global + i, source + i, f);
   };
   switch (type) {
-    case ReduceType::kF16:
+    case ReduceType::f16:
       each(uint16_t{}, [op](uint16_t a, uint16_t b) {
         return half<tensor::f16_to_f32, tensor::f32_to_f16>(op, a, b);
       });
       break;
-    case ReduceType::kBf16:
+    case ReduceType::bf16:
       each(uint16_t{}, [op](uint16_t a, uint16_t b) {
         return half<bf16_to_f32, tensor::f32_to_bf16>(op, a, b);
       });
       break;
-    case ReduceType::kF32:
+    case ReduceType::f32:
       each(float{}, [](float a, float b) { return canonical(a + b); });
       break;
-    case ReduceType::kF32Ftz:
+    case ReduceType::f32_ftz:
       each(float{}, [](float a, float b) { return canonical(flush(flush(a) + flush(b))); });
       break;
-    case ReduceType::kF64:
+    case ReduceType::f64:
       each(double{}, [](double a, double b) { return a + b; });
       break;
-    case ReduceType::kU32:
-    case ReduceType::kB32:
+    case ReduceType::u32:
+    case ReduceType::b32:
       each(uint32_t{},
            [op](uint32_t a, uint32_t b) { return integer<uint32_t, uint32_t>(op, a, b); });
       break;
-    case ReduceType::kS32:
+    case ReduceType::s32:
       each(uint32_t{},
            [op](uint32_t a, uint32_t b) { return integer<uint32_t, int32_t>(op, a, b); });
       break;
-    case ReduceType::kU64:
-    case ReduceType::kB64:
+    case ReduceType::u64:
+    case ReduceType::b64:
       each(uint64_t{},
            [op](uint64_t a, uint64_t b) { return integer<uint64_t, uint64_t>(op, a, b); });
       break;
-    case ReduceType::kS64:
+    case ReduceType::s64:
       each(uint64_t{},
            [op](uint64_t a, uint64_t b) { return integer<uint64_t, int64_t>(op, a, b); });
       break;

@@ -36,13 +36,13 @@ std::string got(const std::string& what, uint64_t value, const std::string& lega
 
 bool is_float(DataType type) {
   switch (type) {
-    case DataType::kFloat16:
-    case DataType::kFloat32:
-    case DataType::kFloat64:
-    case DataType::kBfloat16:
-    case DataType::kFloat32Ftz:
-    case DataType::kTfloat32:
-    case DataType::kTfloat32Ftz:
+    case DataType::float16:
+    case DataType::float32:
+    case DataType::float64:
+    case DataType::bfloat16:
+    case DataType::float32_ftz:
+    case DataType::tfloat32:
+    case DataType::tfloat32_ftz:
       return true;
     default:
       return false;
@@ -51,25 +51,25 @@ bool is_float(DataType type) {
 
 std::string validate_common(const TensorMap& map) {
   const auto type = static_cast<unsigned>(map.type);
-  if (type > static_cast<unsigned>(DataType::k16U6Align16B)) {
+  if (type > static_cast<unsigned>(DataType::u6x16_align16)) {
     return got("tensorDataType", type, "it must be one of CUtensorMapDataType, 0 to 15");
   }
   const uint32_t min_rank = map.im2col ? 3 : 1;
   if (map.rank < min_rank || map.rank > TensorMap::kMaxRank) {
     return got("tensorRank", map.rank, "it must be " + std::to_string(min_rank) + " to 5");
   }
-  if (map.interleave != Interleave::kNone) {
+  if (map.interleave != Interleave::none) {
     return got("interleave", static_cast<unsigned>(map.interleave),
                "the virtual GPU models CU_TENSOR_MAP_INTERLEAVE_NONE only");
   }
-  if (static_cast<unsigned>(map.swizzle) > static_cast<unsigned>(Swizzle::k128BAtom64B)) {
+  if (static_cast<unsigned>(map.swizzle) > static_cast<unsigned>(Swizzle::b128_atom64)) {
     return got("swizzle", static_cast<unsigned>(map.swizzle), "it must be one of 0 to 6");
   }
   if (map.l2_promotion > 3) return got("l2Promotion", map.l2_promotion, "it must be 0 to 3");
   if (static_cast<unsigned>(map.fill) > 1) {
     return got("oobFill", static_cast<unsigned>(map.fill), "it must be 0 (zero) or 1 (NaN)");
   }
-  if (map.fill == OobFill::kNanRequestZeroFma && !is_float(map.type)) {
+  if (map.fill == OobFill::nan_request_zero_fma && !is_float(map.type)) {
     return std::string("oobFill NAN_REQUEST_ZERO_FMA needs a floating-point type, not ") +
            to_string(map.type) + "; use CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE";
   }
@@ -125,13 +125,13 @@ std::string validate_sub_byte(const TensorMap& map, int compute_capability) {
     }
   }
   if (map.box[0] != 128) return got("boxDim[0]", map.box[0], "with " + type + " it must be 128");
-  const bool six = map.type == DataType::k16U6Align16B;
+  const bool six = map.type == DataType::u6x16_align16;
   switch (map.swizzle) {
-    case Swizzle::kNone:
-    case Swizzle::k128B:
-    case Swizzle::k128BAtom32B:
+    case Swizzle::none:
+    case Swizzle::b128:
+    case Swizzle::b128_atom32:
       return {};
-    case Swizzle::k128BAtom64B:
+    case Swizzle::b128_atom64:
       if (six) return {};
       [[fallthrough]];
     default:
@@ -203,26 +203,26 @@ std::string validate_im2col(const TensorMap& map) {
 
 uint32_t element_bytes(DataType type) {
   switch (type) {
-    case DataType::kUint8:
+    case DataType::uint8:
       return 1;
-    case DataType::kUint16:
-    case DataType::kFloat16:
-    case DataType::kBfloat16:
+    case DataType::uint16:
+    case DataType::float16:
+    case DataType::bfloat16:
       return 2;
-    case DataType::kUint32:
-    case DataType::kInt32:
-    case DataType::kFloat32:
-    case DataType::kFloat32Ftz:
-    case DataType::kTfloat32:
-    case DataType::kTfloat32Ftz:
+    case DataType::uint32:
+    case DataType::int32:
+    case DataType::float32:
+    case DataType::float32_ftz:
+    case DataType::tfloat32:
+    case DataType::tfloat32_ftz:
       return 4;
-    case DataType::kUint64:
-    case DataType::kInt64:
-    case DataType::kFloat64:
+    case DataType::uint64:
+    case DataType::int64:
+    case DataType::float64:
       return 8;
-    case DataType::k16U4Align8B:
-    case DataType::k16U4Align16B:
-    case DataType::k16U6Align16B:
+    case DataType::u4x16_align8:
+    case DataType::u4x16_align16:
+    case DataType::u6x16_align16:
       return 0;
   }
   return 0;
@@ -230,10 +230,10 @@ uint32_t element_bytes(DataType type) {
 
 uint32_t element_bits(DataType type) {
   switch (type) {
-    case DataType::k16U4Align8B:
-    case DataType::k16U4Align16B:
+    case DataType::u4x16_align8:
+    case DataType::u4x16_align16:
       return 4;
-    case DataType::k16U6Align16B:
+    case DataType::u6x16_align16:
       return 6;
     default:
       return 8 * element_bytes(type);
@@ -256,11 +256,11 @@ const char* to_string(Swizzle swizzle) {
 
 uint32_t swizzle_span(Swizzle swizzle) {
   switch (swizzle) {
-    case Swizzle::kNone:
+    case Swizzle::none:
       return 0;
-    case Swizzle::k32B:
+    case Swizzle::b32:
       return 32;
-    case Swizzle::k64B:
+    case Swizzle::b64:
       return 64;
     default:
       return 128;
@@ -270,11 +270,11 @@ uint32_t swizzle_span(Swizzle swizzle) {
 std::string validate(const TensorMap& map, int compute_capability) {
   if (std::string problem = validate_common(map); !problem.empty()) return problem;
   // NOTE: an H200's driver refuses the atom variants.
-  if (compute_capability < 100 && map.swizzle > Swizzle::k128B) {
+  if (compute_capability < 100 && map.swizzle > Swizzle::b128) {
     return std::string("swizzle ") + to_string(map.swizzle) +
            " needs compute capability 10.0; 9.0 has NONE, 32B, 64B and 128B";
   }
-  if (map.swizzle == Swizzle::k128BAtom32BFlip8B) {
+  if (map.swizzle == Swizzle::b128_atom32_flip8) {
     return std::string("swizzle ") + to_string(map.swizzle) +
            " is not modelled by the virtual GPU; 128B_ATOM_32B is";
   }
@@ -361,7 +361,7 @@ std::string describe(const TensorMap& map) {
     text += " box " + list(map.box, 0, map.rank);
   }
   return text + " element strides " + list(map.element_strides, 0, map.rank) + " swizzle " +
-         to_string(map.swizzle) + (map.fill == OobFill::kZero ? " fill zero" : " fill NaN");
+         to_string(map.swizzle) + (map.fill == OobFill::zero ? " fill zero" : " fill NaN");
 }
 
 }  // namespace vgpu::tma

@@ -9,52 +9,52 @@ namespace vgpu::tma {
 // The enumerations keep the values of cuda.h's CUtensorMap* types; the runtime asserts it.
 
 enum class DataType : uint8_t {
-  kUint8 = 0,
-  kUint16 = 1,
-  kUint32 = 2,
-  kInt32 = 3,
-  kUint64 = 4,
-  kInt64 = 5,
-  kFloat16 = 6,
-  kFloat32 = 7,
-  kFloat64 = 8,
-  kBfloat16 = 9,
-  kFloat32Ftz = 10,
-  kTfloat32 = 11,
-  kTfloat32Ftz = 12,
-  k16U4Align8B = 13,  ///< sub-byte types of sm_100: packed in global memory, and in shared memory …
-  k16U4Align16B = 14,  ///< … sixteen in 8 bytes, then a gap of 8
-  k16U6Align16B = 15,  ///< … sixteen in 12 bytes, then a gap of 4
+  uint8 = 0,
+  uint16 = 1,
+  uint32 = 2,
+  int32 = 3,
+  uint64 = 4,
+  int64 = 5,
+  float16 = 6,
+  float32 = 7,
+  float64 = 8,
+  bfloat16 = 9,
+  float32_ftz = 10,
+  tfloat32 = 11,
+  tfloat32_ftz = 12,
+  u4x16_align8 = 13,  ///< sub-byte types of sm_100: packed in global memory, and in shared memory …
+  u4x16_align16 = 14,  ///< … sixteen in 8 bytes, then a gap of 8
+  u6x16_align16 = 15,  ///< … sixteen in 12 bytes, then a gap of 4
 };
 
-enum class Interleave : uint8_t { kNone = 0, k16B = 1, k32B = 2 };
+enum class Interleave : uint8_t { none = 0, b16 = 1, b32 = 2 };
 
 enum class Swizzle : uint8_t {
-  kNone = 0,
-  k32B = 1,
-  k64B = 2,
-  k128B = 3,
-  k128BAtom32B = 4,
-  k128BAtom32BFlip8B = 5,
-  k128BAtom64B = 6,
+  none = 0,
+  b32 = 1,
+  b64 = 2,
+  b128 = 3,
+  b128_atom32 = 4,
+  b128_atom32_flip8 = 5,
+  b128_atom64 = 6,
 };
 
-enum class OobFill : uint8_t { kZero = 0, kNanRequestZeroFma = 1 };
+enum class OobFill : uint8_t { zero = 0, nan_request_zero_fma = 1 };
 
 /// What a CUtensorMap holds, decoded. Dimension 0 is the innermost (contiguous) one.
 struct TensorMap {
   static constexpr int kMaxRank = 5;
 
-  DataType type = DataType::kUint8;
+  DataType type = DataType::uint8;
   uint32_t rank = 0;                        ///< 1 to 5 tiled, 3 to 5 im2col
   uint64_t address = 0;                     ///< global address of element (0, …, 0)
   uint64_t dims[kMaxRank] = {};             ///< elements
   uint64_t strides[kMaxRank] = {};          ///< bytes; strides[0] is the element size
   uint32_t element_strides[kMaxRank] = {};  ///< 1 to 8
-  Interleave interleave = Interleave::kNone;
-  Swizzle swizzle = Swizzle::kNone;
+  Interleave interleave = Interleave::none;
+  Swizzle swizzle = Swizzle::none;
   uint8_t l2_promotion = 0;  ///< a hint: no effect on results
-  OobFill fill = OobFill::kZero;
+  OobFill fill = OobFill::zero;
 
   bool im2col = false;
   uint32_t box[kMaxRank] = {};   ///< tiled: elements, before element strides thin them out
@@ -70,7 +70,7 @@ uint32_t element_bytes(DataType type);
 uint32_t element_bits(DataType type);
 /// Sub-byte types with gaps in shared memory.
 inline bool has_gaps(DataType type) {
-  return type == DataType::k16U4Align16B || type == DataType::k16U6Align16B;
+  return type == DataType::u4x16_align16 || type == DataType::u6x16_align16;
 }
 const char* to_string(DataType type);
 const char* to_string(Swizzle swizzle);

@@ -135,7 +135,7 @@ void traverse_im2col(const TensorMap& map, const Coordinates& at, std::vector<Ru
 constexpr uint16_t kNanFill = 0x7ff7;
 
 void fill(OobFill kind, uint8_t* target, uint32_t bytes) {
-  if (kind == OobFill::kZero) {
+  if (kind == OobFill::zero) {
     std::memset(target, 0, bytes);
     return;
   }
@@ -145,7 +145,7 @@ void fill(OobFill kind, uint8_t* target, uint32_t bytes) {
 }
 
 bool is_tf32(DataType type) {
-  return type == DataType::kTfloat32 || type == DataType::kTfloat32Ftz;
+  return type == DataType::tfloat32 || type == DataType::tfloat32_ftz;
 }
 
 // NOTE: loads of a TFLOAT32 map round each element to tf32, ties to even, and every NaN becomes
@@ -261,19 +261,19 @@ void traverse_four_rows(const TensorMap& map, int32_t column, const int32_t* row
 uint32_t swizzle_address(Swizzle swizzle, uint32_t address) {
   const uint32_t row = address >> 7;
   switch (swizzle) {
-    case Swizzle::kNone:
+    case Swizzle::none:
       return address;
-    case Swizzle::k32B:
+    case Swizzle::b32:
       return address ^ (row & 1) << 4;
-    case Swizzle::k64B:
+    case Swizzle::b64:
       return address ^ (row & 3) << 4;
-    case Swizzle::k128B:
+    case Swizzle::b128:
       return address ^ (row & 7) << 4;
-    case Swizzle::k128BAtom32B:
+    case Swizzle::b128_atom32:
       return address ^ (row & 3) << 5;
-    case Swizzle::k128BAtom64B:
+    case Swizzle::b128_atom64:
       return address ^ (row & 1) << 6;
-    case Swizzle::k128BAtom32BFlip8B:
+    case Swizzle::b128_atom32_flip8:
       break;  // refused by validate()
   }
   return address;

@@ -53,10 +53,10 @@ uint32_t swizzle_address(Swizzle swizzle, uint32_t address);
 
 /// Calls `f(shared_address, run_byte, bytes)` for each piece of [offset, offset + bytes) of a box
 /// at `base` that stays contiguous under the swizzle.
-template <class F>
+template <typename F>
 void for_each_piece(Swizzle swizzle, uint32_t base, uint32_t offset, uint32_t bytes, F&& f) {
   const uint32_t first = base + offset;
-  if (swizzle == Swizzle::kNone) {
+  if (swizzle == Swizzle::none) {
     f(first, 0u, bytes);
     return;
   }
@@ -78,24 +78,12 @@ void load_box(const TensorMap& map, const std::vector<Run>& runs, uint8_t* share
 void store_box(const TensorMap& map, const std::vector<Run>& runs, const uint8_t* shared,
                uint32_t shared_address);
 
-enum class ReduceOp : uint8_t { kAdd, kMin, kMax, kInc, kDec, kAnd, kOr, kXor };
+enum class ReduceOp : uint8_t { add, min, max, inc, dec, and_op, or_op, xor_op };
 const char* to_string(ReduceOp op);
 
 /// Element types of cp.reduce.async.bulk (PTX ISA "cp.reduce.async.bulk").
-/// kF32Ftz is that of FLOAT32_FTZ and TFLOAT32_FTZ tensor maps.
-enum class ReduceType : uint8_t {
-  kF16,
-  kBf16,
-  kF32,
-  kF64,
-  kU32,
-  kS32,
-  kU64,
-  kS64,
-  kB32,
-  kB64,
-  kF32Ftz
-};
+/// f32_ftz is that of FLOAT32_FTZ and TFLOAT32_FTZ tensor maps.
+enum class ReduceType : uint8_t { f16, bf16, f32, f64, u32, s32, u64, s64, b32, b64, f32_ftz };
 const char* to_string(ReduceType type);
 
 /// Empty when the combination exists, else what is legal.

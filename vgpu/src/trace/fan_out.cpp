@@ -85,7 +85,7 @@ class ClusterFanOut final : public ClusterObserver {
   void end(std::span<const uint32_t> leaked) override { each(&ClusterObserver::end, leaked); }
 
  private:
-  template <class... Parameters, class... Arguments>
+  template <typename... Parameters, typename... Arguments>
   void each(void (ClusterObserver::*event)(Parameters...), const Arguments&... arguments) {
     for (const auto& part : parts_) (part.get()->*event)(arguments...);
   }

@@ -21,7 +21,7 @@ const char kRegisters[] = R"(
   ld.param.u64 %rout, [out];
 )";
 
-template <class Check>
+template <typename Check>
 void run_all(const std::string& body, Launch launch, Check check,
              const std::string& more_params = "", const std::vector<uint8_t>& more = {}) {
   auto text =
@@ -41,7 +41,7 @@ void run_all(const std::string& body, Launch launch, Check check,
       if (more.size() >= 128) {
         // A tensor map over the input: rows of 32 words.
         tma::TensorMap map;
-        map.type = tma::DataType::kUint32;
+        map.type = tma::DataType::uint32;
         map.rank = 2;
         map.address = in;
         map.dims[0] = map.dims[1] = 32;

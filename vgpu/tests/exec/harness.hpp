@@ -25,13 +25,13 @@ class Buffers : public exec::GlobalMemory {
     ranges_.push_back({base, bytes, false});
     return base;
   }
-  template <class T>
+  template <typename T>
   uint64_t add(const std::vector<T>& values) {
     uint64_t address = add(values.size() * sizeof(T));
     std::memcpy(reinterpret_cast<void*>(address), values.data(), values.size() * sizeof(T));
     return address;
   }
-  template <class T>
+  template <typename T>
   std::vector<T> read(uint64_t address, size_t count) const {
     std::vector<T> values(count);
     std::memcpy(values.data(), reinterpret_cast<const void*>(address), count * sizeof(T));
@@ -55,7 +55,7 @@ class Buffers : public exec::GlobalMemory {
 /// The parameter space: values one after the other at their natural alignment.
 class Params {
  public:
-  template <class T>
+  template <typename T>
   Params& operator<<(T value) {
     bytes.resize((bytes.size() + sizeof(T) - 1) / sizeof(T) * sizeof(T));
     size_t at = bytes.size();
@@ -109,7 +109,7 @@ inline exec::LaunchResult run_module(const std::string& text, const Params& para
 
 /// One warp computes a value of type T a lane: `body` sees %in (the lane's input, in a register of
 /// `type`), %lane, and leaves its result in %out; more registers may be declared in the body.
-template <class Out, class In>
+template <typename Out, typename In>
 std::vector<Out> map_lanes(const std::string& in_type, const std::string& out_type,
                            const std::string& body, const std::vector<In>& inputs) {
   Buffers buffers;

@@ -19,7 +19,7 @@ const char kRegisters[] = R"(
 )";
 
 /// Runs `body` under all policies and seeds and gives each result to `check`.
-template <class Check>
+template <typename Check>
 void run_all(const std::string& body, size_t words, Launch launch, Check check) {
   auto text = kernel_text(".param .u64 out", kRegisters + body + "\nret;");
   for (auto delivery : kDeliveries) {

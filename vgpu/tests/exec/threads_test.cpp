@@ -23,7 +23,7 @@ constexpr uint32_t kClusters = 24;
 
 /// Runs `body` in 24 clusters under every delivery policy, on two and three threads, with and
 /// without the checks; `check` gets the words of `out`.
-template <class Check>
+template <typename Check>
 void run_all(const std::string& body, Check check, std::string* printed = nullptr) {
   const auto text = kernel_text(".param .u64 out", kRegisters + body + "\nret;");
   const auto checker = check::make_checker(check::CheckOptions::parse("all"), nullptr, {});

@@ -16,7 +16,7 @@ using tma::Swizzle;
 using tma::TensorMap;
 
 TensorMap map_2d(DataType type, uint64_t address, uint64_t width, uint64_t height, uint64_t pitch,
-                 uint32_t box_width, uint32_t box_height, Swizzle swizzle = Swizzle::kNone) {
+                 uint32_t box_width, uint32_t box_height, Swizzle swizzle = Swizzle::none) {
   TensorMap map;
   map.type = type;
   map.rank = 2;
@@ -94,18 +94,18 @@ TEST(TmaModes, Gather4) {
   std::iota(source.begin(), source.end(), uint16_t{1});
   // Column 72 on: the last 8 of 32 elements are outside; so are rows -1 and 20.
   const int rows[4] = {7, -1, 20, 2};
-  for (Swizzle swizzle : {Swizzle::kNone, Swizzle::k64B, Swizzle::k128B}) {
+  for (Swizzle swizzle : {Swizzle::none, Swizzle::b64, Swizzle::b128}) {
     for (auto delivery : kPolicies) {
       Buffers buffers;
       const uint64_t in = buffers.add(source), out = buffers.add(2048);
       const TensorMap map =
-          map_2d(DataType::kUint16, in, kWidth, kHeight, kWidth * 2, 32, 1, swizzle);
+          map_2d(DataType::uint16, in, kWidth, kHeight, kWidth * 2, 32, 1, swizzle);
       ASSERT_EQ(tma::validate(map, 100), "");
       auto result =
           run(map, load(".tile::gather4", "72, 7, -1, 20, 2", 4 * 64), buffers, out, delivery);
       ASSERT_EQ(result.cuda_error, 0) << result.report;
       auto got = buffers.read<uint16_t>(out, 1024);
-      const uint32_t pitch = swizzle == Swizzle::k128B ? 128 : 64;
+      const uint32_t pitch = swizzle == Swizzle::b128 ? 128 : 64;
       for (uint32_t row = 0; row < 4; ++row) {
         for (uint32_t x = 0; x < 32; ++x) {
           const bool inside = rows[row] >= 0 && rows[row] < 20 && 72 + x < kWidth;
@@ -126,7 +126,7 @@ TEST(TmaModes, Scatter4) {
     Buffers buffers;
     const uint64_t target = buffers.add(kWidth * kHeight * 4), out = buffers.add(2048);
     const TensorMap map =
-        map_2d(DataType::kUint32, target, kWidth, kHeight, kWidth * 4, 8, 1, Swizzle::kNone);
+        map_2d(DataType::uint32, target, kWidth, kHeight, kWidth * 4, 8, 1, Swizzle::none);
     auto result = run(map, R"(
   mov.u32 %i, 0;
 NUMBER:
@@ -157,7 +157,7 @@ NUMBER:
 TEST(TmaModes, FourRowsNeedTheirKindOfMap) {
   Buffers buffers;
   const uint64_t in = buffers.add(4096), out = buffers.add(2048);
-  TensorMap map = map_2d(DataType::kUint16, in, 32, 20, 64, 32, 4);
+  TensorMap map = map_2d(DataType::uint16, in, 32, 20, 64, 32, 4);
   auto result =
       run(map, load(".tile::gather4", "0, 1, 2, 3, 4", 256), buffers, out, Delivery::late);
   EXPECT_EQ(result.cuda_error, kIllegalInstruction);
@@ -170,7 +170,7 @@ TEST(TmaModes, FourRowsNeedTheirKindOfMap) {
 TEST(TmaModes, PrefetchesMoveNothingAndCheckTheirBox) {
   Buffers buffers;
   const uint64_t in = buffers.add(std::vector<uint16_t>(32 * 20, 7)), out = buffers.add(2048);
-  const TensorMap tiled = map_2d(DataType::kUint16, in, 32, 20, 64, 32, 4);
+  const TensorMap tiled = map_2d(DataType::uint16, in, 32, 20, 64, 32, 4);
   TensorMap rows = tiled;
   rows.box[1] = 1;
   TensorMap image = tiled;  // channels, width, images
@@ -237,9 +237,9 @@ TEST(TmaModes, SubByteTypes) {
     DataType type;
     uint32_t bits, group_bytes;  ///< sixteen elements in shared memory
   };
-  for (Type t : {Type{DataType::k16U4Align8B, 4, 8}, Type{DataType::k16U4Align16B, 4, 16},
-                 Type{DataType::k16U6Align16B, 6, 16}}) {
-    for (Swizzle swizzle : {Swizzle::kNone, Swizzle::k128B}) {
+  for (Type t : {Type{DataType::u4x16_align8, 4, 8}, Type{DataType::u4x16_align16, 4, 16},
+                 Type{DataType::u6x16_align16, 6, 16}}) {
+    for (Swizzle swizzle : {Swizzle::none, Swizzle::b128}) {
       for (auto delivery : kPolicies) {
         constexpr uint32_t kWidth = 384, kHeight = 6, kBox = 128, kRows = 3;
         const uint32_t pitch = (kWidth * t.bits / 8 + 31) / 32 * 32;
@@ -255,7 +255,7 @@ TEST(TmaModes, SubByteTypes) {
         ASSERT_EQ(result.cuda_error, 0) << result.report;
         auto got = buffers.read<uint8_t>(out, 2048);
         const uint32_t row_bytes =
-            std::max(kBox / 16 * t.group_bytes, swizzle == Swizzle::k128B ? 128u : 0u);
+            std::max(kBox / 16 * t.group_bytes, swizzle == Swizzle::b128 ? 128u : 0u);
         for (uint32_t row = 0; row < kRows; ++row) {
           for (uint32_t x = 0; x < kBox; ++x) {
             const uint32_t expected =
@@ -285,7 +285,7 @@ TEST(TmaModes, SubByteTypesHaveTheirRules) {
   auto has = [](const std::string& text, const char* what) {
     return text.find(what) != std::string::npos;
   };
-  const TensorMap good = map_2d(DataType::k16U4Align16B, in, 256, 4, 128, 128, 2, Swizzle::k128B);
+  const TensorMap good = map_2d(DataType::u4x16_align16, in, 256, 4, 128, 128, 2, Swizzle::b128);
   EXPECT_EQ(why(good), "");
   EXPECT_TRUE(has(tma::validate(good, 90), "needs compute capability 10.0"));
   TensorMap map = good;
@@ -301,14 +301,14 @@ TEST(TmaModes, SubByteTypesHaveTheirRules) {
   map.box[0] = 64;
   EXPECT_TRUE(has(why(map), "must be 128"));
   map = good;
-  map.swizzle = Swizzle::k64B;
+  map.swizzle = Swizzle::b64;
   EXPECT_FALSE(why(map).empty());
-  map.swizzle = Swizzle::k128BAtom64B;
+  map.swizzle = Swizzle::b128_atom64;
   EXPECT_TRUE(has(why(map), "does not exist"));
   map = good;
-  map.fill = tma::OobFill::kNanRequestZeroFma;
+  map.fill = tma::OobFill::nan_request_zero_fma;
   EXPECT_FALSE(why(map).empty());
-  const TensorMap packed = map_2d(DataType::k16U4Align8B, in, 250, 4, 128, 32, 2);
+  const TensorMap packed = map_2d(DataType::u4x16_align8, in, 250, 4, 128, 32, 2);
   EXPECT_EQ(why(packed), "");
   map = packed;
   map.dims[0] = 251;

@@ -29,7 +29,7 @@ struct Ring {
 
 /// One thread loads the blocks of each of its CTA's tiles: kTile.m and kTile.n rows of
 /// kTile.k elements into shared.a and shared.b, rings of stages with mbarriers `full` and `empty`.
-template <GemmShape kTile, class Shared>
+template <GemmShape kTile, typename Shared>
 __device__ void load_tiles(Shared& shared, Ring stage, const CUtensorMap& map_a,
                            const CUtensorMap& map_b, int tiles_n, int tiles, int blocks_k) {
   constexpr uint32_t kStageBytes = (kTile.m + kTile.n) * kTile.k * sizeof(__nv_bfloat16);
@@ -76,7 +76,7 @@ class GemmProblem {
 
   /// Runs the kernel on two CTAs; it is given the tensor maps of A, B and D, the tiles in a row and
   /// in all, and the blocks along k.
-  template <class Kernel>
+  template <typename Kernel>
   void run(Kernel kernel, int threads, uint32_t shared_bytes) const {
     CHECK_CUDA(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));

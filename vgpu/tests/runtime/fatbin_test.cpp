@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kLz4 = 0x2000, kZstd = 0x8000, kArchSpecific = 0x100000, kFamily = 0x200000;
 
-template <class T>
+template <typename T>
 void put(std::string& bytes, size_t at, T value) {
   std::memcpy(bytes.data() + at, &value, sizeof value);
 }

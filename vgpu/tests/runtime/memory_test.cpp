@@ -12,8 +12,8 @@ constexpr uint64_t kMiB = 1 << 20;
 
 TEST(GlobalMemory, HandsOutZeroedAlignedRanges) {
   GlobalMemory memory(64 * kMiB);
-  Allocation* a = memory.allocate(1000, MemoryKind::kDevice, "test");
-  Allocation* b = memory.allocate(1, MemoryKind::kDevice, "test");
+  Allocation* a = memory.allocate(1000, MemoryKind::device, "test");
+  Allocation* b = memory.allocate(1, MemoryKind::device, "test");
   ASSERT_TRUE(a && b);
   EXPECT_EQ(a->base() % GlobalMemory::kAlignment, 0u);
   EXPECT_EQ(b->base() % GlobalMemory::kAlignment, 0u);
@@ -25,19 +25,19 @@ TEST(GlobalMemory, HandsOutZeroedAlignedRanges) {
 
 TEST(GlobalMemory, RefusesWhatDoesNotFit) {
   GlobalMemory memory(kMiB);
-  EXPECT_EQ(memory.allocate(kMiB + 1, MemoryKind::kDevice, "test"), nullptr);
-  EXPECT_EQ(memory.allocate(0, MemoryKind::kDevice, "test"), nullptr);
-  Allocation* a = memory.allocate(kMiB, MemoryKind::kDevice, "test");
+  EXPECT_EQ(memory.allocate(kMiB + 1, MemoryKind::device, "test"), nullptr);
+  EXPECT_EQ(memory.allocate(0, MemoryKind::device, "test"), nullptr);
+  Allocation* a = memory.allocate(kMiB, MemoryKind::device, "test");
   ASSERT_TRUE(a);
-  EXPECT_EQ(memory.allocate(1, MemoryKind::kDevice, "test"), nullptr);
-  EXPECT_TRUE(memory.allocate(1, MemoryKind::kHost, "test"));  // not the device's
+  EXPECT_EQ(memory.allocate(1, MemoryKind::device, "test"), nullptr);
+  EXPECT_TRUE(memory.allocate(1, MemoryKind::host, "test"));  // not the device's
   EXPECT_TRUE(memory.free(a->base()));
-  EXPECT_TRUE(memory.allocate(kMiB, MemoryKind::kDevice, "test"));
+  EXPECT_TRUE(memory.allocate(kMiB, MemoryKind::device, "test"));
 }
 
 TEST(GlobalMemory, NamesOverrunsAndUseAfterFree) {
   GlobalMemory memory(64 * kMiB);
-  Allocation* a = memory.allocate(1000, MemoryKind::kDevice, "cudaMalloc");
+  Allocation* a = memory.allocate(1000, MemoryKind::device, "cudaMalloc");
   const uint64_t base = a->base();
   EXPECT_EQ(memory.check(base, 1000), "");
   EXPECT_EQ(memory.check(base + 999, 1), "");
@@ -50,12 +50,12 @@ TEST(GlobalMemory, NamesOverrunsAndUseAfterFree) {
             std::string::npos)
       << memory.check(base + 8, 4);
   // A freed address is not handed out again at once.
-  EXPECT_NE(memory.allocate(1000, MemoryKind::kDevice, "test")->base(), base);
+  EXPECT_NE(memory.allocate(1000, MemoryKind::device, "test")->base(), base);
 }
 
 TEST(GlobalMemory, KnowsWhichBytesWereWritten) {
   GlobalMemory memory(64 * kMiB);
-  Allocation* a = memory.allocate(300, MemoryKind::kDevice, "test");
+  Allocation* a = memory.allocate(300, MemoryKind::device, "test");
   const uint64_t base = a->base();
   EXPECT_EQ(a->first_unwritten(base, 300), base);
   a->mark_written(base + 60, 140);  // crosses words of the bitmap
@@ -64,7 +64,7 @@ TEST(GlobalMemory, KnowsWhichBytesWereWritten) {
   EXPECT_EQ(a->first_unwritten(base + 100, 200), base + 200);
   memory.mark_written(base, 300);
   EXPECT_TRUE(a->is_written(base, 300));
-  Allocation* managed = memory.allocate(16, MemoryKind::kManaged, "test");
+  Allocation* managed = memory.allocate(16, MemoryKind::managed, "test");
   EXPECT_TRUE(managed->is_written(managed->base(), 16));  // the host writes it unseen
 }
 
@@ -85,7 +85,7 @@ TEST(GlobalMemory, ReachesTheEndOfItsQuarantine) {
   const uint64_t rounds = GlobalMemory::kArenaBytes / (256 * kMiB) + 100;
   GlobalMemory large(512 * kMiB);
   for (uint64_t i = 0; i < rounds; ++i) {
-    Allocation* a = large.allocate(256 * kMiB, MemoryKind::kHost, "test");
+    Allocation* a = large.allocate(256 * kMiB, MemoryKind::host, "test");
     ASSERT_TRUE(a) << "round " << i;
     ASSERT_TRUE(large.free(a->base()));
   }

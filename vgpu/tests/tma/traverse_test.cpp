@@ -15,7 +15,7 @@ namespace {
 TensorMap random_tiled(std::mt19937& random, const std::vector<uint8_t>& memory) {
   const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
   TensorMap map;
-  map.type = below(2) ? DataType::kUint16 : DataType::kUint8;
+  map.type = below(2) ? DataType::uint16 : DataType::uint8;
   const uint32_t size = element_bytes(map.type);
   map.rank = 1 + below(5);
   map.swizzle = static_cast<Swizzle>(below(4));
@@ -30,7 +30,7 @@ TensorMap random_tiled(std::mt19937& random, const std::vector<uint8_t>& memory)
     bytes = (i == 0 ? (map.dims[0] * size + 15) / 16 * 16 : map.strides[i] * map.dims[i]);
   }
   if (swizzle_span(map.swizzle) && map.box[0] * size > swizzle_span(map.swizzle)) {
-    map.swizzle = Swizzle::kNone;
+    map.swizzle = Swizzle::none;
   }
   return map;
 }
@@ -97,7 +97,7 @@ TEST(Traverse, Im2colLoadsMatchTheDefinition) {
     const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
     TensorMap map;
     map.im2col = true;
-    map.type = DataType::kUint8;
+    map.type = DataType::uint8;
     map.rank = 3 + below(3);
     const uint32_t spatial = map.rank - 2;
     map.address = reinterpret_cast<uint64_t>(memory.data());
@@ -189,14 +189,14 @@ TEST(Traverse, StoresComeBackAsLoaded) {
 TEST(Traverse, NanFillAndTf32RoundingAreTheHardwares) {
   const uint32_t source[4] = {0x3f801000, 0x3f803000, 0x7f800001, 0x7f7fffff};
   TensorMap map;
-  map.type = DataType::kTfloat32;
+  map.type = DataType::tfloat32;
   map.rank = 1;
   map.address = reinterpret_cast<uint64_t>(source);
   map.dims[0] = 4;
   map.strides[0] = 4;
   map.box[0] = 8;
   map.element_strides[0] = 1;
-  map.fill = OobFill::kNanRequestZeroFma;
+  map.fill = OobFill::nan_request_zero_fma;
   std::vector<tma::Run> runs;
   traverse(map, {}, runs);
   uint32_t shared[8];
@@ -208,7 +208,7 @@ TEST(Traverse, NanFillAndTf32RoundingAreTheHardwares) {
 
 TEST(CheckCoordinates, FaultsWhereTheHardwareDoes) {
   TensorMap map;
-  map.type = DataType::kFloat16;
+  map.type = DataType::float16;
   map.rank = 2;
   map.dims[0] = 200;
   map.dims[1] = 100;
@@ -255,7 +255,7 @@ TEST(TensorMapEncoding, KeepsEveryField) {
 
 TEST(Validate, NamesTheFieldAndTheNearestLegalValue) {
   TensorMap map;
-  map.type = DataType::kBfloat16;
+  map.type = DataType::bfloat16;
   map.rank = 2;
   map.address = 0x1000;
   map.dims[0] = map.dims[1] = 100;
@@ -275,12 +275,12 @@ TEST(Validate, NamesTheFieldAndTheNearestLegalValue) {
   EXPECT_EQ(problem([](TensorMap&) {}), "");
   EXPECT_NE(problem([](TensorMap& m) { m.address = 0x1008; }).find("globalAddress"),
             std::string::npos);
-  EXPECT_NE(problem([](TensorMap& m) { m.swizzle = Swizzle::k64B; }).find("at most 32 elements"),
+  EXPECT_NE(problem([](TensorMap& m) { m.swizzle = Swizzle::b64; }).find("at most 32 elements"),
             std::string::npos);
-  EXPECT_NE(problem([](TensorMap& m) { m.swizzle = Swizzle::k128BAtom32B; }).find("10.0"),
+  EXPECT_NE(problem([](TensorMap& m) { m.swizzle = Swizzle::b128_atom32; }).find("10.0"),
             std::string::npos);
-  EXPECT_EQ(problem([](TensorMap& m) { m.swizzle = Swizzle::k128BAtom32B; }, 100), "");
-  EXPECT_NE(problem([](TensorMap& m) { m.interleave = Interleave::k16B; }).find("interleave"),
+  EXPECT_EQ(problem([](TensorMap& m) { m.swizzle = Swizzle::b128_atom32; }, 100), "");
+  EXPECT_NE(problem([](TensorMap& m) { m.interleave = Interleave::b16; }).find("interleave"),
             std::string::npos);
   EXPECT_NE(problem([](TensorMap& m) { m.element_strides[1] = 9; }).find("1 to 8"),
             std::string::npos);
@@ -303,26 +303,26 @@ TEST(Swizzle, IsAPermutationThatKeepsPiecesWhole) {
 TEST(Reduce, FollowsPtx) {
   uint32_t u[3] = {5, 0, 0xffffffff};
   const uint32_t v[3] = {7, 3, 1};
-  reduce(ReduceOp::kInc, ReduceType::kU32, reinterpret_cast<uint8_t*>(u),
+  reduce(ReduceOp::inc, ReduceType::u32, reinterpret_cast<uint8_t*>(u),
          reinterpret_cast<const uint8_t*>(v), 12);
   EXPECT_EQ(u[0], 6u);
   EXPECT_EQ(u[1], 1u);
   EXPECT_EQ(u[2], 0u);
   int32_t s[2] = {-5, 5};
   const int32_t t[2] = {3, -3};
-  reduce(ReduceOp::kMin, ReduceType::kS32, reinterpret_cast<uint8_t*>(s),
+  reduce(ReduceOp::min, ReduceType::s32, reinterpret_cast<uint8_t*>(s),
          reinterpret_cast<const uint8_t*>(t), 8);
   EXPECT_EQ(s[0], -5);
   EXPECT_EQ(s[1], -3);
   uint16_t h[3] = {0x3c00, 0x7e00, 0x8000};  // 1, NaN, -0
   const uint16_t g[3] = {0x3c01, 0x3c00, 0x0000};
-  reduce(ReduceOp::kMax, ReduceType::kF16, reinterpret_cast<uint8_t*>(h),
+  reduce(ReduceOp::max, ReduceType::f16, reinterpret_cast<uint8_t*>(h),
          reinterpret_cast<const uint8_t*>(g), 6);
   EXPECT_EQ(h[0], 0x3c01);
   EXPECT_EQ(h[1], 0x3c00);
   EXPECT_EQ(h[2], 0x0000);
-  EXPECT_NE(check_reduction(ReduceOp::kMin, ReduceType::kF32), "");
-  EXPECT_EQ(check_reduction(ReduceOp::kAdd, ReduceType::kF32), "");
+  EXPECT_NE(check_reduction(ReduceOp::min, ReduceType::f32), "");
+  EXPECT_EQ(check_reduction(ReduceOp::add, ReduceType::f32), "");
 }
 
 }  // namespace
