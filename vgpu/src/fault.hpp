@@ -46,14 +46,21 @@ struct Fault : std::exception {
   std::string text;
 };
 
-/// printf into a std::string.
-__attribute__((format(printf, 1, 2))) inline std::string format(const char* pattern, ...) {
-  va_list args, again;
-  va_start(args, pattern);
+/// vprintf into a std::string.
+inline std::string format_list(const char* pattern, va_list args) {
+  va_list again;
   va_copy(again, args);
   std::string text(static_cast<size_t>(std::vsnprintf(nullptr, 0, pattern, args)), '\0');
   std::vsnprintf(text.data(), text.size() + 1, pattern, again);
   va_end(again);
+  return text;
+}
+
+/// printf into a std::string.
+__attribute__((format(printf, 1, 2))) inline std::string format(const char* pattern, ...) {
+  va_list args;
+  va_start(args, pattern);
+  std::string text = format_list(pattern, args);
   va_end(args);
   return text;
 }
@@ -61,12 +68,9 @@ __attribute__((format(printf, 1, 2))) inline std::string format(const char* patt
 /// Throws a Fault with a printf-formatted text.
 [[noreturn]] __attribute__((format(printf, 2, 3))) inline void fault(int error, const char* pattern,
                                                                      ...) {
-  va_list args, again;
+  va_list args;
   va_start(args, pattern);
-  va_copy(again, args);
-  std::string text(static_cast<size_t>(std::vsnprintf(nullptr, 0, pattern, args)), '\0');
-  std::vsnprintf(text.data(), text.size() + 1, pattern, again);
-  va_end(again);
+  std::string text = format_list(pattern, args);
   va_end(args);
   throw Fault(error, std::move(text));
 }

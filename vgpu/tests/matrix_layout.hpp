@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <vector>
 
+#include "fault.hpp"
 #include "tensor/number_formats.hpp"
 #include "tensor/smem_descriptor.hpp"
 
@@ -134,6 +136,35 @@ inline uint32_t element_bits(ElementType type, int value) {
     default:
       return static_cast<uint8_t>(value);
   }
+}
+
+/// Writes element (mn, k) of a matrix in shared memory. Types of 6 and 4 bits are packed at the low
+/// end of a 16-byte chunk of 16 elements.
+inline void put_element(uint8_t* shared, const Matrix& matrix, uint32_t mn, uint32_t k,
+                        ElementType type, uint32_t bits) {
+  const uint32_t width = type == ElementType::e2m1                                ? 4
+                         : type == ElementType::e2m3 || type == ElementType::e3m2 ? 6
+                                                                                  : 0;
+  if (width == 0) {
+    std::memcpy(shared + matrix.address(mn, k), &bits, container_bytes(type));
+    return;
+  }
+  uint8_t* chunk = shared + matrix.address(mn, k / 16 * 16);
+  for (uint32_t i = 0; i < width; ++i) {
+    const uint32_t bit = k % 16 * width + i;
+    chunk[bit / 8] =
+        static_cast<uint8_t>((chunk[bit / 8] & ~(1u << bit % 8)) | (bits >> i & 1) << bit % 8);
+  }
+}
+
+/// What a call faults with.
+std::string fault_text(auto&& call) {
+  try {
+    call();
+  } catch (const Fault& fault) {
+    return fault.text;
+  }
+  return "no fault";
 }
 
 }  // namespace vgpu::tensor::test

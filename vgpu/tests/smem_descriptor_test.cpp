@@ -1,23 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "fault.hpp"
 #include "matrix_layout.hpp"
 #include "tensor/smem_descriptor.hpp"
 
 namespace vgpu::tensor {
 namespace {
 
+using test::fault_text;
 using test::Matrix;
-
-std::string fault_text(auto&& call) {
-  try {
-    call();
-  } catch (const Fault& fault) {
-    return fault.text;
-  }
-  return "no fault";
-}
 
 TEST(SmemDescriptor, DecodesWgmmaFields) {
   uint64_t bits = 0x1234ull | 0x0567ull << 16 | 0x089aull << 32 | 2ull << 62;

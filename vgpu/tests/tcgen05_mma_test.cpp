@@ -174,23 +174,10 @@ class MmaCase {
     }
   }
 
-  /// fp6 and fp4 are packed at the low end of a 16-byte chunk of 16 elements.
   void put(int cta, const Matrix& matrix, uint32_t mn, uint32_t k, ElementType type,
            int64_t value) {
-    uint32_t bits = element_bits(type, static_cast<int>(value));
-    uint32_t width = type == ElementType::e2m1                                ? 4
-                     : type == ElementType::e2m3 || type == ElementType::e3m2 ? 6
-                                                                              : 0;
-    if (width == 0) {
-      std::memcpy(&shared_[cta][matrix.address(mn, k)], &bits, container_bytes(type));
-      return;
-    }
-    uint8_t* chunk = &shared_[cta][matrix.address(mn, k / 16 * 16)];
-    for (uint32_t i = 0; i < width; ++i) {
-      uint32_t bit = k % 16 * width + i;
-      chunk[bit / 8] =
-          static_cast<uint8_t>((chunk[bit / 8] & ~(1u << bit % 8)) | (bits >> i & 1) << bit % 8);
-    }
+    test::put_element(shared_[cta].data(), matrix, mn, k, type,
+                      element_bits(type, static_cast<int>(value)));
   }
 
   void put_a_in_tmem(int cta) {

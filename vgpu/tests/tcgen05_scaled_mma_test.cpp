@@ -200,19 +200,7 @@ class ScaledCase {
       byte = static_cast<uint8_t>(k % 2 ? (byte & 0x0f) | bits << 4 : (byte & 0xf0) | bits);
       return;
     }
-    const uint32_t width = type == ElementType::e2m1                                ? 4
-                           : type == ElementType::e2m3 || type == ElementType::e3m2 ? 6
-                                                                                    : 0;
-    if (width == 0) {
-      shared_[cta][matrix.address(mn, k)] = static_cast<uint8_t>(bits);
-      return;
-    }
-    uint8_t* chunk = &shared_[cta][matrix.address(mn, k / 16 * 16)];
-    for (uint32_t i = 0; i < width; ++i) {
-      const uint32_t bit = k % 16 * width + i;
-      chunk[bit / 8] =
-          static_cast<uint8_t>((chunk[bit / 8] & ~(1u << bit % 8)) | (bits >> i & 1) << bit % 8);
-    }
+    test::put_element(shared_[cta].data(), matrix, mn, k, type, bits);
   }
 
   void put_a_in_tmem(int cta) {

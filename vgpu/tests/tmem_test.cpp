@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "fault.hpp"
 #include "matrix_layout.hpp"
 #include "tensor/tcgen05_ldst.hpp"
 #include "tensor/tmem.hpp"
@@ -11,14 +10,7 @@
 namespace vgpu::tensor {
 namespace {
 
-std::string fault_text(auto&& call) {
-  try {
-    call();
-  } catch (const Fault& fault) {
-    return fault.text;
-  }
-  return "no fault";
-}
+using test::fault_text;
 
 TEST(Tmem, AllocatesUntilFull) {
   Tmem tmem;

@@ -62,33 +62,22 @@ Step pack(Warp& w, const Instr& i, uint32_t lanes) {
   });
   return Step::next;
 }
-/// {lo, hi} of 32 bits: the frequent case.
-Step pack_64(Warp& w, const Instr& i, uint32_t lanes) {
-  const uint32_t *a = w.lanes<uint32_t>(i.a), *b = w.lanes<uint32_t>(i.b);
-  write_lanes<uint64_t>(w, i.d, lanes, [=](uint32_t l) { return uint64_t{b[l]} << 32 | a[l]; });
+/// {lo, hi}, halves of 32 or 16 bits: the frequent cases.
+template <typename Wide, typename Half>
+Step pack_pair(Warp& w, const Instr& i, uint32_t lanes) {
+  const Half *a = w.lanes<Half>(i.a), *b = w.lanes<Half>(i.b);
+  write_lanes<Wide>(w, i.d, lanes,
+                    [=](uint32_t l) { return Wide{b[l]} << 8 * sizeof(Half) | a[l]; });
   return Step::next;
 }
-Step unpack_64(Warp& w, const Instr& i, uint32_t lanes) {
-  const uint64_t* a = w.lanes<uint64_t>(i.a);
-  uint64_t value[kLanes];
+template <typename Wide, typename Half>
+Step unpack_pair(Warp& w, const Instr& i, uint32_t lanes) {
+  const Wide* a = w.lanes<Wide>(i.a);
+  Wide value[kLanes];
   std::memcpy(value, a, sizeof value);
-  write_lanes<uint32_t>(w, i.d, lanes, [&](uint32_t l) { return static_cast<uint32_t>(value[l]); });
-  write_lanes<uint32_t>(w, i.b, lanes,
-                        [&](uint32_t l) { return static_cast<uint32_t>(value[l] >> 32); });
-  return Step::next;
-}
-Step pack_32(Warp& w, const Instr& i, uint32_t lanes) {
-  const uint16_t *a = w.lanes<uint16_t>(i.a), *b = w.lanes<uint16_t>(i.b);
-  write_lanes<uint32_t>(w, i.d, lanes, [=](uint32_t l) { return uint32_t{b[l]} << 16 | a[l]; });
-  return Step::next;
-}
-Step unpack_32(Warp& w, const Instr& i, uint32_t lanes) {
-  const uint32_t* a = w.lanes<uint32_t>(i.a);
-  uint32_t value[kLanes];
-  std::memcpy(value, a, sizeof value);
-  write_lanes<uint16_t>(w, i.d, lanes, [&](uint32_t l) { return static_cast<uint16_t>(value[l]); });
-  write_lanes<uint16_t>(w, i.b, lanes,
-                        [&](uint32_t l) { return static_cast<uint16_t>(value[l] >> 16); });
+  write_lanes<Half>(w, i.d, lanes, [&](uint32_t l) { return static_cast<Half>(value[l]); });
+  write_lanes<Half>(w, i.b, lanes,
+                    [&](uint32_t l) { return static_cast<Half>(value[l] >> 8 * sizeof(Half)); });
   return Step::next;
 }
 
@@ -140,7 +129,8 @@ bool decode_pack(Decoder& d, unsigned bytes) {
       d.out.b = d.dest(d.child(group, 1), part);
       // Both halves into one register would depend on the order: leave that to the slow path.
       if (d.out.d != d.out.b) {
-        d.out.handler = bytes == 8 ? unpack_64 : unpack_32;
+        d.out.handler =
+            bytes == 8 ? unpack_pair<uint64_t, uint32_t> : unpack_pair<uint32_t, uint16_t>;
         return true;
       }
     }
@@ -151,7 +141,7 @@ bool decode_pack(Decoder& d, unsigned bytes) {
   if (pair && (bytes == 8 || bytes == 4)) {
     d.out.a = d.source(d.child(group, 0), part);
     d.out.b = d.source(d.child(group, 1), part);
-    d.out.handler = bytes == 8 ? pack_64 : pack_32;
+    d.out.handler = bytes == 8 ? pack_pair<uint64_t, uint32_t> : pack_pair<uint32_t, uint16_t>;
     return true;
   }
   d.make_refs(part);

@@ -37,12 +37,12 @@ inline T saturate_unit(T value) {
 template <typename T>
 inline T min_number(T a, T b) {
   T less = a < b ? a : (a == b ? (std::signbit(a) ? a : b) : b);
-  return a != a ? b : (b != b ? a : less);
+  return std::isnan(a) ? b : (std::isnan(b) ? a : less);
 }
 template <typename T>
 inline T max_number(T a, T b) {
   T more = b < a ? a : (a == b ? (std::signbit(a) ? b : a) : b);
-  return a != a ? b : (b != b ? a : more);
+  return std::isnan(a) ? b : (std::isnan(b) ? a : more);
 }
 
 /// x + y in double, rounded to odd: a later rounding to a narrower format is then exact as if done

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/mbarrier.hpp"
 
+#include <utility>
+
 #include "exec/decoder.hpp"
 #include "exec/lanes.hpp"
 #include "exec/memory_access.hpp"
@@ -75,6 +77,28 @@ Mbarrier load_mbarrier(Cta& cta, uint32_t offset) {
   return Mbarrier::from_bits(bits);
 }
 
+namespace {
+
+/// Adds to the transaction count; the barrier after it, and whether that completed a phase.
+std::pair<Mbarrier, bool> add_transactions(Cta& cta, uint32_t offset, int64_t bytes) {
+  Mbarrier barrier = load_mbarrier(cta, offset);
+  const int64_t tx = barrier.tx + bytes;
+  if (tx > kMaxTx || tx < -kMaxTx) {
+    fault(kLaunchFailure,
+          "mbarrier at shared offset %u: transaction count %lld is past its limit of %s",
+          offset - kSharedReserved, static_cast<long long>(tx),
+          tx > 0 ? "2^20 - 1" : "-(2^20 - 1)");
+  }
+  barrier.tx = static_cast<int32_t>(tx);
+  // NOTE: expect-tx alone never completes a phase with arrivals pending; with none it may, when
+  // the bytes came first.
+  const bool completed = settle(barrier);
+  store(cta, offset, barrier);
+  return {barrier, completed};
+}
+
+}  // namespace
+
 Mbarrier mbarrier_arrive(Cta& cta, uint32_t offset, uint32_t count, bool drop, const Agent& agent,
                          const AsyncOp* op, Order order, Scope scope) {
   Mbarrier barrier = load_mbarrier(cta, offset), before = barrier;
@@ -103,18 +127,7 @@ Mbarrier mbarrier_arrive(Cta& cta, uint32_t offset, uint32_t count, bool drop, c
 }
 
 void mbarrier_expect(Cta& cta, uint32_t offset, uint32_t bytes, const Agent& agent) {
-  Mbarrier barrier = load_mbarrier(cta, offset);
-  int64_t tx = int64_t{barrier.tx} + bytes;
-  if (tx > kMaxTx) {
-    fault(kLaunchFailure,
-          "mbarrier at shared offset %u: transaction count %lld is past its limit of 2^20 - 1",
-          offset - kSharedReserved, static_cast<long long>(tx));
-  }
-  barrier.tx = static_cast<int32_t>(tx);
-  // NOTE: expect-tx alone never completes a phase with arrivals pending; with none it may, when
-  // the bytes came first.
-  bool completed = settle(barrier);
-  store(cta, offset, barrier);
+  const auto [barrier, completed] = add_transactions(cta, offset, bytes);
   if (auto* observer = cta.cluster->observer) {
     observer->mbarrier_expect_tx(agent, {cta.rank, offset}, bytes, state_of(barrier, completed));
   }
@@ -123,16 +136,7 @@ void mbarrier_expect(Cta& cta, uint32_t offset, uint32_t bytes, const Agent& age
 
 void mbarrier_complete(Cta& cta, uint32_t offset, uint32_t bytes, const Agent& agent,
                        const AsyncOp* op) {
-  Mbarrier barrier = load_mbarrier(cta, offset);
-  int64_t tx = int64_t{barrier.tx} - bytes;
-  if (tx < -kMaxTx) {
-    fault(kLaunchFailure,
-          "mbarrier at shared offset %u: transaction count %lld is past its limit of -(2^20 - 1)",
-          offset - kSharedReserved, static_cast<long long>(tx));
-  }
-  barrier.tx = static_cast<int32_t>(tx);
-  bool completed = settle(barrier);
-  store(cta, offset, barrier);
+  const auto [barrier, completed] = add_transactions(cta, offset, -int64_t{bytes});
   if (auto* observer = cta.cluster->observer) {
     observer->mbarrier_complete_tx(agent, op, {cta.rank, offset}, bytes,
                                    state_of(barrier, completed));

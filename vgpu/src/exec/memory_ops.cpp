@@ -92,14 +92,20 @@ void gather_addresses(const Warp& w, const Instr& i, uint64_t* out) {
   }
 }
 
+/// What a load or store does first: its lanes' addresses become host pointers.
+const Transfer& begin_transfer(Warp& w, const Instr& i, uint32_t lanes, uint8_t** pointers) {
+  auto& t = *static_cast<const Transfer*>(i.extra);
+  uint64_t addresses[kLanes];
+  gather_addresses(w, i, addresses);
+  resolve(w, t.request, lanes, addresses, pointers);
+  return t;
+}
+
 /// Elements as wide as their registers.
 template <typename T>
 Step load_plain(Warp& w, const Instr& i, uint32_t lanes) {
-  auto& t = *static_cast<const Transfer*>(i.extra);
-  uint64_t addresses[kLanes];
   uint8_t* pointers[kLanes];
-  gather_addresses(w, i, addresses);
-  resolve(w, t.request, lanes, addresses, pointers);
+  auto& t = begin_transfer(w, i, lanes, pointers);
   for (unsigned k = 0; k < t.vector; ++k) {
     T* d = w.lanes<T>(t.registers[k]);
     for_lanes(lanes,
@@ -110,11 +116,8 @@ Step load_plain(Warp& w, const Instr& i, uint32_t lanes) {
 
 template <typename T>
 Step store_plain(Warp& w, const Instr& i, uint32_t lanes) {
-  auto& t = *static_cast<const Transfer*>(i.extra);
-  uint64_t addresses[kLanes];
   uint8_t* pointers[kLanes];
-  gather_addresses(w, i, addresses);
-  resolve(w, t.request, lanes, addresses, pointers);
+  auto& t = begin_transfer(w, i, lanes, pointers);
   for (unsigned k = 0; k < t.vector; ++k) {
     const T* s = w.lanes<T>(t.registers[k]);
     for_lanes(lanes,
@@ -164,11 +167,8 @@ void store_element(uint8_t* p, uint64_t value, unsigned bytes, bool atomic) {
 
 /// Any widths: elements are extended to their registers; b128; ordered accesses.
 Step load_general(Warp& w, const Instr& i, uint32_t lanes) {
-  auto& t = *static_cast<const Transfer*>(i.extra);
-  uint64_t addresses[kLanes];
   uint8_t* pointers[kLanes];
-  gather_addresses(w, i, addresses);
-  resolve(w, t.request, lanes, addresses, pointers);
+  auto& t = begin_transfer(w, i, lanes, pointers);
   for (unsigned k = 0; k < t.vector; ++k) {
     for_lanes(lanes, [&](uint32_t l) {
       const uint8_t* p = pointers[l] + k * t.element;
@@ -187,11 +187,8 @@ Step load_general(Warp& w, const Instr& i, uint32_t lanes) {
 }
 
 Step store_general(Warp& w, const Instr& i, uint32_t lanes) {
-  auto& t = *static_cast<const Transfer*>(i.extra);
-  uint64_t addresses[kLanes];
   uint8_t* pointers[kLanes];
-  gather_addresses(w, i, addresses);
-  resolve(w, t.request, lanes, addresses, pointers);
+  auto& t = begin_transfer(w, i, lanes, pointers);
   for (unsigned k = 0; k < t.vector; ++k) {
     for_lanes(lanes, [&](uint32_t l) {
       uint8_t* p = pointers[l] + k * t.element;

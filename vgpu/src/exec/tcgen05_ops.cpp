@@ -429,22 +429,29 @@ Step wait_transfers(Warp& w, const Instr& i, uint32_t lanes) {  // x: 0 ld, 1 st
 
 // ------------------------------------------------------------------ cp, shift
 
+/// Issues a tensor operation of lane `l` that calls `f(memories, k, visitor)` for CTA k of the
+/// group.
+template <typename F>
+void issue_for_each_cta(Warp& w, uint32_t l, AsyncKind kind, int group, F f) {
+  AsyncTask task;
+  task.op = make_async(w, 1u << l, kind);
+  Cta* cta = w.cta;
+  memories(*cta, group);  // faults now where the pair's other CTA is missing
+  task.run = [=](const AsyncOp& async) {
+    auto ctas = memories(*cta, group);
+    TensorVisitor visitor(*cta->cluster, async, first_rank(*cta, group));
+    for (uint32_t k = 0; k < ctas.size(); ++k) f(ctas[k], k, visitor.get());
+  };
+  issue(*w.cluster, w.cta->tensor_queue, std::move(task));
+}
+
 Step shift(Warp& w, const Instr& i, uint32_t lanes) {  // x: cta_group
   for_lanes(lanes, [&](uint32_t l) {
     auto address = static_cast<uint32_t>(read_address(w, i[0], l));
-    auto group = static_cast<int>(i.x);
-    AsyncTask task;
-    task.op = make_async(w, 1u << l, AsyncKind::tcgen05_shift);
-    Cta* cta = w.cta;
-    memories(*cta, group);
-    task.run = [=](const AsyncOp& async) {
-      auto ctas = memories(*cta, group);
-      TensorVisitor visitor(*cta->cluster, async, first_rank(*cta, group));
-      for (uint32_t k = 0; k < ctas.size(); ++k) {
-        tensor::tcgen05_shift(address, ctas[k], k, visitor.get());
-      }
-    };
-    issue(*w.cluster, w.cta->tensor_queue, std::move(task));
+    issue_for_each_cta(w, l, AsyncKind::tcgen05_shift, static_cast<int>(i.x),
+                       [=](auto& cta, uint32_t k, auto* visitor) {
+                         tensor::tcgen05_shift(address, cta, k, visitor);
+                       });
   });
   return Step::next;
 }
@@ -465,19 +472,10 @@ Step copy(Warp& w, const Instr& i, uint32_t lanes) {  // x: TmemCopyShape, y: ct
     auto address = static_cast<uint32_t>(read_address(w, i[0], l));
     uint64_t descriptor = read_lane(w, i[1], l);
     auto shape = static_cast<tensor::TmemCopyShape>(i.x);
-    auto group = static_cast<int>(i.y);
-    AsyncTask task;
-    task.op = make_async(w, 1u << l, AsyncKind::tcgen05_cp);
-    Cta* cta = w.cta;
-    memories(*cta, group);
-    task.run = [=](const AsyncOp& async) {
-      auto ctas = memories(*cta, group);
-      TensorVisitor visitor(*cta->cluster, async, first_rank(*cta, group));
-      for (uint32_t k = 0; k < ctas.size(); ++k) {
-        tensor::tcgen05_copy(shape, address, descriptor, ctas[k], k, visitor.get());
-      }
-    };
-    issue(*w.cluster, w.cta->tensor_queue, std::move(task));
+    issue_for_each_cta(w, l, AsyncKind::tcgen05_cp, static_cast<int>(i.y),
+                       [=](auto& cta, uint32_t k, auto* visitor) {
+                         tensor::tcgen05_copy(shape, address, descriptor, cta, k, visitor);
+                       });
   });
   return Step::next;
 }

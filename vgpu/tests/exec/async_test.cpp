@@ -26,7 +26,7 @@ void run_all(const std::string& body, Launch launch, Check check,
              const std::string& more_params = "", const std::vector<uint8_t>& more = {}) {
   auto text =
       kernel_text(".param .u64 in, .param .u64 out" + more_params, kRegisters + body + "\nret;");
-  for (auto delivery : {Delivery::late, Delivery::early, Delivery::sweep, Delivery::random}) {
+  for (auto delivery : kDeliveries) {
     for (uint64_t seed : {1, 2}) {
       Buffers buffers;
       std::vector<uint32_t> input(1024);

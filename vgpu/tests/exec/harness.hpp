@@ -15,6 +15,9 @@
 /// Runs PTX snippets in process: text in, buffers in and out.
 namespace vgpu::test {
 
+inline constexpr exec::Delivery kDeliveries[] = {exec::Delivery::late, exec::Delivery::early,
+                                                 exec::Delivery::sweep, exec::Delivery::random};
+
 /// Buffers that a kernel may touch.
 class Buffers : public exec::GlobalMemory {
  public:

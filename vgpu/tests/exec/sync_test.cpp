@@ -7,8 +7,6 @@ namespace {
 
 using exec::Delivery;
 
-const Delivery kDeliveries[] = {Delivery::late, Delivery::early, Delivery::sweep, Delivery::random};
-
 const char kRegisters[] = R"(
   .reg .pred %p<8>;
   .reg .b32 %thr, %rank, %r<32>;

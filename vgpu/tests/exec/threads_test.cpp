@@ -27,7 +27,7 @@ template <typename Check>
 void run_all(const std::string& body, Check check, std::string* printed = nullptr) {
   const auto text = kernel_text(".param .u64 out", kRegisters + body + "\nret;");
   const auto checker = check::make_checker(check::CheckOptions::parse("all"), nullptr, {});
-  for (auto delivery : {Delivery::late, Delivery::early, Delivery::sweep, Delivery::random}) {
+  for (auto delivery : kDeliveries) {
     for (uint32_t threads : {2u, 3u}) {
       for (bool checked : {false, true}) {
         Buffers buffers;
