@@ -10,8 +10,9 @@ namespace vgpu::cli {
 /// command line, 126 for a program that cannot run on it, 127 for one that cannot be started.
 int run(const std::vector<std::string>& arguments);
 
-/// The folder of libcudart.so.13 and libcuda.so.1; empty (and an explanation on stderr) when it is
-/// not found.
-std::string library_folder();
+/// `vgpu mutate`: deletes one synchronising instruction of the program's kernels at a time, runs
+/// the program, and tells what noticed. Returns the exit status: 0, 1 for survivors that must not
+/// be, 2 for a wrong command line or a program that fails unchanged.
+int mutate(const std::vector<std::string>& arguments);
 
 }  // namespace vgpu::cli

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "commands.hpp"
-#include "mutate.hpp"
+#include "version.hpp"
 
 namespace {
 
@@ -16,6 +16,7 @@ GPUs where none is at hand.
   vgpu run [options] -- program [arguments]      run a program on it
   vgpu mutate [options] -- program [arguments]   delete its synchronising instructions one at a time
                                                  and tell what notices
+  vgpu --version                                 print the version
 
 'vgpu <command> --help' lists the options.
 )";
@@ -33,8 +34,13 @@ int main(int argc, char** argv) {
     std::fputs(kUsage, stdout);
     return 0;
   }
-  if (command == "run") return vgpu::cli::run({arguments.begin() + 1, arguments.end()});
-  if (command == "mutate") return mutate_main("/proc/self/exe", argc - 2, argv + 2);
+  if (command == "--version") {
+    std::printf("vgpu %s\n", vgpu::kVersion);
+    return 0;
+  }
+  const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+  if (command == "run") return vgpu::cli::run(rest);
+  if (command == "mutate") return vgpu::cli::mutate(rest);
   std::fprintf(stderr, "vgpu: unknown command %s\n%s", command.c_str(), kUsage);
   return 2;
 }

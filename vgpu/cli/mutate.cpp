@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "mutate.hpp"
-
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -8,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -17,11 +16,15 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "commands.hpp"
+
+namespace vgpu::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -71,54 +74,52 @@ It takes the options of 'vgpu run', and
   --fail-on-survivors   exit status 1 when a deletion with an effect is not reported
 )";
 
-bool parse(int argc, char** argv, Arguments& arguments) {
-  int i = 0;
-  auto value = [&](const char* name) -> const char* {
-    if (i + 1 < argc) return argv[++i];
-    std::fprintf(stderr, "vgpu mutate: %s needs a value\n", name);
-    return nullptr;
-  };
-  for (; i < argc && std::strcmp(argv[i], "--") != 0; ++i) {
-    const std::string word = argv[i];
-    const char* text = "";
+/// The whole of `text` as a number from `low` to `high`, else nothing.
+template <typename T>
+std::optional<T> parse_number(const std::string& text, T low, T high) {
+  T number{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || stop != end || !(number >= low && number <= high)) return {};
+  return number;
+}
+
+/// What is wrong with the command line; empty when nothing is.
+std::string parse(const std::vector<std::string>& words, Arguments& arguments) {
+  size_t at = 0;
+  for (; at < words.size() && words[at] != "--"; ++at) {
+    const std::string& word = words[at];
     if (word == "--help" || word == "-h") {
       arguments.help = true;
-      return true;
+      return {};
     }
     if (word == "--fail-on-survivors") {
       arguments.fail_on_survivors = true;
-    } else if (word == "--runs") {
-      if (!(text = value("--runs"))) return false;
-      arguments.runs = std::atoi(text);
-      if (arguments.runs < 1 || arguments.runs > 100) {
-        std::fprintf(stderr, "vgpu mutate: --runs %s: it must be 1 to 100\n", text);
-        return false;
-      }
-    } else if (word == "--jobs") {
-      if (!(text = value("--jobs"))) return false;
-      arguments.jobs = std::atoi(text);
-      if (arguments.jobs < 1 || arguments.jobs > 256) {
-        std::fprintf(stderr, "vgpu mutate: --jobs %s: it must be 1 to 256\n", text);
-        return false;
-      }
-    } else if (word == "--timeout") {
-      if (!(text = value("--timeout"))) return false;
-      arguments.timeout = std::atof(text);
-      if (!(arguments.timeout > 0)) {
-        std::fprintf(stderr, "vgpu mutate: --timeout %s: it must be a positive number\n", text);
-        return false;
-      }
-    } else if (word == "--only") {
-      if (!(text = value("--only"))) return false;
-      arguments.only = text;
-    } else {
+      continue;
+    }
+    const bool count = word == "--runs" || word == "--jobs";
+    if (!count && word != "--timeout" && word != "--only") {
       arguments.run_options.push_back(word);
+      continue;
+    }
+    if (++at >= words.size()) return word + " needs a value";
+    const std::string& value = words[at];
+    if (count) {
+      const int most = word == "--runs" ? 100 : 256;
+      const std::optional<int> number = parse_number(value, 1, most);
+      if (!number) return word + " " + value + ": it must be 1 to " + std::to_string(most);
+      (word == "--runs" ? arguments.runs : arguments.jobs) = *number;
+    } else if (word == "--timeout") {
+      const std::optional<double> number = parse_number(value, 1e-3, 1e9);
+      if (!number) return word + " " + value + ": it must be a number of seconds, 0.001 to 1e9";
+      arguments.timeout = *number;
+    } else {
+      arguments.only = value;
     }
   }
-  for (++i; i < argc; ++i) arguments.program.push_back(argv[i]);
-  if (!arguments.program.empty()) return true;
-  std::fputs(kUsage, stderr);
-  return false;
+  if (at + 1 >= words.size()) return "no program given";
+  arguments.program.assign(words.begin() + static_cast<std::ptrdiff_t>(at) + 1, words.end());
+  return {};
 }
 
 std::string read_file(const std::filesystem::path& path) {
@@ -402,9 +403,12 @@ class Mutator {
 
 }  // namespace
 
-int mutate_main(const char* self, int argc, char** argv) {
+int mutate(const std::vector<std::string>& words) {
   Arguments arguments;
-  if (!parse(argc, argv, arguments)) return 2;
+  if (const std::string problem = parse(words, arguments); !problem.empty()) {
+    std::fprintf(stderr, "vgpu mutate: %s\nSee 'vgpu mutate --help'.\n", problem.c_str());
+    return 2;
+  }
   if (arguments.help) {
     std::fputs(kUsage, stdout);
     return 0;
@@ -415,8 +419,10 @@ int mutate_main(const char* self, int argc, char** argv) {
     return 2;
   }
   const std::filesystem::path folder = pattern;
-  const Runner runner(self, arguments, folder);
+  const Runner runner("/proc/self/exe", arguments, folder);
   const int status = Mutator(arguments, runner, folder).run();
   std::filesystem::remove_all(folder);
   return status;
 }
+
+}  // namespace vgpu::cli

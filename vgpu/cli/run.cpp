@@ -143,8 +143,8 @@ void put_in_front(const char* variable, const std::string& value) {
   setenv(variable, joined.c_str(), 1);
 }
 
-}  // namespace
-
+// The folder of libcudart.so.13 and libcuda.so.1; empty (and an explanation on stderr) when it is
+// not found.
 std::string library_folder() {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -156,6 +156,8 @@ std::string library_folder() {
   }
   return {};
 }
+
+}  // namespace
 
 int run(const std::vector<std::string>& arguments) {
   size_t at = 0;

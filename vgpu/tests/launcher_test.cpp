@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
 
 namespace {
 
@@ -50,12 +51,28 @@ TEST(Launcher, ExplainsItself) {
   for (const char* option : {"--runs", "--jobs", "--timeout", "--only", "--fail-on-survivors"}) {
     EXPECT_TRUE(contains(mutate, option)) << option;
   }
-  EXPECT_EQ(vgpu("mutate --runs 0 -- true").status, 2);
-  EXPECT_EQ(vgpu("mutate --jobs 0 -- true").status, 2);
-  EXPECT_EQ(vgpu("mutate --timeout x -- true").status, 2);
-  EXPECT_EQ(vgpu("mutate --gpu h200").status, 2);  // no program
+  for (const auto& [options, problem] :
+       {std::pair{"--runs 0 -- true", "--runs 0: it must be 1 to 100"},
+        std::pair{"--runs 2x -- true", "--runs 2x: it must be 1 to 100"},
+        std::pair{"--jobs 257 -- true", "--jobs 257: it must be 1 to 256"},
+        std::pair{"--timeout x -- true", "--timeout x: it must be a number"},
+        std::pair{"--only", "--only needs a value"}, std::pair{"--gpu h200", "no program given"}}) {
+    const Outcome refused = vgpu(std::string("mutate ") + options);
+    EXPECT_EQ(refused.status, 2) << options;
+    EXPECT_TRUE(contains(refused, problem)) << refused.text;
+  }
   EXPECT_EQ(vgpu("").status, 2);
   EXPECT_EQ(vgpu("fly").status, 2);
+}
+
+TEST(Launcher, NamesItsVersion) {
+  const Outcome version = vgpu("--version");
+  EXPECT_EQ(version.status, 0);
+  EXPECT_EQ(version.text, "vgpu " VGPU_VERSION "\n");
+  std::ifstream file(CHANGELOG);
+  const std::string changelog{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_NE(changelog.find("\n## " VGPU_VERSION), std::string::npos)
+      << VGPU_VERSION " is not in the changelog";
 }
 
 TEST(Launcher, DocumentsEveryOption) {

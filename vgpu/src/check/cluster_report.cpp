@@ -124,7 +124,7 @@ std::string ClusterChecker::missing_order(const Actor& actor, const PastAccess& 
   const bool overtaken = actor.operation && actor.who.index() <= past.last_issued;
   if (!past.who.is_operation()) {
     const Component first = past.who.index();
-    const std::string order =
+    std::string order =
         format("a barrier, or an arrival by %s on an mbarrier that %s waits for, between the two",
                warp_name(first).c_str(), later.c_str());
     if (!overtaken) return order;

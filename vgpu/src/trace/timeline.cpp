@@ -12,6 +12,7 @@
 
 #include "exec/operation_names.hpp"
 #include "ptx/module.hpp"
+#include "version.hpp"
 
 namespace vgpu::trace {
 namespace {
@@ -102,8 +103,10 @@ class Writer {
   bool finish() {
     const std::lock_guard lock(mutex_);
     if (file_ == nullptr) return true;
-    std::fprintf(file_, "\n],\"otherData\":{\"clock\":\"warp instructions of the cluster\"%s}}\n",
-                 left_ == 0 ? ",\"note\":\"cut off: too many events\"" : "");
+    std::fprintf(file_,
+                 "\n],\"otherData\":{\"producer\":\"vgpu %s\","
+                 "\"clock\":\"warp instructions of the cluster\"%s}}\n",
+                 kVersion, left_ == 0 ? ",\"note\":\"cut off: too many events\"" : "");
     const bool written = std::ferror(file_) == 0;
     const bool closed = std::fclose(file_) == 0;
     file_ = nullptr;

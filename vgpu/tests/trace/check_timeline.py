@@ -7,6 +7,7 @@
 """
 import copy
 import json
+import re
 import sys
 
 
@@ -59,6 +60,9 @@ def problems(trace):
             end = event["ts"] + event["dur"]
     if not slices:
         found.append("no slices")
+    producer = trace.get("otherData", {}).get("producer")
+    if not re.fullmatch(r"vgpu \d+\.\d+\.\d+", str(producer)):
+        found.append(f"otherData.producer is {producer!r}, not 'vgpu' and its version")
     return found
 
 
@@ -73,8 +77,11 @@ def self_test():
         {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "k"}},
         {"ph": "M", "pid": 1, "tid": 7, "name": "thread_name", "args": {"name": "warp 0"}},
         {"ph": "X", "pid": 1, "tid": 7, "ts": 0, "dur": 2, "name": "a", "cat": "run", "args": {}},
-        {"ph": "X", "pid": 1, "tid": 7, "ts": 2, "dur": 1, "name": "b", "cat": "run", "args": {}}]}
+        {"ph": "X", "pid": 1, "tid": 7, "ts": 2, "dur": 1, "name": "b", "cat": "run", "args": {}}],
+        "otherData": {"producer": "vgpu 1.2.3"}}
     assert problems(good) == [], problems(good)
+
+    assert problems({**good, "otherData": {}}), "a trace without its producer passes"
 
     def broken(change):
         trace = copy.deepcopy(good)
