@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "commands.hpp"
+#include "fault.hpp"
 
 namespace vgpu::cli {
 namespace {
@@ -107,11 +108,13 @@ std::string parse(const std::vector<std::string>& words, Arguments& arguments) {
     if (count) {
       const int most = word == "--runs" ? 100 : 256;
       const std::optional<int> number = parse_number(value, 1, most);
-      if (!number) return word + " " + value + ": it must be 1 to " + std::to_string(most);
+      if (!number) return format("%s %s: it must be 1 to %d", word.c_str(), value.c_str(), most);
       (word == "--runs" ? arguments.runs : arguments.jobs) = *number;
     } else if (word == "--timeout") {
       const std::optional<double> number = parse_number(value, 1e-3, 1e9);
-      if (!number) return word + " " + value + ": it must be a number of seconds, 0.001 to 1e9";
+      if (!number) {
+        return format("--timeout %s: it must be a number of seconds, 0.001 to 1e9", value.c_str());
+      }
       arguments.timeout = *number;
     } else {
       arguments.only = value;
@@ -171,7 +174,9 @@ class Runner {
         variables.push_back(*variable);
       }
     }
-    for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+    for (const auto& [name, value] : environment) {
+      variables.push_back(format("%s=%s", name.c_str(), value.c_str()));
+    }
 
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);

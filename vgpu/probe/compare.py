@@ -12,6 +12,7 @@ Exit status 1 when something else differs.
 """
 
 import math
+import pathlib
 import struct
 import subprocess
 import sys
@@ -47,8 +48,9 @@ def within_bound(name, expected, got):
 
 def main():
     split = sys.argv.index("--")
-    expected = parse(open(sys.argv[1]).read())
-    run = subprocess.run(sys.argv[split + 1:], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    expected = parse(pathlib.Path(sys.argv[1]).read_text())
+    run = subprocess.run(sys.argv[split + 1:], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                         text=True)
     got = parse(run.stdout)
     exact = bounded = answered = 0
     problems = [f"no case '{name}' in h200.txt" for name in got if name not in expected]
@@ -58,7 +60,8 @@ def main():
         elif name.startswith("wgmma real"):
             bounded += 1
             if not within_bound(name, result, got[name]):
-                problems.append(f"{name}: outside the bound\n  H200    {result}\n  virtual {got[name]}")
+                problems.append(f"{name}: outside the bound\n"
+                                f"  H200    {result}\n  virtual {got[name]}")
         elif name.startswith("approx"):
             answered += 1
             if "error" in got[name] or "no answer" in got[name]:
@@ -68,8 +71,8 @@ def main():
             if got[name] != result:
                 problems.append(f"{name}:\n  H200    {result}\n  virtual {got[name]}")
     print("\n".join(problems))
-    print(f"{exact} cases compared word for word, {bounded} within a bound, {answered} approximate; "
-          f"{len(problems)} differ; exit status of the run {run.returncode}")
+    print(f"{exact} cases compared word for word, {bounded} within a bound, "
+          f"{answered} approximate; {len(problems)} differ; exit status of the run {run.returncode}")
     return 1 if problems or run.returncode or not exact else 0
 
 

@@ -22,8 +22,8 @@ def report(vgpu, folder, options, program, arguments, lines):
     run = subprocess.run([vgpu, "run", *options, "--", str(folder / program), *arguments],
                          capture_output=True, text=True, check=False)
     text = run.stderr.splitlines()
-    start = next((i for i, line in enumerate(text) if re.match(r"\[vgpu\] cuda\w+ in kernel", line)),
-                 None)
+    first = re.compile(r"\[vgpu\] cuda\w+ in kernel")
+    start = next((i for i, line in enumerate(text) if first.match(line)), None)
     if start is None:
         raise SystemExit(f"{program} {' '.join(arguments)}: no report in\n{run.stderr}")
     return "\n".join(text[start + 1:start + 1 + lines]) + "\n"

@@ -273,8 +273,9 @@ void ClusterChecker::touch_shared(const Actor& actor, uint32_t cta, uint64_t add
     const Cell before = cells[k];
     const Cell after = touch(before, actor, kAllBytes,
                              {Memory::shared, cta, static_cast<uint32_t>(k * kSharedCellBytes)});
-    do cells[k++] = after;
-    while (k < last && cells[k] == before);
+    do {
+      cells[k++] = after;
+    } while (k < last && cells[k] == before);
   }
   at = std::max<uint64_t>(at, last * kSharedCellBytes);
   if (at < end) part_of_cell(at, end);

@@ -8,8 +8,9 @@ namespace vgpu::check {
 Cell StateTable::add(Cell before, uint32_t units, const CellState& after) {
   // Different pasts often end in the same state: a write hides them.
   Cell found = kUnknown;
-  for (size_t k = made_.size(); k-- > 0 && made_.size() - k <= kCompared && found == kUnknown;) {
-    if (states_[made_[k]] == after) found = made_[k];
+  const size_t oldest = made_.size() - std::min<size_t>(made_.size(), kCompared);
+  for (size_t k = made_.size(); k > oldest && found == kUnknown; --k) {
+    if (states_[made_[k - 1]] == after) found = made_[k - 1];
   }
   if (found == kUnknown) {
     if (free_.empty()) {
