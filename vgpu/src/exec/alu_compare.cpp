@@ -56,9 +56,9 @@ inline bool holds(T a, T b) {
     case Compare::geu:
       return !(a < b);
     case Compare::num:
-      return a == a && b == b;
+      return !is_nan(a) && !is_nan(b);
     case Compare::nan:
-      return a != a || b != b;
+      return is_nan(a) || is_nan(b);
   }
   return false;
 }

@@ -152,7 +152,7 @@ Step min_max(Warp& w, const Instr& i, uint32_t lanes) {
     T x = a[l], y = b[l];
     if (kFlush) x = flush(x), y = flush(y);
     T r = kMin ? min_number(x, y) : max_number(x, y);
-    if (kNan) r = x != x ? x : (y != y ? y : r);
+    if (kNan) r = is_nan(x) ? x : (is_nan(y) ? y : r);
     return canonical(r);
   });
   return Step::next;

@@ -36,7 +36,7 @@ uint16_t half_op(uint16_t a, uint16_t b, uint16_t c, uint32_t flags) {
     uint16_t sign = (a ^ b) & 0x8000;
     if (flags & kXorsignAbs) a &= 0x7fff, b &= 0x7fff;
     float x = F::widen(a), y = F::widen(b);
-    if ((x != x && y != y) || ((flags & kNan) && (x != x || y != y))) return 0x7fff;
+    if ((is_nan(x) && is_nan(y)) || ((flags & kNan) && (is_nan(x) || is_nan(y)))) return 0x7fff;
     r = F::narrow(kOp == Op::min ? min_number(x, y) : max_number(x, y));
     if (flags & kXorsignAbs) r = static_cast<uint16_t>((r & 0x7fff) | sign);
     return r;

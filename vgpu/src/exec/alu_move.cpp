@@ -190,6 +190,8 @@ bool decode_mov(Decoder& d) {
     case 16:
       d.out.handler = move_128;
       break;
+    default:
+      break;
   }
   return true;
 }

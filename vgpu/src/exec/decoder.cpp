@@ -104,7 +104,7 @@ void Decoder::run() {
     place_registers(layout);
   }
   kernel_.code.reserve(pc);
-  static const ptx::Instruction kEnd{};
+  static const ptx::Instruction end_instruction{};
   for (auto& layout : layouts_) {
     layout_ = &layout;
     function_ = layout.function;
@@ -113,7 +113,7 @@ void Decoder::run() {
     const ptx::Form end{"ret", {"ret"}, 0, 0};
     form_ = &end;
     taken_ = 1;
-    instruction_ = &kEnd;
+    instruction_ = &end_instruction;
     find_decoder("ret")(*this);
     instr_fixes_.push_back({0, 0});
     kernel_.code.push_back(out);

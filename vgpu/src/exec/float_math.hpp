@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "tensor/number_formats.hpp"
 
@@ -11,10 +12,17 @@
 /// half precision with one rounding. Source: PTX ISA 9.0, "Floating-Point Instructions".
 namespace vgpu::exec {
 
+/// Integers never are.
+template <typename T>
+inline bool is_nan(T value) {
+  if constexpr (std::is_floating_point_v<T>) return std::isnan(value);
+  return false;
+}
+
 /// NOTE: Single-precision NaN results are the canonical NaN 0x7fffffff (PTX ISA, "Floating-Point
 /// Instructions").
 inline float canonical(float value) {
-  return value != value ? std::bit_cast<float>(0x7fffffffu) : value;
+  return is_nan(value) ? std::bit_cast<float>(0x7fffffffu) : value;
 }
 inline double canonical(double value) {
   return value;
@@ -37,12 +45,12 @@ inline T saturate_unit(T value) {
 template <typename T>
 inline T min_number(T a, T b) {
   T less = a < b ? a : (a == b ? (std::signbit(a) ? a : b) : b);
-  return std::isnan(a) ? b : (std::isnan(b) ? a : less);
+  return is_nan(a) ? b : (is_nan(b) ? a : less);
 }
 template <typename T>
 inline T max_number(T a, T b) {
   T more = b < a ? a : (a == b ? (std::signbit(a) ? b : a) : b);
-  return std::isnan(a) ? b : (std::isnan(b) ? a : more);
+  return is_nan(a) ? b : (is_nan(b) ? a : more);
 }
 
 /// x + y in double, rounded to odd: a later rounding to a narrower format is then exact as if done
@@ -61,11 +69,9 @@ inline double add_round_to_odd(double x, double y) {
 /// The two 16-bit formats of arithmetic, held in uint16_t.
 struct Half {
   static float widen(uint16_t bits) { return tensor::f16_to_f32(bits); }
-  static uint16_t narrow(float value) {
-    return value != value ? 0x7fff : tensor::f32_to_f16(value);
-  }
+  static uint16_t narrow(float value) { return is_nan(value) ? 0x7fff : tensor::f32_to_f16(value); }
   static uint16_t narrow(double value) {
-    return value != value ? 0x7fff : static_cast<uint16_t>(tensor::encode(tensor::kF16, value));
+    return is_nan(value) ? 0x7fff : static_cast<uint16_t>(tensor::encode(tensor::kF16, value));
   }
   static constexpr int kMinExponent = -14;
 };
@@ -73,7 +79,7 @@ struct Bfloat16 {
   static float widen(uint16_t bits) { return tensor::bf16_to_f32(bits); }
   static uint16_t narrow(float value) { return tensor::f32_to_bf16(value); }
   static uint16_t narrow(double value) {
-    return value != value ? 0x7fff : static_cast<uint16_t>(tensor::encode(tensor::kBf16, value));
+    return is_nan(value) ? 0x7fff : static_cast<uint16_t>(tensor::encode(tensor::kBf16, value));
   }
   static constexpr int kMinExponent = -126;
 };

@@ -115,8 +115,8 @@ LaunchResult launch(const LaunchRequest& original) {
   LaunchResult result;
   auto start = std::chrono::steady_clock::now();
   LaunchRequest request = original;
-  static const DeviceSpec kDefaultDevice;
-  if (!request.device) request.device = &kDefaultDevice;
+  static const DeviceSpec default_device;
+  if (!request.device) request.device = &default_device;
   std::vector<std::unique_ptr<Worker>> workers;
   Grid grid;
   try {

@@ -211,7 +211,7 @@ EntryPoint entry(const char* name, F* function) {
 }
 
 void* find_entry_point(std::string_view name) {
-  static const EntryPoint kEntryPoints[] = {
+  static const EntryPoint entry_points[] = {
       entry("cuTensorMapEncodeTiled", cuTensorMapEncodeTiled),
       entry("cuTensorMapEncodeIm2col", cuTensorMapEncodeIm2col),
       entry("cuTensorMapEncodeIm2colWide", cuTensorMapEncodeIm2colWide),
@@ -233,7 +233,7 @@ void* find_entry_point(std::string_view name) {
       entry("cuMemsetD16Async", cuMemsetD16Async),
       entry("cuMemsetD32Async", cuMemsetD32Async),
   };
-  for (const EntryPoint& point : kEntryPoints) {
+  for (const EntryPoint& point : entry_points) {
     if (point.name == name) return point.function;
   }
   return nullptr;
