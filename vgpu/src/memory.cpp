@@ -231,7 +231,7 @@ std::string GlobalMemory::describe(uint64_t address) const {
   const Allocation* after = next == by_base_.end() ? nullptr : next->second.get();
   const uint64_t past = before ? address - before->end() : ~0ull;
   const uint64_t ahead = after ? after->base() - address : ~0ull;
-  const uint64_t kNear = 1ull << 30;  // farther away, a neighbour explains nothing
+  constexpr uint64_t kNear = 1ull << 30;  // farther away, a neighbour explains nothing
   if (before && past <= ahead && past < kNear) {
     return std::to_string(past) + " bytes past the end of " + (before->live() ? "" : "freed ") +
            name(*before);

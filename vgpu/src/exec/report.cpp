@@ -103,7 +103,7 @@ std::string cluster_state(const Cluster& cluster) {
     for (auto& [line, warps] : lines) {
       std::string who = warps.size() == 1 ? "warp" : "warps";
       for (size_t k = 0; k < warps.size(); ++k) who += format("%s%u", k ? "," : " ", warps[k]);
-      out += "\n    " + who + " " + line;
+      out += format("\n    %s %s", who.c_str(), line.c_str());
     }
   }
   return out;

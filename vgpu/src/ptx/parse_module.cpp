@@ -170,8 +170,9 @@ void Parser::parse_function(bool is_entry) {
   Space space = Space::param;
   if (!is_entry && in_.accept('(')) {
     if (in_.peek() != ')') {
-      do returns.push_back(parse_parameter(space, offset));
-      while (in_.accept(','));
+      do {
+        returns.push_back(parse_parameter(space, offset));
+      } while (in_.accept(','));
     }
     in_.expect(')');
   }
@@ -181,8 +182,9 @@ void Parser::parse_function(bool is_entry) {
   offset = 0;
   if (in_.accept('(')) {
     if (in_.peek() != ')') {
-      do function.params.push_back(parse_parameter(space, offset));
-      while (in_.accept(','));
+      do {
+        function.params.push_back(parse_parameter(space, offset));
+      } while (in_.accept(','));
     }
     in_.expect(')');
   }
