@@ -153,12 +153,14 @@ class CONVOY_API Plan {
 CONVOY_API Plan plan(const Conv2dProblemShape& problem, const PlanOptions& options = {});
 /// The same in 3-D.
 CONVOY_API Plan plan(const Conv3dProblemShape& problem, const PlanOptions& options = {});
+/// The same for a problem of either rank.
 CONVOY_API Plan plan(const ProblemShape& problem, const PlanOptions& options = {});
 
 /// Whether `plan` would succeed, and why not; never throws for a problem it cannot run.
 CONVOY_API Support supports(const Conv2dProblemShape& problem, const PlanOptions& options = {});
 /// The same in 3-D.
 CONVOY_API Support supports(const Conv3dProblemShape& problem, const PlanOptions& options = {});
+/// The same for a problem of either rank.
 CONVOY_API Support supports(const ProblemShape& problem, const PlanOptions& options = {});
 
 /// Every kernel of the library in the order of preference for this problem, with the reason of each
@@ -168,6 +170,7 @@ CONVOY_API std::vector<Candidate> candidates(const Conv2dProblemShape& problem,
 /// The same in 3-D.
 CONVOY_API std::vector<Candidate> candidates(const Conv3dProblemShape& problem,
                                              const PlanOptions& options = {});
+/// The same for a problem of either rank.
 CONVOY_API std::vector<Candidate> candidates(const ProblemShape& problem,
                                              const PlanOptions& options = {});
 

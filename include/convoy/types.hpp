@@ -9,6 +9,7 @@
 /// The only CUDA name in the public headers; the same declaration as in the CUDA runtime's own.
 typedef struct CUstream_st* cudaStream_t;  // NOLINT(modernize-use-using)
 
+/// Convolutions and norms: problems, plans, and what a run is told.
 namespace convoy {
 
 /// Element types. Accumulation is always fp32.

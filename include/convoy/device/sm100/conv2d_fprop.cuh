@@ -34,13 +34,16 @@
 #include "kernels/sm100/host.hpp"
 #include "kernels/sm100/instance.cuh"
 
+/// The Blackwell kernels as templates.
 namespace convoy::sm100 {
 
-/// Element types of a configuration.
+/// Element type of a configuration's activation.
 template <auto kConfig>
 using ActOf = typename std::remove_cvref_t<decltype(kConfig)>::ActType;
+/// Element type of its filter.
 template <auto kConfig>
 using FilterOf = typename std::remove_cvref_t<decltype(kConfig)>::FilterType;
+/// Element type of its output.
 template <auto kConfig>
 using OutOf = typename std::remove_cvref_t<decltype(kConfig)>::OutType;
 
@@ -104,6 +107,7 @@ void conv2d_fprop(OutOf<kConfig>* output, const ActOf<kConfig>* activation,
   detail::run<kConfig>(geometry_of(problem), pointers, compute, store, stream);
 }
 
+/// The same without a store op.
 template <auto kConfig, typename ComputeOp = NoComputeOp>
 void conv2d_fprop(OutOf<kConfig>* output, const ActOf<kConfig>* activation,
                   const FilterOf<kConfig>* filter, const Conv2dProblemShape& problem,
@@ -111,6 +115,7 @@ void conv2d_fprop(OutOf<kConfig>* output, const ActOf<kConfig>* activation,
   conv2d_fprop<kConfig>(output, activation, filter, problem, compute, NoStoreOp{}, stream);
 }
 
+/// The same without ops.
 template <auto kConfig>
 void conv2d_fprop(OutOf<kConfig>* output, const ActOf<kConfig>* activation,
                   const FilterOf<kConfig>* filter, const Conv2dProblemShape& problem,
@@ -157,6 +162,7 @@ void conv3d_fprop(OutOf<kConfig>* output, const ActOf<kConfig>* activation,
   detail::run<kConfig>(geometry_of(problem), pointers, compute, store, stream);
 }
 
+/// The same + beta·C, as conv2d_fprop_with_residual.
 template <auto kConfig, bool kHasResidual = true, typename ComputeOp = NoComputeOp,
           typename StoreOp = NoStoreOp>
 void conv3d_fprop_with_residual(OutOf<kConfig>* output, const ActOf<kConfig>* activation,

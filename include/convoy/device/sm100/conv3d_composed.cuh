@@ -54,6 +54,7 @@ void im2col_matmul_conv2d(OutOf<kConfig>* output, const ActOf<kConfig>* activati
                                  filter, geometry_of(problem), workspace, op, stream, budget);
 }
 
+/// The same for volumes; `cache` as conv3d_fprop's.
 template <auto kConfig, typename Op>
 void im2col_matmul_conv3d(OutOf<kConfig>* output, const ActOf<kConfig>* activation,
                           const ActOf<kConfig>* cache, const FilterOf<kConfig>* filter,
