@@ -6,7 +6,8 @@
     scripts/plot_results.py bench/results/h200/cudnn.csv --markdown
 
 --gemm (TFLOP/s) and --copy (GB/s) are the ceilings that the same run printed. Writes roofline.svg
-and bars.svg beside the CSV; --markdown prints the tables of docs/performance.md instead. Needs Python's standard library only.
+and bars.svg beside the CSV; --markdown prints the tables of docs/performance.md instead. Needs
+Python's standard library only.
 """
 
 import argparse
@@ -32,7 +33,7 @@ RENAMED = {
 
 def parse_shape(text):
     """Extents of a shape string such as n1d4h480w832c96k3t3r3s3ph1pw1cache2."""
-    fields = dict((key, int(value)) for key, value in re.findall(r"([a-z]+)(\d+)", text))
+    fields = {key: int(value) for key, value in re.findall(r"([a-z]+)(\d+)", text)}
     if not {"h", "w", "c", "k"} <= fields.keys():
         raise ValueError(f"'{text}' is not a shape string: h, w, c or k is missing")
     return fields
@@ -127,7 +128,8 @@ def draw_roofline(rows, gemm_tflops, copy_gbs, path):
         x = x_of(min(max(flops / minimal, x_range[0]), x_range[1]))
         for column, filled in (("cudnn_us", False), ("convoy_us", True)):
             tflops = flops / float(row[column]) * 1e-6
-            title = f'{row["problem"]}: {tflops:.0f} TFLOP/s, {row["kernel"] if filled else "cuDNN"}'
+            title = f'{row["problem"]}: {tflops:.0f} TFLOP/s, '
+            title += row["kernel"] if filled else "cuDNN"
             svg.circle(x, y_of(max(tflops, y_range[0])), 4, colours[row["set"]], title, filled)
     for i, (name, colour) in enumerate(colours.items()):
         svg.circle(x_of(x_range[1]) + 12, 200 + 20 * i, 5, colour, name)
@@ -189,7 +191,8 @@ def print_markdown(rows):
               f"{geomean:.3f} | {worst:.3f} |")
     for name, group in sets.items():
         print(f"\n### {name}\n")
-        print("| shape | count | Convoy µs | cuDNN µs | × cuDNN | TFLOP/s | % of ceiling | kernel |")
+        print("| shape | count | Convoy µs | cuDNN µs | × cuDNN | TFLOP/s | % of ceiling "
+              "| kernel |")
         print("|---|---|---|---|---|---|---|---|")
         for row in group:
             print(f'| `{row["problem"]}` | {row["count"]} | {float(row["convoy_us"]):.1f} | '

@@ -4,10 +4,9 @@
     CONVOY_LIBRARY=build/default/libconvoy.so PYTHONPATH=python python3 bench/decode/flux.py
 """
 
-import torch
-
 import measure
 import models
+import torch
 
 
 def main():

@@ -8,9 +8,8 @@ import gc
 import statistics
 import time
 
-import torch
-
 import layers
+import torch
 
 
 def arguments(description):

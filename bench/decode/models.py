@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A decoder shaped like FLUX.1's VAE and one shaped like Wan 2.1's, of given layers. Random weights:
-what is measured is time. Their convolutions are those of bench/shapes (tests/python/test_decode.py)."""
+"""A decoder shaped like FLUX.1's VAE and one shaped like Wan 2.1's, of given layers. Random
+weights: what is measured is time. Their convolutions are those of bench/shapes
+(tests/python/test_decode.py)."""
 
 import torch
-
 from layers import frames_as_images, images_as_frames
 
 

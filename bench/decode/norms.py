@@ -8,9 +8,8 @@ in the same rounds. GroupNorm reads its input twice and writes once; RMSNorm rea
 import argparse
 import statistics
 
-import torch
-
 import convoy.torch as ct
+import torch
 from measure import cuda_ms
 
 GROUP_NORM = (  # C, pixels: the layers of FLUX.1's decoder.
@@ -44,7 +43,7 @@ def main():
     copy = torch.empty_like(big)
     jobs = []
     for c, pixels in GROUP_NORM:
-        shape, norm = (1, c, 1, pixels), None
+        shape = (1, c, 1, pixels)
         weight, bias = torch.randn(2, c, device="cuda", dtype=torch.bfloat16)
         jobs.append(("group_norm", c, pixels, shape, 3,
                      lambda x, w=weight, b=bias: ct.group_norm(x, 32, w, b, 1e-6,
@@ -72,7 +71,8 @@ def main():
             hots.append(cuda_ms(hot.replay) / len(inputs))
         spent, rate = statistics.median(times), statistics.median(rates)
         floor = passes * size / rate
-        print(f"{name:10s} {c:4d} {pixels:9d} {size / 1e6:7.1f} {spent * 1e3:7.1f} {floor * 1e3:10.1f}"
+        print(f"{name:10s} {c:4d} {pixels:9d} {size / 1e6:7.1f} "
+              f"{spent * 1e3:7.1f} {floor * 1e3:10.1f}"
               f" {floor / spent:10.1%} {statistics.median(hots) * 1e3:8.1f}", flush=True)
         del graph, hot, inputs
     print(f"copy: {rate / 1e9:.3f} TB/s")

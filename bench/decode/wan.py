@@ -5,10 +5,9 @@ bf16, random weights: PyTorch's ways and Convoy's.
     CONVOY_LIBRARY=build/default/libconvoy.so PYTHONPATH=python python3 bench/decode/wan.py
 """
 
-import torch
-
 import measure
 import models
+import torch
 
 
 def main():

@@ -3,15 +3,16 @@
 """Where the time of a sm90 forward kernel goes, CTA by CTA, beside cuDNN's total.
 
     EXTRA=-DCONVOY_SM90_TRACE bench/sm90/build.sh build/sm90-trace bf16
-    python3 bench/sm90/cta_trace.py build/sm90-trace/libconvoy_sm90_bench.so [SHAPES [instance filter]]
+    library=build/sm90-trace/libconvoy_sm90_bench.so
+    python3 bench/sm90/cta_trace.py $library [SHAPES [instance filter]]
 
 SHAPES: part of a title of SHAPES, or shape strings of `convoy bench`, separated by commas.
 
-Microseconds, medians of several runs. `event` is the time between two events around the launch, `span` from the
-first CTA's start to the last one's end; the rest are medians over CTAs from the CTA's start: `set-up` done, `first`
-stage full, and the main loop and epilogue of the 1st to 6th tile. Modes: `cold` after the L2 cache was overwritten; `code` after
-that, but with the kernel's instructions fetched by a run on other data; `data` with inputs read but code cold;
-`warm` both.
+Microseconds, medians of several runs. `event` is the time between two events around the launch,
+`span` from the first CTA's start to the last one's end; the rest are medians over CTAs from the
+CTA's start: `set-up` done, `first` stage full, and the main loop and epilogue of the 1st to 6th
+tile. Modes: `cold` after the L2 cache was overwritten; `code` after that, but with the kernel's
+instructions fetched by a run on other data; `data` with inputs read but code cold; `warm` both.
 """
 import ctypes
 import statistics
@@ -19,7 +20,6 @@ import sys
 
 import torch
 import torch.nn.functional as F
-
 from fprop import Library, make, problem, shape
 
 SLOTS = 32
@@ -62,7 +62,8 @@ def summary(stamps):
     at = lambda slot: (ran[:, slot] - ran[:, 2]) / rate * 1e-3
     result = {"span": (ran[:, 1].max() - ran[:, 0].min()).item() * 1e-3,
               "starts": (ran[:, 0].max() - ran[:, 0].min()).item() * 1e-3,
-              "set-up": at(3).median().item(), "load": at(6).median().item(), "first": at(9)[ran[:, 9] > 0].median().item(),
+              "set-up": at(3).median().item(), "load": at(6).median().item(),
+              "first": at(9)[ran[:, 9] > 0].median().item(),
               "end": at(7).median().item(), "GHz": rate}
     for tile in range(6):
         has = ran[:, 11 + 4 * tile] > 0
@@ -77,7 +78,7 @@ def summary(stamps):
 
 def trace(lib, title, p, pattern):
     torch.backends.cudnn.benchmark = True
-    x, cache, w = make(p, torch.bfloat16, False)
+    x, _cache, w = make(p, torch.bfloat16, False)
     tiny = dict(p, n=1, d=1, h=8, w=8, cache=0)
     tiny_x, _, tiny_w = make(tiny, torch.bfloat16, False)
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")

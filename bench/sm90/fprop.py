@@ -109,7 +109,8 @@ BENCH = [
 
 def shape(text):
     """The problem of a shape string such as n64h56w56c128k128r3s3ph1sh2pw1sw2."""
-    v = {key: int(number) for key, number in re.findall(r"(pde|pd|ph|pw|sh|sw|sd|cache|[ndhwcktrs])(\d+)", text)}
+    fields = re.findall(r"(pde|pd|ph|pw|sh|sw|sd|cache|[ndhwcktrs])(\d+)", text)
+    v = {key: int(number) for key, number in fields}
     pad = tuple(v.get(key, 0) for key in ("pd", "ph", "pw"))
     return problem(n=v.get("n", 1), cache=v.get("cache", 0), d=v.get("d", 1), h=v["h"], w=v["w"],
                    c=v["c"], k=v["k"], t=v.get("t", 1), r=v.get("r", 1), s=v.get("s", 1), pad=pad,
@@ -224,12 +225,13 @@ def check_instance(lib, instance, name):
     dtype, out_dtype = types[in_name], types[out_name]
     ran = failed = refused = 0
     epilogues = [
-        dict(), dict(bias=1, activation="relu"), dict(residual=1), dict(bias=1, residual=1, beta=2.0,
-             scale=0.5, activation="relu", order=1), dict(bias=1, residual=1, activation="silu"),
+        dict(), dict(bias=1, activation="relu"), dict(residual=1),
+        dict(bias=1, residual=1, beta=2.0, scale=0.5, activation="relu", order=1),
+        dict(bias=1, residual=1, activation="silu"),
         dict(bias=2, residual=1, activation="silu", rounding=1),
     ]
     for number, (why, p) in enumerate(CHECKS):
-        plan, reason = lib.plan(instance, p)
+        plan, _reason = lib.plan(instance, p)
         if not plan:
             refused += 1
             continue
@@ -250,7 +252,8 @@ def check_instance(lib, instance, name):
                 want = step(want + bias.float())
             add = 0
             if e.get("residual"):
-                residual = torch.randint(-4, 5, exact.shape, generator=g, device="cuda").to(out_dtype)
+                residual = torch.randint(-4, 5, exact.shape, generator=g, device="cuda")
+                residual = residual.to(out_dtype)
                 add = step(e.get("beta", 1.0) * residual.float())
             act = e.get("activation", "none")
             apply = {"none": lambda v: v, "relu": torch.relu, "silu": F.silu}[act]
@@ -305,7 +308,7 @@ def check(path, pattern):
                 signal.alarm(60)
                 try:
                     code = 1 if check_instance(Library(path), i, names[i]) else 0
-                except BaseException as error:  # noqa: BLE001
+                except BaseException as error:
                     print(f"  FAIL {names[i]}: {error}", flush=True)
                     code = 1
                 os._exit(code)
@@ -411,11 +414,13 @@ def bench(path, pattern, instance_pattern, rounds=21):
         cudnn = median["cudnn"]
         print(f"{title:15s} cudnn {cudnn:8.1f} us {flop / cudnn * 1e-6:6.1f} TF | gemm "
               f"{2 * 8192 ** 3 / median['gemm'] * 1e-6:5.0f}", end="")
-        rest = sorted((t, label) for label, t in median.items() if label not in ("cudnn", "gemm", "fused"))
+        rest = sorted((t, label) for label, t in median.items()
+                      if label not in ("cudnn", "gemm", "fused"))
         print(f" | model picks {guess}: {rest[0][0] / median[guess]:.2f} of best, fused epilogue "
               f"x{median['fused'] / median[guess]:.2f}", end="")
         for t, label in rest[:10]:
-            print(f" | {label} {t:.1f} x{cudnn / t:.3f} (model {lib.estimate(plans[label], p):.0f})",
+            print(f" | {label} {t:.1f} x{cudnn / t:.3f} "
+                  f"(model {lib.estimate(plans[label], p):.0f})",
                   end="")
         print(flush=True)
         for plan in plans.values():

@@ -16,7 +16,8 @@ import subprocess
 import sys
 
 SHAPES = [
-    "n1h1024w1024c128k128r3s3ph1pw1", "n1h512w512c256k256r3s3ph1pw1", "n1h256w256c512k512r3s3ph1pw1",
+    "n1h1024w1024c128k128r3s3ph1pw1", "n1h512w512c256k256r3s3ph1pw1",
+    "n1h256w256c512k512r3s3ph1pw1",
     "n1h128w128c384k384r1s1", "n1h512w512c512k256r1s1", "n1h64w64c256k128r3s3ph1pw1",
     "n1d2h120w208c384k384t3r3s3ph1pw1cache2",
 ]
@@ -49,8 +50,8 @@ def main():
                         [folder] + environment.get("LD_LIBRARY_PATH", "").split(":"))
                 text = subprocess.run(
                     [o.program, "bench", "--device", "cuda", "--csv", "--time", o.time]
-                    + (["--kernel", o.kernel] if o.kernel else []) + options.split() + shapes, env=environment, check=True,
-                    stdout=subprocess.PIPE, text=True).stdout
+                    + (["--kernel", o.kernel] if o.kernel else []) + options.split() + shapes,
+                    env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
                 for row in csv.DictReader(text.splitlines()):
                     out.writerow([row["problem"], options, round_, row["kernel"], row["runs"],
                                   row["median_us"], row["min_us"]] + ([name] if o.library else []))

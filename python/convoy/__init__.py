@@ -7,8 +7,8 @@
     import convoy.torch                                                     # PyTorch
     decoder = convoy.torch.convert(decoder)
 
-`conv2d`, `conv3d`, `group_norm` and `rms_norm` work on numpy arrays on the CPU. `convoy.torch` has the operators for PyTorch.
-`Plan` is the interface on bare addresses, for any other framework.
+`conv2d`, `conv3d`, `group_norm` and `rms_norm` work on numpy arrays on the CPU. `convoy.torch` has
+the operators for PyTorch. `Plan` is the interface on bare addresses, for any other framework.
 """
 
 from ._arrays import conv2d, conv3d, group_norm, rms_norm

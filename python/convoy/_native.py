@@ -5,8 +5,18 @@ import ctypes
 import os
 import pathlib
 import sys
-from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64
-from ctypes import c_size_t, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_void_p,
+)
 
 
 class ConvoyError(RuntimeError):
@@ -239,8 +249,8 @@ def _load():
         library = ctypes.CDLL(path)
     except OSError as error:
         raise ImportError(
-            f"convoy: the library could not be loaded: {error}; CONVOY_LIBRARY=<path of libconvoy.so>"
-            " names another"
+            f"convoy: the library could not be loaded: {error}; "
+            "CONVOY_LIBRARY=<path of libconvoy.so> names another"
         ) from None
     pointer = c_void_p
     signatures = {

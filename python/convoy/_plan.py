@@ -5,12 +5,11 @@ import ctypes
 import dataclasses
 import functools
 import weakref
-from typing import Optional, Tuple
 
 from . import _native as native
 from ._native import choose, library
 
-Triple = Tuple[int, int, int]
+Triple = tuple[int, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,10 +21,10 @@ class Conv2d:
     in_width: int
     in_channels: int
     out_channels: int
-    filter: Tuple[int, int] = (1, 1)
-    pad: Tuple[int, int, int, int] = (0, 0, 0, 0)  # top, bottom, left, right
-    stride: Tuple[int, int] = (1, 1)
-    dilation: Tuple[int, int] = (1, 1)
+    filter: tuple[int, int] = (1, 1)
+    pad: tuple[int, int, int, int] = (0, 0, 0, 0)  # top, bottom, left, right
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     pad_mode: str = "zero"
     upsample: int = 1
@@ -63,7 +62,7 @@ class Conv3d:
     stride: Triple = (1, 1, 1)
     dilation: Triple = (1, 1, 1)
     groups: int = 1
-    pad_mode: Tuple[str, str, str] = ("zero", "zero", "zero")
+    pad_mode: tuple[str, str, str] = ("zero", "zero", "zero")
     cached_frames: int = 0
 
     def _struct(self):
@@ -85,8 +84,8 @@ class Options:
     """How a problem is to be run. The bias and residual fields say whether there is one."""
 
     dtype: str = "bf16"
-    output_dtype: Optional[str] = None
-    bias_dtype: Optional[str] = None
+    output_dtype: str | None = None
+    bias_dtype: str | None = None
     activation: str = "none"
     residual: bool = False
     residual_order: str = "after_activation"
@@ -382,8 +381,8 @@ def numbers(value, count, name):
 
 
 def sides(padding, axes):
-    """Padding before and after each axis: one number, one for each axis, or two for each axis in the
-    order before, after, before, after, ..."""
+    """Padding before and after each axis: one number, one for each axis, or two for each axis in
+    the order before, after, before, after, ..."""
     if isinstance(padding, int):
         padding = (padding,) * axes
     padding = tuple(int(v) for v in padding)

@@ -9,8 +9,8 @@
 The operators take tensors as PyTorch's own do, logically [N, C, (D,) H, W], and work in
 channels-last memory format: inputs in that format are used as they are, others are copied into it,
 and the output is channels-last. They run on the current stream of the tensor's device, have fake
-kernels for torch.compile, and no gradient. In a CUDA graph: run once before the capture, since plans
-are made and filters packed at the first call.
+kernels for torch.compile, and no gradient. In a CUDA graph: run once before the capture, since
+plans are made and filters packed at the first call.
 """
 
 import torch
@@ -146,7 +146,8 @@ def _plan_of(x, weight, bias, residual, stride, padding, dilation, groups, activ
     )
     if bias is not None and (bias.dim() != 1 or bias.shape[0] != weight.shape[0]):
         raise InvalidArgument(
-            f"bias is {tuple(bias.shape)} on {bias.device}; legal: ({weight.shape[0]},) on {x.device}"
+            f"bias is {tuple(bias.shape)} on {bias.device}; "
+            f"legal: ({weight.shape[0]},) on {x.device}"
         )
     on_gpu = x.device.type == "cuda"
     options = Options(
@@ -174,7 +175,8 @@ def _run(x, weight, bias, residual, stride, padding, dilation, groups, activatio
             )
     if bias is not None and bias.device != x.device:
         raise InvalidArgument(
-            f"bias is {tuple(bias.shape)} on {bias.device}; legal: ({weight.shape[0]},) on {x.device}"
+            f"bias is {tuple(bias.shape)} on {bias.device}; "
+            f"legal: ({weight.shape[0]},) on {x.device}"
         )
     if cache is not None and (cache.dim() != 5 or cache.shape[:2] + cache.shape[3:]
                               != x.shape[:2] + x.shape[3:]):
@@ -330,9 +332,10 @@ def conv2d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, a
 
 def conv3d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, activation="none",
            residual=None, beta=1.0, cache=None, next_cache=False, packed=False):
-    """As conv2d, in three dimensions. padding: one integer, (depth, height, width), or (front, back,
-    top, bottom, left, right). cache: frames [N, C, F, H, W] that come before x, read where they are;
-    with next_cache=True the result is (output, the last (T - 1)·dilation frames of both)."""
+    """As conv2d, in three dimensions. padding: one integer, (depth, height, width), or (front,
+    back, top, bottom, left, right). cache: frames [N, C, F, H, W] that come before x, read where
+    they are; with next_cache=True the result is (output, the last (T - 1)·dilation frames of
+    both)."""
     operator = _conv3d_next_cache if next_cache else _conv3d
     return operator(
         x, weight, bias, residual, list(numbers(stride, 3, "stride")), _interleaved(padding, 3),
@@ -432,7 +435,8 @@ def group_norm(x, groups, weight=None, bias=None, eps=1e-5, *, activation="none"
 
 def rms_norm(x, weight=None, bias=None, eps=1e-6, *, rule="added", activation="none"):
     """activation(x / rms(x)·weight + bias) over the channels of each pixel of x [N, C, (D,) H, W].
-    rule: "added", rms = sqrt(mean(x²) + eps); "norm_floor", F.normalize(x, dim=1, eps=eps)·sqrt(C)."""
+    rule: "added", rms = sqrt(mean(x²) + eps); "norm_floor", F.normalize(x, dim=1,
+    eps=eps)·sqrt(C)."""
     return _rms_norm(x, weight, bias, float(eps), rule, activation)
 
 

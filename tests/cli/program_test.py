@@ -95,7 +95,8 @@ def png_bytes(width, height, rows, color=2, claim=None):
 # ---- the convolution in plain Python ----
 
 def convolve(x, x_shape, w, w_shape, pad, stride, dilation, groups=1):
-    """2-D and 3-D: x [N, (D,) H, W, C], w [K, (T,) R, S, C / groups]; pad [(begin, end)] an axis."""
+    """2-D and 3-D: x [N, (D,) H, W, C], w [K, (T,) R, S, C / groups]; pad [(begin, end)] per
+        axis."""
     rank = len(x_shape) - 2
     n_, c_ = x_shape[0], x_shape[-1]
     k_, cg = w_shape[0], w_shape[-1]
@@ -190,9 +191,9 @@ class ProgramTest(unittest.TestCase):
         for kind in ("fp32", "fp16", "bf16"):
             x = self.write_npy("x.npy", (2, 5, 6, 4), kind=kind)
             w = self.write_npy("w.npy", (8, 3, 3, 2), kind=kind)
-            out = self.succeed("conv2d", "--input", "x.npy", "--filter", "w.npy", "--pad", "1,2,0,1",
-                               "--stride", "2,1", "--groups", 2, "--output", "y.npy", "--verify",
-                               "--device", "cpu")
+            out = self.succeed("conv2d", "--input", "x.npy", "--filter", "w.npy",
+                               "--pad", "1,2,0,1", "--stride", "2,1", "--groups", 2,
+                               "--output", "y.npy", "--verify", "--device", "cpu")
             self.assertIn("verify    passed", out)
             shape, expected = convolve(x, (2, 5, 6, 4), w, (8, 3, 3, 2), [(1, 2), (0, 1)], (2, 1),
                                        (1, 1), groups=2)
@@ -272,7 +273,8 @@ class ProgramTest(unittest.TestCase):
         x = [float(i % 7) for i in range(2 * 3 * 4)]
         self.write("m.safetensors", safetensors_bytes({
             "x": ((1, 2, 3, 4), x, "fp32"), "conv.weight": ((1, 4, 1, 1), [1, 2, 3, 4], "bf16")}))
-        self.succeed("conv2d", "--input", "m.safetensors:x", "--filter", "m.safetensors:conv.weight",
+        self.succeed("conv2d", "--input", "m.safetensors:x",
+                     "--filter", "m.safetensors:conv.weight",
                      "--filter-layout", "KCRS", "--output", "y.safetensors:out", "--device", "cpu")
         with open(self.path("y.safetensors"), "rb") as file:
             data = file.read()
@@ -325,9 +327,9 @@ class ProgramTest(unittest.TestCase):
     def test_json(self):
         self.write_npy("x.npy", (1, 4, 4, 2), kind="bf16")
         self.write_npy("w.npy", (3, 3, 3, 2), kind="bf16")
-        told = json.loads(self.succeed("conv2d", "--input", "x.npy", "--filter", "w.npy", "--output",
-                                       "y.npy", "--output-dtype", "fp32", "--verify", "--json",
-                                       "--device", "cpu"))
+        told = json.loads(self.succeed("conv2d", "--input", "x.npy", "--filter", "w.npy",
+                                       "--output", "y.npy", "--output-dtype", "fp32",
+                                       "--verify", "--json", "--device", "cpu"))
         self.assertEqual(told["problem"], "n1h4w4c2k3r3s3")
         self.assertEqual(told["output_dtype"], "fp32")
         self.assertTrue(told["verify"]["passed"])
@@ -355,7 +357,8 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
 
     def test_progress_is_for_terminals(self):
-        # NOTE: a layer of milliseconds: short runs reach their largest number before the time is up.
+        # NOTE: a layer of milliseconds: short runs reach their largest number before the time is
+        # up.
         timing = ["bench", "n1h128w128c64k64r3s3", "--device", "cpu", "--dtype", "fp32", "--time",
                   "1.5"]
         try:
@@ -518,7 +521,8 @@ class ProgramTest(unittest.TestCase):
         self.assertIn(told["version"], self.succeed("--version"))
         out = self.succeed("explain", "n1h8w8c4k4r3s3", "--device", "cpu")
         self.assertIn("0.", out)
-        refused = json.loads(self.succeed("explain", "n1h8w8c4k4r3s3", "--device", "cuda", "--json"))
+        refused = json.loads(self.succeed("explain", "n1h8w8c4k4r3s3", "--device", "cuda",
+                                          "--json"))
         for candidate in refused[0]["candidates"]:
             self.assertTrue(candidate["chosen"] or candidate["reason"] or
                             candidate["estimated_us"] > 0)
@@ -531,8 +535,9 @@ class ProgramTest(unittest.TestCase):
             with open(self.path(f"demo/{name}"), "rb") as file:
                 self.assertEqual(file.read(8), b"\x89PNG\r\n\x1a\n")
         # The commands that it prints repeat it.
-        self.succeed("conv2d", "--input", "demo/landscape.png", "--filter", "demo/stem.npy", "--pad",
-                     3, "--dtype", "bf16", "--output", "features.npy", "--verify", "--device", "cpu")
+        self.succeed("conv2d", "--input", "demo/landscape.png", "--filter", "demo/stem.npy",
+                     "--pad", 3, "--dtype", "bf16", "--output", "features.npy", "--verify",
+                     "--device", "cpu")
 
 
 if __name__ == "__main__":

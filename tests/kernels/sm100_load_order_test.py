@@ -21,8 +21,8 @@ def main(vgpu, subject):
     with tempfile.TemporaryDirectory() as folder:
         trace = pathlib.Path(folder, "trace.json")
         # Random: warps sleep, so that the source load would often be first.
-        subprocess.run([vgpu, "run", "--gpu", "b200", "--sms", "8", "--delivery", "random", "--trace",
-                        trace, "--", subject], check=True)
+        subprocess.run([vgpu, "run", "--gpu", "b200", "--sms", "8", "--delivery",
+                        "random", "--trace", trace, "--", subject], check=True)
         events = json.loads(trace.read_text())["traceEvents"]
     ctas = {e["pid"]: e["args"]["name"] for e in events
             if e["name"] == "process_name" and "run_with_residual" in e["args"]["name"]}

@@ -73,11 +73,11 @@ class Decoders(unittest.TestCase):
 
     def test_flux(self):
         self.compare(
-            lambda l: models.FluxDecoder(l, (64, 64, 32, 32)), torch.randn(1, 16, 3, 5)
+            lambda layers: models.FluxDecoder(layers, (64, 64, 32, 32)), torch.randn(1, 16, 3, 5)
         )
 
     def test_wan(self):
-        self.compare(lambda l: models.WanDecoder(l, 8), torch.randn(1, 16, 4, 2, 3))
+        self.compare(lambda layers: models.WanDecoder(layers, 8), torch.randn(1, 16, 4, 2, 3))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ against the installed package."""
 import concurrent.futures
 import unittest
 
-import numpy as np
-
 import convoy
+import numpy as np
 
 
 def reference(x, filter, begin, end, stride, dilation, groups=1):
@@ -24,7 +23,8 @@ def reference(x, filter, begin, end, stride, dilation, groups=1):
     y = np.zeros([x.shape[0], *out, filter.shape[0]])
     for tap in np.ndindex(*taps):
         window = tuple(
-            slice(tap[a] * dilation[a], tap[a] * dilation[a] + (out[a] - 1) * stride[a] + 1, stride[a])
+            slice(tap[a] * dilation[a], tap[a] * dilation[a] + (out[a] - 1) * stride[a] + 1,
+                  stride[a])
             for a in range(axes)
         )
         part = x[(slice(None), *window)]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PyTorch operators against PyTorch's own convolutions, on the CPU and on a GPU if there is one."""
+"""The PyTorch operators against PyTorch's own convolutions, on the CPU and on a GPU where there is
+one."""
 
 import unittest
 
-import torch
-import torch.nn.functional as F
-
 import convoy
 import convoy.torch
+import torch
+import torch.nn.functional as F
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
@@ -169,7 +169,8 @@ class Graphs(unittest.TestCase):
     def test_everything_runs_in_a_cuda_graph(self):
         conv = convoy.torch.Conv2d(64, 64, 3, padding=1, upsample=2, device="cuda",
                                    dtype=torch.bfloat16)
-        norm = convoy.torch.GroupNorm(32, 64, activation="silu", device="cuda", dtype=torch.bfloat16)
+        norm = convoy.torch.GroupNorm(32, 64, activation="silu", device="cuda",
+                                          dtype=torch.bfloat16)
         rms = convoy.torch.RMSNorm(64, device="cuda", dtype=torch.bfloat16)
         x = torch.randn(1, 64, 32, 32, device="cuda", dtype=torch.bfloat16)
         with torch.no_grad():
