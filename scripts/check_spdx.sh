@@ -4,7 +4,9 @@
 set -euo pipefail
 bad=0
 for file in "$@"; do
-  if ! head -n 2 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0'; then
+  first='' second=''
+  { IFS= read -r first; IFS= read -r second; } < "$file" || true
+  if [[ "$first$second" != *'SPDX-License-Identifier: Apache-2.0'* ]]; then
     echo "$file: the SPDX line is missing"
     bad=1
   fi

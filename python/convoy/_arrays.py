@@ -203,8 +203,12 @@ def conv2d(
     x, filter = _array(x, 4, "x"), _array(filter, 4, "filter")
     k, r, s, c = _filter_extents(filter, filter_layout, 4)
     begin, end = sides(padding, 2)
+    batch, height, width, channels = x.shape
     problem = Conv2d(
-        *x.shape,
+        batch,
+        height,
+        width,
+        channels,
         out_channels=k,
         filter=(r, s),
         pad=(begin[0], end[0], begin[1], end[1]),
@@ -244,8 +248,13 @@ def conv3d(
     modes = (padding_mode,) * 3 if isinstance(padding_mode, str) else tuple(padding_mode)
     if cache is not None:
         cache = _array(cache, 5, "cache")
+    batch, depth, height, width, channels = x.shape
     problem = Conv3d(
-        *x.shape,
+        batch,
+        depth,
+        height,
+        width,
+        channels,
         out_channels=k,
         filter=(t, r, s),
         pad_begin=begin,

@@ -98,7 +98,7 @@ def _problem(x, weight, stride, padding, dilation, groups, upsample=1, cached=0)
 
 
 # Plans by what a call looks like: much cheaper to ask than to describe the problem anew.
-_plans = {}
+_plans: dict[tuple, _plan.Plan] = {}
 # Packed filters by weight: {plan: (version, address, filter)}.
 _packed = WeakTensorKeyDictionary()
 

@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Checks the sources without building them, saying how long each step took.
+#
+#   scripts/lint.sh                 every step
+#   scripts/lint.sh STEP [FILE...]  one step, over the given files where it takes any:
+#                                   format, spdx, shell, arrows, ruff, mypy, tidy, tidy-deep
+#
+# The tools come at the versions of scripts/lint-requirements.txt, into .deps/lint.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tools=.deps/lint
+build=build/lint
+
+say() { printf 'lint: %s\n' "$*"; }
+
+# A virtual environment of the pinned versions, made again where they change.
+set_up() {
+  if ! cmp -s scripts/lint-requirements.txt $tools/requirements.txt; then
+    say "putting the tools of scripts/lint-requirements.txt into $tools"
+    rm -rf $tools
+    python3 -m venv $tools
+    $tools/bin/python -m pip install -q --disable-pip-version-check -r scripts/lint-requirements.txt
+    cp scripts/lint-requirements.txt $tools/requirements.txt
+  fi
+}
+
+# The files that git knows or would add and that are still there, by pattern.
+files() { git ls-files --cached --others --exclude-standard --deduplicate "$@" | while read -r f; do
+  if [ -e "$f" ]; then echo "$f"; fi; done; }
+
+step_format() {
+  local sources=("$@")
+  [ $# -gt 0 ] || mapfile -t sources < <(files '*.c' '*.cpp' '*.cu' '*.cuh' '*.h' '*.hpp')
+  $tools/bin/clang-format --dry-run -Werror "${sources[@]}"
+}
+
+step_spdx() {
+  local sources=("$@")
+  [ $# -gt 0 ] || mapfile -t sources < <(files '*.c' '*.cpp' '*.cu' '*.cuh' '*.h' '*.hpp' '*.py' \
+    '*.sh' '*.cmake' '*.cmake.in' '*CMakeLists.txt' Makefile)
+  scripts/check_spdx.sh "${sources[@]}"
+}
+
+step_shell() {
+  local sources=("$@") source
+  [ $# -gt 0 ] || mapfile -t sources < <(files '*.sh' .ci/run)
+  for source in "${sources[@]}"; do bash -n "$source"; done
+}
+
+step_arrows() {
+  scripts/check_arrows.py
+  tests/scripts/check_arrows_test.py
+}
+
+step_ruff() { $tools/bin/ruff check --quiet --output-format concise "${@:-.}"; }
+
+step_mypy() { $tools/bin/mypy --no-error-summary python/convoy scripts/check_arrows.py; }
+
+# The host code of the library, of the program and of the virtual GPU, as CMake compiles it; what this
+# machine cannot build is left out. Or the given files of it.
+step_tidy() {
+  local sources=("$@")
+  cmake --preset test -B $build -DCMAKE_UNITY_BUILD=OFF -DCMAKE_BUILD_TYPE=Debug -DCONVOY_TESTS=OFF \
+    ${CONVOY_CUDA:+-DCONVOY_CUDA=$CONVOY_CUDA} > $build.log 2>&1 ||
+    { cat $build.log; return 1; }
+  cmake --build $build --target convoy_git_hash > $build.log 2>&1 || { cat $build.log; return 1; }
+  [ $# -gt 0 ] || mapfile -t sources < <(python3 - $build/compile_commands.json << 'PYTHON'
+import json, os, sys
+entries = json.load(open(sys.argv[1]))
+names = {os.path.relpath(entry["file"]) for entry in entries}
+folders = ("src/", "cli/", "bench/", "vgpu/src/", "vgpu/cli/")
+# The largest first, so that no core waits long for the last one.
+for name in sorted((n for n in names if n.startswith(folders) and n.endswith(".cpp")),
+                   key=os.path.getsize, reverse=True):
+    print(name)
+PYTHON
+)
+  [ ${#sources[@]} -gt 0 ] || { say "tidy: no source in $build/compile_commands.json"; return 1; }
+  say "tidy: ${#sources[@]} sources"
+  printf '%s\n' "${sources[@]}" |
+    xargs -P "${JOBS:-$(nproc)}" -n 1 $tools/bin/clang-tidy --quiet -p $build ${tidy_checks:+"--checks=$tidy_checks"} \
+      2> >(grep -v -E '^[0-9]+ warnings? (and [0-9]+ errors? )?generated|^Suppressed|^Use -' >&2)
+}
+
+# With clang's analyzer too, which takes four times as long.
+step_tidy-deep() { tidy_checks='clang-analyzer-*,-clang-analyzer-optin.core.EnumCastOutOfRange' step_tidy "$@"; }
+
+set_up
+mkdir -p build
+steps=(format spdx shell arrows ruff mypy tidy)
+arguments=()
+if [ $# -gt 0 ]; then
+  if ! declare -F "step_$1" > /dev/null; then
+    sed -n '3,11s/^# \{0,1\}//p' "$0"
+    exit 2
+  fi
+  steps=("$1")
+  arguments=("${@:2}")
+fi
+
+failed=()
+for step in "${steps[@]}"; do
+  began=$SECONDS
+  # NOTE: a shell of its own each: `set -e` counts for nothing in a function that `if` calls.
+  if "$BASH" -c "$(declare -f); set -euo pipefail; $(declare -p tools build); step_$step \"\$@\"" \
+       bash ${arguments[@]+"${arguments[@]}"}; then
+    say "$step: passed in $((SECONDS - began)) s"
+  else
+    say "$step: FAILED in $((SECONDS - began)) s"
+    failed+=("$step")
+  fi
+done
+if [ ${#failed[@]} -gt 0 ]; then
+  say "failed: ${failed[*]}"
+  exit 1
+fi

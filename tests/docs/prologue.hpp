@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the pages' C++ examples take as given.
+#pragma once
+
+#include <convoy/convoy.hpp>
+#include <cstdio>
+#include <utility>
+
+extern void *d, *a, *w, *x, *y, *workspace, *frames, *cache, *next, *filter, *weights;
+extern void *bias, *source, *gamma_scale, *beta_bias;
+extern cudaStream_t stream;
+extern convoy::TensorShape shape_of_my_tensor;
+extern convoy::Conv2dProblemShape problem;
+extern convoy::PlanOptions options;
+extern convoy::Plan plan;
