@@ -9,8 +9,7 @@
 //     --folds N        also fit N times without an Nth of the problems and judge those: how the
 //                      model does on layers that it was not fitted to (0: no)
 //     --medians        one case a problem, with each kernel's median time over the files, instead
-//     of
-//                      one a file
+//                      of one a file
 //     --keep NAME      leaves this constant as it is; may be given again
 //     --seed N         of the random steps (1)
 //     --multiprocessors N   of the GPU that the times are of (132)

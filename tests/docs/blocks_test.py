@@ -110,6 +110,8 @@ def all_files() -> list[str]:
 def wrapped(block: Block, prologue: str, head: str, tail: str) -> str:
     """The block as a translation unit; messages name the page's lines."""
     includes, outside, inside = [], [], []
+    if block.file.startswith("include/"):
+        includes.append(f"#include <{block.file.removeprefix('include/')}>")
     lines = block.text.splitlines()
     at = 0
     while at < len(lines):
@@ -157,7 +159,7 @@ class Checker:
             self.outcome.note(block, "compiled")
 
     def check_cpp(self, block: Block) -> None:
-        source = wrapped(block, "prologue.hpp", "void example() {", "}")
+        source = wrapped(block, "prologue.hpp", "namespace page {\nvoid example() {", "}\n}")
         self.compile(block, [self.options.cxx, "-std=c++20", "-fsyntax-only", "-Wall",
                              "-Wno-unused"], source, ".cpp")
 
@@ -170,7 +172,7 @@ class Checker:
         if not self.options.nvcc:
             self.outcome.note(block, "left out: no nvcc")
             return
-        source = wrapped(block, "prologue.hpp", "void example() {", "}")
+        source = wrapped(block, "prologue.cuh", "namespace page {\nvoid example() {", "}\n}")
         architecture = "100a" if "sm100" in block.text + block.file else "90a"
         # NOTE: -O0 of the device code: it is compiled, not run, and that takes a third of the time.
         self.compile(block, [

@@ -6,10 +6,14 @@
 #include <cstdio>
 #include <utility>
 
+namespace page {
+
 extern void *d, *a, *w, *x, *y, *workspace, *frames, *cache, *next, *filter, *weights;
-extern void *bias, *source, *gamma_scale, *beta_bias;
+extern void *bias, *source, *gamma, *beta;
 extern cudaStream_t stream;
 extern convoy::TensorShape shape_of_my_tensor;
 extern convoy::Conv2dProblemShape problem;
 extern convoy::PlanOptions options;
 extern convoy::Plan plan;
+
+}  // namespace page

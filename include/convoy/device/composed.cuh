@@ -4,13 +4,15 @@
 // what include/convoy/device/sm90/conv3d_composed.cuh and
 // include/convoy/device/sm100/conv3d_composed.cuh share.
 //
-//   struct AddFrame {
-//     template <int kWidth>
-//     __device__ void operator()(const convoy::OutputIndex& at, int k,
-//                                float (&values)[kWidth]) const {
-//       for (float& value : values) value += static_cast<float>(at.z);
-//     }
-//   };
+// ```cuda
+// struct AddFrame {
+//   template <int kWidth>
+//   __device__ void operator()(const convoy::OutputIndex& at, int k,
+//                              float (&values)[kWidth]) const {
+//     for (float& value : values) value += static_cast<float>(at.z);
+//   }
+// };
+// ```
 #pragma once
 
 #include <cuda_runtime.h>

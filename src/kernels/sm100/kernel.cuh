@@ -8,9 +8,8 @@
 //   warp  6    MMA             tcgen05.mma, one thread (of one CTA of a pair)
 //   warp  7    epilogue load   TMA: source (residual) tiles
 //
-//   global --TMA--> input ring --MMA--> accumulators (TMEM) --epilogue--> output ring --TMA-->
-//   global
-//                   full/empty          full/empty        ^ source tiles, full/empty
+//   global --TMA--> input ring --MMA--> accumulators --epilogue--> output ring --TMA--> global
+//                   full/empty          full/empty      ^ source tiles, full/empty
 //
 // Rows of the GEMM are output pixels (M), columns filters (N); the reduction runs over filter taps
 // and, inside a tap, over channels in spans of one swizzle ("atoms"), channels beyond C reading

@@ -5,24 +5,26 @@
 //        -I <prefix>/include -I <prefix>/include/convoy/internal
 //        -gencode arch=compute_100a,code=[sm_100a,compute_100a] -cudart shared ... -lconvoy
 //
-//   struct AddOneRelu {
-//     static constexpr bool kEnabled = true;
-//     static constexpr bool kOnRegisters = true;
-//     template <int kWidth>
-//     __device__ void operator()(std::int64_t m, int n, float (&values)[kWidth]) const {
-//       for (float& value : values) value = fmaxf(value + 1.0f, 0.0f);
-//     }
-//   };
-//   using Config = convoy::Conv2dConfig<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16>;
-//   convoy::sm100::conv2d_fprop<Config::default_bf16()>(d, a, w, problem, AddOneRelu{}, stream);
+// ```cuda
+// struct AddOneRelu {
+//   static constexpr bool kEnabled = true;
+//   static constexpr bool kOnRegisters = true;
+//   template <int kWidth>
+//   __device__ void operator()(std::int64_t m, int n, float (&values)[kWidth]) const {
+//     for (float& value : values) value = fmaxf(value + 1.0f, 0.0f);
+//   }
+// };
+// using Config = convoy::Conv2dConfig<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16>;
+// convoy::sm100::conv2d_fprop<Config::default_bf16()>(d, a, w, problem, AddOneRelu{}, stream);
 //
-// Fields of a configuration are set in a constant of your own:
-//   constexpr auto kConfig = [] {
-//     Config config = Config::default_bf16_1sm();
-//     config.num_output_stages = 3;
-//     return config;
-//   }();
-//   convoy::sm100::conv2d_fprop<kConfig>(d, a, w, problem, stream);
+// // Fields of a configuration are set in a constant of your own.
+// constexpr auto kConfig = [] {
+//   Config config = Config::default_bf16_1sm();
+//   config.num_output_stages = 3;
+//   return config;
+// }();
+// convoy::sm100::conv2d_fprop<kConfig>(d, a, w, problem, stream);
+// ```
 #pragma once
 
 #include <string>

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The Hopper convolution as a template, for device functors of your own. Compile with
-//   nvcc -std=c++20 --expt-relaxed-constexpr -I <prefix>/include -I
-//   <prefix>/include/convoy/internal
+//   nvcc -std=c++20 --expt-relaxed-constexpr
+//        -I <prefix>/include -I <prefix>/include/convoy/internal
 //        -gencode arch=compute_90a,code=[sm_90a,compute_90a] -cudart shared ... -lconvoy
 //
-//   struct AddOneRelu {
-//     static constexpr bool kEnabled = true;
-//     static constexpr bool kOnRegisters = true;
-//     template <int kWidth>
-//     __device__ void operator()(std::int64_t m, int n, float (&values)[kWidth]) const {
-//       for (float& value : values) value = fmaxf(value + 1.0f, 0.0f);
-//     }
-//   };
-//   using Config = convoy::sm90::Default<__nv_bfloat16>;
-//   convoy::sm90::conv_fprop<Config>(d, a, w, problem, {}, AddOneRelu{}, convoy::NoStoreOp{},
-//   stream);
+// ```cuda
+// struct AddOneRelu {
+//   static constexpr bool kEnabled = true;
+//   static constexpr bool kOnRegisters = true;
+//   template <int kWidth>
+//   __device__ void operator()(std::int64_t m, int n, float (&values)[kWidth]) const {
+//     for (float& value : values) value = fmaxf(value + 1.0f, 0.0f);
+//   }
+// };
+// using Config = convoy::sm90::Default<__nv_bfloat16>;
+// convoy::sm90::conv_fprop<Config>(d, a, w, problem, {}, AddOneRelu{}, convoy::NoStoreOp{},
+//                                  stream);
+// ```
 #pragma once
 
 #include <cuda_runtime_api.h>
