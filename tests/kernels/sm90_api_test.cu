@@ -57,7 +57,7 @@ struct Buffers {
   }
 };
 
-template <typename Config, typename ComputeOp, bool kReplaces>
+template <sm90::Config kConfig, typename ComputeOp, bool kReplaces>
 void check(std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t k) {
   int major = 0;
   int minor = 0;
@@ -94,8 +94,8 @@ void check(std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t k) {
   cudaMemset(device.copy, 0xff, count * 2);
 
   using Store = Copy<kReplaces>;
-  sm90::conv_fprop<Config>(device.output, device.activation, device.filter, problem, {},
-                           ComputeOp{}, Store{device.copy, static_cast<int>(k)});
+  sm90::conv_fprop<kConfig>(device.output, device.activation, device.filter, problem, {},
+                            ComputeOp{}, Store{device.copy, static_cast<int>(k)});
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   std::vector<bf16> output(count);
   std::vector<bf16> copy(count);
@@ -206,7 +206,7 @@ bool on_hopper() {
 
 // The kernels without ops: plain, with bias and scale, with bias, ReLU and residual, each against
 // sums of small integers; the bias in every type.
-template <typename Config>
+template <sm90::Config kConfig>
 void check_epilogues(std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t k, int taps) {
   if (!on_hopper()) GTEST_SKIP() << "no Hopper GPU";
   const Conv2dProblemShape problem{.in_height = h,
@@ -284,7 +284,7 @@ void check_epilogues(std::int64_t h, std::int64_t w, std::int64_t c, std::int64_
       extras.epilogue.beta = 3.0f;
     }
     cudaMemset(device.output, 0xff, residual.size() * 2);
-    sm90::conv_fprop<Config>(device.output, device.activation, device.filter, problem, extras);
+    sm90::conv_fprop<kConfig>(device.output, device.activation, device.filter, problem, extras);
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     std::vector<bf16> output(residual.size());
     cudaMemcpy(output.data(), device.output, output.size() * 2, cudaMemcpyDeviceToHost);
@@ -306,20 +306,29 @@ TEST(Sm90Api, EpiloguesOfPatches) {
   check_epilogues<sm90::DefaultHalo<bf16>>(11, 25, 72, 136, 3);
 }
 TEST(Sm90Api, EpiloguesOfATileInAClusterOfOne) {
-  check_epilogues<sm90::FpropConfig<bf16, bf16, 64, 128, 1, 1, false, sm90::Schedule::split_k, 4>>(
-      11, 13, 72, 136, 3);
+  check_epilogues<sm90::Config{.block_m = 64,
+                               .block_n = 128,
+                               .consumers = 1,
+                               .filter_stages = 4,
+                               .schedule = sm90::Schedule::split_k}>(11, 13, 72, 136, 3);
 }
 TEST(Sm90Api, EpiloguesOfThreeWarpgroups) {
-  check_epilogues<
-      sm90::FpropConfig<bf16, bf16, 192, 96, 3, 1, false, sm90::Schedule::cooperative, 5, 0, 0, 3>>(
+  check_epilogues<sm90::Config{
+      .block_m = 192, .block_n = 96, .consumers = 3, .filter_stages = 5, .staging_pieces = 3}>(
       11, 37, 72, 104, 1);
 }
 
 // Filters as the rows of the MMA: several tiles of 96 pixels, ragged pixels and filters; taps that
 // im2col fetches; rows of the output that TMA cannot store.
 template <typename T, int kConsumers = 2>
-using Swapped = sm90::FpropConfig<T, T, 96, 128, kConsumers, 1, false, sm90::Schedule::cooperative,
-                                  5, 0, 0, 0, true>;
+inline constexpr sm90::Config Swapped = {.in = sm90::dtype_of<T>(),
+                                         .out = sm90::dtype_of<T>(),
+                                         .block_m = 96,
+                                         .block_n = 128,
+                                         .consumers = kConsumers,
+                                         .filter_stages = 5,
+                                         .staging_pieces = 0,
+                                         .mma_rows = sm90::MmaRows::filters};
 TEST(Sm90Api, EpiloguesOfSwappedTiles) {
   check_epilogues<Swapped<bf16>>(11, 37, 72, 136, 1);
 }
@@ -330,8 +339,12 @@ TEST(Sm90Api, EpiloguesOfSwappedTilesWithoutTma) {
   check_epilogues<Swapped<bf16>>(7, 19, 24, 131, 3);
 }
 TEST(Sm90Api, EpiloguesOfSwappedTilesInFourBlocks) {
-  check_epilogues<sm90::FpropConfig<bf16, bf16, 96, 256, 2, 1, false, sm90::Schedule::cooperative,
-                                    4, 0, 0, 0, true>>(11, 37, 72, 264, 1);
+  check_epilogues<sm90::Config{.block_m = 96,
+                               .block_n = 256,
+                               .consumers = 2,
+                               .filter_stages = 4,
+                               .staging_pieces = 0,
+                               .mma_rows = sm90::MmaRows::filters}>(11, 37, 72, 264, 1);
 }
 TEST(Sm90Api, EpiloguesOfSwappedTilesOfOneWarpgroup) {
   check_epilogues<Swapped<bf16, 1>>(11, 37, 392, 136, 1);
@@ -340,46 +353,72 @@ TEST(Sm90Api, EpiloguesOfSwappedTilesOfOneWarpgroup) {
 // Clusters, with more channels than the stages hold: pairs of filter tiles share ragged tiles of
 // pixels, cooperative and in turns, swapped too; pairs of patches share filters.
 TEST(Sm90Api, EpiloguesOfSharedActivations) {
-  check_epilogues<sm90::FpropConfig<bf16, bf16, 128, 160, 2, 1, false, sm90::Schedule::cooperative,
-                                    5, 0, 0, 5, false, 2>>(11, 37, 392, 264, 1);
+  check_epilogues<sm90::Config{.block_m = 128,
+                               .block_n = 160,
+                               .consumers = 2,
+                               .cluster_n = 2,
+                               .filter_stages = 5,
+                               .staging_pieces = 5}>(11, 37, 392, 264, 1);
 }
 TEST(Sm90Api, EpiloguesOfSharedActivationsInTurns) {
-  check_epilogues<sm90::FpropConfig<bf16, bf16, 128, 192, 2, 1, false, sm90::Schedule::pingpong, 4,
-                                    0, 0, 6, false, 2>>(21, 37, 328, 680, 1);
+  check_epilogues<sm90::Config{.block_m = 128,
+                               .block_n = 192,
+                               .consumers = 2,
+                               .cluster_n = 2,
+                               .filter_stages = 4,
+                               .staging_pieces = 6,
+                               .schedule = sm90::Schedule::pingpong}>(21, 37, 328, 680, 1);
 }
 TEST(Sm90Api, EpiloguesOfSharedActivationsSwapped) {
-  check_epilogues<sm90::FpropConfig<bf16, bf16, 96, 128, 1, 1, false, sm90::Schedule::cooperative,
-                                    5, 0, 0, 0, true, 2>>(11, 37, 392, 200, 1);
+  check_epilogues<sm90::Config{.block_m = 96,
+                               .block_n = 128,
+                               .consumers = 1,
+                               .cluster_n = 2,
+                               .filter_stages = 5,
+                               .staging_pieces = 0,
+                               .mma_rows = sm90::MmaRows::filters}>(11, 37, 392, 200, 1);
 }
 TEST(Sm90Api, EpiloguesOfPatchesThatShareFilters) {
-  check_epilogues<
-      sm90::FpropConfig<bf16, bf16, 128, 128, 2, 2, true, sm90::Schedule::pingpong, 5, 2, 180>>(
-      19, 41, 136, 136, 3);
+  check_epilogues<sm90::Config{.block_m = 128,
+                               .block_n = 128,
+                               .consumers = 2,
+                               .cluster_m = 2,
+                               .filter_stages = 5,
+                               .act_stages = 2,
+                               .halo_pixels = 180,
+                               .input = sm90::Input::halo,
+                               .schedule = sm90::Schedule::pingpong}>(19, 41, 136, 136, 3);
 }
 
 // 1x1 filters that stay in shared memory: several tiles a CTA, ragged pixels, channels and filters.
-using Resident =
-    sm90::FpropConfig<bf16, bf16, 128, 128, 2, 1, false, sm90::Schedule::pingpong, 8, 4, 128, 4>;
+constexpr sm90::Config kResident = {.block_m = 128,
+                                    .block_n = 128,
+                                    .consumers = 2,
+                                    .filter_stages = 8,
+                                    .act_stages = 4,
+                                    .staging_pieces = 4,
+                                    .input = sm90::Input::resident,
+                                    .schedule = sm90::Schedule::pingpong};
 TEST(Sm90Api, EpiloguesOfResidentFilters) {
-  check_epilogues<Resident>(33, 41, 136, 264, 1);
+  check_epilogues<kResident>(33, 41, 136, 264, 1);
 }
 TEST(Sm90Api, EpiloguesOfResidentFiltersInOneBlock) {
-  check_epilogues<Resident>(33, 41, 24, 104, 1);
+  check_epilogues<kResident>(33, 41, 24, 104, 1);
 }
 TEST(Sm90Api, EpiloguesOfResidentFiltersInAllBlocks) {
-  check_epilogues<Resident>(17, 41, 504, 136, 1);
+  check_epilogues<kResident>(17, 41, 504, 136, 1);
 }
 TEST(Sm90Api, EpiloguesOfResidentFiltersWithoutTma) {
-  check_epilogues<Resident>(17, 19, 72, 131, 1);
+  check_epilogues<kResident>(17, 19, 72, 131, 1);
 }
 
 // Every activation of the fused path against double precision: a 1x1 convolution with the identity,
 // so that the output is the activation of the input. `unit`: of rounding to the output type.
-template <typename Config>
+template <sm90::Config kConfig>
 void check_activations(double unit) {
   if (!on_hopper()) GTEST_SKIP() << "no Hopper GPU";
-  using T = typename Config::In;
-  using Out = typename Config::Out;
+  using T = sm90::Element<kConfig.in>;
+  using Out = sm90::Element<kConfig.out>;
   constexpr std::int64_t kChannels = 64;
   constexpr std::int64_t kPixels = 64;
   const Conv2dProblemShape problem{
@@ -433,7 +472,7 @@ void check_activations(double unit) {
     extras.epilogue.parameter_a = -1.5f;
     extras.epilogue.parameter_b = 2.5f;
     cudaMemset(output, 0xff, a.size() * sizeof(Out));
-    sm90::conv_fprop<Config>(output, activation, filter, problem, extras);
+    sm90::conv_fprop<kConfig>(output, activation, filter, problem, extras);
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     std::vector<Out> got(a.size());
     cudaMemcpy(got.data(), output, got.size() * sizeof(Out), cudaMemcpyDeviceToHost);
@@ -459,16 +498,21 @@ TEST(Sm90Api, ActivationsOfSwappedTiles) {
 }
 TEST(Sm90Api, ActivationsInFp32) {
   // No approximation but SiLU's.
-  check_activations<
-      sm90::FpropConfig<__half, float, 64, 128, 1, 1, false, sm90::Schedule::split_k, 4, 0, 0, 2>>(
-      0x1p-19);
+  check_activations<sm90::Config{.in = DType::fp16,
+                                 .out = DType::fp32,
+                                 .block_m = 64,
+                                 .block_n = 128,
+                                 .consumers = 1,
+                                 .filter_stages = 4,
+                                 .staging_pieces = 2,
+                                 .schedule = sm90::Schedule::split_k}>(0x1p-19);
 }
 
 // SiLU of every 16-bit value, infinities and NaNs among them, next to values of any other size: the
 // residual is the activation's argument, the convolution is zero.
-template <typename Config>
+template <sm90::Config kConfig>
 void check_silu_of_every_value() {
-  using T = typename Config::In;
+  using T = sm90::Element<kConfig.in>;
   if (!on_hopper()) GTEST_SKIP() << "no Hopper GPU";
   constexpr std::int64_t kChannels = 64;
   constexpr std::size_t kValues = 1 << 16;
@@ -489,7 +533,7 @@ void check_silu_of_every_value() {
   extras.epilogue.activation = Activation::silu;
   extras.epilogue.residual = residual;
   extras.epilogue.order = ResidualOrder::before_activation;
-  sm90::conv_fprop<Config>(output, zeros, zeros, problem, extras);
+  sm90::conv_fprop<kConfig>(output, zeros, zeros, problem, extras);
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   std::vector<T> got(kValues);
   cudaMemcpy(got.data(), output, kValues * 2, cudaMemcpyDeviceToHost);
@@ -525,8 +569,13 @@ TEST(Sm90Api, SiluOfEveryBf16) {  // Cooperative tiles have a formula of their o
   check_silu_of_every_value<Swapped<bf16>>();
 }
 TEST(Sm90Api, SiluOfEveryFp16) {
-  check_silu_of_every_value<
-      sm90::FpropConfig<__half, __half, 64, 64, 1, 1, false, sm90::Schedule::split_k, 4>>();
+  check_silu_of_every_value<sm90::Config{.in = DType::fp16,
+                                         .out = DType::fp16,
+                                         .block_m = 64,
+                                         .block_n = 64,
+                                         .consumers = 1,
+                                         .filter_stages = 4,
+                                         .schedule = sm90::Schedule::split_k}>();
 }
 
 TEST(Sm90Api, ReplayedGraphGivesTheSameBits) {

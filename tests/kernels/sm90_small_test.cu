@@ -28,17 +28,19 @@ class Sm90Small : public ::testing::Test {
   }
   void run(DeviceCase test) {
     if (kernel().ends_with("_fp32")) test.options.output_dtype = DType::fp32;
-    for (const sm90::FpropInstance& instance : sm90::fprop_instances()) {
+    for (const sm90::Instance& instance : sm90::instances()) {
       const DType out = test.options.output_dtype.value_or(test.options.dtype);
-      if (instance.in != test.options.dtype || instance.out != out) continue;
-      if (kernel() !=
-          "sm90_fprop_" + instance.name() + "_bf16" + (size_of(out) == 4 ? "_fp32" : ""))
-        continue;
-      if (!sm90::fprop_refusal(test.geometry, instance, false).empty()) continue;
+      if (instance.config.in != test.options.dtype || instance.config.out != out) continue;
+      if (kernel() != sm90::name_of(instance)) continue;
+      if (!sm90::refusal(instance, test.geometry, false).empty()) continue;
       test.launch = [&](const ConvGeometry& geometry, const RunPointers& pointers) {
-        sm90::prepare_fprop(instance);
-        sm90::launch_fprop(sm90::plan_fprop(geometry, instance, false, 2, instance.split ? 2 : 1),
-                           pointers, 2, nullptr);
+        sm90::prepare(instance);
+        const sm90::LaunchOptions options{.multiprocessors = 2,
+                                          .splits = instance.config.splits_k() ? 2 : 1};
+        const NoComputeOp compute;
+        const NoStoreOp store;
+        sm90::launch(sm90::plan_launch(instance, geometry, options), pointers, &compute, &store,
+                     nullptr);
       };
       ++launches;
       EXPECT_EQ(run_case(test), "") << test.describe();

@@ -11,13 +11,9 @@ namespace convoy::sm90 {
 
 namespace detail {
 
-template <typename Config>
-inline constexpr DType kActDtype =
-    std::is_same_v<typename Config::In, __half> ? DType::fp16 : DType::bf16;
-
-template <typename Config, typename Op>
-void im2col_matmul(typename Config::Out* output, const typename Config::In* activation,
-                   const typename Config::In* cache, const typename Config::In* filter,
+template <Config kConfig, typename Op>
+void im2col_matmul(Element<kConfig.out>* output, const Element<kConfig.in>* activation,
+                   const Element<kConfig.in>* cache, const Element<kConfig.in>* filter,
                    const ConvGeometry& geometry, void* workspace, const Op& op, cudaStream_t stream,
                    std::size_t budget) {
   if (geometry.empty()) return;
@@ -27,13 +23,12 @@ void im2col_matmul(typename Config::Out* output, const typename Config::In* acti
   pointers.cache = cache;
   pointers.filter = filter;
   pointers.workspace = workspace;
-  using In = typename Config::In;
-  using Out = typename Config::Out;
-  constexpr DType kOutDtype = std::is_same_v<Out, float> ? DType::fp32 : kActDtype<Config>;
+  using In = Element<kConfig.in>;
+  using Out = Element<kConfig.out>;
   composed::im2col_matmul(
-      pointers, geometry, kActDtype<Config>, kOutDtype, budget, op, stream,
+      pointers, geometry, kConfig.in, kConfig.out, budget, op, stream,
       [&](const RunPointers& inner, const Conv2dProblemShape& problem, const auto& rows_op) {
-        conv_fprop<Config>(
+        conv_fprop<kConfig>(
             static_cast<Out*>(inner.output), static_cast<const In*>(inner.activation),
             static_cast<const In*>(inner.filter), problem, {}, rows_op, NoStoreOp{}, stream);
       });
@@ -45,39 +40,40 @@ void im2col_matmul(typename Config::Out* output, const typename Config::In* acti
 /// stride, dilation, padding mode and C; tensors as conv_fprop's. `workspace`:
 /// im2col_matmul_workspace_bytes, device memory aligned to 256 bytes. `op` gets (OutputIndex, first
 /// filter, values). Throws Error{unsupported} for groups, Error{launch_failure}.
-template <typename Config, typename Op>
-void im2col_matmul_conv2d(typename Config::Out* output, const typename Config::In* activation,
-                          const typename Config::In* filter, const Conv2dProblemShape& problem,
+template <Config kConfig, typename Op>
+void im2col_matmul_conv2d(Element<kConfig.out>* output, const Element<kConfig.in>* activation,
+                          const Element<kConfig.in>* filter, const Conv2dProblemShape& problem,
                           void* workspace, const Op& op, cudaStream_t stream = nullptr,
                           std::size_t budget = composed::kIm2colScratchBytes) {
-  detail::im2col_matmul<Config>(output, activation,
-                                static_cast<const typename Config::In*>(nullptr), filter,
-                                geometry_of(problem), workspace, op, stream, budget);
+  detail::im2col_matmul<kConfig>(output, activation,
+                                 static_cast<const Element<kConfig.in>*>(nullptr), filter,
+                                 geometry_of(problem), workspace, op, stream, budget);
 }
 
-template <typename Config, typename Op>
-void im2col_matmul_conv3d(typename Config::Out* output, const typename Config::In* activation,
-                          const typename Config::In* cache, const typename Config::In* filter,
+template <Config kConfig, typename Op>
+void im2col_matmul_conv3d(Element<kConfig.out>* output, const Element<kConfig.in>* activation,
+                          const Element<kConfig.in>* cache, const Element<kConfig.in>* filter,
                           const Conv3dProblemShape& problem, void* workspace, const Op& op,
                           cudaStream_t stream = nullptr,
                           std::size_t budget = composed::kIm2colScratchBytes) {
-  detail::im2col_matmul<Config>(output, activation, cache, filter, geometry_of(problem), workspace,
-                                op, stream, budget);
+  detail::im2col_matmul<kConfig>(output, activation, cache, filter, geometry_of(problem), workspace,
+                                 op, stream, budget);
 }
 
 /// output = op(sum over t of conv2d(activation frames z + t, filter depth t)), summed in fp32 and
 /// cast once. What Q-slicing declines falls through to im2col_matmul_conv3d; the decision is
 /// returned, and qslice_decision gives it beforehand. `workspace`: qslice_workspace_bytes.
-template <typename Config, typename Op>
-QsliceDecision qslice_conv3d(typename Config::Out* output, const typename Config::In* activation,
-                             const typename Config::In* cache, const typename Config::In* filter,
+template <Config kConfig, typename Op>
+QsliceDecision qslice_conv3d(Element<kConfig.out>* output, const Element<kConfig.in>* activation,
+                             const Element<kConfig.in>* cache, const Element<kConfig.in>* filter,
                              const Conv3dProblemShape& problem, void* workspace, const Op& op,
                              cudaStream_t stream = nullptr) {
-  const QsliceDecision decision = qslice_decision(problem, detail::kActDtype<Config>);
+  const QsliceDecision decision = qslice_decision(problem, kConfig.in);
   const ConvGeometry geometry = geometry_of(problem);
   if (geometry.empty()) return decision;
   if (!decision.sliced) {
-    im2col_matmul_conv3d<Config>(output, activation, cache, filter, problem, workspace, op, stream);
+    im2col_matmul_conv3d<kConfig>(output, activation, cache, filter, problem, workspace, op,
+                                  stream);
     return decision;
   }
   RunPointers pointers;
@@ -85,9 +81,9 @@ QsliceDecision qslice_conv3d(typename Config::Out* output, const typename Config
   pointers.activation = activation;
   pointers.filter = filter;
   pointers.workspace = workspace;
-  using In = typename Config::In;
+  using In = Element<kConfig.in>;
   const Conv2dProblemShape slice_problem = composed::QsliceDriver(geometry, false).slice_problem();
-  composed::qslice<typename Config::Out>(
+  composed::qslice<Element<kConfig.out>>(
       pointers, geometry, op, stream, [&](const RunPointers& inner) {
         FpropExtras extras;
         extras.epilogue = inner.epilogue;

@@ -14,15 +14,17 @@
 //     for (float& value : values) value = fmaxf(value + 1.0f, 0.0f);
 //   }
 // };
-// using Config = convoy::sm90::Default<__nv_bfloat16>;
-// convoy::sm90::conv_fprop<Config>(d, a, w, problem, {}, AddOneRelu{}, convoy::NoStoreOp{},
-//                                  stream);
+// namespace sm90 = convoy::sm90;
+// sm90::conv_fprop<sm90::Default<__nv_bfloat16>>(d, a, w, problem, {}, AddOneRelu{});
+//
+// // Fields of a configuration (kernels/sm90/config.hpp) are set in a constant of your own.
+// constexpr sm90::Config kConfig{
+//     .block_m = 192, .block_n = 96, .consumers = 3, .filter_stages = 5, .staging_pieces = 3};
+// sm90::conv_fprop<kConfig>(d, a, w, problem);
 // ```
 #pragma once
 
 #include <cuda_runtime_api.h>
-
-#include <string>
 
 #include "convoy/error.hpp"
 #include "convoy/problem.hpp"
@@ -34,11 +36,21 @@ namespace convoy::sm90 {
 /// Tiles of 128 pixels x 128 filters by im2col, two warpgroups in turns, filters shared by 2 CTAs:
 /// runs every problem that sm90 kernels run.
 template <typename In, typename Out = In>
-using Default = FpropConfig<In, Out, 128, 128, 2, 2, false, Schedule::pingpong, 4>;
+inline constexpr Config Default = {.in = dtype_of<In>(),
+                                   .out = dtype_of<Out>(),
+                                   .cluster_m = 2,
+                                   .filter_stages = 4,
+                                   .schedule = Schedule::pingpong};
 
 /// The same tile with the halo loader, for stride 1 and filters up to 3x3: faster there.
 template <typename In, typename Out = In>
-using DefaultHalo = FpropConfig<In, Out, 128, 128, 2, 1, true, Schedule::pingpong, 5, 2, 180>;
+inline constexpr Config DefaultHalo = {.in = dtype_of<In>(),
+                                       .out = dtype_of<Out>(),
+                                       .filter_stages = 5,
+                                       .act_stages = 2,
+                                       .halo_pixels = 180,
+                                       .input = Input::halo,
+                                       .schedule = Schedule::pingpong};
 
 /// Pointers of the optional inputs of `conv_fprop`.
 struct FpropExtras {
@@ -52,34 +64,29 @@ struct FpropExtras {
 /// kernels/common/epilogue.cuh; m counts output pixels in n, z, p, q order, n filters.
 /// Throws Error{invalid_argument}, Error{unsupported} with the violated condition,
 /// Error{launch_failure}. A zero-sized output returns at once.
-template <typename Config, typename ComputeOp = NoComputeOp, typename StoreOp = NoStoreOp,
+template <Config kConfig, typename ComputeOp = NoComputeOp, typename StoreOp = NoStoreOp,
           typename Problem>
-void conv_fprop(typename Config::Out* output, const typename Config::In* activation,
-                const typename Config::In* filter, const Problem& problem,
+void conv_fprop(Element<kConfig.out>* output, const Element<kConfig.in>* activation,
+                const Element<kConfig.in>* filter, const Problem& problem,
                 const FpropExtras& extras = {}, const ComputeOp& compute = {},
                 const StoreOp& store = {}, cudaStream_t stream = nullptr) {
   const ConvGeometry geometry = geometry_of(problem);
   if (geometry.empty()) return;
   int device = 0;
-  int multiprocessors = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  }
-  if (error != cudaSuccess) {
-    throw Error(Status::launch_failure,
-                std::string("cannot ask the CUDA device: ") + cudaGetErrorString(error));
-  }
-  const FpropInstance instance = describe_instance<Config, ComputeOp, StoreOp>();
+  LaunchOptions options;
+  require_runtime("cudaGetDevice", [&] { return cudaGetDevice(&device); });
+  require_runtime("cudaDeviceGetAttribute", [&] {
+    return cudaDeviceGetAttribute(&options.multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  });
+  const Instance instance = make_instance<kConfig, ComputeOp, StoreOp>();
   RunPointers pointers;
   pointers.output = output;
   pointers.activation = activation;
   pointers.filter = filter;
   pointers.cache = extras.cache;
   pointers.epilogue = extras.epilogue;
-  prepare_fprop(instance);
-  launch_fprop(plan_fprop(geometry, instance, false, multiprocessors, 1), pointers, multiprocessors,
-               &compute, &store, stream);
+  prepare(instance);
+  launch(plan_launch(instance, geometry, options), pointers, &compute, &store, stream);
 }
 
 }  // namespace convoy::sm90
