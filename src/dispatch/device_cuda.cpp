@@ -7,17 +7,18 @@
 #include "convoy/info.hpp"
 #include "core/text.hpp"
 #include "dispatch/device.hpp"
+#include "kernels/common/launch.hpp"
 
 namespace convoy {
 namespace {
 
 int attribute(cudaDeviceAttr which, int index) {
   int value = 0;
-  const cudaError_t error = cudaDeviceGetAttribute(&value, which, index);
+  const cudaError_t error =
+      call_runtime([&] { return cudaDeviceGetAttribute(&value, which, index); });
   if (error != cudaSuccess) {
-    throw Error(Status::launch_failure,
-                text("cudaDeviceGetAttribute(", static_cast<int>(which), ") of device ", index,
-                     ": ", cudaGetErrorString(error)));
+    throw Error(Status::launch_failure, text("cudaDeviceGetAttribute(", static_cast<int>(which),
+                                             ") of device ", index, ": ", error_text(error)));
   }
   return value;
 }
@@ -33,7 +34,9 @@ DeviceInfo query(int index) {
       static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
   device.l2_bytes = static_cast<std::size_t>(attribute(cudaDevAttrL2CacheSize, index));
   cudaDeviceProp properties{};
-  if (cudaGetDeviceProperties(&properties, index) == cudaSuccess) device.name = properties.name;
+  const cudaError_t error =
+      call_runtime([&] { return cudaGetDeviceProperties(&properties, index); });
+  if (error == cudaSuccess) device.name = properties.name;
   return device;
 }
 
@@ -41,10 +44,8 @@ DeviceInfo query(int index) {
 
 int cuda_device_count(std::string* reason) {
   int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
+  const cudaError_t error = call_runtime([&] { return cudaGetDeviceCount(&count); });
   if (error != cudaSuccess) {
-    // Take the error off the runtime's list: callers without a GPU must not meet it later.
-    (void)cudaGetLastError();
     if (reason != nullptr) *reason = text("no CUDA device: ", cudaGetErrorString(error));
     return 0;
   }
@@ -60,9 +61,8 @@ std::optional<DeviceInfo> cuda_device(int index, std::string* reason) {
                   count - 1, "; nearest: ", count - 1);
   }
   if (index < 0) {
-    const cudaError_t error = cudaGetDevice(&index);
+    const cudaError_t error = call_runtime([&] { return cudaGetDevice(&index); });
     if (error != cudaSuccess) {
-      (void)cudaGetLastError();
       if (reason != nullptr) *reason = text("no current CUDA device: ", cudaGetErrorString(error));
       return std::nullopt;
     }
@@ -78,12 +78,13 @@ std::optional<DeviceInfo> cuda_device(int index, std::string* reason) {
 DeviceScope::DeviceScope(int index) {
   if (index < 0) return;
   int current = -1;
-  if (cudaGetDevice(&current) != cudaSuccess || current == index) return;
-  if (cudaSetDevice(index) == cudaSuccess) previous_ = current;
+  const cudaError_t error = call_runtime([&] { return cudaGetDevice(&current); });
+  if (error != cudaSuccess || current == index) return;
+  if (call_runtime([&] { return cudaSetDevice(index); }) == cudaSuccess) previous_ = current;
 }
 
 DeviceScope::~DeviceScope() {
-  if (previous_ >= 0) (void)cudaSetDevice(previous_);
+  if (previous_ >= 0) (void)call_runtime([&] { return cudaSetDevice(previous_); });
 }
 
 }  // namespace convoy

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/geometry.hpp"
+#include "core/text.hpp"
 
 namespace convoy {
 
@@ -38,20 +39,21 @@ struct DeviceGeometry {
 /// Empty, or which extent does not fit the kernels' 32-bit coordinates.
 inline std::string device_geometry_refusal(const ConvGeometry& g) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
-  const auto refuse = [](const char* name, std::int64_t value) {
-    return std::string(name) + " = " + std::to_string(value) + " exceeds 2^31 - 1";
+  const auto refuse = [&](const auto& name, std::int64_t value) {
+    return text(name, " = ", value, "; legal: at most ", kMax,
+                " (32-bit coordinates); nearest: ", kMax);
   };
   if (g.batch > kMax) return refuse("batch", g.batch);
   if (g.in_channels > kMax) return refuse("in_channels", g.in_channels);
   if (g.out_channels > kMax) return refuse("out_channels", g.out_channels);
-  const char* axes[] = {"depth", "height", "width"};
   for (int axis = 0; axis < 3; ++axis) {
     // The furthest coordinate a tap can have, in front of and behind the input.
     const std::int64_t reach = g.seen()[axis] + g.pad_begin[axis] + g.pad_end[axis];
-    if (reach > kMax) return refuse(axes[axis], reach);
-    if (g.filter[axis] > kMax) return refuse("filter extent", g.filter[axis]);
-    if (g.stride[axis] > kMax) return refuse("stride", g.stride[axis]);
-    if (g.dilation[axis] > kMax) return refuse("dilation", g.dilation[axis]);
+    const std::string name = kAxisNames[axis];
+    if (reach > kMax) return refuse("padded " + name, reach);
+    if (g.filter[axis] > kMax) return refuse("filter of " + name, g.filter[axis]);
+    if (g.stride[axis] > kMax) return refuse("stride of " + name, g.stride[axis]);
+    if (g.dilation[axis] > kMax) return refuse("dilation of " + name, g.dilation[axis]);
   }
   return {};
 }
@@ -73,6 +75,17 @@ inline DepthTaps depth_taps(const ConvGeometry& g) {
   while (first < last && !meets_a_frame(first)) ++first;
   while (last > first && !meets_a_frame(last)) --last;
   return {first, last - first + 1};
+}
+
+/// Empty, or which padded axis has another mode than zero.
+inline std::string zero_padding_refusal(const ConvGeometry& g) {
+  for (int axis = 0; axis < 3; ++axis) {
+    if (g.pad_mode[axis] != PadMode::zero && (g.pad_begin[axis] != 0 || g.pad_end[axis] != 0)) {
+      return text("padding mode of ", kAxisNames[axis], " = ", to_string(g.pad_mode[axis]),
+                  "; legal: zero");
+    }
+  }
+  return {};
 }
 
 inline DeviceGeometry device_geometry(const ConvGeometry& g) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/common/filter_packing.hpp"
 
-#include "convoy/error.hpp"
+#include "core/text.hpp"
 #include "kernels/common/epilogue.cuh"
 #include "kernels/common/launch.hpp"
 
@@ -20,10 +20,9 @@ FilterAccess access_of(FilterLayout layout, const ConvGeometry& g) {
   const bool flat =
       layout == FilterLayout::krsc || layout == FilterLayout::kcrs || layout == FilterLayout::rscf;
   if (flat && g.filter[0] != 1) {
-    throw Error(Status::invalid_argument,
-                std::string("filter layout ") + to_string(layout) +
-                    " has no depth axis, but the filter has T = " + std::to_string(g.filter[0]) +
-                    "; give it as ktrsc, kctrs or trscf");
+    throw_invalid("filter layout = ", to_string(layout),
+                  ", without a depth axis, and T = ", g.filter[0],
+                  "; legal: ktrsc, kctrs or trscf");
   }
   const std::int64_t k = g.out_channels, c = g.group_channels();
   const std::int64_t t = g.filter[0], r = g.filter[1], s = g.filter[2];
@@ -38,9 +37,8 @@ FilterAccess access_of(FilterLayout layout, const ConvGeometry& g) {
     case FilterLayout::trscf:
       return {1, r * s * c * k, s * c * k, c * k, k, k, t, r, s, c};
   }
-  throw Error(Status::invalid_argument, "filter layout " +
-                                            std::to_string(static_cast<int>(layout)) +
-                                            " is not one of krsc, kcrs, rscf, ktrsc, kctrs, trscf");
+  throw_invalid("filter layout = ", static_cast<int>(layout),
+                "; legal: krsc, kcrs, rscf, ktrsc, kctrs or trscf");
 }
 
 // One destination element a thread: the writes are coalesced, the reads are whatever the layout
@@ -125,22 +123,20 @@ void repack_filter(void* packed, const void* filter, FilterLayout layout,
 std::string upsample_folding_refusal(const ConvGeometry& g) {
   const auto need = [](const std::string& name, std::int64_t got, std::int64_t legal) {
     return got == legal ? std::string()
-                        : "folded upsampling: " + name + " = " + std::to_string(got) +
-                              "; legal: " + std::to_string(legal);
+                        : text("folded upsampling: ", name, " = ", got, "; legal: ", legal);
   };
   std::string reason = need("upsample", g.upsample, 2);
-  const char* axes[] = {"depth", "height", "width"};
   for (int axis = 0; axis < 3 && reason.empty(); ++axis) {
-    const std::string name = axes[axis];
+    const std::string name = kAxisNames[axis];
     reason = need("filter " + name, g.filter[axis], axis == 0 ? 1 : 3);
     if (reason.empty()) reason = need("stride " + name, g.stride[axis], 1);
-    if (axis == 0 || !reason.empty()) continue;
+    if (axis == 0) continue;
     if (reason.empty()) reason = need("dilation " + name, g.dilation[axis], 1);
     if (reason.empty()) reason = need("padding before " + name, g.pad_begin[axis], 1);
     if (reason.empty()) reason = need("padding after " + name, g.pad_end[axis], 1);
     if (reason.empty() && g.pad_mode[axis] != PadMode::zero) {
-      reason = "folded upsampling: padding mode of " + name + " = " + to_string(g.pad_mode[axis]) +
-               "; legal: zero";
+      reason = text("folded upsampling: padding mode of ", name, " = ", to_string(g.pad_mode[axis]),
+                    "; legal: zero");
     }
   }
   return reason;

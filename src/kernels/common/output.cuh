@@ -122,9 +122,9 @@ __device__ __forceinline__ void store_channels(const ConvOutput& out, float (&v)
 /// Floats of staging memory that `store_warp_tile` needs for each warp.
 // NOTE: a row pitch of 8 modulo 32 banks lets half a warp write its 8-byte pairs without conflict.
 template <int kTiles>
-constexpr int kStagePitch = (8 * kTiles + 31) / 32 * 32 + 8;
+constexpr int kStagingPitch = (8 * kTiles + 31) / 32 * 32 + 8;
 template <int kTiles>
-constexpr int kStageFloats = 16 * kStagePitch<kTiles>;
+constexpr int kStagingFloats = 16 * kStagingPitch<kTiles>;
 
 /// Store one warp's accumulators, kFragments times 16 pixels × 8·kTiles channels in mma.m16n8
 /// fragments, through this warp's staging memory (16-byte aligned). `pixel_of(fragment, row)` gives
@@ -133,10 +133,10 @@ constexpr int kStageFloats = 16 * kStagePitch<kTiles>;
 template <int kFragments, int kTiles, typename PixelOf>
 __device__ __forceinline__ void store_warp_tile(const ConvOutput& out,
                                                 const float (&accumulators)[kFragments][kTiles][4],
-                                                float* stage, PixelOf&& pixel_of,
+                                                float* staging, PixelOf&& pixel_of,
                                                 std::int64_t channel, std::int64_t channel_end,
                                                 int channel_step = 0) {
-  constexpr int kPitch = kStagePitch<kTiles>;
+  constexpr int kPitch = kStagingPitch<kTiles>;
   const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll 1
   for (int fragment = 0; fragment < kFragments; ++fragment, channel += channel_step) {
@@ -148,7 +148,7 @@ __device__ __forceinline__ void store_warp_tile(const ConvOutput& out,
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         const float(&v)[4] = accumulators[i][tile];
-        float* to = stage + lane / 4 * kPitch + tile * 8 + lane % 4 * 2;
+        float* to = staging + lane / 4 * kPitch + tile * 8 + lane % 4 * 2;
         *reinterpret_cast<float2*>(to) = make_float2(v[0], v[1]);
         *reinterpret_cast<float2*>(to + 8 * kPitch) = make_float2(v[2], v[3]);
       }
@@ -159,7 +159,7 @@ __device__ __forceinline__ void store_warp_tile(const ConvOutput& out,
     const int column = lane % kTiles * 8;
     const std::int64_t left = channel_end - channel - column;
     const int count = left < 8 ? static_cast<int>(left) : 8;
-    const float* from = stage + lane / kTiles * kPitch + column;
+    const float* from = staging + lane / kTiles * kPitch + column;
 #pragma unroll 1
     for (int row = lane / kTiles; row < 16; row += 32 / kTiles, from += 32 / kTiles * kPitch) {
       const std::int64_t pixel = pixel_of(fragment, row);

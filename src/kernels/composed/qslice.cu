@@ -117,7 +117,6 @@ class QsliceCandidate final : public KernelCandidate {
 
 std::string qslice_refusal(const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
-  constexpr const char* kAxes[3] = {"depth", "height", "width"};
   if (g.rank != 3) return "rank = 2; legal: 3";
   if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
   if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
@@ -127,9 +126,9 @@ std::string qslice_refusal(const PlanRequest& request) {
   }
   for (int axis = 0; axis < 3; ++axis) {
     if (g.stride[axis] != 1)
-      return text("stride of ", kAxes[axis], " = ", g.stride[axis], "; legal: 1");
+      return text("stride of ", kAxisNames[axis], " = ", g.stride[axis], "; legal: 1");
     if (g.dilation[axis] != 1) {
-      return text("dilation of ", kAxes[axis], " = ", g.dilation[axis], "; legal: 1");
+      return text("dilation of ", kAxisNames[axis], " = ", g.dilation[axis], "; legal: 1");
     }
   }
   if (g.filter[0] == 1) return "filter depth T = 1; legal: at least 2; nearest: 2";

@@ -2,6 +2,7 @@
 #include "kernels/sm90/stem.cuh"
 
 #include <algorithm>
+#include <tuple>
 
 #include "core/checked.hpp"
 #include "core/text.hpp"
@@ -13,6 +14,13 @@ namespace convoy::sm90 {
 namespace {
 
 constexpr int kPackThreads = 256;
+// What keeps cells, coordinates and products of the layout inside the bits that they have.
+constexpr std::int64_t kMaxPatchPixels = 1 << 14;
+constexpr std::int64_t kMaxTiles = 1 << 28;
+constexpr std::int64_t kMaxTaps = 64;  // Of filter and dilation along an axis.
+constexpr std::int64_t kMaxStride = 8;
+constexpr std::int64_t kMaxExtent = 1 << 24;  // Of height and width.
+constexpr std::int64_t kMaxFilters = 1 << 20;
 
 // Dense KTRSC filters to the cells of each block of filters; one element a thread.
 struct StemPacking {
@@ -62,11 +70,13 @@ StemChoice stem_choice(const ConvGeometry& g, int block_n, const DeviceInfo& dev
   const std::int64_t chunks = depth * g.filter[1] * (runs ? 1 : g.filter[2]) * planes;
   const std::int64_t steps = ceil_div(chunks, 2);
   if (columns * planes > 128) {
-    choice.refusal = text("a patch row of ", columns * planes, " 16-byte cells, at most 128");
+    choice.refusal =
+        text("16-byte cells of a patch row = ", columns * planes, "; legal: at most 128");
   } else if (steps > kStemMaxSteps) {
-    choice.refusal = text("T·R·S·C of ", steps, " K steps of 16, at most ", kStemMaxSteps);
-  } else if (rows * columns * depth > 1 << 14) {
-    choice.refusal = text("a patch of ", depth, "x", rows, "x", columns, " pixels, at most 2^14");
+    choice.refusal = text("T·R·S·C in steps of 16 = ", steps, "; legal: at most ", kStemMaxSteps);
+  } else if (rows * columns * depth > kMaxPatchPixels) {
+    choice.refusal = text("pixels of a patch = ", depth, "x", rows, "x", columns,
+                          "; legal: at most ", kMaxPatchPixels);
   }
   if (!choice.refusal.empty()) return choice;
 
@@ -116,15 +126,15 @@ StemChoice stem_choice(const ConvGeometry& g, int block_n, const DeviceInfo& dev
   const std::int64_t tiles_q = ceil_div(g.out[2], kStemSide);
   const std::int64_t tiles = g.batch * g.out[0] * tiles_p * tiles_q;
   // Four times the tiles, so that a warpgroup may count past the last one.
-  if (tiles > 1 << 28) {
-    choice.refusal = text("output tiles = ", tiles, " exceed 2^28");
+  if (tiles > kMaxTiles) {
+    choice.refusal = text("output tiles = ", tiles, "; legal: at most ", kMaxTiles);
     return choice;
   }
   l.tiles = static_cast<int>(tiles);
   const int bytes = l.shared_bytes(block_n);
   if (bytes > static_cast<int>(device.shared_memory)) {
-    choice.refusal = text("patches and filters need ", bytes, " bytes of shared memory, at most ",
-                          device.shared_memory);
+    choice.refusal = text("patches and filters of ", bytes, " bytes; legal: at most ",
+                          device.shared_memory, " (shared memory)");
     return choice;
   }
 
@@ -281,12 +291,12 @@ class StemCandidate final : public KernelCandidate {
     const ConvGeometry& g = request.geometry;
     const int capability = request.device.compute_capability;
     if (capability != 90) {
-      return text("compute capability ", capability / 10, ".", capability % 10,
-                  "; this kernel needs 9.0 (wgmma)");
+      return {RefusalScope::device, text("compute capability = ", capability / 10, ".",
+                                         capability % 10, "; legal: 9.0 (wgmma)")};
     }
     if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
     if (!request.packed_filter) {
-      return "the filter comes dense; needs a packed one (PlanOptions::packed_filter)";
+      return "a dense filter; legal: a packed filter (PlanOptions::packed_filter)";
     }
     if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
     const std::int64_t c = g.in_channels;
@@ -294,25 +304,36 @@ class StemCandidate final : public KernelCandidate {
       return text("in_channels = ", c, "; legal: 4, 8, 16, 32, 48 or 64");
     }
     if (c != 4 && g.stride[2] != 1) return text("stride of width = ", g.stride[2], "; legal: 1");
-    const std::string reason = device_geometry_refusal(g);
+    std::string reason = device_geometry_refusal(g);
     if (!reason.empty()) return reason;
     for (int axis = 0; axis < 3; ++axis) {
-      if (g.filter[axis] > 64 || g.stride[axis] > 8 || g.dilation[axis] > 64) {
-        return "filter or dilation above 64, or stride above 8";
+      const std::tuple<const char*, std::int64_t, std::int64_t> extents[] = {
+          {"filter", g.filter[axis], kMaxTaps},
+          {"stride", g.stride[axis], kMaxStride},
+          {"dilation", g.dilation[axis], kMaxTaps}};
+      for (const auto& [name, extent, most] : extents) {
+        if (extent > most) {
+          return text(name, " of ", kAxisNames[axis], " = ", extent, "; legal: at most ", most,
+                      "; nearest: ", most);
+        }
       }
     }
-    for (int axis = 0; axis < 3; ++axis) {
-      if (g.pad_mode[axis] != PadMode::zero && (g.pad_begin[axis] != 0 || g.pad_end[axis] != 0)) {
-        return text("padding mode of axis ", axis, " = ", to_string(g.pad_mode[axis]),
-                    "; legal: zero");
-      }
-    }
+    reason = zero_padding_refusal(g);
+    if (!reason.empty()) return reason;
     if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
-    if (g.in[1] > 1 << 24 || g.in[2] > 1 << 24) return "height or width above 2^24";
-    if (g.batch * std::max(g.out[0], g.seen()[0]) > std::numeric_limits<std::int32_t>::max()) {
-      return text("frames = ", g.batch * std::max(g.out[0], g.seen()[0]), " exceed 2^31 - 1");
+    for (int axis = 1; axis < 3; ++axis) {
+      if (g.in[axis] > kMaxExtent) {
+        return text("in_", kAxisNames[axis], " = ", g.in[axis], "; legal: at most ", kMaxExtent,
+                    "; nearest: ", kMaxExtent);
+      }
     }
-    if (g.out_channels > 1 << 20) return text("out_channels = ", g.out_channels, ", at most 2^20");
+    constexpr std::int64_t kMaxFrames = std::numeric_limits<std::int32_t>::max();
+    const std::int64_t frames = g.batch * std::max(g.out[0], g.seen()[0]);
+    if (frames > kMaxFrames) return text("frames = ", frames, "; legal: at most ", kMaxFrames);
+    if (g.out_channels > kMaxFilters) {
+      return text("out_channels = ", g.out_channels, "; legal: at most ", kMaxFilters,
+                  "; nearest: ", kMaxFilters);
+    }
     const StemChoice choice = best_stem_choice(request);
     if (!choice.refusal.empty()) return choice.refusal;
 

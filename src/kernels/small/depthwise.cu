@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "core/checked.hpp"
+#include "core/text.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/device_geometry.cuh"
 #include "kernels/common/output.cuh"
@@ -24,6 +25,9 @@ constexpr int kLanes = kSlab / kVector;
 constexpr int kStripsOfBlock = kThreads / kLanes;
 constexpr int kBlocksOfMultiprocessor = 2;
 constexpr int kMaxTaps = 160;  // 40 KiB of filters.
+constexpr int kMaxGridY = 65535;
+// NOTE: a thread counts up to a grid of strips past the last one, in 32 bits.
+constexpr std::int64_t kMaxStrips = 1 << 30;
 
 struct DepthwiseArguments {
   const void* activation;
@@ -135,7 +139,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor)
 }
 
 std::int64_t strips_of_row(const ConvGeometry& g) {
-  return (g.out[2] + kStrip - 1) / kStrip;
+  return ceil_div(g.out[2], kStrip);
 }
 std::int64_t strips(const ConvGeometry& g) {
   return g.batch * g.out[0] * g.out[1] * strips_of_row(g);
@@ -168,7 +172,7 @@ std::int64_t chunk_rows_3x3(const PlanRequest& request) {
   for (std::int64_t parts = 1; parts <= std::min<std::int64_t>(g.out[1], 64); ++parts) {
     const std::int64_t rows = ceil_div(g.out[1], parts);
     const std::int64_t threads = threads_3x3(g, rows);
-    if (threads > 1 << 30) continue;
+    if (threads > kMaxStrips) continue;
     const double cost = double(ceil_div(threads, resident)) * double(rows * g.stride[1] + 6);
     if (best_cost == 0 || cost < best_cost) {
       best = rows;
@@ -207,12 +211,11 @@ class DepthwisePlan final : public CudaPlan {
         .strips = static_cast<std::uint32_t>(strips(g))};
     // NOTE: few enough blocks to run at once, so that filters are read once a block and not once
     // every 32 strips (590 us against 135 us of cuDNN's on 64x112x112x96 before).
-    const std::int64_t slabs = (g.groups + kSlab - 1) / kSlab;
+    const std::int64_t slabs = ceil_div(g.groups, kSlab);
     const std::int64_t most = std::max<std::int64_t>(
         1, kBlocksOfMultiprocessor * request_.device.multiprocessors / slabs);
-    const dim3 grid(
-        static_cast<unsigned>(std::min((strips(g) + kStripsOfBlock - 1) / kStripsOfBlock, most)),
-        static_cast<unsigned>(slabs));
+    const dim3 grid(static_cast<unsigned>(std::min(ceil_div(strips(g), kStripsOfBlock), most)),
+                    static_cast<unsigned>(slabs));
     const auto shared = static_cast<std::size_t>(g.taps()) * kSlab * sizeof(float);
     dispatch_element(request_.dtype, [&]<typename Element>() {
       launch_kernel(choose_kernel<Element>(),
@@ -289,20 +292,23 @@ class DepthwiseCandidate final : public KernelCandidate {
   Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
     if (g.group_channels() != 1 || g.group_filters() != 1) {
-      return "C / groups = " + std::to_string(g.group_channels()) +
-             ", K / groups = " + std::to_string(g.group_filters()) + "; legal: 1 and 1";
+      return text("C / groups = ", g.group_channels(), ", K / groups = ", g.group_filters(),
+                  "; legal: 1 and 1");
     }
     if (g.groups % kVector != 0) {
-      return "channels = " + std::to_string(g.groups) + " is not a multiple of 8";
+      return text("channels = ", g.groups, "; legal: a multiple of ", kVector,
+                  "; nearest: ", ceil_div(g.groups, kVector) * kVector);
     }
     if (g.taps() > kMaxTaps) {
-      return "taps = " + std::to_string(g.taps()) + " exceed " + std::to_string(kMaxTaps);
+      return text("taps = ", g.taps(), "; legal: at most ", kMaxTaps, " (shared memory)");
     }
-    if ((g.groups + kSlab - 1) / kSlab > 65535) {
-      return "channels = " + std::to_string(g.groups) + " exceed 65535 · 64";
+    constexpr std::int64_t kMaxChannels = std::int64_t{kMaxGridY} * kSlab;
+    if (g.groups > kMaxChannels) {
+      return text("channels = ", g.groups, "; legal: at most ", kMaxChannels,
+                  " (blocks of a grid); nearest: ", kMaxChannels);
     }
-    if (strips(g) > 1 << 30) {
-      return "output strips = " + std::to_string(strips(g)) + " exceed 2^30";
+    if (strips(g) > kMaxStrips) {
+      return text("output strips = ", strips(g), "; legal: at most ", kMaxStrips);
     }
     const std::string reason = device_geometry_refusal(g);
     if (!reason.empty()) return reason;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/checked.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/small/candidates.hpp"
 
@@ -10,8 +11,14 @@ namespace convoy::small {
 namespace {
 
 constexpr std::int64_t kMaxChannels = 64;
+// What keeps every product of the layout far inside 32 bits.
+constexpr std::int64_t kMaxExtent = 64;  // Of filter, stride and dilation along an axis.
+constexpr std::int64_t kMaxRowElements = (1 << 30) - 1;
+constexpr std::int64_t kMaxFilters = 1 << 20;
+// NOTE: a block counts up to a set of tiles past the last one.
+constexpr std::int64_t kMaxTiles = (1 << 30) - 1;
 std::int64_t round_up(std::int64_t x, std::int64_t to) {
-  return (x + to - 1) / to * to;
+  return ceil_div(x, to) * to;
 }
 
 FragmentRead fragment_read(const ConvGeometry& g, bool by_tap, std::int64_t chunks,
@@ -49,12 +56,12 @@ LayoutResult few_channels_layout(const ConvGeometry& g, int tile_rows, std::int6
   const std::int64_t elements = filter_t * rows * row_pitch + 8;
   const FragmentRead read = fragment_read(g, l.by_tap, chunks, pixel_pitch);
   const std::int64_t block_n = g.out_channels <= 16 && read == FragmentRead::chunks ? 16 : 64;
-  const int stage_floats = block_n == 16 ? kStageFloats<2> : kStageFloats<8>;
+  const int staging_floats = block_n == 16 ? kStagingFloats<2> : kStagingFloats<8>;
   const std::int64_t bytes = chunks * 8 + block_n * filter_pitch * 2 + 2 * elements * 2 +
-                             kFewChannelsWarps * stage_floats * 4;
+                             kFewChannelsWarps * staging_floats * 4;
   if (bytes > shared_memory) {
-    result.refusal = "input patch and filters need " + std::to_string(bytes) +
-                     " bytes of shared memory, at most " + std::to_string(shared_memory);
+    result.refusal = text("input patches and filters of ", bytes, " bytes; legal: at most ",
+                          shared_memory, " (shared memory)");
     return result;
   }
   l.read = read;
@@ -69,13 +76,12 @@ LayoutResult few_channels_layout(const ConvGeometry& g, int tile_rows, std::int6
   l.vector = c % 8 == 0 ? 8 : c % 4 == 0 ? 4 : c % 2 == 0 ? 2 : 1;
   l.contiguous = pixel_pitch == c && g.upsample == 1 &&
                  (g.pad_mode[2] == PadMode::zero || (g.pad_begin[2] == 0 && g.pad_end[2] == 0));
-  const std::int64_t tiles_p = (g.out[1] + tile_rows - 1) / tile_rows;
+  const std::int64_t tiles_p = ceil_div(g.out[1], tile_rows);
   const std::int64_t tiles_q = (g.out[2] + kFewChannelsTileColumns - 1) / kFewChannelsTileColumns;
-  l.filter_tiles = static_cast<int>((g.out_channels + block_n - 1) / block_n);
+  l.filter_tiles = static_cast<int>(ceil_div(g.out_channels, block_n));
   const std::int64_t tiles = g.batch * g.out[0] * tiles_p * tiles_q;
-  // Twice the tiles, so that a block may count past the last one.
-  if (tiles > std::numeric_limits<std::int32_t>::max() / 2) {
-    result.refusal = "output tiles = " + std::to_string(tiles) + " exceed 2^30";
+  if (tiles > kMaxTiles) {
+    result.refusal = text("output tiles = ", tiles, "; legal: at most ", kMaxTiles);
     return result;
   }
   l.tiles = static_cast<int>(tiles);
@@ -179,24 +185,30 @@ class FewChannelsCandidate final : public KernelCandidate {
   Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
     if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
-    if (g.groups != 1) return "groups = " + std::to_string(g.groups) + "; legal: 1";
+    if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
     if (g.in_channels < 1 || g.in_channels > kMaxChannels) {
-      return "in_channels = " + std::to_string(g.in_channels) + "; legal: 1 to " +
-             std::to_string(kMaxChannels);
+      return text("in_channels = ", g.in_channels, "; legal: 1 to ", kMaxChannels,
+                  "; nearest: ", kMaxChannels);
     }
     const std::string reason = device_geometry_refusal(g);
     if (!reason.empty()) return reason;
-    // Keep every product of the layout far inside 32 bits.
     for (int axis = 0; axis < 3; ++axis) {
-      if (g.filter[axis] > 64 || g.stride[axis] > 64 || g.dilation[axis] > 64) {
-        return "filter, stride or dilation above 64";
+      const std::pair<const char*, std::int64_t> extents[] = {
+          {"filter", g.filter[axis]}, {"stride", g.stride[axis]}, {"dilation", g.dilation[axis]}};
+      for (const auto& [name, extent] : extents) {
+        if (extent > kMaxExtent) {
+          return text(name, " of ", kAxisNames[axis], " = ", extent, "; legal: at most ",
+                      kMaxExtent, "; nearest: ", kMaxExtent);
+        }
       }
     }
-    if (g.seen()[2] * g.in_channels > std::numeric_limits<std::int32_t>::max() / 2) {
-      return "a row of " + std::to_string(g.seen()[2] * g.in_channels) + " elements exceeds 2^30";
+    if (g.seen()[2] * g.in_channels > kMaxRowElements) {
+      return text("elements of an input row = ", g.seen()[2] * g.in_channels, "; legal: at most ",
+                  kMaxRowElements);
     }
-    if (g.out_channels > 1 << 20) {
-      return "out_channels = " + std::to_string(g.out_channels) + ", at most 2^20";
+    if (g.out_channels > kMaxFilters) {
+      return text("out_channels = ", g.out_channels, "; legal: at most ", kMaxFilters,
+                  "; nearest: ", kMaxFilters);
     }
     const auto choice = few_channels_layout(request, 8);
     if (!choice.refusal.empty()) return choice.refusal;

@@ -61,7 +61,7 @@ struct FewChannelsLayout {
   __host__ __device__ int patch_bytes() const { return elements * 2; }
   __host__ __device__ int shared_bytes() const {
     return table_bytes() + filter_bytes() + 2 * patch_bytes() +
-           kFewChannelsWarps * (block_n == 16 ? kStageFloats<2> : kStageFloats<8>)*4;
+           kFewChannelsWarps * (block_n == 16 ? kStagingFloats<2> : kStagingFloats<8>)*4;
   }
 };
 
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(kFewChannelsThreads, kRows == 1 ? 3 : 2)
   auto* const table = reinterpret_cast<FewChannelsChunk*>(shared);
   auto* const filters = reinterpret_cast<Element*>(shared + l.table_bytes());
   auto* const patches = reinterpret_cast<Element*>(shared + l.table_bytes() + l.filter_bytes());
-  auto* const stages =
+  auto* const staging =
       reinterpret_cast<float*>(shared + l.table_bytes() + l.filter_bytes() + 2 * l.patch_bytes());
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32, lane = thread % 32;
@@ -348,7 +348,7 @@ __global__ void __launch_bounds__(kFewChannelsThreads, kRows == 1 ? 3 : 2)
     const std::int64_t first_pixel =
         ((std::int64_t{at.n} * g.out[0] + at.z) * g.out[1] + first_row) * g.out[2] + first_column;
     store_warp_tile(
-        arguments.output, accumulators, stages + warp * kStageFloats<kTiles>,
+        arguments.output, accumulators, staging + warp * kStagingFloats<kTiles>,
         [&](int row, int column) {
           const bool inside = first_row + row < g.out[1] && first_column + column < g.out[2];
           return inside ? first_pixel + std::int64_t{row} * g.out[2] + column : std::int64_t{-1};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/checked.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/device_geometry.cuh"
 #include "kernels/common/tensor_map.hpp"
@@ -14,6 +15,11 @@ namespace {
 
 // GEMM columns that kernels are built for.
 constexpr int kBuiltColumns[] = {16, 32, 48, 64};
+constexpr std::int64_t kMostColumns = 64;
+constexpr std::int64_t kMostTaps = 9;  // Of the filter along height and width.
+// What keeps every product of the layout inside 32 bits.
+constexpr std::int64_t kMaxTiles = 1 << 30;
+constexpr std::int64_t kMaxFilterRow = 1 << 20;  // R·C
 
 int built_columns(const ConvGeometry& g) {
   const std::int64_t needed = depth_taps(g).count * g.filter[2] * g.out_channels;
@@ -205,53 +211,56 @@ class FewFiltersCandidate final : public KernelCandidate {
     const ConvGeometry& g = request.geometry;
     if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
     if (request.device.compute_capability < 90) {
-      return "compute capability " + std::to_string(request.device.compute_capability) +
-             ", tensor copies need 90 or later";
+      const int capability = request.device.compute_capability;
+      return {RefusalScope::device, text("compute capability = ", capability / 10, ".",
+                                         capability % 10, "; legal: 9.0 and later (TMA)")};
     }
-    if (g.groups != 1) return "groups = " + std::to_string(g.groups) + "; legal: 1";
-    if (g.upsample != 1) return "upsample = " + std::to_string(g.upsample) + "; legal: 1";
+    if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
+    if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
     if (g.in_channels % 8 != 0) {
-      return "in_channels = " + std::to_string(g.in_channels) +
-             " is not a multiple of 8 (rows of 16 bytes)";
+      return text("in_channels = ", g.in_channels,
+                  "; legal: a multiple of 8 (TMA needs rows of 16 bytes); nearest: ",
+                  ceil_div(g.in_channels, 8) * 8);
     }
-    if (g.in[0] == 0) return "no new frames";
-    const char* axes[] = {"depth", "height", "width"};
+    if (g.in[0] == 0) return "new frames = 0; legal: at least 1; nearest: 1";
     for (int axis = 0; axis < 3; ++axis) {
-      const std::string of_axis = std::string(" of ") + axes[axis];
       if (g.stride[axis] != 1) {
-        return "stride" + of_axis + " = " + std::to_string(g.stride[axis]) + "; legal: 1";
+        return text("stride of ", kAxisNames[axis], " = ", g.stride[axis], "; legal: 1");
       }
       if (g.dilation[axis] != 1 && g.filter[axis] != 1) {
-        return "dilation" + of_axis + " = " + std::to_string(g.dilation[axis]) + "; legal: 1";
-      }
-      if (g.pad_mode[axis] != PadMode::zero && (g.pad_begin[axis] != 0 || g.pad_end[axis] != 0)) {
-        return "padding mode" + of_axis + " = " + to_string(g.pad_mode[axis]) + "; legal: zero";
+        return text("dilation of ", kAxisNames[axis], " = ", g.dilation[axis], "; legal: 1");
       }
     }
-    if (g.filter[1] > 9 || g.filter[2] > 9) {
-      return "filter " + std::to_string(g.filter[1]) + "x" + std::to_string(g.filter[2]) +
-             " is wider than 9x9";
-    }
-    if (g.filter[0] > 64 || g.out_channels > 64 || built_columns(g) == 0) {
-      return "T·S·K = " + std::to_string(g.filter[0]) + "·" + std::to_string(g.filter[2]) + "·" +
-             std::to_string(g.out_channels) + " exceeds 64 GEMM columns";
-    }
-    const std::string reason = device_geometry_refusal(g);
+    std::string reason = zero_padding_refusal(g);
     if (!reason.empty()) return reason;
-    if (g.batch * g.out[0] * ((g.out[1] + 3) / 4) * ((g.out[2] + 21) / 22) > 1 << 30) {
-      return "more than 2^30 tiles";
+    for (int axis = 1; axis < 3; ++axis) {
+      if (g.filter[axis] > kMostTaps) {
+        return text("filter of ", kAxisNames[axis], " = ", g.filter[axis], "; legal: 1 to ",
+                    kMostTaps, "; nearest: ", kMostTaps);
+      }
     }
-    if (g.filter[1] * g.in_channels > 1 << 20) {
-      return "in_channels = " + std::to_string(g.in_channels) + " does not fit shared memory";
+    if (g.filter[0] > kMostColumns || g.out_channels > kMostColumns || built_columns(g) == 0) {
+      return text("T·S·K = ", g.filter[0], "·", g.filter[2], "·", g.out_channels,
+                  "; legal: at most ", kMostColumns, " (columns of the GEMM)");
+    }
+    reason = device_geometry_refusal(g);
+    if (!reason.empty()) return reason;
+    // Of the smallest tiles: 4 rows of 24 columns (a filter of 9).
+    const std::int64_t most_tiles = g.batch * g.out[0] * ceil_div(g.out[1], 4) *
+                                    ceil_div(g.out[2], kFewFiltersColumns - (kMostTaps - 1));
+    if (most_tiles > kMaxTiles) {
+      return text("output tiles = ", most_tiles, "; legal: at most ", kMaxTiles);
+    }
+    if (g.filter[1] * g.in_channels > kMaxFilterRow) {
+      return text("R·C = ", g.filter[1] * g.in_channels, "; legal: at most ", kMaxFilterRow);
     }
     const int columns = built_columns(g);
     const FewFiltersTiling tiling = few_filters_tiling(request, columns);
     if (tiling.rows == 0) {
       const int bytes =
           few_filters_layout(g, 1, 4, request.device.multiprocessors).shared_bytes(1, columns);
-      return "input tile and filters need " + std::to_string(bytes) +
-             " bytes of shared memory, the device has " +
-             std::to_string(request.device.shared_memory);
+      return text("input tile and filters of ", bytes, " bytes; legal: at most ",
+                  request.device.shared_memory, " (shared memory)");
     }
 
     const int processors = std::max(1, request.device.multiprocessors);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/checked.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/small/candidates.hpp"
 
@@ -41,8 +42,8 @@ class GeneralPlan final : public CudaPlan {
     fma_ = request.dtype == DType::fp32;
     vector_ = fma_ ? gather_width(geometry_, {4}) : gather_width(geometry_, {8, 2});
     const std::int64_t block_m = fma_ ? 64 : GeneralMmaTile::BLOCK_M;
-    filter_tiles_ = (g.group_filters() + 63) / 64;
-    tiles_ = (g.gemm_m() + block_m - 1) / block_m * g.groups * filter_tiles_;
+    filter_tiles_ = ceil_div(g.group_filters(), kGeneralFilters);
+    tiles_ = ceil_div(g.gemm_m(), block_m) * g.groups * filter_tiles_;
     kernel_ = choose_kernel(request.dtype);
     shared_bytes_ = fma_ ? 0 : GeneralMmaTile::kSharedBytes;
     raise_shared_memory_limit(kernel_, shared_bytes_, "general");
@@ -103,8 +104,9 @@ class GeneralCandidate final : public KernelCandidate {
     const std::string reason = device_geometry_refusal(g);
     if (!reason.empty()) return reason;
 
-    // Tiles are 64 filters wide whatever the group holds.
-    const double filters = static_cast<double>((g.group_filters() + 63) / 64 * 64 * g.groups);
+    // Tiles are as wide whatever the group holds.
+    const double filters = static_cast<double>(ceil_div(g.group_filters(), kGeneralFilters) *
+                                               kGeneralFilters * g.groups);
     const double work = g.flops() / std::max(1.0, double(g.out_channels)) * filters;
     double tflops = request.dtype == DType::fp32 ? 20.0 : 150.0;
     if (g.group_channels() % 8 != 0) tflops /= 4;

@@ -25,6 +25,7 @@ struct GeneralArguments {
 };
 
 inline constexpr int kGeneralThreads = 256;
+inline constexpr int kGeneralFilters = 64;  // Of a tile, in both versions.
 
 // One tile of the output: first pixel, group, first filter of the group.
 struct GeneralTile {
@@ -89,13 +90,13 @@ __device__ __forceinline__ const Element* tap_pixel(const DeviceGeometry& g,
 // ---- Tensor-core version --------------------------------------------------------------------
 
 struct GeneralMmaTile {
-  static constexpr int BLOCK_M = 128, BLOCK_N = 64, BLOCK_K = 32, STAGES = 3;
+  static constexpr int BLOCK_M = 128, BLOCK_N = kGeneralFilters, BLOCK_K = 32, STAGES = 3;
   // NOTE: rows of 80 bytes: 16-byte aligned, and eight of them fall on different banks.
   static constexpr int kPitch = BLOCK_K + 8;
   static constexpr int kStageElements = (BLOCK_M + BLOCK_N) * kPitch;
   static constexpr int kPipelineBytes = STAGES * kStageElements * 2;
   static constexpr int kSharedBytes = kPipelineBytes + BLOCK_M * static_cast<int>(sizeof(int4));
-  static_assert(kPipelineBytes >= 8 * kStageFloats<4> * 4, "the epilogue stages in the pipeline");
+  static_assert(kPipelineBytes >= 8 * kStagingFloats<4> * 4, "the epilogue stages in the pipeline");
 };
 
 // Copy kVector elements to shared memory, or zeros.
@@ -221,7 +222,7 @@ __global__ void __launch_bounds__(kGeneralThreads)
     __syncthreads();
     const std::int64_t first_pixel = tile.pixel + warp_row;
     store_warp_tile(
-        arguments.output, accumulators, reinterpret_cast<float*>(shared) + warp * kStageFloats<4>,
+        arguments.output, accumulators, reinterpret_cast<float*>(shared) + warp * kStagingFloats<4>,
         [&](int fragment, int row) {
           const std::int64_t pixel = first_pixel + fragment * 16 + row;
           return pixel < g.pixels ? pixel : std::int64_t{-1};
@@ -236,7 +237,7 @@ __global__ void __launch_bounds__(kGeneralThreads)
 template <int kVector>
 __global__ void __launch_bounds__(kGeneralThreads)
     general_fma_kernel(const __grid_constant__ GeneralArguments arguments) {
-  constexpr int BLOCK_M = 64, BLOCK_N = 64, BLOCK_K = 16;
+  constexpr int BLOCK_M = 64, BLOCK_N = kGeneralFilters, BLOCK_K = 16;
   // Transposed tiles, so that a thread reads its pixels and filters as float4.
   __shared__ __align__(16) float a[BLOCK_K][BLOCK_M + 4];
   __shared__ __align__(16) float b[BLOCK_K][BLOCK_N + 4];

@@ -26,6 +26,7 @@ constexpr int kChannels = 16;  // Of a warp.
 constexpr int kFragments = 2;  // Of 16 output pixels, at once.
 constexpr int kMaxTaps = 49;   // 98 KiB of filters.
 constexpr int kBlocksOfMultiprocessor = 8;
+constexpr int kMaxGridY = 65535;
 
 struct GroupedArguments {
   const void* activation;
@@ -234,27 +235,28 @@ class GroupedCandidate final : public KernelCandidate {
     const std::int64_t width = g.group_channels();
     if (width != g.group_filters() || (width != 2 && width != 4 && width != 8 && width != 16)) {
       return text("C / groups = ", width, ", K / groups = ", g.group_filters(),
-                  "; legal: the same, 2, 4, 8 or 16");
+                  "; legal: equal, and 2, 4, 8 or 16");
     }
     if (g.groups == 1 || g.in_channels % kChannels != 0) {
       return text("groups = ", g.groups, ", channels = ", g.in_channels,
                   "; legal: several groups and a multiple of 16 channels");
     }
     if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
-    for (int axis = 0; axis < 3; ++axis) {
-      if (g.pad_mode[axis] != PadMode::zero && (g.pad_begin[axis] != 0 || g.pad_end[axis] != 0)) {
-        return text("padding mode of axis ", axis, " = ", to_string(g.pad_mode[axis]),
-                    "; legal: zero");
-      }
+    std::string reason = zero_padding_refusal(g);
+    if (!reason.empty()) return reason;
+    if (g.taps() > kMaxTaps) {
+      return text("taps = ", g.taps(), "; legal: at most ", kMaxTaps, " (shared memory)");
     }
-    if (g.taps() > kMaxTaps) return text("taps = ", g.taps(), " exceed ", kMaxTaps);
-    if (g.in_channels > 65535 * kWarps * kChannels) {
-      return text("channels = ", g.in_channels, " exceed 65535 · 64");
+    constexpr std::int64_t kMaxChannels = std::int64_t{kMaxGridY} * kWarps * kChannels;
+    if (g.in_channels > kMaxChannels) {
+      return text("in_channels = ", g.in_channels, "; legal: at most ", kMaxChannels,
+                  " (blocks of a grid); nearest: ", kMaxChannels);
     }
-    if (g.gemm_m() > std::numeric_limits<std::int32_t>::max()) {
-      return text("output pixels = ", g.gemm_m(), " exceed 2^31 - 1");
+    constexpr std::int64_t kMaxPixels = std::numeric_limits<std::int32_t>::max();
+    if (g.gemm_m() > kMaxPixels) {
+      return text("output pixels = ", g.gemm_m(), "; legal: at most ", kMaxPixels);
     }
-    const std::string reason = device_geometry_refusal(g);
+    reason = device_geometry_refusal(g);
     if (!reason.empty()) return reason;
 
     // 16 channels of an output pixel and tap: measured on an H200.

@@ -166,21 +166,23 @@ class PointwiseCandidate final : public KernelCandidate {
       return text("in_channels = ", g.in_channels, "; legal: 16 or 32");
     }
     if (g.out_channels > g.in_channels) {
-      return text("out_channels = ", g.out_channels, ", at most in_channels = ", g.in_channels);
+      return text("out_channels = ", g.out_channels,
+                  "; legal: at most in_channels = ", g.in_channels, "; nearest: ", g.in_channels);
     }
     if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
     if (g.cached_frames != 0) return text("cached_frames = ", g.cached_frames, "; legal: 0");
-    const char* axes[] = {"depth", "height", "width"};
     for (int axis = 0; axis < 3; ++axis) {
       if (g.filter[axis] != 1 || g.stride[axis] != 1 || g.pad_begin[axis] != 0 ||
           g.pad_end[axis] != 0) {
-        return text("filter, stride, padding of ", axes[axis], " = ", g.filter[axis], ", ",
+        return text("filter, stride, padding of ", kAxisNames[axis], " = ", g.filter[axis], ", ",
                     g.stride[axis], ", ", g.pad_begin[axis], " and ", g.pad_end[axis],
                     "; legal: 1, 1, 0 and 0");
       }
     }
-    if (ceil_div(g.gemm_m(), kBlockPixels) > std::numeric_limits<std::int32_t>::max()) {
-      return text("pixels = ", g.gemm_m(), " exceed 2^31 blocks of ", kBlockPixels);
+    constexpr std::int64_t kMaxPixels =
+        std::int64_t{std::numeric_limits<std::int32_t>::max()} * kBlockPixels;
+    if (g.gemm_m() > kMaxPixels) {
+      return text("pixels = ", g.gemm_m(), "; legal: at most ", kMaxPixels, " (blocks of a grid)");
     }
     // Measured on an H200: the code of any other epilogue than a bias comes cold.
     const EpilogueKind& epilogue = request.epilogue;
