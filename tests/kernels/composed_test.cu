@@ -213,10 +213,10 @@ TEST(QsliceGate, SaysWhichConditionFails) {
   const std::array<std::int64_t, 3> in = {4, 8, 8};
   EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3})), "");
   EXPECT_EQ(reason(volume(1, in, 12, 8, {3, 3, 3})),
-            "in_channels = 12; legal: a multiple of 8, nearest: 16");
+            "in_channels = 12; legal: a multiple of 8; nearest: 16");
   EXPECT_EQ(reason(volume(1, in, 16, 8, {1, 3, 3})),
-            "filter depth T = 1; legal: above 1 (one slice is the 2-D kernel)");
-  EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 1, 1})), "filter R·S = 1; legal: above 1");
+            "filter depth T = 1; legal: at least 2; nearest: 2");
+  EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 1, 1})), "filter R·S = 1; legal: at least 2; nearest: 2");
   EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}, {1, 1, 1})),
             "padding of depth = 1, 1; legal: 0, 0");
   EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}, {}, [](auto& p) { p.stride[1] = 2; })),
@@ -227,7 +227,7 @@ TEST(QsliceGate, SaysWhichConditionFails) {
             "groups = 2; legal: 1");
   EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}, {}, [](auto& p) { p.cached_frames = 2; })),
             "cached_frames = 2; legal: 0");
-  EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}), DType::fp32), "type fp32; legal: bf16, fp16");
+  EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}), DType::fp32), "dtype = fp32; legal: bf16 or fp16");
 }
 
 // ---- im2col + matmul ----------------------------------------------------------------------------
@@ -290,7 +290,7 @@ TEST_F(Composed, Im2colMatmulRefusesWithAReason) {
   PlanRequest request = request_for(image([](auto& p) { p.groups = 2; }));
   EXPECT_EQ(candidate->judge(request).refusal, "groups = 2; legal: 1");
   request = request_for(image([](auto&) {}), DType::fp32);
-  EXPECT_EQ(candidate->judge(request).refusal, "type fp32; legal: bf16, fp16");
+  EXPECT_EQ(candidate->judge(request).refusal, "dtype = fp32; legal: bf16 or fp16");
   EXPECT_NE(candidate->judge(request_for(volume(1, {2, 4, 4}, 8, 8, {1, 1, 1}))).refusal, "");
 }
 

@@ -263,7 +263,7 @@ std::string check_next_cache(const DeviceCase& test, const HostTensors& host,
                              const std::vector<unsigned char>& bytes) {
   const ConvGeometry& g = test.geometry;
   const std::int64_t frame = g.in[1] * g.in[2] * g.in_channels;
-  const std::int64_t next = (g.filter[0] - 1) * g.dilation[0];
+  const std::int64_t next = g.next_cache_frames();
   for (std::int64_t n = 0; n < g.batch; ++n) {
     for (std::int64_t f = 0; f < next; ++f) {
       const std::int64_t d = g.cached_frames + g.in[0] - next + f;
@@ -381,9 +381,8 @@ std::string run_case(const DeviceCase& test) {
   GuardedBuffer output(static_cast<std::size_t>(g.output_elements()) * size_of(out));
   const auto residual = upload(host.residual, out);
   if (test.residual_in_place) output.upload(to_bytes(host.residual, out));
-  const std::int64_t next_elements = test.next_cache ? g.batch * (g.filter[0] - 1) * g.dilation[0] *
-                                                           g.in[1] * g.in[2] * g.in_channels
-                                                     : 0;
+  const std::int64_t next_elements =
+      test.next_cache ? g.batch * g.next_cache_frames() * g.in[1] * g.in[2] * g.in_channels : 0;
   GuardedBuffer next(static_cast<std::size_t>(next_elements) * size_of(in));
 
   const Plan plan = plan_case(test);

@@ -545,7 +545,7 @@ DeviceCase random_case(std::uint64_t seed) {
       candidates_of(test);
       test.geometry = legal_geometry(test);
       // A cache of reflected or replicated frames is not defined where frames are missing.
-      const std::int64_t wanted = (g.filter[0] - 1) * g.dilation[0];
+      const std::int64_t wanted = g.next_cache_frames();
       if (g.pad_mode[0] != PadMode::zero && g.cached_frames + g.in[0] < wanted) {
         test.next_cache = false;
       }

@@ -217,7 +217,7 @@ std::string compare_bounded(const std::vector<unsigned char>& got, DType dtype,
 std::vector<float> expected_next_cache(const ConvGeometry& g, const std::vector<float>& activation,
                                        const std::vector<float>& cache) {
   const std::int64_t frame = g.in[1] * g.in[2] * g.in_channels;
-  const std::int64_t wanted = (g.filter[0] - 1) * g.dilation[0];
+  const std::int64_t wanted = g.next_cache_frames();
   std::vector<float> out;
   for (std::int64_t n = 0; n < g.batch; ++n) {
     std::vector<float> all(static_cast<std::size_t>(wanted * frame), 0.0f);
