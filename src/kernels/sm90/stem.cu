@@ -118,8 +118,9 @@ StemChoice stem_choice(const ConvGeometry& g, int block_n, const DeviceInfo& dev
   l.plane_multiplier = static_cast<std::uint32_t>(ceil_div(1 << 16, l.planes));
   l.chunks = static_cast<int>(chunks);
   l.steps = static_cast<int>(steps);
-  l.piece_steps = static_cast<int>(std::max<std::int64_t>(9, ceil_div(steps, 3 * kStemPieces) * 3));
-  l.first_frames = static_cast<int>(std::min(depth, ceil_div(2 * l.piece_steps, chunks / depth)));
+  l.part_steps =
+      static_cast<int>(std::max<std::int64_t>(9, ceil_div(steps, 3 * kStemFilterParts) * 3));
+  l.first_frames = static_cast<int>(std::min(depth, ceil_div(2 * l.part_steps, chunks / depth)));
   l.turn_step = steps <= 12 ? l.steps : 0;
   choice.filter_tiles = static_cast<int>(ceil_div(g.out_channels, block_n));
   const std::int64_t tiles_p = ceil_div(g.out[1], kStemSide);
@@ -161,7 +162,7 @@ StemChoice stem_choice(const ConvGeometry& g, int block_n, const DeviceInfo& dev
   choice.block_n = block_n;
   choice.sets = sets;
   l.walk = {FastDivide(tiles_q), FastDivide(tiles_p), FastDivide(g.out[0])};
-  l.step = l.walk.position(sets * kStemGroups);
+  l.step = l.walk.position(sets * kStemWarpgroups);
   // Of a block: its MMAs, or its share of the bytes to write, some 18 a cycle, but 500 at least for
   // each tile; half of the time in which filters and patches come is hidden, at 48 bytes a cycle.
   const double rounds = std::ceil(double(sets) * choice.filter_tiles / processors);

@@ -26,11 +26,11 @@
 
 namespace convoy::sm90 {
 
-inline constexpr int kStemGroups = 4;  // Warpgroups of a block.
-inline constexpr int kStemThreads = 128 * kStemGroups;
-inline constexpr int kStemSide = 8;       // A tile is 8×8 output pixels.
-inline constexpr int kStemMaxSteps = 56;  // K steps of 16.
-inline constexpr int kStemPieces = 3;     // Of a block's filters, each with a barrier.
+inline constexpr int kStemWarpgroups = 4;  // Warpgroups of a block.
+inline constexpr int kStemThreads = 128 * kStemWarpgroups;
+inline constexpr int kStemSide = 8;         // A tile is 8×8 output pixels.
+inline constexpr int kStemMaxSteps = 56;    // K steps of 16.
+inline constexpr int kStemFilterParts = 3;  // Of a block's filters, each with a barrier.
 
 /// Everything about a launch that the host works out. A cell is 16 bytes.
 // NOTE: in the order in which a block asks for it; each line of parameters is one more wait.
@@ -58,8 +58,8 @@ struct StemLayout {
   int filters;
   int out[3];
   int steps;
-  int piece_steps;             ///< Of the filters, a multiple of 3.
-  int first_frames;            ///< Frames that the first piece meets.
+  int part_steps;              ///< Of the filters, a multiple of 3.
+  int first_frames;            ///< Frames that the first part meets.
   std::uint32_t stride_cells;  ///< From one output row's patch row to the next's.
   TilePosition step;           ///< From a warpgroup's tile to its next.
   int zero_cells;  ///< At the end of a patch: what the last step reads where cells are odd in
@@ -73,8 +73,8 @@ struct StemLayout {
   // Shared memory, in bytes: patches, filters, bias, barriers.
   __host__ __device__ int filter_bytes(int block_n) const { return 2 * steps * block_n * 16; }
   __host__ __device__ int shared_bytes(int block_n) const {
-    return 128 + 2 * kStemGroups * patch_cells * 16 + filter_bytes(block_n) + block_n * 4 +
-           8 * kStemPieces;
+    return 128 + 2 * kStemWarpgroups * patch_cells * 16 + filter_bytes(block_n) + block_n * 4 +
+           8 * kStemFilterParts;
   }
 };
 
@@ -193,7 +193,7 @@ __host__ __device__ inline int stem_filter_of_column(int column) {
   return (column & ~30) | (column >> 2 & 6) | (column << 2 & 24);
 }
 
-/// kN: filters of a block, 64 or 128. kRuns: cells are pieces of runs of S·4 elements. kDirect: no
+/// kN: filters of a block, 64 or 128. kRuns: cells are parts of runs of S·4 elements. kDirect: no
 /// epilogue but a bias, output of the input's type in whole vectors.
 // NOTE: the direct kernel is one of its own because code that a launch meets for the first time
 // costs some 2 ns an instruction (measured on an H200 with a cold L2), more where it jumps.
@@ -205,19 +205,19 @@ __global__ void __launch_bounds__(kStemThreads, 1)
   const std::uint32_t patches_begin = (ptx::shared_address(shared_unaligned) + 127) & ~127u;
   unsigned char* const shared =
       shared_unaligned + (patches_begin - ptx::shared_address(shared_unaligned));
-  unsigned char* const filters = shared + 2 * kStemGroups * l.patch_cells * 16;
+  unsigned char* const filters = shared + 2 * kStemWarpgroups * l.patch_cells * 16;
   auto* const bias = reinterpret_cast<float*>(filters + l.filter_bytes(kN));
   auto* const filters_full = reinterpret_cast<ptx::Barrier*>(bias + kN);
 
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const int group_thread = static_cast<int>(threadIdx.x % 128);
+  const int warpgroup_thread = static_cast<int>(threadIdx.x % 128);
   const int warp = static_cast<int>(ptx::warp_id());
-  const int group = static_cast<int>(static_cast<unsigned>(warp) / 4);
+  const int warpgroup = static_cast<int>(static_cast<unsigned>(warp) / 4);
   const int first_filter = static_cast<int>(blockIdx.x) * kN;
   if (thread == kStemThreads - 128) {
 #pragma unroll
-    for (int piece = 0; piece < kStemPieces; ++piece) ptx::barrier_init(filters_full + piece, 1);
+    for (int part = 0; part < kStemFilterParts; ++part) ptx::barrier_init(filters_full + part, 1);
     ptx::fence_barrier_init();
     constexpr int kStepBytes = 2 * kN * 16;
     const auto* from = static_cast<const unsigned char*>(arguments.filter) +
@@ -225,8 +225,8 @@ __global__ void __launch_bounds__(kStemThreads, 1)
     unsigned char* to = filters;
     ptx::Barrier* full = filters_full;
 #pragma unroll 1
-    for (int step = 0; step < l.steps; step += l.piece_steps) {
-      const int bytes = min(l.piece_steps, l.steps - step) * kStepBytes;
+    for (int step = 0; step < l.steps; step += l.part_steps) {
+      const int bytes = min(l.part_steps, l.steps - step) * kStepBytes;
       ptx::barrier_arrive_expect(full, static_cast<std::uint32_t>(bytes));
       bulk_load(to, from, static_cast<std::uint32_t>(bytes), full);
       to += bytes, from += bytes, ++full;
@@ -234,15 +234,15 @@ __global__ void __launch_bounds__(kStemThreads, 1)
   }
 
   // Tiles go round the blocks first, so that blocks differ by one tile at most.
-  const StemLane where = stem_lane<kRuns>(l, group_thread);
-  const int tile_step = static_cast<int>(gridDim.y) * kStemGroups;
-  int tile = static_cast<int>(blockIdx.y) + group * static_cast<int>(gridDim.y);
+  const StemLane where = stem_lane<kRuns>(l, warpgroup_thread);
+  const int tile_step = static_cast<int>(gridDim.y) * kStemWarpgroups;
+  int tile = static_cast<int>(blockIdx.y) + warpgroup * static_cast<int>(gridDim.y);
   TilePosition at = l.walk.position(tile);
-  const std::uint32_t patches = patches_begin + group * 2 * l.patch_cells * 16;
+  const std::uint32_t patches = patches_begin + warpgroup * 2 * l.patch_cells * 16;
   const std::uint32_t filter_low =
       ptx::shared_address(filters) / 16 | static_cast<std::uint32_t>(kN) << 16;
   const bool add_bias = kDirect && arguments.output.epilogue.bias != nullptr;
-  // Loads are a tile ahead: of the first tile, the frames that the first piece of the filters
+  // Loads are a tile ahead: of the first tile, the frames that the first part of the filters
   // meets, then its others, then whole tiles. NOTE: one place for all loads, since code that runs
   // for the first time is what a load waits for.
   TilePosition next = at;
@@ -270,9 +270,9 @@ __global__ void __launch_bounds__(kStemThreads, 1)
 #pragma unroll 1
         for (int buffer = 1; buffer <= 2; ++buffer) {
 #pragma unroll 1
-          for (int i = group_thread; i < l.zero_cells; i += 128) {
+          for (int i = warpgroup_thread; i < l.zero_cells; i += 128) {
             *reinterpret_cast<uint4*>(
-                shared + ((group * 2 + buffer) * l.patch_cells - l.zero_cells + i) * 16) =
+                shared + ((warpgroup * 2 + buffer) * l.patch_cells - l.zero_cells + i) * 16) =
                 make_uint4(0, 0, 0, 0);
           }
         }
@@ -288,11 +288,11 @@ __global__ void __launch_bounds__(kStemThreads, 1)
       if (tile >= l.tiles) break;
       // NOTE: in the first round a warpgroup begins when the one before it is done (at once where
       // MMAs are many), else all end together and nothing is stored until then.
-      if (group > 0) ptx::named_barrier_sync(1 + kStemGroups + group, 256);
+      if (warpgroup > 0) ptx::named_barrier_sync(1 + kStemWarpgroups + warpgroup, 256);
     } else {
       copy_async_wait<1>();
       ptx::fence_async_shared();
-      ptx::named_barrier_sync(1 + group, 128);
+      ptx::named_barrier_sync(1 + warpgroup, 128);
     }
 
     float accumulators[kN / 2];
@@ -314,25 +314,25 @@ __global__ void __launch_bounds__(kStemThreads, 1)
       accumulate = 1;
       asm("" : "+r"(accumulate));
     };
-    const auto let_next_group_begin = [&](int i) {
-      if (first && i == l.turn_step && group + 1 < kStemGroups &&
+    const auto let_next_warpgroup_begin = [&](int i) {
+      if (first && i == l.turn_step && warpgroup + 1 < kStemWarpgroups &&
           tile + static_cast<int>(gridDim.y) < l.tiles) {
-        ptx::named_barrier_arrive(2 + kStemGroups + group, 256);
+        ptx::named_barrier_arrive(2 + kStemWarpgroups + warpgroup, 256);
       }
     };
     int i = 0;
 #pragma unroll 1
-    for (int piece = 0; i < l.steps; ++piece) {
+    for (int part = 0; i < l.steps; ++part) {
       if (first) {
-        if (piece == 1) {
+        if (part == 1) {
           copy_async_wait<1>();
           ptx::fence_async_shared();
-          ptx::named_barrier_sync(1 + group, 128);
+          ptx::named_barrier_sync(1 + warpgroup, 128);
         }
-        ptx::barrier_wait(filters_full + piece, 0);
+        ptx::barrier_wait(filters_full + part, 0);
       }
-      let_next_group_begin(i);
-      const int end = min(i + l.piece_steps, l.steps);
+      let_next_warpgroup_begin(i);
+      const int end = min(i + l.part_steps, l.steps);
 #pragma unroll 1
       for (; i + 9 <= end; i += 9) multiply.template operator()<9>(i);
 #pragma unroll 1
@@ -340,7 +340,7 @@ __global__ void __launch_bounds__(kStemThreads, 1)
 #pragma unroll 1
       for (; i < end; ++i) multiply.template operator()<1>(i);
     }
-    let_next_group_begin(i);
+    let_next_warpgroup_begin(i);
     wgmma_wait<0>();
 
     // A thread has 8 neighbouring filters of 2 pixels, kN / 32 times.
@@ -401,7 +401,7 @@ __global__ void __launch_bounds__(kStemThreads, 1)
     if (tile >= l.tiles) break;
     at = l.walk.advance(at, l.step);
     // All four warps have read the patch: the next load may take its place.
-    ptx::named_barrier_sync(1 + group, 128);
+    ptx::named_barrier_sync(1 + warpgroup, 128);
   }
 }
 

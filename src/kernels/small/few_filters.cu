@@ -119,18 +119,21 @@ class FewFiltersPlan final : public CudaPlan {
     kernel_ =
         request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>() : choose_kernel<__half>();
     raise_shared_memory_limit(kernel_, shared_bytes_, "few_filters");
+    const ConvGeometry& g = request.geometry;
+    activation_map_ = tensor_map("activation", g.in[0]);
+    if (g.cached_frames > 0) cache_map_ = tensor_map("cache", g.cached_frames);
     blocks_ = static_cast<unsigned>(std::min(layout_.tiles, request.device.multiprocessors));
   }
 
   void run(const RunPointers& pointers, cudaStream_t stream) const override {
     const ConvGeometry& g = request_.geometry;
     FewFiltersArguments arguments{
-        .activation = tensor_map("activation", pointers.activation, g.in[0]),
+        .activation = at_address(activation_map_, "activation", pointers.activation),
         .cache = {},
         .filter = pointers.filter,
         .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
         .layout = layout_};
-    arguments.cache = g.cached_frames > 0 ? tensor_map("cache", pointers.cache, g.cached_frames)
+    arguments.cache = g.cached_frames > 0 ? at_address(cache_map_, "cache", pointers.cache)
                                           : arguments.activation;
     const auto threads = static_cast<unsigned>((layout_.consumers + 1) * 32);
     launch_kernel(kernel_,
@@ -179,14 +182,13 @@ class FewFiltersPlan final : public CudaPlan {
     }
   }
 
-  CUtensorMap tensor_map(const char* name, const void* address, std::int64_t frames) const {
+  CUtensorMap tensor_map(const char* name, std::int64_t frames) const {
     const ConvGeometry& g = request_.geometry;
     const std::int64_t pixel = g.in_channels * 2, row = g.in[2] * pixel, frame = g.in[1] * row;
-    return encode(TiledTensorMap{
+    return encode_template(TiledTensorMap{
         .name = name,
         .dtype = request_.dtype,
         .rank = 5,
-        .address = address,
         .extents = {g.in_channels, g.in[2], g.in[1], frames, g.batch},
         .strides_bytes = {0, pixel, row, frame, frames * frame},
         .box = {kFewFiltersChannels, kFewFiltersColumns, layout_.stage_rows(rows_), 1, 1},
@@ -194,6 +196,7 @@ class FewFiltersPlan final : public CudaPlan {
   }
 
   FewFiltersLayout layout_;
+  CUtensorMap activation_map_{}, cache_map_{};  ///< Without addresses.
   Kernel* kernel_ = nullptr;
   int columns_ = 0;
   int rows_ = 1;
