@@ -9,15 +9,15 @@
 namespace vgpu::runtime {
 
 const exec::Program& Module::load(uint32_t arch, GlobalMemory& memory) {
-  if (problem_) throw *problem_;
+  if (problem_) std::rethrow_exception(problem_);
   try {
     if (!program_) {
       program_ =
           exec::Program::load(check::mutate_from_environment(choose_ptx(entries_, arch).ptx));
     }
     if (symbol_addresses_.empty() && !program_->symbols().empty()) load_variables(memory);
-  } catch (const Fault& problem) {
-    problem_ = std::make_unique<Fault>(problem);
+  } catch (const Fault&) {
+    problem_ = std::current_exception();
     throw;
   }
   entries_.clear();  // the texts are parsed: give their memory back

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -21,7 +22,7 @@ class Module {
  public:
   explicit Module(std::vector<FatEntry> entries) : entries_(std::move(entries)) {}
   /// A module whose image could not be read: every use throws `problem`.
-  explicit Module(Fault problem) : problem_(std::make_unique<Fault>(std::move(problem))) {}
+  explicit Module(Fault problem) : problem_(std::make_exception_ptr(std::move(problem))) {}
 
   /// Loads on first use; throws the same Fault every time when that fails.
   const exec::Program& load(uint32_t arch, GlobalMemory& memory);
@@ -35,7 +36,7 @@ class Module {
   void load_variables(GlobalMemory& memory);
 
   std::vector<FatEntry> entries_;
-  std::unique_ptr<Fault> problem_;
+  std::exception_ptr problem_;
   std::unique_ptr<exec::Program> program_;
   std::vector<uint64_t> symbol_addresses_;
 };

@@ -159,9 +159,8 @@ float round_to_f32(double value, Rounding rounding) {
   if (rounding == Rounding::rn || std::isnan(value) || std::isinf(value)) return nearest;
   if (rounding == Rounding::rna) {
     // Ties away from zero: only differs from nearest-even exactly half way between two floats.
-    float down = static_cast<float>(nearest);
-    float outward = std::nextafter(down, value > 0 ? INFINITY : -INFINITY);
-    double middle = (static_cast<double>(down) + static_cast<double>(outward)) / 2;
+    float outward = std::nextafter(nearest, value > 0 ? INFINITY : -INFINITY);
+    double middle = (static_cast<double>(nearest) + static_cast<double>(outward)) / 2;
     return middle == value && std::isfinite(outward) ? outward : nearest;
   }
   bool toward_zero_moves_down = value > 0;

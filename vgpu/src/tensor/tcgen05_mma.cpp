@@ -45,9 +45,6 @@ ElementType decode_element(MmaKind kind, uint32_t bits, const char* operand, uin
 AccumulatorType decode_accumulator(MmaKind kind, uint32_t bits, uint32_t code) {
   switch (kind) {
     case MmaKind::f16:
-      if (code == 0) return AccumulatorType::f16;
-      if (code == 1) return AccumulatorType::f32;
-      refuse(kind, bits, format("D type (bits 4-5) is %u; legal: 0 (f16), 1 (f32)", code));
     case MmaKind::f8f6f4:
       if (code == 0) return AccumulatorType::f16;
       if (code == 1) return AccumulatorType::f32;
