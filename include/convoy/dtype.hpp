@@ -11,10 +11,12 @@ namespace convoy {
 // Conversions between fp32 and the 16-bit types, on their bits. Rounding is to nearest, ties to
 // even (IEEE 754-2019, 4.3.1). A NaN stays a NaN: quiet, with its sign and upper payload bits.
 
+/// The value of a bf16's bits. Exact.
 constexpr float float_from_bf16(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
+/// The bits of the nearest bf16.
 constexpr std::uint16_t bf16_from_float(float value) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
@@ -23,6 +25,7 @@ constexpr std::uint16_t bf16_from_float(float value) {
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+/// The value of an fp16's bits. Exact.
 constexpr float float_from_fp16(std::uint16_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
   const std::uint32_t exponent = (bits >> 10) & 0x1fu;
@@ -38,6 +41,7 @@ constexpr float float_from_fp16(std::uint16_t bits) {
   return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
 }
 
+/// The bits of the nearest fp16; infinity from 65520 on.
 constexpr std::uint16_t fp16_from_float(float value) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);

@@ -15,13 +15,13 @@ namespace convoy {
 
 /// A device that plans can be made for.
 struct DeviceInfo {
-  Device kind = Device::cpu;
+  Device kind = Device::cpu;      ///< The CPU or a CUDA device.
   int index = -1;                 ///< CUDA device number.
   std::string name;               ///< "NVIDIA H200", "Intel(R) Xeon(R) ...".
   int compute_capability = 0;     ///< 90, 100; 0 on the CPU.
   int multiprocessors = 0;        ///< SMs, or CPU threads.
   std::size_t shared_memory = 0;  ///< Bytes a block may opt in to.
-  std::size_t l2_bytes = 0;
+  std::size_t l2_bytes = 0;       ///< Of the L2 cache; 0 on the CPU.
 };
 
 /// This machine's processor.
@@ -40,13 +40,13 @@ struct BackendInfo {
   std::string absent;  ///< Why it cannot be used here; empty where it can.
 };
 
-/// Loads the CPU backend.
+/// Every group of kernels that was built. Loads the CPU backend.
 CONVOY_API std::vector<BackendInfo> backends();
 
 /// A kernel of this library: a legal PlanOptions::kernel.
 struct KernelInfo {
-  std::string name;
-  Device device = Device::cpu;
+  std::string name;             ///< As `candidates` has it.
+  Device device = Device::cpu;  ///< Where it runs.
 };
 
 /// Every kernel, those of CUDA first. `candidates` tells what each says of a problem.
