@@ -57,19 +57,23 @@ def anchors(path):
 def check_tables(lines, complain):
     block = []
     for number, line in lines + [(lines[-1][0] + 2, "")] if lines else []:
-        if line.startswith("|"):
+        if line.lstrip().startswith("|"):
             if block and number != block[-1][0] + 1:
                 check_table(block, complain)
                 block = []
             block.append((number, line))
-        elif block:
+            continue
+        if re.search(r"\|\s*:?-{3,}:?\s*\|", line):
+            complain(number, "a table's rule inside a line")
+        if block:
             check_table(block, complain)
             block = []
 
 
 def check_table(block, complain):
+    block = [(number, row.strip()) for number, row in block]
     first = block[0][0]
-    if len(block) < 2 or not RULE.match(block[1][1].strip()):
+    if len(block) < 2 or not RULE.match(block[1][1]):
         complain(first, "a table's rows without a header and a rule above them: is there a blank line in it?")
         return
     wanted = cells(block[0][1])
