@@ -252,11 +252,12 @@ def check_rows() -> list[str]:
 
 
 def table() -> str:
-    """The table as Markdown."""
-    lines = ["| folder | what it is | reaches into |", "|---|---|---|"]
-    for folder in FOLDERS:
-        reaches = ", ".join(f"`{end}`" for end in folder.reaches) or "nothing"
-        lines.append(f"| `{folder.path}` | {folder.what} | {reaches} |")
+    """The table as Markdown: a row names, a column is named, both in the order of FOLDERS."""
+    numbers = range(1, len(FOLDERS) + 1)
+    lines = ["| | | " + " | ".join(map(str, numbers)) + " |", "|---" * (len(FOLDERS) + 2) + "|"]
+    for number, folder in zip(numbers, FOLDERS, strict=True):
+        marks = ("●" if path in folder.reaches else "" for path in PATHS)
+        lines.append(f"| {number} | `{folder.path}` | " + " | ".join(marks) + " |")
     return "\n".join(lines)
 
 
