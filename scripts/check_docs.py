@@ -1,7 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks every Markdown page of the repository, or those named: lines of at most 120 columns, fences closed,
-tables whole (a header, a rule, the same number of cells in each row), links and their anchors there."""
+"""Checks every Markdown page of the repository, or those named.
+
+Lines have at most 120 columns, fences are closed, tables are whole (a header, a rule, the same
+number of cells in each row), links and their anchors are there.
+
+A block behind a line `<!-- report: ... -->` is what a program prints, word for word, and may be
+wider.
+"""
 
 import pathlib
 import re
@@ -15,11 +21,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^\s*(```+|~~~+)")
 HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*#*$")
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
+REPORT = re.compile(r"<!-- report: [^\n]* -->\n(```\n.*?\n```)", re.DOTALL)
 RULE = re.compile(r"^\|(\s*:?-+:?\s*\|)+$")
 
 
 def prose(text):
-    """(number, line) of the lines outside fenced code, and the number of a fence left open, or 0."""
+    """(number, line) of the lines outside fenced code; the number of a fence left open, or 0."""
     fence, opened, lines = "", 0, []
     for number, line in enumerate(text.splitlines(), 1):
         mark = FENCE.match(line)
@@ -45,7 +52,8 @@ def anchors(path):
     for _, line in prose(path.read_text(encoding="utf-8"))[0]:
         heading = HEADING.match(line)
         if heading:
-            words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[2]).replace("`", "").replace("*", "")
+            words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[2])
+            words = words.replace("`", "").replace("*", "")
             slug = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
             count = seen.get(slug, 0)
             seen[slug] = count + 1
@@ -74,7 +82,7 @@ def check_table(block, complain):
     block = [(number, row.strip()) for number, row in block]
     first = block[0][0]
     if len(block) < 2 or not RULE.match(block[1][1]):
-        complain(first, "a table's rows without a header and a rule above them: is there a blank line in it?")
+        complain(first, "rows of a table without a header and a rule above them")
         return
     wanted = cells(block[0][1])
     for number, row in block:
@@ -108,8 +116,12 @@ def check(path):
         complaints.append(f"{path.relative_to(ROOT)}:{number}: {what}")
 
     text = path.read_text(encoding="utf-8")
+    printed = set()
+    for report in REPORT.finditer(text):
+        first = text.count("\n", 0, report.start(1)) + 2
+        printed.update(range(first, text.count("\n", 0, report.end()) + 1))
     for number, line in enumerate(text.splitlines(), 1):
-        if len(line) > COLUMNS:
+        if len(line) > COLUMNS and number not in printed:
             complain(number, f"{len(line)} columns; legal: at most {COLUMNS}")
         if line != line.rstrip():
             complain(number, "blanks at the end of the line")
@@ -125,7 +137,8 @@ def main():
     names = sys.argv[1:]
     if not names:
         listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
-        names = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+        listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True)
+        names = listed.stdout.split()
     pages = [(ROOT / name).resolve() for name in names]
     pages = [page for page in pages if page.is_file()]
     if not pages:

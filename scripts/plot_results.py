@@ -174,7 +174,7 @@ def totals(group):
 
 
 def short_name(kernel):
-    """A kernel's name as the tables have it: today's, and a Hopper instance without what all share."""
+    """A kernel's name of today; a Hopper instance's without what all share."""
     kernel = RENAMED.get(kernel, kernel)
     return re.sub(r"^sm90_fprop_(.*)_bf16$", r"\1", kernel)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The site: every page of the repository, in its place, and the reference from the sources' comments.
+"""The site: every page of the repository in its place, the reference from the sources' comments.
 
-The source folder is the root of the repository, so that the links of the pages hold on the site, too.
+The source folder is the root of the repository, so that the links of the pages hold on the site.
 """
 
 import pathlib
@@ -18,7 +18,14 @@ release = ".".join(
 )
 
 root_doc = "docs/index"
-include_patterns = ["docs/**", "*.md", "python/README.md", "vgpu/*.md", "vgpu/probe/*.md", "data/tuning/README.md"]
+include_patterns = [
+    "docs/**",
+    "*.md",
+    "data/tuning/README.md",
+    "python/README.md",
+    "vgpu/*.md",
+    "vgpu/probe/*.md",
+]
 exclude_patterns = ["build*", ".*", "docs/site", "install", "demo-output"]
 
 extensions = ["myst_parser", "breathe", "autoapi.extension", "sphinx_copybutton"]
