@@ -330,10 +330,11 @@ convoy_status_t judge(const Shape* shape, const convoy_plan_options_t* options) 
   return guarded([&] {
     const auto problem = problem_of(shape);
     const PlanOptions plan_options = options_of(options);
+    const Support support = supports(problem, plan_options);
+    if (support) return;
     // Throws for a request that makes no sense; the answer says the rest.
     candidates(problem, plan_options);
-    const Support support = supports(problem, plan_options);
-    if (!support) throw Error(Status::unsupported, support.reason);
+    throw Error(Status::unsupported, support.reason);
   });
 }
 
