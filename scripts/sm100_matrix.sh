@@ -18,7 +18,8 @@ run() {  # delivery, seed
   local out status=0
   # shellcheck disable=SC2086
   out=$(CONVOY_TEST_SEED=$2 "$vgpu" run $options --delivery "$1" --seed "$2" \
-    -- "$tests/convoy_sm100_test" --gtest_brief=1 2>&1) || status=$?
+    -- "$tests/convoy_kernel_tests" --gtest_brief=1 \
+    --gtest_filter='*Sm100*' 2>&1) || status=$?
   [ "$status" -eq 0 ] || printf '%s\n' "$out"
   printf '%s seed %s, %s s: %s\n' "$1" "$2" "$SECONDS" "$(tail -1 <<< "$out")"
   return $((status != 0))

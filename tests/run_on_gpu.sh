@@ -1,9 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# All GPU tests, and the same under compute-sanitizer's four tools, on this machine's GPU.
+# All GPU tests, thousands of plans in turns, and the tests under compute-sanitizer's four tools, on
+# this machine's GPU.
 #
-#   tests/run_on_gpu.sh [build folder] [--no-sanitizer] [--fuzz COUNT] [--seed SEED]
+#   tests/run_on_gpu.sh [build folder] [--no-sanitizer] [--fuzz COUNT] [--plans COUNT]
+#                       [--seed SEED]
 #
 # The build folder (default: build/default) is configured and built where it is not yet. Exit code:
 # the number of runs that failed.
@@ -12,11 +14,13 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 build=$root/build/default
 sanitizer=yes
 fuzz=1000
+plans=2000
 seed=1
 while [ $# -gt 0 ]; do
   case $1 in
     --no-sanitizer) sanitizer=no ;;
     --fuzz) shift; fuzz=$1 ;;
+    --plans) shift; plans=$1 ;;
     --seed) shift; seed=$1 ;;
     -*) echo "run_on_gpu.sh: unknown option $1" >&2; exit 2 ;;
     *) build=$1 ;;
@@ -49,14 +53,11 @@ run() { # run NAME COMMAND...
 }
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
-major=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | cut -d. -f1)
-for test in "$build"/tests/kernels/convoy_*_test; do
+run "plans in turns" "$build/tests/fuzz/conv/conv_fuzz" --device cuda --interleave "$plans" \
+  --threads 8 --seed "$seed"
+for test in "$build"/tests/kernels/convoy_*_test "$build"/tests/kernels/convoy_*_tests; do
   [ -x "$test" ] || continue
-  # Tests of one architecture's kernels run on it alone.
-  case $test in
-    *sm90*) [ "$major" = 9 ] || continue ;;
-    *sm100*) [ "$major" = 10 ] || continue ;;
-  esac
+  # Tests of another architecture's kernels skip.
   run "$(basename "$test")" env CONVOY_FUZZ_COUNT="$fuzz" CONVOY_FUZZ_SEED="$seed" "$test"
   [ $sanitizer = yes ] || continue
   for tool in memcheck racecheck synccheck initcheck; do

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Q-slicing and im2col + matmul with a functor on 5-D coordinates, for whichever architecture the
-// including file binds: it defines `Arch` with the two calls on its templates.
+// including file binds: it defines `Arch` with the two calls on its templates, and CONVOY_SUITE, the
+// name of the test suite.
 #pragma once
 
 #include "convoy/device/composed.cuh"
-#include "sm100_support.hpp"
+#include "support/integer_tensors.hpp"
 
 namespace convoy {
 namespace {
 
-using test::DeviceBuffer;
-using test::Problem;
+using test::GuardedBuffer;
+using test::IntegerTensors;
 using bf16 = __nv_bfloat16;
 
 // 2·conv + a value that names each coordinate.
@@ -32,26 +33,26 @@ struct CoordinateOp5d {
 
 // Device copies of a problem, the output poisoned.
 struct OnDevice {
-  explicit OnDevice(const Problem& problem, std::size_t workspace_bytes)
+  explicit OnDevice(const IntegerTensors& problem, std::size_t workspace_bytes)
       : activation(problem.activation.size() * 2),
         cache(problem.cache.size() * 2),
         filter(problem.filter.size() * 2),
         output(problem.source.size() * 2),
         workspace(workspace_bytes) {
-    activation.upload(test::encoded(problem.activation, DType::bf16).data());
-    cache.upload(test::encoded(problem.cache, DType::bf16).data());
-    filter.upload(test::encoded(problem.filter, DType::bf16).data());
-    output.poison();
-    workspace.poison();
+    activation.upload(test::encode(problem.activation, DType::bf16).data());
+    cache.upload(test::encode(problem.cache, DType::bf16).data());
+    filter.upload(test::encode(problem.filter, DType::bf16).data());
+    output.fill_with_nan();
+    workspace.fill_with_nan();
   }
-  static const bf16* read(const DeviceBuffer& buffer) {
+  static const bf16* read(const GuardedBuffer& buffer) {
     return static_cast<const bf16*>(buffer.data());
   }
   bf16* out() { return static_cast<bf16*>(output.data()); }
-  DeviceBuffer activation, cache, filter, output, workspace;
+  GuardedBuffer activation, cache, filter, output, workspace;
 };
 
-void expect_coordinates(const Problem& problem, OnDevice& device) {
+void expect_coordinates(const IntegerTensors& problem, OnDevice& device) {
   CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
   const ConvGeometry& g = problem.geometry;
   std::vector<double> expected = problem.convolution();
@@ -63,8 +64,8 @@ void expect_coordinates(const Problem& problem, OnDevice& device) {
           for (std::int64_t k = 0; k < g.out_channels; ++k, ++i)
             expected[i] = round_to(DType::bf16, static_cast<float>(2.0 * expected[i] +
                                                                    coordinate_term(n, z, p, q, k)));
-  device.output.check("output");
-  device.workspace.check("workspace");
+  EXPECT_TRUE(device.output.guards_intact()) << "around output";
+  EXPECT_TRUE(device.workspace.guards_intact()) << "around workspace";
   EXPECT_EQ(test::difference(device.output.download(), expected, DType::bf16, g.out_channels), "");
 }
 
@@ -83,21 +84,19 @@ Conv3dProblemShape volume(std::int64_t n, std::array<std::int64_t, 3> in, std::i
   return p;
 }
 
-class ComposedHooks : public testing::Test {
+class CONVOY_SUITE : public testing::Test {
  protected:
   void SetUp() override {
-    int major = 0;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess ||
-        major != Arch::kMajor) {
+    if (test::compute_capability() / 10 != Arch::kMajor) {
       GTEST_SKIP() << "needs compute capability " << Arch::kMajor << ".x, real or virtual";
     }
   }
 };
 
-TEST_F(ComposedHooks, QsliceEpilogueSeesFiveCoordinates) {
+TEST_F(CONVOY_SUITE, QsliceEpilogueSeesFiveCoordinates) {
   for (const Conv3dProblemShape& shape : {volume(2, {4, 7, 6}, 16, 24, {3, 3, 3}, {0, 1, 1}),
                                           volume(1, {3, 5, 5}, 8, 3, {2, 1, 3}, {0, 0, 2})}) {
-    const Problem problem(geometry_of(shape));
+    const IntegerTensors problem(geometry_of(shape));
     OnDevice device(problem, qslice_workspace_bytes(shape, DType::bf16));
     const QsliceDecision decision = Arch::qslice(device, shape, CoordinateOp5d{});
     EXPECT_TRUE(decision.sliced) << decision.reason;
@@ -105,11 +104,11 @@ TEST_F(ComposedHooks, QsliceEpilogueSeesFiveCoordinates) {
   }
 }
 
-TEST_F(ComposedHooks, WhatQslicingDeclinesFallsThroughWithItsReason) {
+TEST_F(CONVOY_SUITE, WhatQslicingDeclinesFallsThroughWithItsReason) {
   Conv3dProblemShape shape = volume(2, {3, 6, 5}, 12, 24, {3, 3, 3}, {1, 1, 1});
   shape.stride = {1, 2, 1};
   shape.cached_frames = 1;
-  const Problem problem(geometry_of(shape));
+  const IntegerTensors problem(geometry_of(shape));
   OnDevice device(problem, qslice_workspace_bytes(shape, DType::bf16));
   const QsliceDecision decision = Arch::qslice(device, shape, CoordinateOp5d{});
   EXPECT_FALSE(decision.sliced);
@@ -118,7 +117,7 @@ TEST_F(ComposedHooks, WhatQslicingDeclinesFallsThroughWithItsReason) {
   expect_coordinates(problem, device);
 }
 
-TEST_F(ComposedHooks, Im2colMatmulEpilogueSeesFiveCoordinatesInEveryChunk) {
+TEST_F(CONVOY_SUITE, Im2colMatmulEpilogueSeesFiveCoordinatesInEveryChunk) {
   // 3 chunks of 1,024 rows and less; T·R·S·C = 45 is padded to 48.
   Conv2dProblemShape shape{.batch = 2,
                            .in_height = 33,
@@ -130,7 +129,7 @@ TEST_F(ComposedHooks, Im2colMatmulEpilogueSeesFiveCoordinatesInEveryChunk) {
                            .pad_h = 1,
                            .pad_w = 1};
   shape.pad_mode = PadMode::reflect;
-  const Problem problem(geometry_of(shape));
+  const IntegerTensors problem(geometry_of(shape));
   ASSERT_GT(problem.geometry.gemm_m(), 2 * kIm2colLeastRows);
   OnDevice device(problem, im2col_matmul_workspace_bytes(shape, 1));
   Arch::im2col_matmul(device, shape, CoordinateOp5d{}, 1);

@@ -21,4 +21,5 @@ struct Arch {
 
 }  // namespace
 
+#define CONVOY_SUITE Sm100ComposedHooks
 #include "composed_hooks.hpp"

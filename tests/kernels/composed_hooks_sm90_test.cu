@@ -20,4 +20,5 @@ struct Arch {
 
 }  // namespace
 
+#define CONVOY_SUITE Sm90ComposedHooks
 #include "composed_hooks.hpp"

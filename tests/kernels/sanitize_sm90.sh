@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # compute-sanitizer's four tools over every Hopper kernel of this build: the small problems of
-# convoy_sm90_test (Sm90Small), one process a kernel and tool, several at a time.
+# convoy_kernel_tests (Sm90Small), one process a kernel and tool, several at a time.
 #
 #   tests/kernels/sanitize_sm90.sh [--jobs N] [--tools "memcheck racecheck ..."] [--kernels REGEX]
 #                                  [--limit SECONDS] [build folder]
@@ -26,7 +26,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-test=$build/tests/kernels/convoy_sm90_test
+test=$build/tests/kernels/convoy_kernel_tests
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 # A kernel that takes 3x3 or 1x1 takes one of these (320: two filter tiles, for clusters along N).

@@ -5,14 +5,14 @@
 #include <optional>
 
 #include "convoy/device/sm100/conv2d_fprop.cuh"
-#include "sm100_support.hpp"
+#include "support/integer_tensors.hpp"
 
 namespace convoy::sm100 {
 namespace {
 
 using bf16 = __nv_bfloat16;
-using test::DeviceBuffer;
-using test::Problem;
+using test::GuardedBuffer;
+using test::IntegerTensors;
 
 constexpr auto kConfig = Conv2dConfig<bf16, bf16, bf16>::default_bf16_1sm();
 
@@ -41,19 +41,15 @@ Conv2dProblemShape problem_shape() {
 class Sm100Api : public testing::Test {
  protected:
   void SetUp() override {
-    int major = 0;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess ||
-        major != 10) {
-      GTEST_SKIP() << "needs compute capability 10.x, real or virtual";
-    }
+    if (!test::on_blackwell()) GTEST_SKIP() << "needs compute capability 10.x, real or virtual";
     activation_.emplace(data_.activation.size() * 2);
     filter_.emplace(data_.filter.size() * 2);
     source_.emplace(data_.source.size() * 2);
     output_.emplace(data_.source.size() * 2);
-    activation_->upload(test::encoded(data_.activation, DType::bf16).data());
-    filter_->upload(test::encoded(data_.filter, DType::bf16).data());
-    source_->upload(test::encoded(data_.source, DType::bf16).data());
-    output_->poison();
+    activation_->upload(test::encode(data_.activation, DType::bf16).data());
+    filter_->upload(test::encode(data_.filter, DType::bf16).data());
+    source_->upload(test::encode(data_.source, DType::bf16).data());
+    output_->fill_with_nan();
   }
 
   bf16* output() { return static_cast<bf16*>(output_->data()); }
@@ -69,21 +65,21 @@ class Sm100Api : public testing::Test {
       if (relu) value = std::max(value, 0.0);
       expected[i] = round_to(DType::bf16, static_cast<float>(value + beta * data_.source[i]));
     }
-    output_->check("output");
+    EXPECT_TRUE(output_->guards_intact()) << "around output";
     EXPECT_EQ(
         test::difference(output_->download(), expected, DType::bf16, data_.geometry.out_channels),
         "");
   }
 
-  Problem data_{geometry_of(problem_shape())};
+  IntegerTensors data_{geometry_of(problem_shape())};
   // Allocated once there is known to be a device.
-  std::optional<DeviceBuffer> activation_, filter_, source_, output_;
+  std::optional<GuardedBuffer> activation_, filter_, source_, output_;
 };
 
 TEST_F(Sm100Api, PlainAndWithAComputeOp) {
   conv2d_fprop<kConfig>(output(), activation(), filter(), problem_shape(), nullptr);
   expect(0.0f, false, 0.0f);
-  output_->poison();
+  output_->fill_with_nan();
   conv2d_fprop<kConfig>(output(), activation(), filter(), problem_shape(), AddOneRelu{-9.0f},
                         nullptr);
   expect(-9.0f, true, 0.0f);
@@ -106,7 +102,7 @@ TEST_F(Sm100Api, NoResidualAndBetaZeroAreThePlainConvolution) {
   conv2d_fprop_with_residual<kConfig, false>(output(), activation(), filter(), unreadable, 1.0f,
                                              problem_shape());
   expect(0.0f, false, 0.0f);
-  output_->poison();
+  output_->fill_with_nan();
   conv2d_fprop_with_residual<kConfig>(output(), activation(), filter(), unreadable, 0.0f,
                                       problem_shape());
   expect(0.0f, false, 0.0f);
@@ -137,17 +133,17 @@ TEST_F(Sm100Api, VolumesWithACacheAnOpAndAResidual) {
   shape.filter = {3, 3, 3};
   shape.pad_begin = shape.pad_end = {0, 1, 1};
   shape.cached_frames = 2;
-  const Problem volume(geometry_of(shape));
-  DeviceBuffer activation(volume.activation.size() * 2), cache(volume.cache.size() * 2);
-  DeviceBuffer filter(volume.filter.size() * 2), source(volume.source.size() * 2);
-  DeviceBuffer output(volume.source.size() * 2);
-  activation.upload(test::encoded(volume.activation, DType::bf16).data());
-  cache.upload(test::encoded(volume.cache, DType::bf16).data());
-  filter.upload(test::encoded(volume.filter, DType::bf16).data());
-  source.upload(test::encoded(volume.source, DType::bf16).data());
-  const auto read = [](const DeviceBuffer& b) { return static_cast<const bf16*>(b.data()); };
+  const IntegerTensors volume(geometry_of(shape));
+  GuardedBuffer activation(volume.activation.size() * 2), cache(volume.cache.size() * 2);
+  GuardedBuffer filter(volume.filter.size() * 2), source(volume.source.size() * 2);
+  GuardedBuffer output(volume.source.size() * 2);
+  activation.upload(test::encode(volume.activation, DType::bf16).data());
+  cache.upload(test::encode(volume.cache, DType::bf16).data());
+  filter.upload(test::encode(volume.filter, DType::bf16).data());
+  source.upload(test::encode(volume.source, DType::bf16).data());
+  const auto read = [](const GuardedBuffer& b) { return static_cast<const bf16*>(b.data()); };
   const auto run = [&](const ConstTensorView& residual, float beta) {
-    output.poison();
+    output.fill_with_nan();
     conv3d_fprop_with_residual<kConfig>(static_cast<bf16*>(output.data()), read(activation),
                                         read(cache), read(filter), residual, beta, shape,
                                         AddOneRelu{-9.0f});
@@ -159,14 +155,14 @@ TEST_F(Sm100Api, VolumesWithACacheAnOpAndAResidual) {
       expected[i] = std::max(expected[i] - 9.0, 0.0) + beta * volume.source[i];
       expected[i] = round_to(DType::bf16, static_cast<float>(expected[i]));
     }
-    output.check("output");
+    EXPECT_TRUE(output.guards_intact()) << "around output";
     EXPECT_EQ(test::difference(output.download(), expected, DType::bf16, 24), "");
   };
   run(source.data(), 0.5f);
   expect_beta(0.5f);
   run(reinterpret_cast<const void*>(std::uintptr_t{16}), 0.0f);  // Not read.
   expect_beta(0.0f);
-  output.poison();
+  output.fill_with_nan();
   conv3d_fprop<kConfig>(static_cast<bf16*>(output.data()), read(activation), read(cache),
                         read(filter), shape, AddOneRelu{-9.0f});
   expect_beta(0.0f);

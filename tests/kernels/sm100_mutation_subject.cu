@@ -9,7 +9,7 @@
 
 #include "kernels/sm100/host.hpp"
 #include "kernels/sm100/instance.cuh"
-#include "sm100_support.hpp"
+#include "support/integer_tensors.hpp"
 
 namespace convoy::sm100 {
 namespace {
@@ -41,13 +41,13 @@ int run(bool with_residual) {
                            .filter_w = 3,
                            .pad_h = 1,
                            .pad_w = 1};
-  const test::Problem problem(geometry_of(shape));
-  test::DeviceBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
-  test::DeviceBuffer source(problem.source.size() * 2), output(problem.source.size() * 2);
-  activation.upload(test::encoded(problem.activation, DType::bf16).data());
-  filter.upload(test::encoded(problem.filter, DType::bf16).data());
-  source.upload(test::encoded(problem.source, DType::bf16).data());
-  output.poison();
+  const test::IntegerTensors problem(geometry_of(shape));
+  test::GuardedBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
+  test::GuardedBuffer source(problem.source.size() * 2), output(problem.source.size() * 2);
+  activation.upload(test::encode(problem.activation, DType::bf16).data());
+  filter.upload(test::encode(problem.filter, DType::bf16).data());
+  source.upload(test::encode(problem.source, DType::bf16).data());
+  output.fill_with_nan();
   RunPointers pointers;
   pointers.output = output.data();
   pointers.activation = activation.data();

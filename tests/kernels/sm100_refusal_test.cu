@@ -4,7 +4,7 @@
 #include "convoy/error.hpp"
 #include "kernels/sm100/host.hpp"
 #include "sm100_configs.hpp"
-#include "sm100_support.hpp"
+#include "support/integer_tensors.hpp"
 
 namespace convoy::sm100 {
 namespace {

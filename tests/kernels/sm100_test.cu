@@ -11,16 +11,16 @@
 #include "kernels/common/filter_packing.hpp"
 #include "kernels/sm100/host.hpp"
 #include "sm100_configs.hpp"
-#include "sm100_support.hpp"
+#include "support/integer_tensors.hpp"
 
 namespace convoy::sm100 {
 namespace {
 
 using test::conv2d;
 using test::conv3d;
-using test::DeviceBuffer;
+using test::GuardedBuffer;
+using test::IntegerTensors;
 using test::on_blackwell;
-using test::Problem;
 
 // Scheduling and delivery seeds vary from run to run of the matrix; the data may, too.
 unsigned data_seed() {
@@ -143,27 +143,27 @@ struct RunOptions {
 
 // Run one problem on one kernel and compare every output bit.
 void run_and_compare(const Instance& kernel, const ConvGeometry& g, RunOptions options = {}) {
-  const Problem problem(g, data_seed());
+  const IntegerTensors problem(g, data_seed());
   const DType in = kernel.config.act_dtype, out = kernel.config.out_dtype;
-  DeviceBuffer activation(problem.activation.size() * 2), cache(problem.cache.size() * 2);
-  DeviceBuffer filter(problem.filter.size() * 2), bias(problem.bias.size() * 4);
-  DeviceBuffer source(problem.source.size() * size_of(out));
-  DeviceBuffer output(problem.source.size() * size_of(out));
-  activation.upload(test::encoded(problem.activation, in).data());
-  cache.upload(test::encoded(problem.cache, in).data());
-  filter.upload(test::encoded(problem.filter, in).data());
+  GuardedBuffer activation(problem.activation.size() * 2), cache(problem.cache.size() * 2);
+  GuardedBuffer filter(problem.filter.size() * 2), bias(problem.bias.size() * 4);
+  GuardedBuffer source(problem.source.size() * size_of(out));
+  GuardedBuffer output(problem.source.size() * size_of(out));
+  activation.upload(test::encode(problem.activation, in).data());
+  cache.upload(test::encode(problem.cache, in).data());
+  filter.upload(test::encode(problem.filter, in).data());
   bias.upload(problem.bias.data());
-  source.upload(test::encoded(problem.source, out).data());
-  output.poison();
+  source.upload(test::encode(problem.source, out).data());
+  output.fill_with_nan();
 
-  std::unique_ptr<DeviceBuffer> phases;
+  std::unique_ptr<GuardedBuffer> phases;
   RunPointers pointers;
   pointers.output = output.data();
   pointers.activation = activation.data();
   pointers.cache = g.cached_frames > 0 ? cache.data() : nullptr;
   pointers.filter = filter.data();
   if (g.upsample == 2) {
-    phases = std::make_unique<DeviceBuffer>(upsampled_filter_bytes(g, in));
+    phases = std::make_unique<GuardedBuffer>(upsampled_filter_bytes(g, in));
     pack_upsampled_filter(phases->data(), filter.data(), FilterLayout::krsc, g, in, nullptr);
     pointers.filter = phases->data();
   }
@@ -187,8 +187,8 @@ void run_and_compare(const Instance& kernel, const ConvGeometry& g, RunOptions o
                          problem.bias[static_cast<std::size_t>(k)], problem.source[i]);
     expected[i] = round_to(out, static_cast<float>(value));
   }
-  output.check("output");
-  source.check("source");
+  EXPECT_TRUE(output.guards_intact()) << "around output";
+  EXPECT_TRUE(source.guards_intact()) << "around source";
   EXPECT_EQ(test::difference(output.download(), expected, out, g.out_channels, options.tolerance),
             "");
 }
@@ -323,12 +323,12 @@ TEST_F(Sm100, ResidualOnEveryWayOfTheEpilogue) {
 
 TEST_F(Sm100, BetaZeroReadsNothing) {
   const Instance kernel = test_kernels()[0].make();
-  const Problem problem(shapes()[2].geometry, data_seed());
+  const IntegerTensors problem(shapes()[2].geometry, data_seed());
   RunPointers pointers;
-  DeviceBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
-  DeviceBuffer output(problem.source.size() * 2);
-  activation.upload(test::encoded(problem.activation, DType::bf16).data());
-  filter.upload(test::encoded(problem.filter, DType::bf16).data());
+  GuardedBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
+  GuardedBuffer output(problem.source.size() * 2);
+  activation.upload(test::encode(problem.activation, DType::bf16).data());
+  filter.upload(test::encode(problem.filter, DType::bf16).data());
   pointers.output = output.data();
   pointers.activation = activation.data();
   pointers.filter = filter.data();
@@ -362,14 +362,14 @@ std::vector<float> wide_range(std::size_t count, unsigned seed) {
 }
 
 // Convolve `a` with `b`, no epilogue; the output's bytes.
-std::vector<char> convolve(const Instance& kernel, const ConvGeometry& g,
-                           const std::vector<float>& a, const std::vector<float>& b) {
-  DeviceBuffer activation(a.size() * 2), filter(b.size() * 2);
-  DeviceBuffer output(static_cast<std::size_t>(g.output_elements()) *
-                      size_of(kernel.config.out_dtype));
-  activation.upload(test::encoded(a, kernel.config.act_dtype).data());
-  filter.upload(test::encoded(b, kernel.config.act_dtype).data());
-  output.poison();
+std::vector<unsigned char> convolve(const Instance& kernel, const ConvGeometry& g,
+                                    const std::vector<float>& a, const std::vector<float>& b) {
+  GuardedBuffer activation(a.size() * 2), filter(b.size() * 2);
+  GuardedBuffer output(static_cast<std::size_t>(g.output_elements()) *
+                       size_of(kernel.config.out_dtype));
+  activation.upload(test::encode(a, kernel.config.act_dtype).data());
+  filter.upload(test::encode(b, kernel.config.act_dtype).data());
+  output.fill_with_nan();
   RunPointers pointers;
   pointers.output = output.data();
   pointers.activation = activation.data();
@@ -399,7 +399,7 @@ TEST_F(Sm100, SplitReductionAddsThePartsInTheirOrder) {
       const int tap = static_cast<int>(i / 64 % 9);
       if (tap < 9 * part / parts || tap >= 9 * (part + 1) / parts) masked[i] = 0.0f;
     }
-    const std::vector<char> bytes = convolve(whole, g, a, masked);
+    const std::vector<unsigned char> bytes = convolve(whole, g, a, masked);
     for (std::size_t i = 0; i < sum.size(); ++i) {
       const float value = load_element(bytes.data(), static_cast<std::int64_t>(i), DType::fp32);
       sum[i] = part == 0 ? value : sum[i] + value;
@@ -417,7 +417,7 @@ TEST_F(Sm100, DependentLaunchesReadWhatTheLastOneWrote) {
   // conv -> conv -> conv in one stream, each launched with programmatic serialisation; the last
   // adds the first's output.
   const ConvGeometry g = conv2d(1, 12, 12, 32, 32, 3, 3, 1, 1);
-  Problem problem(g, data_seed());
+  IntegerTensors problem(g, data_seed());
   for (float& value : problem.activation) value = value == 2.0f ? 1.0f : 0.0f;
   for (std::size_t i = 0; i < problem.filter.size(); ++i) {
     // One tap of one channel a filter: values stay small integers.
@@ -426,14 +426,14 @@ TEST_F(Sm100, DependentLaunchesReadWhatTheLastOneWrote) {
   for (const std::size_t index : {1u, 0u, 8u}) {
     const Instance kernel = test_kernels()[index].make();
     SCOPED_TRACE(name_of(kernel));
-    DeviceBuffer filter(problem.filter.size() * 2);
-    std::vector<std::unique_ptr<DeviceBuffer>> tensors;
+    GuardedBuffer filter(problem.filter.size() * 2);
+    std::vector<std::unique_ptr<GuardedBuffer>> tensors;
     for (int i = 0; i < 4; ++i) {
-      tensors.push_back(std::make_unique<DeviceBuffer>(problem.activation.size() * 2));
-      tensors.back()->poison();
+      tensors.push_back(std::make_unique<GuardedBuffer>(problem.activation.size() * 2));
+      tensors.back()->fill_with_nan();
     }
-    tensors[0]->upload(test::encoded(problem.activation, DType::bf16).data());
-    filter.upload(test::encoded(problem.filter, DType::bf16).data());
+    tensors[0]->upload(test::encode(problem.activation, DType::bf16).data());
+    filter.upload(test::encode(problem.filter, DType::bf16).data());
     prepare(kernel);
     const NoComputeOp compute;
     const NoStoreOp store;
@@ -448,7 +448,7 @@ TEST_F(Sm100, DependentLaunchesReadWhatTheLastOneWrote) {
     }
     CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
     std::vector<double> expected[3];
-    Problem step = problem;
+    IntegerTensors step = problem;
     for (auto& result : expected) {
       result = step.convolution();
       step.activation.assign(result.begin(), result.end());
@@ -552,22 +552,22 @@ TEST_F(Sm100, StoreHookSeesEveryElementOnceInPlaceOfTheStore) {
     for (const std::size_t shape : {2u, 8u, 24u}) {
       SCOPED_TRACE(text(registers ? "registers, " : "staged, ", shapes()[shape].why));
       const ConvGeometry& g = shapes()[shape].geometry;
-      const Problem problem(g, data_seed());
-      DeviceBuffer seen(problem.source.size() * 4);
+      const IntegerTensors problem(g, data_seed());
+      GuardedBuffer seen(problem.source.size() * 4);
       CONVOY_ASSERT_CUDA(cudaMemset(seen.data(), 0, seen.bytes()));
       const CountingStore store{static_cast<float*>(seen.data()), g.out_channels};
       const Instance kernel = store_hook_kernel(registers);
-      DeviceBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
-      DeviceBuffer output(problem.source.size() * 2);
-      activation.upload(test::encoded(problem.activation, DType::bf16).data());
-      filter.upload(test::encoded(problem.filter, DType::bf16).data());
-      std::unique_ptr<DeviceBuffer> phases;
+      GuardedBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
+      GuardedBuffer output(problem.source.size() * 2);
+      activation.upload(test::encode(problem.activation, DType::bf16).data());
+      filter.upload(test::encode(problem.filter, DType::bf16).data());
+      std::unique_ptr<GuardedBuffer> phases;
       RunPointers pointers;
       pointers.output = output.data();
       pointers.activation = activation.data();
       pointers.filter = filter.data();
       if (g.upsample == 2) {
-        phases = std::make_unique<DeviceBuffer>(upsampled_filter_bytes(g, DType::bf16));
+        phases = std::make_unique<GuardedBuffer>(upsampled_filter_bytes(g, DType::bf16));
         pack_upsampled_filter(phases->data(), filter.data(), FilterLayout::krsc, g, DType::bf16,
                               nullptr);
         pointers.filter = phases->data();
@@ -581,9 +581,9 @@ TEST_F(Sm100, StoreHookSeesEveryElementOnceInPlaceOfTheStore) {
         value = static_cast<double>(round_to(DType::bf16, static_cast<float>(value))) + 1000.0;
       }
       EXPECT_EQ(test::difference(seen.download(), expected, DType::fp32, g.out_channels), "");
-      seen.check("seen");
-      // The kernel itself wrote nothing: the buffer holds the guard pattern.
-      for (const char byte : output.download()) ASSERT_EQ(byte, 0x5a);
+      EXPECT_TRUE(seen.guards_intact()) << "around seen";
+      // The kernel itself wrote nothing: the buffer is as it was.
+      for (const unsigned char byte : output.download()) ASSERT_EQ(byte, 0xff);
     }
   }
 }
@@ -594,9 +594,9 @@ TEST_F(Sm100, LaunchFailureIsReported) {
   Instance kernel = test_kernels()[0].make();
   prepare(kernel);
   kernel.shared_bytes = 400 * 1024;  // More than any block may have.
-  const Problem problem(shapes()[1].geometry);
-  DeviceBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
-  DeviceBuffer output(problem.source.size() * 2);
+  const IntegerTensors problem(shapes()[1].geometry);
+  GuardedBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
+  GuardedBuffer output(problem.source.size() * 2);
   RunPointers pointers;
   pointers.output = output.data();
   pointers.activation = activation.data();

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/common/tensor_map.hpp"
-#include "sm100_support.hpp"
+#include "support/integer_tensors.hpp"
 
 namespace convoy {
 namespace {
@@ -28,7 +28,7 @@ struct Maps {
 
 TEST(Sm100Unoptimised, MapsAreEncodedAtAnyDepthOfTheStack) {
   if (!test::on_blackwell()) GTEST_SKIP() << "encoding a tensor map needs a driver";
-  test::DeviceBuffer tensor(16 * 128);
+  test::GuardedBuffer tensor(16 * 128);
   TiledTensorMap map;
   map.rank = 2;
   map.address = tensor.data();

@@ -4,8 +4,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "device_case.hpp"
 #include "kernels/sm90/host.hpp"
+#include "support/conv_case.hpp"
+#include "support/guarded_buffer.hpp"
 
 namespace convoy::test {
 namespace {
@@ -23,16 +24,16 @@ class Sm90Small : public ::testing::Test {
     if (!kernel().empty()) EXPECT_GT(launches, 0) << "no problem that " << kernel() << " runs";
   }
   void SetUp() override {
-    if (!has_device()) GTEST_SKIP() << "no CUDA device";
+    if (compute_capability() == 0) GTEST_SKIP() << "no CUDA device";
     if (kernel().empty()) GTEST_SKIP() << "CONVOY_TEST_KERNEL is not set";
   }
-  void run(DeviceCase test) {
+  void run(ConvCase test) {
     if (kernel().ends_with("_fp32")) test.options.output_dtype = DType::fp32;
     for (const sm90::Instance& instance : sm90::instances()) {
       const DType out = test.options.output_dtype.value_or(test.options.dtype);
       if (instance.config.in != test.options.dtype || instance.config.out != out) continue;
       if (kernel() != sm90::name_of(instance)) continue;
-      if (!sm90::refusal(instance, test.geometry, false).empty()) continue;
+      if (!sm90::refusal(instance, geometry_of(test.problem), false).empty()) continue;
       test.launch = [&](const ConvGeometry& geometry, const RunPointers& pointers) {
         sm90::prepare(instance);
         const sm90::LaunchOptions options{.multiprocessors = 2,
@@ -43,7 +44,7 @@ class Sm90Small : public ::testing::Test {
                      nullptr);
       };
       ++launches;
-      EXPECT_EQ(run_case(test), "") << test.describe();
+      EXPECT_EQ(wrong_with(test), "") << describe(test);
     }
     if (kernel() == "sm90_stem" && !test.options.output_dtype) {
       test.options.kernel = kernel();
@@ -51,7 +52,7 @@ class Sm90Small : public ::testing::Test {
       for (const Candidate& candidate : candidates_of(test)) {
         if (candidate.kernel != kernel() || !candidate.reason.empty()) continue;
         ++launches;
-        EXPECT_EQ(run_case(test), "") << test.describe();
+        EXPECT_EQ(wrong_with(test), "") << describe(test);
       }
     }
   }
@@ -59,14 +60,14 @@ class Sm90Small : public ::testing::Test {
 };
 
 TEST_F(Sm90Small, Taps) {
-  DeviceCase test = image({.in_height = 14,
-                           .in_width = 27,
-                           .in_channels = 72,
-                           .out_channels = 72,
-                           .filter_h = 3,
-                           .filter_w = 3,
-                           .pad_h = 1,
-                           .pad_w = 1});
+  ConvCase test = image({.in_height = 14,
+                         .in_width = 27,
+                         .in_channels = 72,
+                         .out_channels = 72,
+                         .filter_h = 3,
+                         .filter_w = 3,
+                         .pad_h = 1,
+                         .pad_w = 1});
   run(test);
   test.bias = test.residual = true;
   test.epilogue.activation =
@@ -76,8 +77,7 @@ TEST_F(Sm90Small, Taps) {
 
 TEST_F(Sm90Small, Pixels) {
   // 3 or 6 tiles of 128 or 64 pixels, times one or more of filters (two of 160 or 192).
-  DeviceCase test =
-      image({.in_height = 9, .in_width = 42, .in_channels = 136, .out_channels = 200});
+  ConvCase test = image({.in_height = 9, .in_width = 42, .in_channels = 136, .out_channels = 200});
   for (const Activation activation : {Activation::none, Activation::gelu, Activation::leaky_relu}) {
     test.epilogue.activation = activation;
     test.bias = test.residual = activation != Activation::none;
@@ -99,7 +99,7 @@ TEST_F(Sm90Small, StridedTaps) {
 }
 
 TEST_F(Sm90Small, RowsThatTmaCannotStore) {
-  DeviceCase test = image({.in_height = 5, .in_width = 9, .in_channels = 8, .out_channels = 13});
+  ConvCase test = image({.in_height = 5, .in_width = 9, .in_channels = 8, .out_channels = 13});
   test.residual = true;
   run(test);
 }

@@ -4,9 +4,8 @@
 // every bit of the output is determined.
 #include <gtest/gtest.h>
 
-#include <random>
-
-#include "device_case.hpp"
+#include "support/conv_case.hpp"
+#include "support/guarded_buffer.hpp"
 
 namespace convoy::test {
 namespace {
@@ -16,19 +15,13 @@ bool is_sm90(const Candidate& candidate) {
 }
 
 // Run the case on every sm90 candidate that accepts it; return how many there were.
-int run_on_all(DeviceCase test) {
+int run_on_all(ConvCase test) {
   int ran = 0;
   for (const Candidate& candidate : candidates_of(test)) {
     if (!is_sm90(candidate) || !candidate.reason.empty()) continue;
     test.options.kernel = candidate.kernel;
     ++ran;
-    std::string wrong;
-    try {
-      wrong = run_case(test);
-    } catch (const std::exception& error) {
-      wrong = error.what();
-    }
-    EXPECT_EQ(wrong, "") << candidate.kernel << ": " << test.describe();
+    EXPECT_EQ(wrong_with(test), "") << describe(test);
   }
   return ran;
 }
@@ -36,8 +29,8 @@ int run_on_all(DeviceCase test) {
 class Sm90 : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!has_device()) GTEST_SKIP() << "no CUDA device";
-    DeviceCase probe = image({.in_height = 8, .in_width = 8, .in_channels = 8, .out_channels = 8});
+    if (compute_capability() == 0) GTEST_SKIP() << "no CUDA device";
+    ConvCase probe = image({.in_height = 8, .in_width = 8, .in_channels = 8, .out_channels = 8});
     for (const Candidate& candidate : candidates_of(probe)) {
       if (is_sm90(candidate) && candidate.reason.empty()) return;
     }
@@ -59,14 +52,14 @@ TEST_F(Sm90, RaggedTilesAndChannels) {
 }
 
 TEST_F(Sm90, StoresWithoutTma) {
-  DeviceCase test = image({.in_height = 9,
-                           .in_width = 10,
-                           .in_channels = 40,
-                           .out_channels = 37,
-                           .filter_h = 3,
-                           .filter_w = 3,
-                           .pad_h = 1,
-                           .pad_w = 1});
+  ConvCase test = image({.in_height = 9,
+                         .in_width = 10,
+                         .in_channels = 40,
+                         .out_channels = 37,
+                         .filter_h = 3,
+                         .filter_w = 3,
+                         .pad_h = 1,
+                         .pad_w = 1});
   test.bias = test.residual = true;
   EXPECT_GT(run_on_all(test), 10);
 }
@@ -102,15 +95,15 @@ TEST_F(Sm90, BeyondTheLimitsOfIm2col) {
 }
 
 TEST_F(Sm90, CausalCacheAndNextCache) {
-  DeviceCase test = volume({.in_depth = 3,
-                            .in_height = 9,
-                            .in_width = 10,
-                            .in_channels = 24,
-                            .out_channels = 32,
-                            .filter = {3, 3, 3},
-                            .pad_begin = {0, 1, 1},
-                            .pad_end = {0, 1, 1},
-                            .cached_frames = 2});
+  ConvCase test = volume({.in_depth = 3,
+                          .in_height = 9,
+                          .in_width = 10,
+                          .in_channels = 24,
+                          .out_channels = 32,
+                          .filter = {3, 3, 3},
+                          .pad_begin = {0, 1, 1},
+                          .pad_end = {0, 1, 1},
+                          .cached_frames = 2});
   test.next_cache = true;
   test.bias = true;
   EXPECT_GT(run_on_all(test), 10);
@@ -132,14 +125,14 @@ TEST_F(Sm90, SkippedTemporalTaps) {
 TEST_F(Sm90, EpilogueOrders) {
   for (const auto order : {ResidualOrder::after_activation, ResidualOrder::before_activation}) {
     for (const auto rounding : {EpilogueRounding::once, EpilogueRounding::each_step}) {
-      DeviceCase test = image({.in_height = 9,
-                               .in_width = 9,
-                               .in_channels = 16,
-                               .out_channels = 72,
-                               .filter_h = 3,
-                               .filter_w = 3,
-                               .pad_h = 1,
-                               .pad_w = 1});
+      ConvCase test = image({.in_height = 9,
+                             .in_width = 9,
+                             .in_channels = 16,
+                             .out_channels = 72,
+                             .filter_h = 3,
+                             .filter_w = 3,
+                             .pad_h = 1,
+                             .pad_w = 1});
       test.bias = test.residual = true;
       test.residual_in_place = rounding == EpilogueRounding::each_step;
       test.epilogue.activation = Activation::relu;
@@ -153,29 +146,29 @@ TEST_F(Sm90, EpilogueOrders) {
 }
 
 TEST_F(Sm90, FoldedUpsampling) {
-  DeviceCase test = image({.in_height = 9,
-                           .in_width = 12,
-                           .in_channels = 32,
-                           .out_channels = 48,
-                           .filter_h = 3,
-                           .filter_w = 3,
-                           .pad_h = 1,
-                           .pad_w = 1,
-                           .upsample = 2});
+  ConvCase test = image({.in_height = 9,
+                         .in_width = 12,
+                         .in_channels = 32,
+                         .out_channels = 48,
+                         .filter_h = 3,
+                         .filter_w = 3,
+                         .pad_h = 1,
+                         .pad_w = 1,
+                         .upsample = 2});
   test.options.packed_filter = true;
   EXPECT_GT(run_on_all(test), 10);
 }
 
 TEST_F(Sm90, MoreTilesThanMultiprocessors) {
   // Persistent CTAs, ping-pong turns, rings that wrap.
-  DeviceCase test = image({.in_height = 200,
-                           .in_width = 160,
-                           .in_channels = 72,
-                           .out_channels = 264,
-                           .filter_h = 3,
-                           .filter_w = 3,
-                           .pad_h = 1,
-                           .pad_w = 1});
+  ConvCase test = image({.in_height = 200,
+                         .in_width = 160,
+                         .in_channels = 72,
+                         .out_channels = 264,
+                         .filter_h = 3,
+                         .filter_w = 3,
+                         .pad_h = 1,
+                         .pad_w = 1});
   test.sample = 20000;
   int devices = 0;
   for (const Candidate& candidate : candidates_of(test)) devices += is_sm90(candidate) ? 1 : 0;
@@ -185,7 +178,7 @@ TEST_F(Sm90, MoreTilesThanMultiprocessors) {
 
 TEST_F(Sm90, MoreTilesThanMultiprocessorsOfPixels) {
   // 1x1: three filter tiles of 128 that stay in shared memory, several tiles of pixels each.
-  DeviceCase test =
+  ConvCase test =
       image({.in_height = 200, .in_width = 160, .in_channels = 72, .out_channels = 264});
   test.sample = 20000;
   test.bias = test.residual = true;
@@ -193,14 +186,14 @@ TEST_F(Sm90, MoreTilesThanMultiprocessorsOfPixels) {
 }
 
 TEST_F(Sm90, HalfPrecision) {
-  DeviceCase test = image({.in_height = 8,
-                           .in_width = 9,
-                           .in_channels = 24,
-                           .out_channels = 40,
-                           .filter_h = 3,
-                           .filter_w = 3,
-                           .pad_h = 1,
-                           .pad_w = 1});
+  ConvCase test = image({.in_height = 8,
+                         .in_width = 9,
+                         .in_channels = 24,
+                         .out_channels = 40,
+                         .filter_h = 3,
+                         .filter_w = 3,
+                         .pad_h = 1,
+                         .pad_w = 1});
   test.options.dtype = DType::fp16;
   EXPECT_GT(run_on_all(test), 10);
   test.options.output_dtype = DType::fp32;

@@ -12,6 +12,7 @@
 #include "core/filter_layout.hpp"
 #include "core/text.hpp"
 #include "reference/reference.hpp"
+#include "support/elements.hpp"
 #include "support/guarded_buffer.hpp"
 
 namespace convoy::test {
@@ -172,14 +173,6 @@ std::vector<float> random_values(Random& random, std::int64_t count, DType dtype
         exact ? static_cast<float>(random.between(-2, 2)) : round_to(dtype, size * random.real());
   }
   return values;
-}
-
-std::vector<unsigned char> encode(const std::vector<float>& values, DType dtype) {
-  std::vector<unsigned char> bytes(values.size() * size_of(dtype));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    store_element(bytes.data(), static_cast<std::int64_t>(i), dtype, values[i]);
-  }
-  return bytes;
 }
 
 /// The KTRSC filter, laid out as the case wants it.

@@ -20,6 +20,8 @@ class GuardedBuffer {
   GuardedBuffer() = default;
   /// `bytes` on the CPU or the current CUDA device.
   GuardedBuffer(Device device, std::size_t bytes);
+  /// On the current CUDA device.
+  explicit GuardedBuffer(std::size_t bytes) : GuardedBuffer(Device::cuda, bytes) {}
 
   void* data() const;
   std::size_t bytes() const { return bytes_; }

@@ -7,44 +7,12 @@
 #include <sstream>
 
 #include "core/dtype.hpp"
+#include "reference/reference.hpp"
+#include "support/elements.hpp"
 #include "support/guarded_buffer.hpp"
 
 namespace convoy::test {
 namespace {
-
-double activated(Activation activation, double x, double a, double b) {
-  switch (activation) {
-    case Activation::none:
-      return x;
-    case Activation::relu:
-      return x > 0 ? x : 0;
-    case Activation::leaky_relu:
-      return x > 0 ? x : a * x;
-    case Activation::gelu:
-      return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
-    case Activation::gelu_tanh:
-      return 0.5 * x * (1 + std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-    case Activation::silu:
-      return x / (1 + std::exp(-x));
-    case Activation::sigmoid:
-      return 1 / (1 + std::exp(-x));
-    case Activation::tanh:
-      return std::tanh(x);
-    case Activation::hardswish:
-      return x * std::min(std::max(x + 3, 0.0), 6.0) / 6;
-    case Activation::clamp:
-      return std::min(std::max(x, a), b);
-  }
-  return x;
-}
-
-std::vector<unsigned char> to_bytes(const std::vector<float>& values, DType dtype) {
-  std::vector<unsigned char> bytes(values.size() * size_of(dtype));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    store_element(bytes.data(), static_cast<std::int64_t>(i), dtype, values[i]);
-  }
-  return bytes;
-}
 
 std::vector<float> normal(std::mt19937_64& random, std::int64_t count, double offset, double spread,
                           DType dtype) {
@@ -110,7 +78,8 @@ std::string compare(const NormCase& test, const std::vector<float>& x,
           normed = (v - m.mean) / m.deviation;
           condition = m.largest / m.deviation;
         }
-        const double want = activated(test.options.activation, normed * gamma + beta, 0.01, 6.0);
+        const double want =
+            reference::activate_fp64(normed * gamma + beta, test.options.activation, 0.01f, 6.0f);
         const double result = load_element(got.data(), i, dtype);
         // A rounding of the mean shifts every value by a rounding of the largest one.
         const double slack =
@@ -166,7 +135,7 @@ std::string run_norm_case(const NormCase& test) {
   const std::vector<float> bias = normal(random, test.channels, 0, 0.5, parameter);
 
   const auto buffer = [&](const std::vector<float>& values, DType type) {
-    const std::vector<unsigned char> bytes = to_bytes(values, type);
+    const std::vector<unsigned char> bytes = encode(values, type);
     GuardedBuffer memory(device, bytes.size());
     memory.upload(bytes.data());
     return memory;
@@ -188,7 +157,7 @@ std::string run_norm_case(const NormCase& test) {
     for (const GuardedBuffer* memory : {&input, &gamma, &beta, &output, &workspace}) {
       if (!memory->guards_intact()) return "wrote outside a buffer";
     }
-    if (!test.in_place && input.download() != to_bytes(x, dtype)) return "changed its input";
+    if (!test.in_place && input.download() != encode(x, dtype)) return "changed its input";
   }
   if (results[0] != results[1]) return "two runs gave different bits";
   return compare(test, x, scale, bias, results[0]);

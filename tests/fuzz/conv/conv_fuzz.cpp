@@ -150,8 +150,8 @@ std::vector<std::string> kernels_that_take(const Settings& settings, const ConvC
   return names;
 }
 
-/// The cases of one seed: problems on every kernel that takes them, each followed by a sibling on
-/// the same kernel where that takes it.
+/// The cases of one seed: problems on kernels that take them, each with a sibling on the same
+/// kernel where that takes it.
 std::vector<ConvCase> interleaved_cases(const Settings& settings, std::uint64_t seed) {
   std::vector<ConvCase> cases;
   std::mt19937_64 random(seed);
@@ -161,7 +161,12 @@ std::vector<ConvCase> interleaved_cases(const Settings& settings, std::uint64_t 
     c.options.device = settings.device;
     ConvCase sibling = random_sibling(c, random(), settings.limits);
     const std::vector<std::string> accepting = kernels_that_take(settings, sibling);
-    for (const std::string& kernel : kernels_that_take(settings, c)) {
+    // NOTE: dozens of kernels may take a problem; more of other problems are worth more.
+    constexpr std::size_t kOfOneProblem = 2;
+    std::vector<std::string> kernels = kernels_that_take(settings, c);
+    std::shuffle(kernels.begin(), kernels.end(), random);
+    kernels.resize(std::min(kernels.size(), kOfOneProblem));
+    for (const std::string& kernel : kernels) {
       c.options.kernel = sibling.options.kernel = kernel;
       cases.push_back(c);
       if (std::find(accepting.begin(), accepting.end(), kernel) != accepting.end()) {
@@ -169,7 +174,6 @@ std::vector<ConvCase> interleaved_cases(const Settings& settings, std::uint64_t 
       }
     }
   }
-  // NOTE: a problem may be taken by hundreds of kernels; of all that were drawn, a random choice.
   std::shuffle(cases.begin(), cases.end(), random);
   if (cases.size() > settings.interleave) cases.resize(settings.interleave);
   return cases;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The portable kernels: each on shapes that were chosen for it, then every one that accepts a
-// problem on random ones.
+// The small kernels (few channels, few filters, pointwise, depthwise, grouped, general):
+// each on shapes that were chosen for it, then every one on random problems.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -12,72 +12,21 @@
 #include <set>
 
 #include "core/dtype.hpp"
-#include "device_case.hpp"
+#include "kernel_case.hpp"
 #include "kernels/common/filter_packing.hpp"
+#include "support/guarded_buffer.hpp"
 
 namespace convoy::test {
 namespace {
 
-ConvGeometry shape_2d(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c,
-                      std::int64_t k, std::int64_t filter, std::int64_t pad,
-                      std::int64_t stride = 1) {
-  Conv2dProblemShape shape{.batch = n,
-                           .in_height = h,
-                           .in_width = w,
-                           .in_channels = c,
-                           .out_channels = k,
-                           .filter_h = filter,
-                           .filter_w = filter,
-                           .pad_h = pad,
-                           .pad_w = pad,
-                           .stride_h = stride,
-                           .stride_w = stride};
-  return geometry_of(shape);
-}
-
-ConvGeometry shape_3d(std::int64_t cached, std::int64_t frames, std::int64_t front, std::int64_t h,
-                      std::int64_t w, std::int64_t c, std::int64_t k) {
-  Conv3dProblemShape shape{.batch = 1,
-                           .in_depth = frames,
-                           .in_height = h,
-                           .in_width = w,
-                           .in_channels = c,
-                           .out_channels = k,
-                           .filter = {3, 3, 3},
-                           .pad_begin = {front, 1, 1},
-                           .pad_end = {0, 1, 1},
-                           .cached_frames = cached};
-  return geometry_of(shape);
-}
-
-DeviceCase with_kernel(const ConvGeometry& geometry, const std::string& kernel,
-                       DType dtype = DType::bf16) {
-  DeviceCase test;
-  test.geometry = geometry;
-  test.options.kernel = kernel;
-  test.options.dtype = dtype;
-  if (geometry.rank == 2) test.layout = FilterLayout::krsc;
-  return test;
-}
-
-void expect_right(const DeviceCase& test) {
-  std::string wrong;
-  try {
-    wrong = run_case(test);
-  } catch (const std::exception& error) {
-    wrong = error.what();
-  }
-  EXPECT_EQ(wrong, "") << test.describe();
-}
-
-class Portable : public ::testing::Test {
+class Small : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!has_device()) GTEST_SKIP() << "no CUDA device";
+    if (compute_capability() == 0) GTEST_SKIP() << "no CUDA device";
   }
 };
 
-TEST_F(Portable, HaloFewFilters) {
+TEST_F(Small, HaloFewFilters) {
   const auto halo = [](const ConvGeometry& g, DType dtype = DType::bf16) {
     expect_right(with_kernel(g, "few_filters", dtype));
   };
@@ -96,7 +45,7 @@ TEST_F(Portable, HaloFewFilters) {
   halo(shape_3d(0, 9, 1, 5, 35, 16, 7));                // 63 columns; depth is cut into chunks.
 }
 
-TEST_F(Portable, PatchFewChannels) {
+TEST_F(Small, PatchFewChannels) {
   const auto patch = [](const ConvGeometry& g, DType dtype = DType::bf16) {
     expect_right(with_kernel(g, "few_channels", dtype));
   };
@@ -125,58 +74,7 @@ TEST_F(Portable, PatchFewChannels) {
   patch(geometry_of(dilated));  // Chunks by tap with a mask.
 }
 
-// The same by warpgroup MMA, on Hopper.
-TEST_F(Portable, StemFewChannels) {
-  cudaDeviceProp properties;
-  ASSERT_EQ(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
-  if (properties.major != 9) GTEST_SKIP() << "needs compute capability 9.0";
-  const auto stem = [](const ConvGeometry& g, DType dtype = DType::bf16) {
-    DeviceCase test = with_kernel(g, "sm90_stem", dtype);
-    test.options.packed_filter = true;
-    expect_right(test);
-  };
-  stem(shape_2d(1, 16, 24, 16, 512, 3, 1));            // Flux's conv_in: whole tiles.
-  stem(shape_2d(2, 19, 21, 16, 72, 3, 1));             // Ragged pixels and filters.
-  stem(shape_2d(2, 16, 24, 4, 320, 3, 1));             // SDXL's conv_in: runs of 12 elements.
-  stem(shape_2d(1, 17, 24, 4, 64, 5, 2, 2));           // Runs of 20, strided both ways.
-  stem(shape_2d(1, 9, 11, 4, 40, 2, 0), DType::fp16);  // One cell a run, two of them.
-  stem(shape_2d(1, 9, 11, 4, 40, 1, 0));               // Half a cell is all there is.
-  stem(shape_2d(1, 20, 12, 8, 64, 3, 1));              // Nine cells: an odd last step.
-  stem(shape_2d(1, 12, 20, 32, 136, 3, 1));            // Four planes, three blocks of filters.
-  stem(shape_2d(1, 12, 20, 64, 24, 1, 0));             // 1×1.
-  stem(shape_2d(1, 12, 20, 16, 37, 3, 1));             // Odd K: stored one by one.
-  stem(shape_3d(2, 1, 0, 17, 20, 16, 384));            // Wan's conv_in.
-  stem(shape_3d(1, 3, 1, 9, 20, 16, 64), DType::fp16);
-  stem(shape_3d(0, 1, 2, 9, 20, 16, 64));    // Taps that meet padding only are left out.
-  stem(shape_2d(1, 20, 28, 64, 72, 3, 1));   // Patch rows one at a time; 128 filters do not fit.
-  stem(shape_3d(2, 1, 0, 17, 20, 8, 72));    // A piece of the filters ends within a frame.
-  stem(shape_2d(2, 60, 50, 16, 40, 3, 1));   // Several tiles a warpgroup on 8 multiprocessors,
-  stem(shape_3d(2, 1, 0, 33, 60, 16, 136));  // the same with frames that come apart.
-  Conv2dProblemShape dilated{.in_height = 30,
-                             .in_width = 31,
-                             .in_channels = 16,
-                             .out_channels = 64,
-                             .filter_h = 3,
-                             .filter_w = 3,
-                             .pad_h = 2,
-                             .pad_w = 3,
-                             .stride_h = 2,
-                             .dilation_h = 2,
-                             .dilation_w = 3};
-  stem(geometry_of(dilated));
-}
-
-TEST_F(Portable, StemWalksOverManyTiles) {
-  cudaDeviceProp properties;
-  ASSERT_EQ(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
-  if (properties.major != 9) GTEST_SKIP() << "needs compute capability 9.0";
-  DeviceCase many = with_kernel(shape_2d(2, 256, 200, 16, 128, 3, 1), "sm90_stem");
-  many.options.packed_filter = true;
-  many.sample = 50000;
-  expect_right(many);
-}
-
-TEST_F(Portable, PointwiseFewChannels) {
+TEST_F(Small, PointwiseFewChannels) {
   const auto pointwise = [](const ConvGeometry& g, DType dtype = DType::bf16) {
     expect_right(with_kernel(g, "pointwise", dtype));
   };
@@ -184,23 +82,23 @@ TEST_F(Portable, PointwiseFewChannels) {
   pointwise(shape_2d(3, 7, 13, 16, 11, 1, 0));               // Ragged pixels and filters.
   pointwise(shape_2d(1, 9, 15, 32, 32, 1, 0), DType::fp16);  // Two steps.
   pointwise(shape_2d(1, 9, 15, 32, 20, 1, 0));
-  DeviceCase with_bias = with_kernel(shape_2d(1, 9, 15, 32, 20, 1, 0), "pointwise");
+  ConvCase with_bias = with_kernel(shape_2d(1, 9, 15, 32, 20, 1, 0), "pointwise");
   with_bias.bias = true;  // In the plain kernel, and rounded before it is added in the other one.
   expect_right(with_bias);
   with_bias.epilogue.rounding = EpilogueRounding::each_step;
   expect_right(with_bias);
 }
 
-TEST_F(Portable, PatchWalksOverManyTiles) {
+TEST_F(Small, PatchWalksOverManyTiles) {
   // More tiles than blocks, and 16-row tiles.
-  DeviceCase test = with_kernel(shape_2d(2, 512, 400, 3, 64, 3, 1), "few_channels");
+  ConvCase test = with_kernel(shape_2d(2, 512, 400, 3, 64, 3, 1), "few_channels");
   test.sample = 50000;
   expect_right(test);
-  test.geometry = shape_2d(3, 300, 300, 16, 128, 3, 1, 2);
+  test.problem = problem_of(shape_2d(3, 300, 300, 16, 128, 3, 1, 2));
   expect_right(test);
 }
 
-TEST_F(Portable, Depthwise) {
+TEST_F(Small, Depthwise) {
   const auto depthwise = [](std::int64_t c, std::int64_t filter, std::int64_t stride, DType dtype) {
     Conv2dProblemShape shape{.batch = 2,
                              .in_height = 19,
@@ -223,7 +121,7 @@ TEST_F(Portable, Depthwise) {
   depthwise(40, 3, 1, DType::fp16);
 }
 
-TEST_F(Portable, Grouped) {
+TEST_F(Small, Grouped) {
   const auto grouped = [](ConvGeometry g, std::int64_t groups, DType dtype = DType::bf16) {
     g.groups = groups;
     expect_right(with_kernel(g, "grouped", dtype));
@@ -235,7 +133,7 @@ TEST_F(Portable, Grouped) {
   grouped(shape_3d(1, 2, 1, 6, 7, 32, 32), 8);               // Depth, a cache.
 }
 
-TEST_F(Portable, General) {
+TEST_F(Small, General) {
   for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32}) {
     const auto general = [&](const ConvGeometry& g) {
       expect_right(with_kernel(g, "general", dtype));
@@ -267,7 +165,7 @@ TEST_F(Portable, General) {
   }
 }
 
-TEST_F(Portable, EveryOutputTypeAndEpilogue) {
+TEST_F(Small, EveryOutputTypeAndEpilogue) {
   const ConvGeometry few_filters = shape_2d(1, 10, 33, 16, 3, 3, 1);
   const ConvGeometry few_channels = shape_2d(1, 10, 33, 4, 24, 3, 1);
   const ConvGeometry plain = shape_2d(1, 10, 33, 24, 20, 3, 1);
@@ -279,52 +177,31 @@ TEST_F(Portable, EveryOutputTypeAndEpilogue) {
   std::vector<std::pair<const char*, const ConvGeometry*>> kernels = {
       {"few_filters", &few_filters}, {"few_channels", &few_channels}, {"pointwise", &point},
       {"depthwise", &depthwise},     {"grouped", &grouped},           {"general", &plain}};
-  cudaDeviceProp properties;
-  ASSERT_EQ(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
-  if (properties.major == 9) kernels.push_back({"sm90_stem", &few_channels});
   for (const auto& [kernel, geometry] : kernels) {
-    for (const DType out : {DType::bf16, DType::fp16, DType::fp32}) {
-      for (int activation = 0; activation <= static_cast<int>(Activation::clamp); ++activation) {
-        DeviceCase test = with_kernel(*geometry, kernel);
-        test.options.packed_filter = kernel == std::string("sm90_stem");
-        test.options.output_dtype = out;
-        test.bias = true;
-        test.residual = activation % 2 == 0;
-        test.residual_in_place = activation % 4 == 0;
-        test.epilogue.bias_dtype = static_cast<DType>(activation % 3);
-        test.epilogue.activation = static_cast<Activation>(activation);
-        test.epilogue.scale = 0.5f;
-        test.epilogue.beta = 2.0f;
-        test.epilogue.order = activation % 3 == 0 ? ResidualOrder::before_activation
-                                                  : ResidualOrder::after_activation;
-        test.epilogue.rounding =
-            activation % 5 == 0 ? EpilogueRounding::each_step : EpilogueRounding::once;
-        expect_right(test);
-      }
-    }
+    expect_right_with_every_epilogue(with_kernel(*geometry, kernel));
   }
 }
 
-TEST_F(Portable, FilterLayouts) {
+TEST_F(Small, FilterLayouts) {
   for (const FilterLayout layout : {FilterLayout::krsc, FilterLayout::kcrs, FilterLayout::rscf}) {
     for (const DType dtype : {DType::bf16, DType::fp32}) {
-      DeviceCase test = with_kernel(shape_2d(1, 6, 7, 10, 12, 3, 1), "general", dtype);
-      test.layout = layout;
+      ConvCase test = with_kernel(shape_2d(1, 6, 7, 10, 12, 3, 1), "general", dtype);
+      test.filter_layout = layout;
       expect_right(test);
     }
   }
-  DeviceCase test = with_kernel(shape_3d(0, 3, 2, 5, 6, 8, 12), "general");
-  test.layout = FilterLayout::kctrs;
+  ConvCase test = with_kernel(shape_3d(0, 3, 2, 5, 6, 8, 12), "general");
+  test.filter_layout = FilterLayout::kctrs;
   expect_right(test);
-  test.layout = FilterLayout::trscf;
+  test.filter_layout = FilterLayout::trscf;
   expect_right(test);
 }
 
-TEST_F(Portable, NextCache) {
+TEST_F(Small, NextCache) {
   for (const std::int64_t channels : {3, 16}) {
     for (const std::int64_t cached : {0, 1, 2}) {
       for (const std::int64_t frames : {1, 2, 4}) {
-        DeviceCase test =
+        ConvCase test =
             with_kernel(shape_3d(cached, frames, 2 - cached, 5, 6, channels, 4), "general");
         test.next_cache = true;
         expect_right(test);
@@ -334,7 +211,7 @@ TEST_F(Portable, NextCache) {
 }
 
 // Four 2×2 phase convolutions of the small input are the 3×3 convolution of the upsampled one.
-TEST_F(Portable, FoldedUpsamplingFilters) {
+TEST_F(Small, FoldedUpsamplingFilters) {
   Conv2dProblemShape shape{.in_height = 4,
                            .in_width = 5,
                            .in_channels = 3,
@@ -395,7 +272,7 @@ TEST_F(Portable, FoldedUpsamplingFilters) {
 
 // Rows and columns far past a small image: one reflection of them lies outside it again, in memory
 // that is not the tensor's.
-TEST_F(Portable, ReflectedPaddingUnderATileThatReachesPastTheOutput) {
+TEST_F(Small, ReflectedPaddingUnderATileThatReachesPastTheOutput) {
   const auto reflected = [](int channels, int filters, const char* kernel) {
     ConvGeometry g = shape_2d(2, 2, 3, channels, filters, 3, 1);
     g.pad_mode = {PadMode::zero, PadMode::reflect, PadMode::reflect};
@@ -406,7 +283,7 @@ TEST_F(Portable, ReflectedPaddingUnderATileThatReachesPastTheOutput) {
 }
 
 // An Inf of the input reaches exactly the outputs whose taps lie on it.
-TEST_F(Portable, InfinityStaysUnderItsTaps) {
+TEST_F(Small, InfinityStaysUnderItsTaps) {
   Conv2dProblemShape shape{.in_height = 8,
                            .in_width = 40,
                            .in_channels = 3,
@@ -444,7 +321,7 @@ TEST_F(Portable, InfinityStaysUnderItsTaps) {
 }
 
 // One element to be found beyond 2^31: a tensor of 2^31 + 2^26 elements (4.3 GB).
-TEST_F(Portable, PastTwoToThe31Elements) {
+TEST_F(Small, PastTwoToThe31Elements) {
   std::size_t free_bytes = 0, total_bytes = 0;
   ASSERT_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
   if (free_bytes < (std::size_t{12} << 30)) GTEST_SKIP() << "needs 12 GiB of device memory";
@@ -490,73 +367,8 @@ TEST_F(Portable, PastTwoToThe31Elements) {
 
 // ---- Random problems ------------------------------------------------------------------------
 
-std::int64_t pick(std::mt19937_64& random, std::initializer_list<std::int64_t> from) {
-  return from.begin()[random() % from.size()];
-}
-std::int64_t between(std::mt19937_64& random, std::int64_t low, std::int64_t high) {
-  return low + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(high - low + 1));
-}
-
-DeviceCase random_case(std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  DeviceCase test;
-  test.seed = seed;
-  for (;;) {
-    ConvGeometry g;
-    g.rank = random() % 2 ? 2 : 3;
-    g.batch = between(random, 1, 2);
-    g.groups = pick(random, {1, 1, 1, 1, 2, 3, 8});
-    g.in_channels = g.groups * pick(random, {1, 2, 3, 4, 6, 7, 8, 16, 24, 40, 64, 72});
-    g.out_channels = g.groups * pick(random, {1, 2, 3, 4, 7, 8, 12, 16, 33, 64, 72});
-    if (random() % 6 == 0) g.groups = g.in_channels = g.out_channels = pick(random, {8, 24, 72});
-    for (int axis = g.rank == 2 ? 1 : 0; axis < 3; ++axis) {
-      g.in[axis] = axis == 0 ? between(random, 1, 5) : between(random, 1, 40);
-      g.filter[axis] = pick(random, {1, 2, 3, 3, 3, 5});
-      g.pad_begin[axis] = between(random, 0, g.filter[axis] - 1);
-      g.pad_end[axis] = random() % 2 ? g.pad_begin[axis] : between(random, 0, g.filter[axis] - 1);
-      g.stride[axis] = pick(random, {1, 1, 1, 2, 3});
-      g.dilation[axis] = pick(random, {1, 1, 1, 2});
-      g.pad_mode[axis] = static_cast<PadMode>(pick(random, {0, 0, 0, 1, 2}));
-    }
-    if (g.rank == 2) {
-      g.pad_mode[2] = g.pad_mode[1];
-      g.upsample = pick(random, {1, 1, 1, 2});
-    } else {
-      g.cached_frames = pick(random, {0, 0, 1, 2});
-    }
-    test.geometry = g;
-    test.options.dtype = static_cast<DType>(pick(random, {0, 0, 1, 2}));
-    test.options.output_dtype =
-        random() % 3 ? test.options.dtype : static_cast<DType>(pick(random, {0, 1, 2}));
-    test.bias = random() % 2;
-    test.residual = random() % 2;
-    test.residual_in_place = test.residual && random() % 2;
-    test.next_cache = g.rank == 3 && random() % 2;
-    test.epilogue.bias_dtype = static_cast<DType>(pick(random, {0, 1, 2}));
-    test.epilogue.activation = static_cast<Activation>(between(random, 0, 9));
-    test.epilogue.scale = random() % 2 ? 1.0f : 0.5f;
-    test.epilogue.beta = float(between(random, -1, 2));
-    test.epilogue.order = static_cast<ResidualOrder>(random() % 2);
-    test.epilogue.rounding = static_cast<EpilogueRounding>(random() % 2);
-    const auto layout = static_cast<int>(random() % 3);
-    test.layout = static_cast<FilterLayout>(g.rank == 2 ? layout : layout + 3);
-    test.options.packed_filter = random() % 2;
-    try {  // Draw again where the shape is not legal.
-      candidates_of(test);
-      test.geometry = legal_geometry(test);
-      // A cache of reflected or replicated frames is not defined where frames are missing.
-      const std::int64_t wanted = g.next_cache_frames();
-      if (g.pad_mode[0] != PadMode::zero && g.cached_frames + g.in[0] < wanted) {
-        test.next_cache = false;
-      }
-      if (test.geometry.flops() < 4e7) return test;
-    } catch (const Error&) {
-    }
-  }
-}
-
 // CONVOY_FUZZ_COUNT problems from CONVOY_FUZZ_SEED; a failure's message gives its own seed.
-TEST_F(Portable, RandomProblems) {
+TEST_F(Small, RandomProblems) {
   const char* count_text = std::getenv("CONVOY_FUZZ_COUNT");
   const char* seed_text = std::getenv("CONVOY_FUZZ_SEED");
   const std::uint64_t count = count_text ? std::strtoull(count_text, nullptr, 10) : 40;
@@ -565,7 +377,9 @@ TEST_F(Portable, RandomProblems) {
                                        "depthwise",   "grouped",      "general"};
   std::set<std::string> used;
   for (std::uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
-    DeviceCase test = random_case(seed);
+    ConvCase test = random_case(seed, {.flops = 2e7});
+    test.options.device = Device::cuda;
+    test.runs = 1;
     for (const Candidate& candidate : candidates_of(test)) {
       if (!candidate.reason.empty() || !small.contains(candidate.kernel)) continue;
       test.options.kernel = candidate.kernel;

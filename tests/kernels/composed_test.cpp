@@ -8,13 +8,13 @@
 #include "kernels/composed/candidates.hpp"
 #include "kernels/sm100/candidates.hpp"
 #include "kernels/sm90/candidates.hpp"
-#include "sm100_support.hpp"
+#include "support/integer_tensors.hpp"
 
 namespace convoy {
 namespace {
 
-using test::DeviceBuffer;
-using test::Problem;
+using test::GuardedBuffer;
+using test::IntegerTensors;
 using namespace composed;
 
 // The implicit-GEMM kernels of this build.
@@ -63,20 +63,20 @@ void run_and_compare(const KernelCandidate& candidate, PlanRequest request, bool
   EXPECT_GT(judgement.estimated_us, 0.0);
   const auto plan = candidate.make(request);
   const ConvGeometry& g = request.geometry;
-  const Problem problem(g);
-  DeviceBuffer activation(problem.activation.size() * 2), cache(problem.cache.size() * 2);
-  DeviceBuffer filter(problem.filter.size() * 2), bias(problem.bias.size() * 4);
-  DeviceBuffer source(problem.source.size() * 2), output(problem.source.size() * 2);
-  DeviceBuffer workspace(plan->workspace_bytes());
-  DeviceBuffer packed_filter(plan->packed_filter_bytes());
-  activation.upload(test::encoded(problem.activation, request.dtype).data());
-  cache.upload(test::encoded(problem.cache, request.dtype).data());
-  filter.upload(test::encoded(problem.filter, request.dtype).data());
+  const IntegerTensors problem(g);
+  GuardedBuffer activation(problem.activation.size() * 2), cache(problem.cache.size() * 2);
+  GuardedBuffer filter(problem.filter.size() * 2), bias(problem.bias.size() * 4);
+  GuardedBuffer source(problem.source.size() * 2), output(problem.source.size() * 2);
+  GuardedBuffer workspace(plan->workspace_bytes());
+  GuardedBuffer packed_filter(plan->packed_filter_bytes());
+  activation.upload(test::encode(problem.activation, request.dtype).data());
+  cache.upload(test::encode(problem.cache, request.dtype).data());
+  filter.upload(test::encode(problem.filter, request.dtype).data());
   bias.upload(problem.bias.data());
-  source.upload(test::encoded(problem.source, request.dtype).data());
-  output.poison();
-  workspace.poison();
-  packed_filter.poison();
+  source.upload(test::encode(problem.source, request.dtype).data());
+  output.fill_with_nan();
+  workspace.fill_with_nan();
+  packed_filter.fill_with_nan();
 
   RunPointers pointers;
   pointers.output = output.data();
@@ -106,9 +106,9 @@ void run_and_compare(const KernelCandidate& candidate, PlanRequest request, bool
     }
     expected[i] = round_to(request.dtype, static_cast<float>(value));
   }
-  output.check("output");
-  workspace.check("workspace");
-  packed_filter.check("packed filter");
+  EXPECT_TRUE(output.guards_intact()) << "around output";
+  EXPECT_TRUE(workspace.guards_intact()) << "around workspace";
+  EXPECT_TRUE(packed_filter.guards_intact()) << "around packed filter";
   EXPECT_EQ(test::difference(output.download(), expected, request.dtype, g.out_channels), "");
 }
 
@@ -175,7 +175,7 @@ TEST_F(Composed, QsliceSumsDepthsInFp32) {
 // A filter whose depths cancel: partial sums of 10^3..10^5 that bf16 would round, total exact.
 TEST_F(Composed, QsliceNeverRoundsPartialSums) {
   const ConvGeometry g = volume(1, {2, 8, 8}, 64, 16, {2, 3, 3}, {0, 1, 1});
-  Problem problem(g);
+  IntegerTensors problem(g);
   for (float& x : problem.activation) x = 7.0f;
   const std::int64_t slice = g.filter_elements() / g.out_channels / 2;
   for (std::int64_t i = 0; i < g.filter_elements(); ++i) {
@@ -187,10 +187,10 @@ TEST_F(Composed, QsliceNeverRoundsPartialSums) {
   }
   const PlanRequest request = request_for(g);
   const auto plan = make_qslice_candidate(inner_kernels())->make(request);
-  DeviceBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
-  DeviceBuffer output(problem.source.size() * 2), workspace(plan->workspace_bytes());
-  activation.upload(test::encoded(problem.activation, DType::bf16).data());
-  filter.upload(test::encoded(problem.filter, DType::bf16).data());
+  GuardedBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
+  GuardedBuffer output(problem.source.size() * 2), workspace(plan->workspace_bytes());
+  activation.upload(test::encode(problem.activation, DType::bf16).data());
+  filter.upload(test::encode(problem.filter, DType::bf16).data());
   RunPointers pointers;
   pointers.output = output.data();
   pointers.activation = activation.data();
