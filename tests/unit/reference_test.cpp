@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "convoy/im2col.hpp"
+#include "core/dtype.hpp"
 #include "expect_error.hpp"
 #include "support/conv_case.hpp"
 
@@ -147,8 +148,79 @@ TEST(Reference, RoundingStepsOfTheEpilogue) {
   EXPECT_EQ(reference::finish_fp64(259.0, 0, 1, operands, DType::bf16), 260.0);
 }
 
+TEST(Reference, ASampleIsEveryStepThElement) {
+  const test::ConvCase c = test::random_case(3, {.flops = 2e6});
+  const ConvGeometry g = geometry_of(c.problem);
+  ASSERT_GT(g.output_elements(), 100);
+  const auto in = values(g.activation_elements(), 1);
+  const auto cache = values(g.cache_elements(), 2);
+  const auto filter = values(g.filter_elements(), 3);
+  const reference::Operands operands = {in.data(), cache.data(), filter.data()};
+  reference::Expectation all = reference::expect(g, operands, {}, DType::fp32);
+  const reference::Expectation some = reference::expect(g, operands, {}, DType::fp32, {.step = 7});
+  ASSERT_EQ(some.value.size(), (all.value.size() + 6) / 7);
+  std::vector<float> got;
+  for (std::size_t i = 0; i < all.value.size(); ++i) {
+    got.push_back(static_cast<float>(all.value[i]));
+    if (i % 7 == 0) {
+      ASSERT_EQ(some.value[i / 7], all.value[i]);
+      ASSERT_EQ(some.bound[i / 7], all.bound[i]);
+    }
+  }
+  EXPECT_TRUE(reference::compare(got.data(), DType::fp32, some).pass);
+  EXPECT_EQ(reference::compare_exactly(got.data(), DType::fp32, some), "");
+  got[8] += 1.0f;  // Not of the sample.
+  EXPECT_TRUE(reference::compare(got.data(), DType::fp32, some).pass);
+  got[14] += 1.0f;
+  EXPECT_EQ(reference::compare(got.data(), DType::fp32, some).worst, 14);
+  EXPECT_NE(reference::compare_exactly(got.data(), DType::fp32, some), "");
+}
+
+TEST(Reference, EveryBitIsCompared) {
+  const reference::Expectation wanted = {.value = {0.0, -0.0, 1.0 + 0x1p-9, NAN, -INFINITY},
+                                         .bound = {}};
+  std::vector<float> got = {0.0f, -0.0f, 1.0f, NAN, -INFINITY};
+  const auto wrong = [&] {
+    std::vector<unsigned char> bytes(got.size() * 2);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      store_element(bytes.data(), static_cast<std::int64_t>(i), DType::bf16, got[i]);
+    }
+    return reference::compare_exactly(bytes.data(), DType::bf16, wanted);
+  };
+  EXPECT_EQ(wrong(), "");  // 1 + 2^-9 rounds to 1 in bf16.
+  got[0] = -0.0f;
+  EXPECT_EQ(wrong(), "element 0 is -0, exactly 0 expected");
+  got[0] = 0.0f;
+  got[1] = 0.0f;
+  EXPECT_EQ(wrong(), "element 1 is 0, exactly -0 expected");
+  got[1] = -0.0f;
+  got[2] = 1.0f + 0x1p-7f;
+  EXPECT_NE(wrong(), "");
+  got[2] = 1.0f;
+  got[3] = 0.0f;
+  EXPECT_NE(wrong(), "");
+}
+
+TEST(Reference, SignsOfZeros) {
+  // -1 · 0 and 0 · 0: the sum starts at +0.
+  const Conv2dProblemShape p{.in_height = 1, .in_width = 1, .in_channels = 1, .out_channels = 1};
+  const float minus_one = -1.0f, zero = 0.0f;
+  const double sum = reference::convolve_fp64(geometry_of(p), {&minus_one, nullptr, &zero})[0];
+  EXPECT_FALSE(std::signbit(sum));
+  reference::EpilogueOperands operands;
+  operands.epilogue.scale = -2.0f;
+  const auto finished = [&] { return reference::finish_fp64(sum, 0, 1, operands, DType::bf16); };
+  EXPECT_TRUE(std::signbit(finished()));
+  operands.epilogue.activation = Activation::relu;
+  EXPECT_FALSE(std::signbit(finished()));
+  operands.epilogue.activation = Activation::none;
+  operands.bias = &zero;
+  EXPECT_FALSE(std::signbit(finished()));
+}
+
 TEST(Reference, ComparisonFindsWhatIsWrong) {
-  const reference::Expectation wanted = {{1.0, 2.0, INFINITY, NAN}, {0.1, 0.1, 0.1, 0.1}};
+  const reference::Expectation wanted = {.value = {1.0, 2.0, INFINITY, NAN},
+                                         .bound = {0.1, 0.1, 0.1, 0.1}};
   float got[] = {1.05f, 2.0f, INFINITY, NAN};
   EXPECT_TRUE(reference::compare(got, DType::fp32, wanted).pass);
   got[1] = 2.2f;

@@ -10,11 +10,11 @@
 //
 //   conv_fuzz --interleave PLANS [--threads 3] [--rounds 3] [--seed 1] [--count 1] and as above
 //
-// Many plans alive at once: random problems, each with every kernel that takes it and beside a
+// Many plans alive at once: random problems, each on two of the kernels that take it and with a
 // sibling of other extents on the same kernel, until there are PLANS of them. Then all run in
 // random order, `rounds` times, from threads with streams of their own, a few enqueued before they
-// are checked. Some share their plan and packed filter with another one. --count repeats the whole
-// with the next seeds. With --threads 1 the order is the same every time.
+// are checked. Every fourth shares plan and packed filter with the one before. --count repeats the
+// whole with the next seeds. With --threads 1 the order is the same every time.
 #include <algorithm>
 #include <atomic>
 #include <charconv>
