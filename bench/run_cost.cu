@@ -64,11 +64,18 @@ std::vector<Layer> layers() {
   const EpilogueKind fused{.bias = true, .activation = Activation::silu, .residual = true};
   Layer cached{"3x3x3 64->64, cache", shape_of({2, 16, 16}, 64, 64, {3, 3, 3})};
   cached.shape.cached_frames = 2;
+  Layer strided{"3x3 64->64, stride 2", shape_of({1, 32, 32}, 64, 64, {1, 3, 3})};
+  strided.shape.stride = {1, 2, 2};
+  Layer folded{"3x3 64->64, upsample 2", shape_of({1, 16, 16}, 64, 64, {1, 3, 3})};
+  folded.shape.upsample = 2;
   Layer depthwise{"depthwise 3x3 64", shape_of({1, 16, 16}, 64, 64, {1, 3, 3})};
   depthwise.shape.groups = 64;
   return {{"3x3 64->64", shape_of({1, 16, 16}, 64, 64, {1, 3, 3})},
           {"3x3 64->64, bias, silu, residual", shape_of({1, 16, 16}, 64, 64, {1, 3, 3}), fused},
           {"1x1 128->128", shape_of({1, 16, 16}, 128, 128, {1, 1, 1})},
+          {"1x1 4096->128 (few tiles, long K)", shape_of({1, 8, 8}, 4096, 128, {1, 1, 1})},
+          strided,
+          folded,
           {"3x3x3 64->64", shape_of({3, 16, 16}, 64, 64, {3, 3, 3})},
           cached,
           {"3x3 3->64", shape_of({1, 16, 16}, 3, 64, {1, 3, 3})},
@@ -94,7 +101,9 @@ class Memory {
 // A plan with the memory of its run.
 struct PlannedLayer {
   explicit PlannedLayer(const Layer& layer)
-      : plan(convoy::plan(layer.shape, {.epilogue = layer.epilogue, .device = Device::cuda})),
+      : plan(convoy::plan(layer.shape, {.epilogue = layer.epilogue,
+                                        .packed_filter = layer.shape.upsample != 1,
+                                        .device = Device::cuda})),
         activation(elements(plan.activation_shape())),
         cache(elements(plan.cache_shape())),
         output(elements(plan.output_shape())),
@@ -106,6 +115,9 @@ struct PlannedLayer {
     arguments.activation = activation.data();
     if (layer.shape.cached_frames > 0) arguments.cache = cache.data();
     arguments.filter = filter.data();
+    if (layer.shape.upsample != 1) {
+      arguments.filter = plan.pack_filter(filter.data(), FilterLayout::ktrsc);
+    }
     arguments.workspace = workspace.data();
     arguments.epilogue.activation = layer.epilogue.activation;
     if (layer.epilogue.bias) arguments.epilogue.bias = bias.data();

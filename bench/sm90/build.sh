@@ -7,33 +7,29 @@ set -e
 root=$(cd "$(dirname "$0")/../.." && pwd)
 out=$1; only=$2
 mkdir -p "$out/instances"
-flags="-std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -cudart static -Xcompiler -fPIC -I$root/src -I$root/include $EXTRA"
+flags="-std=c++20 -O3 --expt-relaxed-constexpr -gencode arch=compute_90a,code=sm_90a -cudart static -Xcompiler -fPIC -I$root/src -I$root/include $EXTRA"
 declarations=""; entries=""; jobs=""
 rm -f "$out"/instances/*.cu
-while read -r types m n consumers cluster mode stages halo_stages pixels staging; do
+while read -r types m n consumers cluster_m cluster_n input schedule rows stages act_stages pixels staging; do
   case $types in '#'*|'') continue;; esac
-  halo=false; schedule=cooperative; swapped=false
-  case $mode in *halo*) halo=true;; esac
-  case $cluster in *x*) ;; *) cluster=${cluster}x1;; esac
-  case $mode in *swapped*) swapped=true;; esac
-  case $mode in *splitk*) schedule=split_k;; *pingpong*) schedule=pingpong;; esac
   for type in $(echo "$types" | tr ',' ' '); do
     [ -n "$only" ] && [ "$only" != "$type" ] && continue
-    case $type in
-      bf16) cpp="__nv_bfloat16, __nv_bfloat16";; fp16) cpp="__half, __half";;
-      'bf16>fp32') cpp="__nv_bfloat16, float";; 'fp16>fp32') cpp="__half, float";;
-    esac
-    name="$(echo "$type" | tr '>' '_')_${m}x${n}_w${consumers}_c${cluster}_${mode}_s${stages}_h${pixels}"
+    in=${type%%>*}; res=${type##*>}
+    name="$(echo "$type" | tr '>' '_')_${m}x${n}_w${consumers}_c${cluster_m}x${cluster_n}_${input}_${schedule}_${rows}_s${stages}_h${pixels}"
     cat > "$out/instances/$name.cu.new" <<EOF
 #include "kernels/sm90/instance.cuh"
 namespace convoy::sm90 {
-FpropInstance instance_$name() {
-  return describe_instance<FpropConfig<$cpp, $m, $n, $consumers, ${cluster%x*}, $halo, Schedule::$schedule, $stages, $halo_stages, $pixels, $staging, $swapped, ${cluster#*x}>>();
+Instance instance_$name() {
+  return make_instance<Config{.in = DType::$in, .out = DType::$res, .block_m = $m, .block_n = $n,
+                              .consumers = $consumers, .cluster_m = $cluster_m, .cluster_n = $cluster_n,
+                              .filter_stages = $stages, .act_stages = $act_stages, .halo_pixels = $pixels,
+                              .staging_pieces = $staging, .input = Input::$input,
+                              .schedule = Schedule::$schedule, .mma_rows = MmaRows::$rows}>();
 }
 }
 EOF
     mv "$out/instances/$name.cu.new" "$out/instances/$name.cu"
-    declarations="$declarations FpropInstance instance_$name();"
+    declarations="$declarations Instance instance_$name();"
     entries="$entries instance_$name(),"
   done
 done < "${TABLE:-$root/src/kernels/sm90/instances.txt}"
@@ -41,13 +37,21 @@ cat > "$out/instances/registry.cpp" <<EOF
 #include "kernels/sm90/instances.hpp"
 namespace convoy::sm90 {
 $declarations
-const std::vector<FpropInstance>& fprop_instances() {
-  static const std::vector<FpropInstance> instances = {$entries};
-  return instances;
+const std::vector<Instance>& instances() {
+  static const std::vector<Instance> list = {$entries};
+  return list;
 }
 }
 EOF
 rm -f "$out"/*.o
-{ ls "$out"/instances/*.cu "$out/instances/registry.cpp"; echo "$root/src/kernels/sm90/host.cu"; echo "$root/src/kernels/sm90/model.cpp"; echo "$root/src/kernels/common/tensor_map.cpp"; echo "$root/bench/sm90/fprop_capi.cu"; } |
+{
+  ls "$out"/instances/*.cu "$out/instances/registry.cpp"
+  for source in kernels/sm90/host.cu kernels/sm90/model.cpp kernels/common/implicit_gemm.cpp \
+                kernels/common/launch.cpp kernels/common/tensor_map.cpp \
+                kernels/common/filter_packing.cu core/geometry.cpp core/names.cpp; do
+    echo "$root/src/$source"
+  done
+  echo "$root/bench/sm90/fprop_capi.cu"
+} |
   xargs -P "${JOBS:-2}" -I{} sh -c "nvcc $flags -Xptxas -v -c {} -o $out/\$(basename {}).o 2> $out/\$(basename {}).log || cat $out/\$(basename {}).log >&2"
 nvcc -shared -cudart static -o "$out/libconvoy_sm90_bench.so" "$out"/*.o

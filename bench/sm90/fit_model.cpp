@@ -85,8 +85,8 @@ static_assert(sizeof(ModelConstants) == std::size(kConstants) * sizeof(double),
 struct Row {
   std::string kernel;
   double us = 0;
-  std::vector<sm90::FpropPlan> plans;  // One for each split of K; none: another family,
-  double modelled_us = 0;              // whose own estimate this is.
+  std::vector<sm90::Tiling> tilings;  // One for each split of K; none: another family,
+  double modelled_us = 0;             // whose own estimate this is.
 };
 
 // The kernels of one problem in one run.
@@ -137,10 +137,8 @@ class Reader {
                .multiprocessors = multiprocessors,
                .shared_memory = 227 << 10,
                .l2_bytes = 50 << 20};
-    for (const sm90::FpropInstance& instance : sm90::fprop_instances()) {
-      std::string name = text("sm90_fprop_", instance.name(), "_", to_string(instance.in));
-      if (instance.out != instance.in) name += text("_", to_string(instance.out));
-      instances_[name] = &instance;
+    for (const sm90::Instance& instance : sm90::instances()) {
+      instances_[sm90::name_of(instance)] = &instance;
     }
     for (const auto& kernel : registry()) kernels_[kernel->name()] = kernel.get();
   }
@@ -191,11 +189,12 @@ class Reader {
  private:
   bool bind(const Case& of, Row& row) {
     if (const auto found = instances_.find(row.kernel); found != instances_.end()) {
-      const sm90::FpropInstance& instance = *found->second;
+      const sm90::Instance& instance = *found->second;
       for (const int splits : {1, 2, 4, 8}) {
-        if (splits > 1 && !instance.split) break;
-        row.plans.push_back(
-            sm90::plan_fprop(of.geometry, instance, true, device_.multiprocessors, splits));
+        if (splits > 1 && !instance.config.splits_k()) break;
+        row.tilings.push_back(sm90::plan_tiling(
+            instance, of.geometry,
+            {.packed_filter = true, .multiprocessors = device_.multiprocessors, .splits = splits}));
       }
       return true;
     }
@@ -214,16 +213,16 @@ class Reader {
   }
 
   DeviceInfo device_;
-  std::map<std::string, const sm90::FpropInstance*> instances_;
+  std::map<std::string, const sm90::Instance*> instances_;
   std::map<std::string, const KernelCandidate*> kernels_;
   std::map<std::string, int> left_out_;
 };
 
 double model_us(const Case& of, const Row& row, int multiprocessors, const ModelConstants& k) {
-  if (row.plans.empty()) return row.modelled_us;
+  if (row.tilings.empty()) return row.modelled_us;
   double us = INFINITY;
-  for (const sm90::FpropPlan& plan : row.plans) {
-    us = std::min(us, sm90::estimate_us(of.geometry, plan, multiprocessors, of.epilogue, k));
+  for (const sm90::Tiling& tiling : row.tilings) {
+    us = std::min(us, sm90::estimate_us(of.geometry, tiling, multiprocessors, of.epilogue, k));
   }
   return us;
 }
@@ -261,7 +260,7 @@ Choice judge(const Case& of, int multiprocessors, const ModelConstants& k) {
     choice.soft_regret += likelihood * (ratio - 1);
     // From 0 to 1 around the limit.
     choice.soft_miss += likelihood * std::clamp((ratio - 0.98 * kMiss) / (0.04 * kMiss), 0.0, 1.0);
-    if (row.plans.empty()) continue;
+    if (row.tilings.empty()) continue;
     const double weight = std::exp((1 - ratio) / kNear), error = std::log(model[i] / row.us);
     near += weight;
     mean += weight * error;

@@ -124,8 +124,7 @@ class Library:
         self.lib.convoy_sm90_plan.restype = ctypes.c_void_p
         self.lib.convoy_sm90_plan.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int,
                                               ctypes.c_int, ctypes.c_char_p]
-        self.lib.convoy_sm90_run.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_int, ctypes.c_void_p,
-                                                                     ctypes.c_char_p]
+        self.lib.convoy_sm90_run.argtypes = [ctypes.c_void_p] * 10 + [ctypes.c_char_p]
         self.lib.convoy_sm90_plan_text.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
         self.lib.convoy_sm90_set_band.argtypes = [ctypes.c_void_p, ctypes.c_int]
         self.lib.convoy_sm90_estimate.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
@@ -171,7 +170,7 @@ class Library:
                                    ACTIVATIONS[activation], order, rounding)
         error = ctypes.create_string_buffer(512)
         if self.lib.convoy_sm90_run(plan, pointer(out), pointer(x), pointer(cache), pointer(w),
-                                    pointer(bias), pointer(residual), values, kinds, self.sms,
+                                    pointer(bias), pointer(residual), values, kinds,
                                     torch.cuda.current_stream().cuda_stream, error):
             raise RuntimeError(error.value.decode())
 

@@ -13,7 +13,17 @@
 #include "kernels/sm90/model.hpp"
 
 namespace {
-using convoy::sm90::FpropPlan;
+using convoy::sm90::Instance;
+
+// An instance bound to a problem, as the model sees it and as it is launched.
+struct BenchPlan {
+  convoy::sm90::Tiling tiling;
+  convoy::sm90::Launch launch;
+};
+
+const Instance& instance_at(int index) {
+  return convoy::sm90::instances()[static_cast<std::size_t>(index)];
+}
 
 convoy::ConvGeometry geometry_from(const std::int64_t* v) {
   convoy::ConvGeometry g;
@@ -47,14 +57,15 @@ int fail(char* error, const std::string& message) {
 extern "C" {
 
 int convoy_sm90_count() {
-  return static_cast<int>(convoy::sm90::fprop_instances().size());
+  return static_cast<int>(convoy::sm90::instances().size());
 }
 
+/// "bf16>bf16 128x128_pingpong_halo_bf16"
 void convoy_sm90_name(int instance, char* text) {
-  const auto& i = convoy::sm90::fprop_instances()[static_cast<std::size_t>(instance)];
-  static const char* const kTypes[] = {"bf16", "fp16", "fp32"};
-  std::snprintf(text, 128, "%s>%s %s", kTypes[static_cast<int>(i.in)],
-                kTypes[static_cast<int>(i.out)], i.name().c_str());
+  const Instance& i = instance_at(instance);
+  const std::string name = convoy::sm90::name_of(i).substr(std::strlen("sm90_fprop_"));
+  std::snprintf(text, 128, "%s>%s %s", convoy::to_string(i.config.in),
+                convoy::to_string(i.config.out), name.c_str());
 }
 
 /// 23 values: batch, cached frames, D, H, W, C, K, filter, pad_begin, pad_end, stride, dilation (3
@@ -62,13 +73,14 @@ void convoy_sm90_name(int instance, char* text) {
 void* convoy_sm90_plan(int instance, const std::int64_t* problem, int splits, int multiprocessors,
                        char* error) {
   try {
-    const auto& i = convoy::sm90::fprop_instances()[static_cast<std::size_t>(instance)];
+    const Instance& i = instance_at(instance);
     const convoy::ConvGeometry g = geometry_from(problem);
-    const bool packed = g.upsample == 2;
-    convoy::sm90::prepare_fprop(i);
-    return new FpropPlan(splits == 0
-                             ? convoy::sm90::best_plan(g, i, packed, multiprocessors).plan
-                             : convoy::sm90::plan_fprop(g, i, packed, multiprocessors, splits));
+    convoy::sm90::LaunchOptions options{.packed_filter = g.upsample == 2,
+                                        .multiprocessors = multiprocessors};
+    options.splits = splits == 0 ? convoy::sm90::best_split(i, g, options).splits : splits;
+    convoy::sm90::prepare(i);
+    return new BenchPlan{convoy::sm90::plan_tiling(i, g, options),
+                         convoy::sm90::plan_launch(i, g, options)};
   } catch (const std::exception& e) {
     fail(error, e.what());
     return nullptr;
@@ -76,38 +88,40 @@ void* convoy_sm90_plan(int instance, const std::int64_t* problem, int splits, in
 }
 
 void convoy_sm90_plan_text(const void* plan, char* text) {
-  const auto& p = *static_cast<const FpropPlan*>(plan);
+  const convoy::sm90::Tiling& tiling = static_cast<const BenchPlan*>(plan)->tiling;
+  const convoy::sm90::Params& p = tiling.params;
   std::snprintf(text, 256, "loader %d tiles %d cluster %d band %d patch %d halo %dx%d smem %d",
-                static_cast<int>(p.params.loader), p.num_tiles, p.cluster_size, p.params.band,
-                p.params.patch_columns, p.params.halo_height, p.params.halo_width,
-                p.instance.shared_bytes);
+                static_cast<int>(p.loader), tiling.num_tiles, tiling.cluster_size, p.band,
+                p.patch_columns, p.halo_height, p.halo_width, tiling.config.shared_bytes());
 }
 
 /// Override the band, for experiments.
 void convoy_sm90_set_band(void* plan, int band) {
-  convoy::sm90::set_band(static_cast<FpropPlan*>(plan)->params, band);
+  auto& p = *static_cast<BenchPlan*>(plan);
+  convoy::sm90::set_band(p.tiling.params, band);
+  convoy::sm90::set_band(p.launch.params, band);
 }
 
 #ifdef CONVOY_SM90_TRACE
 /// Where the launches of a plan leave their stamps: kTraceSlots of 8 bytes a CTA.
 void convoy_sm90_set_trace(void* plan, void* stamps) {
-  static_cast<FpropPlan*>(plan)->params.trace = static_cast<long long*>(stamps);
+  static_cast<BenchPlan*>(plan)->launch.params.trace = static_cast<long long*>(stamps);
 }
 #endif
 
 double convoy_sm90_estimate(const void* plan, const std::int64_t* problem, int multiprocessors) {
-  return convoy::sm90::estimate_us(geometry_from(problem), *static_cast<const FpropPlan*>(plan),
-                                   multiprocessors);
+  return convoy::sm90::estimate_us(geometry_from(problem),
+                                   static_cast<const BenchPlan*>(plan)->tiling, multiprocessors);
 }
 
 void convoy_sm90_destroy(void* plan) {
-  delete static_cast<FpropPlan*>(plan);
+  delete static_cast<BenchPlan*>(plan);
 }
 
 /// epilogue: scale, beta, parameter_a, parameter_b; kinds: bias dtype, activation, order, rounding.
 int convoy_sm90_run(const void* plan, void* output, const void* activation, const void* cache,
                     const void* filter, const void* bias, const void* residual, const float* values,
-                    const int* kinds, int multiprocessors, void* stream, char* error) {
+                    const int* kinds, void* stream, char* error) {
   try {
     convoy::RunPointers pointers;
     pointers.output = output;
@@ -124,8 +138,10 @@ int convoy_sm90_run(const void* plan, void* output, const void* activation, cons
     pointers.epilogue.activation = static_cast<convoy::Activation>(kinds[1]);
     pointers.epilogue.order = static_cast<convoy::ResidualOrder>(kinds[2]);
     pointers.epilogue.rounding = static_cast<convoy::EpilogueRounding>(kinds[3]);
-    convoy::sm90::launch_fprop(*static_cast<const FpropPlan*>(plan), pointers, multiprocessors,
-                               static_cast<cudaStream_t>(stream));
+    const convoy::NoComputeOp compute;
+    const convoy::NoStoreOp store;
+    convoy::sm90::launch(static_cast<const BenchPlan*>(plan)->launch, pointers, &compute, &store,
+                         static_cast<cudaStream_t>(stream));
     return 0;
   } catch (const std::exception& e) {
     return fail(error, e.what());

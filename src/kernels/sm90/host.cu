@@ -496,38 +496,31 @@ void prepare(const Instance& instance) {
   }
 }
 
-BoundLaunch bind(const Launch& plan, const RunPointers& pointers) {
-  BoundLaunch bound{.params = plan.params};
-  Params& p = bound.params;
+void launch(const Launch& plan, const RunPointers& pointers, const void* compute_op,
+            const void* store_op, cudaStream_t stream) {
+  Params p = plan.params;
   p.epilogue = EpilogueParams(pointers.epilogue);
-  bound.kernel = choose_kernel(plan.instance, pointers.epilogue, p);
+  const void* const kernel = choose_kernel(plan.instance, pointers.epilogue, p);
   p.output_pointer = pointers.output;
   p.source_pointer = pointers.epilogue.residual;
   p.activation_map = at_address(p.activation_map, "activation", pointers.activation);
   if (p.cached_frames > 0) p.cache_map = at_address(p.cache_map, "cache", pointers.cache);
   p.filter_map = at_address(p.filter_map, "filter", pointers.filter);
-  if (p.direct_store) return bound;
-  const CUtensorMap& output = plan.params.output_map[0];
-  for (int i = 0; i < p.phases; ++i) {
+  for (int i = 0; i < p.phases && !p.direct_store; ++i) {
+    const CUtensorMap& map = plan.params.output_map[0];
     const std::int64_t offset = plan.phase_offset_bytes[i];
-    p.output_map[i] =
-        at_address(output, "output", static_cast<const char*>(pointers.output) + offset);
+    auto* const output = static_cast<char*>(pointers.output);
+    p.output_map[i] = at_address(map, "output", output + offset);
     if (p.epilogue.has_residual) {
-      p.source_map[i] = at_address(output, "residual",
-                                   static_cast<const char*>(pointers.epilogue.residual) + offset);
+      auto* const residual = static_cast<const char*>(pointers.epilogue.residual);
+      p.source_map[i] = at_address(map, "residual", residual + offset);
     }
   }
-  return bound;
-}
-
-void launch(const Launch& plan, const RunPointers& pointers, const void* compute_op,
-            const void* store_op, cudaStream_t stream) {
-  BoundLaunch bound = bind(plan, pointers);
   LaunchConfig config = plan.config;
   config.name = plan.name.c_str();
   config.stream = stream;
-  void* arguments[] = {&bound.params, const_cast<void*>(compute_op), const_cast<void*>(store_op)};
-  launch_kernel(bound.kernel, config, arguments);
+  void* arguments[] = {&p, const_cast<void*>(compute_op), const_cast<void*>(store_op)};
+  launch_kernel(kernel, config, arguments);
 }
 
 }  // namespace convoy::sm90

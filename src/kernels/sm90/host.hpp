@@ -77,11 +77,4 @@ CONVOY_API void prepare(const Instance& instance);
 CONVOY_API void launch(const Launch& plan, const RunPointers& pointers, const void* compute_op,
                        const void* store_op, cudaStream_t stream);
 
-/// What `launch` hands to the runtime: for those who compare with a bare launch.
-struct BoundLaunch {
-  const void* kernel = nullptr;
-  Params params;
-};
-BoundLaunch bind(const Launch& plan, const RunPointers& pointers);
-
 }  // namespace convoy::sm90
