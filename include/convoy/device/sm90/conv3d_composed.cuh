@@ -50,6 +50,7 @@ void im2col_matmul_conv2d(Element<kConfig.out>* output, const Element<kConfig.in
                                  geometry_of(problem), workspace, op, stream, budget);
 }
 
+/// The same for volumes; `cache` as FpropExtras has it.
 template <Config kConfig, typename Op>
 void im2col_matmul_conv3d(Element<kConfig.out>* output, const Element<kConfig.in>* activation,
                           const Element<kConfig.in>* cache, const Element<kConfig.in>* filter,

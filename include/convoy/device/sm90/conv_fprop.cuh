@@ -31,6 +31,7 @@
 #include "kernels/sm90/host.hpp"
 #include "kernels/sm90/instance.cuh"
 
+/// The Hopper kernels as templates.
 namespace convoy::sm90 {
 
 /// Tiles of 128 pixels x 128 filters by im2col, two warpgroups in turns, filters shared by 2 CTAs:
