@@ -6,14 +6,15 @@ GPU := $(wildcard /dev/nvidiactl)
 CONVOY_CUDA ?= AUTO
 export CONVOY_CUDA
 
-.PHONY: help demo demo-virtual build test test-default test-asan test-fuzz format tidy docs clean
+.PHONY: help demo demo-virtual build test test-default test-asan test-fuzz lint format tidy tidy-deep docs clean
 
 help:
 	@echo "make demo    set up, build, and convolve a picture"
 	@echo "make test    set up, build, and run all tests"
 	@echo "make build   build in build/default, what is needed being there"
+	@echo "make lint    set up, and check the sources: format, linters, types, arrows between folders"
 	@echo "make format  clang-format over the sources"
-	@echo "make tidy    clang-tidy over the host code"
+	@echo "make tidy    clang-tidy over the host code (tidy-deep: clang's analyzer)"
 	@echo "make docs    the pages as a site, build/docs/html"
 	@echo "make clean   remove build/"
 
@@ -64,11 +65,16 @@ test-asan:
 test-fuzz:
 	scripts/fuzz.sh 500000 10
 
-format:
-	git ls-files '*.cpp' '*.hpp' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
+# The tools come into .deps/lint, at the versions of scripts/lint-requirements.txt.
+lint:
+	scripts/bootstrap.sh --tests
+	JOBS=$(JOBS) scripts/lint.sh
 
-tidy:
-	scripts/tidy.sh
+format:
+	scripts/lint.sh reformat
+
+tidy tidy-deep:
+	JOBS=$(JOBS) scripts/lint.sh $@
 
 docs:
 	scripts/build_docs.sh

@@ -5,7 +5,9 @@
 #
 #   scripts/lint.sh                 every step
 #   scripts/lint.sh STEP [FILE...]  one step, over the given files where it takes any:
-#                                   format, spdx, shell, arrows, ruff, mypy, tidy, tidy-deep
+#                                   format, width, spdx, shell, arrows, ruff, mypy, tidy
+#   scripts/lint.sh tidy-deep       clang's analyzer, which takes four times as long as tidy
+#   scripts/lint.sh reformat        runs clang-format over the sources
 #
 # The tools come at the versions of scripts/lint-requirements.txt, into .deps/lint.
 set -euo pipefail
@@ -36,6 +38,27 @@ step_format() {
   $tools/bin/clang-format --dry-run -Werror "${sources[@]}"
 }
 
+step_reformat() {
+  local sources=("$@")
+  [ $# -gt 0 ] || mapfile -t sources < <(files '*.c' '*.cpp' '*.cu' '*.cuh' '*.h' '*.hpp')
+  $tools/bin/clang-format -i "${sources[@]}"
+}
+
+# clang-format keeps code before column 100, and leaves comments as they are: a diagram would not
+# survive it.
+step_width() {
+  local sources=("$@")
+  [ $# -gt 0 ] || mapfile -t sources < <(files '*.c' '*.cpp' '*.cu' '*.cuh' '*.h' '*.hpp')
+  python3 - "${sources[@]}" << 'PYTHON'
+import sys
+wide = [f"{name}:{number}: a comment of {len(line)} columns; legal: up to 100"
+        for name in sys.argv[1:]
+        for number, line in enumerate(open(name, encoding="utf-8").read().splitlines(), start=1)
+        if len(line) > 100 and "//" in line]
+sys.exit("\n".join(wide) or 0)
+PYTHON
+}
+
 step_spdx() {
   local sources=("$@")
   [ $# -gt 0 ] || mapfile -t sources < <(files '*.c' '*.cpp' '*.cu' '*.cuh' '*.h' '*.hpp' '*.py' \
@@ -58,8 +81,8 @@ step_ruff() { $tools/bin/ruff check --quiet --output-format concise "${@:-.}"; }
 
 step_mypy() { $tools/bin/mypy --no-error-summary python/convoy scripts/check_arrows.py; }
 
-# The host code of the library, of the program and of the virtual GPU, as CMake compiles it; what this
-# machine cannot build is left out. Or the given files of it.
+# The host code of the library, of the program and of the virtual GPU, as CMake compiles it; what
+# this machine cannot build is left out. Or the given files of it.
 step_tidy() {
   local sources=("$@")
   cmake --preset test -B $build -DCMAKE_UNITY_BUILD=OFF -DCMAKE_BUILD_TYPE=Debug -DCONVOY_TESTS=OFF \
@@ -84,16 +107,17 @@ PYTHON
       2> >(grep -v -E '^[0-9]+ warnings? (and [0-9]+ errors? )?generated|^Suppressed|^Use -' >&2)
 }
 
-# With clang's analyzer too, which takes four times as long.
-step_tidy-deep() { tidy_checks='clang-analyzer-*,-clang-analyzer-optin.core.EnumCastOutOfRange' step_tidy "$@"; }
+step_tidy-deep() {
+  tidy_checks='clang-analyzer-*,-clang-analyzer-optin.core.EnumCastOutOfRange' step_tidy "$@"
+}
 
 set_up
 mkdir -p build
-steps=(format spdx shell arrows ruff mypy tidy)
+steps=(format width spdx shell arrows ruff mypy tidy)
 arguments=()
 if [ $# -gt 0 ]; then
   if ! declare -F "step_$1" > /dev/null; then
-    sed -n '3,11s/^# \{0,1\}//p' "$0"
+    sed -n '3,13s/^# \{0,1\}//p' "$0"
     exit 2
   fi
   steps=("$1")
