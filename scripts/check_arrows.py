@@ -35,7 +35,6 @@ class Folder:
     """A row of the table: what the files below `path` may name, themselves aside."""
 
     path: str
-    what: str
     reaches: tuple[str, ...] = ()
 
 
@@ -45,24 +44,22 @@ ARCHITECTURES = ("src/kernels/sm90", "src/kernels/sm100")
 
 # In the direction of the arrows: a row reaches only into rows above it.
 FOLDERS = (
-    Folder("include/convoy", "public headers"),
-    Folder("src/core", "geometry, validation, what a backend implements", ("include/convoy",)),
-    Folder("src/cpu", "the oneDNN backend", BASE),
-    Folder("src/reference", "what results are checked against", BASE),
-    Folder("src/kernels/common", "what all kernels share", BASE),
-    Folder("src/kernels/sm90", "implicit GEMM of Hopper", KERNEL),
-    Folder("src/kernels/sm100", "implicit GEMM of Blackwell", KERNEL),
-    Folder("src/kernels/small", "kernels for few channels and for the rest", KERNEL),
-    Folder("src/kernels/norm", "GroupNorm and RMSNorm", KERNEL),
-    Folder("src/kernels/composed", "kernels that are handed an implicit GEMM", KERNEL),
+    Folder("include/convoy"),
+    Folder("src/core", ("include/convoy",)),
+    Folder("src/cpu", BASE),
+    Folder("src/reference", BASE),
+    Folder("src/kernels/common", BASE),
+    Folder("src/kernels/sm90", KERNEL),
+    Folder("src/kernels/sm100", KERNEL),
+    Folder("src/kernels/small", KERNEL),
+    Folder("src/kernels/norm", KERNEL),
+    Folder("src/kernels/composed", KERNEL),
     Folder(
         "include/convoy/device",
-        "public headers of kernel templates",
         (*KERNEL, *ARCHITECTURES, "src/kernels/composed"),
     ),
     Folder(
         "src/dispatch",
-        "the list of backends, selection, plans, C API",
         (
             *KERNEL,
             "src/cpu",
@@ -72,16 +69,15 @@ FOLDERS = (
             "src/kernels/composed",
         ),
     ),
-    Folder("cli", "the program `convoy`", ("include/convoy", "src/reference")),
-    Folder("python", "the Python package", ("include/convoy",)),
+    Folder("cli", ("include/convoy", "src/reference")),
+    Folder("python", ("include/convoy",)),
     # The benchmarks share the program's readers and its way to measure.
-    Folder("bench", "measurements", ("include/convoy", "src/reference", "cli", "python")),
+    Folder("bench", ("include/convoy", "src/reference", "cli", "python")),
     Folder(
         "bench/sm90",
-        "measurements for those who change the Hopper kernel",
         (*KERNEL, "src/kernels/sm90", "cli", "bench"),
     ),
-    Folder("vgpu", "the virtual GPU"),
+    Folder("vgpu"),
 )
 PATHS = tuple(folder.path for folder in FOLDERS)
 
@@ -261,13 +257,17 @@ def check_rows() -> list[str]:
     return faults
 
 
+def short_name(path: str) -> str:
+    """The row as the table names it at the end of an arrow."""
+    return path.removeprefix("src/").removeprefix("kernels/").removesuffix("/convoy")
+
+
 def table() -> str:
-    """The table as Markdown: a row names, a column is named, both in the order of FOLDERS."""
-    numbers = range(1, len(FOLDERS) + 1)
-    lines = ["| | | " + " | ".join(map(str, numbers)) + " |", "|---" * (len(FOLDERS) + 2) + "|"]
-    for number, folder in zip(numbers, FOLDERS, strict=True):
-        marks = ("●" if path in folder.reaches else "" for path in PATHS)
-        lines.append(f"| {number} | `{folder.path}` | " + " | ".join(marks) + " |")
+    """The table as Markdown."""
+    lines = ["| folder | reaches into |", "|---|---|"]
+    for folder in FOLDERS:
+        reaches = ", ".join(short_name(end) for end in folder.reaches) or "nothing"
+        lines.append(f"| `{folder.path}/` | {reaches} |")
     return "\n".join(lines)
 
 

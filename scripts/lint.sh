@@ -5,7 +5,8 @@
 #
 #   scripts/lint.sh                 every step
 #   scripts/lint.sh STEP [FILE...]  one step, over the given files where it takes any:
-#                                   format, width, spdx, shell, arrows, ruff, mypy, tidy
+#                                   conflicts, format, width, spdx, shell, pages,
+#                                   arrows, ruff, mypy, tidy
 #   scripts/lint.sh tidy-deep       clang's analyzer, which takes four times as long as tidy
 #   scripts/lint.sh reformat        runs clang-format over the sources
 #
@@ -66,6 +67,9 @@ step_spdx() {
   scripts/check_spdx.sh "${sources[@]}"
 }
 
+# Conflicts that were left in a file.
+step_conflicts() { ! git grep -n -E '^(<<<<<<<|>>>>>>>) ' -- "$@"; }
+
 step_shell() {
   local sources=("$@") source
   [ $# -gt 0 ] || mapfile -t sources < <(files '*.sh' .ci/run)
@@ -76,6 +80,9 @@ step_arrows() {
   scripts/check_arrows.py
   tests/scripts/check_arrows_test.py
 }
+
+# Pages: lines, tables, links.
+step_pages() { scripts/check_docs.py "$@"; }
 
 step_ruff() { $tools/bin/ruff check --quiet --output-format concise "${@:-.}"; }
 
@@ -113,11 +120,11 @@ step_tidy-deep() {
 
 set_up
 mkdir -p build
-steps=(format width spdx shell arrows ruff mypy tidy)
+steps=(conflicts format width spdx shell pages arrows ruff mypy tidy)
 arguments=()
 if [ $# -gt 0 ]; then
   if ! declare -F "step_$1" > /dev/null; then
-    sed -n '3,13s/^# \{0,1\}//p' "$0"
+    sed -n '3,14s/^# \{0,1\}//p' "$0"
     exit 2
   fi
   steps=("$1")

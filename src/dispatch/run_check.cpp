@@ -55,8 +55,8 @@ RunContract::RunContract(const PlanRequest& request, std::string filter_format,
   output_ = tensor_shape(g, request.output_dtype, g.out, g.out_channels);
   activation_ = tensor_shape(g, request.dtype, g.in, g.in_channels);
   cache_ = tensor_shape(g, request.dtype, {g.cached_frames, g.in[1], g.in[2]}, g.in_channels);
-  next_cache_ = tensor_shape(g, request.dtype,
-                             {g.next_cache_frames(), g.in[1], g.in[2]}, g.in_channels);
+  next_cache_ =
+      tensor_shape(g, request.dtype, {g.next_cache_frames(), g.in[1], g.in[2]}, g.in_channels);
   if (g.rank == 2) {  // No frames to cache.
     cache_.extents[0] = 0;
     next_cache_.extents[0] = 0;

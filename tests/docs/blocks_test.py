@@ -258,9 +258,8 @@ class Checker:
             preset = arguments[arguments.index("--preset") + 1]
             if f'"name": "{preset}"' not in (REPOSITORY / "CMakePresets.json").read_text():
                 return f"CMakePresets.json has no preset {preset}"
-        elif "/" in name and not name.startswith(("/", "build/")):
-            if not os.access(REPOSITORY / name, os.X_OK):
-                return "no such program in the repository"
+        elif "/" in name and not name.startswith(("/", "build/", "../")):
+            return None if os.access(REPOSITORY / name, os.X_OK) else "no such program"
         return None
 
     def check_convoy(self, arguments: list[str]) -> str | None:
@@ -323,8 +322,8 @@ def main() -> int:
     parser.add_argument("--nvcc", default="")
     parser.add_argument("--cmake", default="cmake")
     parser.add_argument("--include", action="append", default=[], type=Path)
-    parser.add_argument("--program", type=Path)
-    parser.add_argument("--library", type=Path)
+    parser.add_argument("--program", type=lambda name: Path(name).resolve())
+    parser.add_argument("--library", type=lambda name: Path(name).resolve())
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
     names = options.files or all_files()

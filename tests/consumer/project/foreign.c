@@ -5,5 +5,7 @@ int convoy_is_not_this;
 #else
 static const char* const kBackend[] = {"convoy 0.0.9, interface 0"};
 const void* convoy_cpu_backend(void);
-const void* convoy_cpu_backend(void) { return kBackend; }
+const void* convoy_cpu_backend(void) {
+  return kBackend;
+}
 #endif

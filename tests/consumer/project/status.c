@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The C header must be C. */
 #include <convoy/convoy.h>
-#include <convoy/version.hpp>
 #include <string.h>
+#include <convoy/version.hpp>
 
-int check_c_interface(void) { return strlen(convoy_version()) > 0 ? 0 : 1; }
+int check_c_interface(void) {
+  return strlen(convoy_version()) > 0 ? 0 : 1;
+}
