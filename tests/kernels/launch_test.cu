@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "convoy/plan.hpp"
-#include "core/text.hpp"
+#include "core/geometry.hpp"
 #include "kernels/common/launch.hpp"
 
 namespace convoy {
