@@ -130,7 +130,7 @@ TEST_F(CONVOY_SUITE, Im2colMatmulEpilogueSeesFiveCoordinatesInEveryChunk) {
                            .pad_w = 1};
   shape.pad_mode = PadMode::reflect;
   const IntegerTensors problem(geometry_of(shape));
-  ASSERT_GT(problem.geometry.gemm_m(), 2 * kIm2colLeastRows);
+  ASSERT_GT(problem.geometry.gemm_m(), 2 * composed::kIm2colLeastRows);
   OnDevice device(problem, im2col_matmul_workspace_bytes(shape, 1));
   Arch::im2col_matmul(device, shape, CoordinateOp5d{}, 1);
   expect_coordinates(problem, device);
