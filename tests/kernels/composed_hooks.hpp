@@ -112,7 +112,7 @@ TEST_F(CONVOY_SUITE, WhatQslicingDeclinesFallsThroughWithItsReason) {
   OnDevice device(problem, qslice_workspace_bytes(shape, DType::bf16));
   const QsliceDecision decision = Arch::qslice(device, shape, CoordinateOp5d{});
   EXPECT_FALSE(decision.sliced);
-  EXPECT_EQ(decision.reason, "in_channels = 12; legal: a multiple of 8, nearest: 16");
+  EXPECT_EQ(decision.reason, "in_channels = 12; legal: a multiple of 8; nearest: 16");
   EXPECT_EQ(qslice_decision(shape, DType::bf16).reason, decision.reason);
   expect_coordinates(problem, device);
 }
