@@ -4,7 +4,6 @@
 #include <cmath>
 #include <vector>
 
-#include "core/filter_layout.hpp"
 #include "progress.hpp"
 #include "reference/reference.hpp"
 #include "text.hpp"
@@ -50,7 +49,8 @@ Verification verify(const Layer& layer, const io::HostTensor& output) {
 
   // The operands as fp32, the filter as KTRSC.
   io::HostTensor ktrsc(layer.filter.dtype, layer.filter.shape);
-  repack_filter(ktrsc.bytes.data(), layer.filter.bytes.data(), ktrsc.dtype, layer.filter_layout, g);
+  reference::to_ktrsc(ktrsc.bytes.data(), layer.filter.bytes.data(), ktrsc.dtype,
+                      layer.filter_layout, g);
   const io::HostTensor filter = io::convert(ktrsc, DType::fp32);
   const io::HostTensor activation = io::convert(layer.activation, DType::fp32);
   io::HostTensor cache, residual;

@@ -46,8 +46,9 @@ ARCHITECTURES = ("src/kernels/sm90", "src/kernels/sm100")
 FOLDERS = (
     Folder("include/convoy"),
     Folder("src/core", ("include/convoy",)),
-    Folder("src/cpu", BASE),
-    Folder("src/reference", BASE),
+    Folder("src/onednn", BASE),
+    Folder("src/cpu", (*BASE, "src/onednn")),
+    Folder("src/reference", (*BASE, "src/onednn")),
     Folder("src/kernels/common", BASE),
     Folder("src/kernels/sm90", KERNEL),
     Folder("src/kernels/sm100", KERNEL),
@@ -73,10 +74,9 @@ FOLDERS = (
     Folder("python", ("include/convoy",)),
     # The benchmarks share the program's readers and its way to measure.
     Folder("bench", ("include/convoy", "src/reference", "cli", "python")),
-    Folder(
-        "bench/sm90",
-        (*KERNEL, "src/kernels/sm90", "cli", "bench"),
-    ),
+    # For those who change a backend.
+    Folder("bench/cpu", (*BASE, "src/onednn")),
+    Folder("bench/sm90", (*KERNEL, "src/kernels/sm90", "src/dispatch", "cli", "bench")),
     Folder("vgpu"),
 )
 PATHS = tuple(folder.path for folder in FOLDERS)
@@ -86,6 +86,7 @@ TARGETS: dict[str, str] = {
     "convoy": "include/convoy",
     "convoy::convoy": "include/convoy",
     "convoy_internal": "src/core",
+    "convoy_headers": "src/core",
 }
 
 # Files of these folders are read, not built in.
@@ -98,7 +99,7 @@ VGPU_ROOTS = ("vgpu/src", "vgpu/cli", "vgpu/probe", "vgpu/tests", "vgpu", *ROOTS
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 REGISTRATION = re.compile(r"\b(\w+)::register_kernels\s*\(")
 IMPORT = re.compile(r"^\s*(?:from\s+(\w[\w.]*)\s+import\b|import\s+([\w.]+))")
-DECLARATION = re.compile(r"\b(add_library|add_executable|convoy_add_kernels)\s*\(\s*(\w+)")
+DECLARATION = re.compile(r"\b(add_library|add_executable|convoy_add_\w+)\s*\(\s*(\w+)")
 LINK = re.compile(r"\btarget_link_libraries\s*\(([^)]*)\)")
 LISTED_PATH = re.compile(
     r"\$\{(?:PROJECT|CMAKE)_SOURCE_DIR\}/([\w./]+)|\s((?:\.\./)+[\w./]+)")
@@ -207,7 +208,7 @@ def declared_targets(root: Path, files: list[str]) -> dict[str, str]:
         if file.endswith("CMakeLists.txt"):
             text = re.sub(r"#[^\n]*", "", (root / file).read_text(encoding="utf-8"))
             for command, name in DECLARATION.findall(text):
-                target = f"convoy_{name}" if command == "convoy_add_kernels" else name
+                target = f"convoy_{name}" if command.startswith("convoy_") else name
                 targets.setdefault(target, str(Path(file).parent))
     return targets
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cpu/gather.hpp"
-#include "cpu/onednn.hpp"
+#include "onednn/onednn.hpp"
 
 namespace convoy::cpu {
 

@@ -21,8 +21,8 @@
 #include "cpu/epilogue.hpp"
 #include "cpu/gather.hpp"
 #include "cpu/kernels.hpp"
-#include "cpu/onednn.hpp"
 #include "cpu/scratch.hpp"
+#include "onednn/onednn.hpp"
 
 namespace convoy {
 namespace {

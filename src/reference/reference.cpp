@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "convoy/dtype.hpp"
+#include "core/filter_layout.hpp"
 #include "core/padding.hpp"
 #include "core/text.hpp"
 
@@ -70,6 +71,11 @@ double half_ulp(DType dtype) {
       break;
   }
   return 0x1p-24;
+}
+
+void to_ktrsc(void* ktrsc, const void* filter, DType dtype, FilterLayout layout,
+              const ConvGeometry& geometry) {
+  repack_filter(ktrsc, filter, dtype, layout, geometry);
 }
 
 std::vector<double> convolve_fp64(const ConvGeometry& g, const Operands& operands,

@@ -26,6 +26,10 @@ struct Operands {
   const float* filter = nullptr;
 };
 
+/// Repacks a host filter of `layout` into dense KTRSC of the same type.
+void to_ktrsc(void* ktrsc, const void* filter, DType dtype, FilterLayout layout,
+              const ConvGeometry& geometry);
+
 /// The sum, in fp64, by the loops of the definition, for every `step`-th element of
 /// [N, Z, P, Q, K].
 std::vector<double> convolve_fp64(const ConvGeometry& geometry, const Operands& operands,

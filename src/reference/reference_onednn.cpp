@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "core/padding.hpp"
-#include "cpu/onednn.hpp"
+#include "onednn/onednn.hpp"
 #endif
 
 namespace convoy::reference {

@@ -20,7 +20,7 @@
 #include "convoy/convoy.hpp"
 #include "convoy/dtype.hpp"
 #include "convoy/geometry.hpp"
-#include "cpu/onednn.hpp"
+#include "onednn/onednn.hpp"
 
 namespace {
 

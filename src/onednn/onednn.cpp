@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/onednn.hpp"
+#include "onednn/onednn.hpp"
 
 #include <vector>
 
