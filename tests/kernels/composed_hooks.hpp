@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Q-slicing and im2col + matmul with a functor on 5-D coordinates, for whichever architecture the
-// including file binds: it defines `Arch` with the two calls on its templates, and CONVOY_SUITE, the
-// name of the test suite.
+// including file binds: it defines `Arch` with the two calls on its templates, and CONVOY_SUITE,
+// the name of the test suite.
 #pragma once
 
 #include "convoy/device/composed.cuh"

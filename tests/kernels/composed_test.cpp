@@ -216,7 +216,8 @@ TEST(QsliceGate, SaysWhichConditionFails) {
             "in_channels = 12; legal: a multiple of 8; nearest: 16");
   EXPECT_EQ(reason(volume(1, in, 16, 8, {1, 3, 3})),
             "filter depth T = 1; legal: at least 2; nearest: 2");
-  EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 1, 1})), "filter R·S = 1; legal: at least 2; nearest: 2");
+  EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 1, 1})),
+            "filter R·S = 1; legal: at least 2; nearest: 2");
   EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}, {1, 1, 1})),
             "padding of depth = 1, 1; legal: 0, 0");
   EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}, {}, [](auto& p) { p.stride[1] = 2; })),
@@ -227,7 +228,8 @@ TEST(QsliceGate, SaysWhichConditionFails) {
             "groups = 2; legal: 1");
   EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}, {}, [](auto& p) { p.cached_frames = 2; })),
             "cached_frames = 2; legal: 0");
-  EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}), DType::fp32), "dtype = fp32; legal: bf16 or fp16");
+  EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}), DType::fp32),
+            "dtype = fp32; legal: bf16 or fp16");
 }
 
 // ---- im2col + matmul ----------------------------------------------------------------------------
