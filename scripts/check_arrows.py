@@ -149,6 +149,10 @@ def resolve(root: Path, file: str, name: str, quoted: bool) -> str | None:
         found = (root / base / name).resolve()
         if found.is_file() and found.is_relative_to(root):
             return found.relative_to(root).as_posix()
+    # What is generated, or gone, still names its folder.
+    for base in ("include", "src"):
+        if "/" in name and (root / base / name).parent.is_dir():
+            return f"{base}/{name}"
     return None
 
 

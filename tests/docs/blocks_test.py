@@ -165,8 +165,8 @@ class Checker:
 
     def check_c(self, block: Block) -> None:
         source = wrapped(block, "prologue.h", "int example(void) {", "return 0; }")
-        self.compile(block, [self.options.cc, "-std=c11", "-fsyntax-only", "-Wall", "-Wno-unused"],
-                     source, ".c")
+        self.compile(block, [self.options.cc, "-std=c11", "-fsyntax-only", "-Wall", "-Wno-unused",
+                             "-Werror"], source, ".c")
 
     def check_cuda(self, block: Block) -> None:
         if not self.options.nvcc:

@@ -79,6 +79,10 @@ class CheckArrowsTest(unittest.TestCase):
         self.assertIn("src/cpu -> src/kernels/common is not allowed",
                       self.planted("src/cpu/bad.cpp", '#include "../kernels/common/common.hpp"'))
 
+    def test_by_a_header_that_is_not_there(self):
+        self.assertIn("src/core -> src/cpu is not allowed",
+                      self.planted("src/core/bad.hpp", '#include "cpu/gone.hpp"'))
+
     def test_by_a_registration(self):
         self.assertIn("src/kernels/composed/bad.cpp:2: src/kernels/composed -> src/kernels/sm90",
                       self.planted("src/kernels/composed/bad.cpp",
