@@ -45,11 +45,11 @@ std::string refusal(const ConvGeometry& g, bool packed_filter) {
   for (int axis = 0; axis < 3; ++axis) {
     const bool padded = g.pad_begin[axis] != 0 || g.pad_end[axis] != 0;
     if (padded && g.pad_mode[axis] != PadMode::zero) {
-      return text("padding mode of ", kAxes[axis], " = ", to_string(g.pad_mode[axis]),
+      return text("padding mode of ", kAxisNames[axis], " = ", to_string(g.pad_mode[axis]),
                   "; legal: zero");
     }
     if (axis > 0 && g.stride[axis] > 8) {
-      return text("stride of ", kAxes[axis], " = ", g.stride[axis],
+      return text("stride of ", kAxisNames[axis], " = ", g.stride[axis],
                   "; legal: 1 to 8 (tensor map element strides); nearest: 8");
     }
   }
@@ -80,7 +80,7 @@ std::string coordinate_refusal(const ConvGeometry& g) {
     const std::int64_t reach = g.in[axis] + (axis == 0 ? g.cached_frames : 0) + g.pad_begin[axis] +
                                g.pad_end[axis] + g.filter[axis] * g.dilation[axis];
     if (reach > kMaxCoordinate) {
-      return text("input + padding + filter * dilation of ", kAxes[axis], " = ", reach,
+      return text("input + padding + filter * dilation of ", kAxisNames[axis], " = ", reach,
                   "; legal: at most ", kMaxCoordinate, " (32-bit coordinates)");
     }
   }
@@ -91,8 +91,8 @@ std::string offset_refusal(const ConvGeometry& g, int first_axis, std::int64_t l
   for (int axis = first_axis; axis < 3; ++axis) {
     const std::int64_t reach = (g.filter[axis] - 1) * g.dilation[axis];
     if (reach > limit) {
-      return text("(filter - 1) * dilation of ", kAxes[axis], " = ", reach, "; legal: at most ",
-                  limit, " (im2col offsets)");
+      return text("(filter - 1) * dilation of ", kAxisNames[axis], " = ", reach,
+                  "; legal: at most ", limit, " (im2col offsets)");
     }
   }
   return {};

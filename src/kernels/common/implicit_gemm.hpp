@@ -14,9 +14,6 @@
 
 namespace convoy::implicit_gemm {
 
-/// Names of the axes in refusals; order depth, height, width, as everywhere.
-inline constexpr const char* kAxes[3] = {"depth", "height", "width"};
-
 /// The largest coordinate that a tile or a tensor map counts, in 32 bits with room for a tile.
 inline constexpr std::int64_t kMaxCoordinate = std::numeric_limits<std::int32_t>::max() - 4096;
 

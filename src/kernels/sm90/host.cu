@@ -15,7 +15,6 @@
 namespace convoy::sm90 {
 namespace {
 
-using implicit_gemm::kAxes;
 using implicit_gemm::KernelView;
 using implicit_gemm::kMaxCoordinate;
 
@@ -86,7 +85,7 @@ constexpr std::int64_t kMaxReach = 60000;
 std::string halo_refusal(const Config& config, const ConvGeometry& g) {
   for (int axis = 1; axis < 3; ++axis) {
     if (g.stride[axis] != 1) {
-      return text("stride of ", kAxes[axis], " = ", g.stride[axis],
+      return text("stride of ", kAxisNames[axis], " = ", g.stride[axis],
                   "; legal: 1 (taps slide over a halo); nearest: 1");
     }
   }
@@ -356,10 +355,11 @@ std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed
     const std::int64_t padding = std::max(g.pad_begin[axis], g.pad_end[axis]);
     const std::int64_t reach = (g.filter[axis] - 1) * g.dilation[axis];
     if (padding > kMaxPadding) {
-      reason = text("padding of ", kAxes[axis], " = ", padding, "; legal: at most ", kMaxPadding);
+      reason =
+          text("padding of ", kAxisNames[axis], " = ", padding, "; legal: at most ", kMaxPadding);
     } else if (reach > kMaxReach) {
-      reason = text("(filter - 1) * dilation of ", kAxes[axis], " = ", reach, "; legal: at most ",
-                    kMaxReach);
+      reason = text("(filter - 1) * dilation of ", kAxisNames[axis], " = ", reach,
+                    "; legal: at most ", kMaxReach);
     }
   }
   if (reason.empty() && config.has_halo()) reason = halo_refusal(config, g);
