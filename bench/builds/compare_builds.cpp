@@ -21,6 +21,8 @@
 
 #include "convoy/convoy.h"
 #include "convoy/error.hpp"
+#include "convoy/geometry.hpp"
+#include "convoy/problem.hpp"
 #include "cuda_check.hpp"
 #include "device_fill.hpp"
 #include "device_memory.hpp"
@@ -73,7 +75,7 @@ struct Tensors {
 /// One layer as one build runs it.
 class Layer {
  public:
-  Layer(const Build& build, const cli::Problem& problem, const Options& options,
+  Layer(const Build& build, const ProblemShape& problem, const Options& options,
         const Tensors& tensors, std::size_t output_bytes)
       : build_(build), output_(Device::cuda, output_bytes) {
     CONVOY_OF(build, convoy_epilogue_init)(&epilogue_, sizeof epilogue_);
@@ -203,7 +205,7 @@ struct Row {
 
 Row compare(const Build (&builds)[2], const std::string& set, const cli::ShapeCase& shape,
             const Options& options) {
-  const ConvGeometry g = cli::geometry_of(shape.problem);
+  const ConvGeometry g = geometry_of(shape.problem);
   Tensors tensors;
   tensors.activation = random_memory(g.activation_elements(), options.dtype, 1, 1.0f);
   tensors.cache = random_memory(g.cache_elements(), options.dtype, 2, 1.0f);
@@ -218,7 +220,7 @@ Row compare(const Build (&builds)[2], const std::string& set, const cli::ShapeCa
 
   Row row;
   row.set = set;
-  row.problem = cli::to_string(shape.problem);
+  row.problem = to_string(shape.problem);
   row.count = shape.count;
   row.kernels[0] = before.kernel();
   row.kernels[1] = after.kernel();
@@ -304,7 +306,7 @@ int run(const Options& options) {
         rows.push_back(row);
       } catch (const Error& error) {
         ++failed;
-        std::printf("%s: %s\n", cli::to_string(shape.problem).c_str(), error.what());
+        std::printf("%s: %s\n", to_string(shape.problem).c_str(), error.what());
       }
     }
     if (total[1] > 0) {
