@@ -150,9 +150,9 @@ def resolve(root: Path, file: str, name: str, quoted: bool) -> str | None:
         if found.is_file() and found.is_relative_to(root):
             return found.relative_to(root).as_posix()
     # What is generated, or gone, still names its folder.
-    for base in ("include", "src"):
-        if "/" in name and (root / base / name).parent.is_dir():
-            return f"{base}/{name}"
+    for top in ("include", "src"):
+        if "/" in name and (root / top / name).parent.is_dir():
+            return f"{top}/{name}"
     return None
 
 
