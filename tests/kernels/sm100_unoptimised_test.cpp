@@ -15,14 +15,14 @@ struct Maps {
   CUtensorMap first, second;
 };
 
-// The map encoded at its address, and encoded before the address is known.
-[[gnu::noinline]] Maps both(const TiledTensorMap& map) {
+// The map at its address, at once and by way of another.
+[[gnu::noinline]] Maps both(const TiledTensorMap& map, const char* address) {
   Maps maps{};
-  maps.first = encode(map);
-  const auto late = [](const TiledTensorMap& m) {
-    return at_address(encode_template(m), m.name, m.address);
+  const auto at = [&](const CUtensorMap& from, std::size_t offset) {
+    return at_address(from, map.name, address + offset);
   };
-  maps.second = late(map);
+  maps.first = at(encode_template(map), 0);
+  maps.second = at(at(encode_template(map), 1024), 0);
   return maps;
 }
 
@@ -31,7 +31,6 @@ TEST(Sm100Unoptimised, MapsAreEncodedAtAnyDepthOfTheStack) {
   test::GuardedBuffer tensor(16 * 128);
   TiledTensorMap map;
   map.rank = 2;
-  map.address = tensor.data();
   map.extents = {64, 16, 0, 0, 0};
   map.strides_bytes = {0, 128, 0, 0, 0};
   map.box = {64, 16, 0, 0, 0};
@@ -40,8 +39,10 @@ TEST(Sm100Unoptimised, MapsAreEncodedAtAnyDepthOfTheStack) {
     void* const depth = alloca(16 * i + 1);
     asm volatile("" ::"r"(depth));
     Maps maps{};
-    ASSERT_NO_THROW(maps = both(map)) << "depth " << i;
+    ASSERT_NO_THROW(maps = both(map, static_cast<const char*>(tensor.data()))) << "depth " << i;
     EXPECT_EQ(std::memcmp(&maps.first, &maps.second, sizeof maps.first), 0);
+    const CUtensorMap nowhere = encode_template(map);
+    EXPECT_NE(std::memcmp(&maps.first, &nowhere, sizeof maps.first), 0);
   }
 }
 

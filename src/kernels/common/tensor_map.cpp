@@ -113,8 +113,8 @@ void check_address(const char* name, const void* address) {
 // ---- Encoding -----------------------------------------------------------------------------------
 
 // Stands for the address of a map that is encoded before pointers are known.
-const void* placeholder() {
-  return reinterpret_cast<const void*>(std::uintptr_t{1} << 16);
+void* placeholder() {
+  return reinterpret_cast<void*>(std::uintptr_t{1} << 16);
 }
 
 // Where the driver writes a map, which it wants 64-byte aligned. NOTE: not the returned object: GCC
@@ -145,9 +145,9 @@ DriverArrays driver_arrays(const Map& map) {
 // `rest`.
 template <typename Map>
 [[noreturn]] void throw_refused(const char* function, CUresult result, const Map& map,
-                                const void* address, const std::string& rest) {
+                                const std::string& rest) {
   std::string fields = text("rank ", map.rank, ", type ", to_string(map.dtype), ", swizzle ",
-                            static_cast<int>(map.swizzle), ", address ", address);
+                            static_cast<int>(map.swizzle), ", address ", placeholder());
   for (int i = 0; i < map.rank; ++i) {
     fields += text("; dimension ", i, ": extent ", map.extents[i], ", stride ",
                    i == 0 ? static_cast<std::int64_t>(size_of(map.dtype)) : map.strides_bytes[i],
@@ -155,61 +155,6 @@ template <typename Map>
   }
   throw Error(Status::launch_failure, text(map.name, " tensor map: ", function, " returned code ",
                                            static_cast<int>(result), ": ", fields, rest));
-}
-
-CUtensorMap encode_at(const TiledTensorMap& map, const void* address) {
-  const std::string reason = tensor_map_refusal(map);
-  if (!reason.empty()) throw Error(Status::unsupported, reason);
-  static const auto encode_tiled =
-      driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
-  const DriverArrays arrays = driver_arrays(map);
-  cuuint32_t box[5] = {};
-  for (int i = 0; i < map.rank; ++i) box[i] = static_cast<cuuint32_t>(map.box[i]);
-  Encoded encoded;
-  std::memset(&encoded.map, 0, sizeof encoded.map);
-  const CUresult result =
-      encode_tiled(&encoded.map, data_type(map.dtype), static_cast<cuuint32_t>(map.rank),
-                   const_cast<void*>(address), arrays.extents, arrays.strides, box,
-                   arrays.element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(map.swizzle),
-                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) {
-    std::string boxes = "; box ";
-    for (int i = 0; i < map.rank; ++i) boxes += text(i > 0 ? "x" : "", map.box[i]);
-    throw_refused("cuTensorMapEncodeTiled", result, map, address, boxes);
-  }
-  return encoded.map;
-}
-
-CUtensorMap encode_at(const Im2colTensorMap& map, const void* address) {
-  const std::string reason = tensor_map_refusal(map);
-  if (!reason.empty()) throw Error(Status::unsupported, reason);
-  static const auto encode_im2col =
-      driver_function<decltype(&cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
-  const DriverArrays arrays = driver_arrays(map);
-  // NOTE: a miss brings the 256 bytes around it into L2, except with strides: measured, 3x3 filters
-  // of stride 2 are 2 to 9 % faster with 128 bytes, which is what a box asks of a pixel.
-  const bool strided =
-      std::any_of(map.element_strides.begin() + 1, map.element_strides.begin() + map.rank,
-                  [](int stride) { return stride > 1; });
-  Encoded encoded;
-  std::memset(&encoded.map, 0, sizeof encoded.map);
-  const CUresult result = encode_im2col(
-      &encoded.map, data_type(map.dtype), static_cast<cuuint32_t>(map.rank),
-      const_cast<void*>(address), arrays.extents, arrays.strides, map.lower_corner.data(),
-      map.upper_corner.data(), static_cast<cuuint32_t>(map.channels),
-      static_cast<cuuint32_t>(map.pixels), arrays.element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      swizzle_mode(map.swizzle),
-      strided ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) {
-    std::string rest;
-    for (int i = 0; i < map.rank - 2; ++i) {
-      rest += text("; corners ", map.lower_corner[i], ", ", map.upper_corner[i]);
-    }
-    rest += text("; ", map.pixels, " pixels of ", map.channels, " channels");
-    throw_refused("cuTensorMapEncodeIm2col", result, map, address, rest);
-  }
-  return encoded.map;
 }
 
 }  // namespace
@@ -249,20 +194,58 @@ std::string tensor_map_refusal(const Im2colTensorMap& map) {
   return {};
 }
 
-CUtensorMap encode(const TiledTensorMap& map) {
-  check_address(map.name, map.address);
-  return encode_at(map, map.address);
-}
-CUtensorMap encode(const Im2colTensorMap& map) {
-  check_address(map.name, map.address);
-  return encode_at(map, map.address);
+CUtensorMap encode_template(const TiledTensorMap& map) {
+  const std::string reason = tensor_map_refusal(map);
+  if (!reason.empty()) throw Error(Status::unsupported, reason);
+  static const auto encode_tiled =
+      driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  const DriverArrays arrays = driver_arrays(map);
+  cuuint32_t box[5] = {};
+  for (int i = 0; i < map.rank; ++i) box[i] = static_cast<cuuint32_t>(map.box[i]);
+  Encoded encoded;
+  std::memset(&encoded.map, 0, sizeof encoded.map);
+  const CUresult result =
+      encode_tiled(&encoded.map, data_type(map.dtype), static_cast<cuuint32_t>(map.rank),
+                   placeholder(), arrays.extents, arrays.strides, box, arrays.element_strides,
+                   CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(map.swizzle),
+                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    std::string boxes = "; box ";
+    for (int i = 0; i < map.rank; ++i) boxes += text(i > 0 ? "x" : "", map.box[i]);
+    throw_refused("cuTensorMapEncodeTiled", result, map, boxes);
+  }
+  return encoded.map;
 }
 
-CUtensorMap encode_template(const TiledTensorMap& map) {
-  return encode_at(map, placeholder());
-}
 CUtensorMap encode_template(const Im2colTensorMap& map) {
-  return encode_at(map, placeholder());
+  const std::string reason = tensor_map_refusal(map);
+  if (!reason.empty()) throw Error(Status::unsupported, reason);
+  static const auto encode_im2col =
+      driver_function<decltype(&cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
+  const DriverArrays arrays = driver_arrays(map);
+  // NOTE: a miss brings the 256 bytes around it into L2, except with strides: measured, 3x3 filters
+  // of stride 2 are 2 to 9 % faster with 128 bytes, which is what a box asks of a pixel.
+  const bool strided =
+      std::any_of(map.element_strides.begin() + 1, map.element_strides.begin() + map.rank,
+                  [](int stride) { return stride > 1; });
+  Encoded encoded;
+  std::memset(&encoded.map, 0, sizeof encoded.map);
+  const CUresult result = encode_im2col(
+      &encoded.map, data_type(map.dtype), static_cast<cuuint32_t>(map.rank), placeholder(),
+      arrays.extents, arrays.strides, map.lower_corner.data(), map.upper_corner.data(),
+      static_cast<cuuint32_t>(map.channels), static_cast<cuuint32_t>(map.pixels),
+      arrays.element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(map.swizzle),
+      strided ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    std::string rest;
+    for (int i = 0; i < map.rank - 2; ++i) {
+      rest += text("; corners ", map.lower_corner[i], ", ", map.upper_corner[i]);
+    }
+    rest += text("; ", map.pixels, " pixels of ", map.channels, " channels");
+    throw_refused("cuTensorMapEncodeIm2col", result, map, rest);
+  }
+  return encoded.map;
 }
 
 CUtensorMap at_address(const CUtensorMap& map, const char* name, const void* address) {

@@ -15,12 +15,12 @@ namespace convoy {
 /// bytes, and 16-byte chunks are permuted within rows of this size.
 enum class Swizzle : int { none = 0, b32 = 32, b64 = 64, b128 = 128 };
 
-/// A tiled tensor map, innermost dimension first. All fields in elements, strides in bytes.
+/// A tiled tensor map without its address, innermost dimension first. All fields in elements,
+/// strides in bytes.
 struct TiledTensorMap {
   const char* name = "tensor";  ///< For error texts: "activation", "filter", "output" ...
   DType dtype = DType::bf16;
   int rank = 0;                                    ///< 2..5
-  const void* address = nullptr;                   ///< Global address, 16-byte aligned.
   std::array<std::int64_t, 5> extents = {};        ///< Up to 2^32 each.
   std::array<std::int64_t, 5> strides_bytes = {};  ///< [0] is ignored (dense); multiples of 16.
   std::array<int, 5> box = {};                     ///< 1..256 each; box[0] bytes: multiple of 16.
@@ -28,36 +28,30 @@ struct TiledTensorMap {
   Swizzle swizzle = Swizzle::b128;
 };
 
-/// An im2col tensor map of an NHWC (rank 4) or NDHWC (rank 5) activation.
+/// The same of an im2col map: of an NHWC (rank 4) or NDHWC (rank 5) activation.
 struct Im2colTensorMap {
   const char* name = "activation";
   DType dtype = DType::bf16;
   int rank = 4;
-  const void* address = nullptr;
   std::array<std::int64_t, 5> extents = {};        ///< C, W, H, (D,) N
   std::array<std::int64_t, 5> strides_bytes = {};  ///< [0] ignored.
   std::array<int, 3> lower_corner = {};            ///< W, H, (D): −pad_begin
   std::array<int, 3> upper_corner = {};  ///< W, H, (D): pad_end − (filter − 1)·dilation
   int channels = 0;                      ///< Channels of a pixel in the box, 1..256.
   int pixels = 0;                        ///< Pixels in the box, 1..1024.
-  std::array<int, 5> element_strides = {1, 1, 1, 1,
-                                        1};  ///< 1, then the convolution's strides W, H, (D).
+  /// 1, then the convolution's strides W, H, (D).
+  std::array<int, 5> element_strides = {1, 1, 1, 1, 1};
   Swizzle swizzle = Swizzle::b128;
 };
 
 /// Empty if the hardware can hold this map, else the limit that is broken: field, value, what is
 /// legal. Limits: CUDA driver API, cuTensorMapEncodeTiled / cuTensorMapEncodeIm2col.
-/// The address is not judged (plans are made before pointers are known).
 std::string tensor_map_refusal(const TiledTensorMap& map);
 std::string tensor_map_refusal(const Im2colTensorMap& map);
 
-/// Encode. Throws Error{unsupported} with `tensor_map_refusal`'s text, Error{invalid_argument} for
-/// a null or misaligned address, Error{launch_failure} with every field where the driver refuses.
-CUtensorMap encode(const TiledTensorMap& map);
-CUtensorMap encode(const Im2colTensorMap& map);
-
-/// What a plan does: encode once, with a placeholder for the address (`map.address` is ignored).
-/// Throws Error{unsupported} with `tensor_map_refusal`'s text, Error{launch_failure} as `encode`.
+/// What a plan does: check and encode once, with a placeholder for the address. Throws
+/// Error{unsupported} with `tensor_map_refusal`'s text, Error{launch_failure} with every field where
+/// the driver refuses.
 CUtensorMap encode_template(const TiledTensorMap& map);
 CUtensorMap encode_template(const Im2colTensorMap& map);
 
