@@ -5,6 +5,8 @@
 #include <alloca.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "kernels/common/tensor_map.hpp"
 #include "support/integer_tensors.hpp"
 
