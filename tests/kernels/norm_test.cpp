@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "core/dtype.hpp"
+#include "convoy/dtype.hpp"
 #include "support/guarded_buffer.hpp"
 #include "support/norm_case.hpp"
 

@@ -11,7 +11,7 @@
 #include <random>
 #include <set>
 
-#include "core/dtype.hpp"
+#include "convoy/dtype.hpp"
 #include "kernel_case.hpp"
 #include "kernels/common/filter_packing.hpp"
 #include "support/guarded_buffer.hpp"

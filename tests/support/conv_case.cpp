@@ -8,7 +8,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "core/dtype.hpp"
+#include "convoy/dtype.hpp"
 #include "core/filter_layout.hpp"
 #include "core/text.hpp"
 #include "reference/reference.hpp"

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "convoy/dtype.hpp"
 #include "convoy/types.hpp"
-#include "core/dtype.hpp"
 
 namespace convoy::test {
 

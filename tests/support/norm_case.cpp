@@ -6,7 +6,7 @@
 #include <cstring>
 #include <sstream>
 
-#include "core/dtype.hpp"
+#include "convoy/dtype.hpp"
 #include "reference/reference.hpp"
 #include "support/elements.hpp"
 #include "support/guarded_buffer.hpp"

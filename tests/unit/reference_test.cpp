@@ -6,8 +6,8 @@
 
 #include <cmath>
 
+#include "convoy/dtype.hpp"
 #include "convoy/im2col.hpp"
-#include "core/dtype.hpp"
 #include "expect_error.hpp"
 #include "support/conv_case.hpp"
 
