@@ -236,6 +236,7 @@ inline constexpr sm90::Config Swapped = {.in = sm90::dtype_of<T>(),
                                          .filter_stages = 5,
                                          .staging_pieces = 0,
                                          .mma_rows = sm90::MmaRows::filters};
+static_assert(Swapped<bf16>.is_swapped() && Swapped<bf16, 1>.is_swapped());  // See conv_fprop.cuh.
 TEST(Sm90Api, EpiloguesOfSwappedTiles) {
   check_epilogues<Swapped<bf16>>(11, 37, 72, 136, 1);
 }

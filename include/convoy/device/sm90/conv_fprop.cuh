@@ -53,6 +53,13 @@ inline constexpr Config DefaultHalo = {.in = dtype_of<In>(),
                                        .input = Input::halo,
                                        .schedule = Schedule::pingpong};
 
+// NOTE: nvcc 13.0 takes a variable template as a template argument only where it was instantiated
+// before ("no instance of function template matches").
+static_assert(Default<__nv_bfloat16>.in == DType::bf16 && Default<__half>.in == DType::fp16);
+static_assert(Default<__nv_bfloat16, float>.out == DType::fp32);
+static_assert(Default<__half, float>.out == DType::fp32);
+static_assert(DefaultHalo<__nv_bfloat16>.has_halo() && DefaultHalo<__half>.has_halo());
+
 /// Pointers of the optional inputs of `conv_fprop`.
 struct FpropExtras {
   const void* cache = nullptr;  ///< 3-D with cached frames.
