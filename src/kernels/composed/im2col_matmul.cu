@@ -75,7 +75,7 @@ class Im2colMatmulCandidate final : public KernelCandidate {
   std::string name() const override { return text("im2col_matmul_conv", rank_, "d"); }
   Device device() const override { return Device::cuda; }
   bool packs_as_dense(const PlanRequest& request) const override {
-    return pitch_of(request.geometry) == request.geometry.gemm_k();
+    return !driver(request).pads_filter();
   }
 
   Judgement judge(const PlanRequest& request) const override {
