@@ -2,7 +2,7 @@
 //
 // What Plan::run costs the host beyond the launch itself.
 //
-//   run_cost [--capture] [--bursts 300] [--launches 50] [--only NAME]
+//   convoy_run_cost [--capture] [--bursts 300] [--launches 50] [--only NAME]
 //
 // "run" is Plan::run. "bare" is cudaLaunchKernelExC of the same kernel with the same parameters,
 // grid, shared memory and attributes, which are read back from a run that was captured into a
