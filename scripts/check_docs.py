@@ -48,7 +48,8 @@ def cells(row):
 
 def anchors(path):
     """Anchors of a page's headings, as GitHub makes them."""
-    found, seen = set(), {}
+    found: set[str] = set()
+    seen: dict[str, int] = {}
     for _, line in prose(path.read_text(encoding="utf-8"))[0]:
         heading = HEADING.match(line)
         if heading:
@@ -63,7 +64,7 @@ def anchors(path):
 
 
 def check_tables(lines, complain):
-    block = []
+    block: list[tuple[int, str]] = []
     for number, line in lines + [(lines[-1][0] + 2, "")] if lines else []:
         if line.lstrip().startswith("|"):
             if block and number != block[-1][0] + 1:
@@ -116,7 +117,7 @@ def check(path):
         complaints.append(f"{path.relative_to(ROOT)}:{number}: {what}")
 
     text = path.read_text(encoding="utf-8")
-    printed = set()
+    printed: set[int] = set()
     for report in REPORT.finditer(text):
         first = text.count("\n", 0, report.start(1)) + 2
         printed.update(range(first, text.count("\n", 0, report.end()) + 1))

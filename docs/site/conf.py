@@ -45,12 +45,12 @@ breathe_show_include = False
 
 autoapi_dirs = [str(ROOT / "python/convoy")]
 autoapi_root = "docs/reference/python"
-autoapi_options = ["members", "imported-members", "show-module-summary"]
+autoapi_options = ["members", "undoc-members", "imported-members", "show-module-summary"]
 autoapi_ignore = ["*/_lib/*"]
 autoapi_add_toctree_entry = False
-autoapi_member_order = "groupwise"
+autoapi_member_order = "bysource"
 autoapi_own_page_level = "module"
-autoapi_python_class_content = "both"
+autoapi_python_class_content = "class"
 
 html_theme = "furo"
 html_title = f"Convoy {release}"

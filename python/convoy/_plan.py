@@ -14,7 +14,13 @@ Triple = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Conv2d:
-    """A 2-D convolution: activation [N, H, W, C], filter [K, R, S, C / groups]."""
+    """A 2-D convolution: activation [N, H, W, C], filter [K, R, S, C / groups], output
+    [N, P, Q, K].
+
+    Channels count all groups. filter: rows and columns of taps. pad: top, bottom, left, right.
+    stride, dilation: of height, width. pad_mode: zero, replicate or reflect. upsample: 1, or 2 for
+    nearest-neighbour upsampling before the filter.
+    """
 
     batch: int
     in_height: int
@@ -47,8 +53,13 @@ class Conv2d:
 
 @dataclasses.dataclass(frozen=True)
 class Conv3d:
-    """A 3-D convolution: activation [N, D, H, W, C], filter [K, T, R, S, C / groups]. Tuples are in
-    the order depth, height, width."""
+    """A 3-D convolution: activation [N, D, H, W, C], filter [K, T, R, S, C / groups], output
+    [N, Z, P, Q, K].
+
+    Tuples are in the order depth, height, width. Channels count all groups. pad_begin: front, top,
+    left; pad_end: back, bottom, right. pad_mode: zero, replicate or reflect, for each axis.
+    cached_frames: frames of the causal cache, in front of the new ones.
+    """
 
     batch: int
     in_depth: int
@@ -81,7 +92,13 @@ class Conv3d:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How a problem is to be run. The bias and residual fields say whether there is one."""
+    """How a problem is to be run.
+
+    dtype, output_dtype: bf16, fp16 or fp32; no output_dtype: that of dtype. bias_dtype: None for no
+    bias. residual: whether there is one. residual_order: after_activation or before_activation.
+    rounding: once or each_step. device: auto, cpu or cuda; device_index -1: the current one.
+    packed_filter: the filter comes as a PackedFilter. kernel: the name of a candidate, or "".
+    """
 
     dtype: str = "bf16"
     output_dtype: str | None = None
@@ -125,7 +142,8 @@ class Options:
 
 
 class PackedFilter:
-    """A filter in the format of one plan's kernel, in its device's memory."""
+    """A filter in the format of one plan's kernel, in its device's memory. `Plan.pack_filter` makes
+    it."""
 
     def __init__(self, handle):
         self._handle = handle
@@ -133,7 +151,12 @@ class PackedFilter:
 
 
 class Plan:
-    """A convolution that is ready to run. Threads may share it."""
+    """A convolution that is ready to run. Threads may share it.
+
+    kernel, backend: what runs it. flops: of the operation. workspace_bytes: what a run needs.
+    output_shape, activation_shape, cache_shape, next_cache_shape: as the tensors lie in memory.
+    Raises InvalidArgument for an illegal problem, Unsupported with every candidate's reason.
+    """
 
     def __init__(self, problem, options=Options()):
         handle = ctypes.c_void_p()
@@ -172,7 +195,8 @@ class Plan:
         return self.options.output_dtype or self.options.dtype
 
     def pack_filter(self, address, layout, stream=None):
-        """Repack the dense filter at `address` once, for many runs."""
+        """Repack the dense filter at `address`, in the plan's memory, once for many runs. layout:
+        KRSC, KCRS, RSCF; KTRSC, KCTRS, TRSCF. stream: a CUDA stream's address."""
         handle = ctypes.c_void_p()
         number = choose(native.FILTER_LAYOUTS, layout, "filter_layout")
         native.check(
@@ -256,7 +280,11 @@ class RmsNorm:
 
 @dataclasses.dataclass(frozen=True)
 class NormOptions:
-    """How a norm is to be run. scale and bias say whether there is one."""
+    """How a norm is to be run.
+
+    dtype: of input and output. scale, bias: whether a run brings one, [C] of parameter_dtype.
+    device: auto, cpu or cuda; device_index -1: the current one.
+    """
 
     dtype: str = "bf16"
     scale: bool = True
