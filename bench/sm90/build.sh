@@ -7,7 +7,8 @@ set -e
 root=$(cd "$(dirname "$0")/../.." && pwd)
 out=$1; only=$2
 mkdir -p "$out/instances"
-flags="-std=c++20 -O3 --expt-relaxed-constexpr -gencode arch=compute_90a,code=sm_90a -cudart static -Xcompiler -fPIC -I$root/src -I$root/include $EXTRA"
+echo '#define CONVOY_GIT_HASH "unknown"' > "$out/convoy_git_hash.hpp"
+flags="-std=c++20 -O3 --expt-relaxed-constexpr -gencode arch=compute_90a,code=sm_90a -cudart static -Xcompiler -fPIC -I$root/src -I$root/include -I$out $EXTRA"
 declarations=""; entries=""; jobs=""
 rm -f "$out"/instances/*.cu
 while read -r types m n consumers cluster_m cluster_n input schedule rows stages act_stages pixels staging; do
