@@ -42,7 +42,24 @@ struct Layer {
   const char* name;
   Conv3dProblemShape shape;
   EpilogueKind epilogue{};
+  bool upsampled = false;  // In 2-D, by 2, with a packed filter.
 };
+
+Plan plan_of(const Layer& layer) {
+  PlanOptions options{.epilogue = layer.epilogue, .device = Device::cuda};
+  options.packed_filter = layer.upsampled;
+  if (!layer.upsampled) return convoy::plan(layer.shape, options);
+  return convoy::plan(Conv2dProblemShape{.in_height = layer.shape.in_height,
+                                         .in_width = layer.shape.in_width,
+                                         .in_channels = layer.shape.in_channels,
+                                         .out_channels = layer.shape.out_channels,
+                                         .filter_h = layer.shape.filter[1],
+                                         .filter_w = layer.shape.filter[2],
+                                         .pad_h = layer.shape.pad_begin[1],
+                                         .pad_w = layer.shape.pad_begin[2],
+                                         .upsample = 2},
+                      options);
+}
 
 Conv3dProblemShape shape_of(std::array<std::int64_t, 3> in, std::int64_t channels,
                             std::int64_t filters, std::array<std::int64_t, 3> filter) {
@@ -67,7 +84,7 @@ std::vector<Layer> layers() {
   Layer strided{"3x3 64->64, stride 2", shape_of({1, 32, 32}, 64, 64, {1, 3, 3})};
   strided.shape.stride = {1, 2, 2};
   Layer folded{"3x3 64->64, upsample 2", shape_of({1, 16, 16}, 64, 64, {1, 3, 3})};
-  folded.shape.upsample = 2;
+  folded.upsampled = true;
   Layer depthwise{"depthwise 3x3 64", shape_of({1, 16, 16}, 64, 64, {1, 3, 3})};
   depthwise.shape.groups = 64;
   return {{"3x3 64->64", shape_of({1, 16, 16}, 64, 64, {1, 3, 3})},
@@ -101,9 +118,7 @@ class Memory {
 // A plan with the memory of its run.
 struct PlannedLayer {
   explicit PlannedLayer(const Layer& layer)
-      : plan(convoy::plan(layer.shape, {.epilogue = layer.epilogue,
-                                        .packed_filter = layer.shape.upsample != 1,
-                                        .device = Device::cuda})),
+      : plan(plan_of(layer)),
         activation(elements(plan.activation_shape())),
         cache(elements(plan.cache_shape())),
         output(elements(plan.output_shape())),
@@ -115,8 +130,8 @@ struct PlannedLayer {
     arguments.activation = activation.data();
     if (layer.shape.cached_frames > 0) arguments.cache = cache.data();
     arguments.filter = filter.data();
-    if (layer.shape.upsample != 1) {
-      arguments.filter = plan.pack_filter(filter.data(), FilterLayout::ktrsc);
+    if (layer.upsampled) {
+      arguments.filter = plan.pack_filter(filter.data(), FilterLayout::krsc);
     }
     arguments.workspace = workspace.data();
     arguments.epilogue.activation = layer.epilogue.activation;
