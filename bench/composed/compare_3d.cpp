@@ -156,7 +156,7 @@ int main(int argc, char** argv) {
       const auto* problem = std::get_if<Conv3dProblemShape>(&shape.problem);
       if (problem == nullptr) {
         throw Error(Status::invalid_argument,
-                    text("shape ", to_string(shape.problem), " is 2-D; needs a 3-D one"));
+                    cli::text("shape ", to_string(shape.problem), " is 2-D; needs a 3-D one"));
       }
       bench::compare(*problem, geometry_of(shape.problem), seconds);
     }
