@@ -135,6 +135,38 @@ TEST_F(LaunchTest, PlansDoNotLowerEachOthersSharedMemory) {
   }
 }
 
+// The driver's functions, which encode tensor maps, want a context that is current on the thread.
+TEST_F(LaunchTest, PlansAreMadeAndRunOnThreadsThatDidNothingElse) {
+  const auto on_a_new_thread = [](const auto& body) {
+    std::string error;
+    std::thread([&] {
+      try {
+        body();
+      } catch (const std::exception& thrown) {
+        error = thrown.what();
+      }
+    }).join();
+    EXPECT_EQ(error, "");
+  };
+  const Conv2dProblemShape shape = image(128, 3, 3);
+  Layer made_here("few_filters", shape, false);
+  const auto expected = made_here.run();
+  on_a_new_thread(
+      [&] { (void)convoy::plan(shape, {.device = Device::cuda, .kernel = "few_filters"}); });
+  ASSERT_CUDA(cudaMemset(made_here.output.get(), 0xff, made_here.output_bytes));
+  on_a_new_thread([&] {
+    RunArguments arguments;
+    arguments.output = made_here.output.get();
+    arguments.activation = ConstTensorView(made_here.activation.get());
+    arguments.filter = made_here.filter.get();
+    made_here.plan.run(arguments, nullptr);
+  });
+  std::vector<std::uint16_t> result(expected.size());
+  ASSERT_CUDA(cudaMemcpy(result.data(), made_here.output.get(), made_here.output_bytes,
+                         cudaMemcpyDeviceToHost));
+  EXPECT_EQ(result, expected);
+}
+
 TEST_F(LaunchTest, ErrorsOfOthersAreNeitherReportedNorTaken) {
   EXPECT_EQ(cudaSetDevice(99), cudaErrorInvalidDevice);
   Layer layer("few_channels", image(3, 16, 3), false);

@@ -49,8 +49,11 @@ struct Smem {
     std::uint32_t address = ptx::shared_address(dynamic_shared);
     address += (1024 - (address & 1023)) & 1023;
     // NOTE: opaque, so that it is computed once and kept: otherwise some kernels compute it anew in
-    // the main loop, with a read of the CTA's number in the cluster (S2UR) each time.
-    asm("" : "+r"(address));
+    // the main loop, with a read of the CTA's number in the cluster (S2UR) each time. Not with four
+    // blocks of 64 rows in 128 accumulators: the register that it takes makes their epilogue spill.
+    if constexpr (kConfig.blocks() < 4 || kConfig.needs_many_registers()) {
+      asm("" : "+r"(address));
+    }
     smem.act = static_cast<std::uint8_t*>(__cvta_shared_to_generic(address));
     smem.filter = smem.act + kActStages * kConfig.act_bytes();
     smem.staging = smem.filter + kFilterStages * kConfig.filter_bytes();
