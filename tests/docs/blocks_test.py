@@ -120,7 +120,7 @@ def wrapped(block: Block, prologue: str, head: str, tail: str) -> str:
         at += 1
         if line.startswith("#include"):
             includes += [place, line]
-        elif re.match(r"(struct|template|namespace|class)\b", line):
+        elif re.match(r"(struct|template|class|namespace(?! \w+ =))\b", line):
             outside += [place, line]
             while at < len(lines) and not re.match(r"\}", line):
                 line = lines[at]
