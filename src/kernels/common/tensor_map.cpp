@@ -28,17 +28,12 @@ Function driver_function(const char* name) {
   return reinterpret_cast<Function>(function);
 }
 
-// Call the driver.
-// NOTE: its functions want a context that is current on the thread. The runtime makes one current
-// at a thread's first call that works on the device; a thread may come here before any.
-template <typename Call>
-CUresult call_driver(Call&& call) {
-  const CUresult result = call();
-  if (result != CUDA_ERROR_INVALID_CONTEXT) return result;
+// NOTE: the driver's functions want a context that is current on the thread. The runtime makes one
+// current at a thread's first call that works on the device; a thread may come here before any.
+void make_context_current() {
   int device = 0;
   require_runtime("cudaGetDevice", [&] { return cudaGetDevice(&device); });
   require_runtime("cudaSetDevice", [&] { return cudaSetDevice(device); });
-  return call();
 }
 
 CUtensorMapDataType data_type(DType dtype) {
@@ -218,12 +213,12 @@ CUtensorMap encode_template(const TiledTensorMap& map) {
   for (int i = 0; i < map.rank; ++i) box[i] = static_cast<cuuint32_t>(map.box[i]);
   Encoded encoded;
   std::memset(&encoded.map, 0, sizeof encoded.map);
-  const CUresult result = call_driver([&] {
-    return encode_tiled(&encoded.map, data_type(map.dtype), static_cast<cuuint32_t>(map.rank),
-                        placeholder(), arrays.extents, arrays.strides, box, arrays.element_strides,
-                        CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(map.swizzle),
-                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  });
+  make_context_current();
+  const CUresult result =
+      encode_tiled(&encoded.map, data_type(map.dtype), static_cast<cuuint32_t>(map.rank),
+                   placeholder(), arrays.extents, arrays.strides, box, arrays.element_strides,
+                   CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(map.swizzle),
+                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     std::string boxes = "; box ";
     for (int i = 0; i < map.rank; ++i) boxes += text(i > 0 ? "x" : "", map.box[i]);
@@ -245,15 +240,14 @@ CUtensorMap encode_template(const Im2colTensorMap& map) {
                   [](int stride) { return stride > 1; });
   Encoded encoded;
   std::memset(&encoded.map, 0, sizeof encoded.map);
-  const CUresult result = call_driver([&] {
-    return encode_im2col(
-        &encoded.map, data_type(map.dtype), static_cast<cuuint32_t>(map.rank), placeholder(),
-        arrays.extents, arrays.strides, map.lower_corner.data(), map.upper_corner.data(),
-        static_cast<cuuint32_t>(map.channels), static_cast<cuuint32_t>(map.pixels),
-        arrays.element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(map.swizzle),
-        strided ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  });
+  make_context_current();
+  const CUresult result = encode_im2col(
+      &encoded.map, data_type(map.dtype), static_cast<cuuint32_t>(map.rank), placeholder(),
+      arrays.extents, arrays.strides, map.lower_corner.data(), map.upper_corner.data(),
+      static_cast<cuuint32_t>(map.channels), static_cast<cuuint32_t>(map.pixels),
+      arrays.element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(map.swizzle),
+      strided ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     std::string rest;
     for (int i = 0; i < map.rank - 2; ++i) {
@@ -270,8 +264,11 @@ CUtensorMap at_address(const CUtensorMap& map, const char* name, const void* add
   static const auto replace_address =
       driver_function<decltype(&cuTensorMapReplaceAddress)>("cuTensorMapReplaceAddress");
   Encoded encoded{map};
-  const CUresult result =
-      call_driver([&] { return replace_address(&encoded.map, const_cast<void*>(address)); });
+  CUresult result = replace_address(&encoded.map, const_cast<void*>(address));
+  if (result == CUDA_ERROR_INVALID_CONTEXT) {
+    make_context_current();
+    result = replace_address(&encoded.map, const_cast<void*>(address));
+  }
   if (result != CUDA_SUCCESS) {
     throw Error(Status::launch_failure,
                 text(name, " tensor map: cuTensorMapReplaceAddress returned code ",

@@ -50,6 +50,11 @@ struct Kernel {
   static_assert(!kSwapped || (!ComputeOp::kEnabled && !StoreOp::kEnabled),
                 "ops want neighbouring filters; swapped tiles hold neighbouring pixels");
 
+  // NOTE: measured: these gain by it (spills of 128x192 and 256x96 halo tiles, the reads of split and
+  // general kernels); others lose up to 1.5 % (128x192 of a cluster) or spill (256x64 halo, fused).
+  static constexpr bool kKeepsBase =
+      kSplit || kPath == EpiloguePath::general || (kHalo && kConfig.needs_many_registers());
+
   // Threads that come to the named barriers of set-up.
   static constexpr int kReadyThreads = kConfig.threads() - 64;
   static constexpr int kFilterReadyThreads = 64;
@@ -742,7 +747,7 @@ struct Kernel {
                                               const StoreOp& store_op) {
     const Trace trace{p};
     trace.begin();
-    const Smem smem = Smem::carve();
+    const Smem smem = Smem::template carve<kKeepsBase>();
     const Place at = place(p);
     setup(p, smem, at);
     const Tile first_tile = decode_tile<kConfig>(p, at.first_index, at.m_rank);

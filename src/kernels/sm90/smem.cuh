@@ -42,18 +42,17 @@ struct Smem {
     return filter + stage * kConfig.filter_bytes();
   }
 
-  /// Carve up the dynamic shared memory of a launch, Config::shared_bytes().
+  /// Carve up the dynamic shared memory of a launch, Config::shared_bytes(). `kKept`: the base is
+  /// computed once and kept in a register.
+  // NOTE: where it is not kept, ptxas may compute it anew in the main loop, with a read of the
+  // CTA's number in the cluster (S2UR) each time; where it is, the register may be one too many.
+  template <bool kKept>
   static __device__ __forceinline__ Smem carve() {
     extern __shared__ std::uint8_t dynamic_shared[];
     Smem smem;
     std::uint32_t address = ptx::shared_address(dynamic_shared);
     address += (1024 - (address & 1023)) & 1023;
-    // NOTE: opaque, so that it is computed once and kept: otherwise some kernels compute it anew in
-    // the main loop, with a read of the CTA's number in the cluster (S2UR) each time. Not with four
-    // blocks of 64 rows in 128 accumulators: the register that it takes makes their epilogue spill.
-    if constexpr (kConfig.blocks() < 4 || kConfig.needs_many_registers()) {
-      asm("" : "+r"(address));
-    }
+    if constexpr (kKept) asm("" : "+r"(address));  // opaque
     smem.act = static_cast<std::uint8_t*>(__cvta_shared_to_generic(address));
     smem.filter = smem.act + kActStages * kConfig.act_bytes();
     smem.staging = smem.filter + kFilterStages * kConfig.filter_bytes();

@@ -21,13 +21,13 @@ cudaError_t check_device(int device) {
 }  // namespace
 
 VGPU_API cudaError_t cudaGetDeviceCount(int* count) {
-  return call([&](Context&) {
+  return query([&](Context&) {
     *count = 1;
     return cudaSuccess;
   });
 }
 VGPU_API cudaError_t cudaGetDevice(int* device) {
-  return call([&](Context&) {
+  return query([&](Context&) {
     *device = 0;
     return cudaSuccess;
   });
@@ -54,7 +54,7 @@ VGPU_API cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp*) {
 }
 
 VGPU_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  return call([&](Context& context) {
+  return query([&](Context& context) {
     const cudaError_t error = check_device(device);
     if (error == cudaSuccess) *properties = context.device.properties;
     return error;
@@ -62,7 +62,7 @@ VGPU_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int dev
 }
 
 VGPU_API cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  return call([&](Context& context) {
+  return query([&](Context& context) {
     if (const cudaError_t error = check_device(device); error) return error;
     if (device_attribute(context.device, attribute, *value)) return cudaSuccess;
     return fail(cudaErrorInvalidValue, "device attribute %d does not exist", int(attribute));
@@ -70,7 +70,7 @@ VGPU_API cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute
 }
 
 VGPU_API cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
-  return call([&](Context&) {
+  return query([&](Context&) {
     if (const cudaError_t error = check_device(device); error) return error;
     std::snprintf(id, static_cast<size_t>(length), "0000:00:00.0");
     return cudaSuccess;

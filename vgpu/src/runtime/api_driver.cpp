@@ -46,7 +46,17 @@ tma::TensorMap common(CUtensorMapDataType type, cuuint32_t rank, void* address,
   return map;
 }
 
+// Seen on an H200 (driver 580): the functions of tensor maps refuse threads without a context.
+bool refuses_thread(const char* api) {
+  if (context_is_current) return false;
+  log(1, std::string("CUDA_ERROR_INVALID_CONTEXT: ") + api +
+             ": no context is current on this thread; a call of the runtime that works on the "
+             "device makes one");
+  return true;
+}
+
 CUresult finish(const char* api, const tma::TensorMap& map, CUtensorMap* out) {
+  if (refuses_thread(api)) return CUDA_ERROR_INVALID_CONTEXT;
   std::string problem;
   if (out == nullptr || reinterpret_cast<uint64_t>(out) % 64 != 0) {
     problem = "tensorMap must be a 64-byte aligned address";
@@ -120,6 +130,7 @@ VGPU_API CUresult cuTensorMapEncodeIm2colWide(CUtensorMap*, CUtensorMapDataType,
 }
 
 VGPU_API CUresult cuTensorMapReplaceAddress(CUtensorMap* out, void* address) {
+  if (refuses_thread("cuTensorMapReplaceAddress")) return CUDA_ERROR_INVALID_CONTEXT;
   tma::TensorMap map;
   if (out == nullptr || !tma::decode(out, map)) {
     log(1, "CUDA_ERROR_INVALID_VALUE: cuTensorMapReplaceAddress: not a tensor map");
@@ -164,12 +175,13 @@ VGPU_API CUresult cuCtxGetDevice(CUdevice* device) {
   *device = 0;
   return CUDA_SUCCESS;
 }
-// Any non-null handle: there is one context and it is always current.
+// Any non-null handle: there is one context.
 VGPU_API CUresult cuCtxGetCurrent(CUcontext* context) {
-  *context = reinterpret_cast<CUcontext>(&Context::get());
+  *context = context_is_current ? reinterpret_cast<CUcontext>(&Context::get()) : nullptr;
   return CUDA_SUCCESS;
 }
-VGPU_API CUresult cuCtxSetCurrent(CUcontext) {
+VGPU_API CUresult cuCtxSetCurrent(CUcontext context) {
+  context_is_current = context != nullptr;
   return CUDA_SUCCESS;
 }
 VGPU_API CUresult cuCtxSynchronize() {
@@ -245,7 +257,7 @@ void* find_entry_point(std::string_view name) {
 VGPU_API cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
                                                       unsigned long long,
                                                       cudaDriverEntryPointQueryResult* status) {
-  return call([&](Context&) {
+  return query([&](Context&) {
     if (name == nullptr || function == nullptr) {
       return fail(cudaErrorInvalidValue, "the name or the result is null");
     }

@@ -249,7 +249,7 @@ VGPU_API cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
 
 VGPU_API cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes,
                                               const void* pointer) {
-  return call([&](Context& context) {
+  return query([&](Context& context) {
     *attributes = cudaPointerAttributes{};
     const Allocation* inside = context.memory.find(number(pointer));
     if (inside == nullptr || !inside->live()) {

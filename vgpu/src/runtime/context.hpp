@@ -8,6 +8,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "memory.hpp"
@@ -108,10 +109,14 @@ cudaError_t fail(cudaError_t error, const char* format, ...) __attribute__((form
 /// Remembers `error` for cudaGetLastError and returns it.
 cudaError_t record_error(cudaError_t error);
 
-/// Runs the body of an API function: takes the lock, hands out the sticky error, turns exceptions
-/// into error codes with an explanation, remembers the error.
+/// Whether the device's context is current on this thread, which the driver's own functions want. The
+/// runtime's make it so, but for those that only ask (`query`).
+inline thread_local bool context_is_current = false;
+
+/// Runs the body of an API function that only asks: takes the lock, hands out the sticky error, turns
+/// exceptions into error codes with an explanation, remembers the error.
 template <typename Body>
-cudaError_t call(Body&& body) {
+cudaError_t query(Body&& body) {
   cudaError_t error = cudaErrorUnknown;
   try {
     Context& context = Context::get();
@@ -125,6 +130,13 @@ cudaError_t call(Body&& body) {
     error = fail(cudaErrorUnknown, "internal error: %s", problem.what());
   }
   return record_error(error);
+}
+
+/// The same for one that works on the device.
+template <typename Body>
+cudaError_t call(Body&& body) {
+  context_is_current = true;
+  return query(std::forward<Body>(body));
 }
 
 /// What every entry point that the virtual GPU does not provide does.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "expect.cuh"
@@ -457,6 +458,17 @@ void addresses_of_tensor_maps() {
   CHECK(replace(misaligned, address(0x10000)) == CUDA_ERROR_INVALID_VALUE);
   std::memset(static_cast<void*>(&moved), 0, sizeof moved);
   CHECK(replace(&moved.map, address(0x10000)) == CUDA_ERROR_INVALID_VALUE);
+  // A thread has the device's context only after a call that works on the device.
+  moved.map = first;
+  std::thread([&] {
+    int value = 0;
+    CHECK_OK(cudaGetDevice(&value));
+    CHECK_OK(cudaDeviceGetAttribute(&value, cudaDevAttrL2CacheSize, 0));
+    CHECK(replace(&moved.map, address(0x20000)) == CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(std::memcmp(&moved.map, &first, sizeof first) == 0);
+    CHECK_OK(cudaSetDevice(0));
+    CHECK(replace(&moved.map, address(0x20000)) == CUDA_SUCCESS);
+  }).join();
 }
 
 void fault() {
