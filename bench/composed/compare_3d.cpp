@@ -28,8 +28,6 @@
 namespace convoy::bench {
 namespace {
 
-using cli::text;
-
 using cli::DeviceMemory;
 
 std::vector<float> widened(const DeviceMemory& memory, std::int64_t elements) {

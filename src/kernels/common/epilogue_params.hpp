@@ -33,7 +33,7 @@ struct EpilogueParams {
         parameter_a(epilogue.parameter_a),
         parameter_b(epilogue.parameter_b),
         activation(epilogue.activation),
-        bias_dtype(epilogue.bias_dtype),
+        bias_dtype(epilogue.bias != nullptr ? epilogue.bias_dtype : DType::fp32),
         has_residual(epilogue.residual != nullptr && epilogue.beta != 0.0f),
         residual_first(epilogue.order == ResidualOrder::before_activation),
         round_each_step(epilogue.rounding == EpilogueRounding::each_step) {}

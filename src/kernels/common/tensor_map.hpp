@@ -50,8 +50,8 @@ std::string tensor_map_refusal(const TiledTensorMap& map);
 std::string tensor_map_refusal(const Im2colTensorMap& map);
 
 /// What a plan does: check and encode once, with a placeholder for the address. Throws
-/// Error{unsupported} with `tensor_map_refusal`'s text, Error{launch_failure} with every field where
-/// the driver refuses.
+/// Error{unsupported} with `tensor_map_refusal`'s text, Error{launch_failure} with every field
+/// where the driver refuses.
 CUtensorMap encode_template(const TiledTensorMap& map);
 CUtensorMap encode_template(const Im2colTensorMap& map);
 

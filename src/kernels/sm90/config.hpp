@@ -152,7 +152,7 @@ struct ElementOf<DType::fp32> {
   using Type = float;
 };
 template <DType kDtype>
-using Element = typename ElementOf<kDtype>::Type;
+using Element = ElementOf<kDtype>::Type;
 
 /// And the other way round.
 template <typename T>

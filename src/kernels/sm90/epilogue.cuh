@@ -111,12 +111,13 @@ __device__ __forceinline__ float bias_value(const EpilogueParams& params, std::u
   }
 }
 
-/// Bits of the bias of filters filter(0), filter(1) ...; zero beyond K and where there is no bias.
+/// Bits of the bias of filters filter(0), filter(1) ...; -0 in fp32 where there is none, which
+/// leaves every sum as it is, zeros of either sign too.
 template <int kCount, typename Filter>
 __device__ __forceinline__ void load_bias_bits(const Params& p, std::uint32_t (&bits)[kCount],
                                                const Filter& filter) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) bits[i] = 0;
+  for (int i = 0; i < kCount; ++i) bits[i] = 0x80000000u;
   if (p.epilogue.bias == nullptr) return;
   const auto load = [&](const auto* bias) {
 #pragma unroll

@@ -50,8 +50,9 @@ struct Kernel {
   static_assert(!kSwapped || (!ComputeOp::kEnabled && !StoreOp::kEnabled),
                 "ops want neighbouring filters; swapped tiles hold neighbouring pixels");
 
-  // NOTE: measured: these gain by it (spills of 128x192 and 256x96 halo tiles, the reads of split and
-  // general kernels); others lose up to 1.5 % (128x192 of a cluster) or spill (256x64 halo, fused).
+  // NOTE: measured: these gain by it (spills of 128x192 and 256x96 halo tiles, the reads of split
+  // and general kernels); others lose up to 1.5 % (128x192 of a cluster) or spill (256x64 halo,
+  // fused).
   static constexpr bool kKeepsBase =
       kSplit || kPath == EpiloguePath::general || (kHalo && kConfig.needs_many_registers());
 

@@ -109,12 +109,12 @@ cudaError_t fail(cudaError_t error, const char* format, ...) __attribute__((form
 /// Remembers `error` for cudaGetLastError and returns it.
 cudaError_t record_error(cudaError_t error);
 
-/// Whether the device's context is current on this thread, which the driver's own functions want. The
-/// runtime's make it so, but for those that only ask (`query`).
+/// Whether the device's context is current on this thread, which the driver's own functions want.
+/// The runtime's make it so, but for those that only ask (`query`).
 inline thread_local bool context_is_current = false;
 
-/// Runs the body of an API function that only asks: takes the lock, hands out the sticky error, turns
-/// exceptions into error codes with an explanation, remembers the error.
+/// Runs the body of an API function that only asks: takes the lock, hands out the sticky error,
+/// turns exceptions into error codes with an explanation, remembers the error.
 template <typename Body>
 cudaError_t query(Body&& body) {
   cudaError_t error = cudaErrorUnknown;
