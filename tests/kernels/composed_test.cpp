@@ -228,6 +228,12 @@ TEST(QsliceGate, SaysWhichConditionFails) {
             "groups = 2; legal: 1");
   EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}, {}, [](auto& p) { p.cached_frames = 2; })),
             "cached_frames = 2; legal: 0");
+  EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}, {0, 1, 1},
+                          [](auto& p) { p.pad_mode[2] = PadMode::replicate; })),
+            "padding mode of width = replicate; legal: zero");
+  EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}, {0, 0, 0},
+                          [](auto& p) { p.pad_mode[2] = PadMode::replicate; })),
+            "");
   EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}), DType::fp32),
             "dtype = fp32; legal: bf16 or fp16");
 }

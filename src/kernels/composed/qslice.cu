@@ -130,6 +130,11 @@ std::string qslice_refusal(const PlanRequest& request) {
     if (g.dilation[axis] != 1) {
       return text("dilation of ", kAxisNames[axis], " = ", g.dilation[axis], "; legal: 1");
     }
+    const bool padded = g.pad_begin[axis] != 0 || g.pad_end[axis] != 0;
+    if (padded && g.pad_mode[axis] != PadMode::zero) {
+      return text("padding mode of ", kAxisNames[axis], " = ", to_string(g.pad_mode[axis]),
+                  "; legal: zero");
+    }
   }
   if (g.filter[0] == 1) return "filter depth T = 1; legal: at least 2; nearest: 2";
   if (g.filter[1] * g.filter[2] == 1) return "filter R·S = 1; legal: at least 2; nearest: 2";

@@ -11,8 +11,8 @@
 namespace convoy::composed {
 
 /// Whether Q-slicing computes a problem: the reason why not, or empty. bf16 or fp16; stride,
-/// dilation and groups 1; T > 1; R·S > 1; no temporal padding, cache or upsampling; C a multiple
-/// of 8.
+/// dilation and groups 1; T > 1; R·S > 1; no temporal padding, cache or upsampling, no padding but
+/// with zeros; C a multiple of 8.
 CONVOY_API std::string qslice_refusal(const PlanRequest& request);
 
 }  // namespace convoy::composed
