@@ -98,8 +98,10 @@ step_tidy() {
   cmake --build $build --target convoy_git_hash > $build.log 2>&1 || { cat $build.log; return 1; }
   [ $# -gt 0 ] || mapfile -t sources < <(python3 - $build/compile_commands.json << 'PYTHON'
 import json, os, sys
-entries = json.load(open(sys.argv[1]))
-names = {os.path.relpath(entry["file"]) for entry in entries}
+# A source of several targets is checked once, as the first compiles it.
+entries = {os.path.relpath(e["file"]): e for e in reversed(json.load(open(sys.argv[1])))}
+names = set(entries)
+json.dump(list(entries.values()), open(sys.argv[1], "w"))
 folders = ("src/", "cli/", "bench/", "vgpu/src/", "vgpu/cli/")
 # The largest first, so that no core waits long for the last one.
 for name in sorted((n for n in names if n.startswith(folders) and n.endswith(".cpp")),

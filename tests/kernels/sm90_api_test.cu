@@ -212,112 +212,25 @@ TEST(Sm90Api, EpiloguesInTurns) {
 TEST(Sm90Api, EpiloguesOfPatches) {
   check_epilogues<sm90::DefaultHalo<bf16>>(11, 25, 72, 136, 3);
 }
-TEST(Sm90Api, EpiloguesOfATileInAClusterOfOne) {
-  check_epilogues<sm90::Config{.block_m = 64,
-                               .block_n = 128,
-                               .consumers = 1,
-                               .filter_stages = 4,
-                               .schedule = sm90::Schedule::split_k}>(11, 13, 72, 136, 3);
-}
 TEST(Sm90Api, EpiloguesOfThreeWarpgroups) {
   check_epilogues<sm90::Config{
       .block_m = 192, .block_n = 96, .consumers = 3, .filter_stages = 5, .staging_pieces = 3}>(
       11, 37, 72, 104, 1);
 }
 
-// Filters as the rows of the MMA: several tiles of 96 pixels, ragged pixels and filters; taps that
-// im2col fetches; rows of the output that TMA cannot store.
-template <typename T, int kConsumers = 2>
+// Filters as the rows of the MMA.
+template <typename T>
 inline constexpr sm90::Config Swapped = {.in = sm90::dtype_of<T>(),
                                          .out = sm90::dtype_of<T>(),
                                          .block_m = 96,
                                          .block_n = 128,
-                                         .consumers = kConsumers,
+                                         .consumers = 2,
                                          .filter_stages = 5,
                                          .staging_pieces = 0,
                                          .mma_rows = sm90::MmaRows::filters};
-static_assert(Swapped<bf16>.is_swapped() && Swapped<bf16, 1>.is_swapped());  // See conv_fprop.cuh.
+static_assert(Swapped<bf16>.is_swapped());  // See conv_fprop.cuh.
 TEST(Sm90Api, EpiloguesOfSwappedTiles) {
   check_epilogues<Swapped<bf16>>(11, 37, 72, 136, 1);
-}
-TEST(Sm90Api, EpiloguesOfSwappedTilesWithTaps) {
-  check_epilogues<Swapped<bf16>>(9, 17, 136, 104, 3);
-}
-TEST(Sm90Api, EpiloguesOfSwappedTilesWithoutTma) {
-  check_epilogues<Swapped<bf16>>(7, 19, 24, 131, 3);
-}
-TEST(Sm90Api, EpiloguesOfSwappedTilesInFourBlocks) {
-  check_epilogues<sm90::Config{.block_m = 96,
-                               .block_n = 256,
-                               .consumers = 2,
-                               .filter_stages = 4,
-                               .staging_pieces = 0,
-                               .mma_rows = sm90::MmaRows::filters}>(11, 37, 72, 264, 1);
-}
-TEST(Sm90Api, EpiloguesOfSwappedTilesOfOneWarpgroup) {
-  check_epilogues<Swapped<bf16, 1>>(11, 37, 392, 136, 1);
-}
-
-// Clusters, with more channels than the stages hold: pairs of filter tiles share ragged tiles of
-// pixels, cooperative and in turns, swapped too; pairs of patches share filters.
-TEST(Sm90Api, EpiloguesOfSharedActivations) {
-  check_epilogues<sm90::Config{.block_m = 128,
-                               .block_n = 160,
-                               .consumers = 2,
-                               .cluster_n = 2,
-                               .filter_stages = 5,
-                               .staging_pieces = 5}>(11, 37, 392, 264, 1);
-}
-TEST(Sm90Api, EpiloguesOfSharedActivationsInTurns) {
-  check_epilogues<sm90::Config{.block_m = 128,
-                               .block_n = 192,
-                               .consumers = 2,
-                               .cluster_n = 2,
-                               .filter_stages = 4,
-                               .staging_pieces = 6,
-                               .schedule = sm90::Schedule::pingpong}>(21, 37, 328, 680, 1);
-}
-TEST(Sm90Api, EpiloguesOfSharedActivationsSwapped) {
-  check_epilogues<sm90::Config{.block_m = 96,
-                               .block_n = 128,
-                               .consumers = 1,
-                               .cluster_n = 2,
-                               .filter_stages = 5,
-                               .staging_pieces = 0,
-                               .mma_rows = sm90::MmaRows::filters}>(11, 37, 392, 200, 1);
-}
-TEST(Sm90Api, EpiloguesOfPatchesThatShareFilters) {
-  check_epilogues<sm90::Config{.block_m = 128,
-                               .block_n = 128,
-                               .consumers = 2,
-                               .cluster_m = 2,
-                               .filter_stages = 5,
-                               .act_stages = 2,
-                               .halo_pixels = 180,
-                               .input = sm90::Input::halo,
-                               .schedule = sm90::Schedule::pingpong}>(19, 41, 136, 136, 3);
-}
-
-// 1x1 filters that stay in shared memory: several tiles a CTA, ragged pixels, channels and filters.
-constexpr sm90::Config kResident = {.block_m = 128,
-                                    .block_n = 128,
-                                    .consumers = 2,
-                                    .filter_stages = 8,
-                                    .act_stages = 4,
-                                    .staging_pieces = 4,
-                                    .input = sm90::Input::resident,
-                                    .schedule = sm90::Schedule::pingpong};
-TEST(Sm90Api, EpiloguesOfResidentFilters) {
-  check_epilogues<kResident>(33, 41, 136, 264, 1);
-}
-TEST(Sm90Api, EpiloguesOfResidentFiltersInOneBlock) {
-  check_epilogues<kResident>(33, 41, 24, 104, 1);
-}
-TEST(Sm90Api, EpiloguesOfResidentFiltersInAllBlocks) {
-  check_epilogues<kResident>(17, 41, 504, 136, 1);
-}
-TEST(Sm90Api, EpiloguesOfResidentFiltersWithoutTma) {
-  check_epilogues<kResident>(17, 19, 72, 131, 1);
 }
 
 // Every activation of the fused path against double precision: a 1x1 convolution with the identity,

@@ -145,6 +145,35 @@ TEST_F(Sm90, EpilogueOrders) {
   }
 }
 
+// Each kernel's own tile in whole and ragged tiles, more channels than its stages hold, filters that
+// TMA stores and that it cannot: plain, with bias and scale, with bias, ReLU and residual.
+TEST_F(Sm90, EpiloguesOfEveryTile) {
+  const Conv2dProblemShape shapes[] = {
+      {.in_height = 11, .in_width = 37, .in_channels = 392, .out_channels = 264},
+      {.in_height = 17, .in_width = 19, .in_channels = 72, .out_channels = 131},
+      {.in_height = 11,
+       .in_width = 25,
+       .in_channels = 72,
+       .out_channels = 136,
+       .filter_h = 3,
+       .filter_w = 3,
+       .pad_h = 1,
+       .pad_w = 1}};
+  for (const Conv2dProblemShape& shape : shapes) {
+    ConvCase test = image(shape);
+    EXPECT_GT(run_on_all(test), 10);
+    test.bias = true;
+    test.epilogue.scale = 2.0f;
+    test.epilogue.bias_dtype = DType::fp16;
+    EXPECT_GT(run_on_all(test), 10);
+    test.epilogue.bias_dtype = DType::bf16;
+    test.epilogue.activation = Activation::relu;
+    test.epilogue.beta = 3.0f;
+    test.residual = true;
+    EXPECT_GT(run_on_all(test), 10);
+  }
+}
+
 TEST_F(Sm90, FoldedUpsampling) {
   ConvCase test = image({.in_height = 9,
                          .in_width = 12,
