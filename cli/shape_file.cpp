@@ -20,10 +20,30 @@ std::string shapes_folder() {
   return (program.parent_path().parent_path() / "share" / "convoy" / "shapes").string();
 }
 
+DType parse_type(std::string_view word, const char* what) {
+  for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32}) {
+    if (word == to_string(dtype)) return dtype;
+  }
+  throw_invalid(what, " = '", word.substr(0, 40), "'; legal: bf16, fp16, fp32");
+}
+
+Activation parse_activation_name(std::string_view word) {
+  std::string legal = "none, bias, residual, residual_before_activation, each_step";
+  for (int i = static_cast<int>(Activation::none) + 1; i <= static_cast<int>(Activation::clamp);
+       ++i) {
+    const auto activation = static_cast<Activation>(i);
+    if (word == to_string(activation)) return activation;
+    legal += text(", ", to_string(activation));
+  }
+  throw_invalid("epilogue: step '", word.substr(0, 40), "' is not known; legal: ", legal);
+}
+
 ShapeCase parse_line(const std::string& line) {
   std::istringstream words(line);
   std::string word, shape, name;
   std::int64_t count = 1;
+  std::optional<DType> dtype;
+  std::optional<EpilogueKind> epilogue;
   while (words >> word) {
     if (word.starts_with("count=")) {
       const char* begin = word.data() + 6;
@@ -34,15 +54,43 @@ ShapeCase parse_line(const std::string& line) {
       }
     } else if (word.starts_with("name=")) {
       name = word.substr(5);
+    } else if (word.starts_with("dtype=")) {
+      dtype = parse_type(word.substr(6), "dtype");
+    } else if (word.starts_with("epilogue=")) {
+      epilogue = parse_epilogue(std::string_view(word).substr(9));
     } else {
       shape += (shape.empty() ? "" : " ") + word;
     }
   }
   ParsedShape parsed = parse_shape(shape);
-  return {parsed.problem, parsed.dtype, name.empty() ? parsed.name : name, count};
+  return {parsed.problem, dtype ? dtype : parsed.dtype, name.empty() ? parsed.name : name, count,
+          epilogue};
 }
 
 }  // namespace
+
+EpilogueKind parse_epilogue(std::string_view words) {
+  EpilogueKind kind;
+  if (words == "none") return kind;
+  for (bool more = true; more;) {
+    const std::size_t end = std::min(words.find('+'), words.size());
+    const std::string_view word = words.substr(0, end);
+    more = end < words.size();
+    words.remove_prefix(std::min(end + 1, words.size()));
+    if (word == "bias" || word.starts_with("bias_")) {
+      kind.bias = true;
+      kind.bias_dtype = word == "bias" ? DType::fp32 : parse_type(word.substr(5), "bias type");
+    } else if (word == "residual" || word == "residual_before_activation") {
+      kind.residual = true;
+      if (word != "residual") kind.order = ResidualOrder::before_activation;
+    } else if (word == "each_step") {
+      kind.rounding = EpilogueRounding::each_step;
+    } else {
+      kind.activation = parse_activation_name(word);
+    }
+  }
+  return kind;
+}
 
 std::vector<ShapeCase> read_shape_file(const std::string& path) {
   io::FileSource source(path);
@@ -93,7 +141,7 @@ std::vector<ShapeCase> resolve_shapes(const std::string& argument) {
   }
   try {
     const ParsedShape parsed = parse_shape(argument);
-    return {{parsed.problem, parsed.dtype, parsed.name, 1}};
+    return {{parsed.problem, parsed.dtype, parsed.name, 1, {}}};
   } catch (const Error& problem) {
     std::string sets;
     for (const std::string& name : list_shape_sets()) sets += (sets.empty() ? "" : ", ") + name;

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "convoy/epilogue.hpp"
 #include "shape_string.hpp"
 
 namespace convoy::cli {
@@ -15,10 +18,15 @@ struct ShapeCase {
   std::optional<DType> dtype;
   std::string name;
   std::int64_t count = 1;  ///< Times the layer runs in one forward, decode or step.
+  std::optional<EpilogueKind> epilogue;
 };
 
-/// Lines "SHAPE [count=N] [name=TEXT]"; '#' begins a comment. Throws Error{invalid_argument} that
-/// names file and line, Error{io_error} where the file cannot be read.
+/// "none", or steps joined by '+' as to_string() of a kind has them: "bias_fp32+silu+residual".
+/// "bias" is one of fp32. Throws Error{invalid_argument} for a step that there is not.
+EpilogueKind parse_epilogue(std::string_view words);
+
+/// Lines "SHAPE [count=N] [dtype=TYPE] [epilogue=STEPS] [name=TEXT]"; '#' begins a comment. Throws
+/// Error{invalid_argument} that names file and line, Error{io_error} where the file cannot be read.
 std::vector<ShapeCase> read_shape_file(const std::string& path);
 
 /// The file of a named set ("flux1_vae_decode"), or an empty string. Sets lie in

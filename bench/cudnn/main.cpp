@@ -4,7 +4,7 @@
 // cuDNN.
 //
 // convoy_vs_cudnn [--all-kernels] [--kernel NAME] [--dtype TYPE] [--seconds S] [--csv FILE]
-//                 [--tuning FILE] [--chain RUNS] SHAPES...
+//                 [--tuning FILE] [--chain RUNS] [--budget S] SHAPES...
 // SHAPES: shape files (the set is named after the file) or shape strings.
 #include <charconv>
 #include <cstdio>
@@ -34,6 +34,8 @@ int main(int argc, char** argv) {
         options.kernel = value();
       } else if (word == "--seconds") {
         options.seconds = std::stod(value());
+      } else if (word == "--budget") {
+        options.budget_s = std::stod(value());
       } else if (word == "--chain") {
         const std::string runs = value();
         const auto [end, error] =

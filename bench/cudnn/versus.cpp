@@ -2,6 +2,7 @@
 #include "versus.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -31,6 +32,7 @@ constexpr double kAgreement = 5e-3;
 
 struct Row {
   std::string set, name, problem, kernel;
+  DType dtype = DType::bf16;
   std::int64_t count = 1;
   double convoy_us = 0, cudnn_us = 0, noise = 0, tflops = 0, pct_ceiling = 0, difference = 0;
   std::string tuning_key;
@@ -227,8 +229,9 @@ std::vector<CudnnRun> best_cudnn_runs(std::vector<CudnnRun> runs, const Tensors&
 
 // ---- One shape ------------------------------------------------------------------------------
 
-Row compare(const std::string& set, const cli::ShapeCase& shape, const VersusOptions& options,
+Row compare(const std::string& set, const cli::ShapeCase& shape, VersusOptions options,
             const Ceilings& ceilings, const DeviceMemory& workspace) {
+  options.dtype = shape.dtype.value_or(options.dtype);
   const ConvGeometry g = geometry_of(shape.problem);
   if (g.batch > 1 && g.cached_frames > 0) {
     throw Error(Status::unsupported, "the comparison takes cached frames of one image only");
@@ -274,6 +277,7 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, const VersusOpt
   row.set = set;
   row.name = shape.name;
   row.problem = to_string(shape.problem);
+  row.dtype = options.dtype;
   row.count = shape.count;
   row.cudnn_plans = int(all.size());
   std::size_t fastest = 0;
@@ -307,13 +311,14 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, const VersusOpt
 }
 
 std::string to_csv(const std::vector<Row>& rows) {
-  std::string csv = "set,name,problem,count,convoy_us,cudnn_us,ratio,tflops,pct_ceiling,kernel\n";
+  std::string csv =
+      "set,name,problem,count,convoy_us,cudnn_us,ratio,tflops,pct_ceiling,kernel,dtype\n";
   char line[512];
   for (const Row& row : rows) {
-    std::snprintf(line, sizeof line, "%s,%s,%s,%lld,%.2f,%.2f,%.3f,%.1f,%.1f,%s\n", row.set.c_str(),
+    std::snprintf(line, sizeof line, "%s,%s,%s,%lld,%.2f,%.2f,%.3f,%.1f,%.1f,%s,%s\n", row.set.c_str(),
                   row.name.c_str(), row.problem.c_str(), static_cast<long long>(row.count),
                   row.convoy_us, row.cudnn_us, row.ratio(), row.tflops, row.pct_ceiling,
-                  row.kernel.c_str());
+                  row.kernel.c_str(), to_string(row.dtype));
     csv += line;
   }
   return csv;
@@ -358,10 +363,16 @@ int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& 
   const DeviceMemory workspace(Device::cuda, kCudnnWorkspace);
   std::vector<Row> rows;
   int different = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto is_over = [&] {
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+    return spent.count() > options.budget_s;
+  };
   for (const VersusSet& set : sets) {
     std::fprintf(table, "%-48s %9s %6s %8s %6s %9s %7s %9s  %s\n", set.name.c_str(), "us", "noise",
                  "TFLOP/s", "% ceil", "cuDNN us", "x cuDNN", "diff", "kernel");
     for (const cli::ShapeCase& shape : set.cases) {
+      if (is_over()) break;
       try {
         const Row row = compare(set.name, shape, options, ceilings, workspace);
         const bool agrees = row.difference <= kAgreement;

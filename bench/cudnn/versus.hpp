@@ -10,7 +10,7 @@
 namespace convoy::bench {
 
 struct VersusOptions {
-  DType dtype = DType::bf16;
+  DType dtype = DType::bf16;  ///< Of shapes that do not say theirs.
   double seconds = 0.03;  ///< Of timed runs, each side of each shape.
   int min_runs = 15;
   /// Runs of a CUDA graph that is timed as a whole, each on tensors of its own as long as those
@@ -19,6 +19,7 @@ struct VersusOptions {
   std::string kernel;        ///< Convoy's kernel; empty: the one that dispatch chooses.
   bool all_kernels = false;  ///< Time every kernel that the model gives a chance; keep the best.
   std::string tuning_path;   ///< With all_kernels: the best of each shape, as a tuning file.
+  double budget_s = 1e9;     ///< No shape is begun after that many seconds.
   std::string csv_path;      ///< Empty: none; "-": stdout, and the table on stderr.
 };
 
@@ -30,7 +31,7 @@ struct VersusSet {
 /// Time every shape with Convoy and with cuDNN's best plan: one process, runs interleaved, L2
 /// flushed before each, random data. Prints a table with GEMM and copy ceilings measured in this
 /// run, and per set the geometric mean and the count-weighted total. CSV columns: set, name,
-/// problem, count, convoy_us, cudnn_us, ratio, tflops, pct_ceiling, kernel. Returns the number of
+/// problem, count, convoy_us, cudnn_us, ratio, tflops, pct_ceiling, kernel, dtype. Returns the number of
 /// shapes whose outputs differ from cuDNN's.
 int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& options);
 
