@@ -26,7 +26,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ARCHITECTURE = "sm_100a"
+ARCHITECTURE = "sm_100f"
 
 
 class Function:
@@ -222,7 +222,7 @@ int main() {{
 
 
 def nvcc():
-    return [find_tool("nvcc"), "-std=c++20", "-O3", "-arch=sm_100a", "--expt-relaxed-constexpr",
+    return [find_tool("nvcc"), "-std=c++20", "-O3", "-arch=sm_100f", "--expt-relaxed-constexpr",
             f"-I{ROOT}/src", f"-I{ROOT}/include"]
 
 

@@ -68,7 +68,7 @@ std::vector<BackendInfo> backends() {
   list.push_back({"cuda sm_90a (Hopper)", ""});
 #endif
 #ifdef CONVOY_WITH_SM100
-  list.push_back({"cuda sm_100a (Blackwell)", ""});
+  list.push_back({"cuda sm_100f (Blackwell)", ""});
 #endif
 #ifdef CONVOY_WITH_CUDA
   list.push_back({"cuda sm_90 and later", ""});

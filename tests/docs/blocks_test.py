@@ -173,7 +173,7 @@ class Checker:
             self.outcome.note(block, "left out: no nvcc")
             return
         source = wrapped(block, "prologue.cuh", "namespace page {\nvoid example() {", "}\n}")
-        architecture = "100a" if "sm100" in block.text + block.file else "90a"
+        architecture = "100f" if "sm100" in block.text + block.file else "90a"
         # NOTE: -O0 of the device code: it is compiled, not run, and that takes a third of the time.
         self.compile(block, [
             self.options.nvcc, "-std=c++20", "--expt-relaxed-constexpr", "-ptx", "-Xcicc", "-O0",

@@ -48,6 +48,16 @@ struct OnDevice {
   static const bf16* read(const GuardedBuffer& buffer) {
     return static_cast<const bf16*>(buffer.data());
   }
+  // The filter [K, T, R, S, C], or as [T, R, S, C, K].
+  void put_filter(const IntegerTensors& problem, FilterLayout layout) {
+    auto values = problem.filter;
+    const auto k = static_cast<std::size_t>(problem.geometry.out_channels);
+    const std::size_t inner = values.size() / k;
+    for (std::size_t i = 0; i < values.size() && layout == FilterLayout::trscf; ++i) {
+      values[i % inner * k + i / inner] = problem.filter[i];
+    }
+    filter.upload(test::encode(values, DType::bf16).data());
+  }
   bf16* out() { return static_cast<bf16*>(output.data()); }
   GuardedBuffer activation, cache, filter, output, workspace;
 };
@@ -96,11 +106,27 @@ class CONVOY_SUITE : public testing::Test {
 TEST_F(CONVOY_SUITE, QsliceEpilogueSeesFiveCoordinates) {
   for (const Conv3dProblemShape& shape : {volume(2, {4, 7, 6}, 16, 24, {3, 3, 3}, {0, 1, 1}),
                                           volume(1, {3, 5, 5}, 8, 3, {2, 1, 3}, {0, 0, 2})}) {
-    const IntegerTensors problem(geometry_of(shape));
-    OnDevice device(problem, qslice_workspace_bytes(shape, DType::bf16));
-    const QsliceDecision decision = Arch::qslice(device, shape, CoordinateOp5d{});
-    EXPECT_TRUE(decision.sliced) << decision.reason;
-    expect_coordinates(problem, device);
+    for (const FilterLayout layout : {FilterLayout::ktrsc, FilterLayout::trscf}) {
+      const IntegerTensors problem(geometry_of(shape));
+      OnDevice device(problem, qslice_workspace_bytes(shape, DType::bf16, layout));
+      device.put_filter(problem, layout);
+      const QsliceDecision decision = Arch::qslice(device, shape, CoordinateOp5d{}, layout);
+      EXPECT_TRUE(decision.sliced) << decision.reason;
+      expect_coordinates(problem, device);
+    }
+  }
+}
+
+TEST_F(CONVOY_SUITE, QslicesRefuseOtherFilterLayouts) {
+  const Conv3dProblemShape shape = volume(1, {3, 5, 5}, 8, 8, {2, 1, 3}, {0, 0, 1});
+  const IntegerTensors problem(geometry_of(shape));
+  OnDevice device(problem, qslice_workspace_bytes(shape, DType::bf16));
+  try {
+    Arch::qslice(device, shape, CoordinateOp5d{}, FilterLayout::kctrs);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::invalid_argument);
+    EXPECT_STREQ(error.what(), "filter layout = kctrs; legal: ktrsc, trscf (Q-slices)");
   }
 }
 
@@ -109,12 +135,15 @@ TEST_F(CONVOY_SUITE, WhatQslicingDeclinesFallsThroughWithItsReason) {
   shape.stride = {1, 2, 1};
   shape.cached_frames = 1;
   const IntegerTensors problem(geometry_of(shape));
-  OnDevice device(problem, qslice_workspace_bytes(shape, DType::bf16));
-  const QsliceDecision decision = Arch::qslice(device, shape, CoordinateOp5d{});
-  EXPECT_FALSE(decision.sliced);
-  EXPECT_EQ(decision.reason, "in_channels = 12; legal: a multiple of 8; nearest: 16");
-  EXPECT_EQ(qslice_decision(shape, DType::bf16).reason, decision.reason);
-  expect_coordinates(problem, device);
+  for (const FilterLayout layout : {FilterLayout::ktrsc, FilterLayout::trscf}) {
+    OnDevice device(problem, qslice_workspace_bytes(shape, DType::bf16, layout));
+    device.put_filter(problem, layout);
+    const QsliceDecision decision = Arch::qslice(device, shape, CoordinateOp5d{}, layout);
+    EXPECT_FALSE(decision.sliced);
+    EXPECT_EQ(decision.reason, "in_channels = 12; legal: a multiple of 8; nearest: 16");
+    EXPECT_EQ(qslice_decision(shape, DType::bf16).reason, decision.reason);
+    expect_coordinates(problem, device);
+  }
 }
 
 TEST_F(CONVOY_SUITE, Im2colMatmulEpilogueSeesFiveCoordinatesInEveryChunk) {

@@ -2,6 +2,7 @@
 //
 // The Blackwell templates as a user instantiates them: named configuration, own functor, residual,
 // errors.
+#include <cstring>
 #include <optional>
 
 #include "convoy/device/sm100/conv2d_fprop.cuh"
@@ -23,6 +24,21 @@ struct AddOneRelu {
   template <int kWidth>
   __device__ void operator()(std::int64_t, int, float (&values)[kWidth]) const {
     for (float& value : values) value = fmaxf(value + added, 0.0f);
+  }
+};
+
+/// Writes what it sees, and the bytes of alignment it is promised, to matrices of its own.
+struct RecordingStore {
+  static constexpr bool kEnabled = true;
+  static constexpr bool kReplacesStore = false;
+  bf16* seen;
+  int* alignment;
+  std::int64_t filters;
+  template <int kAlignment, typename Out, int kWidth>
+  __device__ void operator()(std::int64_t m, int n, const Out (&values)[kWidth]) const {
+    for (int i = 0; i < kWidth; ++i) seen[m * filters + n + i] = values[i];
+    const bool aligned = (m * filters + n) * sizeof(Out) % kAlignment == 0;
+    alignment[m * filters + n] = aligned ? kAlignment : -1;
   }
 };
 
@@ -52,6 +68,9 @@ class Sm100Api : public testing::Test {
     output_->fill_with_nan();
   }
 
+  ConstTensorView source() {
+    return {source_->data(), {DType::bf16, Layout::nhwc, {1, 9, 10, 24, 0}}};
+  }
   bf16* output() { return static_cast<bf16*>(output_->data()); }
   const bf16* activation() { return static_cast<const bf16*>(activation_->data()); }
   const bf16* filter() { return static_cast<const bf16*>(filter_->data()); }
@@ -92,9 +111,33 @@ TEST_F(Sm100Api, ConfigurationAsACallInPlace) {
 }
 
 TEST_F(Sm100Api, ResidualJoinsAfterTheOp) {
-  conv2d_fprop_with_residual<kConfig>(output(), activation(), filter(), source_->data(), -0.5f,
-                                      problem_shape(), AddOneRelu{-9.0f});
+  conv2d_fprop_with_residual<kConfig, true>(output(), activation(), filter(), source(), -0.5f,
+                                            problem_shape(), AddOneRelu{-9.0f});
   expect(-9.0f, true, -0.5f);
+}
+
+TEST_F(Sm100Api, WithoutTemplateArgumentsTheDefaultConfigurationWithoutResidual) {
+  conv2d_fprop_with_residual(output(), activation(), filter(), ConstTensorView(), 1.0f,
+                             problem_shape());
+  expect(0.0f, false, 0.0f);
+}
+
+TEST_F(Sm100Api, StoreOpBesideTheStoreKnowsItsAlignment) {
+  const std::size_t elements = data_.source.size();
+  GuardedBuffer seen(elements * 2), alignment(elements * 4);
+  CONVOY_ASSERT_CUDA(cudaMemset(alignment.data(), 0, alignment.bytes()));
+  const RecordingStore store{static_cast<bf16*>(seen.data()), static_cast<int*>(alignment.data()),
+                             24};
+  conv2d_fprop<kConfig>(output(), activation(), filter(), problem_shape(), AddOneRelu{-9.0f}, store,
+                        nullptr);
+  expect(-9.0f, true, 0.0f);
+  EXPECT_EQ(seen.download(), output_->download());
+  const auto bytes = alignment.download();
+  for (std::size_t i = 0; i < elements; ++i) {
+    int value;
+    std::memcpy(&value, bytes.data() + 4 * i, 4);
+    ASSERT_EQ(value, i % 8 == 0 ? 16 : 0) << i;
+  }
 }
 
 TEST_F(Sm100Api, NoResidualAndBetaZeroAreThePlainConvolution) {
@@ -103,22 +146,31 @@ TEST_F(Sm100Api, NoResidualAndBetaZeroAreThePlainConvolution) {
                                              problem_shape());
   expect(0.0f, false, 0.0f);
   output_->fill_with_nan();
-  conv2d_fprop_with_residual<kConfig>(output(), activation(), filter(), unreadable, 0.0f,
-                                      problem_shape());
+  conv2d_fprop_with_residual<kConfig, true>(output(), activation(), filter(), unreadable, 0.0f,
+                                            problem_shape());
   expect(0.0f, false, 0.0f);
 }
 
 TEST_F(Sm100Api, SourceOfAnotherShapeIsRefused) {
   const TensorShape wrong{DType::bf16, Layout::nhwc, {1, 9, 10, 32, 0}};
   try {
-    conv2d_fprop_with_residual<kConfig>(output(), activation(), filter(),
-                                        ConstTensorView(source_->data(), wrong), 1.0f,
-                                        problem_shape());
+    conv2d_fprop_with_residual<kConfig, true>(output(), activation(), filter(),
+                                              ConstTensorView(source_->data(), wrong), 1.0f,
+                                              problem_shape());
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.status(), Status::invalid_argument);
     EXPECT_STREQ(error.what(),
                  "source is bf16 [1, 9, 10, 32], but the output is bf16 [1, 9, 10, 24]");
+  }
+  try {
+    conv2d_fprop_with_residual<kConfig, true>(output(), activation(), filter(), source_->data(),
+                                              1.0f, problem_shape());
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::invalid_argument);
+    EXPECT_STREQ(error.what(),
+                 "source has no shape; legal: the output's, bf16 [1, 9, 10, 24]");
   }
 }
 
@@ -144,9 +196,9 @@ TEST_F(Sm100Api, VolumesWithACacheAnOpAndAResidual) {
   const auto read = [](const GuardedBuffer& b) { return static_cast<const bf16*>(b.data()); };
   const auto run = [&](const ConstTensorView& residual, float beta) {
     output.fill_with_nan();
-    conv3d_fprop_with_residual<kConfig>(static_cast<bf16*>(output.data()), read(activation),
-                                        read(cache), read(filter), residual, beta, shape,
-                                        AddOneRelu{-9.0f});
+    conv3d_fprop_with_residual<kConfig, true>(static_cast<bf16*>(output.data()), read(activation),
+                                              read(cache), read(filter), residual, beta, shape,
+                                              AddOneRelu{-9.0f});
   };
   const auto expect_beta = [&](float beta) {
     CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
@@ -158,7 +210,7 @@ TEST_F(Sm100Api, VolumesWithACacheAnOpAndAResidual) {
     EXPECT_TRUE(output.guards_intact()) << "around output";
     EXPECT_EQ(test::difference(output.download(), expected, DType::bf16, 24), "");
   };
-  run(source.data(), 0.5f);
+  run(ConstTensorView(source.data(), {DType::bf16, Layout::ndhwc, {2, 2, 7, 9, 24}}), 0.5f);
   expect_beta(0.5f);
   run(reinterpret_cast<const void*>(std::uintptr_t{16}), 0.0f);  // Not read.
   expect_beta(0.0f);
@@ -209,7 +261,8 @@ TEST(Sm100ApiHost, ZeroSizedGemmReturnsBeforeAnyDescriptor) {
   problem = problem_shape();
   problem.out_channels = 0;
   EXPECT_NO_THROW(
-      conv2d_fprop_with_residual<kConfig>(nullptr, nullptr, nullptr, nullptr, 1.0f, problem));
+      (conv2d_fprop_with_residual<kConfig, true>(nullptr, nullptr, nullptr, nullptr, 1.0f,
+                                                 problem)));
 }
 
 }  // namespace

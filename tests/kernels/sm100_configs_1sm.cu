@@ -19,10 +19,13 @@ constexpr Config one_sm(int n, int k, GemmShape cluster) {
 }
 
 constexpr Bf16 k1x1 = Bf16::default_bf16_1sm();
-// 64-byte swizzle, two stages a barrier, bands of two M tiles, four accumulators.
+// 64-byte swizzle, two stages a barrier, bands of two M tiles, four accumulators, 32-byte swizzle of
+// the output.
 constexpr Bf16 k1x2 = [] {
   Bf16 config = one_sm<Bf16>(64, 32, {1, 2, 1});
   config.a_swizzle = config.b_swizzle = 64;
+  config.output_tile_shape.n = 16;
+  config.c_swizzle = 32;
   config.k_group_size = 2;
   config.block_swizzle_size = 2;
   config.num_accum_pipeline_stages = 4;

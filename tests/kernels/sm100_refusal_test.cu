@@ -2,6 +2,8 @@
 //
 // What the Blackwell kernel refuses and how it says so, and its configurations on the host.
 #include "convoy/error.hpp"
+#include "core/text.hpp"
+#include "kernels/sm100/candidates.hpp"
 #include "kernels/sm100/host.hpp"
 #include "sm100_configs.hpp"
 #include "support/integer_tensors.hpp"
@@ -86,6 +88,58 @@ TEST(Sm100Refusal, PlansThrowUnsupportedAndLaunchesInvalidArgument) {
     EXPECT_NE(std::string(error.what()).find("activation pointer = 0x1008; legal:"),
               std::string::npos);
   }
+}
+
+TEST(Sm100Refusal, OtherComputeCapabilitiesByTheirNumber) {
+  CandidateList list;
+  register_kernels(list);
+  PlanRequest request;
+  request.geometry = conv2d(1, 8, 8, 16, 32, 3, 3);
+  request.device.multiprocessors = 148;
+  const auto judge = [&](int capability) {
+    request.device.compute_capability = capability;
+    return list.front()->judge(request);
+  };
+  EXPECT_EQ(judge(100).refusal, "");
+  EXPECT_EQ(judge(103).refusal, "");
+  for (const int capability : {90, 101, 110, 120}) {
+    const Judgement judgement = judge(capability);
+    EXPECT_EQ(judgement.scope, RefusalScope::device);
+    EXPECT_EQ(judgement.refusal, text("compute capability = ", capability / 10, ".",
+                                      capability % 10,
+                                      "; legal: 10.0, 10.3 (tcgen05; built for the family "
+                                      "sm_100f)"));
+  }
+}
+
+// Drivers set bit 85 of maps that are not dense: the phases of an upsampled output are not. Those
+// that span less than 128 KiB lose it, and keep it off where an address is filled in.
+TEST(Sm100TensorMap, SmallMapsDoNotProbe128KiB) {
+  if (!on_blackwell()) GTEST_SKIP() << "encoding a tensor map needs a driver";
+  const auto map_of = [](std::int64_t rows) {
+    TiledTensorMap map;
+    map.rank = 3;
+    map.extents = {32, 16, rows, 0, 0};
+    map.strides_bytes = {0, 128, 4096, 0, 0};  // every second pixel of every second row
+    map.box = {32, 8, 8, 0, 0};
+    map.swizzle = Swizzle::b64;
+    return map;
+  };
+  EXPECT_EQ(span_bytes(map_of(1)), 15 * 128 + 64);
+  EXPECT_EQ(span_bytes(map_of(32)), 31 * 4096 + 15 * 128 + 64);
+  EXPECT_GE(span_bytes(map_of(33)), 128 << 10);
+  void* const address = reinterpret_cast<void*>(std::uintptr_t{1} << 20);
+  EXPECT_FALSE(probes_128k(encode_template(map_of(32))));
+  EXPECT_FALSE(probes_128k(at_address(encode_template(map_of(32)), "output", address)));
+  // What the driver says of large ones stays: here, that they may be probed.
+  EXPECT_TRUE(probes_128k(encode_template(map_of(33))));
+  Im2colTensorMap image;
+  image.extents = {64, 8, 8, 15, 0};
+  image.strides_bytes = {0, 128, 1024 + 128, 8 * (1024 + 128), 0};  // rows apart
+  image.channels = 64;
+  image.pixels = 64;
+  ASSERT_LT(span_bytes(image), 128 << 10);
+  EXPECT_FALSE(probes_128k(encode_template(image)));
 }
 
 // ---- Configurations on the host -----------------------------------------------------------------

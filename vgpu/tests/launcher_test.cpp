@@ -96,7 +96,7 @@ TEST(Launcher, RefusesWrongOptions) {
     EXPECT_EQ(outcome.status, 2) << outcome.text;
     EXPECT_TRUE(contains(outcome, why)) << outcome.text;
   };
-  refuses("--gpu a100 -- true", "b200 or h200");
+  refuses("--gpu a100 -- true", "b200, b300 or h200");
   refuses("--seed x -- true", "number from 0");
   refuses("--threads 0 -- true", "number from 1");
   refuses("--delivery never -- true", "late, early, sweep or random");

@@ -133,8 +133,8 @@ void finish_slices(Out* output, const float* accumulator, const RowsOp<Op>& op,
 
 /// QsliceDriver with an op. `slice(inner)`: see there.
 template <typename Out, typename Op, typename Slice>
-void qslice(const RunPointers& pointers, const ConvGeometry& g, const Op& op, cudaStream_t stream,
-            const Slice& slice) {
+void qslice(const RunPointers& pointers, const ConvGeometry& g, const Op& op, FilterLayout layout,
+            cudaStream_t stream, const Slice& slice) {
   const auto finish = [&](const float* accumulator) {
     const RowsOp<Op> rows_op{op, extents_of(g)};
     // NOTE: the types are spelled out: nvcc 13.0 prints an `Out` by the configuration that it came
@@ -147,7 +147,7 @@ void qslice(const RunPointers& pointers, const ConvGeometry& g, const Op& op, cu
       finish_slices(static_cast<__nv_bfloat16*>(pointers.output), accumulator, rows_op, g, stream);
     }
   };
-  QsliceDriver(g, false).run(pointers, stream, slice, finish);
+  QsliceDriver(g, false, layout).run(pointers, stream, slice, finish);
 }
 
 /// Im2colMatmulDriver with an op: `gemm(inner, problem, op)` enqueues the matrix product of a chunk
@@ -182,9 +182,13 @@ std::size_t im2col_matmul_workspace_bytes(const Problem& problem,
 }
 
 /// Workspace of `qslice_conv3d`, also where it falls through: the fp32 accumulator [N, Z, P, Q, K]
-/// and the filter's slices, or that of im2col_matmul_conv3d.
-inline std::size_t qslice_workspace_bytes(const Conv3dProblemShape& problem, DType dtype) {
-  if (!qslice_decision(problem, dtype).sliced) return im2col_matmul_workspace_bytes(problem);
+/// and the filter's slices, or that of im2col_matmul_conv3d and the filter as KTRSC.
+inline std::size_t qslice_workspace_bytes(const Conv3dProblemShape& problem, DType dtype,
+                                          FilterLayout layout = FilterLayout::ktrsc) {
+  if (!qslice_decision(problem, dtype).sliced) {
+    return composed::ktrsc_filter_bytes(geometry_of(problem), layout) +
+           im2col_matmul_workspace_bytes(problem);
+  }
   return composed::QsliceDriver(geometry_of(problem), false).workspace_bytes();
 }
 

@@ -54,7 +54,10 @@ struct NoComputeOp {
 
 /// The store op that does nothing. A store op sees what is written, in pieces of consecutive
 /// filters: `void operator()(std::int64_t m, int n, const Out (&values)[kWidth]) const`. With
-/// `kReplacesStore` the kernel itself writes nothing.
+/// `kReplacesStore` the kernel itself writes nothing. On Blackwell it is called after the write of
+/// its values was issued, and may take the bytes that element (m, n) of the output is aligned to as
+/// its first template argument: `template <int kAlignment, typename Out, int kWidth>`. It may read
+/// its arguments and memory of its own, not the output: the write may still be under way.
 struct NoStoreOp {
   static constexpr bool kEnabled = false;
   static constexpr bool kReplacesStore = false;

@@ -132,6 +132,18 @@ struct Encoded {
   CUtensorMap map;
 };
 
+// NOTE: on Hopper the bit is reserved; in the drivers that are mended it is what they set. The
+// allocation is unknown here, but no smaller than what the map describes.
+constexpr std::uint64_t kProbes128k = std::uint64_t{1} << (85 - 64);
+constexpr std::int64_t kProbedBytes = 128 << 10;
+
+void clear_probes_128k(CUtensorMap& map) {
+  std::uint64_t word;
+  std::memcpy(&word, reinterpret_cast<char*>(&map) + 8, sizeof word);
+  word &= ~kProbes128k;
+  std::memcpy(reinterpret_cast<char*>(&map) + 8, &word, sizeof word);
+}
+
 // Extents, outer strides and element strides in the driver's types.
 struct DriverArrays {
   cuuint64_t extents[5];
@@ -166,7 +178,28 @@ template <typename Map>
                                            static_cast<int>(result), ": ", fields, rest));
 }
 
+template <typename Map>
+std::int64_t span_of(const Map& map) {
+  const auto element = static_cast<std::int64_t>(size_of(map.dtype));
+  std::int64_t span = map.extents[0] * element;
+  for (int i = 1; i < map.rank; ++i) span += (map.extents[i] - 1) * map.strides_bytes[i];
+  return span;
+}
+
 }  // namespace
+
+std::int64_t span_bytes(const TiledTensorMap& map) {
+  return span_of(map);
+}
+std::int64_t span_bytes(const Im2colTensorMap& map) {
+  return span_of(map);
+}
+
+bool probes_128k(const CUtensorMap& map) {
+  std::uint64_t word;
+  std::memcpy(&word, reinterpret_cast<const char*>(&map) + 8, sizeof word);
+  return (word & kProbes128k) != 0;
+}
 
 std::string tensor_map_refusal(const TiledTensorMap& map) {
   std::string reason = common_refusal(map, map.box[0], 1);
@@ -224,6 +257,7 @@ CUtensorMap encode_template(const TiledTensorMap& map) {
     for (int i = 0; i < map.rank; ++i) boxes += text(i > 0 ? "x" : "", map.box[i]);
     throw_refused("cuTensorMapEncodeTiled", result, map, boxes);
   }
+  if (span_bytes(map) < kProbedBytes) clear_probes_128k(encoded.map);
   return encoded.map;
 }
 
@@ -256,6 +290,7 @@ CUtensorMap encode_template(const Im2colTensorMap& map) {
     rest += text("; ", map.pixels, " pixels of ", map.channels, " channels");
     throw_refused("cuTensorMapEncodeIm2col", result, map, rest);
   }
+  if (span_bytes(map) < kProbedBytes) clear_probes_128k(encoded.map);
   return encoded.map;
 }
 
@@ -274,6 +309,7 @@ CUtensorMap at_address(const CUtensorMap& map, const char* name, const void* add
                 text(name, " tensor map: cuTensorMapReplaceAddress returned code ",
                      static_cast<int>(result), " for address ", address));
   }
+  if (!probes_128k(map)) clear_probes_128k(encoded.map);
   return encoded.map;
 }
 

@@ -2,6 +2,8 @@
 #include "kernels/composed/driver.hpp"
 
 #include "core/checked.hpp"
+#include "core/text.hpp"
+#include "kernels/common/filter_packing.hpp"
 #include "kernels/composed/transforms.hpp"
 
 namespace convoy::composed {
@@ -16,8 +18,27 @@ std::size_t part_bytes(std::int64_t bytes) {
 
 }  // namespace
 
-QsliceDriver::QsliceDriver(const ConvGeometry& g, bool sliced_filter)
+void check_qslice_layout(FilterLayout layout) {
+  if (layout != FilterLayout::ktrsc && layout != FilterLayout::trscf) {
+    throw_invalid("filter layout = ", to_string(layout), "; legal: ktrsc, trscf (Q-slices)");
+  }
+}
+
+std::size_t ktrsc_filter_bytes(const ConvGeometry& g, FilterLayout layout) {
+  const bool ktrsc = layout == FilterLayout::ktrsc || layout == FilterLayout::krsc;
+  return ktrsc ? 0 : part_bytes(g.filter_elements() * kElementBytes);
+}
+
+const void* make_ktrsc_filter(void* workspace, const void* filter, const ConvGeometry& g,
+                              FilterLayout layout, cudaStream_t stream) {
+  if (ktrsc_filter_bytes(g, layout) == 0) return filter;
+  repack_filter(workspace, filter, layout, g, DType::bf16, stream);
+  return workspace;
+}
+
+QsliceDriver::QsliceDriver(const ConvGeometry& g, bool sliced_filter, FilterLayout layout)
     : geometry_(g),
+      layout_(layout),
       accumulator_bytes_(
           part_bytes(g.output_elements() * static_cast<std::int64_t>(sizeof(float)))),
       slices_bytes_(sliced_filter ? 0 : part_bytes(g.filter_elements() * kElementBytes)) {}
@@ -42,7 +63,17 @@ Conv2dProblemShape QsliceDriver::slice_problem() const {
 const void* QsliceDriver::make_slices(const RunPointers& pointers, cudaStream_t stream) const {
   if (slices_bytes_ == 0) return pointers.filter;
   char* const slices = static_cast<char*>(pointers.workspace) + accumulator_bytes_;
-  slice_filter(slices, pointers.filter, geometry_, stream);
+  if (layout_ == FilterLayout::ktrsc) {
+    slice_filter(slices, pointers.filter, geometry_, stream);
+    return slices;
+  }
+  check_qslice_layout(layout_);
+  const ConvGeometry slice = geometry_of(slice_problem());
+  const std::int64_t bytes = slice.filter_elements() * kElementBytes;
+  for (std::int64_t t = 0; t < geometry_.filter[0]; ++t) {
+    repack_filter(slices + t * bytes, static_cast<const char*>(pointers.filter) + t * bytes,
+                  FilterLayout::rscf, slice, DType::bf16, stream);
+  }
   return slices;
 }
 

@@ -24,14 +24,15 @@ namespace convoy::composed {
 /// type. For problems that qslice_refusal (qslice.hpp) lets pass.
 class CONVOY_API QsliceDriver {
  public:
-  /// `sliced_filter`: runs get the filter as T dense slices [T, K, R, S, C] instead of KTRSC.
-  QsliceDriver(const ConvGeometry& geometry, bool sliced_filter);
+  /// `sliced_filter`: runs get the filter as T dense slices [T, K, R, S, C]; else in `layout`.
+  QsliceDriver(const ConvGeometry& geometry, bool sliced_filter,
+               FilterLayout layout = FilterLayout::ktrsc);
 
   /// One filter depth over the Z output frames of one image, into fp32.
   Conv2dProblemShape slice_problem() const;
 
-  /// The accumulator, [N, Z, P, Q, K], and the slices of a filter that comes as KTRSC. What the
-  /// inner convolution needs comes behind.
+  /// The accumulator, [N, Z, P, Q, K], and the slices of a filter that does not come sliced.
+  /// What the inner convolution needs comes behind.
   std::size_t workspace_bytes() const { return accumulator_bytes_ + slices_bytes_; }
 
   /// `slice(inner)` enqueues output = conv2d(activation, filter) + beta · residual of `inner`;
@@ -54,8 +55,19 @@ class CONVOY_API QsliceDriver {
                              std::int64_t t) const;
 
   ConvGeometry geometry_;
+  FilterLayout layout_;
   std::size_t accumulator_bytes_, slices_bytes_;
 };
+
+/// Throws Error{invalid_argument} for a layout that Q-slices do not take.
+CONVOY_API void check_qslice_layout(FilterLayout layout);
+
+/// Bytes of the workspace that a filter of 16-bit elements takes as KTRSC, 0 where `layout` is that
+/// already; and the filter so, written there or where it was. Throws as repack_filter does.
+CONVOY_API std::size_t ktrsc_filter_bytes(const ConvGeometry& geometry, FilterLayout layout);
+CONVOY_API const void* make_ktrsc_filter(void* workspace, const void* filter,
+                                         const ConvGeometry& geometry, FilterLayout layout,
+                                         cudaStream_t stream);
 
 /// Bytes of im2col columns that are written at a time.
 inline constexpr std::size_t kIm2colScratchBytes = std::size_t{256} << 20;

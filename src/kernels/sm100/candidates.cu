@@ -45,9 +45,10 @@ class FpropCandidate : public KernelCandidate {
   Judgement judge(const PlanRequest& request) const override {
     const Config& config = instance_.config;
     const int capability = request.device.compute_capability;
-    if (capability / 10 != 10) {
-      return {RefusalScope::device, text("compute capability = ", capability / 10, ".",
-                                         capability % 10, "; legal: 10.x (tcgen05)")};
+    if (capability != 100 && capability != 103) {
+      return {RefusalScope::device,
+              text("compute capability = ", capability / 10, ".", capability % 10,
+                   "; legal: 10.0, 10.3 (tcgen05; built for the family sm_100f)")};
     }
     if (request.dtype != config.act_dtype || request.output_dtype != config.out_dtype) {
       return {RefusalScope::types,

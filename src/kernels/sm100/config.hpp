@@ -34,7 +34,7 @@ inline constexpr int kTmemColumns = 512;
 inline constexpr int kClcStageBytes = 160;
 
 /// The values of a configuration, whatever the element types: what the host twin works with.
-/// Swizzles are in bytes, 64 or 128.
+/// Swizzles are in bytes: 64 or 128 of the inputs, 32, 64 or 128 of the output.
 struct Config {
   DType act_dtype = DType::bf16;
   DType filter_dtype = DType::bf16;
@@ -328,7 +328,8 @@ struct ValidatedConfig {
   static_assert(kConfig.a_swizzle == 64 || kConfig.a_swizzle == 128,
                 "Conv2dConfig::a_swizzle is 64 or 128 bytes");
   static_assert(kConfig.a_swizzle == kConfig.b_swizzle,
-                "Conv2dConfig: a_swizzle and b_swizzle are equal (both cut the reduction alike)");
+                "Conv2dConfig: a_swizzle and b_swizzle are equal, both 64 or both 128 (they cut the "
+                "reduction alike)");
   static_assert(kBlock.k > 0 && kBlock.k % kConfig.atom_k() == 0,
                 "Conv2dConfig::block_tile_shape.k is a multiple of the swizzle span: of 64 "
                 "elements with 128-byte, of 32 with 64-byte swizzle");
@@ -342,8 +343,8 @@ struct ValidatedConfig {
                     kConfig.output_tile_shape.n == 64,
                 "Conv2dConfig::output_tile_shape.n is 16, 32 or 64");
   static_assert(kConfig.c_swizzle == kConfig.output_tile_shape.n * kConfig.out_bytes() &&
-                    (kConfig.c_swizzle == 64 || kConfig.c_swizzle == 128),
-                "Conv2dConfig::c_swizzle is the bytes of an output-tile row, 64 or 128");
+                    (kConfig.c_swizzle == 32 || kConfig.c_swizzle == 64 || kConfig.c_swizzle == 128),
+                "Conv2dConfig::c_swizzle is the bytes of an output-tile row, 32, 64 or 128");
   static_assert(kMma.n % (kConfig.output_tile_shape.n * kConfig.tiles_per_step()) == 0,
                 "Conv2dConfig::mma_shape.n is a multiple of output_tile_shape.n (of twice that "
                 "where a CTA holds 64 rows)");

@@ -71,7 +71,9 @@ struct TileEpilogue {
   // Byte of 16-byte vector `vector` of row `row` in a swizzled tile: vectors of a row are permuted
   // by the address bits 7.. that TMA uses.
   static __device__ __forceinline__ int vector_offset(int row, int vector) {
-    const int key = kConfig.c_swizzle == 128 ? row & 7 : row >> 1 & 3;
+    const int key = kConfig.c_swizzle == 128  ? row & 7
+                    : kConfig.c_swizzle == 64 ? row >> 1 & 3
+                                              : row >> 2 & 1;
     return row * kConfig.c_swizzle + ((vector ^ key) << 4);
   }
 
@@ -209,6 +211,21 @@ struct TileEpilogue {
     }
   }
 
+  // Rows are whole 16-byte vectors where there are ops, and pieces are vectors of a row.
+  static constexpr int kPieceAlignment = 16;
+
+  template <int kWidth>
+  static __device__ __forceinline__ void call_store_op_on_piece(const StoreOp& store,
+                                                                std::int64_t pixel, int filter,
+                                                                const Out (&piece)[kWidth]) {
+    if constexpr (requires { store.template operator()<kPieceAlignment>(pixel, filter, piece); }) {
+      store.template operator()<kPieceAlignment>(pixel, filter, piece);
+    } else {
+      store(pixel, filter, piece);
+    }
+  }
+
+  // After the write of these values was issued, or in its place.
   template <int kCount>
   static __device__ __forceinline__ void call_store_op(const Params& params, const StoreOp& store,
                                                        std::int64_t pixel, bool row_is_inside,
@@ -221,7 +238,7 @@ struct TileEpilogue {
           Out piece[kWidth];
 #pragma unroll
           for (int j = 0; j < kWidth; ++j) piece[j] = from_float<Out>(v[i + j]);
-          store(pixel, filter + i, piece);
+          call_store_op_on_piece(store, pixel, filter + i, piece);
         }
       }
     }
@@ -266,22 +283,26 @@ struct TileEpilogue {
           }
         }
         compute_values(params, compute, pixel, inside, filter, v, source);
-        call_store_op(params, store, pixel, inside, filter, v);
-        if (!params.tma_store) {
-          if (inside) write_row(params, pixel, filter, v);
-          continue;
+        if (params.tma_store) {
+          if constexpr (!StoreOp::kReplacesStore) {
+            stage_row(out, tile_row, v);
+            store_step(params, smem, tile, step, state);
+          }
+        } else if (inside) {
+          write_row(params, pixel, filter, v);
         }
-        stage_row(out, tile_row, v);
+        call_store_op(params, store, pixel, inside, filter, v);
       } else {
         stage_row(out, tile_row, v);
         ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
-        finish_staged(params, smem, tile, step, state, compute, store);
-      }
-      if constexpr (!StoreOp::kReplacesStore) {
-        store_step(params, smem, tile, step, state);
-      } else if constexpr (!kOnRegisters) {
-        ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
-        if (++state.out_stage == kConfig.num_output_stages) state.out_stage = 0;
+        finish_staged(params, smem, tile, step, state, compute);
+        const std::uint32_t stage = state.out_stage;
+        if constexpr (!StoreOp::kReplacesStore) store_step(params, smem, tile, step, state);
+        call_store_op_on_staged(params, smem, tile, step, stage, store);
+        if constexpr (StoreOp::kReplacesStore) {
+          ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
+          if (++state.out_stage == kConfig.num_output_stages) state.out_stage = 0;
+        }
       }
     }
   }
@@ -383,25 +404,22 @@ struct TileEpilogue {
     float source[kPartWidth] = {};
     if constexpr (kWithResidual) {
       if (params.tma_store) {
-        ptx::barrier_wait(&smem.epi_load_barriers()[0], state.source.parity());
+        ptx::barrier_wait(&smem.source_full()[0], state.source.parity());
 #pragma unroll
         for (int i = 0; i < kPartWidth; i += kVector) {
           unpack(*reinterpret_cast<const uint4*>(smem.src_tiles(0) + offset(i)), source + i);
         }
         ptx::fence_async_shared();
-        ptx::barrier_arrive(&smem.source_empty[0]);
+        ptx::barrier_arrive(&smem.source_empty()[0]);
         state.source.advance();
       } else if (inside) {
         read_source_row(params, pixel, filter, source);
       }
     }
     compute_values(params, compute, pixel, inside, filter, v, source);
-    call_store_op(params, store, pixel, inside, filter, v);
     if (!params.tma_store) {
       if (inside) write_row(params, pixel, filter, v);
-      return;
-    }
-    if constexpr (!StoreOp::kReplacesStore) {
+    } else if constexpr (!StoreOp::kReplacesStore) {
       std::uint8_t* out = smem.out_tiles(static_cast<int>(state.out_stage));
 #pragma unroll
       for (int i = 0; i < kPartWidth; i += kVector) {
@@ -409,6 +427,7 @@ struct TileEpilogue {
       }
       store_step(params, smem, tile, 0, state);
     }
+    call_store_op(params, store, pixel, inside, filter, v);
   }
 
   // ---- Parts of both --------------------------------------------------------------------------
@@ -420,10 +439,12 @@ struct TileEpilogue {
     // NOTE: waiting before the barrier for the reads of all but the last num_output_stages - 2
     // stores lets every thread write the next stage right after it.
     if (threadIdx.x == 0) ptx::tma_store_wait_read<kConfig.num_output_stages - 2>();
+    __syncwarp();  // The barrier is .aligned, and so is the next tcgen05.ld.
     ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
     if (threadIdx.x == 0) {
       store_output_tiles(params, tile, step, smem.out_tiles(static_cast<int>(state.out_stage)));
     }
+    __syncwarp();
     if (++state.out_stage == kConfig.num_output_stages) state.out_stage = 0;
   }
 
@@ -443,7 +464,7 @@ struct TileEpilogue {
   // This thread's row of the source tile of the current step.
   static __device__ __forceinline__ void read_source_tile(Smem& smem, State& state, int half,
                                                           int row, float (&source)[kOutputN]) {
-    ptx::barrier_wait(&smem.epi_load_barriers()[state.source.index], state.source.parity());
+    ptx::barrier_wait(&smem.source_full()[state.source.index], state.source.parity());
     const std::uint8_t* from =
         smem.src_tiles(static_cast<int>(state.source.index)) + half * kConfig.output_tile_bytes();
 #pragma unroll
@@ -452,7 +473,7 @@ struct TileEpilogue {
     }
     // NOTE: the tile is next written by the async proxy.
     ptx::fence_async_shared();
-    ptx::barrier_arrive(&smem.source_empty[state.source.index]);
+    ptx::barrier_arrive(&smem.source_empty()[state.source.index]);
     state.source.advance();
   }
 
@@ -464,42 +485,69 @@ struct TileEpilogue {
     }
   }
 
-  // Ops on the staged tile: neighbouring threads take neighbouring 16-byte vectors of a row.
+  // A 16-byte vector of the staged tiles of a step, the same thread's in every pass over them:
+  // neighbouring threads take neighbouring vectors of a row.
+  static constexpr int kTileVectors = kConfig.output_tile_shape.m * kRowVectors;
+  static constexpr int kVectorsPerThread =
+      kTileVectors * kConfig.tiles_per_step() / kEpilogueThreads;
+  struct StagedVector {
+    int offset, filter;
+    std::int64_t pixel;  // -1: outside
+  };
+  static __device__ __forceinline__ StagedVector staged_vector(const Params& params,
+                                                               const auto& tile, int step, int i) {
+    const int index = static_cast<int>(threadIdx.x) + i * kEpilogueThreads;
+    const int half = index / kTileVectors;
+    const int row = index % kTileVectors / kRowVectors;
+    const int vector = index % kRowVectors;
+    return {half * kConfig.output_tile_bytes() + vector_offset(row, vector),
+            tile_filter(tile.filter, step, half) + vector * kVector,
+            output_pixel(params, tile.group, tile.row + row)};
+  }
+
+  // The compute op on the staged tile.
   static __device__ __forceinline__ void finish_staged(const Params& params, Smem& smem,
                                                        const auto& tile, int step, State& state,
-                                                       const ComputeOp& compute,
-                                                       const StoreOp& store) {
-    constexpr int kTileVectors = kConfig.output_tile_shape.m * kRowVectors;
-    constexpr int kPerThread = kTileVectors * kConfig.tiles_per_step() / kEpilogueThreads;
+                                                       const ComputeOp& compute) {
     std::uint8_t* out = smem.out_tiles(static_cast<int>(state.out_stage));
     if constexpr (kWithResidual) {
-      ptx::barrier_wait(&smem.epi_load_barriers()[state.source.index], state.source.parity());
+      ptx::barrier_wait(&smem.source_full()[state.source.index], state.source.parity());
     }
 #pragma unroll 1
-    for (int i = 0; i < kPerThread; ++i) {
-      const int index = static_cast<int>(threadIdx.x) + i * kEpilogueThreads;
-      const int half = index / kTileVectors;
-      const int row = index % kTileVectors / kRowVectors;
-      const int vector = index % kRowVectors;
-      const int offset = half * kConfig.output_tile_bytes() + vector_offset(row, vector);
-      const int filter = tile_filter(tile.filter, step, half) + vector * kVector;
-      const std::int64_t pixel = output_pixel(params, tile.group, tile.row + row);
-      const bool inside = pixel >= 0;
+    for (int i = 0; i < kVectorsPerThread; ++i) {
+      const StagedVector at = staged_vector(params, tile, step, i);
       float v[kVector], source[kVector] = {};
-      unpack(*reinterpret_cast<const uint4*>(out + offset), v);
+      unpack(*reinterpret_cast<const uint4*>(out + at.offset), v);
       if constexpr (kWithResidual) {
         unpack(*reinterpret_cast<const uint4*>(
-                   smem.src_tiles(static_cast<int>(state.source.index)) + offset),
+                   smem.src_tiles(static_cast<int>(state.source.index)) + at.offset),
                source);
       }
-      compute_values(params, compute, pixel, inside, filter, v, source);
-      call_store_op(params, store, pixel, inside, filter, v);
-      *reinterpret_cast<uint4*>(out + offset) = pack(v);
+      compute_values(params, compute, at.pixel, at.pixel >= 0, at.filter, v, source);
+      *reinterpret_cast<uint4*>(out + at.offset) = pack(v);
     }
     if constexpr (kWithResidual) {
       ptx::fence_async_shared();
-      ptx::barrier_arrive(&smem.source_empty[state.source.index]);
+      ptx::barrier_arrive(&smem.source_empty()[state.source.index]);
       state.source.advance();
+    }
+  }
+
+  // The store op on a tile in output stage `stage`. NOTE: nobody writes the stage before all threads
+  // have come to the barrier of the next step.
+  static __device__ __forceinline__ void call_store_op_on_staged(const Params& params, Smem& smem,
+                                                                 const auto& tile, int step,
+                                                                 std::uint32_t stage,
+                                                                 const StoreOp& store) {
+    if constexpr (!std::is_same_v<StoreOp, NoStoreOp>) {
+      const std::uint8_t* const out = smem.out_tiles(static_cast<int>(stage));
+#pragma unroll 1
+      for (int i = 0; i < kVectorsPerThread; ++i) {
+        const StagedVector at = staged_vector(params, tile, step, i);
+        float v[kVector];
+        unpack(*reinterpret_cast<const uint4*>(out + at.offset), v);
+        call_store_op(params, store, at.pixel, at.pixel >= 0, at.filter, v);
+      }
     }
   }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/sm100/host.hpp"
 
+#include <algorithm>
+
 #include "core/checked.hpp"
 #include "core/text.hpp"
 #include "kernels/common/implicit_gemm.hpp"
@@ -13,7 +15,7 @@ using implicit_gemm::KernelView;
 using implicit_gemm::kMaxCoordinate;
 
 Swizzle swizzle_of(int bytes) {
-  return bytes == 128 ? Swizzle::b128 : Swizzle::b64;
+  return static_cast<Swizzle>(bytes);
 }
 
 // ---- Tensor maps --------------------------------------------------------------------------------
@@ -260,6 +262,16 @@ std::string name_of(const Instance& instance) {
   return name;
 }
 
+namespace {
+
+// What a launch asks for: so much that no two CTAs share an SM. NOTE: each takes all of the tensor
+// memory, and those of two pairs, one on each of two SMs first, would wait for each other forever.
+std::size_t launch_bytes(std::size_t shared_bytes) {
+  return std::max<std::size_t>(shared_bytes, 116 * 1024);
+}
+
+}  // namespace
+
 Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
   Launch plan{.name = name_of(instance), .instance = instance};
   const std::string reason = refusal(instance, g, packed_filter);
@@ -310,16 +322,18 @@ Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_
   plan.config.grid = plan.config.cluster;
   plan.config.grid.x *= extent(p.groups * p.m_clusters * p.n_clusters);
   plan.config.block = dim3(kThreads);
-  plan.config.shared_bytes = instance.shared_bytes;
+  plan.config.shared_bytes = launch_bytes(instance.shared_bytes);
   plan.config.overlapped = true;
   return plan;
 }
 
 void prepare(const Instance& instance) {
   const std::string name = name_of(instance);
-  raise_shared_memory_limit(instance.run, static_cast<int>(instance.shared_bytes), name.c_str());
-  raise_shared_memory_limit(instance.run_with_residual,
-                            static_cast<int>(instance.shared_bytes_with_residual), name.c_str());
+  raise_shared_memory_limit(instance.run, static_cast<int>(launch_bytes(instance.shared_bytes)),
+                            name.c_str());
+  raise_shared_memory_limit(
+      instance.run_with_residual,
+      static_cast<int>(launch_bytes(instance.shared_bytes_with_residual)), name.c_str());
 }
 
 void launch(const Launch& plan, const RunPointers& pointers, const void* compute_op,
@@ -353,7 +367,7 @@ void launch(const Launch& plan, const RunPointers& pointers, const void* compute
   const void* kernel = plan.instance.run;
   if (p.epilogue.has_residual) {
     kernel = plan.instance.run_with_residual;
-    config.shared_bytes = plan.instance.shared_bytes_with_residual;
+    config.shared_bytes = launch_bytes(plan.instance.shared_bytes_with_residual);
   }
   void* arguments[] = {&p, const_cast<void*>(compute_op), const_cast<void*>(store_op)};
   launch_kernel(kernel, config, arguments);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Forward convolution for Blackwell (sm_100a) as a warp-specialised implicit GEMM. 256 threads:
+// Forward convolution for Blackwell (sm_100f) as a warp-specialised implicit GEMM. 256 threads:
 //
 //   warps 0-3  epilogue        tensor memory -> registers -> shared memory -> global (TMA)
 //   warp  4    scheduler       asks cluster launch control for the next tile
@@ -143,14 +143,23 @@ struct Conv2dFpropKernel {
 
   // ---- Set-up ---------------------------------------------------------------------------------
 
+  static __device__ __forceinline__ void prefetch_descriptors(const Params& params) {
+    ptx::prefetch_tensor_map(&params.activation_map);
+    if (params.cached_frames > 0) ptx::prefetch_tensor_map(&params.cache_map);
+    ptx::prefetch_tensor_map(&params.filter_map);
+    if (!params.tma_store) return;
+    const int phases = params.row_groups == RowGroups::phases ? kMaxPhases : 1;
+    for (int phase = 0; phase < phases; ++phase) {
+      ptx::prefetch_tensor_map(&params.output_map[phase]);
+      if constexpr (kWithResidual) ptx::prefetch_tensor_map(&params.source_map[phase]);
+    }
+  }
+
   /// Prefetch the descriptors, initialise every barrier, synchronise the cluster, and wait for the
   /// kernels that this one depends on.
   static __device__ __forceinline__ void init_barriers(const Params& params, Smem& smem) {
     if (threadIdx.x == 0) {
-      ptx::prefetch_tensor_map(&params.activation_map);
-      ptx::prefetch_tensor_map(&params.filter_map);
-      if (params.tma_store) ptx::prefetch_tensor_map(&params.output_map[0]);
-      if (kWithResidual && params.tma_store) ptx::prefetch_tensor_map(&params.source_map[0]);
+      prefetch_descriptors(params);
       for (int i = 0; i < Smem::kGroups; ++i) {
         ptx::barrier_init(&smem.input_full[i], 1);
         // One commit of every MMA leader that reads what this CTA loads.
@@ -168,8 +177,8 @@ struct Conv2dFpropKernel {
       }
       if constexpr (kWithResidual) {
         for (int i = 0; i < Smem::kSourceTiles; ++i) {
-          ptx::barrier_init(&smem.source_full[i], 1);
-          ptx::barrier_init(&smem.source_empty[i], kEpilogueThreads);
+          ptx::barrier_init(&smem.source_full()[i], 1);
+          ptx::barrier_init(&smem.source_empty()[i], kEpilogueThreads);
         }
         ptx::barrier_init(&smem.load_order, 1);
       }
@@ -180,6 +189,7 @@ struct Conv2dFpropKernel {
       ptx::barrier_init(&smem.tmem_dealloc, kCtaGroup * kEpilogueThreads);
       ptx::fence_barrier_init();
     }
+    __syncwarp();  // What follows is .aligned.
     if constexpr (kClusterSize > 1) {
       ptx::cluster_sync();
     } else {
@@ -544,6 +554,14 @@ struct Conv2dFpropKernel {
       }
       more = fetch_next_tile(smem, answer, index);
     }
+    // Stay until every stage has been handed back: the other CTA's epilogue arrives here.
+    // NOTE: the wait below does not imply it: PTX orders arrivals at two barriers with nothing.
+    if (issues) {
+      for (int i = 0; i < Smem::kAccumStages; ++i) {
+        ptx::barrier_wait(&smem.accum_empty[accum.index], accum.parity());
+        accum.advance();
+      }
+    }
     // Free the tensor memory when both epilogues of the pair have read it.
     ptx::barrier_wait(&smem.tmem_dealloc, 0);
     ptx::tmem_fence_after_sync();
@@ -572,9 +590,9 @@ struct Conv2dFpropKernel {
         const Tile tile = output_tile(at, tile_of(params, at, index));
         if (params.tma_store) {
           for (int step = 0; step < kConfig.epilogue_steps(); ++step) {
-            ptx::barrier_wait(&smem.source_empty[source.index], source.producer_parity());
+            ptx::barrier_wait(&smem.source_empty()[source.index], source.producer_parity());
             if (leader) {
-              ptx::Barrier* full = &smem.epi_load_barriers()[source.index];
+              ptx::Barrier* full = &smem.source_full()[source.index];
               ptx::barrier_arrive_expect(full, kConfig.output_stage_bytes());
               Epilogue::load_source_tiles(params, tile, step,
                                           smem.src_tiles(static_cast<int>(source.index)), full);

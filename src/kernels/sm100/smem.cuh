@@ -61,19 +61,25 @@ struct Conv2dSmem {
   ptx::Barrier clc_empty[kClcStages];
   ptx::Barrier throttle_full[kClcStages];
   ptx::Barrier throttle_empty[kClcStages];
-  ptx::Barrier source_full[kSourceTiles];
-  ptx::Barrier source_empty[kSourceTiles];
+  ptx::Barrier source_barriers[2 * kSourceTiles];  // full, then empty
   ptx::Barrier exchange_full;
   ptx::Barrier exchange_empty;
   ptx::Barrier load_order;
   ptx::Barrier tmem_dealloc;
   std::uint32_t tmem_address;
 
-  __device__ __forceinline__ std::uint8_t* act_tiles(int stage) { return act[stage].bytes; }
-  __device__ __forceinline__ std::uint8_t* filter_tiles(int stage) { return filter[stage].bytes; }
-  __device__ __forceinline__ std::uint8_t* out_tiles(int stage) { return out[stage].bytes; }
-  __device__ __forceinline__ std::uint8_t* src_tiles(int step) { return source.tiles[step].bytes; }
-  __device__ __forceinline__ ptx::Barrier* epi_load_barriers() { return source_full; }
+  __device__ __forceinline__ std::uint8_t* act_tiles(int stage = 0) { return act[stage].bytes; }
+  __device__ __forceinline__ std::uint8_t* filter_tiles(int stage = 0) {
+    return filter[stage].bytes;
+  }
+  __device__ __forceinline__ std::uint8_t* out_tiles(int stage = 0) { return out[stage].bytes; }
+  __device__ __forceinline__ std::uint8_t* src_tiles(int step = 0) {
+    return source.tiles[step].bytes;
+  }
+  /// Those of full source tiles, then those of empty ones.
+  __device__ __forceinline__ ptx::Barrier* epi_load_barriers() { return source_barriers; }
+  __device__ __forceinline__ ptx::Barrier* source_full() { return source_barriers; }
+  __device__ __forceinline__ ptx::Barrier* source_empty() { return source_barriers + kSourceTiles; }
   __device__ __forceinline__ ptx::Barrier* load_order_barrier() { return &load_order; }
 
   static_assert(kConfig.act_tile_bytes() % 1024 == 0 && kConfig.filter_tile_bytes() % 1024 == 0 &&

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One-line wrappers over the PTX instructions that only Blackwell (sm_100a) has: tensor memory and
+// One-line wrappers over the PTX instructions that only Blackwell (sm_100f) has: tensor memory and
 // tcgen05, cluster launch control, tensor copies of a CTA pair. Section names are those of the PTX
 // ISA, chapter "Instruction Set".
 #pragma once

@@ -39,6 +39,23 @@ const uint8_t* tensor_map_bytes(Warp& w, uint32_t lane, uint64_t address) {
   return generic_pointer(w, lane, address, 128, Access::read);
 }
 
+/// NOTE: which copies probe is not documented, so every one needs the memory.
+void check_probed_memory(Warp& w, const tma::TensorMap& map) {
+  if (!map.probes_128k) return;
+  constexpr uint64_t kProbed = 128 << 10;
+  auto* memory = w.cluster->worker->grid->request->memory;
+  const auto range = memory ? memory->find(map.address) : GlobalMemory::Range{};
+  const uint64_t before = map.address - range.base;
+  if (before < range.size && range.size - before >= kProbed) return;
+  fault(kIllegalAddress,
+        "tensor map with bit 85 set, at 0x%llx with %llu bytes of its allocation: Blackwell's TMA "
+        "may probe 128 KiB from there on. Drivers set the bit for tensors that are not dense; clear "
+        "it (((uint64_t*)&map)[1] &= ~(1ull << 21)) where less than 128 KiB are described: %s",
+        static_cast<unsigned long long>(map.address),
+        static_cast<unsigned long long>(before < range.size ? range.size - before : 0),
+        tma::describe(map).c_str());
+}
+
 std::shared_ptr<BoxCopy> decode_box(Warp& w, const Instr& i, const TensorCopy& c, uint32_t lane,
                                     uint32_t shared) {
   auto box = std::make_shared<BoxCopy>();
@@ -49,6 +66,7 @@ std::shared_ptr<BoxCopy> decode_box(Warp& w, const Instr& i, const TensorCopy& c
           "the 128 bytes at 0x%llx are not a tensor map made by cuTensorMapEncode*",
           static_cast<unsigned long long>(address));
   }
+  check_probed_memory(w, box->map);
   if (box->map.rank != c.rank) {
     fault(kIllegalInstruction, "the instruction is %uD, its tensor map has rank %u: %s", c.rank,
           box->map.rank, tma::describe(box->map).c_str());

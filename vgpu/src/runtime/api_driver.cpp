@@ -72,6 +72,13 @@ CUresult finish(const char* api, const tma::TensorMap& map, CUtensorMap* out) {
   return CUDA_SUCCESS;
 }
 
+// What both encoders do last. Replacing an address leaves the bit as it is.
+CUresult finish_encoding(const char* api, tma::TensorMap& map, CUtensorMap* out) {
+  map.probes_128k = Context::get().device.arch >= 100 && map.rank <= tma::TensorMap::kMaxRank &&
+                    tma::driver_probes_128k(map);
+  return finish(api, map, out);
+}
+
 CUresult to_driver(cudaError_t error) {
   return static_cast<CUresult>(error);  // the codes that calls here return are the same numbers
 }
@@ -96,7 +103,7 @@ VGPU_API CUresult cuTensorMapEncodeTiled(
   tma::TensorMap map = common(type, rank, address, dims, strides, element_strides, interleave,
                               swizzle, promotion, fill);
   for (cuuint32_t i = 0; i < rank && i < tma::TensorMap::kMaxRank; ++i) map.box[i] = box[i];
-  return finish("cuTensorMapEncodeTiled", map, out);
+  return finish_encoding("cuTensorMapEncodeTiled", map, out);
 }
 
 VGPU_API CUresult cuTensorMapEncodeIm2col(
@@ -114,7 +121,7 @@ VGPU_API CUresult cuTensorMapEncodeIm2col(
     map.lower_corner[i] = lower[i];
     map.upper_corner[i] = upper[i];
   }
-  return finish("cuTensorMapEncodeIm2col", map, out);
+  return finish_encoding("cuTensorMapEncodeIm2col", map, out);
 }
 
 VGPU_API CUresult cuTensorMapEncodeIm2colWide(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*,

@@ -10,7 +10,7 @@ namespace vgpu::runtime {
 
 /// The GPU that programs see: its numbers and its limits.
 struct DeviceModel {
-  uint32_t arch = 100;    ///< 90 or 100
+  uint32_t arch = 100;    ///< 90, 100 or 103
   exec::DeviceSpec spec;  ///< what exec needs
   cudaDeviceProp properties{};
   uint64_t memory_bytes = 0;

@@ -42,8 +42,8 @@ const char* to_string(exec::Delivery delivery) {
 Options read_options() {
   Options options;
   if (const char* gpu = std::getenv("VGPU_GPU"); gpu && *gpu) options.gpu = gpu;
-  if (options.gpu != "b200" && options.gpu != "h200") {
-    fault(kInvalidValue, "VGPU_GPU is '%s': it must be b200 or h200", options.gpu.c_str());
+  if (options.gpu != "b200" && options.gpu != "b300" && options.gpu != "h200") {
+    fault(kInvalidValue, "VGPU_GPU is '%s': it must be b200, b300 or h200", options.gpu.c_str());
   }
   read_number<uint64_t>("VGPU_SEED", 0, ~0ull, options.exec.seed);
   read_number<uint32_t>("VGPU_THREADS", 1, 1024, options.exec.threads);

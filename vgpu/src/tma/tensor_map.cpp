@@ -2,6 +2,7 @@
 #include "tma/tensor_map.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 namespace vgpu::tma {
@@ -9,10 +10,11 @@ namespace {
 
 constexpr uint32_t kMagic = 0x544d4756;  // "VGMT"
 
-// The 128 bytes of a CUtensorMap. Only this library reads them, so the layout is our own.
+// The 128 bytes of a CUtensorMap. Only this library reads them, so the layout is our own, but for
+// bit 85, which programs clear (bit 5 of `flags`).
 struct Packed {
   uint32_t magic;
-  uint8_t type, rank, interleave, swizzle, l2_promotion, fill, im2col, reserved;
+  uint8_t type, rank, interleave, swizzle, l2_promotion, fill, flags, reserved;
   uint8_t element_strides[TensorMap::kMaxRank];
   uint8_t padding[7];
   uint64_t address;
@@ -24,7 +26,8 @@ struct Packed {
   uint16_t padding2;
   uint64_t strides[TensorMap::kMaxRank - 1];
 };
-static_assert(sizeof(Packed) <= 128);
+static_assert(sizeof(Packed) <= 128 && offsetof(Packed, flags) == 85 / 8);
+constexpr uint8_t kIm2col = 1, kProbes128k = 1 << 85 % 8;
 
 std::string field(const char* name, int index) {
   return std::string(name) + "[" + std::to_string(index) + "]";
@@ -284,6 +287,17 @@ std::string validate(const TensorMap& map, int compute_capability) {
   return map.im2col ? validate_im2col(map) : validate_tiled(map);
 }
 
+bool driver_probes_128k(const TensorMap& map) {
+  uint64_t dense = map.strides[0], span = map.strides[0];
+  bool is_dense = true;
+  for (uint32_t i = 0; i < map.rank; ++i) {
+    if (i > 0 && map.dims[i] > 1) is_dense = is_dense && map.strides[i] == dense;
+    dense *= map.dims[i];
+    span += (map.dims[i] - 1) * map.strides[i];
+  }
+  return !is_dense || span >= 128 << 10;
+}
+
 void encode(const TensorMap& map, void* opaque) {
   Packed packed{};
   packed.magic = kMagic;
@@ -293,7 +307,8 @@ void encode(const TensorMap& map, void* opaque) {
   packed.swizzle = static_cast<uint8_t>(map.swizzle);
   packed.l2_promotion = map.l2_promotion;
   packed.fill = static_cast<uint8_t>(map.fill);
-  packed.im2col = map.im2col;
+  packed.flags = static_cast<uint8_t>((map.im2col ? kIm2col : 0) |
+                                      (map.probes_128k ? kProbes128k : 0));
   packed.address = map.address;
   for (uint32_t i = 0; i < map.rank; ++i) {
     packed.dims_minus_one[i] = static_cast<uint32_t>(map.dims[i] - 1);
@@ -322,7 +337,8 @@ bool decode(const void* opaque, TensorMap& map) {
   map.swizzle = static_cast<Swizzle>(packed.swizzle);
   map.l2_promotion = packed.l2_promotion;
   map.fill = static_cast<OobFill>(packed.fill);
-  map.im2col = packed.im2col != 0;
+  map.im2col = (packed.flags & kIm2col) != 0;
+  map.probes_128k = (packed.flags & kProbes128k) != 0;
   map.address = packed.address;
   map.strides[0] = element_bytes(map.type);
   for (uint32_t i = 0; i < map.rank; ++i) {

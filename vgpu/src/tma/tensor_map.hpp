@@ -55,6 +55,8 @@ struct TensorMap {
   Swizzle swizzle = Swizzle::none;
   uint8_t l2_promotion = 0;  ///< a hint: no effect on results
   OobFill fill = OobFill::zero;
+  /// Bit 85 of a Blackwell map: copies may probe 128 KiB from `address` on, all of it must be mapped.
+  bool probes_128k = false;
 
   bool im2col = false;
   uint32_t box[kMaxRank] = {};   ///< tiled: elements, before element strides thin them out
@@ -63,6 +65,10 @@ struct TensorMap {
   uint32_t channels_per_pixel = 0;
   uint32_t pixels_per_column = 0;
 };
+
+/// Whether the driver sets `probes_128k`. NOTE: those up to 595.71 at least set it for tensors that
+/// are not dense whatever their size (NVIDIA's release notes, known issues), and so does this one.
+bool driver_probes_128k(const TensorMap& map);
 
 /// Bytes of one element; 0 for sub-byte types.
 uint32_t element_bytes(DataType type);

@@ -120,6 +120,22 @@ TEST(TmaModes, Gather4) {
   }
 }
 
+// Bit 85 of a map: copies may probe 128 KiB from the tensor's address on.
+TEST(TmaModes, MapsThatProbe128KiBNeedThatMuchMemory) {
+  for (const bool probes : {false, true}) {
+    for (const uint64_t bytes : {(128ull << 10) - 512, 128ull << 10}) {
+      Buffers buffers;
+      const uint64_t in = buffers.add(bytes), out = buffers.add(2048);
+      TensorMap map = map_2d(DataType::uint16, in, 32, 16, 128, 32, 4);
+      map.probes_128k = probes;
+      const auto result = run(map, load("", "0, 0", 4 * 64), buffers, out, Delivery::late);
+      const bool fails = probes && bytes < 128 << 10;
+      EXPECT_EQ(result.cuda_error, fails ? kIllegalAddress : 0) << result.report;
+      EXPECT_EQ(result.report.find("bit 85 set") != std::string::npos, fails) << result.report;
+    }
+  }
+}
+
 TEST(TmaModes, Scatter4) {
   constexpr uint32_t kWidth = 32, kHeight = 10;
   for (auto delivery : kPolicies) {

@@ -253,6 +253,35 @@ TEST(TensorMapEncoding, KeepsEveryField) {
   }
 }
 
+// As NVIDIA's release notes have it: of tensors that are not dense, whatever their size.
+TEST(TensorMapEncoding, Bit85IsThatOfTheDriver) {
+  TensorMap map;
+  map.type = DataType::uint16;
+  map.rank = 2;
+  map.dims[0] = 64;
+  map.dims[1] = 1023;
+  map.strides[0] = 2;
+  map.strides[1] = 128;
+  map.box[0] = map.box[1] = 8;
+  EXPECT_FALSE(driver_probes_128k(map));
+  map.dims[1] = 1024;  // 128 KiB
+  EXPECT_TRUE(driver_probes_128k(map));
+  map.dims[1] = 2;
+  map.strides[1] = 256;  // gaps
+  EXPECT_TRUE(driver_probes_128k(map));
+  alignas(64) uint64_t opaque[16];
+  for (const bool probes : {false, true}) {
+    map.probes_128k = probes;
+    encode(map, opaque);
+    EXPECT_EQ(opaque[1] >> 21 & 1, probes);
+    opaque[1] &= ~(uint64_t{1} << 21);
+    TensorMap back;
+    ASSERT_TRUE(decode(opaque, back));
+    EXPECT_FALSE(back.probes_128k);
+    EXPECT_EQ(describe(back), describe(map));
+  }
+}
+
 TEST(Validate, NamesTheFieldAndTheNearestLegalValue) {
   TensorMap map;
   map.type = DataType::bfloat16;

@@ -3,7 +3,7 @@
 // The Blackwell convolution as a template, for device functors of your own. Compile with
 //   nvcc -std=c++20 --expt-relaxed-constexpr
 //        -I <prefix>/include -I <prefix>/include/convoy/internal
-//        -gencode arch=compute_100a,code=[sm_100a,compute_100a] -cudart shared ... -lconvoy
+//        -gencode arch=compute_100f,code=[sm_100f,compute_100f] -cudart shared ... -lconvoy
 //
 // ```cuda
 // struct AddOneRelu {
@@ -49,6 +49,10 @@ using FilterOf = typename std::remove_cvref_t<decltype(kConfig)>::FilterType;
 template <auto kConfig>
 using OutOf = typename std::remove_cvref_t<decltype(kConfig)>::OutType;
 
+/// The configuration of calls that name none.
+inline constexpr auto kDefaultConfig =
+    Conv2dConfig<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16>::default_bf16();
+
 namespace detail {
 
 /// "[n, h, w, c]" of a tensor.
@@ -61,7 +65,11 @@ inline std::string shape_text(const TensorShape& shape) {
 }
 
 inline void check_source(const ConstTensorView& source, const TensorShape& output) {
-  if (source.shape && !(*source.shape == output)) {
+  if (!source.shape) {
+    throw Error(Status::invalid_argument,
+                "source has no shape; legal: the output's, " + shape_text(output));
+  }
+  if (!(*source.shape == output)) {
     throw Error(Status::invalid_argument, "source is " + shape_text(*source.shape) +
                                               ", but the output is " + shape_text(output));
   }
@@ -92,8 +100,8 @@ void run(const ConvGeometry& geometry, const RunPointers& pointers, const Comput
 
 /// D = compute(Conv(A, B)), enqueued on `stream`. `output` [N, P, Q, K], `activation`
 /// [N, H, W, C], `filter` [K, R, S, C]: device memory of the configuration's types, 16-byte
-/// aligned. `compute` maps accumulator values before the store, `store` sees what is written (or
-/// takes the store's place): see kernels/common/epilogue.cuh. With
+/// aligned. `compute` maps accumulator values before the store, `store` sees what was written (or
+/// takes the store's place): see kernels/common/epilogue_params.hpp. With
 /// kConfig.register_based_epilogue they work on registers, 8 filters at a time, else on the tile
 /// in shared memory, 16 bytes at a time. A zero-sized GEMM returns at once.
 /// Throws Error{invalid_argument}, Error{unsupported} with the violated condition,
@@ -125,11 +133,11 @@ void conv2d_fprop(OutOf<kConfig>* output, const ActOf<kConfig>* activation,
   conv2d_fprop<kConfig>(output, activation, filter, problem, NoComputeOp{}, NoStoreOp{}, stream);
 }
 
-/// D = compute(Conv(A, B)) + beta·C. `source` (C) has the output's type and shape; given with a
-/// shape, the shape is checked. With beta == 0 or kHasResidual = false it is not read, and the
-/// call is conv2d_fprop.
-template <auto kConfig, bool kHasResidual = true, typename ComputeOp = NoComputeOp,
-          typename StoreOp = NoStoreOp>
+/// D = compute(Conv(A, B)) + beta·C. `source` (C) comes with its shape, which must be the output's.
+/// With beta == 0 or kHasResidual = false it is neither looked at nor read, and the call is
+/// conv2d_fprop.
+template <auto kConfig = kDefaultConfig, bool kHasResidual = false,
+          typename ComputeOp = NoComputeOp, typename StoreOp = NoStoreOp>
 void conv2d_fprop_with_residual(OutOf<kConfig>* output, const ActOf<kConfig>* activation,
                                 const FilterOf<kConfig>* filter, const ConstTensorView& source,
                                 float beta, const Conv2dProblemShape& problem,
@@ -165,8 +173,8 @@ void conv3d_fprop(OutOf<kConfig>* output, const ActOf<kConfig>* activation,
 }
 
 /// The same + beta·C, as conv2d_fprop_with_residual.
-template <auto kConfig, bool kHasResidual = true, typename ComputeOp = NoComputeOp,
-          typename StoreOp = NoStoreOp>
+template <auto kConfig = kDefaultConfig, bool kHasResidual = false,
+          typename ComputeOp = NoComputeOp, typename StoreOp = NoStoreOp>
 void conv3d_fprop_with_residual(OutOf<kConfig>* output, const ActOf<kConfig>* activation,
                                 const ActOf<kConfig>* cache, const FilterOf<kConfig>* filter,
                                 const ConstTensorView& source, float beta,

@@ -67,18 +67,27 @@ void im2col_matmul_conv3d(OutOf<kConfig>* output, const ActOf<kConfig>* activati
 
 /// output = op(sum over t of conv2d(activation frames z + t, filter depth t)), summed in fp32 and
 /// cast once. What Q-slicing declines falls through to im2col_matmul_conv3d; the decision is
-/// returned, and qslice_decision gives it beforehand. `workspace`: qslice_workspace_bytes.
+/// returned, and qslice_decision gives it beforehand. `layout` is the filter's: ktrsc, or trscf
+/// ([T, R, S, C, K], also named QRSCF). `workspace`: qslice_workspace_bytes of that layout. Throws
+/// Error{invalid_argument} for another layout.
 template <auto kConfig, typename Op>
 QsliceDecision qslice_conv3d(OutOf<kConfig>* output, const ActOf<kConfig>* activation,
                              const ActOf<kConfig>* cache, const FilterOf<kConfig>* filter,
                              const Conv3dProblemShape& problem, void* workspace, const Op& op,
-                             cudaStream_t stream = nullptr) {
+                             cudaStream_t stream = nullptr,
+                             FilterLayout layout = FilterLayout::ktrsc) {
   const QsliceDecision decision = qslice_decision(problem, kConfig.act_dtype);
   const ConvGeometry geometry = geometry_of(problem);
   if (geometry.empty()) return decision;
+  composed::check_qslice_layout(layout);
   if (!decision.sliced) {
-    im2col_matmul_conv3d<kConfig>(output, activation, cache, filter, problem, workspace, op,
-                                  stream);
+    const void* const ktrsc =
+        composed::make_ktrsc_filter(workspace, filter, geometry, layout, stream);
+    im2col_matmul_conv3d<kConfig>(output, activation, cache, static_cast<decltype(filter)>(ktrsc),
+                                  problem,
+                                  static_cast<char*>(workspace) +
+                                      composed::ktrsc_filter_bytes(geometry, layout),
+                                  op, stream);
     return decision;
   }
   RunPointers pointers;
@@ -87,12 +96,15 @@ QsliceDecision qslice_conv3d(OutOf<kConfig>* output, const ActOf<kConfig>* activ
   pointers.filter = filter;
   pointers.workspace = workspace;
   const Conv2dProblemShape slice_problem = composed::QsliceDriver(geometry, false).slice_problem();
-  composed::qslice<OutOf<kConfig>>(pointers, geometry, op, stream, [&](const RunPointers& inner) {
-    conv2d_fprop_with_residual<kSliceConfig<kConfig>>(
-        static_cast<float*>(inner.output), static_cast<const ActOf<kConfig>*>(inner.activation),
-        static_cast<const FilterOf<kConfig>*>(inner.filter), inner.epilogue.residual,
-        inner.epilogue.beta, slice_problem, NoComputeOp{}, NoStoreOp{}, stream);
-  });
+  const TensorShape slice_shape = detail::output_shape(slice_problem, DType::fp32);
+  composed::qslice<OutOf<kConfig>>(
+      pointers, geometry, op, layout, stream, [&](const RunPointers& inner) {
+        conv2d_fprop_with_residual<kSliceConfig<kConfig>, true>(
+            static_cast<float*>(inner.output), static_cast<const ActOf<kConfig>*>(inner.activation),
+            static_cast<const FilterOf<kConfig>*>(inner.filter),
+            ConstTensorView(inner.epilogue.residual, slice_shape), inner.epilogue.beta,
+            slice_problem, NoComputeOp{}, NoStoreOp{}, stream);
+      });
   return decision;
 }
 

@@ -63,18 +63,27 @@ void im2col_matmul_conv3d(Element<kConfig.out>* output, const Element<kConfig.in
 
 /// output = op(sum over t of conv2d(activation frames z + t, filter depth t)), summed in fp32 and
 /// cast once. What Q-slicing declines falls through to im2col_matmul_conv3d; the decision is
-/// returned, and qslice_decision gives it beforehand. `workspace`: qslice_workspace_bytes.
+/// returned, and qslice_decision gives it beforehand. `layout` is the filter's: ktrsc, or trscf
+/// ([T, R, S, C, K], also named QRSCF). `workspace`: qslice_workspace_bytes of that layout. Throws
+/// Error{invalid_argument} for another layout.
 template <Config kConfig, typename Op>
 QsliceDecision qslice_conv3d(Element<kConfig.out>* output, const Element<kConfig.in>* activation,
                              const Element<kConfig.in>* cache, const Element<kConfig.in>* filter,
                              const Conv3dProblemShape& problem, void* workspace, const Op& op,
-                             cudaStream_t stream = nullptr) {
+                             cudaStream_t stream = nullptr,
+                             FilterLayout layout = FilterLayout::ktrsc) {
   const QsliceDecision decision = qslice_decision(problem, kConfig.in);
   const ConvGeometry geometry = geometry_of(problem);
   if (geometry.empty()) return decision;
+  composed::check_qslice_layout(layout);
   if (!decision.sliced) {
-    im2col_matmul_conv3d<kConfig>(output, activation, cache, filter, problem, workspace, op,
-                                  stream);
+    const void* const ktrsc =
+        composed::make_ktrsc_filter(workspace, filter, geometry, layout, stream);
+    im2col_matmul_conv3d<kConfig>(output, activation, cache, static_cast<decltype(filter)>(ktrsc),
+                                  problem,
+                                  static_cast<char*>(workspace) +
+                                      composed::ktrsc_filter_bytes(geometry, layout),
+                                  op, stream);
     return decision;
   }
   RunPointers pointers;
@@ -85,7 +94,7 @@ QsliceDecision qslice_conv3d(Element<kConfig.out>* output, const Element<kConfig
   using In = Element<kConfig.in>;
   const Conv2dProblemShape slice_problem = composed::QsliceDriver(geometry, false).slice_problem();
   composed::qslice<Element<kConfig.out>>(
-      pointers, geometry, op, stream, [&](const RunPointers& inner) {
+      pointers, geometry, op, layout, stream, [&](const RunPointers& inner) {
         FpropExtras extras;
         extras.epilogue = inner.epilogue;
         conv_fprop<Default<In, float>>(static_cast<float*>(inner.output),
