@@ -311,9 +311,13 @@ void ClusterChecker::check_mbarrier_use(const BarrierRef& ref, const MbarrierSta
     if (!relaxed) report("mbarrier", text);
     remark(Remark::relaxed_init, "mbarrier", text);
   }
-  if (actor.operation && !barrier.init_fenced &&
+  // NOTE: cp.async and its arrival on an mbarrier are of the generic proxy (PTX ISA, "Async proxy":
+  // the operations through it are cp{.reduce}.async.bulk, wgmma and tcgen05 only).
+  if (actor.operation && actor.operation->kind != AsyncKind::cp_async && !barrier.init_fenced &&
       actor.view->proxy[barrier.initialiser] < barrier.init_epoch) {
-    report("mbarrier",
+    // NOTE: kernels in the field publish their objects with __syncthreads() alone (ThunderKittens'
+    // GEMMs), and work.
+    remark(Remark::unfenced_init, "mbarrier",
            format("%s the mbarrier at shared offset 0x%x of CTA %u, whose initialisation was not "
                   "made visible to the async proxy\n  initialised: by %s at %s\n  used:        %s\n"
                   "  missing: fence.mbarrier_init.release.cluster (or fence.proxy.async) after "
@@ -557,6 +561,17 @@ void ClusterChecker::tmem_dealloc(const Agent& agent, uint32_t cta, uint32_t col
       cell = kFreshCell;
     }
   }
+}
+
+void ClusterChecker::tmem_other_lanes(const Agent& agent, uint32_t address) {
+  if (!context_.options.tcgen05) return;
+  const uint32_t quarter = agent.warp % 4 * 32;
+  remark(Remark::other_lanes, "tcgen05",
+         format("a tcgen05.ld or .st of %s names lane %u; it reaches lanes %u to %u, those of its "
+                "place in its warpgroup\n  at %s\n  missing: %u << 16 in the address: PTX promises "
+                "nothing for other lanes",
+                warp_name(warp_of(agent).self).c_str(), address >> 16, quarter, quarter + 31,
+                location(agent.instruction).c_str(), quarter));
 }
 
 /// Copies must be known to be done before their CTA's shared memory goes away.

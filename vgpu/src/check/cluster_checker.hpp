@@ -28,10 +28,12 @@ enum class Remark : uint8_t {
   tcgen05_before,
   tcgen05_after,
   relaxed_init,
+  unfenced_init,
   store_at_exit,
   lanes,
   load_at_dealloc,
-  moved_load
+  moved_load,
+  other_lanes
 };
 
 /// Shared by the clusters of a launch.
@@ -65,6 +67,8 @@ class ClusterChecker final : public exec::ClusterObserver {
   void access(const exec::Agent&, const exec::WarpAccess&) override;
   void tmem_alloc(const exec::Agent&, uint32_t cta, uint32_t column, uint32_t columns) override;
   void tmem_dealloc(const exec::Agent&, uint32_t cta, uint32_t column, uint32_t columns) override;
+
+  void tmem_other_lanes(const exec::Agent&, uint32_t address) override;
 
   void barrier_arrive(const exec::Agent&, uint32_t barrier) override;
   void barrier_pass(const exec::Agent&, uint32_t barrier) override;

@@ -105,8 +105,7 @@ uint64_t update(uint8_t* p, const Atomic& a, uint64_t b, uint64_t c) {
 
 /// b128: exch and cas; one lock for all. True when the value changed.
 bool update_128(uint8_t* p, const Warp& w, const Atomic& a, uint32_t lane, uint8_t* old) {
-  static std::mutex lock;
-  std::lock_guard guard(lock);
+  std::lock_guard guard(wide_access());
   std::memcpy(old, p, 16);
   const uint8_t* b = w.registers + a.value.at + lane * 16;
   if (a.op == Op::exch) {

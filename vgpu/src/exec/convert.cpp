@@ -411,6 +411,7 @@ bool decode_cvt_pack(Decoder& d) {
 
 bool decode_cvt(Decoder& d) {
   if (d.take("pack")) return decode_cvt_pack(d);
+  if (d.has("rs")) throw BadOperand{"stochastic rounding is not modelled"};
   auto& c = d.extra<Conversion>();
   int rounding = d.take_one({"rn", "rz", "rm", "rp", "rna"});
   c.integer_rounding = d.take_one({"rni", "rzi", "rmi", "rpi"});

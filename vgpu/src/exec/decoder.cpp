@@ -55,6 +55,13 @@ const std::unordered_map<std::string_view, Special>& special_names() {
       {"%dynamic_smem_size", Special::dynamic_smem_size},
       {"%total_smem_size", Special::total_smem_size},
       {"%aggr_smem_size", Special::aggr_smem_size},
+      {"%envreg1", Special::workspace_high},
+      {"%envreg2", Special::workspace_low},
+      {"%reserved_smem_offset_begin", Special::reserved_smem_begin},
+      {"%reserved_smem_offset_end", Special::reserved_smem_end},
+      {"%reserved_smem_offset_cap", Special::reserved_smem_end},
+      {"%reserved_smem_offset_0", Special::reserved_smem_0},
+      {"%reserved_smem_offset_1", Special::reserved_smem_1},
       {"%tid.w", Special::zero},
       {"%ntid.w", Special::zero},
       {"%ctaid.w", Special::zero},
@@ -269,14 +276,20 @@ void Decoder::decode_one(FunctionLayout& layout, const ptx::Instruction& instruc
           }
         }
       }
+      if (!known && why.empty()) {
+        why = "its modifiers and operands are known, but not together";
+      }
     } catch (const BadOperand& bad) {
       known = false;
-      why = bad.text + format(" (PTX line %u)", instruction.line);
+      why = bad.text;
     }
   } else {
     why = "unknown opcode";
   }
-  if (!known) missing_.emplace(instruction.form, why);
+  if (!known) {
+    Missing& missing = missing_[{instruction.form, why}];
+    if (missing.uses++ == 0) missing.first_line = instruction.line;
+  }
   kernel_.code.push_back(out);
   kernel_.source.push_back({function_, instruction_});
 }
@@ -390,6 +403,8 @@ uint32_t Decoder::source(const ptx::Operand& o, unsigned bytes) {
       if (found == special_names().end()) {
         throw BadOperand{"special register " + module_.specials[o.index] + " is not known here"};
       }
+      kernel_.uses_reserved_shared |= found->second >= Special::reserved_smem_begin &&
+                                      found->second <= Special::reserved_smem_1;
       return constant(Constant::Kind::special, static_cast<uint64_t>(found->second), 0, bytes);
     }
     case Kind::variable: {

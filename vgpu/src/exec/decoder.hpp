@@ -27,10 +27,14 @@ struct BadOperand {
 /// over is unknown and the program is refused, so that no modifier is ever ignored silently.
 class Decoder {
  public:
-  /// Forms that could not be decoded: index in Module::forms, and why.
-  using MissingForms = std::map<uint32_t, std::string>;
+  /// What could not be decoded: index in Module::forms and why not; how often and where first.
+  struct Missing {
+    uint32_t uses = 0, first_line = 0;
+  };
+  using MissingForms = std::map<std::pair<uint32_t, std::string>, Missing>;
 
   Decoder(const Program& program, Kernel& kernel, MissingForms& missing);
+  /// Throws Fault (kNotSupported) for kernels that are refused whatever their instructions are.
   void run();
 
   // ---- the opcode

@@ -125,6 +125,9 @@ LaunchResult launch(const LaunchRequest& original) {
     if (!grid.kernel) {
       fault(kInvalidDeviceFunction, "the program has no kernel %s", request.kernel.c_str());
     }
+    if (const std::string& refusal = grid.kernel->info->refusal; !refusal.empty()) {
+      throw Fault(kNotSupported, refusal);
+    }
     configure(grid, request);
     grid.request = &request;
     // Tensor maps among the parameters need 64-byte alignment; 256 keeps every .align.

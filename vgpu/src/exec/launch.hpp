@@ -82,6 +82,9 @@ struct KernelInfo {
   Dim3 required_block{0, 0, 0};    ///< .reqntid, 0: none
   Dim3 required_cluster{0, 0, 0};  ///< .reqnctapercluster, 0: none
   bool uses_shared_clusters = false;
+  /// Why the kernel cannot be launched, listing every missing opcode form, its line and its uses;
+  /// empty: it can.
+  std::string refusal;
 };
 
 /// A module variable that the runtime must give storage to before a launch.
@@ -98,13 +101,16 @@ struct Kernel;  // decoded code, exec/program.hpp
 /// A module decoded for execution.
 class Program {
  public:
-  /// Parses and decodes. Throws Fault: kInvalidPtx for text that does not parse, kNotSupported with
-  /// a list of every missing opcode form, its line and its uses.
+  /// Parses and decodes. Throws Fault (kInvalidPtx) for text that does not parse. A kernel with
+  /// forms that are not known is refused when it is launched (KernelInfo::refusal): modules hold
+  /// kernels that a program never uses.
   static std::unique_ptr<Program> load(std::string ptx_text);
   ~Program();
 
   const ptx::Module& module() const { return *module_; }
   const std::vector<KernelInfo>& kernels() const { return kernel_infos_; }
+  /// The refusals of all kernels; empty when each can be launched.
+  std::string refusals() const;
   const KernelInfo* find_kernel(std::string_view name) const;
   /// Global and constant variables; LaunchRequest::symbol_addresses is in this order.
   const std::vector<Symbol>& symbols() const { return symbols_; }
@@ -124,6 +130,7 @@ struct LaunchRequest {
   std::vector<uint8_t> params;  ///< the parameter space, laid out as KernelInfo::params says
   Dim3 grid, block, cluster;
   bool explicit_cluster = false;  ///< the launch or the kernel names cluster dimensions
+  bool cooperative = false;       ///< the whole grid is resident and may wait for itself
   uint32_t dynamic_shared = 0;    ///< bytes
   std::span<const uint64_t> symbol_addresses;  ///< one for each of Program::symbols()
   const DeviceSpec* device = nullptr;

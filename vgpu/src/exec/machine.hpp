@@ -38,6 +38,9 @@ constexpr uint64_t kLocalWindow = 0x6100'0000'0000'0000;
 /// NOTE: The hardware keeps the first KiB of a CTA's shared memory (sm_90 and later), so the first
 /// variable has window offset 1024.
 constexpr uint32_t kSharedReserved = 1024;
+/// Where %reserved_smem_offset_1 points to: what cooperative groups keeps in that KiB, at least 288
+/// bytes (cooperative_groups/details/memory.h). NOTE: PTX leaves the place open.
+constexpr uint32_t kSharedReservedForGroups = 512;
 /// shared::cluster addresses: CTA rank in bits 24 and up, window offset below.
 constexpr uint32_t kSharedRankShift = 24;
 constexpr uint32_t kSharedOffsetMask = 0xffffff;
@@ -131,6 +134,12 @@ enum class Special : uint8_t {
   dynamic_smem_size,
   total_smem_size,
   aggr_smem_size,
+  workspace_high,  ///< %envreg1: of the address of Grid::workspace
+  workspace_low,   ///< %envreg2
+  reserved_smem_begin,
+  reserved_smem_end,
+  reserved_smem_0,
+  reserved_smem_1,
   zero,
 };
 
@@ -158,6 +167,7 @@ struct Kernel {
   uint32_t static_shared = 0;
   uint32_t dynamic_align = 16;
   uint32_t local_bytes = 0;
+  bool uses_reserved_shared = false;  ///< reads a %reserved_smem_offset
 };
 
 /// Lanes of a warp that are at the same instruction.
@@ -254,7 +264,8 @@ struct Cta {
   uint32_t index[3] = {0, 0, 0};
   uint32_t threads = 0;
   uint32_t live_warps = 0;
-  std::vector<uint8_t> shared;  ///< window offset 0 is shared[0]
+  std::vector<uint8_t> shared;              ///< window offset 0 is shared[0]
+  uint32_t shared_begin = kSharedReserved;  ///< first window offset that the kernel may touch
   std::vector<std::unique_ptr<Warp>> warps;
   std::array<CtaBarrier, 16> barriers;
   tensor::Tmem tmem;
@@ -305,6 +316,9 @@ struct Grid {
   uint32_t param_bytes = 0;
   uint64_t max_resident = 1;  ///< clusters that fit the device
   std::vector<uint8_t> register_template;
+  /// Of a cooperative launch: its size in bytes, and the counter of cooperative groups' grid.sync()
+  /// (cooperative_groups/details/driver_abi.h: %envreg1 and 2 hold its address).
+  alignas(16) std::array<uint32_t, 4> workspace{16, 0, 0, 0};
 
   std::mutex mutex;  ///< guards what follows
   uint64_t next_cluster = 0, cluster_count = 1;

@@ -4,7 +4,7 @@
 namespace vgpu::exec {
 
 uint8_t* shared_range(Cta& cta, uint32_t offset, uint64_t bytes, const char* what) {
-  if (offset < kSharedReserved || offset + bytes > cta.shared.size()) {
+  if (offset < cta.shared_begin || offset + bytes > cta.shared.size()) {
     fault(kIllegalAddress,
           "%s out of bounds: shared memory of CTA rank %u has bytes %u to %zu, the access is to "
           "[%lld, %lld) (offsets from its start)",
@@ -31,8 +31,13 @@ uint8_t* global_pointer(Worker& worker, uint64_t address, uint64_t bytes, bool i
       return reinterpret_cast<uint8_t*>(address);
     }
   }
-  // The parameters are readable through generic addresses.
+  // The parameters are readable through generic addresses; so is what grid.sync() counts in.
   Grid& grid = *worker.grid;
+  auto workspace = reinterpret_cast<uint64_t>(grid.workspace.data());
+  if (grid.request->cooperative && address - workspace < sizeof grid.workspace &&
+      bytes <= sizeof grid.workspace - (address - workspace)) {
+    return reinterpret_cast<uint8_t*>(address);
+  }
   auto params = reinterpret_cast<uint64_t>(grid.params);
   if (address - params < grid.param_bytes && bytes <= grid.param_bytes - (address - params)) {
     if (is_write) {
@@ -189,7 +194,7 @@ void resolve(Warp& w, const MemoryRequest& r, uint32_t lanes, const uint64_t* ad
       uint64_t size = cta.shared.size();
       for_lanes(lanes, [&](uint32_t l) {
         uint64_t offset = (addresses[l] & 0xffffffffu) - base;
-        if (offset < kSharedReserved || offset + r.bytes > size) {
+        if (offset < cta.shared_begin || offset + r.bytes > size) {
           if (offset > kSharedOffsetMask && (addresses[l] & 0xffffffffu) >> kSharedRankShift) {
             fault(kIllegalAddress,
                   "%s through a shared::cta instruction: address 0x%llx belongs to CTA rank %llu, "

@@ -6,6 +6,11 @@
 
 namespace vgpu::exec {
 
+std::mutex& wide_access() {
+  static std::mutex lock;
+  return lock;
+}
+
 AddressSpace take_space(Decoder& d) {
   switch (d.take_one({"global", "shared", "shared::cta", "shared::cluster", "local", "param",
                       "param::entry", "param::func", "const"})) {
@@ -174,6 +179,8 @@ Step load_general(Warp& w, const Instr& i, uint32_t lanes) {
       const uint8_t* p = pointers[l] + k * t.element;
       uint8_t* d = w.registers + t.registers[k] + l * t.register_bytes[k];
       if (t.element == 16) {
+        std::unique_lock lock(wide_access(), std::defer_lock);
+        if (t.atomic) lock.lock();
         std::memcpy(d, p, 16);
         return;
       }
@@ -194,6 +201,8 @@ Step store_general(Warp& w, const Instr& i, uint32_t lanes) {
       uint8_t* p = pointers[l] + k * t.element;
       const uint8_t* s = w.registers + t.registers[k] + l * t.register_bytes[k];
       if (t.element == 16) {
+        std::unique_lock lock(wide_access(), std::defer_lock);
+        if (t.atomic) lock.lock();
         std::memcpy(p, s, 16);
         return;
       }
@@ -235,7 +244,6 @@ bool decode_transfer(Decoder& d, bool is_load) {
     return false;
   }
   if (t.request.bytes > 32 || (t.element == 16 && t.vector > 1)) return false;
-  if (t.atomic && t.element == 16) return false;
   unsigned value_at = is_load ? 0 : 1, address_at = is_load ? 1 : 0;
   // A cache-policy operand may follow.
   if (d.count() > 3 || d.count() < 2) return false;

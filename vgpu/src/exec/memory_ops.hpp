@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <mutex>
+
 #include "exec/decoder.hpp"
 #include "exec/memory_access.hpp"
 
@@ -11,6 +13,8 @@ namespace vgpu::exec {
 AddressSpace take_space(Decoder& d);
 /// .weak, .relaxed, .acquire, .release, .acq_rel, .volatile and the scope.
 void take_order(Decoder& d, Order& order, Scope& scope);
+/// Held for atomic accesses of 128 bits, which the host's own atomics do not cover.
+std::mutex& wide_access();
 /// Cache operators, eviction priorities, prefetch sizes: no effect on results.
 void take_cache_hints(Decoder& d);
 

@@ -135,6 +135,8 @@ class ClusterObserver {
                           uint32_t /*columns*/) {}
   virtual void tmem_dealloc(const Agent&, uint32_t /*cta*/, uint32_t /*column*/,
                             uint32_t /*columns*/) {}
+  /// A tcgen05.ld or .st names lanes of another warp's quarter; it reaches the warp's own.
+  virtual void tmem_other_lanes(const Agent&, uint32_t /*address*/) {}
 
   // ---- synchronisation between warps
   virtual void barrier_arrive(const Agent&, uint32_t /*barrier*/) {}

@@ -42,16 +42,16 @@ KernelInfo describe(const ptx::Module& module, const ptx::Function& function,
   return info;
 }
 
-std::string list_missing(const ptx::Module& module, const Decoder::MissingForms& missing) {
+std::string list_missing(const ptx::Module& module, const std::string& whose,
+                         const Decoder::MissingForms& missing) {
   std::string text = format(
-      "the PTX (target %s) uses %zu instruction form%s that the virtual GPU "
+      "%s (target %s) uses %zu instruction form%s that the virtual GPU "
       "does not know:",
-      module.target.c_str(), missing.size(), missing.size() == 1 ? "" : "s");
-  for (auto& [index, why] : missing) {
-    auto& form = module.forms[index];
+      whose.c_str(), module.target.c_str(), missing.size(), missing.size() == 1 ? "" : "s");
+  for (auto& [what, where] : missing) {
     text +=
-        format("\n  %s (%u use%s, first at PTX line %u)%s%s", form.text.c_str(), form.uses,
-               form.uses == 1 ? "" : "s", form.first_line, why.empty() ? "" : ": ", why.c_str());
+        format("\n  %s (%u use%s, first at PTX line %u): %s", module.forms[what.first].text.c_str(),
+               where.uses, where.uses == 1 ? "" : "s", where.first_line, what.second.c_str());
   }
   return text;
 }
@@ -67,21 +67,36 @@ std::unique_ptr<Program> Program::load(std::string ptx_text) {
     program->symbols_.push_back({variable.name, variable.size, variable.align,
                                  variable.space == ptx::Space::constant, &variable});
   }
-  Decoder::MissingForms missing;
   for (auto& function : module.functions) {
     if (!function.is_entry) continue;
     auto kernel = std::make_unique<Kernel>();
     kernel->program = program.get();
     kernel->function = &function;
-    Decoder(*program, *kernel, missing).run();
+    Decoder::MissingForms missing;
+    std::string refusal;
+    try {
+      Decoder(*program, *kernel, missing).run();
+      if (!missing.empty()) refusal = list_missing(module, "kernel " + function.name, missing);
+    } catch (const Fault& fault) {
+      if (fault.cuda_error != kNotSupported) throw;
+      refusal = "kernel " + function.name + ": " + fault.text;
+    }
     program->kernel_infos_.push_back(describe(module, function, *kernel));
+    program->kernel_infos_.back().refusal = std::move(refusal);
     program->kernels_.push_back(std::move(kernel));
   }
-  if (!missing.empty()) throw Fault(kNotSupported, list_missing(module, missing));
   for (size_t k = 0; k < program->kernels_.size(); ++k) {
     program->kernels_[k]->info = &program->kernel_infos_[k];
   }
   return program;
+}
+
+std::string Program::refusals() const {
+  std::string text;
+  for (auto& info : kernel_infos_) {
+    if (!info.refusal.empty()) text += (text.empty() ? "" : "\n") + info.refusal;
+  }
+  return text;
 }
 
 const KernelInfo* Program::find_kernel(std::string_view name) const {

@@ -295,6 +295,7 @@ void check_tensor_memory(Cluster& cluster) {
 
 uint64_t share_of(const Worker& worker) {
   auto& request = *worker.grid->request;
+  if (request.cooperative) return worker.grid->max_resident;
   if (request.options.resident_clusters) {
     return std::max<uint64_t>(
         1, request.options.resident_clusters / std::max(1u, request.options.threads));
@@ -462,6 +463,17 @@ uint64_t special_value(Special which, const Cta& cta, const Worker& worker, uint
       return grid.shared_bytes - kSharedReserved;
     case Special::aggr_smem_size:
       return grid.shared_bytes;
+    case Special::workspace_high:
+      return r.cooperative ? reinterpret_cast<uint64_t>(grid.workspace.data()) >> 32 : 0;
+    case Special::workspace_low:
+      return r.cooperative ? reinterpret_cast<uint64_t>(grid.workspace.data()) & 0xffffffffu : 0;
+    case Special::reserved_smem_begin:
+    case Special::reserved_smem_0:
+      return uint64_t{cta.rank} << kSharedRankShift;
+    case Special::reserved_smem_1:
+      return (uint64_t{cta.rank} << kSharedRankShift) + kSharedReservedForGroups;
+    case Special::reserved_smem_end:
+      return (uint64_t{cta.rank} << kSharedRankShift) + kSharedReserved;
     case Special::zero:
       return 0;
   }
@@ -543,6 +555,10 @@ std::unique_ptr<Cluster> make_cluster(Worker& worker, uint64_t number) {
         cta->index[2] = cluster->id[2] * r.cluster.z + z;
         cta->threads = threads;
         cta->shared.assign(grid.shared_bytes, kUnwritten);
+        if (grid.kernel->uses_reserved_shared) {
+          cta->shared_begin = 0;
+          std::fill_n(cta->shared.begin(), kSharedReserved, uint8_t{0});
+        }
         cluster->ctas.push_back(std::move(cta));
       }
     }

@@ -227,6 +227,7 @@ bool decode_scaled_mma(Decoder& d, int cta_group) {
 }
 
 bool decode_mma(Decoder& d) {
+  if (d.has("sp")) throw BadOperand{"sparse matrix products are not modelled"};
   const bool weight_stationary = d.take("ws");
   const int cta_group = take_cta_group(d);
   if (!cta_group || (weight_stationary && cta_group != 1)) return false;
@@ -344,6 +345,9 @@ Step transfer(Warp& w, const Instr& i, uint32_t lanes) {
   t.half_split_offset = op.half_split;
   t.warp = w.id;
   t.address = static_cast<uint32_t>(read_address(w, i[op.is_load ? 1 : 0], 0));
+  if (w.cluster->observer && !tensor::names_own_lanes(t)) {
+    w.cluster->observer->tmem_other_lanes(agent_of(w, lanes), t.address);
+  }
   AsyncTask task;
   task.op = make_async(w, lanes, op.is_load ? AsyncKind::tcgen05_ld : AsyncKind::tcgen05_st);
   Warp* warp = &w;

@@ -13,20 +13,43 @@ namespace {
 
 using ptx::Type;
 
-/// The member mask's live lanes; false when some have not come yet.
-bool gather(Warp& w, uint32_t lanes, uint32_t members, uint32_t& present) {
-  uint32_t self = lanes & ~members;
-  if (self) {
-    fault(kIllegalInstruction,
-          "lanes %#x execute a warp-level instruction whose member mask %#x lacks them", self,
-          members);
+/// Calls f(lanes, present) for each set of lanes that name the same members: PTX requires that the
+/// lanes of a member mask execute the instruction with that mask, not that all lanes of the warp
+/// name one mask (PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "bar.warp.sync").
+/// `present` are the members that have not exited. Sets whose members have not all come yet wait.
+template <typename F>
+inline Step for_member_sets(Warp& w, uint32_t mask_at, uint32_t lanes, F&& f) {
+  const uint32_t* masks = w.lanes<uint32_t>(mask_at);
+  uint32_t waiting = 0;
+  for (uint32_t rest = lanes; rest;) {
+    const uint32_t members = masks[first_lane(rest)];
+    uint32_t same = 0;
+    for (uint32_t l = 0; l < kLanes; ++l) same |= uint32_t{masks[l] == members} << l;
+    same &= rest;
+    rest &= ~same;
+    if (same & ~members) {
+      fault(kIllegalInstruction,
+            "lanes %#x execute a warp-level instruction whose member mask %#x lacks them",
+            same & ~members, members);
+    }
+    const uint32_t present = members & w.live;
+    if (present & lanes & ~same) {
+      fault(kIllegalInstruction,
+            "lanes %#x execute a warp-level instruction with member mask %#x, lanes %#x of it with "
+            "another mask",
+            same, members, present & lanes & ~same);
+    }
+    if (present & ~same) {
+      waiting |= same;
+    } else {
+      f(same, present);
+    }
   }
-  present = members & w.live;
-  return converged(w, lanes, members);
-}
-
-uint32_t mask_of(Warp& w, uint32_t at, uint32_t lanes) {
-  return w.lanes<uint32_t>(at)[first_lane(lanes)];
+  if (waiting == 0) return Step::next;
+  if (waiting == lanes) return wait_for_lanes(w);
+  // Those whose set is complete go on.
+  for_lanes(lanes, [&](uint32_t l) { w.jump_targets[l] = w.group->pc + !(waiting >> l & 1); });
+  return Step::split;
 }
 
 // ------------------------------------------------------------------ shfl
@@ -34,42 +57,41 @@ uint32_t mask_of(Warp& w, uint32_t at, uint32_t lanes) {
 enum class Shuffle { up, down, bfly, idx };
 
 template <Shuffle kMode>
-Step shuffle(Warp& w, const Instr& i, uint32_t lanes) {
-  uint32_t present;
-  if (!gather(w, lanes, mask_of(w, i.y, lanes), present)) return wait_for_lanes(w);
-  const uint32_t *a = w.lanes<uint32_t>(i.a), *b = w.lanes<uint32_t>(i.b),
-                 *c = w.lanes<uint32_t>(i.c);
-  uint32_t result[kLanes] = {}, in_range = 0;
-  for_lanes(lanes, [&](uint32_t l) {
-    auto lane = static_cast<int32_t>(l), offset = static_cast<int32_t>(b[l] & 31);
-    auto clamp = static_cast<int32_t>(c[l] & 31), segment = static_cast<int32_t>(c[l] >> 8 & 31);
-    int32_t high = (lane & segment) | (clamp & ~segment), low = lane & segment, from = 0;
-    bool valid = false;
-    switch (kMode) {
-      case Shuffle::up:
-        from = lane - offset;
-        valid = from >= high;
-        break;
-      case Shuffle::down:
-        from = lane + offset;
-        valid = from <= high;
-        break;
-      case Shuffle::bfly:
-        from = lane ^ offset;
-        valid = from <= high;
-        break;
-      case Shuffle::idx:
-        from = low | (offset & ~segment);
-        valid = from <= high;
-        break;
-    }
-    if (!valid) from = lane;
-    result[l] = a[from];
-    in_range |= uint32_t{valid} << l;
+Step shuffle(Warp& w, const Instr& i, uint32_t arrived) {
+  return for_member_sets(w, i.y, arrived, [&](uint32_t lanes, uint32_t) {
+    const uint32_t *a = w.lanes<uint32_t>(i.a), *b = w.lanes<uint32_t>(i.b),
+                   *c = w.lanes<uint32_t>(i.c);
+    uint32_t result[kLanes] = {}, in_range = 0;
+    for_lanes(lanes, [&](uint32_t l) {
+      auto lane = static_cast<int32_t>(l), offset = static_cast<int32_t>(b[l] & 31);
+      auto clamp = static_cast<int32_t>(c[l] & 31), segment = static_cast<int32_t>(c[l] >> 8 & 31);
+      int32_t high = (lane & segment) | (clamp & ~segment), low = lane & segment, from = 0;
+      bool valid = false;
+      switch (kMode) {
+        case Shuffle::up:
+          from = lane - offset;
+          valid = from >= high;
+          break;
+        case Shuffle::down:
+          from = lane + offset;
+          valid = from <= high;
+          break;
+        case Shuffle::bfly:
+          from = lane ^ offset;
+          valid = from <= high;
+          break;
+        case Shuffle::idx:
+          from = low | (offset & ~segment);
+          valid = from <= high;
+          break;
+      }
+      if (!valid) from = lane;
+      result[l] = a[from];
+      in_range |= uint32_t{valid} << l;
+    });
+    write_lanes<uint32_t>(w, i.d, lanes, [&](uint32_t l) { return result[l]; });
+    set_predicate(w, i.x, lanes, in_range);
   });
-  write_lanes<uint32_t>(w, i.d, lanes, [&](uint32_t l) { return result[l]; });
-  set_predicate(w, i.x, lanes, in_range);
-  return Step::next;
 }
 
 bool decode_shfl(Decoder& d) {
@@ -105,17 +127,16 @@ bool decode_shfl(Decoder& d) {
 
 // ------------------------------------------------------------------ vote, match, redux, elect
 
-Step vote(Warp& w, const Instr& i, uint32_t lanes) {  // x: 0 all, 1 any, 2 uni, 3 ballot
-  uint32_t present;
-  if (!gather(w, lanes, mask_of(w, i.c, lanes), present)) return wait_for_lanes(w);
-  uint32_t bits = (w.predicates[i.a] ^ i.y) & present;
-  if (i.x == 3) {
-    write_lanes<uint32_t>(w, i.d, lanes, [=](uint32_t) { return bits; });
-    return Step::next;
-  }
-  bool r = i.x == 0 ? bits == present : i.x == 1 ? bits != 0 : bits == 0 || bits == present;
-  set_predicate(w, i.d, lanes, r ? kAllLanes : 0);
-  return Step::next;
+Step vote(Warp& w, const Instr& i, uint32_t arrived) {  // x: 0 all, 1 any, 2 uni, 3 ballot
+  return for_member_sets(w, i.c, arrived, [&](uint32_t lanes, uint32_t present) {
+    uint32_t bits = (w.predicates[i.a] ^ i.y) & present;
+    if (i.x == 3) {
+      write_lanes<uint32_t>(w, i.d, lanes, [=](uint32_t) { return bits; });
+      return;
+    }
+    bool r = i.x == 0 ? bits == present : i.x == 1 ? bits != 0 : bits == 0 || bits == present;
+    set_predicate(w, i.d, lanes, r ? kAllLanes : 0);
+  });
 }
 
 bool decode_vote(Decoder& d) {
@@ -134,24 +155,23 @@ bool decode_vote(Decoder& d) {
 }
 
 template <typename T, bool kAll>
-Step match(Warp& w, const Instr& i, uint32_t lanes) {
-  uint32_t present;
-  if (!gather(w, lanes, mask_of(w, i.c, lanes), present)) return wait_for_lanes(w);
-  const T* a = w.lanes<T>(i.a);
-  uint32_t result[kLanes] = {}, equal_all = 0;
-  for_lanes(lanes, [&](uint32_t l) {
-    for_lanes(present, [&](uint32_t m) { result[l] |= uint32_t{a[m] == a[l]} << m; });
-    if (kAll) {
-      if (result[l] == present) {
-        equal_all |= 1u << l;
-      } else {
-        result[l] = 0;
+Step match(Warp& w, const Instr& i, uint32_t arrived) {
+  return for_member_sets(w, i.c, arrived, [&](uint32_t lanes, uint32_t present) {
+    const T* a = w.lanes<T>(i.a);
+    uint32_t result[kLanes] = {}, equal_all = 0;
+    for_lanes(lanes, [&](uint32_t l) {
+      for_lanes(present, [&](uint32_t m) { result[l] |= uint32_t{a[m] == a[l]} << m; });
+      if (kAll) {
+        if (result[l] == present) {
+          equal_all |= 1u << l;
+        } else {
+          result[l] = 0;
+        }
       }
-    }
+    });
+    write_lanes<uint32_t>(w, i.d, lanes, [&](uint32_t l) { return result[l]; });
+    if (kAll) set_predicate(w, i.x, lanes, equal_all);
   });
-  write_lanes<uint32_t>(w, i.d, lanes, [&](uint32_t l) { return result[l]; });
-  if (kAll) set_predicate(w, i.x, lanes, equal_all);
-  return Step::next;
 }
 
 bool decode_match(Decoder& d) {
@@ -176,53 +196,51 @@ bool decode_match(Decoder& d) {
 enum class Reduce { add, min, max, and_op, or_op, xor_op };
 
 template <typename T>
-Step reduce(Warp& w, const Instr& i, uint32_t lanes) {
-  uint32_t present;
-  if (!gather(w, lanes, mask_of(w, i.c, lanes), present)) return wait_for_lanes(w);
-  const T* a = w.lanes<T>(i.a);
-  T result = a[first_lane(present)];
-  for_lanes(present & (present - 1), [&](uint32_t l) {
-    switch (static_cast<Reduce>(i.x)) {
-      case Reduce::add:
-        result = static_cast<T>(static_cast<uint32_t>(result) + static_cast<uint32_t>(a[l]));
-        break;
-      case Reduce::min:
-        result = a[l] < result ? a[l] : result;
-        break;
-      case Reduce::max:
-        result = result < a[l] ? a[l] : result;
-        break;
-      case Reduce::and_op:
-        result &= a[l];
-        break;
-      case Reduce::or_op:
-        result |= a[l];
-        break;
-      case Reduce::xor_op:
-        result ^= a[l];
-        break;
-    }
+Step reduce(Warp& w, const Instr& i, uint32_t arrived) {
+  return for_member_sets(w, i.c, arrived, [&](uint32_t lanes, uint32_t present) {
+    const T* a = w.lanes<T>(i.a);
+    T result = a[first_lane(present)];
+    for_lanes(present & (present - 1), [&](uint32_t l) {
+      switch (static_cast<Reduce>(i.x)) {
+        case Reduce::add:
+          result = static_cast<T>(static_cast<uint32_t>(result) + static_cast<uint32_t>(a[l]));
+          break;
+        case Reduce::min:
+          result = a[l] < result ? a[l] : result;
+          break;
+        case Reduce::max:
+          result = result < a[l] ? a[l] : result;
+          break;
+        case Reduce::and_op:
+          result &= a[l];
+          break;
+        case Reduce::or_op:
+          result |= a[l];
+          break;
+        case Reduce::xor_op:
+          result ^= a[l];
+          break;
+      }
+    });
+    write_lanes<T>(w, i.d, lanes, [=](uint32_t) { return result; });
   });
-  write_lanes<T>(w, i.d, lanes, [=](uint32_t) { return result; });
-  return Step::next;
 }
 
 /// The sm_100 form on f32; x: 1 min, 2 NaN, 4 abs.
-Step reduce_float(Warp& w, const Instr& i, uint32_t lanes) {
-  uint32_t present;
-  if (!gather(w, lanes, mask_of(w, i.c, lanes), present)) return wait_for_lanes(w);
-  const float* a = w.lanes<float>(i.a);
-  const bool is_min = i.x & 1, nan = i.x & 2, abs = i.x & 4;
-  float result = std::numeric_limits<float>::quiet_NaN();
-  bool any_nan = false;
-  for_lanes(present, [&](uint32_t l) {
-    const float value = abs ? std::fabs(a[l]) : a[l];
-    any_nan |= value != value;
-    result = is_min ? min_number(result, value) : max_number(result, value);
+Step reduce_float(Warp& w, const Instr& i, uint32_t arrived) {
+  return for_member_sets(w, i.c, arrived, [&](uint32_t lanes, uint32_t present) {
+    const float* a = w.lanes<float>(i.a);
+    const bool is_min = i.x & 1, nan = i.x & 2, abs = i.x & 4;
+    float result = std::numeric_limits<float>::quiet_NaN();
+    bool any_nan = false;
+    for_lanes(present, [&](uint32_t l) {
+      const float value = abs ? std::fabs(a[l]) : a[l];
+      any_nan |= value != value;
+      result = is_min ? min_number(result, value) : max_number(result, value);
+    });
+    if (nan && any_nan) result = std::numeric_limits<float>::quiet_NaN();
+    write_lanes<float>(w, i.d, lanes, [=](uint32_t) { return canonical(result); });
   });
-  if (nan && any_nan) result = std::numeric_limits<float>::quiet_NaN();
-  write_lanes<float>(w, i.d, lanes, [=](uint32_t) { return canonical(result); });
-  return Step::next;
 }
 
 bool decode_redux(Decoder& d) {
@@ -242,13 +260,12 @@ bool decode_redux(Decoder& d) {
   return op >= 3 ? type == Type::b32 : op >= 0 && (type == Type::u32 || type == Type::s32);
 }
 
-Step elect(Warp& w, const Instr& i, uint32_t lanes) {
-  uint32_t present;
-  if (!gather(w, lanes, mask_of(w, i.c, lanes), present)) return wait_for_lanes(w);
-  uint32_t leader = first_lane(present);
-  write_lanes<uint32_t>(w, i.d, lanes, [=](uint32_t) { return leader; });
-  set_predicate(w, i.x, lanes, 1u << leader);
-  return Step::next;
+Step elect(Warp& w, const Instr& i, uint32_t arrived) {
+  return for_member_sets(w, i.c, arrived, [&](uint32_t lanes, uint32_t present) {
+    uint32_t leader = first_lane(present);
+    write_lanes<uint32_t>(w, i.d, lanes, [=](uint32_t) { return leader; });
+    set_predicate(w, i.x, lanes, 1u << leader);
+  });
 }
 
 bool decode_elect(Decoder& d) {
@@ -274,11 +291,10 @@ bool decode_activemask(Decoder& d) {
 
 }  // namespace
 
-Step warp_sync(Warp& w, const Instr& i, uint32_t lanes) {
-  uint32_t present;
-  if (!gather(w, lanes, mask_of(w, i.a, lanes), present)) return wait_for_lanes(w);
-  if (w.cluster->observer) w.cluster->observer->warp_sync(agent_of(w, lanes));
-  return Step::next;
+Step warp_sync(Warp& w, const Instr& i, uint32_t arrived) {
+  return for_member_sets(w, i.a, arrived, [&](uint32_t lanes, uint32_t) {
+    if (w.cluster->observer) w.cluster->observer->warp_sync(agent_of(w, lanes));
+  });
 }
 
 const OpcodeList& warp_opcodes() {

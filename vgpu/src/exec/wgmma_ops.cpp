@@ -241,6 +241,7 @@ bool decode_mma(Decoder& d) {
 }
 
 bool decode_wgmma(Decoder& d) {
+  if (d.has("sp")) throw BadOperand{"sparse matrix products are not modelled"};
   int kind = d.take_one({"mma_async", "commit_group", "wait_group", "fence"});
   if (kind < 0 || !d.take("sync") || !d.take("aligned")) return false;
   switch (kind) {

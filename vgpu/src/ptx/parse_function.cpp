@@ -90,13 +90,19 @@ void Parser::parse_statement() {
 
 void Parser::parse_registers() {
   auto word = in_.directive();
-  if (word == ".v2" || word == ".v4") in_.fail("vector registers are not supported");
+  // A vector is so many registers in a row (PTX ISA, "Vectors").
+  const uint32_t count = word == ".v2" ? 2 : word == ".v4" ? 4 : 1;
+  if (count > 1) word = in_.directive();
   Type type = type_from_suffix(word.substr(1));
   if (type == Type::none) in_.fail("unknown register type " + std::string(word));
   auto& scope = scopes_[static_cast<size_t>(scope_)];
   do {
     auto name = in_.name();
-    if (in_.accept('<')) {
+    if (count > 1) {
+      scope.names[name] = {Name::Kind::vector, static_cast<uint32_t>(function_->registers.size()),
+                           count};
+      for (uint32_t k = 0; k < count; ++k) function_->registers.push_back({name, type});
+    } else if (in_.accept('<')) {
       scope.ranges.push_back({name, static_cast<uint64_t>(in_.integer()), type});
       in_.expect('>');
     } else {
@@ -326,9 +332,28 @@ const Name* Parser::find_name(std::string_view name) {
   return nullptr;
 }
 
+/// What follows the name of a vector: one of its registers (.x or .r and so on), or all of them.
+Operand Parser::parse_vector(const Name& vector) {
+  std::vector<Operand> members(vector.count);
+  for (uint32_t k = 0; k < vector.count; ++k) {
+    members[k].kind = Operand::Kind::reg;
+    members[k].index = vector.index + k;
+  }
+  if (in_.raw() != '.') return group(Operand::Kind::vector, members);
+  in_.advance();
+  const std::string_view member = in_.word();
+  const size_t at = member.size() == 1 ? std::string_view("xyzwrgba").find(member) % 4 : 4;
+  if (at >= vector.count || std::string_view("xyzwrgba").find(member) == std::string_view::npos) {
+    in_.fail(
+        format("a vector of %u registers has no .%s", vector.count, std::string(member).c_str()));
+  }
+  return members[at];
+}
+
 Operand Parser::parse_named(std::string_view name) {
   Operand operand;
   if (const Name* found = find_name(name)) {
+    if (found->kind == Name::Kind::vector) return parse_vector(*found);
     operand.kind = found->kind == Name::Kind::reg ? Operand::Kind::reg : Operand::Kind::variable;
     operand.index = found->index;
     return operand;

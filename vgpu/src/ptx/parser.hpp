@@ -12,8 +12,9 @@ namespace vgpu::ptx {
 
 /// What a name stands for in a scope.
 struct Name {
-  enum class Kind : uint8_t { reg, variable } kind;
-  uint32_t index;
+  enum class Kind : uint8_t { reg, variable, vector } kind;
+  uint32_t index;      ///< vector: of its first register
+  uint32_t count = 1;  ///< registers of a vector
 };
 
 /// `.reg .b32 %r<100>` declares %r0 … %r99; registers are made when first used.
@@ -59,6 +60,7 @@ class Parser {
   Operand parse_operand_inside();
   Operand parse_number(bool negative);
   Operand parse_named(std::string_view name);
+  Operand parse_vector(const Name& vector);
   Operand group(Operand::Kind kind, const std::vector<Operand>& children);
   const Name* find_name(std::string_view name);
   uint32_t intern_form(std::string_view text);

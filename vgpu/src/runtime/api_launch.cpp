@@ -97,7 +97,10 @@ VGPU_API cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid
                 static_cast<unsigned long long>(resident));
   });
   if (error != cudaSuccess) return error;
-  return launch(function, grid, block, dynamic_shared, args, nullptr, 0, stream);
+  cudaLaunchAttribute cooperative{};
+  cooperative.id = cudaLaunchAttributeCooperative;
+  cooperative.val.cooperative = 1;
+  return launch(function, grid, block, dynamic_shared, args, &cooperative, 1, stream);
 }
 
 VGPU_API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {

@@ -72,12 +72,15 @@ void set_b200(DeviceModel& device) {
   p.persistingL2CacheMaxSize = 82575360;
 }
 
-// NOTE: NVIDIA states a B200's dense bf16 rate for a B300 as well, hence the same number of SMs.
+// Sources: the compute capability and the targets that run on it, PTX ISA "PTX Module Directives:
+// .target" and CUDA C++ Programming Guide "Compute Capabilities"; 148 SMs, 126 MiB of L2 cache and
+// the memory as a "NVIDIA B300 SXM6 AC" reports them. NOTE: of 160 SMs that the chip has by NVIDIA's
+// "Inside NVIDIA Blackwell Ultra"; never asked here.
 void set_b300(DeviceModel& device) {
   set_b200(device);
   device.arch = 103;
   device.properties.minor = 3;
-  device.properties.totalGlobalMem = 288400343040;
+  device.properties.totalGlobalMem = uint64_t{275040} << 20;
 }
 
 // What an H200 answers to attributes 1 to 147 (probe/h200.txt, "host attributes"), with the
@@ -105,12 +108,12 @@ constexpr int kH200Attributes[] = {
 DeviceModel make_device_model(const Options& options) {
   DeviceModel device;
   set_common(device.properties);
-  const char* const name = options.gpu == "h200"   ? "H200"
-                           : options.gpu == "b300" ? "B300"
-                                                   : "B200";
+  const char* name = "B200";
   if (options.gpu == "h200") {
+    name = "H200";
     set_h200(device);
   } else if (options.gpu == "b300") {
+    name = "B300";
     set_b300(device);
   } else {
     set_b200(device);

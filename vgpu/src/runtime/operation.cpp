@@ -111,13 +111,15 @@ cudaError_t read_attributes(const exec::KernelInfo& info, const cudaLaunchAttrib
         launch.cluster = {value.clusterDim.x, value.clusterDim.y, value.clusterDim.z};
         launch.explicit_cluster = true;
         break;
+      case cudaLaunchAttributeCooperative:
+        launch.cooperative = value.cooperative != 0;
+        break;
       // NOTE: work runs in order, so a dependent kernel always starts after its predecessor has
       // ended: the latest start that programmatic dependent launch allows.
       case cudaLaunchAttributeProgrammaticStreamSerialization:
       // Hints without an effect on results.
       case cudaLaunchAttributeIgnore:
       case cudaLaunchAttributeAccessPolicyWindow:
-      case cudaLaunchAttributeCooperative:
       case cudaLaunchAttributeSynchronizationPolicy:
       case cudaLaunchAttributeClusterSchedulingPolicyPreference:
       case cudaLaunchAttributePriority:
@@ -163,6 +165,7 @@ void run(Context& context, const KernelLaunch& launch) {
   request.block = launch.block;
   request.cluster = launch.cluster;
   request.explicit_cluster = launch.explicit_cluster;
+  request.cooperative = launch.cooperative;
   request.dynamic_shared = launch.dynamic_shared;
   request.symbol_addresses = launch.kernel->module->symbol_addresses();
   request.device = &context.device.spec;
@@ -266,6 +269,7 @@ cudaError_t prepare_launch(Context& context, const void* function, dim3 grid, di
                 function);
   }
   const exec::KernelInfo& info = context.info(*kernel);
+  if (!info.refusal.empty()) throw Fault(kNotSupported, info.refusal);
   launch.kernel = kernel;
   launch.grid = to_dim3(grid);
   launch.block = to_dim3(block);

@@ -23,6 +23,7 @@ struct KernelLaunch {
   Kernel* kernel = nullptr;
   exec::Dim3 grid, block, cluster;
   bool explicit_cluster = false;
+  bool cooperative = false;
   uint32_t dynamic_shared = 0;
   std::vector<uint8_t> params;  ///< the parameter space
 };

@@ -30,6 +30,17 @@ Extent extent(TmemShape shape, uint32_t repeat) {
   return {};
 }
 
+/// Where the warp goes: its own quarter of the lanes, whichever the address names.
+TmemAddress own_address(const TmemTransfer& transfer) {
+  TmemAddress address = TmemAddress::from(transfer.address);
+  address.lane = transfer.warp % 4 * 32 + address.lane % 32;
+  return address;
+}
+
+bool names_no_lane(const TmemTransfer& transfer) {
+  return TmemAddress::from(transfer.address).lane >= kTmemLanes;
+}
+
 struct Rectangle {
   uint32_t lane, lanes, column, columns;
 };
@@ -42,17 +53,16 @@ struct Footprint {
 
 Footprint footprint(const char* what, const Tmem& tmem, const TmemTransfer& transfer) {
   validate(transfer.shape, transfer.repeat);
-  const TmemAddress base = TmemAddress::from(transfer.address);
+  const TmemAddress base = own_address(transfer);
   const Extent size = extent(transfer.shape, transfer.repeat);
-  const uint32_t quarter = transfer.warp % 4 * 32;
-  const bool fits = base.lane >= quarter && base.lane + size.lanes <= quarter + 32;
-  if (!fits || base.lane % size.lanes != 0) {
+  if (base.lane % size.lanes != 0 || names_no_lane(transfer)) {
     fault(
         kIllegalAddress,
         "%s.%s by warp %u (%u of its warpgroup) names lane %u; it can reach lanes %u..%u, starting "
         "at a multiple of %u",
-        what, name_of(transfer.shape), transfer.warp, transfer.warp % 4, base.lane, quarter,
-        quarter + 31, size.lanes);
+        what, name_of(transfer.shape), transfer.warp, transfer.warp % 4,
+        TmemAddress::from(transfer.address).lane, base.lane / 32 * 32, base.lane / 32 * 32 + 31,
+        size.lanes);
   }
   // NOTE: a packed transfer moves the low halves of twice as many columns.
   const uint32_t columns = size.columns * (transfer.pack16 ? 2 : 1);
@@ -81,7 +91,7 @@ void report(const Footprint& footprint, AccessVisitor* visitor, bool write) {
 /// Calls move(lane, reg, row pointer, column): the cell, or the first of two cells when packed.
 template <typename Move>
 void for_each_cell(const TmemTransfer& transfer, Move move) {
-  const TmemAddress base = TmemAddress::from(transfer.address);
+  const TmemAddress base = own_address(transfer);
   const uint32_t registers = tmem_registers(transfer.shape, transfer.repeat);
   const uint32_t scale = transfer.pack16 ? 2 : 1;
   // The split of 16x32bx2 is in TMEM columns, packed or not: keep it out of the scaling.
@@ -96,6 +106,10 @@ void for_each_cell(const TmemTransfer& transfer, Move move) {
 }
 
 }  // namespace
+
+bool names_own_lanes(const TmemTransfer& transfer) {
+  return TmemAddress::from(transfer.address).lane / 32 == transfer.warp % 4;
+}
 
 const char* name_of(TmemShape shape) {
   switch (shape) {

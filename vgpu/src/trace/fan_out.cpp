@@ -26,6 +26,9 @@ class ClusterFanOut final : public ClusterObserver {
   void tmem_dealloc(const Agent& a, uint32_t cta, uint32_t column, uint32_t columns) override {
     each(&ClusterObserver::tmem_dealloc, a, cta, column, columns);
   }
+  void tmem_other_lanes(const Agent& a, uint32_t address) override {
+    each(&ClusterObserver::tmem_other_lanes, a, address);
+  }
   void barrier_arrive(const Agent& a, uint32_t barrier) override {
     each(&ClusterObserver::barrier_arrive, a, barrier);
   }

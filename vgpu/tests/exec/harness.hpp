@@ -72,6 +72,7 @@ class Params {
 struct Launch {
   exec::Dim3 grid, block{32, 1, 1}, cluster;
   uint32_t dynamic_shared = 0;
+  bool cooperative = false;
   exec::Options options;
   exec::Observer* observer = nullptr;
   std::string* printed = nullptr;
@@ -102,6 +103,7 @@ inline exec::LaunchResult run_module(const std::string& text, const Params& para
   request.block = launch.block;
   request.cluster = launch.cluster;
   request.dynamic_shared = launch.dynamic_shared;
+  request.cooperative = launch.cooperative;
   request.symbol_addresses = addresses;
   request.memory = &buffers;
   request.options = launch.options;

@@ -255,5 +255,36 @@ TEST(Memory, ConstantsAndParametersAreReadOnly) {
       0);
 }
 
+// `.reg .v2` and `.v4` (PTX ISA, "Vectors"): all of it, or one element.
+TEST(Memory, VectorRegisters) {
+  auto out = map_lanes<uint64_t>("b64", "b64", R"(
+    .reg .v2 .b32 %pair;
+    .reg .v4 .b16 %four;
+    mov.b64 %pair, %in;
+    add.u32 %pair.x, %pair.y, 1;
+    mov.b64 %out, %pair;
+    mov.b64 %four, %out;
+    mov.u16 %four.w, %four.b;
+    mov.b64 %out, {%four.x, %four.g, %four.z, %four.a};)",
+                                 std::vector<uint64_t>{0x1111222233334444ull});
+  EXPECT_EQ(out[0], 0x2222222211112223ull);
+  EXPECT_THROW(exec::Program::load(kernel_text("", ".reg .v2 .b32 %p; mov.u32 %p.z, 1;")), Fault);
+}
+
+// Ordered accesses of 128 bits (PTX ISA, "ld", "st": .b128 with a scope).
+TEST(Memory, OrderedAccessesOf128Bits) {
+  Buffers buffers;
+  const uint64_t data = buffers.add(std::vector<uint64_t>{1, 2, 3, 4});
+  auto text = kernel_text(".param .u64 data", R"(
+    .reg .b64 %rd;
+    .reg .b128 %wide;
+    ld.param.u64 %rd, [data];
+    ld.acquire.gpu.global.b128 %wide, [%rd];
+    st.release.gpu.global.b128 [%rd+16], %wide;)");
+  auto result = run_module(text, Params() << data, buffers);
+  ASSERT_EQ(result.cuda_error, 0) << result.report;
+  EXPECT_EQ(buffers.read<uint64_t>(data, 4), (std::vector<uint64_t>{1, 2, 1, 2}));
+}
+
 }  // namespace
 }  // namespace vgpu::test

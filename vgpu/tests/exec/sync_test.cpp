@@ -328,6 +328,138 @@ TEST(Sync, MbarrierMisuse) {
                "8-byte aligned");
 }
 
+// PTX asks the lanes of a member mask to name it, not all lanes of a warp to name one mask.
+TEST(Sync, MemberMasksMayDifferByLane) {
+  // Four tiles of eight lanes; what each instruction gives a lane goes to its own column.
+  const std::string masks = R"(
+    and.b32 %r0, %thr, 24;
+    mov.u32 %r1, 255;
+    shl.b32 %r1, %r1, %r0;          // the lane's tile
+    mul.wide.u32 %ro, %thr, 32;
+    add.s64 %ro, %rout, %ro;
+    mov.u32 %r20, 0;)";
+  const std::string body = R"(
+    shfl.sync.down.b32 %r2|%p0, %thr, 4, 6175, %r1;   // segments of 8: 24 << 8 | 31
+    and.b32 %r3, %thr, 1;
+    setp.eq.u32 %p1, %r3, 0;
+    vote.sync.ballot.b32 %r4, %p1, %r1;
+    setp.eq.u32 %p2, %thr, 9;
+    vote.sync.any.pred %p3, %p2, %r1;
+    selp.u32 %r5, 1, 0, %p3;
+    redux.sync.add.s32 %r6, %thr, %r1;
+    shr.u32 %r7, %thr, 1;
+    match.any.sync.b32 %r8, %r7, %r1;
+    bar.warp.sync %r1;
+    elect.sync %r9|%p4, %r1;
+    st.global.u32 [%ro], %r2;
+    st.global.u32 [%ro+4], %r4;
+    st.global.u32 [%ro+8], %r5;
+    st.global.u32 [%ro+12], %r6;
+    st.global.u32 [%ro+16], %r8;
+    st.global.u32 [%ro+20], %r9;)";
+  auto check = [](auto& result, const auto& out) {
+    ASSERT_EQ(result.cuda_error, 0) << result.report;
+    for (uint32_t l = 0; l < 32; ++l) {
+      const uint32_t tile = l & 24;
+      EXPECT_EQ(out[l * 8], l % 8 < 4 ? l + 4 : l) << l;
+      EXPECT_EQ(out[l * 8 + 1], 0x55u << tile) << l;
+      EXPECT_EQ(out[l * 8 + 2], tile == 8) << l;
+      EXPECT_EQ(out[l * 8 + 3], 8 * tile + 28) << l;
+      EXPECT_EQ(out[l * 8 + 4], 3u << (l & ~1u)) << l;
+      EXPECT_EQ(out[l * 8 + 5], tile) << l;
+    }
+  };
+  run_all(masks + body, 256, block_of(32), check);
+  // Tile 1 needs what tile 3 does after the exchanges; half of tile 3 comes to them late.
+  run_all(masks + R"(
+    .shared .align 4 .u32 flag;
+    .shared .align 4 .u32 other;
+    st.shared.u32 [flag], 0;
+    st.shared.u32 [other], 0;
+    bar.warp.sync -1;
+    setp.lt.u32 %p5, %thr, 28;
+    @%p5 bra EXCHANGE;
+LATE:
+    ld.volatile.shared.u32 %r10, [flag];
+    setp.eq.u32 %p6, %r10, 0;
+    @%p6 bra LATE;
+EXCHANGE:)" + body +
+              R"(
+    setp.eq.u32 %p7, %thr, 8;
+    @%p7 st.volatile.shared.u32 [flag], 1;)",
+          256, block_of(32), check);
+}
+
+TEST(Sync, MemberMasksMustAgreeAmongTheirLanes) {
+  for (const auto& [mask, report] :
+       {std::pair{"selp.b32 %r1, 15, 3, %p0;", "with another mask"},
+        std::pair{"mov.u32 %r1, 1;", "whose member mask 0x1 lacks them"}}) {
+    run_all(std::string("setp.lt.u32 %p0, %thr, 2;\nsetp.gt.u32 %p1, %thr, 3;\n@%p1 ret;\n") +
+                mask + "\nbar.warp.sync %r1;",
+            1, block_of(32), [&](auto& result, const auto&) {
+              EXPECT_EQ(result.cuda_error, kIllegalInstruction) << result.report;
+              EXPECT_NE(result.report.find(report), std::string::npos) << result.report;
+            });
+  }
+}
+
+// What cooperative groups reads: grid.sync() counts in the launch's workspace (%envreg1, 2),
+// tiles of several warps in the KiB that is kept of shared memory.
+TEST(Sync, CooperativeGrids) {
+  const std::string body = R"(
+    mov.u32 %r0, %envreg1;
+    mov.u32 %r1, %envreg2;
+    mov.b64 %rd0, {%r1, %r0};
+    setp.ne.u32 %p0, %thr, 0;
+    @%p0 ret;
+    ld.u32 %r2, [%rd0];
+    atom.add.release.gpu.u32 %r3, [%rd0+4], 1;
+SPIN:
+    ld.acquire.gpu.u32 %r4, [%rd0+4];
+    setp.ne.u32 %p1, %r4, 40;
+    @%p1 bra SPIN;
+    red.global.add.u32 [%rout], %r2;)";
+  Launch launch;
+  launch.grid.x = 40;
+  launch.cooperative = true;
+  run_all(body, 1, launch, [](auto& result, auto out) {
+    ASSERT_EQ(result.cuda_error, 0) << result.report;
+    EXPECT_EQ(out[0], 640u);  // 16 bytes a CTA
+  });
+  launch.cooperative = false;
+  run_all(body, 1, launch, [](auto& result, auto) {
+    EXPECT_EQ(result.cuda_error, kIllegalAddress) << result.report;
+  });
+}
+
+TEST(Sync, ReservedSharedMemory) {
+  Launch launch;
+  launch.grid.x = launch.cluster.x = 2;
+  run_all(R"(
+    mov.u32 %r0, %reserved_smem_offset_1;
+    setp.ne.u32 %p0, %thr, 0;
+    @%p0 bra DONE;
+    cvt.u64.u32 %rd0, %r0;
+    cvta.shared.u64 %rd0, %rd0;
+    atom.add.u32 %r1, [%rd0+284], 5;
+    ld.u32 %r2, [%rd0+284];
+    mov.u32 %r3, %reserved_smem_offset_begin;
+    mov.u32 %r4, %reserved_smem_offset_end;
+    sub.u32 %r4, %r4, %r3;
+    add.u32 %r2, %r2, %r4;
+    mul.wide.u32 %ro, %rank, 4;
+    add.s64 %ro, %rout, %ro;
+    st.global.u32 [%ro], %r2;
+DONE:
+    barrier.cluster.arrive.aligned;
+    barrier.cluster.wait.aligned;)",
+          2, launch, [](auto& result, auto out) {
+            ASSERT_EQ(result.cuda_error, 0) << result.report;
+            EXPECT_EQ(out[0], 1029u);
+            EXPECT_EQ(out[1], 1029u);
+          });
+}
+
 TEST(Sync, LaneGroupsThatNeedEachOther) {
   // Lane 0 spins on a flag that lane 1 of the same warp sets later in the text.
   run_all(R"(
