@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "json_output.hpp"
+
 namespace convoy::cli {
 namespace {
 
@@ -52,7 +54,7 @@ void print_csv_row(const BenchRow& row, bool verify) {
 
 void print_table_row(const BenchRow& row, bool first) {
   if (first) {
-    std::printf("# %s, %s, epilogue: %s\n", row.info.backend.c_str(), to_string(row.dtype),
+    std::printf("# %s, %s, epilogue: %s\n", row.backend_line.c_str(), to_string(row.dtype),
                 row.epilogue.c_str());
     std::printf("%-44s %5s  %-24s %12s %7s %10s %8s  %s\n", "problem", "count", "kernel",
                 "median us", "noise", "GFLOP/s", "GB/s", "check");
@@ -106,7 +108,7 @@ void BenchReport::finish() {
     json["total_us"] = total_us;
     json["total_gflop"] = total_flops / 1e9;
     json["geomean_gflops"] = geomean;
-    std::printf("%s\n", json.dump(2).c_str());
+    print(json);
   }
   if (format_ == BenchFormat::table && rows_.size() > 1) {
     std::printf(

@@ -16,6 +16,7 @@ struct BenchRow {
   std::string name;
   std::int64_t count = 1;
   PlanInfo info;
+  std::string backend_line;  ///< For people: the backend, and why it is not a GPU.
   DType dtype = DType::bf16;
   std::string epilogue;
   Measurement time;

@@ -40,6 +40,9 @@ std::string repro_line(const BenchOptions& o, const ShapeCase& shape, DType dtyp
   std::string line = text("convoy bench --dtype ", to_string(dtype));
   if (o.common.device != "auto") line += " --device " + o.common.device;
   if (!o.common.kernel.empty()) line += " --kernel " + o.common.kernel;
+  if (o.common.upsample_folding != "exact") {
+    line += " --upsample-folding " + o.common.upsample_folding;
+  }
   if (o.epilogue.bias) line += " --bias";
   if (o.epilogue.activation != "none") line += " --activation " + o.epilogue.activation;
   if (o.epilogue.residual) line += " --residual";
@@ -47,8 +50,8 @@ std::string repro_line(const BenchOptions& o, const ShapeCase& shape, DType dtyp
   return line + " " + to_string(shape.problem);
 }
 
-BenchRow run_case(const BenchOptions& o, const ShapeCase& shape) {
-  const Progress progress(text("timing ", to_string(shape.problem)));
+BenchRow run_case(const BenchOptions& o, const ShapeCase& shape, const std::string& place) {
+  const Progress progress(text("timing ", to_string(shape.problem), place));
   RandomLayerOptions random;
   random.dtype =
       !o.common.dtype.empty() ? parse_dtype(o.common.dtype) : shape.dtype.value_or(DType::bf16);
@@ -56,8 +59,7 @@ BenchRow run_case(const BenchOptions& o, const ShapeCase& shape) {
   random.residual = o.epilogue.residual;
   random.seed = o.seed;
   Layer layer = make_random_layer(shape.problem, random);
-  layer.options.device = o.common.device_choice();
-  layer.options.kernel = o.common.kernel;
+  o.common.apply_to(layer.options);
   parse_activation(o.epilogue.activation, layer.epilogue);
 
   const PreparedLayer prepared(layer);
@@ -71,12 +73,13 @@ BenchRow run_case(const BenchOptions& o, const ShapeCase& shape) {
   row.name = shape.name;
   row.count = shape.count;
   row.info = prepared.info();
+  row.backend_line = backend_line(row.info, layer.options.device);
   row.dtype = random.dtype;
   row.epilogue = to_string(epilogue_of(layer));
   row.time = times[0];
   row.repro = repro_line(o, shape, random.dtype);
   if (o.verify) {
-    const Verification check = verify(layer, prepared.download_output());
+    const Verification check = verify(layer, prepared.download_output(), prepared.filter_format());
     row.error_of_bound = check.worst_of_bound;
     row.verified = check.passed;
   }
@@ -128,9 +131,11 @@ int run_bench(const BenchOptions& o) {
                              : o.common.json ? BenchFormat::json
                                              : BenchFormat::table;
   BenchReport report(format, o.verify);
-  for (const ShapeCase& shape : cases) {
+  const Countdown countdown(cases.size());
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const ShapeCase& shape = cases[i];
     try {
-      report.add(run_case(o, shape));
+      report.add(run_case(o, shape, countdown.place(i)));
     } catch (const Error& error) {
       throw Error(error.status(), to_string(shape.problem) + ": " + error.what());
     }
@@ -155,7 +160,9 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--runs", o.runs, "exactly this many timed runs")
       ->check(CLI::Range(1, 1000000));
-  command->add_option("--seed", o.seed, "seed of the random tensors")->capture_default_str();
+  command->add_option("--seed", o.seed, "seed of the random tensors")
+      ->check(whole_number())
+      ->capture_default_str();
   command->add_flag("--verify", o.verify, "compare with a reference; exit code 1 past the bound");
   command->add_flag("--csv", o.csv, "print CSV on stdout")->excludes("--json");
   CLI::Option* const versus =

@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
+#include "io/printable.hpp"
 #include "io/tensor_file.hpp"
+#include "json_output.hpp"
 #include "layer.hpp"
 #include "options.hpp"
 #include "progress.hpp"
@@ -48,18 +50,26 @@ void add_options(CLI::App& command, ConvOptions& o) {
       .add_option(
           "--pad", o.pad,
           flat ? "P | H,W | top,bottom,left,right" : "P | D,H,W | front,back,top,bottom,left,right")
-      ->delimiter(',');
-  command.add_option("--stride", o.stride, flat ? "S | H,W" : "S | D,H,W")->delimiter(',');
-  command.add_option("--dilation", o.dilation, flat ? "D | H,W" : "D | D,H,W")->delimiter(',');
-  command.add_option("--groups", o.groups, "groups")->capture_default_str();
+      ->delimiter(',')
+      ->check(whole_number());
+  command.add_option("--stride", o.stride, flat ? "S | H,W" : "S | D,H,W")
+      ->delimiter(',')
+      ->check(whole_number());
+  command.add_option("--dilation", o.dilation, flat ? "D | H,W" : "D | D,H,W")
+      ->delimiter(',')
+      ->check(whole_number());
+  command.add_option("--groups", o.groups, "groups")->check(whole_number())->capture_default_str();
   command.add_option("--pad-mode", o.pad_mode, "zero, replicate or reflect")->capture_default_str();
   if (flat) {
-    command.add_option("--upsample", o.upsample, "2: repeat rows and columns before the filter");
+    command.add_option("--upsample", o.upsample, "2: repeat rows and columns before the filter")
+        ->check(whole_number());
   } else {
     command.add_option("--cache", o.cache, std::string("causal cache [N, D, H, W, C]") + files);
     command.add_option("--next-cache", o.next_cache, "write the cache of the next call here");
   }
-  command.add_option("--scale", o.scale, "factor on the convolution")->capture_default_str();
+  command.add_option("--scale", o.scale, "factor on the convolution")
+      ->check(finite_number())
+      ->capture_default_str();
   command.add_option("--bias", o.bias, std::string("[K]") + files);
   command
       .add_option(
@@ -67,10 +77,16 @@ void add_options(CLI::App& command, ConvOptions& o) {
           "none, relu, leaky_relu[:SLOPE], gelu, gelu_tanh, silu, sigmoid, tanh, hardswish, "
           "clamp[:LO,HI]")
       ->capture_default_str();
-  command.add_option("--residual", o.residual, std::string("of the output's shape") + files);
-  command.add_option("--beta", o.beta, "factor on the residual")->capture_default_str();
-  command.add_flag("--residual-before-activation", o.residual_before_activation,
-                   "activation(conv + bias + beta * residual)");
+  CLI::Option* const residual =
+      command.add_option("--residual", o.residual, std::string("of the output's shape") + files);
+  command.add_option("--beta", o.beta, "factor on the residual")
+      ->check(finite_number())
+      ->needs(residual)
+      ->capture_default_str();
+  command
+      .add_flag("--residual-before-activation", o.residual_before_activation,
+                "activation(conv + bias + beta * residual)")
+      ->needs(residual);
   o.common.add_to(command);
   command
       .add_option("--output", o.output,
@@ -165,6 +181,29 @@ std::array<std::int64_t, 5> filter_extents(const ConvOptions& o, FilterLayout la
   return extents;
 }
 
+/// The filter's channels are those of a group of the input; where not, whether they would be in
+/// another layout.
+void check_filter_channels(const ConvOptions& o, FilterLayout layout, const HostTensor& filter,
+                           std::int64_t in_channels) {
+  const auto fits = [&](FilterLayout as) {
+    const auto extents = filter_extents(o, as, filter);
+    return o.groups < 1 || extents[4] * o.groups == in_channels;
+  };
+  if (fits(layout)) return;
+  std::string others;
+  for (const FilterLayout other : {FilterLayout::krsc, FilterLayout::kcrs, FilterLayout::rscf,
+                                   FilterLayout::ktrsc, FilterLayout::kctrs, FilterLayout::trscf}) {
+    const bool deep = std::string(to_string(other)).find('T') != std::string::npos;
+    if (deep != (o.rank == 3) || !fits(other)) continue;
+    others += text(others.empty() ? "; --filter-layout " : " or ", to_string(other));
+  }
+  if (!others.empty()) others += " fits";
+  throw_invalid(o.filter, ": as ", to_string(layout), " the filter ",
+                io::shape_to_string(filter.shape), " has ", filter_extents(o, layout, filter)[4],
+                " channels in each of ", o.groups, " groups, the input has ", in_channels,
+                "; legal: ", in_channels / o.groups, " channels", others);
+}
+
 /// The problem that files and options describe. Nothing is judged that `validate` judges.
 ProblemShape make_problem(const ConvOptions& o, const std::vector<std::int64_t>& in,
                           const std::array<std::int64_t, 5>& filter, std::int64_t cached_frames) {
@@ -239,8 +278,7 @@ LoadedLayer load_layer(const ConvOptions& o) {
   LoadedLayer loaded;
   Layer& layer = loaded.layer;
   layer.filter_layout = parse_filter_layout(o.filter_layout);
-  layer.options.device = o.common.device_choice();
-  layer.options.kernel = o.common.kernel;
+  o.common.apply_to(layer.options);
   parse_activation(o.activation, layer.epilogue);
   layer.epilogue.scale = o.scale;
   layer.epilogue.beta = o.beta;
@@ -263,12 +301,8 @@ LoadedLayer load_layer(const ConvOptions& o) {
     cached_frames = cache.shape[1];
   }
   layer.problem = make_problem(o, input.shape, extents, cached_frames);
+  check_filter_channels(o, layer.filter_layout, filter, input.shape.back());
   const ConvGeometry g = geometry_of(layer.problem);
-  if (extents[4] * g.groups != g.in_channels) {
-    throw_invalid(o.filter, ": the filter has ", extents[4], " channels in each of ", g.groups,
-                  " groups, the input has ", g.in_channels, "; legal: ", g.in_channels / g.groups,
-                  " channels (filter layout ", to_string(layer.filter_layout), ")");
-  }
 
   const DType dtype = layer.options.dtype;
   layer.activation = io::convert(input, dtype);
@@ -298,7 +332,7 @@ void print_text(const ConvOptions& o, const Layer& layer, const LayerResult& res
   std::printf("problem   %s\n", result.info.problem.c_str());
   std::printf("epilogue  %s\n", to_string(epilogue_of(layer)).c_str());
   std::printf("dtype     %s\n", to_string(layer.options.dtype));
-  std::printf("backend   %s\n", result.info.backend.c_str());
+  std::printf("backend   %s\n", backend_line(result.info, layer.options.device).c_str());
   std::printf("kernel    %s\n", result.info.kernel.c_str());
   std::printf("time      %.3f ms (%s)\n", result.time.median_us / 1e3, runs.c_str());
   std::printf("speed     %.1f GFLOP/s\n", result.info.flops > 0 ? gflops : 0.0);
@@ -314,8 +348,8 @@ void print_text(const ConvOptions& o, const Layer& layer, const LayerResult& res
                   static_cast<long long>(check->failures), check->worst.c_str());
     }
   }
-  std::printf("output    %s %s %s\n", o.output.c_str(), io::shape_to_string(output.shape).c_str(),
-              to_string(output.dtype));
+  std::printf("output    %s %s %s\n", io::printable(o.output).c_str(),
+              io::shape_to_string(output.shape).c_str(), to_string(output.dtype));
 }
 
 void print_json(const ConvOptions& o, const Layer& layer, const LayerResult& result,
@@ -339,12 +373,18 @@ void print_json(const ConvOptions& o, const Layer& layer, const LayerResult& res
                       {"worst", check->worst},         {"reference", check->reference},
                       {"bound", check->bound}};
   }
-  std::printf("%s\n", json.dump(2).c_str());
+  print(json);
 }
 
 int run_conv(const ConvOptions& o) {
   io::check_can_write_tensor(o.output);
-  if (!o.next_cache.empty()) io::check_can_write_tensor(o.next_cache);
+  if (!o.next_cache.empty()) {
+    io::check_can_write_tensor(o.next_cache);
+    if (io::is_same_file(o.output, o.next_cache)) {
+      throw_invalid("--output and --next-cache are the same file, ", o.next_cache,
+                    "; legal: two files");
+    }
+  }
   std::optional<DType> output_dtype;
   if (!o.output_dtype.empty()) output_dtype = parse_dtype(o.output_dtype);
   const LoadedLayer loaded = [&] {
@@ -358,7 +398,7 @@ int run_conv(const ConvOptions& o) {
   }();
 
   std::optional<Verification> check;
-  if (o.verify) check = verify(layer, result.output);
+  if (o.verify) check = verify(layer, result.output, result.filter_format);
 
   const Progress progress("writing");
   const DType file_dtype = output_dtype.value_or(loaded.file_dtype);

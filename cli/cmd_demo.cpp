@@ -102,12 +102,12 @@ Row run_row(const std::string& name, const Layer& layer) {
     const Progress progress("convolving");
     row.result = run_layer(layer);
   }
-  row.check = verify(layer, row.result.output);
+  row.check = verify(layer, row.result.output, row.result.filter_format);
   return row;
 }
 
-void print_table(const std::vector<Row>& rows) {
-  std::printf("\nran on %s\n", rows[0].result.info.backend.c_str());
+void print_table(const std::vector<Row>& rows, Device asked) {
+  std::printf("\nran on %s\n", backend_line(rows[0].result.info, asked).c_str());
   std::printf("%-6s %-40s %-28s %-22s %10s %9s  %s\n", "layer", "problem", "epilogue", "kernel",
               "ms", "GFLOP/s", "check");
   for (const Row& row : rows) {
@@ -128,6 +128,11 @@ void print_table(const std::vector<Row>& rows) {
 int run_demo(const DemoOptions& o) {
   std::error_code error;
   std::filesystem::create_directories(o.folder, error);
+  if (error) {
+    throw Error(Status::io_error, text("cannot make the folder ", o.folder, ": ", error.message(),
+                                       "; --output names another"));
+  }
+  io::check_can_write_tensor(o.folder + "/landscape.png");
   const auto file = [&](const char* name) { return o.folder + "/" + name; };
   const DType dtype = parse_dtype(o.dtype);
 
@@ -182,7 +187,7 @@ int run_demo(const DemoOptions& o) {
     io::write_tensor(file("features.png"), rows[0].result.output);
     io::write_tensor(file("result.png"), rows[1].result.output);
   }
-  print_table(rows);
+  print_table(rows, stem.options.device);
   std::printf("\nwrote %s (the stem's %lld channels) and %s (the layer's)\n",
               file("features.png").c_str(), static_cast<long long>(kChannels),
               file("result.png").c_str());

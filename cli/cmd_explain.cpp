@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // convoy explain: which kernels could run a problem, and why the others not.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
 #include "convoy/convoy.hpp"
+#include "json_output.hpp"
 #include "options.hpp"
 #include "shape_file.hpp"
 #include "text.hpp"
@@ -20,13 +22,46 @@ struct ExplainOptions {
   bool dense_filter = false;
 };
 
+/// Kernels that can run the problem, a line each; then the refused ones, by reason.
+void print_list(const std::vector<Candidate>& list) {
+  std::size_t name_width = 0, backend_width = 0;
+  for (const Candidate& c : list) {
+    if (!c.reason.empty()) continue;
+    name_width = std::max(name_width, c.kernel.size());
+    backend_width = std::max(backend_width, c.backend.size());
+  }
+  std::vector<std::string> reasons;  // In the order of their first kernels.
+  for (const Candidate& c : list) {
+    if (c.reason.empty()) {
+      std::printf("  %s %-*s  %-*s  about %9.1f us\n", c.chosen ? "*" : "+",
+                  static_cast<int>(name_width), c.kernel.c_str(), static_cast<int>(backend_width),
+                  c.backend.c_str(), c.estimated_us);
+    } else if (std::find(reasons.begin(), reasons.end(), c.reason) == reasons.end()) {
+      reasons.push_back(c.reason);
+    }
+  }
+  for (const std::string& reason : reasons) {
+    std::printf("  - %s\n", reason.c_str());
+    constexpr std::size_t kWidth = 100;
+    std::string line = "     ";
+    for (const Candidate& c : list) {
+      if (c.reason != reason) continue;
+      if (line.size() + c.kernel.size() + 1 > kWidth && line.size() > 5) {
+        std::printf("%s\n", line.c_str());
+        line = "     ";
+      }
+      line += " " + c.kernel;
+    }
+    std::printf("%s\n", line.c_str());
+  }
+}
+
 void print_case(const ExplainOptions& o, const ShapeCase& shape, nlohmann::ordered_json& json) {
   PlanOptions options;
   options.dtype =
       !o.common.dtype.empty() ? parse_dtype(o.common.dtype) : shape.dtype.value_or(DType::bf16);
   if (!o.output_dtype.empty()) options.output_dtype = parse_dtype(o.output_dtype);
-  options.device = o.common.device_choice();
-  options.kernel = o.common.kernel;
+  o.common.apply_to(options);
   options.packed_filter = !o.dense_filter;
   options.epilogue = o.epilogue.kind();
   const std::vector<Candidate> list = candidates(shape.problem, options);
@@ -48,20 +83,13 @@ void print_case(const ExplainOptions& o, const ShapeCase& shape, nlohmann::order
               to_string(options.dtype), static_cast<long long>(g.gemm_m()),
               static_cast<long long>(g.gemm_n()), static_cast<long long>(g.gemm_k()),
               g.flops() / 1e9);
-  for (const Candidate& c : list) {
-    if (c.reason.empty()) {
-      std::printf("  %s %-30s %-24s about %.1f us\n", c.chosen ? "*" : "+", c.kernel.c_str(),
-                  c.backend.c_str(), c.estimated_us);
-    } else {
-      std::printf("  - %-30s %-24s %s\n", c.kernel.c_str(), c.backend.c_str(), c.reason.c_str());
-    }
-  }
+  print_list(list);
 }
 
 int run_explain(const ExplainOptions& o) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const ShapeCase& shape : resolve_shapes(o.shape)) print_case(o, shape, json);
-  if (o.common.json) std::printf("%s\n", json.dump(2).c_str());
+  if (o.common.json) print(json);
   return kSuccess;
 }
 

@@ -6,6 +6,7 @@
 
 #include "commands.hpp"
 #include "convoy/convoy.hpp"
+#include "json_output.hpp"
 #include "shape_file.hpp"
 #include "text.hpp"
 
@@ -45,7 +46,7 @@ int run_info(bool as_json) {
   }
   if (count == 0) json["no_cuda_device"] = no_cuda;
   if (as_json) {
-    std::printf("%s\n", json.dump(2).c_str());
+    print(json);
     return kSuccess;
   }
 
@@ -54,7 +55,7 @@ int run_info(bool as_json) {
   for (const std::string& backend : describe_backends()) std::printf("  %s\n", backend.c_str());
   std::printf("devices:\n");
   for (const std::string& device : devices) std::printf("  %s\n", device.c_str());
-  if (count == 0) std::printf("  no CUDA device: %s\n", no_cuda.c_str());
+  if (count == 0) std::printf("  %s\n", no_cuda.c_str());
   std::printf("kernels:\n");
   for (const KernelInfo& kernel : kernels()) {
     std::printf("  %-4s %s\n", to_string(kernel.device), kernel.name.c_str());

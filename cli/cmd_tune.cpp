@@ -2,16 +2,17 @@
 // convoy tune: measure the kernels for given shapes, and remember the fastest.
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 
 #include "commands.hpp"
 #include "convoy/info.hpp"
 #include "convoy/tuning.hpp"
 #include "io/atomic_file.hpp"
+#include "io/byte_source.hpp"
+#include "io/printable.hpp"
 #include "layer.hpp"
 #include "options.hpp"
+#include "progress.hpp"
 #include "random_layer.hpp"
 #include "shape_file.hpp"
 #include "text.hpp"
@@ -22,6 +23,7 @@ namespace {
 struct TuneOptions {
   std::vector<std::string> shapes;
   std::string dtype, output, csv;
+  std::string upsample_folding = "exact";
   EpilogueOptions epilogue;
   bool dense = false;
   double seconds = 0.05;
@@ -30,15 +32,18 @@ struct TuneOptions {
 };
 
 TuningDatabase read_database(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return {};
-  const std::string content{std::istreambuf_iterator<char>(file), {}};
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return {};
+  io::FileSource source(path);
+  std::string content(source.size(), '\0');
+  source.read(0, content.data(), content.size());
   return TuningDatabase::parse(content, path);
 }
 
 /// `rows` gets what was measured and modelled of each kernel.
 void tune_case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& device,
-               TuningDatabase& database, std::string& rows) {
+               TuningDatabase& database, std::string& rows, const std::string& place) {
+  const Progress progress(text("tuning ", to_string(shape.problem), place));
   RandomLayerOptions random;
   random.dtype = !o.dtype.empty() ? parse_dtype(o.dtype) : shape.dtype.value_or(DType::bf16);
   random.bias = o.epilogue.bias;
@@ -49,7 +54,8 @@ void tune_case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& d
   layer.options = {.dtype = random.dtype,
                    .epilogue = o.epilogue.kind(),
                    .device = Device::cuda,
-                   .packed_filter = !o.dense};
+                   .packed_filter = !o.dense,
+                   .upsample_folding = parse_upsample_folding(o.upsample_folding)};
   layer.dense_filter = o.dense;
   // By the model alone, whatever was measured before.
   const std::vector<Candidate> list = candidates(shape.problem, layer.options, TuningDatabase{});
@@ -102,18 +108,26 @@ int run_tune(const TuneOptions& o) {
     std::filesystem::create_directories(folder, error);
   }
   io::check_can_write(path);
-  if (!o.csv.empty()) io::check_can_write(o.csv);
+  if (!o.csv.empty()) {
+    io::check_can_write(o.csv);
+    if (io::is_same_path(path, o.csv)) {
+      throw_invalid("--output and --csv are the same file, ", path, "; legal: two files");
+    }
+  }
   TuningDatabase database = read_database(path);
 
   std::string rows = "problem,epilogue,kernel,us,modelled_us\n";
+  std::vector<ShapeCase> cases;
   for (const std::string& argument : o.shapes) {
-    for (const ShapeCase& shape : resolve_shapes(argument)) {
-      tune_case(o, shape, *device, database, rows);
-    }
+    for (ShapeCase& shape : resolve_shapes(argument)) cases.push_back(std::move(shape));
+  }
+  const Countdown countdown(cases.size());
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    tune_case(o, cases[i], *device, database, rows, countdown.place(i));
   }
   io::write_file(path, database.to_text());
   if (!o.csv.empty()) io::write_file(o.csv, rows);
-  std::printf("%zu choices in %s\n", database.size(), path.c_str());
+  std::printf("%zu choices in %s\n", database.size(), io::printable(path).c_str());
   return kSuccess;
 }
 
@@ -131,6 +145,8 @@ void add_tune_command(CLI::App& app, int& exit_code) {
       "--dense", o.dense,
       "filters as they are, not packed; without it packed ones, whose times also hold "
       "for dense ones where the kernel reads both alike");
+  command->add_option("--upsample-folding", o.upsample_folding, "exact or fast")
+      ->capture_default_str();
   command->add_option("--output", o.output,
                       "tuning file; default: $CONVOY_TUNING, else convoy/tuning.txt of the cache");
   command->add_option("--csv", o.csv, "write the time of every kernel, measured and modelled");

@@ -1,7 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layer.hpp"
 
+#include "convoy/info.hpp"
+
 namespace convoy::cli {
+
+std::string backend_line(const PlanInfo& info, Device asked) {
+  std::string no_gpu;
+  const bool wanted = asked == Device::automatic && info.backend.starts_with("cpu");
+  if (!wanted || cuda_device_count(&no_gpu) > 0) return info.backend;
+  return info.backend + ": " + no_gpu + ": running on the CPU";
+}
 
 Epilogue epilogue_of(const Layer& layer) {
   Epilogue epilogue = layer.epilogue;
@@ -79,6 +88,7 @@ LayerResult run_layer(const Layer& layer) {
   const Variant variant{prepared.info().kernel, [&](cudaStream_t s) { prepared.enqueue(s); }};
   LayerResult result;
   result.info = prepared.info();
+  result.filter_format = prepared.filter_format();
   result.time = measure_once(variant, prepared.device());
   constexpr double kShortUs = 1e5;
   if (result.time.median_us < kShortUs) {

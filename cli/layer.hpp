@@ -30,10 +30,14 @@ struct Layer {
 
 struct LayerResult {
   PlanInfo info;
+  std::string filter_format;  ///< Of the packed filter; empty where it was read as it is.
   io::HostTensor output;
   std::optional<io::HostTensor> next_cache;
   Measurement time;
 };
+
+/// What it runs on; where that is the CPU because there is no GPU, also that.
+std::string backend_line(const PlanInfo& info, Device asked);
 
 /// The layer's epilogue with the tensors that it has in host memory.
 Epilogue epilogue_of(const Layer& layer);
@@ -50,6 +54,8 @@ class PreparedLayer {
   void enqueue(cudaStream_t stream) const { plan_.run(arguments_, stream); }
   Device device() const { return device_; }
   const PlanInfo& info() const { return plan_.info(); }
+  /// Of the packed filter; empty where the filter is read as it is.
+  const std::string& filter_format() const { return filter_.packed.format(); }
   io::HostTensor download_output() const;
   /// The next causal cache; the layer must have wanted it.
   io::HostTensor download_next_cache() const;

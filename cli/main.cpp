@@ -2,11 +2,16 @@
 // The program `convoy`: docs/cli.md.
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "commands.hpp"
 #include "convoy/convoy.hpp"
+#include "io/printable.hpp"
+#include "nearest.hpp"
+#include "text.hpp"
 
 namespace {
 
@@ -17,7 +22,7 @@ int fail(ExitCode code, std::string message) {
   for (char& c : message) {
     if (c == '\n' || c == '\r') c = ' ';
   }
-  std::fprintf(stderr, "convoy: error: %s\n", message.c_str());
+  std::fprintf(stderr, "convoy: error: %s\n", convoy::io::printable(message).c_str());
   return code;
 }
 
@@ -32,9 +37,42 @@ ExitCode exit_code_of(convoy::Status status) {
   }
 }
 
-}  // namespace
+/// What the command line got wrong, with the nearest word that is known.
+std::string explain(const CLI::ParseError& error, const CLI::App& app, int argc, char** argv) {
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  const CLI::App& command = chosen.empty() ? app : *chosen.front();
+  const std::vector<std::string> rest = app.remaining(true);
+  if (chosen.empty()) {
+    std::vector<std::string> names;
+    std::string legal;
+    for (const CLI::App* subcommand : app.get_subcommands([](const CLI::App*) { return true; })) {
+      names.push_back(subcommand->get_name());
+      legal += (legal.empty() ? "" : ", ") + names.back();
+    }
+    if (argc < 2) return text("no subcommand is given; legal: ", legal);
+    const std::string word = argv[1];
+    return text("'", word, "' is not a subcommand", nearest_hint(word, names), "; legal: ", legal);
+  }
+  if (rest.empty()) return error.what();
+  const std::string& word = rest.front();
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    if (!option->get_lnames().empty()) names.push_back("--" + option->get_lnames().front());
+  }
+  const std::string name = word.substr(0, word.find('='));
+  const std::string hint = word.starts_with('-') ? nearest_hint(name, names) : "";
+  return text("'", word, "' is not ", word.starts_with('-') ? "an option" : "expected",
+              " of convoy ", command.get_name(), hint, "; `convoy ", command.get_name(),
+              " --help` lists them");
+}
 
-int main(int argc, char** argv) {
+/// Everything printed has arrived; else there is nobody to be told of success.
+bool flush_output() {
+  std::cout.flush();
+  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+}
+
+int run(int argc, char** argv) {
   int exit_code = kSuccess;
   CLI::App app("Forward convolutions for Hopper and Blackwell GPUs, and for the CPU.", "convoy");
   app.require_subcommand(1);
@@ -52,13 +90,21 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    return fail(kBadInput, error.what());
+    return fail(kBadInput, explain(error, app, argc, argv));
   } catch (const convoy::Error& error) {
     return fail(exit_code_of(error.status()), error.what());
   } catch (const std::bad_alloc&) {
-    return fail(kFailure, "out of memory");
+    return fail(kFailure, "out of memory: the host has none left for what the command needs");
   } catch (const std::exception& error) {
     return fail(kFailure, error.what());
   }
   return exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int exit_code = run(argc, argv);
+  if (flush_output()) return exit_code;
+  return fail(kBadInput, "cannot write to standard output");
 }

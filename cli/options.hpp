@@ -13,6 +13,12 @@ DType parse_dtype(const std::string& word);
 Device parse_device(const std::string& word);
 FilterLayout parse_filter_layout(const std::string& word);
 PadMode parse_pad_mode(const std::string& word);
+UpsampleFolding parse_upsample_folding(const std::string& word);
+
+/// Checks of an option's words before they are converted: whole numbers of 64 bits, finite numbers.
+/// NOTE: CLI11 2.1 takes the nearest number that fits, in silence.
+const CLI::Validator& whole_number();
+const CLI::Validator& finite_number();
 
 /// "silu", "leaky_relu:0.1", "clamp:-1,1": sets activation and parameters. "clamp" alone is ReLU6.
 void parse_activation(const std::string& word, Epilogue& epilogue);
@@ -32,10 +38,13 @@ struct CommonOptions {
   std::string dtype;  ///< Empty: the subcommand's default.
   std::string device = "auto";
   std::string kernel;
+  std::string upsample_folding = "exact";
   bool json = false;
 
   void add_to(CLI::App& command);
   Device device_choice() const { return parse_device(device); }
+  /// What of these says how a plan is made; `dtype` is the subcommand's.
+  void apply_to(PlanOptions& options) const;
 };
 
 }  // namespace convoy::cli

@@ -4,11 +4,15 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
+
+#include "io/printable.hpp"
+#include "text.hpp"
 
 namespace convoy::cli {
 
-Progress::Progress(std::string label) : label_(std::move(label)) {
+Progress::Progress(std::string label) : label_(io::printable(std::move(label))) {
   if (isatty(STDERR_FILENO) != 0) thread_ = std::thread([this] { show(); });
 }
 
@@ -34,6 +38,17 @@ void Progress::show() {
     std::fflush(stderr);
   } while (!end_.wait_for(lock, std::chrono::milliseconds(200), ended));
   std::fprintf(stderr, "\r\x1b[K");
+}
+
+std::string Countdown::place(std::size_t done) const {
+  if (tasks_ < 2) return "";
+  std::string left;
+  if (done > 0) {
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin_;
+    const double seconds = spent.count() / double(done) * double(tasks_ - done);
+    left = text(", about ", std::llround(seconds), " s left");
+  }
+  return text(" (", done + 1, " of ", tasks_, left, ")");
 }
 
 }  // namespace convoy::cli

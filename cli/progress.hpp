@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -25,6 +27,18 @@ class Progress {
   std::mutex mutex_;
   std::condition_variable end_;
   std::thread thread_;
+};
+
+/// Where a list of like tasks stands.
+class Countdown {
+ public:
+  explicit Countdown(std::size_t tasks) : tasks_(tasks) {}
+  /// " (3 of 23, about 40 s left)" before task `done`, counted from 0; nothing for a single task.
+  std::string place(std::size_t done) const;
+
+ private:
+  std::size_t tasks_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace convoy::cli

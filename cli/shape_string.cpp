@@ -135,6 +135,17 @@ std::vector<std::pair<std::string, std::int64_t>> split_pairs(std::string_view t
   return pairs;
 }
 
+/// What a field that there is not may have meant: "p1" both paddings, "padw1" the nearest name.
+std::string field_hint(const std::string& key, std::int64_t value) {
+  const std::string number = std::to_string(value);
+  if (key == "p" || key == "pad" || key == "padding") {
+    return "; nearest: ph" + number + "pw" + number;
+  }
+  if (key == "st" || key == "stride") return "; nearest: sh" + number + "sw" + number;
+  if (key == "dil" || key == "dilation") return "; nearest: dh" + number + "dw" + number;
+  return "; legal: n d h w c k t r s g up cache, p s d m with d, h or w, pde phe pwe";
+}
+
 ProblemShape parse_convoy(const std::vector<std::pair<std::string, std::int64_t>>& pairs) {
   static constexpr std::string_view kKnown[] = {
       "n",  "d",   "h",  "w",   "c",  "k",  "t",  "r",  "s",  "g",  "up", "cache", "pd", "pde",
@@ -142,7 +153,7 @@ ProblemShape parse_convoy(const std::vector<std::pair<std::string, std::int64_t>
   Fields fields;
   for (const auto& [key, value] : pairs) {
     if (std::find(std::begin(kKnown), std::end(kKnown), key) == std::end(kKnown)) {
-      throw_invalid("shape: unknown field '", key, "'");
+      throw_invalid("shape: unknown field '", key, "'", field_hint(key, value));
     }
     add(fields, key, value, key);
   }

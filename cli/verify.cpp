@@ -37,7 +37,8 @@ std::string describe_bound(const ConvGeometry& g, DType dtype, bool loops) {
 
 }  // namespace
 
-Verification verify(const Layer& layer, const io::HostTensor& output) {
+Verification verify(const Layer& layer, const io::HostTensor& output,
+                    const std::string& filter_format) {
   const Progress progress("verifying");
   const ConvGeometry g = geometry_of(layer.problem);
   Verification result;
@@ -45,6 +46,11 @@ Verification verify(const Layer& layer, const io::HostTensor& output) {
   const bool loops = g.flops() <= kMostLoopFlops;
   result.reference = loops ? "fp64 loops" : "oneDNN in fp32";
   result.bound = describe_bound(g, output.dtype, loops);
+  const double filter_rounding = reference::filter_rounding(filter_format, layer.options.dtype);
+  if (filter_rounding > 0.0) {
+    result.bound += text(" + 2^", std::log2(filter_rounding), " sum|a w| (",
+                         to_string(layer.options.upsample_folding), " folding of the upsampling)");
+  }
   if (g.empty()) return result;
 
   // The operands as fp32, the filter as KTRSC.
@@ -70,7 +76,8 @@ Verification verify(const Layer& layer, const io::HostTensor& output) {
   }
 
   const reference::Expectation expected =
-      reference::expect(g, operands, epilogue, output.dtype, {.most_fp64_flops = kMostLoopFlops});
+      reference::expect(g, operands, epilogue, output.dtype,
+                        {.most_fp64_flops = kMostLoopFlops, .filter_rounding = filter_rounding});
   const reference::Comparison found =
       reference::compare(output.bytes.data(), output.dtype, expected);
   result.passed = found.pass;

@@ -100,14 +100,15 @@ class TorchLayers:
         return F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0]
 
 
-def convoy_layers(attention_rows=1024):
+def convoy_layers(attention_rows=1024, upsample_folding="exact"):
     """The same on Convoy; imported here, so that counting needs no library."""
     import convoy.torch as ct
 
     class Layers:
         class Conv2d(ct.Conv2d):
             def __init__(self, c, k, taps, upsample=1):
-                super().__init__(c, k, taps, padding=taps // 2, upsample=upsample)
+                super().__init__(c, k, taps, padding=taps // 2, upsample=upsample,
+                                 upsample_folding=upsample_folding)
 
             def forward(self, x, residual=None):
                 _record(x, self, self.upsample)

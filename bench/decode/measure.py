@@ -16,7 +16,8 @@ def arguments(description):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=20, help="timed rounds of every variant")
     parser.add_argument("--variants", default="eager,channels_last,compile,convoy",
-                        help="of eager, channels_last, compile, convoy, convoy_eager")
+                        help="of eager, channels_last, compile, convoy, convoy_eager, convoy_fast "
+                        "(upsampling folded fast)")
     parser.add_argument("--attention-rows", type=int, default=1024)
     parser.add_argument("--no-check", action="store_true", help="skip the fp32 reference")
     parser.add_argument("--profile", action="store_true", help="where Convoy's time goes")
@@ -63,10 +64,11 @@ def make_variants(make_model, z, options, memory_format):
 
     def build(kind):
         if kind.startswith("convoy"):
-            model = make_model(layers.convoy_layers(options.attention_rows)).eval().cuda()
+            folding = "fast" if kind == "convoy_fast" else "exact"
+            model = make_model(layers.convoy_layers(options.attention_rows, folding)).eval().cuda()
             model = model.to(torch.bfloat16)
             model.load_state_dict(state)
-            return captured(model, z) if kind == "convoy" else lambda: model(z)
+            return (lambda: model(z)) if kind == "convoy_eager" else captured(model, z)
         model = make_model(layers.TorchLayers).eval().cuda().to(torch.bfloat16)
         model.load_state_dict(state)
         given = z

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/atomic_file.hpp"
 
+#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,11 +28,43 @@ void remove_and_end(int signal) {
   std::raise(signal);
 }
 
-void remember_for_signals(const std::string& path) {
-  if (path.size() >= interrupted_path.size()) return;
-  std::memcpy(interrupted_path.data(), path.c_str(), path.size() + 1);
-  interrupted_path_set = true;
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, remove_and_end);
+/// What ends a program from outside. A write past `ulimit -f` is to fail, not to end it.
+void handle_signals() {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU}) {
+    struct sigaction old {};
+    sigaction(signal, nullptr, &old);
+    // NOTE: what the caller ignores stays ignored: nohup ignores SIGHUP.
+    if (old.sa_handler == SIG_DFL) std::signal(signal, remove_and_end);
+  }
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
+/// No signal arrives while it lives.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+/// mkstemp, whose file a signal removes.
+int make_temporary(std::string& path) {
+  handle_signals();
+  const SignalsBlocked blocked;
+  const int descriptor = mkstemp(path.data());
+  if (descriptor >= 0 && path.size() < interrupted_path.size()) {
+    std::memcpy(interrupted_path.data(), path.c_str(), path.size() + 1);
+    interrupted_path_set = true;
+  }
+  return descriptor;
 }
 
 std::string folder_of(const std::string& path) {
@@ -45,15 +78,22 @@ std::string folder_of(const std::string& path) {
 
 }  // namespace
 
-AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path + ".part-XXXXXX") {
+AtomicFile::AtomicFile(const std::string& path)
+    : path_(path), target_(resolve_links(path)), temporary_(target_ + ".part-XXXXXX") {
   check_can_write(path_);
-  const int descriptor = mkstemp(temporary_.data());
+  const int descriptor = make_temporary(temporary_);
   if (descriptor < 0) fail(std::string("cannot make a file beside it: ") + std::strerror(errno));
-  remember_for_signals(temporary_);
-  // mkstemp makes a private file; give it what a new file would have had.
-  const mode_t mask = umask(0);
-  umask(mask);
-  fchmod(descriptor, 0666 & ~mask);
+  // mkstemp makes a private file; give it what the old file has, or what a new one would have had.
+  struct stat old {};
+  if (stat(target_.c_str(), &old) == 0) {
+    // NOTE: the owner first, which takes set-user-id bits away; only root may give files away.
+    if (fchown(descriptor, old.st_uid, old.st_gid) != 0) errno = 0;
+    fchmod(descriptor, old.st_mode & 07777);
+  } else {
+    const mode_t mask = umask(0);
+    umask(mask);
+    fchmod(descriptor, 0666 & ~mask);
+  }
   file_ = fdopen(descriptor, "wb");
   if (file_ == nullptr) {
     close(descriptor);
@@ -83,7 +123,7 @@ void AtomicFile::commit() {
   if (std::fflush(file_) != 0 || fsync(fileno(file_)) != 0) {
     fail(std::string("cannot write: ") + std::strerror(errno));
   }
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+  if (std::rename(temporary_.c_str(), target_.c_str()) != 0) {
     fail(std::string("cannot rename into place: ") + std::strerror(errno));
   }
   interrupted_path_set = false;
@@ -97,13 +137,45 @@ void write_file(const std::string& path, std::string_view content) {
   file.commit();
 }
 
-void check_can_write(const std::string& path) {
+std::string resolve_links(const std::string& path) {
+  std::filesystem::path at = path;
   std::error_code error;
-  const std::string folder = folder_of(path);
+  for (int link = 0; std::filesystem::is_symlink(at, error); ++link) {
+    constexpr int kMostLinks = 40;  // As Linux follows.
+    if (link == kMostLinks) fail_for(path, "cannot write: too many symbolic links");
+    const std::filesystem::path to = std::filesystem::read_symlink(at, error);
+    if (error) fail_for(path, "cannot read the symbolic link: " + error.message());
+    at = at.parent_path() / to;  // `to` alone where it is absolute.
+  }
+  return at.string();
+}
+
+bool is_same_path(const std::string& path, const std::string& other) {
+  const auto place = [](const std::string& given) {
+    std::error_code error;  // Where it cannot be resolved, writing says why.
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(resolve_links(given), error),
+                                             error);
+  };
+  return place(path) == place(other);
+}
+
+void check_can_write(const std::string& path) {
+  const std::string target = resolve_links(path);
+  std::error_code error;
+  const std::string folder = folder_of(target);
   if (!std::filesystem::is_directory(folder, error)) {
     fail_for(path, "cannot write: there is no folder " + folder);
   }
-  if (std::filesystem::is_directory(path, error)) fail_for(path, "cannot write: it is a folder");
+  const std::filesystem::file_status status = std::filesystem::status(target, error);
+  if (std::filesystem::is_directory(status)) fail_for(path, "cannot write: it is a folder");
+  if (std::filesystem::exists(status)) {
+    if (!std::filesystem::is_regular_file(status)) {
+      fail_for(path, "cannot write: it is not a regular file");
+    }
+    if (access(target.c_str(), W_OK) != 0) {
+      fail_for(path, std::string("cannot write: ") + std::strerror(errno));
+    }
+  }
   if (access(folder.c_str(), W_OK) != 0) {
     fail_for(path, "cannot write into folder " + folder + ": " + std::strerror(errno));
   }

@@ -10,7 +10,9 @@ namespace convoy::io {
 
 /// A file that appears under its name complete or not at all: written beside it under a temporary
 /// name, renamed by `commit`. Without `commit`, and where the program is interrupted, the temporary
-/// file is removed and a file that was there before stays as it is.
+/// file is removed and a file that was there before stays as it is. As with `cp`, symbolic links are
+/// followed, and a file that is replaced hands on its mode, and its owner where that is allowed;
+/// other hard links to it keep the old content.
 class AtomicFile {
  public:
   /// Throws Error{io_error} where the folder cannot be written.
@@ -27,7 +29,8 @@ class AtomicFile {
   [[noreturn]] void fail(const std::string& what) const;
 
  private:
-  std::string path_;
+  std::string path_;    ///< As given.
+  std::string target_;  ///< Behind its symbolic links.
   std::string temporary_;
   std::FILE* file_ = nullptr;
 };
@@ -36,7 +39,14 @@ class AtomicFile {
 void write_file(const std::string& path, std::string_view content);
 
 /// Throws Error{io_error} where a file at `path` could not be made: its folder is missing or may
-/// not be written, or `path` is a folder. Asked before long work begins.
+/// not be written, or `path` is a folder, a device, or a file that may not be written. Asked before
+/// long work begins.
 void check_can_write(const std::string& path);
+
+/// Whether both lead to the same file, there or yet to be made.
+bool is_same_path(const std::string& path, const std::string& other);
+
+/// What a path's symbolic links lead to; the path itself where it is none.
+std::string resolve_links(const std::string& path);
 
 }  // namespace convoy::io

@@ -12,10 +12,14 @@ namespace convoy::io {
 AlignedBytes::AlignedBytes(std::size_t bytes) : bytes_(bytes) {
   constexpr std::size_t kAlignment = 64;
   // aligned_alloc wants a multiple of the alignment; an empty tensor still gets an address.
-  if (bytes > SIZE_MAX - kAlignment) throw std::bad_alloc();
+  const auto fail = [&] {
+    throw Error(Status::out_of_memory,
+                cli::text("out of memory: a tensor of ", bytes, " bytes could not be reserved"));
+  };
+  if (bytes > SIZE_MAX - kAlignment) fail();
   const std::size_t padded = (bytes + kAlignment) / kAlignment * kAlignment;
   memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, padded)));
-  if (memory_ == nullptr) throw std::bad_alloc();
+  if (memory_ == nullptr) fail();
 }
 
 HostTensor::HostTensor(DType dtype, std::vector<std::int64_t> shape)

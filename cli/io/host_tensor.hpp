@@ -16,7 +16,7 @@ namespace convoy::io {
 class AlignedBytes {
  public:
   AlignedBytes() = default;
-  /// Throws std::bad_alloc.
+  /// Throws Error{out_of_memory} with the size.
   explicit AlignedBytes(std::size_t bytes);
 
   std::byte* data() { return memory_.get(); }

@@ -68,6 +68,8 @@ bool read_header(Decoder& d) {
   png_set_read_fn(d.png, &d, read_callback);
   // A checksum that does not hold is an error everywhere.
   png_set_crc_action(d.png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
+  // Texts, profiles and the like are passed over unread.
+  png_set_keep_unknown_chunks(d.png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_read_info(d.png, d.info);
   d.width = png_get_image_width(d.png, d.info);
   d.height = png_get_image_height(d.png, d.info);
@@ -164,6 +166,26 @@ void draw_tile(const float* values, std::int64_t height, std::int64_t width, std
   }
 }
 
+/// Bytes of all IDAT chunks. Throws where a chunk is longer than the file, so that libpng reserves
+/// nothing on a length's word.
+std::uint64_t compressed_bytes(ByteSource& source) {
+  std::uint64_t total = 0;
+  for (std::uint64_t at = 8; at + 8 <= source.size();) {
+    std::array<png_byte, 8> head{};
+    source.read(at, head.data(), head.size());
+    const std::uint64_t length = png_get_uint_32(head.data());
+    constexpr std::uint64_t kFrame = 12;  // Length, kind and checksum.
+    if (source.size() - at < kFrame || length > source.size() - at - kFrame) {
+      source.fail("truncated: a PNG chunk of " + std::to_string(length) + " bytes, the file has " +
+                  std::to_string(source.size()));
+    }
+    if (std::memcmp(head.data() + 4, "IDAT", 4) == 0) total += length;
+    if (std::memcmp(head.data() + 4, "IEND", 4) == 0) break;
+    at += kFrame + length;
+  }
+  return total;
+}
+
 }  // namespace
 
 HostTensor read_png(ByteSource& source) {
@@ -171,6 +193,8 @@ HostTensor read_png(ByteSource& source) {
   std::array<png_byte, kSignature> signature{};
   source.read(0, signature.data(), std::min<std::uint64_t>(kSignature, source.size()));
   if (png_sig_cmp(signature.data(), 0, kSignature) != 0) source.fail("is not a PNG file");
+
+  const std::uint64_t compressed = compressed_bytes(source);
 
   Decoder d(source);
   d.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &d.message, keep_message, ignore_warning);
@@ -186,6 +210,13 @@ HostTensor read_png(ByteSource& source) {
     source.fail("truncated: the header says " + std::to_string(d.width) + " x " +
                 std::to_string(d.height) + " pixels, more than " + std::to_string(source.size()) +
                 " bytes can hold");
+  }
+  // libpng unpacks all there is: no more than a poor packer makes of the declared pixels.
+  constexpr std::uint64_t kSlack = 64 << 10;
+  if (compressed > 2 * encoded + kSlack) {
+    source.fail("bad PNG: " + std::to_string(compressed) + " bytes of pixels, too many for " +
+                std::to_string(d.width) + " x " + std::to_string(d.height) + "; legal: at most " +
+                std::to_string(2 * encoded + kSlack));
   }
   d.pixels.resize(d.row_bytes * d.height);
   d.rows.resize(d.height);

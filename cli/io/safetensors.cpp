@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "convoy/error.hpp"
+#include "io/printable.hpp"
 
 namespace convoy::io {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::uint64_t kLargestSafetensorsHeader = 100'000'000;  // The format's own limit.
-constexpr int kDeepestHeader = 4;  // File, tensor, list; one to spare.
+constexpr std::size_t kDeepestHeader = 4;  // File, tensor, list; one to spare.
 
 std::uint64_t from_little_endian(const std::array<unsigned char, 8>& bytes) {
   std::uint64_t value = 0;
@@ -23,42 +24,68 @@ std::uint64_t from_little_endian(const std::array<unsigned char, 8>& bytes) {
 }
 
 /// A name from the file, fit for one line of a message.
-std::string printable(std::string name) {
+std::string shown(const std::string& name) {
   constexpr std::size_t kLongest = 80;
-  for (char& c : name) {
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
-  }
-  return name.size() <= kLongest ? name : name.substr(0, kLongest) + "...";
+  const std::string line = printable(name);
+  return line.size() <= kLongest ? line : line.substr(0, kLongest) + "...";
 }
 
-/// The header's JSON: no deeper than the format needs, each name once.
-Json parse_header(const ByteSource& source, const std::string& text) {
+/// Sees the header's JSON go by: no deeper than the format needs, each name once.
+/// NOTE: not by the callback of Json::parse, which looks through a whole object at the end of each
+/// of its values.
+class HeaderCheck : public nlohmann::json_sax<Json> {
+ public:
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return open(); }
+  bool start_array(std::size_t) override { return open(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& name) override {
+    keys_.back().push_back(name);
+    return true;
+  }
+  bool end_object() override {
+    std::vector<std::string>& names = keys_.back();
+    std::sort(names.begin(), names.end());
+    const auto twice = std::adjacent_find(names.begin(), names.end());
+    if (twice != names.end()) repeated = *twice;
+    return close() && !repeated;
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
+  }
+
   bool too_deep = false;
   std::optional<std::string> repeated;
-  std::array<std::vector<std::string>, kDeepestHeader + 1> keys;
-  const auto check = [&](int depth, Json::parse_event_t event, const Json& parsed) {
-    if (depth > kDeepestHeader) {
-      too_deep = true;
-      return false;
-    }
-    if (event == Json::parse_event_t::object_start) keys[std::size_t(depth)].clear();
-    if (event == Json::parse_event_t::key && depth > 0) {
-      keys[std::size_t(depth) - 1].push_back(parsed.get_ref<const std::string&>());
-    }
-    if (event == Json::parse_event_t::object_end) {
-      auto& names = keys[std::size_t(depth)];
-      std::sort(names.begin(), names.end());
-      const auto twice = std::adjacent_find(names.begin(), names.end());
-      if (twice != names.end()) repeated = *twice;
-    }
-    return true;
-  };
-  Json header = Json::parse(text, check, /*allow_exceptions=*/false);
-  if (too_deep) source.fail("the safetensors header is nested too deeply");
-  if (header.is_discarded() || !header.is_object()) {
-    source.fail("the safetensors header is not a JSON object");
+
+ private:
+  bool open() {
+    too_deep = keys_.size() >= kDeepestHeader;
+    keys_.emplace_back();
+    return !too_deep;
   }
-  if (repeated) source.fail("the safetensors header has '" + printable(*repeated) + "' twice");
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  std::vector<std::vector<std::string>> keys_;  ///< Of the objects that are open.
+};
+
+Json parse_header(const ByteSource& source, const std::string& text) {
+  HeaderCheck check;
+  const bool good = Json::sax_parse(text, &check);
+  if (check.too_deep) source.fail("the safetensors header is nested too deeply");
+  if (check.repeated) {
+    source.fail("the safetensors header has '" + shown(*check.repeated) + "' twice");
+  }
+  Json header = good ? Json::parse(text, nullptr, /*allow_exceptions=*/false) : Json();
+  if (!header.is_object()) source.fail("the safetensors header is not a JSON object");
   return header;
 }
 
@@ -69,7 +96,7 @@ std::string list_tensors(const Json& header) {
   std::size_t count = 0;
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") continue;
-    if (count < kListed) out += (count > 0 ? ", " : "") + printable(name);
+    if (count < kListed) out += (count > 0 ? ", " : "") + shown(name);
     ++count;
   }
   if (count > kListed) out += ", ... (" + std::to_string(count) + " in all)";
@@ -82,7 +109,7 @@ Json::const_iterator find_tensor(const ByteSource& source, const Json& header,
   if (!tensor.empty()) {
     const auto entry = header.find(tensor);
     if (entry == header.end() || tensor == "__metadata__") {
-      source.fail("holds no tensor '" + printable(tensor) + "'; it holds: " + list_tensors(header));
+      source.fail("holds no tensor '" + shown(tensor) + "'; it holds: " + list_tensors(header));
     }
     return entry;
   }
@@ -112,8 +139,7 @@ std::vector<std::int64_t> integers(const ByteSource& source, const Json& entry, 
     }
   }
   if (!good) {
-    source.fail("tensor '" + printable(tensor) + "': " + key +
-                " is not a list of integers from 0 on");
+    source.fail("tensor '" + shown(tensor) + "': " + key + " is not a list of integers from 0 on");
   }
   return values;
 }
@@ -125,7 +151,7 @@ DType dtype_of(const ByteSource& source, const Json& entry, const std::string& t
   if (name == "F32") return DType::fp32;
   if (name == "F16") return DType::fp16;
   if (name == "BF16") return DType::bf16;
-  source.fail("tensor '" + printable(tensor) + "' holds elements of type '" + printable(name) +
+  source.fail("tensor '" + shown(tensor) + "' holds elements of type '" + shown(name) +
               "'; supported: F16, BF16, F32");
 }
 
@@ -148,30 +174,30 @@ HostTensor read_safetensors(ByteSource& source, const std::string& tensor) {
   const Json header = parse_header(source, text);
   const auto entry = find_tensor(source, header, tensor);
   const std::string& name = entry.key();
-  if (!entry->is_object()) source.fail("tensor '" + printable(name) + "' is not a JSON object");
+  if (!entry->is_object()) source.fail("tensor '" + shown(name) + "' is not a JSON object");
 
   const DType dtype = dtype_of(source, *entry, name);
   const std::vector<std::int64_t> shape = integers(source, *entry, "shape", name);
   const std::vector<std::int64_t> range = integers(source, *entry, "data_offsets", name);
   if (range.size() != 2 || range[0] > range[1]) {
-    source.fail("tensor '" + printable(name) + "': data_offsets is not [begin, end]");
+    source.fail("tensor '" + shown(name) + "': data_offsets is not [begin, end]");
   }
 
   // The file must hold what the header promises before memory is reserved for it.
   const std::uint64_t data_bytes = source.size() - length.size() - header_bytes;
   const std::uint64_t begin = std::uint64_t(range[0]), end = std::uint64_t(range[1]);
   if (end > data_bytes) {
-    source.fail("truncated: tensor '" + printable(name) + "' ends at byte " + std::to_string(end) +
+    source.fail("truncated: tensor '" + shown(name) + "' ends at byte " + std::to_string(end) +
                 " of the data, the file holds " + std::to_string(data_bytes));
   }
   std::uint64_t expected = 0;
   try {
     expected = checked_bytes(shape, size_of(dtype));
   } catch (const Error& error) {
-    source.fail("tensor '" + printable(name) + "': " + error.what());
+    source.fail("tensor '" + shown(name) + "': " + error.what());
   }
   if (expected != end - begin) {
-    source.fail("tensor '" + printable(name) + "': shape " + shape_to_string(shape) + " of " +
+    source.fail("tensor '" + shown(name) + "': shape " + shape_to_string(shape) + " of " +
                 to_string(dtype) + " needs " + std::to_string(expected) +
                 " bytes, data_offsets give " + std::to_string(end - begin));
   }

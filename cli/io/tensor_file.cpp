@@ -83,4 +83,8 @@ void check_can_write_tensor(const std::string& spec) {
   check_can_write(parse_spec(spec).path);
 }
 
+bool is_same_file(const std::string& spec, const std::string& other) {
+  return is_same_path(parse_spec(spec).path, parse_spec(other).path);
+}
+
 }  // namespace convoy::io

@@ -17,4 +17,7 @@ void write_tensor(const std::string& spec, const HostTensor& tensor);
 /// Throws Error{invalid_argument} or Error{io_error} where `write_tensor` could not begin.
 void check_can_write_tensor(const std::string& spec);
 
+/// Whether two specs write the same file, whatever its tensors are called.
+bool is_same_file(const std::string& spec, const std::string& other);
+
 }  // namespace convoy::io

@@ -65,6 +65,9 @@ enum {
 };
 /** What a tap reads outside the input. */
 enum { CONVOY_PAD_ZERO = 0, CONVOY_PAD_REPLICATE = 1, CONVOY_PAD_REFLECT = 2 };
+/** How a nearest-2x upsampling may be folded into its filter; convoy::UpsampleFolding has the bounds.
+ */
+enum { CONVOY_UPSAMPLE_FOLDING_EXACT = 0, CONVOY_UPSAMPLE_FOLDING_FAST = 1 };
 /** Where a plan runs; automatic: the current CUDA device if it can run the problem, else the CPU.
  */
 enum { CONVOY_DEVICE_AUTO = 0, CONVOY_DEVICE_CPU = 1, CONVOY_DEVICE_CUDA = 2 };
@@ -135,7 +138,8 @@ typedef struct convoy_conv3d_shape {
 /** What follows the convolution: activation(scale·conv + bias) + beta·residual, or the sum inside.
  * The fields up to `rounding` choose the kernel and must be the same in convoy_plan_options (where
  * only bias and residual being null or not matters: use any non-null address) and in
- * convoy_run_arguments. Defaults: scale 1, beta 1, bias fp32, all else 0 or null. */
+ * convoy_run_arguments. Defaults: scale 1, beta 1, bias fp32, parameters NaN, all else 0
+ * or null. */
 typedef struct convoy_epilogue {
   size_t struct_size;     /**< Set by convoy_epilogue_init. */
   const void* bias;       /**< [K] of bias_dtype, or null. */
@@ -146,8 +150,8 @@ typedef struct convoy_epilogue {
   int32_t rounding;       /**< CONVOY_ROUND_... */
   float scale;            /**< Multiplies the convolution's sum. */
   float beta;             /**< Multiplies the residual, which 0 leaves unread. */
-  float parameter_a;      /**< leaky_relu: slope; clamp: lower bound. */
-  float parameter_b;      /**< clamp: upper bound. */
+  float parameter_a;      /**< leaky_relu: slope; clamp: lower bound. NaN: 0.01 and 0. */
+  float parameter_b;      /**< clamp: upper bound. NaN: 6. */
 } convoy_epilogue_t;
 
 /** How a problem is to be run. Defaults: bf16, output of the same type, no epilogue, automatic
@@ -159,7 +163,7 @@ typedef struct convoy_plan_options {
   int32_t device;                    /**< CONVOY_DEVICE_... */
   int32_t device_index;              /**< -1: the current CUDA device. */
   int32_t packed_filter;             /**< Not 0: the filter will come packed. */
-  int32_t reserved;                  /**< 0. */
+  int32_t upsample_folding;          /**< CONVOY_UPSAMPLE_FOLDING_... */
   const convoy_epilogue_t* epilogue; /**< Null: none. */
   const char* kernel;                /**< Null or "": dispatch chooses. */
 } convoy_plan_options_t;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -25,6 +26,16 @@ enum class Activation : int {
 };
 /// The enumerator's name, "silu".
 CONVOY_API const char* to_string(Activation activation) noexcept;
+
+/// What Epilogue::parameter_a stands for: the given value, or the activation's default for NaN.
+constexpr float parameter_a_of(Activation activation, float given) {
+  if (given == given) return given;
+  return activation == Activation::clamp ? 0.0f : 0.01f;
+}
+/// What Epilogue::parameter_b stands for: the given value, or the default for NaN.
+constexpr float parameter_b_of(float given) {
+  return given == given ? given : 6.0f;
+}
 
 /// Where the residual joins.
 enum class ResidualOrder : int {
@@ -67,8 +78,10 @@ struct Epilogue {
   const void* bias = nullptr;                ///< [K] of `bias_dtype`, or null for none.
   DType bias_dtype = DType::fp32;            ///< Type of the bias.
   Activation activation = Activation::none;  ///< The pointwise function.
-  float parameter_a = 0.01f;                 ///< leaky_relu: slope; clamp: lower bound.
-  float parameter_b = 6.0f;                  ///< clamp: upper bound.
+  /// leaky_relu: slope, by default 0.01; clamp: lower bound, by default 0. NaN: the default.
+  float parameter_a = std::numeric_limits<float>::quiet_NaN();
+  /// clamp: upper bound, by default 6. NaN: the default.
+  float parameter_b = std::numeric_limits<float>::quiet_NaN();
   /// C: same shape and type as the output, or null for none. It may be the output itself.
   const void* residual = nullptr;
   float beta = 1.0f;  ///< With beta == 0 the residual is never read.

@@ -26,8 +26,10 @@ struct ConvGeometry {
   std::array<std::int64_t, 3> dilation = {1, 1, 1};  ///< Input elements from one tap to the next.
   /// What taps outside the input read, for each axis.
   std::array<PadMode, 3> pad_mode = {PadMode::zero, PadMode::zero, PadMode::zero};
-  std::int64_t groups = 1;                      ///< Divides C and K.
-  std::int64_t upsample = 1;                    ///< Nearest-neighbour factor on H and W, 1 or 2.
+  std::int64_t groups = 1;    ///< Divides C and K.
+  std::int64_t upsample = 1;  ///< Nearest-neighbour factor on H and W, 1 or 2.
+  /// How kernels may fold the upsampling (`PlanOptions::upsample_folding`).
+  UpsampleFolding upsample_folding = UpsampleFolding::exact;
   std::array<std::int64_t, 3> out = {1, 1, 1};  ///< Z, P, Q
 
   /// D, H, W that the filter slides over: cache + new frames, upsampled rows and columns.

@@ -74,10 +74,10 @@ struct NormArguments {
   const void* input = nullptr;  ///< [batch, pixels, C], dense.
   const void* scale = nullptr;  ///< [C] of `parameter_dtype` where the plan has a scale.
   const void* bias = nullptr;   ///< [C] of `parameter_dtype` where the plan has a bias.
-  float parameter_a = 0.01f;    ///< As in Epilogue.
-  float parameter_b = 6.0f;     ///< As in Epilogue.
-  /// NormPlan::workspace_bytes() bytes, contents of no matter. On the CPU it may be null: the plan
-  /// then keeps buffers of its own.
+  float parameter_a = Epilogue{}.parameter_a;  ///< As in Epilogue.
+  float parameter_b = Epilogue{}.parameter_b;  ///< As in Epilogue.
+  /// NormPlan::workspace_bytes() bytes, contents of no matter. On the CPU it may be null: the run
+  /// then takes memory that all plans share.
   void* workspace = nullptr;
 };
 

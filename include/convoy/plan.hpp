@@ -27,6 +27,8 @@ struct PlanOptions {
   /// The filter will come as a PackedFilter. Opens the kernels that need their own filter format;
   /// without it the filter is read as it is, dense KRSC / KTRSC.
   bool packed_filter = false;
+  /// With upsample = 2: how near a folded filter must be to the taps that it sums.
+  UpsampleFolding upsample_folding = UpsampleFolding::exact;
   std::string kernel{};  ///< Run this candidate (a name of `candidates()`) or throw.
 };
 
@@ -79,7 +81,7 @@ struct RunArguments {
   /// (another pad_mode[0] is refused then). Must not overlap `cache`.
   TensorView next_cache{};
   /// Plan::workspace_bytes() bytes; may be null where that is 0. The CPU backend, where no CUDA
-  /// graph forbids it, also takes null and then keeps buffers of its own with the plan.
+  /// graph forbids it, also takes null and then uses memory that all its plans share.
   void* workspace = nullptr;
 };
 

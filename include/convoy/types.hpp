@@ -57,6 +57,19 @@ enum class PadMode : int {
 /// The enumerator's name, "zero".
 CONVOY_API const char* to_string(PadMode mode) noexcept;
 
+/// How a kernel may fold a nearest-2× upsampling and the 3×3 filter behind it into four 2×2 filters
+/// of the input as it was, whose elements are sums of up to four taps.
+enum class UpsampleFolding : int {
+  /// Sums keep twice the bits of the type, as two filter elements: the result is as near to the
+  /// unfolded convolution as another order of summation, and 2^-16·Σ|a·w| (bf16; fp16: 2^-22).
+  exact = 0,
+  /// Sums are rounded to the type: half the work, and up to 2^-8·Σ|a·w| (bf16; fp16: 2^-11) from
+  /// the unfolded convolution, before the output is rounded.
+  fast = 1,
+};
+/// The enumerator's name, "exact".
+CONVOY_API const char* to_string(UpsampleFolding folding) noexcept;
+
 /// Where a plan runs. `automatic`: the current CUDA device if it can run the problem, else the CPU.
 enum class Device : int {
   automatic = 0,  ///< CUDA where it can run the problem, else the CPU.

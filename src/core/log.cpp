@@ -13,8 +13,14 @@ constexpr const char* kLevelNames[] = {"off", "info", "dispatch", "trace"};
 
 void write_line(LogLevel level, const char* event, const std::vector<std::string>& fields) {
   std::string line = std::string("convoy,v1,") + kLevelNames[static_cast<int>(level)] + "," + event;
-  for (const std::string& field : fields) {
+  for (const std::string& given : fields) {
     line += ',';
+    // Control characters may be a file's name, and the stream a terminal.
+    std::string field = given;
+    for (char& c : field) {
+      const bool is_control = static_cast<unsigned char>(c) < ' ' || c == '\x7f';
+      if (is_control && c != '\n' && c != '\r') c = '?';
+    }
     if (field.find_first_of(",\"\n\r") == std::string::npos) {
       line += field;
       continue;
@@ -58,6 +64,10 @@ void set_log_level(LogLevel value) {
 
 void log_line(LogLevel at, const char* event, const std::vector<std::string>& fields) {
   if (log_enabled(at)) write_line(at, event, fields);
+}
+
+void log_always(const char* event, const std::vector<std::string>& fields) {
+  write_line(LogLevel::info, event, fields);
 }
 
 }  // namespace convoy

@@ -24,4 +24,7 @@ void set_log_level(LogLevel level);
 /// under CUDA-graph capture.
 void log_line(LogLevel level, const char* event, const std::vector<std::string>& fields);
 
+/// The same whatever the level, as `info`: what the user asked for and does not get.
+void log_always(const char* event, const std::vector<std::string>& fields);
+
 }  // namespace convoy

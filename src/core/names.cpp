@@ -29,9 +29,10 @@ std::string steps(const EpilogueKind& kind, const Epilogue* values) {
   if (kind.activation != Activation::none) {
     std::string name = to_string(kind.activation);
     if (values != nullptr && kind.activation == Activation::leaky_relu) {
-      name += text("(", values->parameter_a, ")");
+      name += text("(", parameter_a_of(kind.activation, values->parameter_a), ")");
     } else if (values != nullptr && kind.activation == Activation::clamp) {
-      name += text("(", values->parameter_a, ",", values->parameter_b, ")");
+      name += text("(", parameter_a_of(kind.activation, values->parameter_a), ",",
+                   parameter_b_of(values->parameter_b), ")");
     }
     add(name);
   }
@@ -112,6 +113,16 @@ const char* to_string(PadMode mode) noexcept {
       return "reflect";
   }
   return "unknown pad mode";
+}
+
+const char* to_string(UpsampleFolding folding) noexcept {
+  switch (folding) {
+    case UpsampleFolding::exact:
+      return "exact";
+    case UpsampleFolding::fast:
+      return "fast";
+  }
+  return "?";
 }
 
 const char* to_string(Device device) noexcept {

@@ -128,6 +128,8 @@ void finish_piece(float* values, void* output, DType dtype, std::int64_t first, 
 }  // namespace
 
 void activate(float* values, std::int64_t count, Activation activation, float a, float b) {
+  a = parameter_a_of(activation, a);
+  b = parameter_b_of(b);
   switch (activation) {
     case Activation::none:
       return;

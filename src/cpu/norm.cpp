@@ -57,8 +57,6 @@ double sum_of_squares(const float* row, std::int64_t count) {
   return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
 }
 
-using Workspaces = Pool<std::shared_ptr<void>>;
-
 /// What both norms share: buffers for each piece of pixels, scale and bias in fp32.
 class CpuNorm : public NormKernel {
  public:
@@ -92,11 +90,12 @@ class CpuNorm : public NormKernel {
     narrow(const_cast<char*>(at(arguments.output, pixel)), values, r_.options.dtype,
            count * r_.channels);
   }
-  /// The caller's workspace, or one of the plan's own that lives as long as `holder`.
-  void* workspace(const NormArguments& arguments, std::optional<Workspaces::Lease>& holder) const {
+  /// The caller's workspace, or shared scratch until `holder` ends.
+  void* workspace(const NormArguments& arguments,
+                  std::optional<SharedScratch::Lease>& holder) const {
     if (arguments.workspace != nullptr) return arguments.workspace;
-    holder.emplace(pool_.take([this] { return allocate_aligned(bytes_); }));
-    return (*holder)->get();
+    holder.emplace(scratch_->take(bytes_));
+    return (*holder)->memory.get();
   }
   void set_workspace(std::size_t bytes) { bytes_ = bytes; }
 
@@ -106,7 +105,7 @@ class CpuNorm : public NormKernel {
 
  private:
   std::size_t bytes_ = 0;
-  mutable Workspaces pool_;
+  const std::shared_ptr<SharedScratch> scratch_ = SharedScratch::get();
 };
 
 class CpuGroupNorm final : public CpuNorm {
@@ -122,7 +121,7 @@ class CpuGroupNorm final : public CpuNorm {
   std::string name() const override { return "cpu_group_norm"; }
 
   void run(const NormArguments& arguments, cudaStream_t) const override {
-    std::optional<Workspaces::Lease> holder;
+    std::optional<SharedScratch::Lease> holder;
     auto* shift = static_cast<double*>(workspace(arguments, holder));
     const std::int64_t c = r_.channels;
     const Buffers b = {.shift = shift,
@@ -223,7 +222,7 @@ class CpuRmsNorm final : public CpuNorm {
   std::string name() const override { return "cpu_rms_norm"; }
 
   void run(const NormArguments& arguments, cudaStream_t) const override {
-    std::optional<Workspaces::Lease> holder;
+    std::optional<SharedScratch::Lease> holder;
     const std::int64_t c = r_.channels, step = rows();
     auto* scale = static_cast<float*>(workspace(arguments, holder));
     float* bias = scale + c;

@@ -9,6 +9,7 @@
 //   3. the epilogue finishes the block while it is in cache, and rounds once.
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -94,7 +95,6 @@ struct WeightFormats {
 
 /// What a run holds for itself alone.
 struct RunState {
-  std::shared_ptr<void> scratch;  ///< The workspace where the caller brings none, once needed.
   std::vector<onednn::ConvExecution> direct;  ///< By kernel of the route.
   std::vector<onednn::ConvExecution> staged;
 };
@@ -155,6 +155,7 @@ class OnednnPlan final : public ExecutablePlan {
   std::size_t widened_offset_ = 0;
   std::size_t workspace_bytes_ = 0;
   mutable cpu::Pool<RunState> pool_;
+  const std::shared_ptr<cpu::SharedScratch> scratch_ = cpu::SharedScratch::get();
 };
 
 void OnednnPlan::reserve(std::size_t& offset, std::size_t bytes) {
@@ -357,11 +358,9 @@ void OnednnPlan::run(const RunPointers& pointers, cudaStream_t) const {
   const ConvGeometry& g = request_.geometry;
   try {
     const auto state = pool_.take([this] { return make_run_state(); });
-    char* scratch = static_cast<char*>(pointers.workspace);
-    if (scratch == nullptr) {
-      if (state->scratch == nullptr) state->scratch = cpu::allocate_aligned(workspace_bytes_);
-      scratch = static_cast<char*>(state->scratch.get());
-    }
+    std::optional<cpu::SharedScratch::Lease> shared;
+    if (pointers.workspace == nullptr) shared.emplace(scratch_->take(workspace_bytes_));
+    char* scratch = static_cast<char*>(shared ? (*shared)->memory.get() : pointers.workspace);
     const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(scratch) % cpu::kCacheLine;
     if (misaligned != 0) scratch += cpu::kCacheLine - misaligned;
 

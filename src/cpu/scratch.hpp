@@ -7,13 +7,18 @@
 #include <new>
 #include <vector>
 
+#include "core/text.hpp"
+
 namespace convoy::cpu {
 
 constexpr std::size_t kCacheLine = 64;
 
-/// Memory aligned to a cache line. Throws std::bad_alloc.
+/// Memory aligned to a cache line. Throws Error{out_of_memory} that says how much was asked for.
 inline std::shared_ptr<void> allocate_aligned(std::size_t bytes) {
-  void* memory = ::operator new (bytes, std::align_val_t{kCacheLine});
+  void* memory = ::operator new (bytes, std::align_val_t{kCacheLine}, std::nothrow);
+  if (memory == nullptr) {
+    throw Error(Status::out_of_memory, text(bytes, " bytes of host memory could not be reserved"));
+  }
   return {memory, [](void* p) { ::operator delete (p, std::align_val_t{kCacheLine}); }};
 }
 
@@ -63,6 +68,33 @@ class Pool {
   std::mutex mutex_;
   std::size_t made_ = 0;
   std::vector<std::unique_ptr<T>> idle_;
+};
+
+/// Working memory of the runs that bring none. All plans share it: as many pieces as runs were ever
+/// under way at once, each as large as the largest run that took it. Freed with the last plan.
+class SharedScratch {
+ public:
+  struct Piece {
+    std::size_t bytes = 0;
+    std::shared_ptr<void> memory;
+  };
+  using Lease = Pool<Piece>::Lease;
+
+  /// The one of the process; a plan holds it for as long as it lives.
+  static std::shared_ptr<SharedScratch> get();
+
+  /// At least `bytes`, as allocate_aligned gives them.
+  Lease take(std::size_t bytes) {
+    Lease piece = pool_.take([] { return Piece{}; });
+    if (piece->bytes < bytes) {
+      *piece = {};  // Before there are two.
+      *piece = {bytes, allocate_aligned(bytes)};
+    }
+    return piece;
+  }
+
+ private:
+  Pool<Piece> pool_;
 };
 
 }  // namespace convoy::cpu

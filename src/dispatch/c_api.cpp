@@ -243,6 +243,7 @@ PlanOptions options_of(const convoy_plan_options_t* given) {
   options.device = static_cast<Device>(c.device);
   options.device_index = c.device_index;
   options.packed_filter = c.packed_filter != 0;
+  options.upsample_folding = static_cast<UpsampleFolding>(c.upsample_folding);
   if (c.kernel != nullptr) options.kernel = c.kernel;
   return options;
 }

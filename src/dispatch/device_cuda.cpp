@@ -46,10 +46,15 @@ int cuda_device_count(std::string* reason) {
   int count = 0;
   const cudaError_t error = call_runtime([&] { return cudaGetDeviceCount(&count); });
   if (error != cudaSuccess) {
-    if (reason != nullptr) *reason = text("no CUDA device: ", cudaGetErrorString(error));
+    // NOTE: the runtime says "insufficient driver" where there is no driver at all.
+    const bool none = error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver;
+    if (reason != nullptr) {
+      *reason = none ? "no NVIDIA GPU here (or no driver of CUDA 13)"
+                     : text("no NVIDIA GPU can be used: ", cudaGetErrorString(error));
+    }
     return 0;
   }
-  if (count == 0 && reason != nullptr) *reason = "no CUDA device: the runtime counts none";
+  if (count == 0 && reason != nullptr) *reason = "no NVIDIA GPU here";
   return count;
 }
 

@@ -115,13 +115,34 @@ void log_selection(const std::vector<Considered>& all, const std::string& proble
   }
 }
 
+/// The asked kernel's own reason, and who can: those were only passed over for it.
+std::string refused_kernel_message(const std::vector<Considered>& all, const std::string& problem,
+                                   const std::string& kernel) {
+  std::string reason;
+  std::vector<const Candidate*> able;
+  for (const Considered& entry : all) {
+    if (entry.line.kernel == kernel) reason = entry.line.reason;
+    if (entry.passed_over) able.push_back(&entry.line);
+  }
+  std::sort(able.begin(), able.end(), [](const Candidate* a, const Candidate* b) {
+    return a->estimated_us < b->estimated_us;
+  });
+  std::string names;
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, able.size()); ++i) {
+    names += (i > 0 ? ", " : "; nearest that can: ") + able[i]->kernel;
+  }
+  return text("kernel ", kernel, " cannot run ", problem, ": ", reason,
+              names.empty() ? "; no other can" : names);
+}
+
 std::string no_kernel_message(const std::vector<Considered>& all, const std::string& problem,
                               const PlanOptions& options) {
   std::string message = "no kernel can run " + problem;
   std::string no_cuda;
-  if (options.device != Device::cpu && !cuda_device(options.device_index, &no_cuda)) {
-    message += text(" (", no_cuda, ")");
+  if (options.device == Device::cuda && !cuda_device(options.device_index, &no_cuda)) {
+    return text(message, " with device = cuda: ", no_cuda, "; legal: device = cpu or automatic");
   }
+  if (!options.kernel.empty()) return refused_kernel_message(all, problem, options.kernel);
   if (all.empty()) message += ": no backend was built into this library";
   for (const std::string& line : refusals(all, std::nullopt)) message += "\n  " + line;
   return message;

@@ -19,6 +19,7 @@ void check_options(const PlanOptions& options) {
   require_enum(options.epilogue.order, ResidualOrder::before_activation, "epilogue.order");
   require_enum(options.epilogue.rounding, EpilogueRounding::each_step, "epilogue.rounding");
   require_enum(options.device, Device::cuda, "device");
+  require_enum(options.upsample_folding, UpsampleFolding::fast, "upsample_folding");
   if (options.device_index < -1) {
     throw_invalid("device_index = ", options.device_index,
                   " is not legal; legal: -1 (the current device) or a device number; nearest: -1");
@@ -43,18 +44,20 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
 
 void check_kernel_name(const std::string& wanted, const CandidateList& kernels) {
   if (wanted.empty()) return;
-  std::string nearest;
-  std::string names;
+  std::vector<std::pair<std::size_t, std::string>> names;
   for (const auto& kernel : kernels) {
     const std::string name = kernel->name();
     if (name == wanted) return;
-    if (nearest.empty() || edit_distance(wanted, name) < edit_distance(wanted, nearest)) {
-      nearest = name;
-    }
-    names += (names.empty() ? "" : ", ") + name;
+    names.emplace_back(edit_distance(wanted, name), name);
   }
-  throw_invalid("kernel = '", wanted, "' is not a kernel of this library; nearest: ", nearest,
-                "; legal: ", names.empty() ? "none, no backend was built" : names);
+  std::sort(names.begin(), names.end());
+  std::string nearest;
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, names.size()); ++i) {
+    nearest += (i > 0 ? ", " : "") + names[i].second;
+  }
+  throw_invalid("kernel = '", wanted.substr(0, 80), "' is not a kernel of this library; nearest: ",
+                nearest.empty() ? "none, no backend was built" : nearest,
+                "; `convoy explain` and candidates() list all ", names.size());
 }
 
 /// A kernel that was measured to be slower than the best one, though the model has it faster: by so
@@ -130,6 +133,7 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
     entry.kernel = kernel.get();
     entry.line.kernel = kernel->name();
     entry.request.geometry = geometry;
+    entry.request.geometry.upsample_folding = options.upsample_folding;
     entry.request.dtype = options.dtype;
     entry.request.output_dtype = options.output_dtype.value_or(options.dtype);
     entry.request.epilogue = options.epilogue;
@@ -156,6 +160,7 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
     if (entry.line.reason.empty() && !options.kernel.empty() &&
         entry.line.kernel != options.kernel) {
       entry.line.reason = text("kernel = ", options.kernel, " was asked for");
+      entry.passed_over = true;
     }
     cuda_runs = cuda_runs || (kernel->device() == Device::cuda && entry.line.reason.empty());
     all.push_back(std::move(entry));

@@ -13,8 +13,9 @@ namespace convoy {
 struct Considered {
   const KernelCandidate* kernel = nullptr;
   PlanRequest request;
-  Candidate line;      ///< `reason` is empty where the kernel can run the problem.
-  bool tuned = false;  ///< It was measured to be the fastest for this very request.
+  Candidate line;            ///< `reason` is empty where the kernel can run the problem.
+  bool passed_over = false;  ///< It can run the problem, and another was asked for.
+  bool tuned = false;        ///< It was measured to be the fastest for this very request.
 };
 
 /// Who is asked: for a list all, for a plan the CPU only where no CUDA kernel can run the problem,

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dispatch/tuning.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
+#include <cstring>
+#include <memory>
 
 #include "core/log.hpp"
 #include "core/text.hpp"
@@ -51,9 +56,11 @@ TuningDatabase TuningDatabase::parse(std::string_view content, const std::string
   TuningDatabase database;
   const std::string_view header = next_line(content);
   if (header != kHeader && header != kPlainHeader) {
+    std::string shown(header.substr(0, 40));
+    for (char& c : shown) c = c < ' ' || c > '~' ? '?' : c;
     fail(origin, 1,
-         text("'", header.substr(0, 40), "' is not a tuning file of this version; legal: '",
-              kHeader, "' or '", kPlainHeader, "'; make it anew with `convoy tune`"));
+         text("'", shown, "' is not a tuning file of this version; legal: '", kHeader, "' or '",
+              kPlainHeader, "'; make it anew with `convoy tune`"));
   }
   for (int number = 2; !content.empty(); ++number) {
     const std::string_view line = next_line(content);
@@ -120,18 +127,23 @@ std::string tuning_key(const PlanRequest& request) {
   std::string modes;
   for (const PadMode mode : g.pad_mode)
     modes += to_string(mode)[0] == 'z' ? 'z' : to_string(mode)[2];
+  // What a packed filter of an upsampling holds depends on the folding; "u2" alone is the fast one.
+  const bool exact_folding =
+      g.upsample == 2 && request.packed_filter && g.upsample_folding == UpsampleFolding::exact;
   return text(request.device.name, kSeparator, to_string(request.dtype), ">",
               to_string(request.output_dtype), request.packed_filter ? " packed" : " dense",
               kSeparator, epilogue_class(request.epilogue), kSeparator, "n", g.batch, " d",
               g.cached_frames, "+", g.in[0], " h", g.in[1], " w", g.in[2], " c", g.in_channels,
               " k", g.out_channels, " f", triple(g.filter), " s", triple(g.stride), " l",
               triple(g.dilation), " p", triple(g.pad_begin), ":", triple(g.pad_end), " g", g.groups,
-              " u", g.upsample, " ", modes);
+              " u", g.upsample, exact_folding ? "e " : " ", modes);
 }
 
 std::string tuning_key(const ProblemShape& problem, const PlanOptions& options,
                        const DeviceInfo& device) {
-  return tuning_key({.geometry = geometry_of(problem),
+  ConvGeometry geometry = geometry_of(problem);
+  geometry.upsample_folding = options.upsample_folding;
+  return tuning_key({.geometry = geometry,
                      .dtype = options.dtype,
                      .output_dtype = options.output_dtype.value_or(options.dtype),
                      .epilogue = options.epilogue,
@@ -158,17 +170,58 @@ TuningDatabase shipped_tuning() {
   return database;
 }
 
+namespace {
+
+/// The user's file, or nothing and why where there is one that cannot be read. Devices and pipes
+/// are refused, which have no end.
+std::optional<std::string> read_user_file(const std::string& path, std::string& refusal) {
+  constexpr off_t kLargest = 64 << 20;
+  const auto refuse = [&](const std::string& why) {
+    refusal = why;
+    return std::nullopt;
+  };
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return refuse(text("cannot open: ", std::strerror(errno)));
+  const std::unique_ptr<const int, void (*)(const int*)> closer(&descriptor,
+                                                                [](const int* d) { close(*d); });
+  struct stat status {};
+  if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+    return refuse("is not a regular file");
+  }
+  if (status.st_size > kLargest) {
+    return refuse(text("has ", status.st_size, " bytes; legal: at most ", kLargest));
+  }
+  std::string content(static_cast<std::size_t>(status.st_size), '\0');
+  for (std::size_t done = 0; done < content.size();) {
+    const ssize_t got = read(descriptor, content.data() + done, content.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return refuse(text("cannot read: ", std::strerror(errno)));
+    if (got == 0) return refuse("was cut while it was being read");
+    done += static_cast<std::size_t>(got);
+  }
+  return content;
+}
+
+}  // namespace
+
 const TuningDatabase& tuning_database() {
   static const TuningDatabase all = [] {
     TuningDatabase database = shipped_tuning();
     const std::string path = user_tuning_path();
-    std::ifstream file(path, std::ios::binary);
-    if (path.empty() || !file) return database;
-    const std::string content{std::istreambuf_iterator<char>(file), {}};
+    if (path.empty()) return database;
+    std::string refusal;
+    const std::optional<std::string> content = read_user_file(path, refusal);
+    const char* const named = std::getenv("CONVOY_TUNING");
+    const bool is_absent = !content && access(path.c_str(), F_OK) != 0;
+    if (is_absent && (named == nullptr || *named == '\0')) return database;
+    if (!content) refusal = text(path, ": ", refusal);
     try {
-      database.merge(TuningDatabase::parse(content, path));
+      if (content) database.merge(TuningDatabase::parse(*content, path));
     } catch (const Error& error) {
-      log_line(LogLevel::info, "tuning", {error.what()});
+      refusal = error.what();
+    }
+    if (!refusal.empty()) {
+      log_always("tuning", {refusal + "; its choices are left out"});
     }
     return database;
   }();

@@ -19,7 +19,8 @@ std::string tuning_key(const PlanRequest& request);
 TuningDatabase shipped_tuning();
 
 /// The choices shipped in this library (data/tuning), overridden by the user's file. Read once; a
-/// user's file that cannot be read is reported in the log and left out.
+/// user's file that is there or named by CONVOY_TUNING, and cannot be read, is reported in one line
+/// on the standard error stream, whatever the log's level, and left out.
 const TuningDatabase& tuning_database();
 
 }  // namespace convoy

@@ -18,6 +18,9 @@ namespace convoy::reference {
 // Zeros: a sum starts at +0, so that a sum of zeros is +0 whatever their signs; after it every step
 // follows IEEE 754 (-2 · +0 = -0, -0 + +0 = +0), and relu gives +0 for either zero. Kernels must
 // give the same signs.
+//
+// Infinities and NaNs follow IEEE 754 over the taps that lie inside the input. A tap in zero padding
+// may or may not be multiplied with its zero, which makes a NaN where the filter is not finite.
 
 /// Dense, channels-last; the filter is KTRSC. `cache` is null without cached frames.
 struct Operands {
@@ -50,17 +53,30 @@ struct EpilogueOperands {
 /// x rounded once to `dtype`: nearest, ties to even.
 double round_fp64(DType dtype, double x);
 
+/// `a` and `b` are Epilogue's parameters, NaN for the defaults.
 double activate_fp64(double x, Activation activation, float a, float b);
 
 /// One output element from its sum. With EpilogueRounding::once the last rounding is left out.
 double finish_fp64(double sum, std::int64_t element, std::int64_t channels,
                    const EpilogueOperands& operands, DType output_dtype);
 
+/// What an element may be besides its expected value.
+enum class Unusual : unsigned char {
+  none,
+  /// NaN: the filter has an infinity or a NaN under a tap that lies in zero padding. A kernel may
+  /// multiply it by the padding's zero, or leave the tap out.
+  nan,
+  /// Any infinity or NaN: a folded upsampling adds taps before it multiplies.
+  not_finite,
+};
+
 /// Every `step`-th output element, and how far from it a correct result may lie: the error of fp32
 /// accumulation in any order, of the epilogue in fp32, and of rounding to the output type.
 struct Expectation {
   std::vector<double> value;
   std::vector<double> bound;
+  /// What else is right where numbers are not finite; empty where nothing is.
+  std::vector<Unusual> unusual{};
   std::int64_t step = 1;
 };
 
@@ -73,6 +89,10 @@ struct ExpectOptions {
   /// Elements 0, step, 2·step and so on; with a step above 1 always by convolve_fp64.
   std::int64_t step = 1;
 };
+
+/// ExpectOptions::filter_rounding of a filter packed in this format (`PackedFilter::format`): what
+/// UpsampleFolding allows where the upsampling is folded into it, else 0.
+double filter_rounding(const std::string& format, DType dtype);
 
 Expectation expect(const ConvGeometry& geometry, const Operands& operands,
                    const EpilogueOperands& epilogue, DType output_dtype,

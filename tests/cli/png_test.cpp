@@ -76,8 +76,9 @@ TEST(Png, RefusesWithTheReason) {
   };
   expect("", "is not a PNG file");
   expect("GIF89a, and more bytes", "is not a PNG file");
-  expect(good.substr(0, 20), "bad PNG: truncated");
-  expect(good.substr(0, good.size() - 14), "bad PNG");
+  expect(good.substr(0, 20), "truncated: a PNG chunk of 13 bytes");
+  expect(good.substr(0, good.size() - 12), "bad PNG");
+  expect(good.substr(0, good.size() - 14), "truncated: a PNG chunk");
   std::string damaged = good;
   damaged[40] = char(damaged[40] ^ 0x55);
   expect(damaged, "bad PNG");

@@ -186,6 +186,27 @@ TEST_F(Sm90, FoldedUpsampling) {
                          .upsample = 2});
   test.options.packed_filter = true;
   EXPECT_GT(run_on_all(test), 10);
+  test.options.upsample_folding = UpsampleFolding::fast;
+  EXPECT_GT(run_on_all(test), 10);
+}
+
+// The bound of the unfolded convolution, as users see it who know of no folding.
+TEST_F(Sm90, ExactlyFoldedUpsamplingKeepsTheUnfoldedBound) {
+  ConvCase test = image({.in_height = 8,
+                         .in_width = 8,
+                         .in_channels = 64,
+                         .out_channels = 64,
+                         .filter_h = 3,
+                         .filter_w = 3,
+                         .pad_h = 1,
+                         .pad_w = 1,
+                         .upsample = 2});
+  test.options.packed_filter = true;
+  test.exact = false;
+  test.allow_folding = false;
+  EXPECT_GT(run_on_all(test), 10);
+  test.options.dtype = DType::fp16;
+  EXPECT_GT(run_on_all(test), 10);
 }
 
 TEST_F(Sm90, MoreTilesThanMultiprocessors) {

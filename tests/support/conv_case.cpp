@@ -263,6 +263,7 @@ ConvCase random_case(std::uint64_t seed, const CaseLimits& limits) {
   }
   c.bring_workspace = random.chance(50);
   c.residual_in_place = random.chance(30);
+  if (random.chance(50)) c.options.upsample_folding = UpsampleFolding::fast;
   return c;
 }
 
@@ -348,6 +349,15 @@ ProblemShape problem_of(const ConvGeometry& g) {
                             .cached_frames = g.cached_frames};
 }
 
+namespace {
+
+std::int64_t flat_upsample(const ConvCase& c) {
+  const auto* const flat = std::get_if<Conv2dProblemShape>(&c.problem);
+  return flat != nullptr ? flat->upsample : 1;
+}
+
+}  // namespace
+
 std::string describe(const ConvCase& c) {
   Epilogue shown = c.epilogue;
   // Any address says that there is one.
@@ -360,6 +370,7 @@ std::string describe(const ConvCase& c) {
   if (c.residual && c.residual_in_place) out += " in place";
   if (c.next_cache) out += ", next_cache";
   if (!c.bring_workspace) out += ", own workspace";
+  if (flat_upsample(c) == 2) out += text(", ", to_string(c.options.upsample_folding), " folding");
   out += c.exact && exact_on_integers(c.epilogue) ? ", integers" : ", reals";
   return text(out, ", seed ", c.seed, ", kernel ",
               c.options.kernel.empty() ? "chosen" : c.options.kernel);
@@ -435,12 +446,12 @@ struct PreparedCase::Shared {
       synchronize(device);
       packed_bytes = download(device, packed.data(), packed.bytes());
     }
-    const bool folded = packed && packed.format().find("upsampled_phases") != std::string::npos;
     const std::int64_t elements = g.output_elements();
     expected = reference::expect(
         g, {x.data(), before.data(), w.data()},
         {c.epilogue, c.bias ? b.data() : nullptr, c.residual ? source.data() : nullptr}, out_dtype,
-        {.filter_rounding = folded ? reference::half_ulp(dtype) : 0.0,
+        {.filter_rounding =
+             c.allow_folding ? reference::filter_rounding(packed.format(), dtype) : 0,
          // NOTE: odd, so that every filter of an even number has its turn.
          .step = c.sample == 0 ? 1 : std::max<std::int64_t>(1, elements / c.sample) | 1});
   }

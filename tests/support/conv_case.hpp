@@ -28,7 +28,9 @@ struct ConvCase {
   bool next_cache = false;      ///< 3-D: ask for the next causal cache.
   bool bring_workspace = true;  ///< Give the workspace, or leave it to the CPU backend.
   int runs = 2;                 ///< All must give the same bits.
-  std::int64_t sample = 0;      ///< Elements of the output to compare, evenly spread; 0: all.
+  /// The bound has what UpsampleFolding says of filters with a folded upsampling.
+  bool allow_folding = true;
+  std::int64_t sample = 0;  ///< Elements of the output to compare, evenly spread; 0: all.
 
   /// Enqueues a kernel in the plan's place, where it is set; it reads the filter as it lies.
   std::function<void(const ConvGeometry&, const RunPointers&)> launch;

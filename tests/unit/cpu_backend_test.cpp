@@ -211,7 +211,7 @@ TEST(CpuBackend, NanAndInfinityPassAsIeeeSays) {
           EXPECT_EQ(out[1], 1.0f) << to_string(e.activation);
           break;
         case Activation::clamp:
-          EXPECT_EQ(out[1], e.parameter_b);
+          EXPECT_EQ(out[1], parameter_b_of(e.parameter_b));
           break;
         default:
           EXPECT_EQ(out[1], inf) << to_string(e.activation);

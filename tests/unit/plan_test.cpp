@@ -92,7 +92,7 @@ TEST(Select, OneKernelByName) {
   EXPECT_EQ(all[0].line.kernel, "slow");
   EXPECT_TRUE(all[0].line.chosen);
   EXPECT_EQ(all[1].line.reason.empty(), false);
-  expect_error(Status::invalid_argument, {"'slaw'", "slow, picky, fast, gpu", "nearest: slow"},
+  expect_error(Status::invalid_argument, {"'slaw'", "nearest: slow, ", "list all 4"},
                [&] { select(geometry_of(kProblem), {.kernel = "slaw"}, kernels); });
 }
 
@@ -152,17 +152,36 @@ TEST(Plan, RefusesIllegalShapesAndSaysSo) {
 
 TEST(Plan, NoDeviceOrNoKernelIsUnsupportedWithEveryReason) {
   if (cuda_device_count() > 0) GTEST_SKIP() << "there is a GPU";
-  expect_error(Status::unsupported, {"no kernel can run n1h8w8c4k8r3s3ph1pw1 (", "CUDA"},
-               [&] { plan(kProblem, {.device = Device::cuda}); });
+  expect_error(
+      Status::unsupported,
+      {"no kernel can run n1h8w8c4k8r3s3ph1pw1 with device = cuda: ", "; legal: device = cpu"},
+      [&] { plan(kProblem, {.device = Device::cuda}); });
+  // No GPU is one reason, however many kernels there are.
   const Support support = supports(kProblem, {.device = Device::cuda});
   EXPECT_FALSE(support);
+  EXPECT_EQ(std::count(support.reason.begin(), support.reason.end(), '\n'), 0) << support.reason;
   // Each reason stands in it once, however many kernels share it.
+  const Conv2dProblemShape wide{
+      .in_height = 1, .in_width = 65536, .in_channels = 1, .out_channels = 65536};
   std::set<std::string> reasons;
-  for (const Candidate& candidate : candidates(kProblem, {.device = Device::cuda})) {
-    reasons.insert(candidate.reason);
-  }
-  const auto& said = support.reason;
+  for (const Candidate& candidate : candidates(wide)) reasons.insert(candidate.reason);
+  const std::string said = supports(wide).reason;
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), std::ptrdiff_t(reasons.size())) << said;
+}
+
+// A kernel that was asked for and cannot: its own reason, and those that can.
+TEST(Plan, ARefusedKernelGivesItsOwnReason) {
+  std::string gpu_kernel;
+  for (const KernelInfo& kernel : kernels()) {
+    if (kernel.device == Device::cuda) gpu_kernel = kernel.name;
+  }
+  if (cuda_device_count() > 0 || gpu_kernel.empty()) GTEST_SKIP() << "a GPU, or a build without";
+  const Support support = supports(kProblem, {.dtype = DType::fp32, .kernel = gpu_kernel});
+  EXPECT_NE(support.reason.find("kernel " + gpu_kernel + " cannot run"), std::string::npos);
+  EXPECT_EQ(std::count(support.reason.begin(), support.reason.end(), '\n'), 0) << support.reason;
+#ifdef CONVOY_WITH_CPU
+  EXPECT_NE(support.reason.find("nearest that can: onednn"), std::string::npos) << support.reason;
+#endif
 }
 
 #ifdef CONVOY_WITH_CPU
@@ -258,7 +277,7 @@ TEST(Epilogue, TheTextNamesEveryStepInItsOrder) {
   e.rounding = EpilogueRounding::each_step;
   EXPECT_EQ(to_string(e.kind()), "bias_bf16+residual_before_activation+clamp+each_step");
   EXPECT_EQ(to_string(e),
-            "scale(0.5)+bias_bf16+residual_before_activation(-2)+clamp(0.01,6)+each_step");
+            "scale(0.5)+bias_bf16+residual_before_activation(-2)+clamp(0,6)+each_step");
 }
 
 TEST(Plan, AProblemOfEitherRank) {

@@ -48,6 +48,32 @@ TEST(Reference, OnePixelByHand) {
       reference::convolve_fp64(geometry_of(reflected), {in.data(), nullptr, filter.data()})[0], 21);
 }
 
+// A tap in zero padding whose filter is infinite: NaN where it is multiplied, nothing where not.
+TEST(Reference, ATapInPaddingMayMakeANaN) {
+  const Conv2dProblemShape p{.in_height = 2,
+                             .in_width = 2,
+                             .in_channels = 1,
+                             .out_channels = 1,
+                             .filter_h = 2,
+                             .filter_w = 1,
+                             .pad_h = 1};
+  const ConvGeometry g = geometry_of(p);  // Rows: padding and 0, 0 and 1, 1 and padding.
+  const std::vector<float> in = {1, 2, 3, 4}, filter = {INFINITY, 1};
+  for (const double most_loops : {4e9, 0.0}) {
+    const auto expected = reference::expect(g, {in.data(), nullptr, filter.data()}, {}, DType::fp32,
+                                            {.most_fp64_flops = most_loops});
+    const float skipped[6] = {1, 2, INFINITY, INFINITY, INFINITY, INFINITY};
+    const float multiplied[6] = {NAN, NAN, INFINITY, INFINITY, INFINITY, INFINITY};
+    const float wrong[6] = {1, 2, NAN, INFINITY, INFINITY, INFINITY};
+    const float also_wrong[6] = {INFINITY, 2, INFINITY, INFINITY, INFINITY, INFINITY};
+    EXPECT_TRUE(reference::compare(skipped, DType::fp32, expected).pass);
+    EXPECT_TRUE(reference::compare(multiplied, DType::fp32, expected).pass);
+    EXPECT_EQ(reference::compare(wrong, DType::fp32, expected).worst, 2);
+    EXPECT_EQ(reference::compare(also_wrong, DType::fp32, expected).worst, 0);
+    EXPECT_EQ(reference::compare_exactly(multiplied, DType::fp32, expected), "");
+  }
+}
+
 TEST(Reference, CachedFramesComeFirst) {
   Conv3dProblemShape p;
   p.in_depth = 2;

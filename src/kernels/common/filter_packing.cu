@@ -74,7 +74,7 @@ __device__ int last_tap(int phase, int u) {
 
 template <typename Element>
 __global__ void __launch_bounds__(kThreads)
-    pack_upsampled_filter_kernel(Element* packed, const Element* filter, FilterAccess f,
+    pack_upsampled_filter_kernel(Element* packed, const Element* filter, FilterAccess f, int terms,
                                  std::int64_t elements) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < elements;
@@ -85,6 +85,8 @@ __global__ void __launch_bounds__(kThreads)
     const int v = static_cast<int>(rest % 2);
     const int u = static_cast<int>(rest / 2 % 2);
     rest /= 4;
+    const bool remainder = rest % terms == 1;
+    rest /= terms;
     const std::int64_t k = rest % f.k;
     const int phase = static_cast<int>(rest / f.k);
     const int a = phase / 2, b = phase % 2;
@@ -94,7 +96,9 @@ __global__ void __launch_bounds__(kThreads)
         sum += to_float(filter[k * f.stride_k + r * f.stride_r + s * f.stride_s + c * f.stride_c]);
       }
     }
-    packed[i] = from_float<Element>(sum);
+    const Element rounded = from_float<Element>(sum);
+    const float left = isfinite(to_float(rounded)) ? sum - to_float(rounded) : 0.0f;
+    packed[i] = remainder ? from_float<Element>(left) : rounded;
   }
 }
 
@@ -147,7 +151,8 @@ void pack_upsampled_filter(void* packed, const void* filter, FilterLayout layout
   const std::string reason = upsample_folding_refusal(geometry);
   if (!reason.empty()) throw Error(Status::unsupported, reason);
   const FilterAccess access = access_of(layout, geometry);
-  const std::int64_t elements = 16 * access.k * access.c;
+  const std::int64_t terms = upsampled_filter_terms(geometry);
+  const std::int64_t elements = 16 * terms * access.k * access.c;
   if (elements == 0) return;
   dispatch_element(dtype, [&]<typename Element>() {
     launch_kernel(pack_upsampled_filter_kernel<Element>,
@@ -156,7 +161,7 @@ void pack_upsampled_filter(void* packed, const void* filter, FilterLayout layout
                    .block = kThreads,
                    .stream = stream},
                   static_cast<Element*>(packed), static_cast<const Element*>(filter), access,
-                  elements);
+                  static_cast<int>(terms), elements);
   });
 }
 

@@ -21,14 +21,22 @@ void repack_filter(void* packed, const void* filter, FilterLayout layout,
 /// was before upsampling, with its first tap at (i − 1 + a, j − 1 + b):
 ///   phase[a][b][k][u][v][c] = Σ filter[k][r][s][c] over the r, s whose tap falls on input
 ///   row i − 1 + a + u, column j − 1 + b + v   (a = 0: {0}, {1, 2}; a = 1: {0, 1}, {2}).
-/// Sums are taken in fp32 and rounded once. `packed` is dense [2][2][K][2][2][C / groups]:
-/// `upsampled_filter_bytes`. Throws Error{unsupported} for another geometry.
+/// Sums are taken in fp32. UpsampleFolding::fast rounds them once; exact keeps two terms, the
+/// rounded sum and what it left over, rounded (none where the sum is not finite). `packed` is dense
+/// [2][2][K][terms][2][2][C / groups]: `upsampled_filter_bytes`. Throws Error{unsupported} for
+/// another geometry.
 void pack_upsampled_filter(void* packed, const void* filter, FilterLayout layout,
                            const ConvGeometry& geometry, DType dtype, cudaStream_t stream);
 
-/// Bytes of the four phase filters: 16 / 9 of the filter's.
+/// Elements of the type that make one element of a phase filter.
+inline std::int64_t upsampled_filter_terms(const ConvGeometry& geometry) {
+  return geometry.upsample_folding == UpsampleFolding::exact ? 2 : 1;
+}
+
+/// Bytes of the four phase filters: 16 / 9 of the filter's for each term.
 inline std::size_t upsampled_filter_bytes(const ConvGeometry& geometry, DType dtype) {
-  return static_cast<std::size_t>(16 * geometry.out_channels * geometry.group_channels()) *
+  return static_cast<std::size_t>(16 * upsampled_filter_terms(geometry) * geometry.out_channels *
+                                  geometry.group_channels()) *
          size_of(dtype);
 }
 

@@ -8,9 +8,11 @@
 namespace convoy::implicit_gemm {
 
 KernelView kernel_view(const ConvGeometry& g) {
-  KernelView view{.filter = g.filter, .out = g.out, .pad_end = g.pad_end};
+  KernelView view{.filter = g.filter, .dilation = g.dilation, .out = g.out, .pad_end = g.pad_end};
   if (g.upsample == 2) {
     view.phases = 4;
+    view.filter[0] = upsampled_filter_terms(g);
+    view.dilation[0] = 0;
     for (int axis = 1; axis < 3; ++axis) {
       view.filter[axis] = 2;
       view.out[axis] = g.in[axis];

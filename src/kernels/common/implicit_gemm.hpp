@@ -24,10 +24,11 @@ inline constexpr std::int64_t kMaxOffset5d = 31;
 
 /// The convolution that a kernel runs. A folded nearest-2× upsampling is four 2×2 convolutions
 /// ("phases") of the input as it was before; phase (a, b) starts a rows and b columns later and
-/// writes every second pixel of every second row.
+/// writes every second pixel of every second row. Folded exactly, its filters have two terms each:
+/// taps along depth that read the same frame (dilation 0).
 struct KernelView {
-  std::int64_t phases = 1;                                 ///< 1 or 4
-  std::array<std::int64_t, 3> filter{}, out{}, pad_end{};  ///< Of one phase.
+  std::int64_t phases = 1;                                             ///< 1 or 4
+  std::array<std::int64_t, 3> filter{}, dilation{}, out{}, pad_end{};  ///< Of one phase.
 
   std::int64_t taps() const { return filter[0] * filter[1] * filter[2]; }
 };

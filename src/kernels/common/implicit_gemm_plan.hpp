@@ -6,12 +6,16 @@
 namespace convoy {
 
 /// What the implicit-GEMM plans of every architecture share: a filter that is dense KTRSC, or the
-/// four phase filters of a folded upsampling.
+/// four phase filters of a folded upsampling, in one or two terms.
 class ImplicitGemmPlan : public CudaPlan {
  public:
   using CudaPlan::CudaPlan;
 
-  std::string filter_format() const override { return folds() ? "upsampled_phases" : "ktrsc"; }
+  std::string filter_format() const override {
+    if (!folds()) return "ktrsc";
+    return upsampled_filter_terms(request_.geometry) == 2 ? "upsampled_phases_exact"
+                                                          : "upsampled_phases_fast";
+  }
   std::size_t packed_filter_bytes() const override {
     return folds() ? upsampled_filter_bytes(request_.geometry, request_.dtype)
                    : dense_filter_bytes();

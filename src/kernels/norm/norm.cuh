@@ -29,8 +29,8 @@ struct NormParameters {
   NormParameters(const NormArguments& arguments, const NormOptions& options)
       : scale(arguments.scale), bias(arguments.bias), dtype(options.parameter_dtype) {
     epilogue.activation = options.activation;
-    epilogue.parameter_a = arguments.parameter_a;
-    epilogue.parameter_b = arguments.parameter_b;
+    epilogue.parameter_a = parameter_a_of(options.activation, arguments.parameter_a);
+    epilogue.parameter_b = parameter_b_of(arguments.parameter_b);
   }
 };
 

@@ -299,7 +299,7 @@ Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_
     p.out_extent[axis] = static_cast<int>(view.out[axis]);
     p.stride[axis] = static_cast<int>(g.stride[axis]);
     p.pad[axis] = static_cast<int>(g.pad_begin[axis]);
-    p.dilation[axis] = static_cast<int>(g.dilation[axis]);
+    p.dilation[axis] = static_cast<int>(view.dilation[axis]);
   }
   p.frames = static_cast<int>(g.in[0]);
   p.cached_frames = static_cast<int>(g.cached_frames);

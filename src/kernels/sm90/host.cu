@@ -156,7 +156,8 @@ bool curved_activation(const Epilogue& epilogue, bool exact, CurvedActivation* c
   constexpr float kNoLimit = 1e30f;
   switch (epilogue.activation) {
     case Activation::clamp:
-      return clamp_of(1.0f, 0.0f, epilogue.parameter_a, epilogue.parameter_b, false);
+      return clamp_of(1.0f, 0.0f, parameter_a_of(epilogue.activation, epilogue.parameter_a),
+                      parameter_b_of(epilogue.parameter_b), false);
     case Activation::hardswish:
       return clamp_of(1.0f / 6.0f, 0.5f, 0.0f, 1.0f, true);
     case Activation::sigmoid:
@@ -413,7 +414,7 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, const Launch
     p.out[i] = static_cast<int>(view.out[i]);
     p.pad[i] = static_cast<int>(g.pad_begin[i]);
     p.stride[i] = static_cast<int>(g.stride[i]);
-    p.dilation[i] = static_cast<int>(g.dilation[i]);
+    p.dilation[i] = static_cast<int>(view.dilation[i]);
   }
   p.cached_frames = static_cast<int>(g.cached_frames);
   p.new_frames = static_cast<int>(g.in[0]);

@@ -71,8 +71,8 @@ double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocess
   const std::int64_t frames = std::min<std::int64_t>(g.out[0], 1024);
   double met = 0;
   for (std::int64_t z = 0; z < frames; ++z) {
-    for (std::int64_t t = 0; t < g.filter[0]; ++t) {
-      const std::int64_t d = z * g.stride[0] - g.pad_begin[0] + t * g.dilation[0];
+    for (std::int64_t t = 0; t < p.filter[0]; ++t) {
+      const std::int64_t d = z * g.stride[0] - g.pad_begin[0] + t * p.dilation[0];
       if (p.loader == Loader::im2col_5d || (d >= 0 && d < g.seen()[0])) met += 1;
     }
   }
