@@ -31,6 +31,7 @@ from ._plan import (
     Plan,
     RmsNorm,
     candidates,
+    clear_cache,
     supports,
 )
 
@@ -50,6 +51,7 @@ __all__ = [
     "RmsNorm",
     "Unsupported",
     "candidates",
+    "clear_cache",
     "conv2d",
     "conv3d",
     "group_norm",

@@ -14,8 +14,10 @@ from ._plan import (
     RmsNorm,
     cached_norm,
     cached_plan,
+    integer,
     numbers,
     sides,
+    unknown_keyword,
 )
 
 _NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -59,6 +61,8 @@ def _array(value, rank, name):
         raise InvalidArgument(f"{name} is a {type(value).__name__}; legal: a numpy array")
     if value.ndim != rank:
         raise InvalidArgument(f"{name} has {value.ndim} axes {value.shape}; legal: {rank}")
+    if not value.dtype.isnative:
+        value = value.astype(value.dtype.newbyteorder("="))
     return value
 
 
@@ -81,6 +85,17 @@ def _empty(shape, dtype):
     return memory[start : start + count].view(dtype).reshape(shape)
 
 
+def _require_output(array, shape, dtype):
+    """`array` can take the result where it lies."""
+    if not isinstance(array, np.ndarray):
+        raise InvalidArgument(f"out is a {type(array).__name__}; legal: a numpy array")
+    _require(array, shape, dtype, "out")
+    if not array.flags.writeable:
+        raise InvalidArgument("out is read-only; legal: an array that may be written")
+    if not array.flags.c_contiguous or array.ctypes.data % 16 != 0:
+        raise InvalidArgument("out is not contiguous and 16-byte aligned")
+
+
 def _require(array, shape, dtype, name):
     if array.shape != tuple(shape) or array.dtype != dtype:
         raise InvalidArgument(
@@ -100,6 +115,7 @@ def _filter_extents(filter, layout, rank):
 
 
 def _run(
+    function,
     problem,
     x,
     filter,
@@ -118,8 +134,11 @@ def _run(
     rounding="once",
     output_dtype=None,
     kernel="",
+    **unknown,
 ):
     """What conv2d and conv3d share, from the problem on."""
+    if unknown:
+        raise unknown_keyword(next(iter(unknown)), function)
     dtype = _dtype_name(x, "x")
     if filter.dtype != x.dtype:
         raise InvalidArgument(f"filter is {filter.dtype}, but x is {x.dtype}; legal: the same type")
@@ -147,9 +166,7 @@ def _run(
     x, filter = _dense(x), _dense(filter)
     if out is None:
         out = _empty(plan.output_shape, out_type)
-    _require(out, plan.output_shape, out_type, "out")
-    if not out.flags.c_contiguous or out.ctypes.data % 16 != 0:
-        raise InvalidArgument("out is not contiguous and 16-byte aligned")
+    _require_output(out, plan.output_shape, out_type)
     if residual is not None:
         residual = _array(residual, x.ndim, "residual")
         _require(residual, plan.output_shape, out_type, "residual")
@@ -194,15 +211,17 @@ def conv2d(
 ):
     """Convolve `x` [N, H, W, C] with `filter`; returns [N, P, Q, K].
 
-    padding: one integer; (height, width); or (top, bottom, left, right). filter_layout: KRSC, KCRS
-    or RSCF. upsample=2 upsamples x to the nearest neighbour first. Keywords of the epilogue:
-    bias [K], residual (like the output), scale, beta, activation, parameter_a, parameter_b,
-    residual_order, rounding, output_dtype; and out, kernel. D = activation(scale·conv + bias) +
-    beta·residual. Raises InvalidArgument, Unsupported.
+    padding: one integer; (height, width); (top, bottom, left, right); "same" (stride 1) or "valid".
+    filter_layout: KRSC, KCRS or RSCF. upsample=2 upsamples x to the nearest neighbour first.
+    Keywords of the epilogue: bias [K], residual (like the output), scale, beta, activation,
+    parameter_a, parameter_b, residual_order, rounding, output_dtype; and out, kernel.
+    D = activation(scale·conv + bias) + beta·residual. Raises InvalidArgument, Unsupported.
     """
     x, filter = _array(x, 4, "x"), _array(filter, 4, "filter")
     k, r, s, c = _filter_extents(filter, filter_layout, 4)
-    begin, end = sides(padding, 2)
+    stride, dilation = numbers(stride, 2, "stride"), numbers(dilation, 2, "dilation")
+    groups = integer(groups, "groups")
+    begin, end = sides(padding, 2, (r, s), stride, dilation)
     batch, height, width, channels = x.shape
     problem = Conv2d(
         batch,
@@ -212,14 +231,14 @@ def conv2d(
         out_channels=k,
         filter=(r, s),
         pad=(begin[0], end[0], begin[1], end[1]),
-        stride=numbers(stride, 2, "stride"),
-        dilation=numbers(dilation, 2, "dilation"),
+        stride=stride,
+        dilation=dilation,
         groups=groups,
         pad_mode=padding_mode,
-        upsample=upsample,
+        upsample=integer(upsample, "upsample"),
     )
     _check_channels(c, x.shape[-1], groups)
-    return _run(problem, x, filter, filter_layout, **epilogue)
+    return _run(conv2d, problem, x, filter, filter_layout, **epilogue)
 
 
 def conv3d(
@@ -237,14 +256,17 @@ def conv3d(
 ):
     """Convolve `x` [N, D, H, W, C] with `filter`; returns [N, Z, P, Q, K].
 
-    padding: one integer; (depth, height, width); or (front, back, top, bottom, left, right).
+    padding: one integer; (depth, height, width); (front, back, top, bottom, left, right); "same"
+    (stride 1) or "valid".
     padding_mode: one for all axes or three. filter_layout: KTRSC, KCTRS or TRSCF. cache: frames
     [N, F, H, W, C] that come before x; with next_cache=True the result is (output, next cache).
     Keywords of the epilogue as in conv2d.
     """
     x, filter = _array(x, 5, "x"), _array(filter, 5, "filter")
     k, t, r, s, c = _filter_extents(filter, filter_layout, 5)
-    begin, end = sides(padding, 3)
+    stride, dilation = numbers(stride, 3, "stride"), numbers(dilation, 3, "dilation")
+    groups = integer(groups, "groups")
+    begin, end = sides(padding, 3, (t, r, s), stride, dilation)
     modes = (padding_mode,) * 3 if isinstance(padding_mode, str) else tuple(padding_mode)
     if cache is not None:
         cache = _array(cache, 5, "cache")
@@ -259,14 +281,14 @@ def conv3d(
         filter=(t, r, s),
         pad_begin=begin,
         pad_end=end,
-        stride=numbers(stride, 3, "stride"),
-        dilation=numbers(dilation, 3, "dilation"),
+        stride=stride,
+        dilation=dilation,
         groups=groups,
         pad_mode=modes,
         cached_frames=0 if cache is None else cache.shape[1],
     )
     _check_channels(c, x.shape[-1], groups)
-    return _run(problem, x, filter, filter_layout, cache=cache, **epilogue)
+    return _run(conv3d, problem, x, filter, filter_layout, cache=cache, **epilogue)
 
 
 def _check_channels(filter_channels, in_channels, groups):
@@ -306,9 +328,7 @@ def _norm(problem, x, scale, bias, activation, parameter_a, parameter_b, out):
     x = _dense(x)
     if out is None:
         out = _empty(x.shape, x.dtype)
-    _require(out, x.shape, x.dtype, "out")
-    if not out.flags.c_contiguous or out.ctypes.data % 16 != 0:
-        raise InvalidArgument("out is not contiguous and 16-byte aligned")
+    _require_output(out, x.shape, x.dtype)
     address = lambda array: None if array is None else array.ctypes.data
     plan.run(
         address(out),
@@ -333,7 +353,7 @@ def group_norm(x, groups, *, scale=None, bias=None, epsilon=1e-5, activation="no
     mean and variance of each image's C / groups channels. scale and bias are [C]; out may be x."""
     x = _channels_last_array(x)
     pixels = int(np.prod(x.shape[1:-1], dtype=np.int64))
-    problem = GroupNorm(x.shape[0], pixels, x.shape[-1], groups, epsilon)
+    problem = GroupNorm(x.shape[0], pixels, x.shape[-1], integer(groups, "groups"), epsilon)
     return _norm(problem, x, scale, bias, activation, parameter_a, parameter_b, out)
 
 

@@ -60,6 +60,7 @@ ACTIVATIONS = {
 }
 RESIDUAL_ORDERS = {"after_activation": 0, "before_activation": 1}
 ROUNDINGS = {"once": 0, "each_step": 1}
+UPSAMPLE_FOLDINGS = {"exact": 0, "fast": 1}
 RMS_EPSILONS = {"added": 0, "norm_floor": 1}
 
 
@@ -143,7 +144,7 @@ class PlanOptions(Structure):
         ("device", c_int32),
         ("device_index", c_int32),
         ("packed_filter", c_int32),
-        ("reserved", c_int32),
+        ("upsample_folding", c_int32),
         ("epilogue", POINTER(Epilogue)),
         ("kernel", c_char_p),
     ]

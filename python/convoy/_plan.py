@@ -3,13 +3,20 @@
 
 import ctypes
 import dataclasses
+import difflib
 import functools
+import inspect
+import operator
 import weakref
 
 from . import _native as native
 from ._native import choose, library
 
 Triple = tuple[int, int, int]
+EPILOGUE_KEYWORDS = (
+    "bias", "residual", "scale", "beta", "activation", "parameter_a", "parameter_b",
+    "residual_order", "rounding", "output_dtype", "out", "kernel",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +44,15 @@ class Conv2d:
 
     def _struct(self):
         shape = native.initialised(native.Conv2dShape, "conv2d_shape")
-        shape.batch, shape.in_height, shape.in_width = self.batch, self.in_height, self.in_width
-        shape.in_channels, shape.out_channels = self.in_channels, self.out_channels
-        shape.filter_h, shape.filter_w = self.filter
-        shape.pad_top, shape.pad_bottom, shape.pad_left, shape.pad_right = self.pad
-        shape.stride_h, shape.stride_w = self.stride
-        shape.dilation_h, shape.dilation_w = self.dilation
-        shape.groups, shape.upsample = self.groups, self.upsample
+        for name in ("batch", "in_height", "in_width", "in_channels", "out_channels", "groups",
+                     "upsample"):
+            setattr(shape, name, integer(getattr(self, name), name))
+        shape.filter_h, shape.filter_w = numbers(self.filter, 2, "filter")
+        shape.pad_top, shape.pad_bottom, shape.pad_left, shape.pad_right = numbers(
+            self.pad, 4, "pad"
+        )
+        shape.stride_h, shape.stride_w = numbers(self.stride, 2, "stride")
+        shape.dilation_h, shape.dilation_w = numbers(self.dilation, 2, "dilation")
         shape.pad_mode = choose(native.PAD_MODES, self.pad_mode, "pad_mode")
         return shape
 
@@ -78,12 +87,12 @@ class Conv3d:
 
     def _struct(self):
         shape = native.initialised(native.Conv3dShape, "conv3d_shape")
-        for name in ("batch", "in_depth", "in_height", "in_width", "in_channels", "out_channels"):
-            setattr(shape, name, getattr(self, name))
+        for name in ("batch", "in_depth", "in_height", "in_width", "in_channels", "out_channels",
+                     "groups", "cached_frames"):
+            setattr(shape, name, integer(getattr(self, name), name))
         for name in ("filter", "pad_begin", "pad_end", "stride", "dilation"):
-            getattr(shape, name)[:] = getattr(self, name)
+            getattr(shape, name)[:] = numbers(getattr(self, name), 3, name)
         shape.pad_mode[:] = [choose(native.PAD_MODES, mode, "pad_mode") for mode in self.pad_mode]
-        shape.groups, shape.cached_frames = self.groups, self.cached_frames
         return shape
 
     _suffix = "conv3d"
@@ -98,6 +107,8 @@ class Options:
     bias. residual: whether there is one. residual_order: after_activation or before_activation.
     rounding: once or each_step. device: auto, cpu or cuda; device_index -1: the current one.
     packed_filter: the filter comes as a PackedFilter. kernel: the name of a candidate, or "".
+    upsample_folding: exact, or fast: half the work of an upsampling on a GPU, its filters summed to
+    the 16 bits of their type.
     """
 
     dtype: str = "bf16"
@@ -111,6 +122,7 @@ class Options:
     device_index: int = -1
     packed_filter: bool = False
     kernel: str = ""
+    upsample_folding: str = "exact"
 
     def _epilogue(self):
         epilogue = native.initialised(native.Epilogue, "epilogue")
@@ -129,8 +141,11 @@ class Options:
         if self.output_dtype is not None:
             options.output_dtype = choose(native.DTYPES, self.output_dtype, "output_dtype")
         options.device = choose(native.DEVICES, self.device, "device")
-        options.device_index = self.device_index
+        options.device_index = device_number(self.device_index)
         options.packed_filter = int(self.packed_filter)
+        options.upsample_folding = choose(
+            native.UPSAMPLE_FOLDINGS, self.upsample_folding, "upsample_folding"
+        )
         options.kernel = self.kernel.encode()
         # Only being null or not matters here.
         epilogue = self._epilogue()
@@ -252,8 +267,9 @@ class GroupNorm:
 
     def _struct(self):
         shape = native.initialised(native.NormShape, "norm_shape")
-        shape.batch, shape.pixels, shape.channels = self.batch, self.pixels, self.channels
-        shape.groups, shape.epsilon = self.groups, self.epsilon
+        for name in ("batch", "pixels", "channels", "groups"):
+            setattr(shape, name, integer(getattr(self, name), name))
+        shape.epsilon = self.epsilon
         return shape
 
     _suffix = "group_norm"
@@ -271,7 +287,9 @@ class RmsNorm:
 
     def _struct(self):
         shape = native.initialised(native.NormShape, "norm_shape")
-        shape.pixels, shape.channels, shape.epsilon = self.pixels, self.channels, self.epsilon
+        shape.pixels = integer(self.pixels, "pixels")
+        shape.channels = integer(self.channels, "channels")
+        shape.epsilon = self.epsilon
         shape.rms_epsilon = choose(native.RMS_EPSILONS, self.rule, "rule")
         return shape
 
@@ -301,7 +319,7 @@ class NormOptions:
         options.scale, options.bias = int(self.scale), int(self.bias)
         options.activation = choose(native.ACTIVATIONS, self.activation, "activation")
         options.device = choose(native.DEVICES, self.device, "device")
-        options.device_index = self.device_index
+        options.device_index = device_number(self.device_index)
         return options
 
 
@@ -396,28 +414,89 @@ def candidates(problem, options=Options()):
         library.convoy_candidates_destroy(handle)
 
 
+def unknown_keyword(word, function):
+    """What to raise for a keyword that a function does not have: the nearest that it has."""
+    known = [*inspect.signature(function).parameters, *EPILOGUE_KEYWORDS]
+    known = [name for name in known if name != "epilogue"]
+    near = difflib.get_close_matches(word, known, 1)
+    hint = f"; nearest: {near[0]}" if near else f"; legal: {', '.join(known)}"
+    return TypeError(f"{function.__name__}() has no keyword '{word}'{hint}")
+
+
+def device_number(value):
+    """A CUDA device, or -1 for the current one."""
+    number = integer(value, "device_index")
+    if not -1 <= number < 2**31:
+        raise native.InvalidArgument(
+            f"device_index = {number} is not legal; legal: -1 (the current device) or a device "
+            "number; nearest: -1"
+        )
+    return number
+
+
+def integer(value, name):
+    """`value` as an int: any integer type of 64 bits, nothing that would be rounded."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise native.InvalidArgument(
+            f"{name} = {value!r} is not legal; legal: an integer"
+        ) from None
+    if not -(2**63) <= number < 2**63:
+        raise native.InvalidArgument(f"{name} = {number} is not legal; legal: 64 bits")
+    return number
+
+
+def _is_number(value):
+    return hasattr(value, "__index__") or isinstance(value, (float, complex))
+
+
 def numbers(value, count, name):
     """`value` as a tuple of `count` integers; one integer stands for all."""
-    if isinstance(value, int):
-        return (value,) * count
-    value = tuple(int(v) for v in value)
-    if len(value) != count:
+    if _is_number(value):
+        return (integer(value, name),) * count
+    if isinstance(value, str):
         raise native.InvalidArgument(
-            f"{name} = {value} is not legal; legal: one integer or {count} of them"
+            f"{name} = {value!r} is not legal; legal: one integer or {count} of them"
         )
-    return value
+    values = tuple(integer(v, name) for v in value)
+    if len(values) != count:
+        raise native.InvalidArgument(
+            f"{name} = {values} is not legal; legal: one integer or {count} of them"
+        )
+    return values
 
 
-def sides(padding, axes):
+def sides(padding, axes, taps=None, stride=None, dilation=None):
     """Padding before and after each axis: one number, one for each axis, or two for each axis in
-    the order before, after, before, after, ..."""
-    if isinstance(padding, int):
+    the order before, after, before, after, ... Where the filter is known also "valid", none, and
+    "same", as much as gives an output of the input's size: dilation·(taps - 1) in all, the odd one
+    after; stride 1 only."""
+    if isinstance(padding, str) and taps is not None:
+        if padding == "valid":
+            return (0,) * axes, (0,) * axes
+        if padding == "same":
+            if any(s != 1 for s in stride):
+                raise native.InvalidArgument(
+                    f"padding = 'same' with stride = {tuple(stride)} is not legal; legal: stride 1"
+                )
+            whole = [d * (t - 1) for d, t in zip(dilation, taps)]
+            return tuple(w // 2 for w in whole), tuple(w - w // 2 for w in whole)
+    legal = f"one integer, {axes} or {2 * axes} of them" + ("" if taps is None else ", 'valid' or "
+                                                             "'same'")
+    if isinstance(padding, str):
+        raise native.InvalidArgument(f"padding = {padding!r} is not legal; legal: {legal}")
+    if _is_number(padding):
         padding = (padding,) * axes
-    padding = tuple(int(v) for v in padding)
+    padding = tuple(integer(v, "padding") for v in padding)
     if len(padding) == axes:
         return padding, padding
     if len(padding) == 2 * axes:
         return padding[0::2], padding[1::2]
-    raise native.InvalidArgument(
-        f"padding = {padding} is not legal; legal: one integer, {axes} or {2 * axes} of them"
-    )
+    raise native.InvalidArgument(f"padding = {padding} is not legal; legal: {legal}")
+
+
+def clear_cache():
+    """Forget the plans that the array front ends keep, and with the last of them their memory."""
+    cached_plan.cache_clear()
+    cached_norm.cache_clear()

@@ -3,6 +3,9 @@
 against the installed package."""
 
 import concurrent.futures
+import multiprocessing
+import subprocess
+import sys
 import unittest
 
 import convoy
@@ -37,6 +40,10 @@ def reference(x, filter, begin, end, stride, dilation, groups=1):
 
 def integers(shape, dtype=np.float32, seed=0):
     return np.random.default_rng(seed).integers(-3, 4, shape).astype(dtype)
+
+
+def _convolve(arguments):
+    return convoy.conv2d(*arguments, padding=1)
 
 
 class Conv2d(unittest.TestCase):
@@ -134,6 +141,123 @@ class Conv2d(unittest.TestCase):
                 convoy.conv2d(**arguments)
             self.assertIn(text, str(caught.exception))
             self.assertIsInstance(caught.exception, ValueError)
+
+    def test_other_byte_orders_and_integer_types(self):
+        x, f = integers((1, 6, 6, 4)), integers((3, 3, 3, 4), seed=1)
+        bias, residual = integers((3,), seed=2), integers((1, 6, 6, 3), seed=3)
+        expected = convoy.conv2d(x, f, padding=1, bias=bias, residual=residual)
+        y = convoy.conv2d(
+            x.astype(">f4"), f.astype(">f4"), padding=np.int64(1), stride=(np.int32(1), 1),
+            groups=np.uint8(1), bias=bias.astype(">f4"), residual=residual.astype(">f4"),
+        )
+        np.testing.assert_array_equal(y, expected)
+        np.testing.assert_array_equal(
+            convoy.group_norm(x.astype(">f4"), 2), convoy.group_norm(x, 2)
+        )
+
+    def test_numbers_that_would_change(self):
+        x, f = integers((1, 6, 6, 4)), integers((3, 3, 3, 4), seed=1)
+        cases = [
+            (dict(stride=2.9), "stride = 2.9"),
+            (dict(stride=(1, 2.0)), "stride = 2.0"),
+            (dict(padding=1.0), "padding = 1.0"),
+            (dict(padding=2**64), "padding = 18446744073709551616"),
+            (dict(padding="some"), "padding = 'some'"),
+            (dict(padding="same", stride=2), "legal: stride 1"),
+            (dict(dilation="1"), "dilation = '1'"),
+            (dict(groups=1.5), "groups = 1.5"),
+            (dict(groups=2**70), "groups = "),
+            (dict(upsample=2.0), "upsample = 2.0"),
+        ]
+        for change, text in cases:
+            with self.assertRaises(convoy.InvalidArgument, msg=text) as caught:
+                convoy.conv2d(x, f, **change)
+            self.assertIn(text, str(caught.exception))
+        for options, text in ((dict(device_index=1.0), "device_index = 1.0"),
+                              (dict(device_index=2**40), "device_index = 1099511627776")):
+            with self.assertRaises(convoy.InvalidArgument) as caught:
+                convoy.Plan(Planning.problem, convoy.Options(dtype="fp32", **options))
+            self.assertIn(text, str(caught.exception))
+        with self.assertRaises(convoy.InvalidArgument):
+            convoy.Plan(convoy.Conv2d(1.5, 4, 4, 4, 4), convoy.Options(dtype="fp32"))
+
+    def test_same_and_valid_padding(self):
+        x = integers((1, 7, 8, 4))
+        f = integers((3, 4, 3, 4), seed=1)
+        np.testing.assert_array_equal(convoy.conv2d(x, f, padding="valid"), convoy.conv2d(x, f))
+        y = convoy.conv2d(x, f, padding="same", dilation=(1, 2))
+        self.assertEqual(y.shape, (1, 7, 8, 3))
+        np.testing.assert_array_equal(
+            y, convoy.conv2d(x, f, padding=(1, 2, 2, 2), dilation=(1, 2))
+        )
+
+    def test_outputs_that_may_not_be_written(self):
+        x, f = integers((1, 4, 4, 8)), integers((8, 1, 1, 8), seed=1)
+        frozen = np.zeros((1, 4, 4, 8), np.float32)
+        frozen.flags.writeable = False
+        over_bytes = np.frombuffer(bytes(4 * 4 * 8 * 4), np.float32).reshape(1, 4, 4, 8)
+        for out, text in ((frozen, "read-only"), (over_bytes, "read-only"),
+                          ([0.0], "out is a list"),
+                          (frozen.astype(">f4"), "out is >f4")):
+            for call in (lambda out=out: convoy.conv2d(x, f, out=out),
+                         lambda out=out: convoy.group_norm(x, 2, out=out)):
+                with self.assertRaises(convoy.InvalidArgument) as caught:
+                    call()
+                self.assertIn(text, str(caught.exception))
+        self.assertFalse(frozen.any() or over_bytes.any())
+
+    def test_unknown_keywords_are_named(self):
+        x, f = integers((1, 4, 4, 8)), integers((8, 1, 1, 8), seed=1)
+        with self.assertRaisesRegex(TypeError, "'activaton'; nearest: activation"):
+            convoy.conv2d(x, f, activaton="relu")
+        with self.assertRaisesRegex(TypeError, "'paddding'; nearest: padding"):
+            convoy.conv2d(x, f, paddding=1)
+
+    def test_clamp_is_relu6_by_default(self):
+        x = np.array([-3, 0.005, 5, 9], np.float32).reshape(1, 1, 4, 1)
+        y = convoy.conv2d(x, np.ones((1, 1, 1, 1), np.float32), activation="clamp")
+        np.testing.assert_allclose(y.ravel(), [0, 0.005, 5, 6], rtol=1e-6)
+        y = convoy.conv2d(x, np.ones((1, 1, 1, 1), np.float32), activation="leaky_relu")
+        np.testing.assert_allclose(y.ravel(), [-0.03, 0.005, 5, 9], rtol=1e-6)
+        y = convoy.rms_norm(x[..., [0]], activation="clamp")
+        np.testing.assert_allclose(y.ravel(), [0, 1, 1, 1], rtol=2e-2)
+
+    def test_children_of_fork_convolve(self):
+        # Threads of the parent's pool are not in the child. NOTE: large enough for several threads.
+        x, f = integers((2, 64, 64, 32)), integers((32, 3, 3, 32), seed=1)
+        expected = convoy.conv2d(x, f, padding=1)
+        pool = multiprocessing.get_context("fork").Pool(2)
+        try:
+            results = pool.map_async(_convolve, [(x, f)] * 4).get(timeout=60)
+        finally:
+            pool.terminate()
+        for y in results:
+            np.testing.assert_array_equal(y, expected)
+        np.testing.assert_array_equal(convoy.conv2d(x, f, padding=1), expected)
+
+    def test_plans_share_their_scratch(self):
+        # In a process of its own, whose memory is its own. 60 shapes of about 4 MB of scratch.
+        code = (
+            "import convoy, numpy as np\n"
+            "f = np.zeros((32, 3, 3, 32), np.float32)\n"
+            "def used():\n"
+            "    fields = open('/proc/self/statm').read().split()\n"
+            "    return int(fields[1]) * 4096 / 1e6\n"
+            "def run(size):\n"
+            "    x = np.zeros((1, size, 128, 32), np.float16)\n"
+            "    convoy.conv2d(x, f.astype(np.float16), padding=1, activation='silu')\n"
+            "run(200)\n"
+            "before = used()\n"
+            "for size in range(140, 200): run(size)\n"
+            "after = used()\n"
+            "convoy.clear_cache()\n"
+            "print(before, after, used())\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        before, after, cleared = map(float, done.stdout.split())
+        self.assertLess(after, before + 60, "60 plans, one piece of scratch")
+        self.assertLess(cleared, after)
 
     def test_threads_share_plans(self):
         x, f = integers((1, 16, 16, 8)), integers((8, 3, 3, 8), seed=1)

@@ -44,6 +44,44 @@ class Operators(unittest.TestCase):
             expected = F.relu(F.conv3d(F.pad(x, (1, 1, 1, 1, 2, 0)), w, b)) + 0.5 * residual
             torch.testing.assert_close(y, expected, rtol=0, atol=0)
 
+    def test_padding_words_and_modes(self):
+        x, w = integers(1, 8, 7, 9), integers(4, 8, 3, 4, seed=1)
+        for padding in ("same", "valid"):
+            torch.testing.assert_close(
+                convoy.torch.conv2d(x, w, padding=padding, dilation=(1, 2)),
+                F.conv2d(x, w, padding=padding, dilation=(1, 2)), rtol=0, atol=0,
+            )
+        for mode in ("zeros", "replicate", "reflect"):
+            for kind, shape in ((torch.nn.Conv2d, (1, 8, 7, 9)),
+                                (torch.nn.Conv3d, (1, 8, 4, 7, 9))):
+                for padding in (1, "same"):
+                    plain = kind(8, 4, 3, padding=padding, padding_mode=mode)
+                    x = torch.randn(shape)
+                    with torch.no_grad():
+                        expected = plain(x)
+                        function = convoy.torch.conv2d if kind is torch.nn.Conv2d else (
+                            convoy.torch.conv3d)
+                        y = function(x, plain.weight, plain.bias, padding=padding,
+                                     padding_mode=mode)
+                        torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
+                        converted = convoy.torch.convert(plain)
+                        self.assertIn("forward", vars(converted), "taken over")
+                        torch.testing.assert_close(converted(x), expected, rtol=1e-4, atol=1e-4)
+        with self.assertRaisesRegex(convoy.InvalidArgument, "padding_mode = 'circular'"):
+            convoy.torch.conv2d(x[:, :, 0], w, padding_mode="circular")
+        with self.assertRaisesRegex(convoy.InvalidArgument, "legal: stride 1"):
+            convoy.torch.conv2d(x[:, :, 0], w, padding="same", stride=2)
+        convoy.torch.clear_cache()
+
+    def test_upsample_folding_is_checked(self):
+        x, w = integers(1, 8, 4, 5), integers(8, 8, 3, 3, seed=1)
+        expected = F.conv2d(x.repeat_interleave(2, 2).repeat_interleave(2, 3), w, padding=1)
+        for folding in ("exact", "fast"):  # Small integers are exact in both.
+            y = convoy.torch.conv2d(x, w, padding=1, upsample=2, upsample_folding=folding)
+            torch.testing.assert_close(y, expected, rtol=0, atol=0)
+        with self.assertRaisesRegex(convoy.InvalidArgument, "legal: exact, fast"):
+            convoy.torch.conv2d(x, w, padding=1, upsample=2, upsample_folding="quick")
+
     def test_passes_opcheck(self):
         x, w, b = integers(1, 8, 6, 6), integers(8, 8, 3, 3, seed=1), integers(8, seed=2)
         arguments = (x, w, b, None, [1, 1], [1, 1, 1, 1], [1, 1], 1, "silu", 1.0)
