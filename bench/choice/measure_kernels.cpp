@@ -143,9 +143,8 @@ class Measurer {
     const RunPointers pointers = fill(request);
 
     std::vector<Entry> entries = able_kernels(request);
-    std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-      return a.modelled_us < b.modelled_us;
-    });
+    std::stable_sort(entries.begin(), entries.end(),
+                     [](const Entry& a, const Entry& b) { return a.modelled_us < b.modelled_us; });
     // A quick look at each, which leaves most of them out.
     double best_us = INFINITY;
     std::vector<Entry*> timed, near;
@@ -200,8 +199,8 @@ class Measurer {
 
   RunPointers fill(const PlanRequest& request) {
     const ConvGeometry& g = request.geometry;
-    for (Buffer* buffer : {&activation_, &cache_, &filter_, &output_, &residual_, &bias_,
-                           &workspace_}) {
+    for (Buffer* buffer :
+         {&activation_, &cache_, &filter_, &output_, &residual_, &bias_, &workspace_}) {
       buffer->settle();
     }
     RunPointers p;
@@ -227,10 +226,10 @@ class Measurer {
   void take_memory(const PlanRequest& request, std::size_t filter_bytes,
                    std::size_t workspace_bytes, RunPointers& p) {
     const auto scale = static_cast<float>(std::sqrt(3.0 / double(request.geometry.gemm_k())));
-    p.filter = filter_.random(
-        static_cast<std::int64_t>((filter_bytes + size_of(request.dtype) - 1) /
-                                  size_of(request.dtype)),
-        request.dtype, scale);
+    p.filter =
+        filter_.random(static_cast<std::int64_t>((filter_bytes + size_of(request.dtype) - 1) /
+                                                 size_of(request.dtype)),
+                       request.dtype, scale);
     p.workspace = workspace_bytes > 0 ? workspace_.at_least(workspace_bytes) : nullptr;
   }
 
@@ -260,9 +259,8 @@ class Measurer {
   }
 
   Entry split_entry(const PlanRequest& request, const sm90::Instance& instance, int splits) {
-    const sm90::LaunchOptions options{.packed_filter = true,
-                                      .multiprocessors = request.device.multiprocessors,
-                                      .splits = splits};
+    const sm90::LaunchOptions options{
+        .packed_filter = true, .multiprocessors = request.device.multiprocessors, .splits = splits};
     Entry entry;
     entry.kernel = sm90::name_of(instance);
     entry.splits = splits;

@@ -315,10 +315,10 @@ std::string to_csv(const std::vector<Row>& rows) {
       "set,name,problem,count,convoy_us,cudnn_us,ratio,tflops,pct_ceiling,kernel,dtype\n";
   char line[512];
   for (const Row& row : rows) {
-    std::snprintf(line, sizeof line, "%s,%s,%s,%lld,%.2f,%.2f,%.3f,%.1f,%.1f,%s,%s\n", row.set.c_str(),
-                  row.name.c_str(), row.problem.c_str(), static_cast<long long>(row.count),
-                  row.convoy_us, row.cudnn_us, row.ratio(), row.tflops, row.pct_ceiling,
-                  row.kernel.c_str(), to_string(row.dtype));
+    std::snprintf(line, sizeof line, "%s,%s,%s,%lld,%.2f,%.2f,%.3f,%.1f,%.1f,%s,%s\n",
+                  row.set.c_str(), row.name.c_str(), row.problem.c_str(),
+                  static_cast<long long>(row.count), row.convoy_us, row.cudnn_us, row.ratio(),
+                  row.tflops, row.pct_ceiling, row.kernel.c_str(), to_string(row.dtype));
     csv += line;
   }
   return csv;

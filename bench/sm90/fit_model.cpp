@@ -10,6 +10,7 @@
 //                      model does on layers that it was not fitted to (0: no)
 //     --medians        one case a problem, with each kernel's median time over the files, instead
 //                      of one a file
+//     --alone          leaves out the kernels of other families, whose times are no part of the fit
 //     --keep NAME      leaves this constant as it is; may be given again
 //     --seed N         of the random steps (1)
 //     --multiprocessors N   of the GPU that the times are of (132)
@@ -38,6 +39,7 @@
 #include "core/text.hpp"
 #include "dispatch/backends.hpp"
 #include "kernels/sm90/model.hpp"
+#include "shape_file.hpp"
 #include "shape_string.hpp"
 
 namespace {
@@ -54,28 +56,46 @@ constexpr Constant kConstants[] = {
 #define CONSTANT(name, ...) \
   { #name, &ModelConstants::name __VA_OPT__(, ) __VA_ARGS__ }
     CONSTANT(cycles_per_us, 1980),
-    CONSTANT(memory_bytes_per_us, 4.4e6),
-    CONSTANT(overlap_loss),
+    CONSTANT(memory_bytes_per_us, 4.6e6),
+    CONSTANT(overlap_power),
     CONSTANT(launch_us),
-    CONSTANT(cluster_us),
+    CONSTANT(crowd_us),
+    CONSTANT(large_cluster_us),
+    CONSTANT(general_us),
     CONSTANT(piece_cycles),
+    CONSTANT(warpgroup_power),
     CONSTANT(cluster_tile_cycles),
     CONSTANT(narrow_mma_cycles),
-    CONSTANT(turn_cycles),
     CONSTANT(refill_cycles),
-    CONSTANT(reduce_cycles),
+    CONSTANT(cta_cycles),
+    CONSTANT(split_tile_cycles),
     CONSTANT(reduce_cta_cycles),
+    CONSTANT(cluster_slots, 1),
     CONSTANT(run_bytes_per_cycle, 64),
     CONSTANT(other_bytes_per_cycle, 64),
+    CONSTANT(split_bytes_per_cycle, 64),
+    CONSTANT(aligned_64_cycles),
+    CONSTANT(aligned_32_cycles),
+    CONSTANT(aligned_16_cycles),
     CONSTANT(outside_row_cycles),
     CONSTANT(tap_cycles),
     CONSTANT(pingpong_tap_cycles),
     CONSTANT(halo_tap_cycles),
     CONSTANT(resident_tap_cycles),
     CONSTANT(residual_cycles),
-    CONSTANT(clamp_cycles),
+    CONSTANT(relu_cycles),
     CONSTANT(silu_cycles),
+    CONSTANT(clamp_cycles),
     CONSTANT(curved_cycles),
+    CONSTANT(general_cycles),
+    CONSTANT(direct_cycles),
+    CONSTANT(swapped_direct_cycles),
+    CONSTANT(spill_cycles),
+    CONSTANT(store_64_cycles),
+    CONSTANT(store_32_cycles),
+    CONSTANT(store_16_cycles),
+    CONSTANT(swapped_epilogue),
+    CONSTANT(passed_share, 1),
 #undef CONSTANT
 };
 static_assert(sizeof(ModelConstants) == std::size(kConstants) * sizeof(double),
@@ -87,12 +107,14 @@ struct Row {
   double us = 0;
   std::vector<sm90::Tiling> tilings;  // One for each split of K; none: another family,
   double modelled_us = 0;             // whose own estimate this is.
+  int splits = 0;                     // That were measured; 0: those that the model would choose.
 };
 
 // The kernels of one problem in one run.
 struct Case {
   std::string problem, words;  // "n1h256w256...", "bias_fp32+silu+residual"
   ConvGeometry geometry;
+  DType dtype = DType::bf16;
   EpilogueKind epilogue;
   std::vector<Row> rows;
 };
@@ -102,29 +124,6 @@ std::vector<std::string> fields_of(const std::string& line) {
   std::stringstream stream(line);
   for (std::string field; std::getline(stream, field, ',');) fields.push_back(field);
   return fields;
-}
-
-EpilogueKind epilogue_of(const std::string& words, const std::string& where) {
-  EpilogueKind kind;
-  std::stringstream stream(words);
-  for (std::string word; std::getline(stream, word, '+');) {
-    if (word == "bias" || word == "bias_fp32") {  // Older files give no type.
-      kind.bias = true;
-    } else if (word == "residual") {
-      kind.residual = true;
-    } else {
-      int i = 0;
-      while (i <= static_cast<int>(Activation::clamp) &&
-             word != to_string(static_cast<Activation>(i))) {
-        ++i;
-      }
-      if (i > static_cast<int>(Activation::clamp)) {
-        throw Error(Status::io_error, text(where, ": epilogue '", words, "' is not known"));
-      }
-      kind.activation = static_cast<Activation>(i);
-    }
-  }
-  return kind;
 }
 
 class Reader {
@@ -156,8 +155,11 @@ class Reader {
       return static_cast<std::size_t>(found - header.begin());
     };
     const std::size_t problem = column("problem"), kernel = column("kernel"), us = column("us");
-    // Files of before there were any have no epilogues.
-    const bool epilogues = std::count(header.begin(), header.end(), "epilogue") > 0;
+    // Files of before there were any have no epilogues, types and splits.
+    const auto has = [&](const char* name) {
+      return std::find(header.begin(), header.end(), name) != header.end();
+    };
+    const bool epilogues = has("epilogue"), dtypes = has("dtype"), splits = has("splits");
     std::map<std::string, std::size_t> of_problem;
     for (int number = 2; std::getline(file, line); ++number) {
       const std::vector<std::string> fields = fields_of(line);
@@ -166,16 +168,19 @@ class Reader {
                     text(path, ":", number, ": ", fields.size(), " fields of ", header.size()));
       }
       const std::string words = epilogues ? fields[column("epilogue")] : "none";
+      const std::string dtype = dtypes ? fields[column("dtype")] : "bf16";
       const auto [found, is_new] =
-          of_problem.try_emplace(text(fields[problem], " ", words), cases.size());
+          of_problem.try_emplace(text(fields[problem], " ", dtype, " ", words), cases.size());
       if (is_new) {
         cases.push_back({fields[problem],
                          words,
                          geometry_of(cli::parse_shape(fields[problem]).problem),
-                         epilogue_of(words, text(path, ":", number)),
+                         dtype == "fp16" ? DType::fp16 : DType::bf16,
+                         cli::parse_epilogue(words),
                          {}});
       }
       Row row{fields[kernel], std::stod(fields[us]), {}, 0};
+      row.splits = splits ? std::stoi(fields[column("splits")]) : 0;
       if (bind(cases[found->second], row)) cases[found->second].rows.push_back(std::move(row));
     }
   }
@@ -192,6 +197,7 @@ class Reader {
       const sm90::Instance& instance = *found->second;
       for (const int splits : {1, 2, 4, 8}) {
         if (splits > 1 && !instance.config.splits_k()) break;
+        if (row.splits > 0 && splits != row.splits) continue;
         row.tilings.push_back(sm90::plan_tiling(
             instance, of.geometry,
             {.packed_filter = true, .multiprocessors = device_.multiprocessors, .splits = splits}));
@@ -205,6 +211,7 @@ class Reader {
     }
     PlanRequest request;
     request.geometry = of.geometry;
+    request.dtype = request.output_dtype = of.dtype;
     request.epilogue = of.epilogue;
     request.packed_filter = true;
     request.device = device_;
@@ -411,10 +418,12 @@ std::vector<Case> medians_of(const std::vector<Case>& runs) {
 int run(int argc, char** argv) {
   std::map<std::string, int> options = {
       {"--restarts", 20}, {"--folds", 0}, {"--seed", 1}, {"--multiprocessors", 132}};
-  bool medians = false;
+  bool medians = false, alone = false;
   std::vector<std::string> paths, kept;
   for (int i = 1; i < argc; ++i) {
-    if (std::string(argv[i]) == "--medians") {
+    if (std::string(argv[i]) == "--alone") {
+      alone = true;
+    } else if (std::string(argv[i]) == "--medians") {
       medians = true;
     } else if (std::string(argv[i]) == "--keep" && i + 1 < argc) {
       kept.emplace_back(argv[++i]);
@@ -428,10 +437,10 @@ int run(int argc, char** argv) {
     }
   }
   if (paths.empty()) {
-    std::fprintf(
-        stderr,
-        "usage: sm90_fit_model [--restarts N] [--folds N] [--medians] [--keep NAME] [--seed N] "
-        "[--multiprocessors N] TUNE.csv ...\n");
+    std::fprintf(stderr,
+                 "usage: sm90_fit_model [--restarts N] [--folds N] [--medians] [--alone] [--keep "
+                 "NAME] [--seed N] "
+                 "[--multiprocessors N] TUNE.csv ...\n");
     return 2;
   }
   std::vector<Constant> free;
@@ -449,6 +458,9 @@ int run(int argc, char** argv) {
   for (const std::string& path : paths) reader.read(path, storage);
   reader.report_left_out();
   if (medians) storage = medians_of(storage);
+  for (Case& of : storage) {
+    if (alone) std::erase_if(of.rows, [](const Row& row) { return row.tilings.empty(); });
+  }
   Cases cases;
   for (const Case& of : storage) {
     if (!of.rows.empty()) cases.push_back(&of);

@@ -3,26 +3,74 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace convoy::sm90 {
 namespace {
 
-// Cycles that an activation and a residual add to a piece of 64 x 32 values where nothing hides
-// them: 16 values a lane, two special functions of 8 cycles each and what surrounds them.
-double epilogue_piece_cycles(const EpilogueKind& epilogue, const ModelConstants& k) {
-  const double cycles = epilogue.residual ? k.residual_cycles : 0.0;
+// Bytes that every row of `channels` elements is aligned to, at most 128.
+int alignment(std::int64_t channels, DType dtype) {
+  const std::int64_t bytes = channels * static_cast<std::int64_t>(size_of(dtype));
+  return static_cast<int>(std::gcd(bytes, std::int64_t{128}));
+}
+
+// Cycles that the epilogue adds to storing 64 x 32 values where nothing hides them (choose_path of
+// host.cu says which code computes which).
+double epilogue_cycles(const Config& config, const Params& p, const EpilogueKind& epilogue,
+                       const ModelConstants& k) {
+  double cycles = epilogue.residual ? k.residual_cycles : 0.0;
+  bool is_long = p.direct_store;  // Code that needs many registers.
   switch (epilogue.activation) {
     case Activation::none:
-      return cycles;
+      break;
     case Activation::relu:
-    case Activation::leaky_relu:
+      cycles += k.relu_cycles;
+      break;
+    case Activation::silu:
+      cycles += k.silu_cycles;
+      break;
     case Activation::clamp:
     case Activation::hardswish:
-      return cycles + k.clamp_cycles;
-    case Activation::silu:
-      return cycles + k.silu_cycles;
+      cycles += k.clamp_cycles;
+      is_long = true;
+      break;
+    case Activation::leaky_relu:
+      cycles += k.general_cycles;
+      is_long = true;
+      break;
     default:
-      return cycles + k.curved_cycles;
+      cycles += k.curved_cycles;
+      is_long = true;
+  }
+  if (epilogue.rounding == EpilogueRounding::each_step) cycles += k.general_cycles;
+  if (p.direct_store) {
+    cycles += config.is_swapped() ? k.swapped_direct_cycles : k.direct_cycles;
+  } else {
+    const int aligned = alignment(p.filters, config.out);
+    cycles += aligned == 16   ? k.store_16_cycles
+              : aligned == 32 ? k.store_32_cycles
+              : aligned == 64 ? k.store_64_cycles
+                              : 0.0;
+  }
+  if (is_long && config.is_pingpong() && config.needs_many_registers()) cycles += k.spill_cycles;
+  return cycles;
+}
+
+// Cycles to load a row of 128 bytes of the activation or the filter.
+double row_cycles(const Config& config, const Params& p, const ModelConstants& k) {
+  const double bytes_per_cycle = config.splits_k()           ? k.split_bytes_per_cycle
+                                 : p.loader == Loader::tiled ? k.run_bytes_per_cycle
+                                                             : k.other_bytes_per_cycle;
+  const double cycles = 128.0 / bytes_per_cycle;
+  switch (alignment(p.channels, config.in)) {
+    case 128:
+      return cycles;
+    case 64:
+      return std::max(cycles, k.aligned_64_cycles);
+    case 32:
+      return std::max(cycles, k.aligned_32_cycles);
+    default:
+      return k.aligned_16_cycles;
   }
 }
 
@@ -33,89 +81,106 @@ double tap_cycles(const Config& config, const ModelConstants& k) {
   return config.is_resident() ? k.resident_tap_cycles : k.pingpong_tap_cycles;
 }
 
+// Temporal taps that meet real frames, on average over (the first) frames.
+double met_taps(const ConvGeometry& g, const Params& p) {
+  if (p.loader == Loader::im2col_5d) return static_cast<double>(p.filter[0]);
+  const std::int64_t frames = std::min<std::int64_t>(g.out[0], 1024);
+  std::int64_t met = 0;
+  for (std::int64_t z = 0; z < frames; ++z) {
+    for (std::int64_t t = 0; t < p.filter[0]; ++t) {
+      const std::int64_t d = z * g.stride[0] - g.pad_begin[0] + t * p.dilation[0];
+      met += d >= 0 && d < g.seen()[0] ? 1 : 0;
+    }
+  }
+  return static_cast<double>(met) / static_cast<double>(frames);
+}
+
+// Bytes that device memory reads and writes.
+double memory_bytes(const ConvGeometry& g, const Config& config, const EpilogueKind& epilogue,
+                    const ModelConstants& k) {
+  // Strides beyond the filter pass pixels by.
+  double touched = 1;
+  for (int i = 0; i < 3; ++i) {
+    touched *= std::min(1.0, static_cast<double>(g.filter[i]) / static_cast<double>(g.stride[i]));
+  }
+  touched += k.passed_share * (1 - touched);
+  return static_cast<double>(size_of(config.in)) *
+             (touched * static_cast<double>(g.activation_elements() + g.cache_elements()) +
+              static_cast<double>(g.filter_elements())) +
+         static_cast<double>(size_of(config.out)) * static_cast<double>(g.output_elements()) *
+             (epilogue.residual ? 2.0 : 1.0);
+}
+
 }  // namespace
 
 double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocessors,
                    const EpilogueKind& epilogue_kind, const ModelConstants& k) {
   const Config& config = tiling.config;
   const Params& p = tiling.params;
-  const double element = static_cast<double>(size_of(config.in));
 
   // One channel block of one temporal tap: all spatial taps.
   const double taps = static_cast<double>(p.filter[1]) * p.filter[2];
   const double steps = 4.0 * (p.channel_blocks - 1) + p.last_block_steps;  // of all blocks
-  const int mma_rows = config.tile_rows();
-  const int mma_columns = config.tile_columns();
-  const double mma = mma_rows / 64.0 * std::max(mma_columns / 2.0, k.narrow_mma_cycles) * steps *
-                     taps / p.channel_blocks;
-  const double act_bytes =
-      config.has_halo() ? p.halo_width * p.halo_height * 128.0 : config.block_m * 128.0 * taps;
-  // Rows of 128 bytes of a filter tile, on average over those of a pixel: what passes the last
-  // filter takes the loader longer. NOTE: what is multicast counts in every CTA: measured, it is an
-  // SM's intake that bounds.
+  const double mma = config.tile_rows() / 64.0 *
+                     std::max(config.tile_columns() / 2.0, k.narrow_mma_cycles) * steps * taps /
+                     p.channel_blocks;
+  const double act_rows =
+      config.has_halo() ? static_cast<double>(p.halo_width) * p.halo_height : config.block_m * taps;
+  // Rows of a filter tile, on average over those of a pixel: what passes the last filter takes the
+  // loader longer. NOTE: what is multicast counts in every CTA: measured, it is an SM's intake that
+  // bounds.
   const double n_tiles = std::ceil(static_cast<double>(p.filters) / config.block_n);
   const double filter_rows = config.is_resident() ? 0.0 : p.filters / n_tiles * taps;
   const double outside_rows = config.is_resident() ? 0.0 : config.block_n * taps - filter_rows;
-  const double l2_bytes_per_cycle =
-      p.loader == Loader::tiled ? k.run_bytes_per_cycle : k.other_bytes_per_cycle;
+  const double load =
+      (act_rows + filter_rows) * row_cycles(config, p, k) + k.outside_row_cycles * outside_rows;
   // A ring of few stages, or of taps with few channels, is bounded by their refilling: one filter
   // stage a tap with a halo, one activation stage a block beside resident filters.
   double refill = 0.0;
   if (config.has_halo()) refill = k.refill_cycles * taps / config.filter_stages;
   if (config.is_resident()) refill = k.refill_cycles / config.act_ring_stages();
-  const double load =
-      (act_bytes + 128.0 * filter_rows) / l2_bytes_per_cycle + k.outside_row_cycles * outside_rows;
   const double group = std::max({mma + tap_cycles(config, k) * taps, load, refill});
-
-  // Temporal taps that meet real frames, on average over (the first) frames.
-  const std::int64_t frames = std::min<std::int64_t>(g.out[0], 1024);
-  double met = 0;
-  for (std::int64_t z = 0; z < frames; ++z) {
-    for (std::int64_t t = 0; t < p.filter[0]; ++t) {
-      const std::int64_t d = z * g.stride[0] - g.pad_begin[0] + t * p.dilation[0];
-      if (p.loader == Loader::im2col_5d || (d >= 0 && d < g.seen()[0])) met += 1;
-    }
-  }
-  met /= static_cast<double>(frames);
-  const double groups = met * p.channel_blocks;
-  const double main = groups * group / (config.splits_k() ? tiling.cluster_size : 1) +
-                      (config.is_pingpong() ? k.turn_cycles : 0.0) +
+  const double main = met_taps(g, p) * p.channel_blocks * group /
+                          (config.splits_k() ? tiling.cluster_size : 1) +
                       (config.cluster_size() > 1 ? k.cluster_tile_cycles : 0.0);
+
   const double pieces = config.block_m / 64.0 * config.block_n / 32.0;
-  double epilogue = pieces * epilogue_piece_cycles(epilogue_kind, k);
-  if (config.splits_k()) {
-    epilogue += k.reduce_cycles +
-                k.reduce_cta_cycles * tiling.cluster_size * pieces / 8.0 / config.consumers;
-  } else if (config.is_pingpong()) {
-    epilogue = 2 * (epilogue + pieces * k.piece_cycles);  // by one warpgroup
+  const double more = epilogue_cycles(config, p, epilogue_kind, k);
+  double epilogue =
+      pieces * (k.piece_cycles + more * (config.is_swapped() ? k.swapped_epilogue : 1.0));
+  if (config.is_pingpong()) {
+    epilogue *= 2;  // by one warpgroup
   } else {
-    epilogue += pieces * k.piece_cycles;
+    epilogue *= std::pow(2.0 / config.consumers, k.warpgroup_power);
+  }
+  if (config.splits_k()) {
+    // Each CTA stores its part.
+    epilogue =
+        epilogue / tiling.cluster_size + k.split_tile_cycles +
+        (tiling.cluster_size > 1 ? k.reduce_cta_cycles * tiling.cluster_size * pieces / 8.0 : 0.0);
   }
 
   // Waves.
-  // NOTE: measured, clusters of 4 and 8 find room for some 64 CTAs at a time.
-  double slots = multiprocessors / (config.splits_k() && tiling.cluster_size >= 4 ? 2.0 : 1.0);
+  double slots = multiprocessors;
   if (config.is_resident()) slots = resident_ctas(tiling, multiprocessors);
+  if (config.splits_k() && tiling.cluster_size > 2) slots *= k.cluster_slots;
   const double rounds = std::ceil(tiling.num_tiles / slots);
   double cycles = rounds * (main + epilogue);
   if (config.is_pingpong()) {
     cycles = std::max(rounds * main + epilogue, rounds * (main + epilogue) / 2);
   }
-  const double out_bytes = static_cast<double>(size_of(config.out)) * g.output_elements();
-  // Strides beyond the filter pass pixels by.
-  double touched = 1;
-  for (int i = 0; i < 3; ++i) {
-    touched *= std::min(1.0, static_cast<double>(g.filter[i]) / static_cast<double>(g.stride[i]));
-  }
-  const double bytes =
-      element * (touched * static_cast<double>(g.activation_elements() + g.cache_elements()) +
-                 static_cast<double>(g.filter_elements())) +
-      out_bytes * (epilogue_kind.residual ? 2.0 : 1.0);
+  if (config.splits_k()) cycles += (rounds - 1) * k.cta_cycles;
+
   const double compute_us = cycles / k.cycles_per_us;
-  const double memory_us = bytes / k.memory_bytes_per_us;
-  const double launch_us = k.launch_us + (config.cluster_size() > 1 ? k.cluster_us : 0.0);
-  return launch_us + std::max(compute_us, memory_us) +
-         k.overlap_loss * std::min(compute_us, memory_us);
+  const double memory_us = memory_bytes(g, config, epilogue_kind, k) / k.memory_bytes_per_us;
+  const bool is_general = p.direct_store || epilogue_kind.activation == Activation::leaky_relu ||
+                          epilogue_kind.rounding == EpilogueRounding::each_step;
+  const double launch_us =
+      k.launch_us + k.crowd_us * std::min(1.0, tiling.num_tiles / double(multiprocessors)) +
+      (is_general ? k.general_us : 0.0) + (tiling.cluster_size > 2 ? k.large_cluster_us : 0.0);
+  return launch_us +
+         std::pow(std::pow(compute_us, k.overlap_power) + std::pow(memory_us, k.overlap_power),
+                  1 / k.overlap_power);
 }
 
 SplitChoice best_split(const Instance& instance, const ConvGeometry& geometry,

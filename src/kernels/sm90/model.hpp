@@ -11,29 +11,50 @@ namespace convoy::sm90 {
 /// What the model cannot derive from a plan. The values are fitted to measured times of an H200
 /// (docs/kernels-sm90.md).
 struct ModelConstants {
-  double cycles_per_us = 1740.0;       ///< Cycles a us: the clock that a power-limited card holds.
-  double memory_bytes_per_us = 4.4e6;  ///< Bytes a us from and to device memory.
-  double overlap_loss = 0.3934;        ///< Share of the shorter of computing and moving bytes.
-  double launch_us = 5.56;             ///< us: a launch and the first loads.
-  double cluster_us = 0.2584;          ///< us that a cluster takes to get ready.
-  double piece_cycles = 81.54;         ///< Cycles to store 64 x 32 values that nothing hides.
-  double cluster_tile_cycles = 188.9;  ///< Cycles a tile where the CTAs of a cluster keep step.
-  double narrow_mma_cycles = 33.68;  ///< Cycles of an MMA of 64 rows at least, however few columns.
-  double turn_cycles = 286.1;        ///< Cycles a tile where warpgroups take turns.
-  double refill_cycles = 2418.0;     ///< Cycles from a stage's release until it is full, loaded.
-  double reduce_cycles = 5386.0;     ///< Cycles: the reduction of split K,
-  double reduce_cta_cycles = 445.0;  ///< and for each CTA of a tile.
-  double run_bytes_per_cycle = 57.6;     ///< Bytes a cycle that an SM takes in, runs of pixels,
-  double other_bytes_per_cycle = 60.27;  ///< and by any other loader.
-  double outside_row_cycles = 6.355;     ///< Cycles to load 128 bytes that lie outside the filter.
-  double tap_cycles = 78.6;              ///< Cycles a tap costs besides its MMAs: cooperative,
-  double pingpong_tap_cycles = 66.21;    ///< ping-pong,
-  double halo_tap_cycles = 24.63;        ///< ping-pong with a halo,
-  double resident_tap_cycles = 0.2482;   ///< ping-pong with resident filters.
-  double residual_cycles = 117.0;        ///< Cycles that a residual adds to 64 x 32 values,
-  double clamp_cycles = 48.32;           ///< an activation without special functions,
-  double silu_cycles = 239.3;            ///< SiLU,
-  double curved_cycles = 430.3;          ///< and any other, where nothing hides them.
+  double cycles_per_us = 1695.0;       ///< Cycles a us: the clock that a power-limited card holds.
+  double memory_bytes_per_us = 4.6e6;  ///< Bytes a us from and to device memory.
+  /// Of computing and moving bytes: p of (a^p + b^p)^(1/p), 1 where neither hides the other.
+  double overlap_power = 1.302;
+  double launch_us = 6.058;            ///< us: a launch and the first loads,
+  double crowd_us = 0.1878;            ///< more where every multiprocessor begins at once,
+  double large_cluster_us = 0.1921;    ///< more where clusters of 4 and 8 get ready,
+  double general_us = 0.5354;          ///< and until the general epilogue's code has come.
+  double piece_cycles = 45.94;         ///< Cycles to store 64 x 32 values that nothing hides.
+  double warpgroup_power = 0.8521;     ///< Stores take (2 / warpgroups)^this as long.
+  double cluster_tile_cycles = 254.8;  ///< Cycles a tile where the CTAs of a cluster keep step.
+  double narrow_mma_cycles = 34.21;  ///< Cycles of an MMA of 64 rows at least, however few columns.
+  double refill_cycles = 3173.0;     ///< Cycles from a stage's release until it is full, loaded.
+  double cta_cycles = 2053.0;  ///< Cycles until a CTA follows another: split K has one a tile.
+  double split_tile_cycles = 2050.0;   ///< Cycles that a tile of split K is exchanged in,
+  double reduce_cta_cycles = 394.0;    ///< more for each CTA that shares it.
+  double cluster_slots = 0.909;        ///< Share of the multiprocessors that clusters of 4, 8 find.
+  double run_bytes_per_cycle = 58.12;  ///< Bytes a cycle that an SM takes in, runs of pixels,
+  double other_bytes_per_cycle = 64.0;   ///< by any other loader,
+  double split_bytes_per_cycle = 47.49;  ///< and in a split's ring.
+  // Cycles to load a row of 128 bytes that does not begin at a multiple of 128:
+  double aligned_64_cycles = 2.315;    ///< at one of 64,
+  double aligned_32_cycles = 2.923;    ///< of 32,
+  double aligned_16_cycles = 5.364;    ///< and of 16.
+  double outside_row_cycles = 5.875;   ///< Cycles to load 128 bytes that lie outside the filter.
+  double tap_cycles = 49.4;            ///< Cycles a tap costs besides its MMAs: cooperative,
+  double pingpong_tap_cycles = 72.42;  ///< ping-pong,
+  double halo_tap_cycles = 1.827;      ///< ping-pong with a halo,
+  double resident_tap_cycles = 63.59;  ///< ping-pong with resident filters.
+  // Cycles added to 64 x 32 values where nothing hides them, by
+  double residual_cycles = 132.4;        ///< a residual,
+  double relu_cycles = 98.31;            ///< ReLU,
+  double silu_cycles = 357.9;            ///< SiLU,
+  double clamp_cycles = 339.7;           ///< clamp and hardswish,
+  double curved_cycles = 636.0;          ///< any other activation with code of its own,
+  double general_cycles = 470.4;         ///< what only the general code computes,
+  double direct_cycles = 774.6;          ///< stores from registers,
+  double swapped_direct_cycles = 920.9;  ///< the same of pixels as columns,
+  double spill_cycles = 217.7;           ///< registers that do not suffice,
+  double store_64_cycles = 42.3;         ///< rows of the output aligned to 64 bytes,
+  double store_32_cycles = 11.71;        ///< to 32,
+  double store_16_cycles = 97.48;        ///< to 16.
+  double swapped_epilogue = 0.9205;      ///< Share of these that tiles with filters as rows take.
+  double passed_share = 0.8588;  ///< Of the bytes that strides pass by: those that are read.
 };
 
 /// Model time of a tiling in microseconds: waves of tiles, each the largest of its tensor-core, L2

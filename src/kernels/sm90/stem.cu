@@ -51,8 +51,7 @@ struct StemChoice {
   StemLayout layout{};
   int block_n = 0;
   int filter_tiles = 0;
-  int sets = 0;       // Blocks for each filter tile.
-  double cycles = 0;  // Of the busiest block, filters in place.
+  int sets = 0;  // Blocks for each filter tile.
   std::string refusal;
 };
 
@@ -163,14 +162,6 @@ StemChoice stem_choice(const ConvGeometry& g, int block_n, const DeviceInfo& dev
   choice.sets = sets;
   l.walk = {FastDivide(tiles_q), FastDivide(tiles_p), FastDivide(g.out[0])};
   l.step = l.walk.position(sets * kStemWarpgroups);
-  // Of a block: its MMAs, or its share of the bytes to write, some 18 a cycle, but 500 at least for
-  // each tile; half of the time in which filters and patches come is hidden, at 48 bytes a cycle.
-  const double rounds = std::ceil(double(sets) * choice.filter_tiles / processors);
-  const double tiles_of_block = double(ceil_div(l.tiles, sets));
-  const double filters_here = double(g.out_channels) / choice.filter_tiles;
-  const double tile = std::max({l.steps * block_n / 2.0, 64 * filters_here * 2 / 18, 500.0});
-  const double load = (l.steps * 32.0 * block_n + tiles_of_block * l.patch_cells * 16) / 96;
-  choice.cycles = rounds * (tiles_of_block * tile + load);
   return choice;
 }
 
@@ -283,6 +274,41 @@ class StemPlan final : public CudaPlan {
   dim3 grid_;
 };
 
+// Model time, fitted to 101 layers on an H200 (docs/kernels-sm90.md): tiles of the busiest block,
+// bounded by MMAs, by what any tile costs, or by the waits of a warpgroup.
+double estimate_us(const PlanRequest& request, const StemChoice& choice) {
+  constexpr double kLaunchUs = 6.0;
+  constexpr double kColdUs = 2.9;        // Until the general epilogue's code has come.
+  constexpr double kTileUs = 0.56;       // A tile at least.
+  constexpr double kStepUs = 4e-4;       // A K step of a tile, a filter.
+  constexpr double kCellUs = 3.8e-4;     // To load 16 bytes of a patch.
+  constexpr double kGeneralUs = 3.2e-4;  // A value that the general epilogue stores,
+  constexpr double kSingly = 1.2;        // times this where rows are not of 16 bytes.
+  constexpr double kTurnUs = 0.47;       // The waits of a warpgroup's tile,
+  constexpr double kRowUs = 0.069;       // more for each round of patch rows.
+  constexpr double kFilterUs = 4.3e-4;   // A K step of a filter, once a block.
+  constexpr double kBytesPerUs = 3.2e6;
+
+  const ConvGeometry& g = request.geometry;
+  const StemLayout& l = choice.layout;
+  const int processors = std::max(1, request.device.multiprocessors);
+  const double rounds = std::ceil(double(choice.sets) * choice.filter_tiles / processors);
+  const double tiles = std::ceil(double(l.tiles) / choice.sets);  // Of a block.
+  const double filters = double(g.out_channels) / choice.filter_tiles;
+  const double pixels = double(g.gemm_m()) / l.tiles;
+  const bool direct = request.output_dtype == request.dtype && g.out_channels % 8 == 0 &&
+                      !request.epilogue.residual && request.epilogue.activation == Activation::none;
+  const double store_us =
+      direct ? 0.0 : pixels * filters * kGeneralUs * (g.out_channels % 8 == 0 ? 1.0 : kSingly);
+  const double tile_us =
+      std::max(l.steps * choice.block_n * kStepUs, kTileUs) + store_us + l.patch_cells * kCellUs;
+  const double turn_us = kTurnUs + kRowUs * l.row_rounds * static_cast<double>(depth_taps(g).count);
+  const double block_us = std::max(tiles * tile_us, std::ceil(tiles / kStemWarpgroups) * turn_us) +
+                          kFilterUs * l.steps * choice.block_n;
+  return kLaunchUs + (direct ? 0.0 : kColdUs) +
+         std::max(rounds * block_us, min_bytes(request) / kBytesPerUs);
+}
+
 class StemCandidate final : public KernelCandidate {
  public:
   std::string name() const override { return "sm90_stem"; }
@@ -338,16 +364,7 @@ class StemCandidate final : public KernelCandidate {
     const StemChoice choice = best_stem_choice(request);
     if (!choice.refusal.empty()) return choice.refusal;
 
-    // Measured on an H200 with a cold L2: 4.7 us before and after, some 3 of them the launch; six
-    // shapes are met within 5 %.
-    const double in_bytes = 2.0 * (g.activation_elements() + g.cache_elements());
-    double us = 4.7 + choice.cycles / 1.45e3 + in_bytes / 2.9e6;
-    // The general kernel, by times with SiLU and with a residual.
-    const bool direct = request.output_dtype == request.dtype && g.out_channels % 8 == 0 &&
-                        !request.epilogue.residual &&
-                        request.epilogue.activation == Activation::none;
-    if (!direct) us += 10.0 + double(g.output_elements()) / 0.22e6;
-    return us;
+    return estimate_us(request, choice);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

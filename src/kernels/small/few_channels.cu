@@ -2,6 +2,7 @@
 #include "kernels/small/few_channels.cuh"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/checked.hpp"
 #include "kernels/common/cuda_plan.hpp"
@@ -176,6 +177,58 @@ class FewChannelsPlan final : public CudaPlan {
   unsigned blocks_ = 0;
 };
 
+// Model time, fitted to 154 layers on an H200 (docs/kernels-small.md): blocks that share a
+// multiprocessor hold each other up, and each waits for its own loads and stores.
+double estimate_us(const PlanRequest& request) {
+  constexpr double kLaunchUs = 6.7;
+  constexpr double kWaitUs = 1.28;       // A tile, whatever it holds.
+  constexpr double kAlone = 6.6;         // What a block alone waits, as so many others would cost.
+  constexpr double kStoreUs = 0.487;     // A tile of 128 pixels x 64 filters,
+  constexpr double kEpilogueUs = 0.167;  // more with an activation or a residual.
+  constexpr double kChunkUs = 0.0061;    // Of 8 elements of the reduction,
+  constexpr double kPairs = 2.73, kElements = 4.34;  // times this where they are not whole.
+  constexpr double kTall = 1.89;                     // Tiles of 256 pixels.
+  constexpr double kNarrow = 0.61;                   // 16 filters.
+  constexpr double kLoadUs = 1.46e-4;                // A vector of the patch,
+  constexpr double kElementLoad = 0.386;             // times this where it is one element.
+  constexpr double kFilterUs = 9.6e-4;               // A filter's chunk, once a block.
+  constexpr double kBytesPerUs = 4e6;
+
+  const ConvGeometry& g = request.geometry;
+  const int tile_rows = tile_rows_for(request);
+  const FewChannelsLayout l = few_channels_layout(request, tile_rows).layout;
+  const bool tall = tile_rows == 16;
+  const double processors = std::max(1, request.device.multiprocessors);
+  // Blocks, and how many of them share a multiprocessor.
+  const double fitting = std::clamp(
+      std::floor(double(request.device.shared_memory + 1024) / (l.shared_bytes() + 1024)), 1.0,
+      tall ? 2.0 : 3.0);
+  const double sets =
+      std::clamp(std::floor(fitting * processors / l.filter_tiles), 1.0, double(l.tiles));
+  const double blocks = sets * l.filter_tiles;
+  const double sharing = std::min(fitting, std::ceil(blocks / processors));
+  const double rounds = std::ceil(blocks / (fitting * processors));
+  const double tiles = std::ceil(l.tiles / sets);  // Of a block.
+
+  const double size = (tall ? 2.0 : 1.0) * (l.block_n == 16 ? 0.25 : 1.0);
+  const double used =
+      double(g.output_elements()) /
+      (double(l.tiles) * tile_rows * kFewChannelsTileColumns * l.filter_tiles * l.block_n);
+  const bool plain = !request.epilogue.residual && request.epilogue.activation == Activation::none;
+  const double chunk_us = kChunkUs *
+                          (l.read == FragmentRead::chunks  ? 1.0
+                           : l.read == FragmentRead::pairs ? kPairs
+                                                           : kElements) *
+                          (tall ? kTall : 1.0) * (l.block_n == 16 ? kNarrow : 1.0);
+  const double vectors = double(depth_taps(g).count) * l.rows * l.columns * double(g.in_channels) /
+                         l.vector * (l.vector == 1 ? kElementLoad : 1.0);
+  const double tile_us = l.chunks * chunk_us + vectors * kLoadUs +
+                         size * (kStoreUs + (plain ? 0.0 : kEpilogueUs * used));
+  const double block_us =
+      tiles * (tile_us * (sharing + kAlone) + kWaitUs) + kFilterUs * l.chunks * l.block_n;
+  return kLaunchUs + std::max(rounds * block_us, min_bytes(request) / kBytesPerUs);
+}
+
 class FewChannelsCandidate final : public KernelCandidate {
  public:
   std::string name() const override { return "few_channels"; }
@@ -213,16 +266,7 @@ class FewChannelsCandidate final : public KernelCandidate {
     const auto choice = few_channels_layout(request, 8);
     if (!choice.refusal.empty()) return choice.refusal;
 
-    const FewChannelsLayout& l = choice.layout;
-    // Measured on an H200 with 132 multiprocessors: instructions, not bytes, bound this kernel. A
-    // tile of 128 pixels x 64 filters costs its store and its chunks; half the speed where shared
-    // memory holds one block only.
-    const double tiles = double(l.tiles) * l.filter_tiles;
-    const bool alone = 2 * std::size_t(l.shared_bytes()) > request.device.shared_memory;
-    const double tile_us = (0.0065 + 0.00045 * l.chunks) * (l.block_n == 16 ? 0.5 : 1.0) *
-                           (alone ? 1.8 : 1.0) * 132.0 /
-                           std::max(1, request.device.multiprocessors);
-    return 6.0 + std::max(min_bytes(request) / 3.2e6, tiles * tile_us);
+    return estimate_us(request);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

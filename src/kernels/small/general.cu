@@ -2,6 +2,7 @@
 #include "kernels/small/general.cuh"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/checked.hpp"
 #include "kernels/common/cuda_plan.hpp"
@@ -93,6 +94,56 @@ class GeneralPlan final : public CudaPlan {
   std::int64_t tiles_ = 0;
 };
 
+// Model time of the tensor-core version, fitted to 892 layers on an H200 (docs/kernels-small.md):
+// rounds of tiles, two of which share a multiprocessor, each with its steps of 32 along the
+// reduction and what it begins and ends with.
+double mma_estimate_us(const PlanRequest& request) {
+  constexpr double kLaunchUs = 5.2;
+  constexpr double kAloneStepUs = 0.454;   // Of a tile that has its multiprocessor to itself,
+  constexpr double kSharedStepUs = 0.688;  // and of two that share one.
+  constexpr double kNewTap = 1.24;         // Added to a step that begins at another tap.
+  constexpr double kPairs = 2.6, kElements = 14.8;   // Times a step, gathered by 2 and by 1.
+  constexpr double kTileUs = 5.7, kFiltersUs = 5.5;  // Per round; the latter with all filters.
+  constexpr double kBytesPerUs = 2e6;
+
+  const ConvGeometry& g = request.geometry;
+  DeviceGeometry d = trimmed_device_geometry(g);
+  fold_width_into_channels(g, d);
+  const int width = gather_width(d, {8, 2});
+  const double processors = std::max(1, request.device.multiprocessors);
+  const auto tiles = static_cast<double>(ceil_div(g.gemm_m(), GeneralMmaTile::BLOCK_M) * g.groups *
+                                         ceil_div(g.group_filters(), kGeneralFilters));
+  const auto steps = static_cast<double>(ceil_div(d.reduction, GeneralMmaTile::BLOCK_K));
+
+  const double full = std::floor(tiles / (2 * processors));
+  const double rest = tiles - full * 2 * processors;
+  double rounds = full + (rest > 0 ? 1 : 0);
+  double step_us = full * kSharedStepUs + (rest == 0            ? 0
+                                           : rest <= processors ? kAloneStepUs
+                                                                : kSharedStepUs);
+  if (full > 2) {  // Blocks follow each other, round or not.
+    rounds = tiles / (2 * processors);
+    step_us = rounds * kSharedStepUs;
+  }
+  step_us *= width == 8 ? 1.0 : width == 2 ? kPairs : kElements;
+  step_us *= 1 + kNewTap * std::min(1.0, double(GeneralMmaTile::BLOCK_K) / d.channels);
+  const double filters = std::min(1.0, double(g.group_filters()) / kGeneralFilters);
+  return kLaunchUs + std::max(step_us * steps + rounds * (kTileUs + filters * kFiltersUs),
+                              min_bytes(request) / kBytesPerUs);
+}
+
+double estimate_us(const PlanRequest& request) {
+  if (request.dtype != DType::fp32) return mma_estimate_us(request);
+  // FMA: tiles are as wide whatever the group holds.
+  constexpr double kTflops = 20.0, kBytesPerUs = 0.8e6;
+  const ConvGeometry& g = request.geometry;
+  const auto filters = static_cast<double>(ceil_div(g.group_filters(), kGeneralFilters) *
+                                           kGeneralFilters * g.groups);
+  const double work = g.flops() / std::max(1.0, double(g.out_channels)) * filters;
+  const double slower = g.group_channels() % 4 == 0 ? 1.0 : 4.0;
+  return 8.0 + std::max(work * slower / kTflops * 1e-6, min_bytes(request) / kBytesPerUs);
+}
+
 class GeneralCandidate final : public KernelCandidate {
  public:
   std::string name() const override { return "general"; }
@@ -104,13 +155,7 @@ class GeneralCandidate final : public KernelCandidate {
     const std::string reason = device_geometry_refusal(g);
     if (!reason.empty()) return reason;
 
-    // Tiles are as wide whatever the group holds.
-    const double filters = static_cast<double>(ceil_div(g.group_filters(), kGeneralFilters) *
-                                               kGeneralFilters * g.groups);
-    const double work = g.flops() / std::max(1.0, double(g.out_channels)) * filters;
-    double tflops = request.dtype == DType::fp32 ? 20.0 : 150.0;
-    if (g.group_channels() % 8 != 0) tflops /= 4;
-    return 8.0 + std::max(work / tflops * 1e-6, min_bytes(request) / 0.8e6);
+    return estimate_us(request);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
