@@ -231,7 +231,8 @@ void lay_out_pixels(const Config& config, const ConvGeometry& g, const KernelVie
     if (p.loader == Loader::tiled) {
       p.preloaded = std::min(config.act_ring_stages(), p.channel_blocks);
     }
-    if (p.loader == Loader::halo) {
+    // NOTE: the loader goes on in the block of channels behind, of the same temporal tap.
+    if (p.loader == Loader::halo && (p.filter[0] == 1 || p.channel_blocks > 1)) {
       p.preloaded = std::min<int>(config.filter_stages, p.filter[1] * p.filter[2]);
     }
   }
