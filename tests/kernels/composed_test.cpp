@@ -6,6 +6,7 @@
 
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/composed/candidates.hpp"
+#include "kernels/composed/padded_channels.hpp"
 #include "kernels/sm100/candidates.hpp"
 #include "kernels/sm90/candidates.hpp"
 #include "support/integer_tensors.hpp"
@@ -236,6 +237,45 @@ TEST(QsliceGate, SaysWhichConditionFails) {
             "");
   EXPECT_EQ(reason(volume(1, in, 16, 8, {3, 3, 3}), DType::fp32),
             "dtype = fp32; legal: bf16 or fp16");
+}
+
+// ---- Padded channels ----------------------------------------------------------------------------
+
+TEST_F(Composed, PaddedChannelsComputesRowsOfAnyAlignment) {
+  const auto candidate = make_padded_channels_candidate(inner_kernels());
+  for (const int channels : {5, 18, 36, 129}) {
+    SCOPED_TRACE(channels);
+    const ConvGeometry g = image([&](auto& p) { p.in_channels = channels; });
+    run_and_compare(*candidate, request_for(g), false, false);
+    run_and_compare(*candidate, request_for(g), true, true);
+    run_and_compare(*candidate, request_for(g, DType::fp16), false, true);
+  }
+  // Rows that TMA can neither read nor write.
+  run_and_compare(*candidate,
+                  request_for(image([](auto& p) { p.in_channels = p.out_channels = 18; })), true,
+                  true);
+  run_and_compare(*candidate,
+                  request_for(volume(1, {2, 6, 6}, 12, 16, {3, 3, 3}, {0, 1, 1},
+                                     [](auto& p) { p.cached_frames = 2; })),
+                  false, true);
+}
+
+TEST_F(Composed, PaddedChannelsRefusesWithAReason) {
+  const auto candidate = make_padded_channels_candidate(inner_kernels());
+  const auto refusal = [&](const PlanRequest& request) {
+    return candidate->judge(request).refusal;
+  };
+  EXPECT_EQ(refusal(request_for(image([](auto& p) { p.in_channels = 24; }))),
+            "in_channels = 24; legal: no multiple of 8 (those need no copy)");
+  EXPECT_EQ(refusal(request_for(image([](auto& p) { p.in_channels = 18, p.groups = 2; }))),
+            "groups = 2; legal: 1");
+  EXPECT_EQ(refusal(request_for(image([](auto& p) { p.in_channels = 18; }), DType::fp32)),
+            "dtype = fp32; legal: bf16 or fp16");
+  EXPECT_NE(refusal(request_for(image([](auto& p) {
+              p.in_channels = 18;
+              p.pad_mode = PadMode::reflect;
+            }))),
+            "");
 }
 
 // ---- im2col + matmul ----------------------------------------------------------------------------

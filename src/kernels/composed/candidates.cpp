@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/composed/candidates.hpp"
 
+#include "kernels/composed/padded_channels.hpp"
+
 namespace convoy::composed {
 
 void register_kernels(CandidateList& list, const InnerKernels& inner) {
   list.push_back(make_qslice_candidate(inner));
+  list.push_back(make_padded_channels_candidate(inner));
   list.push_back(make_im2col_matmul_candidate(inner, 2));
   list.push_back(make_im2col_matmul_candidate(inner, 3));
 }
