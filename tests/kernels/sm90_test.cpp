@@ -4,6 +4,8 @@
 // every bit of the output is determined.
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "support/conv_case.hpp"
 #include "support/guarded_buffer.hpp"
 
@@ -14,11 +16,13 @@ bool is_sm90(const Candidate& candidate) {
   return candidate.kernel.starts_with("sm90_");
 }
 
-// Run the case on every sm90 candidate that accepts it; return how many there were.
-int run_on_all(ConvCase test) {
+// Run the case on every sm90 candidate that accepts it and has `part` in its name; return how many
+// there were.
+int run_on_all(ConvCase test, const std::string& part = "") {
   int ran = 0;
   for (const Candidate& candidate : candidates_of(test)) {
     if (!is_sm90(candidate) || !candidate.reason.empty()) continue;
+    if (candidate.kernel.find(part) == std::string::npos) continue;
     test.options.kernel = candidate.kernel;
     ++ran;
     EXPECT_EQ(wrong_with(test), "") << describe(test);
@@ -80,6 +84,92 @@ TEST_F(Sm90, StrideDilationAndAsymmetricPadding) {
                               .pad_h_end = 1,
                               .pad_w_end = 2})),
             5);
+}
+
+TEST_F(Sm90, PlanesOfTheInput) {
+  // Every way that taps fall on planes: one filter smaller than its stride, strides that differ, a
+  // dilation beside a stride, padding that starts on another plane.
+  const Conv2dProblemShape base{.batch = 2,
+                                .in_height = 37,
+                                .in_width = 41,
+                                .in_channels = 72,
+                                .out_channels = 104,
+                                .filter_h = 3,
+                                .filter_w = 3,
+                                .pad_h = 1,
+                                .pad_w = 1,
+                                .stride_h = 2,
+                                .stride_w = 2};
+  EXPECT_GT(run_on_all(image(base), "_planes_"), 1);
+  Conv2dProblemShape shape = base;
+  shape.filter_h = shape.filter_w = 5;
+  shape.pad_h = 2;
+  shape.pad_w_end = 3;
+  EXPECT_GT(run_on_all(image(shape), "_planes_"), 1);
+  shape.stride_w = 3;
+  EXPECT_GT(run_on_all(image(shape), "_planes_"), 1);
+  shape = base;
+  shape.stride_h = 1;
+  shape.dilation_h = 2;
+  EXPECT_GT(run_on_all(image(shape), "_planes_"), 1);
+  shape = base;
+  shape.filter_h = 1;
+  shape.pad_h = 0;
+  shape.stride_w = 4;
+  EXPECT_GT(run_on_all(image(shape), "_planes_"), 1);
+  ConvCase test = image(base);
+  test.bias = test.residual = true;
+  EXPECT_GT(run_on_all(test, "_planes_"), 1);
+}
+
+TEST_F(Sm90, PlanesOfFrames) {
+  ConvCase test = volume({.in_depth = 5,
+                          .in_height = 13,
+                          .in_width = 11,
+                          .in_channels = 24,
+                          .out_channels = 40,
+                          .filter = {3, 3, 3},
+                          .pad_begin = {0, 1, 1},
+                          .pad_end = {0, 1, 1},
+                          .stride = {2, 2, 2},
+                          .cached_frames = 2});
+  EXPECT_GT(run_on_all(test, "_planes_"), 1);
+}
+
+TEST_F(Sm90, PlanesOfManyTiles) {
+  // Persistent CTAs: rings of planes that wrap, warpgroups that skip each other's.
+  ConvCase test = image({.in_height = 399,
+                         .in_width = 320,
+                         .in_channels = 72,
+                         .out_channels = 264,
+                         .filter_h = 3,
+                         .filter_w = 3,
+                         .pad_h = 1,
+                         .pad_w = 1,
+                         .stride_h = 2,
+                         .stride_w = 2});
+  test.sample = 20000;
+  EXPECT_GT(run_on_all(test, "_planes_"), 1);
+}
+
+TEST_F(Sm90, FewFiltersOfManyChannels) {
+  EXPECT_GT(run_on_all(image({.in_height = 40,
+                              .in_width = 33,
+                              .in_channels = 328,
+                              .out_channels = 24,
+                              .filter_h = 3,
+                              .filter_w = 3,
+                              .pad_h = 1,
+                              .pad_w = 1})),
+            10);
+}
+
+TEST_F(Sm90, DeepPixels) {
+  // 1x1 with few tiles: a K loop that CTAs share unevenly, 17 blocks of channels.
+  ConvCase test =
+      image({.in_height = 12, .in_width = 13, .in_channels = 1048, .out_channels = 168});
+  test.bias = test.residual = true;
+  EXPECT_GT(run_on_all(test, "_splitk_"), 1);
 }
 
 TEST_F(Sm90, BeyondTheLimitsOfIm2col) {

@@ -37,12 +37,12 @@ bool is_pointwise(const ConvGeometry& g) {
   return g.upsample == 1;
 }
 
-std::string refusal(const ConvGeometry& g, bool packed_filter) {
+std::string refusal(const ConvGeometry& g, bool packed_filter, DType dtype) {
   if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
-  if (g.in_channels % 8 != 0) {
-    return text("in_channels = ", g.in_channels,
-                "; legal: a multiple of 8 (TMA needs rows of 16 bytes); nearest: ",
-                ceil_div(g.in_channels, 8) * 8);
+  const auto unit = static_cast<std::int64_t>(16 / size_of(dtype));
+  if (g.in_channels % unit != 0) {
+    return text("in_channels = ", g.in_channels, "; legal: a multiple of ", unit,
+                " (TMA needs rows of 16 bytes); nearest: ", ceil_div(g.in_channels, unit) * unit);
   }
   for (int axis = 0; axis < 3; ++axis) {
     const bool padded = g.pad_begin[axis] != 0 || g.pad_end[axis] != 0;

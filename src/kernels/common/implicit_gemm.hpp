@@ -42,8 +42,8 @@ bool is_pointwise(const ConvGeometry& geometry);
 
 /// Empty, or what every implicit-GEMM kernel declines: groups, channels that are no whole 16-byte
 /// rows, padding other than zero, wide strides, upsampling that does not fold. `packed_filter`: the
-/// filter comes in the kernel's own format.
-std::string refusal(const ConvGeometry& geometry, bool packed_filter);
+/// filter comes in the kernel's own format. `dtype`: of activation and filter.
+std::string refusal(const ConvGeometry& geometry, bool packed_filter, DType dtype = DType::bf16);
 
 /// Empty, or which extent passes kMaxCoordinate, or which axis by its extent, padding and filter.
 std::string coordinate_refusal(const ConvGeometry& geometry);

@@ -36,14 +36,15 @@ void make_context_current() {
   require_runtime("cudaSetDevice", [&] { return cudaSetDevice(device); });
 }
 
-CUtensorMapDataType data_type(DType dtype) {
-  switch (dtype) {
+template <typename Map>
+CUtensorMapDataType data_type(const Map& map) {
+  switch (map.dtype) {
     case DType::bf16:
       return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     case DType::fp16:
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     case DType::fp32:
-      return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+      return map.as_tf32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
   }
   throw Error(Status::internal, "tensor map: unknown element type");
 }
@@ -248,8 +249,8 @@ CUtensorMap encode_template(const TiledTensorMap& map) {
   std::memset(&encoded.map, 0, sizeof encoded.map);
   make_context_current();
   const CUresult result =
-      encode_tiled(&encoded.map, data_type(map.dtype), static_cast<cuuint32_t>(map.rank),
-                   placeholder(), arrays.extents, arrays.strides, box, arrays.element_strides,
+      encode_tiled(&encoded.map, data_type(map), static_cast<cuuint32_t>(map.rank), placeholder(),
+                   arrays.extents, arrays.strides, box, arrays.element_strides,
                    CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(map.swizzle),
                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
@@ -276,7 +277,7 @@ CUtensorMap encode_template(const Im2colTensorMap& map) {
   std::memset(&encoded.map, 0, sizeof encoded.map);
   make_context_current();
   const CUresult result = encode_im2col(
-      &encoded.map, data_type(map.dtype), static_cast<cuuint32_t>(map.rank), placeholder(),
+      &encoded.map, data_type(map), static_cast<cuuint32_t>(map.rank), placeholder(),
       arrays.extents, arrays.strides, map.lower_corner.data(), map.upper_corner.data(),
       static_cast<cuuint32_t>(map.channels), static_cast<cuuint32_t>(map.pixels),
       arrays.element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(map.swizzle),

@@ -26,6 +26,7 @@ struct TiledTensorMap {
   std::array<int, 5> box = {};                     ///< 1..256 each; box[0] bytes: multiple of 16.
   std::array<int, 5> element_strides = {1, 1, 1, 1, 1};  ///< 1..8
   Swizzle swizzle = Swizzle::b128;
+  bool as_tf32 = false;  ///< Loads round fp32 elements to TF32, to nearest, ties to even.
 };
 
 /// The same of an im2col map: of an NHWC (rank 4) or NDHWC (rank 5) activation.
@@ -42,6 +43,7 @@ struct Im2colTensorMap {
   /// 1, then the convolution's strides W, H, (D).
   std::array<int, 5> element_strides = {1, 1, 1, 1, 1};
   Swizzle swizzle = Swizzle::b128;
+  bool as_tf32 = false;
 };
 
 /// Empty if the hardware can hold this map, else the limit that is broken: field, value, what is

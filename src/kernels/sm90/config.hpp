@@ -17,8 +17,9 @@
 
 namespace convoy::sm90 {
 
-/// Channels of a stage: one row of the 128-byte swizzle.
-inline constexpr int kBlockK = 64;
+/// Bytes of a pixel's channels in a stage: one row of the 128-byte swizzle. An MMA takes 32 of them.
+inline constexpr int kRowBytes = 128;
+inline constexpr int kStepBytes = 32;
 /// Bytes of shared memory of an SM that blocks may use on compute capability 9.0, 227 KiB (CUDA C++
 /// Programming Guide, technical specifications per compute capability).
 inline constexpr int kSharedMemoryBudget = 227 * 1024;
@@ -35,6 +36,9 @@ enum class Input : std::int16_t {
   runs,      ///< Runs of pixels, once for each tap; one ring of stages for both operands.
   halo,      ///< Patches with their halo, once for all spatial taps, in a ring of their own.
   resident,  ///< 1×1 filters that stay in their stages, while pixels pass in a ring of their own.
+  /// As halo, for strides above 1. A stage holds a plane of the patch: of every stride-th row and
+  /// column. In it the pixels of neighbouring outputs are neighbours.
+  planes,
 };
 
 /// What the rows of the MMA are. Filters as rows ("swapped"): a tile may have any multiple of 32
@@ -44,7 +48,7 @@ enum class MmaRows : std::int16_t { pixels, filters };
 /// Compile-time configuration of the kernel; `ValidConfig` refuses illegal combinations.
 /// NOTE: 16 bits a field: a configuration is part of a kernel's name, as four words.
 struct Config {
-  DType in = DType::bf16;  ///< bf16 or fp16, of activation and filter.
+  DType in = DType::bf16;  ///< Of activation and filter; fp32 is multiplied as TF32.
   DType out = DType::bf16;
   std::int16_t block_m = 128;      ///< Output pixels of a CTA's tile.
   std::int16_t block_n = 128;      ///< Filters of it.
@@ -53,7 +57,7 @@ struct Config {
   std::int16_t cluster_n = 1;      ///< or along N, which share activation tiles.
   std::int16_t filter_stages = 4;  ///< Stages of the filters; of both operands with Input::runs.
   std::int16_t act_stages = 0;     ///< Stages of the activations' own ring; 0 with Input::runs.
-  std::int16_t halo_pixels = 0;    ///< Input pixels that a stage holds with Input::halo, or 0.
+  std::int16_t halo_pixels = 0;    ///< Input pixels of a stage with halo and planes, or 0.
   /// Pieces of 16 pixels x 32 filters that a warp's epilogue holds: also those of a residual that
   /// are fetched ahead. Not used where filters are the rows.
   std::int16_t staging_pieces = 4;
@@ -65,7 +69,11 @@ struct Config {
 
   // ---- What follows from the fields -----------------------------------------------------------
 
-  constexpr bool has_halo() const { return input == Input::halo; }
+  /// Channels of a stage, and of an MMA.
+  constexpr int block_k() const { return kRowBytes / static_cast<int>(size_of(in)); }
+  constexpr int step_k() const { return kStepBytes / static_cast<int>(size_of(in)); }
+  constexpr bool has_planes() const { return input == Input::planes; }
+  constexpr bool has_halo() const { return input == Input::halo || has_planes(); }
   constexpr bool is_resident() const { return input == Input::resident; }
   constexpr bool has_act_ring() const { return input != Input::runs; }
   constexpr bool is_pingpong() const { return schedule == Schedule::pingpong; }
@@ -170,8 +178,6 @@ template <Config kConfig>
 struct ValidConfig {
   static constexpr Config kValue = kConfig;
 
-  static_assert(kConfig.in == DType::bf16 || kConfig.in == DType::fp16,
-                "sm90::Config::in is bf16 or fp16");
   static_assert(kConfig.out == kConfig.in || kConfig.out == DType::fp32,
                 "sm90::Config::out is the type of in, or fp32");
   static_assert(kConfig.consumers >= 1 && kConfig.consumers <= 3,
@@ -179,8 +185,8 @@ struct ValidConfig {
   static_assert(!kConfig.is_pingpong() || kConfig.consumers == 2,
                 "sm90::Config::consumers is 2 with Schedule::pingpong: they take turns");
   static_assert(kConfig.block_m <= 256, "sm90::Config::block_m is at most 256 (see patch_row)");
-  static_assert(kConfig.block_n % 32 == 0 && kConfig.block_n >= 64 && kConfig.block_n <= 256,
-                "sm90::Config::block_n is a multiple of 32 in 64..256");
+  static_assert(kConfig.block_n % 32 == 0 && kConfig.block_n >= 32 && kConfig.block_n <= 256,
+                "sm90::Config::block_n is a multiple of 32 in 32..256");
   static_assert(kConfig.blocks() >= 1 &&
                     kConfig.tile_rows() % (64 * (kConfig.is_pingpong() ? 1 : kConfig.consumers)) ==
                         0,
@@ -191,17 +197,17 @@ struct ValidConfig {
   static_assert(kConfig.cluster_size() == 1 || kConfig.cluster_size() == 2,
                 "sm90::Config: cluster_m x cluster_n is 1x1, 2x1 or 1x2");
   static_assert(kConfig.cluster_n == 1 || !kConfig.has_act_ring(),
-                "sm90::Config::cluster_n is 1 with Input::halo and Input::resident");
+                "sm90::Config::cluster_n is 1 with Input::halo, planes and resident");
   static_assert((kConfig.block_n / kConfig.cluster_m) % 8 == 0 &&
                     (kConfig.block_m / kConfig.cluster_n) % 8 == 0,
                 "sm90::Config: multicast slices (block_n / cluster_m, block_m / cluster_n) are "
                 "multiples of 8 rows");
   static_assert(kConfig.filter_stages >= 1, "sm90::Config::filter_stages is at least 1");
   static_assert(kConfig.has_act_ring() ? kConfig.act_stages >= 1 : kConfig.act_stages == 0,
-                "sm90::Config::act_stages is at least 1 with Input::halo and Input::resident, else "
-                "0");
+                "sm90::Config::act_stages is at least 1 with Input::halo, planes and resident, "
+                "else 0");
   static_assert(kConfig.has_halo() ? kConfig.halo_pixels >= 1 : kConfig.halo_pixels == 0,
-                "sm90::Config::halo_pixels is at least 1 with Input::halo, else 0");
+                "sm90::Config::halo_pixels is at least 1 with Input::halo and planes, else 0");
   static_assert(!kConfig.is_resident() ||
                     (kConfig.is_pingpong() && kConfig.cluster_size() == 1 && !kConfig.is_swapped()),
                 "sm90::Config: Input::resident takes Schedule::pingpong, a cluster of 1, "

@@ -5,6 +5,8 @@
 // barrier.
 #pragma once
 
+#include <cstring>
+
 #include "kernels/common/epilogue.cuh"
 #include "kernels/common/ptx.cuh"
 #include "kernels/sm90/config.hpp"
@@ -255,30 +257,70 @@ struct PieceLane {
   }
 };
 
+/// Words of 4 bytes of a piece between a staging buffer and memory, where TMA cannot: neighbouring
+/// lanes have neighbouring words of a row. `copy(word, element, count)`: of `count` elements in
+/// range, 0 to 4 / size, from the tensor's `element` on.
+template <Config kConfig, typename Copy>
+__device__ __forceinline__ void for_each_word(const Params& p, const Tile& tile, const Piece& piece,
+                                              std::uint8_t* buffer, int lane, const Copy& copy) {
+  constexpr int kWords = kConfig.piece_row_bytes() / 4;
+  constexpr int kWidth = 4 / static_cast<int>(size_of(kConfig.out));
+#pragma unroll 1
+  for (int i = lane; i < 16 * kWords; i += 32) {
+    const int row = i / kWords, word = i % kWords;
+    const std::int64_t m = output_pixel(p, tile, piece, row);
+    const int n = piece.filter + word * kWidth;
+    copy(reinterpret_cast<std::uint32_t*>(buffer + staged_address<kConfig>(0, row, word / 4)) +
+             word % 4,
+         m * p.filters + n, m < 0 ? 0 : max(0, min(kWidth, p.filters - n)));
+  }
+}
+
 /// Fill a staging buffer with a piece of the residual by ordinary loads, where TMA cannot.
 template <Config kConfig>
 __device__ __forceinline__ void fill_source(const Params& p, const Tile& tile, const Piece& piece,
                                             std::uint8_t* buffer, int lane) {
   using Out = Element<kConfig.out>;
-  constexpr int kUnits = kConfig.piece_row_bytes() / 16;
-  constexpr int kWidth = 16 / static_cast<int>(sizeof(Out));
-#pragma unroll 1
-  for (int i = lane; i < 16 * kUnits; i += 32) {
-    const std::int64_t m = output_pixel(p, tile, piece, i / kUnits);
-    const int n = piece.filter + i % kUnits * kWidth;
-    alignas(16) Out values[kWidth] = {};
+  constexpr int kWidth = 4 / static_cast<int>(sizeof(Out));
+  const Out* const source = static_cast<const Out*>(p.source_pointer);
+  for_each_word<kConfig>(p, tile, piece, buffer, lane,
+                         [&](std::uint32_t* word, std::int64_t element, int count) {
+                           if (count == kWidth && p.filters % kWidth == 0) {
+                             *word = *reinterpret_cast<const std::uint32_t*>(source + element);
+                             return;
+                           }
+                           Out values[kWidth] = {};
 #pragma unroll
-    for (int e = 0; e < kWidth; ++e) {
-      if (m >= 0 && n + e < p.filters) {
-        values[e] = static_cast<const Out*>(p.source_pointer)[m * p.filters + n + e];
-      }
-    }
-    *reinterpret_cast<uint4*>(buffer + staged_address<kConfig>(0, i / kUnits, i % kUnits)) =
-        *reinterpret_cast<const uint4*>(values);
-  }
+                           for (int e = 0; e < kWidth; ++e) {
+                             if (e < count) values[e] = source[element + e];
+                           }
+                           memcpy(word, values, 4);
+                         });
 }
 
-/// Ops on a staged piece and stores that TMA cannot do: 16-byte vectors of a row, lane by lane.
+/// Write a staged piece by ordinary stores, where TMA cannot.
+template <Config kConfig>
+__device__ __forceinline__ void store_words(const Params& p, const Tile& tile, const Piece& piece,
+                                            std::uint8_t* buffer, int lane) {
+  using Out = Element<kConfig.out>;
+  constexpr int kWidth = 4 / static_cast<int>(sizeof(Out));
+  Out* const output = static_cast<Out*>(p.output_pointer);
+  for_each_word<kConfig>(p, tile, piece, buffer, lane,
+                         [&](std::uint32_t* word, std::int64_t element, int count) {
+                           if (count == kWidth && p.filters % kWidth == 0) {
+                             *reinterpret_cast<std::uint32_t*>(output + element) = *word;
+                             return;
+                           }
+                           Out values[kWidth];
+                           memcpy(values, word, 4);
+#pragma unroll
+                           for (int e = 0; e < kWidth; ++e) {
+                             if (e < count) output[element + e] = values[e];
+                           }
+                         });
+}
+
+/// Ops on a staged piece: 16-byte vectors of a row, lane by lane.
 template <Config kConfig, typename ComputeOp, typename StoreOp>
 __device__ __forceinline__ void finish_staged(const Params& p, const Tile& tile, const Piece& piece,
                                               std::uint8_t* buffer, int lane,
@@ -306,13 +348,6 @@ __device__ __forceinline__ void finish_staged(const Params& p, const Tile& tile,
       *unit = *reinterpret_cast<const uint4*>(values);
     }
     if constexpr (StoreOp::kEnabled) store_op(m, n, values);
-    if (p.direct_store && !StoreOp::kReplacesStore) {
-      Out* const output = static_cast<Out*>(p.output_pointer) + m * p.filters + n;
-#pragma unroll
-      for (int e = 0; e < kWidth; ++e) {
-        if (n + e < p.filters) output[e] = values[e];
-      }
-    }
   }
 }
 
@@ -429,9 +464,13 @@ __device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile, 
     }
   }
   stage_values<kConfig>(v, buffer, at);
-  if ((ComputeOp::kEnabled && !ComputeOp::kOnRegisters) || StoreOp::kEnabled || direct) {
+  if constexpr ((ComputeOp::kEnabled && !ComputeOp::kOnRegisters) || StoreOp::kEnabled) {
     __syncwarp();
     finish_staged<kConfig>(p, tile, piece, buffer, at.lane, compute_op, store_op);
+  }
+  if (direct && !StoreOp::kReplacesStore) {
+    __syncwarp();
+    store_words<kConfig>(p, tile, piece, buffer, at.lane);
   }
   ptx::fence_async_shared();
   __syncwarp();

@@ -36,11 +36,13 @@ PatchTiling choose_patch(const Config& config, const ConvGeometry& g, const Kern
     tiling.columns = columns;
     tiling.tiles_across = ceil_div(view.out[2], 8 * columns);
     tiling.tiles_down = ceil_div(view.out[1], 8 * rows);
-    tiling.halo_width = 8 * columns + (view.filter[2] - 1) * g.dilation[2];
-    tiling.halo_height = 8 * rows + (view.filter[1] - 1) * g.dilation[1];
+    // Of a plane, where there are strides (whose dilation is 1: halo_refusal).
+    tiling.halo_width = 8 * columns + (view.filter[2] - 1) * g.dilation[2] / g.stride[2];
+    tiling.halo_height = 8 * rows + (view.filter[1] - 1) * g.dilation[1] / g.stride[1];
     const std::int64_t pixels = tiling.halo_width * tiling.halo_height;
     if (config.has_halo() &&
-        (pixels > config.halo_pixels || tiling.halo_width > 256 || tiling.halo_height > 256)) {
+        (pixels > config.halo_pixels || (tiling.halo_width - 1) * g.stride[2] > 255 ||
+         (tiling.halo_height - 1) * g.stride[1] > 255)) {
       continue;
     }
     const std::int64_t cost =
@@ -53,9 +55,19 @@ PatchTiling choose_patch(const Config& config, const ConvGeometry& g, const Kern
   return best;
 }
 
+// Channels a block of K: as few blocks as can be, of the same size.
+std::int64_t block_channels(const Config& config, const ConvGeometry& g) {
+  const std::int64_t blocks = ceil_div(g.in_channels, config.block_k());
+  return ceil_div(g.in_channels, blocks * config.step_k()) * config.step_k();
+}
+
 Im2colTensorMap im2col_map(const Config& config, const ConvGeometry& g, const char* name,
                            std::int64_t frames, bool volumes = false) {
-  return implicit_gemm::im2col_map(g, config.in, name, frames, kBlockK, config.block_m, volumes);
+  Im2colTensorMap map = implicit_gemm::im2col_map(g, config.in, name, frames,
+                                                  static_cast<int>(block_channels(config, g)),
+                                                  config.block_m, volumes);
+  map.as_tf32 = config.in == DType::fp32;
+  return map;
 }
 
 Loader choose_loader(const Config& config, const ConvGeometry& g) {
@@ -84,10 +96,17 @@ constexpr std::int64_t kMaxReach = 60000;
 
 std::string halo_refusal(const Config& config, const ConvGeometry& g) {
   for (int axis = 1; axis < 3; ++axis) {
-    if (g.stride[axis] != 1) {
+    if (!config.has_planes() && g.stride[axis] != 1) {
       return text("stride of ", kAxisNames[axis], " = ", g.stride[axis],
                   "; legal: 1 (taps slide over a halo); nearest: 1");
     }
+    if (g.stride[axis] != 1 && g.dilation[axis] != 1) {
+      return text("dilation of ", kAxisNames[axis], " = ", g.dilation[axis], " with stride ",
+                  g.stride[axis], "; legal: 1 (taps slide over planes of the input); nearest: 1");
+    }
+  }
+  if (config.has_planes() && g.stride[1] == 1 && g.stride[2] == 1) {
+    return "strides of 1; legal: one of height or width above 1 (planes of the input)";
   }
   const KernelView view = implicit_gemm::kernel_view(g);
   const std::int64_t height = view.filter[1], width = view.filter[2];
@@ -106,7 +125,7 @@ std::string resident_refusal(const Config& config, const ConvGeometry& g) {
                 " with its strides and padding; legal: 1x1x1, stride 1, no padding (filters stay "
                 "in shared memory)");
   }
-  const std::int64_t most = config.filter_stages * kBlockK;
+  const std::int64_t most = config.filter_stages * config.block_k();
   if (g.in_channels > most) {
     return text("in_channels = ", g.in_channels, "; legal: at most ", most,
                 " (filters stay in shared memory); nearest: ", most);
@@ -202,6 +221,18 @@ const void* choose_kernel(const Instance& instance, const Epilogue& epilogue, Pa
   return kernel != nullptr ? kernel : instance.kernels[static_cast<int>(EpiloguePath::general)];
 }
 
+// NOTE: 96 channels are 48 and 48, not 64 and 32: a box whose rows reach past the last channel takes
+// several times as long as its bytes.
+void lay_out_channels(const Config& config, const ConvGeometry& g, Params& p) {
+  const std::int64_t block = block_channels(config, g);
+  p.channel_blocks = static_cast<int>(ceil_div(g.in_channels, block));
+  p.block_channels = static_cast<int>(block);
+  p.block_bytes = p.block_channels * static_cast<int>(size_of(config.in));
+  p.block_steps = p.block_channels / config.step_k();
+  p.last_block_steps =
+      static_cast<int>(ceil_div(g.in_channels - (p.channel_blocks - 1) * block, config.step_k()));
+}
+
 // Tiles may straddle frames where no tap leaves its frame, or a 5-D copy knows the frames.
 bool straddles_frames(Loader loader, const ConvGeometry& g) {
   if (is_patched(loader)) return false;
@@ -279,13 +310,16 @@ std::variant<TiledTensorMap, Im2colTensorMap> input_map(const Config& config, co
     map.extents[1] = p.frame_pixels;
     map.extents[2] = straddles_frames(p.loader, g) ? 1 : map.extents[3];
     map.strides_bytes[2] = map.strides_bytes[3];
-    map.box = {kBlockK, config.block_m / config.cluster_n, 1, 0, 0};
-  } else if (p.loader == Loader::halo) {
-    map.box = {kBlockK, p.halo_width, p.halo_height, 1, 0};
+    map.box = {static_cast<int>(block_channels(config, g)), config.block_m / config.cluster_n, 1, 0,
+               0};
   } else {
-    map.box = {kBlockK, 7 * p.stride[2] + 1, 7 * p.stride[1] + 1, 1, 0};
+    const int width = p.loader == Loader::halo ? p.halo_width : 8;
+    const int height = p.loader == Loader::halo ? p.halo_height : 8;
+    map.box = {static_cast<int>(block_channels(config, g)), (width - 1) * p.stride[2] + 1,
+               (height - 1) * p.stride[1] + 1, 1, 0};
     map.element_strides = {1, p.stride[2], p.stride[1], 1, 1};
   }
+  map.as_tf32 = config.in == DType::fp32;
   return map;
 }
 
@@ -298,7 +332,9 @@ TiledTensorMap filter_map(const Config& config, const ConvGeometry& g, const Ker
   map.rank = 3;
   map.extents = {g.in_channels, g.out_channels * view.phases, view.taps(), 0, 0};
   map.strides_bytes = {0, tap * view.taps(), tap, 0, 0};
-  map.box = {kBlockK, config.block_n / config.cluster_m, 1, 0, 0};
+  map.box = {static_cast<int>(block_channels(config, g)), config.block_n / config.cluster_m, 1, 0,
+             0};
+  map.as_tf32 = config.in == DType::fp32;
   return map;
 }
 
@@ -340,18 +376,18 @@ std::string name_of(const Instance& instance) {
   } else if (config.cluster_m > 1) {
     name += text("_", config.cluster_m, "cta");
   }
-  if (config.has_halo()) name += "_halo";
+  if (config.has_halo()) name += config.has_planes() ? "_planes" : "_halo";
   if (config.is_resident()) name += "_resident";
   if (config.splits_k()) name += "_splitk";
   if (config.is_swapped()) name += "_swapped";
-  name += text("_", to_string(config.in));
+  name += config.in == DType::fp32 ? "_tf32" : text("_", to_string(config.in));
   if (config.out != config.in) name += text("_", to_string(config.out));
   return name;
 }
 
 std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
   const Config& config = instance.config;
-  std::string reason = implicit_gemm::refusal(g, packed_filter);
+  std::string reason = implicit_gemm::refusal(g, packed_filter, config.in);
   if (reason.empty()) reason = implicit_gemm::coordinate_refusal(g);
   for (int axis = 0; axis < 3 && reason.empty(); ++axis) {
     const std::int64_t padding = std::max(g.pad_begin[axis], g.pad_end[axis]);
@@ -419,9 +455,10 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, const Launch
   }
   p.cached_frames = static_cast<int>(g.cached_frames);
   p.new_frames = static_cast<int>(g.in[0]);
-  p.channel_blocks = static_cast<int>(ceil_div(g.in_channels, kBlockK));
-  p.last_block_steps =
-      static_cast<int>(ceil_div(g.in_channels - (p.channel_blocks - 1) * kBlockK, 16));
+  lay_out_channels(config, g, p);
+  for (int i = 0; i < 2; ++i) {
+    p.planes[i] = config.has_planes() ? std::min(p.stride[i + 1], p.filter[i + 1]) : 1;
+  }
   lay_out_pixels(config, g, view, p);
   set_band(p, choose_band(config, g, p, n_tiles, options.multiprocessors));
 

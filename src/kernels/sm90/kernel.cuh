@@ -12,7 +12,7 @@
 //
 // The K loop is: for each temporal tap that meets real frames, for each block of 64 channels, for
 // each spatial tap. With the halo loader one A stage serves all spatial taps of a channel block:
-// the wgmma descriptors slide over it.
+// the wgmma descriptors slide over it. With strides it serves those taps that fall on its plane.
 #pragma once
 
 #include "kernels/common/pipeline.cuh"
@@ -42,6 +42,7 @@ struct Kernel {
   static constexpr bool kPingpong = kConfig.is_pingpong();
   static constexpr bool kSwapped = kConfig.is_swapped();
   static constexpr bool kHalo = kConfig.has_halo();
+  static constexpr bool kPlanes = kConfig.has_planes();
   static constexpr bool kResident = kConfig.is_resident();
   static constexpr bool kActRing = kConfig.has_act_ring();
   // Rows of a tile that each CTA of a cluster loads for all.
@@ -137,18 +138,18 @@ struct Kernel {
   // until the other CTA is there.
   static __device__ __forceinline__ int preload(const Params& p, const Smem& smem, const Place& at,
                                                 const Tile& tile) {
-    const int preloaded = kSplit ? 0 : p.preloaded;
+    const int preloaded = kSplit || kPlanes ? 0 : p.preloaded;
     if (preloaded > 0 && at.warp == 0) {
       if (ptx::elect_one()) {
         Trace{p}.load();
-        if constexpr (kHalo) load_halo(p, smem, tile, {&p.activation_map, tile.frame}, 0, 0);
+        if constexpr (kHalo) load_halo(p, smem, tile, {&p.activation_map, tile.frame}, 0, 0, 0, 0);
         const int filter = tile.phase * p.filters + tile.filter;
 #pragma unroll 1
         for (int i = 0; i < preloaded; ++i) {
-          const int c = kHalo ? 0 : i * kBlockK;
+          const int c = kHalo ? 0 : i * p.block_channels;
           if constexpr (!kHalo) {
             ptx::Barrier* const full = kResident ? &smem.act_full[i] : &smem.filter_full[i];
-            ptx::barrier_arrive_expect(full, kConfig.act_bytes());
+            ptx::barrier_arrive_expect(full, kConfig.block_m * p.block_bytes);
 #pragma unroll
             for (int slice = 0; slice < kClusterN; ++slice) {
               ptx::tma_load_3d(smem.act_tile(i) + slice * kActSlice * 128, &p.activation_map, full,
@@ -156,7 +157,7 @@ struct Kernel {
                                tile.pixel + slice * kActSlice, tile.frame);
             }
           }
-          ptx::barrier_arrive_expect(&smem.filter_full[i], kConfig.filter_bytes());
+          ptx::barrier_arrive_expect(&smem.filter_full[i], kConfig.block_n * p.block_bytes);
 #pragma unroll
           for (int slice = 0; slice < kClusterM; ++slice) {
             ptx::tma_load_3d(smem.filter_tile(i) + slice * kFilterSlice * 128, &p.filter_map,
@@ -198,18 +199,26 @@ struct Kernel {
     return origin;
   }
 
-  /// Input::halo: the patch of a tile with its halo, channels [c, c + 64), into a stage.
+  /// Input::halo: the patch of a tile with its halo, channels from c on, into a stage.
+  /// Input::planes: of its rows those that are `row` beyond a multiple of the stride, likewise
+  /// columns.
   static __device__ __forceinline__ void load_halo(const Params& p, const Smem& smem,
                                                    const Tile& tile, const FrameSource& source,
-                                                   int c, std::uint32_t stage) {
-    ptx::barrier_arrive_expect(&smem.act_full[stage], p.halo_height * p.halo_width * 128);
+                                                   int c, int row, int column,
+                                                   std::uint32_t stage) {
+    int h = tile.row, w = tile.column;
+    if constexpr (kPlanes) {
+      h = h * p.stride[1] + row;
+      w = w * p.stride[2] + column;
+    }
+    ptx::barrier_arrive_expect(&smem.act_full[stage], p.halo_height * p.halo_width * p.block_bytes);
     ptx::tma_load_4d(smem.act_tile(stage), source.map, &smem.act_full[stage], ptx::kL2EvictNormal,
-                     c, tile.column - p.pad[2] + tile.phase_column,
-                     tile.row - p.pad[1] + tile.phase_row, source.frame);
+                     c, w - p.pad[2] + tile.phase_column, h - p.pad[1] + tile.phase_row,
+                     source.frame);
   }
 
-  /// Input::runs and resident: the rows of tap (t, r, s), channels [c, c + 64): block_m rows of 128
-  /// bytes.
+  /// Input::runs and resident: the rows of tap (t, r, s), a block of channels from c on: block_m
+  /// rows.
   static __device__ __forceinline__ void load_pixels(const Params& p, const Tile& tile,
                                                      const Im2colOrigin& origin,
                                                      const FrameSource& source, int t, int r, int s,
@@ -217,7 +226,7 @@ struct Kernel {
                                                      ptx::Barrier* full) {
     const auto offset_h = static_cast<std::uint16_t>(r * p.dilation[1]);
     const auto offset_w = static_cast<std::uint16_t>(s * p.dilation[2]);
-    ptx::barrier_arrive_expect(full, kConfig.act_bytes());
+    ptx::barrier_arrive_expect(full, kConfig.block_m * p.block_bytes);
     // NOTE: no switch: its table would be one more thing to fetch from device memory.
     if constexpr (kClusterN > 1) {
       // Loader::tiled. Each CTA loads its slice of the pixels for all.
@@ -268,17 +277,21 @@ struct Kernel {
       int i = range.begin + skip;
       skip = 0;
       for (; i < range.end; ++i, k.advance(p)) {
-        const int c = k.channels * kBlockK;
+        const int c = k.channels * p.block_channels;
         const FrameSource source = frame_source(p, tile, k.t);
         if constexpr (kActRing) {
-          ptx::barrier_wait(&smem.act_empty[act.index], act.producer_parity());
-          if constexpr (kHalo) {
-            load_halo(p, smem, tile, source, c, act.index);
-          } else {
-            load_pixels(p, tile, origin, source, 0, 0, 0, c, 0, smem.act_tile(act.index),
-                        &smem.act_full[act.index]);
+          for (int row = 0; row < (kPlanes ? p.planes[0] : 1); ++row) {
+            for (int column = 0; column < (kPlanes ? p.planes[1] : 1); ++column) {
+              ptx::barrier_wait(&smem.act_empty[act.index], act.producer_parity());
+              if constexpr (kHalo) {
+                load_halo(p, smem, tile, source, c, row, column, act.index);
+              } else {
+                load_pixels(p, tile, origin, source, 0, 0, 0, c, 0, smem.act_tile(act.index),
+                            &smem.act_full[act.index]);
+              }
+              act.advance();
+            }
           }
-          act.advance();
         } else {
           for (int r = 0; r < p.filter[1]; ++r) {
             for (int s = 0; s < p.filter[2]; ++s) {
@@ -298,12 +311,12 @@ struct Kernel {
 
   // ---- Filter loader --------------------------------------------------------------------------
 
-  /// Filters [filter, filter + block_n) of a tap, channels [c, c + 64), into a stage.
+  /// Filters [filter, filter + block_n) of a tap, a block of channels from c on, into a stage.
   static __device__ __forceinline__ void load_filters(const Params& p, const Smem& smem,
                                                       const Place& at, int c, int filter, int tap,
                                                       std::uint32_t stage) {
     ptx::Barrier* const full = &smem.filter_full[stage];
-    ptx::barrier_arrive_expect(full, kConfig.filter_bytes());
+    ptx::barrier_arrive_expect(full, kConfig.block_n * p.block_bytes);
     std::uint8_t* const tile = smem.filter_tile(stage);
     if constexpr (kClusterM == 1) {
       ptx::tma_load_3d(tile, &p.filter_map, full, ptx::kL2EvictLast, c, filter, tap);
@@ -335,16 +348,30 @@ struct Kernel {
         skip = 0;
       }
       for (; i < range.end; ++i, k.advance(p)) {
-        const int c = k.channels * kBlockK;
+        const int c = k.channels * p.block_channels;
         int tap = k.t * taps;
-        if constexpr (kHalo) {
-          tap += skip;
-          skip = 0;
-        }
-        for (; tap < (k.t + 1) * taps; ++tap) {
+        const auto load = [&](int of) {
           ptx::barrier_wait(&smem.filter_empty[state.index], state.producer_parity());
-          load_filters(p, smem, at, c, filter, tap, state.index);
+          load_filters(p, smem, at, c, filter, of, state.index);
           state.advance();
+        };
+        if constexpr (kPlanes) {
+          // Plane by plane, as the consumers take them.
+          for (int row = 0; row < p.planes[0]; ++row) {
+            for (int column = 0; column < p.planes[1]; ++column) {
+              for (int r = row; r < p.filter[1]; r += p.stride[1]) {
+                for (int s = column; s < p.filter[2]; s += p.stride[2]) {
+                  load(tap + r * p.filter[2] + s);
+                }
+              }
+            }
+          }
+        } else {
+          if constexpr (kHalo) {
+            tap += skip;
+            skip = 0;
+          }
+          for (; tap < (k.t + 1) * taps; ++tap) load(tap);
         }
       }
       // The filters of all other tiles are these.
@@ -442,51 +469,56 @@ struct Kernel {
                                                    const TileTrace& trace) {
     bool accumulate = false;
     for (int i = range.begin; i < range.end; ++i, k.advance(p)) {
-      const int steps = k.channels == p.channel_blocks - 1 ? p.last_block_steps : kBlockK / 16;
-      if constexpr (kActRing) ptx::barrier_wait(&smem.act_full[act.index], act.parity());
-      for (int r = 0; r < p.filter[1]; ++r) {
-        for (int s = 0; s < p.filter[2]; ++s) {
-          ptx::barrier_wait(&smem.filter_full[filter.index], filter.parity());
-          trace.full(!accumulate);
-          std::uint32_t act_address = ptx::shared_address(smem.act);
-          if constexpr (kHalo) {
-            act_address += act.index * kConfig.act_bytes() +
-                           (r * p.dilation[1] * p.halo_width + s * p.dilation[2]) * 128;
-          } else if constexpr (kResident) {
-            act_address += act.index * kConfig.act_bytes();
-          } else {
-            act_address += filter.index * kConfig.act_bytes();
-          }
-          const std::uint32_t filter_address =
-              ptx::shared_address(smem.filter) + filter.index * kConfig.filter_bytes();
-          const std::uint32_t row_address = kSwapped ? filter_address : act_address;
-          const std::uint64_t columns =
-              descriptor_128b(kSwapped ? act_address : filter_address, 1024);
-          std::uint64_t rows[kBlocks];
+      const int steps = k.channels == p.channel_blocks - 1 ? p.last_block_steps : p.block_steps;
+      // With planes: the taps that fall on one, then the next; r and s are rows and columns of it.
+      for (int plane = 0; plane < (kPlanes ? p.planes[0] * p.planes[1] : 1); ++plane) {
+        const int first_row = kPlanes ? plane / p.planes[1] : 0;
+        const int first_column = kPlanes ? plane - first_row * p.planes[1] : 0;
+        if constexpr (kActRing) ptx::barrier_wait(&smem.act_full[act.index], act.parity());
+        for (int r = 0; first_row + r * (kPlanes ? p.stride[1] : 1) < p.filter[1]; ++r) {
+          for (int s = 0; first_column + s * (kPlanes ? p.stride[2] : 1) < p.filter[2]; ++s) {
+            ptx::barrier_wait(&smem.filter_full[filter.index], filter.parity());
+            trace.full(!accumulate);
+            std::uint32_t act_address = ptx::shared_address(smem.act);
+            if constexpr (kHalo) {
+              act_address += act.index * kConfig.act_bytes() +
+                             (r * p.dilation[1] * p.halo_width + s * p.dilation[2]) * 128;
+            } else if constexpr (kResident) {
+              act_address += act.index * kConfig.act_bytes();
+            } else {
+              act_address += filter.index * kConfig.act_bytes();
+            }
+            const std::uint32_t filter_address =
+                ptx::shared_address(smem.filter) + filter.index * kConfig.filter_bytes();
+            const std::uint32_t row_address = kSwapped ? filter_address : act_address;
+            const std::uint64_t columns =
+                descriptor_128b(kSwapped ? act_address : filter_address, 1024);
+            std::uint64_t rows[kBlocks];
 #pragma unroll
-          for (int b = 0; b < kBlocks; ++b) {
-            rows[b] = descriptor_128b(row_address + me.block_offset[b], me.row_group_bytes);
+            for (int b = 0; b < kBlocks; ++b) {
+              rows[b] = descriptor_128b(row_address + me.block_offset[b], me.row_group_bytes);
+            }
+            if (steps == 4) {
+              multiply<4>(accumulators, rows, columns, accumulate);
+            } else if (steps == 3) {
+              multiply<3>(accumulators, rows, columns, accumulate);
+            } else if (steps == 2) {
+              multiply<2>(accumulators, rows, columns, accumulate);
+            } else {
+              multiply<1>(accumulators, rows, columns, accumulate);
+            }
+            accumulate = true;
+            reads.release(smem, me.lane);
+            reads.filter = filter.index;
+            reads.has_filter = !kResident;
+            filter.advance();
           }
-          if (steps == 4) {
-            multiply<4>(accumulators, rows, columns, accumulate);
-          } else if (steps == 3) {
-            multiply<3>(accumulators, rows, columns, accumulate);
-          } else if (steps == 2) {
-            multiply<2>(accumulators, rows, columns, accumulate);
-          } else {
-            multiply<1>(accumulators, rows, columns, accumulate);
-          }
-          accumulate = true;
-          reads.release(smem, me.lane);
-          reads.filter = filter.index;
-          reads.has_filter = !kResident;
-          filter.advance();
         }
-      }
-      if constexpr (kActRing) {
-        reads.act = act.index;
-        reads.has_act = true;
-        act.advance();
+        if constexpr (kActRing) {
+          reads.act = act.index;
+          reads.has_act = true;
+          act.advance();
+        }
       }
     }
     return accumulate;
@@ -664,7 +696,11 @@ struct Kernel {
         // The stages of every other tile are the other warpgroup's.
         if ((turn++ & 1) != me.warpgroup) {
           const int blocks = range.end - range.begin;
-          if constexpr (kActRing) act.advance(blocks);
+          if constexpr (kPlanes) {
+            act.advance(blocks * p.planes[0] * p.planes[1]);
+          } else if constexpr (kActRing) {
+            act.advance(blocks);
+          }
           filter.advance(blocks * p.filter[1] * p.filter[2]);
           continue;
         }

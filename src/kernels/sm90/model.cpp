@@ -56,12 +56,12 @@ double epilogue_cycles(const Config& config, const Params& p, const EpilogueKind
   return cycles;
 }
 
-// Cycles to load a row of 128 bytes of the activation or the filter.
+// Cycles to load a block of channels of a pixel or of a filter.
 double row_cycles(const Config& config, const Params& p, const ModelConstants& k) {
   const double bytes_per_cycle = config.splits_k()           ? k.split_bytes_per_cycle
                                  : p.loader == Loader::tiled ? k.run_bytes_per_cycle
                                                              : k.other_bytes_per_cycle;
-  const double cycles = 128.0 / bytes_per_cycle;
+  const double cycles = p.block_bytes / bytes_per_cycle;
   switch (alignment(p.channels, config.in)) {
     case 128:
       return cycles;
@@ -120,29 +120,32 @@ double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocess
 
   // One channel block of one temporal tap: all spatial taps.
   const double taps = static_cast<double>(p.filter[1]) * p.filter[2];
-  const double steps = 4.0 * (p.channel_blocks - 1) + p.last_block_steps;  // of all blocks
-  const double mma = config.tile_rows() / 64.0 *
-                     std::max(config.tile_columns() / 2.0, k.narrow_mma_cycles) * steps * taps /
-                     p.channel_blocks;
-  const double act_rows =
-      config.has_halo() ? static_cast<double>(p.halo_width) * p.halo_height : config.block_m * taps;
+  const double steps = 1.0 * p.block_steps * (p.channel_blocks - 1) + p.last_block_steps;  // of all
+  // MMAs of few columns are bounded by the rows of operands that they read, 4 a cycle.
+  const double narrow = k.narrow_mma_cycles - std::max(0, 64 - config.tile_columns()) / 4.0;
+  const double mma = config.tile_rows() / 64.0 * std::max(config.tile_columns() / 2.0, narrow) *
+                     steps * taps / p.channel_blocks;
+  const double act_rows = config.has_halo()
+                              ? 1.0 * p.halo_width * p.halo_height * p.planes[0] * p.planes[1]
+                              : config.block_m * taps;
   // Rows of a filter tile, on average over those of a pixel: what passes the last filter takes the
   // loader longer. NOTE: what is multicast counts in every CTA: measured, it is an SM's intake that
   // bounds.
   const double n_tiles = std::ceil(static_cast<double>(p.filters) / config.block_n);
   const double filter_rows = config.is_resident() ? 0.0 : p.filters / n_tiles * taps;
   const double outside_rows = config.is_resident() ? 0.0 : config.block_n * taps - filter_rows;
-  const double load =
-      (act_rows + filter_rows) * row_cycles(config, p, k) + k.outside_row_cycles * outside_rows;
+  const double row = row_cycles(config, p, k);
+  const double load = act_rows * (config.has_planes() ? std::max(row, k.strided_row_cycles) : row) +
+                      filter_rows * row + k.outside_row_cycles * outside_rows;
   // A ring of few stages, or of taps with few channels, is bounded by their refilling: one filter
   // stage a tap with a halo, one activation stage a block beside resident filters.
   double refill = 0.0;
   if (config.has_halo()) refill = k.refill_cycles * taps / config.filter_stages;
   if (config.is_resident()) refill = k.refill_cycles / config.act_ring_stages();
   const double group = std::max({mma + tap_cycles(config, k) * taps, load, refill});
-  const double main = met_taps(g, p) * p.channel_blocks * group /
-                          (config.splits_k() ? tiling.cluster_size : 1) +
-                      (config.cluster_size() > 1 ? k.cluster_tile_cycles : 0.0);
+  const double main =
+      met_taps(g, p) * p.channel_blocks * group / (config.splits_k() ? tiling.cluster_size : 1) +
+      (config.cluster_size() > 1 ? k.cluster_tile_cycles : 0.0);
 
   const double pieces = config.block_m / 64.0 * config.block_n / 32.0;
   const double more = epilogue_cycles(config, p, epilogue_kind, k);

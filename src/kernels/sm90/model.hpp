@@ -36,6 +36,7 @@ struct ModelConstants {
   double aligned_32_cycles = 2.923;    ///< of 32,
   double aligned_16_cycles = 5.364;    ///< and of 16.
   double outside_row_cycles = 5.875;   ///< Cycles to load 128 bytes that lie outside the filter.
+  double strided_row_cycles = 4.0;     ///< Cycles to load a row of a plane at least; not fitted.
   double tap_cycles = 49.4;            ///< Cycles a tap costs besides its MMAs: cooperative,
   double pingpong_tap_cycles = 72.42;  ///< ping-pong,
   double halo_tap_cycles = 1.827;      ///< ping-pong with a halo,

@@ -22,7 +22,8 @@ enum class Loader : int {
   im2col_5d = 2,
   /// One strided box of 8×8 pixels per tap and 64 rows of the tile: no limit on offsets.
   patch = 3,
-  /// Stride 1: the tile's input patch with its halo once per 64 channels; the taps slide over it.
+  /// The tile's input patch with its halo once per block of channels; the taps slide over it. With
+  /// strides in planes.
   halo = 4,
 };
 
@@ -78,13 +79,17 @@ struct Params {
   int frames_per_batch;  ///< Output frames Z; 1 where tiles straddle frames and batches.
   int tile_rows;         ///< Output rows and columns of a patched tile.
   int tile_columns;
-  int channel_blocks;    ///< ceil(C / 64)
-  int last_block_steps;  ///< MMA steps of 16 channels in the last block, 1..4.
+  int channel_blocks;    ///< Of at most 128 bytes of a pixel.
+  int block_channels;    ///< Of each, the last may have fewer; a multiple of what an MMA takes.
+  int block_bytes;       ///< Of a pixel or filter in a stage, whose rows lie 128 bytes apart.
+  int block_steps;       ///< MMA steps of 32 bytes in a block, 1..4,
+  int last_block_steps;  ///< and in the last.
   bool read_once;        ///< The activation need not stay in L2.
   int preloaded;         ///< Stages of a CTA's first tile that are loaded during set-up.
   int patch_columns;     ///< 8×8 sub-patches side by side in a patched tile.
-  int halo_height;       ///< Input rows and columns of a halo tile.
+  int halo_height;       ///< Input rows and columns of a halo tile, or of each of its planes.
   int halo_width;
+  int planes[2];  ///< Input::planes: of rows and of columns; else 1, 1.
 
   // Problem.
   int filter[3];  ///< T, R, S of one phase

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Warpgroup matrix multiply-accumulate (PTX ISA "wgmma"): D[64, N] += A[64, 16]·B[16, N], A and B
-// K-major in shared memory, D in the fp32 registers of 128 threads. Thread t of the warpgroup holds
+// Warpgroup matrix multiply-accumulate (PTX ISA "wgmma"): D[64, N] += A[64, 32 bytes]·B[32 bytes, N],
+// A and B K-major in shared memory, D in the fp32 registers of 128 threads. Thread t of the warpgroup holds
 // rows 16·(t / 32) + (t % 32) / 4 and that + 8: d[4j], d[4j + 1] are columns 8j + 2·(t % 4) and the
 // next one of the first row, d[4j + 2], d[4j + 3] of the second.
 #pragma once
@@ -36,22 +36,46 @@ __device__ __forceinline__ std::uint64_t descriptor_128b(std::uint32_t shared_ad
          ((shared_address & 0x3ffffu) >> 4);
 }
 
-/// Wgmma<T, N>::mma(d, a, b, accumulate): T is __nv_bfloat16 or __half.
+/// Wgmma<T, N>::mma(d, a, b, accumulate): T is __nv_bfloat16 or __half, 16 of K, or float, 8 of K as
+/// TF32.
 template <typename T, int N>
 struct Wgmma;
 
-#define CONVOY_WGMMA_N64(TYPE, NAME)                                                             \
+#define CONVOY_WGMMA_N32(TYPE, KIND, TRANSPOSED)                                                 \
+  template <>                                                                                    \
+  struct Wgmma<TYPE, 32> {                                                                       \
+    static __device__ __forceinline__ void mma(float (&d)[16], std::uint64_t a, std::uint64_t b, \
+                                               bool accumulate) {                                \
+      asm volatile(                                                                              \
+          "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"                                           \
+          "wgmma.mma_async.sync.aligned.m64n32" KIND                                             \
+          " {"                                                                                   \
+          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"                 \
+          "}, %16, %17, p, 1, 1" TRANSPOSED ";\n}\n"                                             \
+          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),  \
+            "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),           \
+            "+f"(d[13]), "+f"(d[14]), "+f"(d[15])                                                \
+          : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))                                    \
+          : "memory");                                                                           \
+    }                                                                                            \
+  };
+CONVOY_WGMMA_N32(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0")
+CONVOY_WGMMA_N32(__half, "k16.f32.f16.f16", ", 0, 0")
+CONVOY_WGMMA_N32(float, "k8.f32.tf32.tf32", "")
+#undef CONVOY_WGMMA_N32
+
+#define CONVOY_WGMMA_N64(TYPE, KIND, TRANSPOSED)                                                 \
   template <>                                                                                    \
   struct Wgmma<TYPE, 64> {                                                                       \
     static __device__ __forceinline__ void mma(float (&d)[32], std::uint64_t a, std::uint64_t b, \
                                                bool accumulate) {                                \
       asm volatile(                                                                              \
           "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                           \
-          "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME                            \
+          "wgmma.mma_async.sync.aligned.m64n64" KIND                                             \
           " {"                                                                                   \
           "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "               \
           "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"       \
-          "}, %32, %33, p, 1, 1, 0, 0;\n}\n"                                                     \
+          "}, %32, %33, p, 1, 1" TRANSPOSED ";\n}\n"                                             \
           : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),  \
             "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),           \
             "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),        \
@@ -62,23 +86,24 @@ struct Wgmma;
           : "memory");                                                                           \
     }                                                                                            \
   };
-CONVOY_WGMMA_N64(__nv_bfloat16, "bf16")
-CONVOY_WGMMA_N64(__half, "f16")
+CONVOY_WGMMA_N64(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0")
+CONVOY_WGMMA_N64(__half, "k16.f32.f16.f16", ", 0, 0")
+CONVOY_WGMMA_N64(float, "k8.f32.tf32.tf32", "")
 #undef CONVOY_WGMMA_N64
 
-#define CONVOY_WGMMA_N96(TYPE, NAME)                                                             \
+#define CONVOY_WGMMA_N96(TYPE, KIND, TRANSPOSED)                                                 \
   template <>                                                                                    \
   struct Wgmma<TYPE, 96> {                                                                       \
     static __device__ __forceinline__ void mma(float (&d)[48], std::uint64_t a, std::uint64_t b, \
                                                bool accumulate) {                                \
       asm volatile(                                                                              \
           "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"                                           \
-          "wgmma.mma_async.sync.aligned.m64n96k16.f32." NAME "." NAME                            \
+          "wgmma.mma_async.sync.aligned.m64n96" KIND                                             \
           " {"                                                                                   \
           "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "               \
           "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "     \
           "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"       \
-          "}, %48, %49, p, 1, 1, 0, 0;\n}\n"                                                     \
+          "}, %48, %49, p, 1, 1" TRANSPOSED ";\n}\n"                                             \
           : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),  \
             "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),           \
             "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),        \
@@ -91,24 +116,25 @@ CONVOY_WGMMA_N64(__half, "f16")
           : "memory");                                                                           \
     }                                                                                            \
   };
-CONVOY_WGMMA_N96(__nv_bfloat16, "bf16")
-CONVOY_WGMMA_N96(__half, "f16")
+CONVOY_WGMMA_N96(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0")
+CONVOY_WGMMA_N96(__half, "k16.f32.f16.f16", ", 0, 0")
+CONVOY_WGMMA_N96(float, "k8.f32.tf32.tf32", "")
 #undef CONVOY_WGMMA_N96
 
-#define CONVOY_WGMMA_N128(TYPE, NAME)                                                            \
+#define CONVOY_WGMMA_N128(TYPE, KIND, TRANSPOSED)                                                \
   template <>                                                                                    \
   struct Wgmma<TYPE, 128> {                                                                      \
     static __device__ __forceinline__ void mma(float (&d)[64], std::uint64_t a, std::uint64_t b, \
                                                bool accumulate) {                                \
       asm volatile(                                                                              \
           "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                           \
-          "wgmma.mma_async.sync.aligned.m64n128k16.f32." NAME "." NAME                           \
+          "wgmma.mma_async.sync.aligned.m64n128" KIND                                            \
           " {"                                                                                   \
           "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "               \
           "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "     \
           "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "     \
           "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"       \
-          "}, %64, %65, p, 1, 1, 0, 0;\n}\n"                                                     \
+          "}, %64, %65, p, 1, 1" TRANSPOSED ";\n}\n"                                             \
           : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),  \
             "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),           \
             "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),        \
@@ -124,25 +150,26 @@ CONVOY_WGMMA_N96(__half, "f16")
           : "memory");                                                                           \
     }                                                                                            \
   };
-CONVOY_WGMMA_N128(__nv_bfloat16, "bf16")
-CONVOY_WGMMA_N128(__half, "f16")
+CONVOY_WGMMA_N128(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0")
+CONVOY_WGMMA_N128(__half, "k16.f32.f16.f16", ", 0, 0")
+CONVOY_WGMMA_N128(float, "k8.f32.tf32.tf32", "")
 #undef CONVOY_WGMMA_N128
 
-#define CONVOY_WGMMA_N160(TYPE, NAME)                                                            \
+#define CONVOY_WGMMA_N160(TYPE, KIND, TRANSPOSED)                                                \
   template <>                                                                                    \
   struct Wgmma<TYPE, 160> {                                                                      \
     static __device__ __forceinline__ void mma(float (&d)[80], std::uint64_t a, std::uint64_t b, \
                                                bool accumulate) {                                \
       asm volatile(                                                                              \
           "{\n.reg .pred p;\nsetp.ne.b32 p, %82, 0;\n"                                           \
-          "wgmma.mma_async.sync.aligned.m64n160k16.f32." NAME "." NAME                           \
+          "wgmma.mma_async.sync.aligned.m64n160" KIND                                            \
           " {"                                                                                   \
           "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "               \
           "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "     \
           "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "     \
           "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "     \
           "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"       \
-          "}, %80, %81, p, 1, 1, 0, 0;\n}\n"                                                     \
+          "}, %80, %81, p, 1, 1" TRANSPOSED ";\n}\n"                                             \
           : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),  \
             "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),           \
             "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),        \
@@ -161,18 +188,19 @@ CONVOY_WGMMA_N128(__half, "f16")
           : "memory");                                                                           \
     }                                                                                            \
   };
-CONVOY_WGMMA_N160(__nv_bfloat16, "bf16")
-CONVOY_WGMMA_N160(__half, "f16")
+CONVOY_WGMMA_N160(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0")
+CONVOY_WGMMA_N160(__half, "k16.f32.f16.f16", ", 0, 0")
+CONVOY_WGMMA_N160(float, "k8.f32.tf32.tf32", "")
 #undef CONVOY_WGMMA_N160
 
-#define CONVOY_WGMMA_N192(TYPE, NAME)                                                            \
+#define CONVOY_WGMMA_N192(TYPE, KIND, TRANSPOSED)                                                \
   template <>                                                                                    \
   struct Wgmma<TYPE, 192> {                                                                      \
     static __device__ __forceinline__ void mma(float (&d)[96], std::uint64_t a, std::uint64_t b, \
                                                bool accumulate) {                                \
       asm volatile(                                                                              \
           "{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"                                           \
-          "wgmma.mma_async.sync.aligned.m64n192k16.f32." NAME "." NAME                           \
+          "wgmma.mma_async.sync.aligned.m64n192" KIND                                            \
           " {"                                                                                   \
           "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "               \
           "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "     \
@@ -180,7 +208,7 @@ CONVOY_WGMMA_N160(__half, "f16")
           "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "     \
           "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "     \
           "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"       \
-          "}, %96, %97, p, 1, 1, 0, 0;\n}\n"                                                     \
+          "}, %96, %97, p, 1, 1" TRANSPOSED ";\n}\n"                                             \
           : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),  \
             "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),           \
             "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),        \
@@ -201,18 +229,19 @@ CONVOY_WGMMA_N160(__half, "f16")
           : "memory");                                                                           \
     }                                                                                            \
   };
-CONVOY_WGMMA_N192(__nv_bfloat16, "bf16")
-CONVOY_WGMMA_N192(__half, "f16")
+CONVOY_WGMMA_N192(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0")
+CONVOY_WGMMA_N192(__half, "k16.f32.f16.f16", ", 0, 0")
+CONVOY_WGMMA_N192(float, "k8.f32.tf32.tf32", "")
 #undef CONVOY_WGMMA_N192
 
-#define CONVOY_WGMMA_N256(TYPE, NAME)                                                              \
+#define CONVOY_WGMMA_N256(TYPE, KIND, TRANSPOSED)                                                  \
   template <>                                                                                      \
   struct Wgmma<TYPE, 256> {                                                                        \
     static __device__ __forceinline__ void mma(float (&d)[128], std::uint64_t a, std::uint64_t b,  \
                                                bool accumulate) {                                  \
       asm volatile(                                                                                \
           "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"                                            \
-          "wgmma.mma_async.sync.aligned.m64n256k16.f32." NAME "." NAME                             \
+          "wgmma.mma_async.sync.aligned.m64n256" KIND                                              \
           " {"                                                                                     \
           "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                 \
           "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "       \
@@ -224,7 +253,7 @@ CONVOY_WGMMA_N192(__half, "f16")
           "%111, "                                                                                 \
           "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "   \
           "%126, %127"                                                                             \
-          "}, %128, %129, p, 1, 1, 0, 0;\n}\n"                                                     \
+          "}, %128, %129, p, 1, 1" TRANSPOSED ";\n}\n"                                             \
           : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),    \
             "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),             \
             "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),          \
@@ -251,8 +280,9 @@ CONVOY_WGMMA_N192(__half, "f16")
           : "memory");                                                                             \
     }                                                                                              \
   };
-CONVOY_WGMMA_N256(__nv_bfloat16, "bf16")
-CONVOY_WGMMA_N256(__half, "f16")
+CONVOY_WGMMA_N256(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0")
+CONVOY_WGMMA_N256(__half, "k16.f32.f16.f16", ", 0, 0")
+CONVOY_WGMMA_N256(float, "k8.f32.tf32.tf32", "")
 #undef CONVOY_WGMMA_N256
 
 }  // namespace convoy::sm90
