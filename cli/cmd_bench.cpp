@@ -38,6 +38,7 @@ struct BenchOptions {
 /// The command that times this one case again.
 std::string repro_line(const BenchOptions& o, const ShapeCase& shape, DType dtype) {
   std::string line = text("convoy bench --dtype ", to_string(dtype));
+  if (o.common.tf32) line += " --tf32";
   if (o.common.device != "auto") line += " --device " + o.common.device;
   if (!o.common.kernel.empty()) line += " --kernel " + o.common.kernel;
   if (o.common.upsample_folding != "exact") {
@@ -79,7 +80,8 @@ BenchRow run_case(const BenchOptions& o, const ShapeCase& shape, const std::stri
   row.time = times[0];
   row.repro = repro_line(o, shape, random.dtype);
   if (o.verify) {
-    const Verification check = verify(layer, prepared.download_output(), prepared.filter_format());
+    const Verification check =
+        verify(layer, row.info.kernel, prepared.download_output(), prepared.filter_format());
     row.error_of_bound = check.worst_of_bound;
     row.verified = check.passed;
   }
@@ -98,7 +100,8 @@ int run_versus_cudnn(const BenchOptions& o) {
                      "compiler, cuBLAS and cuDNN 9 (CUDNN_PATH names its folder)"));
   }
   if (o.epilogue.bias || o.epilogue.residual || o.verify || o.epilogue.activation != "none" ||
-      o.common.json || o.runs > 0 || o.seed != 1 || o.common.device_choice() == Device::cpu) {
+      o.common.tf32 || o.common.json || o.runs > 0 || o.seed != 1 ||
+      o.common.device_choice() == Device::cpu) {
     throw_invalid(
         "--vs cudnn compares bare convolutions on the GPU; legal beside it: --dtype, --kernel, "
         "--time, --chain, --csv");

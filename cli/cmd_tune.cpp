@@ -25,7 +25,7 @@ struct TuneOptions {
   std::string dtype, output, csv;
   std::string upsample_folding = "exact";
   EpilogueOptions epilogue;
-  bool dense = false;
+  bool dense = false, tf32 = false;
   double seconds = 0.05;
   /// Kernels whose modelled time is beyond this multiple of the best one's are not timed.
   double reach = 4.0;
@@ -55,6 +55,7 @@ void tune_case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& d
                    .epilogue = o.epilogue.kind(),
                    .device = Device::cuda,
                    .packed_filter = !o.dense,
+                   .allow_tf32 = o.tf32,
                    .upsample_folding = parse_upsample_folding(o.upsample_folding)};
   layer.dense_filter = o.dense;
   // By the model alone, whatever was measured before.
@@ -140,6 +141,7 @@ void add_tune_command(CLI::App& app, int& exit_code) {
   TuneOptions& o = *options;
   command->add_option("shapes", o.shapes, "shape strings, shape files, or names of bench --list");
   command->add_option("--dtype", o.dtype, "bf16, fp16 or fp32");
+  command->add_flag("--tf32", o.tf32, "with fp32: products of TF32 will do");
   o.epilogue.add_to(*command);
   command->add_flag(
       "--dense", o.dense,

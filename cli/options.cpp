@@ -137,6 +137,7 @@ EpilogueKind EpilogueOptions::kind() const {
 
 void CommonOptions::add_to(CLI::App& command) {
   command.add_option("--dtype", dtype, "bf16, fp16 or fp32: type of the computation's tensors");
+  command.add_flag("--tf32", tf32, "with fp32: products of TF32 (10 bits of mantissa) will do");
   command.add_option("--device", device, "auto, cpu or cuda")->capture_default_str();
   command.add_option("--kernel", kernel, "run this kernel (a name of `convoy explain`) or fail");
   command
@@ -149,6 +150,7 @@ void CommonOptions::add_to(CLI::App& command) {
 void CommonOptions::apply_to(PlanOptions& options) const {
   options.device = device_choice();
   options.kernel = kernel;
+  options.allow_tf32 = tf32;
   options.upsample_folding = parse_upsample_folding(upsample_folding);
 }
 

@@ -39,6 +39,7 @@ struct CommonOptions {
   std::string device = "auto";
   std::string kernel;
   std::string upsample_folding = "exact";
+  bool tf32 = false;
   bool json = false;
 
   void add_to(CLI::App& command);

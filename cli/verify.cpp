@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -17,6 +18,11 @@ constexpr double kMostLoopFlops = 4e9;
 
 const float* floats(const io::HostTensor& tensor) {
   return reinterpret_cast<const float*>(tensor.bytes.data());
+}
+
+void round_to_tf32(io::HostTensor& tensor) {
+  auto* const values = reinterpret_cast<float*>(tensor.bytes.data());
+  std::transform(values, values + tensor.elements(), values, reference::round_to_tf32);
 }
 
 std::string position(std::int64_t index, const std::vector<std::int64_t>& shape) {
@@ -37,7 +43,7 @@ std::string describe_bound(const ConvGeometry& g, DType dtype, bool loops) {
 
 }  // namespace
 
-Verification verify(const Layer& layer, const io::HostTensor& output,
+Verification verify(const Layer& layer, const std::string& kernel, const io::HostTensor& output,
                     const std::string& filter_format) {
   const Progress progress("verifying");
   const ConvGeometry g = geometry_of(layer.problem);
@@ -46,7 +52,10 @@ Verification verify(const Layer& layer, const io::HostTensor& output,
   const bool loops = g.flops() <= kMostLoopFlops;
   result.reference = loops ? "fp64 loops" : "oneDNN in fp32";
   result.bound = describe_bound(g, output.dtype, loops);
-  const double filter_rounding = reference::filter_rounding(filter_format, layer.options.dtype);
+  const bool tf32 = kernel.ends_with("_tf32");
+  const bool folded = filter_format.starts_with("upsampled_phases");
+  const double filter_rounding =
+      tf32 && folded ? 0x1p-11 : reference::filter_rounding(filter_format, layer.options.dtype);
   if (filter_rounding > 0.0) {
     result.bound += text(" + 2^", std::log2(filter_rounding), " sum|a w| (",
                          to_string(layer.options.upsample_folding), " folding of the upsampling)");
@@ -57,8 +66,8 @@ Verification verify(const Layer& layer, const io::HostTensor& output,
   io::HostTensor ktrsc(layer.filter.dtype, layer.filter.shape);
   reference::to_ktrsc(ktrsc.bytes.data(), layer.filter.bytes.data(), ktrsc.dtype,
                       layer.filter_layout, g);
-  const io::HostTensor filter = io::convert(ktrsc, DType::fp32);
-  const io::HostTensor activation = io::convert(layer.activation, DType::fp32);
+  io::HostTensor filter = io::convert(ktrsc, DType::fp32);
+  io::HostTensor activation = io::convert(layer.activation, DType::fp32);
   io::HostTensor cache, residual;
   reference::Operands operands;
   operands.activation = floats(activation);
@@ -75,6 +84,12 @@ Verification verify(const Layer& layer, const io::HostTensor& output,
     epilogue.residual = floats(residual);
   }
 
+  // A kernel that multiplies as TF32 is judged by what it multiplies.
+  if (tf32) {
+    round_to_tf32(activation);
+    if (layer.cache) round_to_tf32(cache);
+    if (!folded) round_to_tf32(filter);
+  }
   const reference::Expectation expected =
       reference::expect(g, operands, epilogue, output.dtype,
                         {.most_fp64_flops = kMostLoopFlops, .filter_rounding = filter_rounding});

@@ -166,6 +166,8 @@ typedef struct convoy_plan_options {
   int32_t upsample_folding;          /**< CONVOY_UPSAMPLE_FOLDING_... */
   const convoy_epilogue_t* epilogue; /**< Null: none. */
   const char* kernel;                /**< Null or "": dispatch chooses. */
+  int32_t allow_tf32;                /**< Not 0: fp32 tensors may be multiplied as TF32. */
+  int32_t reserved;                  /**< 0. */
 } convoy_plan_options_t;
 
 /** How an RMSNorm's epsilon keeps its divisor from zero; convoy::RmsEpsilon has the formulas. */

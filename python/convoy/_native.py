@@ -147,6 +147,8 @@ class PlanOptions(Structure):
         ("upsample_folding", c_int32),
         ("epilogue", POINTER(Epilogue)),
         ("kernel", c_char_p),
+        ("allow_tf32", c_int32),
+        ("reserved", c_int32),
     ]
 
 

@@ -106,7 +106,9 @@ class Options:
     dtype, output_dtype: bf16, fp16 or fp32; no output_dtype: that of dtype. bias_dtype: None for no
     bias. residual: whether there is one. residual_order: after_activation or before_activation.
     rounding: once or each_step. device: auto, cpu or cuda; device_index -1: the current one.
-    packed_filter: the filter comes as a PackedFilter. kernel: the name of a candidate, or "".
+    packed_filter: the filter comes as a PackedFilter. allow_tf32: fp32 tensors may be rounded to
+    TF32 (10 bits of mantissa) before they are multiplied; sums stay fp32. kernel: the name of a
+    candidate, or "".
     upsample_folding: exact, or fast: half the work of an upsampling on a GPU, its filters summed to
     the 16 bits of their type.
     """
@@ -121,6 +123,7 @@ class Options:
     device: str = "auto"
     device_index: int = -1
     packed_filter: bool = False
+    allow_tf32: bool = False
     kernel: str = ""
     upsample_folding: str = "exact"
 
@@ -146,6 +149,7 @@ class Options:
         options.upsample_folding = choose(
             native.UPSAMPLE_FOLDINGS, self.upsample_folding, "upsample_folding"
         )
+        options.allow_tf32 = int(self.allow_tf32)
         options.kernel = self.kernel.encode()
         # Only being null or not matters here.
         epilogue = self._epilogue()

@@ -139,10 +139,12 @@ def _pack(plan, weight, stream):
 
 def _plan_of(x, weight, bias, residual, stride, padding, dilation, groups, activation, upsample,
              packed, cache, folding, mode):
+    # As F.conv2d: PyTorch's own setting says whether fp32 may be multiplied as TF32.
+    tf32 = x.dtype is torch.float32 and torch.backends.cudnn.allow_tf32
     key = (
         x.shape, x.dtype, x.device, weight.shape, None if bias is None else bias.dtype,
         residual is None, tuple(stride), tuple(padding), tuple(dilation), groups, activation,
-        upsample, packed, None if cache is None else cache.shape, folding, mode,
+        upsample, packed, None if cache is None else cache.shape, folding, mode, tf32,
     )
     plan = _plans.get(key)
     if plan is not None:
@@ -166,6 +168,7 @@ def _plan_of(x, weight, bias, residual, stride, padding, dilation, groups, activ
         device_index=x.device.index if on_gpu else -1,
         packed_filter=packed,
         upsample_folding=folding,
+        allow_tf32=tf32,
     )
     plan = cached_plan(problem, options)
     if len(_plans) >= 4096:

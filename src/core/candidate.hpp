@@ -20,7 +20,8 @@ struct PlanRequest {
   DType output_dtype = DType::bf16;
   EpilogueKind epilogue;
   bool packed_filter = false;
-  DeviceInfo device;  ///< Asked once, when the plan is made.
+  bool allow_tf32 = false;  ///< fp32 tensors may be multiplied as TF32.
+  DeviceInfo device;        ///< Asked once, when the plan is made.
 };
 
 /// Bytes that any kernel moves: each input read once, the output written once.

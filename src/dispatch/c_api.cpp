@@ -244,6 +244,7 @@ PlanOptions options_of(const convoy_plan_options_t* given) {
   options.device_index = c.device_index;
   options.packed_filter = c.packed_filter != 0;
   options.upsample_folding = static_cast<UpsampleFolding>(c.upsample_folding);
+  options.allow_tf32 = c.allow_tf32 != 0;
   if (c.kernel != nullptr) options.kernel = c.kernel;
   return options;
 }

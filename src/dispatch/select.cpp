@@ -138,6 +138,7 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
     entry.request.output_dtype = options.output_dtype.value_or(options.dtype);
     entry.request.epilogue = options.epilogue;
     entry.request.packed_filter = options.packed_filter;
+    entry.request.allow_tf32 = options.allow_tf32;
     if (kernel->device() == Device::cuda && !cuda) {
       entry.line.backend = "cuda";
       entry.line.reason = no_cuda;

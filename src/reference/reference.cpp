@@ -2,6 +2,7 @@
 #include "reference/reference.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "convoy/dtype.hpp"
@@ -134,6 +135,13 @@ std::vector<double> convolve_fp64(const ConvGeometry& g, const Operands& operand
     out.push_back(sum_fp64(g, operands, inputs, element % g.out_channels));
   }
   return out;
+}
+
+float round_to_tf32(float x) {
+  if (!std::isfinite(x)) return x;
+  // The lower 13 of fp32's 23 bits of mantissa go; a carry moves into the exponent.
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  return std::bit_cast<float>((bits + 0xfffu + (bits >> 13 & 1u)) & ~0x1fffu);
 }
 
 namespace {

@@ -53,6 +53,10 @@ struct EpilogueOperands {
 /// x rounded once to `dtype`: nearest, ties to even.
 double round_fp64(DType dtype, double x);
 
+/// x rounded once to TF32 (10 bits of mantissa): nearest, ties to even, as kernels that multiply
+/// fp32 tensors by it round activation and filter.
+float round_to_tf32(float x);
+
 /// `a` and `b` are Epilogue's parameters, NaN for the defaults.
 double activate_fp64(double x, Activation activation, float a, float b);
 

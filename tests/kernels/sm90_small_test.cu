@@ -29,6 +29,10 @@ class Sm90Small : public ::testing::Test {
   }
   void run(ConvCase test) {
     if (kernel().ends_with("_fp32")) test.options.output_dtype = DType::fp32;
+    if (kernel().ends_with("_tf32")) {
+      test.options.dtype = DType::fp32;
+      test.options.allow_tf32 = true;
+    }
     for (const sm90::Instance& instance : sm90::instances()) {
       const DType out = test.options.output_dtype.value_or(test.options.dtype);
       if (instance.config.in != test.options.dtype || instance.config.out != out) continue;
@@ -71,7 +75,7 @@ TEST_F(Sm90Small, Taps) {
   run(test);
   test.bias = test.residual = true;
   test.epilogue.activation =
-      kernel().ends_with("_fp32") ? Activation::relu : Activation::silu;  // exact, or rounded
+      kernel().ends_with("32") ? Activation::relu : Activation::silu;  // exact, or rounded
   run(test);
 }
 

@@ -90,10 +90,10 @@ TEST_F(Sm90, PlanesOfTheInput) {
   // Every way that taps fall on planes: one filter smaller than its stride, strides that differ, a
   // dilation beside a stride, padding that starts on another plane.
   const Conv2dProblemShape base{.batch = 2,
-                                .in_height = 37,
-                                .in_width = 41,
+                                .in_height = 19,
+                                .in_width = 23,
                                 .in_channels = 72,
-                                .out_channels = 104,
+                                .out_channels = 40,
                                 .filter_h = 3,
                                 .filter_w = 3,
                                 .pad_h = 1,
@@ -139,9 +139,9 @@ TEST_F(Sm90, PlanesOfFrames) {
 TEST_F(Sm90, PlanesOfManyTiles) {
   // Persistent CTAs: rings of planes that wrap, warpgroups that skip each other's.
   ConvCase test = image({.in_height = 399,
-                         .in_width = 320,
-                         .in_channels = 72,
-                         .out_channels = 264,
+                         .in_width = 300,
+                         .in_channels = 24,
+                         .out_channels = 136,
                          .filter_h = 3,
                          .filter_w = 3,
                          .pad_h = 1,
@@ -153,9 +153,9 @@ TEST_F(Sm90, PlanesOfManyTiles) {
 }
 
 TEST_F(Sm90, FewFiltersOfManyChannels) {
-  EXPECT_GT(run_on_all(image({.in_height = 40,
-                              .in_width = 33,
-                              .in_channels = 328,
+  EXPECT_GT(run_on_all(image({.in_height = 17,
+                              .in_width = 19,
+                              .in_channels = 136,
                               .out_channels = 24,
                               .filter_h = 3,
                               .filter_w = 3,
@@ -170,6 +170,50 @@ TEST_F(Sm90, DeepPixels) {
       image({.in_height = 12, .in_width = 13, .in_channels = 1048, .out_channels = 168});
   test.bias = test.residual = true;
   EXPECT_GT(run_on_all(test, "_splitk_"), 1);
+}
+
+TEST_F(Sm90, Tf32) {
+  ConvCase test = image({.batch = 2,
+                         .in_height = 11,
+                         .in_width = 13,
+                         .in_channels = 52,
+                         .out_channels = 68,
+                         .filter_h = 3,
+                         .filter_w = 3,
+                         .pad_h = 1,
+                         .pad_w = 1});
+  test.options.dtype = DType::fp32;
+  EXPECT_EQ(run_on_all(test), 0) << "TF32 where nobody allowed it";
+  test.options.allow_tf32 = true;
+  EXPECT_GT(run_on_all(test, "_tf32"), 3);
+  // Reals: operands must be rounded to nearest, ties to even, or sums are past their bound.
+  test.exact = false;
+  test.bias = test.residual = true;
+  for (const Activation activation : {Activation::silu, Activation::gelu}) {
+    test.epilogue.activation = activation;
+    EXPECT_GT(run_on_all(test, "_tf32"), 3);
+  }
+  ConvCase pixels = image({.in_height = 9, .in_width = 42, .in_channels = 140, .out_channels = 70});
+  pixels.options = test.options;
+  pixels.exact = false;
+  EXPECT_GT(run_on_all(pixels, "_tf32"), 1);
+}
+
+TEST_F(Sm90, Tf32WithFoldedUpsampling) {
+  ConvCase test = image({.in_height = 9,
+                         .in_width = 12,
+                         .in_channels = 36,
+                         .out_channels = 48,
+                         .filter_h = 3,
+                         .filter_w = 3,
+                         .pad_h = 1,
+                         .pad_w = 1,
+                         .upsample = 2});
+  test.options.dtype = DType::fp32;
+  test.options.allow_tf32 = true;
+  test.options.packed_filter = true;
+  test.exact = false;
+  EXPECT_GT(run_on_all(test, "_tf32"), 1);
 }
 
 TEST_F(Sm90, BeyondTheLimitsOfIm2col) {

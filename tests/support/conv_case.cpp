@@ -243,6 +243,7 @@ ConvCase random_case(std::uint64_t seed, const CaseLimits& limits) {
   c.exact = random.chance(50);
   random_epilogue(random, c);
   c.options.dtype = random.pick({DType::bf16, DType::bf16, DType::fp16, DType::fp32});
+  c.options.allow_tf32 = seed % 2 == 0;
   if (random.chance(20)) {
     c.options.output_dtype = random.pick({DType::bf16, DType::fp16, DType::fp32});
   }
@@ -367,6 +368,7 @@ std::string describe(const ConvCase& c) {
                          to_string(c.options.output_dtype.value_or(c.options.dtype)), " filter ",
                          to_string(c.filter_layout),
                          c.options.packed_filter ? " packed, " : " bare, ", to_string(shown));
+  if (c.options.allow_tf32 && c.options.dtype == DType::fp32) out += ", tf32 allowed";
   if (c.residual && c.residual_in_place) out += " in place";
   if (c.next_cache) out += ", next_cache";
   if (!c.bring_workspace) out += ", own workspace";
@@ -425,9 +427,9 @@ struct PreparedCase::Shared {
     Random random(c.seed ^ 0x5bd1e995u);
     const float filter_size =
         1.7f / std::sqrt(static_cast<float>(std::max<std::int64_t>(1, g.gemm_k())));
-    const auto x = random_values(random, g.activation_elements(), dtype, exact, 1.0f);
-    const auto before = random_values(random, g.cache_elements(), dtype, exact, 1.0f);
-    const auto w = random_values(random, g.filter_elements(), dtype, exact, filter_size);
+    auto x = random_values(random, g.activation_elements(), dtype, exact, 1.0f);
+    auto before = random_values(random, g.cache_elements(), dtype, exact, 1.0f);
+    auto w = random_values(random, g.filter_elements(), dtype, exact, filter_size);
     const auto b =
         random_values(random, c.bias ? g.out_channels : 0, c.epilogue.bias_dtype, exact, 1.0f);
     const auto source =
@@ -446,12 +448,22 @@ struct PreparedCase::Shared {
       synchronize(device);
       packed_bytes = download(device, packed.data(), packed.bytes());
     }
+    // What the kernel multiplies. NOTE: nothing else may stand out of the bound of fp32 sums.
+    const bool tf32 = plan.info().kernel.ends_with("_tf32");
+    const bool folded = packed && packed.format().find("upsampled_phases") != std::string::npos;
+    if (tf32) {
+      for (auto* const operand : {&x, &before, folded ? nullptr : &w}) {
+        if (operand == nullptr) continue;
+        for (float& value : *operand) value = reference::round_to_tf32(value);
+      }
+    }
     const std::int64_t elements = g.output_elements();
     expected = reference::expect(
         g, {x.data(), before.data(), w.data()},
         {c.epilogue, c.bias ? b.data() : nullptr, c.residual ? source.data() : nullptr}, out_dtype,
-        {.filter_rounding =
-             c.allow_folding ? reference::filter_rounding(packed.format(), dtype) : 0,
+        {.filter_rounding = tf32 && folded    ? 0x1p-11
+                            : c.allow_folding ? reference::filter_rounding(packed.format(), dtype)
+                                              : 0,
          // NOTE: odd, so that every filter of an even number has its turn.
          .step = c.sample == 0 ? 1 : std::max<std::int64_t>(1, elements / c.sample) | 1});
   }

@@ -107,5 +107,22 @@ TEST(DType, LoadAndStoreElements) {
   EXPECT_EQ(single[0], 0.0f);
 }
 
+TEST(DType, Tf32RoundsToNearestTiesToEven) {
+  const float cases[][2] = {
+      {1.0f, 1.0f},
+      {1.0f + 0x1p-11f, 1.0f},                        // a tie, down to even
+      {1.0f + 0x3p-11f, 1.0f + 0x1p-9f},              // a tie, up to even
+      {1.0f + 0x1p-11f + 0x1p-23f, 1.0f + 0x1p-10f},  // past the tie
+      {-1.0f - 0x1p-12f, -1.0f},
+      {2.0f - 0x1p-23f, 2.0f},  // a carry into the exponent
+      {0x1.fffffep127f, std::numeric_limits<float>::infinity()},
+  };
+  for (const auto& [value, rounded] : cases) {
+    EXPECT_EQ(reference::round_to_tf32(value), rounded) << value;
+  }
+  EXPECT_TRUE(std::isnan(reference::round_to_tf32(std::numeric_limits<float>::quiet_NaN())));
+  EXPECT_TRUE(std::signbit(reference::round_to_tf32(-0.0f)));
+}
+
 }  // namespace
 }  // namespace convoy

@@ -96,6 +96,14 @@ TEST(Tuning, EveryFieldOfTheProblemIsInTheKey) {
   }
 }
 
+TEST(Tuning, Tf32IsInTheKeyOfFp32Alone) {
+  PlanRequest exact = some_request(), rounded = some_request();
+  rounded.allow_tf32 = true;
+  EXPECT_EQ(tuning_key(rounded), tuning_key(exact)) << "means nothing to bf16";
+  exact.dtype = rounded.dtype = exact.output_dtype = rounded.output_dtype = DType::fp32;
+  EXPECT_NE(tuning_key(rounded), tuning_key(exact));
+}
+
 TEST(Tuning, ClassesOfEpilogues) {
   EXPECT_EQ(epilogue_class({}), "plain");
   EXPECT_EQ(epilogue_class({.bias = true}), "plain");

@@ -66,6 +66,10 @@ class FpropCandidate : public KernelCandidate {
               text("types = ", to_string(request.dtype), " -> ", to_string(request.output_dtype),
                    "; legal: ", to_string(in), " -> ", to_string(out))};
     }
+    if (in == DType::fp32 && !request.allow_tf32) {
+      return {RefusalScope::types,
+              "fp32 without allow_tf32; legal: PlanOptions::allow_tf32 (products of TF32)"};
+    }
     if (request.device.shared_memory < static_cast<std::size_t>(instance_.shared_bytes)) {
       return {RefusalScope::device,
               text("shared memory of a block = ", request.device.shared_memory,
