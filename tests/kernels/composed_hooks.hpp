@@ -126,7 +126,7 @@ TEST_F(CONVOY_SUITE, QslicesRefuseOtherFilterLayouts) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.status(), Status::invalid_argument);
-    EXPECT_STREQ(error.what(), "filter layout = kctrs; legal: ktrsc, trscf (Q-slices)");
+    EXPECT_STREQ(error.what(), "filter layout = KCTRS; legal: KTRSC, TRSCF (Q-slices)");
   }
 }
 

@@ -7,8 +7,7 @@ struct Arch {
   static constexpr int kMajor = 10;
   static constexpr auto kConfig =
       convoy::Conv2dConfig<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16>::default_bf16_1sm();
-  static auto qslice(auto& device, const auto& shape, const auto& op,
-                     convoy::FilterLayout layout) {
+  static auto qslice(auto& device, const auto& shape, const auto& op, convoy::FilterLayout layout) {
     return convoy::sm100::qslice_conv3d<kConfig>(
         device.out(), device.read(device.activation), device.read(device.cache),
         device.read(device.filter), shape, device.workspace.data(), op, nullptr, layout);

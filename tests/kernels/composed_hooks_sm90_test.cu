@@ -6,8 +6,7 @@ namespace {
 struct Arch {
   static constexpr int kMajor = 9;
   static constexpr convoy::sm90::Config kConfig = convoy::sm90::Default<__nv_bfloat16>;
-  static auto qslice(auto& device, const auto& shape, const auto& op,
-                     convoy::FilterLayout layout) {
+  static auto qslice(auto& device, const auto& shape, const auto& op, convoy::FilterLayout layout) {
     return convoy::sm90::qslice_conv3d<kConfig>(
         device.out(), device.read(device.activation), device.read(device.cache),
         device.read(device.filter), shape, device.workspace.data(), op, nullptr, layout);

@@ -22,8 +22,12 @@ using namespace composed;
 InnerKernels inner_kernels() {
   static const CandidateList all = [] {
     CandidateList list;
+#ifdef CONVOY_WITH_SM100
     sm100::register_kernels(list);
+#endif
+#ifdef CONVOY_WITH_SM90
     sm90::register_kernels(list);
+#endif
     return list;
   }();
   return InnerKernels(all);

@@ -19,8 +19,8 @@ constexpr Config one_sm(int n, int k, GemmShape cluster) {
 }
 
 constexpr Bf16 k1x1 = Bf16::default_bf16_1sm();
-// 64-byte swizzle, two stages a barrier, bands of two M tiles, four accumulators, 32-byte swizzle of
-// the output.
+// 64-byte swizzle, two stages a barrier, bands of two M tiles, four accumulators, 32-byte swizzle
+// of the output.
 constexpr Bf16 k1x2 = [] {
   Bf16 config = one_sm<Bf16>(64, 32, {1, 2, 1});
   config.a_swizzle = config.b_swizzle = 64;

@@ -3,6 +3,7 @@
 // What the Blackwell kernel refuses and how it says so, and its configurations on the host.
 #include "convoy/error.hpp"
 #include "core/text.hpp"
+#include "kernels/common/tensor_map.hpp"
 #include "kernels/sm100/candidates.hpp"
 #include "kernels/sm100/host.hpp"
 #include "sm100_configs.hpp"
@@ -105,10 +106,10 @@ TEST(Sm100Refusal, OtherComputeCapabilitiesByTheirNumber) {
   for (const int capability : {90, 101, 110, 120}) {
     const Judgement judgement = judge(capability);
     EXPECT_EQ(judgement.scope, RefusalScope::device);
-    EXPECT_EQ(judgement.refusal, text("compute capability = ", capability / 10, ".",
-                                      capability % 10,
-                                      "; legal: 10.0, 10.3 (tcgen05; built for the family "
-                                      "sm_100f)"));
+    EXPECT_EQ(judgement.refusal,
+              text("compute capability = ", capability / 10, ".", capability % 10,
+                   "; legal: 10.0, 10.3 (tcgen05; built for the family "
+                   "sm_100f)"));
   }
 }
 
@@ -134,7 +135,7 @@ TEST(Sm100TensorMap, SmallMapsDoNotProbe128KiB) {
   // What the driver says of large ones stays: here, that they may be probed.
   EXPECT_TRUE(probes_128k(encode_template(map_of(33))));
   Im2colTensorMap image;
-  image.extents = {64, 8, 8, 15, 0};
+  image.extents = {64, 8, 8, 14, 0};
   image.strides_bytes = {0, 128, 1024 + 128, 8 * (1024 + 128), 0};  // rows apart
   image.channels = 64;
   image.pixels = 64;

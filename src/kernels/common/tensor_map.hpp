@@ -55,9 +55,9 @@ std::string tensor_map_refusal(const Im2colTensorMap& map);
 std::int64_t span_bytes(const TiledTensorMap& map);
 std::int64_t span_bytes(const Im2colTensorMap& map);
 
-/// Bit 85 of an encoded map: Blackwell's TMA may probe 128 KiB from the tensor's address on. Drivers
-/// set it for tensors that are not dense, however small, and copies then fault sporadically (NVIDIA
-/// driver 595.71.05, release notes, known issues).
+/// Bit 85 of an encoded map: Blackwell's TMA may probe 128 KiB from the tensor's address on.
+/// Drivers set it for tensors that are not dense, however small, and copies then fault sporadically
+/// (NVIDIA driver 595.71.05, release notes, known issues).
 bool probes_128k(const CUtensorMap& map);
 
 /// What a plan does: check and encode once, with a placeholder for the address. Throws
@@ -66,8 +66,9 @@ bool probes_128k(const CUtensorMap& map);
 CUtensorMap encode_template(const TiledTensorMap& map);
 CUtensorMap encode_template(const Im2colTensorMap& map);
 
-/// What a run does: `map` with `address`, `probes_128k` as it was. Throws Error{invalid_argument} that names `name` where
-/// the address is null or not aligned to 16 bytes, Error{launch_failure} where the driver refuses.
+/// What a run does: `map` with `address`, `probes_128k` as it was. Throws Error{invalid_argument}
+/// that names `name` where the address is null or not aligned to 16 bytes, Error{launch_failure}
+/// where the driver refuses.
 CUtensorMap at_address(const CUtensorMap& map, const char* name, const void* address);
 
 }  // namespace convoy

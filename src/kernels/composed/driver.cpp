@@ -20,7 +20,7 @@ std::size_t part_bytes(std::int64_t bytes) {
 
 void check_qslice_layout(FilterLayout layout) {
   if (layout != FilterLayout::ktrsc && layout != FilterLayout::trscf) {
-    throw_invalid("filter layout = ", to_string(layout), "; legal: ktrsc, trscf (Q-slices)");
+    throw_invalid("filter layout = ", to_string(layout), "; legal: KTRSC, TRSCF (Q-slices)");
   }
 }
 

@@ -47,13 +47,14 @@ void check_probed_memory(Warp& w, const tma::TensorMap& map) {
   const auto range = memory ? memory->find(map.address) : GlobalMemory::Range{};
   const uint64_t before = map.address - range.base;
   if (before < range.size && range.size - before >= kProbed) return;
-  fault(kIllegalAddress,
-        "tensor map with bit 85 set, at 0x%llx with %llu bytes of its allocation: Blackwell's TMA "
-        "may probe 128 KiB from there on. Drivers set the bit for tensors that are not dense; clear "
-        "it (((uint64_t*)&map)[1] &= ~(1ull << 21)) where less than 128 KiB are described: %s",
-        static_cast<unsigned long long>(map.address),
-        static_cast<unsigned long long>(before < range.size ? range.size - before : 0),
-        tma::describe(map).c_str());
+  fault(
+      kIllegalAddress,
+      "tensor map with bit 85 set, at 0x%llx with %llu bytes of its allocation: Blackwell's TMA "
+      "may probe 128 KiB from there on. Drivers set the bit for tensors that are not dense; clear "
+      "it (((uint64_t*)&map)[1] &= ~(1ull << 21)) where less than 128 KiB are described: %s",
+      static_cast<unsigned long long>(map.address),
+      static_cast<unsigned long long>(before < range.size ? range.size - before : 0),
+      tma::describe(map).c_str());
 }
 
 std::shared_ptr<BoxCopy> decode_box(Warp& w, const Instr& i, const TensorCopy& c, uint32_t lane,

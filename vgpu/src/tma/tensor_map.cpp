@@ -307,8 +307,8 @@ void encode(const TensorMap& map, void* opaque) {
   packed.swizzle = static_cast<uint8_t>(map.swizzle);
   packed.l2_promotion = map.l2_promotion;
   packed.fill = static_cast<uint8_t>(map.fill);
-  packed.flags = static_cast<uint8_t>((map.im2col ? kIm2col : 0) |
-                                      (map.probes_128k ? kProbes128k : 0));
+  packed.flags =
+      static_cast<uint8_t>((map.im2col ? kIm2col : 0) | (map.probes_128k ? kProbes128k : 0));
   packed.address = map.address;
   for (uint32_t i = 0; i < map.rank; ++i) {
     packed.dims_minus_one[i] = static_cast<uint32_t>(map.dims[i] - 1);

@@ -55,7 +55,7 @@ struct TensorMap {
   Swizzle swizzle = Swizzle::none;
   uint8_t l2_promotion = 0;  ///< a hint: no effect on results
   OobFill fill = OobFill::zero;
-  /// Bit 85 of a Blackwell map: copies may probe 128 KiB from `address` on, all of it must be mapped.
+  /// Bit 85 of a Blackwell map: copies may probe 128 KiB from `address` on, which must be mapped.
   bool probes_128k = false;
 
   bool im2col = false;

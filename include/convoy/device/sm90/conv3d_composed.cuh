@@ -79,11 +79,9 @@ QsliceDecision qslice_conv3d(Element<kConfig.out>* output, const Element<kConfig
   if (!decision.sliced) {
     const void* const ktrsc =
         composed::make_ktrsc_filter(workspace, filter, geometry, layout, stream);
-    im2col_matmul_conv3d<kConfig>(output, activation, cache, static_cast<decltype(filter)>(ktrsc),
-                                  problem,
-                                  static_cast<char*>(workspace) +
-                                      composed::ktrsc_filter_bytes(geometry, layout),
-                                  op, stream);
+    im2col_matmul_conv3d<kConfig>(
+        output, activation, cache, static_cast<decltype(filter)>(ktrsc), problem,
+        static_cast<char*>(workspace) + composed::ktrsc_filter_bytes(geometry, layout), op, stream);
     return decision;
   }
   RunPointers pointers;
