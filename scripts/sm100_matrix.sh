@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The long matrix of the Blackwell kernels on the virtual B200: every delivery policy x ten seeds x
-# all configurations and shapes, then the mutation runs, of the plain and of the split kernel.
+# all configurations and shapes, then the mutation runs, of the plain, split and halo kernels.
 # One line a run, in the order in which they end; exit status 1 where one failed.
 #
 #   scripts/sm100_matrix.sh [build folder, default build/default] [seeds, default 10]
@@ -32,7 +32,8 @@ failed=0
 for delivery in random late sweep early; do
   seq -f "$delivery %g" 1 "$seeds"
 done | xargs -P "$jobs" -L 1 bash -c 'run "$@"' _ || failed=1
-for subject in convoy_sm100_mutation_subject convoy_sm100_mutation_subject_split; do
+for subject in convoy_sm100_mutation_subject convoy_sm100_mutation_subject_split \
+               convoy_sm100_mutation_subject_halo; do
   # shellcheck disable=SC2086
   "$vgpu" mutate $options -- "$tests/$subject" || failed=1
 done

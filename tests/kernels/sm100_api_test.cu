@@ -169,8 +169,7 @@ TEST_F(Sm100Api, SourceOfAnotherShapeIsRefused) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.status(), Status::invalid_argument);
-    EXPECT_STREQ(error.what(),
-                 "source has no shape; legal: the output's, bf16 [1, 9, 10, 24]");
+    EXPECT_STREQ(error.what(), "source has no shape; legal: the output's, bf16 [1, 9, 10, 24]");
   }
 }
 
@@ -260,9 +259,8 @@ TEST(Sm100ApiHost, ZeroSizedGemmReturnsBeforeAnyDescriptor) {
   EXPECT_NO_THROW(conv2d_fprop<kConfig>(nullptr, nullptr, nullptr, problem, nullptr));
   problem = problem_shape();
   problem.out_channels = 0;
-  EXPECT_NO_THROW(
-      (conv2d_fprop_with_residual<kConfig, true>(nullptr, nullptr, nullptr, nullptr, 1.0f,
-                                                 problem)));
+  EXPECT_NO_THROW((conv2d_fprop_with_residual<kConfig, true>(nullptr, nullptr, nullptr, nullptr,
+                                                             1.0f, problem)));
 }
 
 }  // namespace

@@ -32,6 +32,10 @@ Instance kernel_2sm_4x1();
 Instance kernel_2sm_4x2();
 Instance kernel_split_8();
 Instance kernel_split_pairs();
+Instance kernel_halo_1sm();
+Instance kernel_halo_2sm();
+Instance kernel_resident_1sm();
+Instance kernel_resident_2sm();
 
 const std::vector<TestKernel>& test_kernels() {
   static const std::vector<TestKernel> kernels = {
@@ -47,6 +51,10 @@ const std::vector<TestKernel>& test_kernels() {
       {"reduction split between two pairs, fp32 output, one accumulator", kernel_split_pairs},
       {"filter multicast between two CTAs", kernel_1sm_2x1},
       {"fp16, fp32 output, filter multicast between four CTAs, 64-byte swizzle", kernel_1sm_4x1},
+      {"patches with their border, one stage of them, fp32 output", kernel_halo_1sm},
+      {"patches with their border, of a pair; three source stages", kernel_halo_2sm},
+      {"resident filters, two activation stages, one source stage", kernel_resident_1sm},
+      {"resident filters of a pair", kernel_resident_2sm},
   };
   return kernels;
 }

@@ -4,7 +4,8 @@
 // CTA, with and without residual: the subject of
 //   vgpu mutate --gpu b200 --sms 8 -- convoy_sm100_mutation_subject
 // which deletes each synchronising instruction in turn. Exit status 0: both results are exact.
-// With CONVOY_SUBJECT_SPLIT the reduction is split between two pairs.
+// With CONVOY_SUBJECT_SPLIT the reduction is split between two pairs; with CONVOY_SUBJECT_HALO a
+// pair loads patches with their border.
 #include <cstdio>
 
 #include "kernels/sm100/host.hpp"
@@ -21,6 +22,11 @@ constexpr auto kConfig = [] {
   config.mma_shape = {256, 64, 16};
 #ifdef CONVOY_SUBJECT_SPLIT
   config = config.with_split_reduction(2);
+#elif defined(CONVOY_SUBJECT_HALO)
+  config = config.with_halo();
+  config.num_source_stages = 2;
+  config.num_pipeline_stages = 4;
+  return config;
 #else
   config.cluster_shape = {4, 2, 1};
 #endif

@@ -223,6 +223,20 @@ TEST_P(Sm100Shapes, MatchesTheIntegerReference) {
   const Shape& problem = shapes()[shape];
   SCOPED_TRACE(text(test_kernels()[config].why, ": ", name_of(kernel)));
   SCOPED_TRACE(problem.why);
+  if (kernel.config.input != Input::runs) {
+    // What it is not for is refused with the reason.
+    const ConvGeometry& g = problem.geometry;
+    const bool planes = g.filter[0] == 1 && g.cached_frames == 0;
+    const bool pixels = planes && g.filter[1] * g.filter[2] == 1 && g.stride[1] == 1;
+    const bool patches = g.stride[1] == 1 && g.stride[2] == 1 && g.filter[1] * g.filter[2] > 1;
+    const std::string reason = refusal(kernel, g, g.upsample == 2);
+    if (kernel.config.input == Input::resident) {
+      EXPECT_EQ(reason.find("(filters stay in shared memory)") == std::string::npos, pixels);
+    } else if (reason.find(" pixels; legal: at most ") == std::string::npos) {
+      EXPECT_EQ(reason.empty(), patches) << reason;
+    }
+    if (!reason.empty()) return;
+  }
   if (const int parts = kernel.config.cluster_shape.k; parts > 1) {
     // Small reductions are refused with the number of parts that they have.
     const ConvGeometry& g = problem.geometry;
@@ -267,7 +281,9 @@ TEST_P(Sm100Instances, OfTheLibraryMatchTheIntegerReference) {
   for (const std::size_t shape : {2u, 4u, 7u, 21u, 24u}) {
     SCOPED_TRACE(shapes()[shape].why);
     const ConvGeometry& g = shapes()[shape].geometry;
-    if (refusal(kernel, g, g.upsample == 2).find(" ways; legal") != std::string::npos) continue;
+    const std::string reason = refusal(kernel, g, g.upsample == 2);
+    if (reason.find(" ways; legal") != std::string::npos) continue;
+    if (kernel.config.input != Input::runs && !reason.empty()) continue;
     RunOptions options{.bias = true, .residual = true};
     options.expected = [](auto, auto, double conv, double bias, double source) {
       return conv + bias + source;
@@ -291,8 +307,9 @@ const std::vector<std::size_t>& epilogue_shapes() {
 TEST_P(Sm100Configs, ResidualIsBetaTimesSource) {
   const Instance kernel = test_kernels()[GetParam()].make();
   SCOPED_TRACE(name_of(kernel));
-  // A 1x1 reduction is too short to split.
-  const std::size_t shape = kernel.config.splits_reduction() ? 4 : 2;
+  // A 1x1 reduction is too short to split, and has no halo.
+  const bool taps = kernel.config.splits_reduction() || kernel.config.input == Input::halo;
+  const std::size_t shape = taps ? 4 : 2;
   for (const float beta : {1.0f, 0.5f, -1.0f}) {
     SCOPED_TRACE(beta);
     RunOptions options{.residual = true};

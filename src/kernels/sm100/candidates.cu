@@ -57,7 +57,8 @@ class FpropCandidate : public KernelCandidate {
     }
     const std::string reason = refusal(instance_, request.geometry, request.packed_filter);
     if (!reason.empty()) return reason;
-    return estimate_us(instance_, request.geometry, request.device.multiprocessors);
+    return estimate_us(instance_, request.geometry, request.device.multiprocessors,
+                       request.epilogue.residual);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

@@ -33,6 +33,13 @@ inline constexpr int kTmemColumns = 512;
 /// four barriers, padded.
 inline constexpr int kClcStageBytes = 160;
 
+/// What the input ring holds, and what lies beside it.
+enum class Input : int {
+  runs = 0,      ///< Activation rows and filter rows of the same atoms.
+  halo = 1,      ///< Filter rows of a tap; patches with their border in a ring of their own.
+  resident = 2,  ///< The 1×1 filters of all channels, which stay; activation rows likewise.
+};
+
 /// The values of a configuration, whatever the element types: what the host twin works with.
 /// Swizzles are in bytes: 64 or 128 of the inputs, 32, 64 or 128 of the output.
 struct Config {
@@ -62,6 +69,14 @@ struct Config {
   int b_swizzle = 128;
   /// Stages of the input pipeline; 0: as many as fit in shared memory.
   int num_pipeline_stages = 0;
+  /// With halo a stage holds the filter rows of a tap, and one load of 8 × 16 pixels with their
+  /// border serves all taps of a span of channels. With resident the stages hold the filters of all
+  /// channels until a tile needs others.
+  Input input = Input::runs;
+  int num_act_stages = 0;  ///< Of the activations' own ring (halo, resident).
+  int halo_pixels = 0;     ///< Pixels of a patch with its border, at most (halo).
+  /// Buffers of the residual, one for each epilogue step in flight; 0: one for each step of a tile.
+  int num_source_stages = 0;
   /// Compute and store hooks work on accumulator registers (fast); otherwise on the tile staged in
   /// shared memory, in 16-byte vectors along a row.
   bool register_based_epilogue = true;
@@ -78,7 +93,12 @@ struct Config {
   constexpr int atoms_per_tile() const { return block_tile_shape.k / atom_k(); }
   constexpr int act_atom_bytes() const { return block_tile_shape.m * a_swizzle; }
   constexpr int filter_atom_bytes() const { return block_tile_shape.n * b_swizzle; }
-  constexpr int act_tile_bytes() const { return act_atom_bytes() * atoms_per_tile(); }
+  /// Bytes of a stage that holds activations: of the input ring, or of their own.
+  constexpr int act_tile_bytes() const {
+    if (input == Input::halo) return (halo_pixels * a_swizzle + 1023) / 1024 * 1024;
+    return act_atom_bytes() * atoms_per_tile();
+  }
+  constexpr bool has_act_ring() const { return input != Input::runs; }
   constexpr int filter_tile_bytes() const { return filter_atom_bytes() * atoms_per_tile(); }
   /// Rows of an activation (filter) tile that each CTA of a cluster fetches and multicasts.
   constexpr int act_slice_rows() const { return block_tile_shape.m / cluster_shape.n; }
@@ -103,7 +123,14 @@ struct Config {
     return output_tile_shape.m * output_tile_shape.n * out_bytes();
   }
   constexpr int output_stage_bytes() const { return output_tile_bytes() * tiles_per_step(); }
-  constexpr int source_bytes() const { return epilogue_steps() * output_stage_bytes(); }
+  constexpr int source_stages() const {
+    return num_source_stages > 0 && num_source_stages < epilogue_steps() ? num_source_stages
+                                                                         : epilogue_steps();
+  }
+  constexpr int source_bytes() const { return source_stages() * output_stage_bytes(); }
+  constexpr int act_ring_bytes() const {
+    return has_act_ring() ? num_act_stages * (act_tile_bytes() + 16) : 0;
+  }
   /// Shared memory that receives the fp32 parts of a CTA's rows from all k CTAs.
   constexpr int exchange_bytes() const {
     return splits_reduction() ? block_tile_shape.m * mma_shape.n * 4 : 0;
@@ -115,10 +142,12 @@ struct Config {
   /// tiles to 1024 bytes.
   constexpr int fixed_shared_bytes(bool with_source) const {
     return num_output_stages * output_stage_bytes() + (with_source ? source_bytes() : 0) +
-           exchange_bytes() + num_clc_pipeline_stages * kClcStageBytes +
+           exchange_bytes() + act_ring_bytes() + num_clc_pipeline_stages * kClcStageBytes +
            16 * num_accum_pipeline_stages + 16 * epilogue_steps() + 64 + 1024;
   }
-  constexpr int stage_bytes() const { return act_tile_bytes() + filter_tile_bytes(); }
+  constexpr int stage_bytes() const {
+    return (has_act_ring() ? 0 : act_tile_bytes()) + filter_tile_bytes();
+  }
   /// As many input stages as fit, a whole number of k groups (each with two 8-byte barriers).
   constexpr int max_pipeline_stages(bool with_source) const {
     const int group_bytes = k_group_size * stage_bytes() + 16;
@@ -185,6 +214,26 @@ struct Conv2dConfig : sm100::Config {
     return config;
   }
 
+  /// The variant for filters of more than one tap, stride 1: a patch of 8 × 16 pixels with its
+  /// border (of a 3×3 filter) is loaded once for all taps. Clusters do not share tiles.
+  constexpr Conv2dConfig with_halo() const {
+    Conv2dConfig config = *this;
+    config.input = sm100::Input::halo;
+    config.block_tile_shape.k = config.a_swizzle / 2;
+    config.num_act_stages = 2;
+    config.halo_pixels = 10 * 18;
+    return config;
+  }
+
+  /// The variant for 1×1 filters whose channels all fit in shared memory.
+  constexpr Conv2dConfig with_resident_filters(int act_stages = 4) const {
+    Conv2dConfig config = *this;
+    config.input = sm100::Input::resident;
+    config.block_tile_shape.k = config.a_swizzle / 2;
+    config.num_act_stages = act_stages;
+    return config;
+  }
+
   /// The variant for channel counts whose bytes are a multiple of 64 but not of 128 (C = 32, 96,
   /// 160 ...): 64-byte swizzle, 32 elements of the reduction a stage.
   constexpr Conv2dConfig with_64_byte_swizzle() const {
@@ -231,10 +280,14 @@ struct BitReader {
 constexpr PackedConfig pack(const Config& config) {
   detail::BitWriter tiles, pipeline;
   for (const GemmShape& shape : {config.block_tile_shape, config.mma_shape}) {
-    tiles.put(static_cast<std::uint64_t>(shape.m), 10);
-    tiles.put(static_cast<std::uint64_t>(shape.n), 10);
-    tiles.put(static_cast<std::uint64_t>(shape.k), 10);
+    tiles.put(static_cast<std::uint64_t>(shape.m / 8), 7);
+    tiles.put(static_cast<std::uint64_t>(shape.n / 8), 7);
+    tiles.put(static_cast<std::uint64_t>(shape.k / 8), 7);
   }
+  tiles.put(static_cast<std::uint64_t>(config.input), 2);
+  tiles.put(static_cast<std::uint64_t>(config.num_act_stages), 4);
+  tiles.put(static_cast<std::uint64_t>(config.halo_pixels), 10);
+  tiles.put(static_cast<std::uint64_t>(config.num_source_stages), 2);
   tiles.put(static_cast<std::uint64_t>(config.cta_group), 2);
   tiles.put(config.register_based_epilogue ? 1 : 0, 1);
   pipeline.put(static_cast<std::uint64_t>(config.cluster_shape.m), 4);
@@ -261,10 +314,14 @@ constexpr Config unpack(const PackedConfig& packed) {
   Config config;
   detail::BitReader tiles{packed.tiles}, pipeline{packed.pipeline};
   for (GemmShape* shape : {&config.block_tile_shape, &config.mma_shape}) {
-    shape->m = tiles.take(10);
-    shape->n = tiles.take(10);
-    shape->k = tiles.take(10);
+    shape->m = tiles.take(7) * 8;
+    shape->n = tiles.take(7) * 8;
+    shape->k = tiles.take(7) * 8;
   }
+  config.input = static_cast<Input>(tiles.take(2));
+  config.num_act_stages = tiles.take(4);
+  config.halo_pixels = tiles.take(10);
+  config.num_source_stages = tiles.take(2);
   config.cta_group = tiles.take(2);
   config.register_based_epilogue = tiles.take(1) != 0;
   config.cluster_shape.m = pipeline.take(4);
@@ -327,12 +384,25 @@ struct ValidatedConfig {
                 "Conv2dConfig::cluster_shape.m is a multiple of cta_group");
   static_assert(kConfig.a_swizzle == 64 || kConfig.a_swizzle == 128,
                 "Conv2dConfig::a_swizzle is 64 or 128 bytes");
-  static_assert(kConfig.a_swizzle == kConfig.b_swizzle,
-                "Conv2dConfig: a_swizzle and b_swizzle are equal, both 64 or both 128 (they cut the "
-                "reduction alike)");
+  static_assert(
+      kConfig.a_swizzle == kConfig.b_swizzle,
+      "Conv2dConfig: a_swizzle and b_swizzle are equal, both 64 or both 128 (they cut the "
+      "reduction alike)");
   static_assert(kBlock.k > 0 && kBlock.k % kConfig.atom_k() == 0,
                 "Conv2dConfig::block_tile_shape.k is a multiple of the swizzle span: of 64 "
                 "elements with 128-byte, of 32 with 64-byte swizzle");
+  static_assert(!kConfig.has_act_ring() || (kConfig.a_swizzle == 128 && kBlock.k == 64 &&
+                                            kConfig.k_group_size == 1 && kBlock.m == 128),
+                "Conv2dConfig: Input::halo and resident take a_swizzle 128, block_tile_shape.k 64, "
+                "block_tile_shape.m 128, k_group_size 1");
+  static_assert(!kConfig.has_act_ring() ||
+                    (kCluster.m == kConfig.cta_group && kCluster.n == 1 && kCluster.k == 1),
+                "Conv2dConfig::cluster_shape is (cta_group, 1, 1) with Input::halo and resident");
+  static_assert(kConfig.has_act_ring() ? kConfig.num_act_stages >= 1 : kConfig.num_act_stages == 0,
+                "Conv2dConfig::num_act_stages is at least 1 with Input::halo and resident, else 0");
+  static_assert(
+      kConfig.input == Input::halo ? kConfig.halo_pixels >= 128 : kConfig.halo_pixels == 0,
+      "Conv2dConfig::halo_pixels is at least the 128 of a patch with Input::halo, else 0");
   static_assert(kConfig.act_slice_rows() % 8 == 0 && kConfig.filter_slice_rows() % 8 == 0,
                 "Conv2dConfig: multicast slices (block m / cluster n, block n / (cluster m / "
                 "cta_group)) are multiples of 8 rows");
@@ -343,7 +413,8 @@ struct ValidatedConfig {
                     kConfig.output_tile_shape.n == 64,
                 "Conv2dConfig::output_tile_shape.n is 16, 32 or 64");
   static_assert(kConfig.c_swizzle == kConfig.output_tile_shape.n * kConfig.out_bytes() &&
-                    (kConfig.c_swizzle == 32 || kConfig.c_swizzle == 64 || kConfig.c_swizzle == 128),
+                    (kConfig.c_swizzle == 32 || kConfig.c_swizzle == 64 ||
+                     kConfig.c_swizzle == 128),
                 "Conv2dConfig::c_swizzle is the bytes of an output-tile row, 32, 64 or 128");
   static_assert(kMma.n % (kConfig.output_tile_shape.n * kConfig.tiles_per_step()) == 0,
                 "Conv2dConfig::mma_shape.n is a multiple of output_tile_shape.n (of twice that "
@@ -375,7 +446,8 @@ template <auto kConfig>
 constexpr PackedConfig validated_pack() {
   constexpr PackedConfig kPacked = pack(kConfig);
   static_assert(unpack(kPacked) == static_cast<const Config&>(kConfig),
-                "Conv2dConfig: a field is out of range (tile extents below 1024, cluster extents "
+                "Conv2dConfig: a field is out of range (tile extents multiples of 8 below 1024, "
+                "halo_pixels below 1024, num_source_stages below 4, cluster extents "
                 "below 16, output tile extents multiples of 16 up to 128 x 64, stages below 16, "
                 "input stages below 64, block_swizzle_size below 32)");
   (void)ValidatedConfig<kPacked.tiles, kPacked.pipeline>::kConfig;

@@ -51,21 +51,19 @@ struct TileEpilogue {
   }
 
   // Row of the M x K output matrix that a row of a group is; -1 where it lies outside.
-  static __device__ __forceinline__ std::int64_t output_pixel(const Params& params, int group,
-                                                              int row) {
+  static __device__ __forceinline__ std::int64_t output_pixel(const Params& params,
+                                                              const auto& tile, int row) {
+    row += tile.row;
     if (params.row_groups == RowGroups::phases || params.row_groups == RowGroups::patches) {
       const RowPixel at = pixel_of_row<kConfig.block_tile_shape.m>(params, row);
       if (!at.inside) return -1;
-      if (params.row_groups == RowGroups::patches) {
-        return (static_cast<std::int64_t>(group) * params.out_extent[1] + at.p) *
-                   params.out_extent[2] +
-               at.q;
-      }
-      const std::int64_t line =
-          (static_cast<std::int64_t>(at.n) * params.out_extent[1] + at.p) * 2 + (group >> 1);
-      return (line * params.out_extent[2] + at.q) * 2 + (group & 1);
+      const std::int64_t frame = params.row_groups == RowGroups::patches ? tile.group : at.n;
+      const std::int64_t line = frame * params.out_extent[1] + at.p;
+      if (params.phases == 1) return line * params.out_extent[2] + at.q;
+      // Every second pixel of every second row.
+      return ((line * 2 + (tile.phase >> 1)) * params.out_extent[2] + at.q) * 2 + (tile.phase & 1);
     }
-    return row < params.rows ? static_cast<std::int64_t>(group) * params.rows + row : -1;
+    return row < params.rows ? static_cast<std::int64_t>(tile.group) * params.rows + row : -1;
   }
 
   // Byte of 16-byte vector `vector` of row `row` in a swizzled tile: vectors of a row are permuted
@@ -103,11 +101,11 @@ struct TileEpilogue {
       const int filter = tile_filter(tile.filter, step, half);
       std::uint8_t* destination = shared + half * kConfig.output_tile_bytes();
       if (params.row_groups == RowGroups::phases) {
-        ptx::tma_load_im2col_4d(destination, &params.source_map[tile.group], full,
+        ptx::tma_load_im2col_4d(destination, &params.source_map[tile.phase], full,
                                 ptx::kL2EvictFirst, filter, at.x, at.y, at.n, 0, 0);
       } else {
-        ptx::tma_load_4d(destination, &params.source_map[0], full, ptx::kL2EvictFirst, filter, at.x,
-                         at.y, at.n);
+        ptx::tma_load_4d(destination, &params.source_map[tile.phase], full, ptx::kL2EvictFirst,
+                         filter, at.x, at.y, at.n);
       }
     }
   }
@@ -121,9 +119,9 @@ struct TileEpilogue {
       const std::uint8_t* from = shared + half * kConfig.output_tile_bytes();
       if (tile.row >= params.rows || filter >= params.filters) continue;
       if (params.row_groups == RowGroups::phases) {
-        ptx::tma_store_im2col_nhwc(&params.output_map[tile.group], from, filter, at.x, at.y, at.n);
+        ptx::tma_store_im2col_nhwc(&params.output_map[tile.phase], from, filter, at.x, at.y, at.n);
       } else {
-        ptx::tma_store_4d(&params.output_map[0], from, filter, at.x, at.y, at.n);
+        ptx::tma_store_4d(&params.output_map[tile.phase], from, filter, at.x, at.y, at.n);
       }
     }
     ptx::tma_store_commit();
@@ -162,7 +160,30 @@ struct TileEpilogue {
   template <int kCount>
   static __device__ __forceinline__ void load_bias_values(const Params& params, int filter,
                                                           float (&bias)[kCount]) {
-    const auto load = [&](auto* from) {
+    const auto load = [&]<typename T>(const T* from) {
+      constexpr int kWidth = 16 / static_cast<int>(sizeof(T));
+      if constexpr (kCount % kWidth == 0) {
+        const T* const first = from + filter;
+        if (filter + kCount <= params.filters &&
+            reinterpret_cast<std::uintptr_t>(first) % 16 == 0) {
+#pragma unroll
+          for (int i = 0; i < kCount; i += kWidth) {
+            const uint4 raw = __ldg(reinterpret_cast<const uint4*>(first + i));
+            const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              if constexpr (sizeof(T) == 4) {
+                bias[i + j] = __uint_as_float(words[j]);
+              } else {
+                const float2 pair = unpack2<T>(words[j]);
+                bias[i + 2 * j] = pair.x;
+                bias[i + 2 * j + 1] = pair.y;
+              }
+            }
+          }
+          return;
+        }
+      }
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         bias[i] = to_float(__ldg(from + min(filter + i, params.filters - 1)));
@@ -257,14 +278,20 @@ struct TileEpilogue {
     // Row of the output tile that this thread holds: its tensor-memory lane.
     const int half = kSplitRows ? warp / 2 : 0;
     const int tile_row = static_cast<int>(threadIdx.x) - 64 * half;
-    const std::int64_t pixel = output_pixel(params, tile.group, tile.row + tile_row);
+    const std::int64_t pixel = output_pixel(params, tile, tile_row);
     const bool inside = pixel >= 0;
     const std::uint32_t lanes = accumulator + (static_cast<std::uint32_t>(warp) << 21);
 
+    // The loads of a step are issued before the one before is staged and stored.
+    std::uint32_t raw[kOutputN];
+    issue_accumulator_load(lanes, raw);
+    const auto load_next = [&](int step) {
+      if (step == kSteps - 1) return;
+      issue_accumulator_load(lanes + static_cast<std::uint32_t>((step + 1) * kOutputN), raw);
+    };
 #pragma unroll 1
     for (int step = 0; step < kSteps; ++step) {
-      std::uint32_t raw[kOutputN];
-      load_accumulator(lanes + static_cast<std::uint32_t>(step * kOutputN), raw);
+      ptx::tmem_wait_load(raw);
       if (step == kSteps - 1) release();
       float v[kOutputN];
 #pragma unroll
@@ -283,6 +310,7 @@ struct TileEpilogue {
           }
         }
         compute_values(params, compute, pixel, inside, filter, v, source);
+        load_next(step);
         if (params.tma_store) {
           if constexpr (!StoreOp::kReplacesStore) {
             stage_row(out, tile_row, v);
@@ -294,6 +322,7 @@ struct TileEpilogue {
         call_store_op(params, store, pixel, inside, filter, v);
       } else {
         stage_row(out, tile_row, v);
+        load_next(step);
         ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
         finish_staged(params, smem, tile, step, state, compute);
         const std::uint32_t stage = state.out_stage;
@@ -342,7 +371,8 @@ struct TileEpilogue {
 #pragma unroll 1
     for (int column = 0; column < kColumns; column += kOutputN) {
       std::uint32_t raw[kOutputN];
-      load_accumulator(lanes + static_cast<std::uint32_t>(column), raw);
+      issue_accumulator_load(lanes + static_cast<std::uint32_t>(column), raw);
+      ptx::tmem_wait_load(raw);
       if (column + kOutputN == kColumns) release();
 #pragma unroll
       for (int i = 0; i < kOutputN; i += 4) {
@@ -394,7 +424,7 @@ struct TileEpilogue {
 
     // The rows' epilogue; all columns are one step.
     const int filter = tile.filter + first;
-    const std::int64_t pixel = output_pixel(params, tile.group, tile.row + row);
+    const std::int64_t pixel = output_pixel(params, tile, row);
     const bool inside = pixel >= 0;
     const auto offset = [&](int i) {
       const int column = first + i;
@@ -448,8 +478,9 @@ struct TileEpilogue {
     if (++state.out_stage == kConfig.num_output_stages) state.out_stage = 0;
   }
 
-  static __device__ __forceinline__ void load_accumulator(std::uint32_t address,
-                                                          std::uint32_t (&raw)[kOutputN]) {
+  // Columns of this thread's lane; there after ptx::tmem_wait_load.
+  static __device__ __forceinline__ void issue_accumulator_load(std::uint32_t address,
+                                                                std::uint32_t (&raw)[kOutputN]) {
     if constexpr (kOutputN == 16) {
       ptx::tmem_load_x16(address, raw);
     } else {
@@ -458,7 +489,6 @@ struct TileEpilogue {
         ptx::tmem_load_x32(address + static_cast<std::uint32_t>(i), raw + i);
       }
     }
-    ptx::tmem_wait_load(raw);
   }
 
   // This thread's row of the source tile of the current step.
@@ -502,7 +532,7 @@ struct TileEpilogue {
     const int vector = index % kRowVectors;
     return {half * kConfig.output_tile_bytes() + vector_offset(row, vector),
             tile_filter(tile.filter, step, half) + vector * kVector,
-            output_pixel(params, tile.group, tile.row + row)};
+            output_pixel(params, tile, row)};
   }
 
   // The compute op on the staged tile.
@@ -533,8 +563,8 @@ struct TileEpilogue {
     }
   }
 
-  // The store op on a tile in output stage `stage`. NOTE: nobody writes the stage before all threads
-  // have come to the barrier of the next step.
+  // The store op on a tile in output stage `stage`. NOTE: nobody writes the stage before all
+  // threads have come to the barrier of the next step.
   static __device__ __forceinline__ void call_store_op_on_staged(const Params& params, Smem& smem,
                                                                  const auto& tile, int step,
                                                                  std::uint32_t stage,

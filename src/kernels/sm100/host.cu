@@ -35,11 +35,28 @@ Im2colTensorMap im2col_activation_map(const Config& config, const ConvGeometry& 
   return map;
 }
 
+// A patch of a tile with its border: columns and rows.
+struct HaloExtent {
+  std::int64_t width, height;
+  std::int64_t pixels() const { return width * height; }
+};
+
+HaloExtent halo_extent(const Config& config, const ConvGeometry& g) {
+  const KernelView view = kernel_view(g);
+  return {kPatchColumns + (view.filter[2] - 1) * g.dilation[2],
+          config.block_tile_shape.m / kPatchColumns + (view.filter[1] - 1) * g.dilation[1]};
+}
+
 // {C, x, y, frame}: pixels as they lie, or patches whose pixels are a stride apart.
 TiledTensorMap tiled_activation_map(const Config& config, const ConvGeometry& g, const char* name,
                                     RowGroups groups, std::int64_t frames) {
   TiledTensorMap map = implicit_gemm::frames_map(g, config.act_dtype, name, frames);
   map.swizzle = swizzle_of(config.a_swizzle);
+  if (config.input == Input::halo) {
+    const HaloExtent halo = halo_extent(config, g);
+    map.box = {config.atom_k(), static_cast<int>(halo.width), static_cast<int>(halo.height), 1, 0};
+    return map;
+  }
   if (groups == RowGroups::patches) {
     const int rows = config.act_slice_rows() / kPatchColumns;
     const int stride_h = static_cast<int>(g.stride[1]), stride_w = static_cast<int>(g.stride[2]);
@@ -72,16 +89,18 @@ TiledTensorMap filter_map(const Config& config, const ConvGeometry& g) {
   return map;
 }
 
-// {K, x, y, n}: rows of a group along x, or with patches columns and rows.
+// {K, x, y, n}: rows of a group along x, or with patches columns and rows, of a phase.
 TiledTensorMap output_map(const Config& config, const ConvGeometry& g, const RowLayout& layout) {
+  const KernelView view = kernel_view(g);
   const std::int64_t pitch = g.out_channels * config.out_bytes();
   TiledTensorMap map;
   map.name = "output";
   map.dtype = config.out_dtype;
   map.rank = 4;
   if (layout.row_groups == RowGroups::patches) {
-    map.extents = {g.out_channels, g.out[2], g.out[1], layout.groups, 0};
-    map.strides_bytes = {0, pitch, g.out[2] * pitch, g.out[1] * g.out[2] * pitch, 0};
+    const std::int64_t step = view.phases == 4 ? 2 : 1;  // every second pixel of every second row
+    map.extents = {g.out_channels, view.out[2], view.out[1], layout.groups / view.phases, 0};
+    map.strides_bytes = {0, step * pitch, step * g.out[2] * pitch, g.out[1] * g.out[2] * pitch, 0};
     map.box = {config.output_tile_shape.n, kPatchColumns,
                config.output_tile_shape.m / kPatchColumns, 1, 0};
   } else {
@@ -141,6 +160,7 @@ std::string volumes_refusal(const Config& config, const ConvGeometry& g) {
 }
 
 RowGroups row_groups_of(const Config& config, const ConvGeometry& g) {
+  if (config.input == Input::halo) return RowGroups::patches;
   if (g.upsample == 2) return RowGroups::phases;
   const std::int64_t plane = g.out[1] * g.out[2];
   const bool reads_frames = implicit_gemm::is_pointwise(g) || im2col_refusal(config, g).empty();
@@ -168,13 +188,14 @@ std::string im2col_refusal(const Config& config, const ConvGeometry& g) {
 
 RowLayout row_layout(const Config& config, const ConvGeometry& g) {
   const RowGroups row_groups = row_groups_of(config, g);
+  const KernelView view = kernel_view(g);
   switch (row_groups) {
     case RowGroups::frames:
       return {row_groups, g.batch * g.out[0], g.out[1] * g.out[2]};
     case RowGroups::patches:
-      return {row_groups, g.batch * g.out[0],
-              ceil_div(g.out[1], config.block_tile_shape.m / kPatchColumns) *
-                  ceil_div(g.out[2], kPatchColumns) * config.block_tile_shape.m};
+      return {row_groups, view.phases * g.batch * g.out[0],
+              ceil_div(view.out[1], config.block_tile_shape.m / kPatchColumns) *
+                  ceil_div(view.out[2], kPatchColumns) * config.block_tile_shape.m};
     case RowGroups::phases:
       return {row_groups, 4, g.batch * g.in[0] * g.in[1] * g.in[2]};
     case RowGroups::images:
@@ -228,6 +249,53 @@ std::string size_refusal(const Config& config, const ConvGeometry& g, const RowL
   return {};
 }
 
+std::string halo_refusal(const Config& config, const ConvGeometry& g) {
+  for (int axis = 1; axis < 3; ++axis) {
+    if (g.stride[axis] != 1) {
+      return text("stride of ", kAxisNames[axis], " = ", g.stride[axis],
+                  "; legal: 1 (taps slide over a patch); nearest: 1");
+    }
+  }
+  const KernelView view = kernel_view(g);
+  if (view.filter[1] * view.filter[2] == 1) {
+    return "a filter of 1x1; legal: more taps (a patch has no border)";
+  }
+  const HaloExtent halo = halo_extent(config, g);
+  if (halo.width > 256 || halo.height > 256 || halo.pixels() > config.halo_pixels) {
+    return text("a patch with the border of a ", view.filter[1], "x", view.filter[2],
+                " filter of dilation ", g.dilation[1], "x", g.dilation[2], " has ", halo.pixels(),
+                " pixels; legal: at most ", config.halo_pixels);
+  }
+  return {};
+}
+
+std::string resident_refusal(const Config& config, const ConvGeometry& g) {
+  if (!implicit_gemm::is_planar(g) || !implicit_gemm::is_pointwise(g)) {
+    return text("a filter of ", g.filter[0], "x", g.filter[1], "x", g.filter[2],
+                " with its strides and padding; legal: 1x1x1, stride 1, no padding (filters stay "
+                "in shared memory)");
+  }
+  // With a residual fewer stages are left.
+  const std::int64_t most = std::int64_t{config.pipeline_stages(true)} * config.atom_k();
+  if (g.in_channels > most) {
+    return text("in_channels = ", g.in_channels, "; legal: at most ", most,
+                " (filters stay in shared memory); nearest: ", most);
+  }
+  return {};
+}
+
+std::string input_refusal(const Config& config, const ConvGeometry& g) {
+  switch (config.input) {
+    case Input::halo:
+      return halo_refusal(config, g);
+    case Input::resident:
+      return resident_refusal(config, g);
+    case Input::runs:
+      break;
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
@@ -235,6 +303,7 @@ std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed
   std::string reason = implicit_gemm::refusal(g, packed_filter);
   if (reason.empty()) reason = vectors_refusal(instance, g);
   if (reason.empty()) reason = implicit_gemm::coordinate_refusal(g);
+  if (reason.empty()) reason = input_refusal(config, g);
   if (!reason.empty()) return reason;
   const RowLayout layout = row_layout(config, g);
   const auto judge = [](const auto& map) { return tensor_map_refusal(map); };
@@ -257,6 +326,8 @@ std::string name_of(const Instance& instance) {
   if (config.splits_reduction()) name += text("x", config.cluster_shape.k);
   if (config.a_swizzle != 128) name += text("_s", config.a_swizzle);
   if (config.k_group_size != 1) name += text("_k", config.k_group_size);
+  if (config.input == Input::halo) name += "_halo";
+  if (config.input == Input::resident) name += "_resident";
   name += text("_", to_string(config.act_dtype));
   if (config.out_dtype != config.act_dtype) name += text("_", to_string(config.out_dtype));
   return name;
@@ -283,8 +354,15 @@ Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_
   Params& p = plan.params;
   p.row_groups = layout.row_groups;
   p.tiled_loads = loads_tiles(layout.row_groups, g);
-  p.patches_across = static_cast<int>(ceil_div(g.out[2], kPatchColumns));
+  p.patches_across = static_cast<int>(ceil_div(view.out[2], kPatchColumns));
   p.groups = static_cast<int>(layout.groups);
+  p.phases = static_cast<int>(view.phases);
+  p.groups_per_phase = static_cast<int>(layout.groups / view.phases);
+  if (config.input == Input::halo) {
+    const HaloExtent halo = halo_extent(config, g);
+    p.halo_width = static_cast<int>(halo.width);
+    p.halo_bytes = static_cast<int>(halo.pixels()) * config.a_swizzle;
+  }
   p.rows = static_cast<int>(layout.rows);
   p.filters = static_cast<int>(g.out_channels);
   p.m_clusters =
@@ -331,9 +409,9 @@ void prepare(const Instance& instance) {
   const std::string name = name_of(instance);
   raise_shared_memory_limit(instance.run, static_cast<int>(launch_bytes(instance.shared_bytes)),
                             name.c_str());
-  raise_shared_memory_limit(
-      instance.run_with_residual,
-      static_cast<int>(launch_bytes(instance.shared_bytes_with_residual)), name.c_str());
+  raise_shared_memory_limit(instance.run_with_residual,
+                            static_cast<int>(launch_bytes(instance.shared_bytes_with_residual)),
+                            name.c_str());
 }
 
 void launch(const Launch& plan, const RunPointers& pointers, const void* compute_op,
@@ -348,8 +426,7 @@ void launch(const Launch& plan, const RunPointers& pointers, const void* compute
   p.filter_map = at_address(p.filter_map, "filter", pointers.filter);
   if (p.tma_store) {
     const CUtensorMap& output = plan.params.output_map[0];
-    const int phases = p.row_groups == RowGroups::phases ? kMaxPhases : 1;
-    for (int phase = 0; phase < phases; ++phase) {
+    for (int phase = 0; phase < p.phases; ++phase) {
       const auto at = [&](const char* name, const void* data) {
         return at_address(output, name,
                           static_cast<const char*>(data) + plan.phase_offset_bytes[phase]);

@@ -32,7 +32,8 @@ namespace convoy::sm100 {
 
 /// Output tile of one CTA.
 struct Tile {
-  int group = 0;   ///< Group of rows.
+  int phase = 0;   ///< Of an upsampling.
+  int group = 0;   ///< Group of rows, of this phase.
   int row = 0;     ///< First row, within the group; may lie beyond the last.
   int filter = 0;  ///< First filter of the MMA tile.
 };
@@ -57,6 +58,10 @@ struct Conv2dFpropKernel {
   static constexpr int kActSliceBytes = kConfig.act_slice_rows() * kConfig.a_swizzle;
   static constexpr int kFilterSliceBytes = kConfig.filter_slice_rows() * kConfig.b_swizzle;
   static constexpr bool kBf16 = kConfig.act_dtype == DType::bf16;
+  static constexpr bool kHalo = kConfig.input == Input::halo;
+  static constexpr bool kResident = kConfig.input == Input::resident;
+  using InputState = PipelineState<Smem::kGroups>;
+  using ActState = PipelineState<Smem::kActStages>;
 
   // Threads that come to the named barriers of a CTA.
   static constexpr int kEpilogueThreads = 128;
@@ -97,13 +102,17 @@ struct Conv2dFpropKernel {
     const int per_group = params.m_clusters * params.n_clusters;
     const int group = index / per_group;
     index -= group * per_group;
-    const int band = index / (kConfig.block_swizzle_size * params.n_clusters);
-    index -= band * kConfig.block_swizzle_size * params.n_clusters;
-    const int first_m = band * kConfig.block_swizzle_size;
-    const int band_m = min(kConfig.block_swizzle_size, params.m_clusters - first_m);
+    // Resident filters change as seldom as they can.
+    const int band_size = kResident ? params.m_clusters : kConfig.block_swizzle_size;
+    const int band = index / (band_size * params.n_clusters);
+    index -= band * band_size * params.n_clusters;
+    const int first_m = band * band_size;
+    const int band_m = min(band_size, params.m_clusters - first_m);
     const int n = index / band_m;
     const int m = first_m + index - n * band_m;
-    return {.group = group,
+    const int phase = group / params.groups_per_phase;
+    return {.phase = phase,
+            .group = group - phase * params.groups_per_phase,
             .row = (m * kClusterM + at.m) * kConfig.block_tile_shape.m,
             .filter = (n * kClusterN + at.n) * kConfig.mma_shape.n};
   }
@@ -115,7 +124,8 @@ struct Conv2dFpropKernel {
   };
 
   static __device__ __forceinline__ Depths depths_of(const Params& params, const Tile& tile) {
-    if (!by_frames(params)) return {0, params.filter_extent[0]};
+    // Depths of an upsampling are terms of its filters, which read the same frame.
+    if (!by_frames(params) || params.phases > 1) return {0, params.filter_extent[0]};
     const int first = tile.group % params.out_extent[0] * params.stride[0] - params.pad[0];
     const int dilation = params.dilation[0];
     const int seen = params.cached_frames + params.frames;
@@ -148,8 +158,7 @@ struct Conv2dFpropKernel {
     if (params.cached_frames > 0) ptx::prefetch_tensor_map(&params.cache_map);
     ptx::prefetch_tensor_map(&params.filter_map);
     if (!params.tma_store) return;
-    const int phases = params.row_groups == RowGroups::phases ? kMaxPhases : 1;
-    for (int phase = 0; phase < phases; ++phase) {
+    for (int phase = 0; phase < params.phases; ++phase) {
       ptx::prefetch_tensor_map(&params.output_map[phase]);
       if constexpr (kWithResidual) ptx::prefetch_tensor_map(&params.source_map[phase]);
     }
@@ -164,6 +173,10 @@ struct Conv2dFpropKernel {
         ptx::barrier_init(&smem.input_full[i], 1);
         // One commit of every MMA leader that reads what this CTA loads.
         ptx::barrier_init(&smem.input_empty[i], kPairsM + kClusterN - 1);
+      }
+      for (int i = 0; kConfig.has_act_ring() && i < Smem::kActStages; ++i) {
+        ptx::barrier_init(&smem.act_full[i], 1);
+        ptx::barrier_init(&smem.act_empty[i], 1);
       }
       for (int i = 0; i < Smem::kAccumStages; ++i) {
         ptx::barrier_init(&smem.accum_full[i], 1);
@@ -358,8 +371,7 @@ struct Conv2dFpropKernel {
     const int filter_slice = at.m / kCtaGroup;
     const int filter_row = tile.filter + at.pair_rank * kConfig.block_tile_shape.n +
                            filter_slice * kConfig.filter_slice_rows();
-    const bool phases = params.row_groups == RowGroups::phases;
-    const int phase_h = phases ? tile.group >> 1 : 0, phase_w = phases ? tile.group & 1 : 0;
+    const int phase_h = tile.phase >> 1, phase_w = tile.phase & 1;
 
     for (int atom = 0; atom < atoms; ++atom) {
       std::uint8_t* act = smem.act_tiles(stage) + atom * kConfig.act_atom_bytes() +
@@ -387,19 +399,138 @@ struct Conv2dFpropKernel {
               static_cast<std::uint16_t>(offset_w), static_cast<std::uint16_t>(offset_h));
         }
       }
-      ptx::tma_load_tiled_4d<kCtaGroup, kFilterMulticast>(
-          filter, &params.filter_map, full_barrier, filter_mask, ptx::kL2EvictLast, channel,
-          k.tap(params), filter_row, phases ? tile.group : 0);
+      ptx::tma_load_tiled_4d<kCtaGroup, kFilterMulticast>(filter, &params.filter_map, full_barrier,
+                                                          filter_mask, ptx::kL2EvictLast, channel,
+                                                          k.tap(params), filter_row, tile.phase);
       k.advance(params);
+    }
+  }
+
+  // The leader's barrier, at which the bytes of both CTAs of a pair are counted.
+  static __device__ __forceinline__ std::uint32_t leader_barrier(const Place& at,
+                                                                 ptx::Barrier* full) {
+    if constexpr (kCtaGroup == 1) return ptx::shared_address(full);
+    return ptx::map_shared_rank(ptx::shared_address(full), static_cast<std::uint32_t>(at.leader));
+  }
+
+  // Rings of the main load. Those without activations of their own have no use for `act`.
+  struct Rings {
+    InputState input;
+    ActState act;
+  };
+
+  /// Load filter rows, channels of atom `atom` of a tap, into stage `stage`, counted at `full`.
+  static __device__ __forceinline__ void load_filter_atom(const Params& params, Smem& smem,
+                                                          const Place& at, const Tile& tile,
+                                                          int atom, int tap, int stage,
+                                                          ptx::Barrier* full) {
+    ptx::tma_load_tiled_4d<kCtaGroup, false>(
+        smem.filter_tiles(stage), &params.filter_map, leader_barrier(at, full), 0,
+        ptx::kL2EvictLast, atom * kAtomK, tap,
+        tile.filter + at.pair_rank * kConfig.block_tile_shape.n, tile.phase);
+  }
+
+  /// Load a box of activations into the next stage of their own ring: `bytes` from channel atom
+  /// `atom`, pixel (w, h) of frame `n` on.
+  static __device__ __forceinline__ void load_act_stage(Smem& smem, const Place& at, bool leader,
+                                                        ActState& act, const CUtensorMap* map,
+                                                        int bytes, int atom, int w, int h, int n) {
+    ptx::barrier_wait(&smem.act_empty[act.index], act.producer_parity());
+    if (leader) {
+      ptx::Barrier* full = &smem.act_full[act.index];
+      if (at.pair_rank == 0) {
+        ptx::barrier_arrive_expect(full, static_cast<std::uint32_t>(kCtaGroup * bytes));
+      }
+      ptx::tma_load_tiled_4d<kCtaGroup, false>(smem.act_tiles(static_cast<int>(act.index)), map,
+                                               leader_barrier(at, full), 0, ptx::kL2EvictNormal,
+                                               atom * kAtomK, w, h, n);
+    }
+    __syncwarp();
+    act.advance();
+  }
+
+  /// Input::halo, one tile: for each atom of channels the patch with its border, then the filter
+  /// rows of each tap. `loaded(last)` is called after each of those.
+  template <typename Loaded>
+  static __device__ __forceinline__ void load_halo_tile(const Params& params, Smem& smem,
+                                                        const Place& at, const Tile& tile,
+                                                        bool leader, Rings& rings,
+                                                        const Loaded& loaded) {
+    const Depths depths = depths_of(params, tile);
+    const PixelStart start = pixel_start(params, tile, tile.row);
+    const int taps = params.filter_extent[1] * params.filter_extent[2];
+    for (int t = depths.begin; t < depths.end; ++t) {
+      const auto [map, n] = frame_source(params, start, t);
+      for (int atom = 0; atom < params.channel_atoms; ++atom) {
+        load_act_stage(smem, at, leader, rings.act, map, params.halo_bytes, atom,
+                       start.w + (tile.phase & 1), start.h + (tile.phase >> 1), n);
+        for (int tap = 0; tap < taps; ++tap) {
+          InputState& input = rings.input;
+          ptx::barrier_wait(&smem.input_empty[input.index], input.producer_parity());
+          if (leader) {
+            ptx::Barrier* full = &smem.input_full[input.index];
+            if (at.pair_rank == 0) {
+              ptx::barrier_arrive_expect(full, kCtaGroup * kConfig.filter_atom_bytes());
+            }
+            load_filter_atom(params, smem, at, tile, atom, t * taps + tap,
+                             static_cast<int>(input.index), full);
+            loaded(t == depths.end - 1 && atom == params.channel_atoms - 1 && tap == taps - 1);
+          }
+          __syncwarp();
+          input.advance();
+        }
+      }
+    }
+  }
+
+  /// Input::resident, one tile: its filters, where those there are others, then the activations.
+  template <typename Loaded>
+  static __device__ __forceinline__ void load_resident_tile(const Params& params, Smem& smem,
+                                                            const Place& at, const Tile& tile,
+                                                            bool leader, Rings& rings,
+                                                            int& resident, const Loaded& loaded) {
+    if (tile.filter != resident) {
+      resident = tile.filter;
+      ptx::barrier_wait(&smem.input_empty[0], rings.input.producer_parity());
+      if (leader) {
+        ptx::Barrier* full = &smem.input_full[0];
+        if (at.pair_rank == 0) {
+          ptx::barrier_arrive_expect(full,
+                                     static_cast<std::uint32_t>(kCtaGroup * params.channel_atoms *
+                                                                kConfig.filter_atom_bytes()));
+        }
+        for (int atom = 0; atom < params.channel_atoms; ++atom) {
+          load_filter_atom(params, smem, at, tile, atom, 0, atom, full);
+        }
+      }
+      __syncwarp();
+      rings.input.advance();
+    }
+    const PixelStart start = pixel_start(params, tile, tile.row);
+    for (int atom = 0; atom < params.channel_atoms; ++atom) {
+      load_act_stage(smem, at, leader, rings.act, &params.activation_map, kConfig.act_atom_bytes(),
+                     atom, start.w, start.h, start.n);
+      if (leader) loaded(atom == params.channel_atoms - 1);
+      __syncwarp();
     }
   }
 
   static __device__ __forceinline__ void main_load_warp(const Params& params, Smem& smem,
                                                         const Place& at, int index) {
     const bool leader = ptx::elect_one();
-    PipelineState<Smem::kGroups> input;
+    Rings rings;
+    InputState& input = rings.input;
     ClcState throttle, answer;
+    [[maybe_unused]] int resident = -1;
     bool first_tile = true;
+    int prologue = kResident ? Smem::kActStages : Smem::kGroups;
+    // Source tiles may be loaded once the ring is full, or the tile done, for the first time.
+    const auto loaded = [&](bool last) {
+      if (kWithResidual && first_tile && (--prologue == 0 || last)) {
+        ptx::barrier_arrive(smem.load_order_barrier());
+        first_tile = false;
+      }
+    };
     bool more = true;
     while (more) {
       if (at.rank == 0) {
@@ -408,11 +539,20 @@ struct Conv2dFpropKernel {
         throttle.advance();
       }
       const Tile tile = tile_of(params, at, index);
+      if constexpr (kHalo) {
+        load_halo_tile(params, smem, at, tile, leader, rings, loaded);
+        more = fetch_next_tile(smem, answer, index);
+        continue;
+      }
+      if constexpr (kResident) {
+        load_resident_tile(params, smem, at, tile, leader, rings, resident, loaded);
+        more = fetch_next_tile(smem, answer, index);
+        continue;
+      }
       const AtomRange range = atoms_of(params, at, tile);
       const PixelStart start =
           pixel_start(params, tile, tile.row + at.n * kConfig.act_slice_rows());
       KPosition k(params, range.first);
-      int prologue = Smem::kGroups;
       for (int left = range.count; left > 0; left -= kAtomsPerGroup) {
         const int atoms = min(left, kAtomsPerGroup);
         ptx::barrier_wait(&smem.input_empty[input.index], input.producer_parity());
@@ -420,20 +560,13 @@ struct Conv2dFpropKernel {
           // The bytes of both CTAs of a pair are counted by its leader.
           ptx::Barrier* full = &smem.input_full[input.index];
           if (at.pair_rank == 0) ptx::barrier_arrive_expect(full, kCtaGroup * kAtomBytes * atoms);
-          const std::uint32_t full_barrier =
-              kCtaGroup == 1 ? ptx::shared_address(full)
-                             : ptx::map_shared_rank(ptx::shared_address(full),
-                                                    static_cast<std::uint32_t>(at.leader));
+          const std::uint32_t full_barrier = leader_barrier(at, full);
           for (int tile_k = 0; tile_k < kConfig.k_group_size; ++tile_k) {
             const int stage = static_cast<int>(input.index) * kConfig.k_group_size + tile_k;
             load_input_tiles(params, smem, at, full_barrier, stage, tile, start, k,
                              min(atoms - tile_k * kAtomsPerTile, kAtomsPerTile));
           }
-          // Source tiles may be loaded once the ring is full, or the tile done, for the first time.
-          if (kWithResidual && first_tile && (--prologue == 0 || left <= kAtomsPerGroup)) {
-            ptx::barrier_arrive(smem.load_order_barrier());
-            first_tile = false;
-          }
+          loaded(left <= kAtomsPerGroup);
         }
         __syncwarp();
         input.advance();
@@ -444,6 +577,10 @@ struct Conv2dFpropKernel {
     for (int i = 0; i < Smem::kGroups; ++i) {
       ptx::barrier_wait(&smem.input_empty[input.index], input.producer_parity());
       input.advance();
+    }
+    for (int i = 0; kConfig.has_act_ring() && i < Smem::kActStages; ++i) {
+      ptx::barrier_wait(&smem.act_empty[rings.act.index], rings.act.producer_parity());
+      rings.act.advance();
     }
   }
 
@@ -456,12 +593,25 @@ struct Conv2dFpropKernel {
     int channel_atom = 0;     // of the next atom
   };
 
+  /// Multiply `channels` channels of an atom: operands at descriptors `act` and `filter`.
+  static __device__ __forceinline__ void multiply_atom(std::uint64_t act, std::uint64_t filter,
+                                                       int channels, Accumulation& to) {
+    constexpr std::uint32_t kInstruction =
+        ptx::mma_instruction(kBf16, kConfig.mma_shape.m, kConfig.mma_shape.n);
+#pragma unroll
+    for (int k = 0; k < kAtomK; k += kConfig.mma_shape.k) {
+      if (k >= channels) break;
+      // NOTE: within a swizzle span the operand address simply advances by the bytes of k.
+      ptx::mma_f16<kCtaGroup>(to.address, act + (2 * k >> 4), filter + (2 * k >> 4), kInstruction,
+                              to.accumulate);
+      to.accumulate = true;
+    }
+  }
+
   /// Multiply one pipeline stage into the accumulator.
   static __device__ __forceinline__ void mma(const Params& params, std::uint64_t act_operand,
                                              std::uint64_t filter_operand, int stage, int atoms,
                                              Accumulation& to) {
-    constexpr std::uint32_t kInstruction =
-        ptx::mma_instruction(kBf16, kConfig.mma_shape.m, kConfig.mma_shape.n);
     for (int atom = 0; atom < atoms; ++atom) {
       const int act = stage * kConfig.act_tile_bytes() + atom * kConfig.act_atom_bytes();
       const int filter = stage * kConfig.filter_tile_bytes() + atom * kConfig.filter_atom_bytes();
@@ -471,16 +621,86 @@ struct Conv2dFpropKernel {
         to.channel_atom = 0;
         channels = params.last_atom_channels;
       }
-#pragma unroll
-      for (int k = 0; k < kAtomK; k += kConfig.mma_shape.k) {
-        if (k >= channels) break;
-        // NOTE: within a swizzle span the operand address simply advances by the bytes of k.
-        ptx::mma_f16<kCtaGroup>(to.address, act_operand + ((act + 2 * k) >> 4),
-                                filter_operand + ((filter + 2 * k) >> 4), kInstruction,
-                                to.accumulate);
-        to.accumulate = true;
-      }
+      multiply_atom(act_operand + (act >> 4), filter_operand + (filter >> 4), channels, to);
     }
+  }
+
+  /// Input::halo, one tile: the taps slide over each patch. Rows of the tile are pixels of the
+  /// patch, in groups of 8 neighbours, one group a row of the patch.
+  static __device__ __forceinline__ void multiply_halo_tile(
+      const Params& params, Smem& smem, const Tile& tile, bool leader, std::uint16_t mask,
+      Rings& rings, std::uint64_t filter_operand, Accumulation& to, ptx::Barrier* accum_full,
+      std::uint16_t accum_mask) {
+    const Depths depths = depths_of(params, tile);
+    const int blocks = (depths.end - depths.begin) * params.channel_atoms;
+    const std::uint64_t patch = ptx::mma_operand<kConfig.a_swizzle>(
+        ptx::shared_address(smem.act_tiles()), static_cast<std::uint32_t>(params.halo_width) * 128);
+    for (int block = 0; block < blocks; ++block) {
+      int channels = kAtomK;
+      if (++to.channel_atom == params.channel_atoms) {
+        to.channel_atom = 0;
+        channels = params.last_atom_channels;
+      }
+      ptx::barrier_wait(&smem.act_full[rings.act.index], rings.act.parity());
+      const std::uint64_t stage = patch + rings.act.index * (kConfig.act_tile_bytes() >> 4);
+      for (int r = 0; r < params.filter_extent[1]; ++r) {
+        for (int s = 0; s < params.filter_extent[2]; ++s) {
+          InputState& input = rings.input;
+          ptx::barrier_wait(&smem.input_full[input.index], input.parity());
+          ptx::tmem_fence_after_sync();
+          if (leader) {
+            const int pixel = r * params.dilation[1] * params.halo_width + s * params.dilation[2];
+            multiply_atom(stage + static_cast<std::uint64_t>(pixel * 8),
+                          filter_operand + input.index * (kConfig.filter_tile_bytes() >> 4),
+                          channels, to);
+            commit(&smem.input_empty[input.index], mask);
+          }
+          __syncwarp();
+          input.advance();
+        }
+      }
+      if (leader) {
+        commit(&smem.act_empty[rings.act.index], mask);
+        if (block == blocks - 1) commit(accum_full, accum_mask);
+      }
+      __syncwarp();
+      rings.act.advance();
+    }
+  }
+
+  /// Input::resident, one tile: `resident` are the filters that are there.
+  static __device__ __forceinline__ void multiply_resident_tile(
+      const Params& params, Smem& smem, const Tile& tile, bool leader, std::uint16_t mask,
+      Rings& rings, int& resident, std::uint64_t act_operand, std::uint64_t filter_operand,
+      Accumulation& to, ptx::Barrier* accum_full, std::uint16_t accum_mask) {
+    if (tile.filter != resident) {
+      if (resident >= 0) give_back_filters(smem, leader, mask, rings.input);
+      resident = tile.filter;
+      ptx::barrier_wait(&smem.input_full[0], rings.input.parity());
+    }
+    for (int atom = 0; atom < params.channel_atoms; ++atom) {
+      const bool last = atom == params.channel_atoms - 1;
+      ptx::barrier_wait(&smem.act_full[rings.act.index], rings.act.parity());
+      ptx::tmem_fence_after_sync();
+      if (leader) {
+        multiply_atom(
+            act_operand + rings.act.index * (kConfig.act_tile_bytes() >> 4),
+            filter_operand + static_cast<std::uint64_t>(atom * (kConfig.filter_tile_bytes() >> 4)),
+            last ? params.last_atom_channels : kAtomK, to);
+        commit(&smem.act_empty[rings.act.index], mask);
+        if (last) commit(accum_full, accum_mask);
+      }
+      __syncwarp();
+      rings.act.advance();
+    }
+  }
+
+  // When the MMAs so far are done, others may be loaded.
+  static __device__ __forceinline__ void give_back_filters(Smem& smem, bool leader,
+                                                           std::uint16_t mask, InputState& input) {
+    if (leader) commit(&smem.input_empty[0], mask);
+    __syncwarp();
+    input.advance();
   }
 
   // CTAs that a commit tells: every one that loads into this pair, those of its rows and filters,
@@ -519,7 +739,9 @@ struct Conv2dFpropKernel {
         ptx::mma_operand<kConfig.a_swizzle>(ptx::shared_address(smem.act_tiles(0)));
     const std::uint64_t filter_operand =
         ptx::mma_operand<kConfig.b_swizzle>(ptx::shared_address(smem.filter_tiles(0)));
-    PipelineState<Smem::kGroups> input;
+    Rings rings;
+    InputState& input = rings.input;
+    [[maybe_unused]] int resident = -1;
     PipelineState<Smem::kAccumStages> accum;
     ClcState answer;
     bool more = true;
@@ -528,12 +750,22 @@ struct Conv2dFpropKernel {
         // NOTE: not the producer's parity: the epilogue hands every stage over once at the start,
         // which also tells that both CTAs of the pair have their tensor memory.
         ptx::barrier_wait(&smem.accum_empty[accum.index], accum.parity());
-        const AtomRange range = atoms_of(params, at, tile_of(params, at, index));
+        const Tile tile = tile_of(params, at, index);
+        const AtomRange range = atoms_of(params, at, tile);
         Accumulation accumulation{
             .address =
                 tmem + accum.index * static_cast<std::uint32_t>(kConfig.accum_stage_columns()),
             .channel_atom = kClusterK == 1 ? 0 : range.first % params.channel_atoms};
-        for (int left = range.count; left > 0; left -= kAtomsPerGroup) {
+        if constexpr (kHalo) {
+          multiply_halo_tile(params, smem, tile, leader, masks.input, rings, filter_operand,
+                             accumulation, &smem.accum_full[accum.index], masks.accum);
+        } else if constexpr (kResident) {
+          multiply_resident_tile(params, smem, tile, leader, masks.input, rings, resident,
+                                 act_operand, filter_operand, accumulation,
+                                 &smem.accum_full[accum.index], masks.accum);
+        }
+        for (int left = kConfig.has_act_ring() ? 0 : range.count; left > 0;
+             left -= kAtomsPerGroup) {
           const int atoms = min(left, kAtomsPerGroup);
           ptx::barrier_wait(&smem.input_full[input.index], input.parity());
           // Orders the MMAs after both waits: the operands are there, the accumulator is free.
@@ -553,6 +785,9 @@ struct Conv2dFpropKernel {
         accum.advance();
       }
       more = fetch_next_tile(smem, answer, index);
+    }
+    if constexpr (kResident) {
+      if (resident >= 0) give_back_filters(smem, leader, masks.input, input);
     }
     // Stay until every stage has been handed back: the other CTA's epilogue arrives here.
     // NOTE: the wait below does not imply it: PTX orders arrivals at two barriers with nothing.

@@ -26,7 +26,8 @@ enum class RowGroups : int {
   /// input grid; row (n, p, q) is output pixel (n, 2p + a, 2q + b).
   phases = 3,
   /// A group for each output frame, like `frames`; a tile is a patch of 8 columns and block m / 8
-  /// rows of it, loaded by one strided box a tap. For what no im2col descriptor holds.
+  /// rows of it, loaded by one strided box a tap, or with its border by one box for all taps
+  /// (Input::halo, which has phases of upsampling so as well). For what no im2col descriptor holds.
   patches = 4,
 };
 
@@ -48,6 +49,10 @@ struct Params {
   /// filters that read the pixels as they lie (x counts the rows of the group, y is 0).
   bool tiled_loads = false;
   int groups = 1;              ///< Groups of rows.
+  int groups_per_phase = 1;    ///< Those of one phase of an upsampling; else all.
+  int phases = 1;              ///< 1, or 4 phases of an upsampling.
+  int halo_width = 0;          ///< Input::halo: columns of a patch with its border,
+  int halo_bytes = 0;          ///< and the bytes of one load.
   int rows = 0;                ///< Rows of a group; with patches those of all its tiles.
   int patches_across = 1;      ///< Patches side by side in a frame.
   int filters = 0;             ///< K

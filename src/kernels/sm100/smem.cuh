@@ -16,12 +16,15 @@ template <std::uint64_t kTiles, std::uint64_t kPipeline, bool kWithSource>
 struct Conv2dSmem {
   static constexpr Config kConfig = ValidatedConfig<kTiles, kPipeline>::kConfig;
   static constexpr int kStages = kConfig.pipeline_stages(kWithSource);
-  /// Pairs of full / empty barriers: one for each k group of stages.
-  static constexpr int kGroups = kStages / kConfig.k_group_size;
+  /// Pairs of full / empty barriers: one for each k group of stages, one for all resident filters.
+  static constexpr int kGroups =
+      kConfig.input == Input::resident ? 1 : kStages / kConfig.k_group_size;
+  /// Stages that hold activations.
+  static constexpr int kActStages = kConfig.has_act_ring() ? kConfig.num_act_stages : kStages;
   static constexpr int kAccumStages = kConfig.num_accum_pipeline_stages;
   static constexpr int kClcStages = kConfig.num_clc_pipeline_stages;
-  static constexpr int kSourceTiles = kWithSource ? kConfig.epilogue_steps() : 1;
-  static_assert(kGroups >= 1,
+  static constexpr int kSourceTiles = kWithSource ? kConfig.source_stages() : 1;
+  static_assert(kStages >= 1,
                 "Conv2dConfig: with a residual not one input stage fits in 227 KiB of shared "
                 "memory; take smaller tiles");
 
@@ -44,7 +47,7 @@ struct Conv2dSmem {
   };
   struct NoExchange {};
 
-  ActTile act[kStages];
+  ActTile act[kActStages];
   FilterTile filter[kStages];
   OutTile out[kConfig.num_output_stages];
   [[no_unique_address]] std::conditional_t<kWithSource, SourceTiles, NoSourceTiles> source;
@@ -53,6 +56,9 @@ struct Conv2dSmem {
 
   ptx::ClcResponse clc_response[kClcStages];
 
+  // Of the activations' own ring.
+  ptx::Barrier act_full[kActStages];
+  ptx::Barrier act_empty[kActStages];
   ptx::Barrier input_full[kGroups];
   ptx::Barrier input_empty[kGroups];
   ptx::Barrier accum_full[kAccumStages];

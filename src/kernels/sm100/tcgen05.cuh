@@ -172,13 +172,15 @@ __device__ __forceinline__ void tmem_wait_load(std::uint32_t (&v)[kCount]) {
 /// Shared-memory descriptor of a K-major operand whose rows are one swizzle span of `kSwizzle`
 /// bytes: groups of 8 rows follow each other (PTX ISA, tcgen05 shared-memory descriptor). Bits 0-13
 /// address / 16, 32-45 bytes between groups of 8 rows / 16, 46-48 constant 1, 61-63 swizzle.
+/// `group_bytes`: between groups of 8 rows, any multiple of the swizzle span. The base offset (bits
+/// 49-51) is 0, since the pattern starts at multiples of 1024 bytes wherever the operand starts.
 template <int kSwizzle>
-__device__ __forceinline__ std::uint64_t mma_operand(std::uint32_t address) {
+__device__ __forceinline__ std::uint64_t mma_operand(std::uint32_t address,
+                                                     std::uint32_t group_bytes = 8 * kSwizzle) {
   static_assert(kSwizzle == 64 || kSwizzle == 128, "operand swizzle is 64 or 128 bytes");
   constexpr std::uint64_t kMode = kSwizzle == 128 ? 2 : 4;
-  constexpr std::uint64_t kFixed =
-      (std::uint64_t{kSwizzle * 8 / 16} << 32) | (std::uint64_t{1} << 46) | (kMode << 61);
-  return kFixed | (address >> 4 & 0x3FFFu);
+  constexpr std::uint64_t kFixed = (std::uint64_t{1} << 46) | (kMode << 61);
+  return kFixed | (std::uint64_t{group_bytes >> 4} << 32) | (address >> 4 & 0x3FFFu);
 }
 
 /// Instruction descriptor of kind::f16 (PTX ISA, tcgen05 instruction descriptor): fp32 accumulator,

@@ -11,8 +11,13 @@ namespace convoy::sm100 {
 
 /// The configuration that Q-slices add into their accumulator with.
 template <auto kConfig>
-inline constexpr auto kSliceConfig =
-    Conv2dConfig<ActOf<kConfig>, FilterOf<kConfig>, float>::default_bf16_1sm();
+inline constexpr auto kSliceConfig = [] {
+  auto config = Conv2dConfig<ActOf<kConfig>, FilterOf<kConfig>, float>::default_bf16();
+  config.block_tile_shape = {128, 64, 64};
+  config.mma_shape = {256, 128, 16};
+  config.num_source_stages = 2;
+  return config;
+}();
 
 namespace detail {
 
@@ -83,11 +88,9 @@ QsliceDecision qslice_conv3d(OutOf<kConfig>* output, const ActOf<kConfig>* activ
   if (!decision.sliced) {
     const void* const ktrsc =
         composed::make_ktrsc_filter(workspace, filter, geometry, layout, stream);
-    im2col_matmul_conv3d<kConfig>(output, activation, cache, static_cast<decltype(filter)>(ktrsc),
-                                  problem,
-                                  static_cast<char*>(workspace) +
-                                      composed::ktrsc_filter_bytes(geometry, layout),
-                                  op, stream);
+    im2col_matmul_conv3d<kConfig>(
+        output, activation, cache, static_cast<decltype(filter)>(ktrsc), problem,
+        static_cast<char*>(workspace) + composed::ktrsc_filter_bytes(geometry, layout), op, stream);
     return decision;
   }
   RunPointers pointers;

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the Blackwell kernels' time model predicts for shape files, layer by layer and in all: the
+// fastest kernel, the fastest without halo and resident filters, and the chip's floor (the larger
+// of FLOP at 2.25 PFLOP/s and bytes at 8 TB/s). Asks no device.
+//
+//   sm100_predict [--layers] FILE...
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "convoy/error.hpp"
+#include "kernels/sm100/host.hpp"
+#include "kernels/sm100/model.hpp"
+#include "shape_file.hpp"
+
+namespace convoy {
+namespace {
+
+constexpr int kMultiprocessors = 148;
+constexpr double kFlopPerUs = 2.25e9, kBytesPerUs = 8e6;
+
+struct Prediction {
+  std::string name = "-";
+  double us = 0.0, low = 0.0, high = 0.0;
+};
+
+// At both ends of the constants' ranges.
+sm100::ModelConstants constants(bool fast) {
+  sm100::ModelConstants k;
+  k.cycles_per_us = fast ? 1965.0 : 1700.0;
+  k.run_bytes_per_cycle = k.other_bytes_per_cycle = fast ? 64.0 : 55.0;
+  k.refill_cycles = fast ? 1000.0 : 2418.0;
+  k.step_cycles = fast ? 100.0 : 250.0;
+  k.memory_bytes_per_us = (fast ? 0.93 : 0.85) * 8e6;
+  k.overlap_loss = fast ? 0.0 : 0.39;
+  return k;
+}
+
+Prediction predict(const ConvGeometry& g, DType dtype, bool runs_only) {
+  Prediction best;
+  for (const sm100::Instance& instance : sm100::instances()) {
+    const sm100::Config& config = instance.config;
+    if (config.act_dtype != dtype || config.out_dtype != dtype) continue;
+    if (runs_only && config.input != sm100::Input::runs) continue;
+    if (!sm100::refusal(instance, g, g.upsample == 2).empty()) continue;
+    const double us = sm100::estimate_us(instance, g, kMultiprocessors);
+    if (best.us > 0.0 && us >= best.us) continue;
+    best.us = us;
+    best.name = name_of(instance);
+    best.low = sm100::estimate_us(instance, g, kMultiprocessors, false, constants(true));
+    best.high = sm100::estimate_us(instance, g, kMultiprocessors, false, constants(false));
+  }
+  return best;
+}
+
+double floor_us(const ConvGeometry& g) {
+  // A folded upsampling multiplies 4 of 9 taps; depths that meet only padding are skipped.
+  double met = 0;
+  for (std::int64_t z = 0; z < g.out[0]; ++z) {
+    for (std::int64_t t = 0; t < g.filter[0]; ++t) {
+      const std::int64_t d = z * g.stride[0] - g.pad_begin[0] + t * g.dilation[0];
+      if (d >= 0 && d < g.seen()[0]) met += 1;
+    }
+  }
+  const double folded = (g.upsample == 2 ? 4.0 / 9.0 : 1.0) * met / double(g.out[0] * g.filter[0]);
+  const double flop =
+      2.0 * double(g.gemm_m()) * double(g.out_channels) * double(g.taps() * g.in_channels) * folded;
+  const double bytes =
+      2.0 * double(g.activation_elements() + g.filter_elements() + g.output_elements());
+  return std::max(flop / kFlopPerUs, bytes / kBytesPerUs);
+}
+
+void print_file(const std::string& path, bool layers) {
+  double sum = 0, low = 0, high = 0, runs = 0, floor = 0;
+  int left_out = 0;
+  for (const cli::ShapeCase& shape : cli::read_shape_file(path)) {
+    const ConvGeometry g = geometry_of(shape.problem);
+    const Prediction best = predict(g, DType::bf16, false), before = predict(g, DType::bf16, true);
+    if (best.us == 0.0) {
+      ++left_out;
+      continue;
+    }
+    const double count = double(shape.count), least = floor_us(g);
+    if (layers) {
+      std::printf("| `%s` | %.1f | %.1f | %.1f | %.1f – %.1f | `%s` |\n",
+                  to_string(shape.problem).c_str(), least, before.us, best.us, best.low, best.high,
+                  best.name.c_str());
+    }
+    sum += count * best.us;
+    low += count * best.low;
+    high += count * best.high;
+    runs += count * before.us;
+    floor += count * least;
+  }
+  std::printf("| %s | %.2f | %.2f | %.2f | %.2f – %.2f | %d shapes left out |\n", path.c_str(),
+              floor / 1e3, runs / 1e3, sum / 1e3, low / 1e3, high / 1e3, left_out);
+}
+
+}  // namespace
+}  // namespace convoy
+
+int main(int argc, char** argv) {
+  bool layers = false;
+  try {
+    for (int i = 1; i < argc; ++i) {
+      if (std::strcmp(argv[i], "--layers") == 0) {
+        layers = true;
+      } else {
+        convoy::print_file(argv[i], layers);
+      }
+    }
+  } catch (const convoy::Error& error) {
+    std::fprintf(stderr, "sm100_predict: %s\n", error.what());
+    return 2;
+  }
+  return 0;
+}
