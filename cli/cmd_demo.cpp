@@ -6,6 +6,8 @@
 #include <memory>
 
 #include "commands.hpp"
+#include "io/atomic_file.hpp"
+#include "io/printable.hpp"
 #include "io/tensor_file.hpp"
 #include "landscape.hpp"
 #include "layer.hpp"
@@ -20,7 +22,7 @@ namespace {
 constexpr std::int64_t kChannels = 32;
 
 struct DemoOptions {
-  std::string device = "auto", dtype = "bf16", folder = "demo-output";
+  std::string device = "auto", dtype = "bf16", folder = "demo-output", image;
   std::int64_t size = 1024;
 };
 
@@ -125,6 +127,25 @@ void print_table(const std::vector<Row>& rows, Device asked) {
   }
 }
 
+/// A user's picture as RGB: grey three times, alpha left out.
+io::HostTensor read_picture(const std::string& path) {
+  const io::HostTensor image = io::read_tensor(path);
+  if (image.rank() != 3 || image.shape[2] < 1 || image.shape[2] > 4) {
+    throw_invalid(path, ": shape ", io::shape_to_string(image.shape),
+                  " is no picture; legal: [H, W, C], C from 1 to 4");
+  }
+  const io::HostTensor values = io::convert(image, DType::fp32);
+  const std::int64_t channels = image.shape[2];
+  io::HostTensor rgb(DType::fp32, {image.shape[0], image.shape[1], 3});
+  const auto* from = reinterpret_cast<const float*>(values.bytes.data());
+  for (std::int64_t i = 0; i < image.shape[0] * image.shape[1]; ++i) {
+    for (std::int64_t c = 0; c < 3; ++c) {
+      floats(rgb)[3 * i + c] = from[i * channels + (channels >= 3 ? c : 0)];
+    }
+  }
+  return rgb;
+}
+
 int run_demo(const DemoOptions& o) {
   std::error_code error;
   std::filesystem::create_directories(o.folder, error);
@@ -132,34 +153,41 @@ int run_demo(const DemoOptions& o) {
     throw Error(Status::io_error, text("cannot make the folder ", o.folder, ": ", error.message(),
                                        "; --output names another"));
   }
-  io::check_can_write_tensor(o.folder + "/landscape.png");
+  io::check_can_write(o.folder + "/stem.npy");
   const auto file = [&](const char* name) { return o.folder + "/" + name; };
   const DType dtype = parse_dtype(o.dtype);
+  io::HostTensor landscape;
+  if (!o.image.empty()) landscape = read_picture(o.image);
 
+  const std::string picture = file(o.image.empty() ? "landscape.png" : "picture.png");
   // The picture and the filters, as files: the commands below repeat the demo by hand.
   {
     const Progress progress("drawing");
-    io::write_tensor(file("landscape.png"), make_landscape(o.size, 20));
+    if (o.image.empty()) landscape = make_landscape(o.size, 20);
+    io::write_tensor(picture, landscape);
   }
   io::write_tensor(file("stem.npy"), stem_filter());
   io::write_tensor(file("layer.npy"), layer_filter());
   io::write_tensor(file("bias.npy"), layer_bias());
-  std::printf("drew %s, %lld x %lld RGB\n", file("landscape.png").c_str(),
-              static_cast<long long>(o.size), static_cast<long long>(o.size));
+  io::HostTensor input = io::read_tensor(picture);
+  const std::int64_t height = input.shape[0], width = input.shape[1];
+  std::printf("%s %s, %lld x %lld RGB\n", o.image.empty() ? "drew" : "copied",
+              io::printable(picture).c_str(), static_cast<long long>(width),
+              static_cast<long long>(height));
 
   // Stem: 7x7, 3 -> 32.
   Layer stem;
   stem.options.dtype = dtype;
   stem.options.device = parse_device(o.device);
-  stem.problem = Conv2dProblemShape{.in_height = o.size,
-                                    .in_width = o.size,
+  stem.problem = Conv2dProblemShape{.in_height = height,
+                                    .in_width = width,
                                     .in_channels = 3,
                                     .out_channels = kChannels,
                                     .filter_h = 7,
                                     .filter_w = 7,
                                     .pad_h = 3,
                                     .pad_w = 3};
-  stem.activation = io::convert(io::read_tensor(file("landscape.png")), dtype);
+  stem.activation = io::convert(input, dtype);
   stem.filter = io::convert(io::read_tensor(file("stem.npy")), dtype);
   std::vector<Row> rows;
   rows.push_back(run_row("stem", stem));
@@ -167,8 +195,8 @@ int run_demo(const DemoOptions& o) {
   // Residual layer: 3x3, 32 -> 32, bias, SiLU, + the stem's output.
   Layer layer;
   layer.options = stem.options;
-  layer.problem = Conv2dProblemShape{.in_height = o.size,
-                                     .in_width = o.size,
+  layer.problem = Conv2dProblemShape{.in_height = height,
+                                     .in_width = width,
                                      .in_channels = kChannels,
                                      .out_channels = kChannels,
                                      .filter_h = 3,
@@ -196,8 +224,8 @@ int run_demo(const DemoOptions& o) {
       "  convoy conv2d --input %s --filter %s --pad 3 --dtype %s --output features.npy\n"
       "  convoy conv2d --input features.npy --filter %s --bias %s --activation silu \\\n"
       "    --residual features.npy --pad 1 --dtype %s --verify --output result.png\n",
-      file("landscape.png").c_str(), file("stem.npy").c_str(), o.dtype.c_str(),
-      file("layer.npy").c_str(), file("bias.npy").c_str(), o.dtype.c_str());
+      picture.c_str(), file("stem.npy").c_str(), o.dtype.c_str(), file("layer.npy").c_str(),
+      file("bias.npy").c_str(), o.dtype.c_str());
   return rows[0].check.passed && rows[1].check.passed ? kSuccess : kVerificationFailed;
 }
 
@@ -212,6 +240,10 @@ void add_demo_command(CLI::App& app, int& exit_code) {
   command->add_option("--size", options->size, "pixels a side")
       ->check(CLI::Range(16, 8192))
       ->capture_default_str();
+  command
+      ->add_option("--image", options->image,
+                   "a picture of your own in the place of the drawn one: .png, .npy, .safetensors")
+      ->excludes("--size");
   command->add_option("--output", options->folder, "folder of the files")->capture_default_str();
   command->callback([options, &exit_code] { exit_code = run_demo(*options); });
 }

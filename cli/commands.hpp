@@ -21,5 +21,8 @@ void add_tune_command(CLI::App& app, int& exit_code);
 void add_info_command(CLI::App& app, int& exit_code);
 void add_explain_command(CLI::App& app, int& exit_code);
 void add_demo_command(CLI::App& app, int& exit_code);
+void add_view_command(CLI::App& app, int& exit_code);
+/// man and completion, of the commands added before and after.
+void add_help_commands(CLI::App& app, int& exit_code);
 
 }  // namespace convoy::cli

@@ -86,6 +86,8 @@ int run(int argc, char** argv) {
   add_info_command(app, exit_code);
   add_explain_command(app, exit_code);
   add_demo_command(app, exit_code);
+  add_view_command(app, exit_code);
+  add_help_commands(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -39,10 +39,12 @@ Spec parse_spec(const std::string& text) {
   if (ends_with(text, ".npy")) return {text, "", Format::npy};
   if (ends_with(text, ".safetensors")) return {text, "", Format::safetensors};
   if (ends_with(text, ".png")) return {text, "", Format::png};
+  const bool jpeg = ends_with(text, ".jpg") || ends_with(text, ".jpeg") || ends_with(text, ".webp");
   throw Error(Status::invalid_argument,
               text +
                   ": unknown kind of file; supported: .npy, .png, .safetensors, "
-                  ".safetensors:TENSOR");
+                  ".safetensors:TENSOR" +
+                  (jpeg ? "; ImageMagick makes one: convert " + text + " picture.png" : ""));
 }
 
 }  // namespace

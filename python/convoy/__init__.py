@@ -35,6 +35,8 @@ from ._plan import (
     supports,
 )
 
+__version__ = version().split()[0]
+
 __all__ = [
     "Conv2d",
     "Conv3d",
@@ -50,6 +52,7 @@ __all__ = [
     "Plan",
     "RmsNorm",
     "Unsupported",
+    "__version__",
     "candidates",
     "clear_cache",
     "conv2d",

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The convolutions and norms on numpy arrays, on the CPU."""
 
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
 import numpy as np
 
 from . import _native as native
@@ -19,6 +22,10 @@ from ._plan import (
     sides,
     unknown_keyword,
 )
+
+Array = Any  # A numpy array, or what speaks DLPack.
+Integers = SupportsIndex | Sequence[SupportsIndex]  # One, or one for each axis.
+Padding = Integers | str  # Also one for each side, "same" or "valid".
 
 _NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 # Where each axis of a filter stands in a layout, as K, spatial..., C.
@@ -197,18 +204,18 @@ def _run(
 
 
 def conv2d(
-    x,
-    filter,
+    x: Array,
+    filter: Array,
     *,
-    stride=1,
-    padding=0,
-    dilation=1,
-    groups=1,
-    padding_mode="zero",
-    upsample=1,
-    filter_layout="KRSC",
-    **epilogue,
-):
+    stride: Integers = 1,
+    padding: Padding = 0,
+    dilation: Integers = 1,
+    groups: SupportsIndex = 1,
+    padding_mode: str = "zero",
+    upsample: SupportsIndex = 1,
+    filter_layout: str = "KRSC",
+    **epilogue: Any,
+) -> np.ndarray:
     """Convolve `x` [N, H, W, C] with `filter`; returns [N, P, Q, K].
 
     padding: one integer; (height, width); (top, bottom, left, right); "same" (stride 1) or "valid".
@@ -219,9 +226,9 @@ def conv2d(
     """
     x, filter = _array(x, 4, "x"), _array(filter, 4, "filter")
     k, r, s, c = _filter_extents(filter, filter_layout, 4)
-    stride, dilation = numbers(stride, 2, "stride"), numbers(dilation, 2, "dilation")
-    groups = integer(groups, "groups")
-    begin, end = sides(padding, 2, (r, s), stride, dilation)
+    strides, dilations = numbers(stride, 2, "stride"), numbers(dilation, 2, "dilation")
+    count = integer(groups, "groups")
+    begin, end = sides(padding, 2, (r, s), strides, dilations)
     batch, height, width, channels = x.shape
     problem = Conv2d(
         batch,
@@ -231,29 +238,29 @@ def conv2d(
         out_channels=k,
         filter=(r, s),
         pad=(begin[0], end[0], begin[1], end[1]),
-        stride=stride,
-        dilation=dilation,
-        groups=groups,
+        stride=strides,
+        dilation=dilations,
+        groups=count,
         pad_mode=padding_mode,
         upsample=integer(upsample, "upsample"),
     )
-    _check_channels(c, x.shape[-1], groups)
+    _check_channels(c, x.shape[-1], count)
     return _run(conv2d, problem, x, filter, filter_layout, **epilogue)
 
 
 def conv3d(
-    x,
-    filter,
+    x: Array,
+    filter: Array,
     *,
-    stride=1,
-    padding=0,
-    dilation=1,
-    groups=1,
-    padding_mode="zero",
-    cache=None,
-    filter_layout="KTRSC",
-    **epilogue,
-):
+    stride: Integers = 1,
+    padding: Padding = 0,
+    dilation: Integers = 1,
+    groups: SupportsIndex = 1,
+    padding_mode: str | Sequence[str] = "zero",
+    cache: Array | None = None,
+    filter_layout: str = "KTRSC",
+    **epilogue: Any,
+) -> Any:
     """Convolve `x` [N, D, H, W, C] with `filter`; returns [N, Z, P, Q, K].
 
     padding: one integer; (depth, height, width); (front, back, top, bottom, left, right); "same"
@@ -264,10 +271,10 @@ def conv3d(
     """
     x, filter = _array(x, 5, "x"), _array(filter, 5, "filter")
     k, t, r, s, c = _filter_extents(filter, filter_layout, 5)
-    stride, dilation = numbers(stride, 3, "stride"), numbers(dilation, 3, "dilation")
-    groups = integer(groups, "groups")
-    begin, end = sides(padding, 3, (t, r, s), stride, dilation)
-    modes = (padding_mode,) * 3 if isinstance(padding_mode, str) else tuple(padding_mode)
+    strides, dilations = numbers(stride, 3, "stride"), numbers(dilation, 3, "dilation")
+    count = integer(groups, "groups")
+    begin, end = sides(padding, 3, (t, r, s), strides, dilations)
+    modes: Any = (padding_mode,) * 3 if isinstance(padding_mode, str) else tuple(padding_mode)
     if cache is not None:
         cache = _array(cache, 5, "cache")
     batch, depth, height, width, channels = x.shape
@@ -281,13 +288,13 @@ def conv3d(
         filter=(t, r, s),
         pad_begin=begin,
         pad_end=end,
-        stride=stride,
-        dilation=dilation,
-        groups=groups,
+        stride=strides,
+        dilation=dilations,
+        groups=count,
         pad_mode=modes,
         cached_frames=0 if cache is None else cache.shape[1],
     )
-    _check_channels(c, x.shape[-1], groups)
+    _check_channels(c, x.shape[-1], count)
     return _run(conv3d, problem, x, filter, filter_layout, cache=cache, **epilogue)
 
 
@@ -347,8 +354,18 @@ def _channels_last_array(x):
     return _array(x, getattr(x, "ndim", 0), "x")
 
 
-def group_norm(x, groups, *, scale=None, bias=None, epsilon=1e-5, activation="none",
-               parameter_a=None, parameter_b=None, out=None):
+def group_norm(
+    x: Array,
+    groups: SupportsIndex,
+    *,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    epsilon: float = 1e-5,
+    activation: str = "none",
+    parameter_a: float | None = None,
+    parameter_b: float | None = None,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
     """activation((x - mean) / sqrt(variance + epsilon)·scale + bias) of `x` [N, ..., C], with the
     mean and variance of each image's C / groups channels. scale and bias are [C]; out may be x."""
     x = _channels_last_array(x)
@@ -357,8 +374,18 @@ def group_norm(x, groups, *, scale=None, bias=None, epsilon=1e-5, activation="no
     return _norm(problem, x, scale, bias, activation, parameter_a, parameter_b, out)
 
 
-def rms_norm(x, *, scale=None, bias=None, epsilon=1e-6, rule="added", activation="none",
-             parameter_a=None, parameter_b=None, out=None):
+def rms_norm(
+    x: Array,
+    *,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    epsilon: float = 1e-6,
+    rule: str = "added",
+    activation: str = "none",
+    parameter_a: float | None = None,
+    parameter_b: float | None = None,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
     """activation(x / rms·scale + bias) of `x` [..., C], over the channels of each pixel. rule:
     "added", rms = sqrt(mean(x²) + epsilon); "norm_floor", x·sqrt(C) / max(norm(x), epsilon)."""
     x = _channels_last_array(x)

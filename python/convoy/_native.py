@@ -328,7 +328,7 @@ def initialised(kind, name):
     return value
 
 
-def version():
+def version() -> str:
     """Version and git hash of the loaded library."""
     return library.convoy_version().decode()
 

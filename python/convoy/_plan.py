@@ -8,6 +8,7 @@ import functools
 import inspect
 import operator
 import weakref
+from typing import Any
 
 from . import _native as native
 from ._native import choose, library
@@ -383,7 +384,7 @@ def cached_norm(problem, options):
     return NormPlan(problem, options)
 
 
-def supports(problem, options=Options()):
+def supports(problem: Conv2d | Conv3d, options: Options = Options()) -> tuple[bool, str]:
     """(True, "") where `Plan(problem, options)` would succeed, else (False, why not)."""
     shape, c_options = problem._struct(), options._struct()
     query = getattr(library, f"convoy_supports_{problem._suffix}")
@@ -392,7 +393,7 @@ def supports(problem, options=Options()):
     return False, library.convoy_last_error().decode()
 
 
-def candidates(problem, options=Options()):
+def candidates(problem: Conv2d | Conv3d, options: Options = Options()) -> list[dict[str, Any]]:
     """Every kernel in the order of preference: dicts of kernel, backend, reason, estimated_us,
     chosen."""
     shape, c_options = problem._struct(), options._struct()
@@ -500,7 +501,7 @@ def sides(padding, axes, taps=None, stride=None, dilation=None):
     raise native.InvalidArgument(f"padding = {padding} is not legal; legal: {legal}")
 
 
-def clear_cache():
+def clear_cache() -> None:
     """Forget the plans that the array front ends keep, and with the last of them their memory."""
     cached_plan.cache_clear()
     cached_norm.cache_clear()

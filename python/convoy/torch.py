@@ -13,6 +13,8 @@ kernels for torch.compile, and no gradient. In a CUDA graph: run once before the
 plans are made and filters packed at the first call.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -23,6 +25,8 @@ from ._plan import Conv3d as _Conv3d
 from ._plan import GroupNorm as _GroupNorm
 from ._plan import NormOptions, Options, cached_norm, cached_plan, integer, numbers, sides
 from ._plan import RmsNorm as _RmsNorm
+
+Integers = int | Sequence[int]  # One, or one for each axis.
 
 _NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 # Padding modes by PyTorch's names and Convoy's.
@@ -345,9 +349,11 @@ def _axes(x, weight, stride, padding, dilation, axes):
     return list(stride), padding, list(dilation)
 
 
-def conv2d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, activation="none",
-           residual=None, beta=1.0, upsample=1, upsample_folding="exact", packed=False,
-           padding_mode="zeros"):
+def conv2d(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None,
+           stride: Integers = 1, padding: Integers | str = 0, dilation: Integers = 1,
+           groups: int = 1, *, activation: str = "none", residual: torch.Tensor | None = None,
+           beta: float = 1.0, upsample: int = 1, upsample_folding: str = "exact",
+           packed: bool = False, padding_mode: str = "zeros") -> torch.Tensor:
     """activation(conv(x, weight) + bias) + beta·residual, in one kernel. padding: one integer,
     (height, width), (top, bottom, left, right), "same" or "valid"; padding_mode: zeros, replicate
     or reflect. upsample=2 upsamples x to the nearest neighbour first, without writing it;
@@ -385,7 +391,7 @@ def supports(x, weight, stride=1, padding=0, dilation=1, groups=1, padding_mode=
     return _plan.supports(problem, Options(dtype=_dtype_name(x, "x"), device=device))
 
 
-def clear_cache():
+def clear_cache() -> None:
     """Forget the plans and packed weights that the operators keep. On the GPU, what was enqueued
     before must be done."""
     _plans.clear()
@@ -575,7 +581,7 @@ def _fused_norm(norm):
     return fused.train(norm.training)
 
 
-def convert(module):
+def convert(module: torch.nn.Module) -> torch.nn.Module:
     """Let Convoy run what it can inside `module` (itself included): every nn.Conv2d and nn.Conv3d
     with a type it knows (and no circular padding), and every nn.GroupNorm. In an nn.Sequential a
     GroupNorm and the SiLU right behind it become one. Returns the module, whose parameters keep

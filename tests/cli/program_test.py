@@ -411,6 +411,46 @@ class ProgramTest(ProgramCase):
             self.assertTrue(candidate["chosen"] or candidate["reason"] or
                             candidate["estimated_us"] > 0)
 
+    def test_view(self):
+        self.write_npy("x.npy", (1, 5, 7, 8))
+        told = self.succeed("view", "x.npy")
+        self.assertIn("x.npy (1, 5, 7, 8) fp32 as x.png", told)
+        with open(self.path("x.png"), "rb") as file:
+            width, height = struct.unpack(">II", file.read()[16:24])
+        self.assertIn(f"{width} x {height} pixels", told)
+        self.assertGreaterEqual(width * height, 8 * 5 * 7)
+        self.write_npy("flat.npy", (5, 7))
+        self.assertIn("7 x 5 pixels", self.succeed("view", "flat.npy", "--output", "p.png"))
+        self.refuse("would replace it", "view", "x.png")
+        self.write_npy("row.npy", (5,))
+        self.refuse("has no pixels", "view", "row.npy")
+
+    def test_man_and_completion_know_every_option(self):
+        man = self.succeed("man")
+        scripts = [self.succeed("completion", shell) for shell in ("bash", "zsh", "fish")]
+        for command in ("conv2d", "bench", "demo"):
+            for word in self.succeed(command, "--help").split():
+                if word.startswith("--") and word.strip(",").strip("-").isalpha():
+                    option = word.strip(",")
+                    self.assertIn(option.replace("-", "\\-"), man)
+                    for script in scripts[:2]:
+                        self.assertIn(option, script)
+                    self.assertIn("-l " + option[2:], scripts[2])
+        done = subprocess.run(
+            ["bash", "-c", scripts[0] + "COMP_WORDS=(convoy conv2d --pa); COMP_CWORD=2; _convoy; "
+                                        'echo "${COMPREPLY[@]}"'], capture_output=True, text=True)
+        self.assertEqual(done.stdout.split(), ["--pad", "--pad-mode"], done.stderr)
+
+    def test_demo_of_a_picture(self):
+        for name, color, pixels in (("rgb.png", 2, 3), ("grey.png", 0, 1), ("alpha.png", 6, 4)):
+            rows = [bytes((x * 7 + y * 5 + c) % 256 for x in range(20) for c in range(pixels))
+                    for y in range(18)]
+            self.write(name, png_bytes(20, 18, rows, color=color))
+            told = self.succeed("demo", "--image", name, "--output", "out", "--device", "cpu")
+            self.assertIn("20 x 18 RGB", told)
+            self.assertTrue(os.path.exists(self.path("out/result.png")))
+        self.refuse("ImageMagick makes one", "demo", "--image", "x.jpg", "--output", "out")
+
     def test_demo(self):
         out = self.succeed("demo", "--size", 64, "--device", "cpu", "--output", "demo")
         self.assertIn("ran on cpu", out)

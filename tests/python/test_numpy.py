@@ -3,7 +3,9 @@
 against the installed package."""
 
 import concurrent.futures
+import inspect
 import multiprocessing
+import pathlib
 import subprocess
 import sys
 import unittest
@@ -360,6 +362,15 @@ class Planning(unittest.TestCase):
 
     def test_version(self):
         self.assertRegex(convoy.version(), r"^\d+\.\d+\.\d+ \(git ")
+        self.assertEqual(convoy.__version__, convoy.version().split()[0])
+
+    def test_types_are_told(self):
+        folder = pathlib.Path(convoy.__file__).parent
+        self.assertTrue((folder / "py.typed").exists())
+        for function in (convoy.conv2d, convoy.conv3d, convoy.group_norm, convoy.rms_norm):
+            hints = function.__annotations__
+            parameters = inspect.signature(function).parameters
+            self.assertEqual(set(hints) - {"return"}, set(parameters), function.__name__)
 
 
 if __name__ == "__main__":
