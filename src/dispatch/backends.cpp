@@ -6,6 +6,7 @@
 #endif
 #ifdef CONVOY_WITH_CUDA
 #include "kernels/composed/candidates.hpp"
+#include "kernels/composed/space_to_depth.hpp"
 #include "kernels/norm/norm.hpp"
 #include "kernels/small/candidates.hpp"
 #endif
@@ -33,6 +34,7 @@ const CandidateList& registry() {
     // Composed kernels choose among the implicit GEMMs, which are all that is listed so far.
     composed::register_kernels(list, composed::InnerKernels(list));
     small::register_kernels(list);
+    composed::apply_space_to_depth(list);
 #endif
 #ifdef CONVOY_WITH_CPU
     register_cpu_kernels(list);

@@ -12,6 +12,14 @@
 
 namespace convoy::composed {
 
+/// Elements that `write_im2col_rows` moves at once: 8, 4, 2 or 1, by the channels.
+inline std::int64_t im2col_vector(const ConvGeometry& geometry) {
+  for (const std::int64_t width : {8, 4, 2}) {
+    if (geometry.in_channels % width == 0) return width;
+  }
+  return 1;
+}
+
 /// Write rows [row_begin, row_end) of the im2col matrix: row m holds the T·R·S·C inputs of output
 /// pixel m, taps in filter order, channels fastest, then zeros up to `pitch` elements. `cache` as
 /// in RunPointers.
