@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <random>
@@ -133,6 +134,145 @@ TEST_F(Small, Grouped) {
   grouped(shape_3d(1, 2, 1, 6, 7, 32, 32), 8);               // Depth, a cache.
 }
 
+// One row of output: tiles are strips side by side.
+TEST_F(Small, RowsOfSamples) {
+  const auto row = [](std::int64_t w, std::int64_t c, std::int64_t k, std::int64_t filter,
+                      std::int64_t pad, std::int64_t stride = 1, std::int64_t dilation = 1) {
+    return geometry_of(Conv2dProblemShape{.batch = 2,
+                                          .in_height = 1,
+                                          .in_width = w,
+                                          .in_channels = c,
+                                          .out_channels = k,
+                                          .filter_w = filter,
+                                          .pad_w = pad,
+                                          .stride_w = stride,
+                                          .dilation_w = dilation});
+  };
+  for (const auto& [kernel, g] : {std::pair{"few_channels", row(700, 1, 32, 7, 3)},
+                                  std::pair{"few_channels", row(401, 2, 70, 5, 4, 3)},
+                                  std::pair{"few_channels", row(300, 24, 16, 3, 2, 1, 2)},
+                                  std::pair{"few_channels", row(5000, 16, 16, 3, 1)},
+                                  std::pair{"few_filters", row(900, 32, 1, 7, 3)},
+                                  std::pair{"few_filters", row(70, 96, 3, 3, 1)},
+                                  std::pair{"few_filters", row(4000, 8, 16, 1, 0)}}) {
+    expect_right(with_kernel(g, kernel));
+  }
+  ConvGeometry reflected = row(90, 3, 8, 7, 3);
+  reflected.pad_mode = {PadMode::zero, PadMode::zero, PadMode::reflect};
+  expect_right(with_kernel(reflected, "few_channels", DType::fp16));
+  ConvGeometry frames = shape_3d(2, 4, 0, 1, 100, 16, 4);
+  frames.filter[1] = 1;
+  frames.pad_begin[1] = frames.pad_end[1] = 0;
+  expect_right(with_kernel(frames, "few_filters"));
+}
+
+// Filters that lie in registers, along each axis; strides, dilation, a cache, every type.
+TEST_F(Small, DepthwiseRows) {
+  const auto volume = [](std::array<std::int64_t, 3> in, std::array<std::int64_t, 3> filter,
+                         std::array<std::int64_t, 3> pad, std::int64_t channels) {
+    Conv3dProblemShape shape{.batch = 2,
+                             .in_depth = in[0],
+                             .in_height = in[1],
+                             .in_width = in[2],
+                             .in_channels = channels,
+                             .out_channels = channels,
+                             .filter = filter,
+                             .pad_begin = pad,
+                             .pad_end = pad,
+                             .groups = channels};
+    return shape;
+  };
+  const auto check = [](const Conv3dProblemShape& shape, DType dtype = DType::bf16) {
+    expect_right(with_kernel(geometry_of(shape), "depthwise", dtype));
+  };
+  for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32}) {
+    for (const std::int64_t filter : {3, 5, 7}) {
+      for (const std::int64_t stride : {1, 2}) {
+        Conv3dProblemShape shape =
+            volume({1, 19, 13}, {1, filter, filter}, {0, filter / 2, filter / 2}, 24);
+        shape.stride = {1, stride, stride};
+        check(shape, dtype);
+      }
+    }
+    check(volume({4, 5, 7}, {3, 3, 3}, {1, 1, 1}, 16), dtype);
+    for (const std::int64_t filter : {3, 4, 5, 7, 9, 15, 31}) {
+      check(volume({1, 1, 70}, {1, 1, filter}, {0, 0, filter - 1}, 40), dtype);
+    }
+  }
+  check(volume({1, 40, 5}, {1, 9, 1}, {0, 4, 2}, 16));  // Along the height; columns of padding.
+  check(volume({12, 3, 5}, {5, 1, 1}, {2, 0, 0}, 64));  // Along the depth: 32 lanes.
+  Conv3dProblemShape cached = volume({6, 3, 5}, {4, 1, 1}, {0, 0, 0}, 8);
+  cached.cached_frames = 3;
+  check(cached);
+  Conv3dProblemShape dilated = volume({1, 21, 18}, {1, 3, 3}, {0, 2, 3}, 8);
+  dilated.dilation = {1, 2, 3};
+  check(dilated);
+  Conv3dProblemShape strided_columns = volume({1, 20, 9}, {1, 3, 1}, {0, 1, 1}, 8);
+  strided_columns.stride = {1, 1, 2};
+  check(strided_columns);
+  Conv3dProblemShape frames = volume({5, 6, 9}, {3, 3, 3}, {0, 1, 0}, 8);
+  frames.stride = {2, 1, 1};
+  frames.dilation = {2, 1, 1};
+  check(frames);
+}
+
+TEST_F(Small, GroupedPatch) {
+  const auto grouped = [](ConvGeometry g, std::int64_t groups, DType dtype = DType::bf16) {
+    g.groups = groups;
+    expect_right(with_kernel(g, "grouped_patch", dtype));
+  };
+  grouped(shape_2d(2, 9, 13, 128, 128, 3, 1), 4);              // 32 a group, two a block.
+  grouped(shape_2d(3, 7, 7, 192, 192, 3, 1), 3, DType::fp16);  // 64; a tile holds two images.
+  grouped(shape_2d(1, 6, 9, 256, 256, 3, 1, 2), 2);            // 128: two blocks of filters.
+  grouped(shape_2d(1, 12, 20, 72, 72, 3, 1), 3);               // 24: odd chunks, three tiles.
+  grouped(shape_2d(1, 9, 13, 80, 80, 3, 2), 10);               // Eight.
+  grouped(shape_2d(1, 9, 13, 80, 80, 5, 2), 5);                // 16; the last block partly filled.
+  grouped(shape_2d(2, 8, 30, 64, 192, 3, 1), 4);               // 16 channels, 48 filters.
+  grouped(shape_2d(2, 8, 30, 320, 80, 3, 1), 2);               // 160 channels, 40 filters.
+  grouped(shape_2d(2, 17, 31, 224, 224, 1, 0), 7);             // 1×1: one row of pixels.
+  grouped(shape_3d(2, 4, 0, 6, 7, 64, 64), 2);                 // Depth, a cache.
+  ConvGeometry reflected = shape_2d(1, 9, 11, 32, 32, 3, 1);
+  reflected.pad_mode = {PadMode::zero, PadMode::reflect, PadMode::replicate};
+  grouped(reflected, 2);
+  ConvGeometry dilated = shape_2d(1, 20, 21, 64, 64, 3, 2);
+  dilated.dilation = {1, 2, 2};
+  grouped(dilated, 2);
+  grouped(shape_2d(6, 90, 100, 64, 64, 3, 1), 2);  // Blocks walk over many tiles.
+}
+
+// Each of the rewritten problems on every kernel that takes it.
+TEST_F(Small, SpaceToDepth) {
+  const auto check = [](const ConvGeometry& g) {
+    ConvCase test = with_kernel(g, "");
+    for (const bool packed : {false, true}) {
+      test.options.packed_filter = packed;
+      if (packed) test.filter_layout = g.rank == 2 ? FilterLayout::kcrs : FilterLayout::trscf;
+      for (const Candidate& candidate : candidates_of(test)) {
+        if (!candidate.reason.empty()) continue;
+        test.options.kernel = candidate.kernel;
+        expect_right(test);
+      }
+      test.options.kernel.clear();
+    }
+  };
+  check(shape_2d(2, 32, 48, 3, 24, 16, 0, 16));  // Patches of a vision transformer.
+  check(shape_2d(3, 12, 20, 64, 40, 2, 0, 2));   // ConvNeXt's downsampling.
+  check(shape_2d(1, 16, 16, 8, 16, 4, 2, 2));    // Padding of one stride.
+  Conv3dProblemShape patch{.batch = 9,
+                           .in_depth = 2,
+                           .in_height = 4,
+                           .in_width = 8,
+                           .in_channels = 3,
+                           .out_channels = 24,
+                           .filter = {2, 4, 8},
+                           .stride = {2, 4, 8}};
+  check(geometry_of(patch));  // One patch an item: a matrix product.
+  patch.in_depth = 4;
+  patch.in_height = 12;
+  patch.in_width = 24;
+  check(geometry_of(patch));  // Rows of patches beside their frames.
+}
+
 TEST_F(Small, General) {
   for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32}) {
     const auto general = [&](const ConvGeometry& g) {
@@ -174,9 +314,14 @@ TEST_F(Small, EveryOutputTypeAndEpilogue) {
   depthwise.groups = 16;
   ConvGeometry grouped = depthwise;
   grouped.groups = 4;
+  ConvGeometry rows = shape_2d(1, 10, 33, 16, 16, 7, 3);
+  rows.groups = 16;
+  ConvGeometry wide = shape_2d(1, 10, 33, 64, 64, 3, 1);
+  wide.groups = 2;
   std::vector<std::pair<const char*, const ConvGeometry*>> kernels = {
       {"few_filters", &few_filters}, {"few_channels", &few_channels}, {"pointwise", &point},
-      {"depthwise", &depthwise},     {"grouped", &grouped},           {"general", &plain}};
+      {"depthwise", &depthwise},     {"grouped", &grouped},           {"general", &plain},
+      {"depthwise", &rows},          {"grouped_patch", &wide}};
   for (const auto& [kernel, geometry] : kernels) {
     expect_right_with_every_epilogue(with_kernel(*geometry, kernel));
   }
@@ -396,8 +541,8 @@ TEST_F(Small, RandomProblems) {
   const char* seed_text = std::getenv("CONVOY_FUZZ_SEED");
   const std::uint64_t count = count_text ? std::strtoull(count_text, nullptr, 10) : 40;
   const std::uint64_t first = seed_text ? std::strtoull(seed_text, nullptr, 10) : 1;
-  const std::set<std::string> small = {"few_filters", "few_channels", "pointwise",
-                                       "depthwise",   "grouped",      "general"};
+  const std::set<std::string> small = {"few_filters", "few_channels",  "pointwise", "depthwise",
+                                       "grouped",     "grouped_patch", "general"};
   std::set<std::string> used;
   for (std::uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     ConvCase test = random_case(seed, {.flops = 2e7});

@@ -123,6 +123,79 @@ ProblemShape random_problem(Random& random, const CaseLimits& limits) {
   return p;
 }
 
+/// Layers whose extents go together in ways that independent draws hardly ever meet: patches that
+/// tile the input (all of it, or a row), wide groups, depthwise filters of every size.
+Conv3dProblemShape random_network_volume(Random& random, const CaseLimits& limits) {
+  Conv3dProblemShape p;
+  p.batch = random.between(1, 3);
+  p.out_channels = random_channels(random, limits);
+  const int kind = static_cast<int>(random.between(0, 2));
+  if (kind == 0) {
+    p.in_channels = random_channels(random, limits);
+    std::int64_t* const in[3] = {&p.in_depth, &p.in_height, &p.in_width};
+    for (int axis = 0; axis < 3; ++axis) {
+      const std::int64_t patch = random.chance(30) ? 1 : random.between(2, axis == 0 ? 3 : 16);
+      const std::int64_t repeats = axis > 0 && random.chance(20) ? 2 : 1;
+      p.stride[axis] = patch;
+      p.filter[axis] = patch * repeats;
+      *in[axis] = patch * random.between(repeats, 4);
+      if (random.chance(25)) p.pad_begin[axis] = patch;
+      if (random.chance(25)) p.pad_end[axis] = random.between(0, patch);
+      if (random.chance(15)) *in[axis] += random.between(0, patch - 1);
+    }
+    if (random.chance(20)) p.cached_frames = random.between(1, 3);
+    return p;
+  }
+  p.in_depth = random.chance(70) ? 1 : random.between(2, 4);
+  p.in_height = random.chance(30) ? 1 : random.between(2, 20);
+  p.in_width = random.between(1, 40);
+  if (kind == 1) {
+    p.groups = random.between(2, 5);
+    p.in_channels = p.groups * 8 * random.between(1, random.chance(70) ? 4 : 17);
+    p.out_channels = random.chance(60) ? p.in_channels : p.groups * 8 * random.between(1, 9);
+  } else {
+    p.groups = p.in_channels = p.out_channels = 8 * random.between(1, random.chance(70) ? 4 : 20);
+  }
+  const std::int64_t extents[3] = {p.in_depth, p.in_height, p.in_width};
+  const std::int64_t square = random.pick<std::int64_t>({1, 3, 3, 5, 7});
+  const std::int64_t stride = random.chance(70) ? 1 : 2;
+  for (int axis = 0; axis < 3; ++axis) {
+    if (extents[axis] == 1) continue;
+    p.filter[axis] = axis == 0 ? random.pick<std::int64_t>({1, 3, 3, 4}) : square;
+    if (kind == 2 && p.in_depth == 1 && p.in_height == 1) {
+      p.filter[axis] = random.pick<std::int64_t>({3, 4, 5, 7, 8, 9, 15, 31});
+    }
+    if (axis > 0) p.stride[axis] = stride;
+    p.dilation[axis] = random.chance(80) ? 1 : random.between(2, 3);
+    const std::int64_t reach = p.dilation[axis] * (p.filter[axis] - 1);
+    p.pad_begin[axis] = random.chance(60) ? reach / 2 : random.between(0, reach);
+    p.pad_end[axis] = random.chance(60) ? reach / 2 : random.between(0, reach);
+  }
+  if (p.in_depth > 1 && random.chance(20)) p.cached_frames = random.between(1, 2);
+  return p;
+}
+
+ProblemShape random_network_layer(Random& random, const CaseLimits& limits) {
+  Conv3dProblemShape p = random_network_volume(random, limits);
+  if (p.cached_frames > 0 || random.chance(40)) return p;
+  return Conv2dProblemShape{.batch = p.batch,
+                            .in_height = p.in_height,
+                            .in_width = p.in_width,
+                            .in_channels = p.in_channels,
+                            .out_channels = p.out_channels,
+                            .filter_h = p.filter[1],
+                            .filter_w = p.filter[2],
+                            .pad_h = p.pad_begin[1],
+                            .pad_w = p.pad_begin[2],
+                            .stride_h = p.stride[1],
+                            .stride_w = p.stride[2],
+                            .dilation_h = p.dilation[1],
+                            .dilation_w = p.dilation[2],
+                            .groups = p.groups,
+                            .pad_h_end = p.pad_end[1],
+                            .pad_w_end = p.pad_end[2]};
+}
+
 void random_epilogue(Random& random, ConvCase& c) {
   Epilogue& e = c.epilogue;
   if (random.chance(40)) return;
@@ -231,8 +304,11 @@ ConvCase random_case(std::uint64_t seed, const CaseLimits& limits) {
   Random random(seed);
   ConvCase c;
   c.seed = seed;
+  // Draws of its own, so that the other cases are as they were.
+  Random networks(seed ^ 0x6e6574776f726b73u);
+  const bool layer = networks.chance(20);
   while (true) {
-    c.problem = random_problem(random, limits);
+    c.problem = layer ? random_network_layer(networks, limits) : random_problem(random, limits);
     try {
       const ConvGeometry g = geometry_of(c.problem);
       if (g.flops() <= limits.flops) break;

@@ -13,6 +13,8 @@ std::unique_ptr<KernelCandidate> make_general_candidate();
 std::unique_ptr<KernelCandidate> make_depthwise_candidate();
 /// "grouped": 2, 4, 8 or 16 channels and filters a group.
 std::unique_ptr<KernelCandidate> make_grouped_candidate();
+/// "grouped_patch": a multiple of 8 channels and filters a group.
+std::unique_ptr<KernelCandidate> make_grouped_patch_candidate();
 /// "few_channels": few input channels (image stems, conv_in).
 std::unique_ptr<KernelCandidate> make_few_channels_candidate();
 /// "pointwise": 1×1 between few channels.

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Depthwise convolution: one channel a group, one filter a channel. Memory-bound. 3×3 has a kernel
-// of its own (depthwise_3x3.cuh); for any other filter, a block takes a slab of 64 channels (one
-// 128-byte line of a pixel), keeps its filters in shared memory as fp32, and each thread computes 8
-// channels of 4 neighbouring output pixels.
+// Depthwise convolution: one channel a group, one filter a channel. Memory-bound, or bound by the
+// multiply-adds where the filter is large. The usual filters have a kernel that keeps them in
+// registers (depthwise_rows.cuh); for any other, a block takes a slab of 64 channels (one 128-byte
+// line of a pixel), keeps its filters in shared memory as fp32, and each thread computes 8 channels
+// of 4 neighbouring output pixels.
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
 
 #include "core/checked.hpp"
 #include "core/text.hpp"
@@ -13,6 +17,7 @@
 #include "kernels/common/output.cuh"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/depthwise_3x3.cuh"
+#include "kernels/small/depthwise_rows.cuh"
 
 namespace convoy::small {
 namespace {
@@ -145,7 +150,10 @@ std::int64_t strips(const ConvGeometry& g) {
   return g.batch * g.out[0] * g.out[1] * strips_of_row(g);
 }
 
-// Whether depthwise_3x3_kernel computes the problem; the other kernel takes what is left.
+// ---- 3×3 ------------------------------------------------------------------------------------
+
+// Whether depthwise_3x3_kernel computes the problem: measured to be faster there than the kernel
+// for all filters that fit registers (53 and 60 us on 64x56x56x144, an H200).
 bool is_plain_3x3(const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
   const bool plane = g.filter[0] == 1 && g.stride[0] == 1 && g.pad_begin[0] == 0 &&
@@ -182,16 +190,190 @@ std::int64_t chunk_rows_3x3(const PlanRequest& request) {
   return best;
 }
 
+// ---- Filters in registers -------------------------------------------------------------------
+
+// A problem as rows and columns of images (depthwise_rows.cuh). `kernel`: index of kDepthwiseShapes.
+struct RowsView {
+  int kernel = 0;
+  DepthwiseShape shape{};  // For the element type.
+  std::int64_t images = 1, in_rows = 1, in_columns = 1, out_rows = 1, out_columns = 1;
+  std::int64_t cached_rows = 0;
+  int row_axis = 1, column_axis = 2;  // Of the problem; -1: columns that no tap leaves.
+
+  // An axis' value of an array of the problem.
+  static std::int64_t of(const std::array<std::int64_t, 3>& values, int axis, std::int64_t none) {
+    return axis < 0 ? none : values[static_cast<std::size_t>(axis)];
+  }
+};
+
+std::optional<RowsView> rows_view(const PlanRequest& request) {
+  const ConvGeometry& g = request.geometry;
+  if (g.upsample != 1 || !zero_padding_refusal(g).empty()) return std::nullopt;
+  const auto untouched = [&](int i) {
+    return g.filter[i] == 1 && g.stride[i] == 1 && g.pad_begin[i] == 0 && g.pad_end[i] == 0;
+  };
+  RowsView view;
+  const bool flat = untouched(0) && g.cached_frames == 0;
+  if (flat && untouched(1)) {  // Along the width.
+    view = {.images = g.batch * g.in[0] * g.in[1],
+            .in_rows = g.in[2],
+            .out_rows = g.out[2],
+            .row_axis = 2,
+            .column_axis = -1};
+  } else if (untouched(1) && untouched(2)) {  // Along the depth.
+    view = {.images = g.batch,
+            .in_rows = g.seen()[0],
+            .in_columns = g.in[1] * g.in[2],
+            .out_rows = g.out[0],
+            .out_columns = g.out[1] * g.out[2],
+            .cached_rows = g.cached_frames,
+            .row_axis = 0,
+            .column_axis = -1};
+  } else if (g.cached_frames == 0) {
+    view = {.images = g.batch * g.out[0],
+            .in_rows = g.in[1],
+            .in_columns = g.in[2],
+            .out_rows = g.out[1],
+            .out_columns = g.out[2]};
+    if (!flat && g.filter[0] == 1) return std::nullopt;
+  } else {
+    return std::nullopt;
+  }
+  const int rows = view.row_axis, columns = view.column_axis;
+  const std::int64_t frames = rows == 1 ? g.filter[0] : 1;
+  const std::int64_t filter_columns = RowsView::of(g.filter, columns, 1);
+  const std::int64_t column_stride = RowsView::of(g.stride, columns, 1);
+  const std::int64_t column_dilation = RowsView::of(g.dilation, columns, 1);
+  for (view.kernel = 0; view.kernel < static_cast<int>(kDepthwiseShapes.size()); ++view.kernel) {
+    const DepthwiseShape shape = kDepthwiseShapes[static_cast<std::size_t>(view.kernel)];
+    if (shape.frames != frames || shape.rows != g.filter[rows] || shape.columns != filter_columns ||
+        shape.stride != g.stride[rows]) {
+      continue;
+    }
+    if (shape.strip > 1 && column_stride != shape.stride) continue;
+    if (shape.stride > 1 && (g.dilation[rows] != 1 || column_dilation != 1)) continue;
+    if (shape.strip == 1 && column_stride > 1 && column_dilation > 1) continue;
+    view.shape = request.dtype == DType::fp32 ? shape_for<float>(shape) : shape;
+    return view;
+  }
+  return std::nullopt;
+}
+
+// How the threads of a launch share the work.
+struct RowsLaunch {
+  std::int64_t lanes = 1, slabs = 1, strips = 1, row_phases = 1, column_phases = 1, chunks = 1;
+  std::int64_t chunk_rows = 1, items = 0;
+  double cost = 0;  // Rounds of resident threads · rows that each takes.
+};
+
+RowsLaunch rows_launch(const RowsView& view, const PlanRequest& request) {
+  // A row that a chunk shares with its neighbour is loaded, but not added, twice; what it takes to
+  // begin is as much as some rows.
+  constexpr double kSharedRow = 0.3;
+  constexpr double kBeginRows = 4.0;
+  constexpr std::int64_t kMostChunks = 256;
+  const ConvGeometry& g = request.geometry;
+  RowsLaunch best;
+  const std::int64_t vectors = g.groups / view.shape.channels;
+  // Neighbouring strips of the same channels in a block: they share input columns in L1.
+  best.lanes = vectors % 32 == 0 ? 32 : vectors % 16 == 0 ? 16 : vectors;
+  best.slabs = vectors / best.lanes;
+  best.row_phases = g.dilation[view.row_axis];
+  best.column_phases = RowsView::of(g.dilation, view.column_axis, 1);
+  const std::int64_t rows = ceil_div(view.out_rows, best.row_phases);
+  best.strips = ceil_div(ceil_div(view.out_columns, best.column_phases), view.shape.strip);
+  const double resident = double(view.shape.blocks) * kDepthwiseRowsThreads *
+                          std::max(1, request.device.multiprocessors);
+  const std::int64_t whole =
+      view.images * vectors * best.strips * best.row_phases * best.column_phases;
+  for (std::int64_t parts = 1; parts <= std::min(rows, kMostChunks); ++parts) {
+    const std::int64_t chunk_rows = ceil_div(rows, parts);
+    const std::int64_t chunks = ceil_div(rows, chunk_rows);
+    const double items = double(whole) * double(chunks);
+    if (items > double(kMaxStrips) && best.cost > 0) break;
+    const double cost =
+        std::ceil(items / resident) * (double(chunk_rows * view.shape.stride) +
+                                       kSharedRow * double(view.shape.rows - 1) + kBeginRows);
+    if (best.cost == 0 || cost < best.cost) {
+      best.cost = cost;
+      best.chunks = chunks;
+      best.chunk_rows = chunk_rows;
+      best.items = whole * chunks;
+    }
+  }
+  return best;
+}
+
+template <typename Element, std::size_t kIndex = 0>
+void (*rows_kernel(int index))(DepthwiseRowsArguments) {
+  if constexpr (kIndex < kDepthwiseShapes.size()) {
+    if (index == static_cast<int>(kIndex)) {
+      return depthwise_rows_kernel<Element, static_cast<int>(kIndex)>;
+    }
+    return rows_kernel<Element, kIndex + 1>(index);
+  } else {
+    return nullptr;
+  }
+}
+
+std::optional<RowsView> usable_rows_view(const PlanRequest& request) {
+  std::optional<RowsView> view = rows_view(request);
+  const auto fits = [](std::int64_t value) {
+    return value <= std::numeric_limits<std::int32_t>::max();
+  };
+  if (!view || !fits(view->in_columns) || !fits(view->out_columns) ||
+      rows_launch(*view, request).items > kMaxStrips) {
+    return std::nullopt;
+  }
+  return view;
+}
+
+// ---- Model, of an H200 ----------------------------------------------------------------------
+
+constexpr double kLaunchUs = 4.0;
+constexpr double kBytesPerUs = 2.6e6;  // From and to device memory.
+constexpr double kRate3x3 = 5e7;       // Multiply-adds a us of the 3×3 kernel: bytes bound it.
+// Multiply-adds a us where a tap's filter elements come from shared memory.
+constexpr double kSharedFilterRate = 2.7e6;
+// Cycles of a multiprocessor a us; the lanes that multiply and add in each; the share of them that
+// loads, conversions, stores and waiting leave.
+constexpr double kCyclesPerUs = 1740.0;
+constexpr double kFmaLanes = 128.0;
+constexpr double kIssueShare = 0.33;
+
+// Microseconds that the multiply-adds take.
+double add_us(const PlanRequest& request) {
+  const ConvGeometry& g = request.geometry;
+  if (is_plain_3x3(request)) return g.flops() / 2.0 / kRate3x3;
+  const std::optional<RowsView> view = usable_rows_view(request);
+  if (!view) return g.flops() / 2.0 / kSharedFilterRate;
+  // Each of a round's threads takes its rows; a multiprocessor's share the lanes.
+  const RowsLaunch launch = rows_launch(*view, request);
+  const DepthwiseShape& shape = view->shape;
+  const double of_row =
+      double(shape.frames * shape.rows * shape.columns * shape.strip * shape.channels) /
+      shape.stride;
+  const double threads =
+      std::min(double(shape.blocks) * kDepthwiseRowsThreads,
+               double(launch.items) / std::max(1, request.device.multiprocessors));
+  return launch.cost * of_row * threads / (kFmaLanes * kIssueShare * kCyclesPerUs);
+}
+
 class DepthwisePlan final : public CudaPlan {
  public:
   explicit DepthwisePlan(const PlanRequest& request)
       : CudaPlan(request),
         geometry_(trimmed_device_geometry(request.geometry)),
-        chunk_rows_(chunk_rows_3x3(request)) {}
+        chunk_rows_(chunk_rows_3x3(request)),
+        rows_(usable_rows_view(request)) {
+    if (rows_) rows_launch_ = rows_launch(*rows_, request);
+  }
 
   void run(const RunPointers& pointers, cudaStream_t stream) const override {
     if (is_plain_3x3(request_)) {
       launch_3x3(pointers, stream);
+    } else if (rows_) {
+      launch_rows(pointers, stream);
     } else {
       launch_any(pointers, stream);
     }
@@ -264,6 +446,51 @@ class DepthwisePlan final : public CudaPlan {
     }
   }
 
+  void launch_rows(const RunPointers& pointers, cudaStream_t stream) const {
+    const ConvGeometry& g = request_.geometry;
+    const RowsView& view = *rows_;
+    const RowsLaunch& launch = rows_launch_;
+    const int rows = view.row_axis, columns = view.column_axis;
+    const auto narrow = [](std::int64_t value) { return static_cast<int>(value); };
+    const DepthwiseRowsArguments arguments{
+        .activation = pointers.activation,
+        .cache = pointers.cache,
+        .filter = pointers.filter,
+        .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
+        .in_rows = narrow(view.in_rows),
+        .in_columns = narrow(view.in_columns),
+        .out_rows = narrow(view.out_rows),
+        .out_columns = narrow(view.out_columns),
+        .pad_rows = narrow(g.pad_begin[rows]),
+        .pad_columns = narrow(RowsView::of(g.pad_begin, columns, 0)),
+        .dilation_rows = narrow(g.dilation[rows]),
+        .dilation_columns = narrow(RowsView::of(g.dilation, columns, 1)),
+        .column_stride = narrow(RowsView::of(g.stride, columns, 1)),
+        .cached_rows = narrow(view.cached_rows),
+        .chunk_rows = narrow(launch.chunk_rows),
+        .in_frames = narrow(g.in[0]),
+        .pad_frames = narrow(g.pad_begin[0]),
+        .frame_stride = narrow(g.stride[0]),
+        .frame_dilation = narrow(g.dilation[0]),
+        .items = narrow(launch.items),
+        .lanes = FastDivide(launch.lanes),
+        .strips = FastDivide(launch.strips),
+        .slabs = FastDivide(launch.slabs),
+        .column_phases = FastDivide(launch.column_phases),
+        .row_phases = FastDivide(launch.row_phases),
+        .chunks = FastDivide(launch.chunks),
+        .out_frames = FastDivide(g.out[0]),
+        .channels = g.groups};
+    dispatch_element(request_.dtype, [&]<typename Element>() {
+      launch_kernel(rows_kernel<Element>(view.kernel),
+                    {.name = "depthwise_rows",
+                     .grid = static_cast<unsigned>(ceil_div(launch.items, kDepthwiseRowsThreads)),
+                     .block = kDepthwiseRowsThreads,
+                     .stream = stream},
+                    arguments);
+    });
+  }
+
   using Kernel = void(DepthwiseArguments);
 
   template <typename Element>
@@ -281,6 +508,8 @@ class DepthwisePlan final : public CudaPlan {
 
   DeviceGeometry geometry_;
   std::int64_t chunk_rows_;  // Of the 3×3 kernel.
+  std::optional<RowsView> rows_;
+  RowsLaunch rows_launch_;
 };
 
 class DepthwiseCandidate final : public KernelCandidate {
@@ -313,9 +542,7 @@ class DepthwiseCandidate final : public KernelCandidate {
     const std::string reason = device_geometry_refusal(g);
     if (!reason.empty()) return reason;
 
-    // Measured on an H200: 2.7e6 multiply-adds a us where a tap's weights come from shared memory.
-    const double rate = is_plain_3x3(request) ? 5e7 : 2.7e6;
-    return 4.0 + std::max(min_bytes(request) / 2.6e6, g.flops() / 2.0 / rate);
+    return kLaunchUs + std::max(min_bytes(request) / kBytesPerUs, add_us(request));
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

@@ -32,12 +32,12 @@ FragmentRead fragment_read(const ConvGeometry& g, bool by_tap, std::int64_t chun
   return even_pixels && even_taps ? FragmentRead::pairs : FragmentRead::elements;
 }
 
-// The layout of a launch with tiles of `tile_rows` rows, or why there is none.
+// The layout of a launch with tiles of `fragments` fragments, or why there is none.
 struct LayoutResult {
   FewChannelsLayout layout;
   std::string refusal;
 };
-LayoutResult few_channels_layout(const ConvGeometry& g, int tile_rows, std::int64_t shared_memory) {
+LayoutResult few_channels_layout(const ConvGeometry& g, int fragments, std::int64_t shared_memory) {
   LayoutResult result;
   FewChannelsLayout& l = result.layout;
   const std::int64_t c = g.in_channels;
@@ -48,9 +48,12 @@ LayoutResult few_channels_layout(const ConvGeometry& g, int tile_rows, std::int6
   const std::int64_t chunks = round_up(runs * ((run + 7) / 8), 2);
   // NOTE: an odd number of 16-byte units from filter to filter keeps ldmatrix free of conflicts.
   const std::int64_t filter_pitch = chunks * 8 + 8;
+  const bool side_by_side = g.out[1] == 1;
+  const std::int64_t tile_rows = side_by_side ? 1 : fragments;
+  const std::int64_t tile_columns = kFewChannelsTileColumns * (side_by_side ? fragments : 1);
   const std::int64_t rows = (tile_rows - 1) * g.stride[1] + (g.filter[1] - 1) * g.dilation[1] + 1;
   const std::int64_t columns =
-      (kFewChannelsTileColumns - 1) * g.stride[2] + (g.filter[2] - 1) * g.dilation[2] + 1;
+      (tile_columns - 1) * g.stride[2] + (g.filter[2] - 1) * g.dilation[2] + 1;
   // NOTE: with whole chunks in a pixel, 16 bytes of padding spread eight pixels over the banks.
   const std::int64_t pixel_pitch = c % 8 == 0 ? c + 8 : c;
   const std::int64_t row_pitch = round_up(columns * pixel_pitch, 8);
@@ -74,11 +77,15 @@ LayoutResult few_channels_layout(const ConvGeometry& g, int tile_rows, std::int6
   l.pixel_pitch = static_cast<int>(pixel_pitch);
   l.row_pitch = static_cast<int>(row_pitch);
   l.elements = static_cast<int>(elements);
+  l.tile_rows = static_cast<int>(tile_rows);
+  l.tile_columns = static_cast<int>(tile_columns);
+  l.fragment_elements = static_cast<int>(
+      side_by_side ? kFewChannelsTileColumns * g.stride[2] * pixel_pitch : g.stride[1] * row_pitch);
   l.vector = c % 8 == 0 ? 8 : c % 4 == 0 ? 4 : c % 2 == 0 ? 2 : 1;
   l.contiguous = pixel_pitch == c && g.upsample == 1 &&
                  (g.pad_mode[2] == PadMode::zero || (g.pad_begin[2] == 0 && g.pad_end[2] == 0));
   const std::int64_t tiles_p = ceil_div(g.out[1], tile_rows);
-  const std::int64_t tiles_q = (g.out[2] + kFewChannelsTileColumns - 1) / kFewChannelsTileColumns;
+  const std::int64_t tiles_q = ceil_div(g.out[2], tile_columns);
   l.filter_tiles = static_cast<int>(ceil_div(g.out_channels, block_n));
   const std::int64_t tiles = g.batch * g.out[0] * tiles_p * tiles_q;
   if (tiles > kMaxTiles) {
@@ -93,18 +100,18 @@ LayoutResult few_channels_layout(const ConvGeometry& g, int tile_rows, std::int6
   return result;
 }
 
-// Rows of a tile: 16 halve the shared-memory traffic of the filters, 8 fill the device sooner.
+// Fragments of a tile: 16 halve the shared-memory traffic of the filters, 8 fill the device sooner.
 // NOTE: only where two blocks share a multiprocessor, so that one computes while the other waits
 // for its patch.
-int tile_rows_for(const PlanRequest& request) {
+int fragments_for(const PlanRequest& request) {
   const auto half = static_cast<std::int64_t>(request.device.shared_memory / 2) - 1024;
   const LayoutResult tall = few_channels_layout(request.geometry, 16, half);
   const std::int64_t blocks = std::int64_t{tall.layout.tiles} * tall.layout.filter_tiles;
   return tall.refusal.empty() && blocks >= 4 * request.device.multiprocessors ? 16 : 8;
 }
 
-LayoutResult few_channels_layout(const PlanRequest& request, int tile_rows) {
-  return few_channels_layout(request.geometry, tile_rows,
+LayoutResult few_channels_layout(const PlanRequest& request, int fragments) {
+  return few_channels_layout(request.geometry, fragments,
                              static_cast<std::int64_t>(request.device.shared_memory));
 }
 
@@ -113,12 +120,12 @@ class FewChannelsPlan final : public CudaPlan {
   explicit FewChannelsPlan(const PlanRequest& request) : CudaPlan(request) {
     const ConvGeometry& g = request.geometry;
     geometry_ = trimmed_device_geometry(g);
-    const int tile_rows = tile_rows_for(request);
-    LayoutResult result = few_channels_layout(request, tile_rows);
+    const int fragments = fragments_for(request);
+    LayoutResult result = few_channels_layout(request, fragments);
     if (!result.refusal.empty()) throw Error(Status::unsupported, result.refusal);
     layout_ = result.layout;
-    kernel_ = request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>(tile_rows)
-                                           : choose_kernel<__half>(tile_rows);
+    kernel_ = request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>(fragments)
+                                           : choose_kernel<__half>(fragments);
     raise_shared_memory_limit(kernel_, layout_.shared_bytes(), "few_channels");
     // Whole sets of filter tiles, as many as run at once.
     const std::int64_t resident =
@@ -152,8 +159,8 @@ class FewChannelsPlan final : public CudaPlan {
   using Kernel = void(FewChannelsArguments);
 
   template <typename Element>
-  Kernel* choose_kernel(int tile_rows) const {
-    const bool tall = tile_rows == 16;
+  Kernel* choose_kernel(int fragments) const {
+    const bool tall = fragments == 16;
     if (layout_.block_n == 16) {
       return tall ? few_channels_kernel<Element, 2, 2, FragmentRead::chunks>
                   : few_channels_kernel<Element, 2, 1, FragmentRead::chunks>;

@@ -23,8 +23,9 @@ namespace convoy::small {
 
 inline constexpr int kFewChannelsThreads = 256;
 inline constexpr int kFewChannelsWarps = kFewChannelsThreads / 32;
-inline constexpr int kFewChannelsTileColumns =
-    16;  // Output columns of a tile: one 16-row MMA fragment.
+// Output columns of a strip: one 16-row MMA fragment. A tile is a strip of as many rows as the warps
+// take, or, of an output of one row, as many strips side by side.
+inline constexpr int kFewChannelsTileColumns = 16;
 
 /// How a warp reads its fragments from the patch.
 enum class FragmentRead {
@@ -44,8 +45,11 @@ struct FewChannelsLayout {
   int columns = 0;       ///< Pixels of a patch row.
   int pixel_pitch = 0;
   int row_pitch = 0;
-  int elements = 0;  ///< Of one patch buffer, slack for a row's last chunk included.
-  int vector = 1;    ///< Elements copied at once: 8, 4, 2 or 1.
+  int tile_rows = 8;          ///< Of output pixels.
+  int tile_columns = 16;      ///< The same.
+  int fragment_elements = 0;  ///< In the patch, from a fragment of 16 pixels to the next.
+  int elements = 0;           ///< Of one patch buffer, slack for a row's last chunk included.
+  int vector = 1;             ///< Elements copied at once: 8, 4, 2 or 1.
   /// Patch rows are runs of the input: zero padding, no upsampling, pixels dense.
   bool contiguous = false;
   std::uint32_t vectors_of_pixel = 1;
@@ -137,29 +141,33 @@ __device__ __forceinline__ void load_patch_filters(const FewChannelsArguments& a
   }
 }
 
-// Copy `count` elements of a row from `first` on, zeros outside [0, end); a warp's work.
+// Threads that copy a row together, and this one's place among them.
+struct RowCopiers {
+  int count, index;
+};
+
+// Copy `count` elements of a row from `first` on, zeros outside [0, end).
 // NOTE: element by element there is no asynchronous copy, so four loads are under way at once.
 template <int kVector, typename Element>
 __device__ __forceinline__ void copy_run(Element* to, const Element* row, int first, int count,
-                                         int end, const Element* anywhere) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+                                         int end, const Element* anywhere, RowCopiers by) {
   if (row == nullptr) end = first;
   if constexpr (kVector == 1) {
     constexpr int kAtOnce = 4;
-    for (int e = lane; e < count; e += 32 * kAtOnce) {
+    for (int e = by.index; e < count; e += by.count * kAtOnce) {
       Element v[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int at = first + e + i * 32;
+        const int at = first + e + i * by.count;
         v[i] = at >= 0 && at < end ? row[at] : from_float<Element>(0.0f);
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        if (e + i * 32 < count) to[e + i * 32] = v[i];
+        if (e + i * by.count < count) to[e + i * by.count] = v[i];
       }
     }
   } else {
-    for (int e = lane * kVector; e < count; e += 32 * kVector) {
+    for (int e = by.index * kVector; e < count; e += by.count * kVector) {
       const bool valid = first + e >= 0 && first + e < end;
       copy_async<kVector * 2>(ptx::shared_address(to + e), valid ? row + first + e : anywhere,
                               valid);
@@ -171,10 +179,9 @@ __device__ __forceinline__ void copy_run(Element* to, const Element* row, int fi
 template <int kVector, typename Element>
 __device__ __forceinline__ void copy_pixels(const DeviceGeometry& g, const FewChannelsLayout& l,
                                             Element* to, const Element* row, int first_w,
-                                            const Element* anywhere) {
-  const std::uint32_t lane = threadIdx.x % 32;
+                                            const Element* anywhere, RowCopiers by) {
   const std::uint32_t count = l.columns * l.vectors_of_pixel;
-  for (std::uint32_t e = lane; e < count; e += 32) {
+  for (std::uint32_t e = by.index; e < count; e += by.count) {
     const std::uint32_t column = l.vectors_of_pixel == 1 ? e : __umulhi(e, l.vectors_reciprocal);
     const std::uint32_t channel = (e - column * l.vectors_of_pixel) * kVector;
     const Element* pixel = pixel_of_row(g, row, first_w + static_cast<int>(column));
@@ -188,7 +195,7 @@ __device__ __forceinline__ void copy_pixels(const DeviceGeometry& g, const FewCh
   }
 }
 
-// Copy the patch under a tile: a warp takes a row at a time.
+// Copy the patch under a tile: a warp takes a row at a time, or, of a tile of one row, all do.
 template <int kVector, typename Element>
 __device__ __forceinline__ void load_patch_rows(const FewChannelsArguments& arguments,
                                                 Element* patch, int n, int first_d, int first_h,
@@ -197,16 +204,20 @@ __device__ __forceinline__ void load_patch_rows(const FewChannelsArguments& argu
   const FewChannelsLayout& l = arguments.layout;
   const auto* activation = static_cast<const Element*>(arguments.activation);
   const auto* cache = static_cast<const Element*>(arguments.cache);
+  const bool together = l.tile_rows == 1;
+  const int thread = static_cast<int>(threadIdx.x);
+  const RowCopiers by =
+      together ? RowCopiers{kFewChannelsThreads, thread} : RowCopiers{32, thread % 32};
   Element* to = patch;
   for (int t = 0; t < g.filter[0]; ++t, to += l.rows * l.row_pitch) {
     const int d = first_d + t * g.dilation[0];
-    for (int i = static_cast<int>(threadIdx.x) / 32; i < l.rows; i += kFewChannelsWarps) {
+    for (int i = together ? 0 : thread / 32; i < l.rows; i += together ? 1 : kFewChannelsWarps) {
       const Element* row = input_row(g, activation, cache, n, d, first_h + i);
       if (l.contiguous) {
         copy_run<kVector>(to + i * l.row_pitch, row, first_w * g.channels, l.columns * g.channels,
-                          g.seen[2] * g.channels, activation);
+                          g.seen[2] * g.channels, activation, by);
       } else {
-        copy_pixels<kVector>(g, l, to + i * l.row_pitch, row, first_w, activation);
+        copy_pixels<kVector>(g, l, to + i * l.row_pitch, row, first_w, activation, by);
       }
     }
   }
@@ -254,8 +265,8 @@ __device__ __forceinline__ void load_patch_fragments(std::uint32_t (&a)[kRows][4
   }
 }
 
-/// kTiles: filters of a block in eights. kRows: output rows of a warp, so that a tile has 8·kRows
-/// rows of 16 pixels.
+/// kTiles: filters of a block in eights. kRows: fragments of 16 output pixels of a warp, so that a
+/// tile has 8·kRows of them, each on a row of its own or all on one.
 template <typename Element, int kTiles, int kRows, FragmentRead kRead>
 __global__ void __launch_bounds__(kFewChannelsThreads, kRows == 1 ? 3 : 2)
     few_channels_kernel(const __grid_constant__ FewChannelsArguments arguments) {
@@ -281,14 +292,13 @@ __global__ void __launch_bounds__(kFewChannelsThreads, kRows == 1 ? 3 : 2)
   __syncthreads();
   load_patch_filters(arguments, filters, table, first_filter);
 
-  constexpr int kTileRows = kFewChannelsWarps * kRows;
   const auto load_patch = [&](int tile, const TilePosition& at, int buffer) {
     if (tile < l.tiles) {
       Element* patch = patches + buffer * l.elements;
       const int n = at.n;
       const int d = at.z * g.stride[0] - g.pad[0];
-      const int h = at.p * kTileRows * g.stride[1] - g.pad[1];
-      const int w = at.q * kFewChannelsTileColumns * g.stride[2] - g.pad[2];
+      const int h = at.p * l.tile_rows * g.stride[1] - g.pad[1];
+      const int w = at.q * l.tile_columns * g.stride[2] - g.pad[2];
       switch (l.vector) {
         case 8:
           load_patch_rows<8>(arguments, patch, n, d, h, w);
@@ -319,9 +329,8 @@ __global__ void __launch_bounds__(kFewChannelsThreads, kRows == 1 ? 3 : 2)
     copy_async_wait<1>();
     __syncthreads();
 
-    // Rows of a fragment are the 16 columns of the tile.
-    const Element* const patch =
-        patches + buffer * l.elements + warp * kRows * g.stride[1] * l.row_pitch;
+    // Rows of a fragment are 16 columns of the tile.
+    const Element* const patch = patches + buffer * l.elements + warp * kRows * l.fragment_elements;
     const Element* const filter =
         filters + (lane / 16 * 8 + lane % 8) * l.filter_pitch + lane / 8 % 2 * 8;
     float accumulators[kRows][kTiles][4] = {};
@@ -329,7 +338,7 @@ __global__ void __launch_bounds__(kFewChannelsThreads, kRows == 1 ? 3 : 2)
     for (int chunk = 0; chunk < l.chunks; chunk += 2) {
       std::uint32_t a[kRows][4];
       load_patch_fragments<kRead>(a, patch, table + chunk, g.stride[2] * l.pixel_pitch,
-                                  g.stride[1] * l.row_pitch);
+                                  l.fragment_elements);
 #pragma unroll
       for (int j = 0; j < kTiles; j += 2) {
         std::uint32_t b[4];
@@ -343,15 +352,17 @@ __global__ void __launch_bounds__(kFewChannelsThreads, kRows == 1 ? 3 : 2)
       }
     }
 
-    const int first_row = (at.p * kFewChannelsWarps + warp) * kRows;
-    const int first_column = at.q * kFewChannelsTileColumns;
-    const std::int64_t first_pixel =
-        ((std::int64_t{at.n} * g.out[0] + at.z) * g.out[1] + first_row) * g.out[2] + first_column;
+    const std::int64_t frame = std::int64_t{at.n} * g.out[0] + at.z;
+    const bool side_by_side = l.tile_rows == 1;
     store_warp_tile(
         arguments.output, accumulators, staging + warp * kStagingFloats<kTiles>,
-        [&](int row, int column) {
-          const bool inside = first_row + row < g.out[1] && first_column + column < g.out[2];
-          return inside ? first_pixel + std::int64_t{row} * g.out[2] + column : std::int64_t{-1};
+        [&](int fragment, int pixel) {
+          const int index = warp * kRows + fragment;
+          const int p = at.p * l.tile_rows + (side_by_side ? 0 : index);
+          const int q =
+              at.q * l.tile_columns + (side_by_side ? index * kFewChannelsTileColumns : 0) + pixel;
+          const bool inside = p < g.out[1] && q < g.out[2];
+          return inside ? (frame * g.out[1] + p) * g.out[2] + q : std::int64_t{-1};
         },
         first_filter, g.filters);
     // The next round overwrites this patch.

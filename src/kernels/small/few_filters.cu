@@ -50,8 +50,10 @@ FewFiltersLayout few_filters_layout(const ConvGeometry& g, int rows, int consume
   l.steps = (l.channels + 15) / 16;
   // NOTE: an odd number of 16-byte units from row to row keeps ldmatrix free of bank conflicts.
   l.filter_pitch = l.filter[1] * l.steps * 16 + 8;
-  l.tile_columns = kFewFiltersColumns - (l.filter[2] - 1);
-  const int tile_rows = consumers * rows;
+  l.strip_columns = kFewFiltersColumns - (l.filter[2] - 1);
+  l.side_by_side = l.filter[1] == 1 && l.out[1] == 1;
+  const int tile_rows = l.side_by_side ? 1 : consumers * rows;
+  l.tile_columns = l.strip_columns * (l.side_by_side ? consumers * rows : 1);
   l.tiles_p = (l.out[1] + tile_rows - 1) / tile_rows;
   l.tiles_q = (l.out[2] + l.tile_columns - 1) / l.tile_columns;
   // Cut along depth where the image alone does not fill the device; each cut reads T − 1 frames
@@ -185,14 +187,15 @@ class FewFiltersPlan final : public CudaPlan {
   CUtensorMap tensor_map(const char* name, std::int64_t frames) const {
     const ConvGeometry& g = request_.geometry;
     const std::int64_t pixel = g.in_channels * 2, row = g.in[2] * pixel, frame = g.in[1] * row;
-    return encode_template(TiledTensorMap{
-        .name = name,
-        .dtype = request_.dtype,
-        .rank = 5,
-        .extents = {g.in_channels, g.in[2], g.in[1], frames, g.batch},
-        .strides_bytes = {0, pixel, row, frame, frames * frame},
-        .box = {kFewFiltersChannels, kFewFiltersColumns, layout_.stage_rows(rows_), 1, 1},
-        .swizzle = Swizzle::b128});
+    return encode_template(
+        TiledTensorMap{.name = name,
+                       .dtype = request_.dtype,
+                       .rank = 5,
+                       .extents = {g.in_channels, g.in[2], g.in[1], frames, g.batch},
+                       .strides_bytes = {0, pixel, row, frame, frames * frame},
+                       .box = {kFewFiltersChannels, kFewFiltersColumns,
+                               layout_.side_by_side ? 1 : layout_.stage_rows(rows_), 1, 1},
+                       .swizzle = Swizzle::b128});
   }
 
   FewFiltersLayout layout_;

@@ -29,6 +29,7 @@ inline constexpr int kFewFiltersColumns =
     32;  // Input columns of a tile, halo included: two fragments.
 inline constexpr int kFewFiltersChannels = 64;  // Channels of a stage: one 128-byte swizzle span.
 inline constexpr int kFewFiltersStages = 2;
+inline constexpr int kFewFiltersStripBytes = kFewFiltersColumns * kFewFiltersChannels * 2;
 // NOTE: two columns apart are 8 banks apart, so that fragments are written without conflict.
 inline constexpr int kFewFiltersExchangePitch = kFewFiltersColumns + 4;
 
@@ -41,12 +42,16 @@ struct FewFiltersLayout {
   int pad[3];        ///< Before.
   int frames;        ///< Cached and new.
   int cached_frames;
-  int channels;      ///< C
-  int filters;       ///< K
-  int out[3];        ///< Z, P, Q
-  int steps;         ///< C in steps of 16, the last zero-filled.
-  int filter_pitch;  ///< Elements from one row of the filter matrix to the next.
-  int tile_columns;  ///< Output columns of a tile: 32 − (S − 1).
+  int channels;       ///< C
+  int filters;        ///< K
+  int out[3];         ///< Z, P, Q
+  int steps;          ///< C in steps of 16, the last zero-filled.
+  int filter_pitch;   ///< Elements from one row of the filter matrix to the next.
+  int strip_columns;  ///< Output columns of a warp's row: 32 − (S − 1).
+  /// A tile is as many output rows as the warps take, a strip each; or, of an output of one row
+  /// under a filter of one, as many strips side by side, each loaded with its own halo.
+  bool side_by_side;
+  int tile_columns;  ///< Of output pixels.
   int depth_chunk;   ///< Output frames of a work item.
   int tiles_p, tiles_q, tiles_z;
   int tiles;  ///< N·tiles_z·tiles_p·tiles_q
@@ -84,11 +89,11 @@ struct FewFiltersTile {
   int n, z_begin, z_end, p, q;
 };
 __device__ __forceinline__ FewFiltersTile few_filters_tile(const FewFiltersLayout& l, int tile,
-                                                           int tile_rows) {
+                                                           int strips) {
   FewFiltersTile t;
   t.q = tile % l.tiles_q * l.tile_columns;
   tile /= l.tiles_q;
-  t.p = tile % l.tiles_p * tile_rows;
+  t.p = tile % l.tiles_p * (l.side_by_side ? 1 : strips);
   tile /= l.tiles_p;
   t.z_begin = tile % l.tiles_z * l.depth_chunk;
   t.z_end = min(t.z_begin + l.depth_chunk, l.out[0]);
@@ -104,7 +109,7 @@ __global__ void __launch_bounds__((few_filters_most_consumers(kRows) + 1) * 32, 
     few_filters_kernel(const __grid_constant__ FewFiltersArguments arguments) {
   constexpr int kColumns = 8 * kTiles;
   const FewFiltersLayout& l = arguments.layout;
-  const int tile_rows = l.consumers * kRows;
+  const int strips = l.consumers * kRows;
   const int taps_t = kT > 0 ? kT : l.filter[0];
   const int taps_r = l.filter[1];
   const int taps_s = kS > 0 ? kS : l.filter[2];
@@ -145,7 +150,7 @@ __global__ void __launch_bounds__((few_filters_most_consumers(kRows) + 1) * 32, 
     if (ptx::elect_one()) {
       for (int index = static_cast<int>(blockIdx.x); index < l.tiles;
            index += static_cast<int>(gridDim.x)) {
-        const FewFiltersTile tile = few_filters_tile(l, index, tile_rows);
+        const FewFiltersTile tile = few_filters_tile(l, index, strips);
         for (int step = tile.z_begin; step < tile.z_end + taps_t - 1; ++step) {
           const int frame = step - l.pad[0];
           if (frame < 0 || frame >= l.frames) continue;
@@ -153,10 +158,14 @@ __global__ void __launch_bounds__((few_filters_most_consumers(kRows) + 1) * 32, 
           for (int stage = 0; stage < channel_stages; ++stage, pipe.advance()) {
             ptx::barrier_wait(&empty[pipe.index], pipe.producer_parity());
             ptx::barrier_arrive_expect(&full[pipe.index], static_cast<std::uint32_t>(stage_bytes));
-            ptx::tma_load_5d(shared + pipe.index * stage_bytes,
-                             cached ? &arguments.cache : &arguments.activation, &full[pipe.index],
-                             ptx::kL2EvictNormal, stage * kFewFiltersChannels, tile.q - l.pad[2],
-                             tile.p - l.pad[1], cached ? frame : frame - l.cached_frames, tile.n);
+            const int copies = l.side_by_side ? strips : 1;
+            for (int copy = 0; copy < copies; ++copy) {
+              ptx::tma_load_5d(shared + pipe.index * stage_bytes + copy * kFewFiltersStripBytes,
+                               cached ? &arguments.cache : &arguments.activation, &full[pipe.index],
+                               ptx::kL2EvictNormal, stage * kFewFiltersChannels,
+                               tile.q + copy * l.strip_columns - l.pad[2], tile.p - l.pad[1],
+                               cached ? frame : frame - l.cached_frames, tile.n);
+            }
           }
         }
       }
@@ -201,7 +210,7 @@ __global__ void __launch_bounds__((few_filters_most_consumers(kRows) + 1) * 32, 
 
   for (int index = static_cast<int>(blockIdx.x); index < l.tiles;
        index += static_cast<int>(gridDim.x)) {
-    const FewFiltersTile tile = few_filters_tile(l, index, tile_rows);
+    const FewFiltersTile tile = few_filters_tile(l, index, strips);
     for (int step = tile.z_begin; step < tile.z_end + taps_t - 1; ++step) {
       // Output `step` meets its first frame now.
       for (int row = 0; row < kRows; ++row) {
@@ -272,7 +281,7 @@ __global__ void __launch_bounds__((few_filters_most_consumers(kRows) + 1) * 32, 
             }
           }
           __syncwarp();
-          if (lane < l.tile_columns) {
+          if (lane < l.strip_columns) {
             for (int t = 0; t < taps_t; ++t) {
               if (step - t < tile.z_begin || step - t >= tile.z_end) continue;
               float* slot = sums + (row * taps_t + (step - t) % taps_t) * slot_floats;
@@ -292,13 +301,15 @@ __global__ void __launch_bounds__((few_filters_most_consumers(kRows) + 1) * 32, 
 
       // Output step − (T − 1) has met its last frame.
       const int z = step - (taps_t - 1);
-      if (z < tile.z_begin || lane >= l.tile_columns || tile.q + lane >= l.out[2]) continue;
+      if (z < tile.z_begin || lane >= l.strip_columns) continue;
 #pragma unroll 1
       for (int row = 0; row < kRows; ++row) {
-        const int p = tile.p + warp * kRows + row;
-        if (p >= l.out[1]) break;
+        const int strip = warp * kRows + row;
+        const int p = tile.p + (l.side_by_side ? 0 : strip);
+        const int q = tile.q + (l.side_by_side ? strip * l.strip_columns : 0) + lane;
+        if (p >= l.out[1] || q >= l.out[2]) break;
         const std::int64_t pixel =
-            ((std::int64_t{tile.n} * l.out[0] + z) * l.out[1] + p) * l.out[2] + tile.q + lane;
+            ((std::int64_t{tile.n} * l.out[0] + z) * l.out[1] + p) * l.out[2] + q;
         const float* slot = sums + (row * taps_t + z % taps_t) * slot_floats;
 #pragma unroll 1
         for (int k = 0; k < filters_k; k += 4) {
