@@ -169,6 +169,19 @@ TEST(Runtime, ListsEveryFormThatItDoesNotKnow) {
   }
 }
 
+TEST(Runtime, StreamsGoSideBySide) {
+  for (const char* options : {"--gpu h200", "--gpu b300 --threads 2 --delivery random"}) {
+    const Outcome outcome = vgpu(std::string("run ") + options + " -- " + program("stream_order"));
+    EXPECT_EQ(outcome.status, 0) << options << "\n" << outcome.text;
+    EXPECT_TRUE(contains(outcome, "streams in order")) << outcome.text;
+  }
+  const Outcome stuck = vgpu("run --gpu h200 -- " + program("stream_order") + " deadlock");
+  EXPECT_EQ(stuck.status, 0) << stuck.text;
+  for (const char* text : {"deadlock of streams", "wait_for", "(polls memory), then kernel"}) {
+    EXPECT_TRUE(contains(stuck, text)) << text << "\n" << stuck.text;
+  }
+}
+
 TEST(Runtime, AFaultSticks) {
   const Outcome outcome = vgpu("run --gpu h200 -- " + program("runtime_calls") + " fault");
   EXPECT_EQ(outcome.status, 0) << outcome.text;

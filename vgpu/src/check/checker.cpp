@@ -63,15 +63,11 @@ class Checker final : public exec::Observer {
     }
   }
 
-  bool wants_instructions() const override { return watches_registers_ || effects_; }
-
-  void launch_begin(const exec::LaunchRequest& request, const exec::KernelInfo&) override {
-    watches_registers_ =
-        context_.options.registers && has_asynchronous_registers(request.program->module());
-  }
-
   std::unique_ptr<exec::ClusterObserver> cluster_begin(const exec::ClusterInfo& info) override {
-    return std::make_unique<ClusterChecker>(context_, info);
+    auto cluster = std::make_unique<ClusterChecker>(context_, info);
+    cluster->wants_instructions = effects_ || (context_.options.registers &&
+                                               watches_registers(info.request->program->module()));
+    return cluster;
   }
 
   void launch_end(const exec::LaunchRequest&, const exec::LaunchResult&) override {
@@ -79,6 +75,12 @@ class Checker final : public exec::Observer {
   }
 
  private:
+  bool watches_registers(const ptx::Module& module) {
+    std::lock_guard lock(mutex_);
+    auto [at, is_new] = watched_.try_emplace(&module);
+    if (is_new) at->second = has_asynchronous_registers(module);
+    return at->second;
+  }
   /// Kernels do the same thing in many places and loops.
   void note_once(const ptx::Module& module, Remark kind, const std::string& text) {
     std::lock_guard lock(mutex_);
@@ -86,7 +88,7 @@ class Checker final : public exec::Observer {
   }
 
   CheckContext context_;
-  bool watches_registers_ = false;  // in the running launch
+  std::map<const ptx::Module*, bool> watched_;  // whose registers are
   std::function<void(std::string_view)> note_;
   std::unique_ptr<EffectLog> effects_;
   std::mutex mutex_;

@@ -68,6 +68,7 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
   };
   // Lanes that follow each other in memory are one range; often the whole warp is.
   if (!access.ctas && is_one_range(agent.lanes, access)) {
+    actor.unchanged = access.unchanged == ~0u;
     touch_range(agent.cta, access.addresses[0], uint64_t{32} * access.bytes);
   } else {
     for (uint32_t lanes = agent.lanes; lanes; lanes &= lanes - 1) {
@@ -75,12 +76,14 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
       uint64_t address = access.addresses[lane];
       uint32_t cta = access.ctas ? access.ctas[lane] : agent.cta;
       uint64_t bytes = access.bytes;
+      actor.unchanged = access.unchanged >> lane & 1;
       while (lanes & (lanes - 1)) {
         auto next = static_cast<uint32_t>(std::countr_zero(lanes & (lanes - 1)));
         if (access.addresses[next] != address + bytes ||
             (access.ctas && access.ctas[next] != cta)) {
           break;
         }
+        actor.unchanged &= access.unchanged >> next & 1;
         bytes += access.bytes;
         lanes &= lanes - 1;
       }
@@ -232,8 +235,8 @@ void ClusterChecker::follow_lanes(const Operation& operation, const AsyncAccess&
 /// differs. NOTE: what an accessor knows and what tells that an operation is done only grow, so
 /// what has passed its checks once would pass again.
 void ClusterChecker::next_accessor(const Actor& actor) {
-  const Accessor now{actor.who,   actor.epoch,  actor.access,
-                     actor.proxy, last_issued_, actor.instruction};
+  const Accessor now{actor.who,    actor.epoch,       actor.access,   actor.proxy,
+                     last_issued_, actor.instruction, actor.unchanged};
   if (now == accessor_) return;
   accessor_ = now;
   states_.next_accessor();
@@ -375,6 +378,16 @@ void ClusterChecker::check_written(const CellState& cell, const Actor& actor, ui
   first.address = place.memory == Memory::shared
                       ? place.address / kSharedCellBytes * kSharedCellBytes + unit
                       : place.address / kTmemCellColumns * kTmemCellColumns + unit;
+  if (const Operation* writer = context_.options.race ? pending_writer(first) : nullptr) {
+    const Actor late = actor_of(0, *writer);
+    report("race",
+           format("%s is read, and nothing has written it, while a %s is under way that may\n"
+                  "  first:   %s\n  second:  a %s that %s issued at %s\n  missing: %s, before the "
+                  "first access",
+                  place_name(first).c_str(), operation_name(writer->kind), describe(actor).c_str(),
+                  operation_name(writer->kind), warp_name(late.warp).c_str(),
+                  location(late.instruction).c_str(), missing_wait(*writer, actor.warp).c_str()));
+  }
   report("init", format("read of %s, which was never written: %s", place_name(first).c_str(),
                         describe(actor).c_str()));
 }
@@ -401,7 +414,9 @@ void ClusterChecker::check_order(const CellState& cell, const Actor& actor, uint
     const bool both_read = past.access == Access::read && actor.access == Access::read;
     const bool both_atomic = past.access == Access::atomic && actor.access == Access::atomic;
     if (both_read || both_atomic) continue;
-    if (context_.options.race && !knows(actor, past)) report_race(actor, past, place);
+    if (context_.options.race && !knows(actor, past) && !works_in_the_field(actor, past, place)) {
+      report_race(actor, past, place);
+    }
     if (place.memory == Memory::shared) check_proxy(actor, past, place);
     if (place.memory == Memory::tensor) check_tcgen05(actor, past, place);
   }
@@ -422,6 +437,69 @@ bool ClusterChecker::freed_after_load(const Actor& actor, const PastAccess& past
                 place_name(place).c_str(), describe(past).c_str(), describe(actor).c_str(),
                 missing_wait(load, actor.warp).c_str()));
   return true;
+}
+
+/// What PTX does not order but kernels in the field do, and it works. NOTE:
+/// - two warps store the same value to one word (flags that several set);
+/// - data behind barrier.cluster.arrive.relaxed, or an mbarrier arrival that is relaxed;
+/// - tcgen05.st to cells that the warp's own tcgen05.ld read, after its result was used (CUTLASS's
+///   stream-K fix-up);
+/// - tcgen05.ld or .st of cells after a tcgen05.st without tcgen05.wait::st, by the same warp or one
+///   that it has signalled (CUTLASS example 77).
+bool ClusterChecker::works_in_the_field(const Actor& actor, const PastAccess& past,
+                                        const Place& place) {
+  auto tell = [&](Remark kind) {
+    remark(kind, "race", race_text(actor, past, place));
+    return true;
+  };
+  if (!past.who.is_operation()) {
+    const bool both_write = past.access == Access::write && actor.access == Access::write;
+    if (both_write && actor.unchanged && !actor.operation) return tell(Remark::same_value);
+    if (actor.view->weak[past.who.index()] >= past.epoch) return tell(Remark::relaxed_data);
+    return false;
+  }
+  if (!actor.operation) return false;
+  const Operation& earlier = operations_[past.who.index()];
+  const AsyncKind first = earlier.kind, second = actor.operation->kind;
+  const bool own = actor.warp == earlier.issuer;
+  if (first == AsyncKind::tcgen05_ld && second == AsyncKind::tcgen05_st && own) {
+    const bool used =
+        !context_.options.registers || warps_[actor.warp].loads_used >= past.who.index();
+    return used && tell(Remark::overwritten_load);
+  }
+  if (first == AsyncKind::tcgen05_st &&
+      (second == AsyncKind::tcgen05_ld || second == AsyncKind::tcgen05_st)) {
+    const bool signalled = actor.view->order[earlier.issuer] >= earlier.issuer_epoch;
+    return (own || signalled) && tell(Remark::unwaited_store);
+  }
+  return false;
+}
+
+/// The oldest operation under way that may yet write there, or null.
+const Operation* ClusterChecker::pending_writer(const Place& place) const {
+  for (uint64_t id : in_flight_) {
+    const Operation& operation = operations_[id];
+    switch (operation.kind) {
+      case AsyncKind::tcgen05_mma:
+      case AsyncKind::tcgen05_cp:
+      case AsyncKind::tcgen05_shift:
+        if (place.memory == Memory::tensor) return &operation;
+        break;
+      case AsyncKind::tma_load:
+      case AsyncKind::bulk_load:
+      case AsyncKind::bulk_shared:
+      case AsyncKind::st_async:
+      case AsyncKind::clc_try_cancel:
+        if (place.memory == Memory::shared) return &operation;
+        break;
+      case AsyncKind::cp_async:
+        if (place.memory == Memory::shared && !operation.moves_nothing) return &operation;
+        break;
+      default:
+        break;
+    }
+  }
+  return nullptr;
 }
 
 void ClusterChecker::check_overwrite(const Actor& actor, uint32_t units, const Place& place) {

@@ -426,6 +426,7 @@ void ClusterChecker::mbarrier_wait(const Agent& agent, BarrierRef ref, uint32_t,
 void ClusterChecker::async_issue(const AsyncOp& op) {
   WarpState& warp = warp_of(op.issuer);
   last_issued_ = op.id;
+  in_flight_.insert(op.id);
   Operation& operation = operation_of(op.id);
   operation.kind = op.kind;
   operation.issuer = warp.self;

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -28,6 +29,10 @@ enum class Remark : uint8_t {
   tcgen05_before,
   tcgen05_after,
   relaxed_init,
+  relaxed_data,
+  same_value,
+  unwaited_store,
+  overwritten_load,
   unfenced_init,
   store_at_exit,
   lanes,
@@ -89,6 +94,7 @@ class ClusterChecker final : public exec::ClusterObserver {
                      exec::Scope) override;
 
   void async_issue(const exec::AsyncOp&) override;
+  void async_begin(const exec::AsyncOp& op) override { in_flight_.erase(op.id); }
   void async_access(const exec::AsyncOp&, const exec::AsyncAccess&) override;
   void async_chunks(const exec::AsyncOp&, const exec::AsyncAccess&,
                     std::span<const uint32_t> addresses) override;
@@ -109,6 +115,7 @@ class ClusterChecker final : public exec::ClusterObserver {
     exec::Access access = exec::Access::read;
     exec::Proxy proxy = exec::Proxy::generic;
     uint32_t lanes = 0;
+    bool unchanged = false;  ///< stores what is there
   };
   /// What a change of a cell's state depends on, besides that state.
   struct Accessor {
@@ -118,6 +125,7 @@ class ClusterChecker final : public exec::ClusterObserver {
     exec::Proxy proxy = exec::Proxy::generic;
     uint64_t last_issued = 0;
     const ptx::Instruction* instruction = nullptr;
+    bool unchanged = false;
 
     bool operator==(const Accessor&) const = default;
   };
@@ -185,6 +193,9 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::string release_name(const Operation& operation) const;
   void report_registers(const exec::Agent& agent, const RegisterHazard& hazard);
   bool freed_after_load(const Actor& actor, const PastAccess& past, const Place& place);
+  bool works_in_the_field(const Actor& actor, const PastAccess& past, const Place& place);
+  const Operation* pending_writer(const Place& place) const;
+  std::string race_text(const Actor& actor, const PastAccess& past, const Place& place) const;
   [[noreturn]] void report_race(const Actor& actor, const PastAccess& past, const Place& place);
   void remark_lanes(const LaneWrites::Store& store, uint32_t lane, const std::string& second,
                     const Place& place);
@@ -211,6 +222,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   VectorClock last_generic_write_;                            // of shared memory, by warp
   std::vector<Component> tcgen05_components_;  // whose epochs tell of tcgen05 operations
   uint64_t last_issued_ = 0;                   // id of the last operation
+  std::set<uint64_t> in_flight_;               // operations that have not happened yet
   Component next_component_ = 0;
   std::unordered_map<const ptx::Function*, FunctionRegisters> registers_;
   const ptx::Function* function_ = nullptr;  // of the last instruction

@@ -146,6 +146,7 @@ std::string ClusterChecker::missing_order(const Actor& actor, const PastAccess& 
 }
 
 void ClusterChecker::report_registers(const exec::Agent& agent, const RegisterHazard& hazard) {
+  if (hazard.moved_load) warp_of(agent).loads_used = last_issued_;
   if (hazard.moved_load && moved_load_told_) return;
   const std::string here = location(agent.instruction);
   const RegisterSlot& slot = *hazard.slot;
@@ -171,15 +172,20 @@ void ClusterChecker::report_registers(const exec::Agent& agent, const RegisterHa
 }
 
 void ClusterChecker::report_race(const Actor& actor, const PastAccess& past, const Place& place) {
+  report("race", race_text(actor, past, place));
+}
+
+std::string ClusterChecker::race_text(const Actor& actor, const PastAccess& past,
+                                      const Place& place) const {
   // Asynchronous operations may happen long after they were issued.
   const bool overtaken = actor.operation && actor.who.index() <= past.last_issued;
-  report("race", format("%s: nothing orders these two accesses\n  first:   %s\n  second:  %s\n  "
-                        "missing: %s",
-                        place_name(place).c_str(), describe(past).c_str(),
-                        (describe(actor) +
-                         (overtaken ? " (issued before the first access, still under way)" : ""))
-                            .c_str(),
-                        missing_order(actor, past).c_str()));
+  return format(
+      "%s: nothing orders these two accesses\n  first:   %s\n  second:  %s\n  "
+      "missing: %s",
+      place_name(place).c_str(), describe(past).c_str(),
+      (describe(actor) + (overtaken ? " (issued before the first access, still under way)" : ""))
+          .c_str(),
+      missing_order(actor, past).c_str());
 }
 
 void ClusterChecker::remark_lanes(const LaneWrites::Store& store, uint32_t lane,

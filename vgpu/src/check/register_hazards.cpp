@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "check/register_hazards.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <string_view>
 
 namespace vgpu::check {
@@ -13,6 +15,15 @@ RegisterUse use_of(const ptx::Form& form) {
   if (form.text.starts_with("tcgen05.ld.")) return RegisterUse::tmem_load;
   if (form.parts[0] == "mov") return RegisterUse::copy;
   return RegisterUse::ordinary;
+}
+
+/// Instructions that compilers do not move across a wait: they store, signal, or take part in what
+/// the whole warp does.
+bool has_only_a_result(const ptx::Form& form) {
+  static constexpr std::string_view kOthers[] = {
+      "st",   "red",  "atom",  "call",  "bar",   "barrier", "mbarrier", "cp",  "stmatrix",
+      "shfl", "vote", "match", "redux", "elect", "tcgen05", "wgmma",    "mma", "bra"};
+  return std::find(std::begin(kOthers), std::end(kOthers), form.parts[0]) == std::end(kOthers);
 }
 
 /// Calls f(register index) for each register in an operand.
@@ -52,6 +63,7 @@ FunctionRegisters::FunctionRegisters(const ptx::Module& module, const ptx::Funct
   for (const ptx::Instruction& instruction : function.code) {
     const RegisterUse use = use_of(module.forms[instruction.form]);
     uses_.push_back(use);
+    computes_.push_back(has_only_a_result(module.forms[instruction.form]));
     for_each_watched(function, instruction, use, watch);
   }
   named_ = static_cast<uint32_t>(names_.size());
@@ -166,7 +178,8 @@ RegisterHazard WarpRegisters::execute(const FunctionRegisters& function, size_t 
         break;
       default:
         if (in_flight(at)) {
-          const bool moved_load = at.moved && at.pending == RegisterUse::tmem_load;
+          const bool moved_load = at.pending == RegisterUse::tmem_load &&
+                                  (at.moved || function.only_computes(instruction));
           if (moved_load) at.pending = RegisterUse::ordinary;
           return {&function.name(slot), &at, false, moved_load};
         }

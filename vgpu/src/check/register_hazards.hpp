@@ -28,6 +28,8 @@ class FunctionRegisters {
   /// Whether an asynchronous instruction names it.
   bool named(uint32_t slot) const { return slot < named_; }
   RegisterUse use(size_t instruction) const { return uses_[instruction]; }
+  /// Whether it has no effect but its result: arithmetic, which compilers move at will.
+  bool only_computes(size_t instruction) const { return computes_[instruction]; }
   std::span<const uint32_t> touched(size_t instruction) const {
     return {slots_.data() + first_[instruction], first_[instruction + 1] - first_[instruction]};
   }
@@ -38,6 +40,7 @@ class FunctionRegisters {
   std::vector<std::string> names_;
   uint32_t named_ = 0;
   std::vector<RegisterUse> uses_;  // by instruction
+  std::vector<bool> computes_;     // by instruction
   std::vector<uint32_t> results_;  // by instruction
   std::vector<uint32_t> first_;    // by instruction, and one past: range of slots_
   std::vector<uint32_t> slots_;
@@ -62,7 +65,7 @@ struct RegisterHazard {
   const std::string* name = nullptr;
   const RegisterSlot* slot = nullptr;
   bool missing_fence = false;  ///< else: accessed while the operation is in flight
-  /// Result of a tcgen05.ld, accessed under another name; forgotten then.
+  /// Result of a tcgen05.ld, accessed under another name or by arithmetic; forgotten then.
   bool moved_load = false;
 };
 

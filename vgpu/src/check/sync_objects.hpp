@@ -25,8 +25,9 @@ struct WarpState {
   Component tensor_pipeline = 0;
   Epoch tensor_issued = 0;
   WarpRegisters registers;
-  bool wgmma_fenced = false;             ///< has executed wgmma.fence
-  Epoch lanes_met = 1;                   ///< its lanes know of each other what came before this
+  bool wgmma_fenced = false;  ///< has executed wgmma.fence
+  uint64_t loads_used = 0;    ///< results of tcgen05.ld up to this operation were used, unwaited
+  Epoch lanes_met = 1;        ///< its lanes know of each other what came before this
   bool lanes_used_shared = false;        ///< since then
   Epoch lanes_stored_in = 0;             ///< when its lanes last stored to shared memory
   std::vector<uint64_t> unfenced_inits;  ///< mbarriers it initialised and has not fenced

@@ -115,10 +115,8 @@ bool deliver(Cluster& cluster, DeliverHow how) {
   }
   for (auto& cta : cluster.ctas) {
     for (auto& warp : cta->warps) {
-      for (auto* queue : {&warp->tmem_stores, &warp->wgmmas}) {
-        any |= deliver_from(cluster, *queue, true);
-        if (any && how == DeliverHow::one) return true;
-      }
+      any |= deliver_from(cluster, warp->wgmmas, true);
+      if (any && how == DeliverHow::one) return true;
     }
   }
   return any;
@@ -129,7 +127,7 @@ bool has_pending(const Cluster& cluster) {
   for (auto& cta : cluster.ctas) {
     if (!cta->tensor_queue.empty()) return true;
     for (auto& warp : cta->warps) {
-      if (!warp->tmem_stores.empty() || !warp->wgmmas.empty()) return true;
+      if (!warp->wgmmas.empty()) return true;
     }
   }
   return false;

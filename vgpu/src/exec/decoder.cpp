@@ -79,7 +79,7 @@ DecodeFunction find_decoder(std::string_view opcode) {
                        &move_opcodes(), &convert_opcodes(), &control_opcodes(), &warp_opcodes(),
                        &barrier_opcodes(), &memory_opcodes(), &atomic_opcodes(), &matrix_opcodes(),
                        &mbarrier_opcodes(), &copy_opcodes(), &cluster_opcodes(), &wgmma_opcodes(),
-                       &tcgen05_opcodes(), &mma_opcodes()}) {
+                       &tcgen05_opcodes(), &mma_opcodes(), &tensormap_opcodes()}) {
       for (auto& entry : *list) all[entry.opcode] = entry.decode;
     }
     return all;

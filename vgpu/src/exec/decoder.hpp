@@ -165,23 +165,24 @@ struct OpcodeEntry {
   DecodeFunction decode;
 };
 using OpcodeList = std::vector<OpcodeEntry>;
-const OpcodeList& integer_opcodes();   // alu_integer.cpp
-const OpcodeList& float_opcodes();     // alu_float.cpp
-const OpcodeList& bit_opcodes();       // alu_bits.cpp
-const OpcodeList& compare_opcodes();   // alu_compare.cpp
-const OpcodeList& move_opcodes();      // alu_move.cpp
-const OpcodeList& convert_opcodes();   // convert.cpp
-const OpcodeList& control_opcodes();   // control.cpp
-const OpcodeList& warp_opcodes();      // warp_ops.cpp
-const OpcodeList& barrier_opcodes();   // barrier_ops.cpp
-const OpcodeList& memory_opcodes();    // memory_ops.cpp
-const OpcodeList& atomic_opcodes();    // atomic_ops.cpp
-const OpcodeList& matrix_opcodes();    // matrix_ops.cpp
-const OpcodeList& mbarrier_opcodes();  // mbarrier.cpp
-const OpcodeList& copy_opcodes();      // copy_ops.cpp
-const OpcodeList& cluster_opcodes();   // cluster_ops.cpp
-const OpcodeList& wgmma_opcodes();     // wgmma_ops.cpp
-const OpcodeList& tcgen05_opcodes();   // tcgen05_ops.cpp
-const OpcodeList& mma_opcodes();       // mma_ops.cpp
+const OpcodeList& integer_opcodes();    // alu_integer.cpp
+const OpcodeList& float_opcodes();      // alu_float.cpp
+const OpcodeList& bit_opcodes();        // alu_bits.cpp
+const OpcodeList& compare_opcodes();    // alu_compare.cpp
+const OpcodeList& move_opcodes();       // alu_move.cpp
+const OpcodeList& convert_opcodes();    // convert.cpp
+const OpcodeList& control_opcodes();    // control.cpp
+const OpcodeList& warp_opcodes();       // warp_ops.cpp
+const OpcodeList& barrier_opcodes();    // barrier_ops.cpp
+const OpcodeList& memory_opcodes();     // memory_ops.cpp
+const OpcodeList& atomic_opcodes();     // atomic_ops.cpp
+const OpcodeList& matrix_opcodes();     // matrix_ops.cpp
+const OpcodeList& mbarrier_opcodes();   // mbarrier.cpp
+const OpcodeList& copy_opcodes();       // copy_ops.cpp
+const OpcodeList& cluster_opcodes();    // cluster_ops.cpp
+const OpcodeList& wgmma_opcodes();      // wgmma_ops.cpp
+const OpcodeList& tcgen05_opcodes();    // tcgen05_ops.cpp
+const OpcodeList& mma_opcodes();        // mma_ops.cpp
+const OpcodeList& tensormap_opcodes();  // tensormap_ops.cpp
 
 }  // namespace vgpu::exec

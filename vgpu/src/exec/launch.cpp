@@ -111,68 +111,151 @@ void fill_template(Grid& grid) {
 
 }  // namespace
 
-LaunchResult launch(const LaunchRequest& original) {
+struct Launch::State {
+  LaunchRequest request;
   LaunchResult result;
-  auto start = std::chrono::steady_clock::now();
-  LaunchRequest request = original;
-  static const DeviceSpec default_device;
-  if (!request.device) request.device = &default_device;
+  std::vector<uint8_t> parameters;
   std::vector<std::unique_ptr<Worker>> workers;
   Grid grid;
-  try {
-    if (!request.program) fault(kInvalidValue, "no program");
-    grid.kernel = request.program->kernel(request.kernel);
-    if (!grid.kernel) {
-      fault(kInvalidDeviceFunction, "the program has no kernel %s", request.kernel.c_str());
-    }
-    if (const std::string& refusal = grid.kernel->info->refusal; !refusal.empty()) {
-      throw Fault(kNotSupported, refusal);
-    }
-    configure(grid, request);
-    grid.request = &request;
-    // Tensor maps among the parameters need 64-byte alignment; 256 keeps every .align.
-    std::vector<uint8_t> parameters(request.params.size() + 512);
-    auto base = (reinterpret_cast<uintptr_t>(parameters.data()) + 255) / 256 * 256;
-    std::copy(request.params.begin(), request.params.end(), reinterpret_cast<uint8_t*>(base));
-    grid.params = reinterpret_cast<const uint8_t*>(base);
-    grid.param_bytes = static_cast<uint32_t>(request.params.size());
-    fill_template(grid);
-    if (request.observer) request.observer->launch_begin(request, *grid.kernel->info);
+  std::atomic<uint64_t> progress{0};
+  bool progressed = false, ended = false;
 
-    uint64_t count =
-        std::clamp<uint64_t>(request.options.threads, 1, std::max<uint64_t>(1, grid.cluster_count));
-    for (uint64_t k = 0; k < count; ++k) {
-      workers.push_back(std::make_unique<Worker>());
-      workers.back()->grid = &grid;
-      workers.back()->index = static_cast<uint32_t>(k);
-      workers.back()->random.seed(request.options.seed * 0x9e3779b97f4a7c15u + k);
-    }
-    std::atomic<uint64_t> progress{0};
-    std::vector<std::thread> threads;
-    for (uint64_t k = 1; k < count; ++k) {
-      threads.emplace_back([&, k] { run_worker(*workers[k], progress); });
-    }
-    run_worker(*workers[0], progress);
-    for (auto& thread : threads) thread.join();
+  void prepare();
+  bool run();
+  void end();
+};
+
+void Launch::State::prepare() {
+  static const DeviceSpec default_device;
+  if (!request.device) request.device = &default_device;
+  if (!request.program) fault(kInvalidValue, "no program");
+  grid.kernel = request.program->kernel(request.kernel);
+  if (!grid.kernel) {
+    fault(kInvalidDeviceFunction, "the program has no kernel %s", request.kernel.c_str());
+  }
+  if (const std::string& refusal = grid.kernel->info->refusal; !refusal.empty()) {
+    throw Fault(kNotSupported, refusal);
+  }
+  configure(grid, request);
+  grid.request = &request;
+  // Tensor maps among the parameters need 64-byte alignment; 256 keeps every .align.
+  parameters.resize(request.params.size() + 512);
+  auto base = (reinterpret_cast<uintptr_t>(parameters.data()) + 255) / 256 * 256;
+  std::copy(request.params.begin(), request.params.end(), reinterpret_cast<uint8_t*>(base));
+  grid.params = reinterpret_cast<const uint8_t*>(base);
+  grid.param_bytes = static_cast<uint32_t>(request.params.size());
+  fill_template(grid);
+  if (request.observer) request.observer->launch_begin(request, *grid.kernel->info);
+
+  const uint64_t count =
+      std::clamp<uint64_t>(request.options.threads, 1, std::max<uint64_t>(1, grid.cluster_count));
+  grid.worker_count = static_cast<uint32_t>(count);
+  for (uint64_t k = 0; k < count; ++k) {
+    workers.push_back(std::make_unique<Worker>());
+    workers.back()->grid = &grid;
+    workers.back()->index = static_cast<uint32_t>(k);
+    workers.back()->random.seed(request.options.seed * 0x9e3779b97f4a7c15u + k);
+  }
+}
+
+bool Launch::State::run() {
+  const uint64_t before = progress.load();
+  grid.paused = false;
+  grid.idle_workers = 0;
+  for (auto& worker : workers) {
+    worker->idle = false;
+    worker->ranges = {};  // allocations may have come and gone
+    for (auto& cluster : worker->resident) cluster->quiet_instructions = 0;
+  }
+  std::vector<std::thread> threads;
+  for (size_t k = 1; k < workers.size(); ++k) {
+    threads.emplace_back([&, k] { run_worker(*workers[k], progress); });
+  }
+  run_worker(*workers[0], progress);
+  for (auto& thread : threads) thread.join();
+  progressed = progress.load() != before;
+  const bool left = std::any_of(workers.begin(), workers.end(),
+                                [](const auto& worker) { return !worker->resident.empty(); });
+  return grid.stop || !(left || grid.has_waiting_clusters());
+}
+
+void Launch::State::end() {
+  ended = true;
+  if (result.cuda_error == 0) {
     result.cuda_error = grid.error;
     result.report = grid.report;
-  } catch (const Fault& fault) {
-    result.cuda_error = fault.cuda_error;
-    result.report = fault.text;
-  } catch (const std::exception& error) {
-    result.cuda_error = kLaunchFailure;
-    result.report = std::string("internal error: ") + error.what();
   }
   for (auto& worker : workers) {
+    worker->resident.clear();
     result.warp_instructions += worker->warp_instructions;
     result.lane_instructions += worker->lane_instructions;
     result.async_operations += worker->async_operations;
     result.mma_macs += worker->mma_macs;
     result.tma_bytes += worker->tma_bytes;
   }
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (request.observer && grid.request) request.observer->launch_end(request, result);
-  return result;
+}
+
+Launch::Launch(const LaunchRequest& request) : state_(std::make_unique<State>()) {
+  state_->request = request;
+}
+
+Launch::~Launch() = default;
+
+bool Launch::run() {
+  State& state = *state_;
+  if (state.ended) return true;
+  const auto start = std::chrono::steady_clock::now();
+  bool ended = true;
+  try {
+    if (!state.grid.request) state.prepare();
+    ended = state.run();
+  } catch (const Fault& fault) {
+    state.result.cuda_error = fault.cuda_error;
+    state.result.report = fault.text;
+  } catch (const std::exception& error) {
+    state.result.cuda_error = kLaunchFailure;
+    state.result.report = std::string("internal error: ") + error.what();
+  }
+  state.result.seconds +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (ended) state.end();
+  return ended;
+}
+
+bool Launch::progressed() const {
+  return state_->progressed;
+}
+
+uint64_t Launch::instructions() const {
+  uint64_t sum = 0;
+  for (auto& worker : state_->workers) sum += worker->warp_instructions;
+  return sum;
+}
+
+void Launch::give_up(const std::string& headline) {
+  State& state = *state_;
+  if (state.ended) return;
+  state.result.cuda_error = kLaunchTimeout;
+  state.result.report = headline;
+  for (auto& worker : state.workers) {
+    if (worker->resident.empty()) continue;
+    state.result.report = stuck_report(*worker->resident.front(), headline);
+    break;
+  }
+  state.end();
+}
+
+const LaunchResult& Launch::result() const {
+  return state_->result;
+}
+
+LaunchResult launch(const LaunchRequest& request) {
+  LaunchRequest to_the_end = request;
+  to_the_end.options.pause_after = 0;
+  Launch launch(to_the_end);
+  launch.run();
+  return launch.result();
 }
 
 }  // namespace vgpu::exec

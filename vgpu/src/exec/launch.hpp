@@ -48,6 +48,9 @@ struct Options {
   uint32_t resident_clusters = 0;     ///< clusters run at a time; 0: chosen from the SM count
   uint64_t spin_limit = 100'000'000;  ///< warp instructions without any side effect before a
                                       ///< cluster counts as stuck (cudaErrorLaunchTimeout)
+  /// The same for a pause: after so many in each cluster, a grid that can only go on when its polls
+  /// of global memory are answered from outside pauses. 0: never.
+  uint64_t pause_after = 0;
 };
 
 /// The allocations a kernel may touch, kept by the runtime. Device pointers are host addresses.
@@ -150,6 +153,31 @@ struct LaunchResult {
   uint64_t mma_macs = 0;
   uint64_t tma_bytes = 0;
   double seconds = 0;
+};
+
+/// A grid that runs. What the request points to must live as long.
+class Launch {
+ public:
+  /// Never throws: what is wrong with the request is in the result.
+  explicit Launch(const LaunchRequest& request);
+  ~Launch();
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+  /// Runs until the grid has ended (true) or pauses (Options::pause_after).
+  bool run();
+  /// Whether the last run() had side effects.
+  bool progressed() const;
+  /// Warp instructions executed so far.
+  uint64_t instructions() const;
+  /// Ends a paused grid as stuck, with a report under that headline.
+  void give_up(const std::string& headline);
+  /// Of a grid that has ended.
+  const LaunchResult& result() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 /// Runs a grid to its end. Never throws: illegal configurations, faults, and deadlocks come back as

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "exec/launch.hpp"
@@ -185,6 +186,10 @@ struct LaneGroup {
   /// try again), and those bits when it blocked.
   const uint8_t* phase_byte = nullptr;
   uint8_t phase_bits = 0;
+  /// The mbarrier (and parity << 32) that it has waited for in vain, and how many phases that one
+  /// had completed when it began to.
+  uint64_t polls = UINT64_MAX;
+  uint64_t phases_before = 0;
 };
 
 /// Per-thread groups of asynchronous copies (cp.async, cp.async.bulk).
@@ -234,8 +239,7 @@ struct Warp {
   uint32_t cluster_arrived = 0;
   uint64_t cluster_generation = UINT64_MAX;
   bool cluster_counted = false;  ///< in Cluster::barrier_arrived of that generation
-  // Per-warp asynchronous work, in order: tcgen05.st and wgmma.
-  std::deque<AsyncTask> tmem_stores, wgmmas;
+  std::deque<AsyncTask> wgmmas;  ///< in order
   uint64_t wgmma_committed = 0;  ///< groups; the number of the open one
   uint64_t wgmma_issued = 0;     ///< instructions, to match those of a warpgroup's warps
   std::unique_ptr<CopyGroups> bulk_reads, bulk_writes, cp_async;
@@ -269,7 +273,8 @@ struct Cta {
   std::vector<std::unique_ptr<Warp>> warps;
   std::array<CtaBarrier, 16> barriers;
   tensor::Tmem tmem;
-  std::deque<AsyncTask> tensor_queue;  ///< tcgen05.mma / cp / commit, in order
+  std::deque<AsyncTask> tensor_queue;             ///< tcgen05.mma / cp / commit, in order
+  std::unordered_map<uint32_t, uint64_t> phases;  ///< completed, of each mbarrier by its offset
 };
 
 struct Cluster {
@@ -290,6 +295,7 @@ struct Cluster {
   uint64_t activity = 0;
   uint64_t activity_seen = 0;       ///< activity at the last progress check
   uint64_t quiet_instructions = 0;  ///< executed since then
+  bool polling = false;             ///< has polled memory since its last side effect
   uint32_t idle_rounds = 0;
 };
 
@@ -299,6 +305,8 @@ struct Worker {
   uint32_t index = 0;
   std::mt19937_64 random;
   std::vector<std::unique_ptr<Cluster>> resident;
+  uint64_t share = 0;  ///< clusters that it may have resident; 0: not known yet
+  bool idle = false;   ///< in Grid::idle_workers
   std::array<GlobalMemory::Range, 4> ranges{};  ///< recently used allocations
   uint32_t next_range = 0;
   uint64_t warp_instructions = 0, lane_instructions = 0;
@@ -326,6 +334,9 @@ struct Grid {
   int error = 0;
   std::string report;
   std::atomic<bool> stop{false};
+  std::atomic<bool> paused{false};        ///< all workers are idle
+  std::atomic<uint32_t> idle_workers{0};  ///< whose clusters all poll in vain, or that have none
+  uint32_t worker_count = 1;
 
   /// The number of the next cluster to start, or -1 when all have been started or cancelled.
   int64_t take_cluster();

@@ -54,9 +54,21 @@ bool settle(Mbarrier& barrier) {
 }
 
 /// A step of a phase is activity; only its end can end a wait.
-void signal(Cluster& cluster, bool completed) {
+void signal(Cta& cta, uint32_t offset, bool completed) {
+  Cluster& cluster = *cta.cluster;
   ++cluster.activity;
-  if (completed) ++cluster.epoch;
+  if (!completed) return;
+  ++cluster.epoch;
+  ++cta.phases[offset];
+}
+
+/// Remembers since when the running group waits, for the deadlock report.
+void begin_wait(Warp& w, const Cta& cta, uint32_t address, uint32_t parity) {
+  const uint64_t what = address | uint64_t{parity} << 32;
+  if (w.group->polls == what) return;
+  w.group->polls = what;
+  const auto found = cta.phases.find(address & kSharedOffsetMask);
+  w.group->phases_before = found == cta.phases.end() ? 0 : found->second;
 }
 
 BarrierState state_of(const Mbarrier& barrier, bool completed) {
@@ -122,7 +134,7 @@ Mbarrier mbarrier_arrive(Cta& cta, uint32_t offset, uint32_t count, bool drop, c
     observer->mbarrier_arrive(agent, op, {cta.rank, offset}, count, order, scope,
                               state_of(barrier, completed));
   }
-  signal(*cta.cluster, completed);
+  signal(cta, offset, completed);
   return before;
 }
 
@@ -131,7 +143,7 @@ void mbarrier_expect(Cta& cta, uint32_t offset, uint32_t bytes, const Agent& age
   if (auto* observer = cta.cluster->observer) {
     observer->mbarrier_expect_tx(agent, {cta.rank, offset}, bytes, state_of(barrier, completed));
   }
-  signal(*cta.cluster, completed);
+  signal(cta, offset, completed);
 }
 
 void mbarrier_complete(Cta& cta, uint32_t offset, uint32_t bytes, const Agent& agent,
@@ -141,7 +153,7 @@ void mbarrier_complete(Cta& cta, uint32_t offset, uint32_t bytes, const Agent& a
     observer->mbarrier_complete_tx(agent, op, {cta.rank, offset}, bytes,
                                    state_of(barrier, completed));
   }
-  signal(*cta.cluster, completed);
+  signal(cta, offset, completed);
 }
 
 void mbarrier_raise(Cta& cta, uint32_t offset) {
@@ -321,6 +333,10 @@ Step wait(Warp& w, const Instr& i, uint32_t lanes) {
     }
   }
   const uint32_t l = first_lane(lanes);
+  if (!complete) {
+    const uint32_t address = mbarrier_address(read_address(w, i[1], l));
+    begin_wait(w, shared_cta(*w.cluster, address), address, parity_of(l));
+  }
   if (!complete && op.is_try && !w.group->timed_out) {
     block(w, "mbarrier.try_wait", mbarrier_address(read_address(w, i[1], l)), parity_of(l));
     if (phase_byte) {
@@ -336,7 +352,10 @@ Step wait(Warp& w, const Instr& i, uint32_t lanes) {
     w.group->detail2 = parity_of(l);
   }
   w.group->timed_out = false;
-  if (complete) w.group->why = nullptr;
+  if (complete) {
+    w.group->why = nullptr;
+    w.group->polls = UINT64_MAX;
+  }
   if (i[0].kind == Ref::Kind::pred) set_predicate(w, i[0].at, lanes, complete);
   return complete ? Step::next : Step::yield;
 }

@@ -145,11 +145,12 @@ bool resolve_warp(Cta& cta, uint32_t base, uint32_t bytes, const uint64_t* addre
 }
 
 /// Tells the observer; generic addresses fall into one event for each memory.
-void notify(Warp& w, const MemoryRequest& r, uint32_t lanes, const uint64_t* addresses) {
+void notify(Warp& w, const MemoryRequest& r, uint32_t lanes, const uint64_t* addresses,
+            uint32_t unchanged) {
   auto tell = [&](Memory memory, uint32_t mask, const uint64_t* at, const uint8_t* ctas) {
     if (!mask) return;
     w.cluster->observer->access(agent_of(w, mask),
-                                {memory, r.access, r.order, r.scope, r.bytes, at, ctas});
+                                {memory, r.access, r.order, r.scope, r.bytes, at, ctas, unchanged});
   };
   uint64_t shared[kLanes];
   if (r.space == AddressSpace::param) return;
@@ -180,8 +181,28 @@ void notify(Warp& w, const MemoryRequest& r, uint32_t lanes, const uint64_t* add
 
 }  // namespace
 
+namespace {
+
+/// The lanes that store what is there already.
+uint32_t unchanged_lanes(const Warp& w, const StoredValues& stored, uint32_t lanes,
+                         uint8_t* const* pointers) {
+  uint32_t unchanged = 0;
+  for_lanes(lanes, [&](uint32_t l) {
+    bool same = true;
+    for (unsigned k = 0; k < stored.count && same; ++k) {
+      same = !std::memcmp(pointers[l] + k * stored.element,
+                          w.registers + stored.registers[k] + l * stored.register_bytes[k],
+                          stored.element);
+    }
+    unchanged |= uint32_t{same} << l;
+  });
+  return unchanged;
+}
+
+}  // namespace
+
 void resolve(Warp& w, const MemoryRequest& r, uint32_t lanes, const uint64_t* addresses,
-             uint8_t** pointers) {
+             uint8_t** pointers, const StoredValues* stored) {
   check_alignment(lanes, addresses, r.bytes);
   switch (r.space) {
     case AddressSpace::shared_cta: {
@@ -242,7 +263,10 @@ void resolve(Warp& w, const MemoryRequest& r, uint32_t lanes, const uint64_t* ad
       break;
   }
   if (r.access != Access::read) ++w.cluster->activity;
-  if (w.cluster->observer) notify(w, r, lanes, addresses);
+  if (!w.cluster->observer) return;
+  const bool shared = r.space != AddressSpace::global && r.space != AddressSpace::local;
+  notify(w, r, lanes, addresses,
+         stored && shared ? unchanged_lanes(w, *stored, lanes, pointers) : 0);
 }
 
 }  // namespace vgpu::exec

@@ -30,7 +30,14 @@ struct MemoryRequest {
   Order order = Order::weak;
   Scope scope = Scope::cta;
 };
+/// What a store puts there: `count` elements of `element` bytes, each lane's from its registers.
+struct StoredValues {
+  unsigned element = 4, count = 1;
+  const uint32_t* registers = nullptr;      ///< offsets in the register file, by element
+  const uint8_t* register_bytes = nullptr;  ///< by element
+};
+/// `stored`: of a store to shared memory, tells the observer which lanes change nothing.
 void resolve(Warp& w, const MemoryRequest& request, uint32_t lanes, const uint64_t* addresses,
-             uint8_t** pointers);
+             uint8_t** pointers, const StoredValues* stored = nullptr);
 
 }  // namespace vgpu::exec

@@ -102,7 +102,12 @@ const Transfer& begin_transfer(Warp& w, const Instr& i, uint32_t lanes, uint8_t*
   auto& t = *static_cast<const Transfer*>(i.extra);
   uint64_t addresses[kLanes];
   gather_addresses(w, i, addresses);
-  resolve(w, t.request, lanes, addresses, pointers);
+  if (t.request.access == Access::write) {
+    const StoredValues stored{t.element, t.vector, t.registers.data(), t.register_bytes.data()};
+    resolve(w, t.request, lanes, addresses, pointers, &stored);
+  } else {
+    resolve(w, t.request, lanes, addresses, pointers);
+  }
   return t;
 }
 

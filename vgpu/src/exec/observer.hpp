@@ -45,6 +45,7 @@ struct WarpAccess {
   uint32_t bytes = 0;
   const uint64_t* addresses = nullptr;  ///< 32 entries
   const uint8_t* ctas = nullptr;        ///< 32 entries, CTA rank; null: the agent's own CTA
+  uint32_t unchanged = 0;               ///< lanes that store what shared memory holds already
 };
 
 enum class AsyncKind : uint8_t {
@@ -120,7 +121,11 @@ class ClusterObserver {
  public:
   virtual ~ClusterObserver() = default;
 
-  // ---- execution (only when Observer::wants_instructions)
+  /// Whether it wants instruction / blocked / unblocked / exited events, which cost a call an
+  /// instruction. May change between a warp's turns.
+  bool wants_instructions = false;
+
+  // ---- execution (only with wants_instructions)
   /// Before each instruction, after its guard: `agent.lanes` are the lanes that execute it.
   virtual void instruction(const Agent&) {}
   /// A group of lanes cannot go on (`why` in words) / goes on again.
@@ -201,8 +206,6 @@ struct ClusterInfo {
 class Observer {
  public:
   virtual ~Observer() = default;
-  /// instruction / blocked / unblocked / exited events cost a call an instruction.
-  virtual bool wants_instructions() const { return false; }
   virtual void launch_begin(const LaunchRequest&, const KernelInfo&) {}
   /// Called from worker threads, possibly at once.
   virtual std::unique_ptr<ClusterObserver> cluster_begin(const ClusterInfo&) = 0;

@@ -50,12 +50,29 @@ std::string describe_mbarrier(const Cluster& cluster, uint32_t address, uint32_t
   return text;
 }
 
+/// A wait by parity cannot tell a phase from the next but one.
+std::string describe_laps(const Cluster& cluster, const LaneGroup& group) {
+  const uint32_t rank = static_cast<uint32_t>(group.detail) >> kSharedRankShift;
+  if (group.polls != (group.detail | uint64_t{group.detail2} << 32) ||
+      rank >= cluster.ctas.size()) {
+    return {};
+  }
+  const auto& phases = cluster.ctas[rank]->phases;
+  const auto found = phases.find(static_cast<uint32_t>(group.detail) & kSharedOffsetMask);
+  if (found == phases.end() || found->second < group.phases_before + 2) return {};
+  return format(
+      "; lapped: %llu phases have completed since the wait began, and their parity is the "
+      "same again",
+      static_cast<unsigned long long>(found->second - group.phases_before));
+}
+
 std::string describe_wait(const Cluster& cluster, const Warp& warp, const LaneGroup& group) {
   if (!group.why) return "runnable";
   std::string_view why = group.why;
   if (why == "mbarrier.try_wait" || why == "mbarrier.test_wait") {
     return std::string("waits (") + group.why + ") for " +
-           describe_mbarrier(cluster, static_cast<uint32_t>(group.detail), group.detail2);
+           describe_mbarrier(cluster, static_cast<uint32_t>(group.detail), group.detail2) +
+           describe_laps(cluster, group);
   }
   if (why == "bar.sync") {
     auto& barrier = warp.cta->barriers[group.detail];

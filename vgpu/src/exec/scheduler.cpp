@@ -193,7 +193,7 @@ bool step_cluster(Cluster& cluster, std::atomic<uint64_t>& progress) {
   Worker& worker = *cluster.worker;
   auto& options = cluster.grid->request->options;
   bool random = options.delivery == Delivery::random;
-  bool observe = cluster.observer && cluster.grid->request->observer->wants_instructions();
+  bool observe = cluster.observer && cluster.observer->wants_instructions;
   uint64_t epoch = cluster.epoch, activity = cluster.activity;
   bool exhausted = false, ran = false, polls = false;  // exhausted: some warp could go on
   for (auto& cta : cluster.ctas) {
@@ -243,9 +243,11 @@ bool step_cluster(Cluster& cluster, std::atomic<uint64_t>& progress) {
   if (cluster.activity != activity || delivered) {
     cluster.quiet_instructions = 0;
     cluster.idle_rounds = 0;
+    cluster.polling = false;
     progress.fetch_add(1, std::memory_order_relaxed);
     return true;
   }
+  cluster.polling |= polls;
   // What a cluster polls for may come from one that still works, on this thread or another.
   const uint64_t now = progress.load(std::memory_order_relaxed);
   if (cluster.quiet_instructions > options.spin_limit && polls && now != cluster.activity_seen) {
@@ -323,12 +325,38 @@ Agent running_agent(const Cluster& cluster) {
 
 }  // namespace
 
+namespace {
+
+/// Whether the worker's clusters can only go on when polls are answered from outside the grid.
+bool polls_in_vain(const Worker& worker) {
+  const uint64_t limit = worker.grid->request->options.pause_after;
+  return limit && !worker.resident.empty() &&
+         std::all_of(worker.resident.begin(), worker.resident.end(), [&](auto& cluster) {
+           return cluster->polling && cluster->quiet_instructions > limit;
+         });
+}
+
+/// Counts the worker among the idle ones or not; when all are, the grid pauses.
+void set_idle(Worker& worker, bool idle) {
+  if (worker.idle == idle) return;
+  worker.idle = idle;
+  Grid& grid = *worker.grid;
+  if (!idle) {
+    grid.idle_workers.fetch_sub(1);
+  } else if (grid.idle_workers.fetch_add(1) + 1 == grid.worker_count) {
+    grid.paused = true;
+  }
+}
+
+}  // namespace
+
 void run_worker(Worker& worker, std::atomic<uint64_t>& progress) {
   Grid& grid = *worker.grid;
-  uint64_t share = share_of(worker);
+  if (worker.share == 0) worker.share = share_of(worker);
+  uint64_t& share = worker.share;
   Cluster* current = nullptr;
   try {
-    while (!grid.stop.load(std::memory_order_relaxed)) {
+    while (!grid.stop.load(std::memory_order_relaxed) && !grid.paused.load()) {
       while (worker.resident.size() < share) {
         int64_t number = grid.take_cluster();
         if (number < 0) break;
@@ -352,7 +380,9 @@ void run_worker(Worker& worker, std::atomic<uint64_t>& progress) {
           ++k;
         }
       }
+      set_idle(worker, polls_in_vain(worker));
     }
+    if (worker.resident.empty()) set_idle(worker, true);
   } catch (const LocatedFault& fault) {
     stop(grid, fault.cuda_error,
          current ? fault_report(*current, fault.agent, fault.text) : fault.text);
@@ -365,7 +395,7 @@ void run_worker(Worker& worker, std::atomic<uint64_t>& progress) {
   } catch (const std::exception& error) {
     stop(grid, kLaunchFailure, std::string("internal error: ") + error.what());
   }
-  worker.resident.clear();
+  if (grid.stop) worker.resident.clear();
 }
 
 // ------------------------------------------------------------------ building clusters

@@ -366,19 +366,17 @@ Step transfer(Warp& w, const Instr& i, uint32_t lanes) {
     perform(*w.cluster, task);
     return Step::next;
   }
-  // A store takes its registers at issue and writes the cells later.
-  auto values = std::make_shared<std::vector<uint32_t>>(count * kLanes);
-  for (size_t k = 0; k < count; ++k) {
-    std::memcpy(values->data() + k * kLanes, w.lanes<uint32_t>(op.registers[k]),
-                kLanes * sizeof(uint32_t));
-  }
-  task.run = [=](const AsyncOp& async) {
+  // NOTE: A store happens at once too. Kernels in the field load what their warps have stored, and
+  // free it, without a tcgen05.wait::st; the checks know when the wait is missing.
+  std::array<const uint32_t*, 128> registers;
+  for (size_t k = 0; k < count; ++k) registers[k] = w.lanes<uint32_t>(op.registers[k]);
+  task.run = [&](const AsyncOp& async) {
     TensorVisitor visitor(*warp->cluster, async, warp->cta->rank);
-    std::array<const uint32_t*, 128> registers;
-    for (size_t k = 0; k < count; ++k) registers[k] = values->data() + k * kLanes;
     tensor::tcgen05_store(warp->cta->tmem, t, {registers.data(), count}, visitor.get());
   };
-  issue(*w.cluster, w.tmem_stores, std::move(task));
+  ++w.cluster->worker->async_operations;
+  if (w.cluster->observer) w.cluster->observer->async_issue(task.op);
+  perform(*w.cluster, task);
   return Step::next;
 }
 
@@ -423,7 +421,6 @@ bool decode_transfer(Decoder& d, bool is_load) {
 
 Step wait_transfers(Warp& w, const Instr& i, uint32_t lanes) {  // x: 0 ld, 1 st
   if (auto step = require_warp(w, lanes, "tcgen05.wait"); step != Step::next) return step;
-  if (i.x) drain(*w.cluster, w.tmem_stores);
   if (w.cluster->observer) {
     w.cluster->observer->group_wait(agent_of(w, lanes),
                                     i.x ? GroupKind::tcgen05_st : GroupKind::tcgen05_ld, 0);

@@ -62,10 +62,20 @@ std::shared_ptr<BoxCopy> decode_box(Warp& w, const Instr& i, const TensorCopy& c
   auto box = std::make_shared<BoxCopy>();
   const Ref& operand = i[c.map];
   uint64_t address = read_address(w, operand, lane);
-  if (!tma::decode(tensor_map_bytes(w, lane, address), box->map)) {
+  const uint8_t* bytes = tensor_map_bytes(w, lane, address);
+  if (!tma::decode(bytes, box->map)) {
     fault(kIllegalInstruction,
           "the 128 bytes at 0x%llx are not a tensor map made by cuTensorMapEncode*",
           static_cast<unsigned long long>(address));
+  }
+  if (tma::was_replaced(bytes)) {
+    const DeviceSpec& device = *w.cluster->grid->request->device;
+    const std::string why =
+        tma::validate(box->map, static_cast<int>(device.compute_major * 10 + device.compute_minor));
+    if (!why.empty()) {
+      fault(kIllegalInstruction, "a tensor map changed by tensormap.replace: %s (%s)", why.c_str(),
+            tma::describe(box->map).c_str());
+    }
   }
   check_probed_memory(w, box->map);
   if (box->map.rank != c.rank) {

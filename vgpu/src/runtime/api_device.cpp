@@ -93,7 +93,8 @@ VGPU_API cudaError_t cudaDeviceSynchronize() {
         return refuse_while_capturing(context, stream.get(), "cudaDeviceSynchronize");
       }
     }
-    return cudaSuccess;
+    context.queue.finish(context);
+    return context.sticky;
   });
 }
 
@@ -102,6 +103,7 @@ VGPU_API cudaError_t cudaDeviceReset() {
   Context& context = Context::get();
   std::lock_guard lock(context.mutex);
   if (context.sticky != cudaSuccess) context.sticky = cudaErrorDevicesUnavailable;
+  context.queue.discard(context);
   context.memory.reset();
   for (const auto& [handle, module] : context.modules) module->forget_storage();
   context.graph_execs.clear();

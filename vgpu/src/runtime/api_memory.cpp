@@ -40,6 +40,8 @@ cudaError_t release(void* pointer, bool host, const char* api) {
   return call([&](Context& context) {
     if (pointer == nullptr) return cudaSuccess;
     const Allocation* inside = context.memory.find(number(pointer));
+    // NOTE: cudaFree waits for the device (so do the stream-ordered frees, later than they must).
+    context.queue.finish(context);
     const bool is_host = inside != nullptr && inside->kind() == MemoryKind::host;
     const bool is_symbol = inside != nullptr && (inside->kind() == MemoryKind::symbol ||
                                                  inside->kind() == MemoryKind::constant);
@@ -65,7 +67,16 @@ cudaError_t copy(const char* api, const Copy& what, cudaStream_t stream, bool sy
     }
     if (const cudaError_t error = check_copy(context, what); error) return error;
     if (what.width == 0 || what.height == 0 || what.depth == 0) return cudaSuccess;
-    return enqueue(context, stream, what, cudaGraphNodeTypeMemcpy);
+    if (const cudaError_t error = enqueue(context, stream, what, cudaGraphNodeTypeMemcpy); error) {
+      return error;
+    }
+    Stream* used = find_stream(context, stream);
+    if (used->capture || context.queue.idle(*used)) return cudaSuccess;
+    // Copies from or to pageable memory return when they are done.
+    const bool pageable = context.memory.find(number(what.source)) == nullptr ||
+                          context.memory.find(number(what.target)) == nullptr;
+    if (synchronous || pageable) context.queue.finish(context, *used);
+    return context.sticky;
   });
 }
 
@@ -209,6 +220,7 @@ VGPU_API cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
 }
 VGPU_API cudaError_t cudaHostUnregister(void* pointer) {
   return call([&](Context& context) {
+    context.queue.finish(context);
     const Allocation* inside = context.memory.find(number(pointer));
     if (inside == nullptr || inside->label() != "cudaHostRegister" ||
         !context.memory.free(number(pointer))) {

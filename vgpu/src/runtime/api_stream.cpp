@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams and events. Work has always run by the time a call returns, so waiting is immediate;
-// what remains is handles, time stamps, and captures.
+// Streams and events: handles, waiting for work (runtime/queue.hpp), time stamps, captures.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -72,7 +71,9 @@ VGPU_API cudaError_t cudaStreamDestroy(cudaStream_t handle) {
     if (stream->capture && stream->capture->origin == stream) {
       leave_capture(context, stream->capture);
     }
-    context.streams.remove(handle);
+    // What it has been asked to do is done all the same.
+    auto removed = context.streams.take(handle);
+    if (!context.queue.idle(*removed)) context.destroyed_streams.push_back(std::move(removed));
     return cudaSuccess;
   });
 }
@@ -81,14 +82,26 @@ VGPU_API cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   return call([&](Context& context) {
     Stream* stream;
     if (const cudaError_t error = find(context, handle, stream); error) return error;
-    return refuse_while_capturing(context, stream, "cudaStreamSynchronize");
+    if (const cudaError_t error = refuse_while_capturing(context, stream, "cudaStreamSynchronize");
+        error) {
+      return error;
+    }
+    context.queue.finish(context, *stream);
+    return context.sticky;
   });
 }
 VGPU_API cudaError_t cudaStreamQuery(cudaStream_t handle) {
   return call([&](Context& context) {
     Stream* stream;
     if (const cudaError_t error = find(context, handle, stream); error) return error;
-    return refuse_while_capturing(context, stream, "cudaStreamQuery");
+    if (const cudaError_t error = refuse_while_capturing(context, stream, "cudaStreamQuery");
+        error) {
+      return error;
+    }
+    if (context.queue.idle(*stream)) return cudaSuccess;
+    context.queue.advance(context);
+    if (context.sticky != cudaSuccess) return context.sticky;
+    return context.queue.idle(*stream) ? cudaSuccess : cudaErrorNotReady;
   });
 }
 VGPU_API cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priority) {
@@ -154,7 +167,16 @@ VGPU_API cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallba
         error) {
       return error;
     }
-    callback(handle, cudaSuccess, data);
+    struct Call {
+      cudaStreamCallback_t callback;
+      cudaStream_t stream;
+      void* data;
+    };
+    const cudaHostFn_t run = [](void* given) {
+      const std::unique_ptr<Call> made(static_cast<Call*>(given));
+      made->callback(made->stream, cudaSuccess, made->data);
+    };
+    context.queue.add(context, *stream, HostCall{run, new Call{callback, handle, data}});
     return cudaSuccess;
   });
 }
@@ -176,7 +198,10 @@ VGPU_API cudaError_t cudaEventDestroy(cudaEvent_t handle) {
   return call([&](Context& context) {
     Event* event;
     if (const cudaError_t error = find(context, handle, event); error) return error;
-    context.events.remove(handle);
+    auto removed = context.events.take(handle);
+    if (context.queue.is_open(removed->record)) {
+      context.destroyed_events.push_back(std::move(removed));
+    }
     return cudaSuccess;
   });
 }
@@ -190,7 +215,9 @@ VGPU_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStream_t s
     event->capture = stream->capture;
     event->nodes = stream->tail;
     if (stream->capture) return cudaSuccess;  // a dependency of the graph, not a node
-    execute(context, EventRecord{event});
+    event->recorded = true;
+    // NOTE: known before it runs: the record may wait for work of this very call.
+    event->record = context.queue.add(context, *stream, EventRecord{event});
     return cudaSuccess;
   });
 }
@@ -205,7 +232,10 @@ VGPU_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t
     if (const cudaError_t error = find(context, handle, event); error) return error;
     if (const cudaError_t error = find(context, stream_handle, stream); error) return error;
     if (!event->capture) {
-      if (!stream->capture) return cudaSuccess;  // the work before the event has run
+      if (!stream->capture) {
+        context.queue.add_wait(context, *stream, event->record);
+        return cudaSuccess;
+      }
       if (!event->recorded) return cudaSuccess;
       stream->capture->invalid = true;
       return fail(cudaErrorStreamCaptureIsolation,
@@ -226,17 +256,36 @@ VGPU_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t
   });
 }
 
+namespace {
+
+cudaError_t refuse_captured(const Event& event) {
+  if (!event.capture) return cudaSuccess;
+  event.capture->invalid = true;
+  return fail(cudaErrorCapturedEvent, "the event was recorded in a capture");
+}
+
+}  // namespace
+
 VGPU_API cudaError_t cudaEventQuery(cudaEvent_t handle) {
   return call([&](Context& context) {
     Event* event;
     if (const cudaError_t error = find(context, handle, event); error) return error;
-    if (!event->capture) return cudaSuccess;
-    event->capture->invalid = true;
-    return fail(cudaErrorCapturedEvent, "the event was recorded in a capture");
+    if (const cudaError_t error = refuse_captured(*event); error) return error;
+    if (!context.queue.is_open(event->record)) return cudaSuccess;
+    context.queue.advance(context);
+    if (context.sticky != cudaSuccess) return context.sticky;
+    return context.queue.is_open(event->record) ? cudaErrorNotReady : cudaSuccess;
   });
 }
-VGPU_API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return cudaEventQuery(event);
+VGPU_API cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
+  return call([&](Context& context) {
+    Event* event;
+    if (const cudaError_t error = find(context, handle, event); error) return error;
+    if (const cudaError_t error = refuse_captured(*event); error) return error;
+    const uint64_t record = event->record;
+    context.queue.run_until(context, [&] { return !context.queue.is_open(record); });
+    return context.sticky;
+  });
 }
 
 // NOTE: the time is the virtual GPU's wall time. It says nothing about a real GPU.
@@ -247,6 +296,9 @@ VGPU_API cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start
     if (const cudaError_t error = find(context, end, last); error) return error;
     if (!first->recorded || !last->recorded) {
       return fail(cudaErrorInvalidResourceHandle, "an event was never recorded");
+    }
+    if (context.queue.is_open(first->record) || context.queue.is_open(last->record)) {
+      return cudaErrorNotReady;
     }
     if ((first->flags | last->flags) & cudaEventDisableTiming) {
       return fail(cudaErrorInvalidResourceHandle, "an event has cudaEventDisableTiming");

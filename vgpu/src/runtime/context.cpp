@@ -28,7 +28,10 @@ Context* make_context() {
   require_processor();
   try {
     auto* context = new Context;
-    std::atexit([] { Context::get().observers.finish(); });
+    std::atexit([] {
+      Context::get().queue.stop();
+      Context::get().observers.finish();
+    });
     return context;
   } catch (const Fault& problem) {
     // Going on with other options than those asked for would mislead.

@@ -16,6 +16,7 @@
 #include "runtime/module.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/options.hpp"
+#include "runtime/queue.hpp"
 
 /// Exported entry points.
 #define VGPU_API extern "C" __attribute__((visibility("default")))
@@ -59,8 +60,8 @@ class HandleTable {
 
 /// The state of the one virtual GPU that a process sees.
 ///
-/// Work runs at once, in the calling thread, in program order: a legal schedule of any stream
-/// program. The lock is held meanwhile, so API calls of other threads wait.
+/// Work runs in the calling thread (Queue says when). The lock is held meanwhile, so API calls of
+/// other threads wait.
 class Context {
  public:
   /// Made at the first call; lives until the process ends.
@@ -85,6 +86,9 @@ class Context {
   HandleTable<Graph> graphs;
   HandleTable<GraphExec> graph_execs;
   std::unique_ptr<Stream> default_stream;
+  std::vector<std::unique_ptr<Stream>> destroyed_streams;  // with work that is not done
+  std::vector<std::unique_ptr<Event>> destroyed_events;    // whose record has not run
+  Queue queue;
   uint64_t next_stream_id = 2;  // 1 and 2 name the legacy and the per-thread default stream
 
   /// The error of a kernel that faulted: every later call returns it. cudaDeviceReset does not

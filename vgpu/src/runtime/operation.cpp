@@ -156,43 +156,6 @@ class LaunchMemory : public exec::GlobalMemory {
   vgpu::GlobalMemory::Pin pin_;
 };
 
-void run(Context& context, const KernelLaunch& launch) {
-  exec::LaunchRequest request;
-  request.program = &launch.kernel->module->load(context.device.arch, context.memory);
-  request.kernel = launch.kernel->name;
-  request.params = launch.params;
-  request.grid = launch.grid;
-  request.block = launch.block;
-  request.cluster = launch.cluster;
-  request.explicit_cluster = launch.explicit_cluster;
-  request.cooperative = launch.cooperative;
-  request.dynamic_shared = launch.dynamic_shared;
-  request.symbol_addresses = launch.kernel->module->symbol_addresses();
-  request.device = &context.device.spec;
-  const LaunchMemory memory(context.memory);
-  request.memory = &memory;
-  request.options = context.options.exec;
-  request.observer = context.observers.get();
-
-  const exec::LaunchResult result = exec::launch(request);
-  if (context.options.log_level >= 2) {
-    log(2,
-        format("kernel %s grid %s block %s cluster %s dynamic shared %u: %.3f s, %llu warp "
-               "instructions, %.1f M lane instructions/s, %llu MACs, %llu TMA bytes",
-               launch.kernel->name.c_str(), text(launch.grid).c_str(), text(launch.block).c_str(),
-               text(launch.cluster).c_str(), launch.dynamic_shared, result.seconds,
-               static_cast<unsigned long long>(result.warp_instructions),
-               static_cast<double>(result.lane_instructions) / 1e6 / std::max(result.seconds, 1e-9),
-               static_cast<unsigned long long>(result.mma_macs),
-               static_cast<unsigned long long>(result.tma_bytes)));
-  }
-  if (result.cuda_error != 0) {
-    context.sticky = static_cast<cudaError_t>(result.cuda_error);
-    log(1, std::string(cudaGetErrorName(context.sticky)) + " in kernel " + launch.kernel->name +
-               "\n" + result.report);
-  }
-}
-
 void run(Context& context, const Copy& copy) {
   for (size_t z = 0; z < copy.depth; ++z) {
     for (size_t y = 0; y < copy.height; ++y) {
@@ -230,9 +193,6 @@ void run(Context&, const HostCall& host) {
 void run(Context&, const EventRecord& record) {
   record.event->recorded = true;
   record.event->time = Event::Clock::now();
-}
-void run(Context& context, const SubGraph& sub) {
-  execute_graph(context, sub.graph->in_order());
 }
 
 // One side of a copy: device memory must be one live allocation; other addresses are the host's.
@@ -353,9 +313,91 @@ cudaError_t check_fill(Context& context, const Fill& fill) {
   return cudaSuccess;
 }
 
-void execute(Context& context, const Operation& operation) {
-  if (context.sticky != cudaSuccess) return;
-  std::visit([&](const auto& what) { run(context, what); }, operation);
+struct RunningKernel::Parts {
+  KernelLaunch launch;
+  LaunchMemory memory;
+  exec::LaunchRequest request;
+  std::unique_ptr<exec::Launch> run;
+};
+
+RunningKernel::RunningKernel(Context& context, const KernelLaunch& launch)
+    : parts_(new Parts{launch, LaunchMemory(context.memory), {}, nullptr}) {
+  exec::LaunchRequest& request = parts_->request;
+  request.program = &launch.kernel->module->load(context.device.arch, context.memory);
+  request.kernel = launch.kernel->name;
+  request.params = launch.params;
+  request.grid = launch.grid;
+  request.block = launch.block;
+  request.cluster = launch.cluster;
+  request.explicit_cluster = launch.explicit_cluster;
+  request.cooperative = launch.cooperative;
+  request.dynamic_shared = launch.dynamic_shared;
+  request.symbol_addresses = launch.kernel->module->symbol_addresses();
+  request.device = &context.device.spec;
+  request.memory = &parts_->memory;
+  request.options = context.options.exec;
+  request.observer = context.observers.get();
+  parts_->run = std::make_unique<exec::Launch>(request);
+}
+
+RunningKernel::~RunningKernel() = default;
+
+bool RunningKernel::resume(Context& context) {
+  if (!parts_->run->run()) return false;
+  report(context);
+  return true;
+}
+
+bool RunningKernel::progressed() const {
+  return parts_->run->progressed();
+}
+
+uint64_t RunningKernel::instructions() const {
+  return parts_->run->instructions();
+}
+
+void RunningKernel::give_up(Context& context, const std::string& headline) {
+  parts_->run->give_up(headline);
+  report(context);
+}
+
+void RunningKernel::report(Context& context) const {
+  const KernelLaunch& launch = parts_->launch;
+  const exec::LaunchResult& result = parts_->run->result();
+  if (context.options.log_level >= 2) {
+    log(2,
+        format("kernel %s grid %s block %s cluster %s dynamic shared %u: %.3f s, %llu warp "
+               "instructions, %.1f M lane instructions/s, %llu MACs, %llu TMA bytes",
+               launch.kernel->name.c_str(), text(launch.grid).c_str(), text(launch.block).c_str(),
+               text(launch.cluster).c_str(), launch.dynamic_shared, result.seconds,
+               static_cast<unsigned long long>(result.warp_instructions),
+               static_cast<double>(result.lane_instructions) / 1e6 / std::max(result.seconds, 1e-9),
+               static_cast<unsigned long long>(result.mma_macs),
+               static_cast<unsigned long long>(result.tma_bytes)));
+  }
+  if (result.cuda_error != 0) {
+    context.sticky = static_cast<cudaError_t>(result.cuda_error);
+    log(1, std::string(cudaGetErrorName(context.sticky)) + " in kernel " + launch.kernel->name +
+               "\n" + result.report);
+  }
+}
+
+std::unique_ptr<RunningKernel> execute(Context& context, const Operation& operation) {
+  if (context.sticky != cudaSuccess) return nullptr;
+  if (const auto* launch = std::get_if<KernelLaunch>(&operation)) {
+    auto kernel = std::make_unique<RunningKernel>(context, *launch);
+    return kernel->resume(context) ? nullptr : std::move(kernel);
+  }
+  std::visit(
+      [&](const auto& what) {
+        using What = std::decay_t<decltype(what)>;
+        // Graphs are queued node by node.
+        if constexpr (!std::is_same_v<What, KernelLaunch> && !std::is_same_v<What, SubGraph>) {
+          run(context, what);
+        }
+      },
+      operation);
+  return nullptr;
 }
 
 }  // namespace vgpu::runtime

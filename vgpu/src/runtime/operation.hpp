@@ -4,6 +4,8 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -76,8 +78,26 @@ Copy copy_of(const cudaMemcpy3DParms& parameters);
 cudaError_t check_copy(Context& context, const Copy& copy);
 cudaError_t check_fill(Context& context, const Fill& fill);
 
-/// Runs an operation now. A kernel's fault becomes the context's sticky error, which the calls
-/// after it return: the launch itself has succeeded, as on a GPU.
-void execute(Context& context, const Operation& operation);
+/// A kernel that has started. Its fault becomes the context's sticky error, which the calls after it
+/// return: the launch itself has succeeded, as on a GPU.
+class RunningKernel {
+ public:
+  RunningKernel(Context& context, const KernelLaunch& launch);
+  ~RunningKernel();
+  /// Runs until it has ended (true) or pauses (exec::Options::pause_after).
+  bool resume(Context& context);
+  bool progressed() const;
+  uint64_t instructions() const;
+  /// Ends it as stuck.
+  void give_up(Context& context, const std::string& headline);
+
+ private:
+  void report(Context& context) const;
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+/// Runs an operation now; a kernel that pauses comes back.
+std::unique_ptr<RunningKernel> execute(Context& context, const Operation& operation);
 
 }  // namespace vgpu::runtime

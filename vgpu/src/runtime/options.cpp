@@ -45,6 +45,7 @@ Options read_options() {
   if (options.gpu != "b200" && options.gpu != "b300" && options.gpu != "h200") {
     fault(kInvalidValue, "VGPU_GPU is '%s': it must be b200, b300 or h200", options.gpu.c_str());
   }
+  options.exec.pause_after = 400'000;
   read_number<uint64_t>("VGPU_SEED", 0, ~0ull, options.exec.seed);
   read_number<uint32_t>("VGPU_THREADS", 1, 1024, options.exec.threads);
   read_number<uint32_t>("VGPU_SMS", 1, 4096, options.sm_count);

@@ -102,7 +102,7 @@ cudaError_t enqueue(Context& context, cudaStream_t handle, Operation operation,
     if (stream == context.default_stream.get()) {
       if (const cudaError_t error = refuse_implicit_dependency(context); error) return error;
     }
-    execute(context, operation);
+    context.queue.add(context, *stream, std::move(operation));
     return cudaSuccess;
   }
   if (stream->capture->invalid) {
@@ -131,12 +131,6 @@ cudaError_t refuse_while_capturing(Context& context, Stream* stream, const char*
     }
   }
   return cudaSuccess;
-}
-
-void execute_graph(Context& context, const std::vector<GraphNode*>& order) {
-  for (const GraphNode* node : order) {
-    if (node->enabled) execute(context, node->operation);
-  }
 }
 
 }  // namespace vgpu::runtime

@@ -4,10 +4,11 @@
 #include <cuda_runtime_api.h>
 
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <vector>
 
-#include "runtime/operation.hpp"
+#include "runtime/queue.hpp"
 
 namespace vgpu::runtime {
 
@@ -63,12 +64,14 @@ struct Stream {
   unsigned long long id = 0;
   std::shared_ptr<Capture> capture;  ///< null: not capturing
   std::vector<GraphNode*> tail;      ///< what the next captured node comes after
+  std::deque<Work> work;             ///< that is not done
 };
 
 struct Event {
   using Clock = std::chrono::steady_clock;
   unsigned flags = 0;
   bool recorded = false;
+  uint64_t record = 0;  ///< number of its last record in the Queue
   Clock::time_point time;
   std::shared_ptr<Capture> capture;  ///< recorded in this capture, else null
   std::vector<GraphNode*> nodes;     ///< the capture's tail at the record
@@ -78,7 +81,8 @@ struct Event {
 /// handle that is none.
 Stream* find_stream(Context& context, cudaStream_t handle);
 
-/// Runs `operation` now, or adds it to the graph that the stream captures.
+/// Adds `operation` to the stream's work, which runs as soon as it can, or to the graph that the
+/// stream captures.
 cudaError_t enqueue(Context& context, cudaStream_t stream, Operation operation,
                     cudaGraphNodeType type);
 
@@ -89,8 +93,5 @@ cudaError_t refuse_implicit_dependency(Context& context);
 /// For calls that cannot be captured: an error (and the capture becomes invalid) while a capture
 /// forbids them. `stream` narrows it to one stream; null: any capture of mode global.
 cudaError_t refuse_while_capturing(Context& context, Stream* stream, const char* function);
-
-/// Runs every enabled node in order.
-void execute_graph(Context& context, const std::vector<GraphNode*>& order);
 
 }  // namespace vgpu::runtime

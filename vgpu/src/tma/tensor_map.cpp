@@ -14,7 +14,7 @@ constexpr uint32_t kMagic = 0x544d4756;  // "VGMT"
 // bit 85, which programs clear (bit 5 of `flags`).
 struct Packed {
   uint32_t magic;
-  uint8_t type, rank, interleave, swizzle, l2_promotion, fill, flags, reserved;
+  uint8_t type, rank, interleave, swizzle, l2_promotion, fill, flags, replaced;
   uint8_t element_strides[TensorMap::kMaxRank];
   uint8_t padding[7];
   uint64_t address;
@@ -355,6 +355,100 @@ bool decode(const void* opaque, TensorMap& map) {
   map.channels_per_pixel = packed.channels_per_pixel;
   map.pixels_per_column = packed.pixels_per_column;
   return true;
+}
+
+namespace {
+
+/// The element type of tensormap.replace's table ("new_val" of .elemtype), which has another order
+/// than the driver's.
+constexpr DataType kElementTypes[] = {
+    DataType::uint8,        DataType::uint16,       DataType::uint32,
+    DataType::int32,        DataType::uint64,       DataType::int64,
+    DataType::float16,      DataType::float32,      DataType::float32_ftz,
+    DataType::float64,      DataType::bfloat16,     DataType::tfloat32,
+    DataType::tfloat32_ftz, DataType::u4x16_align8, DataType::u4x16_align16,
+    DataType::u6x16_align16};
+
+/// .swizzle_mode and .swizzle_atomicity together are the driver's swizzle.
+std::string replace_swizzle(Packed& packed, bool atomicity, uint64_t value) {
+  const auto now = static_cast<Swizzle>(packed.swizzle);
+  if (!atomicity) {
+    if (value > 3) return got("swizzle_mode", value, "the virtual GPU models 0 to 3");
+    if (value != 3 || now < Swizzle::b128) packed.swizzle = static_cast<uint8_t>(value);
+    return {};
+  }
+  if (value > 3) return got("swizzle_atomicity", value, "it must be 0 to 3");
+  if (now >= Swizzle::b128) {
+    packed.swizzle = static_cast<uint8_t>(static_cast<uint64_t>(Swizzle::b128) + value);
+  } else if (value != 0) {
+    return got("swizzle_atomicity", value, "it needs a swizzle_mode of 128 bytes");
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string replace(void* opaque, Field field, uint32_t ordinal, uint64_t value) {
+  Packed packed;
+  std::memcpy(&packed, opaque, sizeof packed);
+  if (packed.magic != kMagic) return "the 128 bytes are no tensor map made by cuTensorMapEncode*";
+  if ((packed.flags & kIm2col) != 0) return "the map is an im2col map; .tile needs a tiled one";
+  const uint32_t ordinals =
+      field == Field::global_stride ? TensorMap::kMaxRank - 1 : uint32_t{TensorMap::kMaxRank};
+  if (ordinal >= ordinals) {
+    return got("the ordinal", ordinal, "it must be 0 to " + std::to_string(ordinals - 1));
+  }
+  switch (field) {
+    case Field::global_address:
+      packed.address = value;
+      break;
+    case Field::rank:
+      if (value >= TensorMap::kMaxRank) return got("rank", value, "it must be 0 to 4, for 1 to 5");
+      packed.rank = static_cast<uint8_t>(value + 1);
+      break;
+    case Field::box_dim:
+      if (value < 1 || value > 256) return got("box_dim", value, "it must be 1 to 256");
+      packed.box[ordinal] = static_cast<uint16_t>(value);
+      break;
+    case Field::global_dim:
+      if (value == 0) return got("global_dim", value, "it must be at least 1");
+      packed.dims_minus_one[ordinal] = static_cast<uint32_t>(value - 1);
+      break;
+    case Field::global_stride:
+      packed.strides[ordinal] = value;
+      break;
+    case Field::element_stride:
+      if (value < 1 || value > 8) return got("element_stride", value, "it must be 1 to 8");
+      packed.element_strides[ordinal] = static_cast<uint8_t>(value);
+      break;
+    case Field::elemtype:
+      if (value > 15) return got("elemtype", value, "it must be 0 to 15");
+      packed.type = static_cast<uint8_t>(kElementTypes[value]);
+      break;
+    case Field::interleave_layout:
+      if (value > 2) return got("interleave_layout", value, "it must be 0 to 2");
+      packed.interleave = static_cast<uint8_t>(value);
+      break;
+    case Field::swizzle_mode:
+    case Field::swizzle_atomicity: {
+      const std::string why = replace_swizzle(packed, field == Field::swizzle_atomicity, value);
+      if (!why.empty()) return why;
+      break;
+    }
+    case Field::fill_mode:
+      if (value > 1) return got("fill_mode", value, "it must be 0 (zero) or 1 (NaN)");
+      packed.fill = static_cast<uint8_t>(value);
+      break;
+  }
+  packed.replaced = 1;
+  std::memcpy(opaque, &packed, sizeof packed);
+  return {};
+}
+
+bool was_replaced(const void* opaque) {
+  Packed packed;
+  std::memcpy(&packed, opaque, sizeof packed);
+  return packed.replaced != 0;
 }
 
 std::string describe(const TensorMap& map) {

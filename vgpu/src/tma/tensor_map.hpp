@@ -92,6 +92,27 @@ std::string validate(const TensorMap& map, int compute_capability);
 void encode(const TensorMap& map, void* opaque);
 /// Reads them back; false when the bytes are not a tensor map that `encode` wrote.
 bool decode(const void* opaque, TensorMap& map);
+
+/// Fields that tensormap.replace writes (PTX ISA, "tensormap.replace"), in the order of its text.
+enum class Field : uint8_t {
+  global_address,
+  rank,  ///< less one
+  box_dim,
+  global_dim,
+  global_stride,  ///< bytes; ordinal 0 is dimension 1's
+  element_stride,
+  elemtype,
+  interleave_layout,
+  swizzle_mode,
+  swizzle_atomicity,
+  fill_mode,
+};
+/// Replaces a field of an encoded tiled map. Returns what is wrong with the map, the ordinal or the
+/// value, empty: nothing. Whether the fields go together is seen when the map is used: see
+/// `was_replaced`.
+std::string replace(void* opaque, Field field, uint32_t ordinal, uint64_t value);
+/// Whether `replace` has changed the map, which then must be validated.
+bool was_replaced(const void* opaque);
 /// One line that says every field, for reports.
 std::string describe(const TensorMap& map);
 

@@ -9,7 +9,9 @@ using namespace exec;
 class ClusterFanOut final : public ClusterObserver {
  public:
   explicit ClusterFanOut(std::vector<std::unique_ptr<ClusterObserver>> parts)
-      : parts_(std::move(parts)) {}
+      : parts_(std::move(parts)) {
+    for (const auto& part : parts_) wants_instructions |= part->wants_instructions;
+  }
 
   void instruction(const Agent& a) override { each(&ClusterObserver::instruction, a); }
   void blocked(const Agent& a, const char* why) override {
@@ -100,12 +102,6 @@ class FanOut final : public Observer {
  public:
   explicit FanOut(std::vector<Observer*> parts) : parts_(std::move(parts)) {}
 
-  bool wants_instructions() const override {
-    for (const Observer* part : parts_) {
-      if (part->wants_instructions()) return true;
-    }
-    return false;
-  }
   void launch_begin(const LaunchRequest& request, const KernelInfo& kernel) override {
     for (Observer* part : parts_) part->launch_begin(request, kernel);
   }

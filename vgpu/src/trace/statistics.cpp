@@ -131,6 +131,7 @@ class ClusterCounter final : public ClusterObserver {
  public:
   ClusterCounter(KernelCounts& total, std::mutex& mutex, uint32_t warps)
       : total_(total), mutex_(mutex) {
+    wants_instructions = true;
     counts_.by_warp.resize(warps);
     counts_.warp_lanes.resize(warps);
   }
@@ -188,8 +189,6 @@ std::string thousands(uint64_t value) {
 
 class StatisticsImpl final : public Statistics {
  public:
-  bool wants_instructions() const override { return true; }
-
   void launch_begin(const LaunchRequest& request, const KernelInfo& kernel) override {
     const std::lock_guard lock(mutex_);
     ++kernels_[key(request, kernel.name)].launches;

@@ -139,6 +139,7 @@ class ClusterTimeline final : public ClusterObserver {
         warps_(info.warps),
         rows_(static_cast<size_t>(info.ctas) * info.warps),
         slots_(static_cast<size_t>(info.ctas) * 2) {
+    wants_instructions = true;
     const std::string name = readable(info.kernel->name);
     for (uint32_t cta = 0; cta < info.ctas; ++cta) {
       writer_.name_process(first_process_ + cta,
@@ -268,7 +269,6 @@ class TimelineImpl final : public Timeline {
   TimelineImpl(std::FILE* file, uint64_t max_events) : writer_(file, max_events) {}
   ~TimelineImpl() override { finish(); }
 
-  bool wants_instructions() const override { return true; }
   std::unique_ptr<ClusterObserver> cluster_begin(const ClusterInfo& info) override {
     const std::lock_guard lock(mutex_);
     const uint64_t first = next_process_;

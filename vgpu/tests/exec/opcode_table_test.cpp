@@ -278,6 +278,13 @@ const Statement kStatements[] = {
     {"cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [g, {a, b, c}], [s];"},
     {"cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [g, {a, b}], [s];"},
     {"cp.async.bulk.prefetch.tensor.2d.L2.global.tile [g, {a, b}];"},
+    {"tensormap.replace.tile.global_address.global.b1024.b64 [g], d;"},
+    {"tensormap.replace.tile.rank.shared::cta.b1024.b32 [s], a;"},
+    {"tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [s], 1, a;"},
+    {"tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [s], 0, d;"},
+    {"tensormap.replace.tile.elemtype.global.b1024.b32 [g], 6;"},
+    {"tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned "
+     "[g], [s], 128;"},
     {"cp.async.bulk.commit_group;"},
     {"cp.async.bulk.wait_group 0;"},
     {"cp.async.bulk.wait_group.read 2;"},
@@ -350,7 +357,8 @@ TEST(OpcodeTable, NamesEveryOpcodeOfTheDecoder) {
                      &exec::control_opcodes(), &exec::warp_opcodes(), &exec::barrier_opcodes(),
                      &exec::memory_opcodes(), &exec::atomic_opcodes(), &exec::matrix_opcodes(),
                      &exec::mbarrier_opcodes(), &exec::copy_opcodes(), &exec::cluster_opcodes(),
-                     &exec::wgmma_opcodes(), &exec::tcgen05_opcodes(), &exec::mma_opcodes()}) {
+                     &exec::wgmma_opcodes(), &exec::tcgen05_opcodes(), &exec::mma_opcodes(),
+                     &exec::tensormap_opcodes()}) {
     for (const auto& entry : *list) known.insert(entry.opcode);
   }
   for (const std::string_view opcode : known) {

@@ -49,6 +49,32 @@ WAIT:
                        "512 bytes missing", "barrier 1: 32 of 96 threads"});
 }
 
+// A wait by parity misses a phase and the next one when both complete before it looks.
+TEST(Report, ALappedWaiterIsNamed) {
+  Launch launch;
+  launch.block.x = 64;
+  auto result = run_body(R"(
+    .shared .align 8 .b64 bar;
+    mov.u32 %r0, bar;
+    setp.eq.u32 %p0, %thr, 0;
+    @%p0 mbarrier.init.shared::cta.b64 [%r0], 1;
+    bar.sync 0;
+    setp.lt.u32 %p1, %thr, 32;
+    @%p1 bra TWICE;
+    bar.arrive 1, 64;
+WAIT:
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r0], 0;
+    @!%p2 bra WAIT;
+    ret;
+TWICE:
+    bar.sync 1, 64;
+    @%p0 mbarrier.arrive.shared::cta.b64 _, [%r0];
+    @%p0 mbarrier.arrive.shared::cta.b64 _, [%r0];)",
+                         launch);
+  EXPECT_EQ(result.cuda_error, kLaunchTimeout);
+  expect_text(result, {"deadlock", "warp 1 ", "lapped: 2 phases have completed"});
+}
+
 // Warps that fall asleep at random while they wait must not hide that nothing can happen.
 TEST(Report, DeadlockOfManyWarpsIsFoundUnderRandomDelivery) {
   Launch launch;

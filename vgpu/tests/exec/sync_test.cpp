@@ -527,5 +527,48 @@ SPIN:
           });
 }
 
+// A grid whose polls only the outside can answer pauses, and goes on when they have been.
+TEST(Sync, AGridPausesUntilItsPollsAreAnswered) {
+  const std::string count = R"(
+    setp.ne.u32 %p0, %thr, 0;
+    @%p0 ret;
+    red.global.add.u32 [%rout+4], 1;)";
+  const std::string poll = R"(
+SPIN:
+    ld.volatile.global.u32 %r1, [%rout];
+    setp.eq.u32 %p2, %r1, 0;
+    @%p2 bra SPIN;)" + count;
+  for (uint32_t threads : {1u, 2u}) {
+    for (bool polls : {false, true}) {
+      auto program =
+          exec::Program::load(kernel_text(".param .u64 out", kRegisters + (polls ? poll : count)));
+      Buffers buffers;
+      const uint64_t out = buffers.add(8);
+      const Params params = Params() << out;
+      exec::LaunchRequest request;
+      request.program = program.get();
+      request.kernel = "k";
+      request.params = params.bytes;
+      request.grid.x = 300;
+      request.block.x = 32;
+      request.memory = &buffers;
+      request.options.threads = threads;
+      request.options.resident_clusters = 40;
+      request.options.pause_after = 2000;
+      exec::Launch launch(request);
+      if (polls) {
+        EXPECT_FALSE(launch.run());
+        EXPECT_FALSE(launch.run());
+        EXPECT_FALSE(launch.progressed());
+        EXPECT_EQ(buffers.read<uint32_t>(out, 2)[1], 0u);
+        *reinterpret_cast<uint32_t*>(out) = 1;
+      }
+      EXPECT_TRUE(launch.run());
+      EXPECT_EQ(launch.result().cuda_error, 0) << launch.result().report;
+      EXPECT_EQ(buffers.read<uint32_t>(out, 2)[1], 300u) << threads << polls;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace vgpu::test

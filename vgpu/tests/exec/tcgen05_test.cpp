@@ -331,6 +331,57 @@ TEST(Tcgen05Checks, FreeingAfterAnUnwaitedLoadIsANote) {
       << raced.report;
 }
 
+// What PTX does not order and kernels in the field do.
+TEST(Tcgen05Checks, UnwaitedTransfersOfAWarpAreNotes) {
+  struct Case {
+    const char *name, *body, *note;
+  };
+  const Case cases[] = {{"load, use, store", R"(
+  add.u32 %v, %v, 1;
+  tcgen05.st.sync.aligned.32x32b.x1.b32 [%a], {%v};
+  tcgen05.wait::ld.sync.aligned;
+  tcgen05.wait::st.sync.aligned;)",
+                         "tcgen05.wait::ld"},
+                        {"store, load", R"(
+  tcgen05.wait::ld.sync.aligned;
+  tcgen05.st.sync.aligned.32x32b.x1.b32 [%a], {%thr};
+  tcgen05.ld.sync.aligned.32x32b.x1.b32 {%v}, [%a];
+  tcgen05.wait::st.sync.aligned;
+  tcgen05.wait::ld.sync.aligned;)",
+                         "tcgen05.wait::st"},
+                        {"other lanes named", R"(
+  tcgen05.wait::ld.sync.aligned;
+  tcgen05.ld.sync.aligned.32x32b.x1.b32 {%v}, [%t];
+  tcgen05.wait::ld.sync.aligned;)",
+                         "names lane 0; it reaches lanes 32 to 63"}};
+  for (const Case& test : cases) {
+    auto [result, notes] = unwaited_load(1, test.body, "all");
+    EXPECT_EQ(result.cuda_error, 0) << test.name << "\n" << result.report;
+    EXPECT_NE(notes.find(test.note), std::string::npos) << test.name << "\n" << notes;
+    auto [strict, none] = unwaited_load(1, test.body, "all,strict");
+    EXPECT_NE(strict.cuda_error, 0) << test.name;
+  }
+  // A store that nothing waits for before its cells are freed is named as such.
+  const char* freed = R"(
+  tcgen05.wait::ld.sync.aligned;
+  tcgen05.st.sync.aligned.32x32b.x1.b32 [%a], {%thr};)";
+  auto [race, more] = unwaited_load(0, freed, "all");
+  EXPECT_NE(race.report.find("missing: tcgen05.wait::st"), std::string::npos) << race.report;
+  auto [unchecked, nothing] = unwaited_load(0, freed, "none");
+  EXPECT_EQ(unchecked.cuda_error, 0) << unchecked.report;
+}
+
+// Arithmetic may stand before the wait, what stores its result or signals may not.
+TEST(Tcgen05Checks, ArithmeticBeforeTheWaitIsANote) {
+  auto [result, notes] =
+      unwaited_load(0, "cvt.rn.f32.u32 %v, %v;\ntcgen05.wait::ld.sync.aligned;", "all");
+  EXPECT_EQ(result.cuda_error, 0) << result.report;
+  EXPECT_NE(notes.find("registers check"), std::string::npos) << notes;
+  auto [stored, none] =
+      unwaited_load(0, "st.shared.u32 [%at], %v;\ntcgen05.wait::ld.sync.aligned;", "all");
+  EXPECT_NE(stored.report.find("registers check"), std::string::npos) << stored.report;
+}
+
 TEST(Tcgen05Forms, UnsupportedFormsAreListed) {
   const char* forms[] = {
       "tcgen05.mma.sp.cta_group::1.kind::f16 [%t], %desc0, %desc1, [%t], %idesc, %p;",

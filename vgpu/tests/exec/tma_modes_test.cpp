@@ -216,6 +216,128 @@ TEST(TmaModes, PrefetchesMoveNothingAndCheckTheirBox) {
   }
 }
 
+// A map of another tensor, changed on the device: in place in shared memory by one lane, then copied
+// to global memory by the warp (grouped GEMMs).
+TEST(TmaModes, TensorMapsMadeOnTheDevice) {
+  std::vector<uint32_t> source(64 * 8);
+  std::iota(source.begin(), source.end(), 1u);
+  auto launch = [&](const std::string& change, Delivery delivery, Buffers& buffers, uint64_t out) {
+    const uint64_t in = buffers.add(source), elsewhere = buffers.add(4096);
+    const uint64_t global = buffers.add(128);
+    const TensorMap map = map_2d(DataType::uint32, elsewhere, 16, 8, 64, 16, 8);
+    const std::string text = kernel_text(
+        ".param .align 64 .b8 tensor[128], .param .u64 in, .param .u64 made, .param .u64 out", R"(
+  .reg .pred %p, %first;
+  .reg .b32 %tile, %bar, %copy, %at, %v, %thr;
+  .reg .b64 %map, %in, %made, %out, %o;
+  .shared .align 1024 .b8 cells[512];
+  .shared .align 128 .b8 place[128];
+  .shared .align 8 .b64 barrier;
+  ld.param.u64 %in, [in];
+  ld.param.u64 %made, [made];
+  ld.param.u64 %out, [out];
+  mov.u32 %thr, %tid.x;
+  setp.eq.u32 %first, %thr, 0;
+  mov.b64 %map, tensor;
+  cvta.param.u64 %map, %map;
+  mov.u32 %tile, cells;
+  mov.u32 %bar, barrier;
+  mov.u32 %copy, place;
+  mul.wide.u32 %o, %thr, 4;
+  add.u64 %map, %map, %o;
+  ld.u32 %v, [%map];
+  mad.lo.u32 %at, %thr, 4, %copy;
+  st.shared.u32 [%at], %v;
+  bar.warp.sync -1;
+  @!%first bra CHANGED;
+)" + change + R"(
+  mbarrier.init.shared::cta.b64 [%bar], 1;
+  fence.proxy.async.shared::cta;
+CHANGED:
+  bar.warp.sync -1;
+  tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%made], [%copy], 128;
+  bar.warp.sync -1;
+  fence.proxy.tensormap::generic.acquire.gpu [%made], 128;
+  @!%first bra WAIT;
+  mbarrier.arrive.expect_tx.shared::cta.b64 _, [%bar], 512;
+  cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%tile], [%made, {4, 2}], [%bar];
+WAIT:
+  mbarrier.try_wait.parity.shared::cta.b64 %p, [%bar], 0;
+  @!%p bra WAIT;
+  mad.lo.u32 %at, %thr, 16, %tile;
+  mul.wide.u32 %o, %thr, 16;
+  add.u64 %out, %out, %o;
+  .reg .v4 .b32 %four;
+  ld.shared.v4.u32 %four, [%at];
+  st.global.v4.u32 [%out], %four;
+  ret;)");
+    Params params;
+    params.bytes.resize(128);
+    tma::encode(map, params.bytes.data());
+    params << in << global << out;
+    Launch how;
+    how.options.delivery = delivery;
+    return run_module(text, params, buffers, how);
+  };
+  // 64 x 8 words in place of 16 x 8: the box begins at row 2, column 4; rows 8 and 9 are outside.
+  const std::string change = R"(
+  tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%copy], %in;
+  tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%copy], 0, 64;
+  tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%copy], 0, 256;)";
+  for (auto delivery : kPolicies) {
+    Buffers buffers;
+    const uint64_t out = buffers.add(512);
+    auto result = launch(change, delivery, buffers, out);
+    ASSERT_EQ(result.cuda_error, 0) << result.report;
+    auto words = buffers.read<uint32_t>(out, 128);
+    for (uint32_t y = 0; y < 8; ++y) {
+      for (uint32_t x = 0; x < 16; ++x) {
+        EXPECT_EQ(words[y * 16 + x], y < 6 ? (y + 2) * 64 + 4 + x + 1 : 0) << y << " " << x;
+      }
+    }
+  }
+  for (const auto& [bad, why] :
+       {std::pair{"tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%copy], 0, 300;",
+                  "box_dim is 300"},
+        std::pair{"tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%copy], 4, 256;",
+                  "the ordinal is 4"},
+        std::pair{"tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%copy], 0, 40;",
+                  "globalStrides[0] is 40"},
+        std::pair{"tensormap.replace.tile.rank.shared::cta.b1024.b32 [%copy], 2;", "elementStrides[2] is 0"}}) {
+    Buffers buffers;
+    auto result = launch(change + bad, Delivery::late, buffers, buffers.add(512));
+    EXPECT_EQ(result.cuda_error, kIllegalInstruction) << result.report;
+    EXPECT_NE(result.report.find(why), std::string::npos) << result.report;
+  }
+}
+
+// The table of tensormap.replace orders types and swizzles otherwise than the driver does.
+TEST(TmaModes, ReplacedFieldsHaveTheirCodes) {
+  TensorMap map = map_2d(DataType::uint32, 0x1000, 16, 8, 64, 16, 8), now;
+  uint8_t bytes[128];
+  tma::encode(map, bytes);
+  EXPECT_FALSE(tma::was_replaced(bytes));
+  using tma::Field;
+  for (const auto& [code, type] :
+       {std::pair{7u, DataType::float32}, std::pair{8u, DataType::float32_ftz},
+        std::pair{9u, DataType::float64}, std::pair{10u, DataType::bfloat16}}) {
+    EXPECT_EQ(tma::replace(bytes, Field::elemtype, 0, code), "");
+    ASSERT_TRUE(tma::decode(bytes, now));
+    EXPECT_EQ(now.type, type);
+  }
+  EXPECT_TRUE(tma::was_replaced(bytes));
+  EXPECT_NE(tma::replace(bytes, Field::swizzle_atomicity, 0, 1), "");
+  EXPECT_EQ(tma::replace(bytes, Field::swizzle_mode, 0, 3), "");
+  EXPECT_EQ(tma::replace(bytes, Field::swizzle_atomicity, 0, 1), "");
+  ASSERT_TRUE(tma::decode(bytes, now));
+  EXPECT_EQ(now.swizzle, Swizzle::b128_atom32);
+  EXPECT_EQ(tma::replace(bytes, Field::rank, 0, 2), "");
+  EXPECT_EQ(tma::replace(bytes, Field::global_dim, 2, 9), "");
+  ASSERT_TRUE(tma::decode(bytes, now));
+  EXPECT_EQ(now.rank, 3u);
+  EXPECT_EQ(now.dims[2], 9u);
+}
+
 TEST(TmaModes, UnsupportedModesAreListed) {
   const char* forms[] = {
       "cp.async.bulk.tensor.4d.shared::cluster.global.im2col::w.mbarrier::complete_tx::bytes "

@@ -185,6 +185,47 @@ __global__ void __cluster_dims__(2) race_cluster(uint32_t* data) {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
+/// Two warps store to one word: the same value is a remark, another is a race.
+template <bool BUG, bool SAME>
+__device__ void two_stores(uint32_t* data) {
+  __shared__ uint32_t word;
+  if (threadIdx.x == 0) word = 0;
+  __syncthreads();
+  const uint32_t warp = threadIdx.x / 32;
+  if (threadIdx.x % 32 == 0 && (BUG || warp == 0)) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared_address(&word)), "r"(SAME ? 7 : 7 + warp)
+                 : "memory");
+  }
+  __syncthreads();
+  data[256 + threadIdx.x] = word;
+}
+template <bool BUG>
+__global__ void race_same_value(uint32_t* data) {
+  two_stores<BUG, true>(data);
+}
+template <bool BUG>
+__global__ void race_two_values(uint32_t* data) {
+  two_stores<BUG, false>(data);
+}
+
+/// cp.async and its arrival are of the generic proxy: the mbarrier needs no fence.
+__global__ void cp_async_unfenced(uint32_t* data) {
+  __shared__ alignas(16) uint32_t buffer[128];
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) mbarrier_init(&full, blockDim.x);
+  __syncthreads();
+  if (threadIdx.x < 16) {
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&buffer[threadIdx.x * 4])),
+        "l"(data + threadIdx.x * 4)
+        : "memory");
+  }
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&full))
+               : "memory");
+  mbarrier_wait(&full, 0);
+  data[256 + threadIdx.x] = buffer[threadIdx.x];
+}
+
 // ---- lanes of one warp
 
 template <bool BUG>
@@ -597,6 +638,9 @@ const Case kCases[] = {
     CASE(race_cp_async_arrive, 1, 64),
     CASE(race_cluster, 2, 32),
     CASE(lanes_exchange, 1, 32),
+    CASE(race_same_value, 1, 64),
+    CASE(race_two_values, 1, 64),
+    {"cp_async_unfenced", cp_async_unfenced, nullptr, 1, 64},
     CASE(lanes_halves, 1, 32),
     CASE(lanes_copy, 1, 32),
     {"lanes_apart", lanes_apart, nullptr, 1, 32},
