@@ -202,9 +202,9 @@ double estimate_us(const PlanRequest& request) {
   constexpr double kBytesPerUs = 4e6;
 
   const ConvGeometry& g = request.geometry;
-  const int tile_rows = tile_rows_for(request);
-  const FewChannelsLayout l = few_channels_layout(request, tile_rows).layout;
-  const bool tall = tile_rows == 16;
+  const int fragments = fragments_for(request);
+  const FewChannelsLayout l = few_channels_layout(request, fragments).layout;
+  const bool tall = fragments == 16;
   const double processors = std::max(1, request.device.multiprocessors);
   // Blocks, and how many of them share a multiprocessor.
   const double fitting = std::clamp(
@@ -220,7 +220,7 @@ double estimate_us(const PlanRequest& request) {
   const double size = (tall ? 2.0 : 1.0) * (l.block_n == 16 ? 0.25 : 1.0);
   const double used =
       double(g.output_elements()) /
-      (double(l.tiles) * tile_rows * kFewChannelsTileColumns * l.filter_tiles * l.block_n);
+      (double(l.tiles) * l.tile_rows * l.tile_columns * l.filter_tiles * l.block_n);
   const bool plain = !request.epilogue.residual && request.epilogue.activation == Activation::none;
   const double chunk_us = kChunkUs *
                           (l.read == FragmentRead::chunks  ? 1.0
