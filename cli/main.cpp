@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program `convoy`: docs/cli.md.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <new>
@@ -9,6 +10,7 @@
 
 #include "commands.hpp"
 #include "convoy/convoy.hpp"
+#include "io/atomic_file.hpp"
 #include "io/printable.hpp"
 #include "nearest.hpp"
 #include "text.hpp"
@@ -103,10 +105,25 @@ int run(int argc, char** argv) {
   return exit_code;
 }
 
+/// NOTE: a destructor of the JSON library allocates, so that out of memory may end here.
+[[noreturn]] void end_without_unwinding() {
+  convoy::io::remove_unfinished();
+  std::fputs("convoy: error: out of memory, or an exception where none may be\n", stderr);
+  std::_Exit(kFailure);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int exit_code = run(argc, argv);
+  std::set_terminate(end_without_unwinding);
+  int exit_code = kFailure;
+  try {
+    exit_code = run(argc, argv);
+  } catch (const std::exception& error) {  // Outside of what `run` reports: no memory for that.
+    std::fprintf(stderr, "convoy: error: %s\n", error.what());
+    return kFailure;
+  }
   if (flush_output()) return exit_code;
-  return fail(kBadInput, "cannot write to standard output");
+  std::fputs("convoy: error: cannot write to standard output\n", stderr);
+  return kBadInput;
 }

@@ -22,8 +22,16 @@ namespace {
 std::array<char, 4096> interrupted_path{};
 std::atomic<bool> interrupted_path_set = false;
 
-void remove_and_end(int signal) {
+}  // namespace
+
+void remove_unfinished() {
   if (interrupted_path_set) unlink(interrupted_path.data());
+}
+
+namespace {
+
+void remove_and_end(int signal) {
+  remove_unfinished();
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }

@@ -10,8 +10,8 @@ namespace convoy::io {
 
 /// A file that appears under its name complete or not at all: written beside it under a temporary
 /// name, renamed by `commit`. Without `commit`, and where the program is interrupted, the temporary
-/// file is removed and a file that was there before stays as it is. As with `cp`, symbolic links are
-/// followed, and a file that is replaced hands on its mode, and its owner where that is allowed;
+/// file is removed and a file that was there before stays as it is. As with `cp`, symbolic links
+/// are followed, and a file that is replaced hands on its mode, and its owner where that is allowed;
 /// other hard links to it keep the old content.
 class AtomicFile {
  public:
@@ -34,6 +34,10 @@ class AtomicFile {
   std::string temporary_;
   std::FILE* file_ = nullptr;
 };
+
+/// Removes the temporary file that is being written, where there is one: for those who end the
+/// program without unwinding.
+void remove_unfinished();
 
 /// A whole file at once. Throws Error{io_error}.
 void write_file(const std::string& path, std::string_view content);

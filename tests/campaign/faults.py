@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Every allocation and every call of the system fails once, in runs of the program that read and
+write each kind of file: the exit code is one of those documented, the error is one line, nothing is
+left beside the output, and a file that was there before is whole, the old or the new one.
+
+usage: faults.py CONVOY FAULT_LIBRARY [--every N] [--io-every N] [--kinds malloc,io]
+                 [--preload-first LIBRARY]
+
+--every N tries every N-th allocation only, --io-every every N-th call (CI). --preload-first: the
+sanitizer's runtime, whose own allocations cannot fail: then --kinds io.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+import program_case as case
+
+CODES = (0, 2, 3)
+
+
+def make_files(folder):
+    x = [float(i % 7) - 3 for i in range(4 * 4 * 4)]
+    w = [float(i % 5) - 2 for i in range(4 * 9 * 4)]
+    (folder / "x.npy").write_bytes(case.npy_bytes((1, 4, 4, 4), x))
+    (folder / "w.npy").write_bytes(case.npy_bytes((4, 3, 3, 4), w))
+    (folder / "x.safetensors").write_bytes(case.safetensors_bytes({
+        "x": ((1, 4, 4, 4), x, "bf16"), "w": ((4, 3, 3, 4), w, "bf16")}))
+    rows = [bytes(range(12)) for _ in range(4)]
+    (folder / "x.png").write_bytes(case.png_bytes(4, 4, rows))
+    (folder / "v.npy").write_bytes(case.npy_bytes((2, 3, 3, 3), w[:54]))
+    (folder / "shapes.txt").write_text("n1h4w4c4k4 name=a\n")
+
+
+COMMANDS = {
+    "npy": ["conv2d", "--input", "x.npy", "--filter", "w.npy", "--pad", "1", "--activation",
+            "silu", "--output", "y.npy", "--device", "cpu", "--verify"],
+    "safetensors": ["conv2d", "--input", "x.safetensors:x", "--filter", "x.safetensors:w",
+                    "--output", "y.safetensors", "--device", "cpu"],
+    "png": ["conv2d", "--input", "x.png", "--filter", "v.npy", "--output", "y.png", "--device",
+            "cpu", "--json"],
+    "explain": ["explain", "shapes.txt"],
+}
+
+
+def run(options, folder, name, kind, at):
+    """(exit code, stderr, whether the fault happened)"""
+    told = folder / "fault"
+    told.unlink(missing_ok=True)
+    libraries = [options.preload_first] if options.preload_first else []
+    environment = {
+        **os.environ, "LD_PRELOAD": ":".join([*libraries, options.library]), "CONVOY_FAULT": kind,
+        "CONVOY_FAULT_AT": str(at), "CONVOY_FAULT_FILE": str(told), "OMP_NUM_THREADS": "1",
+        "CONVOY_TUNING": str(folder / "tuning.txt"),
+    }
+    done = subprocess.run([options.convoy, *COMMANDS[name]], capture_output=True, text=True,
+                          errors="replace", cwd=folder, env=environment, timeout=300)
+    return done.returncode, done.stderr, told.exists()
+
+
+def judge(folder, name, before, code, stderr):
+    """What is wrong, or nothing."""
+    if code not in CODES:
+        return f"exit code {code}: {stderr[-300:]}"
+    lines = [line for line in stderr.splitlines() if line.startswith("convoy: error")]
+    if code != 0 and len(lines) != 1:
+        return f"exit code {code} with {len(lines)} lines of error: {stderr[-300:]}"
+    if "Sanitizer" in stderr:
+        return stderr[-2000:]
+    left = sorted(p.name for p in folder.iterdir() if ".part-" in p.name)
+    if left:
+        return f"left behind: {left}"
+    outputs = {p.name: p.read_bytes() for p in folder.iterdir() if p.name.startswith("y.")}
+    for file, content in outputs.items():
+        if content not in before.get(file, ()):
+            return f"{file} is neither the old nor the new one"
+    return ""
+
+
+def campaign(options, name, kind):
+    """(points tried, exit codes, what was wrong)"""
+    with tempfile.TemporaryDirectory() as root:
+        folder = pathlib.Path(root)
+        make_files(folder)
+        (folder / "tuning.txt").write_text("convoy-tuning 2\n")
+        code, stderr, _ = run(options, folder, name, kind, 0)
+        if code != 0:
+            return 0, {}, [f"{name}: without a fault: {code} {stderr}"]
+        fresh = {p.name: p.read_bytes() for p in folder.iterdir() if p.name.startswith("y.")}
+        old = dict.fromkeys(fresh, b"old")
+        before = {file: (old[file], fresh[file]) for file in fresh}
+        codes, wrong, tried, at = collections.Counter(), [], 0, 1
+        while True:
+            for file, content in old.items():
+                (folder / file).write_bytes(content)
+            code, stderr, happened = run(options, folder, name, kind, at)
+            if not happened:
+                return tried, codes, wrong
+            tried += 1
+            codes[code] += 1
+            problem = judge(folder, name, before, code, stderr)
+            if problem:
+                wrong.append(f"{name}, {kind} {at}: {problem}")
+                for part in folder.glob("*.part-*"):
+                    part.unlink()
+            at += options.every if kind == "malloc" else options.io_every
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("convoy")
+    parser.add_argument("library")
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--io-every", type=int, default=1)
+    parser.add_argument("--kinds", default="malloc,io")
+    parser.add_argument("--preload-first", default="")
+    options = parser.parse_args()
+    options.convoy = os.path.abspath(options.convoy)
+    options.library = os.path.abspath(options.library)
+    failed = False
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = {(name, kind): pool.submit(campaign, options, name, kind)
+                for kind in options.kinds.split(",") for name in COMMANDS}
+        for (name, kind), job in jobs.items():
+            tried, codes, wrong = job.result()
+            ended = ", ".join(f"{count} with {code}" for code, count in sorted(codes.items()))
+            print(f"{name:12s} {kind:7s} {tried:6d} points: exit codes {ended}; "
+                  f"{len(wrong)} wrong", flush=True)
+            for problem in wrong[:10]:
+                print("   ", problem)
+            failed = failed or bool(wrong) or tried == 0
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
