@@ -218,9 +218,8 @@ double estimate_us(const PlanRequest& request) {
   const double tiles = std::ceil(l.tiles / sets);  // Of a block.
 
   const double size = (tall ? 2.0 : 1.0) * (l.block_n == 16 ? 0.25 : 1.0);
-  const double used =
-      double(g.output_elements()) /
-      (double(l.tiles) * l.tile_rows * l.tile_columns * l.filter_tiles * l.block_n);
+  const double used = double(g.output_elements()) /
+                      (double(l.tiles) * l.tile_rows * l.tile_columns * l.filter_tiles * l.block_n);
   const bool plain = !request.epilogue.residual && request.epilogue.activation == Activation::none;
   const double chunk_us = kChunkUs *
                           (l.read == FragmentRead::chunks  ? 1.0
