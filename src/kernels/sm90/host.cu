@@ -175,7 +175,8 @@ bool curved_activation(const Epilogue& epilogue, bool exact, CurvedActivation* c
   constexpr float kNoLimit = 1e30f;
   switch (epilogue.activation) {
     case Activation::clamp:
-      return clamp_of(1.0f, 0.0f, parameter_a_of(epilogue.activation, epilogue.parameter_a),
+      // NOTE: plus -0 leaves zeros their sign.
+      return clamp_of(1.0f, -0.0f, parameter_a_of(epilogue.activation, epilogue.parameter_a),
                       parameter_b_of(epilogue.parameter_b), false);
     case Activation::hardswish:
       return clamp_of(1.0f / 6.0f, 0.5f, 0.0f, 1.0f, true);
