@@ -17,7 +17,7 @@ namespace {
 
 struct ExplainOptions {
   CommonOptions common;
-  std::string shape, output_dtype;
+  std::string shape, output_dtype, gpu;
   EpilogueOptions epilogue;
   bool dense_filter = false;
 };
@@ -63,8 +63,11 @@ void print_case(const ExplainOptions& o, const ShapeCase& shape, nlohmann::order
   if (!o.output_dtype.empty()) options.output_dtype = parse_dtype(o.output_dtype);
   o.common.apply_to(options);
   options.packed_filter = !o.dense_filter;
-  options.epilogue = o.epilogue.kind();
-  const std::vector<Candidate> list = candidates(shape.problem, options);
+  options.epilogue =
+      o.epilogue.is_given() ? o.epilogue.kind() : shape.epilogue.value_or(EpilogueKind{});
+  const std::vector<Candidate> list = o.gpu.empty()
+                                          ? candidates(shape.problem, options)
+                                          : candidates(shape.problem, options, known_gpu(o.gpu));
 
   if (o.common.json) {
     nlohmann::ordered_json entry = {{"problem", to_string(shape.problem)}};
@@ -87,6 +90,12 @@ void print_case(const ExplainOptions& o, const ShapeCase& shape, nlohmann::order
 }
 
 int run_explain(const ExplainOptions& o) {
+  if (!o.gpu.empty()) {
+    if (o.common.device_choice() == Device::cpu) {
+      throw_invalid("--gpu ", o.gpu, " with --device cpu; legal: --device auto or cuda");
+    }
+    (void)known_gpu(o.gpu);  // Before the shapes are read.
+  }
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const ShapeCase& shape : resolve_shapes(o.shape)) print_case(o, shape, json);
   if (o.common.json) print(json);
@@ -104,6 +113,8 @@ void add_explain_command(CLI::App& app, int& exit_code) {
   o.common.add_to(*command);
   command->add_option("--output-dtype", o.output_dtype, "type of output and residual");
   o.epilogue.add_to(*command);
+  command->add_option("--gpu", o.gpu,
+                      "answer for this GPU, which need not be here: h100, h200, b200 or rtx5090");
   command->add_flag("--dense-filter", o.dense_filter, "the filter is not packed beforehand");
   command->callback([options, &exit_code] { exit_code = run_explain(*options); });
 }

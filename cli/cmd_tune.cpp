@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // convoy tune: measure the kernels for given shapes, and remember the fastest.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <set>
 
 #include "commands.hpp"
 #include "convoy/info.hpp"
@@ -11,6 +13,7 @@
 #include "io/byte_source.hpp"
 #include "io/printable.hpp"
 #include "layer.hpp"
+#include "measure.hpp"
 #include "options.hpp"
 #include "progress.hpp"
 #include "random_layer.hpp"
@@ -25,10 +28,10 @@ struct TuneOptions {
   std::string dtype, output, csv;
   std::string upsample_folding = "exact";
   EpilogueOptions epilogue;
-  bool dense = false, tf32 = false;
-  double seconds = 0.05;
+  bool dense = false, tf32 = false, resume = false;
+  double seconds = 0.02;
   /// Kernels whose modelled time is beyond this multiple of the best one's are not timed.
-  double reach = 4.0;
+  double reach = 2.0;
 };
 
 TuningDatabase read_database(const std::string& path) {
@@ -40,26 +43,56 @@ TuningDatabase read_database(const std::string& path) {
   return TuningDatabase::parse(content, path);
 }
 
-/// `rows` gets what was measured and modelled of each kernel.
-void tune_case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& device,
-               TuningDatabase& database, std::string& rows, const std::string& place) {
-  const Progress progress(text("tuning ", to_string(shape.problem), place));
-  RandomLayerOptions random;
-  random.dtype = !o.dtype.empty() ? parse_dtype(o.dtype) : shape.dtype.value_or(DType::bf16);
-  random.bias = o.epilogue.bias;
-  random.residual = o.epilogue.residual;
-  Layer layer = make_random_layer(shape.problem, random);
-  parse_activation(o.epilogue.activation, layer.epilogue);
+/// A look at a kernel: those that then are further behind than this are not timed with care.
+constexpr double kBehind = 1.15;
+constexpr int kLookRuns = 3;
 
-  layer.options = {.dtype = random.dtype,
-                   .epilogue = o.epilogue.kind(),
-                   .device = Device::cuda,
-                   .packed_filter = !o.dense,
-                   .allow_tf32 = o.tf32,
-                   .upsample_folding = parse_upsample_folding(o.upsample_folding)};
-  layer.dense_filter = o.dense;
+/// What is to be measured: the layer with random tensors, and what it is stored under.
+struct Case {
+  Case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& device)
+      : problem(shape.problem) {
+    options.dtype = !o.dtype.empty() ? parse_dtype(o.dtype) : shape.dtype.value_or(DType::bf16);
+    options.epilogue =
+        o.epilogue.is_given() ? o.epilogue.kind() : shape.epilogue.value_or(EpilogueKind{});
+    options.epilogue.bias_dtype = DType::fp32;
+    options.device = Device::cuda;
+    options.packed_filter = !o.dense;
+    options.allow_tf32 = o.tf32;
+    options.upsample_folding = parse_upsample_folding(o.upsample_folding);
+    key = tuning_key(problem, options, device);
+  }
+
+  Layer random_layer(const TuneOptions& o) const {
+    RandomLayerOptions random;
+    random.dtype = options.dtype;
+    random.bias = options.epilogue.bias;
+    random.residual = options.epilogue.residual;
+    Layer layer = make_random_layer(problem, random);
+    if (o.epilogue.is_given()) {
+      parse_activation(o.epilogue.activation, layer.epilogue);
+    } else {
+      parse_activation(to_string(options.epilogue.activation), layer.epilogue);
+    }
+    layer.epilogue.order = options.epilogue.order;
+    layer.epilogue.rounding = options.epilogue.rounding;
+    layer.options = options;
+    layer.dense_filter = o.dense;
+    return layer;
+  }
+
+  ProblemShape problem;
+  PlanOptions options;
+  std::string key;
+};
+
+/// `rows` gets what was measured and modelled of each kernel. Returns the line to print.
+std::string tune_case(const TuneOptions& o, const Case& it, TuningDatabase& database,
+                      std::string& rows, const std::string& place) {
+  const Progress progress(text("tuning ", to_string(it.problem), place));
+  Layer layer = it.random_layer(o);
+  UploadedTensors uploaded;
   // By the model alone, whatever was measured before.
-  const std::vector<Candidate> list = candidates(shape.problem, layer.options, TuningDatabase{});
+  const std::vector<Candidate> list = candidates(it.problem, it.options, TuningDatabase{});
   std::vector<std::unique_ptr<PreparedLayer>> prepared;
   std::vector<Variant> variants;
   for (const Candidate& candidate : list) {
@@ -67,29 +100,58 @@ void tune_case(const TuneOptions& o, const ShapeCase& shape, const DeviceInfo& d
       break;
     }
     layer.options.kernel = candidate.kernel;
-    prepared.push_back(std::make_unique<PreparedLayer>(layer));
+    prepared.push_back(std::make_unique<PreparedLayer>(layer, &uploaded));
     variants.push_back({candidate.kernel, [run = prepared.back().get()](cudaStream_t stream) {
                           run->enqueue(stream);
                         }});
   }
   if (variants.empty()) {
-    throw Error(Status::unsupported, text("no CUDA kernel runs ", to_string(shape.problem)));
+    throw Error(Status::unsupported, text("no CUDA kernel runs ", to_string(it.problem)));
   }
-  const std::vector<Measurement> times =
-      measure(variants, {.device = Device::cuda, .seconds = o.seconds});
+  std::vector<Measurement> times =
+      measure(variants,
+              {.device = Device::cuda, .seconds = 0, .min_runs = kLookRuns, .max_runs = kLookRuns});
+  double best_us = times[0].median_us;
+  for (const Measurement& time : times) best_us = std::min(best_us, time.median_us);
+  std::vector<Variant> close;
+  std::vector<std::size_t> number;
+  for (std::size_t i = 0; i < variants.size(); ++i) {
+    if (times[i].median_us > kBehind * best_us) continue;
+    close.push_back(variants[i]);
+    number.push_back(i);
+  }
+  const std::vector<Measurement> careful =
+      measure(close, {.device = Device::cuda, .seconds = o.seconds});
+  std::size_t best = number[0];
+  for (std::size_t i = 0; i < close.size(); ++i) {
+    times[number[i]] = careful[i];
+    if (careful[i].median_us < times[best].median_us) best = number[i];
+  }
 
-  std::size_t best = 0;
   for (std::size_t i = 0; i < times.size(); ++i) {
-    rows += text(to_string(shape.problem), ",", to_string(layer.options.epilogue), ",",
-                 variants[i].name, ",", times[i].median_us, ",", list[i].estimated_us, "\n");
-    if (times[i].median_us < times[best].median_us) best = i;
+    rows += text(to_string(it.problem), ",", to_string(it.options.epilogue), ",", variants[i].name,
+                 ",", times[i].median_us, ",", list[i].estimated_us, "\n");
   }
-  std::printf("%-48s %9.1f us  %s (the model's choice: %.1f us)\n",
-              to_string(shape.problem).c_str(), times[best].median_us, variants[best].name.c_str(),
-              times[0].median_us);
-  layer.options.kernel.clear();
-  database.set(tuning_key(shape.problem, layer.options, device),
-               {variants[best].name, times[best].median_us});
+  database.set(it.key, {variants[best].name, times[best].median_us});
+  char line[256];
+  std::snprintf(line, sizeof line, "%-48s %9.1f us  %s (the model's choice: %.1f us)",
+                to_string(it.problem).c_str(), times[best].median_us, variants[best].name.c_str(),
+                times[0].median_us);
+  return line;
+}
+
+/// What an interrupted run left of a CSV file; its header where there is none.
+std::string csv_so_far(const TuneOptions& o) {
+  if (o.resume && !o.csv.empty()) {
+    std::error_code error;
+    if (std::filesystem::exists(o.csv, error)) {
+      io::FileSource source(o.csv);
+      std::string rows(source.size(), '\0');
+      source.read(0, rows.data(), rows.size());
+      if (!rows.empty()) return rows;
+    }
+  }
+  return "problem,epilogue,kernel,us,modelled_us\n";
 }
 
 int run_tune(const TuneOptions& o) {
@@ -116,18 +178,38 @@ int run_tune(const TuneOptions& o) {
     }
   }
   TuningDatabase database = read_database(path);
+  std::string rows = csv_so_far(o);
 
-  std::string rows = "problem,epilogue,kernel,us,modelled_us\n";
-  std::vector<ShapeCase> cases;
+  // What there is to do. Layers that differ by no more than a bias are one.
+  std::vector<Case> cases;
+  std::set<std::string> keys;
+  std::size_t known = 0;
   for (const std::string& argument : o.shapes) {
-    for (ShapeCase& shape : resolve_shapes(argument)) cases.push_back(std::move(shape));
+    for (const ShapeCase& shape : resolve_shapes(argument)) {
+      Case it(o, shape, *device);
+      if (!keys.insert(it.key).second) continue;
+      if (o.resume && database.find(it.key)) {
+        ++known;
+      } else {
+        cases.push_back(std::move(it));
+      }
+    }
   }
+  if (known > 0) std::printf("%zu shapes are in %s already\n", known, io::printable(path).c_str());
+
+  // After each shape the files are written, so that an interrupted run keeps what it has.
+  const auto save = [&] {
+    io::write_file(path, database.to_text());
+    if (!o.csv.empty()) io::write_file(o.csv, rows);
+  };
   const Countdown countdown(cases.size());
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    tune_case(o, cases[i], *device, database, rows, countdown.place(i));
+    const std::string line = tune_case(o, cases[i], database, rows, countdown.place(i));
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+    save();
   }
-  io::write_file(path, database.to_text());
-  if (!o.csv.empty()) io::write_file(o.csv, rows);
+  save();
   std::printf("%zu choices in %s\n", database.size(), io::printable(path).c_str());
   return kSuccess;
 }
@@ -152,12 +234,16 @@ void add_tune_command(CLI::App& app, int& exit_code) {
   command->add_option("--output", o.output,
                       "tuning file; default: $CONVOY_TUNING, else convoy/tuning.txt of the cache");
   command->add_option("--csv", o.csv, "write the time of every kernel, measured and modelled");
-  command->add_option("--time", o.seconds, "seconds of timed runs a kernel")
+  command
+      ->add_option("--time", o.seconds, "seconds of timed runs a kernel that is close to the best")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
   command->add_option("--reach", o.reach, "leave out kernels modelled slower than this multiple")
       ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();
+  command->add_flag("--resume", o.resume,
+                    "leave shapes alone that the tuning file already has for this device, type and "
+                    "epilogue: goes on where an interrupted run ended");
   command->callback([options, &exit_code] { exit_code = run_tune(*options); });
 }
 

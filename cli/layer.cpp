@@ -27,12 +27,12 @@ Plan plan_layer(const Layer& layer) {
   return plan(layer.problem, options);
 }
 
-PreparedLayer::PreparedLayer(const Layer& layer)
+PreparedLayer::PreparedLayer(const Layer& layer, UploadedTensors* uploaded)
     : layer_(layer),
       geometry_(geometry_of(layer.problem)),
       plan_(plan_layer(layer)),
       device_(device_of(plan_)),
-      filter_(on_device(layer.filter)) {
+      filter_(on_device(layer.filter, uploaded)) {
   if (!layer.dense_filter) filter_ = plan_.pack_filter(filter_.data, layer.filter_layout);
   const std::int64_t output_bytes =
       geometry_.output_elements() *
@@ -40,13 +40,13 @@ PreparedLayer::PreparedLayer(const Layer& layer)
   output_ = DeviceMemory(device_, std::size_t(output_bytes));
   workspace_ = DeviceMemory(device_, plan_.workspace_bytes());
   arguments_.output = output_.data();
-  arguments_.activation = on_device(layer.activation);
+  arguments_.activation = on_device(layer.activation, uploaded);
   arguments_.filter = filter_;
   arguments_.epilogue = layer.epilogue;
   arguments_.epilogue.bias_dtype = DType::fp32;
-  if (layer.bias) arguments_.epilogue.bias = on_device(*layer.bias);
-  if (layer.residual) arguments_.epilogue.residual = on_device(*layer.residual);
-  if (layer.cache) arguments_.cache = on_device(*layer.cache);
+  if (layer.bias) arguments_.epilogue.bias = on_device(*layer.bias, uploaded);
+  if (layer.residual) arguments_.epilogue.residual = on_device(*layer.residual, uploaded);
+  if (layer.cache) arguments_.cache = on_device(*layer.cache, uploaded);
   if (layer.wants_next_cache) {
     const std::int64_t elements = geometry_.batch * geometry_.next_cache_frames() *
                                   geometry_.in[1] * geometry_.in[2] * geometry_.in_channels;
@@ -57,10 +57,15 @@ PreparedLayer::PreparedLayer(const Layer& layer)
   synchronize(device_);
 }
 
-const void* PreparedLayer::on_device(const io::HostTensor& tensor) {
+const void* PreparedLayer::on_device(const io::HostTensor& tensor, UploadedTensors* uploaded) {
   if (device_ == Device::cpu) return tensor.bytes.data();
+  if (uploaded != nullptr) {
+    const auto found = uploaded->find(&tensor);
+    if (found != uploaded->end()) return memory_.emplace_back(found->second).data();
+  }
   memory_.emplace_back(device_, tensor.bytes.size());
   memory_.back().upload(tensor.bytes.data(), tensor.bytes.size());
+  if (uploaded != nullptr) uploaded->emplace(&tensor, memory_.back());
   return memory_.back().data();
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -45,11 +46,15 @@ Epilogue epilogue_of(const Layer& layer);
 /// The plan for a layer. Throws Error{unsupported} with every candidate's reason.
 Plan plan_layer(const Layer& layer);
 
+/// Tensors of a layer on the device, shared by the kernels that are prepared for it.
+using UploadedTensors = std::map<const io::HostTensor*, DeviceMemory>;
+
 /// A layer that is ready to run: planned, filter packed, tensors on the device. The layer must
 /// outlive it.
 class PreparedLayer {
  public:
-  explicit PreparedLayer(const Layer& layer);
+  /// `uploaded`: takes the tensors that are there already, and keeps those that were not.
+  explicit PreparedLayer(const Layer& layer, UploadedTensors* uploaded = nullptr);
 
   void enqueue(cudaStream_t stream) const { plan_.run(arguments_, stream); }
   Device device() const { return device_; }
@@ -70,7 +75,7 @@ class PreparedLayer {
   DeviceMemory output_, next_cache_, workspace_;
   RunArguments arguments_;
 
-  const void* on_device(const io::HostTensor& tensor);
+  const void* on_device(const io::HostTensor& tensor, UploadedTensors* uploaded);
 };
 
 /// Prepares the layer, runs it and brings the result back. A run that takes under a tenth of a

@@ -29,6 +29,7 @@ struct EpilogueOptions {
   bool bias = false, residual = false;
 
   void add_to(CLI::App& command);
+  bool is_given() const { return bias || residual || activation != "none"; }
   /// Without pointers. Throws Error{invalid_argument} for an activation that there is not.
   EpilogueKind kind() const;
 };

@@ -11,7 +11,7 @@ namespace convoy::bench {
 
 struct VersusOptions {
   DType dtype = DType::bf16;  ///< Of shapes that do not say theirs.
-  double seconds = 0.03;  ///< Of timed runs, each side of each shape.
+  double seconds = 0.03;      ///< Of timed runs, each side of each shape.
   int min_runs = 15;
   /// Runs of a CUDA graph that is timed as a whole, each on tensors of its own as long as those
   /// that L2 holds are not over again: how layers follow each other in a network. 1: single runs.

@@ -24,6 +24,7 @@ V-Net and MedNeXt. Biases stand for folded batch norms.
 import argparse
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 # What is no use to measure: layers beyond these take long and teach nothing that smaller ones don't.
 MOST_FLOPS = 1.5e12
@@ -93,7 +94,7 @@ class Layer:
         return text
 
 
-def triple(value):
+def triple(value: Any) -> tuple[int, int, int]:
     """3 for every axis; (3, 3) for height and width, 1 along depth; (1, 3, 3) as it is."""
     if isinstance(value, int):
         return (value, value, value)
@@ -231,6 +232,7 @@ def vgg(r, batch, size):
 
 def inception(r, batch, size):
     net = Net("inception_v3", batch, size, 3)
+    taps: Any
     net.conv(32, 3, 2, pad="valid").conv(32, 3, pad="valid").conv(64, 3).pool()
     net.conv(80, 1).conv(192, 3, pad="valid").pool()
     for channels in (192, 256, 288):
@@ -279,12 +281,13 @@ def mobilenet(r, batch, size):
     net = Net(f"mobilenet_v{version}_{width}", batch, size, 3, "clamp" if version == 2 else "hardswish")
     if version == 2:
         net.conv(divisible(32 * width), 3, 2)
-        for expand, filters, count, stride in ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2),
+        for times, filters, count, stride in ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2),
                                                (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)):  # fmt: skip
             for i in range(count):
-                inverted_residual(net, divisible(filters * width), expand, 3, stride if i == 0 else 1, "clamp")
+                inverted_residual(net, divisible(filters * width), times, 3, stride if i == 0 else 1, "clamp")
         return net.conv(divisible(1280 * max(width, 1.0)), 1)
     net.conv(16, 3, 2)
+    expand: float
     for taps, expand, filters, act, stride in (
         (3, 1, 16, "relu", 1), (3, 4, 24, "relu", 2), (3, 3, 24, "relu", 1), (5, 3, 40, "relu", 2), (5, 3, 40, "relu", 1),
         (3, 6, 80, "hardswish", 2), (3, 2.5, 80, "hardswish", 1), (3, 6, 112, "hardswish", 1), (5, 6, 160, "hardswish", 2),
@@ -772,7 +775,7 @@ def draw(seed, layers):
     net, dtype = network(seed)
     r = random.Random(f"layers of {seed}")
     left = [(layer, count) for layer, count in net.layers.items() if layer.is_measurable()]
-    lines = []
+    lines: list[str] = []
     while left and len(lines) < layers:
         # NOTE: the square root, so that the one layer of a stem is not lost among the repeated.
         at = r.choices(range(len(left)), [count**0.5 for _, count in left])[0]

@@ -78,6 +78,7 @@ constexpr Constant kConstants[] = {
     CONSTANT(aligned_32_cycles),
     CONSTANT(aligned_16_cycles),
     CONSTANT(outside_row_cycles),
+    CONSTANT(strided_row_cycles),
     CONSTANT(tap_cycles),
     CONSTANT(pingpong_tap_cycles),
     CONSTANT(halo_tap_cycles),

@@ -22,6 +22,7 @@ struct DeviceInfo {
   int multiprocessors = 0;        ///< SMs, or CPU threads.
   std::size_t shared_memory = 0;  ///< Bytes a block may opt in to.
   std::size_t l2_bytes = 0;       ///< Of the L2 cache; 0 on the CPU.
+  double memory_gbs = 0;          ///< GB/s of the device memory at most; 0 where that is not known.
 };
 
 /// This machine's processor.
@@ -33,6 +34,18 @@ CONVOY_API int cuda_device_count(std::string* reason = nullptr);
 /// CUDA device `index`, or the current one for -1. Nothing, with the reason, where there is no CUDA
 /// device. Throws Error{invalid_argument} for an index past the last device.
 CONVOY_API std::optional<DeviceInfo> cuda_device(int index, std::string* reason = nullptr);
+
+/// A GPU that `candidates` answers for on any machine.
+struct KnownGpu {
+  std::string name;   ///< "h200"
+  DeviceInfo device;  ///< What a plan would be told of it; index -1.
+};
+
+/// H100 (SXM), H200, B200 and RTX 5090.
+CONVOY_API const std::vector<KnownGpu>& known_gpus();
+
+/// The one of them with this name, in lower case. Throws Error{invalid_argument} that lists them.
+CONVOY_API const DeviceInfo& known_gpu(const std::string& name);
 
 /// A group of kernels that was built.
 struct BackendInfo {

@@ -11,6 +11,7 @@
 #include "convoy/epilogue.hpp"
 #include "convoy/error.hpp"
 #include "convoy/export.h"
+#include "convoy/info.hpp"
 #include "convoy/problem.hpp"
 #include "convoy/tensor.hpp"
 #include "convoy/types.hpp"
@@ -179,6 +180,11 @@ CONVOY_API std::vector<Candidate> candidates(const Conv3dProblemShape& problem,
 /// The same for a problem of either rank.
 CONVOY_API std::vector<Candidate> candidates(const ProblemShape& problem,
                                              const PlanOptions& options = {});
+
+/// As `candidates`, by the models and the measurements of a GPU that need not be there ("who would
+/// run it on an H100?"). Nothing is launched; no CUDA device is asked.
+CONVOY_API std::vector<Candidate> candidates(const ProblemShape& problem,
+                                             const PlanOptions& options, const DeviceInfo& gpu);
 
 /// "0.1.0 (git 1a2b3c4)" of the linked library.
 CONVOY_API const char* version() noexcept;

@@ -36,6 +36,13 @@ inline double min_bytes(const PlanRequest& request) {
          (epilogue.bias ? bytes(g.out_channels, epilogue.bias_dtype) : 0.0);
 }
 
+/// Rate of the device's memory over that of an H200, whose times the models are fitted to; 1 where
+/// it is not known.
+inline double memory_share(const DeviceInfo& device) {
+  constexpr double kH200Gbs = 4814.0;
+  return device.memory_gbs > 0 ? device.memory_gbs / kH200Gbs : 1.0;
+}
+
 /// Pointers of one run, checked: types, shapes, alignment and epilogue kind are as planned, and the
 /// output is not empty.
 struct RunPointers {

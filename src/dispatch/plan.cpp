@@ -192,9 +192,10 @@ Support judge(const Problem& problem, const PlanOptions& options) {
 
 template <typename Problem>
 std::vector<Candidate> list(const Problem& problem, const PlanOptions& options,
-                            const TuningDatabase& tuning) {
+                            const TuningDatabase& tuning, const DeviceInfo* gpu = nullptr) {
   std::vector<Candidate> lines;
-  for (Considered& entry : select(geometry_of(problem), options, registry(), Ask::all, tuning)) {
+  for (Considered& entry :
+       select(geometry_of(problem), options, registry(), Ask::all, tuning, gpu)) {
     lines.push_back(std::move(entry.line));
   }
   return lines;
@@ -283,6 +284,10 @@ std::vector<Candidate> candidates(const ProblemShape& problem, const PlanOptions
 std::vector<Candidate> candidates(const ProblemShape& problem, const PlanOptions& options,
                                   const TuningDatabase& tuning) {
   return list(problem, options, tuning);
+}
+std::vector<Candidate> candidates(const ProblemShape& problem, const PlanOptions& options,
+                                  const DeviceInfo& gpu) {
+  return list(problem, options, tuning_database(), &gpu);
 }
 
 }  // namespace convoy

@@ -106,12 +106,13 @@ void use_measurements(const std::vector<Considered*>& able, const TuningDatabase
 
 std::string backend_name(const DeviceInfo& device) {
   if (device.kind == Device::cpu) return text("cpu (", device.name, ")");
+  if (device.index < 0) return text("cuda (", device.name, ")");
   return text("cuda:", device.index, " (", device.name, ")");
 }
 
 std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& options,
-                               const CandidateList& kernels, Ask ask,
-                               const TuningDatabase& tuning) {
+                               const CandidateList& kernels, Ask ask, const TuningDatabase& tuning,
+                               const DeviceInfo* gpu) {
   check_options(options);
   check_kernel_name(options.kernel, kernels);
 
@@ -120,6 +121,8 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
   std::optional<DeviceInfo> cuda;
   if (options.device == Device::cpu) {
     no_cuda = "device = cpu was asked for";
+  } else if (gpu != nullptr) {
+    cuda = *gpu;
   } else {
     cuda = cuda_device(options.device_index, &no_cuda);
   }

@@ -23,11 +23,13 @@ struct Considered {
 enum class Ask { all, needed };
 
 /// Judge the kernels of `kernels` for this problem: those that can run first, best first, the
-/// first of them marked as chosen; then the refused ones in the order of the registry. Throws
-/// Error{invalid_argument} for options that make no sense.
+/// first of them marked as chosen; then the refused ones in the order of the registry. `gpu`: stands
+/// for the CUDA device, which is not asked then. Throws Error{invalid_argument} for options that make
+/// no sense.
 std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& options,
                                const CandidateList& kernels, Ask ask = Ask::all,
-                               const TuningDatabase& tuning = tuning_database());
+                               const TuningDatabase& tuning = tuning_database(),
+                               const DeviceInfo* gpu = nullptr);
 
 /// Correct the CUDA kernels' estimates by what was measured, and put all in order of preference.
 ///
@@ -39,7 +41,7 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
 /// measured the model alone decides.
 void rank(std::vector<Considered>& all, const TuningDatabase& tuning);
 
-/// "cpu (AMD EPYC 9654)", "cuda:0 (NVIDIA H200)".
+/// "cpu (AMD EPYC 9654)", "cuda:0 (NVIDIA H200)", "cuda (NVIDIA H200)" of a known GPU.
 std::string backend_name(const DeviceInfo& device);
 
 }  // namespace convoy

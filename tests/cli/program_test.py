@@ -451,6 +451,29 @@ class ProgramTest(ProgramCase):
             self.assertTrue(os.path.exists(self.path("out/result.png")))
         self.refuse("ImageMagick makes one", "demo", "--image", "x.jpg", "--output", "out")
 
+    def test_explain_answers_for_gpus_that_are_not_here(self):
+        shape = "n1h64w64c64k64r3s3"
+        names = {"h100": "NVIDIA H100", "h200": "NVIDIA H200", "b200": "NVIDIA B200",
+                 "rtx5090": "NVIDIA GeForce RTX 5090"}
+        for gpu, name in names.items():
+            told = json.loads(self.succeed("explain", shape, "--gpu", gpu, "--device", "cuda",
+                                           "--json"))
+            cuda = [c for c in told[0]["candidates"] if c["backend"].startswith("cuda")]
+            for candidate in cuda:
+                self.assertIn(name, candidate["backend"])
+            if cuda:  # A build with CUDA: the general kernel runs anything anywhere.
+                self.assertTrue(cuda[0]["chosen"])
+                self.assertGreater(cuda[0]["estimated_us"], 1.0)
+                general = next(c for c in cuda if c["kernel"] == "general")
+                self.assertEqual(general["reason"], "")
+            for candidate in cuda:
+                if candidate["kernel"].startswith("sm90_") and gpu in ("b200", "rtx5090"):
+                    self.assertIn("compute capability", candidate["reason"])
+        self.refuse("GPU 'h800' is not known; legal: h100, h200, b200, rtx5090",
+                    "explain", shape, "--gpu", "h800")
+        self.refuse("--gpu h200 with --device cpu", "explain", shape, "--gpu", "h200",
+                    "--device", "cpu")
+
     def test_demo(self):
         out = self.succeed("demo", "--size", 64, "--device", "cpu", "--output", "demo")
         self.assertIn("ran on cpu", out)

@@ -112,6 +112,48 @@ TEST(ShapeFile, ReadsCountsNamesAndComments) {
   EXPECT_EQ(cases[1].count, 2);
 }
 
+TEST(ShapeFile, ReadsTypesAndEpilogues) {
+  const io::TemporaryFolder folder;
+  std::ofstream(folder / "set.txt")
+      << "n1h8w8c4k4r3s3 dtype=fp16 epilogue=bias+silu+residual name=a\n"
+         "n1h8w8c4k4r3s3 epilogue=none\n"
+         "n1h8w8c4k4r3s3\n"
+         "convbfp16 -n 1 -c 8 -H 4 -W 4 -k 8 -y 1 -x 1 dtype=fp32\n";
+  const auto cases = read_shape_file(folder / "set.txt");
+  ASSERT_EQ(cases.size(), 4u);
+  EXPECT_EQ(cases[0].dtype, DType::fp16);
+  EXPECT_EQ(cases[0].epilogue, (EpilogueKind{.bias = true,
+                                             .bias_dtype = DType::fp32,
+                                             .activation = Activation::silu,
+                                             .residual = true}));
+  EXPECT_EQ(cases[1].epilogue, EpilogueKind{});
+  EXPECT_FALSE(cases[1].dtype.has_value());
+  EXPECT_FALSE(cases[2].epilogue.has_value());
+  EXPECT_EQ(cases[3].dtype, DType::fp32);  // The file's word is the last.
+}
+
+TEST(ShapeFile, EpiloguesAreAsTheirKindsArePrinted) {
+  for (int i = 0; i <= static_cast<int>(Activation::clamp); ++i) {
+    for (const ResidualOrder order :
+         {ResidualOrder::after_activation, ResidualOrder::before_activation}) {
+      const EpilogueKind kind{
+          .bias = i % 2 == 0,
+          .bias_dtype = i % 4 == 0 ? DType::bf16 : DType::fp32,
+          .activation = static_cast<Activation>(i),
+          .residual = true,
+          .order = order,
+          .rounding = i % 3 == 0 ? EpilogueRounding::each_step : EpilogueRounding::once};
+      EpilogueKind expected = kind;
+      if (!kind.bias) expected.bias_dtype = EpilogueKind{}.bias_dtype;
+      EXPECT_EQ(parse_epilogue(to_string(kind)), expected) << to_string(kind);
+    }
+  }
+  EXPECT_EQ(parse_epilogue("none"), EpilogueKind{});
+  for (const char* wrong : {"", "silly", "bias+", "bias_int8", "relu++residual", "NONE"}) {
+    EXPECT_THROW(parse_epilogue(wrong), Error) << wrong;
+  }
+}
+
 TEST(ShapeFile, NamesTheLine) {
   const io::TemporaryFolder folder;
   std::ofstream(folder / "set.txt") << "n1h8w8c4k4r3s3\nn1h8w8c4\n";

@@ -45,3 +45,11 @@ done
 tune dense --dense
 [ "$(count ' dense | plain |')" = 1 ] || fail "no choice for dense filters"
 [ "$(count ' packed | plain |')" = 1 ] || fail "the choice for packed filters is gone"
+
+# --resume leaves alone what is there, and does the rest.
+printf '%s\n' "$file" | sed "/ packed | plain |/s/^[^ ]* /77.7 /" > "$CONVOY_TUNING"
+"$convoy" tune $shape n1h8w8c64k64r3s3ph1pw1 --time 0 --reach 1.01 --resume > "$folder/resume.txt"
+grep -q "^1 shapes are in $CONVOY_TUNING already" "$folder/resume.txt" || fail "no word of what is known"
+file=$(cat "$CONVOY_TUNING")
+[ "$(count '^77.70 .* packed | plain |')" = 1 ] || fail "--resume measured what was known"
+[ "$(count '| plain | .* f1x3x3 ')" = 1 ] || fail "--resume left out what was not known"

@@ -22,7 +22,9 @@ LaunchOptions options_of(const PlanRequest& request) {
 
 Launch fastest_launch(const Instance& instance, const PlanRequest& request) {
   LaunchOptions options = options_of(request);
-  options.splits = best_split(instance, request.geometry, options, request.epilogue).splits;
+  options.splits = best_split(instance, request.geometry, options, request.epilogue,
+                              constants_of(request.device))
+                       .splits;
   return plan_launch(instance, request.geometry, options);
 }
 
@@ -79,7 +81,9 @@ class FpropCandidate : public KernelCandidate {
     if (!reason.empty()) return reason;
     // What only shows once the tiling is known: limits of tensor maps.
     try {
-      return best_split(instance_, request.geometry, options_of(request), request.epilogue).us;
+      return best_split(instance_, request.geometry, options_of(request), request.epilogue,
+                        constants_of(request.device))
+          .us;
     } catch (const Error& error) {
       return error.what();
     }

@@ -113,6 +113,12 @@ double memory_bytes(const ConvGeometry& g, const Config& config, const EpilogueK
 
 }  // namespace
 
+ModelConstants constants_of(const DeviceInfo& device) {
+  ModelConstants k;
+  k.memory_bytes_per_us *= memory_share(device);
+  return k;
+}
+
 double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocessors,
                    const EpilogueKind& epilogue_kind, const ModelConstants& k) {
   const Config& config = tiling.config;
@@ -187,13 +193,14 @@ double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocess
 }
 
 SplitChoice best_split(const Instance& instance, const ConvGeometry& geometry,
-                       LaunchOptions options, const EpilogueKind& epilogue) {
+                       LaunchOptions options, const EpilogueKind& epilogue,
+                       const ModelConstants& k) {
   SplitChoice best;
   for (const int splits : {1, 2, 4, 8}) {
     if (splits > 1 && !instance.config.splits_k()) break;
     options.splits = splits;
     const Tiling tiling = plan_tiling(instance, geometry, options);
-    const double us = estimate_us(geometry, tiling, options.multiprocessors, epilogue);
+    const double us = estimate_us(geometry, tiling, options.multiprocessors, epilogue, k);
     if (splits == 1 || us < best.us) best = {splits, us};
   }
   return best;

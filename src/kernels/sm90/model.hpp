@@ -16,47 +16,50 @@ struct ModelConstants {
   /// Of computing and moving bytes: p of (a^p + b^p)^(1/p), 1 where neither hides the other.
   double overlap_power = 1.302;
   double launch_us = 6.058;            ///< us: a launch and the first loads,
-  double crowd_us = 0.1878;            ///< more where every multiprocessor begins at once,
-  double large_cluster_us = 0.1921;    ///< more where clusters of 4 and 8 get ready,
-  double general_us = 0.5354;          ///< and until the general epilogue's code has come.
-  double piece_cycles = 45.94;         ///< Cycles to store 64 x 32 values that nothing hides.
-  double warpgroup_power = 0.8521;     ///< Stores take (2 / warpgroups)^this as long.
-  double cluster_tile_cycles = 254.8;  ///< Cycles a tile where the CTAs of a cluster keep step.
-  double narrow_mma_cycles = 34.21;  ///< Cycles of an MMA of 64 rows at least, however few columns.
+  double crowd_us = 0.2912;            ///< more where every multiprocessor begins at once,
+  double large_cluster_us = 0.1888;    ///< more where clusters of 4 and 8 get ready,
+  double general_us = 0.5874;          ///< and until the general epilogue's code has come.
+  double piece_cycles = 46.51;         ///< Cycles to store 64 x 32 values that nothing hides.
+  double warpgroup_power = 0.836;      ///< Stores take (2 / warpgroups)^this as long.
+  double cluster_tile_cycles = 256.3;  ///< Cycles a tile where the CTAs of a cluster keep step.
+  double narrow_mma_cycles = 34.42;  ///< Cycles of an MMA of 64 rows at least, however few columns.
   double refill_cycles = 3173.0;     ///< Cycles from a stage's release until it is full, loaded.
-  double cta_cycles = 2053.0;  ///< Cycles until a CTA follows another: split K has one a tile.
-  double split_tile_cycles = 2050.0;   ///< Cycles that a tile of split K is exchanged in,
-  double reduce_cta_cycles = 394.0;    ///< more for each CTA that shares it.
-  double cluster_slots = 0.909;        ///< Share of the multiprocessors that clusters of 4, 8 find.
-  double run_bytes_per_cycle = 58.12;  ///< Bytes a cycle that an SM takes in, runs of pixels,
+  double cta_cycles = 2353.0;  ///< Cycles until a CTA follows another: split K has one a tile.
+  double split_tile_cycles = 2169.0;   ///< Cycles that a tile of split K is exchanged in,
+  double reduce_cta_cycles = 925.4;    ///< more for each CTA that shares it.
+  double cluster_slots = 0.9132;       ///< Share of the multiprocessors that clusters of 4, 8 find.
+  double run_bytes_per_cycle = 58.48;  ///< Bytes a cycle that an SM takes in, runs of pixels,
   double other_bytes_per_cycle = 64.0;   ///< by any other loader,
-  double split_bytes_per_cycle = 47.49;  ///< and in a split's ring.
+  double split_bytes_per_cycle = 48.08;  ///< and in a split's ring.
   // Cycles to load a row of 128 bytes that does not begin at a multiple of 128:
-  double aligned_64_cycles = 2.315;    ///< at one of 64,
+  double aligned_64_cycles = 2.358;    ///< at one of 64,
   double aligned_32_cycles = 2.923;    ///< of 32,
-  double aligned_16_cycles = 5.364;    ///< and of 16.
-  double outside_row_cycles = 5.875;   ///< Cycles to load 128 bytes that lie outside the filter.
+  double aligned_16_cycles = 5.397;    ///< and of 16.
+  double outside_row_cycles = 5.616;   ///< Cycles to load 128 bytes that lie outside the filter.
   double strided_row_cycles = 4.0;     ///< Cycles to load a row of a plane at least; not fitted.
-  double tap_cycles = 49.4;            ///< Cycles a tap costs besides its MMAs: cooperative,
-  double pingpong_tap_cycles = 72.42;  ///< ping-pong,
-  double halo_tap_cycles = 1.827;      ///< ping-pong with a halo,
-  double resident_tap_cycles = 63.59;  ///< ping-pong with resident filters.
+  double tap_cycles = 48.48;           ///< Cycles a tap costs besides its MMAs: cooperative,
+  double pingpong_tap_cycles = 71.96;  ///< ping-pong,
+  double halo_tap_cycles = 1.771;      ///< ping-pong with a halo,
+  double resident_tap_cycles = 64.76;  ///< ping-pong with resident filters.
   // Cycles added to 64 x 32 values where nothing hides them, by
-  double residual_cycles = 132.4;        ///< a residual,
-  double relu_cycles = 98.31;            ///< ReLU,
-  double silu_cycles = 357.9;            ///< SiLU,
-  double clamp_cycles = 339.7;           ///< clamp and hardswish,
-  double curved_cycles = 636.0;          ///< any other activation with code of its own,
-  double general_cycles = 470.4;         ///< what only the general code computes,
-  double direct_cycles = 774.6;          ///< stores from registers,
-  double swapped_direct_cycles = 920.9;  ///< the same of pixels as columns,
-  double spill_cycles = 217.7;           ///< registers that do not suffice,
-  double store_64_cycles = 42.3;         ///< rows of the output aligned to 64 bytes,
-  double store_32_cycles = 11.71;        ///< to 32,
-  double store_16_cycles = 97.48;        ///< to 16.
+  double residual_cycles = 145.6;        ///< a residual,
+  double relu_cycles = 97.63;            ///< ReLU,
+  double silu_cycles = 355.4;            ///< SiLU,
+  double clamp_cycles = 335.2;           ///< clamp and hardswish,
+  double curved_cycles = 635.9;          ///< any other activation with code of its own,
+  double general_cycles = 455.2;         ///< what only the general code computes,
+  double direct_cycles = 754.3;          ///< stores from registers,
+  double swapped_direct_cycles = 902.3;  ///< the same of pixels as columns,
+  double spill_cycles = 254.1;           ///< registers that do not suffice,
+  double store_64_cycles = 38.55;        ///< rows of the output aligned to 64 bytes,
+  double store_32_cycles = 12.36;        ///< to 32,
+  double store_16_cycles = 89.02;        ///< to 16.
   double swapped_epilogue = 0.9205;      ///< Share of these that tiles with filters as rows take.
-  double passed_share = 0.8588;  ///< Of the bytes that strides pass by: those that are read.
+  double passed_share = 0.8362;  ///< Of the bytes that strides pass by: those that are read.
 };
+
+/// The constants for a device: with the rate of its memory.
+ModelConstants constants_of(const DeviceInfo& device);
 
 /// Model time of a tiling in microseconds: waves of tiles, each the largest of its tensor-core, L2
 /// and refill time, the epilogue that nothing hides, and the floor of device memory.
@@ -72,6 +75,7 @@ struct SplitChoice {
 /// For a split instance the split of K (1, 2, 4 or 8 CTAs a tile) with the lowest estimate, for any
 /// other 1; `options.splits` is not read. Throws as `plan_tiling`.
 SplitChoice best_split(const Instance& instance, const ConvGeometry& geometry,
-                       LaunchOptions options, const EpilogueKind& epilogue = {});
+                       LaunchOptions options, const EpilogueKind& epilogue = {},
+                       const ModelConstants& constants = {});
 
 }  // namespace convoy::sm90

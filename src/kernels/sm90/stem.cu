@@ -306,7 +306,8 @@ double estimate_us(const PlanRequest& request, const StemChoice& choice) {
   const double block_us = std::max(tiles * tile_us, std::ceil(tiles / kStemWarpgroups) * turn_us) +
                           kFilterUs * l.steps * choice.block_n;
   return kLaunchUs + (direct ? 0.0 : kColdUs) +
-         std::max(rounds * block_us, min_bytes(request) / kBytesPerUs);
+         std::max(rounds * block_us,
+                  min_bytes(request) / (kBytesPerUs * memory_share(request.device)));
 }
 
 class StemCandidate final : public KernelCandidate {

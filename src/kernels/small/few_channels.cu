@@ -232,7 +232,8 @@ double estimate_us(const PlanRequest& request) {
                          size * (kStoreUs + (plain ? 0.0 : kEpilogueUs * used));
   const double block_us =
       tiles * (tile_us * (sharing + kAlone) + kWaitUs) + kFilterUs * l.chunks * l.block_n;
-  return kLaunchUs + std::max(rounds * block_us, min_bytes(request) / kBytesPerUs);
+  return kLaunchUs + std::max(rounds * block_us,
+                              min_bytes(request) / (kBytesPerUs * memory_share(request.device)));
 }
 
 class FewChannelsCandidate final : public KernelCandidate {

@@ -279,7 +279,8 @@ class FewFiltersCandidate final : public KernelCandidate {
         double(l.consumers) * rows * kFewFiltersColumns * columns * l.filter[1] * l.steps * 16;
     const double frame_us = std::max(macs / 600.0 / 1700.0, 1.0 + 0.3 * l.filters * rows);
     const double frames = l.depth_chunk + l.filter[0] - 1;
-    return 7.0 + std::max(min_bytes(request) / 2.7e6, 1.18 * rounds * frames * frame_us);
+    return 7.0 + std::max(min_bytes(request) / (2.7e6 * memory_share(request.device)),
+                          1.18 * rounds * frames * frame_us);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

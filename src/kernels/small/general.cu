@@ -129,7 +129,7 @@ double mma_estimate_us(const PlanRequest& request) {
   step_us *= 1 + kNewTap * std::min(1.0, double(GeneralMmaTile::BLOCK_K) / d.channels);
   const double filters = std::min(1.0, double(g.group_filters()) / kGeneralFilters);
   return kLaunchUs + std::max(step_us * steps + rounds * (kTileUs + filters * kFiltersUs),
-                              min_bytes(request) / kBytesPerUs);
+                              min_bytes(request) / (kBytesPerUs * memory_share(request.device)));
 }
 
 double estimate_us(const PlanRequest& request) {
@@ -141,7 +141,8 @@ double estimate_us(const PlanRequest& request) {
                                            kGeneralFilters * g.groups);
   const double work = g.flops() / std::max(1.0, double(g.out_channels)) * filters;
   const double slower = g.group_channels() % 4 == 0 ? 1.0 : 4.0;
-  return 8.0 + std::max(work * slower / kTflops * 1e-6, min_bytes(request) / kBytesPerUs);
+  return 8.0 + std::max(work * slower / kTflops * 1e-6,
+                        min_bytes(request) / (kBytesPerUs * memory_share(request.device)));
 }
 
 class GeneralCandidate final : public KernelCandidate {

@@ -187,7 +187,8 @@ class PointwiseCandidate final : public KernelCandidate {
     // Measured on an H200: the code of any other epilogue than a bias comes cold.
     const EpilogueKind& epilogue = request.epilogue;
     const bool short_one = !epilogue.residual && epilogue.activation == Activation::none;
-    return (short_one ? 5.0 : (epilogue.residual ? 14.0 : 27.0)) + min_bytes(request) / 3.2e6;
+    return (short_one ? 5.0 : (epilogue.residual ? 14.0 : 27.0)) +
+           min_bytes(request) / (3.2e6 * memory_share(request.device));
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
