@@ -65,6 +65,7 @@ void print_case(const ExplainOptions& o, const ShapeCase& shape, nlohmann::order
   options.packed_filter = !o.dense_filter;
   options.epilogue =
       o.epilogue.is_given() ? o.epilogue.kind() : shape.epilogue.value_or(EpilogueKind{});
+  if (!o.gpu.empty()) options.device = Device::cuda;
   const std::vector<Candidate> list = o.gpu.empty()
                                           ? candidates(shape.problem, options)
                                           : candidates(shape.problem, options, known_gpu(o.gpu));
