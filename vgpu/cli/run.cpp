@@ -43,6 +43,8 @@ Runs a CUDA program on a virtual GPU. The program is not changed; it must be bui
   --stats             statistics of every kernel on stderr at the end
   --trace FILE        timeline of the kernels as Chrome-trace JSON; open it in ui.perfetto.dev
   --threads N         host threads that run clusters (default 1)
+  --spin N            warp instructions without side effects until a kernel counts as stuck
+                      (default 100000000)
   --sms N             streaming multiprocessors (default: as many as the GPU has)
   --log N             0 silent, 1 failures (default), 2 every launch, 3 tensor maps
 )";
@@ -58,7 +60,7 @@ constexpr Option kOptions[] = {
     {"--delivery", "VGPU_DELIVERY", true}, {"--check", "VGPU_CHECK", true},
     {"--stats", "VGPU_STATS", false},      {"--trace", "VGPU_TRACE", true},
     {"--threads", "VGPU_THREADS", true},   {"--sms", "VGPU_SMS", true},
-    {"--log", "VGPU_LOG", true},
+    {"--spin", "VGPU_SPIN", true},         {"--log", "VGPU_LOG", true},
 };
 
 int usage_error(const std::string& problem) {
@@ -81,14 +83,14 @@ std::string check_value(const std::string& name, const std::string& value) {
   if (name == "--delivery" && !is_one_of(value, {"late", "early", "sweep", "random"})) {
     return "--delivery " + value + ": it must be late, early, sweep or random";
   }
-  if (is_one_of(name, {"--seed", "--threads", "--sms", "--log"})) {
+  if (is_one_of(name, {"--seed", "--threads", "--sms", "--spin", "--log"})) {
     uint64_t number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-    const uint64_t low = name == "--threads" || name == "--sms" ? 1 : 0;
-    const uint64_t high = name == "--seed"  ? ~0ull
-                          : name == "--log" ? 3
-                          : name == "--sms" ? 4096
-                                            : 1024;
+    const uint64_t low = name == "--spin" ? 1000 : name == "--threads" || name == "--sms" ? 1 : 0;
+    const uint64_t high = name == "--seed" || name == "--spin" ? ~0ull
+                          : name == "--log"                    ? 3
+                          : name == "--sms"                    ? 4096
+                                                               : 1024;
     if (error != std::errc() || end != value.data() + value.size() || number < low ||
         number > high) {
       return name + " " + value + ": it must be a number from " + std::to_string(low) + " to " +

@@ -51,6 +51,10 @@ const Case kCases[] = {
     {"proxy_store", kBoth, {"proxy check", "fence.proxy.async", "bulk store"}},
     {"proxy_load", kBoth, {"proxy check", "fence.proxy.async", "bulk load"}},
     {"init_shared", kBoth, {"init check", "never written", "shared memory"}},
+    {"init_follow", kBoth, {"init check", "never written", "is stored to global memory"}},
+    {"init_branch", kBoth, {"init check", "never written", "decides whether"}},
+    {"init_address", kBoth, {"init check", "never written", "is an address"}},
+    {"init_padding", kBoth, {}},
     {"init_global", kBoth, {"init check", "global memory that was never written"}},
     {"mbarrier_order", kBoth, {"mbarrier check", "before its initialisation is ordered"}},
     {"mbarrier_fence", kBoth, {"mbarrier check", "fence.mbarrier_init"}},
@@ -143,6 +147,10 @@ TEST(CheckCasesAtEase, SomeBrokenRulesAreNotes) {
     EXPECT_NE(outcome.text.find("note: "), std::string::npos) << name << "\n" << outcome.text;
   }
   EXPECT_NE(run("h200", "late", "race_two_values bad", "all").status, 0);
+  // A copy of what was never written is told as a note, what is computed from it is an error.
+  EXPECT_EQ(run("h200", "late", "init_shared bad", "all").status, 0);
+  EXPECT_NE(run("h200", "late", "init_follow bad", "all").status, 0);
+  EXPECT_EQ(run("h200", "late", "init_follow bad", "all,strict,-init").status, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, CheckCases, testing::ValuesIn(kCases),

@@ -119,7 +119,8 @@ TEST(Launcher, RunsAProgramOfEveryPacking) {
 
 TEST(Launcher, TakesEveryOption) {
   const Outcome outcome = vgpu(
-      "run --gpu h200 --seed 3 --delivery sweep --check race,init --threads 2 --sms 8 --log 2 "
+      "run --gpu h200 --seed 3 --delivery sweep --check all,-init --threads 2 --sms 8 --log 2 "
+      "--spin 1000000 "
       "-- " +
       program("runtime_calls"));
   EXPECT_EQ(outcome.status, 0) << outcome.text;
@@ -170,16 +171,30 @@ TEST(Runtime, ListsEveryFormThatItDoesNotKnow) {
 }
 
 TEST(Runtime, StreamsGoSideBySide) {
-  for (const char* options : {"--gpu h200", "--gpu b300 --threads 2 --delivery random"}) {
+  for (const char* options : {"--gpu h200", "--gpu b200 --threads 2 --delivery random"}) {
     const Outcome outcome = vgpu(std::string("run ") + options + " -- " + program("stream_order"));
     EXPECT_EQ(outcome.status, 0) << options << "\n" << outcome.text;
     EXPECT_TRUE(contains(outcome, "streams in order")) << outcome.text;
   }
-  const Outcome stuck = vgpu("run --gpu h200 -- " + program("stream_order") + " deadlock");
+  const Outcome stuck =
+      vgpu("run --gpu h200 --spin 2000000 -- " + program("stream_order") + " deadlock");
   EXPECT_EQ(stuck.status, 0) << stuck.text;
   for (const char* text : {"deadlock of streams", "wait_for", "(polls memory), then kernel"}) {
     EXPECT_TRUE(contains(stuck, text)) << text << "\n" << stuck.text;
   }
+}
+
+// A B300 takes PTX of Blackwell's family (compute_100f), not that of the B200 alone.
+TEST(Runtime, ABlackwellFamilyProgramRunsOnBoth) {
+  for (const char* gpu : {"b200", "b300"}) {
+    const Outcome outcome =
+        vgpu(std::string("run --gpu ") + gpu + " -- " + program("runtime_calls_family"));
+    EXPECT_EQ(outcome.status, 0) << gpu << "\n" << outcome.text;
+    EXPECT_TRUE(contains(outcome, "all holds")) << outcome.text;
+  }
+  const Outcome other = vgpu("run --gpu b300 -- " + program("runtime_calls"));
+  EXPECT_EQ(other.status, 1);
+  EXPECT_TRUE(contains(other, "no PTX for this GPU (sm_103)")) << other.text;
 }
 
 TEST(Runtime, AFaultSticks) {

@@ -104,29 +104,32 @@ CheckOptions CheckOptions::parse(std::string_view list) {
     size_t comma = std::min(list.find(',', at), list.size());
     std::string_view word = list.substr(at, comma - at);
     at = comma + 1;
+    // "-word" takes one out again.
+    const bool on = !word.starts_with('-');
+    if (!on) word.remove_prefix(1);
     if (word == "all") {
-      options.race = options.proxy = options.tcgen05 = options.init = true;
-      options.mbarrier = options.leak = options.registers = true;
+      options.race = options.proxy = options.tcgen05 = options.init = on;
+      options.mbarrier = options.leak = options.registers = on;
     } else if (word == "race") {
-      options.race = true;
+      options.race = on;
     } else if (word == "proxy") {
-      options.proxy = true;
+      options.proxy = on;
     } else if (word == "tcgen05") {
-      options.tcgen05 = true;
+      options.tcgen05 = on;
     } else if (word == "strict") {
-      options.strict = true;
+      options.strict = on;
     } else if (word == "init") {
-      options.init = true;
+      options.init = on;
     } else if (word == "mbarrier") {
-      options.mbarrier = true;
+      options.mbarrier = on;
     } else if (word == "leak") {
-      options.leak = true;
+      options.leak = on;
     } else if (word == "registers") {
-      options.registers = true;
+      options.registers = on;
     } else if (word != "none" && word != "oob") {
       fault(kInvalidValue,
             "check '%.*s' is unknown; legal: all, none, or a list of race, proxy, tcgen05, "
-            "init, mbarrier, leak, registers, oob, strict",
+            "init, mbarrier, leak, registers, oob, strict, each also with '-' in front",
             static_cast<int>(word.size()), word.data());
     }
   }

@@ -59,6 +59,11 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
   }
   const bool global = access.memory == Memory::global;
   if (global) actor.access = access.access;
+  // What an ordinary load finds unwritten is followed; other reads need it now.
+  const std::string_view opcode = module_.forms[agent.instruction->form].parts[0];
+  follows_reads_ =
+      context_.options.init && access.access == Access::read && (opcode == "ld" || opcode == "ldu");
+  found_unwritten_ = false;
   auto touch_range = [&](uint32_t cta, uint64_t address, uint64_t bytes) {
     if (global) {
       touch_global(actor, address, bytes);
@@ -90,6 +95,9 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
       touch_range(cta, address, bytes);
     }
   }
+  if (follows_reads_ && found_unwritten_) mark_undefined(agent, access);
+  follows_reads_ = false;
+  if (access.access == Access::write && undefined_stored_.lanes) store_undefined(agent, access);
   if (strong || access.access == Access::atomic) synchronise_through(agent, access);
 }
 
@@ -140,7 +148,11 @@ void ClusterChecker::async_access(const AsyncOp& op, const AsyncAccess& access) 
       }
       return;
     case Memory::tensor:
+      follows_reads_ = context_.options.init && op.kind == AsyncKind::tcgen05_ld;
+      found_unwritten_ = false;
       touch_tmem(actor, access);
+      if (follows_reads_ && found_unwritten_) mark_undefined(op.issuer, access);
+      follows_reads_ = false;
       return;
     case Memory::global:
       touch_global(actor, access.address, access.bytes);
@@ -323,6 +335,10 @@ void ClusterChecker::touch_global(const Actor& actor, uint64_t address, uint64_t
       const uint64_t missing =
           actor.access != Access::write ? allocation->first_unwritten(address, here) : 0;
       if (actor.access != Access::write && missing != address + here) {
+        if (follows_reads_) {
+          found_unwritten_ = true;
+          return;
+        }
         report("init",
                format("read of global memory that was never written: %s\n  byte 0x%llx is %s",
                       describe(actor).c_str(), static_cast<unsigned long long>(missing),
@@ -368,7 +384,7 @@ bool ClusterChecker::knows(const Actor& actor, const PastAccess& past) const {
 
 void ClusterChecker::check_written(const CellState& cell, const Actor& actor, uint32_t units,
                                    const Place& place) {
-  if (!context_.options.init || actor.access != Access::read) return;
+  if (!context_.options.init || actor.access != Access::read || follows_reads_) return;
   // The KiB that the hardware keeps is its own to fill.
   if (place.memory == Memory::shared && place.address < 1024) return;
   uint32_t missing = units & ~cell.written;
@@ -395,6 +411,7 @@ void ClusterChecker::check_written(const CellState& cell, const Actor& actor, ui
 /// Checks an access of a cell; what the cell is then.
 Cell ClusterChecker::touch(Cell cell, const Actor& actor, uint32_t units, const Place& place) {
   const Cell guard = cell & kGuardedCell, before = cell & ~kGuardedCell;
+  if (follows_reads_ && (units & ~states_.at(before).written)) found_unwritten_ = true;
   Cell after = states_.find(before, units);
   if (after == StateTable::kUnknown) {
     const CellState& state = states_.at(before);
@@ -422,20 +439,20 @@ void ClusterChecker::check_order(const CellState& cell, const Actor& actor, uint
   }
 }
 
-/// NOTE: TMEM that is freed after a tcgen05.ld without a tcgen05.wait::ld, but after its warp went
-/// on to signal: kernels in the field do that (CUTLASS epilogues that reuse their accumulators).
-/// Who stored the loaded values had them.
+/// NOTE: TMEM that is freed after a tcgen05.ld or .st without its tcgen05.wait, but after its warp
+/// went on to signal: kernels in the field do that (CUTLASS epilogues that reuse their accumulators,
+/// example 77). Who stored the loaded values had them.
 bool ClusterChecker::freed_after_load(const Actor& actor, const PastAccess& past,
                                       const Place& place) {
   if (!past.who.is_operation()) return false;
   const Operation& load = operations_[past.who.index()];
-  if (load.kind != AsyncKind::tcgen05_ld) return false;
+  if (load.kind != AsyncKind::tcgen05_ld && load.kind != AsyncKind::tcgen05_st) return false;
   if (actor.warp != load.issuer && actor.view->order[load.issuer] < load.issuer_epoch) return false;
   remark(Remark::load_at_dealloc, "race",
-         format("%s is freed after a tcgen05.ld that nothing waited for\n  first:   %s\n  second:  "
+         format("%s is freed after a %s that nothing waited for\n  first:   %s\n  second:  "
                 "%s\n  missing: %s",
-                place_name(place).c_str(), describe(past).c_str(), describe(actor).c_str(),
-                missing_wait(load, actor.warp).c_str()));
+                place_name(place).c_str(), operation_name(load.kind), describe(past).c_str(),
+                describe(actor).c_str(), missing_wait(load, actor.warp).c_str()));
   return true;
 }
 

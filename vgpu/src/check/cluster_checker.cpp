@@ -511,6 +511,8 @@ void ClusterChecker::group_wait(const Agent& agent, GroupKind kind, uint32_t pen
 // ---------------------------------------------------------------- registers
 
 void ClusterChecker::instruction(const Agent& agent) {
+  undefined_stored_.lanes = 0;
+  if (!undefined_.empty()) follow_undefined(agent);
   if (context_.effects && is_synchronising(module_.forms[agent.instruction->form].text)) {
     ++effects_[agent.instruction].executed;
   }

@@ -38,7 +38,19 @@ enum class Remark : uint8_t {
   lanes,
   load_at_dealloc,
   moved_load,
-  other_lanes
+  other_lanes,
+  undefined_copy
+};
+
+/// Lanes of a register whose value comes from memory that nobody has written.
+struct UndefinedLanes {
+  uint32_t lanes = 0;
+  uint32_t computed = 0;  ///< of those, the ones that are more than copies
+  // Where it was read, for the report.
+  exec::Memory memory = exec::Memory::shared;
+  uint32_t cta = 0;
+  uint64_t address = 0;
+  const ptx::Instruction* read_at = nullptr;
 };
 
 /// Shared by the clusters of a launch.
@@ -61,6 +73,8 @@ struct CheckContext {
 /// - tcgen05.mma and .cp of one warp run in order;
 /// - a generic-proxy write of shared memory must pass a fence.proxy.async before an async-proxy
 ///   access; completion of an operation makes its own writes visible to generic reads;
+/// - what a load finds in memory that nobody has written is followed through registers and memory
+///   until it decides something: an address, a branch, an atomic, a computed result in global memory;
 /// - between threads, tcgen05 operations need fence::before_thread_sync (after tcgen05.wait) and
 ///   fence::after_thread_sync; a commit implies the former.
 class ClusterChecker final : public exec::ClusterObserver {
@@ -182,6 +196,26 @@ class ClusterChecker final : public exec::ClusterObserver {
   void check_finished(const Operation& operation);
   void complete_phase(MbarrierState& barrier, const exec::BarrierState& state);
 
+  // ---- undefined values (undefined_values.cpp)
+  uint64_t undefined_key(const exec::Agent& agent, uint32_t reg) {
+    const Component warp = agent.cta * info_.warps + agent.warp;
+    const auto function = function_numbers_.try_emplace(agent.function, function_numbers_.size());
+    return uint64_t{warp} << 48 | uint64_t{function.first->second} << 32 | reg;
+  }
+  UndefinedLanes* undefined_of(const exec::Agent& agent, uint32_t reg);
+  void set_undefined(const exec::Agent& agent, uint32_t reg, uint32_t lanes,
+                     const UndefinedLanes& value);
+  void follow_undefined(const exec::Agent& agent);
+  void mark_undefined(const exec::Agent& agent, const exec::WarpAccess& access);
+  void mark_undefined(const exec::Agent& agent, const exec::AsyncAccess& access);
+  void store_undefined(const exec::Agent& agent, const exec::WarpAccess& access);
+  bool is_unwritten(exec::Memory memory, uint32_t cta, uint64_t address, uint64_t bytes);
+  void forget_written(uint32_t cta, uint64_t address, uint64_t bytes);
+  std::string undefined_text(const exec::Agent& agent, const UndefinedLanes& value,
+                             const char* how) const;
+  [[noreturn]] void report_undefined(const exec::Agent& agent, const UndefinedLanes& value,
+                                     const char* how);
+
   // ---- reports (cluster_report.cpp)
   std::string location(const ptx::Instruction* instruction) const;
   std::string warp_name(Component warp) const;
@@ -233,6 +267,11 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::array<Allocation*, 4> allocations_{};  // that global accesses hit of late
   uint32_t next_allocation_ = 0;
   SyncEffects effects_;
+  std::unordered_map<uint64_t, UndefinedLanes> undefined_;  // by warp, function and register
+  std::unordered_map<const ptx::Function*, uint64_t> function_numbers_;
+  UndefinedLanes undefined_stored_;  // by the running instruction
+  bool follows_reads_ = false;       // the running access may find undefined values
+  bool found_unwritten_ = false;     // and has
 };
 
 /// Operations that run in order when one warp issues them (PTX ISA "Pipelined tcgen05

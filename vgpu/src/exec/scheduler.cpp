@@ -177,6 +177,11 @@ Visit run_warp(Warp& w, int quantum) {
           break;
       }
       if (quantum <= 0 || pc >= stop) regroup = true;
+      // The observer has begun to want every instruction.
+      if (!kObserve && cluster.observer && cluster.observer->wants_instructions) {
+        regroup = true;
+        quantum = 0;
+      }
     }
   }
   w.group = nullptr;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/options.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 
@@ -47,6 +48,8 @@ Options read_options() {
   }
   options.exec.pause_after = 400'000;
   read_number<uint64_t>("VGPU_SEED", 0, ~0ull, options.exec.seed);
+  read_number<uint64_t>("VGPU_SPIN", 1000, ~0ull, options.exec.spin_limit);
+  options.exec.pause_after = std::min<uint64_t>(options.exec.pause_after, options.exec.spin_limit);
   read_number<uint32_t>("VGPU_THREADS", 1, 1024, options.exec.threads);
   read_number<uint32_t>("VGPU_SMS", 1, 4096, options.sm_count);
   read_number<int>("VGPU_LOG", 0, 3, options.log_level);

@@ -10,7 +10,7 @@ class ClusterFanOut final : public ClusterObserver {
  public:
   explicit ClusterFanOut(std::vector<std::unique_ptr<ClusterObserver>> parts)
       : parts_(std::move(parts)) {
-    for (const auto& part : parts_) wants_instructions |= part->wants_instructions;
+    ask();
   }
 
   void instruction(const Agent& a) override { each(&ClusterObserver::instruction, a); }
@@ -21,6 +21,7 @@ class ClusterFanOut final : public ClusterObserver {
   void exited(const Agent& a) override { each(&ClusterObserver::exited, a); }
   void access(const Agent& a, const WarpAccess& access) override {
     each(&ClusterObserver::access, a, access);
+    ask();
   }
   void tmem_alloc(const Agent& a, uint32_t cta, uint32_t column, uint32_t columns) override {
     each(&ClusterObserver::tmem_alloc, a, cta, column, columns);
@@ -73,6 +74,7 @@ class ClusterFanOut final : public ClusterObserver {
   void async_begin(const AsyncOp& op) override { each(&ClusterObserver::async_begin, op); }
   void async_access(const AsyncOp& op, const AsyncAccess& access) override {
     each(&ClusterObserver::async_access, op, access);
+    ask();
   }
   void async_chunks(const AsyncOp& op, const AsyncAccess& access,
                     std::span<const uint32_t> addresses) override {
@@ -93,6 +95,10 @@ class ClusterFanOut final : public ClusterObserver {
   template <typename... Parameters, typename... Arguments>
   void each(void (ClusterObserver::*event)(Parameters...), const Arguments&... arguments) {
     for (const auto& part : parts_) (part.get()->*event)(arguments...);
+  }
+
+  void ask() {
+    for (const auto& part : parts_) wants_instructions |= part->wants_instructions;
   }
 
   std::vector<std::unique_ptr<ClusterObserver>> parts_;

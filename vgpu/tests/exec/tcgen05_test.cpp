@@ -365,8 +365,11 @@ TEST(Tcgen05Checks, UnwaitedTransfersOfAWarpAreNotes) {
   const char* freed = R"(
   tcgen05.wait::ld.sync.aligned;
   tcgen05.st.sync.aligned.32x32b.x1.b32 [%a], {%thr};)";
-  auto [race, more] = unwaited_load(0, freed, "all");
-  EXPECT_NE(race.report.find("missing: tcgen05.wait::st"), std::string::npos) << race.report;
+  auto [noted, more] = unwaited_load(0, freed, "all");
+  EXPECT_EQ(noted.cuda_error, 0) << noted.report;
+  EXPECT_NE(more.find("missing: tcgen05.wait::st"), std::string::npos) << more;
+  auto [strict, none] = unwaited_load(0, freed, "all,strict");
+  EXPECT_NE(strict.report.find("missing: tcgen05.wait::st"), std::string::npos) << strict.report;
   auto [unchecked, nothing] = unwaited_load(0, freed, "none");
   EXPECT_EQ(unchecked.cuda_error, 0) << unchecked.report;
 }

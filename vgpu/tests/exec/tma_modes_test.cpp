@@ -303,7 +303,8 @@ WAIT:
                   "the ordinal is 4"},
         std::pair{"tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%copy], 0, 40;",
                   "globalStrides[0] is 40"},
-        std::pair{"tensormap.replace.tile.rank.shared::cta.b1024.b32 [%copy], 2;", "elementStrides[2] is 0"}}) {
+        std::pair{"tensormap.replace.tile.rank.shared::cta.b1024.b32 [%copy], 2;",
+                  "elementStrides[2] is 0"}}) {
     Buffers buffers;
     auto result = launch(change + bad, Delivery::late, buffers, buffers.add(512));
     EXPECT_EQ(result.cuda_error, kIllegalInstruction) << result.report;

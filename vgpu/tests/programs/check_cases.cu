@@ -363,6 +363,65 @@ __global__ void init_shared(uint32_t* data) {
   data[256 + threadIdx.x] = buffer[threadIdx.x ^ 1];
 }
 
+/// Word 40 is not written in the bad ones; the good ones read it and do not use it.
+template <bool BUG, int USE>
+__device__ void init_use(uint32_t* data) {
+  __shared__ uint32_t buffer[64];
+  if (threadIdx.x != 40) buffer[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  uint32_t value;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(shared_address(&buffer[threadIdx.x])));
+  const uint32_t sum = value * 3 + 1;
+  const bool used = BUG || threadIdx.x != 40;
+  if (USE == 0 && used) {
+    asm volatile("st.global.u32 [%0], %1;" ::"l"(data + 256 + threadIdx.x), "r"(sum) : "memory");
+  }
+  if (USE == 1 && used) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 5;\n@p st.global.u32 [%0], 1;\n}" ::"l"(
+                     data + 256 + threadIdx.x),
+                 "r"(sum)
+                 : "memory");
+  }
+  if (USE == 2 && used) {
+    asm volatile(
+        "{\n.reg .b32 v;\nand.b32 v, %0, 0;\nadd.u32 v, v, %1;\nld.shared.u32 v, [v];\n}" ::"r"(
+            sum),
+        "r"(shared_address(buffer))
+        : "memory");
+  }
+}
+template <bool BUG>
+__global__ void init_follow(uint32_t* data) {
+  init_use<BUG, 0>(data);
+}
+template <bool BUG>
+__global__ void init_branch(uint32_t* data) {
+  init_use<BUG, 1>(data);
+}
+template <bool BUG>
+__global__ void init_address(uint32_t* data) {
+  init_use<BUG, 2>(data);
+}
+
+/// Padding moves with its structure through registers and shared memory.
+__global__ void init_padding(uint32_t* data) {
+  __shared__ uint2 from[64], to[64];
+  from[threadIdx.x].x = threadIdx.x;  // .y is padding
+  __syncthreads();
+  uint32_t x, y;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+               : "=r"(x), "=r"(y)
+               : "r"(shared_address(&from[threadIdx.x ^ 1])));
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(shared_address(&to[threadIdx.x])), "r"(x),
+               "r"(y)
+               : "memory");
+  __syncthreads();
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+               : "=r"(x), "=r"(y)
+               : "r"(shared_address(&to[threadIdx.x ^ 1])));
+  data[256 + threadIdx.x] = x;
+}
+
 template <bool BUG>
 __global__ void init_global(uint32_t* data) {
   // The host wrote the first 1024 words; the next ones are unwritten.
@@ -654,6 +713,10 @@ const Case kCases[] = {
     CASE(proxy_store, 1, 64),
     CASE(proxy_load, 1, 64),
     CASE(init_shared, 1, 64),
+    CASE(init_follow, 1, 64),
+    CASE(init_branch, 1, 64),
+    CASE(init_address, 1, 64),
+    {"init_padding", init_padding, nullptr, 1, 64},
     CASE(init_global, 1, 64),
     CASE(mbarrier_order, 1, 64),
     CASE(mbarrier_fence, 1, 64),

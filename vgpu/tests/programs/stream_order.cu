@@ -3,6 +3,7 @@
 // `stream_order deadlock` launches one that waits for what is behind it.
 #include <cuda_runtime.h>
 
+#include <chrono>
 #include <cstring>
 
 #include "expect.cuh"
@@ -57,8 +58,11 @@ void host_polls(Fixture& f) {
   flag[1] = 0;
   wait_then_set<<<1, 1, 0, f.a>>>(f.flag, 5, f.flag + 1, 6);
   flag[0] = 5;
+  const auto start = std::chrono::steady_clock::now();
   while (flag[1] != 6) {  // no call that could run the kernel
+    if (std::chrono::steady_clock::now() - start > std::chrono::seconds(60)) break;
   }
+  CHECK(flag[1] == 6);
   CHECK_OK(cudaDeviceSynchronize());
 }
 

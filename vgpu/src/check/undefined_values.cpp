@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values of memory that nobody has written: followed through registers until they matter.
+#include <algorithm>
+#include <bit>
+#include <iterator>
+#include <string_view>
+
+#include "check/cluster_checker.hpp"
+#include "memory.hpp"
+
+namespace vgpu::check {
+
+using exec::Access;
+using exec::Agent;
+using exec::AsyncAccess;
+using exec::Memory;
+using exec::WarpAccess;
+
+namespace {
+
+/// How an instruction passes on what it reads.
+enum class Flow : uint8_t {
+  compute,
+  copy,
+  select,
+  shuffle,
+  load,
+  tmem_load,
+  store,
+  atomic,
+  branch,
+  other
+};
+
+Flow flow_of(const ptx::Form& form) {
+  static constexpr std::pair<std::string_view, Flow> kFlows[] = {
+      {"mov", Flow::copy},        {"prmt", Flow::copy},      {"selp", Flow::select},
+      {"shfl", Flow::shuffle},    {"ld", Flow::load},        {"ldu", Flow::load},
+      {"st", Flow::store},        {"atom", Flow::atomic},    {"red", Flow::atomic},
+      {"bra", Flow::branch},      {"brx", Flow::branch},     {"ret", Flow::branch},
+      {"exit", Flow::branch},     {"mbarrier", Flow::other}, {"cp", Flow::other},
+      {"bar", Flow::other},       {"barrier", Flow::other},  {"wgmma", Flow::other},
+      {"mma", Flow::other},       {"ldmatrix", Flow::other}, {"stmatrix", Flow::other},
+      {"call", Flow::other},      {"fence", Flow::other},    {"membar", Flow::other},
+      {"tensormap", Flow::other}, {"prefetch", Flow::other}};
+  const std::string_view opcode = form.parts[0];
+  if (opcode == "tcgen05")
+    return form.text.starts_with("tcgen05.ld.") ? Flow::tmem_load : Flow::other;
+  if (opcode == "st" && (form.has("async") || form.has("bulk"))) return Flow::other;
+  for (const auto& [name, flow] : kFlows) {
+    if (name == opcode) return flow;
+  }
+  return Flow::compute;
+}
+
+/// Calls f(register) for each register of an operand; those of addresses only, or all but those.
+template <typename F>
+void for_registers(const ptx::Function& function, const ptx::Operand& operand, bool addresses,
+                   F&& f, bool inside = false) {
+  using Kind = ptx::Operand::Kind;
+  if (operand.kind == Kind::reg && inside == addresses) f(operand.index);
+  for (uint32_t k = 0; k < operand.count; ++k) {
+    for_registers(function, function.operands[operand.first + k], addresses, f,
+                  inside || operand.kind == Kind::address);
+  }
+}
+
+}  // namespace
+
+UndefinedLanes* ClusterChecker::undefined_of(const Agent& agent, uint32_t reg) {
+  const auto found = undefined_.find(undefined_key(agent, reg));
+  return found == undefined_.end() ? nullptr : &found->second;
+}
+
+void ClusterChecker::set_undefined(const Agent& agent, uint32_t reg, uint32_t lanes,
+                                   const UndefinedLanes& value) {
+  const uint64_t key = undefined_key(agent, reg);
+  const auto found = undefined_.find(key);
+  const uint32_t kept = found == undefined_.end() ? 0 : found->second.lanes & ~lanes;
+  if ((kept | (value.lanes & lanes)) == 0) {
+    if (found != undefined_.end()) undefined_.erase(found);
+    return;
+  }
+  UndefinedLanes& at = undefined_[key];
+  const uint32_t computed = (at.computed & kept) | (value.computed & lanes);
+  if (value.lanes & lanes) at = value;
+  at.lanes = kept | (value.lanes & lanes);
+  at.computed = computed;
+}
+
+/// Before an instruction: what undefined values do in it.
+void ClusterChecker::follow_undefined(const Agent& agent) {
+  const ptx::Instruction& instruction = *agent.instruction;
+  const ptx::Function& function = *agent.function;
+  const Flow flow = flow_of(module_.forms[instruction.form]);
+  const uint32_t lanes = agent.lanes;
+  auto operand = [&](uint32_t k) -> const ptx::Operand& {
+    return function.operands[instruction.first + k];
+  };
+  auto must_be_defined = [&](uint32_t reg, const char* how) {
+    const UndefinedLanes* value = undefined_of(agent, reg);
+    if (value && value->lanes & lanes) report_undefined(agent, *value, how);
+  };
+  UndefinedLanes sources;
+  auto add = [&](uint32_t reg) {
+    const UndefinedLanes* value = undefined_of(agent, reg);
+    if (!value || !(value->lanes & lanes)) return;
+    const UndefinedLanes before = sources;
+    sources = *value;
+    sources.lanes = before.lanes | (value->lanes & lanes);
+    sources.computed = before.computed | (value->computed & lanes);
+  };
+  for (uint32_t k = 0; k < instruction.count; ++k) {
+    for_registers(function, operand(k), true,
+                  [&](uint32_t reg) { must_be_defined(reg, "is an address"); });
+  }
+  const bool acts =
+      flow == Flow::store || flow == Flow::atomic || flow == Flow::branch || flow == Flow::other;
+  if (instruction.guard >= 0) {
+    const auto guard = static_cast<uint32_t>(instruction.guard);
+    if (acts) {
+      must_be_defined(guard, "decides whether the instruction is executed");
+    } else {
+      add(guard);
+    }
+  }
+  undefined_stored_ = {};
+  if (acts) {
+    if (flow == Flow::branch) return;
+    if (flow == Flow::atomic) {
+      for (uint32_t k = 0; k < instruction.count; ++k) {
+        const bool result = k == 0 && module_.forms[instruction.form].parts[0] == "atom";
+        for_registers(function, operand(k), false, [&](uint32_t reg) {
+          if (result) {
+            set_undefined(agent, reg, lanes, {});
+          } else {
+            must_be_defined(reg, "takes part in an atomic operation");
+          }
+        });
+      }
+    }
+    if (flow == Flow::store && instruction.count > 1) {
+      for_registers(function, operand(1), false, add);
+      undefined_stored_ = sources;
+    }
+    return;
+  }
+  if (instruction.count == 0) return;
+  auto result = [&](const UndefinedLanes& value) {
+    for_registers(function, operand(0), false,
+                  [&](uint32_t reg) { set_undefined(agent, reg, lanes, value); });
+  };
+  switch (flow) {
+    case Flow::load:
+    case Flow::tmem_load:
+      return result({});  // what it reads follows
+    case Flow::select: {
+      // NOTE: the value that is not chosen does not count; which one is chosen is not known here.
+      UndefinedLanes both;
+      uint32_t all = ~0u;
+      for (uint32_t k = 1; k <= 2 && k < instruction.count; ++k) {
+        uint32_t one = 0;
+        for_registers(function, operand(k), false, [&](uint32_t reg) {
+          if (const UndefinedLanes* value = undefined_of(agent, reg)) {
+            one = value->lanes;
+            both = *value;
+          }
+        });
+        all &= one;
+      }
+      both.lanes = all & lanes;
+      both.computed &= both.lanes;
+      return result(both);
+    }
+    case Flow::shuffle:
+      // NOTE: which lane gives to which is not known here: counts where all are undefined.
+      if (instruction.count > 1) for_registers(function, operand(1), false, add);
+      if (sources.lanes != lanes) sources = {};
+      return result(sources);
+    default:
+      for (uint32_t k = 1; k < instruction.count; ++k) {
+        for_registers(function, operand(k), false, add);
+      }
+      if (flow != Flow::copy) sources.computed = sources.lanes;
+      return result(sources);
+  }
+}
+
+/// The lanes that read bytes which nobody has written, by element of the load; marks their results.
+void ClusterChecker::mark_undefined(const Agent& agent, const WarpAccess& access) {
+  const ptx::Operand& to = agent.function->operands[agent.instruction->first];
+  const uint32_t count = to.kind == ptx::Operand::Kind::vector ? to.count : 1;
+  const uint32_t bytes = access.bytes / std::max(1u, count);
+  for (uint32_t k = 0; k < count; ++k) {
+    const ptx::Operand& element =
+        to.kind == ptx::Operand::Kind::vector ? agent.function->operands[to.first + k] : to;
+    if (element.kind != ptx::Operand::Kind::reg) continue;
+    UndefinedLanes value;
+    value.memory = access.memory;
+    value.read_at = agent.instruction;
+    for (uint32_t rest = agent.lanes; rest; rest &= rest - 1) {
+      const auto lane = static_cast<uint32_t>(std::countr_zero(rest));
+      const uint32_t cta = access.ctas ? access.ctas[lane] : agent.cta;
+      const uint64_t address = access.addresses[lane] + uint64_t{k} * bytes;
+      if (!is_unwritten(access.memory, cta, address, bytes)) continue;
+      if (value.lanes == 0) {
+        value.cta = cta;
+        value.address = address;
+      }
+      value.lanes |= 1u << lane;
+    }
+    if (value.lanes) set_undefined(agent, element.index, agent.lanes, value);
+  }
+  wants_instructions = true;
+}
+
+/// Results of a tcgen05.ld from cells that nobody has written.
+void ClusterChecker::mark_undefined(const Agent& agent, const AsyncAccess& access) {
+  const ptx::Operand& to = agent.function->operands[agent.instruction->first];
+  const uint32_t count = to.kind == ptx::Operand::Kind::vector ? to.count : 1;
+  const std::vector<Cell>& cells = tmem_[access.cta];
+  const auto lane0 = static_cast<uint32_t>(access.address >> 16);
+  const auto column0 = static_cast<uint32_t>(access.address & 0xffff);
+  // Registers are columns (or pairs of them) in one shape; elsewhere all count.
+  const bool by_column = module_.forms[agent.instruction->form].has("32x32b");
+  const uint32_t width = std::max(1u, access.columns / count);
+  for (uint32_t k = 0; k < count; ++k) {
+    const ptx::Operand& element =
+        to.kind == ptx::Operand::Kind::vector ? agent.function->operands[to.first + k] : to;
+    if (element.kind != ptx::Operand::Kind::reg) continue;
+    UndefinedLanes value;
+    value.memory = Memory::tensor;
+    value.cta = access.cta;
+    value.read_at = agent.instruction;
+    for (uint32_t lane = 0; lane < access.lanes; lane += kTmemCellLanes) {
+      for (uint32_t c = by_column ? k * width : 0;
+           c < (by_column ? (k + 1) * width : access.columns); ++c) {
+        const uint32_t column = column0 + c;
+        const CellState& state = states_.at(
+            cells[(lane0 + lane) / kTmemCellLanes * kTmemCellsPerRow + column / kTmemCellColumns]);
+        if (state.written >> column % kTmemCellColumns & 1) continue;
+        value.address = uint64_t{lane0 + lane} << 16 | column;
+        value.lanes |= by_column ? 0xffffu << lane : ~0u;
+      }
+    }
+    if (value.lanes) set_undefined(agent, element.index, agent.lanes, value);
+  }
+  wants_instructions = true;
+}
+
+bool ClusterChecker::is_unwritten(Memory memory, uint32_t cta, uint64_t address, uint64_t bytes) {
+  if (memory == Memory::global) {
+    const Allocation* allocation = context_.memory ? allocation_at(address) : nullptr;
+    return allocation && allocation->tracks_writes() && allocation->contains(address, bytes) &&
+           !allocation->is_written(address, bytes);
+  }
+  if (memory != Memory::shared || cta >= shared_.size() || address < 1024) return false;
+  for (uint64_t at = address; at < address + bytes;) {
+    if (at / kSharedCellBytes >= shared_[cta].size()) return false;
+    const auto first = static_cast<uint32_t>(at % kSharedCellBytes);
+    const uint64_t count = std::min<uint64_t>(kSharedCellBytes - first, address + bytes - at);
+    const uint32_t units = unit_mask(first, static_cast<uint32_t>(count));
+    if (units & ~states_.at(shared_[cta][at / kSharedCellBytes]).written) return true;
+    at += count;
+  }
+  return false;
+}
+
+/// A store of undefined values leaves shared memory as undefined as they are. What was computed from
+/// them must not become a result of the kernel; a mere copy may be padding.
+void ClusterChecker::store_undefined(const Agent& agent, const WarpAccess& access) {
+  const UndefinedLanes stored = undefined_stored_;
+  const uint32_t lanes = stored.lanes & agent.lanes;
+  if (lanes == 0) return;
+  if (access.memory == Memory::global) {
+    if (stored.computed & lanes) report_undefined(agent, stored, "is stored to global memory");
+    remark(Remark::undefined_copy, "init",
+           undefined_text(agent, stored, "is copied to global memory"));
+    return;  // NOTE: it counts as written then
+  }
+  if (access.memory != Memory::shared) return;
+  const ptx::Operand& from = agent.function->operands[agent.instruction->first + 1];
+  const bool is_vector = from.kind == ptx::Operand::Kind::vector;
+  const uint32_t count = is_vector ? from.count : 1, bytes = access.bytes / count;
+  for (uint32_t k = 0; k < count; ++k) {
+    const ptx::Operand& element = is_vector ? agent.function->operands[from.first + k] : from;
+    if (element.kind != ptx::Operand::Kind::reg) continue;
+    const UndefinedLanes* value = undefined_of(agent, element.index);
+    for (uint32_t rest = value ? value->lanes & lanes : 0; rest; rest &= rest - 1) {
+      const auto lane = static_cast<uint32_t>(std::countr_zero(rest));
+      forget_written(access.ctas ? access.ctas[lane] : agent.cta,
+                     access.addresses[lane] + uint64_t{k} * bytes, bytes);
+    }
+  }
+}
+
+void ClusterChecker::forget_written(uint32_t cta, uint64_t address, uint64_t bytes) {
+  if (cta >= shared_.size()) return;
+  for (uint64_t at = address; at < address + bytes;) {
+    if (at / kSharedCellBytes >= shared_[cta].size()) return;
+    const auto first = static_cast<uint32_t>(at % kSharedCellBytes);
+    const uint64_t count = std::min<uint64_t>(kSharedCellBytes - first, address + bytes - at);
+    Cell& cell = shared_[cta][at / kSharedCellBytes];
+    CellState state = states_.at(cell);
+    state.written &= ~unit_mask(first, static_cast<uint32_t>(count));
+    // The change is none of an access that others may repeat.
+    states_.next_accessor();
+    accessor_ = {};
+    cell = states_.add(cell & ~kGuardedCell, 0, state) | (cell & kGuardedCell);
+    states_.next_accessor();
+    at += count;
+  }
+}
+
+std::string ClusterChecker::undefined_text(const Agent& agent, const UndefinedLanes& value,
+                                           const char* how) const {
+  const Place place{value.memory, value.cta, static_cast<uint32_t>(value.address)};
+  const std::string where = value.memory != Memory::global ? place_name(place)
+                            : context_.memory
+                                ? format("global memory that was never written: byte 0x%llx is %s",
+                                         static_cast<unsigned long long>(value.address),
+                                         context_.memory->describe(value.address).c_str())
+                                : std::string("global memory");
+  std::string text = format(
+      "read of %s, which was never written\n  read:    by %s at %s\n  used:    "
+      "the value %s at %s",
+      where.c_str(), warp_name(agent.cta * info_.warps + agent.warp).c_str(),
+      location(value.read_at).c_str(), how, location(agent.instruction).c_str());
+  return text;
+}
+
+void ClusterChecker::report_undefined(const Agent& agent, const UndefinedLanes& value,
+                                      const char* how) {
+  const std::string text = undefined_text(agent, value, how);
+  const Place place{value.memory, value.cta, static_cast<uint32_t>(value.address)};
+  if (const Operation* writer = context_.options.race ? pending_writer(place) : nullptr) {
+    const Component warp = agent.cta * info_.warps + agent.warp;
+    report("race",
+           format("%s\n  while a %s is under way that may write it: issued by %s at %s\n  missing: "
+                  "%s, before the read",
+                  text.c_str(), operation_name(writer->kind), warp_name(writer->issuer).c_str(),
+                  location(writer->instruction).c_str(), missing_wait(*writer, warp).c_str()));
+  }
+  report("init", text);
+}
+
+}  // namespace vgpu::check
