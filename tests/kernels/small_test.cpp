@@ -223,7 +223,8 @@ TEST_F(Small, GroupedPatch) {
   };
   grouped(shape_2d(2, 9, 13, 128, 128, 3, 1), 4);              // 32 a group, two a block.
   grouped(shape_2d(3, 7, 7, 192, 192, 3, 1), 3, DType::fp16);  // 64; a tile holds two images.
-  grouped(shape_2d(1, 6, 9, 256, 256, 3, 1, 2), 2);            // 128: two blocks of filters.
+  grouped(shape_2d(1, 6, 9, 256, 256, 3, 1), 2);               // 128: two blocks of filters.
+  grouped(shape_2d(1, 13, 18, 96, 96, 3, 1, 2), 3);            // Stride 2.
   grouped(shape_2d(1, 12, 20, 72, 72, 3, 1), 3);               // 24: odd chunks, three tiles.
   grouped(shape_2d(1, 9, 13, 80, 80, 3, 2), 10);               // Eight.
   grouped(shape_2d(1, 9, 13, 80, 80, 5, 2), 5);                // 16; the last block partly filled.
@@ -237,7 +238,7 @@ TEST_F(Small, GroupedPatch) {
   ConvGeometry dilated = shape_2d(1, 20, 21, 64, 64, 3, 2);
   dilated.dilation = {1, 2, 2};
   grouped(dilated, 2);
-  grouped(shape_2d(6, 90, 100, 64, 64, 3, 1), 2);  // Blocks walk over many tiles.
+  grouped(shape_2d(2, 40, 50, 64, 64, 3, 1), 2);  // Blocks walk over many tiles.
 }
 
 // Each of the rewritten problems on every kernel that takes it.
