@@ -11,8 +11,8 @@ namespace convoy::io {
 /// A file that appears under its name complete or not at all: written beside it under a temporary
 /// name, renamed by `commit`. Without `commit`, and where the program is interrupted, the temporary
 /// file is removed and a file that was there before stays as it is. As with `cp`, symbolic links
-/// are followed, and a file that is replaced hands on its mode, and its owner where that is allowed;
-/// other hard links to it keep the old content.
+/// are followed, and a file that is replaced hands on its mode, and its owner where that is
+/// allowed; other hard links to it keep the old content.
 class AtomicFile {
  public:
   /// Throws Error{io_error} where the folder cannot be written.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sources: what an H200 answers to cudaDeviceGetAttribute; NVIDIA's datasheets of the H100 SXM5, the
-// B200 (of HGX) and the GeForce RTX 5090 for multiprocessors, L2 and memory; CUDA C++ Programming
-// Guide, "Technical Specifications per Compute Capability", for shared memory.
+// Sources: what an H200 answers to cudaDeviceGetAttribute; NVIDIA's datasheets of the H100 SXM5,
+// the B200 (of HGX) and the GeForce RTX 5090 for multiprocessors, L2 and memory; CUDA C++
+// Programming Guide, "Technical Specifications per Compute Capability", for shared memory.
 #include "convoy/error.hpp"
 #include "convoy/info.hpp"
 #include "core/text.hpp"

@@ -23,9 +23,9 @@ struct Considered {
 enum class Ask { all, needed };
 
 /// Judge the kernels of `kernels` for this problem: those that can run first, best first, the
-/// first of them marked as chosen; then the refused ones in the order of the registry. `gpu`: stands
-/// for the CUDA device, which is not asked then. Throws Error{invalid_argument} for options that make
-/// no sense.
+/// first of them marked as chosen; then the refused ones in the order of the registry. `gpu`:
+/// stands for the CUDA device, which is not asked then. Throws Error{invalid_argument} for options
+/// that make no sense.
 std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& options,
                                const CandidateList& kernels, Ask ask = Ask::all,
                                const TuningDatabase& tuning = tuning_database(),

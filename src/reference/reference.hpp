@@ -19,8 +19,9 @@ namespace convoy::reference {
 // follows IEEE 754 (-2 · +0 = -0, -0 + +0 = +0), and relu gives +0 for either zero. Kernels must
 // give the same signs.
 //
-// Infinities and NaNs follow IEEE 754 over the taps that lie inside the input. A tap in zero padding
-// may or may not be multiplied with its zero, which makes a NaN where the filter is not finite.
+// Infinities and NaNs follow IEEE 754 over the taps that lie inside the input. A tap in zero
+// padding may or may not be multiplied with its zero, which makes a NaN where the filter is not
+// finite.
 
 /// Dense, channels-last; the filter is KTRSC. `cache` is null without cached frames.
 struct Operands {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Questions that h200.txt has no answer to yet: run them with `--only open` on an H200, add the lines
-// to h200.txt and move the cases to where they belong.
+// Questions that h200.txt has no answer to yet: run them with `--only open` on an H200, add the
+// lines to h200.txt and move the cases to where they belong.
 #include "device.cuh"
 #include "probe.hpp"
 

@@ -7,9 +7,9 @@
 
 namespace convoy::composed {
 
-/// `kernel` under its own name, which runs a problem in the form that it is fastest in by its model:
-/// as it was asked for, or rewritten without moving a byte (core/space_to_depth.hpp). Where it
-/// refuses every form, its reason is the one for the problem as asked.
+/// `kernel` under its own name, which runs a problem in the form that it is fastest in by its
+/// model: as it was asked for, or rewritten without moving a byte (core/space_to_depth.hpp). Where
+/// it refuses every form, its reason is the one for the problem as asked.
 std::unique_ptr<KernelCandidate> with_space_to_depth(std::unique_ptr<KernelCandidate> kernel);
 
 /// That of every CUDA kernel of the list.

@@ -17,7 +17,8 @@
 
 namespace convoy::sm90 {
 
-/// Bytes of a pixel's channels in a stage: one row of the 128-byte swizzle. An MMA takes 32 of them.
+/// Bytes of a pixel's channels in a stage: one row of the 128-byte swizzle. An MMA takes 32 of
+/// them.
 inline constexpr int kRowBytes = 128;
 inline constexpr int kStepBytes = 32;
 /// Bytes of shared memory of an SM that blocks may use on compute capability 9.0, 227 KiB (CUDA C++

@@ -222,8 +222,8 @@ const void* choose_kernel(const Instance& instance, const Epilogue& epilogue, Pa
   return kernel != nullptr ? kernel : instance.kernels[static_cast<int>(EpiloguePath::general)];
 }
 
-// NOTE: 96 channels are 48 and 48, not 64 and 32: a box whose rows reach past the last channel takes
-// several times as long as its bytes.
+// NOTE: 96 channels are 48 and 48, not 64 and 32: a box whose rows reach past the last channel
+// takes several times as long as its bytes.
 void lay_out_channels(const Config& config, const ConvGeometry& g, Params& p) {
   const std::int64_t block = block_channels(config, g);
   p.channel_blocks = static_cast<int>(ceil_div(g.in_channels, block));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Warpgroup matrix multiply-accumulate (PTX ISA "wgmma"): D[64, N] += A[64, 32 bytes]·B[32 bytes, N],
-// A and B K-major in shared memory, D in the fp32 registers of 128 threads. Thread t of the warpgroup holds
-// rows 16·(t / 32) + (t % 32) / 4 and that + 8: d[4j], d[4j + 1] are columns 8j + 2·(t % 4) and the
-// next one of the first row, d[4j + 2], d[4j + 3] of the second.
+// Warpgroup matrix multiply-accumulate (PTX ISA "wgmma"): D[64, N] += A[64, 32 bytes]·B[32 bytes,
+// N], A and B K-major in shared memory, D in the fp32 registers of 128 threads. Thread t of the
+// warpgroup holds rows 16·(t / 32) + (t % 32) / 4 and that + 8: d[4j], d[4j + 1] are columns 8j +
+// 2·(t % 4) and the next one of the first row, d[4j + 2], d[4j + 3] of the second.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -36,8 +36,8 @@ __device__ __forceinline__ std::uint64_t descriptor_128b(std::uint32_t shared_ad
          ((shared_address & 0x3ffffu) >> 4);
 }
 
-/// Wgmma<T, N>::mma(d, a, b, accumulate): T is __nv_bfloat16 or __half, 16 of K, or float, 8 of K as
-/// TF32.
+/// Wgmma<T, N>::mma(d, a, b, accumulate): T is __nv_bfloat16 or __half, 16 of K, or float, 8 of K
+/// as TF32.
 template <typename T, int N>
 struct Wgmma;
 

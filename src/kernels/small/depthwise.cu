@@ -192,7 +192,8 @@ std::int64_t chunk_rows_3x3(const PlanRequest& request) {
 
 // ---- Filters in registers -------------------------------------------------------------------
 
-// A problem as rows and columns of images (depthwise_rows.cuh). `kernel`: index of kDepthwiseShapes.
+// A problem as rows and columns of images (depthwise_rows.cuh). `kernel`: index of
+// kDepthwiseShapes.
 struct RowsView {
   int kernel = 0;
   DepthwiseShape shape{};  // For the element type.

@@ -36,7 +36,8 @@ struct DepthwiseShape {
   constexpr int live_rows() const { return (rows + stride - 1) / stride; }
 };
 
-/// What depthwise_rows_kernel is built for, with elements of two bytes; of fp32 vectors are shorter.
+/// What depthwise_rows_kernel is built for, with elements of two bytes; of fp32 vectors are
+/// shorter.
 //// NOTE: what bounds `channels` and `blocks` is registers: filter, sums and two input rows.
 inline constexpr std::array kDepthwiseShapes = {
     // frames, rows, columns, stride, channels, strip, blocks, ahead

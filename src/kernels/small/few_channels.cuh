@@ -23,8 +23,8 @@ namespace convoy::small {
 
 inline constexpr int kFewChannelsThreads = 256;
 inline constexpr int kFewChannelsWarps = kFewChannelsThreads / 32;
-// Output columns of a strip: one 16-row MMA fragment. A tile is a strip of as many rows as the warps
-// take, or, of an output of one row, as many strips side by side.
+// Output columns of a strip: one 16-row MMA fragment. A tile is a strip of as many rows as the
+// warps take, or, of an output of one row, as many strips side by side.
 inline constexpr int kFewChannelsTileColumns = 16;
 
 /// How a warp reads its fragments from the patch.

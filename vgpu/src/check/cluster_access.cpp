@@ -440,8 +440,8 @@ void ClusterChecker::check_order(const CellState& cell, const Actor& actor, uint
 }
 
 /// NOTE: TMEM that is freed after a tcgen05.ld or .st without its tcgen05.wait, but after its warp
-/// went on to signal: kernels in the field do that (CUTLASS epilogues that reuse their accumulators,
-/// example 77). Who stored the loaded values had them.
+/// went on to signal: kernels in the field do that (CUTLASS epilogues that reuse their
+/// accumulators, example 77). Who stored the loaded values had them.
 bool ClusterChecker::freed_after_load(const Actor& actor, const PastAccess& past,
                                       const Place& place) {
   if (!past.who.is_operation()) return false;
@@ -461,8 +461,8 @@ bool ClusterChecker::freed_after_load(const Actor& actor, const PastAccess& past
 /// - data behind barrier.cluster.arrive.relaxed, or an mbarrier arrival that is relaxed;
 /// - tcgen05.st to cells that the warp's own tcgen05.ld read, after its result was used (CUTLASS's
 ///   stream-K fix-up);
-/// - tcgen05.ld or .st of cells after a tcgen05.st without tcgen05.wait::st, by the same warp or one
-///   that it has signalled (CUTLASS example 77).
+/// - tcgen05.ld or .st of cells after a tcgen05.st without tcgen05.wait::st, by the same warp or
+///   one that it has signalled (CUTLASS example 77).
 bool ClusterChecker::works_in_the_field(const Actor& actor, const PastAccess& past,
                                         const Place& place) {
   auto tell = [&](Remark kind) {

@@ -74,7 +74,8 @@ struct CheckContext {
 /// - a generic-proxy write of shared memory must pass a fence.proxy.async before an async-proxy
 ///   access; completion of an operation makes its own writes visible to generic reads;
 /// - what a load finds in memory that nobody has written is followed through registers and memory
-///   until it decides something: an address, a branch, an atomic, a computed result in global memory;
+///   until it decides something: an address, a branch, an atomic, a computed result in global
+///   memory;
 /// - between threads, tcgen05 operations need fence::before_thread_sync (after tcgen05.wait) and
 ///   fence::after_thread_sync; a commit implies the former.
 class ClusterChecker final : public exec::ClusterObserver {

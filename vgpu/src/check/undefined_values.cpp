@@ -266,8 +266,8 @@ bool ClusterChecker::is_unwritten(Memory memory, uint32_t cta, uint64_t address,
   return false;
 }
 
-/// A store of undefined values leaves shared memory as undefined as they are. What was computed from
-/// them must not become a result of the kernel; a mere copy may be padding.
+/// A store of undefined values leaves shared memory as undefined as they are. What was computed
+/// from them must not become a result of the kernel; a mere copy may be padding.
 void ClusterChecker::store_undefined(const Agent& agent, const WarpAccess& access) {
   const UndefinedLanes stored = undefined_stored_;
   const uint32_t lanes = stored.lanes & agent.lanes;

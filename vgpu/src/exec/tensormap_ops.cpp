@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensormap.replace and tensormap.cp_fenceproxy: tensor maps made on the device. Source: PTX ISA 9.0,
-// "tensormap.replace", "tensormap.cp_fenceproxy".
+// tensormap.replace and tensormap.cp_fenceproxy: tensor maps made on the device. Source: PTX ISA
+// 9.0, "tensormap.replace", "tensormap.cp_fenceproxy".
 #include "exec/lanes.hpp"
 #include "exec/memory_ops.hpp"
 #include "tma/tensor_map.hpp"

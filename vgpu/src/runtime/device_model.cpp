@@ -72,10 +72,9 @@ void set_b200(DeviceModel& device) {
   p.persistingL2CacheMaxSize = 82575360;
 }
 
-// Sources: the compute capability and the targets that run on it, PTX ISA "PTX Module Directives:
-// .target" and CUDA C++ Programming Guide "Compute Capabilities"; 148 SMs, 126 MiB of L2 cache and
-// the memory as a "NVIDIA B300 SXM6 AC" reports them. NOTE: of 160 SMs that the chip has by NVIDIA's
-// "Inside NVIDIA Blackwell Ultra"; never asked here.
+// Source of the compute capability and of the targets that run on it: PTX ISA, "PTX Module
+// Directives: .target", and CUDA C++ Programming Guide, "Compute Capabilities".
+// NOTE: 148 SMs and the L2 cache of a B200, and the memory, are assumed: no B300 was asked.
 void set_b300(DeviceModel& device) {
   set_b200(device);
   device.arch = 103;

@@ -52,8 +52,8 @@ void Module::load_variables(GlobalMemory& memory) {
                   std::min<size_t>(variable.init.size(), symbols[i].size));
     }
     for (const auto& relocation : variable.relocations) {
-      // NOTE: a function has no address here (tables of virtual functions): kernels that call through
-      // one are refused by themselves, others run.
+      // NOTE: a function has no address here (tables of virtual functions): kernels that call
+      // through one are refused by themselves, others run.
       if (program_->module().function_by_name.contains(relocation.symbol)) {
         std::memcpy(storage + relocation.offset, &kFunctionAddress, sizeof kFunctionAddress);
         continue;

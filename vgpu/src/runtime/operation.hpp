@@ -78,8 +78,8 @@ Copy copy_of(const cudaMemcpy3DParms& parameters);
 cudaError_t check_copy(Context& context, const Copy& copy);
 cudaError_t check_fill(Context& context, const Fill& fill);
 
-/// A kernel that has started. Its fault becomes the context's sticky error, which the calls after it
-/// return: the launch itself has succeeded, as on a GPU.
+/// A kernel that has started. Its fault becomes the context's sticky error, which the calls after
+/// it return: the launch itself has succeeded, as on a GPU.
 class RunningKernel {
  public:
   RunningKernel(Context& context, const KernelLaunch& launch);

@@ -42,8 +42,8 @@ TmemCell tmem_cell(TmemShape shape, uint32_t repeat, uint32_t half_split_offset,
 
 /// Whether the address names lanes of the warp's own quarter.
 /// NOTE: PTX ISA, "Tensor Memory: Access restrictions", lets warp w of a warpgroup reach lanes 32 w
-/// to 32 w + 31 only and promises nothing for addresses of others. The quarter is the warp's all the
-/// same: kernels in the field pass the bare base address in every warp (DeepGEMM's sm100 GEMMs,
+/// to 32 w + 31 only and promises nothing for addresses of others. The quarter is the warp's all
+/// the same: kernels in the field pass the bare base address in every warp (DeepGEMM's sm100 GEMMs,
 /// CUTLASS example 93), so the bits of the address that name it are not looked at.
 bool names_own_lanes(const TmemTransfer& transfer);
 

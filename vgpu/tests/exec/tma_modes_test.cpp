@@ -216,8 +216,8 @@ TEST(TmaModes, PrefetchesMoveNothingAndCheckTheirBox) {
   }
 }
 
-// A map of another tensor, changed on the device: in place in shared memory by one lane, then copied
-// to global memory by the warp (grouped GEMMs).
+// A map of another tensor, changed on the device: in place in shared memory by one lane, then
+// copied to global memory by the warp (grouped GEMMs).
 TEST(TmaModes, TensorMapsMadeOnTheDevice) {
   std::vector<uint32_t> source(64 * 8);
   std::iota(source.begin(), source.end(), 1u);
