@@ -164,7 +164,7 @@ __device__ __forceinline__ void store_warp_tile(const ConvOutput& out,
     for (int row = lane / kTiles; row < 16; row += 32 / kTiles, from += 32 / kTiles * kPitch) {
       const std::int64_t pixel = pixel_of(fragment, row);
       if (pixel < 0 || left <= 0) continue;
-      float v[8];
+      alignas(16) float v[8];
       *reinterpret_cast<float4*>(v) = *reinterpret_cast<const float4*>(from);
       *reinterpret_cast<float4*>(v + 4) = *reinterpret_cast<const float4*>(from + 4);
       store_channels(out, v, pixel, channel + column, count);

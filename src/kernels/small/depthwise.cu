@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor)
           for (int i = 0; i < kColumns; ++i) x[i] = load(first_w + i);
 #pragma unroll
           for (int s = 0; s < kS; ++s, weight += kSlab) {
-            float w[kVector];
+            alignas(16) float w[kVector];
             load_weights(w, weight);
 #pragma unroll
             for (int i = 0; i < kStrip; ++i) add(sums[i], x[i * kStride + s], w);
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor)
             for (int i = 0; i < kStrip; ++i) {
               x[i] = load(first_w + i * g.stride[2] + s * g.dilation[2]);
             }
-            float w[kVector];
+            alignas(16) float w[kVector];
             load_weights(w, weight);
 #pragma unroll
             for (int i = 0; i < kStrip; ++i) add(sums[i], x[i], w);

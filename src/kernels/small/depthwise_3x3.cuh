@@ -51,7 +51,7 @@ class DepthwiseColumns {
     // [channel][r][s], 72 bytes of four channels.
     const auto* filter =
         reinterpret_cast<const uint2*>(static_cast<const Element*>(a.filter) + channel * 9);
-    Element elements[36];
+    alignas(8) Element elements[36];
 #pragma unroll
     for (int i = 0; i < 9; ++i) reinterpret_cast<uint2*>(elements)[i] = filter[i];
 #pragma unroll

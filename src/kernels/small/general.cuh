@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(kGeneralThreads)
     float accumulators[4][4] = {};
     for (std::int64_t step = 0; step < steps; ++step) {
       const auto transpose = [&](float(&to)[BLOCK_K][BLOCK_M + 4], int row, const float* from) {
-        float v[kVector] = {};
+        alignas(16) float v[kVector] = {};
         if (from != nullptr) {
           if constexpr (kVector == 4) {
             *reinterpret_cast<float4*>(v) = *reinterpret_cast<const float4*>(from);
