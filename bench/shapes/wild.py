@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Layers of networks that nobody tuned for: a seeded draw from published architectures.
 

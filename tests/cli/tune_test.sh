@@ -21,7 +21,7 @@ tune() {
 }
 # The kernel that a plan takes, as "KERNEL TIME".
 chosen() {
-  "$convoy" explain $shape $1 | sed -n 's/^  \* \([^ ]*\) .* about \(.*\) us$/\1 \2/p'
+  "$convoy" explain $shape $1 | sed -n 's/^  \* \([^ ]*\) .* about *\([^ ]*\) us$/\1 \2/p'
 }
 count() {
   printf '%s\n' "$file" | grep -c "$1" || true

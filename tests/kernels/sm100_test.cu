@@ -241,7 +241,7 @@ TEST_P(Sm100Shapes, MatchesTheIntegerReference) {
     // Small reductions are refused with the number of parts that they have.
     const ConvGeometry& g = problem.geometry;
     const std::int64_t taps =
-        (g.upsample == 2 ? 4 : g.filter[1] * g.filter[2]) *
+        (g.upsample == 2 ? 4 * upsampled_filter_terms(g) : g.filter[1] * g.filter[2]) *
         (row_layout(kernel.config, g).row_groups == RowGroups::volumes ? g.filter[0] : 1);
     const std::int64_t spans =
         taps * ((g.in_channels + kernel.config.atom_k() - 1) / kernel.config.atom_k());

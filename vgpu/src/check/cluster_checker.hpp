@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -51,6 +52,7 @@ struct UndefinedLanes {
   uint32_t cta = 0;
   uint64_t address = 0;
   const ptx::Instruction* read_at = nullptr;
+  std::shared_ptr<const Operation> overtaken;  ///< under way at the read: may have been to write it
 };
 
 /// Shared by the clusters of a launch.
@@ -212,6 +214,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   void store_undefined(const exec::Agent& agent, const exec::WarpAccess& access);
   bool is_unwritten(exec::Memory memory, uint32_t cta, uint64_t address, uint64_t bytes);
   void forget_written(uint32_t cta, uint64_t address, uint64_t bytes);
+  std::shared_ptr<const Operation> overtaken_at(const UndefinedLanes& value) const;
   std::string undefined_text(const exec::Agent& agent, const UndefinedLanes& value,
                              const char* how) const;
   [[noreturn]] void report_undefined(const exec::Agent& agent, const UndefinedLanes& value,

@@ -209,9 +209,20 @@ void ClusterChecker::mark_undefined(const Agent& agent, const WarpAccess& access
       }
       value.lanes |= 1u << lane;
     }
-    if (value.lanes) set_undefined(agent, element.index, agent.lanes, value);
+    if (value.lanes) {
+      value.overtaken = overtaken_at(value);
+      set_undefined(agent, element.index, agent.lanes, value);
+    }
   }
   wants_instructions = true;
+}
+
+/// What was under way when the value was read, and may have been to write it first.
+std::shared_ptr<const Operation> ClusterChecker::overtaken_at(const UndefinedLanes& value) const {
+  if (!context_.options.race) return nullptr;
+  const Operation* writer =
+      pending_writer({value.memory, value.cta, static_cast<uint32_t>(value.address)});
+  return writer ? std::make_shared<const Operation>(*writer) : nullptr;
 }
 
 /// Results of a tcgen05.ld from cells that nobody has written.
@@ -243,7 +254,10 @@ void ClusterChecker::mark_undefined(const Agent& agent, const AsyncAccess& acces
         value.lanes |= by_column ? 0xffffu << lane : ~0u;
       }
     }
-    if (value.lanes) set_undefined(agent, element.index, agent.lanes, value);
+    if (value.lanes) {
+      value.overtaken = overtaken_at(value);
+      set_undefined(agent, element.index, agent.lanes, value);
+    }
   }
   wants_instructions = true;
 }
@@ -274,7 +288,7 @@ void ClusterChecker::store_undefined(const Agent& agent, const WarpAccess& acces
   if (lanes == 0) return;
   if (access.memory == Memory::global) {
     if (stored.computed & lanes) report_undefined(agent, stored, "is stored to global memory");
-    remark(Remark::undefined_copy, "init",
+    remark(Remark::undefined_copy, stored.overtaken ? "race" : "init",
            undefined_text(agent, stored, "is copied to global memory"));
     return;  // NOTE: it counts as written then
   }
@@ -326,22 +340,20 @@ std::string ClusterChecker::undefined_text(const Agent& agent, const UndefinedLa
       "the value %s at %s",
       where.c_str(), warp_name(agent.cta * info_.warps + agent.warp).c_str(),
       location(value.read_at).c_str(), how, location(agent.instruction).c_str());
+  if (const Operation* writer = value.overtaken.get()) {
+    const Component warp = agent.cta * info_.warps + agent.warp;
+    text += format(
+        "\n  while a %s was under way that may write it: issued by %s at %s\n  missing: %s, before "
+        "the read",
+        operation_name(writer->kind), warp_name(writer->issuer).c_str(),
+        location(writer->instruction).c_str(), missing_wait(*writer, warp).c_str());
+  }
   return text;
 }
 
 void ClusterChecker::report_undefined(const Agent& agent, const UndefinedLanes& value,
                                       const char* how) {
-  const std::string text = undefined_text(agent, value, how);
-  const Place place{value.memory, value.cta, static_cast<uint32_t>(value.address)};
-  if (const Operation* writer = context_.options.race ? pending_writer(place) : nullptr) {
-    const Component warp = agent.cta * info_.warps + agent.warp;
-    report("race",
-           format("%s\n  while a %s is under way that may write it: issued by %s at %s\n  missing: "
-                  "%s, before the read",
-                  text.c_str(), operation_name(writer->kind), warp_name(writer->issuer).c_str(),
-                  location(writer->instruction).c_str(), missing_wait(*writer, warp).c_str()));
-  }
-  report("init", text);
+  report(value.overtaken ? "race" : "init", undefined_text(agent, value, how));
 }
 
 }  // namespace vgpu::check

@@ -278,10 +278,10 @@ const Statement kStatements[] = {
     {"cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [g, {a, b, c}], [s];"},
     {"cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [g, {a, b}], [s];"},
     {"cp.async.bulk.prefetch.tensor.2d.L2.global.tile [g, {a, b}];"},
-    {"tensormap.replace.tile.global_address.global.b1024.b64 [g], d;"},
+    {"tensormap.replace.tile.global_address.global.b1024.b64 [g], x;"},
     {"tensormap.replace.tile.rank.shared::cta.b1024.b32 [s], a;"},
     {"tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [s], 1, a;"},
-    {"tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [s], 0, d;"},
+    {"tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [s], 0, x;"},
     {"tensormap.replace.tile.elemtype.global.b1024.b32 [g], 6;"},
     {"tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned "
      "[g], [s], 128;"},

@@ -208,8 +208,15 @@ void library_calls() {
   const std::string head = ".version 9.0\n.target sm_90\n.address_size 64\n";
   CHECK_ERROR(load("no ptx at all"), cudaErrorInvalidPtx);
   CHECK_ERROR(load((head + ".visible .entry k() { ret }").c_str()), cudaErrorInvalidPtx);
-  CHECK_ERROR(load((head + ".visible .entry k() { frobnicate.b32; ret; }").c_str()),
+  // A kernel with an unknown form is refused where it is launched; others of its module run.
+  CHECK_OK(load((head + ".visible .entry k() { frobnicate.b32; ret; }"
+                        ".visible .entry other() { ret; }")
+                    .c_str()));
+  CHECK_OK(cudaLibraryGetKernel(&kernel, library, "k"));
+  CHECK_ERROR(cudaLaunchKernel(kernel, dim3(1), dim3(1), nullptr, 0, nullptr),
               cudaErrorNotSupported);
+  CHECK_OK(cudaLibraryGetKernel(&kernel, library, "other"));
+  CHECK_OK(cudaLaunchKernel(kernel, dim3(1), dim3(1), nullptr, 0, nullptr));
   CHECK_ERROR(load(".version 9.0\n.target sm_120a\n.address_size 64\n.visible .entry k() { ret; }"),
               cudaErrorNoKernelImageForDevice);
   CHECK_OK(load((head + ".visible .entry k() { ret; }").c_str()));

@@ -269,6 +269,7 @@ TEST(TensorMapEncoding, Bit85IsThatOfTheDriver) {
   map.dims[1] = 2;
   map.strides[1] = 256;  // gaps
   EXPECT_TRUE(driver_probes_128k(map));
+  map.element_strides[0] = map.element_strides[1] = 1;
   alignas(64) uint64_t opaque[16];
   for (const bool probes : {false, true}) {
     map.probes_128k = probes;
