@@ -111,8 +111,12 @@ PYTHON
 )
   [ ${#sources[@]} -gt 0 ] || { say "tidy: no source in $build/compile_commands.json"; return 1; }
   say "tidy: ${#sources[@]} sources"
+  # NOTE: omp.h is g++'s; its other headers come after clang's.
+  local gcc_headers
+  gcc_headers=$(g++ -print-file-name=include)
   printf '%s\n' "${sources[@]}" |
-    xargs -P "${JOBS:-$(nproc)}" -n 1 $tools/bin/clang-tidy --quiet -p $build ${tidy_checks:+"--checks=$tidy_checks"} \
+    xargs -P "${JOBS:-$(nproc)}" -n 1 $tools/bin/clang-tidy --quiet -p $build "--extra-arg=-idirafter$gcc_headers" \
+      ${tidy_checks:+"--checks=$tidy_checks"} \
       2> >(grep -v -E '^[0-9]+ warnings? (and [0-9]+ errors? )?generated|^Suppressed|^Use -' >&2)
 }
 

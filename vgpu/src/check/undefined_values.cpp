@@ -44,8 +44,9 @@ Flow flow_of(const ptx::Form& form) {
       {"call", Flow::other},      {"fence", Flow::other},    {"membar", Flow::other},
       {"tensormap", Flow::other}, {"prefetch", Flow::other}};
   const std::string_view opcode = form.parts[0];
-  if (opcode == "tcgen05")
+  if (opcode == "tcgen05") {
     return form.text.starts_with("tcgen05.ld.") ? Flow::tmem_load : Flow::other;
+  }
   if (opcode == "st" && (form.has("async") || form.has("bulk"))) return Flow::other;
   for (const auto& [name, flow] : kFlows) {
     if (name == opcode) return flow;
