@@ -70,7 +70,9 @@ std::vector<ConvGeometry> checked_forms(const ConvGeometry& g) {
                              .pad_mode = form.pad_mode,
                              .cached_frames = form.cached_frames};
     EXPECT_EQ(geometry_of(shape).out, form.out);
-    if (form.rank == 2) EXPECT_EQ(form.in[0], 1);
+    if (form.rank == 2) {
+      EXPECT_EQ(form.in[0], 1);
+    }
   }
   return forms;
 }
