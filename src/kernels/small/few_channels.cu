@@ -7,13 +7,13 @@
 #include "core/checked.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/small/candidates.hpp"
+#include "kernels/small/patch_extents.hpp"
 
 namespace convoy::small {
 namespace {
 
 constexpr std::int64_t kMaxChannels = 64;
 // What keeps every product of the layout far inside 32 bits.
-constexpr std::int64_t kMaxExtent = 64;  // Of filter, stride and dilation along an axis.
 constexpr std::int64_t kMaxRowElements = (1 << 30) - 1;
 constexpr std::int64_t kMaxFilters = 1 << 20;
 // NOTE: a block counts up to a set of tiles past the last one.
@@ -250,18 +250,9 @@ class FewChannelsCandidate final : public KernelCandidate {
       return text("in_channels = ", g.in_channels, "; legal: 1 to ", kMaxChannels,
                   "; nearest: ", kMaxChannels);
     }
-    const std::string reason = device_geometry_refusal(g);
+    std::string reason = device_geometry_refusal(g);
+    if (reason.empty()) reason = patch_extent_refusal(g);
     if (!reason.empty()) return reason;
-    for (int axis = 0; axis < 3; ++axis) {
-      const std::pair<const char*, std::int64_t> extents[] = {
-          {"filter", g.filter[axis]}, {"stride", g.stride[axis]}, {"dilation", g.dilation[axis]}};
-      for (const auto& [name, extent] : extents) {
-        if (extent > kMaxExtent) {
-          return text(name, " of ", kAxisNames[axis], " = ", extent, "; legal: at most ",
-                      kMaxExtent, "; nearest: ", kMaxExtent);
-        }
-      }
-    }
     if (g.seen()[2] * g.in_channels > kMaxRowElements) {
       return text("elements of an input row = ", g.seen()[2] * g.in_channels, "; legal: at most ",
                   kMaxRowElements);

@@ -11,12 +11,12 @@
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/implicit_gemm.hpp"
 #include "kernels/small/candidates.hpp"
+#include "kernels/small/patch_extents.hpp"
 
 namespace convoy::small {
 namespace {
 
 // What keeps every product of the layout far inside 32 bits.
-constexpr std::int64_t kMaxExtent = 64;  // Of filter, stride and dilation along an axis.
 constexpr std::int64_t kMaxTiles = (1 << 30) - 1;
 
 // NOTE: a 1×1 problem is one row of pixels: tiles then have no ragged edge but the last.
@@ -235,17 +235,8 @@ class GroupedPatchCandidate final : public KernelCandidate {
       }
     }
     std::string reason = device_geometry_refusal(g);
+    if (reason.empty()) reason = patch_extent_refusal(g);
     if (!reason.empty()) return reason;
-    for (int axis = 0; axis < 3; ++axis) {
-      const std::pair<const char*, std::int64_t> extents[] = {
-          {"filter", g.filter[axis]}, {"stride", g.stride[axis]}, {"dilation", g.dilation[axis]}};
-      for (const auto& [name, extent] : extents) {
-        if (extent > kMaxExtent) {
-          return text(name, " of ", kAxisNames[axis], " = ", extent, "; legal: at most ",
-                      kMaxExtent, "; nearest: ", kMaxExtent);
-        }
-      }
-    }
     const ConvGeometry rows = as_rows(g);
     const auto shared = static_cast<std::int64_t>(request.device.shared_memory);
     const GroupedPatchLayout l = grouped_patch_layout(rows, shared);
