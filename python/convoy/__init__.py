@@ -35,6 +35,16 @@ from ._plan import (
     supports,
 )
 
+
+def __getattr__(name):
+    """What needs PyTorch, when it is first asked for."""
+    if name in ("accelerate", "report", "restore"):
+        from . import _accelerate
+
+        return getattr(_accelerate, name)
+    raise AttributeError(f"module 'convoy' has no attribute '{name}'")
+
+
 __version__ = version().split()[0]
 
 __all__ = [
@@ -53,11 +63,14 @@ __all__ = [
     "RmsNorm",
     "Unsupported",
     "__version__",
+    "accelerate",
     "candidates",
     "clear_cache",
     "conv2d",
     "conv3d",
     "group_norm",
+    "report",
+    "restore",
     "rms_norm",
     "supports",
     "version",

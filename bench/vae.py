@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Autoencoders of diffusers with their published configurations and random weights, in bf16 on one
+GPU: PyTorch eager in its best memory format, Convoy by convoy.accelerate, and the same in a CUDA
+graph; optionally torch.compile. The ways take turns in one process.
+
+    CONVOY_LIBRARY=build/default/libconvoy.so PYTHONPATH=python python3 bench/vae.py
+    ... vae.py --budget 240 --classes flux,wan21 --parts decode,encode --variants eager,convoy
+"""
+
+import argparse
+import copy
+import csv
+import gc
+import statistics
+import sys
+import time
+
+import convoy
+import torch
+import vae_models
+
+FIELDS = ("name", "part", "size", "way", "median_ms", "best_ms", "rounds", "ratio", "host_ms",
+          "first_call_s", "peak_gb", "error", "note")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--classes", default=",".join(vae_models.BY_NAME),
+                        help="of " + ", ".join(vae_models.BY_NAME))
+    parser.add_argument("--parts", default="decode", help="of decode, encode")
+    parser.add_argument("--variants", default="eager,convoy,graph",
+                        help="of eager, compile, max-autotune, convoy, convoy-fast (upsampling "
+                        "folded fast), graph")
+    parser.add_argument("--budget", type=float, default=240.0,
+                        help="seconds; classes that do not fit any more are named and left out")
+    parser.add_argument("--rounds", type=int, default=7, help="timed rounds of every way, at most")
+    parser.add_argument("--csv", help="file for the rows")
+    parser.add_argument("--no-check", action="store_true", help="no errors against fp32")
+    parser.add_argument("--no-probe", action="store_true",
+                        help="all that Convoy can run, measured quicker or not")
+    parser.add_argument("--profile", action="store_true", help="device time by kind of kernel")
+    parser.add_argument("--report", action="store_true", help="convoy.report of each model")
+    parser.add_argument("--small", action="store_true",
+                        help="the small configurations of the tests, to try this script")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"),
+                        help="cpu: only with --small")
+    options = parser.parse_args()
+    for name in options.classes.split(","):
+        if name not in vae_models.BY_NAME:
+            parser.error(f"--classes: no {name!r}; legal: {', '.join(vae_models.BY_NAME)}")
+    return options
+
+
+class Clock:
+    """Times on the GPU, or on the CPU."""
+
+    def __init__(self, device):
+        self.cuda = device == "cuda"
+
+    def wait(self):
+        if self.cuda:
+            torch.cuda.synchronize()
+
+    def milliseconds(self, run):
+        """(time until it is done, time until the call is back)."""
+        self.wait()
+        begin = time.perf_counter()
+        run()
+        host = time.perf_counter()
+        self.wait()
+        return (time.perf_counter() - begin) * 1e3, (host - begin) * 1e3
+
+
+def release():
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def in_format(model, channels_last):
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    for parameter in model.parameters():
+        if parameter.dim() in formats:
+            parameter.data = parameter.data.contiguous(
+                memory_format=formats[parameter.dim()] if channels_last
+                else torch.contiguous_format)
+    return model
+
+
+def captured(run):
+    """`run` as a CUDA graph: (replay, what it holds)."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = run()
+    return graph.replay, (graph, out)
+
+
+class Case:
+    """One model and one part of it, in several ways."""
+
+    def __init__(self, vae, part, options, clock):
+        self.vae, self.part, self.options, self.clock = vae, part, options, clock
+        self.dtype = torch.bfloat16
+        self.plain = vae.make(options.small, self.dtype, options.device)
+        generator = torch.Generator().manual_seed(2)
+        self.keywords = vae.small_keywords if options.small else vae.keywords
+        latent = vae.small_latent if options.small else vae.latent
+        z = torch.randn(latent, generator=generator).to(options.device, self.dtype)
+        self.given = z
+        if part == "encode":
+            with torch.no_grad():
+                shape = vae.small_sample if options.small else self._decoded_shape(z)
+            x = torch.rand(shape, generator=generator) * 2 - 1
+            self.given = x.to(options.device, self.dtype)
+
+    def _decoded_shape(self, z):
+        frames, height, width = ([1, *map(int, self.vae.size.split("x"))])[-3:]
+        if z.dim() == 4:
+            return (z.shape[0], 3, height, width)
+        channels = 15 if self.vae.class_name == "AutoencoderKLMochi" else 3
+        return (z.shape[0], channels, frames, height, width)
+
+    def run(self, model, given):
+        if self.part == "encode":
+            return vae_models.encoded(model, given)
+        return vae_models.decoded(model, given, self.keywords)
+
+    def accelerated(self, **keywords):
+        model = in_format(copy.deepcopy(self.plain), False)
+        return convoy.accelerate(model, probe=not self.options.no_probe, **keywords)
+
+    def best_format(self):
+        """PyTorch's model in the memory format in which it is quicker."""
+        spent = {}
+        for channels_last in (True, False):
+            in_format(self.plain, channels_last)
+            given = self.given
+            if channels_last:
+                given = given.contiguous(memory_format=(
+                    torch.channels_last if given.dim() == 4 else torch.channels_last_3d))
+            run = lambda given=given: self.run(self.plain, given)
+            run()
+            spent[channels_last] = self.clock.milliseconds(run)[0], run
+        channels_last = spent[True][0] < spent[False][0]
+        in_format(self.plain, channels_last)
+        return spent[channels_last][1], "channels-last" if channels_last else "NCHW"
+
+    def way(self, kind):
+        """(function, what it must keep, note)."""
+        if kind == "eager":
+            run, note = self.best_format()
+            return run, None, note
+        if kind in ("compile", "max-autotune"):
+            mode = None if kind == "compile" else "max-autotune-no-cudagraphs"
+            compiled = torch.compile(self.run, mode=mode)
+            return (lambda: compiled(self.plain, self.given)), None, ""
+        model = self.accelerated(upsample_folding="fast" if kind == "convoy-fast" else "exact")
+        run = lambda: self.run(model, self.given)
+        if kind == "graph":
+            for _ in range(2):
+                run()
+            replay, kept = captured(run)
+            return replay, (model, kept), ""
+        return run, model, ""
+
+    def error(self, kind):
+        """Relative error against fp32 with the same weights, on a small crop of the input."""
+        if kind not in ("eager", "convoy", "convoy-fast"):
+            return None
+        given = self.given
+        limits = (64, 64, 17) if self.part == "encode" else (16, 16, 5)
+        for axis, limit in zip((-1, -2, -3), limits if given.dim() == 5 else limits[:2]):
+            given = given.narrow(axis, 0, min(given.shape[axis], limit))
+        given = given.contiguous()
+        if not hasattr(self, "reference"):
+            exact = copy.deepcopy(self.plain).float()
+            tf32 = torch.backends.cudnn.allow_tf32
+            torch.backends.cudnn.allow_tf32 = False
+            self.reference = self.run(exact, given.float())
+            torch.backends.cudnn.allow_tf32 = tf32
+        model = self.plain
+        if kind != "eager":
+            model = convoy.accelerate(
+                copy.deepcopy(self.plain), probe=False,
+                upsample_folding="fast" if kind == "convoy-fast" else "exact")
+        got = self.run(model, given).float()
+        return ((got - self.reference).norm() / self.reference.norm()).item()
+
+
+def measure(case, options, clock, deadline):
+    """Rows of one case."""
+    rows, ways = {}, {}
+    for kind in options.variants.split(","):
+        if kind == "graph" and options.device == "cpu":
+            continue
+        row = rows[kind] = dict(name=case.vae.name, part=case.part, way=kind, note="",
+                                size="small" if options.small else case.vae.size)
+        release()
+        try:
+            begin = time.perf_counter()
+            before = torch.cuda.memory_allocated() if clock.cuda else 0
+            run, kept, note = case.way(kind)
+            run()
+            clock.wait()
+            row["first_call_s"] = time.perf_counter() - begin
+            row["note"] = note
+            if clock.cuda:
+                held = torch.cuda.memory_allocated() - before if kind == "graph" else 0
+                torch.cuda.reset_peak_memory_stats()
+                before = torch.cuda.memory_allocated()
+                run()
+                clock.wait()
+                peak = torch.cuda.max_memory_allocated() - before
+                row["peak_gb"] = (peak + held) / 1e9
+            ways[kind] = run, kept, []
+        except Exception as error:  # One way that fails is a row that says so.
+            row["note"] = f"failed: {type(error).__name__}: {str(error)[:300]}"
+            print(f"  {case.vae.name} {case.part} {kind}: {row['note']}", flush=True)
+    for count in range(options.rounds):
+        if count >= 2 and time.perf_counter() > deadline:
+            break
+        for run, _, times in ways.values():
+            times.append(clock.milliseconds(run))
+    eager = None
+    for kind, (_, kept, times) in ways.items():
+        row = rows[kind]
+        row["median_ms"] = statistics.median(t for t, _ in times)
+        row["best_ms"] = min(t for t, _ in times)
+        row["host_ms"] = statistics.median(h for _, h in times)
+        row["rounds"] = len(times)
+        eager = row["median_ms"] if kind == "eager" else eager
+        row["ratio"] = eager / row["median_ms"] if eager else None
+        if options.report and kind == "convoy":
+            print(convoy.report(kept), flush=True)
+        if options.profile and kind in ("eager", "convoy"):
+            profile(kind, ways[kind][0])
+    ways.clear()
+    release()
+    if not options.no_check:
+        for kind, row in rows.items():
+            try:
+                row["error"] = case.error(kind)
+            except Exception as error:
+                row["note"] += f" no error: {type(error).__name__}: {str(error)[:200]}"
+    return list(rows.values())
+
+
+_KINDS = (  # The first that fits.
+    ("attention", ("flash", "fmha", "attention")),
+    ("matmul", ("gemm", "cublas", "nvjet", "Kernel2", "splitK")),
+    ("softmax", ("SoftMax", "softmax")),
+    ("norm", ("norm", "Norm", "moments", "Moments")),
+    ("convolution", ("conv", "sm90", "sm100", "cudnn", "xmma", "cutlass", "implicit")),
+    ("copy", ("copy", "Memcpy", "Cat", "cat_", "transpose", "nchw", "nhwc", "Nchw", "Nhwc", "fill",
+              "Memset", "pad")),
+)
+
+
+def profile(kind, run, top=12):
+    """Device time by kind of kernel, and the heaviest kernels."""
+    import collections
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as result:
+        run()
+        torch.cuda.synchronize()
+    kinds, kernels, counts = (collections.Counter() for _ in range(3))
+    for event in result.events():
+        if event.device_type != torch.autograd.DeviceType.CUDA:
+            continue
+        name, spent = event.name, event.time_range.elapsed_us()
+        kernels[name] += spent
+        counts[name] += 1
+        kinds[next((k for k, words in _KINDS if any(w in name for w in words)), "other")] += spent
+    print(f"  {kind}: " + ", ".join(f"{k} {us / 1e3:.2f} ms" for k, us in kinds.most_common()))
+    for name, us in kernels.most_common(top):
+        print(f"    {us / 1e3:9.3f} ms {counts[name]:6d} x  {name[:120]}", flush=True)
+
+
+def show(rows):
+    for row in rows:
+        text = lambda key, form: format(row[key], form) if row.get(key) is not None else "-"
+        print(f"{row['name']:10s} {row['part']:7s} {row['size']:>12s} {row['way']:13s} "
+              f"{text('median_ms', '.2f'):>9s} {text('best_ms', '.2f'):>9s} "
+              f"{text('ratio', '.2f'):>6s} {text('host_ms', '.1f'):>8s} "
+              f"{text('first_call_s', '.1f'):>7s} {text('peak_gb', '.2f'):>7s} "
+              f"{text('error', '.2e'):>9s} {row['note']}", flush=True)
+
+
+def main():
+    options = arguments()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("bench/vae.py: no CUDA device; legal here: --small --device cpu")
+    if options.device == "cuda":
+        torch.backends.cudnn.benchmark = True
+        print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, "
+              f"convoy {convoy.version()}")
+    import diffusers
+
+    diffusers.utils.logging.set_verbosity_error()
+    clock = Clock(options.device)
+    begin = time.perf_counter()
+    print(f"{'name':10s} {'part':7s} {'size':>12s} {'way':13s} {'median ms':>9s} {'best':>9s} "
+          f"{'ratio':>6s} {'host ms':>8s} {'first s':>7s} {'peak GB':>7s} {'error':>9s} note",
+          flush=True)
+    names = options.classes.split(",")
+    jobs = [(part, name) for part in options.parts.split(",") for name in names]
+    rows = []
+    for count, (part, name) in enumerate(jobs):
+        left = options.budget - (time.perf_counter() - begin)
+        if left <= 0:
+            print("left out, no time: " + ", ".join(f"{n} {p}" for p, n in jobs[count:]))
+            break
+        # A fair share of what is left, and not less than two rounds.
+        deadline = time.perf_counter() + left / (len(jobs) - count)
+        with torch.no_grad():
+            try:
+                case = Case(vae_models.BY_NAME[name], part, options, clock)
+                made = measure(case, options, clock, deadline)
+            except Exception as error:
+                made = [dict(name=name, part=part, size="", way="-",
+                             note=f"failed: {type(error).__name__}: {str(error)[:300]}")]
+            case = None
+        release()
+        show(made)
+        rows += made
+        if options.csv:
+            with open(options.csv, "w", newline="") as file:
+                writer = csv.DictWriter(file, FIELDS)
+                writer.writeheader()
+                writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

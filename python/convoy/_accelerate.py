@@ -1,0 +1,512 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`accelerate(model)`: the convolutions and norms of a PyTorch model on Convoy, in channels-last
+memory from end to end, fused with what surrounds them."""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import logging
+import weakref
+from typing import Any
+
+import torch
+
+from . import _calls, _layout
+from ._deferred import Deferred, unwrapped
+from ._native import UPSAMPLE_FOLDINGS, ConvoyError, InvalidArgument, choose
+from ._nodes import Value
+
+_log = logging.getLogger("convoy")
+_MARK = "_convoy_session"
+
+
+@dataclasses.dataclass
+class Part:
+    """One convolution or norm of one shape. kernel: what runs it, "pytorch" where it was left.
+    microseconds: of each way that was measured."""
+
+    name: str
+    shape: tuple[int, ...]
+    operation: str
+    kernel: str
+    reason: str = ""
+    microseconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    calls: int = 0
+
+
+@dataclasses.dataclass
+class Report:
+    """What `accelerate` took over of a model, from the calls so far. fused: how often each kind of
+    fusion was made; conversions: tensors that had to be copied into channels-last memory, and
+    their bytes; left_calls: whole calls of the model that were left to PyTorch, by reason."""
+
+    taken: list[Part]
+    left: list[Part]
+    fused: dict[str, int]
+    conversions: int
+    converted_bytes: int
+    left_calls: dict[str, int]
+
+    def __str__(self):
+        lines = [
+            f"taken over: {len(self.taken)} convolutions and norms (by module and shape), "
+            f"{sum(p.calls for p in self.taken)} calls",
+            "fused: " + (", ".join(f"{n} × {kind}" for kind, n in sorted(self.fused.items()))
+                         or "nothing yet"),
+            f"conversions to channels-last: {self.conversions} "
+            f"({self.converted_bytes / 1e6:.1f} MB)",
+        ]
+        if not self.taken and not self.left:
+            lines.append("nothing has run yet: the report is of the calls so far")
+        for part in self.left:
+            lines.append(f"left to PyTorch: {part.name} {part.operation} {list(part.shape)}: "
+                         f"{part.reason}")
+        for reason, count in self.left_calls.items():
+            lines.append(f"left to PyTorch: {count} whole calls: {reason}")
+        return "\n".join(lines)
+
+
+def _identity(weight):
+    """What tells a model's weights apart; views and sums of them are new at each call."""
+    return id(weight) if isinstance(weight, torch.nn.Parameter) else None
+
+
+def _capturing(device):
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _microseconds(ways, rounds=3):
+    """The shortest of `rounds` runs of each way, in turns; inf where one runs out of memory."""
+    best = {}
+    for name, run in ways.items():
+        try:
+            run()
+            best[name] = float("inf")
+        except torch.cuda.OutOfMemoryError:
+            _log.info("convoy: no memory to measure %s", name)
+    known = list(best)
+    for _ in range(rounds):
+        for name in known:
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            ways[name]()
+            end.record()
+            end.synchronize()
+            best[name] = min(best[name], begin.elapsed_time(end) * 1e3)
+    return best
+
+
+class Session:
+    """What the accelerated parts of one model share."""
+
+    def __init__(self, model=None, upsample_folding="exact", probe=True):
+        self.model = None if model is None else weakref.ref(model)
+        self.upsample_folding, self.probe = upsample_folding, probe
+        self.fused: collections.Counter[str] = collections.Counter()
+        self.left_calls: collections.Counter[str] = collections.Counter()
+        self.conversions = self.converted_bytes = 0
+        self._parts: dict[tuple, Part] = {}
+        self._convs: dict[tuple, tuple] = {}
+        self._norms: dict[tuple, tuple] = {}
+        self._shared: dict[int, weakref.ref] = {}
+        self._names: dict[int, str] | None = None
+        self._derived: dict[tuple, Any] = {}
+
+
+    def __deepcopy__(self, memo):
+        model = None if self.model is None else memo.get(id(self.model()))
+        return Session(model, self.upsample_folding, self.probe)
+
+    def __reduce__(self):
+        return Session, (None, self.upsample_folding, self.probe)
+
+    def is_shared(self, weight):
+        """Whether the plain output of this weight's convolution was wanted beside a fused one."""
+        found = self._shared.get(id(weight))
+        return found is not None and found() is weight
+
+    def share(self, weight):
+        self._shared[id(weight)] = weakref.ref(weight)
+
+    def _name(self, weight):
+        if self._names is None:
+            model = None if self.model is None else self.model()
+            named = () if model is None else model.named_parameters()
+            self._names = {id(p): name.removesuffix(".weight") for name, p in named}
+        return self._names.get(id(weight), "(a function)")
+
+    def convert(self, tensor):
+        """The tensor with channels innermost and 16-byte aligned; a copy is counted."""
+        if _layout.is_inner(tensor) and tensor.data_ptr() % 16 == 0:
+            return tensor
+        self.conversions += 1
+        self.converted_bytes += tensor.nbytes
+        _log.debug("convoy: %s %s is copied into channels-last memory", tuple(tensor.shape),
+                   tensor.dtype)
+        return _layout.inner_copy(tensor)
+
+    # ---- Convolutions ----
+
+    def conv(self, node, x, cache, residual):
+        weight, bias = node.weight, node.bias
+        key = (
+            _identity(weight), x.shape, x.dtype, x.device, None if bias is None else bias.dtype,
+            residual is None, None if cache is None else cache.shape, node.begin, node.end,
+            node.stride, node.dilation, node.groups, node.modes, node.upsample, node.activation,
+            node.residual_first, _calls.allows_tf32(x),
+        )
+        found = self._convs.get(key)
+        if found is None:
+            found = self._choose_conv(key, node, x, cache, residual)
+        call, part = found
+        part.calls += 1
+        return call(node, x, cache, residual)
+
+    def _choose_conv(self, key, node, x, cache, residual):
+        call, kernel, reason, spent = self._shape_choice(key, node, x, cache, residual)
+        kinds = [f"conv{x.dim() - 2}d"]
+        kinds += ["upsampling"] * (node.upsample > 1) + ["padding"] * any(node.begin + node.end)
+        kinds += ["cache"] * (cache is not None) + ["residual"] * (residual is not None)
+        if node.activation is not None:
+            kinds.append(node.activation[0])
+        part = Part(self._name(node.weight), tuple(x.shape), " + ".join(kinds), kernel, reason,
+                    spent)
+        self._parts[key] = part
+        found = self._convs[key] = call, part
+        if len(self._convs) > 65536:
+            self._convs.clear()
+        return found
+
+    def _shape_choice(self, key, node, x, cache, residual):
+        """(call, kernel, reason, times) for this shape, whatever the weight."""
+        weight = node.weight
+        shape_key = (weight.shape, isinstance(weight, torch.nn.Parameter), self.upsample_folding,
+                     self.probe, *key[1:])
+        known = _choices.get(shape_key)
+        if known is not None:
+            call, *rest = known
+            # Conversions are counted for the session that makes them.
+            if isinstance(call, (_calls.ConvCall, _Unfused)):
+                call = call.counting(self.convert)
+            return call, *rest
+        ways: dict[str, Any] = {}
+        reason = ""
+        try:
+            ways["fused"] = _calls.ConvCall(node, x, cache, residual, self.convert,
+                                            upsample_folding=self.upsample_folding)
+        except ConvoyError as error:
+            reason = str(error)
+        if node.upsample > 1 or any(mode != "zero" for mode in node.modes):
+            try:
+                ways["unfused"] = _Unfused(node, x, cache, residual, self.convert)
+            except ConvoyError as error:
+                reason = reason or str(error)
+        spent: dict[str, float] = {}
+        choice: Any = _eager_conv
+        if not ways:
+            pass  # PyTorch it is; the reason says why.
+        elif not self.probe or x.device.type != "cuda" or _capturing(x.device):
+            choice = next(iter(ways.values()))
+            if _capturing(x.device) and self.probe:
+                return choice, choice.name, "", {}  # Not measured: not kept for others.
+        else:
+            ways["pytorch"] = _eager_conv
+            spent = _microseconds({
+                name: functools.partial(way, node, x, cache, residual)
+                for name, way in ways.items()
+            })
+            quickest = min(spent, key=lambda name: spent[name])
+            choice = ways[quickest]
+            if quickest == "pytorch":
+                others = ", ".join(f"{n} {t:.0f} µs" for n, t in spent.items() if n != "pytorch")
+                reason = f"PyTorch is quicker here: {spent['pytorch']:.0f} µs; Convoy: {others}"
+        kernel = "pytorch" if choice is _eager_conv else choice.name
+        if len(_choices) > 16384:
+            _choices.clear()
+        _choices[shape_key] = choice, kernel, reason if choice is _eager_conv else "", spent
+        return _choices[shape_key]
+
+    # ---- Norms ----
+
+    def norm(self, node, x):
+        weight, bias = node.weight, node.bias
+        scale = node.plain_scale()
+        if scale != 1.0:
+            weight = self._scaled_weight(node, x, scale)
+        key = (
+            _identity(node.weight), x.shape, x.dtype, x.device,
+            None if weight is None else weight.dtype,
+            None if bias is None else bias.dtype, node.rule, node.groups, node.epsilon,
+            node.activation,
+        )
+        found = self._norms.get(key)
+        if found is None:
+            found = self._choose_norm(key, node, x, weight, bias)
+        call, part = found
+        part.calls += 1
+        return node.eager(x) if call is None else call(x, weight, bias)
+
+    def _scaled_weight(self, node, x, scale):
+        """weight·scale, kept as long as the weight is the same."""
+        weight = node.weight
+        if weight is None:
+            key: tuple = (x.shape[1], scale, x.dtype, x.device)
+            if key not in self._derived:
+                self._derived[key] = torch.full((x.shape[1],), scale, dtype=x.dtype,
+                                                device=x.device)
+            return self._derived[key]
+        if not isinstance(weight, torch.nn.Parameter):
+            return weight * scale
+        key = (id(weight), scale)
+        version = (weight.data_ptr(), None if weight.is_inference() else weight._version)
+        known = self._derived.get(key)
+        if known is None or known[0]() is not weight or known[1] != version:
+            known = weakref.ref(weight), version, (weight.detach() * scale).reshape(-1)
+            self._derived[key] = known
+        return known[2]
+
+    def _choose_norm(self, key, node, x, weight, bias):
+        reason, spent, call = "", {}, None
+        shape_key = ("norm", self.probe, x.shape[1], weight is None, bias is None, *key[1:])
+        known = _choices.get(shape_key)
+        try:
+            call = _calls.NormCall(node, x, weight, bias, self.convert)
+        except ConvoyError as error:
+            reason = str(error)
+        if known is not None:
+            if known[1] == "pytorch":
+                call = None
+            reason, spent = known[2:]
+        elif (call is not None and self.probe and x.device.type == "cuda"
+              and not _capturing(x.device)):
+            spent = _microseconds({"fused": functools.partial(call, x, weight, bias),
+                                   "pytorch": functools.partial(node.eager, x)})
+            if spent["pytorch"] < spent["fused"]:
+                call = None
+                reason = (f"PyTorch is quicker here: {spent['pytorch']:.0f} µs; "
+                          f"Convoy: {spent['fused']:.0f} µs")
+            _choices[shape_key] = None, call.name if call else "pytorch", reason, spent
+        kind = "group_norm" if node.rule == "group" else "rms_norm"
+        if node.activation is not None:
+            kind += f" + {node.activation[0]}"
+        name = "(a function)" if node.weight is None else self._name(node.weight)
+        part = Part(name, tuple(x.shape), kind, call.name if call else "pytorch", reason, spent)
+        self._parts[key] = part
+        found = self._norms[key] = call, part
+        return found
+
+    def report(self):
+        taken: list[Part] = []
+        left: list[Part] = []
+        for part in self._parts.values():
+            (left if part.kernel == "pytorch" else taken).append(part)
+        return Report(
+            taken, left, dict(self.fused), self.conversions, self.converted_bytes,
+            dict(self.left_calls),
+        )
+
+
+# What was found to be quickest, by shape: (call, kernel, reason, times).
+_choices: dict[tuple, tuple] = {}
+
+
+def _eager_conv(node, x, cache, residual):
+    return node.eager(x, cache, residual, node.bias)
+
+
+class _Unfused:
+    """The padding or upsampling as a copy, then the convolution."""
+
+    def __init__(self, node, x, cache, residual, convert):
+        plain = self._plain(node)
+        self._call = _calls.ConvCall(plain, self._input(node, x, cache, meta=True), None, residual,
+                                     convert)
+        self.name = self._call.name
+
+    @staticmethod
+    def _plain(node):
+        made = node._copy()
+        node.taken = False
+        axes = len(node.begin)
+        zero = [mode == "zero" for mode in node.modes]
+        if node.upsample == 1:
+            made.begin = tuple(b if z else 0 for b, z in zip(node.begin, zero))
+            made.end = tuple(e if z else 0 for e, z in zip(node.end, zero))
+        made.upsample, made.cache, made.modes = 1, None, ("zero",) * axes
+        return made
+
+    @staticmethod
+    def _input(node, x, cache, meta=False):
+        if meta:
+            like = _Shape(x)
+            extents = list(x.shape[2:])
+            if cache is not None:
+                extents[0] += cache.shape[2]
+            for i, mode in enumerate(node.modes):
+                extents[i] *= node.upsample
+                if mode != "zero":
+                    extents[i] += node.begin[i] + node.end[i]
+            like.shape = torch.Size((*x.shape[:2], *extents))
+            return like
+        if cache is not None:
+            x = _layout.cat([cache, x], 2)
+        if node.upsample > 1:
+            return _layout.upsample(x, (node.upsample,) * len(node.begin))
+        begin = [b if m != "zero" else 0 for b, m in zip(node.begin, node.modes)]
+        end = [e if m != "zero" else 0 for e, m in zip(node.end, node.modes)]
+        return _layout.pad(x, begin, end, node.modes)
+
+    def __call__(self, node, x, cache, residual):
+        return self._call(node, self._input(node, x, cache), None, residual)
+
+    def counting(self, convert):
+        made = _Unfused.__new__(_Unfused)
+        made._call, made.name = self._call.counting(convert), self.name
+        return made
+
+
+class _Shape:
+    """What a plan asks of a tensor."""
+
+    def __init__(self, x):
+        self.dtype, self.device, self.is_cuda, self._axes = x.dtype, x.device, x.is_cuda, x.dim()
+        self.shape = x.shape
+
+    def dim(self):
+        return self._axes
+
+
+# ---- Hooks ---------------------------------------------------------------------------------------
+
+
+def _tensors(values):
+    """Tensors among arguments. NOTE: lists and dictionaries are a model's own: caches that its
+    parts write to, and that may hold stand-ins of a call before."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif type(value) is tuple:
+            yield from _tensors(value)
+
+
+def _refusal(module, given):
+    """Why this call is PyTorch's; "" where it is not."""
+    if torch.is_grad_enabled() and (
+        any(t.requires_grad for t in given) or any(p.requires_grad for p in module.parameters())
+    ):
+        return "gradients are wanted; torch.no_grad() or torch.inference_mode() ends that"
+    if module.training and any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm)
+                               for m in module.modules()):
+        return "a batch norm is in training mode"
+    kinds = {t.device.type for t in given}
+    if any(torch.is_autocast_enabled(kind) for kind in kinds):
+        return "autocast is on; cast the model instead"
+    if kinds - {"cpu", "cuda"}:
+        return f"device {', '.join(sorted(kinds))}; legal: cpu, cuda"
+    return ""
+
+
+def _before(session, module, args, kwargs):
+    """The inputs as stand-ins, where the call comes from outside."""
+    if torch.compiler.is_compiling():
+        return None
+    given = [*_tensors(args), *_tensors(kwargs.values())]
+    if not given or any(type(t) is Deferred for t in given):
+        return None
+    if not any(t.dtype.is_floating_point and t.dim() > 2 for t in given):
+        return None
+    reason = _refusal(module, given)
+    if reason:
+        session.left_calls[reason] += 1
+        return None
+
+    def wrapped(value):
+        if isinstance(value, torch.Tensor):
+            if not value.dtype.is_floating_point or type(value) not in (
+                    torch.Tensor, torch.nn.Parameter):
+                return value
+            if value.dim() in (4, 5):
+                ours = session.convert(value)
+                return Deferred(Value(ours, given=ours is value), session, module)
+            return Deferred(Value(value, given=True), session, module)
+        return tuple(wrapped(item) for item in value) if type(value) is tuple else value
+
+    return wrapped(args), {key: wrapped(value) for key, value in kwargs.items()}
+
+
+def _after(module, args, kwargs, output):
+    """Tensors again, where `_before` of the same module made the stand-ins."""
+    given = itertools.chain(_tensors(args), _tensors(kwargs.values()))
+    if any(type(value) is Deferred and value._entry is module for value in given):
+        return unwrapped(output, outermost=True)
+    return None
+
+
+def _has_convolutions(module):
+    return any(isinstance(m, torch.nn.modules.conv._ConvNd) for m in module.modules())
+
+
+def _entries(model):
+    """The model and those of its parts that its own methods call: where tensors come in."""
+    yield model
+    for child in model.children():
+        if not _has_convolutions(child):
+            continue
+        if isinstance(child, (torch.nn.ModuleList, torch.nn.ModuleDict)):
+            yield from (part for part in child.children() if _has_convolutions(part))
+        else:
+            yield child
+
+
+def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
+               probe: bool = True) -> torch.nn.Module:
+    """Let Convoy run the convolutions and norms of `model`, in place; returns the model.
+
+    Calls run through the model's own forward(). Its tensors lie in channels-last memory from the
+    first convolution on; norm + activation, convolution + bias + activation + residual, padding +
+    convolution, nearest-2× upsampling + convolution and frames from a causal cache become one call
+    each, whatever the modules are called. Weights stay where they are: state_dict() is unchanged,
+    and changes of a weight are seen.
+
+    upsample_folding: "exact", or "fast" (convoy.torch.conv2d). probe: on a GPU, measure each shape
+    once against PyTorch, at its first call, and leave to PyTorch what is quicker there.
+
+    Calls that want gradients, run under autocast, or are traced by torch.compile are PyTorch's own.
+    `convoy.report(model)` tells what was taken over, and why the rest was not; `convoy.restore`
+    undoes it. A model that writes to its input in place writes to a copy. Raises
+    InvalidArgument where `model` is no module or has no convolution.
+    """
+    choose(UPSAMPLE_FOLDINGS, upsample_folding, "upsample_folding")
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidArgument(f"model is a {type(model).__name__}; legal: a torch.nn.Module")
+    if not _has_convolutions(model):
+        raise InvalidArgument(
+            f"{type(model).__name__} has no convolution (torch.nn.Conv1d, Conv2d, Conv3d, ...); "
+            "legal: a model with at least one"
+        )
+    restore(model)
+    session = Session(model, upsample_folding, probe)
+    handles = []
+    for module in dict.fromkeys(_entries(model)):
+        handles.append(module.register_forward_pre_hook(
+            functools.partial(_before, session), with_kwargs=True))
+        handles.append(module.register_forward_hook(_after, with_kwargs=True))
+    model.__dict__[_MARK] = session, handles
+    return model
+
+
+def restore(model: torch.nn.Module) -> torch.nn.Module:
+    """Undo `accelerate`; returns the model. A model that was not accelerated stays as it is."""
+    _, handles = model.__dict__.pop(_MARK, (None, ()))
+    for handle in handles:
+        handle.remove()
+    return model
+
+
+def report(model: torch.nn.Module) -> Report:
+    """What `accelerate` took over of `model` in the calls so far. Raises InvalidArgument where it
+    was not accelerated."""
+    if _MARK not in model.__dict__:
+        raise InvalidArgument("the model is not accelerated; legal: convoy.accelerate(model) first")
+    return model.__dict__[_MARK][0].report()

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans as cheap calls on PyTorch tensors: everything that depends on the shapes alone is settled
+when a call is made, and a run fills in addresses."""
+
+import copy
+import ctypes
+import weakref
+
+import torch
+
+from . import _layout
+from . import _native as native
+from ._native import InvalidArgument, library
+from ._plan import (
+    Conv2d,
+    Conv3d,
+    GroupNorm,
+    NormOptions,
+    Options,
+    RmsNorm,
+    cached_norm,
+    cached_plan,
+)
+
+NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+_PACK_LAYOUTS = {4: ("KCRS", "KRSC"), 5: ("KCTRS", "KTRSC")}
+
+
+def type_name(tensor, name):
+    try:
+        return NAMES[tensor.dtype]
+    except KeyError:
+        raise InvalidArgument(
+            f"{name} is {tensor.dtype}; legal: torch.bfloat16, torch.float16, torch.float32"
+        ) from None
+
+
+if hasattr(torch._C, "_cuda_getCurrentRawStream"):
+    _raw_stream = torch._C._cuda_getCurrentRawStream
+else:
+
+    def _raw_stream(index):
+        return torch.cuda.current_stream(index).cuda_stream
+
+
+def stream_of(device):
+    return _raw_stream(device.index) if device.type == "cuda" else None
+
+
+def allows_tf32(tensor):
+    """As F.conv2d: PyTorch's own setting says whether fp32 may be multiplied as TF32."""
+    return tensor.dtype is torch.float32 and torch.backends.cudnn.allow_tf32
+
+
+def device_options(device):
+    if device.type == "cuda":
+        return {"device": "cuda", "device_index": device.index}
+    return {"device": "cpu"}
+
+
+def vector(tensor):
+    """A dense, aligned vector of as many elements."""
+    if tensor.dim() != 1 or not tensor.is_contiguous():
+        tensor = tensor.reshape(-1).contiguous()
+    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+
+
+# Packed filters: (plan, id of the weight) to (weak reference, version, address, filter).
+_packed: dict[tuple, tuple] = {}
+
+
+def _version(tensor):
+    return None if tensor.is_inference() else tensor._version
+
+
+def packed_filter(plan, weight, device):
+    """The weight in the plan's format, repacked where it has changed since."""
+    key = (plan, id(weight))
+    known = _packed.get(key)
+    version, address = _version(weight), weight.data_ptr()
+    if known is not None and known[0]() is weight and known[1:3] == (version, address):
+        return known[3]
+    dense, (layout, inner_layout) = weight.detach(), _PACK_LAYOUTS[weight.dim()]
+    if not weight.is_contiguous():
+        dense, layout = _layout.inner_copy(dense), inner_layout
+    elif address % 16 != 0:
+        dense = dense.clone()
+    packed = plan.pack_filter(dense.data_ptr(), layout, stream_of(device))
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()  # Other streams may use it next.
+    _packed[key] = (weakref.ref(weight, lambda _: _packed.pop(key, None)), version, address, packed)
+    return packed
+
+
+def clear():
+    _packed.clear()
+
+
+class ConvCall:
+    """One convolution of one shape, for any weight and tensors."""
+
+    def __init__(self, node, x, cache, residual, convert, **options):
+        """As `node` says, for tensors shaped like these. convert(tensor) puts channels innermost.
+        Raises InvalidArgument, Unsupported."""
+        weight, bias, two = node.weight, node.bias, x.dim() == 4
+        self.packed = isinstance(weight, torch.nn.Parameter) or node.upsample > 1
+        self.convert = convert
+        self.activation = node.activation
+        padded = [m for m, b, e in zip(node.modes, node.begin, node.end) if b or e]
+        if two and len(set(padded)) > 1:
+            raise InvalidArgument(
+                f"padding modes = {node.modes} is not legal in 2-D; legal: one mode"
+            )
+        problem: Conv2d | Conv3d
+        if two:
+            n, c, h, w = x.shape
+            (top, left), (bottom, right) = node.begin, node.end
+            problem = Conv2d(
+                n, h, w, c, weight.shape[0], filter=tuple(weight.shape[2:]),
+                pad=(top, bottom, left, right), stride=node.stride, dilation=node.dilation,
+                groups=node.groups, upsample=node.upsample, pad_mode=(padded or ["zero"])[0],
+            )
+        else:
+            n, c, d, h, w = x.shape
+            problem = Conv3d(
+                n, d, h, w, c, weight.shape[0], filter=tuple(weight.shape[2:]),
+                pad_begin=node.begin, pad_end=node.end, stride=node.stride,
+                dilation=node.dilation, groups=node.groups, pad_mode=node.modes,
+                cached_frames=0 if cache is None else cache.shape[2],
+            )
+        self.plan = cached_plan(problem, Options(
+            dtype=type_name(x, "x"),
+            bias_dtype=None if bias is None else type_name(bias, "bias"),
+            activation="none" if node.activation is None else node.activation[0],
+            residual=residual is not None,
+            residual_order="before_activation" if node.residual_first else "after_activation",
+            packed_filter=self.packed,
+            allow_tf32=allows_tf32(x),
+            **device_options(x.device),
+            **options,
+        ))
+        shape = self.plan.output_shape
+        self.shape = torch.Size((shape[0], shape[-1], *shape[1:-1]))
+        self.format = torch.channels_last if two else torch.channels_last_3d
+        self.workspace = self.plan.workspace_bytes if x.is_cuda else 0
+        self.handle = self.plan._handle
+        epilogue = native.Epilogue.from_buffer_copy(self.plan._epilogue_template)
+        if node.activation is not None:
+            epilogue.parameter_a, epilogue.parameter_b = node.activation[1:]
+        self.epilogue = bytes(epilogue)
+        self.arguments = bytes(self.plan._arguments_template)
+        self.name = self.plan.kernel
+
+    def counting(self, convert):
+        """The same call with another way to put channels innermost."""
+        made = copy.copy(self)
+        made.convert = convert
+        return made
+
+    def __call__(self, node, x, cache, residual):
+        """Enqueue; the output, channels innermost. In `node` weight and bias count."""
+        x, weight, bias = self.convert(x), node.weight, node.bias
+        out = torch.empty(self.shape, dtype=x.dtype, device=x.device, memory_format=self.format)
+        epilogue = native.Epilogue.from_buffer_copy(self.epilogue)
+        arguments = native.RunArguments.from_buffer_copy(self.arguments)
+        arguments.output, arguments.activation = out.data_ptr(), x.data_ptr()
+        if bias is not None:
+            bias = vector(bias)
+            epilogue.bias = bias.data_ptr()
+        if residual is not None:
+            residual = self.convert(residual)
+            epilogue.residual = residual.data_ptr()
+        if cache is not None:
+            cache = self.convert(cache)
+            arguments.cache = cache.data_ptr()
+        if self.packed:
+            packed = packed_filter(self.plan, weight, x.device)
+            arguments.packed_filter = packed._handle
+        else:
+            weight = self.convert(weight.detach())
+            arguments.filter = weight.data_ptr()
+        if self.workspace:
+            workspace = torch.empty(self.workspace, dtype=torch.uint8, device=x.device)
+            arguments.workspace = workspace.data_ptr()
+        arguments.epilogue = ctypes.pointer(epilogue)
+        status = library.convoy_run(self.handle, ctypes.byref(arguments), stream_of(x.device))
+        if status != 0:
+            native.check(status)
+        return out
+
+
+class NormCall:
+    """One norm of one shape, for any parameters and tensor."""
+
+    def __init__(self, node, x, weight, bias, convert):
+        """As ConvCall."""
+        given = weight if weight is not None else bias
+        if weight is not None and bias is not None and weight.dtype != bias.dtype:
+            raise InvalidArgument(
+                f"bias is {bias.dtype}, but weight is {weight.dtype}; legal: the same type"
+            )
+        channels = x.shape[1]
+        pixels = x.numel() // channels
+        problem: GroupNorm | RmsNorm
+        if node.rule == "group":
+            problem = GroupNorm(x.shape[0], pixels // x.shape[0], channels, node.groups,
+                                node.epsilon)
+        else:
+            problem = RmsNorm(pixels, channels, node.epsilon, node.rule)
+        self.plan = cached_norm(problem, NormOptions(
+            dtype=type_name(x, "x"),
+            scale=weight is not None,
+            bias=bias is not None,
+            parameter_dtype="fp32" if given is None else type_name(given, "weight or bias"),
+            activation="none" if node.activation is None else node.activation[0],
+            **device_options(x.device),
+        ))
+        self.convert = convert
+        self.workspace = self.plan.workspace_bytes if x.is_cuda else 0
+        self.handle = self.plan._handle
+        arguments = native.NormArguments.from_buffer_copy(self.plan._arguments_template)
+        if node.activation is not None:
+            arguments.parameter_a, arguments.parameter_b = node.activation[1:]
+        self.arguments = bytes(arguments)
+        self.name = self.plan.kernel
+
+    def __call__(self, x, weight, bias):
+        x = self.convert(x)
+        out = torch.empty_like(x)
+        arguments = native.NormArguments.from_buffer_copy(self.arguments)
+        arguments.output, arguments.input = out.data_ptr(), x.data_ptr()
+        if weight is not None:
+            weight = vector(weight)
+            arguments.scale = weight.data_ptr()
+        if bias is not None:
+            bias = vector(bias)
+            arguments.bias = bias.data_ptr()
+        if self.workspace:
+            workspace = torch.empty(self.workspace, dtype=torch.uint8, device=x.device)
+            arguments.workspace = workspace.data_ptr()
+        status = library.convoy_norm_run(self.handle, ctypes.byref(arguments), stream_of(x.device))
+        if status != 0:
+            native.check(status)
+        return out

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch tensors whose channels, axis 1, lie innermost in memory, whatever their rank."""
+
+import torch
+
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+_WIDE = torch.complex128  # 16 bytes: what a copy of channels moves at a time.
+
+
+def is_inner(tensor):
+    """Dense, and axis 1 is the innermost one."""
+    memory_format = _FORMATS.get(tensor.dim())
+    if memory_format is not None:
+        return tensor.is_contiguous(memory_format=memory_format)
+    return tensor.dim() > 1 and tensor.movedim(1, -1).is_contiguous()
+
+
+def empty_inner(shape, like):
+    """Of this shape, with channels innermost; type and device of `like`."""
+    memory_format = _FORMATS.get(len(shape))
+    if memory_format is not None:
+        return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=memory_format)
+    if len(shape) < 3:
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    memory = (shape[0], *shape[2:], shape[1])
+    return torch.empty(memory, dtype=like.dtype, device=like.device).movedim(-1, 1)
+
+
+def _wide(tensor):
+    """The same bytes in units of 16, channels at the end; None where they do not divide so."""
+    tensor = tensor.movedim(1, -1)
+    unit = 16 // tensor.element_size()
+    *strides, last = tensor.stride()
+    if (last != 1 or tensor.shape[-1] % unit or tensor.storage_offset() % unit
+            or any(stride % unit for stride in strides)):
+        return None
+    return tensor.view(_WIDE)
+
+
+def copy(target, source):
+    """Copy, 16 bytes at a time where channels are innermost in both."""
+    if target.is_cuda and target.dtype == source.dtype and 16 % target.element_size() == 0:
+        wide_target, wide_source = _wide(target), _wide(source)
+        if wide_target is not None and wide_source is not None:
+            wide_target.copy_(wide_source)
+            return
+    target.copy_(source)
+
+
+def inner_copy(tensor):
+    """A copy with channels innermost."""
+    out = empty_inner(tensor.shape, tensor)
+    copy(out, tensor)
+    return out
+
+
+def reshape(tensor, shape):
+    """As Tensor.reshape; what must be copied gets its channels innermost."""
+    try:
+        return tensor.view(shape)
+    except RuntimeError:  # Not a view of this memory.
+        pass
+    shape = torch.empty(tensor.shape, device="meta").reshape(shape).shape  # Resolves -1.
+    if len(shape) < 4:
+        return tensor.reshape(shape)
+    out = empty_inner(shape, tensor)
+    try:
+        parts = out.view(tensor.shape)
+    except RuntimeError:  # The target splits what lies apart.
+        return tensor.reshape(shape)
+    parts.copy_(tensor)
+    return out
+
+
+def cat(tensors, axis):
+    """As torch.cat, channels innermost."""
+    if len(tensors) == 1:
+        return tensors[0]
+    shape = list(tensors[0].shape)
+    axis %= len(shape)
+    if len(shape) < 4 or axis == 1 or any(t.dtype != tensors[0].dtype for t in tensors):
+        return torch.cat(tensors, axis)
+    shape[axis] = sum(t.shape[axis] for t in tensors)
+    out = empty_inner(shape, tensors[0])
+    begin = 0
+    for tensor in tensors:
+        copy(out.narrow(axis, begin, tensor.shape[axis]), tensor)
+        begin += tensor.shape[axis]
+    return out
+
+
+def stack(tensors, axis):
+    """As torch.stack, channels innermost (axis 1 of the result)."""
+    axis %= tensors[0].dim() + 1
+    if axis < 2:
+        return torch.stack(tensors, axis)
+    return cat([tensor.unsqueeze(axis) for tensor in tensors], axis)
+
+
+def upsample(tensor, factors):
+    """Nearest neighbours, `factors` for each axis after the channels; one copy."""
+    shape = [*tensor.shape[:2], *(n * f for n, f in zip(tensor.shape[2:], factors))]
+    out = empty_inner(shape, tensor)
+    split, source, repeats = list(tensor.shape[:2]), tensor, list(tensor.shape[:2])
+    for i, factor in enumerate(factors):
+        extent = tensor.shape[2 + i]
+        if factor > 1:
+            source = source.unsqueeze(len(split) + 1)
+            split += [extent, factor]
+            repeats += [extent, factor]
+        else:
+            split.append(extent)
+            repeats.append(extent)
+    copy(out.view(split), source.expand(repeats))
+    return out
+
+
+def pad(tensor, begin, end, modes):
+    """Padding of the axes after the channels, each in its own mode: zero, replicate, reflect."""
+    shape = [*tensor.shape[:2],
+             *(b + n + e for b, n, e in zip(begin, tensor.shape[2:], end))]
+    out = empty_inner(shape, tensor)
+    if any(mode == "zero" and (b or e) for mode, b, e in zip(modes, begin, end)):
+        out.zero_()
+    inside = out
+    for i, extent in enumerate(tensor.shape[2:]):
+        inside = inside.narrow(2 + i, begin[i], extent)
+    copy(inside, tensor)
+    # Axis by axis: what an earlier axis has padded is repeated by the later ones.
+    for i, mode in enumerate(modes):
+        if mode == "zero":
+            continue
+        step = 1 if mode == "reflect" else 0
+        axis, extent, rows = 2 + i, tensor.shape[2 + i], out
+        for j in range(i + 1, len(modes)):
+            rows = rows.narrow(2 + j, begin[j], tensor.shape[2 + j])
+        for k in range(1, begin[i] + 1):
+            copy(rows.narrow(axis, begin[i] - k, 1), rows.narrow(axis, begin[i] + k * step, 1))
+        last = begin[i] + extent - 1
+        for k in range(1, end[i] + 1):
+            copy(rows.narrow(axis, last + k, 1), rows.narrow(axis, last - k * step, 1))
+    return out

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an accelerated model has asked for and not yet needed: norms that wait for their
+activation, convolutions for their residual, paddings, concatenations and upsamplings for the
+convolution that reads them.
+
+A node has the shape and type of its tensor; `force()` computes it, once. Nodes are never changed
+after that: fusing makes a new one, and leaves the old one as it was for whoever else holds it.
+"""
+
+import math
+import threading
+import weakref
+
+import torch
+import torch.nn.functional as F
+
+from . import _layout
+
+ACTIVATIONS = {
+    "relu": lambda x, a, b: F.relu(x),
+    "leaky_relu": lambda x, a, b: F.leaky_relu(x, a),
+    "gelu": lambda x, a, b: F.gelu(x),
+    "gelu_tanh": lambda x, a, b: F.gelu(x, approximate="tanh"),
+    "silu": lambda x, a, b: F.silu(x),
+    "sigmoid": lambda x, a, b: torch.sigmoid(x),
+    "tanh": lambda x, a, b: torch.tanh(x),
+    "hardswish": lambda x, a, b: F.hardswish(x),
+    "clamp": lambda x, a, b: F.hardtanh(x, a, b),
+}
+
+
+def activate(x, activation):
+    """activation: (name, parameter a, parameter b), or None."""
+    return x if activation is None else ACTIVATIONS[activation[0]](x, *activation[1:])
+
+
+_local = threading.local()
+
+
+def _waiting():
+    """The nodes of this thread that may have to be settled."""
+    try:
+        return _local.nodes
+    except AttributeError:
+        _local.nodes = weakref.WeakSet()
+        return _local.nodes
+
+
+def settle():
+    """Before memory is written to that others look at: compute what waits, and let what was lent
+    have memory of its own."""
+    for node in list(_waiting()):
+        if node.tensor is None:
+            node.force()
+        elif type(node) is Lent:
+            node.tensor = node.tensor.clone()
+
+
+class Node:
+    """shape, dtype, device: of the tensor. tensor: it, where it is there."""
+
+    __slots__ = ("__weakref__", "device", "dtype", "shape", "tensor")
+
+    def __init__(self, shape, dtype, device):
+        self.shape, self.dtype, self.device, self.tensor = shape, dtype, device, None
+        _waiting().add(self)
+
+    def force(self):
+        if self.tensor is None:
+            self.tensor = self.compute()
+            self.forget()
+        return self.tensor
+
+    def compute(self):
+        raise NotImplementedError
+
+    def forget(self):
+        """Let go of the inputs."""
+
+
+class Value(Node):
+    """A tensor that is there. part: (node, axis, first) where it is a slice made by split. given:
+    the caller's own memory, which it may write to later."""
+
+    __slots__ = ("given", "part")
+
+    def __init__(self, tensor, part=None, given=False):
+        self.tensor = tensor
+        self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, tensor.device
+        self.part, self.given = part, given
+
+
+class Lent(Value):
+    """A clone that shares memory until somebody writes to it."""
+
+    __slots__ = ()
+
+    def __init__(self, tensor):
+        super().__init__(tensor)
+        _waiting().add(self)
+
+
+class Cast(Node):
+    """`source` in a wider type."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source, dtype):
+        super().__init__(source.shape, dtype, source.device)
+        self.source = source
+
+    def compute(self):
+        return self.source.force().to(self.dtype)
+
+
+class Sigmoid(Node):
+    """Of `source`; times `source` it is SiLU."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source):
+        super().__init__(source.shape, source.dtype, source.device)
+        self.source = source
+
+    def compute(self):
+        return torch.sigmoid(self.source.force())
+
+
+class MeanSquare(Node):
+    """A step on the way to an RMSNorm written out: square, mean, added (epsilon), root, inverse.
+    narrow: the node before it was cast to the type of this one."""
+
+    __slots__ = ("axis", "before", "epsilon", "narrow", "source", "stage", "step")
+
+    def __init__(self, before, step, stage, shape, source, narrow, axis=None, epsilon=0.0):
+        super().__init__(shape, before.dtype, before.device)
+        self.before, self.step, self.stage, self.source = before, step, stage, source
+        self.narrow, self.axis, self.epsilon = narrow, axis, epsilon
+
+    def compute(self):
+        return self.step(self.before.force())
+
+    def next(self, stage, step, shape=None, axis=None, epsilon=None):
+        return MeanSquare(self, step, stage, self.shape if shape is None else shape, self.source,
+                          self.narrow, self.axis if axis is None else axis,
+                          self.epsilon if epsilon is None else epsilon)
+
+
+class Pad(Node):
+    """`source` padded along the axes after the channels."""
+
+    __slots__ = ("begin", "end", "modes", "source")
+
+    def __init__(self, source, begin, end, modes):
+        extents = (b + n + e for b, n, e in zip(begin, source.shape[2:], end))
+        super().__init__(torch.Size((*source.shape[:2], *extents)), source.dtype, source.device)
+        self.source, self.begin, self.end, self.modes = source, begin, end, modes
+
+    def compute(self):
+        return _layout.pad(self.source.force(), self.begin, self.end, self.modes)
+
+
+class Cat(Node):
+    """Frames (axis 2) of several nodes, one after another."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts):
+        first = parts[0]
+        shape = list(first.shape)
+        shape[2] = sum(part.shape[2] for part in parts)
+        super().__init__(torch.Size(shape), first.dtype, first.device)
+        self.parts = parts
+
+    def compute(self):
+        return _layout.cat([part.force() for part in self.parts], 2)
+
+    def frames(self, begin, end):
+        """Parts that hold frames [begin, end)."""
+        found, at = [], 0
+        for part in self.parts:
+            count = part.shape[2]
+            first, last = max(begin - at, 0), min(end - at, count)
+            if first < last:
+                if last - first == count:
+                    found.append(part)
+                else:
+                    found.append(Value(part.force()[:, :, first:last]))
+            at += count
+        return found
+
+
+class Upsample(Node):
+    """Nearest neighbours of `source`, `factors` for each axis after the channels."""
+
+    __slots__ = ("factors", "source")
+
+    def __init__(self, source, factors):
+        extents = (n * f for n, f in zip(source.shape[2:], factors))
+        super().__init__(torch.Size((*source.shape[:2], *extents)), source.dtype, source.device)
+        self.source, self.factors = source, factors
+
+    def compute(self):
+        return _layout.upsample(self.source.force(), self.factors)
+
+
+class Viewed(Node):
+    """The node `base` in other axes. steps: functions of its tensor; order: where each axis comes
+    from, where all of them are permutations."""
+
+    __slots__ = ("base", "order", "steps")
+
+    def __init__(self, base, steps, shape, order):
+        super().__init__(shape, base.dtype, base.device)
+        self.base, self.steps, self.order = base, steps, order
+
+    def compute(self):
+        tensor = self.base.force()
+        for step in self.steps:
+            tensor = step(tensor)
+        return tensor
+
+    def over(self, base):
+        """The same axes of another base of the same shape."""
+        return Viewed(base, self.steps, self.shape, self.order)
+
+
+class Norm(Node):
+    """activation(norm(source)·weight + bias). rule: "group" with `groups`, "added" or "norm_floor"
+    (as convoy.torch.rms_norm); scale: what the result of the rule's plain formula is multiplied
+    by, where norm_floor's plain formula is F.normalize. wide: its logical type is fp32, though its
+    source has 16 bits; it becomes cheap once it is cast back."""
+
+    __slots__ = ("activation", "bias", "epsilon", "groups", "rule", "scale", "session", "source",
+                 "weight", "wide")
+
+    def __init__(self, session, source, rule, epsilon, groups=0, weight=None, bias=None, scale=1.0,
+                 activation=None, wide=False):
+        super().__init__(source.shape, torch.float32 if wide else source.dtype, source.device)
+        self.session, self.source, self.rule, self.epsilon = session, source, rule, epsilon
+        self.groups, self.weight, self.bias, self.scale = groups, weight, bias, scale
+        self.activation, self.wide = activation, wide
+
+    def having(self, **changes):
+        """The same with other weight, bias, scale, activation or wide."""
+        made = Norm(self.session, self.source, self.rule, self.epsilon, self.groups,
+                    changes.get("weight", self.weight), changes.get("bias", self.bias),
+                    changes.get("scale", self.scale), changes.get("activation", self.activation),
+                    changes.get("wide", self.wide))
+        return made
+
+    def like(self, other):
+        """The same norm of another tensor."""
+        return (isinstance(other, Norm) and other.tensor is None and self.rule == other.rule
+                and self.epsilon == other.epsilon and self.groups == other.groups
+                and self.weight is other.weight and self.bias is other.bias
+                and self.scale == other.scale and self.activation == other.activation
+                and self.wide == other.wide)
+
+    def compute(self):
+        x = self.source.force()
+        if self.wide:
+            return self.eager(x.float())
+        return self.session.norm(self, x)
+
+    def eager(self, x):
+        """By PyTorch's own operators."""
+        weight, bias = self.weight, self.bias
+        if self.rule == "group":
+            y = F.group_norm(x, self.groups, weight, bias, self.epsilon)
+        else:
+            wide = x.float()
+            if self.rule == "added":
+                y = wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + self.epsilon)
+            else:
+                y = F.normalize(wide, dim=1, eps=self.epsilon)
+            if self.scale != 1.0:
+                y = y * self.scale
+            axes = (1, -1, *(1,) * (x.dim() - 2))
+            if weight is not None:
+                y = y * weight.reshape(axes)
+            if bias is not None:
+                y = y + bias.reshape(axes)
+            y = y.to(x.dtype)
+        return activate(y, self.activation)
+
+    def plain_scale(self):
+        """What Convoy's norm is to be multiplied by: its norm_floor has sqrt(C) already."""
+        scale = self.scale
+        if self.rule == "norm_floor":
+            scale /= math.sqrt(self.source.shape[1])
+        return 1.0 if abs(scale - 1.0) < 1e-6 else scale
+
+    def forget(self):
+        self.source = None
+
+
+class Conv(Node):
+    """activation(conv(source) + bias) + residual, or activation(conv + bias + residual) with
+    residual_first. begin, end, modes: padding of each axis after the channels; cache: frames in
+    front of the source; upsample: 2 doubles the source's height and width first."""
+
+    __slots__ = ("activation", "begin", "bias", "cache", "dilation", "end", "groups", "modes",
+                 "residual", "residual_first", "session", "source", "stride", "taken", "upsample",
+                 "weight")
+
+    def __init__(self, session, source, weight, bias, stride, begin, end, dilation, groups, modes,
+                 cache=None, upsample=1):
+        extents = list(source.shape[2:])
+        if cache is not None:
+            extents[0] += cache.shape[2]
+        shape = [source.shape[0], weight.shape[0]]
+        for n, b, e, s, d, t in zip(extents, begin, end, stride, dilation, weight.shape[2:]):
+            shape.append((n * upsample + b + e - d * (t - 1) - 1) // s + 1)
+        super().__init__(torch.Size(shape), source.dtype, source.device)
+        self.session, self.source, self.weight, self.bias = session, source, weight, bias
+        self.stride, self.begin, self.end, self.dilation = stride, begin, end, dilation
+        self.groups, self.modes, self.cache, self.upsample = groups, modes, cache, upsample
+        self.residual, self.residual_first, self.activation = None, False, None
+        self.taken = False
+
+    def _copy(self):
+        made = Conv.__new__(Conv)
+        for name in (*Conv.__slots__, "shape", "dtype", "device", "tensor"):
+            setattr(made, name, getattr(self, name))
+        _waiting().add(made)
+        self.taken = True
+        return made
+
+    def may_fuse(self):
+        """Not computed yet, and not one whose plain output is wanted too."""
+        return self.tensor is None and not self.session.is_shared(self.weight)
+
+    def with_residual(self, residual):
+        made = self._copy()
+        made.residual, made.residual_first = residual, False
+        return made
+
+    def with_activation(self, activation):
+        made = self._copy()
+        made.activation, made.residual_first = activation, self.residual is not None
+        return made
+
+    def compute(self):
+        if self.taken:  # It was fused into another, and is wanted itself: not again.
+            self.session.share(self.weight)
+        residual = None if self.residual is None else self.residual.force()
+        cache = None if self.cache is None else self.cache.force()
+        return self.session.conv(self, self.source.force(), cache, residual)
+
+    def forget(self):
+        self.source = self.cache = self.residual = None
+
+    def finish(self, y, residual):
+        """The epilogue by PyTorch's own operators."""
+        if residual is None:
+            return activate(y, self.activation)
+        if self.residual_first:
+            return activate(y + residual, self.activation)
+        return activate(y, self.activation) + residual
+
+    def eager(self, x, cache, residual, bias):
+        """By PyTorch's own operators."""
+        if cache is not None:
+            x = torch.cat((cache, x), 2)
+        if self.upsample > 1:
+            x = F.interpolate(x, scale_factor=float(self.upsample), mode="nearest")
+        padding = self.begin
+        if self.begin != self.end or any(mode != "zero" for mode in self.modes):
+            x = _layout.pad(x, self.begin, self.end, self.modes)
+            padding = (0,) * len(self.begin)
+        function = F.conv2d if x.dim() == 4 else F.conv3d
+        y = function(x, self.weight, bias, self.stride, padding, self.dilation, self.groups)
+        return self.finish(y, residual)

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""convoy.accelerate: autoencoders of diffusers, small and on the CPU, against diffusers' own
+output; models that are written in other ways; what a user may do with an accelerated model."""
+
+import copy
+import pathlib
+import pickle
+import sys
+import unittest
+
+import convoy
+import torch
+import torch.nn.functional as F
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
+import vae_models
+
+try:
+    import diffusers
+
+    diffusers.utils.logging.set_verbosity_error()
+except ImportError:
+    diffusers = None
+
+
+def error(got, expected):
+    return ((got.double() - expected.double()).norm() / expected.double().norm()).item()
+
+
+@unittest.skipIf(diffusers is None, "no diffusers")
+class Autoencoders(unittest.TestCase):
+    def check(self, vae, dtype, bound, change=lambda model: None, grow=1):
+        model = vae.make(small=True, dtype=dtype)
+        change(model)
+        torch.manual_seed(3)
+        z = torch.randn(vae.small_latent).to(dtype)
+        x = (torch.rand(vae.small_sample) * 2 - 1).to(dtype)
+        z, x = (t.repeat(1, *(1,) * (t.dim() - 3), grow, grow) for t in (z, x))
+        with torch.no_grad():
+            expected = vae_models.decoded(model, z, vae.small_keywords)
+            latent = vae_models.encoded(model, x)
+            convoy.accelerate(model)
+            got = vae_models.decoded(model, z, vae.small_keywords)
+            self.assertIs(type(got), torch.Tensor)
+            self.assertLess(error(got, expected), bound)
+            # What a first call has learned must not change the second.
+            torch.testing.assert_close(
+                vae_models.decoded(model, z, vae.small_keywords), got, rtol=0, atol=0)
+            self.assertLess(error(vae_models.encoded(model, x), latent), bound)
+        report = convoy.report(model)
+        self.assertEqual([str(part) for part in report.left], [])
+        self.assertFalse(report.left_calls)
+        return report
+
+    def test_every_norm_has_its_activation(self):
+        report = self.check(vae_models.BY_NAME["wan21"], torch.float32, 1e-5)
+        operations = [part.operation for part in report.taken]
+        self.assertIn("rms_norm + silu", operations)
+        self.assertTrue(any("cache" in o and "residual" in o for o in operations), operations)
+        self.assertTrue(any("upsampling" in o for o in operations), operations)
+
+    def test_bf16_is_as_exact_as_diffusers(self):
+        for name in ("flux", "wan21", "ltx", "dc", "tiny"):
+            with self.subTest(name):
+                vae = vae_models.BY_NAME[name]
+                model = vae.make(small=True, dtype=torch.bfloat16)
+                torch.manual_seed(3)
+                z = torch.randn(vae.small_latent).bfloat16()
+                with torch.no_grad():
+                    exact = vae_models.decoded(copy.deepcopy(model).float(), z.float(),
+                                               vae.small_keywords)
+                    plain = error(vae_models.decoded(model, z, vae.small_keywords), exact)
+                    convoy.accelerate(model)
+                    ours = error(vae_models.decoded(model, z, vae.small_keywords), exact)
+                self.assertLess(ours, 1.012 * plain)  # 0.1 dB
+
+    def test_tiling_and_slicing(self):
+        def tiled(model):
+            model.enable_slicing()
+            if hasattr(model, "tile_sample_min_height"):
+                model.enable_tiling(tile_sample_min_height=32, tile_sample_min_width=32,
+                                    tile_sample_stride_height=16, tile_sample_stride_width=16)
+            else:
+                model.enable_tiling()
+                model.tile_sample_min_size, model.tile_latent_min_size = 16, 8
+        for name in ("flux", "wan21"):
+            with self.subTest(name):
+                self.check(vae_models.BY_NAME[name], torch.float32, 1e-5, tiled, grow=2)
+
+
+def _add_classes():
+    for vae in vae_models.VAES:
+        def test(self, vae=vae):
+            self.check(vae, torch.float32, 1e-5)
+
+        setattr(Autoencoders, f"test_{vae.name}", test)
+
+
+_add_classes()
+
+
+class Block(torch.nn.Module):
+    """As older code writes it."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.GroupNorm(4, 16)
+        self.conv1 = torch.nn.Conv2d(16, 16, 3, padding=1)
+        self.conv2 = torch.nn.Conv2d(16, 16, 3, padding=1, padding_mode="reflect")
+
+    def forward(self, x):
+        h = self.norm(x)
+        h = h * torch.sigmoid(h)
+        h = self.conv1(h)
+        return x + self.conv2(F.relu(h))
+
+
+class Models(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        self.x = torch.randn(2, 16, 8, 10)
+
+    def same(self, model, *inputs, bound=1e-5):
+        model.eval()
+        with torch.no_grad():
+            expected = model(*copy.deepcopy(inputs))
+            convoy.accelerate(model)
+            for _ in range(2):
+                got = model(*inputs)
+                torch.testing.assert_close(got, expected, rtol=bound, atol=bound)
+        return convoy.report(model)
+
+    def test_patterns_without_modules(self):
+        report = self.same(Block(), self.x)
+        self.assertEqual(report.fused, {"norm and activation": 2, "residual": 2,
+                                        "convolution and activation": 2})
+        self.assertEqual(sorted(part.operation for part in report.taken), [
+            "conv2d + padding + relu", "conv2d + padding + residual", "group_norm + silu"])
+        self.assertEqual({part.name for part in report.taken}, {"norm", "conv1", "conv2"})
+        self.assertEqual(report.conversions, 2)  # The input, once for each call.
+        self.assertIn("3 convolutions and norms", str(report))
+
+    def test_a_plain_output_that_is_wanted_too(self):
+        class Both(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = torch.nn.Conv2d(16, 16, 3, padding=1)
+
+            def forward(self, x):
+                y = self.conv(x)
+                return y + x, F.silu(y), y
+
+        report = self.same(Both(), self.x)
+        # The first call found out; the second runs it once, and fuses nothing.
+        self.assertEqual(sum(p.calls for p in report.taken if p.operation == "conv2d + padding"), 2)
+        self.assertEqual(report.fused["residual"], 1)
+
+    def test_writing_in_place(self):
+        class Writes(torch.nn.Module):
+            def __init__(self, step):
+                super().__init__()
+                self.conv, self.step = torch.nn.Conv2d(16, 16, 1), step
+
+            def forward(self, x):
+                return self.step(self.conv(x), x)
+
+        def views(y, x):
+            half, kept = y[:, :8], y.clone()
+            waiting = F.group_norm(y, 4)
+            half.mul_(2)
+            y += 1
+            return y, half, kept, waiting
+
+        def slices(y, x):
+            y[:, :, 1:3] = 0
+            y[:, 3] += 2
+            return y
+
+        def relu(y, x):
+            z = y
+            F.relu(y, inplace=True)
+            return z + 1
+
+        def sums(y, x):
+            z = y.clone()
+            y.add_(z).div_(3)
+            z -= y
+            return torch.cat([y, z], 1).chunk(2, 1)
+
+        for step in (views, slices, relu, sums):
+            with self.subTest(step.__name__):
+                self.same(Writes(step), self.x)
+        kept = self.x.clone()
+        self.same(Writes(lambda y, x: x.add_(y)), self.x.clone())
+        torch.testing.assert_close(self.x, kept, rtol=0, atol=0)
+
+    def test_norms_written_out(self):
+        class Norms(torch.nn.Module):
+            def __init__(self, step):
+                super().__init__()
+                self.conv, self.step = torch.nn.Conv2d(16, 16, 1), step
+                self.weight = torch.nn.Parameter(torch.randn(16))
+
+            def forward(self, x):
+                return self.step(self.conv(x), self.weight)
+
+        def last_axis(y, w):
+            y = y.movedim(1, -1)
+            y = y * torch.rsqrt(y.float().pow(2).mean(-1, keepdim=True) + 1e-6)
+            return F.silu((y * w).movedim(-1, 1))
+
+        def root(y, w):
+            return y / torch.sqrt(torch.mean(y**2, dim=1, keepdim=True) + 1e-8)
+
+        def normalised(y, w):
+            return F.normalize(y, dim=1) * 3 * w[:, None, None] + 0.0
+
+        def functional(y, w):
+            return F.rms_norm(y.permute(0, 2, 3, 1), (16,), w, 1e-6).permute(0, 3, 1, 2)
+
+        for step in (last_axis, root, normalised, functional):
+            with self.subTest(step.__name__):
+                report = self.same(Norms(step), self.x)
+                self.assertEqual([p.operation[:8] for p in report.taken], ["conv2d", "rms_norm"])
+        # What only looks like one is left as it is.
+        report = self.same(Norms(lambda y, w: y / torch.sqrt(
+            torch.mean(y**2, dim=2, keepdim=True) + 1e-8)), self.x)
+        self.assertEqual([p.operation for p in report.taken], ["conv2d"])
+
+    def test_caches_of_any_length(self):
+        class Causal(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = torch.nn.Conv3d(16, 16, 3, padding=(0, 1, 1))
+
+            def forward(self, x, cache, frames):
+                parts = torch.cat([cache, x], 2)
+                y = self.conv(F.pad(parts, (0, 0, 0, 0, frames, 0)))
+                return y, parts[:, :, -2:], parts[:, :, 1:3].sum()
+
+        x, cache = torch.randn(2, 1, 16, 5, 6, 7)
+        for frames, cached in ((0, 2), (1, 1), (0, 3), (2, 4)):
+            with self.subTest(frames=frames, cached=cached):
+                self.same(Causal(), x[None, 0], cache[None, 0, :, :cached], frames)
+
+    def test_odd_upsamplings_and_paddings(self):
+        class Odd(torch.nn.Module):
+            def __init__(self, step, kind=torch.nn.Conv2d, **keywords):
+                super().__init__()
+                self.conv, self.step = kind(16, 8, 3, **keywords), step
+
+            def forward(self, x):
+                return self.conv(self.step(x))
+
+        frames = torch.randn(1, 16, 3, 5, 6)
+        three = torch.nn.Conv3d
+        for model, x in (
+            (Odd(lambda x: F.interpolate(x, scale_factor=3.0)), self.x),
+            (Odd(lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear")), self.x),
+            (Odd(lambda x: F.interpolate(x, size=(16, 20), mode="nearest-exact"), padding=1),
+             self.x),
+            (Odd(lambda x: F.pad(x, (0, 1, 0, 1)), stride=2), self.x),
+            (Odd(lambda x: F.pad(x, (-1, 2, 3, 0))), self.x),
+            (Odd(lambda x: F.pad(x, (1, 2, 3, 0), value=1.0)), self.x),
+            (Odd(lambda x: F.pad(x, (1, 2, 3, 0), mode="circular")), self.x),
+            (Odd(lambda x: F.pad(x, (1, 1, 1, 1, 2, 0), mode="replicate"), three), frames),
+            (Odd(lambda x: F.pad(x, (1, 1, 1, 1, 1, 1), mode="reflect"), three), frames),
+            (Odd(lambda x: F.pad(F.pad(x, (0, 0, 0, 0, 2, 0), mode="replicate"), (1, 1, 1, 1)),
+                 three), frames),
+            (Odd(lambda x: F.interpolate(x, scale_factor=(1, 2, 2)), three, padding=1), frames),
+            (Odd(lambda x: x, three, padding=1, padding_mode="replicate"), frames),
+            (Odd(lambda x: x, padding="same", dilation=2), self.x),
+        ):
+            with self.subTest(str(model)):
+                self.same(model, x)
+
+    def test_state_and_restore(self):
+        model = Block().eval()
+        names, convolve = list(model.state_dict()), model.conv1.weight
+        with torch.no_grad():
+            expected = model(self.x)
+            self.assertIs(convoy.accelerate(model), model)
+            model(self.x)
+            self.assertEqual(list(model.state_dict()), names)
+            for changed in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+                torch.testing.assert_close(changed(self.x), expected, rtol=1e-5, atol=1e-5)
+            convolve.mul_(2)
+            torch.testing.assert_close(
+                model(self.x), convoy.restore(copy.deepcopy(model))(self.x), rtol=1e-5, atol=1e-5)
+            other = Block().eval()
+            model.load_state_dict(other.state_dict())
+            torch.testing.assert_close(model(self.x), other(self.x), rtol=1e-5, atol=1e-5)
+            convoy.restore(model)
+            self.assertTrue(torch.equal(model(self.x), other(self.x)))
+        self.assertFalse(model._forward_hooks or model._forward_pre_hooks)
+        with self.assertRaisesRegex(convoy.InvalidArgument, "not accelerated"):
+            convoy.report(model)
+
+    def test_what_is_left_to_pytorch(self):
+        model = convoy.accelerate(Block())
+        x = self.x.requires_grad_()
+        model(x).sum().backward()
+        self.assertIsNotNone(x.grad)
+        self.assertIsNotNone(model.conv1.weight.grad)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            self.assertEqual(model(self.x).shape, self.x.shape)
+        reasons = " ".join(convoy.report(model).left_calls)
+        self.assertIn("torch.no_grad()", reasons)
+        self.assertIn("autocast", reasons)
+        with torch.no_grad(), self.assertRaisesRegex(RuntimeError, "input of shape .1, 15, 8, 8"):
+            model(torch.randn(1, 15, 8, 8))
+
+    def test_double_is_pytorchs(self):
+        self.same(Block().double(), self.x.double(), bound=1e-12)
+
+    def test_errors(self):
+        with self.assertRaisesRegex(convoy.InvalidArgument, "legal: a torch.nn.Module"):
+            convoy.accelerate(lambda x: x)
+        with self.assertRaisesRegex(convoy.InvalidArgument, "has no convolution"):
+            convoy.accelerate(torch.nn.Linear(3, 3))
+        with self.assertRaisesRegex(convoy.InvalidArgument, "legal: exact, fast"):
+            convoy.accelerate(Block(), upsample_folding="quick")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    unittest.main()
