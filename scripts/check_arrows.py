@@ -78,7 +78,10 @@ FOLDERS = (
     Folder("bench/cpu", (*BASE, "src/onednn")),
     Folder("bench/sm90", (*KERNEL, "src/kernels/sm90", "src/dispatch", "cli", "bench")),
     Folder("bench/sm100", (*KERNEL, "src/kernels/sm100", "cli", "bench")),
-    Folder("bench/choice", (*KERNEL, "src/kernels/sm90", "src/dispatch", "cli", "bench")),
+    Folder(
+        "bench/choice",
+        (*KERNEL, "src/kernels/sm90", "src/kernels/composed", "src/dispatch", "cli", "bench"),
+    ),
     Folder("vgpu"),
 )
 PATHS = tuple(folder.path for folder in FOLDERS)

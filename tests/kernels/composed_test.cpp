@@ -4,9 +4,11 @@
 // Hopper and Blackwell the device is, real or virtual.
 #include <functional>
 
+#include "kernel_case.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/composed/candidates.hpp"
 #include "kernels/composed/padded_channels.hpp"
+#include "kernels/composed/padded_copy.hpp"
 #include "kernels/sm100/candidates.hpp"
 #include "kernels/sm90/candidates.hpp"
 #include "support/integer_tensors.hpp"
@@ -280,6 +282,147 @@ TEST_F(Composed, PaddedChannelsRefusesWithAReason) {
               p.pad_mode = PadMode::reflect;
             }))),
             "");
+}
+
+// ---- Padded copy --------------------------------------------------------------------------------
+
+void replicate_frames_reflect_rows(Conv3dProblemShape& p) {
+  p.pad_mode = {PadMode::replicate, PadMode::reflect, PadMode::replicate};
+}
+
+TEST(PaddedCopyForm, LeavesZerosToTheInnerKernel) {
+  const ConvGeometry g = volume(2, {4, 8, 8}, 16, 8, {3, 3, 3}, {1, 1, 1}, [](auto& p) {
+    p.pad_mode = {PadMode::zero, PadMode::zero, PadMode::reflect};
+    p.pad_end[2] = 2;
+    p.cached_frames = 2;
+  });
+  const PaddedCopyForm form = padded_copy_form(g, DType::bf16, false);
+  EXPECT_EQ(form.part.in, (std::array<std::int64_t, 3>{6, 8, 11}));
+  EXPECT_EQ(form.part.pad_begin, (std::array<std::int64_t, 3>{1, 1, 0}));
+  EXPECT_EQ(form.part.pad_end, (std::array<std::int64_t, 3>{1, 1, 0}));
+  EXPECT_EQ(form.part.cached_frames, 0);
+  EXPECT_EQ(form.part.out, g.out);
+  EXPECT_EQ(form.batch_parts * form.frame_parts, 1);
+}
+
+TEST(PaddedCopyForm, PartsFitTheBudget) {
+  const ConvGeometry g = volume(3, {20, 8, 8}, 16, 8, {3, 3, 3}, {1, 1, 1},
+                                [](auto& p) { replicate_frames_reflect_rows(p); });
+  constexpr std::int64_t kFrame = std::int64_t{10} * 10 * 16 * 2;
+  // Two images of 22 frames; then one with less than another.
+  const PaddedCopyForm images = padded_copy_form(g, DType::bf16, true, 50 * kFrame);
+  EXPECT_EQ(images.part.batch, 2);
+  EXPECT_EQ(images.batch_parts, 2);
+  EXPECT_EQ(images.frame_parts, 1);
+  // Nine frames, seven of the output, of one image.
+  const PaddedCopyForm frames = padded_copy_form(g, DType::bf16, false, 9 * kFrame);
+  EXPECT_TRUE(frames.pads_depth);
+  EXPECT_EQ(frames.part.batch, 1);
+  EXPECT_EQ(frames.part.in[0], 9);
+  EXPECT_EQ(frames.part.out[0], 7);
+  EXPECT_EQ(frames.batch_parts, 3);
+  EXPECT_EQ(frames.frame_parts, 3);
+  // No budget: as many output frames as the taps reach over.
+  EXPECT_EQ(padded_copy_form(g, DType::bf16, false, 1).part.out[0], 3);
+}
+
+TEST_F(Composed, PaddedCopyOfEveryKindOfPadding) {
+  const auto expect_right = [](const ConvGeometry& g, DType dtype = DType::bf16) {
+    SCOPED_TRACE(to_string(test::problem_of(g)));
+    test::ConvCase test = test::with_kernel(g, "padded_copy", dtype);
+    test::expect_right(test);
+    test.bias = test.residual = test.residual_in_place = true;
+    test.epilogue.activation = Activation::relu;
+    test.epilogue.beta = 2.0f;
+    test.options.packed_filter = true;
+    test.next_cache = g.rank == 3;
+    test::expect_right(test);
+  };
+  for (const PadMode mode : {PadMode::replicate, PadMode::reflect}) {
+    const auto with_mode = [&](auto&& change) {
+      return image([&](auto& p) {
+        p.pad_mode = mode;
+        change(p);
+      });
+    };
+    expect_right(with_mode([](auto&) {}));
+    expect_right(with_mode([](auto& p) { p.pad_h = 4, p.pad_w = 0, p.pad_w_end = 3; }));
+    expect_right(with_mode([](auto& p) { p.stride_h = 2, p.dilation_w = 2; }));
+    expect_right(with_mode([](auto& p) { p.upsample = 2; }));
+    expect_right(with_mode([](auto& p) { p.groups = 4; }));
+    // Vectors of 8, 4 and 2 bytes.
+    expect_right(with_mode([](auto& p) { p.in_channels = 12; }));
+    expect_right(with_mode([](auto& p) { p.in_channels = 6; }), DType::fp16);
+    expect_right(with_mode([](auto& p) { p.in_channels = 3; }));
+    expect_right(with_mode([](auto& p) { p.in_channels = 3; }), DType::fp32);
+  }
+  // A causal volume: its first frame again; with a cache in front; reflected at both ends.
+  const auto causal = [](std::int64_t cached) {
+    return volume(2, {3, 6, 9}, 16, 8, {3, 3, 3}, {2, 1, 1}, [&](auto& p) {
+      replicate_frames_reflect_rows(p);
+      p.pad_end[0] = 0;
+      p.cached_frames = cached;
+    });
+  };
+  expect_right(causal(0));
+  expect_right(causal(1));
+  expect_right(causal(2));
+  expect_right(volume(1, {4, 6, 9}, 16, 8, {3, 3, 3}, {2, 1, 1}, [](auto& p) {
+    p.pad_mode = {PadMode::reflect, PadMode::zero, PadMode::replicate};
+    p.stride[0] = 2;
+  }));
+  // Zeros in front, and another mode across.
+  expect_right(volume(1, {4, 6, 9}, 16, 8, {3, 3, 3}, {2, 1, 1},
+                      [](auto& p) { p.pad_mode[2] = PadMode::replicate; }));
+}
+
+TEST_F(Composed, PaddedCopyInParts) {
+  // Images two at a time and one; frames in parts, zeros along depth in the copy too.
+  const auto of_bytes = [](std::size_t budget) {
+    return make_padded_copy_candidate(inner_kernels(), budget);
+  };
+  const ConvGeometry images = image([](auto& p) {
+    p.batch = 5;
+    p.pad_mode = PadMode::reflect;
+  });
+  run_and_compare(*of_bytes(2 * 11 * 13 * 32 * 2), request_for(images), false, true);
+  const ConvGeometry frames = volume(2, {7, 6, 6}, 16, 8, {3, 3, 3}, {2, 1, 1}, [](auto& p) {
+    p.pad_end[0] = 1;
+    p.pad_mode[1] = PadMode::replicate;
+  });
+  run_and_compare(*of_bytes(6 * 8 * 8 * 16 * 2), request_for(frames), false, true);
+  run_and_compare(*of_bytes(1), request_for(frames, DType::fp16), true, true);
+  const ConvGeometry strided = volume(1, {9, 6, 6}, 16, 8, {3, 3, 3}, {1, 1, 1}, [](auto& p) {
+    replicate_frames_reflect_rows(p);
+    p.stride[0] = 2;
+    p.cached_frames = 1;
+  });
+  run_and_compare(*of_bytes(1), request_for(strided), false, true);
+}
+
+TEST_F(Composed, PaddedCopyRefusesWithAReason) {
+  const auto candidate = make_padded_copy_candidate(inner_kernels());
+  const auto refusal = [&](const PlanRequest& request) {
+    return candidate->judge(request).refusal;
+  };
+  const auto zeros = refusal(request_for(image([](auto&) {})));
+  EXPECT_NE(zeros.find("no padding but of zeros"), std::string::npos) << zeros;
+  // A mode of an axis that has no padding is none.
+  EXPECT_EQ(refusal(request_for(image([](auto& p) {
+              p.pad_h = p.pad_w = 0;
+              p.pad_mode = PadMode::reflect;
+            }))),
+            zeros);
+  const auto wide = refusal(request_for(image([](auto& p) {
+    p.pad_h = p.pad_w = std::int64_t{1} << 30;
+    p.pad_mode = PadMode::replicate;
+  })));
+  EXPECT_NE(wide.find("padded input of"), std::string::npos) << wide;
+  const auto large = refusal(request_for(image([](auto& p) {
+    p.pad_h = p.pad_w = std::int64_t{1} << 17;
+    p.pad_mode = PadMode::replicate;
+  })));
+  EXPECT_NE(large.find("32-bit counters"), std::string::npos) << large;
 }
 
 // ---- im2col + matmul ----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 #include "kernels/composed/candidates.hpp"
 
 #include "kernels/composed/padded_channels.hpp"
+#include "kernels/composed/padded_copy.hpp"
 
 namespace convoy::composed {
 
@@ -10,6 +11,10 @@ void register_kernels(CandidateList& list, const InnerKernels& inner) {
   list.push_back(make_padded_channels_candidate(inner));
   list.push_back(make_im2col_matmul_candidate(inner, 2));
   list.push_back(make_im2col_matmul_candidate(inner, 3));
+}
+
+void register_padded_copy(CandidateList& list, const InnerKernels& inner) {
+  list.push_back(make_padded_copy_candidate(inner));
 }
 
 }  // namespace convoy::composed

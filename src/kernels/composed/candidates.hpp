@@ -20,7 +20,11 @@ std::unique_ptr<KernelCandidate> make_qslice_candidate(InnerKernels inner);
 std::unique_ptr<KernelCandidate> make_im2col_matmul_candidate(
     InnerKernels inner, int rank, std::size_t scratch_bytes = kIm2colScratchBytes);
 
-/// All of them: what the direct kernels decline falls through to these, in this order.
+/// Those built of implicit GEMMs: what the direct kernels decline falls through to these, in this
+/// order.
 void register_kernels(CandidateList& list, const InnerKernels& inner);
+
+/// "padded_copy", which takes any kernel for its inner one: those listed above as well.
+void register_padded_copy(CandidateList& list, const InnerKernels& inner);
 
 }  // namespace convoy::composed
