@@ -121,6 +121,7 @@ int run_versus_cudnn(const BenchOptions& o) {
 
 int run_bench(const BenchOptions& o) {
   if (o.list) {
+    if (!o.shapes.empty()) throw_invalid("--list takes no shape, got '", o.shapes.front(), "'");
     for (const std::string& name : list_shape_sets()) std::printf("%s\n", name.c_str());
     return kSuccess;
   }
@@ -159,12 +160,14 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   o.common.add_to(*command);
   o.epilogue.add_to(*command);
   command->add_option("--time", o.seconds, "seconds of timed runs a shape")
+      ->check(finite_number())
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
   command->add_option("--runs", o.runs, "exactly this many timed runs")
       ->check(CLI::Range(1, 1000000));
   command->add_option("--seed", o.seed, "seed of the random tensors")
       ->check(whole_number())
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_flag("--verify", o.verify, "compare with a reference; exit code 1 past the bound");
   command->add_flag("--csv", o.csv, "print CSV on stdout")->excludes("--json");

@@ -38,7 +38,7 @@ void add_options(CLI::App& command, ConvOptions& o) {
       .add_option("--input", o.input,
                   std::string(flat ? "[N, H, W, C], [H, W, C] or [H, W]"
                                    : "[N, D, H, W, C], [D, H, W, C] or [D, H, W]") +
-                      files + (flat ? ", .png" : ""))
+                      files + (flat ? ", .png, .jpg" : ""))
       ->required();
   command.add_option("--filter", o.filter, std::string("filter") + files)->required();
   o.filter_layout = flat ? "KRSC" : "KTRSC";
@@ -46,18 +46,11 @@ void add_options(CLI::App& command, ConvOptions& o) {
       .add_option("--filter-layout", o.filter_layout,
                   flat ? "KRSC, KCRS or RSCF" : "KTRSC, KCTRS or TRSCF")
       ->capture_default_str();
-  command
-      .add_option(
-          "--pad", o.pad,
-          flat ? "P | H,W | top,bottom,left,right" : "P | D,H,W | front,back,top,bottom,left,right")
-      ->delimiter(',')
-      ->check(whole_number());
-  command.add_option("--stride", o.stride, flat ? "S | H,W" : "S | D,H,W")
-      ->delimiter(',')
-      ->check(whole_number());
-  command.add_option("--dilation", o.dilation, flat ? "D | H,W" : "D | D,H,W")
-      ->delimiter(',')
-      ->check(whole_number());
+  add_whole_numbers(
+      command, "--pad", o.pad,
+      flat ? "P | H,W | top,bottom,left,right" : "P | D,H,W | front,back,top,bottom,left,right");
+  add_whole_numbers(command, "--stride", o.stride, flat ? "S | H,W" : "S | D,H,W");
+  add_whole_numbers(command, "--dilation", o.dilation, flat ? "D | H,W" : "D | D,H,W");
   command.add_option("--groups", o.groups, "groups")->check(whole_number())->capture_default_str();
   command.add_option("--pad-mode", o.pad_mode, "zero, replicate or reflect")->capture_default_str();
   if (flat) {
@@ -187,7 +180,8 @@ void check_filter_channels(const ConvOptions& o, FilterLayout layout, const Host
                            std::int64_t in_channels) {
   const auto fits = [&](FilterLayout as) {
     const auto extents = filter_extents(o, as, filter);
-    return o.groups < 1 || extents[4] * o.groups == in_channels;
+    if (o.groups < 1) return true;  // Judged with the problem.
+    return in_channels % o.groups == 0 && extents[4] == in_channels / o.groups;
   };
   if (fits(layout)) return;
   std::string others;
@@ -198,10 +192,13 @@ void check_filter_channels(const ConvOptions& o, FilterLayout layout, const Host
     others += text(others.empty() ? "; --filter-layout " : " or ", to_string(other));
   }
   if (!others.empty()) others += " fits";
+  const std::string legal = in_channels % o.groups == 0
+                                ? text(in_channels / o.groups, " channels", others)
+                                : text("--groups that divides ", in_channels);
   throw_invalid(o.filter, ": as ", to_string(layout), " the filter ",
                 io::shape_to_string(filter.shape), " has ", filter_extents(o, layout, filter)[4],
                 " channels in each of ", o.groups, " groups, the input has ", in_channels,
-                "; legal: ", in_channels / o.groups, " channels", others);
+                "; legal: ", legal);
 }
 
 /// The problem that files and options describe. Nothing is judged that `validate` judges.

@@ -127,6 +127,17 @@ void print_table(const std::vector<Row>& rows, Device asked) {
   }
 }
 
+/// A file's name as a shell takes it, fit for a terminal.
+std::string shell_word(const std::string& name) {
+  const std::string line = io::printable(name);
+  constexpr const char* kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  if (!line.empty() && line.find_first_not_of(kPlain) == line.npos) return line;
+  std::string out = "'";
+  for (const char c : line) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
 /// A user's picture as RGB: grey three times, alpha left out.
 io::HostTensor read_picture(const std::string& path) {
   const io::HostTensor image = io::read_tensor(path);
@@ -147,6 +158,10 @@ io::HostTensor read_picture(const std::string& path) {
 }
 
 int run_demo(const DemoOptions& o) {
+  const DType dtype = parse_dtype(o.dtype);
+  const Device device = parse_device(o.device);
+  io::HostTensor landscape;
+  if (!o.image.empty()) landscape = read_picture(o.image);
   std::error_code error;
   std::filesystem::create_directories(o.folder, error);
   if (error) {
@@ -155,10 +170,6 @@ int run_demo(const DemoOptions& o) {
   }
   io::check_can_write(o.folder + "/stem.npy");
   const auto file = [&](const char* name) { return o.folder + "/" + name; };
-  const DType dtype = parse_dtype(o.dtype);
-  io::HostTensor landscape;
-  if (!o.image.empty()) landscape = read_picture(o.image);
-
   const std::string picture = file(o.image.empty() ? "landscape.png" : "picture.png");
   // The picture and the filters, as files: the commands below repeat the demo by hand.
   {
@@ -178,7 +189,7 @@ int run_demo(const DemoOptions& o) {
   // Stem: 7x7, 3 -> 32.
   Layer stem;
   stem.options.dtype = dtype;
-  stem.options.device = parse_device(o.device);
+  stem.options.device = device;
   stem.problem = Conv2dProblemShape{.in_height = height,
                                     .in_width = width,
                                     .in_channels = 3,
@@ -217,15 +228,15 @@ int run_demo(const DemoOptions& o) {
   }
   print_table(rows, stem.options.device);
   std::printf("\nwrote %s (the stem's %lld channels) and %s (the layer's)\n",
-              file("features.png").c_str(), static_cast<long long>(kChannels),
-              file("result.png").c_str());
+              io::printable(file("features.png")).c_str(), static_cast<long long>(kChannels),
+              io::printable(file("result.png")).c_str());
   std::printf(
       "again by hand:\n"
       "  convoy conv2d --input %s --filter %s --pad 3 --dtype %s --output features.npy\n"
       "  convoy conv2d --input features.npy --filter %s --bias %s --activation silu \\\n"
       "    --residual features.npy --pad 1 --dtype %s --verify --output result.png\n",
-      picture.c_str(), file("stem.npy").c_str(), o.dtype.c_str(), file("layer.npy").c_str(),
-      file("bias.npy").c_str(), o.dtype.c_str());
+      shell_word(picture).c_str(), shell_word(file("stem.npy")).c_str(), o.dtype.c_str(),
+      shell_word(file("layer.npy")).c_str(), shell_word(file("bias.npy")).c_str(), o.dtype.c_str());
   return rows[0].check.passed && rows[1].check.passed ? kSuccess : kVerificationFailed;
 }
 
@@ -242,7 +253,8 @@ void add_demo_command(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--image", options->image,
-                   "a picture of your own in the place of the drawn one: .png, .npy, .safetensors")
+                   "a picture of your own in the place of the drawn one: .jpg, .png, .npy, "
+                   ".safetensors")
       ->excludes("--size");
   command->add_option("--output", options->folder, "folder of the files")->capture_default_str();
   command->callback([options, &exit_code] { exit_code = run_demo(*options); });

@@ -6,6 +6,7 @@
 
 #include "commands.hpp"
 #include "convoy/convoy.hpp"
+#include "io/jpeg.hpp"
 #include "json_output.hpp"
 #include "shape_file.hpp"
 #include "text.hpp"
@@ -31,6 +32,13 @@ std::string describe(const DeviceInfo& device) {
               device.multiprocessors, " SMs, ", device.l2_bytes >> 20, " MiB of L2");
 }
 
+/// Kinds of files that this build reads.
+std::vector<std::string> describe_files() {
+  std::vector<std::string> out = {".npy", ".safetensors", ".png"};
+  if (io::can_read_jpeg()) out.insert(out.end(), {".jpg", ".jpeg"});
+  return out;
+}
+
 int run_info(bool as_json) {
   std::string no_cuda;
   std::vector<std::string> devices = {describe(cpu_device())};
@@ -40,6 +48,7 @@ int run_info(bool as_json) {
   nlohmann::ordered_json json = {{"version", version()},
                                  {"backends", describe_backends()},
                                  {"devices", devices},
+                                 {"files", describe_files()},
                                  {"shape_sets", list_shape_sets()}};
   for (const KernelInfo& kernel : kernels()) {
     json["kernels"].push_back({{"name", kernel.name}, {"device", to_string(kernel.device)}});
@@ -56,7 +65,9 @@ int run_info(bool as_json) {
   std::printf("devices:\n");
   for (const std::string& device : devices) std::printf("  %s\n", device.c_str());
   if (count == 0) std::printf("  %s\n", no_cuda.c_str());
-  std::printf("kernels:\n");
+  std::printf("files:\n ");
+  for (const std::string& kind : describe_files()) std::printf(" %s", kind.c_str());
+  std::printf("\nkernels:\n");
   for (const KernelInfo& kernel : kernels()) {
     std::printf("  %-4s %s\n", to_string(kernel.device), kernel.name.c_str());
   }

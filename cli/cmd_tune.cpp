@@ -236,9 +236,11 @@ void add_tune_command(CLI::App& app, int& exit_code) {
   command->add_option("--csv", o.csv, "write the time of every kernel, measured and modelled");
   command
       ->add_option("--time", o.seconds, "seconds of timed runs a kernel that is close to the best")
+      ->check(finite_number())
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
   command->add_option("--reach", o.reach, "leave out kernels modelled slower than this multiple")
+      ->check(finite_number())
       ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();
   command->add_flag("--resume", o.resume,

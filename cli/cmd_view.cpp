@@ -48,7 +48,7 @@ void add_view_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("view", "write a tensor as a picture, a tile a channel");
   command
       ->add_option("input", options->input,
-                   "[..., H, W, C] or [H, W]: .npy, .safetensors, .safetensors:TENSOR, .png")
+                   "[..., H, W, C] or [H, W]: .npy, .safetensors, .safetensors:TENSOR, .png, .jpg")
       ->required();
   command->add_option("--output", options->output,
                       "the picture, .png; without it the file's name with .png, here");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -162,8 +163,14 @@ io::HostTensor make_landscape(std::int64_t size, std::uint32_t seed) {
   };
   const std::int64_t count = std::max(1u, std::thread::hardware_concurrency());
   std::vector<std::thread> threads;
-  for (std::int64_t i = 1; i < count; ++i) threads.emplace_back(draw_rows, i, count);
+  threads.reserve(std::size_t(count));
+  std::int64_t shares = 1;
+  try {
+    for (; shares < count; ++shares) threads.emplace_back(draw_rows, shares, count);
+  } catch (const std::system_error&) {  // No more threads: the rest is drawn here.
+  }
   draw_rows(0, count);
+  for (; shares < count; ++shares) draw_rows(shares, count);
   for (std::thread& thread : threads) thread.join();
   return image;
 }

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program `convoy`: docs/cli.md.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -53,6 +57,11 @@ std::string explain(const CLI::ParseError& error, const CLI::App& app, int argc,
     }
     if (argc < 2) return text("no subcommand is given; legal: ", legal);
     const std::string word = argv[1];
+    if (word.size() > 1 && word.starts_with('-')) {
+      const std::vector<std::string> options = {"--help", "--version"};
+      return text("'", word, "' is not an option of convoy", nearest_hint(word, options),
+                  "; legal: --help, --version, or a subcommand: ", legal);
+    }
     return text("'", word, "' is not a subcommand", nearest_hint(word, names), "; legal: ", legal);
   }
   if (rest.empty()) return error.what();
@@ -65,7 +74,7 @@ std::string explain(const CLI::ParseError& error, const CLI::App& app, int argc,
   const std::string hint = word.starts_with('-') ? nearest_hint(name, names) : "";
   return text("'", word, "' is not ", word.starts_with('-') ? "an option" : "expected",
               " of convoy ", command.get_name(), hint, "; `convoy ", command.get_name(),
-              " --help` lists them");
+              " --help` lists what is");
 }
 
 /// Everything printed has arrived; else there is nobody to be told of success.
@@ -105,6 +114,26 @@ int run(int argc, char** argv) {
   return exit_code;
 }
 
+/// Standard streams that the caller closed are opened so that they fail: else the next file to be
+/// opened would take their place, and get what is printed.
+void occupy_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) != -1) continue;
+    const int mode = stream == STDIN_FILENO ? O_WRONLY : O_RDONLY;
+    if (open("/dev/null", mode) != stream) std::_Exit(kFailure);
+  }
+}
+
+bool ended_by_itself = false;
+
+/// A library that finds no memory or no thread for itself ends the process with a code of its own.
+void end_in_a_library() {
+  if (ended_by_itself) return;
+  convoy::io::remove_unfinished();
+  std::fputs("convoy: error: a library ended the program: out of memory or threads\n", stderr);
+  std::_Exit(kFailure);
+}
+
 /// NOTE: a destructor of the JSON library allocates, so that out of memory may end here.
 [[noreturn]] void end_without_unwinding() {
   convoy::io::remove_unfinished();
@@ -115,14 +144,19 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  occupy_standard_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // A write past `ulimit -f` is to fail, to standard output too.
   std::set_terminate(end_without_unwinding);
+  std::atexit(end_in_a_library);
   int exit_code = kFailure;
   try {
     exit_code = run(argc, argv);
   } catch (const std::exception& error) {  // Outside of what `run` reports: no memory for that.
     std::fprintf(stderr, "convoy: error: %s\n", error.what());
+    ended_by_itself = true;
     return kFailure;
   }
+  ended_by_itself = true;
   if (flush_output()) return exit_code;
   std::fputs("convoy: error: cannot write to standard output\n", stderr);
   return kBadInput;

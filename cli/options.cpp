@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "options.hpp"
+#include "nearest.hpp"
 #include "text.hpp"
 
 #include <algorithm>
@@ -20,19 +21,44 @@ std::string lower(std::string text) {
 template <typename Enum, std::size_t N>
 Enum parse_word(const char* what, const std::string& word, const Enum (&values)[N]) {
   std::string legal;
+  std::vector<std::string> names;
   for (Enum value : values) {
     if (lower(to_string(value)) == lower(word)) return value;
+    names.push_back(lower(to_string(value)));
     legal += (legal.empty() ? "" : ", ") + std::string(to_string(value));
   }
-  throw_invalid(what, " '", word, "' is not known; legal: ", legal);
+  throw_invalid(what, " '", word, "' is not known", nearest_hint(lower(word), names),
+                "; legal: ", legal);
+}
+
+/// A whole number of 64 bits; what is wrong with the word where it is none.
+std::string parse_whole(const std::string& word, std::int64_t& value) {
+  const char* const first = word.data() + (word.starts_with('+') ? 1 : 0);
+  const char* const last = word.data() + word.size();
+  const auto [end, error] = std::from_chars(first, last, value);
+  if (error == std::errc::result_out_of_range) return "'" + word + "' does not fit 64 bits";
+  if (error != std::errc{} || end != last) return "'" + word + "' is not a whole number";
+  return "";
+}
+
+/// A number of fp32 as people write it, "+1" too; what is wrong with it where it is none.
+std::string parse_number(const std::string& word, float& value) {
+  const char* const first = word.data() + (word.starts_with('+') ? 1 : 0);
+  const char* const last = word.data() + word.size();
+  const auto [end, error] = std::from_chars(first, last, value);
+  if (error == std::errc::result_out_of_range && end == last) {
+    return "'" + word + "' does not fit fp32";
+  }
+  if (error != std::errc{} || end != last || std::isnan(value)) {
+    return "'" + word + "' is not a number";
+  }
+  return "";
 }
 
 float parse_float(const std::string& text, const std::string& word) {
   float value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || std::isnan(value)) {
-    throw_invalid("activation '", word, "': '", text, "' is not a number");
-  }
+  const std::string wrong = parse_number(text, value);
+  if (!wrong.empty()) throw_invalid("activation '", word, "': ", wrong);
   return value;
 }
 
@@ -40,27 +66,37 @@ float parse_float(const std::string& text, const std::string& word) {
 
 const CLI::Validator& whole_number() {
   static const CLI::Validator validator(
-      [](const std::string& word) -> std::string {
+      [](const std::string& word) {
         std::int64_t value = 0;
-        const char* const first = word.data() + (word.starts_with('+') ? 1 : 0);
-        const char* const last = word.data() + word.size();
-        const auto [end, error] = std::from_chars(first, last, value);
-        if (error == std::errc::result_out_of_range) return "'" + word + "' does not fit 64 bits";
-        if (error != std::errc{} || end != last) return "'" + word + "' is not a whole number";
-        return "";
+        return parse_whole(word, value);
       },
       "");
   return validator;
+}
+
+CLI::Option* add_whole_numbers(CLI::App& command, const std::string& name,
+                               std::vector<std::int64_t>& values, const std::string& help) {
+  // NOTE: not by CLI11's delimiter, which leaves out what is empty: ",1" would be "1".
+  const auto parse = [&values, name](const std::string& words) {
+    values.clear();
+    for (std::size_t begin = 0; begin <= words.size();) {
+      const std::size_t end = std::min(words.find(',', begin), words.size());
+      const std::string wrong =
+          parse_whole(words.substr(begin, end - begin), values.emplace_back());
+      if (!wrong.empty()) throw CLI::ValidationError(name, wrong);
+      begin = end + 1;
+    }
+  };
+  return command.add_option_function<std::string>(name, parse, help)->type_name("INT,...");
 }
 
 const CLI::Validator& finite_number() {
   static const CLI::Validator validator(
       [](const std::string& word) -> std::string {
         float value = 0;
-        const char* const last = word.data() + word.size();
-        const auto [end, error] = std::from_chars(word.data(), last, value);
-        if (error == std::errc{} && end == last && std::isfinite(value)) return "";
-        return "'" + word + "' is not a finite number of fp32";
+        const std::string wrong = parse_number(word, value);
+        if (wrong.empty() && std::isinf(value)) return "'" + word + "' is not a finite number";
+        return wrong;
       },
       "");
   return validator;

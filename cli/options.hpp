@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "convoy/plan.hpp"
 
@@ -19,6 +20,10 @@ UpsampleFolding parse_upsample_folding(const std::string& word);
 /// NOTE: CLI11 2.1 takes the nearest number that fits, in silence.
 const CLI::Validator& whole_number();
 const CLI::Validator& finite_number();
+
+/// An option of one word, whole numbers with commas between them: "1", "1,2".
+CLI::Option* add_whole_numbers(CLI::App& command, const std::string& name,
+                               std::vector<std::int64_t>& values, const std::string& help);
 
 /// "silu", "leaky_relu:0.1", "clamp:-1,1": sets activation and parameters. "clamp" alone is ReLU6.
 void parse_activation(const std::string& word, Epilogue& epilogue);

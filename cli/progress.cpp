@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <system_error>
 
 #include "io/printable.hpp"
 #include "text.hpp"
@@ -13,7 +14,11 @@
 namespace convoy::cli {
 
 Progress::Progress(std::string label) : label_(io::printable(std::move(label))) {
-  if (isatty(STDERR_FILENO) != 0) thread_ = std::thread([this] { show(); });
+  if (isatty(STDERR_FILENO) == 0) return;
+  try {
+    thread_ = std::thread([this] { show(); });
+  } catch (const std::system_error&) {  // No thread for it: silent then.
+  }
 }
 
 Progress::~Progress() {

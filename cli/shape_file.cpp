@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "io/byte_source.hpp"
+#include "nearest.hpp"
 #include "text.hpp"
 
 namespace convoy::cli {
@@ -144,9 +145,10 @@ std::vector<ShapeCase> resolve_shapes(const std::string& argument) {
     return {{parsed.problem, parsed.dtype, parsed.name, 1, {}}};
   } catch (const Error& problem) {
     std::string sets;
-    for (const std::string& name : list_shape_sets()) sets += (sets.empty() ? "" : ", ") + name;
+    const std::vector<std::string> names = list_shape_sets();
+    for (const std::string& name : names) sets += (sets.empty() ? "" : ", ") + name;
     throw_invalid("'", argument.substr(0, 80), "' is neither a shape file, nor a named set (", sets,
-                  "), nor a shape: ", problem.what());
+                  nearest_hint(argument, names), "), nor a shape: ", problem.what());
   }
 }
 

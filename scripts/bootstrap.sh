@@ -15,6 +15,7 @@ cd "$(dirname "$0")/.."
 
 packages=(g++ make cmake ninja-build git ca-certificates python3 python3-venv
           libdnnl-dev libzstd-dev liblz4-dev libpng-dev libcli11-dev nlohmann-json3-dev)
+optional=(libjpeg-dev)  # To read JPEG; the build goes on without.
 if [ "${1:-}" = --tests ]; then
   packages+=(libgtest-dev clang libclang-rt-dev python3-numpy)
 fi
@@ -32,24 +33,38 @@ install_packages() {
       missing+=("$package")
     fi
   done
-  if [ ${#missing[@]} -eq 0 ]; then
+  local wanted=()
+  for package in "${optional[@]}"; do
+    if ! dpkg-query -W -f '${Status}' "$package" 2> /dev/null | grep -q 'ok installed'; then
+      wanted+=("$package")
+    fi
+  done
+  if [ ${#missing[@]} -eq 0 ] && [ ${#wanted[@]} -eq 0 ]; then
     say "system packages: all there"
     return
   fi
   local sudo=()
   if [ "$(id -u)" -ne 0 ]; then
     if ! command -v sudo > /dev/null; then
+      [ ${#missing[@]} -gt 0 ] || return 0  # Only what may be left out.
       say "missing: ${missing[*]}"
       say "neither root nor sudo: ask an administrator to install them"
       exit 1
     fi
     sudo=(sudo)
   fi
-  say "installing: ${missing[*]}"
+  say "installing: ${missing[*]} ${wanted[*]}"
   # A list of packages that is out of date names files that are gone.
   "${sudo[@]}" apt-get update -q
-  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -q -y --no-install-recommends "${missing[@]}"
+  if [ ${#missing[@]} -gt 0 ]; then
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -q -y --no-install-recommends "${missing[@]}"
+  fi
+  if [ ${#wanted[@]} -gt 0 ]; then
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -q -y --no-install-recommends "${wanted[@]}" ||
+      say "not to be had: ${wanted[*]}; going on without"
+  fi
 }
 
 # Release of an nvcc, as major * 100 + minor; 0 where it is none.

@@ -20,6 +20,8 @@ tests/fuzz/make_seeds seeds
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
   targets=(readers_npy readers_safetensors readers_png readers_shape vgpu_parser_fuzz)
+  # Where libjpeg is.
+  if [ -x tests/fuzz/readers_jpeg ]; then targets+=(readers_jpeg); fi
 fi
 ptx=../../vgpu/tests/ptx
 fuzz() {
@@ -28,6 +30,7 @@ fuzz() {
   local length=512 seeds=(seeds/"$target") log=corpus/$target.log
   case $target in
     readers_shape) length=256 ;;
+    readers_jpeg) length=1024 ;;
     vgpu_parser_fuzz) length=384 seeds=("$ptx/seeds" -dict="$ptx/ptx.dict") ;;
   esac
   mkdir -p "corpus/$target"

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -80,6 +81,19 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
+/// A name beside `path` for mkstemp to finish; where that would be too long for a name, of as many
+/// of the path's characters as leave room.
+std::string temporary_name(const std::string& path) {
+  const std::string end = ".part-XXXXXX";
+  const std::size_t begin = path.rfind('/') + 1;  // 0 where there is no slash.
+  const long limit = pathconf(folder_of(path).c_str(), _PC_NAME_MAX);
+  const std::size_t most = limit > 0 ? static_cast<std::size_t>(limit) : NAME_MAX;
+  if (path.size() - begin + end.size() <= most || most <= end.size()) return path + end;
+  std::size_t cut = begin + most - end.size();
+  while (cut > begin && (static_cast<unsigned char>(path[cut]) & 0xc0) == 0x80) --cut;  // UTF-8.
+  return path.substr(0, cut) + end;
+}
+
 [[noreturn]] void fail_for(const std::string& path, const std::string& what) {
   throw Error(Status::io_error, path + ": " + what);
 }
@@ -87,7 +101,7 @@ std::string folder_of(const std::string& path) {
 }  // namespace
 
 AtomicFile::AtomicFile(const std::string& path)
-    : path_(path), target_(resolve_links(path)), temporary_(target_ + ".part-XXXXXX") {
+    : path_(path), target_(resolve_links(path)), temporary_(temporary_name(target_)) {
   check_can_write(path_);
   const int descriptor = make_temporary(temporary_);
   if (descriptor < 0) fail(std::string("cannot make a file beside it: ") + std::strerror(errno));
@@ -172,7 +186,9 @@ void check_can_write(const std::string& path) {
   std::error_code error;
   const std::string folder = folder_of(target);
   if (!std::filesystem::is_directory(folder, error)) {
-    fail_for(path, "cannot write: there is no folder " + folder);
+    const bool absent = !error || error == std::errc::no_such_file_or_directory;
+    fail_for(path, absent ? "cannot write: there is no folder " + folder
+                          : "cannot write into its folder: " + error.message());
   }
   const std::filesystem::file_status status = std::filesystem::status(target, error);
   if (std::filesystem::is_directory(status)) fail_for(path, "cannot write: it is a folder");

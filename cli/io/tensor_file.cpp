@@ -7,6 +7,7 @@
 
 #include "convoy/error.hpp"
 #include "io/atomic_file.hpp"
+#include "io/jpeg.hpp"
 #include "io/npy.hpp"
 #include "io/png.hpp"
 #include "io/safetensors.hpp"
@@ -14,7 +15,7 @@
 namespace convoy::io {
 namespace {
 
-enum class Format { npy, safetensors, png };
+enum class Format { npy, safetensors, png, jpeg };
 
 struct Spec {
   std::string path;
@@ -29,6 +30,14 @@ bool ends_with(std::string_view text, std::string_view end) {
       [](char a, char b) { return a == std::tolower(static_cast<unsigned char>(b)); });
 }
 
+/// How to read a picture of another kind.
+std::string advice(const std::string& text) {
+  for (const char* const kind : {".webp", ".heic", ".avif", ".gif", ".bmp", ".tif", ".tiff"}) {
+    if (ends_with(text, kind)) return "; ImageMagick makes a PNG: convert " + text + " picture.png";
+  }
+  return "";
+}
+
 Spec parse_spec(const std::string& text) {
   constexpr std::string_view kNamed = ".safetensors:";
   const std::size_t named = text.find(kNamed);
@@ -39,12 +48,22 @@ Spec parse_spec(const std::string& text) {
   if (ends_with(text, ".npy")) return {text, "", Format::npy};
   if (ends_with(text, ".safetensors")) return {text, "", Format::safetensors};
   if (ends_with(text, ".png")) return {text, "", Format::png};
-  const bool jpeg = ends_with(text, ".jpg") || ends_with(text, ".jpeg") || ends_with(text, ".webp");
+  if (ends_with(text, ".jpg") || ends_with(text, ".jpeg")) return {text, "", Format::jpeg};
+  throw Error(Status::invalid_argument,
+              "'" + text +
+                  "': unknown kind of file; supported: .npy, .png, .jpg, .safetensors, "
+                  ".safetensors:TENSOR" +
+                  advice(text));
+}
+
+/// Of a file that is to be written.
+Spec parse_output(const std::string& text) {
+  Spec spec = parse_spec(text);
+  if (spec.format != Format::jpeg) return spec;
   throw Error(Status::invalid_argument,
               text +
-                  ": unknown kind of file; supported: .npy, .png, .safetensors, "
-                  ".safetensors:TENSOR" +
-                  (jpeg ? "; ImageMagick makes one: convert " + text + " picture.png" : ""));
+                  ": JPEG is not written, it would lose; supported: .npy, .png, .safetensors, "
+                  ".safetensors:TENSOR");
 }
 
 }  // namespace
@@ -58,13 +77,15 @@ HostTensor read_tensor(const std::string& spec_text) {
     case Format::safetensors:
       return read_safetensors(source, spec.tensor);
     case Format::png:
+      return read_png(source);
+    case Format::jpeg:
       break;
   }
-  return read_png(source);
+  return read_jpeg(source);
 }
 
 void write_tensor(const std::string& spec_text, const HostTensor& tensor) {
-  const Spec spec = parse_spec(spec_text);
+  const Spec spec = parse_output(spec_text);
   if (spec.format == Format::png) {
     const HostTensor picture = picture_of(tensor);
     AtomicFile file(spec.path);
@@ -82,7 +103,7 @@ void write_tensor(const std::string& spec_text, const HostTensor& tensor) {
 }
 
 void check_can_write_tensor(const std::string& spec) {
-  check_can_write(parse_spec(spec).path);
+  check_can_write(parse_output(spec).path);
 }
 
 bool is_same_file(const std::string& spec, const std::string& other) {

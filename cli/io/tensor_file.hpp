@@ -7,10 +7,11 @@
 
 namespace convoy::io {
 
-/// Reads FILE.npy, FILE.safetensors, FILE.safetensors:TENSOR or FILE.png. Throws Error{io_error}.
+/// Reads FILE.npy, FILE.safetensors, FILE.safetensors:TENSOR, FILE.png, FILE.jpg or FILE.jpeg.
+/// Throws Error{io_error}; Error{unsupported} for a JPEG where `can_read_jpeg` says no.
 HostTensor read_tensor(const std::string& spec);
 
-/// Writes the same kinds, whole or not at all; a PNG as `picture_of` says. The tensor of a
+/// Writes the same kinds but JPEG, whole or not at all; a PNG as `picture_of` says. The tensor of a
 /// safetensors file is called "output" unless the spec names it.
 void write_tensor(const std::string& spec, const HostTensor& tensor);
 

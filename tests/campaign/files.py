@@ -41,6 +41,7 @@ def good_files(rng):
         "x.safetensors": case.safetensors_bytes({"x": ((1, 4, 4, 4), values, kind),
                                                  "y": ((4,), values[:4], kind)}),
         "x.png": case.png_bytes(4, 4, rows),
+        "x.jpg": rng.choice((case.JPEG_BASELINE, case.JPEG_PROGRESSIVE)),
         "tuning.txt": b"convoy-tuning 2\n1.5 onednn | cpu | bf16>bf16 packed | plain | n1 d0+1\n",
         "shapes.txt": b"n1h4w4c4k4r3s3ph1pw1 count=2 name=a\nmb1ic4oc4ih4kh3ph1\n",
     }
@@ -95,11 +96,11 @@ def random_command(rng, files):
     environment = {}
     which = rng.randrange(10)
     if which < 6:
-        name = rng.choice(("x.npy", "x.safetensors", "x.png", "w.npy"))
+        name = rng.choice(("x.npy", "x.safetensors", "x.png", "x.jpg", "w.npy"))
         files[name] = mutate(rng, files[name])
         if name == "x.png" and rng.random() < 0.7:
             files[name] = mend_png(files[name])
-        x = {"x.safetensors": "x.safetensors:x", "x.png": "x.png"}.get(name, "x.npy")
+        x = {"x.safetensors": "x.safetensors:x", "w.npy": "x.npy"}.get(name, name)
         command = ["conv2d", "--input", x, "--filter", "w.npy", "--output", "y.npy"]
         if rng.random() < 0.4:
             command = ["view", "x.safetensors:x" if "safe" in name else name, "--output", "v.png"]

@@ -19,7 +19,16 @@ import time
 import unittest
 import zlib
 
-from program_case import CONVOY, ProgramCase, npy_bytes, png_bytes, read_npy, safetensors_bytes
+from program_case import (
+    CONVOY,
+    JPEG_BASELINE,
+    JPEG_PROGRESSIVE,
+    ProgramCase,
+    npy_bytes,
+    png_bytes,
+    read_npy,
+    safetensors_bytes,
+)
 
 SANITIZED = bool(os.environ.get("CONVOY_SANITIZED"))
 
@@ -64,13 +73,70 @@ class MisuseTest(ProgramCase):
             os.chmod(self.path("y.npy"), 0o400)
             self.refuse("Permission denied", *self.conv2d())
 
+    def test_names_as_long_as_a_folder_takes(self):
+        for name in ("a" * 251 + ".npy", "é" * 125 + ".npy", "日" * 83 + ".npy"):
+            self.succeed(*self.conv2d(output=name))
+            self.assertEqual(read_npy(self.path(name))[0], (1, 2, 2, 4))
+            os.unlink(self.path(name))
+        self.refuse("File name too long", *self.conv2d(output="a" * 252 + ".npy"))
+        deep = "/".join(["d" * 200] * 25) + "/y.npy"
+        self.refuse("File name too long", *self.conv2d(output=deep))
+        self.refuse("'': unknown kind of file", *self.conv2d(output=""))
+
+    def test_closed_standard_streams(self):
+        """What a file is opened as must not be what something is printed to."""
+        expected = self.succeed(*self.conv2d())
+        with open(self.path("y.npy"), "rb") as file:
+            content = file.read()
+        self.assertIn("onednn", expected)
+        for closed, code in ((">&-", 2), ("2>&-", 0), ("<&-", 0), ("<&- >&- 2>&-", 2)):
+            words = " ".join(f"'{word}'" for word in (CONVOY, *self.conv2d(output="z.npy")))
+            done = subprocess.run(["sh", "-c", f"{words} {closed}"], cwd=self.folder,
+                                  capture_output=True, env={**os.environ, "CONVOY_LOG": "trace"})
+            self.assertEqual(done.returncode, code, (closed, done.stderr))
+            with open(self.path("z.npy"), "rb") as file:
+                self.assertEqual(file.read(), content, closed)
+
+    def test_standard_output_that_grows_too_large(self):
+        # Past `ulimit -f`: an error, not the end by a signal.
+        with open(self.path("list"), "wb") as file:
+            done = subprocess.run(
+                [CONVOY, "man"], stdout=file, stderr=subprocess.PIPE, text=True,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("cannot write to standard output", done.stderr)
+
+    def test_no_more_threads(self):
+        """A library that ends the process by itself does not end it with a code of --verify's."""
+        if os.geteuid() != 0 or SANITIZED:
+            self.skipTest("only root may become a user with few threads")
+        os.chmod(self.folder, 0o777)
+
+        def become_nobody():
+            resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+
+        for command in (self.conv2d("--pad", 40, "--upsample", 2),
+                        ("demo", "--size", 64, "--device", "cpu")):
+            done = subprocess.run([CONVOY, *map(str, command)], cwd=self.folder, text=True,
+                                  capture_output=True, preexec_fn=become_nobody,
+                                  env={**os.environ, "OMP_NUM_THREADS": "4"})
+            if "ermission denied" in done.stderr:
+                self.skipTest("the program is not for everybody to run")
+            self.assertIn(done.returncode, (0, 3), done.stderr)
+            if done.returncode == 3:
+                self.assertEqual(done.stderr.count("convoy: error"), 1, done.stderr)
+
     def test_standard_output_that_is_full(self):
         commands = [
             ("bench", "n1h4w4c4k4", "--runs", 1, "--csv", "--device", "cpu"),
             ("bench", "n1h4w4c4k4", "--runs", 1, "--device", "cpu"),
             ("bench", "--list"),
             ("info",), ("info", "--json"), ("explain", "n1h4w4c4k4"), ("demo", "--size", 16),
-            ("--help",), ("bench", "--help"), ("--version",),
+            ("--help",), ("bench", "--help"), ("--version",), ("man",), ("completion", "bash"),
+            ("view", "x.npy"),
             self.conv2d(), self.conv2d("--json"),
         ]
         for command in commands:
@@ -102,6 +168,9 @@ class MisuseTest(ProgramCase):
         for text in (done.stderr, told):
             wild = [c for c in text if c != "\n" and (ord(c) < 32 or 127 <= ord(c) < 160)]
             self.assertFalse(wild, ascii(text))
+        told = self.succeed("demo", "--size", 16, "--device", "cpu", "--output", "d\x1b[31m 'd'")
+        self.assertFalse([c for c in told if c != "\n" and ord(c) < 32], ascii(told))
+        self.assertIn("--filter 'd?[31m '\\''d'\\''/stem.npy'", told)
         # A name that is no UTF-8 is no reason for an error after the work is done.
         bytes_name = os.fsdecode(b"b\xff.npy")
         json.loads(self.succeed(*self.conv2d("--json", output=bytes_name)))
@@ -119,6 +188,15 @@ class MisuseTest(ProgramCase):
         self.refuse("unknown field 'p'; nearest: ph1pw1", "explain", "n1h4w4c4k4r3s3p1")
         self.refuse("unknown field 'stride'; nearest: sh2sw2", "explain", "n1h4w4c4k4stride2")
         self.refuse("nearest: onednn", *self.conv2d("--kernel", "oneddn"))
+        self.refuse("'--bogus' is not an option of convoy; legal: --help", "--bogus")
+        self.refuse("nearest: --version", "--versoin")
+        self.refuse("nearest: resnet50", "bench", "resnet5")
+        self.refuse("activation 'rellu' is not known; nearest: relu",
+                    *self.conv2d("--activation", "rellu"))
+        self.refuse("pad mode 'replciate' is not known; nearest: replicate",
+                    *self.conv2d("--pad-mode", "replciate"))
+        self.refuse("dtype 'fp61' is not known; nearest: fp16", *self.conv2d("--dtype", "fp61"))
+        self.refuse("--list takes no shape", "bench", "--list", "resnet50")
 
     def test_a_filter_of_another_layout_is_recognised(self):
         self.write_npy("kcrs.npy", (4, 6, 3, 3))
@@ -134,9 +212,18 @@ class MisuseTest(ProgramCase):
         for option in ("--stride", "--pad", "--dilation", "--groups", "--upsample"):
             self.refuse("does not fit 64 bits", *self.conv2d(option, "99999999999999999999"))
             self.refuse("is not a whole number", *self.conv2d(option, "1.5"))
+        for word in (",1", "1,", "1,,2", "", ","):
+            self.refuse("'' is not a whole number", *self.conv2d("--pad", word))
+        # Products that do not fit 64 bits.
+        for groups in (2**63 - 1, 3074457345618258603, 4):
+            self.refuse("legal: --groups that divides 6", *self.conv2d("--groups", groups))
+        self.succeed(*self.conv2d("--scale", "+1", "--pad", "+1,2"))
+        for option, word in (("--time", "nan"), ("--seed", "-1")):
+            self.refuse(option, "bench", "n1h4w4c4k4", option, word)
         for option, more in (("--scale", ()), ("--beta", ("--residual", "r.npy"))):
-            for number in ("nan", "inf", "1e99", "1x"):
-                self.refuse("is not a finite number", *self.conv2d(*more, option, number))
+            for number, reason in (("nan", "is not a number"), ("inf", "is not a finite number"),
+                                   ("1e99", "does not fit fp32"), ("1x", "is not a number")):
+                self.refuse(reason, *self.conv2d(*more, option, number))
         self.refuse("--beta requires --residual", *self.conv2d("--beta", 2))
         self.refuse("--residual-before-activation requires --residual",
                     *self.conv2d("--residual-before-activation"))
@@ -204,6 +291,35 @@ class MisuseTest(ProgramCase):
         self.write_npy("w1.npy", (1, 1, 1, 3))
         self.succeed(*self.conv2d(x="text.png", w="w1.npy"))
 
+    def test_jpeg(self):
+        self.write("my.jpg", JPEG_BASELINE)
+        if ".jpg" not in json.loads(self.run_convoy("info", "--json").stdout)["files"]:
+            self.refuse("this build reads no JPEG", "demo", "--image", "my.jpg", "--output", "d")
+            self.skipTest("no libjpeg in this build")
+        for name, data in (("my.jpg", JPEG_BASELINE), ("MY.JPEG", JPEG_PROGRESSIVE)):
+            self.write(name, data)
+            self.write_npy("one.npy", (3, 1, 1, 3), [1, 0, 0, 0, 1, 0, 0, 0, 1])
+            self.succeed(*self.conv2d(x=name, w="one.npy"))
+            shape, values, _ = read_npy(self.path("y.npy"))
+            self.assertEqual(shape, (16, 24, 3))
+            for y in range(16):
+                for x in range(24):
+                    for c, value in enumerate((40 + 8 * x, 200 - 10 * y, 90)):
+                        got = 255 * values[(y * 24 + x) * 3 + c]
+                        self.assertLess(abs(got - value), 40, (y, x, c))  # Of quality 30.
+        told = self.succeed("demo", "--image", "my.jpg", "--output", "d", "--device", "cpu")
+        self.assertIn("24 x 16 RGB", told)
+        self.succeed("view", "my.jpg")
+        self.refuse("my.jpg: JPEG is not written", *self.conv2d(output="my.jpg"))
+        for damaged in (JPEG_BASELINE[:200], JPEG_BASELINE[:-9], JPEG_PROGRESSIVE[:350],
+                        b"\xff\xd8"):
+            self.write("bad.jpg", damaged)
+            self.limited("bad JPEG", "bad.jpg")
+        size = JPEG_BASELINE.index(b"\xff\xc0") + 5
+        wide = JPEG_BASELINE[:size] + b"\xff\xdc\xff\xdc" + JPEG_BASELINE[size + 4 :]
+        self.write("wide.jpg", wide)
+        self.limited("65500 x 65500 pixels, more than", "wide.jpg")
+
     def test_safetensors_with_many_tensors(self):
         header = {f"layer.{i}": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
                   for i in range(100_000)}
@@ -240,6 +356,9 @@ class MisuseTest(ProgramCase):
         self.write("file", b"")
         self.refuse("cannot make the folder file/demo: Not a directory", "demo", "--output",
                     "file/demo", "--size", 16)
+        # Nothing is made for a picture that is not there.
+        self.refuse("none.png: cannot open", "demo", "--output", "d", "--image", "none.png")
+        self.refuse("dtype 'fp8'", "demo", "--output", "d", "--dtype", "fp8")
 
     def test_no_gpu_is_said_once(self):
         told = self.run_convoy("info").stdout

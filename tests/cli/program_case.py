@@ -4,6 +4,7 @@
 The first argument of a test is the program; only the standard library is needed.
 """
 
+import base64
 import json
 import math
 import os
@@ -87,6 +88,27 @@ def png_bytes(width, height, rows, color=2, claim=None):
     body = zlib.compress(b"".join(b"\0" + row for row in rows))
     return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body)
             + chunk(b"IEND", b""))
+
+
+# 24 x 16 pixels: red grows by 8 a column from 40, green falls by 10 a row from 200, blue is 90.
+JPEG_BASELINE = base64.b64decode(
+    "/9j/2wBDABsSFBcUERsXFhceHBsgKEIrKCUlKFE6PTBCYFVlZF9VXVtqeJmBanGQc1tdhbWGkJ6jq62rZ4C8ybqm"
+    "x5moq6T/2wBDARweHigjKE4rK06kbl1upKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSk"
+    "pKSkpKSkpKT/wAARCAAQABgDASIAAhEBAxEB/8QAFwAAAwEAAAAAAAAAAAAAAAAAAAMFBP/EABYQAQEBAAAAAAAA"
+    "AAAAAAAAAAACA//EABYBAQEBAAAAAAAAAAAAAAAAAAMCBf/EABgRAAMBAQAAAAAAAAAAAAAAAAACAwEh/9oADAMB"
+    "AAIRAxEAPwAnU6dUudTp1G0yJSKc6hhnUC2ZoLLh/9k="
+)
+JPEG_PROGRESSIVE = base64.b64decode(
+    "/9j/2wBDABsSFBcUERsXFhceHBsgKEIrKCUlKFE6PTBCYFVlZF9VXVtqeJmBanGQc1tdhbWGkJ6jq62rZ4C8ybqm"
+    "x5moq6T/2wBDARweHigjKE4rK06kbl1upKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSk"
+    "pKSkpKSkpKT/wgARCAAQABgDASIAAhEBAxEB/8QAFwAAAwEAAAAAAAAAAAAAAAAAAAIEA//EABUBAQEAAAAAAAAA"
+    "AAAAAAAAAAIE/9oADAMBAAIQAxAAAAEeVyaTAFH/xAAVEAEBAAAAAAAAAAAAAAAAAAAAEf/aAAgBAQABBQKqqqr/"
+    "xAAWEQEBAQAAAAAAAAAAAAAAAAACAAH/2gAIAQMBAT8BJsN//8QAFxEBAAMAAAAAAAAAAAAAAAAAAAECEv/aAAgB"
+    "AgEBPwGasv/EABQQAQAAAAAAAAAAAAAAAAAAACD/2gAIAQEABj8CX//EABUQAQEAAAAAAAAAAAAAAAAAAAAB/9oA"
+    "CAEBAAE/IYQhCEP/2gAMAwEAAgADAAAAEAf/AP/EABURAQEAAAAAAAAAAAAAAAAAAAAh/9oACAEDAQE/EHF//8QA"
+    "FREBAQAAAAAAAAAAAAAAAAAAAAH/2gAIAQIBAT8QFP/EABQQAQAAAAAAAAAAAAAAAAAAACD/2gAIAQEAAT8QSqv/"
+    "2Q=="
+)
 
 
 class ProgramCase(unittest.TestCase):

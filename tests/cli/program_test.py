@@ -344,7 +344,7 @@ class ProgramTest(ProgramCase):
         self.write_npy("x.npy", (1, 4, 4, 2))
         self.write_npy("w.npy", (3, 3, 3, 2))
         self.refuse("there is no folder", *self.conv2d(output="no/such/y.npy"))
-        self.refuse("unknown kind of file", *self.conv2d(output="y.jpeg"))
+        self.refuse("unknown kind of file", *self.conv2d(output="y.gif"))
         os.mkdir(self.path("y.npy"))
         self.refuse("it is a folder", *self.conv2d())
 
@@ -449,7 +449,7 @@ class ProgramTest(ProgramCase):
             told = self.succeed("demo", "--image", name, "--output", "out", "--device", "cpu")
             self.assertIn("20 x 18 RGB", told)
             self.assertTrue(os.path.exists(self.path("out/result.png")))
-        self.refuse("ImageMagick makes one", "demo", "--image", "x.jpg", "--output", "out")
+        self.refuse("ImageMagick makes a PNG", "demo", "--image", "x.webp", "--output", "out")
 
     def test_explain_answers_for_gpus_that_are_not_here(self):
         shape = "n1h64w64c64k64r3s3"
