@@ -7,7 +7,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from . import _native as native
-from ._native import InvalidArgument
+from ._native import InvalidArgument, OutOfMemory
 from ._plan import (
     Conv2d,
     Conv3d,
@@ -17,8 +17,10 @@ from ._plan import (
     RmsNorm,
     cached_norm,
     cached_plan,
+    elements,
     integer,
     numbers,
+    real,
     sides,
     unknown_keyword,
 )
@@ -63,7 +65,13 @@ def _numpy_dtype(name):
 def _array(value, rank, name):
     """A host array of this rank, from numpy or anything that speaks DLPack."""
     if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
-        value = np.from_dlpack(value)
+        try:
+            value = np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError) as error:
+            raise InvalidArgument(
+                f"{name} cannot be had by DLPack: {error}; legal: an array in host memory"
+            ) from None
+    _require_unmasked(value, name)
     if not isinstance(value, np.ndarray):
         raise InvalidArgument(f"{name} is a {type(value).__name__}; legal: a numpy array")
     if value.ndim != rank:
@@ -71,6 +79,13 @@ def _array(value, rank, name):
     if not value.dtype.isnative:
         value = value.astype(value.dtype.newbyteorder("="))
     return value
+
+
+def _require_unmasked(array, name):
+    if isinstance(array, np.ma.MaskedArray):
+        raise InvalidArgument(
+            f"{name} is a masked array, whose mask nothing would read; legal: {name}.filled(value)"
+        )
 
 
 def _dense(array):
@@ -87,7 +102,11 @@ def _empty(shape, dtype):
     """An array whose memory starts at a multiple of 64 bytes."""
     dtype = np.dtype(dtype)
     count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    memory = np.empty(count + 64, np.uint8)
+    try:
+        memory = np.empty(count + 64, np.uint8)
+    except (MemoryError, ValueError):
+        raise OutOfMemory(f"out of memory: an array of {count} bytes could not be reserved"
+                          ) from None
     start = -memory.ctypes.data % 64
     return memory[start : start + count].view(dtype).reshape(shape)
 
@@ -96,6 +115,7 @@ def _require_output(array, shape, dtype):
     """`array` can take the result where it lies."""
     if not isinstance(array, np.ndarray):
         raise InvalidArgument(f"out is a {type(array).__name__}; legal: a numpy array")
+    _require_unmasked(array, "out")
     _require(array, shape, dtype, "out")
     if not array.flags.writeable:
         raise InvalidArgument("out is read-only; legal: an array that may be written")
@@ -108,6 +128,10 @@ def _require(array, shape, dtype, name):
         raise InvalidArgument(
             f"{name} is {array.dtype} {array.shape}, but the convolution has {dtype} {tuple(shape)}"
         )
+
+
+def _parameter(value, name):
+    return None if value is None else real(value, name)
 
 
 def _filter_extents(filter, layout, rank):
@@ -146,6 +170,9 @@ def _run(
     """What conv2d and conv3d share, from the problem on."""
     if unknown:
         raise unknown_keyword(next(iter(unknown)), function)
+    if function is conv2d and (cache is not None or next_cache):
+        raise unknown_keyword("cache" if cache is not None else "next_cache", function)
+    scale, beta = real(scale, "scale"), real(beta, "beta")
     dtype = _dtype_name(x, "x")
     if filter.dtype != x.dtype:
         raise InvalidArgument(f"filter is {filter.dtype}, but x is {x.dtype}; legal: the same type")
@@ -197,8 +224,8 @@ def _run(
         next_cache=address(following),
         scale=scale,
         beta=beta,
-        parameter_a=parameter_a,
-        parameter_b=parameter_b,
+        parameter_a=_parameter(parameter_a, "parameter_a"),
+        parameter_b=_parameter(parameter_b, "parameter_b"),
     )
     return (out, following) if next_cache else out
 
@@ -274,7 +301,9 @@ def conv3d(
     strides, dilations = numbers(stride, 3, "stride"), numbers(dilation, 3, "dilation")
     count = integer(groups, "groups")
     begin, end = sides(padding, 3, (t, r, s), strides, dilations)
-    modes: Any = (padding_mode,) * 3 if isinstance(padding_mode, str) else tuple(padding_mode)
+    modes: Any = (padding_mode,) * 3
+    if not isinstance(padding_mode, str):
+        modes = elements(padding_mode, 3, "padding_mode", "one mode or three")
     if cache is not None:
         cache = _array(cache, 5, "cache")
     batch, depth, height, width, channels = x.shape
@@ -342,8 +371,8 @@ def _norm(problem, x, scale, bias, activation, parameter_a, parameter_b, out):
         address(x),
         scale=address(scale),
         bias=address(bias),
-        parameter_a=parameter_a,
-        parameter_b=parameter_b,
+        parameter_a=_parameter(parameter_a, "parameter_a"),
+        parameter_b=_parameter(parameter_b, "parameter_b"),
     )
     return out
 
@@ -370,7 +399,8 @@ def group_norm(
     mean and variance of each image's C / groups channels. scale and bias are [C]; out may be x."""
     x = _channels_last_array(x)
     pixels = int(np.prod(x.shape[1:-1], dtype=np.int64))
-    problem = GroupNorm(x.shape[0], pixels, x.shape[-1], integer(groups, "groups"), epsilon)
+    problem = GroupNorm(x.shape[0], pixels, x.shape[-1], integer(groups, "groups"),
+                        real(epsilon, "epsilon"))
     return _norm(problem, x, scale, bias, activation, parameter_a, parameter_b, out)
 
 
@@ -390,5 +420,5 @@ def rms_norm(
     "added", rms = sqrt(mean(x²) + epsilon); "norm_floor", x·sqrt(C) / max(norm(x), epsilon)."""
     x = _channels_last_array(x)
     pixels = int(np.prod(x.shape[:-1], dtype=np.int64))
-    problem = RmsNorm(pixels, x.shape[-1], epsilon, rule)
+    problem = RmsNorm(pixels, x.shape[-1], real(epsilon, "epsilon"), rule)
     return _norm(problem, x, scale, bias, activation, parameter_a, parameter_b, out)

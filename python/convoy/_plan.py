@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Problems, plans and packed filters, on bare addresses: what the array front ends share."""
 
+import collections.abc
 import ctypes
 import dataclasses
 import difflib
 import functools
 import inspect
+import math
 import operator
 import weakref
 from typing import Any
@@ -93,7 +95,8 @@ class Conv3d:
             setattr(shape, name, integer(getattr(self, name), name))
         for name in ("filter", "pad_begin", "pad_end", "stride", "dilation"):
             getattr(shape, name)[:] = numbers(getattr(self, name), 3, name)
-        shape.pad_mode[:] = [choose(native.PAD_MODES, mode, "pad_mode") for mode in self.pad_mode]
+        modes = elements(self.pad_mode, 3, "pad_mode", "three modes")
+        shape.pad_mode[:] = [choose(native.PAD_MODES, mode, "pad_mode") for mode in modes]
         return shape
 
     _suffix = "conv3d"
@@ -151,7 +154,7 @@ class Options:
             native.UPSAMPLE_FOLDINGS, self.upsample_folding, "upsample_folding"
         )
         options.allow_tf32 = int(self.allow_tf32)
-        options.kernel = self.kernel.encode()
+        options.kernel = kernel_name(self.kernel)
         # Only being null or not matters here.
         epilogue = self._epilogue()
         present = 16
@@ -161,16 +164,37 @@ class Options:
         return options
 
 
-class PackedFilter:
+class _Owner:
+    """Has something of the library's, never changes it, and destroys it when it goes. So a copy is
+    the object itself."""
+
+    def _own(self, handle, destroy):
+        self._handle = handle
+        # NOTE: at the interpreter's end threads and exit handlers may still run plans: the memory
+        # goes with the process.
+        weakref.finalize(self, destroy, handle).atexit = False
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce__(self):
+        name = type(self).__name__
+        raise TypeError(f"a {name} cannot be pickled; legal: its problem and options, to make it "
+                        "anew")
+
+
+class PackedFilter(_Owner):
     """A filter in the format of one plan's kernel, in its device's memory. `Plan.pack_filter` makes
     it."""
 
     def __init__(self, handle):
-        self._handle = handle
-        weakref.finalize(self, library.convoy_packed_filter_destroy, handle)
+        self._own(handle, library.convoy_packed_filter_destroy)
 
 
-class Plan:
+class Plan(_Owner):
     """A convolution that is ready to run. Threads may share it.
 
     kernel, backend: what runs it. flops: of the operation. workspace_bytes: what a run needs.
@@ -183,8 +207,7 @@ class Plan:
         create = getattr(library, f"convoy_plan_{problem._suffix}")
         shape, c_options = problem._struct(), options._struct()
         native.check(create(ctypes.byref(shape), ctypes.byref(c_options), ctypes.byref(handle)))
-        self._handle = handle.value
-        weakref.finalize(self, library.convoy_plan_destroy, self._handle)
+        self._own(handle.value, library.convoy_plan_destroy)
         self.problem = problem
         self.options = options
 
@@ -274,7 +297,7 @@ class GroupNorm:
         shape = native.initialised(native.NormShape, "norm_shape")
         for name in ("batch", "pixels", "channels", "groups"):
             setattr(shape, name, integer(getattr(self, name), name))
-        shape.epsilon = self.epsilon
+        shape.epsilon = real(self.epsilon, "epsilon")
         return shape
 
     _suffix = "group_norm"
@@ -294,7 +317,7 @@ class RmsNorm:
         shape = native.initialised(native.NormShape, "norm_shape")
         shape.pixels = integer(self.pixels, "pixels")
         shape.channels = integer(self.channels, "channels")
-        shape.epsilon = self.epsilon
+        shape.epsilon = real(self.epsilon, "epsilon")
         shape.rms_epsilon = choose(native.RMS_EPSILONS, self.rule, "rule")
         return shape
 
@@ -328,7 +351,7 @@ class NormOptions:
         return options
 
 
-class NormPlan:
+class NormPlan(_Owner):
     """A norm that is ready to run. Threads may share it, each with a workspace of its own."""
 
     def __init__(self, problem, options=NormOptions()):
@@ -336,8 +359,7 @@ class NormPlan:
         create = getattr(library, f"convoy_plan_{problem._suffix}")
         shape, c_options = problem._struct(), options._struct()
         native.check(create(ctypes.byref(shape), ctypes.byref(c_options), ctypes.byref(handle)))
-        self._handle = handle.value
-        weakref.finalize(self, library.convoy_norm_plan_destroy, self._handle)
+        self._own(handle.value, library.convoy_norm_plan_destroy)
         self.problem = problem
         self.options = options
         info = native.PlanInfo(ctypes.sizeof(native.PlanInfo))
@@ -452,24 +474,56 @@ def integer(value, name):
     return number
 
 
-def _is_number(value):
-    return hasattr(value, "__index__") or isinstance(value, (float, complex))
+def real(value, name):
+    """`value` as a float that is fp32's infinity only where it was one."""
+    try:
+        number = math.nan if isinstance(value, (str, bytes)) else float(value)
+        good = not isinstance(value, (str, bytes))
+    except (TypeError, ValueError, OverflowError):
+        good = False
+    if not good:
+        raise native.InvalidArgument(f"{name} = {value!r} is not legal; legal: a number")
+    if math.isfinite(number) and math.isinf(ctypes.c_float(number).value):
+        raise native.InvalidArgument(
+            f"{name} = {number} is not legal; legal: a number of fp32, at most 3.4028235e38"
+        )
+    return number
+
+
+def kernel_name(value):
+    """The bytes of a kernel's name, "" for none."""
+    if not isinstance(value, str) or "\0" in value:
+        raise native.InvalidArgument(
+            f"kernel = {value!r} is not legal; legal: a name of candidates(), or \"\" for any"
+        )
+    return value.encode(errors="replace")
+
+
+def elements(value, count, name, legal):
+    """The `count` elements of a sequence; text, bytes and what has no order or no end are none."""
+    unordered = (str, bytes, bytearray, collections.abc.Mapping, collections.abc.Set)
+    if isinstance(value, unordered) or not hasattr(value, "__len__"):
+        raise native.InvalidArgument(f"{name} = {value!r} is not legal; legal: {legal}")
+    values = tuple(value)
+    if count is not None and len(values) != count:
+        raise native.InvalidArgument(f"{name} = {values} is not legal; legal: {legal}")
+    return values
+
+
+def _is_integer(value):
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
 
 
 def numbers(value, count, name):
     """`value` as a tuple of `count` integers; one integer stands for all."""
-    if _is_number(value):
+    if _is_integer(value):
         return (integer(value, name),) * count
-    if isinstance(value, str):
-        raise native.InvalidArgument(
-            f"{name} = {value!r} is not legal; legal: one integer or {count} of them"
-        )
-    values = tuple(integer(v, name) for v in value)
-    if len(values) != count:
-        raise native.InvalidArgument(
-            f"{name} = {values} is not legal; legal: one integer or {count} of them"
-        )
-    return values
+    legal = f"one integer or {count} of them"
+    return tuple(integer(v, name) for v in elements(value, count, name, legal))
 
 
 def sides(padding, axes, taps=None, stride=None, dilation=None):
@@ -489,11 +543,9 @@ def sides(padding, axes, taps=None, stride=None, dilation=None):
             return tuple(w // 2 for w in whole), tuple(w - w // 2 for w in whole)
     legal = f"one integer, {axes} or {2 * axes} of them" + ("" if taps is None else ", 'valid' or "
                                                              "'same'")
-    if isinstance(padding, str):
-        raise native.InvalidArgument(f"padding = {padding!r} is not legal; legal: {legal}")
-    if _is_number(padding):
+    if _is_integer(padding):
         padding = (padding,) * axes
-    padding = tuple(integer(v, "padding") for v in padding)
+    padding = tuple(integer(v, "padding") for v in elements(padding, None, "padding", legal))
     if len(padding) == axes:
         return padding, padding
     if len(padding) == 2 * axes:

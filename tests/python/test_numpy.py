@@ -3,9 +3,13 @@
 against the installed package."""
 
 import concurrent.futures
+import copy
+import gc
 import inspect
+import itertools
 import multiprocessing
 import pathlib
+import pickle
 import subprocess
 import sys
 import unittest
@@ -267,6 +271,95 @@ class Conv2d(unittest.TestCase):
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             for y in pool.map(lambda _: convoy.conv2d(x, f, padding=1), range(16)):
                 np.testing.assert_array_equal(y, expected)
+
+
+class Misuse(unittest.TestCase):
+    x, f = integers((1, 6, 6, 4)), integers((3, 3, 3, 4), seed=1)
+
+    def refuse(self, text, call, *arguments, kind=convoy.InvalidArgument, **keywords):
+        with self.assertRaises(kind, msg=text) as caught:
+            call(*arguments, **keywords)
+        self.assertIn(text, str(caught.exception))
+
+    def test_sequences(self):
+        for value in ({1: 1, 2: 2}, {1, 2}, b"ab", bytearray(b"ab"), iter([1, 1]), None, [[1], [1]],
+                      (), np.True_, [1.5, 1]):
+            for name in ("stride", "dilation", "padding"):
+                self.refuse(f"{name} = ", convoy.conv2d, self.x, self.f, **{name: value})
+        self.refuse("padding = b'same'", convoy.conv2d, self.x, self.f, padding=b"same")
+        self.refuse("padding = ", convoy.conv2d, self.x, self.f, padding=itertools.repeat(1))
+        x, f = self.x[:, None], self.f[:, None]
+        for modes in (("zero", "zero"), ("zero",) * 4, None, {"zero"}, 3):
+            self.refuse("padding_mode = ", convoy.conv3d, x, f, padding_mode=modes)
+        y = convoy.conv2d(self.x, self.f, stride=np.array([1, 2]), padding=np.array([[1, 2]])[0])
+        np.testing.assert_array_equal(y, convoy.conv2d(self.x, self.f, stride=(1, 2),
+                                                       padding=(1, 2)))
+
+    def test_words_and_numbers(self):
+        for kernel in (None, 5, "one\0dnn", "\udcff"):
+            self.refuse("kernel = ", convoy.conv2d, self.x, self.f, kernel=kernel)
+        for value in ("2", None, 1e300, -1e39, 1j, np.ones(3)):
+            for name in ("scale", "beta"):
+                self.refuse(f"{name} = ", convoy.conv2d, self.x, self.f, **{name: value})
+            if value is not None:
+                self.refuse("parameter_a = ", convoy.conv2d, self.x, self.f, activation="clamp",
+                            parameter_a=value)
+            self.refuse("epsilon = ", convoy.group_norm, self.x, 2, epsilon=value)
+        self.refuse("no keyword 'cache'", convoy.conv2d, self.x, self.f, cache=self.x,
+                    kind=TypeError)
+        self.refuse("no keyword 'next_cache'", convoy.conv2d, self.x, self.f, next_cache=True,
+                    kind=TypeError)
+
+    def test_arrays(self):
+        masked = np.ma.masked_array(self.x, mask=self.x > 0)
+        self.refuse("x is a masked array", convoy.conv2d, masked, self.f)
+        self.refuse("x is a masked array", convoy.rms_norm, masked)
+        self.refuse("out is a masked array", convoy.conv2d, self.x, self.f,
+                    out=np.ma.zeros((1, 4, 4, 3), np.float32))
+
+        class Elsewhere:
+            def __dlpack__(self, **_):
+                raise BufferError("in the memory of a GPU")
+
+            def __dlpack_device__(self):
+                return (2, 0)
+
+        self.refuse("in the memory of a GPU", convoy.conv2d, Elsewhere(), self.f)
+        self.refuse("bytes could not be reserved", convoy.conv2d, self.x, self.f, padding=10**6,
+                    kind=convoy.OutOfMemory)
+
+    def test_copies_of_plans_live_by_themselves(self):
+        options = convoy.Options(dtype="fp32", device="cpu", packed_filter=True)
+        memory = np.zeros(1 << 16, np.float32)
+        base = memory.ctypes.data + -memory.ctypes.data % 64
+        memory[...] = 1
+        for take in (copy.copy, copy.deepcopy):
+            plan = convoy.Plan(convoy.Conv2d(1, 8, 8, 64, 8, filter=(3, 3)), options)
+            packed = plan.pack_filter(base, "KRSC")
+            plan, packed = take(plan), take(packed)
+            gc.collect()
+            plan.run(base + (1 << 16), base, packed)
+            self.assertEqual(memory[(base - memory.ctypes.data + (1 << 16)) // 4], 576)
+        for thing in (plan, packed):
+            self.refuse("cannot be pickled", pickle.dumps, thing, kind=TypeError)
+
+    def test_the_interpreter_ends(self):
+        # Exit handlers and threads that outlive the main one still convolve.
+        head = ("import convoy, numpy as np\n"
+                "x, f = np.ones((1, 8, 8, 6), np.float32), np.ones((4, 3, 3, 6), np.float32)\n")
+        handler = ("import atexit\n"
+                   "atexit.register(lambda: print(convoy.conv2d(x, f)[0, 0, 0, 0]))\n"
+                   "convoy.conv2d(x, f)\n")
+        threads = ("import threading, time\n"
+                   "def work():\n"
+                   "    while True: convoy.conv2d(x, f, padding=1)\n"
+                   "for _ in range(4): threading.Thread(target=work, daemon=True).start()\n"
+                   "time.sleep(0.2)\n"
+                   "print(54.0)\n")
+        for code in (handler, threads, threads):
+            done = subprocess.run([sys.executable, "-c", head + code], capture_output=True,
+                                  text=True)
+            self.assertEqual((done.returncode, done.stdout), (0, "54.0\n"), done.stderr)
 
 
 class Conv3d(unittest.TestCase):
