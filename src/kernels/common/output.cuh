@@ -56,22 +56,26 @@ struct alignas(sizeof(Out) * kWidth < 16 ? sizeof(Out) * kWidth : 16) OutputVect
   Out values[kWidth];
 };
 
+/// The bias of channels [channel, channel + count), zeros where there is none.
+template <int kWidth>
+__device__ __forceinline__ void load_biases(const EpilogueParams& epilogue, float (&bias)[kWidth],
+                                            std::int64_t channel, int count) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    const bool exists = epilogue.bias != nullptr && i < count;
+    bias[i] = exists ? load_bias(epilogue, static_cast<int>(channel) + i) : 0.0f;
+  }
+}
+
 template <typename Out, int kWidth>
 __device__ __forceinline__ void store_channels_as(const ConvOutput& out, float (&v)[kWidth],
-                                                  std::int64_t pixel, std::int64_t channel,
-                                                  int count) {
+                                                  const float (&bias)[kWidth], std::int64_t pixel,
+                                                  std::int64_t channel, int count) {
   const std::int64_t offset = pixel * out.channels + channel;
   using Vector = OutputVector<Out, kWidth>;
   const bool whole = out.vectors && count == kWidth;
   if (!out.plain) {
-    float bias[kWidth] = {};
     float source[kWidth] = {};
-    if (out.epilogue.bias != nullptr) {
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        if (i < count) bias[i] = load_bias(out.epilogue, static_cast<int>(channel) + i);
-      }
-    }
     // NOTE: each element is read and then written by the same thread, so the residual may be the
     // output itself. One call of apply_epilogue for both cases keeps compile time and code small.
     if (out.epilogue.has_residual) {
@@ -103,20 +107,30 @@ __device__ __forceinline__ void store_channels_as(const ConvOutput& out, float (
   }
 }
 
-/// Epilogue and store of channels [channel, channel + count) of one output pixel, count ≤ kWidth.
-/// With `out.vectors`, channel is a multiple of kWidth.
+/// Epilogue and store of channels [channel, channel + count) of one output pixel, count ≤ kWidth,
+/// with their bias as `load_biases` gives it. With `out.vectors`, channel is a multiple of kWidth.
+template <int kWidth>
+__device__ __forceinline__ void store_channels(const ConvOutput& out, float (&v)[kWidth],
+                                               const float (&bias)[kWidth], std::int64_t pixel,
+                                               std::int64_t channel, int count) {
+  switch (out.dtype) {
+    case DType::bf16:
+      return store_channels_as<__nv_bfloat16>(out, v, bias, pixel, channel, count);
+    case DType::fp16:
+      return store_channels_as<__half>(out, v, bias, pixel, channel, count);
+    case DType::fp32:
+      return store_channels_as<float>(out, v, bias, pixel, channel, count);
+  }
+}
+
+/// The same, the bias read here.
 template <int kWidth>
 __device__ __forceinline__ void store_channels(const ConvOutput& out, float (&v)[kWidth],
                                                std::int64_t pixel, std::int64_t channel,
                                                int count) {
-  switch (out.dtype) {
-    case DType::bf16:
-      return store_channels_as<__nv_bfloat16>(out, v, pixel, channel, count);
-    case DType::fp16:
-      return store_channels_as<__half>(out, v, pixel, channel, count);
-    case DType::fp32:
-      return store_channels_as<float>(out, v, pixel, channel, count);
-  }
+  float bias[kWidth];
+  load_biases(out.epilogue, bias, channel, count);
+  store_channels(out, v, bias, pixel, channel, count);
 }
 
 /// Floats of staging memory that `store_warp_tile` needs for each warp.
@@ -154,20 +168,23 @@ __device__ __forceinline__ void store_warp_tile(const ConvOutput& out,
       }
     }
     __syncwarp();
-    // Eight channels of one pixel a lane; a lane keeps its channels from row to row.
+    // Eight channels of one pixel a lane; a lane keeps its channels, and their bias, from row to row.
     static_assert(32 % kTiles == 0, "a lane keeps its channels");
     const int column = lane % kTiles * 8;
     const std::int64_t left = channel_end - channel - column;
+    if (left <= 0) continue;
     const int count = left < 8 ? static_cast<int>(left) : 8;
+    float bias[8];
+    load_biases(out.epilogue, bias, channel + column, count);
     const float* from = staging + lane / kTiles * kPitch + column;
 #pragma unroll 1
     for (int row = lane / kTiles; row < 16; row += 32 / kTiles, from += 32 / kTiles * kPitch) {
       const std::int64_t pixel = pixel_of(fragment, row);
-      if (pixel < 0 || left <= 0) continue;
+      if (pixel < 0) continue;
       alignas(16) float v[8];
       *reinterpret_cast<float4*>(v) = *reinterpret_cast<const float4*>(from);
       *reinterpret_cast<float4*>(v + 4) = *reinterpret_cast<const float4*>(from + 4);
-      store_channels(out, v, pixel, channel + column, count);
+      store_channels(out, v, bias, pixel, channel + column, count);
     }
   }
 }
