@@ -75,6 +75,40 @@ TEST_F(Small, PatchFewChannels) {
   patch(geometry_of(dilated));  // Chunks by tap with a mask.
 }
 
+TEST_F(Small, NarrowInput) {
+  const auto narrow = [](const ConvGeometry& g, DType dtype = DType::bf16) {
+    expect_right(with_kernel(g, "narrow_input", dtype));
+  };
+  narrow(shape_2d(2, 41, 37, 3, 64, 7, 3, 2));            // The stem of ResNet, odd extents.
+  narrow(shape_2d(1, 33, 70, 3, 70, 3, 1));               // Ragged filters: staged as floats.
+  narrow(shape_2d(1, 33, 20, 1, 8, 5, 2), DType::fp16);   // One channel: eight copies.
+  narrow(shape_2d(1, 20, 40, 1, 40, 3, 1, 2));            // Four copies, two elements apart.
+  narrow(shape_2d(1, 20, 40, 1, 16, 4, 0, 4));            // Two copies.
+  narrow(shape_2d(1, 20, 67, 2, 24, 3, 1, 3));            // Two channels as four, odd stride.
+  narrow(shape_2d(2, 16, 24, 4, 320, 3, 1));              // SDXL's conv_in: five strips.
+  narrow(shape_2d(1, 16, 24, 6, 33, 3, 1, 3));            // Six channels, stride 3, odd K.
+  narrow(shape_2d(1, 17, 33, 8, 96, 3, 1), DType::fp16);  // Whole pixels of 16 bytes.
+  narrow(shape_2d(1, 9, 40, 8, 32, 1, 0));                // A 1x1 filter.
+  narrow(shape_3d(0, 2, 2, 9, 20, 3, 32), DType::fp16);   // Causal RGB.
+  narrow(shape_3d(2, 1, 0, 9, 20, 5, 48));                // Cached frames in front.
+  Conv2dProblemShape tall{.in_height = 30,
+                          .in_width = 40,
+                          .in_channels = 3,
+                          .out_channels = 16,
+                          .filter_h = 3,
+                          .filter_w = 3,
+                          .pad_h = 2,
+                          .pad_w = 1,
+                          .dilation_h = 2};
+  narrow(geometry_of(tall));
+  tall.upsample = 2;
+  narrow(geometry_of(tall));
+  // More tiles than blocks.
+  ConvCase test = with_kernel(shape_2d(2, 512, 400, 3, 64, 3, 1), "narrow_input");
+  test.sample = 50000;
+  expect_right(test);
+}
+
 TEST_F(Small, PointwiseFewChannels) {
   const auto pointwise = [](const ConvGeometry& g, DType dtype = DType::bf16) {
     expect_right(with_kernel(g, "pointwise", dtype));
@@ -152,6 +186,8 @@ TEST_F(Small, RowsOfSamples) {
                                   std::pair{"few_channels", row(401, 2, 70, 5, 4, 3)},
                                   std::pair{"few_channels", row(300, 24, 16, 3, 2, 1, 2)},
                                   std::pair{"few_channels", row(5000, 16, 16, 3, 1)},
+                                  std::pair{"narrow_input", row(700, 1, 32, 7, 3)},
+                                  std::pair{"narrow_input", row(2000, 3, 64, 10, 4, 5)},
                                   std::pair{"few_filters", row(900, 32, 1, 7, 3)},
                                   std::pair{"few_filters", row(70, 96, 3, 3, 1)},
                                   std::pair{"few_filters", row(4000, 8, 16, 1, 0)}}) {
@@ -320,9 +356,11 @@ TEST_F(Small, EveryOutputTypeAndEpilogue) {
   ConvGeometry wide = shape_2d(1, 10, 33, 64, 64, 3, 1);
   wide.groups = 2;
   std::vector<std::pair<const char*, const ConvGeometry*>> kernels = {
-      {"few_filters", &few_filters}, {"few_channels", &few_channels}, {"pointwise", &point},
-      {"depthwise", &depthwise},     {"grouped", &grouped},           {"general", &plain},
-      {"depthwise", &rows},          {"grouped_patch", &wide}};
+      {"few_filters", &few_filters},  {"few_channels", &few_channels},
+      {"pointwise", &point},          {"depthwise", &depthwise},
+      {"grouped", &grouped},          {"general", &plain},
+      {"depthwise", &rows},           {"grouped_patch", &wide},
+      {"narrow_input", &few_channels}};
   for (const auto& [kernel, geometry] : kernels) {
     expect_right_with_every_epilogue(with_kernel(*geometry, kernel));
   }
@@ -448,6 +486,7 @@ TEST_F(Small, ReflectedPaddingUnderATileThatReachesPastTheOutput) {
     expect_right(with_kernel(g, kernel));
   };
   for (const int channels : {3, 6, 16}) reflected(channels, 8, "few_channels");
+  for (const int channels : {1, 3, 6}) reflected(channels, 8, "narrow_input");
   reflected(6, 8, "general");
 }
 
@@ -461,10 +500,6 @@ TEST_F(Small, InfinityStaysUnderItsTaps) {
                            .filter_w = 3,
                            .pad_h = 1,
                            .pad_w = 1};
-  PlanOptions options;
-  options.kernel = "few_channels";
-  options.device = Device::cuda;
-  const Plan plan = convoy::plan(shape, options);
   std::vector<std::uint16_t> input(8 * 40 * 3, bf16_from_float(1.0f)),
       filter(8 * 27, bf16_from_float(1.0f)), output(8 * 40 * 8);
   input[(4 * 40 + 20) * 3] = bf16_from_float(std::numeric_limits<float>::infinity());
@@ -474,14 +509,20 @@ TEST_F(Small, InfinityStaysUnderItsTaps) {
   ASSERT_EQ(cudaMalloc(&y, output.size() * 2), cudaSuccess);
   cudaMemcpy(x, input.data(), input.size() * 2, cudaMemcpyHostToDevice);
   cudaMemcpy(w, filter.data(), filter.size() * 2, cudaMemcpyHostToDevice);
-  plan.run({.output = y, .activation = ConstTensorView(x), .filter = FilterRef(w)});
-  ASSERT_EQ(cudaMemcpy(output.data(), y, output.size() * 2, cudaMemcpyDeviceToHost), cudaSuccess);
-  for (int p = 0; p < 8; ++p) {
-    for (int q = 0; q < 40; ++q) {
-      const bool under = std::abs(p - 4) <= 1 && std::abs(q - 20) <= 1;
-      const float value = float_from_bf16(output[(p * 40 + q) * 8]);
-      EXPECT_EQ(under, std::isinf(value)) << "p " << p << " q " << q << ": " << value;
-      EXPECT_FALSE(std::isnan(value)) << "p " << p << " q " << q;
+  for (const char* kernel : {"few_channels", "narrow_input"}) {
+    PlanOptions options;
+    options.kernel = kernel;
+    options.device = Device::cuda;
+    const Plan plan = convoy::plan(shape, options);
+    plan.run({.output = y, .activation = ConstTensorView(x), .filter = FilterRef(w)});
+    ASSERT_EQ(cudaMemcpy(output.data(), y, output.size() * 2, cudaMemcpyDeviceToHost), cudaSuccess);
+    for (int p = 0; p < 8; ++p) {
+      for (int q = 0; q < 40; ++q) {
+        const bool under = std::abs(p - 4) <= 1 && std::abs(q - 20) <= 1;
+        const float value = float_from_bf16(output[(p * 40 + q) * 8]);
+        EXPECT_EQ(under, std::isinf(value)) << kernel << " p " << p << " q " << q << ": " << value;
+        EXPECT_FALSE(std::isnan(value)) << kernel << " p " << p << " q " << q;
+      }
     }
   }
   cudaFree(x);
@@ -542,8 +583,8 @@ TEST_F(Small, RandomProblems) {
   const char* seed_text = std::getenv("CONVOY_FUZZ_SEED");
   const std::uint64_t count = count_text ? std::strtoull(count_text, nullptr, 10) : 40;
   const std::uint64_t first = seed_text ? std::strtoull(seed_text, nullptr, 10) : 1;
-  const std::set<std::string> small = {"few_filters", "few_channels",  "pointwise", "depthwise",
-                                       "grouped",     "grouped_patch", "general"};
+  const std::set<std::string> small = {"few_filters", "few_channels", "narrow_input",  "pointwise",
+                                       "depthwise",   "grouped",      "grouped_patch", "general"};
   std::set<std::string> used;
   for (std::uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     ConvCase test = random_case(seed, {.flops = 2e7});
@@ -559,7 +600,8 @@ TEST_F(Small, RandomProblems) {
     expect_right(test);
   }
   if (count >= 200) {
-    for (const char* kernel : {"general", "few_channels", "few_filters", "depthwise"}) {
+    for (const char* kernel :
+         {"general", "few_channels", "narrow_input", "few_filters", "depthwise"}) {
       EXPECT_EQ(used.count(kernel), 1u) << kernel << " never ran";
     }
   }

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/small/narrow_input.cuh"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+#include "core/checked.hpp"
+#include "kernels/common/cuda_plan.hpp"
+#include "kernels/small/candidates.hpp"
+#include "kernels/small/patch_extents.hpp"
+
+namespace convoy::small {
+namespace {
+
+constexpr std::int64_t kMaxFilters = 1 << 20;
+// NOTE: a block counts up to a set of tiles past the last one.
+constexpr std::int64_t kMaxTiles = (1 << 30) - 1;
+
+std::int64_t round_up(std::int64_t x, std::int64_t to) {
+  return ceil_div(x, to) * to;
+}
+
+// Channels of a pixel in the patch.
+constexpr std::int64_t cell_of(std::int64_t channels) {
+  return channels == 1 ? 1 : channels <= 4 ? 4 : 8;
+}
+
+// The layout of a launch, or why there is none.
+struct LayoutResult {
+  NarrowInputLayout layout;
+  std::string refusal;
+};
+
+LayoutResult narrow_input_layout(const PlanRequest& request) {
+  const ConvGeometry& g = request.geometry;
+  LayoutResult result;
+  NarrowInputLayout& l = result.layout;
+  const std::int64_t c = g.in_channels;
+  const std::int64_t cell = cell_of(c);
+  const std::int64_t filter_t = depth_taps(g).count;
+  const std::int64_t row_chunks = ceil_div(g.filter[2] * cell, 8);
+  const std::int64_t steps = ceil_div(filter_t * g.filter[1] * row_chunks, 2);
+  const bool side_by_side = g.out[1] == 1;
+  const std::int64_t tile_rows = side_by_side ? 1 : kNarrowInputWarps;
+  const std::int64_t tile_columns = kNarrowInputWarpPixels * (side_by_side ? kNarrowInputWarps : 1);
+  const std::int64_t rows = (tile_rows - 1) * g.stride[1] + (g.filter[1] - 1) * g.dilation[1] + 1;
+  const std::int64_t columns = (tile_columns - 1) * g.stride[2] + g.filter[2];
+  const std::int64_t row_pitch = round_up(
+      std::max((tile_columns - 1) * g.stride[2] * cell + row_chunks * 8, columns * cell), 8);
+  const std::int64_t shift = std::gcd(g.stride[2] * cell, std::int64_t{8});
+  const std::int64_t copies = 8 / shift;
+  // NOTE: eight pixels in a row read 8 / copies chunks side by side in each copy; so many units of
+  // 16 bytes between copies, modulo 8, and they meet different banks.
+  std::int64_t copy_units = filter_t * rows * row_pitch / 8;
+  while (copies > 1 && copy_units % 8 != 8 / copies) ++copy_units;
+
+  l.cell_log2 = std::countr_zero(static_cast<std::uint64_t>(cell));
+  l.strip = g.out_channels <= 32 ? 32 : 64;
+  l.tile_rows = static_cast<int>(tile_rows);
+  l.tile_columns = static_cast<int>(tile_columns);
+  const std::int64_t tiles =
+      g.batch * g.out[0] * ceil_div(g.out[1], tile_rows) * ceil_div(g.out[2], tile_columns);
+  if (tiles > kMaxTiles) {
+    result.refusal = text("output tiles = ", tiles, "; legal: at most ", kMaxTiles);
+    return result;
+  }
+  // As many strips a block as leave room for two blocks on a multiprocessor, and give each
+  // multiprocessor two blocks; at least one.
+  // NOTE: an odd number of 16-byte units from filter to filter keeps ldmatrix free of conflicts.
+  const std::int64_t filter_pitch = steps * 16 + 8;
+  const std::int64_t patch_bytes = copies * copy_units * 16;
+  const std::int64_t all_strips = ceil_div(g.out_channels, l.strip);
+  const std::int64_t staging = kNarrowInputWarps * l.staging_floats() * 4;
+  const auto bytes = [&](std::int64_t strips) {
+    return steps * static_cast<std::int64_t>(sizeof(NarrowInputStep)) +
+           strips * l.strip * (4 + filter_pitch * 2) + 2 * patch_bytes + staging;
+  };
+  const auto device_bytes = static_cast<std::int64_t>(request.device.shared_memory);
+  if (bytes(1) > device_bytes) {
+    result.refusal = text("input patches and filters of ", bytes(1), " bytes; legal: at most ",
+                          device_bytes, " (shared memory)");
+    return result;
+  }
+  const std::int64_t wanted = 2 * std::int64_t{std::max(1, request.device.multiprocessors)};
+  std::int64_t strips = all_strips;
+  while (strips > 1 && (bytes(strips) > device_bytes / 2 - 1024 ||
+                        tiles * ceil_div(all_strips, strips) < wanted)) {
+    --strips;
+  }
+  l.filter_groups = static_cast<int>(ceil_div(all_strips, strips));
+  l.strips = static_cast<int>(ceil_div(all_strips, l.filter_groups));
+  l.steps = static_cast<int>(steps);
+  l.row_chunks = static_cast<int>(row_chunks);
+  l.filter_pitch = static_cast<int>(filter_pitch);
+  l.rows = static_cast<int>(rows);
+  l.columns = static_cast<int>(columns);
+  l.row_pitch = static_cast<int>(row_pitch);
+  l.copies = static_cast<int>(copies);
+  l.shift = static_cast<int>(shift);
+  l.copy_pitch = static_cast<int>(copy_units * 8);
+  l.warp_elements = static_cast<int>(side_by_side ? kNarrowInputWarpPixels * g.stride[2] * cell
+                                                  : g.stride[1] * row_pitch);
+  l.pixels = static_cast<int>(filter_t * rows * columns);
+  l.by_columns = FastDivide(columns);
+  l.by_rows = FastDivide(rows);
+  l.by_chunks = FastDivide(2 * steps);
+  l.by_row_chunks = FastDivide(row_chunks);
+  l.plain_input = zero_padding_refusal(g).empty() && g.upsample == 1 && g.cached_frames == 0;
+  l.tiles = static_cast<int>(tiles);
+  l.walk = {FastDivide(ceil_div(g.out[2], tile_columns)), FastDivide(ceil_div(g.out[1], tile_rows)),
+            FastDivide(g.out[0])};
+  return result;
+}
+
+class NarrowInputPlan final : public CudaPlan {
+ public:
+  explicit NarrowInputPlan(const PlanRequest& request) : CudaPlan(request) {
+    geometry_ = trimmed_device_geometry(request.geometry);
+    LayoutResult result = narrow_input_layout(request);
+    if (!result.refusal.empty()) throw Error(Status::unsupported, result.refusal);
+    layout_ = result.layout;
+    kernel_ =
+        request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>() : choose_kernel<__half>();
+    raise_shared_memory_limit(kernel_, layout_.shared_bytes(), "narrow_input");
+    // Whole sets of filter groups, as many as run at once.
+    const std::int64_t resident =
+        std::int64_t{request.device.multiprocessors} *
+        resident_blocks(kernel_, kNarrowInputThreads, layout_.shared_bytes(), "narrow_input");
+    const std::int64_t sets =
+        std::clamp<std::int64_t>(resident / layout_.filter_groups, 1, layout_.tiles);
+    blocks_ = static_cast<unsigned>(sets * layout_.filter_groups);
+  }
+
+  void run(const RunPointers& pointers, cudaStream_t stream) const override {
+    const std::int64_t filters = request_.geometry.out_channels;
+    const NarrowInputArguments arguments{
+        .activation = pointers.activation,
+        .cache = pointers.cache,
+        .filter = pointers.filter,
+        .geometry = geometry_,
+        .output = conv_output(pointers, request_.output_dtype, filters, filters),
+        .layout = layout_};
+    launch_kernel(kernel_,
+                  {.name = "narrow_input",
+                   .grid = blocks_,
+                   .block = kNarrowInputThreads,
+                   .shared_bytes = static_cast<std::size_t>(layout_.shared_bytes()),
+                   .stream = stream},
+                  arguments);
+    store_next_cache(pointers, stream);
+  }
+
+ private:
+  using Kernel = void(NarrowInputArguments);
+
+  template <typename Element, int kTiles>
+  Kernel* choose_kernel() const {
+    switch (layout_.cell()) {
+      case 1:
+        return narrow_input_kernel<Element, kTiles, 1>;
+      case 4:
+        return narrow_input_kernel<Element, kTiles, 4>;
+      default:
+        return narrow_input_kernel<Element, kTiles, 8>;
+    }
+  }
+  template <typename Element>
+  Kernel* choose_kernel() const {
+    return layout_.strip == 32 ? choose_kernel<Element, 4>() : choose_kernel<Element, 8>();
+  }
+
+  DeviceGeometry geometry_;
+  NarrowInputLayout layout_;
+  Kernel* kernel_ = nullptr;
+  unsigned blocks_ = 0;
+};
+
+// Model time: blocks load, multiply and store in turns, and share what a multiprocessor can issue.
+double estimate_us(const PlanRequest& request) {
+  constexpr double kLaunchUs = 5.0;
+  constexpr double kTileUs = 0.25;     // A tile's barrier and the wait for its patch.
+  constexpr double kPixelUs = 2.0e-4;  // To load a pixel of the patch,
+  constexpr double kCopyUs = 0.3e-4;   // for each of its copies.
+  constexpr double kStepUs = 3.5e-2;   // A K step of 256 pixels and 64 filters.
+  constexpr double kStoreUs = 0.25;    // 256 pixels of 64 filters,
+  constexpr double kStagedUs = 1.2;    // through staging memory.
+  constexpr double kFilterUs = 2e-3;   // A filter's K step, once a block.
+  constexpr double kBytesPerUs = 3.6e6;
+
+  const ConvGeometry& g = request.geometry;
+  const NarrowInputLayout l = narrow_input_layout(request).layout;
+  const Activation activation = request.epilogue.activation;
+  const bool direct = request.output_dtype == request.dtype && g.out_channels % 8 == 0 &&
+                      !request.epilogue.residual &&
+                      (activation == Activation::none || activation == Activation::relu ||
+                       activation == Activation::silu);
+  const double processors = std::max(1, request.device.multiprocessors);
+  const double fitting = std::clamp(
+      std::floor(double(request.device.shared_memory + 1024) / (l.shared_bytes() + 1024)), 1.0,
+      2.0);
+  const double sets =
+      std::clamp(std::floor(fitting * processors / l.filter_groups), 1.0, double(l.tiles));
+  const double rounds = std::ceil(sets * l.filter_groups / (fitting * processors));
+  const double sharing = std::min(fitting, std::ceil(sets * l.filter_groups / processors));
+  const double tiles = std::ceil(l.tiles / sets);  // Of a block.
+  const double strips = l.strips * l.strip / 64.0;
+  const double tile_us = l.pixels * (kPixelUs + l.copies * kCopyUs) +
+                         strips * (l.steps * kStepUs + (direct ? kStoreUs : kStagedUs));
+  const double block_us = tiles * (tile_us * sharing + kTileUs) +
+                          kFilterUs * l.steps * l.strips * l.strip / kNarrowInputWarps;
+  return kLaunchUs + std::max(rounds * block_us,
+                              min_bytes(request) / (kBytesPerUs * memory_share(request.device)));
+}
+
+class NarrowInputCandidate final : public KernelCandidate {
+ public:
+  std::string name() const override { return "narrow_input"; }
+  Device device() const override { return Device::cuda; }
+  bool packs_as_dense(const PlanRequest&) const override { return true; }
+
+  Judgement judge(const PlanRequest& request) const override {
+    const ConvGeometry& g = request.geometry;
+    if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
+    if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
+    if (g.in_channels < 1 || g.in_channels > kNarrowInputMaxChannels) {
+      return text("in_channels = ", g.in_channels, "; legal: 1 to ", kNarrowInputMaxChannels,
+                  "; nearest: ", kNarrowInputMaxChannels);
+    }
+    if (g.filter[2] > 1 && g.dilation[2] != 1) {
+      return text("dilation of width = ", g.dilation[2], "; legal: 1");
+    }
+    std::string reason = device_geometry_refusal(g);
+    if (reason.empty()) reason = patch_extent_refusal(g);
+    if (!reason.empty()) return reason;
+    if (g.out_channels > kMaxFilters) {
+      return text("out_channels = ", g.out_channels, "; legal: at most ", kMaxFilters,
+                  "; nearest: ", kMaxFilters);
+    }
+    reason = narrow_input_layout(request).refusal;
+    if (!reason.empty()) return reason;
+
+    return estimate_us(request);
+  }
+
+  std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
+    return std::make_unique<NarrowInputPlan>(request);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<KernelCandidate> make_narrow_input_candidate() {
+  return std::make_unique<NarrowInputCandidate>();
+}
+
+}  // namespace convoy::small
