@@ -120,6 +120,41 @@ TEST_F(Sm90Small, VolumeWithCache) {
               .cached_frames = 2}));
 }
 
+// Eight tiles of 128 pixels, whose patches all reach outside, and ping-pong's turns among them; then
+// tiles that do and that do not.
+TEST_F(Sm90Small, BorderOfPatches) {
+  ConvCase test = image({.in_height = 17,
+                         .in_width = 40,
+                         .in_channels = 72,
+                         .out_channels = 24,
+                         .filter_h = 3,
+                         .filter_w = 3,
+                         .pad_h = 1,
+                         .pad_w = 1,
+                         .pad_mode = PadMode::reflect});
+  run(test);
+  test = image({.in_height = 40,
+                .in_width = 56,
+                .in_channels = 16,
+                .out_channels = 24,
+                .filter_h = 3,
+                .filter_w = 3,
+                .pad_h = 1,
+                .pad_w = 1,
+                .pad_mode = PadMode::replicate});
+  run(test);
+  run(volume({.in_depth = 2,
+              .in_height = 5,
+              .in_width = 6,
+              .in_channels = 72,
+              .out_channels = 16,
+              .filter = {3, 3, 3},
+              .pad_begin = {1, 1, 1},
+              .pad_end = {0, 1, 1},
+              .pad_mode = {PadMode::replicate, PadMode::replicate, PadMode::reflect},
+              .cached_frames = 1}));
+}
+
 TEST_F(Sm90Small, FewChannels) {
   run(image({.in_height = 9,
              .in_width = 17,

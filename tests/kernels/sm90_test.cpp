@@ -256,6 +256,107 @@ TEST_F(Sm90, SkippedTemporalTaps) {
             10);
 }
 
+// Frames outside are other frames, whatever the loader.
+TEST_F(Sm90, BorderOfFrames) {
+  Conv3dProblemShape shape{.batch = 2,
+                           .in_depth = 3,
+                           .in_height = 5,
+                           .in_width = 11,
+                           .in_channels = 72,
+                           .out_channels = 40,
+                           .filter = {3, 3, 3},
+                           .pad_begin = {2, 1, 1},
+                           .pad_end = {0, 1, 1}};
+  for (const PadMode mode : {PadMode::replicate, PadMode::reflect}) {
+    for (const int cached : {0, 1, 2}) {
+      shape.pad_mode[0] = mode;
+      shape.cached_frames = cached;
+      EXPECT_GT(run_on_all(volume(shape)), 10);
+    }
+  }
+  shape.filter = {3, 1, 1};
+  shape.pad_begin = shape.pad_end = {2, 0, 0};
+  shape.stride = {2, 1, 1};
+  EXPECT_GT(run_on_all(volume(shape)), 10);
+}
+
+// Patches that reach outside on every side, on two at once, and by more than a pixel; tiles of one
+// row of real pixels; one axis of zeros.
+TEST_F(Sm90, BorderOfPatches) {
+  for (const PadMode mode : {PadMode::replicate, PadMode::reflect}) {
+    Conv2dProblemShape shape{.batch = 2,
+                             .in_height = 33,
+                             .in_width = 41,
+                             .in_channels = 72,
+                             .out_channels = 40,
+                             .filter_h = 3,
+                             .filter_w = 3,
+                             .pad_h = 1,
+                             .pad_w = 1,
+                             .pad_mode = mode};
+    EXPECT_GT(run_on_all(image(shape), "_halo_"), 5);
+    shape.in_height = 3;
+    shape.in_width = 5;
+    shape.pad_h_end = 2;
+    shape.pad_w = 0;
+    EXPECT_GT(run_on_all(image(shape), "_halo_"), 5);
+    shape = {.in_height = 9,
+             .in_width = 17,
+             .in_channels = 16,
+             .out_channels = 64,
+             .filter_h = 5,
+             .pad_h = 2,
+             .pad_mode = mode};
+    EXPECT_GT(run_on_all(image(shape), "_halo_"), 1);
+    shape.filter_h = 1;
+    shape.pad_h = 0;
+    shape.filter_w = 3;
+    shape.pad_w = shape.dilation_w = 2;
+    EXPECT_GT(run_on_all(image(shape), "_halo_"), 1);
+    ConvCase upsampled = image({.in_height = 9,
+                                .in_width = 17,
+                                .in_channels = 32,
+                                .out_channels = 48,
+                                .filter_h = 3,
+                                .filter_w = 3,
+                                .pad_h = 1,
+                                .pad_w = 1,
+                                .pad_mode = mode,
+                                .upsample = 2});
+    upsampled.options.packed_filter = true;
+    EXPECT_GT(run_on_all(upsampled, "_halo_"), 5);
+    Conv3dProblemShape causal{.in_depth = 2,
+                              .in_height = 10,
+                              .in_width = 18,
+                              .in_channels = 136,
+                              .out_channels = 40,
+                              .filter = {3, 3, 3},
+                              .pad_begin = {1, 1, 1},
+                              .pad_end = {0, 1, 1},
+                              .pad_mode = {PadMode::replicate, mode, PadMode::zero},
+                              .cached_frames = 1};
+    EXPECT_GT(run_on_all(volume(causal), "_halo_"), 5);
+    causal.pad_mode = {mode, PadMode::zero, mode};
+    EXPECT_GT(run_on_all(volume(causal), "_halo_"), 5);
+  }
+}
+
+TEST_F(Sm90, BorderOfManyTiles) {
+  ConvCase test = image({.batch = 3,
+                         .in_height = 129,
+                         .in_width = 200,
+                         .in_channels = 72,
+                         .out_channels = 96,
+                         .filter_h = 3,
+                         .filter_w = 3,
+                         .pad_h = 1,
+                         .pad_w = 1,
+                         .pad_mode = PadMode::reflect});
+  test.residual = true;
+  test.sample = 20000;
+  EXPECT_GT(run_on_all(test, "_halo_"), 5);
+}
+
 TEST_F(Sm90, EpilogueOrders) {
   for (const auto order : {ResidualOrder::after_activation, ResidualOrder::before_activation}) {
     for (const auto rounding : {EpilogueRounding::once, EpilogueRounding::each_step}) {

@@ -138,10 +138,6 @@ std::string upsample_folding_refusal(const ConvGeometry& g) {
     if (reason.empty()) reason = need("dilation " + name, g.dilation[axis], 1);
     if (reason.empty()) reason = need("padding before " + name, g.pad_begin[axis], 1);
     if (reason.empty()) reason = need("padding after " + name, g.pad_end[axis], 1);
-    if (reason.empty() && g.pad_mode[axis] != PadMode::zero) {
-      reason = text("folded upsampling: padding mode of ", name, " = ", to_string(g.pad_mode[axis]),
-                    "; legal: zero");
-    }
   }
   return reason;
 }

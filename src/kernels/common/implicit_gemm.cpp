@@ -37,6 +37,22 @@ bool is_pointwise(const ConvGeometry& g) {
   return g.upsample == 1;
 }
 
+PadMode view_pad_mode(const ConvGeometry& g, int axis) {
+  if (g.pad_begin[axis] == 0 && g.pad_end[axis] == 0) return PadMode::zero;
+  const PadMode mode = g.pad_mode[axis];
+  return mode == PadMode::reflect && axis > 0 && g.upsample == 2 ? PadMode::replicate : mode;
+}
+
+std::string pad_mode_refusal(const ConvGeometry& g, int first_axis) {
+  for (int axis = first_axis; axis < 3; ++axis) {
+    if (view_pad_mode(g, axis) != PadMode::zero) {
+      return text("padding mode of ", kAxisNames[axis], " = ", to_string(g.pad_mode[axis]),
+                  "; legal: zero");
+    }
+  }
+  return {};
+}
+
 std::string refusal(const ConvGeometry& g, bool packed_filter, DType dtype) {
   if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
   const auto unit = static_cast<std::int64_t>(16 / size_of(dtype));
@@ -45,11 +61,6 @@ std::string refusal(const ConvGeometry& g, bool packed_filter, DType dtype) {
                 " (TMA needs rows of 16 bytes); nearest: ", ceil_div(g.in_channels, unit) * unit);
   }
   for (int axis = 0; axis < 3; ++axis) {
-    const bool padded = g.pad_begin[axis] != 0 || g.pad_end[axis] != 0;
-    if (padded && g.pad_mode[axis] != PadMode::zero) {
-      return text("padding mode of ", kAxisNames[axis], " = ", to_string(g.pad_mode[axis]),
-                  "; legal: zero");
-    }
     if (axis > 0 && g.stride[axis] > 8) {
       return text("stride of ", kAxisNames[axis], " = ", g.stride[axis],
                   "; legal: 1 to 8 (tensor map element strides); nearest: 8");

@@ -40,9 +40,17 @@ bool is_planar(const ConvGeometry& geometry);
 /// 1×1 within a frame, stride 1, no padding: pixels are read as they lie.
 bool is_pointwise(const ConvGeometry& geometry);
 
+/// What taps outside the input of a kernel's view read along an axis: zero where there is no
+/// padding. A folded upsampling has one row and column of padding, which before the upsampling are
+/// copies of the border whether they replicate or reflect.
+PadMode view_pad_mode(const ConvGeometry& geometry, int axis);
+
+/// Empty, or which axis from `first_axis` on is padded with anything but zeros.
+std::string pad_mode_refusal(const ConvGeometry& geometry, int first_axis = 0);
+
 /// Empty, or what every implicit-GEMM kernel declines: groups, channels that are no whole 16-byte
-/// rows, padding other than zero, wide strides, upsampling that does not fold. `packed_filter`: the
-/// filter comes in the kernel's own format. `dtype`: of activation and filter.
+/// rows, wide strides, upsampling that does not fold. `packed_filter`: the filter comes in the
+/// kernel's own format. `dtype`: of activation and filter.
 std::string refusal(const ConvGeometry& geometry, bool packed_filter, DType dtype = DType::bf16);
 
 /// Empty, or which extent passes kMaxCoordinate, or which axis by its extent, padding and filter.

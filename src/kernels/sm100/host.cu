@@ -301,6 +301,7 @@ std::string input_refusal(const Config& config, const ConvGeometry& g) {
 std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
   const Config& config = instance.config;
   std::string reason = implicit_gemm::refusal(g, packed_filter);
+  if (reason.empty()) reason = implicit_gemm::pad_mode_refusal(g);
   if (reason.empty()) reason = vectors_refusal(instance, g);
   if (reason.empty()) reason = implicit_gemm::coordinate_refusal(g);
   if (reason.empty()) reason = input_refusal(config, g);

@@ -75,6 +75,9 @@ struct Config {
   constexpr int step_k() const { return kStepBytes / static_cast<int>(size_of(in)); }
   constexpr bool has_planes() const { return input == Input::planes; }
   constexpr bool has_halo() const { return input == Input::halo || has_planes(); }
+  /// Patches may be completed in shared memory where they reach outside the input (border.cuh).
+  // NOTE: not by the 24 registers that tiles of many registers leave to a loader: ptxas spills.
+  constexpr bool fills_border() const { return input == Input::halo && !needs_many_registers(); }
   constexpr bool is_resident() const { return input == Input::resident; }
   constexpr bool has_act_ring() const { return input != Input::runs; }
   constexpr bool is_pingpong() const { return schedule == Schedule::pingpong; }
@@ -136,7 +139,8 @@ struct Config {
   constexpr int staging_bytes() const { return storers() * staging_buffers() * piece_bytes(); }
 
   constexpr int barriers() const {
-    return 2 * act_ring_stages() + 2 * filter_stages + storers() * staging_buffers();
+    return (fills_border() ? 3 : 2) * act_ring_stages() + 2 * filter_stages +
+           storers() * staging_buffers();
   }
   /// Shared memory of a CTA, with the slack that aligns the tiles to 1024 bytes.
   constexpr int shared_bytes() const {

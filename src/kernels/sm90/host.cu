@@ -77,7 +77,9 @@ Loader choose_loader(const Config& config, const ConvGeometry& g) {
   if (plane > kMaxCoordinate) return Loader::patch;
   if (implicit_gemm::is_pointwise(g)) return Loader::tiled;
   // Small frames fill tiles only if tiles may straddle them, which needs the 5-D copy.
-  if (!implicit_gemm::is_planar(g) && g.cached_frames == 0 && g.gemm_m() <= kMaxCoordinate &&
+  // Its frame numbers are TMA's own: outside are zeros.
+  if (!implicit_gemm::is_planar(g) && g.cached_frames == 0 &&
+      implicit_gemm::view_pad_mode(g, 0) == PadMode::zero && g.gemm_m() <= kMaxCoordinate &&
       ceil_div(plane, config.block_m) * config.block_m * 10 > plane * 11 &&
       implicit_gemm::offset_refusal(g, 0, implicit_gemm::kMaxOffset5d).empty() &&
       tensor_map_refusal(im2col_map(config, g, "activation", g.in[0], true)).empty()) {
@@ -115,6 +117,33 @@ std::string halo_refusal(const Config& config, const ConvGeometry& g) {
     return text("the halo of a ", height, "x", width, " filter with dilation ", g.dilation[1], "x",
                 g.dilation[2], " does not fit a stage; legal: at most ", config.halo_pixels,
                 " pixels of a patch with its halo");
+  }
+  return {};
+}
+
+// Padding by replication and reflection across a frame: pixels of a patch that lie outside the input
+// are copied from others of the same patch (border.cuh).
+std::string border_refusal(const Config& config, const ConvGeometry& g) {
+  if (!config.fills_border()) return implicit_gemm::pad_mode_refusal(g, 1);
+  const KernelView view = implicit_gemm::kernel_view(g);
+  const PatchTiling tiling = choose_patch(config, g, view);
+  for (int axis = 1; axis < 3; ++axis) {
+    const PadMode mode = implicit_gemm::view_pad_mode(g, axis);
+    if (mode == PadMode::zero) continue;
+    const bool reflects = mode == PadMode::reflect;
+    const std::int64_t tile =
+        8 * (axis == 2 ? tiling.columns : config.block_m / 64 / tiling.columns);
+    const std::int64_t patch = axis == 2 ? tiling.halo_width : tiling.halo_height;
+    const std::int64_t tiles = axis == 2 ? tiling.tiles_across : tiling.tiles_down;
+    // The furthest that the first patch reads inside, and the first that the last patch does.
+    const std::int64_t before = reflects ? 2 * g.pad_begin[axis] : g.pad_begin[axis];
+    const std::int64_t last = g.in[axis] - 1 - (reflects ? g.pad_end[axis] : 0);
+    if (before >= patch || (tiles - 1) * tile - g.pad_begin[axis] > last) {
+      return text("padding of ", kAxisNames[axis], " = ", g.pad_begin[axis], ", ", g.pad_end[axis],
+                  " by mode ", to_string(g.pad_mode[axis]), " under a filter of ", g.filter[axis],
+                  "; legal: what copies pixels of the same patch of ", patch,
+                  ", as padding does that keeps the extent");
+    }
   }
   return {};
 }
@@ -249,7 +278,8 @@ void lay_out_pixels(const Config& config, const ConvGeometry& g, const KernelVie
   p.output_frames = static_cast<int>(straddles ? 1 : g.batch * g.out[0]);
   p.frames_per_batch = straddles ? 1 : static_cast<int>(g.out[0]);
   p.frame_pixels = straddles ? g.gemm_m() : plane;
-  p.skip_taps = p.loader != Loader::im2col_5d && (g.pad_begin[0] > 0 || g.pad_end[0] > 0);
+  p.skip_taps = p.loader != Loader::im2col_5d && p.pad_mode[0] == PadMode::zero &&
+                (g.pad_begin[0] > 0 || g.pad_end[0] > 0);
   // NOTE: measured on 1x1 layers of few filters whose input is about as large as L2: 3 to 8 %
   // faster, since what was read makes room first. Slower (up to 13 %) where tiles of other filters
   // come back for it, or where it streams through L2 so fast that a row's second 128 bytes are gone
@@ -402,6 +432,7 @@ std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed
     }
   }
   if (reason.empty() && config.has_halo()) reason = halo_refusal(config, g);
+  if (reason.empty()) reason = border_refusal(config, g);
   if (reason.empty() && config.is_resident()) reason = resident_refusal(config, g);
   if (reason.empty() && config.cluster_n > 1) reason = shared_activation_refusal(config, g);
   if (!reason.empty()) return reason;
@@ -453,7 +484,13 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, const Launch
     p.pad[i] = static_cast<int>(g.pad_begin[i]);
     p.stride[i] = static_cast<int>(g.stride[i]);
     p.dilation[i] = static_cast<int>(view.dilation[i]);
+    p.pad_mode[i] = implicit_gemm::view_pad_mode(g, i);
   }
+  for (int i = 0; i < 2; ++i) {
+    p.in[i] = static_cast<int>(g.in[i + 1]);
+    p.pad_behind[i] = static_cast<int>(g.pad_end[i + 1]);
+  }
+  p.fills_border = p.pad_mode[1] != PadMode::zero || p.pad_mode[2] != PadMode::zero;
   p.cached_frames = static_cast<int>(g.cached_frames);
   p.new_frames = static_cast<int>(g.in[0]);
   lay_out_channels(config, g, p);

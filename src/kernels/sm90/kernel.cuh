@@ -7,6 +7,7 @@
 //   warp 0          loads activation tiles                 full/empty barriers of ring A
 //   warp 1          loads filter tiles                     full/empty barriers of ring B
 //                   (CTAs of a cluster share one of the two: each multicasts its slice)
+//   warp 2          completes patches at the border, where padding replicates or reflects
 //   warps 4..       consumer warpgroups: wgmma, then the epilogue of their 64-row blocks,
 //                   each warp storing 16 x 32 pieces by TMA from its own staging buffers
 //
@@ -17,6 +18,7 @@
 
 #include "kernels/common/pipeline.cuh"
 #include "kernels/common/ptx.cuh"
+#include "kernels/sm90/border.cuh"
 #include "kernels/sm90/config.hpp"
 #include "kernels/sm90/epilogue.cuh"
 #include "kernels/sm90/epilogue_swapped.cuh"
@@ -45,6 +47,7 @@ struct Kernel {
   static constexpr bool kPlanes = kConfig.has_planes();
   static constexpr bool kResident = kConfig.is_resident();
   static constexpr bool kActRing = kConfig.has_act_ring();
+  static constexpr bool kFillsBorder = kConfig.fills_border();
   // Rows of a tile that each CTA of a cluster loads for all.
   static constexpr int kActSlice = kConfig.block_m / kClusterN;
   static constexpr int kFilterSlice = kConfig.block_n / kClusterM;
@@ -60,6 +63,7 @@ struct Kernel {
   // Threads that come to the named barriers of set-up.
   static constexpr int kReadyThreads = kConfig.threads() - 64;
   static constexpr int kFilterReadyThreads = 64;
+  static constexpr int kBorderReadyThreads = 64;
 
   /// Bias of a tile as a thread keeps it.
   static constexpr int kBiases = kSwapped ? 2 * kBlocks : kConfig.block_n / 32;
@@ -106,12 +110,18 @@ struct Kernel {
           ptx::barrier_init(&smem.filter_full[i], kActRing ? 1 : 2);
           ptx::barrier_init(&smem.filter_empty[i], kConfig.reading_warps() * kClusterSize);
         }
+        if (kFillsBorder && p.fills_border) {
+          for (int i = 0; i < Smem::kActStages; ++i) ptx::barrier_init(&smem.act_loaded[i], 1);
+        }
         ptx::fence_barrier_init();
       }
       __syncwarp();
       if constexpr (kClusterSize == 1) {
         ptx::named_barrier_arrive(kReadyBarrier, kReadyThreads);
         ptx::named_barrier_arrive(kFilterReadyBarrier, kFilterReadyThreads);
+        if (kFillsBorder && p.fills_border) {
+          ptx::named_barrier_arrive(kBorderReadyBarrier, kBorderReadyThreads);
+        }
       }
     } else if (at.warp == 1) {
       if (ptx::elect_one()) ptx::prefetch_tensor_map(&p.filter_map);
@@ -180,7 +190,10 @@ struct Kernel {
   };
   static __device__ __forceinline__ FrameSource frame_source(const Params& p, const Tile& tile,
                                                              int t) {
-    const int d = tile.z * p.stride[0] - p.pad[0] + t * p.dilation[0];
+    int d = tile.z * p.stride[0] - p.pad[0] + t * p.dilation[0];
+    if (p.pad_mode[0] != PadMode::zero) {
+      d = inside(d, p.cached_frames + p.new_frames, p.pad_mode[0]);
+    }
     if (d < p.cached_frames) return {&p.cache_map, tile.batch * p.cached_frames + d};
     return {&p.activation_map, tile.batch * p.new_frames + d - p.cached_frames};
   }
@@ -211,10 +224,12 @@ struct Kernel {
       h = h * p.stride[1] + row;
       w = w * p.stride[2] + column;
     }
-    ptx::barrier_arrive_expect(&smem.act_full[stage], p.halo_height * p.halo_width * p.block_bytes);
-    ptx::tma_load_4d(smem.act_tile(stage), source.map, &smem.act_full[stage], ptx::kL2EvictNormal,
-                     c, w - p.pad[2] + tile.phase_column, h - p.pad[1] + tile.phase_row,
-                     source.frame);
+    // NOTE: at the border the consumers hear of the stage from the warp that completes it.
+    ptx::Barrier* const full =
+        kFillsBorder && needs_border(p, tile) ? &smem.act_loaded[stage] : &smem.act_full[stage];
+    ptx::barrier_arrive_expect(full, p.halo_height * p.halo_width * p.block_bytes);
+    ptx::tma_load_4d(smem.act_tile(stage), source.map, full, ptx::kL2EvictNormal, c,
+                     w - p.pad[2] + tile.phase_column, h - p.pad[1] + tile.phase_row, source.frame);
   }
 
   /// Input::runs and resident: the rows of tap (t, r, s), a block of channels from c on: block_m
@@ -303,6 +318,35 @@ struct Kernel {
             }
           }
         }
+      }
+      index += at.index_step;
+      tile = decode_tile<kConfig>(p, index, at.m_rank);
+    }
+  }
+
+  // ---- Border filler --------------------------------------------------------------------------
+
+  /// One warp: completes the patches of this CTA's tiles that need it, between the loader and the
+  /// consumers. It stays out of the way of all others.
+  static __device__ __forceinline__ void border_filler(const Params& p, const Smem& smem,
+                                                       const Place& at, const Tile& first_tile) {
+    ActState act;
+    std::uint32_t parities = 0;  // of act_loaded, a bit a stage: not every patch passes there
+    Tile tile = first_tile;
+    for (int index = at.first_index; index < p.num_cluster_tiles;) {
+      const KRange range = k_range<kConfig>(p, tile, at.cta_rank, at.cluster_size);
+      if (needs_border(p, tile)) {
+        for (int i = range.begin; i < range.end; ++i, act.advance()) {
+          ptx::barrier_wait(&smem.act_loaded[act.index], parities >> act.index & 1);
+          parities ^= 1u << act.index;
+          fill_border(p, tile, smem.act_tile(act.index), at.lane);
+          // The MMAs read through the async proxy.
+          ptx::fence_async_shared();
+          __syncwarp();
+          if (at.lane == 0) ptx::barrier_arrive(&smem.act_full[act.index]);
+        }
+      } else {
+        act.advance(range.end - range.begin);
       }
       index += at.index_step;
       tile = decode_tile<kConfig>(p, index, at.m_rank);
@@ -808,6 +852,11 @@ struct Kernel {
           ptx::named_barrier_sync(kFilterReadyBarrier, kFilterReadyThreads);
         }
         if (ptx::elect_one()) filter_loader(p, smem, at, first_tile, preloaded);
+      } else if (kFillsBorder && at.warp == 2 && p.fills_border) {
+        if constexpr (kClusterSize == 1) {
+          ptx::named_barrier_sync(kBorderReadyBarrier, kBorderReadyThreads);
+        }
+        border_filler(p, smem, at, first_tile);
       }
       __syncwarp();
     } else {

@@ -83,7 +83,9 @@ double tap_cycles(const Config& config, const ModelConstants& k) {
 
 // Temporal taps that meet real frames, on average over (the first) frames.
 double met_taps(const ConvGeometry& g, const Params& p) {
-  if (p.loader == Loader::im2col_5d) return static_cast<double>(p.filter[0]);
+  if (p.loader == Loader::im2col_5d || p.pad_mode[0] != PadMode::zero) {
+    return static_cast<double>(p.filter[0]);
+  }
   const std::int64_t frames = std::min<std::int64_t>(g.out[0], 1024);
   std::int64_t met = 0;
   for (std::int64_t z = 0; z < frames; ++z) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "convoy/types.hpp"
 #include "kernels/common/epilogue_params.hpp"
 #include "kernels/common/fast_divide.hpp"
 
@@ -89,13 +90,17 @@ struct Params {
   int patch_columns;     ///< 8×8 sub-patches side by side in a patched tile.
   int halo_height;       ///< Input rows and columns of a halo tile, or of each of its planes.
   int halo_width;
-  int planes[2];  ///< Input::planes: of rows and of columns; else 1, 1.
+  int planes[2];      ///< Input::planes: of rows and of columns; else 1, 1.
+  bool fills_border;  ///< Patches that reach outside the input are completed in shared memory.
 
   // Problem.
   int filter[3];  ///< T, R, S of one phase
   int stride[3];
   int pad[3];  ///< Before the first element.
   int dilation[3];
+  PadMode pad_mode[3];        ///< What taps outside the input read; zero where nothing is padded.
+  int in[2];                  ///< H, W
+  int pad_behind[2];          ///< Rows and columns behind the input that some output reads.
   int new_frames;             ///< D of `activation`
   int cached_frames;          ///< D of `cache`
   int filters;                ///< K

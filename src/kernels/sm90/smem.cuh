@@ -15,6 +15,7 @@ enum NamedBarrier : std::uint32_t {
   kReadyBarrier = 4,        ///< Warps 0 and 3 arrive, consumers wait: all barriers are there.
   kFilterReadyBarrier = 5,  ///< Warp 0 arrives, warp 1 waits: the stages' barriers are there.
   kPiecesBarrier = 6,       ///< To 8, one a warpgroup: its warps have written their pieces.
+  kBorderReadyBarrier = 9,  ///< Warp 0 arrives, warp 2 waits: the stages' barriers are there.
 };
 
 /// Where the parts of a CTA's shared memory lie. Tiles are swizzled by TMA and start at multiples
@@ -34,6 +35,7 @@ struct Smem {
   ptx::Barrier* filter_full;
   ptx::Barrier* filter_empty;
   ptx::Barrier* source_full;  ///< One a staging buffer: a piece of the residual is there.
+  ptx::Barrier* act_loaded;   ///< A patch is there whose border is still to be filled.
 
   __device__ __forceinline__ std::uint8_t* act_tile(std::uint32_t stage) const {
     return act + stage * kConfig.act_bytes();
@@ -61,6 +63,7 @@ struct Smem {
     smem.filter_full = smem.act_empty + kActStages;
     smem.filter_empty = smem.filter_full + kFilterStages;
     smem.source_full = smem.filter_empty + kFilterStages;
+    smem.act_loaded = smem.source_full + kSources;
     return smem;
   }
 };

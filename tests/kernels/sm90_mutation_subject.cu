@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A halo tile of the Hopper kernel whose patches are completed at the border, small rings, two
+// multiprocessors: the subject of
+//   vgpu mutate --gpu h200 -- convoy_sm90_mutation_subject
+// which deletes each synchronising instruction in turn. Exit status 0: the result is exact.
+#include <cstdio>
+
+#include "kernels/sm90/host.hpp"
+#include "kernels/sm90/instance.cuh"
+#include "support/integer_tensors.hpp"
+
+namespace convoy::sm90 {
+namespace {
+
+constexpr Config kConfig{.block_m = 128,
+                         .block_n = 32,
+                         .consumers = 2,
+                         .filter_stages = 3,
+                         .act_stages = 2,
+                         .halo_pixels = 180,
+                         .staging_pieces = 4,
+                         .input = Input::halo,
+                         .schedule = Schedule::pingpong};
+
+int run() {
+  // Twelve tiles, of which two touch no border; two blocks of channels.
+  const Conv2dProblemShape shape{.in_height = 23,
+                                 .in_width = 56,
+                                 .in_channels = 72,
+                                 .out_channels = 24,
+                                 .filter_h = 3,
+                                 .filter_w = 3,
+                                 .pad_h = 1,
+                                 .pad_w = 1,
+                                 .pad_mode = PadMode::reflect};
+  const test::IntegerTensors problem(geometry_of(shape));
+  test::GuardedBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
+  test::GuardedBuffer output(problem.source.size() * 2);
+  activation.upload(test::encode(problem.activation, DType::bf16).data());
+  filter.upload(test::encode(problem.filter, DType::bf16).data());
+  output.fill_with_nan();
+  RunPointers pointers;
+  pointers.output = output.data();
+  pointers.activation = activation.data();
+  pointers.filter = filter.data();
+  const Instance kernel = make_instance<kConfig>();
+  const NoComputeOp compute;
+  const NoStoreOp store;
+  prepare(kernel);
+  launch(plan_launch(kernel, problem.geometry, {.packed_filter = false, .multiprocessors = 2}),
+         pointers, &compute, &store, nullptr);
+  if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) {
+    std::printf("%s\n", cudaGetErrorString(error));
+    return 1;
+  }
+  std::vector<double> expected = problem.convolution();
+  for (double& value : expected) value = round_to(DType::bf16, static_cast<float>(value));
+  const std::string wrong =
+      test::difference(output.download(), expected, DType::bf16, problem.geometry.out_channels);
+  if (!wrong.empty()) std::printf("%s\n", wrong.c_str());
+  return wrong.empty() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace convoy::sm90
+
+int main() {
+  return convoy::sm90::run();
+}
