@@ -279,7 +279,7 @@ TEST_F(Composed, PaddedChannelsRefusesWithAReason) {
             "dtype = fp32; legal: bf16 or fp16");
   EXPECT_NE(refusal(request_for(image([](auto& p) {
               p.in_channels = 18;
-              p.pad_mode = PadMode::reflect;
+              p.stride_h = 9;
             }))),
             "");
 }
@@ -414,7 +414,8 @@ TEST_F(Composed, PaddedCopyRefusesWithAReason) {
             }))),
             zeros);
   const auto wide = refusal(request_for(image([](auto& p) {
-    p.pad_h = p.pad_w = std::int64_t{1} << 30;
+    p.out_channels = 1;
+    p.pad_h = p.pad_w = std::int64_t{1} << 29;
     p.pad_mode = PadMode::replicate;
   })));
   EXPECT_NE(wide.find("padded input of"), std::string::npos) << wide;
