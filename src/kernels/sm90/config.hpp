@@ -76,8 +76,8 @@ struct Config {
   constexpr bool has_planes() const { return input == Input::planes; }
   constexpr bool has_halo() const { return input == Input::halo || has_planes(); }
   /// Patches may be completed in shared memory where they reach outside the input (border.cuh).
-  // NOTE: not by the 24 registers that tiles of many registers leave to a loader: ptxas spills.
-  constexpr bool fills_border() const { return input == Input::halo && !needs_many_registers(); }
+  // NOTE: with 160 accumulators or more ptxas spills for it.
+  constexpr bool fills_border() const { return input == Input::halo && accumulators() < 160; }
   constexpr bool is_resident() const { return input == Input::resident; }
   constexpr bool has_act_ring() const { return input != Input::runs; }
   constexpr bool is_pingpong() const { return schedule == Schedule::pingpong; }
