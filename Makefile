@@ -6,11 +6,12 @@ GPU := $(wildcard /dev/nvidiactl)
 CONVOY_CUDA ?= AUTO
 export CONVOY_CUDA
 
-.PHONY: help demo demo-virtual build test test-default test-asan test-fuzz lint format tidy tidy-deep docs clean
+.PHONY: help demo demo-virtual build test test-default test-asan test-fuzz test-torch lint format tidy tidy-deep docs clean
 
 help:
 	@echo "make demo    set up, build, and convolve a picture"
 	@echo "make test    set up, build, and run all tests"
+	@echo "make test-torch  PyTorch and diffusers into .deps/torch (5.7 GB), and their tests"
 	@echo "make build   build in build/default, what is needed being there"
 	@echo "make lint    set up, and check the sources: format, linters, types, arrows between folders"
 	@echo "make format  clang-format over the sources"
@@ -64,6 +65,11 @@ test-asan:
 # A bounded run of the readers' fuzzers; scripts/fuzz.sh runs longer ones.
 test-fuzz:
 	scripts/fuzz.sh 500000 10
+
+# What needs PyTorch, in an environment of its own, on the CPU; on the GPU too where there is one.
+test-torch:
+	scripts/bootstrap.sh --tests
+	JOBS=$(JOBS) scripts/test_torch.sh
 
 # The tools come into .deps/lint, at the versions of scripts/lint-requirements.txt.
 lint:

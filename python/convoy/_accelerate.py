@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+import math
 import weakref
 from typing import Any
 
@@ -77,14 +78,16 @@ def _capturing(device):
 
 
 def _microseconds(ways, rounds=3):
-    """The shortest of `rounds` runs of each way, in turns; inf where one runs out of memory."""
+    """The shortest of `rounds` runs of each way, in turns; without those that cannot run."""
     best = {}
     for name, run in ways.items():
         try:
             run()
             best[name] = float("inf")
-        except torch.cuda.OutOfMemoryError:
-            _log.info("convoy: no memory to measure %s", name)
+        except (torch.cuda.OutOfMemoryError, ConvoyError) as error:
+            if name == "pytorch":
+                raise
+            _log.warning("convoy: %s is not measured: %s", name, error)
     known = list(best)
     for _ in range(rounds):
         for name in known:
@@ -219,7 +222,8 @@ class Session:
             quickest = min(spent, key=lambda name: spent[name])
             choice = ways[quickest]
             if quickest == "pytorch":
-                others = ", ".join(f"{n} {t:.0f} µs" for n, t in spent.items() if n != "pytorch")
+                others = ", ".join(f"{n} {spent[n]:.0f} µs" if n in spent else f"{n} fails"
+                                   for n in ways if n != "pytorch")
                 reason = f"PyTorch is quicker here: {spent['pytorch']:.0f} µs; Convoy: {others}"
         kernel = "pytorch" if choice is _eager_conv else choice.name
         if len(_choices) > 16384:
@@ -282,10 +286,11 @@ class Session:
               and not _capturing(x.device)):
             spent = _microseconds({"fused": functools.partial(call, x, weight, bias),
                                    "pytorch": functools.partial(node.eager, x)})
-            if spent["pytorch"] < spent["fused"]:
+            fused = spent.get("fused", math.inf)
+            if spent["pytorch"] < fused:
                 call = None
                 reason = (f"PyTorch is quicker here: {spent['pytorch']:.0f} µs; "
-                          f"Convoy: {spent['fused']:.0f} µs")
+                          f"Convoy: {fused:.0f} µs")
             _choices[shape_key] = None, call.name if call else "pytorch", reason, spent
         kind = "group_norm" if node.rule == "group" else "rms_norm"
         if node.activation is not None:

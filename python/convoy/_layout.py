@@ -5,6 +5,7 @@ import torch
 
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _WIDE = torch.complex128  # 16 bytes: what a copy of channels moves at a time.
+_wide_devices = {"cuda"}
 
 
 def is_inner(tensor):
@@ -29,7 +30,7 @@ def empty_inner(shape, like):
 def _wide(tensor):
     """The same bytes in units of 16, channels at the end; None where they do not divide so."""
     tensor = tensor.movedim(1, -1)
-    unit = 16 // tensor.element_size()
+    unit = max(16 // tensor.element_size(), 1)
     *strides, last = tensor.stride()
     if (last != 1 or tensor.shape[-1] % unit or tensor.storage_offset() % unit
             or any(stride % unit for stride in strides)):
@@ -39,7 +40,7 @@ def _wide(tensor):
 
 def copy(target, source):
     """Copy, 16 bytes at a time where channels are innermost in both."""
-    if target.is_cuda and target.dtype == source.dtype and 16 % target.element_size() == 0:
+    if target.device.type in _wide_devices and target.dtype == source.dtype:
         wide_target, wide_source = _wide(target), _wide(source)
         if wide_target is not None and wide_source is not None:
             wide_target.copy_(wide_source)
@@ -76,16 +77,23 @@ def cat(tensors, axis):
     """As torch.cat, channels innermost."""
     if len(tensors) == 1:
         return tensors[0]
-    shape = list(tensors[0].shape)
-    axis %= len(shape)
-    if len(shape) < 4 or axis == 1 or any(t.dtype != tensors[0].dtype for t in tensors):
+    axis %= tensors[0].dim()
+    if tensors[0].dim() < 4 or axis == 1 or any(t.dtype != tensors[0].dtype for t in tensors):
         return torch.cat(tensors, axis)
-    shape[axis] = sum(t.shape[axis] for t in tensors)
-    out = empty_inner(shape, tensors[0])
+    writers = [lambda target, tensor=tensor: copy(target, tensor) for tensor in tensors]
+    return join(tensors[0], tensors[0].shape, [t.shape[axis] for t in tensors], writers, axis)
+
+
+def join(like, shape, extents, writers, axis):
+    """A tensor of the type and device of `like` and of this shape but along `axis`, where
+    writers[i](target) fills extents[i] of it."""
+    shape = list(shape)
+    shape[axis] = sum(extents)
+    out = empty_inner(shape, like)
     begin = 0
-    for tensor in tensors:
-        copy(out.narrow(axis, begin, tensor.shape[axis]), tensor)
-        begin += tensor.shape[axis]
+    for extent, write in zip(extents, writers):
+        write(out.narrow(axis, begin, extent))
+        begin += extent
     return out
 
 
@@ -97,10 +105,12 @@ def stack(tensors, axis):
     return cat([tensor.unsqueeze(axis) for tensor in tensors], axis)
 
 
-def upsample(tensor, factors):
-    """Nearest neighbours, `factors` for each axis after the channels; one copy."""
-    shape = [*tensor.shape[:2], *(n * f for n, f in zip(tensor.shape[2:], factors))]
-    out = empty_inner(shape, tensor)
+def upsample(tensor, factors, out=None):
+    """Nearest neighbours, `factors` for each axis after the channels; one copy. out: where to, with
+    axes that can be split."""
+    if out is None:
+        shape = [*tensor.shape[:2], *(n * f for n, f in zip(tensor.shape[2:], factors))]
+        out = empty_inner(shape, tensor)
     split, source, repeats = list(tensor.shape[:2]), tensor, list(tensor.shape[:2])
     for i, factor in enumerate(factors):
         extent = tensor.shape[2 + i]

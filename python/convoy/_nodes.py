@@ -77,6 +77,10 @@ class Node:
     def forget(self):
         """Let go of the inputs."""
 
+    def write(self, target):
+        """The values into a part of a larger tensor."""
+        _layout.copy(target, self.force())
+
 
 class Value(Node):
     """A tensor that is there. part: (node, axis, first) where it is a slice made by split. given:
@@ -173,7 +177,11 @@ class Cat(Node):
         self.parts = parts
 
     def compute(self):
-        return _layout.cat([part.force() for part in self.parts], 2)
+        first = self.parts[0]
+        waits = type(first) is Upsample and first.tensor is None
+        like = (first.source if waits else first).force()
+        return _layout.join(like, first.shape, [part.shape[2] for part in self.parts],
+                            [part.write for part in self.parts], 2)
 
     def frames(self, begin, end):
         """Parts that hold frames [begin, end)."""
@@ -202,6 +210,12 @@ class Upsample(Node):
 
     def compute(self):
         return _layout.upsample(self.source.force(), self.factors)
+
+    def write(self, target):
+        if self.tensor is None:
+            _layout.upsample(self.source.force(), self.factors, target)
+        else:
+            super().write(target)
 
 
 class Viewed(Node):

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from . import _plan
+from . import _calls, _plan
 from ._native import InvalidArgument
 from ._plan import Conv2d as _Conv2d
 from ._plan import Conv3d as _Conv3d
@@ -396,6 +396,7 @@ def clear_cache() -> None:
     before must be done."""
     _plans.clear()
     _packed.clear()
+    _calls.clear()
     _plan.clear_cache()
 
 

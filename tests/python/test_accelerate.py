@@ -7,10 +7,12 @@ import pathlib
 import pickle
 import sys
 import unittest
+import unittest.mock
 
 import convoy
 import torch
 import torch.nn.functional as F
+from convoy import _deferred, _layout
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
 import vae_models
@@ -97,6 +99,60 @@ def _add_classes():
 
 
 _add_classes()
+
+
+class Layouts(unittest.TestCase):
+    """Copies with channels innermost, in units of 16 bytes too, as on a GPU."""
+
+    def both(self, check):
+        for devices in ({"cuda"}, {"cuda", "cpu"}):
+            for channels in (8, 16, 5, 12):
+                for dtype in (torch.bfloat16, torch.float32):
+                    with (self.subTest(devices=devices, channels=channels, dtype=dtype),
+                          unittest.mock.patch.object(_layout, "_wide_devices", devices)):
+                        x = torch.randn(2, channels, 3, 5, 6).to(dtype)
+                        check(x.contiguous(memory_format=torch.channels_last_3d))
+                        check(x)
+                        check(x.contiguous(memory_format=torch.channels_last_3d)[:, :, 1:, :, 2:])
+
+    def same(self, got, expected):
+        self.assertTrue(_layout.is_inner(got))
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+    def test_pad(self):
+        def check(x):
+            for modes in (("zero",) * 3, ("replicate",) * 3, ("replicate", "zero", "zero"),
+                          ("zero", "reflect", "reflect")):
+                begin, end = (1, 2, 0), (0, 1, 3)
+                expected = x.float()
+                for axis, mode in enumerate(modes):
+                    sides = [0] * 6
+                    sides[4 - 2 * axis], sides[5 - 2 * axis] = begin[axis], end[axis]
+                    expected = F.pad(expected, sides, mode="constant" if mode == "zero" else mode)
+                self.same(_layout.pad(x, begin, end, modes), expected.to(x.dtype))
+
+        self.both(check)
+
+    def test_upsample_cat_stack_and_reshape(self):
+        def check(x):
+            self.same(_layout.upsample(x, (1, 2, 3)), F.interpolate(
+                x.float(), scale_factor=(1, 2, 3)).to(x.dtype))
+            self.same(_layout.cat([x[:, :, :1], x, x], 2), torch.cat([x[:, :, :1], x, x], 2))
+            self.same(_layout.cat([x, x], 0), torch.cat([x, x], 0))
+            self.same(_layout.stack([x, x + 1], 3), torch.stack([x, x + 1], 3))
+            y = x.permute(0, 2, 1, 3, 4)
+            self.same(_layout.reshape(y, (-1, *y.shape[2:])), y.reshape(-1, *y.shape[2:]))
+            n, c, d, h, w = x.shape
+            z = x[..., :w // 2 * 2].reshape(n, c, d, h, -1, 2).permute(0, 1, 5, 2, 3, 4)
+            self.same(_layout.reshape(z, (n, 2 * c, d, h, -1)), z.reshape(n, 2 * c, d, h, -1))
+
+        self.both(check)
+
+    def test_attention_by_rows(self):
+        q, k, v = torch.randn(3, 2, 3, 70, 20)
+        expected = F.scaled_dot_product_attention(q, k, v)
+        got = _deferred.attend_by_rows(q, k, v, rows=32)
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
 class Block(torch.nn.Module):

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The tests that need PyTorch and diffusers, which come into .deps/torch: 5.7 GB, some minutes.
+#
+#   scripts/test_torch.sh            every test
+#   scripts/test_torch.sh NAME...    of torch, decode, accelerate
+#
+# TORCH_VERSION=2.11.0 takes that version. CONVOY_LIBRARY=... tests that build of the library; else
+# build/torch is built, for the CPU alone, or with CONVOY_CUDA_BUILD=ON for the GPU too.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+environment=.deps/torch
+
+say() { printf 'test-torch: %s\n' "$*"; }
+
+wanted="torch${TORCH_VERSION:+==$TORCH_VERSION} numpy diffusers"
+if [ "$(cat $environment/wanted 2> /dev/null)" != "$wanted" ]; then
+  say "putting $wanted into $environment"
+  rm -rf $environment
+  python3 -m venv $environment
+  # shellcheck disable=SC2086
+  $environment/bin/python -m pip install -q --disable-pip-version-check $wanted
+  printf '%s\n' "$wanted" > $environment/wanted
+fi
+if [ -z "${CONVOY_LIBRARY:-}" ]; then
+  cmake --preset test -B build/torch -DCONVOY_CUDA="${CONVOY_CUDA_BUILD:-OFF}" -DCONVOY_VGPU=OFF \
+    -DCONVOY_TESTS=OFF -DCONVOY_CLI=OFF
+  cmake --build build/torch --parallel "${JOBS:-$(nproc)}"
+  CONVOY_LIBRARY=$PWD/build/torch/libconvoy.so
+fi
+export CONVOY_LIBRARY PYTHONPATH=$PWD/python
+[ $# -gt 0 ] || set -- torch decode accelerate
+for test in "$@"; do
+  say "$test, on $CONVOY_LIBRARY"
+  $environment/bin/python "tests/python/test_$test.py"
+done
