@@ -99,11 +99,14 @@ def clear():
 class ConvCall:
     """One convolution of one shape, for any weight and tensors."""
 
-    def __init__(self, node, x, cache, residual, convert, **options):
+    def __init__(self, node, x, cache, residual, convert, packed=None, beta=1.0, **options):
         """As `node` says, for tensors shaped like these. convert(tensor) puts channels innermost.
-        Raises InvalidArgument, Unsupported."""
+        packed: whether the weight is packed and kept; None: where it is a Parameter. Raises
+        InvalidArgument, Unsupported."""
         weight, bias, two = node.weight, node.bias, x.dim() == 4
-        self.packed = isinstance(weight, torch.nn.Parameter) or node.upsample > 1
+        if packed is None:
+            packed = isinstance(weight, torch.nn.Parameter)
+        self.packed = packed or node.upsample > 1
         self.convert = convert
         self.activation = node.activation
         padded = [m for m, b, e in zip(node.modes, node.begin, node.end) if b or e]
@@ -145,7 +148,8 @@ class ConvCall:
         self.workspace = self.plan.workspace_bytes if x.is_cuda else 0
         self.handle = self.plan._handle
         epilogue = native.Epilogue.from_buffer_copy(self.plan._epilogue_template)
-        if node.activation is not None:
+        epilogue.beta = beta
+        if node.activation is not None and node.activation[1] is not None:
             epilogue.parameter_a, epilogue.parameter_b = node.activation[1:]
         self.epilogue = bytes(epilogue)
         self.arguments = bytes(self.plan._arguments_template)
@@ -219,7 +223,7 @@ class NormCall:
         self.workspace = self.plan.workspace_bytes if x.is_cuda else 0
         self.handle = self.plan._handle
         arguments = native.NormArguments.from_buffer_copy(self.plan._arguments_template)
-        if node.activation is not None:
+        if node.activation is not None and node.activation[1] is not None:
             arguments.parameter_a, arguments.parameter_b = node.activation[1:]
         self.arguments = bytes(arguments)
         self.name = self.plan.kernel

@@ -16,7 +16,6 @@ plans are made and filters packed at the first call.
 from collections.abc import Sequence
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import _calls, _plan
 from ._native import InvalidArgument
@@ -31,7 +30,6 @@ Integers = int | Sequence[int]  # One, or one for each axis.
 _NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 # Padding modes by PyTorch's names and Convoy's.
 _PADDING_MODES = {"zeros": "zero", "zero": "zero", "replicate": "replicate", "reflect": "reflect"}
-_LAYOUTS = {4: ("KCRS", "KRSC"), 5: ("KCTRS", "KTRSC")}
 
 
 def _dtype_name(tensor, name):
@@ -110,35 +108,6 @@ def _problem(x, weight, stride, padding, dilation, groups, upsample=1, cached=0,
 
 # Plans by what a call looks like: much cheaper to ask than to describe the problem anew.
 _plans: dict[tuple, _plan.Plan] = {}
-# Packed filters by weight: {plan: (version, address, filter)}.
-_packed = WeakTensorKeyDictionary()
-
-
-def _version(tensor):
-    return None if tensor.is_inference() else tensor._version
-
-
-def _pack(plan, weight, stream):
-    """The weight in the plan's format, repacked where it has changed since."""
-    versions = _packed.get(weight)
-    if versions is None:
-        versions = _packed[weight] = {}
-    known = versions.get(plan)
-    now = (_version(weight), weight.data_ptr())
-    if known is not None and known[0] == now:
-        return known[1]
-    dense = weight
-    first, last = _LAYOUTS[weight.dim()]
-    layout = first
-    if not weight.is_contiguous():
-        dense, layout = _channels_last(weight), last
-    elif weight.data_ptr() % 16 != 0:
-        dense = weight.clone()
-    packed = plan.pack_filter(dense.data_ptr(), layout, stream)
-    if stream is not None:
-        torch.cuda.current_stream(weight.device).synchronize()  # Other streams may use it next.
-    versions[plan] = (now, packed)
-    return packed
 
 
 def _plan_of(x, weight, bias, residual, stride, padding, dilation, groups, activation, upsample,
@@ -218,7 +187,7 @@ def _run(x, weight, bias, residual, stride, padding, dilation, groups, activatio
         cache = _channels_last(cache)
     following = _empty(x, plan.next_cache_shape) if next_cache else None
     if packed:
-        weights = _pack(plan, weight, stream)
+        weights = _calls.packed_filter(plan, weight, x.device)
     else:
         weight = _channels_last(weight)
         weights = weight.data_ptr()
@@ -349,6 +318,71 @@ def _axes(x, weight, stride, padding, dilation, axes):
     return list(stride), padding, list(dilation)
 
 
+class _Quick:
+    """A convolution call that was checked once: what ConvCall asks of a node."""
+
+    __slots__ = ("activation", "begin", "bias", "dilation", "end", "groups", "modes",
+                 "residual_first", "stride", "upsample", "weight")
+
+    def __init__(self, weight, bias):
+        self.weight, self.bias = weight, bias
+
+
+# Calls by all that they depend on: much cheaper to ask than to go through the operator.
+_quick: dict[tuple, _calls.ConvCall] = {}
+
+
+def _runs_at_once(*tensors):
+    """Plain tensors, with nobody between who records, traces or differentiates."""
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack() or (
+            torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None):
+        return False
+    grad = torch.is_grad_enabled()
+    return all(tensor is None or (type(tensor) in (torch.Tensor, torch.nn.Parameter)
+                                  and not (grad and tensor.requires_grad)) for tensor in tensors)
+
+
+def _described(tensor):
+    return None if tensor is None else (tensor.shape, tensor.dtype, tensor.device)
+
+
+def _convolve(axes, operator, x, weight, bias, stride, padding, dilation, groups, activation,
+              residual, beta, cache, upsample, folding, packed, mode):
+    """By a call that is known, else by the operator, whose checks it passes first."""
+    at_once = _runs_at_once(x, weight, bias, residual, cache)
+    key = None
+    if at_once:
+        key = (axes, x.shape, x.dtype, x.device, weight.shape, weight.dtype, weight.device,
+               _described(bias), _described(residual), _described(cache), stride, padding, dilation,
+               groups, activation, beta, upsample, folding, packed, mode,
+               _calls.allows_tf32(x))
+        try:
+            call = _quick.get(key)
+        except TypeError:  # A list among them.
+            call, key = None, None
+        if call is not None:
+            return call(_Quick(weight, bias), x, cache, residual)
+    strides, sides_, dilations = _axes(x, weight, stride, padding, dilation, axes)
+    groups, upsample, beta = integer(groups, "groups"), integer(upsample, "upsample"), float(beta)
+    arguments = (x, weight, bias, residual, strides, sides_, dilations, groups, activation, beta)
+    if axes == 2:
+        y = operator(*arguments, upsample, packed, folding, mode)
+    else:
+        y = operator(*arguments, cache, packed, mode)
+    if key is not None and (cache is None or cache.numel() > 0):
+        quick = _Quick(weight, bias)
+        quick.begin, quick.end = tuple(sides_[0::2]), tuple(sides_[1::2])
+        quick.stride, quick.dilation, quick.groups = tuple(strides), tuple(dilations), groups
+        quick.modes, quick.upsample = (_PADDING_MODES[mode],) * axes, upsample
+        quick.residual_first = False
+        quick.activation = None if activation == "none" else (activation, None, None)
+        if len(_quick) >= 4096:
+            _quick.clear()
+        _quick[key] = _calls.ConvCall(quick, x, cache, residual, _channels_last, packed, beta,
+                                      upsample_folding=folding)
+    return y
+
+
 def conv2d(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None,
            stride: Integers = 1, padding: Integers | str = 0, dilation: Integers = 1,
            groups: int = 1, *, activation: str = "none", residual: torch.Tensor | None = None,
@@ -360,11 +394,8 @@ def conv2d(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     upsample_folding="fast" takes half the time for it on a GPU and rounds the sums of taps to the
     weight's type. packed=True repacks the weight for the kernel at the first call and keeps that
     for as long as the weight lives and is not changed."""
-    stride, padding, dilation = _axes(x, weight, stride, padding, dilation, 2)
-    return _conv2d(
-        x, weight, bias, residual, stride, padding, dilation, integer(groups, "groups"), activation,
-        float(beta), integer(upsample, "upsample"), packed, upsample_folding, padding_mode,
-    )
+    return _convolve(2, _conv2d, x, weight, bias, stride, padding, dilation, groups, activation,
+                     residual, beta, None, upsample, upsample_folding, packed, padding_mode)
 
 
 def conv3d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, activation="none",
@@ -374,9 +405,11 @@ def conv3d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, a
     top, bottom, left, right), "same" or "valid". cache: frames [N, C, F, H, W] that come before x,
     read where they are; with next_cache=True the result is (output, the last (T - 1)·dilation
     frames of both)."""
-    operator = _conv3d_next_cache if next_cache else _conv3d
+    if not next_cache:
+        return _convolve(3, _conv3d, x, weight, bias, stride, padding, dilation, groups, activation,
+                         residual, beta, cache, 1, "exact", packed, padding_mode)
     stride, padding, dilation = _axes(x, weight, stride, padding, dilation, 3)
-    return operator(
+    return _conv3d_next_cache(
         x, weight, bias, residual, stride, padding, dilation, integer(groups, "groups"), activation,
         float(beta), cache, packed, padding_mode,
     )
@@ -395,7 +428,8 @@ def clear_cache() -> None:
     """Forget the plans and packed weights that the operators keep. On the GPU, what was enqueued
     before must be done."""
     _plans.clear()
-    _packed.clear()
+    _quick.clear()
+    _quick_norms.clear()
     _calls.clear()
     _plan.clear_cache()
 
@@ -473,17 +507,50 @@ def _(x, weight, bias, eps, rule, activation):
     return _empty_channels_last(x)
 
 
+class _QuickNorm:
+    """What NormCall asks of a node."""
+
+    def __init__(self, rule, groups, epsilon, activation):
+        self.rule, self.groups, self.epsilon = rule, groups, epsilon
+        self.activation = None if activation == "none" else (activation, None, None)
+
+
+def _normalise(operator, x, weight, bias, epsilon, activation, rule, groups=0):
+    """By a call that is known, else by the operator, whose checks it passes first."""
+    key = None
+    if _runs_at_once(x, weight, bias):
+        key = (rule, groups, x.shape, x.dtype, x.device, _described(weight), _described(bias),
+               epsilon, activation)
+        call = _quick_norms.get(key)
+        if call is not None:
+            return call(x, weight, bias)
+    if rule == "group":
+        y = operator(x, groups, weight, bias, epsilon, activation)
+    else:
+        y = operator(x, weight, bias, epsilon, rule, activation)
+    if key is not None and x.numel() > 0:
+        if len(_quick_norms) >= 4096:
+            _quick_norms.clear()
+        node = _QuickNorm(rule, groups, epsilon, activation)
+        _quick_norms[key] = _calls.NormCall(node, x, weight, bias, _channels_last)
+    return y
+
+
+_quick_norms: dict[tuple, _calls.NormCall] = {}
+
+
 def group_norm(x, groups, weight=None, bias=None, eps=1e-5, *, activation="none"):
     """activation(group_norm(x)) of x [N, C, (D,) H, W] in channels-last memory, in one pass for the
     statistics and one for the rest; fp32 statistics."""
-    return _group_norm(x, groups, weight, bias, float(eps), activation)
+    groups = integer(groups, "groups")
+    return _normalise(_group_norm, x, weight, bias, float(eps), activation, "group", groups)
 
 
 def rms_norm(x, weight=None, bias=None, eps=1e-6, *, rule="added", activation="none"):
     """activation(x / rms(x)·weight + bias) over the channels of each pixel of x [N, C, (D,) H, W].
     rule: "added", rms = sqrt(mean(x²) + eps); "norm_floor", F.normalize(x, dim=1,
     eps=eps)·sqrt(C)."""
-    return _rms_norm(x, weight, bias, float(eps), rule, activation)
+    return _normalise(_rms_norm, x, weight, bias, float(eps), activation, rule)
 
 
 # ---- Modules -------------------------------------------------------------------------------------

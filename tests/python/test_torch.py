@@ -8,6 +8,7 @@ import convoy
 import convoy.torch
 import torch
 import torch.nn.functional as F
+from convoy import _calls
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
@@ -82,6 +83,32 @@ class Operators(unittest.TestCase):
         with self.assertRaisesRegex(convoy.InvalidArgument, "legal: exact, fast"):
             convoy.torch.conv2d(x, w, padding=1, upsample=2, upsample_folding="quick")
 
+    def test_a_second_call_takes_the_short_way(self):
+        x, w, b = integers(1, 8, 6, 6), integers(8, 8, 3, 3, seed=1), integers(8, seed=2)
+        convoy.torch.clear_cache()
+        for _ in range(3):
+            for bias, residual, beta in ((None, None, 1.0), (b, None, 1.0), (b, x, 0.5)):
+                y = convoy.torch.conv2d(x, w, bias, padding=1, activation="relu",
+                                        residual=residual, beta=beta)
+                expected = F.relu(F.conv2d(x, w, bias, padding=1))
+                if residual is not None:
+                    expected = expected + beta * residual
+                torch.testing.assert_close(y, expected, rtol=0, atol=0)
+        self.assertEqual(len(convoy.torch._quick), 3)
+        for wrong in (x[:, :, :5], x.half()):  # Checked, though the rest is known.
+            with self.assertRaises(convoy.InvalidArgument):
+                convoy.torch.conv2d(x, w, b, padding=1, activation="relu", residual=wrong)
+        traced = []
+
+        class Records(torch.utils._python_dispatch.TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                traced.append(func)
+                return func(*args, **(kwargs or {}))
+
+        with Records():
+            convoy.torch.conv2d(x, w, padding=1, activation="relu")
+        self.assertIn(torch.ops.convoy.conv2d.default, traced)
+
     def test_passes_opcheck(self):
         x, w, b = integers(1, 8, 6, 6), integers(8, 8, 3, 3, seed=1), integers(8, seed=2)
         arguments = (x, w, b, None, [1, 1], [1, 1, 1, 1], [1, 1], 1, "silu", 1.0)
@@ -130,7 +157,7 @@ class Operators(unittest.TestCase):
                 for _ in range(2):
                     y = convoy.torch.conv2d(x, w, packed=True)
                     torch.testing.assert_close(y, F.conv2d(x, w), rtol=0, atol=0)
-            self.assertIn(w, convoy.torch._packed)
+            self.assertIn(id(w), [key[1] for key in _calls._packed])
 
     def test_errors(self):
         x, w = integers(1, 8, 4, 4), integers(8, 8, 3, 3)
