@@ -515,7 +515,7 @@ class _QuickNorm:
         self.activation = None if activation == "none" else (activation, None, None)
 
 
-def _normalise(operator, x, weight, bias, epsilon, activation, rule, groups=0):
+def _normalise(operator, x, weight, bias, epsilon, activation, rule, groups=None):
     """By a call that is known, else by the operator, whose checks it passes first."""
     key = None
     if _runs_at_once(x, weight, bias):
@@ -524,7 +524,7 @@ def _normalise(operator, x, weight, bias, epsilon, activation, rule, groups=0):
         call = _quick_norms.get(key)
         if call is not None:
             return call(x, weight, bias)
-    if rule == "group":
+    if groups is not None:
         y = operator(x, groups, weight, bias, epsilon, activation)
     else:
         y = operator(x, weight, bias, epsilon, rule, activation)
