@@ -10,7 +10,6 @@
 
 namespace vgpu::check {
 
-using exec::Access;
 using exec::Agent;
 using exec::AsyncAccess;
 using exec::Memory;
