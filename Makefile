@@ -6,7 +6,7 @@ GPU := $(wildcard /dev/nvidiactl)
 CONVOY_CUDA ?= AUTO
 export CONVOY_CUDA
 
-.PHONY: help demo demo-virtual build test test-default test-asan test-fuzz test-torch lint format tidy tidy-deep docs clean
+.PHONY: help demo demo-virtual build test test-default build-asan test-asan build-fuzz test-fuzz test-torch lint format tidy tidy-deep docs clean
 
 help:
 	@echo "make demo    set up, build, and convolve a picture"
@@ -47,7 +47,9 @@ build:
 
 test:
 	scripts/bootstrap.sh --tests
-	$(MAKE) test-default test-asan test-fuzz
+	$(MAKE) test-default
+	$(MAKE) test-asan
+	$(MAKE) test-fuzz
 
 # Where there is no GPU the kernels' PTX is enough: the virtual GPU runs that.
 test-default:
@@ -57,13 +59,19 @@ test-default:
 	ctest --preset test --parallel $(JOBS)
 
 # The host code under AddressSanitizer and UndefinedBehaviorSanitizer.
-test-asan:
+build-asan:
 	cmake --preset asan
 	cmake --build --preset asan --parallel $(JOBS)
+
+test-asan: build-asan
 	ctest --preset asan --parallel $(JOBS) --label-exclude package
 
+build-fuzz:
+	cmake --preset fuzz
+	cmake --build --preset fuzz --parallel $(JOBS) --target fuzzers
+
 # A bounded run of the readers' fuzzers; scripts/fuzz.sh runs longer ones.
-test-fuzz:
+test-fuzz: build-fuzz
 	scripts/fuzz.sh 500000 10
 
 # What needs PyTorch, in an environment of its own, on the CPU; on the GPU too where there is one.
