@@ -9,7 +9,7 @@ function(convoy_add_folder folder)
 endfunction()
 
 find_program(CONVOY_CCACHE ccache)
-if(CONVOY_CCACHE)
+if(CONVOY_CCACHE AND NOT DEFINED ENV{CCACHE_DISABLE})
   foreach(language C CXX CUDA)
     if(NOT CMAKE_${language}_COMPILER_LAUNCHER)
       set(CMAKE_${language}_COMPILER_LAUNCHER ${CONVOY_CCACHE})
