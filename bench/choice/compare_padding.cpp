@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What padding by replication and reflection costs: each layer as it is against the same layer with
-// zero padding, interleaved, both by the kernel that dispatch chooses.
+// What padding by replication and reflection costs: each layer as it is, interleaved with the same
+// layer with zero padding, and with that on an input which has its frames of padding already; each
+// by the kernel that dispatch chooses. Zero padding in front of a causal layer leaves out the taps
+// that meet it; with the frames there is as much to multiply as in the layer itself.
 //
 //   convoy_compare_padding [--kernel NAME]... [--seconds S] [--dtype TYPE] [--csv FILE] SHAPES...
 //
@@ -42,12 +44,18 @@ DeviceMemory random_memory(std::int64_t elements, DType dtype, std::uint64_t see
   return memory;
 }
 
-ProblemShape with_zeros(ProblemShape problem) {
+/// `frames`: those of the padding along depth are of the input.
+ProblemShape with_zeros(ProblemShape problem, bool frames) {
   if (auto* const image = std::get_if<Conv2dProblemShape>(&problem)) {
     image->pad_mode = PadMode::zero;
-  } else {
-    std::get<Conv3dProblemShape>(problem).pad_mode = {PadMode::zero, PadMode::zero, PadMode::zero};
+    return problem;
   }
+  auto& volume = std::get<Conv3dProblemShape>(problem);
+  if (frames && volume.pad_mode[0] != PadMode::zero) {
+    volume.in_depth += volume.pad_begin[0] + volume.pad_end[0];
+    volume.pad_begin[0] = volume.pad_end[0] = 0;
+  }
+  volume.pad_mode = {PadMode::zero, PadMode::zero, PadMode::zero};
   return problem;
 }
 
@@ -81,20 +89,23 @@ class Layer {
   RunArguments arguments_;
 };
 
-/// Times of one layer. The first is with zeros, the second as asked; the last two are the copy and
-/// the cudaMemcpy.
+/// Times of one layer. The first is with zeros, the second with frames of padding, the third as
+/// asked; the last two are the copy and the cudaMemcpy.
 struct Row {
   std::string problem;
   std::vector<std::string> kernels;
   std::vector<double> us;
-  double ratio() const { return us[1] / us[0]; }
+  double to_zeros() const { return us[2] / us[0]; }
+  double to_frames() const { return us[2] / us[1]; }
 };
 
 Row compare(const cli::ShapeCase& shape, const Options& options) {
   const ConvGeometry g = geometry_of(shape.problem);
   const DType dtype = shape.dtype.value_or(options.dtype);
   Tensors tensors;
-  tensors.activation = random_memory(g.activation_elements(), dtype, 1, 1.0f);
+  const ProblemShape frames = with_zeros(shape.problem, true);
+  tensors.activation = random_memory(
+      std::max(g.activation_elements(), geometry_of(frames).activation_elements()), dtype, 1, 1.0f);
   tensors.cache = random_memory(g.cache_elements(), dtype, 2, 1.0f);
   tensors.filter =
       random_memory(g.filter_elements(), dtype, 3, std::sqrt(3.0f / float(g.gemm_k())));
@@ -105,7 +116,9 @@ Row compare(const cli::ShapeCase& shape, const Options& options) {
   plan_options.device = Device::cuda;
   plan_options.packed_filter = true;
   std::vector<std::unique_ptr<Layer>> layers;
-  layers.push_back(std::make_unique<Layer>(with_zeros(shape.problem), plan_options, tensors));
+  layers.push_back(
+      std::make_unique<Layer>(with_zeros(shape.problem, false), plan_options, tensors));
+  layers.push_back(std::make_unique<Layer>(frames, plan_options, tensors));
   layers.push_back(std::make_unique<Layer>(shape.problem, plan_options, tensors));
   for (const std::string& kernel : options.kernels) {
     plan_options.kernel = kernel;
@@ -183,31 +196,39 @@ Options parse(int argc, char** argv) {
 }
 
 int run(const Options& options) {
-  std::string csv = "problem,zeros_us,us,ratio,zeros,kernel,others,copy_us,memcpy_us\n";
+  std::string csv =
+      "problem,zeros_us,frames_us,us,to_zeros,to_frames,zeros,frames,kernel,others,copy_us,"
+      "memcpy_us\n";
   int failed = 0;
   std::size_t compared = 0;
-  double log_sum = 0, worst = 0;
+  double log_zeros = 0, log_frames = 0, worst_zeros = 0, worst_frames = 0;
   for (const std::string& word : options.shapes) {
     for (const cli::ShapeCase& shape : cli::resolve_shapes(word)) {
       try {
         const Row row = compare(shape, options);
         const std::size_t count = row.us.size();
         std::string others;
-        for (std::size_t i = 2; i + 2 < count; ++i) {
+        for (std::size_t i = 3; i + 2 < count; ++i) {
           others += (others.empty() ? "" : ";") + row.kernels[i] + "=" + std::to_string(row.us[i]);
         }
         const double copy_us = row.us[count - 2], memcpy_us = row.us[count - 1];
         std::printf(
-            "%-58s zeros %8.1f us, padded %8.1f us, x %.3f  copy %6.1f of %6.1f  %s | %s %s\n",
-            row.problem.c_str(), row.us[0], row.us[1], row.ratio(), copy_us, memcpy_us,
-            row.kernels[0].c_str(), row.kernels[1].c_str(), others.c_str());
+            "%-58s zeros %8.1f, frames %8.1f, padded %8.1f us, x %.3f, %.3f  copy %6.1f of %6.1f  "
+            "%s | %s %s\n",
+            row.problem.c_str(), row.us[0], row.us[1], row.us[2], row.to_zeros(), row.to_frames(),
+            copy_us, memcpy_us, row.kernels[0].c_str(), row.kernels[2].c_str(), others.c_str());
         char line[256];
-        std::snprintf(line, sizeof line, ",%.2f,%.2f,%.4f,", row.us[0], row.us[1], row.ratio());
-        csv += row.problem + line + row.kernels[0] + "," + row.kernels[1] + "," + others;
+        std::snprintf(line, sizeof line, ",%.2f,%.2f,%.2f,%.4f,%.4f,", row.us[0], row.us[1],
+                      row.us[2], row.to_zeros(), row.to_frames());
+        csv += row.problem + line;
+        for (std::size_t i = 0; i < 3; ++i) csv += row.kernels[i] + ",";
+        csv += others;
         std::snprintf(line, sizeof line, ",%.2f,%.2f\n", copy_us, memcpy_us);
         csv += line;
-        log_sum += std::log(row.ratio());
-        worst = std::max(worst, row.ratio());
+        log_zeros += std::log(row.to_zeros());
+        log_frames += std::log(row.to_frames());
+        worst_zeros = std::max(worst_zeros, row.to_zeros());
+        worst_frames = std::max(worst_frames, row.to_frames());
         ++compared;
       } catch (const Error& error) {
         ++failed;
@@ -216,8 +237,11 @@ int run(const Options& options) {
     }
   }
   if (compared > 0) {
-    std::printf("%zu layers: geomean x %.3f of zero padding, worst x %.3f, %d failed\n", compared,
-                std::exp(log_sum / double(compared)), worst, failed);
+    const auto mean = [&](double log_sum) { return std::exp(log_sum / double(compared)); };
+    std::printf(
+        "%zu layers: geomean x %.3f of zero padding, worst x %.3f; x %.3f of zero padding with the "
+        "frames, worst x %.3f; %d failed\n",
+        compared, mean(log_zeros), worst_zeros, mean(log_frames), worst_frames, failed);
   }
   if (!options.csv_path.empty()) io::write_file(options.csv_path, csv);
   return failed > 0 ? 1 : 0;
