@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Autoencoders of diffusers with their published configurations and random weights, in bf16 on one
 GPU: PyTorch eager in its best memory format, Convoy by convoy.accelerate, and the same in a CUDA
-graph; optionally torch.compile. The ways take turns in one process.
+graph; optionally torch.compile. The ways take turns in one process. peak GB: what PyTorch allocates
+during a call; kept GB: what of the device's memory a way holds between calls, its copy of the
+weights, packed filters and the graph's memory among it.
 
     CONVOY_LIBRARY=build/default/libconvoy.so PYTHONPATH=python python3 bench/vae.py
     ... vae.py --budget 240 --classes flux,wan21 --parts decode,encode --variants eager,convoy
@@ -20,7 +22,7 @@ import torch
 import vae_models
 
 FIELDS = ("name", "part", "size", "way", "median_ms", "best_ms", "rounds", "ratio", "host_ms",
-          "first_call_s", "peak_gb", "error", "note")
+          "first_call_s", "peak_gb", "kept_gb", "error", "note")
 
 
 def arguments():
@@ -204,20 +206,20 @@ def measure(case, options, clock, deadline):
         release()
         try:
             begin = time.perf_counter()
-            before = torch.cuda.memory_allocated() if clock.cuda else 0
+            free = torch.cuda.mem_get_info()[0] if clock.cuda else 0
             run, kept, note = case.way(kind)
             run()
             clock.wait()
             row["first_call_s"] = time.perf_counter() - begin
             row["note"] = note
             if clock.cuda:
-                held = torch.cuda.memory_allocated() - before if kind == "graph" else 0
+                release()
+                row["kept_gb"] = (free - torch.cuda.mem_get_info()[0]) / 1e9
                 torch.cuda.reset_peak_memory_stats()
                 before = torch.cuda.memory_allocated()
                 run()
                 clock.wait()
-                peak = torch.cuda.max_memory_allocated() - before
-                row["peak_gb"] = (peak + held) / 1e9
+                row["peak_gb"] = (torch.cuda.max_memory_allocated() - before) / 1e9
             ways[kind] = run, kept, []
         except Exception as error:  # One way that fails is a row that says so.
             row["note"] = f"failed: {type(error).__name__}: {str(error)[:300]}"
@@ -289,6 +291,7 @@ def show(rows):
               f"{text('median_ms', '.2f'):>9s} {text('best_ms', '.2f'):>9s} "
               f"{text('ratio', '.2f'):>6s} {text('host_ms', '.1f'):>8s} "
               f"{text('first_call_s', '.1f'):>7s} {text('peak_gb', '.2f'):>7s} "
+              f"{text('kept_gb', '.2f'):>7s} "
               f"{text('error', '.2e'):>9s} {row['note']}", flush=True)
 
 
@@ -306,7 +309,7 @@ def main():
     clock = Clock(options.device)
     begin = time.perf_counter()
     print(f"{'name':10s} {'part':7s} {'size':>12s} {'way':13s} {'median ms':>9s} {'best':>9s} "
-          f"{'ratio':>6s} {'host ms':>8s} {'first s':>7s} {'peak GB':>7s} {'error':>9s} note",
+          f"{'ratio':>6s} {'host ms':>8s} {'first s':>7s} {'peak GB':>7s} {'kept GB':>7s} {'error':>9s} note",
           flush=True)
     names = options.classes.split(",")
     jobs = [(part, name) for part in options.parts.split(",") for name in names]

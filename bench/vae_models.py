@@ -74,7 +74,7 @@ VAES = (
         _SMALL_2D, (1, 4, 6, 10), (1, 3, 12, 20)),
     Vae("wan21", "AutoencoderKLWan", {}, (1, 16, 21, 60, 104), "81x480x832",
         _SMALL_WAN | _SMALL_STATISTICS, (1, 4, 3, 4, 6), (1, 3, 5, 16, 24)),
-    Vae("wan22", "AutoencoderKLWan", _WAN22, (1, 48, 21, 44, 80), "81x704x1280",
+    Vae("wan22", "AutoencoderKLWan", _WAN22, (1, 48, 5, 44, 80), "17x704x1280",
         _SMALL_WAN | _SMALL_STATISTICS | dict(is_residual=True, in_channels=12, out_channels=12,
                                               patch_size=2, decoder_base_dim=16,
                                               scale_factor_spatial=16),

@@ -37,19 +37,26 @@ def activate(x, activation):
 _local = threading.local()
 
 
-def _waiting():
-    """The nodes of this thread that may have to be settled."""
+def _remember(node):
+    """So that `settle` finds it, as long as it lives."""
     try:
-        return _local.nodes
+        nodes = _local.nodes
     except AttributeError:
-        _local.nodes = weakref.WeakSet()
-        return _local.nodes
+        nodes = _local.nodes = []
+        _local.limit = 1024
+    nodes.append(weakref.ref(node))
+    if len(nodes) > _local.limit:
+        _local.nodes = [ref for ref in nodes if ref() is not None]
+        _local.limit = 1024 + 2 * len(_local.nodes)
 
 
 def settle():
     """Before memory is written to that others look at: compute what waits, and let what was lent
     have memory of its own."""
-    for node in list(_waiting()):
+    for ref in list(getattr(_local, "nodes", ())):
+        node = ref()
+        if node is None:
+            continue
         if node.tensor is None:
             node.force()
         elif type(node) is Lent:
@@ -63,7 +70,7 @@ class Node:
 
     def __init__(self, shape, dtype, device):
         self.shape, self.dtype, self.device, self.tensor = shape, dtype, device, None
-        _waiting().add(self)
+        _remember(self)
 
     def force(self):
         if self.tensor is None:
@@ -101,7 +108,7 @@ class Lent(Value):
 
     def __init__(self, tensor):
         super().__init__(tensor)
-        _waiting().add(self)
+        _remember(self)
 
 
 class Cast(Node):
@@ -337,7 +344,7 @@ class Conv(Node):
         made = Conv.__new__(Conv)
         for name in (*Conv.__slots__, "shape", "dtype", "device", "tensor"):
             setattr(made, name, getattr(self, name))
-        _waiting().add(made)
+        _remember(made)
         self.taken = True
         return made
 

@@ -366,6 +366,62 @@ class Models(unittest.TestCase):
         with torch.no_grad(), self.assertRaisesRegex(RuntimeError, "input of shape .1, 15, 8, 8"):
             model(torch.randn(1, 15, 8, 8))
 
+    def test_threads_types_and_modes(self):
+        import concurrent.futures
+
+        model = Block().eval()
+        inputs = [torch.randn(1, 16, 8 + i % 3, 10) for i in range(12)]
+        with torch.no_grad():
+            expected = [model(x) for x in inputs]
+        convoy.accelerate(model)
+
+        def run(x):
+            with torch.inference_mode():
+                return model(x).clone()
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for got, right in zip(pool.map(run, inputs), expected):
+                torch.testing.assert_close(got, right, rtol=1e-5, atol=1e-5)
+        with torch.no_grad():
+            compiled = torch.compile(model, backend="eager")
+            torch.testing.assert_close(compiled(inputs[0]), expected[0], rtol=1e-5, atol=1e-5)
+            half = model.half()(inputs[0].half())
+            self.assertEqual(half.dtype, torch.float16)
+            torch.testing.assert_close(half.float(), expected[0], rtol=2e-2, atol=2e-2)
+            # Rounded weights; a keyword; no batch at all.
+            model.float()
+            torch.testing.assert_close(model(x=inputs[0]), expected[0], rtol=1e-2, atol=1e-2)
+            self.assertEqual(model(torch.empty(0, 16, 8, 8)).shape, (0, 16, 8, 8))
+
+    def test_what_comes_out_are_tensors(self):
+        class Outputs(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv, self.kept = torch.nn.Conv2d(16, 16, 1), []
+
+            def forward(self, x, cache):
+                y = self.conv(x)
+                cache.append(y)
+                self.kept.append(y)
+                return {"a": y, "b": [F.silu(y)], "c": (y.shape, y.mean())}
+
+        model, cache = convoy.accelerate(Outputs().eval()), []
+        with torch.no_grad():
+            out = model(self.x, cache)
+            expected = F.conv2d(self.x, model.conv.weight, model.conv.bias)
+        for got in (out["a"], *out["b"], out["c"][1]):
+            self.assertIs(type(got), torch.Tensor)
+        torch.testing.assert_close(out["a"], expected, rtol=1e-5, atol=1e-5)
+        # What a model keeps to itself passes for a tensor, there and in anybody's hands.
+        for kept in (cache[0], model.kept[0]):
+            self.assertIsInstance(kept, torch.Tensor)
+            torch.testing.assert_close(kept + 0.5, expected + 0.5, rtol=1e-5, atol=1e-5)
+            self.assertEqual(kept.numpy().shape, (2, 16, 8, 10))
+            self.assertEqual(tuple(torch.stack([kept, expected]).shape), (2, 2, 16, 8, 10))
+            self.assertIn("tensor", repr(kept))
+            torch.testing.assert_close(copy.deepcopy(kept).cpu() * 1.0, expected, rtol=1e-5,
+                                       atol=1e-5)
+
     def test_double_is_pytorchs(self):
         self.same(Block().double(), self.x.double(), bound=1e-12)
 
