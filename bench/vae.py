@@ -309,8 +309,8 @@ def main():
     clock = Clock(options.device)
     begin = time.perf_counter()
     print(f"{'name':10s} {'part':7s} {'size':>12s} {'way':13s} {'median ms':>9s} {'best':>9s} "
-          f"{'ratio':>6s} {'host ms':>8s} {'first s':>7s} {'peak GB':>7s} {'kept GB':>7s} {'error':>9s} note",
-          flush=True)
+          f"{'ratio':>6s} {'host ms':>8s} {'first s':>7s} {'peak GB':>7s} {'kept GB':>7s} "
+          f"{'error':>9s} note", flush=True)
     names = options.classes.split(",")
     jobs = [(part, name) for part in options.parts.split(",") for name in names]
     rows = []

@@ -8,17 +8,21 @@
 
 The operators take tensors as PyTorch's own do, logically [N, C, (D,) H, W], and work in
 channels-last memory format: inputs in that format are used as they are, others are copied into it,
-and the output is channels-last. They run on the current stream of the tensor's device, have fake
-kernels for torch.compile, and no gradient. In a CUDA graph: run once before the capture, since
-plans are made and filters packed at the first call.
+and the output is channels-last. They run on the current stream of the tensor's device and have fake
+kernels for torch.compile. Gradients are PyTorch's, of the same computation done anew by its own
+operators (not with next_cache). In a CUDA graph: run once before the capture, since plans are made
+and filters packed at the first call.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 
 from . import _calls, _plan
 from ._native import InvalidArgument
+from ._nodes import ACTIVATIONS
 from ._plan import Conv2d as _Conv2d
 from ._plan import Conv3d as _Conv3d
 from ._plan import GroupNorm as _GroupNorm
@@ -302,6 +306,76 @@ def _(x, weight, bias, residual, stride, padding, dilation, groups, activation, 
     return out, _empty(x, (x.shape[0], frames, *x.shape[3:], x.shape[1]))
 
 
+# ---- Gradients of convolutions -------------------------------------------------------------------
+
+# What PyTorch computes, with the defaults of Convoy's parameters.
+_PARAMETERS = {"leaky_relu": (0.01, 0.0), "clamp": (0.0, 6.0)}
+
+
+def _by_pytorch(x, weight, bias, residual, cache, stride, padding, dilation, groups, activation,
+                beta, upsample, mode):
+    """The same convolution by PyTorch's own operators."""
+    if cache is not None:
+        x = torch.cat((cache, x), 2)
+    if upsample > 1:
+        x = F.interpolate(x, scale_factor=float(upsample), mode="nearest")
+    sides_ = [side for axis in reversed(range(len(stride)))
+              for side in padding[2 * axis : 2 * axis + 2]]
+    x = F.pad(x, sides_, "constant" if mode in ("zero", "zeros") else mode)
+    function = F.conv2d if x.dim() == 4 else F.conv3d
+    bias = None if bias is None else bias.to(x.dtype)
+    y = function(x, weight, bias, stride, 0, dilation, groups)
+    y = _activated(y, activation)
+    return y if residual is None else y + beta * residual
+
+
+def _activated(y, activation):
+    if activation == "none":
+        return y
+    return ACTIVATIONS[activation](y, *_PARAMETERS.get(activation, (0.0, 0.0)))
+
+
+def _gradients(function, tensors, wanted, gradient):
+    """Of function(*tensors), computed anew, where `wanted`; None for the others."""
+    with torch.enable_grad():
+        inputs = [t if t is None else t.detach().requires_grad_(want)
+                  for t, want in zip(tensors, wanted)]
+        found = torch.autograd.grad(
+            function(*inputs), [t for t, want in zip(inputs, wanted) if want], gradient)
+    remaining = iter(found)
+    return [next(remaining) if want else None for want in wanted]
+
+
+def _keep_conv(ctx, inputs, output):
+    x, weight, bias, residual, *rest = inputs
+    if x.dim() == 4:
+        stride, padding, dilation, groups, activation, beta, upsample, _, _, mode = rest
+        cache = None
+    else:
+        stride, padding, dilation, groups, activation, beta, cache, _, mode = rest
+        upsample = 1
+    ctx.save_for_backward(x, weight, bias, residual, cache)
+    ctx.options = stride, padding, dilation, groups, activation, beta, upsample, mode
+    ctx.axes = x.dim() - 2
+
+
+def _conv_backward(ctx, gradient):
+    tensors = ctx.saved_tensors
+    needs = list(ctx.needs_input_grad[:4])
+    needs.append(ctx.axes == 3 and tensors[4] is not None and ctx.needs_input_grad[10])
+    wanted = [need and t is not None for need, t in zip(needs, tensors)]
+    *found, cache = _gradients(lambda *inputs: _by_pytorch(*inputs, *ctx.options), tensors, wanted,
+                               gradient)
+    # In the order of the operator's arguments.
+    if ctx.axes == 2:
+        return (*found, *(None,) * 10)
+    return (*found, *(None,) * 6, cache, None, None)
+
+
+_conv2d.register_autograd(_conv_backward, setup_context=_keep_conv)
+_conv3d.register_autograd(_conv_backward, setup_context=_keep_conv)
+
+
 def _interleaved(padding, axes, *filter):
     begin, end = sides(padding, axes, *filter)
     return [side for pair in zip(begin, end) for side in pair]
@@ -507,6 +581,49 @@ def _(x, weight, bias, eps, rule, activation):
     return _empty_channels_last(x)
 
 
+def _keep_group_norm(ctx, inputs, output):
+    x, ctx.groups, weight, bias, ctx.epsilon, ctx.activation = inputs
+    ctx.save_for_backward(x, weight, bias)
+
+
+def _group_norm_backward(ctx, gradient):
+    def norm(x, weight, bias):
+        weight, bias = (None if t is None else t.to(x.dtype) for t in (weight, bias))
+        y = F.group_norm(x, ctx.groups, weight, bias, ctx.epsilon)
+        return _activated(y, ctx.activation)
+
+    needs = (ctx.needs_input_grad[i] and t is not None
+             for i, t in zip((0, 2, 3), ctx.saved_tensors))
+    x, weight, bias = _gradients(norm, ctx.saved_tensors, list(needs), gradient)
+    return x, None, weight, bias, None, None
+
+
+def _keep_rms_norm(ctx, inputs, output):
+    x, weight, bias, ctx.epsilon, ctx.rule, ctx.activation = inputs
+    ctx.save_for_backward(x, weight, bias)
+
+
+def _rms_norm_backward(ctx, gradient):
+    def norm(x, weight, bias):
+        wide = x.float()
+        if ctx.rule == "added":
+            y = wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + ctx.epsilon)
+        else:
+            y = F.normalize(wide, dim=1, eps=ctx.epsilon) * math.sqrt(x.shape[1])
+        axes = (1, -1, *(1,) * (x.dim() - 2))
+        y = y if weight is None else y * weight.reshape(axes)
+        y = y if bias is None else y + bias.reshape(axes)
+        return _activated(y, ctx.activation).to(x.dtype)
+
+    needs = (ctx.needs_input_grad[i] and t is not None for i, t in enumerate(ctx.saved_tensors))
+    x, weight, bias = _gradients(norm, ctx.saved_tensors, list(needs), gradient)
+    return x, weight, bias, None, None, None
+
+
+_group_norm.register_autograd(_group_norm_backward, setup_context=_keep_group_norm)
+_rms_norm.register_autograd(_rms_norm_backward, setup_context=_keep_rms_norm)
+
+
 class _QuickNorm:
     """What NormCall asks of a node."""
 
@@ -558,7 +675,7 @@ def rms_norm(x, weight=None, bias=None, eps=1e-6, *, rule="added", activation="n
 
 class Conv2d(torch.nn.Conv2d):
     """nn.Conv2d with a packed filter, a fused activation and residual, and folded upsampling.
-    padding: as conv2d's. For inference."""
+    padding: as conv2d's."""
 
     def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1,
                  groups=1, bias=True, *, activation="none", upsample=1,
@@ -578,7 +695,7 @@ class Conv2d(torch.nn.Conv2d):
 class Conv3d(torch.nn.Conv3d):
     """nn.Conv3d with a packed filter, a fused activation and residual, and a causal cache.
     padding: one integer, (depth, height, width), or two for each axis; with causal=True that of the
-    depth is (T - 1)·dilation frames in front, less those of the cache. For inference."""
+    depth is (T - 1)·dilation frames in front, less those of the cache."""
 
     def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1,
                  groups=1, bias=True, *, causal=False, activation="none", padding_mode="zeros",
@@ -599,7 +716,7 @@ class Conv3d(torch.nn.Conv3d):
 
 
 class GroupNorm(torch.nn.GroupNorm):
-    """nn.GroupNorm with a fused activation. For inference."""
+    """nn.GroupNorm with a fused activation."""
 
     def __init__(self, num_groups, num_channels, eps=1e-5, affine=True, *, activation="none",
                  device=None, dtype=None):
@@ -612,7 +729,7 @@ class GroupNorm(torch.nn.GroupNorm):
 
 
 class RMSNorm(torch.nn.Module):
-    """RMS norm over the channels (axis 1), with a fused activation. For inference."""
+    """RMS norm over the channels (axis 1), with a fused activation."""
 
     def __init__(self, channels, eps=1e-6, *, rule="added", bias=False, activation="none",
                  device=None, dtype=None):
@@ -653,7 +770,7 @@ def convert(module: torch.nn.Module) -> torch.nn.Module:
     """Let Convoy run what it can inside `module` (itself included): every nn.Conv2d and nn.Conv3d
     with a type it knows (and no circular padding), and every nn.GroupNorm. In an nn.Sequential a
     GroupNorm and the SiLU right behind it become one. Returns the module, whose parameters keep
-    their names. For inference: the operators have no gradient."""
+    their names."""
     for part in list(module.modules()):
         if isinstance(part, torch.nn.Sequential):
             for i in range(len(part) - 1):

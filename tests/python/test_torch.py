@@ -172,6 +172,76 @@ class Operators(unittest.TestCase):
         self.assertEqual(convoy.torch.supports(x, w, padding=1), (True, ""))
 
 
+def gradients(function, *tensors):
+    tensors = [t if t is None else t.detach().requires_grad_() for t in tensors]
+    y = function(*tensors)
+    generator = torch.Generator(y.device).manual_seed(5)
+    y.backward(torch.randn(y.shape, generator=generator, device=y.device))
+    return [None if t is None else t.grad for t in tensors]
+
+
+class Gradients(unittest.TestCase):
+    """Against those of the same in PyTorch's operators."""
+
+    def check(self, ours, plain, *tensors):
+        for got, expected in zip(gradients(ours, *tensors), gradients(plain, *tensors)):
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+    def test_conv2d(self):
+        x, w, b = torch.randn(2, 8, 6, 7), torch.randn(4, 4, 3, 3), torch.randn(4)
+        y = torch.randn(2, 4, 4, 8)
+        self.check(
+            lambda x, w, b, y: convoy.torch.conv2d(
+                x, w, b, stride=(2, 1), padding=(1, 2, 1, 2), groups=2, activation="silu",
+                residual=y, beta=0.5),
+            lambda x, w, b, y: 0.5 * y + F.silu(F.conv2d(
+                F.pad(x, (1, 2, 1, 2)), w, b, (2, 1), 0, 1, 2)), x, w, b, y)
+        self.check(lambda x, w: convoy.torch.conv2d(x, w, padding=1, padding_mode="reflect",
+                                                    dilation=2, activation="leaky_relu", groups=2),
+                   lambda x, w: F.leaky_relu(F.conv2d(F.pad(x, (1, 1, 1, 1), "reflect"), w,
+                                                      dilation=2, groups=2)), x, w)
+        w = torch.randn(4, 8, 3, 3)
+        self.check(lambda x, w: convoy.torch.conv2d(x, w, padding=1, upsample=2, packed=True),
+                   lambda x, w: F.conv2d(F.interpolate(x, scale_factor=2.0), w, padding=1), x, w)
+        w.requires_grad_()  # The input's is not wanted.
+        convoy.torch.conv2d(x, w, padding=1).sum().backward()
+        self.assertIsNone(x.grad)
+
+    def test_conv3d(self):
+        x, w, cache = torch.randn(1, 8, 3, 5, 6), torch.randn(4, 8, 3, 3, 3), torch.randn(
+            1, 8, 2, 5, 6)
+        self.check(lambda x, w, c: convoy.torch.conv3d(x, w, padding=(0, 1, 1), cache=c),
+                   lambda x, w, c: F.conv3d(torch.cat([c, x], 2), w, padding=(0, 1, 1)),
+                   x, w, cache)
+        self.check(lambda x, w: convoy.torch.conv3d(x, w, padding=(2, 0, 1, 1, 1, 1)),
+                   lambda x, w: F.conv3d(F.pad(x, (1, 1, 1, 1, 2, 0)), w), x, w)
+
+    def test_norms(self):
+        x, w, b = torch.randn(2, 8, 5, 6), torch.randn(8), torch.randn(8)
+        self.check(lambda *t: convoy.torch.group_norm(t[0], 4, *t[1:], 1e-3, activation="silu"),
+                   lambda *t: F.silu(F.group_norm(t[0], 4, *t[1:], 1e-3)), x, w, b)
+        self.check(lambda x, w: convoy.torch.rms_norm(x, w, eps=1e-3),
+                   lambda x, w: F.rms_norm(x.movedim(1, -1), (8,), w, 1e-3).movedim(-1, 1), x, w)
+        self.check(lambda x: convoy.torch.rms_norm(x, rule="norm_floor", activation="gelu"),
+                   lambda x: F.gelu(F.normalize(x, dim=1) * 8**0.5), x)
+
+    def test_a_converted_model_trains(self):
+        model = convoy.torch.convert(torch.nn.Sequential(
+            torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.GroupNorm(2, 8), torch.nn.SiLU(),
+            torch.nn.Conv2d(8, 1, 1)))
+        torch.manual_seed(0)
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        x, losses = torch.randn(4, 8, 6, 6), []
+        target = x.mean(1, keepdim=True)
+        for _ in range(20):
+            loss = (model(x) - target).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        self.assertLess(losses[-1], 0.5 * losses[0])
+
+
 class Norms(unittest.TestCase):
     def test_group_norm_is_pytorchs(self):
         for device in DEVICES:
