@@ -16,6 +16,7 @@ and filters packed at the first call.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -444,7 +445,7 @@ def _convolve(axes, operator, x, weight, bias, stride, padding, dilation, groups
     else:
         y = operator(*arguments, cache, packed, mode)
     if key is not None and (cache is None or cache.numel() > 0):
-        quick = _Quick(weight, bias)
+        quick: Any = _Quick(weight, bias)
         quick.begin, quick.end = tuple(sides_[0::2]), tuple(sides_[1::2])
         quick.stride, quick.dilation, quick.groups = tuple(strides), tuple(dilations), groups
         quick.modes, quick.upsample = (_PADDING_MODES[mode],) * axes, upsample
