@@ -39,7 +39,7 @@ def _wide(tensor):
 
 
 def copy(target, source):
-    """Copy, 16 bytes at a time where channels are innermost in both."""
+    """Copy, 16 bytes at a time where axis 1 is innermost in both."""
     if target.device.type in _wide_devices and target.dtype == source.dtype:
         wide_target, wide_source = _wide(target), _wide(source)
         if wide_target is not None and wide_source is not None:
@@ -69,7 +69,7 @@ def reshape(tensor, shape):
         parts = out.view(tensor.shape)
     except RuntimeError:  # The target splits what lies apart.
         return tensor.reshape(shape)
-    parts.copy_(tensor)
+    copy(parts, tensor)
     return out
 
 

@@ -225,6 +225,27 @@ class Upsample(Node):
             super().write(target)
 
 
+class Repeat(Node):
+    """Each entry of `source` along `axis` `count` times, one after another."""
+
+    __slots__ = ("axis", "count", "source")
+
+    def __init__(self, source, count, axis):
+        shape = list(source.shape)
+        shape[axis] *= count
+        super().__init__(torch.Size(shape), source.dtype, source.device)
+        self.source, self.count, self.axis = source, count, axis
+
+    def expanded(self):
+        """With the repetitions as an axis of their own behind `axis`; a view."""
+        shape, at = list(self.source.shape), self.axis + 1
+        shape.insert(at, self.count)
+        return self.source.force().unsqueeze(at).expand(shape)
+
+    def compute(self):
+        return _layout.reshape(self.expanded(), tuple(self.shape))
+
+
 class Viewed(Node):
     """The node `base` in other axes. steps: functions of its tensor; order: where each axis comes
     from, where all of them are permutations."""

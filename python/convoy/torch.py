@@ -341,8 +341,8 @@ def _gradients(function, tensors, wanted, gradient):
     with torch.enable_grad():
         inputs = [t if t is None else t.detach().requires_grad_(want)
                   for t, want in zip(tensors, wanted)]
-        found = torch.autograd.grad(
-            function(*inputs), [t for t, want in zip(inputs, wanted) if want], gradient)
+        sought = [t for t, want in zip(inputs, wanted) if t is not None and want]
+        found = torch.autograd.grad(function(*inputs), sought, gradient)
     remaining = iter(found)
     return [next(remaining) if want else None for want in wanted]
 

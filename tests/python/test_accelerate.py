@@ -330,6 +330,49 @@ class Models(unittest.TestCase):
             with self.subTest(str(model)):
                 self.same(model, x)
 
+    def test_repeated_channels(self):
+        class Repeats(torch.nn.Module):
+            def __init__(self, step):
+                super().__init__()
+                self.conv, self.step = torch.nn.Conv2d(16, 16, 1), step
+
+            def forward(self, x):
+                return self.step(self.conv(x))
+
+        def up(x):  # Two channels for each of the result's, and one of them repeated.
+            n, _, h, w = x.shape
+            x = x.repeat_interleave(2, dim=1).view(n, 8, 2, 2, h, w)
+            return x.permute(0, 1, 4, 2, 5, 3).contiguous().view(n, 8, 2 * h, 2 * w)
+
+        for step in (
+            up, lambda x: F.pixel_shuffle(x.repeat_interleave(4, dim=1), 2),
+            lambda x: F.pixel_shuffle(x.repeat_interleave(2, 1, output_size=32), 2),
+            lambda x: x.repeat_interleave(3, dim=1).view(x.shape[0], 2, 24, *x.shape[2:]) + 1,
+            lambda x: x.repeat_interleave(3, dim=-1), lambda x: x.repeat(1, 2, 1, 3),
+            lambda x: x.repeat_interleave(torch.arange(16), dim=1),
+            lambda x: F.pixel_unshuffle(x, 2),
+        ):
+            self.same(Repeats(step), self.x)
+
+    def test_clones_keep_their_values_and_no_more(self):
+        class Slices(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = torch.nn.Conv3d(16, 16, 1)
+
+            def forward(self, x, cache):
+                y = self.conv(x)
+                cache.append(y[:, :, -2:].clone())
+                return y * 2
+
+        x = torch.randn(1, 16, 6, 5, 6)
+        for large, held in ((1 << 30, 6), (0, 2)):
+            with unittest.mock.patch.object(_deferred, "_LARGE", large), torch.no_grad():
+                cache, model = [], convoy.accelerate(Slices().eval())
+                y = model(x, cache)
+                torch.testing.assert_close(cache[0] * 2, y[:, :, -2:], rtol=0, atol=0)
+                self.assertEqual(cache[0].untyped_storage().nbytes(), held * 16 * 30 * 4)
+
     def test_state_and_restore(self):
         model = Block().eval()
         names, convolve = list(model.state_dict()), model.conv1.weight
