@@ -120,8 +120,8 @@ TEST_F(Sm90Small, VolumeWithCache) {
               .cached_frames = 2}));
 }
 
-// Eight tiles of 128 pixels, whose patches all reach outside, and ping-pong's turns among them; then
-// tiles that do and that do not.
+// Tiles whose patches all reach outside, and ping-pong's turns among them; then tiles that do and
+// that do not.
 TEST_F(Sm90Small, BorderOfPatches) {
   ConvCase test = image({.in_height = 17,
                          .in_width = 40,

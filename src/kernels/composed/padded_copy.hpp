@@ -36,8 +36,8 @@ struct PaddedCopyForm {
 PaddedCopyForm padded_copy_form(const ConvGeometry& geometry, DType dtype, bool pads_depth,
                                 std::size_t budget = kPaddedCopyBytes);
 
-/// Write a part's copy: images from `image` on, padded frames from those of output frame `frame` on;
-/// as many as `part` has, which is `form.part` or shorter. Device pointers, `cache` as in
+/// Write a part's copy: images from `image` on, padded frames from those of output frame `frame`
+/// on; as many as `part` has, which is `form.part` or shorter. Device pointers, `cache` as in
 /// RunPointers; one kernel on `stream`. Throws Error{launch_failure}.
 void write_padded_copy(void* copy, const void* activation, const void* cache,
                        const ConvGeometry& asked, DType dtype, const PaddedCopyForm& form,

@@ -35,8 +35,8 @@ __device__ __forceinline__ bool needs_border(const Params& p, const Tile& tile) 
 }
 
 /// Call `copy(to, from)` for each row (or column) of a patch that lies outside the input and that
-/// some output reads. `first`: the patch's first one in the input, of `count`; `behind`: rows behind
-/// the input that are read.
+/// some output reads. `first`: the patch's first one in the input, of `count`; `behind`: rows
+/// behind the input that are read.
 template <typename Copy>
 __device__ __forceinline__ void for_each_outside(int first, int count, int extent, int behind,
                                                  PadMode mode, const Copy& copy) {
@@ -45,8 +45,8 @@ __device__ __forceinline__ void for_each_outside(int first, int count, int exten
   for (int i = extent - first; i < end; ++i) copy(i, inside(first + i, extent, mode) - first);
 }
 
-/// Complete a patch in a stage; a whole warp. Columns first, then rows with their corners: where one
-/// axis is padded with zeros, the corners are.
+/// Complete a patch in a stage; a whole warp. Columns first, then rows with their corners: where
+/// one axis is padded with zeros, the corners are.
 // NOTE: the 128-byte swizzle keeps a pixel's 16-byte units in its row of 128 bytes, unit u at place
 // u ^ (row mod 8).
 __device__ __forceinline__ void fill_border(const Params& p, const Tile& tile, std::uint8_t* stage,

@@ -121,8 +121,8 @@ std::string halo_refusal(const Config& config, const ConvGeometry& g) {
   return {};
 }
 
-// Padding by replication and reflection across a frame: pixels of a patch that lie outside the input
-// are copied from others of the same patch (border.cuh).
+// Padding by replication and reflection across a frame: pixels of a patch that lie outside the
+// input are copied from others of the same patch (border.cuh).
 std::string border_refusal(const Config& config, const ConvGeometry& g) {
   if (!config.fills_border()) return implicit_gemm::pad_mode_refusal(g, 1);
   const KernelView view = implicit_gemm::kernel_view(g);
