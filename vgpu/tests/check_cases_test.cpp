@@ -34,6 +34,7 @@ const Case kCases[] = {
     {"race_cp_async", kBoth, {"race check", "cp.async", "missing: "}},
     {"race_cp_async_arrive", kBoth, {"race check", "cp.async", "missing: "}},
     {"race_cluster", kBoth, {"race check", "of CTA 1", "a barrier"}},
+    {"race_cluster_copy", kBoth, {"race check", "cp.async", "read by warp 1"}},
     {"race_same_value", kBoth, {"race check", "write by warp 0", "write by warp 1"}},
     {"race_two_values", kBoth, {"race check", "write by warp 0", "write by warp 1"}},
     {"cp_async_unfenced", kBoth, {}},
@@ -141,7 +142,8 @@ TEST(CheckCasesAtEase, EarlyUseOfACopyIsANote) {
 
 // What the field does and gets away with.
 TEST(CheckCasesAtEase, SomeBrokenRulesAreNotes) {
-  for (const char* name : {"race_cluster", "race_same_value", "mbarrier_fence"}) {
+  for (const char* name :
+       {"race_cluster", "race_cluster_copy", "race_same_value", "mbarrier_fence"}) {
     const Outcome outcome = run("h200", "late", std::string(name) + " bad", "all");
     EXPECT_EQ(outcome.status, 0) << name << "\n" << outcome.text;
     EXPECT_NE(outcome.text.find("note: "), std::string::npos) << name << "\n" << outcome.text;

@@ -458,7 +458,8 @@ bool ClusterChecker::freed_after_load(const Actor& actor, const PastAccess& past
 
 /// What PTX does not order but kernels in the field do, and it works. NOTE:
 /// - two warps store the same value to one word (flags that several set);
-/// - data behind barrier.cluster.arrive.relaxed, or an mbarrier arrival that is relaxed;
+/// - data behind barrier.cluster.arrive.relaxed, or an mbarrier arrival that is relaxed; also what
+///   an operation wrote that the arriving warp had waited for (CUTLASS example 93: cp.async);
 /// - tcgen05.st to cells that the warp's own tcgen05.ld read, after its result was used (CUTLASS's
 ///   stream-K fix-up);
 /// - tcgen05.ld or .st of cells after a tcgen05.st without tcgen05.wait::st, by the same warp or
@@ -475,8 +476,10 @@ bool ClusterChecker::works_in_the_field(const Actor& actor, const PastAccess& pa
     if (actor.view->weak[past.who.index()] >= past.epoch) return tell(Remark::relaxed_data);
     return false;
   }
-  if (!actor.operation) return false;
   const Operation& earlier = operations_[past.who.index()];
+  if (!actor.operation) {
+    return released(earlier, actor.view->weak) && tell(Remark::relaxed_data);
+  }
   const AsyncKind first = earlier.kind, second = actor.operation->kind;
   const bool own = actor.warp == earlier.issuer;
   if (first == AsyncKind::tcgen05_ld && second == AsyncKind::tcgen05_st && own) {

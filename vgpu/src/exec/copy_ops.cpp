@@ -160,9 +160,10 @@ Step wait_copies(Warp& w, const Instr& i, uint32_t lanes) {
     done &= groups_done(w.cp_async, l, static_cast<uint64_t>(i.imm), i.x != 0);
   });
   if (!done) return block(w, "cp.async.wait_group", static_cast<uint64_t>(i.imm));
-  if (w.cluster->observer) {
-    w.cluster->observer->group_wait(agent_of(w, lanes), GroupKind::cp_async,
-                                    static_cast<uint32_t>(i.imm));
+  if (ClusterObserver* observer = w.cluster->observer) {
+    // wait_all is a commit_group and a wait_group of all.
+    if (i.x) observer->group_commit(agent_of(w, lanes), GroupKind::cp_async);
+    observer->group_wait(agent_of(w, lanes), GroupKind::cp_async, static_cast<uint32_t>(i.imm));
   }
   return Step::next;
 }

@@ -185,6 +185,26 @@ __global__ void __cluster_dims__(2) race_cluster(uint32_t* data) {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
+/// A copy that a warp has waited for, published to the other warps of its CTA by an arrival at the
+/// cluster's barrier that is relaxed.
+template <bool BUG>
+__global__ void __cluster_dims__(2) race_cluster_copy(uint32_t* data) {
+  __shared__ uint32_t word;
+  if (threadIdx.x == 0) {
+    asm volatile(
+        "cp.async.ca.shared.global [%0], [%1], 4;\ncp.async.wait_all;" ::"r"(shared_address(&word)),
+        "l"(data)
+        : "memory");
+  }
+  if (BUG) {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::
+                     : "memory");
+  } else {
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  }
+  data[256 + threadIdx.x] = word;
+}
+
 /// Two warps store to one word: the same value is a remark, another is a race.
 template <bool BUG, bool SAME>
 __device__ void two_stores(uint32_t* data) {
@@ -696,6 +716,7 @@ const Case kCases[] = {
     CASE(race_cp_async, 1, 64),
     CASE(race_cp_async_arrive, 1, 64),
     CASE(race_cluster, 2, 32),
+    CASE(race_cluster_copy, 2, 64),
     CASE(lanes_exchange, 1, 32),
     CASE(race_same_value, 1, 64),
     CASE(race_two_values, 1, 64),
