@@ -14,8 +14,8 @@
 namespace convoy {
 namespace {
 
-std::string is_every_output(const Plan& plan, const Conv2dProblemShape& shape, float scale,
-                            std::uint16_t expected) {
+std::string is_every_output(const Plan& plan, const Conv2dProblemShape& shape,
+                            const Epilogue& epilogue, float scale, std::uint16_t expected) {
   const auto bytes = [](std::int64_t elements) { return static_cast<std::size_t>(2 * elements); };
   const std::size_t output_bytes = bytes(shape.gemm_m() * shape.out_channels);
   const std::size_t input_bytes =
@@ -34,6 +34,7 @@ std::string is_every_output(const Plan& plan, const Conv2dProblemShape& shape, f
   arguments.output = output.get();
   arguments.activation = ConstTensorView(input.get());
   arguments.filter = packed;
+  arguments.epilogue = epilogue;
   arguments.epilogue.scale = scale;
   if (plan.workspace_bytes() > 0) arguments.workspace = workspace.get();
   plan.run(arguments, nullptr);
@@ -75,15 +76,22 @@ TEST(ZeroSign, IsThatOfTheScale) {
   };
   int kernels = 0;
   for (const Conv2dProblemShape& shape : shapes) {
-    PlanOptions options{.device = Device::cuda, .packed_filter = true};
-    for (const Candidate& candidate : candidates(shape, options)) {
-      if (!candidate.reason.empty()) continue;
-      SCOPED_TRACE(candidate.kernel);
-      options.kernel = candidate.kernel;
-      const Plan plan = convoy::plan(shape, options);
-      EXPECT_EQ(is_every_output(plan, shape, -2.0f, 0x8000), "");
-      EXPECT_EQ(is_every_output(plan, shape, 2.0f, 0x0000), "");
-      ++kernels;
+    for (const Activation activation : {Activation::none, Activation::clamp}) {
+      Epilogue epilogue;
+      epilogue.activation = activation;
+      epilogue.parameter_a = -3.0f;
+      epilogue.parameter_b = 1.5f;
+      PlanOptions options{
+          .epilogue = epilogue.kind(), .device = Device::cuda, .packed_filter = true};
+      for (const Candidate& candidate : candidates(shape, options)) {
+        if (!candidate.reason.empty()) continue;
+        SCOPED_TRACE(candidate.kernel + ", " + to_string(activation));
+        options.kernel = candidate.kernel;
+        const Plan plan = convoy::plan(shape, options);
+        EXPECT_EQ(is_every_output(plan, shape, epilogue, -2.0f, 0x8000), "");
+        EXPECT_EQ(is_every_output(plan, shape, epilogue, 2.0f, 0x0000), "");
+        ++kernels;
+      }
     }
   }
   EXPECT_GE(kernels, 4);
