@@ -101,6 +101,11 @@ step_tidy() {
     -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
     ${CONVOY_CUDA:+-DCONVOY_CUDA=$CONVOY_CUDA} > $build.log 2>&1 ||
     { cat $build.log; return 1; }
+  # A shared compilation lies in the build folder; what is checked is its sources' folder's business.
+  local config
+  for config in $(files '*/.clang-tidy'); do
+    if [ -d "$build/${config%/*}" ]; then cp "$config" "$build/$config"; fi
+  done
   cmake --build $build --target convoy_git_hash > $build.log 2>&1 || { cat $build.log; return 1; }
   [ $# -gt 0 ] || mapfile -t sources < <(python3 - $build/compile_commands.json << 'PYTHON'
 import json, os, re, sys
