@@ -68,6 +68,35 @@ if(NOT CONVOY_CUDA STREQUAL "OFF")
   endif()
 endif()
 
+# convoy_cuda_unity(<variable> <name> <size>): in a unity build, sources that share a compilation: the
+# .cu of a list variable, <size> at a time, become <name>_<number>.cu. An empty .cu takes
+# four seconds, for its headers.
+# NOTE: CMake does this for CUDA since 3.31. Only for sources whose own names differ.
+function(convoy_cuda_unity unity_variable name size)
+  if(NOT CMAKE_UNITY_BUILD)
+    return()
+  endif()
+  set(result ${${unity_variable}})
+  list(FILTER result EXCLUDE REGEX "\\.cu$")
+  set(rest ${${unity_variable}})
+  list(FILTER rest INCLUDE REGEX "\\.cu$")
+  set(number 0)
+  while(rest)
+    list(SUBLIST rest 0 ${size} batch)
+    list(REMOVE_ITEM rest ${batch})
+    set(text "")
+    foreach(source IN LISTS batch)
+      cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+      string(APPEND text "#include \"${source}\"\n")
+    endforeach()
+    set(file ${CMAKE_CURRENT_BINARY_DIR}/${name}_${number}.cu)
+    file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
+    list(APPEND result ${file})
+    math(EXPR number "${number} + 1")
+  endwhile()
+  set(${unity_variable} ${result} PARENT_SCOPE)
+endfunction()
+
 # convoy_cuda_flags(<target> ARCHITECTURES 90a 100a [LINEINFO OFF]): SASS and PTX of each architecture,
 # source lines, and the flags every kernel is built with. The PTX is what the virtual GPU runs; without
 # CONVOY_SASS there is nothing else. 90 is PTX for any GPU since Hopper, and its SASS for those that
