@@ -32,8 +32,9 @@ failed=0
 for delivery in random late sweep early; do
   seq -f "$delivery %g" 1 "$seeds"
 done | xargs -P "$jobs" -L 1 bash -c 'run "$@"' _ || failed=1
-for subject in convoy_sm100_mutation_subject convoy_sm100_mutation_subject_split \
-               convoy_sm100_mutation_subject_halo; do
+subjects=(convoy_sm100_mutation_subject convoy_sm100_mutation_subject_split convoy_sm100_mutation_subject_halo)
+cmake --build "$build" --target "${subjects[@]}"
+for subject in "${subjects[@]}"; do
   # shellcheck disable=SC2086
   "$vgpu" mutate $options -- "$tests/$subject" || failed=1
 done

@@ -20,30 +20,30 @@ constexpr Config two_sm(int m, int n, int k, GemmShape cluster) {
   return config;
 }
 
-constexpr Bf16 k2x1 = Bf16::default_bf16();
+constexpr Bf16 kPair2x1 = Bf16::default_bf16();
 // 64 rows a CTA: tensor memory split by columns.
-constexpr Bf16 k2x2 = two_sm<Bf16>(128, 128, 64, {2, 2, 1});
-constexpr Fp16 k4x1 = [] {
+constexpr Bf16 kPair2x2 = two_sm<Bf16>(128, 128, 64, {2, 2, 1});
+constexpr Fp16 kPair4x1 = [] {
   Fp16 config = two_sm<Fp16>(256, 128, 32, {4, 1, 1});
   config.a_swizzle = config.b_swizzle = 64;
   config.k_group_size = 4;
   return config;
 }();
-constexpr Bf16ToFp32 k4x2 = two_sm<Bf16ToFp32>(256, 64, 64, {4, 2, 1});
+constexpr Bf16ToFp32 kPair4x2 = two_sm<Bf16ToFp32>(256, 64, 64, {4, 2, 1});
 
 }  // namespace
 
 Instance kernel_2sm_2x1() {
-  return make_instance<k2x1>();
+  return make_instance<kPair2x1>();
 }
 Instance kernel_2sm_2x2() {
-  return make_instance<k2x2>();
+  return make_instance<kPair2x2>();
 }
 Instance kernel_2sm_4x1() {
-  return make_instance<k4x1>();
+  return make_instance<kPair4x1>();
 }
 Instance kernel_2sm_4x2() {
-  return make_instance<k4x2>();
+  return make_instance<kPair4x2>();
 }
 
 }  // namespace convoy::sm100
