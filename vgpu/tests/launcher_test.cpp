@@ -203,6 +203,23 @@ TEST(Runtime, AFaultSticks) {
   EXPECT_TRUE(contains(outcome, "past the end of allocation #1 (cudaMalloc)")) << outcome.text;
 }
 
+TEST(Runtime, NamesMisuseOfTheDeviceHeap) {
+  for (const auto& [what, report] :
+       {std::pair{"past", "of a block of 12 bytes (malloc in a kernel)"},
+        std::pair{"stale", "byte 0 of a freed block of 12 bytes (malloc in a kernel)"},
+        std::pair{"twice", "where no live block of malloc starts"}}) {
+    const Outcome outcome = vgpu("run --gpu h200 -- " + program("runtime_calls") + " heap " + what);
+    EXPECT_EQ(outcome.status, 0) << outcome.text;
+    EXPECT_TRUE(contains(outcome, report)) << what << "\n" << outcome.text;
+  }
+}
+
+TEST(Runtime, MathematicalFunctionsKeepTheirBounds) {
+  const Outcome outcome = vgpu("run --gpu h200 -- " + program("math_functions"));
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  EXPECT_TRUE(contains(outcome, "all within their bounds")) << outcome.text;
+}
+
 TEST(Runtime, GivesCudasErrorCodes) {
   for (const char* gpu : {"h200", "b200"}) {
     const Outcome outcome = vgpu(std::string("run --gpu ") + gpu + " -- " + program("error_codes"));
@@ -219,7 +236,12 @@ TEST(Runtime, GivesCudasErrorCodes) {
 
 TEST(Runtime, NamesUnsupportedCalls) {
   const Outcome outcome = vgpu("run -- " + program("runtime_calls"));
-  EXPECT_TRUE(contains(outcome, "cudaMallocArray is not provided")) << outcome.text;
+  for (const char* text :
+       {"cudaMallocArray is not provided", "arrays belong to textures",
+        "cuModuleLoadData is not provided", "cubins are machine code",
+        "cudaGraphConditionalHandleCreate is not provided", "take the decision on the host"}) {
+    EXPECT_TRUE(contains(outcome, text)) << text << "\n" << outcome.text;
+  }
 }
 
 TEST(Trace, WritesStatisticsAndATimeline) {

@@ -44,7 +44,7 @@ inline uint32_t chunks_per_row(Swizzle swizzle) {
   }
 }
 
-/// A matrix operand of mn x 32 bytes of K in a byte buffer, with the descriptor that names it.
+/// A matrix operand of mn x 32 bytes of K (64 of B next to a sparse A) in a byte buffer, with the descriptor that names it.
 struct Matrix {
   Swizzle swizzle;
   Major major;
@@ -53,12 +53,12 @@ struct Matrix {
 
   /// Strides large enough for `mn` rows, with some padding so that wrong strides are seen.
   static Matrix make(Swizzle swizzle, Major major, uint32_t element_bytes, uint32_t mn,
-                     uint32_t start) {
+                     uint32_t start, uint32_t k_bytes = 32) {
     Matrix m{swizzle, major, element_bytes, start, 0, 0};
     const uint32_t width = chunks_per_row(swizzle) * 16;
     if (major == Major::k) {
       if (swizzle == Swizzle::none) {
-        m.sbo = 2 * 128 + 128;  // two core matrices along K, padded
+        m.sbo = k_bytes / 16 * 128 + 128;  // core matrices along K, padded
         m.lbo = 128;
       } else {
         m.sbo = 8 * width + 1024;  // keeps the pattern's alignment
@@ -69,7 +69,7 @@ struct Matrix {
       m.lbo = mn * element_bytes / 16 * 128 + 128;  // next 8 k
     } else {
       const uint32_t rows = swizzle == Swizzle::b128_atom32 ? 4 : 8;
-      const uint32_t k = 32 / element_bytes;
+      const uint32_t k = k_bytes / element_bytes;
       m.sbo = (rows * width + 1023) / 1024 * 1024;     // next rows of k
       m.lbo = m.sbo * ((k + rows - 1) / rows) + 1024;  // next width of mn
     }
@@ -156,6 +156,33 @@ inline void put_element(uint8_t* shared, const Matrix& matrix, uint32_t mn, uint
         static_cast<uint8_t>((chunk[bit / 8] & ~(1u << bit % 8)) | (bits >> i & 1) << bit % 8);
   }
 }
+
+/// A row of a sparse A: which elements of its K are stored, and the metadata that say so: for each
+/// chunk (of four elements, of two tf32) a 4-bit index.
+struct SparseRow {
+  std::vector<uint32_t> stored;  ///< positions in K, in the order of storage
+  std::vector<uint32_t> index;   ///< by chunk
+
+  template <typename Random>
+  static SparseRow make(ElementType type, uint32_t k, Random& random) {
+    SparseRow row;
+    if (type == ElementType::tf32) {
+      for (uint32_t chunk = 0; chunk < k; chunk += 2) {
+        const uint32_t at = random() % 2;
+        row.stored.push_back(chunk + at);
+        row.index.push_back(at ? 0b1110 : 0b0100);
+      }
+      return row;
+    }
+    for (uint32_t chunk = 0; chunk < k; chunk += 4) {
+      const uint32_t first = random() % 3, second = first + 1 + random() % (3 - first);
+      row.stored.push_back(chunk + first);
+      row.stored.push_back(chunk + second);
+      row.index.push_back(first | second << 2);
+    }
+    return row;
+  }
+};
 
 /// What a call faults with.
 std::string fault_text(auto&& call) {

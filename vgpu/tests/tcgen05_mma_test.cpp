@@ -14,6 +14,7 @@ namespace {
 
 using test::element_bits;
 using test::Matrix;
+using test::SparseRow;
 
 constexpr uint32_t kShared = 200 * 1024;
 
@@ -30,6 +31,8 @@ struct Config {
   bool accumulate = true;
   uint32_t d_lane = 0;
   uint32_t scale_input_d = 0;
+  bool sparse = false;
+  uint32_t sparsity_selector = 0;
 
   std::string text() const {
     return std::string(name_of(kind)) + " " + name_of(a) + "x" + name_of(b) + " cta_group " +
@@ -59,8 +62,8 @@ struct Config {
       return 7;
     };
     uint32_t d_code = d == AccumulatorType::f16 ? 0 : d == AccumulatorType::f32 ? 1 : 2;
-    return uint32_t{saturate} << 3 | d_code << 4 | code(a) << 7 | code(b) << 10 |
-           uint32_t{negate_a} << 13 | uint32_t{negate_b} << 14 |
+    return sparsity_selector | uint32_t{sparse} << 2 | uint32_t{saturate} << 3 | d_code << 4 |
+           code(a) << 7 | code(b) << 10 | uint32_t{negate_a} << 13 | uint32_t{negate_b} << 14 |
            uint32_t{a_major == Major::mn} << 15 | uint32_t{b_major == Major::mn} << 16 |
            n / 8 << 17 | m / 16 << 24;
   }
@@ -81,7 +84,11 @@ std::pair<uint32_t, uint32_t> figure_position(const Config& c, uint32_t row, uin
 class MmaCase {
  public:
   explicit MmaCase(const Config& config, uint32_t seed = 1)
-      : c(config), k_(wgmma_k(config.a)), rows_(config.m / config.cta_group), random_(seed) {
+      : c(config),
+        stored_(wgmma_k(config.a)),
+        k_(config.sparse ? 2 * stored_ : stored_),
+        rows_(config.m / config.cta_group),
+        random_(seed) {
     a_.resize(c.m * k_);
     b_.resize(c.n * k_);
     d_.resize(c.m * c.n);
@@ -91,15 +98,23 @@ class MmaCase {
     if (c.scale_input_d != 0) {
       for (int64_t& value : d_) value *= int64_t{1} << c.scale_input_d;
     }
+    for (uint32_t row = 0; row < c.m; ++row) {
+      patterns_.push_back(SparseRow::make(c.a, k_, random_));
+      if (!c.sparse) continue;
+      std::vector<int64_t> kept(k_);
+      for (uint32_t at : patterns_[row].stored) kept[at] = a_[row * k_ + at];
+      std::copy(kept.begin(), kept.end(), a_.begin() + row * k_);
+    }
     const uint32_t bytes = container_bytes(c.a);
     Matrix a = Matrix::make(c.swizzle, c.a_major, bytes, rows_, 0x2000);
-    Matrix b = Matrix::make(c.swizzle, c.b_major, bytes, c.n / c.cta_group, 0x14000);
+    Matrix b =
+        Matrix::make(c.swizzle, c.b_major, bytes, c.n / c.cta_group, 0x14000, c.sparse ? 64 : 32);
     for (int cta = 0; cta < c.cta_group; ++cta) {
       shared_[cta].assign(kShared, 0xee);
       tmem_[cta].allocate(512, c.cta_group);
       for (uint32_t row = 0; row < rows_; ++row) {
-        for (uint32_t k = 0; k < k_; ++k) {
-          put(cta, a, row, k, c.a, a_[(cta * rows_ + row) * k_ + k]);
+        for (uint32_t s = 0; s < stored_; ++s) {
+          put(cta, a, row, s, c.a, stored(cta * rows_ + row, s));
         }
       }
       const uint32_t columns = c.n / c.cta_group;
@@ -109,6 +124,7 @@ class MmaCase {
         }
       }
       if (c.a_in_tmem) put_a_in_tmem(cta);
+      if (c.sparse) put_metadata(cta);
       for (uint32_t row = 0; row < rows_; ++row) {
         for (uint32_t column = 0; column < c.n; ++column) {
           cell(cta, row, column) = d_bits(d_[(cta * rows_ + row) * c.n + column]);
@@ -125,6 +141,8 @@ class MmaCase {
     mma.b_descriptor = b.tcgen05_bits();
     mma.accumulate = c.accumulate;
     mma.scale_input_d = c.scale_input_d;
+    mma.sparse = c.sparse;
+    mma.sp_meta_address = kMetadataColumn;
   }
 
   void run(AccessVisitor* visitor = nullptr) { tcgen05_mma(mma, ctas_, visitor); }
@@ -158,12 +176,37 @@ class MmaCase {
     return tmem_[cta].row(lane)[kDColumn + offset];
   }
 
-  static constexpr uint32_t kDColumn = 64, kAColumn = 8;
+  static constexpr uint32_t kDColumn = 64, kAColumn = 8, kMetadataColumn = 40;
   const Config c;
   Tcgen05Mma mma;
   Tmem tmem_[2];
 
  private:
+  /// What A stores of a row.
+  int64_t stored(uint32_t row, uint32_t s) const {
+    return a_[row * k_ + (c.sparse ? patterns_[row].stored[s] : s)];
+  }
+
+  /// The cells of a CTA's metadata, as the figures of "Sparsity selector" give them: rows and chunks
+  /// of their bits.
+  void put_metadata(int cta) {
+    const bool bytes = container_bytes(c.a) == 1;
+    for (uint32_t lane = 0; lane < 128; ++lane) {
+      for (uint32_t column = 0; column < 2; ++column) {
+        uint32_t& word = tmem_[cta].row(lane)[kMetadataColumn + column];
+        word = static_cast<uint32_t>(random_());
+        if (!bytes && column != c.sparsity_selector) continue;
+        word = 0;
+        for (uint32_t nibble = 0; nibble < 8; ++nibble) {
+          const uint32_t row = bytes ? lane : lane / 16 * 16 + nibble / 4 * 8 + lane % 8;
+          const uint32_t chunk = bytes ? column * 8 + nibble : lane / 8 % 2 * 4 + nibble % 4;
+          if (row >= rows_) continue;
+          word |= patterns_[cta * rows_ + row].index[chunk] << 4 * nibble;
+        }
+      }
+    }
+  }
+
   void fill(std::vector<int64_t>& matrix, ElementType type) {
     for (int64_t& value : matrix) {
       if (is_integer(type)) {
@@ -183,8 +226,8 @@ class MmaCase {
   void put_a_in_tmem(int cta) {
     const uint32_t bytes = container_bytes(c.a), per_cell = 4 / bytes;
     for (uint32_t row = 0; row < rows_; ++row) {
-      for (uint32_t k = 0; k < k_; ++k) {
-        uint32_t bits = element_bits(c.a, static_cast<int>(a_[(cta * rows_ + row) * k_ + k]));
+      for (uint32_t k = 0; k < stored_; ++k) {
+        uint32_t bits = element_bits(c.a, static_cast<int>(stored(cta * rows_ + row, k)));
         // Layout B needs A twice: next to both halves of D's columns.
         for (uint32_t column : {0u, c.n - 1}) {
           uint32_t lane = figure_position(c, row, column).first;
@@ -203,9 +246,10 @@ class MmaCase {
     return std::bit_cast<uint32_t>(static_cast<float>(value));
   }
 
-  uint32_t k_, rows_;
+  uint32_t stored_, k_, rows_;
   std::mt19937 random_;
   std::vector<int64_t> a_, b_, d_;
+  std::vector<SparseRow> patterns_;
   std::vector<uint8_t> shared_[2];
   std::vector<CtaMemory> ctas_;
 };
@@ -279,6 +323,70 @@ TEST(Tcgen05Mma, EverySwizzleAndMajor) {
       }
     }
   }
+}
+
+TEST(Tcgen05Mma, SparseA) {
+  for (Config c : kTypeConfigs) {
+    c.sparse = true;
+    for (int group : {1, 2}) {
+      for (uint32_t selector = 0; selector < (container_bytes(c.a) == 1 ? 1u : 2u); ++selector) {
+        for (bool in_tmem : {false, true}) {
+          for (uint32_t n : {32u, 96u}) {
+            c.cta_group = group;
+            c.m = 128 * group;
+            c.sparsity_selector = selector;
+            c.a_in_tmem = in_tmem;
+            c.n = n;
+            MmaCase(c, n + selector).check();
+            if (HasFatalFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Tcgen05Mma, SparseAWithEverySwizzleAndMajor) {
+  for (Swizzle swizzle : {Swizzle::none, Swizzle::b32, Swizzle::b64, Swizzle::b128}) {
+    for (Major a_major : {Major::k, Major::mn}) {
+      for (Major b_major : {Major::k, Major::mn}) {
+        Config c{.n = 96,
+                 .a_major = a_major,
+                 .b_major = b_major,
+                 .swizzle = swizzle,
+                 .negate_a = true,
+                 .sparse = true,
+                 .sparsity_selector = 1};
+        if (swizzle == Swizzle::b32 && b_major == Major::k) {
+          EXPECT_NE(test::fault_text([&] { MmaCase(c).run(); }).find("64 bytes of K"),
+                    std::string::npos);
+        } else {
+          MmaCase(c).check();
+        }
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(Tcgen05Mma, RefusesWhatIsNoSparseProduct) {
+  auto text = [](Config c, auto change) {
+    MmaCase subject(c);
+    change(subject.mma);
+    return test::fault_text([&] { subject.run(); });
+  };
+  auto none = [](Tcgen05Mma&) {};
+  const Config good{.sparse = true};
+  EXPECT_EQ(text(good, none), "no fault");
+  EXPECT_NE(text({.m = 64, .sparse = true}, none).find("supported: M = 128"), std::string::npos);
+  EXPECT_NE(text(good, [](Tcgen05Mma& mma) { mma.sp_meta_address += 1; }).find("an even column"),
+            std::string::npos);
+  EXPECT_NE(text(good, [](Tcgen05Mma& mma) { mma.sparse = false; }).find("use tcgen05.mma.sp"),
+            std::string::npos);
+  EXPECT_NE(text({}, [](Tcgen05Mma& mma) { mma.sparse = true; }).find("must be 1"),
+            std::string::npos);
+  EXPECT_NE(text({.sparse = true, .sparsity_selector = 2}, none).find("legal: 0, 1"),
+            std::string::npos);
 }
 
 TEST(Tcgen05Mma, NarrowTypes) {

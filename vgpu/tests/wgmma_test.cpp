@@ -14,6 +14,7 @@ namespace {
 
 using test::element_bits;
 using test::Matrix;
+using test::SparseRow;
 
 constexpr uint32_t kShared = 220 * 1024;
 
@@ -22,7 +23,8 @@ class WgmmaCase {
  public:
   WgmmaCase(const WgmmaInstruction& instruction, Swizzle swizzle, uint32_t seed)
       : instruction_(instruction),
-        k_(wgmma_k(instruction.a)),
+        k_(wgmma_k(instruction.a) * (instruction.sparse ? 2 : 1)),
+        stored_(wgmma_k(instruction.a)),
         random_(seed),
         shared_(kShared, 0xee) {
     const uint32_t n = instruction.n;
@@ -32,11 +34,20 @@ class WgmmaCase {
     fill(a_, instruction.a);
     fill(b_, instruction.b);
     for (int64_t& value : d_) value = static_cast<int>(random_() % 9) - 4;
+    for (uint32_t row = 0; row < 64; ++row) {
+      rows_.push_back(SparseRow::make(instruction.a, k_, random_));
+      if (!instruction.sparse) continue;
+      std::vector<int64_t> kept(k_);
+      for (uint32_t at : rows_[row].stored) kept[at] = a_[row * k_ + at];
+      std::copy(kept.begin(), kept.end(), a_.begin() + row * k_);
+    }
+    pack_metadata();
     const uint32_t bytes = container_bytes(instruction.a);
     Matrix a = Matrix::make(swizzle, instruction.a_major, bytes, 64, 0x2000);
-    Matrix b = Matrix::make(swizzle, instruction.b_major, bytes, n, 0x10000);
+    Matrix b =
+        Matrix::make(swizzle, instruction.b_major, bytes, n, 0x10000, instruction.sparse ? 64 : 32);
     for (uint32_t row = 0; row < 64; ++row) {
-      for (uint32_t k = 0; k < k_; ++k) put(a.address(row, k), instruction.a, a_[row * k_ + k]);
+      for (uint32_t s = 0; s < stored_; ++s) put(a.address(row, s), instruction.a, stored(row, s));
     }
     for (uint32_t column = 0; column < n; ++column) {
       for (uint32_t k = 0; k < k_; ++k) {
@@ -65,7 +76,37 @@ class WgmmaCase {
     }
   }
 
+  WgmmaOperands& operands() { return operands_; }
+  uint32_t& metadata(uint32_t warp, uint32_t lane) { return metadata_[warp][lane]; }
+  void compute() { wgmma(instruction_, operands_, {shared_.data(), 1024, kShared}); }
+
  private:
+  /// What A stores of a row.
+  int64_t stored(uint32_t row, uint32_t s) const {
+    return a_[row * k_ + (instruction_.sparse ? rows_[row].stored[s] : s)];
+  }
+
+  /// What each lane's sp-meta holds, as the figures of "Matrix fragments ... with sparse matrix A"
+  /// give it: rows and chunks of its bits. The lanes that the selector leaves out hold noise.
+  void pack_metadata() {
+    const bool bytes = container_bytes(instruction_.a) == 1;
+    for (uint32_t warp = 0; warp < 4; ++warp) {
+      for (uint32_t lane = 0; lane < 32; ++lane) {
+        uint32_t& word = metadata_[warp][lane];
+        word = static_cast<uint32_t>(random_());
+        const uint32_t group = lane / 4, quad = lane % 4;
+        if (!bytes && quad / 2 != instruction_.sparsity_selector) continue;
+        word = 0;
+        for (uint32_t nibble = 0; nibble < 8; ++nibble) {
+          const uint32_t row = group + (bytes ? quad % 2 : nibble / 4) * 8;
+          const uint32_t chunk = bytes ? quad / 2 * 8 + nibble : quad % 2 * 4 + nibble % 4;
+          word |= rows_[warp * 16 + row].index[chunk] << 4 * nibble;
+        }
+      }
+      operands_.metadata[warp] = metadata_[warp].data();
+    }
+  }
+
   void fill(std::vector<int64_t>& matrix, ElementType type) {
     bool is_unsigned = type == ElementType::u8;
     for (int64_t& value : matrix) {
@@ -90,8 +131,8 @@ class WgmmaCase {
               uint32_t word = 0;
               for (uint32_t i = 0; i < per_word; ++i) {
                 uint32_t row = 16 * warp + 8 * half_row + group;
-                uint32_t k = half_k * k_ / 2 + thread * per_word + i;
-                word |= element_bits(instruction_.a, static_cast<int>(a_[row * k_ + k]))
+                uint32_t k = half_k * stored_ / 2 + thread * per_word + i;
+                word |= element_bits(instruction_.a, static_cast<int>(stored(row, k)))
                         << (8 * bytes * i);
               }
               a_words_[warp][2 * half_k + half_row][4 * group + thread] = word;
@@ -147,10 +188,12 @@ class WgmmaCase {
   }
 
   WgmmaInstruction instruction_;
-  uint32_t k_;
+  uint32_t k_, stored_;
   std::mt19937 random_;
   std::vector<uint8_t> shared_;
   std::vector<int64_t> a_, b_, d_;
+  std::vector<SparseRow> rows_;
+  std::array<std::array<uint32_t, 32>, 4> metadata_{};
   std::array<std::array<std::array<uint32_t, 32>, 4>, 4> a_words_{};
   std::array<std::array<std::array<uint32_t, 32>, 128>, 4> d_words_{};
   std::array<std::array<uint32_t*, 128>, 4> d_pointers_{};
@@ -227,6 +270,67 @@ TEST(Wgmma, ScalesAndScaleD) {
   }
 }
 
+TEST(Wgmma, SparseA) {
+  for (const Types& types : kTypes) {
+    for (uint32_t n : {8u, 32u, 96u, 256u}) {
+      for (bool in_registers : {false, true}) {
+        for (uint32_t selector = 0; selector < (container_bytes(types.a) == 1 ? 1u : 2u);
+             ++selector) {
+          WgmmaInstruction instruction{.a = types.a,
+                                       .b = types.b,
+                                       .d = types.d,
+                                       .n = n,
+                                       .a_in_registers = in_registers,
+                                       .sparse = true,
+                                       .sparsity_selector = selector};
+          SCOPED_TRACE(std::string(name_of(types.a)) + " x " + name_of(types.b) + " n " +
+                       std::to_string(n) + " selector " + std::to_string(selector));
+          WgmmaCase(instruction, Swizzle::b128, n + selector).run(true);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(Wgmma, SparseAWithEverySwizzleAndMajor) {
+  for (Swizzle swizzle : {Swizzle::none, Swizzle::b32, Swizzle::b64, Swizzle::b128}) {
+    for (Major a_major : {Major::k, Major::mn}) {
+      for (Major b_major : {Major::k, Major::mn}) {
+        WgmmaInstruction instruction{.a = ElementType::f16,
+                                     .b = ElementType::f16,
+                                     .n = 96,
+                                     .scale_a = -1,
+                                     .a_major = a_major,
+                                     .b_major = b_major,
+                                     .sparse = true};
+        WgmmaCase subject(instruction, swizzle, 5);
+        if (swizzle == Swizzle::b32 && b_major == Major::k) {
+          EXPECT_NE(test::fault_text([&] { subject.compute(); }).find("64 bytes of K"),
+                    std::string::npos);
+          continue;
+        }
+        SCOPED_TRACE(std::string("swizzle ") + name_of(swizzle));
+        subject.run(false);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(Wgmma, SparseMetadataThatMeanNothingAreReported) {
+  WgmmaInstruction instruction{
+      .a = ElementType::f16, .b = ElementType::f16, .n = 8, .sparse = true};
+  WgmmaCase subject(instruction, Swizzle::b128, 3);
+  subject.metadata(1, 8) = 0x5555aaaa;  // rows 18 and 26 of A: both elements at one position
+  EXPECT_EQ(
+      test::fault_text([&] { subject.compute(); }),
+      format("wgmma.mma_async.sp: the metadata of row 18 (0x%xaaaa) have index 0xa for elements "
+             "0..3 of K, whose behaviour is undefined; legal for f16: two different positions "
+             "of 2 bits each",
+             subject.metadata(1, 9) & 0xffff));
+}
+
 TEST(Wgmma, IntegersWrapOrSaturate) {
   std::vector<uint8_t> shared(kShared);
   Matrix a = Matrix::make(Swizzle::none, Major::k, 1, 64, 0x2000);
@@ -274,6 +378,9 @@ TEST(Wgmma, RefusesWhatDoesNotExist) {
   EXPECT_TRUE(refused({.scale_a = 2}));
   EXPECT_TRUE(refused({.satfinite = true}));
   EXPECT_TRUE(refused({.a_in_registers = true, .a_major = Major::mn}));
+  EXPECT_FALSE(refused({.sparse = true, .sparsity_selector = 1}));
+  EXPECT_TRUE(refused({.sparse = true, .sparsity_selector = 2}));
+  EXPECT_TRUE(refused({.a = e4m3, .b = e4m3, .sparse = true, .sparsity_selector = 1}));
 }
 
 }  // namespace

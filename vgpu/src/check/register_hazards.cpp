@@ -21,8 +21,9 @@ RegisterUse use_of(const ptx::Form& form) {
 /// the whole warp does.
 bool has_only_a_result(const ptx::Form& form) {
   static constexpr std::string_view kOthers[] = {
-      "st",   "red",  "atom",  "call",  "bar",   "barrier", "mbarrier", "cp",  "stmatrix",
-      "shfl", "vote", "match", "redux", "elect", "tcgen05", "wgmma",    "mma", "bra"};
+      "st",      "red",      "atom", "call", "bar",   "barrier", "mbarrier",
+      "cp",      "stmatrix", "shfl", "vote", "match", "redux",   "elect",
+      "tcgen05", "wgmma",    "mma",  "bra",  "wmma"};
   return std::find(std::begin(kOthers), std::end(kOthers), form.parts[0]) == std::end(kOthers);
 }
 

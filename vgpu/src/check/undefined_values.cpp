@@ -41,7 +41,7 @@ Flow flow_of(const ptx::Form& form) {
       {"bar", Flow::other},       {"barrier", Flow::other},  {"wgmma", Flow::other},
       {"mma", Flow::other},       {"ldmatrix", Flow::other}, {"stmatrix", Flow::other},
       {"call", Flow::other},      {"fence", Flow::other},    {"membar", Flow::other},
-      {"tensormap", Flow::other}, {"prefetch", Flow::other}};
+      {"tensormap", Flow::other}, {"prefetch", Flow::other}, {"wmma", Flow::other}};
   const std::string_view opcode = form.parts[0];
   if (opcode == "tcgen05") {
     return form.text.starts_with("tcgen05.ld.") ? Flow::tmem_load : Flow::other;

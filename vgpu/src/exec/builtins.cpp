@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions that device code calls and the driver provides: printf and assert.
+// Functions that device code calls and the driver provides: printf, assert, malloc and free.
 #include "exec/builtins.hpp"
 
 #include <cstdio>
@@ -172,6 +172,43 @@ Step assert_fail(Warp& w, const Instr& i, uint32_t lanes) {
         function.c_str(), message.c_str(), lanes);
 }
 
+void give_result(Warp& w, const BuiltinCall& call, uint32_t lane, uint64_t value) {
+  if (call.result == UINT32_MAX) return;
+  std::memcpy(&w.local[size_t{lane} * w.kernel->local_bytes + call.result], &value, sizeof value);
+}
+
+/// void* malloc(size_t): null when the heap is exhausted (CUDA C++ Programming Guide, "Dynamic Global
+/// Memory Allocation and Operations").
+Step allocate(Warp& w, const Instr& i, uint32_t lanes) {
+  auto& call = *static_cast<const BuiltinCall*>(i.extra);
+  auto* memory = w.cluster->grid->request->memory;
+  for_lanes(lanes, [&](uint32_t l) {
+    const auto bytes = argument<uint64_t>(w, call, 0, l);
+    give_result(w, call, l, memory ? memory->allocate(bytes) : 0);
+  });
+  ++w.cluster->activity;
+  return Step::next;
+}
+
+/// void free(void*)
+Step release(Warp& w, const Instr& i, uint32_t lanes) {
+  auto& call = *static_cast<const BuiltinCall*>(i.extra);
+  auto* memory = w.cluster->grid->request->memory;
+  for_lanes(lanes, [&](uint32_t l) {
+    const auto address = argument<uint64_t>(w, call, 0, l);
+    if (address == 0) return;
+    if (!memory || !memory->release(address)) {
+      fault(kIllegalAddress, "free of 0x%llx, where no live block of malloc starts (lane %u): %s",
+            static_cast<unsigned long long>(address), l,
+            memory ? memory->explain(address, 1).c_str() : "there are none");
+    }
+  });
+  // NOTE: other workers may know the block a little longer: its memory stays mapped.
+  w.cluster->worker->ranges = {};
+  ++w.cluster->activity;
+  return Step::next;
+}
+
 }  // namespace
 
 Handler builtin_handler(Decoder& d, const std::string& name, const std::vector<uint32_t>& arguments,
@@ -179,6 +216,8 @@ Handler builtin_handler(Decoder& d, const std::string& name, const std::vector<u
   Handler handler = nullptr;
   if (name == "vprintf" && arguments.size() == 2) handler = print;
   if (name == "__assertfail" && arguments.size() == 5) handler = assert_fail;
+  if (name == "malloc" && arguments.size() == 1) handler = allocate;
+  if (name == "free" && arguments.size() == 1) handler = release;
   if (!handler) return nullptr;
   auto& call = d.extra<BuiltinCall>();
   call.arguments = arguments;

@@ -75,11 +75,12 @@ const std::unordered_map<std::string_view, Special>& special_names() {
 DecodeFunction find_decoder(std::string_view opcode) {
   static const std::unordered_map<std::string_view, DecodeFunction> table = [] {
     std::unordered_map<std::string_view, DecodeFunction> all;
-    for (auto* list : {&integer_opcodes(), &float_opcodes(), &bit_opcodes(), &compare_opcodes(),
-                       &move_opcodes(), &convert_opcodes(), &control_opcodes(), &warp_opcodes(),
-                       &barrier_opcodes(), &memory_opcodes(), &atomic_opcodes(), &matrix_opcodes(),
-                       &mbarrier_opcodes(), &copy_opcodes(), &cluster_opcodes(), &wgmma_opcodes(),
-                       &tcgen05_opcodes(), &mma_opcodes(), &tensormap_opcodes()}) {
+    for (auto* list :
+         {&integer_opcodes(),  &float_opcodes(),   &bit_opcodes(),     &compare_opcodes(),
+          &move_opcodes(),     &convert_opcodes(), &control_opcodes(), &warp_opcodes(),
+          &barrier_opcodes(),  &memory_opcodes(),  &atomic_opcodes(),  &matrix_opcodes(),
+          &mbarrier_opcodes(), &copy_opcodes(),    &cluster_opcodes(), &wgmma_opcodes(),
+          &tcgen05_opcodes(),  &mma_opcodes(),     &wmma_opcodes(),    &tensormap_opcodes()}) {
       for (auto& entry : *list) all[entry.opcode] = entry.decode;
     }
     return all;

@@ -183,6 +183,7 @@ const OpcodeList& cluster_opcodes();    // cluster_ops.cpp
 const OpcodeList& wgmma_opcodes();      // wgmma_ops.cpp
 const OpcodeList& tcgen05_opcodes();    // tcgen05_ops.cpp
 const OpcodeList& mma_opcodes();        // mma_ops.cpp
+const OpcodeList& wmma_opcodes();       // wmma_ops.cpp
 const OpcodeList& tensormap_opcodes();  // tensormap_ops.cpp
 
 }  // namespace vgpu::exec

@@ -54,7 +54,8 @@ struct Options {
 };
 
 /// The allocations a kernel may touch, kept by the runtime. Device pointers are host addresses.
-/// Called from several threads at once while a kernel runs; no allocation changes meanwhile.
+/// Called from several threads at once while a kernel runs; the host's allocations do not change
+/// meanwhile.
 class GlobalMemory {
  public:
   struct Range {
@@ -68,6 +69,10 @@ class GlobalMemory {
   /// Why [address, address + bytes) is not accessible, in words: nearest allocation, freed, past
   /// the end by how much.
   virtual std::string explain(uint64_t address, uint64_t bytes) const = 0;
+  /// Device code's malloc: an address, 0 where there is no room.
+  virtual uint64_t allocate(uint64_t /*bytes*/) const { return 0; }
+  /// Device code's free: false where no allocation of device code's starts there.
+  virtual bool release(uint64_t /*address*/) const { return false; }
 };
 
 struct KernelParameter {

@@ -88,8 +88,9 @@ struct MmaOp {
   int cta_group = 1;
   bool a_in_tmem = false;
   bool weight_stationary = false;
+  unsigned descriptor = 3;
   /// Operand numbers; 0: none.
-  unsigned disable = 0, enable_d = 4, scale_d = 0, zero_mask = 0;
+  unsigned disable = 0, enable_d = 4, scale_d = 0, zero_mask = 0, sp_meta = 0;
 };
 
 /// Queues an MMA of the thread, which `compute` does on the CTAs of its group.
@@ -117,7 +118,7 @@ void read_operands(Mma& m, const Op& op, const Warp& w, const Instr& i, uint32_t
   m.d_address = static_cast<uint32_t>(read_address(w, i[0], l));
   m.a = op.a_in_tmem ? read_address(w, i[1], l) & 0xffffffffu : read_lane(w, i[1], l);
   m.b_descriptor = read_lane(w, i[2], l);
-  m.instruction_descriptor = static_cast<uint32_t>(read_lane(w, i[3], l));
+  m.instruction_descriptor = static_cast<uint32_t>(read_lane(w, i[op.descriptor], l));
 }
 
 Step mma(Warp& w, const Instr& i, uint32_t lanes) {
@@ -135,6 +136,8 @@ Step mma(Warp& w, const Instr& i, uint32_t lanes) {
     if (op.scale_d) m.scale_input_d = static_cast<uint32_t>(read_lane(w, i[op.scale_d], l));
     if (op.zero_mask) m.zero_column_mask = read_lane(w, i[op.zero_mask], l);
     m.weight_stationary = op.weight_stationary;
+    m.sparse = op.sp_meta != 0;
+    if (m.sparse) m.sp_meta_address = static_cast<uint32_t>(read_address(w, i[op.sp_meta], l));
     issue_mma(w, l, m.cta_group, tensor::mma_macs(m),
               [m](auto& ctas, auto* visitor) { tensor::tcgen05_mma(m, ctas, visitor); });
   });
@@ -148,14 +151,14 @@ int take_cta_group(Decoder& d) {
 
 /// The operands that all forms begin with: D, A, B and the instruction descriptor. Whether A is in
 /// TMEM.
-bool check_mma_operands(Decoder& d) {
+bool check_mma_operands(Decoder& d, unsigned descriptor = 3) {
   if (d.operand(0).kind != ptx::Operand::Kind::address) {
     throw BadOperand{"D must be a TMEM address"};
   }
   const bool a_in_tmem = d.operand(1).kind == ptx::Operand::Kind::address;
   if (!a_in_tmem) d.source(1, 8);
   d.source(2, 8);
-  d.source(3, 4);
+  d.source(descriptor, 4);
   return a_in_tmem;
 }
 
@@ -164,6 +167,7 @@ struct ScaledMmaOp {
   uint32_t scales = 1;
   int cta_group = 1;
   bool a_in_tmem = false;
+  static constexpr unsigned descriptor = 3;
 };
 
 Step scaled_mma(Warp& w, const Instr& i, uint32_t lanes) {
@@ -227,7 +231,10 @@ bool decode_scaled_mma(Decoder& d, int cta_group) {
 }
 
 bool decode_mma(Decoder& d) {
-  if (d.has("sp")) throw BadOperand{"sparse matrix products are not modelled"};
+  const bool sparse = d.take("sp");
+  if (sparse && (d.has("block_scale") || d.has("ws"))) {
+    throw BadOperand{"sparse matrix products are modelled without block scaling and .ws only"};
+  }
   const bool weight_stationary = d.take("ws");
   const int cta_group = take_cta_group(d);
   if (!cta_group || (weight_stationary && cta_group != 1)) return false;
@@ -248,7 +255,15 @@ bool decode_mma(Decoder& d) {
   } else {
     take_collector_a(d);
   }
-  unsigned at = 4;
+  // [d], a, b, [sp-meta (sparse)], descriptor, ...
+  unsigned at = 3;
+  if (sparse) {
+    if (d.operand(at).kind != ptx::Operand::Kind::address) {
+      throw BadOperand{"the sparsity metadata must be a TMEM address"};
+    }
+    op.sp_meta = at++;
+  }
+  op.descriptor = at++;
   if (!weight_stationary && d.is_vector(at)) {
     if (d.operand(at).count != (op.cta_group == 1 ? 4u : 8u)) {
       throw BadOperand{"disable-output-lane needs 4 registers (cta_group::1) or 8 (cta_group::2)"};
@@ -266,7 +281,7 @@ bool decode_mma(Decoder& d) {
     op.scale_d = at++;
   }
   if (d.count() != at) return false;
-  op.a_in_tmem = check_mma_operands(d);
+  op.a_in_tmem = check_mma_operands(d, op.descriptor);
   d.make_refs(8);
   d.out.handler = mma;
   return true;

@@ -14,6 +14,7 @@ constexpr uint32_t kGroupWarps = 4;
 struct WgmmaOp {
   tensor::WgmmaInstruction instruction;
   Ref scale_d;
+  uint32_t metadata = 0;  ///< sparse: the place of sp-meta in the register file
 };
 
 /// One warp's part of a warpgroup instruction.
@@ -24,6 +25,7 @@ struct WgmmaIssue {
   uint64_t a_descriptor = 0, b_descriptor = 0;
   bool scale_d = true;
   std::array<const uint32_t*, tensor::kWgmmaARegisters> a{};
+  const uint32_t* metadata = nullptr;
   std::vector<uint32_t*> d;
 };
 
@@ -56,6 +58,7 @@ void compute(Warp& w, const WgmmaIssue& issue, const AsyncOp& op) {
   auto add = [&](uint32_t warp, const WgmmaIssue& part) {
     operands.a_registers[warp % kGroupWarps] = part.a;
     operands.d_registers[warp % kGroupWarps] = part.d.data();
+    operands.metadata[warp % kGroupWarps] = part.metadata;
   };
   add(w.id, issue);
   std::array<std::pair<Warp*, AsyncTask>, kGroupWarps - 1> others;
@@ -118,11 +121,13 @@ Step mma_async(Warp& w, const Instr& i, uint32_t lanes) {
     issue_data->a_descriptor = read_lane(w, i[1], l);
   }
   issue_data->b_descriptor = read_lane(w, i[2], l);
+  if (op.instruction.sparse) issue_data->metadata = w.lanes<uint32_t>(op.metadata);
   issue_data->scale_d = predicate(w, op.scale_d) & 1;
   for (uint32_t k = 0; k < i[0].count; ++k) issue_data->d.push_back(w.lanes<uint32_t>(i[0][k].at));
 
   AsyncTask task;
   task.op = make_async(w, lanes, AsyncKind::wgmma);
+  // Of a sparse A only what is stored is multiplied.
   task.op.macs = uint64_t{16} * op.instruction.n * tensor::wgmma_k(op.instruction.a);
   w.cluster->worker->mma_macs += task.op.macs;
   task.group = w.wgmma_committed;
@@ -179,7 +184,7 @@ bool element_type(std::string_view name, tensor::ElementType& type) {
   return false;
 }
 
-bool decode_mma(Decoder& d) {
+bool decode_mma(Decoder& d, bool sparse) {
   auto& op = d.extra<WgmmaOp>();
   auto& in = op.instruction;
   bool saturates = d.take("satfinite");
@@ -199,12 +204,17 @@ bool decode_mma(Decoder& d) {
     return false;
   }
   in.a_in_registers = d.is_vector(1);
-  if (k != tensor::wgmma_k(in.a)) return false;
-  // d, a, b, scale-d, [scale-a, scale-b], [trans-a (A in shared memory)], [trans-b]
-  op.scale_d = d.source_predicate(3);
+  in.sparse = sparse;
+  if (k != tensor::wgmma_k(in.a) * (sparse ? 2 : 1)) return false;
+  // d, a, b, [sp-meta, sp-sel (sparse)], scale-d, [scale-a, scale-b], [trans-a (A in shared memory)], [trans-b]
+  unsigned at = 3;
+  if (sparse) {
+    op.metadata = d.source(at++, 4);
+    in.sparsity_selector = static_cast<uint32_t>(d.immediate(at++));
+  }
+  op.scale_d = d.source_predicate(at++);
   bool is_float = !tensor::is_integer(in.a);
   bool transposes = in.a == tensor::ElementType::f16 || in.a == tensor::ElementType::bf16;
-  unsigned at = 4;
   auto flag = [&]() -> int64_t { return d.count() > at ? d.immediate(at++) : 0; };
   if (is_float && d.count() > at) {
     in.scale_a = static_cast<int>(flag());
@@ -241,12 +251,12 @@ bool decode_mma(Decoder& d) {
 }
 
 bool decode_wgmma(Decoder& d) {
-  if (d.has("sp")) throw BadOperand{"sparse matrix products are not modelled"};
   int kind = d.take_one({"mma_async", "commit_group", "wait_group", "fence"});
+  const bool sparse = kind == 0 && d.take("sp");
   if (kind < 0 || !d.take("sync") || !d.take("aligned")) return false;
   switch (kind) {
     case 0:
-      return decode_mma(d);
+      return decode_mma(d, sparse);
     case 1:
       d.out.handler = commit;
       return true;

@@ -105,6 +105,7 @@ VGPU_API cudaError_t cudaDeviceReset() {
   if (context.sticky != cudaSuccess) context.sticky = cudaErrorDevicesUnavailable;
   context.queue.discard(context);
   context.memory.reset();
+  context.device_heap.reset();
   for (const auto& [handle, module] : context.modules) module->forget_storage();
   context.graph_execs.clear();
   context.graphs.clear();
@@ -114,8 +115,16 @@ VGPU_API cudaError_t cudaDeviceReset() {
   return cudaSuccess;
 }
 
-VGPU_API cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) {
-  return cudaSuccess;
+VGPU_API cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
+  return call([&](Context& context) {
+    if (limit == cudaLimitMallocHeapSize && !context.device_heap.resize(value)) {
+      return fail(cudaErrorInvalidValue,
+                  "cudaDeviceSetLimit: the heap of malloc in kernels has been used; its size (%llu "
+                  "bytes) can only be changed before",
+                  static_cast<unsigned long long>(context.device_heap.size()));
+    }
+    return cudaSuccess;
+  });
 }
 VGPU_API cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
   switch (limit) {
@@ -126,7 +135,7 @@ VGPU_API cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
       *value = 7340032;
       break;
     case cudaLimitMallocHeapSize:
-      *value = 8388608;
+      *value = Context::get().device_heap.size();
       break;
     default:
       *value = 0;

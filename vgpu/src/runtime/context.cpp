@@ -51,6 +51,7 @@ Context::Context()
     : options(read_options()),
       device(make_device_model(options)),
       memory(device.memory_bytes),
+      device_heap(memory),
       observers(options, memory),
       default_stream(std::make_unique<Stream>()) {
   default_stream->id = 1;
@@ -90,12 +91,6 @@ cudaError_t fail(cudaError_t error, const char* format, ...) {
 cudaError_t record_error(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
   return error;
-}
-
-cudaError_t unsupported(const char* function) {
-  return call([function](Context&) {
-    return fail(cudaErrorNotSupported, "%s is not provided by the virtual GPU", function);
-  });
 }
 
 }  // namespace vgpu::runtime

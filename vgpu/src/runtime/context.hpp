@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "memory.hpp"
+#include "runtime/device_heap.hpp"
 #include "runtime/device_model.hpp"
 #include "runtime/module.hpp"
 #include "runtime/observers.hpp"
@@ -71,6 +72,7 @@ class Context {
   Options options;
   DeviceModel device;
   GlobalMemory memory;
+  DeviceHeap device_heap;
   Observers observers;
 
   // Modules and kernels.

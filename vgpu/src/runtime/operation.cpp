@@ -140,19 +140,27 @@ cudaError_t read_attributes(const exec::KernelInfo& info, const cudaLaunchAttrib
 // The exec library's view of global memory.
 class LaunchMemory : public exec::GlobalMemory {
  public:
-  explicit LaunchMemory(vgpu::GlobalMemory& memory) : memory_(memory), pin_(memory) {}
+  explicit LaunchMemory(Context& context)
+      : memory_(context.memory), heap_(context.device_heap), pin_(memory_) {}
 
   Range find(uint64_t address) const override {
     const Allocation* allocation = memory_.find(address);
     if (allocation == nullptr || !allocation->live()) return {};
+    if (heap_.contains(address)) {
+      const DeviceHeap::Block block = heap_.find(address);
+      return {block.base, block.bytes, false};
+    }
     return {allocation->base(), allocation->bytes(), allocation->kind() == MemoryKind::constant};
   }
   std::string explain(uint64_t address, uint64_t bytes) const override {
-    return memory_.check(address, bytes);
+    return heap_.contains(address) ? heap_.describe(address) : memory_.check(address, bytes);
   }
+  uint64_t allocate(uint64_t bytes) const override { return heap_.allocate(bytes); }
+  bool release(uint64_t address) const override { return heap_.release(address); }
 
  private:
   vgpu::GlobalMemory& memory_;
+  DeviceHeap& heap_;
   vgpu::GlobalMemory::Pin pin_;
 };
 
@@ -206,6 +214,12 @@ cudaError_t check_side(Context& context, const char* what, const void* address, 
   if (inside != nullptr || in_arena || must_be_device) {
     if (const std::string problem = context.memory.check(first, bytes); !problem.empty()) {
       return fail(cudaErrorInvalidValue, "copy: the %s is not valid: %s", what, problem.c_str());
+    }
+    if (context.device_heap.contains(first)) {
+      return fail(cudaErrorInvalidValue,
+                  "copy: the %s is %s, which only kernels reach (CUDA C++ Programming Guide, "
+                  "\"Dynamic Global Memory Allocation\")",
+                  what, context.device_heap.describe(first).c_str());
     }
     if (must_be_host && inside->kind() == MemoryKind::device) {
       return fail(cudaErrorInvalidValue, "copy: the %s is device memory (%s), the kind says host",
@@ -321,7 +335,7 @@ struct RunningKernel::Parts {
 };
 
 RunningKernel::RunningKernel(Context& context, const KernelLaunch& launch)
-    : parts_(new Parts{launch, LaunchMemory(context.memory), {}, nullptr}) {
+    : parts_(new Parts{launch, LaunchMemory(context), {}, nullptr}) {
   exec::LaunchRequest& request = parts_->request;
   request.program = &launch.kernel->module->load(context.device.arch, context.memory);
   request.kernel = launch.kernel->name;

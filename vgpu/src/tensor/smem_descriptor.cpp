@@ -287,7 +287,7 @@ struct ChunkWalk {
       : k_major(operand.major == Major::k),
         bytes(container_bytes(operand.type)),
         per_chunk(16 / bytes),
-        k_total(32 / bytes),
+        k_total(operand.k_bytes / bytes),
         mn_step(k_major ? 1 : per_chunk),
         k_step(k_major ? per_chunk : 1) {}
 
@@ -299,6 +299,12 @@ struct ChunkWalk {
 
 void find_chunks(const SmemOperand& operand, const SharedView& shared, OperandChunks& chunks) {
   const ChunkWalk walk(operand);
+  if (walk.k_major && operand.descriptor.swizzle == Swizzle::b32 && operand.k_bytes > 32) {
+    fault(kIllegalInstruction,
+          "matrix operand with 64 bytes of K (sparse products' B) in a K-major layout with swizzle "
+          "32B, whose rows are 32 bytes (%s); legal: no swizzle, 64B, 128B",
+          describe(operand.descriptor).c_str());
+  }
   chunks.count = 0;
   for (uint32_t mn = 0; mn < operand.mn; mn += walk.mn_step) {
     for (uint32_t k = 0; k < walk.k_total; k += walk.k_step) {

@@ -61,7 +61,7 @@ const char* name_of(ElementType type);
 uint32_t container_bytes(ElementType type);
 bool is_integer(ElementType type);
 
-/// Where one operand of an MMA comes from and what it is. K always spans 32 bytes.
+/// Where one operand of an MMA comes from and what it is.
 struct SmemOperand {
   SmemDescriptor descriptor;
   Major major = Major::k;
@@ -69,17 +69,19 @@ struct SmemOperand {
   uint32_t mn = 0;        ///< rows (A) or columns (B) to read …
   uint32_t first_mn = 0;  ///< … from this one on, a multiple of 16
   bool negate = false;    ///< floating point only
+  uint32_t k_bytes = 32;  ///< of K: 32, or 64 of B when A is sparse
 };
 
 /// Addresses of the 16-byte chunks of an operand: along k first in K-major matrices, along mn last
 /// in MN-major ones.
 struct OperandChunks {
-  static constexpr uint32_t kMost = 512;  // 256 rows or columns of 32 bytes
+  static constexpr uint32_t kMost = 1024;  // 256 rows or columns of 64 bytes
   std::array<uint32_t, kMost> addresses;
   uint32_t count = 0;
   std::span<const uint32_t> span() const { return {addresses.data(), count}; }
 };
-/// Throws Fault when a chunk lies outside shared memory.
+/// Throws Fault when a chunk lies outside shared memory, and for 64 bytes of K in K-major rows of 32
+/// (32-byte swizzle), which no canonical layout describes.
 void find_chunks(const SmemOperand& operand, const SharedView& shared, OperandChunks& chunks);
 
 /// Reads an operand into a panel: element (first_mn + i, k) goes to

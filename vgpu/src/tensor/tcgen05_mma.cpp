@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/tcgen05_mma.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -10,12 +11,14 @@
 #include "fault.hpp"
 #include "tensor/number_formats.hpp"
 #include "tensor/panel_product.hpp"
+#include "tensor/sparsity.hpp"
 
 namespace vgpu::tensor {
 namespace {
 
-constexpr uint32_t kMaxN = 256, kMaxK = 32, kMaxRows = 128;
+constexpr uint32_t kMaxN = 256, kMaxK = 64, kMaxRows = 128;
 constexpr uint32_t kOperandColumns = 8;  // TMEM columns of A in TMEM: 32 bytes a row
+constexpr uint32_t kMetadataColumns = 2;
 
 [[noreturn]] void refuse(MmaKind kind, uint32_t bits, const std::string& what) {
   fault(kIllegalInstruction, "tcgen05.mma kind::%s: instruction descriptor 0x%08x: %s",
@@ -213,7 +216,8 @@ class MmaRun {
         path_(path),
         ctas_(ctas),
         visitor_(visitor),
-        depth_(wgmma_k(instruction.a)) {}
+        stored_(wgmma_k(instruction.a)),
+        depth_(mma.sparse ? 2 * stored_ : stored_) {}
 
   void run() {
     check_tmem();
@@ -235,6 +239,11 @@ class MmaRun {
             visitor_->tmem(cta, group.lane, group.lanes, a_address.column, kOperandColumns, false);
           }
         }
+        if (mma_.sparse) {
+          const auto [column_of, columns] = metadata_columns();
+          tmem.check("tcgen05.mma sparsity metadata", group.lane, group.lanes, column_of, columns);
+          if (visitor_) visitor_->tmem(cta, group.lane, group.lanes, column_of, columns, false);
+        }
         if (visitor_ && mma_.accumulate) {
           visitor_->tmem(cta, group.lane, group.lanes, column, path_.columns, false);
         }
@@ -250,7 +259,8 @@ class MmaRun {
                   .major = instruction_.b_major,
                   .type = instruction_.b,
                   .mn = instruction_.n / count,
-                  .negate = instruction_.negate_b};
+                  .negate = instruction_.negate_b,
+                  .k_bytes = mma_.sparse ? 64u : 32u};
     for (uint32_t cta = 0; cta < count; ++cta) {
       read_operand(b, ctas_[cta].shared, cta, visitor_, b_panel_ + cta * b.mn, 1, instruction_.n);
     }
@@ -264,14 +274,16 @@ class MmaRun {
           .type = instruction_.a,
           .mn = path_.rows,
           .negate = instruction_.negate_a};
-      read_operand(a, ctas_[cta].shared, cta, visitor_, a_panel_, depth_, 1);
+      read_operand(a, ctas_[cta].shared, cta, visitor_, a_panel_, stored_, 1);
+      if (mma_.sparse) expand_a(cta);
     }
     // Layouts B, E and G hold parts of N in different lanes (B: each next to its own copy of A).
     for (uint32_t n = 0; n < instruction_.n; n += path_.columns) {
       if (mma_.a_in_tmem) {
         read_tmem_operand(instruction_, *ctas_[cta].tmem, path_,
-                          TmemAddress::from(static_cast<uint32_t>(mma_.a)).column, n, depth_,
+                          TmemAddress::from(static_cast<uint32_t>(mma_.a)).column, n, stored_,
                           a_panel_);
+        if (mma_.sparse) expand_a(cta);
       }
       run_columns(cta, n);
     }
@@ -279,6 +291,29 @@ class MmaRun {
     const uint32_t column = TmemAddress::from(mma_.d_address).column;
     for (LaneGroup group : lane_groups(path_)) {
       visitor_->tmem(cta, group.lane, group.lanes, column, path_.columns, true);
+    }
+  }
+
+  struct Columns {
+    uint32_t first, count;
+  };
+  /// The metadata that the instruction reads: one of two columns, or both.
+  Columns metadata_columns() const {
+    const uint32_t column = TmemAddress::from(mma_.sp_meta_address).column;
+    if (container_bytes(instruction_.a) == 1) return {column, kMetadataColumns};
+    return {column + instruction_.sparsity_selector, 1};
+  }
+
+  /// Turns the stored half of A into whole rows, in place; the last row first, since rows grow.
+  void expand_a(uint32_t cta) {
+    const uint32_t column = TmemAddress::from(mma_.sp_meta_address).column;
+    for (uint32_t row = path_.rows; row-- > 0;) {
+      Value elements[kMaxK / 2];
+      std::copy_n(a_panel_ + row * stored_, stored_, elements);
+      expand_row("tcgen05.mma.sp", instruction_.a, row,
+                 tcgen05_metadata(mma_.kind, *ctas_[cta].tmem, column,
+                                  instruction_.sparsity_selector, row),
+                 elements, stored_, a_panel_ + row * depth_);
     }
   }
 
@@ -352,7 +387,8 @@ class MmaRun {
   const DataPath& path_;
   std::span<const CtaMemory> ctas_;
   AccessVisitor* visitor_;
-  uint32_t depth_;  // K in elements
+  uint32_t stored_;  // what a row of A stores, in elements
+  uint32_t depth_;   // K in elements
   alignas(32) Value a_panel_[kMaxRows * kMaxK];
   alignas(32) Value b_panel_[kMaxK * kMaxN];
 };
@@ -396,6 +432,26 @@ void check_lanes(const Tcgen05Mma& mma, const MmaInstructionDescriptor& instruct
   }
 }
 
+/// Where metadata may be. NOTE: the layouts of M = 64 and of a pair's M = 128 are drawn in figures
+/// alone; the selector picks one of two columns, so that they begin at an even one (CUTLASS clears
+/// the lowest bit of their address).
+void check_metadata(const Tcgen05Mma& mma, const MmaInstructionDescriptor& instruction) {
+  if (instruction.m != 128u * static_cast<uint32_t>(mma.cta_group)) {
+    fault(kNotSupported,
+          "tcgen05.mma.sp with M = %u and cta_group::%d is not supported (where its metadata lie "
+          "is not proven); supported: M = %d",
+          instruction.m, mma.cta_group, 128 * mma.cta_group);
+  }
+  const auto at = TmemAddress::from(mma.sp_meta_address);
+  if (at.lane != 0 || at.column % kMetadataColumns != 0) {
+    fault(
+        kIllegalAddress,
+        "tcgen05.mma.sp: the metadata's TMEM address 0x%08x has lane %u and column %u; legal: lane "
+        "0 and an even column",
+        mma.sp_meta_address, at.lane, at.column);
+  }
+}
+
 }  // namespace
 
 const char* name_of(MmaKind kind) {
@@ -413,10 +469,16 @@ const char* name_of(MmaKind kind) {
 }
 
 MmaInstructionDescriptor decode_mma_instruction(MmaKind kind, uint32_t bits, int cta_group,
-                                                bool weight_stationary) {
+                                                bool weight_stationary, bool sparse) {
   auto get = [bits](int low, int width) { return bits >> low & ((1u << width) - 1); };
-  if (get(2, 1)) refuse(kind, bits, "bit 2 asks for sparsity; use tcgen05.mma.sp (not supported)");
-  if (get(0, 2)) refuse(kind, bits, "bits 0-1 (sparsity selector) must be 0 for dense A");
+  if (get(2, 1) != uint32_t{sparse}) {
+    refuse(kind, bits,
+           sparse ? "bit 2 (sparsity) must be 1 for tcgen05.mma.sp"
+                  : "bit 2 asks for sparsity; use tcgen05.mma.sp");
+  }
+  if (!sparse && get(0, 2)) {
+    refuse(kind, bits, "bits 0-1 (sparsity selector) must be 0 for dense A");
+  }
   if (get(6, 1)) refuse(kind, bits, "reserved bit 6 must be 0");
   if (get(23, 1)) refuse(kind, bits, "reserved bit 23 must be 0");
   if (get(29, 1)) refuse(kind, bits, "reserved bit 29 must be 0");
@@ -426,6 +488,13 @@ MmaInstructionDescriptor decode_mma_instruction(MmaKind kind, uint32_t bits, int
                              : "bits 30-31 (maximum shift) must be 0 without .ws");
   }
   MmaInstructionDescriptor instruction;
+  instruction.sparsity_selector = get(0, 2);
+  const bool bytes = kind == MmaKind::f8f6f4 || kind == MmaKind::i8;
+  if (instruction.sparsity_selector > (bytes ? 0 : 1)) {
+    refuse(kind, bits,
+           format("bits 0-1 (sparsity selector) are %u; legal: %s", instruction.sparsity_selector,
+                  bytes ? "0" : "0, 1"));
+  }
   instruction.saturate = get(3, 1);
   if (instruction.saturate && kind != MmaKind::i8) {
     refuse(kind, bits, "bit 3 (saturate) exists for kind::i8 only");
@@ -468,6 +537,18 @@ MmaInstructionDescriptor decode_mma_instruction(MmaKind kind, uint32_t bits, int
   return instruction;
 }
 
+uint64_t tcgen05_metadata(MmaKind kind, const Tmem& tmem, uint32_t column, uint32_t selector,
+                          uint32_t row) {
+  if (kind == MmaKind::f8f6f4 || kind == MmaKind::i8) {
+    const uint32_t* cells = tmem.row(row) + column;
+    return uint64_t{cells[1]} << 32 | cells[0];
+  }
+  const uint32_t lane = row / 16 * 16 + row % 8, shift = row % 16 / 8 * 16;
+  const uint32_t low = tmem.row(lane)[column + selector];
+  const uint32_t high = tmem.row(lane + 8)[column + selector];
+  return (low >> shift & 0xffff) | (high >> shift & 0xffff) << 16;
+}
+
 uint32_t DataPath::lane_of(uint32_t row, uint32_t n) const {
   if (scattered) return row / 16 * 32 + row % 16 + first_lane;
   return row + n / columns * fold_lanes;
@@ -487,8 +568,9 @@ DataPath data_path(uint32_t m, uint32_t n, int cta_group, uint32_t first_lane,
 
 void tcgen05_mma(const Tcgen05Mma& mma, std::span<const CtaMemory> ctas, AccessVisitor* visitor) {
   MmaInstructionDescriptor instruction = decode_mma_instruction(
-      mma.kind, mma.instruction_descriptor, mma.cta_group, mma.weight_stationary);
+      mma.kind, mma.instruction_descriptor, mma.cta_group, mma.weight_stationary, mma.sparse);
   check_lanes(mma, instruction);
+  if (mma.sparse) check_metadata(mma, instruction);
   constexpr uint64_t kNonZeroMask = uint64_t{1} << 39, kColumnShift = uint64_t{63} << 56;
   if (mma.zero_column_mask & (kNonZeroMask | kColumnShift)) {
     fault(kNotSupported,
@@ -510,7 +592,7 @@ void tcgen05_mma(const Tcgen05Mma& mma, std::span<const CtaMemory> ctas, AccessV
 
 uint64_t mma_macs(const Tcgen05Mma& mma) {
   MmaInstructionDescriptor instruction = decode_mma_instruction(
-      mma.kind, mma.instruction_descriptor, mma.cta_group, mma.weight_stationary);
+      mma.kind, mma.instruction_descriptor, mma.cta_group, mma.weight_stationary, mma.sparse);
   return uint64_t{instruction.m} * instruction.n * wgmma_k(instruction.a);
 }
 

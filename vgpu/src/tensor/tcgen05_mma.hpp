@@ -10,10 +10,11 @@
 #include "tensor/tmem.hpp"
 #include "tensor/wgmma.hpp"
 
-/// tcgen05.mma (sm_100a), dense, kinds f16, tf32, f8f6f4 and i8, cta_group 1 and 2, and
+/// tcgen05.mma (sm_100a), kinds f16, tf32, f8f6f4 and i8, cta_group 1 and 2, dense and .sp, and
 /// tcgen05.mma.ws. Block-scaled kinds: tcgen05_scaled_mma.hpp.
 ///
-/// Not modelled, and refused by name by whoever decodes the opcode: .sp and .ashift.
+/// Not modelled, and refused by name by whoever decodes the opcode: .ashift, .sp with block scaling
+/// or .ws.
 namespace vgpu::tensor {
 
 enum class MmaKind : uint8_t { f16, tf32, f8f6f4, i8 };
@@ -31,6 +32,7 @@ struct MmaInstructionDescriptor {
   bool negate_a = false, negate_b = false;                   // bits 13, 14
   Major a_major = Major::k, b_major = Major::k;              // bits 15, 16: 1 = MN-major
   uint32_t m = 128, n = 128;                                 // bits 24-28 << 4, bits 17-22 << 3
+  uint32_t sparsity_selector = 0;                            // bits 0-1; bit 2 = sparse
 };
 /// Throws Fault (illegal instruction) that names the field, its value and what is legal. Legal
 /// shapes (PTX ISA "Matrix shape"): cta_group 1: M 64 or 128, N 8..256 by 8 (kind::i8: 8, 16, 24,
@@ -38,7 +40,8 @@ struct MmaInstructionDescriptor {
 /// 32, 64 or 128, N 64, 128 or 256. A transposed B of 8-bit elements needs N by 16 (cta_group 2: by
 /// 32).
 MmaInstructionDescriptor decode_mma_instruction(MmaKind kind, uint32_t bits, int cta_group,
-                                                bool weight_stationary = false);
+                                                bool weight_stationary = false,
+                                                bool sparse = false);
 
 struct Tcgen05Mma {
   MmaKind kind = MmaKind::f16;
@@ -57,7 +60,18 @@ struct Tcgen05Mma {
   /// .ws: the zero-column mask descriptor. NOTE: only descriptors that mask and shift nothing are
   /// supported: the PTX ISA's table of the span fields contradicts its examples.
   uint64_t zero_column_mask = 0;
+  bool sparse = false;           ///< .sp: A stores half of K, which is twice that of the dense kind
+  uint32_t sp_meta_address = 0;  ///< TMEM
 };
+
+/// Metadata of row `row` of a CTA's sparse A, from the two TMEM columns at `column` (even), for the
+/// layout with 128 rows in each CTA (figures 263, 265 and 267 of "Sparsity selector", as CUTLASS's
+/// tmem_e_frg states them):
+/// - kinds f16 and tf32: column `column` + selector; of 16 lanes, the first 8 hold the first half of
+///   K, the others the second, of rows 0..7 of the 16 in their low, of rows 8..15 in their high half
+/// - 8-bit kinds: lane = row, 64 bits in both columns
+uint64_t tcgen05_metadata(MmaKind kind, const Tmem& tmem, uint32_t column, uint32_t selector,
+                          uint32_t row);
 
 /// Which row of the CTA's part of D a TMEM lane holds, and the first column of N it holds
 /// (PTX ISA "Data path layout organization"):
@@ -87,7 +101,7 @@ SmemDescriptor decode_mma_operand(const char* operand, uint64_t bits, Major majo
 /// NOTE: the order and internal precision of the hardware's sums are not specified; this one adds
 /// in k order in fp32 with fused multiply-add. Sums of integers below 2^24 are exact in any order.
 void tcgen05_mma(const Tcgen05Mma& mma, std::span<const CtaMemory> ctas, AccessVisitor* visitor);
-/// Multiply-accumulates of an instruction, for statistics; M N K.
+/// Multiply-accumulates of an instruction, for statistics; M N K (sparse: M N K / 2).
 uint64_t mma_macs(const Tcgen05Mma& mma);
 
 }  // namespace vgpu::tensor

@@ -7,12 +7,13 @@
 #include "fault.hpp"
 #include "tensor/number_formats.hpp"
 #include "tensor/panel_product.hpp"
+#include "tensor/sparsity.hpp"
 
 namespace vgpu::tensor {
 namespace {
 
 constexpr uint32_t kRowsPerWarp = 16;
-constexpr uint32_t kMaxN = 256, kMaxK = 32;
+constexpr uint32_t kMaxN = 256, kMaxK = 64;
 
 const char* name_of_accumulator(AccumulatorType type) {
   return type == AccumulatorType::f32 ? "f32" : type == AccumulatorType::f16 ? "f16" : "s32";
@@ -111,7 +112,8 @@ SmemOperand operand_b(const WgmmaInstruction& instruction, const WgmmaOperands& 
           .major = instruction.b_major,
           .type = instruction.b,
           .mn = instruction.n,
-          .negate = instruction.scale_b < 0};
+          .negate = instruction.scale_b < 0,
+          .k_bytes = instruction.sparse ? 64u : 32u};
 }
 
 /// The 16 rows of A that a warp multiplies.
@@ -130,10 +132,25 @@ SmemDescriptor descriptor_a(const WgmmaInstruction& instruction, const WgmmaOper
                                     : decode_wgmma_descriptor(operands.a_descriptor);
 }
 
+/// Turns the stored half of 16 rows of a sparse A into whole rows, in place.
+template <typename Value>
+void expand(const WgmmaInstruction& instruction, const uint32_t* metadata, uint32_t warp,
+            Value* panel) {
+  const uint32_t stored = wgmma_k(instruction.a);
+  Value elements[kRowsPerWarp * kMaxK / 2];
+  std::memcpy(elements, panel, kRowsPerWarp * stored * sizeof(Value));
+  for (uint32_t row = 0; row < kRowsPerWarp; ++row) {
+    expand_row("wgmma.mma_async.sp", instruction.a, warp * kRowsPerWarp + row,
+               wgmma_metadata(instruction, metadata, row), elements + row * stored, stored,
+               panel + row * 2 * stored);
+  }
+}
+
 template <typename Value>
 void run(const WgmmaInstruction& instruction, const WgmmaOperands& operands,
          const SharedView& shared) {
-  const uint32_t n = instruction.n, depth = wgmma_k(instruction.a);
+  const uint32_t n = instruction.n, stored = wgmma_k(instruction.a);
+  const uint32_t depth = instruction.sparse ? 2 * stored : stored;
   alignas(32) Value b_panel[kMaxK * kMaxN];
   read_operand(operand_b(instruction, operands), shared, 0, nullptr, b_panel, 1, n);
   const SmemDescriptor a_descriptor = descriptor_a(instruction, operands);
@@ -142,10 +159,11 @@ void run(const WgmmaInstruction& instruction, const WgmmaOperands& operands,
     if (!d) continue;
     alignas(32) Value a[kRowsPerWarp * kMaxK];
     if (instruction.a_in_registers) {
-      read_a_registers(instruction, operands.a_registers[warp], depth, a);
+      read_a_registers(instruction, operands.a_registers[warp], stored, a);
     } else {
-      read_operand(operand_a(instruction, a_descriptor, warp), shared, 0, nullptr, a, depth, 1);
+      read_operand(operand_a(instruction, a_descriptor, warp), shared, 0, nullptr, a, stored, 1);
     }
+    if (instruction.sparse) expand(instruction, operands.metadata[warp], warp, a);
     alignas(32) Value sums[kRowsPerWarp * kMaxN];
     static_assert(sizeof(Value) == 4);
     if (operands.scale_d) {
@@ -186,6 +204,15 @@ MatrixPosition wgmma_a_position(uint32_t warp, uint32_t lane, uint32_t byte,
   return {.row = warp * kRowsPerWarp + lane / 4 + reg % 2 * 8, .column = k_bytes / element_bytes};
 }
 
+uint64_t wgmma_metadata(const WgmmaInstruction& instruction, const uint32_t* lanes, uint32_t row) {
+  const uint32_t* quad = lanes + row % 8 * 4;
+  if (container_bytes(instruction.a) == 1) {
+    return uint64_t{quad[row / 8 + 2]} << 32 | quad[row / 8];
+  }
+  const uint32_t first = 2 * instruction.sparsity_selector, shift = row / 8 * 16;
+  return (quad[first] >> shift & 0xffff) | (quad[first + 1] >> shift & 0xffff) << 16;
+}
+
 void validate(const WgmmaInstruction& i) {
   if (!types_exist(i)) {
     fault(
@@ -215,6 +242,11 @@ void validate(const WgmmaInstruction& i) {
   }
   if (i.a_in_registers && i.a_major == Major::mn) {
     fault(kInvalidPtx, "wgmma with A in registers has no imm-trans-a");
+  }
+  const uint32_t most = container_bytes(i.a) == 1 ? 0 : 1;
+  if (i.sparse && i.sparsity_selector > most) {
+    fault(kInvalidPtx, "wgmma.mma_async.sp with %s operands: sp-sel is %u; legal: %s", name_of(i.a),
+          i.sparsity_selector, most ? "0, 1" : "0");
   }
   if (i.satfinite && !integer) {
     fault(kInvalidPtx, "wgmma .satfinite exists for s8 and u8 operands only");

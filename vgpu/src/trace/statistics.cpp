@@ -39,6 +39,7 @@ std::string_view kind_of(std::string_view opcode) {
                                     {"wgmma", "wgmma"},
                                     {"tcgen05", "tcgen05"},
                                     {"mma", "mma"},
+                                    {"wmma", "mma"},
                                     {"bra", "branch"},
                                     {"brx", "branch"},
                                     {"call", "branch"},

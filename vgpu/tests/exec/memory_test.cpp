@@ -154,6 +154,106 @@ TEST(Memory, Matrices) {
   }
 }
 
+/// 16 rows of 16 bytes at `tile`, byte c of row r is 16 r + c; %r0 is the address of row %lane % 16.
+constexpr char kByteRows[] = R"(
+    .shared .align 16 .b8 tile[512];
+    mov.u32 %r0, tile;
+    and.b32 %r1, %lane, 15;
+    shl.b32 %r1, %r1, 4;
+    add.s32 %r0, %r0, %r1;
+    mul.lo.s32 %r2, %r1, 0x01010101;
+    add.s32 %r3, %r2, 0x03020100;
+    add.s32 %r4, %r2, 0x07060504;
+    add.s32 %r5, %r2, 0x0b0a0908;
+    add.s32 %r6, %r2, 0x0f0e0d0c;
+    st.shared.v4.b32 [%r0], {%r3, %r4, %r5, %r6};
+    bar.warp.sync -1;
+)";
+
+TEST(Memory, MatricesOfBytes) {
+  auto out = run_words(std::string(kByteRows) + R"(
+    ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%r7, %r8}, [%r0];
+    st.global.u32 [%ro], %r7;
+    st.global.u32 [%ro+128], %r8;
+    ldmatrix.sync.aligned.m16n16.x2.trans.shared.b8 {%r7, %r8, %r9, %r10}, [%r0];
+    st.global.u32 [%ro+256], %r10;)",
+                       96);
+  // Of the transposed matrix, four columns of two rows: two columns of both in each register.
+  for (uint32_t l = 0; l < 32; ++l) {
+    for (uint32_t r = 0; r < 2; ++r) {
+      uint32_t want = 0;
+      for (uint32_t b = 0; b < 4; ++b) {
+        const uint32_t column = l % 4 * 4 + 2 * r + b % 2, row = l / 4 + b / 2 * 8;
+        want |= (16 * column + row) << 8 * b;
+      }
+      EXPECT_EQ(out[32 * r + l], want) << "lane " << l << " register " << r;
+      if (r == 1) {
+        EXPECT_EQ(out[64 + l], want);
+      }
+    }
+  }
+}
+
+TEST(Memory, MatricesOfPackedElements) {
+  // Bytes 0..15 of a row as sixteen elements of 6 or 4 bits, lowest bits first.
+  auto element = [](uint32_t row, uint32_t column, uint32_t bits) {
+    uint32_t value = 0;
+    for (uint32_t i = 0; i < bits; ++i) {
+      const uint32_t at = column * bits + i, byte = 16 * row + at / 8;
+      value |= (byte >> at % 8 & 1) << i;
+    }
+    return value;
+  };
+  for (uint32_t bits : {6u, 4u}) {
+    const std::string form = bits == 6 ? "b8x16.b6x16_p32" : "b8x16.b4x16_p64";
+    auto out = run_words(std::string(kByteRows) + "ldmatrix.sync.aligned.m8n16.x2.shared." + form +
+                             " {%r7, %r8}, [%r0];\n" +
+                             "ldmatrix.sync.aligned.m16n16.x1.trans.shared." + form +
+                             R"( {%r9, %r10}, [%r0];
+    st.global.u32 [%ro], %r7;
+    st.global.u32 [%ro+128], %r8;
+    st.global.u32 [%ro+256], %r9;
+    st.global.u32 [%ro+384], %r10;)",
+                         128);
+    for (uint32_t l = 0; l < 32; ++l) {
+      for (uint32_t r = 0; r < 2; ++r) {
+        uint32_t plain = 0, transposed = 0;
+        for (uint32_t b = 0; b < 4; ++b) {
+          plain |= element(8 * r + l / 4, l % 4 * 4 + b, bits) << 8 * b;
+          transposed |= element(l % 4 * 4 + 2 * r + b % 2, l / 4 + b / 2 * 8, bits) << 8 * b;
+        }
+        EXPECT_EQ(out[32 * r + l], plain) << form << " lane " << l;
+        EXPECT_EQ(out[64 + 32 * r + l], transposed) << form << " lane " << l;
+      }
+    }
+  }
+}
+
+TEST(Memory, StoredMatricesOfBytes) {
+  // Accumulators of a 16x8 matrix, byte of element (r, c) 8 r + c, stored by columns.
+  auto out = run_words(R"(
+    .shared .align 16 .b8 tile[128];
+    mov.u32 %r0, tile;
+    and.b32 %r1, %lane, 7;
+    shl.b32 %r1, %r1, 4;
+    add.s32 %r1, %r0, %r1;
+    shl.b32 %r2, %lane, 1;
+    mad.lo.s32 %r2, %r2, 0x01010101, 0x41400100;
+    stmatrix.sync.aligned.m16n8.x1.trans.shared.b8 [%r1], {%r2};
+    bar.warp.sync -1;
+    shl.b32 %r3, %lane, 2;
+    add.s32 %r3, %r0, %r3;
+    ld.shared.u32 %r4, [%r3];
+    st.global.u32 [%ro], %r4;)",
+                       32);
+  for (uint32_t l = 0; l < 32; ++l) {
+    for (uint32_t b = 0; b < 4; ++b) {
+      const uint32_t column = l / 4, row = l % 4 * 4 + b;
+      EXPECT_EQ(out[l] >> 8 * b & 0xff, 8 * row + column);
+    }
+  }
+}
+
 TEST(Memory, LaneExchange) {
   auto out = run_words(R"(
     shfl.sync.up.b32 %r0|%p0, %lane, 3, 0, -1;

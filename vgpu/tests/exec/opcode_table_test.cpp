@@ -235,6 +235,10 @@ const Statement kStatements[] = {
     {"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {a, b, c, d}, [s];"},
     {"ldmatrix.sync.aligned.m8n8.x2.trans.shared::cta.b16 {a, b}, [s];"},
     {"stmatrix.sync.aligned.m8n8.x4.shared.b16 [s], {a, b, c, d};"},
+    {"ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {a, b}, [s];", 100},
+    {"ldmatrix.sync.aligned.m16n16.x2.trans.shared::cta.b8x16.b6x16_p32 {a, b, c, d}, [s];", 100},
+    {"ldmatrix.sync.aligned.m8n16.x4.shared.b8x16.b4x16_p64 {a, b, c, d}, [s];", 100},
+    {"stmatrix.sync.aligned.m16n8.x2.trans.shared.b8 [s], {a, b};", 100},
     {"movmatrix.sync.aligned.m8n8.trans.b16 a, b;"},
     {"mapa.shared::cluster.u32 a, s, 1;"},
     {"mapa.u64 x, g, a;"},
@@ -298,6 +302,18 @@ const Statement kStatements[] = {
      "{a, b, c, d};"},
     {"mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {a, b, c, d}, {a, b, c, d}, {e, f}, "
      "{a, b, c, d};"},
+    {"wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {a, b, c, d, e, f, a, b}, [g], 16;"},
+    {"wmma.load.b.sync.aligned.col.m32n8k16.shared.s8 {a}, [s];"},
+    {"wmma.load.c.sync.aligned.row.m16n16k8.f32 {a, b, c, d, e, f, a, b}, [g];"},
+    {"wmma.load.a.sync.aligned.row.m8n8k4.global.f64 {x}, [g];"},
+    {"wmma.store.d.sync.aligned.col.m8n32k16.global.f16 [g], {a, b, c, d}, e;"},
+    {"wmma.mma.sync.aligned.row.col.m16n16k16.f32.f16 {a, b, c, d, e, f, a, b}, {a, b, c, d, e, f, "
+     "a, b}, {a, b, c, d, e, f, a, b}, {a, b, c, d};"},
+    {"wmma.mma.sync.aligned.col.row.m8n32k16.s32.u8.u8.s32.satfinite {a, b, c, d, e, f, a, b}, "
+     "{a}, "
+     "{b, c, d, e}, {a, b, c, d, e, f, a, b};"},
+    {"wmma.mma.sync.aligned.row.col.m8n8k4.rz.f64.f64.f64.f64 {x, y}, {z}, {y}, {x, y};"},
+    {"wmma.mma.xor.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32 {a, b}, {c}, {d}, {a, b};"},
     {"wgmma.fence.sync.aligned;", 90},
     {"wgmma.commit_group.sync.aligned;", 90},
     {"wgmma.wait_group.sync.aligned 0;", 90},
@@ -305,6 +321,19 @@ const Statement kStatements[] = {
     {"wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {a, b, c, d}, {a, b, c, d}, y, p, 1, 1, 0;",
      90},
     {"wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8 {a, b, c, d}, x, y, 1;", 90},
+    {"wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {a, b, c, d}, x, y, e, 1, p, 1, 1, 0, "
+     "0;",
+     90},
+    {"wgmma.mma_async.sp.sync.aligned.m64n8k64.s32.s8.u8.satfinite {a, b, c, d}, {a, b, c, d}, y, "
+     "e, "
+     "0, p;",
+     90},
+    {"wgmma.mma_async.sp.sync.aligned.m64n16k16.f32.tf32.tf32 {a, b, c, d, e, f, a, b}, x, y, e, "
+     "0, "
+     "p, 1, -1;",
+     90},
+    {"tcgen05.mma.sp.cta_group::1.kind::f16 [a], x, y, [s], b, p;", 100},
+    {"tcgen05.mma.sp.cta_group::1.kind::i8 [a], [c], y, [s], b, {c, d, e, f}, p;", 100},
     {"tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [s], 32;", 100},
     {"tcgen05.dealloc.cta_group::2.sync.aligned.b32 a, 64;", 100},
     {"tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;", 100},
@@ -352,13 +381,13 @@ std::string module_head(int gpu) {
 TEST(OpcodeTable, NamesEveryOpcodeOfTheDecoder) {
   std::set<std::string_view> listed, known;
   for (const Statement& statement : kStatements) listed.insert(first_word(statement.text));
-  for (auto* list : {&exec::integer_opcodes(), &exec::float_opcodes(), &exec::bit_opcodes(),
-                     &exec::compare_opcodes(), &exec::move_opcodes(), &exec::convert_opcodes(),
-                     &exec::control_opcodes(), &exec::warp_opcodes(), &exec::barrier_opcodes(),
-                     &exec::memory_opcodes(), &exec::atomic_opcodes(), &exec::matrix_opcodes(),
-                     &exec::mbarrier_opcodes(), &exec::copy_opcodes(), &exec::cluster_opcodes(),
-                     &exec::wgmma_opcodes(), &exec::tcgen05_opcodes(), &exec::mma_opcodes(),
-                     &exec::tensormap_opcodes()}) {
+  for (auto* list : {&exec::integer_opcodes(),  &exec::float_opcodes(),    &exec::bit_opcodes(),
+                     &exec::compare_opcodes(),  &exec::move_opcodes(),     &exec::convert_opcodes(),
+                     &exec::control_opcodes(),  &exec::warp_opcodes(),     &exec::barrier_opcodes(),
+                     &exec::memory_opcodes(),   &exec::atomic_opcodes(),   &exec::matrix_opcodes(),
+                     &exec::mbarrier_opcodes(), &exec::copy_opcodes(),     &exec::cluster_opcodes(),
+                     &exec::wgmma_opcodes(),    &exec::tcgen05_opcodes(),  &exec::mma_opcodes(),
+                     &exec::wmma_opcodes(),     &exec::tensormap_opcodes()}) {
     for (const auto& entry : *list) known.insert(entry.opcode);
   }
   for (const std::string_view opcode : known) {

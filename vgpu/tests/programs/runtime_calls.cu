@@ -4,6 +4,7 @@
 //   runtime_calls            all but faults
 //   runtime_calls fault      a kernel fault sticks to the context
 #include <cuda.h>
+#include <dlfcn.h>
 
 #include <cstdint>
 #include <cstring>
@@ -65,6 +66,33 @@ __global__ void dependent(int* value) {
   *value *= 10;
 }
 
+__global__ void device_heap(int* sums) {
+  int* mine = static_cast<int*>(malloc((threadIdx.x + 1) * sizeof(int)));
+  for (unsigned i = 0; i <= threadIdx.x; ++i) mine[i] = static_cast<int>(i);
+  int sum = 0;
+  for (unsigned i = 0; i <= threadIdx.x; ++i) sum += mine[i];
+  sums[threadIdx.x] = sum;
+  free(mine);
+}
+
+__device__ int* kept;
+__global__ void keep_a_block() {
+  kept = static_cast<int*>(malloc(3 * sizeof(int)));
+  kept[0] = 7;
+}
+__global__ void use_the_block(int* value, char mistake) {
+  if (mistake == 'p') kept[3] = 1;
+  *value = kept[0];
+  free(kept);
+  if (mistake == 's') *value = kept[0];
+  if (mistake == 't') free(kept);
+}
+__global__ void exhaust(int* blocks, unsigned long long* address) {
+  void* last = nullptr;
+  for (*blocks = 0; void* block = malloc(1 << 20); ++*blocks) last = block;
+  *address = reinterpret_cast<unsigned long long>(last);
+}
+
 #ifdef UNKNOWN_FORMS
 // Legal PTX that the virtual GPU does not know.
 __global__ void video_instructions(unsigned* value) {
@@ -72,6 +100,47 @@ __global__ void video_instructions(unsigned* value) {
   asm volatile("vabsdiff4.u32.u32.u32.add %0, %0, %0, %0;" : "+r"(*value));
 }
 #endif
+
+void allocations_of_device_code() {
+  int *sums, host[64];
+  CHECK_OK(cudaMalloc(&sums, sizeof host));
+  device_heap<<<1, 64>>>(sums);
+  CHECK_OK(cudaMemcpy(host, sums, sizeof host, cudaMemcpyDeviceToHost));
+  for (int t = 0; t < 64; ++t) CHECK(host[t] == t * (t + 1) / 2);
+  // The heap's size is fixed once it is used; blocks outlive kernels.
+  CHECK_ERROR(cudaDeviceSetLimit(cudaLimitMallocHeapSize, 1 << 24), cudaErrorInvalidValue);
+  cudaGetLastError();
+  keep_a_block<<<1, 1>>>();
+  use_the_block<<<1, 1>>>(sums, ' ');
+  CHECK_OK(cudaMemcpy(host, sums, sizeof(int), cudaMemcpyDeviceToHost));
+  CHECK(host[0] == 7);
+  // 8 MiB hold seven blocks of a MiB; the host cannot reach them.
+  unsigned long long *address, inside;
+  CHECK_OK(cudaMalloc(&address, sizeof *address));
+  exhaust<<<1, 1>>>(sums, address);
+  CHECK_OK(cudaMemcpy(host, sums, sizeof(int), cudaMemcpyDeviceToHost));
+  CHECK_OK(cudaMemcpy(&inside, address, sizeof inside, cudaMemcpyDeviceToHost));
+  CHECK(host[0] == 7);
+  void* block = reinterpret_cast<void*>(inside);
+  CHECK_ERROR(cudaMemcpy(host, block, 4, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
+  CHECK_ERROR(cudaFree(block), cudaErrorInvalidValue);
+  cudaGetLastError();
+  CHECK_OK(cudaFree(address));
+  CHECK_OK(cudaFree(sums));
+}
+
+void misused_heap(char mistake) {
+  int* value;
+  CHECK_OK(cudaDeviceSetLimit(cudaLimitMallocHeapSize, 1 << 16));
+  size_t size = 0;
+  CHECK_OK(cudaDeviceGetLimit(&size, cudaLimitMallocHeapSize));
+  CHECK(size == 1 << 16);
+  CHECK_OK(cudaMalloc(&value, sizeof *value));
+  keep_a_block<<<1, 1>>>();
+  CHECK_OK(cudaDeviceSynchronize());
+  use_the_block<<<1, 1>>>(value, mistake);
+  CHECK_ERROR(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
+}
 
 void vector_addition() {
   constexpr int kCount = 1000;
@@ -413,6 +482,15 @@ void unsupported_calls_fail() {
   CHECK_OK(cudaGetDriverEntryPointByVersion("cuNoSuchThing", &function, 12000, cudaEnableDefault,
                                             &status));
   CHECK(function == nullptr && status == cudaDriverEntryPointSymbolNotFound);
+  cudaGraph_t graph = nullptr;
+  cudaGraphConditionalHandle handle;
+  CHECK_ERROR(cudaGraphConditionalHandleCreate(&handle, graph, 0, 0), cudaErrorNotSupported);
+  CHECK_ERROR(cudaGetLastError(), cudaErrorNotSupported);
+  using LoadData = CUresult (*)(CUmodule*, const void*);
+  const auto load = reinterpret_cast<LoadData>(dlsym(RTLD_DEFAULT, "cuModuleLoadData"));
+  CUmodule module;
+  CHECK(load != nullptr && load(&module, "") == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK_ERROR(cudaGetLastError(), cudaErrorNotSupported);
 }
 
 template <typename Function>
@@ -492,7 +570,10 @@ int main(int argc, char** argv) {
 #endif
   if (argc > 1 && std::string(argv[1]) == "fault") {
     fault();
+  } else if (argc > 2 && std::string(argv[1]) == "heap") {
+    misused_heap(argv[2][0]);
   } else {
+    allocations_of_device_code();
     vector_addition();
     symbols();
     pitched_copies();
