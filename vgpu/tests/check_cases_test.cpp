@@ -73,6 +73,7 @@ const Case kCases[] = {
     {"tcgen05_fence_before", kB200, {"tcgen05 check", "tcgen05.fence::before_thread_sync"}},
     {"tcgen05_early_read", kB200, {"registers check", "tcgen05.ld", "tcgen05.wait::ld"}},
     {"tcgen05_early_copy", kB200, {"registers check", "tcgen05.ld", "tcgen05.wait::ld"}},
+    {"tcgen05_copies", kB200, {"race check", "tcgen05.cp", "tcgen05.commit"}},
     {"tcgen05_leak", kB200, {"leak check", "32 TMEM columns", "tcgen05.dealloc"}},
     {"tcgen05_early_dealloc", kB200, {"TMEM", "tcgen05."}},
     {"tcgen05_outside", kB200, {"tcgen05.ld reaches TMEM columns 32..32", "not allocated"}},
@@ -148,6 +149,9 @@ TEST(CheckCasesAtEase, SomeBrokenRulesAreNotes) {
     EXPECT_EQ(outcome.status, 0) << name << "\n" << outcome.text;
     EXPECT_NE(outcome.text.find("note: "), std::string::npos) << name << "\n" << outcome.text;
   }
+  const Outcome copies = run("b200", "late", "tcgen05_copies bad", "all");
+  EXPECT_EQ(copies.status, 0) << copies.text;
+  EXPECT_NE(copies.text.find("note: race check"), std::string::npos) << copies.text;
   EXPECT_NE(run("h200", "late", "race_two_values bad", "all").status, 0);
   // A copy of what was never written is told as a note, what is computed from it is an error.
   EXPECT_EQ(run("h200", "late", "init_shared bad", "all").status, 0);

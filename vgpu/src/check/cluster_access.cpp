@@ -463,7 +463,10 @@ bool ClusterChecker::freed_after_load(const Actor& actor, const PastAccess& past
 /// - tcgen05.st to cells that the warp's own tcgen05.ld read, after its result was used (CUTLASS's
 ///   stream-K fix-up);
 /// - tcgen05.ld or .st of cells after a tcgen05.st without tcgen05.wait::st, by the same warp or
-///   one that it has signalled (CUTLASS example 77).
+///   one that it has signalled (CUTLASS example 77);
+/// - tcgen05.cp over what an earlier tcgen05.cp or tcgen05.mma of the warp uses: only cp -> mma is a
+///   pipeline of PTX ("Pipelined tcgen05 instructions"), but main loops with scales or sparsity
+///   metadata copy those of the next step behind the products of this one (CUTLASS example 83).
 bool ClusterChecker::works_in_the_field(const Actor& actor, const PastAccess& past,
                                         const Place& place) {
   auto tell = [&](Remark kind) {
@@ -486,6 +489,10 @@ bool ClusterChecker::works_in_the_field(const Actor& actor, const PastAccess& pa
     const bool used =
         !context_.options.registers || warps_[actor.warp].loads_used >= past.who.index();
     return used && tell(Remark::overwritten_load);
+  }
+  if (second == AsyncKind::tcgen05_cp && own &&
+      (first == AsyncKind::tcgen05_cp || first == AsyncKind::tcgen05_mma)) {
+    return tell(Remark::ordered_copy);
   }
   if (first == AsyncKind::tcgen05_st &&
       (second == AsyncKind::tcgen05_ld || second == AsyncKind::tcgen05_st)) {

@@ -33,6 +33,7 @@ enum class Remark : uint8_t {
   relaxed_data,
   same_value,
   unwaited_store,
+  ordered_copy,
   overwritten_load,
   unfenced_init,
   store_at_exit,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "runtime/context.hpp"
 #include "runtime/streams.hpp"
@@ -149,6 +150,11 @@ cudaError_t copy_symbol(const char* api, const void* shadow, void* other, size_t
 cudaMemPool_t default_pool() {
   static char pool;
   return reinterpret_cast<cudaMemPool_t>(&pool);
+}
+
+std::set<cudaMemPool_t>& made_pools() {
+  static std::set<cudaMemPool_t> pools;
+  return pools;
 }
 
 }  // namespace
@@ -438,6 +444,35 @@ VGPU_API cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) {
 VGPU_API cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int) {
   *pool = default_pool();
   return cudaSuccess;
+}
+// NOTE: pools are names only, since nothing is cached: allocations are the device's.
+VGPU_API cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
+  return call([&](Context&) {
+    if (pool == nullptr || properties == nullptr) {
+      return fail(cudaErrorInvalidValue, "cudaMemPoolCreate: the pool or its properties are null");
+    }
+    if (properties->allocType != cudaMemAllocationTypePinned ||
+        properties->location.type != cudaMemLocationTypeDevice || properties->location.id != 0) {
+      return fail(cudaErrorInvalidValue,
+                  "cudaMemPoolCreate: allocation type %d at location type %d, number %d; legal: "
+                  "pinned memory of device 0",
+                  static_cast<int>(properties->allocType),
+                  static_cast<int>(properties->location.type), properties->location.id);
+    }
+    *pool = reinterpret_cast<cudaMemPool_t>(new char);
+    made_pools().insert(*pool);
+    return cudaSuccess;
+  });
+}
+VGPU_API cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  return call([&](Context&) {
+    if (made_pools().erase(pool) == 0) {
+      return fail(cudaErrorInvalidValue, "cudaMemPoolDestroy: %p is no pool of cudaMemPoolCreate",
+                  static_cast<void*>(pool));
+    }
+    delete reinterpret_cast<char*>(pool);
+    return cudaSuccess;
+  });
 }
 VGPU_API cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
   return cudaSuccess;  // thresholds and reuse policies: nothing is cached

@@ -653,6 +653,42 @@ __device__ void tcgen05_case(uint32_t* data) {
   }
 #endif
 }
+/// A second copy to TMEM columns that nothing orders behind the first.
+template <bool BUG>
+__global__ void tcgen05_copies(uint32_t* data) {
+#ifdef ON_SM100
+  __shared__ alignas(1024) uint32_t tile[512];
+  __shared__ uint64_t done;
+  __shared__ uint32_t tmem_address;
+  for (uint32_t i = threadIdx.x; i < 512; i += blockDim.x) tile[i] = data[i % 64];
+  fence_proxy_async();
+  if (threadIdx.x < 32) {
+    asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], 32;" ::"r"(
+                     shared_address(&tmem_address))
+                 : "memory");
+  }
+  make_barrier(&done);
+  const uint32_t tmem = *reinterpret_cast<volatile uint32_t*>(&tmem_address);
+  if (threadIdx.x == 0) {
+    for (uint32_t round = 0; round < 2; ++round) {
+      asm volatile("tcgen05.cp.cta_group::1.128x128b [%0], %1;" ::"r"(tmem),
+                   "l"(uint64_t{(shared_address(tile) & 0x3ffff) >> 4} | uint64_t{128 >> 4} << 16 |
+                       uint64_t{128 >> 4} << 32 | uint64_t{1} << 46)
+                   : "memory");
+      if (BUG && round == 0) continue;
+      asm volatile(
+          "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(
+              shared_address(&done))
+          : "memory");
+      mbarrier_wait(&done, BUG ? 0 : round);
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, 32;" ::"r"(tmem));
+  }
+#endif
+}
 #define TCGEN05_CASE(NAME, WHAT)            \
   template <bool BUG>                       \
   __global__ void NAME(uint32_t* data) {    \
@@ -756,6 +792,7 @@ const Case kCases[] = {
     CASE(tcgen05_early_read, 1, 160),
     CASE(tcgen05_early_copy, 1, 160),
     CASE(tcgen05_leak, 1, 160),
+    CASE(tcgen05_copies, 1, 160),
     CASE(tcgen05_early_dealloc, 1, 160),
     CASE(tcgen05_outside, 1, 160),
     CASE(tcgen05_freed_twice, 1, 160),

@@ -206,6 +206,22 @@ void pitched_copies() {
   CHECK_OK(cudaFree(device));
 }
 
+void memory_pools() {
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  cudaMemPool_t pool;
+  CHECK_OK(cudaMemPoolCreate(&pool, &properties));
+  int* value;
+  CHECK_OK(cudaMallocFromPoolAsync(reinterpret_cast<void**>(&value), 4, pool, nullptr));
+  CHECK_OK(cudaFreeAsync(value, nullptr));
+  CHECK_OK(cudaMemPoolDestroy(pool));
+  CHECK_ERROR(cudaMemPoolDestroy(pool), cudaErrorInvalidValue);
+  properties.location.id = 1;
+  CHECK_ERROR(cudaMemPoolCreate(&pool, &properties), cudaErrorInvalidValue);
+  cudaGetLastError();
+}
+
 void streams_and_events() {
   cudaStream_t stream;
   cudaEvent_t start, end;
@@ -577,6 +593,7 @@ int main(int argc, char** argv) {
     vector_addition();
     symbols();
     pitched_copies();
+    memory_pools();
     streams_and_events();
     graphs();
     clusters_and_dependent_launches();
