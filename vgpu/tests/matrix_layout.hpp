@@ -44,7 +44,8 @@ inline uint32_t chunks_per_row(Swizzle swizzle) {
   }
 }
 
-/// A matrix operand of mn x 32 bytes of K (64 of B next to a sparse A) in a byte buffer, with the descriptor that names it.
+/// A matrix operand of mn x 32 bytes of K (64 of B next to a sparse A) in a byte buffer, with the
+/// descriptor that names it.
 struct Matrix {
   Swizzle swizzle;
   Major major;

@@ -187,8 +187,8 @@ class MmaCase {
     return a_[row * k_ + (c.sparse ? patterns_[row].stored[s] : s)];
   }
 
-  /// The cells of a CTA's metadata, as the figures of "Sparsity selector" give them: rows and chunks
-  /// of their bits.
+  /// The cells of a CTA's metadata, as the figures of "Sparsity selector" give them: rows and
+  /// chunks of their bits.
   void put_metadata(int cta) {
     const bool bytes = container_bytes(c.a) == 1;
     for (uint32_t lane = 0; lane < 128; ++lane) {

@@ -464,7 +464,7 @@ bool ClusterChecker::freed_after_load(const Actor& actor, const PastAccess& past
 ///   stream-K fix-up);
 /// - tcgen05.ld or .st of cells after a tcgen05.st without tcgen05.wait::st, by the same warp or
 ///   one that it has signalled (CUTLASS example 77);
-/// - tcgen05.cp over what an earlier tcgen05.cp or tcgen05.mma of the warp uses: only cp -> mma is a
+/// - tcgen05.cp over what an earlier tcgen05.cp or .mma of the warp uses: only cp -> mma is a
 ///   pipeline of PTX ("Pipelined tcgen05 instructions"), but main loops with scales or sparsity
 ///   metadata copy those of the next step behind the products of this one (CUTLASS example 83).
 bool ClusterChecker::works_in_the_field(const Actor& actor, const PastAccess& past,

@@ -177,8 +177,8 @@ void give_result(Warp& w, const BuiltinCall& call, uint32_t lane, uint64_t value
   std::memcpy(&w.local[size_t{lane} * w.kernel->local_bytes + call.result], &value, sizeof value);
 }
 
-/// void* malloc(size_t): null when the heap is exhausted (CUDA C++ Programming Guide, "Dynamic Global
-/// Memory Allocation and Operations").
+/// void* malloc(size_t): null when the heap is exhausted (CUDA C++ Programming Guide, "Dynamic
+/// Global Memory Allocation and Operations").
 Step allocate(Warp& w, const Instr& i, uint32_t lanes) {
   auto& call = *static_cast<const BuiltinCall*>(i.extra);
   auto* memory = w.cluster->grid->request->memory;

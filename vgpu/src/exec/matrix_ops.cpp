@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// ldmatrix, stmatrix, movmatrix: 8x8 matrices of 16-bit elements spread over a warp; on sm_100a also
-// 16x16 and 8x16 (ldmatrix) and 16x8 (stmatrix) matrices of 8-bit elements. Source: PTX ISA 9.0,
-// sections of those names; which byte of a register is which element of the 8-bit shapes is drawn in
-// figures 105, 106 and 108 alone: taken from CUTLASS's copy traits (copy_traits_sm100.hpp).
+// ldmatrix, stmatrix, movmatrix: 8x8 matrices of 16-bit elements spread over a warp; on sm_100a
+// also 16x16 and 8x16 (ldmatrix) and 16x8 (stmatrix) matrices of 8-bit elements. Source: PTX ISA
+// 9.0, sections of those names; which byte of a register is which element of the 8-bit shapes is
+// drawn in figures 105, 106 and 108 alone: from CUTLASS's copy traits (copy_traits_sm100.hpp).
 #include "exec/decoder.hpp"
 #include "exec/lanes.hpp"
 #include "exec/memory_access.hpp"

@@ -206,7 +206,8 @@ bool decode_mma(Decoder& d, bool sparse) {
   in.a_in_registers = d.is_vector(1);
   in.sparse = sparse;
   if (k != tensor::wgmma_k(in.a) * (sparse ? 2 : 1)) return false;
-  // d, a, b, [sp-meta, sp-sel (sparse)], scale-d, [scale-a, scale-b], [trans-a (A in shared memory)], [trans-b]
+  // d, a, b, [sp-meta, sp-sel (sparse)], scale-d, [scale-a, scale-b], [trans-a (A in shared
+  // memory)], [trans-b]
   unsigned at = 3;
   if (sparse) {
     op.metadata = d.source(at++, 4);

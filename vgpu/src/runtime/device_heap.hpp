@@ -11,9 +11,9 @@
 namespace vgpu::runtime {
 
 /// What malloc and free of device code hand out (CUDA C++ Programming Guide, "Dynamic Global Memory
-/// Allocation and Operations"): a heap of fixed size in global memory, whose blocks outlive kernels,
-/// are aligned to 16 bytes and are out of the host's reach. All functions may be called at once from
-/// several threads.
+/// Allocation and Operations"): a heap of fixed size in global memory, whose blocks outlive
+/// kernels, are aligned to 16 bytes and are out of the host's reach. All functions may be called at
+/// once from several threads.
 class DeviceHeap {
  public:
   static constexpr uint64_t kDefaultBytes = 8 << 20;

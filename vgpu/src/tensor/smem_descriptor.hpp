@@ -80,8 +80,8 @@ struct OperandChunks {
   uint32_t count = 0;
   std::span<const uint32_t> span() const { return {addresses.data(), count}; }
 };
-/// Throws Fault when a chunk lies outside shared memory, and for 64 bytes of K in K-major rows of 32
-/// (32-byte swizzle), which no canonical layout describes.
+/// Throws Fault when a chunk lies outside shared memory, and for 64 bytes of K in K-major rows of
+/// 32 (32-byte swizzle), which no canonical layout describes.
 void find_chunks(const SmemOperand& operand, const SharedView& shared, OperandChunks& chunks);
 
 /// Reads an operand into a panel: element (first_mn + i, k) goes to

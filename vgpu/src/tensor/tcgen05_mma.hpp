@@ -67,8 +67,8 @@ struct Tcgen05Mma {
 /// Metadata of row `row` of a CTA's sparse A, from the two TMEM columns at `column` (even), for the
 /// layout with 128 rows in each CTA (figures 263, 265 and 267 of "Sparsity selector", as CUTLASS's
 /// tmem_e_frg states them):
-/// - kinds f16 and tf32: column `column` + selector; of 16 lanes, the first 8 hold the first half of
-///   K, the others the second, of rows 0..7 of the 16 in their low, of rows 8..15 in their high half
+/// - kinds f16 and tf32: column `column` + selector; of 16 lanes, the first 8 hold the first half
+///   of K, the others the second: of rows 0..7 of the 16 in their low, of 8..15 in their high half
 /// - 8-bit kinds: lane = row, 64 bits in both columns
 uint64_t tcgen05_metadata(MmaKind kind, const Tmem& tmem, uint32_t column, uint32_t selector,
                           uint32_t row);

@@ -52,9 +52,9 @@ MatrixPosition wgmma_a_position(uint32_t warp, uint32_t lane, uint32_t byte,
 /// Metadata of row `row` (0..15) of a warp's part of a sparse A, gathered from its lanes' sp-meta
 /// (figures 176, 178, 180 and 181 of "Matrix fragments for warpgroup-level multiply-accumulate
 /// operation with sparse matrix A", as CUTLASS's ELayout_64x32, _64x16 and _64x64 state them):
-/// - 16- and 32-bit types: the two lanes 4 (row % 8) + 2 selector and the next hold 16 bits each, of
-///   the first and the second half of K, in their low half for rows 0..7, in their high half for 8..15
-/// - 8-bit types: lane 4 (row % 8) + row / 8 the first half of K, the lane after the next the second
+/// - 16- and 32-bit types: lane 4 (row % 8) + 2 selector and the next hold 16 bits each, of the
+///   first and the second half of K: in their low half for rows 0..7, in their high one for 8..15
+/// - 8-bit types: lane 4 (row % 8) + row / 8 the first half of K, the lane after the next the other
 uint64_t wgmma_metadata(const WgmmaInstruction& instruction, const uint32_t* lanes, uint32_t row);
 
 struct WgmmaOperands {

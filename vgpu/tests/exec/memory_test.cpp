@@ -154,7 +154,8 @@ TEST(Memory, Matrices) {
   }
 }
 
-/// 16 rows of 16 bytes at `tile`, byte c of row r is 16 r + c; %r0 is the address of row %lane % 16.
+/// 16 rows of 16 bytes at `tile`, byte c of row r is 16 r + c; %r0 is the address of row
+/// %lane % 16.
 constexpr char kByteRows[] = R"(
     .shared .align 16 .b8 tile[512];
     mov.u32 %r0, tile;
