@@ -252,6 +252,30 @@ TEST_F(Small, DepthwiseRows) {
   check(frames);
 }
 
+// Padding that is copied inside a tile: on every side, beside zeros, of strips side by side, of
+// frames, with more tiles than one.
+TEST_F(Small, FewFiltersBorders) {
+  for (const PadMode mode : {PadMode::replicate, PadMode::reflect}) {
+    const auto check = [&](ConvGeometry g, std::array<PadMode, 3> modes) {
+      g.pad_mode = modes;
+      expect_right(with_kernel(g, "few_filters"));
+    };
+    check(shape_2d(2, 37, 67, 72, 3, 3, 1), {PadMode::zero, mode, mode});
+    check(shape_2d(1, 4, 5, 16, 4, 5, 2), {PadMode::zero, mode, mode});
+    check(shape_3d(0, 4, 2, 9, 33, 24, 3), {mode, PadMode::zero, mode});
+    check(shape_3d(1, 3, 1, 20, 30, 136, 3), {mode, mode, PadMode::zero});
+    check(shape_3d(2, 2, 1, 3, 31, 16, 2), {PadMode::replicate, mode, mode});
+    Conv2dProblemShape row{.in_height = 1,
+                           .in_width = 400,
+                           .in_channels = 16,
+                           .out_channels = 2,
+                           .filter_w = 7,
+                           .pad_w = 3,
+                           .pad_mode = mode};
+    expect_right(with_kernel(geometry_of(row), "few_filters"));
+  }
+}
+
 TEST_F(Small, GroupedPatch) {
   const auto grouped = [](ConvGeometry g, std::int64_t groups, DType dtype = DType::bf16) {
     g.groups = groups;

@@ -37,6 +37,12 @@ FewFiltersLayout few_filters_layout(const ConvGeometry& g, int rows, int consume
     l.filter[axis] = static_cast<int>(g.filter[axis]);
     l.pad[axis] = static_cast<int>(g.pad_begin[axis]);
     l.out[axis] = static_cast<int>(g.out[axis]);
+    const bool is_padded = g.pad_begin[axis] != 0 || g.pad_end[axis] != 0;
+    l.pad_mode[axis] = is_padded ? g.pad_mode[axis] : PadMode::zero;
+  }
+  for (int i = 0; i < 2; ++i) {
+    l.pad_behind[i] = static_cast<int>(g.pad_end[i + 1]);
+    l.in[i] = static_cast<int>(g.in[i + 1]);
   }
   const DepthTaps taps = depth_taps(g);
   l.filter[0] = static_cast<int>(taps.count);
@@ -74,6 +80,28 @@ FewFiltersLayout few_filters_layout(const ConvGeometry& g, int rows, int consume
   l.tiles_z = (l.out[0] + l.depth_chunk - 1) / l.depth_chunk;
   l.tiles = static_cast<int>(g.batch) * l.tiles_z * l.tiles_p * l.tiles_q;
   return l;
+}
+
+// Replicated and reflected pixels are copied from the same stage: empty, or why one cannot be.
+std::string few_filters_border_refusal(const ConvGeometry& g, const FewFiltersLayout& l, int rows) {
+  for (int axis = 1; axis < 3; ++axis) {
+    const PadMode mode = l.pad_mode[axis];
+    if (mode == PadMode::zero) continue;
+    const bool reflects = mode == PadMode::reflect;
+    const std::int64_t tile = axis == 2 ? l.strip_columns : l.side_by_side ? 1 : l.consumers * rows;
+    const std::int64_t stage = tile + g.filter[axis] - 1;
+    const std::int64_t last_tile = (g.out[axis] - 1) / tile * tile;
+    // The furthest that the first stage reads inside, and the first that the last one does.
+    const std::int64_t before = (reflects ? 2 : 1) * g.pad_begin[axis];
+    const std::int64_t last = g.in[axis] - 1 - (reflects ? g.pad_end[axis] : 0);
+    if (before >= stage || last_tile - g.pad_begin[axis] > last) {
+      return text("padding of ", kAxisNames[axis], " = ", g.pad_begin[axis], ", ", g.pad_end[axis],
+                  " by mode ", to_string(mode), " under a filter of ", g.filter[axis],
+                  "; legal: what copies pixels of the same tile of ", stage,
+                  ", as padding does that keeps the extent");
+    }
+  }
+  return {};
 }
 
 // Time of a layout in units of one input row: rounds of work items times their rows, and what an
@@ -237,8 +265,6 @@ class FewFiltersCandidate final : public KernelCandidate {
         return text("dilation of ", kAxisNames[axis], " = ", g.dilation[axis], "; legal: 1");
       }
     }
-    std::string reason = zero_padding_refusal(g);
-    if (!reason.empty()) return reason;
     for (int axis = 1; axis < 3; ++axis) {
       if (g.filter[axis] > kMostTaps) {
         return text("filter of ", kAxisNames[axis], " = ", g.filter[axis], "; legal: 1 to ",
@@ -249,7 +275,7 @@ class FewFiltersCandidate final : public KernelCandidate {
       return text("T·S·K = ", g.filter[0], "·", g.filter[2], "·", g.out_channels,
                   "; legal: at most ", kMostColumns, " (columns of the GEMM)");
     }
-    reason = device_geometry_refusal(g);
+    std::string reason = device_geometry_refusal(g);
     if (!reason.empty()) return reason;
     // Of the smallest tiles: 4 rows of 24 columns (a filter of 9).
     const std::int64_t most_tiles = g.batch * g.out[0] * ceil_div(g.out[1], 4) *
@@ -268,6 +294,9 @@ class FewFiltersCandidate final : public KernelCandidate {
       return text("input tile and filters of ", bytes, " bytes; legal: at most ",
                   request.device.shared_memory, " (shared memory)");
     }
+
+    reason = few_filters_border_refusal(g, tiling.layout, tiling.rows);
+    if (!reason.empty()) return reason;
 
     const int processors = std::max(1, request.device.multiprocessors);
     const int rows = tiling.rows;

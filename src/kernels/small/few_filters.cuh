@@ -15,6 +15,7 @@
 #pragma once
 
 #include "kernels/common/device_code.cuh"
+#include "kernels/common/device_geometry.cuh"
 #include "kernels/common/output.cuh"
 #include "kernels/common/pipeline.cuh"
 #include "kernels/common/ptx.cuh"
@@ -35,12 +36,15 @@ inline constexpr int kFewFiltersExchangePitch = kFewFiltersColumns + 4;
 
 /// Everything about a launch that the host works out.
 struct FewFiltersLayout {
-  int consumers;     ///< Warps.
-  int filter[3];     ///< T, R, S
-  int first_tap;     ///< Of the filter's taps along depth: those in front meet padding only.
-  int filter_depth;  ///< T of the filter as it lies in memory.
-  int pad[3];        ///< Before.
-  int frames;        ///< Cached and new.
+  int consumers;        ///< Warps.
+  int filter[3];        ///< T, R, S
+  int first_tap;        ///< Of the filter's taps along depth: those in front meet padding only.
+  int filter_depth;     ///< T of the filter as it lies in memory.
+  int pad[3];           ///< Before.
+  int pad_behind[2];    ///< Rows and columns of padding behind.
+  PadMode pad_mode[3];  ///< Zero where there is no padding.
+  int in[2];            ///< H, W
+  int frames;           ///< Cached and new.
   int cached_frames;
   int channels;       ///< C
   int filters;        ///< K
@@ -101,6 +105,65 @@ __device__ __forceinline__ FewFiltersTile few_filters_tile(const FewFiltersLayou
   return t;
 }
 
+/// Whether some rows or columns that an item's stages hold lie outside the input and are not zeros.
+__device__ __forceinline__ bool few_filters_has_border(const FewFiltersLayout& l,
+                                                       const FewFiltersTile& tile, int rows,
+                                                       int columns) {
+  const int row = tile.p - l.pad[1], column = tile.q - l.pad[2];
+  return (l.pad_mode[1] != PadMode::zero && (row < 0 || row + rows > l.in[0])) ||
+         (l.pad_mode[2] != PadMode::zero && (column < 0 || column + columns > l.in[1]));
+}
+
+/// Call `copy(to, from)` for each row (or column) of the `count` from input coordinate `first` on
+/// that lies in the padding, where the one that it copies is among them.
+template <typename Copy>
+__device__ __forceinline__ void for_each_padded(int first, int count, int extent, int behind,
+                                                PadMode mode, const Copy& copy) {
+  const auto pad = [&](int i) {
+    int x = first + i;
+    if (map_coordinate(x, extent, mode) && x >= first && x < first + count) copy(i, x - first);
+  };
+  for (int i = 0; i < min(-first, count); ++i) pad(i);
+  for (int i = max(extent - first, 0); i < min(count, extent + behind - first); ++i) pad(i);
+}
+
+/// Replicate and reflect: complete a stage, in which TMA left zeros outside the input, by all
+/// consumers. Columns first, then rows with their corners.
+__device__ __forceinline__ void few_filters_fill_border(const FewFiltersLayout& l,
+                                                        const FewFiltersTile& tile, int rows,
+                                                        unsigned char* stage, int thread) {
+  const int unit = thread % 8;  // of 16 bytes; 8 threads a pixel
+  const auto copy_pixel = [&](int to, int from) {
+    const auto place = [&](int pixel) {
+      return reinterpret_cast<uint4*>(stage + pixel * 128 + (unit ^ (pixel & 7)) * 16);
+    };
+    *place(to) = *place(from);
+  };
+  const auto threads = static_cast<std::uint32_t>(l.consumers * 32);
+  if (l.pad_mode[2] != PadMode::zero) {
+    // Strips that lie side by side are of one row each, which begins further right.
+    for (int row = thread / 8; row < rows; row += l.consumers * 4) {
+      const int first = tile.q - l.pad[2] + (l.side_by_side ? row * l.strip_columns : 0);
+      for_each_padded(first, kFewFiltersColumns, l.in[1], l.pad_behind[1], l.pad_mode[2],
+                      [&](int to, int from) {
+                        copy_pixel(row * kFewFiltersColumns + to, row * kFewFiltersColumns + from);
+                      });
+    }
+    ptx::named_barrier_sync(1, threads);
+  }
+  if (l.pad_mode[1] != PadMode::zero) {
+    for_each_padded(
+        tile.p - l.pad[1], rows, l.in[0], l.pad_behind[0], l.pad_mode[1], [&](int to, int from) {
+          for (int column = thread / 8; column < kFewFiltersColumns; column += l.consumers * 4) {
+            copy_pixel(to * kFewFiltersColumns + column, from * kFewFiltersColumns + column);
+          }
+        });
+  }
+  // What was written here is before the copy that comes into this stage next.
+  ptx::fence_async_shared();
+  ptx::named_barrier_sync(1, threads);
+}
+
 /// kTiles: columns of the GEMM in eights, T·S·K ≤ 8·kTiles. kRows: output rows of a warp.
 /// kT, kS, kK: the filter's T, S and K where the kernel is built for them, else 0: the sums over
 /// shifted columns are then straight-line code.
@@ -152,8 +215,8 @@ __global__ void __launch_bounds__((few_filters_most_consumers(kRows) + 1) * 32, 
            index += static_cast<int>(gridDim.x)) {
         const FewFiltersTile tile = few_filters_tile(l, index, strips);
         for (int step = tile.z_begin; step < tile.z_end + taps_t - 1; ++step) {
-          const int frame = step - l.pad[0];
-          if (frame < 0 || frame >= l.frames) continue;
+          int frame = step - l.pad[0];
+          if (!map_coordinate(frame, l.frames, l.pad_mode[0])) continue;
           const bool cached = frame < l.cached_frames;
           for (int stage = 0; stage < channel_stages; ++stage, pipe.advance()) {
             ptx::barrier_wait(&empty[pipe.index], pipe.producer_parity());
@@ -208,9 +271,12 @@ __global__ void __launch_bounds__((few_filters_most_consumers(kRows) + 1) * 32, 
   for (int c = 0; c < kFewFiltersChannels / 16; ++c)
     chunks[c] = ((c * 2 + lane / 16) ^ (lane % 8)) * 16;
 
+  const int stage_rows = l.stage_rows(kRows);
   for (int index = static_cast<int>(blockIdx.x); index < l.tiles;
        index += static_cast<int>(gridDim.x)) {
     const FewFiltersTile tile = few_filters_tile(l, index, strips);
+    const bool has_border =
+        few_filters_has_border(l, tile, stage_rows, l.tile_columns + taps_s - 1);
     for (int step = tile.z_begin; step < tile.z_end + taps_t - 1; ++step) {
       // Output `step` meets its first frame now.
       for (int row = 0; row < kRows; ++row) {
@@ -218,14 +284,17 @@ __global__ void __launch_bounds__((few_filters_most_consumers(kRows) + 1) * 32, 
         for (int k = 0; k < filters_k; ++k) slot[k * kFewFiltersColumns] = 0.0f;
       }
 
-      const int frame = step - l.pad[0];
-      if (frame >= 0 && frame < l.frames) {
+      int frame = step - l.pad[0];
+      if (map_coordinate(frame, l.frames, l.pad_mode[0])) {
         float accumulators[kRows][2][kTiles][4] = {};
         for (int stage = 0; stage < channel_stages; ++stage, pipe.advance()) {
           const int steps =
               min(kFewFiltersChannels / 16, l.steps - stage * (kFewFiltersChannels / 16));
           ptx::barrier_wait(&full[pipe.index], pipe.parity());
           __syncwarp();
+          if (has_border) {
+            few_filters_fill_border(l, tile, stage_rows, shared + pipe.index * stage_bytes, thread);
+          }
           std::uint32_t input = stages + pipe.index * stage_bytes + warp_pixel;
           const Element* b_at = filter + stage * kFewFiltersChannels;
 #pragma unroll 1
