@@ -31,6 +31,7 @@ class Vae:
         torch.manual_seed(0)
         with torch.device(device):
             model = getattr(diffusers, self.class_name)(**(self.small if small else self.full))
+        model = model.to(device)  # torch.Tensor([...]) knows no default device.
         generator = torch.Generator(device).manual_seed(1)
         with torch.no_grad():
             for parameter in model.parameters():  # Ones and zeros would hide a lost parameter.

@@ -980,7 +980,10 @@ def _repeat(input, *repeats, **other):
         tensor = tensor.unsqueeze(2 * axis)
         split += [count, extent]
         shape.append(count * extent)
-    return _value(_layout.reshape(tensor.expand(split), tuple(shape)), input._session)
+    made = _layout.reshape(tensor.expand(split), tuple(shape))
+    if 0 in made.stride():  # Still a view of the entries that are repeated.
+        made = _layout.inner_copy(made)
+    return _value(made, input._session)
 
 
 def _repeat_interleave(input, repeats, dim=None, *, output_size=None):
@@ -1072,6 +1075,25 @@ _HANDLERS = {
     "pixel_shuffle": _pixel_shuffle, "pixel_unshuffle": _pixel_unshuffle,
     "scaled_dot_product_attention": _attention,
 }
+
+
+def _method(name, handler):
+    """A method of the stand-in itself, past __getattr__."""
+    function = getattr(torch.Tensor, name)
+
+    def method(self, *args, **kwargs):
+        result = handler(self, *args, **kwargs)
+        if result is NotImplemented:
+            return _by_pytorch(function, name, (self, *args), kwargs)
+        return result
+
+    method.__name__ = name
+    setattr(Deferred, name, method)
+
+
+for _name, _handler in _HANDLERS.items():
+    if hasattr(torch.Tensor, _name) and not _name.startswith("_"):
+        _method(_name, _handler)
 
 
 def unwrapped(value, outermost=False):

@@ -77,11 +77,13 @@ def cat(tensors, axis):
     """As torch.cat, channels innermost."""
     if len(tensors) == 1:
         return tensors[0]
-    axis %= tensors[0].dim()
-    if tensors[0].dim() < 4 or axis == 1 or any(t.dtype != tensors[0].dtype for t in tensors):
-        return torch.cat(tensors, axis)
+    first = tensors[0]
+    axis %= first.dim()
+    if (first.dim() < 4 or axis == 1 or any(t.dtype != first.dtype for t in tensors)
+            or (first.stride(1) != 1 and first.stride(-1) == 1 and first.shape[1] > 1)):
+        return torch.cat(tensors, axis)  # Its axis 1 is no channels.
     writers = [lambda target, tensor=tensor: copy(target, tensor) for tensor in tensors]
-    return join(tensors[0], tensors[0].shape, [t.shape[axis] for t in tensors], writers, axis)
+    return join(first, first.shape, [t.shape[axis] for t in tensors], writers, axis)
 
 
 def join(like, shape, extents, writers, axis):
