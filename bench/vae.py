@@ -125,8 +125,7 @@ class Case:
         frames, height, width = ([1, *map(int, self.vae.size.split("x"))])[-3:]
         if z.dim() == 4:
             return (z.shape[0], 3, height, width)
-        channels = 15 if self.vae.class_name == "AutoencoderKLMochi" else 3
-        return (z.shape[0], channels, frames, height, width)
+        return (z.shape[0], 3, frames, height, width)
 
     def run(self, model, given):
         if self.part == "encode":

@@ -20,6 +20,7 @@ from ._nodes import Value
 
 _log = logging.getLogger("convoy")
 _MARK = "_convoy_session"
+_measured = {"cuda"}  # Where Convoy and PyTorch are compared.
 
 
 @dataclasses.dataclass
@@ -77,20 +78,22 @@ def _capturing(device):
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def _microseconds(ways, rounds=3):
-    """The shortest of `rounds` runs of each way, in turns; without those that cannot run."""
-    best = {}
-    for name, run in ways.items():
-        try:
-            run()
-            best[name] = float("inf")
-        except (torch.cuda.OutOfMemoryError, ConvoyError) as error:
-            if name == "pytorch":
-                raise
-            _log.warning("convoy: %s is not measured: %s", name, error)
-    known = list(best)
-    for _ in range(rounds):
-        for name in known:
+def _microseconds(ways, device, rounds=3):
+    """The shortest of `rounds` runs of each way, in turns; without those that cannot run. Raises
+    what the last one did where none can."""
+    best: dict[str, float] = {}
+    failure = None
+    with torch.cuda.device(device):  # Where the events are.
+        for name, run in ways.items():
+            try:
+                run()
+                best[name] = math.inf
+            except RuntimeError as error:  # Out of memory; too large for this way.
+                _log.warning("convoy: %s is not measured: %s", name, error)
+                failure = error
+        if failure is not None and not best:
+            raise failure
+        for _, name in itertools.product(range(rounds), list(best)):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
             ways[name]()
@@ -209,7 +212,7 @@ class Session:
         choice: Any = _eager_conv
         if not ways:
             pass  # PyTorch it is; the reason says why.
-        elif not self.probe or x.device.type != "cuda" or _capturing(x.device):
+        elif not self.probe or x.device.type not in _measured or _capturing(x.device):
             choice = next(iter(ways.values()))
             if _capturing(x.device) and self.probe:
                 return choice, choice.name, "", {}  # Not measured: not kept for others.
@@ -218,7 +221,7 @@ class Session:
             spent = _microseconds({
                 name: functools.partial(way, node, x, cache, residual)
                 for name, way in ways.items()
-            })
+            }, x.device)
             quickest = min(spent, key=lambda name: spent[name])
             choice = ways[quickest]
             if quickest == "pytorch":
@@ -282,14 +285,14 @@ class Session:
             if known[1] == "pytorch":
                 call = None
             reason, spent = known[2:]
-        elif (call is not None and self.probe and x.device.type == "cuda"
+        elif (call is not None and self.probe and x.device.type in _measured
               and not _capturing(x.device)):
             spent = _microseconds({"fused": functools.partial(call, x, weight, bias),
-                                   "pytorch": functools.partial(node.eager, x)})
-            fused = spent.get("fused", math.inf)
-            if spent["pytorch"] < fused:
+                                   "pytorch": functools.partial(node.eager, x)}, x.device)
+            fused, plain = (spent.get(way, math.inf) for way in ("fused", "pytorch"))
+            if plain < fused:
                 call = None
-                reason = (f"PyTorch is quicker here: {spent['pytorch']:.0f} µs; "
+                reason = (f"PyTorch is quicker here: {plain:.0f} µs; "
                           f"Convoy: {fused:.0f} µs")
             _choices[shape_key] = None, call.name if call else "pytorch", reason, spent
         kind = "group_norm" if node.rule == "group" else "rms_norm"

@@ -12,7 +12,7 @@ import unittest.mock
 import convoy
 import torch
 import torch.nn.functional as F
-from convoy import _deferred, _layout
+from convoy import _accelerate, _deferred, _layout
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
 import vae_models
@@ -334,6 +334,44 @@ class Models(unittest.TestCase):
         ):
             with self.subTest(str(model)):
                 self.same(model, x)
+
+    def test_what_is_slower_is_left(self):
+        block = Block().eval()
+        for ways, kernels in (({"fused": 5.0, "unfused": 7.0, "pytorch": 2.0}, {"pytorch"}),
+                              ({"pytorch": 2.0}, {"pytorch"}),  # Convoy's could not run.
+                              ({"fused": 2.0, "unfused": 7.0, "pytorch": 5.0}, None),
+                              ({"fused": 2.0}, None)):  # PyTorch's could not.
+            def spent(given, device, ways=ways):
+                return {name: ways[name] for name in given if name in ways}
+
+            _accelerate._choices.clear()
+            with (self.subTest(ways), unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}),
+                  unittest.mock.patch.object(_accelerate, "_microseconds", spent)):
+                report = self.same(copy.deepcopy(block), self.x)
+                parts = report.left if kernels else report.taken
+                self.assertEqual(sorted(part.name for part in parts), ["conv1", "conv2", "norm"])
+                self.assertEqual(len(report.left) + len(report.taken), 3)
+                if kernels:
+                    self.assertIn("left to PyTorch: conv1 conv2d + padding + relu [2, 16, 8, 10]: "
+                                  "PyTorch is quicker here: 2 µs", str(report))
+        _accelerate._choices.clear()
+
+    @unittest.skipUnless(torch.cuda.is_available(), "no CUDA device")
+    def test_each_shape_is_measured_on_a_gpu(self):
+        model, x = Block().eval().cuda().bfloat16(), self.x.cuda().bfloat16()
+        with torch.no_grad():
+            expected = model(x)
+            convoy.accelerate(model)
+            torch.testing.assert_close(model(x), expected, rtol=5e-2, atol=5e-2)
+            report = convoy.report(model)
+            for part in report.taken + report.left:
+                self.assertLess(0, part.microseconds["pytorch"])
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                y = model(x)
+            x.normal_()
+            graph.replay()
+            torch.testing.assert_close(y, model(x), rtol=0, atol=0)
 
     def test_repeated_channels(self):
         class Repeats(torch.nn.Module):
