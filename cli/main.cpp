@@ -151,8 +151,8 @@ int main(int argc, char** argv) {
   int exit_code = kFailure;
   try {
     exit_code = run(argc, argv);
-  } catch (const std::exception& error) {  // Outside of what `run` reports: no memory for that.
-    std::fprintf(stderr, "convoy: error: %s\n", error.what());
+  } catch (const std::exception&) {  // Outside of what `run` reports: no memory for that.
+    std::fputs("convoy: error: out of memory\n", stderr);
     ended_by_itself = true;
     return kFailure;
   }

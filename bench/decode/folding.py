@@ -3,6 +3,9 @@
 filters are made as Convoy's are, and run as four 2×2 convolutions. Needs neither Convoy nor a GPU.
 
     python3 bench/decode/folding.py                              # FLUX.1-shaped, random weights
+    python3 bench/decode/folding.py --model wan                  # Wan-2.1-shaped, random weights
+    python3 bench/decode/folding.py --model diffusers            # diffusers' own decoder of FLUX.1's
+                                                                 # configuration, random weights
     python3 bench/decode/folding.py --vae FOLDER [--latent z.pt] # a diffusers AutoencoderKL
     python3 bench/decode/folding.py --vae FOLDER --device cuda --size 128
 
@@ -42,7 +45,9 @@ def folded_upsampling(x, weight, bias, dtype, terms):
 
 def fold(model, dtype, terms):
     """Lets every upsampling of the model (bench/decode's or diffusers') run folded."""
+    found = 0
     for module in model.modules():
+        found += getattr(module, "upsample", 1) == 2 or type(module).__name__ == "Upsample2D"
         if getattr(module, "upsample", 1) == 2:
 
             def run(x, residual=None, conv=module):
@@ -55,6 +60,8 @@ def fold(model, dtype, terms):
                 return folded_upsampling(x, conv.weight, conv.bias, dtype, terms)
 
             module.forward = run
+    if found == 0:
+        raise SystemExit("the model has no upsampling that folds")
     return model
 
 
@@ -69,24 +76,37 @@ def round_outputs(model, dtype):
 
 
 def make(options):
-    if options.vae:
+    """The decoder, and the shape of its latent."""
+    picture = (options.size, options.size)
+    if options.vae or options.model == "diffusers":
         from diffusers import AutoencoderKL
 
-        vae = AutoencoderKL.from_pretrained(options.vae, torch_dtype=torch.float32)
+        if options.vae:
+            vae = AutoencoderKL.from_pretrained(options.vae, torch_dtype=torch.float32)
+        else:  # black-forest-labs/FLUX.1-dev, vae/config.json, at its own width.
+            vae = AutoencoderKL(
+                down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=(
+                    "UpDecoderBlock2D",) * 4, latent_channels=16, layers_per_block=2,
+                block_out_channels=tuple(options.width * k for k in (1, 2, 4, 4)),
+                use_quant_conv=False, use_post_quant_conv=False)
         return torch.nn.Sequential(vae.post_quant_conv or torch.nn.Identity(), vae.decoder), (
-            vae.config.latent_channels)
+            vae.config.latent_channels, *picture)
+    if options.model == "wan":
+        return models.WanDecoder(layers.TorchLayers, options.width), (16, options.frames, *picture)
     widths = tuple(options.width * k for k in (4, 4, 2, 1))
-    return models.FluxDecoder(layers.TorchLayers, widths), 16
+    return models.FluxDecoder(layers.TorchLayers, widths), (16, *picture)
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="flux", choices=("flux", "wan", "diffusers"))
     parser.add_argument("--vae", help="folder of a diffusers AutoencoderKL")
     parser.add_argument("--latent", help="a saved tensor [N, C, H, W]; without it random values")
     parser.add_argument("--size", type=int, default=16, help="rows and columns of a random latent")
+    parser.add_argument("--frames", type=int, default=2, help="latent frames of wan")
     parser.add_argument("--width", type=int, default=32,
-                        help="channels of the last level without --vae; FLUX.1 has 128")
+                        help="channels of the last level without --vae; FLUX.1 has 128, Wan 96")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, default=3)
@@ -96,10 +116,10 @@ def main():
           f"{options.dtype}")
     for seed in range(options.seeds):
         torch.manual_seed(seed)
-        made, channels = make(options)
+        made, shape = make(options)
         state = {k: v.to(dtype).float() for k, v in made.state_dict().items()}
         torch.manual_seed(seed)
-        z = torch.randn(1, channels, options.size, options.size)
+        z = torch.randn(1, *shape)
         if options.latent:
             z = torch.load(options.latent, map_location="cpu")
         z = z.to(dtype).float().to(options.device)

@@ -27,7 +27,8 @@ using namespace convoy;
 
 thread_local std::string last_error;
 
-convoy_status_t fail(Status status, const std::string& message) noexcept {
+/// NOTE: no std::string, whose memory may be what is missing.
+convoy_status_t fail(Status status, const char* message) noexcept {
   try {
     last_error = message;
   } catch (...) {

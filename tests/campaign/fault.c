@@ -2,7 +2,8 @@
 /* Preloaded into a program: the CONVOY_FAULT_AT-th call of a kind fails, counted from main on.
  *
  *   CONVOY_FAULT=malloc   allocations by the program, libconvoy, libpng and operator new; NULL
- *   CONVOY_FAULT=io       open, read, pread, write, fsync, rename, fopen, fwrite and the like; EIO
+ *   CONVOY_FAULT=io       open, fopen, mkstemp, pread, read, fwrite, fflush, fsync, rename, stat,
+ *                         access, mkdir, readlink, fchmod, fchown and the like; EIO
  *   CONVOY_FAULT_FILE     gets one byte once the fault has happened
  */
 #define _GNU_SOURCE
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -62,27 +64,68 @@ static int fails(int is_malloc, void* caller) {
   static type (*real)(__VA_ARGS__); \
   if (real == NULL) real = (type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
 
-#ifndef CONVOY_FAULT_NO_MALLOC
+#ifdef CONVOY_FAULT_SANITIZED
+/* A sanitizer's runtime comes after this library and makes the memory. Its operator new does not
+ * call malloc. */
+#define NEXT_MALLOC(type, name, ...) REAL(type, name, __VA_ARGS__)
+#else
+#define NEXT_MALLOC(type, name, ...)      \
+  extern type __libc_##name(__VA_ARGS__); \
+  type (*const real)(__VA_ARGS__) = __libc_##name
+#endif
+#define FAIL_MALLOC() \
+  if (fails(1, __builtin_return_address(0))) return errno = ENOMEM, NULL
+
 void* malloc(size_t bytes) {
-  extern void* __libc_malloc(size_t);
-  if (fails(1, __builtin_return_address(0))) return errno = ENOMEM, NULL;
-  return __libc_malloc(bytes);
+  NEXT_MALLOC(void*, malloc, size_t);
+  FAIL_MALLOC();
+  return real(bytes);
 }
 void* calloc(size_t count, size_t bytes) {
-  extern void* __libc_calloc(size_t, size_t);
-  if (fails(1, __builtin_return_address(0))) return errno = ENOMEM, NULL;
-  return __libc_calloc(count, bytes);
+  NEXT_MALLOC(void*, calloc, size_t, size_t);
+  FAIL_MALLOC();
+  return real(count, bytes);
 }
 void* realloc(void* memory, size_t bytes) {
-  extern void* __libc_realloc(void*, size_t);
-  if (fails(1, __builtin_return_address(0))) return errno = ENOMEM, NULL;
-  return __libc_realloc(memory, bytes);
+  NEXT_MALLOC(void*, realloc, void*, size_t);
+  FAIL_MALLOC();
+  return real(memory, bytes);
+}
+void* memalign(size_t alignment, size_t bytes) {
+  NEXT_MALLOC(void*, memalign, size_t, size_t);
+  FAIL_MALLOC();
+  return real(alignment, bytes);
 }
 void* aligned_alloc(size_t alignment, size_t bytes) {
-  extern void* __libc_memalign(size_t, size_t);
-  if (fails(1, __builtin_return_address(0))) return errno = ENOMEM, NULL;
-  return __libc_memalign(alignment, bytes);
+  NEXT_MALLOC(void*, memalign, size_t, size_t);
+  FAIL_MALLOC();
+  return real(alignment, bytes);
 }
+
+#ifdef CONVOY_FAULT_SANITIZED
+/* operator new, by its mangled names: throws std::bad_alloc, or returns NULL. */
+static void throw_bad_alloc(void) {
+  void (*thrower)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "_ZSt17__throw_bad_allocv");
+  thrower();
+}
+#define OPERATOR_NEW(name, failure, parameters, ...)                      \
+  void* name parameters {                                                 \
+    static void*(*real)parameters;                                        \
+    if (real == NULL) real = (void*(*)parameters)dlsym(RTLD_NEXT, #name); \
+    if (fails(1, __builtin_return_address(0))) {                          \
+      failure;                                                            \
+      return NULL;                                                        \
+    }                                                                     \
+    return real(__VA_ARGS__);                                             \
+  }
+OPERATOR_NEW(_Znwm, throw_bad_alloc(), (size_t bytes), bytes)
+OPERATOR_NEW(_Znam, throw_bad_alloc(), (size_t bytes), bytes)
+OPERATOR_NEW(_ZnwmSt11align_val_t, throw_bad_alloc(), (size_t bytes, size_t alignment), bytes,
+             alignment)
+OPERATOR_NEW(_ZnamSt11align_val_t, throw_bad_alloc(), (size_t bytes, size_t alignment), bytes,
+             alignment)
+OPERATOR_NEW(_ZnwmRKSt9nothrow_t, (void)0, (size_t bytes, const void* tag), bytes, tag)
+OPERATOR_NEW(_ZnamRKSt9nothrow_t, (void)0, (size_t bytes, const void* tag), bytes, tag)
 #endif
 
 #define CALLER __builtin_return_address(0)
@@ -137,6 +180,51 @@ int rename(const char* from, const char* to) {
   REAL(int, rename, const char*, const char*);
   FAIL_IO(-1);
   return real(from, to);
+}
+FILE* fopen(const char* path, const char* mode) {
+  REAL(FILE*, fopen, const char*, const char*);
+  FAIL_IO(NULL);
+  return real(path, mode);
+}
+FILE* fopen64(const char* path, const char* mode) {
+  REAL(FILE*, fopen64, const char*, const char*);
+  FAIL_IO(NULL);
+  return real(path, mode);
+}
+int stat(const char* path, struct stat* status) {
+  REAL(int, stat, const char*, struct stat*);
+  FAIL_IO(-1);
+  return real(path, status);
+}
+int lstat(const char* path, struct stat* status) {
+  REAL(int, lstat, const char*, struct stat*);
+  FAIL_IO(-1);
+  return real(path, status);
+}
+int fstat(int descriptor, struct stat* status) {
+  REAL(int, fstat, int, struct stat*);
+  FAIL_IO(-1);
+  return real(descriptor, status);
+}
+int access(const char* path, int mode) {
+  REAL(int, access, const char*, int);
+  FAIL_IO(-1);
+  return real(path, mode);
+}
+int mkdir(const char* path, mode_t mode) {
+  REAL(int, mkdir, const char*, mode_t);
+  FAIL_IO(-1);
+  return real(path, mode);
+}
+ssize_t readlink(const char* path, char* into, size_t bytes) {
+  REAL(ssize_t, readlink, const char*, char*, size_t);
+  FAIL_IO(-1);
+  return real(path, into, bytes);
+}
+int fchown(int descriptor, uid_t owner, gid_t group) {
+  REAL(int, fchown, int, uid_t, gid_t);
+  FAIL_IO(-1);
+  return real(descriptor, owner, group);
 }
 int fchmod(int descriptor, mode_t mode) {
   REAL(int, fchmod, int, mode_t);

@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every allocation and every call of the system fails once, in runs of the program that read and
 write each kind of file: the exit code is one of those documented, the error is one line, nothing is
-left beside the output, and a file that was there before is whole, the old or the new one.
+left beside the output, and a file that was there before is whole, the old or the new one. And in
+runs of the C interface's test and of the Python package: a status or an exception, never a crash.
 
 usage: faults.py CONVOY FAULT_LIBRARY [--every N] [--io-every N] [--kinds malloc,io]
-                 [--preload-first LIBRARY]
+                 [--runtime LIBRARY] [--c-interface PROGRAM] [--python LIBCONVOY]
 
---every N tries every N-th allocation only, --io-every every N-th call (CI). --preload-first: the
-sanitizer's runtime, whose own allocations cannot fail: then --kinds io.
+--every N tries every N-th allocation only, --io-every every N-th call (CI). --runtime: the
+sanitizer's, of a sanitized build; it looks for leaks at the end of each run of the program.
 """
 
 import argparse
@@ -36,7 +37,12 @@ def make_files(folder):
     rows = [bytes(range(12)) for _ in range(4)]
     (folder / "x.png").write_bytes(case.png_bytes(4, 4, rows))
     (folder / "v.npy").write_bytes(case.npy_bytes((2, 3, 3, 3), w[:54]))
+    (folder / "x.jpg").write_bytes(case.JPEG_PROGRESSIVE)
+    (folder / "x3.npy").write_bytes(case.npy_bytes((1, 2, 4, 4, 2), x))
+    (folder / "w3.npy").write_bytes(case.npy_bytes((2, 3, 3, 3, 2), w[:108]))
     (folder / "shapes.txt").write_text("n1h4w4c4k4 name=a\n")
+    # NOTE: the JSON library's constructors lose what they hold where they throw, and oneDNN does.
+    (folder / "leaks.txt").write_text("leak:nlohmann::\nleak:libdnnl\n")
 
 
 COMMANDS = {
@@ -46,27 +52,59 @@ COMMANDS = {
                     "--output", "y.safetensors", "--device", "cpu"],
     "png": ["conv2d", "--input", "x.png", "--filter", "v.npy", "--output", "y.png", "--device",
             "cpu", "--json"],
+    "conv3d": ["conv3d", "--input", "x3.npy", "--filter", "w3.npy", "--pad", "1", "--output",
+               "y.npy", "--next-cache", "y.next.npy", "--device", "cpu"],
+    "jpeg": ["view", "x.jpg", "--output", "y.png"],
     "explain": ["explain", "shapes.txt"],
 }
+
+PYTHON = """
+import sys
+import numpy as np
+import convoy
+try:
+    x, f = np.ones((1, 6, 6, 4), np.float32), np.ones((4, 3, 3, 4), np.float32)
+    for _ in range(2):
+        y = convoy.conv2d(x, f, padding=1, bias=f[:, 0, 0, 0], activation="silu")
+        convoy.conv2d(x, f.transpose(0, 3, 1, 2), filter_layout="KCRS", upsample=2)
+        convoy.conv3d(x[:, None], f[:, None], next_cache=True)
+        convoy.group_norm(x, 2)
+        convoy.candidates(convoy.Conv2d(1, 8, 8, 4, 8), convoy.Options(device="cpu"))
+        convoy.clear_cache()
+except (convoy.ConvoyError, MemoryError):
+    sys.exit(1)
+"""
 
 
 def run(options, folder, name, kind, at):
     """(exit code, stderr, whether the fault happened)"""
     told = folder / "fault"
     told.unlink(missing_ok=True)
-    libraries = [options.preload_first] if options.preload_first else []
+    libraries = [options.library] + ([options.runtime] if options.runtime else [])
+    # The C interface's test leaves what it has where a check fails.
+    leaks = int(name not in ("c_interface", "python"))
     environment = {
-        **os.environ, "LD_PRELOAD": ":".join([*libraries, options.library]), "CONVOY_FAULT": kind,
+        **os.environ, "LD_PRELOAD": ":".join(libraries), "CONVOY_FAULT": kind,
+        "ASAN_OPTIONS": f"verify_asan_link_order=0:detect_leaks={leaks}",
+        "LSAN_OPTIONS": f"print_suppressions=0:suppressions={folder / 'leaks.txt'}",
+        "CONVOY_LIBRARY": options.python,
+        "PYTHONPATH": str(pathlib.Path(__file__).resolve().parents[2] / "python"),
+        "OPENBLAS_NUM_THREADS": "1",
         "CONVOY_FAULT_AT": str(at), "CONVOY_FAULT_FILE": str(told), "OMP_NUM_THREADS": "1",
         "CONVOY_TUNING": str(folder / "tuning.txt"),
     }
-    done = subprocess.run([options.convoy, *COMMANDS[name]], capture_output=True, text=True,
-                          errors="replace", cwd=folder, env=environment, timeout=300)
+    command = {"c_interface": [options.c_interface], "python": [sys.executable, "-c", PYTHON]}.get(
+        name) or [options.convoy, *COMMANDS[name]]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=folder,
+                          env=environment, timeout=300)
     return done.returncode, done.stderr, told.exists()
 
 
 def judge(folder, name, before, code, stderr):
     """What is wrong, or nothing."""
+    if name in ("c_interface", "python"):
+        # NOTE: 1 is what both end with where they are told of a failure.
+        return "" if code in (0, 1) and "Sanitizer" not in stderr else f"{code}: {stderr[-2000:]}"
     if code not in CODES:
         return f"exit code {code}: {stderr[-300:]}"
     lines = [line for line in stderr.splitlines() if line.startswith("convoy: error")]
@@ -110,7 +148,8 @@ def campaign(options, name, kind):
                 wrong.append(f"{name}, {kind} {at}: {problem}")
                 for part in folder.glob("*.part-*"):
                     part.unlink()
-            at += options.every if kind == "malloc" else options.io_every
+            every = options.every if kind == "malloc" else options.io_every
+            at += max(1, every // 20) if name == "c_interface" else every  # Its runs are short.
 
 
 def main():
@@ -120,14 +159,20 @@ def main():
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--io-every", type=int, default=1)
     parser.add_argument("--kinds", default="malloc,io")
-    parser.add_argument("--preload-first", default="")
+    parser.add_argument("--runtime", default="")
+    parser.add_argument("--c-interface", default="")
+    parser.add_argument("--python", default="")
     options = parser.parse_args()
-    options.convoy = os.path.abspath(options.convoy)
-    options.library = os.path.abspath(options.library)
+    for name in ("convoy", "library", "c_interface", "python"):
+        path = getattr(options, name)
+        setattr(options, name, os.path.abspath(path) if path else "")
     failed = False
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        names = [*COMMANDS]
+        names += ["c_interface"] if options.c_interface else []
+        names += ["python"] if options.python else []
         jobs = {(name, kind): pool.submit(campaign, options, name, kind)
-                for kind in options.kinds.split(",") for name in COMMANDS}
+                for kind in options.kinds.split(",") for name in names}
         for (name, kind), job in jobs.items():
             tried, codes, wrong = job.result()
             ended = ", ".join(f"{count} with {code}" for code, count in sorted(codes.items()))

@@ -63,7 +63,7 @@ static void test_run(void) {
 
     convoy_plan_info_t info = {sizeof(info), NULL, NULL, NULL, 0, 0};
     CHECK(convoy_plan_info(plan, &info) == CONVOY_OK);
-    CHECK(strcmp(info.kernel, "onednn") == 0);
+    CHECK(info.kernel != NULL && strcmp(info.kernel, "onednn") == 0);
     CHECK(info.flops == 2.0 * 9 * 9);
     convoy_tensor_shape_t output_shape;
     CHECK(convoy_plan_output_shape(plan, &output_shape) == CONVOY_OK);
@@ -220,7 +220,7 @@ static void test_norms(void) {
   CHECK(convoy_plan_group_norm(&shape, &options, &plan) == CONVOY_OK);
   convoy_plan_info_t info = {sizeof(info), NULL, NULL, NULL, 0, 0};
   CHECK(convoy_norm_info(plan, &info) == CONVOY_OK);
-  CHECK(strcmp(info.kernel, "cpu_group_norm") == 0);
+  CHECK(info.kernel != NULL && strcmp(info.kernel, "cpu_group_norm") == 0);
   size_t workspace = 0;
   CHECK(convoy_norm_workspace_bytes(plan, &workspace) == CONVOY_OK && workspace > 0);
   convoy_norm_arguments_t arguments;
@@ -259,6 +259,7 @@ static void test_candidates(void) {
   const convoy_plan_options_t options = cpu_options();
   convoy_candidates_t list = NULL;
   CHECK(convoy_candidates_conv2d(&shape, &options, &list) == CONVOY_OK);
+  if (list == NULL) return;
   const size_t count = convoy_candidates_count(list);
   CHECK(count >= 1);
   convoy_candidate_t candidate = {sizeof(candidate), NULL, NULL, NULL, 0, 0, 0};
@@ -270,6 +271,114 @@ static void test_candidates(void) {
   CHECK(convoy_candidates_count(NULL) == 0);
 }
 
+/* Structs that nobody filled: whatever bytes they hold, an error and no crash. */
+static void test_garbage(void) {
+  static const unsigned char bytes[] = {0x00, 0x01, 0x7f, 0x80, 0xaa, 0xff};
+  const convoy_conv2d_shape_t good_shape = small_shape();
+  const convoy_plan_options_t good_options = cpu_options();
+  for (size_t i = 0; i < sizeof(bytes); ++i) {
+    convoy_plan_t plan = NULL;
+    convoy_conv2d_shape_t shape;
+    memset(&shape, bytes[i], sizeof(shape));
+    CHECK(convoy_plan_conv2d(&shape, &good_options, &plan) == CONVOY_INVALID_ARGUMENT);
+    shape.struct_size = sizeof(shape);
+    CHECK(convoy_plan_conv2d(&shape, &good_options, &plan) == CONVOY_INVALID_ARGUMENT);
+    CHECK(convoy_supports_conv2d(&shape, &good_options) == CONVOY_INVALID_ARGUMENT);
+    convoy_conv3d_shape_t volume;
+    memset(&volume, bytes[i], sizeof(volume));
+    volume.struct_size = sizeof(volume);
+    CHECK(convoy_plan_conv3d(&volume, &good_options, &plan) == CONVOY_INVALID_ARGUMENT);
+    convoy_norm_shape_t norm;
+    memset(&norm, bytes[i], sizeof(norm));
+    norm.struct_size = sizeof(norm);
+    convoy_norm_plan_t norm_plan = NULL;
+    CHECK(convoy_plan_group_norm(&norm, NULL, &norm_plan) != CONVOY_OK);
+    if (bytes[i] < 2) continue; /* The rest may be legal. */
+    convoy_plan_options_t options;
+    memset(&options, bytes[i], sizeof(options));
+    options.struct_size = sizeof(options);
+    options.epilogue = NULL;
+    options.kernel = NULL;
+    CHECK(convoy_plan_conv2d(&good_shape, &options, &plan) == CONVOY_INVALID_ARGUMENT);
+    CHECK(plan == NULL);
+    convoy_epilogue_t epilogue;
+    memset(&epilogue, bytes[i], sizeof(epilogue));
+    epilogue.struct_size = sizeof(epilogue);
+    options = good_options;
+    options.epilogue = &epilogue;
+    CHECK(convoy_plan_conv2d(&good_shape, &options, &plan) == CONVOY_INVALID_ARGUMENT);
+  }
+  static const size_t sizes[] = {1, 7, 4097, (size_t)1 << 40, (size_t)-1};
+  for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); ++i) {
+    convoy_plan_t plan = NULL;
+    convoy_conv2d_shape_t shape = good_shape;
+    shape.struct_size = sizes[i];
+    CHECK(convoy_plan_conv2d(&shape, &good_options, &plan) == CONVOY_INVALID_ARGUMENT);
+    CHECK(error_has("struct_size"));
+    convoy_plan_options_t options = good_options;
+    options.struct_size = sizes[i];
+    CHECK(convoy_plan_conv2d(&good_shape, &options, &plan) == CONVOY_INVALID_ARGUMENT);
+    CHECK(convoy_plan_conv2d(&good_shape, &good_options, &plan) == CONVOY_OK);
+    convoy_plan_info_t info = {sizes[i], NULL, NULL, NULL, 0, 0};
+    CHECK(convoy_plan_info(plan, &info) == CONVOY_INVALID_ARGUMENT);
+    CHECK(info.kernel == NULL);
+    convoy_run_arguments_t arguments;
+    convoy_run_arguments_init(&arguments, sizeof(arguments));
+    arguments.struct_size = sizes[i];
+    CHECK(convoy_run(plan, &arguments, NULL) == CONVOY_INVALID_ARGUMENT);
+    convoy_plan_destroy(plan);
+    memset(&shape, 0x55, sizeof(shape));
+    convoy_conv2d_shape_init(&shape, sizes[i]);
+    CHECK(shape.batch == 0x5555555555555555);
+  }
+}
+
+/* Null for every argument in turn. */
+static void test_null(void) {
+  convoy_tensor_shape_t shape;
+  size_t bytes = 7;
+  convoy_plan_info_t info = {sizeof(info), NULL, NULL, NULL, 0, 0};
+  convoy_packed_filter_t packed = NULL;
+  convoy_candidates_t list = NULL;
+  convoy_candidate_t candidate = {sizeof(candidate), NULL, NULL, NULL, 0, 0, 0};
+  const convoy_conv2d_shape_t problem = small_shape();
+  const convoy_plan_options_t options = cpu_options();
+  convoy_plan_t plan = NULL;
+  CHECK(convoy_plan_conv2d(&problem, &options, &plan) == CONVOY_OK);
+  if (plan == NULL) return;
+  for (int with_plan = 0; with_plan < 2; ++with_plan) {
+    convoy_plan_t some = with_plan ? plan : NULL;
+    CHECK(convoy_plan_output_shape(some, with_plan ? NULL : &shape) == CONVOY_INVALID_ARGUMENT);
+    CHECK(convoy_plan_activation_shape(some, with_plan ? NULL : &shape) == CONVOY_INVALID_ARGUMENT);
+    CHECK(convoy_plan_cache_shape(some, with_plan ? NULL : &shape) == CONVOY_INVALID_ARGUMENT);
+    CHECK(convoy_plan_next_cache_shape(some, with_plan ? NULL : &shape) == CONVOY_INVALID_ARGUMENT);
+    CHECK(convoy_plan_workspace_bytes(some, with_plan ? NULL : &bytes) == CONVOY_INVALID_ARGUMENT);
+    CHECK(convoy_plan_info(some, with_plan ? NULL : &info) == CONVOY_INVALID_ARGUMENT);
+    CHECK(convoy_run(some, NULL, NULL) == CONVOY_INVALID_ARGUMENT);
+    CHECK(convoy_pack_filter(some, NULL, CONVOY_KRSC, NULL, with_plan ? NULL : &packed) ==
+          CONVOY_INVALID_ARGUMENT);
+  }
+  CHECK(convoy_pack_filter(plan, NULL, CONVOY_KRSC, NULL, &packed) == CONVOY_INVALID_ARGUMENT);
+  CHECK(convoy_pack_filter(plan, &shape, 77, NULL, &packed) == CONVOY_INVALID_ARGUMENT);
+  CHECK(packed == NULL);
+  CHECK(convoy_candidates_conv2d(NULL, &options, &list) == CONVOY_INVALID_ARGUMENT);
+  CHECK(convoy_candidates_conv2d(&problem, &options, NULL) == CONVOY_INVALID_ARGUMENT);
+  CHECK(convoy_candidates_conv3d(NULL, NULL, &list) == CONVOY_INVALID_ARGUMENT);
+  CHECK(convoy_candidates_get(NULL, 0, &candidate) == CONVOY_INVALID_ARGUMENT);
+  CHECK(convoy_supports_conv3d(NULL, NULL) == CONVOY_INVALID_ARGUMENT);
+  CHECK(convoy_plan_group_norm(NULL, NULL, NULL) == CONVOY_INVALID_ARGUMENT);
+  CHECK(convoy_plan_rms_norm(NULL, NULL, NULL) == CONVOY_INVALID_ARGUMENT);
+  CHECK(convoy_norm_run(NULL, NULL, NULL) == CONVOY_INVALID_ARGUMENT);
+  CHECK(convoy_norm_info(NULL, &info) == CONVOY_INVALID_ARGUMENT);
+  CHECK(convoy_norm_workspace_bytes(NULL, &bytes) == CONVOY_INVALID_ARGUMENT);
+  CHECK(bytes == 7);
+  convoy_conv2d_shape_init(NULL, 8);
+  convoy_epilogue_init(NULL, 0);
+  CHECK(convoy_status_string((convoy_status_t)99) != NULL);
+  CHECK(convoy_status_string((convoy_status_t)-1) != NULL);
+  convoy_plan_destroy(plan);
+}
+
 int main(void) {
   CHECK(convoy_version_number() == CONVOY_VERSION);
   CHECK(strstr(convoy_version(), "git") != NULL);
@@ -279,6 +388,8 @@ int main(void) {
   test_struct_growth();
   test_candidates();
   test_norms();
+  test_garbage();
+  test_null();
   if (failures == 0) printf("C interface: all checks passed\n");
   return failures == 0 ? 0 : 1;
 }
