@@ -4,8 +4,8 @@ filters are made as Convoy's are, and run as four 2×2 convolutions. Needs neith
 
     python3 bench/decode/folding.py                              # FLUX.1-shaped, random weights
     python3 bench/decode/folding.py --model wan                  # Wan-2.1-shaped, random weights
-    python3 bench/decode/folding.py --model diffusers            # diffusers' own decoder of FLUX.1's
-                                                                 # configuration, random weights
+    python3 bench/decode/folding.py --model diffusers            # diffusers' own, as FLUX.1 has it,
+                                                                 # random weights
     python3 bench/decode/folding.py --vae FOLDER [--latent z.pt] # a diffusers AutoencoderKL
     python3 bench/decode/folding.py --vae FOLDER --device cuda --size 128
 
