@@ -47,9 +47,7 @@ build:
 
 test:
 	scripts/bootstrap.sh --tests
-	$(MAKE) test-default
-	$(MAKE) test-asan
-	$(MAKE) test-fuzz
+	scripts/test.sh
 
 # Where there is no GPU the kernels' PTX is enough: the virtual GPU runs that.
 test-default:

@@ -71,7 +71,7 @@ endif()
 # convoy_cuda_unity(<variable> <name> <size>): in a unity build, sources that share a compilation: the
 # .cu of a list variable, <size> at a time, become <name>_<number>.cu. An empty .cu takes
 # four seconds, for its headers.
-# NOTE: CMake does this for CUDA since 3.31. Only for sources whose own names differ.
+# NOTE: only for sources whose own names differ.
 function(convoy_cuda_unity unity_variable name size)
   if(NOT CMAKE_UNITY_BUILD)
     return()
@@ -106,6 +106,10 @@ endfunction()
 function(convoy_cuda_flags target)
   cmake_parse_arguments(arg "" "LINEINFO" "ARCHITECTURES" ${ARGN})
   set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES OFF CUDA_RUNTIME_LIBRARY Shared)
+  # NOTE: since 3.31 CMake's own unity builds would join kernels whose local names are alike.
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "\\.cu$")
+  set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   foreach(architecture ${arg_ARCHITECTURES})
     set(code compute_${architecture})
     if(CONVOY_SASS AND architecture STREQUAL "90")
