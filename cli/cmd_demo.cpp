@@ -129,7 +129,7 @@ void print_table(const std::vector<Row>& rows, Device asked) {
 
 /// A file's name as a shell takes it, fit for a terminal.
 std::string shell_word(const std::string& name) {
-  const std::string line = io::printable(name);
+  std::string line = io::printable(name);
   constexpr const char* kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
   if (!line.empty() && line.find_first_not_of(kPlain) == line.npos) return line;

@@ -165,9 +165,13 @@ io::HostTensor make_landscape(std::int64_t size, std::uint32_t seed) {
   std::vector<std::thread> threads;
   threads.reserve(std::size_t(count));
   std::int64_t shares = 1;
-  try {
-    for (; shares < count; ++shares) threads.emplace_back(draw_rows, shares, count);
-  } catch (const std::system_error&) {  // No more threads: the rest is drawn here.
+  for (bool more = true; more && shares < count;) {
+    try {
+      threads.emplace_back(draw_rows, shares, count);
+      ++shares;
+    } catch (const std::system_error&) {
+      more = false;  // The rest is drawn here.
+    }
   }
   draw_rows(0, count);
   for (; shares < count; ++shares) draw_rows(shares, count);

@@ -94,7 +94,7 @@ const CLI::Validator& finite_number() {
   static const CLI::Validator validator(
       [](const std::string& word) -> std::string {
         float value = 0;
-        const std::string wrong = parse_number(word, value);
+        std::string wrong = parse_number(word, value);
         if (wrong.empty() && std::isinf(value)) return "'" + word + "' is not a finite number";
         return wrong;
       },

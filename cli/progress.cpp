@@ -17,7 +17,8 @@ Progress::Progress(std::string label) : label_(io::printable(std::move(label))) 
   if (isatty(STDERR_FILENO) == 0) return;
   try {
     thread_ = std::thread([this] { show(); });
-  } catch (const std::system_error&) {  // No thread for it: silent then.
+  } catch (const std::system_error&) {
+    thread_ = std::thread();  // None to be had: silent then.
   }
 }
 
