@@ -288,6 +288,25 @@ class Models(unittest.TestCase):
             torch.mean(y**2, dim=2, keepdim=True) + 1e-8)), self.x)
         self.assertEqual([p.operation for p in report.taken], ["conv2d"])
 
+    def test_a_norm_of_slices_is_one(self):
+        class Slices(torch.nn.Module):
+            def __init__(self, order):
+                super().__init__()
+                self.conv, self.norm = torch.nn.Conv2d(16, 16, 1), torch.nn.GroupNorm(4, 16)
+                self.order = order
+
+            def forward(self, x):
+                parts = self.conv(x).split(2)
+                return F.silu(torch.cat([self.norm(parts[i]) for i in self.order]))
+
+        x = torch.randn(5, 16, 6, 5)
+        for order, norms in (((0, 1, 2), 1), ((1, 0, 2), 2), ((0, 1), 1), ((0, 0, 1, 2), 2)):
+            report = self.same(Slices(order), x)
+            found = [p for p in report.taken if p.operation.startswith("group_norm")]
+            self.assertEqual(len(found), norms, order)
+            whole = any(p.shape[0] == 5 and p.operation.endswith("silu") for p in found)
+            self.assertEqual(whole, order == (0, 1, 2))
+
     def test_caches_of_any_length(self):
         class Causal(torch.nn.Module):
             def __init__(self):
@@ -322,6 +341,7 @@ class Models(unittest.TestCase):
              self.x),
             (Odd(lambda x: F.pad(x, (0, 1, 0, 1)), stride=2), self.x),
             (Odd(lambda x: F.pad(x, (-1, 2, 3, 0))), self.x),
+            (Odd(lambda x: F.pad(x, (1, 2, 3, 0)), padding=(1, 2)), self.x),
             (Odd(lambda x: F.pad(x, (1, 2, 3, 0), value=1.0)), self.x),
             (Odd(lambda x: F.pad(x, (1, 2, 3, 0), mode="circular")), self.x),
             (Odd(lambda x: F.pad(x, (1, 1, 1, 1, 2, 0), mode="replicate"), three), frames),
