@@ -436,10 +436,13 @@ TEST(Arithmetic, RefusalsSayWhy) {
   const std::string together = refusal("barrier.cluster.wait.relaxed.aligned;");
   EXPECT_NE(together.find("known, but not together"), std::string::npos) << together;
   for (const auto& [op, why] :
-       {std::pair{"tcgen05.mma.sp.cta_group::1.kind::f16 [%r], %d, %d, [%r], %r, %p;", "sparse"},
+       {std::pair{
+            "tcgen05.mma.sp.cta_group::1.kind::mxf4.block_scale [%r], %d, %d, [%r], %r, [%r], "
+            "[%r], %p;",
+            "sparse"},
         std::pair{"wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.bf16.bf16 {%f,%f,%f,%f}, %d, "
-                  "%d, %r, 0, 1, 1, 1, 0, 0;",
-                  "sparse"},
+                  "%d, %r, 2, 1, 1, 1, 0, 0;",
+                  "sp-sel is 2"},
         std::pair{"cvt.rs.f16x2.f32 %r, %f, %f, %r;", "stochastic"}}) {
     const std::string text =
         refusal(std::string(".reg .b32 %r; .reg .b64 %d; .reg .f32 %f; .reg .pred %p;\n") + op);
