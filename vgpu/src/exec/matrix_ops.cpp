@@ -58,7 +58,7 @@ void row_pointers(Warp& w, const Ref& address, const MatrixAccess& m, Access acc
   resolve(w, {m.space, 16, access, Order::weak, Scope::cta}, lanes, addresses, pointers);
 }
 
-const Ref& register_of(const Ref& operand, uint32_t k) {
+Ref register_of(const Ref& operand, uint32_t k) {
   return operand.kind == Ref::Kind::vector ? operand[k] : operand;
 }
 
@@ -140,7 +140,7 @@ Step load_matrix(Warp& w, const Instr& i, uint32_t lanes) {
     for (uint32_t r = 0; r < kRows; ++r) std::memcpy(tiles[k][r], pointers[k * kRows + r], 16);
   }
   for (uint32_t k = 0; k < m.matrices; ++k) {
-    const Ref& d = register_of(i[0], k);
+    const Ref d = register_of(i[0], k);
     for (uint32_t l = 0; l < kLanes; ++l) write_lane(w, d, l, fragment(tiles[k], l, m.transpose));
   }
   return Step::next;
@@ -154,7 +154,7 @@ Step store_matrix(Warp& w, const Instr& i, uint32_t lanes) {
   row_pointers(w, i[0], m, Access::write, pointers);
   for (uint32_t k = 0; k < m.matrices; ++k) {
     Tile tile;
-    const Ref& s = register_of(i[1], k);
+    const Ref s = register_of(i[1], k);
     for (uint32_t l = 0; l < kLanes; ++l) {
       place_fragment(tile, l, m.transpose, static_cast<uint32_t>(read_lane(w, s, l)));
     }
@@ -169,8 +169,9 @@ bool take_element(Decoder& d, bool is_load, MatrixAccess& m) {
   if (m.shape == MatrixShape::m8n8) return d.take("b16");
   if (!is_load) return m.shape == MatrixShape::m16n8 && m.transpose && d.take("b8");
   if (m.shape == MatrixShape::m16n8) return false;
-  if ((m.shape == MatrixShape::m16n16) != m.transpose || m.matrices * m.rows() > kLanes)
+  if ((m.shape == MatrixShape::m16n16) != m.transpose || m.matrices * m.rows() > kLanes) {
     return false;
+  }
   if (m.shape == MatrixShape::m16n16 && d.take("b8")) {
     m.element_bits = 8;
     return true;
