@@ -28,12 +28,13 @@ double milliseconds_since(Clock::time_point begin) {
 }
 
 template <typename Function>
-Function* get(void* library, Function*, const char* name) {
+Function* get(void* library, const char* name) {
   void* const symbol = dlsym(library, name);
   if (symbol == nullptr) throw std::runtime_error(dlerror());
   return reinterpret_cast<Function*>(symbol);
 }
-#define CONVOY_OF(library, name) get(library, &::name, #name)
+// NOTE: the function's type alone, so that nothing has to be linked.
+#define CONVOY_OF(library, name) get<decltype(::name)>(library, #name)
 
 void* device_memory(std::int64_t bytes) {
   void* memory = nullptr;

@@ -168,7 +168,7 @@ __device__ __forceinline__ void store_warp_tile(const ConvOutput& out,
       }
     }
     __syncwarp();
-    // Eight channels of one pixel a lane; a lane keeps its channels, and their bias, from row to row.
+    // Eight channels of one pixel a lane, which keeps them and their bias from row to row.
     static_assert(32 % kTiles == 0, "a lane keeps its channels");
     const int column = lane % kTiles * 8;
     const std::int64_t left = channel_end - channel - column;

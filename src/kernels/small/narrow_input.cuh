@@ -3,8 +3,8 @@
 // Convolutions of 1 to 8 input channels (image stems, volumes of one channel, sound), whose time is
 // that of writing the output. A block keeps the filters in shared memory for its lifetime and walks
 // over tiles of output pixels, 8 rows of 32 or, of an output of one row, 256 side by side. Under
-// each tile it brings the input patch into shared memory, double-buffered, and every warp multiplies
-// 32 pixels of a row by all the filters of the block, a strip of them at a time.
+// each tile it brings the input patch into shared memory, double-buffered. Every warp multiplies 32
+// pixels of a row by all the filters of the block, a strip of them at a time.
 //
 // A pixel has 1, 4 or 8 channels in the patch, zeros behind those of the input, so that a filter
 // row is one run of elements, cut into chunks of 8. ldmatrix wants chunks at multiples of 16 bytes;
@@ -12,8 +12,8 @@
 // tile reads the copy in which its run begins at such a multiple. What a chunk holds beyond its run
 // is masked, so that a neighbour's Inf never meets a zero filter element.
 //
-// Fragments of 16-bit outputs are rounded, turned into rows in shared memory and stored in whole lines
-// of 128 bytes: stored as they are, in pieces of 64 bytes, L2 takes them at half the rate.
+// Fragments of 16-bit outputs are rounded, turned into rows in shared memory and stored in whole
+// lines of 128 bytes: stored as they are, in pieces of 64 bytes, L2 takes them at half the rate.
 #pragma once
 
 #include "kernels/common/device_code.cuh"
@@ -233,8 +233,8 @@ __device__ __forceinline__ void load_narrow_input_patch(const NarrowInputArgumen
   }
 }
 
-/// Whether outputs are rounded before they are staged: 16-bit outputs in eights, no more than a bias
-/// and one of the cheap activations. The others are staged as floats, where their code is there once.
+/// Whether outputs are rounded before they are staged: 16-bit outputs in eights, no more than a
+/// bias and one of the cheap activations. Others are staged as floats; their code is there once.
 template <typename Element>
 __device__ __forceinline__ bool rounds_first(const ConvOutput& out) {
   const EpilogueParams& e = out.epilogue;
