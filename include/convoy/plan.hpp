@@ -98,6 +98,7 @@ struct PlanInfo {
   /// 2·N·K·Z·P·Q·(C / groups)·T·R·S: of the operation, whatever the kernel does.
   double flops = 0;
   double min_bytes = 0;  ///< Each input read once, the output written once.
+  bool tf32 = false;     ///< fp32 tensors are multiplied as TF32 (PlanOptions::allow_tf32).
 };
 
 /// One line of the dispatch: a kernel, and why it cannot run the problem (empty: it can).

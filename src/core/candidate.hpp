@@ -62,6 +62,8 @@ class ExecutablePlan {
   /// Pure enqueue: see Plan::run.
   virtual void run(const RunPointers& pointers, cudaStream_t stream) const = 0;
   virtual std::size_t workspace_bytes() const { return 0; }
+  /// Whether fp32 tensors are multiplied as TF32.
+  virtual bool multiplies_tf32() const { return false; }
 
   /// The filter format this kernel reads. "ktrsc" is the dense layout of the public interface;
   /// anything else is the kernel's own, and `pack_filter` makes it.

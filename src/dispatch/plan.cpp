@@ -171,7 +171,8 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
                 .backend = best.line.backend,
                 .problem = name,
                 .flops = geometry.flops(),
-                .min_bytes = min_bytes(best.request)};
+                .min_bytes = min_bytes(best.request),
+                .tf32 = impl->kernel->multiplies_tf32()};
   impl->contract =
       RunContract(best.request, impl->kernel->filter_format(),
                   packed_format(*impl->kernel, best.request), impl->kernel->workspace_bytes());

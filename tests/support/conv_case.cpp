@@ -525,7 +525,7 @@ struct PreparedCase::Shared {
       packed_bytes = download(device, packed.data(), packed.bytes());
     }
     // What the kernel multiplies. NOTE: nothing else may stand out of the bound of fp32 sums.
-    const bool tf32 = plan.info().kernel.ends_with("_tf32");
+    const bool tf32 = plan.info().tf32;
     const bool folded = packed && packed.format().find("upsampled_phases") != std::string::npos;
     if (tf32) {
       for (auto* const operand : {&x, &before, folded ? nullptr : &w}) {

@@ -29,6 +29,9 @@ class ImplicitGemmPlan : public CudaPlan {
     }
   }
 
+  // NOTE: tensor cores have no other product of fp32 tensors.
+  bool multiplies_tf32() const override { return request_.dtype == DType::fp32; }
+
  private:
   bool folds() const { return request_.geometry.upsample == 2; }
 };

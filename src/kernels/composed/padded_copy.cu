@@ -152,6 +152,7 @@ class PaddedCopyPlan final : public CudaPlan {
   }
 
   std::string filter_format() const override { return inner_->filter_format(); }
+  bool multiplies_tf32() const override { return inner_->multiplies_tf32(); }
   std::size_t packed_filter_bytes() const override { return inner_->packed_filter_bytes(); }
   void pack_filter(void* packed, const void* filter, FilterLayout layout,
                    cudaStream_t stream) const override {

@@ -14,6 +14,7 @@ class SpaceToDepthPlan final : public CudaPlan {
       : CudaPlan(request), rewritten_(std::move(rewritten)) {}
 
   std::size_t workspace_bytes() const override { return rewritten_->workspace_bytes(); }
+  bool multiplies_tf32() const override { return rewritten_->multiplies_tf32(); }
 
   void run(const RunPointers& pointers, cudaStream_t stream) const override {
     RunPointers inner = pointers;
