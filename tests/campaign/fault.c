@@ -24,6 +24,7 @@ static int wanted_malloc; /* Else I/O. */
 static long fault_at;
 static atomic_long calls;
 static __thread int inside;
+static __thread int loading; /* Inside dlopen. */
 
 static void tell(void) {
   const char* path = getenv("CONVOY_FAULT_FILE");
@@ -49,7 +50,7 @@ static int ours(void* caller) {
 /* NOTE: operator new and what libraries allocate for themselves look alike from here: oneDNN's and
  * libgomp's own calls of malloc are left alone, which end the process by themselves. */
 static int fails(int is_malloc, void* caller) {
-  if (!active || is_malloc != wanted_malloc || inside) return 0;
+  if (!active || is_malloc != wanted_malloc || inside || loading) return 0;
   inside = 1;
   int result = 0;
   if (!is_malloc || ours(caller)) {
@@ -127,6 +128,16 @@ OPERATOR_NEW(_ZnamSt11align_val_t, throw_bad_alloc(), (size_t bytes, size_t alig
 OPERATOR_NEW(_ZnwmRKSt9nothrow_t, (void)0, (size_t bytes, const void* tag), bytes, tag)
 OPERATOR_NEW(_ZnamRKSt9nothrow_t, (void)0, (size_t bytes, const void* tag), bytes, tag)
 #endif
+
+/* NOTE: what a library does while it is loaded is left alone: the initialisers of oneDNN's end the
+ * process where they have no memory, before the library that asked for it can say so. */
+void* dlopen(const char* path, int mode) {
+  REAL(void*, dlopen, const char*, int);
+  ++loading;
+  void* const library = real(path, mode);
+  --loading;
+  return library;
+}
 
 #define CALLER __builtin_return_address(0)
 #define FAIL_IO(value) \
