@@ -196,14 +196,20 @@ class Reader {
   bool bind(const Case& of, Row& row) {
     if (const auto found = instances_.find(row.kernel); found != instances_.end()) {
       const sm90::Instance& instance = *found->second;
-      for (const int splits : {1, 2, 4, 8}) {
-        if (splits > 1 && !instance.config.splits_k()) break;
-        if (row.splits > 0 && splits != row.splits) continue;
-        row.tilings.push_back(sm90::plan_tiling(
-            instance, of.geometry,
-            {.packed_filter = true, .multiprocessors = device_.multiprocessors, .splits = splits}));
+      try {
+        for (const int splits : {1, 2, 4, 8}) {
+          if (splits > 1 && !instance.config.splits_k()) break;
+          if (row.splits > 0 && splits != row.splits) continue;
+          row.tilings.push_back(
+              sm90::plan_tiling(instance, of.geometry,
+                                {.packed_filter = true,
+                                 .multiprocessors = device_.multiprocessors,
+                                 .splits = splits}));
+        }
+        return true;
+      } catch (const Error&) {
+        row.tilings.clear();  // It ran the layer rewritten: as its candidate estimates.
       }
-      return true;
     }
     const auto found = kernels_.find(row.kernel);
     if (found == kernels_.end()) {

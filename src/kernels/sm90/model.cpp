@@ -44,7 +44,9 @@ double epilogue_cycles(const Config& config, const Params& p, const EpilogueKind
   }
   if (epilogue.rounding == EpilogueRounding::each_step) cycles += k.general_cycles;
   if (p.direct_store) {
-    cycles += config.is_swapped() ? k.swapped_direct_cycles : k.direct_cycles;
+    // NOTE: a residual is read as the output is written.
+    cycles += (config.is_swapped() ? k.swapped_direct_cycles : k.direct_cycles) *
+              (epilogue.residual ? 2.0 : 1.0);
   } else {
     const int aligned = alignment(p.filters, config.out);
     cycles += aligned == 16   ? k.store_16_cycles
