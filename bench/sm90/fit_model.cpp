@@ -200,11 +200,10 @@ class Reader {
         for (const int splits : {1, 2, 4, 8}) {
           if (splits > 1 && !instance.config.splits_k()) break;
           if (row.splits > 0 && splits != row.splits) continue;
-          row.tilings.push_back(
-              sm90::plan_tiling(instance, of.geometry,
-                                {.packed_filter = true,
-                                 .multiprocessors = device_.multiprocessors,
-                                 .splits = splits}));
+          row.tilings.push_back(sm90::plan_tiling(instance, of.geometry,
+                                                  {.packed_filter = true,
+                                                   .multiprocessors = device_.multiprocessors,
+                                                   .splits = splits}));
         }
         return true;
       } catch (const Error&) {
