@@ -18,6 +18,7 @@
 #include "runtime/observers.hpp"
 #include "runtime/options.hpp"
 #include "runtime/queue.hpp"
+#include "runtime/unsupported.hpp"
 
 /// Exported entry points.
 #define VGPU_API extern "C" __attribute__((visibility("default")))
@@ -144,8 +145,5 @@ cudaError_t call(Body&& body) {
   context_is_current = true;
   return query(std::forward<Body>(body));
 }
-
-/// What every entry point that the virtual GPU does not provide does.
-cudaError_t unsupported(const char* function);
 
 }  // namespace vgpu::runtime
