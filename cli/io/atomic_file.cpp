@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 
 #include "convoy/error.hpp"
@@ -22,6 +23,8 @@ namespace {
 /// The temporary file to remove when a signal ends the program; one file is written at a time.
 std::array<char, 4096> interrupted_path{};
 std::atomic<bool> interrupted_path_set = false;
+/// A file is there whose name is not yet in `interrupted_path`.
+std::atomic<bool> is_being_made = false;
 
 }  // namespace
 
@@ -32,6 +35,11 @@ void remove_unfinished() {
 namespace {
 
 void remove_and_end(int signal) {
+  // NOTE: the thread that makes a file blocks signals meanwhile; this one is another.
+  while (is_being_made) {
+    constexpr timespec kMoment{.tv_sec = 0, .tv_nsec = 100'000};
+    nanosleep(&kMoment, nullptr);
+  }
   remove_unfinished();
   std::signal(signal, SIG_DFL);
   std::raise(signal);
@@ -68,11 +76,13 @@ class SignalsBlocked {
 int make_temporary(std::string& path) {
   handle_signals();
   const SignalsBlocked blocked;
+  is_being_made = true;
   const int descriptor = mkstemp(path.data());
   if (descriptor >= 0 && path.size() < interrupted_path.size()) {
     std::memcpy(interrupted_path.data(), path.c_str(), path.size() + 1);
     interrupted_path_set = true;
   }
+  is_being_made = false;
   return descriptor;
 }
 
