@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // make_seeds FOLDER: small valid inputs for each fuzzer to begin with, made by Convoy's own
-// writers.
+// writers; JPEG, which Convoy does not write, by libjpeg.
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
+
+#ifdef CONVOY_JPEG_SEEDS
+#include <jpeglib.h>  // NOTE: after <cstdio>, whose types it uses.
+#endif
 
 #include "io/npy.hpp"
 #include "io/png.hpp"
@@ -25,6 +30,34 @@ HostTensor counting(DType dtype, std::vector<std::int64_t> shape) {
 void write_text(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
+
+#ifdef CONVOY_JPEG_SEEDS
+// A picture of 9x10 pixels, of 1 or 3 channels.
+void write_jpeg(const std::string& path, int channels, bool progressive) {
+  jpeg_compress_struct picture{};
+  jpeg_error_mgr errors{};
+  picture.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&picture);
+  unsigned char* bytes = nullptr;
+  unsigned long size = 0;
+  jpeg_mem_dest(&picture, &bytes, &size);
+  picture.image_width = 10;
+  picture.image_height = 9;
+  picture.input_components = channels;
+  picture.in_color_space = channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+  jpeg_set_defaults(&picture);
+  if (progressive) jpeg_simple_progression(&picture);
+  jpeg_start_compress(&picture, TRUE);
+  std::string row(10 * static_cast<std::size_t>(channels), '\0');
+  for (std::size_t i = 0; i < row.size(); ++i) row[i] = static_cast<char>(7 * i);
+  auto* line = reinterpret_cast<JSAMPROW>(row.data());
+  while (picture.next_scanline < picture.image_height) jpeg_write_scanlines(&picture, &line, 1);
+  jpeg_finish_compress(&picture);
+  write_text(path, std::string(reinterpret_cast<const char*>(bytes), size));
+  jpeg_destroy_compress(&picture);
+  std::free(bytes);
+}
+#endif
 
 }  // namespace
 
@@ -65,6 +98,13 @@ int main(int argc, char** argv) {
     write_png(file, image);
     file.commit();
   }
+
+#ifdef CONVOY_JPEG_SEEDS
+  const std::string jpeg = folder("readers_jpeg");
+  write_jpeg(jpeg + "grey", 1, false);
+  write_jpeg(jpeg + "colour", 3, false);
+  write_jpeg(jpeg + "progressive", 3, true);
+#endif
 
   const std::string shape = folder("readers_shape");
   number = 0;
