@@ -18,9 +18,6 @@ constexpr std::int64_t kMaxRowElements = (1 << 30) - 1;
 constexpr std::int64_t kMaxFilters = 1 << 20;
 // NOTE: a block counts up to a set of tiles past the last one.
 constexpr std::int64_t kMaxTiles = (1 << 30) - 1;
-std::int64_t round_up(std::int64_t x, std::int64_t to) {
-  return ceil_div(x, to) * to;
-}
 
 FragmentRead fragment_read(const ConvGeometry& g, bool by_tap, std::int64_t chunks,
                            std::int64_t pixel_pitch) {

@@ -18,10 +18,6 @@ constexpr std::int64_t kMaxFilters = 1 << 20;
 // NOTE: a block counts up to a set of tiles past the last one.
 constexpr std::int64_t kMaxTiles = (1 << 30) - 1;
 
-std::int64_t round_up(std::int64_t x, std::int64_t to) {
-  return ceil_div(x, to) * to;
-}
-
 // Channels of a pixel in the patch.
 constexpr std::int64_t cell_of(std::int64_t channels) {
   return channels == 1 ? 1 : channels <= 4 ? 4 : 8;
@@ -95,7 +91,6 @@ LayoutResult narrow_input_layout(const PlanRequest& request) {
   l.row_chunks = static_cast<int>(row_chunks);
   l.filter_pitch = static_cast<int>(filter_pitch);
   l.rows = static_cast<int>(rows);
-  l.columns = static_cast<int>(columns);
   l.row_pitch = static_cast<int>(row_pitch);
   l.copies = static_cast<int>(copies);
   l.shift = static_cast<int>(shift);

@@ -47,7 +47,6 @@ struct NarrowInputLayout {
   int filter_groups = 0;  ///< Blocks side by side, each with `strips` strips.
   int filter_pitch = 0;   ///< From one filter to the next in shared memory.
   int rows = 0;           ///< Of the patch, per frame.
-  int columns = 0;        ///< Pixels of a patch row.
   int row_pitch = 0;
   int copies = 1;      ///< Of the patch,
   int shift = 0;       ///< each so much further on than the one before.

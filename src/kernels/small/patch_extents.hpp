@@ -7,10 +7,16 @@
 #include <string>
 #include <utility>
 
+#include "core/checked.hpp"
 #include "core/geometry.hpp"
 #include "core/text.hpp"
 
 namespace convoy::small {
+
+/// The least multiple of `to` that is not below `x`.
+constexpr std::int64_t round_up(std::int64_t x, std::int64_t to) {
+  return ceil_div(x, to) * to;
+}
 
 /// Why a filter, stride or dilation is too long for a staged patch; empty if none is. The limit
 /// keeps every product of a patch's layout far inside 32 bits.
