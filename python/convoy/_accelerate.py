@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
-from . import _calls, _layout
+from . import _calls, _functions, _layout
 from ._deferred import Deferred, unwrapped
 from ._native import UPSAMPLE_FOLDINGS, ConvoyError, InvalidArgument, choose
 from ._nodes import Value
 
+_functions.register_all()
 _log = logging.getLogger("convoy")
 _MARK = "_convoy_session"
 _measured = {"cuda"}  # Where Convoy and PyTorch are compared.
@@ -118,7 +119,6 @@ class Session:
         self._shared: dict[int, weakref.ref] = {}
         self._names: dict[int, str] | None = None
         self._derived: dict[tuple, Any] = {}
-
 
     def __deepcopy__(self, memo):
         model = None if self.model is None else memo.get(id(self.model()))

@@ -12,7 +12,7 @@ import unittest.mock
 import convoy
 import torch
 import torch.nn.functional as F
-from convoy import _accelerate, _deferred, _layout
+from convoy import _accelerate, _attention, _axes, _layout
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
 import vae_models
@@ -156,7 +156,7 @@ class Layouts(unittest.TestCase):
     def test_attention_by_rows(self):
         q, k, v = torch.randn(3, 2, 3, 70, 20)
         expected = F.scaled_dot_product_attention(q, k, v)
-        got = _deferred.attend_by_rows(q, k, v, rows=32)
+        got = _attention.attend_by_rows(q, k, v, rows=32)
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -430,7 +430,7 @@ class Models(unittest.TestCase):
 
         x = torch.randn(1, 16, 6, 5, 6)
         for large, held in ((1 << 30, 6), (0, 2)):
-            with unittest.mock.patch.object(_deferred, "_LARGE", large), torch.no_grad():
+            with unittest.mock.patch.object(_axes, "_LARGE", large), torch.no_grad():
                 cache, model = [], convoy.accelerate(Slices().eval())
                 y = model(x, cache)
                 torch.testing.assert_close(cache[0] * 2, y[:, :, -2:], rtol=0, atol=0)

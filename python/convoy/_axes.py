@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types, axes and slices of stand-ins."""
+
+import math
+import operator
+
+import torch
+
+from . import _layout
+from ._deferred import HALVES, Deferred, is_given, is_tensor, plain, value_of, view, waiting_norm
+from ._nodes import Cast, Cat, Lent, Repeat
+
+# NOTE: chunks of Wan 2.1's last level at 480x832 have 307 MB. Copies of their last frames are some
+# 2 % of a decode's bytes; without them its peak of memory was above PyTorch's (4.90 GB, 4.24).
+_LARGE = 256 << 20
+
+
+def _cast(x, dtype):
+    node, session = x._node, x._session
+    if node.dtype == dtype:
+        return x
+    if type(node) is Cast:
+        if node.source.dtype == dtype:
+            return Deferred(node.source, session)
+        return value_of(node.source.force().to(dtype), session)
+    norm, rewrap = waiting_norm(node)
+    if norm is not None and norm.wide and norm.source.dtype == dtype:
+        made = norm.having(wide=False)
+        return Deferred(rewrap(made), session)
+    if node.dtype in HALVES and dtype is torch.float32:
+        return Deferred(Cast(node, dtype), session)
+    return value_of(node.force().to(dtype), session)
+
+
+def _to(input, *args, **kwargs):
+    if type(input) is not Deferred or (set(kwargs) - {"device", "dtype", "non_blocking"}):
+        return NotImplemented
+    dtype, device = kwargs.get("dtype"), kwargs.get("device")
+    for value in args:
+        if isinstance(value, torch.dtype):
+            dtype = value
+        elif isinstance(value, (str, torch.device, int)) and not isinstance(value, bool):
+            device = value
+        elif is_tensor(value):
+            dtype, device = value.dtype, value.device
+        elif isinstance(value, bool) or value is None:
+            continue
+        else:
+            return NotImplemented
+    if len(args) > 3 or any(v is True for v in args[2:]):
+        return NotImplemented
+    if device is not None:
+        device, here = torch.device(device), input._node.device
+        if device.type != here.type or (device.index is not None and device.index != here.index):
+            return NotImplemented
+    return input if dtype is None else _cast(input, dtype)
+
+
+def _getitem(x, index):
+    node, session = x._node, x._session
+    if type(node) is Cat and node.tensor is None:
+        whole = slice(None)
+        if (isinstance(index, tuple) and 3 <= len(index) <= 5 and isinstance(index[2], slice)
+                and index[2].step in (None, 1)
+                and all(i == 2 or (isinstance(v, slice) and v == whole)
+                        for i, v in enumerate(index))):
+            begin, end, _ = index[2].indices(node.shape[2])
+            parts = node.frames(begin, end)
+            if parts:
+                return Deferred(parts[0] if len(parts) == 1 else Cat(parts), session)
+    if index is Ellipsis:
+        return x
+    index = plain(index)
+    items = index if isinstance(index, tuple) else (index,)
+    result = value_of(node.force()[index], session, given=is_given(node))
+    if all(v is None or v is Ellipsis or isinstance(v, (int, slice)) for v in items):
+        result._viewed = x._viewed = True
+    return result
+
+
+def _shape_of(sizes):
+    if len(sizes) == 1 and not isinstance(sizes[0], int):
+        return tuple(sizes[0])
+    return sizes
+
+
+def _reshape(input, *sizes, shape=None, size=None):
+    if sizes and isinstance(sizes[0], torch.dtype):
+        return NotImplemented
+    sizes = shape or size or _shape_of(sizes)
+    sizes = tuple(operator.index(s) for s in sizes)
+    node = input._node
+    if tuple(node.shape) == sizes:
+        return input
+    if type(node) is Repeat and node.tensor is None:
+        return value_of(_split_up(node, sizes), input._session)
+    return view(input, lambda t: _layout.reshape(t, sizes))
+
+
+def _split_up(node, sizes):
+    """The tensor of a node with its axes split; of a Repeat without writing it, where the split
+    ends where the repetitions do."""
+    if type(node) is Repeat and node.tensor is None:
+        try:
+            return node.expanded().view(sizes)
+        except RuntimeError:  # Not a view: written after all.
+            pass
+    return _layout.reshape(node.force(), sizes)
+
+
+def _flatten(input, start_dim=0, end_dim=-1):
+    rank = len(input._node.shape)
+    start, end = start_dim % rank, end_dim % rank
+    if start == end:
+        return input
+    shape = input._node.shape
+    return _reshape(input, *shape[:start], math.prod(shape[start:end + 1]), *shape[end + 1:])
+
+
+def _unflatten(input, dim, sizes):
+    shape = input._node.shape
+    dim %= len(shape)
+    sizes = tuple(sizes)
+    if -1 in sizes:
+        rest = -math.prod(sizes)
+        if rest <= 0 or shape[dim] % rest:
+            return NotImplemented
+        sizes = tuple(shape[dim] // rest if s == -1 else s for s in sizes)
+    return _reshape(input, *shape[:dim], *sizes, *shape[dim + 1:])
+
+
+def _permute(input, *dims, **other):
+    dims = other.get("dims") or _shape_of(dims)
+    order = tuple(d % len(input._node.shape) for d in dims)
+    return view(input, lambda t: t.permute(order), order)
+
+
+def _transpose(input, dim0, dim1):
+    order = list(range(len(input._node.shape)))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return view(input, lambda t: t.transpose(dim0, dim1), tuple(order))
+
+
+def _movedim(input, source, destination):
+    if not isinstance(source, int):
+        return NotImplemented
+    rank = len(input._node.shape)
+    order = [i for i in range(rank) if i != source % rank]
+    order.insert(destination % rank, source % rank)
+    return view(input, lambda t: t.movedim(source, destination), tuple(order))
+
+
+def _squeezing(name):
+    def handler(input, *dim, **other):
+        function = getattr(torch.Tensor, name)
+        return view(input, lambda t: function(t, *dim, **other))
+
+    return handler
+
+
+def _contiguous(input, memory_format=None):
+    return input  # The order in memory is ours to choose.
+
+
+def _clone(input, *, memory_format=None):
+    node, session = input._node, input._session
+    if node.tensor is None:
+        return Deferred(node, session)  # Nobody has its memory yet.
+    if is_given(node) or _keeps_much(node.tensor):
+        return value_of(node.tensor.clone(), session)
+    return Deferred(Lent(node.tensor), session)
+
+
+def _keeps_much(tensor):
+    """Whether it is half or less of a large piece of memory, which it would keep alive: the frames
+    that a causal cache keeps of a chunk."""
+    held = tensor.untyped_storage().nbytes()
+    return held >= _LARGE and 2 * tensor.nbytes <= held
+
+
+def _split(tensor, split_size_or_sections, dim=0):
+    node, session = tensor._node, tensor._session
+    axis = dim % len(node.shape)
+    result, at = [], 0
+    for part in node.force().split(split_size_or_sections, axis):
+        made = value_of(part, session, (node, axis, at), is_given(node))
+        made._viewed = True
+        result.append(made)
+        at += part.shape[axis]
+    tensor._viewed = True
+    return tuple(result)
+
+
+def _repeat(input, *repeats, **other):
+    repeats = other.get("repeats") or _shape_of(repeats)
+    node = input._node
+    if len(repeats) != len(node.shape):
+        return NotImplemented
+    if all(r == 1 for r in repeats):
+        return _clone(input)
+    tensor, split, shape = node.force(), [], []
+    for axis, (count, extent) in enumerate(zip(repeats, node.shape)):
+        tensor = tensor.unsqueeze(2 * axis)
+        split += [count, extent]
+        shape.append(count * extent)
+    made = _layout.reshape(tensor.expand(split), tuple(shape))
+    if 0 in made.stride():  # Still a view of the entries that are repeated.
+        made = _layout.inner_copy(made)
+    return value_of(made, input._session)
+
+
+def _repeat_interleave(input, repeats, dim=None, *, output_size=None):
+    if not isinstance(repeats, int) or dim is None:
+        return NotImplemented
+    return Deferred(Repeat(input._node, repeats, dim % len(input._node.shape)), input._session)
+
+
+def _pixel_shuffle(input, upscale_factor):
+    r, shape = upscale_factor, input._node.shape
+    if len(shape) != 4 or shape[1] % (r * r):
+        return NotImplemented
+    n, c, h, w = shape
+    tensor = _split_up(input._node, (n, c // (r * r), r, r, h, w)).permute(0, 1, 4, 2, 5, 3)
+    return value_of(_layout.reshape(tensor, (n, c // (r * r), h * r, w * r)), input._session)
+
+
+def _pixel_unshuffle(input, downscale_factor):
+    r, shape = downscale_factor, input._node.shape
+    if len(shape) != 4 or shape[2] % r or shape[3] % r:
+        return NotImplemented
+    n, c, h, w = shape
+    tensor = input._node.force().reshape(n, c, h // r, r, w // r, r).permute(0, 1, 3, 5, 2, 4)
+    return value_of(_layout.reshape(tensor, (n, c * r * r, h // r, w // r)), input._session)
+
+
+FUNCTIONS = {
+    "to": _to, "type_as": lambda input, other: _cast(input, other.dtype),
+    "type": lambda input, dtype=None, **other: _cast(input, dtype) if isinstance(
+        dtype, torch.dtype) else NotImplemented,
+    "float": lambda input, **other: _cast(input, torch.float32),
+    "bfloat16": lambda input, **other: _cast(input, torch.bfloat16),
+    "half": lambda input, **other: _cast(input, torch.float16),
+    "reshape": _reshape, "view": _reshape, "flatten": _flatten, "unflatten": _unflatten,
+    "permute": _permute, "transpose": _transpose, "swapaxes": _transpose, "movedim": _movedim,
+    "moveaxis": _movedim, "squeeze": _squeezing("squeeze"), "unsqueeze": _squeezing("unsqueeze"),
+    "contiguous": _contiguous, "clone": _clone, "split": _split, "detach": lambda input: input,
+    "repeat": _repeat, "repeat_interleave": _repeat_interleave,
+    "pixel_shuffle": _pixel_shuffle, "pixel_unshuffle": _pixel_unshuffle,
+    "__getitem__": _getitem,
+}

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions on stand-ins, and what can stand in front of one: padding, concatenated frames,
+nearest-neighbour upsampling."""
+
+import operator
+
+from . import _layout
+from ._deferred import FLOATS, Deferred, is_tensor, node_of, plain, session_of, value_of
+from ._nodes import Cast, Cat, Conv, Node, Norm, Pad, Upsample, Value
+
+_MODES = {"constant": "zero", "replicate": "replicate", "reflect": "reflect"}
+
+
+def per_axis(value, count):
+    if isinstance(value, int):
+        return (value,) * count
+    value = tuple(value)
+    return value * count if len(value) == 1 else value
+
+
+def _conv(axes):
+    def handler(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, **other):
+        if other or type(input) is not Deferred or type(weight) is Deferred:
+            return NotImplemented
+        node, session = input._node, input._session
+        if (len(node.shape) != axes + 2 or node.dtype not in FLOATS or weight.dtype != node.dtype
+                or weight.device != node.device or type(bias) is Deferred
+                or weight.shape[1] * groups != node.shape[1]):
+            return NotImplemented
+        stride, dilation = per_axis(stride, axes), per_axis(dilation, axes)
+        if isinstance(padding, str):
+            if padding == "valid":
+                begin = end = (0,) * axes
+            else:
+                whole = [d * (t - 1) for d, t in zip(dilation, weight.shape[2:])]
+                begin, end = tuple(w // 2 for w in whole), tuple(w - w // 2 for w in whole)
+        else:
+            begin = end = per_axis(padding, axes)
+        modes = ("zero",) * axes
+        # A padding, an upsampling or a cache in front of it are read where they are.
+        if type(node) is Pad and node.tensor is None:
+            fits = all(
+                mode == "zero" or (b == 0 and e == 0) or (own_b == 0 and own_e == 0)
+                for mode, b, e, own_b, own_e in zip(node.modes, node.begin, node.end, begin, end))
+            if fits:
+                modes = tuple(mode if b or e else "zero"
+                              for mode, b, e in zip(node.modes, node.begin, node.end))
+                begin = tuple(a + b for a, b in zip(begin, node.begin))
+                end = tuple(a + b for a, b in zip(end, node.end))
+                node = node.source
+        cache, upsample = None, 1
+        if axes == 3 and type(node) is Cat and node.tensor is None:
+            frames = (weight.shape[2] - 1) * dilation[0]
+            cached = sum(part.shape[2] for part in node.parts[:-1])
+            if 0 < cached <= frames and stride[0] == 1 and modes[0] == "zero":
+                cache = node.parts[0] if len(node.parts) == 2 else Cat(node.parts[:-1])
+                node = node.parts[-1]
+        if (axes == 2 and type(node) is Upsample and node.tensor is None
+                and node.factors == (2, 2) and tuple(weight.shape[2:]) == (3, 3)
+                and stride == dilation == (1, 1) and begin == end == (1, 1) and groups == 1
+                and modes == ("zero", "zero")):
+            node, upsample = node.source, 2
+        if any(n * upsample + b + e < d * (t - 1) + 1 for n, b, e, d, t in zip(
+                node.shape[2:], begin, end, dilation, weight.shape[2:])) and cache is None:
+            return NotImplemented  # PyTorch says what is wrong.
+        made = Conv(session, node, weight, bias, stride, begin, end, dilation, groups, modes,
+                    cache, upsample)
+        return Deferred(made, session)
+
+    return handler
+
+
+def _pad(input, pad, mode="constant", value=None, **other):
+    if other or type(input) is not Deferred or mode not in _MODES or (value or 0) != 0:
+        return NotImplemented
+    node = input._node
+    axes, pad = len(node.shape) - 2, [operator.index(p) for p in pad]
+    if axes not in (2, 3) or len(pad) > 2 * axes or min(pad) < 0 or node.dtype not in FLOATS:
+        return NotImplemented
+    if not any(pad):
+        return input
+    pad += [0] * (2 * axes - len(pad))
+    begin, end = tuple(pad[-2::-2]), tuple(pad[-1::-2])
+    modes = (_MODES[mode],) * axes
+    if mode == "reflect" and any(max(b, e) >= n for b, e, n in zip(begin, end, node.shape[2:])):
+        return NotImplemented
+    return Deferred(Pad(node, begin, end, modes), input._session)
+
+
+def _norm_of_parts(nodes):
+    """One norm for those of all slices of a tensor, where each image is normalised on its own."""
+    if not all(type(n) is Norm and n.tensor is None and n.like(nodes[0]) for n in nodes):
+        return None
+    at = 0
+    whole = nodes[0].source.part[0] if type(nodes[0].source) is Value and (
+        nodes[0].source.part) else None
+    for node in nodes:
+        source = node.source
+        if type(source) is not Value or source.part is None:
+            return None
+        base, axis, begin = source.part
+        if axis != 0 or begin != at or base is not whole:
+            return None
+        at += source.shape[0]
+    if whole is None or at != whole.shape[0]:
+        return None
+    norm = nodes[0]
+    return Norm(norm.session, whole, norm.rule, norm.epsilon, norm.groups, norm.weight, norm.bias,
+                norm.scale, norm.activation, norm.wide)
+
+
+def _cat(tensors, dim=0, *, axis=None, **other):
+    dim = dim if axis is None else axis
+    tensors = list(tensors)
+    if other or not all(is_tensor(t) for t in tensors):
+        return NotImplemented
+    session = session_of(tensors)
+    nodes = [node_of(t) for t in tensors if t.dim() != 1 or t.shape[0] > 0]
+    first = nodes[0]
+    rank = len(first.shape)
+    dim %= rank
+    if any(len(n.shape) != rank or n.dtype != first.dtype or n.device != first.device
+           or any(a != b for i, (a, b) in enumerate(zip(n.shape, first.shape)) if i != dim)
+           for n in nodes):
+        return NotImplemented
+    if len(nodes) == 1:
+        return Deferred(first, session)
+    if dim == 0:
+        whole = _norm_of_parts(nodes)
+        if whole is not None:
+            return Deferred(whole, session)
+    nodes = [n for n in nodes if n.shape[dim] > 0] or nodes[:1]
+    if dim == 2 and rank == 5:
+        flat: list[Node] = []
+        for node in nodes:
+            flat += node.parts if type(node) is Cat and node.tensor is None else [node]
+        return Deferred(Cat(flat), session)
+    return value_of(_layout.cat([n.force() for n in nodes], dim), session)
+
+
+def _stack(tensors, dim=0, **other):
+    if other:
+        return NotImplemented
+    session = session_of(tensors)
+    tensors = plain(list(tensors))
+    if any(t.shape != tensors[0].shape or t.dtype != tensors[0].dtype for t in tensors):
+        return NotImplemented
+    return value_of(_layout.stack(tensors, dim), session)
+
+
+def _interpolate(input, size=None, scale_factor=None, mode="nearest", align_corners=None,
+                 recompute_scale_factor=None, antialias=False):
+    if (type(input) is not Deferred or mode not in ("nearest", "nearest-exact") or align_corners
+            or antialias or recompute_scale_factor):
+        return NotImplemented
+    node, axes = input._node, len(input._node.shape) - 2
+    if axes not in (2, 3):
+        return NotImplemented
+    if size is not None:
+        size = per_axis(size, axes)
+        if any(s % n for s, n in zip(size, node.shape[2:])):
+            return NotImplemented
+        factors = tuple(s // n for s, n in zip(size, node.shape[2:]))
+    else:
+        scale = scale_factor
+        scale = (scale,) * axes if isinstance(scale, (int, float)) else tuple(scale)
+        if any(s != int(s) or s < 1 for s in scale):
+            return NotImplemented
+        factors = tuple(int(s) for s in scale)
+    if all(f == 1 for f in factors):
+        return input
+    if type(node) is Cast:  # Copying pixels and casting them may change places.
+        return Deferred(Cast(Upsample(node.source, factors), node.dtype), input._session)
+    return Deferred(Upsample(node, factors), input._session)
+
+
+FUNCTIONS = {
+    "conv2d": _conv(2), "conv3d": _conv(3), "pad": _pad,
+    "cat": _cat, "concat": _cat, "concatenate": _cat, "stack": _stack,
+    "interpolate": _interpolate,
+}
+ANY_FIRST = {"cat", "concat", "concatenate", "stack"}
