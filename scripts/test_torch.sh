@@ -25,7 +25,8 @@ if [ "$(cat $environment/wanted 2> /dev/null)" != "$wanted" ]; then
 fi
 if [ -z "${CONVOY_LIBRARY:-}" ]; then
   cmake --preset test -B build/torch -DCONVOY_CUDA="${CONVOY_CUDA_BUILD:-OFF}" -DCONVOY_VGPU=OFF \
-    -DCONVOY_TESTS=OFF -DCONVOY_CLI=OFF
+    -DCONVOY_TESTS=OFF -DCONVOY_CLI=OFF -DCONVOY_TORCH=ON \
+    -DCONVOY_TORCH_PYTHON="$PWD/$environment/bin/python"
   cmake --build build/torch --parallel "${JOBS:-$(nproc)}"
   CONVOY_LIBRARY=$PWD/build/torch/libconvoy.so
 fi
@@ -34,4 +35,8 @@ export CONVOY_LIBRARY PYTHONPATH=$PWD/python
 for test in "$@"; do
   say "$test, on $CONVOY_LIBRARY"
   $environment/bin/python "tests/python/test_$test.py"
+  if [ "$test" = torch ]; then
+    say "$test, without the operators in C++"
+    CONVOY_TORCH_LIBRARY=off $environment/bin/python "tests/python/test_$test.py"
+  fi
 done

@@ -8,7 +8,7 @@ import weakref
 
 import torch
 
-from . import _layout
+from . import _layout, _operators
 from . import _native as native
 from ._native import InvalidArgument, library
 from ._plan import (
@@ -17,6 +17,7 @@ from ._plan import (
     GroupNorm,
     NormOptions,
     Options,
+    PackedFilter,
     RmsNorm,
     cached_norm,
     cached_plan,
@@ -74,7 +75,8 @@ def _version(tensor):
 
 
 def packed_filter(plan, weight, device):
-    """The weight in the plan's format, repacked where it has changed since."""
+    """The weight in the plan's format, repacked where it has changed since. plan: whose
+    pack_filter packs."""
     key = (plan, id(weight))
     known = _packed.get(key)
     version, address = _version(weight), weight.data_ptr()
@@ -92,8 +94,35 @@ def packed_filter(plan, weight, device):
     return packed
 
 
+class _Numbered:
+    """A plan of the operators in C++, as packed_filter wants it."""
+
+    def __init__(self, address, number):
+        self._address, self._number = address, number
+
+    def __eq__(self, other):
+        return type(other) is _Numbered and self._number == other._number
+
+    def __hash__(self):
+        return hash((_Numbered, self._number))
+
+    def pack_filter(self, address, layout, stream):
+        handle = ctypes.c_void_p()
+        native.check(library.convoy_pack_filter(
+            self._address, address, native.FILTER_LAYOUTS[layout], stream, ctypes.byref(handle)))
+        return PackedFilter(handle.value)
+
+
+if _operators.library is not None:
+    _asked = _operators.ask_from_cpp(
+        lambda address, number, weight: packed_filter(
+            _Numbered(address, number), weight, weight.device)._handle,
+        allows_tf32)
+
+
 def clear():
     _packed.clear()
+    _operators.clear()
 
 
 class ConvCall:
@@ -154,6 +183,9 @@ class ConvCall:
         self.epilogue = bytes(epilogue)
         self.arguments = bytes(self.plan._arguments_template)
         self.name = self.plan.kernel
+        self.number = None
+        if _operators.library is not None:
+            self.number = _operators.conv(self.plan, epilogue, weight.numel())
 
     def counting(self, convert):
         """The same call with another way to put channels innermost."""
@@ -164,6 +196,8 @@ class ConvCall:
     def __call__(self, node, x, cache, residual):
         """Enqueue; the output, channels innermost. In `node` weight and bias count."""
         x, weight, bias = self.convert(x), node.weight, node.bias
+        if self.number is not None:
+            return self._by_operator(self.number.value, x, weight, bias, cache, residual)
         out = torch.empty(self.shape, dtype=x.dtype, device=x.device, memory_format=self.format)
         epilogue = native.Epilogue.from_buffer_copy(self.epilogue)
         arguments = native.RunArguments.from_buffer_copy(self.arguments)
@@ -191,6 +225,22 @@ class ConvCall:
         if status != 0:
             native.check(status)
         return out
+
+
+    def _by_operator(self, number, x, weight, bias, cache, residual):
+        packed, address = None, 0
+        if self.packed:
+            packed = packed_filter(self.plan, weight, x.device)
+            weight, address = None, packed._handle
+        else:
+            weight = self.convert(weight.detach())
+        try:
+            return _operators.run_conv(
+                number, address, x, weight, bias,
+                None if residual is None else self.convert(residual),
+                None if cache is None else self.convert(cache))
+        except RuntimeError as error:
+            raise _operators.typed(error) from None
 
 
 class NormCall:
@@ -227,9 +277,20 @@ class NormCall:
             arguments.parameter_a, arguments.parameter_b = node.activation[1:]
         self.arguments = bytes(arguments)
         self.name = self.plan.kernel
+        self.number = None
+        if _operators.library is not None:
+            parameters = torch.float32 if given is None else given.dtype
+            self.number = _operators.norm(self.plan, arguments, x.numel(), channels,
+                                          native.DTYPES[NAMES[x.dtype]],
+                                          native.DTYPES[NAMES[parameters]])
 
     def __call__(self, x, weight, bias):
         x = self.convert(x)
+        if self.number is not None:
+            try:
+                return _operators.run_norm(self.number.value, x, weight, bias)
+            except RuntimeError as error:
+                raise _operators.typed(error) from None
         out = torch.empty_like(x)
         arguments = native.NormArguments.from_buffer_copy(self.arguments)
         arguments.output, arguments.input = out.data_ptr(), x.data_ptr()

@@ -295,6 +295,7 @@ def _load():
     library.convoy_candidates_count.restype = c_size_t
     library.convoy_last_error.restype = c_char_p
     library.convoy_version.restype = c_char_p
+    library.convoy_version_number.restype = c_int
     for name in (
         "conv2d_shape",
         "conv3d_shape",
@@ -314,11 +315,15 @@ def _load():
 library = _load()
 
 
+def error_of(status, text):
+    """The error that a status stands for."""
+    return _ERRORS.get(status, ConvoyError)(text)
+
+
 def check(status):
     """Raise what a status stands for."""
     if status != 0:
-        text = library.convoy_last_error().decode()
-        raise _ERRORS.get(status, ConvoyError)(text)
+        raise error_of(status, library.convoy_last_error().decode())
 
 
 def initialised(kind, name):

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from . import _calls, _plan
+from . import _calls, _operators, _plan
 from ._native import InvalidArgument
 from ._nodes import ACTIVATIONS
 from ._plan import Conv2d as _Conv2d
@@ -75,6 +75,34 @@ def _workspace(plan, x):
 
 def _stream(x):
     return torch.cuda.current_stream(x.device).cuda_stream if x.device.type == "cuda" else None
+
+
+# ---- Operators -----------------------------------------------------------------------------------
+
+
+def _no_gradients(ctx, *gradients):
+    raise NotImplementedError(
+        "convoy.torch.conv3d has no gradients with next_cache=True; legal: without it, or "
+        "torch.no_grad()")
+
+
+def _operator(name, in_python, fake, backward=_no_gradients, keep=None):
+    """torch.ops.convoy.<name>: in C++ where that was built, else `in_python`."""
+    if _operators.library is None:
+        torch.library.custom_op(f"convoy::{name}", in_python, mutates_args=())
+    torch.library.register_fake(f"convoy::{name}", fake)
+    torch.library.register_autograd(f"convoy::{name}", backward, setup_context=keep)
+    operator = getattr(torch.ops.convoy, name).default
+
+    def call(*arguments):
+        if torch.compiler.is_compiling():
+            return operator(*arguments)
+        try:
+            return operator(*arguments)
+        except RuntimeError as error:
+            raise _operators.typed(error) from None
+
+    return call
 
 
 # ---- Convolutions --------------------------------------------------------------------------------
@@ -226,8 +254,7 @@ def _output_shape(x, weight, stride, padding, dilation, upsample=1, cache=None):
     return (*shape, weight.shape[0])
 
 
-@torch.library.custom_op("convoy::conv2d", mutates_args=())
-def _conv2d(
+def _conv2d_in_python(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
@@ -247,14 +274,12 @@ def _conv2d(
                 upsample, packed, folding=upsample_folding, mode=padding_mode)
 
 
-@_conv2d.register_fake
-def _(x, weight, bias, residual, stride, padding, dilation, groups, activation, beta, upsample=1,
-      packed=False, upsample_folding="exact", padding_mode="zeros"):
+def _conv2d_fake(x, weight, bias, residual, stride, padding, dilation, groups, activation, beta,
+                 upsample=1, packed=False, upsample_folding="exact", padding_mode="zeros"):
     return _empty(x, _output_shape(x, weight, stride, padding, dilation, upsample))
 
 
-@torch.library.custom_op("convoy::conv3d", mutates_args=())
-def _conv3d(
+def _conv3d_in_python(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
@@ -273,14 +298,12 @@ def _conv3d(
                 packed=packed, cache=cache, mode=padding_mode)
 
 
-@_conv3d.register_fake
-def _(x, weight, bias, residual, stride, padding, dilation, groups, activation, beta, cache=None,
-      packed=False, padding_mode="zeros"):
+def _conv3d_fake(x, weight, bias, residual, stride, padding, dilation, groups, activation, beta,
+                 cache=None, packed=False, padding_mode="zeros"):
     return _empty(x, _output_shape(x, weight, stride, padding, dilation, cache=cache))
 
 
-@torch.library.custom_op("convoy::conv3d_next_cache", mutates_args=())
-def _conv3d_next_cache(
+def _conv3d_next_cache_in_python(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
@@ -299,9 +322,8 @@ def _conv3d_next_cache(
                 packed=packed, cache=cache, next_cache=True, mode=padding_mode)
 
 
-@_conv3d_next_cache.register_fake
-def _(x, weight, bias, residual, stride, padding, dilation, groups, activation, beta, cache=None,
-      packed=False, padding_mode="zeros"):
+def _conv3d_next_cache_fake(x, weight, bias, residual, stride, padding, dilation, groups,
+                            activation, beta, cache=None, packed=False, padding_mode="zeros"):
     out = _empty(x, _output_shape(x, weight, stride, padding, dilation, cache=cache))
     frames = (weight.shape[2] - 1) * dilation[0]
     return out, _empty(x, (x.shape[0], frames, *x.shape[3:], x.shape[1]))
@@ -373,8 +395,10 @@ def _conv_backward(ctx, gradient):
     return (*found, *(None,) * 6, cache, None, None)
 
 
-_conv2d.register_autograd(_conv_backward, setup_context=_keep_conv)
-_conv3d.register_autograd(_conv_backward, setup_context=_keep_conv)
+_conv2d = _operator("conv2d", _conv2d_in_python, _conv2d_fake, _conv_backward, _keep_conv)
+_conv3d = _operator("conv3d", _conv3d_in_python, _conv3d_fake, _conv_backward, _keep_conv)
+_conv3d_next_cache = _operator("conv3d_next_cache", _conv3d_next_cache_in_python,
+                               _conv3d_next_cache_fake)
 
 
 def _interleaved(padding, axes, *filter):
@@ -409,8 +433,10 @@ _quick: dict[tuple, _calls.ConvCall] = {}
 
 def _runs_at_once(*tensors):
     """Plain tensors, with nobody between who records, traces or differentiates."""
+    if torch.compiler.is_compiling():  # First: the compiler knows no more than this.
+        return False
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack() or (
-            torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None):
+            torch._C._functorch.maybe_current_level() is not None):
         return False
     grad = torch.is_grad_enabled()
     return all(tensor is None or (type(tensor) in (torch.Tensor, torch.nn.Parameter)
@@ -555,30 +581,26 @@ def _empty_channels_last(x):
     return torch.empty_like(x, memory_format=_memory_format(x.dim()))
 
 
-@torch.library.custom_op("convoy::group_norm", mutates_args=())
-def _group_norm(x: torch.Tensor, groups: int, weight: torch.Tensor | None,
-                bias: torch.Tensor | None, eps: float, activation: str) -> torch.Tensor:
+def _group_norm_in_python(x: torch.Tensor, groups: int, weight: torch.Tensor | None,
+                          bias: torch.Tensor | None, eps: float, activation: str) -> torch.Tensor:
     _require_axes(x)
     pixels = x[0, 0].numel() if x.shape[0] > 0 else 0
     problem = _GroupNorm(x.shape[0], pixels, x.shape[1], groups, eps)
     return _run_norm(problem, x, weight, bias, activation)
 
 
-@_group_norm.register_fake
-def _(x, groups, weight, bias, eps, activation):
+def _group_norm_fake(x, groups, weight, bias, eps, activation):
     return _empty_channels_last(x)
 
 
-@torch.library.custom_op("convoy::rms_norm", mutates_args=())
-def _rms_norm(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
-              rule: str, activation: str) -> torch.Tensor:
+def _rms_norm_in_python(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None,
+                        eps: float, rule: str, activation: str) -> torch.Tensor:
     _require_axes(x)
     problem = _RmsNorm(x.numel() // x.shape[1], x.shape[1], eps, rule)
     return _run_norm(problem, x, weight, bias, activation)
 
 
-@_rms_norm.register_fake
-def _(x, weight, bias, eps, rule, activation):
+def _rms_norm_fake(x, weight, bias, eps, rule, activation):
     return _empty_channels_last(x)
 
 
@@ -621,8 +643,10 @@ def _rms_norm_backward(ctx, gradient):
     return x, weight, bias, None, None, None
 
 
-_group_norm.register_autograd(_group_norm_backward, setup_context=_keep_group_norm)
-_rms_norm.register_autograd(_rms_norm_backward, setup_context=_keep_rms_norm)
+_group_norm = _operator("group_norm", _group_norm_in_python, _group_norm_fake,
+                        _group_norm_backward, _keep_group_norm)
+_rms_norm = _operator("rms_norm", _rms_norm_in_python, _rms_norm_fake, _rms_norm_backward,
+                      _keep_rms_norm)
 
 
 class _QuickNorm:

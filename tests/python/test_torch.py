@@ -8,7 +8,7 @@ import convoy
 import convoy.torch
 import torch
 import torch.nn.functional as F
-from convoy import _calls
+from convoy import _calls, _operators
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
@@ -170,6 +170,100 @@ class Operators(unittest.TestCase):
         with self.assertRaisesRegex(convoy.InvalidArgument, "torch.float64"):
             convoy.torch.conv2d(x.double(), w.double())
         self.assertEqual(convoy.torch.supports(x, w, padding=1), (True, ""))
+
+
+class Compiled(unittest.TestCase):
+    """torch.compile without breaks, and what the operators in C++ add where they were built."""
+
+    def test_no_graph_breaks(self):
+        w = torch.nn.Parameter(integers(8, 8, 3, 3, seed=1))
+        w3, scale = integers(8, 8, 3, 3, 3, seed=2), torch.randn(8)
+
+        def step(x, frames, cache):
+            y = convoy.torch.conv2d(x, w, padding=1, activation="silu", packed=True)
+            y = convoy.torch.group_norm(y, 4, scale, scale, activation="silu")
+            y = convoy.torch.conv2d(y, w, padding=1, upsample=2)
+            z, following = convoy.torch.conv3d(frames, w3, padding=(0, 0, 1, 1, 1, 1), cache=cache,
+                                               next_cache=True)
+            return y, convoy.torch.rms_norm(z, scale, rule="norm_floor"), following
+
+        compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+        with torch.no_grad():
+            for change in (1, 2):
+                w.mul_(change)
+                for n in (1, 2):
+                    given = (integers(n, 8, 6, 7), integers(n, 8, 3, 4, 5),
+                             integers(n, 8, 2, 4, 5, seed=3))
+                    for got, right in zip(compiled(*given), step(*given)):
+                        torch.testing.assert_close(got, right, rtol=0, atol=0)
+
+    @unittest.skipIf(_operators.library is None, _operators.why_not)
+    def test_calls_check_what_they_get(self):
+        x, w, b = integers(1, 8, 6, 7), integers(16, 8, 3, 3, seed=1), integers(16, seed=2)
+        call = torch.ops.convoy._run_conv
+        convoy.torch.clear_cache()
+        with torch.no_grad():
+            y = convoy.torch.conv2d(x, w, b)
+            (known,) = convoy.torch._quick.values()
+            number = known.number.value
+            torch.testing.assert_close(call(number, 0, x, w, b, None, None), y, rtol=0, atol=0)
+            wide = torch.zeros(32)
+            torch.testing.assert_close(  # Any memory format, alignment and strides.
+                call(number, 0, torch.cat([wide[:1], x.flatten()])[1:].view_as(x), w,
+                     b.repeat_interleave(2)[::2], None, None), y, rtol=0, atol=0)
+            for arguments, text in (
+                ((0, 0, x, w, b, None, None), "no call has the number 0"),
+                ((number, 0, x[:, :, 1:], w, b, None, None), r"x is \(1, 8, 5, 7\)"),
+                ((number, 0, x.half(), w, b, None, None), "x is of another type"),
+                ((number, 0, x, w[1:], b, None, None), r"weight is \(15, 8, 3, 3\)"),
+                ((number, 0, x, w.half(), b, None, None), "weight is torch.float16 on cpu"),
+                ((number, 0, x, w, b[1:], None, None), r"bias is \(15,\); legal: \(16,\)"),
+                ((number, 0, x, w, b.half(), None, None), "bias is"),
+                ((number, 0, x, w, b, x, None), "residual is"),
+                ((number, 0, x, w, None, None, None), "bias"),
+                ((number, 0, x, None, b, None, None), "filter"),
+            ):
+                with self.subTest(text), self.assertRaisesRegex(RuntimeError, text):
+                    call(*arguments)
+            known.number = None  # Forgotten with the last who holds it.
+            with self.assertRaisesRegex(RuntimeError, f"no call has the number {number}"):
+                call(number, 0, x, w, b, None, None)
+
+    @unittest.skipIf(_operators.library is None, _operators.why_not)
+    def test_norm_calls_check_what_they_get(self):
+        x, w = integers(1, 8, 6, 7), torch.randn(8)
+        convoy.torch.clear_cache()
+        with torch.no_grad():
+            convoy.torch.group_norm(x, 4, w, w)
+            (known,) = convoy.torch._quick_norms.values()
+            call, number = torch.ops.convoy._run_norm, known.number.value
+            torch.testing.assert_close(call(number, x, w[:, None, None], w),
+                                       convoy.torch.group_norm(x, 4, w, w), rtol=0, atol=0)
+            for arguments, text in (
+                ((number + 99, x, w, w), "no call"), ((number, x[..., 1:], w, w), "x is"),
+                ((number, x.bfloat16(), w, w), "x is"), ((number, x, w[1:], w), "weight is"),
+                ((number, x, w, w.half()), "bias is"), ((number, x, None, w), "scale"),
+            ):
+                with self.subTest(text), self.assertRaisesRegex(RuntimeError, text):
+                    call(*arguments)
+
+    @unittest.skipIf(_operators.library is None, _operators.why_not)
+    def test_plans_are_kept_and_forgotten(self):
+        import concurrent.futures
+
+        w = integers(8, 8, 3, 3, seed=1)
+        operator = torch.ops.convoy.conv2d
+        rest = (None, None, [1, 1], [1, 1, 1, 1], [1, 1], 1, "none", 1.0)
+
+        def run(i):
+            x = integers(1, 8, 5 + i % 40, 6, seed=i)
+            if i % 50 == 49:
+                convoy.torch.clear_cache()
+            y = operator(x, w, *rest, 1, i % 2 == 0)
+            return torch.equal(y, F.conv2d(x, w, padding=1))
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            self.assertTrue(all(pool.map(run, range(200))))
 
 
 def gradients(function, *tensors):
