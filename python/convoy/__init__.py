@@ -38,10 +38,14 @@ from ._plan import (
 
 def __getattr__(name):
     """What needs PyTorch, when it is first asked for."""
-    if name in ("accelerate", "report", "restore"):
+    if name in ("accelerate", "refresh", "report", "restore"):
         from . import _accelerate
 
         return getattr(_accelerate, name)
+    if name == "graphed":
+        from . import _graphs
+
+        return _graphs.graphed
     raise AttributeError(f"module 'convoy' has no attribute '{name}'")
 
 
@@ -68,7 +72,9 @@ __all__ = [
     "clear_cache",
     "conv2d",
     "conv3d",
+    "graphed",
     "group_norm",
+    "refresh",
     "report",
     "restore",
     "rms_norm",

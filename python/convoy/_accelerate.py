@@ -273,6 +273,9 @@ class Session:
             self._derived[key] = known
         return known[2]
 
+    def forget_derived(self):
+        self._derived.clear()
+
     def _choose_norm(self, key, node, x, weight, bias):
         reason, spent, call = "", {}, None
         shape_key = ("norm", self.probe, x.shape[1], weight is None, bias is None, *key[1:])
@@ -509,6 +512,16 @@ def restore(model: torch.nn.Module) -> torch.nn.Module:
     _, handles = model.__dict__.pop(_MARK, (None, ()))
     for handle in handles:
         handle.remove()
+    return model
+
+
+def refresh(model: torch.nn.Module) -> torch.nn.Module:
+    """Let the model's weights be read anew, after writes that PyTorch does not count: those through
+    `weight.data` (`weight.data.mul_(2)`, as some LoRA mergers do) or through another framework's
+    view of the memory. All others are seen without it. Returns the model."""
+    _calls.forget(model.parameters())
+    if _MARK in model.__dict__:
+        model.__dict__[_MARK][0].forget_derived()
     return model
 
 

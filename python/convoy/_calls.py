@@ -120,7 +120,26 @@ if _operators.library is not None:
         allows_tf32)
 
 
+_generation = 0
+
+
+def generation():
+    """Changes where packed filters were forgotten that a CUDA graph may read."""
+    return _generation
+
+
+def forget(weights):
+    """Pack these anew when they are next used."""
+    global _generation
+    _generation += 1
+    gone = {id(weight) for weight in weights}
+    for key in [key for key in list(_packed) if key[1] in gone]:
+        _packed.pop(key, None)
+
+
 def clear():
+    global _generation
+    _generation += 1
     _packed.clear()
     _operators.clear()
 

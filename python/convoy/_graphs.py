@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`graphed(function)`: calls as CUDA graphs, which take the host next to no time."""
+
+import collections
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from . import _calls
+from ._native import InvalidArgument
+
+_PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
+
+
+class _Left(Exception):
+    """Why a call is not captured."""
+
+
+def _state(model):
+    """What a captured call depends on beside its arguments: where the weights are, and of which
+    version, since packed filters are made of them."""
+    weights = () if model is None else model.parameters()
+    return _calls.generation(), tuple(
+        (id(p), p.data_ptr(), None if p.is_inference() else p._version) for p in weights)
+
+
+class _Capture:
+    """One call in a graph, with memory of its own for inputs and outputs."""
+
+    def __init__(self, function, given, names, pool):
+        self.inputs = [value.clone() if isinstance(value, torch.Tensor) else value
+                       for value in given]
+        count = len(given) - len(names)
+        args, kwargs = self.inputs[:count], dict(zip(names, self.inputs[count:]))
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            function(*args, **kwargs)  # Packs filters that have changed.
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, pool=pool):
+            output = function(*args, **kwargs)
+        self.outputs, self.structure = pytree.tree_flatten(output)
+        for leaf in self.outputs:
+            if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
+                raise _Left(f"the result holds a {type(leaf).__name__}; legal: tensors and numbers "
+                            "in tuples, lists and dictionaries")
+
+    def replay(self, given):
+        for mine, value in zip(self.inputs, given):
+            if isinstance(mine, torch.Tensor):
+                mine.copy_(value)
+        self.graph.replay()
+        copies = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+                  for leaf in self.outputs]
+        return pytree.tree_unflatten(copies, self.structure)
+
+
+class Graphed:
+    """What `graphed` returns. left: calls that were not captured, by reason."""
+
+    def __init__(self, function, model, keep):
+        functools.update_wrapper(self, function)
+        self._function, self._model, self._keep = function, model, keep
+        self._captures: collections.OrderedDict[Any, Any] = collections.OrderedDict()
+        self._pool: Any = None
+        self._lock = threading.RLock()
+        self.left: collections.Counter[str] = collections.Counter()
+
+    def __call__(self, *args, **kwargs):
+        given, names = (*args, *kwargs.values()), tuple(kwargs)
+        try:
+            with self._lock:
+                key = self._key(given, names)
+                state = _state(self._model)
+                known = self._captures.get(key)
+                if known is None:  # A first call makes plans and measures; it may be the only one.
+                    result = self._function(*args, **kwargs)
+                    self._remember(key, (_state(self._model), None))
+                    return result
+                self._captures.move_to_end(key)
+                seen, capture = known
+                if capture is None or seen != state:
+                    self._captures.pop(key)
+                    capture = self._captured(given, names)
+                    self._remember(key, (_state(self._model), capture))
+                with torch.cuda.device(self._device(given)):
+                    return capture.replay(given)
+        except _Left as reason:
+            self.left[str(reason)] += 1
+            return self._function(*args, **kwargs)
+
+    def _remember(self, key, value):
+        self._captures[key] = value
+        while len(self._captures) > self._keep:
+            self._captures.popitem(last=False)
+
+    def _captured(self, given, names):
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        with torch.cuda.device(self._device(given)):
+            return _Capture(self._function, given, names, self._pool)
+
+    @staticmethod
+    def _device(given):
+        return next(value.device for value in given if isinstance(value, torch.Tensor))
+
+    def _key(self, given, names):
+        """What makes two calls the same but for their numbers; raises _Left."""
+        described: list[tuple] = []
+        tensors = [value for value in given if isinstance(value, torch.Tensor)]
+        for value in given:
+            if isinstance(value, torch.Tensor):
+                described.append((value.shape, value.stride(), value.dtype, value.device))
+            elif isinstance(value, _PLAIN):
+                described.append((type(value), value))
+            else:
+                raise _Left(f"a {type(value).__name__} is an argument; legal: tensors, numbers "
+                            "and text")
+        if len({tensor.device for tensor in tensors}) != 1 or not tensors[0].is_cuda:
+            raise _Left("no tensor, or not all on one CUDA device")
+        if torch.cuda.is_current_stream_capturing():
+            raise _Left("within another capture")
+        if torch.is_grad_enabled() and (
+                any(tensor.requires_grad for tensor in tensors)
+                or (self._model is not None
+                    and any(p.requires_grad for p in self._model.parameters()))):
+            raise _Left("gradients are wanted; torch.no_grad() or torch.inference_mode() ends that")
+        return (names, tuple(described), torch.is_inference_mode_enabled(),
+                torch.is_autocast_enabled("cuda"))
+
+    def clear(self) -> None:
+        """Forget the graphs and free their memory."""
+        with self._lock:
+            self._captures.clear()
+            self._pool = None
+
+
+def graphed(function: Callable[..., Any], model: torch.nn.Module | None = None, *,
+            keep: int = 4) -> Graphed:
+    """`function` with its calls as CUDA graphs: `decode = convoy.graphed(vae.decode)`.
+
+    The first call of a shape runs as it is; the second is captured, and from then on calls are
+    replayed: their inputs are copied into the graph's, their results out of it. model: whose
+    weights it uses; by default the module that `function` is, or is a method of. Where one has
+    changed, a call is captured anew (after writes through weight.data: `convoy.refresh(model)`).
+    keep: graphs at most; each holds the memory of a call.
+
+    The function must do the same for the same shapes, and nothing but compute: what else it does
+    (counting, printing, filling caches for the next call) is done when it is captured, not when it
+    is replayed. Calls that cannot be captured, on the CPU among them, run as they are; `.left`
+    counts them by reason. Raises InvalidArgument where `function` cannot be called.
+    """
+    if not callable(function):
+        raise InvalidArgument(f"function is a {type(function).__name__}; legal: a callable")
+    if model is None:
+        owner = function if isinstance(function, torch.nn.Module) else getattr(
+            function, "__self__", None)
+        model = owner if isinstance(owner, torch.nn.Module) else None
+    return Graphed(function, model, keep)
