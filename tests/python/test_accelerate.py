@@ -3,9 +3,7 @@
 output; models that are written in other ways; what a user may do with an accelerated model."""
 
 import copy
-import pathlib
 import pickle
-import sys
 import unittest
 import unittest.mock
 
@@ -13,9 +11,7 @@ import convoy
 import torch
 import torch.nn.functional as F
 from convoy import _accelerate, _attention, _axes, _layout
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
-import vae_models
+from convoy.bench import vae_models
 
 try:
     import diffusers

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Autoencoders of diffusers with their published configurations and random weights, in bf16 on one
 GPU: PyTorch eager in its best memory format, Convoy by convoy.accelerate, and the same in a CUDA
-graph; optionally torch.compile. The ways take turns in one process. peak GB: what PyTorch allocates
-during a call; kept GB: what of the device's memory a way holds between calls, its copy of the
-weights, packed filters and the graph's memory among it.
+graph (convoy.graphed); optionally torch.compile. The ways take turns in one process. peak GB: what
+PyTorch allocates during a call; kept GB: what of the device's memory a way holds between calls, its
+copy of the weights, packed filters and the graph's memory among it.
 
-    CONVOY_LIBRARY=build/default/libconvoy.so PYTHONPATH=python python3 bench/vae.py
-    ... vae.py --budget 240 --classes flux,wan21 --parts decode,encode --variants eager,convoy
+    python -m convoy.bench vae                      all of them, decode
+    python -m convoy.bench vae wan21 --size 480x832x81
+    python -m convoy.bench vae flux tiny --parts decode,encode --variants eager,compile,convoy
 """
 
 import argparse
+import collections
 import copy
 import csv
 import gc
@@ -17,19 +19,25 @@ import statistics
 import sys
 import time
 
-import convoy
 import torch
-import vae_models
+
+import convoy
+
+from . import chart, vae_models
 
 FIELDS = ("name", "part", "size", "way", "median_ms", "best_ms", "rounds", "ratio", "host_ms",
-          "first_call_s", "peak_gb", "kept_gb", "error", "note")
+          "first_call_s", "peak_gb", "kept_gb", "error", *(f"{kind}_ms" for kind in chart.KINDS),
+          "note")
 
 
-def arguments():
+def arguments(words):
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--classes", default=",".join(vae_models.BY_NAME),
-                        help="of " + ", ".join(vae_models.BY_NAME))
+        prog="python -m convoy.bench vae", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("classes", nargs="*", metavar="CLASS",
+                        help="of " + ", ".join(vae_models.BY_NAME) + "; all, if none is given")
+    parser.add_argument("--size", type=vae_models.size, metavar="HxW[xFRAMES]",
+                        help="of the decoded pixels; without it each class has its own")
     parser.add_argument("--parts", default="decode", help="of decode, encode")
     parser.add_argument("--variants", default="eager,convoy,graph",
                         help="of eager, compile, max-autotune, convoy, convoy-fast (upsampling "
@@ -37,7 +45,10 @@ def arguments():
     parser.add_argument("--budget", type=float, default=240.0,
                         help="seconds; classes that do not fit any more are named and left out")
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds of every way, at most")
-    parser.add_argument("--csv", help="file for the rows")
+    parser.add_argument("--csv", help="file for the rows, written as they come")
+    parser.add_argument("--svg", help="file for a chart of where the device's time goes")
+    parser.add_argument("--one-format", action="store_true",
+                        help="eager in NCHW alone: half the time to find the better one")
     parser.add_argument("--no-check", action="store_true", help="no errors against fp32")
     parser.add_argument("--no-probe", action="store_true",
                         help="all that Convoy can run, measured quicker or not")
@@ -47,10 +58,17 @@ def arguments():
                         help="the small configurations of the tests, to try this script")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"),
                         help="cpu: only with --small")
-    options = parser.parse_args()
-    for name in options.classes.split(","):
+    options = parser.parse_args(words)
+    for name in options.classes:
         if name not in vae_models.BY_NAME:
-            parser.error(f"--classes: no {name!r}; legal: {', '.join(vae_models.BY_NAME)}")
+            parser.error(f"CLASS: no {name!r}; legal: {', '.join(vae_models.BY_NAME)}")
+    legal = {"eager", "compile", "max-autotune", "convoy", "convoy-fast", "graph"}
+    for name, given, known in (("--parts", options.parts, {"decode", "encode"}),
+                               ("--variants", options.variants, legal)):
+        if set(given.split(",")) - known:
+            parser.error(f"{name}: no {given!r}; legal: of {', '.join(sorted(known))}")
+    options.classes = options.classes or list(vae_models.BY_NAME)
+    options.profile = options.profile or bool(options.svg)
     return options
 
 
@@ -90,19 +108,6 @@ def in_format(model, channels_last):
     return model
 
 
-def captured(run):
-    """`run` as a CUDA graph: (replay, what it holds)."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = run()
-    return graph.replay, (graph, out)
-
-
 class Case:
     """One model and one part of it, in several ways."""
 
@@ -139,7 +144,7 @@ class Case:
     def best_format(self):
         """PyTorch's model in the memory format in which it is quicker."""
         spent = {}
-        for channels_last in (True, False):
+        for channels_last in (False,) if self.options.one_format else (True, False):
             in_format(self.plain, channels_last)
             given = self.given
             if channels_last:
@@ -148,7 +153,7 @@ class Case:
             run = lambda given=given: self.run(self.plain, given)
             run()
             spent[channels_last] = self.clock.milliseconds(run)[0], run
-        channels_last = spent[True][0] < spent[False][0]
+        channels_last = min(spent, key=lambda which: spent[which][0])
         in_format(self.plain, channels_last)
         return spent[channels_last][1], "channels-last" if channels_last else "NCHW"
 
@@ -164,10 +169,12 @@ class Case:
         model = self.accelerated(upsample_folding="fast" if kind == "convoy-fast" else "exact")
         run = lambda: self.run(model, self.given)
         if kind == "graph":
-            for _ in range(2):
-                run()
-            replay, kept = captured(run)
-            return replay, (model, kept), ""
+            call = convoy.graphed(lambda given: self.run(model, given), model)
+            for _ in range(2):  # The second is captured.
+                call(self.given)
+            if call.left:
+                raise RuntimeError(f"not captured: {dict(call.left)}")
+            return (lambda: call(self.given)), (model, call), ""
         return run, model, ""
 
     def error(self, kind):
@@ -196,7 +203,8 @@ class Case:
 
 def measure(case, options, clock, deadline):
     """Rows of one case."""
-    rows, ways = {}, {}
+    rows: dict[str, dict] = {}
+    ways: dict[str, tuple] = {}
     for kind in options.variants.split(","):
         if kind == "graph" and options.device == "cpu":
             continue
@@ -239,8 +247,8 @@ def measure(case, options, clock, deadline):
         row["ratio"] = eager / row["median_ms"] if eager else None
         if options.report and kind == "convoy":
             print(convoy.report(kept), flush=True)
-        if options.profile and kind in ("eager", "convoy"):
-            profile(kind, ways[kind][0])
+        if options.profile and clock.cuda:
+            row.update(profile(kind, ways[kind][0], top=0 if options.svg else 12))
     ways.clear()
     release()
     if not options.no_check:
@@ -254,8 +262,8 @@ def measure(case, options, clock, deadline):
 
 _KINDS = (  # The first that fits.
     ("attention", ("flash", "fmha", "attention")),
-    ("matmul", ("gemm", "cublas", "nvjet", "Kernel2", "splitK")),
-    ("softmax", ("SoftMax", "softmax")),
+    ("attention", ("gemm", "cublas", "nvjet", "Kernel2", "splitK")),  # Its matrices too.
+    ("attention", ("SoftMax", "softmax")),
     ("norm", ("norm", "Norm", "moments", "Moments")),
     ("convolution", ("conv", "sm90", "sm100", "cudnn", "xmma", "cutlass", "implicit")),
     ("copy", ("copy", "Memcpy", "Cat", "cat_", "transpose", "nchw", "nhwc", "Nchw", "Nhwc", "fill",
@@ -264,13 +272,13 @@ _KINDS = (  # The first that fits.
 
 
 def profile(kind, run, top=12):
-    """Device time by kind of kernel, and the heaviest kernels."""
-    import collections
-
+    """Milliseconds of the device by kind of kernel; prints the heaviest kernels."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as result:
         run()
         torch.cuda.synchronize()
-    kinds, kernels, counts = (collections.Counter() for _ in range(3))
+    kinds: collections.Counter[str] = collections.Counter()
+    kernels: collections.Counter[str] = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for event in result.events():
         if event.device_type != torch.autograd.DeviceType.CUDA:
             continue
@@ -281,6 +289,7 @@ def profile(kind, run, top=12):
     print(f"  {kind}: " + ", ".join(f"{k} {us / 1e3:.2f} ms" for k, us in kinds.most_common()))
     for name, us in kernels.most_common(top):
         print(f"    {us / 1e3:9.3f} ms {counts[name]:6d} x  {name[:120]}", flush=True)
+    return {f"{kind}_ms": kinds[kind] / 1e3 for kind in chart.KINDS}
 
 
 def show(rows):
@@ -294,10 +303,10 @@ def show(rows):
               f"{text('error', '.2e'):>9s} {row['note']}", flush=True)
 
 
-def main():
-    options = arguments()
+def main(words):
+    options = arguments(words)
     if options.device == "cuda" and not torch.cuda.is_available():
-        sys.exit("bench/vae.py: no CUDA device; legal here: --small --device cpu")
+        sys.exit("convoy.bench vae: no CUDA device; legal here: --small --device cpu")
     if options.device == "cuda":
         torch.backends.cudnn.benchmark = True
         print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, "
@@ -310,8 +319,7 @@ def main():
     print(f"{'name':10s} {'part':7s} {'size':>12s} {'way':13s} {'median ms':>9s} {'best':>9s} "
           f"{'ratio':>6s} {'host ms':>8s} {'first s':>7s} {'peak GB':>7s} {'kept GB':>7s} "
           f"{'error':>9s} note", flush=True)
-    names = options.classes.split(",")
-    jobs = [(part, name) for part in options.parts.split(",") for name in names]
+    jobs = [(part, name) for part in options.parts.split(",") for name in options.classes]
     rows = []
     for count, (part, name) in enumerate(jobs):
         left = options.budget - (time.perf_counter() - begin)
@@ -320,14 +328,19 @@ def main():
             break
         # A fair share of what is left, and not less than two rounds.
         deadline = time.perf_counter() + left / (len(jobs) - count)
+        case: Case | None = None
         with torch.no_grad():
             try:
-                case = Case(vae_models.BY_NAME[name], part, options, clock)
+                vae = vae_models.BY_NAME[name]
+                if options.size and not options.small:
+                    vae = vae_models.resized(vae, options.size)
+                case = Case(vae, part, options, clock)
                 made = measure(case, options, clock, deadline)
             except Exception as error:
                 made = [dict(name=name, part=part, size="", way="-",
                              note=f"failed: {type(error).__name__}: {str(error)[:300]}")]
-            case = None
+            finally:
+                case = None
         release()
         show(made)
         rows += made
@@ -336,7 +349,7 @@ def main():
                 writer = csv.DictWriter(file, FIELDS)
                 writer.writeheader()
                 writer.writerows(rows)
-
-
-if __name__ == "__main__":
-    main()
+        if options.svg:
+            with open(options.svg, "w") as file:
+                file.write(chart.drawn(rows))
+    return 0 if all(row.get("median_ms") is not None for row in rows) else 1

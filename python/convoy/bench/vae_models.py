@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The autoencoders of diffusers that bench/vae.py times and tests/python/test_accelerate.py checks:
-their published configurations, and small ones of the same kinds of layers. Random weights."""
+"""The autoencoders of diffusers that `convoy.bench vae` times and tests/python/test_accelerate.py
+checks: their published configurations, and small ones of the same kinds of layers. Random weights.
+"""
 
+import argparse
 import dataclasses
 from typing import Any
 
@@ -133,6 +135,39 @@ VAES = (
 )
 
 BY_NAME = {vae.name: vae for vae in VAES}
+
+
+def size(text):
+    """(height, width, frames or None) of "480x832x81"."""
+    try:
+        numbers = [int(word) for word in text.split("x")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (2, 3) or min(numbers, default=0) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; legal: HEIGHTxWIDTH or HEIGHTxWIDTHxFRAMES, "
+                                         "such as 480x832x81")
+    return numbers[0], numbers[1], (numbers[2] if len(numbers) == 3 else None)
+
+
+def resized(vae, wanted):
+    """The same autoencoder for other pixels: down to the next latent that there is."""
+    height, width, frames = wanted
+    *own_frames, own_height, own_width = (int(word) for word in vae.size.split("x"))
+    latent = list(vae.latent)
+    latent[-2] = max(height * latent[-2] // own_height, 1)
+    latent[-1] = max(width * latent[-1] // own_width, 1)
+    sizes = [latent[-2] * own_height // vae.latent[-2], latent[-1] * own_width // vae.latent[-1]]
+    keywords = dict(vae.keywords)
+    if len(latent) == 5 and own_frames:
+        step = (own_frames[0] - 1) // (vae.latent[2] - 1)
+        latent[2] = ((frames or own_frames[0]) - 1) // step + 1
+        sizes.insert(0, (latent[2] - 1) * step + 1)
+    elif own_frames:  # Frames are the batch.
+        latent[0] = frames or own_frames[0]
+        sizes.insert(0, latent[0])
+        keywords["num_frames"] = latent[0]
+    return dataclasses.replace(vae, latent=tuple(latent), size="x".join(map(str, sizes)),
+                               keywords=keywords)
 
 
 def encoded(model, x):
