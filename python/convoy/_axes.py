@@ -12,7 +12,7 @@ from ._nodes import Cast, Cat, Lent, Repeat
 
 # NOTE: chunks of Wan 2.1's last level at 480x832 have 307 MB. Copies of their last frames are some
 # 2 % of a decode's bytes; without them its peak of memory was above PyTorch's (4.90 GB, 4.24).
-_LARGE = 256 << 20
+_LARGE = 64 << 20
 
 
 def _cast(x, dtype):

@@ -246,6 +246,11 @@ class ConvCall:
         return out
 
 
+    def number_and_filter(self, weight):
+        """What C++ knows this call by, and the address of `weight` packed for it."""
+        assert self.number is not None
+        return self.number.value, packed_filter(self.plan, weight, weight.device)._handle
+
     def _by_operator(self, number, x, weight, bias, cache, residual):
         packed, address = None, 0
         if self.packed:

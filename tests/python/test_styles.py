@@ -3,6 +3,7 @@
 among them; and convoy.refresh, convoy.graphed."""
 
 import copy
+import os
 import unittest
 
 import convoy
@@ -10,6 +11,10 @@ import convoy.torch
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+if os.environ.get("CONVOY_TEST_DEVICE"):  # Where the library has no CPU backend: cuda.
+    torch.set_default_device(os.environ["CONVOY_TEST_DEVICE"])
+    torch.backends.cudnn.allow_tf32 = False
 
 
 def taken(report):
@@ -143,7 +148,7 @@ class Styles(unittest.TestCase):
         model.eval()
         with torch.no_grad():
             expected = model(*copy.deepcopy(inputs))
-            convoy.accelerate(model)
+            convoy.accelerate(model, probe=False)
             for _ in range(2):
                 torch.testing.assert_close(model(*inputs), expected, rtol=bound, atol=bound)
         return convoy.report(model)
@@ -196,7 +201,7 @@ class Weights(unittest.TestCase):
 
     def check(self, change):
         plain = copy.deepcopy(self.model)
-        model = convoy.accelerate(copy.deepcopy(self.model))
+        model = convoy.accelerate(copy.deepcopy(self.model), probe=False)
         with torch.no_grad():
             model(self.x)
             for changed in (plain, model):
@@ -249,6 +254,7 @@ class Weights(unittest.TestCase):
 
 
 class Graphs(unittest.TestCase):
+    @unittest.skipIf(os.environ.get("CONVOY_TEST_DEVICE") == "cuda", "on a GPU they are captured")
     def test_on_the_cpu_calls_run_as_they_are(self):
         model = convoy.accelerate(nn.Sequential(nn.Conv2d(8, 8, 3)).eval())
         call, x = convoy.graphed(model), torch.randn(1, 8, 5, 6)

@@ -2,6 +2,7 @@
 """The PyTorch operators against PyTorch's own convolutions, on the CPU and on a GPU where there is
 one."""
 
+import os
 import unittest
 
 import convoy
@@ -11,11 +12,15 @@ import torch.nn.functional as F
 from convoy import _calls, _operators
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+if os.environ.get("CONVOY_TEST_DEVICE"):  # Where the library has no CPU backend: cuda.
+    DEVICES = [os.environ["CONVOY_TEST_DEVICE"]]
+    torch.set_default_device(DEVICES[0])
 
 
-def integers(*shape, dtype=torch.float32, device="cpu", seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(-3, 4, shape, generator=generator).to(device=device, dtype=dtype)
+def integers(*shape, dtype=torch.float32, device=DEVICES[0], seed=0):
+    generator = torch.Generator("cpu").manual_seed(seed)
+    made = torch.randint(-3, 4, shape, generator=generator, device="cpu")
+    return made.to(device=device, dtype=dtype)
 
 
 class Operators(unittest.TestCase):

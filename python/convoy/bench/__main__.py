@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m convoy.bench vae [CLASS...]        times autoencoders of diffusers
+python -m convoy.bench calls                    times single calls on the host
 python -m convoy.bench chart ROWS.csv OUT.svg   draws what `vae --csv --profile` wrote
 """
 
@@ -13,6 +14,10 @@ def main(words):
         from . import vae
 
         return vae.main(rest)
+    if command == "calls":
+        from . import calls
+
+        return calls.main(rest)
     if command == "chart" and len(rest) == 2:
         from . import chart
 
