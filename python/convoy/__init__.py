@@ -11,7 +11,10 @@
 the operators for PyTorch. `Plan` is the interface on bare addresses, for any other framework.
 """
 
+from typing import TYPE_CHECKING
+
 from ._arrays import conv2d, conv3d, group_norm, rms_norm
+from ._config import show_config
 from ._native import (
     ConvoyError,
     InvalidArgument,
@@ -34,6 +37,10 @@ from ._plan import (
     clear_cache,
     supports,
 )
+
+if TYPE_CHECKING:
+    from ._accelerate import accelerate, refresh, report, restore
+    from ._graphs import graphed
 
 
 def __getattr__(name):
@@ -78,6 +85,7 @@ __all__ = [
     "report",
     "restore",
     "rms_norm",
+    "show_config",
     "supports",
     "version",
 ]

@@ -499,9 +499,11 @@ def conv2d(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
                      residual, beta, None, upsample, upsample_folding, packed, padding_mode)
 
 
-def conv3d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, activation="none",
-           residual=None, beta=1.0, cache=None, next_cache=False, packed=False,
-           padding_mode="zeros"):
+def conv3d(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None,
+           stride: Integers = 1, padding: Integers | str = 0, dilation: Integers = 1,
+           groups: int = 1, *, activation: str = "none", residual: torch.Tensor | None = None,
+           beta: float = 1.0, cache: torch.Tensor | None = None, next_cache: bool = False,
+           packed: bool = False, padding_mode: str = "zeros") -> Any:
     """As conv2d, in three dimensions. padding: one integer, (depth, height, width), (front, back,
     top, bottom, left, right), "same" or "valid". cache: frames [N, C, F, H, W] that come before x,
     read where they are; with next_cache=True the result is (output, the last (T - 1)·dilation
@@ -516,7 +518,9 @@ def conv3d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, a
     )
 
 
-def supports(x, weight, stride=1, padding=0, dilation=1, groups=1, padding_mode="zeros"):
+def supports(x: torch.Tensor, weight: torch.Tensor, stride: Integers = 1,
+             padding: Integers | str = 0, dilation: Integers = 1, groups: int = 1,
+             padding_mode: str = "zeros") -> tuple[bool, str]:
     """(True, "") where the operator can run these tensors, else (False, why not)."""
     stride, padding, dilation = _axes(x, weight, stride, padding, dilation, x.dim() - 2)
     problem = _problem(x, weight, stride, padding, dilation, integer(groups, "groups"),
@@ -681,14 +685,18 @@ def _normalise(operator, x, weight, bias, epsilon, activation, rule, groups=None
 _quick_norms: dict[tuple, _calls.NormCall] = {}
 
 
-def group_norm(x, groups, weight=None, bias=None, eps=1e-5, *, activation="none"):
+def group_norm(x: torch.Tensor, groups: int, weight: torch.Tensor | None = None,
+               bias: torch.Tensor | None = None, eps: float = 1e-5, *,
+               activation: str = "none") -> torch.Tensor:
     """activation(group_norm(x)) of x [N, C, (D,) H, W] in channels-last memory, in one pass for the
     statistics and one for the rest; fp32 statistics."""
     groups = integer(groups, "groups")
     return _normalise(_group_norm, x, weight, bias, float(eps), activation, "group", groups)
 
 
-def rms_norm(x, weight=None, bias=None, eps=1e-6, *, rule="added", activation="none"):
+def rms_norm(x: torch.Tensor, weight: torch.Tensor | None = None,
+             bias: torch.Tensor | None = None, eps: float = 1e-6, *, rule: str = "added",
+             activation: str = "none") -> torch.Tensor:
     """activation(x / rms(x)·weight + bias) over the channels of each pixel of x [N, C, (D,) H, W].
     rule: "added", rms = sqrt(mean(x²) + eps); "norm_floor", F.normalize(x, dim=1,
     eps=eps)·sqrt(C)."""
