@@ -383,9 +383,9 @@ TEST(ShippedTuning, EachRowNamesAKernelThatTakesTheProblem) {
     EXPECT_GT(choice.us, 0.0);
     if (!is_built(choice.kernel)) continue;
     request.device = h200;
-    const auto found = std::find_if(registry().begin(), registry().end(), [&](const auto& kernel) {
-      return kernel->name() == choice.kernel;
-    });
+    const auto found = std::find_if(
+        registry().begin(), registry().end(),
+        [&, &name = choice.kernel](const auto& kernel) { return kernel->name() == name; });
     if (found == registry().end()) {
       ADD_FAILURE() << "no such kernel";
       continue;
