@@ -511,6 +511,8 @@ def elements(value, count, name, legal):
 
 
 def _is_integer(value):
+    if isinstance(value, (tuple, list, str)):
+        return False  # NOTE: without asking, which PyTorch 2.11's compiler does not survive.
     try:
         operator.index(value)
     except TypeError:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.utils._device import DeviceContext
 
 from . import _calls, _operators, _plan
 from ._native import InvalidArgument
@@ -435,8 +436,12 @@ def _runs_at_once(*tensors):
     """Plain tensors, with nobody between who records, traces or differentiates."""
     if torch.compiler.is_compiling():  # First: the compiler knows no more than this.
         return False
-    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack() or (
-            torch._C._functorch.maybe_current_level() is not None):
+    if (torch._C._len_torch_dispatch_stack()
+            or torch._C._functorch.maybe_current_level() is not None):
+        return False
+    modes = torch._C._len_torch_function_stack()
+    if modes and any(type(torch._C._get_function_stack_at(i)) is not DeviceContext
+                     for i in range(modes)):  # A default device says only where tensors are made.
         return False
     grad = torch.is_grad_enabled()
     return all(tensor is None or (type(tensor) in (torch.Tensor, torch.nn.Parameter)

@@ -10,6 +10,7 @@ import convoy
 import convoy.torch
 import torch
 import torch.nn.functional as F
+from convoy import _graphs
 from torch import nn
 
 if os.environ.get("CONVOY_TEST_DEVICE"):  # Where the library has no CPU backend: cuda.
@@ -254,6 +255,25 @@ class Weights(unittest.TestCase):
 
 
 class Graphs(unittest.TestCase):
+    def test_what_makes_a_capture_stale(self):
+        model = nn.Sequential(nn.Conv2d(8, 8, 3), nn.Sequential(nn.Conv2d(8, 8, 3)))
+        inner = model[1]
+
+        def moved():
+            inner[0].weight.data = inner[0].weight.data.clone()
+
+        def replaced():
+            inner[0] = copy.deepcopy(inner[0])
+
+        with torch.no_grad():
+            for change in (moved, replaced, lambda: inner[0].weight.mul_(2),
+                           lambda: model[0].bias.detach().zero_(), lambda: convoy.refresh(model),
+                           lambda: setattr(model[0], "bias", None), convoy.torch.clear_cache):
+                weights = _graphs._Weights(model)
+                self.assertTrue(weights.unchanged())
+                change()
+                self.assertFalse(weights.unchanged(), change)
+
     @unittest.skipIf(os.environ.get("CONVOY_TEST_DEVICE") == "cuda", "on a GPU they are captured")
     def test_on_the_cpu_calls_run_as_they_are(self):
         model = convoy.accelerate(nn.Sequential(nn.Conv2d(8, 8, 3)).eval())

@@ -15,6 +15,7 @@ DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 if os.environ.get("CONVOY_TEST_DEVICE"):  # Where the library has no CPU backend: cuda.
     DEVICES = [os.environ["CONVOY_TEST_DEVICE"]]
     torch.set_default_device(DEVICES[0])
+    torch.backends.cudnn.allow_tf32 = False
 
 
 def integers(*shape, dtype=torch.float32, device=DEVICES[0], seed=0):
@@ -100,6 +101,9 @@ class Operators(unittest.TestCase):
                     expected = expected + beta * residual
                 torch.testing.assert_close(y, expected, rtol=0, atol=0)
         self.assertEqual(len(convoy.torch._quick), 3)
+        with torch.device(x.device):  # A default device changes nothing.
+            convoy.torch.conv2d(x, w, padding=1, dilation=1)
+        self.assertEqual(len(convoy.torch._quick), 4)
         for wrong in (x[:, :, :5], x.half()):  # Checked, though the rest is known.
             with self.assertRaises(convoy.InvalidArgument):
                 convoy.torch.conv2d(x, w, b, padding=1, activation="relu", residual=wrong)
