@@ -12,6 +12,8 @@ _MODES = {"constant": "zero", "replicate": "replicate", "reflect": "reflect"}
 
 
 def per_axis(value, count):
+    if type(value) is tuple and len(value) == count:
+        return value
     if isinstance(value, int):
         return (value,) * count
     value = tuple(value)

@@ -8,6 +8,7 @@ after that: fusing makes a new one, and leaves the old one as it was for whoever
 """
 
 import math
+import operator
 import threading
 import weakref
 
@@ -363,8 +364,8 @@ class Conv(Node):
 
     def _copy(self):
         made = Conv.__new__(Conv)
-        for name in (*Conv.__slots__, "shape", "dtype", "device", "tensor"):
-            setattr(made, name, getattr(self, name))
+        for name, value in zip(_COPIED, _copied(self)):
+            setattr(made, name, value)
         _remember(made)
         self.taken = True
         return made
@@ -414,3 +415,7 @@ class Conv(Node):
         function = F.conv2d if x.dim() == 4 else F.conv3d
         y = function(x, self.weight, bias, self.stride, padding, self.dilation, self.groups)
         return self.finish(y, residual)
+
+
+_COPIED = (*Conv.__slots__, "shape", "dtype", "device", "tensor")
+_copied = operator.attrgetter(*_COPIED)
