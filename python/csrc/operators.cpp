@@ -108,8 +108,8 @@ Tensor rms_norm(const Tensor x, const MaybeTensor weight, const MaybeTensor bias
   return norm_runner(x, std::nullopt, weight, bias, eps, rule, activation)->run(x, weight, bias);
 }
 
-/// A convolution that Python has made a call of (convoy_torch_conv). packed: the address of a packed
-/// filter of the library's, or 0 and `weight`.
+/// A convolution that Python has made a call of (convoy_torch_conv). packed: the address of one of
+/// the library's packed filters, or 0 and `weight`.
 Tensor run_conv(std::int64_t number, std::int64_t packed, const Tensor x, const MaybeTensor weight,
                 const MaybeTensor bias, const MaybeTensor residual, const MaybeTensor cache) {
   const auto runner = numbered_convs().find(number);
@@ -194,7 +194,8 @@ STABLE_TORCH_LIBRARY_IMPL(convoy, CUDA, library) {
 
 }  // namespace convoy_torch
 
-// What Python calls by ctypes (python/convoy/_operators.py). A function returns 0, or leaves a text.
+// What Python calls by ctypes (python/convoy/_operators.py). A function returns 0, or leaves a
+// text.
 
 #define CONVOY_TORCH_API extern "C" __attribute__((visibility("default")))
 
