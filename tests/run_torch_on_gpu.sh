@@ -5,6 +5,8 @@
 # diffusers, as CSV into FOLDER. CONVOY_LIBRARY names the library; python3 has torch and diffusers.
 #
 #   tests/run_torch_on_gpu.sh FOLDER [SECONDS]     SECONDS: for the times, 240 without
+#
+# TESTS="" leaves the tests out; CLASSES, PARTS and VARIANTS are what is timed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:?a folder for what is measured}
@@ -18,16 +20,20 @@ timed() {
   echo "took $((SECONDS - begun)) s: $*"
 }
 
-for test in torch styles; do
-  CONVOY_TEST_DEVICE=cuda timed timeout 90 python3 "tests/python/test_$test.py" 2>&1 |
-    grep -v Warning
+for test in ${TESTS-torch styles calls}; do
+  if [ "$test" = calls ]; then
+    timed timeout 30 python3 -m convoy.bench calls
+    timed timeout 30 env CONVOY_TORCH_LIBRARY=off python3 -m convoy.bench calls
+  else
+    CONVOY_TEST_DEVICE=cuda timed timeout 90 python3 "tests/python/test_$test.py"
+  fi
 done
-timed timeout 30 python3 -m convoy.bench calls
-timed timeout 30 env CONVOY_TORCH_LIBRARY=off python3 -m convoy.bench calls
-timed python3 -m convoy.bench vae tiny flux dc qwen hunyuan15 temporal ltx cogvideox hunyuan wan21 \
-  mochi ltx2 flux2 wan22 --parts encode --rounds 3 --one-format --budget $((seconds / 2)) \
-  --csv "$out/encode.csv"
-timed python3 -m convoy.bench vae tiny dc qwen flux ltx cogvideox hunyuan wan21 mochi ltx2 flux2 \
-  hunyuan15 temporal wan22 --variants "${VARIANTS:-convoy,graph}" --rounds 3 --one-format \
-  --budget $((seconds / 2)) --csv "$out/decode.csv"
+# What matters most comes first: what the seconds do not suffice for is left out and named.
+classes=${CLASSES:-wan21 cogvideox flux qwen ltx mochi hunyuan dc tiny hunyuan15 temporal ltx2 flux2 wan22}
+for part in ${PARTS:-decode encode}; do
+  # shellcheck disable=SC2086
+  timed python3 -m convoy.bench vae $classes --parts "$part" --rounds 3 --one-format \
+    --variants "${VARIANTS:-eager,convoy,graph}" --budget $((seconds / 2)) \
+    --csv "$out/vae_$part.csv"
+done
 exit $failed
