@@ -18,12 +18,15 @@ _NEEDED = (2, 10)
 
 
 def _path():
-    """CONVOY_TORCH_LIBRARY ("off": none), else the library beside libconvoy's."""
+    """CONVOY_TORCH_LIBRARY ("off": none), else the library beside libconvoy's, where that is."""
     named = os.environ.get("CONVOY_TORCH_LIBRARY")
     if named:
-        return None if named == "off" else pathlib.Path(named)
-    beside = pathlib.Path(native.library._name).resolve().parent / "libconvoy_torch.so"
-    return beside if beside.exists() else None
+        return None if named == "off" else named
+    beside = pathlib.Path(native.library._name)
+    if not beside.is_absolute() and beside.name == native.library._name:  # The loader's to find.
+        return "libconvoy_torch.so"
+    beside = beside.resolve().parent / "libconvoy_torch.so"
+    return str(beside) if beside.exists() else None
 
 
 def _load():
@@ -35,16 +38,17 @@ def _load():
     if have < _NEEDED:
         return None, f"PyTorch {torch.__version__}; legal: 2.10 and later"
     try:
-        # NOTE: its version is asked before it may register operators that this package does not
-        # know: loading twice is one load.
-        library = ctypes.CDLL(str(path))
-        library.convoy_torch_version.restype = c_int32
-        if library.convoy_torch_version() != native.library.convoy_version_number():
-            raise OSError("it was built for another version of libconvoy")
-        torch.ops.load_library(str(path))
+        library = ctypes.CDLL(path)  # It registers its operators as it is loaded.
     except OSError as error:
-        _log.warning("convoy: %s is not used: %s", path, error)
+        if os.sep in path:
+            _log.warning("convoy: %s is not used: %s", path, error)
         return None, f"{path}: {error}"
+    library.convoy_torch_version.restype = c_int32
+    built, loaded = library.convoy_torch_version(), native.library.convoy_version_number()
+    if built != loaded:  # NOTE: too late for operators in Python, which would have the same names.
+        raise ImportError(
+            f"convoy: {path} was built with version {built} of libconvoy, and {loaded} is loaded; "
+            "legal: the same; CONVOY_TORCH_LIBRARY=off leaves it out")
     text = POINTER(c_char_p)
     for name, arguments, result in (
         ("conv", [c_void_p, POINTER(native.Epilogue), c_int64, POINTER(c_int64), text], c_int32),
