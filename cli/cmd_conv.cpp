@@ -28,6 +28,7 @@ struct ConvOptions {
   std::int64_t groups = 1, upsample = 1;
   std::string activation = "none", pad_mode = "zero";
   float scale = 1.0f, beta = 1.0f;
+  NormWords norm;
   bool residual_before_activation = false, verify = false;
 };
 
@@ -60,6 +61,7 @@ void add_options(CLI::App& command, ConvOptions& o) {
     command.add_option("--cache", o.cache, std::string("causal cache [N, D, H, W, C]") + files);
     command.add_option("--next-cache", o.next_cache, "write the cache of the next call here");
   }
+  o.norm.add_to(command);
   command.add_option("--scale", o.scale, "factor on the convolution")
       ->check(finite_number())
       ->capture_default_str();
@@ -317,6 +319,7 @@ LoadedLayer load_layer(const ConvOptions& o) {
   if (!o.residual.empty()) {
     layer.residual = read_shaped(o.residual, output_shape(g), dtype, "residual");
   }
+  layer.norm = o.norm.read(g.in_channels);
   layer.wants_next_cache = !o.next_cache.empty();
   return loaded;
 }
@@ -327,6 +330,7 @@ void print_text(const ConvOptions& o, const Layer& layer, const LayerResult& res
   const std::string runs =
       result.time.runs == 1 ? "one run" : text("median of ", result.time.runs, " runs");
   std::printf("problem   %s\n", result.info.problem.c_str());
+  if (layer.norm) std::printf("prologue  %s\n", to_string(layer.norm->kind()).c_str());
   std::printf("epilogue  %s\n", to_string(epilogue_of(layer)).c_str());
   std::printf("dtype     %s\n", to_string(layer.options.dtype));
   std::printf("backend   %s\n", backend_line(result.info, layer.options.device).c_str());
@@ -363,6 +367,7 @@ void print_json(const ConvOptions& o, const Layer& layer, const LayerResult& res
       {"output", o.output},
       {"shape", output.shape},
       {"output_dtype", to_string(output.dtype)}};
+  if (layer.norm) json["prologue"] = to_string(layer.norm->kind());
   if (check != nullptr) {
     json["verify"] = {{"passed", check->passed},       {"outputs", check->outputs},
                       {"failures", check->failures},   {"max_error", check->max_error},

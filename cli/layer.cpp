@@ -24,6 +24,7 @@ Plan plan_layer(const Layer& layer) {
   PlanOptions options = layer.options;
   options.packed_filter = !layer.dense_filter;
   options.epilogue = epilogue_of(layer).kind();
+  if (layer.norm) options.prologue = layer.norm->kind();
   return plan(layer.problem, options);
 }
 
@@ -47,6 +48,11 @@ PreparedLayer::PreparedLayer(const Layer& layer, UploadedTensors* uploaded)
   if (layer.bias) arguments_.epilogue.bias = on_device(*layer.bias, uploaded);
   if (layer.residual) arguments_.epilogue.residual = on_device(*layer.residual, uploaded);
   if (layer.cache) arguments_.cache = on_device(*layer.cache, uploaded);
+  if (layer.norm) {
+    norm_.emplace(*layer.norm, geometry_, layer.options.dtype, device_, arguments_.activation.data,
+                  on_device(layer.norm->scale, uploaded), on_device(layer.norm->bias, uploaded));
+    arguments_.prologue = norm_->prologue();
+  }
   if (layer.wants_next_cache) {
     const std::int64_t elements = geometry_.batch * geometry_.next_cache_frames() *
                                   geometry_.in[1] * geometry_.in[2] * geometry_.in_channels;

@@ -9,6 +9,7 @@
 #include "convoy/plan.hpp"
 #include "device_memory.hpp"
 #include "io/host_tensor.hpp"
+#include "layer_norm.hpp"
 #include "measure.hpp"
 #include "shape_string.hpp"
 
@@ -25,6 +26,7 @@ struct Layer {
   std::optional<io::HostTensor> bias;      ///< fp32, [K].
   std::optional<io::HostTensor> residual;  ///< Of the output's shape.
   std::optional<io::HostTensor> cache;     ///< 3-D: the cached frames.
+  std::optional<LayerNorm> norm;           ///< In front; `options.prologue` is filled in from it.
   bool wants_next_cache = false;
   bool dense_filter = false;  ///< Runs read the filter as it is, KRSC / KTRSC, not packed.
 };
@@ -56,7 +58,10 @@ class PreparedLayer {
   /// `uploaded`: takes the tensors that are there already, and keeps those that were not.
   explicit PreparedLayer(const Layer& layer, UploadedTensors* uploaded = nullptr);
 
-  void enqueue(cudaStream_t stream) const { plan_.run(arguments_, stream); }
+  void enqueue(cudaStream_t stream) const {
+    if (norm_) norm_->enqueue(stream);
+    plan_.run(arguments_, stream);
+  }
   Device device() const { return device_; }
   const PlanInfo& info() const { return plan_.info(); }
   /// Of the packed filter; empty where the filter is read as it is.
@@ -74,6 +79,7 @@ class PreparedLayer {
   FilterRef filter_;
   DeviceMemory output_, next_cache_, workspace_;
   RunArguments arguments_;
+  std::optional<PreparedNorm> norm_;
 
   const void* on_device(const io::HostTensor& tensor, UploadedTensors* uploaded);
 };

@@ -60,6 +60,11 @@ Verification verify(const Layer& layer, const std::string& kernel, const io::Hos
     result.bound += text(" + 2^", std::log2(filter_rounding), " sum|a w| (",
                          to_string(layer.options.upsample_folding), " folding of the upsampling)");
   }
+  double activation_rounding = 0.0;
+  if (layer.norm) {
+    activation_rounding = reference::activation_rounding(layer.norm->kind(), layer.options.dtype);
+    result.bound += text(" + 2^", std::log2(activation_rounding), " sum|a w| (normalised values)");
+  }
   if (g.empty()) return result;
 
   // The operands as fp32, the filter as KTRSC.
@@ -68,6 +73,11 @@ Verification verify(const Layer& layer, const std::string& kernel, const io::Hos
                       layer.filter_layout, g);
   io::HostTensor filter = io::convert(ktrsc, DType::fp32);
   io::HostTensor activation = io::convert(layer.activation, DType::fp32);
+  if (layer.norm) {
+    const std::vector<float> values =
+        normalised(*layer.norm, g, floats(activation), layer.options.dtype);
+    std::copy(values.begin(), values.end(), reinterpret_cast<float*>(activation.bytes.data()));
+  }
   io::HostTensor cache, residual;
   reference::Operands operands;
   operands.activation = floats(activation);
@@ -92,7 +102,9 @@ Verification verify(const Layer& layer, const std::string& kernel, const io::Hos
   }
   const reference::Expectation expected =
       reference::expect(g, operands, epilogue, output.dtype,
-                        {.most_fp64_flops = kMostLoopFlops, .filter_rounding = filter_rounding});
+                        {.most_fp64_flops = kMostLoopFlops,
+                         .filter_rounding = filter_rounding,
+                         .activation_rounding = activation_rounding});
   const reference::Comparison found =
       reference::compare(output.bytes.data(), output.dtype, expected);
   result.passed = found.pass;

@@ -135,7 +135,7 @@ Row compare(const cli::ShapeCase& shape, const Options& options) {
   }
 
   const composed::PaddedCopyForm form =
-      composed::padded_copy_form(g, dtype, true, std::size_t{1} << 40);
+      composed::padded_copy_form(g, dtype, {.depth = true}, std::size_t{1} << 40);
   const auto bytes_of = [&](std::int64_t elements) {
     return static_cast<std::size_t>(elements) * size_of(dtype);
   };

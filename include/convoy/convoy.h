@@ -154,8 +154,24 @@ typedef struct convoy_epilogue {
   float parameter_b;      /**< clamp: upper bound. NaN: 6. */
 } convoy_epilogue_t;
 
-/** How a problem is to be run. Defaults: bf16, output of the same type, no epilogue, automatic
- * device. */
+/** What a prologue multiplies the activation by; convoy::PrologueNorm has the formulas. */
+enum { CONVOY_PROLOGUE_NONE = 0, CONVOY_PROLOGUE_SCALE_SHIFT = 1, CONVOY_PROLOGUE_RMS = 2 };
+
+/** What precedes the convolution: a norm whose statistics are known (a norm plan with
+ * CONVOY_NORM_COEFFICIENTS makes them), then an activation. `norm` and `activation` choose the
+ * kernel and must be the same in convoy_plan_options, which reads no pointer, and in
+ * convoy_run_arguments. The cache holds frames that are normalised already. Defaults: 0, null. */
+typedef struct convoy_prologue {
+  size_t struct_size;       /**< Set by convoy_prologue_init. */
+  int32_t norm;             /**< CONVOY_PROLOGUE_... */
+  int32_t activation;       /**< None, relu, gelu, gelu_tanh or silu. */
+  const float* scale;       /**< SCALE_SHIFT: [N, C]; RMS: [C]. */
+  const float* shift;       /**< SCALE_SHIFT: [N, C]; else null. */
+  const float* inverse_rms; /**< RMS: [N, H, W] or [N, D, H, W]; else null. */
+} convoy_prologue_t;
+
+/** How a problem is to be run. Defaults: bf16, output of the same type, no epilogue, no prologue,
+ * automatic device. */
 typedef struct convoy_plan_options {
   size_t struct_size;                /**< Set by convoy_plan_options_init. */
   int32_t dtype;                     /**< Type of activation and filter. */
@@ -168,6 +184,7 @@ typedef struct convoy_plan_options {
   const char* kernel;                /**< Null or "": dispatch chooses. */
   int32_t allow_tf32;                /**< Not 0: fp32 tensors may be multiplied as TF32. */
   int32_t reserved;                  /**< 0. */
+  const convoy_prologue_t* prologue; /**< Null: none. */
 } convoy_plan_options_t;
 
 /** How an RMSNorm's epsilon keeps its divisor from zero; convoy::RmsEpsilon has the formulas. */
@@ -206,6 +223,7 @@ typedef struct convoy_run_arguments {
   const convoy_tensor_shape_t* residual_shape;   /**< Checked where not null. */
   const convoy_tensor_shape_t* cache_shape;      /**< Checked where not null. */
   const convoy_tensor_shape_t* next_cache_shape; /**< Checked where not null. */
+  const convoy_prologue_t* prologue;             /**< Null: none. */
 } convoy_run_arguments_t;
 
 /** What a plan runs. Strings live as long as the plan. */
@@ -228,6 +246,9 @@ typedef struct convoy_candidate {
   int32_t chosen;      /**< Not 0: the one that planning takes. */
   int32_t reserved;    /**< 0. */
 } convoy_candidate_t;
+
+/** What a norm writes; convoy::NormResult says how coefficients lie. */
+enum { CONVOY_NORM_TENSOR = 0, CONVOY_NORM_COEFFICIENTS = 1 };
 
 /** A norm of a dense channels-last tensor (norm.hpp says what each computes). GroupNorm: `pixels`
  * of one image, `groups`; RMSNorm: `pixels` of all images together, `batch` 1, `rms_epsilon`.
@@ -253,14 +274,14 @@ typedef struct convoy_norm_options {
   int32_t activation;      /**< CONVOY_ACTIVATION_... */
   int32_t device;          /**< CONVOY_DEVICE_... */
   int32_t device_index;    /**< -1: the current CUDA device. */
-  int32_t reserved;        /**< 0. */
+  int32_t result;          /**< CONVOY_NORM_... */
 } convoy_norm_options_t;
 
 /** Pointers of one run. All memory is on the plan's device, 16-byte aligned. The output may be the
  * input itself. */
 typedef struct convoy_norm_arguments {
   size_t struct_size; /**< Set by convoy_norm_arguments_init. */
-  void* output;       /**< As large as the input. */
+  void* output;       /**< As large as the input; or the coefficients, fp32. */
   const void* input;  /**< [batch, pixels, C], dense. */
   const void* scale;  /**< [C] of parameter_dtype, null where the plan has none. */
   const void* bias;   /**< [C] of parameter_dtype, null where the plan has none. */
@@ -275,6 +296,8 @@ CONVOY_API void convoy_conv2d_shape_init(convoy_conv2d_shape_t* shape, size_t st
 CONVOY_API void convoy_conv3d_shape_init(convoy_conv3d_shape_t* shape, size_t struct_size);
 /** Sets struct_size and the defaults. */
 CONVOY_API void convoy_epilogue_init(convoy_epilogue_t* epilogue, size_t struct_size);
+/** Sets struct_size and the defaults. */
+CONVOY_API void convoy_prologue_init(convoy_prologue_t* prologue, size_t struct_size);
 /** Sets struct_size and the defaults. */
 CONVOY_API void convoy_plan_options_init(convoy_plan_options_t* options, size_t struct_size);
 /** Sets struct_size and the defaults. */

@@ -19,6 +19,7 @@
 #include "convoy/norm.hpp"
 #include "convoy/plan.hpp"
 #include "convoy/problem.hpp"
+#include "convoy/prologue.hpp"
 #include "convoy/tensor.hpp"
 #include "convoy/types.hpp"
 #include "convoy/version.hpp"

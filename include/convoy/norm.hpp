@@ -57,6 +57,17 @@ struct CONVOY_API RmsNormProblem {
   std::string to_string() const;
 };
 
+/// What a norm writes.
+enum class NormResult : int {
+  tensor = 0,  ///< The normalised tensor, the default.
+  /// What Prologue reads to normalise inside a convolution, in fp32. GroupNorm: [2, N, C], the
+  /// scales and then the shifts, the norm's own scale and bias multiplied in. RMSNorm: 1 / rms(x)
+  /// of each pixel; its scale goes to the convolution, and it has no bias.
+  coefficients = 1,
+};
+/// The enumerator's name.
+CONVOY_API const char* to_string(NormResult result) noexcept;
+
 /// How a norm is to be run.
 struct NormOptions {
   DType dtype = DType::bf16;                 ///< Type of input and output.
@@ -66,11 +77,14 @@ struct NormOptions {
   Activation activation = Activation::none;  ///< The pointwise function that follows.
   Device device = Device::automatic;         ///< Where it is to run.
   int device_index = -1;                     ///< CUDA device; -1: the current one.
+  /// `coefficients`: without activation; RMSNorm also without scale and bias.
+  NormResult result = NormResult::tensor;
 };
 
 /// Pointers and values of one run. All memory is on the plan's device, 16-byte aligned.
 struct NormArguments {
-  void* output = nullptr;       ///< As large as the input; may be the input itself.
+  /// As large as the input, and maybe the input itself; or the coefficients.
+  void* output = nullptr;
   const void* input = nullptr;  ///< [batch, pixels, C], dense.
   const void* scale = nullptr;  ///< [C] of `parameter_dtype` where the plan has a scale.
   const void* bias = nullptr;   ///< [C] of `parameter_dtype` where the plan has a bias.

@@ -13,6 +13,7 @@
 #include "convoy/export.h"
 #include "convoy/info.hpp"
 #include "convoy/problem.hpp"
+#include "convoy/prologue.hpp"
 #include "convoy/tensor.hpp"
 #include "convoy/types.hpp"
 
@@ -23,6 +24,7 @@ struct PlanOptions {
   DType dtype = DType::bf16;            ///< Type of activation and filter.
   std::optional<DType> output_dtype{};  ///< Type of output and residual; `dtype` where not given.
   EpilogueKind epilogue{};              ///< What follows the convolution (`Epilogue::kind`).
+  PrologueKind prologue{};              ///< What precedes it (`Prologue::kind`).
   Device device = Device::automatic;    ///< Where it is to run.
   int device_index = -1;                ///< CUDA device; -1: the current one.
   /// The filter will come as a PackedFilter. Opens the kernels that need their own filter format;
@@ -78,12 +80,14 @@ struct RunArguments {
   ConstTensorView activation{};  ///< [N, H, W, C] or [N, D, H, W, C].
   FilterRef filter{};            ///< Dense, or packed where the plan's options say so.
   Epilogue epilogue{};           ///< Its `kind()` must be the planned one.
-  /// 3-D with cached_frames > 0: the cached frames, [N, cached_frames, H, W, C].
+  Prologue prologue{};           ///< Its `kind()` must be the planned one.
+  /// 3-D with cached_frames > 0: the cached frames, [N, cached_frames, H, W, C]. With a prologue
+  /// they are normalised already.
   ConstTensorView cache{};
   /// Optional, 3-D: receives the last (T − 1)·dilation[0] frames of cache + activation,
-  /// [N, (T − 1)·dilation[0], H, W, C], for the next call. Where both together have fewer frames,
-  /// the first of `next_cache` are zero, what a causal convolution meets before the first frame
-  /// (another pad_mode[0] is refused then). Must not overlap `cache`.
+  /// [N, (T − 1)·dilation[0], H, W, C], for the next call, normalised by the prologue. Where both
+  /// together have fewer frames, the first of `next_cache` are zero, what a causal convolution meets
+  /// before the first frame (another pad_mode[0] is refused then). Must not overlap `cache`.
   TensorView next_cache{};
   /// Plan::workspace_bytes() bytes; may be null where that is 0. The CPU backend, where no CUDA
   /// graph forbids it, also takes null and then uses memory that all its plans share.

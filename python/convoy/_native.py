@@ -62,6 +62,8 @@ RESIDUAL_ORDERS = {"after_activation": 0, "before_activation": 1}
 ROUNDINGS = {"once": 0, "each_step": 1}
 UPSAMPLE_FOLDINGS = {"exact": 0, "fast": 1}
 RMS_EPSILONS = {"added": 0, "norm_floor": 1}
+PROLOGUE_NORMS = {"none": 0, "scale_shift": 1, "rms": 2}
+NORM_RESULTS = {"tensor": 0, "coefficients": 1}
 
 
 def choose(table, value, name):
@@ -136,6 +138,17 @@ class Epilogue(Structure):
     ]
 
 
+class Prologue(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("norm", c_int32),
+        ("activation", c_int32),
+        ("scale", c_void_p),
+        ("shift", c_void_p),
+        ("inverse_rms", c_void_p),
+    ]
+
+
 class PlanOptions(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -149,6 +162,7 @@ class PlanOptions(Structure):
         ("kernel", c_char_p),
         ("allow_tf32", c_int32),
         ("reserved", c_int32),
+        ("prologue", POINTER(Prologue)),
     ]
 
 
@@ -172,6 +186,7 @@ class RunArguments(Structure):
         ("residual_shape", POINTER(TensorShape)),
         ("cache_shape", POINTER(TensorShape)),
         ("next_cache_shape", POINTER(TensorShape)),
+        ("prologue", POINTER(Prologue)),
     ]
 
 
@@ -197,7 +212,7 @@ class NormOptions(Structure):
         ("activation", c_int32),
         ("device", c_int32),
         ("device_index", c_int32),
-        ("reserved", c_int32),
+        ("result", c_int32),
     ]
 
 
@@ -300,6 +315,7 @@ def _load():
         "conv2d_shape",
         "conv3d_shape",
         "epilogue",
+        "prologue",
         "plan_options",
         "run_arguments",
         "norm_shape",

@@ -113,6 +113,9 @@ class Options:
     packed_filter: the filter comes as a PackedFilter. allow_tf32: fp32 tensors may be rounded to
     TF32 (10 bits of mantissa) before they are multiplied; sums stay fp32. kernel: the name of a
     candidate, or "".
+    prologue_norm: none, scale_shift or rms: what the activation is normalised by before it is
+    convolved, in fp32 tensors that a run brings; prologue_activation: none, relu, gelu, gelu_tanh
+    or silu behind it.
     upsample_folding: exact, or fast: half the work of an upsampling on a GPU, its filters summed to
     the 16 bits of their type.
     """
@@ -130,6 +133,16 @@ class Options:
     allow_tf32: bool = False
     kernel: str = ""
     upsample_folding: str = "exact"
+    prologue_norm: str = "none"
+    prologue_activation: str = "none"
+
+    def _prologue(self):
+        prologue = native.initialised(native.Prologue, "prologue")
+        prologue.norm = choose(native.PROLOGUE_NORMS, self.prologue_norm, "prologue_norm")
+        prologue.activation = choose(
+            native.ACTIVATIONS, self.prologue_activation, "prologue_activation"
+        )
+        return prologue
 
     def _epilogue(self):
         epilogue = native.initialised(native.Epilogue, "epilogue")
@@ -161,6 +174,7 @@ class Options:
         epilogue.bias = present if self.bias_dtype is not None else None
         epilogue.residual = present if self.residual else None
         options.epilogue = ctypes.pointer(epilogue)
+        options.prologue = ctypes.pointer(self._prologue())
         return options
 
 
@@ -221,6 +235,7 @@ class Plan(_Owner):
         self.workspace_bytes = workspace.value
         # A run copies these instead of filling structs anew.
         self._epilogue_template = options._epilogue()
+        self._prologue_template = options._prologue()
         self._arguments_template = native.initialised(native.RunArguments, "run_arguments")
         self.output_shape = self._shape("output")
         self.activation_shape = self._shape("activation")
@@ -262,8 +277,13 @@ class Plan(_Owner):
         parameter_a=None,
         parameter_b=None,
         stream=None,
+        prologue_scale=None,
+        prologue_shift=None,
+        inverse_rms=None,
     ):
-        """Enqueue on `stream`. Tensors are addresses; `filter` may be a PackedFilter."""
+        """Enqueue on `stream`. Tensors are addresses; `filter` may be a PackedFilter. The last
+        three are fp32 and the prologue's: scale [N, C] and shift [N, C]; or scale [C] and
+        inverse_rms, a value for each pixel."""
         epilogue = native.Epilogue.from_buffer_copy(self._epilogue_template)
         epilogue.bias, epilogue.residual = bias, residual
         epilogue.scale, epilogue.beta = scale, beta
@@ -280,6 +300,13 @@ class Plan(_Owner):
         arguments.cache, arguments.next_cache = cache, next_cache
         arguments.workspace = workspace
         arguments.epilogue = ctypes.pointer(epilogue)
+        if (prologue_scale, prologue_shift, inverse_rms) != (None,) * 3 or (
+            self._prologue_template.norm != 0
+        ):
+            prologue = native.Prologue.from_buffer_copy(self._prologue_template)
+            prologue.scale, prologue.shift = prologue_scale, prologue_shift
+            prologue.inverse_rms = inverse_rms
+            arguments.prologue = ctypes.pointer(prologue)
         native.check(library.convoy_run(self._handle, ctypes.byref(arguments), stream))
 
 
@@ -329,6 +356,8 @@ class NormOptions:
     """How a norm is to be run.
 
     dtype: of input and output. scale, bias: whether a run brings one, [C] of parameter_dtype.
+    result: tensor; or coefficients, fp32, which a convolution's prologue reads: scales and shifts,
+    [2, N, C], of a GroupNorm, a value for each pixel of an RmsNorm (without scale and bias).
     device: auto, cpu or cuda; device_index -1: the current one.
     """
 
@@ -339,6 +368,7 @@ class NormOptions:
     activation: str = "none"
     device: str = "auto"
     device_index: int = -1
+    result: str = "tensor"
 
     def _struct(self):
         options = native.initialised(native.NormOptions, "norm_options")
@@ -348,6 +378,7 @@ class NormOptions:
         options.activation = choose(native.ACTIVATIONS, self.activation, "activation")
         options.device = choose(native.DEVICES, self.device, "device")
         options.device_index = device_number(self.device_index)
+        options.result = choose(native.NORM_RESULTS, self.result, "result")
         return options
 
 

@@ -19,10 +19,29 @@ struct PlanRequest {
   DType dtype = DType::bf16;
   DType output_dtype = DType::bf16;
   EpilogueKind epilogue;
+  PrologueKind prologue;
   bool packed_filter = false;
   bool allow_tf32 = false;  ///< fp32 tensors may be multiplied as TF32.
   DeviceInfo device;        ///< Asked once, when the plan is made.
 };
+
+/// Bytes of the tensors of a prologue.
+inline double prologue_bytes(const PlanRequest& request) {
+  const ConvGeometry& g = request.geometry;
+  const std::int64_t channels = g.in_channels;
+  std::int64_t elements = 0;
+  switch (request.prologue.norm) {
+    case PrologueNorm::none:
+      break;
+    case PrologueNorm::scale_shift:
+      elements = 2 * g.batch * channels;
+      break;
+    case PrologueNorm::rms:
+      elements = g.activation_elements() / channels + channels;
+      break;
+  }
+  return static_cast<double>(elements) * static_cast<double>(sizeof(float));
+}
 
 /// Bytes that any kernel moves: each input read once, the output written once.
 inline double min_bytes(const PlanRequest& request) {
@@ -33,7 +52,8 @@ inline double min_bytes(const PlanRequest& request) {
   const EpilogueKind& epilogue = request.epilogue;
   return bytes(g.activation_elements() + g.cache_elements() + g.filter_elements(), request.dtype) +
          bytes(g.output_elements() * (epilogue.residual ? 2 : 1), request.output_dtype) +
-         (epilogue.bias ? bytes(g.out_channels, epilogue.bias_dtype) : 0.0);
+         (epilogue.bias ? bytes(g.out_channels, epilogue.bias_dtype) : 0.0) +
+         prologue_bytes(request);
 }
 
 /// Rate of the device's memory over that of an H200, whose times the models are fitted to; 1 where
@@ -53,6 +73,7 @@ struct RunPointers {
   void* next_cache = nullptr;
   void* workspace = nullptr;
   Epilogue epilogue;
+  Prologue prologue;
 };
 
 /// A kernel bound to a problem. Immutable once made; `run` is called from several threads at once.
@@ -100,6 +121,8 @@ class KernelCandidate {
   virtual std::string name() const = 0;  ///< "onednn", "sm90_fprop_128x256x64_2cta", ...
   virtual Device device() const = 0;
   virtual Judgement judge(const PlanRequest& request) const = 0;
+  /// Whether requests with a prologue are put to it at all: the others are refused before.
+  virtual bool takes_prologues() const { return false; }
   virtual std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const = 0;
   /// Whether a packed filter is the dense one ("ktrsc"): the same code then reads the same bytes
   /// either way, and a time measured with one holds with the other. Asked of problems that the

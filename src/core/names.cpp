@@ -3,6 +3,7 @@
 #include "convoy/epilogue.hpp"
 #include "convoy/error.hpp"
 #include "convoy/plan.hpp"
+#include "convoy/prologue.hpp"
 #include "convoy/types.hpp"
 #include "convoy/version.hpp"
 #include "convoy_git_hash.hpp"
@@ -189,6 +190,24 @@ std::string to_string(const EpilogueKind& kind) {
 
 std::string to_string(const Epilogue& epilogue) {
   return steps(epilogue.kind(), &epilogue);
+}
+
+const char* to_string(PrologueNorm norm) noexcept {
+  switch (norm) {
+    case PrologueNorm::none:
+      return "none";
+    case PrologueNorm::scale_shift:
+      return "scale_shift";
+    case PrologueNorm::rms:
+      return "rms";
+  }
+  return "unknown prologue norm";
+}
+
+std::string to_string(const PrologueKind& kind) {
+  if (!kind.any()) return "none";
+  const std::string norm = to_string(kind.norm);
+  return kind.activation == Activation::none ? norm : norm + "+" + to_string(kind.activation);
 }
 
 const char* version() noexcept {

@@ -24,6 +24,14 @@ struct NormRequest {
   DeviceInfo device;
 
   std::int64_t elements() const { return batch * pixels * channels; }
+  /// Of the tensor, or of the coefficients.
+  std::size_t output_bytes() const {
+    if (options.result == NormResult::tensor) {
+      return static_cast<std::size_t>(elements()) * size_of(options.dtype);
+    }
+    const std::int64_t coefficients = rms ? pixels : 2 * batch * channels;
+    return static_cast<std::size_t>(coefficients) * sizeof(float);
+  }
 };
 
 /// A norm bound to a problem on one device. Immutable once made; the arguments of `run` are

@@ -18,7 +18,7 @@ namespace convoy::cpu {
 
 /// Raise it where a class that crosses between the libraries changes (core/candidate.hpp,
 /// core/norm.hpp, Backend).
-inline constexpr int kInterface = 2;
+inline constexpr int kInterface = 3;
 
 /// Names of the convolution kernels, known before the backend is loaded.
 inline constexpr std::array kKernelNames = {"onednn"};

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "convoy/geometry.hpp"
+#include "core/candidate.hpp"
 
 namespace convoy::cpu {
 
@@ -22,12 +23,13 @@ struct InputBox {
 };
 
 /// Write the box, dense and channels-last, with padding, upsampling and cached frames resolved.
-/// Elements are copied, or widened to fp32 where `widen_to_fp32`. All cores.
+/// Elements are normalised where the run has a prologue, and widened to fp32 where `widen_to_fp32`.
+/// Of `pointers` the activation, the cache and the prologue are read. All cores.
 void gather_input(void* out, const InputBox& box, const ConvGeometry& geometry, DType dtype,
-                  bool widen_to_fp32, const void* activation, const void* cache);
+                  bool widen_to_fp32, const RunPointers& pointers);
 
-/// The last next_cache_frames() frames of cache + activation; zeros in front where there are fewer.
-void write_next_cache(void* next_cache, const ConvGeometry& geometry, DType dtype,
-                      const void* activation, const void* cache);
+/// The last next_cache_frames() frames of cache + activation, normalised where the run has a
+/// prologue; zeros in front where there are fewer.
+void write_next_cache(const ConvGeometry& geometry, DType dtype, const RunPointers& pointers);
 
 }  // namespace convoy::cpu

@@ -136,7 +136,11 @@ class CpuGroupNorm final : public CpuNorm {
     for (std::int64_t n = 0; n < r_.batch; ++n) {
       statistics(arguments, n, b);
       merge(b);
-      apply(arguments, n, b);
+      if (r_.options.result == NormResult::coefficients) {
+        write_coefficients(arguments, n, b);
+      } else {
+        apply(arguments, n, b);
+      }
     }
   }
 
@@ -194,6 +198,17 @@ class CpuGroupNorm final : public CpuNorm {
     }
   }
 
+  /// Scale and shift of every channel.
+  void write_coefficients(const NormArguments& arguments, std::int64_t n, const Buffers& b) const {
+    const std::int64_t c = r_.channels;
+    float* const scale = static_cast<float*>(arguments.output) + n * c;
+    float* const shift = scale + r_.batch * c;
+    for (std::int64_t i = 0; i < c; ++i) {
+      scale[i] = b.factor[i];
+      shift[i] = std::fma(-b.mean[i], b.factor[i], b.bias[i]);
+    }
+  }
+
   void apply(const NormArguments& arguments, std::int64_t n, const Buffers& b) const {
     const std::int64_t c = r_.channels, step = rows();
 #pragma omp parallel for schedule(static) if (pieces_ > 1)
@@ -238,8 +253,14 @@ class CpuRmsNorm final : public CpuNorm {
         widen(values, at(arguments.input, p), r_.options.dtype, count * c);
         for (std::int64_t i = 0; i < count; ++i) {
           float* row = values + i * c;
-          scale_and_bias(row, factor(sum_of_squares(row, c)), scale, bias, c);
+          const float inverse = factor(sum_of_squares(row, c));
+          if (r_.options.result == NormResult::coefficients) {
+            static_cast<float*>(arguments.output)[p + i] = inverse;
+          } else {
+            scale_and_bias(row, inverse, scale, bias, c);
+          }
         }
+        if (r_.options.result == NormResult::coefficients) continue;
         finish(arguments, values, p, count);
       }
     }

@@ -3,8 +3,8 @@
 //
 // The output is cut into blocks. For each block,
 //   1. where oneDNN cannot read the activation as it lies (replicate or reflect padding, cached
-//      frames, upsampling, a type it has no kernels for), the part that the block reads is
-//      gathered;
+//      frames, upsampling, a prologue, a type it has no kernels for), the part that the block
+//      reads is gathered, normalised;
 //   2. oneDNN convolves into the output itself, or, where an epilogue follows, into an fp32 block;
 //   3. the epilogue finishes the block while it is in cache, and rounds once.
 #include <algorithm>
@@ -232,7 +232,7 @@ Route OnednnPlan::make_route(bool staged) {
 OnednnPlan::OnednnPlan(const PlanRequest& request) : request_(request) {
   const ConvGeometry& g = request_.geometry;
   choose_types();
-  gathers_ = widens_ || !cpu::reads_in_place(g);
+  gathers_ = widens_ || request.prologue.any() || !cpu::reads_in_place(g);
   // oneDNN may write the output itself where nothing follows the sum.
   const EpilogueKind& kind = request_.epilogue;
   const bool plain = kind.activation == Activation::none && !kind.residual &&
@@ -333,8 +333,7 @@ void OnednnPlan::run_route(const Route& route, std::vector<onednn::ConvExecution
     const ConvBlock& block = step.block;
     onednn::ConvBuffers buffers;
     if (gathers_) {
-      cpu::gather_input(scratch + input_offset_, block.input, g, request_.dtype, widens_,
-                        pointers.activation, pointers.cache);
+      cpu::gather_input(scratch + input_offset_, block.input, g, request_.dtype, widens_, pointers);
       buffers.source = scratch + input_offset_;
     } else {
       const cpu::InputBox& box = block.input;
@@ -386,8 +385,7 @@ void OnednnPlan::run(const RunPointers& pointers, cudaStream_t) const {
     throw_onednn(error, "running the convolution");
   }
   if (pointers.next_cache != nullptr) {
-    cpu::write_next_cache(pointers.next_cache, g, request_.dtype, pointers.activation,
-                          pointers.cache);
+    cpu::write_next_cache(g, request_.dtype, pointers);
   }
 }
 
@@ -395,6 +393,7 @@ class OnednnCandidate final : public KernelCandidate {
  public:
   std::string name() const override { return cpu::kKernelNames[0]; }
   Device device() const override { return Device::cpu; }
+  bool takes_prologues() const override { return true; }
 
   Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;

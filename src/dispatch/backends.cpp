@@ -34,7 +34,7 @@ const CandidateList& registry() {
     // Composed kernels choose among the implicit GEMMs, which are all that is listed so far.
     composed::register_kernels(list, composed::InnerKernels(list));
     small::register_kernels(list);
-    composed::register_padded_copy(list, composed::InnerKernels(list));
+    composed::register_copies(list, composed::InnerKernels(list));
     composed::apply_space_to_depth(list);
 #endif
 #ifdef CONVOY_WITH_CPU

@@ -124,6 +124,12 @@ convoy_epilogue_t default_epilogue() {
   return c;
 }
 
+convoy_prologue_t default_prologue() {
+  convoy_prologue_t p{};
+  p.struct_size = sizeof(p);
+  return p;
+}
+
 convoy_plan_options_t default_options() {
   convoy_plan_options_t o{};
   o.struct_size = sizeof(o);
@@ -234,6 +240,16 @@ Epilogue epilogue_of(const convoy_epilogue_t* given) {
   return e;
 }
 
+Prologue prologue_of(const convoy_prologue_t* given) {
+  if (given == nullptr) return {};
+  const convoy_prologue_t c = adopt(given, default_prologue(), "prologue");
+  return {.norm = static_cast<PrologueNorm>(c.norm),
+          .activation = static_cast<Activation>(c.activation),
+          .scale = c.scale,
+          .shift = c.shift,
+          .inverse_rms = c.inverse_rms};
+}
+
 PlanOptions options_of(const convoy_plan_options_t* given) {
   if (given == nullptr) return {};
   const convoy_plan_options_t c = adopt(given, default_options(), "options");
@@ -241,6 +257,7 @@ PlanOptions options_of(const convoy_plan_options_t* given) {
   options.dtype = static_cast<DType>(c.dtype);
   if (c.output_dtype != -1) options.output_dtype = static_cast<DType>(c.output_dtype);
   options.epilogue = epilogue_of(c.epilogue).kind();
+  options.prologue = prologue_of(c.prologue).kind();
   options.device = static_cast<Device>(c.device);
   options.device_index = c.device_index;
   options.packed_filter = c.packed_filter != 0;
@@ -281,6 +298,7 @@ RunArguments arguments_of(const convoy_run_arguments_t* given) {
   a.filter = c.packed_filter != nullptr ? FilterRef(c.packed_filter->packed) : FilterRef(c.filter);
   a.epilogue = epilogue_of(c.epilogue);
   a.epilogue.residual_shape = shape_of(c.residual_shape);
+  a.prologue = prologue_of(c.prologue);
   a.cache.data = c.cache;
   a.cache.shape = shape_of(c.cache_shape);
   a.next_cache.data = c.next_cache;
@@ -298,7 +316,8 @@ NormOptions options_of(const convoy_norm_options_t* given) {
           .parameter_dtype = static_cast<DType>(c.parameter_dtype),
           .activation = static_cast<Activation>(c.activation),
           .device = static_cast<Device>(c.device),
-          .device_index = c.device_index};
+          .device_index = c.device_index,
+          .result = static_cast<NormResult>(c.result)};
 }
 
 NormArguments arguments_of(const convoy_norm_arguments_t* given) {
@@ -366,6 +385,9 @@ void convoy_conv3d_shape_init(convoy_conv3d_shape_t* shape, size_t struct_size) 
 }
 void convoy_epilogue_init(convoy_epilogue_t* epilogue, size_t struct_size) {
   initialise(epilogue, default_epilogue(), struct_size);
+}
+void convoy_prologue_init(convoy_prologue_t* prologue, size_t struct_size) {
+  initialise(prologue, default_prologue(), struct_size);
 }
 void convoy_plan_options_init(convoy_plan_options_t* options, size_t struct_size) {
   initialise(options, default_options(), struct_size);

@@ -119,6 +119,7 @@ class CpuKernel final : public KernelCandidate {
     if (library.backend == nullptr) return {RefusalScope::device, library.refusal};
     return library.kernels[index_]->judge(request);
   }
+  bool takes_prologues() const override { return true; }
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
     require_backend();
     return cpu_library().kernels[index_]->make(request);

@@ -55,6 +55,20 @@ void check_options(const NormOptions& options) {
     throw_invalid("device_index = ", options.device_index,
                   " is not legal; legal: -1 (the current device) or a device number; nearest: -1");
   }
+  require_enum(options.result, NormResult::coefficients, "result");
+}
+
+void check_result(const NormRequest& request) {
+  const NormOptions& options = request.options;
+  if (options.result == NormResult::tensor) return;
+  if (options.activation != Activation::none) {
+    throw_invalid("activation = ", to_string(options.activation),
+                  " of a norm that writes coefficients; legal: none (Prologue::activation)");
+  }
+  if (request.rms && (options.scale || options.bias)) {
+    throw_invalid("scale = ", options.scale, ", bias = ", options.bias,
+                  " of an rms_norm that writes coefficients; legal: neither (Prologue::scale)");
+  }
 }
 
 NormRequest request_of(const GroupNormProblem& p) {
@@ -118,6 +132,7 @@ NormPlan make_plan(const Problem& problem, const NormOptions& options) {
   NormRequest& request = impl->request;
   request = request_of(problem);
   request.options = options;
+  check_result(request);
   const std::string name = problem.to_string();
   const NormBackend& backend = choose_backend(request, name);
   impl->cuda_index = request.device.kind == Device::cuda ? request.device.index : -1;
@@ -129,10 +144,11 @@ NormPlan make_plan(const Problem& problem, const NormOptions& options) {
       .backend = backend_name(request.device),
       .problem = name,
       .flops = 0,
-      .min_bytes = 2.0 * static_cast<double>(request.elements()) *
-                       static_cast<double>(size_of(options.dtype)) +
-                   parameters * static_cast<double>(request.channels) *
-                       static_cast<double>(size_of(options.parameter_dtype)),
+      .min_bytes =
+          static_cast<double>(request.elements()) * static_cast<double>(size_of(options.dtype)) +
+          static_cast<double>(request.output_bytes()) +
+          parameters * static_cast<double>(request.channels) *
+              static_cast<double>(size_of(options.parameter_dtype)),
   };
   return NormPlan(std::move(impl));
 }
@@ -156,12 +172,13 @@ void check(const NormRequest& request, const NormArguments& arguments, std::size
       static_cast<std::size_t>(request.elements()) * size_of(request.options.dtype);
   const std::size_t parameters =
       static_cast<std::size_t>(request.channels) * size_of(request.options.parameter_dtype);
-  const Span output = {"output", arguments.output, bytes};
+  const Span output = {"output", arguments.output, request.output_bytes()};
   const Span input = {"input", arguments.input, bytes};
   const Span scratch = {"workspace", arguments.workspace, workspace};
   const Span scale = {"scale", arguments.scale, parameters};
   const Span bias = {"bias", arguments.bias, parameters};
-  if (input.data != output.data) require_disjoint(output, input);
+  const bool in_place = input.data == output.data && request.options.result == NormResult::tensor;
+  if (!in_place) require_disjoint(output, input);
   for (const Span& other : {scale, bias}) {
     require_disjoint(output, other);
     require_disjoint(scratch, other);
@@ -180,6 +197,16 @@ const char* to_string(RmsEpsilon rule) noexcept {
       return "norm_floor";
   }
   return "unknown epsilon rule";
+}
+
+const char* to_string(NormResult result) noexcept {
+  switch (result) {
+    case NormResult::tensor:
+      return "tensor";
+    case NormResult::coefficients:
+      return "coefficients";
+  }
+  return "unknown norm result";
 }
 
 void GroupNormProblem::validate() const {

@@ -105,13 +105,15 @@ void log_selection(const std::vector<Considered>& all, const std::string& proble
     log_line(LogLevel::info, "fallback", {problem, chosen->line.backend, reason});
   }
   if (!log_enabled(LogLevel::dispatch)) return;
+  const std::string steps = (options.prologue.any() ? to_string(options.prologue) + " > " : "") +
+                            to_string(options.epilogue);
   for (const Considered& entry : all) {
     const char* verdict = entry.line.chosen           ? "chosen"
                           : entry.line.reason.empty() ? "possible"
                                                       : "refused";
     log_line(LogLevel::dispatch, verdict,
-             {problem, to_string(options.dtype), to_string(options.epilogue), entry.line.kernel,
-              entry.line.backend, text(entry.line.estimated_us), entry.line.reason});
+             {problem, to_string(options.dtype), steps, entry.line.kernel, entry.line.backend,
+              text(entry.line.estimated_us), entry.line.reason});
   }
 }
 

@@ -48,6 +48,7 @@ RunContract::RunContract(const PlanRequest& request, std::string filter_format,
     : geometry_(request.geometry),
       device_(request.device.kind),
       kind_(request.epilogue),
+      prologue_(request.prologue),
       filter_format_(std::move(filter_format)),
       packed_format_(std::move(packed_format)),
       workspace_bytes_(workspace_bytes) {
@@ -82,6 +83,22 @@ void RunContract::check_epilogue(const Epilogue& epilogue) const {
   }
 }
 
+void RunContract::check_prologue(const Prologue& prologue) const {
+  if (prologue.kind() != prologue_) {
+    throw_invalid("prologue is ", to_string(prologue.kind()), ", but the plan is for ",
+                  to_string(prologue_));
+  }
+  const auto check = [&](const float* pointer, bool wanted, const char* name) {
+    if (wanted) return check_pointer(pointer, name);
+    if (pointer == nullptr) return;
+    throw_invalid(name, " is given, but a prologue of norm ", to_string(prologue.norm),
+                  " does not read it; legal: null");
+  };
+  check(prologue.scale, prologue_.any(), "prologue.scale");
+  check(prologue.shift, prologue_.norm == PrologueNorm::scale_shift, "prologue.shift");
+  check(prologue.inverse_rms, prologue_.norm == PrologueNorm::rms, "prologue.inverse_rms");
+}
+
 const void* RunContract::check_filter(const FilterRef& filter) const {
   if (filter.packed) {
     if (filter.packed.format() != packed_format_) {
@@ -103,12 +120,22 @@ void RunContract::check_overlap(const RunPointers& pointers, std::size_t filter_
                          pointers.epilogue.beta != 0.0f ? pointers.epilogue.residual : nullptr,
                          bytes_of(output_)};
   const Span workspace = {"workspace", pointers.workspace, workspace_bytes_};
+  const auto floats = [](std::int64_t count) {
+    return static_cast<std::size_t>(count) * sizeof(float);
+  };
+  const std::int64_t channels = geometry_.in_channels;
+  const std::int64_t images = prologue_.norm == PrologueNorm::scale_shift ? geometry_.batch : 1;
+  const Prologue& prologue = pointers.prologue;
   const Span inputs[] = {
       {"activation", pointers.activation, bytes_of(activation_)},
       {"filter", pointers.filter, filter_bytes},
       {"cache", pointers.cache, bytes_of(cache_)},
       {"epilogue.bias", pointers.epilogue.bias,
-       static_cast<std::size_t>(geometry_.out_channels) * size_of(kind_.bias_dtype)}};
+       static_cast<std::size_t>(geometry_.out_channels) * size_of(kind_.bias_dtype)},
+      {"prologue.scale", prologue.scale, floats(images * channels)},
+      {"prologue.shift", prologue.shift, floats(images * channels)},
+      {"prologue.inverse_rms", prologue.inverse_rms,
+       floats(geometry_.activation_elements() / channels)}};
   for (const Span& input : inputs) {
     require_disjoint(output, input);
     require_disjoint(next_cache, input);
@@ -126,6 +153,8 @@ RunPointers RunContract::check(const RunArguments& arguments) const {
   RunPointers pointers;
   check_epilogue(arguments.epilogue);
   pointers.epilogue = arguments.epilogue;
+  check_prologue(arguments.prologue);
+  pointers.prologue = arguments.prologue;
 
   check_shape(arguments.output.shape, output_, "output");
   check_pointer(arguments.output.data, "output");

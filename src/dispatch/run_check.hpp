@@ -32,12 +32,14 @@ class RunContract {
 
  private:
   void check_epilogue(const Epilogue& epilogue) const;
+  void check_prologue(const Prologue& prologue) const;
   const void* check_filter(const FilterRef& filter) const;
   void check_overlap(const RunPointers& pointers, std::size_t filter_bytes) const;
 
   ConvGeometry geometry_;
   Device device_ = Device::cpu;
   EpilogueKind kind_;
+  PrologueKind prologue_;
   TensorShape output_;
   TensorShape activation_;
   TensorShape cache_;

@@ -11,6 +11,26 @@
 namespace convoy {
 namespace {
 
+void check_prologue(const PrologueKind& prologue) {
+  require_enum(prologue.norm, PrologueNorm::rms, "prologue.norm");
+  require_enum(prologue.activation, Activation::clamp, "prologue.activation");
+  switch (prologue.activation) {
+    case Activation::none:
+      return;
+    case Activation::relu:
+    case Activation::gelu:
+    case Activation::gelu_tanh:
+    case Activation::silu:
+      if (prologue.any()) return;
+      throw_invalid("prologue.activation = ", to_string(prologue.activation),
+                    " without a norm; legal: with prologue.norm = scale_shift or rms; nearest: "
+                    "scale_shift with scales of 1 and shifts of 0");
+    default:
+      throw_invalid("prologue.activation = ", to_string(prologue.activation),
+                    " is not legal; legal: none, relu, gelu, gelu_tanh, silu");
+  }
+}
+
 void check_options(const PlanOptions& options) {
   require_dtype(options.dtype, "dtype");
   require_dtype(options.output_dtype.value_or(options.dtype), "output_dtype");
@@ -18,6 +38,7 @@ void check_options(const PlanOptions& options) {
   require_enum(options.epilogue.activation, Activation::clamp, "epilogue.activation");
   require_enum(options.epilogue.order, ResidualOrder::before_activation, "epilogue.order");
   require_enum(options.epilogue.rounding, EpilogueRounding::each_step, "epilogue.rounding");
+  check_prologue(options.prologue);
   require_enum(options.device, Device::cuda, "device");
   require_enum(options.upsample_folding, UpsampleFolding::fast, "upsample_folding");
   if (options.device_index < -1) {
@@ -140,6 +161,7 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
     entry.request.dtype = options.dtype;
     entry.request.output_dtype = options.output_dtype.value_or(options.dtype);
     entry.request.epilogue = options.epilogue;
+    entry.request.prologue = options.prologue;
     entry.request.packed_filter = options.packed_filter;
     entry.request.allow_tf32 = options.allow_tf32;
     if (kernel->device() == Device::cuda && !cuda) {
@@ -155,7 +177,9 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
       entry.request.device = kernel->device() == Device::cuda ? *cuda : cpu;
       entry.line.backend = backend_name(entry.request.device);
       // Where there is nothing to compute nobody is asked: anyone can do that.
-      if (!geometry.empty()) {
+      if (!geometry.empty() && options.prologue.any() && !kernel->takes_prologues()) {
+        entry.line.reason = text("prologue = ", to_string(options.prologue), "; legal: none");
+      } else if (!geometry.empty()) {
         Judgement judgement = kernel->judge(entry.request);
         entry.line.reason = std::move(judgement.refusal);
         entry.line.estimated_us = judgement.estimated_us;

@@ -130,10 +130,13 @@ std::string tuning_key(const PlanRequest& request) {
   // What a packed filter of an upsampling holds depends on the folding; "u2" alone is the fast one.
   const bool exact_folding =
       g.upsample == 2 && request.packed_filter && g.upsample_folding == UpsampleFolding::exact;
+  // What was measured without a prologue says nothing of one: few kernels take them.
+  const std::string prologue =
+      request.prologue.any() ? to_string(request.prologue) + " > " : std::string();
   return text(request.device.name, kSeparator, to_string(request.dtype), ">",
               to_string(request.output_dtype),
               request.allow_tf32 && request.dtype == DType::fp32 ? " tf32" : "",
-              request.packed_filter ? " packed" : " dense", kSeparator,
+              request.packed_filter ? " packed" : " dense", kSeparator, prologue,
               epilogue_class(request.epilogue), kSeparator, "n", g.batch, " d", g.cached_frames,
               "+", g.in[0], " h", g.in[1], " w", g.in[2], " c", g.in_channels, " k", g.out_channels,
               " f", triple(g.filter), " s", triple(g.stride), " l", triple(g.dilation), " p",
@@ -149,6 +152,7 @@ std::string tuning_key(const ProblemShape& problem, const PlanOptions& options,
                      .dtype = options.dtype,
                      .output_dtype = options.output_dtype.value_or(options.dtype),
                      .epilogue = options.epilogue,
+                     .prologue = options.prologue,
                      .packed_filter = options.packed_filter,
                      .allow_tf32 = options.allow_tf32,
                      .device = device});

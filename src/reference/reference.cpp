@@ -235,6 +235,37 @@ double finish_fp64(double sum, std::int64_t element, std::int64_t channels,
   return x;
 }
 
+std::vector<float> apply_prologue(const ConvGeometry& g, const float* activation,
+                                  const Prologue& prologue, DType dtype) {
+  const std::int64_t channels = g.in_channels, pixels = g.in[0] * g.in[1] * g.in[2];
+  std::vector<float> out(static_cast<std::size_t>(g.activation_elements()));
+  for (std::int64_t i = 0; i < g.activation_elements(); ++i) {
+    const std::int64_t pixel = i / channels, channel = i % channels;
+    double x = activation[i];
+    switch (prologue.norm) {
+      case PrologueNorm::none:
+        break;
+      case PrologueNorm::scale_shift: {
+        const std::int64_t at = pixel / pixels * channels + channel;
+        x = x * static_cast<double>(prologue.scale[at]) + static_cast<double>(prologue.shift[at]);
+        break;
+      }
+      case PrologueNorm::rms:
+        x *= static_cast<double>(prologue.inverse_rms[pixel]) *
+             static_cast<double>(prologue.scale[channel]);
+        break;
+    }
+    x = activate_fp64(x, prologue.activation, NAN, NAN);
+    out[static_cast<std::size_t>(i)] = static_cast<float>(round_fp64(dtype, x));
+  }
+  return out;
+}
+
+double activation_rounding(const PrologueKind& prologue, DType dtype) {
+  if (!prologue.any()) return 0.0;
+  return dtype == DType::fp32 ? 0x1p-18 : 2.0 * half_ulp(dtype);
+}
+
 double filter_rounding(const std::string& format, DType dtype) {
   if (format.starts_with("upsampled_phases_fast")) return half_ulp(dtype);
   if (format.starts_with("upsampled_phases_exact")) return half_ulp(dtype) * half_ulp(dtype);
@@ -279,7 +310,7 @@ Expectation expect(const ConvGeometry& g, const Operands& operands,
   const double unit = 0x1p-24;
   double accumulation = unit * (8.0 + 0.25 * static_cast<double>(g.gemm_k()));
   if (!by_loops) accumulation *= 2.0;
-  accumulation += options.filter_rounding;
+  accumulation += options.filter_rounding + options.activation_rounding;
 
   const Epilogue& e = epilogue.epilogue;
   const std::int64_t channels = g.out_channels;

@@ -7,6 +7,7 @@
 
 #include "convoy/epilogue.hpp"
 #include "convoy/geometry.hpp"
+#include "convoy/prologue.hpp"
 
 namespace convoy::reference {
 
@@ -33,6 +34,14 @@ struct Operands {
 /// Repacks a host filter of `layout` into dense KTRSC of the same type.
 void to_ktrsc(void* ktrsc, const void* filter, DType dtype, FilterLayout layout,
               const ConvGeometry& geometry);
+
+/// The activation as a prologue leaves it: in fp64, rounded once to `dtype`.
+std::vector<float> apply_prologue(const ConvGeometry& geometry, const float* activation,
+                                  const Prologue& prologue, DType dtype);
+
+/// ExpectOptions::activation_rounding of a prologue: values between two elements of the type may be
+/// rounded to either, since their exponentials are approximate.
+double activation_rounding(const PrologueKind& prologue, DType dtype);
 
 /// The sum, in fp64, by the loops of the definition, for every `step`-th element of
 /// [N, Z, P, Q, K].
@@ -91,6 +100,8 @@ struct ExpectOptions {
   /// Relative error of the filter that the kernel may read in place of the given one (a folded
   /// upsampling sums taps and rounds the sums to the filter's type).
   double filter_rounding = 0.0;
+  /// Likewise of the activation, which a prologue has rounded (`activation_rounding`).
+  double activation_rounding = 0.0;
   /// Elements 0, step, 2·step and so on; with a step above 1 always by convolve_fp64.
   std::int64_t step = 1;
 };

@@ -296,7 +296,7 @@ TEST(PaddedCopyForm, LeavesZerosToTheInnerKernel) {
     p.pad_end[2] = 2;
     p.cached_frames = 2;
   });
-  const PaddedCopyForm form = padded_copy_form(g, DType::bf16, false);
+  const PaddedCopyForm form = padded_copy_form(g, DType::bf16, {.depth = false});
   EXPECT_EQ(form.part.in, (std::array<std::int64_t, 3>{6, 8, 11}));
   EXPECT_EQ(form.part.pad_begin, (std::array<std::int64_t, 3>{1, 1, 0}));
   EXPECT_EQ(form.part.pad_end, (std::array<std::int64_t, 3>{1, 1, 0}));
@@ -310,20 +310,20 @@ TEST(PaddedCopyForm, PartsFitTheBudget) {
                                 [](auto& p) { replicate_frames_reflect_rows(p); });
   constexpr std::int64_t kFrame = std::int64_t{10} * 10 * 16 * 2;
   // Two images of 22 frames; then one with less than another.
-  const PaddedCopyForm images = padded_copy_form(g, DType::bf16, true, 50 * kFrame);
+  const PaddedCopyForm images = padded_copy_form(g, DType::bf16, {.depth = true}, 50 * kFrame);
   EXPECT_EQ(images.part.batch, 2);
   EXPECT_EQ(images.batch_parts, 2);
   EXPECT_EQ(images.frame_parts, 1);
   // Nine frames, seven of the output, of one image.
-  const PaddedCopyForm frames = padded_copy_form(g, DType::bf16, false, 9 * kFrame);
-  EXPECT_TRUE(frames.pads_depth);
+  const PaddedCopyForm frames = padded_copy_form(g, DType::bf16, {.depth = false}, 9 * kFrame);
+  EXPECT_TRUE(frames.padding.depth);
   EXPECT_EQ(frames.part.batch, 1);
   EXPECT_EQ(frames.part.in[0], 9);
   EXPECT_EQ(frames.part.out[0], 7);
   EXPECT_EQ(frames.batch_parts, 3);
   EXPECT_EQ(frames.frame_parts, 3);
   // No budget: as many output frames as the taps reach over.
-  EXPECT_EQ(padded_copy_form(g, DType::bf16, false, 1).part.out[0], 3);
+  EXPECT_EQ(padded_copy_form(g, DType::bf16, {.depth = false}, 1).part.out[0], 3);
 }
 
 TEST_F(Composed, PaddedCopyOfEveryKindOfPadding) {

@@ -53,6 +53,25 @@ TEST_F(Norm, GroupsOfEveryWidth) {
   }
 }
 
+TEST_F(Norm, Coefficients) {
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {
+      {512, 32}, {96, 1}, {36, 4}, {7, 7}, {9000, 3}};
+  for (const auto& [channels, groups] : shapes) {
+    for (const DType dtype : {DType::bf16, DType::fp32}) {
+      if (channels == 9000 && dtype == DType::fp32) continue;
+      for (const bool rms : {false, true}) {
+        NormCase test =
+            rms ? rms_case(43, channels, dtype) : group_case(43, channels, groups, dtype);
+        test.batch = 3;
+        test.options.activation = Activation::none;
+        test.options.result = NormResult::coefficients;
+        if (rms) test.options.scale = false;
+        EXPECT_EQ(run_norm_case(test), "") << test.describe();
+      }
+    }
+  }
+}
+
 TEST_F(Norm, GroupsAcrossSlicesOfChannels) {
   // More channels than a block has threads: groups that fill slices, share them, straddle them.
   const std::pair<std::int64_t, std::int64_t> shapes[] = {{16384, 1},  {9000, 3}, {8200, 8200},

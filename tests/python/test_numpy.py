@@ -440,6 +440,42 @@ class Planning(unittest.TestCase):
             plan.run(None, None, None)
         self.assertIn("output is null", str(caught.exception))
 
+    def test_prologue(self):
+        rng = np.random.default_rng(3)
+
+        def aligned(shape):
+            spare = np.zeros(int(np.prod(shape)) + 4, np.float32)
+            first = -spare.ctypes.data % 16 // 4
+            return spare[first : first + int(np.prod(shape))].reshape(shape)
+
+        x, w, y = aligned((1, 8, 8, 4)), aligned((8, 3, 3, 4)), aligned((1, 8, 8, 8))
+        x[:], w[:] = rng.standard_normal(x.shape), rng.standard_normal(w.shape)
+        scale, inverse = aligned((4,)), aligned((64,))
+        scale[:] = rng.standard_normal(4)
+        norm = convoy.NormPlan(
+            convoy.RmsNorm(64, 4),
+            convoy.NormOptions(dtype="fp32", scale=False, bias=False, device="cpu",
+                               result="coefficients"),
+        )
+        norm.run(inverse.ctypes.data, x.ctypes.data)
+        plan = convoy.Plan(
+            self.problem,
+            convoy.Options(dtype="fp32", device="cpu", prologue_norm="rms",
+                           prologue_activation="silu"),
+        )
+        plan.run(y.ctypes.data, x.ctypes.data, w.ctypes.data,
+                 prologue_scale=scale.ctypes.data, inverse_rms=inverse.ctypes.data)
+        expected = convoy.conv2d(
+            convoy.rms_norm(x, scale, activation="silu"), w, padding=1
+        )
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+        with self.assertRaises(convoy.InvalidArgument) as caught:
+            plan.run(y.ctypes.data, x.ctypes.data, w.ctypes.data)
+        self.assertIn("prologue.scale is null", str(caught.exception))
+        with self.assertRaises(convoy.InvalidArgument) as caught:
+            convoy.Plan(self.problem, convoy.Options(device="cpu", prologue_norm="layer"))
+        self.assertIn("prologue_norm = 'layer'", str(caught.exception))
+
     def test_support_and_candidates(self):
         options = convoy.Options(device="cpu")
         self.assertEqual(convoy.supports(self.problem, options), (True, ""))

@@ -237,6 +237,41 @@ bool exact_on_integers(const Epilogue& e) {
   }
 }
 
+bool exact_on_integers(const PrologueKind& prologue) {
+  return prologue.activation == Activation::none || prologue.activation == Activation::relu;
+}
+
+/// What a prologue reads: [N, C] or [C], [N, C], and a value for each pixel.
+struct PrologueValues {
+  std::vector<float> scale, shift, inverse_rms;
+
+  Prologue prologue(const PrologueKind& kind) const {
+    const auto data = [](const std::vector<float>& of) { return of.empty() ? nullptr : of.data(); };
+    return {.norm = kind.norm,
+            .activation = kind.activation,
+            .scale = data(scale),
+            .shift = data(shift),
+            .inverse_rms = data(inverse_rms)};
+  }
+};
+
+/// Such that integers stay integers or halves where exact.
+PrologueValues random_prologue(Random& random, const ConvGeometry& g, const PrologueKind& kind,
+                               bool exact) {
+  PrologueValues values;
+  const bool rms = kind.norm == PrologueNorm::rms;
+  const std::int64_t factors = !kind.any() ? 0 : rms ? g.in_channels : g.batch * g.in_channels;
+  for (std::int64_t i = 0; i < factors; ++i) {
+    values.scale.push_back(exact ? random.pick({1.0f, -1.0f, 2.0f}) : 1.0f + 0.5f * random.real());
+    if (rms) continue;
+    values.shift.push_back(exact ? static_cast<float>(random.between(-2, 2)) : random.real());
+  }
+  for (std::int64_t i = 0; rms && i < g.activation_elements() / g.in_channels; ++i) {
+    values.inverse_rms.push_back(exact ? random.pick({1.0f, 2.0f, 0.5f}) : 1.3f + random.real());
+  }
+  return values;
+}
+
 /// Values of one tensor, already rounded to its type. Integers where exact, some of them zero.
 std::vector<float> random_values(Random& random, std::int64_t count, DType dtype, bool exact,
                                  float size) {
@@ -341,6 +376,13 @@ ConvCase random_case(std::uint64_t seed, const CaseLimits& limits) {
   c.bring_workspace = random.chance(50);
   c.residual_in_place = random.chance(30);
   if (random.chance(50)) c.options.upsample_folding = UpsampleFolding::fast;
+  Random prologues(seed ^ 0x70726f6c6f677565u);
+  if (prologues.chance(15)) {
+    c.options.prologue.norm = prologues.pick({PrologueNorm::scale_shift, PrologueNorm::rms});
+    c.options.prologue.activation =
+        prologues.pick({Activation::none, Activation::silu, Activation::silu, Activation::relu,
+                        Activation::gelu, Activation::gelu_tanh});
+  }
   return c;
 }
 
@@ -446,10 +488,13 @@ std::string describe(const ConvCase& c) {
                          c.options.packed_filter ? " packed, " : " bare, ", to_string(shown));
   if (c.options.allow_tf32 && c.options.dtype == DType::fp32) out += ", tf32 allowed";
   if (c.residual && c.residual_in_place) out += " in place";
+  if (c.options.prologue.any()) out += ", prologue " + to_string(c.options.prologue);
   if (c.next_cache) out += ", next_cache";
   if (!c.bring_workspace) out += ", own workspace";
   if (flat_upsample(c) == 2) out += text(", ", to_string(c.options.upsample_folding), " folding");
-  out += c.exact && exact_on_integers(c.epilogue) ? ", integers" : ", reals";
+  const bool exact =
+      c.exact && exact_on_integers(c.epilogue) && exact_on_integers(c.options.prologue);
+  out += exact ? ", integers" : ", reals";
   return text(out, ", seed ", c.seed, ", kernel ",
               c.options.kernel.empty() ? "chosen" : c.options.kernel);
 }
@@ -484,7 +529,9 @@ struct PreparedCase::Shared {
   DType dtype, out_dtype;
   bool in_place, dense;
   // Bytes as they lie on the device.
-  std::vector<unsigned char> activation, cache, filter, bias, residual, next_cache, packed_bytes;
+  std::vector<unsigned char> activation, cache, filter, bias, residual, packed_bytes;
+  std::vector<unsigned char> scale, shift, inverse_rms;  // Of the prologue.
+  std::vector<float> next_cache;
   GuardedBuffer d_filter;
   PackedFilter packed;
   reference::Expectation expected;
@@ -499,7 +546,7 @@ struct PreparedCase::Shared {
         out_dtype(c.options.output_dtype.value_or(dtype)),
         in_place(c.residual_in_place && c.residual),
         dense(c.filter_layout == FilterLayout::krsc || c.filter_layout == FilterLayout::ktrsc),
-        exact(c.exact && exact_on_integers(c.epilogue)) {
+        exact(c.exact && exact_on_integers(c.epilogue) && exact_on_integers(c.options.prologue)) {
     Random random(c.seed ^ 0x5bd1e995u);
     const float filter_size =
         1.7f / std::sqrt(static_cast<float>(std::max<std::int64_t>(1, g.gemm_k())));
@@ -515,7 +562,14 @@ struct PreparedCase::Shared {
     filter = encode(lay_out_filter(w, g, c.filter_layout), dtype);
     bias = encode(b, c.epilogue.bias_dtype);
     residual = encode(source, out_dtype);
-    if (c.next_cache) next_cache = encode(expected_next_cache(g, x, before), dtype);
+    Random prologue_random(c.seed ^ 0x70726f6cu);
+    const PrologueValues values = random_prologue(prologue_random, g, c.options.prologue, exact);
+    scale = encode(values.scale, DType::fp32);
+    shift = encode(values.shift, DType::fp32);
+    inverse_rms = encode(values.inverse_rms, DType::fp32);
+    // What is convolved.
+    x = reference::apply_prologue(g, x.data(), values.prologue(c.options.prologue), dtype);
+    if (c.next_cache) next_cache = expected_next_cache(g, x, before);
 
     d_filter = GuardedBuffer(device, filter.size());
     d_filter.upload(filter.data());
@@ -540,6 +594,8 @@ struct PreparedCase::Shared {
         {.filter_rounding = tf32 && folded    ? 0x1p-11
                             : c.allow_folding ? reference::filter_rounding(packed.format(), dtype)
                                               : 0,
+         .activation_rounding =
+             exact ? 0 : reference::activation_rounding(c.options.prologue, dtype),
          // NOTE: odd, so that every filter of an even number has its turn.
          .step = c.sample == 0 ? 1 : std::max<std::int64_t>(1, elements / c.sample) | 1});
   }
@@ -548,6 +604,7 @@ struct PreparedCase::Shared {
 /// The buffers of one run at a time.
 struct PreparedCase::Tensors {
   GuardedBuffer activation, cache, bias, residual, output, next_cache, workspace;
+  GuardedBuffer scale, shift, inverse_rms;
   std::vector<unsigned char> first_output;  ///< Bits of the first run, once they were right.
 
   explicit Tensors(const Shared& s)
@@ -556,8 +613,14 @@ struct PreparedCase::Tensors {
         bias(s.device, s.bias.size()),
         residual(s.device, s.residual.size()),
         output(s.device, static_cast<std::size_t>(s.g.output_elements()) * size_of(s.out_dtype)),
-        next_cache(s.device, s.next_cache.size()),
-        workspace(s.device, s.plan.workspace_bytes()) {
+        next_cache(s.device, s.next_cache.size() * size_of(s.dtype)),
+        workspace(s.device, s.plan.workspace_bytes()),
+        scale(s.device, s.scale.size()),
+        shift(s.device, s.shift.size()),
+        inverse_rms(s.device, s.inverse_rms.size()) {
+    scale.upload(s.scale.data());
+    shift.upload(s.shift.data());
+    inverse_rms.upload(s.inverse_rms.data());
     activation.upload(s.activation.data());
     cache.upload(s.cache.data());
     bias.upload(s.bias.data());
@@ -599,6 +662,14 @@ void PreparedCase::run(cudaStream_t stream) {
   if (s.c.residual) arguments.epilogue.residual = t.residual.data();
   if (s.g.cached_frames > 0) arguments.cache = {t.cache.data(), s.plan.cache_shape()};
   if (s.c.next_cache) arguments.next_cache = {t.next_cache.data(), s.plan.next_cache_shape()};
+  const auto floats = [](const GuardedBuffer& buffer) {
+    return buffer.bytes() > 0 ? static_cast<const float*>(buffer.data()) : nullptr;
+  };
+  arguments.prologue = {.norm = s.c.options.prologue.norm,
+                        .activation = s.c.options.prologue.activation,
+                        .scale = floats(t.scale),
+                        .shift = floats(t.shift),
+                        .inverse_rms = floats(t.inverse_rms)};
   if (s.c.bring_workspace || s.device == Device::cuda) arguments.workspace = t.workspace.data();
   if (!s.c.launch) {
     s.plan.run(arguments, stream);
@@ -627,8 +698,18 @@ std::string PreparedCase::check(cudaStream_t stream) {
   } else if (output != t.first_output) {
     return "the bits differ from the first run's";
   }
-  if (s.c.next_cache && !s.g.empty() && t.next_cache.download(stream) != s.next_cache) {
-    return "next_cache is wrong";
+  if (s.c.next_cache && !s.g.empty()) {
+    // Approximate exponentials may be rounded to the element beside.
+    const double slack =
+        s.exact ? 0.0 : reference::activation_rounding(s.c.options.prologue, s.dtype);
+    const double least = slack > 0.0 ? 1e-6 : 0.0;
+    const std::vector<unsigned char> got = t.next_cache.download(stream);
+    for (std::size_t i = 0; i < s.next_cache.size(); ++i) {
+      const double value = load_element(got.data(), static_cast<std::int64_t>(i), s.dtype);
+      const double wanted = s.next_cache[i];
+      if (std::fabs(value - wanted) <= slack * std::fabs(wanted) + least) continue;
+      return text("next_cache is wrong: element ", i, " is ", value, ", expected ", wanted);
+    }
   }
   const struct {
     const char* name;
@@ -638,6 +719,9 @@ std::string PreparedCase::check(cudaStream_t stream) {
                  {"filter", s.d_filter, &s.filter},
                  {"cache", t.cache, &s.cache},
                  {"bias", t.bias, &s.bias},
+                 {"prologue.scale", t.scale, &s.scale},
+                 {"prologue.shift", t.shift, &s.shift},
+                 {"prologue.inverse_rms", t.inverse_rms, &s.inverse_rms},
                  {"residual", t.residual, s.in_place ? nullptr : &s.residual},
                  {"output", t.output, nullptr},
                  {"next_cache", t.next_cache, nullptr},

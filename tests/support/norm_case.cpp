@@ -104,8 +104,10 @@ std::string NormCase::describe() const {
        << "g" << groups << " epsilon " << epsilon << " " << to_string(rule) << " "
        << to_string(options.dtype) << (options.scale ? " scale" : "")
        << (options.bias ? " bias" : "") << " of " << to_string(options.parameter_dtype) << " "
-       << to_string(options.activation) << (in_place ? " in place" : "") << ", values " << offset
-       << " ± " << spread << ", seed " << seed;
+       << to_string(options.activation)
+       << (options.result == NormResult::coefficients ? " coefficients" : "")
+       << (in_place ? " in place" : "") << ", values " << offset << " ± " << spread << ", seed "
+       << seed;
   return text.str();
 }
 
@@ -123,6 +125,22 @@ NormPlan plan_norm(const NormCase& test) {
                                .groups = test.groups,
                                .epsilon = test.epsilon},
               test.options);
+}
+
+/// What coefficients make of the input, in the type of a tensor: fp32.
+std::vector<unsigned char> normalised(const NormCase& test, const std::vector<float>& x,
+                                      const std::vector<unsigned char>& coefficients) {
+  const std::int64_t c = test.channels, count = test.batch * test.pixels * c;
+  const auto at = [&](std::int64_t i) { return load_element(coefficients.data(), i, DType::fp32); };
+  std::vector<float> y;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double v = x[static_cast<std::size_t>(i)];
+    const std::int64_t factor = i / c / test.pixels * c + i % c;
+    y.push_back(static_cast<float>(test.rms ? v * double(at(i / c))
+                                            : v * double(at(factor)) +
+                                                  double(at(test.batch * c + factor))));
+  }
+  return encode(y, DType::fp32);
 }
 
 std::string run_norm_case(const NormCase& test) {
@@ -145,7 +163,11 @@ std::string run_norm_case(const NormCase& test) {
   for (std::vector<unsigned char>& result : results) {
     GuardedBuffer input = buffer(x, dtype), gamma = buffer(scale, parameter);
     GuardedBuffer beta = buffer(bias, parameter);
-    GuardedBuffer output(device, input.bytes());
+    const bool coefficients = test.options.result == NormResult::coefficients;
+    const std::int64_t floats =
+        test.rms ? test.batch * test.pixels : 2 * test.batch * test.channels;
+    GuardedBuffer output(device,
+                         coefficients ? static_cast<std::size_t>(floats) * 4 : input.bytes());
     GuardedBuffer workspace(device, plan.workspace_bytes());
     plan.run({.output = test.in_place ? input.data() : output.data(),
               .input = input.data(),
@@ -160,7 +182,12 @@ std::string run_norm_case(const NormCase& test) {
     if (!test.in_place && input.download() != encode(x, dtype)) return "changed its input";
   }
   if (results[0] != results[1]) return "two runs gave different bits";
-  return compare(test, x, scale, bias, results[0]);
+  if (test.options.result == NormResult::tensor) {
+    return compare(test, x, scale, bias, results[0]);
+  }
+  NormCase as_tensor = test;
+  as_tensor.options.dtype = DType::fp32;
+  return compare(as_tensor, x, scale, bias, normalised(test, x, results[0]));
 }
 
 NormCase random_norm_case(std::mt19937_64& random, Device device) {
@@ -187,6 +214,13 @@ NormCase random_norm_case(std::mt19937_64& random, Device device) {
   test.in_place = pick(0, 2) == 0;
   test.offset = pick(0, 2) == 0 ? static_cast<double>(pick(-20, 20)) : 0.0;
   test.seed = random();
+  // Of the seed, so that the other cases are as they were.
+  if (test.seed % 5 == 0) {
+    test.options.result = NormResult::coefficients;
+    test.options.activation = Activation::none;
+    if (test.rms) test.options.scale = test.options.bias = false;
+    test.in_place = false;
+  }
   return test;
 }
 

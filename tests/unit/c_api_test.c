@@ -254,6 +254,61 @@ static void test_norms(void) {
   convoy_norm_plan_destroy(NULL);
 }
 
+/* A group norm's coefficients in a convolution that sums two channels. */
+static void test_prologue(void) {
+  alignas(16) float x[4] = {1, 7, 3, 7}, scale[4] = {2, 1}, bias[4] = {0, 5}, coefficients[4];
+  alignas(16) float filter[4] = {1, 1}, y[4], shift[4];
+  convoy_norm_shape_t norm_shape;
+  convoy_norm_shape_init(&norm_shape, sizeof(norm_shape));
+  norm_shape.pixels = norm_shape.channels = norm_shape.groups = 2;
+  norm_shape.epsilon = 0.5f;
+  convoy_norm_options_t norm_options;
+  convoy_norm_options_init(&norm_options, sizeof(norm_options));
+  norm_options.dtype = CONVOY_FP32;
+  norm_options.device = CONVOY_DEVICE_CPU;
+  norm_options.result = CONVOY_NORM_COEFFICIENTS;
+  convoy_norm_plan_t norm = NULL;
+  CHECK(convoy_plan_group_norm(&norm_shape, &norm_options, &norm) == CONVOY_OK);
+  convoy_norm_arguments_t norm_arguments;
+  convoy_norm_arguments_init(&norm_arguments, sizeof(norm_arguments));
+  norm_arguments.output = coefficients;
+  norm_arguments.input = x;
+  norm_arguments.scale = scale;
+  norm_arguments.bias = bias;
+  CHECK(convoy_norm_run(norm, &norm_arguments, NULL) == CONVOY_OK);
+  convoy_norm_plan_destroy(norm);
+  memcpy(shift, coefficients + 2, 2 * sizeof(float));
+
+  convoy_conv2d_shape_t shape;
+  convoy_conv2d_shape_init(&shape, sizeof(shape));
+  shape.in_height = shape.out_channels = 1;
+  shape.in_width = shape.in_channels = 2;
+  convoy_prologue_t prologue;
+  convoy_prologue_init(&prologue, sizeof(prologue));
+  prologue.norm = CONVOY_PROLOGUE_SCALE_SHIFT;
+  prologue.activation = CONVOY_ACTIVATION_RELU;
+  convoy_plan_options_t options = cpu_options();
+  options.prologue = &prologue;
+  convoy_plan_t plan = NULL;
+  CHECK(convoy_plan_conv2d(&shape, &options, &plan) == CONVOY_OK);
+  convoy_run_arguments_t arguments;
+  convoy_run_arguments_init(&arguments, sizeof(arguments));
+  arguments.output = y;
+  arguments.activation = x;
+  arguments.filter = filter;
+  CHECK(convoy_run(plan, &arguments, NULL) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("prologue is none, but the plan is for scale_shift+relu"));
+  arguments.prologue = &prologue;
+  prologue.scale = coefficients;
+  CHECK(convoy_run(plan, &arguments, NULL) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("prologue.shift is null"));
+  prologue.shift = shift;
+  CHECK(convoy_run(plan, &arguments, NULL) == CONVOY_OK);
+  /* relu(-1.633) + 5 and 1.633 + 5 */
+  CHECK(y[0] == 5 && y[1] > 6.632992f && y[1] < 6.632994f);
+  convoy_plan_destroy(plan);
+}
+
 static void test_candidates(void) {
   const convoy_conv2d_shape_t shape = small_shape();
   const convoy_plan_options_t options = cpu_options();
@@ -298,6 +353,7 @@ static void test_garbage(void) {
     memset(&options, bytes[i], sizeof(options));
     options.struct_size = sizeof(options);
     options.epilogue = NULL;
+    options.prologue = NULL;
     options.kernel = NULL;
     CHECK(convoy_plan_conv2d(&good_shape, &options, &plan) == CONVOY_INVALID_ARGUMENT);
     CHECK(plan == NULL);
@@ -374,6 +430,7 @@ static void test_null(void) {
   CHECK(bytes == 7);
   convoy_conv2d_shape_init(NULL, 8);
   convoy_epilogue_init(NULL, 0);
+  convoy_prologue_init(NULL, 0);
   CHECK(convoy_status_string((convoy_status_t)99) != NULL);
   CHECK(convoy_status_string((convoy_status_t)-1) != NULL);
   convoy_plan_destroy(plan);
@@ -388,6 +445,7 @@ int main(void) {
   test_struct_growth();
   test_candidates();
   test_norms();
+  test_prologue();
   test_garbage();
   test_null();
   if (failures == 0) printf("C interface: all checks passed\n");

@@ -60,6 +60,13 @@ TEST(NormProblem, ErrorsNameWhatIsLegal) {
                [&] { plan(rms, {.activation = static_cast<Activation>(10)}); });
   expect_error(Status::invalid_argument, {"device_index = -2"},
                [&] { plan(rms, {.device_index = -2}); });
+  expect_error(Status::invalid_argument, {"result = 2", "coefficients"},
+               [&] { plan(rms, {.result = static_cast<NormResult>(2)}); });
+  expect_error(Status::invalid_argument, {"scale = 1", "Prologue::scale"},
+               [&] { plan(rms, {.result = NormResult::coefficients}); });
+  expect_error(Status::invalid_argument, {"activation = silu", "Prologue::activation"}, [&] {
+    plan(rms, {.activation = Activation::silu, .result = NormResult::coefficients});
+  });
 }
 
 #ifdef CONVOY_WITH_CPU
@@ -87,6 +94,35 @@ TEST(NormRun, ChecksItsArguments) {
   refused(bare, {.output = x + 4, .input = x}, {"output", "overlaps input"});
   refused(bare, {.output = y, .input = x, .workspace = x}, {"workspace", "overlaps input"});
   EXPECT_NO_THROW(scaled.run({.output = x, .input = x, .scale = parameter}));
+}
+
+TEST(NormRun, CoefficientsAreNotInPlace) {
+  alignas(16) float x[32] = {}, y[32] = {};
+  NormOptions options = kCpu;
+  options.result = NormResult::coefficients;
+  const NormPlan rms = plan(RmsNormProblem{.pixels = 4, .channels = 8}, options);
+  EXPECT_EQ(rms.info().min_bytes, (32 + 4) * 4);
+  expect_error(Status::invalid_argument, {"output", "overlaps input"},
+               [&] { rms.run({.output = x, .input = x}); });
+  expect_error(Status::invalid_argument, {"output", "+16 bytes", "overlaps input"},
+               [&] { rms.run({.output = x + 28, .input = x}); });
+  EXPECT_NO_THROW(rms.run({.output = y, .input = x}));
+}
+
+TEST(CpuNorm, CoefficientsNormaliseAsTheNormDoes) {
+  for (const bool rms : {false, true}) {
+    for (const RmsEpsilon rule : {RmsEpsilon::added, RmsEpsilon::norm_floor}) {
+      NormCase test{
+          .rms = rms, .batch = 3, .pixels = 70, .channels = 12, .groups = 3, .rule = rule};
+      test.options = {.dtype = DType::bf16,
+                      .scale = !rms,
+                      .bias = !rms,
+                      .device = Device::cpu,
+                      .result = NormResult::coefficients};
+      test.offset = 2;
+      EXPECT_EQ(run_norm_case(test), "") << test.describe();
+    }
+  }
 }
 
 TEST(NormRun, AnEmptyTensorTouchesNothing) {

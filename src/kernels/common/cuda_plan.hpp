@@ -10,6 +10,7 @@
 #include "kernels/common/filter_packing.hpp"
 #include "kernels/common/launch.hpp"
 #include "kernels/common/next_cache.hpp"
+#include "kernels/common/normalised_box.hpp"
 
 namespace convoy {
 
@@ -48,6 +49,9 @@ class CudaPlan : public ExecutablePlan {
   /// Where the run asks for it.
   void store_next_cache(const RunPointers& pointers, cudaStream_t stream) const {
     if (pointers.next_cache == nullptr) return;
+    if (request_.prologue.any()) {
+      return write_normalised_cache(pointers, request_.geometry, request_.dtype, stream);
+    }
     write_next_cache(pointers.next_cache, pointers.cache, pointers.activation, request_.geometry,
                      request_.dtype, stream);
   }

@@ -13,8 +13,9 @@ void register_kernels(CandidateList& list, const InnerKernels& inner) {
   list.push_back(make_im2col_matmul_candidate(inner, 3));
 }
 
-void register_padded_copy(CandidateList& list, const InnerKernels& inner) {
+void register_copies(CandidateList& list, const InnerKernels& inner) {
   list.push_back(make_padded_copy_candidate(inner));
+  list.push_back(make_normalised_copy_candidate(inner));
 }
 
 }  // namespace convoy::composed

@@ -24,7 +24,8 @@ std::unique_ptr<KernelCandidate> make_im2col_matmul_candidate(
 /// order.
 void register_kernels(CandidateList& list, const InnerKernels& inner);
 
-/// "padded_copy", which takes any kernel for its inner one: those listed above as well.
-void register_padded_copy(CandidateList& list, const InnerKernels& inner);
+/// "padded_copy" and "normalised_copy", which take any kernel for their inner one: those listed
+/// above as well.
+void register_copies(CandidateList& list, const InnerKernels& inner);
 
 }  // namespace convoy::composed

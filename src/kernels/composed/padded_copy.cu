@@ -10,6 +10,7 @@
 #include "kernels/common/device_geometry.cuh"
 #include "kernels/common/fast_divide.hpp"
 #include "kernels/common/launch.hpp"
+#include "kernels/common/normalised_box.hpp"
 #include "kernels/common/ptx.cuh"
 
 namespace convoy::composed {
@@ -73,6 +74,22 @@ bool has_other_padding(const ConvGeometry& g, int axis) {
   return g.pad_mode[axis] != PadMode::zero && (g.pad_begin[axis] != 0 || g.pad_end[axis] != 0);
 }
 
+// The copy holds the padding of this axis.
+bool pads_axis(const ConvGeometry& g, CopiedPadding padding, int axis) {
+  return axis == 0 ? padding.depth : padding.plane && has_other_padding(g, axis);
+}
+
+// The input of a part, from those of output frame `frame` on.
+InputBox part_box(const ConvGeometry& asked, const PaddedCopyForm& form, const ConvGeometry& part,
+                  std::int64_t image, std::int64_t frame) {
+  InputBox box{.origin = {image, frame * asked.stride[0], 0, 0},
+               .extent = {part.batch, part.in[0], part.in[1], part.in[2]}};
+  for (int axis = 0; axis < 3; ++axis) {
+    if (pads_axis(asked, form.padding, axis)) box.origin[1 + axis] -= asked.pad_begin[axis];
+  }
+  return box;
+}
+
 // Where a part lies: its first image and output frame, and which problem it is.
 struct Part {
   std::int64_t image, frame;
@@ -108,6 +125,7 @@ ConvGeometry last_part(const ConvGeometry& asked, const PaddedCopyForm& form) {
 PlanRequest with_geometry(const PlanRequest& request, const ConvGeometry& geometry) {
   PlanRequest inner = request;
   inner.geometry = geometry;
+  inner.prologue = {};  // Done by the copy.
   return inner;
 }
 
@@ -133,12 +151,12 @@ class PaddedCopyPlan final : public CudaPlan {
   void run(const RunPointers& pointers, cudaStream_t stream) const override {
     const ConvGeometry& g = request_.geometry;
     RunPointers inner = pointers;
+    inner.prologue = {};
     inner.activation = pointers.workspace;
     inner.cache = inner.next_cache = nullptr;  // Its frames are in the copy.
     inner.workspace = static_cast<char*>(pointers.workspace) + copy_bytes_;
     for_each_part(g, form_, [&](const Part& part) {
-      write_padded_copy(pointers.workspace, pointers.activation, pointers.cache, g, request_.dtype,
-                        form_, part.is_last ? last_ : form_.part, part.image, part.frame, stream);
+      copy_part(pointers, part.is_last ? last_ : form_.part, part.image, part.frame, stream);
       const std::int64_t offset = (part.image * g.out[0] + part.frame) * g.out[1] * g.out[2] *
                                   g.out_channels *
                                   static_cast<std::int64_t>(size_of(request_.output_dtype));
@@ -160,6 +178,19 @@ class PaddedCopyPlan final : public CudaPlan {
   }
 
  private:
+  void copy_part(const RunPointers& pointers, const ConvGeometry& part, std::int64_t image,
+                 std::int64_t frame, cudaStream_t stream) const {
+    if (!request_.prologue.any()) {
+      return write_padded_copy(pointers.workspace, pointers.activation, pointers.cache,
+                               request_.geometry, request_.dtype, form_, part, image, frame,
+                               stream);
+    }
+    ConvGeometry copied = request_.geometry;
+    copied.upsample /= form_.part.upsample;  // Left to the inner kernel, or done here.
+    write_normalised_box(pointers.workspace, pointers, copied, request_.dtype,
+                         part_box(request_.geometry, form_, part, image, frame), stream);
+  }
+
   const PaddedCopyForm form_;
   const ConvGeometry last_;
   const std::unique_ptr<ExecutablePlan> inner_, last_inner_;
@@ -175,17 +206,21 @@ struct PaddedCopyChoice {
 
 class PaddedCopyCandidate final : public KernelCandidate {
  public:
-  PaddedCopyCandidate(InnerKernels inner, std::size_t budget)
-      : inner_(std::move(inner)), budget_(budget) {}
+  PaddedCopyCandidate(InnerKernels inner, std::size_t budget, bool normalises)
+      : inner_(std::move(inner)), budget_(budget), normalises_(normalises) {}
 
-  std::string name() const override { return "padded_copy"; }
+  std::string name() const override { return normalises_ ? "normalised_copy" : "padded_copy"; }
   Device device() const override { return Device::cuda; }
+  bool takes_prologues() const override { return normalises_; }
   bool packs_as_dense(const PlanRequest& request) const override {
     const PaddedCopyChoice best = choose(request);
     return best.inner.kernel->packs_as_dense(with_geometry(request, best.form.part));
   }
 
   Judgement judge(const PlanRequest& request) const override {
+    if (normalises_ && !request.prologue.any()) {
+      return "no prologue; legal: a norm in front (else nothing is to be copied)";
+    }
     std::string reason = padded_copy_refusal(request);
     if (!reason.empty()) return reason;
     PaddedCopyChoice best = choose(request);
@@ -205,10 +240,17 @@ class PaddedCopyCandidate final : public KernelCandidate {
   PaddedCopyChoice choose(const PlanRequest& request) const {
     const ConvGeometry& g = request.geometry;
     PaddedCopyChoice best;
-    for (const bool pads_depth : {false, true}) {
-      if (!pads_depth && !has_other_padding(g, 1) && !has_other_padding(g, 2)) continue;
-      if (pads_depth && !has_other_padding(g, 0)) continue;
-      PaddedCopyChoice choice = judge_form(request, pads_depth);
+    const bool other_plane = has_other_padding(g, 1) || has_other_padding(g, 2);
+    const bool other_depth = has_other_padding(g, 0);
+    for (const CopiedPadding padding : {CopiedPadding{.depth = false, .plane = false},
+                                        CopiedPadding{.depth = false, .plane = true},
+                                        CopiedPadding{.depth = true, .plane = false},
+                                        CopiedPadding{.depth = true, .plane = true}}) {
+      if ((padding.plane && !other_plane) || (padding.depth && !other_depth)) continue;
+      // Without a prologue rows and columns are padded where they can be; what is left is less.
+      const bool pads_any = (padding.plane || !other_plane) && (padding.plane || padding.depth);
+      if (!normalises_ && !pads_any) continue;
+      PaddedCopyChoice choice = judge_form(request, padding);
       if (best.inner.kernel == nullptr ||
           (choice.inner.kernel != nullptr && choice.estimated_us < best.estimated_us)) {
         best = std::move(choice);
@@ -217,10 +259,10 @@ class PaddedCopyCandidate final : public KernelCandidate {
     return best;
   }
 
-  PaddedCopyChoice judge_form(const PlanRequest& request, bool pads_depth) const {
+  PaddedCopyChoice judge_form(const PlanRequest& request, CopiedPadding padding) const {
     const ConvGeometry& g = request.geometry;
     PaddedCopyChoice choice;
-    choice.form = padded_copy_form(g, request.dtype, pads_depth, budget_);
+    choice.form = padded_copy_form(g, request.dtype, padding, budget_);
     const ConvGeometry& part = choice.form.part;
     const auto refuse = [&](std::string reason) {
       choice.inner = {.kernel = nullptr, .reason = std::move(reason)};
@@ -260,25 +302,28 @@ class PaddedCopyCandidate final : public KernelCandidate {
 
   const InnerKernels inner_;
   const std::size_t budget_;
+  const bool normalises_;
 };
 
 }  // namespace
 
-PaddedCopyForm padded_copy_form(const ConvGeometry& g, DType dtype, bool pads_depth,
+PaddedCopyForm padded_copy_form(const ConvGeometry& g, DType dtype, CopiedPadding padding,
                                 std::size_t budget) {
-  PaddedCopyForm form{.part = g, .pads_depth = pads_depth};
+  PaddedCopyForm form{.part = g, .padding = padding};
   ConvGeometry& part = form.part;
   part.cached_frames = 0;
-  part.upsample = 1;
-  part.in = g.seen();
+  part.in[0] = g.seen()[0];
+  if (padding.plane) {
+    part.upsample = 1;
+    part.in = g.seen();
+  }
   const auto pad = [&](int axis) {
     part.in[axis] = g.pad_begin[axis] + g.seen()[axis] + g.pad_end[axis];
     part.pad_begin[axis] = part.pad_end[axis] = 0;
     part.pad_mode[axis] = PadMode::zero;
   };
-  if (pads_depth) pad(0);
-  for (int axis = 1; axis < 3; ++axis) {
-    if (has_other_padding(g, axis)) pad(axis);
+  for (int axis = 0; axis < 3; ++axis) {
+    if (pads_axis(g, padding, axis)) pad(axis);
   }
 
   const auto most = static_cast<std::int64_t>(budget);
@@ -294,7 +339,7 @@ PaddedCopyForm padded_copy_form(const ConvGeometry& g, DType dtype, bool pads_de
         image_frames < reach ? 0 : (image_frames - reach) / g.stride[0] + 1;
     const std::int64_t frames = std::min(g.out[0], std::max(fitting, reach));
     if (frames < g.out[0]) {
-      form.pads_depth = true;
+      form.padding.depth = true;
       pad(0);
       part.out[0] = frames;
       part.in[0] = frames_under(g, frames);
@@ -314,12 +359,8 @@ void write_padded_copy(void* copy, const void* activation, const void* cache,
   PaddedCopy p{.g = device_geometry(asked)};
   p.g.pixel_pitch = pixel_vectors;
   p.g.row_pitch = asked.in[2] * pixel_vectors;
-  p.origin[0] = static_cast<int>(image);
-  for (int axis = 0; axis < 3; ++axis) {
-    const bool pads = axis == 0 ? form.pads_depth : has_other_padding(asked, axis);
-    const std::int64_t first = axis == 0 ? frame * asked.stride[0] : 0;
-    p.origin[1 + axis] = static_cast<int>(first - (pads ? asked.pad_begin[axis] : 0));
-  }
+  const InputBox box = part_box(asked, form, part, image, frame);
+  for (int i = 0; i < 4; ++i) p.origin[i] = static_cast<int>(box.origin[i]);
   const std::int64_t vectors = part.batch * part.in[0] * part.in[1] * part.in[2] * pixel_vectors;
   p.vectors = static_cast<int>(vectors);
   p.pixel_vectors = FastDivide(pixel_vectors);
@@ -349,7 +390,7 @@ void write_padded_copy(void* copy, const void* activation, const void* cache,
 
 std::string padded_copy_refusal(const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
-  bool any = false;
+  bool any = request.prologue.any();
   for (int axis = 0; axis < 3; ++axis) any = any || has_other_padding(g, axis);
   if (!any) {
     return "no padding but of zeros; legal: replicate or reflect padding of some axis (zeros need "
@@ -371,7 +412,12 @@ std::string padded_copy_refusal(const PlanRequest& request) {
 
 std::unique_ptr<KernelCandidate> make_padded_copy_candidate(InnerKernels inner,
                                                             std::size_t budget) {
-  return std::make_unique<PaddedCopyCandidate>(std::move(inner), budget);
+  return std::make_unique<PaddedCopyCandidate>(std::move(inner), budget, false);
+}
+
+std::unique_ptr<KernelCandidate> make_normalised_copy_candidate(InnerKernels inner,
+                                                                std::size_t budget) {
+  return std::make_unique<PaddedCopyCandidate>(std::move(inner), budget, true);
 }
 
 }  // namespace convoy::composed

@@ -2,6 +2,7 @@
 //
 // Convolution with replicate and reflect padding by kernels that know zeros alone: a copy of the
 // activation with its padding (cache in front, upsampling done), then any kernel with less padding.
+// And with a prologue by kernels that have none: the copy is normalised.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,20 +21,26 @@ namespace convoy::composed {
 /// of one image.
 inline constexpr std::size_t kPaddedCopyBytes = std::size_t{512} << 20;
 
+/// Which padding but of zeros is in a copy; what is left is the inner kernel's.
+struct CopiedPadding {
+  bool depth = false;
+  /// Of rows and columns; upsampling is then done as well.
+  bool plane = true;
+};
+
 /// What a copy holds: all, or a part of the images or output frames.
 struct PaddedCopyForm {
   /// The problem of one part, the last one maybe less. Padded axes are longer by their padding and
   /// have none left; an axis whose mode is zero keeps it.
   ConvGeometry part;
-  /// Padding along depth is in the copy (else the inner kernel's, whatever its mode).
-  bool pads_depth = false;
+  CopiedPadding padding;
   /// Parts along the batch, and along the output frames of an image (then of one image each).
   std::int64_t batch_parts = 1, frame_parts = 1;
 };
 
 /// How the problem is copied within `budget` bytes. Parts of frames always have their padding along
 /// depth, and input frames for at least as many output frames as taps along depth reach over.
-PaddedCopyForm padded_copy_form(const ConvGeometry& geometry, DType dtype, bool pads_depth,
+PaddedCopyForm padded_copy_form(const ConvGeometry& geometry, DType dtype, CopiedPadding padding,
                                 std::size_t budget = kPaddedCopyBytes);
 
 /// Write a part's copy: images from `image` on, padded frames from those of output frame `frame`
@@ -51,5 +58,9 @@ std::string padded_copy_refusal(const PlanRequest& request);
 /// format is the inner kernel's.
 std::unique_ptr<KernelCandidate> make_padded_copy_candidate(InnerKernels inner,
                                                             std::size_t budget = kPaddedCopyBytes);
+
+/// "normalised_copy": the same for problems with a prologue, whatever their padding.
+std::unique_ptr<KernelCandidate> make_normalised_copy_candidate(
+    InnerKernels inner, std::size_t budget = kPaddedCopyBytes);
 
 }  // namespace convoy::composed

@@ -94,7 +94,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   float count = 0;  // Pixels.
   float mean[kSplit] = {}, squares[kSplit] = {};
   // Statistics of the first `here` of kUnroll vectors, merged into the thread's.
-  const auto take = [&](const NormVector<Element, kVec>(&vectors)[kUnroll], int here, auto full) {
+  const auto take = [&](const ChannelVector<Element, kVec>(&vectors)[kUnroll], int here,
+                        auto full) {
     float sums[kSplit] = {};
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
@@ -141,7 +142,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const std::int64_t tiles = g.chunk_tiles + (chunk < g.longer_chunks ? 1 : 0);
   std::int64_t pixel = (chunk + (tiles - 1) * g.chunks) * tile_pixels + row;
   for (std::int64_t tile = 0; active && tile < tiles; ++tile, pixel -= step) {
-    NormVector<Element, kVec> vectors[kUnroll] = {};
+    ChannelVector<Element, kVec> vectors[kUnroll] = {};
     int here = 0;
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
@@ -195,10 +196,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-/// Mean and 1 / sqrt(variance + epsilon) of the groups that the block's slice touches, into
-/// `results`, from all chunks.
+/// Mean and 1 / sqrt(variance + epsilon) of the groups of an image that the block's slice touches,
+/// into `results`, from all chunks.
 template <int kVec>
-__device__ void merge_chunks(const GroupNormArguments& arguments, Statistics* results) {
+__device__ void merge_chunks(const GroupNormArguments& arguments, std::int64_t image,
+                             Statistics* results) {
   const GroupNormLayout& g = arguments.layout;
   const int thread = static_cast<int>(threadIdx.x);
   const int slice_channels = g.slice_columns * kVec;
@@ -209,7 +211,6 @@ __device__ void merge_chunks(const GroupNormArguments& arguments, Statistics* re
   const int teams = kThreads / groups;  // Threads of a group, each for every teams-th partial.
   const int team = thread / groups, group = first_group + thread % groups;
   const int tile_pixels = kThreads / g.slice_columns * kUnroll;
-  const std::int64_t image = blockIdx.x / static_cast<unsigned>(g.chunks);
   Statistics mine = {0, 0, 0};
   if (team < teams) {
     const int channel = group * g.group_channels;
@@ -262,7 +263,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const std::int64_t tile_pixels = rows * kUnroll;
   std::int64_t pixel = chunk * tile_pixels + row;
-  NormVector<Element, kVec> vectors[kUnroll] = {};
+  ChannelVector<Element, kVec> vectors[kUnroll] = {};
   const auto load = [&] {
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
@@ -274,7 +275,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   load();  // The first tile is under way while the statistics are awaited and merged.
   ptx::dependent_launch_wait();
   ptx::dependent_launch_trigger();
-  merge_chunks<kVec>(arguments, results);
+  merge_chunks<kVec>(arguments, image, results);
   if (!active) return;
 
   float mean[kVec], factor[kVec], bias[kVec];
@@ -302,6 +303,29 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     pixel += g.chunks * tile_pixels;
     load();
+  }
+}
+
+/// Scale and shift of every channel, [2, N, C]: a block for a slice of an image.
+template <int kVec>
+__global__ void __launch_bounds__(kThreads, 1)
+    group_norm_coefficients_kernel(const __grid_constant__ GroupNormArguments arguments) {
+  __shared__ Statistics results[kThreads];
+  const GroupNormLayout& g = arguments.layout;
+  const std::int64_t image = blockIdx.x;
+  ptx::dependent_launch_wait();
+  ptx::dependent_launch_trigger();
+  merge_chunks<kVec>(arguments, image, results);
+  const NormParameters& p = arguments.parameters;
+  const int first = static_cast<int>(blockIdx.y) * g.slice_columns * kVec;
+  const int end = min(first + g.slice_columns * kVec, g.channels);
+  auto* const scales = static_cast<float*>(arguments.output) + image * g.channels;
+  auto* const shifts = scales + std::int64_t{gridDim.x} * g.channels;
+  for (int channel = first + static_cast<int>(threadIdx.x); channel < end; channel += kThreads) {
+    const Statistics& group = results[channel / g.group_channels - first / g.group_channels];
+    const float factor = group.squares * load_parameter(p.scale, p.dtype, channel, 1.0f);
+    scales[channel] = factor;
+    shifts[channel] = fmaf(-group.mean, factor, load_parameter(p.bias, p.dtype, channel, 0.0f));
   }
 }
 
@@ -346,7 +370,9 @@ class GroupNorm final : public NormKernel {
     streaming_ = bytes > request.device.l2_bytes / 2;
   }
 
-  std::string name() const override { return "group_norm"; }
+  std::string name() const override {
+    return writes_coefficients() ? "group_norm_coefficients" : "group_norm";
+  }
   std::size_t workspace_bytes() const override {
     return static_cast<std::size_t>(request_.batch) * static_cast<std::size_t>(g_.chunks) *
            static_cast<std::size_t>(g_.slices) * static_cast<std::size_t>(g_.slice_groups) *
@@ -364,7 +390,7 @@ class GroupNorm final : public NormKernel {
     const dim3 grid(static_cast<unsigned>(request_.batch * g_.chunks),
                     static_cast<unsigned>(g_.slices));
     dispatch_element(request_.options.dtype, [&]<typename Element>() {
-      constexpr int kWide = kNormVector<Element>;
+      constexpr int kWide = kChannelVector<Element>;
       if (vector_ == 1) {
         launch<Element, 1, 1>(arguments, grid, stream);
       } else if (split_ == 1) {
@@ -381,7 +407,7 @@ class GroupNorm final : public NormKernel {
 
  private:
   template <typename Element, int kVec, int kSplit>
-  static void launch(const GroupNormArguments& arguments, dim3 grid, cudaStream_t stream) {
+  void launch(const GroupNormArguments& arguments, dim3 grid, cudaStream_t stream) const {
     const auto start = [&](auto kernel, const char* name) {
       launch_kernel(
           kernel,
@@ -389,6 +415,10 @@ class GroupNorm final : public NormKernel {
           arguments);
     };
     start(group_norm_statistics_kernel<Element, kVec, kSplit>, "group_norm_statistics");
+    if (writes_coefficients()) {
+      grid.x = static_cast<unsigned>(request_.batch);
+      return start(group_norm_coefficients_kernel<kVec>, "group_norm_coefficients");
+    }
     const auto apply = [&](auto kernel) { start(kernel, "group_norm_apply"); };
     if constexpr (kVec == 1) {
       apply(group_norm_apply_kernel<Element, kVec, NormActivation::any>);
@@ -399,6 +429,8 @@ class GroupNorm final : public NormKernel {
                           });
     }
   }
+
+  bool writes_coefficients() const { return request_.options.result == NormResult::coefficients; }
 
   NormRequest request_;
   GroupNormLayout g_;

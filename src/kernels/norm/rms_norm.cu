@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const int team = static_cast<int>(threadIdx.x) / lanes;
   const std::int64_t stride = std::int64_t{gridDim.x} * teams;
   const bool has_bias = arguments.parameters.bias != nullptr;
-  using Vector = NormVector<Element, kVec>;
+  using Vector = ChannelVector<Element, kVec>;
   const auto load = [&](Vector(&vectors)[kVectors], std::int64_t pixel) {
     const auto* input = static_cast<const Element*>(arguments.input) + pixel * arguments.channels;
 #pragma unroll
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kThreads)
     auto* output = static_cast<Element*>(arguments.output) + pixel * arguments.channels;
     float squares = 0;
     for (int column = lane; column < columns; column += 32) {
-      NormVector<Element, kVec> vector;
+      ChannelVector<Element, kVec> vector;
       float v[kVec];
       vector.load(input + column * kVec);
       vector.widen(v);
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     const float factor = factor_of(arguments, sum_over(squares, 32));
     for (int column = lane; column < columns; column += 32) {
-      NormVector<Element, kVec> vector;
+      ChannelVector<Element, kVec> vector;
       float v[kVec];
       vector.load_last(input + column * kVec);
       vector.widen(v);
@@ -160,6 +160,50 @@ __global__ void __launch_bounds__(kThreads)
       activate_norm<kActivation>(p.epilogue, v);
       vector.narrow(v);
       vector.store(output + column * kVec, arguments.streaming);
+    }
+  }
+}
+
+/// 1 / rms of every pixel, fp32: a team of `lanes` lanes has a pixel, summed in the order of
+/// rms_norm_kernel, whose factors have the same bits.
+template <typename Element, int kVec>
+__global__ void __launch_bounds__(kThreads)
+    rms_inverse_kernel(const __grid_constant__ RmsNormArguments arguments) {
+  constexpr int kPixels = 4;  // Of a team, under way at the same time.
+  const int lanes = arguments.lanes, lane = static_cast<int>(threadIdx.x) % lanes;
+  const int teams = kThreads / lanes, columns = arguments.channels / kVec;
+  const std::int64_t team = std::int64_t{blockIdx.x} * teams + threadIdx.x / lanes;
+  const std::int64_t stride = std::int64_t{gridDim.x} * teams;
+  auto* const output = static_cast<float*>(arguments.output);
+  ptx::dependent_launch_wait();
+  ptx::dependent_launch_trigger();
+  // NOTE: all lanes of a warp take every turn, for the shuffles.
+  const std::int64_t turns = (arguments.pixels + stride * kPixels - 1) / (stride * kPixels);
+  for (std::int64_t turn = 0; turn < turns; ++turn) {
+    const std::int64_t first = arguments.pixels - 1 - turn * stride * kPixels - team;
+    float squares[kPixels] = {};
+    for (int column = lane; column < columns; column += lanes) {
+      ChannelVector<Element, kVec> vectors[kPixels] = {};
+#pragma unroll
+      for (int i = 0; i < kPixels; ++i) {
+        const std::int64_t pixel = first - i * stride;
+        if (pixel < 0) continue;
+        vectors[i].load(static_cast<const Element*>(arguments.input) + pixel * arguments.channels +
+                        column * kVec);
+      }
+#pragma unroll
+      for (int i = 0; i < kPixels; ++i) {
+        float v[kVec];
+        vectors[i].widen(v);
+#pragma unroll
+        for (int j = 0; j < kVec; ++j) squares[i] = fmaf(v[j], v[j], squares[i]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kPixels; ++i) {
+      const float factor = factor_of(arguments, sum_over(squares[i], lanes));
+      const std::int64_t pixel = first - i * stride;
+      if (lane == 0 && pixel >= 0) output[pixel] = factor;
     }
   }
 }
@@ -194,7 +238,9 @@ class RmsNorm final : public NormKernel {
     streaming_ = bytes > 2 * request.device.l2_bytes;
   }
 
-  std::string name() const override { return "rms_norm"; }
+  std::string name() const override {
+    return writes_coefficients() ? "rms_norm_coefficients" : "rms_norm";
+  }
 
   void run(const NormArguments& given, cudaStream_t stream) const override {
     const RmsNormArguments arguments{.input = given.input,
@@ -207,6 +253,17 @@ class RmsNorm final : public NormKernel {
                                      .streaming = streaming_,
                                      .parameters = NormParameters(given, request_.options)};
     dispatch_element(request_.options.dtype, [&]<typename Element>() {
+      if (writes_coefficients()) {
+        const auto kernel = vector_ == 1 ? rms_inverse_kernel<Element, 1>
+                                         : rms_inverse_kernel<Element, kChannelVector<Element>>;
+        return launch_kernel(kernel,
+                             {.name = "rms_norm_coefficients",
+                              .grid = grid_,
+                              .block = kThreads,
+                              .stream = stream,
+                              .overlapped = true},
+                             arguments);
+      }
       dispatch_activation(request_.options.activation, [&]<NormActivation kActivation>() {
         launch<Element, kActivation>(arguments, stream);
       });
@@ -216,7 +273,7 @@ class RmsNorm final : public NormKernel {
  private:
   template <typename Element, NormActivation kActivation>
   void launch(const RmsNormArguments& arguments, cudaStream_t stream) const {
-    constexpr int kVec = kNormVector<Element>;
+    constexpr int kVec = kChannelVector<Element>;
     const std::size_t shared = static_cast<std::size_t>(arguments.channels) * 2 * sizeof(float);
     const auto start = [&](auto kernel, std::size_t bytes) {
       launch_kernel(kernel,
@@ -244,6 +301,8 @@ class RmsNorm final : public NormKernel {
         return start(rms_norm_wide_kernel<Element, kVec, kActivation>, 0);
     }
   }
+
+  bool writes_coefficients() const { return request_.options.result == NormResult::coefficients; }
 
   NormRequest request_;
   int vector_ = 1;

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Prologues on a GPU, real or virtual: every kernel that takes them against exact integers, and the
+// bits of a norm of its own in front.
+#include <cuda_runtime_api.h>
+
+#include "kernel_case.hpp"
+#include "support/guarded_buffer.hpp"
+
+namespace convoy::test {
+namespace {
+
+class PrologueOnGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (compute_capability() == 0) GTEST_SKIP() << "no CUDA device";
+  }
+};
+
+const std::string kCopy = "normalised_copy";
+
+ConvCase with_prologue(ConvCase c, PrologueNorm norm, Activation activation = Activation::relu) {
+  c.options.prologue = {.norm = norm, .activation = activation};
+  c.exact = activation == Activation::none || activation == Activation::relu;
+  return c;
+}
+
+/// Both norms, exact and by exponentials.
+void expect_right_with_every_norm(const ConvCase& c) {
+  for (const PrologueNorm norm : {PrologueNorm::scale_shift, PrologueNorm::rms}) {
+    for (const Activation activation : {Activation::none, Activation::relu, Activation::silu}) {
+      expect_right(with_prologue(c, norm, activation));
+    }
+  }
+}
+
+TEST_F(PrologueOnGpu, CopyOfEveryKindOfInput) {
+  // Odd channels and types; batches; strides and groups; upsampling.
+  for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32}) {
+    expect_right_with_every_norm(with_kernel(shape_2d(2, 7, 9, 24, 8, 3, 1), kCopy, dtype));
+    expect_right_with_every_norm(with_kernel(shape_2d(3, 5, 6, 5, 3, 3, 1, 2), kCopy, dtype));
+  }
+  ConvGeometry g = shape_2d(2, 6, 5, 16, 16, 3, 1);
+  g.groups = 2;
+  expect_right_with_every_norm(with_kernel(g, kCopy));
+  g.groups = 1;
+  g.upsample = 2;
+  expect_right_with_every_norm(with_kernel(g, kCopy));
+  g.pad_mode[1] = g.pad_mode[2] = PadMode::reflect;
+  expect_right_with_every_norm(with_kernel(g, kCopy));
+  // A pixel of more vectors than a block has threads.
+  expect_right_with_every_norm(with_kernel(shape_2d(2, 2, 3, 2072, 4, 1, 0), kCopy));
+}
+
+TEST_F(PrologueOnGpu, CopyOfFramesWithACache) {
+  for (const PadMode mode : {PadMode::zero, PadMode::replicate, PadMode::reflect}) {
+    for (const std::int64_t cached : {0, 2}) {
+      ConvGeometry g = shape_3d(cached, 3, cached > 0 ? 0 : 2, 5, 6, 16, 8);
+      g.batch = 2;
+      g.pad_mode = {mode, mode, PadMode::zero};
+      ConvCase c = with_kernel(g, kCopy);
+      c.next_cache = true;
+      expect_right_with_every_norm(c);
+    }
+  }
+}
+
+TEST_F(PrologueOnGpu, CopyWithGelu) {
+  for (const Activation activation : {Activation::gelu, Activation::gelu_tanh}) {
+    expect_right(with_prologue(with_kernel(shape_2d(1, 6, 7, 32, 8, 3, 1), kCopy),
+                               PrologueNorm::scale_shift, activation));
+  }
+}
+
+TEST_F(PrologueOnGpu, OthersRefuse) {
+  ConvCase c = with_prologue(with_kernel(shape_2d(1, 6, 7, 32, 8, 3, 1), ""), PrologueNorm::rms);
+  for (const Candidate& line : candidates_of(c)) {
+    if (line.kernel == "general") EXPECT_EQ(line.reason, "prologue = rms+relu; legal: none");
+  }
+  c.options.prologue = {};
+  for (const Candidate& line : candidates_of(c)) {
+    if (line.kernel == kCopy) EXPECT_NE(line.reason.find("no prologue"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace convoy::test
