@@ -40,7 +40,7 @@ struct NormWords {
   std::optional<LayerNorm> read(std::int64_t channels) const;
 };
 
-/// The pass over a layer's activation that a prologue needs, ready to run on the device of its plan.
+/// The pass over a layer's activation that a prologue needs, ready to run on its plan's device.
 class PreparedNorm {
  public:
   /// `activation` is on the device, of `dtype`; `scale` and `bias` too, fp32.

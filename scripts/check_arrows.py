@@ -80,7 +80,15 @@ FOLDERS = (
     Folder("bench/sm100", (*KERNEL, "src/kernels/sm100", "cli", "bench")),
     Folder(
         "bench/choice",
-        (*KERNEL, "src/kernels/sm90", "src/kernels/composed", "src/dispatch", "cli", "bench"),
+        (
+            *KERNEL,
+            "src/kernels/sm90",
+            "src/kernels/composed",
+            "src/dispatch",
+            "src/reference",
+            "cli",
+            "bench",
+        ),
     ),
     Folder("vgpu"),
 )

@@ -86,8 +86,8 @@ struct RunArguments {
   ConstTensorView cache{};
   /// Optional, 3-D: receives the last (T − 1)·dilation[0] frames of cache + activation,
   /// [N, (T − 1)·dilation[0], H, W, C], for the next call, normalised by the prologue. Where both
-  /// together have fewer frames, the first of `next_cache` are zero, what a causal convolution meets
-  /// before the first frame (another pad_mode[0] is refused then). Must not overlap `cache`.
+  /// together have fewer frames, the first of `next_cache` are zero, what a causal convolution
+  /// meets before the first frame (another pad_mode[0] is refused then). Must not overlap `cache`.
   TensorView next_cache{};
   /// Plan::workspace_bytes() bytes; may be null where that is 0. The CPU backend, where no CUDA
   /// graph forbids it, also takes null and then uses memory that all its plans share.

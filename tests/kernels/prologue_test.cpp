@@ -75,11 +75,15 @@ TEST_F(PrologueOnGpu, CopyWithGelu) {
 TEST_F(PrologueOnGpu, OthersRefuse) {
   ConvCase c = with_prologue(with_kernel(shape_2d(1, 6, 7, 32, 8, 3, 1), ""), PrologueNorm::rms);
   for (const Candidate& line : candidates_of(c)) {
-    if (line.kernel == "general") EXPECT_EQ(line.reason, "prologue = rms+relu; legal: none");
+    if (line.kernel == "general") {
+      EXPECT_EQ(line.reason, "prologue = rms+relu; legal: none");
+    }
   }
   c.options.prologue = {};
   for (const Candidate& line : candidates_of(c)) {
-    if (line.kernel == kCopy) EXPECT_NE(line.reason.find("no prologue"), std::string::npos);
+    if (line.kernel == kCopy) {
+      EXPECT_NE(line.reason.find("no prologue"), std::string::npos);
+    }
   }
 }
 

@@ -466,7 +466,7 @@ class Planning(unittest.TestCase):
         plan.run(y.ctypes.data, x.ctypes.data, w.ctypes.data,
                  prologue_scale=scale.ctypes.data, inverse_rms=inverse.ctypes.data)
         expected = convoy.conv2d(
-            convoy.rms_norm(x, scale, activation="silu"), w, padding=1
+            convoy.rms_norm(x, scale=scale, activation="silu"), w, padding=1
         )
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
         with self.assertRaises(convoy.InvalidArgument) as caught:

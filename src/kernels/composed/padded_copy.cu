@@ -82,7 +82,8 @@ bool pads_axis(const ConvGeometry& g, CopiedPadding padding, int axis) {
 // The input of a part, from those of output frame `frame` on.
 InputBox part_box(const ConvGeometry& asked, const PaddedCopyForm& form, const ConvGeometry& part,
                   std::int64_t image, std::int64_t frame) {
-  InputBox box{.origin = {image, frame * asked.stride[0], 0, 0},
+  // NOTE: frames count from the cache on, whether the copy has them or the inner kernel does.
+  InputBox box{.origin = {image, frame * asked.stride[0] + form.part.cached_frames, 0, 0},
                .extent = {part.batch, part.in[0], part.in[1], part.in[2]}};
   for (int axis = 0; axis < 3; ++axis) {
     if (pads_axis(asked, form.padding, axis)) box.origin[1 + axis] -= asked.pad_begin[axis];
@@ -153,7 +154,7 @@ class PaddedCopyPlan final : public CudaPlan {
     RunPointers inner = pointers;
     inner.prologue = {};
     inner.activation = pointers.workspace;
-    inner.cache = inner.next_cache = nullptr;  // Its frames are in the copy.
+    inner.cache = inner.next_cache = nullptr;
     inner.workspace = static_cast<char*>(pointers.workspace) + copy_bytes_;
     for_each_part(g, form_, [&](const Part& part) {
       copy_part(pointers, part.is_last ? last_ : form_.part, part.image, part.frame, stream);
@@ -161,6 +162,11 @@ class PaddedCopyPlan final : public CudaPlan {
                                   g.out_channels *
                                   static_cast<std::int64_t>(size_of(request_.output_dtype));
       inner.output = static_cast<char*>(pointers.output) + offset;
+      if (form_.part.cached_frames > 0) {  // Else its frames are in the copy.
+        inner.cache = static_cast<const char*>(pointers.cache) +
+                      part.image * g.cached_frames * g.in[1] * g.in[2] *
+                          pixel_bytes(g, request_.dtype);
+      }
       if (pointers.epilogue.residual != nullptr) {
         inner.epilogue.residual = static_cast<const char*>(pointers.epilogue.residual) + offset;
       }
@@ -311,12 +317,15 @@ PaddedCopyForm padded_copy_form(const ConvGeometry& g, DType dtype, CopiedPaddin
                                 std::size_t budget) {
   PaddedCopyForm form{.part = g, .padding = padding};
   ConvGeometry& part = form.part;
-  part.cached_frames = 0;
-  part.in[0] = g.seen()[0];
   if (padding.plane) {
     part.upsample = 1;
     part.in = g.seen();
   }
+  const auto copy_cache = [&] {
+    part.cached_frames = 0;
+    part.in[0] = g.seen()[0];
+  };
+  if (padding.plane || padding.depth) copy_cache();
   const auto pad = [&](int axis) {
     part.in[axis] = g.pad_begin[axis] + g.seen()[axis] + g.pad_end[axis];
     part.pad_begin[axis] = part.pad_end[axis] = 0;
@@ -340,6 +349,7 @@ PaddedCopyForm padded_copy_form(const ConvGeometry& g, DType dtype, CopiedPaddin
     const std::int64_t frames = std::min(g.out[0], std::max(fitting, reach));
     if (frames < g.out[0]) {
       form.padding.depth = true;
+      copy_cache();
       pad(0);
       part.out[0] = frames;
       part.in[0] = frames_under(g, frames);

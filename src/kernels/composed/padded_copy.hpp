@@ -27,6 +27,7 @@ struct CopiedPadding {
   /// Of rows and columns; upsampling is then done as well.
   bool plane = true;
 };
+// NOTE: a copy without any padding leaves the cache to the inner kernel, too.
 
 /// What a copy holds: all, or a part of the images or output frames.
 struct PaddedCopyForm {
