@@ -70,6 +70,7 @@ FOLDERS = (
             "src/kernels/composed",
         ),
     ),
+    Folder("src/shard", (*BASE, "src/dispatch")),
     Folder("cli", ("include/convoy", "src/reference")),
     Folder("python", ("include/convoy",)),
     # The benchmarks share the program's readers and its way to measure.

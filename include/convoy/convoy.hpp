@@ -20,6 +20,7 @@
 #include "convoy/plan.hpp"
 #include "convoy/problem.hpp"
 #include "convoy/prologue.hpp"
+#include "convoy/shard.hpp"
 #include "convoy/tensor.hpp"
 #include "convoy/types.hpp"
 #include "convoy/version.hpp"

@@ -141,6 +141,9 @@ class CONVOY_API Plan {
   PackedFilter pack_filter(const void* filter, FilterLayout layout,
                            cudaStream_t stream = nullptr) const;
 
+  /// What `pack_filter` makes: plans that say the same share a packed filter.
+  const std::string& filter_format() const;
+
   /// Bytes that RunArguments::workspace must have; 0 for most kernels.
   std::size_t workspace_bytes() const;
   /// Of the output and the residual.

@@ -234,6 +234,9 @@ PackedFilter Plan::pack_filter(const void* filter, FilterLayout layout, cudaStre
   return PackedFilter(std::move(packed));
 }
 
+const std::string& Plan::filter_format() const {
+  return impl_->contract.packed_format();
+}
 std::size_t Plan::workspace_bytes() const {
   return impl_->kernel->workspace_bytes();
 }

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "convoy/shard.hpp"
+
+namespace convoy {
+
+/// Of what is known not to be negative.
+inline std::size_t unsigned_of(std::int64_t value) {
+  return static_cast<std::size_t>(value);
+}
+
+/// Memory that goes to or comes from another rank: `count` pieces of `bytes`, `pitch` bytes apart.
+struct Move {
+  int peer = 0;
+  char* data = nullptr;
+  std::size_t bytes = 0;
+  std::size_t count = 1;
+  std::size_t pitch = 0;
+
+  std::size_t total() const { return bytes * count; }
+};
+
+/// What carries bytes between ranks. Every rank makes the same calls in the same order.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual int rank() const = 0;
+  virtual int count() const = 0;
+  virtual const std::string& name() const = 0;
+  /// Whether it moves the memory of CUDA devices; else the host's.
+  virtual bool on_device() const = 0;
+
+  /// Begins to move `sends` to their peers and `receives` from theirs, in the order of `stream`;
+  /// `finish` waits for them, on the stream where it has one. One exchange is under way at a time.
+  /// `staging`: staging_bytes() of device memory; null where that is 0.
+  virtual void start(const std::vector<Move>& sends, const std::vector<Move>& receives,
+                     void* staging, cudaStream_t stream) = 0;
+  virtual void finish(cudaStream_t stream) = 0;
+  /// Bytes that an exchange of these needs beside the tensors.
+  virtual std::size_t staging_bytes(const std::vector<Move>& sends,
+                                    const std::vector<Move>& receives) const = 0;
+  /// Every rank's `bytes`, one after another.
+  virtual void all_gather(const void* sent, void* received, std::size_t bytes,
+                          cudaStream_t stream) = 0;
+  /// The same of host memory, waiting for it.
+  virtual void all_gather_host(const void* sent, void* received, std::size_t bytes) = 0;
+  /// `count` pieces of `bytes` from one pitch to another, where the transport's memory is.
+  virtual void copy(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                    std::size_t bytes, std::size_t count, cudaStream_t stream) = 0;
+  /// Memory for as long as the pointer lives.
+  virtual std::shared_ptr<void> allocate(std::size_t bytes) = 0;
+  virtual void synchronize(cudaStream_t stream) = 0;
+  virtual void abort(const std::string& cause) = 0;
+
+  /// Throws where a rank has something to say (its `fault` is not empty), or another `subject` than
+  /// rank 0: the same text on every rank.
+  void agree(const std::string& subject, const std::string& fault);
+};
+
+std::vector<std::shared_ptr<Transport>> make_in_process(int count,
+                                                        std::chrono::milliseconds timeout);
+/// nccl.cpp, or nccl_none.cpp in a build without CUDA.
+std::shared_ptr<Transport> wrap_nccl(void* comm, std::chrono::milliseconds timeout);
+std::shared_ptr<Transport> make_nccl(const NcclId& id, int rank, int count,
+                                     std::chrono::milliseconds timeout);
+NcclId make_nccl_id();
+
+/// The moves that fill a rank's halos. Throws as exchange_halos does.
+struct HaloMoves {
+  std::vector<Move> sends, receives;
+};
+HaloMoves halo_moves(const ShardedTensor& tensor, int rank,
+                     const std::vector<std::int64_t>& halo_begin,
+                     const std::vector<std::int64_t>& halo_end);
+
+}  // namespace convoy
