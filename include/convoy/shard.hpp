@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// One problem over several GPUs: each rank, a process or a thread with a device of its own, holds a
-/// range of one axis of every tensor. docs/sharding.md tells how the parts fit together.
+/// One problem over several GPUs: each rank, a process or a thread with a device of its own, holds
+/// a range of one axis of every tensor. docs/sharding.md tells how the parts fit together.
 #pragma once
 
 #include <array>
@@ -107,8 +107,8 @@ class CONVOY_API Communicator {
   /// A new id, for one rank to make and hand to the others.
   static NcclId nccl_id();
 
-  int rank() const;                     ///< From 0.
-  int count() const;                    ///< Ranks.
+  int rank() const;                      ///< From 0.
+  int count() const;                     ///< Ranks.
   const std::string& transport() const;  ///< "in-process", "nccl 2.28.3".
 
   /// Waits for what was enqueued on `stream`, for as long as the time-out: instead of
@@ -133,9 +133,9 @@ class CONVOY_API Communicator {
 
 /// A dense tensor cut along one axis, as `outer` blocks of `stored()` elements of `inner` bytes.
 struct ShardedTensor {
-  void* data = nullptr;        ///< Of this rank, margins included.
-  std::int64_t outer = 1;      ///< Product of the extents in front of the axis.
-  std::size_t inner = 0;       ///< Bytes of one element of the axis: the extents behind it.
+  void* data = nullptr;              ///< Of this rank, margins included.
+  std::int64_t outer = 1;            ///< Product of the extents in front of the axis.
+  std::size_t inner = 0;             ///< Bytes of one element of the axis: the extents behind it.
   std::vector<ShardRange> ranges{};  ///< Of every rank.
 };
 

@@ -115,10 +115,10 @@ void gather_shards(const Communicator& communicator, const ShardedTensor& tensor
   char* const received = packed + slot;
   const ShardRange& mine = range_of(tensor, transport.rank());
   const std::size_t own = unsigned_of(mine.own()) * tensor.inner;
-  transport.copy(packed, own,
-                 static_cast<const char*>(tensor.data) +
-                     unsigned_of(mine.margin_begin) * tensor.inner,
-                 unsigned_of(mine.stored()) * tensor.inner, own, unsigned_of(tensor.outer), stream);
+  transport.copy(
+      packed, own,
+      static_cast<const char*>(tensor.data) + unsigned_of(mine.margin_begin) * tensor.inner,
+      unsigned_of(mine.stored()) * tensor.inner, own, unsigned_of(tensor.outer), stream);
   transport.all_gather(packed, received, slot, stream);
   const std::size_t pitch = unsigned_of(tensor.ranges.back().end) * tensor.inner;
   for (std::size_t r = 0; r < ranks; ++r) {
@@ -130,17 +130,17 @@ void gather_shards(const Communicator& communicator, const ShardedTensor& tensor
   transport.synchronize(stream);
 }
 
-void scatter_shard(const Communicator& communicator, const void* whole,
-                   const ShardedTensor& tensor, cudaStream_t stream) {
+void scatter_shard(const Communicator& communicator, const void* whole, const ShardedTensor& tensor,
+                   cudaStream_t stream) {
   Transport& transport = communicator.impl();
   check_tensor(tensor, transport.count());
   const ShardRange& mine = range_of(tensor, transport.rank());
   const std::size_t bytes = unsigned_of(mine.stored()) * tensor.inner;
-  transport.copy(tensor.data, bytes,
-                 static_cast<const char*>(whole) +
-                     unsigned_of(mine.begin - mine.margin_begin) * tensor.inner,
-                 unsigned_of(tensor.ranges.back().end) * tensor.inner, bytes,
-                 unsigned_of(tensor.outer), stream);
+  transport.copy(
+      tensor.data, bytes,
+      static_cast<const char*>(whole) + unsigned_of(mine.begin - mine.margin_begin) * tensor.inner,
+      unsigned_of(tensor.ranges.back().end) * tensor.inner, bytes, unsigned_of(tensor.outer),
+      stream);
 }
 
 void Transport::agree(const std::string& subject, const std::string& fault) {

@@ -25,7 +25,8 @@ struct Posted {
 /// What the ranks of a group share.
 struct Group {
   Group(int ranks, std::chrono::milliseconds limit)
-      : timeout(limit), posted(static_cast<std::size_t>(ranks)),
+      : timeout(limit),
+        posted(static_cast<std::size_t>(ranks)),
         left(static_cast<std::size_t>(ranks)) {}
 
   const std::chrono::milliseconds timeout;
@@ -123,8 +124,8 @@ class InProcess final : public Transport {
   }
 
   std::shared_ptr<void> allocate(std::size_t bytes) override {
-    return {::operator new(bytes, std::align_val_t{64}),
-            [](void* memory) { ::operator delete(memory, std::align_val_t{64}); }};
+    return {::operator new (bytes, std::align_val_t{64}),
+            [](void* memory) { ::operator delete (memory, std::align_val_t{64}); }};
   }
 
   void synchronize(cudaStream_t) override {
@@ -177,8 +178,8 @@ class InProcess final : public Transport {
                 ", which waits for ", receive.total(), " bytes"));
     } else if (found->second.bytes != receive.bytes || found->second.count != receive.count) {
       fail(text("rank ", receive.peer, " sends ", found->second.count, " x ", found->second.bytes,
-                " bytes to rank ", rank_, ", which waits for ", receive.count, " x ",
-                receive.bytes, " (exchange ", turn, "): their tensors differ"));
+                " bytes to rank ", rank_, ", which waits for ", receive.count, " x ", receive.bytes,
+                " (exchange ", turn, "): their tensors differ"));
     }
     require_alive();
     return found->second;

@@ -57,7 +57,8 @@ Nccl load() {
     return n;
   }
   const auto find = [&](auto& function, const char* symbol) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
+    function =
+        reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
     if (function == nullptr && n.refusal.empty()) {
       n.refusal = text("libnccl.so.2 has no ", symbol, "; legal: NCCL 2.14 or later");
     }
@@ -100,7 +101,12 @@ class NcclTransport final : public Transport {
  public:
   NcclTransport(NcclComm comm, bool owned, int device, int rank, int count,
                 std::chrono::milliseconds timeout)
-      : nccl_(nccl()), comm_(comm), owned_(owned), device_(device), rank_(rank), count_(count),
+      : nccl_(nccl()),
+        comm_(comm),
+        owned_(owned),
+        device_(device),
+        rank_(rank),
+        count_(count),
         timeout_(timeout) {
     const DeviceScope scope(device_);
     int least = 0, greatest = 0;
@@ -197,9 +203,9 @@ class NcclTransport final : public Transport {
                  "cudaMemcpyAsync");
     check(nccl_.all_gather(mine, all, bytes, kNcclInt8, comm_, stream_));
     synchronize(stream_);
-    require_cuda(cudaMemcpy(received, all, bytes * static_cast<std::size_t>(count_),
-                            cudaMemcpyDeviceToHost),
-                 "cudaMemcpy");
+    require_cuda(
+        cudaMemcpy(received, all, bytes * static_cast<std::size_t>(count_), cudaMemcpyDeviceToHost),
+        "cudaMemcpy");
   }
 
   void copy(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
@@ -237,8 +243,8 @@ class NcclTransport final : public Transport {
       require_no_async_error();
       if (Clock::now() > deadline) {
         give_up(text("rank ", rank_, " of ", count_, " waited ", timeout_.count(),
-                     " ms for the ranks that it exchanges with (",
-                     neighbours(), "): one of them is gone or makes other calls"));
+                     " ms for the ranks that it exchanges with (", neighbours(),
+                     "): one of them is gone or makes other calls"));
       }
       std::this_thread::yield();
     }
@@ -287,8 +293,8 @@ class NcclTransport final : public Transport {
         (error == kNcclSuccess || error == kNcclInProgress)) {
       return;
     }
-    give_up(text("rank ", rank_, " of ", count_, ": ", nccl_.name, ": ",
-                 nccl_.error_string(error)));
+    give_up(
+        text("rank ", rank_, " of ", count_, ": ", nccl_.name, ": ", nccl_.error_string(error)));
   }
   /// A call's result; waits where the communicator does not block.
   void check(int result) {
@@ -301,8 +307,8 @@ class NcclTransport final : public Transport {
       }
     }
     if (result != kNcclSuccess) {
-      give_up(text("rank ", rank_, " of ", count_, ": ", nccl_.name, ": ",
-                   nccl_.error_string(result)));
+      give_up(
+          text("rank ", rank_, " of ", count_, ": ", nccl_.name, ": ", nccl_.error_string(result)));
     }
   }
 
@@ -350,10 +356,10 @@ std::shared_ptr<Transport> make_nccl(const NcclId& id, int rank, int count,
   }
   if (state != kNcclSuccess) {
     if (comm != nullptr) n.comm_abort(comm);
-    throw Error(Status::launch_failure,
-                text("rank ", rank, " of ", count, " found no communicator within ",
-                     timeout.count(), " ms: ",
-                     state == kNcclInProgress ? "not all ranks came" : n.error_string(state)));
+    throw Error(
+        Status::launch_failure,
+        text("rank ", rank, " of ", count, " found no communicator within ", timeout.count(),
+             " ms: ", state == kNcclInProgress ? "not all ranks came" : n.error_string(state)));
   }
   return std::make_shared<NcclTransport>(comm, true, device, rank, count, timeout);
 }

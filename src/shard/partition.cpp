@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which elements of an axis each rank holds, and the convolution over them. Positions are counted in
-// what the filter slides over: cached frames in front, rows and columns after upsampling.
+// Which elements of an axis each rank holds, and the convolution over them. Positions are counted
+// in what the filter slides over: cached frames in front, rows and columns after upsampling.
 #include <algorithm>
 
 #include "convoy/geometry.hpp"
@@ -95,7 +95,9 @@ void complete(const CutAxis& cut, const ShardSpec& spec, int rank, ShardLayout& 
   const std::int64_t high = (out.end - 1) * cut.stride - cut.pad + cut.reach;
   const std::int64_t need_begin = floor_div(low, cut.upsample) - cut.cached;
   const std::int64_t need_end = floor_div(high, cut.upsample) - cut.cached + 1;
-  part.halo_begin = first ? 0 : std::max<std::int64_t>(in.begin - std::max<std::int64_t>(need_begin, -cut.cached), 0);
+  part.halo_begin =
+      first ? 0
+            : std::max<std::int64_t>(in.begin - std::max<std::int64_t>(need_begin, -cut.cached), 0);
   part.halo_end = last ? 0 : std::max<std::int64_t>(std::min(need_end, cut.extent) - in.end, 0);
   in.margin_begin = first ? 0 : std::max(part.halo_begin, spec.input_margin);
   in.margin_end = last ? 0 : std::max(part.halo_end, spec.input_margin);
@@ -173,8 +175,7 @@ std::vector<ShardLayout> cut_problem(const ProblemShape& problem, const CutAxis&
     ShardLayout part{.input = inputs[r], .output = outputs[r]};
     std::int64_t pad_begin = 0, pad_end = 0;
     complete(cut, spec, rank, part, pad_begin, pad_end);
-    part.local =
-        local_problem(problem, cut, rank, part.input.stored(), pad_begin, pad_end);
+    part.local = local_problem(problem, cut, rank, part.input.stored(), pad_begin, pad_end);
     inputs[r] = part.input;
     parts.push_back(std::move(part));
   }
@@ -232,8 +233,8 @@ std::vector<ShardLayout> shard_layouts(const ProblemShape& problem, const ShardS
   const std::int64_t extent = spec.axis == ShardAxis::batch ? g.batch : cut.extent;
   if (spec.count > extent) {
     throw_invalid("count = ", spec.count, " is more than the ", extent, " elements of ",
-                  to_string(spec.axis), "; legal: 1 to ", extent, "; nearest: ",
-                  std::max<std::int64_t>(extent, 1));
+                  to_string(spec.axis), "; legal: 1 to ", extent,
+                  "; nearest: ", std::max<std::int64_t>(extent, 1));
   }
   if (spec.axis == ShardAxis::batch) return batch_layouts(problem, g, spec);
   std::string fault;

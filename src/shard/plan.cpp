@@ -92,9 +92,11 @@ std::string kernel_of_whole(const ProblemShape& problem, const PlanOptions& opti
 
 }  // namespace
 
-ShardedPlan::Impl::Impl(const ProblemShape& problem, const PlanOptions& options,
-                        Communicator with, const ShardSpec& given, ShardOverlap wanted)
-    : communicator(std::move(with)), spec(given), geometry(geometry_of(problem)),
+ShardedPlan::Impl::Impl(const ProblemShape& problem, const PlanOptions& options, Communicator with,
+                        const ShardSpec& given, ShardOverlap wanted)
+    : communicator(std::move(with)),
+      spec(given),
+      geometry(geometry_of(problem)),
       element(size_of(options.dtype)),
       output_element(size_of(options.output_dtype.value_or(options.dtype))) {
   layouts = shard_layouts(problem, spec);
@@ -163,7 +165,7 @@ ShardedTensor ShardedPlan::Impl::input_tensor(void* data, std::int64_t frames) c
 
 /// The launch over output rows [begin, end) of the whole problem, which the rank's tensors hold.
 ShardedPlan::Impl::Piece ShardedPlan::Impl::piece(const PlanOptions& options, std::int64_t begin,
-                               std::int64_t end) const {
+                                                  std::int64_t end) const {
   const ConvGeometry& g = geometry;
   const std::int64_t low = begin * g.stride[1] - g.pad_begin[1];
   const std::int64_t high =

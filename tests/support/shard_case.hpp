@@ -17,7 +17,7 @@ struct ShardCase {
   ConvCase conv;  ///< Problem, options, which parts of the epilogue; its seed makes the tensors.
   ShardSpec spec;
   ShardOverlap overlap = ShardOverlap::automatic;
-  bool exact = true;     ///< Small integers, whose sums have one value in any order; else reals.
+  bool exact = true;  ///< Small integers, whose sums have one value in any order; else reals.
   bool given_halos = false;  ///< The test exchanges the halos, and the run does not.
 };
 
@@ -28,15 +28,15 @@ ShardCase random_shard_case(std::uint64_t seed, int count, ShardAxis axis,
 std::string describe(const ShardCase& c);
 
 struct ShardResult {
-  bool ran = false;     ///< Not so where shard_layouts refuses the cut.
-  std::string refusal;  ///< Its words.
-  std::string wrong;    ///< What is wrong; empty if nothing is.
+  bool ran = false;       ///< Not so where shard_layouts refuses the cut.
+  std::string refusal;    ///< Its words.
+  std::string wrong;      ///< What is wrong; empty if nothing is.
   bool interior = false;  ///< Some rank ran its interior beside the exchange.
 };
 
 /// Runs it with the ranks as threads: on the CPU in this process, on CUDA one device a rank, by
 /// NCCL. Own outputs, next caches and the gathered output must have the bits of one rank's.
-ShardResult run_shard_case(const ShardCase& c);
+ShardResult run_shard_case(const ShardCase& given);
 
 /// Communicators for the ranks as threads, made by each.
 class RankThreads {

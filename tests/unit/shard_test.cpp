@@ -15,8 +15,14 @@ namespace convoy::test {
 namespace {
 
 Conv2dProblemShape layer(std::int64_t height) {
-  return {.in_height = height, .in_width = 8, .in_channels = 16, .out_channels = 16,
-          .filter_h = 3, .filter_w = 3, .pad_h = 1, .pad_w = 1};
+  return {.in_height = height,
+          .in_width = 8,
+          .in_channels = 16,
+          .out_channels = 16,
+          .filter_h = 3,
+          .filter_w = 3,
+          .pad_h = 1,
+          .pad_w = 1};
 }
 
 TEST(Shard, CutsRowsWithTheirHalos) {
@@ -55,17 +61,19 @@ TEST(Shard, RefusesWhatCannotBeCut) {
   wide.filter_h = 7;
   wide.pad_h = 3;
   // Eight ranks have two rows each, and the taps reach three.
-  expect_error(Status::invalid_argument,
-               {"count = 8", "rank 0 needs 3", "rank 1 has 2", "largest legal count, cut evenly: 5"},
-               [&] { shard_layouts(wide, {.count = 8}); });
+  expect_error(
+      Status::invalid_argument,
+      {"count = 8", "rank 0 needs 3", "rank 1 has 2", "largest legal count, cut evenly: 5"},
+      [&] { shard_layouts(wide, {.count = 8}); });
   expect_error(Status::invalid_argument, {"count = 9", "8 elements of height", "nearest: 8"},
                [] { shard_layouts(layer(8), {.count = 9}); });
   expect_error(Status::invalid_argument, {"count = 0", "at least 1"},
                [] { shard_layouts(layer(8), {.count = 0}); });
   expect_error(Status::invalid_argument, {"axis = frames", "height, width, batch"},
                [] { shard_layouts(layer(8), {.count = 2, .axis = ShardAxis::frames}); });
-  expect_error(Status::invalid_argument, {"starts[1] = 0", "1 to 7"},
-               [] { shard_layouts(layer(8), {.count = 2, .starts = {0, 0}}); });
+  expect_error(Status::invalid_argument, {"starts[1] = 0", "1 to 7"}, [] {
+    shard_layouts(layer(8), {.count = 2, .starts = {0, 0}});
+  });
   expect_error(Status::invalid_argument, {"starts has 1", "2"},
                [] { shard_layouts(layer(8), {.count = 2, .starts = {0}}); });
   expect_error(Status::invalid_argument, {"input_margin = -1", "at least 0"},
@@ -143,8 +151,8 @@ TEST(Shard, ARankThatCannotTellsTheOthers) {
 TEST(Shard, ARankThatIsGoneIsNamed) {
   const auto begin = std::chrono::steady_clock::now();
   const auto thrown = faults(3, 20'000, [](const Communicator& c) {
-    const ShardedPlan plan = plan_shard(layer(12), {.dtype = DType::fp32, .device = Device::cpu}, c,
-                                        {.count = 3});
+    const ShardedPlan plan =
+        plan_shard(layer(12), {.dtype = DType::fp32, .device = Device::cpu}, c, {.count = 3});
     if (c.rank() == 1) throw std::runtime_error("dies here");
     std::vector<float> rows(static_cast<std::size_t>(plan.layout().input.stored()) * 8 * 16);
     plan.exchange(rows.data());
@@ -189,10 +197,11 @@ TEST(Shard, TensorsThatDifferAreNamed) {
 
 TEST(Shard, ARunThatFailsEndsTheOthers) {
   const auto thrown = faults(2, 20'000, [](const Communicator& c) {
-    const ShardedPlan plan = plan_shard(layer(12), {.dtype = DType::fp32, .device = Device::cpu}, c,
-                                        {.count = 2});
+    const ShardedPlan plan =
+        plan_shard(layer(12), {.dtype = DType::fp32, .device = Device::cpu}, c, {.count = 2});
     alignas(64) static thread_local float rows[8 * 8 * 16], out[8 * 8 * 16], filter[9 * 16 * 16];
-    plan.run({.output = TensorView(out), .activation = c.rank() == 0 ? rows : nullptr,
+    plan.run({.output = TensorView(out),
+              .activation = c.rank() == 0 ? rows : nullptr,
               .filter = FilterRef(filter)});
   });
   EXPECT_EQ(thrown[0], "rank 1 gave up: activation is null");

@@ -125,16 +125,18 @@ int fuzz(const Options& o) {
     interior += result.interior ? 1 : 0;
     if (result.wrong.empty()) continue;
     ++failed;
-    std::printf("FAILED %s\n  %s\n  repeat: shard_fuzz --device %s --seed %llu --count 1 --ranks %d "
-                "--axes %s --max-flops %g%s\n",
-                describe(c).c_str(), result.wrong.c_str(),
-                o.device == Device::cuda ? "cuda" : "cpu", static_cast<unsigned long long>(seed),
-                ranks, to_string(axis), o.flops, o.reals ? " --reals" : "");
+    std::printf(
+        "FAILED %s\n  %s\n  repeat: shard_fuzz --device %s --seed %llu --count 1 --ranks %d "
+        "--axes %s --max-flops %g%s\n",
+        describe(c).c_str(), result.wrong.c_str(), o.device == Device::cuda ? "cuda" : "cpu",
+        static_cast<unsigned long long>(seed), ranks, to_string(axis), o.flops,
+        o.reals ? " --reals" : "");
     if (failed == 20) break;
   }
-  std::printf("shard_fuzz: %ld ran (%ld with their interior beside the exchange), %ld cuts refused, "
-              "%ld unsupported, %ld failed, %.1f s\n",
-              ran, interior, refused, unsupported, failed, spent());
+  std::printf(
+      "shard_fuzz: %ld ran (%ld with their interior beside the exchange), %ld cuts refused, "
+      "%ld unsupported, %ld failed, %.1f s\n",
+      ran, interior, refused, unsupported, failed, spent());
   return failed > 0 || ran == 0 ? 1 : 0;
 }
 
