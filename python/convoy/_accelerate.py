@@ -107,7 +107,8 @@ def _microseconds(ways, device, rounds=3):
 class Session:
     """What the accelerated parts of one model share."""
 
-    def __init__(self, model=None, upsample_folding="exact", probe=True):
+    def __init__(self, model=None, upsample_folding="exact", probe=True, shards=None):
+        self.shards = shards  # Where a group of ranks shares the work.
         self.model = None if model is None else weakref.ref(model)
         self.upsample_folding, self.probe = upsample_folding, probe
         self.fused: collections.Counter[str] = collections.Counter()
@@ -122,7 +123,7 @@ class Session:
 
     def __deepcopy__(self, memo):
         model = None if self.model is None else memo.get(id(self.model()))
-        return Session(model, self.upsample_folding, self.probe)
+        return Session(model, self.upsample_folding, self.probe, self.shards)
 
     def __reduce__(self):
         return Session, (None, self.upsample_folding, self.probe)
@@ -432,11 +433,19 @@ def _before(session, module, args, kwargs):
         session.left_calls[reason] += 1
         return None
 
+    shards = session.shards
+    if shards:
+        reason = shards.begin(module, given)
+        if reason:
+            session.left_calls[f"not cut by height: {reason}"] += 1
+
     def wrapped(value):
         if isinstance(value, torch.Tensor):
             if not value.dtype.is_floating_point or type(value) not in (
                     torch.Tensor, torch.nn.Parameter):
                 return value
+            if value.dim() in (4, 5) and shards and shards.active:
+                return Deferred(Value(shards.enter(value)), session, module)
             if value.dim() in (4, 5):
                 ours = session.convert(value)
                 return Deferred(Value(ours, given=ours is value), session, module)
@@ -471,7 +480,7 @@ def _entries(model):
 
 
 def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
-               probe: bool = True) -> torch.nn.Module:
+               probe: bool = True, group: Any = None, gather: bool = True) -> torch.nn.Module:
     """Let Convoy run the convolutions and norms of `model`, in place; returns the model.
 
     Calls run through the model's own forward(). Its tensors lie in channels-last memory from the
@@ -482,6 +491,11 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
 
     upsample_folding: "exact", or "fast" (convoy.torch.conv2d). probe: on a GPU, measure each shape
     once against PyTorch, at its first call, and leave to PyTorch what is quicker there.
+
+    group: a process group of torch.distributed over whose ranks the height of each picture is cut.
+    All ranks make the same calls with the same inputs; each gets the whole output, or with
+    gather=False its own rows. Pictures with too few rows are computed by every rank. Raises
+    Unsupported, in the call, for a function that may mix rows and is no attention.
 
     Calls that want gradients, run under autocast, or are traced by torch.compile are PyTorch's own.
     `convoy.report(model)` tells what was taken over, and why the rest was not; `convoy.restore`
@@ -497,7 +511,13 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
             "legal: a model with at least one"
         )
     restore(model)
-    session = Session(model, upsample_folding, probe)
+    shards = None
+    if group is not None:
+        from ._shard import Shards
+
+        shards = Shards(model, group, gather)
+        shards = shards if shards.count > 1 else None
+    session = Session(model, upsample_folding, probe, shards)
     handles = []
     for module in dict.fromkeys(_entries(model)):
         handles.append(module.register_forward_pre_hook(

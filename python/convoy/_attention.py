@@ -6,12 +6,17 @@ import math
 import torch
 
 from ._deferred import HALVES, plain, session_of, value_of
+from ._native import Unsupported
 
 
 def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
                enable_gqa=False):
     """PyTorch's fused kernels end at 256 channels a head. Beyond, some rows of the scores at a
     time, which stay in the L2 cache."""
+    session = session_of((query, key, value))
+    if session and session.shards and session.shards.active:
+        return _over_ranks(session, query, key, value, attn_mask, dropout_p, is_causal, scale,
+                           enable_gqa)
     if attn_mask is not None or dropout_p or is_causal or enable_gqa:
         return NotImplemented
     width = query.shape[-1]
@@ -21,6 +26,25 @@ def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
         return NotImplemented
     q, k, v = plain((query, key, value))
     return value_of(attend_by_rows(q, k, v, scale), session_of((query, key, value)))
+
+
+def _over_ranks(session, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
+    """This rank's queries on the keys and values of all ranks."""
+    if is_causal:
+        raise Unsupported("causal attention over pixels cannot be cut by height; legal: "
+                          "convoy.accelerate without group")
+    shards = session.shards
+    q, k, v, mask = plain((query, key, value, attn_mask))
+    if mask is not None:
+        mask = shards.whole_mask(mask, k.shape[-2])
+    both = shards.whole_tokens(torch.stack((k, v)), -2)
+    width = q.shape[-1]
+    if (q.is_cuda and mask is None and not dropout_p and not enable_gqa and width > 256
+            and q.dim() == 4 and q.shape[2] >= 2048 and q.dtype in HALVES):
+        return value_of(attend_by_rows(q, both[0], both[1], scale), session)
+    out = torch.nn.functional.scaled_dot_product_attention(
+        q, both[0], both[1], mask, dropout_p, scale=scale, enable_gqa=enable_gqa)
+    return value_of(out, session)
 
 
 def attend_by_rows(q, k, v, scale=None, rows=1024):

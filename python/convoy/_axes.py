@@ -72,7 +72,11 @@ def _getitem(x, index):
         return x
     index = plain(index)
     items = index if isinstance(index, tuple) else (index,)
-    result = value_of(node.force()[index], session, given=is_given(node))
+    tensor = node.force()
+    made = tensor[index]
+    if session.shards and session.shards.active:
+        session.shards.follow_index(made, tensor, items)
+    result = value_of(made, session, given=is_given(node))
     if all(v is None or v is Ellipsis or isinstance(v, (int, slice)) for v in items):
         result._viewed = x._viewed = True
     return result
@@ -167,7 +171,10 @@ def _clone(input, *, memory_format=None):
     if node.tensor is None:
         return Deferred(node, session)  # Nobody has its memory yet.
     if is_given(node) or _keeps_much(node.tensor):
-        return value_of(node.tensor.clone(), session)
+        made = node.tensor.clone()
+        if session.shards:
+            session.shards.follow(made, node.tensor)
+        return value_of(made, session)
     return Deferred(Lent(node.tensor), session)
 
 

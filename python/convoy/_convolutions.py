@@ -86,7 +86,7 @@ def _pad(input, pad, mode="constant", value=None, **other):
     modes = (_MODES[mode],) * axes
     if mode == "reflect" and any(max(b, e) >= n for b, e, n in zip(begin, end, node.shape[2:])):
         return NotImplemented
-    return Deferred(Pad(node, begin, end, modes), input._session)
+    return Deferred(Pad(node, begin, end, modes, input._session), input._session)
 
 
 def _norm_of_parts(nodes):

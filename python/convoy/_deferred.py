@@ -222,6 +222,9 @@ def call(func, args, kwargs):
 
 def by_pytorch(func, name, args, kwargs):
     session = session_of(args) or session_of(kwargs.values())
+    shards = session and session.shards
+    if shards and shards.active:
+        shards.require_local(name, args)
     in_place = (name[-1] == "_" and name[-2] != "_") or kwargs.get("inplace")
     if in_place and args and type(args[0]) is Deferred:
         func(own(args[0]), *plain(args[1:]), **plain(kwargs))
@@ -234,6 +237,8 @@ def own(deferred):
     """Its tensor, to be written to: what waits or was taken from it before keeps the old values,
     but for views, which see the new ones as PyTorch's do."""
     tensor = deferred._node.force()
+    if deferred._session and deferred._session.shards:
+        deferred._session.shards.written()
     if deferred._viewed:
         settle()
         tensor = deferred._node.force()
@@ -321,7 +326,8 @@ def unwrapped(value, outermost=False):
     """The same with tensors, contiguous as a caller expects them, in tuples, lists and data
     classes too. Plain dictionaries inside are caches, and stay."""
     if type(value) is Deferred:
-        return value._force().contiguous()
+        tensor, shards = value._force(), value._session and value._session.shards
+        return (shards.leave(tensor) if shards else tensor).contiguous()
     if type(value) in (list, tuple):
         return type(value)(unwrapped(v) for v in value)
     if isinstance(value, dict):

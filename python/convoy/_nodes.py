@@ -161,14 +161,18 @@ class MeanSquare(Node):
 class Pad(Node):
     """`source` padded along the axes after the channels."""
 
-    __slots__ = ("begin", "end", "modes", "source")
+    __slots__ = ("begin", "end", "modes", "session", "source")
 
-    def __init__(self, source, begin, end, modes):
+    def __init__(self, source, begin, end, modes, session=None):
         extents = (b + n + e for b, n, e in zip(begin, source.shape[2:], end))
         super().__init__(torch.Size((*source.shape[:2], *extents)), source.dtype, source.device)
         self.source, self.begin, self.end, self.modes = source, begin, end, modes
+        self.session = session
 
     def compute(self):
+        shards = self.session and self.session.shards
+        if shards and shards.active and (self.begin[-2] or self.end[-2]):
+            shards.require_whole_rows(self.source.shape, -2, "padding")
         return _layout.pad(self.source.force(), self.begin, self.end, self.modes)
 
 
@@ -302,6 +306,8 @@ class Norm(Node):
 
     def compute(self):
         x = self.source.force()
+        if self.session.shards and self.session.shards.active:
+            return self.session.shards.norm(self, x)
         if self.wide:
             return self.eager(x.float())
         return self.session.norm(self, x)
@@ -361,6 +367,9 @@ class Conv(Node):
         self.groups, self.modes, self.cache, self.upsample = groups, modes, cache, upsample
         self.residual, self.residual_first, self.activation = None, False, None
         self.taken = False
+        if session.shards:
+            self.shape = session.shards.rows_after(self.shape, self)
+            session.shards.note(self.shape)
 
     def _copy(self):
         made = Conv.__new__(Conv)
@@ -389,7 +398,9 @@ class Conv(Node):
             self.session.share(self.weight)
         residual = None if self.residual is None else self.residual.force()
         cache = None if self.cache is None else self.cache.force()
-        return self.session.conv(self, self.source.force(), cache, residual)
+        shards = self.session.shards
+        run = shards.convolution if shards and shards.active else self.session.conv
+        return run(self, self.source.force(), cache, residual)
 
     def forget(self):
         self.source = self.cache = self.residual = None

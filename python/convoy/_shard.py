@@ -1,0 +1,543 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An accelerated model over several ranks of torch.distributed: the height is cut.
+
+Inside the model every tensor holds this rank's rows and some of its neighbours' beside them, the
+margins, so that the model's own forward() runs as on a smaller picture. What a margin holds is of
+no matter until a convolution reads it: then the neighbours' rows are fetched into it, in place.
+GroupNorm merges the statistics of all ranks, attention sees the keys and values of all, and what
+comes out is whole again. A function that is not known to treat rows one by one is refused.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import _layout
+from ._native import InvalidArgument, Unsupported
+
+_ROWS = -2  # The axis of the rows in [N, C, H, W] and [N, C, D, H, W].
+
+# Functions that compute each row of a picture from that row alone, or only look at shapes; in any
+# axes that a model brings the rows to.
+_POINTWISE = frozenset("""
+    abs absolute add add_ addcmul and bitwise_and bitwise_not ceil clamp clamp_ clamp_max clamp_min
+    clip contiguous cos detach div div_ divide dropout elu eq exp expand expand_as floor float ge
+    gelu gt half hardsigmoid hardswish hardtanh is_floating_point isfinite isinf isnan layer_norm
+    le leaky_relu lerp linear log log1p logical_and logical_not logical_or lt masked_fill maximum
+    minimum mish mul mul_ multiply nan_to_num nan_to_num_ ne neg negative numel ones_like or pow
+    prelu reciprocal relu relu6 relu_ rms_norm round rsqrt rsub sigmoid sign silu sin size softplus
+    sqrt square sub sub_ subtract tanh to true_divide trunc type type_as where xor zeros_like
+    full_like empty_like copy_ zero_ fill_ bfloat16 double conj stride storage_offset data_ptr
+    is_contiguous dim element_size is_complex get_device untyped_storage
+    chunk split unbind tensor_split squeeze unsqueeze view reshape flatten unflatten permute
+    transpose swapaxes movedim moveaxis clone unsafe_chunk unsafe_split alias view_as reshape_as
+    conv1d conv2d conv3d group_norm normalize cat concat concatenate stack repeat repeat_interleave
+    interpolate pad pixel_shuffle pixel_unshuffle scaled_dot_product_attention
+""".split())
+
+
+@dataclasses.dataclass(frozen=True)
+class Level:
+    """The rows of every rank at one resolution. starts: first own row of each rank, and the
+    extent; before, behind: this rank's margins."""
+
+    starts: tuple[int, ...]
+    before: int
+    behind: int
+
+    def own(self, rank):
+        return self.starts[rank + 1] - self.starts[rank]
+
+    def times(self, numerator, denominator=1):
+        """The same rows at another resolution; None where they do not divide."""
+        values = (*self.starts, self.before, self.behind)
+        if any(v * numerator % denominator for v in values):
+            return None
+        *starts, before, behind = (v * numerator // denominator for v in values)
+        return Level(tuple(starts), before, behind)
+
+
+def _strided(module):
+    """The product of the strides along the height of all of its convolutions, at most 64."""
+    product = 1
+    for part in module.modules():
+        if isinstance(part, (torch.nn.Conv2d, torch.nn.Conv3d)):
+            product *= part.stride[_ROWS]
+    return min(product, 64)
+
+
+def _reach(model):
+    """Rows beside its own that a row of output may need, by the model's convolutions; at least
+    1."""
+    reach = 1
+    for part in model.modules():
+        if isinstance(part, (torch.nn.Conv2d, torch.nn.Conv3d)) and part.stride[_ROWS] == 1:
+            reach = max(reach, part.dilation[_ROWS] * (part.kernel_size[_ROWS] - 1) // 2)
+    return reach
+
+
+class Shards:
+    """This rank among the others."""
+
+    def __init__(self, model, group, gather=True):
+        """group: a process group of torch.distributed, whose ranks all make the same calls."""
+        if not dist.is_available() or not dist.is_initialized():
+            raise InvalidArgument(
+                "group is given, but torch.distributed is not initialised; legal: "
+                "torch.distributed.init_process_group() first")
+        self.group, self.gather = group, gather
+        self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
+        if self.rank < 0:
+            raise InvalidArgument("this process is no rank of group; legal: one of its ranks")
+        self.margin = _reach(model)
+        self.active = False  # Whether the call that runs is cut.
+        self.exchanges = self.sent_bytes = 0
+        self._align = {id(module): _strided(module) for module in model.modules()}
+        self._peers = [dist.get_global_rank(group, rank) for rank in range(self.count)]
+        self._levels: dict[int, Level] = {}  # By the rows that this rank's tensors have.
+        self._current: tuple[int, int] | None = None  # Rows and columns of the last picture.
+        self._agreed: set[tuple] = set()
+        self._epoch = 0
+        # NOTE: NCCL wants its first call from all ranks.
+        dist.barrier(group)
+
+    # ---- Rows ----
+
+    def _split(self, rows, align):
+        """Starts of each rank and the extent; as even as it goes in units of `align` rows."""
+        units, rest = divmod(rows, align)
+        if rest or units < self.count:
+            return None
+        starts = [align * (units // self.count * r + min(units % self.count, r))
+                  for r in range(self.count)]
+        return (*starts, rows)
+
+    def _level(self, rows):
+        """The level of a tensor with so many rows; None where there is none."""
+        found = self._levels.get(rows)
+        if found is None:  # Rows that were split or joined by a change of axes.
+            for known, level in list(self._levels.items()):
+                factor = math.gcd(rows, known)
+                made = level.times(rows // factor, known // factor)
+                if made is not None and rows % known == 0:
+                    found = self._levels[rows] = made
+                    break
+        return found
+
+    def _require_level(self, rows, what):
+        level = self._level(rows)
+        if level is None:
+            raise Unsupported(
+                f"{what} of {rows} rows cannot be cut by height over {self.count} ranks: no picture "
+                "of the call has so many; legal: convoy.accelerate without group")
+        return level
+
+    def note(self, shape):
+        """The model has a picture of this shape now."""
+        if self.active and len(shape) in (4, 5):
+            self._current = shape[_ROWS], shape[-1]
+
+    # ---- In and out ----
+
+    def begin(self, module, tensors):
+        """Whether a call of `module` with these is cut; the reason why not, else "". All ranks
+        must come with the same shapes."""
+        self.active = False
+        pictures = [t for t in tensors if t.dtype.is_floating_point and t.dim() in (4, 5)]
+        if not pictures:
+            return "no input has rows"
+        key = (id(module), *(tuple(t.shape) for t in pictures), str(pictures[0].dtype))
+        if key not in self._agreed:
+            self._agree(type(module).__name__, key[1:])
+            self._agreed.add(key)
+        rows = {t.shape[_ROWS] for t in pictures}
+        if len(rows) > 1:
+            return f"inputs of {sorted(rows)} rows"
+        (rows,) = rows
+        align = self._align.get(id(module), 1)
+        starts = self._split(rows, align)
+        # NOTE: half of the rows may be left after each stride; a rank must keep what its
+        # neighbour's taps reach.
+        if starts is None or min(b - a for a, b in zip(starts, starts[1:])) < self.margin * align:
+            return (f"{rows} rows are too few for {self.count} ranks; legal: at least "
+                    f"{self.count * max(align * self.margin, 1)}")
+        before = self.margin if self.rank > 0 else 0
+        behind = self.margin if self.rank + 1 < self.count else 0
+        level = Level(starts, before, behind)
+        self._levels = {level.before + level.own(self.rank) + level.behind: level}
+        self.active = True
+        self._current = None
+        return ""
+
+    def _agree(self, name, key):
+        all_keys: list[Any] = [None] * self.count
+        dist.all_gather_object(all_keys, (name, key), self.group)
+        for rank, other in enumerate(all_keys):
+            if other != all_keys[0]:
+                raise InvalidArgument(
+                    f"the ranks differ: rank {rank} calls {other[0]} with {list(other[1])}, but "
+                    f"rank 0 calls {all_keys[0][0]} with {list(all_keys[0][1])}; legal: the same")
+
+    def enter(self, tensor):
+        """This rank's rows of a whole tensor."""
+        (level,) = self._levels.values()
+        first = level.starts[self.rank] - level.before
+        part = _layout.inner_copy(tensor.narrow(
+            _ROWS, first, level.before + level.own(self.rank) + level.behind))
+        self._mark(part, self.margin, self.margin)
+        self.note(part.shape)
+        return part
+
+    def leave(self, tensor):
+        """The whole tensor of this rank's rows, or its own rows where nothing is gathered."""
+        if not self.active or tensor.dim() not in (4, 5):
+            return tensor
+        level = self._require_level(tensor.shape[_ROWS], "an output")
+        own = tensor.narrow(_ROWS, level.before, level.own(self.rank))
+        if not self.gather:
+            return own
+        most = max(level.own(rank) for rank in range(self.count))
+        shape = list(own.shape)
+        shape[_ROWS] = most
+        packed = own.new_empty(shape)
+        packed.narrow(_ROWS, 0, own.shape[_ROWS]).copy_(own)
+        parts = self.all_gather(packed)
+        shape[_ROWS] = level.starts[-1]
+        whole = own.new_empty(shape)
+        for rank in range(self.count):
+            whole.narrow(_ROWS, level.starts[rank], level.own(rank)).copy_(
+                parts[rank].narrow(_ROWS, 0, level.own(rank)))
+        return whole
+
+    def all_gather(self, tensor):
+        """[ranks, ...]: every rank's."""
+        parts = tensor.new_empty((self.count * tensor.shape[0], *tensor.shape[1:]))
+        dist.all_gather_into_tensor(parts, tensor, group=self.group)
+        return parts.unflatten(0, (self.count, tensor.shape[0]))
+
+    # ---- Halos ----
+
+    def _mark(self, tensor, before, behind):
+        """Remember that so many rows of its margins, where it has them, are the neighbours'. NOTE:
+        the same on every rank, the first and the last too, since all exchange or none does."""
+        tensor._convoy_halo = self._epoch, before, behind
+
+    def _holds(self, tensor, before, behind):
+        epoch, has_before, has_behind = getattr(tensor, "_convoy_halo", (-1, 0, 0))
+        return epoch == self._epoch and has_before >= before and has_behind >= behind
+
+    def follow(self, made, source):
+        """`made` has frames or channels of `source` with all of its rows: and so its halos."""
+        mark = getattr(source, "_convoy_halo", None)
+        if made is not source and mark is not None and made.dim() in (4, 5) and made.shape[_ROWS:] == source.shape[_ROWS:]:
+            made._convoy_halo = mark
+        return made
+
+    def follow_index(self, made, tensor, items):
+        """`made` is tensor[items]. Throws where that takes rows apart."""
+        rank = tensor.dim()
+        if rank not in (4, 5) or self._level(tensor.shape[_ROWS]) is None:
+            return
+        given = sum(item is not None and item is not Ellipsis for item in items)
+        axis = 0
+        for item in items:
+            if item is Ellipsis:
+                axis += rank - given
+            elif item is not None:
+                if axis == rank + _ROWS and item != slice(None) and made.shape[_ROWS:-1] != (
+                        tensor.shape[_ROWS:-1]):
+                    self.require_whole_rows(tensor.shape, axis, "an index")
+                axis += 1
+        self.follow(made, tensor)
+
+    def written(self):
+        """Somebody wrote into a tensor: margins that were good may not be any more."""
+        self._epoch += 1
+
+    def start(self, tensors, before, behind):
+        """Begin to fetch `before` rows in front of each rank's own and `behind` rows after them,
+        for tensors that may have different levels. Returns what `finish` takes."""
+        sends, receives, operations = [], [], []
+        for tensor in tensors:
+            level = self._require_level(tensor.shape[_ROWS], "a tensor")
+            own, first = level.own(self.rank), level.before
+            past = first + own
+            for peer, send_at, send, at, get in (
+                    (self.rank - 1, first, behind, first - before, before),
+                    (self.rank + 1, past - before, before, past, behind)):
+                if not 0 <= peer < self.count:
+                    continue
+                room = first if peer < self.rank else level.behind
+                if get > room or max(send, get) > min(own, level.own(peer)):
+                    raise Unsupported(
+                        f"a convolution reads {get} rows of rank {peer}, which has "
+                        f"{level.own(peer)}, into a margin of {room}; legal: fewer ranks, or "
+                        "convoy.accelerate without group")
+                if send:
+                    sends.append((peer, _packed(tensor.narrow(_ROWS, send_at, send))))
+                if get:
+                    target = tensor.narrow(_ROWS, at, get)
+                    receives.append((peer, target, torch.empty_like(_memory(target))))
+        for peer, packed in sends:
+            operations.append(dist.P2POp(dist.isend, packed, self._peers[peer], self.group))
+            self.sent_bytes += packed.nbytes
+        for peer, _, packed in receives:
+            operations.append(dist.P2POp(dist.irecv, packed, self._peers[peer], self.group))
+        self.exchanges += 1
+        works = dist.batch_isend_irecv(operations) if operations else []
+        return works, sends, receives
+
+    def finish(self, started, through=None):
+        """Wait for the rows and put them into the margins. through: what is done to them first."""
+        works, _, receives = started
+        for work in works:
+            work.wait()
+        return [(target, packed if through is None else through(packed))
+                for _, target, packed in receives]
+
+    def fill(self, tensors, before, behind):
+        """Let the margins of tensors hold the neighbours' rows."""
+        tensors = [t for t in tensors if not self._holds(t, before, behind)]
+        if not tensors or not (before or behind):
+            return
+        for target, packed in self.finish(self.start(tensors, before, behind)):
+            _layout.copy(target, packed.movedim(-1, 1))
+        for tensor in tensors:
+            self._mark(tensor, before, behind)
+
+    def _converted(self, session, tensor):
+        return self.follow(session.convert(tensor), tensor)
+
+    # ---- What a model does ----
+
+    def convolution(self, node, x, cache, residual):
+        """A convolution of this rank's rows."""
+        session = node.session
+        axis = len(node.begin) + _ROWS
+        taps, stride = node.weight.shape[_ROWS], node.stride[axis]
+        begin, end = node.begin[axis], node.end[axis]
+        reach = node.dilation[axis] * (taps - 1)
+        if taps == 1 and stride == 1 and begin == end == 0:
+            return session.conv(node, x, cache, residual)
+        x = self._converted(session, x)
+        level = self._require_level(x.shape[_ROWS], "a convolution")
+        if stride > 1:
+            return self._strided_convolution(node, x, cache, residual, level)
+        if begin + end != reach:
+            raise Unsupported(
+                f"a convolution whose output has {begin + end - reach:+d} rows cannot be cut by "
+                "height; legal: padding that keeps the rows, or convoy.accelerate without group")
+        before, behind = (-(-rows // node.upsample) for rows in (begin, end))
+        wanted = [x]
+        if cache is not None:
+            cache = self._converted(session, cache)
+            wanted.append(cache)
+        self.fill(wanted, before, behind)
+        if node.upsample > 1:
+            self._levels[x.shape[_ROWS] * node.upsample] = level.times(node.upsample)
+        return session.conv(node, x, cache, residual)
+
+    def _strided_convolution(self, node, x, cache, residual, level):
+        """Of the rows that own outputs read, and no others; then with margins again."""
+        session, axis = node.session, len(node.begin) + _ROWS
+        stride, begin, end = node.stride[axis], node.begin[axis], node.end[axis]
+        reach = node.dilation[axis] * (node.weight.shape[_ROWS] - 1)
+        rows = level.starts[-1]
+        kept = (rows + begin + end - reach - 1) // stride + 1 == rows // stride
+        if any(s % stride for s in level.starts) or not kept or not (
+                residual is None and cache is None):
+            raise Unsupported(
+                f"a convolution of stride {stride} over {rows} rows, cut at {list(level.starts)}, "
+                "cannot be cut by height; legal: rows of each rank that the stride divides, or "
+                "convoy.accelerate without group")
+        before, behind = begin, max(reach - begin - stride + 1, 0)
+        self.fill([x], before, behind)
+        first, last = self.rank == 0, self.rank + 1 == self.count
+        top, bottom = (0 if first else before), (0 if last else behind)
+        inside = x.narrow(_ROWS, level.before - top, top + level.own(self.rank) + bottom)
+        part = node._copy()
+        node.taken = False
+        part.begin = tuple(b if i != axis or first else 0 for i, b in enumerate(node.begin))
+        part.end = tuple(e if i != axis or last else 0 for i, e in enumerate(node.end))
+        own = session.conv(part, session.convert(inside), None, None)
+        made = Level(tuple(s // stride for s in level.starts), level.before, level.behind)
+        shape = list(own.shape)
+        shape[_ROWS] = made.before + made.own(self.rank) + made.behind
+        out = _layout.empty_inner(torch.Size(shape), own)
+        _layout.copy(out.narrow(_ROWS, made.before, made.own(self.rank)),
+                     own.narrow(_ROWS, 0, made.own(self.rank)))
+        for at, count in ((0, made.before), (made.before + made.own(self.rank), made.behind)):
+            if count:
+                out.narrow(_ROWS, at, count).zero_()
+        return out
+
+    def rows_after(self, shape, node):
+        """The shape of a convolution's output here, where it differs from the plain one."""
+        axis = len(node.begin) + _ROWS
+        stride = node.stride[axis]
+        if not self.active or stride == 1:
+            return shape
+        level = self._level(node.source.shape[_ROWS])
+        if level is None:
+            return shape
+        made = Level(tuple(s // stride for s in level.starts), level.before, level.behind)
+        shape = list(shape)
+        shape[_ROWS] = made.before + made.own(self.rank) + made.behind
+        self._levels[shape[_ROWS]] = made
+        return torch.Size(shape)
+
+    def norm(self, node, x):
+        """A norm of this rank's rows, its halos fetched meanwhile."""
+        session = node.session
+        run = _of_group if node.rule == "group" else _of_pixels
+        if node.wide or x.dim() not in (4, 5):
+            return run(self, node, x)
+        x = self._converted(session, x)
+        level = self._require_level(x.shape[_ROWS], "a norm")
+        most = self.margin
+        if self._holds(x, most, most):
+            return self.follow(run(self, node, x), x)
+        if min(level.own(rank) for rank in range(self.count)) < most:
+            return run(self, node, x)
+        started = self.start([x], most, most)
+        if node.rule == "group":
+            for target, packed in self.finish(started):
+                _layout.copy(target, packed.movedim(-1, 1))
+            self._mark(x, most, most)
+            return self.follow(run(self, node, x), x)
+        # The rows come while the norm runs; then they are normalised as well.
+        out = run(self, node, x)
+        own = session.convert(out)
+        first, past = level.before, level.before + level.own(self.rank)
+        ends = [own.narrow(_ROWS, first - most, most)] if level.before else []
+        ends += [own.narrow(_ROWS, past, most)] if level.behind else []
+        for end, (_, packed) in zip(ends, self.finish(started)):
+            _layout.copy(end, run(self, node, packed.movedim(-1, 1)))
+        self._mark(own, most, most)
+        return own
+
+    def tokens(self, count, what):
+        """(frames, rows, columns, level) of `count` tokens that are pixels of the last picture."""
+        rows, columns = self._current or (0, 0)
+        level = self._level(rows) if rows else None
+        if level is None or count % (rows * columns):
+            raise Unsupported(
+                f"{what} over {count} tokens cannot be cut by height: the last picture has "
+                f"{rows} x {columns} pixels here; legal: convoy.accelerate without group")
+        return count // (rows * columns), rows, columns, level
+
+    def whole_tokens(self, tensor, axis):
+        """A tensor of this rank's tokens with those of all ranks, without margins."""
+        frames, rows, columns, level = self.tokens(tensor.shape[axis], "attention")
+        axis %= tensor.dim()
+        most = max(level.own(rank) for rank in range(self.count))
+        moved = tensor.movedim(axis, 0).unflatten(0, (frames, rows, columns))
+        own = moved.narrow(1, level.before, level.own(self.rank))
+        packed = own.new_empty((frames, most, *own.shape[2:]))
+        packed[:, :own.shape[1]].copy_(own)
+        parts = self.all_gather(packed)
+        whole = torch.cat([parts[rank][:, :level.own(rank)] for rank in range(self.count)], 1)
+        return whole.flatten(0, 2).movedim(0, axis)
+
+    def whole_mask(self, mask, count):
+        """A mask over this rank's tokens for the keys of all: one that depends on frames alone."""
+        frames, rows, columns, level = self.tokens(count, "attention")
+        inside = rows * columns
+        if mask.shape[-1] != count:
+            raise Unsupported("a mask that is spread over the keys cannot be cut by height; legal: "
+                              "one that has them all, or convoy.accelerate without group")
+        by_frame = mask[..., ::inside]
+        capturing = mask.is_cuda and torch.cuda.is_current_stream_capturing()
+        if not capturing and not torch.equal(by_frame, mask[..., inside - 1::inside]):
+            raise Unsupported("a mask within frames cannot be cut by height; legal: one that "
+                              "depends on frames alone, or convoy.accelerate without group")
+        return by_frame.repeat_interleave(level.starts[-1] * columns, -1)
+
+    def require_local(self, name, args):
+        """Throws for a function that may mix rows."""
+        plain = name.strip("_")
+        plain = plain[1:] if plain[:1] in "ri" and plain[1:] in _POINTWISE else plain
+        if name not in _POINTWISE and plain not in _POINTWISE:
+            raise Unsupported(
+                f"{name} may mix the rows of a picture, and cannot be cut by height over "
+                f"{self.count} ranks; legal: convoy.accelerate without group")
+
+    def require_whole_rows(self, shape, axis, what):
+        """Throws where `what` along `axis` takes rows apart or puts them together."""
+        if len(shape) in (4, 5) and axis % len(shape) == len(shape) + _ROWS and (
+                self._level(shape[_ROWS]) is not None):
+            raise Unsupported(f"{what} along the height cannot be cut by height over {self.count} "
+                              "ranks; legal: convoy.accelerate without group")
+
+
+def _memory(tensor):
+    """With channels at the end, as they lie."""
+    return tensor.movedim(1, -1)
+
+
+def _packed(rows):
+    """A copy of some rows, dense, channels at the end."""
+    memory = _memory(rows)
+    out = torch.empty(memory.shape, dtype=rows.dtype, device=rows.device)
+    _layout.copy(out.movedim(-1, 1), rows)
+    return out
+
+
+def _of_pixels(shards, node, x):
+    return node.eager(x.float()) if node.wide else node.session.norm(node, x)
+
+
+def _of_group(shards, node, x):
+    """GroupNorm with the statistics of all ranks, merged in their order."""
+    if x.dim() in (4, 5):
+        level = shards._require_level(x.shape[_ROWS], "group_norm")
+        own = x.narrow(_ROWS, level.before, level.own(shards.rank))
+        columns = x.shape[-1]
+        frames = x.shape[2] if x.dim() == 5 else 1
+    else:
+        frames, rows, columns, level = shards.tokens(x.shape[2:].numel(), "group_norm")
+        own = x.reshape(*x.shape[:2], frames, rows, columns).narrow(
+            _ROWS, level.before, level.own(shards.rank))
+    groups, batch = node.groups, x.shape[0]
+    mine = statistics(own, groups)
+    parts = shards.all_gather(mine)
+    pixels = [frames * level.own(rank) * columns for rank in range(shards.count)]
+    mean, variance = merged(parts, pixels)
+    return apply(node, x, mean, variance, groups, batch)
+
+
+def statistics(own, groups):
+    """[2, N, groups]: mean and variance of each group."""
+    values = own.float().unflatten(1, (groups, -1)).flatten(2)
+    variance, mean = torch.var_mean(values, 2, correction=0)
+    return torch.stack((mean, variance))
+
+
+def merged(parts, pixels):
+    """Mean and variance over all ranks, [N, groups] each, from each rank's; in their order."""
+    share = torch.tensor([p / sum(pixels) for p in pixels], device=parts.device)
+    share = share.reshape(-1, 1, 1)
+    mean = (parts[:, 0] * share).sum(0)
+    variance = ((parts[:, 1] + (parts[:, 0] - mean).square()) * share).sum(0)
+    return mean, variance
+
+
+def apply(node, x, mean, variance, groups, batch):
+    """The normalisation by PyTorch's operators."""
+    from ._nodes import activate
+
+    channels = x.shape[1]
+    axes = (batch, channels, *(1,) * (x.dim() - 2))
+    factor = torch.rsqrt(variance + node.epsilon)
+    mean = mean.repeat_interleave(channels // groups, 1).reshape(axes)
+    factor = factor.repeat_interleave(channels // groups, 1).reshape(axes)
+    per_channel = (1, channels, *(1,) * (x.dim() - 2))
+    if node.weight is not None:
+        factor = factor * node.weight.float().reshape(per_channel)
+    y = (x.float() - mean) * factor
+    if node.bias is not None:
+        y = y + node.bias.float().reshape(per_channel)
+    return activate(y, node.activation).to(torch.float32 if node.wide else x.dtype)
