@@ -127,6 +127,8 @@ def _cat(tensors, dim=0, *, axis=None, **other):
         return NotImplemented
     if len(nodes) == 1:
         return Deferred(first, session)
+    if session.shards and session.shards.active:
+        session.shards.require_whole_rows(first.shape, dim, "cat")
     if dim == 0:
         whole = _norm_of_parts(nodes)
         if whole is not None:

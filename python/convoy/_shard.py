@@ -9,34 +9,40 @@ comes out is whole again. A function that is not known to treat rows one by one 
 """
 
 import dataclasses
+import itertools
 import math
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from . import _layout
-from ._native import InvalidArgument, Unsupported
+from ._native import InvalidArgument, LaunchFailure, Unsupported
 
 _ROWS = -2  # The axis of the rows in [N, C, H, W] and [N, C, D, H, W].
 
 # Functions that compute each row of a picture from that row alone, or only look at shapes; in any
 # axes that a model brings the rows to.
-_POINTWISE = frozenset("""
-    abs absolute add add_ addcmul and bitwise_and bitwise_not ceil clamp clamp_ clamp_max clamp_min
-    clip contiguous cos detach div div_ divide dropout elu eq exp expand expand_as floor float ge
-    gelu gt half hardsigmoid hardswish hardtanh is_floating_point isfinite isinf isnan layer_norm
-    le leaky_relu lerp linear log log1p logical_and logical_not logical_or lt masked_fill maximum
-    minimum mish mul mul_ multiply nan_to_num nan_to_num_ ne neg negative numel ones_like or pow
-    prelu reciprocal relu relu6 relu_ rms_norm round rsqrt rsub sigmoid sign silu sin size softplus
-    sqrt square sub sub_ subtract tanh to true_divide trunc type type_as where xor zeros_like
-    full_like empty_like copy_ zero_ fill_ bfloat16 double conj stride storage_offset data_ptr
-    is_contiguous dim element_size is_complex get_device untyped_storage
-    chunk split unbind tensor_split squeeze unsqueeze view reshape flatten unflatten permute
-    transpose swapaxes movedim moveaxis clone unsafe_chunk unsafe_split alias view_as reshape_as
-    conv1d conv2d conv3d group_norm normalize cat concat concatenate stack repeat repeat_interleave
-    interpolate pad pixel_shuffle pixel_unshuffle scaled_dot_product_attention
-""".split())
+_POINTWISE = frozenset((
+    "abs", "absolute", "add", "add_", "addcmul", "alias", "and", "bfloat16", "bitwise_and",
+    "bitwise_not", "cat", "ceil", "chunk", "clamp", "clamp_", "clamp_max", "clamp_min", "clip",
+    "clone", "concat", "concatenate", "conj", "contiguous", "conv1d", "conv2d", "conv3d",
+    "copy_", "cos", "data_ptr", "detach", "dim", "div", "div_", "divide", "double", "dropout",
+    "element_size", "elu", "empty_like", "eq", "exp", "expand", "expand_as", "fill_", "flatten",
+    "float", "floor", "floordiv", "full_like", "ge", "gelu", "get_device", "group_norm", "gt",
+    "half", "hardsigmoid", "hardswish", "hardtanh", "iadd", "imul", "interpolate", "is_complex",
+    "is_contiguous", "is_floating_point", "isfinite", "isinf", "isnan", "isub", "itruediv",
+    "layer_norm", "le", "leaky_relu", "lerp", "linear", "log", "log1p", "logical_and",
+    "logical_not", "logical_or", "lt", "masked_fill", "maximum", "minimum", "mish", "moveaxis",
+    "movedim", "mul", "mul_", "multiply", "nan_to_num", "nan_to_num_", "ne", "neg", "negative",
+    "normalize", "numel", "ones_like", "or", "pad", "permute", "pixel_shuffle",
+    "pixel_unshuffle", "pow", "prelu", "reciprocal", "relu", "relu6", "relu_", "repeat",
+    "repeat_interleave", "reshape", "reshape_as", "rms_norm", "round", "rsqrt", "rsub",
+    "scaled_dot_product_attention", "sigmoid", "sign", "silu", "sin", "size", "softplus",
+    "split", "sqrt", "square", "squeeze", "stack", "storage_offset", "stride", "sub", "sub_",
+    "subtract", "swapaxes", "tanh", "tensor_split", "to", "transpose", "true_divide", "truediv",
+    "trunc", "type", "type_as", "unbind", "unflatten", "unsafe_chunk", "unsafe_split",
+    "unsqueeze", "untyped_storage", "view", "view_as", "where", "xor", "zero_", "zeros_like",
+))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +75,14 @@ def _strided(module):
     return min(product, 64)
 
 
+def _cuttable(module):
+    """Whether it has a convolution that reads other rows. NOTE: one of single pixels between two
+    parts of a model (a quantisation) costs less than to put its output together."""
+    return any(isinstance(part, (torch.nn.Conv2d, torch.nn.Conv3d))
+               and (part.kernel_size[_ROWS] > 1 or part.stride[_ROWS] > 1)
+               for part in module.modules())
+
+
 def _reach(model):
     """Rows beside its own that a row of output may need, by the model's convolutions; at least
     1."""
@@ -81,6 +95,8 @@ def _reach(model):
 
 class Shards:
     """This rank among the others."""
+
+    _made = 0
 
     def __init__(self, model, group, gather=True):
         """group: a process group of torch.distributed, whose ranks all make the same calls."""
@@ -96,10 +112,14 @@ class Shards:
         self.active = False  # Whether the call that runs is cut.
         self.exchanges = self.sent_bytes = 0
         self._align = {id(module): _strided(module) for module in model.modules()}
+        self._whole = {id(module) for module in model.modules() if not _cuttable(module)}
         self._peers = [dist.get_global_rank(group, rank) for rank in range(self.count)]
         self._levels: dict[int, Level] = {}  # By the rows that this rank's tensors have.
         self._current: tuple[int, int] | None = None  # Rows and columns of the last picture.
-        self._agreed: set[tuple] = set()
+        self._store = dist.distributed_c10d._get_default_store()
+        self._calls = 0
+        self._place = Shards._made  # Ranks make theirs in the same order.
+        Shards._made += 1
         self._epoch = 0
         # NOTE: NCCL wants its first call from all ranks.
         dist.barrier(group)
@@ -131,8 +151,8 @@ class Shards:
         level = self._level(rows)
         if level is None:
             raise Unsupported(
-                f"{what} of {rows} rows cannot be cut by height over {self.count} ranks: no picture "
-                "of the call has so many; legal: convoy.accelerate without group")
+                f"{what} of {rows} rows cannot be cut by height over {self.count} ranks: no "
+                "picture of the call has so many; legal: convoy.accelerate without group")
         return level
 
     def note(self, shape):
@@ -146,13 +166,13 @@ class Shards:
         """Whether a call of `module` with these is cut; the reason why not, else "". All ranks
         must come with the same shapes."""
         self.active = False
+        if id(module) in self._whole:
+            return ""
         pictures = [t for t in tensors if t.dtype.is_floating_point and t.dim() in (4, 5)]
         if not pictures:
             return "no input has rows"
-        key = (id(module), *(tuple(t.shape) for t in pictures), str(pictures[0].dtype))
-        if key not in self._agreed:
-            self._agree(type(module).__name__, key[1:])
-            self._agreed.add(key)
+        shapes = ", ".join(f"{list(t.shape)} {t.dtype}" for t in pictures)
+        self._agree(f"{type(module).__name__} with {shapes}")
         rows = {t.shape[_ROWS] for t in pictures}
         if len(rows) > 1:
             return f"inputs of {sorted(rows)} rows"
@@ -161,7 +181,8 @@ class Shards:
         starts = self._split(rows, align)
         # NOTE: half of the rows may be left after each stride; a rank must keep what its
         # neighbour's taps reach.
-        if starts is None or min(b - a for a, b in zip(starts, starts[1:])) < self.margin * align:
+        least = self.margin * align
+        if starts is None or min(b - a for a, b in itertools.pairwise(starts)) < least:
             return (f"{rows} rows are too few for {self.count} ranks; legal: at least "
                     f"{self.count * max(align * self.margin, 1)}")
         before = self.margin if self.rank > 0 else 0
@@ -172,14 +193,26 @@ class Shards:
         self._current = None
         return ""
 
-    def _agree(self, name, key):
-        all_keys: list[Any] = [None] * self.count
-        dist.all_gather_object(all_keys, (name, key), self.group)
-        for rank, other in enumerate(all_keys):
-            if other != all_keys[0]:
-                raise InvalidArgument(
-                    f"the ranks differ: rank {rank} calls {other[0]} with {list(other[1])}, but "
-                    f"rank 0 calls {all_keys[0][0]} with {list(all_keys[0][1])}; legal: the same")
+    def _agree(self, call):
+        """Throws where another rank makes another call, or none within the store's time-out.
+        NOTE: by the hosts alone, so that no GPU waits, and in a graph's capture too."""
+        self._calls += 1
+        place = f"convoy/{self._place}/{self._calls}/"
+        keys = [f"{place}{rank}" for rank in range(self.count)]
+        self._store.set(keys[self.rank], call)
+        try:
+            calls = [text.decode() for text in self._store.multi_get(keys)]
+        except dist.DistError:
+            late = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+            raise LaunchFailure(
+                f"rank {self.rank} waited {self._store.timeout.total_seconds():.0f} s for ranks "
+                f"{late} to call {call}") from None
+        if self._calls > 2:  # All have read what was before the last.
+            self._store.delete_key(f"convoy/{self._place}/{self._calls - 2}/{self.rank}")
+        for rank, other in enumerate(calls):
+            if other != calls[0]:
+                raise InvalidArgument(f"the ranks differ: rank {rank} calls {other}, but rank 0 "
+                                      f"calls {calls[0]}; legal: the same")
 
     def enter(self, tensor):
         """This rank's rows of a whole tensor."""
@@ -221,8 +254,8 @@ class Shards:
     # ---- Halos ----
 
     def _mark(self, tensor, before, behind):
-        """Remember that so many rows of its margins, where it has them, are the neighbours'. NOTE:
-        the same on every rank, the first and the last too, since all exchange or none does."""
+        """Remember that so many rows of its margins, where it has them, are the neighbours'.
+        NOTE: the same on every rank, the first and last too: all exchange, or none does."""
         tensor._convoy_halo = self._epoch, before, behind
 
     def _holds(self, tensor, before, behind):
@@ -232,7 +265,8 @@ class Shards:
     def follow(self, made, source):
         """`made` has frames or channels of `source` with all of its rows: and so its halos."""
         mark = getattr(source, "_convoy_halo", None)
-        if made is not source and mark is not None and made.dim() in (4, 5) and made.shape[_ROWS:] == source.shape[_ROWS:]:
+        if (made is not source and mark is not None and made.dim() in (4, 5)
+                and made.shape[_ROWS:] == source.shape[_ROWS:]):
             made._convoy_halo = mark
         return made
 
@@ -444,7 +478,7 @@ class Shards:
 
     def whole_mask(self, mask, count):
         """A mask over this rank's tokens for the keys of all: one that depends on frames alone."""
-        frames, rows, columns, level = self.tokens(count, "attention")
+        _, rows, columns, level = self.tokens(count, "attention")
         inside = rows * columns
         if mask.shape[-1] != count:
             raise Unsupported("a mask that is spread over the keys cannot be cut by height; legal: "
