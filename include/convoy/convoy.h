@@ -288,6 +288,8 @@ typedef struct convoy_norm_arguments {
   void* workspace;    /**< convoy_norm_workspace_bytes() bytes. */
   float parameter_a;  /**< As in convoy_epilogue. */
   float parameter_b;  /**< As in convoy_epilogue. */
+  /** GroupNorm: [batch, groups, 2] means and variances to normalise by; null: the input's own. */
+  const float* statistics;
 } convoy_norm_arguments_t;
 
 /** Sets struct_size and the defaults. `struct_size` is the caller's sizeof; so in all of these. */
@@ -365,6 +367,11 @@ CONVOY_API void convoy_norm_plan_destroy(convoy_norm_plan_t plan);
 /** Enqueues on `stream`, as convoy_run does. */
 CONVOY_API convoy_status_t convoy_norm_run(convoy_norm_plan_t plan,
                                            const convoy_norm_arguments_t* arguments, void* stream);
+/** GroupNorm: enqueues the means and variances of an input alone, [batch, groups, 2] into `output`,
+ * as NormPlan::statistics. `image_pitch`: elements from one image to the next, or 0: dense. */
+CONVOY_API convoy_status_t convoy_norm_statistics(convoy_norm_plan_t plan, const void* input,
+                                                  int64_t image_pitch, float* output,
+                                                  void* workspace, void* stream);
 /** Bytes of the workspace that a run needs. */
 CONVOY_API convoy_status_t convoy_norm_workspace_bytes(convoy_norm_plan_t plan, size_t* bytes);
 /** What the plan runs. Set info->struct_size first. */

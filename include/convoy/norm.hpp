@@ -93,6 +93,17 @@ struct NormArguments {
   /// NormPlan::workspace_bytes() bytes, contents of no matter. On the CPU it may be null: the run
   /// then takes memory that all plans share.
   void* workspace = nullptr;
+  /// GroupNorm: [batch, groups, 2] means and (biased) variances to normalise by, in place of the
+  /// input's own: those of a tensor of which the input is a part. Null: the input's.
+  const float* statistics = nullptr;
+};
+
+/// Pointers of NormPlan::statistics. All memory is on the plan's device, 16-byte aligned.
+struct NormStatisticsArguments {
+  float* output = nullptr;       ///< [batch, groups, 2]: means and (biased) variances.
+  const void* input = nullptr;   ///< The first image, [pixels, C], dense.
+  std::int64_t image_pitch = 0;  ///< Elements from one image to the next; 0: pixels · C.
+  void* workspace = nullptr;     ///< As NormArguments'.
 };
 
 /// A norm that is ready to run. Cheap to copy; `run` may be called from several threads at once,
@@ -105,6 +116,10 @@ class CONVOY_API NormPlan {
   /// Error{invalid_argument} for null or misaligned pointers, a scale or bias that the plan does
   /// not have, memory that overlaps; Error{launch_failure} where the launch fails.
   void run(const NormArguments& arguments, cudaStream_t stream = nullptr) const;
+
+  /// GroupNorm: enqueues the statistics of an input alone. Several parts of a tensor are normalised
+  /// as one by merging theirs. Throws as `run`, and Error{unsupported} for RMSNorm.
+  void statistics(const NormStatisticsArguments& arguments, cudaStream_t stream = nullptr) const;
 
   /// Bytes that NormArguments::workspace must have.
   std::size_t workspace_bytes() const;

@@ -226,6 +226,7 @@ class NormArguments(Structure):
         ("workspace", c_void_p),
         ("parameter_a", c_float),
         ("parameter_b", c_float),
+        ("statistics", c_void_p),
     ]
 
 
@@ -290,6 +291,7 @@ def _load():
         "convoy_plan_group_norm": [POINTER(NormShape), POINTER(NormOptions), POINTER(pointer)],
         "convoy_plan_rms_norm": [POINTER(NormShape), POINTER(NormOptions), POINTER(pointer)],
         "convoy_norm_run": [pointer, POINTER(NormArguments), pointer],
+        "convoy_norm_statistics": [pointer, pointer, c_int64, pointer, pointer, pointer],
         "convoy_norm_workspace_bytes": [pointer, POINTER(c_size_t)],
         "convoy_norm_info": [pointer, POINTER(PlanInfo)],
     }

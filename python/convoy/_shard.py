@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from . import _layout
 from ._native import InvalidArgument, LaunchFailure, Unsupported
+from ._shard_norm import group_norm
 
 _ROWS = -2  # The axis of the rows in [N, C, H, W] and [N, C, D, H, W].
 
@@ -111,6 +112,7 @@ class Shards:
         self.margin = _reach(model)
         self.active = False  # Whether the call that runs is cut.
         self.exchanges = self.sent_bytes = 0
+        self.shares: dict[tuple, torch.Tensor] = {}  # Of each rank's pixels, on the device.
         self._align = {id(module): _strided(module) for module in model.modules()}
         self._whole = {id(module) for module in model.modules() if not _cuttable(module)}
         self._peers = [dist.get_global_rank(group, rank) for rank in range(self.count)]
@@ -147,7 +149,7 @@ class Shards:
                     break
         return found
 
-    def _require_level(self, rows, what):
+    def require_level(self, rows, what):
         level = self._level(rows)
         if level is None:
             raise Unsupported(
@@ -228,7 +230,7 @@ class Shards:
         """The whole tensor of this rank's rows, or its own rows where nothing is gathered."""
         if not self.active or tensor.dim() not in (4, 5):
             return tensor
-        level = self._require_level(tensor.shape[_ROWS], "an output")
+        level = self.require_level(tensor.shape[_ROWS], "an output")
         own = tensor.narrow(_ROWS, level.before, level.own(self.rank))
         if not self.gather:
             return own
@@ -296,7 +298,7 @@ class Shards:
         for tensors that may have different levels. Returns what `finish` takes."""
         sends, receives, operations = [], [], []
         for tensor in tensors:
-            level = self._require_level(tensor.shape[_ROWS], "a tensor")
+            level = self.require_level(tensor.shape[_ROWS], "a tensor")
             own, first = level.own(self.rank), level.before
             past = first + own
             for peer, send_at, send, at, get in (
@@ -357,7 +359,7 @@ class Shards:
         if taps == 1 and stride == 1 and begin == end == 0:
             return session.conv(node, x, cache, residual)
         x = self._converted(session, x)
-        level = self._require_level(x.shape[_ROWS], "a convolution")
+        level = self.require_level(x.shape[_ROWS], "a convolution")
         if stride > 1:
             return self._strided_convolution(node, x, cache, residual, level)
         if begin + end != reach:
@@ -426,11 +428,11 @@ class Shards:
     def norm(self, node, x):
         """A norm of this rank's rows, its halos fetched meanwhile."""
         session = node.session
-        run = _of_group if node.rule == "group" else _of_pixels
+        run = group_norm if node.rule == "group" else _of_pixels
         if node.wide or x.dim() not in (4, 5):
             return run(self, node, x)
         x = self._converted(session, x)
-        level = self._require_level(x.shape[_ROWS], "a norm")
+        level = self.require_level(x.shape[_ROWS], "a norm")
         most = self.margin
         if self._holds(x, most, most):
             return self.follow(run(self, node, x), x)
@@ -522,56 +524,3 @@ def _packed(rows):
 
 def _of_pixels(shards, node, x):
     return node.eager(x.float()) if node.wide else node.session.norm(node, x)
-
-
-def _of_group(shards, node, x):
-    """GroupNorm with the statistics of all ranks, merged in their order."""
-    if x.dim() in (4, 5):
-        level = shards._require_level(x.shape[_ROWS], "group_norm")
-        own = x.narrow(_ROWS, level.before, level.own(shards.rank))
-        columns = x.shape[-1]
-        frames = x.shape[2] if x.dim() == 5 else 1
-    else:
-        frames, rows, columns, level = shards.tokens(x.shape[2:].numel(), "group_norm")
-        own = x.reshape(*x.shape[:2], frames, rows, columns).narrow(
-            _ROWS, level.before, level.own(shards.rank))
-    groups, batch = node.groups, x.shape[0]
-    mine = statistics(own, groups)
-    parts = shards.all_gather(mine)
-    pixels = [frames * level.own(rank) * columns for rank in range(shards.count)]
-    mean, variance = merged(parts, pixels)
-    return apply(node, x, mean, variance, groups, batch)
-
-
-def statistics(own, groups):
-    """[2, N, groups]: mean and variance of each group."""
-    values = own.float().unflatten(1, (groups, -1)).flatten(2)
-    variance, mean = torch.var_mean(values, 2, correction=0)
-    return torch.stack((mean, variance))
-
-
-def merged(parts, pixels):
-    """Mean and variance over all ranks, [N, groups] each, from each rank's; in their order."""
-    share = torch.tensor([p / sum(pixels) for p in pixels], device=parts.device)
-    share = share.reshape(-1, 1, 1)
-    mean = (parts[:, 0] * share).sum(0)
-    variance = ((parts[:, 1] + (parts[:, 0] - mean).square()) * share).sum(0)
-    return mean, variance
-
-
-def apply(node, x, mean, variance, groups, batch):
-    """The normalisation by PyTorch's operators."""
-    from ._nodes import activate
-
-    channels = x.shape[1]
-    axes = (batch, channels, *(1,) * (x.dim() - 2))
-    factor = torch.rsqrt(variance + node.epsilon)
-    mean = mean.repeat_interleave(channels // groups, 1).reshape(axes)
-    factor = factor.repeat_interleave(channels // groups, 1).reshape(axes)
-    per_channel = (1, channels, *(1,) * (x.dim() - 2))
-    if node.weight is not None:
-        factor = factor * node.weight.float().reshape(per_channel)
-    y = (x.float() - mean) * factor
-    if node.bias is not None:
-        y = y + node.bias.float().reshape(per_channel)
-    return activate(y, node.activation).to(torch.float32 if node.wide else x.dtype)

@@ -42,6 +42,8 @@ class NormKernel {
   virtual std::string name() const = 0;
   virtual std::size_t workspace_bytes() const { return 0; }
   virtual void run(const NormArguments& arguments, cudaStream_t stream) const = 0;
+  /// GroupNorm alone: `image_pitch` is not 0.
+  virtual void statistics(const NormStatisticsArguments&, cudaStream_t) const {}
 };
 
 /// The norms of one backend, as dispatch sees them: what KernelCandidate is for convolutions.

@@ -91,9 +91,8 @@ class CpuNorm : public NormKernel {
            count * r_.channels);
   }
   /// The caller's workspace, or shared scratch until `holder` ends.
-  void* workspace(const NormArguments& arguments,
-                  std::optional<SharedScratch::Lease>& holder) const {
-    if (arguments.workspace != nullptr) return arguments.workspace;
+  void* workspace(void* given, std::optional<SharedScratch::Lease>& holder) const {
+    if (given != nullptr) return given;
     holder.emplace(scratch_->take(bytes_));
     return (*holder)->memory.get();
   }
@@ -122,25 +121,33 @@ class CpuGroupNorm final : public CpuNorm {
 
   void run(const NormArguments& arguments, cudaStream_t) const override {
     std::optional<SharedScratch::Lease> holder;
-    auto* shift = static_cast<double*>(workspace(arguments, holder));
-    const std::int64_t c = r_.channels;
-    const Buffers b = {.shift = shift,
-                       .sums = shift + c,
-                       .scale = reinterpret_cast<float*>(shift + doubles_),
-                       .bias = reinterpret_cast<float*>(shift + doubles_) + c,
-                       .mean = reinterpret_cast<float*>(shift + doubles_) + 2 * c,
-                       .factor = reinterpret_cast<float*>(shift + doubles_) + 3 * c,
-                       .rows = reinterpret_cast<float*>(shift + doubles_) + 4 * c};
+    const Buffers b = buffers(workspace(arguments.workspace, holder));
     widen_parameter(b.scale, arguments.scale, 1.0f);
     widen_parameter(b.bias, arguments.bias, 0.0f);
     for (std::int64_t n = 0; n < r_.batch; ++n) {
-      statistics(arguments, n, b);
-      merge(b);
+      if (arguments.statistics != nullptr) {
+        take(b, arguments.statistics + 2 * n * r_.groups);
+      } else {
+        accumulate_image(at(arguments.input, n * r_.pixels), b);
+        merge(b, nullptr);
+      }
       if (r_.options.result == NormResult::coefficients) {
         write_coefficients(arguments, n, b);
       } else {
         apply(arguments, n, b);
       }
+    }
+  }
+
+  void statistics(const NormStatisticsArguments& arguments, cudaStream_t) const override {
+    std::optional<SharedScratch::Lease> holder;
+    const Buffers b = buffers(workspace(arguments.workspace, holder));
+    widen_parameter(b.scale, nullptr, 1.0f);
+    const auto pitch =
+        arguments.image_pitch * static_cast<std::int64_t>(size_of(r_.options.dtype));
+    for (std::int64_t n = 0; n < r_.batch; ++n) {
+      accumulate_image(static_cast<const char*>(arguments.input) + n * pitch, b);
+      merge(b, arguments.output + 2 * n * r_.groups);
     }
   }
 
@@ -150,9 +157,21 @@ class CpuGroupNorm final : public CpuNorm {
     float *scale, *bias, *mean, *factor, *rows;
   };
 
-  void statistics(const NormArguments& arguments, std::int64_t n, const Buffers& b) const {
+  Buffers buffers(void* memory) const {
+    auto* shift = static_cast<double*>(memory);
+    const std::int64_t c = r_.channels;
+    return {.shift = shift,
+                       .sums = shift + c,
+                       .scale = reinterpret_cast<float*>(shift + doubles_),
+                       .bias = reinterpret_cast<float*>(shift + doubles_) + c,
+                       .mean = reinterpret_cast<float*>(shift + doubles_) + 2 * c,
+                       .factor = reinterpret_cast<float*>(shift + doubles_) + 3 * c,
+                       .rows = reinterpret_cast<float*>(shift + doubles_) + 4 * c};
+  }
+
+  void accumulate_image(const void* image, const Buffers& b) const {
     const std::int64_t c = r_.channels, step = rows();
-    widen(b.rows, at(arguments.input, n * r_.pixels), r_.options.dtype, c);
+    widen(b.rows, image, r_.options.dtype, c);
     std::copy_n(b.rows, c, b.shift);
 #pragma omp parallel for schedule(static) if (pieces_ > 1)
     for (std::int64_t piece = 0; piece < pieces_; ++piece) {
@@ -162,7 +181,7 @@ class CpuGroupNorm final : public CpuNorm {
       const std::int64_t end = std::min(r_.pixels, (piece + 1) * piece_);
       for (std::int64_t p = piece * piece_; p < end; p += step) {
         const std::int64_t count = std::min(step, end - p);
-        widen(values, at(arguments.input, n * r_.pixels + p), r_.options.dtype, count * c);
+        widen(values, at(image, p), r_.options.dtype, count * c);
         for (std::int64_t i = 0; i < count; ++i) {
           accumulate(sum, sum + c, values + i * c, b.shift, c);
         }
@@ -170,8 +189,20 @@ class CpuGroupNorm final : public CpuNorm {
     }
   }
 
-  /// Mean and factor of every channel, from all pieces in order.
-  void merge(const Buffers& b) const {
+  /// Mean and factor of every channel, from given statistics.
+  void take(const Buffers& b, const float* given) const {
+    const std::int64_t width = r_.channels / r_.groups;
+    for (std::int64_t i = 0; i < r_.channels; ++i) {
+      const float* const group = given + 2 * (i / width);
+      b.mean[i] = group[0];
+      b.factor[i] = static_cast<float>(static_cast<double>(b.scale[i]) /
+                                       std::sqrt(static_cast<double>(group[1]) +
+                                                 static_cast<double>(r_.epsilon)));
+    }
+  }
+
+  /// Mean and factor of every channel, from all pieces in order; the statistics too, where wanted.
+  void merge(const Buffers& b, float* found) const {
     const std::int64_t c = r_.channels, width = c / r_.groups;
     const auto pixels = static_cast<double>(r_.pixels);
     for (std::int64_t group = 0; group < r_.groups; ++group) {
@@ -189,6 +220,10 @@ class CpuGroupNorm final : public CpuNorm {
         // NOTE: std::max drops a NaN that is its second argument; the mean has it as well.
         mean += delta * (pixels / total);
         count = total;
+      }
+      if (found != nullptr) {
+        found[2 * group] = static_cast<float>(mean);
+        found[2 * group + 1] = static_cast<float>(squares / count);
       }
       const double factor = 1.0 / std::sqrt(squares / count + static_cast<double>(r_.epsilon));
       for (std::int64_t i = group * width; i < (group + 1) * width; ++i) {
@@ -239,7 +274,7 @@ class CpuRmsNorm final : public CpuNorm {
   void run(const NormArguments& arguments, cudaStream_t) const override {
     std::optional<SharedScratch::Lease> holder;
     const std::int64_t c = r_.channels, step = rows();
-    auto* scale = static_cast<float*>(workspace(arguments, holder));
+    auto* scale = static_cast<float*>(workspace(arguments.workspace, holder));
     float* bias = scale + c;
     float* all_rows = bias + c;
     widen_parameter(scale, arguments.scale, 1.0f);

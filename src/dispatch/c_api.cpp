@@ -328,7 +328,8 @@ NormArguments arguments_of(const convoy_norm_arguments_t* given) {
           .bias = c.bias,
           .parameter_a = c.parameter_a,
           .parameter_b = c.parameter_b,
-          .workspace = c.workspace};
+          .workspace = c.workspace,
+          .statistics = c.statistics};
 }
 
 void hand_back_info(convoy_plan_info_t* info, const PlanInfo& from) {
@@ -497,6 +498,17 @@ convoy_status_t convoy_norm_run(convoy_norm_plan_t plan, const convoy_norm_argum
                                 void* stream) {
   return guarded(
       [&] { require(plan, "plan")->plan.run(arguments_of(arguments), stream_of(stream)); });
+}
+convoy_status_t convoy_norm_statistics(convoy_norm_plan_t plan, const void* input,
+                                       int64_t image_pitch, float* output, void* workspace,
+                                       void* stream) {
+  return guarded([&] {
+    require(plan, "plan")->plan.statistics({.output = output,
+                                            .input = input,
+                                            .image_pitch = image_pitch,
+                                            .workspace = workspace},
+                                           stream_of(stream));
+  });
 }
 convoy_status_t convoy_norm_workspace_bytes(convoy_norm_plan_t plan, size_t* bytes) {
   return guarded([&] { *require(bytes, "bytes") = require(plan, "plan")->plan.workspace_bytes(); });

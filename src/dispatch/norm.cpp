@@ -158,11 +158,19 @@ void check_parameter(const void* pointer, bool planned, const char* name) {
   if (pointer != nullptr) throw_invalid(name, " is given, but the plan has no ", name);
 }
 
+std::size_t statistics_bytes(const NormRequest& request) {
+  return static_cast<std::size_t>(request.batch * request.groups) * 2 * sizeof(float);
+}
+
 void check(const NormRequest& request, const NormArguments& arguments, std::size_t workspace) {
   check_pointer(arguments.output, "output");
   check_pointer(arguments.input, "input");
   check_parameter(arguments.scale, request.options.scale, "scale");
   check_parameter(arguments.bias, request.options.bias, "bias");
+  if (arguments.statistics != nullptr) {
+    if (request.rms) throw_invalid("statistics is given, but an RMSNorm takes none");
+    check_pointer(arguments.statistics, "statistics");
+  }
   if (arguments.workspace != nullptr) {
     check_pointer(arguments.workspace, "workspace");
   } else if (workspace > 0 && request.device.kind == Device::cuda) {
@@ -177,9 +185,10 @@ void check(const NormRequest& request, const NormArguments& arguments, std::size
   const Span scratch = {"workspace", arguments.workspace, workspace};
   const Span scale = {"scale", arguments.scale, parameters};
   const Span bias = {"bias", arguments.bias, parameters};
+  const Span statistics = {"statistics", arguments.statistics, statistics_bytes(request)};
   const bool in_place = input.data == output.data && request.options.result == NormResult::tensor;
   if (!in_place) require_disjoint(output, input);
-  for (const Span& other : {scale, bias}) {
+  for (const Span& other : {scale, bias, statistics}) {
     require_disjoint(output, other);
     require_disjoint(scratch, other);
   }
@@ -259,6 +268,45 @@ void NormPlan::run(const NormArguments& arguments, cudaStream_t stream) const {
   const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - begin;
   log_line(LogLevel::trace, "run",
            {impl_->info.problem, impl_->info.kernel, impl_->info.backend, text(spent.count())});
+}
+
+void NormPlan::statistics(const NormStatisticsArguments& given, cudaStream_t stream) const {
+  const NormRequest& request = impl_->request;
+  if (request.rms) {
+    throw Error(Status::unsupported,
+                "an RMSNorm has no statistics of its own; legal: the plan of a GroupNorm");
+  }
+  if (impl_->kernel == nullptr) return;
+  const std::int64_t image = request.pixels * request.channels;
+  NormStatisticsArguments arguments = given;
+  if (arguments.image_pitch == 0) arguments.image_pitch = image;
+  if (arguments.image_pitch < image) {
+    throw_invalid("image_pitch = ", arguments.image_pitch, " is not legal; legal: 0 or at least ",
+                  image, " (pixels * channels); nearest: ", image);
+  }
+  const auto bytes = static_cast<std::int64_t>(size_of(request.options.dtype));
+  if (arguments.image_pitch * bytes % 16 != 0 && request.batch > 1 && image * bytes % 16 == 0) {
+    throw_invalid("image_pitch = ", arguments.image_pitch, " elements of ", bytes,
+                  " bytes is not legal; legal: a multiple of 16 bytes");
+  }
+  check_pointer(arguments.output, "output");
+  check_pointer(arguments.input, "input");
+  const std::size_t workspace = impl_->kernel->workspace_bytes();
+  if (arguments.workspace != nullptr) {
+    check_pointer(arguments.workspace, "workspace");
+  } else if (workspace > 0 && request.device.kind == Device::cuda) {
+    throw_invalid("workspace is null, but the plan needs ", workspace, " bytes");
+  }
+  const std::int64_t span =
+      checked_product({request.batch - 1, arguments.image_pitch, bytes}, "input bytes");
+  const Span input = {"input", arguments.input, static_cast<std::size_t>(span + image * bytes)};
+  const Span output = {"output", arguments.output, statistics_bytes(request)};
+  const Span scratch = {"workspace", arguments.workspace, workspace};
+  require_disjoint(output, input);
+  require_disjoint(scratch, input);
+  require_disjoint(scratch, output);
+  const DeviceScope scope(impl_->cuda_index);
+  impl_->kernel->statistics(arguments, stream);
 }
 
 std::size_t NormPlan::workspace_bytes() const {

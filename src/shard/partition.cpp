@@ -177,7 +177,7 @@ std::vector<ShardLayout> cut_problem(const ProblemShape& problem, const CutAxis&
     complete(cut, spec, rank, part, pad_begin, pad_end);
     part.local = local_problem(problem, cut, rank, part.input.stored(), pad_begin, pad_end);
     inputs[r] = part.input;
-    parts.push_back(std::move(part));
+    parts.push_back(part);
   }
   fault = margin_fault(inputs, "the input");
   return parts;

@@ -171,5 +171,58 @@ TEST(CpuNorm, RandomCases) {
 
 #endif
 
+TEST(CpuNorm, GivenStatisticsAreThoseOfTheWhole) {
+  // Two images of 12 pixels, cut behind the fifth: the parts by the whole's statistics.
+  constexpr std::int64_t kPixels = 12, kChannels = 8, kFirst = 5;
+  const NormOptions options{.dtype = DType::fp32, .scale = false, .bias = false,
+                            .activation = Activation::silu, .device = Device::cpu};
+  alignas(64) float input[2 * kPixels * kChannels], whole[2 * kPixels * kChannels];
+  for (int i = 0; i < 2 * kPixels * kChannels; ++i) {
+    input[i] = static_cast<float>(i * 37 % 101) * 0.1f + (i < 96 ? 3.0f : 1.0f);
+  }
+  const NormPlan all = plan(GroupNormProblem{2, kPixels, kChannels, 2}, options);
+  all.run({.output = whole, .input = input});
+
+  alignas(64) float own[2][2][2], rest[2][2][2], both[2][2][2];  // [image][group][mean, variance]
+  const NormPlan first = plan(GroupNormProblem{2, kFirst, kChannels, 2}, options);
+  const NormPlan second = plan(GroupNormProblem{2, kPixels - kFirst, kChannels, 2}, options);
+  first.statistics({.output = &own[0][0][0], .input = input, .image_pitch = kPixels * kChannels});
+  // NOTE: the fifth pixel of 32 bytes begins at a multiple of 16.
+  second.statistics({.output = &rest[0][0][0], .input = input + kFirst * kChannels,
+                     .image_pitch = kPixels * kChannels});
+  for (int n = 0; n < 2; ++n) {
+    for (int g = 0; g < 2; ++g) {
+      const double a = 5.0 / 12, b = 7.0 / 12;
+      const double mean = a * own[n][g][0] + b * rest[n][g][0];
+      const double variance = a * (own[n][g][1] + std::pow(own[n][g][0] - mean, 2)) +
+                              b * (rest[n][g][1] + std::pow(rest[n][g][0] - mean, 2));
+      both[n][g][0] = static_cast<float>(mean);
+      both[n][g][1] = static_cast<float>(variance);
+    }
+  }
+  alignas(64) float part[2 * kPixels * kChannels];
+  all.run({.output = part, .input = input, .statistics = &both[0][0][0]});
+  for (int i = 0; i < 2 * kPixels * kChannels; ++i) {
+    EXPECT_NEAR(part[i], whole[i], 2e-6 * (1 + std::abs(whole[i]))) << i;
+  }
+}
+
+TEST(CpuNorm, StatisticsAreChecked) {
+  alignas(64) float memory[64];
+  const NormPlan group = plan(GroupNormProblem{2, 2, 8, 2}, kCpu);
+  expect_error(Status::invalid_argument, {"image_pitch = 15", "at least 16"},
+               [&] { group.statistics({.output = memory, .input = memory, .image_pitch = 15}); });
+  expect_error(Status::invalid_argument, {"output [", "overlaps input"},
+               [&] { group.statistics({.output = memory, .input = memory}); });
+  expect_error(Status::invalid_argument, {"input is null"},
+               [&] { group.statistics({.output = memory}); });
+  const NormPlan rms = plan(RmsNormProblem{2, 8}, kCpu);
+  expect_error(Status::unsupported, {"RMSNorm has no statistics"},
+               [&] { rms.statistics({.output = memory, .input = memory + 16}); });
+  expect_error(Status::invalid_argument, {"statistics is given"}, [&] {
+    rms.run({.output = memory, .input = memory, .statistics = memory + 32});
+  });
+}
+
 }  // namespace
 }  // namespace convoy

@@ -46,7 +46,10 @@ struct GroupNormArguments {
   GroupNormLayout layout;
   const void* input = nullptr;
   void* output = nullptr;
-  float2* partials = nullptr;  ///< (mean, squares) [N][chunks][slices][slice_groups]
+  float2* partials = nullptr;      ///< (mean, squares) [N][chunks][slices][slice_groups]
+  std::int64_t image_pitch = 0;    ///< Elements of the input from one image to the next.
+  const float2* given = nullptr;   ///< (mean, variance) [N][groups], in place of the partials'.
+  float2* statistics = nullptr;    ///< The same, to be written.
   NormParameters parameters;
   float epsilon = 0;
   bool streaming = false;
@@ -88,7 +91,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const bool active = row < rows && column < columns;
   const std::int64_t image = blockIdx.x / static_cast<unsigned>(g.chunks);
   const int chunk = static_cast<int>(blockIdx.x % static_cast<unsigned>(g.chunks));
-  const auto* input = static_cast<const Element*>(arguments.input) + image * g.pixels * g.channels +
+  const auto* input = static_cast<const Element*>(arguments.input) + image * arguments.image_pitch +
                       (slice * g.slice_columns + column) * kVec;
 
   float count = 0;  // Pixels.
@@ -196,8 +199,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-/// Mean and 1 / sqrt(variance + epsilon) of the groups of an image that the block's slice touches,
-/// into `results`, from all chunks.
+/// Mean and variance of the groups of an image that the block's slice touches, into `results`, from
+/// all chunks or as given. Threads from 0 have one each.
 template <int kVec>
 __device__ void merge_chunks(const GroupNormArguments& arguments, std::int64_t image,
                              Statistics* results) {
@@ -208,6 +211,15 @@ __device__ void merge_chunks(const GroupNormArguments& arguments, std::int64_t i
   const int last_channel = min(first_channel + slice_channels, g.channels) - 1;
   const int first_group = first_channel / g.group_channels;
   const int groups = last_channel / g.group_channels - first_group + 1;
+  if (arguments.given != nullptr) {
+    const int all = g.channels / g.group_channels;
+    if (thread < groups) {
+      const float2 known = arguments.given[image * all + first_group + thread];
+      results[thread] = {1.0f, known.x, known.y};
+    }
+    __syncthreads();
+    return;
+  }
   const int teams = kThreads / groups;  // Threads of a group, each for every teams-th partial.
   const int team = thread / groups, group = first_group + thread % groups;
   const int tile_pixels = kThreads / g.slice_columns * kUnroll;
@@ -237,10 +249,27 @@ __device__ void merge_chunks(const GroupNormArguments& arguments, std::int64_t i
     }
     __syncthreads();
   }
-  if (team == 0) {
-    results[thread].squares = 1.0f / sqrtf(mine.squares / mine.count + arguments.epsilon);
-  }
+  if (team == 0) results[thread].squares = mine.squares / mine.count;
   __syncthreads();
+}
+
+/// The statistics of every image.
+template <int kVec>
+__global__ void __launch_bounds__(kThreads, 1)
+    group_norm_merge_kernel(const __grid_constant__ GroupNormArguments arguments) {
+  __shared__ Statistics results[kThreads];
+  const GroupNormLayout& g = arguments.layout;
+  if (blockIdx.x % static_cast<unsigned>(g.chunks) != 0) return;
+  const std::int64_t image = blockIdx.x / static_cast<unsigned>(g.chunks);
+  merge_chunks<kVec>(arguments, image, results);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int first = static_cast<int>(blockIdx.y) * g.slice_columns * kVec;
+  const int last = min(first + g.slice_columns * kVec, g.channels) - 1;
+  const int group = first / g.group_channels + thread;
+  // NOTE: a group of several slices is written by each, with the same bits.
+  if (group > last / g.group_channels) return;
+  arguments.statistics[image * (g.channels / g.group_channels) + group] =
+      make_float2(results[thread].mean, results[thread].squares);
 }
 
 template <typename Element, int kVec, NormActivation kActivation>
@@ -285,7 +314,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     const Statistics& group = results[(channel + j) / g.group_channels - first_group];
     const NormParameters& p = arguments.parameters;
     mean[j] = group.mean;
-    factor[j] = group.squares * load_parameter(p.scale, p.dtype, channel + j, 1.0f);
+    factor[j] = 1.0f / sqrtf(group.squares + arguments.epsilon) *
+                load_parameter(p.scale, p.dtype, channel + j, 1.0f);
     bias[j] = load_parameter(p.bias, p.dtype, channel + j, 0.0f);
   }
   while (pixel < g.pixels) {
@@ -323,7 +353,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto* const shifts = scales + std::int64_t{gridDim.x} * g.channels;
   for (int channel = first + static_cast<int>(threadIdx.x); channel < end; channel += kThreads) {
     const Statistics& group = results[channel / g.group_channels - first / g.group_channels];
-    const float factor = group.squares * load_parameter(p.scale, p.dtype, channel, 1.0f);
+    const float factor = 1.0f / sqrtf(group.squares + arguments.epsilon) *
+                         load_parameter(p.scale, p.dtype, channel, 1.0f);
     scales[channel] = factor;
     shifts[channel] = fmaf(-group.mean, factor, load_parameter(p.bias, p.dtype, channel, 0.0f));
   }
@@ -380,13 +411,29 @@ class GroupNorm final : public NormKernel {
   }
 
   void run(const NormArguments& given, cudaStream_t stream) const override {
-    const GroupNormArguments arguments{.layout = g_,
-                                       .input = given.input,
-                                       .output = given.output,
-                                       .partials = static_cast<float2*>(given.workspace),
-                                       .parameters = NormParameters(given, request_.options),
-                                       .epsilon = request_.epsilon,
-                                       .streaming = streaming_};
+    start({.layout = g_,
+           .input = given.input,
+           .output = given.output,
+           .partials = static_cast<float2*>(given.workspace),
+           .image_pitch = request_.pixels * request_.channels,
+           .given = reinterpret_cast<const float2*>(given.statistics),
+           .parameters = NormParameters(given, request_.options),
+           .epsilon = request_.epsilon,
+           .streaming = streaming_},
+          stream);
+  }
+
+  void statistics(const NormStatisticsArguments& given, cudaStream_t stream) const override {
+    start({.layout = g_,
+           .input = given.input,
+           .partials = static_cast<float2*>(given.workspace),
+           .image_pitch = given.image_pitch,
+           .statistics = reinterpret_cast<float2*>(given.output)},
+          stream);
+  }
+
+ private:
+  void start(const GroupNormArguments& arguments, cudaStream_t stream) const {
     const dim3 grid(static_cast<unsigned>(request_.batch * g_.chunks),
                     static_cast<unsigned>(g_.slices));
     dispatch_element(request_.options.dtype, [&]<typename Element>() {
@@ -405,16 +452,29 @@ class GroupNorm final : public NormKernel {
     });
   }
 
- private:
   template <typename Element, int kVec, int kSplit>
   void launch(const GroupNormArguments& arguments, dim3 grid, cudaStream_t stream) const {
     const auto start = [&](auto kernel, const char* name) {
       launch_kernel(
           kernel,
-          {.name = name, .grid = grid, .block = kThreads, .stream = stream, .overlapped = true},
+          // NOTE: the second reads its input at once, which the first has waited for.
+          {.name = name,
+           .grid = grid,
+           .block = kThreads,
+           .stream = stream,
+           .overlapped = arguments.given == nullptr},
           arguments);
     };
-    start(group_norm_statistics_kernel<Element, kVec, kSplit>, "group_norm_statistics");
+    if (arguments.given == nullptr) {
+      start(group_norm_statistics_kernel<Element, kVec, kSplit>, "group_norm_statistics");
+    }
+    if (arguments.statistics != nullptr) {
+      launch_kernel(
+          group_norm_merge_kernel<kVec>,
+          {.name = "group_norm_merge", .grid = grid, .block = kThreads, .stream = stream},
+          arguments);
+      return;
+    }
     if (writes_coefficients()) {
       grid.x = static_cast<unsigned>(request_.batch);
       return start(group_norm_coefficients_kernel<kVec>, "group_norm_coefficients");
