@@ -8,6 +8,7 @@ GroupNorm merges the statistics of all ranks, attention sees the keys and values
 comes out is whole again. A function that is not known to treat rows one by one is refused.
 """
 
+import collections
 import dataclasses
 import itertools
 import math
@@ -19,6 +20,7 @@ from . import _layout
 from ._native import InvalidArgument, LaunchFailure, Unsupported
 from ._shard_norm import group_norm
 
+_made: collections.Counter[str] = collections.Counter()  # Shards of each group.
 _ROWS = -2  # The axis of the rows in [N, C, H, W] and [N, C, D, H, W].
 
 # Functions that compute each row of a picture from that row alone, or only look at shapes; in any
@@ -97,8 +99,6 @@ def _reach(model):
 class Shards:
     """This rank among the others."""
 
-    _made = 0
-
     def __init__(self, model, group, gather=True):
         """group: a process group of torch.distributed, whose ranks all make the same calls."""
         if not dist.is_available() or not dist.is_initialized():
@@ -120,8 +120,9 @@ class Shards:
         self._current: tuple[int, int] | None = None  # Rows and columns of the last picture.
         self._store = dist.distributed_c10d._get_default_store()
         self._calls = 0
-        self._place = Shards._made  # Ranks make theirs in the same order.
-        Shards._made += 1
+        name = "world" if group is None else group.group_name
+        self._place = f"{name}/{_made[name]}"  # Ranks make theirs in the same order.
+        _made[name] += 1
         self._epoch = 0
         # NOTE: NCCL wants its first call from all ranks.
         dist.barrier(group)

@@ -143,8 +143,7 @@ class CpuGroupNorm final : public CpuNorm {
     std::optional<SharedScratch::Lease> holder;
     const Buffers b = buffers(workspace(arguments.workspace, holder));
     widen_parameter(b.scale, nullptr, 1.0f);
-    const auto pitch =
-        arguments.image_pitch * static_cast<std::int64_t>(size_of(r_.options.dtype));
+    const auto pitch = arguments.image_pitch * static_cast<std::int64_t>(size_of(r_.options.dtype));
     for (std::int64_t n = 0; n < r_.batch; ++n) {
       accumulate_image(static_cast<const char*>(arguments.input) + n * pitch, b);
       merge(b, arguments.output + 2 * n * r_.groups);
@@ -161,12 +160,12 @@ class CpuGroupNorm final : public CpuNorm {
     auto* shift = static_cast<double*>(memory);
     const std::int64_t c = r_.channels;
     return {.shift = shift,
-                       .sums = shift + c,
-                       .scale = reinterpret_cast<float*>(shift + doubles_),
-                       .bias = reinterpret_cast<float*>(shift + doubles_) + c,
-                       .mean = reinterpret_cast<float*>(shift + doubles_) + 2 * c,
-                       .factor = reinterpret_cast<float*>(shift + doubles_) + 3 * c,
-                       .rows = reinterpret_cast<float*>(shift + doubles_) + 4 * c};
+            .sums = shift + c,
+            .scale = reinterpret_cast<float*>(shift + doubles_),
+            .bias = reinterpret_cast<float*>(shift + doubles_) + c,
+            .mean = reinterpret_cast<float*>(shift + doubles_) + 2 * c,
+            .factor = reinterpret_cast<float*>(shift + doubles_) + 3 * c,
+            .rows = reinterpret_cast<float*>(shift + doubles_) + 4 * c};
   }
 
   void accumulate_image(const void* image, const Buffers& b) const {
@@ -195,9 +194,9 @@ class CpuGroupNorm final : public CpuNorm {
     for (std::int64_t i = 0; i < r_.channels; ++i) {
       const float* const group = given + 2 * (i / width);
       b.mean[i] = group[0];
-      b.factor[i] = static_cast<float>(static_cast<double>(b.scale[i]) /
-                                       std::sqrt(static_cast<double>(group[1]) +
-                                                 static_cast<double>(r_.epsilon)));
+      b.factor[i] = static_cast<float>(
+          static_cast<double>(b.scale[i]) /
+          std::sqrt(static_cast<double>(group[1]) + static_cast<double>(r_.epsilon)));
     }
   }
 

@@ -503,11 +503,10 @@ convoy_status_t convoy_norm_statistics(convoy_norm_plan_t plan, const void* inpu
                                        int64_t image_pitch, float* output, void* workspace,
                                        void* stream) {
   return guarded([&] {
-    require(plan, "plan")->plan.statistics({.output = output,
-                                            .input = input,
-                                            .image_pitch = image_pitch,
-                                            .workspace = workspace},
-                                           stream_of(stream));
+    require(plan, "plan")
+        ->plan.statistics(
+            {.output = output, .input = input, .image_pitch = image_pitch, .workspace = workspace},
+            stream_of(stream));
   });
 }
 convoy_status_t convoy_norm_workspace_bytes(convoy_norm_plan_t plan, size_t* bytes) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -339,6 +340,16 @@ ShardResult run_shard_case(const ShardCase& given) {
   return result;
 }
 
+namespace {
+
+/// NCCL takes a second to bring ranks together: those of a run that went well serve the next.
+std::map<int, std::vector<Communicator>>& kept() {
+  static std::map<int, std::vector<Communicator>> communicators;
+  return communicators;
+}
+
+}  // namespace
+
 RankThreads::RankThreads(Device device, int count, std::chrono::milliseconds timeout)
     : device_(device), count_(count), timeout_(timeout) {}
 
@@ -349,20 +360,25 @@ std::vector<std::string> RankThreads::run_each(
   NcclId id{};
   if (device_ == Device::cpu) {
     ranks = Communicator::in_process(count_, timeout_);
+  } else if (const auto found = kept().find(count_); found != kept().end()) {
+    ranks = std::move(found->second);
+    kept().erase(found);
   } else {
     id = Communicator::nccl_id();
   }
+  std::vector<std::optional<Communicator>> after(size_at(count_));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < count_; ++rank) {
     const auto r = size_at(rank);
     // NOTE: the thread's own copy alone, so that a rank that ends is gone for the others.
     std::optional<Communicator> given;
-    if (device_ == Device::cpu) given = std::move(ranks[r]);
+    if (!ranks.empty()) given = std::move(ranks[r]);
     threads.emplace_back([&, rank, r, mine = std::move(given)]() mutable {
       try {
         use_device(device_, rank);
         if (!mine) mine = Communicator::nccl(id, rank, count_, timeout_);
         body(*mine);
+        if (device_ == Device::cuda) after[r] = std::move(mine);
       } catch (const std::exception& error) {
         thrown[r] = error.what();
       }
@@ -371,6 +387,9 @@ std::vector<std::string> RankThreads::run_each(
   }
   ranks.clear();
   for (std::thread& thread : threads) thread.join();
+  if (std::all_of(after.begin(), after.end(), [](const auto& c) { return c.has_value(); })) {
+    for (auto& communicator : after) kept()[count_].push_back(std::move(*communicator));
+  }
   return thrown;
 }
 

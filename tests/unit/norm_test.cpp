@@ -174,8 +174,11 @@ TEST(CpuNorm, RandomCases) {
 TEST(CpuNorm, GivenStatisticsAreThoseOfTheWhole) {
   // Two images of 12 pixels, cut behind the fifth: the parts by the whole's statistics.
   constexpr std::int64_t kPixels = 12, kChannels = 8, kFirst = 5;
-  const NormOptions options{.dtype = DType::fp32, .scale = false, .bias = false,
-                            .activation = Activation::silu, .device = Device::cpu};
+  const NormOptions options{.dtype = DType::fp32,
+                            .scale = false,
+                            .bias = false,
+                            .activation = Activation::silu,
+                            .device = Device::cpu};
   alignas(64) float input[2 * kPixels * kChannels], whole[2 * kPixels * kChannels];
   for (int i = 0; i < 2 * kPixels * kChannels; ++i) {
     input[i] = static_cast<float>(i * 37 % 101) * 0.1f + (i < 96 ? 3.0f : 1.0f);
@@ -188,7 +191,8 @@ TEST(CpuNorm, GivenStatisticsAreThoseOfTheWhole) {
   const NormPlan second = plan(GroupNormProblem{2, kPixels - kFirst, kChannels, 2}, options);
   first.statistics({.output = &own[0][0][0], .input = input, .image_pitch = kPixels * kChannels});
   // NOTE: the fifth pixel of 32 bytes begins at a multiple of 16.
-  second.statistics({.output = &rest[0][0][0], .input = input + kFirst * kChannels,
+  second.statistics({.output = &rest[0][0][0],
+                     .input = input + kFirst * kChannels,
                      .image_pitch = kPixels * kChannels});
   for (int n = 0; n < 2; ++n) {
     for (int g = 0; g < 2; ++g) {
@@ -219,9 +223,8 @@ TEST(CpuNorm, StatisticsAreChecked) {
   const NormPlan rms = plan(RmsNormProblem{2, 8}, kCpu);
   expect_error(Status::unsupported, {"RMSNorm has no statistics"},
                [&] { rms.statistics({.output = memory, .input = memory + 16}); });
-  expect_error(Status::invalid_argument, {"statistics is given"}, [&] {
-    rms.run({.output = memory, .input = memory, .statistics = memory + 32});
-  });
+  expect_error(Status::invalid_argument, {"statistics is given"},
+               [&] { rms.run({.output = memory, .input = memory, .statistics = memory + 32}); });
 }
 
 }  // namespace

@@ -46,10 +46,10 @@ struct GroupNormArguments {
   GroupNormLayout layout;
   const void* input = nullptr;
   void* output = nullptr;
-  float2* partials = nullptr;      ///< (mean, squares) [N][chunks][slices][slice_groups]
-  std::int64_t image_pitch = 0;    ///< Elements of the input from one image to the next.
-  const float2* given = nullptr;   ///< (mean, variance) [N][groups], in place of the partials'.
-  float2* statistics = nullptr;    ///< The same, to be written.
+  float2* partials = nullptr;     ///< (mean, squares) [N][chunks][slices][slice_groups]
+  std::int64_t image_pitch = 0;   ///< Elements of the input from one image to the next.
+  const float2* given = nullptr;  ///< (mean, variance) [N][groups], in place of the partials'.
+  float2* statistics = nullptr;   ///< The same, to be written.
   NormParameters parameters;
   float epsilon = 0;
   bool streaming = false;
@@ -455,24 +455,22 @@ class GroupNorm final : public NormKernel {
   template <typename Element, int kVec, int kSplit>
   void launch(const GroupNormArguments& arguments, dim3 grid, cudaStream_t stream) const {
     const auto start = [&](auto kernel, const char* name) {
-      launch_kernel(
-          kernel,
-          // NOTE: the second reads its input at once, which the first has waited for.
-          {.name = name,
-           .grid = grid,
-           .block = kThreads,
-           .stream = stream,
-           .overlapped = arguments.given == nullptr},
-          arguments);
+      launch_kernel(kernel,
+                    // NOTE: the second reads its input at once, which the first has waited for.
+                    {.name = name,
+                     .grid = grid,
+                     .block = kThreads,
+                     .stream = stream,
+                     .overlapped = arguments.given == nullptr},
+                    arguments);
     };
     if (arguments.given == nullptr) {
       start(group_norm_statistics_kernel<Element, kVec, kSplit>, "group_norm_statistics");
     }
     if (arguments.statistics != nullptr) {
-      launch_kernel(
-          group_norm_merge_kernel<kVec>,
-          {.name = "group_norm_merge", .grid = grid, .block = kThreads, .stream = stream},
-          arguments);
+      launch_kernel(group_norm_merge_kernel<kVec>,
+                    {.name = "group_norm_merge", .grid = grid, .block = kThreads, .stream = stream},
+                    arguments);
       return;
     }
     if (writes_coefficients()) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random convolutions over several ranks against one: shard_fuzz --help.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "support/guarded_buffer.hpp"
 #include "support/shard_case.hpp"
 
 namespace {
@@ -16,8 +18,9 @@ using namespace convoy;
 
 constexpr const char* kHelp =
     "shard_fuzz [--device cpu|cuda] [--ranks 2,3,4] [--axes height,width,frames,batch]\n"
-    "           [--seed N] [--count N] [--seconds S] [--max-flops F] [--reals]\n"
+    "           [--seed N] [--count N] [--seconds S] [--max-flops F] [--reals] [--faults]\n"
     "cpu: ranks are threads over host memory; cuda: one device a rank, by NCCL.\n"
+    "--faults: a rank that stops and ranks that differ, instead: what each rank says.\n"
     "--reals: real numbers for small integers; sums then depend on their order.\n";
 
 struct Options {
@@ -30,6 +33,7 @@ struct Options {
   double seconds = 1e9;
   double flops = 2e7;
   bool reals = false;
+  bool faults = false;
 };
 
 std::vector<std::string> words(const std::string& list) {
@@ -66,6 +70,10 @@ Options parse(int argc, char** argv) {
       o.reals = true;
       continue;
     }
+    if (name == "--faults") {
+      o.faults = true;
+      continue;
+    }
     if (i + 1 == argc) {
       std::fputs(kHelp, stderr);
       std::exit(2);
@@ -93,6 +101,43 @@ Options parse(int argc, char** argv) {
     }
   }
   return o;
+}
+
+/// Every rank must say what is wrong, within the time-out and a little.
+int faults(const Options& o) {
+  const int ranks = std::max(o.ranks.front(), 2);
+  const Conv2dProblemShape layer{.in_height = 32,
+                                 .in_width = 32,
+                                 .in_channels = 64,
+                                 .out_channels = 64,
+                                 .filter_h = 3,
+                                 .filter_w = 3,
+                                 .pad_h = 1,
+                                 .pad_w = 1};
+  int wrong = 0;
+  const auto show = [&](const char* what, const std::vector<std::string>& said, int silent) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      const std::string& text = said[static_cast<std::size_t>(rank)];
+      std::printf("%s: rank %d: %s\n", what, rank, text.empty() ? "(nothing)" : text.c_str());
+      wrong += text.empty() && rank != silent ? 1 : 0;
+    }
+  };
+  const auto plan_of = [&](const Communicator& c, std::int64_t height) {
+    Conv2dProblemShape problem = layer;
+    problem.in_height = height;
+    return plan_shard(problem, {.device = o.device}, c, {.count = ranks});
+  };
+  test::RankThreads threads(o.device, ranks, std::chrono::seconds(3));
+  show("differ", threads.run([&](const Communicator& c) { plan_of(c, 32 + c.rank() % 2); }), -1);
+  show("stops", threads.run([&](const Communicator& c) {
+    plan_of(c, 32);
+    if (c.rank() == 1) return;
+    const test::GuardedBuffer sent(o.device, 16), received(o.device, 4096);
+    c.all_gather(sent.data(), received.data(), 16);
+    c.synchronize();
+  }),
+       1);
+  return wrong > 0 ? 1 : 0;
 }
 
 int fuzz(const Options& o) {
@@ -144,7 +189,8 @@ int fuzz(const Options& o) {
 
 int main(int argc, char** argv) {
   try {
-    return fuzz(parse(argc, argv));
+    const Options options = parse(argc, argv);
+    return options.faults ? faults(options) : fuzz(options);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "shard_fuzz: %s\n", error.what());
     return 1;

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Autoencoders of diffusers decoded by one GPU and by several, cut along the height
+(convoy.accelerate(vae, group=...)), in turns; random weights, bf16.
+
+    CONVOY_LIBRARY=build/default/libconvoy.so PYTHONPATH=python \
+        torchrun --nproc-per-node 2 bench/shards.py --csv shards.csv
+    ... bench/shards.py --cases flux1024,wan480 --counts 2 --rounds 5
+    ... bench/shards.py --small --device cpu        (gloo, to try this script)
+
+one_ms: one GPU's time in the same round; exposed_ms: what the same run takes less when nothing is
+exchanged (with wrong values); peak_gb and one_peak_gb: of one call, per rank and on one GPU; error:
+against one GPU's output; *_graph_ms: as CUDA graphs.
+"""
+
+import argparse
+import contextlib
+import copy
+import csv
+import datetime
+import gc
+import os
+import statistics
+import time
+import unittest.mock
+
+import convoy
+import torch
+import torch.distributed as dist
+import vae_models
+
+CASES = {  # name: (class, latent)
+    "flux1024": ("flux", (1, 16, 128, 128)),
+    "flux2048": ("flux", (1, 16, 256, 256)),
+    "wan480": ("wan21", (1, 16, 21, 60, 104)),
+    "wan720": ("wan21", (1, 16, 21, 90, 160)),
+    "hunyuan720": ("hunyuan", (1, 16, 3, 90, 160)),
+}
+FIELDS = ("case", "latent", "ranks", "ms", "one_ms", "speed_up", "efficiency", "exposed_ms",
+          "exposed_share", "graph_ms", "one_graph_ms", "graph_speed_up", "sent_mb", "exchanges",
+          "peak_gb", "one_peak_gb", "peak_share", "error", "same_bits_twice", "rounds", "note")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default=",".join(CASES), help="of " + ", ".join(CASES))
+    parser.add_argument("--counts", help="ranks, e.g. 2,4; by default every one from 2 on")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--budget", type=float, default=300.0,
+                        help="seconds; then cases are left out")
+    parser.add_argument("--csv")
+    parser.add_argument("--no-graphs", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="rank 0's device time by kernel")
+    parser.add_argument("--small", action="store_true", help="the small models of the tests")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    options = parser.parse_args()
+    for name in options.cases.split(","):
+        if name not in CASES:
+            parser.error(f"--cases: no {name!r}; legal: {', '.join(CASES)}")
+    return options
+
+
+class Machine:
+    """This rank, its device and its clock."""
+
+    def __init__(self, device):
+        self.rank, self.count = dist.get_rank(), dist.get_world_size()
+        self.cuda = device == "cuda"
+        self.device = torch.device("cuda", torch.cuda.current_device()) if self.cuda else (
+            torch.device("cpu"))
+
+    def wait(self):
+        if self.cuda:
+            torch.cuda.synchronize()
+
+    def milliseconds(self, run):
+        self.wait()
+        begin = time.perf_counter()
+        run()
+        self.wait()
+        return (time.perf_counter() - begin) * 1e3
+
+    def peak_gb(self, run):
+        if not self.cuda:
+            return 0.0
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        self.wait()
+        return (torch.cuda.max_memory_allocated() - before) / 1e9
+
+    def largest(self, value, group):
+        found = torch.tensor([value], dtype=torch.float64, device=self.device)
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=group)
+        return found.item()
+
+
+@contextlib.contextmanager
+def silence():
+    """Nothing is exchanged: what is left is each rank's own work."""
+    with unittest.mock.patch.object(dist, "batch_isend_irecv", lambda operations: []), \
+            unittest.mock.patch.object(dist, "all_gather_into_tensor", lambda *a, **k: None):
+        yield
+
+
+def captured(run):
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    # NOTE: NCCL's watchdog asks for its events meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        kept = run()
+    return graph.replay, kept
+
+
+def together(machine, group, run):
+    """The time of the slowest rank."""
+    dist.barrier(group)
+    return machine.largest(machine.milliseconds(run), group)
+
+
+def profile(run, top=25):
+    import collections
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as result:
+        run()
+        torch.cuda.synchronize()
+    spent, counts = collections.Counter(), collections.Counter()
+    for event in result.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            spent[event.name] += event.time_range.elapsed_us()
+            counts[event.name] += 1
+    for name, us in spent.most_common(top):
+        print(f"    {us / 1e3:9.3f} ms {counts[name]:6d} x  {name[:110]}", flush=True)
+
+
+class Case:
+    """A model on one GPU, and the same over the first ranks."""
+
+    def __init__(self, name, machine, options):
+        kind, latent = CASES[name]
+        self.vae, self.machine, self.options = vae_models.BY_NAME[kind], machine, options
+        dtype = torch.bfloat16 if machine.cuda else torch.float32
+        self.plain = self.vae.make(options.small, dtype, machine.device)
+        latent = self.vae.small_latent if options.small else latent
+        if options.small:
+            latent = (*latent[:-2], 4 * latent[-2], latent[-1])
+        z = torch.randn(latent, generator=torch.Generator().manual_seed(2))
+        self.given = z.to(machine.device, dtype)
+        self.name, self.latent = name, latent
+        self.keywords = self.vae.small_keywords if options.small else self.vae.keywords
+        self.one = convoy.accelerate(copy.deepcopy(self.plain), probe=False)
+        # NOTE: every rank runs it once, so that all have loaded the kernels.
+        self.expected = self.run(self.one).float()
+        self.one_peak = machine.peak_gb(lambda: self.run(self.one))
+        self.one_replay = None
+        if machine.cuda and not options.no_graphs:
+            self.one_replay, self.kept = captured(lambda: self.run(self.one))
+
+    def run(self, model):
+        return vae_models.decoded(model, self.given, self.keywords)
+
+    def over(self, count, group):
+        """The row of this many ranks; None on the others."""
+        machine = self.machine
+        if machine.rank >= count:
+            return None
+        model = convoy.accelerate(copy.deepcopy(self.plain), probe=False, group=group)
+        shards = model.__dict__["_convoy_session"][0].shards
+        row = dict(case=self.name, latent="x".join(map(str, self.latent)), ranks=count, note="")
+        run = lambda: self.run(model)
+        got = run().float()
+        row["error"] = ((got - self.expected).norm() / self.expected.norm()).item()
+        del got
+        shards.exchanges = shards.sent_bytes = 0
+        first = run()
+        row["exchanges"] = shards.exchanges
+        row["sent_mb"] = machine.largest(shards.sent_bytes / 1e6, group)
+        row["same_bits_twice"] = int(torch.equal(first, run()))
+        del first
+        row["peak_gb"] = machine.largest(machine.peak_gb(run), group)
+        row["one_peak_gb"] = machine.largest(self.one_peak, group)
+        replay = None
+        if machine.cuda and not self.options.no_graphs:
+            try:
+                replay, _kept = captured(run)
+            except Exception as fault:  # A row that says so.
+                row["note"] = f"no graph: {type(fault).__name__}: {str(fault)[:200]}"
+        with silence():
+            run()
+        times, ones, silent, graphs, one_graphs = [], [], [], [], []
+        for _ in range(self.options.rounds):
+            ones.append(together(machine, group, lambda: self.run(self.one))
+                        if machine.rank == 0 else together(machine, group, lambda: None))
+            times.append(together(machine, group, run))
+            with silence():
+                mine = machine.milliseconds(run)
+            silent.append(machine.largest(mine, group))
+            if replay is not None:
+                one_graphs.append(together(
+                    machine, group, self.one_replay if machine.rank == 0 else lambda: None))
+                graphs.append(together(machine, group, replay))
+        median = statistics.median
+        row.update(ms=median(times), one_ms=median(ones), rounds=len(times))
+        row["exposed_ms"] = max(row["ms"] - median(silent), 0.0)
+        row["exposed_share"] = row["exposed_ms"] / row["ms"]
+        if graphs:
+            row["graph_ms"], row["one_graph_ms"] = median(graphs), median(one_graphs)
+            row["graph_speed_up"] = row["one_graph_ms"] / row["graph_ms"]
+        row["speed_up"] = row["one_ms"] / row["ms"]
+        row["efficiency"] = row["speed_up"] / count
+        row["peak_share"] = row["peak_gb"] / row["one_peak_gb"] if row["one_peak_gb"] else 0.0
+        if self.options.profile:
+            if machine.rank == 0:
+                print(f"  {self.name} on {count}:", flush=True)
+            with contextlib.redirect_stdout(None) if machine.rank else contextlib.nullcontext():
+                profile(run)
+        return row
+
+
+def show(row):
+    print(", ".join(f"{key} {row[key]:.4g}" if isinstance(row.get(key), float)
+                    else f"{key} {row[key]}" for key in FIELDS if key in row), flush=True)
+
+
+def main():
+    options = arguments()
+    begin = time.perf_counter()
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if options.device == "cuda":
+        torch.cuda.set_device(local)
+    dist.init_process_group("nccl" if options.device == "cuda" else "gloo",
+                            timeout=datetime.timedelta(seconds=120))
+    machine = Machine(options.device)
+    torch.set_grad_enabled(False)
+    import diffusers
+
+    diffusers.utils.logging.set_verbosity_error()
+    counts = [int(n) for n in options.counts.split(",")] if options.counts else (
+        list(range(2, machine.count + 1)))
+    groups = {count: dist.new_group(list(range(count))) for count in counts}
+    if machine.rank == 0:
+        what = torch.cuda.get_device_name() if machine.cuda else "cpu"
+        print(f"{what} x {machine.count}, PyTorch {torch.__version__}, convoy {convoy.version()}")
+    rows = []
+    for name in options.cases.split(","):
+        late = machine.largest(time.perf_counter() - begin, None) > options.budget
+        if late:
+            if machine.rank == 0:
+                print(f"{name}: left out, no time", flush=True)
+            continue
+        case = Case(name, machine, options)
+        for count in counts:
+            row = case.over(count, groups[count])
+            dist.barrier()
+            if row is not None and machine.rank == 0:
+                show(row)
+                rows.append(row)
+                if options.csv:
+                    with open(options.csv, "w", newline="") as file:
+                        writer = csv.DictWriter(file, FIELDS)
+                        writer.writeheader()
+                        writer.writerows(rows)
+        del case
+        gc.collect()
+        if machine.cuda:
+            torch.cuda.empty_cache()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
