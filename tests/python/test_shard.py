@@ -5,7 +5,6 @@ that are processes joined by gloo, against the same model on one rank."""
 import datetime
 import os
 import pathlib
-import sys
 import tempfile
 import traceback
 import unittest
@@ -14,9 +13,7 @@ import convoy
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
-import vae_models
+from convoy.bench import vae_models
 
 try:
     import diffusers

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m convoy.bench vae [CLASS...]        times autoencoders of diffusers
 python -m convoy.bench calls                    times single calls on the host
+torchrun -m convoy.bench.shards                 times them over several GPUs beside one
 python -m convoy.bench chart ROWS.csv OUT.svg   draws what `vae --csv --profile` wrote
 """
 

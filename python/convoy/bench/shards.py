@@ -2,10 +2,9 @@
 """Autoencoders of diffusers decoded by one GPU and by several, cut along the height
 (convoy.accelerate(vae, group=...)), in turns; random weights, bf16.
 
-    CONVOY_LIBRARY=build/default/libconvoy.so PYTHONPATH=python \
-        torchrun --nproc-per-node 2 bench/shards.py --csv shards.csv
-    ... bench/shards.py --cases flux1024,wan480 --counts 2 --rounds 5
-    ... bench/shards.py --small --device cpu        (gloo, to try this script)
+    torchrun --nproc-per-node 2 -m convoy.bench.shards --csv shards.csv
+    ... -m convoy.bench.shards --cases flux1024,wan480 --counts 2 --rounds 5
+    ... -m convoy.bench.shards --small --device cpu        (gloo, to try this)
 
 one_ms: one GPU's time in the same round; exposed_ms: what the same run takes less when nothing is
 exchanged (with wrong values); peak_gb and one_peak_gb: of one call, per rank and on one GPU; error:
@@ -26,7 +25,8 @@ import unittest.mock
 import convoy
 import torch
 import torch.distributed as dist
-import vae_models
+
+from . import vae_models
 
 CASES = {  # name: (class, latent)
     "flux1024": ("flux", (1, 16, 128, 128)),
@@ -239,7 +239,7 @@ def main():
     import diffusers
 
     diffusers.utils.logging.set_verbosity_error()
-    counts = [int(n) for n in options.counts.split(",")] if options.counts else (
+    counts: list[int] = [int(n) for n in options.counts.split(",")] if options.counts else (
         list(range(2, machine.count + 1)))
     groups = {count: dist.new_group(list(range(count))) for count in counts}
     if machine.rank == 0:
