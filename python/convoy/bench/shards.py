@@ -12,6 +12,7 @@ against one GPU's output; *_graph_ms: as CUDA graphs.
 """
 
 import argparse
+import collections
 import contextlib
 import copy
 import csv
@@ -22,9 +23,10 @@ import statistics
 import time
 import unittest.mock
 
-import convoy
 import torch
 import torch.distributed as dist
+
+import convoy
 
 from . import vae_models
 
@@ -123,12 +125,11 @@ def together(machine, group, run):
 
 
 def profile(run, top=25):
-    import collections
-
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as result:
         run()
         torch.cuda.synchronize()
-    spent, counts = collections.Counter(), collections.Counter()
+    spent: collections.Counter[str] = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for event in result.events():
         if event.device_type == torch.autograd.DeviceType.CUDA:
             spent[event.name] += event.time_range.elapsed_us()
