@@ -401,6 +401,109 @@ CONVOY_API convoy_status_t convoy_candidates_get(convoy_candidates_t list, size_
 /** Frees a list. Null is ignored. */
 CONVOY_API void convoy_candidates_destroy(convoy_candidates_t list);
 
+/* Several GPUs: docs/sharding.md, convoy/shard.hpp. */
+
+/** The axis along which tensors are cut. */
+enum {
+  CONVOY_SHARD_HEIGHT = 0,
+  CONVOY_SHARD_WIDTH = 1,
+  CONVOY_SHARD_FRAMES = 2,
+  CONVOY_SHARD_BATCH = 3
+};
+/** When a sharded run waits for its neighbours. */
+enum { CONVOY_OVERLAP_AUTO = 0, CONVOY_OVERLAP_NONE = 1, CONVOY_OVERLAP_INTERIOR = 2 };
+
+/** A rank among others. */
+typedef struct convoy_communicator_s* convoy_communicator_t;
+/** One rank's part of a convolution, ready to run. */
+typedef struct convoy_shard_plan_s* convoy_shard_plan_t;
+
+/** How a problem is cut, for the communicator's ranks. Defaults: height, automatic overlap, no
+ * margins, as even as it goes. */
+typedef struct convoy_shard_options {
+  size_t struct_size;    /**< Set by convoy_shard_options_init. */
+  int32_t axis;          /**< CONVOY_SHARD_... */
+  int32_t overlap;       /**< CONVOY_OVERLAP_... */
+  int64_t input_margin;  /**< Elements beside a rank's own that its input holds at least. */
+  int64_t output_margin; /**< The same of the output. */
+  const int64_t* starts; /**< First input element of each rank, or null. */
+} convoy_shard_options_t;
+
+/** What one rank holds of the axis, of the input and the output: own elements [begin, end), and
+ * margins beside them. */
+typedef struct convoy_shard_layout {
+  size_t struct_size;          /**< Set by the caller. */
+  int64_t input_begin;         /**< First own element of the input. */
+  int64_t input_end;           /**< Past the last. */
+  int64_t input_margin_begin;  /**< Elements held in front of them. */
+  int64_t input_margin_end;    /**< Elements held behind them. */
+  int64_t output_begin;        /**< First own element of the output. */
+  int64_t output_end;          /**< Past the last. */
+  int64_t output_margin_begin; /**< Elements held in front of them. */
+  int64_t output_margin_end;   /**< Elements held behind them. */
+} convoy_shard_layout_t;
+
+/** Ranks as threads of this process, over host memory: fills ranks[count]. A call waits for the
+ * others for `timeout_ms`. On failure all are null. */
+CONVOY_API convoy_status_t convoy_communicators_in_process(int32_t count, int64_t timeout_ms,
+                                                           convoy_communicator_t* ranks);
+/** A new id, 128 bytes, for one rank to make and hand to the others. Loads libnccl.so.2. */
+CONVOY_API convoy_status_t convoy_nccl_id(char* id);
+/** A communicator of the current device, by NCCL; every rank calls it with the same id. */
+CONVOY_API convoy_status_t convoy_communicator_nccl(const char* id, int32_t rank, int32_t count,
+                                                    int64_t timeout_ms,
+                                                    convoy_communicator_t* communicator);
+/** Wraps an ncclComm_t, which stays the caller's. */
+CONVOY_API convoy_status_t convoy_communicator_wrap_nccl(void* comm, int64_t timeout_ms,
+                                                         convoy_communicator_t* communicator);
+/** Frees a communicator; the others see that this rank is gone once its plans are freed too. */
+CONVOY_API void convoy_communicator_destroy(convoy_communicator_t communicator);
+/** This rank, and how many there are. */
+CONVOY_API convoy_status_t convoy_communicator_rank(convoy_communicator_t communicator,
+                                                    int32_t* rank, int32_t* count);
+/** Waits for `stream`, for as long as the time-out: use it where you would use
+ * cudaStreamSynchronize. */
+CONVOY_API convoy_status_t convoy_communicator_synchronize(convoy_communicator_t communicator,
+                                                           void* stream);
+
+/** Sets struct_size and the defaults. */
+CONVOY_API void convoy_shard_options_init(convoy_shard_options_t* options, size_t struct_size);
+/** Plans this rank's part; every rank calls it. `options` and `cut` may be null. */
+CONVOY_API convoy_status_t convoy_plan_shard_conv2d(const convoy_conv2d_shape_t* shape,
+                                                    const convoy_plan_options_t* options,
+                                                    const convoy_shard_options_t* cut,
+                                                    convoy_communicator_t communicator,
+                                                    convoy_shard_plan_t* plan);
+/** The same in 3-D. */
+CONVOY_API convoy_status_t convoy_plan_shard_conv3d(const convoy_conv3d_shape_t* shape,
+                                                    const convoy_plan_options_t* options,
+                                                    const convoy_shard_options_t* cut,
+                                                    convoy_communicator_t communicator,
+                                                    convoy_shard_plan_t* plan);
+/** Frees a plan. Null is ignored. */
+CONVOY_API void convoy_shard_plan_destroy(convoy_shard_plan_t plan);
+/** What `rank` holds. Set layout->struct_size first. */
+CONVOY_API convoy_status_t convoy_shard_layout(convoy_shard_plan_t plan, int32_t rank,
+                                               convoy_shard_layout_t* layout);
+/** Bytes of the workspace that a run needs. */
+CONVOY_API convoy_status_t convoy_shard_workspace_bytes(convoy_shard_plan_t plan, size_t* bytes);
+/** As convoy_pack_filter. */
+CONVOY_API convoy_status_t convoy_shard_pack_filter(convoy_shard_plan_t plan, const void* filter,
+                                                    int32_t layout, void* stream,
+                                                    convoy_packed_filter_t* packed);
+/** Exchanges the halos of the activation, which is written there, and enqueues the convolution;
+ * every rank calls it. Tensors have the extents of convoy_shard_layout; shapes in `arguments` are
+ * not checked. `halos_filled`: not 0 where nothing is to be exchanged. */
+CONVOY_API convoy_status_t convoy_shard_run(convoy_shard_plan_t plan,
+                                            const convoy_run_arguments_t* arguments,
+                                            int32_t halos_filled, void* stream);
+/** Fills the halos of an activation, or of a causal cache, in place. */
+CONVOY_API convoy_status_t convoy_shard_exchange(convoy_shard_plan_t plan, void* activation,
+                                                 void* stream);
+/** The same of a causal cache. */
+CONVOY_API convoy_status_t convoy_shard_exchange_cache(convoy_shard_plan_t plan, void* cache,
+                                                       void* stream);
+
 /** What the last call of this thread that failed had to say; "" where none has. */
 CONVOY_API const char* convoy_last_error(void);
 /** "invalid argument", "unsupported", ... */

@@ -273,7 +273,12 @@ def view(x, step, order=None):
                 return Deferred(base, x._session)
             shape = step(torch.empty(shape, device="meta")).shape
             return Deferred(Viewed(base, (*steps, step), shape, order), x._session)
-    made = value_of(step(node.force()), x._session, given=is_given(node))
+    tensor = node.force()
+    stepped = step(tensor)
+    shards = x._session.shards
+    if shards and shards.active and stepped.stride()[-2:] == tensor.stride()[-2:]:
+        shards.follow(stepped, tensor)
+    made = value_of(stepped, x._session, given=is_given(node))
     made._viewed = x._viewed = True
     return made
 

@@ -35,6 +35,15 @@ def activate(x, activation):
     return x if activation is None else ACTIVATIONS[activation[0]](x, *activation[1:])
 
 
+def carry(made, sources):
+    """Let `made`, frames of tensors of the same rows, hold the halos that all of them hold."""
+    mark = getattr(sources[0], "_convoy_halo", None)
+    if mark is not None and all(
+            getattr(source, "_convoy_halo", None) == mark for source in sources):
+        made._convoy_halo = mark
+    return made
+
+
 _local = threading.local()
 
 
@@ -192,8 +201,11 @@ class Cat(Node):
         first = self.parts[0]
         waits = type(first) is Upsample and first.tensor is None
         like = (first.source if waits else first).force()
-        return _layout.join(like, first.shape, [part.shape[2] for part in self.parts],
+        made = _layout.join(like, first.shape, [part.shape[2] for part in self.parts],
                             [part.write for part in self.parts], 2)
+        if all(part.tensor is not None for part in self.parts):
+            carry(made, [part.tensor for part in self.parts])
+        return made
 
     def frames(self, begin, end):
         """Parts that hold frames [begin, end)."""
@@ -205,7 +217,8 @@ class Cat(Node):
                 if last - first == count:
                     found.append(part)
                 else:
-                    found.append(Value(part.force()[:, :, first:last]))
+                    tensor = part.force()
+                    found.append(Value(carry(tensor[:, :, first:last], [tensor])))
             at += count
         return found
 

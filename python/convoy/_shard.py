@@ -115,7 +115,6 @@ class Shards:
         self.shares: dict[tuple, torch.Tensor] = {}  # Of each rank's pixels, on the device.
         self._align = {id(module): _strided(module) for module in model.modules()}
         self._whole = {id(module) for module in model.modules() if not _cuttable(module)}
-        self._peers = [dist.get_global_rank(group, rank) for rank in range(self.count)]
         self._levels: dict[int, Level] = {}  # By the rows that this rank's tensors have.
         self._current: tuple[int, int] | None = None  # Rows and columns of the last picture.
         self._store = dist.distributed_c10d._get_default_store()
@@ -296,8 +295,9 @@ class Shards:
 
     def start(self, tensors, before, behind):
         """Begin to fetch `before` rows in front of each rank's own and `behind` rows after them,
-        for tensors that may have different levels. Returns what `finish` takes."""
-        sends, receives, operations = [], [], []
+        for tensors of one type that may have different levels. Returns what `finish` takes."""
+        sends: list[list[torch.Tensor]] = [[] for _ in range(self.count)]
+        targets: list[list[torch.Tensor]] = [[] for _ in range(self.count)]
         for tensor in tensors:
             level = self.require_level(tensor.shape[_ROWS], "a tensor")
             own, first = level.own(self.rank), level.before
@@ -314,26 +314,27 @@ class Shards:
                         f"{level.own(peer)}, into a margin of {room}; legal: fewer ranks, or "
                         "convoy.accelerate without group")
                 if send:
-                    sends.append((peer, _packed(tensor.narrow(_ROWS, send_at, send))))
+                    sends[peer].append(tensor.narrow(_ROWS, send_at, send))
                 if get:
-                    target = tensor.narrow(_ROWS, at, get)
-                    receives.append((peer, target, torch.empty_like(_memory(target))))
-        for peer, packed in sends:
-            operations.append(dist.P2POp(dist.isend, packed, self._peers[peer], self.group))
-            self.sent_bytes += packed.nbytes
-        for peer, _, packed in receives:
-            operations.append(dist.P2POp(dist.irecv, packed, self._peers[peer], self.group))
+                    targets[peer].append(tensor.narrow(_ROWS, at, get))
+        # One buffer each way, cut by peer: one call for all neighbours and tensors.
+        sent, outgoing = _buffer(sends, tensors[0])
+        received, parts = _buffer(targets, tensors[0])
+        for rows, part in zip(itertools.chain(*sends), outgoing):
+            _layout.copy(part.movedim(-1, 1), rows)
+        self.sent_bytes += sent.nbytes
         self.exchanges += 1
-        works = dist.batch_isend_irecv(operations) if operations else []
-        return works, sends, receives
+        counts = [[sum(t.numel() for t in of_peer) for of_peer in all_peers]
+                  for all_peers in (targets, sends)]
+        work = dist.all_to_all_single(received, sent, *counts, group=self.group, async_op=True)
+        return work, sent, list(zip(itertools.chain(*targets), parts))
 
-    def finish(self, started, through=None):
-        """Wait for the rows and put them into the margins. through: what is done to them first."""
-        works, _, receives = started
-        for work in works:
+    def finish(self, started):
+        """Wait for the rows: [(where they belong, the rows with channels at the end)]."""
+        work, _, received = started
+        if work is not None:
             work.wait()
-        return [(target, packed if through is None else through(packed))
-                for _, target, packed in receives]
+        return received
 
     def fill(self, tensors, before, behind):
         """Let the margins of tensors hold the neighbours' rows."""
@@ -515,12 +516,21 @@ def _memory(tensor):
     return tensor.movedim(1, -1)
 
 
-def _packed(rows):
-    """A copy of some rows, dense, channels at the end."""
-    memory = _memory(rows)
-    out = torch.empty(memory.shape, dtype=rows.dtype, device=rows.device)
-    _layout.copy(out.movedim(-1, 1), rows)
-    return out
+def _buffer(rows_by_peer, like):
+    """(memory for all of these rows, its parts)."""
+    total = sum(rows.numel() for rows in itertools.chain(*rows_by_peer))
+    memory = torch.empty(total, dtype=like.dtype, device=like.device)
+    return memory, _parts(memory, rows_by_peer)
+
+
+def _parts(memory, rows_by_peer):
+    """The parts of `memory` for each of the rows, channels at the end."""
+    parts, at = [], 0
+    for rows in itertools.chain(*rows_by_peer):
+        shape = _memory(rows).shape
+        parts.append(memory[at:at + rows.numel()].view(shape))
+        at += rows.numel()
+    return parts
 
 
 def _of_pixels(shards, node, x):

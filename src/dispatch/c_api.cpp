@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C interface: translates structs and exceptions, and decides nothing.
-#include <algorithm>
-#include <cstring>
-#include <new>
-
-#include "convoy/convoy.h"
-#include "convoy/convoy.hpp"
-#include "core/text.hpp"
+#include "dispatch/c_api.hpp"
 
 struct convoy_plan_s {
   convoy::Plan plan;
@@ -14,87 +8,14 @@ struct convoy_plan_s {
 struct convoy_norm_plan_s {
   convoy::NormPlan plan;
 };
-struct convoy_packed_filter_s {
-  convoy::PackedFilter packed;
-};
 struct convoy_candidates_s {
   std::vector<convoy::Candidate> list;
 };
 
+namespace convoy::c_api {
 namespace {
 
-using namespace convoy;
-
 thread_local std::string last_error;
-
-/// NOTE: no std::string, whose memory may be what is missing.
-convoy_status_t fail(Status status, const char* message) noexcept {
-  try {
-    last_error = message;
-  } catch (...) {
-    last_error.clear();
-  }
-  return static_cast<convoy_status_t>(status);
-}
-
-/// Run `body` and turn what it throws into a status and a text.
-template <typename Body>
-convoy_status_t guarded(Body&& body) noexcept {
-  try {
-    body();
-    return CONVOY_OK;
-  } catch (const Error& error) {
-    return fail(error.status(), error.what());
-  } catch (const std::bad_alloc&) {
-    return fail(Status::out_of_memory, "host memory could not be reserved");
-  } catch (const std::exception& error) {
-    return fail(Status::internal, error.what());
-  } catch (...) {
-    return fail(Status::internal, "an unknown exception");
-  }
-}
-
-template <typename T>
-T* require(T* pointer, const char* name) {
-  if (pointer == nullptr) throw_invalid(name, " is null");
-  return pointer;
-}
-
-constexpr size_t kLargestStruct = 4096;
-
-/// A caller's struct in this library's size: fields that it does not know take their defaults,
-/// fields that this library does not know must be zero.
-template <typename Struct>
-Struct adopt(const Struct* given, Struct defaults, const char* name) {
-  require(given, name);
-  const size_t size = given->struct_size;
-  if (size < sizeof(size_t) || size > kLargestStruct) {
-    throw_invalid(name, ".struct_size = ", size, " is not legal; legal: ", sizeof(size_t), " to ",
-                  kLargestStruct, "; nearest: ", sizeof(Struct),
-                  " (call the init function of the struct)");
-  }
-  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
-  for (size_t i = sizeof(Struct); i < size; ++i) {
-    if (bytes[i] == 0) continue;
-    throw_invalid(name, ".struct_size = ", size, " has fields past the ", sizeof(Struct),
-                  " bytes that this library (", version(), ") knows, and they are not zero");
-  }
-  std::memcpy(&defaults, given, std::min(size, sizeof(Struct)));
-  return defaults;
-}
-
-/// Write as much of `value` as the caller's struct has room for.
-template <typename Struct>
-void hand_back(Struct* to, Struct value, const char* name) {
-  require(to, name);
-  const size_t size = to->struct_size;
-  if (size < sizeof(size_t) || size > kLargestStruct) {
-    throw_invalid(name, ".struct_size = ", size, " is not legal; legal: sizeof the struct, ",
-                  sizeof(Struct));
-  }
-  value.struct_size = size;
-  std::memcpy(to, &value, std::min(size, sizeof(Struct)));
-}
 
 convoy_conv2d_shape_t default_conv2d() {
   convoy_conv2d_shape_t s{};
@@ -170,59 +91,6 @@ convoy_norm_arguments_t default_norm_arguments() {
   return a;
 }
 
-/// Write defaults into a struct of the caller's size.
-template <typename Struct>
-void initialise(Struct* to, Struct defaults, size_t struct_size) {
-  if (to == nullptr || struct_size < sizeof(size_t) || struct_size > kLargestStruct) return;
-  std::memset(to, 0, struct_size);
-  defaults.struct_size = struct_size;
-  std::memcpy(to, &defaults, std::min(struct_size, sizeof(Struct)));
-}
-
-Conv2dProblemShape problem_of(const convoy_conv2d_shape_t* given) {
-  const convoy_conv2d_shape_t s = adopt(given, default_conv2d(), "shape");
-  return {.batch = s.batch,
-          .in_height = s.in_height,
-          .in_width = s.in_width,
-          .in_channels = s.in_channels,
-          .out_channels = s.out_channels,
-          .filter_h = s.filter_h,
-          .filter_w = s.filter_w,
-          .pad_h = s.pad_top,
-          .pad_w = s.pad_left,
-          .stride_h = s.stride_h,
-          .stride_w = s.stride_w,
-          .dilation_h = s.dilation_h,
-          .dilation_w = s.dilation_w,
-          .groups = s.groups,
-          .pad_h_end = s.pad_bottom,
-          .pad_w_end = s.pad_right,
-          .pad_mode = static_cast<PadMode>(s.pad_mode),
-          .upsample = s.upsample};
-}
-
-Conv3dProblemShape problem_of(const convoy_conv3d_shape_t* given) {
-  const convoy_conv3d_shape_t s = adopt(given, default_conv3d(), "shape");
-  Conv3dProblemShape p;
-  p.batch = s.batch;
-  p.in_depth = s.in_depth;
-  p.in_height = s.in_height;
-  p.in_width = s.in_width;
-  p.in_channels = s.in_channels;
-  p.out_channels = s.out_channels;
-  for (size_t axis = 0; axis < 3; ++axis) {
-    p.filter[axis] = s.filter[axis];
-    p.pad_begin[axis] = s.pad_begin[axis];
-    p.pad_end[axis] = s.pad_end[axis];
-    p.stride[axis] = s.stride[axis];
-    p.dilation[axis] = s.dilation[axis];
-    p.pad_mode[axis] = static_cast<PadMode>(s.pad_mode[axis]);
-  }
-  p.groups = s.groups;
-  p.cached_frames = s.cached_frames;
-  return p;
-}
-
 Epilogue epilogue_of(const convoy_epilogue_t* given) {
   if (given == nullptr) return {};
   const convoy_epilogue_t c = adopt(given, default_epilogue(), "epilogue");
@@ -250,23 +118,6 @@ Prologue prologue_of(const convoy_prologue_t* given) {
           .inverse_rms = c.inverse_rms};
 }
 
-PlanOptions options_of(const convoy_plan_options_t* given) {
-  if (given == nullptr) return {};
-  const convoy_plan_options_t c = adopt(given, default_options(), "options");
-  PlanOptions options;
-  options.dtype = static_cast<DType>(c.dtype);
-  if (c.output_dtype != -1) options.output_dtype = static_cast<DType>(c.output_dtype);
-  options.epilogue = epilogue_of(c.epilogue).kind();
-  options.prologue = prologue_of(c.prologue).kind();
-  options.device = static_cast<Device>(c.device);
-  options.device_index = c.device_index;
-  options.packed_filter = c.packed_filter != 0;
-  options.upsample_folding = static_cast<UpsampleFolding>(c.upsample_folding);
-  options.allow_tf32 = c.allow_tf32 != 0;
-  if (c.kernel != nullptr) options.kernel = c.kernel;
-  return options;
-}
-
 std::optional<TensorShape> shape_of(const convoy_tensor_shape_t* c) {
   if (c == nullptr) return std::nullopt;
   TensorShape shape;
@@ -284,30 +135,7 @@ convoy_tensor_shape_t c_shape(const TensorShape& shape) {
   return c;
 }
 
-RunArguments arguments_of(const convoy_run_arguments_t* given) {
-  const convoy_run_arguments_t c = adopt(given, default_arguments(), "arguments");
-  RunArguments a;
-  a.output.data = c.output;
-  a.output.shape = shape_of(c.output_shape);
-  a.activation.data = c.activation;
-  a.activation.shape = shape_of(c.activation_shape);
-  if (c.filter != nullptr && c.packed_filter != nullptr) {
-    throw_invalid(
-        "arguments.filter and arguments.packed_filter are both given; legal: one of them");
-  }
-  a.filter = c.packed_filter != nullptr ? FilterRef(c.packed_filter->packed) : FilterRef(c.filter);
-  a.epilogue = epilogue_of(c.epilogue);
-  a.epilogue.residual_shape = shape_of(c.residual_shape);
-  a.prologue = prologue_of(c.prologue);
-  a.cache.data = c.cache;
-  a.cache.shape = shape_of(c.cache_shape);
-  a.next_cache.data = c.next_cache;
-  a.next_cache.shape = shape_of(c.next_cache_shape);
-  a.workspace = c.workspace;
-  return a;
-}
-
-NormOptions options_of(const convoy_norm_options_t* given) {
+NormOptions norm_options_of(const convoy_norm_options_t* given) {
   if (given == nullptr) return {};
   const convoy_norm_options_t c = adopt(given, default_norm_options(), "options");
   return {.dtype = static_cast<DType>(c.dtype),
@@ -320,7 +148,7 @@ NormOptions options_of(const convoy_norm_options_t* given) {
           .result = static_cast<NormResult>(c.result)};
 }
 
-NormArguments arguments_of(const convoy_norm_arguments_t* given) {
+NormArguments norm_arguments_of(const convoy_norm_arguments_t* given) {
   const convoy_norm_arguments_t c = adopt(given, default_norm_arguments(), "arguments");
   return {.output = c.output,
           .input = c.input,
@@ -370,11 +198,106 @@ convoy_status_t list(const Shape* shape, const convoy_plan_options_t* options,
   });
 }
 
-cudaStream_t stream_of(void* stream) {
-  return static_cast<cudaStream_t>(stream);
+}  // namespace
+
+/// NOTE: no std::string, whose memory may be what is missing.
+convoy_status_t fail(Status status, const char* message) noexcept {
+  try {
+    last_error = message;
+  } catch (...) {
+    last_error.clear();
+  }
+  return static_cast<convoy_status_t>(status);
 }
 
-}  // namespace
+Conv2dProblemShape problem_of(const convoy_conv2d_shape_t* given) {
+  const convoy_conv2d_shape_t s = adopt(given, default_conv2d(), "shape");
+  return {.batch = s.batch,
+          .in_height = s.in_height,
+          .in_width = s.in_width,
+          .in_channels = s.in_channels,
+          .out_channels = s.out_channels,
+          .filter_h = s.filter_h,
+          .filter_w = s.filter_w,
+          .pad_h = s.pad_top,
+          .pad_w = s.pad_left,
+          .stride_h = s.stride_h,
+          .stride_w = s.stride_w,
+          .dilation_h = s.dilation_h,
+          .dilation_w = s.dilation_w,
+          .groups = s.groups,
+          .pad_h_end = s.pad_bottom,
+          .pad_w_end = s.pad_right,
+          .pad_mode = static_cast<PadMode>(s.pad_mode),
+          .upsample = s.upsample};
+}
+
+Conv3dProblemShape problem_of(const convoy_conv3d_shape_t* given) {
+  const convoy_conv3d_shape_t s = adopt(given, default_conv3d(), "shape");
+  Conv3dProblemShape p;
+  p.batch = s.batch;
+  p.in_depth = s.in_depth;
+  p.in_height = s.in_height;
+  p.in_width = s.in_width;
+  p.in_channels = s.in_channels;
+  p.out_channels = s.out_channels;
+  for (size_t axis = 0; axis < 3; ++axis) {
+    p.filter[axis] = s.filter[axis];
+    p.pad_begin[axis] = s.pad_begin[axis];
+    p.pad_end[axis] = s.pad_end[axis];
+    p.stride[axis] = s.stride[axis];
+    p.dilation[axis] = s.dilation[axis];
+    p.pad_mode[axis] = static_cast<PadMode>(s.pad_mode[axis]);
+  }
+  p.groups = s.groups;
+  p.cached_frames = s.cached_frames;
+  return p;
+}
+
+PlanOptions options_of(const convoy_plan_options_t* given) {
+  if (given == nullptr) return {};
+  const convoy_plan_options_t c = adopt(given, default_options(), "options");
+  PlanOptions options;
+  options.dtype = static_cast<DType>(c.dtype);
+  if (c.output_dtype != -1) options.output_dtype = static_cast<DType>(c.output_dtype);
+  options.epilogue = epilogue_of(c.epilogue).kind();
+  options.prologue = prologue_of(c.prologue).kind();
+  options.device = static_cast<Device>(c.device);
+  options.device_index = c.device_index;
+  options.packed_filter = c.packed_filter != 0;
+  options.upsample_folding = static_cast<UpsampleFolding>(c.upsample_folding);
+  options.allow_tf32 = c.allow_tf32 != 0;
+  if (c.kernel != nullptr) options.kernel = c.kernel;
+  return options;
+}
+
+RunArguments arguments_of(const convoy_run_arguments_t* given) {
+  const convoy_run_arguments_t c = adopt(given, default_arguments(), "arguments");
+  RunArguments a;
+  a.output.data = c.output;
+  a.output.shape = shape_of(c.output_shape);
+  a.activation.data = c.activation;
+  a.activation.shape = shape_of(c.activation_shape);
+  if (c.filter != nullptr && c.packed_filter != nullptr) {
+    throw_invalid(
+        "arguments.filter and arguments.packed_filter are both given; legal: one of them");
+  }
+  a.filter = c.packed_filter != nullptr ? FilterRef(c.packed_filter->packed) : FilterRef(c.filter);
+  a.epilogue = epilogue_of(c.epilogue);
+  a.epilogue.residual_shape = shape_of(c.residual_shape);
+  a.prologue = prologue_of(c.prologue);
+  a.cache.data = c.cache;
+  a.cache.shape = shape_of(c.cache_shape);
+  a.next_cache.data = c.next_cache;
+  a.next_cache.shape = shape_of(c.next_cache_shape);
+  a.workspace = c.workspace;
+  return a;
+}
+
+}  // namespace convoy::c_api
+
+using namespace convoy;
+using namespace convoy::c_api;
 
 extern "C" {
 
@@ -471,7 +394,7 @@ convoy_status_t convoy_plan_group_norm(const convoy_norm_shape_t* shape,
                                    .channels = s.channels,
                                    .groups = s.groups,
                                    .epsilon = s.epsilon};
-    *result = new convoy_norm_plan_s{plan(problem, options_of(options))};
+    *result = new convoy_norm_plan_s{plan(problem, norm_options_of(options))};
   });
 }
 convoy_status_t convoy_plan_rms_norm(const convoy_norm_shape_t* shape,
@@ -488,7 +411,7 @@ convoy_status_t convoy_plan_rms_norm(const convoy_norm_shape_t* shape,
                                  .channels = s.channels,
                                  .epsilon = s.epsilon,
                                  .rule = static_cast<RmsEpsilon>(s.rms_epsilon)};
-    *result = new convoy_norm_plan_s{plan(problem, options_of(options))};
+    *result = new convoy_norm_plan_s{plan(problem, norm_options_of(options))};
   });
 }
 void convoy_norm_plan_destroy(convoy_norm_plan_t plan) {
@@ -497,7 +420,7 @@ void convoy_norm_plan_destroy(convoy_norm_plan_t plan) {
 convoy_status_t convoy_norm_run(convoy_norm_plan_t plan, const convoy_norm_arguments_t* arguments,
                                 void* stream) {
   return guarded(
-      [&] { require(plan, "plan")->plan.run(arguments_of(arguments), stream_of(stream)); });
+      [&] { require(plan, "plan")->plan.run(norm_arguments_of(arguments), stream_of(stream)); });
 }
 convoy_status_t convoy_norm_statistics(convoy_norm_plan_t plan, const void* input,
                                        int64_t image_pitch, float* output, void* workspace,

@@ -20,6 +20,7 @@ constexpr std::int64_t floor_div(std::int64_t a, std::int64_t b) {
 struct CutAxis {
   int index = 1;  ///< Of ConvGeometry's arrays.
   std::int64_t extent = 0, out = 0, pad = 0, stride = 1, reach = 0, upsample = 1, cached = 0;
+  bool reflects = false;
 };
 
 CutAxis cut_axis(const ConvGeometry& g, ShardAxis axis) {
@@ -33,6 +34,7 @@ CutAxis cut_axis(const ConvGeometry& g, ShardAxis axis) {
   cut.reach = g.dilation[i] * (g.filter[i] - 1);
   cut.upsample = cut.index == 0 ? 1 : g.upsample;
   cut.cached = cut.index == 0 ? g.cached_frames : 0;
+  cut.reflects = g.pad_mode[i] == PadMode::reflect;
   return cut;
 }
 
@@ -93,8 +95,14 @@ void complete(const CutAxis& cut, const ShardSpec& spec, int rank, ShardLayout& 
   // The elements that own outputs read.
   const std::int64_t low = out.begin * cut.stride - cut.pad;
   const std::int64_t high = (out.end - 1) * cut.stride - cut.pad + cut.reach;
-  const std::int64_t need_begin = floor_div(low, cut.upsample) - cut.cached;
-  const std::int64_t need_end = floor_div(high, cut.upsample) - cut.cached + 1;
+  std::int64_t lowest = low, highest = high;
+  if (cut.reflects) {  // What lies outside is as far inside.
+    const std::int64_t last_seen = cut.cached + cut.upsample * cut.extent - 1;
+    highest = std::max(highest, -low);
+    lowest = std::min(lowest, 2 * last_seen - high);
+  }
+  const std::int64_t need_begin = floor_div(lowest, cut.upsample) - cut.cached;
+  const std::int64_t need_end = floor_div(highest, cut.upsample) - cut.cached + 1;
   part.halo_begin =
       first ? 0
             : std::max<std::int64_t>(in.begin - std::max<std::int64_t>(need_begin, -cut.cached), 0);

@@ -56,6 +56,15 @@ TEST(Shard, UpsamplingDoublesWhatARankOwns) {
   EXPECT_EQ(output_starts(parts), (std::vector<std::int64_t>{0, 8}));
 }
 
+TEST(Shard, ReflectedPaddingReadsANeighbour) {
+  // Output 0 of rank 0 reads row 2 in place of row -2, which is rank 1's.
+  Conv2dProblemShape p = layer(12);
+  p.pad_h = 2;
+  p.pad_mode = PadMode::reflect;
+  const auto parts = shard_layouts(p, {.count = 3, .starts = {0, 2, 8}});
+  EXPECT_EQ(parts[0].halo_end, 1);
+}
+
 TEST(Shard, RefusesWhatCannotBeCut) {
   Conv2dProblemShape wide = layer(16);
   wide.filter_h = 7;

@@ -39,7 +39,8 @@ CASES = {  # name: (class, latent)
 }
 FIELDS = ("case", "latent", "ranks", "ms", "one_ms", "speed_up", "efficiency", "exposed_ms",
           "exposed_share", "graph_ms", "one_graph_ms", "graph_speed_up", "sent_mb", "exchanges",
-          "peak_gb", "one_peak_gb", "peak_share", "error", "same_bits_twice", "rounds", "note")
+          "peak_gb", "one_peak_gb", "peak_share", "error", "error_at_cuts", "same_bits_twice",
+          "rounds", "note")
 
 
 def arguments():
@@ -100,7 +101,7 @@ class Machine:
 @contextlib.contextmanager
 def silence():
     """Nothing is exchanged: what is left is each rank's own work."""
-    with unittest.mock.patch.object(dist, "batch_isend_irecv", lambda operations: []), \
+    with unittest.mock.patch.object(dist, "all_to_all_single", lambda *a, **k: None), \
             unittest.mock.patch.object(dist, "all_gather_into_tensor", lambda *a, **k: None):
         yield
 
@@ -164,6 +165,17 @@ class Case:
     def run(self, model):
         return vae_models.decoded(model, self.given, self.keywords)
 
+    def error_at_cuts(self, got, count):
+        """The error of the 16 rows on both sides of each cut."""
+        rows, latent = got.shape[-2], self.given.shape[-2]
+        wrong = size = 0.0
+        for rank in range(1, count):
+            cut = (latent // count * rank + min(latent % count, rank)) * (rows // latent)
+            part = slice(max(cut - 16, 0), cut + 16)
+            wrong += (got[..., part, :] - self.expected[..., part, :]).square().sum().item()
+            size += self.expected[..., part, :].square().sum().item()
+        return (wrong / size) ** 0.5
+
     def over(self, count, group):
         """The row of this many ranks; None on the others."""
         machine = self.machine
@@ -175,6 +187,7 @@ class Case:
         run = lambda: self.run(model)
         got = run().float()
         row["error"] = ((got - self.expected).norm() / self.expected.norm()).item()
+        row["error_at_cuts"] = self.error_at_cuts(got, count)
         del got
         shards.exchanges = shards.sent_bytes = 0
         first = run()
@@ -218,7 +231,7 @@ class Case:
             if machine.rank == 0:
                 print(f"  {self.name} on {count}:", flush=True)
             with contextlib.redirect_stdout(None) if machine.rank else contextlib.nullcontext():
-                profile(run)
+                profile(run if replay is None else replay)
         return row
 
 
