@@ -25,8 +25,10 @@ Runs a CUDA program on a virtual GPU. The program is not changed; it must be bui
   nvcc -cudart shared -gencode arch=compute_100a,code=[sm_100a,compute_100a]     (b200)
   nvcc -cudart shared -gencode arch=compute_100f,code=[sm_100f,compute_100f]     (b200, b300)
   nvcc -cudart shared -gencode arch=compute_90a,code=[sm_90a,compute_90a]        (h200)
+  nvcc -cudart shared -gencode arch=compute_80,code=[sm_80,compute_80]           (any)
 
-  --gpu b200|b300|h200  the GPU to stand in for (default b200)
+  --gpu NAME          the GPU to stand in for (default b200): a100, rtx3090, l40s, rtx4090, h200,
+                      b200, b300 or rtx5090
   --seed N            seed of every random choice (default 1); the same seed repeats a run
   --delivery POLICY   when asynchronous operations (TMA, MMA) happen: late, early, sweep or random
                       (default late, as late as is legal)
@@ -77,8 +79,10 @@ bool is_one_of(const std::string& value, std::initializer_list<const char*> choi
 
 // Empty when the value is legal for the option.
 std::string check_value(const std::string& name, const std::string& value) {
-  if (name == "--gpu" && !is_one_of(value, {"b200", "b300", "h200"})) {
-    return "--gpu " + value + ": it must be b200, b300 or h200";
+  if (name == "--gpu" && !is_one_of(value, {"a100", "rtx3090", "l40s", "rtx4090", "h200", "b200",
+                                            "b300", "rtx5090"})) {
+    return "--gpu " + value +
+           ": it must be a100, rtx3090, l40s, rtx4090, h200, b200, b300 or rtx5090";
   }
   if (name == "--delivery" && !is_one_of(value, {"late", "early", "sweep", "random"})) {
     return "--delivery " + value + ": it must be late, early, sweep or random";

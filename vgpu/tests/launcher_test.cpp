@@ -96,7 +96,7 @@ TEST(Launcher, RefusesWrongOptions) {
     EXPECT_EQ(outcome.status, 2) << outcome.text;
     EXPECT_TRUE(contains(outcome, why)) << outcome.text;
   };
-  refuses("--gpu a100 -- true", "b200, b300 or h200");
+  refuses("--gpu v100 -- true", "a100, rtx3090, l40s, rtx4090, h200, b200, b300 or rtx5090");
   refuses("--seed x -- true", "number from 0");
   refuses("--threads 0 -- true", "number from 1");
   refuses("--delivery never -- true", "late, early, sweep or random");

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "exec/register_placement.hpp"
+#include "exec/targets.hpp"
 
 namespace vgpu::exec {
 namespace {
@@ -286,6 +287,10 @@ void Decoder::decode_one(FunctionLayout& layout, const ptx::Instruction& instruc
     }
   } else {
     why = "unknown opcode";
+  }
+  if (known) {
+    why = newer_than_target(*form_, module_.target);
+    known = why.empty();
   }
   if (!known) {
     Missing& missing = missing_[{instruction.form, why}];

@@ -45,8 +45,8 @@ KernelInfo describe(const ptx::Module& module, const ptx::Function& function,
 std::string list_missing(const ptx::Module& module, const std::string& whose,
                          const Decoder::MissingForms& missing) {
   std::string text = format(
-      "%s (target %s) uses %zu instruction form%s that the virtual GPU "
-      "does not know:",
+      "%s (target %s) uses %zu instruction form%s that the virtual GPU does not know, or that this "
+      "target does not have:",
       whose.c_str(), module.target.c_str(), missing.size(), missing.size() == 1 ? "" : "s");
   for (auto& [what, where] : missing) {
     text +=

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/device_model.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -8,7 +9,7 @@
 namespace vgpu::runtime {
 namespace {
 
-// What compute capabilities 9.0 and 10.0 share.
+// What all have alike.
 void set_common(cudaDeviceProp& p) {
   p.sharedMemPerBlock = 49152;
   p.regsPerBlock = 65536;
@@ -29,12 +30,9 @@ void set_common(cudaDeviceProp& p) {
   p.ECCEnabled = 1;
   p.asyncEngineCount = 3;
   p.unifiedAddressing = 1;
-  p.maxThreadsPerMultiProcessor = 2048;
   p.streamPrioritiesSupported = 1;
   p.globalL1CacheSupported = 1;
   p.localL1CacheSupported = 1;
-  p.sharedMemPerMultiprocessor = 228 * 1024;
-  p.sharedMemPerBlockOptin = 227 * 1024;
   p.reservedSharedMemPerBlock = 1024;
   p.managedMemory = 1;
   p.hostNativeAtomicSupported = 0;
@@ -42,45 +40,52 @@ void set_common(cudaDeviceProp& p) {
   p.computePreemptionSupported = 1;
   p.canUseHostPointerForRegisteredMem = 1;
   p.cooperativeLaunch = 1;
-  p.maxBlocksPerMultiProcessor = 32;
   p.accessPolicyMaxWindowSize = 134217728;
   p.hostRegisterSupported = 1;
   p.memoryPoolsSupported = 1;
-  p.clusterLaunch = 1;
   p.unifiedFunctionPointers = 1;
 }
 
-void set_h200(DeviceModel& device) {
-  device.arch = 90;
-  cudaDeviceProp& p = device.properties;
-  p.major = 9;
-  p.multiProcessorCount = 132;
-  p.totalGlobalMem = 150109880320;
-  p.memoryBusWidth = 6016;
-  p.l2CacheSize = 60 << 20;
-  p.persistingL2CacheMaxSize = 39321600;
-}
+// What tells one GPU from another.
+struct Chip {
+  const char* gpu;   // As --gpu names it,
+  const char* name;  // and as it names itself.
+  uint32_t arch;
+  int sms;
+  int shared_kib;       // Of a multiprocessor; a block gets one less.
+  int threads, blocks;  // That a multiprocessor holds.
+  int max_cluster;      // 1: none.
+  uint64_t memory_bytes;
+  int memory_bus_bits, memory_khz, clock_khz;
+  int l2_bytes, persisting_l2_bytes;
+};
 
-void set_b200(DeviceModel& device) {
-  device.arch = 100;
-  cudaDeviceProp& p = device.properties;
-  p.major = 10;
-  p.multiProcessorCount = 148;
-  p.totalGlobalMem = 191503400960;
-  p.memoryBusWidth = 8192;
-  p.l2CacheSize = 126 << 20;
-  p.persistingL2CacheMaxSize = 82575360;
-}
+constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-// Source of the compute capability and of the targets that run on it: PTX ISA, "PTX Module
-// Directives: .target", and CUDA C++ Programming Guide, "Compute Capabilities".
-// NOTE: 148 SMs and the L2 cache of a B200, and the memory, are assumed: no B300 was asked.
-void set_b300(DeviceModel& device) {
-  set_b200(device);
-  device.arch = 103;
-  device.properties.minor = 3;
-  device.properties.totalGlobalMem = uint64_t{275040} << 20;
-}
+// Sources: probe/h200.txt; CUDA C++ Programming Guide, "Compute Capabilities", for what follows
+// from the compute capability; NVIDIA's datasheets and white papers of the chips for
+// multiprocessors, L2 and memory.
+// NOTE: 148 SMs and the L2 cache of a B200, and the memory, are assumed of the B300: none was
+// asked.
+// NOTE: three quarters of the L2 cache may be set aside for persisting accesses, as on the B200.
+constexpr Chip kChips[] = {
+    {"a100", "A100", 80, 108, 164, 2048, 32, 1, 80 * kGiB, 5120, 1593000, 1410000, 40 << 20,
+     30 << 20},
+    {"rtx3090", "GeForce RTX 3090", 86, 82, 100, 1536, 16, 1, 24 * kGiB, 384, 9751000, 1695000,
+     6 << 20, 4718592},
+    {"l40s", "L40S", 89, 142, 100, 1536, 24, 1, 48 * kGiB, 384, 9001000, 2520000, 96 << 20,
+     69206016},
+    {"rtx4090", "GeForce RTX 4090", 89, 128, 100, 1536, 24, 1, 24 * kGiB, 384, 10501000, 2520000,
+     72 << 20, 54 << 20},
+    {"h200", "H200", 90, 132, 228, 2048, 32, 16, 150109880320, 6016, 3201000, 1980000, 60 << 20,
+     39321600},
+    {"b200", "B200", 100, 148, 228, 2048, 32, 16, 191503400960, 8192, 3996000, 1965000, 126 << 20,
+     82575360},
+    {"b300", "B300", 103, 148, 228, 2048, 32, 16, uint64_t{275040} << 20, 8192, 3996000, 1965000,
+     126 << 20, 82575360},
+    {"rtx5090", "GeForce RTX 5090", 120, 170, 100, 1536, 24, 8, 32 * kGiB, 512, 14001000, 2407000,
+     96 << 20, 69206016},
+};
 
 // What an H200 answers to attributes 1 to 147 (probe/h200.txt, "host attributes"), with the
 // identity of the one that was asked (PCI address and ids) left out.
@@ -104,28 +109,50 @@ constexpr int kH200Attributes[] = {
 
 }  // namespace
 
+std::string known_gpus() {
+  std::string names;
+  for (const Chip& chip : kChips) names += (names.empty() ? "" : ", ") + std::string(chip.gpu);
+  return names;
+}
+
+bool is_known_gpu(const std::string& gpu) {
+  return std::any_of(std::begin(kChips), std::end(kChips),
+                     [&](const Chip& chip) { return gpu == chip.gpu; });
+}
+
 DeviceModel make_device_model(const Options& options) {
+  const Chip& chip = *std::find_if(std::begin(kChips), std::end(kChips),
+                                   [&](const Chip& c) { return options.gpu == c.gpu; });
   DeviceModel device;
-  set_common(device.properties);
-  const char* name = "B200";
-  if (options.gpu == "h200") {
-    name = "H200";
-    set_h200(device);
-  } else if (options.gpu == "b300") {
-    name = "B300";
-    set_b300(device);
-  } else {
-    set_b200(device);
-  }
+  device.arch = chip.arch;
+  device.max_blocks_per_sm = static_cast<uint32_t>(chip.blocks);
+  device.max_warps_per_sm = static_cast<uint32_t>(chip.threads / 32);
+  device.max_cluster = static_cast<uint32_t>(chip.max_cluster);
+  device.portable_cluster = std::min(device.portable_cluster, device.max_cluster);
+  device.clock_khz = chip.clock_khz;
+  device.memory_clock_khz = chip.memory_khz;
   cudaDeviceProp& p = device.properties;
-  std::snprintf(p.name, sizeof p.name, "Virtual NVIDIA %s", name);
+  set_common(p);
+  p.major = static_cast<int>(chip.arch / 10);
+  p.minor = static_cast<int>(chip.arch % 10);
+  p.multiProcessorCount = chip.sms;
+  p.sharedMemPerMultiprocessor = static_cast<size_t>(chip.shared_kib) * 1024;
+  p.sharedMemPerBlockOptin = static_cast<size_t>(chip.shared_kib - 1) * 1024;
+  p.maxThreadsPerMultiProcessor = chip.threads;
+  p.maxBlocksPerMultiProcessor = chip.blocks;
+  p.clusterLaunch = chip.max_cluster > 1 ? 1 : 0;
+  p.totalGlobalMem = chip.memory_bytes;
+  p.memoryBusWidth = chip.memory_bus_bits;
+  p.l2CacheSize = chip.l2_bytes;
+  p.persistingL2CacheMaxSize = chip.persisting_l2_bytes;
+  std::snprintf(p.name, sizeof p.name, "Virtual NVIDIA %s", chip.name);
   std::memcpy(p.uuid.bytes, "virtual-gpu-0000", sizeof p.uuid.bytes);
   if (options.sm_count != 0) p.multiProcessorCount = static_cast<int>(options.sm_count);
 
   device.memory_bytes = p.totalGlobalMem;
   device.shared_per_sm = static_cast<uint32_t>(p.sharedMemPerMultiprocessor);
   device.reserved_shared = static_cast<uint32_t>(p.reservedSharedMemPerBlock);
-  device.spec.name = name;
+  device.spec.name = chip.name;
   device.spec.compute_major = static_cast<uint32_t>(p.major);
   device.spec.compute_minor = static_cast<uint32_t>(p.minor);
   device.spec.sm_count = static_cast<uint32_t>(p.multiProcessorCount);
@@ -140,15 +167,15 @@ bool device_attribute(const DeviceModel& device, cudaDeviceAttr attribute, int& 
   if (index < 1 || index > static_cast<int>(std::size(kH200Attributes))) return false;
   const cudaDeviceProp& p = device.properties;
   switch (attribute) {
-    // Where the two GPUs differ, or an option changes the number.
+    // Where the GPUs differ, or an option changes the number.
     case cudaDevAttrClockRate:
-      value = device.arch >= 100 ? 1965000 : 1980000;
+      value = device.clock_khz;
       break;
     case cudaDevAttrMultiProcessorCount:
       value = p.multiProcessorCount;
       break;
     case cudaDevAttrMemoryClockRate:
-      value = device.arch >= 100 ? 3996000 : 3201000;
+      value = device.memory_clock_khz;
       break;
     case cudaDevAttrGlobalMemoryBusWidth:
       value = p.memoryBusWidth;
@@ -164,6 +191,21 @@ bool device_attribute(const DeviceModel& device, cudaDeviceAttr attribute, int& 
       break;
     case cudaDevAttrComputeCapabilityMinor:
       value = p.minor;
+      break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      value = p.maxThreadsPerMultiProcessor;
+      break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor:
+      value = p.maxBlocksPerMultiProcessor;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      value = static_cast<int>(p.sharedMemPerMultiprocessor);
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      value = static_cast<int>(p.sharedMemPerBlockOptin);
+      break;
+    case cudaDevAttrClusterLaunch:
+      value = p.clusterLaunch;
       break;
     default:
       value = kH200Attributes[index - 1];

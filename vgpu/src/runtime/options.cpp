@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "runtime/device_model.hpp"
+
 namespace vgpu::runtime {
 namespace {
 
@@ -43,8 +45,9 @@ const char* to_string(exec::Delivery delivery) {
 Options read_options() {
   Options options;
   if (const char* gpu = std::getenv("VGPU_GPU"); gpu && *gpu) options.gpu = gpu;
-  if (options.gpu != "b200" && options.gpu != "b300" && options.gpu != "h200") {
-    fault(kInvalidValue, "VGPU_GPU is '%s': it must be b200, b300 or h200", options.gpu.c_str());
+  if (!is_known_gpu(options.gpu)) {
+    fault(kInvalidValue, "VGPU_GPU is '%s': it must be one of %s", options.gpu.c_str(),
+          known_gpus().c_str());
   }
   options.exec.pause_after = 400'000;
   read_number<uint64_t>("VGPU_SEED", 0, ~0ull, options.exec.seed);

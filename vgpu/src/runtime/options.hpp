@@ -10,7 +10,7 @@ namespace vgpu::runtime {
 /// What `vgpu run` hands to the libraries through the environment. The variables are also the way
 /// to use them without the launcher.
 struct Options {
-  std::string gpu = "b200";    ///< VGPU_GPU: b200, b300 or h200
+  std::string gpu = "b200";    ///< VGPU_GPU: see device_model.cpp
   exec::Options exec;          ///< VGPU_SEED, VGPU_DELIVERY, VGPU_THREADS
   uint32_t sm_count = 0;       ///< VGPU_SMS; 0: as many as the GPU has
   std::string checks = "all";  ///< VGPU_CHECK: all, none, or a list such as race,oob

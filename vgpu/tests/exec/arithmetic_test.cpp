@@ -414,6 +414,24 @@ TEST(Arithmetic, UnknownModifiersAreRefused) {
   }
 }
 
+// What ptxas would refuse: an instruction that came after the module's target.
+TEST(Arithmetic, RefusesInstructionsNewerThanTheTarget) {
+  const auto refusal = [](const std::string& target, const std::string& body) {
+    std::string text = kernel_text("", body + "\nret;");
+    const std::string from = "sm_100a";
+    text.replace(text.find(from), from.size(), target);
+    return exec::Program::load(text)->refusals();
+  };
+  EXPECT_EQ(refusal("sm_80", "cp.async.wait_all;"), "");
+  EXPECT_EQ(refusal("sm_90", "griddepcontrol.wait;"), "");
+  EXPECT_NE(refusal("sm_80", "griddepcontrol.wait;").find("needs .target sm_90 or later"),
+            std::string::npos);
+  EXPECT_NE(refusal("sm_89", "cp.async.bulk.commit_group;").find("sm_90 or later"),
+            std::string::npos);
+  EXPECT_NE(refusal("sm_90a", "tcgen05.wait::ld.sync.aligned;").find("sm_100 or later"),
+            std::string::npos);
+}
+
 // Every refusal has a reason, and counts the uses that it is about.
 TEST(Arithmetic, RefusalsSayWhy) {
   Buffers buffers;
