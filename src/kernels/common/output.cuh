@@ -5,40 +5,10 @@
 
 #include <cstdint>
 
-#include "core/candidate.hpp"
 #include "kernels/common/epilogue.cuh"
+#include "kernels/common/output.hpp"
 
 namespace convoy {
-
-/// Output [pixels, channels] with its epilogue.
-struct ConvOutput {
-  void* data;
-  const void* residual;
-  std::int64_t channels;  ///< K, of all groups.
-  DType dtype;
-  bool vectors;  ///< Channels come in whole, aligned groups of 8.
-  bool plain;    ///< The epilogue changes nothing.
-  EpilogueParams epilogue;
-};
-
-/// Whether the epilogue is nothing but a bias, which is not rounded apart from the sum.
-inline bool at_most_a_bias(const EpilogueParams& e) {
-  return e.scale == 1.0f && !e.has_residual && e.activation == Activation::none &&
-         !(e.round_each_step && e.bias != nullptr);
-}
-
-/// `channels_of_a_group` as well as K decides whether 8 channels at a time can be stored.
-inline ConvOutput conv_output(const RunPointers& pointers, DType dtype, std::int64_t channels,
-                              std::int64_t channels_of_a_group) {
-  const EpilogueParams epilogue(pointers.epilogue);
-  return {.data = pointers.output,
-          .residual = pointers.epilogue.residual,
-          .channels = channels,
-          .dtype = dtype,
-          .vectors = channels_of_a_group % 8 == 0,
-          .plain = at_most_a_bias(epilogue) && epilogue.bias == nullptr,
-          .epilogue = epilogue};
-}
 
 #ifdef __CUDACC__
 
@@ -134,9 +104,10 @@ __device__ __forceinline__ void store_channels(const ConvOutput& out, float (&v)
 }
 
 /// Floats of staging memory that `store_warp_tile` needs for each warp.
-// NOTE: a row pitch of 8 modulo 32 banks lets half a warp write its 8-byte pairs without conflict.
+// NOTE: a row pitch of 8 or 24 modulo 32 banks lets half a warp write its 8-byte pairs without
+// conflict.
 template <int kTiles>
-constexpr int kStagingPitch = (8 * kTiles + 31) / 32 * 32 + 8;
+constexpr int kStagingPitch = 8 * (kTiles | 1);
 template <int kTiles>
 constexpr int kStagingFloats = 16 * kStagingPitch<kTiles>;
 
@@ -169,16 +140,16 @@ __device__ __forceinline__ void store_warp_tile(const ConvOutput& out,
     }
     __syncwarp();
     // Eight channels of one pixel a lane, which keeps them and their bias from row to row.
-    static_assert(32 % kTiles == 0, "a lane keeps its channels");
+    constexpr int kRowsAtOnce = 32 / kTiles;  // Lanes that are left over rest.
     const int column = lane % kTiles * 8;
     const std::int64_t left = channel_end - channel - column;
-    if (left <= 0) continue;
+    if (left <= 0 || lane / kTiles >= kRowsAtOnce) continue;
     const int count = left < 8 ? static_cast<int>(left) : 8;
     float bias[8];
     load_biases(out.epilogue, bias, channel + column, count);
     const float* from = staging + lane / kTiles * kPitch + column;
 #pragma unroll 1
-    for (int row = lane / kTiles; row < 16; row += 32 / kTiles, from += 32 / kTiles * kPitch) {
+    for (int row = lane / kTiles; row < 16; row += kRowsAtOnce, from += kRowsAtOnce * kPitch) {
       const std::int64_t pixel = pixel_of(fragment, row);
       if (pixel < 0) continue;
       alignas(16) float v[8];
