@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/common/launch.hpp"
 
+#include <array>
+#include <atomic>
 #include <mutex>
 
 #include "core/text.hpp"
@@ -10,6 +12,21 @@ namespace {
 
 std::string extents_text(const dim3& extents) {
   return text(extents.x, " x ", extents.y, " x ", extents.z);
+}
+
+/// Whether kernels of the current device may begin while those before them end: compute capability
+/// 9.0 and later.
+bool launches_overlap() {
+  static std::array<std::atomic<signed char>, 64> known{};  // 0: not asked; 1: yes, -1: no.
+  int device = 0, major = 0;
+  if (call_runtime([&] { return cudaGetDevice(&device); }) != cudaSuccess) return false;
+  const auto index = static_cast<std::size_t>(device);
+  if (index < known.size() && known[index] != 0) return known[index] > 0;
+  const cudaError_t error = call_runtime(
+      [&] { return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device); });
+  if (error != cudaSuccess) return false;
+  if (index < known.size()) known[index] = major >= 9 ? 1 : -1;
+  return major >= 9;
 }
 
 }  // namespace
@@ -26,7 +43,7 @@ void launch_kernel(const void* kernel, const LaunchConfig& config, void** argume
   launch.dynamicSmemBytes = config.shared_bytes;
   launch.stream = config.stream;
   launch.attrs = attributes;
-  if (config.overlapped) {
+  if (config.overlapped && launches_overlap()) {
     cudaLaunchAttribute& attribute = attributes[launch.numAttrs++];
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;

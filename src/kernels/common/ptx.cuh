@@ -201,13 +201,19 @@ __device__ __forceinline__ void set_max_registers_decrease() {
 
 // ---- Programmatic dependent launch ----------------------------------------------------------
 
+// Before sm_90 launches do not overlap (launch.cpp), and these are nothing.
+
 /// Wait until the kernels this one depends on have finished and their writes are visible.
 __device__ __forceinline__ void dependent_launch_wait() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 /// Let the kernels that depend on this one start (they still wait for its end before reading).
 __device__ __forceinline__ void dependent_launch_trigger() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 // ---- Tensor copies (TMA) --------------------------------------------------------------------

@@ -6,6 +6,7 @@
 
 #include "core/checked.hpp"
 #include "kernels/common/cuda_plan.hpp"
+#include "kernels/common/mma_rate.hpp"
 #include "kernels/small/candidates.hpp"
 
 namespace convoy::small {
@@ -126,6 +127,7 @@ double mma_estimate_us(const PlanRequest& request) {
     step_us = rounds * kSharedStepUs;
   }
   step_us *= width == 8 ? 1.0 : width == 2 ? kPairs : kElements;
+  step_us /= mma_share(request.device);
   step_us *= 1 + kNewTap * std::min(1.0, double(GeneralMmaTile::BLOCK_K) / d.channels);
   const double filters = std::min(1.0, double(g.group_filters()) / kGeneralFilters);
   return kLaunchUs + std::max(step_us * steps + rounds * (kTileUs + filters * kFiltersUs),

@@ -220,6 +220,11 @@ class NarrowInputCandidate final : public KernelCandidate {
 
   Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
+    if (request.device.compute_capability < 90) {
+      const int capability = request.device.compute_capability;
+      return {RefusalScope::device, text("compute capability = ", capability / 10, ".",
+                                         capability % 10, "; legal: 9.0 and later (stmatrix)")};
+    }
     if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
     if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
     if (g.in_channels < 1 || g.in_channels > kNarrowInputMaxChannels) {
