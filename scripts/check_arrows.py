@@ -40,7 +40,7 @@ class Folder:
 
 BASE = ("include/convoy", "src/core")
 KERNEL = (*BASE, "src/kernels/common")
-ARCHITECTURES = ("src/kernels/sm90", "src/kernels/sm100")
+ARCHITECTURES = ("src/kernels/sm90", "src/kernels/sm100", "src/kernels/mma")
 
 # In the direction of the arrows: a row reaches only into rows above it.
 FOLDERS = (
@@ -52,6 +52,7 @@ FOLDERS = (
     Folder("src/kernels/common", BASE),
     Folder("src/kernels/sm90", KERNEL),
     Folder("src/kernels/sm100", KERNEL),
+    Folder("src/kernels/mma", KERNEL),
     Folder("src/kernels/small", KERNEL),
     Folder("src/kernels/norm", KERNEL),
     Folder("src/kernels/composed", KERNEL),
@@ -84,6 +85,7 @@ FOLDERS = (
         (
             *KERNEL,
             "src/kernels/sm90",
+            "src/kernels/mma",
             "src/kernels/composed",
             "src/dispatch",
             "src/reference",

@@ -7,6 +7,7 @@
 #ifdef CONVOY_WITH_CUDA
 #include "kernels/composed/candidates.hpp"
 #include "kernels/composed/space_to_depth.hpp"
+#include "kernels/mma/candidates.hpp"
 #include "kernels/norm/norm.hpp"
 #include "kernels/small/candidates.hpp"
 #endif
@@ -31,6 +32,7 @@ const CandidateList& registry() {
     sm90::register_kernels(list);
 #endif
 #ifdef CONVOY_WITH_CUDA
+    mma::register_kernels(list);
     // Composed kernels choose among the implicit GEMMs, which are all that is listed so far.
     composed::register_kernels(list, composed::InnerKernels(list));
     small::register_kernels(list);
@@ -74,7 +76,7 @@ std::vector<BackendInfo> backends() {
   list.push_back({"cuda sm_100f (Blackwell)", ""});
 #endif
 #ifdef CONVOY_WITH_CUDA
-  list.push_back({"cuda sm_90 and later", ""});
+  list.push_back({"cuda sm_80 and later", ""});
 #endif
   return list;
 }

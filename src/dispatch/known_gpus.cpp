@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sources: what an H200 answers to cudaDeviceGetAttribute; NVIDIA's datasheets of the H100 SXM5,
-// the B200 (of HGX) and the GeForce RTX 5090 for multiprocessors, L2 and memory; CUDA C++
-// Programming Guide, "Technical Specifications per Compute Capability", for shared memory.
+// Sources: what an H200 answers to cudaDeviceGetAttribute; NVIDIA's datasheets and white papers of
+// the A100 SXM4, the GeForce RTX 3090, the L40S, the GeForce RTX 4090, the H100 SXM5, the B200 (of
+// HGX) and the GeForce RTX 5090 for multiprocessors, L2 and memory; CUDA C++ Programming Guide,
+// "Technical Specifications per Compute Capability", for shared memory.
 #include "convoy/error.hpp"
 #include "convoy/info.hpp"
 #include "core/text.hpp"
@@ -23,6 +24,10 @@ const std::vector<KnownGpu>& known_gpus() {
                      .memory_gbs = memory_gbs}};
   };
   static const std::vector<KnownGpu> all = {
+      gpu("a100", "NVIDIA A100-SXM4-80GB", 80, 108, 163, 40, 2039),
+      gpu("rtx3090", "NVIDIA GeForce RTX 3090", 86, 82, 99, 6, 936),
+      gpu("l40s", "NVIDIA L40S", 89, 142, 99, 96, 864),
+      gpu("rtx4090", "NVIDIA GeForce RTX 4090", 89, 128, 99, 72, 1008),
       gpu("h100", "NVIDIA H100 80GB HBM3", 90, 132, 227, 50, 3352),
       gpu("h200", "NVIDIA H200", 90, 132, 227, 60, 4814),
       gpu("b200", "NVIDIA B200", 100, 148, 227, 126, 8000),

@@ -41,6 +41,17 @@ __device__ __forceinline__ void mma_16x8x16<__half>(float (&d)[4], const std::ui
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/// The same 16×8×8 in TF32, of fp32 registers: element for element the fragments hold as many bytes
+/// at the same places (Matrix Fragments for mma.m16n8k8).
+__device__ __forceinline__ void mma_16x8x8_tf32(float (&d)[4], const std::uint32_t (&a)[4],
+                                                std::uint32_t b0, std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // ---- Asynchronous copies --------------------------------------------------------------------
 
 /// Copy kBytes (4, 8 or 16, both sides aligned to it) from global to shared memory, or write

@@ -22,6 +22,10 @@ KernelView kernel_view(const ConvGeometry& g) {
   return view;
 }
 
+bool folds_upsampling(const ConvGeometry& g, bool packed_filter) {
+  return packed_filter && upsample_folding_refusal(g).empty();
+}
+
 bool is_planar(const ConvGeometry& g) {
   return g.filter[0] == 1 && g.stride[0] == 1 && g.pad_begin[0] == 0 && g.pad_end[0] == 0 &&
          g.cached_frames == 0;

@@ -34,6 +34,10 @@ struct KernelView {
 };
 KernelView kernel_view(const ConvGeometry& geometry);
 
+/// Whether a kernel can fold the problem's upsampling: it has the form for that, and the filter
+/// comes packed.
+bool folds_upsampling(const ConvGeometry& geometry, bool packed_filter);
+
 /// No tap leaves its frame, so frames are images of a larger batch and tiles may straddle them.
 bool is_planar(const ConvGeometry& geometry);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/common/cuda_plan.hpp"
+#include "kernels/common/implicit_gemm.hpp"
 
 namespace convoy {
 
@@ -33,7 +34,9 @@ class ImplicitGemmPlan : public CudaPlan {
   bool multiplies_tf32() const override { return request_.dtype == DType::fp32; }
 
  private:
-  bool folds() const { return request_.geometry.upsample == 2; }
+  bool folds() const {
+    return implicit_gemm::folds_upsampling(request_.geometry, request_.packed_filter);
+  }
 };
 
 }  // namespace convoy

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels of mma.sync as dispatch sees them.
+#include <algorithm>
+
+#include "core/candidate.hpp"
+#include "core/text.hpp"
+#include "kernels/common/implicit_gemm_plan.hpp"
+#include "kernels/mma/candidates.hpp"
+#include "kernels/mma/host.hpp"
+#include "kernels/mma/model.hpp"
+
+namespace convoy::mma {
+namespace {
+
+class FpropPlan : public ImplicitGemmPlan {
+ public:
+  FpropPlan(const Instance& instance, const PlanRequest& request)
+      : ImplicitGemmPlan(request), tiling_(fastest_tiling(instance, request)) {
+    prepare(tiling_, std::max(1, request.device.multiprocessors));
+  }
+
+  void run(const RunPointers& pointers, cudaStream_t stream) const override {
+    launch(tiling_, pointers, request_.output_dtype, stream);
+    store_next_cache(pointers, stream);
+  }
+
+  std::size_t workspace_bytes() const override { return tiling_.workspace_bytes(); }
+
+ private:
+  Tiling tiling_;
+};
+
+class FpropCandidate : public KernelCandidate {
+ public:
+  explicit FpropCandidate(const Instance& instance) : instance_(instance) {}
+
+  std::string name() const override { return name_of(instance_); }
+  Device device() const override { return Device::cuda; }
+
+  Judgement judge(const PlanRequest& request) const override {
+    const Config& config = instance_.config;
+    const int capability = request.device.compute_capability;
+    if (capability < 80) {
+      return {RefusalScope::device, text("compute capability = ", capability / 10, ".",
+                                         capability % 10, "; legal: 8.0 and later (cp.async)")};
+    }
+    if (request.dtype != config.in) {
+      return {RefusalScope::types,
+              text("dtype = ", to_string(request.dtype), "; legal: ", to_string(config.in))};
+    }
+    if (config.in == DType::fp32 && !request.allow_tf32) {
+      return {RefusalScope::types,
+              "fp32 without allow_tf32; legal: PlanOptions::allow_tf32 (products of TF32)"};
+    }
+    std::string reason = refusal(instance_, request.geometry, request.packed_filter);
+    if (!reason.empty()) return reason;
+    const Tiling tiling = fastest_tiling(instance_, request);
+    if (request.device.shared_memory < static_cast<std::size_t>(tiling.shared_bytes)) {
+      return {RefusalScope::device,
+              text("shared memory of a block = ", request.device.shared_memory,
+                   " bytes; legal: at least ", tiling.shared_bytes)};
+    }
+    return estimate_us(tiling, request);
+  }
+
+  std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
+    return std::make_unique<FpropPlan>(instance_, request);
+  }
+
+ private:
+  const Instance instance_;
+};
+
+}  // namespace
+
+void register_kernels(CandidateList& list) {
+  for (const Instance& instance : instances()) {
+    list.push_back(std::make_unique<FpropCandidate>(instance));
+  }
+}
+
+}  // namespace convoy::mma

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Compile-time configuration of the convolution by mma.sync: tile, warps, stages, how wide the
+// input is gathered. Plain host C++ (the kernel, its host twin and the model read it).
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "convoy/types.hpp"
+
+namespace convoy::mma {
+
+/// Bytes of the reduction that a stage holds of every pixel and filter: eight cells of 16 bytes. An
+/// MMA takes two of them.
+inline constexpr int kRowBytes = 128;
+inline constexpr int kStepBytes = 32;
+
+/// Compile-time configuration of the kernel; `ValidConfig` refuses illegal combinations.
+/// NOTE: 16 bytes without gaps: a configuration is part of a kernel's name, as two words.
+struct Config {
+  DType in = DType::bf16;        ///< Of activation and filter; fp32 is multiplied as TF32.
+  std::int16_t block_m = 128;    ///< Output pixels of a CTA's tile.
+  std::int16_t block_n = 128;    ///< Filters of it.
+  std::int16_t warps_m = 2;      ///< Warps that share the pixels of the tile,
+  std::int16_t warps_n = 4;      ///< and its filters.
+  std::int16_t stages = 3;       ///< Stages of the ring in shared memory.
+  std::int16_t copy_bytes = 16;  ///< What one copy brings: it divides the channels of a group.
+
+  friend constexpr bool operator==(const Config&, const Config&) = default;
+
+  // ---- What follows from the fields -----------------------------------------------------------
+
+  constexpr int warps() const { return warps_m * warps_n; }
+  constexpr int threads() const { return 32 * warps(); }
+  /// Pixels and filters of a warp's part of the tile.
+  constexpr int warp_m() const { return block_m / warps_m; }
+  constexpr int warp_n() const { return block_n / warps_n; }
+  /// Accumulator registers a thread.
+  constexpr int accumulators() const { return warp_m() * warp_n() / 32; }
+  /// Registers of fragments a thread, for two MMA steps.
+  constexpr int fragments() const { return 2 * (warp_m() + warp_n()) / 4; }
+  /// CTAs that share a multiprocessor as far as its 64 K registers go, with 56 a thread for
+  /// addresses and what else there is.
+  constexpr int ctas_per_sm() const {
+    const int registers = (accumulators() + fragments() + 56 + 7) / 8 * 8;
+    return 65536 / (threads() * (registers < 256 ? registers : 256));
+  }
+
+  /// A block that has a multiprocessor to itself takes tile after tile: nobody else multiplies
+  /// while it begins one.
+  constexpr bool is_persistent() const { return ctas_per_sm() == 1; }
+
+  /// Elements of the reduction in a stage, and in a copy.
+  constexpr int block_k() const { return kRowBytes / static_cast<int>(size_of(in)); }
+  constexpr int copy_elements() const { return copy_bytes / static_cast<int>(size_of(in)); }
+  /// Copies that make a row of a stage, and rows that the threads copy at once.
+  constexpr int row_copies() const { return kRowBytes / copy_bytes; }
+  constexpr int rows_at_once() const { return threads() / row_copies(); }
+
+  constexpr int act_bytes() const { return block_m * kRowBytes; }
+  constexpr int stage_bytes() const { return (block_m + block_n) * kRowBytes; }
+  constexpr int ring_bytes() const { return stages * stage_bytes(); }
+  /// Shared memory of a CTA: the ring, and a list of `taps` taps of its pixels' places.
+  constexpr int shared_bytes(int taps) const { return ring_bytes() + taps * block_m * 4; }
+};
+
+/// Instantiate to have a configuration judged: each rule says what is legal.
+template <Config kConfig>
+struct ValidConfig {
+  static constexpr Config kValue = kConfig;
+
+  static_assert(kConfig.block_m % (16 * kConfig.warps_m) == 0,
+                "mma::Config::block_m is a multiple of 16 for each of warps_m");
+  static_assert(kConfig.block_n % (16 * kConfig.warps_n) == 0 && kConfig.warp_n() <= 64,
+                "mma::Config::block_n is a multiple of 16, at most 64, for each of warps_n");
+  static_assert(kConfig.accumulators() <= 128,
+                "mma::Config: a warp's part takes at most 128 accumulator registers a thread");
+  static_assert(kConfig.threads() <= 256, "mma::Config: at most 8 warps");
+  static_assert(kConfig.threads() % kConfig.block_m == 0,
+                "mma::Config::block_m divides the threads: each lists the places of one pixel");
+  static_assert(kConfig.copy_bytes == 16 || kConfig.copy_bytes == 4 ||
+                    (kConfig.copy_bytes == 2 && size_of(kConfig.in) == 2),
+                "mma::Config::copy_bytes is 16, 4, or 2 with elements of 2 bytes");
+  static_assert(kConfig.rows_at_once() >= 1 && kConfig.block_m % kConfig.rows_at_once() == 0 &&
+                    kConfig.block_n % kConfig.rows_at_once() == 0,
+                "mma::Config: the rows that the threads copy at once divide block_m and block_n");
+  static_assert(kConfig.stages >= 2, "mma::Config::stages is at least 2");
+};
+
+/// A configuration as a type. NOTE: nvcc 13.0 cannot pass a class-type template argument to a
+/// __global__ template (its host stub names the class by its mangled name), so the kernel takes
+/// this.
+template <std::uint64_t... kWords>
+struct PackedConfig {
+  static constexpr Config kConfig =
+      std::bit_cast<Config>(std::array<std::uint64_t, sizeof...(kWords)>{kWords...});
+};
+
+namespace detail {
+
+inline constexpr std::size_t kConfigWords = sizeof(Config) / sizeof(std::uint64_t);
+using ConfigWords = std::array<std::uint64_t, kConfigWords>;
+static_assert(std::has_unique_object_representations_v<Config>);
+
+template <Config kConfig, std::size_t... kIndex>
+auto packed(std::index_sequence<kIndex...>)
+    -> PackedConfig<std::bit_cast<ConfigWords>(ValidConfig<kConfig>::kValue)[kIndex]...>;
+
+}  // namespace detail
+
+/// The PackedConfig of a legal configuration.
+template <Config kConfig>
+using Packed = decltype(detail::packed<kConfig>(std::make_index_sequence<detail::kConfigWords>{}));
+
+}  // namespace convoy::mma

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From accumulators to the output: a warp's part of the tile through shared memory, rows of the
+// output in pieces of 16 bytes. The usual epilogues have a path of their own, which is three times
+// as fast.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/common/output.cuh"
+#include "kernels/mma/config.hpp"
+#include "kernels/mma/params.hpp"
+
+namespace convoy::mma {
+
+/// Where a CTA's tile lies.
+struct Tile {
+  int pixel;  ///< The first, of its phase.
+  int phase;
+  int group;
+  int filter;  ///< The first, of its group.
+};
+
+/// An output pixel of a phase as (image, frame, row, column).
+__device__ __forceinline__ int4 output_position(const Params& p, int pixel) {
+  const int row = p.out[2].divide(pixel);
+  const int frame = p.out[1].divide(row);
+  const int image = p.out[0].divide(frame);
+  return make_int4(image, p.out[0].remainder(frame, image), p.out[1].remainder(row, frame),
+                   p.out[2].remainder(pixel, row));
+}
+
+/// The number of a phase's pixel in the whole output; −1 past the last.
+__device__ __forceinline__ std::int64_t output_number(const Params& p, int pixel, int phase) {
+  if (pixel >= p.pixels) return -1;
+  if (p.phases.divisor == 1) return pixel;
+  const int row = p.out[2].divide(pixel);  // Of all frames.
+  const int column = p.out[2].remainder(pixel, row);
+  return (std::int64_t{2} * row + phase / 2) * (2 * p.out[2].divisor) + 2 * column + phase % 2;
+}
+
+/// What a warp stores of its tile, and through which memory.
+struct WarpPart {
+  int phase;
+  int pixel;                ///< The first, of its phase.
+  std::int64_t filter;      ///< The first, of all groups.
+  std::int64_t filter_end;  ///< Of its group.
+};
+
+// ---- The usual epilogues ------------------------------------------------------------------------
+
+/// scale · sum + bias, then none, ReLU or SiLU, then + beta · residual, as 16-bit values: all in
+/// registers, two filters of a pixel at a time, and through 16 rows of 128 bytes of shared memory
+/// for whole 16-byte cells. Cell c of row r lies at place c ^ (r % 8), as in the stages.
+template <typename Out, int kFragments, int kTiles>
+struct PairStore {
+  static constexpr int kPasses = kTiles / 2;  ///< Of a warp's lanes over 16 rows of cells.
+
+  const Params& p;
+  const WarpPart& part;
+  unsigned char* rows;
+  int lane = static_cast<int>(threadIdx.x % 32);
+
+  /// The pair that this lane's fragments have in `row` and `tile`, and a cell.
+  __device__ __forceinline__ std::uint32_t* pair(int row, int tile) const {
+    return reinterpret_cast<std::uint32_t*>(rows + row * 128 + (tile ^ (row % 8)) * 16 +
+                                            lane % 4 * 4);
+  }
+  __device__ __forceinline__ uint4* cell(int row, int column) const {
+    return reinterpret_cast<uint4*>(rows + row * 128 + (column ^ (row % 8)) * 16);
+  }
+
+  /// Call `body(row, column, element)` for this lane's cells of 16 pixels; element −1: not in the
+  /// output.
+  template <typename Body>
+  __device__ __forceinline__ void for_cells(int first_pixel, const Body& body) const {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int row = (pass * 32 + lane) / kTiles, column = (pass * 32 + lane) % kTiles;
+      const std::int64_t number = output_number(p, first_pixel + row, part.phase);
+      const std::int64_t filter = part.filter + column * 8;
+      const bool exists = number >= 0 && filter < part.filter_end;
+      body(row, column, exists ? number * p.output.channels + filter : -1);
+    }
+  }
+
+  // NOTE: x + −0 is x, also where x is −0.
+  __device__ __forceinline__ void load_biases(float2 (&biases)[kTiles]) const {
+    const EpilogueParams& e = p.output.epilogue;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const auto filter = static_cast<int>(part.filter) + tile * 8 + lane % 4 * 2;
+      const bool exists = e.bias != nullptr && filter < part.filter_end;
+      biases[tile] = exists ? make_float2(load_bias(e, filter), load_bias(e, filter + 1))
+                            : make_float2(-0.0f, -0.0f);
+    }
+  }
+
+  /// The values of 16 pixels, through the pairs' places, where a residual waits.
+  __device__ __forceinline__ void finish(float (&v)[kTiles][4],
+                                         const float2 (&biases)[kTiles]) const {
+    const EpilogueParams& e = p.output.epilogue;
+    const auto map = [&v](auto&& function) {
+#pragma unroll
+      for (auto& tile : v) {
+#pragma unroll
+        for (float& x : tile) x = function(x);
+      }
+    };
+    const auto add_residual = [&] {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float2 added = unpack2<Out>(*pair(lane / 4 + half * 8, tile));
+          v[tile][half * 2] = fmaf(e.beta, added.x, v[tile][half * 2]);
+          v[tile][half * 2 + 1] = fmaf(e.beta, added.y, v[tile][half * 2 + 1]);
+        }
+      }
+    };
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float bias = i % 2 == 0 ? biases[tile].x : biases[tile].y;
+        v[tile][i] = fmaf(v[tile][i], e.scale, bias);
+      }
+    }
+    if (e.has_residual && e.residual_first) add_residual();
+    if (e.activation == Activation::relu) {
+      map([](float x) { return x <= 0.0f ? 0.0f : x; });  // NaN passes through.
+    } else if (e.activation == Activation::silu) {
+      map([](float x) { return __fdividef(x, 1.0f + __expf(-x)); });
+    }
+    if (e.has_residual && !e.residual_first) add_residual();
+  }
+
+  __device__ __forceinline__ void store(const float (&sums)[kFragments][kTiles][4]) const {
+    const auto* const residual = static_cast<const Out*>(p.output.residual);
+    auto* const output = static_cast<Out*>(p.output.data);
+    float2 biases[kTiles];
+    load_biases(biases);
+    // One copy of the code: registers are picked by constant indices.
+#pragma unroll 1
+    for (int fragment = 0; fragment < kFragments; ++fragment) {
+      const int first_pixel = part.pixel + fragment * 16;
+      if (p.output.epilogue.has_residual) {
+        for_cells(first_pixel, [&](int row, int column, std::int64_t element) {
+          *cell(row, column) = element < 0 ? make_uint4(0, 0, 0, 0)
+                                           : *reinterpret_cast<const uint4*>(residual + element);
+        });
+        __syncwarp();
+      }
+      float v[kTiles][4] = {};
+#pragma unroll
+      for (int i = 0; i < kFragments; ++i) {
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) v[tile][j] = i == fragment ? sums[i][tile][j] : v[tile][j];
+        }
+      }
+      finish(v, biases);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        *pair(lane / 4, tile) = pack2<Out>(v[tile][0], v[tile][1]);
+        *pair(lane / 4 + 8, tile) = pack2<Out>(v[tile][2], v[tile][3]);
+      }
+      __syncwarp();
+      for_cells(first_pixel, [&](int row, int column, std::int64_t element) {
+        if (element >= 0) *reinterpret_cast<uint4*>(output + element) = *cell(row, column);
+      });
+      __syncwarp();
+    }
+  }
+};
+
+/// Whether PairStore computes the epilogue, with outputs of type kOut.
+template <DType kOut>
+__device__ __forceinline__ bool is_usual(const ConvOutput& output) {
+  const EpilogueParams& e = output.epilogue;
+  return output.dtype == kOut && output.vectors && !e.round_each_step &&
+         (e.activation == Activation::none || e.activation == Activation::relu ||
+          e.activation == Activation::silu);
+}
+
+// ---- A tile -------------------------------------------------------------------------------------
+
+/// Store the tile, each warp its part through its own piece of `staging`.
+template <Config kConfig, int kFragments, int kTiles>
+__device__ __forceinline__ void store_tile(const Params& p, const Tile& tile,
+                                           const float (&sums)[kFragments][kTiles][4],
+                                           unsigned char* staging) {
+  constexpr int kWarpBytes = std::max(kStagingFloats<kTiles> * 4, 16 * 128);
+  static_assert(kConfig.stage_bytes() >= kConfig.warps() * kWarpBytes,
+                "mma::Config: a stage holds 16 pixels of each warp as fp32");
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const std::int64_t group = std::int64_t{tile.group} * p.filters;
+  const WarpPart part{.phase = tile.phase,
+                      .pixel = tile.pixel + warp % kConfig.warps_m * kConfig.warp_m(),
+                      .filter = group + tile.filter + warp / kConfig.warps_m * kConfig.warp_n(),
+                      .filter_end = group + p.filters};
+  unsigned char* const own = staging + warp * kWarpBytes;
+
+  if constexpr (kConfig.in != DType::fp32) {
+    if (is_usual<kConfig.in>(p.output)) {
+      using Out = std::conditional_t<kConfig.in == DType::bf16, __nv_bfloat16, __half>;
+      PairStore<Out, kFragments, kTiles>{p, part, own}.store(sums);
+      return;
+    }
+  }
+  ConvOutput output = p.output;  // Of this split.
+  output.data = static_cast<unsigned char*>(output.data) + blockIdx.y * p.split_pitch;
+  store_warp_tile(
+      output, sums, reinterpret_cast<float*>(own),
+      [&](int fragment, int row) {
+        return output_number(p, part.pixel + fragment * 16 + row, part.phase);
+      },
+      part.filter, part.filter_end);
+}
+
+}  // namespace convoy::mma

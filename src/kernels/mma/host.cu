@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/mma/host.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "core/checked.hpp"
+#include "core/text.hpp"
+#include "kernels/common/device_geometry.cuh"
+#include "kernels/common/implicit_gemm.hpp"
+#include "kernels/common/launch.hpp"
+#include "kernels/mma/split_sum.cuh"
+
+namespace convoy::mma {
+namespace {
+
+constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+
+// The convolution that the kernel runs: of one phase of a folded upsampling, or the problem itself.
+implicit_gemm::KernelView view_of(const ConvGeometry& g, bool folds) {
+  if (folds) return implicit_gemm::kernel_view(g);
+  return {.filter = g.filter, .dilation = g.dilation, .out = g.out, .pad_end = g.pad_end};
+}
+
+std::int64_t view_pixels(const ConvGeometry& g, const implicit_gemm::KernelView& view) {
+  return g.batch * view.out[0] * view.out[1] * view.out[2];
+}
+
+// Taps that the list holds: those of two steps that follow each other, as a power of two.
+int listed_taps(const Config& config, std::int64_t tap_copies) {
+  const std::int64_t taps = (2 * config.row_copies() - 2) / tap_copies + 2;
+  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(taps)));
+}
+
+}  // namespace
+
+std::string name_of(const Instance& instance) {
+  const Config& c = instance.config;
+  const std::string by = c.copy_bytes == 16 ? "" : text("_by", c.copy_bytes);
+  return text("mma_fprop_", c.block_m, "x", c.block_n, by, "_s", c.stages, "_", to_string(c.in));
+}
+
+std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
+  const Config& config = instance.config;
+  if (g.group_channels() % config.copy_elements() != 0) {
+    return text("in_channels / groups = ", g.group_channels(), "; legal: a multiple of ",
+                config.copy_elements(), " (copies of ", config.copy_bytes, " bytes); nearest: ",
+                ceil_div(g.group_channels(), config.copy_elements()) * config.copy_elements());
+  }
+  std::string reason = device_geometry_refusal(g);
+  if (!reason.empty()) return reason;
+  const implicit_gemm::KernelView view =
+      view_of(g, implicit_gemm::folds_upsampling(g, packed_filter));
+  const auto limit = [&](const char* name, std::int64_t value, std::int64_t most) {
+    if (value > most && reason.empty()) {
+      reason = text(name, " = ", value, "; legal: at most ", most, "; nearest: ", most);
+    }
+  };
+  // What the kernel counts in 32 bits.
+  limit("output pixels of one phase", view_pixels(g, view), kMax - config.block_m);
+  limit("elements of the activation", g.activation_elements(), kMax * config.copy_elements());
+  limit("elements of the cache", g.cache_elements(), kMax * config.copy_elements());
+  limit("the reduction", view.taps() * g.group_channels(), kMax - 8 * config.block_k());
+  limit("tiles",
+        ceil_div(view_pixels(g, view), std::int64_t{config.block_m}) * view.phases * g.groups *
+            ceil_div(g.group_filters(), std::int64_t{config.block_n}),
+        kMax);
+  return reason;
+}
+
+Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, bool packed_filter,
+                   int splits) {
+  const Config& config = instance.config;
+  const bool folds = implicit_gemm::folds_upsampling(g, packed_filter);
+  const implicit_gemm::KernelView view = view_of(g, folds);
+  // Taps along depth that meet no frame are left out.
+  const DepthTaps depth = folds ? DepthTaps{0, view.filter[0]} : depth_taps(g);
+  const std::int64_t copy = config.copy_elements();
+  const std::int64_t frame_taps = view.filter[1] * view.filter[2];
+  const std::int64_t reduction = depth.count * frame_taps * g.group_channels();
+
+  Tiling tiling{.instance = instance};
+  Params& p = tiling.params;
+  p.pixels = static_cast<int>(view_pixels(g, view));
+  for (int axis = 0; axis < 3; ++axis) {
+    p.out[axis] = FastDivide(view.out[axis]);
+    p.filter_extent[axis] = FastDivide(axis == 0 ? depth.count : view.filter[axis]);
+    p.stride[axis] = static_cast<int>(g.stride[axis]);
+    p.pad[axis] = static_cast<int>(g.pad_begin[axis]);
+    p.dilation[axis] = static_cast<int>(view.dilation[axis]);
+    p.pad_mode[axis] = folds ? implicit_gemm::view_pad_mode(g, axis) : g.pad_mode[axis];
+    p.seen[axis] = static_cast<int>(folds && axis > 0 ? g.in[axis] : g.seen()[axis]);
+  }
+  p.pad[0] -= static_cast<int>(depth.first * g.dilation[0]);
+  p.frames = static_cast<int>(g.in[0]);
+  p.cached_frames = static_cast<int>(g.cached_frames);
+  p.height = static_cast<int>(g.in[1]);
+  p.upsample_shift = g.upsample == 2 && !folds ? 1 : 0;
+  p.pixel_copies = static_cast<std::uint32_t>(g.in_channels / copy);
+  p.row_copies = static_cast<std::uint32_t>(g.in[2] * g.in_channels / copy);
+  p.tap_copies = FastDivide(g.group_channels() / copy);
+  p.reduction_copies = static_cast<int>(reduction / copy);
+  const auto element = static_cast<std::int64_t>(size_of(config.in));
+  p.filter_pitch = view.taps() * g.group_channels() * element;
+  p.filter_offset = depth.first * frame_taps * g.group_channels() * element;
+  p.phase_pitch = g.out_channels * p.filter_pitch;
+  p.filters = static_cast<int>(g.group_filters());
+
+  const std::int64_t filter_tiles = ceil_div(g.group_filters(), std::int64_t{config.block_n});
+  p.filter_tiles = FastDivide(filter_tiles);
+  p.groups = FastDivide(g.groups);
+  p.phases = FastDivide(view.phases);
+  p.tiles = static_cast<int>(ceil_div(view_pixels(g, view), std::int64_t{config.block_m}) *
+                             view.phases * g.groups * filter_tiles);
+  p.steps = static_cast<int>(ceil_div(reduction, std::int64_t{config.block_k()}));
+  p.steps_per_split = static_cast<int>(ceil_div(p.steps, splits));
+  tiling.splits = static_cast<int>(ceil_div(p.steps, p.steps_per_split));
+  const int taps = listed_taps(config, p.tap_copies.divisor);
+  p.list_mask = taps - 1;
+  tiling.shared_bytes = config.shared_bytes(taps);
+  tiling.sums = g.output_elements();
+  p.split_pitch = tiling.sums * static_cast<std::int64_t>(sizeof(float));
+  return tiling;
+}
+
+void prepare(Tiling& tiling, int multiprocessors) {
+  const std::string name = name_of(tiling.instance);
+  raise_shared_memory_limit(tiling.instance.kernel, tiling.shared_bytes, name.c_str());
+  tiling.blocks = static_cast<unsigned>(tiling.params.tiles);
+  if (!tiling.instance.config.is_persistent()) return;
+  const int resident = resident_blocks(tiling.instance.kernel, tiling.instance.config.threads(),
+                                       tiling.shared_bytes, name.c_str());
+  tiling.blocks = static_cast<unsigned>(std::min(tiling.params.tiles, resident * multiprocessors));
+}
+
+void launch(const Tiling& tiling, const RunPointers& pointers, DType output_dtype,
+            cudaStream_t stream) {
+  const Config& config = tiling.instance.config;
+  const std::string name = name_of(tiling.instance);
+  Params p = tiling.params;
+  p.activation = pointers.activation;
+  p.cache = pointers.cache;
+  p.filter = pointers.filter;
+  const std::int64_t channels = std::int64_t{p.filters} * p.groups.divisor;
+  const ConvOutput output = conv_output(pointers, output_dtype, channels, p.filters);
+  p.output = output;
+  if (tiling.splits > 1) {
+    p.output = {.data = pointers.workspace,
+                .residual = nullptr,
+                .channels = channels,
+                .dtype = DType::fp32,
+                .vectors = output.vectors,
+                .plain = true,
+                .epilogue = {}};
+  }
+  void* arguments[] = {&p};
+  launch_kernel(tiling.instance.kernel,
+                {.name = name.c_str(),
+                 .grid = dim3(tiling.blocks, static_cast<unsigned>(tiling.splits)),
+                 .block = static_cast<unsigned>(config.threads()),
+                 .shared_bytes = static_cast<std::size_t>(tiling.shared_bytes),
+                 .stream = stream},
+                arguments);
+  if (tiling.splits == 1) return;
+  const SplitSums sums{.sums = static_cast<const float*>(pointers.workspace),
+                       .split_pitch = tiling.sums,
+                       .splits = tiling.splits,
+                       .pixels = tiling.sums / channels,
+                       .output = output};
+  launch_kernel(sum_splits_kernel,
+                {.name = "sum_splits",
+                 .grid = blocks_for(sums.pixels * ceil_div(channels, std::int64_t{8}), kSumThreads),
+                 .block = kSumThreads,
+                 .stream = stream},
+                sums);
+}
+
+}  // namespace convoy::mma

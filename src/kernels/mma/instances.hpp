@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A compiled configuration as a value. Apart from host.hpp, whose headers cost an instance compile
+// time.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/mma/config.hpp"
+
+namespace convoy::mma {
+
+/// A compiled configuration.
+struct Instance {
+  Config config;
+  const void* kernel = nullptr;
+};
+
+/// Every instance of this build (instances.txt).
+const std::vector<Instance>& instances();
+
+/// As dispatch and tuning files name it: "mma_fprop_128x256_s3_bf16",
+/// "mma_fprop_64x64_by2_s3_fp16".
+std::string name_of(const Instance& instance);
+
+}  // namespace convoy::mma

@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The implicit GEMM of every GPU with tensor cores since Ampere: mma.sync, ldmatrix, cp.async.
+//
+//   output[pixel, filter] = Σ over taps and channels  input[pixel under tap, channel] ·
+//                                                     filter[filter, tap, channel]
+//
+// A CTA computes one tile, block_m pixels × block_n filters; all its warps do the same, in steps of
+// 128 bytes along the reduction:
+//
+//   list      where the input has the tile's pixels under the next tap; padding, cache and
+//             upsampling are settled here
+//   gather    copy 128 bytes of each of those pixels, and of each filter, into a stage of the ring
+//   multiply  a stage of some steps ago: fragments into registers, tensor cores
+//   store     the accumulators with the epilogue, through shared memory, at the end
+//
+// Rows of a stage are 128 bytes, eight cells of 16. Cell c of row r lies at place c ^ (r % 8), so
+// that the eight rows of a fragment fall on different banks.
+#pragma once
+
+#include "kernels/common/device_code.cuh"
+#include "kernels/common/device_geometry.cuh"
+#include "kernels/common/ptx.cuh"
+#include "kernels/mma/config.hpp"
+#include "kernels/mma/epilogue.cuh"
+#include "kernels/mma/params.hpp"
+
+namespace convoy::mma {
+
+// ---- Tiles and their steps ----------------------------------------------------------------------
+
+template <Config kConfig>
+__device__ __forceinline__ Tile tile_of(const Params& p, int number) {
+  const int groups = p.filter_tiles.divide(number);
+  const int phases = p.groups.divide(groups);
+  const int pixels = p.phases.divide(phases);
+  return {.pixel = pixels * kConfig.block_m,
+          .phase = p.phases.remainder(phases, pixels),
+          .group = p.groups.remainder(groups, phases),
+          .filter = p.filter_tiles.remainder(number, groups) * kConfig.block_n};
+}
+
+/// Steps [begin, end) of the reduction are this block's.
+struct Steps {
+  int begin, end;
+};
+__device__ __forceinline__ Steps steps_of_block(const Params& p) {
+  const int begin = static_cast<int>(blockIdx.y) * p.steps_per_split;
+  return {begin, min(begin + p.steps_per_split, p.steps)};
+}
+
+// ---- List: where the input has a pixel ----------------------------------------------------------
+
+/// A place in the list: copies from the first element of the activation, or with kInCache of the
+/// cache; kZeros where the tap reads zeros.
+inline constexpr std::uint32_t kInCache = 1u << 31;
+inline constexpr std::uint32_t kZeros = ~0u;
+
+/// Input coordinates (image, frame, row, column) of a pixel's first tap; image −1 past the last
+/// pixel.
+__device__ __forceinline__ int4 first_tap(const Params& p, const Tile& tile, int row) {
+  const int pixel = tile.pixel + row;
+  if (pixel >= p.pixels) return make_int4(-1, 0, 0, 0);
+  const int4 o = output_position(p, pixel);
+  return make_int4(o.x, o.y * p.stride[0] - p.pad[0], o.z * p.stride[1] - p.pad[1] + tile.phase / 2,
+                   o.w * p.stride[2] - p.pad[2] + tile.phase % 2);
+}
+
+/// The place of the pixel whose first tap is `first`, under `tap`.
+__device__ __forceinline__ std::uint32_t place_under_tap(const Params& p, int4 first, int tap) {
+  const int tap_row = p.filter_extent[2].divide(tap);
+  const int tap_frame = p.filter_extent[1].divide(tap_row);
+  int d = first.y + tap_frame * p.dilation[0];
+  int h = first.z + p.filter_extent[1].remainder(tap_row, tap_frame) * p.dilation[1];
+  int w = first.w + p.filter_extent[2].remainder(tap, tap_row) * p.dilation[2];
+  const bool exists = first.x >= 0 && tap_frame < static_cast<int>(p.filter_extent[0].divisor);
+  if (!exists || !map_coordinate(d, p.seen[0], p.pad_mode[0]) ||
+      !map_coordinate(h, p.seen[1], p.pad_mode[1]) ||
+      !map_coordinate(w, p.seen[2], p.pad_mode[2])) {
+    return kZeros;
+  }
+  const bool cached = d < p.cached_frames;
+  const int frame =
+      cached ? first.x * p.cached_frames + d : first.x * p.frames + d - p.cached_frames;
+  const std::uint32_t row = frame * p.height + (h >> p.upsample_shift);
+  const std::uint32_t place = row * p.row_copies + (w >> p.upsample_shift) * p.pixel_copies;
+  return cached ? place | kInCache : place;
+}
+
+/// The list, a ring of taps: `places[tap & mask][row of the tile]`. Each thread keeps one pixel and
+/// writes its places.
+template <Config kConfig>
+struct PlaceList {
+  static constexpr int kTapsAtOnce = kConfig.threads() / kConfig.block_m;
+
+  std::uint32_t* places;
+  int4 first;  ///< Of this thread's pixel.
+  int listed;  ///< Taps below are in the list.
+
+  /// Write the taps that `step` reads and that are not there yet.
+  __device__ __forceinline__ void extend_to(const Params& p, int step) {
+    const int end = p.tap_copies.divide((step + 1) * kConfig.row_copies() - 1) + 1;
+    const int row = static_cast<int>(threadIdx.x) % kConfig.block_m;
+    for (int tap = listed + static_cast<int>(threadIdx.x) / kConfig.block_m; tap < end;
+         tap += kTapsAtOnce) {
+      places[(tap & p.list_mask) * kConfig.block_m + row] = place_under_tap(p, first, tap);
+    }
+    listed = end;
+  }
+};
+
+template <Config kConfig>
+__device__ __forceinline__ PlaceList<kConfig> start_list(const Params& p, const Tile& tile,
+                                                         const Steps& steps,
+                                                         unsigned char* shared) {
+  return {.places = reinterpret_cast<std::uint32_t*>(shared + kConfig.ring_bytes()),
+          .first = first_tap(p, tile, static_cast<int>(threadIdx.x) % kConfig.block_m),
+          .listed = p.tap_copies.divide(steps.begin * kConfig.row_copies())};
+}
+
+// ---- Gather: from global memory into a stage ----------------------------------------------------
+
+/// Fill kCount places of shared memory, `to(i)`, from global memory, `from(i)`, kBytes each; zeros
+/// where not `exists(i)`: then the address is not used.
+template <int kBytes, int kCount, typename To, typename From, typename Exists>
+__device__ __forceinline__ void copy_or_zero(const To& to, const From& from, const Exists& exists) {
+  if constexpr (kBytes == 2) {  // cp.async moves 4 bytes at least.
+    std::uint16_t values[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      values[i] = exists(i) ? *reinterpret_cast<const std::uint16_t*>(from(i)) : std::uint16_t{0};
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) *reinterpret_cast<std::uint16_t*>(to(i)) = values[i];
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      copy_async<kBytes>(ptx::shared_address(to(i)), from(i), exists(i));
+    }
+  }
+}
+
+/// What a thread copies of every stage: one column, rows `row`, `row` + rows_at_once, ...
+template <Config kConfig>
+struct Gatherer {
+  static constexpr int kBytes = kConfig.copy_bytes;
+  static constexpr int kRows = kConfig.rows_at_once();
+
+  unsigned char* ring;
+  const std::uint32_t* places;
+  const unsigned char* activation;  ///< First channel of the tile's group,
+  const unsigned char* cache;       ///< likewise.
+  const unsigned char* filter;      ///< First tap of filter `row` of the tile.
+  int filters;                      ///< Filters of the tile from `row` on.
+  int row, column;
+
+  /// Where the thread's copy for `in_row` lies in the part of a stage that begins at `part`.
+  __device__ __forceinline__ unsigned char* at(unsigned char* part, int in_row) const {
+    return part + in_row * kRowBytes + ((column * kBytes) ^ (in_row % 8 * 16));
+  }
+
+  /// What all rows of a step have in common.
+  struct Step {
+    const std::uint32_t* places;  ///< Of pixel `row`.
+    std::uint32_t channel;        ///< In copies.
+    const unsigned char* filter;  ///< Of filter `row`.
+    bool exists, in_filters;      ///< Past the end zeros are copied.
+  };
+  __device__ __forceinline__ Step at_step(const Params& p, int step, int end) const {
+    const int copy = step * kConfig.row_copies() + column;
+    const int tap = p.tap_copies.divide(copy);
+    return {.places = places + (tap & p.list_mask) * kConfig.block_m + row,
+            .channel = static_cast<std::uint32_t>(p.tap_copies.remainder(copy, tap)),
+            .filter = filter + static_cast<std::int64_t>(copy) * kBytes,
+            .exists = step < end,
+            .in_filters = step < end && copy < p.reduction_copies};
+  }
+
+  /// Copy part `kPart` of `kParts` of a step.
+  template <int kPart, int kParts>
+  __device__ __forceinline__ void gather(const Params& p, const Step& step, int stage) const {
+    unsigned char* const pixels = ring + stage * kConfig.stage_bytes();
+    constexpr int kPixels = rows_of_part(kConfig.block_m / kRows, kPart, kParts);
+    std::uint32_t place[kPixels + 1];
+#pragma unroll
+    for (int i = 0; i < kPixels; ++i) place[i] = step.places[(kPart + i * kParts) * kRows];
+    copy_or_zero<kBytes, kPixels>(
+        [&](int i) { return at(pixels, row + (kPart + i * kParts) * kRows); },
+        [&](int i) {
+          const std::uint64_t copies = (place[i] & ~kInCache) + step.channel;
+          return (place[i] >= kInCache ? cache : activation) + copies * kBytes;
+        },
+        [&](int i) { return step.exists && place[i] != kZeros; });
+    copy_or_zero<kBytes, rows_of_part(kConfig.block_n / kRows, kPart, kParts)>(
+        [&](int i) { return at(pixels + kConfig.act_bytes(), row + (kPart + i * kParts) * kRows); },
+        [&](int i) { return step.filter + (kPart + i * kParts) * kRows * p.filter_pitch; },
+        [&](int i) { return step.in_filters && (kPart + i * kParts) * kRows < filters; });
+  }
+
+  /// Of `rows` turns, those that are kPart's: every kParts-th.
+  static constexpr int rows_of_part(int rows, int part, int parts) {
+    return (rows - part + parts - 1) / parts;
+  }
+};
+
+template <Config kConfig>
+__device__ __forceinline__ Gatherer<kConfig> start_gathering(const Params& p, const Tile& tile,
+                                                             unsigned char* shared) {
+  const int row = static_cast<int>(threadIdx.x) / kConfig.row_copies();
+  const std::int64_t group = std::int64_t{tile.group} * p.tap_copies.divisor * kConfig.copy_bytes;
+  const std::int64_t first = std::int64_t{tile.group} * p.filters + tile.filter + row;
+  return {.ring = shared,
+          .places = reinterpret_cast<const std::uint32_t*>(shared + kConfig.ring_bytes()),
+          .activation = static_cast<const unsigned char*>(p.activation) + group,
+          .cache = static_cast<const unsigned char*>(p.cache) + group,
+          .filter = static_cast<const unsigned char*>(p.filter) + tile.phase * p.phase_pitch +
+                    first * p.filter_pitch + p.filter_offset,
+          .filters = p.filters - tile.filter - row,
+          .row = row,
+          .column = static_cast<int>(threadIdx.x) % kConfig.row_copies()};
+}
+
+// ---- Multiply: a stage on the tensor cores ------------------------------------------------------
+
+/// What a warp takes of a stage for one MMA step: 16 pixels × 32 bytes each, 16 filters × 32 bytes
+/// each.
+template <Config kConfig>
+struct Fragments {
+  std::uint32_t pixels[kConfig.warp_m() / 16][4];
+  std::uint32_t filters[kConfig.warp_n() / 16][4];
+};
+
+/// The sums of a warp: 16 pixels × 8 filters each.
+template <Config kConfig>
+struct Accumulators {
+  float sums[kConfig.warp_m() / 16][kConfig.warp_n() / 8][4] = {};
+};
+
+/// Load the fragments of step `k` of a stage. A lane names one row of 16 bytes: of pixels row
+/// lane % 16 and cell lane / 16, of filters row lane % 8 + lane / 16 · 8 and cell lane / 8 % 2.
+template <Config kConfig>
+__device__ __forceinline__ void load_fragments(Fragments<kConfig>& fragments,
+                                               const unsigned char* stage, int k) {
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const int pixel = warp % kConfig.warps_m * kConfig.warp_m() + lane % 16;
+  const int filter = warp / kConfig.warps_m * kConfig.warp_n() + lane % 8 + lane / 16 * 8;
+  const std::uint32_t pixels =
+      ptx::shared_address(stage) + pixel * kRowBytes + ((2 * k + lane / 16) ^ (lane % 8)) * 16;
+  const std::uint32_t filters = ptx::shared_address(stage) + kConfig.act_bytes() +
+                                filter * kRowBytes + ((2 * k + lane / 8 % 2) ^ (lane % 8)) * 16;
+#pragma unroll
+  for (int i = 0; i < kConfig.warp_m() / 16; ++i) {
+    auto& f = fragments.pixels[i];
+    ptx::load_matrix_x4(pixels + i * 16 * kRowBytes, f[0], f[1], f[2], f[3]);
+  }
+#pragma unroll
+  for (int j = 0; j < kConfig.warp_n() / 16; ++j) {
+    auto& f = fragments.filters[j];
+    ptx::load_matrix_x4(filters + j * 16 * kRowBytes, f[0], f[1], f[2], f[3]);
+  }
+}
+
+/// Fp32 fragments to TF32, nearest, ties to even. NOTE: tensor cores cut the lower 13 bits off.
+template <Config kConfig>
+__device__ __forceinline__ void round_to_tf32(Fragments<kConfig>& fragments) {
+  const auto round = [](std::uint32_t(&fragment)[4]) {
+#pragma unroll
+    for (std::uint32_t& x : fragment) {
+      const bool finite = (x & 0x7f800000u) != 0x7f800000u;
+      x = finite ? x + 0xfffu + (x >> 13 & 1u) : x;
+    }
+  };
+#pragma unroll
+  for (auto& fragment : fragments.pixels) round(fragment);
+#pragma unroll
+  for (auto& fragment : fragments.filters) round(fragment);
+}
+
+/// sums += pixels · filters, 16 × 8 over 32 bytes of the reduction.
+template <DType kIn>
+__device__ __forceinline__ void multiply_add(float (&sums)[4], const std::uint32_t (&pixels)[4],
+                                             std::uint32_t filters0, std::uint32_t filters1) {
+  if constexpr (kIn == DType::bf16) {
+    mma_16x8x16<__nv_bfloat16>(sums, pixels, filters0, filters1);
+  } else if constexpr (kIn == DType::fp16) {
+    mma_16x8x16<__half>(sums, pixels, filters0, filters1);
+  } else {
+    mma_16x8x8_tf32(sums, pixels, filters0, filters1);
+  }
+}
+
+/// One MMA step of a warp.
+template <Config kConfig>
+__device__ __forceinline__ void multiply(Accumulators<kConfig>& accumulators,
+                                         Fragments<kConfig>& fragments) {
+  if constexpr (kConfig.in == DType::fp32) round_to_tf32(fragments);
+#pragma unroll
+  for (int i = 0; i < kConfig.warp_m() / 16; ++i) {
+#pragma unroll
+    for (int j = 0; j < kConfig.warp_n() / 8; ++j) {
+      const auto& filters = fragments.filters[j / 2];
+      multiply_add<kConfig.in>(accumulators.sums[i][j], fragments.pixels[i], filters[j % 2 * 2],
+                               filters[j % 2 * 2 + 1]);
+    }
+  }
+}
+
+// ---- A tile's sums ------------------------------------------------------------------------------
+
+/// What brings the stages of one tile.
+template <Config kConfig>
+struct Loads {
+  PlaceList<kConfig> list;
+  Gatherer<kConfig> gatherer;
+};
+
+/// Begin a tile: its first stages, all but one, are on their way. The ring is free.
+template <Config kConfig>
+__device__ __forceinline__ Loads<kConfig> start_loads(const Params& p, const Tile& tile,
+                                                      const Steps& steps, unsigned char* shared) {
+  Loads<kConfig> loads{start_list<kConfig>(p, tile, steps, shared),
+                       start_gathering<kConfig>(p, tile, shared)};
+#pragma unroll 1
+  for (int stage = 0; stage < kConfig.stages - 1; ++stage) {
+    const int step = steps.begin + stage;
+    loads.list.extend_to(p, step);
+    __syncthreads();
+    const auto copies = loads.gatherer.at_step(p, step, steps.end);
+    loads.gatherer.template gather<0, 1>(p, copies, stage);
+    copy_async_commit();
+  }
+  loads.list.extend_to(p, steps.begin + kConfig.stages - 1);
+  return loads;
+}
+
+/// The tile's sums over this block's steps. Copies run stages − 1 steps ahead, the list one more;
+/// fragments are loaded one MMA step ahead. One barrier a step: behind it the stage that comes next
+/// is there for all, and nobody reads the stage before any more.
+/// NOTE: what would pass the last step is copied as zeros and not multiplied: without branches the
+/// compiler mixes loads, addresses and MMAs of the whole step.
+template <Config kConfig>
+__device__ __forceinline__ void main_loop(const Params& p, Loads<kConfig>& loads,
+                                          const Steps& steps, Accumulators<kConfig>& accumulators,
+                                          unsigned char* shared) {
+  constexpr int kStages = kConfig.stages;
+  const Gatherer<kConfig>& gatherer = loads.gatherer;
+  copy_async_wait<kStages - 2>();
+  __syncthreads();
+  Fragments<kConfig> even, odd;
+  load_fragments(even, shared, 0);
+  int stage = 0, free_stage = kStages - 1;
+#pragma unroll 1
+  for (int step = steps.begin; step < steps.end; ++step) {
+    const unsigned char* const now = shared + stage * kConfig.stage_bytes();
+    const int ahead = step + kStages - 1;
+    const auto copies = gatherer.at_step(p, ahead, steps.end);
+
+    load_fragments(odd, now, 1);
+    gatherer.template gather<0, 3>(p, copies, free_stage);
+    multiply(accumulators, even);
+
+    load_fragments(even, now, 2);
+    gatherer.template gather<1, 3>(p, copies, free_stage);
+    multiply(accumulators, odd);
+
+    load_fragments(odd, now, 3);
+    gatherer.template gather<2, 3>(p, copies, free_stage);
+    copy_async_commit();
+    multiply(accumulators, even);
+
+    free_stage = stage;
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    loads.list.extend_to(p, ahead + 1);
+    copy_async_wait<kStages - 2>();
+    __syncthreads();
+    load_fragments(even, shared + stage * kConfig.stage_bytes(), 0);
+    multiply(accumulators, odd);
+  }
+  copy_async_wait<0>();
+  __syncthreads();
+}
+
+// ---- The kernel ---------------------------------------------------------------------------------
+
+/// A block computes its tile; with Config::is_persistent it goes on to the tile that lies a grid
+/// further, whose first stages come while the sums of this one are stored, through the stage that
+/// they leave free.
+template <typename PackedConfig>
+__global__ void __launch_bounds__(PackedConfig::kConfig.threads(),
+                                  PackedConfig::kConfig.ctas_per_sm())
+    conv_fprop_kernel(const __grid_constant__ Params p) {
+  constexpr Config kConfig = PackedConfig::kConfig;
+  extern __shared__ __align__(128) unsigned char shared[];
+  unsigned char* const staging = shared + (kConfig.stages - 1) * kConfig.stage_bytes();
+
+  const Steps steps = steps_of_block(p);
+  int number = static_cast<int>(blockIdx.x);
+  Tile tile = tile_of<kConfig>(p, number);
+  Loads<kConfig> loads = start_loads<kConfig>(p, tile, steps, shared);
+  while (true) {
+    Accumulators<kConfig> accumulators;
+    main_loop(p, loads, steps, accumulators, shared);
+    const Tile done = tile;
+    number += static_cast<int>(gridDim.x);
+    const bool more = kConfig.is_persistent() && number < p.tiles;
+    if (more) {
+      tile = tile_of<kConfig>(p, number);
+      loads = start_loads<kConfig>(p, tile, steps, shared);
+    }
+    store_tile<kConfig>(p, done, accumulators.sums, staging);
+    if (!more) break;
+  }
+}
+
+}  // namespace convoy::mma

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/mma/model.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/common/mma_rate.hpp"
+
+namespace convoy::mma {
+namespace {
+
+// Blocks that share a multiprocessor.
+int resident_blocks(const Tiling& tiling, const DeviceInfo& device) {
+  const Config& config = tiling.instance.config;
+  constexpr std::int64_t kReserved = 1024;  // Of each block, by the system.
+  const auto shared = static_cast<std::int64_t>(device.shared_memory) + kReserved;
+  const std::int64_t fit = shared / (tiling.shared_bytes + kReserved);
+  const int threads = device.compute_capability == 80 || device.compute_capability == 90 ||
+                              device.compute_capability / 10 == 10
+                          ? 2048
+                          : 1536;
+  return static_cast<int>(
+      std::clamp<std::int64_t>(fit, 1, std::min(config.ctas_per_sm(), threads / config.threads())));
+}
+
+// Whether the device has implicit GEMMs of its own for the problem. NOTE: of 221 such layers on an
+// H200 none was faster by mma.sync, and this model errs by more than theirs.
+constexpr double kBehindRivals = 1.25;
+bool has_rival(const PlanRequest& request) {
+  const int capability = request.device.compute_capability;
+  return request.geometry.groups == 1 && (capability == 90 || capability / 10 == 10);
+}
+
+bool is_curved(Activation activation) {
+  return activation != Activation::none && activation != Activation::relu &&
+         activation != Activation::leaky_relu;
+}
+
+}  // namespace
+
+ModelConstants constants_of(const DeviceInfo& device) {
+  ModelConstants k;
+  k.memory_bytes_per_us *= memory_share(device);
+  k.split_bytes_per_us *= memory_share(device);
+  const MmaRate rate = mma_rate(device);
+  k.macs_per_cycle = rate.macs_per_cycle;
+  k.cycles_per_us = rate.cycles_per_us;
+  return k;
+}
+
+double estimate_us(const Tiling& tiling, const PlanRequest& request) {
+  const ModelConstants k = constants_of(request.device);
+  const Config& config = tiling.instance.config;
+  const Params& p = tiling.params;
+  const ConvGeometry& g = request.geometry;
+
+  // A step of one block. NOTE: TF32 has half the rate, and half the elements in a step.
+  const double mma = config.block_m * config.block_n * 64.0 / k.macs_per_cycle;
+  const double copies = (config.block_m + config.block_n) * config.row_copies() / 32.0;
+  const double taps = double(config.row_copies()) / p.tap_copies.divisor;
+  const double work =
+      mma + k.copy_cycles * copies + k.tap_cycles * std::min(taps, 64.0) * config.block_m / 128.0;
+  const double outputs = config.block_m * config.block_n / 128.0;
+  const double store =
+      outputs * (k.store_cycles + (request.epilogue.residual ? k.residual_cycles : 0.0) +
+                 (is_curved(request.epilogue.activation) ? k.curved_cycles : 0.0));
+  // Blocks that run side by side on one multiprocessor.
+  const auto together = [&](double blocks) {
+    const double step = std::max(blocks * work, k.step_cycles + k.alone_share * work);
+    return k.block_cycles + p.steps_per_split * step + blocks * store;
+  };
+
+  const double resident = resident_blocks(tiling, request.device);
+  const double blocks =
+      double(p.tiles) * tiling.splits / std::max(1, request.device.multiprocessors);
+  const double full = std::floor(blocks / resident);
+  const double rest = std::ceil(blocks - full * resident);
+  double cycles = full * together(resident) + (rest > 0 ? together(rest) : 0.0);
+  if (full >= 3) {  // Blocks follow each other, round or not.
+    cycles = std::max(blocks / resident * together(resident), 0.9 * cycles);
+  }
+
+  const double compute_us = cycles / k.cycles_per_us;
+  const double memory_us = min_bytes(request) / k.memory_bytes_per_us;
+  const double split_us =
+      tiling.splits == 1
+          ? 0.0
+          : k.split_us + 8.0 * tiling.splits * double(g.output_elements()) / k.split_bytes_per_us;
+  const double us =
+      k.launch_us + split_us +
+      std::pow(std::pow(compute_us, k.overlap_power) + std::pow(memory_us, k.overlap_power),
+               1 / k.overlap_power);
+  return us * (has_rival(request) ? kBehindRivals : 1.0);
+}
+
+Tiling fastest_tiling(const Instance& instance, const PlanRequest& request) {
+  Tiling best;
+  double best_us = 0;
+  for (const int splits : kSplits) {
+    Tiling tiling = plan_tiling(instance, request.geometry, request.packed_filter, splits);
+    if (tiling.splits != splits) continue;
+    const double us = estimate_us(tiling, request);
+    if (splits == 1 || us < best_us) {
+      best = tiling;
+      best_us = us;
+    }
+  }
+  return best;
+}
+
+}  // namespace convoy::mma

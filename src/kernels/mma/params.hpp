@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the host twin hands to the kernel: pointers and the tiling of one problem.
+#pragma once
+
+#include <cstdint>
+
+#include "convoy/types.hpp"
+#include "kernels/common/fast_divide.hpp"
+#include "kernels/common/output.hpp"
+
+namespace convoy::mma {
+
+/// Kernel parameters. Axis order of arrays: depth, height, width. "Copies" are what one copy brings
+/// (Config::copy_bytes), as a unit of length.
+struct Params {
+  const void* activation;
+  const void* cache;
+  const void* filter;
+
+  // Tiling. Tiles are numbered filter tiles first, then groups, phases, pixel tiles; a block takes
+  // every gridDim.x-th. The second axis of the grid are the splits.
+  int tiles;
+  FastDivide filter_tiles;  ///< Of one group.
+  FastDivide groups;
+  FastDivide phases;    ///< 1, or 4 for a folded nearest-2x upsampling.
+  int steps;            ///< Stages of the whole reduction.
+  int steps_per_split;  ///< Of them, those of one block; the last split may have fewer.
+  int list_mask;        ///< Taps in the list of places, a power of two, less one.
+
+  // Problem. With a folded upsampling: that of one phase.
+  int pixels;                   ///< N·Z·P·Q
+  FastDivide out[3];            ///< Z, P, Q
+  FastDivide filter_extent[3];  ///< T, R, S
+  int stride[3];
+  int pad[3];  ///< Before the first element.
+  int dilation[3];
+  PadMode pad_mode[3];
+  int seen[3];                 ///< What the filter slides over: cache + new, upsampled.
+  int frames, cached_frames;   ///< Of one image.
+  int height;                  ///< Rows of a frame as it lies in memory.
+  int upsample_shift;          ///< Gathered upsampling: 1; else 0.
+  std::uint32_t row_copies;    ///< From a row of the input to the next.
+  std::uint32_t pixel_copies;  ///< From a pixel to the next.
+  FastDivide tap_copies;       ///< Channels of one group.
+  int reduction_copies;        ///< Taps · channels of a group.
+  std::int64_t filter_pitch;   ///< Bytes from a filter to the next,
+  std::int64_t filter_offset;  ///< of a filter in front of the first tap that is read,
+  std::int64_t phase_pitch;    ///< and from a phase's filters to the next phase's.
+  int filters;                 ///< K / groups
+
+  ConvOutput output;  ///< With several splits: fp32 sums without epilogue, the first split's.
+  std::int64_t split_pitch;  ///< Bytes from a split's sums to the next split's.
+};
+
+}  // namespace convoy::mma
