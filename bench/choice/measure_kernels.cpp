@@ -3,11 +3,13 @@
 // Times every kernel on every layer of shape files, for the fit of the models (fit_models.cpp):
 //
 //   convoy_measure_kernels --csv FILE [--seconds S] [--reach R] [--sample P] [--runs N] [--seed N]
-//                          SHAPES...
+//                          [--kernels PREFIX] [--dense] SHAPES...
 //
 // A kernel that the model puts beyond `reach` times the best one measured so far is left out, but
 // for a random part of them, which the fit needs: without it the model would never hear where it is
-// wrong about what is slow. Split-K kernels are timed with each split. The filter is packed in each
+// wrong about what is slow. Kernels that split the reduction are timed with each split.
+// --kernels: those alone whose names begin so; may be given again. --dense: filters are not packed
+// beforehand. The filter is packed in each
 // kernel's own format, as random numbers: times do not depend on which they are. Runs of a round
 // are enqueued one behind the other, L2 flushed before each, in an order that is drawn anew.
 //
@@ -30,7 +32,12 @@
 #include "device_memory.hpp"
 #include "dispatch/backends.hpp"
 #include "kernels/common/epilogue_params.hpp"
+#include "kernels/common/filter_packing.hpp"
+#include "kernels/common/implicit_gemm.hpp"
+#include "kernels/mma/model.hpp"
+#ifdef CONVOY_WITH_SM90
 #include "kernels/sm90/model.hpp"
+#endif
 #include "shape_file.hpp"
 
 namespace {
@@ -46,6 +53,8 @@ struct Options {
   double seconds = 150, reach = 8, sample = 0.15;
   int runs = 9;
   std::uint32_t seed = 1;
+  bool packed = true;
+  std::vector<std::string> kernels;  // Prefixes of names; empty: all.
 };
 
 // Memory that grows and is used again.
@@ -128,8 +137,24 @@ class Measurer {
  public:
   explicit Measurer(const Options& options)
       : options_(options), device_(cuda_device(-1).value()), random_(options.seed) {
+#ifdef CONVOY_WITH_SM90
     for (const sm90::Instance& instance : sm90::instances()) {
-      if (instance.config.splits_k()) split_[sm90::name_of(instance)] = &instance;
+      if (!instance.config.splits_k()) continue;
+      splitting_[sm90::name_of(instance)] = [this, &instance](const PlanRequest& request,
+                                                              std::vector<Entry>& entries) {
+        for (const int n : {1, 2, 4, 8}) entries.push_back(split_entry(request, instance, n));
+      };
+    }
+#endif
+    for (const mma::Instance& instance : mma::instances()) {
+      splitting_[mma::name_of(instance)] = [this, &instance](const PlanRequest& request,
+                                                             std::vector<Entry>& entries) {
+        for (const int n : mma::kSplits) {
+          const mma::Tiling tiling =
+              mma::plan_tiling(instance, request.geometry, request.packed_filter, n);
+          if (tiling.splits == n) entries.push_back(mma_entry(request, tiling));
+        }
+      };
     }
   }
 
@@ -138,7 +163,8 @@ class Measurer {
     request.geometry = geometry_of(shape.problem);
     request.dtype = request.output_dtype = shape.dtype.value_or(DType::bf16);
     request.epilogue = shape.epilogue.value_or(EpilogueKind{});
-    request.packed_filter = true;
+    request.packed_filter = options_.packed;
+    request.allow_tf32 = true;
     request.device = device_;
     const RunPointers pointers = fill(request);
 
@@ -237,13 +263,11 @@ class Measurer {
     std::vector<Entry> entries;
     for (const auto& candidate : registry()) {
       const KernelCandidate* const kernel = candidate.get();
-      if (kernel->device() != Device::cuda) continue;
+      if (kernel->device() != Device::cuda || !is_wanted(kernel->name())) continue;
       const Judgement judgement = kernel->judge(request);
       if (!judgement.refusal.empty()) continue;
-      if (const auto split = split_.find(kernel->name()); split != split_.end()) {
-        for (const int splits : {1, 2, 4, 8}) {
-          entries.push_back(split_entry(request, *split->second, splits));
-        }
+      if (const auto splits = splitting_.find(kernel->name()); splits != splitting_.end()) {
+        splits->second(request, entries);
         continue;
       }
       Entry& entry = entries.emplace_back();
@@ -258,6 +282,34 @@ class Measurer {
     return entries;
   }
 
+  bool is_wanted(const std::string& name) const {
+    return options_.kernels.empty() ||
+           std::any_of(options_.kernels.begin(), options_.kernels.end(),
+                       [&](const std::string& prefix) { return name.starts_with(prefix); });
+  }
+
+  Entry mma_entry(const PlanRequest& request, const mma::Tiling& tiling) {
+    Entry entry;
+    entry.kernel = mma::name_of(tiling.instance);
+    entry.splits = tiling.splits;
+    entry.modelled_us = mma::estimate_us(tiling, request);
+    entry.bind = [this, &request, planned = tiling](RunPointers p) {
+      mma::Tiling tiling = planned;
+      mma::prepare(tiling, request.device.multiprocessors);
+      const ConvGeometry& g = request.geometry;
+      const bool folds = implicit_gemm::folds_upsampling(g, request.packed_filter);
+      take_memory(request,
+                  folds ? upsampled_filter_bytes(g, request.dtype)
+                        : static_cast<std::size_t>(g.filter_elements()) * size_of(request.dtype),
+                  tiling.workspace_bytes(), p);
+      return [tiling, p, out = request.output_dtype](cudaStream_t stream) {
+        mma::launch(tiling, p, out, stream);
+      };
+    };
+    return entry;
+  }
+
+#ifdef CONVOY_WITH_SM90
   Entry split_entry(const PlanRequest& request, const sm90::Instance& instance, int splits) {
     const sm90::LaunchOptions options{
         .packed_filter = true, .multiprocessors = request.device.multiprocessors, .splits = splits};
@@ -282,11 +334,13 @@ class Measurer {
     };
     return entry;
   }
+#endif
 
   const Options options_;
   const DeviceInfo device_;
   std::mt19937 random_;
-  std::map<std::string, const sm90::Instance*> split_;
+  // Kernels that split the reduction: what adds an entry for each split.
+  std::map<std::string, std::function<void(const PlanRequest&, std::vector<Entry>&)>> splitting_;
   Buffer activation_, cache_, filter_, output_, residual_, bias_, workspace_;
   Timer timer_;
 };
@@ -311,6 +365,10 @@ int run(int argc, char** argv) {
       options.sample = std::stod(value());
     } else if (word == "--runs") {
       options.runs = std::stoi(value());
+    } else if (word == "--kernels") {
+      options.kernels.push_back(value());
+    } else if (word == "--dense") {
+      options.packed = false;
     } else if (word == "--seed") {
       options.seed = static_cast<std::uint32_t>(std::stoul(value()));
     } else {

@@ -3,7 +3,8 @@
 // What `convoy bench --vs cudnn` runs. A program of its own, so that `convoy` itself needs no
 // cuDNN.
 //
-// convoy_vs_cudnn [--all-kernels] [--kernel NAME] [--dtype TYPE] [--seconds S] [--csv FILE]
+// convoy_vs_cudnn [--all-kernels] [--kernels PREFIX] [--kernel NAME] [--engines PART]
+//                 [--dtype TYPE] [--seconds S] [--csv FILE]
 //                 [--tuning FILE] [--chain RUNS] [--budget S] SHAPES...
 // SHAPES: shape files (the set is named after the file) or shape strings.
 #include <charconv>
@@ -30,6 +31,11 @@ int main(int argc, char** argv) {
       };
       if (word == "--all-kernels") {
         options.all_kernels = true;
+      } else if (word == "--kernels") {
+        options.all_kernels = true;
+        options.family = value();
+      } else if (word == "--engines") {
+        options.engines = value();
       } else if (word == "--kernel") {
         options.kernel = value();
       } else if (word == "--seconds") {

@@ -16,6 +16,7 @@
 #include "cudnn_convolution.hpp"
 #include "device_fill.hpp"
 #include "device_memory.hpp"
+#include "graph_kernels.hpp"
 #include "io/atomic_file.hpp"
 #include "measure.hpp"
 #include "text.hpp"
@@ -139,10 +140,15 @@ std::vector<std::string> kernels_to_time(const ProblemShape& problem,
       .dtype = options.dtype, .device = Device::cuda, .packed_filter = true};
   const std::vector<Candidate> list = candidates(problem, plan_options);
   // Candidates come best first by the model; far behind the first none has a chance.
+  double first_us = 0;
   for (const Candidate& candidate : list) {
-    if (!candidate.reason.empty() || candidate.estimated_us > 3 * list.front().estimated_us) break;
+    if (!candidate.reason.empty()) break;
+    if (!candidate.kernel.starts_with(options.family)) continue;
+    if (names.empty()) first_us = candidate.estimated_us;
+    if (candidate.estimated_us > 3 * first_us) break;
     names.push_back(candidate.kernel);
   }
+  if (names.empty()) throw Error(Status::unsupported, text("no kernel of ", options.family));
   return names;
 }
 
@@ -179,6 +185,33 @@ std::vector<CudnnRun> all_cudnn_runs(const ConvGeometry& g, DType dtype) {
   return runs;
 }
 
+// Those of the runs whose kernels have `part` in their names, but for what cuDNN does before and
+// after; a run that cannot be captured is not one of them.
+std::vector<CudnnRun> of_engines(std::vector<CudnnRun> runs, const std::string& part,
+                                 const Tensors& tensors, const DeviceMemory& workspace) {
+  if (part.empty()) return runs;
+  const auto is_of = [&](const CudnnRun& run) {
+    try {
+      bool found = false;
+      for (const std::string& name :
+           kernel_names([&](cudaStream_t stream) { run.run(tensors, workspace, stream); })) {
+        found = found || name.find(part) != std::string::npos;
+        // NOTE: an engine of another generation may call on a helper of an older one.
+        for (const char* newer : {"sm90", "sm100", "sm120"}) {
+          if (part != newer && name.find(newer) != std::string::npos) return false;
+        }
+      }
+      return found;
+    } catch (const Error&) {
+      (void)cudaGetLastError();
+      return false;
+    }
+  };
+  std::erase_if(runs, [&](const CudnnRun& run) { return !is_of(run); });
+  if (runs.empty()) throw Error(Status::unsupported, text("cuDNN has no plan of ", part));
+  return runs;
+}
+
 double quick_time_us(const CudnnRun& run, const Tensors& tensors, const DeviceMemory& workspace) {
   static const auto events = [] {
     std::pair<cudaEvent_t, cudaEvent_t> pair;
@@ -201,7 +234,7 @@ double quick_time_us(const CudnnRun& run, const Tensors& tensors, const DeviceMe
 }
 
 // The two fastest plans of a quick look, to be timed with care.
-std::vector<CudnnRun> best_cudnn_runs(std::vector<CudnnRun> runs, const Tensors& tensors,
+std::vector<CudnnRun> best_cudnn_runs(const std::vector<CudnnRun>& runs, const Tensors& tensors,
                                       const DeviceMemory& workspace) {
   std::vector<std::pair<double, std::size_t>> order;
   std::string failure;
@@ -247,7 +280,8 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, VersusOptions o
     convoy_runs.push_back(
         std::make_unique<ConvoyRun>(shape.problem, g, options.dtype, kernel, sets));
   }
-  const std::vector<CudnnRun> all = all_cudnn_runs(g, options.dtype);
+  const std::vector<CudnnRun> all =
+      of_engines(all_cudnn_runs(g, options.dtype), options.engines, tensors, workspace);
   const std::vector<CudnnRun> best = best_cudnn_runs(all, tensors, workspace);
 
   std::vector<cli::Variant> variants;
