@@ -99,6 +99,11 @@ ShardedPlan::Impl::Impl(const ProblemShape& problem, const PlanOptions& options,
       geometry(geometry_of(problem)),
       element(size_of(options.dtype)),
       output_element(size_of(options.output_dtype.value_or(options.dtype))) {
+  if (options.prologue.any()) {
+    throw Error(Status::unsupported,
+                text("prologue = ", to_string(options.prologue),
+                     "; legal in a shard: none; nearest: a norm of its own before it"));
+  }
   layouts = shard_layouts(problem, spec);
   for (const ShardLayout& layout : layouts) {
     halo_begin.push_back(layout.halo_begin);

@@ -157,6 +157,20 @@ TEST(Shard, ARankThatCannotTellsTheOthers) {
   EXPECT_NE(thrown[1], "");
 }
 
+TEST(Shard, RefusesPrologues) {
+  const auto thrown = faults(2, 20'000, [](const Communicator& c) {
+    plan_shard(layer(12),
+               {.dtype = DType::fp32,
+                .prologue = {.norm = PrologueNorm::scale_shift},
+                .device = Device::cpu},
+               c, {.count = 2});
+  });
+  for (const std::string& what : thrown) {
+    EXPECT_NE(what.find("prologue = scale_shift; legal in a shard: none"), std::string::npos)
+        << what;
+  }
+}
+
 TEST(Shard, ARankThatIsGoneIsNamed) {
   const auto begin = std::chrono::steady_clock::now();
   const auto thrown = faults(3, 20'000, [](const Communicator& c) {
