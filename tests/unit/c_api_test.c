@@ -436,7 +436,61 @@ static void test_null(void) {
   convoy_plan_destroy(plan);
 }
 
+static void test_one_rank(void) {
+  convoy_communicator_t rank = NULL;
+  CHECK(convoy_communicators_in_process(0, 1000, &rank) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("count = 0"));
+  CHECK(convoy_communicators_in_process(1, 0, &rank) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("timeout_ms = 0"));
+  CHECK(convoy_communicators_in_process(1, 1000, &rank) == CONVOY_OK);
+  int32_t index = -1, count = -1;
+  CHECK(convoy_communicator_rank(rank, &index, &count) == CONVOY_OK && index == 0 && count == 1);
+
+  convoy_conv2d_shape_t shape;
+  convoy_conv2d_shape_init(&shape, sizeof(shape));
+  shape.in_height = shape.in_width = 3;
+  shape.in_channels = shape.out_channels = 1;
+  shape.filter_h = shape.filter_w = 3;
+  shape.pad_top = shape.pad_bottom = shape.pad_left = shape.pad_right = 1;
+  convoy_plan_options_t options;
+  convoy_plan_options_init(&options, sizeof(options));
+  options.dtype = CONVOY_FP32;
+  options.device = CONVOY_DEVICE_CPU;
+  convoy_shard_options_t cut;
+  convoy_shard_options_init(&cut, sizeof(cut));
+  convoy_shard_plan_t plan = NULL;
+  cut.axis = CONVOY_SHARD_FRAMES;
+  CHECK(convoy_plan_shard_conv2d(&shape, &options, &cut, rank, &plan) == CONVOY_INVALID_ARGUMENT);
+  CHECK(plan == NULL && error_has("axis = frames"));
+  cut.axis = CONVOY_SHARD_HEIGHT;
+  cut.overlap = 7;
+  CHECK(convoy_plan_shard_conv2d(&shape, &options, &cut, rank, &plan) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("overlap = 7"));
+  cut.overlap = CONVOY_OVERLAP_AUTO;
+  CHECK(convoy_plan_shard_conv2d(&shape, &options, &cut, rank, &plan) == CONVOY_OK);
+  convoy_shard_layout_t layout;
+  layout.struct_size = sizeof(layout);
+  CHECK(convoy_shard_layout(plan, 1, &layout) == CONVOY_INVALID_ARGUMENT);
+  CHECK(convoy_shard_layout(plan, 0, &layout) == CONVOY_OK);
+  CHECK(layout.input_begin == 0 && layout.input_end == 3 && layout.output_margin_end == 0);
+
+  _Alignas(16) float in[9], filter[9] = {0}, out[9];
+  for (int i = 0; i < 9; ++i) in[i] = (float)i;
+  filter[4] = 2.0f;
+  convoy_run_arguments_t arguments;
+  convoy_run_arguments_init(&arguments, sizeof(arguments));
+  arguments.output = out;
+  arguments.activation = in;
+  arguments.filter = filter;
+  CHECK(convoy_shard_run(plan, &arguments, 0, NULL) == CONVOY_OK);
+  CHECK(out[0] == 0.0f && out[8] == 16.0f);
+  CHECK(convoy_communicator_synchronize(rank, NULL) == CONVOY_OK);
+  convoy_shard_plan_destroy(plan);
+  convoy_communicator_destroy(rank);
+}
+
 int main(void) {
+  test_one_rank();
   CHECK(convoy_version_number() == CONVOY_VERSION);
   CHECK(strstr(convoy_version(), "git") != NULL);
   test_run();
