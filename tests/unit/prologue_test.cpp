@@ -101,7 +101,7 @@ TEST(Prologue, EveryModeOnTheCpu) {
         c.options.dtype = static_cast<DType>(seed % 3);
         c.options.packed_filter = seed % 2 == 0;
         Conv3dProblemShape p{.batch = 2,
-                             .in_depth = 3,
+                             .in_depth = seed % 3 == 2 ? 1 : 3,  // The next cache has of this.
                              .in_height = 5,
                              .in_width = 6,
                              .in_channels = seed % 4 == 0 ? 5 : 8,
