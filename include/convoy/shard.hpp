@@ -97,11 +97,13 @@ class CONVOY_API Communicator {
   /// Error{invalid_argument} for count < 1.
   static std::vector<Communicator> in_process(int count,
                                               std::chrono::milliseconds timeout = kTimeout);
-  /// Wraps an ncclComm_t of the caller's, who keeps it alive and destroys it, on its device. Loads
-  /// libnccl.so.2. Throws Error{unsupported} where that is not there.
+  /// Wraps an ncclComm_t of the caller's, who keeps it alive and destroys it, on its device; after
+  /// an error it is aborted, and not to be destroyed. Loads libnccl.so.2. Throws
+  /// Error{unsupported} where that is not there.
   static Communicator nccl(void* comm, std::chrono::milliseconds timeout = kTimeout);
   /// Makes a communicator of the current device; every rank calls this with the same id. Throws
-  /// Error{launch_failure} where the others do not come within the time-out.
+  /// Error{launch_failure} where the others do not come within the time-out. With the last copy
+  /// goes what is under way: `synchronize` first.
   static Communicator nccl(const NcclId& id, int rank, int count,
                            std::chrono::milliseconds timeout = kTimeout);
   /// A new id, for one rank to make and hand to the others.

@@ -59,7 +59,10 @@ class _Capture:
             function(*args, **kwargs)  # Packs filters that have changed.
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=pool):
+        # NOTE: NCCL's watchdog, a thread of its own, asks for its events meanwhile.
+        joined = torch.distributed.is_available() and torch.distributed.is_initialized()
+        with torch.cuda.graph(self.graph, pool=pool,
+                              capture_error_mode="thread_local" if joined else "global"):
             output = function(*args, **kwargs)
         self.weights = _Weights(model)
         self.outputs, self.structure = pytree.tree_flatten(output)

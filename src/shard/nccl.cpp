@@ -34,8 +34,6 @@ struct Nccl {
   int (*get_unique_id)(NcclId*) = nullptr;
   int (*comm_init)(NcclComm*, int, NcclId, int, NcclConfig*) = nullptr;
   int (*comm_abort)(NcclComm) = nullptr;
-  int (*comm_destroy)(NcclComm) = nullptr;
-  int (*comm_finalize)(NcclComm) = nullptr;
   int (*comm_async_error)(NcclComm, int*) = nullptr;
   int (*comm_count)(NcclComm, int*) = nullptr;
   int (*comm_rank)(NcclComm, int*) = nullptr;
@@ -67,8 +65,6 @@ Nccl load() {
   find(n.get_unique_id, "ncclGetUniqueId");
   find(n.comm_init, "ncclCommInitRankConfig");
   find(n.comm_abort, "ncclCommAbort");
-  find(n.comm_destroy, "ncclCommDestroy");
-  find(n.comm_finalize, "ncclCommFinalize");
   find(n.comm_async_error, "ncclCommGetAsyncError");
   find(n.comm_count, "ncclCommCount");
   find(n.comm_rank, "ncclCommUserRank");
@@ -120,6 +116,7 @@ class NcclTransport final : public Transport {
   }
   ~NcclTransport() override {
     const DeviceScope scope(device_);
+    // NOTE: not ncclCommDestroy, which waits for a rank that died.
     if (comm_ != nullptr && owned_) nccl_.comm_abort(comm_);
     (void)cudaEventDestroy(begun_);
     (void)cudaEventDestroy(done_);
