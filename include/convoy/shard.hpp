@@ -211,8 +211,8 @@ class CONVOY_API ShardedPlan {
 /// Plans this rank's part. Every rank calls it with the same problem, options and spec; `count` of
 /// the spec is the communicator's. The kernel is the one of the whole problem where it can run the
 /// part, so that outputs have the same bits. Throws Error{invalid_argument} as shard_layouts does
-/// and where the ranks' problems differ; Error{unsupported} where a rank cannot run its part, and for
-/// a prologue.
+/// and where the ranks' problems differ; Error{unsupported} where a rank cannot run its part, and
+/// for a prologue.
 CONVOY_API ShardedPlan plan_shard(const ProblemShape& problem, const PlanOptions& options,
                                   const Communicator& communicator, const ShardSpec& spec,
                                   ShardOverlap overlap = ShardOverlap::automatic);
