@@ -469,8 +469,8 @@ class ProgramTest(ProgramCase):
             for candidate in cuda:
                 if candidate["kernel"].startswith("sm90_") and gpu in ("b200", "rtx5090"):
                     self.assertIn("compute capability", candidate["reason"])
-        self.refuse("GPU 'h800' is not known; legal: a100, rtx3090, l40s, rtx4090, h100, h200, b200, "
-                    "rtx5090", "explain", shape, "--gpu", "h800")
+        self.refuse("GPU 'h800' is not known; legal: a100, rtx3090, l40s, rtx4090, h100, h200, "
+                    "b200, rtx5090", "explain", shape, "--gpu", "h800")
         self.refuse("--gpu h200 with --device cpu", "explain", shape, "--gpu", "h200",
                     "--device", "cpu")
 

@@ -163,9 +163,9 @@ class PaddedCopyPlan final : public CudaPlan {
                                   static_cast<std::int64_t>(size_of(request_.output_dtype));
       inner.output = static_cast<char*>(pointers.output) + offset;
       if (form_.part.cached_frames > 0) {  // Else its frames are in the copy.
-        inner.cache = static_cast<const char*>(pointers.cache) +
-                      part.image * g.cached_frames * g.in[1] * g.in[2] *
-                          pixel_bytes(g, request_.dtype);
+        inner.cache = static_cast<const char*>(pointers.cache) + part.image * g.cached_frames *
+                                                                     g.in[1] * g.in[2] *
+                                                                     pixel_bytes(g, request_.dtype);
       }
       if (pointers.epilogue.residual != nullptr) {
         inner.epilogue.residual = static_cast<const char*>(pointers.epilogue.residual) + offset;
