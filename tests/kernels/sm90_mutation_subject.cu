@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A halo tile of the Hopper kernel whose patches are completed at the border, small rings, two
-// multiprocessors: the subject of
+// A halo tile of the Hopper kernel whose patches are completed at the border, and then normalised
+// as well; small rings, two multiprocessors: the subject of
 //   vgpu mutate --gpu h200 -- convoy_sm90_mutation_subject
 // which deletes each synchronising instruction in turn. Exit status 0: the result is exact.
 #include <cstdio>
@@ -22,8 +22,14 @@ constexpr Config kConfig{.block_m = 128,
                          .staging_pieces = 4,
                          .input = Input::halo,
                          .schedule = Schedule::pingpong};
+constexpr Config kNormalising = [] {
+  Config config = kConfig;
+  config.input = Input::normalised;
+  return config;
+}();
 
-int run() {
+/// With a prologue by `norm`, or without one.
+int run(PrologueNorm norm) {
   // Twelve tiles, of which two touch no border; two blocks of channels.
   const Conv2dProblemShape shape{.in_height = 23,
                                  .in_width = 56,
@@ -34,26 +40,48 @@ int run() {
                                  .pad_h = 1,
                                  .pad_w = 1,
                                  .pad_mode = PadMode::reflect};
-  const test::IntegerTensors problem(geometry_of(shape));
+  test::IntegerTensors problem(geometry_of(shape));
   test::GuardedBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
   test::GuardedBuffer output(problem.source.size() * 2);
   activation.upload(test::encode(problem.activation, DType::bf16).data());
+  std::vector<float> scale, shift, inverse_rms;
+  for (int c = 0; c < 72; ++c) scale.push_back(c % 3 == 0 ? -1.0f : 2.0f);
+  for (int c = 0; c < 72; ++c) shift.push_back(static_cast<float>(c % 4 - 1));
+  for (int p = 0; p < 23 * 56; ++p) inverse_rms.push_back(p % 5 == 0 ? 2.0f : 1.0f);
+  test::GuardedBuffer d_scale(scale.size() * 4), d_shift(shift.size() * 4);
+  test::GuardedBuffer d_inverse_rms(inverse_rms.size() * 4);
+  d_scale.upload(scale.data());
+  d_shift.upload(shift.data());
+  d_inverse_rms.upload(inverse_rms.data());
   filter.upload(test::encode(problem.filter, DType::bf16).data());
   output.fill_with_nan();
   RunPointers pointers;
   pointers.output = output.data();
   pointers.activation = activation.data();
   pointers.filter = filter.data();
-  const Instance kernel = make_instance<kConfig>();
+  pointers.prologue = {.norm = norm,
+                       .scale = static_cast<const float*>(d_scale.data()),
+                       .shift = static_cast<const float*>(d_shift.data()),
+                       .inverse_rms = static_cast<const float*>(d_inverse_rms.data())};
+  const Instance kernel =
+      norm == PrologueNorm::none ? make_instance<kConfig>() : make_instance<kNormalising>();
   const NoComputeOp compute;
   const NoStoreOp store;
   prepare(kernel);
-  launch(plan_launch(kernel, problem.geometry, {.packed_filter = false, .multiprocessors = 2}),
+  launch(plan_launch(
+             kernel, problem.geometry,
+             {.packed_filter = false, .multiprocessors = 2, .prologue = pointers.prologue.kind()}),
          pointers, &compute, &store, nullptr);
   if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) {
     std::printf("%s\n", cudaGetErrorString(error));
     return 1;
   }
+  problem.activation = reference::apply_prologue(problem.geometry, problem.activation.data(),
+                                                 {.norm = norm,
+                                                  .scale = scale.data(),
+                                                  .shift = shift.data(),
+                                                  .inverse_rms = inverse_rms.data()},
+                                                 DType::bf16);
   std::vector<double> expected = problem.convolution();
   for (double& value : expected) value = round_to(DType::bf16, static_cast<float>(value));
   const std::string wrong =
@@ -66,5 +94,11 @@ int run() {
 }  // namespace convoy::sm90
 
 int main() {
-  return convoy::sm90::run();
+  using convoy::PrologueNorm;
+  int failed = 0;
+  for (const PrologueNorm norm :
+       {PrologueNorm::none, PrologueNorm::scale_shift, PrologueNorm::rms}) {
+    failed += convoy::sm90::run(norm);
+  }
+  return failed;
 }

@@ -17,7 +17,8 @@ namespace {
 
 LaunchOptions options_of(const PlanRequest& request) {
   return {.packed_filter = request.packed_filter,
-          .multiprocessors = request.device.multiprocessors};
+          .multiprocessors = request.device.multiprocessors,
+          .prologue = request.prologue};
 }
 
 Launch fastest_launch(const Instance& instance, const PlanRequest& request) {
@@ -52,6 +53,7 @@ class FpropCandidate : public KernelCandidate {
 
   std::string name() const override { return name_of(instance_); }
   Device device() const override { return Device::cuda; }
+  bool takes_prologues() const override { return instance_.config.normalises(); }
   bool packs_as_dense(const PlanRequest& request) const override {
     return request.geometry.upsample == 1;
   }
@@ -77,7 +79,10 @@ class FpropCandidate : public KernelCandidate {
               text("shared memory of a block = ", request.device.shared_memory,
                    " bytes; legal: at least ", instance_.shared_bytes)};
     }
-    const std::string reason = refusal(instance_, request.geometry, request.packed_filter);
+    std::string reason = refusal(instance_, request.geometry, request.packed_filter);
+    if (reason.empty()) {
+      reason = prologue_refusal(instance_, request.geometry, request.prologue);
+    }
     if (!reason.empty()) return reason;
     // What only shows once the tiling is known: limits of tensor maps.
     try {

@@ -40,6 +40,8 @@ enum class Input : std::int16_t {
   /// As halo, for strides above 1. A stage holds a plane of the patch: of every stride-th row and
   /// column. In it the pixels of neighbouring outputs are neighbours.
   planes,
+  /// As halo, with a warpgroup of its own that normalises every patch (normalise.cuh).
+  normalised,
 };
 
 /// What the rows of the MMA are. Filters as rows ("swapped"): a tile may have any multiple of 32
@@ -74,10 +76,14 @@ struct Config {
   constexpr int block_k() const { return kRowBytes / static_cast<int>(size_of(in)); }
   constexpr int step_k() const { return kStepBytes / static_cast<int>(size_of(in)); }
   constexpr bool has_planes() const { return input == Input::planes; }
-  constexpr bool has_halo() const { return input == Input::halo || has_planes(); }
+  constexpr bool has_halo() const { return input == Input::halo || has_planes() || normalises(); }
   /// Patches may be completed in shared memory where they reach outside the input (border.cuh).
   // NOTE: with 160 accumulators or more ptxas spills for it.
-  constexpr bool fills_border() const { return input == Input::halo && accumulators() < 160; }
+  constexpr bool fills_border() const {
+    return (input == Input::halo && accumulators() < 160) || normalises();
+  }
+  /// And normalised there (normalise.cuh).
+  constexpr bool normalises() const { return input == Input::normalised; }
   constexpr bool is_resident() const { return input == Input::resident; }
   constexpr bool has_act_ring() const { return input != Input::runs; }
   constexpr bool is_pingpong() const { return schedule == Schedule::pingpong; }
@@ -87,7 +93,7 @@ struct Config {
   /// CTAs of a cluster that share tiles (those that split K: a launch says).
   constexpr int cluster_size() const { return cluster_m * cluster_n; }
   constexpr int ctas_per_sm() const { return splits_k() && consumers == 1 ? 2 : 1; }
-  constexpr int threads() const { return 128 * (1 + consumers); }
+  constexpr int threads() const { return 128 * (1 + consumers + (normalises() ? 1 : 0)); }
   constexpr int consumer_warps() const { return 4 * consumers; }
   /// Warps of a CTA that read a stage, and give it back.
   constexpr int reading_warps() const { return is_pingpong() ? 4 : consumer_warps(); }
@@ -102,11 +108,16 @@ struct Config {
 
   /// Registers a thread after the roles part (setmaxnreg), of 64 K in all.
   constexpr bool needs_many_registers() const { return accumulators() > 160; }
-  constexpr int loader_registers() const { return needs_many_registers() ? 24 : 56; }
+  constexpr int loader_registers() const {
+    if (normalises()) return 32;
+    return needs_many_registers() ? 24 : 56;
+  }
+  constexpr int normaliser_registers() const { return 80; }
   constexpr int consumer_registers() const {
     if (consumers == 3) return 152;
     if (ctas_per_sm() == 2) return 192;
-    return needs_many_registers() || consumers == 1 ? 240 : 224;
+    if (needs_many_registers() || consumers == 1) return 240;
+    return normalises() ? 200 : 224;
   }
 
   constexpr int act_ring_stages() const { return has_act_ring() ? act_stages : filter_stages; }
@@ -114,6 +125,11 @@ struct Config {
     return has_halo() ? (halo_pixels * 128 + 1023) / 1024 * 1024 : block_m * 128;
   }
   constexpr int filter_bytes() const { return block_n * 128; }
+  /// Inverse RMS of a patch's pixels, fp32, in rows that begin and end at whole 16 bytes of the
+  /// tensor: 16 for 10 pixels.
+  constexpr int inverse_rms_floats() const {
+    return normalises() ? (halo_pixels * 8 / 5 + 31) / 32 * 32 : 0;
+  }
 
   /// The epilogue stores pieces of 16 pixels x 32 filters, or 64 where N and the registers allow it
   /// (half the TMA stores): one warp, 16 values a thread for each 32 filters ("half"). Swapped
@@ -145,7 +161,7 @@ struct Config {
   /// Shared memory of a CTA, with the slack that aligns the tiles to 1024 bytes.
   constexpr int shared_bytes() const {
     return 1024 + act_ring_stages() * act_bytes() + filter_stages * filter_bytes() +
-           staging_bytes() + barriers() * 8;
+           staging_bytes() + act_ring_stages() * inverse_rms_floats() * 4 + barriers() * 8;
   }
 };
 
@@ -217,6 +233,11 @@ struct ValidConfig {
                     (kConfig.is_pingpong() && kConfig.cluster_size() == 1 && !kConfig.is_swapped()),
                 "sm90::Config: Input::resident takes Schedule::pingpong, a cluster of 1, "
                 "MmaRows::pixels");
+  static_assert(!kConfig.normalises() || (kConfig.is_pingpong() && kConfig.cluster_size() == 1 &&
+                                          !kConfig.is_swapped() && kConfig.in != DType::fp32 &&
+                                          kConfig.accumulators() < 160),
+                "sm90::Config: Input::normalised takes Schedule::pingpong, a cluster of 1, "
+                "MmaRows::pixels, 16-bit elements, less than 160 accumulators");
   static_assert(!kConfig.splits_k() || kConfig.cluster_size() == 1,
                 "sm90::Config: a cluster either shares tiles or splits K");
   static_assert(!kConfig.splits_k() || kConfig.block_m * kConfig.block_n * 4 <=

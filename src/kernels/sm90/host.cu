@@ -392,6 +392,26 @@ TiledTensorMap output_map(const Config& config, const ConvGeometry& g, const Ker
   return map;
 }
 
+// Rows of a patch's inverse RMS in shared memory: from the multiple of 16 bytes in front of the
+// patch, where TMA begins, to the one behind.
+std::int64_t inverse_rms_pitch(std::int64_t halo_width) {
+  return ceil_div(halo_width + 3, 4) * 4;
+}
+
+// The inverse RMS of the activation's pixels {W, H, frames}.
+TiledTensorMap inverse_rms_map(const ConvGeometry& g, const Params& p) {
+  constexpr std::int64_t kFloat = sizeof(float);
+  TiledTensorMap map;
+  map.name = "prologue.inverse_rms";
+  map.dtype = DType::fp32;
+  map.rank = 3;
+  map.swizzle = Swizzle::none;
+  map.extents = {g.in[2], g.in[1], g.batch * g.in[0], 0, 0};
+  map.strides_bytes = {0, g.in[2] * kFloat, g.in[1] * g.in[2] * kFloat, 0, 0};
+  map.box = {p.inverse_rms_pitch, p.halo_height, 1, 0, 0};
+  return map;
+}
+
 [[noreturn]] void refuse(const Instance& instance, const std::string& reason) {
   throw Error(Status::unsupported, text(name_of(instance), ": ", reason));
 }
@@ -407,7 +427,9 @@ std::string name_of(const Instance& instance) {
   } else if (config.cluster_m > 1) {
     name += text("_", config.cluster_m, "cta");
   }
-  if (config.has_halo()) name += config.has_planes() ? "_planes" : "_halo";
+  if (config.has_halo()) {
+    name += config.has_planes() ? "_planes" : config.normalises() ? "_normalised" : "_halo";
+  }
   if (config.is_resident()) name += "_resident";
   if (config.splits_k()) name += "_splitk";
   if (config.is_swapped()) name += "_swapped";
@@ -447,6 +469,34 @@ std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed
   return {};
 }
 
+std::string prologue_refusal(const Instance& instance, const ConvGeometry& g,
+                             const PrologueKind& prologue) {
+  const Config& config = instance.config;
+  if (!prologue.any()) {
+    return config.normalises() ? "no prologue; legal: a norm in front (patches are normalised)"
+                               : "";
+  }
+  if (!config.normalises()) return text("prologue = ", to_string(prologue), "; legal: none");
+  if (prologue.activation != Activation::none && prologue.activation != Activation::relu &&
+      prologue.activation != Activation::silu) {
+    return text("prologue.activation = ", to_string(prologue.activation),
+                "; legal: none, relu, silu (in shared memory)");
+  }
+  if (prologue.norm != PrologueNorm::rms) return {};
+  if (g.in[2] % 4 != 0) {
+    return text("in_width = ", g.in[2],
+                " with a prologue of norm rms; legal: a multiple of 4 (TMA ",
+                "needs rows of 16 bytes); nearest: ", ceil_div(g.in[2], 4) * 4);
+  }
+  const PatchTiling tiling = choose_patch(config, g, implicit_gemm::kernel_view(g));
+  const std::int64_t floats = inverse_rms_pitch(tiling.halo_width) * tiling.halo_height;
+  if (floats > config.inverse_rms_floats()) {
+    return text("a patch of ", tiling.halo_height, "x", tiling.halo_width, " pixels has ", floats,
+                " of inverse RMS, in rows of 4; legal: at most ", config.inverse_rms_floats());
+  }
+  return {};
+}
+
 int resident_ctas(const Tiling& tiling, int multiprocessors) {
   const auto n_tiles = static_cast<int>(ceil_div(tiling.params.filters, tiling.config.block_n));
   return multiprocessors / n_tiles * n_tiles;
@@ -460,7 +510,8 @@ void set_band(Params& p, int band) {
 }
 
 Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, const LaunchOptions& options) {
-  const std::string reason = refusal(instance, g, options.packed_filter);
+  std::string reason = refusal(instance, g, options.packed_filter);
+  if (reason.empty()) reason = prologue_refusal(instance, g, options.prologue);
   if (!reason.empty()) refuse(instance, reason);
   const Config& config = instance.config;
   const KernelView view = implicit_gemm::kernel_view(g);
@@ -498,6 +549,11 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, const Launch
     p.planes[i] = config.has_planes() ? std::min(p.stride[i + 1], p.filter[i + 1]) : 1;
   }
   lay_out_pixels(config, g, view, p);
+  p.norm = p.prologue.norm = options.prologue.norm;
+  p.prologue.activation = options.prologue.activation;
+  p.patch_width = FastDivide(p.halo_width);
+  p.inverse_rms_pitch = static_cast<int>(inverse_rms_pitch(p.halo_width));
+  p.inverse_rms_bytes = p.inverse_rms_pitch * p.halo_height * static_cast<int>(sizeof(float));
   set_band(p, choose_band(config, g, p, n_tiles, options.multiprocessors));
 
   const std::int64_t n_clusters = n_tiles / config.cluster_n;
@@ -530,6 +586,10 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, const Launch
     require(std::visit([](const auto& map) { return tensor_map_refusal(map); }, tiling.cache));
   }
   require(tensor_map_refusal(tiling.filter));
+  if (p.norm == PrologueNorm::rms) {
+    tiling.inverse_rms = inverse_rms_map(g, p);
+    require(tensor_map_refusal(tiling.inverse_rms));
+  }
   if (!p.direct_store) require(tensor_map_refusal(tiling.output));
   return tiling;
 }
@@ -542,6 +602,7 @@ Launch plan_launch(const Instance& instance, const ConvGeometry& g, const Launch
   const auto encoded = [](const auto& map) { return encode_template(map); };
   p.activation_map = std::visit(encoded, tiling.activation);
   if (p.cached_frames > 0) p.cache_map = std::visit(encoded, tiling.cache);
+  if (p.norm == PrologueNorm::rms) p.inverse_rms_map = encode_template(tiling.inverse_rms);
   p.filter_map = encode_template(tiling.filter);
   if (!p.direct_store) p.output_map[0] = encode_template(tiling.output);
   for (int i = 0; i < p.phases; ++i) {
@@ -583,6 +644,11 @@ void launch(const Launch& plan, const RunPointers& pointers, const void* compute
   p.activation_map = at_address(p.activation_map, "activation", pointers.activation);
   if (p.cached_frames > 0) p.cache_map = at_address(p.cache_map, "cache", pointers.cache);
   p.filter_map = at_address(p.filter_map, "filter", pointers.filter);
+  p.prologue = pointers.prologue;
+  if (p.norm == PrologueNorm::rms) {
+    p.inverse_rms_map =
+        at_address(p.inverse_rms_map, "prologue.inverse_rms", pointers.prologue.inverse_rms);
+  }
   for (int i = 0; i < p.phases && !p.direct_store; ++i) {
     const CUtensorMap& map = plan.params.output_map[0];
     const std::int64_t offset = plan.phase_offset_bytes[i];

@@ -21,11 +21,17 @@ namespace convoy::sm90 {
 /// what is legal, the nearest. `packed_filter`: the filter comes in the kernel's own format.
 std::string refusal(const Instance& instance, const ConvGeometry& geometry, bool packed_filter);
 
+/// Empty if the instance normalises its patches so, else the reason; of a problem that `refusal`
+/// lets pass.
+std::string prologue_refusal(const Instance& instance, const ConvGeometry& geometry,
+                             const PrologueKind& prologue);
+
 /// What a plan depends on besides the problem.
 struct LaunchOptions {
   bool packed_filter = false;  ///< The filter comes in the kernel's own format.
   int multiprocessors = 0;     ///< Of the device.
   int splits = 1;              ///< CTAs that share the K loop of a tile: 1 to 8 with split K.
+  PrologueKind prologue;       ///< One that the instance takes (`prologue_refusal`).
 };
 
 /// How an instance walks a problem, and the tensors that it reads and writes. Made without a
@@ -35,6 +41,7 @@ struct Tiling {
   Params params = {};  ///< Without tensor maps, epilogue and pointers.
   std::variant<TiledTensorMap, Im2colTensorMap> activation, cache;
   TiledTensorMap filter, output;
+  TiledTensorMap inverse_rms;  ///< Of PrologueNorm::rms.
   int cluster_size = 1;
   int num_tiles = 0;  ///< Of CTAs: cluster tiles · cluster size.
 };

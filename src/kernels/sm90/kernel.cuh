@@ -10,6 +10,7 @@
 //   warp 2          completes patches at the border, where padding replicates or reflects
 //   warps 4..       consumer warpgroups: wgmma, then the epilogue of their 64-row blocks,
 //                   each warp storing 16 x 32 pieces by TMA from its own staging buffers
+//   behind them     where Input::normalised: a warpgroup that normalises every patch
 //
 // The K loop is: for each temporal tap that meets real frames, for each block of 64 channels, for
 // each spatial tap. With the halo loader one A stage serves all spatial taps of a channel block:
@@ -22,6 +23,7 @@
 #include "kernels/sm90/config.hpp"
 #include "kernels/sm90/epilogue.cuh"
 #include "kernels/sm90/epilogue_swapped.cuh"
+#include "kernels/sm90/normalise.cuh"
 #include "kernels/sm90/smem.cuh"
 #include "kernels/sm90/tile.cuh"
 #include "kernels/sm90/trace.cuh"
@@ -48,6 +50,8 @@ struct Kernel {
   static constexpr bool kResident = kConfig.is_resident();
   static constexpr bool kActRing = kConfig.has_act_ring();
   static constexpr bool kFillsBorder = kConfig.fills_border();
+  static constexpr bool kNormalises = kConfig.normalises();
+  static constexpr int kFirstNormaliser = 4 + kConfig.consumer_warps();
   // Rows of a tile that each CTA of a cluster loads for all.
   static constexpr int kActSlice = kConfig.block_m / kClusterN;
   static constexpr int kFilterSlice = kConfig.block_n / kClusterM;
@@ -61,9 +65,10 @@ struct Kernel {
       kSplit || kPath == EpiloguePath::general || (kHalo && kConfig.needs_many_registers());
 
   // Threads that come to the named barriers of set-up.
-  static constexpr int kReadyThreads = kConfig.threads() - 64;
+  static constexpr int kReadyThreads = 64 + 128 * kConfig.consumers;
   static constexpr int kFilterReadyThreads = 64;
   static constexpr int kBorderReadyThreads = 64;
+  static constexpr int kNormaliserReadyThreads = 32 + 32 * kNormaliserWarps;
 
   /// Bias of a tile as a thread keeps it.
   static constexpr int kBiases = kSwapped ? 2 * kBlocks : kConfig.block_n / 32;
@@ -90,6 +95,12 @@ struct Kernel {
     return at;
   }
 
+  static __device__ __forceinline__ bool normalises(const Params& p) { return kNormalises; }
+  /// Some patches are completed between the loader and the consumers.
+  static __device__ __forceinline__ bool completes_patches(const Params& p) {
+    return kFillsBorder && (p.fills_border || normalises(p));
+  }
+
   // ---- Set-up ---------------------------------------------------------------------------------
 
   /// Prefetch the descriptors and initialise the barriers.
@@ -102,7 +113,7 @@ struct Kernel {
       if (ptx::elect_one()) {
         ptx::prefetch_tensor_map(&p.activation_map);
         for (int i = 0; kActRing && i < Smem::kActStages; ++i) {
-          ptx::barrier_init(&smem.act_full[i], 1);
+          ptx::barrier_init(&smem.act_full[i], normalises(p) ? kNormaliserWarps : 1);
           ptx::barrier_init(&smem.act_empty[i], kConfig.reading_warps());
         }
         for (int i = 0; i < Smem::kFilterStages; ++i) {
@@ -110,7 +121,7 @@ struct Kernel {
           ptx::barrier_init(&smem.filter_full[i], kActRing ? 1 : 2);
           ptx::barrier_init(&smem.filter_empty[i], kConfig.reading_warps() * kClusterSize);
         }
-        if (kFillsBorder && p.fills_border) {
+        if (completes_patches(p)) {
           for (int i = 0; i < Smem::kActStages; ++i) ptx::barrier_init(&smem.act_loaded[i], 1);
         }
         ptx::fence_barrier_init();
@@ -119,8 +130,9 @@ struct Kernel {
       if constexpr (kClusterSize == 1) {
         ptx::named_barrier_arrive(kReadyBarrier, kReadyThreads);
         ptx::named_barrier_arrive(kFilterReadyBarrier, kFilterReadyThreads);
-        if (kFillsBorder && p.fills_border) {
-          ptx::named_barrier_arrive(kBorderReadyBarrier, kBorderReadyThreads);
+        if (completes_patches(p)) {
+          ptx::named_barrier_arrive(kPatchReadyBarrier,
+                                    normalises(p) ? kNormaliserReadyThreads : kBorderReadyThreads);
         }
       }
     } else if (at.warp == 1) {
@@ -152,7 +164,8 @@ struct Kernel {
     if (preloaded > 0 && at.warp == 0) {
       if (ptx::elect_one()) {
         Trace{p}.load();
-        if constexpr (kHalo) load_halo(p, smem, tile, {&p.activation_map, tile.frame}, 0, 0, 0, 0);
+        if constexpr (kHalo)
+          load_halo(p, smem, tile, {&p.activation_map, tile.frame, false}, 0, 0, 0, 0);
         const int filter = tile.phase * p.filters + tile.filter;
 #pragma unroll 1
         for (int i = 0; i < preloaded; ++i) {
@@ -187,6 +200,7 @@ struct Kernel {
   struct FrameSource {
     const CUtensorMap* map;
     int frame;
+    bool cached;
   };
   static __device__ __forceinline__ FrameSource frame_source(const Params& p, const Tile& tile,
                                                              int t) {
@@ -194,8 +208,8 @@ struct Kernel {
     if (p.pad_mode[0] != PadMode::zero) {
       d = inside(d, p.cached_frames + p.new_frames, p.pad_mode[0]);
     }
-    if (d < p.cached_frames) return {&p.cache_map, tile.batch * p.cached_frames + d};
-    return {&p.activation_map, tile.batch * p.new_frames + d - p.cached_frames};
+    if (d < p.cached_frames) return {&p.cache_map, tile.batch * p.cached_frames + d, true};
+    return {&p.activation_map, tile.batch * p.new_frames + d - p.cached_frames, false};
   }
 
   /// First input position of a linear tile, before padding is taken off by the tap's offset.
@@ -224,12 +238,21 @@ struct Kernel {
       h = h * p.stride[1] + row;
       w = w * p.stride[2] + column;
     }
-    // NOTE: at the border the consumers hear of the stage from the warp that completes it.
-    ptx::Barrier* const full =
-        kFillsBorder && needs_border(p, tile) ? &smem.act_loaded[stage] : &smem.act_full[stage];
-    ptx::barrier_arrive_expect(full, p.halo_height * p.halo_width * p.block_bytes);
-    ptx::tma_load_4d(smem.act_tile(stage), source.map, full, ptx::kL2EvictNormal, c,
-                     w - p.pad[2] + tile.phase_column, h - p.pad[1] + tile.phase_row, source.frame);
+    w += tile.phase_column - p.pad[2];
+    h += tile.phase_row - p.pad[1];
+    // NOTE: at the border the consumers hear of the stage from the warp that completes it, with a
+    // prologue always.
+    const bool is_completed = kFillsBorder && (normalises(p) || needs_border(p, tile));
+    ptx::Barrier* const full = is_completed ? &smem.act_loaded[stage] : &smem.act_full[stage];
+    const bool with_rms = kNormalises && p.norm == PrologueNorm::rms && !source.cached;
+    ptx::barrier_arrive_expect(
+        full, p.halo_height * p.halo_width * p.block_bytes + (with_rms ? p.inverse_rms_bytes : 0));
+    ptx::tma_load_4d(smem.act_tile(stage), source.map, full, ptx::kL2EvictNormal, c, w, h,
+                     source.frame);
+    if (with_rms) {
+      ptx::tma_load_3d(smem.inverse_rms + stage * kConfig.inverse_rms_floats(), &p.inverse_rms_map,
+                       full, ptx::kL2EvictNormal, w & ~3, h, source.frame);
+    }
   }
 
   /// Input::runs and resident: the rows of tap (t, r, s), a block of channels from c on: block_m
@@ -347,6 +370,55 @@ struct Kernel {
         }
       } else {
         act.advance(range.end - range.begin);
+      }
+      index += at.index_step;
+      tile = decode_tile<kConfig>(p, index, at.m_rank);
+    }
+  }
+
+  // ---- Normaliser -----------------------------------------------------------------------------
+
+  /// A warpgroup: normalise every patch of this CTA's tiles, a pixel here, a pixel there, between the
+  /// loader and the consumers; the first of them also fills the border. Frames of the cache are
+  /// normalised already.
+  static __device__ __forceinline__ void normaliser(const Params& p, const Smem& smem,
+                                                    const Place& at, const Tile& first_tile) {
+    const int worker = at.warp - kFirstNormaliser;
+    const NormaliserLane me = normaliser_lane(p, worker, at.lane);
+    ActState act;
+    Tile tile = first_tile;
+    for (int index = at.first_index; index < p.num_cluster_tiles;) {
+      const KRange range = k_range<kConfig>(p, tile, at.cta_rank, at.cluster_size);
+      KBlock k = first_k_block<kConfig>(p, tile, range);
+      const bool has_border = needs_border(p, tile);
+      for (int i = range.begin; i < range.end; ++i, k.advance(p), act.advance()) {
+        const int channel = k.channels * p.block_channels + me.unit * 8;
+        const bool works = !frame_source(p, tile, k.t).cached && channel < p.channels;
+        ChannelFactors<8> factors;
+        // NOTE: before the patch is there.
+        if (works) {
+          const std::int64_t image = p.norm == PrologueNorm::scale_shift ? tile.batch : 0;
+          factors.load(p.prologue, image * p.channels + channel);
+        }
+        ptx::barrier_wait(&smem.act_loaded[act.index], act.parity());
+        if (works) {
+          std::uint8_t* const stage = smem.act_tile(act.index);
+          const float* const inverse_rms =
+              smem.inverse_rms + act.index * kConfig.inverse_rms_floats();
+          if (p.norm == PrologueNorm::rms) {
+            normalise_patch<Element<kConfig.in>, true>(p, tile, me, factors, stage, inverse_rms);
+          } else {
+            normalise_patch<Element<kConfig.in>, false>(p, tile, me, factors, stage, inverse_rms);
+          }
+        }
+        if (has_border) {
+          ptx::named_barrier_sync(kNormalisedBarrier, kNormaliserWarps * 32);
+          if (worker == 0) fill_border(p, tile, smem.act_tile(act.index), at.lane);
+        }
+        // The MMAs read through the async proxy.
+        ptx::fence_async_shared();
+        __syncwarp();
+        if (at.lane == 0) ptx::barrier_arrive(&smem.act_full[act.index]);
       }
       index += at.index_step;
       tile = decode_tile<kConfig>(p, index, at.m_rank);
@@ -852,13 +924,17 @@ struct Kernel {
           ptx::named_barrier_sync(kFilterReadyBarrier, kFilterReadyThreads);
         }
         if (ptx::elect_one()) filter_loader(p, smem, at, first_tile, preloaded);
-      } else if (kFillsBorder && at.warp == 2 && p.fills_border) {
+      } else if (kFillsBorder && !kNormalises && at.warp == 2 && p.fills_border) {
         if constexpr (kClusterSize == 1) {
-          ptx::named_barrier_sync(kBorderReadyBarrier, kBorderReadyThreads);
+          ptx::named_barrier_sync(kPatchReadyBarrier, kBorderReadyThreads);
         }
         border_filler(p, smem, at, first_tile);
       }
       __syncwarp();
+    } else if (kNormalises && at.warp >= kFirstNormaliser) {
+      ptx::set_max_registers_decrease<kConfig.normaliser_registers()>();
+      ptx::named_barrier_sync(kPatchReadyBarrier, kNormaliserReadyThreads);
+      if constexpr (kNormalises) normaliser(p, smem, at, first_tile);
     } else {
       ptx::set_max_registers_increase<kConfig.consumer_registers()>();
       if constexpr (kClusterSize == 1) ptx::named_barrier_sync(kReadyBarrier, kReadyThreads);

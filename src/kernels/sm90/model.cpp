@@ -76,6 +76,16 @@ double row_cycles(const Config& config, const Params& p, const ModelConstants& k
   }
 }
 
+// Cycles in which four warps normalise a patch, from its load on.
+double normalise_cycles(const Params& p, const ModelConstants& k) {
+  if (p.norm == PrologueNorm::none) return 0.0;
+  const int units = p.block_bytes / 16;
+  const double turns = std::ceil(1.0 * p.halo_width * p.halo_height / (4.0 * (32 / units)));
+  return k.normalise_patch_cycles + turns * (p.prologue.activation == Activation::silu
+                                                 ? k.normalise_silu_cycles
+                                                 : k.normalise_cycles);
+}
+
 // Cycles that a tap costs besides its MMAs.
 double tap_cycles(const Config& config, const ModelConstants& k) {
   if (!config.is_pingpong()) return k.tap_cycles;
@@ -152,7 +162,8 @@ double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocess
   double refill = 0.0;
   if (config.has_halo()) refill = k.refill_cycles * taps / config.filter_stages;
   if (config.is_resident()) refill = k.refill_cycles / config.act_ring_stages();
-  const double group = std::max({mma + tap_cycles(config, k) * taps, load, refill});
+  const double group =
+      std::max({mma + tap_cycles(config, k) * taps, load, refill, normalise_cycles(p, k)});
   const double main =
       met_taps(g, p) * p.channel_blocks * group / (config.splits_k() ? tiling.cluster_size : 1) +
       (config.cluster_size() > 1 ? k.cluster_tile_cycles : 0.0);

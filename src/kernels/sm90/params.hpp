@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "convoy/prologue.hpp"
 #include "convoy/types.hpp"
 #include "kernels/common/epilogue_params.hpp"
 #include "kernels/common/fast_divide.hpp"
@@ -92,6 +93,7 @@ struct Params {
   int halo_width;
   int planes[2];      ///< Input::planes: of rows and of columns; else 1, 1.
   bool fills_border;  ///< Patches that reach outside the input are completed in shared memory.
+  PrologueNorm norm;  ///< Patches are normalised in shared memory.
 
   // Problem.
   int filter[3];  ///< T, R, S of one phase
@@ -114,6 +116,10 @@ struct Params {
 
   EpilogueParams epilogue;
   CurvedActivation activation;
+  Prologue prologue;           ///< Of `norm`.
+  int inverse_rms_pitch;       ///< Floats from a row of a patch to the next,
+  int inverse_rms_bytes;       ///< and bytes of all.
+  FastDivide patch_width;      ///< halo_width
   void* output_pointer;        ///< For stores that TMA cannot do.
   const void* source_pointer;  ///< Likewise.
   bool direct_store;  ///< Rows of the output are not multiples of 16 bytes: store without TMA.
@@ -123,6 +129,7 @@ struct Params {
 
   CUtensorMap activation_map;          ///< New frames.
   CUtensorMap cache_map;               ///< Cached frames; unused without a cache.
+  CUtensorMap inverse_rms_map;         ///< {W, H, frames}; unused but with PrologueNorm::rms.
   CUtensorMap filter_map;              ///< {C, taps, filters of all phases}
   CUtensorMap output_map[kMaxPhases];  ///< {K, W, H, frames}: one map a phase.
   CUtensorMap source_map[kMaxPhases];  ///< The residual, like `output`.

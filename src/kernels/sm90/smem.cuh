@@ -15,7 +15,8 @@ enum NamedBarrier : std::uint32_t {
   kReadyBarrier = 4,        ///< Warps 0 and 3 arrive, consumers wait: all barriers are there.
   kFilterReadyBarrier = 5,  ///< Warp 0 arrives, warp 1 waits: the stages' barriers are there.
   kPiecesBarrier = 6,       ///< To 8, one a warpgroup: its warps have written their pieces.
-  kBorderReadyBarrier = 9,  ///< Warp 0 arrives, warp 2 waits: the stages' barriers are there.
+  kPatchReadyBarrier = 9,   ///< Warp 0 arrives, 2 or the normalisers wait: as above.
+  kNormalisedBarrier = 10,  ///< The normalisers: each has normalised its pixels of a patch.
 };
 
 /// Where the parts of a CTA's shared memory lie. Tiles are swizzled by TMA and start at multiples
@@ -29,13 +30,14 @@ struct Smem {
   std::uint8_t* act;
   std::uint8_t* filter;
   std::uint8_t* staging;
+  float* inverse_rms;  ///< Of a stage's pixels; Config::inverse_rms_floats() each.
   /// Of the activations' own ring; without one both loaders use the filters' barriers.
   ptx::Barrier* act_full;
   ptx::Barrier* act_empty;
   ptx::Barrier* filter_full;
   ptx::Barrier* filter_empty;
   ptx::Barrier* source_full;  ///< One a staging buffer: a piece of the residual is there.
-  ptx::Barrier* act_loaded;   ///< A patch is there whose border is still to be filled.
+  ptx::Barrier* act_loaded;   ///< A patch is there that is still to be completed.
 
   __device__ __forceinline__ std::uint8_t* act_tile(std::uint32_t stage) const {
     return act + stage * kConfig.act_bytes();
@@ -58,7 +60,9 @@ struct Smem {
     smem.act = static_cast<std::uint8_t*>(__cvta_shared_to_generic(address));
     smem.filter = smem.act + kActStages * kConfig.act_bytes();
     smem.staging = smem.filter + kFilterStages * kConfig.filter_bytes();
-    smem.act_full = reinterpret_cast<ptx::Barrier*>(smem.staging + kConfig.staging_bytes());
+    smem.inverse_rms = reinterpret_cast<float*>(smem.staging + kConfig.staging_bytes());
+    smem.act_full = reinterpret_cast<ptx::Barrier*>(smem.inverse_rms +
+                                                    kActStages * kConfig.inverse_rms_floats());
     smem.act_empty = smem.act_full + kActStages;
     smem.filter_full = smem.act_empty + kActStages;
     smem.filter_empty = smem.filter_full + kFilterStages;
