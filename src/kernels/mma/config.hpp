@@ -64,8 +64,11 @@ struct Config {
   constexpr int act_bytes() const { return block_m * kRowBytes; }
   constexpr int stage_bytes() const { return (block_m + block_n) * kRowBytes; }
   constexpr int ring_bytes() const { return stages * stage_bytes(); }
+  /// From a tap of the list of places to the next. NOTE: 4 more than pixels, so that threads that
+  /// read 4 pixels under 8 taps do so without bank conflicts.
+  constexpr int list_pitch() const { return block_m + 4; }
   /// Shared memory of a CTA: the ring, and a list of `taps` taps of its pixels' places.
-  constexpr int shared_bytes(int taps) const { return ring_bytes() + taps * block_m * 4; }
+  constexpr int shared_bytes(int taps) const { return ring_bytes() + taps * list_pitch() * 4; }
 };
 
 /// Instantiate to have a configuration judged: each rule says what is legal.

@@ -52,7 +52,7 @@ struct WarpPart {
 
 /// scale · sum + bias, then none, ReLU or SiLU, then + beta · residual, as 16-bit values: all in
 /// registers, two filters of a pixel at a time, and through 16 rows of 128 bytes of shared memory
-/// for whole 16-byte cells. Cell c of row r lies at place c ^ (r % 8), as in the stages.
+/// for whole 16-byte cells. Cell c of row r lies at place c ^ turned(r).
 template <typename Out, int kFragments, int kTiles>
 struct PairStore {
   static constexpr int kPasses = kTiles / 2;  ///< Of a warp's lanes over 16 rows of cells.
@@ -62,13 +62,17 @@ struct PairStore {
   unsigned char* rows;
   int lane = static_cast<int>(threadIdx.x % 32);
 
+  /// Row % 8, its bits in reverse: neighbouring rows of 2 or 4 cells then fall on different banks.
+  __device__ __forceinline__ static int turned(int row) {
+    return row % 2 * 4 + row / 2 % 2 * 2 + row / 4 % 2;
+  }
   /// The pair that this lane's fragments have in `row` and `tile`, and a cell.
   __device__ __forceinline__ std::uint32_t* pair(int row, int tile) const {
-    return reinterpret_cast<std::uint32_t*>(rows + row * 128 + (tile ^ (row % 8)) * 16 +
+    return reinterpret_cast<std::uint32_t*>(rows + row * 128 + (tile ^ turned(row)) * 16 +
                                             lane % 4 * 4);
   }
   __device__ __forceinline__ uint4* cell(int row, int column) const {
-    return reinterpret_cast<uint4*>(rows + row * 128 + (column ^ (row % 8)) * 16);
+    return reinterpret_cast<uint4*>(rows + row * 128 + (column ^ turned(row)) * 16);
   }
 
   /// Call `body(row, column, element)` for this lane's cells of 16 pixels; element −1: not in the

@@ -103,7 +103,7 @@ struct PlaceList {
     const int row = static_cast<int>(threadIdx.x) % kConfig.block_m;
     for (int tap = listed + static_cast<int>(threadIdx.x) / kConfig.block_m; tap < end;
          tap += kTapsAtOnce) {
-      places[(tap & p.list_mask) * kConfig.block_m + row] = place_under_tap(p, first, tap);
+      places[(tap & p.list_mask) * kConfig.list_pitch() + row] = place_under_tap(p, first, tap);
     }
     listed = end;
   }
@@ -169,7 +169,7 @@ struct Gatherer {
   __device__ __forceinline__ Step at_step(const Params& p, int step, int end) const {
     const int copy = step * kConfig.row_copies() + column;
     const int tap = p.tap_copies.divide(copy);
-    return {.places = places + (tap & p.list_mask) * kConfig.block_m + row,
+    return {.places = places + (tap & p.list_mask) * kConfig.list_pitch() + row,
             .channel = static_cast<std::uint32_t>(p.tap_copies.remainder(copy, tap)),
             .filter = filter + static_cast<std::int64_t>(copy) * kBytes,
             .exists = step < end,
