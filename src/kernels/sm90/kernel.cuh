@@ -378,9 +378,9 @@ struct Kernel {
 
   // ---- Normaliser -----------------------------------------------------------------------------
 
-  /// A warpgroup: normalise every patch of this CTA's tiles, a pixel here, a pixel there, between the
-  /// loader and the consumers; the first of them also fills the border. Frames of the cache are
-  /// normalised already.
+  /// A warpgroup: normalise every patch of this CTA's tiles, a pixel here, a pixel there, between
+  /// the loader and the consumers; the first of them also fills the border. Frames of the cache
+  /// are normalised already.
   static __device__ __forceinline__ void normaliser(const Params& p, const Smem& smem,
                                                     const Place& at, const Tile& first_tile) {
     const int worker = at.warp - kFirstNormaliser;
