@@ -77,13 +77,14 @@ double row_cycles(const Config& config, const Params& p, const ModelConstants& k
 }
 
 // Cycles in which four warps normalise a patch, from its load on.
-double normalise_cycles(const Params& p, const ModelConstants& k) {
+// NOTE: projected from the times of two warps, not fitted.
+double normalise_cycles(const Params& p) {
   if (p.norm == PrologueNorm::none) return 0.0;
-  const int units = p.block_bytes / 16;
-  const double turns = std::ceil(1.0 * p.halo_width * p.halo_height / (4.0 * (32 / units)));
-  return k.normalise_patch_cycles + turns * (p.prologue.activation == Activation::silu
-                                                 ? k.normalise_silu_cycles
-                                                 : k.normalise_cycles);
+  constexpr double kPatchCycles = 1000.0, kTurnCycles = 200.0, kSiluTurnCycles = 320.0;
+  const int pixels_at_once = 4 * (32 / (p.block_bytes / 16));
+  const double turns = std::ceil(1.0 * p.halo_width * p.halo_height / pixels_at_once);
+  return kPatchCycles +
+         turns * (p.prologue.activation == Activation::silu ? kSiluTurnCycles : kTurnCycles);
 }
 
 // Cycles that a tap costs besides its MMAs.
@@ -163,7 +164,7 @@ double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocess
   if (config.has_halo()) refill = k.refill_cycles * taps / config.filter_stages;
   if (config.is_resident()) refill = k.refill_cycles / config.act_ring_stages();
   const double group =
-      std::max({mma + tap_cycles(config, k) * taps, load, refill, normalise_cycles(p, k)});
+      std::max({mma + tap_cycles(config, k) * taps, load, refill, normalise_cycles(p)});
   const double main =
       met_taps(g, p) * p.channel_blocks * group / (config.splits_k() ? tiling.cluster_size : 1) +
       (config.cluster_size() > 1 ? k.cluster_tile_cycles : 0.0);

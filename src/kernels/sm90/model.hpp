@@ -41,8 +41,6 @@ struct ModelConstants {
   double pingpong_tap_cycles = 71.96;  ///< ping-pong,
   double halo_tap_cycles = 1.771;      ///< ping-pong with a halo,
   double resident_tap_cycles = 64.76;  ///< ping-pong with resident filters.
-  // Cycles to normalise a patch, and 8 channels of a pixel in each lane of four warps; not fitted.
-  double normalise_patch_cycles = 1000.0, normalise_cycles = 200.0, normalise_silu_cycles = 320.0;
   // Cycles added to 64 x 32 values where nothing hides them, by
   double residual_cycles = 145.6;         ///< a residual,
   double relu_cycles = 97.63;             ///< ReLU,
