@@ -8,7 +8,7 @@
 
 one_ms: one GPU's time in the same round; exposed_ms: what the same run takes less when nothing is
 exchanged (with wrong values); peak_gb and one_peak_gb: of one call, per rank and on one GPU; error:
-against one GPU's output; *_graph_ms: as CUDA graphs.
+against one GPU's output; ``..._graph_ms``: as CUDA graphs.
 """
 
 import argparse
