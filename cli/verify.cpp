@@ -60,10 +60,14 @@ Verification verify(const Layer& layer, const std::string& kernel, const io::Hos
     result.bound += text(" + 2^", std::log2(filter_rounding), " sum|a w| (",
                          to_string(layer.options.upsample_folding), " folding of the upsampling)");
   }
-  double activation_rounding = 0.0;
+  double activation_rounding = 0.0, activation_error = 0.0;
   if (layer.norm) {
+    activation_error = reference::activation_error(layer.norm->kind());
     activation_rounding = reference::activation_rounding(layer.norm->kind(), layer.options.dtype);
     result.bound += text(" + 2^", std::log2(activation_rounding), " sum|a w| (normalised values)");
+    if (activation_error > 0.0) {
+      result.bound += text(" + 2^", std::log2(activation_error), " sum|w| (GELU cancels)");
+    }
   }
   if (g.empty()) return result;
 
@@ -104,7 +108,8 @@ Verification verify(const Layer& layer, const std::string& kernel, const io::Hos
       reference::expect(g, operands, epilogue, output.dtype,
                         {.most_fp64_flops = kMostLoopFlops,
                          .filter_rounding = filter_rounding,
-                         .activation_rounding = activation_rounding});
+                         .activation_rounding = activation_rounding,
+                         .activation_error = activation_error});
   const reference::Comparison found =
       reference::compare(output.bytes.data(), output.dtype, expected);
   result.passed = found.pass;

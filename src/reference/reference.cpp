@@ -266,6 +266,12 @@ double activation_rounding(const PrologueKind& prologue, DType dtype) {
   return dtype == DType::fp32 ? 0x1p-18 : 2.0 * half_ulp(dtype);
 }
 
+double activation_error(const PrologueKind& prologue) {
+  const bool cancels = prologue.any() && (prologue.activation == Activation::gelu ||
+                                          prologue.activation == Activation::gelu_tanh);
+  return cancels ? 0x1p-20 : 0.0;
+}
+
 double filter_rounding(const std::string& format, DType dtype) {
   if (format.starts_with("upsampled_phases_fast")) return half_ulp(dtype);
   if (format.starts_with("upsampled_phases_exact")) return half_ulp(dtype) * half_ulp(dtype);
@@ -314,6 +320,13 @@ Expectation expect(const ConvGeometry& g, const Operands& operands,
 
   const Epilogue& e = epilogue.epilogue;
   const std::int64_t channels = g.out_channels;
+  // What an error of all elements that a filter meets comes to.
+  std::vector<double> filter_sums(static_cast<std::size_t>(channels), 0.0);
+  if (options.activation_error > 0.0) {
+    for (std::size_t i = 0; i < filter.size(); ++i) {
+      filter_sums[i / (filter.size() / filter_sums.size())] += static_cast<double>(filter[i]);
+    }
+  }
   Expectation expectation;
   expectation.step = options.step;
   expectation.value.resize(sums.size());
@@ -345,7 +358,10 @@ Expectation expect(const ConvGeometry& g, const Operands& operands,
     const double scaled = std::fabs(e.scale * sums[i]);
     const bool before = e.order == ResidualOrder::before_activation;
     double size = scaled + bias + (before ? residual : 0.0);
-    double error = std::fabs(static_cast<double>(e.scale)) * accumulation * sizes[i];
+    const double element_error =
+        options.activation_error * filter_sums[static_cast<std::size_t>(element % channels)];
+    double error =
+        std::fabs(static_cast<double>(e.scale)) * (accumulation * sizes[i] + element_error);
     error += step * (3.0 * size);
     error = error * steepest(e) + step * (size + (before ? 0.0 : 2.0 * residual));
     error += step * std::fabs(expectation.value[i]);

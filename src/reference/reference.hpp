@@ -42,6 +42,9 @@ std::vector<float> apply_prologue(const ConvGeometry& geometry, const float* act
 /// ExpectOptions::activation_rounding of a prologue: values between two elements of the type may be
 /// rounded to either, since their exponentials are approximate.
 double activation_rounding(const PrologueKind& prologue, DType dtype);
+/// ExpectOptions::activation_error of a prologue: 1 + erf or tanh of a negative value cancel, so
+/// that GELU is exact to so much, whatever its size.
+double activation_error(const PrologueKind& prologue);
 
 /// The sum, in fp64, by the loops of the definition, for every `step`-th element of
 /// [N, Z, P, Q, K].
@@ -102,6 +105,8 @@ struct ExpectOptions {
   double filter_rounding = 0.0;
   /// Likewise of the activation, which a prologue has rounded (`activation_rounding`).
   double activation_rounding = 0.0;
+  /// Absolute error of each element of the activation besides (`activation_error`).
+  double activation_error = 0.0;
   /// Elements 0, step, 2·step and so on; with a step above 1 always by convolve_fp64.
   std::int64_t step = 1;
 };

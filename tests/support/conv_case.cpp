@@ -596,6 +596,7 @@ struct PreparedCase::Shared {
                                               : 0,
          .activation_rounding =
              exact ? 0 : reference::activation_rounding(c.options.prologue, dtype),
+         .activation_error = reference::activation_error(c.options.prologue),
          // NOTE: odd, so that every filter of an even number has its turn.
          .step = c.sample == 0 ? 1 : std::max<std::int64_t>(1, elements / c.sample) | 1});
   }
