@@ -492,10 +492,17 @@ def device_number(value):
     return number
 
 
+def _index(value):
+    """As operator.index, which takes numpy's truth values before numpy 2."""
+    if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
+        raise TypeError("a truth value is no integer")
+    return operator.index(value)
+
+
 def integer(value, name):
     """`value` as an int: any integer type of 64 bits, nothing that would be rounded."""
     try:
-        number = operator.index(value)
+        number = _index(value)
     except TypeError:
         raise native.InvalidArgument(
             f"{name} = {value!r} is not legal; legal: an integer"
@@ -545,7 +552,7 @@ def _is_integer(value):
     if isinstance(value, (tuple, list, str)):
         return False  # NOTE: without asking, which PyTorch 2.11's compiler does not survive.
     try:
-        operator.index(value)
+        _index(value)
     except TypeError:
         return False
     return True
