@@ -24,10 +24,10 @@
 #include "convoy/geometry.hpp"
 #include "convoy/problem.hpp"
 #include "cuda_check.hpp"
-#include "device_fill.hpp"
 #include "device_memory.hpp"
 #include "io/atomic_file.hpp"
 #include "measure.hpp"
+#include "random_memory.hpp"
 #include "shape_file.hpp"
 
 namespace convoy::bench {
@@ -189,12 +189,6 @@ class Layer {
   decltype(&::convoy_run) run_ = nullptr;
   std::string kernel_;
 };
-
-DeviceMemory random_memory(std::int64_t elements, DType dtype, std::uint64_t seed, float scale) {
-  DeviceMemory memory(Device::cuda, std::size_t(elements) * size_of(dtype));
-  if (elements > 0) fill_random(memory.data(), elements, dtype, seed, scale, nullptr);
-  return memory;
-}
 
 struct Row {
   std::string set, problem, kernels[2];

@@ -19,11 +19,11 @@
 
 #include "convoy/convoy.hpp"
 #include "cuda_check.hpp"
-#include "device_fill.hpp"
 #include "device_memory.hpp"
 #include "io/atomic_file.hpp"
 #include "kernels/composed/padded_copy.hpp"
 #include "measure.hpp"
+#include "random_memory.hpp"
 #include "shape_file.hpp"
 
 namespace convoy::bench {
@@ -37,12 +37,6 @@ struct Options {
   double seconds = 0.2;
   DType dtype = DType::bf16;
 };
-
-DeviceMemory random_memory(std::int64_t elements, DType dtype, std::uint64_t seed, float scale) {
-  DeviceMemory memory(Device::cuda, std::size_t(elements) * size_of(dtype));
-  if (elements > 0) fill_random(memory.data(), elements, dtype, seed, scale, nullptr);
-  return memory;
-}
 
 /// `frames`: those of the padding along depth are of the input.
 ProblemShape with_zeros(ProblemShape problem, bool frames) {

@@ -19,10 +19,10 @@
 
 #include "convoy/convoy.hpp"
 #include "convoy/dtype.hpp"
-#include "device_fill.hpp"
 #include "device_memory.hpp"
 #include "io/atomic_file.hpp"
 #include "measure.hpp"
+#include "random_memory.hpp"
 #include "reference/reference.hpp"
 #include "shape_file.hpp"
 
@@ -40,12 +40,6 @@ struct Options {
   std::int64_t check = 0;
   Activation activation = Activation::silu;
 };
-
-DeviceMemory random_memory(std::int64_t elements, DType dtype, std::uint64_t seed, float scale) {
-  DeviceMemory memory(Device::cuda, std::size_t(elements) * size_of(dtype));
-  if (elements > 0) fill_random(memory.data(), elements, dtype, seed, scale, nullptr);
-  return memory;
-}
 
 template <typename T>
 std::vector<T> host_copy(const DeviceMemory& memory) {
