@@ -11,12 +11,13 @@
 #   HEADER <text>         what such a source begins with
 #   SOURCE <text>         what an instance adds to it
 #   FUNCTION <text>       declaration of the function that it defines, without arguments
-#   REGISTRY <text>       the .cpp that lists all: @declarations@, @entries@ (calls, one a line)
 # )
+# Besides there is registry.cpp, whose instances() lists all, in the namespace convoy::<folder>; the
+# folder's instances.hpp declares it.
 # In the texts @column@, @name@, @type_name@ and @types@ are replaced; @types@ is what the caller's
 # variable types_<type_name> holds (types_bf16, types_bf16_fp32). <result> gets all sources.
 function(convoy_kernel_instances result)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DERIVE;NAME;FILE;HEADER;SOURCE;FUNCTION;REGISTRY" "COLUMNS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DERIVE;NAME;FILE;HEADER;SOURCE;FUNCTION" "COLUMNS")
   set(table ${CMAKE_CURRENT_SOURCE_DIR}/instances.txt)
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/instances)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
@@ -59,8 +60,19 @@ function(convoy_kernel_instances result)
     file(CONFIGURE OUTPUT ${folder}/${file}.cu CONTENT "${text_${file}}" @ONLY)
     list(APPEND sources ${folder}/${file}.cu)
   endforeach()
-  string(CONFIGURE "${arg_REGISTRY}" text @ONLY)
-  file(CONFIGURE OUTPUT ${folder}/registry.cpp CONTENT "${text}" @ONLY)
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME architecture)
+  file(CONFIGURE OUTPUT ${folder}/registry.cpp @ONLY CONTENT
+"// Generated from src/kernels/@architecture@/instances.txt.
+#include \"kernels/@architecture@/instances.hpp\"
+namespace convoy::@architecture@ {
+@declarations@
+const std::vector<Instance>& instances() {
+  static const std::vector<Instance> list = {
+@entries@  };
+  return list;
+}
+}  // namespace convoy::@architecture@
+")
   set(${result} ${sources} ${folder}/registry.cpp PARENT_SCOPE)
 endfunction()
 
