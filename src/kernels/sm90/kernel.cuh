@@ -95,10 +95,9 @@ struct Kernel {
     return at;
   }
 
-  static __device__ __forceinline__ bool normalises(const Params& p) { return kNormalises; }
   /// Some patches are completed between the loader and the consumers.
   static __device__ __forceinline__ bool completes_patches(const Params& p) {
-    return kFillsBorder && (p.fills_border || normalises(p));
+    return kFillsBorder && (p.fills_border || kNormalises);
   }
 
   // ---- Set-up ---------------------------------------------------------------------------------
@@ -113,7 +112,7 @@ struct Kernel {
       if (ptx::elect_one()) {
         ptx::prefetch_tensor_map(&p.activation_map);
         for (int i = 0; kActRing && i < Smem::kActStages; ++i) {
-          ptx::barrier_init(&smem.act_full[i], normalises(p) ? kNormaliserWarps : 1);
+          ptx::barrier_init(&smem.act_full[i], kNormalises ? kNormaliserWarps : 1);
           ptx::barrier_init(&smem.act_empty[i], kConfig.reading_warps());
         }
         for (int i = 0; i < Smem::kFilterStages; ++i) {
@@ -132,7 +131,7 @@ struct Kernel {
         ptx::named_barrier_arrive(kFilterReadyBarrier, kFilterReadyThreads);
         if (completes_patches(p)) {
           ptx::named_barrier_arrive(kPatchReadyBarrier,
-                                    normalises(p) ? kNormaliserReadyThreads : kBorderReadyThreads);
+                                    kNormalises ? kNormaliserReadyThreads : kBorderReadyThreads);
         }
       }
     } else if (at.warp == 1) {
@@ -242,7 +241,7 @@ struct Kernel {
     h += tile.phase_row - p.pad[1];
     // NOTE: at the border the consumers hear of the stage from the warp that completes it, with a
     // prologue always.
-    const bool is_completed = kFillsBorder && (normalises(p) || needs_border(p, tile));
+    const bool is_completed = kFillsBorder && (kNormalises || needs_border(p, tile));
     ptx::Barrier* const full = is_completed ? &smem.act_loaded[stage] : &smem.act_full[stage];
     const bool with_rms = kNormalises && p.norm == PrologueNorm::rms && !source.cached;
     ptx::barrier_arrive_expect(
