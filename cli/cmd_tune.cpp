@@ -35,12 +35,8 @@ struct TuneOptions {
 };
 
 TuningDatabase read_database(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return {};
-  io::FileSource source(path);
-  std::string content(source.size(), '\0');
-  source.read(0, content.data(), content.size());
-  return TuningDatabase::parse(content, path);
+  const std::optional<std::string> content = io::read_if_there(path);
+  return content ? TuningDatabase::parse(*content, path) : TuningDatabase();
 }
 
 /// A look at a kernel: those that then are further behind than this are not timed with care.
@@ -143,13 +139,8 @@ std::string tune_case(const TuneOptions& o, const Case& it, TuningDatabase& data
 /// What an interrupted run left of a CSV file; its header where there is none.
 std::string csv_so_far(const TuneOptions& o) {
   if (o.resume && !o.csv.empty()) {
-    std::error_code error;
-    if (std::filesystem::exists(o.csv, error)) {
-      io::FileSource source(o.csv);
-      std::string rows(source.size(), '\0');
-      source.read(0, rows.data(), rows.size());
-      if (!rows.empty()) return rows;
-    }
+    const std::optional<std::string> rows = io::read_if_there(o.csv);
+    if (rows && !rows->empty()) return *rows;
   }
   return "problem,epilogue,kernel,us,modelled_us\n";
 }

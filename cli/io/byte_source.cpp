@@ -54,6 +54,18 @@ void FileSource::read_checked(std::uint64_t offset, void* into, std::size_t byte
   }
 }
 
+std::optional<std::string> read_if_there(const std::string& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
+    throw Error(Status::io_error, path + ": cannot read: " + std::strerror(errno));
+  }
+  FileSource source(path);
+  std::string content(source.size(), '\0');
+  source.read(0, content.data(), content.size());
+  return content;
+}
+
 void MemorySource::read_checked(std::uint64_t offset, void* into, std::size_t bytes) {
   std::memcpy(into, bytes_.data() + offset, bytes);
 }

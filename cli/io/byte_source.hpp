@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -50,6 +51,10 @@ class FileSource : public ByteSource {
   int descriptor_ = -1;
   std::uint64_t size_ = 0;
 };
+
+/// All bytes of the regular file `path`; nothing where there is no file. Throws Error{io_error} for
+/// whatever else keeps it from being read: who takes that for "no file" overwrites it.
+std::optional<std::string> read_if_there(const std::string& path);
 
 /// Bytes in memory that outlive the source: tests and fuzzers.
 class MemorySource : public ByteSource {

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <functional>
 
+#include "io/byte_source.hpp"
 #include "io/tensor_file.hpp"
 #include "memory_file.hpp"
 
@@ -36,6 +37,22 @@ TEST(AtomicFile, AppearsOnCommitOnly) {
   }
   EXPECT_EQ(read_file(folder / "a"), "abc");
   EXPECT_EQ(folder.files(), 1u);
+}
+
+// A file that cannot be looked at is not an absent one, which would be written anew without what the
+// old one holds.
+TEST(ReadIfThere, TellsAnAbsentFileFromAnUnreadableOne) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(read_if_there(folder / "a"), std::nullopt);
+  EXPECT_EQ(read_if_there(folder / "no folder/a"), std::nullopt);
+  std::ofstream(folder / "a") << "abc";
+  EXPECT_EQ(read_if_there(folder / "a"), "abc");
+  EXPECT_EQ(read_if_there(folder / "a/b"), std::nullopt);
+  std::filesystem::create_symlink("loop", folder / "loop");
+  for (const std::string& path : {folder / "loop", folder / std::string(300, 'x')}) {
+    const std::string error = error_of([&] { read_if_there(path); });
+    EXPECT_NE(error.find(path + ": cannot read: "), error.npos) << error;
+  }
 }
 
 TEST(AtomicFile, LeavesTheOldFileWhereTheNewOneFails) {
