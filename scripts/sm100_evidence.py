@@ -121,11 +121,12 @@ class Function:
         """Fewest instructions of one iteration of an innermost loop that passes blocks with all
         patterns in turn; a pattern written twice asks for two blocks. `beside`: what else the loop
         holds, to tell it from others."""
-        for block in self.find(patterns[0]):
-            loop = self.loop_of(block)
-            if loop and all(set(self.find(p)) & loop[1] for p in [*patterns, beside or patterns[0]]):
-                return self._shortest_round(patterns, loop)
-        return None
+        loops = [self.loop_of(block) for block in self.find(patterns[0])]
+        loops = [loop for loop in loops if loop and all(
+            set(self.find(p)) & loop[1] for p in [*patterns, beside or patterns[0]])]
+        if not loops:
+            return None
+        return self._shortest_round(patterns, min(loops, key=lambda loop: len(loop[1])))
 
     def _shortest_round(self, patterns, loop):
         header, body = loop
@@ -228,10 +229,11 @@ def nvcc():
 
 
 def configuration_text(source):
-    """The constant kConfig of a generated instance, in a namespace of its own."""
-    text = source.read_text()
-    body = re.search(r"constexpr auto kConfig = .*?\}\(\);", text, re.S)[0]
-    return f"namespace convoy::sm100 {{\n{body}\n}}"
+    """The configuration of a generated instance as `kConfig`, in a namespace of its own."""
+    body = re.search(r"constexpr auto kConfig\w*( = .*?\}\(\);)", source.read_text(), re.S)
+    if not body:
+        sys.exit(f"{source}: no `constexpr auto kConfig...`, as CMake generates it")
+    return f"namespace convoy::sm100 {{\nconstexpr auto kConfig{body[1]}\n}}"
 
 
 def examine(source, folder, with_sass):

@@ -77,7 +77,8 @@ struct TileEpilogue {
 
   // ---- Tiles by TMA ---------------------------------------------------------------------------
 
-  // Coordinates of a tile's first row in the maps of output and source: {K, x, y, n}.
+  /// Coordinates of a tile's first row in the maps of output and source: {K, x, y, n}. Found once
+  /// a tile: to find them takes two divisions.
   struct TileStart {
     int x, y, n;
   };
@@ -93,9 +94,9 @@ struct TileEpilogue {
 
   /// Load the source tiles of one step; their bytes are counted on `full`.
   static __device__ __forceinline__ void load_source_tiles(const Params& params, const auto& tile,
-                                                           int step, std::uint8_t* shared,
+                                                           const TileStart& at, int step,
+                                                           std::uint8_t* shared,
                                                            ptx::Barrier* full) {
-    const TileStart at = tile_start(params, tile);
 #pragma unroll
     for (int half = 0; half < kConfig.tiles_per_step(); ++half) {
       const int filter = tile_filter(tile.filter, step, half);
@@ -111,8 +112,8 @@ struct TileEpilogue {
   }
 
   static __device__ __forceinline__ void store_output_tiles(const Params& params, const auto& tile,
-                                                            int step, const std::uint8_t* shared) {
-    const TileStart at = tile_start(params, tile);
+                                                            const TileStart& at, int step,
+                                                            const std::uint8_t* shared) {
 #pragma unroll
     for (int half = 0; half < kConfig.tiles_per_step(); ++half) {
       const int filter = tile_filter(tile.filter, step, half);
@@ -208,7 +209,7 @@ struct TileEpilogue {
                                                         int filter, float (&v)[kCount],
                                                         const float (&source)[kCount]) {
     if constexpr (std::is_same_v<ComputeOp, NoComputeOp>) {
-      float bias[kCount] = {};
+      float bias[kCount];  // Read where there is one.
       if (params.epilogue.bias != nullptr) load_bias_values(params, filter, bias);
       apply_epilogue<Out>(
           params.epilogue, v, [&](int i) { return bias[i]; }, [&](int i) { return source[i]; });
@@ -281,6 +282,7 @@ struct TileEpilogue {
     const std::int64_t pixel = output_pixel(params, tile, tile_row);
     const bool inside = pixel >= 0;
     const std::uint32_t lanes = accumulator + (static_cast<std::uint32_t>(warp) << 21);
+    const TileStart start = tile_start(params, tile);
 
     // The loads of a step are issued before the one before is staged and stored.
     std::uint32_t raw[kOutputN];
@@ -310,23 +312,32 @@ struct TileEpilogue {
           }
         }
         compute_values(params, compute, pixel, inside, filter, v, source);
-        load_next(step);
-        if (params.tma_store) {
-          if constexpr (!StoreOp::kReplacesStore) {
-            stage_row(out, tile_row, v);
-            store_step(params, smem, tile, step, state);
-          }
-        } else if (inside) {
-          write_row(params, pixel, filter, v);
+        // NOTE: values are packed before the next ones are asked for: both then share registers.
+        if (!params.tma_store) {
+          if (inside) write_row(params, pixel, filter, v);
+          __syncwarp();  // The load is .aligned.
+          load_next(step);
+        } else if constexpr (StoreOp::kReplacesStore) {
+          load_next(step);
+        } else {
+          uint4 row[kRowVectors];
+          pack_row(v, row);
+          load_next(step);
+          stage_row(out, tile_row, row);
+          store_step(params, smem, tile, start, step, state);
         }
         call_store_op(params, store, pixel, inside, filter, v);
       } else {
-        stage_row(out, tile_row, v);
+        uint4 row[kRowVectors];
+        pack_row(v, row);
         load_next(step);
+        stage_row(out, tile_row, row);
         ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
         finish_staged(params, smem, tile, step, state, compute);
         const std::uint32_t stage = state.out_stage;
-        if constexpr (!StoreOp::kReplacesStore) store_step(params, smem, tile, step, state);
+        if constexpr (!StoreOp::kReplacesStore) {
+          store_step(params, smem, tile, start, step, state);
+        }
         call_store_op_on_staged(params, smem, tile, step, stage, store);
         if constexpr (StoreOp::kReplacesStore) {
           ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
@@ -455,7 +466,7 @@ struct TileEpilogue {
       for (int i = 0; i < kPartWidth; i += kVector) {
         *reinterpret_cast<uint4*>(out + offset(i)) = pack(v + i);
       }
-      store_step(params, smem, tile, 0, state);
+      store_step(params, smem, tile, tile_start(params, tile), 0, state);
     }
     call_store_op(params, store, pixel, inside, filter, v);
   }
@@ -464,7 +475,8 @@ struct TileEpilogue {
 
   // Store the output tiles that all threads have staged.
   static __device__ __forceinline__ void store_step(const Params& params, Smem& smem,
-                                                    const auto& tile, int step, State& state) {
+                                                    const auto& tile, const TileStart& start,
+                                                    int step, State& state) {
     ptx::fence_async_shared();
     // NOTE: waiting before the barrier for the reads of all but the last num_output_stages - 2
     // stores lets every thread write the next stage right after it.
@@ -472,7 +484,8 @@ struct TileEpilogue {
     __syncwarp();  // The barrier is .aligned, and so is the next tcgen05.ld.
     ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
     if (threadIdx.x == 0) {
-      store_output_tiles(params, tile, step, smem.out_tiles(static_cast<int>(state.out_stage)));
+      store_output_tiles(params, tile, start, step,
+                         smem.out_tiles(static_cast<int>(state.out_stage)));
     }
     __syncwarp();
     if (++state.out_stage == kConfig.num_output_stages) state.out_stage = 0;
@@ -507,11 +520,17 @@ struct TileEpilogue {
     state.source.advance();
   }
 
+  static __device__ __forceinline__ void pack_row(const float (&v)[kOutputN],
+                                                  uint4 (&vectors)[kRowVectors]) {
+#pragma unroll
+    for (int i = 0; i < kRowVectors; ++i) vectors[i] = pack(v + i * kVector);
+  }
+
   static __device__ __forceinline__ void stage_row(std::uint8_t* out, int row,
-                                                   const float (&v)[kOutputN]) {
+                                                   const uint4 (&vectors)[kRowVectors]) {
 #pragma unroll
     for (int i = 0; i < kRowVectors; ++i) {
-      *reinterpret_cast<uint4*>(out + vector_offset(row, i)) = pack(v + i * kVector);
+      *reinterpret_cast<uint4*>(out + vector_offset(row, i)) = vectors[i];
     }
   }
 

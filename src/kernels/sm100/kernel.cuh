@@ -824,12 +824,13 @@ struct Conv2dFpropKernel {
       while (more) {
         const Tile tile = output_tile(at, tile_of(params, at, index));
         if (params.tma_store) {
+          const typename Epilogue::TileStart start = Epilogue::tile_start(params, tile);
           for (int step = 0; step < kConfig.epilogue_steps(); ++step) {
             ptx::barrier_wait(&smem.source_empty()[source.index], source.producer_parity());
             if (leader) {
               ptx::Barrier* full = &smem.source_full()[source.index];
               ptx::barrier_arrive_expect(full, kConfig.output_stage_bytes());
-              Epilogue::load_source_tiles(params, tile, step,
+              Epilogue::load_source_tiles(params, tile, start, step,
                                           smem.src_tiles(static_cast<int>(source.index)), full);
             }
             __syncwarp();
