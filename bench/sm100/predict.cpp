@@ -5,9 +5,14 @@
 // of FLOP at 2.25 PFLOP/s and bytes at 8 TB/s). Asks no device.
 //
 //   sm100_predict [--layers] FILE...
+//
+// Or for matrix products, layers of 1x1 filters, beside the times that others published of cuBLAS:
+//
+//   sm100_predict --gemms bench/sm100/published_gemms.csv
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <string>
 
 #include "convoy/error.hpp"
@@ -29,12 +34,12 @@ struct Prediction {
 // At both ends of the constants' ranges.
 sm100::ModelConstants constants(bool fast) {
   sm100::ModelConstants k;
-  k.cycles_per_us = fast ? 1965.0 : 1700.0;
+  k.cycles_per_us = fast ? 1965.0 : 1450.0;
   k.run_bytes_per_cycle = k.other_bytes_per_cycle = fast ? 64.0 : 55.0;
   k.refill_cycles = fast ? 1000.0 : 2418.0;
   k.step_cycles = fast ? 100.0 : 250.0;
-  k.memory_bytes_per_us = (fast ? 0.93 : 0.85) * 8e6;
-  k.overlap_loss = fast ? 0.0 : 0.39;
+  k.memory_bytes_per_us = (fast ? 0.93 : 0.85) * 7.67e6;
+  k.overlap_power = fast ? 20.0 : 1.3;
   return k;
 }
 
@@ -98,6 +103,30 @@ void print_file(const std::string& path, bool layers) {
               floor / 1e3, runs / 1e3, sum / 1e3, low / 1e3, high / 1e3, left_out);
 }
 
+// M x N x K as a layer of M pixels, K channels, N filters.
+void print_gemms(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  if (!file || !std::getline(file, line) || line != "m,n,k,us,source") {
+    throw Error(Status::io_error, path + ": not a file of columns m,n,k,us,source");
+  }
+  std::printf("| M, N, K | published, us | predicted | range | by | kernel | source |\n");
+  while (std::getline(file, line)) {
+    long long m = 0, n = 0, k = 0;
+    double us = 0;
+    int end = 0;
+    if (std::sscanf(line.c_str(), "%lld,%lld,%lld,%lf,%n", &m, &n, &k, &us, &end) != 4) {
+      throw Error(Status::io_error, path + ": not m,n,k,us,source: " + line);
+    }
+    const Conv2dProblemShape shape{
+        .in_height = m / 64, .in_width = 64, .in_channels = k, .out_channels = n};
+    const Prediction best = predict(geometry_of(shape), DType::bf16, false);
+    std::printf("| %lld, %lld, %lld | %.1f | %.1f | %.1f - %.1f | %+.0f %% | `%s` | %s |\n", m, n,
+                k, us, best.us, best.low, best.high, 100 * (best.us / us - 1), best.name.c_str(),
+                line.c_str() + end);
+  }
+}
+
 }  // namespace
 }  // namespace convoy
 
@@ -107,6 +136,8 @@ int main(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {
       if (std::strcmp(argv[i], "--layers") == 0) {
         layers = true;
+      } else if (std::strcmp(argv[i], "--gemms") == 0 && i + 1 < argc) {
+        convoy::print_gemms(argv[++i]);
       } else {
         convoy::print_file(argv[i], layers);
       }

@@ -29,24 +29,25 @@ double depths_met(const RowLayout& layout, const ConvGeometry& g) {
 
 }  // namespace
 
-double estimate_us(const Instance& instance, const ConvGeometry& g, int multiprocessors,
+TileLoop tile_loop(const Instance& instance, const ConvGeometry& g, int multiprocessors,
                    bool residual, const ModelConstants& k) {
   const Config& config = instance.config;
   const RowLayout layout = row_layout(config, g);
   const GemmShape block = config.block_tile_shape;
   const implicit_gemm::KernelView view = implicit_gemm::kernel_view(g);
   const double parts = config.cluster_shape.k;
+  TileLoop loop;
 
-  // An atom: one tap, a span of channels. What the CTA multiplies, reads, takes in, and issues.
+  // An atom: one tap, a span of channels. What the CTA multiplies, reads and takes in.
   const double taps = double(view.filter[1]) * double(view.filter[2]);
   const double spans = double(ceil_div(g.in_channels, config.atom_k()));
-  const double atoms = depths_met(layout, g) * taps * spans / parts;
+  loop.atoms = depths_met(layout, g) * taps * spans / parts;
   const double steps = double(ceil_div(g.in_channels, 16)) / spans;
-  const double mma = double(block.m) * config.mma_shape.n * 16.0 / k.macs_per_cycle;
-  const double shared = (block.m + block.n) * 32.0 / k.shared_bytes_per_cycle;
+  loop.mma_macs = steps * double(block.m) * config.mma_shape.n * 16.0;
+  loop.operand_bytes = steps * (block.m + block.n) * 32.0;
   double act_bytes = block.m * double(config.a_swizzle);
   double filter_bytes = block.n * double(config.b_swizzle);
-  double buffered = double(config.pipeline_stages(residual)) * config.atoms_per_tile();
+  loop.buffered_atoms = double(config.pipeline_stages(residual)) * config.atoms_per_tile();
   if (config.input == Input::halo) {
     const double width = 8.0 + double(view.filter[2] - 1) * double(g.dilation[2]);
     const double height = 16.0 + double(view.filter[1] - 1) * double(g.dilation[1]);
@@ -54,45 +55,75 @@ double estimate_us(const Instance& instance, const ConvGeometry& g, int multipro
   }
   if (config.input == Input::resident) {
     filter_bytes = 0;
-    buffered = config.num_act_stages;
+    loop.buffered_atoms = config.num_act_stages;
   }
-  const bool as_they_lie = config.input == Input::runs && layout.row_groups == RowGroups::images &&
-                           implicit_gemm::is_pointwise(g);
-  const double intake =
-      (act_bytes + filter_bytes) / (as_they_lie ? k.run_bytes_per_cycle : k.other_bytes_per_cycle);
-  const double atom = std::max({steps * std::max(mma, shared), intake, k.refill_cycles / buffered,
-                                k.load_cycles, k.mma_issue_cycles});
+  loop.taken_in_bytes = act_bytes + filter_bytes;
+  loop.as_they_lie = config.input == Input::runs && layout.row_groups == RowGroups::images &&
+                     implicit_gemm::is_pointwise(g);
 
-  // A tile: the epilogue of the one before runs beside it, the exchange of a split in part.
-  const double epilogue = config.epilogue_steps() * config.tiles_per_step() *
-                          (config.output_tile_shape.m * config.output_tile_shape.n / 4096.0) *
-                          (residual ? k.residual_step_cycles : k.step_cycles);
-  const double exchange =
-      config.exchange_bytes() * (parts - 1) / parts / k.exchange_bytes_per_cycle;
-  const double tile = std::max(atoms * atom + k.tile_cycles, epilogue + exchange);
+  loop.residual = residual;
+  loop.epilogue_steps = config.epilogue_steps() * config.tiles_per_step() *
+                        (config.output_tile_shape.m * config.output_tile_shape.n / 4096.0);
+  loop.exchange_bytes = config.exchange_bytes() * (parts - 1) / parts;
 
   // Waves of cluster tiles.
   const double tiles =
       double(layout.groups) * double(ceil_div(layout.rows, block.m * config.cluster_shape.m)) *
       double(ceil_div(g.out_channels, config.mma_shape.n * config.cluster_shape.n));
   const double slots = multiprocessors * (config.cluster_size() >= 4 ? k.split_share : 1.0);
-  const double clusters = std::max(1.0, std::floor(slots / config.cluster_size()));
-  const double waves = std::ceil(tiles / clusters);
-  const double compute_us =
-      (waves * tile + std::min(epilogue, tile) + exchange + k.ends_cycles) / k.cycles_per_us;
+  loop.waves = std::ceil(tiles / std::max(1.0, std::floor(slots / config.cluster_size())));
 
   // Strides beyond the filter pass pixels by.
   double touched = 1;
   for (std::size_t i = 0; i < 3; ++i) {
     touched *= std::min(1.0, double(g.filter[i]) / double(g.stride[i]));
   }
-  const double bytes = (touched * double(g.activation_elements() + g.cache_elements()) +
-                        double(g.filter_elements())) *
-                           double(size_of(config.act_dtype)) +
-                       double(g.output_elements()) * config.out_bytes() * (residual ? 2.0 : 1.0);
-  const double memory_us = bytes / k.memory_bytes_per_us;
-  return k.launch_us + std::max(compute_us, memory_us) +
-         k.overlap_loss * std::min(compute_us, memory_us);
+  loop.memory_bytes = (touched * double(g.activation_elements() + g.cache_elements()) +
+                       double(g.filter_elements())) *
+                          double(size_of(config.act_dtype)) +
+                      double(g.output_elements()) * config.out_bytes() * (residual ? 2.0 : 1.0);
+  return loop;
+}
+
+double loop_us(const TileLoop& loop, const ModelConstants& k) {
+  const double multiply =
+      std::max(loop.mma_macs / k.macs_per_cycle, loop.operand_bytes / k.shared_bytes_per_cycle);
+  const double intake =
+      loop.taken_in_bytes / (loop.as_they_lie ? k.run_bytes_per_cycle : k.other_bytes_per_cycle);
+  const double atom =
+      std::max({multiply + k.atom_cycles, intake, k.refill_cycles / loop.buffered_atoms,
+                k.load_cycles, k.mma_issue_cycles});
+  const double main = loop.atoms * atom + k.tile_cycles;
+  const double epilogue =
+      loop.epilogue_steps * (loop.residual ? k.residual_step_cycles : k.step_cycles);
+  // The exchange of a split is hidden in part.
+  const double exchange = loop.exchange_bytes / k.exchange_bytes_per_cycle;
+  double cycles = k.ends_cycles;
+  switch (loop.overlap) {
+    case EpilogueOverlap::none:
+      cycles += loop.waves * (main + epilogue + exchange);
+      break;
+    case EpilogueOverlap::in_turns:
+      cycles += std::max(loop.waves * main + epilogue, loop.waves * (main + epilogue) / 2);
+      break;
+    case EpilogueOverlap::behind: {
+      const double tile = std::max(main, epilogue + exchange);
+      cycles += loop.waves * tile + std::min(epilogue, tile) + exchange;
+      break;
+    }
+  }
+  const double compute_us = cycles / k.cycles_per_us;
+  const double memory_us = loop.memory_bytes / k.memory_bytes_per_us;
+  // As (a^p + b^p)^(1/p), by the longer of both: powers of p overflow.
+  const double longer = std::max(compute_us, memory_us);
+  const double share = std::min(compute_us, memory_us) / longer;
+  return k.launch_us +
+         longer * std::pow(1.0 + std::pow(share, k.overlap_power), 1.0 / k.overlap_power);
+}
+
+double estimate_us(const Instance& instance, const ConvGeometry& geometry, int multiprocessors,
+                   bool residual, const ModelConstants& constants) {
+  return loop_us(tile_loop(instance, geometry, multiprocessors, residual, constants), constants);
 }
 
 }  // namespace convoy::sm100

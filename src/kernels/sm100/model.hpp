@@ -10,11 +10,13 @@
 namespace convoy::sm100 {
 
 /// What the model cannot derive from a problem. No time of a B200 that Convoy took stands behind
-/// these values: each has its source, and its range where sources differ or there is none.
+/// these values: each has its source, and its range where sources differ or there is none. The form
+/// of the model is tried on Hopper's measured times (`sm100_model_on_hopper`) and on published times
+/// of matrix products (`sm100_predict --gemms`).
 struct ModelConstants {
-  /// Cycles a us: the clock at which 148 SMs reach the data sheet's 2.25 PFLOP/s of dense bf16;
-  /// 1,700 (under load) to 1,965 (the highest clock).
-  double cycles_per_us = 1850.0;
+  /// Cycles a us: the clock that a B200 was seen to hold under sustained load (flashinfer #2899);
+  /// 1,450 to 1,965, its highest.
+  double cycles_per_us = 1580.0;
   /// Multiply-adds a cycle of an SM's tensor core, twice Hopper's (data sheet); published
   /// benchmarks come near it with 256-row MMAs of pairs.
   double macs_per_cycle = 4096.0;
@@ -22,9 +24,9 @@ struct ModelConstants {
   /// (Dissecting Nvidia Blackwell, SemiAnalysis, 2026) find MMAs of N < 128 bound by it.
   double shared_bytes_per_cycle = 128.0;
   /// Bytes a cycle that an SM takes in from L2, runs of pixels and otherwise: Hopper's, as fitted
-  /// (sm90/model.hpp); 55 to 64.
-  double run_bytes_per_cycle = 57.6;
-  double other_bytes_per_cycle = 60.27;
+  /// with this form, at most the 64 of its port; 55 to 64.
+  double run_bytes_per_cycle = 62.5;
+  double other_bytes_per_cycle = 64.0;
   /// Cycles from a stage's release until it is full: 1,000 (published latencies of a TMA load and
   /// of the way between the dies) to 2,418 (Hopper's, as fitted, under load).
   double refill_cycles = 1800.0;
@@ -32,6 +34,9 @@ struct ModelConstants {
   /// every 2 cycles.
   double load_cycles = 120.0;
   double mma_issue_cycles = 110.0;
+  /// Cycles that an atom takes beside its MMAs: Hopper's warpgroups wait and commit (some 50,
+  /// fitted); the MMA warp of a B200 issues ahead.
+  double atom_cycles = 0.0;
   /// Cycles of the epilogue for a step of 128 x 32 values, hidden under the MMAs of the next tile:
   /// instructions (the lab) of four warps on four schedulers, twice for waits; 100 to 250.
   double step_cycles = 170.0;
@@ -47,15 +52,46 @@ struct ModelConstants {
   double launch_us = 2.2;
   /// SMs of `multiprocessors` that clusters of 4 and 8 find room on: measured on Hopper, 64 of 132.
   double split_share = 64.0 / 132.0;
-  /// Bytes a us from and to device memory: nine tenths of the data sheet's 8 TB/s; 0.85 to 0.93.
-  double memory_bytes_per_us = 0.9 * 8e6;
-  /// Part of the shorter of computing and moving bytes that does not overlap: Hopper's was fitted
-  /// as 0.39 with persistent kernels of the same form.
-  double overlap_loss = 0.2;
+  /// Bytes a us from and to device memory: nine tenths of the 7.67 TB/s of 7,680 pins at 3,996 MHz
+  /// (torchao #4002); 0.85 to 0.93 of that.
+  double memory_bytes_per_us = 0.9 * 7.67e6;
+  /// Of computing and moving bytes: p of (a^p + b^p)^(1/p), which one hides of the other. Hopper's
+  /// was fitted as 1.3 to 1.5; infinite where the shorter is hidden whole.
+  double overlap_power = 1.5;
 };
 
-/// Model time in microseconds of a problem that the instance can run, on `multiprocessors` SMs
-/// (docs/kernels-sm100.md, "Model").
+/// Who writes a tile while the next is multiplied.
+enum class EpilogueOverlap {
+  none,      ///< Nobody: the accumulators are needed (Hopper's cooperative schedule).
+  in_turns,  ///< One of two groups that multiply and write in turns (Hopper's ping-pong).
+  behind,    ///< Warps of its own, from a second accumulator (Blackwell).
+};
+
+/// What a CTA does for a tile and how many there are, whichever the architecture. An atom is one tap
+/// and a span of channels: a stage of each operand.
+struct TileLoop {
+  double atoms = 0;           ///< Of a tile of a CTA.
+  double mma_macs = 0;        ///< Multiply-adds of an atom, of one SM.
+  double operand_bytes = 0;   ///< Bytes that an atom's MMAs read from shared memory.
+  double taken_in_bytes = 0;  ///< Bytes that an SM takes in for an atom.
+  bool as_they_lie = false;   ///< As runs of pixels without filter taps.
+  double buffered_atoms = 1;  ///< Atoms that the stages hold.
+  double epilogue_steps = 0;  ///< Of 128 x 32 values, of a tile.
+  bool residual = false;
+  EpilogueOverlap overlap = EpilogueOverlap::behind;
+  double exchange_bytes = 0;  ///< Bytes that a CTA of a split tile sends.
+  double waves = 1;           ///< Tiles of the busiest CTA.
+  double memory_bytes = 0;    ///< Bytes from and to device memory.
+};
+
+/// What the instance does for a problem that it can run, on `multiprocessors` SMs.
+TileLoop tile_loop(const Instance& instance, const ConvGeometry& geometry, int multiprocessors,
+                   bool residual, const ModelConstants& constants = {});
+
+/// Model time of a loop in microseconds (docs/kernels-sm100.md, "Model").
+double loop_us(const TileLoop& loop, const ModelConstants& constants = {});
+
+/// Model time in microseconds of a problem that the instance can run: of its loop.
 double estimate_us(const Instance& instance, const ConvGeometry& geometry, int multiprocessors,
                    bool residual = false, const ModelConstants& constants = {});
 
