@@ -4,12 +4,15 @@
 write each kind of file: the exit code is one of those documented, the error is one line, nothing is
 left beside the output, and a file that was there before is whole, the old or the new one. And in
 runs of the C interface's test and of the Python package: a status or an exception, never a crash.
+What `convoy tune` had measured before the fault is kept, and --resume goes on from it.
 
 usage: faults.py CONVOY FAULT_LIBRARY [--every N] [--io-every N] [--kinds malloc,io]
                  [--runtime LIBRARY] [--c-interface PROGRAM] [--python LIBCONVOY]
+                 [--virtual-gpu FOLDER]
 
 --every N tries every N-th allocation only, --io-every every N-th call (CI). --runtime: the
 sanitizer's, of a sanitized build; it looks for leaks at the end of each run of the program.
+--virtual-gpu: the folder of the virtual GPU's libraries, for runs of `convoy tune` on it.
 """
 
 import argparse
@@ -41,9 +44,13 @@ def make_files(folder):
     (folder / "x3.npy").write_bytes(case.npy_bytes((1, 2, 4, 4, 2), x))
     (folder / "w3.npy").write_bytes(case.npy_bytes((2, 3, 3, 3, 2), w[:108]))
     (folder / "shapes.txt").write_text("n1h4w4c4k4 name=a\n")
+    (folder / "known.txt").write_text(KNOWN_SHAPE + "\n")
+    (folder / "both.txt").write_text(KNOWN_SHAPE + "\n" + NEW_SHAPE + "\n")
     # NOTE: the JSON library's constructors lose what they hold where they throw, and oneDNN does.
     (folder / "leaks.txt").write_text("leak:nlohmann::\nleak:libdnnl\n")
 
+
+KNOWN_SHAPE, NEW_SHAPE = "n1h8w8c64k64r1s1", "n1h8w8c64k64r3s3ph1pw1"
 
 COMMANDS = {
     "npy": ["conv2d", "--input", "x.npy", "--filter", "w.npy", "--pad", "1", "--activation",
@@ -56,6 +63,12 @@ COMMANDS = {
                "y.npy", "--next-cache", "y.next.npy", "--device", "cpu"],
     "jpeg": ["view", "x.jpg", "--output", "y.png"],
     "explain": ["explain", "shapes.txt"],
+}
+
+TUNE = ["--time", "0", "--reach", "1.01", "--output", "tuned.txt", "--csv", "tuned.csv"]
+VIRTUAL_COMMANDS = {
+    "tune": ["tune", "both.txt", *TUNE, "--resume"],
+    "known": ["tune", "known.txt", *TUNE],
 }
 
 PYTHON = """
@@ -93,8 +106,11 @@ def run(options, folder, name, kind, at):
         "CONVOY_FAULT_AT": str(at), "CONVOY_FAULT_FILE": str(told), "OMP_NUM_THREADS": "1",
         "CONVOY_TUNING": str(folder / "tuning.txt"),
     }
+    if name in VIRTUAL_COMMANDS:
+        environment |= {"LD_LIBRARY_PATH": options.virtual_gpu, "VGPU_GPU": "h200",
+                        "VGPU_SMS": "8", "VGPU_CHECK": "none"}
     command = {"c_interface": [options.c_interface], "python": [sys.executable, "-c", PYTHON]}.get(
-        name) or [options.convoy, *COMMANDS[name]]
+        name) or [options.convoy, *(COMMANDS | VIRTUAL_COMMANDS)[name]]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=folder,
                           env=environment, timeout=300)
     return done.returncode, done.stderr, told.exists()
@@ -122,12 +138,46 @@ def judge(folder, name, before, code, stderr):
     return ""
 
 
+class Tuning:
+    """A tuning file and its table with one shape measured, from which `tune --resume` goes on."""
+
+    FILES = ("tuned.txt", "tuned.csv")
+
+    def __init__(self, options, folder):
+        self.options, self.folder = options, folder
+        code, stderr, _ = run(options, folder, "known", "malloc", 0)
+        if code != 0:
+            raise RuntimeError(f"tune: without a fault: {code} {stderr}")
+        self.old = {name: (folder / name).read_text() for name in self.FILES}
+
+    def restore(self):
+        for name, content in self.old.items():
+            (self.folder / name).write_text(content)
+
+    def judge(self):
+        """What is wrong with what a failed run left, or nothing."""
+        for attempt in ("left", "resumed"):
+            for name, content in self.old.items():
+                now = (self.folder / name).read_text()
+                lost = [line for line in content.splitlines() if line not in now.splitlines()]
+                if lost or not now.endswith("\n"):
+                    return f"{attempt}: {name} lost {lost}, ends with {now[-20:]!r}"
+            if attempt == "left":
+                code, stderr, _ = run(self.options, self.folder, "tune", "malloc", 0)
+                if code != 0:
+                    return f"--resume after it: {code} {stderr[-300:]}"
+        lines = (self.folder / "tuned.txt").read_text().splitlines()
+        choices = len(lines) - 1  # The header.
+        return "" if choices == 2 else f"--resume after it: {choices} choices of 2: {lines}"
+
+
 def campaign(options, name, kind):
     """(points tried, exit codes, what was wrong)"""
     with tempfile.TemporaryDirectory() as root:
         folder = pathlib.Path(root)
         make_files(folder)
         (folder / "tuning.txt").write_text("convoy-tuning 2\n")
+        tuning = Tuning(options, folder) if name in VIRTUAL_COMMANDS else None
         code, stderr, _ = run(options, folder, name, kind, 0)
         if code != 0:
             return 0, {}, [f"{name}: without a fault: {code} {stderr}"]
@@ -138,12 +188,16 @@ def campaign(options, name, kind):
         while True:
             for file, content in old.items():
                 (folder / file).write_bytes(content)
+            if tuning:
+                tuning.restore()
             code, stderr, happened = run(options, folder, name, kind, at)
             if not happened:
                 return tried, codes, wrong
             tried += 1
             codes[code] += 1
             problem = judge(folder, name, before, code, stderr)
+            if tuning and not problem:
+                problem = tuning.judge()
             if problem:
                 wrong.append(f"{name}, {kind} {at}: {problem}")
                 for part in folder.glob("*.part-*"):
@@ -162,8 +216,9 @@ def main():
     parser.add_argument("--runtime", default="")
     parser.add_argument("--c-interface", default="")
     parser.add_argument("--python", default="")
+    parser.add_argument("--virtual-gpu", default="")
     options = parser.parse_args()
-    for name in ("convoy", "library", "c_interface", "python"):
+    for name in ("convoy", "library", "c_interface", "python", "virtual_gpu"):
         path = getattr(options, name)
         setattr(options, name, os.path.abspath(path) if path else "")
     failed = False
@@ -171,6 +226,7 @@ def main():
         names = [*COMMANDS]
         names += ["c_interface"] if options.c_interface else []
         names += ["python"] if options.python else []
+        names += ["tune"] if options.virtual_gpu else []
         jobs = {(name, kind): pool.submit(campaign, options, name, kind)
                 for kind in options.kinds.split(",") for name in names}
         for (name, kind), job in jobs.items():
