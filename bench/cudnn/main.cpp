@@ -5,8 +5,10 @@
 //
 // convoy_vs_cudnn [--all-kernels] [--kernels PREFIX] [--kernel NAME] [--engines PART]
 //                 [--dtype TYPE] [--seconds S] [--csv FILE]
-//                 [--tuning FILE] [--chain RUNS] [--budget S] SHAPES...
-// SHAPES: shape files (the set is named after the file) or shape strings.
+//                 [--tuning FILE] [--chain RUNS] [--budget S] [--part I/N] [--lock FILE] SHAPES...
+// SHAPES: shape files (the set is named after the file) or shape strings. --part: every N-th shape
+// from the I-th on (0 to N - 1). Most of a shape's time goes into building cuDNN's plans, on one
+// core: several processes share a list by --part, and the GPU by --lock.
 #include <charconv>
 #include <cstdio>
 #include <cstring>
@@ -42,6 +44,15 @@ int main(int argc, char** argv) {
         options.seconds = std::stod(value());
       } else if (word == "--budget") {
         options.budget_s = std::stod(value());
+      } else if (word == "--lock") {
+        options.lock_path = value();
+      } else if (word == "--part") {
+        const std::string part = value();
+        if (std::sscanf(part.c_str(), "%d/%d", &options.part, &options.parts) != 2 ||
+            options.part < 0 || options.part >= options.parts) {
+          throw convoy::Error(convoy::Status::invalid_argument,
+                              "--part " + part + " is not legal; legal: I/N with 0 <= I < N");
+        }
       } else if (word == "--chain") {
         const std::string runs = value();
         const auto [end, error] =

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "versus.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <exception>
 #include <memory>
 #include <optional>
 
@@ -68,6 +73,27 @@ struct Tensors {
   std::int64_t frame_bytes = 0;
 };
 
+/// The GPU, taken from other processes that name the same file, while the object lives.
+class Turn {
+ public:
+  explicit Turn(const std::string& path) {
+    if (path.empty()) return;
+    file_ = open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+    if (file_ < 0 || flock(file_, LOCK_EX) != 0) {
+      if (file_ >= 0) close(file_);
+      throw Error(Status::io_error, text("--lock ", path, " cannot be locked"));
+    }
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() {
+    if (file_ >= 0) close(file_);
+  }
+
+ private:
+  int file_ = -1;
+};
+
 /// How many sets of tensors a chain needs so that each run finds its own out of the cache.
 int tensor_sets(const ConvGeometry& g, DType dtype, int chain) {
   int l2_bytes = 0;
@@ -87,12 +113,20 @@ class Chain {
     cudaStream_t stream = nullptr;
     cli::check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
     cli::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-    for (int run = 0; run < runs; ++run) enqueue(run, stream);
+    std::exception_ptr problem;
+    try {
+      for (int run = 0; run < runs; ++run) enqueue(run, stream);
+    } catch (...) {
+      problem = std::current_exception();
+    }
     cudaGraph_t graph = nullptr;
-    cli::check_cuda(cudaStreamEndCapture(stream, &graph), "capture");
-    cli::check_cuda(cudaGraphInstantiate(&graph_, graph, 0), "cudaGraphInstantiate");
-    cudaGraphDestroy(graph);
+    const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
     cudaStreamDestroy(stream);
+    if (problem) std::rethrow_exception(problem);
+    cli::check_cuda(ended, "capture");
+    const cudaError_t made = cudaGraphInstantiate(&graph_, graph, 0);
+    cudaGraphDestroy(graph);
+    cli::check_cuda(made, "cudaGraphInstantiate");
   }
   Chain(const Chain&) = delete;
   Chain& operator=(const Chain&) = delete;
@@ -212,6 +246,19 @@ std::vector<CudnnRun> of_engines(std::vector<CudnnRun> runs, const std::string& 
   return runs;
 }
 
+// Loads the runs' kernels without running them: captures each. What cannot be captured is loaded
+// by its first run.
+void load_kernels(const std::vector<CudnnRun>& runs, const Tensors& tensors,
+                  const DeviceMemory& workspace) {
+  for (const CudnnRun& run : runs) {
+    try {
+      const Chain once(1, [&](int, cudaStream_t stream) { run.run(tensors, workspace, stream); });
+    } catch (const Error&) {
+      (void)cudaGetLastError();
+    }
+  }
+}
+
 double quick_time_us(const CudnnRun& run, const Tensors& tensors, const DeviceMemory& workspace) {
   static const auto events = [] {
     std::pair<cudaEvent_t, cudaEvent_t> pair;
@@ -282,6 +329,8 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, VersusOptions o
   }
   const std::vector<CudnnRun> all =
       of_engines(all_cudnn_runs(g, options.dtype), options.engines, tensors, workspace);
+  if (!options.lock_path.empty()) load_kernels(all, tensors, workspace);
+  const Turn turn(options.lock_path);
   const std::vector<CudnnRun> best = best_cudnn_runs(all, tensors, workspace);
 
   std::vector<cli::Variant> variants;
@@ -388,7 +437,10 @@ void print_summary(std::FILE* table, const std::string& set, const std::vector<R
 int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& options) {
   const bool csv_to_stdout = options.csv_path == "-";
   std::FILE* const table = csv_to_stdout ? stderr : stdout;
-  const Ceilings ceilings = measure_ceilings();
+  const Ceilings ceilings = [&] {
+    const Turn turn(options.lock_path);
+    return measure_ceilings();
+  }();
   std::fprintf(table, "cuDNN %s; ceilings: GEMM %.0f TFLOP/s, copy %.0f GB/s\n",
                cudnn_version().c_str(), ceilings.gemm_tflops, ceilings.copy_gbs);
   if (options.chain > 1) {
@@ -405,7 +457,9 @@ int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& 
   for (const VersusSet& set : sets) {
     std::fprintf(table, "%-48s %9s %6s %8s %6s %9s %7s %9s  %s\n", set.name.c_str(), "us", "noise",
                  "TFLOP/s", "% ceil", "cuDNN us", "x cuDNN", "diff", "kernel");
-    for (const cli::ShapeCase& shape : set.cases) {
+    for (std::size_t i = std::size_t(options.part); i < set.cases.size();
+         i += std::size_t(options.parts)) {
+      const cli::ShapeCase& shape = set.cases[i];
       if (is_over()) break;
       try {
         const Row row = compare(set.name, shape, options, ceilings, workspace);

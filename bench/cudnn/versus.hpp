@@ -22,7 +22,11 @@ struct VersusOptions {
   std::string engines;      ///< cuDNN's plans alone whose kernels have this in their names: "sm80".
   std::string tuning_path;  ///< With all_kernels: the best of each shape, as a tuning file.
   double budget_s = 1e9;    ///< No shape is begun after that many seconds.
-  std::string csv_path;     ///< Empty: none; "-": stdout, and the table on stderr.
+  /// Shapes part, part + parts, part + 2 parts ... alone: several processes share a list.
+  int part = 0, parts = 1;
+  /// Held while the GPU is timed, so that such processes build plans at once and time in turn.
+  std::string lock_path;
+  std::string csv_path;  ///< Empty: none; "-": stdout, and the table on stderr.
 };
 
 struct VersusSet {
