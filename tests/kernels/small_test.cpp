@@ -81,6 +81,8 @@ TEST_F(Small, NarrowInput) {
   };
   narrow(shape_2d(2, 41, 37, 3, 64, 7, 3, 2));            // The stem of ResNet, odd extents.
   narrow(shape_2d(1, 33, 70, 3, 70, 3, 1));               // Ragged filters: staged as floats.
+  narrow(shape_2d(1, 18, 37, 3, 180, 3, 1));              // Rows of 8 bytes: stored in fours.
+  narrow(shape_2d(1, 9, 35, 4, 20, 3, 1), DType::fp16);   // The same of a strip of 32.
   narrow(shape_2d(1, 33, 20, 1, 8, 5, 2), DType::fp16);   // One channel: eight copies.
   narrow(shape_2d(1, 20, 40, 1, 40, 3, 1, 2));            // Four copies, two elements apart.
   narrow(shape_2d(1, 20, 40, 1, 16, 4, 0, 4));            // Two copies.
@@ -156,6 +158,56 @@ TEST_F(Small, Depthwise) {
   depthwise(40, 3, 1, DType::fp16);
 }
 
+// A bias and the activations that kernels apply in registers, and the output in another type.
+void expect_right_with_short_epilogues(ConvCase test) {
+  for (const Activation activation : {Activation::none, Activation::relu, Activation::silu,
+                                      Activation::clamp, Activation::hardswish}) {
+    for (const DType out : {test.options.dtype, DType::fp32}) {
+      test.options.output_dtype = out;
+      test.bias = true;
+      test.epilogue.bias_dtype = static_cast<DType>(static_cast<int>(activation) % 3);
+      test.epilogue.activation = activation;
+      expect_right(test);
+    }
+  }
+}
+
+TEST_F(Small, ShortEpilogues) {
+  ConvGeometry depthwise = shape_2d(1, 10, 33, 16, 16, 3, 1);
+  depthwise.groups = 16;
+  ConvGeometry rows = shape_2d(1, 10, 33, 16, 16, 5, 2);
+  rows.groups = 16;
+  ConvGeometry nine = shape_2d(1, 9, 11, 40, 40, 3, 1);
+  nine.groups = 5;
+  ConvGeometry points = shape_2d(1, 7, 9, 32, 32, 1, 0);
+  points.groups = 16;
+  expect_right_with_short_epilogues(with_kernel(depthwise, "depthwise"));
+  expect_right_with_short_epilogues(with_kernel(rows, "depthwise", DType::fp16));
+  expect_right_with_short_epilogues(with_kernel(nine, "grouped"));
+  expect_right_with_short_epilogues(with_kernel(points, "grouped", DType::fp16));
+}
+
+// More output rows than threads at once: a thread walks down several.
+TEST_F(Small, DepthwiseWalksDownSeveralRows) {
+  int multiprocessors = 0;
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0);
+  const std::int64_t resident = 512 * std::int64_t{multiprocessors};
+  for (const std::int64_t stride : {1, 2}) {
+    const ConvGeometry image = shape_2d(1, 47, 61, 96, 96, 3, 1, stride);
+    const std::int64_t threads = image.out[1] * ((image.out[2] + 3) / 4) * (96 / 4);
+    ConvGeometry g = shape_2d(1 + 2 * resident / threads, 47, 61, 96, 96, 3, 1, stride);
+    g.groups = 96;
+    ConvCase test = with_kernel(g, "depthwise", stride == 1 ? DType::bf16 : DType::fp16);
+    test.sample = 20000;
+    expect_right(test);
+    test.bias = true;
+    test.epilogue.activation = Activation::silu;
+    expect_right(test);
+    test.epilogue.activation = Activation::gelu;  // Not in registers.
+    expect_right(test);
+  }
+}
+
 TEST_F(Small, Grouped) {
   const auto grouped = [](ConvGeometry g, std::int64_t groups, DType dtype = DType::bf16) {
     g.groups = groups;
@@ -165,7 +217,20 @@ TEST_F(Small, Grouped) {
   grouped(shape_2d(1, 9, 13, 80, 80, 3, 1, 2), 10);          // Eight; a block partly filled.
   grouped(shape_2d(1, 8, 8, 48, 48, 3, 0), 3, DType::fp16);  // 16: groups are whole steps.
   grouped(shape_2d(1, 7, 9, 32, 32, 1, 0), 16);              // Two; 1×1.
+  grouped(shape_2d(2, 11, 9, 88, 88, 3, 1, 2), 11);          // Eight; half of the last step.
+  grouped(shape_2d(1, 7, 9, 36, 36, 3, 1), 9);               // Four; a quarter of it.
   grouped(shape_3d(1, 2, 1, 6, 7, 32, 32), 8);               // Depth, a cache.
+  const Conv2dProblemShape dilated{.in_height = 12,
+                                   .in_width = 10,
+                                   .in_channels = 32,
+                                   .out_channels = 32,
+                                   .filter_h = 3,
+                                   .filter_w = 3,
+                                   .pad_h = 2,
+                                   .pad_w = 1,
+                                   .dilation_h = 2,
+                                   .dilation_w = 3};
+  grouped(geometry_of(dilated), 4);
 }
 
 // One row of output: tiles are strips side by side.

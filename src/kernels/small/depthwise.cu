@@ -177,7 +177,10 @@ std::int64_t chunk_rows_3x3(const PlanRequest& request) {
   const std::int64_t resident = 4 * kDepthwiseThreads * std::max(1, request.device.multiprocessors);
   std::int64_t best = 1;
   double best_cost = 0;
-  for (std::int64_t parts = 1; parts <= std::min<std::int64_t>(g.out[1], 64); ++parts) {
+  const std::int64_t most = std::min<std::int64_t>(g.out[1], 64);
+  for (std::int64_t i = 1; i <= most + 1; ++i) {
+    // A row each too, however many they are.
+    const std::int64_t parts = i > most ? g.out[1] : i;
     const std::int64_t rows = ceil_div(g.out[1], parts);
     const std::int64_t threads = threads_3x3(g, rows);
     if (threads > kMaxStrips) continue;
@@ -419,6 +422,7 @@ class DepthwisePlan final : public CudaPlan {
         .activation = pointers.activation,
         .filter = pointers.filter,
         .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
+        .is_short = is_short(EpilogueParams(pointers.epilogue)),
         .in_height = static_cast<int>(g.in[1]),
         .in_width = static_cast<int>(g.in[2]),
         .out_height = static_cast<int>(g.out[1]),
@@ -433,8 +437,10 @@ class DepthwisePlan final : public CudaPlan {
         .channels = g.groups};
     const auto blocks = static_cast<unsigned>(ceil_div(items, kDepthwiseThreads));
     const auto run = [&]<typename Element>() {
-      const auto kernel =
-          g.stride[1] == 1 ? depthwise_3x3_kernel<Element, 1> : depthwise_3x3_kernel<Element, 2>;
+      const bool is_short = arguments.is_short && !arguments.output.plain &&
+                            arguments.output.dtype == dtype_of<Element>;
+      const auto kernel = g.stride[1] == 1 ? choose_3x3<Element, 1>(rows, is_short)
+                                           : choose_3x3<Element, 2>(rows, is_short);
       launch_kernel(
           kernel,
           {.name = "depthwise_3x3", .grid = blocks, .block = kDepthwiseThreads, .stream = stream},
@@ -445,6 +451,13 @@ class DepthwisePlan final : public CudaPlan {
     } else {
       run.template operator()<__half>();
     }
+  }
+
+  template <typename Element, int kStride>
+  static void (*choose_3x3(std::int64_t rows, bool is_short))(Depthwise3x3Arguments) {
+    return rows == 1  ? depthwise_3x3_kernel<Element, kStride, true, DepthwiseEnd::any>
+           : is_short ? depthwise_3x3_kernel<Element, kStride, false, DepthwiseEnd::only_short>
+                      : depthwise_3x3_kernel<Element, kStride, false, DepthwiseEnd::plain_or_long>;
   }
 
   void launch_rows(const RunPointers& pointers, cudaStream_t stream) const {
@@ -458,6 +471,7 @@ class DepthwisePlan final : public CudaPlan {
         .cache = pointers.cache,
         .filter = pointers.filter,
         .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
+        .is_short = is_short(EpilogueParams(pointers.epilogue)),
         .in_rows = narrow(view.in_rows),
         .in_columns = narrow(view.in_columns),
         .out_rows = narrow(view.out_rows),

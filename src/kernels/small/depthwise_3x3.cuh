@@ -2,12 +2,15 @@
 //
 // Depthwise 3×3, the usual case by far. A thread owns 4 channels of 4 neighbouring output columns
 // and walks down a chunk of output rows with its 36 filter elements in registers: each input row is
-// loaded and converted once and added to the (up to three) output rows that see it.
+// loaded and converted once and added to the (up to three) output rows that see it. Where the layer
+// is so small that all its output rows find threads at once, a thread computes one: what takes time
+// then is the way to device memory, and all loads of the thread take it together.
 #pragma once
 
 #include "kernels/common/device_geometry.cuh"
 #include "kernels/common/fast_divide.hpp"
 #include "kernels/common/output.cuh"
+#include "kernels/small/short_epilogue.cuh"
 
 namespace convoy::small {
 
@@ -19,6 +22,7 @@ struct Depthwise3x3Arguments {
   const void* activation;
   const void* filter;
   ConvOutput output;
+  bool is_short;  ///< The epilogue.
   int in_height, in_width, out_height, out_width;
   int pad_height, pad_width;
   int chunk_rows;  ///< Output rows of a thread.
@@ -51,9 +55,13 @@ class DepthwiseColumns {
     // [channel][r][s], 72 bytes of four channels.
     const auto* filter =
         reinterpret_cast<const uint2*>(static_cast<const Element*>(a.filter) + channel * 9);
-    alignas(8) Element elements[36];
 #pragma unroll
-    for (int i = 0; i < 9; ++i) reinterpret_cast<uint2*>(elements)[i] = filter[i];
+    for (int i = 0; i < 9; ++i) filter_[i] = filter[i];
+  }
+
+  /// Before the first `add`; waits for the filter.
+  __device__ __forceinline__ void convert_filter() {
+    const auto* elements = reinterpret_cast<const Element*>(filter_);
 #pragma unroll
     for (int i = 0; i < 36; ++i) weights_[i % 9 / 3][i % 3][i / 9] = to_float(elements[i]);
   }
@@ -90,15 +98,25 @@ class DepthwiseColumns {
   int height_;
   std::int64_t channels_, row_pitch_;
   bool inside_[kInputs];
+  uint2 filter_[9];  // As loaded.
   float weights_[3][3][kDepthwiseChannels];
 };
 
-template <typename Element>
+/// Which epilogues a kernel is built for.
+// NOTE: where rows slide through registers, code for a bias costs layers without one a tenth.
+enum class DepthwiseEnd { any, plain_or_long, only_short };
+
+template <typename Element, DepthwiseEnd kEnd>
 __device__ __forceinline__ void store_depthwise(const Depthwise3x3Arguments& a,
                                                 float (&sums)[kDepthwiseColumns][4],
                                                 std::int64_t pixel, int columns,
                                                 std::int64_t channel) {
-  if (a.output.plain && a.output.dtype == dtype_of<Element>) {
+  constexpr bool kShort = kEnd != DepthwiseEnd::plain_or_long;
+  const bool in_registers =
+      kEnd == DepthwiseEnd::only_short ||
+      ((kShort ? a.is_short : a.output.plain) && a.output.dtype == dtype_of<Element>);
+  if (in_registers) {
+    if (kShort && !a.output.plain) apply_short_epilogue(a.output.epilogue, sums, channel);
     Element* to = static_cast<Element*>(a.output.data) + pixel * a.channels + channel;
 #pragma unroll
     for (int i = 0; i < kDepthwiseColumns; ++i) {
@@ -109,7 +127,8 @@ __device__ __forceinline__ void store_depthwise(const Depthwise3x3Arguments& a,
     }
     return;
   }
-  // One copy of the epilogue's code: registers are picked by constant indices.
+  if constexpr (kEnd == DepthwiseEnd::only_short) return;
+    // One copy of the epilogue's code: registers are picked by constant indices.
 #pragma unroll 1
   for (int column = 0; column < columns; ++column) {
     float v[4] = {};
@@ -122,7 +141,8 @@ __device__ __forceinline__ void store_depthwise(const Depthwise3x3Arguments& a,
   }
 }
 
-template <typename Element, int kStride>
+/// kOneRow: chunk_rows is 1. kEnd: only_short where the output is of the same type.
+template <typename Element, int kStride, bool kOneRow, DepthwiseEnd kEnd>
 __global__ void __launch_bounds__(kDepthwiseThreads, 4)
     depthwise_3x3_kernel(const __grid_constant__ Depthwise3x3Arguments a) {
   const int item = static_cast<int>(blockIdx.x * kDepthwiseThreads + threadIdx.x);
@@ -141,9 +161,22 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 4)
 
   using Columns = DepthwiseColumns<Element, kStride>;
   // No row is loaded beyond the last one that this thread needs.
-  const Columns input(a, frame, h + (rows - 1) * kStride + 2, q, channel);
+  Columns input(a, frame, h + (rows - 1) * kStride + 2, q, channel);
   typename Columns::Sums sums, first = {}, none = {};
   typename Columns::Row row, next;
+  if constexpr (kOneRow) {
+    typename Columns::Row last;
+    input.load(row, h);
+    input.load(next, h + 1);
+    input.load(last, h + 2);
+    input.convert_filter();
+    input.add(sums, none, row, 0);
+    input.add(sums, sums, next, 1);
+    input.add(sums, sums, last, 2);
+    store_depthwise<Element, kEnd>(a, sums, pixel, columns, channel);
+    return;
+  }
+  input.convert_filter();
   input.load(row, h);
   if constexpr (kStride == 1) {
     // `first` and `second` have met the first filter row, or the first two.
@@ -154,7 +187,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 4)
       input.add(second, first, row, 1);
       input.add(first, none, row, 0);
       if (i >= 2) {
-        store_depthwise<Element>(a, sums, pixel, columns, channel);
+        store_depthwise<Element, kEnd>(a, sums, pixel, columns, channel);
         pixel += a.out_width;
       }
 #pragma unroll
@@ -169,7 +202,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 4)
       input.load(row, ++h);
       input.add(sums, sums, next, 2);
       input.add(first, none, next, 0);
-      store_depthwise<Element>(a, sums, pixel, columns, channel);
+      store_depthwise<Element, kEnd>(a, sums, pixel, columns, channel);
     }
   }
 }

@@ -16,6 +16,7 @@
 #include "kernels/common/device_geometry.cuh"
 #include "kernels/common/fast_divide.hpp"
 #include "kernels/common/output.cuh"
+#include "kernels/small/short_epilogue.cuh"
 
 namespace convoy::small {
 
@@ -60,6 +61,7 @@ struct DepthwiseRowsArguments {
   const void* cache;
   const void* filter;
   ConvOutput output;
+  bool is_short;  ///< The epilogue.
   int in_rows, in_columns, out_rows, out_columns;
   int pad_rows, pad_columns;
   int dilation_rows, dilation_columns;
@@ -282,13 +284,15 @@ __device__ __noinline__ void finish_depthwise(const ConvOutput& out,
   store_channels(out, sums.values, pixel, channel, kChannels);
 }
 
-/// One output row of a thread: `columns` of the strip, `pitch` pixels apart.
+/// One output row of a thread, whose sums are not needed any more: `columns` of the strip, `pitch`
+/// pixels apart.
 template <typename Element, int kStrip, int kChannels>
 __device__ __forceinline__ void store_depthwise_row(const DepthwiseRowsArguments& a,
-                                                    const float (&sums)[kStrip][kChannels],
+                                                    float (&sums)[kStrip][kChannels],
                                                     std::int64_t pixel, int pitch, int columns,
                                                     std::int64_t channel) {
-  if (a.output.plain && a.output.dtype == dtype_of<Element>) {
+  if (a.is_short && a.output.dtype == dtype_of<Element>) {
+    if (!a.output.plain) apply_short_epilogue(a.output.epilogue, sums, channel);
     Element* to = static_cast<Element*>(a.output.data) + pixel * a.channels + channel;
 #pragma unroll
     for (int i = 0; i < kStrip; ++i) {

@@ -5,8 +5,10 @@
 // channels and 16 filters whose filters are zero outside their group: a tensor-core step a tap.
 // Input fragments are read straight from memory (the taps share L1), filters lie in shared memory
 // in fragment order, and channels are dealt to lanes as in the pointwise kernel: four neighbours
-// each.
+// each. Of a 3×3 filter all nine taps are loaded before the first is multiplied: waiting for one
+// after the other is what took the time.
 #include <algorithm>
+#include <array>
 
 #include "core/checked.hpp"
 #include "core/text.hpp"
@@ -16,6 +18,7 @@
 #include "kernels/common/fast_divide.hpp"
 #include "kernels/common/output.cuh"
 #include "kernels/small/candidates.hpp"
+#include "kernels/small/short_epilogue.cuh"
 
 namespace convoy::small {
 namespace {
@@ -25,7 +28,7 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kChannels = 16;  // Of a warp.
 constexpr int kFragments = 2;  // Of 16 output pixels, at once.
 constexpr int kMaxTaps = 49;   // 98 KiB of filters.
-constexpr int kBlocksOfMultiprocessor = 8;
+constexpr int kVector = 4;     // Channels of a lane.
 constexpr int kMaxGridY = 65535;
 
 struct GroupedArguments {
@@ -34,6 +37,7 @@ struct GroupedArguments {
   const void* filter;
   DeviceGeometry geometry;
   ConvOutput output;
+  bool is_short;                     ///< The epilogue.
   FastDivide columns, rows, frames;  ///< Q, P, Z
   int tiles;                         ///< Of 32 output pixels.
 };
@@ -51,12 +55,13 @@ __device__ __forceinline__ void load_grouped_filters(const GroupedArguments& arg
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int filter = lane / 8 * 4 + i / 2 * 2 + lane / 4 % 2, channel = lane % 4 * 4 + i % 2 * 2;
-    same_group[i] = filter / g.channels == channel / g.channels;
+    same_group[i] = filter / g.channels == channel / g.channels &&
+                    first_channel + filter < g.groups * g.channels;
     from[i] = reinterpret_cast<const std::uint32_t*>(static_cast<const Element*>(arguments.filter) +
                                                      (first_channel + filter) * g.filter_pitch +
                                                      g.filter_offset + channel % g.channels);
   }
-#pragma unroll 3
+#pragma unroll 9
   for (int tap = 0; tap < taps; ++tap) {
     std::uint32_t pairs[4];
 #pragma unroll
@@ -67,8 +72,9 @@ __device__ __forceinline__ void load_grouped_filters(const GroupedArguments& arg
   }
 }
 
-template <typename Element>
-__global__ void __launch_bounds__(kThreads)
+/// kNine: a filter of 1×3×3.
+template <typename Element, bool kNine>
+__global__ void __launch_bounds__(kThreads, kNine ? 4 : 1)
     grouped_kernel(const __grid_constant__ GroupedArguments arguments) {
   extern __shared__ __align__(16) uint4 all_filters[];  // [warp][tap][lane]
   const DeviceGeometry& g = arguments.geometry;
@@ -79,12 +85,15 @@ __global__ void __launch_bounds__(kThreads)
   load_grouped_filters<Element>(arguments, filters, first_channel);
   __syncwarp();
 
-  const int channel = first_channel + lane % 4 * 4;
+  const int channel = first_channel + lane % 4 * kVector;
+  const bool channel_exists = channel < g.groups * g.channels;  // Of the last 16 maybe not.
   const auto* activation = static_cast<const Element*>(arguments.activation) + channel;
   const auto* cache = static_cast<const Element*>(arguments.cache) + channel;
   const std::int64_t column_step = g.dilation[2] * g.pixel_pitch;
+  const std::int64_t row_step = g.dilation[1] * g.row_pitch;
   for (int tile = static_cast<int>(blockIdx.x); tile < arguments.tiles;
        tile += static_cast<int>(gridDim.x)) {
+    __syncwarp();  // All lanes multiply.
     // First taps of this lane's four pixels: rows lane / 4 and + 8 of each fragment.
     const std::int64_t first_pixel = std::int64_t{tile} * (16 * kFragments) + lane / 4;
     int n[4], d[4], h[4], w[4];
@@ -97,81 +106,135 @@ __global__ void __launch_bounds__(kThreads)
       h[i] = arguments.rows.remainder(row, frame) * g.stride[1] - g.pad[1];
       w[i] = arguments.columns.remainder(m, row) * g.stride[2] - g.pad[2];
     }
+    // Pixel i under the first tap of temporal tap t, and whether that frame is there.
+    const auto pixel_of = [&](int i, int t, bool& exists) {
+      const int frame = d[i] + t * g.dilation[0];
+      const bool cached = frame < g.cached_frames;
+      const std::int64_t index = cached ? std::int64_t{n[i]} * g.cached_frames + frame
+                                        : std::int64_t{n[i]} * g.in[0] + frame - g.cached_frames;
+      exists = channel_exists && static_cast<unsigned>(frame) < static_cast<unsigned>(g.seen[0]);
+      return (cached ? cache : activation) + (index * g.in[1] + h[i]) * g.row_pitch +
+             w[i] * g.pixel_pitch;
+    };
+    const auto row_exists = [&](int i, int r) {
+      return static_cast<unsigned>(h[i] + r * g.dilation[1]) < static_cast<unsigned>(g.in[1]);
+    };
+    const auto column_exists = [&](int i, int s) {
+      return static_cast<unsigned>(w[i] + s * g.dilation[2]) < static_cast<unsigned>(g.in[2]);
+    };
     float sums[kFragments][2][4] = {};
+    const auto multiply = [&](const uint2(&a)[4], const uint4& b) {
+#pragma unroll
+      for (int i = 0; i < kFragments; ++i) {
+        const std::uint32_t fragment[4] = {a[2 * i].x, a[2 * i + 1].x, a[2 * i].y, a[2 * i + 1].y};
+        mma_16x8x16<Element>(sums[i][0], fragment, b.x, b.y);
+        mma_16x8x16<Element>(sums[i][1], fragment, b.z, b.w);
+      }
+    };
     const uint4* filter = filters + lane;
-    for (int t = 0; t < g.filter[0]; ++t) {
-      const Element* pixels[4];
-      bool frame_exists[4];
+    if constexpr (kNine) {
+      uint2 a[9][4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int frame = d[i] + t * g.dilation[0];
-        const bool cached = frame < g.cached_frames;
-        const std::int64_t index = cached ? std::int64_t{n[i]} * g.cached_frames + frame
-                                          : std::int64_t{n[i]} * g.in[0] + frame - g.cached_frames;
-        frame_exists[i] = static_cast<unsigned>(frame) < static_cast<unsigned>(g.seen[0]);
-        pixels[i] = (cached ? cache : activation) + (index * g.in[1] + h[i]) * g.row_pitch +
-                    w[i] * g.pixel_pitch;
-      }
-      for (int r = 0; r < g.filter[1]; ++r) {
-        bool row_exists[4];
+        bool exists;
+        const Element* const pixel = pixel_of(i, 0, exists);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          row_exists[i] = frame_exists[i] && static_cast<unsigned>(h[i] + r * g.dilation[1]) <
-                                                 static_cast<unsigned>(g.in[1]);
-        }
-        std::int64_t offset = r * g.dilation[1] * g.row_pitch;
-        for (int s = 0; s < g.filter[2]; ++s, filter += 32, offset += column_step) {
-          uint2 a[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            a[i] = make_uint2(0, 0);
-            if (row_exists[i] &&
-                static_cast<unsigned>(w[i] + s * g.dilation[2]) < static_cast<unsigned>(g.in[2])) {
-              a[i] = *reinterpret_cast<const uint2*>(pixels[i] + offset);
-            }
+        for (int tap = 0; tap < 9; ++tap) {
+          const int r = tap / 3, s = tap % 3;
+          a[tap][i] = make_uint2(0, 0);
+          if (exists && row_exists(i, r) && column_exists(i, s)) {
+            a[tap][i] = *reinterpret_cast<const uint2*>(pixel + r * row_step + s * column_step);
           }
-          const uint4 b = *filter;
+        }
+      }
 #pragma unroll
-          for (int i = 0; i < kFragments; ++i) {
-            const std::uint32_t fragment[4] = {a[2 * i].x, a[2 * i + 1].x, a[2 * i].y,
-                                               a[2 * i + 1].y};
-            mma_16x8x16<Element>(sums[i][0], fragment, b.x, b.y);
-            mma_16x8x16<Element>(sums[i][1], fragment, b.z, b.w);
+      for (int tap = 0; tap < 9; ++tap) multiply(a[tap], filter[tap * 32]);
+    } else {
+      for (int t = 0; t < g.filter[0]; ++t) {
+        const Element* pixels[4];
+        bool exist[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) pixels[i] = pixel_of(i, t, exist[i]);
+        for (int r = 0; r < g.filter[1]; ++r) {
+          bool rows_exist[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) rows_exist[i] = exist[i] && row_exists(i, r);
+          std::int64_t offset = r * row_step;
+          for (int s = 0; s < g.filter[2]; ++s, filter += 32, offset += column_step) {
+            uint2 a[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              a[i] = make_uint2(0, 0);
+              if (rows_exist[i] && column_exists(i, s)) {
+                a[i] = *reinterpret_cast<const uint2*>(pixels[i] + offset);
+              }
+            }
+            multiply(a, *filter);
           }
         }
       }
     }
-    if (arguments.output.plain && arguments.output.dtype == dtype_of<Element>) {
+    // By pixel: what a lane holds is four neighbouring channels of each.
+    float v[4][kVector];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float(&d0)[4] = sums[i / 2][0];
+      const float(&d1)[4] = sums[i / 2][1];
+      const int half = i % 2 * 2;
+      v[i][0] = d0[half], v[i][1] = d0[half + 1], v[i][2] = d1[half], v[i][3] = d1[half + 1];
+    }
+    if (arguments.is_short && arguments.output.dtype == dtype_of<Element>) {
+      if (!channel_exists) continue;
+      if (!arguments.output.plain) apply_short_epilogue(arguments.output.epilogue, v, channel);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float(&d0)[4] = sums[i / 2][0];
-        const float(&d1)[4] = sums[i / 2][1];
         const std::int64_t pixel = first_pixel + i * 8;
         if (pixel >= g.pixels) continue;
         *reinterpret_cast<uint2*>(static_cast<Element*>(arguments.output.data) +
                                   pixel * arguments.output.channels + channel) =
-            make_uint2(pack2<Element>(d0[i % 2 * 2], d0[i % 2 * 2 + 1]),
-                       pack2<Element>(d1[i % 2 * 2], d1[i % 2 * 2 + 1]));
+            make_uint2(pack2<Element>(v[i][0], v[i][1]), pack2<Element>(v[i][2], v[i][3]));
       }
       continue;
     }
     // One copy of the epilogue's code: registers are picked by constant indices.
 #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
-      float v[4] = {};
+      float picked[kVector] = {};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float(&d0)[4] = sums[j / 2][0];
-        const float(&d1)[4] = sums[j / 2][1];
-        const int half = j % 2 * 2;
-        const float values[4] = {d0[half], d0[half + 1], d1[half], d1[half + 1]};
 #pragma unroll
-        for (int c = 0; c < 4; ++c) v[c] = i == j ? values[c] : v[c];
+        for (int c = 0; c < kVector; ++c) picked[c] = i == j ? v[j][c] : picked[c];
       }
       const std::int64_t pixel = first_pixel + i * 8;
-      if (pixel < g.pixels) store_channels(arguments.output, v, pixel, channel, 4);
+      if (pixel < g.pixels && channel_exists) {
+        store_channels(arguments.output, picked, pixel, channel, kVector);
+      }
     }
   }
+}
+
+bool has_nine_taps(const ConvGeometry& g) {
+  return g.filter == std::array<std::int64_t, 3>{1, 3, 3};
+}
+
+// Model time, fitted to 30 layers on an H200, each within 15 %.
+double estimate_us(const PlanRequest& request) {
+  constexpr double kLaunchUs = 6.2;
+  constexpr double kEpilogueUs = 1.3;  // Anything but a plain store.
+  constexpr double kBytesPerUs = 2.5e6;
+  // 16 channels of an output pixel and tap: any filter, 3×3, and 3×3 whose pixels lie apart.
+  constexpr double kSteps = 1.1e5, kNineSteps = 1.45e5, kStridedSteps = 1.15e5;
+  const ConvGeometry& g = request.geometry;
+  const double steps =
+      double(g.gemm_m()) * double(ceil_div(g.in_channels, kChannels)) * double(g.taps());
+  const double rate = !has_nine_taps(g)                      ? kSteps
+                      : g.stride[1] == 1 && g.stride[2] == 1 ? kNineSteps
+                                                             : kStridedSteps;
+  const EpilogueKind& epilogue = request.epilogue;
+  const bool plain =
+      !epilogue.bias && !epilogue.residual && epilogue.activation == Activation::none;
+  return kLaunchUs + (plain ? 0.0 : kEpilogueUs) +
+         std::max(min_bytes(request) / kBytesPerUs, steps / rate);
 }
 
 std::int64_t tiles_of(const ConvGeometry& g) {
@@ -184,8 +247,19 @@ class GroupedPlan final : public CudaPlan {
       : CudaPlan(request), geometry_(trimmed_device_geometry(request.geometry)) {
     const auto taps = static_cast<int>(geometry_.reduction) / geometry_.channels;
     shared_bytes_ = kWarps * taps * 32 * static_cast<int>(sizeof(uint4));
-    kernel_ = request.dtype == DType::bf16 ? grouped_kernel<__nv_bfloat16> : grouped_kernel<__half>;
+    const ConvGeometry& g = request.geometry;
+    const bool nine = has_nine_taps(g);
+    kernel_ = request.dtype == DType::bf16 ? nine ? grouped_kernel<__nv_bfloat16, true>
+                                                  : grouped_kernel<__nv_bfloat16, false>
+              : nine ? grouped_kernel<__half, true>
+                                           : grouped_kernel<__half, false>;
     raise_shared_memory_limit(kernel_, shared_bytes_, "grouped");
+    // As many blocks as run at once, so that filters are read once a block.
+    const std::int64_t spans = ceil_div(g.in_channels, kWarps * kChannels);
+    const std::int64_t resident = std::int64_t{std::max(1, request.device.multiprocessors)} *
+                                  resident_blocks(kernel_, kThreads, shared_bytes_, "grouped");
+    grid_ = dim3(static_cast<unsigned>(std::clamp<std::int64_t>(resident / spans, 1, tiles_of(g))),
+                 static_cast<unsigned>(spans));
   }
 
   void run(const RunPointers& pointers, cudaStream_t stream) const override {
@@ -196,18 +270,14 @@ class GroupedPlan final : public CudaPlan {
         .filter = pointers.filter,
         .geometry = geometry_,
         .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
+        .is_short = is_short(EpilogueParams(pointers.epilogue)),
         .columns = FastDivide(g.out[2]),
         .rows = FastDivide(g.out[1]),
         .frames = FastDivide(g.out[0]),
         .tiles = static_cast<int>(tiles_of(g))};
-    const std::int64_t spans = ceil_div(g.in_channels, kWarps * kChannels);
-    const std::int64_t most = std::max<std::int64_t>(
-        1, kBlocksOfMultiprocessor * request_.device.multiprocessors / spans);
-    const dim3 grid(static_cast<unsigned>(std::min(tiles_of(g), most)),
-                    static_cast<unsigned>(spans));
     launch_kernel(kernel_,
                   {.name = "grouped",
-                   .grid = grid,
+                   .grid = grid_,
                    .block = kThreads,
                    .shared_bytes = static_cast<std::size_t>(shared_bytes_),
                    .stream = stream},
@@ -221,6 +291,7 @@ class GroupedPlan final : public CudaPlan {
   DeviceGeometry geometry_;
   Kernel* kernel_ = nullptr;
   int shared_bytes_ = 0;
+  dim3 grid_;
 };
 
 class GroupedCandidate final : public KernelCandidate {
@@ -237,9 +308,9 @@ class GroupedCandidate final : public KernelCandidate {
       return text("C / groups = ", width, ", K / groups = ", g.group_filters(),
                   "; legal: equal, and 2, 4, 8 or 16");
     }
-    if (g.groups == 1 || g.in_channels % kChannels != 0) {
+    if (g.groups == 1 || g.in_channels % kVector != 0) {
       return text("groups = ", g.groups, ", channels = ", g.in_channels,
-                  "; legal: several groups and a multiple of 16 channels");
+                  "; legal: several groups and a multiple of 4 channels");
     }
     if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
     std::string reason = zero_padding_refusal(g);
@@ -259,9 +330,7 @@ class GroupedCandidate final : public KernelCandidate {
     reason = device_geometry_refusal(g);
     if (!reason.empty()) return reason;
 
-    // 16 channels of an output pixel and tap: measured on an H200.
-    const double steps = double(g.gemm_m()) * double(g.in_channels / kChannels) * double(g.taps());
-    return 6.0 + std::max(min_bytes(request) / 2.5e6, steps / 1.1e5);
+    return estimate_us(request);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

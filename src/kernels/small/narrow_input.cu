@@ -185,11 +185,12 @@ double estimate_us(const PlanRequest& request) {
   constexpr double kSingly = 1.88;       // times this where rows are not of 16 bytes.
   constexpr double kFilterUs = 7.45e-3;  // A filter's K step, once a block.
   constexpr double kBytesPerUs = 2.18e6;
+  constexpr double kFoursBytesPerUs = 1.15e6;  // Of the output, in rows of eight bytes.
 
   const ConvGeometry& g = request.geometry;
   const NarrowInputLayout l = narrow_input_layout(request).layout;
   const Activation activation = request.epilogue.activation;
-  const bool direct = request.output_dtype == request.dtype && g.out_channels % 8 == 0 &&
+  const bool direct = request.output_dtype == request.dtype && g.out_channels % 4 == 0 &&
                       !request.epilogue.residual &&
                       (activation == Activation::none || activation == Activation::relu ||
                        activation == Activation::silu);
@@ -208,8 +209,11 @@ double estimate_us(const PlanRequest& request) {
       l.pixels * (kPixelUs + l.copies * kCopyUs) + strips * (l.steps * kStepUs + store_us);
   const double block_us = tiles * (tile_us * sharing + kTileUs) +
                           kFilterUs * l.steps * l.strips * l.strip / kNarrowInputWarps;
-  return kLaunchUs + std::max(rounds * block_us,
-                              min_bytes(request) / (kBytesPerUs * memory_share(request.device)));
+  const double output_bytes = double(g.output_elements()) * double(size_of(request.output_dtype));
+  const double fours_us = g.out_channels % 8 == 0 ? 0.0 : output_bytes / kFoursBytesPerUs;
+  return kLaunchUs +
+         std::max(rounds * block_us, std::max(min_bytes(request) / kBytesPerUs, fours_us) /
+                                         memory_share(request.device));
 }
 
 class NarrowInputCandidate final : public KernelCandidate {

@@ -232,13 +232,13 @@ __device__ __forceinline__ void load_narrow_input_patch(const NarrowInputArgumen
   }
 }
 
-/// Whether outputs are rounded before they are staged: 16-bit outputs in eights, no more than a
+/// Whether outputs are rounded before they are staged: 16-bit outputs in fours, no more than a
 /// bias and one of the cheap activations. Others are staged as floats; their code is there once.
 template <typename Element>
 __device__ __forceinline__ bool rounds_first(const ConvOutput& out) {
   const EpilogueParams& e = out.epilogue;
-  return out.dtype == dtype_of<Element> && out.vectors && e.scale == 1.0f && !e.has_residual &&
-         !e.round_each_step &&
+  return out.dtype == dtype_of<Element> && out.channels % 4 == 0 && e.scale == 1.0f &&
+         !e.has_residual && !e.round_each_step &&
          (e.activation == Activation::none || e.activation == Activation::relu ||
           e.activation == Activation::silu);
 }
@@ -297,6 +297,19 @@ __device__ __forceinline__ void store_rounded(
     }
   }
   __syncwarp();
+  if (pixel_pitch % 8 != 0) {  // Rows of fours.
+    constexpr int kLanes = 2 * kTiles;
+    const int column = lane % kLanes * 4;
+    if (column >= filters_left) return;
+#pragma unroll
+    for (int pixel = 0; pixel < kNarrowInputWarpPixels; pixel += 32 / kLanes) {
+      const int at = pixel + lane / kLanes;
+      if (at >= pixels_left) continue;
+      *reinterpret_cast<uint2*>(to + std::int64_t{at} * pixel_pitch + column) =
+          *reinterpret_cast<const uint2*>(staging + at * kPitch + column);
+    }
+    return;
+  }
   const int column = lane % kTiles * 8;
   if (column >= filters_left) return;
 #pragma unroll
