@@ -86,13 +86,9 @@ class FpropCandidate : public KernelCandidate {
     if (!reason.empty()) return reason;
     // What only shows once the tiling is known: limits of tensor maps.
     try {
-      const double us = best_split(instance_, request.geometry, options_of(request),
-                                   request.epilogue, constants_of(request.device))
-                            .us;
-      // NOTE: tiles that normalise are exact on the virtual H200 and were never timed on a chip:
-      // `convoy tune` and a name may choose them, the model does not.
-      constexpr double kNeverTimed = 10.0;
-      return instance_.config.normalises() ? kNeverTimed * us : us;
+      return best_split(instance_, request.geometry, options_of(request), request.epilogue,
+                        constants_of(request.device))
+          .us;
     } catch (const Error& error) {
       return error.what();
     }
