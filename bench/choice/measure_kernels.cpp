@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Times every kernel on every layer of shape files, for the fit of the models (fit_models.cpp):
+// Times every kernel on every layer of shape files, for the fit of the models (fit_model.cpp):
 //
 //   convoy_measure_kernels --csv FILE [--seconds S] [--reach R] [--sample P] [--runs N] [--seed N]
 //                          [--kernels PREFIX] [--dense] SHAPES...

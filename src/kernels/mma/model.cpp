@@ -49,7 +49,10 @@ ModelConstants constants_of(const DeviceInfo& device) {
 }
 
 double estimate_us(const Tiling& tiling, const PlanRequest& request) {
-  const ModelConstants k = constants_of(request.device);
+  return estimate_us(tiling, request, constants_of(request.device));
+}
+
+double estimate_us(const Tiling& tiling, const PlanRequest& request, const ModelConstants& k) {
   const Config& config = tiling.instance.config;
   const Params& p = tiling.params;
   const ConvGeometry& g = request.geometry;

@@ -11,21 +11,21 @@ namespace convoy::mma {
 /// What the model cannot derive from a tiling. The values are fitted to measured times of an H200
 /// (docs/kernels-mma.md); clock and rate of the tensor cores are the device's (mma_rate.hpp).
 struct ModelConstants {
-  double cycles_per_us = 0.0;           ///< Cycles a us: the clock.
-  double macs_per_cycle = 0.0;          ///< Products of 16 bits a cycle, of a multiprocessor.
-  double memory_bytes_per_us = 5.18e6;  ///< Bytes a us from and to device memory.
-  double overlap_power = 1.051;         ///< Of computing and moving: p of (a^p + b^p)^(1/p).
-  double launch_us = 7.08;              ///< us: a launch and what no work hides.
-  double block_cycles = 5310.0;         ///< Cycles that a block begins and ends with.
-  double copy_cycles = 5.77;            ///< Cycles a warp's copy of a stage takes.
-  double step_cycles = 318.0;           ///< Cycles of a step that a block alone cannot hide,
-  double alone_share = 1.02;            ///< beside this share of its work.
-  double tap_cycles = 92.0;             ///< Cycles to list 128 pixels under a tap.
-  double store_cycles = 23.8;           ///< Cycles to store 128 outputs,
-  double residual_cycles = 6.2;         ///< more with a residual,
-  double curved_cycles = 13.7;          ///< more with an activation that is not piecewise linear.
-  double split_us = 2.0;                ///< us of the kernel that sums splits,
-  double split_bytes_per_us = 9.26e6;   ///< and bytes of sums that are written and read a us.
+  double cycles_per_us = 0.0;            ///< Cycles a us: the clock.
+  double macs_per_cycle = 0.0;           ///< Products of 16 bits a cycle, of a multiprocessor.
+  double memory_bytes_per_us = 4.708e6;  ///< Bytes a us from and to device memory.
+  double overlap_power = 1.768;          ///< Of computing and moving: p of (a^p + b^p)^(1/p).
+  double launch_us = 5.297;              ///< us: a launch and what no work hides.
+  double block_cycles = 3130.0;          ///< Cycles that a block begins and ends with.
+  double copy_cycles = 4.656;            ///< Cycles a warp's copy of a stage takes.
+  double step_cycles = 259.1;            ///< Cycles of a step that a block alone cannot hide,
+  double alone_share = 0.9696;           ///< beside this share of its work.
+  double tap_cycles = 274.5;             ///< Cycles to list 128 pixels under a tap.
+  double store_cycles = 19.24;           ///< Cycles to store 128 outputs,
+  double residual_cycles = 16.31;        ///< more with a residual,
+  double curved_cycles = 18.21;          ///< more with an activation that is not piecewise linear.
+  double split_us = 2.326;               ///< us of the kernel that sums splits,
+  double split_bytes_per_us = 9.102e6;   ///< and bytes of sums that are written and read a us.
 };
 
 /// The constants for a device.
@@ -37,6 +37,8 @@ inline constexpr int kSplits[] = {1, 2, 3, 4, 6, 8, 12, 16};
 /// Model time in microseconds: rounds of blocks that share the multiprocessors, and the floor of
 /// device memory.
 double estimate_us(const Tiling& tiling, const PlanRequest& request);
+double estimate_us(const Tiling& tiling, const PlanRequest& request,
+                   const ModelConstants& constants);
 
 /// The tiling of the instance whose split of the reduction has the lowest estimate.
 Tiling fastest_tiling(const Instance& instance, const PlanRequest& request);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fits the constants of the Hopper kernels' time model (src/kernels/sm90/model.hpp) to files
-// of `convoy tune --csv`, and says how good the model's choices are. No GPU is needed:
+// Fits the constants of a time model, of the Hopper kernels (src/kernels/sm90/model.hpp) or of those
+// of mma.sync (src/kernels/mma/model.hpp), to files of `convoy tune --csv` or
+// `convoy_measure_kernels`, and says how good the models' choices are. No GPU is needed:
 //
 //   cmake --build --preset default --target sm90_fit_model
 //   build/default/bin/sm90_fit_model bench/results/h200/tune.csv [MORE.csv ...]
+//     --family sm90|mma   whose constants (sm90); the other kernels keep their estimates
 //     --restarts N     searches from the best constants, disturbed (20); 0: only judge the choices
 //     --folds N        also fit N times without an Nth of the problems and judge those: how the
 //                      model does on layers that it was not fitted to (0: no)
@@ -33,11 +35,14 @@
 #include <fstream>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <random>
+#include <span>
 #include <sstream>
 
 #include "core/text.hpp"
 #include "dispatch/backends.hpp"
+#include "kernels/mma/model.hpp"
 #include "kernels/sm90/model.hpp"
 #include "shape_file.hpp"
 #include "shape_string.hpp"
@@ -45,16 +50,38 @@
 namespace {
 
 using namespace convoy;
-using sm90::ModelConstants;
+
+// Of all families; that of mma.sync with the clock and the rate of the device.
+struct ModelConstants : sm90::ModelConstants {
+  mma::ModelConstants mma;
+};
 
 struct Constant {
   const char* name;
-  double ModelConstants::*value;
+  double& (*of)(ModelConstants&);
   double most = 1e30;  // What the hardware can do.
+
+  double value(const ModelConstants& k) const { return of(const_cast<ModelConstants&>(k)); }
 };
-constexpr Constant kConstants[] = {
-#define CONSTANT(name, ...) \
-  { #name, &ModelConstants::name __VA_OPT__(, ) __VA_ARGS__ }
+constexpr Constant kMmaConstants[] = {
+#define CONSTANT(name, ...)                                                                    \
+  {                                                                                            \
+#name, [](ModelConstants & k) -> double& { return k.mma.name; } __VA_OPT__(, ) __VA_ARGS__ \
+  }
+    CONSTANT(memory_bytes_per_us), CONSTANT(overlap_power), CONSTANT(launch_us),
+    CONSTANT(block_cycles),        CONSTANT(copy_cycles),   CONSTANT(step_cycles),
+    CONSTANT(alone_share),         CONSTANT(tap_cycles),    CONSTANT(store_cycles),
+    CONSTANT(residual_cycles),     CONSTANT(curved_cycles), CONSTANT(split_us),
+    CONSTANT(split_bytes_per_us),
+#undef CONSTANT
+};
+static_assert(sizeof(mma::ModelConstants) == (std::size(kMmaConstants) + 2) * sizeof(double),
+              "every constant but clock and rate is listed");
+constexpr Constant kSm90Constants[] = {
+#define CONSTANT(name, ...)                                                                \
+  {                                                                                        \
+#name, [](ModelConstants & k) -> double& { return k.name; } __VA_OPT__(, ) __VA_ARGS__ \
+  }
     CONSTANT(cycles_per_us, 1980),
     CONSTANT(memory_bytes_per_us, 4.6e6),
     CONSTANT(overlap_power),
@@ -99,7 +126,7 @@ constexpr Constant kConstants[] = {
     CONSTANT(passed_share, 1),
 #undef CONSTANT
 };
-static_assert(sizeof(ModelConstants) == std::size(kConstants) * sizeof(double),
+static_assert(sizeof(sm90::ModelConstants) == std::size(kSm90Constants) * sizeof(double),
               "every constant is listed");
 
 // One measured kernel.
@@ -107,7 +134,8 @@ struct Row {
   std::string kernel;
   double us = 0;
   std::vector<sm90::Tiling> tilings;  // One for each split of K; none: another family,
-  double modelled_us = 0;             // whose own estimate this is.
+  std::optional<mma::Tiling> mma;     // that of mma.sync,
+  double modelled_us = 0;             // or whose own estimate this is.
   int splits = 0;                     // That were measured; 0: those that the model would choose.
 };
 
@@ -120,6 +148,27 @@ struct Case {
   std::vector<Row> rows;
 };
 
+PlanRequest request_of(const Case& of, const DeviceInfo& device) {
+  PlanRequest request;
+  request.geometry = of.geometry;
+  request.dtype = request.output_dtype = of.dtype;
+  request.epilogue = of.epilogue;
+  request.packed_filter = true;
+  request.device = device;
+  return request;
+}
+
+// The H200, with as many multiprocessors.
+DeviceInfo device_of(int multiprocessors) {
+  return {.kind = Device::cuda,
+          .index = 0,
+          .name = "NVIDIA H200",
+          .compute_capability = 90,
+          .multiprocessors = multiprocessors,
+          .shared_memory = 227 << 10,
+          .l2_bytes = 50 << 20};
+}
+
 std::vector<std::string> fields_of(const std::string& line) {
   std::vector<std::string> fields;
   std::stringstream stream(line);
@@ -129,16 +178,12 @@ std::vector<std::string> fields_of(const std::string& line) {
 
 class Reader {
  public:
-  explicit Reader(int multiprocessors) {
-    device_ = {.kind = Device::cuda,
-               .index = 0,
-               .name = "NVIDIA H200",
-               .compute_capability = 90,
-               .multiprocessors = multiprocessors,
-               .shared_memory = 227 << 10,
-               .l2_bytes = 50 << 20};
+  explicit Reader(const DeviceInfo& device) : device_(device) {
     for (const sm90::Instance& instance : sm90::instances()) {
       instances_[sm90::name_of(instance)] = &instance;
+    }
+    for (const mma::Instance& instance : mma::instances()) {
+      mma_instances_[mma::name_of(instance)] = &instance;
     }
     for (const auto& kernel : registry()) kernels_[kernel->name()] = kernel.get();
   }
@@ -180,7 +225,9 @@ class Reader {
                          cli::parse_epilogue(words),
                          {}});
       }
-      Row row{fields[kernel], std::stod(fields[us]), {}, 0};
+      Row row;
+      row.kernel = fields[kernel];
+      row.us = std::stod(fields[us]);
       row.splits = splits ? std::stoi(fields[column("splits")]) : 0;
       if (bind(cases[found->second], row)) cases[found->second].rows.push_back(std::move(row));
     }
@@ -210,34 +257,45 @@ class Reader {
         row.tilings.clear();  // It ran the layer rewritten: as its candidate estimates.
       }
     }
+    const PlanRequest request = request_of(of, device_);
+    if (const auto found = mma_instances_.find(row.kernel);
+        found != mma_instances_.end() && row.splits > 0) {
+      const mma::Tiling tiling =
+          mma::plan_tiling(*found->second, of.geometry, request.packed_filter, row.splits);
+      if (tiling.splits == row.splits) row.mma = tiling;
+      return row.mma.has_value();
+    }
     const auto found = kernels_.find(row.kernel);
     if (found == kernels_.end()) {
       ++left_out_[row.kernel];
       return false;
     }
-    PlanRequest request;
-    request.geometry = of.geometry;
-    request.dtype = request.output_dtype = of.dtype;
-    request.epilogue = of.epilogue;
-    request.packed_filter = true;
-    request.device = device_;
     row.modelled_us = found->second->judge(request).estimated_us;
     return true;
   }
 
-  DeviceInfo device_;
+  const DeviceInfo device_;
   std::map<std::string, const sm90::Instance*> instances_;
+  std::map<std::string, const mma::Instance*> mma_instances_;
   std::map<std::string, const KernelCandidate*> kernels_;
   std::map<std::string, int> left_out_;
 };
 
-double model_us(const Case& of, const Row& row, int multiprocessors, const ModelConstants& k) {
+double model_us(const Case& of, const Row& row, const DeviceInfo& device, const ModelConstants& k) {
+  if (row.mma) return mma::estimate_us(*row.mma, request_of(of, device), k.mma);
   if (row.tilings.empty()) return row.modelled_us;
+  const int multiprocessors = device.multiprocessors;
   double us = INFINITY;
   for (const sm90::Tiling& tiling : row.tilings) {
     us = std::min(us, sm90::estimate_us(of.geometry, tiling, multiprocessors, of.epilogue, k));
   }
   return us;
+}
+
+bool fits_mma = false;  // --family
+
+bool is_fitted(const Row& row) {
+  return fits_mma ? row.mma.has_value() : !row.tilings.empty();
 }
 
 // What the model makes of one case.
@@ -254,11 +312,11 @@ constexpr double kModelError = 0.01;
 constexpr double kNear = 0.15;
 constexpr double kZeroScale = 20;  // Of constants that are zero.
 
-Choice judge(const Case& of, int multiprocessors, const ModelConstants& k) {
+Choice judge(const Case& of, const DeviceInfo& device, const ModelConstants& k) {
   Choice choice;
   std::vector<double> model(of.rows.size());
   for (std::size_t i = 0; i < of.rows.size(); ++i) {
-    model[i] = model_us(of, of.rows[i], multiprocessors, k);
+    model[i] = model_us(of, of.rows[i], device, k);
     if (model[i] < model[choice.chosen]) choice.chosen = i;
     if (of.rows[i].us < of.rows[choice.best].us) choice.best = i;
   }
@@ -273,7 +331,7 @@ Choice judge(const Case& of, int multiprocessors, const ModelConstants& k) {
     choice.soft_regret += likelihood * (ratio - 1);
     // From 0 to 1 around the limit.
     choice.soft_miss += likelihood * std::clamp((ratio - 0.98 * kMiss) / (0.04 * kMiss), 0.0, 1.0);
-    if (row.tilings.empty()) continue;
+    if (!is_fitted(row)) continue;
     const double weight = std::exp((1 - ratio) / kNear), error = std::log(model[i] / row.us);
     near += weight;
     mean += weight * error;
@@ -291,18 +349,19 @@ Choice judge(const Case& of, int multiprocessors, const ModelConstants& k) {
 
 using Cases = std::vector<const Case*>;
 
-double cost(const Cases& cases, int multiprocessors, const ModelConstants& k) {
+double cost(const Cases& cases, const std::vector<Constant>& free, const DeviceInfo& device,
+            const ModelConstants& k) {
   double misses = 0, regret = 0, square_error = 0;
   for (const Case* of : cases) {
-    const Choice choice = judge(*of, multiprocessors, k);
+    const Choice choice = judge(*of, device, k);
     misses += choice.soft_miss;
     regret += choice.soft_regret;
     square_error += choice.square_error;
   }
   // What the times leave open stays where it is.
   double moved = 0;
-  for (const Constant& constant : kConstants) {
-    const double old = ModelConstants{}.*constant.value, now = k.*constant.value;
+  for (const Constant& constant : free) {
+    const double old = constant.value(ModelConstants{}), now = constant.value(k);
     const double by = old > 0 ? std::log(std::max(now / old, 1e-3)) : now / kZeroScale;
     moved += by * by;
   }
@@ -315,7 +374,7 @@ ModelConstants disturbed(ModelConstants k, const std::vector<Constant>& free, do
                          std::mt19937& random) {
   for (const Constant& constant : free) {
     // NOTE: not std::uniform_real_distribution, whose numbers differ between libraries.
-    double& value = k.*constant.value;
+    double& value = constant.of(k);
     value *= std::exp(width * (random() / 2147483648.0 - 1.0));
     value = std::min(value, constant.most);
   }
@@ -324,11 +383,11 @@ ModelConstants disturbed(ModelConstants k, const std::vector<Constant>& free, do
 
 // Coordinate descent with steps that shrink, from the best constants so far, disturbed.
 ModelConstants fit(const Cases& cases, const std::vector<Constant>& free, ModelConstants best,
-                   int multiprocessors, int restarts, std::mt19937& random) {
-  double best_cost = cost(cases, multiprocessors, best);
+                   const DeviceInfo& device, int restarts, std::mt19937& random) {
+  double best_cost = cost(cases, free, device, best);
   for (int restart = 0; restart <= restarts; ++restart) {
     ModelConstants at = restart == 0 ? best : disturbed(best, free, 0.3, random);
-    double at_cost = cost(cases, multiprocessors, at);
+    double at_cost = cost(cases, free, device, at);
     for (double step = 0.2; step > 0.004;) {
       std::vector<std::size_t> order(free.size());
       std::iota(order.begin(), order.end(), 0);
@@ -337,10 +396,10 @@ ModelConstants fit(const Cases& cases, const std::vector<Constant>& free, ModelC
       for (const std::size_t i : order) {
         for (const double sign : {1.0, -1.0}) {
           ModelConstants next = at;
-          double& value = next.*free[i].value;
+          double& value = free[i].of(next);
           value += sign * step * (value > 0 ? value : kZeroScale);
           value = std::clamp(value, 0.0, free[i].most);
-          const double next_cost = cost(cases, multiprocessors, next);
+          const double next_cost = cost(cases, free, device, next);
           if (next_cost >= at_cost - 1e-9) continue;
           at = next;
           at_cost = next_cost;
@@ -372,9 +431,10 @@ void print_row(const char* name, const std::vector<Choice>& choices) {
               100 * regret / count, 100 * (worst - 1), 100 * std::sqrt(square_error / count));
 }
 
-std::vector<Choice> judge_all(const Cases& cases, int multiprocessors, const ModelConstants& k) {
+std::vector<Choice> judge_all(const Cases& cases, const DeviceInfo& device,
+                              const ModelConstants& k) {
   std::vector<Choice> choices;
-  for (const Case* of : cases) choices.push_back(judge(*of, multiprocessors, k));
+  for (const Case* of : cases) choices.push_back(judge(*of, device, k));
   return choices;
 }
 
@@ -429,6 +489,9 @@ int run(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (std::string(argv[i]) == "--alone") {
       alone = true;
+    } else if (std::string(argv[i]) == "--family" && i + 1 < argc &&
+               (std::string(argv[i + 1]) == "sm90" || std::string(argv[i + 1]) == "mma")) {
+      fits_mma = std::string(argv[++i]) == "mma";
     } else if (std::string(argv[i]) == "--medians") {
       medians = true;
     } else if (std::string(argv[i]) == "--keep" && i + 1 < argc) {
@@ -444,13 +507,16 @@ int run(int argc, char** argv) {
   }
   if (paths.empty()) {
     std::fprintf(stderr,
-                 "usage: sm90_fit_model [--restarts N] [--folds N] [--medians] [--alone] [--keep "
+                 "usage: sm90_fit_model [--family sm90|mma] [--restarts N] [--folds N] [--medians] "
+                 "[--alone] [--keep "
                  "NAME] [--seed N] "
                  "[--multiprocessors N] TUNE.csv ...\n");
     return 2;
   }
   std::vector<Constant> free;
-  for (const Constant& constant : kConstants) {
+  const std::span<const Constant> all = fits_mma ? std::span<const Constant>(kMmaConstants)
+                                                 : std::span<const Constant>(kSm90Constants);
+  for (const Constant& constant : all) {
     if (std::erase(kept, constant.name) == 0) free.push_back(constant);
   }
   if (!kept.empty()) {
@@ -458,14 +524,14 @@ int run(int argc, char** argv) {
                  kept.front().c_str());
     return 2;
   }
-  const int multiprocessors = options["--multiprocessors"];
-  Reader reader(multiprocessors);
+  const DeviceInfo device = device_of(options["--multiprocessors"]);
+  Reader reader(device);
   std::vector<Case> storage;
   for (const std::string& path : paths) reader.read(path, storage);
   reader.report_left_out();
   if (medians) storage = medians_of(storage);
   for (Case& of : storage) {
-    if (alone) std::erase_if(of.rows, [](const Row& row) { return row.tilings.empty(); });
+    if (alone) std::erase_if(of.rows, [](const Row& row) { return !is_fitted(row); });
   }
   Cases cases;
   for (const Case& of : storage) {
@@ -475,13 +541,15 @@ int run(int argc, char** argv) {
 
   std::printf("%-22s %12s %12s %11s %11s\n", "", "within 5 %", "mean regret", "worst",
               "error of us");
-  std::vector<Choice> choices = judge_all(cases, multiprocessors, {});
+  ModelConstants start;
+  start.mma = mma::constants_of(device);
+  std::vector<Choice> choices = judge_all(cases, device, start);
   print_row("before", choices);
-  ModelConstants fitted;
+  ModelConstants fitted = start;
   if (options["--restarts"] > 0) {
     std::mt19937 random(seed);
-    fitted = fit(cases, free, {}, multiprocessors, options["--restarts"], random);
-    choices = judge_all(cases, multiprocessors, fitted);
+    fitted = fit(cases, free, start, device, options["--restarts"], random);
+    choices = judge_all(cases, device, fitted);
     print_row("fitted", choices);
   }
   if (const int folds = options["--folds"]; folds > 1) {
@@ -497,19 +565,18 @@ int run(int argc, char** argv) {
       Cases known, unknown;
       for (const Case* of : cases) (fold[number[of->problem]] == f ? unknown : known).push_back(of);
       // Not from constants that know these problems.
-      const ModelConstants start = disturbed({}, free, 0.7, random);
+      const ModelConstants disturbed_start = disturbed(start, free, 0.7, random);
       const ModelConstants k =
-          fit(known, free, start, multiprocessors, options["--restarts"], random);
-      for (const Choice& choice : judge_all(unknown, multiprocessors, k))
-        held_out.push_back(choice);
+          fit(known, free, disturbed_start, device, options["--restarts"], random);
+      for (const Choice& choice : judge_all(unknown, device, k)) held_out.push_back(choice);
     }
     print_row("left out of the fit", held_out);
   }
   print_worst(cases, choices);
   if (options["--restarts"] > 0) {
     std::printf("\n");
-    for (const Constant& constant : kConstants) {
-      const double old = ModelConstants{}.*constant.value, now = fitted.*constant.value;
+    for (const Constant& constant : all) {
+      const double old = constant.value(start), now = constant.value(fitted);
       std::printf("double %s = %.4g;%s\n", constant.name, now,
                   now == old ? "" : text("  // was ", old).c_str());
     }
