@@ -37,7 +37,7 @@ int shared_tiles(const GroupedPatchLayout& l) {
 
 // ---- Model, of an H200 ----------------------------------------------------------------------
 
-constexpr double kLaunchUs = 5.0;
+constexpr double kLaunchUs = 8.0;
 constexpr double kBytesPerUs = 3.0e6;      // From and to device memory.
 constexpr double kCyclesPerUs = 1740.0;    // Of a multiprocessor.
 constexpr double kMatrixLoadCycles = 4.0;  // 512 bytes of shared memory.
@@ -46,7 +46,10 @@ constexpr double kCellCycles = 0.2;        // To copy 16 bytes into a patch: ins
 constexpr double kRowStoreCycles = 12.0;   // 8 pixels × 32 filters of a warp.
 constexpr double kTileCycles = 300.0;      // Of a tile and frame: barriers, a wait.
 // Measured: loads, multiplications and stores of the two blocks overlap but in part.
-constexpr double kStall = 1.75;
+constexpr double kStall = 1.9;
+// Anything but a plain store, and a million outputs of it on a whole device.
+constexpr double kEpilogueUs = 2.0;
+constexpr double kEpilogueOutputUs = 3.0;
 
 // How often a bank is wanted by the eight pixels of a matrix.
 int bank_conflict(const ConvGeometry& g, const GroupedPatchLayout& l) {
@@ -78,8 +81,15 @@ double tile_cycles(const ConvGeometry& g, const GroupedPatchLayout& l) {
 double estimate_us(const ConvGeometry& g, const GroupedPatchLayout& l, const PlanRequest& request) {
   const double multiprocessors = std::max(1, request.device.multiprocessors);
   const double rounds = std::ceil(double(l.tiles) * l.filter_tiles / multiprocessors);
-  return kLaunchUs + std::max(min_bytes(request) / kBytesPerUs,
-                              kStall * rounds * tile_cycles(g, l) / kCyclesPerUs);
+  const EpilogueKind& epilogue = request.epilogue;
+  const bool plain =
+      !epilogue.bias && !epilogue.residual && epilogue.activation == Activation::none;
+  const double epilogue_us = plain ? 0.0
+                                   : kEpilogueUs + kEpilogueOutputUs * double(g.output_elements()) *
+                                                       1e-6 * 132.0 / multiprocessors;
+  return kLaunchUs + epilogue_us +
+         std::max(min_bytes(request) / kBytesPerUs,
+                  kStall * rounds * tile_cycles(g, l) / kCyclesPerUs);
 }
 
 // The tile of `pixels` that covers the output in the least time, or with patches too large for
