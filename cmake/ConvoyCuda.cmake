@@ -3,6 +3,8 @@
 #
 # Sets CONVOY_WITH_CUDA, CONVOY_WITH_SM90 and CONVOY_WITH_SM100.
 
+include(${CMAKE_CURRENT_LIST_DIR}/ConvoyGpuCode.cmake)
+
 set(CONVOY_WITH_CUDA OFF)
 set(CONVOY_WITH_SM90 OFF)
 set(CONVOY_WITH_SM100 OFF)
@@ -99,8 +101,8 @@ endfunction()
 
 # convoy_cuda_flags(<target> ARCHITECTURES 90a 100a [LINEINFO OFF]): SASS and PTX of each architecture,
 # source lines, and the flags every kernel is built with. The PTX is what the virtual GPU runs; without
-# CONVOY_SASS there is nothing else. 80 and 90 are PTX for any GPU since Ampere and since Hopper, and its
-# SASS for those of them that the specialised kernels are built for and that CONVOY_OTHER_GPUS names.
+# CONVOY_SASS there is nothing else. 80 and 90 are PTX for any GPU since Ampere and since Hopper, and SASS
+# of the last of it for those that the specialised kernels are built for and that CONVOY_OTHER_GPUS names.
 # NOTE: CONVOY_FAST_COMPILE is for code of 80 and 90 alone. From "mid" on the accumulators of wgmma go through
 # memory while it runs; and what the virtual B200 runs is to be the PTX that ships.
 function(convoy_cuda_flags target)
@@ -110,26 +112,12 @@ function(convoy_cuda_flags target)
   get_target_property(sources ${target} SOURCES)
   list(FILTER sources INCLUDE REGEX "\\.cu$")
   set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-  foreach(architecture ${arg_ARCHITECTURES})
-    set(code compute_${architecture})
-    if(CONVOY_SASS AND architecture MATCHES "^(80|90)$")
-      if(CONVOY_WITH_SM90 OR NOT (CONVOY_WITH_SM100 OR CONVOY_OTHER_GPUS))
-        string(APPEND code ",sm_90")
-      endif()
-      if(CONVOY_WITH_SM100 OR NOT (CONVOY_WITH_SM90 OR CONVOY_OTHER_GPUS))
-        string(APPEND code ",sm_100")
-      endif()
-      foreach(other IN LISTS CONVOY_OTHER_GPUS)
-        if(other GREATER_EQUAL architecture)
-          string(APPEND code ",sm_${other}")
-        endif()
-      endforeach()
-    elseif(CONVOY_SASS)
-      string(APPEND code ",sm_${architecture}")
-    endif()
+  convoy_gpu_code(code ${arg_ARCHITECTURES})
+  while(code)
+    list(POP_FRONT code ptx all)
     target_compile_options(${target} PRIVATE
-      "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-gencode 'arch=compute_${architecture},code=[${code}]'>")
-  endforeach()
+      "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-gencode 'arch=${ptx},code=[${all}]'>")
+  endwhile()
   if(CONVOY_FAST_COMPILE AND arg_ARCHITECTURES MATCHES "^(80|90|80;90)$")
     target_compile_options(${target} PRIVATE
       "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:--Ofast-compile ${CONVOY_FAST_COMPILE}>")

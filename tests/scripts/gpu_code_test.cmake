@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+# cmake -P gpu_code_test.cmake: each GPU has one machine code of a kernel, made of the last PTX that it runs.
+cmake_minimum_required(VERSION 3.25)
+include(${CMAKE_CURRENT_LIST_DIR}/../../cmake/ConvoyGpuCode.cmake)
+
+function(expect expected)
+  convoy_gpu_code(found ${ARGN})
+  if(NOT "${found}" STREQUAL "${expected}")
+    message(FATAL_ERROR "${ARGN}, SASS ${CONVOY_SASS}, 90 ${CONVOY_WITH_SM90}, 100 ${CONVOY_WITH_SM100}, "
+                        "others ${CONVOY_OTHER_GPUS}:\n  ${found}\nexpected\n  ${expected}")
+  endif()
+endfunction()
+
+set(CONVOY_SASS OFF)
+set(CONVOY_WITH_SM90 ON)
+set(CONVOY_WITH_SM100 ON)
+set(CONVOY_OTHER_GPUS 80 120)
+expect("compute_80;compute_80;compute_90;compute_90" 80 90)
+set(CONVOY_SASS ON)
+expect("compute_80;compute_80,sm_80,sm_120,sm_90,sm_100" 80)
+expect("compute_90;compute_90,sm_120,sm_90,sm_100" 90)
+expect("compute_80;compute_80,sm_80;compute_90;compute_90,sm_120,sm_90,sm_100" 80 90)
+expect("compute_90a;compute_90a,sm_90a" 90a)
+set(CONVOY_OTHER_GPUS "")
+set(CONVOY_WITH_SM100 OFF)
+expect("compute_80;compute_80;compute_90;compute_90,sm_90" 80 90)
+set(CONVOY_WITH_SM90 OFF)
+expect("compute_80;compute_80;compute_90;compute_90,sm_90,sm_100" 80 90)
+set(CONVOY_OTHER_GPUS 80)
+expect("compute_80;compute_80,sm_80;compute_90;compute_90" 80 90)
