@@ -11,7 +11,7 @@ export CONVOY_CUDA
 help:
 	@echo "make demo    set up, build, and convolve a picture"
 	@echo "make test    set up, build, and run all tests"
-	@echo "make test-torch  PyTorch and diffusers into .deps/torch (5.7 GB), and their tests"
+	@echo "make test-torch  PyTorch and diffusers into .deps/torch (5.5 GB), and their tests"
 	@echo "make build   build in build/default, what is needed being there"
 	@echo "make lint    set up, and check the sources: format, linters, types, arrows between folders"
 	@echo "make format  clang-format over the sources"
