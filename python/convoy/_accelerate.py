@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import _calls, _functions, _layout
+from . import _calls, _functions, _helpers, _layout
 from ._deferred import Deferred, unwrapped
 from ._native import UPSAMPLE_FOLDINGS, ConvoyError, InvalidArgument, choose
 from ._nodes import Value
@@ -21,6 +21,7 @@ from ._nodes import Value
 _functions.register_all()
 _log = logging.getLogger("convoy")
 _MARK = "_convoy_session"
+QUALITIES = {"fast": 0, "exact": 1}
 _measured = {"cuda"}  # Where Convoy and PyTorch are compared.
 
 
@@ -107,10 +108,12 @@ def _microseconds(ways, device, rounds=3):
 class Session:
     """What the accelerated parts of one model share."""
 
-    def __init__(self, model=None, upsample_folding="exact", probe=True, shards=None):
+    def __init__(self, model=None, upsample_folding="exact", probe=True, quality="fast",
+                 shards=None):
         self.shards = shards  # Where a group of ranks shares the work.
         self.model = None if model is None else weakref.ref(model)
-        self.upsample_folding, self.probe = upsample_folding, probe
+        self.upsample_folding, self.probe, self.quality = upsample_folding, probe, quality
+        self.rounding = "each_step" if quality == "exact" else "once"
         self.fused: collections.Counter[str] = collections.Counter()
         self.left_calls: collections.Counter[str] = collections.Counter()
         self.conversions = self.converted_bytes = 0
@@ -123,10 +126,10 @@ class Session:
 
     def __deepcopy__(self, memo):
         model = None if self.model is None else memo.get(id(self.model()))
-        return Session(model, self.upsample_folding, self.probe, self.shards)
+        return Session(model, self.upsample_folding, self.probe, self.quality, self.shards)
 
     def __reduce__(self):
-        return Session, (None, self.upsample_folding, self.probe)
+        return Session, (None, self.upsample_folding, self.probe, self.quality)
 
     def is_shared(self, weight):
         """Whether the plain output of this weight's convolution was wanted beside a fused one."""
@@ -189,7 +192,7 @@ class Session:
         """(call, kernel, reason, times) for this shape, whatever the weight."""
         weight = node.weight
         shape_key = (weight.shape, isinstance(weight, torch.nn.Parameter), self.upsample_folding,
-                     self.probe, *key[1:])
+                     self.probe, self.rounding, *key[1:])
         known = _choices.get(shape_key)
         if known is not None:
             call, *rest = known
@@ -201,12 +204,13 @@ class Session:
         reason = ""
         try:
             ways["fused"] = _calls.ConvCall(node, x, cache, residual, self.convert,
-                                            upsample_folding=self.upsample_folding)
+                                            upsample_folding=self.upsample_folding,
+                                            rounding=self.rounding)
         except ConvoyError as error:
             reason = str(error)
         if node.upsample > 1 or any(mode != "zero" for mode in node.modes):
             try:
-                ways["unfused"] = _Unfused(node, x, cache, residual, self.convert)
+                ways["unfused"] = _Unfused(node, x, cache, residual, self.convert, self.rounding)
             except ConvoyError as error:
                 reason = reason or str(error)
         spent: dict[str, float] = {}
@@ -330,10 +334,10 @@ def _eager_conv(node, x, cache, residual):
 class _Unfused:
     """The padding or upsampling as a copy, then the convolution."""
 
-    def __init__(self, node, x, cache, residual, convert):
+    def __init__(self, node, x, cache, residual, convert, rounding):
         plain = self._plain(node)
         self._call = _calls.ConvCall(plain, self._input(node, x, cache, meta=True), None, residual,
-                                     convert)
+                                     convert, rounding=rounding)
         self.name = self._call.name
 
     @staticmethod
@@ -480,7 +484,8 @@ def _entries(model):
 
 
 def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
-               probe: bool = True, group: Any = None, gather: bool = True) -> torch.nn.Module:
+               probe: bool = True, quality: str = "fast", group: Any = None,
+               gather: bool = True) -> torch.nn.Module:
     """Let Convoy run the convolutions and norms of `model`, in place; returns the model.
 
     Calls run through the model's own forward(). Its tensors lie in channels-last memory from the
@@ -491,6 +496,11 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
 
     upsample_folding: "exact", or "fast" (convoy.torch.conv2d). probe: on a GPU, measure each shape
     once against PyTorch, at its first call, and leave to PyTorch what is quicker there.
+
+    quality: "fast" rounds once where several steps became one call, and so errs less than the model
+    did; "exact" rounds 16-bit numbers wherever the model's own steps do: after convolution, bias,
+    activation and sum, with norms apart from their activations. Both give the same bits in each
+    call.
 
     group: a process group of torch.distributed over whose ranks the height of each picture is cut.
     All ranks make the same calls with the same inputs; each gets the whole output, or with
@@ -503,6 +513,10 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
     InvalidArgument where `model` is no module or has no convolution.
     """
     choose(UPSAMPLE_FOLDINGS, upsample_folding, "upsample_folding")
+    choose(QUALITIES, quality, "quality")
+    if quality == "exact" and upsample_folding != "exact":
+        raise InvalidArgument(f'upsample_folding = {upsample_folding!r} is not legal with '
+                              'quality="exact"; legal: exact')
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgument(f"model is a {type(model).__name__}; legal: a torch.nn.Module")
     if not _has_convolutions(model):
@@ -517,7 +531,8 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
 
         shards = Shards(model, group, gather)
         shards = shards if shards.count > 1 else None
-    session = Session(model, upsample_folding, probe, shards)
+    session = Session(model, upsample_folding, probe, quality, shards)
+    _helpers.replace(model)
     handles = []
     for module in dict.fromkeys(_entries(model)):
         handles.append(module.register_forward_pre_hook(
@@ -532,6 +547,7 @@ def restore(model: torch.nn.Module) -> torch.nn.Module:
     _, handles = model.__dict__.pop(_MARK, (None, ()))
     for handle in handles:
         handle.remove()
+    _helpers.put_back(model)
     return model
 
 

@@ -8,7 +8,7 @@ import torch
 
 from . import _layout
 from ._deferred import HALVES, Deferred, is_given, is_tensor, plain, value_of, view, waiting_norm
-from ._nodes import Cast, Cat, Lent, Repeat
+from ._nodes import Cast, Cat, Frames, Lent, Pad, Repeat, frames_of
 
 # NOTE: chunks of Wan 2.1's last level at 480x832 have 307 MB. Copies of their last frames are some
 # 2 % of a decode's bytes; without them its peak of memory was above PyTorch's (4.90 GB, 4.24).
@@ -56,18 +56,44 @@ def _to(input, *args, **kwargs):
     return input if dtype is None else _cast(input, dtype)
 
 
+def _frame_slice(node, index):
+    """(first, count) where `index` takes frames of a node of 5 axes that follow each other, and is
+    nothing else; (0, 0) for others."""
+    whole = slice(None)
+    if (len(node.shape) == 5 and isinstance(index, tuple) and 3 <= len(index) <= 5
+            and isinstance(index[2], slice) and index[2].step in (None, 1)
+            and all(i == 2 or (isinstance(v, slice) and v == whole)
+                    for i, v in enumerate(index))):
+        begin, end, _ = index[2].indices(node.shape[2])
+        return begin, max(end - begin, 0)
+    return 0, 0
+
+
+def _waiting_frames(x, first, count):
+    """Frames of what waits to be read in place, as it goes on waiting; None of anything else."""
+    node = x._node
+    if node.tensor is not None:
+        return None
+    if type(node) is Pad:
+        made = Deferred(Frames(node, first, count), x._session)
+    elif type(node) is Frames:
+        made = Deferred(Frames(node.base, node.first + first, count), x._session)
+    else:
+        return None
+    made._viewed = x._viewed = True
+    return made
+
+
 def _getitem(x, index):
     node, session = x._node, x._session
-    if type(node) is Cat and node.tensor is None:
-        whole = slice(None)
-        if (isinstance(index, tuple) and 3 <= len(index) <= 5 and isinstance(index[2], slice)
-                and index[2].step in (None, 1)
-                and all(i == 2 or (isinstance(v, slice) and v == whole)
-                        for i, v in enumerate(index))):
-            begin, end, _ = index[2].indices(node.shape[2])
-            parts = node.frames(begin, end)
-            if parts:
-                return Deferred(parts[0] if len(parts) == 1 else Cat(parts), session)
+    first, count = _frame_slice(node, index)
+    if count:
+        if type(node) is Cat and node.tensor is None:
+            parts = node.frames(first, first + count)
+            return Deferred(parts[0] if len(parts) == 1 else Cat(parts), session)
+        made = _waiting_frames(x, first, count)
+        if made is not None:
+            return made
     if index is Ellipsis:
         return x
     index = plain(index)
@@ -76,7 +102,11 @@ def _getitem(x, index):
     made = tensor[index]
     if session.shards and session.shards.active:
         session.shards.follow_index(made, tensor, items)
-    result = value_of(made, session, given=is_given(node))
+    part = None
+    if count:
+        base, offset = frames_of(node)
+        part = (node, 2, first) if base is None else (base, 2, offset + first)
+    result = value_of(made, session, part, is_given(node))
     if all(v is None or v is Ellipsis or isinstance(v, (int, slice)) for v in items):
         result._viewed = x._viewed = True
     return result
@@ -189,6 +219,15 @@ def _split(tensor, split_size_or_sections, dim=0):
     node, session = tensor._node, tensor._session
     axis = dim % len(node.shape)
     result, at = [], 0
+    if (axis == 2 and type(node) in (Pad, Cat) and node.tensor is None and len(node.shape) == 5
+            and isinstance(split_size_or_sections, int) and split_size_or_sections > 0):
+        step, frames = split_size_or_sections, node.shape[2]
+        tensor._viewed = True
+        for at in range(0, frames, step):
+            made = Deferred(Frames(node, at, min(step, frames - at)), session)
+            made._viewed = True
+            result.append(made)
+        return tuple(result)
     for part in node.force().split(split_size_or_sections, axis):
         made = value_of(part, session, (node, axis, at), is_given(node))
         made._viewed = True
@@ -198,11 +237,22 @@ def _split(tensor, split_size_or_sections, dim=0):
     return tuple(result)
 
 
+def _chunk(input, chunks, dim=0):
+    extent = input._node.shape[dim]
+    if not isinstance(chunks, int) or chunks < 1 or extent == 0:
+        return NotImplemented
+    return _split(input, -(-extent // chunks), dim)
+
+
 def _repeat(input, *repeats, **other):
     repeats = other.get("repeats") or _shape_of(repeats)
     node = input._node
     if len(repeats) != len(node.shape):
         return NotImplemented
+    if (len(repeats) == 5 and node.shape[2] == 1 and repeats[2] > 0
+            and all(r == 1 for i, r in enumerate(repeats) if i != 2)
+            and frames_of(node)[0] is not None):
+        return Deferred(Repeat(node, repeats[2], 2), input._session)  # It may become a padding.
     if all(r == 1 for r in repeats):
         return _clone(input)
     tensor, split, shape = node.force(), [], []
@@ -250,7 +300,8 @@ FUNCTIONS = {
     "reshape": _reshape, "view": _reshape, "flatten": _flatten, "unflatten": _unflatten,
     "permute": _permute, "transpose": _transpose, "swapaxes": _transpose, "movedim": _movedim,
     "moveaxis": _movedim, "squeeze": _squeezing("squeeze"), "unsqueeze": _squeezing("unsqueeze"),
-    "contiguous": _contiguous, "clone": _clone, "split": _split, "detach": lambda input: input,
+    "contiguous": _contiguous, "clone": _clone, "split": _split, "chunk": _chunk,
+    "detach": lambda input: input,
     "repeat": _repeat, "repeat_interleave": _repeat_interleave,
     "pixel_shuffle": _pixel_shuffle, "pixel_unshuffle": _pixel_unshuffle,
     "__getitem__": _getitem,

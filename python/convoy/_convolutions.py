@@ -6,7 +6,19 @@ import operator
 
 from . import _layout
 from ._deferred import FLOATS, Deferred, is_tensor, node_of, plain, session_of, value_of
-from ._nodes import Cast, Cat, Conv, Node, Norm, Pad, Upsample, Value
+from ._nodes import (
+    Cast,
+    Cat,
+    Conv,
+    Node,
+    Norm,
+    Pad,
+    Repeat,
+    Upsample,
+    Value,
+    frames_of,
+    take_frames,
+)
 
 _MODES = {"constant": "zero", "replicate": "replicate", "reflect": "reflect"}
 
@@ -111,6 +123,65 @@ def _norm_of_parts(nodes):
                 norm.scale, norm.activation, norm.wide)
 
 
+def _merged(nodes):
+    """The same frames in fewer nodes: those that follow each other in one base are one."""
+    made: list[Node] = []
+    for node in nodes:
+        base, first = frames_of(node)
+        if made and base is not None:
+            before, begin = frames_of(made[-1])
+            if before is base and begin + made[-1].shape[2] == first:
+                made[-1] = take_frames(base, begin, made[-1].shape[2] + node.shape[2])
+                continue
+        made.append(node)
+    return made
+
+
+def _replicated(nodes, session):
+    """One padding for the first frame, all frames and the last frame of a node; None of others."""
+    if len(nodes) != 3:
+        return None
+    front, whole, back = nodes
+    for node, frame in ((front, 0), (back, whole.shape[2] - 1)):
+        if (type(node) is not Repeat or node.tensor is not None or node.axis != 2
+                or frames_of(node.source) != (whole, frame)):
+            return None
+    return Pad(whole, (front.count, 0, 0), (back.count, 0, 0), ("replicate",) * 3, session)
+
+
+_SAME = ("stride", "dilation", "groups", "modes", "begin", "end", "upsample")
+
+
+def _conv_of_frames(nodes, session):
+    """One convolution of all frames for those of pieces that overlap as the filter needs it: a
+    model's way around a limit of size; None of others."""
+    first = nodes[0]
+    if type(first) is not Conv or len(first.shape) != 5:
+        return None
+    base, at = frames_of(first.source)
+    if (base is None or first.begin != first.end or first.begin[0] or first.stride[0] != 1
+            or first.upsample != 1):
+        return None
+    overlap = (first.weight.shape[2] - 1) * first.dilation[0]
+    end = at + overlap
+    for node in nodes:
+        if (type(node) is not Conv or node.tensor is not None or node.residual is not None
+                or node.activation is not None or node.cache is not None
+                or node.weight is not first.weight or node.bias is not first.bias
+                or any(getattr(node, name) != getattr(first, name) for name in _SAME)
+                or not node.may_fuse()):
+            return None
+        if frames_of(node.source) != (base, end - overlap):
+            return None
+        end += node.source.shape[2] - overlap
+    whole = Deferred(take_frames(base, at, end - at), session)
+    made = _conv(3)(whole, first.weight, first.bias, first.stride, first.begin, first.dilation,
+                    first.groups)
+    if made is not NotImplemented:
+        session.fused["pieces of frames"] += 1
+    return None if made is NotImplemented else made
+
+
 def _cat(tensors, dim=0, *, axis=None, **other):
     dim = dim if axis is None else axis
     tensors = list(tensors)
@@ -138,6 +209,16 @@ def _cat(tensors, dim=0, *, axis=None, **other):
         flat: list[Node] = []
         for node in nodes:
             flat += node.parts if type(node) is Cat and node.tensor is None else [node]
+        if not (session.shards and session.shards.active):
+            whole = _conv_of_frames(flat, session)
+            if whole is not None:
+                return whole
+            flat = _merged(flat)
+            if len(flat) == 1:
+                return Deferred(flat[0], session)
+            padded = _replicated(flat, session)
+            if padded is not None:
+                return Deferred(padded, session)
         return Deferred(Cat(flat), session)
     return value_of(_layout.cat([n.force() for n in nodes], dim), session)
 

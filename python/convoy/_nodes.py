@@ -223,6 +223,40 @@ class Cat(Node):
         return found
 
 
+class Frames(Node):
+    """`count` frames (axis 2) of `base` from `first` on, while `base` waits."""
+
+    __slots__ = ("base", "first")
+
+    def __init__(self, base, first, count):
+        shape = torch.Size((*base.shape[:2], count, *base.shape[3:]))
+        super().__init__(shape, base.dtype, base.device)
+        self.base, self.first = base, first
+
+    def compute(self):
+        tensor = self.base.force()
+        return carry(tensor[:, :, self.first:self.first + self.shape[2]], [tensor])
+
+
+def frames_of(node):
+    """(base, first): which frames of which other node these are; (None, 0) of none."""
+    if type(node) is Frames and node.tensor is None:
+        return node.base, node.first
+    if type(node) is Value and node.part is not None and node.part[1] == 2:
+        return node.part[0], node.part[2]
+    return None, 0
+
+
+def take_frames(base, first, count):
+    """`count` frames of `base` from `first` on; `base` itself where those are all."""
+    if count == base.shape[2]:
+        return base
+    if base.tensor is None:
+        return Frames(base, first, count)
+    part = carry(base.tensor[:, :, first:first + count], [base.tensor])
+    return Value(part, (base, 2, first), type(base) is Value and base.given)
+
+
 class Upsample(Node):
     """Nearest neighbours of `source`, `factors` for each axis after the channels."""
 
@@ -261,7 +295,11 @@ class Repeat(Node):
         return self.source.force().unsqueeze(at).expand(shape)
 
     def compute(self):
-        return _layout.reshape(self.expanded(), tuple(self.shape))
+        made = _layout.reshape(self.expanded(), tuple(self.shape))
+        # NOTE: one entry, however often it is repeated, is a view still.
+        shares = made.untyped_storage().data_ptr() == (
+            self.source.force().untyped_storage().data_ptr())
+        return _layout.inner_copy(made) if shares else made
 
 
 class Viewed(Node):

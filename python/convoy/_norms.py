@@ -268,7 +268,7 @@ def _add(input, other, *, alpha=1, **keywords):
 def _activate(x, activation, inplace=False):
     node, session = x._node, x._session
     norm, rewrap = waiting_norm(node)
-    if norm is not None and norm.activation is None:
+    if norm is not None and norm.activation is None and session.quality == "fast":
         made = rewrap(norm.having(activation=activation))
         session.fused["norm and activation"] += 1
     elif type(node) is Conv and node.activation is None and node.may_fuse():

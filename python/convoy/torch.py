@@ -484,8 +484,11 @@ def _convolve(axes, operator, x, weight, bias, stride, padding, dilation, groups
         quick.activation = None if activation == "none" else (activation, None, None)
         if len(_quick) >= 4096:
             _quick.clear()
-        _quick[key] = _calls.ConvCall(quick, x, cache, residual, _channels_last, packed, beta,
-                                      upsample_folding=folding)
+        call = _calls.ConvCall(quick, x, cache, residual, _channels_last, packed, beta,
+                               upsample_folding=folding)
+        if call.packed:  # NOTE: now: the next call may be under capture, where nothing is allocated.
+            _calls.packed_filter(call.plan, weight, x.device)
+        _quick[key] = call
     return y
 
 

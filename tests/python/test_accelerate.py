@@ -319,6 +319,112 @@ class Models(unittest.TestCase):
             with self.subTest(frames=frames, cached=cached):
                 self.same(Causal(), x[None, 0], cache[None, 0, :, :cached], frames)
 
+    def test_pieces_of_frames_are_one(self):
+        class Pieces(torch.nn.Module):
+            """A convolution in pieces that overlap, as CogVideoX and Mochi stay below a limit."""
+
+            def __init__(self, front, stride=1, overlap=2, spoil=lambda y: y):
+                super().__init__()
+                self.conv = torch.nn.Conv3d(16, 16, 3, stride=(stride, 1, 1), padding=(0, 1, 1))
+                self.front, self.overlap, self.spoil = front, overlap, spoil
+
+            def forward(self, x):
+                y = self.front(x)
+                parts = torch.chunk(y, 3, dim=2)
+                parts = [parts[0]] + [torch.cat([a[:, :, -self.overlap:], b], 2)
+                                      for a, b in zip(parts, parts[1:])]
+                outputs = [self.conv(part) for part in parts]
+                return torch.cat([self.spoil(y) for y in outputs], 2) + x
+
+        x = torch.randn(1, 16, 9, 5, 6)
+        replicated = lambda x: F.pad(x, (0, 0, 0, 0, 2, 0), mode="replicate")
+        cached = lambda x: torch.cat([x[:, :, :1], x[:, :, :1], x], 2)
+        shifted = lambda x: torch.cat([x[:, :, :2], x], 2) * 1
+        for front in (replicated, cached, shifted):
+            report = self.same(Pieces(front), x)
+            self.assertEqual((len(report.taken), report.fused), (1, {
+                "pieces of frames": 2, "residual": 2}))
+        # What is no whole: pieces that do not overlap as they must, or are not alike.
+        report = self.same(Pieces(lambda x: F.pad(x, (0, 0, 0, 0, 4, 0), mode="replicate"),
+                                  overlap=1), x)
+        self.assertNotIn("pieces of frames", report.fused)
+        report = self.same(Pieces(replicated, spoil=lambda y: y * 2), x)
+        self.assertNotIn("pieces of frames", report.fused)
+
+    def test_frames_repeated_at_both_ends_are_a_padding(self):
+        class Ends(torch.nn.Module):
+            def __init__(self, join):
+                super().__init__()
+                self.conv, self.join = torch.nn.Conv3d(16, 16, 3, padding=(0, 1, 1)), join
+
+            def forward(self, x):
+                y = F.silu(x)
+                return self.conv(torch.cat(self.join(y), 2)), y * 2
+
+        x = torch.randn(2, 16, 4, 5, 6)
+        once, more = (1, 1, 1, 1, 1), (1, 1, 2, 1, 1)
+        for join, found in (
+            (lambda y: [y[:, :, :1].repeat(once), y, y[:, :, -1:].repeat(once)], 1),
+            (lambda y: [y[:, :, :1].repeat(more), y, y[:, :, -1:].repeat(once)], 1),
+            (lambda y: [y[:, :, 1:2].repeat(once), y, y[:, :, -1:].repeat(once)], 0),
+            (lambda y: [y[:, :, :1].repeat(once), y + 1, y[:, :, -1:].repeat(once)], 0),
+        ):
+            (part,) = self.same(Ends(join), x).taken
+            self.assertEqual(part.shape[2], 4 if found else 6, part.operation)
+
+    def test_repeated_frames_keep_their_values(self):
+        class Writes(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = torch.nn.Conv3d(16, 16, 1)
+
+            def forward(self, x):
+                y = self.conv(x)
+                kept = y[:, :, :1].repeat(1, 1, 1, 1, 1)
+                chunks = F.pad(y, (0, 0, 0, 0, 1, 0), mode="replicate").chunk(2, 2)
+                y.mul_(2)
+                chunks[0][:, :, :1] += 1
+                return torch.cat([kept, y, kept], 2), chunks[0], torch.cat(chunks, 2)
+
+        self.same(Writes(), torch.randn(1, 16, 5, 4, 6))
+
+    def test_quality(self):
+        model = Block().eval().bfloat16()
+        x = self.x.bfloat16()
+        with torch.no_grad():
+            exact, fast = (convoy.accelerate(copy.deepcopy(model), quality=quality)
+                           for quality in ("exact", "fast"))
+            wide = copy.deepcopy(model).float()(x.float())
+            self.assertLess(error(fast(x), wide), error(exact(x), wide))
+            self.assertLess(error(exact(x), model(x)), error(fast(x), model(x)))
+        kinds = [sorted(part.operation for part in convoy.report(m).taken) for m in (exact, fast)]
+        self.assertIn("group_norm", kinds[0])
+        self.assertIn("group_norm + silu", kinds[1])
+        with self.assertRaisesRegex(convoy.InvalidArgument, "legal: fast, exact"):
+            convoy.accelerate(model, quality="best")
+        with self.assertRaisesRegex(convoy.InvalidArgument, "upsample_folding = 'fast'"):
+            convoy.accelerate(model, quality="exact", upsample_folding="fast")
+
+    @unittest.skipIf(diffusers is None, "no diffusers")
+    def test_helpers_of_models(self):
+        from convoy import _helpers
+        from diffusers.models.autoencoders import autoencoder_kl_hunyuanvideo15 as module
+
+        own = module.HunyuanVideo15AttnBlock.prepare_causal_attention_mask
+        for batch in (None, 2):
+            arguments = (3, 4, torch.float32, torch.device("cpu"), batch)
+            torch.testing.assert_close(_helpers.causal_mask(*arguments), own(*arguments),
+                                       rtol=0, atol=0)
+        model = vae_models.BY_NAME["hunyuan15"].make(small=True)
+        blocks = [m for m in model.modules() if hasattr(m, "prepare_causal_attention_mask")]
+        convoy.accelerate(model)
+        self.assertTrue(blocks)
+        for block in blocks:
+            self.assertIs(block.prepare_causal_attention_mask, _helpers.causal_mask)
+        convoy.restore(model)
+        for block in blocks:
+            self.assertIs(block.prepare_causal_attention_mask, own)
+
     def test_odd_upsamplings_and_paddings(self):
         class Odd(torch.nn.Module):
             def __init__(self, step, kind=torch.nn.Conv2d, **keywords):
