@@ -15,6 +15,8 @@ import collections
 import copy
 import csv
 import gc
+import multiprocessing
+import os
 import statistics
 import sys
 import time
@@ -41,14 +43,16 @@ def arguments(words):
     parser.add_argument("--parts", default="decode", help="of decode, encode")
     parser.add_argument("--variants", default="eager,convoy,graph",
                         help="of eager, compile, max-autotune, convoy, convoy-fast (upsampling "
-                        "folded fast), graph")
+                        "folded fast), convoy-exact (quality=\"exact\"), graph")
     parser.add_argument("--budget", type=float, default=240.0,
                         help="seconds; classes that do not fit any more are named and left out")
+    parser.add_argument("--each", type=float, metavar="SECONDS",
+                        help="every class and part in a process of its own, ended after SECONDS")
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds of every way, at most")
     parser.add_argument("--csv", help="file for the rows, written as they come")
     parser.add_argument("--svg", help="file for a chart of where the device's time goes")
     parser.add_argument("--one-format", action="store_true",
-                        help="eager in NCHW alone: half the time to find the better one")
+                        help="eager in the one memory format that was the quicker on an H200")
     parser.add_argument("--no-check", action="store_true", help="no errors against fp32")
     parser.add_argument("--no-probe", action="store_true",
                         help="all that Convoy can run, measured quicker or not")
@@ -62,7 +66,7 @@ def arguments(words):
     for name in options.classes:
         if name not in vae_models.BY_NAME:
             parser.error(f"CLASS: no {name!r}; legal: {', '.join(vae_models.BY_NAME)}")
-    legal = {"eager", "compile", "max-autotune", "convoy", "convoy-fast", "graph"}
+    legal = {"eager", "compile", "max-autotune", "convoy", "convoy-fast", "convoy-exact", "graph"}
     for name, given, known in (("--parts", options.parts, {"decode", "encode"}),
                                ("--variants", options.variants, legal)):
         if set(given.split(",")) - known:
@@ -108,6 +112,12 @@ def in_format(model, channels_last):
     return model
 
 
+_OPTIONS: dict[str, dict] = {
+    "convoy": {}, "graph": {}, "convoy-fast": dict(upsample_folding="fast"),
+    "convoy-exact": dict(quality="exact"),
+}
+
+
 class Case:
     """One model and one part of it, in several ways."""
 
@@ -144,7 +154,7 @@ class Case:
     def best_format(self):
         """PyTorch's model in the memory format in which it is quicker."""
         spent = {}
-        for channels_last in (False,) if self.options.one_format else (True, False):
+        for channels_last in (self.vae.channels_last,) if self.options.one_format else (True, False):
             in_format(self.plain, channels_last)
             given = self.given
             if channels_last:
@@ -166,7 +176,7 @@ class Case:
             mode = None if kind == "compile" else "max-autotune-no-cudagraphs"
             compiled = torch.compile(self.run, mode=mode)
             return (lambda: compiled(self.plain, self.given)), None, ""
-        model = self.accelerated(upsample_folding="fast" if kind == "convoy-fast" else "exact")
+        model = self.accelerated(**_OPTIONS[kind])
         run = lambda: self.run(model, self.given)
         if kind == "graph":
             call = convoy.graphed(lambda given: self.run(model, given), model)
@@ -179,7 +189,7 @@ class Case:
 
     def error(self, kind):
         """Relative error against fp32 with the same weights, on a small crop of the input."""
-        if kind not in ("eager", "convoy", "convoy-fast"):
+        if kind not in ("eager", "convoy", "convoy-fast", "convoy-exact"):
             return None
         given = self.given
         limits = (64, 64, 17) if self.part == "encode" else (16, 16, 5)
@@ -195,14 +205,13 @@ class Case:
         model = self.plain
         if kind != "eager":
             model = convoy.accelerate(
-                copy.deepcopy(self.plain), probe=False,
-                upsample_folding="fast" if kind == "convoy-fast" else "exact")
+                copy.deepcopy(self.plain), probe=False, **_OPTIONS[kind])
         got = self.run(model, given).float()
         return ((got - self.reference).norm() / self.reference.norm()).item()
 
 
-def measure(case, options, clock, deadline):
-    """Rows of one case."""
+def measure(case, options, clock, deadline, tell):
+    """Rows of one case. tell(rows): of what is there so far."""
     rows: dict[str, dict] = {}
     ways: dict[str, tuple] = {}
     for kind in options.variants.split(","):
@@ -219,6 +228,8 @@ def measure(case, options, clock, deadline):
             clock.wait()
             row["first_call_s"] = time.perf_counter() - begin
             row["note"] = note
+            if kind.startswith("convoy") and not torch.equal(run(), run()):
+                row["note"] += " two runs differ in their bits"
             if clock.cuda:
                 release()
                 row["kept_gb"] = (free - torch.cuda.mem_get_info()[0]) / 1e9
@@ -251,6 +262,7 @@ def measure(case, options, clock, deadline):
             row.update(profile(kind, ways[kind][0], top=0 if options.svg else 12))
     ways.clear()
     release()
+    tell(list(rows.values()))
     if not options.no_check:
         for kind, row in rows.items():
             try:
@@ -303,18 +315,69 @@ def show(rows):
               f"{text('error', '.2e'):>9s} {row['note']}", flush=True)
 
 
+def rows_of(options, part, name, seconds, tell=lambda rows: None):
+    """Rows of one class and part, whatever fails. seconds: for more than two rounds."""
+    deadline = time.perf_counter() + seconds
+    clock = Clock(options.device)
+    try:
+        with torch.no_grad():
+            vae = vae_models.BY_NAME[name]
+            if options.size and not options.small:
+                vae = vae_models.resized(vae, options.size)
+            made = measure(Case(vae, part, options, clock), options, clock, deadline, tell)
+    except Exception as error:
+        made = [dict(name=name, part=part, size="", way="-",
+                     note=f"failed: {type(error).__name__}: {str(error)[:300]}")]
+    release()
+    return made
+
+
+def in_a_process(options, part, name, limit, share):
+    """As rows_of, in a process that ends after `limit` seconds."""
+    context = multiprocessing.get_context("fork")
+    reader, writer = context.Pipe(duplex=False)
+
+    def work():
+        reader.close()
+        writer.send(rows_of(options, part, name, share, writer.send))
+
+    child = context.Process(target=work)
+    child.start()
+    writer.close()
+    rows, deadline, note = [], time.perf_counter() + limit, ""
+    try:
+        while True:
+            if not reader.poll(max(deadline - time.perf_counter(), 0)):
+                note = f"stopped after {limit:.0f} s"
+                child.kill()
+                break
+            rows = reader.recv()
+    except EOFError:
+        pass
+    child.join()
+    if child.exitcode != 0 and not note:
+        note = f"the process ended with {child.exitcode}"
+    if note:
+        rows = rows or [dict(name=name, part=part, size="", way="-", note="")]
+        for row in rows:
+            row["note"] = f"{row['note']} {note}".strip()
+    return rows
+
+
 def main(words):
     options = arguments(words)
+    if options.each:  # NOTE: CUDA does not survive a fork: nothing here may start it.
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("convoy.bench vae: no CUDA device; legal here: --small --device cpu")
     if options.device == "cuda":
         torch.backends.cudnn.benchmark = True
+    if options.device == "cuda" and not options.each:
         print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, "
               f"convoy {convoy.version()}")
     import diffusers
 
     diffusers.utils.logging.set_verbosity_error()
-    clock = Clock(options.device)
     begin = time.perf_counter()
     print(f"{'name':10s} {'part':7s} {'size':>12s} {'way':13s} {'median ms':>9s} {'best':>9s} "
           f"{'ratio':>6s} {'host ms':>8s} {'first s':>7s} {'peak GB':>7s} {'kept GB':>7s} "
@@ -327,21 +390,11 @@ def main(words):
             print("left out, no time: " + ", ".join(f"{n} {p}" for p, n in jobs[count:]))
             break
         # A fair share of what is left, and not less than two rounds.
-        deadline = time.perf_counter() + left / (len(jobs) - count)
-        case: Case | None = None
-        with torch.no_grad():
-            try:
-                vae = vae_models.BY_NAME[name]
-                if options.size and not options.small:
-                    vae = vae_models.resized(vae, options.size)
-                case = Case(vae, part, options, clock)
-                made = measure(case, options, clock, deadline)
-            except Exception as error:
-                made = [dict(name=name, part=part, size="", way="-",
-                             note=f"failed: {type(error).__name__}: {str(error)[:300]}")]
-            finally:
-                case = None
-        release()
+        share = left / (len(jobs) - count)
+        if options.each:
+            made = in_a_process(options, part, name, min(options.each, left), share)
+        else:
+            made = rows_of(options, part, name, share)
         show(made)
         rows += made
         if options.csv:

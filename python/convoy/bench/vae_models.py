@@ -13,7 +13,8 @@ import torch
 @dataclasses.dataclass(frozen=True)
 class Vae:
     """One autoencoder. latent: of `full`'s decode; what it decodes to is in `size`. small,
-    small_latent, small_sample: for tests. keywords: of decode()."""
+    small_latent, small_sample: for tests. keywords: of decode(). channels_last: whether that is the
+    memory format in which PyTorch was the quicker on an H200."""
 
     name: str
     class_name: str
@@ -25,6 +26,7 @@ class Vae:
     small_sample: tuple[int, ...]
     keywords: dict[str, Any] = dataclasses.field(default_factory=dict)
     small_keywords: dict[str, Any] = dataclasses.field(default_factory=dict)
+    channels_last: bool = False
 
     def make(self, small=False, dtype=torch.float32, device="cpu"):
         """The model with random weights, seeded, every norm's parameters among them."""
@@ -76,12 +78,13 @@ VAES = (
     Vae("flux2", "AutoencoderKLFlux2", {}, (1, 32, 128, 128), "1024x1024",
         _SMALL_2D, (1, 4, 6, 10), (1, 3, 12, 20)),
     Vae("wan21", "AutoencoderKLWan", {}, (1, 16, 21, 60, 104), "81x480x832",
-        _SMALL_WAN | _SMALL_STATISTICS, (1, 4, 3, 4, 6), (1, 3, 5, 16, 24)),
+        _SMALL_WAN | _SMALL_STATISTICS, (1, 4, 3, 4, 6), (1, 3, 5, 16, 24),
+        channels_last=True),
     Vae("wan22", "AutoencoderKLWan", _WAN22, (1, 48, 5, 44, 80), "17x704x1280",
         _SMALL_WAN | _SMALL_STATISTICS | dict(is_residual=True, in_channels=12, out_channels=12,
                                               patch_size=2, decoder_base_dim=16,
                                               scale_factor_spatial=16),
-        (1, 4, 3, 4, 6), (1, 3, 5, 16, 24)),
+        (1, 4, 3, 4, 6), (1, 3, 5, 16, 24), channels_last=True),
     Vae("qwen", "AutoencoderKLQwenImage", {}, (1, 16, 1, 128, 128), "1024x1024",
         _SMALL_WAN | _SMALL_STATISTICS, (1, 4, 1, 4, 6), (1, 3, 1, 16, 24)),
     Vae("hunyuan", "AutoencoderKLHunyuanVideo", {}, (1, 16, 5, 32, 32), "17x256x256",
@@ -120,11 +123,11 @@ VAES = (
              encoder_block_out_channels=(16, 32), decoder_block_out_channels=(16, 32),
              encoder_layers_per_block=(1, 1), decoder_layers_per_block=(1, 1),
              encoder_qkv_multiscales=((), (5,)), decoder_qkv_multiscales=((), (5,))),
-        (1, 4, 6, 8), (1, 3, 12, 16)),
+        (1, 4, 6, 8), (1, 3, 12, 16), channels_last=True),
     Vae("tiny", "AutoencoderTiny", {}, (1, 4, 128, 128), "1024x1024",
         dict(encoder_block_out_channels=(16, 16), decoder_block_out_channels=(16, 16),
              num_encoder_blocks=(1, 1), num_decoder_blocks=(1, 1)),
-        (2, 4, 6, 8), (2, 3, 12, 16)),
+        (2, 4, 6, 8), (2, 3, 12, 16), channels_last=True),
     Vae("temporal", "AutoencoderKLTemporalDecoder",
         dict(down_block_types=_FOUR[0], block_out_channels=(128, 256, 512, 512),
              layers_per_block=2),
