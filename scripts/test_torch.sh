@@ -4,7 +4,7 @@
 # The tests that need PyTorch and diffusers, which come into .deps/torch: 5.5 GB, a minute.
 #
 #   scripts/test_torch.sh            every test
-#   scripts/test_torch.sh NAME...    of torch, decode, styles, bench, accelerate
+#   scripts/test_torch.sh NAME...    of torch, decode, styles, bench, accelerate, comfyui
 #
 # TORCH_VERSION=2.11.0 takes that version. CONVOY_LIBRARY=... tests that build of the library; else
 # build/torch is built, for the CPU alone, or with CONVOY_CUDA_BUILD=ON for the GPU too.
@@ -34,7 +34,7 @@ if [ -z "${CONVOY_LIBRARY:-}" ]; then
   CONVOY_LIBRARY=$PWD/build/torch/libconvoy.so
 fi
 export CONVOY_LIBRARY PYTHONPATH=$PWD/python
-[ $# -gt 0 ] || set -- torch decode styles bench accelerate
+[ $# -gt 0 ] || set -- torch decode styles bench accelerate comfyui
 for test in "$@"; do
   say "$test, on $CONVOY_LIBRARY"
   $environment/bin/python "tests/python/test_$test.py"

@@ -486,7 +486,7 @@ def _convolve(axes, operator, x, weight, bias, stride, padding, dilation, groups
             _quick.clear()
         call = _calls.ConvCall(quick, x, cache, residual, _channels_last, packed, beta,
                                upsample_folding=folding)
-        if call.packed:  # NOTE: now: the next call may be under capture, where nothing is allocated.
+        if call.packed:  # NOTE: the next call may be under capture, where nothing is allocated.
             _calls.packed_filter(call.plan, weight, x.device)
         _quick[key] = call
     return y

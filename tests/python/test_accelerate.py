@@ -3,6 +3,7 @@
 output; models that are written in other ways; what a user may do with an accelerated model."""
 
 import copy
+import itertools
 import pickle
 import unittest
 import unittest.mock
@@ -331,8 +332,8 @@ class Models(unittest.TestCase):
             def forward(self, x):
                 y = self.front(x)
                 parts = torch.chunk(y, 3, dim=2)
-                parts = [parts[0]] + [torch.cat([a[:, :, -self.overlap:], b], 2)
-                                      for a, b in zip(parts, parts[1:])]
+                parts = [parts[0], *(torch.cat([a[:, :, -self.overlap:], b], 2)
+                                     for a, b in itertools.pairwise(parts))]
                 outputs = [self.conv(part) for part in parts]
                 return torch.cat([self.spoil(y) for y in outputs], 2) + x
 

@@ -154,7 +154,8 @@ class Case:
     def best_format(self):
         """PyTorch's model in the memory format in which it is quicker."""
         spent = {}
-        for channels_last in (self.vae.channels_last,) if self.options.one_format else (True, False):
+        known = (self.vae.channels_last,)
+        for channels_last in known if self.options.one_format else (True, False):
             in_format(self.plain, channels_last)
             given = self.given
             if channels_last:
