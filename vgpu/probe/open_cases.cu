@@ -138,7 +138,8 @@ __global__ void replace_kernel(const __grid_constant__ CUtensorMap map, const ui
   __shared__ alignas(128) uint32_t copy[32];
   __shared__ uint64_t barrier;
   const uint32_t lane = threadIdx.x;
-  copy[lane] = reinterpret_cast<const uint32_t*>(&map)[lane];
+  // Variant 8 makes a map out of nothing.
+  copy[lane] = kVariant == 8 ? 0 : reinterpret_cast<const uint32_t*>(&map)[lane];
   for (uint32_t i = lane; i < 1024; i += 32) box[i] = kFillWord;
   const uint32_t full = shared_address(&barrier), text = shared_address(copy);
   if (lane == 0) mbarrier_init(full, 1);
@@ -162,6 +163,19 @@ __global__ void replace_kernel(const __grid_constant__ CUtensorMap map, const ui
     if (kVariant == 5) PROBE_REPLACE("element_stride", "b32", "1, 1;" ::"r"(text));
     if (kVariant == 6) PROBE_REPLACE("elemtype", "b32", "10;" ::"r"(text));
     if (kVariant == 7) PROBE_REPLACE("fill_mode", "b32", "1;" ::"r"(text));
+    if (kVariant == 8) {
+      PROBE_REPLACE("global_address", "b64", "%1;" ::"r"(text), "l"(in));
+      PROBE_REPLACE("rank", "b32", "1;" ::"r"(text));
+      PROBE_REPLACE("box_dim", "b32", "0, 32;" ::"r"(text));
+      PROBE_REPLACE("box_dim", "b32", "1, 8;" ::"r"(text));
+      PROBE_REPLACE("global_dim", "b32", "0, 64;" ::"r"(text));
+      PROBE_REPLACE("global_dim", "b32", "1, 32;" ::"r"(text));
+      PROBE_REPLACE("global_stride", "b64", "0, 128;" ::"r"(text));
+      PROBE_REPLACE("element_stride", "b32", "0, 1;" ::"r"(text));
+      PROBE_REPLACE("element_stride", "b32", "1, 1;" ::"r"(text));
+      PROBE_REPLACE("elemtype", "b32", "6;" ::"r"(text));
+      PROBE_REPLACE("swizzle_mode", "b32", "2;" ::"r"(text));
+    }
   }
 #undef PROBE_REPLACE
   __syncwarp();
@@ -310,6 +324,7 @@ void add_open_cases() {
   add_replace_case<5>("element_stride");
   add_replace_case<6>("elemtype");
   add_replace_case<7>("fill_mode");
+  add_replace_case<8>("all of zeros");
   add_wmma_case<16, 16, 16, __half, float, row_major>("m16n16k16 f16 to f32");
   add_wmma_case<32, 8, 16, __half, float, col_major>("m32n8k16 f16 to f32");
   add_wmma_case<8, 32, 16, __half, __half, row_major>("m8n32k16 f16 to f16");

@@ -153,6 +153,7 @@ void ClusterChecker::async_access(const AsyncOp& op, const AsyncAccess& access) 
       touch_tmem(actor, access);
       if (follows_reads_ && found_unwritten_) mark_undefined(op.issuer, access);
       follows_reads_ = false;
+      if (op.kind == AsyncKind::tcgen05_cp && copied_unwritten_) forget_copied(access);
       return;
     case Memory::global:
       touch_global(actor, access.address, access.bytes);
@@ -171,16 +172,26 @@ void ClusterChecker::async_chunks(const AsyncOp& op, const AsyncAccess& access,
   actor.proxy = access.proxy;
   std::vector<Cell>& cells = shared_[access.cta];
   next_accessor(actor);
+  // A copy into TMEM leaves it as unwritten as its source: kernels copy scales in blocks of 128.
+  follows_reads_ = context_.options.init && op.kind == AsyncKind::tcgen05_cp;
+  copied_unwritten_ = 0;
   Cell before = StateTable::kUnknown, after = before;  // of the last chunk
   for (uint32_t address : addresses) {
     if (address / kSharedCellBytes >= cells.size()) continue;
     Cell& cell = cells[address / kSharedCellBytes];
     if (cell != before) {
       before = cell;
+      if (follows_reads_ && address >= kReservedBytes) {
+        const uint32_t missing = kAllBytes & ~states_.at(cell).written;
+        for (uint32_t word = 0; word < 4; ++word) {
+          if (missing & unit_mask(word * 4, 4)) copied_unwritten_ |= 1u << word;
+        }
+      }
       after = touch(cell, actor, kAllBytes, {Memory::shared, access.cta, address});
     }
     cell = after;
   }
+  follows_reads_ = false;
   if (watches_lanes(operation, access)) {
     for (uint32_t address : addresses) follow_lanes(operation, access, address, kSharedCellBytes);
   }
@@ -386,7 +397,7 @@ void ClusterChecker::check_written(const CellState& cell, const Actor& actor, ui
                                    const Place& place) {
   if (!context_.options.init || actor.access != Access::read || follows_reads_) return;
   // The KiB that the hardware keeps is its own to fill.
-  if (place.memory == Memory::shared && place.address < 1024) return;
+  if (place.memory == Memory::shared && place.address < kReservedBytes) return;
   uint32_t missing = units & ~cell.written;
   if (missing == 0) return;
   Place first = place;
@@ -459,7 +470,8 @@ bool ClusterChecker::freed_after_load(const Actor& actor, const PastAccess& past
 /// What PTX does not order but kernels in the field do, and it works. NOTE:
 /// - two warps store the same value to one word (flags that several set);
 /// - data behind barrier.cluster.arrive.relaxed, or an mbarrier arrival that is relaxed; also what
-///   an operation wrote that the arriving warp had waited for (CUTLASS example 93: cp.async);
+///   an operation wrote that the arriving warp had waited for (CUTLASS example 93: cp.async), and
+///   TMEM freed behind one (DeepGEMM's pairs of CTAs);
 /// - tcgen05.st to cells that the warp's own tcgen05.ld read, after its result was used (CUTLASS's
 ///   stream-K fix-up);
 /// - tcgen05.ld or .st of cells after a tcgen05.st without tcgen05.wait::st, by the same warp or

@@ -77,7 +77,7 @@ ClusterChecker::ClusterChecker(const CheckContext& context, const exec::ClusterI
     tcgen05_components_.push_back(warp.tensor_pipeline);
   }
   // Offsets start behind the KiB that the hardware keeps.
-  const size_t cells = (info.shared_bytes + 1024 + kSharedCellBytes - 1) / kSharedCellBytes;
+  const size_t cells = (info.shared_bytes + kReservedBytes + kSharedCellBytes - 1) / kSharedCellBytes;
   shared_.resize(info.ctas);
   for (auto& cta : shared_) cta.resize(cells, kFreshCell);
   lane_writes_.resize(info.ctas);
@@ -556,7 +556,8 @@ void ClusterChecker::tmem_dealloc(const Agent& agent, uint32_t cta, uint32_t col
       Cell& cell = cells[row * kTmemCellsPerRow + c];
       const Place place{Memory::tensor, cta, row * kTmemCellLanes << 16 | c * kTmemCellColumns};
       for (const PastAccess& past : states_.at(cell).accesses) {
-        if (!knows(actor, past) && !freed_after_load(actor, past, place)) {
+        if (!knows(actor, past) && !freed_after_load(actor, past, place) &&
+            !works_in_the_field(actor, past, place)) {
           report_race(actor, past, place);
         }
         check_tcgen05(actor, past, place);

@@ -215,6 +215,8 @@ class ClusterChecker final : public exec::ClusterObserver {
   void store_undefined(const exec::Agent& agent, const exec::WarpAccess& access);
   bool is_unwritten(exec::Memory memory, uint32_t cta, uint64_t address, uint64_t bytes);
   void forget_written(uint32_t cta, uint64_t address, uint64_t bytes);
+  void forget_copied(const exec::AsyncAccess& access);
+  void forget_units(Cell& cell, uint32_t units);
   std::shared_ptr<const Operation> overtaken_at(const UndefinedLanes& value) const;
   std::string undefined_text(const exec::Agent& agent, const UndefinedLanes& value,
                              const char* how) const;
@@ -277,6 +279,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   UndefinedLanes undefined_stored_;  // by the running instruction
   bool follows_reads_ = false;       // the running access may find undefined values
   bool found_unwritten_ = false;     // and has
+  uint32_t copied_unwritten_ = 0;    // words of the rows that a tcgen05.cp read last
 };
 
 /// Operations that run in order when one warp issues them (PTX ISA "Pipelined tcgen05

@@ -112,6 +112,8 @@ class StateTable {
   std::vector<Cell> made_;  // by this accessor
 };
 
+/// Shared memory begins with a KiB that the hardware keeps.
+inline constexpr uint32_t kReservedBytes = 1024;
 /// Bytes of shared memory in a cell, and the units of a whole one.
 inline constexpr uint32_t kSharedCellBytes = 16, kAllBytes = 0xffff;
 /// TMEM of one CTA: cell index = lane / 16 * 64 + column / 8.

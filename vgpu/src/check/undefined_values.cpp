@@ -268,7 +268,7 @@ bool ClusterChecker::is_unwritten(Memory memory, uint32_t cta, uint64_t address,
     return allocation && allocation->tracks_writes() && allocation->contains(address, bytes) &&
            !allocation->is_written(address, bytes);
   }
-  if (memory != Memory::shared || cta >= shared_.size() || address < 1024) return false;
+  if (memory != Memory::shared || cta >= shared_.size() || address < kReservedBytes) return false;
   for (uint64_t at = address; at < address + bytes;) {
     if (at / kSharedCellBytes >= shared_[cta].size()) return false;
     const auto first = static_cast<uint32_t>(at % kSharedCellBytes);
@@ -314,16 +314,35 @@ void ClusterChecker::forget_written(uint32_t cta, uint64_t address, uint64_t byt
     if (at / kSharedCellBytes >= shared_[cta].size()) return;
     const auto first = static_cast<uint32_t>(at % kSharedCellBytes);
     const uint64_t count = std::min<uint64_t>(kSharedCellBytes - first, address + bytes - at);
-    Cell& cell = shared_[cta][at / kSharedCellBytes];
-    CellState state = states_.at(cell);
-    state.written &= ~unit_mask(first, static_cast<uint32_t>(count));
-    // The change is none of an access that others may repeat.
-    states_.next_accessor();
-    accessor_ = {};
-    cell = states_.add(cell & ~kGuardedCell, 0, state) | (cell & kGuardedCell);
-    states_.next_accessor();
+    forget_units(shared_[cta][at / kSharedCellBytes],
+                 unit_mask(first, static_cast<uint32_t>(count)));
     at += count;
   }
+}
+
+/// Cells of TMEM that a tcgen05.cp has filled from shared memory that nobody has written.
+void ClusterChecker::forget_copied(const AsyncAccess& access) {
+  std::vector<Cell>& cells = tmem_[access.cta];
+  const auto lane0 = static_cast<uint32_t>(access.address >> 16);
+  const auto column0 = static_cast<uint32_t>(access.address & 0xffff);
+  for (uint32_t c = 0; c < access.columns; ++c) {
+    if (!(copied_unwritten_ >> c % 4 & 1)) continue;
+    const uint32_t column = column0 + c;
+    for (uint32_t lane = lane0; lane < lane0 + access.lanes; lane += kTmemCellLanes) {
+      forget_units(cells[lane / kTmemCellLanes * kTmemCellsPerRow + column / kTmemCellColumns],
+                   unit_mask(column % kTmemCellColumns, 1));
+    }
+  }
+}
+
+void ClusterChecker::forget_units(Cell& cell, uint32_t units) {
+  CellState state = states_.at(cell);
+  state.written &= ~units;
+  // The change is none of an access that others may repeat.
+  states_.next_accessor();
+  accessor_ = {};
+  cell = states_.add(cell & ~kGuardedCell, 0, state) | (cell & kGuardedCell);
+  states_.next_accessor();
 }
 
 std::string ClusterChecker::undefined_text(const Agent& agent, const UndefinedLanes& value,

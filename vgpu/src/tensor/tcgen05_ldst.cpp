@@ -211,7 +211,10 @@ const char* name_of(TmemCopyShape shape) {
 
 namespace {
 
-/// Rows of the source, bytes of a row, and the lanes that row `row` goes to (`copies` of them).
+constexpr uint32_t kChunkColumns = 4;  // a chunk is 16 bytes
+constexpr uint32_t kGroupRows = 16;
+
+/// Rows of the source, chunks of a row, and how often a row is copied.
 struct CopyPlan {
   uint32_t rows, chunks, copies;
 };
@@ -262,31 +265,34 @@ void tcgen05_copy(TmemCopyShape shape, uint32_t address, uint64_t descriptor_bit
           "tcgen05.cp.%s: TMEM address 0x%08x has lane %u; %s %u", name_of(shape), address,
           base.lane, last_lanes ? "supported:" : "it must be", lane);
   }
-  memory.tmem->check("tcgen05.cp", 0, kTmemLanes, base.column, plan.chunks * 4);
-  for (uint32_t row = 0; row < plan.rows; ++row) {
+  memory.tmem->check("tcgen05.cp", 0, kTmemLanes, base.column, plan.chunks * kChunkColumns);
+  // Rows that go to lanes next to each other: a group is told as a whole, read and then written.
+  const uint32_t group = last_lanes ? 1 : kGroupRows;
+  for (uint32_t first = 0; first < plan.rows; first += group) {
     for (uint32_t chunk = 0; chunk < plan.chunks; ++chunk) {
-      uint32_t from = element_address(descriptor, Major::k, row, chunk * 16, 1);
-      if (from < memory.shared.first || from + 16 > memory.shared.end) {
-        fault(kIllegalAddress,
-              "tcgen05.cp.%s: row %u reads shared address 0x%x, outside the CTA's 0x%x..0x%x (%s)",
-              name_of(shape), row, from, memory.shared.first, memory.shared.end,
-              describe(descriptor).c_str());
+      uint32_t from[kGroupRows];
+      for (uint32_t row = first; row < first + group; ++row) {
+        const uint32_t at = element_address(descriptor, Major::k, row, chunk * 16, 1);
+        if (at < memory.shared.first || at + 16 > memory.shared.end) {
+          fault(kIllegalAddress,
+                "tcgen05.cp.%s: row %u reads shared address 0x%x, outside the CTA's 0x%x..0x%x "
+                "(%s)",
+                name_of(shape), row, at, memory.shared.first, memory.shared.end,
+                describe(descriptor).c_str());
+        }
+        from[row - first] = at;
       }
-      if (visitor) visitor->shared_chunks(cta, {&from, 1});
+      const uint32_t column = base.column + chunk * kChunkColumns;
+      if (visitor) visitor->shared_chunks(cta, {from, group});
       for (uint32_t copy = 0; copy < plan.copies; ++copy) {
-        std::memcpy(memory.tmem->row(copy_lane(shape, row, copy)) + base.column + chunk * 4,
-                    memory.shared.data + from, 16);
+        const uint32_t to = copy_lane(shape, first, copy);
+        for (uint32_t r = 0; r < group; ++r) {
+          std::memcpy(memory.tmem->row(to + r) + column, memory.shared.data + from[r], 16);
+        }
+        if (visitor) visitor->tmem(cta, to, group, column, kChunkColumns, true);
+        memory.tmem->mark_written(to, group, column, kChunkColumns);
       }
     }
-  }
-  auto written = [&](uint32_t first, uint32_t lanes) {
-    if (visitor) visitor->tmem(cta, first, lanes, base.column, plan.chunks * 4, true);
-    memory.tmem->mark_written(first, lanes, base.column, plan.chunks * 4);
-  };
-  if (last_lanes) {
-    for (uint32_t row = 0; row < plan.rows; ++row) written(copy_lane(shape, row, 0), 1);
-  } else {
-    written(0, kTmemLanes);
   }
 }
 

@@ -369,6 +369,12 @@ constexpr DataType kElementTypes[] = {
     DataType::tfloat32_ftz, DataType::u4x16_align8, DataType::u4x16_align16,
     DataType::u6x16_align16};
 
+/// Whether the 128 bytes of a map are zeros.
+bool is_zero(const void* opaque) {
+  const auto* bytes = static_cast<const uint8_t*>(opaque);
+  return std::all_of(bytes, bytes + 128, [](uint8_t byte) { return byte == 0; });
+}
+
 /// .swizzle_mode and .swizzle_atomicity together are the driver's swizzle.
 std::string replace_swizzle(Packed& packed, bool atomicity, uint64_t value) {
   const auto now = static_cast<Swizzle>(packed.swizzle);
@@ -391,7 +397,17 @@ std::string replace_swizzle(Packed& packed, bool atomicity, uint64_t value) {
 std::string replace(void* opaque, Field field, uint32_t ordinal, uint64_t value) {
   Packed packed;
   std::memcpy(&packed, opaque, sizeof packed);
-  if (packed.magic != kMagic) return "the 128 bytes are no tensor map made by cuTensorMapEncode*";
+  if (packed.magic != kMagic) {
+    // NOTE: PTX speaks of maps that exist; Triton's kernels begin with 128 bytes of zeros and
+    // replace every field.
+    if (!is_zero(opaque)) {
+      return "the 128 bytes are neither zeros nor a tensor map made by cuTensorMapEncode*";
+    }
+    packed = Packed{};
+    packed.magic = kMagic;
+    std::fill_n(packed.box, TensorMap::kMaxRank, uint16_t{1});
+    std::fill_n(packed.element_strides, TensorMap::kMaxRank, uint8_t{1});
+  }
   if ((packed.flags & kIm2col) != 0) return "the map is an im2col map; .tile needs a tiled one";
   const uint32_t ordinals =
       field == Field::global_stride ? TensorMap::kMaxRank - 1 : uint32_t{TensorMap::kMaxRank};

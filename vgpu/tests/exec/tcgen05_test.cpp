@@ -266,9 +266,10 @@ TEST(Tcgen05Forms, CopyAndShift) {
 }
 
 /// Warp `loader` loads TMEM and executes `after`, without a tcgen05.wait::ld; then it meets warp 0,
-/// which frees the memory.
+/// which frees the memory, at the barrier `meet`.
 std::pair<exec::LaunchResult, std::string> unwaited_load(uint32_t loader, const std::string& after,
-                                                         const char* checks) {
+                                                         const char* checks,
+                                                         const char* meet = "bar.sync 0;") {
   const std::string text = kernel_text(".param .u64 out", R"(
   .reg .pred %p, %q;
   .reg .b32 %thr, %warp, %at, %t, %a, %v;
@@ -294,7 +295,7 @@ ALLOCATED:
 )" + after + R"(
 MEET:
   tcgen05.fence::before_thread_sync;
-  bar.sync 0;
+  )" + meet + R"(
   tcgen05.fence::after_thread_sync;
   @%p bra DONE;
   tcgen05.dealloc.cta_group::1.sync.aligned.b32 %t, 32;
@@ -329,6 +330,78 @@ TEST(Tcgen05Checks, FreeingAfterAnUnwaitedLoadIsANote) {
                                      "all");
   EXPECT_NE(raced.report.find("nothing orders these two accesses"), std::string::npos)
       << raced.report;
+}
+
+// What a relaxed arrival publishes is noted for TMEM as it is for shared memory.
+TEST(Tcgen05Checks, FreeingBehindARelaxedArrivalIsANote) {
+  const char* waited = "tcgen05.wait::ld.sync.aligned;";
+  const std::string arrive = "barrier.cluster.arrive.", pass = "barrier.cluster.wait.acquire;";
+  const std::string relaxed = arrive + "relaxed; " + pass, ordered = arrive + "release; " + pass;
+  auto [result, notes] = unwaited_load(1, waited, "all", relaxed.c_str());
+  EXPECT_EQ(result.cuda_error, 0) << result.report;
+  EXPECT_NE(notes.find("tcgen05.dealloc"), std::string::npos) << notes;
+  auto [strict, none] = unwaited_load(1, waited, "all,strict", relaxed.c_str());
+  EXPECT_NE(strict.report.find("tcgen05.dealloc"), std::string::npos) << strict.report;
+  auto [released, clean] = unwaited_load(1, waited, "all,strict", ordered.c_str());
+  EXPECT_EQ(released.cuda_error, 0) << released.report;
+}
+
+// Copies of shared memory that is written in part leave TMEM written in part: scales of 192 columns
+// are copied in two blocks of 128.
+TEST(Tcgen05Checks, CopiesOfUnwrittenMemoryAreFollowed) {
+  auto run = [](uint32_t column) {
+    const std::string text = kernel_text(".param .u64 out", R"(
+  .reg .pred %p, %q;
+  .reg .b32 %thr, %at, %t, %a, %v, %bar;
+  .reg .b64 %desc, %out, %o;
+  .shared .align 128 .b8 rows[512];
+  .shared .align 8 .b64 barrier;
+  .shared .align 4 .b32 slot;
+  ld.param.u64 %out, [out];
+  mov.u32 %thr, %tid.x;
+  setp.eq.u32 %q, %thr, 0;
+  mov.u32 %at, slot;
+  tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%at], 32;
+  ld.shared.u32 %t, [%at];
+  mov.u32 %bar, barrier;
+  mov.u32 %at, rows;
+  shr.u32 %a, %at, 4;
+  cvt.u64.u32 %desc, %a;
+  or.b64 %desc, %desc, 0x400800080000;
+  mad.lo.u32 %at, %thr, 16, %at;
+  st.shared.v2.u32 [%at], {%thr, %thr};
+  @%q mbarrier.init.shared::cta.b64 [%bar], 1;
+  fence.proxy.async.shared::cta;
+  bar.warp.sync -1;
+  @%q tcgen05.cp.cta_group::1.32x128b.warpx4 [%t], %desc;
+  @%q tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar];
+WAIT:
+  mbarrier.try_wait.parity.shared::cta.b64 %p, [%bar], 0;
+  @!%p bra WAIT;
+  tcgen05.ld.sync.aligned.32x32b.x1.b32 {%v}, [%t+)" + std::to_string(column) +
+                                                                R"(];
+  tcgen05.wait::ld.sync.aligned;
+  add.u32 %v, %v, 1;
+  mul.wide.u32 %o, %thr, 4;
+  add.u64 %out, %out, %o;
+  st.global.u32 [%out], %v;
+  tcgen05.dealloc.cta_group::1.sync.aligned.b32 %t, 32;
+  ret;)");
+    const auto checker =
+        check::make_checker(check::CheckOptions::parse("all"), nullptr, [](std::string_view) {});
+    Buffers buffers;
+    const uint64_t out = buffers.add(128);
+    Launch launch;
+    launch.observer = checker.get();
+    auto result = run_module(text, Params() << out, buffers, launch);
+    return std::pair{result, buffers.read<uint32_t>(out, 32)};
+  };
+  auto [written, values] = run(1);
+  EXPECT_EQ(written.cuda_error, 0) << written.report;
+  EXPECT_EQ(values[31], 32u);
+  auto [unwritten, none] = run(2);
+  EXPECT_NE(unwritten.report.find(", column 2, which was never written"), std::string::npos)
+      << unwritten.report;
 }
 
 // What PTX does not order and kernels in the field do.

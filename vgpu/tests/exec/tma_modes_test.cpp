@@ -339,6 +339,33 @@ TEST(TmaModes, ReplacedFieldsHaveTheirCodes) {
   EXPECT_EQ(now.dims[2], 9u);
 }
 
+// Triton's kernels make their maps of zeros, field by field.
+TEST(TmaModes, MapsOfZeros) {
+  using tma::Field;
+  uint8_t bytes[128] = {}, junk[128] = {1};
+  const std::tuple<Field, uint32_t, uint64_t> fields[] = {{Field::global_address, 0, 0x1000},
+                                                          {Field::rank, 0, 1},
+                                                          {Field::box_dim, 0, 16},
+                                                          {Field::box_dim, 1, 8},
+                                                          {Field::global_dim, 0, 64},
+                                                          {Field::global_dim, 1, 9},
+                                                          {Field::global_stride, 0, 256},
+                                                          {Field::elemtype, 0, 2},
+                                                          {Field::swizzle_mode, 0, 2}};
+  for (const auto& [field, ordinal, value] : fields) {
+    EXPECT_EQ(tma::replace(bytes, field, ordinal, value), "");
+    EXPECT_NE(tma::replace(junk, field, ordinal, value), "");
+  }
+  TensorMap made;
+  ASSERT_TRUE(tma::decode(bytes, made));
+  EXPECT_EQ(tma::validate(made, 90), "");
+  EXPECT_EQ(tma::describe(made), tma::describe([] {
+              TensorMap map = map_2d(DataType::uint32, 0x1000, 64, 9, 256, 16, 8);
+              map.swizzle = Swizzle::b64;
+              return map;
+            }()));
+}
+
 TEST(TmaModes, UnsupportedModesAreListed) {
   const char* forms[] = {
       "cp.async.bulk.tensor.4d.shared::cluster.global.im2col::w.mbarrier::complete_tx::bytes "
