@@ -56,6 +56,7 @@ const Case kCases[] = {
     {"init_branch", kBoth, {"init check", "never written", "decides whether"}},
     {"init_address", kBoth, {"init check", "never written", "is an address"}},
     {"init_padding", kBoth, {}},
+    {"init_fields", kBoth, {"init check", "never written", "decides whether"}},
     {"init_global", kBoth, {"init check", "global memory that was never written"}},
     {"mbarrier_order", kBoth, {"mbarrier check", "before its initialisation is ordered"}},
     {"mbarrier_fence", kBoth, {"mbarrier check", "fence.mbarrier_init"}},

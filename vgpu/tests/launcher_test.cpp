@@ -234,11 +234,20 @@ TEST(Runtime, GivesCudasErrorCodes) {
   }
 }
 
+TEST(Runtime, TakesProgramsOfTheDriverApi) {
+  const Outcome outcome = vgpu("run --gpu h200 -- " + program("driver_calls"));
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  for (const char* text : {"all holds", "no context is current", "the library has no kernel none",
+                           "the image is a cubin", "8 bytes of parameters; it takes 24"}) {
+    EXPECT_TRUE(contains(outcome, text)) << text << "\n" << outcome.text;
+  }
+}
+
 TEST(Runtime, NamesUnsupportedCalls) {
   const Outcome outcome = vgpu("run -- " + program("runtime_calls"));
   for (const char* text :
        {"cudaMallocArray is not provided", "arrays belong to textures",
-        "cuModuleLoadData is not provided", "cubins are machine code",
+        "cuLinkDestroy is not provided", "let nvcc link",
         "cudaGraphConditionalHandleCreate is not provided", "take the decision on the host"}) {
     EXPECT_TRUE(contains(outcome, text)) << text << "\n" << outcome.text;
   }

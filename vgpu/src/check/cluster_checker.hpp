@@ -48,6 +48,7 @@ enum class Remark : uint8_t {
 struct UndefinedLanes {
   uint32_t lanes = 0;
   uint32_t computed = 0;  ///< of those, the ones that are more than copies
+  uint64_t bits = ~0ull;  ///< of the register, that are undefined in any of the lanes
   // Where it was read, for the report.
   exec::Memory memory = exec::Memory::shared;
   uint32_t cta = 0;
@@ -210,6 +211,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   void set_undefined(const exec::Agent& agent, uint32_t reg, uint32_t lanes,
                      const UndefinedLanes& value);
   void follow_undefined(const exec::Agent& agent);
+  void spread_undefined(const exec::Agent& agent, UndefinedLanes value);
   void mark_undefined(const exec::Agent& agent, const exec::WarpAccess& access);
   void mark_undefined(const exec::Agent& agent, const exec::AsyncAccess& access);
   void store_undefined(const exec::Agent& agent, const exec::WarpAccess& access);

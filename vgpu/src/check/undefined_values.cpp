@@ -65,6 +65,50 @@ void for_registers(const ptx::Function& function, const ptx::Operand& operand, b
   }
 }
 
+uint64_t low_bits(uint32_t count) {
+  return count >= 64 ? ~0ull : (uint64_t{1} << count) - 1;
+}
+uint32_t width_of(const ptx::Function& function, uint32_t reg) {
+  const ptx::Type type = function.registers[reg].type;
+  return type == ptx::Type::pred ? 1 : 8 * ptx::size_of(type);
+}
+
+/// The undefined bits of a result, from those of the first source; all where the instruction may
+/// spread them. Fields of structures with padding are taken out of wider loads by these.
+uint64_t undefined_result(const ptx::Form& form, const ptx::Function& function,
+                          const ptx::Instruction& instruction, uint64_t bits) {
+  using Kind = ptx::Operand::Kind;
+  const std::string_view opcode = form.parts[0];
+  auto operand = [&](uint32_t k) -> const ptx::Operand& {
+    return function.operands[instruction.first + k];
+  };
+  auto is_signed = [](std::string_view type) { return type.starts_with("s"); };
+  if (instruction.count < 2 || operand(1).kind != Kind::reg) return ~0ull;
+  const uint32_t width = width_of(function, operand(1).index);
+  bits &= low_bits(width);
+  if (opcode == "mov" && operand(0).kind == Kind::reg) return bits;
+  if (opcode == "cvt" && form.parts.size() == 3) {
+    const ptx::Type to = ptx::type_from_suffix(form.parts[1]);
+    const ptx::Type from = ptx::type_from_suffix(form.parts[2]);
+    const bool integers = to >= ptx::Type::u8 && to <= ptx::Type::s64 && from >= ptx::Type::u8 &&
+                          from <= ptx::Type::s64;
+    if (!integers) return ~0ull;
+    const uint32_t from_width = 8 * ptx::size_of(from);
+    bits &= low_bits(from_width) & low_bits(8 * ptx::size_of(to));
+    const bool sign = is_signed(form.parts[2]) && bits >> (from_width - 1) & 1;
+    return sign ? bits | ~low_bits(from_width) : bits;
+  }
+  if (instruction.count != 3 || operand(2).kind != Kind::imm) return ~0ull;
+  const auto value = static_cast<uint64_t>(operand(2).value);
+  if (opcode == "and") return bits & value;
+  if (opcode == "shl") return value >= width ? 0 : bits << value & low_bits(width);
+  if (opcode == "shr" && value < width) {
+    const bool sign = is_signed(form.parts.back()) && bits >> (width - 1) & 1;
+    return sign ? bits >> value | ~low_bits(width - static_cast<uint32_t>(value)) : bits >> value;
+  }
+  return ~0ull;
+}
+
 }  // namespace
 
 UndefinedLanes* ClusterChecker::undefined_of(const Agent& agent, uint32_t reg) {
@@ -83,7 +127,11 @@ void ClusterChecker::set_undefined(const Agent& agent, uint32_t reg, uint32_t la
   }
   UndefinedLanes& at = undefined_[key];
   const uint32_t computed = (at.computed & kept) | (value.computed & lanes);
-  if (value.lanes & lanes) at = value;
+  const uint64_t bits = kept ? at.bits : 0;
+  if (value.lanes & lanes) {
+    at = value;
+    at.bits |= bits;
+  }
   at.lanes = kept | (value.lanes & lanes);
   at.computed = computed;
 }
@@ -109,6 +157,7 @@ void ClusterChecker::follow_undefined(const Agent& agent) {
     sources = *value;
     sources.lanes = before.lanes | (value->lanes & lanes);
     sources.computed = before.computed | (value->computed & lanes);
+    sources.bits |= before.lanes ? before.bits : 0;
   };
   for (uint32_t k = 0; k < instruction.count; ++k) {
     for_registers(function, operand(k), true,
@@ -164,6 +213,7 @@ void ClusterChecker::follow_undefined(const Agent& agent) {
           if (const UndefinedLanes* value = undefined_of(agent, reg)) {
             one = value->lanes;
             both = *value;
+            both.bits = ~0ull;
           }
         });
         all &= one;
@@ -182,7 +232,36 @@ void ClusterChecker::follow_undefined(const Agent& agent) {
         for_registers(function, operand(k), false, add);
       }
       if (flow != Flow::copy) sources.computed = sources.lanes;
+      if (sources.lanes) return spread_undefined(agent, sources);
       return result(sources);
+  }
+}
+
+/// The results of an instruction whose sources are undefined.
+void ClusterChecker::spread_undefined(const Agent& agent, UndefinedLanes value) {
+  const ptx::Instruction& instruction = *agent.instruction;
+  const ptx::Function& function = *agent.function;
+  const ptx::Form& form = module_.forms[instruction.form];
+  auto set = [&](uint32_t reg, uint64_t bits) {
+    UndefinedLanes part = value;
+    part.bits = bits & low_bits(width_of(function, reg));
+    if (part.bits == 0) part.lanes = part.computed = 0;
+    set_undefined(agent, reg, agent.lanes, part);
+  };
+  const ptx::Operand& to = function.operands[instruction.first];
+  const bool unpacks = form.parts[0] == "mov" && to.kind == ptx::Operand::Kind::vector;
+  if (!unpacks) {
+    const uint64_t bits = undefined_result(form, function, instruction, value.bits);
+    for_registers(function, to, false, [&](uint32_t reg) { set(reg, bits); });
+    return;
+  }
+  uint64_t rest = value.bits;
+  for (uint32_t k = 0; k < to.count; ++k) {
+    const ptx::Operand& part = function.operands[to.first + k];
+    const uint32_t width = part.kind == ptx::Operand::Kind::reg ? width_of(function, part.index)
+                                                                : 64 / std::max(1u, to.count);
+    if (part.kind == ptx::Operand::Kind::reg) set(part.index, rest);
+    rest = width >= 64 ? ~0ull : rest >> width;
   }
 }
 
@@ -203,12 +282,20 @@ void ClusterChecker::mark_undefined(const Agent& agent, const WarpAccess& access
       const uint32_t cta = access.ctas ? access.ctas[lane] : agent.cta;
       const uint64_t address = access.addresses[lane] + uint64_t{k} * bytes;
       if (!is_unwritten(access.memory, cta, address, bytes)) continue;
-      if (value.lanes == 0) {
-        value.cta = cta;
-        value.address = address;
+      if (value.lanes == 0) value.bits = 0;
+      for (uint32_t byte = 0; byte < bytes && byte < 8; ++byte) {
+        if (!is_unwritten(access.memory, cta, address + byte, 1)) continue;
+        if (value.lanes == 0) {
+          value.cta = cta;
+          value.address = address + byte;
+        }
+        value.lanes |= 1u << lane;
+        value.bits |= 0xffull << 8 * byte;
       }
-      value.lanes |= 1u << lane;
     }
+    // Sign extension may spread them, and halves of 128 bits are not told apart.
+    const bool extends = module_.forms[agent.instruction->form].parts.back().starts_with("s");
+    if (bytes > 8 || (extends && value.bits >> (8 * bytes - 1) & 1)) value.bits = ~0ull;
     if (value.lanes) {
       value.overtaken = overtaken_at(value);
       set_undefined(agent, element.index, agent.lanes, value);
@@ -302,8 +389,15 @@ void ClusterChecker::store_undefined(const Agent& agent, const WarpAccess& acces
     const UndefinedLanes* value = undefined_of(agent, element.index);
     for (uint32_t rest = value ? value->lanes & lanes : 0; rest; rest &= rest - 1) {
       const auto lane = static_cast<uint32_t>(std::countr_zero(rest));
-      forget_written(access.ctas ? access.ctas[lane] : agent.cta,
-                     access.addresses[lane] + uint64_t{k} * bytes, bytes);
+      const uint32_t cta = access.ctas ? access.ctas[lane] : agent.cta;
+      const uint64_t address = access.addresses[lane] + uint64_t{k} * bytes;
+      if (value->bits == ~0ull || bytes > 8) {
+        forget_written(cta, address, bytes);
+        continue;
+      }
+      for (uint32_t byte = 0; byte < bytes; ++byte) {
+        if (value->bits >> 8 * byte & 0xff) forget_written(cta, address + byte, 1);
+      }
     }
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver API's small part that programs of the runtime API use: tensor maps, versions, errors,
-// device queries, memset. libcuda.so.1 is the same file as libcudart.so.13.
+// The driver API's tensor maps, versions, errors, device queries, memset; api_driver_work.cpp has
+// modules, memory and launches. libcuda.so.1 is the same file as libcudart.so.13.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "runtime/context.hpp"
+#include "runtime/driver.hpp"
 #include "runtime/streams.hpp"
 #include "tma/tensor_map.hpp"
 
@@ -163,8 +164,9 @@ VGPU_API CUresult cuDeviceGetCount(int* count) {
   return to_driver(cudaGetDeviceCount(count));
 }
 VGPU_API CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  if (ordinal != 0) return CUDA_ERROR_INVALID_DEVICE;  // there is one
   *device = ordinal;
-  return to_driver(cudaSetDevice(ordinal));
+  return CUDA_SUCCESS;
 }
 VGPU_API CUresult cuDeviceGetName(char* name, int length, CUdevice) {
   std::snprintf(name, static_cast<size_t>(length), "%s", Context::get().device.properties.name);
@@ -204,6 +206,15 @@ VGPU_API CUresult cuGetErrorName(CUresult error, const char** name) {
   return CUDA_SUCCESS;
 }
 
+VGPU_API CUresult cuMemsetD8_v2(CUdeviceptr target, unsigned char value, size_t count) {
+  return memset_driver(target, count, value, 1, count, 1, nullptr);
+}
+VGPU_API CUresult cuMemsetD16_v2(CUdeviceptr target, unsigned short value, size_t count) {
+  return memset_driver(target, count * 2, value, 2, count, 1, nullptr);
+}
+VGPU_API CUresult cuMemsetD32_v2(CUdeviceptr target, unsigned value, size_t count) {
+  return memset_driver(target, count * 4, value, 4, count, 1, nullptr);
+}
 VGPU_API CUresult cuMemsetD8Async(CUdeviceptr target, unsigned char value, size_t count,
                                   CUstream stream) {
   return memset_driver(target, count, value, 1, count, 1, stream);
@@ -219,17 +230,7 @@ VGPU_API CUresult cuMemsetD32Async(CUdeviceptr target, unsigned value, size_t co
 
 namespace {
 
-struct EntryPoint {
-  std::string_view name;
-  void* function;
-};
-
-template <typename F>
-EntryPoint entry(const char* name, F* function) {
-  return {name, reinterpret_cast<void*>(function)};
-}
-
-void* find_entry_point(std::string_view name) {
+void* find_function(std::string_view name, int version) {
   static const EntryPoint entry_points[] = {
       entry("cuTensorMapEncodeTiled", cuTensorMapEncodeTiled),
       entry("cuTensorMapEncodeIm2col", cuTensorMapEncodeIm2col),
@@ -248,27 +249,28 @@ void* find_entry_point(std::string_view name) {
       entry("cuCtxSynchronize", cuCtxSynchronize),
       entry("cuGetErrorString", cuGetErrorString),
       entry("cuGetErrorName", cuGetErrorName),
+      entry("cuMemsetD8", cuMemsetD8_v2),
+      entry("cuMemsetD16", cuMemsetD16_v2),
+      entry("cuMemsetD32", cuMemsetD32_v2),
       entry("cuMemsetD8Async", cuMemsetD8Async),
       entry("cuMemsetD16Async", cuMemsetD16Async),
       entry("cuMemsetD32Async", cuMemsetD32Async),
   };
-  for (const EntryPoint& point : entry_points) {
-    if (point.name == name) return point.function;
-  }
-  return nullptr;
+  void* found = find_entry_point(entry_points, name);
+  return found ? found : find_driver_work(name, version);
 }
 
 }  // namespace
 
 // As on a GPU, an unknown name is no error of the call: the status says it.
-VGPU_API cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
-                                                      unsigned long long,
+VGPU_API cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function,
+                                                      unsigned version, unsigned long long,
                                                       cudaDriverEntryPointQueryResult* status) {
   return query([&](Context&) {
     if (name == nullptr || function == nullptr) {
       return fail(cudaErrorInvalidValue, "the name or the result is null");
     }
-    *function = find_entry_point(name);
+    *function = find_function(name, static_cast<int>(version));
     if (status) {
       *status = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     }
@@ -284,9 +286,9 @@ VGPU_API cudaError_t cudaGetDriverEntryPoint(const char* name, void** function,
                                              cudaDriverEntryPointQueryResult* status) {
   return cudaGetDriverEntryPointByVersion(name, function, CUDART_VERSION, flags, status);
 }
-VGPU_API CUresult cuGetProcAddress_v2(const char* name, void** function, int, cuuint64_t,
+VGPU_API CUresult cuGetProcAddress_v2(const char* name, void** function, int version, cuuint64_t,
                                       CUdriverProcAddressQueryResult* status) {
-  *function = find_entry_point(name);
+  *function = find_function(name, version);
   if (status) {
     *status = *function ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   }

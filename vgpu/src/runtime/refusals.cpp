@@ -13,24 +13,31 @@ struct Reason {
   const char* text;
 };
 
+constexpr const char* kMapped =
+    "memory is allocated whole, not mapped into reserved addresses; use cuMemAlloc";
+
 // The first that fits counts.
 constexpr Reason kReasons[] = {
-    {"cuModule",
-     "kernels come with the program, which nvcc links with PTX and -cudart shared; cubins are "
-     "machine "
-     "code, and modules that a program loads itself are not read"},
-    {"cuLibrary",
-     "kernels come with the program, which nvcc links with PTX and -cudart shared; the runtime's "
-     "cudaLibraryLoadData reads fat binaries with PTX"},
     {"cuLink", "nothing is linked at run time; let nvcc link the kernels"},
-    {"cuLaunchKernel", "launch with <<<...>>>, cudaLaunchKernel or cudaLaunchKernelExC"},
-    {"cuFunc", "the runtime's cudaFuncGetAttributes and cudaFuncSetAttribute are provided"},
+    {"cuParamSet", "give the parameters to cuLaunchKernel"},
+    {"cuLaunchGrid", "launch with cuLaunchKernel"},
+    {"cuFuncSetBlockShape", "give the block to cuLaunchKernel"},
+    {"cuMemCreate", kMapped},
+    {"cuMemMap", kMapped},
+    {"cuMemAddress", kMapped},
+    {"cuMemGetAllocationGranularity", kMapped},
+    {"cudaGraphAddMemAlloc", "graphs do not allocate; allocate before the graph is launched"},
+    {"cudaGraphAddMemFree", "graphs do not allocate; free after the graph has run"},
+    {"cudaGraphAddNode",
+     "add nodes by the functions of their kinds, such as cudaGraphAddKernelNode"},
     {"cudaGraphConditional",
      "graphs with conditional nodes (if, while, switch) are not modelled, since kernels cannot set "
      "their conditions; take the decision on the host"},
     {"cuGraphConditional",
      "graphs with conditional nodes (if, while, switch) are not modelled, since kernels cannot set "
      "their conditions; take the decision on the host"},
+    {"cuTexRef", "textures are not modelled; read global memory"},
+    {"cudaCreateChannelDesc", "channels belong to textures and surfaces, which are not modelled"},
     {"cudaCreateTextureObject", "textures are not modelled; read global memory"},
     {"cuTexObject", "textures are not modelled; read global memory"},
     {"cudaCreateSurfaceObject", "surfaces are not modelled; write global memory"},

@@ -404,7 +404,7 @@ __device__ void init_use(uint32_t* data) {
   }
   if (USE == 2 && used) {
     asm volatile(
-        "{\n.reg .b32 v;\nand.b32 v, %0, 0;\nadd.u32 v, v, %1;\nld.shared.u32 v, [v];\n}" ::"r"(
+        "{\n.reg .b32 v;\nand.b32 v, %0, 12;\nadd.u32 v, v, %1;\nld.shared.u32 v, [v];\n}" ::"r"(
             sum),
         "r"(shared_address(buffer))
         : "memory");
@@ -440,6 +440,28 @@ __global__ void init_padding(uint32_t* data) {
                : "=r"(x), "=r"(y)
                : "r"(shared_address(&to[threadIdx.x ^ 1])));
   data[256 + threadIdx.x] = x;
+}
+
+/// A flag in front of padding, read in one word: the padding decides only in the bad one.
+template <bool BUG>
+__global__ void init_fields(uint32_t* data) {
+  __shared__ alignas(8) uint8_t flags[64 * 8];
+  flags[threadIdx.x * 8] = threadIdx.x & 1;
+  flags[threadIdx.x * 8 + 7] = 0;
+  __syncthreads();
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b64 v;\n.reg .b32 l, h;\n"
+      "ld.shared.u64 v, [%1];\n"
+      "st.shared.u64 [%1], v;\n"
+      "ld.shared.u64 v, [%1];\n"
+      "mov.b64 {l, h}, v;\n"
+      "shr.u32 h, h, %2;\n"
+      "and.b32 l, l, 255;\n"
+      "add.u32 l, l, h;\n"
+      "setp.ne.u32 p, l, 0;\n"
+      "@p st.global.u32 [%0], 1;\n}" ::"l"(data + 256 + threadIdx.x),
+      "r"(shared_address(&flags[threadIdx.x * 8])), "n"(BUG ? 16 : 24)
+      : "memory");
 }
 
 template <bool BUG>
@@ -774,6 +796,7 @@ const Case kCases[] = {
     CASE(init_branch, 1, 64),
     CASE(init_address, 1, 64),
     {"init_padding", init_padding, nullptr, 1, 64},
+    CASE(init_fields, 1, 64),
     CASE(init_global, 1, 64),
     CASE(mbarrier_order, 1, 64),
     CASE(mbarrier_fence, 1, 64),

@@ -502,10 +502,9 @@ void unsupported_calls_fail() {
   cudaGraphConditionalHandle handle;
   CHECK_ERROR(cudaGraphConditionalHandleCreate(&handle, graph, 0, 0), cudaErrorNotSupported);
   CHECK_ERROR(cudaGetLastError(), cudaErrorNotSupported);
-  using LoadData = CUresult (*)(CUmodule*, const void*);
-  const auto load = reinterpret_cast<LoadData>(dlsym(RTLD_DEFAULT, "cuModuleLoadData"));
-  CUmodule module;
-  CHECK(load != nullptr && load(&module, "") == CUDA_ERROR_NOT_SUPPORTED);
+  using LinkDestroy = CUresult (*)(CUlinkState);
+  const auto destroy = reinterpret_cast<LinkDestroy>(dlsym(RTLD_DEFAULT, "cuLinkDestroy"));
+  CHECK(destroy != nullptr && destroy(nullptr) == CUDA_ERROR_NOT_SUPPORTED);
   CHECK_ERROR(cudaGetLastError(), cudaErrorNotSupported);
 }
 
