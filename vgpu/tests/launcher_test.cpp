@@ -108,7 +108,8 @@ TEST(Launcher, RefusesWrongOptions) {
 }
 
 TEST(Launcher, RunsAProgramOfEveryPacking) {
-  for (const char* name : {"runtime_calls", "runtime_calls_speed", "runtime_calls_plain"}) {
+  for (const char* name : {"runtime_calls", "runtime_packing_default", "runtime_packing_speed",
+                           "runtime_packing_plain"}) {
     for (const char* gpu : {"h200", "b200"}) {
       const Outcome outcome = vgpu(std::string("run --gpu ") + gpu + " -- " + program(name));
       EXPECT_EQ(outcome.status, 0) << name << " on " << gpu << "\n" << outcome.text;
@@ -143,26 +144,26 @@ TEST(Launcher, PassesArgumentsAndExitStatusOn) {
 }
 
 TEST(Launcher, RefusesStaticRuntimeAndRelocatableCode) {
-  const Outcome with_static = vgpu("run -- " + program("runtime_calls_static"));
+  const Outcome with_static = vgpu("run -- " + program("runtime_packing_static"));
   EXPECT_EQ(with_static.status, 126);
   EXPECT_TRUE(contains(with_static, "-cudart shared")) << with_static.text;
-  const Outcome relocatable = vgpu("run -- " + program("runtime_calls_rdc"));
+  const Outcome relocatable = vgpu("run -- " + program("runtime_packing_rdc"));
   EXPECT_EQ(relocatable.status, 126);
   EXPECT_TRUE(contains(relocatable, "-rdc=true")) << relocatable.text;
 }
 
 TEST(Runtime, NamesTheFlagWhenThereIsNoPtx) {
-  const Outcome other_gpu = vgpu("run --gpu b200 -- " + program("runtime_calls_sm90_only"));
+  const Outcome other_gpu = vgpu("run --gpu b200 -- " + program("runtime_packing_sm90_only"));
   EXPECT_EQ(other_gpu.status, 1);
   EXPECT_TRUE(contains(other_gpu, "arch=compute_100a,code=[sm_100a,compute_100a]"))
       << other_gpu.text;
-  const Outcome no_ptx = vgpu("run --gpu h200 -- " + program("runtime_calls_sass_only"));
+  const Outcome no_ptx = vgpu("run --gpu h200 -- " + program("runtime_packing_sass_only"));
   EXPECT_EQ(no_ptx.status, 1);
   EXPECT_TRUE(contains(no_ptx, "SASS sm_90a")) << no_ptx.text;
 }
 
 TEST(Runtime, ListsEveryFormThatItDoesNotKnow) {
-  const Outcome outcome = vgpu("run --gpu b200 -- " + program("runtime_calls_unknown"));
+  const Outcome outcome = vgpu("run --gpu b200 -- " + program("runtime_packing_unknown"));
   EXPECT_EQ(outcome.status, 42) << outcome.text;
   for (const char* text : {"cudaErrorNotSupported", "2 instruction forms", "vadd.u32.u32.u32.sat",
                            "vabsdiff4.u32.u32.u32.add"}) {
@@ -188,7 +189,7 @@ TEST(Runtime, StreamsGoSideBySide) {
 TEST(Runtime, ABlackwellFamilyProgramRunsOnBoth) {
   for (const char* gpu : {"b200", "b300"}) {
     const Outcome outcome =
-        vgpu(std::string("run --gpu ") + gpu + " -- " + program("runtime_calls_family"));
+        vgpu(std::string("run --gpu ") + gpu + " -- " + program("runtime_packing_family"));
     EXPECT_EQ(outcome.status, 0) << gpu << "\n" << outcome.text;
     EXPECT_TRUE(contains(outcome, "all holds")) << outcome.text;
   }

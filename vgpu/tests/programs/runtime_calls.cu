@@ -93,14 +93,6 @@ __global__ void exhaust(int* blocks, unsigned long long* address) {
   *address = reinterpret_cast<unsigned long long>(last);
 }
 
-#ifdef UNKNOWN_FORMS
-// Legal PTX that the virtual GPU does not know.
-__global__ void video_instructions(unsigned* value) {
-  asm volatile("vadd.u32.u32.u32.sat %0, %0, %0;" : "+r"(*value));
-  asm volatile("vabsdiff4.u32.u32.u32.add %0, %0, %0, %0;" : "+r"(*value));
-}
-#endif
-
 void allocations_of_device_code() {
   int *sums, host[64];
   CHECK_OK(cudaMalloc(&sums, sizeof host));
@@ -579,10 +571,6 @@ void fault() {
 }  // namespace
 
 int main(int argc, char** argv) {
-#ifdef UNKNOWN_FORMS
-  video_instructions<<<1, 1>>>(nullptr);
-  return cudaGetLastError() == cudaErrorNotSupported ? 42 : 1;
-#endif
   if (argc > 1 && std::string(argv[1]) == "fault") {
     fault();
   } else if (argc > 2 && std::string(argv[1]) == "heap") {
