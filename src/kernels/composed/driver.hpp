@@ -2,7 +2,7 @@
 //
 // The two ways to compose a convolution of others: what a workspace holds, in which order kernels
 // are launched, which part of the tensors each of them gets. The inner convolution and the last
-// pass are the caller's: a candidate's are kernels of the library (qslice.cu, im2col_matmul.cu), a
+// pass are the caller's: a candidate's are kernels of the library (qslice.cu, im2col_matmul.cpp), a
 // template's have the user's functor in them (include/convoy/device/composed.cuh).
 #pragma once
 

@@ -15,7 +15,7 @@ int alignment(std::int64_t channels, DType dtype) {
 }
 
 // Cycles that the epilogue adds to storing 64 x 32 values where nothing hides them (choose_path of
-// host.cu says which code computes which).
+// host.cpp says which code computes which).
 double epilogue_cycles(const Config& config, const Params& p, const EpilogueKind& epilogue,
                        const ModelConstants& k) {
   double cycles = epilogue.residual ? k.residual_cycles : 0.0;
