@@ -52,7 +52,7 @@ test:
 # Where there is no GPU the kernels' PTX is enough: the virtual GPU runs that.
 test-default:
 	cmake --preset test -DCONVOY_CUDA=$(CONVOY_CUDA) \
-	  $(if $(GPU),,-DCONVOY_SASS=OFF -DCONVOY_FAST_COMPILE=min)
+	  $(if $(GPU),,-DCONVOY_SASS=OFF -DCONVOY_FAST_COMPILE=min -DCONVOY_EPILOGUES=turns)
 	cmake --build --preset test --parallel $(JOBS)
 	ctest --preset test --parallel $(JOBS)
 

@@ -5,7 +5,8 @@
 # convoy_kernel_instances(<result>
 #   COLUMNS m n ...       columns of instances.txt after the first, which lists type combinations:
 #                         bf16,fp16 or bf16>fp32
-#   [DERIVE <macro>]      called for each line; sets further variables
+#   [DERIVE <macro>]      called for each line and type combination, of which it knows line_number and
+#                         type_number besides the columns; sets further variables
 #   NAME <text>           name of an instance
 #   FILE <text>           name of its source; instances that name the same one share it
 #   HEADER <text>         what such a source begins with
@@ -25,7 +26,9 @@ function(convoy_kernel_instances result)
   set(files "")
   set(declarations "")
   set(entries "")
+  set(line_number -1)
   foreach(line IN LISTS lines)
+    math(EXPR line_number "${line_number} + 1")
     string(REGEX REPLACE " +" ";" columns "${line}")
     list(POP_FRONT columns type_names)
     foreach(column IN LISTS arg_COLUMNS)
@@ -34,11 +37,13 @@ function(convoy_kernel_instances result)
     if(NOT "${columns}" STREQUAL "")
       message(FATAL_ERROR "${table}: more columns than ${arg_COLUMNS} in '${line}'")
     endif()
-    if(arg_DERIVE)
-      cmake_language(CALL ${arg_DERIVE})
-    endif()
     string(REPLACE "," ";" type_names "${type_names}")
+    set(type_number -1)
     foreach(type_name IN LISTS type_names)
+      math(EXPR type_number "${type_number} + 1")
+      if(arg_DERIVE)
+        cmake_language(CALL ${arg_DERIVE})
+      endif()
       string(REPLACE ">" "_" type_name "${type_name}")
       set(types "${types_${type_name}}")
       string(CONFIGURE "${arg_NAME}" name @ONLY)

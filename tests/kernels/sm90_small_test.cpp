@@ -29,6 +29,7 @@ class Sm90Small : public ::testing::Test {
     if (kernel().empty()) GTEST_SKIP() << "CONVOY_TEST_KERNEL is not set";
   }
   void run(ConvCase test) {
+    if (kernel().find("_fp16") != std::string::npos) test.options.dtype = DType::fp16;
     if (kernel().ends_with("_fp32")) test.options.output_dtype = DType::fp32;
     if (kernel().ends_with("_tf32")) {
       test.options.dtype = DType::fp32;
@@ -38,6 +39,7 @@ class Sm90Small : public ::testing::Test {
       const DType out = test.options.output_dtype.value_or(test.options.dtype);
       if (instance.config.in != test.options.dtype || instance.config.out != out) continue;
       if (kernel() != sm90::name_of(instance)) continue;
+      ASSERT_TRUE(instance.has_every_path()) << "its turn is another type's";
       if (!sm90::refusal(instance, geometry_of(test.problem), false).empty()) continue;
       test.launch = [&](const ConvGeometry& geometry, const RunPointers& pointers) {
         sm90::prepare(instance);

@@ -8,8 +8,12 @@
 
 namespace convoy::sm90 {
 
+/// Which entry points an instance has: with the general one alone it runs every epilogue, slower.
+enum class Entries { all, general };
+
 /// Instantiate the entry points for `kConfig` and describe them.
-template <Config kConfig, typename ComputeOp = NoComputeOp, typename StoreOp = NoStoreOp>
+template <Config kConfig, typename ComputeOp = NoComputeOp, typename StoreOp = NoStoreOp,
+          Entries kEntries = Entries::all>
 Instance make_instance() {
   Instance instance{.config = kConfig, .shared_bytes = kConfig.shared_bytes()};
   const auto add = [&]<EpiloguePath kPath>() {
@@ -17,7 +21,7 @@ Instance make_instance() {
         &conv_fprop_kernel<Packed<kConfig>, kPath, ComputeOp, StoreOp>);
   };
   add.template operator()<EpiloguePath::general>();
-  if constexpr (!ComputeOp::kEnabled && !StoreOp::kEnabled) {
+  if constexpr (kEntries == Entries::all && !ComputeOp::kEnabled && !StoreOp::kEnabled) {
     add.template operator()<EpiloguePath::plain>();
     add.template operator()<EpiloguePath::fused>();
     add.template operator()<EpiloguePath::curved>();

@@ -4,6 +4,8 @@
 // compile time than its kernels.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -14,9 +16,15 @@ namespace convoy::sm90 {
 /// A compiled configuration with its ops.
 struct Instance {
   Config config;
-  /// Entry points by EpiloguePath; an instance with ops has the general one alone.
+  /// Entry points by EpiloguePath; an instance with ops has the general one alone, and so have some
+  /// of a build with CONVOY_EPILOGUES=turns.
   const void* kernels[4] = {};
   int shared_bytes = 0;
+
+  /// Each path of the epilogue has an entry point of its own.
+  bool has_every_path() const {
+    return std::ranges::find(kernels, nullptr) == std::end(kernels);
+  }
 };
 
 /// Every instance of this build (instances.txt), with the run-time epilogue and no ops.
