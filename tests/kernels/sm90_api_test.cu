@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The Hopper kernel as users instantiate it: compute and store ops on registers and on the staged
-// tile, with linear and with patched tiles, and ragged filters that are stored without TMA.
+// tile, with linear and with patched tiles, and ragged filters that are stored without TMA. What the
+// library's own instances do is tested on those: sm90_test.cpp, sm90_activations_test.cpp.
 #include <cmath>
 #include <cstring>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
 #include "convoy/device/sm90/conv_fprop.cuh"
@@ -206,157 +206,9 @@ void check_epilogues(std::int64_t h, std::int64_t w, std::int64_t c, std::int64_
   }
 }
 
-TEST(Sm90Api, EpiloguesInTurns) {
-  check_epilogues<sm90::Default<bf16>>(11, 25, 72, 136, 3);
-}
 TEST(Sm90Api, EpiloguesOfPatches) {
   check_epilogues<sm90::DefaultHalo<bf16>>(11, 25, 72, 136, 3);
 }
-TEST(Sm90Api, EpiloguesOfThreeWarpgroups) {
-  check_epilogues<sm90::Config{
-      .block_m = 192, .block_n = 96, .consumers = 3, .filter_stages = 5, .staging_pieces = 3}>(
-      11, 37, 72, 104, 1);
-}
-
-// Filters as the rows of the MMA.
-template <typename T>
-inline constexpr sm90::Config Swapped = {.in = sm90::dtype_of<T>(),
-                                         .out = sm90::dtype_of<T>(),
-                                         .block_m = 96,
-                                         .block_n = 128,
-                                         .consumers = 2,
-                                         .filter_stages = 5,
-                                         .staging_pieces = 0,
-                                         .mma_rows = sm90::MmaRows::filters};
-static_assert(Swapped<bf16>.is_swapped());  // See conv_fprop.cuh.
-TEST(Sm90Api, EpiloguesOfSwappedTiles) {
-  check_epilogues<Swapped<bf16>>(11, 37, 72, 136, 1);
-}
-
-// Every activation of the fused path against double precision: a 1x1 convolution with the identity,
-// so that the output is the activation of the input. `unit`: of rounding to the output type.
-template <sm90::Config kConfig>
-void check_activations(double unit) {
-  if (!on_hopper()) GTEST_SKIP() << "no Hopper GPU";
-  using T = sm90::Element<kConfig.in>;
-  using Out = sm90::Element<kConfig.out>;
-  constexpr std::int64_t kChannels = 64;
-  constexpr std::int64_t kPixels = 64;
-  const Conv2dProblemShape problem{
-      .in_height = 8, .in_width = 8, .in_channels = kChannels, .out_channels = kChannels};
-  std::vector<float> a(kPixels * kChannels), b(kChannels * kChannels);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    // -8 to 8 in steps of 1/256; every seventh near zero.
-    const float x = (static_cast<float>(i) - 2048.0f) / 256.0f;
-    a[i] = round_to(kConfig.in, i % 7 == 0 ? x / 1024.0f : x);
-  }
-  for (std::size_t i = 0; i < kChannels; ++i) b[i * kChannels + i] = 1.0f;
-  const GuardedBuffer activation = upload(a, kConfig.in), filter = upload(b, kConfig.in);
-  GuardedBuffer output(a.size() * sizeof(Out));
-  for (const Activation kind :
-       {Activation::none, Activation::relu, Activation::leaky_relu, Activation::gelu,
-        Activation::gelu_tanh, Activation::silu, Activation::sigmoid, Activation::tanh,
-        Activation::hardswish, Activation::clamp}) {
-    sm90::FpropExtras extras;
-    extras.epilogue.activation = kind;
-    extras.epilogue.parameter_a = -1.5f;
-    extras.epilogue.parameter_b = 2.5f;
-    output.fill_with_nan();
-    sm90::conv_fprop<kConfig>(static_cast<Out*>(output.data()), static_cast<T*>(activation.data()),
-                              static_cast<T*>(filter.data()), problem, extras);
-    CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
-    reference::Expectation want;
-    for (const float x : a) {
-      want.value.push_back(reference::activate_fp64(x, kind, -1.5, 2.5));
-      want.bound.push_back(unit * std::abs(want.value.back()) + 0x1p-20);
-    }
-    const reference::Comparison found =
-        reference::compare(output.download().data(), kConfig.out, want);
-    EXPECT_TRUE(found.pass) << to_string(kind) << " of " << a[static_cast<std::size_t>(found.worst)]
-                            << " is " << found.worst_got << ", expected " << found.worst_expected;
-  }
-}
-TEST(Sm90Api, ActivationsInBf16) {
-  check_activations<sm90::Default<bf16>>(0x1p-8);
-}
-TEST(Sm90Api, ActivationsInFp16) {
-  check_activations<sm90::Default<__half>>(0x1p-11);
-}
-TEST(Sm90Api, ActivationsOfSwappedTiles) {
-  check_activations<Swapped<bf16>>(0x1p-8);
-}
-TEST(Sm90Api, ActivationsInFp32) {
-  // No approximation but SiLU's.
-  check_activations<sm90::Config{.in = DType::fp16,
-                                 .out = DType::fp32,
-                                 .block_m = 64,
-                                 .block_n = 128,
-                                 .consumers = 1,
-                                 .filter_stages = 4,
-                                 .staging_pieces = 2,
-                                 .schedule = sm90::Schedule::split_k}>(0x1p-19);
-}
-
-// SiLU of every 16-bit value, infinities and NaNs among them, next to values of any other size: the
-// residual is the activation's argument, the convolution is zero.
-template <sm90::Config kConfig>
-void check_silu_of_every_value() {
-  using T = sm90::Element<kConfig.in>;
-  if (!on_hopper()) GTEST_SKIP() << "no Hopper GPU";
-  constexpr std::int64_t kChannels = 64;
-  constexpr std::size_t kValues = 1 << 16;
-  const Conv2dProblemShape problem{
-      .in_height = 32, .in_width = 32, .in_channels = kChannels, .out_channels = kChannels};
-  std::vector<std::uint16_t> in(kValues);
-  for (std::size_t i = 0; i < kValues; ++i) in[i] = static_cast<std::uint16_t>(i * 40503);
-  const GuardedBuffer zeros = upload(std::vector<float>(kValues));
-  GuardedBuffer residual(kValues * 2), output(kValues * 2);
-  residual.upload(in.data());
-  const auto* const zero = static_cast<const T*>(zeros.data());
-  sm90::FpropExtras extras;
-  extras.epilogue.activation = Activation::silu;
-  extras.epilogue.residual = residual.data();
-  extras.epilogue.order = ResidualOrder::before_activation;
-  sm90::conv_fprop<kConfig>(static_cast<T*>(output.data()), zero, zero, problem, extras);
-  CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
-  const std::vector<unsigned char> got = output.download();
-  int not_nearest = 0;
-  for (std::size_t i = 0; i < kValues; ++i) {
-    const auto at = static_cast<std::int64_t>(i);
-    const double x = load_element(in.data(), at, kConfig.in);
-    const double want = reference::activate_fp64(x, Activation::silu, 0, 0);
-    const double y = load_element(got.data(), at, kConfig.out);
-    if (std::isnan(want) || std::isinf(want)) {
-      EXPECT_TRUE(std::isnan(want) ? std::isnan(y) : y == want) << "SiLU of " << x << " is " << y;
-      continue;
-    }
-    // Rounding to the output type, and what the special-function unit may be off before it. It
-    // flushes fp32 subnormals to zero.
-    const double unit = std::is_same_v<T, bf16> ? 0x1p-8 : 0x1p-11;
-    const double floor = std::is_same_v<T, bf16> ? 0x1p-118 : 0x1p-25;
-    EXPECT_NEAR(y, want, unit * (1 + 0x1p-8) * std::abs(want) + floor) << "SiLU of " << x;
-    not_nearest += y != static_cast<double>(round_to(kConfig.out, static_cast<float>(want)));
-  }
-  // Values whose fp64 result lies so near the middle between two neighbours that fp32 picks the
-  // other one.
-  EXPECT_LT(not_nearest, 40) << "of 65536";
-}
-TEST(Sm90Api, SiluOfEveryBf16InTurns) {
-  check_silu_of_every_value<sm90::Default<bf16>>();
-}
-TEST(Sm90Api, SiluOfEveryBf16) {  // Cooperative tiles have a formula of their own.
-  check_silu_of_every_value<Swapped<bf16>>();
-}
-TEST(Sm90Api, SiluOfEveryFp16) {
-  check_silu_of_every_value<sm90::Config{.in = DType::fp16,
-                                         .out = DType::fp16,
-                                         .block_m = 64,
-                                         .block_n = 64,
-                                         .consumers = 1,
-                                         .filter_stages = 4,
-                                         .schedule = sm90::Schedule::split_k}>();
-}
-
 TEST(Sm90Api, ReplayedGraphGivesTheSameBits) {
   if (!on_hopper()) GTEST_SKIP() << "no Hopper GPU";
   Job job(1);

@@ -28,6 +28,16 @@ constexpr Config kNormalising = [] {
   return config;
 }();
 
+/// The path that the problem takes, alone.
+template <Config kOf>
+Instance plain_instance() {
+  constexpr auto kPlain = EpiloguePath::plain;
+  Instance instance{.config = kOf, .shared_bytes = kOf.shared_bytes()};
+  instance.kernels[static_cast<int>(kPlain)] = reinterpret_cast<const void*>(
+      &conv_fprop_kernel<Packed<kOf>, kPlain, NoComputeOp, NoStoreOp>);
+  return instance;
+}
+
 /// With a prologue by `norm`, or without one.
 int run(PrologueNorm norm) {
   // Twelve tiles, of which two touch no border; two blocks of channels.
@@ -64,7 +74,7 @@ int run(PrologueNorm norm) {
                        .shift = static_cast<const float*>(d_shift.data()),
                        .inverse_rms = static_cast<const float*>(d_inverse_rms.data())};
   const Instance kernel =
-      norm == PrologueNorm::none ? make_instance<kConfig>() : make_instance<kNormalising>();
+      norm == PrologueNorm::none ? plain_instance<kConfig>() : plain_instance<kNormalising>();
   const NoComputeOp compute;
   const NoStoreOp store;
   prepare(kernel);

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Activations of the Hopper kernel's epilogue against double precision, on instances of the library:
+// one of each formula and each type.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <stdexcept>
+#include <vector>
+
+#include "kernels/sm90/host.hpp"
+#include "support/integer_tensors.hpp"
+
+namespace convoy::test {
+namespace {
+
+GuardedBuffer upload(const std::vector<float>& values, DType dtype) {
+  GuardedBuffer buffer(values.size() * size_of(dtype));
+  buffer.upload(encode(values, dtype).data());
+  return buffer;
+}
+
+/// The first instance that has all paths of the epilogue and for which `is` holds.
+template <typename Is>
+const sm90::Instance& instance_where(DType in, DType out, const Is& is) {
+  for (const sm90::Instance& instance : sm90::instances()) {
+    const sm90::Config& c = instance.config;
+    if (instance.has_every_path() && c.in == in && c.out == out && is(c)) return instance;
+  }
+  throw std::logic_error("no such instance");
+}
+bool in_turns(const sm90::Config& c) {
+  return c.is_pingpong() && c.input == sm90::Input::runs && c.cluster_n == 1;
+}
+bool swapped(const sm90::Config& c) {
+  return c.is_swapped();
+}
+bool splits(const sm90::Config& c) {
+  return c.splits_k();
+}
+
+class Sm90Activations : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!on_hopper()) GTEST_SKIP() << "no Hopper GPU";
+  }
+};
+
+void launch_instance(const sm90::Instance& instance, const Conv2dProblemShape& problem,
+                     const RunPointers& pointers) {
+  const NoComputeOp compute;
+  const NoStoreOp store;
+  sm90::prepare(instance);
+  sm90::LaunchOptions options;
+  options.multiprocessors = 8;
+  sm90::launch(sm90::plan_launch(instance, geometry_of(problem), options), pointers, &compute,
+               &store, nullptr);
+  CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
+}
+
+// A 1x1 convolution with the identity, so that the output is the activation of the input. `unit`:
+// of rounding to the output type.
+void check_activations(const sm90::Instance& instance, double unit) {
+  SCOPED_TRACE(sm90::name_of(instance));
+  const DType in = instance.config.in, out = instance.config.out;
+  constexpr std::int64_t kChannels = 64;
+  constexpr std::int64_t kPixels = 64;
+  const Conv2dProblemShape problem{
+      .in_height = 8, .in_width = 8, .in_channels = kChannels, .out_channels = kChannels};
+  std::vector<float> a(kPixels * kChannels), b(kChannels * kChannels);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    // -8 to 8 in steps of 1/256; every seventh near zero.
+    const float x = (static_cast<float>(i) - 2048.0f) / 256.0f;
+    a[i] = round_to(in, i % 7 == 0 ? x / 1024.0f : x);
+  }
+  for (std::size_t i = 0; i < kChannels; ++i) b[i * kChannels + i] = 1.0f;
+  const GuardedBuffer activation = upload(a, in), filter = upload(b, in);
+  GuardedBuffer output(a.size() * size_of(out));
+  for (const Activation kind :
+       {Activation::none, Activation::relu, Activation::leaky_relu, Activation::gelu,
+        Activation::gelu_tanh, Activation::silu, Activation::sigmoid, Activation::tanh,
+        Activation::hardswish, Activation::clamp}) {
+    RunPointers pointers;
+    pointers.output = output.data();
+    pointers.activation = activation.data();
+    pointers.filter = filter.data();
+    pointers.epilogue.activation = kind;
+    pointers.epilogue.parameter_a = -1.5f;
+    pointers.epilogue.parameter_b = 2.5f;
+    output.fill_with_nan();
+    launch_instance(instance, problem, pointers);
+    reference::Expectation want;
+    for (const float x : a) {
+      want.value.push_back(reference::activate_fp64(x, kind, -1.5, 2.5));
+      want.bound.push_back(unit * std::abs(want.value.back()) + 0x1p-20);
+    }
+    const reference::Comparison found = reference::compare(output.download().data(), out, want);
+    EXPECT_TRUE(found.pass) << to_string(kind) << " of " << a[static_cast<std::size_t>(found.worst)]
+                            << " is " << found.worst_got << ", expected " << found.worst_expected;
+  }
+}
+TEST_F(Sm90Activations, InBf16) {
+  check_activations(instance_where(DType::bf16, DType::bf16, in_turns), 0x1p-8);
+}
+TEST_F(Sm90Activations, InFp16) {
+  check_activations(instance_where(DType::fp16, DType::fp16, in_turns), 0x1p-11);
+}
+TEST_F(Sm90Activations, OfSwappedTiles) {
+  check_activations(instance_where(DType::bf16, DType::bf16, swapped), 0x1p-8);
+}
+TEST_F(Sm90Activations, InFp32) {
+  // No approximation but SiLU's.
+  check_activations(instance_where(DType::fp16, DType::fp32, splits), 0x1p-19);
+}
+
+// SiLU of every 16-bit value, infinities and NaNs among them, next to values of any other size: the
+// residual is the activation's argument, the convolution is zero.
+void check_silu_of_every_value(const sm90::Instance& instance) {
+  SCOPED_TRACE(sm90::name_of(instance));
+  const DType type = instance.config.in;
+  constexpr std::int64_t kChannels = 64;
+  constexpr std::size_t kValues = 1 << 16;
+  const Conv2dProblemShape problem{
+      .in_height = 32, .in_width = 32, .in_channels = kChannels, .out_channels = kChannels};
+  std::vector<std::uint16_t> in(kValues);
+  for (std::size_t i = 0; i < kValues; ++i) in[i] = static_cast<std::uint16_t>(i * 40503);
+  const GuardedBuffer zeros = upload(std::vector<float>(kValues), type);
+  GuardedBuffer residual(kValues * 2), output(kValues * 2);
+  residual.upload(in.data());
+  RunPointers pointers;
+  pointers.output = output.data();
+  pointers.activation = pointers.filter = zeros.data();
+  pointers.epilogue.activation = Activation::silu;
+  pointers.epilogue.residual = residual.data();
+  pointers.epilogue.order = ResidualOrder::before_activation;
+  launch_instance(instance, problem, pointers);
+  const std::vector<unsigned char> got = output.download();
+  int not_nearest = 0;
+  for (std::size_t i = 0; i < kValues; ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    const double x = load_element(in.data(), at, type);
+    const double want = reference::activate_fp64(x, Activation::silu, 0, 0);
+    const double y = load_element(got.data(), at, type);
+    if (std::isnan(want) || std::isinf(want)) {
+      EXPECT_TRUE(std::isnan(want) ? std::isnan(y) : y == want) << "SiLU of " << x << " is " << y;
+      continue;
+    }
+    // Rounding to the output type, and what the special-function unit may be off before it. It
+    // flushes fp32 subnormals to zero.
+    const double unit = type == DType::bf16 ? 0x1p-8 : 0x1p-11;
+    const double floor = type == DType::bf16 ? 0x1p-118 : 0x1p-25;
+    EXPECT_NEAR(y, want, unit * (1 + 0x1p-8) * std::abs(want) + floor) << "SiLU of " << x;
+    not_nearest += y != static_cast<double>(round_to(type, static_cast<float>(want)));
+  }
+  // Values whose fp64 result lies so near the middle between two neighbours that fp32 picks the
+  // other one.
+  EXPECT_LT(not_nearest, 40) << "of 65536";
+}
+TEST_F(Sm90Activations, SiluOfEveryBf16InTurns) {
+  check_silu_of_every_value(instance_where(DType::bf16, DType::bf16, in_turns));
+}
+TEST_F(Sm90Activations, SiluOfEveryBf16) {  // Cooperative tiles have a formula of their own.
+  check_silu_of_every_value(instance_where(DType::bf16, DType::bf16, swapped));
+}
+TEST_F(Sm90Activations, SiluOfEveryFp16) {
+  check_silu_of_every_value(instance_where(DType::fp16, DType::fp16, splits));
+}
+
+}  // namespace
+}  // namespace convoy::test
