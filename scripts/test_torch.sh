@@ -4,7 +4,7 @@
 # The tests that need PyTorch and diffusers, which come into .deps/torch: 5.5 GB, a minute.
 #
 #   scripts/test_torch.sh            every test
-#   scripts/test_torch.sh NAME...    of torch, decode, styles, bench, accelerate, comfyui
+#   scripts/test_torch.sh NAME...    of torch, decode, styles, bench, accelerate, comfyui, vae_decode
 #
 # TORCH_VERSION=2.11.0 takes that version. CONVOY_LIBRARY=... tests that build of the library; else
 # build/torch is built, for the CPU alone, or with CONVOY_CUDA_BUILD=ON for the GPU too.
@@ -34,8 +34,17 @@ if [ -z "${CONVOY_LIBRARY:-}" ]; then
   CONVOY_LIBRARY=$PWD/build/torch/libconvoy.so
 fi
 export CONVOY_LIBRARY PYTHONPATH=$PWD/python
-[ $# -gt 0 ] || set -- torch decode styles bench accelerate comfyui
+[ $# -gt 0 ] || set -- torch decode styles bench accelerate comfyui vae_decode
 for test in "$@"; do
+  if [ "$test" = vae_decode ]; then
+    # The example as a user builds it: against what is installed.
+    folder=$(dirname "$CONVOY_LIBRARY")
+    cmake --install "$folder" --prefix "$folder/prefix" > /dev/null
+    cmake -S examples/vae_decode -B "$folder/vae_decode" -DCMAKE_PREFIX_PATH="$folder/prefix" \
+      -DVAE_DECODE_CUDA="${CONVOY_CUDA_BUILD:-OFF}" > /dev/null
+    cmake --build "$folder/vae_decode"
+    export VAE_DECODE=$folder/vae_decode/vae_decode
+  fi
   say "$test, on $CONVOY_LIBRARY"
   $environment/bin/python "tests/python/test_$test.py"
   if [ "$test" = torch ]; then
