@@ -9,7 +9,7 @@ std::string at(const std::string& name, int index) {
   return name + "." + std::to_string(index);
 }
 
-// ---- FLUX.1, Stable Diffusion: AutoencoderKL -----------------------------------------------------
+// ---- FLUX.1, Stable Diffusion: AutoencoderKL ----------------------------------------------------
 
 class ImageDecoder {
  public:
@@ -52,7 +52,7 @@ class ImageDecoder {
   std::int64_t groups_;
 };
 
-// ---- Wan 2.1, Qwen-Image: a frame of latents at a time -------------------------------------------
+// ---- Wan 2.1, Qwen-Image: a frame of latents at a time ------------------------------------------
 
 class VideoDecoder {
  public:

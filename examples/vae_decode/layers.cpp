@@ -248,7 +248,7 @@ Tensor Layers::rms_norm(const Tensor& x, const std::string& name, bool silu) {
   return out;
 }
 
-// ---- Attention: its products are 1x1 convolutions ------------------------------------------------
+// ---- Attention: its products are 1x1 convolutions -----------------------------------------------
 
 const Layers::Linear& Layers::linear(const std::string& name, std::int64_t begin,
                                      std::int64_t end) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Layers of an autoencoder on Convoy: each makes its plan and packs its weights once, and then runs.
+// Layers of an autoencoder on Convoy: each makes its plan and packs its weights once; then it runs.
 #pragma once
 
 #include <convoy/convoy.hpp>
@@ -39,8 +39,8 @@ class Layers {
 
   /// The layer `name` (.weight [K, C, R, S], .bias) of each frame.
   Tensor conv2d(const Tensor& x, const std::string& name, const ConvOptions& options = {});
-  /// The same over frames (.weight [K, C, T, R, S]): what lies before the first is zero, or `cache`,
-  /// which then becomes the last T - 1 frames.
+  /// The same over frames (.weight [K, C, T, R, S]): before the first lies zero, or `cache`, which
+  /// then becomes the last T - 1 frames.
   Tensor causal_conv3d(const Tensor& x, const std::string& name, Tensor& cache,
                        const ConvOptions& options = {});
   Tensor group_norm(const Tensor& x, const std::string& name, std::int64_t groups, bool silu);

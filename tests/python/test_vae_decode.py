@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/vae_decode on the CPU: small autoencoders of diffusers as .safetensors, its frames beside
-diffusers' own, and what it says of files that are not as they must be.
+"""examples/vae_decode on the CPU: small autoencoders of diffusers as .safetensors, its frames
+beside diffusers' own, and what it says of files that are not as they must be.
 
 VAE_DECODE names the program."""
 
