@@ -42,9 +42,27 @@ class Bench(unittest.TestCase):
             same = vae_models.resized(vae, (*wanted[-2:], wanted[0] if len(wanted) > 2 else None))
             self.assertEqual((same.latent, same.size), (vae.latent, vae.size), vae.name)
 
+    @unittest.skipIf(diffusers is None, "no diffusers")
+    def test_peaks_are_not_above_pytorchs(self):
+        from convoy.bench import peaks
+
+        diffusers.utils.logging.set_verbosity_error()
+        gigabyte = 10**9
+        for name, part, peak, ours, copied in (
+            ("cogvideox", "decode", 15.82, 11.7, 15), ("mochi", "decode", 16.82, 12.6, 4.2),
+            ("ltx", "decode", 3.29, 1.8, 1.2), ("wan22", "decode", 9.78, 6.7, 19),
+            ("flux", "encode", 1.34, 0.83, 0.1), ("hunyuan15", "encode", 9.38, 6.1, 4.5),
+        ):
+            with self.subTest(name):
+                plain, accelerated = peaks.counted(vae_models.BY_NAME[name], part)
+                self.assertAlmostEqual(plain.peak / gigabyte, peak, delta=0.01)
+                self.assertLess(accelerated.peak, min(ours * gigabyte, plain.peak))
+                self.assertLess(accelerated.copied, copied * gigabyte)
+
     def test_refusals(self):
         for words in (["vae", "flex"], ["vae", "--parts", "both"], ["vae", "--size", "big"],
-                      ["vae", "--variants", "eager,fast"]):
+                      ["vae", "--variants", "eager,fast"], ["peaks", "flex"],
+                      ["peaks", "--parts", "both"]):
             text = io.StringIO()
             with contextlib.redirect_stderr(text), self.assertRaises(SystemExit):
                 __main__.main(words)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m convoy.bench vae [CLASS...]        times autoencoders of diffusers
+python -m convoy.bench peaks [CLASS...]         counts their memory and copies, without a GPU
 python -m convoy.bench calls                    times single calls on the host
 torchrun -m convoy.bench.shards                 times them over several GPUs beside one
 python -m convoy.bench chart ROWS.csv OUT.svg   draws what `vae --csv --profile` wrote
@@ -15,6 +16,10 @@ def main(words):
         from . import vae
 
         return vae.main(rest)
+    if command == "peaks":
+        from . import peaks
+
+        return peaks.main(rest)
     if command == "calls":
         from . import calls
 
