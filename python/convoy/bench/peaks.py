@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Peaks of memory and bytes that copies write, of the autoencoders of diffusers at full size,
-counted on meta tensors: no GPU, no weights, seconds. Eager's peaks are PyTorch's allocator's on an H200 but
-for cuDNN's workspaces; of Convoy's kernels the outputs count, not their workspaces.
+counted on meta tensors: no GPU, no weights, seconds. Eager's peaks are those of PyTorch's allocator
+on an H200 but for cuDNN's workspaces; of Convoy's kernels the outputs count, not their workspaces.
 
     python -m convoy.bench peaks [CLASS...] [--parts decode,encode]
 """
