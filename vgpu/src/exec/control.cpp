@@ -56,9 +56,25 @@ Step leave(Warp&, const Instr&, uint32_t) {
 struct ArgumentCopy {
   uint32_t from, to, bytes;
 };
-struct Call {
+/// A function that a call reaches.
+struct Callee {
+  const ptx::Function* function = nullptr;
+  uint32_t entry = 0, return_slot = 0;
   std::vector<ArgumentCopy> arguments, results;
-  const ptx::Function* callee = nullptr;
+};
+struct Call {
+  std::vector<Callee> callees;  ///< one, or those that a pointer may name
+  const Callee* find(const ptx::Function* function) const {
+    for (const Callee& callee : callees) {
+      if (callee.function == function) return &callee;
+    }
+    return nullptr;
+  }
+};
+/// What a return needs to know of its function.
+struct Return {
+  const ptx::Function* function = nullptr;
+  bool by_pointer = false;  ///< the kernel calls through pointers
 };
 
 void copy_arguments(Warp& w, const std::vector<ArgumentCopy>& copies, uint32_t lanes) {
@@ -70,24 +86,58 @@ void copy_arguments(Warp& w, const std::vector<ArgumentCopy>& copies, uint32_t l
   });
 }
 
+/// Enters `callee`, which must not be running: its registers and variables have one place each.
+void enter(Warp& w, const Callee& callee, uint32_t here, uint32_t lanes, bool by_pointer) {
+  uint32_t* place = w.lanes<uint32_t>(callee.return_slot);
+  for_lanes(lanes, [&](uint32_t l) {
+    if (by_pointer && place[l] != 0) {
+      fault(kNotSupported,
+            "device function %s is called while it runs: the virtual GPU has no call stack",
+            callee.function->name.c_str());
+    }
+    place[l] = here + 1;
+  });
+  copy_arguments(w, callee.arguments, lanes);
+}
+
 Step call(Warp& w, const Instr& i, uint32_t lanes) {
-  auto& target = *static_cast<const Call*>(i.extra);
-  copy_arguments(w, target.arguments, lanes);
-  uint32_t* place = w.lanes<uint32_t>(i.a);
-  uint32_t here = static_cast<uint32_t>(&i - w.kernel->code.data());
-  for_lanes(lanes, [&](uint32_t l) { place[l] = here + 1; });
-  w.jump_target = i.target;
+  const Callee& callee = static_cast<const Call*>(i.extra)->callees.front();
+  enter(w, callee, static_cast<uint32_t>(&i - w.kernel->code.data()), lanes, i.x != 0);
+  w.jump_target = callee.entry;
   return Step::jump;
+}
+
+/// Lane by lane: pointers may differ.
+Step call_by_pointer(Warp& w, const Instr& i, uint32_t lanes) {
+  const auto& call = *static_cast<const Call*>(i.extra);
+  const auto& functions = w.kernel->program->module().functions;
+  const auto* pointers = w.lanes<uint64_t>(i.a);
+  const auto here = static_cast<uint32_t>(&i - w.kernel->code.data());
+  for_lanes(lanes, [&](uint32_t l) {
+    const uint64_t number = function_number(pointers[l]);
+    const Callee* callee = number < functions.size() ? call.find(&functions[number]) : nullptr;
+    if (callee == nullptr) {
+      fault(kInvalidPc, "call through 0x%llx by lane %u: %s",
+            static_cast<unsigned long long>(pointers[l]), l,
+            number < functions.size() ? (functions[number].name + " takes other arguments").c_str()
+                                      : "it is the address of no device function");
+    }
+    enter(w, *callee, here, 1u << l, true);
+    w.jump_targets[l] = callee->entry;
+  });
+  return Step::split;
 }
 
 /// A device function returns where its caller said, lane by lane, with the results that the call
 /// in front of that place wants.
 Step return_to_caller(Warp& w, const Instr& i, uint32_t lanes) {
-  const uint32_t* place = w.lanes<uint32_t>(i.a);
+  const auto& self = *static_cast<const Return*>(i.extra);
+  uint32_t* place = w.lanes<uint32_t>(i.a);
   for_lanes(lanes, [&](uint32_t l) {
     auto& caller = *static_cast<const Call*>(w.kernel->code[place[l] - 1].extra);
-    copy_arguments(w, caller.results, 1u << l);
+    copy_arguments(w, caller.find(self.function)->results, 1u << l);
     w.jump_targets[l] = place[l];
+    if (self.by_pointer) place[l] = 0;
   });
   return Step::split;
 }
@@ -96,14 +146,19 @@ bool decode_ret(Decoder& d) {
   d.take("uni");
   bool exits = d.opcode() == "exit" || d.function().is_entry;
   d.out.handler = exits ? leave : return_to_caller;
-  if (!exits) d.out.a = d.return_slot(&d.function());
+  if (exits) return true;
+  d.out.a = d.return_slot(&d.function());
+  auto& self = d.extra<Return>();
+  self.function = &d.function();
+  self.by_pointer = d.calls_by_pointer();
   return true;
 }
 
 bool decode_call(Decoder& d) {
   using Kind = ptx::Operand::Kind;
   d.take("uni");
-  // call (results), name, (arguments)  or  call name, (arguments)  or  call name
+  // call (results), name, (arguments)  or  call name, (arguments)  or  call name; a pointer in place
+  // of the name is followed by a prototype or by a list of targets, which add nothing.
   unsigned at = 0;
   const ptx::Operand *results = nullptr, *arguments = nullptr;
   if (d.operand(0).kind == Kind::list) {
@@ -111,17 +166,18 @@ bool decode_call(Decoder& d) {
     at = 1;
   }
   auto& name = d.operand(at);
-  if (name.kind != Kind::external) {
-    throw BadOperand{"indirect calls are not supported: the target must be a name"};
+  const bool by_pointer = name.kind == Kind::reg;
+  if (!by_pointer && name.kind != Kind::external) {
+    throw BadOperand{"the target of a call must be a name or a 64-bit register"};
   }
-  if (d.count() > at + 1) arguments = &d.operand(at + 1);
+  if (d.count() > at + 1 && d.operand(at + 1).kind == Kind::list) arguments = &d.operand(at + 1);
   auto frame = [&](const ptx::Operand& o) {
     if (o.kind != Kind::variable) throw BadOperand{"call arguments must be .param variables"};
     return d.frame_offset(o.index);
   };
 
   const ptx::Function* callee = d.callee(name);
-  if (!callee) {
+  if (!callee && !by_pointer) {
     std::vector<uint32_t> offsets;
     if (arguments) {
       for (unsigned k = 0; k < arguments->count; ++k) {
@@ -137,24 +193,40 @@ bool decode_call(Decoder& d) {
     return true;
   }
   auto& target = d.extra<Call>();
-  target.callee = callee;
   auto& variables = d.module().variables;
-  auto copy = [&](const ptx::Operand* list, const std::vector<uint32_t>& formals,
-                  std::vector<ArgumentCopy>& out, bool outward) {
-    if ((list ? list->count : 0) != formals.size()) {
-      throw BadOperand{"call of " + callee->name + " with a wrong number of arguments"};
-    }
-    for (unsigned k = 0; k < formals.size(); ++k) {
-      uint32_t actual = frame(d.child(*list, k)), formal = d.frame_offset(formals[k]);
-      auto bytes = static_cast<uint32_t>(variables[formals[k]].size);
-      out.push_back(outward ? ArgumentCopy{formal, actual, bytes}
-                            : ArgumentCopy{actual, formal, bytes});
-    }
+  auto add = [&](const ptx::Function& function) {
+    Callee made;
+    made.function = &function;
+    made.entry = static_cast<uint32_t>(d.entry_of(&function));
+    made.return_slot = d.return_slot(&function);
+    auto copy = [&](const ptx::Operand* list, const std::vector<uint32_t>& formals,
+                    std::vector<ArgumentCopy>& out, bool outward) {
+      if ((list ? list->count : 0) != formals.size()) return false;
+      for (unsigned k = 0; k < formals.size(); ++k) {
+        const ptx::Operand& each = d.child(*list, k);
+        const uint32_t actual = frame(each), formal = d.frame_offset(formals[k]);
+        auto bytes = static_cast<uint32_t>(variables[formals[k]].size);
+        if (by_pointer && variables[each.index].size != bytes) return false;
+        out.push_back(outward ? ArgumentCopy{formal, actual, bytes}
+                              : ArgumentCopy{actual, formal, bytes});
+      }
+      return true;
+    };
+    const bool fits = copy(arguments, function.params, made.arguments, false) &&
+                      copy(results, function.returns, made.results, true);
+    if (fits) target.callees.push_back(std::move(made));
+    return fits;
   };
-  copy(arguments, callee->params, target.arguments, false);
-  copy(results, callee->returns, target.results, true);
-  d.out.a = d.return_slot(callee);
-  d.out.target = static_cast<uint32_t>(d.entry_of(callee));
+  d.out.x = d.calls_by_pointer();
+  if (by_pointer) {
+    d.out.a = d.source(name, 8);
+    for (const ptx::Function* function : d.pointed_functions()) add(*function);
+    d.out.handler = call_by_pointer;
+    return true;
+  }
+  if (!add(*callee)) {
+    throw BadOperand{"call of " + callee->name + " with a wrong number of arguments"};
+  }
   d.out.handler = call;
   return true;
 }

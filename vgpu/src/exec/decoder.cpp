@@ -103,6 +103,7 @@ Decoder::Decoder(const Program& program, Kernel& kernel, MissingForms& missing)
 void Decoder::run() {
   std::vector<const ptx::Function*> stack;
   collect_functions(*kernel_.function, stack);
+  if (calls_by_pointer_) collect_pointed();
   place_variables();
   uint32_t pc = 0;
   for (auto& layout : layouts_) {
@@ -110,6 +111,9 @@ void Decoder::run() {
     // One more for the return at the end of the body.
     pc += static_cast<uint32_t>(layout.function->code.size()) + 1;
     layout.return_slot = layout.function->is_entry ? 0 : allocate(4);
+    if (!layout.function->is_entry) {
+      kernel_.constants.push_back({Constant::Kind::literal, 4, layout.return_slot, 0, 0});
+    }
     place_registers(layout);
   }
   kernel_.code.reserve(pc);
@@ -158,12 +162,42 @@ void Decoder::collect_functions(const ptx::Function& function,
   for (auto& instruction : function.code) {
     if (module_.forms[instruction.form].parts[0] != "call") continue;
     for (uint32_t k = 0; k < instruction.count; ++k) {
+      const ptx::Operand& operand = function.operands[instruction.first + k];
+      calls_by_pointer_ |= operand.kind == ptx::Operand::Kind::reg;
       if (auto* target = callee(function.operands[instruction.first + k])) {
         collect_functions(*target, stack);
       }
     }
   }
   stack.pop_back();
+}
+
+/// The functions whose address is taken, in code or by a variable (tables of virtual functions),
+/// belong to a kernel that calls through pointers.
+void Decoder::collect_pointed() {
+  std::vector<bool> taken(module_.functions.size());
+  auto take = [&](const std::string& name) {
+    const auto found = module_.function_by_name.find(name);
+    if (found != module_.function_by_name.end()) taken[found->second] = true;
+  };
+  for (const ptx::Function& function : module_.functions) {
+    for (const ptx::Instruction& instruction : function.code) {
+      if (module_.forms[instruction.form].parts[0] == "call") continue;
+      for (uint32_t k = 0; k < instruction.count; ++k) {
+        const ptx::Operand& operand = function.operands[instruction.first + k];
+        if (operand.kind == ptx::Operand::Kind::external) take(module_.externals[operand.index]);
+      }
+    }
+  }
+  for (const ptx::Variable& variable : module_.variables) {
+    for (const auto& relocation : variable.relocations) take(relocation.symbol);
+  }
+  std::vector<const ptx::Function*> stack;
+  for (size_t k = 0; k < taken.size(); ++k) {
+    if (!taken[k] || module_.functions[k].is_entry) continue;
+    pointed_.push_back(&module_.functions[k]);
+    collect_functions(module_.functions[k], stack);
+  }
 }
 
 void Decoder::place_variables() {
@@ -433,6 +467,13 @@ uint32_t Decoder::source(const ptx::Operand& o, unsigned bytes) {
           throw BadOperand{"variable in an unknown space"};
       }
     }
+    case Kind::external: {
+      const auto function = module_.function_by_name.find(module_.externals[o.index]);
+      if (function == module_.function_by_name.end()) {
+        throw BadOperand{module_.externals[o.index] + " is nothing that the module defines"};
+      }
+      return literal(function_address(function->second), bytes);
+    }
     default:
       throw BadOperand{"an operand is not a register, constant or variable"};
   }
@@ -496,6 +537,7 @@ Ref Decoder::make_ref(const ptx::Operand& o, unsigned bytes) {
     case Kind::imm:
     case Kind::special:
     case Kind::variable:
+    case Kind::external:
       ref.kind = Ref::Kind::reg;
       ref.is_constant = true;
       ref.bytes = static_cast<uint8_t>(std::max(2u, bytes));

@@ -109,7 +109,11 @@ class Decoder {
   int64_t entry_of(const ptx::Function* function) const;
   /// The device function that a call names, null when the module does not define it.
   const ptx::Function* callee(const ptx::Operand& operand) const;
-  /// Offset in the register file of a device function's 32 return addresses.
+  /// Whether some call of this kernel goes through a pointer; the functions whose address is taken.
+  bool calls_by_pointer() const { return calls_by_pointer_; }
+  const std::vector<const ptx::Function*>& pointed_functions() const { return pointed_; }
+  /// Offset in the register file of a device function's 32 return addresses: one more than the
+  /// place of the call, 0 while it does not run.
   uint32_t return_slot(const ptx::Function* function) const;
   /// Local-memory offset of a variable in param or local space.
   uint32_t frame_offset(uint32_t variable) const;
@@ -125,6 +129,7 @@ class Decoder {
     std::vector<uint32_t> places;  ///< of each register: file offset or predicate index
   };
   void collect_functions(const ptx::Function& function, std::vector<const ptx::Function*>& stack);
+  void collect_pointed();
   void place_variables();
   void place_registers(FunctionLayout& layout);
   uint32_t allocate(unsigned bytes);
@@ -137,6 +142,8 @@ class Decoder {
   Kernel& kernel_;
   MissingForms& missing_;
   std::vector<FunctionLayout> layouts_;
+  bool calls_by_pointer_ = false;
+  std::vector<const ptx::Function*> pointed_;
   FunctionLayout* layout_ = nullptr;
   const ptx::Function* function_ = nullptr;
   const ptx::Instruction* instruction_ = nullptr;

@@ -7,12 +7,6 @@
 #include "memory.hpp"
 
 namespace vgpu::runtime {
-namespace {
-
-constexpr uint64_t kFunctionAddress = 0x6200'0000'0000'0000;  // no memory lies there
-
-}  // namespace
-
 const exec::Program& Module::load(uint32_t arch, GlobalMemory& memory) {
   if (problem_) std::rethrow_exception(problem_);
   try {
@@ -52,10 +46,10 @@ void Module::load_variables(GlobalMemory& memory) {
                   std::min<size_t>(variable.init.size(), symbols[i].size));
     }
     for (const auto& relocation : variable.relocations) {
-      // NOTE: a function has no address here (tables of virtual functions): kernels that call
-      // through one are refused by themselves, others run.
-      if (program_->module().function_by_name.contains(relocation.symbol)) {
-        std::memcpy(storage + relocation.offset, &kFunctionAddress, sizeof kFunctionAddress);
+      const auto& functions = program_->module().function_by_name;
+      if (const auto function = functions.find(relocation.symbol); function != functions.end()) {
+        const uint64_t value = exec::function_address(function->second);
+        std::memcpy(storage + relocation.offset, &value, sizeof value);
         continue;
       }
       const auto target = address_of.find(relocation.symbol);

@@ -168,6 +168,84 @@ DONE:
   }
 }
 
+// Functions by pointer, from code and from a table; lanes of a warp may go to different ones.
+TEST(Control, CallsThroughPointers) {
+  const std::string functions = R"(
+.func (.param .b32 r) plus(.param .b32 a) {
+  .reg .b32 %v; ld.param.b32 %v, [a]; add.u32 %v, %v, 100; st.param.b32 [r], %v; ret;
+}
+.func (.param .b32 r) times(.param .b32 a) {
+  .reg .b32 %v; ld.param.b32 %v, [a]; mul.lo.u32 %v, %v, 3; st.param.b32 [r], %v; ret;
+}
+.func other(.param .b64 a) { ret; }
+)";
+  const auto body = [](const char* third) {
+    return std::string(R"(
+    .param .b32 a;
+    .param .b32 b;
+    .reg .b64 %f, %g;
+    mov.u64 %f, plus;
+    mov.u64 %g, times;
+    setp.lt.u32 %p0, %lane, 8;
+    selp.b64 %f, %f, %g, %p0;
+    setp.eq.u32 %p0, %lane, 31;
+    )") + third +
+           R"(
+    st.param.b32 [a], %lane;
+    call (b), %f, (a), prototype;
+    ld.param.b32 %r1, [b];
+    st.param.b32 [a], %r1;
+    call (b), plus, (a);
+    ld.param.b32 %r1, [b];
+prototype: .callprototype (.param .b32 _) _ (.param .b32 _);
+    st.global.u32 [%ro], %r1;)";
+  };
+  const auto out = run_lanes(body(""), functions);
+  for (uint32_t l = 0; l < 32; ++l) EXPECT_EQ(out[l], (l < 8 ? l + 100 : 3 * l) + 100) << l;
+  auto report = [&](const char* third) {
+    Buffers buffers;
+    const std::string text = kernel_text(
+        ".param .u64 out",
+        ".reg .pred %p0;\n.reg .b32 %lane, %r1;\n.reg .b64 %ro;\nmov.u32 %lane, %tid.x;\n"
+        "ld.param.u64 %ro, [out];\n" +
+            body(third) + "\nret;",
+        functions);
+    const auto result = run_module(text, Params() << buffers.add(256), buffers);
+    EXPECT_EQ(result.cuda_error, kInvalidPc);
+    return result.report;
+  };
+  EXPECT_NE(report("@%p0 mov.u64 %f, other;").find("other takes other arguments"),
+            std::string::npos);
+  EXPECT_NE(report("@%p0 mov.u64 %f, 0;").find("by lane 31: it is the address of no device"),
+            std::string::npos);
+}
+
+// A function that runs is not entered again: found when it happens, since pointers tell no sooner.
+TEST(Control, RecursionThroughPointersIsNamed) {
+  const std::string functions = R"(
+.visible .global .align 8 .u64 table[1] = {again};
+.func again(.param .b32 a) {
+  .reg .b64 %f; .reg .b32 %v; .reg .pred %p; .param .b32 b;
+  ld.param.b32 %v, [a]; setp.eq.u32 %p, %v, 0; @%p ret;
+  sub.u32 %v, %v, 1; st.param.b32 [b], %v;
+  mov.u64 %f, again; call %f, (b), prototype; ret;
+prototype: .callprototype _ (.param .b32 _);
+}
+)";
+  for (uint32_t depth : {0u, 1u}) {
+    Buffers buffers;
+    const auto result =
+        run_module(kernel_text("",
+                               ".param .b32 a;\nst.param.b32 [a], " + std::to_string(depth) +
+                                   ";\ncall again, (a);\nret;",
+                               functions),
+                   Params(), buffers);
+    EXPECT_EQ(result.cuda_error, depth ? kNotSupported : 0) << result.report;
+    EXPECT_EQ(result.report.find("again is called while it runs") != std::string::npos, depth != 0)
+        << result.report;
+  }
+}
+
 TEST(Control, RecursionAndUnknownCalleesAreRefused) {
   std::string recursive = ".func f() { call.uni f; ret; }\n";
   std::string refusal =
