@@ -5,6 +5,8 @@
 // the name of the test suite.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include "convoy/device/composed.cuh"
 #include "support/integer_tensors.hpp"
 

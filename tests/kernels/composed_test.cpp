@@ -2,6 +2,8 @@
 //
 // Q-slicing and explicit im2col + matmul against an exact integer reference, on whichever of
 // Hopper and Blackwell the device is, real or virtual.
+#include <gtest/gtest.h>
+
 #include <functional>
 
 #include "kernel_case.hpp"

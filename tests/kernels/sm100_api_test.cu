@@ -2,6 +2,8 @@
 //
 // The Blackwell templates as a user instantiates them: named configuration, own functor, residual,
 // errors.
+#include <gtest/gtest.h>
+
 #include <cstring>
 #include <optional>
 

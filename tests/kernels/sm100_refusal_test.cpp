@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the Blackwell kernel refuses and how it says so, and its configurations on the host.
+#include <gtest/gtest.h>
+
 #include "convoy/error.hpp"
 #include "core/text.hpp"
 #include "kernels/common/tensor_map.hpp"

@@ -2,6 +2,8 @@
 //
 // The Blackwell kernel against an exact integer reference: configurations x shapes, residuals,
 // epilogues, hooks, and what is refused. Runs on a B200, real or virtual.
+#include <gtest/gtest.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <functional>

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
-#include <gtest/gtest.h>
 
 #include <functional>
 #include <random>
@@ -21,6 +20,7 @@
 
 namespace convoy::test {
 
+/// In a test, which has GoogleTest's header: this one, for programs that are none, has not.
 #define CONVOY_ASSERT_CUDA(call)                                              \
   do {                                                                        \
     const cudaError_t convoy_error = (call);                                  \
