@@ -91,13 +91,14 @@ step_mypy() { $tools/bin/mypy --no-error-summary python/convoy scripts/check_arr
 # The host code of the library, of the program and of the virtual GPU, as CMake compiles it; what
 # this machine cannot build is left out. Or the given files of it.
 # NOTE: all of it as a unity build, in a fifth of the time: sources that share a compilation share
-# its headers. What clang-tidy says of the main file alone, step_unused says.
+# its headers; eight at a time, so that no core waits for a long one. What clang-tidy says of the main
+# file alone, step_unused says.
 step_tidy() {
   local sources=("$@") unity=OFF
   [ $# -gt 0 ] || unity=ON
   [ $unity = OFF ] || build=$build/unity
   mkdir -p $build
-  cmake --preset test -B $build -DCMAKE_UNITY_BUILD=$unity -DCMAKE_BUILD_TYPE=Debug -DCONVOY_TESTS=OFF \
+  cmake --preset test -B $build -DCMAKE_UNITY_BUILD=$unity -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 -DCMAKE_BUILD_TYPE=Debug -DCONVOY_TESTS=OFF \
     -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
     ${CONVOY_CUDA:+-DCONVOY_CUDA=$CONVOY_CUDA} > $build.log 2>&1 ||
     { cat $build.log; return 1; }
