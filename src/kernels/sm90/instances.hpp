@@ -22,9 +22,7 @@ struct Instance {
   int shared_bytes = 0;
 
   /// Each path of the epilogue has an entry point of its own.
-  bool has_every_path() const {
-    return std::ranges::find(kernels, nullptr) == std::end(kernels);
-  }
+  bool has_every_path() const { return std::ranges::find(kernels, nullptr) == std::end(kernels); }
 };
 
 /// Every instance of this build (instances.txt), with the run-time epilogue and no ops.
