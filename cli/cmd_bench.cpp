@@ -81,7 +81,7 @@ BenchRow run_case(const BenchOptions& o, const ShapeCase& shape, const std::stri
   row.repro = repro_line(o, shape, random.dtype);
   if (o.verify) {
     const Verification check =
-        verify(layer, row.info.kernel, prepared.download_output(), prepared.filter_format());
+        verify(layer, row.info, prepared.download_output(), prepared.filter_format());
     row.error_of_bound = check.worst_of_bound;
     row.verified = check.passed;
   }

@@ -400,7 +400,7 @@ int run_conv(const ConvOptions& o) {
   }();
 
   std::optional<Verification> check;
-  if (o.verify) check = verify(layer, result.info.kernel, result.output, result.filter_format);
+  if (o.verify) check = verify(layer, result.info, result.output, result.filter_format);
 
   const Progress progress("writing");
   const DType file_dtype = output_dtype.value_or(loaded.file_dtype);

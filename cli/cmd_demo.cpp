@@ -104,7 +104,7 @@ Row run_row(const std::string& name, const Layer& layer) {
     const Progress progress("convolving");
     row.result = run_layer(layer);
   }
-  row.check = verify(layer, row.result.info.kernel, row.result.output, row.result.filter_format);
+  row.check = verify(layer, row.result.info, row.result.output, row.result.filter_format);
   return row;
 }
 

@@ -128,7 +128,7 @@ PreparedNorm::PreparedNorm(const LayerNorm& norm, const ConvGeometry& g, DType d
 }
 
 std::vector<float> normalised(const LayerNorm& norm, const ConvGeometry& g, const float* activation,
-                              DType dtype) {
+                              DType dtype, double& error) {
   const std::int64_t pixels = g.in[0] * g.in[1] * g.in[2], channels = g.in_channels;
   auto* const gamma = reinterpret_cast<const float*>(norm.scale.bytes.data());
   auto* const beta = reinterpret_cast<const float*>(norm.bias.bytes.data());
@@ -174,7 +174,7 @@ std::vector<float> normalised(const LayerNorm& norm, const ConvGeometry& g, cons
                                     .scale = scale.data(),
                                     .shift = shift.data(),
                                     .inverse_rms = inverse.data()},
-                                   dtype);
+                                   dtype, &error);
 }
 
 }  // namespace convoy::cli

@@ -43,7 +43,7 @@ std::string describe_bound(const ConvGeometry& g, DType dtype, bool loops) {
 
 }  // namespace
 
-Verification verify(const Layer& layer, const std::string& kernel, const io::HostTensor& output,
+Verification verify(const Layer& layer, const PlanInfo& info, const io::HostTensor& output,
                     const std::string& filter_format) {
   const Progress progress("verifying");
   const ConvGeometry g = geometry_of(layer.problem);
@@ -52,7 +52,7 @@ Verification verify(const Layer& layer, const std::string& kernel, const io::Hos
   const bool loops = g.flops() <= kMostLoopFlops;
   result.reference = loops ? "fp64 loops" : "oneDNN in fp32";
   result.bound = describe_bound(g, output.dtype, loops);
-  const bool tf32 = kernel.ends_with("_tf32");
+  const bool tf32 = info.tf32;
   const bool folded = filter_format.starts_with("upsampled_phases");
   const double filter_rounding =
       tf32 && folded ? 0x1p-11 : reference::filter_rounding(filter_format, layer.options.dtype);
@@ -62,12 +62,9 @@ Verification verify(const Layer& layer, const std::string& kernel, const io::Hos
   }
   double activation_rounding = 0.0, activation_error = 0.0;
   if (layer.norm) {
-    activation_error = reference::activation_error(layer.norm->kind());
-    activation_rounding = reference::activation_rounding(layer.norm->kind(), layer.options.dtype);
+    activation_rounding =
+        reference::activation_rounding(layer.norm->kind(), layer.options.dtype, tf32);
     result.bound += text(" + 2^", std::log2(activation_rounding), " sum|a w| (normalised values)");
-    if (activation_error > 0.0) {
-      result.bound += text(" + 2^", std::log2(activation_error), " sum|w| (GELU cancels)");
-    }
   }
   if (g.empty()) return result;
 
@@ -79,7 +76,10 @@ Verification verify(const Layer& layer, const std::string& kernel, const io::Hos
   io::HostTensor activation = io::convert(layer.activation, DType::fp32);
   if (layer.norm) {
     const std::vector<float> values =
-        normalised(*layer.norm, g, floats(activation), layer.options.dtype);
+        normalised(*layer.norm, g, floats(activation), layer.options.dtype, activation_error);
+    if (activation_error > 0.0) {
+      result.bound += text(" + ", activation_error, " sum|w| (what the norm and GELU cancel)");
+    }
     std::copy(values.begin(), values.end(), reinterpret_cast<float*>(activation.bytes.data()));
   }
   io::HostTensor cache, residual;

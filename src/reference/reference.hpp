@@ -35,16 +35,15 @@ struct Operands {
 void to_ktrsc(void* ktrsc, const void* filter, DType dtype, FilterLayout layout,
               const ConvGeometry& geometry);
 
-/// The activation as a prologue leaves it: in fp64, rounded once to `dtype`.
+/// The activation as a prologue leaves it: in fp64, rounded once to `dtype`. `error`, where given,
+/// becomes ExpectOptions::activation_error: what a kernel's fp32 may be off in any element, however
+/// small, since x·scale and shift cancel, and 1 + erf or tanh of a negative value.
 std::vector<float> apply_prologue(const ConvGeometry& geometry, const float* activation,
-                                  const Prologue& prologue, DType dtype);
+                                  const Prologue& prologue, DType dtype, double* error = nullptr);
 
 /// ExpectOptions::activation_rounding of a prologue: values between two elements of the type may be
-/// rounded to either, since their exponentials are approximate.
-double activation_rounding(const PrologueKind& prologue, DType dtype);
-/// ExpectOptions::activation_error of a prologue: 1 + erf or tanh of a negative value cancel, so
-/// that GELU is exact to so much, whatever its size.
-double activation_error(const PrologueKind& prologue);
+/// rounded to either, since their exponentials are approximate. `tf32`: to TF32 after that.
+double activation_rounding(const PrologueKind& prologue, DType dtype, bool tf32);
 
 /// The sum, in fp64, by the loops of the definition, for every `step`-th element of
 /// [N, Z, P, Q, K].
@@ -105,7 +104,7 @@ struct ExpectOptions {
   double filter_rounding = 0.0;
   /// Likewise of the activation, which a prologue has rounded (`activation_rounding`).
   double activation_rounding = 0.0;
-  /// Absolute error of each element of the activation besides (`activation_error`).
+  /// Absolute error of each element of the activation besides (`apply_prologue`).
   double activation_error = 0.0;
   /// Elements 0, step, 2·step and so on; with a step above 1 always by convolve_fp64.
   std::int64_t step = 1;

@@ -568,7 +568,9 @@ struct PreparedCase::Shared {
     shift = encode(values.shift, DType::fp32);
     inverse_rms = encode(values.inverse_rms, DType::fp32);
     // What is convolved.
-    x = reference::apply_prologue(g, x.data(), values.prologue(c.options.prologue), dtype);
+    double activation_error = 0.0;
+    x = reference::apply_prologue(g, x.data(), values.prologue(c.options.prologue), dtype,
+                                  &activation_error);
     if (c.next_cache) next_cache = expected_next_cache(g, x, before);
 
     d_filter = GuardedBuffer(device, filter.size());
@@ -595,8 +597,8 @@ struct PreparedCase::Shared {
                             : c.allow_folding ? reference::filter_rounding(packed.format(), dtype)
                                               : 0,
          .activation_rounding =
-             exact ? 0 : reference::activation_rounding(c.options.prologue, dtype),
-         .activation_error = reference::activation_error(c.options.prologue),
+             exact ? 0 : reference::activation_rounding(c.options.prologue, dtype, tf32),
+         .activation_error = exact ? 0 : activation_error,
          // NOTE: odd, so that every filter of an even number has its turn.
          .step = c.sample == 0 ? 1 : std::max<std::int64_t>(1, elements / c.sample) | 1});
   }
@@ -702,7 +704,7 @@ std::string PreparedCase::check(cudaStream_t stream) {
   if (s.c.next_cache && !s.g.empty()) {
     // Approximate exponentials may be rounded to the element beside.
     const double slack =
-        s.exact ? 0.0 : reference::activation_rounding(s.c.options.prologue, s.dtype);
+        s.exact ? 0.0 : reference::activation_rounding(s.c.options.prologue, s.dtype, false);
     const double least = slack > 0.0 ? 1e-6 : 0.0;
     const std::vector<unsigned char> got = t.next_cache.download(stream);
     for (std::size_t i = 0; i < s.next_cache.size(); ++i) {
