@@ -469,10 +469,10 @@ bool ClusterChecker::freed_after_load(const Actor& actor, const PastAccess& past
 
 /// What PTX does not order but kernels in the field do, and it works. NOTE:
 /// - two warps store the same value to one word (flags that several set);
-/// - data behind barrier.cluster.arrive.relaxed, for which PTX promises neither order nor visibility
-///   ("barrier.cluster"), or an mbarrier arrival that is relaxed; also what an operation wrote that
-///   the arriving warp had waited for (CUTLASS example 93: cp.async), and TMEM freed behind one
-///   (DeepGEMM's pairs of CTAs);
+/// - data behind barrier.cluster.arrive.relaxed, for which PTX promises neither order nor
+///   visibility ("barrier.cluster"), or an mbarrier arrival that is relaxed; also what an operation
+///   wrote that the arriving warp had waited for (CUTLASS example 93: cp.async), and TMEM freed
+///   behind one (DeepGEMM's pairs of CTAs);
 /// - tcgen05.st to cells that the warp's own tcgen05.ld read, after its result was used (CUTLASS's
 ///   stream-K fix-up);
 /// - tcgen05.ld or .st of cells after a tcgen05.st without tcgen05.wait::st, by the same warp or

@@ -77,7 +77,8 @@ ClusterChecker::ClusterChecker(const CheckContext& context, const exec::ClusterI
     tcgen05_components_.push_back(warp.tensor_pipeline);
   }
   // Offsets start behind the KiB that the hardware keeps.
-  const size_t cells = (info.shared_bytes + kReservedBytes + kSharedCellBytes - 1) / kSharedCellBytes;
+  const size_t cells =
+      (info.shared_bytes + kReservedBytes + kSharedCellBytes - 1) / kSharedCellBytes;
   shared_.resize(info.ctas);
   for (auto& cta : shared_) cta.resize(cells, kFreshCell);
   lane_writes_.resize(info.ctas);

@@ -157,8 +157,8 @@ bool decode_ret(Decoder& d) {
 bool decode_call(Decoder& d) {
   using Kind = ptx::Operand::Kind;
   d.take("uni");
-  // call (results), name, (arguments)  or  call name, (arguments)  or  call name; a pointer in place
-  // of the name is followed by a prototype or by a list of targets, which add nothing.
+  // call (results), name, (arguments)  or  call name, (arguments)  or  call name. A pointer
+  // in place of the name has a prototype or a list of targets behind it, which add nothing.
   unsigned at = 0;
   const ptx::Operand *results = nullptr, *arguments = nullptr;
   if (d.operand(0).kind == Kind::list) {
