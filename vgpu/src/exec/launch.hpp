@@ -18,11 +18,11 @@ namespace vgpu::exec {
 
 /// What pointers to device functions hold: no memory lies there.
 inline constexpr uint64_t kFunctionAddress = 0x6200'0000'0000'0000, kFunctionStride = 16;
-inline constexpr uint64_t function_address(uint64_t number) {
+constexpr uint64_t function_address(uint64_t number) {
   return kFunctionAddress + number * kFunctionStride;
 }
 /// The place in Module::functions, beyond its end for what is no such pointer.
-inline constexpr uint64_t function_number(uint64_t address) {
+constexpr uint64_t function_number(uint64_t address) {
   const uint64_t offset = address - kFunctionAddress;
   return offset % kFunctionStride ? ~0ull : offset / kFunctionStride;
 }
