@@ -41,7 +41,7 @@ class WgmmaCase {
       for (uint32_t at : rows_[row].stored) kept[at] = a_[row * k_ + at];
       std::copy(kept.begin(), kept.end(), a_.begin() + row * k_);
     }
-    pack_metadata();
+    if (instruction.sparse) pack_metadata();
     const uint32_t bytes = container_bytes(instruction.a);
     Matrix a = Matrix::make(swizzle, instruction.a_major, bytes, 64, 0x2000);
     Matrix b =
