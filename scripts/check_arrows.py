@@ -85,6 +85,7 @@ FOLDERS = (
         (
             *KERNEL,
             "src/kernels/sm90",
+            "src/kernels/sm100",
             "src/kernels/mma",
             "src/kernels/composed",
             "src/dispatch",
