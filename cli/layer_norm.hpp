@@ -58,8 +58,8 @@ class PreparedNorm {
   Prologue prologue_;
 };
 
-/// The activation as it is convolved, by statistics in fp64: fp32 values rounded to `dtype`. `error`
-/// as of reference::apply_prologue.
+/// The activation as it is convolved, by statistics in fp64: fp32 values rounded to `dtype`.
+/// `error` as of reference::apply_prologue.
 std::vector<float> normalised(const LayerNorm& norm, const ConvGeometry& geometry,
                               const float* activation, DType dtype, double& error);
 

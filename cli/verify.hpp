@@ -24,7 +24,8 @@ struct Verification {
 /// Compares every element with src/reference on the layer's own (rounded) tensors. The bound of an
 /// element covers fp32 accumulation in any order, the epilogue in fp32 and one rounding at the
 /// store; it follows from the types, from n = (C / groups)·T·R·S, and from Σ|a·w| of that element.
-/// `info`: of the plan that made it; of one that multiplies as TF32 the operands count as so rounded.
+/// `info`: of the plan that made it; of one that multiplies as TF32 the operands count as so
+/// rounded.
 Verification verify(const Layer& layer, const PlanInfo& info, const io::HostTensor& output,
                     const std::string& filter_format);
 

@@ -184,7 +184,7 @@ std::vector<Time> read_times(const std::string& path) {
         const sm90::Tiling tiling = sm90::plan_tiling(*instance->second, g, options);
         time.loops.push_back(tile_loop(g, tiling, epilogue, kSplitShare));
       } catch (const Error&) {
-        // It ran the layer rewritten.
+        continue;  // It ran the layer rewritten.
       }
     }
     if (!time.loops.empty()) times.push_back(std::move(time));
@@ -207,7 +207,7 @@ double cost(const std::vector<Time>& times, const ModelConstants& k) {
 
 ModelConstants fit(const std::vector<Time>& times, ModelConstants k) {
   double best = cost(times, k);
-  for (double step = 0.25; step > 0.01; step /= 1.6) {
+  for (const double step : {0.25, 0.16, 0.1, 0.06, 0.04, 0.025, 0.015, 0.01}) {
     for (int round = 0; round < 3; ++round) {
       for (const Constant& constant : kFitted) {
         for (const double factor : {1 + step, 1 / (1 + step)}) {

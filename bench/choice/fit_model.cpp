@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fits the constants of a time model, of the Hopper kernels (src/kernels/sm90/model.hpp) or of those
-// of mma.sync (src/kernels/mma/model.hpp), to files of `convoy tune --csv` or
+// Fits the constants of a time model, of the Hopper kernels (src/kernels/sm90/model.hpp) or of the
+// kernels of mma.sync (src/kernels/mma/model.hpp), to files of `convoy tune --csv` or
 // `convoy_measure_kernels`, and says how good the models' choices are. No GPU is needed:
 //
 //   cmake --build --preset default --target sm90_fit_model

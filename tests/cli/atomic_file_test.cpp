@@ -39,8 +39,8 @@ TEST(AtomicFile, AppearsOnCommitOnly) {
   EXPECT_EQ(folder.files(), 1u);
 }
 
-// A file that cannot be looked at is not an absent one, which would be written anew without what the
-// old one holds.
+// A file that cannot be looked at is not an absent one, which would be written anew without what
+// the old one holds.
 TEST(ReadIfThere, TellsAnAbsentFileFromAnUnreadableOne) {
   const TemporaryFolder folder;
   EXPECT_EQ(read_if_there(folder / "a"), std::nullopt);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The Hopper kernel as users instantiate it: compute and store ops on registers and on the staged
-// tile, with linear and with patched tiles, and ragged filters that are stored without TMA. What the
-// library's own instances do is tested on those: sm90_test.cpp, sm90_activations_test.cpp.
+// tile, with linear and with patched tiles, and ragged filters that are stored without TMA. What
+// the library's own instances do is tested on those: sm90_test.cpp, sm90_activations_test.cpp.
 #include <gtest/gtest.h>
 
 #include <cmath>

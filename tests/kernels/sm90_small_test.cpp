@@ -11,7 +11,8 @@
 namespace convoy::test {
 namespace {
 
-// Small problems for each way through a kernel, one kernel at a time (CONVOY_TEST_KERNEL), under
+// Small problems for each way through a kernel, one kernel or tile at a time (CONVOY_TEST_KERNEL),
+// under
 // tools that slow it a thousandfold: tests/kernels/sanitize_sm90.sh. Two multiprocessors are asked
 // for, so that a few tiles make rings wrap and warpgroups take turns.
 class Sm90Small : public ::testing::Test {
@@ -19,6 +20,16 @@ class Sm90Small : public ::testing::Test {
   static std::string kernel() {
     const char* const name = std::getenv("CONVOY_TEST_KERNEL");
     return name != nullptr ? name : "";
+  }
+  // The instance of that name; of a name without a type the one that has all paths of the epilogue.
+  static const sm90::Instance* named_instance() {
+    for (const sm90::Instance& instance : sm90::instances()) {
+      const std::string name = sm90::name_of(instance);
+      const sm90::Config& c = instance.config;
+      const bool is_of_tile = c.in == c.out && name == kernel() + "_" + to_string(c.in);
+      if (name == kernel() || (is_of_tile && instance.has_every_path())) return &instance;
+    }
+    return nullptr;
   }
   static void TearDownTestSuite() {
     if (kernel().empty()) return;
@@ -29,26 +40,21 @@ class Sm90Small : public ::testing::Test {
     if (kernel().empty()) GTEST_SKIP() << "CONVOY_TEST_KERNEL is not set";
   }
   void run(ConvCase test) {
-    if (kernel().find("_fp16") != std::string::npos) test.options.dtype = DType::fp16;
-    if (kernel().ends_with("_fp32")) test.options.output_dtype = DType::fp32;
-    if (kernel().ends_with("_tf32")) {
-      test.options.dtype = DType::fp32;
-      test.options.allow_tf32 = true;
-    }
-    for (const sm90::Instance& instance : sm90::instances()) {
-      const DType out = test.options.output_dtype.value_or(test.options.dtype);
-      if (instance.config.in != test.options.dtype || instance.config.out != out) continue;
-      if (kernel() != sm90::name_of(instance)) continue;
-      ASSERT_TRUE(instance.has_every_path()) << "its turn is another type's";
-      if (!sm90::refusal(instance, geometry_of(test.problem), false).empty()) continue;
+    if (const sm90::Instance* const instance = named_instance()) {
+      test.options.dtype = instance->config.in;
+      test.options.allow_tf32 = instance->config.in == DType::fp32;
+      const DType out = instance->config.out;
+      if (test.options.output_dtype.value_or(out) != out) return;
+      if (out != instance->config.in) test.options.output_dtype = out;
+      if (!sm90::refusal(*instance, geometry_of(test.problem), false).empty()) return;
       test.launch = [&](const ConvGeometry& geometry, const RunPointers& pointers) {
-        sm90::prepare(instance);
+        sm90::prepare(*instance);
         sm90::LaunchOptions options;
         options.multiprocessors = 2;
-        options.splits = instance.config.splits_k() ? 2 : 1;
+        options.splits = instance->config.splits_k() ? 2 : 1;
         const NoComputeOp compute;
         const NoStoreOp store;
-        sm90::launch(sm90::plan_launch(instance, geometry, options), pointers, &compute, &store,
+        sm90::launch(sm90::plan_launch(*instance, geometry, options), pointers, &compute, &store,
                      nullptr);
       };
       ++launches;

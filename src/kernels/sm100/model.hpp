@@ -11,8 +11,8 @@ namespace convoy::sm100 {
 
 /// What the model cannot derive from a problem. No time of a B200 that Convoy took stands behind
 /// these values: each has its source, and its range where sources differ or there is none. The form
-/// of the model is tried on Hopper's measured times (`sm100_model_on_hopper`) and on published times
-/// of matrix products (`sm100_predict --gemms`).
+/// of the model is tried on Hopper's measured times (`sm100_model_on_hopper`) and on what others
+/// published of matrix products (`sm100_predict --gemms`).
 struct ModelConstants {
   /// Cycles a us: the clock that a B200 was seen to hold under sustained load (flashinfer #2899);
   /// 1,450 to 1,965, its highest.
@@ -67,8 +67,8 @@ enum class EpilogueOverlap {
   behind,    ///< Warps of its own, from a second accumulator (Blackwell).
 };
 
-/// What a CTA does for a tile and how many there are, whichever the architecture. An atom is one tap
-/// and a span of channels: a stage of each operand.
+/// What a CTA does for a tile and how many there are, whichever the architecture. An atom is one
+/// tap and a span of channels: a stage of each operand.
 struct TileLoop {
   double atoms = 0;           ///< Of a tile of a CTA.
   double mma_macs = 0;        ///< Multiply-adds of an atom, of one SM.

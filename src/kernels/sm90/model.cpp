@@ -76,8 +76,9 @@ double row_cycles(const Config& config, const Params& p, const ModelConstants& k
   }
 }
 
-// Cycles in which four warps normalise a patch, from its load on: of 11 layers on an H200 with SiLU,
-// each within 4 % (docs/lab/2026-11-22-prologue.md). NOTE: without SiLU by the times of two warps.
+// Cycles in which four warps normalise a patch, from its load on: of 11 layers on an H200 with
+// SiLU, each within 4 % (docs/lab/2026-11-22-prologue.md).
+// NOTE: without SiLU by the times of two warps.
 double normalise_cycles(const Params& p) {
   if (p.norm == PrologueNorm::none) return 0.0;
   constexpr double kPatchCycles = 1000.0, kTurnCycles = 300.0, kSiluTurnCycles = 475.0;

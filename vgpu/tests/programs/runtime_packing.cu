@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small program in every packing that the launcher must take or refuse: the way of its code into the
-// fat binary differs, so what is looked up there is used: a kernel, a variable, a constant. What the
-// runtime's calls do: runtime_calls.cu. Exit status 0 when everything holds.
+// A small program in every packing that the launcher must take or refuse: the way of its code into
+// the fat binary differs, so what is looked up there is used: a kernel, a variable, a constant.
+// What the runtime's calls do: runtime_calls.cu. Exit status 0 when everything holds.
 #include "expect.cuh"
 
 namespace {
