@@ -170,6 +170,7 @@ int main(int argc, char** argv) {
   add_math_cases();
   add_wgmma_cases();
   add_host_cases();
+  add_rule_cases();
   if (only != nullptr && std::string(only).starts_with("open")) add_open_cases();
   std::vector<size_t> chosen;
   for (size_t i = 0; i < cases().size(); ++i) {

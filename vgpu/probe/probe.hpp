@@ -40,6 +40,7 @@ void add_math_cases();
 void add_wgmma_cases();
 void add_host_cases();
 /// Cases that h200.txt has no answers to: they run only when `--only open` asks for them.
+void add_rule_cases();
 void add_open_cases();
 
 /// Device memory that frees itself.

@@ -71,7 +71,9 @@ __global__ void device_heap(int* sums) {
   for (unsigned i = 0; i <= threadIdx.x; ++i) mine[i] = static_cast<int>(i);
   int sum = 0;
   for (unsigned i = 0; i <= threadIdx.x; ++i) sum += mine[i];
-  sums[threadIdx.x] = sum;
+  void* const empty = malloc(0);
+  sums[threadIdx.x] = empty != nullptr && empty != mine ? sum : -1;
+  free(empty);
   free(mine);
 }
 

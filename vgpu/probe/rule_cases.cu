@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Questions that h200.txt has no answer to yet: run them with `--only open` on an H200, add the
-// lines to h200.txt and move the cases to where they belong.
+// Rules that programs of others rely on: sparse products, changed tensor maps, wmma, member masks,
+// device code's heap. What h200.txt does not answer as the virtual H200 does is asked by
+// `--only open` alone.
 #include <cooperative_groups.h>
 #include <mma.h>
 
@@ -199,7 +200,7 @@ __global__ void replace_kernel(const __grid_constant__ CUtensorMap map, const ui
 
 template <int kVariant>
 void add_replace_case(const char* name) {
-  add(std::string("open tensormap.replace ") + name, [](Result& result) {
+  add(std::string("rule tensormap.replace ") + name, [](Result& result) {
     const std::vector<uint16_t> source = pattern16(32768);
     Buffer in(65536), made(128), out(4096);
     cudaMemcpy(in.get(), source.data(), 65536, cudaMemcpyHostToDevice);
@@ -249,7 +250,7 @@ PROBE_SPARSE_KERNEL(sparse_s8, "m64n16k64.s32.s8.s8", "0", "")
 using SparseKernel = void (*)(const uint32_t*, uint64_t, uint64_t, const uint32_t*, uint32_t*);
 
 void add_sparse_case(const char* name, SparseKernel kernel, const char* type) {
-  add(std::string("open wgmma.sp ") + name, [=](Result& result) {
+  add(std::string("rule wgmma.sp ") + name, [=](Result& result) {
     std::vector<uint32_t> image(kWgmmaImageWords), metadata(128);
     for (uint32_t i = 0; i < kWgmmaImageWords; ++i) image[i] = operand_word(type, false, i);
     constexpr uint32_t kPairs[] = {0x4, 0x8, 0xc, 0x9, 0xd, 0xe}, kHalves[] = {0x4, 0xe};
@@ -289,7 +290,7 @@ __global__ void wmma_kernel(const A* a, const A* b, D* d) {
 
 template <int kM, int kN, int kK, typename A, typename D, typename Layout, typename Fragment = A>
 void add_wmma_case(const char* name) {
-  add(std::string("open wmma ") + name, [](Result& result) {
+  add(std::string("rule wmma ") + name, [](Result& result) {
     std::vector<A> a(kM * kK), b(kK * kN);
     const auto small = [](uint32_t i) {
       return static_cast<A>(static_cast<float>(static_cast<int>(hash32(i) % 9) - 4));
@@ -307,7 +308,7 @@ void add_wmma_case(const char* name) {
 
 }  // namespace
 
-void add_open_cases() {
+void add_rule_cases() {
   using nvcuda::wmma::col_major, nvcuda::wmma::row_major;
   add_sparse_case("f16 selector 0", sparse_f16_0, "f16");
   add_sparse_case("f16 selector 1", sparse_f16_1, "f16");
@@ -333,18 +334,18 @@ void add_open_cases() {
       "m16n16k8 tf32 to f32");
   add_wmma_case<16, 16, 16, signed char, int, row_major>("m16n16k16 s8 to s32");
   add_wmma_case<8, 8, 4, double, double, row_major>("m8n8k4 f64");
-  add("open elections by lane", [](Result& result) {
+  add("rule elections by lane", [](Result& result) {
     Buffer out(kWords * 4);
     cudaMemset(out.get(), 0, kWords * 4);
     elect_kernel<<<1, 32>>>(out.get<uint32_t>());
     fetch(result, out.get(), kWords);
   });
-  add("open 128-bit release and acquire", [](Result& result) {
+  add("rule 128-bit release and acquire", [](Result& result) {
     Buffer out(32 * 32);
     wide_order_kernel<<<1, 32>>>(out.get<uint32_t>());
     fetch(result, out.get(), 256);
   });
-  add("open grid barrier", [](Result& result) {
+  add("rule grid barrier", [](Result& result) {
     Buffer cells(4 * 64 * 4), out(4 * 64 * 4);
     uint32_t *first = cells.get<uint32_t>(), *second = out.get<uint32_t>();
     void* arguments[] = {&first, &second};
@@ -352,36 +353,41 @@ void add_open_cases() {
                                 arguments);
     fetch(result, out.get(), 256);
   });
-  add("open device heap", [](Result& result) {
+  add("rule device heap", [](Result& result) {
     Buffer out(16);
     heap_kernel<<<1, 1>>>(out.get<uint32_t>());
     fetch(result, out.get(), 4);
   });
-  add("open cp.async arrivals", [](Result& result) {
+  add("rule cp.async arrivals", [](Result& result) {
     const std::vector<uint16_t> source = pattern16(512);
     Buffer in(1024), out(256);
     cudaMemcpy(in.get(), source.data(), 1024, cudaMemcpyHostToDevice);
     copy_arrival_kernel<<<1, 64>>>(in.get<uint32_t>(), out.get<uint32_t>());
     fetch(result, out.get(), 64);
   });
-  add("open member masks by lane", [](Result& result) {
+  add("rule member masks by lane", [](Result& result) {
     Buffer out(kWords * 4);
     cudaMemset(out.get(), 0, kWords * 4);
     member_mask_kernel<<<1, 32>>>(out.get<uint32_t>());
     fetch(result, out.get(), kWords);
   });
-  add("open reserved shared memory", [](Result& result) {
-    Buffer out(kWords * 4);
-    cudaMemset(out.get(), 0, kWords * 4);
-    reserved_kernel<<<1, 1>>>(out.get<uint32_t>());
-    fetch(result, out.get(), 8);
-  });
-  add("open mbarrier without a fence", [](Result& result) {
+  add("rule mbarrier without a fence", [](Result& result) {
     const std::vector<uint16_t> source = pattern16(128);
     Buffer in(256), out(kWords * 4);
     cudaMemcpy(in.get(), source.data(), 256, cudaMemcpyHostToDevice);
     unfenced_kernel<<<1, 64>>>(in.get<uint32_t>(), out.get<uint32_t>());
     fetch(result, out.get(), 64);
+  });
+}
+
+// NOTE: an H200 says 0, 0x120, 0x400, 0, 0 where the virtual one has a KiB whose second half is
+// tiled_partition's: where the runtime puts its own is not promised.
+void add_open_cases() {
+  add("open reserved shared memory", [](Result& result) {
+    Buffer out(kWords * 4);
+    cudaMemset(out.get(), 0, kWords * 4);
+    reserved_kernel<<<1, 1>>>(out.get<uint32_t>());
+    fetch(result, out.get(), 8);
   });
 }
 
