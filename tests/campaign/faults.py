@@ -8,11 +8,12 @@ What `convoy tune` had measured before the fault is kept, and --resume goes on f
 
 usage: faults.py CONVOY FAULT_LIBRARY [--every N] [--io-every N] [--kinds malloc,io]
                  [--runtime LIBRARY] [--c-interface PROGRAM] [--python LIBCONVOY]
-                 [--virtual-gpu FOLDER]
+                 [--virtual-gpu FOLDER] [--only NAME]
 
 --every N tries every N-th allocation only, --io-every every N-th call (CI). --runtime: the
 sanitizer's, of a sanitized build; it looks for leaks at the end of each run of the program.
---virtual-gpu: the folder of the virtual GPU's libraries, for runs of `convoy tune` on it.
+--virtual-gpu: the folder of the virtual GPU's libraries, for runs of `convoy tune` on it. --only:
+runs of one name alone.
 """
 
 import argparse
@@ -217,6 +218,7 @@ def main():
     parser.add_argument("--c-interface", default="")
     parser.add_argument("--python", default="")
     parser.add_argument("--virtual-gpu", default="")
+    parser.add_argument("--only", default="")
     options = parser.parse_args()
     for name in ("convoy", "library", "c_interface", "python", "virtual_gpu"):
         path = getattr(options, name)
@@ -227,6 +229,9 @@ def main():
         names += ["c_interface"] if options.c_interface else []
         names += ["python"] if options.python else []
         names += ["tune"] if options.virtual_gpu else []
+        if options.only and options.only not in names:
+            parser.error(f"--only {options.only}: legal here: {', '.join(names)}")
+        names = [options.only] if options.only else names
         jobs = {(name, kind): pool.submit(campaign, options, name, kind)
                 for kind in options.kinds.split(",") for name in names}
         for (name, kind), job in jobs.items():
