@@ -24,6 +24,7 @@
 #include "kernels/sm100/model.hpp"
 #include "kernels/sm90/host.hpp"
 #include "kernels/sm90/instances.hpp"
+#include "kernels/sm90/model.hpp"
 #include "shape_file.hpp"
 #include "shape_string.hpp"
 
@@ -68,20 +69,6 @@ ModelConstants hopper_constants() {
   return k;
 }
 
-// Temporal taps that meet real frames, on average over (the first) frames.
-double met_taps(const ConvGeometry& g, const sm90::Params& p) {
-  if (p.loader == sm90::Loader::im2col_5d) return p.filter[0];
-  const std::int64_t frames = std::min<std::int64_t>(g.out[0], 1024);
-  double met = 0;
-  for (std::int64_t z = 0; z < frames; ++z) {
-    for (std::int64_t t = 0; t < p.filter[0]; ++t) {
-      const std::int64_t d = z * g.stride[0] - g.pad_begin[0] + t * p.dilation[0];
-      met += d >= 0 && d < g.seen()[0] ? 1 : 0;
-    }
-  }
-  return met / static_cast<double>(frames);
-}
-
 // What a Hopper kernel does for a tile, in the Blackwell model's terms.
 TileLoop tile_loop(const ConvGeometry& g, const sm90::Tiling& tiling, const EpilogueKind& epilogue,
                    double split_share) {
@@ -90,7 +77,7 @@ TileLoop tile_loop(const ConvGeometry& g, const sm90::Tiling& tiling, const Epil
   TileLoop loop;
   const double taps = double(p.filter[1]) * p.filter[2];
   const double parts = config.splits_k() ? tiling.cluster_size : 1;
-  loop.atoms = met_taps(g, p) * taps * p.channel_blocks / parts;
+  loop.atoms = sm90::depths_multiplied(g, p) * taps * p.channel_blocks / parts;
   const double steps =
       (1.0 * p.block_steps * (p.channel_blocks - 1) + p.last_block_steps) / p.channel_blocks;
   loop.mma_macs = steps * double(config.block_m) * config.block_n * 16.0;

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "convoy/error.hpp"
+#include "kernels/common/implicit_gemm.hpp"
 #include "kernels/sm100/host.hpp"
 #include "kernels/sm100/model.hpp"
 #include "shape_file.hpp"
@@ -62,14 +63,8 @@ Prediction predict(const ConvGeometry& g, DType dtype, bool runs_only) {
 
 double floor_us(const ConvGeometry& g) {
   // A folded upsampling multiplies 4 of 9 taps; depths that meet only padding are skipped.
-  double met = 0;
-  for (std::int64_t z = 0; z < g.out[0]; ++z) {
-    for (std::int64_t t = 0; t < g.filter[0]; ++t) {
-      const std::int64_t d = z * g.stride[0] - g.pad_begin[0] + t * g.dilation[0];
-      if (d >= 0 && d < g.seen()[0]) met += 1;
-    }
-  }
-  const double folded = (g.upsample == 2 ? 4.0 / 9.0 : 1.0) * met / double(g.out[0] * g.filter[0]);
+  const double folded =
+      g.upsample == 2 ? 4.0 / 9.0 : implicit_gemm::depths_met(g) / double(g.filter[0]);
   const double flop =
       2.0 * double(g.gemm_m()) * double(g.out_channels) * double(g.taps() * g.in_channels) * folded;
   const double bytes =

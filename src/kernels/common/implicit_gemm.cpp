@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/common/implicit_gemm.hpp"
 
+#include <algorithm>
+
 #include "core/checked.hpp"
 #include "core/text.hpp"
 #include "kernels/common/filter_packing.hpp"
@@ -20,6 +22,19 @@ KernelView kernel_view(const ConvGeometry& g) {
     }
   }
   return view;
+}
+
+double depths_met(const ConvGeometry& g) {
+  const KernelView view = kernel_view(g);
+  const std::int64_t frames = std::min<std::int64_t>(g.out[0], 1024);
+  std::int64_t met = 0;
+  for (std::int64_t z = 0; z < frames; ++z) {
+    for (std::int64_t t = 0; t < view.filter[0]; ++t) {
+      const std::int64_t d = z * g.stride[0] - g.pad_begin[0] + t * view.dilation[0];
+      met += d >= 0 && d < g.seen()[0] ? 1 : 0;
+    }
+  }
+  return static_cast<double>(met) / static_cast<double>(std::max<std::int64_t>(frames, 1));
 }
 
 bool folds_upsampling(const ConvGeometry& g, bool packed_filter) {

@@ -38,6 +38,10 @@ KernelView kernel_view(const ConvGeometry& geometry);
 /// comes packed.
 bool folds_upsampling(const ConvGeometry& geometry, bool packed_filter);
 
+/// Depths of the filter that meet frames of cache or input, on average over the first 1,024
+/// output frames: so many are multiplied where those that meet only padding are skipped.
+double depths_met(const ConvGeometry& geometry);
+
 /// No tap leaves its frame, so frames are images of a larger batch and tiles may straddle them.
 bool is_planar(const ConvGeometry& geometry);
 

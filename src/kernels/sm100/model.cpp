@@ -9,26 +9,6 @@
 #include "kernels/sm100/host.hpp"
 
 namespace convoy::sm100 {
-namespace {
-
-// Depths of the filter that meet frames, on average over the output frames, where the kernel skips
-// the others.
-double depths_met(const RowLayout& layout, const ConvGeometry& g) {
-  if (g.upsample == 2) return static_cast<double>(implicit_gemm::kernel_view(g).filter[0]);
-  if (layout.row_groups == RowGroups::volumes || g.filter[0] == 1) return double(g.filter[0]);
-  const std::int64_t frames = std::min<std::int64_t>(g.out[0], 1024);
-  double met = 0;
-  for (std::int64_t z = 0; z < frames; ++z) {
-    for (std::int64_t t = 0; t < g.filter[0]; ++t) {
-      const std::int64_t d = z * g.stride[0] - g.pad_begin[0] + t * g.dilation[0];
-      if (d >= 0 && d < g.seen()[0]) met += 1;
-    }
-  }
-  return met / static_cast<double>(std::max<std::int64_t>(frames, 1));
-}
-
-}  // namespace
-
 TileLoop tile_loop(const Instance& instance, const ConvGeometry& g, int multiprocessors,
                    bool residual, const ModelConstants& k) {
   const Config& config = instance.config;
@@ -41,7 +21,10 @@ TileLoop tile_loop(const Instance& instance, const ConvGeometry& g, int multipro
   // An atom: one tap, a span of channels. What the CTA multiplies, reads and takes in.
   const double taps = double(view.filter[1]) * double(view.filter[2]);
   const double spans = double(ceil_div(g.in_channels, config.atom_k()));
-  loop.atoms = depths_met(layout, g) * taps * spans / parts;
+  // Tiles of volumes multiply the depths that others skip.
+  const double depths = layout.row_groups == RowGroups::volumes ? double(view.filter[0])
+                                                                : implicit_gemm::depths_met(g);
+  loop.atoms = depths * taps * spans / parts;
   const double steps = double(ceil_div(g.in_channels, 16)) / spans;
   loop.mma_macs = steps * double(block.m) * config.mma_shape.n * 16.0;
   loop.operand_bytes = steps * (block.m + block.n) * 32.0;

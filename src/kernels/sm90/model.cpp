@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/common/implicit_gemm.hpp"
+
 namespace convoy::sm90 {
 namespace {
 
@@ -95,22 +97,6 @@ double tap_cycles(const Config& config, const ModelConstants& k) {
   return config.is_resident() ? k.resident_tap_cycles : k.pingpong_tap_cycles;
 }
 
-// Temporal taps that meet real frames, on average over (the first) frames.
-double met_taps(const ConvGeometry& g, const Params& p) {
-  if (p.loader == Loader::im2col_5d || p.pad_mode[0] != PadMode::zero) {
-    return static_cast<double>(p.filter[0]);
-  }
-  const std::int64_t frames = std::min<std::int64_t>(g.out[0], 1024);
-  std::int64_t met = 0;
-  for (std::int64_t z = 0; z < frames; ++z) {
-    for (std::int64_t t = 0; t < p.filter[0]; ++t) {
-      const std::int64_t d = z * g.stride[0] - g.pad_begin[0] + t * p.dilation[0];
-      met += d >= 0 && d < g.seen()[0] ? 1 : 0;
-    }
-  }
-  return static_cast<double>(met) / static_cast<double>(frames);
-}
-
 // Bytes that device memory reads and writes.
 double memory_bytes(const ConvGeometry& g, const Config& config, const EpilogueKind& epilogue,
                     const ModelConstants& k) {
@@ -133,6 +119,11 @@ ModelConstants constants_of(const DeviceInfo& device) {
   ModelConstants k;
   k.memory_bytes_per_us *= memory_share(device);
   return k;
+}
+
+double depths_multiplied(const ConvGeometry& g, const Params& p) {
+  const bool all = p.loader == Loader::im2col_5d || p.pad_mode[0] != PadMode::zero;
+  return all ? static_cast<double>(p.filter[0]) : implicit_gemm::depths_met(g);
 }
 
 double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocessors,
@@ -166,9 +157,9 @@ double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocess
   if (config.is_resident()) refill = k.refill_cycles / config.act_ring_stages();
   const double group =
       std::max({mma + tap_cycles(config, k) * taps, load, refill, normalise_cycles(p)});
-  const double main =
-      met_taps(g, p) * p.channel_blocks * group / (config.splits_k() ? tiling.cluster_size : 1) +
-      (config.cluster_size() > 1 ? k.cluster_tile_cycles : 0.0);
+  const double main = depths_multiplied(g, p) * p.channel_blocks * group /
+                          (config.splits_k() ? tiling.cluster_size : 1) +
+                      (config.cluster_size() > 1 ? k.cluster_tile_cycles : 0.0);
 
   const double pieces = config.block_m / 64.0 * config.block_n / 32.0;
   const double more = epilogue_cycles(config, p, epilogue_kind, k);

@@ -61,6 +61,10 @@ struct ModelConstants {
 /// The constants for a device: with the rate of its memory.
 ModelConstants constants_of(const DeviceInfo& device);
 
+/// Depths of the filter that a tile multiplies, on average: tiles of volumes and replicated frames
+/// take all, others those that meet frames.
+double depths_multiplied(const ConvGeometry& geometry, const Params& params);
+
 /// Model time of a tiling in microseconds: waves of tiles, each the largest of its tensor-core, L2
 /// and refill time, the epilogue that nothing hides, and the floor of device memory.
 double estimate_us(const ConvGeometry& geometry, const Tiling& tiling, int multiprocessors,
