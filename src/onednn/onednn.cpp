@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "onednn/onednn.hpp"
 
+#include <mutex>
 #include <vector>
 
 #include "core/filter_layout.hpp"
@@ -30,6 +31,13 @@ memory::dims weight_dims(const ConvGeometry& g) {
   dims.push_back(g.group_channels());
   for (std::int64_t extent : axes(g.rank, g.filter)) dims.push_back(extent);
   return dims;
+}
+
+/// NOTE: oneDNN 2.6 chooses a kernel in a way that two threads must not do at once: one of them may
+/// get a convolution whose outputs are wrong, and its cache hands that out from then on.
+std::unique_lock<std::mutex> one_description_at_a_time() {
+  static std::mutex mutex;
+  return std::unique_lock(mutex);
 }
 
 }  // namespace
@@ -68,6 +76,7 @@ dnnl::convolution_forward::primitive_desc describe(const ConvGeometry& g, const 
   const memory::dims pad_end = axes(shape.rank, shape.pad_end);
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  const auto lock = one_description_at_a_time();
 
 #if DNNL_VERSION_MAJOR >= 3
   return {cpu_engine(),
@@ -150,7 +159,11 @@ void reorder(void* to, const memory::desc& to_desc, const void* from,
   dnnl::stream stream(engine);
   memory source(from_desc, engine, const_cast<void*>(from));
   memory destination(to_desc, engine, to);
-  dnnl::reorder(source, destination).execute(stream, source, destination);
+  const auto description = [&] {
+    const auto lock = one_description_at_a_time();
+    return dnnl::reorder::primitive_desc(source, destination);
+  }();
+  dnnl::reorder(description).execute(stream, source, destination);
   stream.wait();
 }
 
