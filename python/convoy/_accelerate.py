@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from . import _calls, _functions, _helpers, _layout
+from . import _calls, _constructors, _functions, _helpers, _layout
 from ._deferred import Deferred, unwrapped
+from ._folding import Foldings
 from ._native import UPSAMPLE_FOLDINGS, ConvoyError, InvalidArgument, choose
 from ._nodes import Value
 
@@ -123,6 +124,7 @@ class Session:
         self._shared: dict[int, weakref.ref] = {}
         self._names: dict[int, str] | None = None
         self._derived: dict[tuple, Any] = {}
+        self.foldings = Foldings()
 
     def __deepcopy__(self, memo):
         model = None if self.model is None else memo.get(id(self.model()))
@@ -144,7 +146,7 @@ class Session:
             model = None if self.model is None else self.model()
             named = () if model is None else model.named_parameters()
             self._names = {id(p): name.removesuffix(".weight") for name, p in named}
-        return self._names.get(id(weight), "(a function)")
+        return self._names.get(id(self.foldings.origin(weight)), "(a function)")
 
     def convert(self, tensor):
         """The tensor with channels innermost and 16-byte aligned; a copy is counted."""
@@ -156,14 +158,22 @@ class Session:
                    tensor.dtype)
         return _layout.inner_copy(tensor)
 
+    def leave(self, weight, shape, operation, reason):
+        """Count a call that is PyTorch's whatever the shape."""
+        key = (_identity(weight), shape, operation)
+        if key not in self._parts:
+            self._parts[key] = Part(self._name(weight), tuple(shape), operation, "pytorch", reason)
+        self._parts[key].calls += 1
+
     # ---- Convolutions ----
 
     def conv(self, node, x, cache, residual):
         weight, bias = node.weight, node.bias
         key = (
-            _identity(weight), x.shape, x.dtype, x.device, None if bias is None else bias.dtype,
-            residual is None, None if cache is None else cache.shape, node.begin, node.end,
-            node.stride, node.dilation, node.groups, node.modes, node.upsample, node.activation,
+            _identity(weight), weight.shape, x.shape, x.dtype, x.device,
+            None if bias is None else bias.dtype, residual is None,
+            None if cache is None else cache.shape, node.begin, node.end, node.stride,
+            node.dilation, node.groups, node.modes, node.upsample, node.activation,
             node.residual_first, _calls.allows_tf32(x),
         )
         found = self._convs.get(key)
@@ -191,7 +201,7 @@ class Session:
     def _shape_choice(self, key, node, x, cache, residual):
         """(call, kernel, reason, times) for this shape, whatever the weight."""
         weight = node.weight
-        shape_key = (weight.shape, isinstance(weight, torch.nn.Parameter), self.upsample_folding,
+        shape_key = (isinstance(weight, torch.nn.Parameter), self.upsample_folding,
                      self.probe, self.rounding, *key[1:])
         known = _choices.get(shape_key)
         if known is not None:
@@ -280,6 +290,7 @@ class Session:
 
     def forget_derived(self):
         self._derived.clear()
+        self.foldings.clear()
 
     def _choose_norm(self, key, node, x, weight, bias):
         reason, spent, call = "", {}, None
@@ -456,13 +467,16 @@ def _before(session, module, args, kwargs):
             return Deferred(Value(value, given=True), session, module)
         return tuple(wrapped(item) for item in value) if type(value) is tuple else value
 
-    return wrapped(args), {key: wrapped(value) for key, value in kwargs.items()}
+    standins = wrapped(args), {key: wrapped(value) for key, value in kwargs.items()}
+    _constructors.enter()
+    return standins
 
 
 def _after(module, args, kwargs, output):
     """Tensors again, where `_before` of the same module made the stand-ins."""
     given = itertools.chain(_tensors(args), _tensors(kwargs.values()))
     if any(type(value) is Deferred and value._entry is module for value in given):
+        _constructors.leave()
         return unwrapped(output, outermost=True)
     return None
 
@@ -491,16 +505,18 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
     Calls run through the model's own forward(). Its tensors lie in channels-last memory from the
     first convolution on; norm + activation, convolution + bias + activation + residual, padding +
     convolution, nearest-2× upsampling + convolution and frames from a causal cache become one call
-    each, whatever the modules are called. Weights stay where they are: state_dict() is unchanged,
-    and changes of a weight are seen.
+    each, whatever the modules are called. A batch norm in evaluation mode goes into the weight of
+    the convolution before it: a second copy of that weight. Weights stay where they are:
+    state_dict() is unchanged, and changes of a weight are seen.
 
     upsample_folding: "exact", or "fast" (convoy.torch.conv2d). probe: on a GPU, measure each shape
     once against PyTorch, at its first call, and leave to PyTorch what is quicker there.
 
     quality: "fast" rounds once where several steps became one call, and so errs less than the model
     did; "exact" rounds 16-bit numbers wherever the model's own steps do: after convolution, bias,
-    activation and sum, with norms apart from their activations. Both give the same bits in each
-    call.
+    activation and sum, with norms apart from their activations and batch norms from their
+    convolutions. Both give the same bits in each call; but where the first call finds that an
+    output is wanted beside what it was fused into, the ones after it no longer fuse it.
 
     group: a process group of torch.distributed over whose ranks the height of each picture is cut.
     All ranks make the same calls with the same inputs; each gets the whole output, or with
@@ -510,7 +526,7 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
     Calls that want gradients, run under autocast, or are traced by torch.compile are PyTorch's own.
     `convoy.report(model)` tells what was taken over, and why the rest was not; `convoy.restore`
     undoes it. A model that writes to its input in place writes to a copy. Raises
-    InvalidArgument where `model` is no module or has no convolution.
+    InvalidArgument where `model` is no module, has no convolution, or is or holds a compiled one.
     """
     choose(UPSAMPLE_FOLDINGS, upsample_folding, "upsample_folding")
     choose(QUALITIES, quality, "quality")
@@ -524,6 +540,11 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
             f"{type(model).__name__} has no convolution (torch.nn.Conv1d, Conv2d, Conv3d, ...); "
             "legal: a model with at least one"
         )
+    for name, part in model.named_modules():
+        if hasattr(part, "_orig_mod") or part._compiled_call_impl is not None:
+            raise InvalidArgument(
+                f"{name or 'model'} is compiled by torch.compile, which does not let what it calls "
+                "be replaced; legal: a model that is not; nearest: the module that was compiled")
     restore(model)
     shards = None
     if group is not None:
@@ -537,7 +558,7 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
     for module in dict.fromkeys(_entries(model)):
         handles.append(module.register_forward_pre_hook(
             functools.partial(_before, session), with_kwargs=True))
-        handles.append(module.register_forward_hook(_after, with_kwargs=True))
+        handles.append(module.register_forward_hook(_after, with_kwargs=True, always_call=True))
     model.__dict__[_MARK] = session, handles
     return model
 

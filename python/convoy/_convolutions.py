@@ -84,6 +84,18 @@ def _conv(axes):
     return handler
 
 
+def _unknown(operation, axes):
+    """PyTorch's, and named in the report."""
+
+    def handler(input, weight, *_, **__):
+        if type(input) is Deferred and len(input.shape) == axes + 2:
+            input._session.leave(weight, input.shape, operation,
+                                 "Convoy has no such convolution; it has conv2d and conv3d")
+        return NotImplemented
+
+    return handler
+
+
 def _pad(input, pad, mode="constant", value=None, **other):
     if other or type(input) is not Deferred or mode not in _MODES or (value or 0) != 0:
         return NotImplemented
@@ -261,6 +273,9 @@ def _interpolate(input, size=None, scale_factor=None, mode="nearest", align_corn
 
 FUNCTIONS = {
     "conv2d": _conv(2), "conv3d": _conv(3), "pad": _pad,
+    "conv1d": _unknown("conv1d", 1), "conv_transpose1d": _unknown("conv_transpose1d", 1),
+    "conv_transpose2d": _unknown("conv_transpose2d", 2),
+    "conv_transpose3d": _unknown("conv_transpose3d", 3),
     "cat": _cat, "concat": _cat, "concatenate": _cat, "stack": _stack,
     "interpolate": _interpolate,
 }

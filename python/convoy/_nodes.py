@@ -444,6 +444,11 @@ class Conv(Node):
         made.activation, made.residual_first = activation, self.residual is not None
         return made
 
+    def with_weight(self, weight, bias):
+        made = self._copy()
+        made.weight, made.bias = weight, bias
+        return made
+
     def compute(self):
         if self.taken:  # It was fused into another, and is wanted itself: not again.
             self.session.share(self.weight)
@@ -475,6 +480,8 @@ class Conv(Node):
             x = _layout.pad(x, self.begin, self.end, self.modes)
             padding = (0,) * len(self.begin)
         function = F.conv2d if x.dim() == 4 else F.conv3d
+        if bias is not None and bias.dtype != x.dtype:  # A folded one.
+            bias = bias.to(x.dtype)
         y = function(x, self.weight, bias, self.stride, padding, self.dilation, self.groups)
         return self.finish(y, residual)
 

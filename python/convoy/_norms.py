@@ -32,6 +32,36 @@ def _group_norm(input, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enabl
     return Deferred(made, input._session)
 
 
+def _instance_norm(input, running_mean=None, running_var=None, weight=None, bias=None,
+                   use_input_stats=True, momentum=0.1, eps=1e-5):
+    if type(input) is not Deferred:
+        return NotImplemented
+    if not use_input_stats:
+        return _batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
+    if running_mean is not None or input._node.shape[2:].numel() < 2:
+        return NotImplemented  # It keeps statistics, or PyTorch says what is wrong.
+    return _group_norm(input, input._node.shape[1], weight, bias, eps)
+
+
+def _batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False,
+                momentum=0.1, eps=1e-5):
+    if (type(input) is not Deferred or training or running_mean is None or running_var is None
+            or input._session.quality != "fast"):
+        return NotImplemented
+    conv, session = input._node, input._session
+    if (type(conv) is not Conv or conv.residual is not None or conv.activation is not None
+            or not conv.may_fuse()):
+        return NotImplemented
+    sources = (conv.weight, conv.bias, running_mean, running_var, weight, bias)
+    if any(s is not None and (type(s) is Deferred or s.device != conv.device) for s in sources):
+        return NotImplemented
+    folded = session.foldings.fold(sources, eps)
+    if folded is None:
+        return NotImplemented
+    session.fused["convolution and batch norm"] += 1
+    return Deferred(conv.with_weight(*folded), session)
+
+
 def _channels_of(x, axis):
     """(node with `axis` as its channels, wrap): wrap(norm of it) has x's axes; None where x's
     memory is of no such kind."""
@@ -265,6 +295,21 @@ def _add(input, other, *, alpha=1, **keywords):
     return NotImplemented if made is None else made
 
 
+def _in_place(x, made):
+    """`x` as what was made of it; NotImplemented where its memory is seen by others."""
+    if made is NotImplemented or x._viewed:
+        return NotImplemented
+    x._node = made._node
+    return x
+
+
+def _add_in_place(input, other, *, alpha=1, **keywords):
+    if (keywords or alpha != 1 or type(input) is not Deferred or type(input._node) is not Conv
+            or input._viewed):
+        return NotImplemented
+    return _in_place(input, _add(input, other))
+
+
 def _activate(x, activation, inplace=False):
     node, session = x._node, x._session
     norm, rewrap = waiting_norm(node)
@@ -276,12 +321,8 @@ def _activate(x, activation, inplace=False):
         session.fused["convolution and activation"] += 1
     else:
         return NotImplemented
-    if inplace:
-        if x._viewed:
-            return NotImplemented
-        x._node = made
-        return x
-    return Deferred(made, session)
+    made = Deferred(made, session)
+    return _in_place(x, made) if inplace else made
 
 
 def _activation(name):
@@ -317,21 +358,28 @@ def _relu6(input, inplace=False, **other):
     return _activate(input, ("clamp", 0.0, 6.0), inplace)
 
 
+def _hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False):
+    if type(input) is not Deferred or not (_is_number(min_val) and _is_number(max_val)):
+        return NotImplemented
+    return _activate(input, ("clamp", float(min_val), float(max_val)), inplace)
+
+
 def _dropout(input, p=0.5, training=True, inplace=False):
     return NotImplemented if training and p else input
 
 
 FUNCTIONS = {
-    "group_norm": _group_norm, "normalize": _normalize, "rms_norm": _rms_norm,
+    "batch_norm": _batch_norm, "instance_norm": _instance_norm, "group_norm": _group_norm,
+    "normalize": _normalize, "rms_norm": _rms_norm,
     "pow": _pow, "__pow__": _pow, "square": lambda input: _square(input), "mean": _mean,
     "sqrt": _root, "rsqrt": _inverse_root,
     "mul": _mul, "__mul__": _mul, "__rmul__": _mul, "multiply": _mul,
     "div": _div, "__truediv__": _div, "divide": _div, "true_divide": _div,
-    "add": _add, "__add__": _add, "__radd__": _add,
+    "add": _add, "__add__": _add, "__radd__": _add, "add_": _add_in_place,
     "silu": _activation("silu"), "relu": _activation("relu"), "tanh": _activation("tanh"),
     "hardswish": _activation("hardswish"), "sigmoid": _sigmoid, "gelu": _gelu,
-    "leaky_relu": _leaky_relu, "relu6": _relu6, "relu_": lambda input: _activate(
-        input, ("relu", 0.0, 0.0), True),
+    "leaky_relu": _leaky_relu, "relu6": _relu6, "hardtanh": _hardtanh,
+    "relu_": lambda input: _activate(input, ("relu", 0.0, 0.0), True),
     "dropout": _dropout, "dropout2d": _dropout, "dropout3d": _dropout,
 }
 ANY_FIRST = {"mul", "__mul__", "__rmul__", "multiply", "add", "__add__", "__radd__"}

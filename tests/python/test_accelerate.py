@@ -213,6 +213,26 @@ class Models(unittest.TestCase):
         self.assertEqual(sum(p.calls for p in report.taken if p.operation == "conv2d + padding"), 2)
         self.assertEqual(report.fused["residual"], 1)
 
+    def test_weights_that_are_made_in_each_call(self):
+        class Standardised(torch.nn.Module):
+            """Weight standardisation: the weights are no parameters, their shapes differ."""
+
+            def __init__(self):
+                super().__init__()
+                self.convs = torch.nn.ModuleList(
+                    torch.nn.Conv2d(16, k, r, padding=r // 2) for k, r in ((16, 1), (8, 1), (8, 3)))
+
+            def forward(self, x):
+                made = []
+                for conv in self.convs:
+                    w = conv.weight
+                    w = (w - w.mean((1, 2, 3), True)) * torch.rsqrt(w.var((1, 2, 3), keepdim=True))
+                    made.append(F.conv2d(x, w, None, padding=conv.padding))
+                return torch.cat(made, 1)
+
+        report = self.same(Standardised(), self.x)
+        self.assertEqual([p.calls for p in report.taken], [2, 2, 2])
+
     def test_writing_in_place(self):
         class Writes(torch.nn.Module):
             def __init__(self, step):
@@ -252,6 +272,27 @@ class Models(unittest.TestCase):
         self.same(Writes(lambda y, x: x.add_(y)), self.x.clone())
         torch.testing.assert_close(self.x, kept, rtol=0, atol=0)
 
+    def test_tensors_made_of_tensors(self):
+        class Makes(torch.nn.Module):
+            def __init__(self, step):
+                super().__init__()
+                self.conv, self.step = torch.nn.Conv2d(16, 16, 1), step
+
+            def forward(self, x):
+                return self.step(self.conv(x))
+
+        own = torch.as_tensor, torch.tensor, torch.full
+        for step in (lambda y: torch.as_tensor(y) + 1, lambda y: torch.asarray(y, dtype=y.dtype),
+                     lambda y: torch.tensor([y.mean(), y.max()]) * 2,
+                     lambda y: torch.full((2, 3), y.mean()), lambda y: y * torch.scalar_tensor(
+                         y.sum())):
+            self.same(Makes(step), self.x)
+            self.assertEqual((torch.as_tensor, torch.tensor, torch.full), own)
+        model = convoy.accelerate(Makes(lambda y: y.view(3, 5)).eval())
+        with torch.no_grad(), self.assertRaises(RuntimeError):
+            model(self.x)
+        self.assertEqual((torch.as_tensor, torch.tensor, torch.full), own)
+
     def test_norms_written_out(self):
         class Norms(torch.nn.Module):
             def __init__(self, step):
@@ -284,6 +325,119 @@ class Models(unittest.TestCase):
         report = self.same(Norms(lambda y, w: y / torch.sqrt(
             torch.mean(y**2, dim=2, keepdim=True) + 1e-8)), self.x)
         self.assertEqual([p.operation for p in report.taken], ["conv2d"])
+
+    def test_batch_norms_are_folded(self):
+        class Residual(torch.nn.Module):
+            """As classifiers write it."""
+
+            def __init__(self, axes=2, bias=False, affine=True, groups=1):
+                super().__init__()
+                conv = (torch.nn.Conv2d, torch.nn.Conv3d)[axes - 2]
+                norm = (torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)[axes - 2]
+                self.conv1 = conv(16, 32, 3, padding=1, bias=bias, groups=groups)
+                self.norm1, self.relu = norm(32, affine=affine), torch.nn.ReLU6(inplace=True)
+                self.conv2, self.norm2 = conv(32, 16, 1, bias=bias), norm(16, affine=affine)
+
+            def forward(self, x):
+                y = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
+                y += x
+                return F.relu(y, inplace=True)
+
+        def vary(model):
+            for norm in (m for m in model.modules() if hasattr(m, "running_mean")):
+                norm.running_mean.normal_()
+                norm.running_var.uniform_(0.2, 3)
+                if norm.affine:
+                    torch.nn.init.normal_(norm.weight)
+                    torch.nn.init.normal_(norm.bias)
+            return model
+
+        for axes, bias, affine, groups in itertools.product((2, 3), (False, True), (False, True),
+                                                            (1, 16)):
+            with self.subTest(axes=axes, bias=bias, affine=affine, groups=groups):
+                x = self.x if axes == 2 else self.x.unsqueeze(2).repeat(1, 1, 3, 1, 1)
+                report = self.same(vary(Residual(axes, bias, affine, groups)), x)
+                self.assertEqual(sorted(p.operation.split(" + ", 1)[1] for p in report.taken),
+                                 ["padding + clamp", "residual + relu"])
+                self.assertEqual({p.name for p in report.taken}, {"conv1", "conv2"})
+                self.assertEqual(report.fused["convolution and batch norm"], 4)
+        # Each of the six sources is followed.
+        model = vary(Residual(bias=True)).eval()
+        plain = copy.deepcopy(model)
+        convoy.accelerate(model)
+        with torch.no_grad():
+            for name in ("conv1.weight", "conv1.bias", "norm1.weight", "norm1.bias",
+                         "norm1.running_mean", "norm1.running_var"):
+                model(self.x)
+                for one in (model, plain):
+                    one.state_dict()[name].mul_(1.5).add_(0.1)
+                torch.testing.assert_close(model(self.x), plain(self.x), rtol=1e-5, atol=1e-5)
+            other = vary(Residual(bias=True)).state_dict()
+            for one in (model, plain):
+                one.load_state_dict(other)
+            torch.testing.assert_close(model(self.x), plain(self.x), rtol=1e-5, atol=1e-5)
+            # Another norm after the same convolution is another weight.
+            model.norm1, plain.norm1 = [copy.deepcopy(vary(m)) for m in (plain.norm1,) * 2]
+            model.norm1.load_state_dict(plain.norm1.state_dict())
+            torch.testing.assert_close(model(self.x), plain(self.x), rtol=1e-5, atol=1e-5)
+        self.assertEqual(list(model.state_dict()), list(plain.state_dict()))
+        # Rounded where the model rounds, where that is asked for.
+        convoy.accelerate(model, quality="exact")
+        with torch.no_grad():
+            model(self.x)
+        self.assertNotIn("convolution and batch norm", convoy.report(model).fused)
+
+    def test_instance_norms(self):
+        class Instance(torch.nn.Module):
+            def __init__(self, affine=True, tracks=False):
+                super().__init__()
+                self.conv = torch.nn.Conv2d(16, 16, 1)
+                self.norm = torch.nn.InstanceNorm2d(16, affine=affine, track_running_stats=tracks)
+
+            def forward(self, x):
+                return F.leaky_relu(self.norm(self.conv(x)), 0.1)
+
+        for affine in (False, True):
+            report = self.same(Instance(affine), self.x)
+            self.assertEqual([p.operation for p in report.taken],
+                             ["conv2d", "group_norm + leaky_relu"])
+        model = Instance(tracks=True)
+        torch.nn.init.normal_(model.norm.running_mean)
+        report = self.same(model, self.x)
+        self.assertEqual([p.operation for p in report.taken], ["conv2d + leaky_relu"])
+        # Statistics that are kept change in training mode.
+        model.norm.train()
+        before = model.norm.running_mean.clone()
+        with torch.no_grad():
+            model(self.x)
+        self.assertFalse(torch.equal(model.norm.running_mean, before))
+
+    def test_batch_norms_that_cannot_be_folded(self):
+        class Both(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv, self.norm = torch.nn.Conv2d(16, 16, 1), torch.nn.BatchNorm2d(16)
+
+            def forward(self, x):
+                y = self.conv(x)
+                return self.norm(y), self.norm(self.norm(x)), y
+
+        report = self.same(Both(), self.x)  # The first call finds out.
+        self.assertEqual(report.fused, {"convolution and batch norm": 1})
+        self.assertEqual(sorted(p.calls for p in report.taken), [1, 2])
+        # In fp16 the folded weight would be infinite; the norm's output is not.
+        model = torch.nn.Sequential(torch.nn.Conv2d(16, 16, 1, bias=False),
+                                    torch.nn.BatchNorm2d(16, eps=1e-8)).half().eval()
+        with torch.no_grad():
+            model[0].weight.fill_(1e-3)
+            model[1].running_var.zero_()
+            model[1].weight.fill_(6e4)
+            x = torch.full((1, 16, 2, 2), 1e-3, dtype=torch.float16)
+            expected = model(x)
+            convoy.accelerate(model)
+            torch.testing.assert_close(model(x), expected, rtol=1e-2, atol=0)
+        self.assertTrue(expected.isfinite().all())
+        self.assertEqual(convoy.report(model).fused, {})
 
     def test_a_norm_of_slices_is_one(self):
         class Slices(torch.nn.Module):
@@ -575,6 +729,23 @@ class Models(unittest.TestCase):
         with torch.no_grad(), self.assertRaisesRegex(RuntimeError, "input of shape .1, 15, 8, 8"):
             model(torch.randn(1, 15, 8, 8))
 
+    def test_convolutions_of_other_kinds_are_named(self):
+        class Other(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.up = torch.nn.ConvTranspose2d(16, 8, 2, stride=2)
+                self.line = torch.nn.Conv1d(8, 4, 3, padding=1)
+                self.conv = torch.nn.Conv2d(4, 4, 1)
+
+            def forward(self, x):
+                return self.conv(self.line(self.up(x).flatten(2))[..., None])
+
+        report = self.same(Other(), self.x)
+        self.assertEqual([p.name for p in report.taken], ["conv"])
+        self.assertEqual([(p.name, p.operation, p.calls) for p in report.left],
+                         [("up", "conv_transpose2d", 2), ("line", "conv1d", 2)])
+        self.assertIn("left to PyTorch: line conv1d [2, 8, 320]", str(report))
+
     def test_threads_types_and_modes(self):
         import concurrent.futures
 
@@ -641,6 +812,13 @@ class Models(unittest.TestCase):
             convoy.accelerate(torch.nn.Linear(3, 3))
         with self.assertRaisesRegex(convoy.InvalidArgument, "legal: exact, fast"):
             convoy.accelerate(Block(), upsample_folding="quick")
+        for compiled in (torch.compile(Block()), torch.nn.Sequential(torch.compile(Block()))):
+            with self.assertRaisesRegex(convoy.InvalidArgument, "is compiled by torch.compile"):
+                convoy.accelerate(compiled)
+        compiled = torch.nn.Sequential(Block())
+        compiled[0].compile()
+        with self.assertRaisesRegex(convoy.InvalidArgument, "^0 is compiled by torch.compile"):
+            convoy.accelerate(compiled)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch norms by given statistics, folded into the convolution in front of them.
+
+With s = γ / √(variance + ε), the norm of conv(x, w) + b is conv(x, s·w) + s·(b - mean) + β.
+"""
+
+import weakref
+
+import torch
+
+
+def _state(tensor):
+    """Changes with the tensor's numbers, as far as PyTorch counts them."""
+    return tensor.data_ptr(), None if tensor.is_inference() else tensor._version
+
+
+class _Folded:
+    """The folded weight and bias of one convolution and one norm."""
+
+    def __init__(self, sources, epsilon):
+        self._sources = [None if s is None else weakref.ref(s) for s in sources]
+        self._epsilon = epsilon
+        self._states: list | None = None
+        self._legal = False
+        weight = sources[0]
+        self.weight = torch.nn.Parameter(torch.empty_like(weight), requires_grad=False)
+        # NOTE: fp32, which a convolution's epilogue takes: rounded once, with the sum.
+        self.bias = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device)
+
+    def is_of(self, sources):
+        return all((known is None) == (source is None) and (known is None or known() is source)
+                   for known, source in zip(self._sources, sources))
+
+    def is_current(self, sources):
+        return self._states == [s if s is None else _state(s) for s in sources]
+
+    @torch.no_grad()
+    def update(self, sources):
+        """Fold anew, in place: what is packed from the weight follows its version."""
+        weight, bias, mean, variance, gamma, beta = (
+            None if s is None else s.detach().float() for s in sources)
+        scale = torch.rsqrt(variance + self._epsilon)
+        if gamma is not None:
+            scale = scale * gamma
+        shift = -mean if bias is None else bias - mean
+        shift = shift * scale
+        if beta is not None:
+            shift = shift + beta
+        with torch.inference_mode(False):  # Numbers of another version: counted.
+            self.weight.copy_(weight * scale.reshape(-1, *(1,) * (weight.dim() - 1)))
+            self.bias.copy_(shift)
+        self._states = [s if s is None else _state(s) for s in sources]
+        self._legal = bool(self.weight.isfinite().all())
+
+    def is_legal(self):
+        """Whether the folded weight fits its type: fp16 ends at 65504."""
+        return self._legal
+
+
+class Foldings:
+    """The folded weights of one accelerated model, kept as long as their sources are the same."""
+
+    def __init__(self):
+        self._known: dict[tuple, _Folded] = {}
+        self._origins: dict[int, weakref.ref] = {}
+
+    def fold(self, sources, epsilon):
+        """(weight, bias) that have the norm in them; None where that is not possible. sources: the
+        convolution's weight and bias, mean, variance, weight and bias of the norm; None for a
+        missing one."""
+        weight = sources[0]
+        if not isinstance(weight, torch.nn.Parameter):
+            return None  # Another one at each call.
+        key = (id(weight), id(sources[2]), epsilon)
+        found = self._known.get(key)
+        current = found is not None and found.is_of(sources) and found.is_current(sources)
+        if not current:
+            if weight.is_cuda and torch.cuda.is_current_stream_capturing():
+                return None
+            if found is None or not found.is_of(sources):
+                with torch.inference_mode(False):
+                    found = self._known[key] = _Folded(sources, epsilon)
+                self._origins[id(found.weight)] = weakref.ref(weight)
+            found.update(sources)
+        return (found.weight, found.bias) if found.is_legal() else None
+
+    def origin(self, weight):
+        """The weight that a folded one was made of; others are their own."""
+        found = self._origins.get(id(weight))
+        original = None if found is None else found()
+        return weight if original is None else original
+
+    def clear(self):
+        self._known.clear()
+        self._origins.clear()
