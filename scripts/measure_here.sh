@@ -7,8 +7,9 @@
 #
 #   scripts/measure_here.sh [--build FOLDER] [--out FOLDER] [--quick]
 #
-# The build folder (default: build/here) is configured and built for this GPU alone. --quick: some
-# five minutes in place of forty. Exit status: 0 where every step passed.
+# The build folder (default: build/here) is configured and built for this GPU alone: minutes on many
+# processors. Then some forty minutes; --quick: five. Each step has a time-out, and the next follows
+# whatever became of it. Exit status: 0 where every step passed.
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$root/build/here
@@ -16,10 +17,10 @@ out=$root/measured-here
 seconds=600
 while [ $# -gt 0 ]; do
   case $1 in
-    --build) shift; build=$(realpath -m "$1") ;;
-    --out) shift; out=$1 ;;
+    --build) shift; build=$(realpath -m "${1:?--build needs a folder}") ;;
+    --out) shift; out=${1:?--out needs a folder} ;;
     --quick) seconds=60 ;;
-    *) sed -n '3,11p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2 ;;
+    *) sed -n '3,12p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2 ;;
   esac
   shift
 done
@@ -52,16 +53,17 @@ nvidia-smi --query-gpu=name,driver_version,power.limit,clocks.max.sm,memory.tota
   tee "$out/summary.txt"
 step build build
 [ $failed = 0 ] || exit 1
-step tests "$build/tests/kernels/convoy_kernel_tests"
-step fuzz "$build/tests/fuzz/conv/conv_fuzz" --device cuda --all-kernels --count $((seconds / 2))
+step tests timeout 1800 "$build/tests/kernels/convoy_kernel_tests"
+step fuzz timeout $((4 * seconds)) "$build/tests/fuzz/conv/conv_fuzz" --device cuda --all-kernels \
+  --count $((seconds / 2))
 for set in "$root"/bench/shapes/*.txt; do
   step "bench-$(basename "$set" .txt)" timeout "$seconds" "$build/bin/convoy" bench "$set" --csv
 done
-"$root/bench/shapes/wild.py" --seeds 0:60 --layers 6 > "$out/wild.txt"
-step kernels "$build/bin/convoy_measure_kernels" --csv "$out/kernels.csv" --seconds "$seconds" \
+"$root/bench/shapes/wild.py" --seeds 0:60 --layers 6 > "$out/wild.txt" || failed=$((failed + 1))
+step kernels timeout $((2 * seconds)) "$build/bin/convoy_measure_kernels" --csv "$out/kernels.csv" --seconds "$seconds" \
   "$out/wild.txt" "$root"/bench/shapes/*.txt
 if [ -x "$build/bin/convoy_vs_cudnn" ]; then
-  step cudnn "$build/bin/convoy_vs_cudnn" --csv "$out/cudnn.csv" --budget "$seconds" \
+  step cudnn timeout $((2 * seconds)) "$build/bin/convoy_vs_cudnn" --csv "$out/cudnn.csv" --budget "$seconds" \
     "$root"/bench/shapes/*.txt
 fi
 tar -C "$(dirname "$out")" -czf "$out.tar.gz" "$(basename "$out")"
