@@ -66,6 +66,9 @@ const Case kCases[] = {
     {"wgmma_wait", kH200, {"race check", "read by a wgmma", "wgmma.wait_group"}},
     {"wgmma_early_read", kH200, {"registers check", "wgmma.mma_async", "wgmma.wait_group"}},
     {"wgmma_refence", kH200, {"registers check", "ordinary access", "wgmma.fence"}},
+    {"wgmma_rows_dropped", kH200, {"race check", "read by a wgmma", "write by a bulk load"}},
+    {"wgmma_rows_stored", kH200, {"race check", "read by a wgmma", "write by a bulk load"}},
+    {"wgmma_rows_branch", kH200, {"race check", "read by a wgmma", "write by a bulk load"}},
     {"tcgen05_proxy", kB200, {"proxy check", "tcgen05.mma", "fence.proxy.async"}},
     {"tcgen05_unwritten", kB200, {"init check", "TMEM", "tcgen05.mma"}},
     {"tcgen05_commit_wait", kB200, {"race check", "TMEM", "tcgen05.mma", "tcgen05.commit"}},
@@ -140,6 +143,30 @@ TEST(CheckCasesAtEase, EarlyUseOfACopyIsANote) {
   EXPECT_EQ(outcome.status, 0) << outcome.text;
   EXPECT_NE(outcome.text.find("note: registers check"), std::string::npos) << outcome.text;
   EXPECT_NE(run("b200", "late", "tcgen05_early_read bad", "all").status, 0);
+}
+
+// A wgmma that reads rows behind its tile while a copy fills them: their products decide.
+TEST(CheckCasesAtEase, RowsBehindATileMatterWhereTheirProductsDo) {
+  for (const char* delivery : {"late", "early", "sweep", "random"}) {
+    const Outcome dropped = run("h200", delivery, "wgmma_rows_dropped bad", "all");
+    EXPECT_EQ(dropped.status, 0) << delivery << "\n" << dropped.text;
+    EXPECT_NE(dropped.text.find("note: race check"), std::string::npos) << dropped.text;
+    EXPECT_NE(dropped.text.find("used:    never"), std::string::npos) << dropped.text;
+    for (const char* name : {"wgmma_rows_stored bad", "wgmma_rows_branch bad"}) {
+      const Outcome used = run("h200", delivery, name, "all");
+      EXPECT_NE(used.status, 0) << delivery << " " << name << "\n" << used.text;
+      EXPECT_NE(used.text.find("race check"), std::string::npos) << used.text;
+    }
+  }
+  // The copy came first: the report says what became of the products.
+  const Outcome stored = run("h200", "early", "wgmma_rows_stored bad", "all");
+  EXPECT_NE(stored.text.find("used:    what it gave is stored at"), std::string::npos)
+      << stored.text;
+  const Outcome branch = run("h200", "early", "wgmma_rows_branch bad", "all");
+  EXPECT_NE(branch.text.find("used:    what it gave decides whether"), std::string::npos)
+      << branch.text;
+  // Without the registers nobody knows.
+  EXPECT_NE(run("h200", "late", "wgmma_rows_dropped bad", "all,-registers").status, 0);
 }
 
 // What the field does and gets away with.

@@ -170,6 +170,7 @@ void ClusterChecker::async_chunks(const AsyncOp& op, const AsyncAccess& access,
   Actor actor = actor_of(op.id, operation);
   actor.access = access.access;
   actor.proxy = access.proxy;
+  actor.rows = access.rows;
   std::vector<Cell>& cells = shared_[access.cta];
   next_accessor(actor);
   // A copy into TMEM leaves it as unwritten as its source: kernels copy scales in blocks of 128.
@@ -258,8 +259,8 @@ void ClusterChecker::follow_lanes(const Operation& operation, const AsyncAccess&
 /// differs. NOTE: what an accessor knows and what tells that an operation is done only grow, so
 /// what has passed its checks once would pass again.
 void ClusterChecker::next_accessor(const Actor& actor) {
-  const Accessor now{actor.who,    actor.epoch,       actor.access,   actor.proxy,
-                     last_issued_, actor.instruction, actor.unchanged};
+  const Accessor now{actor.who,    actor.epoch,       actor.access,    actor.proxy,
+                     last_issued_, actor.instruction, actor.unchanged, actor.rows};
   if (now == accessor_) return;
   accessor_ = now;
   states_.next_accessor();
@@ -407,16 +408,19 @@ void ClusterChecker::check_written(const CellState& cell, const Actor& actor, ui
                       : place.address / kTmemCellColumns * kTmemCellColumns + unit;
   if (const Operation* writer = context_.options.race ? pending_writer(first) : nullptr) {
     const Actor late = actor_of(0, *writer);
-    report("race",
-           format("%s is read, and nothing has written it, while a %s is under way that may\n"
-                  "  first:   %s\n  second:  a %s that %s issued at %s\n  missing: %s, before the "
-                  "first access",
-                  place_name(first).c_str(), operation_name(writer->kind), describe(actor).c_str(),
-                  operation_name(writer->kind), warp_name(late.warp).c_str(),
-                  location(late.instruction).c_str(), missing_wait(*writer, actor.warp).c_str()));
+    const std::string text = format(
+        "%s is read, and nothing has written it, while a %s is under way that may\n"
+        "  first:   %s\n  second:  a %s that %s issued at %s\n  missing: %s, before the "
+        "first access",
+        place_name(first).c_str(), operation_name(writer->kind), describe(actor).c_str(),
+        operation_name(writer->kind), warp_name(late.warp).c_str(),
+        location(late.instruction).c_str(), missing_wait(*writer, actor.warp).c_str());
+    if (!follow_rows(actor, "race", text)) report("race", text);
+    return;
   }
-  report("init", format("read of %s, which was never written: %s", place_name(first).c_str(),
-                        describe(actor).c_str()));
+  const std::string text = format("read of %s, which was never written: %s",
+                                  place_name(first).c_str(), describe(actor).c_str());
+  if (!follow_rows(actor, "init", text)) report("init", text);
 }
 
 /// Checks an access of a cell; what the cell is then.
@@ -573,7 +577,7 @@ void ClusterChecker::guard(exec::BarrierRef ref) {
 
 /// Whether a new access stands for an earlier one: whoever knows of the new one knows of both.
 bool ClusterChecker::stands_for(const Actor& actor, uint32_t units, const PastAccess& past) const {
-  if (past.access != actor.access) return false;
+  if (past.access != actor.access || past.rows != actor.rows) return false;
   const bool covered = (past.units & ~units) == 0;
   if (past.who == actor.who) return covered || past.epoch == actor.epoch;
   // Operations of one in-order engine.
@@ -588,8 +592,14 @@ void ClusterChecker::remember(const CellState& cell, const Actor& actor, uint32_
   scratch_.written = actor.access == Access::read ? cell.written : cell.written | units;
   std::vector<PastAccess>& list = scratch_.accesses;
   list.clear();
-  PastAccess now{actor.who,        actor.epoch, units,
-                 actor.access,     actor.proxy, static_cast<uint32_t>(last_issued_),
+  PastAccess now{actor.who,
+                 actor.epoch,
+                 units,
+                 actor.access,
+                 actor.proxy,
+                 actor.rows,
+                 static_cast<uint32_t>(last_issued_),
+                 actor.rows ? actor.who.index() : 0,
                  actor.instruction};
   for (const PastAccess& past : cell.accesses) {
     PastAccess rest = past;
@@ -598,6 +608,7 @@ void ClusterChecker::remember(const CellState& cell, const Actor& actor, uint32_
     if (rest.units == 0) continue;
     if (stands_for(actor, units, rest)) {
       now.units |= rest.units;
+      now.first = std::min(now.first, rest.first);
     } else {
       list.push_back(rest);
     }
@@ -619,12 +630,13 @@ void ClusterChecker::check_proxy(const Actor& actor, const PastAccess& past, con
   const std::string who = writer == actor.warp ? one + ", between the two"
                                                : one + " before it synchronises with " + other +
                                                      ", or by " + other + " after that";
-  report("proxy",
-         format("%s was written through the generic proxy and is %s through the async proxy "
-                "without a proxy fence\n  written: %s\n  then:    %s\n  missing: "
-                "fence.proxy.async by %s",
-                place_name(place).c_str(), actor.access == Access::read ? "read" : "written",
-                describe(past).c_str(), describe(actor).c_str(), who.c_str()));
+  const std::string text = format(
+      "%s was written through the generic proxy and is %s through the async proxy "
+      "without a proxy fence\n  written: %s\n  then:    %s\n  missing: "
+      "fence.proxy.async by %s",
+      place_name(place).c_str(), actor.access == Access::read ? "read" : "written",
+      describe(past).c_str(), describe(actor).c_str(), who.c_str());
+  if (!follow_rows(actor, "proxy", text)) report("proxy", text);
 }
 
 void ClusterChecker::check_tcgen05(const Actor& actor, const PastAccess& past, const Place& place) {

@@ -466,6 +466,7 @@ void ClusterChecker::async_issue(const AsyncOp& op) {
                   "wgmma.mma_async of %s",
                   location(op.issuer.instruction).c_str(), warp_name(warp.self).c_str()));
   }
+  if (op.kind == AsyncKind::wgmma && context_.options.registers) begin_sum(op);
   release_done(warp);
 }
 
@@ -511,25 +512,29 @@ void ClusterChecker::group_wait(const Agent& agent, GroupKind kind, uint32_t pen
 
 // ---------------------------------------------------------------- registers
 
+const FunctionRegisters& ClusterChecker::registers_of(const ptx::Function& function) {
+  if (&function != function_) {
+    function_ = &function;
+    function_registers_ = &registers_.try_emplace(&function, module_, function).first->second;
+  }
+  return *function_registers_;
+}
+
 void ClusterChecker::instruction(const Agent& agent) {
   undefined_stored_.lanes = 0;
   if (!undefined_.empty()) follow_undefined(agent);
   if (context_.effects && is_synchronising(module_.forms[agent.instruction->form].text)) {
     ++effects_[agent.instruction].executed;
   }
-  if (agent.function != function_) {
-    function_ = agent.function;
-    function_registers_ =
-        &registers_.try_emplace(agent.function, module_, *agent.function).first->second;
-  }
+  const FunctionRegisters& registers = registers_of(*agent.function);
   const auto index = static_cast<size_t>(agent.instruction - agent.function->code.data());
-  if (function_registers_->touched(index).empty()) return;
+  if (registers.touched(index).empty()) return;
   WarpState& warp = warp_of(agent);
   const Epoch wgmmas = group_of(GroupKind::wgmma, warp.self, 0).open;
   const Epoch loads = group_of(GroupKind::tcgen05_ld, warp.self, 0).open;
   for (;;) {
-    const RegisterHazard hazard =
-        warp.registers.execute(*function_registers_, index, agent.instruction, wgmmas, loads);
+    const RegisterHazard hazard = warp.registers.execute(registers, index, agent.instruction,
+                                                         wgmmas, loads, agent.lanes == ~0u);
     if (!hazard.slot) return;
     report_registers(agent, hazard);  // comes back from what is only remarked on
   }
@@ -621,6 +626,10 @@ void ClusterChecker::end(std::span<const uint32_t> leaked_columns) {
     operations_.for_each([&](const Operation& operation) {
       if (operation.instruction) check_finished(operation);
     });
+  }
+  if (unused_rows_) {
+    remark(Remark::unused_rows, unused_rows_->check,
+           unused_rows_->text + "\n  used:    never: they are rows behind the tile of a wgmma");
   }
   if (!context_.options.leak) return;
   for (size_t cta = 0; cta < leaked_columns.size(); ++cta) {

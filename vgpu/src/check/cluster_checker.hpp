@@ -40,8 +40,15 @@ enum class Remark : uint8_t {
   lanes,
   load_at_dealloc,
   moved_load,
+  unused_rows,
   other_lanes,
   undefined_copy
+};
+
+/// A broken rule that matters only where the value that it spoils is used.
+struct Broken {
+  const char* check;
+  std::string text;
 };
 
 /// Lanes of a register whose value comes from memory that nobody has written.
@@ -55,6 +62,7 @@ struct UndefinedLanes {
   uint64_t address = 0;
   const ptx::Instruction* read_at = nullptr;
   std::shared_ptr<const Operation> overtaken;  ///< under way at the read: may have been to write it
+  std::shared_ptr<const Broken> broken;        ///< else: the rule that the value depends on
 };
 
 /// Shared by the clusters of a launch.
@@ -135,6 +143,7 @@ class ClusterChecker final : public exec::ClusterObserver {
     exec::Proxy proxy = exec::Proxy::generic;
     uint32_t lanes = 0;
     bool unchanged = false;  ///< stores what is there
+    bool rows = false;       ///< reads rows of A of a wgmma
   };
   /// What a change of a cell's state depends on, besides that state.
   struct Accessor {
@@ -145,6 +154,7 @@ class ClusterChecker final : public exec::ClusterObserver {
     uint64_t last_issued = 0;
     const ptx::Instruction* instruction = nullptr;
     bool unchanged = false;
+    bool rows = false;
 
     bool operator==(const Accessor&) const = default;
   };
@@ -163,6 +173,9 @@ class ClusterChecker final : public exec::ClusterObserver {
   Component wgmma_component(Component warp);
   MbarrierState& mbarrier_of(exec::BarrierRef ref);
   Component new_component() { return next_component_++; }
+
+  const FunctionRegisters& registers_of(const ptx::Function& function);
+  void begin_sum(const exec::AsyncOp& op);
 
   void release_into(Message& message, const WarpState& warp) const;
   void relaxed_into(Message& message, const WarpState& warp) const;
@@ -222,6 +235,9 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::shared_ptr<const Operation> overtaken_at(const UndefinedLanes& value) const;
   std::string undefined_text(const exec::Agent& agent, const UndefinedLanes& value,
                              const char* how) const;
+  bool follow_rows(const Operation& wgmma, uint64_t first, uint64_t last, const char* check,
+                   const std::string& text);
+  bool follow_rows(const Actor& actor, const char* check, const std::string& text);
   [[noreturn]] void report_undefined(const exec::Agent& agent, const UndefinedLanes& value,
                                      const char* how);
 
@@ -239,7 +255,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   bool works_in_the_field(const Actor& actor, const PastAccess& past, const Place& place);
   const Operation* pending_writer(const Place& place) const;
   std::string race_text(const Actor& actor, const PastAccess& past, const Place& place) const;
-  [[noreturn]] void report_race(const Actor& actor, const PastAccess& past, const Place& place);
+  void report_race(const Actor& actor, const PastAccess& past, const Place& place);
   void remark_lanes(const LaneWrites::Store& store, uint32_t lane, const std::string& second,
                     const Place& place);
   void remark(Remark kind, const char* check, const std::string& text);
@@ -249,11 +265,12 @@ class ClusterChecker final : public exec::ClusterObserver {
   const exec::ClusterInfo info_;
   const ptx::Module& module_;
   std::vector<WarpState> warps_;
-  std::vector<std::vector<Cell>> shared_;  // by CTA
-  std::vector<LaneWrites> lane_writes_;    // by CTA
-  bool lanes_told_ = false;                // the remark on them
-  bool moved_load_told_ = false;           // likewise
-  std::vector<std::vector<Cell>> tmem_;    // by CTA, made on the first allocation
+  std::vector<std::vector<Cell>> shared_;      // by CTA
+  std::vector<LaneWrites> lane_writes_;        // by CTA
+  bool lanes_told_ = false;                    // the remark on them
+  bool moved_load_told_ = false;               // likewise
+  std::shared_ptr<const Broken> unused_rows_;  // the first rule that rows of A broke
+  std::vector<std::vector<Cell>> tmem_;        // by CTA, made on the first allocation
   OperationTable operations_;
   std::vector<std::array<GenerationBarrier, 16>> barriers_;  // by CTA
   GenerationBarrier cluster_barrier_;

@@ -172,7 +172,13 @@ void ClusterChecker::report_registers(const exec::Agent& agent, const RegisterHa
 }
 
 void ClusterChecker::report_race(const Actor& actor, const PastAccess& past, const Place& place) {
-  report("race", race_text(actor, past, place));
+  const std::string text = race_text(actor, past, place);
+  if (follow_rows(actor, "race", text)) return;
+  if (past.rows &&
+      follow_rows(operations_[past.who.index()], past.first, past.who.index(), "race", text)) {
+    return;
+  }
+  report("race", text);
 }
 
 std::string ClusterChecker::race_text(const Actor& actor, const PastAccess& past,

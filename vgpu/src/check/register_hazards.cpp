@@ -52,13 +52,15 @@ void for_each_watched(const ptx::Function& function, const ptx::Instruction& ins
 
 }  // namespace
 
-FunctionRegisters::FunctionRegisters(const ptx::Module& module, const ptx::Function& function) {
+FunctionRegisters::FunctionRegisters(const ptx::Module& module, const ptx::Function& function)
+    : function_(&function) {
   constexpr uint32_t kNone = ~0u;
   std::vector<uint32_t> slot_of(function.registers.size(), kNone);
   auto watch = [&](uint32_t index) {
     if (slot_of[index] != kNone) return false;
     slot_of[index] = static_cast<uint32_t>(names_.size());
     names_.emplace_back(function.registers[index].name);
+    indices_.push_back(index);
     return true;
   };
   for (const ptx::Instruction& instruction : function.code) {
@@ -94,6 +96,7 @@ FunctionRegisters::FunctionRegisters(const ptx::Module& module, const ptx::Funct
     results_.push_back(0);
     if (uses_[i] == RegisterUse::wgmma || uses_[i] == RegisterUse::tmem_load) {
       for_each_watched(function, instruction, uses_[i], add);
+      if (instruction.count > 0) results_[i] = function.operands[instruction.first].count;
     } else {
       for (uint32_t k = 0; k < instruction.count; ++k) {
         for_each_in(instruction, k, add);
@@ -118,12 +121,13 @@ bool has_asynchronous_registers(const ptx::Module& module) {
 /// that the assembler orders itself: a move counts as no access, and the new names take over what
 /// is known of the old ones (of several packed into one: of one that is in flight).
 void WarpRegisters::copy(const FunctionRegisters& function, std::span<const uint32_t> results,
-                         std::span<const uint32_t> sources) {
+                         std::span<const uint32_t> sources, bool all_lanes) {
   std::vector<RegisterSlot>& state = *state_;
   if (sources.empty()) {
     // Another value: the load's result is no longer there.
     for (uint32_t slot : results) {
       if (state[slot].pending == RegisterUse::tmem_load) state[slot] = {};
+      if (all_lanes) state[slot].sum_begin = state[slot].sum_end = 0;
     }
     return;
   }
@@ -131,16 +135,31 @@ void WarpRegisters::copy(const FunctionRegisters& function, std::span<const uint
   for (uint32_t slot : sources.subspan(1)) {
     if (!in_flight(carried) && in_flight(state[slot])) carried = state[slot];
   }
+  carried.sum_begin = carried.sum_end = 0;
+  for (uint32_t slot : sources) carried.join_sum(state[slot]);
   carried.moved = true;
   for (uint32_t slot : results) {
-    state[slot] = carried;
+    RegisterSlot now = carried;
+    if (!all_lanes) now.join_sum(state[slot]);
+    state[slot] = now;
     touched_ |= function.named(slot) && carried.touched_after == fences_ + 1;
+  }
+}
+
+void WarpRegisters::wgmma_issued(const FunctionRegisters& function, size_t instruction, uint64_t id,
+                                 bool accumulates) {
+  std::vector<RegisterSlot>& state = slots_[&function];
+  state.resize(function.slots());
+  const auto slots = function.touched(instruction).first(function.results(instruction));
+  for (uint32_t slot : slots) {
+    if (!accumulates || state[slot].sum_end == 0) state[slot].sum_begin = id;
+    state[slot].sum_end = id;
   }
 }
 
 RegisterHazard WarpRegisters::execute(const FunctionRegisters& function, size_t instruction,
                                       const ptx::Instruction* where, Epoch wgmma_group,
-                                      Epoch load_group) {
+                                      Epoch load_group, bool all_lanes) {
   const std::span<const uint32_t> slots = function.touched(instruction);
   if (slots.empty()) return {};
   if (current_ != &function) {
@@ -152,13 +171,16 @@ RegisterHazard WarpRegisters::execute(const FunctionRegisters& function, size_t 
   const RegisterUse use = function.use(instruction);
   if (use == RegisterUse::copy) {
     const size_t results = function.results(instruction);
-    copy(function, slots.first(results), slots.subspan(results));
+    copy(function, slots.first(results), slots.subspan(results), all_lanes);
     return {};
   }
+  uint32_t count = 0;
   for (uint32_t slot : slots) {
     RegisterSlot& at = state[slot];
     switch (use) {
       case RegisterUse::wgmma:
+        // A fragments follow the accumulators.
+        if (count++ >= function.results(instruction)) used_ = std::max(used_, at.sum_end);
         if (at.touched_after == fences_ + 1) return {&function.name(slot), &at, true};
         if (at.pending == RegisterUse::tmem_load && in_flight(at)) {
           return {&function.name(slot), &at, false};
@@ -186,6 +208,7 @@ RegisterHazard WarpRegisters::execute(const FunctionRegisters& function, size_t 
         }
         at.touched_after = fences_ + 1;
         at.toucher = where;
+        used_ = std::max(used_, at.sum_end);
         touched_ |= function.named(slot);
     }
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -23,7 +24,10 @@ class FunctionRegisters {
  public:
   FunctionRegisters(const ptx::Module& module, const ptx::Function& function);
 
+  const ptx::Function& function() const { return *function_; }
   size_t slots() const { return names_.size(); }
+  /// The register of a slot.
+  uint32_t index(uint32_t slot) const { return indices_[slot]; }
   const std::string& name(uint32_t slot) const { return names_[slot]; }
   /// Whether an asynchronous instruction names it.
   bool named(uint32_t slot) const { return slot < named_; }
@@ -33,11 +37,13 @@ class FunctionRegisters {
   std::span<const uint32_t> touched(size_t instruction) const {
     return {slots_.data() + first_[instruction], first_[instruction + 1] - first_[instruction]};
   }
-  /// Of a move: how many of touched() are results; they come first.
+  /// Of a move and a wgmma: how many of touched() are results; they come first.
   size_t results(size_t instruction) const { return results_[instruction]; }
 
  private:
+  const ptx::Function* function_;
   std::vector<std::string> names_;
+  std::vector<uint32_t> indices_;
   uint32_t named_ = 0;
   std::vector<RegisterUse> uses_;  // by instruction
   std::vector<bool> computes_;     // by instruction
@@ -58,6 +64,15 @@ struct RegisterSlot {
   bool moved = false;       ///< that operation's result came here through moves
   Epoch touched_after = 0;  ///< wgmma.fence count at the last ordinary access, plus 1
   const ptx::Instruction* toucher = nullptr;
+  /// Operations whose products it may hold: the wgmmas of its warp from the one that began the sum
+  /// to the last. 0: none.
+  uint64_t sum_begin = 0, sum_end = 0;
+
+  void join_sum(const RegisterSlot& other) {
+    if (other.sum_end == 0) return;
+    sum_begin = sum_end == 0 ? other.sum_begin : std::min(sum_begin, other.sum_begin);
+    sum_end = std::max(sum_end, other.sum_end);
+  }
 };
 
 /// A broken rule, for the report.
@@ -75,9 +90,26 @@ class WarpRegisters {
   /// Applies an instruction; `wgmma_group` and `load_group` are the open groups. Returns what it
   /// breaks: `slot` is null when nothing.
   RegisterHazard execute(const FunctionRegisters& function, size_t instruction,
-                         const ptx::Instruction* where, Epoch wgmma_group, Epoch load_group);
+                         const ptx::Instruction* where, Epoch wgmma_group, Epoch load_group,
+                         bool all_lanes = true);
   /// Whether any watched register was accessed since the last wgmma.fence.
   bool touched_since_fence() const { return touched_; }
+  /// A wgmma of this instruction was issued as operation `id`.
+  void wgmma_issued(const FunctionRegisters& function, size_t instruction, uint64_t id,
+                    bool accumulates);
+  /// Whether anything but a wgmma or a move has used what operation `id` or a later one gave.
+  bool used_since(uint64_t id) const { return used_ >= id; }
+  /// Calls f(function, register) for what may hold products of operations `first` to `last`.
+  template <typename F>
+  void for_each_sum(uint64_t first, uint64_t last, F&& f) const {
+    for (const auto& [function, slots] : slots_) {
+      for (uint32_t k = 0; k < slots.size(); ++k) {
+        if (slots[k].sum_end >= first && slots[k].sum_begin <= last) {
+          f(function->function(), function->index(k));
+        }
+      }
+    }
+  }
   void wgmma_fence() {
     ++fences_;
     touched_ = false;
@@ -87,7 +119,7 @@ class WarpRegisters {
 
  private:
   void copy(const FunctionRegisters& function, std::span<const uint32_t> results,
-            std::span<const uint32_t> sources);
+            std::span<const uint32_t> sources, bool all_lanes);
   bool in_flight(const RegisterSlot& slot) const {
     return (slot.pending == RegisterUse::wgmma && slot.group > wgmma_done_) ||
            (slot.pending == RegisterUse::tmem_load && slot.group > loads_done_);
@@ -98,6 +130,7 @@ class WarpRegisters {
   std::vector<RegisterSlot>* state_ = nullptr;
   Epoch fences_ = 0, wgmma_done_ = 0, loads_done_ = 0;
   bool touched_ = false;
+  uint64_t used_ = 0;  // the last wgmma whose result was used
 };
 
 }  // namespace vgpu::check

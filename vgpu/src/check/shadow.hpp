@@ -31,7 +31,9 @@ struct PastAccess {
   uint32_t units = 0;  ///< mask
   exec::Access access = exec::Access::read;
   exec::Proxy proxy = exec::Proxy::generic;
+  bool rows = false;         ///< rows of A of a wgmma
   uint32_t last_issued = 0;  ///< id of the last operation issued before it
+  uint32_t first = 0;        ///< of rows: id of the first operation that it stands for
   const ptx::Instruction* instruction = nullptr;
 
   bool operator==(const PastAccess&) const = default;

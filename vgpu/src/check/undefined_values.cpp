@@ -65,6 +65,10 @@ void for_registers(const ptx::Function& function, const ptx::Operand& operand, b
   }
 }
 
+bool is_collective(const ptx::Form& form) {
+  return form.parts[0] == "vote" || form.parts[0] == "match" || form.parts[0] == "redux";
+}
+
 uint64_t low_bits(uint32_t count) {
   return count >= 64 ? ~0ull : (uint64_t{1} << count) - 1;
 }
@@ -127,10 +131,12 @@ void ClusterChecker::set_undefined(const Agent& agent, uint32_t reg, uint32_t la
   }
   UndefinedLanes& at = undefined_[key];
   const uint32_t computed = (at.computed & kept) | (value.computed & lanes);
+  const std::shared_ptr<const Broken> broken = kept ? at.broken : nullptr;
   const uint64_t bits = kept ? at.bits : 0;
   if (value.lanes & lanes) {
     at = value;
     at.bits |= bits;
+    if (!at.broken) at.broken = broken;
   }
   at.lanes = kept | (value.lanes & lanes);
   at.computed = computed;
@@ -149,12 +155,17 @@ void ClusterChecker::follow_undefined(const Agent& agent) {
     const UndefinedLanes* value = undefined_of(agent, reg);
     if (value && value->lanes & lanes) report_undefined(agent, *value, how);
   };
+  auto must_not_be_broken = [&](uint32_t reg, const char* how) {
+    const UndefinedLanes* value = undefined_of(agent, reg);
+    if (value && value->lanes & lanes && value->broken) report_undefined(agent, *value, how);
+  };
   UndefinedLanes sources;
   auto add = [&](uint32_t reg) {
     const UndefinedLanes* value = undefined_of(agent, reg);
     if (!value || !(value->lanes & lanes)) return;
     const UndefinedLanes before = sources;
     sources = *value;
+    if (!sources.broken) sources.broken = before.broken;
     sources.lanes = before.lanes | (value->lanes & lanes);
     sources.computed = before.computed | (value->computed & lanes);
     sources.bits |= before.lanes ? before.bits : 0;
@@ -190,7 +201,16 @@ void ClusterChecker::follow_undefined(const Agent& agent) {
     }
     if (flow == Flow::store && instruction.count > 1) {
       for_registers(function, operand(1), false, add);
+      if (sources.broken) report_undefined(agent, sources, "is stored");
       undefined_stored_ = sources;
+    }
+    if (flow == Flow::other) {
+      // The accumulators of a wgmma stay what they are.
+      const bool wgmma = module_.forms[instruction.form].parts[0] == "wgmma";
+      for (uint32_t k = wgmma ? 1 : 0; k < instruction.count; ++k) {
+        for_registers(function, operand(k), false,
+                      [&](uint32_t reg) { must_not_be_broken(reg, "is used"); });
+      }
     }
     return;
   }
@@ -211,6 +231,7 @@ void ClusterChecker::follow_undefined(const Agent& agent) {
         uint32_t one = 0;
         for_registers(function, operand(k), false, [&](uint32_t reg) {
           if (const UndefinedLanes* value = undefined_of(agent, reg)) {
+            if (value->broken) add(reg);
             one = value->lanes;
             both = *value;
             both.bits = ~0ull;
@@ -218,6 +239,7 @@ void ClusterChecker::follow_undefined(const Agent& agent) {
         });
         all &= one;
       }
+      if (sources.broken) return result(sources);
       both.lanes = all & lanes;
       both.computed &= both.lanes;
       return result(both);
@@ -225,12 +247,18 @@ void ClusterChecker::follow_undefined(const Agent& agent) {
     case Flow::shuffle:
       // NOTE: which lane gives to which is not known here: counts where all are undefined.
       if (instruction.count > 1) for_registers(function, operand(1), false, add);
-      if (sources.lanes != lanes) sources = {};
+      if (sources.broken) {
+        sources.lanes = lanes;
+      } else if (sources.lanes != lanes) {
+        sources = {};
+      }
       return result(sources);
     default:
       for (uint32_t k = 1; k < instruction.count; ++k) {
         for_registers(function, operand(k), false, add);
       }
+      // What one lane puts into a vote reaches all of them.
+      if (sources.broken && is_collective(module_.forms[instruction.form])) sources.lanes = lanes;
       if (flow != Flow::copy) sources.computed = sources.lanes;
       if (sources.lanes) return spread_undefined(agent, sources);
       return result(sources);
@@ -441,6 +469,10 @@ void ClusterChecker::forget_units(Cell& cell, uint32_t units) {
 
 std::string ClusterChecker::undefined_text(const Agent& agent, const UndefinedLanes& value,
                                            const char* how) const {
+  if (value.broken) {
+    return format("%s\n  used:    what it gave %s at %s", value.broken->text.c_str(), how,
+                  location(agent.instruction).c_str());
+  }
   const Place place{value.memory, value.cta, static_cast<uint32_t>(value.address)};
   const std::string where = value.memory != Memory::global ? place_name(place)
                             : context_.memory
@@ -466,7 +498,50 @@ std::string ClusterChecker::undefined_text(const Agent& agent, const UndefinedLa
 
 void ClusterChecker::report_undefined(const Agent& agent, const UndefinedLanes& value,
                                       const char* how) {
-  report(value.overtaken ? "race" : "init", undefined_text(agent, value, how));
+  const char* check = value.overtaken ? "race" : "init";
+  report(value.broken ? value.broken->check : check, undefined_text(agent, value, how));
+}
+
+// ---------------------------------------------------------------- rows behind the tile of a wgmma
+
+/// A wgmma was issued: whose products its accumulators hold from now on.
+void ClusterChecker::begin_sum(const exec::AsyncOp& op) {
+  const FunctionRegisters& registers = registers_of(*op.issuer.function);
+  const auto index = static_cast<size_t>(op.issuer.instruction - op.issuer.function->code.data());
+  warp_of(op.issuer).registers.wgmma_issued(registers, index, op.id, op.accumulates);
+  if (op.accumulates || undefined_.empty()) return;
+  for (uint32_t slot : registers.touched(index).first(registers.results(index))) {
+    set_undefined(op.issuer, registers.index(slot), ~0u, {});
+  }
+}
+
+/// The wgmmas `first` to `last` of a warp have read rows of A against a rule. NOTE: a wgmma takes 64
+/// rows; kernels with smaller tiles (DeepGEMM's blocks of 16 and 32) let it read what lies behind
+/// theirs and drop the products. So the rule is reported when a product is used: the accumulators
+/// of the warp, whose own 16 rows these are, are followed. Returns false when one may have been
+/// used already, or nobody watches the registers.
+bool ClusterChecker::follow_rows(const Operation& wgmma, uint64_t first, uint64_t last,
+                                 const char* check, const std::string& text) {
+  if (!context_.options.registers || context_.options.strict) return false;
+  const WarpState& warp = warps_[wgmma.issuer];
+  if (warp.registers.used_since(first)) return false;
+  UndefinedLanes value;
+  value.lanes = value.computed = ~0u;
+  value.broken = std::make_shared<const Broken>(Broken{check, text});
+  if (!unused_rows_) unused_rows_ = value.broken;
+  Agent agent;
+  agent.cta = wgmma.issuer / info_.warps;
+  agent.warp = wgmma.issuer % info_.warps;
+  warp.registers.for_each_sum(first, last, [&](const ptx::Function& function, uint32_t reg) {
+    agent.function = &function;
+    set_undefined(agent, reg, ~0u, value);
+  });
+  return true;
+}
+
+bool ClusterChecker::follow_rows(const Actor& actor, const char* check, const std::string& text) {
+  return actor.rows &&
+         follow_rows(*actor.operation, actor.who.index(), actor.who.index(), check, text);
 }
 
 }  // namespace vgpu::check

@@ -74,8 +74,9 @@ struct AsyncOp {
   uint64_t id = 0;
   AsyncKind kind = AsyncKind::tma_load;
   Agent issuer;
-  uint64_t macs = 0;   ///< matrix operations
-  uint64_t bytes = 0;  ///< copies
+  uint64_t macs = 0;        ///< matrix operations
+  uint64_t bytes = 0;       ///< copies
+  bool accumulates = true;  ///< wgmma: adds to what its accumulator holds
 };
 
 /// A range touched by an asynchronous operation, when it happens.
@@ -87,6 +88,8 @@ struct AsyncAccess {
   uint64_t address = 0;
   uint64_t bytes = 0;  ///< tensor: columns × lanes are given by `columns` and `lanes`
   uint32_t lanes = 0, columns = 0;
+  /// Rows of A of a wgmma: they go into the issuer's own accumulators only.
+  bool rows = false;
 };
 
 /// An mbarrier object: offset in the shared memory of a CTA.

@@ -16,6 +16,8 @@ class TensorVisitor : public tensor::AccessVisitor {
       : cluster_(cluster), op_(op), first_rank_(first_rank) {}
   /// What to hand to tensor functions: null when nobody listens.
   tensor::AccessVisitor* get() { return cluster_.observer ? this : nullptr; }
+  /// What AsyncAccess::rows says of the accesses that follow.
+  void set_rows(bool rows) { rows_ = rows; }
 
   void shared_chunks(uint32_t cta, std::span<const uint32_t> addresses) override {
     AsyncAccess event;
@@ -23,6 +25,7 @@ class TensorVisitor : public tensor::AccessVisitor {
     event.access = Access::read;
     event.cta = first_rank_ + cta;
     event.bytes = 16;
+    event.rows = rows_;
     cluster_.observer->async_chunks(op_, event, addresses);
   }
   void tmem(uint32_t cta, uint32_t lane, uint32_t lanes, uint32_t column, uint32_t columns,
@@ -42,6 +45,7 @@ class TensorVisitor : public tensor::AccessVisitor {
   Cluster& cluster_;
   const AsyncOp& op_;
   uint32_t first_rank_;
+  bool rows_ = false;
 };
 
 inline tensor::SharedView shared_view(Cta& cta) {

@@ -86,6 +86,7 @@ void compute(Warp& w, const WgmmaIssue& issue, const AsyncOp& op) {
       TensorVisitor visitor(*w.cluster, its, w.cta->rank);
       visitor.shared_chunks(0, reads.b.span());
       if (!instruction.a_in_registers) {
+        visitor.set_rows(true);
         visitor.shared_chunks(0, reads.a[warp.id % kGroupWarps].span());
       }
     };
@@ -127,6 +128,7 @@ Step mma_async(Warp& w, const Instr& i, uint32_t lanes) {
 
   AsyncTask task;
   task.op = make_async(w, lanes, AsyncKind::wgmma);
+  task.op.accumulates = issue_data->scale_d;
   // Of a sparse A only what is stored is multiplied.
   task.op.macs = uint64_t{16} * op.instruction.n * tensor::wgmma_k(op.instruction.a);
   w.cluster->worker->mma_macs += task.op.macs;

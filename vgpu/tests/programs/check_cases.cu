@@ -584,6 +584,57 @@ __global__ void wgmma_refence(uint32_t* data) {
   wgmma_case<BUG, 4>(data);
 }
 
+enum Rows { kDropped, kStored, kBranch };
+
+/// A tile of 32 rows in a wgmma of 64, while a copy fills the 32 rows behind it; the good form waits
+/// for the copy first. What becomes of their products:
+template <bool BUG, Rows ROWS>
+__device__ void wgmma_rows(uint32_t* data) {
+#ifdef ON_SM90
+  __shared__ alignas(1024) __nv_bfloat16 a[64 * 16];
+  __shared__ alignas(1024) __nv_bfloat16 b[8 * 16];
+  __shared__ uint64_t full;
+  for (uint32_t i = threadIdx.x; i < 64 * 16; i += 128) a[i] = __float2bfloat16(1.0f);
+  for (uint32_t i = threadIdx.x; i < 8 * 16; i += 128) b[i] = __float2bfloat16(1.0f);
+  fence_proxy_async();
+  make_barrier(&full);
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect_tx(&full, kBytes);
+    bulk_load(a + 32 * 16, data, &full);
+  }
+  if (!BUG) mbarrier_wait(&full, 0);
+  // No swizzle: core matrices of 128 bytes, LBO 128, SBO 256.
+  auto descriptor = [](const void* start) {
+    return uint64_t{(shared_address(start) & 0x3ffff) >> 4} | uint64_t{128 >> 4} << 16 |
+           uint64_t{256 >> 4} << 32;
+  };
+  float d[4] = {};
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, 1, 1, 1, 0, 0;"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "l"(descriptor(a)), "l"(descriptor(b)));
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  const uint32_t value = __float_as_uint(d[0]);
+  if (ROWS == kStored || threadIdx.x < 64) data[256 + threadIdx.x] = value;
+  if (ROWS == kBranch && value == 5) data[256 + threadIdx.x] = 1;
+  mbarrier_wait(&full, 0);
+#endif
+}
+template <bool BUG>
+__global__ void wgmma_rows_dropped(uint32_t* data) {
+  wgmma_rows<BUG, kDropped>(data);
+}
+template <bool BUG>
+__global__ void wgmma_rows_stored(uint32_t* data) {
+  wgmma_rows<BUG, kStored>(data);
+}
+template <bool BUG>
+__global__ void wgmma_rows_branch(uint32_t* data) {
+  wgmma_rows<BUG, kBranch>(data);
+}
+
 // ---- tcgen05
 
 enum Tcgen05Bug {
@@ -806,6 +857,9 @@ const Case kCases[] = {
     CASE(wgmma_wait, 1, 128),
     CASE(wgmma_early_read, 1, 128),
     CASE(wgmma_refence, 1, 128),
+    CASE(wgmma_rows_dropped, 1, 128),
+    CASE(wgmma_rows_stored, 1, 128),
+    CASE(wgmma_rows_branch, 1, 128),
     CASE(tcgen05_proxy, 1, 160),
     CASE(tcgen05_unwritten, 1, 160),
     CASE(tcgen05_commit_wait, 1, 160),
