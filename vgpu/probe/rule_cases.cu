@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules that programs of others rely on: sparse products, changed tensor maps, wmma, member masks,
-// device code's heap. What h200.txt does not answer as the virtual H200 does is asked by
-// `--only open` alone.
+// device code's heap. What h200.txt does not answer yet is asked by `--only open` alone.
 #include <cooperative_groups.h>
 #include <mma.h>
 
@@ -36,6 +35,17 @@ __global__ void reserved_kernel(uint32_t* out) {
   asm("mov.u32 %0, %%reserved_smem_offset_cap;" : "=r"(out[2]));
   asm("mov.u32 %0, %%reserved_smem_offset_0;" : "=r"(out[3]));
   asm("mov.u32 %0, %%reserved_smem_offset_1;" : "=r"(out[4]));
+}
+
+/// Warps that store and return before the first one comes to its __syncthreads().
+__global__ void exit_kernel(uint32_t* out) {
+  __shared__ uint32_t cells[992];
+  if (threadIdx.x >= 32) {
+    cells[threadIdx.x - 32] = 3 * threadIdx.x;
+    return;
+  }
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < 992; i += 32) out[i] = cells[i];
 }
 
 /// An mbarrier that only __syncthreads() publishes, used by a bulk copy of another warp.
@@ -378,16 +388,19 @@ void add_rule_cases() {
     unfenced_kernel<<<1, 64>>>(in.get<uint32_t>(), out.get<uint32_t>());
     fetch(result, out.get(), 64);
   });
-}
-
-// NOTE: an H200 says 0, 0x120, 0x400, 0, 0 where the virtual one has a KiB whose second half is
-// tiled_partition's: where the runtime puts its own is not promised.
-void add_open_cases() {
-  add("open reserved shared memory", [](Result& result) {
+  add("rule reserved shared memory", [](Result& result) {
     Buffer out(kWords * 4);
     cudaMemset(out.get(), 0, kWords * 4);
     reserved_kernel<<<1, 1>>>(out.get<uint32_t>());
     fetch(result, out.get(), 8);
+  });
+}
+
+void add_open_cases() {
+  add("open stores before an exit", [](Result& result) {
+    Buffer out(992 * 4);
+    exit_kernel<<<1, 1024>>>(out.get<uint32_t>());
+    fetch(result, out.get(), 992);
   });
 }
 

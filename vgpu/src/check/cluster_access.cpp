@@ -367,16 +367,34 @@ bool ClusterChecker::released(const Operation& operation, const VectorClock& clo
       [&](Component component, Epoch epoch) { return clock[component] >= epoch; });
 }
 
-bool ClusterChecker::pipelined(const Operation& earlier, const Actor& later) const {
+/// Whether two tcgen05 instructions have the same .cta_group and .kind.
+bool ClusterChecker::alike(const ptx::Instruction& one, const ptx::Instruction& other) const {
+  auto differ = [&](const ptx::Instruction& here, const ptx::Instruction& there) {
+    for (const auto& part : module_.forms[here.form].parts) {
+      const bool counts = part.starts_with("cta_group") || part.starts_with("kind");
+      if (counts && !module_.forms[there.form].has(part)) return true;
+    }
+    return false;
+  };
+  return one.form == other.form || !(differ(one, other) || differ(other, one));
+}
+
+/// PTX ISA, "Pipelined tcgen05 Instructions". NOTE: of two products it asks for the same accumulator
+/// and shape too; one that overwrites what an earlier one only reads (A, scales, metadata) has
+/// another.
+bool ClusterChecker::pipelined(const Operation& earlier, const PastAccess& past,
+                               const Actor& later) const {
   if (!later.operation || earlier.issuer != later.operation->issuer) return false;
-  // PTX ISA, "Pipelined tcgen05 instructions".
   switch (later.operation->kind) {
     case AsyncKind::tcgen05_mma:
-      return in_tensor_pipeline(earlier.kind);
+      if (earlier.kind != AsyncKind::tcgen05_mma) return in_tensor_pipeline(earlier.kind);
+      return !(past.access == Access::read && later.access == Access::write) &&
+             alike(*earlier.instruction, *later.instruction);
     case AsyncKind::tcgen05_shift:
       return earlier.kind == AsyncKind::tcgen05_mma;
     case AsyncKind::tcgen05_cp:
-      return earlier.kind == AsyncKind::tcgen05_shift;
+      return earlier.kind == AsyncKind::tcgen05_shift &&
+             module_.forms[later.instruction->form].has("4x256b");
     default:
       return false;
   }
@@ -386,7 +404,7 @@ bool ClusterChecker::knows(const Actor& actor, const PastAccess& past) const {
   if (past.who == actor.who) return true;
   if (past.who.is_operation()) {
     const Operation& earlier = operations_[past.who.index()];
-    return released(earlier, actor.view->order) || pipelined(earlier, actor);
+    return released(earlier, actor.view->order) || pipelined(earlier, past, actor);
   }
   const Component warp = past.who.index();
   // The issuer's own earlier accesses; its view may be older than its last steps.
@@ -482,8 +500,9 @@ bool ClusterChecker::freed_after_load(const Actor& actor, const PastAccess& past
 /// - tcgen05.ld or .st of cells after a tcgen05.st without tcgen05.wait::st, by the same warp or
 ///   one that it has signalled (CUTLASS example 77);
 /// - tcgen05.cp over what an earlier tcgen05.cp or .mma of the warp uses: only cp -> mma is a
-///   pipeline of PTX ("Pipelined tcgen05 instructions"), but main loops with scales or sparsity
-///   metadata copy those of the next step behind the products of this one (CUTLASS example 83).
+///   pipeline of PTX ("Pipelined tcgen05 Instructions"), but main loops with scales or sparsity
+///   metadata copy those of the next step behind the products of this one (CUTLASS example 83);
+///   likewise products over what earlier ones of another accumulator or kind use.
 bool ClusterChecker::works_in_the_field(const Actor& actor, const PastAccess& past,
                                         const Place& place) {
   auto tell = [&](Remark kind) {
@@ -507,9 +526,11 @@ bool ClusterChecker::works_in_the_field(const Actor& actor, const PastAccess& pa
         !context_.options.registers || warps_[actor.warp].loads_used >= past.who.index();
     return used && tell(Remark::overwritten_load);
   }
-  if (second == AsyncKind::tcgen05_cp && own &&
-      (first == AsyncKind::tcgen05_cp || first == AsyncKind::tcgen05_mma)) {
+  if (second == AsyncKind::tcgen05_cp && own && in_tensor_pipeline(first)) {
     return tell(Remark::ordered_copy);
+  }
+  if (second == AsyncKind::tcgen05_mma && own && first == AsyncKind::tcgen05_mma) {
+    return tell(Remark::ordered_products);
   }
   if (first == AsyncKind::tcgen05_st &&
       (second == AsyncKind::tcgen05_ld || second == AsyncKind::tcgen05_st)) {

@@ -84,6 +84,7 @@ ClusterChecker::ClusterChecker(const CheckContext& context, const exec::ClusterI
   lane_writes_.resize(info.ctas);
   tmem_.resize(info.ctas);
   barriers_.resize(info.ctas);
+  exited_.resize(info.ctas);
 }
 
 ClusterChecker::~ClusterChecker() {
@@ -151,6 +152,9 @@ void ClusterChecker::relaxed_into(Message& message, const WarpState& warp) const
   message.inits.join(warp.view.inits);
   message.weak.join(warp.view.weak);
   message.weak.join(warp.view.order);
+  // tcgen05.fence::before_thread_sync orders what came before it before any arrival.
+  message.tcgen05.join(warp.tcgen05_before);
+  for (Component c : tcgen05_components_) message.order.raise(c, warp.tcgen05_before[c]);
 }
 
 bool ClusterChecker::acquire(WarpState& warp, const Message& message) {
@@ -176,8 +180,20 @@ void ClusterChecker::barrier_arrive(const Agent& agent, uint32_t barrier) {
 
 void ClusterChecker::barrier_pass(const Agent& agent, uint32_t barrier) {
   WarpState& warp = warp_of(agent);
-  note_effect(agent, acquire(warp, barriers_[agent.cta][barrier].pass(warp.self)));
+  // NOTE: a barrier of the whole CTA does not wait for warps that have exited. PTX orders nothing
+  // behind an exit, but kernels in the field store and return before the others' __syncthreads()
+  // (llm.c's softmax and layer norm), and the barrier does wait until they are gone.
+  const bool whole = agent.instruction->count == 1;
+  const Message& message =
+      barriers_[agent.cta][barrier].pass(warp.self, whole ? &exited_[agent.cta] : nullptr);
+  note_effect(agent, acquire(warp, message));
   warp.meet_lanes();
+}
+
+void ClusterChecker::exited(const Agent& agent) {
+  WarpState& warp = warp_of(agent);
+  exited_[agent.cta].join(warp.view.order);
+  release_done(warp);
 }
 
 void ClusterChecker::cluster_arrive(const Agent& agent, bool release) {
@@ -195,7 +211,7 @@ void ClusterChecker::cluster_pass(const Agent& agent, bool acquires_all) {
   warp.meet_lanes();
 }
 
-void ClusterChecker::fence(const Agent& agent, FenceKind kind, Order, Scope) {
+void ClusterChecker::fence(const Agent& agent, FenceKind kind, Order order, Scope) {
   WarpState& warp = warp_of(agent);
   switch (kind) {
     case FenceKind::proxy_async: {
@@ -236,6 +252,11 @@ void ClusterChecker::fence(const Agent& agent, FenceKind kind, Order, Scope) {
       if (context_.effects) {
         note_effect(agent, knows_more_tcgen05(warp.view.tcgen05_arrived, warp.view.tcgen05));
       }
+      // PTX ISA, "Specialized Inter-thread Synchronization for tcgen05 instructions": after a relaxed
+      // wait the fence orders tcgen05 operations, and those alone.
+      for (Component c : tcgen05_components_) {
+        if (warp.view.order.raise(c, warp.waited.order[c])) warp.touch();
+      }
       if (warp.view.tcgen05.join(warp.view.tcgen05_arrived)) warp.touch();
       return;
     case FenceKind::wgmma:
@@ -246,8 +267,12 @@ void ClusterChecker::fence(const Agent& agent, FenceKind kind, Order, Scope) {
       warp.wgmma_fenced = true;
       return;
     case FenceKind::memory:
-      warp.fenced.clear();
-      release_into(warp.fenced, warp);
+      // A relaxed wait and then a fence acquire together.
+      if (order != Order::release) acquire(warp, warp.waited);
+      if (order != Order::acquire) {
+        warp.fenced.clear();
+        release_into(warp.fenced, warp);
+      }
       release_done(warp);
       note_effect(agent, true);
       return;
@@ -417,8 +442,17 @@ void ClusterChecker::mbarrier_wait(const Agent& agent, BarrierRef ref, uint32_t,
   MbarrierState& barrier = mbarrier_of(ref);
   check_mbarrier_use(ref, barrier, actor_of(agent, Access::atomic), "wait on");
   const bool known = barrier.waited == warp.self;
-  note_effect(agent, acquires(order) && !known && acquire(warp, barrier.complete));
-  if (acquires(order)) barrier.waited = warp.self;
+  if (acquires(order)) {
+    note_effect(agent, !known && acquire(warp, barrier.complete));
+    barrier.waited = warp.self;
+  } else {
+    note_effect(agent, warp.waited.order.join(barrier.complete.order));
+    warp.waited.join(barrier.complete);
+    warp.view.weak.join(barrier.complete.order);
+    warp.view.weak.join(barrier.complete.weak);
+    warp.view.tcgen05_arrived.join(barrier.complete.tcgen05);
+    warp.touch();
+  }
   warp.meet_lanes();
 }
 

@@ -34,12 +34,13 @@ enum class Remark : uint8_t {
   same_value,
   unwaited_store,
   ordered_copy,
+  ordered_products,
   overwritten_load,
   unfenced_init,
   store_at_exit,
   lanes,
   load_at_dealloc,
-  moved_load,
+  early_load,
   unused_rows,
   other_lanes,
   undefined_copy
@@ -96,6 +97,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   ~ClusterChecker() override;
 
   void instruction(const exec::Agent&) override;
+  void exited(const exec::Agent&) override;
   void access(const exec::Agent&, const exec::WarpAccess&) override;
   void tmem_alloc(const exec::Agent&, uint32_t cta, uint32_t column, uint32_t columns) override;
   void tmem_dealloc(const exec::Agent&, uint32_t cta, uint32_t column, uint32_t columns) override;
@@ -200,7 +202,8 @@ class ClusterChecker final : public exec::ClusterObserver {
                     uint64_t bytes);
   bool knows(const Actor& actor, const PastAccess& past) const;
   bool released(const Operation& operation, const VectorClock& clock) const;
-  bool pipelined(const Operation& earlier, const Actor& later) const;
+  bool pipelined(const Operation& earlier, const PastAccess& past, const Actor& later) const;
+  bool alike(const ptx::Instruction& one, const ptx::Instruction& other) const;
   void check_proxy(const Actor& actor, const PastAccess& past, const Place& place);
   void check_tcgen05(const Actor& actor, const PastAccess& past, const Place& place);
   void check_written(const CellState& cell, const Actor& actor, uint32_t units, const Place& place);
@@ -268,12 +271,13 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::vector<std::vector<Cell>> shared_;      // by CTA
   std::vector<LaneWrites> lane_writes_;        // by CTA
   bool lanes_told_ = false;                    // the remark on them
-  bool moved_load_told_ = false;               // likewise
+  bool early_load_told_ = false;               // likewise
   std::shared_ptr<const Broken> unused_rows_;  // the first rule that rows of A broke
   std::vector<std::vector<Cell>> tmem_;        // by CTA, made on the first allocation
   OperationTable operations_;
   std::vector<std::array<GenerationBarrier, 16>> barriers_;  // by CTA
   GenerationBarrier cluster_barrier_;
+  std::vector<VectorClock> exited_;  // by CTA: what the warps that have exited did
   std::unordered_map<uint64_t, MbarrierState> mbarriers_;  // key: cta << 32 | offset
   std::array<std::pair<uint64_t, MbarrierState*>, 32> recent_mbarriers_{};  // by offset
   std::unordered_map<uint64_t, GroupStream> groups_;

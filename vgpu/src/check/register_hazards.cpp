@@ -17,16 +17,6 @@ RegisterUse use_of(const ptx::Form& form) {
   return RegisterUse::ordinary;
 }
 
-/// Instructions that compilers do not move across a wait: they store, signal, or take part in what
-/// the whole warp does.
-bool has_only_a_result(const ptx::Form& form) {
-  static constexpr std::string_view kOthers[] = {
-      "st",      "red",      "atom", "call", "bar",   "barrier", "mbarrier",
-      "cp",      "stmatrix", "shfl", "vote", "match", "redux",   "elect",
-      "tcgen05", "wgmma",    "mma",  "bra",  "wmma"};
-  return std::find(std::begin(kOthers), std::end(kOthers), form.parts[0]) == std::end(kOthers);
-}
-
 /// Calls f(register index) for each register in an operand.
 template <typename F>
 void for_each_register(const ptx::Function& function, const Operand& operand, F f) {
@@ -66,7 +56,6 @@ FunctionRegisters::FunctionRegisters(const ptx::Module& module, const ptx::Funct
   for (const ptx::Instruction& instruction : function.code) {
     const RegisterUse use = use_of(module.forms[instruction.form]);
     uses_.push_back(use);
-    computes_.push_back(has_only_a_result(module.forms[instruction.form]));
     for_each_watched(function, instruction, use, watch);
   }
   named_ = static_cast<uint32_t>(names_.size());
@@ -137,7 +126,6 @@ void WarpRegisters::copy(const FunctionRegisters& function, std::span<const uint
   }
   carried.sum_begin = carried.sum_end = 0;
   for (uint32_t slot : sources) carried.join_sum(state[slot]);
-  carried.moved = true;
   for (uint32_t slot : results) {
     RegisterSlot now = carried;
     if (!all_lanes) now.join_sum(state[slot]);
@@ -186,7 +174,6 @@ RegisterHazard WarpRegisters::execute(const FunctionRegisters& function, size_t 
           return {&function.name(slot), &at, false};
         }
         at.pending = RegisterUse::wgmma;
-        at.moved = false;
         at.group = wgmma_group;
         at.operation = where;
         break;
@@ -195,16 +182,14 @@ RegisterHazard WarpRegisters::execute(const FunctionRegisters& function, size_t 
           return {&function.name(slot), &at, false};
         }
         at.pending = RegisterUse::tmem_load;
-        at.moved = false;
         at.group = load_group;
         at.operation = where;
         break;
       default:
         if (in_flight(at)) {
-          const bool moved_load = at.pending == RegisterUse::tmem_load &&
-                                  (at.moved || function.only_computes(instruction));
-          if (moved_load) at.pending = RegisterUse::ordinary;
-          return {&function.name(slot), &at, false, moved_load};
+          const bool load = at.pending == RegisterUse::tmem_load;
+          if (load) at.pending = RegisterUse::ordinary;
+          return {&function.name(slot), &at, false, load};
         }
         at.touched_after = fences_ + 1;
         at.toucher = where;

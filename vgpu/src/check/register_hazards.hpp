@@ -32,8 +32,6 @@ class FunctionRegisters {
   /// Whether an asynchronous instruction names it.
   bool named(uint32_t slot) const { return slot < named_; }
   RegisterUse use(size_t instruction) const { return uses_[instruction]; }
-  /// Whether it has no effect but its result: arithmetic, which compilers move at will.
-  bool only_computes(size_t instruction) const { return computes_[instruction]; }
   std::span<const uint32_t> touched(size_t instruction) const {
     return {slots_.data() + first_[instruction], first_[instruction + 1] - first_[instruction]};
   }
@@ -46,7 +44,6 @@ class FunctionRegisters {
   std::vector<uint32_t> indices_;
   uint32_t named_ = 0;
   std::vector<RegisterUse> uses_;  // by instruction
-  std::vector<bool> computes_;     // by instruction
   std::vector<uint32_t> results_;  // by instruction
   std::vector<uint32_t> first_;    // by instruction, and one past: range of slots_
   std::vector<uint32_t> slots_;
@@ -61,7 +58,6 @@ struct RegisterSlot {
       RegisterUse::ordinary;  ///< wgmma or tmem_load: an operation may still use it
   Epoch group = 0;            ///< the group that operation belongs to
   const ptx::Instruction* operation = nullptr;
-  bool moved = false;       ///< that operation's result came here through moves
   Epoch touched_after = 0;  ///< wgmma.fence count at the last ordinary access, plus 1
   const ptx::Instruction* toucher = nullptr;
   /// Operations whose products it may hold: the wgmmas of its warp from the one that began the sum
@@ -80,8 +76,7 @@ struct RegisterHazard {
   const std::string* name = nullptr;
   const RegisterSlot* slot = nullptr;
   bool missing_fence = false;  ///< else: accessed while the operation is in flight
-  /// Result of a tcgen05.ld, accessed under another name or by arithmetic; forgotten then.
-  bool moved_load = false;
+  bool early_load = false;     ///< result of a tcgen05.ld; forgotten then
 };
 
 /// The registers of one warp in the functions it has run.

@@ -21,6 +21,7 @@ struct WarpState {
   View view;                   ///< view.order[self] is its own epoch
   Message fenced;              ///< what its last memory fence lets a relaxed arrival publish
   VectorClock tcgen05_before;  ///< what its last tcgen05.fence::before_thread_sync covered
+  Message waited;              ///< what relaxed waits told: its next fence makes it known
   /// tcgen05.mma and .cp of the warp run in order: epochs of this component count them.
   Component tensor_pipeline = 0;
   Epoch tensor_issued = 0;
@@ -145,11 +146,13 @@ class GenerationBarrier {
     arrived_in_[warp] = generation_;
     return gathering_;
   }
-  /// The first warp that passes closes the generation it arrived in.
-  const Message& pass(Component warp) {
+  /// The first warp that passes closes the generation it arrived in. `exited`: what warps that it
+  /// does not wait for any more did, null where it counts on none of them.
+  const Message& pass(Component warp, const VectorClock* exited = nullptr) {
     auto at = arrived_in_.find(warp);
     if (at != arrived_in_.end() && at->second == generation_) {
       std::swap(complete_, gathering_);
+      if (exited) complete_.weak.join(*exited);
       gathering_.clear();
       ++generation_;
     }

@@ -60,7 +60,7 @@ const std::unordered_map<std::string_view, Special>& special_names() {
       {"%envreg2", Special::workspace_low},
       {"%reserved_smem_offset_begin", Special::reserved_smem_begin},
       {"%reserved_smem_offset_end", Special::reserved_smem_end},
-      {"%reserved_smem_offset_cap", Special::reserved_smem_end},
+      {"%reserved_smem_offset_cap", Special::reserved_smem_cap},
       {"%reserved_smem_offset_0", Special::reserved_smem_0},
       {"%reserved_smem_offset_1", Special::reserved_smem_1},
       {"%tid.w", Special::zero},

@@ -39,9 +39,10 @@ constexpr uint64_t kLocalWindow = 0x6100'0000'0000'0000;
 /// NOTE: The hardware keeps the first KiB of a CTA's shared memory (sm_90 and later), so the first
 /// variable has window offset 1024.
 constexpr uint32_t kSharedReserved = 1024;
-/// Where %reserved_smem_offset_1 points to: what cooperative groups keeps in that KiB, at least 288
-/// bytes (cooperative_groups/details/memory.h). NOTE: PTX leaves the place open.
-constexpr uint32_t kSharedReservedForGroups = 512;
+/// Of that KiB, what is in use: what cooperative groups may count on from %reserved_smem_offset_1 on
+/// (cooperative_groups/details/memory.h). NOTE: PTX leaves place and size open; an H200 says begin 0,
+/// end 288, cap 1024, and 0 for both regions.
+constexpr uint32_t kSharedReservedInUse = 288;
 /// shared::cluster addresses: CTA rank in bits 24 and up, window offset below.
 constexpr uint32_t kSharedRankShift = 24;
 constexpr uint32_t kSharedOffsetMask = 0xffffff;
@@ -139,6 +140,7 @@ enum class Special : uint8_t {
   workspace_low,   ///< %envreg2
   reserved_smem_begin,
   reserved_smem_end,
+  reserved_smem_cap,
   reserved_smem_0,
   reserved_smem_1,
   zero,

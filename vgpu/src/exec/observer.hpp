@@ -124,7 +124,7 @@ class ClusterObserver {
  public:
   virtual ~ClusterObserver() = default;
 
-  /// Whether it wants instruction / blocked / unblocked / exited events, which cost a call an
+  /// Whether it wants instruction / blocked / unblocked events, which cost a call an
   /// instruction. May change between a warp's turns.
   bool wants_instructions = false;
 
@@ -134,6 +134,8 @@ class ClusterObserver {
   /// A group of lanes cannot go on (`why` in words) / goes on again.
   virtual void blocked(const Agent&, const char* /*why*/) {}
   virtual void unblocked(const Agent&) {}
+
+  /// The lanes have exited. Always told.
   virtual void exited(const Agent&) {}
 
   // ---- memory

@@ -165,7 +165,7 @@ Visit run_warp(Warp& w, int quantum) {
         case Step::exit:
           w.live &= ~lanes;
           w.group->mask &= ~lanes;
-          if (kObserve) cluster.observer->exited(agent_of(w, lanes));
+          if (cluster.observer) cluster.observer->exited(agent_of(w, lanes));
           w.group->pc = pc + 1;
           if (!w.group->mask) w.groups.erase(w.groups.begin() + (w.group - w.groups.data()));
           // Lanes that waited for the ones that are gone can go on.
@@ -504,10 +504,11 @@ uint64_t special_value(Special which, const Cta& cta, const Worker& worker, uint
       return r.cooperative ? reinterpret_cast<uint64_t>(grid.workspace.data()) & 0xffffffffu : 0;
     case Special::reserved_smem_begin:
     case Special::reserved_smem_0:
-      return uint64_t{cta.rank} << kSharedRankShift;
     case Special::reserved_smem_1:
-      return (uint64_t{cta.rank} << kSharedRankShift) + kSharedReservedForGroups;
+      return uint64_t{cta.rank} << kSharedRankShift;
     case Special::reserved_smem_end:
+      return (uint64_t{cta.rank} << kSharedRankShift) + kSharedReservedInUse;
+    case Special::reserved_smem_cap:
       return (uint64_t{cta.rank} << kSharedRankShift) + kSharedReserved;
     case Special::zero:
       return 0;

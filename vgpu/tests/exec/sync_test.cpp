@@ -446,6 +446,12 @@ TEST(Sync, ReservedSharedMemory) {
     mov.u32 %r3, %reserved_smem_offset_begin;
     mov.u32 %r4, %reserved_smem_offset_end;
     sub.u32 %r4, %r4, %r3;
+    mad.lo.u32 %r2, %r4, 10, %r2;
+    mov.u32 %r4, %reserved_smem_offset_cap;
+    sub.u32 %r4, %r4, %r3;
+    mad.lo.u32 %r2, %r4, 10000, %r2;
+    mov.u32 %r4, %reserved_smem_offset_0;
+    sub.u32 %r4, %r4, %r0;
     add.u32 %r2, %r2, %r4;
     mul.wide.u32 %ro, %rank, 4;
     add.s64 %ro, %rout, %ro;
@@ -455,8 +461,8 @@ DONE:
     barrier.cluster.wait.aligned;)",
           2, launch, [](auto& result, auto out) {
             ASSERT_EQ(result.cuda_error, 0) << result.report;
-            EXPECT_EQ(out[0], 1029u);
-            EXPECT_EQ(out[1], 1029u);
+            EXPECT_EQ(out[0], 10242885u);
+            EXPECT_EQ(out[1], 10242885u);
           });
 }
 

@@ -58,6 +58,47 @@ __global__ void race_shared(uint32_t* data) {
   if (threadIdx.x >= 32) data[threadIdx.x] = buffer[threadIdx.x - 32];
 }
 
+__device__ void wait_relaxed(uint64_t* barrier, uint32_t parity) {
+  uint32_t done = 0;
+  while (!done) {
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+  }
+}
+
+/// A relaxed wait makes nothing known; with a fence behind it, it does.
+template <bool BUG>
+__global__ void race_relaxed_wait(uint32_t* data) {
+  __shared__ uint32_t buffer[32];
+  __shared__ uint64_t full;
+  make_barrier(&full, 32);
+  if (threadIdx.x >= 32) {
+    buffer[threadIdx.x - 32] = threadIdx.x;
+    mbarrier_arrive(&full);
+  } else {
+    wait_relaxed(&full, 0);
+    if (!BUG) asm volatile("fence.acquire.sync_restrict::shared::cluster.cluster;" ::: "memory");
+    data[threadIdx.x] = buffer[threadIdx.x];
+  }
+}
+
+/// Warp 1 stores and returns before warp 0 comes to the barrier.
+template <bool BUG>
+__global__ void race_exited(uint32_t* data) {
+  __shared__ uint32_t buffer[32];
+  if (threadIdx.x >= 32) {
+    buffer[threadIdx.x - 32] = threadIdx.x;
+    if (BUG) return;
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) data[threadIdx.x] = buffer[threadIdx.x];
+}
+
 template <bool BUG>
 __global__ void race_load(uint32_t* data) {
   __shared__ alignas(128) uint32_t buffer[kBytes / 4];
@@ -650,8 +691,15 @@ enum Tcgen05Bug {
   kEarlyRead,
   kEarlyCopy,
   kOutside,
-  kFreedTwice
+  kFreedTwice,
+  kRelaxed
 };
+
+__device__ void arrive_relaxed(uint64_t* barrier) {
+  asm volatile(
+      "mbarrier.arrive.relaxed.cluster.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+      : "memory");
+}
 
 /// Warp 0 multiplies twice into one accumulator's place; warps 0-3 read the results.
 template <Tcgen05Bug BUG>
@@ -680,7 +728,7 @@ __device__ void tcgen05_case(uint32_t* data) {
   constexpr uint32_t kInstruction = 1 << 4 | 1 << 7 | 1 << 10 | 1 << 17 | 8 << 24;
   for (uint32_t round = 0; round < 2; ++round) {
     if (threadIdx.x == 128) {
-      mbarrier_wait(&read, round ^ 1);
+      BUG == kRelaxed ? wait_relaxed(&read, round ^ 1) : mbarrier_wait(&read, round ^ 1);
       asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
       asm volatile(
           "{\n.reg .pred p;\nsetp.ne.b32 p, %4, 0;\n"
@@ -693,7 +741,11 @@ __device__ void tcgen05_case(uint32_t* data) {
           : "memory");
     }
     if (warp < 4) {
-      if (BUG != kNoCommitWait) mbarrier_wait(&done, round);
+      if (BUG == kRelaxed) {
+        wait_relaxed(&done, round);
+      } else if (BUG != kNoCommitWait) {
+        mbarrier_wait(&done, round);
+      }
       if (BUG != kNoFenceAfter) asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
       uint32_t value;
       asm volatile("tcgen05.ld.sync.aligned.32x32b.x1.b32 {%0}, [%1];"
@@ -707,7 +759,9 @@ __device__ void tcgen05_case(uint32_t* data) {
       if (BUG == kEarlyCopy) data[256 + threadIdx.x] = copy;
       if (BUG != kNoWaitLd) asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
       if (BUG != kNoFenceBefore) asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
-      if (threadIdx.x % 32 == 0) mbarrier_arrive(&read);
+      if (threadIdx.x % 32 == 0) {
+        BUG == kRelaxed ? arrive_relaxed(&read) : mbarrier_arrive(&read);
+      }
       if (BUG == kNoWaitLd) asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
       data[256 + threadIdx.x] = copy;
     }
@@ -722,6 +776,55 @@ __device__ void tcgen05_case(uint32_t* data) {
     asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, 32;" ::"r"(tmem));
   }
   if (warp == 4 && BUG == kFreedTwice) {
+    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, 32;" ::"r"(tmem));
+  }
+#endif
+}
+/// The pattern of the PTX ISA: relaxed arrivals and waits between tcgen05.fence.
+__global__ void tcgen05_relaxed(uint32_t* data) {
+  tcgen05_case<kRelaxed>(data);
+}
+/// Rows of TMEM shifted, then columns copied over them: only .4x256b follows a shift in order.
+template <bool BUG>
+__global__ void tcgen05_shift_copy(uint32_t* data) {
+#ifdef ON_SM100
+  __shared__ alignas(1024) uint32_t tile[512];
+  __shared__ uint64_t done;
+  __shared__ uint32_t tmem_address;
+  for (uint32_t i = threadIdx.x; i < 512; i += blockDim.x) tile[i] = data[i % 64];
+  fence_proxy_async();
+  if (threadIdx.x < 32) {
+    asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], 32;" ::"r"(
+                     shared_address(&tmem_address))
+                 : "memory");
+  }
+  make_barrier(&done);
+  const uint32_t tmem = *reinterpret_cast<volatile uint32_t*>(&tmem_address);
+  uint32_t phase = 0;
+  auto wait = [&] {
+    asm volatile(
+        "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(
+            shared_address(&done))
+        : "memory");
+    mbarrier_wait(&done, phase++ & 1);
+  };
+  auto copy = [&](uint32_t column) {
+    asm volatile("tcgen05.cp.cta_group::1.128x128b [%0], %1;" ::"r"(tmem + column),
+                 "l"(uint64_t{(shared_address(tile) & 0x3ffff) >> 4} | uint64_t{128 >> 4} << 16 |
+                     uint64_t{128 >> 4} << 32 | uint64_t{1} << 46)
+                 : "memory");
+  };
+  if (threadIdx.x == 0) {
+    copy(0);
+    copy(4);
+    wait();
+    asm volatile("tcgen05.shift.cta_group::1.down [%0];" ::"r"(tmem) : "memory");
+    if (!BUG) wait();
+    copy(0);
+    wait();
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) {
     asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, 32;" ::"r"(tmem));
   }
 #endif
@@ -818,6 +921,8 @@ struct Case {
   { #NAME, NAME < false>, NAME < true>, BLOCKS, THREADS }
 const Case kCases[] = {
     CASE(race_shared, 1, 64),
+    CASE(race_exited, 1, 64),
+    CASE(race_relaxed_wait, 1, 64),
     CASE(race_load, 1, 64),
     CASE(race_reload, 1, 64),
     CASE(race_store_reuse, 1, 64),
@@ -870,6 +975,8 @@ const Case kCases[] = {
     CASE(tcgen05_early_copy, 1, 160),
     CASE(tcgen05_leak, 1, 160),
     CASE(tcgen05_copies, 1, 160),
+    CASE(tcgen05_shift_copy, 1, 160),
+    {"tcgen05_relaxed", tcgen05_relaxed, nullptr, 1, 160},
     CASE(tcgen05_early_dealloc, 1, 160),
     CASE(tcgen05_outside, 1, 160),
     CASE(tcgen05_freed_twice, 1, 160),
