@@ -425,16 +425,24 @@ class NormPlan(_Owner):
         native.check(library.convoy_norm_run(self._handle, ctypes.byref(arguments), stream))
 
 
-@functools.lru_cache(maxsize=1024)
+_kept_plan = functools.lru_cache(maxsize=1024)(Plan)
+_kept_norm = functools.lru_cache(maxsize=1024)(NormPlan)
+
+
 def cached_plan(problem, options):
     """One plan for each problem and options, kept."""
-    return Plan(problem, options)
+    try:
+        return _kept_plan(problem, options)
+    except TypeError:  # An option without a hash: the plan names it.
+        return Plan(problem, options)
 
 
-@functools.lru_cache(maxsize=1024)
 def cached_norm(problem, options):
     """One plan for each norm and options, kept."""
-    return NormPlan(problem, options)
+    try:
+        return _kept_norm(problem, options)
+    except TypeError:
+        return NormPlan(problem, options)
 
 
 def supports(problem: Conv2d | Conv3d, options: Options = Options()) -> tuple[bool, str]:
@@ -595,5 +603,5 @@ def sides(padding, axes, taps=None, stride=None, dilation=None):
 
 def clear_cache() -> None:
     """Forget the plans that the array front ends keep, and with the last of them their memory."""
-    cached_plan.cache_clear()
-    cached_norm.cache_clear()
+    _kept_plan.cache_clear()
+    _kept_norm.cache_clear()

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "core/padding.hpp"
 #include "cpu/convert.hpp"
@@ -53,19 +52,26 @@ class PixelCopy {
  private:
   void normalise(char* to, const char* from, const InputRow& row, std::int64_t column,
                  std::int64_t pixels) const {
+    // Whole pixels in each piece, or channels of one pixel. NOTE: on the stack: an exception must
+    // not leave a thread of a parallel region.
     const std::int64_t step = std::max<std::int64_t>(1, kEpiloguePiece / channels_);
-    std::vector<float> values(static_cast<std::size_t>(std::min(step, pixels) * channels_));
-    for (std::int64_t done = 0; done < pixels; done += step) {
-      const std::int64_t count = std::min(step, pixels - done);
-      const std::int64_t first = done * channels_;
-      widen(values.data(), from + first * element_, dtype_, count * channels_);
-      apply_prologue(values.data(), prologue_, {row.image, row.first_pixel + column + done, count},
-                     channels_);
-      if (widens_) {
-        round_in_place(values.data(), dtype_, count * channels_);
-        std::copy_n(values.data(), count * channels_, reinterpret_cast<float*>(to) + first);
-      } else {
-        narrow(to + first * element_, values.data(), dtype_, count * channels_);
+    const std::int64_t width = std::min(channels_, kEpiloguePiece);
+    float values[kEpiloguePiece];
+    for (std::int64_t pixel = 0; pixel < pixels; pixel += step) {
+      const std::int64_t count = std::min(step, pixels - pixel);
+      for (std::int64_t channel = 0; channel < channels_; channel += width) {
+        const std::int64_t channels = std::min(width, channels_ - channel);
+        const std::int64_t first = pixel * channels_ + channel, elements = count * channels;
+        widen(values, from + first * element_, dtype_, elements);
+        apply_prologue(values, prologue_,
+                       {row.image, row.first_pixel + column + pixel, count, channel, channels},
+                       channels_);
+        if (widens_) {
+          round_in_place(values, dtype_, elements);
+          std::copy_n(values, elements, reinterpret_cast<float*>(to) + first);
+        } else {
+          narrow(to + first * element_, values, dtype_, elements);
+        }
       }
     }
   }

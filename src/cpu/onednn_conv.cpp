@@ -222,7 +222,7 @@ Route OnednnPlan::make_route(bool staged) {
       auto description = onednn::describe(g, block.shape, types);
       const std::size_t weights = weights_.index_of(description.weights_desc());
       route.kernels.push_back(
-          {block.shape, description, dnnl::convolution_forward(description), weights});
+          {block.shape, description, onednn::primitive_of(description), weights});
     }
     route.steps.push_back({block, kernel});
   }

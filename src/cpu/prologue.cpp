@@ -24,16 +24,17 @@ void scale_by_pixel(float* row, float factor, const float* scale, std::int64_t c
 void apply_prologue(float* values, const Prologue& prologue, const PixelRun& run,
                     std::int64_t channels) {
   for (std::int64_t i = 0; i < run.count; ++i) {
-    float* const row = values + i * channels;
+    float* const row = values + i * run.channels;
     if (prologue.norm == PrologueNorm::rms) {
-      scale_by_pixel(row, prologue.inverse_rms[run.first + i], prologue.scale, channels);
+      scale_by_pixel(row, prologue.inverse_rms[run.first + i], prologue.scale + run.first_channel,
+                     run.channels);
     } else {
-      const std::int64_t first = run.image * channels;
-      scale_and_shift(row, prologue.scale + first, prologue.shift + first, channels);
+      const std::int64_t first = run.image * channels + run.first_channel;
+      scale_and_shift(row, prologue.scale + first, prologue.shift + first, run.channels);
     }
   }
   constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
-  activate(values, run.count * channels, prologue.activation, kNone, kNone);
+  activate(values, run.count * run.channels, prologue.activation, kNone, kNone);
 }
 
 }  // namespace convoy::cpu

@@ -4,9 +4,8 @@
 namespace convoy::cpu {
 
 std::shared_ptr<SharedScratch> SharedScratch::get() {
-  static std::mutex mutex;
   static std::weak_ptr<SharedScratch> current;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(fork_safe_mutex<PoolsTag>());
   std::shared_ptr<SharedScratch> scratch = current.lock();
   if (scratch == nullptr) current = scratch = std::make_shared<SharedScratch>();
   return scratch;

@@ -7,6 +7,7 @@
 #include <new>
 #include <vector>
 
+#include "core/fork_safe.hpp"
 #include "core/text.hpp"
 
 namespace convoy::cpu {
@@ -21,6 +22,8 @@ inline std::shared_ptr<void> allocate_aligned(std::size_t bytes) {
   }
   return {memory, [](void* p) { ::operator delete (p, std::align_val_t{kCacheLine}); }};
 }
+
+struct PoolsTag;
 
 /// What one run needs for itself, kept for the next: as many as runs were ever under way at once.
 template <typename T>
@@ -47,7 +50,7 @@ class Pool {
   template <typename Make>
   Lease take(const Make& make) {
     {
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard lock(fork_safe_mutex<PoolsTag>());
       if (!idle_.empty()) {
         std::unique_ptr<T> item = std::move(idle_.back());
         idle_.pop_back();
@@ -61,11 +64,10 @@ class Pool {
 
  private:
   void give_back(std::unique_ptr<T> item) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(fork_safe_mutex<PoolsTag>());
     idle_.push_back(std::move(item));
   }
 
-  std::mutex mutex_;
   std::size_t made_ = 0;
   std::vector<std::unique_ptr<T>> idle_;
 };

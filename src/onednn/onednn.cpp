@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/filter_layout.hpp"
+#include "core/fork_safe.hpp"
 
 namespace convoy::onednn {
 namespace {
@@ -33,11 +34,27 @@ memory::dims weight_dims(const ConvGeometry& g) {
   return dims;
 }
 
+struct CreationTag;
+
 /// NOTE: oneDNN 2.6 chooses a kernel in a way that two threads must not do at once: one of them may
-/// get a convolution whose outputs are wrong, and its cache hands that out from then on.
-std::unique_lock<std::mutex> one_description_at_a_time() {
-  static std::mutex mutex;
-  return std::unique_lock(mutex);
+/// get a convolution whose outputs are wrong, and its cache hands that out from then on. A child of
+/// fork() would wait for ever for what another thread was putting into that cache.
+std::unique_lock<std::mutex> one_creation_at_a_time() {
+  return std::unique_lock(fork_safe_mutex<CreationTag>());
+}
+
+/// The primitive of a description; the lock is held.
+template <typename Primitive>
+Primitive create(const typename Primitive::primitive_desc& description) {
+  try {
+    return Primitive(description);
+  } catch (...) {
+    // NOTE: where its memory ends, oneDNN's cache may keep a key that points into the description.
+    const int capacity = dnnl::get_primitive_cache_capacity();
+    dnnl::set_primitive_cache_capacity(0);
+    dnnl::set_primitive_cache_capacity(capacity);
+    throw;
+  }
 }
 
 }  // namespace
@@ -76,7 +93,7 @@ dnnl::convolution_forward::primitive_desc describe(const ConvGeometry& g, const 
   const memory::dims pad_end = axes(shape.rank, shape.pad_end);
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  const auto lock = one_description_at_a_time();
+  const auto lock = one_creation_at_a_time();
 
 #if DNNL_VERSION_MAJOR >= 3
   return {cpu_engine(),
@@ -97,6 +114,12 @@ dnnl::convolution_forward::primitive_desc describe(const ConvGeometry& g, const 
       bias, destination, strides, dilation, pad_begin, pad_end);
   return {operation, attributes, cpu_engine()};
 #endif
+}
+
+dnnl::convolution_forward primitive_of(
+    const dnnl::convolution_forward::primitive_desc& description) {
+  const auto lock = one_creation_at_a_time();
+  return create<dnnl::convolution_forward>(description);
 }
 
 std::string format_text(const memory::desc& desc) {
@@ -159,11 +182,11 @@ void reorder(void* to, const memory::desc& to_desc, const void* from,
   dnnl::stream stream(engine);
   memory source(from_desc, engine, const_cast<void*>(from));
   memory destination(to_desc, engine, to);
-  const auto description = [&] {
-    const auto lock = one_description_at_a_time();
-    return dnnl::reorder::primitive_desc(source, destination);
+  const auto conversion = [&] {
+    const auto lock = one_creation_at_a_time();
+    return create<dnnl::reorder>(dnnl::reorder::primitive_desc(source, destination));
   }();
-  dnnl::reorder(description).execute(stream, source, destination);
+  conversion.execute(stream, source, destination);
   stream.wait();
 }
 

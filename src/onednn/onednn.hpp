@@ -45,6 +45,10 @@ dnnl::memory::desc plain_weights(const ConvGeometry& geometry, FilterLayout layo
 dnnl::convolution_forward::primitive_desc describe(const ConvGeometry& geometry,
                                                    const ConvShape& shape, const ConvTypes& types);
 
+/// The convolution that was described; several threads may call it.
+dnnl::convolution_forward primitive_of(
+    const dnnl::convolution_forward::primitive_desc& description);
+
 /// "AB16b16a" and strides: equal texts mean equal formats.
 std::string format_text(const dnnl::memory::desc& desc);
 

@@ -59,7 +59,7 @@ std::vector<float> convolve_onednn(const ConvGeometry& g, const Operands& operan
     onednn::reorder(weights.data(), description.weights_desc(), operands.filter,
                     onednn::plain_weights(g, g.rank == 2 ? FilterLayout::krsc : FilterLayout::ktrsc,
                                           dnnl::memory::data_type::f32));
-    onednn::ConvExecution convolution(dnnl::convolution_forward(description), description);
+    onednn::ConvExecution convolution(onednn::primitive_of(description), description);
     convolution.execute({.source = input.data(),
                          .weights = weights.data(),
                          .destination = out.data(),

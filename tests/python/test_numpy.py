@@ -8,6 +8,7 @@ import gc
 import inspect
 import itertools
 import multiprocessing
+import os
 import pathlib
 import pickle
 import subprocess
@@ -241,6 +242,37 @@ class Conv2d(unittest.TestCase):
             np.testing.assert_array_equal(y, expected)
         np.testing.assert_array_equal(convoy.conv2d(x, f, padding=1), expected)
 
+    def test_children_of_fork_while_threads_plan_and_run(self):
+        # What a thread of the parent held at that moment would stay locked in the child.
+        code = (
+            "import os, signal, sys, threading, time\n"
+            "import convoy, numpy as np\n"
+            "x = np.ones((1, 8, 8, 4), np.float32)\n"
+            "filters = [np.ones((k, 3, 3, 4), np.float32) for k in range(1, 40)]\n"
+            "def work(first):\n"
+            "    for i in range(first, 10**9):\n"
+            "        convoy.conv2d(x, filters[i % 39], padding=1)\n"
+            "        if i % 39 == 0: convoy.clear_cache()\n"
+            "for first in range(3):\n"
+            "    threading.Thread(target=work, args=(first,), daemon=True).start()\n"
+            "time.sleep(0.2)\n"
+            "for n in range(40):\n"
+            "    child = os.fork()\n"
+            "    if child == 0:\n"
+            "        signal.alarm(20)\n"
+            "        convoy.clear_cache()\n"
+            "        y = convoy.conv2d(x, filters[n % 39], padding=1)\n"
+            "        os._exit(int(y[0, 1, 1, 0] != 36))\n"
+            "    code = os.waitpid(child, 0)[1]\n"
+            "    if code != 0: break\n"
+            "print(n, code, flush=True)\n"
+            "os._exit(0)\n"
+        )
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                              env=environment, timeout=120)
+        self.assertEqual(done.stdout, "39 0\n", done.stderr)
+
     def test_plans_share_their_scratch(self):
         # In a process of its own, whose memory is its own. 60 shapes of about 4 MB of scratch.
         code = (
@@ -298,6 +330,12 @@ class Misuse(unittest.TestCase):
     def test_words_and_numbers(self):
         for kernel in (None, 5, "one\0dnn", "\udcff"):
             self.refuse("kernel = ", convoy.conv2d, self.x, self.f, kernel=kernel)
+        for word in (["relu"], {}, np.ones(3), 7):
+            for name in ("activation", "rounding", "residual_order", "output_dtype", "kernel"):
+                self.refuse(f"{name} = ", convoy.conv2d, self.x, self.f, **{name: word})
+            self.refuse("pad_mode = ", convoy.conv2d, self.x, self.f, padding_mode=word)
+            self.refuse("activation = ", convoy.group_norm, self.x, 2, activation=word)
+            self.refuse("rule = ", convoy.rms_norm, self.x, rule=word)
         for value in ("2", None, 1e300, -1e39, 1j, np.ones(3)):
             for name in ("scale", "beta"):
                 self.refuse(f"{name} = ", convoy.conv2d, self.x, self.f, **{name: value})

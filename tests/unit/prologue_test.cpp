@@ -134,6 +134,22 @@ TEST(Prologue, EveryModeOnTheCpu) {
   }
 }
 
+/// The channels of a pixel are normalised in pieces.
+TEST(Prologue, ManyChannelsOnTheCpu) {
+  for (const PrologueNorm norm : {PrologueNorm::scale_shift, PrologueNorm::rms}) {
+    for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32}) {
+      test::ConvCase c;
+      c.seed = 7;
+      c.options.prologue = {.norm = norm, .activation = Activation::silu};
+      c.options.device = Device::cpu;
+      c.options.dtype = dtype;
+      c.problem = Conv2dProblemShape{
+          .batch = 2, .in_height = 2, .in_width = 3, .in_channels = 2085, .out_channels = 2};
+      EXPECT_EQ(test::wrong_with(c), "") << test::describe(c);
+    }
+  }
+}
+
 /// RMSNorm, SiLU and a causal convolution as one, against the norm and the convolution.
 TEST(Prologue, HasTheBitsOfANormInFront) {
   constexpr std::int64_t kFrames = 3, kPixels = kFrames * 4 * 6, kChannels = 24;
