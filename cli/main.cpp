@@ -71,7 +71,12 @@ std::string explain(const CLI::ParseError& error, const CLI::App& app, int argc,
     if (!option->get_lnames().empty()) names.push_back("--" + option->get_lnames().front());
   }
   const std::string name = word.substr(0, word.find('='));
-  const std::string hint = word.starts_with('-') ? nearest_hint(name, names) : "";
+  std::string hint = word.starts_with('-') ? nearest_hint(name, names) : "";
+  for (const CLI::App* other : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (!name.starts_with("--") || other->get_option_no_throw(name) == nullptr) continue;
+    hint = text("; convoy ", other->get_name(), " has it");
+    break;
+  }
   return text("'", word, "' is not ", word.starts_with('-') ? "an option" : "expected",
               " of convoy ", command.get_name(), hint, "; `convoy ", command.get_name(),
               " --help` lists what is");

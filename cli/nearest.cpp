@@ -6,7 +6,9 @@
 namespace convoy::cli {
 namespace {
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
+/// Letters to change, add or drop to get from a to b; or to the beginning of b, which counts as one
+/// more.
+std::size_t distance_to(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
@@ -18,7 +20,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
       row[j] = std::min({change, row[j] + 1, row[j - 1] + 1});
     }
   }
-  return row[b.size()];
+  return std::min(row[b.size()], *std::min_element(row.begin(), row.end()) + 1);
 }
 
 }  // namespace
@@ -30,7 +32,7 @@ std::string nearest_word(std::string_view word, const std::vector<std::string>& 
   std::size_t least = (word.size() + 2) / 2;
   for (const std::string& candidate : known) {
     const bool begins = candidate.starts_with(word) || word.starts_with(candidate);
-    const std::size_t distance = begins ? 0 : edit_distance(word, candidate);
+    const std::size_t distance = begins ? 0 : distance_to(word, candidate);
     if (distance >= least) continue;
     least = distance;
     nearest = candidate;

@@ -47,8 +47,9 @@ void check_options(const PlanOptions& options) {
   }
 }
 
-/// Letters to change, add or drop to get from a to b.
-std::size_t edit_distance(const std::string& a, const std::string& b) {
+/// Letters to change, add or drop to get from a to b; or to the beginning of b, which counts as one
+/// more.
+std::size_t distance_to(const std::string& a, const std::string& b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
@@ -60,7 +61,7 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
       row[j] = std::min({change, row[j] + 1, row[j - 1] + 1});
     }
   }
-  return row[b.size()];
+  return std::min(row[b.size()], *std::min_element(row.begin(), row.end()) + 1);
 }
 
 void check_kernel_name(const std::string& wanted, const CandidateList& kernels) {
@@ -69,7 +70,7 @@ void check_kernel_name(const std::string& wanted, const CandidateList& kernels) 
   for (const auto& kernel : kernels) {
     const std::string name = kernel->name();
     if (name == wanted) return;
-    names.emplace_back(edit_distance(wanted, name), name);
+    names.emplace_back(distance_to(wanted, name), name);
   }
   std::sort(names.begin(), names.end());
   std::string nearest;

@@ -191,6 +191,11 @@ class MisuseTest(ProgramCase):
         self.refuse("'--bogus' is not an option of convoy; legal: --help", "--bogus")
         self.refuse("nearest: --version", "--versoin")
         self.refuse("nearest: resnet50", "bench", "resnet5")
+        self.refuse("nearest: flux1_vae_decode", "bench", "fluxx")
+        self.refuse("nearest: sm90_fprop_128x32_pingpong", "bench", "n1h4w4c4k4", "--kernel",
+                    "sm90_fprop_128x33")
+        self.refuse("--next-cache' is not an option of convoy conv2d; convoy conv3d has it",
+                    *self.conv2d("--next-cache", "y.npy"))
         self.refuse("activation 'rellu' is not known; nearest: relu",
                     *self.conv2d("--activation", "rellu"))
         self.refuse("pad mode 'replciate' is not known; nearest: replicate",
