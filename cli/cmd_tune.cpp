@@ -168,7 +168,7 @@ int run_tune(const TuneOptions& o) {
       throw_invalid("--output and --csv are the same file, ", path, "; legal: two files");
     }
   }
-  TuningDatabase database = read_database(path);
+  TuningDatabase database = read_database(path), measured;
   std::string rows = csv_so_far(o);
 
   // What there is to do. Layers that differ by no more than a bias are one.
@@ -188,14 +188,18 @@ int run_tune(const TuneOptions& o) {
   }
   if (known > 0) std::printf("%zu shapes are in %s already\n", known, io::printable(path).c_str());
 
-  // After each shape the files are written, so that an interrupted run keeps what it has.
+  // After each shape the files are written, so that an interrupted run keeps what it has. Others
+  // may have written meanwhile.
   const auto save = [&] {
+    const io::FolderLock lock(path);
+    database = read_database(path);
+    database.merge(measured);
     io::write_file(path, database.to_text());
     if (!o.csv.empty()) io::write_file(o.csv, rows);
   };
   const Countdown countdown(cases.size());
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    const std::string line = tune_case(o, cases[i], database, rows, countdown.place(i));
+    const std::string line = tune_case(o, cases[i], measured, rows, countdown.place(i));
     std::printf("%s\n", line.c_str());
     std::fflush(stdout);
     save();

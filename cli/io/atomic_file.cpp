@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/atomic_file.hpp"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -109,6 +111,18 @@ std::string temporary_name(const std::string& path) {
 }
 
 }  // namespace
+
+FolderLock::FolderLock(const std::string& path)
+    : descriptor_(
+          open(folder_of(resolve_links(path)).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (descriptor_ < 0) return;
+  while (flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+  }
+}
+
+FolderLock::~FolderLock() {
+  if (descriptor_ >= 0) close(descriptor_);  // And with it the lock.
+}
 
 AtomicFile::AtomicFile(const std::string& path)
     : path_(path), target_(resolve_links(path)), temporary_(temporary_name(target_)) {

@@ -42,6 +42,20 @@ void remove_unfinished();
 /// A whole file at once. Throws Error{io_error}.
 void write_file(const std::string& path, std::string_view content);
 
+/// While it lives no other process holds one for a file of the same folder: for those who read a
+/// file, change it and write it anew.
+class FolderLock {
+ public:
+  /// NOTE: where a file system has no locks there is none: it is waited for, not relied on.
+  explicit FolderLock(const std::string& path);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int descriptor_;
+};
+
 /// Throws Error{io_error} where a file at `path` could not be made: its folder is missing or may
 /// not be written, or `path` is a folder, a device, or a file that may not be written. Asked before
 /// long work begins.

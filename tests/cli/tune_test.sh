@@ -53,3 +53,12 @@ grep -q "^1 shapes are in $CONVOY_TUNING already" "$folder/resume.txt" || fail "
 file=$(cat "$CONVOY_TUNING")
 [ "$(count '^77.70 .* packed | plain |')" = 1 ] || fail "--resume measured what was known"
 [ "$(count '| plain | .* f1x3x3 ')" = 1 ] || fail "--resume left out what was not known"
+
+# Two at once lose nothing of each other.
+rm "$CONVOY_TUNING"
+for size in 5 6; do
+  "$convoy" tune n1h${size}w8c64k64r1s1 --time 0 --reach 1.01 > "$folder/$size.txt" &
+done
+wait
+file=$(cat "$CONVOY_TUNING")
+[ "$(count '| plain |')" = 2 ] || fail "one of two lost the other's choice"
