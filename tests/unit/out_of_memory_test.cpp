@@ -19,8 +19,8 @@ namespace {
 
 std::atomic<long> countdown = 0;  ///< The allocation that fails; 0 or less: none.
 
-/// oneDNN's and OpenMP's own are left alone, which may end the process. NOTE: dladdr is slow; callers
-/// are few and come again.
+/// oneDNN's and OpenMP's own are left alone, which may end the process. NOTE: dladdr is slow, and
+/// callers are few and come again.
 bool counts(const void* caller) {
   static std::atomic<std::uintptr_t> known[4096];  // Twice the address, and the answer.
   const auto address = reinterpret_cast<std::uintptr_t>(caller);
