@@ -63,7 +63,10 @@ int run(bool with_residual) {
   const NoComputeOp compute;
   const NoStoreOp store;
   prepare(kernel);
-  launch(plan_launch(kernel, problem.geometry, false), pointers, &compute, &store, nullptr);
+  // The second may start while the first runs.
+  for (int k = 0; k < 2; ++k) {
+    launch(plan_launch(kernel, problem.geometry, false), pointers, &compute, &store, nullptr);
+  }
   if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) {
     std::printf("%s\n", cudaGetErrorString(error));
     return 1;

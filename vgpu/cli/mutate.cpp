@@ -392,9 +392,9 @@ class Mutator {
         ++score.survived;
         break;
     }
-    const std::string where = site.source.empty() ? "ptx line " + std::to_string(site.line)
-                                                  : site.source.substr(site.source.rfind('/') + 1);
-    std::printf("%-12s  %-28s  %-52s  %s\n", name, where.c_str(), site.opcode.c_str(),
+    const std::string where =
+        site.source.empty() ? "ptx line " + std::to_string(site.line) : site.source;
+    std::printf("%-12s  %-44s  %-52s  %s\n", name, where.c_str(), site.opcode.c_str(),
                 shortened(verdict.detail, 110).c_str());
     std::fflush(stdout);
   }

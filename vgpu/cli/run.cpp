@@ -36,10 +36,12 @@ Runs a CUDA program on a virtual GPU. The program is not changed; it must be bui
                       race            unordered accesses of shared memory and TMEM
                       proxy           generic writes that TMA or MMA reads without a proxy fence
                       init            reads of memory that was never written
-                      mbarrier        barriers used before their initialisation, or overwritten
+                      mbarrier        barriers used before their initialisation, or overwritten;
+                                      arrivals that their CTA does not outlive, as notes
                       tcgen05         missing tcgen05 fences, as notes
                       registers       registers of wgmma and tcgen05.ld used too early
                       leak            TMEM that is never freed
+                      reads           (not in all) reads before a TMA write without a proxy fence
                       strict          (with others) notes are errors
                       Bounds, alignment and use after free (oob) are always checked.
   --stats             statistics of every kernel on stderr at the end

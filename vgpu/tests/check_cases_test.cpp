@@ -37,6 +37,10 @@ const Case kCases[] = {
     {"race_cp_async_arrive", kBoth, {"race check", "cp.async", "missing: "}},
     {"race_cluster", kBoth, {"race check", "of CTA 1", "a barrier"}},
     {"race_cluster_copy", kBoth, {"race check", "cp.async", "read by warp 1"}},
+    {"arrival_at_exit", kBoth, {"mbarrier check", "CTA 0 ends", "missing: a wait for phase 0"}},
+    {"box_off_pattern", kBoth, {"oob check", "pattern repeats every 1024 bytes"}},
+    {"early_access", kBoth, {"race check", "which that one writes", "griddepcontrol.wait"}},
+    {"reload_fenced", kBoth, {}},
     {"race_same_value", kBoth, {"race check", "write by warp 0", "write by warp 1"}},
     {"race_two_values", kBoth, {"race check", "write by warp 0", "write by warp 1"}},
     {"cp_async_unfenced", kBoth, {}},
@@ -85,7 +89,16 @@ const Case kCases[] = {
     {"tcgen05_leak", kB200, {"leak check", "32 TMEM columns", "tcgen05.dealloc"}},
     {"tcgen05_early_dealloc", kB200, {"TMEM", "tcgen05."}},
     {"tcgen05_outside", kB200, {"tcgen05.ld reaches TMEM columns 32..32", "not allocated"}},
+    {"tcgen05_other_lanes", kB200, {"tcgen05 check", "names lane 32", "missing: 0 << 16"}},
     {"tcgen05_freed_twice", kB200, {"tcgen05.dealloc of columns 0..31", "no allocation"}},
+    {"tcgen05_base_offset", kB200, {"base offset (bits 49-51) 1 is not supported"}},
+    {"tcgen05_reserved_bits", kB200, {"reserved bits 53-60 are 0x1, they must be 0"}},
+    {"tcgen05_hopper_descriptor", kB200, {"bits 46-48 are 0x0, they must be 0b001"}},
+    {"tcgen05_shape", kB200, {"M (bits 24-28, times 16) is 96; legal with cta_group::1: 64, 128"}},
+    {"tcgen05_commit_at_exit", kB200, {"tcgen05.commit", "mbarrier", "CTA"}},
+    {"answer_reread", kB200, {"proxy check", "clusterlaunchcontrol.try_cancel", "fence.proxy.async"}},
+    {"answer_unawaited", kB200, {"check", "clusterlaunchcontrol"}},
+    {"answer_after_end", kB200, {"by a warp that has seen an earlier one fail"}},
 };
 
 struct Outcome {
@@ -174,10 +187,21 @@ TEST(CheckCasesAtEase, RowsBehindATileMatterWhereTheirProductsDo) {
   EXPECT_NE(run("h200", "late", "wgmma_rows_dropped bad", "all,-registers").status, 0);
 }
 
+// Loads of a buffer before the next copy into it: most kernels have an mbarrier alone between them.
+TEST(CheckCasesAtEase, ReadsAreWatchedWhenAsked) {
+  const Outcome unfenced = run("h200", "late", "race_reload good", "all,reads");
+  EXPECT_NE(unfenced.status, 0) << unfenced.text;
+  for (const char* text : {"proxy check", "was read through the generic proxy", "is written"}) {
+    EXPECT_NE(unfenced.text.find(text), std::string::npos) << unfenced.text;
+  }
+  EXPECT_EQ(run("h200", "late", "reload_fenced good", "all,reads,strict").status, 0);
+}
+
 // What the field does and gets away with.
 TEST(CheckCasesAtEase, SomeBrokenRulesAreNotes) {
-  for (const char* name : {"race_exited", "race_relaxed_wait", "race_cluster", "race_cluster_copy",
-                           "race_same_value", "mbarrier_fence"}) {
+  for (const char* name :
+       {"race_exited", "race_relaxed_wait", "race_cluster", "race_cluster_copy", "race_same_value",
+        "mbarrier_fence", "arrival_at_exit", "box_off_pattern", "early_access"}) {
     const Outcome outcome = run("h200", "late", std::string(name) + " bad", "all");
     EXPECT_EQ(outcome.status, 0) << name << "\n" << outcome.text;
     EXPECT_NE(outcome.text.find("note: "), std::string::npos) << name << "\n" << outcome.text;

@@ -27,7 +27,9 @@ const char kPtx[] = R"(.version 9.0
 .loc 1 12 3
 @%p1 bar.sync 0;
 mov.u32 %r1, %tid.x; bar.sync 1; bar.sync 1, 64;
-.loc 1 13 3
+.loc 1 30 5, function_name $L__info, inlined_at 1 40 1
+.loc 2 20 7, function_name $L__info, inlined_at 1 30 5
+.loc 2 13 3, function_name $L__info, inlined_at 2 20 7
 { .reg .pred done; LOOP: mbarrier.try_wait.parity.shared::cta.b64 done, [%r1], %r2; @done bra DONE; bra LOOP; DONE: }
 @!%p2 mbarrier.arrive.shared::cta.b64 _, [%r1];
 barrier.sync 2,
@@ -36,6 +38,7 @@ add.u32 %r1, %r1, 1;
 ret;
 }
 .file 1 "kernel.cu"
+.file 2 "wrappers.cuh"
 )";
 
 TEST(Mutation, KnowsSynchronisingOpcodes) {
@@ -67,7 +70,7 @@ TEST(Mutation, FindsEverySite) {
   EXPECT_EQ(found[2].line, 11u);
   EXPECT_EQ(found[2].nth, 1u);
   EXPECT_EQ(found[3].opcode, "mbarrier.try_wait.parity.shared::cta.b64");
-  EXPECT_EQ(found[3].source, "kernel.cu:13");
+  EXPECT_EQ(found[3].source, "wrappers.cuh:13, inlined at kernel.cu:30");
   EXPECT_EQ(found[4].opcode, "mbarrier.arrive.shared::cta.b64");
 }
 
@@ -92,11 +95,11 @@ TEST(Mutation, DeletesOneInstructionWithItsGuard) {
   EXPECT_EQ(second.find("bar.sync 1, 64"), std::string::npos);
   EXPECT_NE(second.find("mov.u32"), std::string::npos);
   std::string arrive = delete_site(kPtx, found[4]);
-  EXPECT_EQ(line_of(arrive, 14).find_first_not_of(' '), std::string::npos);
+  EXPECT_EQ(line_of(arrive, 16).find_first_not_of(' '), std::string::npos);
 }
 
 TEST(Mutation, WaitsSucceedAtOnce) {
-  std::string line = line_of(delete_site(kPtx, sites()[3]), 13);
+  std::string line = line_of(delete_site(kPtx, sites()[3]), 15);
   EXPECT_NE(line.find("setp.eq.u32 done, 0, 0;"), std::string::npos) << line;
   EXPECT_NE(line.find("LOOP:"), std::string::npos);
   EXPECT_NE(line.find("@done bra DONE;"), std::string::npos);

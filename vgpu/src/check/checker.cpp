@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "check/cluster_checker.hpp"
 #include "fault.hpp"
@@ -55,6 +56,10 @@ class Checker final : public exec::Observer {
     context_.note = [this](const ptx::Module& module, Remark kind, const std::string& text) {
       note_once(module, kind, text);
     };
+    context_.touched = [this](uint64_t allocation, uint8_t how) {
+      std::lock_guard lock(mutex_);
+      touched_[allocation] |= how;
+    };
     if (const char* path = std::getenv("VGPU_SYNC_EFFECTS"); path && *path) {
       effects_ = std::make_unique<EffectLog>(path);
       context_.effects = [this](const ptx::Module&, const SyncEffects& effects) {
@@ -68,6 +73,11 @@ class Checker final : public exec::Observer {
     cluster->wants_instructions = effects_ || (context_.options.registers &&
                                                watches_registers(info.request->program->module()));
     return cluster;
+  }
+
+  void launch_begin(const exec::LaunchRequest&, const exec::KernelInfo&) override {
+    std::lock_guard lock(mutex_);
+    context_.before = std::exchange(touched_, {});
   }
 
   void launch_end(const exec::LaunchRequest&, const exec::LaunchResult&) override {
@@ -91,6 +101,7 @@ class Checker final : public exec::Observer {
   std::map<const ptx::Module*, bool> watched_;  // whose registers are
   std::function<void(std::string_view)> note_;
   std::unique_ptr<EffectLog> effects_;
+  std::unordered_map<uint64_t, uint8_t> touched_;  // by the running launch
   std::mutex mutex_;
   std::set<std::pair<const ptx::Module*, Remark>> noted_;
 };
@@ -126,10 +137,12 @@ CheckOptions CheckOptions::parse(std::string_view list) {
       options.leak = on;
     } else if (word == "registers") {
       options.registers = on;
+    } else if (word == "reads") {
+      options.reads = on;
     } else if (word != "none" && word != "oob") {
       fault(kInvalidValue,
             "check '%.*s' is unknown; legal: all, none, or a list of race, proxy, tcgen05, "
-            "init, mbarrier, leak, registers, oob, strict, each also with '-' in front",
+            "init, mbarrier, leak, registers, reads, oob, strict, each also with '-' in front",
             static_cast<int>(word.size()), word.data());
     }
   }

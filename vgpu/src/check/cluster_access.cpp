@@ -279,6 +279,9 @@ void ClusterChecker::touch_shared(const Actor& actor, uint32_t cta, uint64_t add
   if (!actor.operation && actor.access == Access::write) {
     last_generic_write_.raise(actor.warp, actor.epoch);
   }
+  if (!actor.operation && actor.access == Access::read && context_.options.reads) {
+    last_generic_read_.raise(actor.warp, actor.epoch);
+  }
   next_accessor(actor);
   const uint64_t end = std::min<uint64_t>(address + bytes, cells.size() * kSharedCellBytes);
   auto part_of_cell = [&](uint64_t from, uint64_t to) {
@@ -326,24 +329,52 @@ void ClusterChecker::touch_tmem(const Actor& actor, const AsyncAccess& access) {
   }
 }
 
-/// The allocation that holds an address, or null.
+/// The allocation that holds an address, or null; it is accessed now (`how` 0: it is not).
 /// NOTE: kernels go back and forth between a few; the registry's lock is shared by all threads.
-Allocation* ClusterChecker::allocation_at(uint64_t address) {
-  for (Allocation* recent : allocations_) {
-    if (recent && recent->contains(address, 1)) return recent;
+Allocation* ClusterChecker::allocation_at(uint64_t address, uint8_t how) {
+  for (Recent& recent : allocations_) {
+    if (!recent.allocation || !recent.allocation->contains(address, 1)) continue;
+    if ((recent.how & how) != how) {
+      recent.how |= how;
+      context_.touched(recent.allocation->base(), how);
+    }
+    return recent.allocation;
   }
   Allocation* found = context_.memory->find(address);
-  if (found) allocations_[next_allocation_++ % allocations_.size()] = found;
+  if (found) {
+    allocations_[next_allocation_++ % allocations_.size()] = {found, how};
+    if (how) context_.touched(found->base(), how);
+  }
   return found;
 }
 
+/// A launch that may start early must not touch what the one before uses until it has waited.
+/// NOTE: told by whole allocations.
+void ClusterChecker::check_early(const Actor& actor, const Allocation& allocation, uint8_t how) {
+  if (!context_.options.race || actor.view->order[launch_before_] != 0) return;
+  const auto before = context_.before.find(allocation.base());
+  if (before == context_.before.end()) return;
+  if (!((before->second | how) & CheckContext::kWritten)) return;
+  remark(Remark::early_access, "race",
+         format("a kernel that may start before the one before it has ended accesses allocation "
+                "#%llu (%s), which that one %s\n  access:  %s\n  missing: griddepcontrol.wait "
+                "(cudaGridDependencySynchronize()) by %s, or by a warp that it waits for",
+                static_cast<unsigned long long>(allocation.serial()), allocation.label().c_str(),
+                before->second & CheckContext::kWritten ? "writes" : "reads",
+                describe(actor).c_str(), warp_name(actor.warp).c_str()));
+}
+
 void ClusterChecker::touch_global(const Actor& actor, uint64_t address, uint64_t bytes) {
-  if (!context_.options.init || !context_.memory) return;
+  if (!context_.memory || !(context_.options.init || context_.options.race)) return;
+  const uint8_t how = actor.access == Access::read    ? CheckContext::kRead
+                      : actor.access == Access::write ? CheckContext::kWritten
+                                                      : CheckContext::kRead | CheckContext::kWritten;
   for (const uint64_t end = address + bytes; address < end;) {
-    Allocation* allocation = allocation_at(address);
+    Allocation* allocation = allocation_at(address, how);
     if (!allocation) return;
     const uint64_t here = std::min(end, allocation->end()) - address;
-    if (allocation->tracks_writes()) {
+    if (info_.request->early) check_early(actor, *allocation, how);
+    if (context_.options.init && allocation->tracks_writes()) {
       const uint64_t missing =
           actor.access != Access::write ? allocation->first_unwritten(address, here) : 0;
       if (actor.access != Access::write && missing != address + here) {
@@ -638,8 +669,9 @@ void ClusterChecker::remember(const CellState& cell, const Actor& actor, uint32_
 }
 
 void ClusterChecker::check_proxy(const Actor& actor, const PastAccess& past, const Place& place) {
-  if (!context_.options.proxy || actor.proxy != Proxy::async) return;
-  if (past.access == Access::read || past.proxy == Proxy::async) return;
+  if (actor.proxy != Proxy::async || past.proxy == Proxy::async) return;
+  const bool read = past.access == Access::read;
+  if (read ? actor.access == Access::read || !watches_reads(actor) : !context_.options.proxy) return;
   // cp.async writes through the generic proxy too: its group must be behind the fence.
   const bool copied = past.who.is_operation();
   const Component writer = copied ? operations_[past.who.index()].issuer : past.who.index();
@@ -651,13 +683,27 @@ void ClusterChecker::check_proxy(const Actor& actor, const PastAccess& past, con
   const std::string who = writer == actor.warp ? one + ", between the two"
                                                : one + " before it synchronises with " + other +
                                                      ", or by " + other + " after that";
-  const std::string text = format(
-      "%s was written through the generic proxy and is %s through the async proxy "
-      "without a proxy fence\n  written: %s\n  then:    %s\n  missing: "
-      "fence.proxy.async by %s",
-      place_name(place).c_str(), actor.access == Access::read ? "read" : "written",
-      describe(past).c_str(), describe(actor).c_str(), who.c_str());
-  if (!follow_rows(actor, "proxy", text)) report("proxy", text);
+  const std::string text =
+      format("%s was %s through the generic proxy and is %s through the async proxy "
+             "without a proxy fence\n  first:   %s\n  then:    %s\n  missing: "
+             "fence.proxy.async by %s",
+             place_name(place).c_str(), read ? "read" : "written",
+             actor.access == Access::read ? "read" : "written", describe(past).c_str(),
+             describe(actor).c_str(), who.c_str());
+  if (!read || context_.options.reads) {
+    if (!follow_rows(actor, "proxy", text)) report("proxy", text);
+    return;
+  }
+  remark(Remark::answer_reread, "proxy", text);
+}
+
+/// Whether generic reads must pass a proxy fence before this write.
+/// NOTE: formally all of them; an mbarrier alone between a load and the next TMA write of a stage is
+/// what most kernels have, so that only the word `reads` asks for it. PTX's text on launch control
+/// itself puts the fence between an answer's load and the next request ("clusterlaunchcontrol").
+bool ClusterChecker::watches_reads(const Actor& actor) const {
+  return context_.options.reads || (context_.options.proxy && actor.operation &&
+                                    actor.operation->kind == AsyncKind::clc_try_cancel);
 }
 
 void ClusterChecker::check_tcgen05(const Actor& actor, const PastAccess& past, const Place& place) {

@@ -76,6 +76,7 @@ ClusterChecker::ClusterChecker(const CheckContext& context, const exec::ClusterI
     warp.tensor_pipeline = new_component();
     tcgen05_components_.push_back(warp.tensor_pipeline);
   }
+  launch_before_ = new_component();
   // Offsets start behind the KiB that the hardware keeps.
   const size_t cells =
       (info.shared_bytes + kReservedBytes + kSharedCellBytes - 1) / kSharedCellBytes;
@@ -218,7 +219,8 @@ void ClusterChecker::fence(const Agent& agent, FenceKind kind, Order order, Scop
       // Useful when it covers a known generic write that no earlier fence covered.
       bool useful = false;
       for (Component c = 0; c < warps_.size(); ++c) {
-        Epoch known = std::min(warp.view.order[c], last_generic_write_[c]);
+        const Epoch last = std::max(last_generic_write_[c], last_generic_read_[c]);
+        Epoch known = std::min(warp.view.order[c], last);
         useful |= known > warp.view.proxy[c];
       }
       warp.view.proxy.join(warp.view.order);
@@ -371,6 +373,7 @@ void ClusterChecker::mbarrier_arrive(const Agent& agent, const AsyncOp* op, Barr
   WarpState& warp = warp_of(agent);
   Actor actor = actor_of(agent, Access::atomic);
   check_mbarrier_use(ref, barrier, actor, "arrival on");
+  if (agent.cta != ref.cta) come_from_elsewhere(barrier, warp.self, agent.instruction);
   if (!releases(order)) {
     relaxed_into(barrier.gathering, warp);
   } else if (barrier.arrived == warp.self && barrier.arrived_version == warp.version) {
@@ -383,6 +386,29 @@ void ClusterChecker::mbarrier_arrive(const Agent& agent, const AsyncOp* op, Barr
   release_done(warp);
   complete_phase(barrier, state);
   note_effect(agent, true);
+}
+
+void ClusterChecker::come_from_elsewhere(MbarrierState& barrier, Component issuer,
+                                         const ptx::Instruction* instruction) const {
+  barrier.outside = barrier.completed + 1;
+  barrier.outside_issuer = issuer;
+  barrier.outside_instruction = instruction;
+}
+
+/// A CTA's shared memory must outlive what others do to it: nothing but a wait for the phase of the
+/// same mbarrier tells that an arrival is there.
+void ClusterChecker::check_arrivals_seen(uint64_t key, const MbarrierState& barrier) {
+  if (!barrier.live || barrier.outside == 0) return;
+  const auto cta = static_cast<uint32_t>(key >> 32);
+  for (uint32_t warp = 0; warp < info_.warps; ++warp) {
+    if (warps_[cta * info_.warps + warp].view.order[barrier.phases] >= barrier.outside) return;
+  }
+  remark(Remark::arrival_at_exit, "mbarrier",
+         format("CTA %u ends without any of its warps knowing that the last arrival at its mbarrier "
+                "at shared offset 0x%x has come: PTX orders arrivals at two mbarriers with nothing\n"
+                "  arrival: by %s at %s\n  missing: a wait for phase %u of that mbarrier",
+                cta, static_cast<uint32_t>(key), warp_name(barrier.outside_issuer).c_str(),
+                location(barrier.outside_instruction).c_str(), barrier.outside - 1));
 }
 
 void ClusterChecker::mbarrier_expect_tx(const Agent& agent, BarrierRef ref, uint32_t,
@@ -406,6 +432,12 @@ void ClusterChecker::mbarrier_complete_tx(const Agent& agent, const AsyncOp* op,
     actor.instruction = operation.instruction;
     actor.lanes = operation.lanes;
     check_mbarrier_use(ref, barrier, actor, "completion on");
+    // NOTE: cp.async and its arrivals end with the thread that issued them; an H200 takes a kernel
+    // that ends with a copy of no bytes under way.
+    const bool commits = operation.kind == AsyncKind::tcgen05_commit;
+    if (operation.kind != AsyncKind::cp_async && (commits || !operation.moves_nothing)) {
+      come_from_elsewhere(barrier, operation.issuer, operation.instruction);
+    }
     const ReleasePoints::Point point{barrier.phases, barrier.completed + 1};
     operation.releases.push_back(point);
     for (uint64_t tracked : operation.tracked) operation_of(tracked).releases.push_back(point);
@@ -618,6 +650,22 @@ void ClusterChecker::tmem_other_lanes(const Agent& agent, uint32_t address) {
                 location(agent.instruction).c_str(), quarter));
 }
 
+void ClusterChecker::launch_before_ended(const Agent& agent) {
+  WarpState& warp = warp_of(agent);
+  const bool news = warp.view.order.raise(launch_before_, 1);
+  if (news) warp.touch();
+  note_effect(agent, news && info_.request->early);
+}
+
+/// NOTE: TMA swizzles by the address (seen on an H200), so that such a box can be read back; a
+/// matrix descriptor without base offset cannot describe what lies off the pattern.
+void ClusterChecker::box_off_pattern(const Agent& agent, uint32_t offset, uint32_t period) {
+  remark(Remark::box_off_pattern, "oob",
+         format("a swizzled TMA box at shared offset 0x%x, whose pattern repeats every %u bytes\n"
+                "  at %s\n  missing: alignment of the buffer to %u bytes",
+                offset, period, location(agent.instruction).c_str(), period));
+}
+
 /// Copies must be known to be done before their CTA's shared memory goes away.
 void ClusterChecker::check_finished(const Operation& operation) {
   switch (operation.kind) {
@@ -664,6 +712,9 @@ void ClusterChecker::end(std::span<const uint32_t> leaked_columns) {
   if (unused_rows_) {
     remark(Remark::unused_rows, unused_rows_->check,
            unused_rows_->text + "\n  used:    never: they are rows behind the tile of a wgmma");
+  }
+  if (context_.options.mbarrier) {
+    for (const auto& [key, barrier] : mbarriers_) check_arrivals_seen(key, barrier);
   }
   if (!context_.options.leak) return;
   for (size_t cta = 0; cta < leaked_columns.size(); ++cta) {

@@ -43,7 +43,11 @@ enum class Remark : uint8_t {
   early_load,
   unused_rows,
   other_lanes,
-  undefined_copy
+  undefined_copy,
+  answer_reread,
+  arrival_at_exit,
+  early_access,
+  box_off_pattern
 };
 
 /// A broken rule that matters only where the value that it spoils is used.
@@ -68,10 +72,15 @@ struct UndefinedLanes {
 
 /// Shared by the clusters of a launch.
 struct CheckContext {
+  static constexpr uint8_t kRead = 1, kWritten = 2;
+
   CheckOptions options;
   GlobalMemory* memory = nullptr;
   std::function<void(const ptx::Module&, Remark, const std::string&)> note;
   std::function<void(const ptx::Module&, const SyncEffects&)> effects;  ///< may be empty
+  /// What a cluster did with an allocation; what the launch before did with each, by address.
+  std::function<void(uint64_t allocation, uint8_t how)> touched;
+  std::unordered_map<uint64_t, uint8_t> before;
 };
 
 /// Keeps the happens-before order of one cluster.
@@ -103,6 +112,8 @@ class ClusterChecker final : public exec::ClusterObserver {
   void tmem_dealloc(const exec::Agent&, uint32_t cta, uint32_t column, uint32_t columns) override;
 
   void tmem_other_lanes(const exec::Agent&, uint32_t address) override;
+  void box_off_pattern(const exec::Agent&, uint32_t offset, uint32_t period) override;
+  void launch_before_ended(const exec::Agent&) override;
 
   void barrier_arrive(const exec::Agent&, uint32_t barrier) override;
   void barrier_pass(const exec::Agent&, uint32_t barrier) override;
@@ -194,7 +205,8 @@ class ClusterChecker final : public exec::ClusterObserver {
   void touch_tmem(const Actor& actor, const exec::AsyncAccess& access);
   Cell touch(Cell cell, const Actor& actor, uint32_t units, const Place& place);
   void guard(exec::BarrierRef ref);
-  Allocation* allocation_at(uint64_t address);
+  Allocation* allocation_at(uint64_t address, uint8_t how);
+  void check_early(const Actor& actor, const Allocation& allocation, uint8_t how);
   void touch_global(const Actor& actor, uint64_t address, uint64_t bytes);
   void follow_lanes(const exec::Agent& agent, const exec::WarpAccess& access);
   bool watches_lanes(const Operation& operation, const exec::AsyncAccess& access) const;
@@ -204,6 +216,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   bool released(const Operation& operation, const VectorClock& clock) const;
   bool pipelined(const Operation& earlier, const PastAccess& past, const Actor& later) const;
   bool alike(const ptx::Instruction& one, const ptx::Instruction& other) const;
+  bool watches_reads(const Actor& actor) const;
   void check_proxy(const Actor& actor, const PastAccess& past, const Place& place);
   void check_tcgen05(const Actor& actor, const PastAccess& past, const Place& place);
   void check_written(const CellState& cell, const Actor& actor, uint32_t units, const Place& place);
@@ -215,6 +228,9 @@ class ClusterChecker final : public exec::ClusterObserver {
   void check_mbarrier_use(const exec::BarrierRef& ref, const MbarrierState& barrier,
                           const Actor& actor, const char* what);
   void check_finished(const Operation& operation);
+  void check_arrivals_seen(uint64_t key, const MbarrierState& barrier);
+  void come_from_elsewhere(MbarrierState& barrier, Component issuer,
+                           const ptx::Instruction* instruction) const;
   void complete_phase(MbarrierState& barrier, const exec::BarrierState& state);
 
   // ---- undefined values (undefined_values.cpp)
@@ -284,6 +300,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::unordered_map<uint64_t, Component> wgmma_components_;  // key: cta << 32 | warpgroup
   std::unordered_map<uint64_t, Message> flags_;               // memory words used to synchronise
   VectorClock last_generic_write_;                            // of shared memory, by warp
+  VectorClock last_generic_read_;                             // with CheckOptions::reads
   std::vector<Component> tcgen05_components_;  // whose epochs tell of tcgen05 operations
   uint64_t last_issued_ = 0;                   // id of the last operation
   std::set<uint64_t> in_flight_;               // operations that have not happened yet
@@ -294,7 +311,13 @@ class ClusterChecker final : public exec::ClusterObserver {
   StateTable states_;  // that the cells are in
   Accessor accessor_;  // whose changes `states_` knows
   CellState scratch_;
-  std::array<Allocation*, 4> allocations_{};  // that global accesses hit of late
+  Component launch_before_ = 0;  // epoch 1: it has ended
+  /// An allocation that global accesses hit of late.
+  struct Recent {
+    Allocation* allocation = nullptr;
+    uint8_t how = 0;
+  };
+  std::array<Recent, 4> allocations_{};
   uint32_t next_allocation_ = 0;
   SyncEffects effects_;
   std::unordered_map<uint64_t, UndefinedLanes> undefined_;  // by warp, function and register

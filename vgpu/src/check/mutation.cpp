@@ -95,10 +95,7 @@ std::vector<SyncSite> find_sync_sites(const ptx::Module& module) {
       site.nth = seen[{instruction.line, instruction.form}]++;
       site.opcode = form.text;
       site.function = function.name;
-      auto file = module.files.find(instruction.loc_file);
-      if (file != module.files.end()) {
-        site.source = file->second + ":" + std::to_string(instruction.loc_line);
-      }
+      site.source = module.source_of(instruction);
       sites.push_back(std::move(site));
     }
   }

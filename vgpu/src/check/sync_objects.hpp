@@ -182,6 +182,11 @@ struct MbarrierState {
   Component arrived = kNobody, waited = kNobody;
   uint64_t arrived_version = 0;
   std::shared_ptr<const View> arrived_start;
+  // The last that came from outside the CTA's own threads: of an asynchronous operation or of
+  // another CTA.
+  Epoch outside = 0;  ///< phase that it counts in, 0: none
+  Component outside_issuer = 0;
+  const ptx::Instruction* outside_instruction = nullptr;
 
   /// Begins the next phase.
   void start_gathering() {

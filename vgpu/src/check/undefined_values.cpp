@@ -28,6 +28,7 @@ enum class Flow : uint8_t {
   store,
   atomic,
   branch,
+  query,
   other
 };
 
@@ -41,6 +42,7 @@ Flow flow_of(const ptx::Form& form) {
       {"bar", Flow::other},       {"barrier", Flow::other},  {"wgmma", Flow::other},
       {"mma", Flow::other},       {"ldmatrix", Flow::other}, {"stmatrix", Flow::other},
       {"call", Flow::other},      {"fence", Flow::other},    {"membar", Flow::other},
+      {"clusterlaunchcontrol", Flow::query},
       {"tensormap", Flow::other}, {"prefetch", Flow::other}, {"wmma", Flow::other}};
   const std::string_view opcode = form.parts[0];
   if (opcode == "tcgen05") {
@@ -173,6 +175,10 @@ void ClusterChecker::follow_undefined(const Agent& agent) {
   for (uint32_t k = 0; k < instruction.count; ++k) {
     for_registers(function, operand(k), true,
                   [&](uint32_t reg) { must_be_defined(reg, "is an address"); });
+  }
+  if (flow == Flow::query && instruction.count > 1) {
+    for_registers(function, operand(1), false,
+                  [&](uint32_t reg) { must_be_defined(reg, "is read as launch control's answer"); });
   }
   const bool acts =
       flow == Flow::store || flow == Flow::atomic || flow == Flow::branch || flow == Flow::other;
@@ -379,7 +385,7 @@ void ClusterChecker::mark_undefined(const Agent& agent, const AsyncAccess& acces
 
 bool ClusterChecker::is_unwritten(Memory memory, uint32_t cta, uint64_t address, uint64_t bytes) {
   if (memory == Memory::global) {
-    const Allocation* allocation = context_.memory ? allocation_at(address) : nullptr;
+    const Allocation* allocation = context_.memory ? allocation_at(address, 0) : nullptr;
     return allocation && allocation->tracks_writes() && allocation->contains(address, bytes) &&
            !allocation->is_written(address, bytes);
   }

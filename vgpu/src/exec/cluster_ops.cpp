@@ -72,6 +72,12 @@ Step try_cancel(Warp& w, const Instr& i, uint32_t lanes) {  // x: multicast to t
       fault(kMisalignedAddress,
             "clusterlaunchcontrol.try_cancel: response at %#x must be 16-byte aligned", to);
     }
+    // PTX ISA, "clusterlaunchcontrol.try_cancel": undefined after a failure was observed.
+    if (w.launch_control_ended) {
+      fault(kIllegalInstruction,
+            "clusterlaunchcontrol.try_cancel by a warp that has seen an earlier one fail: there is "
+            "no further cluster, and what another request gives is undefined");
+    }
     uint32_t mask = i.x ? static_cast<uint32_t>((uint64_t{1} << cluster.ctas.size()) - 1) : 0;
     auto targets = copy_targets(w, to, barrier, i.x != 0, mask, false);
     for (auto& target : targets) {
@@ -122,7 +128,10 @@ Step query_cancel(Warp& w, const Instr& i, uint32_t lanes) {
       write_lane(w, i[0], l, response[i.x - 2]);
     }
   });
-  if (i.x == 0) set_predicate(w, i.d, lanes, canceled);
+  if (i.x == 0) {
+    set_predicate(w, i.d, lanes, canceled);
+    w.launch_control_ended |= canceled != lanes;
+  }
   return Step::next;
 }
 

@@ -275,10 +275,16 @@ bool decode_setmaxnreg(Decoder& d) {
   return true;
 }
 
+Step launch_before_ended(Warp& w, const Instr&, uint32_t lanes) {
+  if (w.cluster->observer) w.cluster->observer->launch_before_ended(agent_of(w, lanes));
+  return Step::next;
+}
+
 /// NOTE: A stream starts a kernel when the one before has ended: nothing to wait for.
 bool decode_griddepcontrol(Decoder& d) {
-  if (d.take_one({"wait", "launch_dependents"}) < 0) return false;
-  d.out.handler = nothing;
+  const int what = d.take_one({"wait", "launch_dependents"});
+  if (what < 0) return false;
+  d.out.handler = what == 0 ? launch_before_ended : nothing;
   return true;
 }
 

@@ -150,6 +150,7 @@ struct LaunchRequest {
   Dim3 grid, block, cluster;
   bool explicit_cluster = false;  ///< the launch or the kernel names cluster dimensions
   bool cooperative = false;       ///< the whole grid is resident and may wait for itself
+  bool early = false;             ///< may start before the launch before it ends (programmatic)
   uint32_t dynamic_shared = 0;    ///< bytes
   std::span<const uint64_t> symbol_addresses;  ///< one for each of Program::symbols()
   const DeviceSpec* device = nullptr;

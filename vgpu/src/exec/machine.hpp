@@ -245,6 +245,7 @@ struct Warp {
   uint64_t wgmma_committed = 0;  ///< groups; the number of the open one
   uint64_t wgmma_issued = 0;     ///< instructions, to match those of a warpgroup's warps
   std::unique_ptr<CopyGroups> bulk_reads, bulk_writes, cp_async;
+  bool launch_control_ended = false;  ///< has seen that a cancellation failed
   uint64_t clock = 0;
 
   template <typename T>

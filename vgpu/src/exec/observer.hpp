@@ -147,6 +147,11 @@ class ClusterObserver {
                             uint32_t /*columns*/) {}
   /// A tcgen05.ld or .st names lanes of another warp's quarter; it reaches the warp's own.
   virtual void tmem_other_lanes(const Agent&, uint32_t /*address*/) {}
+  /// A swizzled TMA box lies at a shared-memory offset that is no multiple of the pattern's period.
+  virtual void box_off_pattern(const Agent&, uint32_t /*offset*/, uint32_t /*period*/) {}
+
+  /// griddepcontrol.wait
+  virtual void launch_before_ended(const Agent&) {}
 
   // ---- synchronisation between warps
   virtual void barrier_arrive(const Agent&, uint32_t /*barrier*/) {}

@@ -12,10 +12,8 @@ std::string describe_location(const ptx::Module& module, const ptx::Instruction&
   std::string text = std::string(module.line_text(instruction.line));
   if (text.size() > 100) text = text.substr(0, 97) + "...";
   std::string ptx = format("PTX line %u: %s", instruction.line, text.c_str());
-  auto file = module.files.find(instruction.loc_file);
-  if (instruction.loc_line == 0 || file == module.files.end()) return ptx;
-  std::string name = file->second.substr(file->second.rfind('/') + 1);
-  return format("%s:%u (%s)", name.c_str(), instruction.loc_line, ptx.c_str());
+  const std::string source = module.source_of(instruction);
+  return source.empty() ? ptx : source + " (" + ptx + ")";
 }
 
 namespace {

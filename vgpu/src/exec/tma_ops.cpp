@@ -106,6 +106,11 @@ std::shared_ptr<BoxCopy> decode_box(Warp& w, const Instr& i, const TensorCopy& c
   if (shared & (kBoxAlignment - 1)) {
     fault(kMisalignedAddress, "TMA box at shared address %#x: it must be 128-byte aligned", shared);
   }
+  const uint32_t period = 8 * tma::swizzle_span(box->map.swizzle);
+  if (w.cluster->observer && box->map.swizzle != tma::Swizzle::none && shared % period != 0) {
+    w.cluster->observer->box_off_pattern(agent_of(w, 1u << lane), shared & kSharedOffsetMask,
+                                         period);
+  }
   const bool writes = c.kind == TensorCopy::Kind::store || c.kind == TensorCopy::Kind::reduce;
   for (uint32_t k = 0; k < (c.four_rows ? 4 : 1); ++k) {
     if (c.four_rows) box->at.start[1] = rows[k];

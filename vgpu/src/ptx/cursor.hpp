@@ -99,6 +99,12 @@ class Cursor {
   void skip_line() {
     while (position_ < text_.size() && raw() != '\n') ++position_;
   }
+  /// What is left of the line.
+  std::string_view take_line() {
+    const size_t begin = position_;
+    skip_line();
+    return text_.substr(begin, position_ - begin);
+  }
   /// Skips a balanced { … }.
   void skip_braces() {
     expect('{');

@@ -99,6 +99,8 @@ struct Instruction {
   uint32_t line = 0;      ///< line of the PTX text, from 1
   uint32_t loc_file = 0;  ///< .loc in force (0: none); Module::files
   uint32_t loc_line = 0;
+  uint32_t inlined_file = 0;  ///< where that was inlined, in another file if any (0: it was not)
+  uint32_t inlined_line = 0;
 };
 
 struct Register {
@@ -159,6 +161,8 @@ struct Module {
 
   /// Text of a PTX line (from 1), trimmed; empty past the end.
   std::string_view line_text(uint32_t line) const;
+  /// "file:line" of its .loc, then ", inlined at file:line" where it has one; empty without .loc.
+  std::string source_of(const Instruction& instruction) const;
 };
 
 /// Parses a whole module. Throws Fault (kInvalidPtx) that names line and column on any text that is

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <bit>
+#include <charconv>
 #include <cstdlib>
 
 #include "ptx/parser.hpp"
@@ -18,7 +20,8 @@ void Parser::parse_body(Function& function) {
   scope_ = 0;
   unresolved_.clear();
   unresolved_targets_.clear();
-  loc_file_ = loc_line_ = 0;
+  loc_file_ = loc_line_ = inlined_file_ = inlined_line_ = 0;
+  inlined_at_.clear();
   for (auto* list : {&function.params, &function.returns}) {
     for (uint32_t index : *list) {
       scopes_[0].names[text_of_name(module_.variables[index].name)] = {Name::Kind::variable, index};
@@ -113,10 +116,48 @@ void Parser::parse_registers() {
   in_.expect(';');
 }
 
+namespace {
+
+/// Whole numbers at the front of a text, with blanks between; 0 for what is missing.
+std::array<uint32_t, 3> three_numbers(std::string_view text) {
+  std::array<uint32_t, 3> numbers{};
+  const char *at = text.data(), *end = at + text.size();
+  for (uint32_t& number : numbers) {
+    while (at < end && (*at == ' ' || *at == '\t')) ++at;
+    at = std::from_chars(at, end, number).ptr;
+  }
+  return numbers;
+}
+
+}  // namespace
+
+/// .loc file line column [, function_name label, inlined_at file line column]
+/// NOTE: compilers give the call's own .loc, with where its function was inlined, before that of the
+/// callee. Followed as far as it stays in the callee's file, so that wrappers name who uses them.
 void Parser::parse_location() {
   loc_file_ = static_cast<uint32_t>(in_.integer());
   loc_line_ = static_cast<uint32_t>(in_.integer());
-  in_.skip_line();
+  inlined_file_ = inlined_line_ = 0;
+  const std::string_view rest = in_.take_line();
+  const std::array<uint32_t, 3> here = {loc_file_, loc_line_, three_numbers(rest)[0]};
+  constexpr std::string_view kInlined = "inlined_at ";
+  const size_t at = rest.find(kInlined);
+  if (at == std::string_view::npos) {
+    inlined_at_.erase(here);
+    return;
+  }
+  std::array<uint32_t, 3> caller = three_numbers(rest.substr(at + kInlined.size()));
+  inlined_at_[here] = caller;
+  inlined_file_ = caller[0];
+  inlined_line_ = caller[1];
+  for (int depth = 0; caller[0] == loc_file_ && depth < kMaxDepth; ++depth) {
+    const auto outer = inlined_at_.find(caller);
+    if (outer == inlined_at_.end()) return;
+    caller = outer->second;
+  }
+  if (caller[0] == loc_file_) return;
+  inlined_file_ = caller[0];
+  inlined_line_ = caller[1];
 }
 
 void Parser::parse_branch_targets(std::string_view label) {
@@ -164,6 +205,8 @@ void Parser::parse_instruction() {
   Instruction instruction;
   instruction.loc_file = loc_file_;
   instruction.loc_line = loc_line_;
+  instruction.inlined_file = inlined_file_;
+  instruction.inlined_line = inlined_line_;
   if (in_.accept('@')) {
     instruction.guard_negated = in_.accept('!');
     auto name = in_.name();

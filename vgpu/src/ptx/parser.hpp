@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <map>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -94,7 +96,8 @@ class Parser {
   std::vector<Unresolved> unresolved_;
   std::vector<std::pair<std::string_view, uint32_t>> pending_names_;  ///< in the open instruction
   std::vector<UnresolvedTarget> unresolved_targets_;
-  uint32_t loc_file_ = 0, loc_line_ = 0;
+  uint32_t loc_file_ = 0, loc_line_ = 0, inlined_file_ = 0, inlined_line_ = 0;
+  std::map<std::array<uint32_t, 3>, std::array<uint32_t, 3>> inlined_at_;  ///< call: its caller's
   static constexpr int kMaxDepth = 16;
   int depth_ = 0;  ///< of nested operands
 };

@@ -115,8 +115,11 @@ cudaError_t read_attributes(const exec::KernelInfo& info, const cudaLaunchAttrib
         launch.cooperative = value.cooperative != 0;
         break;
       // NOTE: work runs in order, so a dependent kernel always starts after its predecessor has
-      // ended: the latest start that programmatic dependent launch allows.
+      // ended: the latest start that programmatic dependent launch allows. What needs that order
+      // without griddepcontrol.wait is the checker's to tell.
       case cudaLaunchAttributeProgrammaticStreamSerialization:
+        launch.early = value.programmaticStreamSerializationAllowed != 0;
+        break;
       // Hints without an effect on results.
       case cudaLaunchAttributeIgnore:
       case cudaLaunchAttributeAccessPolicyWindow:
@@ -345,6 +348,7 @@ RunningKernel::RunningKernel(Context& context, const KernelLaunch& launch)
   request.cluster = launch.cluster;
   request.explicit_cluster = launch.explicit_cluster;
   request.cooperative = launch.cooperative;
+  request.early = launch.early;
   request.dynamic_shared = launch.dynamic_shared;
   request.symbol_addresses = launch.kernel->module->symbol_addresses();
   request.device = &context.device.spec;

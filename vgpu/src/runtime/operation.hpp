@@ -26,6 +26,7 @@ struct KernelLaunch {
   exec::Dim3 grid, block, cluster;
   bool explicit_cluster = false;
   bool cooperative = false;
+  bool early = false;  ///< may start before the kernel before it in its stream has ended
   uint32_t dynamic_shared = 0;
   std::vector<uint8_t> params;  ///< the parameter space
 };

@@ -41,6 +41,9 @@ uint64_t Queue::add(Context& context, Stream& stream, Operation operation) {
   Work& work = stream.work.emplace_back();
   work.number = ++last_number_;
   work.operation = std::move(operation);
+  auto* launch = std::get_if<KernelLaunch>(&work.operation);
+  if (launch) launch->early &= last_kernel_ == &stream;
+  last_kernel_ = launch ? &stream : nullptr;
   if (std::holds_alternative<EventRecord>(work.operation)) open_.insert(work.number);
   const uint64_t number = work.number;
   advance(context);
@@ -132,6 +135,7 @@ void Queue::advance(Context& context) {
 
 void Queue::run_until(Context& context, const std::function<bool()>& done) {
   spent_ = 0;
+  last_kernel_ = nullptr;
   while (!advancing_ && !done()) {
     progressed_ = false;
     advance(context);

@@ -64,6 +64,7 @@ class Queue {
   void keep_going(Context& context);
 
   uint64_t last_number_ = 0;
+  const Stream* last_kernel_ = nullptr;  // whose kernel was the last work, and nobody waited for it
   std::unordered_set<uint64_t> open_;  // numbers of records that have not run
   bool advancing_ = false;
   bool progressed_ = false;  // since it was last reset: some kernel had side effects

@@ -32,6 +32,12 @@ class ClusterFanOut final : public ClusterObserver {
   void tmem_other_lanes(const Agent& a, uint32_t address) override {
     each(&ClusterObserver::tmem_other_lanes, a, address);
   }
+  void launch_before_ended(const Agent& a) override {
+    each(&ClusterObserver::launch_before_ended, a);
+  }
+  void box_off_pattern(const Agent& a, uint32_t offset, uint32_t period) override {
+    each(&ClusterObserver::box_off_pattern, a, offset, period);
+  }
   void barrier_arrive(const Agent& a, uint32_t barrier) override {
     each(&ClusterObserver::barrier_arrive, a, barrier);
   }

@@ -137,6 +137,23 @@ __global__ void race_reload(uint32_t* data) {
   }
 }
 
+/// As race_reload, with a fence between the loads of a buffer and the next copy into it.
+__global__ void reload_fenced(uint32_t* data) {
+  __shared__ alignas(128) uint32_t buffer[kBytes / 4];
+  __shared__ uint64_t full;
+  make_barrier(&full);
+  for (uint32_t round = 0; round < 2; ++round) {
+    if (threadIdx.x == 0) {
+      mbarrier_arrive_expect_tx(&full, kBytes);
+      bulk_load(buffer, data, &full);
+    }
+    mbarrier_wait(&full, round);
+    data[256 + threadIdx.x] = buffer[threadIdx.x];
+    fence_proxy_async();
+    __syncthreads();
+  }
+}
+
 template <bool BUG>
 __global__ void race_store_reuse(uint32_t* data) {
   __shared__ alignas(128) uint32_t buffer[kBytes / 4];
@@ -244,6 +261,51 @@ __global__ void __cluster_dims__(2) race_cluster_copy(uint32_t* data) {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
   }
   data[256 + threadIdx.x] = word;
+}
+
+/// CTA 1 arrives at two mbarriers of CTA 0. In the bad one CTA 0 waits for the second alone.
+template <bool BUG>
+__global__ void __cluster_dims__(2) arrival_at_exit(uint32_t*) {
+  __shared__ uint64_t barriers[2];
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  make_barrier(&barriers[0]);
+  make_barrier(&barriers[1]);
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  for (uint64_t& barrier : barriers) {
+    if (rank == 1 && threadIdx.x == 0) {
+      uint32_t remote;
+      asm volatile("mapa.shared::cluster.u32 %0, %1, 0;"
+                   : "=r"(remote)
+                   : "r"(shared_address(&barrier)));
+      asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
+    }
+    if (rank == 0 && (!BUG || &barrier == &barriers[1])) mbarrier_wait(&barrier, 0);
+  }
+}
+
+/// Launched twice, each time with leave to start early.
+template <bool BUG>
+__global__ void early_access(uint32_t* data) {
+  if (!BUG) asm volatile("griddepcontrol.wait;" ::: "memory");
+  data[256 + threadIdx.x] = data[threadIdx.x];
+}
+
+__device__ CUtensorMap rows_map;  // rows of 128 bytes of `data`, 128-byte swizzle, boxes of 8
+
+/// A swizzled box that begins in the middle of the swizzle's pattern.
+template <bool BUG>
+__global__ void box_off_pattern(uint32_t* data) {
+  __shared__ alignas(1024) uint32_t tile[2 * kBytes / 4];
+  __shared__ uint64_t full;
+  make_barrier(&full);
+  uint32_t* box = tile + (BUG ? 512 / 4 : 0);
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect_tx(&full, kBytes);
+    tma_load_2d(box, &rows_map, &full, 0, 0);
+  }
+  mbarrier_wait(&full, 0);
+  data[256 + threadIdx.x] = box[threadIdx.x];
 }
 
 /// Two warps store to one word: the same value is a remark, another is a race.
@@ -691,7 +753,13 @@ enum Tcgen05Bug {
   kEarlyRead,
   kEarlyCopy,
   kOutside,
+  kOtherLanes,
   kFreedTwice,
+  kBaseOffset,
+  kReservedBits,
+  kHopperDescriptor,
+  kShape,
+  kCommitAtExit,
   kRelaxed
 };
 
@@ -707,13 +775,16 @@ __device__ void tcgen05_case(uint32_t* data) {
 #ifdef ON_SM100
   __shared__ alignas(1024) __nv_bfloat16 a[128 * 16];
   __shared__ alignas(1024) __nv_bfloat16 b[8 * 16];
-  __shared__ uint64_t done, read;
+  __shared__ uint64_t done, read, last;
   __shared__ uint32_t tmem_address;
   const uint32_t warp = threadIdx.x / 32;
   for (uint32_t i = threadIdx.x; i < 128 * 16; i += 160) a[i] = __float2bfloat16(1.0f);
   for (uint32_t i = threadIdx.x; i < 8 * 16; i += 160) b[i] = __float2bfloat16(1.0f);
   if (BUG != kProxy) fence_proxy_async();
-  if (threadIdx.x == 0) mbarrier_init(&read, 4);
+  if (threadIdx.x == 0) {
+    mbarrier_init(&read, 4);
+    mbarrier_init(&last, 1);
+  }
   if (warp == 4) {
     asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], 32;" ::"r"(
                      shared_address(&tmem_address))
@@ -723,9 +794,11 @@ __device__ void tcgen05_case(uint32_t* data) {
   const uint32_t tmem = *reinterpret_cast<volatile uint32_t*>(&tmem_address);
   auto descriptor = [](const void* start) {
     return uint64_t{(shared_address(start) & 0x3ffff) >> 4} | uint64_t{128 >> 4} << 16 |
-           uint64_t{256 >> 4} << 32 | uint64_t{1} << 46;
+           uint64_t{256 >> 4} << 32 | uint64_t{BUG != kHopperDescriptor} << 46 |
+           uint64_t{BUG == kBaseOffset} << 49 | uint64_t{BUG == kReservedBits} << 53;
   };
-  constexpr uint32_t kInstruction = 1 << 4 | 1 << 7 | 1 << 10 | 1 << 17 | 8 << 24;
+  constexpr uint32_t kRows = BUG == kShape ? 96 : 128;
+  constexpr uint32_t kInstruction = 1 << 4 | 1 << 7 | 1 << 10 | 1 << 17 | kRows / 16 << 24;
   for (uint32_t round = 0; round < 2; ++round) {
     if (threadIdx.x == 128) {
       BUG == kRelaxed ? wait_relaxed(&read, round ^ 1) : mbarrier_wait(&read, round ^ 1);
@@ -750,7 +823,8 @@ __device__ void tcgen05_case(uint32_t* data) {
       uint32_t value;
       asm volatile("tcgen05.ld.sync.aligned.32x32b.x1.b32 {%0}, [%1];"
                    : "=r"(value)
-                   : "r"(tmem + (warp * 32 << 16) + (BUG == kOutside ? 32 : 0)));
+                   : "r"(tmem + ((BUG == kOtherLanes ? warp ^ 1 : warp) * 32 << 16) +
+                         (BUG == kOutside ? 32 : 0)));
       if (BUG == kEarlyRead) data[256 + threadIdx.x] = value;
       uint32_t copy;  // through a pair, as compilers pack registers
       asm volatile("{\n.reg .b64 pair;\nmov.b64 pair, {%1, %1};\nmov.b64 {_, %0}, pair;\n}"
@@ -767,6 +841,14 @@ __device__ void tcgen05_case(uint32_t* data) {
     }
     __syncwarp();
   }
+  if (threadIdx.x == 128) {
+    asm volatile(
+        "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(
+            shared_address(&last))
+        : "memory");
+    if (BUG != kCommitAtExit) mbarrier_wait(&last, 0);
+  }
+  __syncwarp();
   if (BUG != kEarlyDealloc) {
     asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
     __syncthreads();
@@ -881,7 +963,57 @@ TCGEN05_CASE(tcgen05_early_copy, kEarlyCopy)
 TCGEN05_CASE(tcgen05_leak, kLeak)
 TCGEN05_CASE(tcgen05_early_dealloc, kEarlyDealloc)
 TCGEN05_CASE(tcgen05_outside, kOutside)
+TCGEN05_CASE(tcgen05_other_lanes, kOtherLanes)
 TCGEN05_CASE(tcgen05_freed_twice, kFreedTwice)
+TCGEN05_CASE(tcgen05_base_offset, kBaseOffset)
+TCGEN05_CASE(tcgen05_reserved_bits, kReservedBits)
+TCGEN05_CASE(tcgen05_hopper_descriptor, kHopperDescriptor)
+TCGEN05_CASE(tcgen05_shape, kShape)
+TCGEN05_CASE(tcgen05_commit_at_exit, kCommitAtExit)
+
+// ---- launch control
+
+/// Takes clusters until there is none: reads an answer before it asks for the next one.
+enum AnswerBug { kNoBug, kReread, kAfterEnd, kUnawaited };
+template <AnswerBug BUG>
+__device__ void take_clusters() {
+#ifdef ON_SM100
+  __shared__ alignas(16) uint32_t answer[4];
+  __shared__ uint64_t full;
+  make_barrier(&full);
+  if (threadIdx.x != 0) return;
+  uint32_t taken = 1;
+  for (uint32_t round = 0, after = 0; taken || (BUG == kAfterEnd && after++ == 0); ++round) {
+    mbarrier_arrive_expect_tx(&full, 16);
+    asm volatile(
+        "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%0], "
+        "[%1];" ::"r"(shared_address(answer)),
+        "r"(shared_address(&full))
+        : "memory");
+    if (BUG != kUnawaited) mbarrier_wait(&full, round % 2);
+    asm volatile(
+        "{\n.reg .b128 answer;\n.reg .pred p;\nld.shared.b128 answer, [%1];\n"
+        "clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 p, answer;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(taken)
+        : "r"(shared_address(answer))
+        : "memory");
+    if (BUG != kReread) fence_proxy_async();
+  }
+#endif
+}
+template <bool BUG>
+__global__ void answer_reread(uint32_t*) {
+  take_clusters<BUG ? kReread : kNoBug>();
+}
+template <bool BUG>
+__global__ void answer_after_end(uint32_t*) {
+  take_clusters<BUG ? kAfterEnd : kNoBug>();
+}
+template <bool BUG>
+__global__ void answer_unawaited(uint32_t*) {
+  take_clusters<BUG ? kUnawaited : kNoBug>();
+}
 
 /// A ring of one slot: a producer fills it, two warps read it. In the bad one they never free it.
 template <bool BUG>
@@ -925,12 +1057,16 @@ const Case kCases[] = {
     CASE(race_relaxed_wait, 1, 64),
     CASE(race_load, 1, 64),
     CASE(race_reload, 1, 64),
+    {"reload_fenced", reload_fenced, nullptr, 1, 64},
     CASE(race_store_reuse, 1, 64),
     CASE(store_at_exit, 1, 64),
     CASE(race_cp_async, 1, 64),
     CASE(race_cp_async_arrive, 1, 64),
     CASE(race_cluster, 2, 32),
     CASE(race_cluster_copy, 2, 64),
+    CASE(arrival_at_exit, 2, 32),
+    CASE(box_off_pattern, 1, 64),
+    CASE(early_access, 1, 64),
     CASE(lanes_exchange, 1, 32),
     CASE(race_same_value, 1, 64),
     CASE(race_two_values, 1, 64),
@@ -979,7 +1115,16 @@ const Case kCases[] = {
     {"tcgen05_relaxed", tcgen05_relaxed, nullptr, 1, 160},
     CASE(tcgen05_early_dealloc, 1, 160),
     CASE(tcgen05_outside, 1, 160),
+    CASE(tcgen05_other_lanes, 1, 160),
     CASE(tcgen05_freed_twice, 1, 160),
+    CASE(tcgen05_base_offset, 1, 160),
+    CASE(tcgen05_reserved_bits, 1, 160),
+    CASE(tcgen05_hopper_descriptor, 1, 160),
+    CASE(tcgen05_shape, 1, 160),
+    CASE(tcgen05_commit_at_exit, 1, 160),
+    CASE(answer_reread, 16, 32),
+    CASE(answer_after_end, 16, 32),
+    CASE(answer_unawaited, 16, 32),
 };
 
 }  // namespace
@@ -992,9 +1137,20 @@ int main(int argc, char** argv) {
       uint32_t* data;
       CHECK_CUDA(cudaMalloc(&data, 8192));
       CHECK_CUDA(cudaMemset(data, 0, 4096));  // the rest stays unwritten
+      const CUtensorMap map = make_tensor_map(CU_TENSOR_MAP_DATA_TYPE_UINT32, 4, data, 32, 32, 32,
+                                              8, CU_TENSOR_MAP_SWIZZLE_128B);
+      CHECK_CUDA(cudaMemcpyToSymbol(rows_map, &map, sizeof map));
       if (bad && std::strcmp(test.name, "oob_freed") == 0) CHECK_CUDA(cudaFree(data));
-      (bad ? test.bad : test.good)<<<test.blocks, test.threads>>>(data);
-      CHECK_CUDA(cudaGetLastError());
+      cudaLaunchAttribute early{.id = cudaLaunchAttributeProgrammaticStreamSerialization};
+      early.val.programmaticStreamSerializationAllowed = 1;
+      const bool twice = std::strcmp(test.name, "early_access") == 0;
+      const cudaLaunchConfig_t launch{.gridDim = test.blocks,
+                                      .blockDim = test.threads,
+                                      .attrs = &early,
+                                      .numAttrs = twice ? 1u : 0u};
+      for (int k = 0; k < (twice ? 2 : 1); ++k) {
+        CHECK_CUDA(cudaLaunchKernelEx(&launch, bad ? test.bad : test.good, data));
+      }
       CHECK_CUDA(cudaDeviceSynchronize());
       std::puts("no error");
       return 0;

@@ -65,6 +65,8 @@ TEST(Parser, Module) {
   EXPECT_TRUE(branch.guard_negated);
   EXPECT_EQ(branch.loc_line, 42u);
   EXPECT_EQ(branch.loc_file, 1u);
+  EXPECT_EQ(branch.inlined_file, 1u);
+  EXPECT_EQ(branch.inlined_line, 3u);
   EXPECT_EQ(f.operands[branch.first].kind, Operand::Kind::label);
   EXPECT_EQ(f.operands[branch.first].index, 6u);  // the outer label
   auto& inner = f.code[2];
