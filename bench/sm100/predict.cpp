@@ -55,8 +55,8 @@ Prediction predict(const ConvGeometry& g, DType dtype, bool runs_only) {
     if (best.us > 0.0 && us >= best.us) continue;
     best.us = us;
     best.name = name_of(instance);
-    best.low = sm100::estimate_us(instance, g, kMultiprocessors, false, constants(true));
-    best.high = sm100::estimate_us(instance, g, kMultiprocessors, false, constants(false));
+    best.low = sm100::estimate_us(instance, g, kMultiprocessors, {}, constants(true));
+    best.high = sm100::estimate_us(instance, g, kMultiprocessors, {}, constants(false));
   }
   return best;
 }

@@ -58,7 +58,7 @@ class FpropCandidate : public KernelCandidate {
     const std::string reason = refusal(instance_, request.geometry, request.packed_filter);
     if (!reason.empty()) return reason;
     return estimate_us(instance_, request.geometry, request.device.multiprocessors,
-                       request.epilogue.residual);
+                       request.epilogue);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

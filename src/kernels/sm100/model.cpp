@@ -9,9 +9,38 @@
 #include "kernels/sm100/host.hpp"
 
 namespace convoy::sm100 {
+
+StepWork step_work(Activation activation) {
+  switch (activation) {
+    case Activation::none:
+      return StepWork::plain;
+    case Activation::relu:
+    case Activation::leaky_relu:
+    case Activation::hardswish:
+    case Activation::clamp:
+      return StepWork::simple_activation;
+    case Activation::gelu:
+    case Activation::gelu_tanh:
+    case Activation::silu:
+    case Activation::sigmoid:
+    case Activation::tanh:
+      break;
+  }
+  return StepWork::exponential_activation;
+}
+
+void note_rows(const ConvGeometry& g, std::size_t in_bytes, std::size_t out_bytes, TileLoop& loop) {
+  const std::size_t in_row = static_cast<std::size_t>(g.in_channels) * in_bytes;
+  const std::size_t out_row = static_cast<std::size_t>(g.out_channels) * out_bytes;
+  loop.odd_input_rows = in_row % 32 == 16;
+  loop.odd_output_rows = out_row % 32 == 16;
+  loop.element_stores = out_row % 16 != 0;
+}
+
 TileLoop tile_loop(const Instance& instance, const ConvGeometry& g, int multiprocessors,
-                   bool residual, const ModelConstants& k) {
+                   const EpilogueKind& epilogue, const ModelConstants& k) {
   const Config& config = instance.config;
+  const bool residual = epilogue.residual;
   const RowLayout layout = row_layout(config, g);
   const GemmShape block = config.block_tile_shape;
   const implicit_gemm::KernelView view = implicit_gemm::kernel_view(g);
@@ -45,6 +74,8 @@ TileLoop tile_loop(const Instance& instance, const ConvGeometry& g, int multipro
                      implicit_gemm::is_pointwise(g);
 
   loop.residual = residual;
+  loop.work = step_work(epilogue.activation);
+  note_rows(g, size_of(config.act_dtype), static_cast<std::size_t>(config.out_bytes()), loop);
   loop.epilogue_steps = config.epilogue_steps() * config.tiles_per_step() *
                         (config.output_tile_shape.m * config.output_tile_shape.n / 4096.0);
   loop.exchange_bytes = config.exchange_bytes() * (parts - 1) / parts;
@@ -72,13 +103,18 @@ double loop_us(const TileLoop& loop, const ModelConstants& k) {
   const double multiply =
       std::max(loop.mma_macs / k.macs_per_cycle, loop.operand_bytes / k.shared_bytes_per_cycle);
   const double intake =
-      loop.taken_in_bytes / (loop.as_they_lie ? k.run_bytes_per_cycle : k.other_bytes_per_cycle);
+      loop.taken_in_bytes * (loop.odd_input_rows ? 1.0 + k.odd_intake : 1.0) /
+      (loop.as_they_lie ? k.run_bytes_per_cycle : k.other_bytes_per_cycle);
   const double atom =
       std::max({multiply + k.atom_cycles, intake, k.refill_cycles / loop.buffered_atoms,
                 k.load_cycles, k.mma_issue_cycles});
   const double main = loop.atoms * atom + k.tile_cycles;
-  const double epilogue =
-      loop.epilogue_steps * (loop.residual ? k.residual_step_cycles : k.step_cycles);
+  double step = loop.residual ? k.residual_step_cycles : k.step_cycles;
+  if (loop.work == StepWork::simple_activation) step += k.simple_activation_cycles;
+  if (loop.work == StepWork::exponential_activation) step += k.exponential_activation_cycles;
+  if (loop.element_stores) step += k.element_store_cycles;
+  if (loop.odd_output_rows) step += k.odd_store_cycles;
+  const double epilogue = loop.epilogue_steps * step;
   // The exchange of a split is hidden in part.
   const double exchange = loop.exchange_bytes / k.exchange_bytes_per_cycle;
   double cycles = k.ends_cycles;
@@ -105,8 +141,8 @@ double loop_us(const TileLoop& loop, const ModelConstants& k) {
 }
 
 double estimate_us(const Instance& instance, const ConvGeometry& geometry, int multiprocessors,
-                   bool residual, const ModelConstants& constants) {
-  return loop_us(tile_loop(instance, geometry, multiprocessors, residual, constants), constants);
+                   const EpilogueKind& epilogue, const ModelConstants& constants) {
+  return loop_us(tile_loop(instance, geometry, multiprocessors, epilogue, constants), constants);
 }
 
 }  // namespace convoy::sm100

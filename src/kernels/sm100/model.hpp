@@ -11,7 +11,7 @@ namespace convoy::sm100 {
 
 /// What the model cannot derive from a problem. No time of a B200 that Convoy took stands behind
 /// these values: each has its source, and its range where sources differ or there is none. The form
-/// of the model is tried on Hopper's measured times (`sm100_model_on_hopper`) and on what others
+/// of the model is tried on Hopper's measured times (`sm100_fit_model`) and on what others
 /// published of matrix products (`sm100_predict --gemms`).
 struct ModelConstants {
   /// Cycles a us: the clock that a B200 was seen to hold under sustained load (flashinfer #2899);
@@ -42,6 +42,18 @@ struct ModelConstants {
   double step_cycles = 170.0;
   /// The same with a residual.
   double residual_step_cycles = 330.0;
+  /// What such a step takes more with an activation: a few instructions a value; an exponential and
+  /// a reciprocal a value, of 16 a cycle of an SM (CUDA C++ Programming Guide). Hopper's, as fitted,
+  /// with what its general path costs: 231, 540.
+  double simple_activation_cycles = 64.0;
+  double exponential_activation_cycles = 512.0;
+  /// The same where no TMA store holds the rows, which threads write by elements; and with output
+  /// rows of odd multiples of 16 bytes, whose sectors are shared: Hopper's, as fitted.
+  double element_store_cycles = 2090.0;
+  double odd_store_cycles = 88.0;
+  /// What input rows of odd multiples of 16 bytes add to the intake, as a share: half sectors.
+  /// Hopper's, as fitted.
+  double odd_intake = 0.82;
   /// Bytes a cycle that an SM sends to others of its cluster: measured on Hopper.
   double exchange_bytes_per_cycle = 16.0;
   /// Cycles between the tiles of a CTA: the MMA of the first atom waits for nothing else.
@@ -67,6 +79,9 @@ enum class EpilogueOverlap {
   behind,    ///< Warps of its own, from a second accumulator (Blackwell).
 };
 
+/// What the epilogue makes of a value.
+enum class StepWork { plain, simple_activation, exponential_activation };
+
 /// What a CTA does for a tile and how many there are, whichever the architecture. An atom is one
 /// tap and a span of channels: a stage of each operand.
 struct TileLoop {
@@ -78,21 +93,32 @@ struct TileLoop {
   double buffered_atoms = 1;  ///< Atoms that the stages hold.
   double epilogue_steps = 0;  ///< Of 128 x 32 values, of a tile.
   bool residual = false;
+  StepWork work = StepWork::plain;
+  bool element_stores = false;  ///< No TMA store holds the output's rows.
+  bool odd_input_rows = false;  ///< Of odd multiples of 16 bytes.
+  bool odd_output_rows = false;
   EpilogueOverlap overlap = EpilogueOverlap::behind;
   double exchange_bytes = 0;  ///< Bytes that a CTA of a split tile sends.
   double waves = 1;           ///< Tiles of the busiest CTA.
   double memory_bytes = 0;    ///< Bytes from and to device memory.
 };
 
+/// What an activation makes a step of the epilogue do.
+StepWork step_work(Activation activation);
+
+/// Sets what depends on how rows of the problem's tensors lie.
+void note_rows(const ConvGeometry& geometry, std::size_t in_bytes, std::size_t out_bytes,
+               TileLoop& loop);
+
 /// What the instance does for a problem that it can run, on `multiprocessors` SMs.
 TileLoop tile_loop(const Instance& instance, const ConvGeometry& geometry, int multiprocessors,
-                   bool residual, const ModelConstants& constants = {});
+                   const EpilogueKind& epilogue, const ModelConstants& constants = {});
 
 /// Model time of a loop in microseconds (docs/kernels-sm100.md, "Model").
 double loop_us(const TileLoop& loop, const ModelConstants& constants = {});
 
 /// Model time in microseconds of a problem that the instance can run: of its loop.
 double estimate_us(const Instance& instance, const ConvGeometry& geometry, int multiprocessors,
-                   bool residual = false, const ModelConstants& constants = {});
+                   const EpilogueKind& epilogue = {}, const ModelConstants& constants = {});
 
 }  // namespace convoy::sm100

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Fits the constants of the Blackwell kernels' time model (src/kernels/sm100/model.hpp) to files of
+// `convoy_measure_kernels` or of `convoy tune --csv`, and judges it on layers that the fit has not
+// seen: those of a second file, or every third layer of the first. Needs no GPU:
+//
+//   cmake --build --preset default --target sm100_fit_model
+//   build/default/bin/sm100_fit_model FIT.csv [JUDGE.csv] [--multiprocessors N]
+//
+// Of a Blackwell GPU, what it prints replaces the defaults of ModelConstants. Times of Hopper's kernels
+// try the form of the model, as what these kernels do for a tile, in its terms:
+//
+//   build/default/bin/sm100_fit_model bench/results/h200/wild_train.csv bench/results/h200/wild_test.csv
+//
+// Kernels count that come within 30 % of a layer's best one; of Hopper's with no activation, ReLU or
+// SiLU.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "convoy/error.hpp"
+#include "core/text.hpp"
+#include "kernels/sm100/host.hpp"
+#include "kernels/sm100/model.hpp"
+#include "kernels/sm90/host.hpp"
+#include "kernels/sm90/instances.hpp"
+#include "kernels/sm90/model.hpp"
+#include "shape_file.hpp"
+#include "shape_string.hpp"
+
+namespace {
+
+using namespace convoy;
+using sm100::EpilogueOverlap, sm100::ModelConstants, sm100::TileLoop;
+
+constexpr int kHopperSms = 132, kBlackwellSms = 148;
+constexpr double kNearBest = 1.3;
+
+struct Constant {
+  const char* name;
+  double ModelConstants::*value;
+};
+constexpr Constant kFitted[] = {
+    {"run_bytes_per_cycle", &ModelConstants::run_bytes_per_cycle},
+    {"other_bytes_per_cycle", &ModelConstants::other_bytes_per_cycle},
+    {"shared_bytes_per_cycle", &ModelConstants::shared_bytes_per_cycle},
+    {"refill_cycles", &ModelConstants::refill_cycles},
+    {"atom_cycles", &ModelConstants::atom_cycles},
+    {"step_cycles", &ModelConstants::step_cycles},
+    {"residual_step_cycles", &ModelConstants::residual_step_cycles},
+    {"simple_activation_cycles", &ModelConstants::simple_activation_cycles},
+    {"exponential_activation_cycles", &ModelConstants::exponential_activation_cycles},
+    {"element_store_cycles", &ModelConstants::element_store_cycles},
+    {"odd_store_cycles", &ModelConstants::odd_store_cycles},
+    {"odd_intake", &ModelConstants::odd_intake},
+    {"exchange_bytes_per_cycle", &ModelConstants::exchange_bytes_per_cycle},
+    {"tile_cycles", &ModelConstants::tile_cycles},
+    {"ends_cycles", &ModelConstants::ends_cycles},
+    {"launch_us", &ModelConstants::launch_us},
+    {"cycles_per_us", &ModelConstants::cycles_per_us},
+    {"memory_bytes_per_us", &ModelConstants::memory_bytes_per_us},
+    {"overlap_power", &ModelConstants::overlap_power},
+};
+
+// What is known of an H200 before any fit: half the multiply-adds of a B200's SM, its clock and its
+// memory (data sheet).
+ModelConstants hopper_constants() {
+  ModelConstants k;
+  k.cycles_per_us = 1700.0;
+  k.macs_per_cycle = 2048.0;
+  k.memory_bytes_per_us = 0.9 * 4.8e6;
+  k.load_cycles = k.mma_issue_cycles = 0.0;
+  k.atom_cycles = 50.0;
+  return k;
+}
+
+// What a Hopper kernel does for a tile, in the Blackwell model's terms.
+TileLoop tile_loop(const ConvGeometry& g, const sm90::Tiling& tiling, const EpilogueKind& epilogue,
+                   double split_share, int multiprocessors) {
+  const sm90::Config& config = tiling.config;
+  const sm90::Params& p = tiling.params;
+  TileLoop loop;
+  const double taps = double(p.filter[1]) * p.filter[2];
+  const double parts = config.splits_k() ? tiling.cluster_size : 1;
+  loop.atoms = sm90::depths_multiplied(g, p) * taps * p.channel_blocks / parts;
+  const double steps =
+      (1.0 * p.block_steps * (p.channel_blocks - 1) + p.last_block_steps) / p.channel_blocks;
+  loop.mma_macs = steps * double(config.block_m) * config.block_n * 16.0;
+  // An MMA has 64 rows: each block of them reads the other operand anew.
+  loop.operand_bytes = steps * config.tile_rows() / 64.0 * (64.0 + config.tile_columns()) * 32.0;
+  const double act_rows =
+      config.has_halo() ? 1.0 * p.halo_width * p.halo_height * p.planes[0] * p.planes[1] / taps
+                        : config.block_m;
+  loop.taken_in_bytes = (act_rows + (config.is_resident() ? 0 : config.block_n)) * p.block_bytes;
+  loop.as_they_lie = p.loader == sm90::Loader::tiled;
+  loop.buffered_atoms = config.is_resident() ? config.act_ring_stages() : config.filter_stages;
+  loop.epilogue_steps = double(config.block_m) * config.block_n / 4096.0;
+  loop.residual = epilogue.residual;
+  loop.work = sm100::step_work(epilogue.activation);
+  sm100::note_rows(g, size_of(config.in), size_of(config.out), loop);
+  loop.overlap = config.is_pingpong() ? EpilogueOverlap::in_turns : EpilogueOverlap::none;
+  loop.exchange_bytes = (parts - 1) / parts * config.block_m * config.block_n * 4.0;
+  double slots = multiprocessors;
+  if (config.is_resident()) slots = sm90::resident_ctas(tiling, multiprocessors);
+  if (parts > 2) slots *= split_share;
+  loop.waves = std::ceil(tiling.num_tiles / slots);
+  double touched = 1;
+  for (std::size_t i = 0; i < 3; ++i) {
+    touched *= std::min(1.0, double(g.filter[i]) / double(g.stride[i]));
+  }
+  loop.memory_bytes =
+      double(size_of(config.in)) * (touched * double(g.activation_elements() + g.cache_elements()) +
+                                    double(g.filter_elements())) +
+      double(size_of(config.out)) * double(g.output_elements()) * (epilogue.residual ? 2.0 : 1.0);
+  return loop;
+}
+
+struct Time {
+  double us = 0;
+  std::vector<TileLoop> loops;  // One for each split of K that may have been measured.
+};
+
+// A line of a file, by the names of its columns.
+using Row = std::map<std::string, std::string>;
+
+std::vector<Row> read_rows(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  const auto cells = [&] {
+    std::vector<std::string> all;
+    std::stringstream stream(line);
+    for (std::string cell; std::getline(stream, cell, ',');) all.push_back(cell);
+    return all;
+  };
+  if (!file || !std::getline(file, line)) throw Error(Status::io_error, path + ": cannot be read");
+  const std::vector<std::string> names = cells();
+  for (const char* name : {"problem", "kernel", "us"}) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      throw Error(Status::io_error, text(path, ": no column ", name,
+                                         "; legal: a file of convoy_measure_kernels or of "
+                                         "convoy tune --csv"));
+    }
+  }
+  std::vector<Row> rows;
+  while (std::getline(file, line)) {
+    const std::vector<std::string> values = cells();
+    Row row{{"dtype", ""}, {"epilogue", "none"}, {"splits", "0"}};
+    for (std::size_t i = 0; i < std::min(names.size(), values.size()); ++i) {
+      row[names[i]] = values[i];
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+// The loops that a row may have been measured with: of an unknown split each.
+class Loops {
+ public:
+  explicit Loops(int multiprocessors) : multiprocessors_(multiprocessors) {
+    for (const sm90::Instance& instance : sm90::instances()) hopper_[name_of(instance)] = &instance;
+    for (const sm100::Instance& instance : sm100::instances()) {
+      blackwell_[name_of(instance)] = &instance;
+    }
+  }
+
+  std::vector<TileLoop> of(const Row& row) const {
+    const std::string& kernel = row.at("kernel");
+    const EpilogueKind epilogue = cli::parse_epilogue(row.at("epilogue"));
+    if (const auto found = blackwell_.find(kernel); found != blackwell_.end()) {
+      const ConvGeometry g = geometry_of(cli::parse_shape(row.at("problem")).problem);
+      if (!sm100::refusal(*found->second, g, g.upsample == 2).empty()) return {};
+      return {sm100::tile_loop(*found->second, g, multiprocessors_, epilogue)};
+    }
+    const auto found = hopper_.find(kernel);
+    const bool plain = epilogue.activation == Activation::none ||
+                       epilogue.activation == Activation::relu ||
+                       epilogue.activation == Activation::silu;
+    if (found == hopper_.end() || !plain) return {};
+    // NOTE: of clusters of 4 and 8, as fitted to these times (sm90/model.hpp).
+    constexpr double kSplitShare = 0.91;
+    const ConvGeometry g = geometry_of(cli::parse_shape(row.at("problem")).problem);
+    const int measured = std::stoi(row.at("splits"));
+    std::vector<TileLoop> loops;
+    for (const int splits : {1, 2, 4, 8}) {
+      if (measured > 0 ? splits != measured : splits > 1) continue;
+      try {
+        sm90::LaunchOptions options;
+        options.packed_filter = true;
+        options.multiprocessors = multiprocessors_;
+        options.splits = splits;
+        const sm90::Tiling tiling = sm90::plan_tiling(*found->second, g, options);
+        loops.push_back(tile_loop(g, tiling, epilogue, kSplitShare, multiprocessors_));
+      } catch (const Error&) {
+        continue;  // It ran the layer rewritten.
+      }
+    }
+    return loops;
+  }
+  bool is_hopper(const Row& row) const { return hopper_.contains(row.at("kernel")); }
+
+ private:
+  int multiprocessors_;
+  std::map<std::string, const sm90::Instance*> hopper_;
+  std::map<std::string, const sm100::Instance*> blackwell_;
+};
+
+std::vector<Time> times_of(const std::vector<Row>& rows, const Loops& loops) {
+  const auto layer = [](const Row& row) {
+    return row.at("problem") + " " + row.at("dtype") + " " + row.at("epilogue");
+  };
+  std::map<std::string, double> best;
+  for (const Row& row : rows) {
+    const double us = std::stod(row.at("us"));
+    const auto [found, is_new] = best.try_emplace(layer(row), us);
+    found->second = std::min(found->second, us);
+  }
+  std::vector<Time> times;
+  for (const Row& row : rows) {
+    const double us = std::stod(row.at("us"));
+    if (us > kNearBest * best[layer(row)]) continue;
+    Time time{us, loops.of(row)};
+    if (!time.loops.empty()) times.push_back(std::move(time));
+  }
+  return times;
+}
+
+double error_of(const Time& time, const ModelConstants& k) {
+  double us = INFINITY;
+  for (const TileLoop& loop : time.loops) us = std::min(us, sm100::loop_us(loop, k));
+  return std::fabs(std::log(us / time.us));
+}
+
+// Mean error, of each at most 30 %.
+double cost(const std::vector<Time>& times, const ModelConstants& k) {
+  double sum = 0;
+  for (const Time& time : times) sum += std::min(0.3, error_of(time, k));
+  return sum / double(times.size());
+}
+
+ModelConstants fit(const std::vector<Time>& times, ModelConstants k) {
+  double best = cost(times, k);
+  for (const double step : {0.25, 0.16, 0.1, 0.06, 0.04, 0.025, 0.015, 0.01}) {
+    for (double before = INFINITY; before - best > 1e-6;) {
+      before = best;
+      for (const Constant& constant : kFitted) {
+        for (const double factor : {1 + step, 1 / (1 + step)}) {
+          ModelConstants next = k;
+          next.*constant.value *= factor;
+          const double now = cost(times, next);
+          if (now < best) {
+            best = now;
+            k = next;
+          }
+        }
+      }
+    }
+  }
+  return k;
+}
+
+void report(const char* name, const std::vector<Time>& times, const ModelConstants& k) {
+  std::vector<double> errors;
+  for (const Time& time : times) errors.push_back(error_of(time, k));
+  std::sort(errors.begin(), errors.end());
+  const auto within = [&](double ratio) {
+    return 100.0 *
+           double(std::lower_bound(errors.begin(), errors.end(), std::log(ratio)) -
+                  errors.begin()) /
+           double(errors.size());
+  };
+  std::printf(
+      "%-8s %5zu times: median error %4.1f %%, within 10 %% %4.1f %%, within 20 %% %4.1f %%\n",
+      name, errors.size(), 100 * errors[errors.size() / 2], within(1.1), within(1.2));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    std::vector<std::string> files;
+    int multiprocessors = 0;
+    for (int i = 1; i < argc; ++i) {
+      if (std::string(argv[i]) == "--multiprocessors" && i + 1 < argc) {
+        multiprocessors = std::stoi(argv[++i]);
+      } else {
+        files.emplace_back(argv[i]);
+      }
+    }
+    if (files.empty() || files.size() > 2) {
+      std::fprintf(stderr, "usage: sm100_fit_model FIT.csv [JUDGE.csv] [--multiprocessors N]\n");
+      return 2;
+    }
+    std::vector<Row> fitted = read_rows(files[0]), judged;
+    if (files.size() == 2) {
+      judged = read_rows(files[1]);
+    } else {
+      // Every third layer, in the order of the file.
+      std::map<std::string, std::size_t> numbers;
+      for (const Row& row : fitted) numbers.try_emplace(row.at("problem"), numbers.size());
+      const auto out = [&](const Row& row) { return numbers[row.at("problem")] % 3 == 2; };
+      std::copy_if(fitted.begin(), fitted.end(), std::back_inserter(judged), out);
+      std::erase_if(fitted, out);
+    }
+    const bool hopper = !fitted.empty() && Loops(kHopperSms).is_hopper(fitted.front());
+    if (multiprocessors == 0) multiprocessors = hopper ? kHopperSms : kBlackwellSms;
+    const Loops loops(multiprocessors);
+    const std::vector<Time> known = times_of(fitted, loops), unseen = times_of(judged, loops);
+    if (known.empty() || unseen.empty()) {
+      throw Error(Status::io_error, "no times of this build's Hopper or Blackwell kernels to fit or "
+                                    "to judge by");
+    }
+    const ModelConstants before = hopper ? hopper_constants() : ModelConstants{};
+    const ModelConstants k = fit(known, before);
+    if (!hopper) report("before", unseen, before);
+    report("fitted", known, k);
+    report("unseen", unseen, k);
+    for (const Constant& constant : kFitted) {
+      std::printf("  %-26s %.4g\n", constant.name, k.*constant.value);
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "sm100_fit_model: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
