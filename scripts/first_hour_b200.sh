@@ -10,8 +10,9 @@
 #
 # On a B200, B300 (or H100, H200: the Hopper half). --virtual runs what can run there on the virtual
 # GPU of the build, to try the script itself. --quick: the ladder and a share of the tests. The build
-# folder (default: build/default) is configured and built where it is not yet. Exit status: 0 where
-# every step that ran passed.
+# folder (default: build/default) is configured and built where it is not yet. Every command has a
+# time-out; one that hangs is dumped (warps, barriers), ended, and the next one runs. The archive is
+# written whatever happens. Exit status: 0 where every step that ran passed.
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$root/build/default
@@ -63,20 +64,45 @@ case $capability in
   *) echo "first_hour_b200.sh: compute capability $capability; legal: 10.0, 10.3, 9.0" >&2; exit 2 ;;
 esac
 
-failed=0
+failed=0 runs=0
 say() { # STEP VERDICT
   printf '%-44s %s\n' "$1" "$2" | tee -a "$summary"
 }
-# One command with a time-out; its output in a file. A hang is dumped before it is ended.
+# The archive, also of a session that was interrupted.
+archive=$out.tar.gz
+finish() {
+  say "failed" "$failed of $runs commands"
+  tar -C "$(dirname "$out")" -czf "$archive" "$(basename "$out")"
+  echo "send back: $archive"
+}
+trap finish EXIT
+trap 'say interrupted "in step ${step:-none}"; exit 130' INT TERM
+# wants STEP: whether it runs; ends the one before with a verdict.
+step='' step_failed=0 step_runs=0
+wants() {
+  if [ -n "$step" ] && [ $runs -gt $step_runs ]; then
+    if [ $failed = $step_failed ]; then
+      say "== $step" "passed, $((runs - step_runs)) commands"
+    else
+      say "== $step" "FAILED, $((failed - step_failed)) of $((runs - step_runs)) commands"
+    fi
+  fi
+  step=$1 step_failed=$failed step_runs=$runs
+  case " $steps end " in *" $1 "*) true ;; *) step=''; false ;; esac
+}
+# One command with a time-out; its output in a file. A hang is dumped before it is ended. A test
+# program that selects no test has failed, and tests that skip are counted.
 run() { # NAME SECONDS COMMAND...
-  local name=$1 limit=$2 log=$out/$1.txt begin=$SECONDS code
+  local name=$1 limit=$2 log=$out/$1.txt begin=$SECONDS code skipped
   shift 2
-  "${launcher[@]}" "$@" > "$log" 2>&1 &
+  runs=$((runs + 1))
+  # In a group of its own, so that what it starts ends with it.
+  setsid "${launcher[@]}" "$@" > "$log" 2>&1 &
   local child=$!
   while kill -0 "$child" 2> /dev/null; do
     if [ $((SECONDS - begin)) -ge "$limit" ]; then
       dump "$child" "$out/$name.hang.txt"
-      kill -9 "$child" 2> /dev/null
+      kill -9 -- "-$child" 2> /dev/null || kill -9 "$child" 2> /dev/null
       wait "$child" 2> /dev/null
       say "$name" "HANGS after $limit s, see $name.hang.txt"
       failed=$((failed + 1))
@@ -86,48 +112,61 @@ run() { # NAME SECONDS COMMAND...
   done
   wait "$child"
   code=$?
-  if [ $code = 0 ]; then
-    say "$name" "ok, $((SECONDS - begin)) s"
-  else
-    say "$name" "FAILED (exit status $code), $((SECONDS - begin)) s: $(grep -aE 'FAILED|Failure|error|differ' "$log" | head -1 | cut -c1-120)"
-    failed=$((failed + 1))
+  if [ $code = 0 ] && grep -q '^\[==========\] Running 0 tests' "$log"; then
+    code="no test of that name"
   fi
-  return $code
+  skipped=$(grep -c '^\[  SKIPPED \] .*ms)' "$log")
+  if [ "$code" = 0 ]; then
+    [ "$skipped" = 0 ] && skipped= || skipped=", $skipped skipped"
+    say "$name" "ok, $((SECONDS - begin)) s$skipped"
+    return 0
+  fi
+  say "$name" "FAILED (exit status $code), $((SECONDS - begin)) s: $(grep -aE 'FAILED|Failure|error|differ' "$log" | head -1 | cut -c1-120)"
+  failed=$((failed + 1))
+  return 1
 }
-# Where every warp of a hanging kernel stands, and its shared memory: the barriers lie behind the
-# tiles, at the end of what the kernel uses (Conv2dSmem).
+# Where the warps of a hanging kernel stand, and all shared memory of a CTA: the barriers lie behind
+# the tiles, in the order of Conv2dSmem, whose offsets follow from the kernel's name and the commit.
+# The virtual GPU reports deadlocks itself, with every barrier.
 dump() { # PID FILE
-  command -v cuda-gdb > /dev/null || { echo "no cuda-gdb" > "$2"; return; }
-  timeout 60 cuda-gdb -batch -p "$1" -ex 'info cuda kernels' -ex 'info cuda blocks' \
-    -ex 'info cuda warps' -ex 'info cuda lanes' -ex 'bt' \
-    -ex 'print sizeof(*(@shared unsigned long long*)0)' \
-    -ex 'x/512gx (@shared unsigned long long*)0x36000' > "$2" 2>&1
+  if [ -n "$virtual" ]; then
+    echo "the virtual GPU was still running: no deadlock" > "$2"
+    return
+  fi
+  {
+    timeout 30 nvidia-smi -q -d UTILIZATION,CLOCK,PERFORMANCE,ECC
+    dmesg 2> /dev/null | grep -i xid | tail -5
+    if command -v cuda-gdb > /dev/null; then
+      # shellcheck disable=SC2016  # $pc is the debugger's.
+      timeout 120 cuda-gdb -batch -p "$1" -ex 'info cuda kernels' -ex 'info cuda sms' \
+        -ex 'info cuda blocks' -ex 'info cuda warps' -ex 'info cuda lanes' -ex 'bt' \
+        -ex 'x/8i $pc' -ex 'x/29056gx (@shared unsigned long long*)0'
+    else
+      echo "no cuda-gdb: no warps, no barriers"
+    fi
+  } > "$2" 2>&1
 }
-wants() { case " $steps " in *" $1 "*) true ;; *) false ;; esac }
 
 # ---- 1. What machine this is ----------------------------------------------------------------------
 if wants driver; then
-  {
-    date -u
-    git -C "$root" rev-parse HEAD 2> /dev/null
-    if [ -z "$virtual" ]; then
-      nvidia-smi -q
-      nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,power.limit --format=csv
-    fi
-    "${launcher[@]}" "$convoy" info
-  } > "$out/driver.txt" 2>&1
-  say driver "$(grep -aE 'Driver Version|Virtual|NVIDIA' "$out/driver.txt" | head -1 | tr -s ' ')"
+  if [ -z "$virtual" ]; then
+    query=name,driver_version,clocks.max.sm,clocks.sm,clocks.max.mem,power.limit,ecc.mode.current,mig.mode.current
+    { date -u; git -C "$root" rev-parse HEAD; timeout 60 nvidia-smi -q; } > "$out/machine.txt" 2>&1
+    run driver 60 nvidia-smi --query-gpu="$query" --format=csv,noheader &&
+      say driver.is "$(head -1 "$out/driver.txt")"
+  fi
+  run info 60 "$convoy" info && say info.is "$(grep -aE "$capability" "$out/info.txt" | head -1)"
 fi
 
 # ---- 2. Probes: instructions, before any kernel ---------------------------------------------------
 if wants probes; then
   if [ $family = sm100 ]; then
     # A process each: a fault in one does not poison the next.
-    wrong=0
+    before=$failed
     for name in $("$probe" --list); do
-      run "probe.$name" 60 "$probe" "$name" > /dev/null || wrong=$((wrong + 1))
+      run "probe.$name" 60 "$probe" "$name" > /dev/null
     done
-    say probes "$wrong of $("$probe" --list | wc -l) are not as PTX says"
+    say probes "$((failed - before)) of $("$probe" --list | wc -l) are not as PTX says"
   elif [ -x "$build/vgpu/bin/vgpu_probe" ] && [ -z "$virtual" ]; then
     run probes 600 python3 "$root/vgpu/probe/compare.py" "$root/vgpu/probe/h200.txt" -- \
       "$build/vgpu/bin/vgpu_probe"
@@ -139,9 +178,13 @@ if wants ladder; then
   run ladder.refusals 120 "$tests" --gtest_filter="*${suite}Refusal*:*${suite}Config.*:*${suite}TensorMap*"
   if [ $family = sm100 ]; then
     # Shape 0 is one tile; 8 has several waves; 4 a half-filled span; 24 phases; 21 a cache.
-    for config in $(seq 0 15); do
-      run "ladder.config$config.one_tile" 60 "$tests" --gtest_filter="*Shapes*/config${config}_shape0" || continue
-      run "ladder.config$config.all_shapes" 300 "$tests" --gtest_filter="*Shapes*/config${config}_shape*"
+    configs=$("$tests" --gtest_list_tests --gtest_filter='*Sm100Shapes*_shape0' 2> /dev/null |
+      grep -o 'config[0-9]*')
+    [ -n "$configs" ] || { say ladder "FAILED: the tests list no configuration"; failed=$((failed + 1)); }
+    for config in $configs; do
+      run "ladder.$config.one_tile" 60 "$tests" --gtest_filter="*Shapes*/${config}_shape0" || continue
+      [ -n "$quick" ] && continue
+      run "ladder.$config.all_shapes" 300 "$tests" --gtest_filter="*Shapes*/${config}_shape*"
     done
   fi
   for layer in n1h64w64c128k128r3s3ph1pw1 n1h128w128c256k256r3s3ph1pw1 n1h128w128c512k256; do
@@ -180,9 +223,12 @@ fi
 
 # ---- 7. Times: every kernel of every layer, beside cuDNN ------------------------------------------
 sets="flux1_vae_decode qwen_image_vae_decode resnet50 sdxl_unet wan21_vae_decode"
-if wants tune && [ -z "$virtual" ]; then
+if wants tune; then
+  shapes=$sets
+  # Times of the interpreter say nothing: that each kernel runs and is written down.
+  [ -n "$virtual" ] && shapes="n1h8w8c64k64r1s1 n1h8w8c64k64r3s3ph1pw1 n1h8w8c128k64r1s1"
   # shellcheck disable=SC2086
-  run tune 1800 "$convoy" tune $sets --output "$out/tuning.txt" --csv "$out/tune.csv"
+  run tune 1800 "$convoy" tune $shapes --output "$out/tuning.txt" --csv "$out/tune.csv"
 fi
 if wants cudnn && [ -z "$virtual" ]; then
   versus=$(find "$build" -name 'convoy_vs_cudnn*' -type f -perm -u+x | head -1)
@@ -198,15 +244,14 @@ fi
 # ---- 8. The model's constants from these times ----------------------------------------------------
 if wants model && [ -f "$out/tune.csv" ]; then
   fit=$build/bin/${family}_fit_model
-  if [ -x "$fit" ]; then
-    run model 300 "$fit" "$out/tune.csv" --folds 4
-  else
-    say model "tune.csv is in the archive; $family has no program that fits its model yet"
-  fi
+  multiprocessors=$(grep -aoE '[0-9]+ SMs' "$out/info.txt" 2> /dev/null | head -1 | cut -d' ' -f1)
+  : "${multiprocessors:=$([ $family = sm90 ] && echo 132 || echo 148)}"
+  folds=()
+  [ $family = sm90 ] && folds=(--folds 4)
+  launcher=()
+  run model.build 600 cmake --build "$build" --target "${family}_fit_model"
+  [ -x "$fit" ] && run model 300 "$fit" "$out/tune.csv" --multiprocessors "$multiprocessors" "${folds[@]}"
 fi
 
-say "failed steps" "$failed"
-archive=$out.tar.gz
-tar -C "$(dirname "$out")" -czf "$archive" "$(basename "$out")"
-echo "send back: $archive"
+wants end
 [ "$failed" = 0 ]

@@ -2,16 +2,19 @@
 //
 // What the Blackwell kernel builds on, instruction by instruction, against what PTX says of it:
 // operand descriptors that start at any row and whose groups of rows lie any number of rows apart
-// (Input::halo), of one CTA and of pairs; launch control; programmatic launches. No result of the
-// virtual GPU is needed: each case computes its own.
+// (Input::halo), of one CTA and of pairs; im2col copies at the corners of their box, in images that
+// are not there, counted at a pair's leader, multicast; launch control; programmatic launches. No
+// result of the virtual GPU is needed: each case computes its own.
 //
 //   convoy_sm100_probe --list | CASE     exit status 0: as PTX says
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "kernels/common/launch.hpp"
+#include "kernels/common/tensor_map.hpp"
 #include "kernels/sm100/tcgen05.cuh"
 
 namespace convoy {
@@ -141,6 +144,125 @@ std::string run_multiply(Operand a, Operand b) {
   return {};
 }
 
+// Pixels of an im2col copy: a CTA's tile is 64 of them, 64 channels each.
+constexpr int kPixels = 64, kChannels = 64, kTileBytes = kPixels * kChannels * 2;
+
+struct Im2col {
+  int stride = 1, dilation = 1;
+  int offset_w = 0, offset_h = 0;  // the tap
+  int image = 0;                   // of the first pixel
+  bool multicast = false;
+};
+// An activation of 2 x 5 x 7 x 64, a filter of 3 x 3 with a border of 1.
+constexpr int kImages = 2, kHeight = 5, kWidth = 7, kPad = 1;
+
+struct Starts {
+  int w[4], h[4], n[4];  // of what each CTA of the cluster loads
+};
+
+// Each CTA loads its tile; with multicast half of it, the other half comes from the other pair (or
+// CTA). Bytes are counted by the leaders.
+template <int kCtaGroup, bool kMulticast>
+__global__ void __launch_bounds__(128)
+    load_pixels(const __grid_constant__ CUtensorMap map, Starts starts, int offset_w, int offset_h,
+                uint4* tiles) {
+  extern __shared__ __align__(1024) std::uint8_t shared[];
+  __shared__ ptx::Barrier full;
+  const std::uint32_t rank = ptx::cluster_cta_rank();
+  const std::uint32_t leader = rank / kCtaGroup * kCtaGroup;
+  if (threadIdx.x == 0) {
+    ptx::barrier_init(&full, 1);
+    ptx::fence_barrier_init();
+    if (rank == leader) ptx::barrier_arrive_expect(&full, kCtaGroup * kTileBytes);
+  }
+  __syncwarp();
+  ptx::cluster_sync();
+  if (threadIdx.x == 0) {
+    const std::uint32_t slice = rank / kCtaGroup;
+    const auto mask = static_cast<std::uint16_t>((1u | 1u << kCtaGroup) << rank % kCtaGroup);
+    ptx::tma_load_im2col_nhwc<kCtaGroup, kMulticast>(
+        shared + (kMulticast ? slice * (kTileBytes / 2) : 0), &map,
+        ptx::map_shared_rank(ptx::shared_address(&full), leader), mask, ptx::kL2EvictNormal, 0,
+        starts.w[rank], starts.h[rank], starts.n[rank], static_cast<std::uint16_t>(offset_w),
+        static_cast<std::uint16_t>(offset_h));
+  }
+  __syncwarp();
+  if (rank == leader) ptx::barrier_wait(&full, 0);
+  ptx::cluster_sync();
+  for (int i = static_cast<int>(threadIdx.x); i < kTileBytes / 16; i += 128) {
+    tiles[rank * (kTileBytes / 16) + i] = reinterpret_cast<const uint4*>(shared)[i];
+  }
+}
+
+template <int kCtaGroup, bool kMulticast>
+std::string run_load_pixels(const Im2col& copy) {
+  constexpr int kCtas = kMulticast ? 2 * kCtaGroup : kCtaGroup;
+  const int upper = kPad - 2 * copy.dilation;
+  std::vector<std::uint16_t> activation(kImages * kHeight * kWidth * kChannels);
+  for (std::size_t i = 0; i < activation.size(); ++i) {
+    activation[i] = static_cast<std::uint16_t>(i + 1);  // never 0
+  }
+  const auto in = allocate_device_memory(activation.size() * 2);
+  const auto out = allocate_device_memory(kCtas * kTileBytes);
+  cudaMemcpy(in.get(), activation.data(), activation.size() * 2, cudaMemcpyHostToDevice);
+  Im2colTensorMap map;
+  map.extents = {kChannels, kWidth, kHeight, kImages};
+  map.strides_bytes = {2, 2 * kChannels, 2 * kChannels * kWidth, 2 * kChannels * kWidth * kHeight};
+  map.lower_corner = {-kPad, -kPad};
+  map.upper_corner = {upper, upper};
+  map.channels = kChannels;
+  map.pixels = kMulticast ? kPixels / 2 : kPixels;
+  map.element_strides = {1, copy.stride, copy.stride, 1};
+  // Places that the box's pixels go through, after `index` of them.
+  struct Pixel {
+    int w, h, n;
+  };
+  const auto pixel = [&](int index) {
+    const int per_row = (kWidth + upper + kPad - 1) / copy.stride + 1;
+    const int rows = (kHeight + upper + kPad - 1) / copy.stride + 1;
+    return Pixel{-kPad + index % per_row * copy.stride, -kPad + index / per_row % rows * copy.stride,
+                 copy.image + index / per_row / rows};
+  };
+  const auto first = [&](int rank) {
+    return kMulticast ? rank % kCtaGroup * kPixels + rank / kCtaGroup * (kPixels / 2)
+                      : rank * kPixels;
+  };
+  Starts starts{};
+  for (int rank = 0; rank < kCtas; ++rank) {
+    const Pixel at = pixel(first(rank));
+    starts.w[rank] = at.w;
+    starts.h[rank] = at.h;
+    starts.n[rank] = at.n;
+  }
+  launch_kernel(load_pixels<kCtaGroup, kMulticast>,
+                {.name = "load_pixels",
+                 .grid = kCtas,
+                 .block = 128,
+                 .shared_bytes = kTileBytes,
+                 .cluster = dim3(kCtas, 1, 1)},
+                at_address(encode_template(map), "activation", in.get()), starts, copy.offset_w,
+                copy.offset_h, static_cast<uint4*>(out.get()));
+  if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) {
+    return error_text(error);
+  }
+  std::vector<std::uint16_t> tiles(kCtas * kTileBytes / 2);
+  cudaMemcpy(tiles.data(), out.get(), tiles.size() * 2, cudaMemcpyDeviceToHost);
+  for (int i = 0; i < static_cast<int>(tiles.size()); ++i) {
+    const int byte = 2 * i % kTileBytes, plain = byte ^ (byte >> 3 & 0x70), rank = 2 * i / kTileBytes;
+    const Pixel at = pixel((kMulticast ? rank % kCtaGroup : rank) * kPixels + plain / 128);
+    const int w = at.w + copy.offset_w, h = at.h + copy.offset_h;
+    const bool inside = w >= 0 && w < kWidth && h >= 0 && h < kHeight && at.n >= 0 && at.n < kImages;
+    const int index = ((at.n * kHeight + h) * kWidth + w) * kChannels + plain % 128 / 2;
+    const int expected = inside ? activation[static_cast<std::size_t>(index)] : 0;
+    if (tiles[static_cast<std::size_t>(i)] != expected) {
+      return "CTA " + std::to_string(rank) + ", pixel " + std::to_string(plain / 128) + " is " +
+             std::to_string(tiles[static_cast<std::size_t>(i)]) + ", expected " +
+             std::to_string(expected);
+    }
+  }
+  return {};
+}
+
 // Every cluster runs once, by itself or by one that asked for it.
 __global__ void __launch_bounds__(32) count_clusters(std::uint32_t* runs) {
   __shared__ ptx::ClcResponse response;
@@ -208,22 +330,36 @@ std::string run_dependent_launches() {
 
 struct Case {
   std::string name;
-  std::string (*run)(Operand, Operand);
-  Operand a{0, 1024}, b{0, 1024};
+  std::function<std::string()> run;
 };
 
 std::vector<Case> cases() {
   std::vector<Case> list;
-  list.push_back({"launch_control", [](Operand, Operand) { return run_launch_control(); }});
-  list.push_back({"dependent_launches", [](Operand, Operand) { return run_dependent_launches(); }});
+  list.push_back({"launch_control", run_launch_control});
+  list.push_back({"dependent_launches", run_dependent_launches});
   for (const bool pair : {false, true}) {
-    const auto run = pair ? run_multiply<2> : run_multiply<1>;
+    const std::string who = pair ? "pair" : "one";
+    const auto load = [&](const char* what, const Im2col& copy) {
+      const auto run =
+          copy.multicast ? (pair ? run_load_pixels<2, true> : run_load_pixels<1, true>)
+                         : (pair ? run_load_pixels<2, false> : run_load_pixels<1, false>);
+      list.push_back({"im2col_" + who + "_" + what, [=] { return run(copy); }});
+    };
+    load("first_tap", {});
+    load("last_tap", {.offset_w = 2, .offset_h = 2});
+    load("stride", {.stride = 2, .offset_w = 1, .offset_h = 2});
+    load("dilation", {.dilation = 2, .offset_w = 4, .offset_h = 2});
+    load("image_before_the_first", {.offset_w = 1, .offset_h = 1, .image = -1});
+    load("image_behind_the_last", {.offset_w = 1, .offset_h = 1, .image = 1});
+    load("multicast", {.offset_w = 1, .offset_h = 1, .multicast = true});
+    load("multicast_before_the_first", {.offset_w = 2, .image = -1, .multicast = true});
+    const auto multiply = pair ? run_multiply<2> : run_multiply<1>;
     const auto put = [&](std::uint32_t start, std::uint32_t rows, std::uint32_t b_start) {
-      list.push_back({std::string(pair ? "pair" : "one") + "_start" + std::to_string(start) +
-                          "_rows" + std::to_string(rows) + "_b" + std::to_string(b_start),
-                      run,
-                      {start, rows * 128},
-                      {b_start, 1024}});
+      list.push_back({who + "_start" + std::to_string(start) + "_rows" + std::to_string(rows) + "_b" +
+                          std::to_string(b_start),
+                      [=] {
+                        return multiply({start, rows * 128}, {b_start, 1024});
+                      }});
     };
     for (const std::uint32_t step : {0u, 32u, 64u, 96u}) put(step, 8, step);
     // Groups 8 to 12 and 18 rows apart (patches of 8 columns and their borders), any first row.
@@ -243,7 +379,7 @@ int main(int argc, char** argv) {
   for (const convoy::Case& test : convoy::cases()) {
     if (chosen == "--list") std::puts(test.name.c_str());
     if (chosen != test.name && chosen != "--all") continue;
-    const std::string wrong = test.run(test.a, test.b);
+    const std::string wrong = test.run();
     std::printf("%s: %s\n", test.name.c_str(), wrong.empty() ? "as PTX says" : wrong.c_str());
     if (!wrong.empty()) return 1;
     if (chosen == test.name) return 0;

@@ -511,10 +511,21 @@ void ClusterChecker::async_issue(const AsyncOp& op) {
   }
   if (in_tensor_pipeline(op.kind)) {
     operation.releases.push_back({warp.tensor_pipeline, ++warp.tensor_issued});
+    warp.uncommitted_lanes |= op.issuer.lanes;
   }
   // NOTE: a commit covers everything that was issued before, not only since the last one.
   if (op.kind == AsyncKind::tcgen05_commit) {
     operation.covers = warp.tensor_issued;
+    // PTX ISA, "tcgen05.commit": operations that the executing thread initiated.
+    if (warp.uncommitted_lanes & ~op.issuer.lanes && context_.options.race) {
+      remark(Remark::others_commit, "race",
+             format("a tcgen05.commit by lanes 0x%x of %s does not track what lanes 0x%x issued\n  "
+                    "at %s\n  missing: one thread that issues and commits",
+                    op.issuer.lanes, warp_name(warp.self).c_str(),
+                    warp.uncommitted_lanes & ~op.issuer.lanes,
+                    location(op.issuer.instruction).c_str()));
+    }
+    warp.uncommitted_lanes = 0;
     note_effect(op.issuer, true);
   }
   // cp.async.mbarrier.arrive moves nothing: it tells of the copies before it.

@@ -47,6 +47,7 @@ enum class Remark : uint8_t {
   answer_reread,
   arrival_at_exit,
   early_access,
+  others_commit,
   box_off_pattern
 };
 

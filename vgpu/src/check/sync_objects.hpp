@@ -25,6 +25,7 @@ struct WarpState {
   /// tcgen05.mma and .cp of the warp run in order: epochs of this component count them.
   Component tensor_pipeline = 0;
   Epoch tensor_issued = 0;
+  uint32_t uncommitted_lanes = 0;  ///< that issued some of them since the last tcgen05.commit
   WarpRegisters registers;
   bool wgmma_fenced = false;  ///< has executed wgmma.fence
   uint64_t loads_used = 0;    ///< results of tcgen05.ld up to this operation were used, unwaited

@@ -760,6 +760,7 @@ enum Tcgen05Bug {
   kHopperDescriptor,
   kShape,
   kCommitAtExit,
+  kOthersCommit,
   kRelaxed
 };
 
@@ -808,6 +809,9 @@ __device__ void tcgen05_case(uint32_t* data) {
           "tcgen05.mma.cta_group::1.kind::f16 [%0], %1, %2, %3, p;\n}" ::"r"(tmem),
           "l"(descriptor(a)), "l"(descriptor(b)), "r"(kInstruction), "r"(BUG == kUnwritten ? 1 : 0)
           : "memory");
+    }
+    __syncwarp();
+    if (threadIdx.x == (BUG == kOthersCommit ? 129 : 128)) {
       asm volatile(
           "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(
               shared_address(&done))
@@ -970,6 +974,7 @@ TCGEN05_CASE(tcgen05_reserved_bits, kReservedBits)
 TCGEN05_CASE(tcgen05_hopper_descriptor, kHopperDescriptor)
 TCGEN05_CASE(tcgen05_shape, kShape)
 TCGEN05_CASE(tcgen05_commit_at_exit, kCommitAtExit)
+TCGEN05_CASE(tcgen05_others_commit, kOthersCommit)
 
 // ---- launch control
 
@@ -1122,6 +1127,7 @@ const Case kCases[] = {
     CASE(tcgen05_hopper_descriptor, 1, 160),
     CASE(tcgen05_shape, 1, 160),
     CASE(tcgen05_commit_at_exit, 1, 160),
+    CASE(tcgen05_others_commit, 1, 160),
     CASE(answer_reread, 16, 32),
     CASE(answer_after_end, 16, 32),
     CASE(answer_unawaited, 16, 32),
