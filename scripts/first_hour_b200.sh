@@ -76,7 +76,8 @@ finish() {
   echo "send back: $archive"
 }
 trap finish EXIT
-trap 'say interrupted "in step ${step:-none}"; exit 130' INT TERM
+child=''
+trap '[ -z "$child" ] || kill -9 -- "-$child"; say interrupted "in step ${step:-none}"; exit 130' INT TERM
 # wants STEP: whether it runs; ends the one before with a verdict.
 step='' step_failed=0 step_runs=0
 wants() {
@@ -98,12 +99,13 @@ run() { # NAME SECONDS COMMAND...
   runs=$((runs + 1))
   # In a group of its own, so that what it starts ends with it.
   setsid "${launcher[@]}" "$@" > "$log" 2>&1 &
-  local child=$!
+  child=$!
   while kill -0 "$child" 2> /dev/null; do
     if [ $((SECONDS - begin)) -ge "$limit" ]; then
       dump "$child" "$out/$name.hang.txt"
       kill -9 -- "-$child" 2> /dev/null || kill -9 "$child" 2> /dev/null
       wait "$child" 2> /dev/null
+      child=''
       say "$name" "HANGS after $limit s, see $name.hang.txt"
       failed=$((failed + 1))
       return 1
@@ -112,6 +114,7 @@ run() { # NAME SECONDS COMMAND...
   done
   wait "$child"
   code=$?
+  child=''
   if [ $code = 0 ] && grep -q '^\[==========\] Running 0 tests' "$log"; then
     code="no test of that name"
   fi
@@ -163,10 +166,10 @@ if wants probes; then
   if [ $family = sm100 ]; then
     # A process each: a fault in one does not poison the next.
     before=$failed
-    for name in $("$probe" --list); do
+    for name in $(timeout 60 "$probe" --list); do
       run "probe.$name" 60 "$probe" "$name" > /dev/null
     done
-    say probes "$((failed - before)) of $("$probe" --list | wc -l) are not as PTX says"
+    say probes "$((failed - before)) of $(timeout 60 "$probe" --list | wc -l) are not as PTX says"
   elif [ -x "$build/vgpu/bin/vgpu_probe" ] && [ -z "$virtual" ]; then
     run probes 600 python3 "$root/vgpu/probe/compare.py" "$root/vgpu/probe/h200.txt" -- \
       "$build/vgpu/bin/vgpu_probe"
@@ -178,7 +181,7 @@ if wants ladder; then
   run ladder.refusals 120 "$tests" --gtest_filter="*${suite}Refusal*:*${suite}Config.*:*${suite}TensorMap*"
   if [ $family = sm100 ]; then
     # Shape 0 is one tile; 8 has several waves; 4 a half-filled span; 24 phases; 21 a cache.
-    configs=$("$tests" --gtest_list_tests --gtest_filter='*Sm100Shapes*_shape0' 2> /dev/null |
+    configs=$(timeout 60 "$tests" --gtest_list_tests --gtest_filter='*Sm100Shapes*_shape0' 2> /dev/null |
       grep -o 'config[0-9]*')
     [ -n "$configs" ] || { say ladder "FAILED: the tests list no configuration"; failed=$((failed + 1)); }
     for config in $configs; do

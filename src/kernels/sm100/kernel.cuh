@@ -515,11 +515,39 @@ struct Conv2dFpropKernel {
     }
   }
 
+  /// Input::runs, one tile: its atoms, one k group after the other.
+  template <typename Loaded>
+  static __device__ __forceinline__ void load_runs_tile(const Params& params, Smem& smem,
+                                                        const Place& at, const Tile& tile,
+                                                        bool leader, InputState& input,
+                                                        const Loaded& loaded) {
+    const AtomRange range = atoms_of(params, at, tile);
+    const PixelStart start = pixel_start(params, tile, tile.row + at.n * kConfig.act_slice_rows());
+    KPosition k(params, range.first);
+    for (int left = range.count; left > 0; left -= kAtomsPerGroup) {
+      const int atoms = min(left, kAtomsPerGroup);
+      ptx::barrier_wait(&smem.input_empty[input.index], input.producer_parity());
+      if (leader) {
+        // The bytes of both CTAs of a pair are counted by its leader.
+        ptx::Barrier* full = &smem.input_full[input.index];
+        if (at.pair_rank == 0) ptx::barrier_arrive_expect(full, kCtaGroup * kAtomBytes * atoms);
+        const std::uint32_t full_barrier = leader_barrier(at, full);
+        for (int tile_k = 0; tile_k < kConfig.k_group_size; ++tile_k) {
+          const int stage = static_cast<int>(input.index) * kConfig.k_group_size + tile_k;
+          load_input_tiles(params, smem, at, full_barrier, stage, tile, start, k,
+                           min(atoms - tile_k * kAtomsPerTile, kAtomsPerTile));
+        }
+        loaded(left <= kAtomsPerGroup);
+      }
+      __syncwarp();
+      input.advance();
+    }
+  }
+
   static __device__ __forceinline__ void main_load_warp(const Params& params, Smem& smem,
                                                         const Place& at, int index) {
     const bool leader = ptx::elect_one();
     Rings rings;
-    InputState& input = rings.input;
     ClcState throttle, answer;
     [[maybe_unused]] int resident = -1;
     bool first_tile = true;
@@ -541,42 +569,17 @@ struct Conv2dFpropKernel {
       const Tile tile = tile_of(params, at, index);
       if constexpr (kHalo) {
         load_halo_tile(params, smem, at, tile, leader, rings, loaded);
-        more = fetch_next_tile(smem, answer, index);
-        continue;
-      }
-      if constexpr (kResident) {
+      } else if constexpr (kResident) {
         load_resident_tile(params, smem, at, tile, leader, rings, resident, loaded);
-        more = fetch_next_tile(smem, answer, index);
-        continue;
-      }
-      const AtomRange range = atoms_of(params, at, tile);
-      const PixelStart start =
-          pixel_start(params, tile, tile.row + at.n * kConfig.act_slice_rows());
-      KPosition k(params, range.first);
-      for (int left = range.count; left > 0; left -= kAtomsPerGroup) {
-        const int atoms = min(left, kAtomsPerGroup);
-        ptx::barrier_wait(&smem.input_empty[input.index], input.producer_parity());
-        if (leader) {
-          // The bytes of both CTAs of a pair are counted by its leader.
-          ptx::Barrier* full = &smem.input_full[input.index];
-          if (at.pair_rank == 0) ptx::barrier_arrive_expect(full, kCtaGroup * kAtomBytes * atoms);
-          const std::uint32_t full_barrier = leader_barrier(at, full);
-          for (int tile_k = 0; tile_k < kConfig.k_group_size; ++tile_k) {
-            const int stage = static_cast<int>(input.index) * kConfig.k_group_size + tile_k;
-            load_input_tiles(params, smem, at, full_barrier, stage, tile, start, k,
-                             min(atoms - tile_k * kAtomsPerTile, kAtomsPerTile));
-          }
-          loaded(left <= kAtomsPerGroup);
-        }
-        __syncwarp();
-        input.advance();
+      } else {
+        load_runs_tile(params, smem, at, tile, leader, rings.input, loaded);
       }
       more = fetch_next_tile(smem, answer, index);
     }
     // Stay until the MMAs have read everything: commits of other CTAs come to this CTA's barriers.
     for (int i = 0; i < Smem::kGroups; ++i) {
-      ptx::barrier_wait(&smem.input_empty[input.index], input.producer_parity());
-      input.advance();
+      ptx::barrier_wait(&smem.input_empty[rings.input.index], rings.input.producer_parity());
+      rings.input.advance();
     }
     for (int i = 0; kConfig.has_act_ring() && i < Smem::kActStages; ++i) {
       ptx::barrier_wait(&smem.act_empty[rings.act.index], rings.act.producer_parity());
@@ -695,6 +698,30 @@ struct Conv2dFpropKernel {
     }
   }
 
+  /// Input::runs, one tile: `atoms` atoms, one k group after the other.
+  static __device__ __forceinline__ void multiply_runs_tile(
+      const Params& params, Smem& smem, int atoms, bool leader, std::uint16_t mask,
+      InputState& input, std::uint64_t act_operand, std::uint64_t filter_operand, Accumulation& to,
+      ptx::Barrier* accum_full, std::uint16_t accum_mask) {
+    for (int left = atoms; left > 0; left -= kAtomsPerGroup) {
+      const int group = min(left, kAtomsPerGroup);
+      ptx::barrier_wait(&smem.input_full[input.index], input.parity());
+      // Orders the MMAs after both waits: the operands are there, the accumulator is free.
+      ptx::tmem_fence_after_sync();
+      if (leader) {
+        for (int tile_k = 0; tile_k < kConfig.k_group_size; ++tile_k) {
+          const int stage = static_cast<int>(input.index) * kConfig.k_group_size + tile_k;
+          mma(params, act_operand, filter_operand, stage,
+              min(group - tile_k * kAtomsPerTile, kAtomsPerTile), to);
+        }
+        commit(&smem.input_empty[input.index], mask);
+        if (left <= kAtomsPerGroup) commit(accum_full, accum_mask);
+      }
+      __syncwarp();
+      input.advance();
+    }
+  }
+
   // When the MMAs so far are done, others may be loaded.
   static __device__ __forceinline__ void give_back_filters(Smem& smem, bool leader,
                                                            std::uint16_t mask, InputState& input) {
@@ -740,7 +767,6 @@ struct Conv2dFpropKernel {
     const std::uint64_t filter_operand =
         ptx::mma_operand<kConfig.b_swizzle>(ptx::shared_address(smem.filter_tiles(0)));
     Rings rings;
-    InputState& input = rings.input;
     [[maybe_unused]] int resident = -1;
     PipelineState<Smem::kAccumStages> accum;
     ClcState answer;
@@ -756,38 +782,24 @@ struct Conv2dFpropKernel {
             .address =
                 tmem + accum.index * static_cast<std::uint32_t>(kConfig.accum_stage_columns()),
             .channel_atom = kClusterK == 1 ? 0 : range.first % params.channel_atoms};
+        ptx::Barrier* accum_full = &smem.accum_full[accum.index];
         if constexpr (kHalo) {
           multiply_halo_tile(params, smem, tile, leader, masks.input, rings, filter_operand,
-                             accumulation, &smem.accum_full[accum.index], masks.accum);
+                             accumulation, accum_full, masks.accum);
         } else if constexpr (kResident) {
           multiply_resident_tile(params, smem, tile, leader, masks.input, rings, resident,
-                                 act_operand, filter_operand, accumulation,
-                                 &smem.accum_full[accum.index], masks.accum);
-        }
-        for (int left = kConfig.has_act_ring() ? 0 : range.count; left > 0;
-             left -= kAtomsPerGroup) {
-          const int atoms = min(left, kAtomsPerGroup);
-          ptx::barrier_wait(&smem.input_full[input.index], input.parity());
-          // Orders the MMAs after both waits: the operands are there, the accumulator is free.
-          ptx::tmem_fence_after_sync();
-          if (leader) {
-            for (int tile_k = 0; tile_k < kConfig.k_group_size; ++tile_k) {
-              const int stage = static_cast<int>(input.index) * kConfig.k_group_size + tile_k;
-              mma(params, act_operand, filter_operand, stage,
-                  min(atoms - tile_k * kAtomsPerTile, kAtomsPerTile), accumulation);
-            }
-            commit(&smem.input_empty[input.index], masks.input);
-            if (left <= kAtomsPerGroup) commit(&smem.accum_full[accum.index], masks.accum);
-          }
-          __syncwarp();
-          input.advance();
+                                 act_operand, filter_operand, accumulation, accum_full,
+                                 masks.accum);
+        } else {
+          multiply_runs_tile(params, smem, range.count, leader, masks.input, rings.input,
+                             act_operand, filter_operand, accumulation, accum_full, masks.accum);
         }
         accum.advance();
       }
       more = fetch_next_tile(smem, answer, index);
     }
     if constexpr (kResident) {
-      if (resident >= 0) give_back_filters(smem, leader, masks.input, input);
+      if (resident >= 0) give_back_filters(smem, leader, masks.input, rings.input);
     }
     // Stay until every stage has been handed back: the other CTA's epilogue arrives here.
     // NOTE: the wait below does not imply it: PTX orders arrivals at two barriers with nothing.
