@@ -58,7 +58,7 @@ bool takes(const ConvCase& test) {
 
 /// On every instance that takes it, and on `at_least` of them.
 void expect_right_everywhere(ConvCase test, const std::string& type, int at_least = 1) {
-  test.options.allow_tf32 = test.options.dtype == DType::fp32;
+  test.options.allow_tf32 = type == "fp32";
   int taken = 0;
   for (const std::string& name : instances_of(type)) {
     test.options.kernel = name;
@@ -70,6 +70,17 @@ void expect_right_everywhere(ConvCase test, const std::string& type, int at_leas
 }
 void expect_right_everywhere(const ConvGeometry& g, DType dtype = DType::bf16, int at_least = 1) {
   expect_right_everywhere(with_kernel(g, "", dtype), to_string(dtype), at_least);
+}
+/// By the instances that split fp32 operands: integers, and reals, whose bound is that of fp32.
+void expect_right_split(ConvCase test, int at_least = 4) {
+  test.options.dtype = DType::fp32;
+  for (const bool exact : {true, false}) {
+    test.exact = exact;
+    expect_right_everywhere(test, "tf32x3", at_least);
+  }
+}
+void expect_right_split(const ConvGeometry& g) {
+  expect_right_split(with_kernel(g, "", DType::fp32));
 }
 
 TEST_F(Mma, ExtentsThatFillNoTile) {
@@ -166,6 +177,32 @@ TEST_F(Mma, ChannelsThatAreNoWholeCells) {
   expect_right_everywhere(shape_2d(1, 11, 13, 7, 24, 3, 1), DType::fp32);
 }
 
+TEST_F(Mma, SplitOperands) {
+  expect_right_split(shape_2d(1, 20, 23, 36, 72, 3, 1));
+  expect_right_split(shape_2d(2, 7, 9, 20, 33, 3, 1, 2));
+  expect_right_split(shape_3d(2, 3, 0, 6, 7, 16, 40));
+  ConvCase test = with_kernel(shape_2d(1, 6, 7, 128, 24, 3, 1), "", DType::fp32);
+  test.runs = 2;  // Few tiles of many steps: splits of the reduction.
+  test.bias = test.residual = true;
+  test.epilogue.activation = Activation::silu;
+  expect_right_split(test);
+  Conv3dProblemShape shape{.batch = 2,
+                           .in_depth = 3,
+                           .in_height = 6,
+                           .in_width = 7,
+                           .in_channels = 24,
+                           .out_channels = 30,
+                           .filter = {2, 3, 3},
+                           .pad_begin = {1, 2, 1},
+                           .pad_end = {0, 1, 3},
+                           .dilation = {1, 2, 1},
+                           .groups = 2};
+  shape.pad_mode = {PadMode::replicate, PadMode::reflect, PadMode::replicate};
+  expect_right_split(geometry_of(shape));
+  test = with_kernel(shape_2d(1, 11, 13, 7, 24, 3, 1), "", DType::fp32);
+  expect_right_split(test, 1);  // Copies of 4 bytes.
+}
+
 TEST_F(Mma, RefusesWithReasons) {
   const auto reason = [](const ConvCase& test) {
     for (const Candidate& candidate : candidates_of(test)) {
@@ -180,6 +217,10 @@ TEST_F(Mma, RefusesWithReasons) {
   EXPECT_NE(
       reason(with_kernel(shape_2d(1, 8, 8, 16, 8, 3, 1), name, DType::fp16)).find("legal: bf16"),
       std::string::npos);
+  EXPECT_NE(reason(with_kernel(shape_2d(1, 8, 8, 12, 8, 1, 0), instances_of("tf32x3").front(),
+                               DType::fp32))
+                .find("taps = 12; legal with split operands: at least 16"),
+            std::string::npos);
   const std::string tf32 = instances_of("fp32").front();
   EXPECT_NE(
       reason(with_kernel(shape_2d(1, 8, 8, 16, 8, 3, 1), tf32, DType::fp32)).find("allow_tf32"),

@@ -52,6 +52,16 @@ __device__ __forceinline__ void mma_16x8x8_tf32(float (&d)[4], const std::uint32
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/// The same product alone: what `d` held does not count.
+__device__ __forceinline__ void mma_16x8x8_tf32_first(float (&d)[4], const std::uint32_t (&a)[4],
+                                                      std::uint32_t b0, std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+}
+
 // ---- Asynchronous copies --------------------------------------------------------------------
 
 /// Copy kBytes (4, 8 or 16, both sides aligned to it) from global to shared memory, or write

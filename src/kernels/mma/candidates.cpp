@@ -26,6 +26,9 @@ class FpropPlan : public ImplicitGemmPlan {
   }
 
   std::size_t workspace_bytes() const override { return tiling_.workspace_bytes(); }
+  bool multiplies_tf32() const override {
+    return ImplicitGemmPlan::multiplies_tf32() && !tiling_.instance.config.split;
+  }
 
  private:
   Tiling tiling_;
@@ -49,7 +52,7 @@ class FpropCandidate : public KernelCandidate {
       return {RefusalScope::types,
               text("dtype = ", to_string(request.dtype), "; legal: ", to_string(config.in))};
     }
-    if (config.in == DType::fp32 && !request.allow_tf32) {
+    if (config.in == DType::fp32 && !config.split && !request.allow_tf32) {
       return {RefusalScope::types,
               "fp32 without allow_tf32; legal: PlanOptions::allow_tf32 (products of TF32)"};
     }

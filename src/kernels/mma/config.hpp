@@ -22,13 +22,15 @@ inline constexpr int kStepBytes = 32;
 /// Compile-time configuration of the kernel; `ValidConfig` refuses illegal combinations.
 /// NOTE: 16 bytes without gaps: a configuration is part of a kernel's name, as two words.
 struct Config {
-  DType in = DType::bf16;        ///< Of activation and filter; fp32 is multiplied as TF32.
+  DType in = DType::bf16;        ///< Of activation and filter; fp32 is multiplied as TF32
+                                 ///< or, with `split`, to the accuracy of fp32.
   std::int16_t block_m = 128;    ///< Output pixels of a CTA's tile.
   std::int16_t block_n = 128;    ///< Filters of it.
   std::int16_t warps_m = 2;      ///< Warps that share the pixels of the tile,
   std::int16_t warps_n = 4;      ///< and its filters.
   std::int16_t stages = 3;       ///< Stages of the ring in shared memory.
-  std::int16_t copy_bytes = 16;  ///< What one copy brings: it divides the channels of a group.
+  std::int8_t copy_bytes = 16;   ///< What one copy brings: it divides the channels of a group.
+  bool split = false;            ///< fp32 in two parts of TF32 and three products.
 
   friend constexpr bool operator==(const Config&, const Config&) = default;
 
@@ -41,8 +43,11 @@ struct Config {
   constexpr int warp_n() const { return block_n / warps_n; }
   /// Accumulator registers a thread.
   constexpr int accumulators() const { return warp_m() * warp_n() / 32; }
-  /// Registers of fragments a thread, for two MMA steps.
-  constexpr int fragments() const { return 2 * (warp_m() + warp_n()) / 4; }
+  /// Registers of fragments a thread, for two MMA steps; with `split` also the lower parts of one
+  /// step, and the sums of a step's products for 16 pixels.
+  constexpr int fragments() const {
+    return (split ? 3 : 2) * (warp_m() + warp_n()) / 4 + (split ? warp_n() / 2 : 0);
+  }
   /// CTAs that share a multiprocessor as far as its 64 K registers go, with 56 a thread for
   /// addresses and what else there is.
   constexpr int ctas_per_sm() const {
@@ -92,6 +97,7 @@ struct ValidConfig {
                     kConfig.block_n % kConfig.rows_at_once() == 0,
                 "mma::Config: the rows that the threads copy at once divide block_m and block_n");
   static_assert(kConfig.stages >= 2, "mma::Config::stages is at least 2");
+  static_assert(!kConfig.split || kConfig.in == DType::fp32, "mma::Config::split is of fp32");
 };
 
 /// A configuration as a type. NOTE: nvcc 13.0 cannot pass a class-type template argument to a

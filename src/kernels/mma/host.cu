@@ -15,6 +15,10 @@
 namespace convoy::mma {
 namespace {
 
+// NOTE: over fewer products the parts that splitting drops err by more than twice what an FMA loop
+// does (docs/lab/2026-11-22-split-operands.md).
+constexpr std::int64_t kLeastSplitReduction = 16;
+
 constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
 
 // The convolution that the kernel runs: of one phase of a folded upsampling, or the problem itself.
@@ -37,8 +41,9 @@ int listed_taps(const Config& config, std::int64_t tap_copies) {
 
 std::string name_of(const Instance& instance) {
   const Config& c = instance.config;
-  const std::string by = c.copy_bytes == 16 ? "" : text("_by", c.copy_bytes);
-  return text("mma_fprop_", c.block_m, "x", c.block_n, by, "_s", c.stages, "_", to_string(c.in));
+  const std::string by = c.copy_bytes == 16 ? "" : text("_by", int{c.copy_bytes});
+  return text("mma_fprop_", c.block_m, "x", c.block_n, by, "_s", c.stages, "_",
+              c.split ? "tf32x3" : to_string(c.in));
 }
 
 std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
@@ -61,6 +66,11 @@ std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed
   limit("output pixels of one phase", view_pixels(g, view), kMax - config.block_m);
   limit("elements of the activation", g.activation_elements(), kMax * config.copy_elements());
   limit("elements of the cache", g.cache_elements(), kMax * config.copy_elements());
+  if (config.split && view.taps() * g.group_channels() < kLeastSplitReduction && reason.empty()) {
+    reason = text("channels of a group * taps = ", view.taps() * g.group_channels(),
+                  "; legal with split operands: at least ", kLeastSplitReduction,
+                  " (fewer do not average their errors out); nearest: ", kLeastSplitReduction);
+  }
   limit("the reduction", view.taps() * g.group_channels(), kMax - 8 * config.block_k());
   limit("tiles",
         ceil_div(view_pixels(g, view), std::int64_t{config.block_m}) * view.phases * g.groups *

@@ -21,6 +21,7 @@
 #include "kernels/common/device_code.cuh"
 #include "kernels/common/device_geometry.cuh"
 #include "kernels/common/ptx.cuh"
+#include "kernels/common/split_tf32.hpp"
 #include "kernels/mma/config.hpp"
 #include "kernels/mma/epilogue.cuh"
 #include "kernels/mma/params.hpp"
@@ -289,10 +290,61 @@ __device__ __forceinline__ void multiply_add(float (&sums)[4], const std::uint32
   }
 }
 
+/// Fp32 fragments to their upper parts in TF32, and the lower ones.
+__device__ __forceinline__ void split_fragment(std::uint32_t (&upper)[4],
+                                               std::uint32_t (&lower)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const Tf32Parts parts = split_tf32(upper[i]);
+    upper[i] = parts.hi;
+    lower[i] = parts.lo;
+  }
+}
+
+/// One MMA step of a warp, to the accuracy of fp32: three products of the operands' parts.
+/// NOTE: tensor cores cut their sums off, towards zero, so that errors of a long reduction add up
+/// (docs/lab/2026-11-22-split-operands.md). Here they sum no more than a step, its small products
+/// first; fp32 adders, which round to nearest, do the rest.
+template <Config kConfig>
+__device__ __forceinline__ void multiply_split(Accumulators<kConfig>& accumulators,
+                                               Fragments<kConfig>& upper) {
+  constexpr int kTiles = kConfig.warp_n() / 8;
+  std::uint32_t lower_filters[kTiles / 2][4];
+#pragma unroll
+  for (int j = 0; j < kTiles / 2; ++j) split_fragment(upper.filters[j], lower_filters[j]);
+#pragma unroll
+  for (int i = 0; i < kConfig.warp_m() / 16; ++i) {
+    std::uint32_t lower_pixels[4];
+    split_fragment(upper.pixels[i], lower_pixels);
+    float sums[kTiles][4];
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+      const auto& filters = upper.filters[j / 2];
+      mma_16x8x8_tf32_first(sums[j], lower_pixels, filters[j % 2 * 2], filters[j % 2 * 2 + 1]);
+    }
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+      const auto& filters = lower_filters[j / 2];
+      mma_16x8x8_tf32(sums[j], upper.pixels[i], filters[j % 2 * 2], filters[j % 2 * 2 + 1]);
+    }
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+      const auto& filters = upper.filters[j / 2];
+      mma_16x8x8_tf32(sums[j], upper.pixels[i], filters[j % 2 * 2], filters[j % 2 * 2 + 1]);
+    }
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) accumulators.sums[i][j][e] += sums[j][e];
+    }
+  }
+}
+
 /// One MMA step of a warp.
 template <Config kConfig>
 __device__ __forceinline__ void multiply(Accumulators<kConfig>& accumulators,
                                          Fragments<kConfig>& fragments) {
+  if constexpr (kConfig.split) return multiply_split(accumulators, fragments);
   if constexpr (kConfig.in == DType::fp32) round_to_tf32(fragments);
 #pragma unroll
   for (int i = 0; i < kConfig.warp_m() / 16; ++i) {
@@ -380,6 +432,72 @@ __device__ __forceinline__ void main_loop(const Params& p, Loads<kConfig>& loads
   __syncthreads();
 }
 
+// ---- Infinities and NaNs of split operands -----------------------------------------------------
+
+/// One output's sum over this block's steps, product by product. `row` is of the tile, `filter` of
+/// the group.
+template <Config kConfig>
+__device__ __forceinline__ float sum_by_fma(const Params& p, const Tile& tile, const Steps& steps,
+                                            int row, int filter) {
+  const int channels = static_cast<int>(p.tap_copies.divisor) * kConfig.copy_elements();
+  const int end = min(steps.end * kConfig.block_k(), p.reduction_copies * kConfig.copy_elements());
+  const std::int64_t group = std::int64_t{tile.group} * channels;
+  const auto* const weights = reinterpret_cast<const float*>(
+      static_cast<const unsigned char*>(p.filter) + tile.phase * p.phase_pitch +
+      (std::int64_t{tile.group} * p.filters + filter) * p.filter_pitch + p.filter_offset);
+  const int4 first = first_tap(p, tile, row);
+  float sum = 0.0f;
+  for (int k = steps.begin * kConfig.block_k(); k < end;) {
+    const int tap = k / channels;
+    const int tap_end = min((tap + 1) * channels, end);
+    const std::uint32_t place = place_under_tap(p, first, tap);
+    const auto* const pixel =
+        static_cast<const float*>(place >= kInCache ? p.cache : p.activation) + group +
+        std::int64_t{place & ~kInCache} * kConfig.copy_elements() - tap * channels;
+    for (; k < tap_end; ++k) {
+      if (place != kZeros) sum = fmaf(pixel[k], weights[k], sum);
+    }
+  }
+  return sum;
+}
+
+/// Sums that are no finite numbers, once more. NOTE: an infinity's lower part is a NaN, and its
+/// product with another's lower part an infinity of either sign or a NaN; so every sum that has
+/// one in it comes here, as does what rounds to an infinity where it is split.
+template <Config kConfig>
+__device__ __forceinline__ void redo_unusual(const Params& p, const Tile& tile, const Steps& steps,
+                                             Accumulators<kConfig>& accumulators) {
+  constexpr int kFragments = kConfig.warp_m() / 16, kTiles = kConfig.warp_n() / 8;
+  float zero = 0.0f;  // A NaN with any of them.
+  const auto for_each = [&](auto&& body) {
+#pragma unroll
+    for (int i = 0; i < kFragments; ++i) {
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) body((i * kTiles + j) * 4 + e, accumulators.sums[i][j][e]);
+      }
+    }
+  };
+  for_each([&](int, float sum) { zero = fmaf(sum, 0.0f, zero); });
+  if (zero == 0.0f) return;
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  // One copy of the code: registers are picked by constant indices.
+#pragma unroll 1
+  for (int n = 0; n < kFragments * kTiles * 4; ++n) {
+    float sum = 0.0f;
+    for_each([&](int index, float value) { sum = index == n ? value : sum; });
+    if (isfinite(sum)) continue;
+    const int row =
+        warp % kConfig.warps_m * kConfig.warp_m() + n / (kTiles * 4) * 16 + n % 4 / 2 * 8 + lane / 4;
+    const int filter = tile.filter + warp / kConfig.warps_m * kConfig.warp_n() +
+                       n / 4 % kTiles * 8 + lane % 4 * 2 + n % 2;
+    if (tile.pixel + row >= p.pixels || filter >= p.filters) continue;
+    sum = sum_by_fma<kConfig>(p, tile, steps, row, filter);
+    for_each([&](int index, float& value) { value = index == n ? sum : value; });
+  }
+}
+
 // ---- The kernel ---------------------------------------------------------------------------------
 
 /// A block computes its tile; with Config::is_persistent it goes on to the tile that lies a grid
@@ -400,6 +518,7 @@ __global__ void __launch_bounds__(PackedConfig::kConfig.threads(),
   while (true) {
     Accumulators<kConfig> accumulators;
     main_loop(p, loads, steps, accumulators, shared);
+    if constexpr (kConfig.split) redo_unusual(p, tile, steps, accumulators);
     const Tile done = tile;
     number += static_cast<int>(gridDim.x);
     const bool more = kConfig.is_persistent() && number < p.tiles;
