@@ -45,6 +45,7 @@ ModelConstants constants_of(const DeviceInfo& device) {
   const MmaRate rate = mma_rate(device);
   k.macs_per_cycle = rate.macs_per_cycle;
   k.cycles_per_us = rate.cycles_per_us;
+  k.bare_macs_per_cycle = rate.bare_macs_per_cycle;
   return k;
 }
 
@@ -58,7 +59,9 @@ double estimate_us(const Tiling& tiling, const PlanRequest& request, const Model
   const ConvGeometry& g = request.geometry;
 
   // A step of one block. NOTE: TF32 has half the rate, and half the elements in a step.
-  const double mma = config.block_m * config.block_n * 64.0 / k.macs_per_cycle;
+  const double products = config.block_m * config.block_n * 64.0;
+  const double mma =
+      config.split ? 3 * products / k.bare_macs_per_cycle : products / k.macs_per_cycle;
   const double copies = (config.block_m + config.block_n) * config.row_copies() / 32.0;
   const double taps = double(config.row_copies()) / p.tap_copies.divisor;
   const double work =
@@ -93,7 +96,7 @@ double estimate_us(const Tiling& tiling, const PlanRequest& request, const Model
       k.launch_us + split_us +
       std::pow(std::pow(compute_us, k.overlap_power) + std::pow(memory_us, k.overlap_power),
                1 / k.overlap_power);
-  return us * (has_rival(request) ? kBehindRivals : 1.0);
+  return us * (has_rival(request) && !config.split ? kBehindRivals : 1.0);
 }
 
 Tiling fastest_tiling(const Instance& instance, const PlanRequest& request) {

@@ -12,7 +12,8 @@ namespace convoy::mma {
 /// (docs/kernels-mma.md); clock and rate of the tensor cores are the device's (mma_rate.hpp).
 struct ModelConstants {
   double cycles_per_us = 0.0;            ///< Cycles a us: the clock.
-  double macs_per_cycle = 0.0;           ///< Products of 16 bits a cycle, of a multiprocessor.
+  double macs_per_cycle = 0.0;           ///< Products of 16 bits a cycle, of a multiprocessor,
+  double bare_macs_per_cycle = 0.0;      ///< and where nothing but MMAs takes time.
   double memory_bytes_per_us = 4.708e6;  ///< Bytes a us from and to device memory.
   double overlap_power = 1.768;          ///< Of computing and moving: p of (a^p + b^p)^(1/p).
   double launch_us = 5.297;              ///< us: a launch and what no work hides.
