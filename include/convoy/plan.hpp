@@ -32,7 +32,7 @@ struct PlanOptions {
   bool packed_filter = false;
   /// With dtype fp32: the elements of activation and filter may be rounded to TF32 (10 bits of
   /// mantissa, to nearest, ties to even) before they are multiplied, which opens the tensor cores.
-  /// Sums stay fp32. As PyTorch's torch.backends.cudnn.allow_tf32; no meaning with other types.
+  /// Sums stay fp32; without it so do products. As torch.backends.cudnn.allow_tf32 of PyTorch.
   bool allow_tf32 = false;
   /// With upsample = 2: how near a folded filter must be to the taps that it sums.
   UpsampleFolding upsample_folding = UpsampleFolding::exact;

@@ -22,6 +22,9 @@ struct PlanRequest {
   PrologueKind prologue;
   bool packed_filter = false;
   bool allow_tf32 = false;  ///< fp32 tensors may be multiplied as TF32.
+  /// The elements are parts of operands, and TF32 already (split_copy_tf32x3): sums of their
+  /// products must not be left to tensor cores, which cut off.
+  bool operand_parts = false;
   DeviceInfo device;        ///< Asked once, when the plan is made.
 };
 

@@ -3,12 +3,14 @@
 
 #include "kernels/composed/padded_channels.hpp"
 #include "kernels/composed/padded_copy.hpp"
+#include "kernels/composed/split_copy.hpp"
 
 namespace convoy::composed {
 
 void register_kernels(CandidateList& list, const InnerKernels& inner) {
   list.push_back(make_qslice_candidate(inner));
   list.push_back(make_padded_channels_candidate(inner));
+  list.push_back(make_split_copy_candidate(inner));
   list.push_back(make_im2col_matmul_candidate(inner, 2));
   list.push_back(make_im2col_matmul_candidate(inner, 3));
 }

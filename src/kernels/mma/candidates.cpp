@@ -52,6 +52,9 @@ class FpropCandidate : public KernelCandidate {
       return {RefusalScope::types,
               text("dtype = ", to_string(request.dtype), "; legal: ", to_string(config.in))};
     }
+    if (request.operand_parts) {
+      return {RefusalScope::types, "parts of operands; legal: whole ones (sums would drift)"};
+    }
     if (config.in == DType::fp32 && !config.split && !request.allow_tf32) {
       return {RefusalScope::types,
               "fp32 without allow_tf32; legal: PlanOptions::allow_tf32 (products of TF32)"};

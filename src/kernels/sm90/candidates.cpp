@@ -70,9 +70,16 @@ class FpropCandidate : public KernelCandidate {
               text("types = ", to_string(request.dtype), " -> ", to_string(request.output_dtype),
                    "; legal: ", to_string(in), " -> ", to_string(out))};
     }
-    if (in == DType::fp32 && !request.allow_tf32) {
+    if (instance_.config.is_blockwise() && !request.operand_parts) {
+      return {RefusalScope::types,
+              "whole operands; legal: parts, as split_copy_tf32x3 hands them to this kernel"};
+    }
+    if (in == DType::fp32 && !request.operand_parts && !request.allow_tf32) {
       return {RefusalScope::types,
               "fp32 without allow_tf32; legal: PlanOptions::allow_tf32 (products of TF32)"};
+    }
+    if (request.operand_parts && !instance_.config.is_blockwise()) {
+      return {RefusalScope::types, "parts of operands; legal: whole ones (sums would drift)"};
     }
     if (request.device.shared_memory < static_cast<std::size_t>(instance_.shared_bytes)) {
       return {RefusalScope::device,

@@ -30,6 +30,9 @@ enum class Schedule : std::int16_t {
   cooperative,  ///< The warpgroups split the rows of a tile.
   pingpong,     ///< Each warpgroup has its own tiles: one multiplies while the other stores.
   split_k,      ///< Cooperative; the CTAs of a cluster split K and reduce over shared memory.
+  /// Cooperative; every block of channels is summed by itself, and fp32 adders add the blocks. What
+  /// tensor cores cut off does not add up so (docs/lab/2026-11-22-split-operands.md).
+  blockwise,
 };
 
 /// What is loaded, and how often.
@@ -88,6 +91,7 @@ struct Config {
   constexpr bool has_act_ring() const { return input != Input::runs; }
   constexpr bool is_pingpong() const { return schedule == Schedule::pingpong; }
   constexpr bool splits_k() const { return schedule == Schedule::split_k; }
+  constexpr bool is_blockwise() const { return schedule == Schedule::blockwise; }
   constexpr bool is_swapped() const { return mma_rows == MmaRows::filters; }
 
   /// CTAs of a cluster that share tiles (those that split K: a launch says).
@@ -244,6 +248,11 @@ struct ValidConfig {
                                            kConfig.act_ring_stages() * kConfig.act_bytes() +
                                                kConfig.filter_stages * kConfig.filter_bytes(),
                 "sm90::Config: Schedule::split_k keeps the fp32 tile in the stages");
+  static_assert(!kConfig.is_blockwise() ||
+                    (kConfig.in == DType::fp32 && !kConfig.is_swapped() &&
+                     2 * kConfig.accumulators() <= 160),
+                "sm90::Config: Schedule::blockwise takes fp32, MmaRows::pixels, at most 80 "
+                "accumulators: it has them twice");
   static_assert(!kConfig.is_swapped() ||
                     (kConfig.input == Input::runs && kConfig.schedule == Schedule::cooperative &&
                      kConfig.block_m % kConfig.piece_m() == 0 && kConfig.out != DType::fp32),

@@ -432,6 +432,7 @@ std::string name_of(const Instance& instance) {
   }
   if (config.is_resident()) name += "_resident";
   if (config.splits_k()) name += "_splitk";
+  if (config.is_blockwise()) name += "_blockwise";
   if (config.is_swapped()) name += "_swapped";
   name += config.in == DType::fp32 ? "_tf32" : text("_", to_string(config.in));
   if (config.out != config.in) name += text("_", to_string(config.out));

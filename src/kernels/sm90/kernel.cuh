@@ -44,6 +44,7 @@ struct Kernel {
   static constexpr int kClusterSize = kConfig.cluster_size();
   static constexpr bool kSplit = kConfig.splits_k();
   static constexpr bool kPingpong = kConfig.is_pingpong();
+  static constexpr bool kBlockwise = kConfig.is_blockwise();
   static constexpr bool kSwapped = kConfig.is_swapped();
   static constexpr bool kHalo = kConfig.has_halo();
   static constexpr bool kPlanes = kConfig.has_planes();
@@ -553,6 +554,14 @@ struct Kernel {
     }
   };
 
+  static __device__ __forceinline__ void clear(Accumulators& accumulators) {
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) {
+#pragma unroll
+      for (float& value : accumulators[i]) value = 0.0f;
+    }
+  }
+
   /// A tap of a block of channels: kSteps MMAs of 16 channels for each block of rows, in flight
   /// when this returns, and the tap before done.
   // NOTE: fence, MMAs, commit and wait stay in one basic block: where the commit is in another,
@@ -572,7 +581,17 @@ struct Kernel {
       }
     }
     wgmma_commit();
-    wgmma_wait<1>();
+    wgmma_wait<kBlockwise ? 0 : 1>();
+  }
+
+  /// Schedule::blockwise: what a tap of a block of channels comes to, `block`, onto the sums.
+  static __device__ __forceinline__ void add_block(Accumulators& sums, Accumulators& block) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      wgmma_results(block[b]);
+#pragma unroll
+      for (int i = 0; i < kConfig.tile_columns() / 2; ++i) sums[b][i] += block[b][i];
+    }
   }
 
   /// The MMAs of a tile. The last tap's still run when this returns; `reads` are its stages. False:
@@ -583,6 +602,8 @@ struct Kernel {
                                                    Accumulators& accumulators, Reads& reads,
                                                    const TileTrace& trace) {
     bool accumulate = false;
+    Accumulators block;  // With kBlockwise: of one tap.
+    if constexpr (kBlockwise) clear(accumulators);
     for (int i = range.begin; i < range.end; ++i, k.advance(p)) {
       const int steps = k.channels == p.channel_blocks - 1 ? p.last_block_steps : p.block_steps;
       // With planes: the taps that fall on one, then the next; r and s are rows and columns of it.
@@ -613,19 +634,30 @@ struct Kernel {
             for (int b = 0; b < kBlocks; ++b) {
               rows[b] = descriptor_128b(row_address + me.block_offset[b], me.row_group_bytes);
             }
+            Accumulators& result = kBlockwise ? block : accumulators;
+            const bool onto = !kBlockwise && accumulate;
             if (steps == 4) {
-              multiply<4>(accumulators, rows, columns, accumulate);
+              multiply<4>(result, rows, columns, onto);
             } else if (steps == 3) {
-              multiply<3>(accumulators, rows, columns, accumulate);
+              multiply<3>(result, rows, columns, onto);
             } else if (steps == 2) {
-              multiply<2>(accumulators, rows, columns, accumulate);
+              multiply<2>(result, rows, columns, onto);
             } else {
-              multiply<1>(accumulators, rows, columns, accumulate);
+              multiply<1>(result, rows, columns, onto);
             }
             accumulate = true;
-            reads.release(smem, me.lane);
-            reads.filter = filter.index;
-            reads.has_filter = !kResident;
+            if constexpr (kBlockwise) {
+              // This tap's stage, at once: the other warpgroup multiplies while this one adds.
+              reads.filter = filter.index;
+              reads.has_filter = true;
+              reads.release(smem, me.lane);
+              reads.has_filter = false;
+              add_block(accumulators, block);
+            } else {
+              reads.release(smem, me.lane);
+              reads.filter = filter.index;
+              reads.has_filter = !kResident;
+            }
             filter.advance();
           }
         }
@@ -853,13 +885,7 @@ struct Kernel {
       wgmma_wait<0>();
       trace.multiplied();
       reads.release(smem, me.lane);
-      if (!any) {
-#pragma unroll
-        for (int i = 0; i < kBlocks; ++i) {
-#pragma unroll
-          for (float& value : accumulators[i]) value = 0.0f;
-        }
-      }
+      if (!any) clear(accumulators);
 
       float bias[kBiases];
 #pragma unroll

@@ -92,6 +92,7 @@ double normalise_cycles(const Params& p) {
 
 // Cycles that a tap costs besides its MMAs.
 double tap_cycles(const Config& config, const ModelConstants& k) {
+  if (config.is_blockwise()) return k.tap_cycles + config.accumulators() * k.add_cycles;
   if (!config.is_pingpong()) return k.tap_cycles;
   if (config.has_halo()) return k.halo_tap_cycles;
   return config.is_resident() ? k.resident_tap_cycles : k.pingpong_tap_cycles;

@@ -38,6 +38,7 @@ struct ModelConstants {
   double outside_row_cycles = 5.616;   ///< Cycles to load 128 bytes that lie outside the filter.
   double strided_row_cycles = 4.38;    ///< Cycles to load a row of a plane at least.
   double tap_cycles = 48.48;           ///< Cycles a tap costs besides its MMAs: cooperative,
+  double add_cycles = 1.0;     ///< more for each sum that a block is added to (not measured),
   double pingpong_tap_cycles = 71.96;  ///< ping-pong,
   double halo_tap_cycles = 1.771;      ///< ping-pong with a halo,
   double resident_tap_cycles = 139.5;  ///< ping-pong with resident filters.

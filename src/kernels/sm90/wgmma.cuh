@@ -26,6 +26,14 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+/// Between a wait and the first use of what was waited for.
+// NOTE: to the compiler an MMA's registers hold its result at once.
+template <int kCount>
+__device__ __forceinline__ void wgmma_results(float (&d)[kCount]) {
+#pragma unroll
+  for (float& value : d) asm volatile("" : "+f"(value)::"memory");
+}
+
 /// Shared-memory matrix descriptor of a K-major operand with the 128-byte swizzle (PTX ISA "Matrix
 /// Descriptor Format"): rows of 128 bytes in groups of 8, `group_bytes` from one group to the next.
 /// The leading-dimension offset is not used by this layout.
