@@ -25,7 +25,7 @@ struct PlanRequest {
   /// The elements are parts of operands, and TF32 already (split_copy_tf32x3): sums of their
   /// products must not be left to tensor cores, which cut off.
   bool operand_parts = false;
-  DeviceInfo device;        ///< Asked once, when the plan is made.
+  DeviceInfo device;  ///< Asked once, when the plan is made.
 };
 
 /// Bytes of the tensors of a prologue.

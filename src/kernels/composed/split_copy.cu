@@ -217,8 +217,8 @@ std::string split_copy_refusal(const PlanRequest& request) {
   const std::int64_t reduction = g.taps() * g.in_channels;
   if (reduction < kLeastReduction) {
     return text("channels * taps = ", reduction, "; legal with split operands: at least ",
-                kLeastReduction, " (fewer do not average their errors out); nearest: ",
-                kLeastReduction);
+                kLeastReduction,
+                " (fewer do not average their errors out); nearest: ", kLeastReduction);
   }
   for (const std::int64_t elements :
        {g.activation_elements(), g.cache_elements(), g.filter_elements()}) {

@@ -22,15 +22,15 @@ inline constexpr int kStepBytes = 32;
 /// Compile-time configuration of the kernel; `ValidConfig` refuses illegal combinations.
 /// NOTE: 16 bytes without gaps: a configuration is part of a kernel's name, as two words.
 struct Config {
-  DType in = DType::bf16;        ///< Of activation and filter; fp32 is multiplied as TF32
-                                 ///< or, with `split`, to the accuracy of fp32.
-  std::int16_t block_m = 128;    ///< Output pixels of a CTA's tile.
-  std::int16_t block_n = 128;    ///< Filters of it.
-  std::int16_t warps_m = 2;      ///< Warps that share the pixels of the tile,
-  std::int16_t warps_n = 4;      ///< and its filters.
-  std::int16_t stages = 3;       ///< Stages of the ring in shared memory.
-  std::int8_t copy_bytes = 16;   ///< What one copy brings: it divides the channels of a group.
-  bool split = false;            ///< fp32 in two parts of TF32 and three products.
+  DType in = DType::bf16;       ///< Of activation and filter; fp32 is multiplied as TF32
+                                ///< or, with `split`, to the accuracy of fp32.
+  std::int16_t block_m = 128;   ///< Output pixels of a CTA's tile.
+  std::int16_t block_n = 128;   ///< Filters of it.
+  std::int16_t warps_m = 2;     ///< Warps that share the pixels of the tile,
+  std::int16_t warps_n = 4;     ///< and its filters.
+  std::int16_t stages = 3;      ///< Stages of the ring in shared memory.
+  std::int8_t copy_bytes = 16;  ///< What one copy brings: it divides the channels of a group.
+  bool split = false;           ///< fp32 in two parts of TF32 and three products.
 
   friend constexpr bool operator==(const Config&, const Config&) = default;
 

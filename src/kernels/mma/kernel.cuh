@@ -488,8 +488,8 @@ __device__ __forceinline__ void redo_unusual(const Params& p, const Tile& tile, 
     float sum = 0.0f;
     for_each([&](int index, float value) { sum = index == n ? value : sum; });
     if (isfinite(sum)) continue;
-    const int row =
-        warp % kConfig.warps_m * kConfig.warp_m() + n / (kTiles * 4) * 16 + n % 4 / 2 * 8 + lane / 4;
+    const int row = warp % kConfig.warps_m * kConfig.warp_m() + n / (kTiles * 4) * 16 +
+                    n % 4 / 2 * 8 + lane / 4;
     const int filter = tile.filter + warp / kConfig.warps_m * kConfig.warp_n() +
                        n / 4 % kTiles * 8 + lane % 4 * 2 + n % 2;
     if (tile.pixel + row >= p.pixels || filter >= p.filters) continue;

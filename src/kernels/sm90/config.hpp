@@ -248,9 +248,8 @@ struct ValidConfig {
                                            kConfig.act_ring_stages() * kConfig.act_bytes() +
                                                kConfig.filter_stages * kConfig.filter_bytes(),
                 "sm90::Config: Schedule::split_k keeps the fp32 tile in the stages");
-  static_assert(!kConfig.is_blockwise() ||
-                    (kConfig.in == DType::fp32 && !kConfig.is_swapped() &&
-                     2 * kConfig.accumulators() <= 160),
+  static_assert(!kConfig.is_blockwise() || (kConfig.in == DType::fp32 && !kConfig.is_swapped() &&
+                                            2 * kConfig.accumulators() <= 160),
                 "sm90::Config: Schedule::blockwise takes fp32, MmaRows::pixels, at most 80 "
                 "accumulators: it has them twice");
   static_assert(!kConfig.is_swapped() ||
