@@ -24,7 +24,9 @@ struct ConvOptions {
   int rank = 2;  ///< Spatial axes: 2 or 3.
   CommonOptions common;
   std::string input, filter, filter_layout, bias, residual, cache, output, next_cache, output_dtype;
-  std::vector<std::int64_t> pad, stride, dilation;
+  std::vector<std::int64_t> pad, stride, dilation, shuffle;
+  std::string shuffle_order = "outer", shortcut;
+  std::int64_t drop_frames = 0;
   std::int64_t groups = 1, upsample = 1;
   std::string activation = "none", pad_mode = "zero";
   float scale = 1.0f, beta = 1.0f;
@@ -74,6 +76,23 @@ void add_options(CLI::App& command, ConvOptions& o) {
       ->capture_default_str();
   CLI::Option* const residual =
       command.add_option("--residual", o.residual, std::string("of the output's shape") + files);
+  add_whole_numbers(command, "--shuffle", o.shuffle,
+                    flat ? "F | H,W: filters become rows and columns of the output (depth to space)"
+                         : "F | D,H,W: filters become frames, rows and columns (depth to space)");
+  command
+      .add_option("--shuffle-order", o.shuffle_order,
+                  "outer: filters (c, dt, dh, dw), as pixel_shuffle; inner: (dt, dh, dw, c)")
+      ->capture_default_str();
+  if (!flat) {
+    command
+        .add_option("--drop-frames", o.drop_frames, "first frames of a shuffled output left out")
+        ->check(whole_number());
+  }
+  command
+      .add_option("--shortcut", o.shortcut,
+                  "interleaved or tiled: the residual has the output's extents before --shuffle, "
+                  "and its channels repeat")
+      ->needs(residual);
   command.add_option("--beta", o.beta, "factor on the residual")
       ->check(finite_number())
       ->needs(residual)
@@ -261,9 +280,39 @@ HostTensor read_shaped(const std::string& file, const std::vector<std::int64_t>&
   return io::convert(tensor, dtype);
 }
 
-std::vector<std::int64_t> output_shape(const ConvGeometry& g) {
-  if (g.rank == 2) return {g.batch, g.out[1], g.out[2], g.out_channels};
-  return {g.batch, g.out[0], g.out[1], g.out[2], g.out_channels};
+OutputShuffle make_shuffle(const ConvOptions& o) {
+  OutputShuffle shuffle;
+  shuffle.factors = per_axis(o.shuffle, o.rank, "--shuffle");
+  if (o.shuffle_order == "inner") {
+    shuffle.order = ShuffleOrder::channels_inner;
+  } else if (o.shuffle_order != "outer") {
+    throw_invalid("--shuffle-order = '", io::printable(o.shuffle_order), "'; legal: outer, inner");
+  }
+  shuffle.dropped_frames = o.drop_frames;
+  return shuffle;
+}
+
+std::vector<std::int64_t> residual_shape(const ConvGeometry& g, const OutputShuffle& shuffle) {
+  const auto& f = shuffle.factors;
+  const bool repeats = shuffle.residual != ShuffleResidual::output;
+  const std::int64_t phases = std::max<std::int64_t>(1, shuffle.phases());
+  const std::int64_t frames = repeats ? g.out[0] : g.out[0] * f[0] - shuffle.dropped_frames;
+  const std::int64_t rows = g.out[1] * (repeats ? 1 : f[1]);
+  const std::int64_t columns = g.out[2] * (repeats ? 1 : f[2]);
+  const std::int64_t channels = repeats ? shuffle.residual_channels : g.out_channels / phases;
+  if (g.rank == 2) return {g.batch, rows, columns, channels};
+  return {g.batch, frames, rows, columns, channels};
+}
+
+/// How the residual's channels repeat: as many as its file has.
+void add_shortcut(const ConvOptions& o, OutputShuffle& shuffle) {
+  if (o.shortcut.empty()) return;
+  if (o.shortcut != "interleaved" && o.shortcut != "tiled") {
+    throw_invalid("--shortcut = '", io::printable(o.shortcut), "'; legal: interleaved, tiled");
+  }
+  shuffle.residual = o.shortcut == "tiled" ? ShuffleResidual::tiled : ShuffleResidual::interleaved;
+  const HostTensor residual = io::read_tensor(o.residual);
+  shuffle.residual_channels = residual.shape.empty() ? 0 : residual.shape.back();
 }
 
 /// A layer from files, all checked.
@@ -303,6 +352,9 @@ LoadedLayer load_layer(const ConvOptions& o) {
   check_filter_channels(o, layer.filter_layout, filter, input.shape.back());
   const ConvGeometry g = geometry_of(layer.problem);
 
+  layer.options.shuffle = make_shuffle(o);
+  add_shortcut(o, layer.options.shuffle);
+
   const DType dtype = layer.options.dtype;
   layer.activation = io::convert(input, dtype);
   layer.filter = io::convert(filter, dtype);
@@ -317,7 +369,8 @@ LoadedLayer load_layer(const ConvOptions& o) {
   }
   if (!o.bias.empty()) layer.bias = read_shaped(o.bias, {g.out_channels}, DType::fp32, "bias");
   if (!o.residual.empty()) {
-    layer.residual = read_shaped(o.residual, output_shape(g), dtype, "residual");
+    layer.residual =
+        read_shaped(o.residual, residual_shape(g, layer.options.shuffle), dtype, "residual");
   }
   layer.norm = o.norm.read(g.in_channels);
   layer.wants_next_cache = !o.next_cache.empty();
@@ -332,6 +385,9 @@ void print_text(const ConvOptions& o, const Layer& layer, const LayerResult& res
   std::printf("problem   %s\n", result.info.problem.c_str());
   if (layer.norm) std::printf("prologue  %s\n", to_string(layer.norm->kind()).c_str());
   std::printf("epilogue  %s\n", to_string(epilogue_of(layer)).c_str());
+  if (layer.options.shuffle.any()) {
+    std::printf("shuffle   %s\n", to_string(layer.options.shuffle).c_str());
+  }
   std::printf("dtype     %s\n", to_string(layer.options.dtype));
   std::printf("backend   %s\n", backend_line(result.info, layer.options.device).c_str());
   std::printf("kernel    %s\n", result.info.kernel.c_str());
@@ -368,6 +424,7 @@ void print_json(const ConvOptions& o, const Layer& layer, const LayerResult& res
       {"shape", output.shape},
       {"output_dtype", to_string(output.dtype)}};
   if (layer.norm) json["prologue"] = to_string(layer.norm->kind());
+  if (layer.options.shuffle.any()) json["shuffle"] = to_string(layer.options.shuffle);
   if (check != nullptr) {
     json["verify"] = {{"passed", check->passed},       {"outputs", check->outputs},
                       {"failures", check->failures},   {"max_error", check->max_error},

@@ -28,6 +28,16 @@ Plan plan_layer(const Layer& layer) {
   return plan(layer.problem, options);
 }
 
+namespace {
+
+std::int64_t elements_of(const TensorShape& shape) {
+  std::int64_t elements = 1;
+  for (int i = 0; i < shape.rank(); ++i) elements *= shape.extents[std::size_t(i)];
+  return elements;
+}
+
+}  // namespace
+
 PreparedLayer::PreparedLayer(const Layer& layer, UploadedTensors* uploaded)
     : layer_(layer),
       geometry_(geometry_of(layer.problem)),
@@ -36,7 +46,7 @@ PreparedLayer::PreparedLayer(const Layer& layer, UploadedTensors* uploaded)
       filter_(on_device(layer.filter, uploaded)) {
   if (!layer.dense_filter) filter_ = plan_.pack_filter(filter_.data, layer.filter_layout);
   const std::int64_t output_bytes =
-      geometry_.output_elements() *
+      elements_of(plan_.output_shape()) *
       std::int64_t(size_of(layer.options.output_dtype.value_or(layer.options.dtype)));
   output_ = DeviceMemory(device_, std::size_t(output_bytes));
   workspace_ = DeviceMemory(device_, plan_.workspace_bytes());
@@ -76,11 +86,9 @@ const void* PreparedLayer::on_device(const io::HostTensor& tensor, UploadedTenso
 }
 
 io::HostTensor PreparedLayer::download_output() const {
-  const ConvGeometry& g = geometry_;
-  const std::vector<std::int64_t> shape =
-      g.rank == 2
-          ? std::vector<std::int64_t>{g.batch, g.out[1], g.out[2], g.out_channels}
-          : std::vector<std::int64_t>{g.batch, g.out[0], g.out[1], g.out[2], g.out_channels};
+  const TensorShape planned = plan_.output_shape();
+  const std::vector<std::int64_t> shape(planned.extents.begin(),
+                                        planned.extents.begin() + planned.rank());
   io::HostTensor output(layer_.options.output_dtype.value_or(layer_.options.dtype), shape);
   output_.download(output.bytes.data(), output.bytes.size());
   return output;

@@ -24,7 +24,7 @@ struct Layer {
   io::HostTensor activation;               ///< Of options.dtype, as are filter, residual and cache.
   io::HostTensor filter;                   ///< In filter_layout.
   std::optional<io::HostTensor> bias;      ///< fp32, [K].
-  std::optional<io::HostTensor> residual;  ///< Of the output's shape.
+  std::optional<io::HostTensor> residual;  ///< Of the output's shape; see options.shuffle.
   std::optional<io::HostTensor> cache;     ///< 3-D: the cached frames.
   std::optional<LayerNorm> norm;           ///< In front; `options.prologue` is filled in from it.
   bool wants_next_cache = false;

@@ -97,6 +97,12 @@ Verification verify(const Layer& layer, const PlanInfo& info, const io::HostTens
     residual = io::convert(*layer.residual, DType::fp32);
     epilogue.residual = floats(residual);
   }
+  const OutputShuffle& shuffle = layer.options.shuffle;
+  std::vector<float> of_filters;
+  if (layer.residual && shuffle.any()) {
+    of_filters = reference::residual_of_filters(g, shuffle, floats(residual));
+    epilogue.residual = of_filters.data();
+  }
 
   // A kernel that multiplies as TF32 is judged by what it multiplies.
   if (tf32) {
@@ -104,12 +110,12 @@ Verification verify(const Layer& layer, const PlanInfo& info, const io::HostTens
     if (layer.cache) round_to_tf32(cache);
     if (!folded) round_to_tf32(filter);
   }
-  const reference::Expectation expected =
-      reference::expect(g, operands, epilogue, output.dtype,
-                        {.most_fp64_flops = kMostLoopFlops,
-                         .filter_rounding = filter_rounding,
-                         .activation_rounding = activation_rounding,
-                         .activation_error = activation_error});
+  reference::Expectation expected = reference::expect(g, operands, epilogue, output.dtype,
+                                                      {.most_fp64_flops = kMostLoopFlops,
+                                                       .filter_rounding = filter_rounding,
+                                                       .activation_rounding = activation_rounding,
+                                                       .activation_error = activation_error});
+  if (shuffle.any()) expected = reference::shuffled(g, shuffle, expected);
   const reference::Comparison found =
       reference::compare(output.bytes.data(), output.dtype, expected);
   result.passed = found.pass;

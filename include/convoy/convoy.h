@@ -170,8 +170,28 @@ typedef struct convoy_prologue {
   const float* inverse_rms; /**< RMS: [N, H, W] or [N, D, H, W]; else null. */
 } convoy_prologue_t;
 
+/** Which filters make a pixel's channels; convoy::ShuffleOrder has the formulas. */
+enum { CONVOY_SHUFFLE_CHANNELS_OUTER = 0, CONVOY_SHUFFLE_CHANNELS_INNER = 1 };
+/** What the residual of a shuffled output is; convoy::ShuffleResidual has the formulas. */
+enum {
+  CONVOY_SHUFFLE_RESIDUAL_OUTPUT = 0,
+  CONVOY_SHUFFLE_RESIDUAL_INTERLEAVED = 1,
+  CONVOY_SHUFFLE_RESIDUAL_TILED = 2
+};
+
+/** Depth to space at the store: filters become frames, rows and columns (convoy::OutputShuffle).
+ * Defaults: factors 1, everything else 0. */
+typedef struct convoy_shuffle {
+  size_t struct_size;        /**< Set by convoy_shuffle_init. */
+  int64_t factors[3];        /**< Of frames, rows, columns; their product divides K. */
+  int64_t dropped_frames;    /**< First frames left out, less than factors[0]. */
+  int64_t residual_channels; /**< Of an interleaved or tiled residual; else 0. */
+  int32_t order;             /**< CONVOY_SHUFFLE_CHANNELS_... */
+  int32_t residual;          /**< CONVOY_SHUFFLE_RESIDUAL_... */
+} convoy_shuffle_t;
+
 /** How a problem is to be run. Defaults: bf16, output of the same type, no epilogue, no prologue,
- * automatic device. */
+ * no shuffle, automatic device. */
 typedef struct convoy_plan_options {
   size_t struct_size;                /**< Set by convoy_plan_options_init. */
   int32_t dtype;                     /**< Type of activation and filter. */
@@ -185,6 +205,7 @@ typedef struct convoy_plan_options {
   int32_t allow_tf32;                /**< Not 0: fp32 tensors may be multiplied as TF32. */
   int32_t reserved;                  /**< 0. */
   const convoy_prologue_t* prologue; /**< Null: none. */
+  const convoy_shuffle_t* shuffle;   /**< Null: none. */
 } convoy_plan_options_t;
 
 /** How an RMSNorm's epsilon keeps its divisor from zero; convoy::RmsEpsilon has the formulas. */
@@ -301,6 +322,8 @@ CONVOY_API void convoy_epilogue_init(convoy_epilogue_t* epilogue, size_t struct_
 /** Sets struct_size and the defaults. */
 CONVOY_API void convoy_prologue_init(convoy_prologue_t* prologue, size_t struct_size);
 /** Sets struct_size and the defaults. */
+CONVOY_API void convoy_shuffle_init(convoy_shuffle_t* shuffle, size_t struct_size);
+/** Sets struct_size and the defaults. */
 CONVOY_API void convoy_plan_options_init(convoy_plan_options_t* options, size_t struct_size);
 /** Sets struct_size and the defaults. */
 CONVOY_API void convoy_run_arguments_init(convoy_run_arguments_t* arguments, size_t struct_size);
@@ -323,9 +346,12 @@ CONVOY_API void convoy_plan_destroy(convoy_plan_t plan);
 CONVOY_API convoy_status_t convoy_run(convoy_plan_t plan, const convoy_run_arguments_t* arguments,
                                       void* stream);
 
-/** Shape of the output and the residual. */
+/** Shape of the output, shuffled where the plan is. */
 CONVOY_API convoy_status_t convoy_plan_output_shape(convoy_plan_t plan,
                                                     convoy_tensor_shape_t* shape);
+/** Shape of the residual: the output's, but where convoy_shuffle says otherwise. */
+CONVOY_API convoy_status_t convoy_plan_residual_shape(convoy_plan_t plan,
+                                                      convoy_tensor_shape_t* shape);
 /** Shape of the activation. */
 CONVOY_API convoy_status_t convoy_plan_activation_shape(convoy_plan_t plan,
                                                         convoy_tensor_shape_t* shape);

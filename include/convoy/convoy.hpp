@@ -21,6 +21,7 @@
 #include "convoy/problem.hpp"
 #include "convoy/prologue.hpp"
 #include "convoy/shard.hpp"
+#include "convoy/shuffle.hpp"
 #include "convoy/tensor.hpp"
 #include "convoy/types.hpp"
 #include "convoy/version.hpp"

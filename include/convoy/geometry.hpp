@@ -31,6 +31,9 @@ struct ConvGeometry {
   /// How kernels may fold the upsampling (`PlanOptions::upsample_folding`).
   UpsampleFolding upsample_folding = UpsampleFolding::exact;
   std::array<std::int64_t, 3> out = {1, 1, 1};  ///< Z, P, Q
+  /// Elements from one row and one frame of the output (and of the residual) to the next, where a
+  /// kernel writes a part of a larger tensor; 0: they lie densely. Frames of all images alike.
+  std::int64_t output_row_pitch = 0, output_frame_pitch = 0;
 
   /// D, H, W that the filter slides over: cache + new frames, upsampled rows and columns.
   std::array<std::int64_t, 3> seen() const {
@@ -64,6 +67,20 @@ struct ConvGeometry {
   std::int64_t output_elements() const { return gemm_m() * out_channels; }
   /// 2·M·N·K of the GEMM.
   double flops() const { return 2.0 * double(gemm_m()) * double(gemm_n()) * double(gemm_k()); }
+  /// Elements from an output row to the next.
+  std::int64_t output_row_elements() const {
+    return output_row_pitch != 0 ? output_row_pitch : out[2] * out_channels;
+  }
+  /// Elements from an output frame to the next.
+  std::int64_t output_frame_elements() const {
+    return output_frame_pitch != 0 ? output_frame_pitch : out[1] * output_row_elements();
+  }
+  /// Rows of the output follow each other without a gap.
+  bool dense_output_rows() const { return output_row_elements() == out[2] * out_channels; }
+  /// All of the output is without gaps.
+  bool dense_output() const {
+    return dense_output_rows() && output_frame_elements() == out[1] * out[2] * out_channels;
+  }
   /// There is no output: a run writes nothing.
   bool empty() const { return gemm_m() == 0 || out_channels == 0; }
 };

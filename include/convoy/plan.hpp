@@ -14,6 +14,7 @@
 #include "convoy/info.hpp"
 #include "convoy/problem.hpp"
 #include "convoy/prologue.hpp"
+#include "convoy/shuffle.hpp"
 #include "convoy/tensor.hpp"
 #include "convoy/types.hpp"
 
@@ -36,6 +37,8 @@ struct PlanOptions {
   bool allow_tf32 = false;
   /// With upsample = 2: how near a folded filter must be to the taps that it sums.
   UpsampleFolding upsample_folding = UpsampleFolding::exact;
+  /// How the output is rearranged as it is stored.
+  OutputShuffle shuffle{};
   std::string kernel{};  ///< Run this candidate (a name of `candidates()`) or throw.
 };
 
@@ -76,7 +79,7 @@ struct FilterRef {
 
 /// Pointers and values of one run. All memory is on the plan's device, 16-byte aligned.
 struct RunArguments {
-  TensorView output{};           ///< [N, P, Q, K] or [N, Z, P, Q, K].
+  TensorView output{};           ///< [N, P, Q, K] or [N, Z, P, Q, K]; shuffled where planned.
   ConstTensorView activation{};  ///< [N, H, W, C] or [N, D, H, W, C].
   FilterRef filter{};            ///< Dense, or packed where the plan's options say so.
   Epilogue epilogue{};           ///< Its `kind()` must be the planned one.
@@ -146,8 +149,11 @@ class CONVOY_API Plan {
 
   /// Bytes that RunArguments::workspace must have; 0 for most kernels.
   std::size_t workspace_bytes() const;
-  /// Of the output and the residual.
+  /// Of the output, shuffled where the plan is; and of the residual, but where
+  /// OutputShuffle::residual says otherwise.
   TensorShape output_shape() const;
+  /// Of the residual.
+  TensorShape residual_shape() const;
   /// Of the activation.
   TensorShape activation_shape() const;
   TensorShape cache_shape() const;       ///< 3-D; no frames where the problem has no cache.

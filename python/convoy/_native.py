@@ -64,6 +64,8 @@ UPSAMPLE_FOLDINGS = {"exact": 0, "fast": 1}
 RMS_EPSILONS = {"added": 0, "norm_floor": 1}
 PROLOGUE_NORMS = {"none": 0, "scale_shift": 1, "rms": 2}
 NORM_RESULTS = {"tensor": 0, "coefficients": 1}
+SHUFFLE_ORDERS = {"channels_outer": 0, "channels_inner": 1}
+SHUFFLE_RESIDUALS = {"output": 0, "interleaved": 1, "tiled": 2}
 
 
 def choose(table, value, name):
@@ -149,6 +151,17 @@ class Prologue(Structure):
     ]
 
 
+class Shuffle(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("factors", c_int64 * 3),
+        ("dropped_frames", c_int64),
+        ("residual_channels", c_int64),
+        ("order", c_int32),
+        ("residual", c_int32),
+    ]
+
+
 class PlanOptions(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -163,6 +176,7 @@ class PlanOptions(Structure):
         ("allow_tf32", c_int32),
         ("reserved", c_int32),
         ("prologue", POINTER(Prologue)),
+        ("shuffle", POINTER(Shuffle)),
     ]
 
 
@@ -277,6 +291,7 @@ def _load():
         "convoy_plan_conv3d": [POINTER(Conv3dShape), POINTER(PlanOptions), POINTER(pointer)],
         "convoy_run": [pointer, POINTER(RunArguments), pointer],
         "convoy_plan_output_shape": [pointer, POINTER(TensorShape)],
+        "convoy_plan_residual_shape": [pointer, POINTER(TensorShape)],
         "convoy_plan_activation_shape": [pointer, POINTER(TensorShape)],
         "convoy_plan_cache_shape": [pointer, POINTER(TensorShape)],
         "convoy_plan_next_cache_shape": [pointer, POINTER(TensorShape)],
@@ -318,6 +333,7 @@ def _load():
         "conv3d_shape",
         "epilogue",
         "prologue",
+        "shuffle",
         "plan_options",
         "run_arguments",
         "norm_shape",

@@ -118,6 +118,12 @@ class Options:
     or silu behind it.
     upsample_folding: exact, or fast: half the work of an upsampling on a GPU, its filters summed to
     the 16 bits of their type.
+    shuffle: factors of frames, rows and columns: filters become pixels of the output (depth to
+    space). shuffle_order: channels_outer, filters (c, dt, dh, dw) as torch's pixel_shuffle has
+    them; or channels_inner, (dt, dh, dw, c). dropped_frames: first frames of the shuffled output
+    that are left out. shuffle_residual: output (the residual has the output's shape), interleaved
+    or tiled (it has the extents before the shuffle and residual_channels channels; filter k adds
+    channel k // (K // residual_channels) or k % residual_channels).
     """
 
     dtype: str = "bf16"
@@ -135,6 +141,22 @@ class Options:
     upsample_folding: str = "exact"
     prologue_norm: str = "none"
     prologue_activation: str = "none"
+    shuffle: Triple = (1, 1, 1)
+    shuffle_order: str = "channels_outer"
+    dropped_frames: int = 0
+    shuffle_residual: str = "output"
+    residual_channels: int = 0
+
+    def _shuffle(self):
+        shuffle = native.initialised(native.Shuffle, "shuffle")
+        shuffle.factors[:] = numbers(self.shuffle, 3, "shuffle")
+        shuffle.order = choose(native.SHUFFLE_ORDERS, self.shuffle_order, "shuffle_order")
+        shuffle.dropped_frames = integer(self.dropped_frames, "dropped_frames")
+        shuffle.residual = choose(
+            native.SHUFFLE_RESIDUALS, self.shuffle_residual, "shuffle_residual"
+        )
+        shuffle.residual_channels = integer(self.residual_channels, "residual_channels")
+        return shuffle
 
     def _prologue(self):
         prologue = native.initialised(native.Prologue, "prologue")
@@ -175,6 +197,7 @@ class Options:
         epilogue.residual = present if self.residual else None
         options.epilogue = ctypes.pointer(epilogue)
         options.prologue = ctypes.pointer(self._prologue())
+        options.shuffle = ctypes.pointer(self._shuffle())
         return options
 
 
@@ -212,7 +235,8 @@ class Plan(_Owner):
     """A convolution that is ready to run. Threads may share it.
 
     kernel, backend: what runs it. flops: of the operation. workspace_bytes: what a run needs.
-    output_shape, activation_shape, cache_shape, next_cache_shape: as the tensors lie in memory.
+    output_shape, residual_shape, activation_shape, cache_shape, next_cache_shape: as the tensors
+    lie in memory.
     Raises InvalidArgument for an illegal problem, Unsupported with every candidate's reason.
     """
 
@@ -238,6 +262,7 @@ class Plan(_Owner):
         self._prologue_template = options._prologue()
         self._arguments_template = native.initialised(native.RunArguments, "run_arguments")
         self.output_shape = self._shape("output")
+        self.residual_shape = self._shape("residual")
         self.activation_shape = self._shape("activation")
         self.cache_shape = self._shape("cache")
         self.next_cache_shape = self._shape("next_cache")

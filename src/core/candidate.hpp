@@ -10,6 +10,7 @@
 #include "convoy/geometry.hpp"
 #include "convoy/info.hpp"
 #include "convoy/plan.hpp"
+#include "core/shuffle.hpp"
 
 namespace convoy {
 
@@ -20,6 +21,7 @@ struct PlanRequest {
   DType output_dtype = DType::bf16;
   EpilogueKind epilogue;
   PrologueKind prologue;
+  OutputShuffle shuffle{};  ///< `with_shuffle` (dispatch) takes it away from kernels.
   bool packed_filter = false;
   bool allow_tf32 = false;  ///< fp32 tensors may be multiplied as TF32.
   /// The elements are parts of operands, and TF32 already (split_copy_tf32x3): sums of their
@@ -54,7 +56,9 @@ inline double min_bytes(const PlanRequest& request) {
   };
   const EpilogueKind& epilogue = request.epilogue;
   return bytes(g.activation_elements() + g.cache_elements() + g.filter_elements(), request.dtype) +
-         bytes(g.output_elements() * (epilogue.residual ? 2 : 1), request.output_dtype) +
+         bytes(shuffled_elements(g, request.shuffle) +
+                   (epilogue.residual ? residual_elements(g, request.shuffle) : 0),
+               request.output_dtype) +
          (epilogue.bias ? bytes(g.out_channels, epilogue.bias_dtype) : 0.0) +
          prologue_bytes(request);
 }
@@ -126,6 +130,8 @@ class KernelCandidate {
   virtual Judgement judge(const PlanRequest& request) const = 0;
   /// Whether requests with a prologue are put to it at all: the others are refused before.
   virtual bool takes_prologues() const { return false; }
+  /// Whether it judges and runs geometries whose output has pitches (`output_row_pitch`).
+  virtual bool takes_output_pitches() const { return false; }
   virtual std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const = 0;
   /// Whether a packed filter is the dense one ("ktrsc"): the same code then reads the same bytes
   /// either way, and a time measured with one holds with the other. Asked of problems that the

@@ -4,6 +4,7 @@
 #include "convoy/error.hpp"
 #include "convoy/plan.hpp"
 #include "convoy/prologue.hpp"
+#include "convoy/shuffle.hpp"
 #include "convoy/types.hpp"
 #include "convoy/version.hpp"
 #include "convoy_git_hash.hpp"
@@ -208,6 +209,40 @@ std::string to_string(const PrologueKind& kind) {
   if (!kind.any()) return "none";
   const std::string norm = to_string(kind.norm);
   return kind.activation == Activation::none ? norm : norm + "+" + to_string(kind.activation);
+}
+
+const char* to_string(ShuffleOrder order) noexcept {
+  switch (order) {
+    case ShuffleOrder::channels_outer:
+      return "channels_outer";
+    case ShuffleOrder::channels_inner:
+      return "channels_inner";
+  }
+  return "unknown shuffle order";
+}
+
+const char* to_string(ShuffleResidual residual) noexcept {
+  switch (residual) {
+    case ShuffleResidual::output:
+      return "output";
+    case ShuffleResidual::interleaved:
+      return "interleaved";
+    case ShuffleResidual::tiled:
+      return "tiled";
+  }
+  return "unknown shuffle residual";
+}
+
+std::string to_string(const OutputShuffle& shuffle) {
+  if (!shuffle.any()) return "none";
+  const auto& f = shuffle.factors;
+  std::string out = text("shuffle(", f[0], "x", f[1], "x", f[2]);
+  if (shuffle.order == ShuffleOrder::channels_inner) out += ",inner";
+  if (shuffle.dropped_frames > 0) out += text(",drop", shuffle.dropped_frames);
+  if (shuffle.residual != ShuffleResidual::output) {
+    out += text(",", to_string(shuffle.residual), shuffle.residual_channels);
+  }
+  return out + ")";
 }
 
 const char* version() noexcept {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dispatch/backends.hpp"
 
+#include "dispatch/shuffled.hpp"
+
 #ifdef CONVOY_WITH_CPU
 #include "dispatch/cpu_library.hpp"
 #endif
@@ -42,6 +44,7 @@ const CandidateList& registry() {
 #ifdef CONVOY_WITH_CPU
     register_cpu_kernels(list);
 #endif
+    apply_shuffle(list);
     return list;
   }();
   return all;

@@ -51,6 +51,13 @@ convoy_prologue_t default_prologue() {
   return p;
 }
 
+convoy_shuffle_t default_shuffle() {
+  convoy_shuffle_t s{};
+  s.struct_size = sizeof(s);
+  std::fill_n(s.factors, 3, 1);
+  return s;
+}
+
 convoy_plan_options_t default_options() {
   convoy_plan_options_t o{};
   o.struct_size = sizeof(o);
@@ -116,6 +123,16 @@ Prologue prologue_of(const convoy_prologue_t* given) {
           .scale = c.scale,
           .shift = c.shift,
           .inverse_rms = c.inverse_rms};
+}
+
+OutputShuffle shuffle_of(const convoy_shuffle_t* given) {
+  if (given == nullptr) return {};
+  const convoy_shuffle_t c = adopt(given, default_shuffle(), "shuffle");
+  return {.factors = {c.factors[0], c.factors[1], c.factors[2]},
+          .order = static_cast<ShuffleOrder>(c.order),
+          .dropped_frames = c.dropped_frames,
+          .residual = static_cast<ShuffleResidual>(c.residual),
+          .residual_channels = c.residual_channels};
 }
 
 std::optional<TensorShape> shape_of(const convoy_tensor_shape_t* c) {
@@ -262,6 +279,7 @@ PlanOptions options_of(const convoy_plan_options_t* given) {
   if (c.output_dtype != -1) options.output_dtype = static_cast<DType>(c.output_dtype);
   options.epilogue = epilogue_of(c.epilogue).kind();
   options.prologue = prologue_of(c.prologue).kind();
+  options.shuffle = shuffle_of(c.shuffle);
   options.device = static_cast<Device>(c.device);
   options.device_index = c.device_index;
   options.packed_filter = c.packed_filter != 0;
@@ -313,6 +331,9 @@ void convoy_epilogue_init(convoy_epilogue_t* epilogue, size_t struct_size) {
 void convoy_prologue_init(convoy_prologue_t* prologue, size_t struct_size) {
   initialise(prologue, default_prologue(), struct_size);
 }
+void convoy_shuffle_init(convoy_shuffle_t* shuffle, size_t struct_size) {
+  initialise(shuffle, default_shuffle(), struct_size);
+}
 void convoy_plan_options_init(convoy_plan_options_t* options, size_t struct_size) {
   initialise(options, default_options(), struct_size);
 }
@@ -341,6 +362,10 @@ convoy_status_t convoy_run(convoy_plan_t plan, const convoy_run_arguments_t* arg
 convoy_status_t convoy_plan_output_shape(convoy_plan_t plan, convoy_tensor_shape_t* shape) {
   return guarded(
       [&] { *require(shape, "shape") = c_shape(require(plan, "plan")->plan.output_shape()); });
+}
+convoy_status_t convoy_plan_residual_shape(convoy_plan_t plan, convoy_tensor_shape_t* shape) {
+  return guarded(
+      [&] { *require(shape, "shape") = c_shape(require(plan, "plan")->plan.residual_shape()); });
 }
 convoy_status_t convoy_plan_activation_shape(convoy_plan_t plan, convoy_tensor_shape_t* shape) {
   return guarded(

@@ -106,7 +106,8 @@ void log_selection(const std::vector<Considered>& all, const std::string& proble
   }
   if (!log_enabled(LogLevel::dispatch)) return;
   const std::string steps = (options.prologue.any() ? to_string(options.prologue) + " > " : "") +
-                            to_string(options.epilogue);
+                            to_string(options.epilogue) +
+                            (options.shuffle.any() ? " > " + to_string(options.shuffle) : "");
   for (const Considered& entry : all) {
     const char* verdict = entry.line.chosen           ? "chosen"
                           : entry.line.reason.empty() ? "possible"
@@ -242,6 +243,9 @@ std::size_t Plan::workspace_bytes() const {
 }
 TensorShape Plan::output_shape() const {
   return impl_->contract.output();
+}
+TensorShape Plan::residual_shape() const {
+  return impl_->contract.residual();
 }
 TensorShape Plan::activation_shape() const {
   return impl_->contract.activation();

@@ -53,7 +53,12 @@ RunContract::RunContract(const PlanRequest& request, std::string filter_format,
       packed_format_(std::move(packed_format)),
       workspace_bytes_(workspace_bytes) {
   const ConvGeometry& g = geometry_;
-  output_ = tensor_shape(g, request.output_dtype, g.out, g.out_channels);
+  output_ = tensor_shape(g, request.output_dtype, shuffled_extents(g, request.shuffle),
+                         shuffled_channels(g, request.shuffle));
+  residual_ = output_;
+  if (request.shuffle.residual != ShuffleResidual::output) {
+    residual_ = tensor_shape(g, request.output_dtype, g.out, request.shuffle.residual_channels);
+  }
   activation_ = tensor_shape(g, request.dtype, g.in, g.in_channels);
   cache_ = tensor_shape(g, request.dtype, {g.cached_frames, g.in[1], g.in[2]}, g.in_channels);
   next_cache_ =
@@ -78,7 +83,7 @@ void RunContract::check_epilogue(const Epilogue& epilogue) const {
   }
   if (got.bias) check_pointer(epilogue.bias, "epilogue.bias");
   if (got.residual) {
-    check_shape(epilogue.residual_shape, output_, "epilogue.residual");
+    check_shape(epilogue.residual_shape, residual_, "epilogue.residual");
     if (epilogue.beta != 0.0f) check_pointer(epilogue.residual, "epilogue.residual");
   }
 }
@@ -118,7 +123,7 @@ void RunContract::check_overlap(const RunPointers& pointers, std::size_t filter_
   const Span next_cache = {"next_cache", pointers.next_cache, bytes_of(next_cache_)};
   const Span residual = {"epilogue.residual",
                          pointers.epilogue.beta != 0.0f ? pointers.epilogue.residual : nullptr,
-                         bytes_of(output_)};
+                         bytes_of(residual_)};
   const Span workspace = {"workspace", pointers.workspace, workspace_bytes_};
   const auto floats = [](std::int64_t count) {
     return static_cast<std::size_t>(count) * sizeof(float);
@@ -141,7 +146,7 @@ void RunContract::check_overlap(const RunPointers& pointers, std::size_t filter_
     require_disjoint(next_cache, input);
     require_disjoint(workspace, input);
   }
-  if (residual.data != output.data) require_disjoint(output, residual);
+  if (residual.data != output.data || residual_ != output_) require_disjoint(output, residual);
   require_disjoint(next_cache, residual);
   require_disjoint(next_cache, output);
   require_disjoint(workspace, residual);

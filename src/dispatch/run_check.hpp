@@ -19,6 +19,7 @@ class RunContract {
   bool empty() const { return geometry_.empty(); }
   const std::string& packed_format() const { return packed_format_; }
   TensorShape output() const { return output_; }
+  TensorShape residual() const { return residual_; }
   TensorShape activation() const { return activation_; }
   TensorShape cache() const { return cache_; }
   TensorShape next_cache() const { return next_cache_; }
@@ -41,6 +42,7 @@ class RunContract {
   EpilogueKind kind_;
   PrologueKind prologue_;
   TensorShape output_;
+  TensorShape residual_;
   TensorShape activation_;
   TensorShape cache_;
   TensorShape next_cache_;

@@ -39,6 +39,8 @@ void check_options(const PlanOptions& options) {
   require_enum(options.epilogue.order, ResidualOrder::before_activation, "epilogue.order");
   require_enum(options.epilogue.rounding, EpilogueRounding::each_step, "epilogue.rounding");
   check_prologue(options.prologue);
+  require_enum(options.shuffle.order, ShuffleOrder::channels_inner, "shuffle.order");
+  require_enum(options.shuffle.residual, ShuffleResidual::tiled, "shuffle.residual");
   require_enum(options.device, Device::cuda, "device");
   require_enum(options.upsample_folding, UpsampleFolding::fast, "upsample_folding");
   if (options.device_index < -1) {
@@ -136,6 +138,7 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
                                const CandidateList& kernels, Ask ask, const TuningDatabase& tuning,
                                const DeviceInfo* gpu) {
   check_options(options);
+  check_shuffle(geometry, options.shuffle, options.epilogue.residual);
   check_kernel_name(options.kernel, kernels);
 
   // Ask for the devices once.
@@ -163,6 +166,7 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
     entry.request.output_dtype = options.output_dtype.value_or(options.dtype);
     entry.request.epilogue = options.epilogue;
     entry.request.prologue = options.prologue;
+    entry.request.shuffle = options.shuffle;
     entry.request.packed_filter = options.packed_filter;
     entry.request.allow_tf32 = options.allow_tf32;
     if (kernel->device() == Device::cuda && !cuda) {

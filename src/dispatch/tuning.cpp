@@ -137,11 +137,13 @@ std::string tuning_key(const PlanRequest& request) {
               to_string(request.output_dtype),
               request.allow_tf32 && request.dtype == DType::fp32 ? " tf32" : "",
               request.packed_filter ? " packed" : " dense", kSeparator, prologue,
-              epilogue_class(request.epilogue), kSeparator, "n", g.batch, " d", g.cached_frames,
-              "+", g.in[0], " h", g.in[1], " w", g.in[2], " c", g.in_channels, " k", g.out_channels,
-              " f", triple(g.filter), " s", triple(g.stride), " l", triple(g.dilation), " p",
-              triple(g.pad_begin), ":", triple(g.pad_end), " g", g.groups, " u", g.upsample,
-              exact_folding ? "e " : " ", modes);
+              epilogue_class(request.epilogue),
+              request.shuffle.any() ? " > " + to_string(request.shuffle) : std::string(),
+              kSeparator, "n", g.batch, " d", g.cached_frames, "+", g.in[0], " h", g.in[1], " w",
+              g.in[2], " c", g.in_channels, " k", g.out_channels, " f", triple(g.filter), " s",
+              triple(g.stride), " l", triple(g.dilation), " p", triple(g.pad_begin), ":",
+              triple(g.pad_end), " g", g.groups, " u", g.upsample, exact_folding ? "e " : " ",
+              modes);
 }
 
 std::string tuning_key(const ProblemShape& problem, const PlanOptions& options,
@@ -153,6 +155,7 @@ std::string tuning_key(const ProblemShape& problem, const PlanOptions& options,
                      .output_dtype = options.output_dtype.value_or(options.dtype),
                      .epilogue = options.epilogue,
                      .prologue = options.prologue,
+                     .shuffle = options.shuffle,
                      .packed_filter = options.packed_filter,
                      .allow_tf32 = options.allow_tf32,
                      .device = device});

@@ -63,6 +63,73 @@ double steepest(const Epilogue& epilogue) {
 
 }  // namespace
 
+std::vector<std::int64_t> shuffle_order(const ConvGeometry& g, const OutputShuffle& shuffle) {
+  const auto [ft, fh, fw] = shuffle.factors;
+  const std::int64_t channels = g.out_channels / (ft * fh * fw);
+  const std::int64_t frames = g.out[0] * ft - shuffle.dropped_frames;
+  const std::int64_t rows = g.out[1] * fh, columns = g.out[2] * fw;
+  std::vector<std::int64_t> order(
+      static_cast<std::size_t>(g.batch * frames * rows * columns * channels));
+  std::int64_t element = 0;
+  for (std::int64_t n = 0; n < g.batch; ++n) {
+    for (std::int64_t z = 0; z < g.out[0]; ++z) {
+      for (std::int64_t p = 0; p < g.out[1]; ++p) {
+        for (std::int64_t q = 0; q < g.out[2]; ++q) {
+          for (std::int64_t k = 0; k < g.out_channels; ++k, ++element) {
+            std::int64_t c = 0, phase = 0;
+            if (shuffle.order == ShuffleOrder::channels_inner) {
+              c = k % channels;
+              phase = k / channels;
+            } else {
+              phase = k % (ft * fh * fw);
+              c = k / (ft * fh * fw);
+            }
+            const std::int64_t frame = z * ft + phase / (fh * fw) - shuffle.dropped_frames;
+            if (frame < 0) continue;
+            const std::int64_t row = p * fh + phase / fw % fh, column = q * fw + phase % fw;
+            order[static_cast<std::size_t>(
+                (((n * frames + frame) * rows + row) * columns + column) * channels + c)] = element;
+          }
+        }
+      }
+    }
+  }
+  return order;
+}
+
+std::vector<float> residual_of_filters(const ConvGeometry& g, const OutputShuffle& shuffle,
+                                       const float* residual) {
+  std::vector<float> filters(static_cast<std::size_t>(g.output_elements()));
+  if (shuffle.residual == ShuffleResidual::output) {
+    const std::vector<std::int64_t> order = shuffle_order(g, shuffle);
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      filters[static_cast<std::size_t>(order[i])] = residual[i];
+    }
+    return filters;
+  }
+  const std::int64_t channels = shuffle.residual_channels;
+  for (std::size_t i = 0; i < filters.size(); ++i) {
+    const std::int64_t pixel = static_cast<std::int64_t>(i) / g.out_channels;
+    const std::int64_t k = static_cast<std::int64_t>(i) % g.out_channels;
+    const bool interleaved = shuffle.residual == ShuffleResidual::interleaved;
+    filters[i] =
+        residual[pixel * channels + (interleaved ? k * channels / g.out_channels : k % channels)];
+  }
+  return filters;
+}
+
+Expectation shuffled(const ConvGeometry& g, const OutputShuffle& shuffle,
+                     const Expectation& expectation) {
+  Expectation result;
+  for (const std::int64_t from : shuffle_order(g, shuffle)) {
+    const auto i = static_cast<std::size_t>(from);
+    result.value.push_back(expectation.value[i]);
+    result.bound.push_back(expectation.bound[i]);
+    if (!expectation.unusual.empty()) result.unusual.push_back(expectation.unusual[i]);
+  }
+  return result;
+}
+
 double half_ulp(DType dtype) {
   switch (dtype) {
     case DType::bf16:

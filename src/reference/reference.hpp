@@ -8,6 +8,7 @@
 #include "convoy/epilogue.hpp"
 #include "convoy/geometry.hpp"
 #include "convoy/prologue.hpp"
+#include "convoy/shuffle.hpp"
 
 namespace convoy::reference {
 
@@ -117,6 +118,18 @@ double filter_rounding(const std::string& format, DType dtype);
 Expectation expect(const ConvGeometry& geometry, const Operands& operands,
                    const EpilogueOperands& epilogue, DType output_dtype,
                    const ExpectOptions& options = {});
+
+/// Where each element of a shuffled output is in [N, Z, P, Q, K].
+std::vector<std::int64_t> shuffle_order(const ConvGeometry& geometry, const OutputShuffle& shuffle);
+
+/// The residual of each filter, [N, Z, P, Q, K], of a shuffled problem's residual; zeros in frames
+/// that are dropped.
+std::vector<float> residual_of_filters(const ConvGeometry& geometry, const OutputShuffle& shuffle,
+                                       const float* residual);
+
+/// The expectation of every element of [N, Z, P, Q, K] in the order of the shuffled output.
+Expectation shuffled(const ConvGeometry& geometry, const OutputShuffle& shuffle,
+                     const Expectation& expectation);
 
 /// Relative half step of a type: rounding x errs by at most this times |x|, above the subnormals.
 double half_ulp(DType dtype);

@@ -104,6 +104,11 @@ ShardedPlan::Impl::Impl(const ProblemShape& problem, const PlanOptions& options,
                 text("prologue = ", to_string(options.prologue),
                      "; legal in a shard: none; nearest: a norm of its own before it"));
   }
+  if (options.shuffle.any()) {
+    throw Error(Status::unsupported,
+                text("shuffle = ", to_string(options.shuffle),
+                     "; legal in a shard: none; nearest: a shuffle of its own behind it"));
+  }
   layouts = shard_layouts(problem, spec);
   for (const ShardLayout& layout : layouts) {
     halo_begin.push_back(layout.halo_begin);

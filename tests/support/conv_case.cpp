@@ -335,6 +335,43 @@ std::vector<float> expected_next_cache(const ConvGeometry& g, const std::vector<
 
 }  // namespace
 
+namespace {
+
+/// Some cases have their output shuffled, by filters that divide so. Draws of its own.
+void random_shuffle(std::uint64_t seed, const CaseLimits& limits, ConvCase& c) {
+  Random random(seed ^ 0x73687566666c65u);
+  if (!random.chance(15)) return;
+  const bool deep = std::holds_alternative<Conv3dProblemShape>(c.problem);
+  OutputShuffle shuffle;
+  const auto factor = [&] { return random.pick<std::int64_t>({1, 2, 2, 2, 3}); };
+  shuffle.factors = {deep ? factor() : 1, factor(), factor()};
+  shuffle.order = random.pick({ShuffleOrder::channels_outer, ShuffleOrder::channels_inner});
+  if (random.chance(50)) shuffle.dropped_frames = random.between(0, shuffle.factors[0] - 1);
+  const std::int64_t groups = std::visit([](const auto& p) { return p.groups; }, c.problem);
+  const std::int64_t unit = shuffle.phases() * groups;
+  const auto channels = [&](std::int64_t old) {
+    const std::int64_t least = (old + unit - 1) / unit;
+    return unit * (limits.aligned_channels && random.chance(70) ? (least + 7) / 8 * 8 : least);
+  };
+  const ProblemShape asked = c.problem;
+  std::visit([&](auto& p) { p.out_channels = channels(p.out_channels); }, c.problem);
+  if (geometry_of(c.problem).flops() > limits.flops) {
+    c.problem = asked;
+    return;
+  }
+  const std::int64_t filters = std::visit([](const auto& p) { return p.out_channels; }, c.problem);
+  const bool repeated = random.chance(40);
+  std::int64_t sources = random.between(1, std::max<std::int64_t>(1, filters));
+  while (filters % sources != 0) --sources;
+  if (c.residual && shuffle.any() && repeated) {
+    shuffle.residual = random.pick({ShuffleResidual::interleaved, ShuffleResidual::tiled});
+    shuffle.residual_channels = sources;
+  }
+  c.options.shuffle = shuffle;
+}
+
+}  // namespace
+
 ConvCase random_case(std::uint64_t seed, const CaseLimits& limits) {
   Random random(seed);
   ConvCase c;
@@ -383,6 +420,7 @@ ConvCase random_case(std::uint64_t seed, const CaseLimits& limits) {
         prologues.pick({Activation::none, Activation::silu, Activation::silu, Activation::relu,
                         Activation::gelu, Activation::gelu_tanh});
   }
+  random_shuffle(seed, limits, c);
   return c;
 }
 
@@ -489,6 +527,7 @@ std::string describe(const ConvCase& c) {
   if (c.options.allow_tf32 && c.options.dtype == DType::fp32) out += ", tf32 allowed";
   if (c.residual && c.residual_in_place) out += " in place";
   if (c.options.prologue.any()) out += ", prologue " + to_string(c.options.prologue);
+  if (c.options.shuffle.any()) out += ", " + to_string(c.options.shuffle);
   if (c.next_cache) out += ", next_cache";
   if (!c.bring_workspace) out += ", own workspace";
   if (flat_upsample(c) == 2) out += text(", ", to_string(c.options.upsample_folding), " folding");
@@ -544,7 +583,8 @@ struct PreparedCase::Shared {
         device(plan.info().backend.starts_with("cuda") ? Device::cuda : Device::cpu),
         dtype(c.options.dtype),
         out_dtype(c.options.output_dtype.value_or(dtype)),
-        in_place(c.residual_in_place && c.residual),
+        in_place(c.residual_in_place && c.residual &&
+                 c.options.shuffle.residual == ShuffleResidual::output),
         dense(c.filter_layout == FilterLayout::krsc || c.filter_layout == FilterLayout::ktrsc),
         exact(c.exact && exact_on_integers(c.epilogue) && exact_on_integers(c.options.prologue)) {
     Random random(c.seed ^ 0x5bd1e995u);
@@ -555,8 +595,9 @@ struct PreparedCase::Shared {
     auto w = random_values(random, g.filter_elements(), dtype, exact, filter_size);
     const auto b =
         random_values(random, c.bias ? g.out_channels : 0, c.epilogue.bias_dtype, exact, 1.0f);
-    const auto source =
-        random_values(random, c.residual ? g.output_elements() : 0, out_dtype, exact, 1.0f);
+    const OutputShuffle& shuffle = c.options.shuffle;
+    auto source = random_values(random, c.residual ? residual_elements(g, shuffle) : 0, out_dtype,
+                                exact, 1.0f);
     activation = encode(x, dtype);
     cache = encode(before, dtype);
     filter = encode(lay_out_filter(w, g, c.filter_layout), dtype);
@@ -589,6 +630,9 @@ struct PreparedCase::Shared {
         for (float& value : *operand) value = reference::round_to_tf32(value);
       }
     }
+    if (c.residual && shuffle.any()) {
+      source = reference::residual_of_filters(g, shuffle, source.data());
+    }
     const std::int64_t elements = g.output_elements();
     expected = reference::expect(
         g, {x.data(), before.data(), w.data()},
@@ -600,7 +644,10 @@ struct PreparedCase::Shared {
              exact ? 0 : reference::activation_rounding(c.options.prologue, dtype, tf32),
          .activation_error = exact ? 0 : activation_error,
          // NOTE: odd, so that every filter of an even number has its turn.
-         .step = c.sample == 0 ? 1 : std::max<std::int64_t>(1, elements / c.sample) | 1});
+         .step = c.sample == 0 || shuffle.any()
+                     ? 1
+                     : std::max<std::int64_t>(1, elements / c.sample) | 1});
+    if (shuffle.any()) expected = reference::shuffled(g, shuffle, expected);
   }
 };
 
@@ -615,7 +662,8 @@ struct PreparedCase::Tensors {
         cache(s.device, s.cache.size()),
         bias(s.device, s.bias.size()),
         residual(s.device, s.residual.size()),
-        output(s.device, static_cast<std::size_t>(s.g.output_elements()) * size_of(s.out_dtype)),
+        output(s.device, static_cast<std::size_t>(shuffled_elements(s.g, s.c.options.shuffle)) *
+                             size_of(s.out_dtype)),
         next_cache(s.device, s.next_cache.size() * size_of(s.dtype)),
         workspace(s.device, s.plan.workspace_bytes()),
         scale(s.device, s.scale.size()),

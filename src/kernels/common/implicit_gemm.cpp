@@ -176,6 +176,17 @@ Im2colTensorMap im2col_map(const ConvGeometry& g, DType dtype, const char* name,
   return map;
 }
 
+std::string output_pitch_refusal(const ConvGeometry& g, DType output_dtype) {
+  if (g.dense_output()) return {};
+  if (g.upsample != 1) return text("upsample = ", g.upsample, " with output pitches; legal: 1");
+  const auto unit = static_cast<std::int64_t>(16 / size_of(output_dtype));
+  if (g.out_channels % unit != 0) {
+    return text("out_channels = ", g.out_channels, " with output pitches; legal: a multiple of ",
+                unit, " (TMA needs rows of 16 bytes)");
+  }
+  return {};
+}
+
 std::int64_t phase_offset_bytes(const ConvGeometry& g, DType output_dtype, int phase) {
   const std::int64_t pixel = phase / 2 * g.out[2] + phase % 2;
   return pixel * g.out_channels * static_cast<std::int64_t>(size_of(output_dtype));

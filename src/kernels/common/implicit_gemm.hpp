@@ -77,6 +77,10 @@ TiledTensorMap frames_map(const ConvGeometry& geometry, DType dtype, const char*
 Im2colTensorMap im2col_map(const ConvGeometry& geometry, DType dtype, const char* name,
                            std::int64_t frames, int channels, int pixels, bool volumes = false);
 
+/// Empty, or why rows of the output cannot have pitches: those of a kernel that stores them by TMA
+/// alone.
+std::string output_pitch_refusal(const ConvGeometry& geometry, DType output_dtype);
+
 /// Bytes from the output's first element to the first that phase 2a + b of a folded upsampling
 /// writes; 0 for phase 0.
 std::int64_t phase_offset_bytes(const ConvGeometry& geometry, DType output_dtype, int phase);

@@ -54,6 +54,7 @@ class SpaceToDepthCandidate final : public KernelCandidate {
   std::string name() const override { return kernel_->name(); }
   Device device() const override { return kernel_->device(); }
   bool takes_prologues() const override { return kernel_->takes_prologues(); }
+  bool takes_output_pitches() const override { return kernel_->takes_output_pitches(); }
   Judgement judge(const PlanRequest& request) const override { return choose(request).judgement; }
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
     const Form form = choose(request);
@@ -74,8 +75,8 @@ class SpaceToDepthCandidate final : public KernelCandidate {
 
   Form choose(const PlanRequest& request) const {
     Form best{request, kernel_->judge(request)};
-    // NOTE: a norm knows channels and pixels as they were.
-    if (request.prologue.any()) return best;
+    // NOTE: a norm and the pitches of an output know channels and pixels as they were.
+    if (request.prologue.any() || !request.geometry.dense_output()) return best;
     for (const ConvGeometry& geometry : space_to_depth(request.geometry)) {
       Form form{request, 0.0, true};
       form.request.geometry = geometry;

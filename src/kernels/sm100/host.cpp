@@ -93,6 +93,7 @@ TiledTensorMap filter_map(const Config& config, const ConvGeometry& g) {
 TiledTensorMap output_map(const Config& config, const ConvGeometry& g, const RowLayout& layout) {
   const KernelView view = kernel_view(g);
   const std::int64_t pitch = g.out_channels * config.out_bytes();
+  const std::int64_t frame = g.output_frame_elements() * config.out_bytes();
   TiledTensorMap map;
   map.name = "output";
   map.dtype = config.out_dtype;
@@ -100,12 +101,14 @@ TiledTensorMap output_map(const Config& config, const ConvGeometry& g, const Row
   if (layout.row_groups == RowGroups::patches) {
     const std::int64_t step = view.phases == 4 ? 2 : 1;  // every second pixel of every second row
     map.extents = {g.out_channels, view.out[2], view.out[1], layout.groups / view.phases, 0};
-    map.strides_bytes = {0, step * pitch, step * g.out[2] * pitch, g.out[1] * g.out[2] * pitch, 0};
+    map.strides_bytes = {0, step * pitch, step * g.output_row_elements() * config.out_bytes(),
+                         frame, 0};
     map.box = {config.output_tile_shape.n, kPatchColumns,
                config.output_tile_shape.m / kPatchColumns, 1, 0};
   } else {
     map.extents = {g.out_channels, layout.rows, 1, layout.groups, 0};
-    map.strides_bytes = {0, pitch, layout.rows * pitch, layout.rows * pitch, 0};
+    map.strides_bytes = {0, pitch, layout.rows * pitch,
+                         g.dense_output() ? layout.rows * pitch : frame, 0};
     map.box = {config.output_tile_shape.n, config.output_tile_shape.m, 1, 1, 0};
   }
   map.swizzle = swizzle_of(config.c_swizzle);
@@ -162,8 +165,11 @@ std::string volumes_refusal(const Config& config, const ConvGeometry& g) {
 RowGroups row_groups_of(const Config& config, const ConvGeometry& g) {
   if (config.input == Input::halo) return RowGroups::patches;
   if (g.upsample == 2) return RowGroups::phases;
+  if (!g.dense_output_rows()) return RowGroups::patches;  // Runs of pixels are none in the output.
   const std::int64_t plane = g.out[1] * g.out[2];
   const bool reads_frames = implicit_gemm::is_pointwise(g) || im2col_refusal(config, g).empty();
+  if (!g.dense_output())
+    return reads_frames && plane <= kMaxCoordinate ? RowGroups::frames : RowGroups::patches;
   if (implicit_gemm::is_planar(g)) {
     if (reads_frames && g.gemm_m() <= kMaxCoordinate) return RowGroups::images;
   } else if (volumes_refusal(config, g).empty()) {
@@ -270,6 +276,7 @@ std::string halo_refusal(const Config& config, const ConvGeometry& g) {
 }
 
 std::string resident_refusal(const Config& config, const ConvGeometry& g) {
+  if (!g.dense_output()) return "an output with pitches; legal: a dense one (one group of rows)";
   if (!implicit_gemm::is_planar(g) || !implicit_gemm::is_pointwise(g)) {
     return text("a filter of ", g.filter[0], "x", g.filter[1], "x", g.filter[2],
                 " with its strides and padding; legal: 1x1x1, stride 1, no padding (filters stay "
@@ -303,6 +310,7 @@ std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed
   std::string reason = implicit_gemm::refusal(g, packed_filter);
   if (reason.empty()) reason = implicit_gemm::pad_mode_refusal(g);
   if (reason.empty()) reason = vectors_refusal(instance, g);
+  if (reason.empty()) reason = implicit_gemm::output_pitch_refusal(g, config.out_dtype);
   if (reason.empty()) reason = implicit_gemm::coordinate_refusal(g);
   if (reason.empty()) reason = input_refusal(config, g);
   if (!reason.empty()) return reason;

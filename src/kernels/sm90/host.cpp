@@ -73,12 +73,13 @@ Im2colTensorMap im2col_map(const Config& config, const ConvGeometry& g, const ch
 Loader choose_loader(const Config& config, const ConvGeometry& g) {
   if (config.has_halo()) return Loader::halo;
   if (g.upsample == 2) return Loader::patch;
+  if (!g.dense_output_rows()) return Loader::patch;  // A run of pixels is none in the output.
   const std::int64_t plane = g.out[1] * g.out[2];
   if (plane > kMaxCoordinate) return Loader::patch;
   if (implicit_gemm::is_pointwise(g)) return Loader::tiled;
   // Small frames fill tiles only if tiles may straddle them, which needs the 5-D copy.
   // Its frame numbers are TMA's own: outside are zeros.
-  if (!implicit_gemm::is_planar(g) && g.cached_frames == 0 &&
+  if (!implicit_gemm::is_planar(g) && g.cached_frames == 0 && g.dense_output() &&
       implicit_gemm::view_pad_mode(g, 0) == PadMode::zero && g.gemm_m() <= kMaxCoordinate &&
       ceil_div(plane, config.block_m) * config.block_m * 10 > plane * 11 &&
       implicit_gemm::offset_refusal(g, 0, implicit_gemm::kMaxOffset5d).empty() &&
@@ -265,7 +266,7 @@ void lay_out_channels(const Config& config, const ConvGeometry& g, Params& p) {
 
 // Tiles may straddle frames where no tap leaves its frame, or a 5-D copy knows the frames.
 bool straddles_frames(Loader loader, const ConvGeometry& g) {
-  if (is_patched(loader)) return false;
+  if (is_patched(loader) || !g.dense_output()) return false;
   return loader == Loader::im2col_5d ||
          (implicit_gemm::is_planar(g) && g.gemm_m() <= kMaxCoordinate);
 }
@@ -372,7 +373,10 @@ TiledTensorMap filter_map(const Config& config, const ConvGeometry& g, const Ker
 // Output or residual, of one phase: {K, pixels of a frame, 1, frames}, or {K, W, H, frames}.
 TiledTensorMap output_map(const Config& config, const ConvGeometry& g, const KernelView& view,
                           const Params& p) {
-  const std::int64_t pixel = g.out_channels * static_cast<std::int64_t>(size_of(config.out));
+  const auto element = static_cast<std::int64_t>(size_of(config.out));
+  const std::int64_t pixel = g.out_channels * element;
+  const std::int64_t row = g.output_row_elements() * element;
+  const std::int64_t frame = g.output_frame_elements() * element;
   TiledTensorMap map;
   map.name = "output";
   map.dtype = config.out;
@@ -381,12 +385,12 @@ TiledTensorMap output_map(const Config& config, const ConvGeometry& g, const Ker
   if (is_patched(p.loader)) {
     const std::int64_t scale = view.phases == 4 ? 2 : 1;
     map.extents = {g.out_channels, view.out[2], view.out[1], p.output_frames, 0};
-    map.strides_bytes = {0, pixel * scale, view.out[2] * scale * pixel * scale,
-                         p.frame_pixels * scale * scale * pixel, 0};
+    map.strides_bytes = {0, pixel * scale, row * scale, frame, 0};
     map.box = {config.piece_n(), 8, 2, 1, 0};
   } else {
     map.extents = {g.out_channels, p.frame_pixels, 1, p.output_frames, 0};
-    map.strides_bytes = {0, pixel, p.frame_pixels * pixel, p.frame_pixels * pixel, 0};
+    map.strides_bytes = {0, pixel, p.frame_pixels * pixel,
+                         g.dense_output() ? p.frame_pixels * pixel : frame, 0};
     map.box = {config.piece_n(), config.piece_m(), 1, 1, 0};
   }
   return map;
@@ -442,6 +446,7 @@ std::string name_of(const Instance& instance) {
 std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
   const Config& config = instance.config;
   std::string reason = implicit_gemm::refusal(g, packed_filter, config.in);
+  if (reason.empty()) reason = implicit_gemm::output_pitch_refusal(g, config.out);
   if (reason.empty()) reason = implicit_gemm::coordinate_refusal(g);
   for (int axis = 0; axis < 3 && reason.empty(); ++axis) {
     const std::int64_t padding = std::max(g.pad_begin[axis], g.pad_end[axis]);
