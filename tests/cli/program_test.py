@@ -143,6 +143,43 @@ class ProgramTest(ProgramCase):
             for a, b in zip(got, expected):
                 self.assertAlmostEqual(a, b, delta=1e-5 * max(1, abs(b)))
 
+    def test_a_shuffled_output_with_a_shortcut(self):
+        # DC-AE's upsampling: filters become pixels, the input's channels repeat.
+        x = self.write_npy("x.npy", (1, 3, 4, 2))
+        w = self.write_npy("w.npy", (8, 3, 3, 2))
+        out = self.succeed("conv2d", "--input", "x.npy", "--filter", "w.npy", "--pad", 1,
+                           "--shuffle", 2, "--residual", "x.npy", "--shortcut", "interleaved",
+                           "--output", "y.npy", "--verify", "--device", "cpu")
+        self.assertIn("shuffle   shuffle(1x2x2,interleaved2)", out)
+        _, conv = convolve(x, (1, 3, 4, 2), w, (8, 3, 3, 2), [(1, 1), (1, 1)], (1, 1), (1, 1))
+        expected = []
+        for row in range(6):
+            for column in range(8):
+                for c in range(2):
+                    pixel = row // 2 * 4 + column // 2
+                    k = c * 4 + row % 2 * 2 + column % 2
+                    expected.append(conv[pixel * 8 + k] + x[pixel * 2 + k // 4])
+        shape, got, _ = read_npy(self.path("y.npy"))
+        self.assertEqual((shape, got), ((1, 6, 8, 2), expected))
+        for option, text in (("--shuffle-order", "--shuffle-order = 'no'; legal: outer, inner"),
+                             ("--shortcut", "--shortcut = 'no'; legal: interleaved, tiled")):
+            self.refuse(text, "conv2d", "--input", "x.npy", "--filter", "w.npy", "--pad", 1,
+                        "--shuffle", 2, "--residual", "x.npy", option, "no", "--output", "z.npy",
+                        "--device", "cpu")
+
+    def test_frames_interleave_without_the_first(self):
+        x = self.write_npy("x.npy", (1, 2, 2, 3, 2))
+        w = self.write_npy("w.npy", (4, 3, 1, 1, 2))
+        self.succeed("conv3d", "--input", "x.npy", "--filter", "w.npy", "--pad", "2,0,0,0,0,0",
+                     "--shuffle", "2,1,1", "--shuffle-order", "inner", "--drop-frames", 1,
+                     "--output", "y.npy", "--verify", "--device", "cpu")
+        _, conv = convolve(x, (1, 2, 2, 3, 2), w, (4, 3, 1, 1, 2), [(2, 0), (0, 0), (0, 0)],
+                           (1, 1, 1), (1, 1, 1))
+        expected = [conv[(frame // 2 * 6 + pixel) * 4 + frame % 2 * 2 + c]
+                    for frame in (1, 2, 3) for pixel in range(6) for c in range(2)]
+        shape, got, _ = read_npy(self.path("y.npy"))
+        self.assertEqual((shape, got), ((1, 3, 2, 3, 2), expected))
+
     def test_clamp_alone_is_relu6(self):
         self.write_npy("x.npy", (1, 1, 5, 1), [-3.0, 0.0, 0.005, 5.0, 9.0])
         self.write_npy("w.npy", (1, 1, 1, 1), [1.0])

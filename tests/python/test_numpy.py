@@ -514,6 +514,21 @@ class Planning(unittest.TestCase):
             convoy.Plan(self.problem, convoy.Options(device="cpu", prologue_norm="layer"))
         self.assertIn("prologue_norm = 'layer'", str(caught.exception))
 
+    def test_shuffle(self):
+        plan = convoy.Plan(
+            self.problem,
+            convoy.Options(dtype="fp32", device="cpu", residual=True, shuffle=(1, 2, 2),
+                           shuffle_residual="interleaved", residual_channels=4),
+        )
+        self.assertEqual(plan.output_shape, (1, 16, 16, 2))
+        self.assertEqual(plan.residual_shape, (1, 8, 8, 4))
+        with self.assertRaises(convoy.InvalidArgument) as caught:
+            convoy.Plan(self.problem, convoy.Options(device="cpu", shuffle=(1, 3, 1)))
+        self.assertIn("out_channels = 8 does not divide", str(caught.exception))
+        with self.assertRaises(convoy.InvalidArgument) as caught:
+            convoy.Plan(self.problem, convoy.Options(device="cpu", shuffle_order="inner"))
+        self.assertIn("shuffle_order = 'inner'", str(caught.exception))
+
     def test_support_and_candidates(self):
         options = convoy.Options(device="cpu")
         self.assertEqual(convoy.supports(self.problem, options), (True, ""))

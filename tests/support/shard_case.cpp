@@ -255,7 +255,8 @@ ShardCase random_shard_case(std::uint64_t seed, int count, ShardAxis axis,
                             const CaseLimits& limits) {
   ShardCase c;
   c.conv = random_case(seed, limits);
-  c.conv.options.prologue = {};  // Shards take none.
+  c.conv.options.prologue = {};  // Shards take none,
+  c.conv.options.shuffle = {};   // nor any of these.
   std::mt19937_64 random(seed * 77 + static_cast<std::uint64_t>(count) * 7 +
                          static_cast<std::uint64_t>(axis));
   c.spec.count = count;

@@ -309,6 +309,41 @@ static void test_prologue(void) {
   convoy_plan_destroy(plan);
 }
 
+static void test_shuffle(void) {
+  alignas(16) const float x[4] = {1, 2, 3, 4};
+  alignas(16) const float filter[4] = {1, 10, 100, 1000};
+  alignas(16) float y[16];
+  convoy_conv2d_shape_t shape;
+  convoy_conv2d_shape_init(&shape, sizeof(shape));
+  shape.in_height = shape.in_width = 2;
+  shape.in_channels = 1;
+  shape.out_channels = 4;
+  convoy_shuffle_t shuffle;
+  convoy_shuffle_init(&shuffle, sizeof(shuffle));
+  shuffle.factors[1] = shuffle.factors[2] = 2;
+  convoy_plan_options_t options = cpu_options();
+  options.shuffle = &shuffle;
+  convoy_plan_t plan = NULL;
+  shuffle.dropped_frames = 1;
+  CHECK(convoy_plan_conv2d(&shape, &options, &plan) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("shuffle.dropped_frames = 1"));
+  shuffle.dropped_frames = 0;
+  CHECK(convoy_plan_conv2d(&shape, &options, &plan) == CONVOY_OK);
+  convoy_tensor_shape_t planned;
+  CHECK(convoy_plan_output_shape(plan, &planned) == CONVOY_OK);
+  CHECK(planned.extents[1] == 4 && planned.extents[2] == 4 && planned.extents[3] == 1);
+  CHECK(convoy_plan_residual_shape(plan, &planned) == CONVOY_OK);
+  CHECK(planned.extents[1] == 4 && planned.extents[3] == 1);
+  convoy_run_arguments_t arguments;
+  convoy_run_arguments_init(&arguments, sizeof(arguments));
+  arguments.output = y;
+  arguments.activation = x;
+  arguments.filter = filter;
+  CHECK(convoy_run(plan, &arguments, NULL) == CONVOY_OK);
+  CHECK(y[0] == 1 && y[1] == 10 && y[2] == 2 && y[4] == 100 && y[5] == 1000 && y[15] == 4000);
+  convoy_plan_destroy(plan);
+}
+
 static void test_candidates(void) {
   const convoy_conv2d_shape_t shape = small_shape();
   const convoy_plan_options_t options = cpu_options();
@@ -354,6 +389,7 @@ static void test_garbage(void) {
     options.struct_size = sizeof(options);
     options.epilogue = NULL;
     options.prologue = NULL;
+    options.shuffle = NULL;
     options.kernel = NULL;
     CHECK(convoy_plan_conv2d(&good_shape, &options, &plan) == CONVOY_INVALID_ARGUMENT);
     CHECK(plan == NULL);
@@ -431,6 +467,8 @@ static void test_null(void) {
   convoy_conv2d_shape_init(NULL, 8);
   convoy_epilogue_init(NULL, 0);
   convoy_prologue_init(NULL, 0);
+  convoy_shuffle_init(NULL, 0);
+  CHECK(convoy_plan_residual_shape(NULL, NULL) == CONVOY_INVALID_ARGUMENT);
   CHECK(convoy_status_string((convoy_status_t)99) != NULL);
   CHECK(convoy_status_string((convoy_status_t)-1) != NULL);
   convoy_plan_destroy(plan);
@@ -497,6 +535,7 @@ int main(void) {
   test_three_dimensions();
   test_errors();
   test_struct_growth();
+  test_shuffle();
   test_candidates();
   test_norms();
   test_prologue();
