@@ -174,7 +174,7 @@ class Session:
             None if bias is None else bias.dtype, residual is None,
             None if cache is None else cache.shape, node.begin, node.end, node.stride,
             node.dilation, node.groups, node.modes, node.upsample, node.activation,
-            node.residual_first, _calls.allows_tf32(x),
+            node.residual_first, node.shuffle, node.repeats, _calls.allows_tf32(x),
         )
         found = self._convs.get(key)
         if found is None:
@@ -187,6 +187,7 @@ class Session:
         call, kernel, reason, spent = self._shape_choice(key, node, x, cache, residual)
         kinds = [f"conv{x.dim() - 2}d"]
         kinds += ["upsampling"] * (node.upsample > 1) + ["padding"] * any(node.begin + node.end)
+        kinds += ["depth to space"] * (node.shuffle is not None)
         kinds += ["cache"] * (cache is not None) + ["residual"] * (residual is not None)
         if node.activation is not None:
             kinds.append(node.activation[0])

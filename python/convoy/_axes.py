@@ -8,7 +8,19 @@ import torch
 
 from . import _layout
 from ._deferred import HALVES, Deferred, is_given, is_tensor, plain, value_of, view, waiting_norm
-from ._nodes import Cast, Cat, Frames, Lent, Pad, Repeat, frames_of
+from ._nodes import (
+    Cast,
+    Cat,
+    Conv,
+    Digits,
+    Frames,
+    Lent,
+    Pad,
+    Repeat,
+    Select,
+    ShuffledRepeat,
+    frames_of,
+)
 
 # NOTE: chunks of Wan 2.1's last level at 480x832 have 307 MB. Copies of their last frames are some
 # 2 % of a decode's bytes; without them its peak of memory was above PyTorch's (4.90 GB, 4.24).
@@ -94,6 +106,15 @@ def _getitem(x, index):
         made = _waiting_frames(x, first, count)
         if made is not None:
             return made
+        if (type(node) is Conv and node.shuffle is not None and node.may_fuse()
+                and node.residual is None and node.shuffle[2] == 0
+                and 0 < first < node.shuffle[0][0] and first + count == node.shape[2]):
+            return Deferred(node.without_frames(first), session)
+    entry = _selected(node, index)
+    if entry is not None:
+        made = Deferred(Select(node, *entry), session)
+        made._viewed = x._viewed = True
+        return made
     if index is Ellipsis:
         return x
     index = plain(index)
@@ -118,6 +139,118 @@ def _shape_of(sizes):
     return sizes
 
 
+# ---- Depth to space ------------------------------------------------------------------------------
+
+
+def _regrouped(axes, sizes):
+    """The digits of `axes` in axes of these sizes; None where one would be cut."""
+    left = [digit for digits in axes for digit in digits if digit[2] != 1]
+    made = []
+    for size in sizes:
+        taken = []
+        while size > 1:
+            if not left:
+                return None
+            axis, stride, count = left.pop(0)
+            if size % count == 0:
+                taken.append((axis, stride, count))
+                size //= count
+            elif count % size == 0:
+                taken.append((axis, stride * (count // size), size))
+                left.insert(0, (axis, stride, count // size))
+                size = 1
+            else:
+                return None
+        made.append(tuple(taken))
+    return None if left else made
+
+
+def _is_digit(digits, axis, extent):
+    return digits == (() if extent == 1 else ((axis, 1, extent),))
+
+
+def _shuffle_of(node):
+    """(factors, order) where the axes are those of a depth to space; None of others."""
+    base, axes = node.base, node.axes
+    if len(axes) != len(base.shape) or not _is_digit(axes[0], 0, base.shape[0]):
+        return None
+    if len(axes[1]) > 1 or any(digit[0] != 1 for digit in axes[1]):
+        return None
+    factors, strides = [], []
+    for axis in range(2, len(axes)):
+        digits = axes[axis]
+        own = () if base.shape[axis] == 1 else ((axis, 1, base.shape[axis]),)
+        rest = digits[len(own):]
+        if digits[:len(own)] != own or len(rest) > 1 or any(digit[0] != 1 for digit in rest):
+            return None
+        factors.append(rest[0][2] if rest else 1)
+        strides.append(rest[0][1] if rest else None)
+    channels = node.shape[1]
+    for order, step in (("channels_outer", 1), ("channels_inner", channels)):
+        at = step
+        fits = True
+        for factor, stride in zip(reversed(factors), reversed(strides)):
+            fits = fits and stride in (None, at)
+            at *= factor
+        of_channels = math.prod(factors) if order == "channels_outer" else 1
+        if fits and all(digit[1] == of_channels for digit in axes[1]):
+            return tuple(factors), order
+    return None
+
+
+def _with_axes(input, node, axes, step):
+    session = input._session
+    digits = Digits(node.base, axes, (*node.steps, step))
+    found = _shuffle_of(digits)
+    if found is None or max(found[0]) == 1 or not digits.base.may_shuffle():
+        made = Deferred(digits, session)
+        made._viewed = input._viewed = True
+        return made
+    session.fused["depth to space"] += 1
+    return Deferred(digits.base.shuffled(*found), session)
+
+
+def _waiting_digits(node):
+    return node if type(node) is Digits and node.tensor is None else None
+
+
+def _split_filters(input, sizes):
+    """Filters of a convolution that waits as axes of their own, which go on waiting; None of
+    anything else."""
+    node = input._node
+    digits = _waiting_digits(node)
+    if digits is None:
+        if (type(node) is not Conv or not node.may_shuffle() or len(sizes) <= len(node.shape)
+                or tuple(sizes[:1]) != tuple(node.shape[:1])):
+            return None
+        digits = Digits(node, [((i, 1, n),) if n > 1 else () for i, n in enumerate(node.shape)], ())
+    axes = _regrouped(digits.axes, sizes)
+    if axes is None:
+        return None
+    return _with_axes(input, digits, axes, lambda t: _layout.reshape(t, sizes))
+
+
+def ordered(input, order):
+    """The axes in another order."""
+    digits = _waiting_digits(input._node)
+    if digits is None:
+        return view(input, lambda t: t.permute(order), order)
+    axes = [digits.axes[i] for i in order]
+    return _with_axes(input, digits, axes, lambda t: t.permute(order))
+
+
+def _selected(node, index):
+    """(axis, entry) where `index` takes one entry of one axis of Digits, and is nothing else."""
+    if _waiting_digits(node) is None or not isinstance(index, tuple):
+        return None
+    whole = slice(None)
+    found = [i for i, v in enumerate(index) if not (isinstance(v, slice) and v == whole)]
+    if len(found) != 1 or type(index[found[0]]) is not int:
+        return None
+    axis, entry = found[0], index[found[0]]
+    return (axis, entry) if 0 <= entry < node.shape[axis] else None
+
+
 def _reshape(input, *sizes, shape=None, size=None):
     if sizes and isinstance(sizes[0], torch.dtype):
         return NotImplemented
@@ -128,6 +261,14 @@ def _reshape(input, *sizes, shape=None, size=None):
         return input
     if type(node) is Repeat and node.tensor is None:
         return value_of(_split_up(node, sizes), input._session)
+    if type(node) in (Conv, Digits):
+        split = sizes
+        if -1 in split:
+            known = -math.prod(split)
+            split = tuple(math.prod(node.shape) // known if s == -1 else s for s in split)
+        made = _split_filters(input, split) if min(split) > 0 else None
+        if made is not None:
+            return made
     return view(input, lambda t: _layout.reshape(t, sizes))
 
 
@@ -165,14 +306,13 @@ def _unflatten(input, dim, sizes):
 
 def _permute(input, *dims, **other):
     dims = other.get("dims") or _shape_of(dims)
-    order = tuple(d % len(input._node.shape) for d in dims)
-    return view(input, lambda t: t.permute(order), order)
+    return ordered(input, tuple(d % len(input._node.shape) for d in dims))
 
 
 def _transpose(input, dim0, dim1):
     order = list(range(len(input._node.shape)))
     order[dim0], order[dim1] = order[dim1], order[dim0]
-    return view(input, lambda t: t.transpose(dim0, dim1), tuple(order))
+    return ordered(input, tuple(order))
 
 
 def _movedim(input, source, destination):
@@ -181,7 +321,7 @@ def _movedim(input, source, destination):
     rank = len(input._node.shape)
     order = [i for i in range(rank) if i != source % rank]
     order.insert(destination % rank, source % rank)
-    return view(input, lambda t: t.movedim(source, destination), tuple(order))
+    return ordered(input, tuple(order))
 
 
 def _squeezing(name):
@@ -273,11 +413,17 @@ def _repeat_interleave(input, repeats, dim=None, *, output_size=None):
 
 
 def _pixel_shuffle(input, upscale_factor):
-    r, shape = upscale_factor, input._node.shape
+    node, r, shape = input._node, upscale_factor, input._node.shape
     if len(shape) != 4 or shape[1] % (r * r):
         return NotImplemented
+    if r > 1 and type(node) is Conv and node.may_shuffle():
+        input._session.fused["depth to space"] += 1
+        return Deferred(node.shuffled((r, r), "channels_outer"), input._session)
+    if r > 1 and type(node) is Repeat and node.tensor is None and node.axis == 1:
+        how = (1, r, r), "channels_outer", 0
+        return Deferred(ShuffledRepeat(node.source, node.count, how), input._session)
     n, c, h, w = shape
-    tensor = _split_up(input._node, (n, c // (r * r), r, r, h, w)).permute(0, 1, 4, 2, 5, 3)
+    tensor = _split_up(node, (n, c // (r * r), r, r, h, w)).permute(0, 1, 4, 2, 5, 3)
     return value_of(_layout.reshape(tensor, (n, c // (r * r), h * r, w * r)), input._session)
 
 

@@ -144,6 +144,18 @@ def clear():
     _operators.clear()
 
 
+def shuffle_options(node, residual):
+    """What Options says of a node whose filters become pixels."""
+    if node.shuffle is None:
+        return {}
+    factors, order, dropped = node.shuffle
+    options = {"shuffle": factors, "shuffle_order": order, "dropped_frames": dropped}
+    if residual is not None and node.repeats:
+        options["shuffle_residual"] = "interleaved"
+        options["residual_channels"] = residual.shape[1]
+    return options
+
+
 class ConvCall:
     """One convolution of one shape, for any weight and tensors."""
 
@@ -187,6 +199,7 @@ class ConvCall:
             residual_order="before_activation" if node.residual_first else "after_activation",
             packed_filter=self.packed,
             allow_tf32=allows_tf32(x),
+            **shuffle_options(node, residual),
             **device_options(x.device),
             **options,
         ))
@@ -203,7 +216,7 @@ class ConvCall:
         self.arguments = bytes(self.plan._arguments_template)
         self.name = self.plan.kernel
         self.number = None
-        if _operators.library is not None:
+        if _operators.library is not None and node.shuffle is None:
             self.number = _operators.conv(self.plan, epilogue, weight.numel())
 
     def counting(self, convert):

@@ -5,6 +5,7 @@ nearest-neighbour upsampling."""
 import operator
 
 from . import _layout
+from ._axes import ordered
 from ._deferred import FLOATS, Deferred, is_tensor, node_of, plain, session_of, value_of
 from ._nodes import (
     Cast,
@@ -14,6 +15,7 @@ from ._nodes import (
     Norm,
     Pad,
     Repeat,
+    Select,
     Upsample,
     Value,
     frames_of,
@@ -178,7 +180,7 @@ def _conv_of_frames(nodes, session):
     end = at + overlap
     for node in nodes:
         if (type(node) is not Conv or node.tensor is not None or node.residual is not None
-                or node.activation is not None or node.cache is not None
+                or node.activation is not None or node.cache is not None or node.shuffle is not None
                 or node.weight is not first.weight or node.bias is not first.bias
                 or any(getattr(node, name) != getattr(first, name) for name in _SAME)
                 or not node.may_fuse()):
@@ -235,10 +237,28 @@ def _cat(tensors, dim=0, *, axis=None, **other):
     return value_of(_layout.cat([n.force() for n in nodes], dim), session)
 
 
+def _all_selected(nodes):
+    """What these nodes are all entries of, and its axis; None of others."""
+    first = nodes[0]
+    if type(first) is not Select or len(nodes) != first.base.shape[first.axis]:
+        return None, 0
+    for i, node in enumerate(nodes):
+        if (type(node) is not Select or node.tensor is not None or node.base is not first.base
+                or node.axis != first.axis or node.index != i):
+            return None, 0
+    return first.base, first.axis
+
+
 def _stack(tensors, dim=0, **other):
     if other:
         return NotImplemented
     session = session_of(tensors)
+    if all(type(t) is Deferred for t in tensors):
+        base, axis = _all_selected([t._node for t in tensors])
+        if base is not None and base.tensor is None:
+            order = [i for i in range(len(base.shape)) if i != axis]
+            order.insert(dim % len(base.shape), axis)
+            return ordered(Deferred(base, session), tuple(order))
     tensors = plain(list(tensors))
     if any(t.shape != tensors[0].shape or t.dtype != tensors[0].dtype for t in tensors):
         return NotImplemented

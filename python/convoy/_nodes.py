@@ -395,14 +395,84 @@ class Norm(Node):
         self.source = None
 
 
+def shuffle(x, how):
+    """Filters as pixels, by PyTorch's own operators. how: (factors, order, dropped frames)."""
+    factors, order, dropped = how
+    axes = x.dim() - 2
+    factors = factors[3 - axes:]
+    n, filters, *extents = x.shape
+    channels = filters // math.prod(factors)
+    outer = order == "channels_outer"
+    x = x.reshape(n, *((channels, *factors) if outer else (*factors, channels)), *extents)
+    first = 2 if outer else 1  # Of the factors.
+    pixels = [axis for i in range(axes) for axis in (2 + axes + i, first + i)]
+    x = x.permute(0, 1 if outer else 1 + axes, *pixels)
+    x = x.reshape(n, channels, *(e * f for e, f in zip(extents, factors)))
+    x = x[:, :, dropped:] if dropped else x
+    return x.contiguous(
+        memory_format=torch.channels_last if axes == 2 else torch.channels_last_3d)
+
+
+class ShuffledRepeat(Node):
+    """Channels of `source`, each `repeats` times, as pixels."""
+
+    __slots__ = ("how", "repeats", "source")
+
+    def __init__(self, source, repeats, how):
+        factors = how[0][3 - (len(source.shape) - 2):]
+        n, channels, *extents = source.shape
+        shape = (n, channels * repeats // math.prod(factors),
+                 *(e * f for e, f in zip(extents, factors)))
+        super().__init__(torch.Size(shape), source.dtype, source.device)
+        self.source, self.repeats, self.how = source, repeats, how
+
+    def compute(self):
+        return shuffle(self.source.force().repeat_interleave(self.repeats, 1), self.how)
+
+
+class Digits(Node):
+    """A convolution that waits, `base`, with its axes split and in another order. axes: for each
+    one the digits of base's axes that it counts, (axis, stride, size), the slowest first. steps:
+    functions that give its tensor from base's."""
+
+    __slots__ = ("axes", "base", "steps")
+
+    def __init__(self, base, axes, steps):
+        shape = torch.Size(math.prod(size for _, _, size in digits) for digits in axes)
+        super().__init__(shape, base.dtype, base.device)
+        self.base, self.axes, self.steps = base, tuple(axes), steps
+
+    def compute(self):
+        tensor = self.base.force()
+        for step in self.steps:
+            tensor = step(tensor)
+        return tensor
+
+
+class Select(Node):
+    """Entry `index` of an axis of Digits."""
+
+    __slots__ = ("axis", "base", "index")
+
+    def __init__(self, base, axis, index):
+        super().__init__(torch.Size((*base.shape[:axis], *base.shape[axis + 1:])), base.dtype,
+                         base.device)
+        self.base, self.axis, self.index = base, axis, index
+
+    def compute(self):
+        return self.base.force().select(self.axis, self.index)
+
+
 class Conv(Node):
     """activation(conv(source) + bias) + residual, or activation(conv + bias + residual) with
     residual_first. begin, end, modes: padding of each axis after the channels; cache: frames in
-    front of the source; upsample: 2 doubles the source's height and width first."""
+    front of the source; upsample: 2 doubles the source's height and width first. shuffle: (factors,
+    order, dropped frames) where filters become pixels, as convoy.Options has them; repeats: the
+    residual has the extents before that, and each of its channels as many filters."""
 
     __slots__ = ("activation", "begin", "bias", "cache", "dilation", "end", "groups", "modes",
-                 "residual", "residual_first", "session", "source", "stride", "taken", "upsample",
-                 "weight")
+                 "repeats", "residual", "residual_first", "session", "shuffle", "source", "stride",
+                 "taken", "upsample", "weight")
 
     def __init__(self, session, source, weight, bias, stride, begin, end, dilation, groups, modes,
                  cache=None, upsample=1):
@@ -417,6 +487,7 @@ class Conv(Node):
         self.stride, self.begin, self.end, self.dilation = stride, begin, end, dilation
         self.groups, self.modes, self.cache, self.upsample = groups, modes, cache, upsample
         self.residual, self.residual_first, self.activation = None, False, None
+        self.shuffle, self.repeats = None, False
         self.taken = False
         if session.shards:
             self.shape = session.shards.rows_after(self.shape, self)
@@ -437,6 +508,33 @@ class Conv(Node):
     def with_residual(self, residual):
         made = self._copy()
         made.residual, made.residual_first = residual, False
+        return made
+
+    def with_repeated_residual(self, residual):
+        made = self.with_residual(residual)
+        made.repeats = True
+        return made
+
+    def may_shuffle(self):
+        """Waits with nothing behind it, so that its filters may become pixels."""
+        return (self.may_fuse() and self.shuffle is None and self.residual is None
+                and not self.session.shards)
+
+    def shuffled(self, factors, order):
+        """With filters as pixels. factors: of each axis after the channels."""
+        made = self._copy()
+        n, filters, *extents = self.shape
+        made.shape = torch.Size((n, filters // math.prod(factors),
+                                 *(e * f for e, f in zip(extents, factors))))
+        made.shuffle = (1,) * (3 - len(factors)) + tuple(factors), order, 0
+        return made
+
+    def without_frames(self, count):
+        """Without the first `count` frames of a shuffle."""
+        made = self._copy()
+        factors, order, _ = self.shuffle
+        made.shape = torch.Size((*self.shape[:2], self.shape[2] - count, *self.shape[3:]))
+        made.shuffle = factors, order, count
         return made
 
     def with_activation(self, activation):
@@ -483,6 +581,11 @@ class Conv(Node):
         if bias is not None and bias.dtype != x.dtype:  # A folded one.
             bias = bias.to(x.dtype)
         y = function(x, self.weight, bias, self.stride, padding, self.dilation, self.groups)
+        if self.shuffle is not None:
+            if self.repeats:
+                residual = shuffle(residual.repeat_interleave(y.shape[1] // residual.shape[1], 1),
+                                   self.shuffle)
+            y = shuffle(y, self.shuffle)
         return self.finish(y, residual)
 
 

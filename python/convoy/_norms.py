@@ -5,7 +5,7 @@ convolutions take in."""
 import torch
 
 from ._deferred import FLOATS, HALVES, Deferred, is_tensor, node_of, waiting_norm
-from ._nodes import Cast, Conv, MeanSquare, Norm, Sigmoid, Value, Viewed
+from ._nodes import Cast, Conv, MeanSquare, Norm, ShuffledRepeat, Sigmoid, Value, Viewed
 
 
 def _narrow(node):
@@ -50,7 +50,7 @@ def _batch_norm(input, running_mean, running_var, weight=None, bias=None, traini
         return NotImplemented
     conv, session = input._node, input._session
     if (type(conv) is not Conv or conv.residual is not None or conv.activation is not None
-            or not conv.may_fuse()):
+            or conv.shuffle is not None or not conv.may_fuse()):
         return NotImplemented
     sources = (conv.weight, conv.bias, running_mean, running_var, weight, bias)
     if any(s is not None and (type(s) is Deferred or s.device != conv.device) for s in sources):
@@ -288,7 +288,11 @@ def _add(input, other, *, alpha=1, **keywords):
         if (type(conv) is Conv and conv.residual is None and conv.may_fuse()
                 and b.shape == conv.shape and b.dtype == conv.dtype and b.device == conv.device):
             session.fused["residual"] += 1
-            return Deferred(conv.with_residual(node_of(b)), session)
+            added = node_of(b)
+            if (type(added) is ShuffledRepeat and added.tensor is None
+                    and added.how == conv.shuffle):
+                return Deferred(conv.with_repeated_residual(added.source), session)
+            return Deferred(conv.with_residual(added), session)
     made = _shifted(input, other)
     if made is None and type(other) is Deferred:
         made = _shifted(other, input)

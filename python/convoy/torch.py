@@ -423,6 +423,7 @@ class _Quick:
 
     __slots__ = ("activation", "begin", "bias", "dilation", "end", "groups", "modes",
                  "residual_first", "stride", "upsample", "weight")
+    shuffle = None
 
     def __init__(self, weight, bias):
         self.weight, self.bias = weight, bias
