@@ -4,11 +4,12 @@
 // chooses for the shuffle, interleaved with the same layer without it, and with that and the copy
 // behind it (after a copy of the residual in front of it, where the layer has one).
 //
-//   convoy_compare_shuffle [--kernel NAME] [--seconds S] [--only TEXT] [--csv FILE] [--model GPU]
+//   convoy_compare_shuffle [--kernel NAME] [--seconds S] [--only TEXT] [--csv FILE]
+//                          [--model GPU]
 //
-// --model: by the kernels' models of this GPU, which need not be there; the kernel of the plain
-// layer copies. --kernel: both plans are this kernel's. --only: layers whose name has TEXT in it. L2 is flushed
-// before each run. Exit code: 1 where a layer fails.
+// --kernel: both plans are this kernel's. --only: layers whose name has TEXT in it. --model: by the
+// kernels' models of this GPU, which need not be there; the kernel of the plain layer copies. L2 is
+// flushed before each run. Exit code: 1 where a layer fails.
 #include <cmath>
 #include <cstdio>
 #include <memory>

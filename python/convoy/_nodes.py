@@ -532,7 +532,7 @@ class Conv(Node):
     def without_frames(self, count):
         """Without the first `count` frames of a shuffle."""
         made = self._copy()
-        factors, order, _ = self.shuffle
+        factors, order, _ = self.shuffle or ((1, 1, 1), "channels_outer", 0)
         made.shape = torch.Size((*self.shape[:2], self.shape[2] - count, *self.shape[3:]))
         made.shuffle = factors, order, count
         return made

@@ -24,7 +24,7 @@ from torch.utils._device import DeviceContext
 
 from . import _calls, _operators, _plan
 from ._native import InvalidArgument
-from ._nodes import ACTIVATIONS
+from ._nodes import ACTIVATIONS, shuffle
 from ._plan import Conv2d as _Conv2d
 from ._plan import Conv3d as _Conv3d
 from ._plan import GroupNorm as _GroupNorm
@@ -87,9 +87,10 @@ def _no_gradients(ctx, *gradients):
         "torch.no_grad()")
 
 
-def _operator(name, in_python, fake, backward=_no_gradients, keep=None):
-    """torch.ops.convoy.<name>: in C++ where that was built, else `in_python`."""
-    if _operators.library is None:
+def _operator(name, in_python, fake, backward=_no_gradients, keep=None, always_python=False):
+    """torch.ops.convoy.<name>: in C++ where that was built, else (or `always_python`)
+    `in_python`."""
+    if _operators.library is None or always_python:
         torch.library.custom_op(f"convoy::{name}", in_python, mutates_args=())
     torch.library.register_fake(f"convoy::{name}", fake)
     torch.library.register_autograd(f"convoy::{name}", backward, setup_context=keep)
@@ -396,6 +397,104 @@ def _conv_backward(ctx, gradient):
     return (*found, *(None,) * 6, cache, None, None)
 
 
+# ---- Shuffled outputs ----------------------------------------------------------------------------
+
+
+def _shuffled_node(weight, bias, stride, padding, dilation, groups, activation, mode, factors,
+                   order, dropped, repeated):
+    if mode not in _PADDING_MODES:
+        raise InvalidArgument(
+            f"padding_mode = {mode!r} is not legal; legal: {', '.join(_PADDING_MODES)}"
+        )
+    node: Any = _Quick(weight, bias)
+    node.begin, node.end = tuple(padding[0::2]), tuple(padding[1::2])
+    node.stride, node.dilation, node.groups = tuple(stride), tuple(dilation), groups
+    node.modes, node.upsample = (_PADDING_MODES[mode],) * len(stride), 1
+    node.residual_first = False
+    node.activation = None if activation == "none" else (activation, None, None)
+    node.shuffle = (1,) * (3 - len(factors)) + tuple(factors), order, dropped
+    node.repeats = repeated
+    return node
+
+
+def _shuffled_conv_in_python(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+    activation: str,
+    beta: float,
+    cache: torch.Tensor | None,
+    packed: bool,
+    padding_mode: str,
+    factors: list[int],
+    order: str,
+    dropped: int,
+    repeated: bool,
+) -> torch.Tensor:
+    node = _shuffled_node(weight, bias, stride, padding, dilation, groups, activation, padding_mode,
+                          factors, order, dropped, repeated)
+    for name, tensor in (("weight", weight), ("residual", residual), ("cache", cache)):
+        if tensor is not None and (tensor.dtype != x.dtype or tensor.device != x.device):
+            raise InvalidArgument(
+                f"{name} is {tensor.dtype} on {tensor.device}, but x is {x.dtype} on {x.device}"
+            )
+    _problem(x, weight, stride, padding, dilation, groups)  # For its checks.
+    if bias is not None and (tuple(bias.shape) != (weight.shape[0],) or bias.device != x.device):
+        raise InvalidArgument(
+            f"bias is {tuple(bias.shape)} on {bias.device}; "
+            f"legal: ({weight.shape[0]},) on {x.device}"
+        )
+    call = _calls.ConvCall(node, x, cache, residual, _channels_last, packed, beta)
+    memory = call.plan.residual_shape
+    legal = (memory[0], memory[-1], *memory[1:-1])
+    if residual is not None and tuple(residual.shape) != legal:
+        raise InvalidArgument(f"residual is {tuple(residual.shape)}; legal: {legal}")
+    return call(node, x, cache, residual)
+
+
+def _shuffled_conv_fake(x, weight, bias, residual, stride, padding, dilation, groups, activation,
+                        beta, cache, packed, padding_mode, factors, order, dropped, repeated):
+    n, *extents, filters = _output_shape(x, weight, stride, padding, dilation, cache=cache)
+    extents = [extent * factor for extent, factor in zip(extents, factors)]
+    return _empty(x, (n, extents[0] - dropped, *extents[1:], filters // math.prod(factors)))
+
+
+def _shuffled_by_pytorch(x, weight, bias, residual, cache, stride, padding, dilation, groups,
+                         activation, beta, mode, how, repeated):
+    y = _by_pytorch(x, weight, bias, None, cache, stride, padding, dilation, groups, activation,
+                    beta, 1, mode)
+    y = shuffle(y, how)
+    if residual is None:
+        return y
+    if repeated:
+        residual = shuffle(residual.repeat_interleave(weight.shape[0] // residual.shape[1], 1), how)
+    return y + beta * residual
+
+
+def _keep_shuffled(ctx, inputs, output):
+    (x, weight, bias, residual, stride, padding, dilation, groups, activation, beta, cache, _, mode,
+     factors, order, dropped, repeated) = inputs
+    ctx.save_for_backward(x, weight, bias, residual, cache)
+    how = (1,) * (3 - len(factors)) + tuple(factors), order, dropped
+    ctx.options = stride, padding, dilation, groups, activation, beta, mode, how, repeated
+
+
+def _shuffled_backward(ctx, gradient):
+    tensors = ctx.saved_tensors
+    needs = [*ctx.needs_input_grad[:4], ctx.needs_input_grad[10]]
+    wanted = [need and t is not None for need, t in zip(needs, tensors)]
+    *found, cache = _gradients(lambda *inputs: _shuffled_by_pytorch(*inputs, *ctx.options), tensors,
+                               wanted, gradient)
+    return (*found, *(None,) * 6, cache, *(None,) * 6)
+
+
+_shuffled_conv = _operator("shuffled_conv", _shuffled_conv_in_python, _shuffled_conv_fake,
+                           _shuffled_backward, _keep_shuffled, always_python=True)
 _conv2d = _operator("conv2d", _conv2d_in_python, _conv2d_fake, _conv_backward, _keep_conv)
 _conv3d = _operator("conv3d", _conv3d_in_python, _conv3d_fake, _conv_backward, _keep_conv)
 _conv3d_next_cache = _operator("conv3d_next_cache", _conv3d_next_cache_in_python,
@@ -421,12 +520,11 @@ def _axes(x, weight, stride, padding, dilation, axes):
 class _Quick:
     """A convolution call that was checked once: what ConvCall asks of a node."""
 
-    __slots__ = ("activation", "begin", "bias", "dilation", "end", "groups", "modes",
-                 "residual_first", "stride", "upsample", "weight")
-    shuffle = None
+    __slots__ = ("activation", "begin", "bias", "dilation", "end", "groups", "modes", "repeats",
+                 "residual_first", "shuffle", "stride", "upsample", "weight")
 
     def __init__(self, weight, bias):
-        self.weight, self.bias = weight, bias
+        self.weight, self.bias, self.shuffle = weight, bias, None
 
 
 # Calls by all that they depend on: much cheaper to ask than to go through the operator.
@@ -497,13 +595,31 @@ def conv2d(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
            stride: Integers = 1, padding: Integers | str = 0, dilation: Integers = 1,
            groups: int = 1, *, activation: str = "none", residual: torch.Tensor | None = None,
            beta: float = 1.0, upsample: int = 1, upsample_folding: str = "exact",
-           packed: bool = False, padding_mode: str = "zeros") -> torch.Tensor:
+           packed: bool = False, padding_mode: str = "zeros", pixel_shuffle: Integers = 1,
+           shuffle_order: str = "channels_outer",
+           repeat_residual: bool = False) -> torch.Tensor:
     """activation(conv(x, weight) + bias) + beta·residual, in one kernel. padding: one integer,
     (height, width), (top, bottom, left, right), "same" or "valid"; padding_mode: zeros, replicate
     or reflect. upsample=2 upsamples x to the nearest neighbour first, without writing it;
     upsample_folding="fast" takes half the time for it on a GPU and rounds the sums of taps to the
     weight's type. packed=True repacks the weight for the kernel at the first call and keeps that
-    for as long as the weight lives and is not changed."""
+    for as long as the weight lives and is not changed.
+
+    pixel_shuffle: filters become this many rows and columns of each pixel, as F.pixel_shuffle
+    behind it, without a tensor in between; shuffle_order="channels_inner": filters are
+    (row, column, channel) instead of (channel, row, column). The residual is added to the pixels;
+    with repeat_residual it has the extents before them, and each of its channels goes with
+    filters / channels filters that follow each other (DC-AE's shortcut)."""
+    factors = numbers(pixel_shuffle, 2, "pixel_shuffle")
+    if factors != (1, 1):
+        if upsample != 1:
+            raise InvalidArgument(f"upsample = {upsample} with pixel_shuffle = {pixel_shuffle} is "
+                                  "not legal; legal: one of them")
+        strides, sides_, dilations = _axes(x, weight, stride, padding, dilation, 2)
+        return _shuffled_conv(
+            x, weight, bias, residual, strides, sides_, dilations, integer(groups, "groups"),
+            activation, float(beta), None, packed, padding_mode, list(factors), shuffle_order, 0,
+            repeat_residual)
     return _convolve(2, _conv2d, x, weight, bias, stride, padding, dilation, groups, activation,
                      residual, beta, None, upsample, upsample_folding, packed, padding_mode)
 
@@ -512,11 +628,25 @@ def conv3d(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
            stride: Integers = 1, padding: Integers | str = 0, dilation: Integers = 1,
            groups: int = 1, *, activation: str = "none", residual: torch.Tensor | None = None,
            beta: float = 1.0, cache: torch.Tensor | None = None, next_cache: bool = False,
-           packed: bool = False, padding_mode: str = "zeros") -> Any:
+           packed: bool = False, padding_mode: str = "zeros", pixel_shuffle: Integers = 1,
+           shuffle_order: str = "channels_outer", dropped_frames: int = 0,
+           repeat_residual: bool = False) -> Any:
     """As conv2d, in three dimensions. padding: one integer, (depth, height, width), (front, back,
     top, bottom, left, right), "same" or "valid". cache: frames [N, C, F, H, W] that come before x,
     read where they are; with next_cache=True the result is (output, the last (T - 1)·dilation
-    frames of both)."""
+    frames of both).
+
+    pixel_shuffle: filters become this many (frames, rows, columns) of each pixel; dropped_frames:
+    so many of the first ones are left out. Not with next_cache."""
+    factors = numbers(pixel_shuffle, 3, "pixel_shuffle")
+    if factors != (1, 1, 1):
+        if next_cache:
+            raise InvalidArgument("next_cache with pixel_shuffle is not legal; legal: one of them")
+        strides, sides_, dilations = _axes(x, weight, stride, padding, dilation, 3)
+        return _shuffled_conv(
+            x, weight, bias, residual, strides, sides_, dilations, integer(groups, "groups"),
+            activation, float(beta), cache, packed, padding_mode, list(factors), shuffle_order,
+            integer(dropped_frames, "dropped_frames"), repeat_residual)
     if not next_cache:
         return _convolve(3, _conv3d, x, weight, bias, stride, padding, dilation, groups, activation,
                          residual, beta, cache, 1, "exact", packed, padding_mode)

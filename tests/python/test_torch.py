@@ -127,6 +127,61 @@ class Operators(unittest.TestCase):
             test_utils=("test_schema", "test_faketensor"),
         )
 
+    def test_pixel_shuffle(self):
+        for device in DEVICES:
+            for dtype in (torch.float32, torch.bfloat16):
+                x = integers(2, 16, 5, 6, dtype=dtype, device=device)
+                w = integers(32, 16, 3, 3, dtype=dtype, device=device, seed=1)
+                b = integers(32, dtype=dtype, device=device, seed=2)
+                plain = F.conv2d(x.double(), w.double(), b.double(), padding=1)
+                skip = x.double().repeat_interleave(2, 1)
+                y = convoy.torch.conv2d(x, w, b, padding=1, pixel_shuffle=2, residual=x, beta=2.0,
+                                        repeat_residual=True, packed=True)
+                expected = F.pixel_shuffle(plain + 2 * skip, 2)
+                self.assertTrue(y.is_contiguous(memory_format=torch.channels_last))
+                torch.testing.assert_close(y, expected.to(dtype), rtol=0, atol=0)
+                whole = integers(2, 8, 10, 12, dtype=dtype, device=device, seed=3)
+                y = convoy.torch.conv2d(x, w, b, padding=1, pixel_shuffle=2, residual=whole,
+                                        activation="relu")
+                expected = F.relu(F.pixel_shuffle(plain, 2)) + whole.double()
+                torch.testing.assert_close(y, expected.to(dtype), rtol=0, atol=0)
+        x, w = integers(1, 8, 4, 4), integers(8, 8, 3, 3)
+        for refused, text in (
+            ({"pixel_shuffle": 3}, "out_channels = 8 does not divide into 1*3*3"),
+            ({"pixel_shuffle": 2, "upsample": 2}, "upsample = 2 with pixel_shuffle"),
+            ({"pixel_shuffle": 2, "shuffle_order": "outer"}, "shuffle_order = 'outer'"),
+            ({"pixel_shuffle": 2, "residual": x}, "residual is (1, 8, 4, 4); legal: (1, 2, 8, 8)"),
+        ):
+            with self.assertRaises(convoy.InvalidArgument) as caught:
+                convoy.torch.conv2d(x, w, padding=1, **refused)
+            self.assertIn(text, str(caught.exception))
+
+    def test_frames_interleave(self):
+        x, w = integers(1, 8, 3, 4, 5), integers(16, 8, 3, 1, 1, seed=1)
+        cache = integers(1, 8, 2, 4, 5, seed=2)
+        plain = F.conv3d(torch.cat((cache, x), 2), w).reshape(1, 2, 8, 3, 4, 5)
+        expected = torch.stack((plain[:, 0], plain[:, 1]), 3).reshape(1, 8, 6, 4, 5)
+        for dropped in (0, 1):
+            y = convoy.torch.conv3d(x, w, cache=cache, pixel_shuffle=(2, 1, 1),
+                                    shuffle_order="channels_inner", dropped_frames=dropped)
+            torch.testing.assert_close(y, expected[:, :, dropped:], rtol=0, atol=0)
+
+    def test_pixel_shuffle_has_gradients(self):
+        given = [integers(*shape, seed=i) for i, shape in enumerate(
+            ((1, 8, 4, 5), (16, 8, 3, 3), (16,), (1, 4, 8, 10)))]
+        ours = [t.clone().requires_grad_() for t in given]
+        plain = [t.clone().requires_grad_() for t in given]
+        convoy.torch.conv2d(*ours[:3], padding=1, pixel_shuffle=2, residual=ours[3],
+                            beta=0.5).square().sum().backward()
+        x, w, b, residual = plain
+        y = F.pixel_shuffle(F.conv2d(x, w, b, padding=1), 2) + 0.5 * residual
+        y.square().sum().backward()
+        for a, expected in zip(ours, plain):
+            torch.testing.assert_close(a.grad, expected.grad)
+        torch.library.opcheck(torch.ops.convoy.shuffled_conv.default, (
+            *given[:3], None, [1, 1], [1, 1, 1, 1], [1, 1], 1, "none", 1.0, None, False, "zeros",
+            [2, 2], "channels_outer", 0, False))
+
     def test_upsampling_is_folded(self):
         for device in DEVICES:
             dtype = torch.bfloat16 if device == "cuda" else torch.float32
