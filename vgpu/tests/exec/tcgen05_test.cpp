@@ -267,13 +267,13 @@ TEST(Tcgen05Forms, CopyAndShift) {
 
 /// Warp `loader` loads TMEM and executes `after`, without a tcgen05.wait::ld; then it meets warp 0,
 /// which frees the memory, at the barrier `meet`.
-std::pair<exec::LaunchResult, std::string> unwaited_load(uint32_t loader, const std::string& after,
-                                                         const char* checks,
-                                                         const char* meet = "bar.sync 0;") {
+std::pair<exec::LaunchResult, std::string> unwaited_load(
+    uint32_t loader, const std::string& after, const char* checks, const char* meet = "bar.sync 0;",
+    const char* before = "tcgen05.fence::before_thread_sync;") {
   const std::string text = kernel_text(".param .u64 out", R"(
   .reg .pred %p, %q;
   .reg .b32 %thr, %warp, %at, %t, %a, %v;
-  .shared .align 4 .b32 slot;
+  .shared .align 4 .b32 slot[2];
   mov.u32 %thr, %tid.x;
   shr.u32 %warp, %thr, 5;
   setp.ne.u32 %p, %warp, 0;
@@ -294,8 +294,7 @@ ALLOCATED:
   tcgen05.ld.sync.aligned.32x32b.x1.b32 {%v}, [%a];
 )" + after + R"(
 MEET:
-  tcgen05.fence::before_thread_sync;
-  )" + meet + R"(
+  )" + before + meet + R"(
   tcgen05.fence::after_thread_sync;
   @%p bra DONE;
   tcgen05.dealloc.cta_group::1.sync.aligned.b32 %t, 32;
@@ -337,11 +336,14 @@ TEST(Tcgen05Checks, FreeingBehindARelaxedArrivalIsANote) {
   const char* waited = "tcgen05.wait::ld.sync.aligned;";
   const std::string arrive = "barrier.cluster.arrive.", pass = "barrier.cluster.wait.acquire;";
   const std::string relaxed = arrive + "relaxed; " + pass, ordered = arrive + "release; " + pass;
-  auto [result, notes] = unwaited_load(1, waited, "all", relaxed.c_str());
+  auto [result, notes] = unwaited_load(1, waited, "all", relaxed.c_str(), "");
   EXPECT_EQ(result.cuda_error, 0) << result.report;
   EXPECT_NE(notes.find("tcgen05.dealloc"), std::string::npos) << notes;
-  auto [strict, none] = unwaited_load(1, waited, "all,strict", relaxed.c_str());
+  auto [strict, none] = unwaited_load(1, waited, "all,strict", relaxed.c_str(), "");
   EXPECT_NE(strict.report.find("tcgen05.dealloc"), std::string::npos) << strict.report;
+  // Fences on both sides order what PTX calls a pattern: relaxed arrivals are enough then.
+  auto [fenced, quiet] = unwaited_load(1, waited, "all,strict", relaxed.c_str());
+  EXPECT_EQ(fenced.cuda_error, 0) << fenced.report;
   auto [released, clean] = unwaited_load(1, waited, "all,strict", ordered.c_str());
   EXPECT_EQ(released.cuda_error, 0) << released.report;
 }
@@ -448,14 +450,16 @@ TEST(Tcgen05Checks, UnwaitedTransfersOfAWarpAreNotes) {
 }
 
 // Arithmetic may stand before the wait, what stores its result or signals may not.
-TEST(Tcgen05Checks, ArithmeticBeforeTheWaitIsANote) {
+TEST(Tcgen05Checks, UseBeforeTheWaitIsANote) {
   auto [result, notes] =
       unwaited_load(0, "cvt.rn.f32.u32 %v, %v;\ntcgen05.wait::ld.sync.aligned;", "all");
   EXPECT_EQ(result.cuda_error, 0) << result.report;
   EXPECT_NE(notes.find("registers check"), std::string::npos) << notes;
-  auto [stored, none] =
-      unwaited_load(0, "st.shared.u32 [%at], %v;\ntcgen05.wait::ld.sync.aligned;", "all");
-  EXPECT_NE(stored.report.find("registers check"), std::string::npos) << stored.report;
+  const char* store = "st.shared.u32 [%at+4], %v;\ntcgen05.wait::ld.sync.aligned;";
+  auto [stored, told] = unwaited_load(0, store, "all");
+  EXPECT_NE(told.find("registers check"), std::string::npos) << stored.report;
+  auto [strict, none] = unwaited_load(0, store, "all,strict");
+  EXPECT_NE(strict.report.find("registers check"), std::string::npos) << strict.report;
 }
 
 TEST(Tcgen05Forms, UnsupportedFormsAreListed) {
