@@ -169,8 +169,6 @@ TEST(CpuNorm, RandomCases) {
   }
 }
 
-#endif
-
 TEST(CpuNorm, GivenStatisticsAreThoseOfTheWhole) {
   // Two images of 12 pixels, cut behind the fifth: the parts by the whole's statistics.
   constexpr std::int64_t kPixels = 12, kChannels = 8, kFirst = 5;
@@ -226,6 +224,8 @@ TEST(CpuNorm, StatisticsAreChecked) {
   expect_error(Status::invalid_argument, {"statistics is given"},
                [&] { rms.run({.output = memory, .input = memory, .statistics = memory + 32}); });
 }
+
+#endif  // CONVOY_WITH_CPU
 
 }  // namespace
 }  // namespace convoy
