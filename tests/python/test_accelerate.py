@@ -425,6 +425,10 @@ class Models(unittest.TestCase):
         report = self.same(Both(), self.x)  # The first call finds out.
         self.assertEqual(report.fused, {"convolution and batch norm": 1})
         self.assertEqual(sorted(p.calls for p in report.taken), [1, 2])
+        # Pixels in place of filters have other channels than the weight.
+        report = self.same(torch.nn.Sequential(
+            torch.nn.Conv2d(16, 16, 1), torch.nn.PixelShuffle(2), torch.nn.BatchNorm2d(4)), self.x)
+        self.assertEqual(report.fused, {"depth to space": 2})
         # In fp16 the folded weight would be infinite; the norm's output is not.
         model = torch.nn.Sequential(torch.nn.Conv2d(16, 16, 1, bias=False),
                                     torch.nn.BatchNorm2d(16, eps=1e-8)).half().eval()
