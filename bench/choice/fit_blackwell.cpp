@@ -7,13 +7,14 @@
 //   cmake --build --preset default --target sm100_fit_model
 //   build/default/bin/sm100_fit_model FIT.csv [JUDGE.csv] [--multiprocessors N]
 //
-// Of a Blackwell GPU, what it prints replaces the defaults of ModelConstants. Times of Hopper's kernels
-// try the form of the model, as what these kernels do for a tile, in its terms:
+// Of a Blackwell GPU, what it prints replaces the defaults of ModelConstants. Times of Hopper's
+// kernels try the form of the model, as what these kernels do for a tile, in its terms:
 //
-//   build/default/bin/sm100_fit_model bench/results/h200/wild_train.csv bench/results/h200/wild_test.csv
+//   build/default/bin/sm100_fit_model bench/results/h200/wild_train.csv
+//       bench/results/h200/wild_test.csv
 //
-// Kernels count that come within 30 % of a layer's best one; of Hopper's with no activation, ReLU or
-// SiLU.
+// Kernels count that come within 30 % of a layer's best one; of Hopper's with no activation, ReLU
+// or SiLU.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -311,8 +312,9 @@ int main(int argc, char** argv) {
     const Loops loops(multiprocessors);
     const std::vector<Time> known = times_of(fitted, loops), unseen = times_of(judged, loops);
     if (known.empty() || unseen.empty()) {
-      throw Error(Status::io_error, "no times of this build's Hopper or Blackwell kernels to fit or "
-                                    "to judge by");
+      throw Error(Status::io_error,
+                  "no times of this build's Hopper or Blackwell kernels to fit or "
+                  "to judge by");
     }
     const ModelConstants before = hopper ? hopper_constants() : ModelConstants{};
     const ModelConstants k = fit(known, before);

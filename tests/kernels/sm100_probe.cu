@@ -220,8 +220,8 @@ std::string run_load_pixels(const Im2col& copy) {
   const auto pixel = [&](int index) {
     const int per_row = (kWidth + upper + kPad - 1) / copy.stride + 1;
     const int rows = (kHeight + upper + kPad - 1) / copy.stride + 1;
-    return Pixel{-kPad + index % per_row * copy.stride, -kPad + index / per_row % rows * copy.stride,
-                 copy.image + index / per_row / rows};
+    return Pixel{-kPad + index % per_row * copy.stride,
+                 -kPad + index / per_row % rows * copy.stride, copy.image + index / per_row / rows};
   };
   const auto first = [&](int rank) {
     return kMulticast ? rank % kCtaGroup * kPixels + rank / kCtaGroup * (kPixels / 2)
@@ -248,10 +248,12 @@ std::string run_load_pixels(const Im2col& copy) {
   std::vector<std::uint16_t> tiles(kCtas * kTileBytes / 2);
   cudaMemcpy(tiles.data(), out.get(), tiles.size() * 2, cudaMemcpyDeviceToHost);
   for (int i = 0; i < static_cast<int>(tiles.size()); ++i) {
-    const int byte = 2 * i % kTileBytes, plain = byte ^ (byte >> 3 & 0x70), rank = 2 * i / kTileBytes;
+    const int byte = 2 * i % kTileBytes, plain = byte ^ (byte >> 3 & 0x70),
+              rank = 2 * i / kTileBytes;
     const Pixel at = pixel((kMulticast ? rank % kCtaGroup : rank) * kPixels + plain / 128);
     const int w = at.w + copy.offset_w, h = at.h + copy.offset_h;
-    const bool inside = w >= 0 && w < kWidth && h >= 0 && h < kHeight && at.n >= 0 && at.n < kImages;
+    const bool inside =
+        w >= 0 && w < kWidth && h >= 0 && h < kHeight && at.n >= 0 && at.n < kImages;
     const int index = ((at.n * kHeight + h) * kWidth + w) * kChannels + plain % 128 / 2;
     const int expected = inside ? activation[static_cast<std::size_t>(index)] : 0;
     if (tiles[static_cast<std::size_t>(i)] != expected) {
@@ -340,9 +342,9 @@ std::vector<Case> cases() {
   for (const bool pair : {false, true}) {
     const std::string who = pair ? "pair" : "one";
     const auto load = [&](const char* what, const Im2col& copy) {
-      const auto run =
-          copy.multicast ? (pair ? run_load_pixels<2, true> : run_load_pixels<1, true>)
-                         : (pair ? run_load_pixels<2, false> : run_load_pixels<1, false>);
+      const auto run = copy.multicast
+                           ? (pair ? run_load_pixels<2, true> : run_load_pixels<1, true>)
+                           : (pair ? run_load_pixels<2, false> : run_load_pixels<1, false>);
       list.push_back({"im2col_" + who + "_" + what, [=] { return run(copy); }});
     };
     load("first_tap", {});
@@ -355,8 +357,8 @@ std::vector<Case> cases() {
     load("multicast_before_the_first", {.offset_w = 2, .image = -1, .multicast = true});
     const auto multiply = pair ? run_multiply<2> : run_multiply<1>;
     const auto put = [&](std::uint32_t start, std::uint32_t rows, std::uint32_t b_start) {
-      list.push_back({who + "_start" + std::to_string(start) + "_rows" + std::to_string(rows) + "_b" +
-                          std::to_string(b_start),
+      list.push_back({who + "_start" + std::to_string(start) + "_rows" + std::to_string(rows) +
+                          "_b" + std::to_string(b_start),
                       [=] {
                         return multiply({start, rows * 128}, {b_start, 1024});
                       }});

@@ -97,7 +97,9 @@ const Case kCases[] = {
     {"tcgen05_shape", kB200, {"M (bits 24-28, times 16) is 96; legal with cta_group::1: 64, 128"}},
     {"tcgen05_commit_at_exit", kB200, {"tcgen05.commit", "mbarrier", "CTA"}},
     {"tcgen05_others_commit", kB200, {"race check", "one thread that issues and commits"}},
-    {"answer_reread", kB200, {"proxy check", "clusterlaunchcontrol.try_cancel", "fence.proxy.async"}},
+    {"answer_reread",
+     kB200,
+     {"proxy check", "clusterlaunchcontrol.try_cancel", "fence.proxy.async"}},
     {"answer_unawaited", kB200, {"check", "clusterlaunchcontrol"}},
     {"answer_after_end", kB200, {"by a warp that has seen an earlier one fail"}},
 };

@@ -102,9 +102,8 @@ TileLoop tile_loop(const Instance& instance, const ConvGeometry& g, int multipro
 double loop_us(const TileLoop& loop, const ModelConstants& k) {
   const double multiply =
       std::max(loop.mma_macs / k.macs_per_cycle, loop.operand_bytes / k.shared_bytes_per_cycle);
-  const double intake =
-      loop.taken_in_bytes * (loop.odd_input_rows ? 1.0 + k.odd_intake : 1.0) /
-      (loop.as_they_lie ? k.run_bytes_per_cycle : k.other_bytes_per_cycle);
+  const double intake = loop.taken_in_bytes * (loop.odd_input_rows ? 1.0 + k.odd_intake : 1.0) /
+                        (loop.as_they_lie ? k.run_bytes_per_cycle : k.other_bytes_per_cycle);
   const double atom =
       std::max({multiply + k.atom_cycles, intake, k.refill_cycles / loop.buffered_atoms,
                 k.load_cycles, k.mma_issue_cycles});

@@ -42,9 +42,9 @@ struct ModelConstants {
   double step_cycles = 170.0;
   /// The same with a residual.
   double residual_step_cycles = 330.0;
-  /// What such a step takes more with an activation: a few instructions a value; an exponential and
-  /// a reciprocal a value, of 16 a cycle of an SM (CUDA C++ Programming Guide). Hopper's, as fitted,
-  /// with what its general path costs: 231, 540.
+  /// What such a step takes more with an activation: a few instructions a value; an exponential
+  /// and a reciprocal a value, of 16 a cycle of an SM (CUDA C++ Programming Guide). Hopper's, as
+  /// fitted, with what its general path costs: 231, 540.
   double simple_activation_cycles = 64.0;
   double exponential_activation_cycles = 512.0;
   /// The same where no TMA store holds the rows, which threads write by elements; and with output

@@ -23,7 +23,8 @@ struct CheckOptions {
   bool init = false;     ///< reads of unwritten shared memory, TMEM and global memory
   bool mbarrier = false;  ///< use before initialisation is ordered, objects overwritten in use
   bool leak = false;      ///< TMEM still allocated at exit
-  bool reads = false;     ///< generic reads that an async-proxy write follows, without a proxy fence
+  /// Generic reads that an async-proxy write follows, without a proxy fence.
+  bool reads = false;
   /// Registers of wgmma and tcgen05.ld used while the operation is in flight, or without a
   /// wgmma.fence.
   bool registers = false;
@@ -38,8 +39,8 @@ struct CheckOptions {
   }
 
   /// "all" (but reads and strict), "none" or a comma-separated list of race, proxy, tcgen05, init,
-  /// mbarrier, leak, registers, reads, strict; oob is accepted too (bounds are always checked). Throws Fault
-  /// (kInvalidValue) that names the unknown word.
+  /// mbarrier, leak, registers, reads, strict; oob is accepted too (bounds are always checked).
+  /// Throws Fault (kInvalidValue) that names the unknown word.
   static CheckOptions parse(std::string_view list);
 };
 

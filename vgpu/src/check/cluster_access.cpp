@@ -366,9 +366,10 @@ void ClusterChecker::check_early(const Actor& actor, const Allocation& allocatio
 
 void ClusterChecker::touch_global(const Actor& actor, uint64_t address, uint64_t bytes) {
   if (!context_.memory || !(context_.options.init || context_.options.race)) return;
-  const uint8_t how = actor.access == Access::read    ? CheckContext::kRead
-                      : actor.access == Access::write ? CheckContext::kWritten
-                                                      : CheckContext::kRead | CheckContext::kWritten;
+  const uint8_t how = actor.access == Access::read ? CheckContext::kRead
+                      : actor.access == Access::write
+                          ? CheckContext::kWritten
+                          : CheckContext::kRead | CheckContext::kWritten;
   for (const uint64_t end = address + bytes; address < end;) {
     Allocation* allocation = allocation_at(address, how);
     if (!allocation) return;
@@ -671,7 +672,8 @@ void ClusterChecker::remember(const CellState& cell, const Actor& actor, uint32_
 void ClusterChecker::check_proxy(const Actor& actor, const PastAccess& past, const Place& place) {
   if (actor.proxy != Proxy::async || past.proxy == Proxy::async) return;
   const bool read = past.access == Access::read;
-  if (read ? actor.access == Access::read || !watches_reads(actor) : !context_.options.proxy) return;
+  if (read ? actor.access == Access::read || !watches_reads(actor) : !context_.options.proxy)
+    return;
   // cp.async writes through the generic proxy too: its group must be behind the fence.
   const bool copied = past.who.is_operation();
   const Component writer = copied ? operations_[past.who.index()].issuer : past.who.index();
@@ -698,9 +700,10 @@ void ClusterChecker::check_proxy(const Actor& actor, const PastAccess& past, con
 }
 
 /// Whether generic reads must pass a proxy fence before this write.
-/// NOTE: formally all of them; an mbarrier alone between a load and the next TMA write of a stage is
-/// what most kernels have, so that only the word `reads` asks for it. PTX's text on launch control
-/// itself puts the fence between an answer's load and the next request ("clusterlaunchcontrol").
+/// NOTE: formally all of them; an mbarrier alone between a load and the next TMA write of a stage
+/// is what most kernels have, so that only the word `reads` asks for it. PTX's text on launch
+/// control itself puts the fence between an answer's load and the next request
+/// ("clusterlaunchcontrol").
 bool ClusterChecker::watches_reads(const Actor& actor) const {
   return context_.options.reads || (context_.options.proxy && actor.operation &&
                                     actor.operation->kind == AsyncKind::clc_try_cancel);

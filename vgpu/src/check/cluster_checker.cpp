@@ -403,12 +403,13 @@ void ClusterChecker::check_arrivals_seen(uint64_t key, const MbarrierState& barr
   for (uint32_t warp = 0; warp < info_.warps; ++warp) {
     if (warps_[cta * info_.warps + warp].view.order[barrier.phases] >= barrier.outside) return;
   }
-  remark(Remark::arrival_at_exit, "mbarrier",
-         format("CTA %u ends without any of its warps knowing that the last arrival at its mbarrier "
-                "at shared offset 0x%x has come: PTX orders arrivals at two mbarriers with nothing\n"
-                "  arrival: by %s at %s\n  missing: a wait for phase %u of that mbarrier",
-                cta, static_cast<uint32_t>(key), warp_name(barrier.outside_issuer).c_str(),
-                location(barrier.outside_instruction).c_str(), barrier.outside - 1));
+  remark(
+      Remark::arrival_at_exit, "mbarrier",
+      format("CTA %u ends without any of its warps knowing that the last arrival at its mbarrier "
+             "at shared offset 0x%x has come: PTX orders arrivals at two mbarriers with nothing\n"
+             "  arrival: by %s at %s\n  missing: a wait for phase %u of that mbarrier",
+             cta, static_cast<uint32_t>(key), warp_name(barrier.outside_issuer).c_str(),
+             location(barrier.outside_instruction).c_str(), barrier.outside - 1));
 }
 
 void ClusterChecker::mbarrier_expect_tx(const Agent& agent, BarrierRef ref, uint32_t,

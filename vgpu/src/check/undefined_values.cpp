@@ -34,16 +34,34 @@ enum class Flow : uint8_t {
 
 Flow flow_of(const ptx::Form& form) {
   static constexpr std::pair<std::string_view, Flow> kFlows[] = {
-      {"mov", Flow::copy},        {"prmt", Flow::copy},      {"selp", Flow::select},
-      {"shfl", Flow::shuffle},    {"ld", Flow::load},        {"ldu", Flow::load},
-      {"st", Flow::store},        {"atom", Flow::atomic},    {"red", Flow::atomic},
-      {"bra", Flow::branch},      {"brx", Flow::branch},     {"ret", Flow::branch},
-      {"exit", Flow::branch},     {"mbarrier", Flow::other}, {"cp", Flow::other},
-      {"bar", Flow::other},       {"barrier", Flow::other},  {"wgmma", Flow::other},
-      {"mma", Flow::other},       {"ldmatrix", Flow::other}, {"stmatrix", Flow::other},
-      {"call", Flow::other},      {"fence", Flow::other},    {"membar", Flow::other},
+      {"mov", Flow::copy},
+      {"prmt", Flow::copy},
+      {"selp", Flow::select},
+      {"shfl", Flow::shuffle},
+      {"ld", Flow::load},
+      {"ldu", Flow::load},
+      {"st", Flow::store},
+      {"atom", Flow::atomic},
+      {"red", Flow::atomic},
+      {"bra", Flow::branch},
+      {"brx", Flow::branch},
+      {"ret", Flow::branch},
+      {"exit", Flow::branch},
+      {"mbarrier", Flow::other},
+      {"cp", Flow::other},
+      {"bar", Flow::other},
+      {"barrier", Flow::other},
+      {"wgmma", Flow::other},
+      {"mma", Flow::other},
+      {"ldmatrix", Flow::other},
+      {"stmatrix", Flow::other},
+      {"call", Flow::other},
+      {"fence", Flow::other},
+      {"membar", Flow::other},
       {"clusterlaunchcontrol", Flow::query},
-      {"tensormap", Flow::other}, {"prefetch", Flow::other}, {"wmma", Flow::other}};
+      {"tensormap", Flow::other},
+      {"prefetch", Flow::other},
+      {"wmma", Flow::other}};
   const std::string_view opcode = form.parts[0];
   if (opcode == "tcgen05") {
     return form.text.starts_with("tcgen05.ld.") ? Flow::tmem_load : Flow::other;
@@ -177,8 +195,9 @@ void ClusterChecker::follow_undefined(const Agent& agent) {
                   [&](uint32_t reg) { must_be_defined(reg, "is an address"); });
   }
   if (flow == Flow::query && instruction.count > 1) {
-    for_registers(function, operand(1), false,
-                  [&](uint32_t reg) { must_be_defined(reg, "is read as launch control's answer"); });
+    for_registers(function, operand(1), false, [&](uint32_t reg) {
+      must_be_defined(reg, "is read as launch control's answer");
+    });
   }
   const bool acts =
       flow == Flow::store || flow == Flow::atomic || flow == Flow::branch || flow == Flow::other;

@@ -62,8 +62,8 @@ std::string Module::source_of(const Instruction& instruction) const {
   const auto add = [&](const char* between, uint32_t file, uint32_t line) {
     const auto found = files.find(file);
     if (line == 0 || found == files.end()) return;
-    text += between + found->second.substr(found->second.rfind('/') + 1) + ":" +
-            std::to_string(line);
+    text +=
+        between + found->second.substr(found->second.rfind('/') + 1) + ":" + std::to_string(line);
   };
   add("", instruction.loc_file, instruction.loc_line);
   if (!text.empty()) add(", inlined at ", instruction.inlined_file, instruction.inlined_line);

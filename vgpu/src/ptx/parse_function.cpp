@@ -132,8 +132,8 @@ std::array<uint32_t, 3> three_numbers(std::string_view text) {
 }  // namespace
 
 /// .loc file line column [, function_name label, inlined_at file line column]
-/// NOTE: compilers give the call's own .loc, with where its function was inlined, before that of the
-/// callee. Followed as far as it stays in the callee's file, so that wrappers name who uses them.
+/// NOTE: compilers give the call's own .loc, with where its function was inlined, before the
+/// callee's. Followed as far as it stays in the callee's file, so that wrappers name who uses them.
 void Parser::parse_location() {
   loc_file_ = static_cast<uint32_t>(in_.integer());
   loc_line_ = static_cast<uint32_t>(in_.integer());

@@ -65,7 +65,7 @@ class Queue {
 
   uint64_t last_number_ = 0;
   const Stream* last_kernel_ = nullptr;  // whose kernel was the last work, and nobody waited for it
-  std::unordered_set<uint64_t> open_;  // numbers of records that have not run
+  std::unordered_set<uint64_t> open_;    // numbers of records that have not run
   bool advancing_ = false;
   bool progressed_ = false;  // since it was last reset: some kernel had side effects
   uint64_t spent_ = 0;       // warp instructions of kernels that were paused
