@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the Blackwell kernel refuses and how it says so, and its configurations on the host.
+// What the Blackwell kernel refuses and how it says so, its configurations and its time model on the
+// host.
 #include <gtest/gtest.h>
+
+#include <array>
 
 #include "convoy/error.hpp"
 #include "core/text.hpp"
 #include "kernels/common/tensor_map.hpp"
 #include "kernels/sm100/candidates.hpp"
 #include "kernels/sm100/host.hpp"
+#include "kernels/sm100/model.hpp"
 #include "sm100_configs.hpp"
 #include "support/integer_tensors.hpp"
 
@@ -190,6 +194,47 @@ TEST(Sm100Config, SharedMemoryHoldsOneMoreStageNowhere) {
                   1024,
               std::size_t{kSharedMemoryBudget});
   }
+}
+
+// ---- Model
+
+TEST(Sm100Model, ActivationsAndRowsCost) {
+  TileLoop loop;
+  loop.atoms = 1;
+  loop.buffered_atoms = 100;
+  loop.epilogue_steps = 8;
+  loop.waves = 100;
+  const ModelConstants k;
+  const double plain = loop_us(loop);
+  // Bound by its epilogue: that of each tile, and the last one's.
+  const auto cycles_more = [&](const TileLoop& other) {
+    return (loop_us(other) - plain) * k.cycles_per_us / (8.0 * 101.0);
+  };
+  TileLoop other = loop;
+  other.work = step_work(Activation::clamp);
+  EXPECT_NEAR(cycles_more(other), k.simple_activation_cycles, 1e-6);
+  other.work = step_work(Activation::silu);
+  EXPECT_NEAR(cycles_more(other), k.exponential_activation_cycles, 1e-6);
+  other = loop;
+  other.odd_output_rows = true;
+  EXPECT_NEAR(cycles_more(other), k.odd_store_cycles, 1e-6);
+  other.odd_output_rows = false;
+  other.element_stores = true;
+  EXPECT_NEAR(cycles_more(other), k.element_store_cycles, 1e-6);
+  EXPECT_EQ(step_work(Activation::none), StepWork::plain);
+}
+
+TEST(Sm100Model, KnowsHowRowsLie) {
+  const auto rows = [](std::int64_t channels, std::int64_t filters) {
+    TileLoop loop;
+    note_rows(geometry_of(Conv2dProblemShape{
+                  .in_height = 8, .in_width = 8, .in_channels = channels, .out_channels = filters}),
+              2, 2, loop);
+    return std::array{loop.odd_input_rows, loop.odd_output_rows, loop.element_stores};
+  };
+  EXPECT_EQ(rows(64, 32), (std::array{false, false, false}));
+  EXPECT_EQ(rows(24, 72), (std::array{true, true, false}));
+  EXPECT_EQ(rows(16, 3), (std::array{false, false, true}));
 }
 
 }  // namespace
