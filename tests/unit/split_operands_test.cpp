@@ -72,7 +72,7 @@ TEST(SplitTf32, EdgesOfTheRange) {
 /// sum + Σ a[i] · b[i] as a tensor core computes it, by measurements of A100 and H100 (Fasi et al.,
 /// "Numerical behavior of NVIDIA tensor cores", 2021, and later ones): addends are aligned to the
 /// largest exponent, cut off `extra` bits below fp32's last, added exactly, and the sum is cut off
-/// to fp32.
+/// to fp32. An H100 keeps a bit or two more than is counted here.
 float multiply_add(float sum, const float* a, const float* b, int count, int extra) {
   std::vector<double> addends{sum};
   for (int i = 0; i < count; ++i) addends.push_back(double{a[i]} * double{b[i]});
@@ -94,7 +94,7 @@ struct TensorCore {
   int depth;  ///< Products that it adds at once.
   int extra;
 };
-constexpr TensorCore kTensorCores[] = {{"A100", 4, 0}, {"H100", 8, 1}};
+constexpr TensorCore kTensorCores[] = {{"A100", 4, 0}, {"H100", 8, 0}};
 
 /// How the products of split operands are summed.
 enum class Sums {
@@ -170,10 +170,10 @@ double error_beside_fma(int length, bool positive, Sums how, const TensorCore& c
 TEST(SplitTf32, SumsAsCloseAsAnFmaLoops) {
   for (const TensorCore& core : kTensorCores) {
     for (const bool positive : {false, true}) {
-      for (const int length : {16, 32, 64, 288, 1152, 4608}) {
+      for (const int length : {16, 32, 64, 256, 1152, 4608}) {
         for (const Sums how : {Sums::steps_of_8, Sums::blocks_of_32}) {
-          // NOTE: blocks are Hopper's, for reductions of 64 and more.
-          if (how == Sums::blocks_of_32 && (core.depth < 8 || length < 64)) continue;
+          // NOTE: blocks are Hopper's, for reductions of 256 and more.
+          if (how == Sums::blocks_of_32 && (core.depth < 8 || length < 256)) continue;
           EXPECT_LE(error_beside_fma(length, positive, how, core), 2.0)
               << core.name << (positive ? ", positive, " : ", normal, ")
               << (how == Sums::steps_of_8 ? "steps of 8, " : "blocks of 32, ") << length;

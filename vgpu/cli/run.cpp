@@ -32,6 +32,9 @@ Runs a CUDA program on a virtual GPU. The program is not changed; it must be bui
   --seed N            seed of every random choice (default 1); the same seed repeats a run
   --delivery POLICY   when asynchronous operations (TMA, MMA) happen: late, early, sweep or random
                       (default late, as late as is legal)
+  --sums KIND         how tensor cores add products in fp32: fused (default, one after the other,
+                      rounded to nearest) or cut (several at once, cut off towards zero, which is
+                      nearer to what GPUs do, and slower here)
   --check LIST        all (default), none, or a comma-separated list of
                       race            unordered accesses of shared memory and TMEM
                       proxy           generic writes that TMA or MMA reads without a proxy fence
@@ -62,9 +65,10 @@ struct Option {
 constexpr Option kOptions[] = {
     {"--gpu", "VGPU_GPU", true},           {"--seed", "VGPU_SEED", true},
     {"--delivery", "VGPU_DELIVERY", true}, {"--check", "VGPU_CHECK", true},
-    {"--stats", "VGPU_STATS", false},      {"--trace", "VGPU_TRACE", true},
-    {"--threads", "VGPU_THREADS", true},   {"--sms", "VGPU_SMS", true},
-    {"--spin", "VGPU_SPIN", true},         {"--log", "VGPU_LOG", true},
+    {"--sums", "VGPU_SUMS", true},         {"--stats", "VGPU_STATS", false},
+    {"--trace", "VGPU_TRACE", true},       {"--threads", "VGPU_THREADS", true},
+    {"--sms", "VGPU_SMS", true},           {"--spin", "VGPU_SPIN", true},
+    {"--log", "VGPU_LOG", true},
 };
 
 int usage_error(const std::string& problem) {
@@ -88,6 +92,9 @@ std::string check_value(const std::string& name, const std::string& value) {
   }
   if (name == "--delivery" && !is_one_of(value, {"late", "early", "sweep", "random"})) {
     return "--delivery " + value + ": it must be late, early, sweep or random";
+  }
+  if (name == "--sums" && !is_one_of(value, {"fused", "cut"})) {
+    return "--sums " + value + ": it must be fused or cut";
   }
   if (is_one_of(name, {"--seed", "--threads", "--sms", "--spin", "--log"})) {
     uint64_t number = 0;

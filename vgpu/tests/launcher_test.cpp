@@ -100,6 +100,7 @@ TEST(Launcher, RefusesWrongOptions) {
   refuses("--seed x -- true", "number from 0");
   refuses("--threads 0 -- true", "number from 1");
   refuses("--delivery never -- true", "late, early, sweep or random");
+  refuses("--sums exact -- true", "fused or cut");
   refuses("--colour -- true", "unknown option --colour");
   refuses("--stats=yes -- true", "takes no value");
   refuses("--gpu", "needs a value");

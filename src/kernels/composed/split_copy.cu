@@ -14,9 +14,9 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Over fewer products the error of the parts shows, and that of tensor cores over a block of 32
+// Over fewer products the error of tensor cores over a block of 32 shows
 // (docs/lab/2026-11-22-split-operands.md).
-constexpr std::int64_t kLeastReduction = 64;
+constexpr std::int64_t kLeastReduction = 256;
 // The activation's copy, three times as large as it is.
 constexpr std::int64_t kMostCopyBytes = std::int64_t{6} << 30;
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/streams.hpp"
+#include "tensor/cut_sum.hpp"
 
 namespace vgpu::runtime {
 namespace {
@@ -55,6 +56,7 @@ Context::Context()
       observers(options, memory),
       default_stream(std::make_unique<Stream>()) {
   default_stream->id = 1;
+  tensor::set_cut_sums(options.cut_sums);
 }
 
 Kernel* Context::find_kernel(const void* function) {

@@ -65,6 +65,12 @@ Options read_options() {
             delivery);
     }
   }
+  if (const char* sums = std::getenv("VGPU_SUMS"); sums && *sums) {
+    options.cut_sums = std::string(sums) == "cut";
+    if (!options.cut_sums && std::string(sums) != "fused") {
+      fault(kInvalidValue, "VGPU_SUMS is '%s': it must be fused or cut", sums);
+    }
+  }
   if (const char* checks = std::getenv("VGPU_CHECK"); checks && *checks) options.checks = checks;
   if (const char* path = std::getenv("VGPU_TRACE")) options.trace_path = path;
   return options;

@@ -12,6 +12,7 @@ namespace vgpu::runtime {
 struct Options {
   std::string gpu = "b200";    ///< VGPU_GPU: see device_model.cpp
   exec::Options exec;          ///< VGPU_SEED, VGPU_DELIVERY, VGPU_THREADS
+  bool cut_sums = false;       ///< VGPU_SUMS: fused or cut
   uint32_t sm_count = 0;       ///< VGPU_SMS; 0: as many as the GPU has
   std::string checks = "all";  ///< VGPU_CHECK: all, none, or a list such as race,oob
   bool stats = false;          ///< VGPU_STATS=1: statistics on stderr at exit

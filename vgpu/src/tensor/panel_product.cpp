@@ -7,6 +7,8 @@
 #include <cstring>
 #include <limits>
 
+#include "tensor/cut_sum.hpp"
+
 #if !defined(__AVX2__) || !defined(__FMA__)
 #error "vgpu is built for x86-64-v3 (AVX2, FMA, F16C): compile with -march=x86-64-v3"
 #endif
@@ -39,6 +41,14 @@ void block_4_rows(float* const* d, const float* a, const float* b, uint32_t colu
 
 void accumulate_panels(float* const* d, const float* a, const float* b, uint32_t rows, uint32_t n,
                        uint32_t depth, uint32_t b_stride) {
+  if (cut_sums()) {
+    for (uint32_t row = 0; row < rows; ++row) {
+      for (uint32_t c = 0; c < n; ++c) {
+        d[row][c] = cut_sum(d[row][c], a + row * depth, 1, b + c, b_stride, depth);
+      }
+    }
+    return;
+  }
   for (uint32_t row = 0; row < rows; row += 4) {
     uint32_t column = 0;
     for (; column + 16 <= n; column += 16) {
