@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// fp32 to the accuracy of fp32 on tensor cores: every kernel that splits its operands, beside an FMA
-// loop, with numbers that TF32 does not hold, and with infinities and NaNs.
+// fp32 to the accuracy of fp32 on tensor cores: every kernel that splits its operands, beside an
+// FMA loop, with numbers that TF32 does not hold, and with infinities and NaNs.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -11,9 +11,9 @@ namespace convoy {
 struct MmaRate {
   double macs_per_cycle;  ///< Products a cycle, of a multiprocessor.
   double cycles_per_us;   ///< The clock.
-  /// Products a cycle of a block whose MMAs leave nothing else to wait for. NOTE: 518 TFLOP/s on an
-  /// H200, measured without copies (docs/lab/2026-11-22-mma.md); the fit counts more, and gives part
-  /// of that time to the copies.
+  /// Products a cycle of a block whose MMAs leave nothing else to wait for. NOTE: 518 TFLOP/s on
+  /// an H200, measured without copies (docs/lab/2026-11-22-mma.md); the fit counts more, and gives
+  /// part of that time to the copies.
   double bare_macs_per_cycle = macs_per_cycle;
   double per_us() const { return macs_per_cycle * cycles_per_us; }
 };

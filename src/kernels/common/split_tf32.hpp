@@ -3,7 +3,7 @@
 // An fp32 number as two of TF32 (8 bits of exponent, 10 of mantissa), for products to the accuracy
 // of fp32 on tensor cores:
 //
-//   x · y  =  hi(x) · hi(y) + hi(x) · lo(y) + lo(x) · hi(y) + what is dropped, at most 2^-22 · |x · y|
+//   x · y  ≈  hi(x) · hi(y) + hi(x) · lo(y) + lo(x) · hi(y), but for some 2^-21 · |x · y| at most
 #pragma once
 
 #include <cuda_runtime.h>

@@ -10,8 +10,8 @@
 
 namespace convoy::composed {
 
-/// "split_copy_tf32x3": fp32 tensors to the accuracy of fp32, on tensor cores. Activation, cache and
-/// filter are copied in parts that TF32 holds, three times their channels side by side,
+/// "split_copy_tf32x3": fp32 tensors to the accuracy of fp32, on tensor cores. Activation, cache
+/// and filter are copied in parts that TF32 holds, three times their channels side by side,
 ///
 ///   activation  lo | hi | hi        filter  hi | lo | hi
 ///
