@@ -12,9 +12,8 @@ import argparse
 import dataclasses
 import statistics
 
-import torch
-
 import convoy
+import torch
 
 
 @dataclasses.dataclass(frozen=True)

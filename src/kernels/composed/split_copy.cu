@@ -218,7 +218,7 @@ std::string split_copy_refusal(const PlanRequest& request) {
   if (reduction < kLeastReduction) {
     return text("channels * taps = ", reduction, "; legal with split operands: at least ",
                 kLeastReduction,
-                " (fewer do not average their errors out); nearest: ", kLeastReduction);
+                " (else the errors of tensor cores show); nearest: ", kLeastReduction);
   }
   for (const std::int64_t elements :
        {g.activation_elements(), g.cache_elements(), g.filter_elements()}) {
