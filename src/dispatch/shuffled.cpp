@@ -127,7 +127,7 @@ class ShuffledCandidate final : public KernelCandidate {
   }
 
   Judgement judge_copy(const PlanRequest& request) const {
-    const Judgement inner = kernel_->judge(unshuffled(request));
+    Judgement inner = kernel_->judge(unshuffled(request));
     if (!inner.refusal.empty()) return inner;
     const ConvGeometry& g = request.geometry;
     const bool on_gpu = kernel_->device() == Device::cuda;

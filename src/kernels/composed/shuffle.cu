@@ -96,11 +96,11 @@ __global__ void __launch_bounds__(kThreads)
         const Index phase = p.at.phase_of(filter);
         const Index dw = phase % p.factors[2], dh = phase / p.factors[2] % p.factors[1];
         const Index dt = phase / p.factors[2] / p.factors[1];
-        const std::int64_t frame = z * p.factors[0] + dt - std::int64_t{p.dropped};
+        const std::int64_t frame = z * p.factors[0] + dt - static_cast<std::int64_t>(p.dropped);
         const std::int64_t pixel =
             ((image * p.frames + frame) * p.out[1] * p.factors[1] + line * p.factors[1] + dh) *
                 width +
-            std::int64_t{q} * p.factors[2] + dw;
+            static_cast<std::int64_t>(q) * p.factors[2] + dw;
         values.values[e] =
             frame < 0 ? Element{} : residual[pixel * p.at.channels + p.at.channel_of(filter)];
       }
@@ -401,7 +401,7 @@ Judgement judge_shuffled_phases(const KernelCandidate& kernel, const PlanRequest
   PhaseForm form;
   std::string reason = phase_form(request, &form);
   if (!reason.empty()) return reason;
-  const Judgement all = kernel.judge(form.all);
+  Judgement all = kernel.judge(form.all);
   if (!all.refusal.empty()) return all;
   const OutputShuffle& shuffle = request.shuffle;
   double us = 0.0;
@@ -411,7 +411,7 @@ Judgement judge_shuffled_phases(const KernelCandidate& kernel, const PlanRequest
   };
   us += runs(shuffle.factors[0] - shuffle.dropped_frames) * all.estimated_us;
   if (form.later) {
-    const Judgement later = kernel.judge(*form.later);
+    Judgement later = kernel.judge(*form.later);
     if (!later.refusal.empty()) return later;
     us += runs(shuffle.dropped_frames) * later.estimated_us;
   }
