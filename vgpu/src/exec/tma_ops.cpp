@@ -2,6 +2,8 @@
 // cp.async.bulk.tensor, cp.reduce.async.bulk.tensor, cp.async.bulk.prefetch.tensor: the engine's
 // side of TMA. What a box is and where its bytes lie is in tma/. Source: PTX ISA 9.0, "Tensor
 // copy".
+#include <algorithm>
+
 #include "exec/copy_ops.hpp"
 #include "exec/lanes.hpp"
 #include "exec/memory_ops.hpp"
@@ -154,6 +156,38 @@ void touch_shared(Cluster& cluster, const AsyncOp& op, const BoxCopy& box, Acces
   }
 }
 
+/// The shared side of a store: what lies outside the tensor is not stored, so it is not read either
+/// (CTAs at the edge leave it unwritten, and rows that are padded against bank conflicts).
+void touch_source(Cluster& cluster, const AsyncOp& op, const BoxCopy& box, uint32_t cta,
+                  uint32_t offset) {
+  if (!cluster.observer) return;
+  auto inside = [](const tma::Run& run) { return run.in_bounds; };
+  if (tma::has_gaps(box.map.type) || std::all_of(box.runs.begin(), box.runs.end(), inside)) {
+    touch_shared(cluster, op, box, Access::read, cta, offset);
+    return;
+  }
+  constexpr uint32_t kLine = 128;  // bytes that no swizzle leaves
+  for (auto run = box.runs.begin(); run != box.runs.end();) {
+    if (!run->in_bounds) {
+      ++run;
+      continue;
+    }
+    const auto first = run;
+    uint32_t end = run->offset;
+    for (; run != box.runs.end() && run->in_bounds && run->offset == end; ++run) end += run->bytes;
+    if ((offset + first->offset) % kLine == 0 && (offset + end) % kLine == 0) {
+      notify_async(cluster, op, Memory::shared, Access::read, cta, offset + first->offset,
+                   end - first->offset);
+      continue;
+    }
+    tma::for_each_piece(box.map.swizzle, offset, first->offset, end - first->offset,
+                        [&](uint32_t address, uint32_t, uint32_t bytes) {
+                          notify_async(cluster, op, Memory::shared, Access::read, cta, address,
+                                       bytes);
+                        });
+  }
+}
+
 void load(Warp& w, const Instr& i, const TensorCopy& c, uint32_t lane) {
   Cluster& cluster = *w.cluster;
   uint32_t to = shared_operand(read_address(w, i[c.shared], lane), "cp.async.bulk.tensor");
@@ -210,7 +244,7 @@ void store(Warp& w, const Instr& i, const TensorCopy& c, uint32_t lane) {
   auto data = std::make_shared<std::vector<uint8_t>>();
   uint32_t phase = offset % kSwizzlePeriod;
   task.run = [=](const AsyncOp& op) {
-    touch_shared(*warp->cluster, op, *box, Access::read, warp->cta->rank, offset);
+    touch_source(*warp->cluster, op, *box, warp->cta->rank, offset);
     auto& shared = warp->cta->shared;
     // Swizzled bytes of a narrow row may lie past its footprint, inside its 128-byte line.
     uint64_t end = std::min<uint64_t>(shared.size(), uint64_t{offset} + box->footprint + 128);

@@ -3,6 +3,7 @@
 // computed element by element here.
 #include <numeric>
 
+#include "check/checker.hpp"
 #include "exec/harness.hpp"
 #include "tma/tensor_map.hpp"
 #include "tma/traverse.hpp"
@@ -86,7 +87,57 @@ std::string load(const std::string& mode, const std::string& coordinates, uint32
          "@!%p bra WAIT;\n";
 }
 
+/// Stores a box of 32 x 4 words to a tensor of 24 x 3; `columns` of three rows are written before.
+exec::LaunchResult store_edge(uint32_t columns, Delivery delivery) {
+  const std::string text = kernel_text(".param .align 64 .b8 tensor[128]", R"(
+  .reg .pred %p, %q;
+  .reg .b32 %tile, %at, %thr;
+  .reg .b64 %map;
+  .shared .align 1024 .b8 cells[512];
+  mov.b64 %map, tensor;
+  cvta.param.u64 %map, %map;
+  mov.u32 %thr, %tid.x;
+  mov.u32 %tile, cells;
+  mad.lo.u32 %at, %thr, 4, %tile;
+  setp.lt.u32 %p, %thr, )" + std::to_string(columns) +
+                                                                               R"(;
+  @%p st.shared.u32 [%at], %thr;
+  @%p st.shared.u32 [%at+128], %thr;
+  @%p st.shared.u32 [%at+256], %thr;
+  fence.proxy.async.shared::cta;
+  bar.warp.sync -1;
+  setp.ne.u32 %q, %thr, 0;
+  @%q bra DONE;
+  cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%map, {0, 0}], [%tile];
+  cp.async.bulk.commit_group;
+  cp.async.bulk.wait_group 0;
+DONE:
+  ret;)");
+  const auto checker = check::make_checker(check::CheckOptions::parse("all,strict"), nullptr,
+                                           [](std::string_view) {});
+  Buffers buffers;
+  const uint64_t out = buffers.add(3 * 128);
+  Params params;
+  params.bytes.resize(128);
+  tma::encode(map_2d(DataType::uint32, out, 24, 3, 128, 32, 4), params.bytes.data());
+  Launch launch;
+  launch.block.x = 32;
+  launch.options.delivery = delivery;
+  launch.observer = checker.get();
+  return run_module(text, params, buffers, launch);
+}
+
 const Delivery kPolicies[] = {Delivery::late, Delivery::early, Delivery::sweep, Delivery::random};
+
+// What a store does not write, since it lies outside the tensor, need not be there.
+TEST(TmaModes, AStoreReadsWhatLiesInTheTensor) {
+  for (auto delivery : kPolicies) {
+    const auto edge = store_edge(24, delivery);
+    EXPECT_EQ(edge.cuda_error, 0) << edge.report;
+    const auto missing = store_edge(23, delivery);
+    EXPECT_NE(missing.report.find("init check"), std::string::npos) << missing.report;
+  }
+}
 
 TEST(TmaModes, Gather4) {
   constexpr uint32_t kWidth = 96, kHeight = 20;  // 16-bit elements
