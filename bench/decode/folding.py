@@ -6,6 +6,8 @@ filters are made as Convoy's are, and run as four 2×2 convolutions. Needs neith
     python3 bench/decode/folding.py --model wan                  # Wan-2.1-shaped, random weights
     python3 bench/decode/folding.py --model diffusers            # diffusers' own, as FLUX.1 has it,
                                                                  # random weights
+    python3 bench/decode/folding.py --decay 1                    # weights with the spectrum of
+                                                                 # trained ones, a smooth latent
     python3 bench/decode/folding.py --vae FOLDER [--latent z.pt] # a diffusers AutoencoderKL
     python3 bench/decode/folding.py --vae FOLDER --device cuda --size 128
 
@@ -75,6 +77,31 @@ def round_outputs(model, dtype):
             module.register_forward_hook(rounded)
 
 
+def as_if_trained(weight, decay):
+    """The weight of a convolution with singular values that fall as i^-decay, and neighbouring taps
+    that resemble each other; the norm stays."""
+    if weight.dim() < 4:
+        return weight
+    shaped = weight
+    for axis in range(2, weight.dim()):
+        if weight.shape[axis] == 3:
+            near = torch.tensor([[2.0, 1, 0], [1, 2, 1], [0, 1, 2]]) / 4
+            shaped = torch.tensordot(shaped, near, ([axis], [1])).movedim(-1, axis)
+    u, values, v = torch.linalg.svd(shaped.flatten(1), full_matrices=False)
+    values = torch.arange(1, len(values) + 1, dtype=values.dtype) ** -decay
+    shaped = (u * values @ v).reshape(weight.shape)
+    return shaped * (weight.norm() / shaped.norm())
+
+
+def smooth(z):
+    """A random latent whose amplitudes fall with the frequency, as a picture's do."""
+    waves = torch.fft.rfftn(z, dim=(-2, -1))
+    rows, columns = torch.fft.fftfreq(z.shape[-2]), torch.fft.rfftfreq(z.shape[-1])
+    frequency = (rows[:, None] ** 2 + columns ** 2).sqrt().clamp(min=1 / z.shape[-1])
+    z = torch.fft.irfftn(waves / frequency, s=z.shape[-2:], dim=(-2, -1))
+    return z / z.std()
+
+
 def make(options):
     """The decoder, and the shape of its latent."""
     picture = (options.size, options.size)
@@ -108,6 +135,9 @@ def main():
     parser.add_argument("--width", type=int, default=32,
                         help="channels of the last level without --vae; FLUX.1 has 128, Wan 96")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"))
+    parser.add_argument("--decay", type=float,
+                        help="random weights get singular values i^-DECAY and smooth taps, the "
+                        "random latent falling amplitudes")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
@@ -117,9 +147,14 @@ def main():
     for seed in range(options.seeds):
         torch.manual_seed(seed)
         made, shape = make(options)
-        state = {k: v.to(dtype).float() for k, v in made.state_dict().items()}
+        state = made.state_dict()
+        if options.decay is not None:
+            state = {k: as_if_trained(v, options.decay) for k, v in state.items()}
+        state = {k: v.to(dtype).float() for k, v in state.items()}
         torch.manual_seed(seed)
         z = torch.randn(1, *shape)
+        if options.decay is not None:
+            z = smooth(z)
         if options.latent:
             z = torch.load(options.latent, map_location="cpu")
         z = z.to(dtype).float().to(options.device)

@@ -113,7 +113,7 @@ void fail_each(const std::function<bool(std::int64_t)>& work) {
     EXPECT_TRUE(right) << "allocation " << at;
     EXPECT_NO_THROW(EXPECT_TRUE(work(at)) << "after allocation " << at);
     if (!failed || testing::Test::HasFailure()) {
-      EXPECT_GT(at, 20);
+      EXPECT_GT(at, 100);
       return;
     }
   }
