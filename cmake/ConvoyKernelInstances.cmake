@@ -91,5 +91,5 @@ function(convoy_install_kernel_headers folder)
   install(FILES ${src}/kernels/composed/driver.hpp ${src}/kernels/composed/im2col_matmul.hpp
                 ${src}/kernels/composed/qslice.hpp
           DESTINATION ${internal}/kernels/composed)
-  install(FILES ${src}/core/candidate.hpp ${src}/core/geometry.hpp DESTINATION ${internal}/core)
+  install(FILES ${src}/core/candidate.hpp ${src}/core/geometry.hpp ${src}/core/shuffle.hpp DESTINATION ${internal}/core)
 endfunction()

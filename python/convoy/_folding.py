@@ -37,8 +37,9 @@ class _Folded:
     @torch.no_grad()
     def update(self, sources):
         """Fold anew, in place: what is packed from the weight follows its version."""
-        weight, bias, mean, variance, gamma, beta = (
-            None if s is None else s.detach().float() for s in sources)
+        weight, mean, variance = (sources[i].detach().float() for i in (0, 2, 3))
+        bias, gamma, beta = (None if sources[i] is None else sources[i].detach().float()
+                             for i in (1, 4, 5))
         scale = torch.rsqrt(variance + self._epsilon)
         if gamma is not None:
             scale = scale * gamma
@@ -73,11 +74,12 @@ class Foldings:
             return None  # Another one at each call.
         key = (id(weight), id(sources[2]), epsilon)
         found = self._known.get(key)
-        current = found is not None and found.is_of(sources) and found.is_current(sources)
-        if not current:
+        if found is not None and not found.is_of(sources):
+            found = None
+        if found is None or not found.is_current(sources):
             if weight.is_cuda and torch.cuda.is_current_stream_capturing():
                 return None
-            if found is None or not found.is_of(sources):
+            if found is None:
                 with torch.inference_mode(False):
                     found = self._known[key] = _Folded(sources, epsilon)
                 self._origins[id(found.weight)] = weakref.ref(weight)

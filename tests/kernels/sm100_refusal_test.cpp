@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the Blackwell kernel refuses and how it says so, its configurations and its time model on the
-// host.
+// What the Blackwell kernel refuses and how it says so, its configurations and its time model on
+// the host.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -87,7 +87,7 @@ TEST(Launcher, DocumentsEveryOption) {
     EXPECT_NE(readme.find("| `" + option), std::string::npos) << option << " is not in the README";
     ++options;
   }
-  EXPECT_EQ(options, 10);
+  EXPECT_EQ(options, 11);
 }
 
 TEST(Launcher, RefusesWrongOptions) {

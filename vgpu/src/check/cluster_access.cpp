@@ -411,9 +411,9 @@ bool ClusterChecker::alike(const ptx::Instruction& one, const ptx::Instruction& 
   return one.form == other.form || !(differ(one, other) || differ(other, one));
 }
 
-/// PTX ISA, "Pipelined tcgen05 Instructions". NOTE: of two products it asks for the same accumulator
-/// and shape too; one that overwrites what an earlier one only reads (A, scales, metadata) has
-/// another.
+/// PTX ISA, "Pipelined tcgen05 Instructions". NOTE: of two products it asks for the same
+/// accumulator and shape too; one that overwrites what an earlier one only reads (A, scales,
+/// metadata) has another.
 bool ClusterChecker::pipelined(const Operation& earlier, const PastAccess& past,
                                const Actor& later) const {
   if (!later.operation || earlier.issuer != later.operation->issuer) return false;
@@ -672,8 +672,9 @@ void ClusterChecker::remember(const CellState& cell, const Actor& actor, uint32_
 void ClusterChecker::check_proxy(const Actor& actor, const PastAccess& past, const Place& place) {
   if (actor.proxy != Proxy::async || past.proxy == Proxy::async) return;
   const bool read = past.access == Access::read;
-  if (read ? actor.access == Access::read || !watches_reads(actor) : !context_.options.proxy)
+  if (read ? actor.access == Access::read || !watches_reads(actor) : !context_.options.proxy) {
     return;
+  }
   // cp.async writes through the generic proxy too: its group must be behind the fence.
   const bool copied = past.who.is_operation();
   const Component writer = copied ? operations_[past.who.index()].issuer : past.who.index();
@@ -685,13 +686,13 @@ void ClusterChecker::check_proxy(const Actor& actor, const PastAccess& past, con
   const std::string who = writer == actor.warp ? one + ", between the two"
                                                : one + " before it synchronises with " + other +
                                                      ", or by " + other + " after that";
-  const std::string text =
-      format("%s was %s through the generic proxy and is %s through the async proxy "
-             "without a proxy fence\n  first:   %s\n  then:    %s\n  missing: "
-             "fence.proxy.async by %s",
-             place_name(place).c_str(), read ? "read" : "written",
-             actor.access == Access::read ? "read" : "written", describe(past).c_str(),
-             describe(actor).c_str(), who.c_str());
+  const std::string text = format(
+      "%s was %s through the generic proxy and is %s through the async proxy "
+      "without a proxy fence\n  first:   %s\n  then:    %s\n  missing: "
+      "fence.proxy.async by %s",
+      place_name(place).c_str(), read ? "read" : "written",
+      actor.access == Access::read ? "read" : "written", describe(past).c_str(),
+      describe(actor).c_str(), who.c_str());
   if (!read || context_.options.reads) {
     if (!follow_rows(actor, "proxy", text)) report("proxy", text);
     return;

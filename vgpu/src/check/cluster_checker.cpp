@@ -254,8 +254,8 @@ void ClusterChecker::fence(const Agent& agent, FenceKind kind, Order order, Scop
       if (context_.effects) {
         note_effect(agent, knows_more_tcgen05(warp.view.tcgen05_arrived, warp.view.tcgen05));
       }
-      // PTX ISA, "Specialized Inter-thread Synchronization for tcgen05 instructions": after a relaxed
-      // wait the fence orders tcgen05 operations, and those alone.
+      // PTX ISA, "Specialized Inter-thread Synchronization for tcgen05 instructions": after a
+      // relaxed wait the fence orders tcgen05 operations, and those alone.
       for (Component c : tcgen05_components_) {
         if (warp.view.order.raise(c, warp.waited.order[c])) warp.touch();
       }
@@ -401,7 +401,10 @@ void ClusterChecker::check_arrivals_seen(uint64_t key, const MbarrierState& barr
   if (!barrier.live || barrier.outside == 0) return;
   const auto cta = static_cast<uint32_t>(key >> 32);
   for (uint32_t warp = 0; warp < info_.warps; ++warp) {
-    if (warps_[cta * info_.warps + warp].view.order[barrier.phases] >= barrier.outside) return;
+    const View& view = warps_[cta * info_.warps + warp].view;
+    // A relaxed wait is enough: it orders no memory, but the arrival has come.
+    if (view.order[barrier.phases] >= barrier.outside) return;
+    if (view.weak[barrier.phases] >= barrier.outside) return;
   }
   remark(
       Remark::arrival_at_exit, "mbarrier",

@@ -165,9 +165,9 @@ void ClusterChecker::report_registers(const exec::Agent& agent, const RegisterHa
       location(slot.operation).c_str(), here.c_str(),
       wgmma ? "wgmma.commit_group and wgmma.wait_group" : "tcgen05.wait::ld");
   if (!hazard.early_load) report("registers", text);
-  // NOTE: true register dependencies on a tcgen05.ld are respected (PTX ISA, "Register dependencies,
-  // same thread"), and compilers place readers before the wait (CUTLASS epilogues); what the wait
-  // orders is memory.
+  // NOTE: true register dependencies on a tcgen05.ld are respected (PTX ISA, "Register
+  // dependencies, same thread"), and compilers place readers before the wait (CUTLASS epilogues);
+  // what the wait orders is memory.
   early_load_told_ = true;
   remark(Remark::early_load, "registers", text);
 }

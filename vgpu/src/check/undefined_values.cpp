@@ -540,11 +540,11 @@ void ClusterChecker::begin_sum(const exec::AsyncOp& op) {
   }
 }
 
-/// The wgmmas `first` to `last` of a warp have read rows of A against a rule. NOTE: a wgmma takes 64
-/// rows; kernels with smaller tiles (DeepGEMM's blocks of 16 and 32) let it read what lies behind
-/// theirs and drop the products. So the rule is reported when a product is used: the accumulators
-/// of the warp, whose own 16 rows these are, are followed. Returns false when one may have been
-/// used already, or nobody watches the registers.
+/// The wgmmas `first` to `last` of a warp have read rows of A against a rule. NOTE: a wgmma takes
+/// 64 rows; kernels with smaller tiles (DeepGEMM's blocks of 16 and 32) let it read what lies
+/// behind theirs and drop the products. So the rule is reported when a product is used: the
+/// accumulators of the warp, whose own 16 rows these are, are followed. Returns false when one may
+/// have been used already, or nobody watches the registers.
 bool ClusterChecker::follow_rows(const Operation& wgmma, uint64_t first, uint64_t last,
                                  const char* check, const std::string& text) {
   if (!context_.options.registers || context_.options.strict) return false;

@@ -39,9 +39,9 @@ constexpr uint64_t kLocalWindow = 0x6100'0000'0000'0000;
 /// NOTE: The hardware keeps the first KiB of a CTA's shared memory (sm_90 and later), so the first
 /// variable has window offset 1024.
 constexpr uint32_t kSharedReserved = 1024;
-/// Of that KiB, what is in use: what cooperative groups may count on from %reserved_smem_offset_1 on
-/// (cooperative_groups/details/memory.h). NOTE: PTX leaves place and size open; an H200 says begin 0,
-/// end 288, cap 1024, and 0 for both regions.
+/// Of that KiB, what is in use: what cooperative groups may count on from %reserved_smem_offset_1
+/// on (cooperative_groups/details/memory.h). NOTE: PTX leaves place and size open; an H200 says
+/// begin 0, end 288, cap 1024, and 0 for both regions.
 constexpr uint32_t kSharedReservedInUse = 288;
 /// shared::cluster addresses: CTA rank in bits 24 and up, window offset below.
 constexpr uint32_t kSharedRankShift = 24;

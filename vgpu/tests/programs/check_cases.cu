@@ -689,8 +689,8 @@ __global__ void wgmma_refence(uint32_t* data) {
 
 enum Rows { kDropped, kStored, kBranch };
 
-/// A tile of 32 rows in a wgmma of 64, while a copy fills the 32 rows behind it; the good form waits
-/// for the copy first. What becomes of their products:
+/// A tile of 32 rows in a wgmma of 64, while a copy fills the 32 rows behind it; the good form
+/// waits for the copy first. What becomes of their products:
 template <bool BUG, Rows ROWS>
 __device__ void wgmma_rows(uint32_t* data) {
 #ifdef ON_SM90
