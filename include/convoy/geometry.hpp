@@ -31,9 +31,11 @@ struct ConvGeometry {
   /// How kernels may fold the upsampling (`PlanOptions::upsample_folding`).
   UpsampleFolding upsample_folding = UpsampleFolding::exact;
   std::array<std::int64_t, 3> out = {1, 1, 1};  ///< Z, P, Q
-  /// Elements from one row and one frame of the output (and of the residual) to the next, where a
-  /// kernel writes a part of a larger tensor; 0: they lie densely. Frames of all images alike.
-  std::int64_t output_row_pitch = 0, output_frame_pitch = 0;
+  /// Elements from one row of the output (and of the residual) to the next, where a kernel writes a
+  /// part of a larger tensor; 0: they lie densely.
+  std::int64_t output_row_pitch = 0;
+  /// The same of frames, of all images alike.
+  std::int64_t output_frame_pitch = 0;
 
   /// D, H, W that the filter slides over: cache + new frames, upsampled rows and columns.
   std::array<std::int64_t, 3> seen() const {
