@@ -192,8 +192,10 @@ class MisuseTest(ProgramCase):
         self.refuse("nearest: --version", "--versoin")
         self.refuse("nearest: resnet50", "bench", "resnet5")
         self.refuse("nearest: flux1_vae_decode", "bench", "fluxx")
-        self.refuse("nearest: sm90_fprop_128x32_pingpong", "bench", "n1h4w4c4k4", "--kernel",
-                    "sm90_fprop_128x33")
+        self.refuse("nearest: onednn", "bench", "n1h4w4c4k4", "--kernel", "one")
+        if "sm90_fprop" in self.succeed("explain", "n1h4w4c4k4", "--json"):  # A build with Hopper.
+            self.refuse("nearest: sm90_fprop_128x32_pingpong", "bench", "n1h4w4c4k4", "--kernel",
+                        "sm90_fprop_128x33")
         self.refuse("--next-cache' is not an option of convoy conv2d; convoy conv3d has it",
                     *self.conv2d("--next-cache", "y.npy"))
         self.refuse("activation 'rellu' is not known; nearest: relu",
