@@ -44,8 +44,8 @@ def problem_of(layer):
     pad = layer.taps // 2
     return convoy.Conv2d(batch=layer.batch, in_height=layer.extent, in_width=layer.extent,
                          in_channels=layer.channels, out_channels=layer.filters,
-                         filter_h=layer.taps, filter_w=layer.taps, pad_h=pad, pad_w=pad,
-                         stride_h=layer.stride, stride_w=layer.stride)
+                         filter=(layer.taps, layer.taps), pad=(pad,) * 4,
+                         stride=(layer.stride, layer.stride))
 
 
 def convoy_runs(layer, x, w):
