@@ -62,7 +62,8 @@ class Bench(unittest.TestCase):
     def test_refusals(self):
         for words in (["vae", "flex"], ["vae", "--parts", "both"], ["vae", "--size", "big"],
                       ["vae", "--variants", "eager,fast"], ["peaks", "flex"],
-                      ["peaks", "--parts", "both"]):
+                      ["peaks", "--parts", "both"], ["models", "resnet50"],
+                      ["models", "timm:resnet18", "--batch", "many"]):
             text = io.StringIO()
             with contextlib.redirect_stderr(text), self.assertRaises(SystemExit):
                 __main__.main(words)

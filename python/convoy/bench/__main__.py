@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m convoy.bench vae [CLASS...]        times autoencoders of diffusers
+python -m convoy.bench models SOURCE:NAME...    times image models of timm and torchvision
 python -m convoy.bench peaks [CLASS...]         counts their memory and copies, without a GPU
 python -m convoy.bench calls                    times single calls on the host
 torchrun -m convoy.bench.shards                 times them over several GPUs beside one
@@ -16,6 +17,10 @@ def main(words):
         from . import vae
 
         return vae.main(rest)
+    if command == "models":
+        from . import models
+
+        return models.main(rest)
     if command == "peaks":
         from . import peaks
 
