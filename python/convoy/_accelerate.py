@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import _calls, _constructors, _functions, _helpers, _layout
+from . import _calls, _constructors, _functions, _helpers, _layout, _trial
 from ._deferred import Deferred, unwrapped
 from ._folding import Foldings
 from ._native import UPSAMPLE_FOLDINGS, ConvoyError, InvalidArgument, choose
@@ -125,6 +125,7 @@ class Session:
         self._names: dict[int, str] | None = None
         self._derived: dict[tuple, Any] = {}
         self.foldings = Foldings()
+        self.trials = _trial.Trials()
 
     def __deepcopy__(self, memo):
         model = None if self.model is None else memo.get(id(self.model()))
@@ -437,7 +438,8 @@ def _refusal(module, given):
 
 def _before(session, module, args, kwargs):
     """The inputs as stand-ins, where the call comes from outside."""
-    if torch.compiler.is_compiling():
+    way = _trial.settled()
+    if torch.compiler.is_compiling() or way == "plain":
         return None
     given = [*_tensors(args), *_tensors(kwargs.values())]
     if not given or any(type(t) is Deferred for t in given):
@@ -450,6 +452,14 @@ def _before(session, module, args, kwargs):
         return None
 
     shards = session.shards
+    is_first = False
+    if (session.probe and not shards and way is None and given[0].device.type in _measured
+            and not _capturing(given[0].device)):
+        found = session.trials.begin(module, given, args, kwargs)
+        if found:
+            session.left_calls[found] += 1
+            return None
+        is_first = found is None
     if shards:
         reason = shards.begin(module, given)
         if reason:
@@ -470,16 +480,20 @@ def _before(session, module, args, kwargs):
 
     standins = wrapped(args), {key: wrapped(value) for key, value in kwargs.items()}
     _constructors.enter()
+    if is_first:
+        session.trials.first(standins)
     return standins
 
 
-def _after(module, args, kwargs, output):
+def _after(session, module, args, kwargs, output):
     """Tensors again, where `_before` of the same module made the stand-ins."""
+    if torch.compiler.is_compiling():
+        return None
     given = itertools.chain(_tensors(args), _tensors(kwargs.values()))
     if any(type(value) is Deferred and value._entry is module for value in given):
         _constructors.leave()
-        return unwrapped(output, outermost=True)
-    return None
+        output = unwrapped(output, outermost=True)
+    return session.trials.end(args, kwargs, output)
 
 
 def _has_convolutions(module):
@@ -511,7 +525,9 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
     state_dict() is unchanged, and changes of a weight are seen.
 
     upsample_folding: "exact", or "fast" (convoy.torch.conv2d). probe: on a GPU, measure each shape
-    once against PyTorch, at its first call, and leave to PyTorch what is quicker there.
+    once against PyTorch, at its first call, and leave to PyTorch what is quicker there; and a whole
+    call that the host binds, unless it changes what the model holds. (`convoy.graphed` takes the
+    host's time away; under it calls are accelerated.)
 
     quality: "fast" rounds once where several steps became one call, and so errs less than the model
     did; "exact" rounds 16-bit numbers wherever the model's own steps do: after convolution, bias,
@@ -559,7 +575,8 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
     for module in dict.fromkeys(_entries(model)):
         handles.append(module.register_forward_pre_hook(
             functools.partial(_before, session), with_kwargs=True))
-        handles.append(module.register_forward_hook(_after, with_kwargs=True, always_call=True))
+        handles.append(module.register_forward_hook(
+            functools.partial(_after, session), with_kwargs=True, always_call=True))
     model.__dict__[_MARK] = session, handles
     return model
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from . import _calls
+from . import _calls, _trial
 from ._native import InvalidArgument
 
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
@@ -55,14 +55,15 @@ class _Capture:
         args, kwargs = self.inputs[:count], dict(zip(names, self.inputs[count:]))
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), _trial.accelerated():
             function(*args, **kwargs)  # Packs filters that have changed.
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
         # NOTE: NCCL's watchdog, a thread of its own, asks for its events meanwhile.
         joined = torch.distributed.is_available() and torch.distributed.is_initialized()
-        with torch.cuda.graph(self.graph, pool=pool,
-                              capture_error_mode="thread_local" if joined else "global"):
+        with _trial.accelerated(), torch.cuda.graph(
+                self.graph, pool=pool,
+                capture_error_mode="thread_local" if joined else "global"):
             output = function(*args, **kwargs)
         self.weights = _Weights(model)
         self.outputs, self.structure = pytree.tree_flatten(output)
@@ -98,7 +99,8 @@ class Graphed:
             with self._lock:
                 key = self._key(given, names)
                 if key not in self._captures:  # It makes plans, and may be the only one.
-                    result = self._function(*args, **kwargs)
+                    with _trial.accelerated():
+                        result = self._function(*args, **kwargs)
                     self._remember(key, None)
                     return result
                 self._captures.move_to_end(key)

@@ -11,7 +11,7 @@ import unittest.mock
 import convoy
 import torch
 import torch.nn.functional as F
-from convoy import _accelerate, _attention, _axes, _layout
+from convoy import _accelerate, _attention, _axes, _layout, _trial
 from convoy.bench import vae_models
 
 try:
@@ -652,7 +652,120 @@ class Models(unittest.TestCase):
                 y = model(x)
             x.normal_()
             graph.replay()
-            torch.testing.assert_close(y, model(x), rtol=0, atol=0)
+            with _trial.accelerated():
+                torch.testing.assert_close(y, model(x), rtol=0, atol=0)
+
+    def trial(self, model, x, plain, accelerated, host=1.0):
+        """(outputs of two calls of the accelerated model, how often its forward() was called, its
+        report), where calls take this many ms, and the host this share of them."""
+        calls, forward = [], model.forward
+
+        def counted(*args):
+            calls.append(_trial.settled())
+            return forward(*args)
+
+        def timed(run, device):
+            took = {"plain": plain, "accelerated": accelerated}[_trial.settled()]
+            return run(), took * host, took
+
+        model.forward = counted
+        convoy.accelerate(model)
+        _accelerate._choices.clear()
+        with (unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}), torch.no_grad(),
+              unittest.mock.patch.object(_accelerate, "_microseconds",
+                                         lambda ways, device: dict.fromkeys(ways, 1.0)),
+              unittest.mock.patch.object(_trial, "_milliseconds", timed)):
+            outputs = model(x), model(x)
+        _accelerate._choices.clear()
+        report = convoy.report(model)
+        del model.forward
+        return outputs, calls, report
+
+    def test_calls_that_the_host_binds(self):
+        block = Block().eval()
+        with torch.no_grad():
+            expected = block(self.x)
+        tried = [None, "accelerated", "plain"] + ["plain"] * 3 + ["accelerated"] * 3
+        for plain, accelerated, host, calls, is_plain in (
+            (4.0, 6.0, 1.0, [*tried, "plain"], True),
+            (4.0, 4.1, 1.0, [*tried, None], False),  # Within what clocks tell.
+            (4.0, 3.0, 1.0, [*tried, None], False),
+            (4.0, 6.0, 0.6, [None, "accelerated", None], False),  # The GPU does.
+        ):
+            with self.subTest(plain=plain, accelerated=accelerated, host=host):
+                model = copy.deepcopy(block)
+                outputs, made, report = self.trial(model, self.x, plain, accelerated, host)
+                self.assertEqual(made, calls)
+                self.assertTrue(torch.equal(*outputs))
+                torch.testing.assert_close(outputs[0], expected, rtol=1e-4, atol=1e-5)
+                self.assertEqual(torch.equal(outputs[0], expected), is_plain)
+                if is_plain:
+                    (reason, count), = report.left_calls.items()
+                    self.assertIn("the host binds Block: 6.00 ms accelerated, 4.00 ms", reason)
+                    self.assertEqual(count, 1)
+                    with _trial.accelerated(), torch.no_grad():
+                        self.assertFalse(torch.equal(model(self.x), expected))
+                    self.assertIsNone(_trial.settled())
+                else:
+                    self.assertFalse(report.left_calls)
+
+    def test_calls_that_change_a_model_are_made_once(self):
+        class Keeps(Block):
+            def __init__(self, change):
+                super().__init__()
+                self.count, self.frames, self.change = 0, [None, [None]], change
+                self.register_buffer("mean", torch.zeros(1))
+
+            def forward(self, x):
+                self.change(self)
+                return super().forward(x)
+
+        def counts(model):
+            model.count += 1
+
+        for change in (counts, lambda m: m.mean.add_(1), lambda m: m.frames.append(1),
+                       lambda m: m.frames[1].append(1),
+                       lambda m: m.frames[1].__setitem__(0, torch.ones(1))):
+            _, calls, report = self.trial(Keeps(change).eval(), self.x, 4.0, 6.0)
+            self.assertEqual(calls, [None, None])
+            self.assertFalse(report.left_calls)
+
+        class Caches(Block):
+            def forward(self, x, cache=None):
+                if cache is not None:
+                    cache.append(x)
+                return super().forward(x)
+
+        cache = []
+        model = convoy.accelerate(Caches().eval())
+        with (unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}), torch.no_grad(),
+              unittest.mock.patch.object(_accelerate, "_microseconds",
+                                         lambda ways, device: dict.fromkeys(ways, 1.0)),
+              unittest.mock.patch.object(_trial, "_milliseconds") as timed):
+            model(self.x, cache)
+        _accelerate._choices.clear()
+        self.assertEqual((len(cache), timed.called), (1, False))
+
+    def test_a_trial_leaves_no_trace(self):
+        class Noisy(Block):
+            def forward(self, x):
+                if x.shape[0] == 1:
+                    raise ValueError("one")
+                return super().forward(F.dropout(x.mul_(0.5), 0.5, True))
+
+        model, x = Noisy().eval(), self.x.clone()
+        torch.manual_seed(5)
+        self.trial(model, x, 4.0, 6.0)
+        left = torch.rand(1)
+        torch.manual_seed(5)
+        for _ in range(2):
+            F.dropout(self.x, 0.5, True)
+        self.assertEqual(torch.rand(1), left)
+        torch.testing.assert_close(x, self.x * 0.5)  # By the second call, which is PyTorch's.
+        for one in (x[:1], x[:1]):
+            with torch.no_grad(), self.assertRaisesRegex(ValueError, "one"):
+                model(one)
+            self.assertIsNone(_trial.settled())
 
     def test_repeated_channels(self):
         class Repeats(torch.nn.Module):

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole calls, accelerated against PyTorch's own. Where the host takes longer to make a call than
+the GPU to run it, as with classifiers of small pictures, stand-ins can cost more than the kernels
+save: such a call is made both ways at its first time, by the clock, and then as is quicker."""
+
+import collections
+import contextlib
+import threading
+import time
+
+import torch
+
+_BOUND = 0.7  # Of a call's time: the host's share from which on the call is tried both ways.
+_QUICKER = 0.97
+_ROUNDS = 3
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+
+_thread = threading.local()  # .way: of the calls that this thread makes now, where it is settled.
+
+
+@contextlib.contextmanager
+def _settled(way):
+    before = getattr(_thread, "way", None)
+    _thread.way = way
+    try:
+        yield
+    finally:
+        _thread.way = before
+
+
+def settled():
+    """The way of this thread's calls, where one is settled: "plain", "accelerated"."""
+    return getattr(_thread, "way", None)
+
+
+def accelerated():
+    """Within it calls are accelerated whatever they cost the host: for CUDA graphs."""
+    return _settled("accelerated")
+
+
+def _leaves(values):
+    for value in values:
+        if type(value) is tuple:
+            yield from _leaves(value)
+        else:
+            yield value
+
+
+def _copied(value):
+    """Tensors of its own: a model may write to its inputs."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return tuple(map(_copied, value)) if type(value) is tuple else value
+
+
+def _print_of(value, depth=3):
+    """Of something that a module holds: changes where the module has written to it."""
+    if isinstance(value, torch.Tensor):
+        return id(value), None if value.is_inference() else value._version
+    if isinstance(value, _PLAIN):
+        return value
+    if depth and isinstance(value, (list, tuple, set, collections.deque)):
+        return id(value), tuple(_print_of(item, depth - 1) for item in value)
+    if depth and isinstance(value, dict):
+        return id(value), tuple((id(key), _print_of(item, depth - 1))
+                                for key, item in value.items())
+    return id(value)
+
+
+def state_of(module):
+    """What the module and its parts hold. A call that changes it must not be made twice."""
+    return [_print_of(part.__dict__) for part in module.modules()]
+
+
+def _milliseconds(run, device):
+    """(its result, time until the call is back, time until it is done)."""
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda device: None
+    wait(device)
+    begin = time.perf_counter()
+    result = run()
+    host = time.perf_counter()
+    wait(device)
+    return result, (host - begin) * 1e3, (time.perf_counter() - begin) * 1e3
+
+
+class _Open:
+    """A call that is under way and whose end matters. before: what the module held when a first
+    call began; None: a call that is PyTorch's. seen: the arguments that its forward() gets."""
+
+    def __init__(self, key, module, args, kwargs, before):
+        self.key, self.module, self.args, self.kwargs = key, module, args, kwargs
+        self.before, self.seen = before, (args, kwargs)
+
+
+class Trials:
+    """The calls of one accelerated model."""
+
+    def __init__(self):
+        self._reasons: dict[tuple, str] = {}  # Why such calls are PyTorch's; "": they are not.
+        self._thread = threading.local()
+
+    def begin(self, module, given, args, kwargs):
+        """At the start of a call from outside. Returns why it is PyTorch's, "" where it is
+        accelerated. None: it is accelerated, and a first one: `first` is to be told its stand-ins.
+        """
+        key = (id(module), *((t.shape, t.dtype, t.device) for t in given))
+        reason = self._reasons.get(key)
+        if reason == "":
+            return reason
+        if reason:
+            self._open().append(_Open(key, module, args, kwargs, None))
+            _thread.way = "plain"
+            return reason
+        if len(self._reasons) > 4096:
+            self._reasons.clear()
+        if not all(isinstance(value, (torch.Tensor, *_PLAIN))
+                   for value in _leaves((*args, *kwargs.values()))):
+            self._reasons[key] = ""  # A cache, perhaps, that a call writes to.
+            return ""
+        self._open().append(_Open(key, module, args, kwargs, state_of(module)))
+        return None
+
+    def first(self, standins):
+        self._open()[-1].seen = standins
+
+    def _open(self):
+        if not hasattr(self._thread, "calls"):
+            self._thread.calls = []
+        return self._thread.calls
+
+    def end(self, args, kwargs, output):
+        """At the end of a call with these arguments. Returns the output to use."""
+        calls = self._open()
+        if not calls or calls[-1].seen[0] is not args or calls[-1].seen[1] is not kwargs:
+            return output
+        call = calls.pop()
+        if call.before is None:
+            _thread.way = None
+            return output
+        if output is None:  # It failed.
+            return output
+        self._reasons[call.key] = ""
+        device = next(v.device for v in _leaves((*call.args, *call.kwargs.values()))
+                      if isinstance(v, torch.Tensor))
+        return self._judged(call, device, output)
+
+    def _judged(self, call, device, output):
+        """Makes the call again both ways, if the host binds it and it changes nothing."""
+        if state_of(call.module) != call.before:
+            return output
+        args, kwargs = _copied(call.args), {k: _copied(v) for k, v in call.kwargs.items()}
+
+        def timed(way):
+            with _settled(way):
+                return _milliseconds(lambda: call.module(*args, **kwargs), device)
+
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            _, host, whole = timed("accelerated")
+            if host < _BOUND * whole or state_of(call.module) != call.before:
+                return output
+            plain = timed("plain")[0]
+            spent = {way: min(timed(way)[2] for _ in range(_ROUNDS))
+                     for way in ("plain", "accelerated")}
+        if spent["plain"] >= _QUICKER * spent["accelerated"]:
+            return output
+        self._reasons[call.key] = (
+            f"the host binds {type(call.module).__name__}: {spent['accelerated']:.2f} ms "
+            f"accelerated, {spent['plain']:.2f} ms PyTorch's; convoy.graphed takes the host's time "
+            "away")
+        return plain
