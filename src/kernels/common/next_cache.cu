@@ -8,7 +8,7 @@
 namespace convoy {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kCacheThreads = 256;
 constexpr int kMostBlocks = 132 * 32;  // 32 for each multiprocessor of an H200.
 
 // Extents in frames, and the words of one frame.
@@ -19,10 +19,10 @@ struct CacheCopy {
 };
 
 template <typename Word>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kCacheThreads)
     next_cache_kernel(Word* next, const Word* cache, const Word* activation, CacheCopy copy) {
-  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < copy.words;
+  const std::int64_t step = std::int64_t{gridDim.x} * kCacheThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kCacheThreads + threadIdx.x; i < copy.words;
        i += step) {
     const std::int64_t word = i % copy.frame_words;
     const std::int64_t frame = i / copy.frame_words % copy.next_frames;
@@ -51,9 +51,9 @@ void launch(void* next, const void* cache, const void* activation, const ConvGeo
   copy.words = g.batch * copy.next_frames * copy.frame_words;
   if (copy.words == 0) return;
   const auto blocks = static_cast<unsigned>(
-      std::min<std::int64_t>((copy.words + kThreads - 1) / kThreads, kMostBlocks));
+      std::min<std::int64_t>((copy.words + kCacheThreads - 1) / kCacheThreads, kMostBlocks));
   launch_kernel(next_cache_kernel<Word>,
-                {.name = "next_cache", .grid = blocks, .block = kThreads, .stream = stream},
+                {.name = "next_cache", .grid = blocks, .block = kCacheThreads, .stream = stream},
                 static_cast<Word*>(next), static_cast<const Word*>(cache),
                 static_cast<const Word*>(activation), copy);
 }

@@ -7,11 +7,10 @@
 #include "core/text.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/launch.hpp"
+#include "kernels/composed/threads.hpp"
 
 namespace convoy::composed {
 namespace {
-
-constexpr int kThreads = 256;
 
 // Rows of `words` words each to rows of whole 16-byte units, zeros behind. A thread writes a unit;
 // neighbouring threads the next one of the row. `Word` is the widest that rows are aligned to.

@@ -12,11 +12,11 @@
 #include "kernels/common/launch.hpp"
 #include "kernels/common/normalised_box.hpp"
 #include "kernels/common/ptx.cuh"
+#include "kernels/composed/threads.hpp"
 
 namespace convoy::composed {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kVectors = 4;  // Of a thread, all loaded before the first is stored.
 constexpr int kBlockVectors = kThreads * kVectors;
 constexpr std::int64_t kMostVectors = std::numeric_limits<std::int32_t>::max() - kBlockVectors;

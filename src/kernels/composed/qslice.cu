@@ -6,12 +6,11 @@
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/epilogue.cuh"
 #include "kernels/composed/candidates.hpp"
+#include "kernels/composed/threads.hpp"
 #include "kernels/composed/transforms.hpp"
 
 namespace convoy::composed {
 namespace {
-
-constexpr int kThreads = 256;
 
 // Cast the accumulator to the output type behind the caller's epilogue. Element i is output pixel
 // (n, z, p, q) = i / K in NZPQ order, filter i % K.

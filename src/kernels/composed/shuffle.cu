@@ -9,11 +9,10 @@
 #include "core/text.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/launch.hpp"
+#include "kernels/composed/threads.hpp"
 
 namespace convoy::composed {
 namespace {
-
-constexpr int kThreads = 256;
 
 // ---- Copies -------------------------------------------------------------------------------------
 

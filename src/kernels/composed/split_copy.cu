@@ -8,11 +8,10 @@
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/launch.hpp"
 #include "kernels/common/split_tf32.hpp"
+#include "kernels/composed/threads.hpp"
 
 namespace convoy::composed {
 namespace {
-
-constexpr int kThreads = 256;
 
 // Over fewer products the error of tensor cores over a block of 32 shows
 // (docs/lab/2026-11-22-split-operands.md).

@@ -6,11 +6,10 @@
 #include "kernels/common/device_geometry.cuh"
 #include "kernels/common/fast_divide.hpp"
 #include "kernels/common/launch.hpp"
+#include "kernels/composed/threads.hpp"
 
 namespace convoy::composed {
 namespace {
-
-constexpr int kThreads = 256;
 
 // Divisions of one geometry, in 32 bits where its numbers fit (kNarrow), else in 64.
 struct Im2colDivisors {

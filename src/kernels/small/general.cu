@@ -134,7 +134,7 @@ double mma_estimate_us(const PlanRequest& request) {
                               min_bytes(request) / (kBytesPerUs * memory_share(request.device)));
 }
 
-double estimate_us(const PlanRequest& request) {
+double usual_estimate_us(const PlanRequest& request) {
   if (request.dtype != DType::fp32) return mma_estimate_us(request);
   // FMA: tiles are as wide whatever the group holds.
   constexpr double kTflops = 20.0, kBytesPerUs = 0.8e6;
@@ -158,7 +158,7 @@ class GeneralCandidate final : public KernelCandidate {
     const std::string reason = device_geometry_refusal(g);
     if (!reason.empty()) return reason;
 
-    return estimate_us(request);
+    return usual_estimate_us(request);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

@@ -16,10 +16,10 @@
 namespace convoy::small {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kFragments = 2;  // Of 16 pixels, a warp.
-constexpr int kWarpPixels = 16 * kFragments;
-constexpr int kBlockPixels = kThreads / 32 * kWarpPixels;
+constexpr int kBlockThreads = 128;
+constexpr int kWarpFragments = 2;  // Of 16 pixels, a warp.
+constexpr int kWarpPixels = 16 * kWarpFragments;
+constexpr int kBlockPixels = kBlockThreads / 32 * kWarpPixels;
 constexpr int kMost = 32;  // Channels and filters.
 
 struct PointwiseArguments {
@@ -34,7 +34,7 @@ struct PointwiseArguments {
 /// multiple of 4.
 // NOTE: the plain kernel is one of its own because such a short one waits mostly for its own code.
 template <typename Element, int kSteps, bool kPlain>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kBlockThreads)
     pointwise_kernel(const __grid_constant__ PointwiseArguments arguments) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = lane / 4, quad = lane % 4 * 4;
@@ -43,9 +43,9 @@ __global__ void __launch_bounds__(kThreads)
   const auto* from = static_cast<const Element*>(arguments.activation) + pixel * (16 * kSteps);
 
   // All loads first, so that they are under way together.
-  uint2 a[kFragments][2][kSteps];
+  uint2 a[kWarpFragments][2][kSteps];
 #pragma unroll
-  for (int i = 0; i < kFragments * 2; ++i) {
+  for (int i = 0; i < kWarpFragments * 2; ++i) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       a[i / 2][i % 2][step] = make_uint2(0, 0);
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 
 #pragma unroll
-  for (int i = 0; i < kFragments; ++i) {
+  for (int i = 0; i < kWarpFragments; ++i) {
 #pragma unroll
     for (int j = 0; j < kSteps; ++j) {
       float d[2][4] = {};
@@ -135,7 +135,7 @@ class PointwisePlan final : public CudaPlan {
     Kernel* const kernel = request_.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>(plain)
                                                          : choose_kernel<__half>(plain);
     launch_kernel(kernel,
-                  {.name = "pointwise", .grid = blocks, .block = kThreads, .stream = stream},
+                  {.name = "pointwise", .grid = blocks, .block = kBlockThreads, .stream = stream},
                   arguments);
     store_next_cache(pointers, stream);
   }
