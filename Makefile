@@ -52,7 +52,8 @@ test:
 # Where there is no GPU the kernels' PTX is enough: the virtual GPU runs that.
 test-default:
 	cmake --preset test -DCONVOY_CUDA=$(CONVOY_CUDA) \
-	  $(if $(GPU),,-DCONVOY_SASS=OFF -DCONVOY_FAST_COMPILE=min -DCONVOY_EPILOGUES=turns)
+	  $(if $(GPU),,-DCONVOY_SASS=OFF -DCONVOY_FAST_COMPILE=min -DCONVOY_EPILOGUES=turns) \
+	  $(if $(CONVOY_TORCH_PYTHON),-DCONVOY_TORCH=ON -DCONVOY_TORCH_PYTHON=$(CONVOY_TORCH_PYTHON))
 	cmake --build --preset test --parallel $(JOBS)
 	ctest --preset test --parallel $(JOBS)
 

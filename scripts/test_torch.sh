@@ -5,6 +5,7 @@
 #
 #   scripts/test_torch.sh            every test
 #   scripts/test_torch.sh NAME...    of torch, decode, styles, bench, accelerate, comfyui, vae_decode
+#   scripts/test_torch.sh set-up     only .deps/torch
 #
 # TORCH_VERSION=2.11.0 takes that version. CONVOY_LIBRARY=... tests that build of the library; else
 # build/torch is built, for the CPU alone, or with CONVOY_CUDA_BUILD=ON for the GPU too.
@@ -26,6 +27,7 @@ if [ "$(cat $environment/wanted 2> /dev/null)" != "$wanted" ]; then
   $environment/bin/uv pip install -q --no-cache --python $environment/bin/python $wanted
   printf '%s\n' "$wanted" > $environment/wanted
 fi
+[ "${1:-}" != set-up ] || exit 0
 if [ -z "${CONVOY_LIBRARY:-}" ]; then
   cmake --preset test -B build/torch -DCONVOY_CUDA="${CONVOY_CUDA_BUILD:-OFF}" -DCONVOY_VGPU=OFF \
     -DCONVOY_TESTS=OFF -DCONVOY_CLI=OFF -DCONVOY_TORCH=ON \

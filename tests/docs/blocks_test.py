@@ -3,7 +3,7 @@
 """Compiles or runs the code blocks of the Markdown pages and of the public headers' comments.
 
 usage: blocks_test.py [--cxx g++] [--cc gcc] [--nvcc nvcc] [--include FOLDER]... [--program convoy]
-                      [--library libconvoy.so] [--cmake cmake] [FILE...]
+                      [--library libconvoy.so] [--cmake cmake] [--only LANGUAGE] [FILE...]
 
 cpp, c   compiled with -fsyntax-only: prologue.hpp (prologue.h) declares what the pages call a, w,
          d, bias ...; the block's #include lines come first, its `struct` and `template` blocks stay
@@ -324,6 +324,7 @@ def main() -> int:
     parser.add_argument("--include", action="append", default=[], type=Path)
     parser.add_argument("--program", type=lambda name: Path(name).resolve())
     parser.add_argument("--library", type=lambda name: Path(name).resolve())
+    parser.add_argument("--only", choices=LANGUAGES)
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
     names = options.files or all_files()
@@ -331,6 +332,8 @@ def main() -> int:
     for name in names:
         text = (REPOSITORY / name).read_text(encoding="utf-8")
         blocks += blocks_of(name, text, comment=not name.endswith(".md"))
+    if options.only:
+        blocks = [block for block in blocks if block.language == options.only]
     if not blocks:
         print("no code block found")
         return 1
