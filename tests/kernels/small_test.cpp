@@ -367,8 +367,8 @@ TEST_F(Small, GroupedPatch) {
   grouped(shape_2d(2, 40, 50, 64, 64, 3, 1), 2);  // Blocks walk over many tiles.
 }
 
-// Each of the rewritten problems on every kernel that takes it: filters dense and packed in turns,
-// so that every kernel has both and both have every problem.
+// Each of the rewritten problems on every kernel that takes it, with dense filters on half of the
+// kernels and packed ones on the others, for the next problem the other way round.
 TEST_F(Small, SpaceToDepth) {
   int problem = 0;
   const auto check = [&](const ConvGeometry& g) {
