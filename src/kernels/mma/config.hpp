@@ -69,11 +69,16 @@ struct Config {
   constexpr int act_bytes() const { return block_m * kRowBytes; }
   constexpr int stage_bytes() const { return (block_m + block_n) * kRowBytes; }
   constexpr int ring_bytes() const { return stages * stage_bytes(); }
-  /// From a tap of the list of places to the next. NOTE: 4 more than pixels, so that threads that
-  /// read 4 pixels under 8 taps do so without bank conflicts.
-  constexpr int list_pitch() const { return block_m + 4; }
+  /// The list has the address of a place where one block has all shared memory, else a number.
+  constexpr bool lists_addresses() const { return copy_bytes == 16 && is_persistent(); }
+  constexpr int place_bytes() const { return lists_addresses() ? 8 : 4; }
+  /// From a tap of the list to the next. NOTE: 16 bytes more than pixels, so that threads that read
+  /// 4 pixels under 8 taps do so without bank conflicts.
+  constexpr int list_pitch() const { return block_m + 16 / place_bytes(); }
   /// Shared memory of a CTA: the ring, and a list of `taps` taps of its pixels' places.
-  constexpr int shared_bytes(int taps) const { return ring_bytes() + taps * list_pitch() * 4; }
+  constexpr int shared_bytes(int taps) const {
+    return ring_bytes() + taps * list_pitch() * place_bytes();
+  }
 };
 
 /// Instantiate to have a configuration judged: each rule says what is legal.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <numeric>
 
 #include "core/checked.hpp"
 #include "core/text.hpp"
@@ -33,7 +34,9 @@ std::int64_t view_pixels(const ConvGeometry& g, const implicit_gemm::KernelView&
 
 // Taps that the list holds: those of two steps that follow each other, as a power of two.
 int listed_taps(const Config& config, std::int64_t tap_copies) {
-  const std::int64_t taps = (2 * config.row_copies() - 2) / tap_copies + 2;
+  // The last copy of a tap that a step can begin with.
+  const std::int64_t begin = tap_copies - std::gcd(tap_copies, config.row_copies());
+  const std::int64_t taps = (begin + 2 * config.row_copies() - 1) / tap_copies + 1;
   return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(taps)));
 }
 

@@ -88,13 +88,45 @@ __device__ __forceinline__ std::uint32_t place_under_tap(const Params& p, int4 f
   return cached ? place | kInCache : place;
 }
 
+/// The input of a tile: the first channel of its group.
+template <Config kConfig>
+struct Input {
+  const unsigned char* activation;
+  const unsigned char* cache;
+
+  __device__ __forceinline__ Input(const Params& p, const Tile& tile) {
+    const std::int64_t group = std::int64_t{tile.group} * p.tap_copies.divisor * kConfig.copy_bytes;
+    activation = static_cast<const unsigned char*>(p.activation) + group;
+    cache = static_cast<const unsigned char*>(p.cache) + group;
+  }
+  /// Copy `channel` at a place.
+  __device__ __forceinline__ const unsigned char* at(std::uint32_t place,
+                                                     std::uint32_t channel) const {
+    const std::uint64_t copies = (place & ~kInCache) + channel;
+    return (place >= kInCache ? cache : activation) + copies * kConfig.copy_bytes;
+  }
+};
+
+/// A place as the list has it: its address, nullptr for zeros, which takes the copies few
+/// instructions; or the place itself (Config::lists_addresses).
+template <Config kConfig>
+using ListedPlace =
+    std::conditional_t<kConfig.lists_addresses(), const unsigned char*, std::uint32_t>;
+__device__ __forceinline__ bool is_zeros(const unsigned char* place) {
+  return place == nullptr;
+}
+__device__ __forceinline__ bool is_zeros(std::uint32_t place) {
+  return place == kZeros;
+}
+
 /// The list, a ring of taps: `places[tap & mask][row of the tile]`. Each thread keeps one pixel and
 /// writes its places.
 template <Config kConfig>
 struct PlaceList {
   static constexpr int kTapsAtOnce = kConfig.threads() / kConfig.block_m;
 
-  std::uint32_t* places;
+  ListedPlace<kConfig>* places;
+  Input<kConfig> input;
   int4 first;  ///< Of this thread's pixel.
   int listed;  ///< Taps below are in the list.
 
@@ -104,7 +136,13 @@ struct PlaceList {
     const int row = static_cast<int>(threadIdx.x) % kConfig.block_m;
     for (int tap = listed + static_cast<int>(threadIdx.x) / kConfig.block_m; tap < end;
          tap += kTapsAtOnce) {
-      places[(tap & p.list_mask) * kConfig.list_pitch() + row] = place_under_tap(p, first, tap);
+      const std::uint32_t place = place_under_tap(p, first, tap);
+      ListedPlace<kConfig>& entry = places[(tap & p.list_mask) * kConfig.list_pitch() + row];
+      if constexpr (kConfig.lists_addresses()) {
+        entry = is_zeros(place) ? nullptr : input.at(place, 0);
+      } else {
+        entry = place;
+      }
     }
     listed = end;
   }
@@ -114,7 +152,8 @@ template <Config kConfig>
 __device__ __forceinline__ PlaceList<kConfig> start_list(const Params& p, const Tile& tile,
                                                          const Steps& steps,
                                                          unsigned char* shared) {
-  return {.places = reinterpret_cast<std::uint32_t*>(shared + kConfig.ring_bytes()),
+  return {.places = reinterpret_cast<ListedPlace<kConfig>*>(shared + kConfig.ring_bytes()),
+          .input = Input<kConfig>(p, tile),
           .first = first_tap(p, tile, static_cast<int>(threadIdx.x) % kConfig.block_m),
           .listed = p.tap_copies.divide(steps.begin * kConfig.row_copies())};
 }
@@ -132,12 +171,12 @@ __device__ __forceinline__ void copy_or_zero(const To& to, const From& from, con
       values[i] = exists(i) ? *reinterpret_cast<const std::uint16_t*>(from(i)) : std::uint16_t{0};
     }
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) *reinterpret_cast<std::uint16_t*>(to(i)) = values[i];
+    for (int i = 0; i < kCount; ++i) {
+      asm volatile("st.shared.u16 [%0], %1;" ::"r"(to(i)), "h"(values[i]) : "memory");
+    }
   } else {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      copy_async<kBytes>(ptx::shared_address(to(i)), from(i), exists(i));
-    }
+    for (int i = 0; i < kCount; ++i) copy_async<kBytes>(to(i), from(i), exists(i));
   }
 }
 
@@ -147,25 +186,30 @@ struct Gatherer {
   static constexpr int kBytes = kConfig.copy_bytes;
   static constexpr int kRows = kConfig.rows_at_once();
 
-  unsigned char* ring;
-  const std::uint32_t* places;
-  const unsigned char* activation;  ///< First channel of the tile's group,
-  const unsigned char* cache;       ///< likewise.
-  const unsigned char* filter;      ///< First tap of filter `row` of the tile.
-  int filters;                      ///< Filters of the tile from `row` on.
+  const ListedPlace<kConfig>* places;
+  Input<kConfig> input;
+  const unsigned char* filter;  ///< First tap of filter `row` of the tile.
+  int filters;                  ///< Filters of the tile from `row` on.
   int row, column;
+  std::uint32_t ring;  ///< Shared address of the copy for `row` in the first stage.
 
-  /// Where the thread's copy for `in_row` lies in the part of a stage that begins at `part`.
-  __device__ __forceinline__ unsigned char* at(unsigned char* part, int in_row) const {
-    return part + in_row * kRowBytes + ((column * kBytes) ^ (in_row % 8 * 16));
+  /// Where the thread's column lies in a row.
+  __device__ __forceinline__ int in_row(int of_row) const {
+    return (column * kBytes) ^ (of_row % 8 * 16);
+  }
+  /// From the thread's copy for `row` to that for the row `down` further: a constant, where it lies
+  /// alike in all of its rows.
+  __device__ __forceinline__ int to_row(int down) const {
+    const int turned = kRows % 8 == 0 ? 0 : in_row(row + down) - in_row(row);
+    return down * kRowBytes + turned;
   }
 
   /// What all rows of a step have in common.
   struct Step {
-    const std::uint32_t* places;  ///< Of pixel `row`.
-    std::uint32_t channel;        ///< In copies.
-    const unsigned char* filter;  ///< Of filter `row`.
-    bool exists, in_filters;      ///< Past the end zeros are copied.
+    const ListedPlace<kConfig>* places;  ///< Of pixel `row`.
+    std::uint32_t channel;               ///< In copies.
+    const unsigned char* filter;         ///< Of filter `row`.
+    bool exists, in_filters;             ///< Past the end zeros are copied.
   };
   __device__ __forceinline__ Step at_step(const Params& p, int step, int end) const {
     const int copy = step * kConfig.row_copies() + column;
@@ -180,20 +224,23 @@ struct Gatherer {
   /// Copy part `kPart` of `kParts` of a step.
   template <int kPart, int kParts>
   __device__ __forceinline__ void gather(const Params& p, const Step& step, int stage) const {
-    unsigned char* const pixels = ring + stage * kConfig.stage_bytes();
+    const std::uint32_t pixels = ring + stage * kConfig.stage_bytes();
     constexpr int kPixels = rows_of_part(kConfig.block_m / kRows, kPart, kParts);
-    std::uint32_t place[kPixels + 1];
+    ListedPlace<kConfig> place[kPixels + 1];
 #pragma unroll
     for (int i = 0; i < kPixels; ++i) place[i] = step.places[(kPart + i * kParts) * kRows];
+    const auto address = [&](int i) {
+      if constexpr (kConfig.lists_addresses()) {
+        return place[i] + std::uint64_t{step.channel} * kBytes;
+      } else {
+        return input.at(place[i], step.channel);
+      }
+    };
     copy_or_zero<kBytes, kPixels>(
-        [&](int i) { return at(pixels, row + (kPart + i * kParts) * kRows); },
-        [&](int i) {
-          const std::uint64_t copies = (place[i] & ~kInCache) + step.channel;
-          return (place[i] >= kInCache ? cache : activation) + copies * kBytes;
-        },
-        [&](int i) { return step.exists && place[i] != kZeros; });
+        [&](int i) { return pixels + to_row((kPart + i * kParts) * kRows); }, address,
+        [&](int i) { return step.exists && !is_zeros(place[i]); });
     copy_or_zero<kBytes, rows_of_part(kConfig.block_n / kRows, kPart, kParts)>(
-        [&](int i) { return at(pixels + kConfig.act_bytes(), row + (kPart + i * kParts) * kRows); },
+        [&](int i) { return pixels + kConfig.act_bytes() + to_row((kPart + i * kParts) * kRows); },
         [&](int i) { return step.filter + (kPart + i * kParts) * kRows * p.filter_pitch; },
         [&](int i) { return step.in_filters && (kPart + i * kParts) * kRows < filters; });
   }
@@ -208,17 +255,18 @@ template <Config kConfig>
 __device__ __forceinline__ Gatherer<kConfig> start_gathering(const Params& p, const Tile& tile,
                                                              unsigned char* shared) {
   const int row = static_cast<int>(threadIdx.x) / kConfig.row_copies();
-  const std::int64_t group = std::int64_t{tile.group} * p.tap_copies.divisor * kConfig.copy_bytes;
   const std::int64_t first = std::int64_t{tile.group} * p.filters + tile.filter + row;
-  return {.ring = shared,
-          .places = reinterpret_cast<const std::uint32_t*>(shared + kConfig.ring_bytes()),
-          .activation = static_cast<const unsigned char*>(p.activation) + group,
-          .cache = static_cast<const unsigned char*>(p.cache) + group,
-          .filter = static_cast<const unsigned char*>(p.filter) + tile.phase * p.phase_pitch +
-                    first * p.filter_pitch + p.filter_offset,
-          .filters = p.filters - tile.filter - row,
-          .row = row,
-          .column = static_cast<int>(threadIdx.x) % kConfig.row_copies()};
+  Gatherer<kConfig> gatherer{
+      .places = reinterpret_cast<const ListedPlace<kConfig>*>(shared + kConfig.ring_bytes()),
+      .input = Input<kConfig>(p, tile),
+      .filter = static_cast<const unsigned char*>(p.filter) + tile.phase * p.phase_pitch +
+                first * p.filter_pitch + p.filter_offset,
+      .filters = p.filters - tile.filter - row,
+      .row = row,
+      .column = static_cast<int>(threadIdx.x) % kConfig.row_copies(),
+      .ring = ptx::shared_address(shared) + row * kRowBytes};
+  gatherer.ring += gatherer.in_row(row);
+  return gatherer;
 }
 
 // ---- Multiply: a stage on the tensor cores ------------------------------------------------------
@@ -245,10 +293,13 @@ __device__ __forceinline__ void load_fragments(Fragments<kConfig>& fragments,
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int pixel = warp % kConfig.warps_m * kConfig.warp_m() + lane % 16;
   const int filter = warp / kConfig.warps_m * kConfig.warp_n() + lane % 8 + lane / 16 * 8;
+  // NOTE: a row lies at a multiple of its length, so cell 2k + c is one exclusive or away from c.
   const std::uint32_t pixels =
-      ptx::shared_address(stage) + pixel * kRowBytes + ((2 * k + lane / 16) ^ (lane % 8)) * 16;
-  const std::uint32_t filters = ptx::shared_address(stage) + kConfig.act_bytes() +
-                                filter * kRowBytes + ((2 * k + lane / 8 % 2) ^ (lane % 8)) * 16;
+      (ptx::shared_address(stage) + pixel * kRowBytes + (lane / 16 ^ lane % 8) * 16) ^
+      (k * kStepBytes);
+  const std::uint32_t filters = (ptx::shared_address(stage) + kConfig.act_bytes() +
+                                 filter * kRowBytes + (lane / 8 % 2 ^ lane % 8) * 16) ^
+                                (k * kStepBytes);
 #pragma unroll
   for (int i = 0; i < kConfig.warp_m() / 16; ++i) {
     auto& f = fragments.pixels[i];
@@ -395,6 +446,11 @@ __device__ __forceinline__ void main_loop(const Params& p, Loads<kConfig>& loads
                                           const Steps& steps, Accumulators<kConfig>& accumulators,
                                           unsigned char* shared) {
   constexpr int kStages = kConfig.stages;
+  // NOTE: of two warps that share a scheduler one lists while the other multiplies, if the list comes
+  // first; in front of the barrier all would wait. Where several blocks share a multiprocessor, the
+  // other blocks multiply meanwhile, and the list there is 3 % faster.
+  constexpr bool kAlone = kConfig.is_persistent();
+  constexpr int kParts = kAlone ? 4 : 3;
   const Gatherer<kConfig>& gatherer = loads.gatherer;
   copy_async_wait<kStages - 2>();
   __syncthreads();
@@ -405,24 +461,29 @@ __device__ __forceinline__ void main_loop(const Params& p, Loads<kConfig>& loads
   for (int step = steps.begin; step < steps.end; ++step) {
     const unsigned char* const now = shared + stage * kConfig.stage_bytes();
     const int ahead = step + kStages - 1;
+    if (kAlone) loads.list.extend_to(p, ahead + 1);
     const auto copies = gatherer.at_step(p, ahead, steps.end);
 
     load_fragments(odd, now, 1);
-    gatherer.template gather<0, 3>(p, copies, free_stage);
+    gatherer.template gather<0, kParts>(p, copies, free_stage);
     multiply(accumulators, even);
 
     load_fragments(even, now, 2);
-    gatherer.template gather<1, 3>(p, copies, free_stage);
+    gatherer.template gather<1, kParts>(p, copies, free_stage);
     multiply(accumulators, odd);
 
     load_fragments(odd, now, 3);
-    gatherer.template gather<2, 3>(p, copies, free_stage);
-    copy_async_commit();
+    gatherer.template gather<2, kParts>(p, copies, free_stage);
+    if (!kAlone) copy_async_commit();
     multiply(accumulators, even);
+    if constexpr (kAlone) {
+      gatherer.template gather<3, kParts>(p, copies, free_stage);
+      copy_async_commit();
+    }
 
     free_stage = stage;
     stage = stage + 1 == kStages ? 0 : stage + 1;
-    loads.list.extend_to(p, ahead + 1);
+    if (!kAlone) loads.list.extend_to(p, ahead + 1);
     copy_async_wait<kStages - 2>();
     __syncthreads();
     load_fragments(even, shared + stage * kConfig.stage_bytes(), 0);
