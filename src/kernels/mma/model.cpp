@@ -72,7 +72,8 @@ double estimate_us(const Tiling& tiling, const PlanRequest& request, const Model
                  (is_curved(request.epilogue.activation) ? k.curved_cycles : 0.0));
   // Blocks that run side by side on one multiprocessor.
   const auto together = [&](double blocks) {
-    const double step = std::max(blocks * work, k.step_cycles + k.alone_share * work);
+    double step = std::max(blocks * work, k.step_cycles + k.alone_share * work);
+    if (config.is_persistent() && !config.split) step *= k.persistent_share;
     return k.block_cycles + p.steps_per_split * step + blocks * store;
   };
 
