@@ -37,10 +37,9 @@ def activate(x, activation):
 
 def carry(made, sources):
     """Let `made`, frames of tensors of the same rows, hold the halos that all of them hold."""
-    mark = getattr(sources[0], "_convoy_halo", None)
-    if mark is not None and all(
-            getattr(source, "_convoy_halo", None) == mark for source in sources):
-        made._convoy_halo = mark
+    marks = [getattr(source, "_convoy_halo", None) for source in sources]
+    if None not in marks and len({mark[0] for mark in marks}) == 1:
+        made._convoy_halo = tuple(map(min, zip(*marks)))
     return made
 
 

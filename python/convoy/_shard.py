@@ -60,6 +60,11 @@ class Level:
     def own(self, rank):
         return self.starts[rank + 1] - self.starts[rank]
 
+    @property
+    def margin(self):
+        """Rows of a margin where a rank has one; the same on every rank."""
+        return max(self.before, self.behind)
+
     def times(self, numerator, denominator=1):
         """The same rows at another resolution; None where they do not divide."""
         values = (*self.starts, self.before, self.behind)
@@ -258,11 +263,28 @@ class Shards:
     def _mark(self, tensor, before, behind):
         """Remember that so many rows of its margins, where it has them, are the neighbours'.
         NOTE: the same on every rank, the first and last too: all exchange, or none does."""
-        tensor._convoy_halo = self._epoch, before, behind
+        if before > 0 or behind > 0:
+            tensor._convoy_halo = self._epoch, max(before, 0), max(behind, 0)
+
+    def _held(self, tensor):
+        """(rows in front, rows behind) that are the neighbours'."""
+        epoch, before, behind = getattr(tensor, "_convoy_halo", (-1, 0, 0))
+        return (before, behind) if epoch == self._epoch else (0, 0)
 
     def _holds(self, tensor, before, behind):
-        epoch, has_before, has_behind = getattr(tensor, "_convoy_halo", (-1, 0, 0))
-        return epoch == self._epoch and has_before >= before and has_behind >= behind
+        has_before, has_behind = self._held(tensor)
+        return has_before >= before and has_behind >= behind
+
+    def _mark_made(self, made, read, begin, end, factor, residual):
+        """`made` is a convolution of `read` with paddings `begin` and `end`: of the neighbours'
+        rows it has those whose taps were there."""
+        before = min(self._held(tensor)[0] for tensor in read) * factor - begin
+        behind = min(self._held(tensor)[1] for tensor in read) * factor - end
+        if residual is not None:
+            before = min(before, self._held(residual)[0])
+            behind = min(behind, self._held(residual)[1])
+        self._mark(made, before, behind)
+        return made
 
     def follow(self, made, source):
         """`made` has frames or channels of `source` with all of its rows: and so its halos."""
@@ -337,10 +359,13 @@ class Shards:
         return received
 
     def fill(self, tensors, before, behind):
-        """Let the margins of tensors hold the neighbours' rows."""
+        """Let the margins of tensors hold so many of the neighbours' rows; where they do not,
+        all rows that there is room for: what the next layers need as well."""
         tensors = [t for t in tensors if not self._holds(t, before, behind)]
         if not tensors or not (before or behind):
             return
+        room = min(self.require_level(t.shape[_ROWS], "a tensor").margin for t in tensors)
+        before, behind = max(before, room), max(behind, room)
         for target, packed in self.finish(self.start(tensors, before, behind)):
             _layout.copy(target, packed.movedim(-1, 1))
         for tensor in tensors:
@@ -359,7 +384,9 @@ class Shards:
         begin, end = node.begin[axis], node.end[axis]
         reach = node.dilation[axis] * (taps - 1)
         if taps == 1 and stride == 1 and begin == end == 0:
-            return session.conv(node, x, cache, residual)
+            made = session.conv(node, x, cache, residual)
+            read = [x] if cache is None else [x, cache]
+            return self._mark_made(made, read, 0, 0, 1, residual)
         x = self._converted(session, x)
         level = self.require_level(x.shape[_ROWS], "a convolution")
         if stride > 1:
@@ -376,7 +403,8 @@ class Shards:
         self.fill(wanted, before, behind)
         if node.upsample > 1:
             self._levels[x.shape[_ROWS] * node.upsample] = level.times(node.upsample)
-        return session.conv(node, x, cache, residual)
+        made = session.conv(node, x, cache, residual)
+        return self._mark_made(made, wanted, begin, end, node.upsample, residual)
 
     def _strided_convolution(self, node, x, cache, residual, level):
         """Of the rows that own outputs read, and no others; then with margins again."""
@@ -435,9 +463,13 @@ class Shards:
             return run(self, node, x)
         x = self._converted(session, x)
         level = self.require_level(x.shape[_ROWS], "a norm")
-        most = self.margin
-        if self._holds(x, most, most):
+        # NOTE: where there is room for the rows that two layers read, all of it is filled in the
+        # norm's input, which is the block's residual as well: most layers then exchange nothing.
+        ahead = level.margin >= 4 * self.margin
+        need = 2 * self.margin if ahead else self.margin
+        if self._holds(x, need, need):
             return self.follow(run(self, node, x), x)
+        most = level.margin
         if min(level.own(rank) for rank in range(self.count)) < most:
             return run(self, node, x)
         started = self.start([x], most, most)
@@ -452,8 +484,13 @@ class Shards:
         first, past = level.before, level.before + level.own(self.rank)
         ends = [own.narrow(_ROWS, first - most, most)] if level.before else []
         ends += [own.narrow(_ROWS, past, most)] if level.behind else []
-        for end, (_, packed) in zip(ends, self.finish(started)):
-            _layout.copy(end, run(self, node, packed.movedim(-1, 1)))
+        for end, (target, packed) in zip(ends, self.finish(started)):
+            rows = packed.movedim(-1, 1)
+            if ahead:
+                _layout.copy(target, rows)
+            _layout.copy(end, run(self, node, rows))
+        if ahead:
+            self._mark(x, most, most)
         self._mark(own, most, most)
         return own
 
