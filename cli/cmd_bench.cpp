@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench_report.hpp"
+#include "bench_shards.hpp"
 #include "commands.hpp"
 #include "layer.hpp"
 #include "options.hpp"
@@ -33,6 +34,8 @@ struct BenchOptions {
   double seconds = 0.5;
   int runs = 0, chain = 1;
   std::uint64_t seed = 1;
+  int shards = 0;
+  std::string axis = "height";
 };
 
 /// The command that times this one case again.
@@ -51,8 +54,7 @@ std::string repro_line(const BenchOptions& o, const ShapeCase& shape, DType dtyp
   return line + " " + to_string(shape.problem);
 }
 
-BenchRow run_case(const BenchOptions& o, const ShapeCase& shape, const std::string& place) {
-  const Progress progress(text("timing ", to_string(shape.problem), place));
+Layer layer_of(const BenchOptions& o, const ShapeCase& shape) {
   RandomLayerOptions random;
   random.dtype =
       !o.common.dtype.empty() ? parse_dtype(o.common.dtype) : shape.dtype.value_or(DType::bf16);
@@ -62,7 +64,12 @@ BenchRow run_case(const BenchOptions& o, const ShapeCase& shape, const std::stri
   Layer layer = make_random_layer(shape.problem, random);
   o.common.apply_to(layer.options);
   parse_activation(o.epilogue.activation, layer.epilogue);
+  return layer;
+}
 
+BenchRow run_case(const BenchOptions& o, const ShapeCase& shape, const std::string& place) {
+  const Progress progress(text("timing ", to_string(shape.problem), place));
+  const Layer layer = layer_of(o, shape);
   const PreparedLayer prepared(layer);
   std::vector<Variant> variants = {
       {prepared.info().kernel, [&](cudaStream_t stream) { prepared.enqueue(stream); }}};
@@ -75,10 +82,10 @@ BenchRow run_case(const BenchOptions& o, const ShapeCase& shape, const std::stri
   row.count = shape.count;
   row.info = prepared.info();
   row.backend_line = backend_line(row.info, layer.options.device);
-  row.dtype = random.dtype;
+  row.dtype = layer.options.dtype;
   row.epilogue = to_string(epilogue_of(layer));
   row.time = times[0];
-  row.repro = repro_line(o, shape, random.dtype);
+  row.repro = repro_line(o, shape, row.dtype);
   if (o.verify) {
     const Verification check =
         verify(layer, row.info, prepared.download_output(), prepared.filter_format());
@@ -119,6 +126,26 @@ int run_versus_cudnn(const BenchOptions& o) {
   throw Error(Status::launch_failure, text("cannot run ", program, ": ", std::strerror(errno)));
 }
 
+/// Each case on one device and cut over several.
+int run_shards(const BenchOptions& o, const std::vector<ShapeCase>& cases) {
+  const ShardBenchOptions options{
+      .ranks = o.shards, .axis = parse_shard_axis(o.axis), .seconds = o.seconds, .runs = o.runs};
+  const Countdown countdown(cases.size());
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    ShardBenchRow row;
+    try {
+      const Progress progress(text("timing ", to_string(cases[i].problem), countdown.place(i)));
+      Layer layer = layer_of(o, cases[i]);
+      row = bench_shards(layer, options);
+    } catch (const Error& error) {
+      throw Error(error.status(), to_string(cases[i].problem) + ": " + error.what());
+    }
+    if (i == 0) print_shard_header(o.csv);
+    print_shard_row(row, options, o.csv);
+  }
+  return kSuccess;
+}
+
 int run_bench(const BenchOptions& o) {
   if (o.list) {
     if (!o.shapes.empty()) throw_invalid("--list takes no shape, got '", o.shapes.front(), "'");
@@ -131,6 +158,7 @@ int run_bench(const BenchOptions& o) {
   for (const std::string& argument : o.shapes) {
     for (ShapeCase& shape : resolve_shapes(argument)) cases.push_back(std::move(shape));
   }
+  if (o.shards > 0) return run_shards(o, cases);
   const BenchFormat format = o.csv           ? BenchFormat::csv
                              : o.common.json ? BenchFormat::json
                                              : BenchFormat::table;
@@ -177,6 +205,19 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_option("--chain", o.chain, "time runs as shares of a CUDA graph of this many")
       ->check(CLI::Range(1, 1000))
       ->needs(versus);
+  CLI::Option* const shards =
+      command
+          ->add_option("--shards", o.shards,
+                       "cut each shape over this many GPUs (NCCL), or threads of the CPU, and "
+                       "compare with one")
+          ->check(whole_number())
+          ->check(CLI::Range(1, 1024))
+          ->excludes("--json")
+          ->excludes("--verify")
+          ->excludes(versus);
+  command->add_option("--axis", o.axis, "what --shards cuts: height, width, frames, batch")
+      ->needs(shards)
+      ->capture_default_str();
   command->add_flag("--list", o.list, "names of the shape sets");
   command->callback([options, &exit_code] { exit_code = run_bench(*options); });
 }

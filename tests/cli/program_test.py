@@ -428,6 +428,30 @@ class ProgramTest(ProgramCase):
         self.assertEqual([case["count"] for case in told["cases"]], [3, 1])
         self.assertIn("resnet50", self.succeed("bench", "--list"))
 
+    def test_bench_over_ranks(self):
+        shape = "n1h12w8c16k16r3s3ph1pw1"
+        for axis, ranks, sent in (("height", 3, 2 * 8 * 16 * 4), ("batch", 1, 0)):
+            out = self.succeed("bench", shape, "--device", "cpu", "--runs", 2, "--csv", "--dtype",
+                               "fp32", "--shards", ranks, "--axis", axis, "--bias", "--residual")
+            case = dict(zip(*(line.split(",") for line in out.strip().split("\n"))))
+            self.assertEqual((case["problem"], case["ranks"], case["axis"], case["transport"]),
+                             (shape, str(ranks), axis, "in-process"))
+            self.assertEqual((case["runs"], case["sent_bytes"], case["same_bits"]),
+                             ("2", str(sent), "yes"))
+            self.assertGreater(float(case["us"]), 0)
+            self.assertEqual(float(case["interior_us"]) > 0, ranks > 1)
+            # Rows with margins, the filter whole and the bias, 4 bytes each.
+            rows = 12 // ranks
+            held = 8 * 16 * ((rows + 2 * (ranks > 1)) + 2 * rows) + 9 * 16 * 16 + 16
+            self.assertGreaterEqual(int(case["rank_bytes"]), 4 * held)  # And a workspace.
+            self.assertEqual(int(case["rank_bytes"]) < int(case["one_bytes"]), ranks > 1)
+        self.refuse("largest legal count", "bench", "n1h8w4c4k4r9s9ph4pw4", "--device", "cpu",
+                    "--shards", 4)
+        self.refuse("legal: height, width, frames, batch", "bench", shape, "--shards", 2, "--axis",
+                    "rows", "--device", "cpu")
+        self.refuse("--axis requires --shards", "bench", shape, "--axis", "width")
+        self.refuse("--shards", "bench", shape, "--shards", 2, "--verify", "--device", "cpu")
+
     def test_shipped_sets_are_all_legal(self):
         for name in self.succeed("bench", "--list").split():
             cases = json.loads(self.succeed("explain", name, "--json"))
