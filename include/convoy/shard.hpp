@@ -174,6 +174,9 @@ struct ShardedRunArguments {
   bool halos_filled = false;  ///< The halos hold the neighbours' elements: nothing is exchanged.
   FilterRef filter{};         ///< As RunArguments'.
   Epilogue epilogue{};        ///< As RunArguments'; the residual lies like the output.
+  /// As RunArguments', scale_shift alone: the statistics of all ranks. Where the batch is cut, of
+  /// this rank's images. Halos are exchanged as they are, before it; a cache holds what follows it.
+  Prologue prologue{};
   /// 3-D with cached_frames > 0: with margins like the activation's, halos filled, which they are
   /// in the `next_cache` of a run. Where frames are cut: rank 0's alone.
   ConstTensorView cache{};
@@ -212,7 +215,7 @@ class CONVOY_API ShardedPlan {
 /// the spec is the communicator's. The kernel is the one of the whole problem where it can run the
 /// part, so that outputs have the same bits. Throws Error{invalid_argument} as shard_layouts does
 /// and where the ranks' problems differ; Error{unsupported} where a rank cannot run its part, and
-/// for a prologue.
+/// for a prologue of rms.
 CONVOY_API ShardedPlan plan_shard(const ProblemShape& problem, const PlanOptions& options,
                                   const Communicator& communicator, const ShardSpec& spec,
                                   ShardOverlap overlap = ShardOverlap::automatic);

@@ -162,6 +162,7 @@ convoy_status_t convoy_shard_run(convoy_shard_plan_t plan, const convoy_run_argu
                     .halos_filled = halos_filled != 0,
                     .filter = given.filter,
                     .epilogue = given.epilogue,
+                    .prologue = given.prologue,
                     .cache = ConstTensorView(given.cache.data),
                     .next_cache = TensorView(given.next_cache.data),
                     .workspace = given.workspace},

@@ -77,6 +77,7 @@ std::string describe(const ProblemShape& problem, const PlanOptions& options,
   for (const std::int64_t start : spec.starts) starts += text(" ", start);
   return text(to_string(problem), " ", to_string(options.dtype), " to ",
               to_string(options.output_dtype.value_or(options.dtype)), " ",
+              (options.prologue.any() ? to_string(options.prologue) + " > " : ""),
               to_string(options.epilogue), ", cut along ", to_string(spec.axis), " for ",
               spec.count, " ranks", starts.empty() ? "" : " at", starts, ", margins ",
               spec.input_margin, " and ", spec.output_margin);
@@ -99,10 +100,11 @@ ShardedPlan::Impl::Impl(const ProblemShape& problem, const PlanOptions& options,
       geometry(geometry_of(problem)),
       element(size_of(options.dtype)),
       output_element(size_of(options.output_dtype.value_or(options.dtype))) {
-  if (options.prologue.any()) {
+  // NOTE: a value for each pixel would need its own halos.
+  if (options.prologue.norm == PrologueNorm::rms) {
     throw Error(Status::unsupported,
                 text("prologue = ", to_string(options.prologue),
-                     "; legal in a shard: none; nearest: a norm of its own before it"));
+                     "; legal in a shard: scale_shift; nearest: a norm of its own before it"));
   }
   if (options.shuffle.any()) {
     throw Error(Status::unsupported,
@@ -269,6 +271,7 @@ RunArguments ShardedPlan::Impl::arguments_of(const ShardedRunArguments& argument
           .activation = ConstTensorView(arguments.activation),
           .filter = arguments.filter,
           .epilogue = arguments.epilogue,
+          .prologue = arguments.prologue,
           .cache = arguments.cache,
           .next_cache = arguments.next_cache,
           .workspace = kernel_workspace > 0 ? arguments.workspace : nullptr};

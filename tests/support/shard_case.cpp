@@ -41,6 +41,7 @@ struct Tensors {
   ConvGeometry g;
   DType out_dtype;
   Bytes activation, cache, filter, bias, residual;
+  Bytes scale, shift;  ///< Of the prologue, [N, C].
 
   explicit Tensors(const ShardCase& c)
       : g(geometry_of(c.conv.problem)),
@@ -64,6 +65,9 @@ struct Tensors {
     filter = values(g.filter_elements(), 1, c.conv.options.dtype);
     bias = values(g.out_channels, 3, c.conv.epilogue.bias_dtype);
     residual = values(g.output_elements(), 4, out_dtype);
+    const bool normed = c.conv.options.prologue.any();
+    scale = values(normed ? g.batch * g.in_channels : 0, 2, DType::fp32);
+    shift = values(normed ? g.batch * g.in_channels : 0, 2, DType::fp32);
   }
 };
 
@@ -124,6 +128,14 @@ Epilogue epilogue_of(const ShardCase& c, const void* bias, const void* residual)
   return e;
 }
 
+Prologue prologue_of(const ShardCase& c, const void* scale, const void* shift) {
+  if (!c.conv.options.prologue.any()) return {};
+  return {.norm = c.conv.options.prologue.norm,
+          .activation = c.conv.options.prologue.activation,
+          .scale = static_cast<const float*>(scale),
+          .shift = static_cast<const float*>(shift)};
+}
+
 GuardedBuffer uploaded(Device device, const Bytes& bytes) {
   GuardedBuffer buffer(device, bytes.size());
   if (!bytes.empty()) buffer.upload(bytes.data());
@@ -137,6 +149,7 @@ Whole run_whole(const ShardCase& c, const Tensors& t, Device device) {
   GuardedBuffer activation = uploaded(device, t.activation), cache = uploaded(device, t.cache);
   GuardedBuffer filter = uploaded(device, t.filter), bias = uploaded(device, t.bias);
   GuardedBuffer residual = uploaded(device, t.residual);
+  GuardedBuffer scale = uploaded(device, t.scale), shift = uploaded(device, t.shift);
   GuardedBuffer output(device, size_at(t.g.output_elements()) * size_of(t.out_dtype));
   GuardedBuffer next(device, size_at(t.g.batch * t.g.next_cache_frames() * t.g.in[1] * t.g.in[2] *
                                      t.g.in_channels) *
@@ -145,7 +158,8 @@ Whole run_whole(const ShardCase& c, const Tensors& t, Device device) {
   RunArguments run{.output = TensorView(output.data()),
                    .activation = ConstTensorView(activation.data()),
                    .filter = FilterRef(filter.data()),
-                   .epilogue = epilogue_of(c, bias.data(), residual.data())};
+                   .epilogue = epilogue_of(c, bias.data(), residual.data()),
+                   .prologue = prologue_of(c, scale.data(), shift.data())};
   if (t.g.cached_frames > 0) run.cache = ConstTensorView(cache.data());
   if (c.conv.next_cache) run.next_cache = TensorView(next.data());
   if (plan.workspace_bytes() > 0) run.workspace = workspace.data();
@@ -167,6 +181,8 @@ void make_exact(ConvCase& c) {
   e.activation = kept ? e.activation : Activation::none;
   e.scale = e.scale == 1.0f ? 1.0f : 0.5f;
   e.beta = e.beta == 0.0f || e.beta == 1.0f ? e.beta : -0.5f;
+  PrologueKind& prologue = c.options.prologue;
+  if (prologue.activation != Activation::none) prologue.activation = Activation::relu;
 }
 
 /// One rank's run; what is wrong with it.
@@ -191,6 +207,11 @@ std::string run_rank(const ShardCase& c, const Tensors& t, const Whole& whole, D
   GuardedBuffer activation = uploaded(device, cut(t.activation, in, mine.input));
   GuardedBuffer filter = uploaded(device, t.filter), bias = uploaded(device, t.bias);
   GuardedBuffer residual = uploaded(device, cut(t.residual, out, mine.output));
+  // Where the batch is cut, of this rank's images.
+  const Blocks images{1, size_at(g.batch), size_at(g.in_channels) * sizeof(float)};
+  const bool batch = c.spec.axis == ShardAxis::batch && c.conv.options.prologue.any();
+  GuardedBuffer scale = uploaded(device, batch ? cut(t.scale, images, mine.input) : t.scale);
+  GuardedBuffer shift = uploaded(device, batch ? cut(t.shift, images, mine.input) : t.shift);
   GuardedBuffer output(device, out.outer * size_at(mine.output.stored()) * out.inner);
   const bool has_cache = g.cached_frames > 0 && (!frames || communicator.rank() == 0);
   GuardedBuffer cache = uploaded(device, frames      ? t.cache
@@ -205,7 +226,8 @@ std::string run_rank(const ShardCase& c, const Tensors& t, const Whole& whole, D
   ShardedRunArguments run{.output = TensorView(output.data()),
                           .activation = activation.data(),
                           .filter = FilterRef(filter.data()),
-                          .epilogue = epilogue_of(c, bias.data(), residual.data())};
+                          .epilogue = epilogue_of(c, bias.data(), residual.data()),
+                          .prologue = prologue_of(c, scale.data(), shift.data())};
   if (has_cache) run.cache = ConstTensorView(cache.data());
   if (wants_next) run.next_cache = TensorView(next.data());
   if (plan.workspace_bytes() > 0) run.workspace = workspace.data();
@@ -255,8 +277,9 @@ ShardCase random_shard_case(std::uint64_t seed, int count, ShardAxis axis,
                             const CaseLimits& limits) {
   ShardCase c;
   c.conv = random_case(seed, limits);
-  c.conv.options.prologue = {};  // Shards take none,
-  c.conv.options.shuffle = {};   // nor any of these.
+  PrologueKind& prologue = c.conv.options.prologue;
+  if (prologue.norm == PrologueNorm::rms) prologue = {};  // Shards take none,
+  c.conv.options.shuffle = {};                            // nor any of these.
   std::mt19937_64 random(seed * 77 + static_cast<std::uint64_t>(count) * 7 +
                          static_cast<std::uint64_t>(axis));
   c.spec.count = count;

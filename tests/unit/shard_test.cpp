@@ -157,16 +157,37 @@ TEST(Shard, ARankThatCannotTellsTheOthers) {
   EXPECT_NE(thrown[1], "");
 }
 
-TEST(Shard, RefusesPrologues) {
+TEST(Shard, NormalisedLayersHaveTheBitsOfOneRank) {
+  Conv2dProblemShape problem = layer(21);
+  int interior = 0;
+  for (const ShardAxis axis : {ShardAxis::height, ShardAxis::width, ShardAxis::batch}) {
+    for (const int count : {2, 3}) {
+      ShardCase c;
+      problem.batch = axis == ShardAxis::height ? 1 : 3;
+      c.conv.problem = problem;
+      c.conv.options = {
+          .dtype = DType::bf16,
+          .prologue = {.norm = PrologueNorm::scale_shift, .activation = Activation::relu},
+          .device = Device::cpu};
+      c.spec = {.count = count, .axis = axis};
+      const ShardResult result = run_shard_case(c);
+      EXPECT_EQ(result.wrong, "") << describe(c);
+      EXPECT_TRUE(result.ran) << result.refusal;
+      interior += result.interior ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(interior, 2);
+}
+
+TEST(Shard, RefusesProloguesOfPixels) {
   const auto thrown = faults(2, 20'000, [](const Communicator& c) {
-    plan_shard(layer(12),
-               {.dtype = DType::fp32,
-                .prologue = {.norm = PrologueNorm::scale_shift},
-                .device = Device::cpu},
-               c, {.count = 2});
+    plan_shard(
+        layer(12),
+        {.dtype = DType::fp32, .prologue = {.norm = PrologueNorm::rms}, .device = Device::cpu}, c,
+        {.count = 2});
   });
   for (const std::string& what : thrown) {
-    EXPECT_NE(what.find("prologue = scale_shift; legal in a shard: none"), std::string::npos)
+    EXPECT_NE(what.find("prologue = rms; legal in a shard: scale_shift"), std::string::npos)
         << what;
   }
 }
