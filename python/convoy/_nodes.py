@@ -37,8 +37,8 @@ def activate(x, activation):
 
 def carry(made, sources):
     """Let `made`, frames of tensors of the same rows, hold the halos that all of them hold."""
-    marks = [getattr(source, "_convoy_halo", None) for source in sources]
-    if None not in marks and len({mark[0] for mark in marks}) == 1:
+    marks = [source._convoy_halo for source in sources if hasattr(source, "_convoy_halo")]
+    if len(marks) == len(sources) and len({mark[0] for mark in marks}) == 1:
         made._convoy_halo = tuple(map(min, zip(*marks)))
     return made
 

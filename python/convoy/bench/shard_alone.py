@@ -25,8 +25,8 @@ import torch.distributed as dist
 
 import convoy
 
-from . import vae_models
 from .._accelerate import Session
+from . import vae_models
 from .shards import CASES, captured, profile
 
 FIELDS = ("case", "latent", "ranks", "rank", "one_ms", "alone_ms", "share", "work", "exchanges",
@@ -156,7 +156,7 @@ def case_rows(name, options):
             def run(model=model):
                 return vae_models.decoded(model, z, keywords)
 
-            part, layers = [0], []
+            part, layers = [0], list[tuple]()
             with counted(part, layers):
                 run()
             row = dict(case=name, latent="x".join(map(str, latent)), ranks=count, rank=rank,
