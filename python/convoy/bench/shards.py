@@ -36,6 +36,8 @@ CASES = {  # name: (class, latent)
     "wan480": ("wan21", (1, 16, 21, 60, 104)),
     "wan720": ("wan21", (1, 16, 21, 90, 160)),
     "hunyuan720": ("hunyuan", (1, 16, 3, 90, 160)),
+    # NOTE: 17 frames: its attention's mask has 72,000 x 72,000 numbers; at 81 it would take 183 GB.
+    "hunyuan720x17": ("hunyuan", (1, 16, 5, 90, 160)),
 }
 FIELDS = ("case", "latent", "ranks", "ms", "one_ms", "speed_up", "efficiency", "exposed_ms",
           "exposed_share", "graph_ms", "one_graph_ms", "graph_speed_up", "sent_mb", "exchanges",
