@@ -463,22 +463,20 @@ class Shards:
             return run(self, node, x)
         x = self._converted(session, x)
         level = self.require_level(x.shape[_ROWS], "a norm")
-        # NOTE: where there is room for the rows that two layers read, all of it is filled in the
-        # norm's input, which is the block's residual as well: most layers then exchange nothing.
+        # NOTE: where there is room for four layers' rows, they are fetched for two at least: the
+        # norm's input is the residual of two layers as well.
         ahead = level.margin >= 4 * self.margin
         need = 2 * self.margin if ahead else self.margin
+        most = level.margin
         if self._holds(x, need, need):
             return self.follow(run(self, node, x), x)
-        most = level.margin
         if min(level.own(rank) for rank in range(self.count)) < most:
             return run(self, node, x)
-        started = self.start([x], most, most)
-        if node.rule == "group":
-            for target, packed in self.finish(started):
-                _layout.copy(target, packed.movedim(-1, 1))
-            self._mark(x, most, most)
+        if not ahead or node.rule == "group":
+            self.fill([x], need, need)
             return self.follow(run(self, node, x), x)
-        # The rows come while the norm runs; then they are normalised as well.
+        # Large pictures: the rows come while the norm runs; then they are normalised as well.
+        started = self.start([x], most, most)
         out = run(self, node, x)
         own = session.convert(out)
         first, past = level.before, level.before + level.own(self.rank)
@@ -486,11 +484,9 @@ class Shards:
         ends += [own.narrow(_ROWS, past, most)] if level.behind else []
         for end, (target, packed) in zip(ends, self.finish(started)):
             rows = packed.movedim(-1, 1)
-            if ahead:
-                _layout.copy(target, rows)
+            _layout.copy(target, rows)
             _layout.copy(end, run(self, node, rows))
-        if ahead:
-            self._mark(x, most, most)
+        self._mark(x, most, most)
         self._mark(own, most, most)
         return own
 
