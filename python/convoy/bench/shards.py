@@ -7,8 +7,9 @@
     ... -m convoy.bench.shards --small --device cpu        (gloo, to try this)
 
 one_ms: one GPU's time in the same round; exposed_ms: what the same run takes less when nothing is
-exchanged (with wrong values), the packing of rows left in; peak_gb and one_peak_gb: of one call, per rank and on one GPU; error:
-against one GPU's output; ``..._graph_ms``: as CUDA graphs.
+exchanged (with wrong values), the packing of rows left in; peak_gb and one_peak_gb: of one call,
+per rank and on one GPU; error: against one GPU's output; ``..._graph_ms``, ``graph_...``: as CUDA
+graphs.
 """
 
 import argparse
