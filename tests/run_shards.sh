@@ -68,8 +68,7 @@ if [ "$gpus" -gt 1 ]; then
     -m convoy.bench.shards --budget 220 --rounds 4 --csv "$scratch/decodes.csv"
 fi
 part prediction 110 "$python" -m convoy.bench.shard_alone --counts 2,4,8 --rounds 3 \
-  --cases flux1024,flux2048,hunyuan720,wan480,wan720 \
-  --csv "$scratch/alone.csv"
+  --cases flux1024,wan720,wan480,flux2048,hunyuan720 --budget 80 --csv "$scratch/alone.csv"
 part CSV 30 "$python" - "$csv" "$scratch" << 'PYTHON'
 import csv, pathlib, sys
 

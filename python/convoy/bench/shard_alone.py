@@ -39,6 +39,8 @@ def arguments():
     parser.add_argument("--cases", default=",".join(CASES), help="of " + ", ".join(CASES))
     parser.add_argument("--counts", default="2,4,8")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--budget", type=float, default=300.0,
+                        help="seconds; what does not fit is left out")
     parser.add_argument("--exchange-us", type=float, default=20.0, help="of one, without its bytes")
     parser.add_argument("--gbps", type=float, default=200.0, help="of a link, each way")
     parser.add_argument("--csv")
@@ -121,8 +123,9 @@ class Timed:
         self.times.append((time.perf_counter() - begin) * 1e3)
 
 
-def case_rows(name, options):
-    """The rows of one case, a count each."""
+def case_rows(name, options, begin):
+    """The rows of one case, a count each. begin: when the program began."""
+    started, longest = time.perf_counter(), 0.0
     kind, latent = CASES[name]
     vae, cuda = vae_models.BY_NAME[kind], options.device == "cuda"
     dtype = torch.bfloat16 if cuda else torch.float32
@@ -146,6 +149,11 @@ def case_rows(name, options):
         profile(of_one.replay)
     for count in (int(c) for c in options.counts.split(",")):
         if latent[-2] < count:
+            continue
+        now = time.perf_counter()
+        longest, started = max(longest, now - started), now
+        if now - begin + longest > options.budget:
+            print(f"{name} on {count}: left out, no time", flush=True)
             continue
         rank, seen = count // 2, {"gathers": 0}
         rank = rank if rank + 1 < count else 0
@@ -188,14 +196,17 @@ def case_rows(name, options):
 
 
 def main():
-    options = arguments()
+    options, begin = arguments(), time.perf_counter()
     torch.set_grad_enabled(False)
     import diffusers
 
     diffusers.utils.logging.set_verbosity_error()
     rows = []
     for name in options.cases.split(","):
-        for row in case_rows(name, options):
+        if time.perf_counter() - begin > options.budget:
+            print(f"{name}: left out, no time", flush=True)
+            continue
+        for row in case_rows(name, options, begin):
             print(", ".join(f"{key} {row[key]:.4g}" if isinstance(row[key], float)
                             else f"{key} {row[key]}" for key in FIELDS if key in row), flush=True)
             rows.append(row)
