@@ -120,6 +120,8 @@ TEST_F(Small, PointwiseFewChannels) {
   pointwise(shape_2d(3, 7, 13, 16, 11, 1, 0));               // Ragged pixels and filters.
   pointwise(shape_2d(1, 9, 15, 32, 32, 1, 0), DType::fp16);  // Two steps.
   pointwise(shape_2d(1, 9, 15, 32, 20, 1, 0));
+  pointwise(shape_2d(1, 9, 15, 8, 8, 1, 0));  // Half a step.
+  pointwise(shape_2d(1, 7, 13, 8, 3, 1, 0), DType::fp16);
   ConvCase with_bias = with_kernel(shape_2d(1, 9, 15, 32, 20, 1, 0), "pointwise");
   with_bias.bias = true;  // In the plain kernel, and rounded before it is added in the other one.
   expect_right(with_bias);
@@ -316,6 +318,36 @@ TEST_F(Small, DepthwiseRows) {
   frames.stride = {2, 1, 1};
   frames.dilation = {2, 1, 1};
   check(frames);
+}
+
+// 5×5 and 7×7: in small layers a thread computes a row, in large ones it walks down several.
+TEST_F(Small, DepthwiseRowAThread) {
+  int multiprocessors = 0;
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0);
+  for (const std::int64_t filter : {5, 7}) {
+    for (const std::int64_t stride : {1, 2}) {
+      const auto check = [&](std::int64_t batch, std::int64_t channels, std::int64_t height,
+                             std::int64_t width, std::int64_t pad) {
+        ConvGeometry g = shape_2d(batch, height, width, channels, channels, filter, pad, stride);
+        g.groups = channels;
+        ConvCase test = with_kernel(g, "depthwise", batch % 2 == 1 ? DType::bf16 : DType::fp16);
+        test.sample = 20000;
+        expect_right(test);
+        return test;
+      };
+      check(3, 8, 7, 9, filter / 2);                    // 4 lanes, a block with idle ones.
+      check(2, 48, 11, 14, filter - 1);                 // 8 lanes, many rows of padding.
+      check(1, 96, 13, 8, 0);                           // 16 lanes.
+      ConvCase test = check(1, 128, 5, 5, filter / 2);  // 32 lanes, two blocks of channels.
+      expect_right_with_short_epilogues(test);
+      test.options.output_dtype = test.options.dtype;
+      test.epilogue.activation = Activation::gelu;  // Not in registers.
+      expect_right(test);
+      const std::int64_t rows = (23 + stride - 1) / stride,
+                         strips = (29 + 4 * stride - 1) / (4 * stride);
+      check(2 + 1024 * multiprocessors / (rows * strips * 8), 16, 23, 29, filter / 2);
+    }
+  }
 }
 
 // Padding that is copied inside a tile: on every side, beside zeros, of strips side by side, of

@@ -17,6 +17,7 @@
 #include "kernels/common/output.cuh"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/depthwise_3x3.cuh"
+#include "kernels/small/depthwise_row.cuh"
 #include "kernels/small/depthwise_rows.cuh"
 
 namespace convoy::small {
@@ -31,6 +32,7 @@ constexpr int kStripsOfBlock = kThreads / kLanes;
 constexpr int kBlocksOfMultiprocessor = 2;
 constexpr int kMaxTaps = 160;  // 40 KiB of filters.
 constexpr int kMaxGridY = 65535;
+constexpr double kMostRowRounds = 1.0;  // Of resident threads, of depthwise_row_kernel.
 // NOTE: a thread counts up to a grid of strips past the last one, in 32 bits.
 constexpr std::int64_t kMaxStrips = 1 << 30;
 
@@ -332,6 +334,53 @@ std::optional<RowsView> usable_rows_view(const PlanRequest& request) {
   return view;
 }
 
+// ---- A row a thread -------------------------------------------------------------------------
+
+// Where depthwise_row_kernel takes a problem: index of kDepthwiseRowShapes, how the threads of its
+// launch share the work, and its rounds of resident threads.
+struct RowLaunch {
+  int kernel = 0;
+  std::int64_t lanes = 1, slabs = 1, strips = 1, items = 0;
+  double rounds = 0;
+};
+
+std::optional<RowLaunch> row_launch(const RowsView& view, const PlanRequest& request) {
+  const ConvGeometry& g = request.geometry;
+  if (request.dtype == DType::fp32 || view.shape.frames > 1 || view.row_axis != 1 ||
+      view.column_axis != 2 || g.dilation[1] != 1 || g.dilation[2] != 1) {
+    return std::nullopt;
+  }
+  for (std::size_t i = 0; i < kDepthwiseRowShapes.size(); ++i) {
+    const DepthwiseRowShape& shape = kDepthwiseRowShapes[i];
+    if (shape.taps != view.shape.rows || shape.taps != view.shape.columns ||
+        shape.stride != view.shape.stride) {
+      continue;
+    }
+    RowLaunch launch;
+    launch.kernel = static_cast<int>(i);
+    const std::int64_t vectors = g.groups / kDepthwiseRowChannels;
+    while (launch.lanes < 32 && vectors % (2 * launch.lanes) == 0) launch.lanes *= 2;
+    launch.slabs = vectors / launch.lanes;
+    launch.strips = ceil_div(view.out_columns, shape.strip);
+    launch.items = view.images * view.out_rows * launch.strips;
+    const double resident =
+        double(shape.blocks) * kDepthwiseRowThreads * std::max(1, request.device.multiprocessors);
+    launch.rounds = double(launch.items) * double(vectors) / resident;
+    if (launch.rounds > kMostRowRounds || launch.slabs > kMaxGridY) return std::nullopt;
+    return launch;
+  }
+  return std::nullopt;
+}
+
+template <typename Element>
+void (*row_kernel(int index))(DepthwiseRowsArguments) {
+  constexpr auto kKernels = []<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
+    return std::array{depthwise_row_kernel<Element, static_cast<int>(kIndex)>...};
+  }
+  (std::make_index_sequence<kDepthwiseRowShapes.size()>{});
+  return kKernels[static_cast<std::size_t>(index)];
+}
+
 // ---- Model, of an H200 ----------------------------------------------------------------------
 
 constexpr double kLaunchUs = 4.0;
@@ -344,6 +393,7 @@ constexpr double kSharedFilterRate = 2.7e6;
 constexpr double kCyclesPerUs = 1740.0;
 constexpr double kFmaLanes = 128.0;
 constexpr double kIssueShare = 0.33;
+constexpr double kRowUs = 1.0;  // The way to device memory of depthwise_row_kernel.
 
 // Microseconds that the multiply-adds take.
 double add_us(const PlanRequest& request) {
@@ -351,6 +401,11 @@ double add_us(const PlanRequest& request) {
   if (is_plain_3x3(request)) return g.flops() / 2.0 / kRate3x3;
   const std::optional<RowsView> view = usable_rows_view(request);
   if (!view) return g.flops() / 2.0 / kSharedFilterRate;
+  if (row_launch(*view, request)) {
+    return kRowUs + g.flops() / 2.0 /
+                        (kFmaLanes * kIssueShare * kCyclesPerUs *
+                         std::max(1, request.device.multiprocessors));
+  }
   // Each of a round's threads takes its rows; a multiprocessor's share the lanes.
   const RowsLaunch launch = rows_launch(*view, request);
   const DepthwiseShape& shape = view->shape;
@@ -370,12 +425,17 @@ class DepthwisePlan final : public CudaPlan {
         geometry_(trimmed_device_geometry(request.geometry)),
         chunk_rows_(chunk_rows_3x3(request)),
         rows_(usable_rows_view(request)) {
-    if (rows_) rows_launch_ = rows_launch(*rows_, request);
+    if (rows_) {
+      rows_launch_ = rows_launch(*rows_, request);
+      row_launch_ = row_launch(*rows_, request);
+    }
   }
 
   void run(const RunPointers& pointers, cudaStream_t stream) const override {
     if (is_plain_3x3(request_)) {
       launch_3x3(pointers, stream);
+    } else if (row_launch_) {
+      launch_row(pointers, stream);
     } else if (rows_) {
       launch_rows(pointers, stream);
     } else {
@@ -506,6 +566,63 @@ class DepthwisePlan final : public CudaPlan {
     });
   }
 
+  void launch_row(const RunPointers& pointers, cudaStream_t stream) const {
+    const ConvGeometry& g = request_.geometry;
+    const RowsView& view = *rows_;
+    const RowLaunch& launch = *row_launch_;
+    const auto narrow = [](std::int64_t value) { return static_cast<int>(value); };
+    const DepthwiseRowsArguments arguments{
+        .activation = pointers.activation,
+        .cache = nullptr,
+        .filter = pointers.filter,
+        .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
+        .is_short = is_short(EpilogueParams(pointers.epilogue)),
+        .in_rows = narrow(view.in_rows),
+        .in_columns = narrow(view.in_columns),
+        .out_rows = narrow(view.out_rows),
+        .out_columns = narrow(view.out_columns),
+        .pad_rows = narrow(g.pad_begin[1]),
+        .pad_columns = narrow(g.pad_begin[2]),
+        .dilation_rows = 1,
+        .dilation_columns = 1,
+        .column_stride = narrow(g.stride[2]),
+        .cached_rows = 0,
+        .chunk_rows = 1,
+        .in_frames = 1,
+        .pad_frames = 0,
+        .frame_stride = 1,
+        .frame_dilation = 1,
+        .items = narrow(launch.items),
+        .lanes = FastDivide(launch.lanes),
+        .strips = FastDivide(launch.strips),
+        .slabs = FastDivide(launch.slabs),
+        .column_phases = FastDivide(1),
+        .row_phases = FastDivide(1),
+        .chunks = FastDivide(view.out_rows),
+        .out_frames = FastDivide(1),
+        .channels = g.groups};
+    const int taps = kDepthwiseRowShapes[static_cast<std::size_t>(launch.kernel)].taps;
+    const dim3 grid(
+        static_cast<unsigned>(ceil_div(launch.items, kDepthwiseRowThreads / launch.lanes)),
+        static_cast<unsigned>(launch.slabs));
+    const auto run = [&]<typename Element>() {
+      launch_kernel(
+          row_kernel<Element>(launch.kernel),
+          {.name = "depthwise_row",
+           .grid = grid,
+           .block = kDepthwiseRowThreads,
+           .shared_bytes = sizeof(Element) * static_cast<std::size_t>(depthwise_row_filter(
+                                                 taps, static_cast<int>(launch.lanes))),
+           .stream = stream},
+          arguments);
+    };
+    if (request_.dtype == DType::bf16) {
+      run.template operator()<__nv_bfloat16>();
+    } else {
+      run.template operator()<__half>();
+    }
+  }
+
   using Kernel = void(DepthwiseArguments);
 
   template <typename Element>
@@ -525,6 +642,7 @@ class DepthwisePlan final : public CudaPlan {
   std::int64_t chunk_rows_;  // Of the 3×3 kernel.
   std::optional<RowsView> rows_;
   RowsLaunch rows_launch_;
+  std::optional<RowLaunch> row_launch_;
 };
 
 class DepthwiseCandidate final : public KernelCandidate {

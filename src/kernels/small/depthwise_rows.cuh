@@ -284,24 +284,27 @@ __device__ __noinline__ void finish_depthwise(const ConvOutput& out,
   store_channels(out, sums.values, pixel, channel, kChannels);
 }
 
-/// One output row of a thread, whose sums are not needed any more: `columns` of the strip, `pitch`
-/// pixels apart.
+/// `columns` pixels of a strip of an output row, `pitch` pixels apart, as they are.
 template <typename Element, int kStrip, int kChannels>
-__device__ __forceinline__ void store_depthwise_row(const DepthwiseRowsArguments& a,
-                                                    float (&sums)[kStrip][kChannels],
-                                                    std::int64_t pixel, int pitch, int columns,
-                                                    std::int64_t channel) {
-  if (a.is_short && a.output.dtype == dtype_of<Element>) {
-    if (!a.output.plain) apply_short_epilogue(a.output.epilogue, sums, channel);
-    Element* to = static_cast<Element*>(a.output.data) + pixel * a.channels + channel;
+__device__ __forceinline__ void store_depthwise_strip(const DepthwiseRowsArguments& a,
+                                                      const float (&sums)[kStrip][kChannels],
+                                                      std::int64_t pixel, int pitch, int columns,
+                                                      std::int64_t channel) {
+  Element* to = static_cast<Element*>(a.output.data) + pixel * a.channels + channel;
 #pragma unroll
-    for (int i = 0; i < kStrip; ++i) {
-      DepthwiseVector<Element, kChannels> stored;
-      stored.pack(sums[i]);
-      if (i < columns) stored.store(to + i * pitch * a.channels);
-    }
-    return;
+  for (int i = 0; i < kStrip; ++i) {
+    DepthwiseVector<Element, kChannels> stored;
+    stored.pack(sums[i]);
+    if (i < columns) stored.store(to + i * pitch * a.channels);
   }
+}
+
+/// The same with any epilogue.
+template <int kStrip, int kChannels>
+__device__ __forceinline__ void finish_depthwise_strip(const DepthwiseRowsArguments& a,
+                                                       const float (&sums)[kStrip][kChannels],
+                                                       std::int64_t pixel, int pitch, int columns,
+                                                       std::int64_t channel) {
   // One copy of the epilogue's code: registers are picked by constant indices.
 #pragma unroll 1
   for (int column = 0; column < columns; ++column) {
@@ -313,6 +316,21 @@ __device__ __forceinline__ void store_depthwise_row(const DepthwiseRowsArguments
     }
     finish_depthwise<kChannels>(a.output, v, pixel + std::int64_t{column} * pitch, channel);
   }
+}
+
+/// One output row of a thread, whose sums are not needed any more: `columns` of the strip, `pitch`
+/// pixels apart.
+template <typename Element, int kStrip, int kChannels>
+__device__ __forceinline__ void store_depthwise_row(const DepthwiseRowsArguments& a,
+                                                    float (&sums)[kStrip][kChannels],
+                                                    std::int64_t pixel, int pitch, int columns,
+                                                    std::int64_t channel) {
+  if (a.is_short && a.output.dtype == dtype_of<Element>) {
+    if (!a.output.plain) apply_short_epilogue(a.output.epilogue, sums, channel);
+    store_depthwise_strip<Element>(a, sums, pixel, pitch, columns, channel);
+    return;
+  }
+  finish_depthwise_strip(a, sums, pixel, pitch, columns, channel);
 }
 
 // NOTE: by its index, since nvcc 13.0 writes no stub for a kernel whose parameter is of class type.

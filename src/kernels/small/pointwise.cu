@@ -30,17 +30,20 @@ struct PointwiseArguments {
   ConvOutput output;
 };
 
-/// C = 16·kSteps, K ≤ 16·kSteps. kPlain: no epilogue but a bias, output of the input's type, K a
-/// multiple of 4.
+/// C = kChannels, K ≤ C; of 8 channels half an MMA step is zeros. kPlain: no epilogue but a bias,
+/// output of the input's type, K a multiple of 4.
 // NOTE: the plain kernel is one of its own because such a short one waits mostly for its own code.
-template <typename Element, int kSteps, bool kPlain>
+template <typename Element, int kChannels, bool kPlain>
 __global__ void __launch_bounds__(kBlockThreads)
     pointwise_kernel(const __grid_constant__ PointwiseArguments arguments) {
+  constexpr int kSteps = (kChannels + 15) / 16;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = lane / 4, quad = lane % 4 * 4;
   const std::int64_t pixel =
       std::int64_t{blockIdx.x} * kBlockPixels + threadIdx.x / 32 * kWarpPixels + row;
-  const auto* from = static_cast<const Element*>(arguments.activation) + pixel * (16 * kSteps);
+  const auto* from = static_cast<const Element*>(arguments.activation) + pixel * kChannels;
+
+  const bool has_channels = kChannels % 16 == 0 || quad < kChannels;
 
   // All loads first, so that they are under way together.
   uint2 a[kWarpFragments][2][kSteps];
@@ -49,9 +52,9 @@ __global__ void __launch_bounds__(kBlockThreads)
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       a[i / 2][i % 2][step] = make_uint2(0, 0);
-      if (pixel + i * 8 < arguments.pixels) {
+      if (pixel + i * 8 < arguments.pixels && has_channels) {
         a[i / 2][i % 2][step] =
-            *reinterpret_cast<const uint2*>(from + i * 8 * (16 * kSteps) + step * 16 + quad);
+            *reinterpret_cast<const uint2*>(from + i * 8 * kChannels + step * 16 + quad);
       }
     }
   }
@@ -64,10 +67,9 @@ __global__ void __launch_bounds__(kBlockThreads)
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       b[j / 2][j % 2][step] = make_uint2(0, 0);
-      if (filter < arguments.filters) {
-        b[j / 2][j % 2][step] =
-            *reinterpret_cast<const uint2*>(static_cast<const Element*>(arguments.filter) +
-                                            filter * (16 * kSteps) + step * 16 + quad);
+      if (filter < arguments.filters && has_channels) {
+        b[j / 2][j % 2][step] = *reinterpret_cast<const uint2*>(
+            static_cast<const Element*>(arguments.filter) + filter * kChannels + step * 16 + quad);
       }
     }
   }
@@ -145,10 +147,18 @@ class PointwisePlan final : public CudaPlan {
 
   template <typename Element>
   Kernel* choose_kernel(bool plain) const {
-    if (request_.geometry.in_channels == 16) {
-      return plain ? pointwise_kernel<Element, 1, true> : pointwise_kernel<Element, 1, false>;
+    const auto choose = [&]<int kChannels>() -> Kernel* {
+      return plain ? pointwise_kernel<Element, kChannels, true>
+                   : pointwise_kernel<Element, kChannels, false>;
+    };
+    switch (request_.geometry.in_channels) {
+      case 8:
+        return choose.template operator()<8>();
+      case 16:
+        return choose.template operator()<16>();
+      default:
+        return choose.template operator()<kMost>();
     }
-    return plain ? pointwise_kernel<Element, 2, true> : pointwise_kernel<Element, 2, false>;
   }
 };
 
@@ -162,8 +172,8 @@ class PointwiseCandidate final : public KernelCandidate {
     const ConvGeometry& g = request.geometry;
     if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
     if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
-    if (g.in_channels != 16 && g.in_channels != kMost) {
-      return text("in_channels = ", g.in_channels, "; legal: 16 or 32");
+    if (g.in_channels != 8 && g.in_channels != 16 && g.in_channels != kMost) {
+      return text("in_channels = ", g.in_channels, "; legal: 8, 16 or 32");
     }
     if (g.out_channels > g.in_channels) {
       return text("out_channels = ", g.out_channels,

@@ -19,13 +19,12 @@ inline bool is_short(const EpilogueParams& e) {
 
 #ifdef __CUDACC__
 
-/// The epilogue of channels [channel, channel + kWidth) of kPixels pixels, where it `is_short`.
+/// The epilogue of kWidth channels of kPixels pixels, where it `is_short`, their bias as
+/// `load_biases` gives it.
 template <int kPixels, int kWidth>
 __device__ __forceinline__ void apply_short_epilogue(const EpilogueParams& epilogue,
                                                      float (&v)[kPixels][kWidth],
-                                                     std::int64_t channel) {
-  float bias[kWidth];
-  load_biases(epilogue, bias, channel, kWidth);
+                                                     const float (&bias)[kWidth]) {
 #pragma unroll
   for (auto& pixel : v) {
 #pragma unroll
@@ -50,6 +49,16 @@ __device__ __forceinline__ void apply_short_epilogue(const EpilogueParams& epilo
     default:
       return;
   }
+}
+
+/// The same of channels [channel, channel + kWidth), the bias read here.
+template <int kPixels, int kWidth>
+__device__ __forceinline__ void apply_short_epilogue(const EpilogueParams& epilogue,
+                                                     float (&v)[kPixels][kWidth],
+                                                     std::int64_t channel) {
+  float bias[kWidth];
+  load_biases(epilogue, bias, channel, kWidth);
+  apply_short_epilogue(epilogue, v, bias);
 }
 
 #endif  // __CUDACC__
