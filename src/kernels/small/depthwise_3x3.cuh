@@ -106,18 +106,17 @@ class DepthwiseColumns {
 // NOTE: where rows slide through registers, code for a bias costs layers without one a tenth.
 enum class DepthwiseEnd { any, plain_or_long, only_short };
 
-/// `bias`: of the thread's channels, or the first of them where it is read here.
-template <typename Element, DepthwiseEnd kEnd, typename Bias>
+template <typename Element, DepthwiseEnd kEnd>
 __device__ __forceinline__ void store_depthwise(const Depthwise3x3Arguments& a,
                                                 float (&sums)[kDepthwiseColumns][4],
                                                 std::int64_t pixel, int columns,
-                                                std::int64_t channel, const Bias& bias) {
+                                                std::int64_t channel) {
   constexpr bool kShort = kEnd != DepthwiseEnd::plain_or_long;
   const bool in_registers =
       kEnd == DepthwiseEnd::only_short ||
       ((kShort ? a.is_short : a.output.plain) && a.output.dtype == dtype_of<Element>);
   if (in_registers) {
-    if (kShort && !a.output.plain) apply_short_epilogue(a.output.epilogue, sums, bias);
+    if (kShort && !a.output.plain) apply_short_epilogue(a.output.epilogue, sums, channel);
     Element* to = static_cast<Element*>(a.output.data) + pixel * a.channels + channel;
 #pragma unroll
     for (int i = 0; i < kDepthwiseColumns; ++i) {
@@ -170,13 +169,11 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 4)
     input.load(row, h);
     input.load(next, h + 1);
     input.load(last, h + 2);
-    float bias[kDepthwiseChannels] = {};
-    if (a.is_short) load_biases(a.output.epilogue, bias, channel, kDepthwiseChannels);
     input.convert_filter();
     input.add(sums, none, row, 0);
     input.add(sums, sums, next, 1);
     input.add(sums, sums, last, 2);
-    store_depthwise<Element, kEnd>(a, sums, pixel, columns, channel, bias);
+    store_depthwise<Element, kEnd>(a, sums, pixel, columns, channel);
     return;
   }
   input.convert_filter();
@@ -190,7 +187,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 4)
       input.add(second, first, row, 1);
       input.add(first, none, row, 0);
       if (i >= 2) {
-        store_depthwise<Element, kEnd>(a, sums, pixel, columns, channel, channel);
+        store_depthwise<Element, kEnd>(a, sums, pixel, columns, channel);
         pixel += a.out_width;
       }
 #pragma unroll
@@ -205,7 +202,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 4)
       input.load(row, ++h);
       input.add(sums, sums, next, 2);
       input.add(first, none, next, 0);
-      store_depthwise<Element, kEnd>(a, sums, pixel, columns, channel, channel);
+      store_depthwise<Element, kEnd>(a, sums, pixel, columns, channel);
     }
   }
 }
