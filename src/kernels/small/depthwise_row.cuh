@@ -77,10 +77,9 @@ __global__ void __launch_bounds__(kDepthwiseRowThreads, kDepthwiseRowShapes[kSha
     const bool exists = works && static_cast<unsigned>(h + r) < static_cast<unsigned>(a.in_rows);
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      rows[r][i] = Word{};
-      if (exists && static_cast<unsigned>(w + i) < static_cast<unsigned>(a.in_columns)) {
-        rows[r][i].load(input + r * row_pitch + i * a.channels);
-      }
+      rows[r][i].load_if(
+          exists && static_cast<unsigned>(w + i) < static_cast<unsigned>(a.in_columns),
+          input + r * row_pitch + i * a.channels);
     }
   }
   const bool ends_short = a.is_short && a.output.dtype == dtype_of<Element>;
