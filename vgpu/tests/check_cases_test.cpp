@@ -63,11 +63,14 @@ const Case kCases[] = {
     {"init_address", kBoth, {"init check", "never written", "is an address"}},
     {"init_padding", kBoth, {}},
     {"init_fields", kBoth, {"init check", "never written", "decides whether"}},
+    {"init_rows", kBoth, {"init check", "never written", "is stored to global memory"}},
+    {"init_rows_stored", kBoth, {"init check", "never written", "is stored to global memory"}},
     {"init_global", kBoth, {"init check", "global memory that was never written"}},
     {"mbarrier_order", kBoth, {"mbarrier check", "before its initialisation is ordered"}},
     {"mbarrier_fence", kBoth, {"mbarrier check", "fence.mbarrier_init"}},
     {"mbarrier_overwritten", kBoth, {"mbarrier check", "write over the live mbarrier"}},
     {"wgmma_proxy", kH200, {"proxy check", "wgmma", "fence.proxy.async"}},
+    {"wgmma_copied", kH200, {"proxy check", "cp.async", "fence.proxy.async", "wgmma"}},
     {"wgmma_fence", kH200, {"race check", "wgmma.fence"}},
     {"wgmma_wait", kH200, {"race check", "read by a wgmma", "wgmma.wait_group"}},
     {"wgmma_early_read", kH200, {"registers check", "wgmma.mma_async", "wgmma.wait_group"}},
@@ -204,7 +207,7 @@ TEST(CheckCasesAtEase, ReadsAreWatchedWhenAsked) {
 TEST(CheckCasesAtEase, SomeBrokenRulesAreNotes) {
   for (const char* name :
        {"race_exited", "race_relaxed_wait", "race_cluster", "race_cluster_copy", "race_same_value",
-        "mbarrier_fence", "arrival_at_exit", "box_off_pattern", "early_access"}) {
+        "mbarrier_fence", "arrival_at_exit", "box_off_pattern", "early_access", "wgmma_copied"}) {
     const Outcome outcome = run("h200", "late", std::string(name) + " bad", "all");
     EXPECT_EQ(outcome.status, 0) << name << "\n" << outcome.text;
     EXPECT_NE(outcome.text.find("note: "), std::string::npos) << name << "\n" << outcome.text;

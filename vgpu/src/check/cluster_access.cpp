@@ -59,10 +59,11 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
   }
   const bool global = access.memory == Memory::global;
   if (global) actor.access = access.access;
-  // What an ordinary load finds unwritten is followed; other reads need it now.
+  // What a load finds unwritten is followed; other reads need it now.
   const std::string_view opcode = module_.forms[agent.instruction->form].parts[0];
-  follows_reads_ =
-      context_.options.init && access.access == Access::read && (opcode == "ld" || opcode == "ldu");
+  const bool matrix = opcode == "ldmatrix";
+  follows_reads_ = context_.options.init && access.access == Access::read &&
+                   (opcode == "ld" || opcode == "ldu" || matrix);
   found_unwritten_ = false;
   auto touch_range = [&](uint32_t cta, uint64_t address, uint64_t bytes) {
     if (global) {
@@ -95,7 +96,9 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
       touch_range(cta, address, bytes);
     }
   }
-  if (follows_reads_ && found_unwritten_) mark_undefined(agent, access);
+  if (follows_reads_ && found_unwritten_) {
+    matrix ? mark_undefined_matrix(agent, access) : mark_undefined(agent, access);
+  }
   follows_reads_ = false;
   if (access.access == Access::write && undefined_stored_.lanes) store_undefined(agent, access);
   if (strong || access.access == Access::atomic) synchronise_through(agent, access);
@@ -693,6 +696,12 @@ void ClusterChecker::check_proxy(const Actor& actor, const PastAccess& past, con
       place_name(place).c_str(), read ? "read" : "written",
       actor.access == Access::read ? "read" : "written", describe(past).c_str(),
       describe(actor).c_str(), who.c_str());
+  // NOTE: products of what cp.async brought work without the fence (FlashAttention 3
+  // gathers packed queries so).
+  if (copied && actor.access == Access::read && actor.operation &&
+      actor.operation->kind == AsyncKind::wgmma) {
+    return remark(Remark::unfenced_copy, "proxy", text);
+  }
   if (!read || context_.options.reads) {
     if (!follow_rows(actor, "proxy", text)) report("proxy", text);
     return;

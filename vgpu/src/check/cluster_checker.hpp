@@ -37,6 +37,7 @@ enum class Remark : uint8_t {
   ordered_products,
   overwritten_load,
   unfenced_init,
+  unfenced_copy,
   store_at_exit,
   lanes,
   load_at_dealloc,
@@ -247,6 +248,8 @@ class ClusterChecker final : public exec::ClusterObserver {
   void spread_undefined(const exec::Agent& agent, UndefinedLanes value);
   void mark_undefined(const exec::Agent& agent, const exec::WarpAccess& access);
   void mark_undefined(const exec::Agent& agent, const exec::AsyncAccess& access);
+  void mark_undefined_matrix(const exec::Agent& agent, const exec::WarpAccess& access);
+  void multiply_undefined(const exec::Agent& agent);
   void store_undefined(const exec::Agent& agent, const exec::WarpAccess& access);
   bool is_unwritten(exec::Memory memory, uint32_t cta, uint64_t address, uint64_t bytes);
   void forget_written(uint32_t cta, uint64_t address, uint64_t bytes);

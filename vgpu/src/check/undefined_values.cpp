@@ -25,6 +25,8 @@ enum class Flow : uint8_t {
   shuffle,
   load,
   tmem_load,
+  matrix_load,
+  matrix_product,
   store,
   atomic,
   branch,
@@ -52,9 +54,10 @@ Flow flow_of(const ptx::Form& form) {
       {"bar", Flow::other},
       {"barrier", Flow::other},
       {"wgmma", Flow::other},
-      {"mma", Flow::other},
-      {"ldmatrix", Flow::other},
-      {"stmatrix", Flow::other},
+      {"mma", Flow::matrix_product},
+      {"ldmatrix", Flow::matrix_load},
+      {"stmatrix", Flow::store},
+      {"movmatrix", Flow::shuffle},
       {"call", Flow::other},
       {"fence", Flow::other},
       {"membar", Flow::other},
@@ -132,6 +135,34 @@ uint64_t undefined_result(const ptx::Form& form, const ptx::Function& function,
   }
   return ~0ull;
 }
+
+/// Where the registers of ldmatrix and stmatrix lie in the rows that the lanes name. Of the shapes
+/// of 8-bit elements whole rows count.
+class MatrixRegisters {
+ public:
+  explicit MatrixRegisters(const ptx::Form& form)
+      : wide_(form.has("m16n16")), exact_(form.has("m8n8")), transposed_(form.has("trans")) {}
+
+  /// Calls f(row, first byte, bytes) for what one register of one lane holds.
+  template <typename F>
+  void for_bytes(uint32_t number, uint32_t lane, F&& f) const {
+    if (!exact_) {
+      // 16 rows a matrix are two registers; a lane has two or four of the rows.
+      const uint32_t base = wide_ ? number / 2 * 16 : number * 8;
+      if (!transposed_) return f(base + lane / 4, 0, 16);
+      const uint32_t row = wide_ ? lane % 4 * 4 + number % 2 * 2 : lane % 4 * 2;
+      f(base + row, 0, 16);
+      return f(base + row + 1, 0, 16);
+    }
+    const uint32_t base = number * 8;
+    if (!transposed_) return f(base + lane / 4, lane % 4 * 4, 4);
+    f(base + lane % 4 * 2, lane / 4 * 2, 2);
+    f(base + lane % 4 * 2 + 1, lane / 4 * 2, 2);
+  }
+
+ private:
+  bool wide_, exact_, transposed_;
+};
 
 }  // namespace
 
@@ -247,7 +278,10 @@ void ClusterChecker::follow_undefined(const Agent& agent) {
   switch (flow) {
     case Flow::load:
     case Flow::tmem_load:
+    case Flow::matrix_load:
       return result({});  // what it reads follows
+    case Flow::matrix_product:
+      return multiply_undefined(agent);
     case Flow::select: {
       // NOTE: the value that is not chosen does not count; which one is chosen is not known here.
       UndefinedLanes both;
@@ -287,6 +321,58 @@ void ClusterChecker::follow_undefined(const Agent& agent) {
       if (flow != Flow::copy) sources.computed = sources.lanes;
       if (sources.lanes) return spread_undefined(agent, sources);
       return result(sources);
+  }
+}
+
+/// mma.sync: an undefined row of A spoils that row of D, a column of B that column, a value of C
+/// its own. NOTE: kernels multiply rows behind the end of their tile, which they never loaded, and
+/// drop the products (FlashAttention 2 those of queries).
+void ClusterChecker::multiply_undefined(const Agent& agent) {
+  const ptx::Function& function = *agent.function;
+  const uint32_t at = agent.instruction->first;
+  UndefinedLanes sources;
+  uint32_t rows = 0, columns = 0;  // bits 0 to 15, 0 to 7
+  auto each = [&](uint32_t k, auto&& f) {
+    uint32_t number = 0;
+    for_registers(function, function.operands[at + k], false, [&](uint32_t reg) {
+      const UndefinedLanes* value = undefined_of(agent, reg);
+      if (value && value->lanes) {
+        if (value->broken) report_undefined(agent, *value, "is used");
+        if (sources.lanes == 0) sources = *value;
+        f(number, value->lanes);
+      }
+      ++number;
+    });
+  };
+  auto lines = [](uint32_t lanes) {
+    uint32_t set = 0;
+    for (uint32_t line = 0; line < 8; ++line)
+      set |= uint32_t{(lanes >> 4 * line & 15) != 0} << line;
+    return set;
+  };
+  each(1, [&](uint32_t k, uint32_t lanes) { rows |= lines(lanes) << (k % 2 ? 8 : 0); });
+  each(2, [&](uint32_t, uint32_t lanes) { columns |= lines(lanes); });
+  std::vector<uint32_t> sums;
+  each(3, [&](uint32_t k, uint32_t lanes) {
+    sums.resize(std::max<size_t>(sums.size(), k + 1));
+    sums[k] = lanes;
+  });
+  // Lane l of D has rows l / 4 and, in the registers' second half, l / 4 + 8.
+  const ptx::Operand& to = function.operands[at];
+  for (uint32_t k = 0; k < to.count; ++k) {
+    const ptx::Operand& element = function.operands[to.first + k];
+    if (element.kind != ptx::Operand::Kind::reg) continue;
+    UndefinedLanes value = sources;
+    value.lanes = k < sums.size() ? sums[k] : 0;
+    const bool packed = to.count == 2;  // two neighbouring columns of f16
+    for (uint32_t lane = 0; lane < 32; ++lane) {
+      const uint32_t row = lane / 4 + (2 * k >= to.count ? 8 : 0), column = lane % 4 * 2;
+      const uint32_t mine = packed ? 3u << column : 1u << (column + k % 2);
+      if ((rows >> row & 1) || (columns & mine)) value.lanes |= 1u << lane;
+    }
+    value.computed = value.lanes;
+    value.bits = ~0ull;
+    set_undefined(agent, element.index, agent.lanes, value);
   }
 }
 
@@ -354,6 +440,36 @@ void ClusterChecker::mark_undefined(const Agent& agent, const WarpAccess& access
       set_undefined(agent, element.index, agent.lanes, value);
     }
   }
+  wants_instructions = true;
+}
+
+/// The registers of an ldmatrix from rows that nobody has written, or not all of.
+void ClusterChecker::mark_undefined_matrix(const Agent& agent, const WarpAccess& access) {
+  const MatrixRegisters matrix(module_.forms[agent.instruction->form]);
+  uint32_t number = 0;
+  for_registers(*agent.function, agent.function->operands[agent.instruction->first], false,
+                [&](uint32_t reg) {
+                  UndefinedLanes value;
+                  value.memory = access.memory;
+                  value.read_at = agent.instruction;
+                  for (uint32_t lane = 0; lane < 32; ++lane) {
+                    matrix.for_bytes(
+                        number, lane, [&](uint32_t row, uint32_t first, uint32_t bytes) {
+                          const uint32_t cta = access.ctas ? access.ctas[row] : agent.cta;
+                          const uint64_t address = access.addresses[row] + first;
+                          if (!is_unwritten(access.memory, cta, address, bytes)) return;
+                          if (value.lanes == 0) {
+                            value.cta = cta;
+                            value.address = address;
+                          }
+                          value.lanes |= 1u << lane;
+                        });
+                  }
+                  ++number;
+                  if (value.lanes == 0) return;
+                  value.overtaken = overtaken_at(value);
+                  set_undefined(agent, reg, ~0u, value);
+                });
   wants_instructions = true;
 }
 
@@ -425,8 +541,9 @@ bool ClusterChecker::is_unwritten(Memory memory, uint32_t cta, uint64_t address,
 void ClusterChecker::store_undefined(const Agent& agent, const WarpAccess& access) {
   const UndefinedLanes stored = undefined_stored_;
   const uint32_t lanes = stored.lanes & agent.lanes;
-  if (lanes == 0) return;
+  if (stored.lanes == 0) return;
   if (access.memory == Memory::global) {
+    if (lanes == 0) return;
     if (stored.computed & lanes) report_undefined(agent, stored, "is stored to global memory");
     remark(Remark::undefined_copy, stored.overtaken ? "race" : "init",
            undefined_text(agent, stored, "is copied to global memory"));
@@ -434,6 +551,23 @@ void ClusterChecker::store_undefined(const Agent& agent, const WarpAccess& acces
   }
   if (access.memory != Memory::shared) return;
   const ptx::Operand& from = agent.function->operands[agent.instruction->first + 1];
+  const ptx::Form& form = module_.forms[agent.instruction->form];
+  if (form.parts[0] == "stmatrix") {
+    const MatrixRegisters matrix(form);
+    uint32_t number = 0;
+    for_registers(*agent.function, from, false, [&](uint32_t reg) {
+      const UndefinedLanes* value = undefined_of(agent, reg);
+      for (uint32_t rest = value ? value->lanes : 0; rest; rest &= rest - 1) {
+        const auto lane = static_cast<uint32_t>(std::countr_zero(rest));
+        matrix.for_bytes(number, lane, [&](uint32_t row, uint32_t first, uint32_t bytes) {
+          forget_written(access.ctas ? access.ctas[row] : agent.cta, access.addresses[row] + first,
+                         bytes);
+        });
+      }
+      ++number;
+    });
+    return;
+  }
   const bool is_vector = from.kind == ptx::Operand::Kind::vector;
   const uint32_t count = is_vector ? from.count : 1, bytes = access.bytes / count;
   for (uint32_t k = 0; k < count; ++k) {

@@ -567,6 +567,50 @@ __global__ void init_fields(uint32_t* data) {
       : "memory");
 }
 
+/// 16 rows of which 6 are loaded, multiplied by a matrix of ones: the products of the others are
+/// dropped, but in the bad one. With stmatrix they go through shared memory again.
+template <bool BUG, bool STORED>
+__device__ void multiply_rows(uint32_t* data) {
+  __shared__ alignas(16) uint16_t rows[16][8], sums[8][8];
+  if (threadIdx.x >= 32) return;
+  const uint32_t lane = threadIdx.x;
+  if (lane < 6) {
+    *reinterpret_cast<uint4*>(rows[lane]) = {0x3c003c00, 0x3c003c00, 0x3c003c00, 0x3c003c00};
+  }
+  __syncwarp();
+  uint32_t a0, a1, d0, d1;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(a0), "=r"(a1)
+               : "r"(shared_address(rows[lane % 16]))
+               : "memory");
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3}, {%4}, {%5, %5};"
+      : "=r"(d0), "=r"(d1)
+      : "r"(a0), "r"(a1), "r"(0x3c003c00), "r"(0));
+  if (STORED) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};" ::"r"(
+                     shared_address(sums[lane % 8])),
+                 "r"(d0)
+                 : "memory");
+    __syncwarp();
+    uint32_t word;
+    asm volatile("ld.shared.u32 %0, [%1];"
+                 : "=r"(word)
+                 : "r"(shared_address(&sums[lane / 4][lane % 4 * 2]))
+                 : "memory");
+    d0 = word + lane;
+  }
+  if (lane < (BUG ? 28 : 24)) data[256 + lane] = d0;
+}
+template <bool BUG>
+__global__ void init_rows(uint32_t* data) {
+  multiply_rows<BUG, false>(data);
+}
+template <bool BUG>
+__global__ void init_rows_stored(uint32_t* data) {
+  multiply_rows<BUG, true>(data);
+}
+
 template <bool BUG>
 __global__ void init_global(uint32_t* data) {
   // The host wrote the first 1024 words; the next ones are unwritten.
@@ -628,9 +672,18 @@ __device__ void wgmma_case(uint32_t* data) {
 #ifdef ON_SM90
   __shared__ alignas(1024) __nv_bfloat16 a[64 * 16];
   __shared__ alignas(1024) __nv_bfloat16 b[8 * 16];
-  for (uint32_t i = threadIdx.x; i < 64 * 16; i += 128) a[i] = __float2bfloat16(1.0f);
+  if (WHAT != 5) {
+    for (uint32_t i = threadIdx.x; i < 64 * 16; i += 128) a[i] = __float2bfloat16(1.0f);
+  }
   for (uint32_t i = threadIdx.x; i < 8 * 16; i += 128) b[i] = __float2bfloat16(1.0f);
   if (!(BUG && WHAT == 0)) fence_proxy_async();
+  if (WHAT == 5) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\ncp.async.wait_all;" ::"r"(
+                     shared_address(&a[threadIdx.x * 8])),
+                 "l"(data + threadIdx.x * 4)
+                 : "memory");
+    if (!BUG) fence_proxy_async();
+  }
   __syncthreads();
   // No swizzle: core matrices of 128 bytes, LBO 128, SBO 256.
   auto descriptor = [](const void* start) {
@@ -668,6 +721,10 @@ __device__ void wgmma_case(uint32_t* data) {
 template <bool BUG>
 __global__ void wgmma_proxy(uint32_t* data) {
   wgmma_case<BUG, 0>(data);
+}
+template <bool BUG>
+__global__ void wgmma_copied(uint32_t* data) {
+  wgmma_case<BUG, 5>(data);
 }
 template <bool BUG>
 __global__ void wgmma_fence(uint32_t* data) {
@@ -1094,11 +1151,14 @@ const Case kCases[] = {
     CASE(init_address, 1, 64),
     {"init_padding", init_padding, nullptr, 1, 64},
     CASE(init_fields, 1, 64),
+    CASE(init_rows, 1, 64),
+    CASE(init_rows_stored, 1, 64),
     CASE(init_global, 1, 64),
     CASE(mbarrier_order, 1, 64),
     CASE(mbarrier_fence, 1, 64),
     CASE(mbarrier_overwritten, 1, 64),
     CASE(wgmma_proxy, 1, 128),
+    CASE(wgmma_copied, 1, 128),
     CASE(wgmma_fence, 1, 128),
     CASE(wgmma_wait, 1, 128),
     CASE(wgmma_early_read, 1, 128),
