@@ -396,7 +396,44 @@ void add_rule_cases() {
   });
 }
 
+/// What the text says of subnormals, but no card was asked: red.add.f32 in global and in shared
+/// memory, a bulk reduction; then the upper halves of rcp.approx.ftz.f64 and rsqrt.approx.ftz.f64.
+__global__ void subnormal_kernel(uint32_t* out) {
+  __shared__ uint32_t word;
+  __shared__ alignas(16) uint32_t ones[4];
+  if (threadIdx.x == 0) {
+    word = 1;
+    asm volatile("red.shared.add.f32 [%0], 0f00000001;" ::"r"(
+                     static_cast<uint32_t>(__cvta_generic_to_shared(&word)))
+                 : "memory");
+    out[0] = word;
+    out[1] = 1;
+    asm volatile("red.global.add.f32 [%0], 0f00000001;" ::"l"(out + 1) : "memory");
+    out[2] = 0x80000001;
+    asm volatile("red.global.add.f32 [%0], 0f80000001;" ::"l"(out + 2) : "memory");
+    for (uint32_t k = 0; k < 4; ++k) ones[k] = 1, out[4 + k] = 1;
+    asm volatile(
+        "fence.proxy.async;\n"
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], 16;\n"
+        "cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::"l"(out + 4),
+        "r"(static_cast<uint32_t>(__cvta_generic_to_shared(ones)))
+        : "memory");
+  }
+  const double x = __hiloint2double(0x3ff00000 + threadIdx.x * 0x8123, 0x9abcdef0);
+  double rcp, rsqrt;
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(rcp) : "d"(x));
+  asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(rsqrt) : "d"(x));
+  out[8 + threadIdx.x] = __double2hiint(rcp);
+  out[40 + threadIdx.x] = __double2hiint(rsqrt);
+  if (threadIdx.x == 0) out[3] = __double2loint(rcp) | __double2loint(rsqrt);
+}
+
 void add_open_cases() {
+  add("open subnormals and gross reciprocals", [](Result& result) {
+    Buffer out(72 * 4);
+    subnormal_kernel<<<1, 32>>>(out.get<uint32_t>());
+    fetch(result, out.get(), 72);
+  });
   add("open stores before an exit", [](Result& result) {
     Buffer out(992 * 4);
     exit_kernel<<<1, 1024>>>(out.get<uint32_t>());

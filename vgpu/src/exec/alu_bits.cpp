@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Logic, shifts, bit fields and byte permutation. Source: PTX ISA 9.0, "Logic and Shift
-// Instructions", bfe, bfi, bfind, brev, clz, popc, prmt, lop3, szext, bmsk.
+// Instructions", bfe, bfi, bfind, fns, brev, clz, popc, prmt, lop3, szext, bmsk.
 #include "exec/decoder.hpp"
 #include "exec/lanes.hpp"
 
@@ -353,8 +353,43 @@ Step logic3(Warp& w, const Instr& i, uint32_t lanes) {
   return Step::next;
 }
 
+/// lop3.or, lop3.and: also p = (d != 0) op q; Instr::extra.
+struct LogicPredicate {
+  bool is_or = false;
+  uint32_t to = 0;
+  Ref with;
+};
+Step logic3_predicate(Warp& w, const Instr& i, uint32_t lanes) {
+  auto& op = *static_cast<const LogicPredicate*>(i.extra);
+  const uint32_t with = predicate(w, op.with);
+  logic3(w, i, lanes);
+  const uint32_t* d = w.lanes<uint32_t>(i.d);
+  uint32_t bits = 0;
+  for_lanes(lanes, [&](uint32_t l) { bits |= uint32_t{d[l] != 0} << l; });
+  set_predicate(w, op.to, lanes, op.is_or ? bits | with : bits & with);
+  return Step::next;
+}
+
 bool decode_lop3(Decoder& d) {
+  int combination = d.take_one({"and", "or"});
   if (d.take_type() != Type::b32) return false;
+  if (combination >= 0) {
+    auto& destination = d.operand(0);
+    if (destination.kind != ptx::Operand::Kind::pair || d.count() != 6) {
+      throw BadOperand{"lop3.and and lop3.or need d|p and a predicate behind the table"};
+    }
+    auto& op = d.extra<LogicPredicate>();
+    op.is_or = combination == 1;
+    op.to = d.dest_predicate(d.child(destination, 1));
+    op.with = d.source_predicate(5);
+    d.out.d = d.dest(d.child(destination, 0), 4);
+    d.out.a = d.source(1, 4);
+    d.out.b = d.source(2, 4);
+    d.out.c = d.source(3, 4);
+    d.out.x = static_cast<uint32_t>(d.immediate(4)) & 255;
+    d.out.handler = logic3_predicate;
+    return true;
+  }
   d.out.d = d.dest(0, 4);
   d.out.a = d.source(1, 4);
   d.out.b = d.source(2, 4);
@@ -390,6 +425,28 @@ bool decode_szext(Decoder& d) {
   return true;
 }
 
+/// The position of the offset-th set bit from `base` on, upwards or downwards.
+uint32_t find_nth_set(uint32_t mask, uint32_t base, int32_t offset) {
+  if (base > 31) return 0xffffffffu;
+  if (offset == 0) return mask >> base & 1 ? base : 0xffffffffu;
+  const int step = offset > 0 ? 1 : -1;
+  int64_t left = std::abs(int64_t{offset});
+  for (auto at = static_cast<int>(base); at >= 0 && at < 32; at += step) {
+    if ((mask >> at & 1) && --left == 0) return static_cast<uint32_t>(at);
+  }
+  return 0xffffffffu;
+}
+
+bool decode_fns(Decoder& d) {
+  if (d.take_type() != Type::b32) return false;
+  d.out.d = d.dest(0, 4);
+  d.out.a = d.source(1, 4);
+  d.out.b = d.source(2, 4);
+  d.out.c = d.source(3, 4);
+  d.out.handler = ternary<uint32_t, uint32_t, uint32_t, int32_t, find_nth_set>;
+  return true;
+}
+
 bool decode_bmsk(Decoder& d) {
   bool wrap = d.take("wrap");
   if ((!wrap && !d.take("clamp")) || d.take_type() != Type::b32) return false;
@@ -419,6 +476,7 @@ const OpcodeList& bit_opcodes() {
       {"bfi", decode_bfi},    {"bfind", decode_bfind},      {"brev", decode_count},
       {"popc", decode_count}, {"clz", decode_count},        {"prmt", decode_prmt},
       {"lop3", decode_lop3},  {"szext", decode_szext},      {"bmsk", decode_bmsk},
+      {"fns", decode_fns},
   };
   return list;
 }

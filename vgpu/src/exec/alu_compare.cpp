@@ -78,6 +78,10 @@ struct HalfValue {
   using Storage = uint16_t;
   static float value(uint16_t bits) { return F::widen(bits); }
 };
+/// f16 with its subnormals as zeros.
+struct FlushedHalf {
+  static float widen(uint16_t bits) { return Half::widen(bits & 0x7c00 ? bits : bits & 0x8000); }
+};
 template <typename F, unsigned kShift>
 struct HalfOfPair {
   using Storage = uint32_t;
@@ -171,15 +175,18 @@ bool pick_compare(Type type, Compare compare, bool flushes, SetOperation& op) {
       op.low = pick<Plain<double>>(compare, &op.simple);
       return !flushes;
     case Type::f16:
-      op.low = pick<HalfValue<Half>>(compare, &op.simple);
-      return !flushes;
+      op.low = flushes ? pick<HalfValue<FlushedHalf>>(compare, &op.simple)
+                       : pick<HalfValue<Half>>(compare, &op.simple);
+      return true;
     case Type::bf16:
       op.low = pick<HalfValue<Bfloat16>>(compare, &op.simple);
       return !flushes;
     case Type::f16x2:
-      op.low = pick<HalfOfPair<Half, 0>>(compare);
-      op.high = pick<HalfOfPair<Half, 16>>(compare);
-      return !flushes;
+      op.low =
+          flushes ? pick<HalfOfPair<FlushedHalf, 0>>(compare) : pick<HalfOfPair<Half, 0>>(compare);
+      op.high = flushes ? pick<HalfOfPair<FlushedHalf, 16>>(compare)
+                        : pick<HalfOfPair<Half, 16>>(compare);
+      return true;
     case Type::bf16x2:
       op.low = pick<HalfOfPair<Bfloat16, 0>>(compare);
       op.high = pick<HalfOfPair<Bfloat16, 16>>(compare);
@@ -330,9 +337,17 @@ bool decode_selp(Decoder& d) {
   return true;
 }
 
-template <typename T, typename C>
+template <typename T, typename C, bool kFlush = false>
 Step select_sign(Warp& w, const Instr& i, uint32_t lanes) {
-  return ternary<T, T, T, C, [](T a, T b, C c) { return C(0) <= c ? a : b; }>(w, i, lanes);
+  return ternary<T, T, T, C, [](T a, T b, C c) {
+    if constexpr (kFlush) c = flush(c);
+    return C(0) <= c ? a : b;
+  }>(w, i, lanes);
+}
+template <typename T>
+Handler pick_select_sign(bool integer, bool flushes) {
+  if (integer) return select_sign<T, int32_t>;
+  return flushes ? select_sign<T, float, true> : select_sign<T, float>;
 }
 
 bool decode_slct(Decoder& d) {
@@ -348,13 +363,13 @@ bool decode_slct(Decoder& d) {
   bool integer = by == Type::s32;
   switch (bytes) {
     case 2:
-      d.out.handler = integer ? select_sign<uint16_t, int32_t> : select_sign<uint16_t, float>;
+      d.out.handler = pick_select_sign<uint16_t>(integer, flushes);
       break;
     case 4:
-      d.out.handler = integer ? select_sign<uint32_t, int32_t> : select_sign<uint32_t, float>;
+      d.out.handler = pick_select_sign<uint32_t>(integer, flushes);
       break;
     case 8:
-      d.out.handler = integer ? select_sign<uint64_t, int32_t> : select_sign<uint64_t, float>;
+      d.out.handler = pick_select_sign<uint64_t>(integer, flushes);
       break;
     default:
       return false;

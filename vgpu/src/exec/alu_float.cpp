@@ -75,6 +75,28 @@ __attribute__((noinline)) Step directed(Warp& w, const Instr& i, uint32_t lanes)
   return Step::next;
 }
 
+/// f32x2: the two floats of a lane lie next to each other, as twice as many lanes would.
+template <Op kOp>
+__attribute__((noinline)) Step directed_pair(Warp& w, const Instr& i, uint32_t lanes) {
+  const float *a = w.lanes<float>(i.a), *b = w.lanes<float>(i.b), *c = w.lanes<float>(i.c);
+  float* d = w.lanes<float>(i.d);
+  bool flushes = i.x & 1;
+  int saved = std::fegetround();
+  std::fesetround(static_cast<int>(i.y));
+  for_lanes(lanes, [&](uint32_t l) {
+    for (uint32_t k = 2 * l; k < 2 * l + 2; ++k) {
+      // Volatile: the operation must stay between the two fesetround calls.
+      volatile float x = flushes ? flush(a[k]) : a[k], y = flushes ? flush(b[k]) : b[k],
+                     z = flushes ? flush(c[k]) : c[k];
+      volatile float r = compute<kOp, float>(x, y, z);
+      float result = canonical(static_cast<float>(r));
+      d[k] = flushes ? flush(result) : result;
+    }
+  });
+  std::fesetround(saved);
+  return Step::next;
+}
+
 /// Takes .rn/.rz/.rm/.rp; returns the fenv mode, FE_TONEAREST when none is there.
 int take_rounding(Decoder& d) {
   switch (d.take_one({"rn", "rz", "rm", "rp"})) {
@@ -108,7 +130,13 @@ bool decode_arithmetic(Decoder& d) {
   d.out.c = kOp == Op::fma ? d.source(3, bytes) : d.literal(0, bytes);
   if (is_pair) {
     // A pair of f32 in 64 bits: twice as many lanes, next to each other.
-    if (mode != FE_TONEAREST || saturates || kOp == Op::div) return false;
+    if (saturates || kOp == Op::div) return false;
+    d.out.x = flushes;
+    if (mode != FE_TONEAREST) {
+      d.out.y = static_cast<uint32_t>(mode);
+      d.out.handler = directed_pair<kOp>;
+      return true;
+    }
     d.out.handler = [](Warp& w, const Instr& i, uint32_t lanes) {
       const float *a = w.lanes<float>(i.a), *b = w.lanes<float>(i.b), *c = w.lanes<float>(i.c);
       float* out = w.lanes<float>(i.d);
@@ -129,7 +157,6 @@ bool decode_arithmetic(Decoder& d) {
       }
       return Step::next;
     };
-    d.out.x = flushes;
     return true;
   }
   if (mode == FE_TONEAREST) {
@@ -270,6 +297,20 @@ float tanh_of(float x) {
   return std::tanh(x);
 }
 
+/// rcp.approx.ftz.f64 and rsqrt.approx.ftz.f64: of the upper 32 bits of the source, with 20 bits of
+/// mantissa and a lower half of zeros; subnormals are zeros (PTX ISA, sections of those names).
+/// NOTE: the text leaves the last of the 20 bits open; here it is rounded to nearest.
+template <double (*kFunction)(double)>
+double gross(double x) {
+  constexpr uint64_t kLow = 0xffffffff, kExponent = uint64_t{0x7ff} << 52;
+  auto flushed = [](uint64_t bits) { return bits & kExponent ? bits : bits & uint64_t{1} << 63; };
+  const double r = kFunction(std::bit_cast<double>(flushed(std::bit_cast<uint64_t>(x) & ~kLow)));
+  auto bits = std::bit_cast<uint64_t>(r);
+  if (is_nan(r)) return std::bit_cast<double>(uint64_t{0x7fffffff} << 32);
+  bits += kLow / 2 + (bits >> 32 & 1);
+  return std::bit_cast<double>(flushed(bits & ~kLow));
+}
+
 template <float (*kFunction)(float)>
 void set_f32(Decoder& d, bool flushes) {
   d.out.handler =
@@ -318,10 +359,17 @@ bool decode_function(Decoder& d) {
     return !approx;
   }
   if (type == Type::f64) {
-    if (op == "rcp") d.out.handler = function_lanes<double, reciprocal<double>, false>;
+    if (op == "rcp") {
+      if (approx != flushes) return false;
+      d.out.handler = approx ? function_lanes<double, gross<reciprocal<double>>, false>
+                             : function_lanes<double, reciprocal<double>, false>;
+    }
     if (op == "sqrt" && !approx) d.out.handler = function_lanes<double, square_root<double>, false>;
-    // rcp.approx.ftz.f64 and rsqrt.approx[.ftz].f64: more exact than promised.
-    if (op == "rsqrt" && approx) d.out.handler = function_lanes<double, rsqrt_wide<double>, false>;
+    // rsqrt.approx.f64: more exact than promised.
+    if (op == "rsqrt" && approx) {
+      d.out.handler = flushes ? function_lanes<double, gross<rsqrt_wide<double>>, false>
+                              : function_lanes<double, rsqrt_wide<double>, false>;
+    }
     return d.out.handler != nullptr;
   }
   if (op == "rcp") set_f32<reciprocal<float>>(d, flushes);

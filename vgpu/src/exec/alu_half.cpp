@@ -3,6 +3,8 @@
 // "Mixed Precision Floating-Point Instructions".
 #include "exec/alu_half.hpp"
 
+#include <cfenv>
+
 #include "exec/float_math.hpp"
 #include "exec/lanes.hpp"
 
@@ -139,6 +141,25 @@ bool decode_half(Decoder& d) {
 
 namespace {
 
+/// Directed roundings of the two below; Instr::y: the fenv mode.
+template <typename F, bool kFma>
+__attribute__((noinline)) Step mixed_directed(Warp& w, const Instr& i, uint32_t lanes) {
+  const uint16_t *a = w.lanes<uint16_t>(i.a), *b = w.lanes<uint16_t>(kFma ? i.b : i.a);
+  const float* c = w.lanes<float>(i.c);
+  float* d = w.lanes<float>(i.d);
+  int saved = std::fegetround();
+  std::fesetround(static_cast<int>(i.y));
+  for_lanes(lanes, [&](uint32_t l) {
+    // Volatile: the operation must stay between the two fesetround calls.
+    volatile float x = F::widen(a[l]), y = kFma ? F::widen(b[l]) : 1.0f, z = i.x & 1 ? -c[l] : c[l];
+    volatile float r = std::fma(x, y, z);
+    float result = canonical(static_cast<float>(r));
+    d[l] = i.x & 2 ? saturate_unit(result) : result;
+  });
+  std::fesetround(saved);
+  return Step::next;
+}
+
 template <typename F>
 Step mixed_add(Warp& w, const Instr& i, uint32_t lanes) {  // x: 1 subtract, 2 saturate
   const uint16_t* a = w.lanes<uint16_t>(i.a);
@@ -165,7 +186,7 @@ Step mixed_fma(Warp& w, const Instr& i, uint32_t lanes) {
 
 bool decode_mixed(Decoder& d) {
   auto op = d.opcode();
-  d.take("rn");
+  int rounding = d.take_one({"rn", "rz", "rm", "rp"});
   bool saturates = d.take("sat");
   if (d.take_type() != Type::f32) return false;
   Type type = d.take_type();
@@ -179,6 +200,17 @@ bool decode_mixed(Decoder& d) {
   d.out.x = (op == "sub") | saturates << 1;
   d.out.handler = is_fma ? (type == Type::f16 ? mixed_fma<Half> : mixed_fma<Bfloat16>)
                          : (type == Type::f16 ? mixed_add<Half> : mixed_add<Bfloat16>);
+  if (rounding > 0) {
+    static constexpr uint32_t kModes[] = {FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
+    d.out.y = kModes[rounding - 1];
+    if (is_fma) {
+      d.out.handler =
+          type == Type::f16 ? mixed_directed<Half, true> : mixed_directed<Bfloat16, true>;
+    } else {
+      d.out.handler =
+          type == Type::f16 ? mixed_directed<Half, false> : mixed_directed<Bfloat16, false>;
+    }
+  }
   return true;
 }
 

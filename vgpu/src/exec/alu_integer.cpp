@@ -78,6 +78,10 @@ constexpr T max_relu(T a, T b) {
 constexpr int64_t low24(uint32_t a, bool is_signed) {
   return is_signed ? int64_t{static_cast<int32_t>(a << 8) >> 8} : int64_t{a & 0xffffff};
 }
+/// mad24.hi.sat.s32
+int32_t mad24_saturated(uint32_t a, uint32_t b, int32_t c) {
+  return saturate(int64_t{static_cast<int32_t>(low24(a, true) * low24(b, true) >> 16)} + c);
+}
 /// 48-bit product of the low 24 bits: lo gives its low 32 bits, hi bits 16 to 47.
 template <bool kSigned, bool kHigh>
 uint32_t mad24(uint32_t a, uint32_t b, uint32_t c) {
@@ -151,6 +155,7 @@ Step carry_add(Warp& w, const Instr& i, uint32_t lanes) {
   return Step::next;
 }
 
+/// T says how the factors are extended; the sum has no sign.
 template <typename T, bool kHigh, bool kIn, bool kOut>
 Step carry_mad(Warp& w, const Instr& i, uint32_t lanes) {
   const T *a = w.lanes<T>(i.a), *b = w.lanes<T>(i.b), *c = w.lanes<T>(i.c);
@@ -158,8 +163,9 @@ Step carry_mad(Warp& w, const Instr& i, uint32_t lanes) {
   uint32_t carry = w.predicates[i.x], out = 0;
   for_lanes(lanes, [&](uint32_t l) {
     using W = unsigned __int128;
+    using U = Unsigned<T>;
     T product = kHigh ? high_mul(a[l], b[l]) : wrap_mul(a[l], b[l]);
-    W sum = static_cast<W>(product) + c[l] + (kIn ? carry >> l & 1 : 0);
+    W sum = W{static_cast<U>(product)} + static_cast<U>(c[l]) + (kIn ? carry >> l & 1 : 0);
     d[l] = static_cast<T>(sum);
     if (sum >> (sizeof(T) * 8) & 1) out |= 1u << l;
   });
@@ -336,10 +342,10 @@ bool decode_integer_mad(Decoder& d) {
         d.out.handler = pick_carry_mad<uint64_t>(part == 1, carry_in, carry_out);
         break;
       case Type::s32:
-        if (part == 0) d.out.handler = pick_carry_mad<uint32_t>(false, carry_in, carry_out);
+        d.out.handler = pick_carry_mad<int32_t>(part == 1, carry_in, carry_out);
         break;
       case Type::s64:
-        if (part == 0) d.out.handler = pick_carry_mad<uint64_t>(false, carry_in, carry_out);
+        d.out.handler = pick_carry_mad<int64_t>(part == 1, carry_in, carry_out);
         break;
       default:
         break;
@@ -387,9 +393,14 @@ namespace {
 bool decode_mul24(Decoder& d) {
   bool is_mad = d.opcode() == "mad24", high = d.take("hi");
   if (!high && !d.take("lo")) return false;
+  bool sat = is_mad && high && d.take("sat");
   Type type = d.take_type();
   if (type != Type::s32 && type != Type::u32) return false;
   operands(d, 4, 4, is_mad ? 3 : 2);
+  if (sat) {
+    d.out.handler = ternary<int32_t, uint32_t, uint32_t, int32_t, mad24_saturated>;
+    return type == Type::s32;
+  }
   if (!is_mad) d.out.c = d.literal(0, 4);
   using U = uint32_t;
   if (type == Type::u32) {

@@ -228,8 +228,12 @@ Step is_space(Warp& w, const Instr& i, uint32_t lanes) {
     bool own = ((a[l] & 0xffffffffu) >> kSharedRankShift) == w.cta->rank;
     auto params = reinterpret_cast<uint64_t>(w.cluster->grid->params);
     bool param = a[l] - params < w.cluster->grid->param_bytes;
-    bool r = i.x == 0   ? !shared && !local && !param
-             : i.x == 1 ? false
+    // The parameters lie within the global window (PTX ISA, "isspacep"), constants do not.
+    auto* memory = w.cluster->grid->request->memory;
+    bool constant =
+        !shared && !local && !param && i.x <= 1 && memory && memory->find(a[l]).read_only;
+    bool r = i.x == 0   ? !shared && !local && !constant
+             : i.x == 1 ? constant
              : i.x == 2 ? param
              : i.x == 3 ? shared && own
              : i.x == 4 ? shared

@@ -22,6 +22,7 @@ struct Atomic {
   Ref result, value, swap;  ///< vectors have children copied into `results` / `values`
   std::vector<Ref> results, values;
   uint64_t (*apply)(uint64_t, uint64_t, uint64_t) = nullptr;
+  uint64_t (*apply_global)(uint64_t, uint64_t, uint64_t) = nullptr;  ///< in global memory
 };
 
 template <typename T>
@@ -73,6 +74,13 @@ uint64_t apply_float(uint64_t old_bits, uint64_t b_bits, uint64_t) {
   return to_bits(kOp == Op::min ? min_number(old, b) : max_number(old, b));
 }
 
+/// add.f32 of global memory flushes subnormals, that of shared memory does not (PTX ISA, "atom",
+/// "red").
+uint64_t add_flushed(uint64_t old_bits, uint64_t b_bits, uint64_t) {
+  const float old = flush(from_bits<float>(old_bits)), b = flush(from_bits<float>(b_bits));
+  return to_bits(flush(canonical(old + b)));
+}
+
 template <typename F, Op kOp>
 uint16_t apply_half(uint16_t old, uint16_t b) {
   float x = F::widen(old), y = F::widen(b);
@@ -90,12 +98,12 @@ uint64_t apply_halves(uint64_t old, uint64_t b, uint64_t) {
 }
 
 /// old = *p; *p = f(old): atomically with respect to other host threads.
-template <typename T>
-uint64_t update(uint8_t* p, const Atomic& a, uint64_t b, uint64_t c) {
+template <typename T, typename F>
+uint64_t update(uint8_t* p, F&& apply, uint64_t b, uint64_t c) {
   auto* target = reinterpret_cast<T*>(p);
   T old = __atomic_load_n(target, __ATOMIC_SEQ_CST);
   for (;;) {
-    T next = static_cast<T>(a.apply(old, b, c));
+    T next = static_cast<T>(apply(old, b, c));
     if (__atomic_compare_exchange_n(target, &old, next, false, __ATOMIC_SEQ_CST,
                                     __ATOMIC_SEQ_CST)) {
       return old;
@@ -133,14 +141,15 @@ Step atomic(Warp& w, const Instr& i, uint32_t lanes) {
       }
       return;
     }
+    const auto apply = is_global(a.request, addresses[l]) ? a.apply_global : a.apply;
     for (unsigned k = 0; k < a.vector; ++k) {
       uint64_t b = read_lane(w, a.values[k], l);
       uint64_t c = a.op == Op::cas ? read_lane(w, a.swap, l) : 0;
       uint8_t* p = pointers[l] + k * a.bytes;
-      uint64_t old = a.bytes == 2   ? update<uint16_t>(p, a, b, c)
-                     : a.bytes == 4 ? update<uint32_t>(p, a, b, c)
-                                    : update<uint64_t>(p, a, b, c);
-      changed |= a.apply(old, b, c) != old;
+      uint64_t old = a.bytes == 2   ? update<uint16_t>(p, apply, b, c)
+                     : a.bytes == 4 ? update<uint32_t>(p, apply, b, c)
+                                    : update<uint64_t>(p, apply, b, c);
+      changed |= apply(old, b, c) != old;
       if (a.returns) write_lane(w, a.results[k], l, old);
     }
   });
@@ -256,6 +265,7 @@ bool decode_atomic(Decoder& d) {
     return false;
   }
   if (!pick_function(a)) return false;
+  a.apply_global = a.type == Type::f32 && a.op == Op::add ? add_flushed : a.apply;
   d.make_refs(a.bytes);
   unsigned at = a.returns ? 1 : 0;
   if (d.count() < at + 2) return false;

@@ -98,6 +98,12 @@ const char* name_of(Access access) {
 
 }  // namespace
 
+bool is_global(const MemoryRequest& request, uint64_t address) {
+  return request.space == AddressSpace::global ||
+         (request.space == AddressSpace::generic && !is_shared_generic(address) &&
+          !is_local_generic(address));
+}
+
 uint8_t* generic_pointer(Warp& w, uint32_t lane, uint64_t address, uint32_t bytes, Access access) {
   if (is_shared_generic(address)) {
     return cluster_shared_pointer(w, static_cast<uint32_t>(address), bytes, name_of(access));

@@ -30,6 +30,8 @@ struct MemoryRequest {
   Order order = Order::weak;
   Scope scope = Scope::cta;
 };
+/// Whether an access at this address is one of global memory.
+bool is_global(const MemoryRequest& request, uint64_t address);
 /// What a store puts there: `count` elements of `element` bytes, each lane's from its registers.
 struct StoredValues {
   unsigned element = 4, count = 1;

@@ -38,7 +38,7 @@ void take_order(Decoder& d, Order& order, Scope& scope) {
   static constexpr Order kOrders[] = {Order::weak,    Order::relaxed, Order::acquire,
                                       Order::release, Order::acq_rel, Order::relaxed};
   order = index < 0 ? Order::weak : kOrders[index];
-  if (index == 5) d.take("mmio");
+  if (index == 1) d.take("mmio");
   int where = d.take_one({"cta", "cluster", "gpu", "sys"});
   scope = where < 0 ? (index == 5 ? Scope::sys : Scope::cta) : static_cast<Scope>(where);
 }

@@ -404,6 +404,132 @@ TEST(Arithmetic, PackUnpackAndSelect) {
   EXPECT_EQ(out[0], 0x2222111122221111ull);
 }
 
+TEST(Arithmetic, SelectionsAndComparisonsFlush) {
+  // slct.ftz takes -1e-40 for -0, and so does setp.ftz of f16; NaN selects b.
+  auto selected = map_lanes<uint32_t>("f32", "b32", "slct.ftz.u32.f32 %out, 1, 2, %in;",
+                                      std::vector<float>{-1e-40f, -1.0f, 0.0f, NAN});
+  EXPECT_EQ(selected, (std::vector<uint32_t>{1, 2, 1, 2}));
+  auto less = map_lanes<uint32_t>("b32", "b32", R"(
+    .reg .pred %p, %q;
+    .reg .b16 %a, %b;
+    mov.b32 {%a, %b}, %in;
+    setp.lt.ftz.f16 %p, %a, %b;
+    selp.b32 %out, 1, 0, %p;
+    setp.lt.ftz.f16x2 %p|%q, %in, 0;
+    @%p or.b32 %out, %out, 2;
+    @%q or.b32 %out, %out, 4;)",
+                                  std::vector<uint32_t>{0x00010000, 0x04000001, 0x84018001});
+  EXPECT_EQ(less, (std::vector<uint32_t>{0, 1, 4}));
+}
+
+TEST(Arithmetic, SaturatedAndSignedHighProducts) {
+  check_words("mad24.hi.sat.s32 %out, %in, %b, 0x7fffff00", [](U a, U b) {
+    const int64_t product = int64_t{s(a << 8) >> 8} * (s(b << 8) >> 8);
+    const int64_t sum = int64_t{static_cast<int32_t>(product >> 16)} + 0x7fffff00;
+    return static_cast<U>(std::min<int64_t>(sum, INT32_MAX));
+  });
+  // The high half of a signed product, with the carries of a sum without sign.
+  auto out = map_lanes<uint32_t>("b32", "b32", R"(
+    mad.hi.cc.s32 %out, %in, 7, 1;
+    madc.hi.s32 %out, %in, 7, %out;)",
+                                 kWords);
+  for (size_t k = 0; k < kWords.size(); ++k) {
+    const auto high = static_cast<U>(int64_t{s(kWords[k])} * 7 >> 32);
+    const uint64_t first = uint64_t{high} + 1;
+    EXPECT_EQ(out[k], static_cast<U>(high + first + (first >> 32))) << k;
+  }
+}
+
+TEST(Arithmetic, TablesWithPredicatesAndNthBits) {
+  auto out = map_lanes<uint32_t>("b32", "b32", R"(
+    .reg .pred %p, %q;
+    .reg .b32 %d;
+    setp.eq.u32 %q, %lane, 1;
+    lop3.or.b32 %d|%p, %in, 0xff, 0, 0xc0, %q;
+    selp.b32 %out, 256, 0, %p;
+    or.b32 %out, %out, %d;
+    lop3.and.b32 _|%p, %in, 0xff, 0, 0xc0, %q;
+    @%p or.b32 %out, %out, 512;)",
+                                 std::vector<uint32_t>{0x1234, 0x1200, 0x1200, 0x1201});
+  EXPECT_EQ(out, (std::vector<uint32_t>{0x134, 0x100, 0, 0x101}));
+  auto both = map_lanes<uint32_t>("b32", "b32", R"(
+    .reg .pred %p, %q;
+    setp.ne.u32 %q, %lane, 1;
+    lop3.and.b32 _|%p, %in, 0xff, 0, 0xc0, !%q;
+    selp.b32 %out, 1, 0, %p;)",
+                                  std::vector<uint32_t>{3, 3, 0});
+  EXPECT_EQ(both, (std::vector<uint32_t>{0, 1, 0}));
+  auto nth = [](int base, int offset) {
+    return map_lanes<uint32_t>("b32", "b32", format("fns.b32 %%out, %%in, %d, %d;", base, offset),
+                               std::vector<uint32_t>{0x80000151, 0});
+  };
+  EXPECT_EQ(nth(0, 1)[0], 0u);
+  EXPECT_EQ(nth(1, 2)[0], 6u);
+  EXPECT_EQ(nth(9, 1)[0], 31u);
+  EXPECT_EQ(nth(6, -2)[0], 4u);
+  EXPECT_EQ(nth(8, 0)[0], 8u);
+  EXPECT_EQ(nth(7, 0)[0], 0xffffffffu);
+  EXPECT_EQ(nth(4, -3)[0], 0xffffffffu);
+  EXPECT_EQ(nth(0, 1)[1], 0xffffffffu);
+}
+
+TEST(Arithmetic, DirectedPairsAndMixedPrecision) {
+  const std::vector<std::array<float, 2>> pairs = {{1.0f, -1.0f}, {0.3f, 3e38f}, {1e-40f, -7.0f}};
+  const float third = 1.0f / 3;
+  for (auto [name, mode] :
+       {std::pair{"rz", FE_TOWARDZERO}, std::pair{"rm", FE_DOWNWARD}, std::pair{"rp", FE_UPWARD}}) {
+    auto out = map_lanes<std::array<float, 2>>(
+        "b64", "b64", format("fma.%s.f32x2 %%out, %%in, %%in, 0x3eaaaaab3eaaaaab;", name), pairs);
+    for (size_t k = 0; k < pairs.size(); ++k) {
+      for (size_t half = 0; half < 2; ++half) {
+        volatile float x = pairs[k][half];
+        EXPECT_EQ(out[k][half], rounded(mode, [&] { return std::fma(x, x, third); })) << name;
+      }
+    }
+    auto mixed = map_lanes<float>("f32", "f32",
+                                  format(".reg .b16 %%h;\nmov.b16 %%h, 0x3555;\n"
+                                         "fma.%s.f32.f16 %%out, %%h, %%h, %%in;\n"
+                                         "sub.%s.f32.f16 %%out, %%h, %%out;",
+                                         name, name),
+                                  kFloats);
+    volatile float h = 0.333251953125f;
+    for (size_t k = 0; k < kFloats.size(); ++k) {
+      volatile float x = kFloats[k];
+      const float want = rounded(mode, [&] {
+        volatile float sum = std::fma(h, h, x);
+        return h - sum;
+      });
+      if (want == want) EXPECT_EQ(mixed[k], want) << name << " " << bits(x);
+    }
+  }
+}
+
+TEST(Arithmetic, GrossReciprocals) {
+  const std::vector<double> in = {3.0,      -7.0,      1e-310, -1e-310,  0.0, -0.0,
+                                  INFINITY, -INFINITY, 1e308,  1.2345e9, NAN, 0x1.00000ffffffffp+0};
+  auto rcp = map_lanes<double>("f64", "f64", "rcp.approx.ftz.f64 %out, %in;", in);
+  auto rsqrt = map_lanes<double>("f64", "f64", "rsqrt.approx.ftz.f64 %out, %in;", in);
+  for (size_t k = 0; k < in.size(); ++k) {
+    // Nothing is in the lower half, and nothing of the source's is used.
+    EXPECT_EQ(std::bit_cast<uint64_t>(rcp[k]) & 0xffffffff, 0u) << in[k];
+    EXPECT_EQ(std::bit_cast<uint64_t>(rsqrt[k]) & 0xffffffff, 0u) << in[k];
+  }
+  EXPECT_NEAR(rcp[0] * 3, 1, 0x1p-20);
+  EXPECT_NEAR(rcp[1] * -7, 1, 0x1p-20);
+  EXPECT_EQ(rcp[2], INFINITY);
+  EXPECT_EQ(rcp[3], -INFINITY);
+  EXPECT_EQ(rcp[4], INFINITY);
+  EXPECT_EQ(rcp[5], -INFINITY);
+  EXPECT_EQ(std::bit_cast<uint64_t>(rcp[7]), uint64_t{1} << 63);
+  EXPECT_EQ(rcp[8], 0.0);  // 1e-308 is subnormal
+  EXPECT_TRUE(rcp[10] != rcp[10]);
+  EXPECT_EQ(rcp[11], 1.0);
+  EXPECT_EQ(rsqrt[2], INFINITY);
+  EXPECT_EQ(rsqrt[3], -INFINITY);
+  EXPECT_TRUE(rsqrt[1] != rsqrt[1]);
+  EXPECT_NEAR(rsqrt[9] * std::sqrt(1.2345e9), 1, 0x1p-20);
+}
+
 TEST(Arithmetic, UnknownModifiersAreRefused) {
   for (const char* op : {"fma.rn.oob.f32 %f, %f, %f, %f;", "add.rs.f32 %f, %f, %f;",
                          "cvt.rs.f16x2.f32 %r, %f, %f, %r;", "frobnicate.u32 %r, %r;"}) {

@@ -22,10 +22,10 @@ inline constexpr exec::Delivery kDeliveries[] = {exec::Delivery::late, exec::Del
 class Buffers : public exec::GlobalMemory {
  public:
   /// A buffer's address; its bytes are zero.
-  uint64_t add(size_t bytes) {
+  uint64_t add(size_t bytes, bool read_only = false) {
     buffers_.emplace_back((bytes + 511) / 256 * 32 + 32);
     auto base = (reinterpret_cast<uint64_t>(buffers_.back().data()) + 255) / 256 * 256;
-    ranges_.push_back({base, bytes, false});
+    ranges_.push_back({base, bytes, read_only});
     return base;
   }
   template <typename T>
@@ -91,7 +91,7 @@ inline exec::LaunchResult run_module(const std::string& text, const Params& para
   auto program = exec::Program::load(text);
   std::vector<uint64_t> addresses;
   for (auto& symbol : program->symbols()) {
-    addresses.push_back(buffers.add(symbol.size + 1));
+    addresses.push_back(buffers.add(symbol.size + 1, symbol.is_constant));
     auto& init = symbol.variable->init;
     std::memcpy(reinterpret_cast<void*>(addresses.back()), init.data(), init.size());
   }

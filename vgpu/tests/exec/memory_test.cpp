@@ -102,6 +102,67 @@ TEST(Memory, GlobalsAndConstants) {
   for (uint32_t l = 0; l < 32; ++l) EXPECT_EQ(out[l], (l % 4 + 1) * 10 + 0x100);
 }
 
+TEST(Memory, WindowsOfParametersAndConstants) {
+  // Parameters lie within the global window, constants do not.
+  auto out = run_words(R"(
+    mov.u64 %rd0, table;
+    cvta.const.u64 %rd0, %rd0;
+    isspacep.const %p0, %rd0;
+    selp.b32 %r0, 1, 0, %p0;
+    isspacep.global %p0, %rd0;
+    @%p0 or.b32 %r0, %r0, 2;
+    mov.u64 %rd1, out;
+    cvta.param.u64 %rd1, %rd1;
+    isspacep.param %p0, %rd1;
+    @%p0 or.b32 %r0, %r0, 4;
+    isspacep.global %p0, %rd1;
+    @%p0 or.b32 %r0, %r0, 8;
+    isspacep.const %p0, %rd1;
+    @%p0 or.b32 %r0, %r0, 16;
+    isspacep.global %p0, %ro;
+    @%p0 or.b32 %r0, %r0, 32;
+    st.global.u32 [%ro], %r0;)",
+                       32, 32, ".const .align 4 .u32 table[4] = {10, 20, 30, 40};");
+  EXPECT_EQ(out[0], 1u + 4 + 8 + 32);
+}
+
+TEST(Memory, MemoryMappedAccesses) {
+  auto out = run_words(R"(
+    st.mmio.relaxed.sys.global.u32 [%ro], %lane;
+    ld.mmio.relaxed.sys.global.u32 %r0, [%ro];
+    add.u32 %r0, %r0, 5;
+    st.mmio.relaxed.sys.global.u32 [%ro], %r0;)",
+                       32);
+  for (uint32_t l = 0; l < 32; ++l) EXPECT_EQ(out[l], l + 5);
+}
+
+/// The sum of two subnormals: flushed in global memory, also through generic addresses, and kept
+/// in shared memory.
+TEST(Memory, FloatAtomicsFlushInGlobalMemory) {
+  auto out = run_words(R"(
+    .shared .align 4 .b32 sum;
+    setp.eq.u32 %p0, %lane, 0;
+    @!%p0 bra DONE;
+    st.shared.u32 [sum], 1;
+    red.shared.add.f32 [sum], 0f00000001;
+    ld.shared.u32 %r0, [sum];
+    st.global.u32 [%rout], %r0;
+    mov.u64 %rd0, sum;
+    cvta.shared.u64 %rd0, %rd0;
+    red.add.f32 [%rd0], 0f00000001;
+    ld.shared.u32 %r0, [sum];
+    st.global.u32 [%rout+4], %r0;
+    st.global.u32 [%rout+8], 1;
+    red.global.add.f32 [%rout+8], 0f00000001;
+    st.global.u32 [%rout+12], 0x80000001;
+    red.add.f32 [%rout+12], 0f80000001;
+    st.global.u32 [%rout+16], 0x00800001;
+    red.global.add.f32 [%rout+16], 0f80800000;
+    DONE:)",
+                       5);
+  EXPECT_EQ(out, (std::vector<uint32_t>{2, 3, 0, 0x80000000, 0}));
+}
+
 TEST(Memory, Atomics) {
   auto out = run_words(R"(
     atom.global.add.u32 %r0, [%rout], 2;
