@@ -49,6 +49,19 @@ ClusterChecker::Actor ClusterChecker::actor_of(const Agent& agent, Access access
   return actor;
 }
 
+ClusterChecker::LoadKind ClusterChecker::load_kind(const Agent& agent) {
+  if (load_kinds_.empty()) {
+    load_kinds_.reserve(module_.forms.size());
+    for (const ptx::Form& form : module_.forms) {
+      const std::string_view opcode = form.parts[0];
+      load_kinds_.push_back(opcode == "ldmatrix"                ? LoadKind::matrix
+                            : opcode == "ld" || opcode == "ldu" ? LoadKind::plain
+                                                                : LoadKind::none);
+    }
+  }
+  return load_kinds_[agent.instruction->form];
+}
+
 void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
   if (access.memory == Memory::local) return;
   // Ordered accesses synchronise; they do not race with each other.
@@ -60,10 +73,8 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
   const bool global = access.memory == Memory::global;
   if (global) actor.access = access.access;
   // What a load finds unwritten is followed; other reads need it now.
-  const std::string_view opcode = module_.forms[agent.instruction->form].parts[0];
-  const bool matrix = opcode == "ldmatrix";
-  follows_reads_ = context_.options.init && access.access == Access::read &&
-                   (opcode == "ld" || opcode == "ldu" || matrix);
+  const LoadKind load = access.access == Access::read ? load_kind(agent) : LoadKind::none;
+  follows_reads_ = context_.options.init && load != LoadKind::none;
   found_unwritten_ = false;
   auto touch_range = [&](uint32_t cta, uint64_t address, uint64_t bytes) {
     if (global) {
@@ -85,19 +96,22 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
       actor.unchanged = access.unchanged >> lane & 1;
       while (lanes & (lanes - 1)) {
         auto next = static_cast<uint32_t>(std::countr_zero(lanes & (lanes - 1)));
-        if (access.addresses[next] != address + bytes ||
-            (access.ctas && access.ctas[next] != cta)) {
+        // Lanes that read what lanes before them read change nothing.
+        const uint64_t begin = access.addresses[next];
+        const bool again = access.access == Access::read && begin >= address &&
+                           begin + access.bytes <= address + bytes;
+        if ((!again && begin != address + bytes) || (access.ctas && access.ctas[next] != cta)) {
           break;
         }
         actor.unchanged &= access.unchanged >> next & 1;
-        bytes += access.bytes;
+        if (!again) bytes += access.bytes;
         lanes &= lanes - 1;
       }
       touch_range(cta, address, bytes);
     }
   }
   if (follows_reads_ && found_unwritten_) {
-    matrix ? mark_undefined_matrix(agent, access) : mark_undefined(agent, access);
+    load == LoadKind::matrix ? mark_undefined_matrix(agent, access) : mark_undefined(agent, access);
   }
   follows_reads_ = false;
   if (access.access == Access::write && undefined_stored_.lanes) store_undefined(agent, access);

@@ -180,6 +180,10 @@ class ClusterChecker final : public exec::ClusterObserver {
     uint32_t address = 0;  ///< shared: offset; tensor: lane << 16 | column
   };
 
+  /// Reads whose values are followed.
+  enum class LoadKind : uint8_t { none, plain, matrix };
+  LoadKind load_kind(const exec::Agent& agent);
+
   WarpState& warp_of(const exec::Agent& agent) {
     return warps_[agent.cta * info_.warps + agent.warp];
   }
@@ -324,6 +328,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::array<Recent, 4> allocations_{};
   uint32_t next_allocation_ = 0;
   SyncEffects effects_;
+  std::vector<LoadKind> load_kinds_;                        // by form, once asked for
   std::unordered_map<uint64_t, UndefinedLanes> undefined_;  // by warp, function and register
   std::unordered_map<const ptx::Function*, uint64_t> function_numbers_;
   UndefinedLanes undefined_stored_;  // by the running instruction
