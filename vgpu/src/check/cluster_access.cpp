@@ -88,6 +88,7 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
     actor.unchanged = access.unchanged == ~0u;
     touch_range(agent.cta, access.addresses[0], uint64_t{32} * access.bytes);
   } else {
+    const bool reads = access.access == Access::read;
     for (uint32_t lanes = agent.lanes; lanes; lanes &= lanes - 1) {
       auto lane = static_cast<uint32_t>(std::countr_zero(lanes));
       uint64_t address = access.addresses[lane];
@@ -96,15 +97,14 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
       actor.unchanged = access.unchanged >> lane & 1;
       while (lanes & (lanes - 1)) {
         auto next = static_cast<uint32_t>(std::countr_zero(lanes & (lanes - 1)));
-        // Lanes that read what lanes before them read change nothing.
         const uint64_t begin = access.addresses[next];
-        const bool again = access.access == Access::read && begin >= address &&
-                           begin + access.bytes <= address + bytes;
-        if ((!again && begin != address + bytes) || (access.ctas && access.ctas[next] != cta)) {
-          break;
+        if (access.ctas && access.ctas[next] != cta) break;
+        if (begin == address + bytes) {
+          bytes += access.bytes;
+        } else if (!reads || begin - address > bytes - access.bytes) {
+          break;  // lanes that read what lanes before them read change nothing
         }
         actor.unchanged &= access.unchanged >> next & 1;
-        if (!again) bytes += access.bytes;
         lanes &= lanes - 1;
       }
       touch_range(cta, address, bytes);
