@@ -20,6 +20,7 @@ struct ExplainOptions {
   std::string shape, output_dtype, gpu;
   EpilogueOptions epilogue;
   bool dense_filter = false;
+  std::int64_t statistics = 0;
 };
 
 /// Kernels that can run the problem, a line each; then the refused ones, by reason.
@@ -33,9 +34,10 @@ void print_list(const std::vector<Candidate>& list) {
   std::vector<std::string> reasons;  // In the order of their first kernels.
   for (const Candidate& c : list) {
     if (c.reason.empty()) {
-      std::printf("  %s %-*s  %-*s  about %9.1f us\n", c.chosen ? "*" : "+",
+      std::printf("  %s %-*s  %-*s  about %9.1f us%s%s\n", c.chosen ? "*" : "+",
                   static_cast<int>(name_width), c.kernel.c_str(), static_cast<int>(backend_width),
-                  c.backend.c_str(), c.estimated_us);
+                  c.backend.c_str(), c.estimated_us, c.statistics.empty() ? "" : "  statistics by ",
+                  c.statistics.c_str());
     } else if (std::find(reasons.begin(), reasons.end(), c.reason) == reasons.end()) {
       reasons.push_back(c.reason);
     }
@@ -63,6 +65,7 @@ void print_case(const ExplainOptions& o, const ShapeCase& shape, nlohmann::order
   if (!o.output_dtype.empty()) options.output_dtype = parse_dtype(o.output_dtype);
   o.common.apply_to(options);
   options.packed_filter = !o.dense_filter;
+  options.statistics_groups = o.statistics;
   options.epilogue =
       o.epilogue.is_given() ? o.epilogue.kind() : shape.epilogue.value_or(EpilogueKind{});
   if (!o.gpu.empty()) options.device = Device::cuda;
@@ -78,6 +81,7 @@ void print_case(const ExplainOptions& o, const ShapeCase& shape, nlohmann::order
                                      {"chosen", c.chosen},
                                      {"reason", c.reason},
                                      {"estimated_us", c.estimated_us}});
+      if (!c.statistics.empty()) entry["candidates"].back()["statistics"] = c.statistics;
     }
     json.push_back(entry);
     return;
@@ -118,6 +122,8 @@ void add_explain_command(CLI::App& app, int& exit_code) {
       "--gpu", o.gpu,
       "answer for this GPU, which need not be here: a100, rtx3090, l40s, rtx4090, h100, h200, b200 "
       "or rtx5090");
+  command->add_option("--statistics", o.statistics,
+                      "groups of output channels whose statistics are wanted too");
   command->add_flag("--dense-filter", o.dense_filter, "the filter is not packed beforehand");
   command->callback([options, &exit_code] { exit_code = run_explain(*options); });
 }

@@ -206,6 +206,8 @@ typedef struct convoy_plan_options {
   int32_t reserved;                  /**< 0. */
   const convoy_prologue_t* prologue; /**< Null: none. */
   const convoy_shuffle_t* shuffle;   /**< Null: none. */
+  /** Above 0, a divisor of the output's channels: a run also writes `statistics`. */
+  int64_t statistics_groups;
 } convoy_plan_options_t;
 
 /** How an RMSNorm's epsilon keeps its divisor from zero; convoy::RmsEpsilon has the formulas. */
@@ -245,27 +247,32 @@ typedef struct convoy_run_arguments {
   const convoy_tensor_shape_t* cache_shape;      /**< Checked where not null. */
   const convoy_tensor_shape_t* next_cache_shape; /**< Checked where not null. */
   const convoy_prologue_t* prologue;             /**< Null: none. */
+  /** With statistics_groups: receives [N, groups, 2], mean and (biased) variance of each group of
+   * channels of every image of the output as it is stored. convoy_norm_arguments takes them. */
+  float* statistics;
 } convoy_run_arguments_t;
 
 /** What a plan runs. Strings live as long as the plan. */
 typedef struct convoy_plan_info {
-  size_t struct_size;  /**< Set by the caller. */
-  const char* kernel;  /**< Name of the kernel. */
-  const char* backend; /**< "cpu", "cuda:0 (NVIDIA H200)". */
-  const char* problem; /**< The shape string. */
-  double flops;        /**< Of the operation, whatever the kernel does. */
-  double min_bytes;    /**< Each input read once, the output written once. */
+  size_t struct_size;     /**< Set by the caller. */
+  const char* kernel;     /**< Name of the kernel. */
+  const char* backend;    /**< "cpu", "cuda:0 (NVIDIA H200)". */
+  const char* problem;    /**< The shape string. */
+  double flops;           /**< Of the operation, whatever the kernel does. */
+  double min_bytes;       /**< Each input read once, the output written once. */
+  const char* statistics; /**< "epilogue" or "pass": what takes them; "" without. */
 } convoy_plan_info_t;
 
 /** One kernel of the library and why it cannot run a problem. Strings live as long as the list. */
 typedef struct convoy_candidate {
-  size_t struct_size;  /**< Set by the caller. */
-  const char* kernel;  /**< Name of the kernel. */
-  const char* backend; /**< As convoy_plan_info's. */
-  const char* reason;  /**< Condition, value, what is legal, the nearest choice; "": it can. */
-  double estimated_us; /**< The model's or the tuning database's time; 0 where refused. */
-  int32_t chosen;      /**< Not 0: the one that planning takes. */
-  int32_t reserved;    /**< 0. */
+  size_t struct_size;     /**< Set by the caller. */
+  const char* kernel;     /**< Name of the kernel. */
+  const char* backend;    /**< As convoy_plan_info's. */
+  const char* reason;     /**< Condition, value, what is legal, the nearest choice; "": it can. */
+  double estimated_us;    /**< The model's or the tuning database's time; 0 where refused. */
+  int32_t chosen;         /**< Not 0: the one that planning takes. */
+  int32_t reserved;       /**< 0. */
+  const char* statistics; /**< "epilogue", or "pass: WHY"; "" without and where refused. */
 } convoy_candidate_t;
 
 /** What a norm writes; convoy::NormResult says how coefficients lie. */

@@ -39,6 +39,9 @@ struct PlanOptions {
   UpsampleFolding upsample_folding = UpsampleFolding::exact;
   /// How the output is rearranged as it is stored.
   OutputShuffle shuffle{};
+  /// Above 0, a divisor of the output's channels: a run also writes RunArguments::statistics, what
+  /// a GroupNorm of as many groups needs to know of the output.
+  std::int64_t statistics_groups = 0;
   std::string kernel{};  ///< Run this candidate (a name of `candidates()`) or throw.
 };
 
@@ -95,6 +98,12 @@ struct RunArguments {
   /// Plan::workspace_bytes() bytes; may be null where that is 0. The CPU backend, where no CUDA
   /// graph forbids it, also takes null and then uses memory that all its plans share.
   void* workspace = nullptr;
+  /// With PlanOptions::statistics_groups: receives [N, groups, 2], mean and (biased) variance of
+  /// each group of channels of every image of the output, as it is stored: rounded, behind residual
+  /// and activation. NormArguments::statistics takes them. Means and squared deviations are merged
+  /// in a fixed order: a large mean costs no precision, and the same inputs give the same bits on
+  /// the same device.
+  float* statistics = nullptr;
 };
 
 /// What `Plan::info` and `explain` tell of a kernel.
@@ -106,6 +115,9 @@ struct PlanInfo {
   double flops = 0;
   double min_bytes = 0;  ///< Each input read once, the output written once.
   bool tf32 = false;     ///< fp32 tensors are multiplied as TF32 (PlanOptions::allow_tf32).
+  /// What takes the statistics: "epilogue", of the kernel, or "pass", which reads the output once
+  /// more; empty without.
+  std::string statistics{};
 };
 
 /// One line of the dispatch: a kernel, and why it cannot run the problem (empty: it can).
@@ -115,6 +127,8 @@ struct Candidate {
   std::string reason;       ///< Condition, value, what is legal, the nearest choice; empty: it can.
   bool chosen = false;      ///< The one that `plan` takes.
   double estimated_us = 0;  ///< The model's or the tuning database's time; 0 where refused.
+  /// As PlanInfo's, with the reason behind "pass: "; empty without statistics and where refused.
+  std::string statistics{};
 };
 
 /// An answer with its reason.

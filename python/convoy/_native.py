@@ -177,6 +177,7 @@ class PlanOptions(Structure):
         ("reserved", c_int32),
         ("prologue", POINTER(Prologue)),
         ("shuffle", POINTER(Shuffle)),
+        ("statistics_groups", c_int64),
     ]
 
 
@@ -201,6 +202,7 @@ class RunArguments(Structure):
         ("cache_shape", POINTER(TensorShape)),
         ("next_cache_shape", POINTER(TensorShape)),
         ("prologue", POINTER(Prologue)),
+        ("statistics", c_void_p),
     ]
 
 
@@ -252,6 +254,7 @@ class PlanInfo(Structure):
         ("problem", c_char_p),
         ("flops", c_double),
         ("min_bytes", c_double),
+        ("statistics", c_char_p),
     ]
 
 
@@ -264,6 +267,7 @@ class Candidate(Structure):
         ("estimated_us", c_double),
         ("chosen", c_int32),
         ("reserved", c_int32),
+        ("statistics", c_char_p),
     ]
 
 

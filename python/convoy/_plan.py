@@ -124,6 +124,9 @@ class Options:
     that are left out. shuffle_residual: output (the residual has the output's shape), interleaved
     or tiled (it has the extents before the shuffle and residual_channels channels; filter k adds
     channel k // (K // residual_channels) or k % residual_channels).
+    statistics_groups: above 0, a divisor of the output's channels: a run also writes mean and
+    (biased) variance of each group of channels of every image of the output, [N, groups, 2], fp32,
+    which NormPlan.run takes.
     """
 
     dtype: str = "bf16"
@@ -146,6 +149,7 @@ class Options:
     dropped_frames: int = 0
     shuffle_residual: str = "output"
     residual_channels: int = 0
+    statistics_groups: int = 0
 
     def _shuffle(self):
         shuffle = native.initialised(native.Shuffle, "shuffle")
@@ -198,6 +202,7 @@ class Options:
         options.epilogue = ctypes.pointer(epilogue)
         options.prologue = ctypes.pointer(self._prologue())
         options.shuffle = ctypes.pointer(self._shuffle())
+        options.statistics_groups = integer(self.statistics_groups, "statistics_groups")
         return options
 
 
@@ -234,8 +239,8 @@ class PackedFilter(_Owner):
 class Plan(_Owner):
     """A convolution that is ready to run. Threads may share it.
 
-    kernel, backend: what runs it. flops: of the operation. workspace_bytes: what a run needs.
-    output_shape, residual_shape, activation_shape, cache_shape, next_cache_shape: as the tensors
+    kernel, backend: what runs it. flops: of the operation. statistics: what takes them, epilogue
+    or pass, "" without. workspace_bytes: what a run needs. output_shape, residual_shape, activation_shape, cache_shape, next_cache_shape: as the tensors
     lie in memory.
     Raises InvalidArgument for an illegal problem, Unsupported with every candidate's reason.
     """
@@ -254,6 +259,7 @@ class Plan(_Owner):
         self.kernel = info.kernel.decode()
         self.backend = info.backend.decode()
         self.flops = info.flops
+        self.statistics = info.statistics.decode()
         workspace = ctypes.c_size_t()
         native.check(library.convoy_plan_workspace_bytes(self._handle, ctypes.byref(workspace)))
         self.workspace_bytes = workspace.value
@@ -305,10 +311,11 @@ class Plan(_Owner):
         prologue_scale=None,
         prologue_shift=None,
         inverse_rms=None,
+        statistics=None,
     ):
-        """Enqueue on `stream`. Tensors are addresses; `filter` may be a PackedFilter. The last
-        three are fp32 and the prologue's: scale [N, C] and shift [N, C]; or scale [C] and
-        inverse_rms, a value for each pixel."""
+        """Enqueue on `stream`. Tensors are addresses; `filter` may be a PackedFilter. Of the last
+        four, which are fp32, three are the prologue's: scale [N, C] and shift [N, C]; or scale [C]
+        and inverse_rms, a value for each pixel. statistics: receives [N, groups, 2]."""
         epilogue = native.Epilogue.from_buffer_copy(self._epilogue_template)
         epilogue.bias, epilogue.residual = bias, residual
         epilogue.scale, epilogue.beta = scale, beta
@@ -324,6 +331,7 @@ class Plan(_Owner):
             arguments.filter = filter
         arguments.cache, arguments.next_cache = cache, next_cache
         arguments.workspace = workspace
+        arguments.statistics = statistics
         arguments.epilogue = ctypes.pointer(epilogue)
         if (prologue_scale, prologue_shift, inverse_rms) != (None,) * 3 or (
             self._prologue_template.norm != 0
@@ -481,7 +489,7 @@ def supports(problem: Conv2d | Conv3d, options: Options = Options()) -> tuple[bo
 
 def candidates(problem: Conv2d | Conv3d, options: Options = Options()) -> list[dict[str, Any]]:
     """Every kernel in the order of preference: dicts of kernel, backend, reason, estimated_us,
-    chosen."""
+    chosen, statistics."""
     shape, c_options = problem._struct(), options._struct()
     handle = ctypes.c_void_p()
     query = getattr(library, f"convoy_candidates_{problem._suffix}")
@@ -498,6 +506,7 @@ def candidates(problem: Conv2d | Conv3d, options: Options = Options()) -> list[d
                     "reason": line.reason.decode(),
                     "estimated_us": line.estimated_us,
                     "chosen": bool(line.chosen),
+                    "statistics": line.statistics.decode(),
                 }
             )
         return result

@@ -22,6 +22,8 @@ struct PlanRequest {
   EpilogueKind epilogue;
   PrologueKind prologue;
   OutputShuffle shuffle{};  ///< `with_shuffle` (dispatch) takes it away from kernels.
+  /// Groups of filters whose mean and variance in every image a run writes too; 0: none.
+  std::int64_t statistics_groups = 0;
   bool packed_filter = false;
   bool allow_tf32 = false;  ///< fp32 tensors may be multiplied as TF32.
   /// The elements are parts of operands, and TF32 already (split_copy_tf32x3): sums of their
@@ -81,6 +83,7 @@ struct RunPointers {
   void* workspace = nullptr;
   Epilogue epilogue;
   Prologue prologue;
+  float* statistics = nullptr;  ///< [N, groups, 2]: means and (biased) variances of the output.
 };
 
 /// A kernel bound to a problem. Immutable once made; `run` is called from several threads at once.
@@ -133,6 +136,11 @@ class KernelCandidate {
   /// Whether it judges and runs geometries whose output has pitches (`output_row_pitch`).
   virtual bool takes_output_pitches() const { return false; }
   virtual std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const = 0;
+  /// Why its epilogue takes no statistics in a request that it can run without; empty where it
+  /// does. A pass of their own takes them then (`apply_statistics` in dispatch).
+  virtual std::string statistics_refusal(const PlanRequest&) const {
+    return "statistics; legal: none (this kernel's epilogue)";
+  }
   /// Whether a packed filter is the dense one ("ktrsc"): the same code then reads the same bytes
   /// either way, and a time measured with one holds with the other. Asked of problems that the
   /// kernel can run.

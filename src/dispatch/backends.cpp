@@ -2,6 +2,7 @@
 #include "dispatch/backends.hpp"
 
 #include "dispatch/shuffled.hpp"
+#include "dispatch/statistics.hpp"
 
 #ifdef CONVOY_WITH_CPU
 #include "dispatch/cpu_library.hpp"
@@ -45,6 +46,7 @@ const CandidateList& registry() {
     register_cpu_kernels(list);
 #endif
     apply_shuffle(list);
+    apply_statistics(list);
     return list;
   }();
   return all;

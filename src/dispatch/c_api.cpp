@@ -180,7 +180,7 @@ NormArguments norm_arguments_of(const convoy_norm_arguments_t* given) {
 void hand_back_info(convoy_plan_info_t* info, const PlanInfo& from) {
   hand_back(info,
             convoy_plan_info_t{0, from.kernel.c_str(), from.backend.c_str(), from.problem.c_str(),
-                               from.flops, from.min_bytes},
+                               from.flops, from.min_bytes, from.statistics.c_str()},
             "info");
 }
 
@@ -280,6 +280,7 @@ PlanOptions options_of(const convoy_plan_options_t* given) {
   options.epilogue = epilogue_of(c.epilogue).kind();
   options.prologue = prologue_of(c.prologue).kind();
   options.shuffle = shuffle_of(c.shuffle);
+  options.statistics_groups = c.statistics_groups;
   options.device = static_cast<Device>(c.device);
   options.device_index = c.device_index;
   options.packed_filter = c.packed_filter != 0;
@@ -309,6 +310,7 @@ RunArguments arguments_of(const convoy_run_arguments_t* given) {
   a.next_cache.data = c.next_cache;
   a.next_cache.shape = shape_of(c.next_cache_shape);
   a.workspace = c.workspace;
+  a.statistics = c.statistics;
   return a;
 }
 
@@ -494,10 +496,11 @@ convoy_status_t convoy_candidates_get(convoy_candidates_t list, size_t index,
       throw_invalid("index = ", index, " is not legal; legal: below ", all.size());
     }
     const Candidate& from = all[index];
-    hand_back(candidate,
-              convoy_candidate_t{0, from.kernel.c_str(), from.backend.c_str(), from.reason.c_str(),
-                                 from.estimated_us, from.chosen ? 1 : 0, 0},
-              "candidate");
+    hand_back(
+        candidate,
+        convoy_candidate_t{0, from.kernel.c_str(), from.backend.c_str(), from.reason.c_str(),
+                           from.estimated_us, from.chosen ? 1 : 0, 0, from.statistics.c_str()},
+        "candidate");
   });
 }
 void convoy_candidates_destroy(convoy_candidates_t list) {

@@ -105,9 +105,11 @@ void log_selection(const std::vector<Considered>& all, const std::string& proble
     log_line(LogLevel::info, "fallback", {problem, chosen->line.backend, reason});
   }
   if (!log_enabled(LogLevel::dispatch)) return;
-  const std::string steps = (options.prologue.any() ? to_string(options.prologue) + " > " : "") +
-                            to_string(options.epilogue) +
-                            (options.shuffle.any() ? " > " + to_string(options.shuffle) : "");
+  const std::string steps =
+      (options.prologue.any() ? to_string(options.prologue) + " > " : "") +
+      to_string(options.epilogue) +
+      (options.shuffle.any() ? " > " + to_string(options.shuffle) : "") +
+      (options.statistics_groups > 0 ? text(" > statistics(", options.statistics_groups, ")") : "");
   for (const Considered& entry : all) {
     const char* verdict = entry.line.chosen           ? "chosen"
                           : entry.line.reason.empty() ? "possible"
@@ -175,7 +177,8 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
                 .problem = name,
                 .flops = geometry.flops(),
                 .min_bytes = min_bytes(best.request),
-                .tf32 = impl->kernel->multiplies_tf32()};
+                .tf32 = impl->kernel->multiplies_tf32(),
+                .statistics = best.line.statistics.substr(0, best.line.statistics.find(':'))};
   impl->contract =
       RunContract(best.request, impl->kernel->filter_format(),
                   packed_format(*impl->kernel, best.request), impl->kernel->workspace_bytes());

@@ -49,6 +49,7 @@ RunContract::RunContract(const PlanRequest& request, std::string filter_format,
       device_(request.device.kind),
       kind_(request.epilogue),
       prologue_(request.prologue),
+      statistics_groups_(request.statistics_groups),
       filter_format_(std::move(filter_format)),
       packed_format_(std::move(packed_format)),
       workspace_bytes_(workspace_bytes) {
@@ -152,6 +153,12 @@ void RunContract::check_overlap(const RunPointers& pointers, std::size_t filter_
   require_disjoint(workspace, residual);
   require_disjoint(workspace, output);
   require_disjoint(workspace, next_cache);
+  const Span statistics = {"statistics", pointers.statistics,
+                           floats(geometry_.batch * statistics_groups_ * 2)};
+  for (const Span& input : inputs) require_disjoint(statistics, input);
+  for (const Span& other : {output, next_cache, residual, workspace}) {
+    require_disjoint(statistics, other);
+  }
 }
 
 RunPointers RunContract::check(const RunArguments& arguments) const {
@@ -191,6 +198,13 @@ RunPointers RunContract::check(const RunArguments& arguments) const {
                     "; legal: pad_mode zero, or at least ", wanted, " frames");
     }
     if (wanted > 0) pointers.next_cache = arguments.next_cache.data;
+  }
+
+  if (statistics_groups_ > 0) {
+    check_pointer(arguments.statistics, "statistics");
+    pointers.statistics = arguments.statistics;
+  } else if (arguments.statistics != nullptr) {
+    throw_invalid("statistics is given, but the plan has statistics_groups = 0");
   }
 
   if (arguments.workspace != nullptr) {

@@ -41,6 +41,7 @@ class RunContract {
   Device device_ = Device::cpu;
   EpilogueKind kind_;
   PrologueKind prologue_;
+  std::int64_t statistics_groups_ = 0;
   TensorShape output_;
   TensorShape residual_;
   TensorShape activation_;

@@ -7,6 +7,7 @@
 #include "core/text.hpp"
 #include "dispatch/device.hpp"
 #include "dispatch/option_check.hpp"
+#include "dispatch/statistics.hpp"
 
 namespace convoy {
 namespace {
@@ -109,13 +110,21 @@ void use_measurements(const std::vector<Considered*>& able, const TuningDatabase
     Considered* const found = find_kernel(packed);
     return found != nullptr && found->kernel->packs_as_dense(request) ? found : nullptr;
   };
-  if (Considered* const best = find_chosen()) {
-    best->tuned = true;
-    best->line.estimated_us = choice->us;
-    return;
+  // NOTE: nothing was measured with statistics, which some kernels take in passing and others not.
+  const bool with_statistics = request.statistics_groups > 0;
+  request.statistics_groups = 0;
+  const Considered* best = nullptr;
+  if (Considered* const measured = find_chosen()) {
+    if (!with_statistics) {
+      measured->tuned = true;
+      measured->line.estimated_us = choice->us;
+      return;
+    }
+    best = measured;
+  } else {
+    request.epilogue = {};
+    best = find_chosen();
   }
-  request.epilogue = {};
-  const Considered* const best = find_chosen();
   if (best == nullptr) return;
   // NOTE: the model errs more by layers than between the kernels of one.
   const double scale = choice->us / best->kernel->judge(request).estimated_us;
@@ -139,6 +148,7 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
                                const DeviceInfo* gpu) {
   check_options(options);
   check_shuffle(geometry, options.shuffle, options.epilogue.residual);
+  check_statistics(geometry, options.shuffle, options.statistics_groups);
   check_kernel_name(options.kernel, kernels);
 
   // Ask for the devices once.
@@ -167,6 +177,7 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
     entry.request.epilogue = options.epilogue;
     entry.request.prologue = options.prologue;
     entry.request.shuffle = options.shuffle;
+    entry.request.statistics_groups = options.statistics_groups;
     entry.request.packed_filter = options.packed_filter;
     entry.request.allow_tf32 = options.allow_tf32;
     if (kernel->device() == Device::cuda && !cuda) {
@@ -188,6 +199,9 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
         Judgement judgement = kernel->judge(entry.request);
         entry.line.reason = std::move(judgement.refusal);
         entry.line.estimated_us = judgement.estimated_us;
+        if (entry.line.reason.empty()) {
+          entry.line.statistics = statistics_source(*kernel, entry.request);
+        }
       }
     }
     if (entry.line.reason.empty() && !options.kernel.empty() &&

@@ -109,6 +109,11 @@ class ShuffledCandidate final : public KernelCandidate {
 #endif
     return std::make_unique<ShuffledCopyPlan>(request, *kernel_);
   }
+  // NOTE: groups of the output are not groups of filters then.
+  std::string statistics_refusal(const PlanRequest& request) const override {
+    if (!request.shuffle.any()) return kernel_->statistics_refusal(request);
+    return text("statistics with shuffle = ", to_string(request.shuffle), "; legal: none");
+  }
   // NOTE: a filter of phases is packed in another order.
   bool packs_as_dense(const PlanRequest& request) const override {
     return !request.shuffle.any() && kernel_->packs_as_dense(request);

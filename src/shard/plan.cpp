@@ -111,6 +111,11 @@ ShardedPlan::Impl::Impl(const ProblemShape& problem, const PlanOptions& options,
                 text("shuffle = ", to_string(options.shuffle),
                      "; legal in a shard: none; nearest: a shuffle of its own behind it"));
   }
+  if (options.statistics_groups > 0) {
+    throw Error(Status::unsupported,
+                text("statistics_groups = ", options.statistics_groups,
+                     "; legal in a shard: 0; nearest: NormPlan::statistics of its rows, merged"));
+  }
   layouts = shard_layouts(problem, spec);
   for (const ShardLayout& layout : layouts) {
     halo_begin.push_back(layout.halo_begin);

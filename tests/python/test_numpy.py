@@ -466,6 +466,12 @@ class Norms(unittest.TestCase):
             self.assertIn(text, str(caught.exception))
 
 
+def aligned(shape):
+    spare = np.zeros(int(np.prod(shape)) + 4, np.float32)
+    first = -spare.ctypes.data % 16 // 4
+    return spare[first : first + int(np.prod(shape))].reshape(shape)
+
+
 class Planning(unittest.TestCase):
     problem = convoy.Conv2d(1, 8, 8, 4, 8, filter=(3, 3), pad=(1, 1, 1, 1))
 
@@ -480,12 +486,6 @@ class Planning(unittest.TestCase):
 
     def test_prologue(self):
         rng = np.random.default_rng(3)
-
-        def aligned(shape):
-            spare = np.zeros(int(np.prod(shape)) + 4, np.float32)
-            first = -spare.ctypes.data % 16 // 4
-            return spare[first : first + int(np.prod(shape))].reshape(shape)
-
         x, w, y = aligned((1, 8, 8, 4)), aligned((8, 3, 3, 4)), aligned((1, 8, 8, 8))
         x[:], w[:] = rng.standard_normal(x.shape), rng.standard_normal(w.shape)
         scale, inverse = aligned((4,)), aligned((64,))
@@ -528,6 +528,24 @@ class Planning(unittest.TestCase):
         with self.assertRaises(convoy.InvalidArgument) as caught:
             convoy.Plan(self.problem, convoy.Options(device="cpu", shuffle_order="inner"))
         self.assertIn("shuffle_order = 'inner'", str(caught.exception))
+
+    def test_statistics(self):
+        rng = np.random.default_rng(4)
+        x, w, y = aligned((1, 8, 8, 4)), aligned((8, 3, 3, 4)), aligned((1, 8, 8, 8))
+        x[:], w[:] = rng.standard_normal(x.shape), rng.standard_normal(w.shape)
+        plan = convoy.Plan(
+            self.problem, convoy.Options(dtype="fp32", device="cpu", statistics_groups=4))
+        self.assertEqual(plan.statistics, "pass")
+        found = aligned((1, 4, 2))
+        plan.run(y.ctypes.data, x.ctypes.data, w.ctypes.data, statistics=found.ctypes.data)
+        groups = y.reshape(1, -1, 4, 2).transpose(0, 2, 1, 3).reshape(1, 4, -1)
+        np.testing.assert_allclose(found, np.stack((groups.mean(-1), groups.var(-1)), -1),
+                                   rtol=1e-5, atol=1e-6)
+        with self.assertRaises(convoy.InvalidArgument) as caught:
+            plan.run(y.ctypes.data, x.ctypes.data, w.ctypes.data)
+        self.assertIn("statistics is null", str(caught.exception))
+        line = convoy.candidates(self.problem, plan.options)[0]
+        self.assertTrue(line["statistics"].startswith("pass: "))
 
     def test_support_and_candidates(self):
         options = convoy.Options(device="cpu")

@@ -10,6 +10,7 @@
 
 #include "convoy/dtype.hpp"
 #include "core/filter_layout.hpp"
+#include "core/shuffle.hpp"
 #include "core/text.hpp"
 #include "reference/reference.hpp"
 #include "support/elements.hpp"
@@ -421,6 +422,14 @@ ConvCase random_case(std::uint64_t seed, const CaseLimits& limits) {
                         Activation::gelu, Activation::gelu_tanh});
   }
   random_shuffle(seed, limits, c);
+  Random statistics(seed ^ 0x73746174u);
+  if (statistics.chance(20)) {
+    const ConvGeometry g = geometry_of(c.problem);
+    const std::int64_t channels = shuffled_channels(g, c.options.shuffle);
+    std::int64_t groups = statistics.between(1, std::max<std::int64_t>(1, channels / 2));
+    while (channels % groups != 0) --groups;
+    c.options.statistics_groups = groups;
+  }
   return c;
 }
 
@@ -528,6 +537,10 @@ std::string describe(const ConvCase& c) {
   if (c.residual && c.residual_in_place) out += " in place";
   if (c.options.prologue.any()) out += ", prologue " + to_string(c.options.prologue);
   if (c.options.shuffle.any()) out += ", " + to_string(c.options.shuffle);
+  if (c.options.statistics_groups > 0) {
+    out += text(", statistics of ", c.options.statistics_groups, " groups");
+  }
+  if (c.bias_offset != 0.0f) out += text(", bias + ", c.bias_offset);
   if (c.next_cache) out += ", next_cache";
   if (!c.bring_workspace) out += ", own workspace";
   if (flat_upsample(c) == 2) out += text(", ", to_string(c.options.upsample_folding), " folding");
@@ -556,6 +569,52 @@ Plan plan_case(const ConvCase& c) {
 std::vector<Candidate> candidates_of(const ConvCase& c) {
   return candidates(c.problem, options_of(c));
 }
+
+// ---- Statistics -----------------------------------------------------------------------------
+
+namespace {
+
+/// What is wrong with the statistics of an output, as it lies there; empty if nothing is.
+std::string compare_statistics(const ConvGeometry& g, const PlanOptions& options,
+                               const std::vector<unsigned char>& output, DType dtype,
+                               const std::vector<unsigned char>& got) {
+  const std::int64_t channels = shuffled_channels(g, options.shuffle);
+  const std::int64_t pixels = shuffled_elements(g, options.shuffle) / (g.batch * channels);
+  const std::int64_t groups = options.statistics_groups, width = channels / groups;
+  for (std::int64_t n = 0; n < g.batch; ++n) {
+    for (std::int64_t group = 0; group < groups; ++group) {
+      const auto for_each = [&](auto&& body) {
+        for (std::int64_t pixel = n * pixels; pixel < (n + 1) * pixels; ++pixel) {
+          for (std::int64_t c = group * width; c < (group + 1) * width; ++c) {
+            body(static_cast<double>(load_element(output.data(), pixel * channels + c, dtype)));
+          }
+        }
+      };
+      const double count = static_cast<double>(pixels * width);
+      double mean = 0, variance = 0, largest = 0;
+      for_each([&](double v) {
+        mean += v / count;
+        largest = std::max(largest, std::fabs(v));
+      });
+      for_each([&](double v) { variance += (v - mean) * (v - mean) / count; });
+      if (!std::isfinite(variance)) continue;
+      const std::int64_t at = (n * groups + group) * 2;
+      const double got_mean = load_element(got.data(), at, DType::fp32);
+      const double got_variance = load_element(got.data(), at + 1, DType::fp32);
+      // fp32: some roundings of the largest value, and of the squares of deviations.
+      const double mean_slack = 1e-6 * largest;
+      const double slack = 3e-5 * variance + mean_slack * mean_slack;
+      if (std::fabs(got_mean - mean) <= mean_slack && std::fabs(got_variance - variance) <= slack) {
+        continue;
+      }
+      return text("statistics of image ", n, ", group ", group, " are ", got_mean, ", ",
+                  got_variance, "; expected ", mean, ", ", variance);
+    }
+  }
+  return {};
+}
+
+}  // namespace
 
 // ---- PreparedCase ---------------------------------------------------------------------------
 
@@ -593,8 +652,8 @@ struct PreparedCase::Shared {
     auto x = random_values(random, g.activation_elements(), dtype, exact, 1.0f);
     auto before = random_values(random, g.cache_elements(), dtype, exact, 1.0f);
     auto w = random_values(random, g.filter_elements(), dtype, exact, filter_size);
-    const auto b =
-        random_values(random, c.bias ? g.out_channels : 0, c.epilogue.bias_dtype, exact, 1.0f);
+    auto b = random_values(random, c.bias ? g.out_channels : 0, c.epilogue.bias_dtype, exact, 1.0f);
+    for (float& value : b) value += c.bias_offset;
     const OutputShuffle& shuffle = c.options.shuffle;
     auto source = random_values(random, c.residual ? residual_elements(g, shuffle) : 0, out_dtype,
                                 exact, 1.0f);
@@ -602,6 +661,10 @@ struct PreparedCase::Shared {
     cache = encode(before, dtype);
     filter = encode(lay_out_filter(w, g, c.filter_layout), dtype);
     bias = encode(b, c.epilogue.bias_dtype);
+    for (std::size_t i = 0; i < b.size(); ++i) {
+      b[i] = static_cast<float>(
+          load_element(bias.data(), static_cast<std::int64_t>(i), c.epilogue.bias_dtype));
+    }
     residual = encode(source, out_dtype);
     Random prologue_random(c.seed ^ 0x70726f6cu);
     const PrologueValues values = random_prologue(prologue_random, g, c.options.prologue, exact);
@@ -654,8 +717,9 @@ struct PreparedCase::Shared {
 /// The buffers of one run at a time.
 struct PreparedCase::Tensors {
   GuardedBuffer activation, cache, bias, residual, output, next_cache, workspace;
-  GuardedBuffer scale, shift, inverse_rms;
-  std::vector<unsigned char> first_output;  ///< Bits of the first run, once they were right.
+  GuardedBuffer scale, shift, inverse_rms, statistics;
+  /// Bits of the first run, once they were right.
+  std::vector<unsigned char> first_output, first_statistics;
 
   explicit Tensors(const Shared& s)
       : activation(s.device, s.activation.size()),
@@ -668,7 +732,9 @@ struct PreparedCase::Tensors {
         workspace(s.device, s.plan.workspace_bytes()),
         scale(s.device, s.scale.size()),
         shift(s.device, s.shift.size()),
-        inverse_rms(s.device, s.inverse_rms.size()) {
+        inverse_rms(s.device, s.inverse_rms.size()),
+        statistics(s.device, static_cast<std::size_t>(s.g.batch * s.c.options.statistics_groups) *
+                                 2 * sizeof(float)) {
     scale.upload(s.scale.data());
     shift.upload(s.shift.data());
     inverse_rms.upload(s.inverse_rms.data());
@@ -702,6 +768,7 @@ void PreparedCase::run(cudaStream_t stream) {
   t.output.fill_with_nan(stream);
   t.next_cache.fill_with_nan(stream);
   t.workspace.fill_with_nan(stream);
+  t.statistics.fill_with_nan(stream);
   if (s.in_place) t.residual.upload(s.residual.data(), stream);
 
   RunArguments arguments;
@@ -721,6 +788,9 @@ void PreparedCase::run(cudaStream_t stream) {
                         .scale = floats(t.scale),
                         .shift = floats(t.shift),
                         .inverse_rms = floats(t.inverse_rms)};
+  if (s.c.options.statistics_groups > 0) {
+    arguments.statistics = static_cast<float*>(t.statistics.data());
+  }
   if (s.c.bring_workspace || s.device == Device::cuda) arguments.workspace = t.workspace.data();
   if (!s.c.launch) {
     s.plan.run(arguments, stream);
@@ -749,6 +819,16 @@ std::string PreparedCase::check(cudaStream_t stream) {
   } else if (output != t.first_output) {
     return "the bits differ from the first run's";
   }
+  if (s.c.options.statistics_groups > 0 && !s.g.empty()) {
+    const std::vector<unsigned char> got = t.statistics.download(stream);
+    if (t.first_statistics.empty()) {
+      const std::string wrong = compare_statistics(s.g, s.c.options, output, s.out_dtype, got);
+      if (!wrong.empty()) return wrong;
+      t.first_statistics = got;
+    } else if (got != t.first_statistics) {
+      return "the bits of the statistics differ from the first run's";
+    }
+  }
   if (s.c.next_cache && !s.g.empty()) {
     // Approximate exponentials may be rounded to the element beside.
     const double slack =
@@ -776,6 +856,7 @@ std::string PreparedCase::check(cudaStream_t stream) {
                  {"residual", t.residual, s.in_place ? nullptr : &s.residual},
                  {"output", t.output, nullptr},
                  {"next_cache", t.next_cache, nullptr},
+                 {"statistics", t.statistics, nullptr},
                  {"workspace", t.workspace, nullptr}};
   for (const auto& [name, buffer, unchanged] : buffers) {
     if (!buffer.guards_intact(stream)) return text("bytes around ", name, " were overwritten");

@@ -25,6 +25,7 @@ struct ConvCase {
   /// Small integers, which determine every bit of the output where the epilogue is exact on them;
   /// else reals.
   bool exact = false;
+  float bias_offset = 0.0f;     ///< Added to every bias: outputs of a large mean.
   bool next_cache = false;      ///< 3-D: ask for the next causal cache.
   bool bring_workspace = true;  ///< Give the workspace, or leave it to the CPU backend.
   int runs = 2;                 ///< All must give the same bits.
@@ -86,8 +87,8 @@ class PreparedCase {
 
   /// Waits for the stream and says what is wrong with the last run; empty if nothing is. The output
   /// must be what the reference says and have the bits that the first run of this case had; the
-  /// next cache must be right; nothing may have changed around the buffers, nor in what is only
-  /// read: activation, filter, packed filter, bias, cache, residual.
+  /// next cache and the statistics must be right; nothing may have changed around the buffers, nor
+  /// in what is only read: activation, filter, packed filter, bias, cache, residual.
   std::string check(cudaStream_t stream = nullptr);
 
  private:

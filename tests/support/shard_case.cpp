@@ -280,6 +280,7 @@ ShardCase random_shard_case(std::uint64_t seed, int count, ShardAxis axis,
   PrologueKind& prologue = c.conv.options.prologue;
   if (prologue.norm == PrologueNorm::rms) prologue = {};  // Shards take none,
   c.conv.options.shuffle = {};                            // nor any of these.
+  c.conv.options.statistics_groups = 0;
   std::mt19937_64 random(seed * 77 + static_cast<std::uint64_t>(count) * 7 +
                          static_cast<std::uint64_t>(axis));
   c.spec.count = count;

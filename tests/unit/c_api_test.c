@@ -61,7 +61,7 @@ static void test_run(void) {
     CHECK(convoy_plan_conv2d(&shape, &options, &plan) == CONVOY_OK);
     if (plan == NULL) return;
 
-    convoy_plan_info_t info = {sizeof(info), NULL, NULL, NULL, 0, 0};
+    convoy_plan_info_t info = {sizeof(info), NULL, NULL, NULL, 0, 0, NULL};
     CHECK(convoy_plan_info(plan, &info) == CONVOY_OK);
     CHECK(info.kernel != NULL && strcmp(info.kernel, "onednn") == 0);
     CHECK(info.flops == 2.0 * 9 * 9);
@@ -218,7 +218,7 @@ static void test_norms(void) {
   options.device = CONVOY_DEVICE_CPU;
   convoy_norm_plan_t plan = NULL;
   CHECK(convoy_plan_group_norm(&shape, &options, &plan) == CONVOY_OK);
-  convoy_plan_info_t info = {sizeof(info), NULL, NULL, NULL, 0, 0};
+  convoy_plan_info_t info = {sizeof(info), NULL, NULL, NULL, 0, 0, NULL};
   CHECK(convoy_norm_info(plan, &info) == CONVOY_OK);
   CHECK(info.kernel != NULL && strcmp(info.kernel, "cpu_group_norm") == 0);
   size_t workspace = 0;
@@ -352,7 +352,7 @@ static void test_candidates(void) {
   if (list == NULL) return;
   const size_t count = convoy_candidates_count(list);
   CHECK(count >= 1);
-  convoy_candidate_t candidate = {sizeof(candidate), NULL, NULL, NULL, 0, 0, 0};
+  convoy_candidate_t candidate = {sizeof(candidate), NULL, NULL, NULL, 0, 0, 0, NULL};
   CHECK(convoy_candidates_get(list, 0, &candidate) == CONVOY_OK);
   CHECK(strcmp(candidate.kernel, "onednn") == 0 && candidate.chosen == 1);
   CHECK(candidate.reason[0] == '\0' && candidate.estimated_us > 0);
@@ -411,7 +411,7 @@ static void test_garbage(void) {
     options.struct_size = sizes[i];
     CHECK(convoy_plan_conv2d(&good_shape, &options, &plan) == CONVOY_INVALID_ARGUMENT);
     CHECK(convoy_plan_conv2d(&good_shape, &good_options, &plan) == CONVOY_OK);
-    convoy_plan_info_t info = {sizes[i], NULL, NULL, NULL, 0, 0};
+    convoy_plan_info_t info = {sizes[i], NULL, NULL, NULL, 0, 0, NULL};
     CHECK(convoy_plan_info(plan, &info) == CONVOY_INVALID_ARGUMENT);
     CHECK(info.kernel == NULL);
     convoy_run_arguments_t arguments;
@@ -429,10 +429,10 @@ static void test_garbage(void) {
 static void test_null(void) {
   convoy_tensor_shape_t shape;
   size_t bytes = 7;
-  convoy_plan_info_t info = {sizeof(info), NULL, NULL, NULL, 0, 0};
+  convoy_plan_info_t info = {sizeof(info), NULL, NULL, NULL, 0, 0, NULL};
   convoy_packed_filter_t packed = NULL;
   convoy_candidates_t list = NULL;
-  convoy_candidate_t candidate = {sizeof(candidate), NULL, NULL, NULL, 0, 0, 0};
+  convoy_candidate_t candidate = {sizeof(candidate), NULL, NULL, NULL, 0, 0, 0, NULL};
   const convoy_conv2d_shape_t problem = small_shape();
   const convoy_plan_options_t options = cpu_options();
   convoy_plan_t plan = NULL;

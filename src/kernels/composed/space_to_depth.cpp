@@ -62,6 +62,14 @@ class SpaceToDepthCandidate final : public KernelCandidate {
     if (!form.rewritten) return plan;
     return std::make_unique<SpaceToDepthPlan>(request, std::move(plan));
   }
+  // NOTE: of the form that is chosen without statistics: that very one is made with them.
+  std::string statistics_refusal(const PlanRequest& request) const override {
+    PlanRequest plain = request;
+    plain.statistics_groups = 0;
+    const Form form = choose(plain);
+    if (form.rewritten) return "statistics of a strided problem in another form; legal: none";
+    return kernel_->statistics_refusal(request);
+  }
   bool packs_as_dense(const PlanRequest& request) const override {
     return kernel_->packs_as_dense(choose(request).request);
   }
@@ -77,6 +85,7 @@ class SpaceToDepthCandidate final : public KernelCandidate {
     Form best{request, kernel_->judge(request)};
     // NOTE: a norm and the pitches of an output know channels and pixels as they were.
     if (request.prologue.any() || !request.geometry.dense_output()) return best;
+    if (request.statistics_groups > 0) return best;  // statistics_refusal
     for (const ConvGeometry& geometry : space_to_depth(request.geometry)) {
       Form form{request, 0.0, true};
       form.request.geometry = geometry;

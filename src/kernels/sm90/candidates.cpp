@@ -5,6 +5,7 @@
 
 #include "convoy/error.hpp"
 #include "core/candidate.hpp"
+#include "core/checked.hpp"
 #include "core/text.hpp"
 #include "kernels/common/implicit_gemm_plan.hpp"
 #include "kernels/sm90/candidates.hpp"
@@ -18,7 +19,8 @@ namespace {
 LaunchOptions options_of(const PlanRequest& request) {
   return {.packed_filter = request.packed_filter,
           .multiprocessors = request.device.multiprocessors,
-          .prologue = request.prologue};
+          .prologue = request.prologue,
+          .statistics_groups = request.statistics_groups};
 }
 
 Launch fastest_launch(const Instance& instance, const PlanRequest& request) {
@@ -29,11 +31,24 @@ Launch fastest_launch(const Instance& instance, const PlanRequest& request) {
   return plan_launch(instance, request.geometry, options);
 }
 
+// Statistics in the epilogue, as measured on an H200: their merge, and each tile of a CTA.
+// NOTE: though the other warpgroup multiplies meanwhile (docs/lab/2026-11-22-statistics.md).
+double statistics_us(const PlanRequest& request) {
+  if (request.statistics_groups == 0) return 0.0;
+  const ConvGeometry& g = request.geometry;
+  const double tiles = double(ceil_div(g.gemm_m(), 128) * ceil_div(g.out_channels, 128));
+  return 10.0 + 1.0 * tiles / request.device.multiprocessors;
+}
+
 class FpropPlan : public ImplicitGemmPlan {
  public:
   FpropPlan(const Instance& instance, const PlanRequest& request)
       : ImplicitGemmPlan(request), launch_(fastest_launch(instance, request)) {
     prepare(instance);
+  }
+
+  std::size_t workspace_bytes() const override {
+    return launch_.statistics.groups > 0 ? launch_.statistics.workspace_bytes() : 0;
   }
 
   void run(const RunPointers& pointers, cudaStream_t stream) const override {
@@ -94,12 +109,18 @@ class FpropCandidate : public KernelCandidate {
     if (!reason.empty()) return reason;
     // What only shows once the tiling is known: limits of tensor maps.
     try {
-      return best_split(instance_, request.geometry, options_of(request), request.epilogue,
-                        constants_of(request.device))
-          .us;
+      const double us = best_split(instance_, request.geometry, options_of(request),
+                                   request.epilogue, constants_of(request.device))
+                            .us;
+      return us + statistics_us(request);
     } catch (const Error& error) {
       return error.what();
     }
+  }
+
+  std::string statistics_refusal(const PlanRequest& request) const override {
+    return sm90::statistics_refusal(instance_, request.geometry, request.epilogue,
+                                    request.statistics_groups);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

@@ -87,6 +87,12 @@ struct Config {
   }
   /// And normalised there (normalise.cuh).
   constexpr bool normalises() const { return input == Input::normalised; }
+  /// The epilogue can take statistics of what it stores (statistics.cuh).
+  // NOTE: the tile of most layers behind which a GroupNorm stands; each kernel costs build time.
+  constexpr bool takes_statistics() const {
+    return (input == Input::halo || normalises()) && is_pingpong() && block_m == 128 &&
+           block_n == 128 && cluster_size() == 1 && in != DType::fp32 && out == in;
+  }
   constexpr bool is_resident() const { return input == Input::resident; }
   constexpr bool has_act_ring() const { return input != Input::runs; }
   constexpr bool is_pingpong() const { return schedule == Schedule::pingpong; }

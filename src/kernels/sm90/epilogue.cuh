@@ -11,6 +11,7 @@
 #include "kernels/common/ptx.cuh"
 #include "kernels/sm90/config.hpp"
 #include "kernels/sm90/smem.cuh"
+#include "kernels/sm90/statistics.cuh"
 #include "kernels/sm90/tile.cuh"
 
 namespace convoy::sm90 {
@@ -186,9 +187,9 @@ __device__ __forceinline__ void silu4(float& x0, float& x1, float& x2, float& x3
   x3 *= r23 * d[2];
 }
 
-/// EpiloguePath::fused and curved, bias already added. `kHidden`: while others multiply. NOTE:
-/// measured, SiLU by silu4 is slower there: fewer special functions, but twice the instructions
-/// (docs/kernels-sm90.md).
+/// EpiloguePath::fused, curved and statistics, bias already added. `kHidden`: while others
+/// multiply. NOTE: measured, SiLU by silu4 is slower there: fewer special functions, but twice the
+/// instructions (docs/kernels-sm90.md).
 template <EpiloguePath kPath, bool kHidden, int kCount, typename Source>
 __device__ __forceinline__ void apply_fused_epilogue(const Params& p, float (&v)[kCount],
                                                      const Source& source) {
@@ -199,7 +200,7 @@ __device__ __forceinline__ void apply_fused_epilogue(const Params& p, float (&v)
     for (int i = 0; i < kCount; ++i) v[i] = fmaf(p.epilogue.beta, source(i), v[i]);
   };
   if (has_residual && first) add_residual();
-  if constexpr (kPath == EpiloguePath::fused) {
+  if constexpr (kPath == EpiloguePath::fused || kPath == EpiloguePath::statistics) {
     if (p.epilogue.activation == Activation::silu) {
       static_assert(kCount % 4 == 0);
 #pragma unroll
@@ -490,7 +491,8 @@ template <Config kConfig, EpiloguePath kPath>
 __device__ __forceinline__ void store_tile(
     const Params& p, const Tile& tile, int first_block, int warp_in_warpgroup,
     float (&accumulators)[kConfig.blocks()][kConfig.block_n / 2],
-    const float (&lane_bias)[kConfig.block_n / 32], Staging& staging) {
+    const float (&lane_bias)[kConfig.block_n / 32], Staging& staging,
+    WarpStatistics<kConfig, kPath>& statistics) {
   constexpr int kBuffers = kConfig.staging_buffers();
   constexpr int kPieces = kConfig.pieces();
   constexpr int kPerBlock = kConfig.pieces_per_block();
@@ -562,6 +564,10 @@ __device__ __forceinline__ void store_tile(
         apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
       }
       stage_values<kConfig>(v, buffer, at);
+      if constexpr (kPath == EpiloguePath::statistics) {
+        const Piece& block = blocks[q / kPerBlock];
+        statistics.take(p, block.row, block.pixel, q % kPerBlock, v);
+      }
     }
     ptx::fence_async_shared();
     __syncwarp();

@@ -247,7 +247,8 @@ EpiloguePath choose_path(const Config& config, const Epilogue& epilogue, Params&
 }
 
 const void* choose_kernel(const Instance& instance, const Epilogue& epilogue, Params& p) {
-  const EpiloguePath path = choose_path(instance.config, epilogue, p);
+  const EpiloguePath path =
+      p.statistics.slots > 0 ? EpiloguePath::statistics : choose_path(instance.config, epilogue, p);
   const void* const kernel = instance.kernels[static_cast<int>(path)];
   return kernel != nullptr ? kernel : instance.kernels[static_cast<int>(EpiloguePath::general)];
 }
@@ -396,6 +397,26 @@ TiledTensorMap output_map(const Config& config, const ConvGeometry& g, const Ker
   return map;
 }
 
+// A warpgroup takes every second tile of its CTA. Where those of an image all have the same filters
+// it leaves one record, in the place of the last one; else one of every tile.
+StatisticsMerge plan_statistics(const Tiling& tiling, const ConvGeometry& g, std::int64_t groups,
+                                int ctas) {
+  const Params& p = tiling.params;
+  StatisticsMerge merge;
+  merge.batch = g.batch;
+  merge.groups = static_cast<int>(groups);
+  merge.filter_tiles = static_cast<int>(ceil_div(g.out_channels, tiling.config.block_n));
+  merge.tile_slices = tiling.config.block_n / kSliceFilters;
+  merge.group_slices = static_cast<int>(g.out_channels / groups) / kSliceFilters;
+  const int step = 2 * ctas;
+  merge.partials.image_tiles = static_cast<int>(p.num_cluster_tiles / g.batch);
+  merge.partials.slots = merge.partials.image_tiles;
+  if (step % (merge.filter_tiles * p.phases) == 0) {
+    merge.partials.slots = std::min(merge.partials.slots, step);
+  }
+  return merge;
+}
+
 // Rows of a patch's inverse RMS in shared memory: from the multiple of 16 bytes in front of the
 // patch, where TMA begins, to the one behind.
 std::int64_t inverse_rms_pitch(std::int64_t halo_width) {
@@ -500,6 +521,31 @@ std::string prologue_refusal(const Instance& instance, const ConvGeometry& g,
     return text("a patch of ", tiling.halo_height, "x", tiling.halo_width, " pixels has ", floats,
                 " of inverse RMS, in rows of 4; legal: at most ", config.inverse_rms_floats());
   }
+  return {};
+}
+
+std::string statistics_refusal(const Instance& instance, const ConvGeometry& g,
+                               const EpilogueKind& epilogue, std::int64_t groups) {
+  const std::string statistics = text("statistics of ", groups, " groups");
+  if (instance.kernels[static_cast<int>(EpiloguePath::statistics)] == nullptr) {
+    return statistics + "; legal: none (no such epilogue in this instance)";
+  }
+  if (g.out_channels / groups % kSliceFilters != 0) {
+    return text(statistics, " of ", g.out_channels / groups, " filters; legal: groups of a ",
+                "multiple of ", kSliceFilters, " filters");
+  }
+  const bool known = epilogue.activation == Activation::none ||
+                     epilogue.activation == Activation::relu ||
+                     epilogue.activation == Activation::silu;
+  if (!known || epilogue.rounding != EpilogueRounding::once) {
+    return text(statistics, " behind an epilogue ", to_string(epilogue),
+                "; legal: none, relu, silu, rounded once");
+  }
+  if (g.out_channels * static_cast<std::int64_t>(size_of(instance.config.out)) % 16 != 0) {
+    return text(statistics, " of out_channels = ", g.out_channels,
+                "; legal: rows of a multiple of 16 bytes (TMA stores)");
+  }
+  if (!g.dense_output()) return statistics + " of an output with pitches; legal: a dense one";
   return {};
 }
 
@@ -630,6 +676,10 @@ Launch plan_launch(const Instance& instance, const ConvGeometry& g, const Launch
   if (tiling.cluster_size > 1 || config.splits_k()) {
     plan.config.cluster = dim3(static_cast<unsigned>(tiling.cluster_size));
   }
+  if (options.statistics_groups > 0) {
+    plan.statistics = plan_statistics(tiling, g, options.statistics_groups, ctas);
+    p.statistics = plan.statistics.partials;
+  }
   return plan;
 }
 
@@ -665,11 +715,21 @@ void launch(const Launch& plan, const RunPointers& pointers, const void* compute
       p.source_map[i] = at_address(map, "residual", residual + offset);
     }
   }
+  StatisticsMerge merge = plan.statistics;
+  if (merge.groups > 0) {
+    auto* const workspace = static_cast<std::byte*>(pointers.workspace);
+    p.statistics.partials = reinterpret_cast<float2*>(workspace);
+    p.statistics.pixels = reinterpret_cast<float*>(workspace + merge.partials_bytes());
+    merge.partials = p.statistics;
+  }
   LaunchConfig config = plan.config;
   config.name = plan.name.c_str();
   config.stream = stream;
   void* arguments[] = {&p, const_cast<void*>(compute_op), const_cast<void*>(store_op)};
   launch_kernel(kernel, config, arguments);
+  if (merge.groups > 0) {
+    merge_statistics(merge, reinterpret_cast<float2*>(pointers.statistics), stream);
+  }
 }
 
 }  // namespace convoy::sm90

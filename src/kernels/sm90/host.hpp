@@ -14,6 +14,7 @@
 #include "kernels/common/tensor_map.hpp"
 #include "kernels/sm90/instances.hpp"
 #include "kernels/sm90/params.hpp"
+#include "kernels/sm90/statistics.hpp"
 
 namespace convoy::sm90 {
 
@@ -26,12 +27,19 @@ std::string refusal(const Instance& instance, const ConvGeometry& geometry, bool
 std::string prologue_refusal(const Instance& instance, const ConvGeometry& geometry,
                              const PrologueKind& prologue);
 
+/// Empty if the instance takes statistics of its outputs by `groups` groups, else the reason; of a
+/// problem that `refusal` lets pass.
+std::string statistics_refusal(const Instance& instance, const ConvGeometry& geometry,
+                               const EpilogueKind& epilogue, std::int64_t groups);
+
 /// What a plan depends on besides the problem.
 struct LaunchOptions {
   bool packed_filter = false;  ///< The filter comes in the kernel's own format.
   int multiprocessors = 0;     ///< Of the device.
   int splits = 1;              ///< CTAs that share the K loop of a tile: 1 to 8 with split K.
   PrologueKind prologue;       ///< One that the instance takes (`prologue_refusal`).
+  /// Groups of filters whose statistics are taken (`statistics_refusal`); 0: none.
+  std::int64_t statistics_groups = 0;
 };
 
 /// How an instance walks a problem, and the tensors that it reads and writes. Made without a
@@ -65,7 +73,8 @@ struct Launch {
   /// Without epilogue and pointers; tensor maps with a placeholder for the address. The output's
   /// first map serves all phases and the residual.
   Params params = {};
-  LaunchConfig config = {};  ///< Without name and stream.
+  LaunchConfig config = {};         ///< Without name and stream.
+  StatisticsMerge statistics = {};  ///< Without pointers; without groups: none are taken.
   /// Of the output, from its first element.
   std::int64_t phase_offset_bytes[kMaxPhases] = {};
 };
@@ -78,7 +87,8 @@ CONVOY_API Launch plan_launch(const Instance& instance, const ConvGeometry& geom
 /// Error{launch_failure}.
 CONVOY_API void prepare(const Instance& instance);
 
-/// Enqueue the entry point with the shortest path that computes the epilogue. `compute_op` and
+/// Enqueue the entry point with the shortest path that computes the epilogue, and with statistics
+/// their merge (they take `statistics.workspace_bytes()` of workspace). `compute_op` and
 /// `store_op` are the addresses of the ops' values. Throws Error{invalid_argument} for null or
 /// misaligned pointers, Error{launch_failure}.
 CONVOY_API void launch(const Launch& plan, const RunPointers& pointers, const void* compute_op,

@@ -25,6 +25,7 @@ Instance make_instance() {
     add.template operator()<EpiloguePath::plain>();
     add.template operator()<EpiloguePath::fused>();
     add.template operator()<EpiloguePath::curved>();
+    if constexpr (kConfig.takes_statistics()) add.template operator()<EpiloguePath::statistics>();
   }
   return instance;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/sm90/config.hpp"
+#include "kernels/sm90/params.hpp"
 
 namespace convoy::sm90 {
 
@@ -17,12 +18,16 @@ namespace convoy::sm90 {
 struct Instance {
   Config config;
   /// Entry points by EpiloguePath; an instance with ops has the general one alone, and so have some
-  /// of a build with CONVOY_EPILOGUES=turns.
-  const void* kernels[4] = {};
+  /// of a build with CONVOY_EPILOGUES=turns. EpiloguePath::statistics: where
+  /// Config::takes_statistics().
+  const void* kernels[kEpiloguePaths] = {};
   int shared_bytes = 0;
 
   /// Each path of the epilogue has an entry point of its own.
-  bool has_every_path() const { return std::ranges::find(kernels, nullptr) == std::end(kernels); }
+  bool has_every_path() const {
+    const auto* const end = kernels + static_cast<int>(EpiloguePath::statistics);
+    return std::find(kernels, end, nullptr) == end;
+  }
 };
 
 /// Every instance of this build (instances.txt), with the run-time epilogue and no ops.

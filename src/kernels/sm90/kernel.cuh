@@ -25,6 +25,7 @@
 #include "kernels/sm90/epilogue_swapped.cuh"
 #include "kernels/sm90/normalise.cuh"
 #include "kernels/sm90/smem.cuh"
+#include "kernels/sm90/statistics.cuh"
 #include "kernels/sm90/tile.cuh"
 #include "kernels/sm90/trace.cuh"
 #include "kernels/sm90/wgmma.cuh"
@@ -37,6 +38,7 @@ struct Kernel {
   using Mma = Wgmma<Element<kConfig.in>, kConfig.tile_columns()>;
   using ActState = PipelineState<Smem::kActStages>;
   using FilterState = PipelineState<Smem::kFilterStages>;
+  using Statistics = WarpStatistics<kConfig, kPath>;
 
   static constexpr int kBlocks = kConfig.blocks();
   static constexpr int kClusterM = kConfig.cluster_m;
@@ -695,13 +697,14 @@ struct Kernel {
   static __device__ __forceinline__ void store(const Params& p, const Tile& tile,
                                                const Consumer& me, Accumulators& accumulators,
                                                const float (&bias)[kBiases], Staging& staging,
-                                               const ComputeOp& compute_op,
+                                               Statistics& statistics, const ComputeOp& compute_op,
                                                const StoreOp& store_op) {
     if constexpr (kSwapped) {
       store_swapped_tile<kConfig, kPath>(p, tile, me.warpgroup, me.warp, accumulators, bias,
                                          staging);
     } else if constexpr (kPath != EpiloguePath::general) {
-      store_tile<kConfig, kPath>(p, tile, me.first_block, me.warp, accumulators, bias, staging);
+      store_tile<kConfig, kPath>(p, tile, me.first_block, me.warp, accumulators, bias, staging,
+                                 statistics);
     } else {
       store_general(p, tile, me, accumulators, bias, staging, compute_op, store_op);
     }
@@ -831,6 +834,7 @@ struct Kernel {
     const int storer = kSwapped ? me.warpgroup : at.warp - 4;
     Staging staging{smem.staging + storer * kConfig.staging_buffers() * kConfig.piece_bytes(),
                     smem.source_full + storer * kConfig.staging_buffers()};
+    Statistics statistics;
     ActState act;
     FilterState filter;
     int turn = 0;
@@ -893,7 +897,8 @@ struct Kernel {
       if constexpr (kSplit) {
         reduce_split(p, smem, at, tile, me, accumulators, bias, staging, compute_op, store_op);
       } else {
-        store(p, tile, me, accumulators, bias, staging, compute_op, store_op);
+        store(p, tile, me, accumulators, bias, staging, statistics, compute_op, store_op);
+        statistics.finish(p, tile, index, me.warp);
       }
       trace.stored();
     }

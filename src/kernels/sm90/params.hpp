@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <vector_types.h>
 
 #include <cstdint>
 
@@ -38,11 +39,24 @@ inline constexpr int kMaxPhases = 4;
 /// How much of the run-time epilogue a launch needs: one kernel each, so that the usual ones stay
 /// short (what is not executed still costs instruction fetches, and kernels start cold).
 enum class EpiloguePath {
-  plain,    ///< scale·conv + bias
-  fused,    ///< plus ReLU or SiLU, plus a residual
-  curved,   ///< the same with GELU, sigmoid, tanh, hardswish, clamp
-  general,  ///< everything: leaky ReLU, rounding after each step, stores without TMA, ops
+  plain,       ///< scale·conv + bias
+  fused,       ///< plus ReLU or SiLU, plus a residual
+  curved,      ///< the same with GELU, sigmoid, tanh, hardswish, clamp
+  general,     ///< everything: leaky ReLU, rounding after each step, stores without TMA, ops
+  statistics,  ///< as fused, with the statistics of what is stored
 };
+inline constexpr int kEpiloguePaths = 5;
+
+/// EpiloguePath::statistics: where warps leave those of their tiles (statistics.cuh). An image's
+/// tiles have neighbouring numbers; its last `slots` tiles have a record each.
+struct StatisticsParams {
+  float2* partials;  ///< Mean and squares [image][slot][warp][slice of kSliceFilters]
+  float* pixels;     ///< How many each is of: [image][slot][warp]
+  int image_tiles;
+  int slots;
+};
+/// Neighbouring filters whose statistics are one.
+inline constexpr int kSliceFilters = 4;
 
 /// An activation as EpiloguePath::curved computes it: two formulas whose coefficients serve all.
 struct CurvedActivation {
@@ -133,6 +147,9 @@ struct Params {
   CUtensorMap filter_map;              ///< {C, taps, filters of all phases}
   CUtensorMap output_map[kMaxPhases];  ///< {K, W, H, frames}: one map a phase.
   CUtensorMap source_map[kMaxPhases];  ///< The residual, like `output`.
+
+  // NOTE: last: the others' places are in every kernel.
+  StatisticsParams statistics;  ///< Of EpiloguePath::statistics.
 };
 
 #ifdef CONVOY_SM90_TRACE
