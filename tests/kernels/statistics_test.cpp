@@ -2,6 +2,7 @@
 //
 // Statistics of outputs on a GPU, real or virtual: in the epilogue of Hopper's tiles and by a pass
 // of their own, against fp64 statistics of what was written (conv_case.cpp).
+#include "guarded_buffer.hpp"
 #include "kernel_case.hpp"
 
 namespace convoy::test {
