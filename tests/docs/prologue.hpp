@@ -8,9 +8,9 @@
 
 namespace page {
 
-extern void *d, *a, *w, *x, *y, *workspace, *frames, *cache, *next, *filter, *weights;
+extern void *d, *a, *w, *x, *y, *workspace, *conv_workspace, *frames, *cache, *next, *filter, *weights;
 extern void *bias, *source, *gamma, *beta;
-extern float* factors;
+extern float *factors, *known;
 extern cudaStream_t stream;
 extern convoy::TensorShape shape_of_my_tensor;
 extern convoy::Conv2dProblemShape problem;

@@ -104,8 +104,8 @@ std::vector<float> run(const Tensors& t, const std::string& kernel, bool packed)
   return result;
 }
 
-/// Call `body(kernel, result)` for every kernel that splits fp32 operands and takes the problem, with
-/// filters dense and packed.
+/// Call `body(kernel, result)` for every kernel that splits fp32 operands and takes the problem,
+/// with filters dense and packed.
 template <typename Body>
 void for_each_result(const Tensors& t, const Body& body,
                      std::initializer_list<bool> filters = {false, true}) {

@@ -2,8 +2,8 @@
 //
 // Statistics of outputs on a GPU, real or virtual: in the epilogue of Hopper's tiles and by a pass
 // of their own, against fp64 statistics of what was written (conv_case.cpp).
-#include "guarded_buffer.hpp"
 #include "kernel_case.hpp"
+#include "support/guarded_buffer.hpp"
 
 namespace convoy::test {
 namespace {

@@ -123,7 +123,8 @@ def measure(name, batch, options, clock):
     torch.backends.cudnn.allow_tf32 = False
     wanted = largest(copy.deepcopy(plain).float()(images.float()))
     torch.backends.cudnn.allow_tf32 = tf32
-    rows, ready = [], []
+    rows: list[dict] = []
+    ready: list[tuple] = []
     for way, prepare in ways_of(plain, images, options, clock):
         row = dict(model=name, batch=batch, size=options.size, dtype=options.dtype, way=way)
         rows.append(row)

@@ -346,8 +346,9 @@ void ClusterChecker::multiply_undefined(const Agent& agent) {
   };
   auto lines = [](uint32_t lanes) {
     uint32_t set = 0;
-    for (uint32_t line = 0; line < 8; ++line)
+    for (uint32_t line = 0; line < 8; ++line) {
       set |= uint32_t{(lanes >> 4 * line & 15) != 0} << line;
+    }
     return set;
   };
   each(1, [&](uint32_t k, uint32_t lanes) { rows |= lines(lanes) << (k % 2 ? 8 : 0); });
