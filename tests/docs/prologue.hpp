@@ -8,7 +8,8 @@
 
 namespace page {
 
-extern void *d, *a, *w, *x, *y, *workspace, *conv_workspace, *frames, *cache, *next, *filter, *weights;
+extern void *d, *a, *w, *x, *y, *workspace, *conv_workspace, *frames, *cache, *next, *filter,
+    *weights;
 extern void *bias, *source, *gamma, *beta;
 extern float *factors, *known;
 extern cudaStream_t stream;

@@ -447,8 +447,8 @@ __device__ __forceinline__ void main_loop(const Params& p, Loads<kConfig>& loads
                                           unsigned char* shared) {
   constexpr int kStages = kConfig.stages;
   // NOTE: of two warps that share a scheduler one lists while the other multiplies, if the list
-  // comes first; in front of the barrier all would wait. Where several blocks share a multiprocessor, the
-  // other blocks multiply meanwhile, and the list there is 3 % faster.
+  // comes first; in front of the barrier all would wait. Where several blocks share a
+  // multiprocessor, the other blocks multiply meanwhile, and the list there is 3 % faster.
   constexpr bool kAlone = kConfig.is_persistent();
   constexpr int kParts = kAlone ? 4 : 3;
   const Gatherer<kConfig>& gatherer = loads.gatherer;
