@@ -24,9 +24,9 @@ struct ConvOptions {
   int rank = 2;  ///< Spatial axes: 2 or 3.
   CommonOptions common;
   std::string input, filter, filter_layout, bias, residual, cache, output, next_cache, output_dtype;
-  std::vector<std::int64_t> pad, stride, dilation, shuffle;
-  std::string shuffle_order = "outer", shortcut;
-  std::int64_t drop_frames = 0;
+  std::vector<std::int64_t> pad, stride, dilation;
+  ShuffleWords shuffle;
+  std::string shortcut;
   std::int64_t groups = 1, upsample = 1;
   std::string activation = "none", pad_mode = "zero";
   float scale = 1.0f, beta = 1.0f;
@@ -76,18 +76,7 @@ void add_options(CLI::App& command, ConvOptions& o) {
       ->capture_default_str();
   CLI::Option* const residual =
       command.add_option("--residual", o.residual, std::string("of the output's shape") + files);
-  add_whole_numbers(command, "--shuffle", o.shuffle,
-                    flat ? "F | H,W: filters become rows and columns of the output (depth to space)"
-                         : "F | D,H,W: filters become frames, rows and columns (depth to space)");
-  command
-      .add_option("--shuffle-order", o.shuffle_order,
-                  "outer: filters (c, dt, dh, dw), as pixel_shuffle; inner: (dt, dh, dw, c)")
-      ->capture_default_str();
-  if (!flat) {
-    command
-        .add_option("--drop-frames", o.drop_frames, "first frames of a shuffled output left out")
-        ->check(whole_number());
-  }
+  o.shuffle.add_to(command, flat ? "H,W" : "D,H,W", !flat);
   command
       .add_option("--shortcut", o.shortcut,
                   "interleaved or tiled: the residual has the output's extents before --shuffle, "
@@ -112,20 +101,6 @@ void add_options(CLI::App& command, ConvOptions& o) {
 }
 
 /// One value for all axes, or one for each.
-std::array<std::int64_t, 3> per_axis(const std::vector<std::int64_t>& values, int rank,
-                                     const char* option) {
-  const std::size_t axes = std::size_t(rank);
-  std::array<std::int64_t, 3> out = {1, 1, 1};
-  if (values.size() > 1 && values.size() != axes) {
-    throw_invalid(option, " has ", values.size(), " values; legal: 1 or ", rank);
-  }
-  for (std::size_t axis = 0; axis < axes; ++axis) {
-    if (values.empty()) continue;
-    out[3 - axes + axis] = values.size() == 1 ? values[0] : values[axis];
-  }
-  return out;
-}
-
 struct Padding {
   std::array<std::int64_t, 3> begin = {0, 0, 0}, end = {0, 0, 0};
 };
@@ -280,18 +255,6 @@ HostTensor read_shaped(const std::string& file, const std::vector<std::int64_t>&
   return io::convert(tensor, dtype);
 }
 
-OutputShuffle make_shuffle(const ConvOptions& o) {
-  OutputShuffle shuffle;
-  shuffle.factors = per_axis(o.shuffle, o.rank, "--shuffle");
-  if (o.shuffle_order == "inner") {
-    shuffle.order = ShuffleOrder::channels_inner;
-  } else if (o.shuffle_order != "outer") {
-    throw_invalid("--shuffle-order = '", io::printable(o.shuffle_order), "'; legal: outer, inner");
-  }
-  shuffle.dropped_frames = o.drop_frames;
-  return shuffle;
-}
-
 std::vector<std::int64_t> residual_shape(const ConvGeometry& g, const OutputShuffle& shuffle) {
   const auto& f = shuffle.factors;
   const bool repeats = shuffle.residual != ShuffleResidual::output;
@@ -352,7 +315,7 @@ LoadedLayer load_layer(const ConvOptions& o) {
   check_filter_channels(o, layer.filter_layout, filter, input.shape.back());
   const ConvGeometry g = geometry_of(layer.problem);
 
-  layer.options.shuffle = make_shuffle(o);
+  layer.options.shuffle = o.shuffle.shuffle(o.rank);
   add_shortcut(o, layer.options.shuffle);
 
   const DType dtype = layer.options.dtype;

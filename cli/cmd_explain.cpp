@@ -18,6 +18,8 @@ namespace {
 struct ExplainOptions {
   CommonOptions common;
   std::string shape, output_dtype, gpu;
+  std::string norm, norm_activation = "none";
+  ShuffleWords shuffle;
   EpilogueOptions epilogue;
   bool dense_filter = false;
   std::int64_t statistics = 0;
@@ -66,6 +68,8 @@ void print_case(const ExplainOptions& o, const ShapeCase& shape, nlohmann::order
   o.common.apply_to(options);
   options.packed_filter = !o.dense_filter;
   options.statistics_groups = o.statistics;
+  options.prologue = parse_prologue(o.norm, o.norm_activation);
+  options.shuffle = o.shuffle.shuffle(geometry_of(shape.problem).rank);
   options.epilogue =
       o.epilogue.is_given() ? o.epilogue.kind() : shape.epilogue.value_or(EpilogueKind{});
   if (!o.gpu.empty()) options.device = Device::cuda;
@@ -118,6 +122,13 @@ void add_explain_command(CLI::App& app, int& exit_code) {
   o.common.add_to(*command);
   command->add_option("--output-dtype", o.output_dtype, "type of output and residual");
   o.epilogue.add_to(*command);
+  CLI::Option* const norm = command->add_option(
+      "--norm", o.norm, "group or rms: with a norm in front, its statistics known");
+  command
+      ->add_option("--norm-activation", o.norm_activation, "none, relu, gelu, gelu_tanh or silu")
+      ->needs(norm)
+      ->capture_default_str();
+  o.shuffle.add_to(*command, "H,W | D,H,W", true);
   command->add_option(
       "--gpu", o.gpu,
       "answer for this GPU, which need not be here: a100, rtx3090, l40s, rtx4090, h100, h200, b200 "

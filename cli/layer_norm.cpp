@@ -82,11 +82,10 @@ void NormWords::add_to(CLI::App& command) {
 
 std::optional<LayerNorm> NormWords::read(std::int64_t channels) const {
   if (norm.empty()) return std::nullopt;
-  if (norm != "group" && norm != "rms") {
-    throw_invalid("norm '", norm, "' is not known; legal: group, rms");
-  }
+  const PrologueKind kind = parse_prologue(norm, activation);
   LayerNorm result;
-  result.rms = norm == "rms";
+  result.rms = kind.norm == PrologueNorm::rms;
+  result.activation = kind.activation;
   if (result.rms && !bias.empty()) {
     throw_invalid("--norm-bias with --norm rms; legal: --norm-scale alone, or --norm group");
   }
@@ -97,9 +96,6 @@ std::optional<LayerNorm> NormWords::read(std::int64_t channels) const {
     throw_invalid("norm rule '", rule, "' is not known; legal: added, norm_floor");
   }
   result.rule = rule == to_string(RmsEpsilon::added) ? RmsEpsilon::added : RmsEpsilon::norm_floor;
-  Epilogue words;
-  parse_activation(activation, words);
-  result.activation = words.activation;
   result.scale = read_parameter(scale, channels, 1.0f, "scale");
   result.bias = read_parameter(bias, channels, 0.0f, "bias");
   return result;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "options.hpp"
+#include "io/printable.hpp"
 #include "nearest.hpp"
 #include "text.hpp"
 
@@ -154,6 +155,59 @@ void parse_activation(const std::string& word, Epilogue& epilogue) {
   } else {
     throw_invalid("activation '", word, "': legal with parameters: leaky_relu:SLOPE, clamp:LO,HI");
   }
+}
+
+PrologueKind parse_prologue(const std::string& norm, const std::string& activation) {
+  if (norm.empty()) return {};
+  if (norm != "group" && norm != "rms") {
+    throw_invalid("norm '", norm, "' is not known; legal: group, rms");
+  }
+  Epilogue words;
+  parse_activation(activation, words);
+  return {.norm = norm == "rms" ? PrologueNorm::rms : PrologueNorm::scale_shift,
+          .activation = words.activation};
+}
+
+std::array<std::int64_t, 3> per_axis(const std::vector<std::int64_t>& values, int rank,
+                                     const char* option) {
+  const auto axes = std::size_t(rank);
+  std::array<std::int64_t, 3> out = {1, 1, 1};
+  if (values.size() > 1 && values.size() != axes) {
+    throw_invalid(option, " has ", values.size(), " values; legal: 1 or ", rank);
+  }
+  for (std::size_t axis = 0; axis < axes; ++axis) {
+    if (values.empty()) continue;
+    out[3 - axes + axis] = values.size() == 1 ? values[0] : values[axis];
+  }
+  return out;
+}
+
+void ShuffleWords::add_to(CLI::App& command, const std::string& axes, bool frames) {
+  add_whole_numbers(
+      command, "--shuffle", factors,
+      "F | " + axes + ": filters become " +
+          (frames ? "frames, rows and columns (depth to space)"
+                  : "rows and columns of the output (depth to space)"));
+  command
+      .add_option("--shuffle-order", order,
+                  "outer: filters (c, dt, dh, dw), as pixel_shuffle; inner: (dt, dh, dw, c)")
+      ->capture_default_str();
+  if (!frames) return;
+  command
+      .add_option("--drop-frames", dropped_frames, "first frames of a shuffled output left out")
+      ->check(whole_number());
+}
+
+OutputShuffle ShuffleWords::shuffle(int rank) const {
+  OutputShuffle made;
+  made.factors = per_axis(factors, rank, "--shuffle");
+  if (order == "inner") {
+    made.order = ShuffleOrder::channels_inner;
+  } else if (order != "outer") {
+    throw_invalid("--shuffle-order = '", io::printable(order), "'; legal: outer, inner");
+  }
+  made.dropped_frames = dropped_frames;
+  return made;
 }
 
 void EpilogueOptions::add_to(CLI::App& command) {

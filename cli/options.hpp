@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,27 @@ struct EpilogueOptions {
   bool is_given() const { return bias || residual || activation != "none"; }
   /// Without pointers. Throws Error{invalid_argument} for an activation that there is not.
   EpilogueKind kind() const;
+};
+
+/// `--norm` and `--norm-activation` as a plan takes them; nothing where `norm` is empty. Throws
+/// Error{invalid_argument}.
+PrologueKind parse_prologue(const std::string& norm, const std::string& activation);
+
+/// One value for all axes or one for each: in the order frames, rows, columns, those that a problem
+/// of `rank` axes has not are 1. Throws Error{invalid_argument}, which names `option`.
+std::array<std::int64_t, 3> per_axis(const std::vector<std::int64_t>& values, int rank,
+                                     const char* option);
+
+/// `--shuffle` and what goes with it.
+struct ShuffleWords {
+  std::vector<std::int64_t> factors;
+  std::string order = "outer";
+  std::int64_t dropped_frames = 0;
+
+  /// `axes`: "H,W". `frames`: --drop-frames as well.
+  void add_to(CLI::App& command, const std::string& axes, bool frames);
+  /// Of a problem of `rank` axes. Throws Error{invalid_argument}.
+  OutputShuffle shuffle(int rank) const;
 };
 
 /// Options that every subcommand with a problem has.

@@ -535,6 +535,33 @@ class ProgramTest(ProgramCase):
         self.refuse("--gpu h200 with --device cpu", "explain", shape, "--gpu", "h200",
                     "--device", "cpu")
 
+    def test_explain_takes_what_a_convolution_is_fused_with(self):
+        shape = "n1h64w64c64k64r3s3ph1pw1"
+        wide = "n1d4h16w16c64k64t3r3s3pd1ph1pw1"
+
+        def able(*words):
+            told = json.loads(self.succeed("explain", *words, "--json", "--gpu", "h200"))
+            return {c["kernel"]: c["estimated_us"] for c in told[0]["candidates"]
+                    if not c["reason"]}
+
+        plain = able(shape)
+        for words in (("--norm", "group", "--norm-activation", "silu"), ("--norm", "rms")):
+            if plain:  # A build with CUDA.
+                self.assertIn("normalised_copy", able(shape, *words))
+                self.assertNotIn("general", able(shape, *words))
+        for kernel, time in able(shape, "--shuffle", 2).items():  # Nothing is stored for nothing.
+            self.assertGreaterEqual(time, plain[kernel])
+        stored = able(wide, "--shuffle", "2,2,2", "--shuffle-order", "inner", "--drop-frames", 1)
+        self.assertNotEqual(stored, able(wide))
+        self.refuse("norm 'layer' is not known; legal: group, rms", "explain", shape, "--norm",
+                    "layer")
+        self.refuse("--norm-activation requires --norm", "explain", shape, "--norm-activation",
+                    "silu")
+        self.refuse("--shuffle has 3 values; legal: 1 or 2", "explain", shape, "--shuffle",
+                    "2,2,2")
+        self.refuse("out_channels = 64 does not divide into 1*3*3 = 9 pixels", "explain", shape,
+                    "--shuffle", 3)
+
     def test_demo(self):
         out = self.succeed("demo", "--size", 64, "--device", "cpu", "--output", "demo")
         self.assertIn("ran on cpu", out)
