@@ -119,6 +119,7 @@ std::string own_difference(const Bytes& part, const Bytes& whole, const Blocks& 
 
 struct Whole {
   Bytes output, next_cache;
+  std::string kernel;
 };
 
 Epilogue epilogue_of(const ShardCase& c, const void* bias, const void* residual) {
@@ -171,18 +172,20 @@ Whole run_whole(const ShardCase& c, const Tensors& t, Device device) {
   }
   plan.run(run);
   synchronize(device);
-  return {output.download(), c.conv.next_cache ? next.download() : Bytes()};
+  return {output.download(), c.conv.next_cache ? next.download() : Bytes(), plan.info().kernel};
 }
 
-/// NOTE: on the CPU a value's place in a vector or behind the last one decides how it is computed.
-void make_exact(ConvCase& c) {
+/// Sums of small integers have the same bits in any order: so the prologue keeps them integers.
+void make_exact(ConvCase& c, Device device) {
+  PrologueKind& prologue = c.options.prologue;
+  if (prologue.activation != Activation::none) prologue.activation = Activation::relu;
+  // NOTE: on the CPU a value's place in a vector or behind the last one decides how it is computed.
+  if (device != Device::cpu) return;
   Epilogue& e = c.epilogue;
   const bool kept = e.activation == Activation::relu || e.activation == Activation::clamp;
   e.activation = kept ? e.activation : Activation::none;
   e.scale = e.scale == 1.0f ? 1.0f : 0.5f;
   e.beta = e.beta == 0.0f || e.beta == 1.0f ? e.beta : -0.5f;
-  PrologueKind& prologue = c.options.prologue;
-  if (prologue.activation != Activation::none) prologue.activation = Activation::relu;
 }
 
 /// One rank's run; what is wrong with it.
@@ -251,7 +254,9 @@ std::string run_rank(const ShardCase& c, const Tensors& t, const Whole& whole, D
       wrong = own_difference(next.download(), whole.next_cache, after, frames ? all : mine.input,
                              "next cache");
     }
-    if (!wrong.empty()) return wrong;
+    if (!wrong.empty()) {
+      return text(wrong, "; by ", plan.plan().info().kernel, ", one rank's by ", whole.kernel);
+    }
   }
   for (const auto* buffer : {&activation, &residual, &output, &cache, &next, &workspace}) {
     if (!buffer->guards_intact()) return "memory beside a buffer was written";
@@ -337,7 +342,7 @@ ShardResult run_shard_case(const ShardCase& given) {
   ShardCase c = given;
   ShardResult result;
   const Device device = c.conv.options.device == Device::cuda ? Device::cuda : Device::cpu;
-  if (device == Device::cpu && c.exact) make_exact(c.conv);
+  if (c.exact) make_exact(c.conv, device);
   try {
     shard_layouts(c.conv.problem, c.spec);
   } catch (const Error& error) {
