@@ -29,6 +29,8 @@ struct BenchOptions {
   CommonOptions common;
   std::vector<std::string> shapes;
   EpilogueOptions epilogue;
+  std::string norm, norm_activation = "none";
+  std::int64_t norm_groups = 32;
   std::string versus;
   bool csv = false, verify = false, list = false;
   double seconds = 0.5;
@@ -47,6 +49,9 @@ std::string repro_line(const BenchOptions& o, const ShapeCase& shape, DType dtyp
   if (o.common.upsample_folding != "exact") {
     line += " --upsample-folding " + o.common.upsample_folding;
   }
+  if (!o.norm.empty()) line += " --norm " + o.norm;
+  if (o.norm_groups != 32) line += text(" --norm-groups ", o.norm_groups);
+  if (o.norm_activation != "none") line += " --norm-activation " + o.norm_activation;
   if (o.epilogue.bias) line += " --bias";
   if (o.epilogue.activation != "none") line += " --activation " + o.epilogue.activation;
   if (o.epilogue.residual) line += " --residual";
@@ -64,6 +69,11 @@ Layer layer_of(const BenchOptions& o, const ShapeCase& shape) {
   Layer layer = make_random_layer(shape.problem, random);
   o.common.apply_to(layer.options);
   parse_activation(o.epilogue.activation, layer.epilogue);
+  NormWords norm;
+  norm.norm = o.norm;
+  norm.groups = o.norm_groups;
+  norm.activation = o.norm_activation;
+  layer.norm = norm.read(geometry_of(shape.problem).in_channels);
   return layer;
 }
 
@@ -84,6 +94,7 @@ BenchRow run_case(const BenchOptions& o, const ShapeCase& shape, const std::stri
   row.backend_line = backend_line(row.info, layer.options.device);
   row.dtype = layer.options.dtype;
   row.epilogue = to_string(epilogue_of(layer));
+  if (layer.norm) row.epilogue = to_string(layer.norm->kind()) + " > " + row.epilogue;
   row.time = times[0];
   row.repro = repro_line(o, shape, row.dtype);
   if (o.verify) {
@@ -106,7 +117,7 @@ int run_versus_cudnn(const BenchOptions& o) {
                      " was not built; it is where CMake finds a CUDA 13 "
                      "compiler, cuBLAS and cuDNN 9 (CUDNN_PATH names its folder)"));
   }
-  if (o.epilogue.bias || o.epilogue.residual || o.verify || o.epilogue.activation != "none" ||
+  if (!o.norm.empty() || o.epilogue.bias || o.epilogue.residual || o.verify || o.epilogue.activation != "none" ||
       o.common.tf32 || o.common.json || o.runs > 0 || o.seed != 1 ||
       o.common.device_choice() == Device::cpu) {
     throw_invalid(
@@ -187,6 +198,16 @@ void add_bench_command(CLI::App& app, int& exit_code) {
                       "shape files, or names of `--list`");
   o.common.add_to(*command);
   o.epilogue.add_to(*command);
+  CLI::Option* const norm = command->add_option(
+      "--norm", o.norm, "group or rms: with a norm in front, its statistics timed too");
+  command->add_option("--norm-groups", o.norm_groups, "of a group norm")
+      ->check(whole_number())
+      ->needs(norm)
+      ->capture_default_str();
+  command
+      ->add_option("--norm-activation", o.norm_activation, "none, relu, gelu, gelu_tanh or silu")
+      ->needs(norm)
+      ->capture_default_str();
   command->add_option("--time", o.seconds, "seconds of timed runs a shape")
       ->check(finite_number())
       ->check(CLI::Range(0.0, 3600.0))
@@ -214,6 +235,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
           ->check(CLI::Range(1, 1024))
           ->excludes("--json")
           ->excludes("--verify")
+          ->excludes("--norm")
           ->excludes(versus);
   command->add_option("--axis", o.axis, "what --shards cuts: height, width, frames, batch")
       ->needs(shards)

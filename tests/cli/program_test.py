@@ -428,6 +428,21 @@ class ProgramTest(ProgramCase):
         self.assertEqual([case["count"] for case in told["cases"]], [3, 1])
         self.assertIn("resnet50", self.succeed("bench", "--list"))
 
+    def test_bench_of_a_norm_in_front(self):
+        shape = "n1h8w8c12k4r3s3ph1pw1"
+        for words, kind in ((("--norm", "rms"), "rms"),
+                            (("--norm", "group", "--norm-groups", "4", "--norm-activation",
+                              "silu"), "scale_shift+silu")):
+            out = self.succeed("bench", shape, "--device", "cpu", "--runs", 2, "--csv", "--verify",
+                               *words)
+            case = dict(zip(*(line.split(",") for line in out.strip().split("\n"))))
+            self.assertEqual((case["epilogue"], case["verified"]), (f"{kind} > none", "yes"))
+            self.assertEqual(case["repro"].split()[-1 - len(words):-1], list(words))
+            self.succeed(*case["repro"].split()[1:], "--runs", 1)
+        self.refuse("groups = 32 does not divide channels = 12", "bench", shape, "--device", "cpu",
+                    "--norm", "group")
+        self.refuse("--norm excludes --shards", "bench", shape, "--norm", "rms", "--shards", 2)
+
     def test_bench_over_ranks(self):
         shape = "n1h12w8c16k16r3s3ph1pw1"
         for axis, ranks, sent in (("height", 3, 2 * 8 * 16 * 4), ("batch", 1, 0)):
