@@ -92,7 +92,7 @@ wants() {
   case " $steps end " in *" $1 "*) true ;; *) step=''; false ;; esac
 }
 # One command with a time-out; its output in a file. A hang is dumped before it is ended. A test
-# program that selects no test has failed, and tests that skip are counted.
+# program that runs no test, or skips them all, has failed; tests that skip are counted.
 run() { # NAME SECONDS COMMAND...
   local name=$1 limit=$2 log=$out/$1.txt begin=$SECONDS code skipped
   shift 2
@@ -117,6 +117,8 @@ run() { # NAME SECONDS COMMAND...
   child=''
   if [ $code = 0 ] && grep -q '^\[==========\] Running 0 tests' "$log"; then
     code="no test of that name"
+  elif [ $code = 0 ] && grep -q '^\[  PASSED  \] 0 tests' "$log"; then
+    code="every test skipped"
   fi
   skipped=$(grep -c '^\[  SKIPPED \] .*ms)' "$log")
   if [ "$code" = 0 ]; then
@@ -178,8 +180,14 @@ fi
 
 # ---- 3. The ladder: one tile, one configuration at a time, then whole layers ----------------------
 if wants ladder; then
-  run ladder.refusals 120 "$tests" --gtest_filter="*${suite}Refusal*:*${suite}Config.*:*${suite}TensorMap*"
-  if [ $family = sm100 ]; then
+  if [ $family = sm90 ]; then
+    # Seven small problems of each instance, on two multiprocessors.
+    for kernel in $(timeout 60 "$convoy" info --json | grep -o '"sm90_[a-z0-9_]*"' | tr -d '"'); do
+      case $quick$virtual$kernel in *yes*fp16 | *h200*fp16) continue ;; esac
+      run "ladder.$kernel" 120 env CONVOY_TEST_KERNEL="$kernel" "$tests" --gtest_filter='Sm90Small.*'
+    done
+  else
+    run ladder.refusals 120 "$tests" --gtest_filter="*Sm100Refusal*:*Sm100Config.*:*Sm100TensorMap*"
     # Shape 0 is one tile; 8 has several waves; 4 a half-filled span; 24 phases; 21 a cache.
     configs=$(timeout 60 "$tests" --gtest_list_tests --gtest_filter='*Sm100Shapes*_shape0' 2> /dev/null |
       grep -o 'config[0-9]*')
@@ -208,8 +216,17 @@ fi
 if wants sanitizer && [ -z "$virtual" ]; then
   if command -v compute-sanitizer > /dev/null; then
     for tool in memcheck racecheck synccheck initcheck; do
-      run "sanitizer.$tool" 900 compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests" \
-        --gtest_filter="*Shapes*_shape4:*Shapes*_shape21:${suite}Small.*"
+      if [ $family = sm100 ]; then
+        run "sanitizer.$tool" 900 compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests" \
+          --gtest_filter="*Shapes*_shape4:*Shapes*_shape21"
+        continue
+      fi
+      # Each way through the kernel; tests/kernels/sanitize_sm90.sh takes every instance.
+      for kernel in sm90_fprop_128x128_pingpong_halo_bf16 sm90_fprop_96x128_swapped_bf16 \
+        sm90_fprop_64x128_splitk_bf16 sm90_fprop_128x128_pingpong_normalised_bf16; do
+        run "sanitizer.$tool.$kernel" 300 env CONVOY_TEST_KERNEL="$kernel" compute-sanitizer \
+          --tool "$tool" --error-exitcode 9 "$tests" --gtest_filter='Sm90Small.*'
+      done
     done
   else
     say sanitizer "left out: no compute-sanitizer"
