@@ -117,9 +117,9 @@ int run_versus_cudnn(const BenchOptions& o) {
                      " was not built; it is where CMake finds a CUDA 13 "
                      "compiler, cuBLAS and cuDNN 9 (CUDNN_PATH names its folder)"));
   }
-  if (!o.norm.empty() || o.epilogue.bias || o.epilogue.residual || o.verify || o.epilogue.activation != "none" ||
-      o.common.tf32 || o.common.json || o.runs > 0 || o.seed != 1 ||
-      o.common.device_choice() == Device::cpu) {
+  if (!o.norm.empty() || o.epilogue.bias || o.epilogue.residual || o.verify ||
+      o.epilogue.activation != "none" || o.common.tf32 || o.common.json || o.runs > 0 ||
+      o.seed != 1 || o.common.device_choice() == Device::cpu) {
     throw_invalid(
         "--vs cudnn compares bare convolutions on the GPU; legal beside it: --dtype, --kernel, "
         "--time, --chain, --csv");
@@ -204,8 +204,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->check(whole_number())
       ->needs(norm)
       ->capture_default_str();
-  command
-      ->add_option("--norm-activation", o.norm_activation, "none, relu, gelu, gelu_tanh or silu")
+  command->add_option("--norm-activation", o.norm_activation, "none, relu, gelu, gelu_tanh or silu")
       ->needs(norm)
       ->capture_default_str();
   command->add_option("--time", o.seconds, "seconds of timed runs a shape")

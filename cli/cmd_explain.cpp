@@ -124,8 +124,7 @@ void add_explain_command(CLI::App& app, int& exit_code) {
   o.epilogue.add_to(*command);
   CLI::Option* const norm = command->add_option(
       "--norm", o.norm, "group or rms: with a norm in front, its statistics known");
-  command
-      ->add_option("--norm-activation", o.norm_activation, "none, relu, gelu, gelu_tanh or silu")
+  command->add_option("--norm-activation", o.norm_activation, "none, relu, gelu, gelu_tanh or silu")
       ->needs(norm)
       ->capture_default_str();
   o.shuffle.add_to(*command, "H,W | D,H,W", true);

@@ -18,4 +18,13 @@ inline std::vector<unsigned char> encode(const std::vector<float>& values, DType
   return bytes;
 }
 
+/// The values of elements as they lie in memory.
+inline std::vector<float> decode(const std::vector<unsigned char>& bytes, DType dtype) {
+  std::vector<float> values(bytes.size() / size_of(dtype));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = load_element(bytes.data(), static_cast<std::int64_t>(i), dtype);
+  }
+  return values;
+}
+
 }  // namespace convoy::test
