@@ -340,23 +340,32 @@ ShardBenchRow bench_shards(Layer& layer, const ShardBenchOptions& options) {
   std::vector<Communicator> made;
   NcclId id{};
   if (on_cpu) {
-    made = Communicator::in_process(options.ranks);
+    // NOTE: a rank that fails says so; one that takes long is no failure.
+    made = Communicator::in_process(options.ranks, std::chrono::hours(24));
   } else {
     id = Communicator::nccl_id();
   }
+  const auto work = [&](int rank) {
+    std::optional<Communicator> mine;
+    try {
+      bench.gate.arrive();  // Until there is a thread for each of them.
+      use_device(bench.device, rank);
+      mine = on_cpu ? made[std::size_t(rank)] : Communicator::nccl(id, rank, options.ranks);
+      run_rank(bench, *mine);
+    } catch (const std::exception& error) {
+      bench.gate.fail(std::current_exception());
+      if (mine) mine->abort(error.what());
+    }
+  };
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      std::optional<Communicator> mine;
-      try {
-        use_device(bench.device, rank);
-        mine = on_cpu ? made[std::size_t(rank)] : Communicator::nccl(id, rank, options.ranks);
-        run_rank(bench, *mine);
-      } catch (const std::exception& error) {
-        bench.gate.fail(std::current_exception());
-        if (mine) mine->abort(error.what());
-      }
-    });
+  threads.reserve(ranks);
+  try {
+    for (int rank = 0; rank < options.ranks; ++rank) threads.emplace_back(work, rank);
+  } catch (const std::exception& error) {  // Those that are there wait at the gate.
+    bench.gate.fail(std::make_exception_ptr(
+        Error(Status::out_of_memory,
+              text("--shards = ", options.ranks, ": no thread for rank ", threads.size(), " (",
+                   error.what(), "); nearest: ", std::max<std::size_t>(threads.size(), 1)))));
   }
   for (std::thread& thread : threads) thread.join();
   bench.gate.rethrow();

@@ -147,8 +147,15 @@ std::string statistics_source(const KernelCandidate& kernel, const PlanRequest& 
 void check_statistics(const ConvGeometry& g, const OutputShuffle& shuffle, std::int64_t groups) {
   const std::int64_t channels = shuffled_channels(g, shuffle);
   if (groups == 0 || (groups > 0 && channels % groups == 0)) return;
-  std::int64_t nearest = std::clamp<std::int64_t>(groups, 1, std::max<std::int64_t>(channels, 1));
-  while (channels % nearest != 0) --nearest;
+  const std::int64_t most =
+      std::clamp<std::int64_t>(groups, 1, std::max<std::int64_t>(channels, 1));
+  std::int64_t nearest = 1;  // The largest divisor up to there.
+  for (std::int64_t divisor = 1; divisor * divisor <= channels; ++divisor) {
+    if (channels % divisor != 0) continue;
+    for (const std::int64_t each : {divisor, channels / divisor}) {
+      if (each <= most) nearest = std::max(nearest, each);
+    }
+  }
   throw_invalid("statistics_groups = ", groups, " with ", channels,
                 " channels of the output; legal: 0 (none) or a divisor; nearest: ", nearest);
 }

@@ -34,7 +34,8 @@ Move rows_of(const ShardedTensor& tensor, const ShardRange& mine, int peer, std:
 struct Message {
   char subject[480] = {};
   char fault[480] = {};
-  std::uint64_t hash = 0;  ///< Of the whole subject.
+  Status status = Status::ok;  ///< Of the fault.
+  std::uint64_t hash = 0;      ///< Of the whole subject.
 };
 
 void put(char (&to)[480], const std::string& from) {
@@ -92,12 +93,14 @@ void exchange_halos(const Communicator& communicator, const ShardedTensor& tenso
                     const std::vector<std::int64_t>& halo_end, cudaStream_t stream) {
   Transport& transport = communicator.impl();
   check_tensor(tensor, transport.count());
-  const HaloMoves moves = halo_moves(tensor, transport.rank(), halo_begin, halo_end);
-  const std::size_t bytes = transport.staging_bytes(moves.sends, moves.receives);
-  const std::shared_ptr<void> staging = bytes > 0 ? transport.allocate(bytes) : nullptr;
-  transport.start(moves.sends, moves.receives, staging.get(), stream);
-  transport.finish(stream);
-  if (staging != nullptr) transport.synchronize(stream);
+  telling(transport, [&] {
+    const HaloMoves moves = halo_moves(tensor, transport.rank(), halo_begin, halo_end);
+    const std::size_t bytes = transport.staging_bytes(moves.sends, moves.receives);
+    const std::shared_ptr<void> staging = bytes > 0 ? transport.allocate(bytes) : nullptr;
+    transport.start(moves.sends, moves.receives, staging.get(), stream);
+    transport.finish(stream);
+    if (staging != nullptr) transport.synchronize(stream);
+  });
 }
 
 void gather_shards(const Communicator& communicator, const ShardedTensor& tensor, void* whole,
@@ -110,7 +113,8 @@ void gather_shards(const Communicator& communicator, const ShardedTensor& tensor
   for (const ShardRange& range : tensor.ranges) most = std::max(most, range.own());
   const std::size_t slot = unsigned_of(most * tensor.outer) * tensor.inner;
   const auto ranks = unsigned_of(transport.count());
-  const std::shared_ptr<void> memory = transport.allocate(slot * (ranks + 1));
+  std::shared_ptr<void> memory;
+  telling(transport, [&] { memory = transport.allocate(slot * (ranks + 1)); });
   auto* const packed = static_cast<char*>(memory.get());
   char* const received = packed + slot;
   const ShardRange& mine = range_of(tensor, transport.rank());
@@ -119,7 +123,7 @@ void gather_shards(const Communicator& communicator, const ShardedTensor& tensor
       packed, own,
       static_cast<const char*>(tensor.data) + unsigned_of(mine.margin_begin) * tensor.inner,
       unsigned_of(mine.stored()) * tensor.inner, own, unsigned_of(tensor.outer), stream);
-  transport.all_gather(packed, received, slot, stream);
+  telling(transport, [&] { transport.all_gather(packed, received, slot, stream); });
   const std::size_t pitch = unsigned_of(tensor.ranges.back().end) * tensor.inner;
   for (std::size_t r = 0; r < ranks; ++r) {
     const ShardRange& range = tensor.ranges[r];
@@ -143,16 +147,22 @@ void scatter_shard(const Communicator& communicator, const void* whole, const Sh
       stream);
 }
 
-void Transport::agree(const std::string& subject, const std::string& fault) {
+void Transport::agree(const std::string& subject, const std::string& fault, Status status) {
   Message mine;
   put(mine.subject, subject);
   put(mine.fault, fault);
+  mine.status = status;
   mine.hash = std::hash<std::string>{}(subject);
-  std::vector<Message> all(unsigned_of(count()));
-  all_gather_host(&mine, all.data(), sizeof(Message));
+  std::vector<Message> all;
+  telling(*this, [&] {
+    all.resize(unsigned_of(count()));
+    all_gather_host(&mine, all.data(), sizeof(Message));
+  });
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].fault[0] == '\0') continue;
-    throw Error(Status::unsupported, text("rank ", r, " cannot take part: ", all[r].fault));
+    const bool ended = all[r].status == Status::out_of_memory;
+    throw Error(ended ? Status::launch_failure : Status::unsupported,
+                text("rank ", r, " cannot take part: ", all[r].fault));
   }
   for (std::size_t r = 1; r < all.size(); ++r) {
     if (all[r].hash == all[0].hash) continue;

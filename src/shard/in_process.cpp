@@ -62,37 +62,10 @@ class InProcess final : public Transport {
 
   void start(const std::vector<Move>& sends, const std::vector<Move>& receives, void*,
              cudaStream_t) override {
-    const std::lock_guard lock(group_->mutex);
-    require_alive();
-    Posted& mine = group_->of(rank_);
-    mine.sends.clear();
-    for (const Move& send : sends) mine.sends[send.peer] = send;
-    mine.taken.clear();
-    ++mine.turn;
-    receives_ = receives;
-    group_->changed.notify_all();
+    guarded([&] { post(sends, receives); });
   }
-
   void finish(cudaStream_t) override {
-    std::unique_lock lock(group_->mutex);
-    const std::uint64_t turn = group_->of(rank_).turn;
-    const auto deadline = Clock::now() + group_->timeout;
-    for (const Move& receive : receives_) {
-      Posted& theirs = group_->of(receive.peer);
-      wait(lock, deadline, receive.peer, turn, "to send to it",
-           [&] { return theirs.turn >= turn; });
-      const Move send = sent_to_me(theirs, receive, turn);
-      // NOTE: under the lock, so that a rank that gives up meanwhile keeps its memory for so long.
-      copy(receive.data, receive.pitch, send.data, send.pitch, send.bytes, send.count, nullptr);
-      theirs.taken.insert(rank_);
-      group_->changed.notify_all();
-    }
-    Posted& mine = group_->of(rank_);
-    for (const auto& [peer, send] : mine.sends) {
-      wait(lock, deadline, peer, turn, "to receive from it",
-           [&, to = peer] { return mine.taken.contains(to); });
-    }
-    receives_.clear();
+    guarded([&] { take(); });
   }
 
   void all_gather(const void* sent, void* received, std::size_t bytes,
@@ -133,12 +106,65 @@ class InProcess final : public Transport {
     require_alive();
   }
 
-  void abort(const std::string& cause) override {
-    const std::lock_guard lock(group_->mutex);
-    fail(text("rank ", rank_, " gave up: ", cause));
-  }
+  void abort(const std::string& cause) override { give_up(cause.c_str()); }
 
  private:
+  void post(const std::vector<Move>& sends, const std::vector<Move>& receives) {
+    const std::lock_guard lock(group_->mutex);
+    require_alive();
+    Posted& mine = group_->of(rank_);
+    mine.sends.clear();
+    for (const Move& send : sends) mine.sends[send.peer] = send;
+    mine.taken.clear();
+    ++mine.turn;
+    receives_ = receives;
+    group_->changed.notify_all();
+  }
+
+  void take() {
+    std::unique_lock lock(group_->mutex);
+    const std::uint64_t turn = group_->of(rank_).turn;
+    const auto deadline = Clock::now() + group_->timeout;
+    for (const Move& receive : receives_) {
+      Posted& theirs = group_->of(receive.peer);
+      wait(lock, deadline, receive.peer, turn, "to send to it",
+           [&] { return theirs.turn >= turn; });
+      const Move send = sent_to_me(theirs, receive, turn);
+      // NOTE: under the lock, so that a rank that gives up meanwhile keeps its memory for so long.
+      copy(receive.data, receive.pitch, send.data, send.pitch, send.bytes, send.count, nullptr);
+      theirs.taken.insert(rank_);
+      group_->changed.notify_all();
+    }
+    Posted& mine = group_->of(rank_);
+    for (const auto& [peer, send] : mine.sends) {
+      wait(lock, deadline, peer, turn, "to receive from it",
+           [&, to = peer] { return mine.taken.contains(to); });
+    }
+    receives_.clear();
+  }
+
+  /// Whatever ends an exchange before its time ends the group: nobody may read what this rank has
+  /// posted, whose memory goes with the exception, nor wait for it.
+  template <typename Work>
+  void guarded(Work work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      give_up(error.what());
+      throw;
+    }
+  }
+
+  void give_up(const char* cause) {
+    const std::lock_guard lock(group_->mutex);
+    try {
+      fail(text("rank ", rank_, " gave up: ", cause));
+    } catch (const std::bad_alloc&) {
+      if (group_->failure.empty()) group_->failure = "out of memory";  // NOTE: needs none itself.
+      group_->changed.notify_all();
+    }
+  }
+
   /// The first failure is everybody's.
   void fail(const std::string& what) {
     if (group_->failure.empty()) group_->failure = what;

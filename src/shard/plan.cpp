@@ -334,8 +334,10 @@ void ShardedPlan::run(const ShardedRunArguments& arguments, cudaStream_t stream)
 }
 
 void ShardedPlan::exchange(void* activation, cudaStream_t stream) const {
-  exchange_halos(impl_->communicator, impl_->input_tensor(activation, impl_->geometry.in[0]),
-                 impl_->halo_begin, impl_->halo_end, stream);
+  telling(impl_->communicator.impl(), [&] {
+    exchange_halos(impl_->communicator, impl_->input_tensor(activation, impl_->geometry.in[0]),
+                   impl_->halo_begin, impl_->halo_end, stream);
+  });
 }
 
 void ShardedPlan::exchange_cache(void* cache, cudaStream_t stream) const {
@@ -345,8 +347,10 @@ void ShardedPlan::exchange_cache(void* cache, cudaStream_t stream) const {
     throw_invalid("the cache is rank 0's where frames are cut; legal: axis = height, width");
   }
   if (impl_->spec.axis == ShardAxis::batch) return;
-  exchange_halos(impl_->communicator, impl_->input_tensor(cache, frames), impl_->halo_begin,
-                 impl_->halo_end, stream);
+  telling(impl_->communicator.impl(), [&] {
+    exchange_halos(impl_->communicator, impl_->input_tensor(cache, frames), impl_->halo_begin,
+                   impl_->halo_end, stream);
+  });
 }
 
 PackedFilter ShardedPlan::pack_filter(const void* filter, FilterLayout layout,
@@ -403,11 +407,15 @@ ShardedPlan plan_shard(const ProblemShape& problem, const PlanOptions& options,
   } catch (const Error& error) {
     fault = error.what();
     status = error.status();
+  } catch (const std::bad_alloc&) {
+    fault = "out of memory";
+    status = Status::out_of_memory;
   }
   // NOTE: a rank with a fault tells the others, which would wait for it.
   if (communicator.count() > 1) {
+    Transport& transport = communicator.impl();
     try {
-      communicator.impl().agree(describe(problem, options, spec), fault);
+      telling(transport, [&] { transport.agree(describe(problem, options, spec), fault, status); });
     } catch (const Error&) {
       if (fault.empty()) throw;
     }

@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
+#include "convoy/error.hpp"
 #include "convoy/shard.hpp"
 
 namespace convoy {
@@ -62,8 +64,23 @@ class Transport {
 
   /// Throws where a rank has something to say (its `fault` is not empty), or another `subject` than
   /// rank 0: the same text on every rank.
-  void agree(const std::string& subject, const std::string& fault);
+  void agree(const std::string& subject, const std::string& fault, Status status);
 };
+
+/// A rank without memory for its part tells the others, which would wait for it.
+template <typename Work>
+void telling(Transport& transport, Work work) {
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    if (transport.count() > 1) transport.abort("out of memory");
+    throw;
+  } catch (const Error& error) {
+    const bool alone = transport.count() == 1;
+    if (!alone && error.status() == Status::out_of_memory) transport.abort(error.what());
+    throw;
+  }
+}
 
 std::vector<std::shared_ptr<Transport>> make_in_process(int count,
                                                         std::chrono::milliseconds timeout);

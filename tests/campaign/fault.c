@@ -3,13 +3,15 @@
  *
  *   CONVOY_FAULT=malloc   allocations by the program, libconvoy, libpng and operator new; NULL
  *   CONVOY_FAULT=io       open, fopen, mkstemp, pread, read, fwrite, fflush, fsync, rename, stat,
- *                         access, mkdir, readlink, fchmod, fchown and the like; EIO
+ *                         access, mkdir, readlink, fchmod, fchown and the like; EIO. And
+ *                         pthread_create; EAGAIN
  *   CONVOY_FAULT_FILE     gets one byte once the fault has happened
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -254,6 +256,13 @@ int fchmod(int descriptor, mode_t mode) {
   REAL(int, fchmod, int, mode_t);
   FAIL_IO(-1);
   return real(descriptor, mode);
+}
+
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*work)(void*),
+                   void* argument) {
+  REAL(int, pthread_create, pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  if (ours(CALLER) && fails(0, CALLER)) return EAGAIN;
+  return real(thread, attributes, work, argument);
 }
 
 static int (*real_main)(int, char**, char**);

@@ -8,9 +8,10 @@ What `convoy tune` had measured before the fault is kept, and --resume goes on f
 
 usage: faults.py CONVOY FAULT_LIBRARY [--every N] [--io-every N] [--kinds malloc,io]
                  [--runtime LIBRARY] [--c-interface PROGRAM] [--python LIBCONVOY]
-                 [--virtual-gpu FOLDER] [--only NAME]
+                 [--virtual-gpu FOLDER] [--only NAME] [--first N]
 
---every N tries every N-th allocation only, --io-every every N-th call (CI). --runtime: the
+--every N tries every N-th allocation only, --io-every every N-th call (CI), both from --first on
+(1 where nothing is said; --every 3 with --first 2, then 3, is the rest of --every 3). --runtime: the
 sanitizer's, of a sanitized build; it looks for leaks at the end of each run of the program.
 --virtual-gpu: the folder of the virtual GPU's libraries, for runs of `convoy tune` on it. --only:
 runs of one name alone.
@@ -21,6 +22,7 @@ import collections
 import concurrent.futures
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -64,6 +66,11 @@ COMMANDS = {
                "y.npy", "--next-cache", "y.next.npy", "--device", "cpu"],
     "jpeg": ["view", "x.jpg", "--output", "y.png"],
     "explain": ["explain", "shapes.txt"],
+    "shuffle": ["conv2d", "--input", "x.npy", "--filter", "w.npy", "--shuffle", "1,2", "--output",
+                "y.npy", "--device", "cpu"],
+    "statistics": ["explain", "n1h4w4c4k4", "--statistics", "2", "--device", "cpu", "--json"],
+    "shards": ["bench", "n1h6w4c8k8r3s3ph1pw1", "--shards", "2", "--device", "cpu", "--runs", "1",
+               "--csv"],
 }
 
 TUNE = ["--time", "0", "--reach", "1.01", "--output", "tuned.txt", "--csv", "tuned.csv"]
@@ -117,7 +124,7 @@ def run(options, folder, name, kind, at):
     return done.returncode, done.stderr, told.exists()
 
 
-def judge(folder, name, before, code, stderr):
+def judge(folder, name, kind, before, code, stderr):
     """What is wrong, or nothing."""
     if name in ("c_interface", "python"):
         # NOTE: 1 is what both end with where they are told of a failure.
@@ -127,8 +134,10 @@ def judge(folder, name, before, code, stderr):
     lines = [line for line in stderr.splitlines() if line.startswith("convoy: error")]
     if code != 0 and len(lines) != 1:
         return f"exit code {code} with {len(lines)} lines of error: {stderr[-300:]}"
-    if "Sanitizer" in stderr:
+    if "Sanitizer" in stderr or (kind == "io" and "where none may be" in stderr):
         return stderr[-2000:]
+    if (name, kind, code) == ("shards", "malloc", 2):
+        return f"memory of a rank that ended is bad input: {stderr[-300:]}"
     left = sorted(p.name for p in folder.iterdir() if ".part-" in p.name)
     if left:
         return f"left behind: {left}"
@@ -150,13 +159,23 @@ class Tuning:
         if code != 0:
             raise RuntimeError(f"tune: without a fault: {code} {stderr}")
         self.old = {name: (folder / name).read_text() for name in self.FILES}
+        self.resumed = set()
 
     def restore(self):
         for name, content in self.old.items():
             (self.folder / name).write_text(content)
 
+    def left(self):
+        """What a failed run left, without the times of what it measured."""
+        texts = ((self.folder / name).read_text() for name in self.FILES)
+        return tuple(re.sub(r"[0-9]+\.[0-9]+", "TIME", text) for text in texts)
+
     def judge(self):
-        """What is wrong with what a failed run left, or nothing."""
+        """What is wrong with what a failed run left, or nothing. One that is known to be good but
+        for its times is not resumed again."""
+        left = self.left()
+        if left in self.resumed:
+            return ""
         for attempt in ("left", "resumed"):
             for name, content in self.old.items():
                 now = (self.folder / name).read_text()
@@ -169,7 +188,10 @@ class Tuning:
                     return f"--resume after it: {code} {stderr[-300:]}"
         lines = (self.folder / "tuned.txt").read_text().splitlines()
         choices = len(lines) - 1  # The header.
-        return "" if choices == 2 else f"--resume after it: {choices} choices of 2: {lines}"
+        if choices != 2:
+            return f"--resume after it: {choices} choices of 2: {lines}"
+        self.resumed.add(left)
+        return ""
 
 
 def campaign(options, name, kind):
@@ -185,7 +207,7 @@ def campaign(options, name, kind):
         fresh = {p.name: p.read_bytes() for p in folder.iterdir() if p.name.startswith("y.")}
         old = dict.fromkeys(fresh, b"old")
         before = {file: (old[file], fresh[file]) for file in fresh}
-        codes, wrong, tried, at = collections.Counter(), [], 0, 1
+        codes, wrong, tried, at = collections.Counter(), [], 0, options.first
         while True:
             for file, content in old.items():
                 (folder / file).write_bytes(content)
@@ -196,7 +218,7 @@ def campaign(options, name, kind):
                 return tried, codes, wrong
             tried += 1
             codes[code] += 1
-            problem = judge(folder, name, before, code, stderr)
+            problem = judge(folder, name, kind, before, code, stderr)
             if tuning and not problem:
                 problem = tuning.judge()
             if problem:
@@ -204,6 +226,8 @@ def campaign(options, name, kind):
                 for part in folder.glob("*.part-*"):
                     part.unlink()
             every = options.every if kind == "malloc" else options.io_every
+            if (name, kind) == ("shards", "io"):
+                every = 1  # Few, its threads among them.
             at += max(1, every // 20) if name == "c_interface" else every  # Its runs are short.
 
 
@@ -213,6 +237,7 @@ def main():
     parser.add_argument("library")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--io-every", type=int, default=1)
+    parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--kinds", default="malloc,io")
     parser.add_argument("--runtime", default="")
     parser.add_argument("--c-interface", default="")

@@ -6,18 +6,23 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <new>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "convoy/convoy.hpp"
+#include "convoy/shard.hpp"
 
 namespace {
 
-std::atomic<long> countdown = 0;  ///< The allocation that fails; 0 or less: none.
+std::atomic<long> countdown = 0;   ///< The allocation that fails; 0 or less: none.
+thread_local bool spared = false;  ///< None of this thread's fails, nor is counted.
 
 /// oneDNN's and OpenMP's own are left alone, which may end the process. NOTE: dladdr is slow, and
 /// callers are few and come again.
@@ -35,7 +40,7 @@ bool counts(const void* caller) {
 }
 
 void* allocate(std::size_t bytes, std::size_t alignment, const void* caller) {
-  if (countdown > 0 && counts(caller) && countdown.fetch_sub(1) == 1) return nullptr;
+  if (countdown > 0 && !spared && counts(caller) && countdown.fetch_sub(1) == 1) return nullptr;
   void* memory = nullptr;
   return posix_memalign(&memory, std::max(alignment, sizeof(void*)), bytes) == 0 ? memory : nullptr;
 }
@@ -167,6 +172,79 @@ TEST(OutOfMemory, OfAPackedFilterAndAPrologue) {
               .prologue = prologue});
     return layer.right(0);
   });
+}
+
+/// One rank's plan, halos, run and gathered output, with `plans` and `runs` before the first and the
+/// second. What it threw.
+std::string run_rank(const Communicator& ranks, std::int64_t width,
+                     const std::function<void()>& plans, const std::function<void()>& runs) {
+  const Conv2dProblemShape problem{.in_height = 4,
+                                   .in_width = width,
+                                   .in_channels = 4,
+                                   .out_channels = 3,
+                                   .filter_h = 3,
+                                   .pad_h = 1};
+  const auto values = static_cast<std::size_t>(4 * width * 4);
+  std::vector<float> x(values, 2.0f), filter(3 * 3 * 4, 1.0f), y(values), whole(values);
+  ShardedTensor output{.data = y.data(), .inner = static_cast<std::size_t>(width) * 3 * 4};
+  for (const ShardLayout& layout : shard_layouts(problem, {.count = 2})) {
+    output.ranges.push_back(layout.output);
+  }
+  try {
+    plans();
+    const ShardedPlan made =
+        plan_shard(problem, {.dtype = DType::fp32, .device = Device::cpu}, ranks, {.count = 2});
+    runs();
+    made.exchange(x.data());
+    made.run({.output = TensorView(y.data()),
+              .activation = x.data(),
+              .filter = FilterRef(filter.data())});
+    gather_shards(ranks, output, whole.data());
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// Every `step`-th allocation of rank 1 fails, of its plan or of what follows; rank 0 is told.
+void fail_one_rank(bool of_the_plan, long step) {
+  const std::function<void()> nothing = [] {};
+  spared = true;
+  long failures = 0;
+  for (long at = 1; at < 100000 && !testing::Test::HasFailure(); at += step) {
+    const auto ranks = Communicator::in_process(2, std::chrono::seconds(5));
+    const std::function<void()> begin = [at] { countdown = at; };
+    std::string first, second;
+    std::thread other([&] {
+      spared = true;
+      first = run_rank(ranks[0], 2 + at, nothing, nothing);
+    });
+    std::thread failing([&] {
+      second =
+          run_rank(ranks[1], 2 + at, of_the_plan ? begin : nothing, of_the_plan ? nothing : begin);
+    });
+    failing.join();
+    other.join();
+    const bool failed = countdown.exchange(0) <= 0;
+    EXPECT_EQ(first.find("waited"), std::string::npos) << "allocation " << at << ": " << first;
+    if (second.empty()) {
+      EXPECT_EQ(first, "") << "allocation " << at;
+    }
+    if (!failed) {
+      EXPECT_EQ(second, "");
+      EXPECT_GT(failures, 20);
+      return;
+    }
+    failures += second.empty() ? 0 : 1;
+  }
+}
+
+TEST(OutOfMemory, OfOneRanksPlanIsToldTheOther) {
+  fail_one_rank(true, 101);
+}
+
+TEST(OutOfMemory, OfOneRanksRunIsToldTheOther) {
+  fail_one_rank(false, 1);
 }
 
 }  // namespace
