@@ -132,8 +132,10 @@ void add_explain_command(CLI::App& app, int& exit_code) {
       "--gpu", o.gpu,
       "answer for this GPU, which need not be here: a100, rtx3090, l40s, rtx4090, h100, h200, b200 "
       "or rtx5090");
-  command->add_option("--statistics", o.statistics,
-                      "groups of output channels whose statistics are wanted too");
+  command
+      ->add_option("--statistics", o.statistics,
+                   "groups of output channels whose statistics are wanted too")
+      ->check(whole_number());
   command->add_flag("--dense-filter", o.dense_filter, "the filter is not packed beforehand");
   command->callback([options, &exit_code] { exit_code = run_explain(*options); });
 }

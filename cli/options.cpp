@@ -183,17 +183,20 @@ std::array<std::int64_t, 3> per_axis(const std::vector<std::int64_t>& values, in
 }
 
 void ShuffleWords::add_to(CLI::App& command, const std::string& axes, bool frames) {
-  add_whole_numbers(command, "--shuffle", factors,
-                    "F | " + axes + ": filters become " +
-                        (frames ? "frames, rows and columns (depth to space)"
-                                : "rows and columns of the output (depth to space)"));
+  CLI::Option* const given =
+      add_whole_numbers(command, "--shuffle", factors,
+                        "F | " + axes + ": filters become " +
+                            (frames ? "frames, rows and columns (depth to space)"
+                                    : "rows and columns of the output (depth to space)"));
   command
       .add_option("--shuffle-order", order,
                   "outer: filters (c, dt, dh, dw), as pixel_shuffle; inner: (dt, dh, dw, c)")
+      ->needs(given)
       ->capture_default_str();
   if (!frames) return;
   command.add_option("--drop-frames", dropped_frames, "first frames of a shuffled output left out")
-      ->check(whole_number());
+      ->check(whole_number())
+      ->needs(given);
 }
 
 OutputShuffle ShuffleWords::shuffle(int rank) const {

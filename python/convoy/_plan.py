@@ -188,17 +188,17 @@ class Options:
             options.output_dtype = choose(native.DTYPES, self.output_dtype, "output_dtype")
         options.device = choose(native.DEVICES, self.device, "device")
         options.device_index = device_number(self.device_index)
-        options.packed_filter = int(self.packed_filter)
+        options.packed_filter = flag(self.packed_filter, "packed_filter")
         options.upsample_folding = choose(
             native.UPSAMPLE_FOLDINGS, self.upsample_folding, "upsample_folding"
         )
-        options.allow_tf32 = int(self.allow_tf32)
+        options.allow_tf32 = flag(self.allow_tf32, "allow_tf32")
         options.kernel = kernel_name(self.kernel)
         # Only being null or not matters here.
         epilogue = self._epilogue()
         present = 16
         epilogue.bias = present if self.bias_dtype is not None else None
-        epilogue.residual = present if self.residual else None
+        epilogue.residual = present if flag(self.residual, "residual") else None
         options.epilogue = ctypes.pointer(epilogue)
         options.prologue = ctypes.pointer(self._prologue())
         options.shuffle = ctypes.pointer(self._shuffle())
@@ -407,7 +407,7 @@ class NormOptions:
         options = native.initialised(native.NormOptions, "norm_options")
         options.dtype = choose(native.DTYPES, self.dtype, "dtype")
         options.parameter_dtype = choose(native.DTYPES, self.parameter_dtype, "parameter_dtype")
-        options.scale, options.bias = int(self.scale), int(self.bias)
+        options.scale, options.bias = flag(self.scale, "scale"), flag(self.bias, "bias")
         options.activation = choose(native.ACTIVATIONS, self.activation, "activation")
         options.device = choose(native.DEVICES, self.device, "device")
         options.device_index = device_number(self.device_index)
@@ -551,6 +551,17 @@ def integer(value, name):
         ) from None
     if not -(2**63) <= number < 2**63:
         raise native.InvalidArgument(f"{name} = {number} is not legal; legal: 64 bits")
+    return number
+
+
+def flag(value, name):
+    """`value` as 0 or 1."""
+    try:
+        number = _index(value)
+    except TypeError:  # NumPy's bool is no integer.
+        number = int(value) if type(value).__name__ in ("bool_", "bool") else -1
+    if number not in (0, 1):
+        raise native.InvalidArgument(f"{name} = {value!r} is not legal; legal: True, False")
     return number
 
 

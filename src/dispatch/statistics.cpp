@@ -146,6 +146,10 @@ std::string statistics_source(const KernelCandidate& kernel, const PlanRequest& 
 
 void check_statistics(const ConvGeometry& g, const OutputShuffle& shuffle, std::int64_t groups) {
   const std::int64_t channels = shuffled_channels(g, shuffle);
+  if (groups > 0 && g.batch > 0 && shuffled_elements(g, shuffle) == 0) {
+    throw_invalid("statistics_groups = ", groups, " of an output of ", channels,
+                  " channels without elements; legal: 0 (none)");
+  }
   if (groups == 0 || (groups > 0 && channels % groups == 0)) return;
   const std::int64_t most =
       std::clamp<std::int64_t>(groups, 1, std::max<std::int64_t>(channels, 1));

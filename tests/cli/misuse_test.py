@@ -232,6 +232,21 @@ class MisuseTest(ProgramCase):
                                    ("1e99", "does not fit fp32"), ("1x", "is not a number")):
                 self.refuse(reason, *self.conv2d(*more, option, number))
         self.refuse("--beta requires --residual", *self.conv2d("--beta", 2))
+        self.refuse("--shuffle-order requires --shuffle", *self.conv2d("--shuffle-order", "inner"))
+        self.refuse("--drop-frames requires --shuffle", "explain", "n1d3h4w4c4k4", "--drop-frames",
+                    1)
+        for word, reason in (("99999999999999999999", "does not fit 64 bits"),
+                             ("2.5", "is not a whole number"), ("-1", "nearest: 1"),
+                             (3, "nearest: 2"), (2**62, "nearest: 4")):
+            self.refuse(reason, "explain", "n1h4w4c4k4", "--statistics", word)
+        # Its divisors are not tried one by one.
+        begun = time.monotonic()
+        self.refuse("nearest: 1", "explain", "n1h1w1c1k2147483647", "--statistics", 2147483646)
+        self.assertLess(time.monotonic() - begun, 3)
+        self.refuse("--shards: '2.5' is not a whole number", "bench", "n1h4w4c4k4", "--shards", 2.5)
+        for shards, most in ((5, 4), (1024, 4)):
+            self.refuse(f"legal: 1 to {most}; nearest: {most}", "bench", "n1h4w4c4k4", "--device",
+                        "cpu", "--shards", shards)
         self.refuse("--residual-before-activation requires --residual",
                     *self.conv2d("--residual-before-activation"))
         self.refuse("'nan' is not a number", *self.conv2d("--activation", "leaky_relu:nan"))

@@ -547,6 +547,16 @@ class Planning(unittest.TestCase):
         line = convoy.candidates(self.problem, plan.options)[0]
         self.assertTrue(line["statistics"].startswith("pass: "))
 
+    def test_words_that_are_no_flags(self):
+        for name in ("allow_tf32", "packed_filter", "residual"):
+            for value in ("yes", "0", None, 2, -1, 1.0, [], float("nan")):
+                with self.assertRaises(convoy.InvalidArgument, msg=(name, value)) as caught:
+                    convoy.Plan(self.problem, convoy.Options(device="cpu", **{name: value}))
+                self.assertIn(f"{name} = {value!r} is not legal; legal: True, False",
+                              str(caught.exception))
+            for value in (True, False, 0, 1, np.bool_(True), np.int8(1)):
+                convoy.Plan(self.problem, convoy.Options(device="cpu", **{name: value}))
+
     def test_support_and_candidates(self):
         options = convoy.Options(device="cpu")
         self.assertEqual(convoy.supports(self.problem, options), (True, ""))

@@ -428,7 +428,8 @@ ConvCase random_case(std::uint64_t seed, const CaseLimits& limits) {
     const std::int64_t channels = shuffled_channels(g, c.options.shuffle);
     std::int64_t groups = statistics.between(1, std::max<std::int64_t>(1, channels / 2));
     while (channels % groups != 0) --groups;
-    c.options.statistics_groups = groups;
+    const bool none = g.batch > 0 && shuffled_elements(g, c.options.shuffle) == 0;
+    c.options.statistics_groups = none ? 0 : groups;
   }
   return c;
 }

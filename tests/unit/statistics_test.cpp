@@ -44,6 +44,23 @@ TEST(Statistics, GroupsMustDivideTheChannels) {
       });
 }
 
+TEST(Statistics, OfNothingAreRefused) {
+  for (const auto& [height, channels] : {std::pair{5, 0}, {0, 12}}) {
+    Conv2dProblemShape nothing = kOfStatistics;
+    nothing.in_height = height;
+    nothing.out_channels = channels;
+    const PlanOptions none{.device = Device::cpu};
+    const bool legal = supports(nothing, none);
+    EXPECT_EQ(legal, height > 0);
+    if (!legal) continue;
+    expect_error(Status::invalid_argument,
+                 {"statistics_groups = 3", "without elements", "legal: 0"},
+                 [&] { plan(nothing, {.device = Device::cpu, .statistics_groups = 3}); });
+    nothing.batch = 0;  // None of no image.
+    EXPECT_NO_THROW(plan(nothing, {.device = Device::cpu, .statistics_groups = 3}));
+  }
+}
+
 TEST(Statistics, ARunMustBringWhatThePlanWrites) {
   alignas(16) float x[240] = {}, w[48] = {}, y[720] = {}, s[16] = {};
   const auto run = [&](std::int64_t groups, float* statistics) {
