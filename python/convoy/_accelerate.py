@@ -8,6 +8,7 @@ import functools
 import itertools
 import logging
 import math
+import sys
 import weakref
 from typing import Any
 
@@ -438,8 +439,11 @@ def _refusal(module, given):
 
 def _before(session, module, args, kwargs):
     """The inputs as stand-ins, where the call comes from outside."""
+    if torch.compiler.is_compiling():
+        return None
+    _trial.forget_interrupted(session.trials, module)
     way = _trial.settled()
-    if torch.compiler.is_compiling() or way == "plain":
+    if way == "plain":
         return None
     given = [*_tensors(args), *_tensors(kwargs.values())]
     if not given or any(type(t) is Deferred for t in given):
@@ -455,7 +459,7 @@ def _before(session, module, args, kwargs):
     is_first = False
     if (session.probe and not shards and way is None and given[0].device.type in _measured
             and not _capturing(given[0].device)):
-        found = session.trials.begin(module, given, args, kwargs)
+        found = session.trials.begin(module, given, args, kwargs, sys._getframe(1))
         if found:
             session.left_calls[found] += 1
             return None
@@ -479,7 +483,7 @@ def _before(session, module, args, kwargs):
         return tuple(wrapped(item) for item in value) if type(value) is tuple else value
 
     standins = wrapped(args), {key: wrapped(value) for key, value in kwargs.items()}
-    _constructors.enter()
+    _constructors.enter(sys._getframe(1))
     if is_first:
         session.trials.first(standins)
     return standins

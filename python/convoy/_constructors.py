@@ -8,9 +8,10 @@ import threading
 import torch
 
 from ._deferred import Deferred, plain, session_of, wrapped
+from ._trial import has_ended
 
 _lock = threading.Lock()
-_running = 0
+_running: list[tuple] = []  # Thread and frame of the calls under way.
 
 
 def _taking_standins(function):
@@ -33,20 +34,20 @@ _OWN = {name: getattr(torch, name)
 _OURS = {name: _taking_standins(function) for name, function in _OWN.items()}
 
 
-def enter():
-    """A call of an accelerated model begins, in any thread."""
-    global _running
+def enter(frame):
+    """A call of an accelerated model begins, in any thread. frame: PyTorch's, which makes it."""
     with _lock:
-        _running += 1
-        if _running == 1:
-            vars(torch).update(_OURS)
+        _running[:] = [call for call in _running if not has_ended(call[1])]  # Interrupted ones.
+        _running.append((threading.get_ident(), frame))
+        vars(torch).update(_OURS)
 
 
 def leave():
     """It has ended. NOTE: outside of calls PyTorch's own are in place: torch.jit.script knows them
     by identity."""
-    global _running
     with _lock:
-        _running = max(_running - 1, 0)
-        if _running == 0:
+        own = [call for call in _running if call[0] == threading.get_ident()]
+        if own:
+            _running.remove(own[-1])
+        if not _running:
             vars(torch).update(_OWN)

@@ -15,17 +15,38 @@ _QUICKER = 0.97
 _ROUNDS = 3
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
-_thread = threading.local()  # .way: of the calls that this thread makes now, where it is settled.
+# .way: of the calls that this thread makes now, where it is settled. .call: that settled it; None: a
+# `with` did.
+_thread = threading.local()
 
 
 @contextlib.contextmanager
 def _settled(way):
-    before = getattr(_thread, "way", None)
-    _thread.way = way
+    before = getattr(_thread, "way", None), getattr(_thread, "call", None)
+    _thread.way, _thread.call = way, None
     try:
         yield
     finally:
-        _thread.way = before
+        _thread.way, _thread.call = before
+
+
+def has_ended(frame):
+    """NOTE: PyTorch calls no hook where a call ends by KeyboardInterrupt."""
+    try:
+        frame.clear()
+    except RuntimeError:  # It is executing.
+        return False
+    return True
+
+
+def forget_interrupted(trials, module):
+    """At the start of a call: the way of one that was interrupted is not this one's. Parts of what
+    was interrupted are not looked at, whose calls are many."""
+    call = getattr(_thread, "call", None)
+    if call is None or (call.trials is trials and call.module is not module):
+        return
+    if has_ended(call.frame):
+        _thread.way = _thread.call = None
 
 
 def settled():
@@ -85,9 +106,11 @@ def _milliseconds(run, device):
 
 class _Open:
     """A call that is under way and whose end matters. before: what the module held when a first
-    call began; None: a call that is PyTorch's. seen: the arguments that its forward() gets."""
+    call began; None: a call that is PyTorch's. seen: the arguments that its forward() gets.
+    frame: PyTorch's, which makes the call."""
 
-    def __init__(self, key, module, args, kwargs, before):
+    def __init__(self, trials, key, module, args, kwargs, before, frame):
+        self.trials, self.frame = trials, frame
         self.key, self.module, self.args, self.kwargs = key, module, args, kwargs
         self.before, self.seen = before, (args, kwargs)
 
@@ -99,17 +122,20 @@ class Trials:
         self._reasons: dict[tuple, str] = {}  # Why such calls are PyTorch's; "": they are not.
         self._thread = threading.local()
 
-    def begin(self, module, given, args, kwargs):
+    def begin(self, module, given, args, kwargs, frame):
         """At the start of a call from outside. Returns why it is PyTorch's, "" where it is
         accelerated. None: it is accelerated, and a first one: `first` is to be told its stand-ins.
         """
+        calls = self._open()
+        while calls and has_ended(calls[-1].frame):
+            calls.pop()
         key = (id(module), *((t.shape, t.dtype, t.device) for t in given))
         reason = self._reasons.get(key)
         if reason == "":
             return reason
         if reason:
-            self._open().append(_Open(key, module, args, kwargs, None))
-            _thread.way = "plain"
+            calls.append(_Open(self, key, module, args, kwargs, None, frame))
+            _thread.way, _thread.call = "plain", calls[-1]
             return reason
         if len(self._reasons) > 4096:
             self._reasons.clear()
@@ -117,7 +143,7 @@ class Trials:
                    for value in _leaves((*args, *kwargs.values()))):
             self._reasons[key] = ""  # A cache, perhaps, that a call writes to.
             return ""
-        self._open().append(_Open(key, module, args, kwargs, state_of(module)))
+        calls.append(_Open(self, key, module, args, kwargs, state_of(module), frame))
         return None
 
     def first(self, standins):
@@ -135,7 +161,7 @@ class Trials:
             return output
         call = calls.pop()
         if call.before is None:
-            _thread.way = None
+            _thread.way = _thread.call = None
             return output
         if output is None:  # It failed.
             return output

@@ -767,6 +767,44 @@ class Models(unittest.TestCase):
                 model(one)
             self.assertIsNone(_trial.settled())
 
+    def test_an_interrupted_call_leaves_no_trace(self):
+        class Stops(Block):
+            stop = False
+
+            def forward(self, x):
+                if self.stop:
+                    raise KeyboardInterrupt
+                return super().forward(x)
+
+        own = torch.tensor
+        for is_plain in (True, False):
+            with self.subTest(is_plain=is_plain):
+                plain, model = Stops().eval(), Stops().eval()
+                if is_plain:
+                    self.trial(model, self.x, 4.0, 6.0)
+                else:
+                    convoy.accelerate(model)
+                after = convoy.accelerate(copy.deepcopy(plain))
+                with (unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}),
+                      unittest.mock.patch.object(
+                          _accelerate, "_microseconds",
+                          lambda ways, device: dict.fromkeys(ways, 1.0)),
+                      torch.no_grad()):
+                    model.stop = True
+                    with self.assertRaises(KeyboardInterrupt):
+                        model(self.x)
+                    model.stop = False
+                    with unittest.mock.patch.object(
+                            _trial, "_milliseconds",
+                            lambda run, device: (run(), 1.0, 9.0)):  # The GPU binds it.
+                        for _ in range(2):
+                            self.assertFalse(torch.equal(after(self.x), plain(self.x)))
+                    self.assertFalse(convoy.report(after).left_calls)
+                    model(self.x)
+                    self.assertIsNone(_trial.settled())
+                    self.assertIs(torch.tensor, own)
+                _accelerate._choices.clear()
+
     def test_repeated_channels(self):
         class Repeats(torch.nn.Module):
             def __init__(self, step):
