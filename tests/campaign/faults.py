@@ -10,9 +10,9 @@ usage: faults.py CONVOY FAULT_LIBRARY [--every N] [--io-every N] [--kinds malloc
                  [--runtime LIBRARY] [--c-interface PROGRAM] [--python LIBCONVOY]
                  [--virtual-gpu FOLDER] [--only NAME] [--first N]
 
---every N tries every N-th allocation only, --io-every every N-th call (CI), both from --first on
-(1 where nothing is said; --every 3 with --first 2, then 3, is the rest of --every 3). --runtime: the
-sanitizer's, of a sanitized build; it looks for leaks at the end of each run of the program.
+--every N tries every N-th allocation only, --io-every every N-th call (CI), both from --first on:
+--every 3 with --first 2, then 3, is the rest of --every 3. --runtime: the sanitizer's, of a
+sanitized build; it looks for leaks at the end of each run of the program.
 --virtual-gpu: the folder of the virtual GPU's libraries, for runs of `convoy tune` on it. --only:
 runs of one name alone.
 """

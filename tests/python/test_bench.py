@@ -5,13 +5,14 @@ import argparse
 import contextlib
 import csv
 import io
+import os
 import pathlib
 import tempfile
 import unittest
 from xml.etree import ElementTree
 
 import torch
-from convoy.bench import __main__, chart, vae_models
+from convoy.bench import __main__, chart, rows, vae_models
 
 try:
     import diffusers
@@ -63,13 +64,34 @@ class Bench(unittest.TestCase):
         for words in (["vae", "flex"], ["vae", "--parts", "both"], ["vae", "--size", "big"],
                       ["vae", "--variants", "eager,fast"], ["peaks", "flex"],
                       ["peaks", "--parts", "both"], ["models", "resnet50"],
-                      ["models", "timm:resnet18", "--batch", "many"]):
+                      ["models", "timm:resnet18", "--batch", "many"],
+                      *([program, word, *wrong]
+                        for program, word in (("models", "timm:a"), ("vae", "flux"))
+                        for wrong in (["--csv", "/no/such/folder/x.csv"], ["--csv", "/"],
+                                      ["--csv", ""], ["--budget", "-1"], ["--budget", "nan"]))):
             text = io.StringIO()
             with contextlib.redirect_stderr(text), self.assertRaises(SystemExit):
                 __main__.main(words)
             self.assertIn("legal", text.getvalue(), words)
         with contextlib.redirect_stderr(io.StringIO()):
             self.assertEqual(__main__.main(["vea"]), 2)
+
+    def test_rows_that_cannot_be_written_leave_the_old_ones(self):
+        with tempfile.TemporaryDirectory() as root:
+            path = pathlib.Path(root, "x.csv")
+            link = pathlib.Path(root, "link.csv")
+            rows.save(str(path), ("a",), [dict(a=1)])
+            path.chmod(0o600)
+            link.symlink_to("x.csv")
+            rows.save(str(link), ("a",), [dict(a=1), dict(a=2)])
+            old = path.read_bytes()
+            self.assertEqual(old.split(), [b"a", b"1", b"2"])
+            self.assertEqual(path.stat().st_mode & 0o777, 0o600)
+            with self.assertRaises(ValueError):
+                rows.save(str(path), ("a",), [dict(a=1), dict(b=2)])
+            self.assertEqual(path.read_bytes(), old)
+            self.assertEqual(sorted(os.listdir(root)), ["link.csv", "x.csv"])
+            self.assertTrue(link.is_symlink())
 
     def test_bars_are_as_long_as_their_times(self):
         rows = [dict(name="a&b", part="decode", way="eager", median_ms="10", convolution_ms="4",

@@ -10,7 +10,6 @@ largest output tensor against the same weights in fp32.
 
 import argparse
 import copy
-import csv
 import statistics
 import sys
 import time
@@ -19,6 +18,7 @@ import torch
 
 import convoy
 
+from .rows import csv_file, save, seconds
 from .vae import Clock, in_format, release
 
 FIELDS = ("model", "batch", "size", "dtype", "way", "median_ms", "ratio", "host_ms",
@@ -37,9 +37,9 @@ def arguments(words):
                         help="height and width of the images")
     parser.add_argument("--dtype", default="bf16", choices=tuple(_DTYPES))
     parser.add_argument("--rounds", type=int, default=15, help="timed rounds of every way")
-    parser.add_argument("--budget", type=float, default=240.0,
+    parser.add_argument("--budget", type=seconds, default=240.0,
                         help="seconds; models that do not fit any more are named and left out")
-    parser.add_argument("--csv", help="file for the rows, written as they come")
+    parser.add_argument("--csv", type=csv_file, help="file for the rows, written as they come")
     parser.add_argument("--report", action="store_true", help="convoy.report of each model")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     options = parser.parse_args(words)
@@ -192,8 +192,5 @@ def main(words):
                   f"{row.get('note', '')}", flush=True)
         rows += new
         if options.csv:
-            with open(options.csv, "w", newline="") as file:
-                writer = csv.DictWriter(file, FIELDS)
-                writer.writeheader()
-                writer.writerows(rows)
+            save(options.csv, FIELDS, rows)
     return 0 if all("median_ms" in row for row in rows) else 1

@@ -13,7 +13,6 @@ for each exchange --exchange-us and its bytes at --gbps; predicted_speed_up: one
 import argparse
 import contextlib
 import copy
-import csv
 import gc
 import math
 import statistics
@@ -27,6 +26,7 @@ import convoy
 
 from .._accelerate import Session
 from . import vae_models
+from .rows import csv_file, save, seconds
 from .shards import CASES, captured, profile
 
 FIELDS = ("case", "latent", "ranks", "rank", "one_ms", "alone_ms", "share", "work", "exchanges",
@@ -39,11 +39,11 @@ def arguments():
     parser.add_argument("--cases", default=",".join(CASES), help="of " + ", ".join(CASES))
     parser.add_argument("--counts", default="2,4,8")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--budget", type=float, default=300.0,
+    parser.add_argument("--budget", type=seconds, default=300.0,
                         help="seconds; what does not fit is left out")
     parser.add_argument("--exchange-us", type=float, default=20.0, help="of one, without its bytes")
     parser.add_argument("--gbps", type=float, default=200.0, help="of a link, each way")
-    parser.add_argument("--csv")
+    parser.add_argument("--csv", type=csv_file)
     parser.add_argument("--profile", action="store_true", help="device time by kernel")
     parser.add_argument("--layers", action="store_true", help="rows of each convolution")
     parser.add_argument("--small", action="store_true", help="the small models of the tests")
@@ -211,10 +211,7 @@ def main():
                             else f"{key} {row[key]}" for key in FIELDS if key in row), flush=True)
             rows.append(row)
             if options.csv:
-                with open(options.csv, "w", newline="") as file:
-                    writer = csv.DictWriter(file, FIELDS)
-                    writer.writeheader()
-                    writer.writerows(rows)
+                save(options.csv, FIELDS, rows)
 
 
 if __name__ == "__main__":

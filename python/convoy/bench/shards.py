@@ -16,7 +16,6 @@ import argparse
 import collections
 import contextlib
 import copy
-import csv
 import datetime
 import gc
 import os
@@ -30,6 +29,7 @@ import torch.distributed as dist
 import convoy
 
 from . import vae_models
+from .rows import csv_file, save, seconds
 
 CASES = {  # name: (class, latent)
     "flux1024": ("flux", (1, 16, 128, 128)),
@@ -53,9 +53,9 @@ def arguments():
     parser.add_argument("--cases", default=",".join(CASES), help="of " + ", ".join(CASES))
     parser.add_argument("--counts", help="ranks, e.g. 2,4; by default every one, the most first")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--budget", type=float, default=300.0,
+    parser.add_argument("--budget", type=seconds, default=300.0,
                         help="seconds; what does not fit is left out")
-    parser.add_argument("--csv")
+    parser.add_argument("--csv", type=csv_file)
     parser.add_argument("--no-graphs", action="store_true")
     parser.add_argument("--profile", action="store_true", help="rank 0's device time by kernel")
     parser.add_argument("--small", action="store_true", help="the small models of the tests")
@@ -293,10 +293,7 @@ def main():
                 show(row)
                 rows.append(row)
                 if options.csv:
-                    with open(options.csv, "w", newline="") as file:
-                        writer = csv.DictWriter(file, FIELDS)
-                        writer.writeheader()
-                        writer.writerows(rows)
+                    save(options.csv, FIELDS, rows)
         del case
         gc.collect()
         if machine.cuda:

@@ -13,7 +13,6 @@ copy of the weights, packed filters and the graph's memory among it.
 import argparse
 import collections
 import copy
-import csv
 import gc
 import multiprocessing
 import os
@@ -26,6 +25,7 @@ import torch
 import convoy
 
 from . import chart, vae_models
+from .rows import csv_file, save, seconds
 
 FIELDS = ("name", "part", "size", "way", "median_ms", "best_ms", "rounds", "ratio", "host_ms",
           "first_call_s", "peak_gb", "kept_gb", "error", *(f"{kind}_ms" for kind in chart.KINDS),
@@ -44,12 +44,12 @@ def arguments(words):
     parser.add_argument("--variants", default="eager,convoy,graph",
                         help="of eager, compile, max-autotune, convoy, convoy-fast (upsampling "
                         "folded fast), convoy-exact (quality=\"exact\"), graph")
-    parser.add_argument("--budget", type=float, default=240.0,
+    parser.add_argument("--budget", type=seconds, default=240.0,
                         help="seconds; classes that do not fit any more are named and left out")
     parser.add_argument("--each", type=float, metavar="SECONDS",
                         help="every class and part in a process of its own, ended after SECONDS")
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds of every way, at most")
-    parser.add_argument("--csv", help="file for the rows, written as they come")
+    parser.add_argument("--csv", type=csv_file, help="file for the rows, written as they come")
     parser.add_argument("--svg", help="file for a chart of where the device's time goes")
     parser.add_argument("--one-format", action="store_true",
                         help="eager in the one memory format that was the quicker on an H200")
@@ -399,10 +399,7 @@ def main(words):
         show(made)
         rows += made
         if options.csv:
-            with open(options.csv, "w", newline="") as file:
-                writer = csv.DictWriter(file, FIELDS)
-                writer.writeheader()
-                writer.writerows(rows)
+            save(options.csv, FIELDS, rows)
         if options.svg:
             with open(options.svg, "w") as file:
                 file.write(chart.drawn(rows))
