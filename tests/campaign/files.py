@@ -85,10 +85,16 @@ def mend_png(data):
 
 OPTIONS = ("--pad", "--stride", "--dilation", "--groups", "--scale", "--activation", "--dtype",
            "--filter-layout", "--upsample", "--pad-mode", "--output-dtype", "--kernel", "--beta",
-           "--bias", "--residual", "--device", "--upsample-folding")
+           "--bias", "--residual", "--device", "--upsample-folding", "--shuffle", "--shuffle-order",
+           "--shortcut", "--norm", "--norm-activation")
+BENCH_OPTIONS = ("--shards", "--axis", "--runs", "--seed", "--dtype", "--norm", "--bias", "--csv",
+                 "--activation", "--kernel", "--verify", "--json")
+EXPLAIN_OPTIONS = ("--statistics", "--shuffle", "--drop-frames", "--shuffle-order", "--gpu",
+                   "--norm", "--dtype", "--dense-filter", "--output-dtype", "--json")
 WORDS = ("0", "1", "-1", "2", "3,4", "1,2,3,4", "99999999999999999999", "1e99", "nan", "", "zero",
          "relu", "clamp:1", "clamp:nan,1", "leaky_relu:", "KCRS", "bf16", "x.npy", "\x1b[31m",
-         "w.npy", "fast", "2147483648", "cpu", "--", "-", "onednn", "reflect", "each_step")
+         "w.npy", "fast", "2147483648", "cpu", "--", "-", "onednn", "reflect", "each_step", "2,2",
+         "inner", "tiled", "interleaved", "group", "rms", "height", "batch", "4", "h200")
 
 
 def random_command(rng, files):
@@ -112,9 +118,12 @@ def random_command(rng, files):
         environment["CONVOY_TUNING"] = "tuning.txt"
         command = ["explain", "n1h4w4c4k4"]
     else:
-        command = ["conv2d", "--input", "x.npy", "--filter", "w.npy", "--output", "y.npy"]
+        command, options = rng.choice((
+            (["conv2d", "--input", "x.npy", "--filter", "w.npy", "--output", "y.npy"], OPTIONS),
+            (["bench", "n2h6w5c4k4r3s3ph1pw1", "--device", "cpu", "--runs", "1"], BENCH_OPTIONS),
+            (["explain", "n2d3h6w5c4k8t2r3s3"], EXPLAIN_OPTIONS)))
         for _ in range(rng.randrange(1, 5)):
-            command.append(rng.choice(OPTIONS))
+            command.append(rng.choice(options))
             if rng.random() < 0.9:
                 command.append(rng.choice(WORDS))
     if command[0] == "conv2d" and "--device" not in command:
