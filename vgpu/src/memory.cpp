@@ -12,7 +12,6 @@ namespace vgpu {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kWordBytes = 64;  // bytes of memory that one word of the bitmap covers
 
 uint64_t round_up(uint64_t value, uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;

@@ -58,9 +58,23 @@ class Allocation {
   bool is_written(uint64_t address, uint64_t bytes) const {
     return first_unwritten(address, bytes) == address + bytes;
   }
+  /// The same two of an access of 1 to 32 bytes that is aligned to its size.
+  bool is_written_aligned(uint64_t address, uint32_t bytes) const {
+    const uint64_t at = address - base_, mask = ((uint64_t{1} << bytes) - 1) << at % kWordBytes;
+    return (written_[at / kWordBytes].load(std::memory_order_relaxed) & mask) == mask;
+  }
+  void mark_written_aligned(uint64_t address, uint32_t bytes) {
+    const uint64_t at = address - base_, mask = ((uint64_t{1} << bytes) - 1) << at % kWordBytes;
+    std::atomic<uint64_t>& word = written_[at / kWordBytes];
+    // Most writes hit bytes that were written before: look before paying for the atomic.
+    if ((word.load(std::memory_order_relaxed) & mask) != mask) {
+      word.fetch_or(mask, std::memory_order_relaxed);
+    }
+  }
 
  private:
   friend class GlobalMemory;
+  static constexpr uint64_t kWordBytes = 64;  // bytes of memory that one word of the bitmap covers
 
   uint64_t base_;
   uint64_t bytes_;

@@ -150,6 +150,23 @@ bool resolve_warp(Cta& cta, uint32_t base, uint32_t bytes, const uint64_t* addre
   return true;
 }
 
+/// Whether 32 lanes stay within the allocation of recent use that the first one hits; if so, where
+/// they point to.
+bool resolve_global(const Worker& worker, uint32_t bytes, bool is_write, const uint64_t* addresses,
+                    uint8_t** pointers) {
+  for (const GlobalMemory::Range& range : worker.ranges) {
+    if (addresses[0] - range.base >= range.size) continue;
+    if (bytes > range.size || (is_write && range.read_only)) return false;
+    const uint64_t room = range.size - bytes;
+    uint64_t outside = 0;
+    for (uint32_t l = 0; l < kLanes; ++l) outside |= uint64_t{addresses[l] - range.base > room};
+    if (outside) return false;
+    std::memcpy(pointers, addresses, kLanes * sizeof *pointers);
+    return true;
+  }
+  return false;
+}
+
 /// Tells the observer; generic addresses fall into one event for each memory.
 void notify(Warp& w, const MemoryRequest& r, uint32_t lanes, const uint64_t* addresses,
             uint32_t unchanged) {
@@ -245,6 +262,9 @@ void resolve(Warp& w, const MemoryRequest& r, uint32_t lanes, const uint64_t* ad
     case AddressSpace::global: {
       Worker& worker = *w.cluster->worker;
       bool is_write = r.access != Access::read;
+      if (lanes == kAllLanes && resolve_global(worker, r.bytes, is_write, addresses, pointers)) {
+        break;
+      }
       for_lanes(lanes, [&](uint32_t l) {
         pointers[l] = global_pointer(worker, addresses[l], r.bytes, is_write);
       });
