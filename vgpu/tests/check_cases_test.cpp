@@ -65,6 +65,10 @@ const Case kCases[] = {
     {"init_fields", kBoth, {"init check", "never written", "decides whether"}},
     {"init_rows", kBoth, {"init check", "never written", "is stored to global memory"}},
     {"init_rows_stored", kBoth, {"init check", "never written", "is stored to global memory"}},
+    {"init_decided", kH200, {"init check", "never written", "decides whether"}},
+    {"init_choice", kH200, {"init check", "never written", "is stored to global memory"}},
+    {"init_exchange", kH200, {"init check", "never written", "is stored to global memory"}},
+    {"init_spilled", kH200, {"init check", "never written", "is stored to global memory"}},
     {"init_global", kBoth, {"init check", "global memory that was never written"}},
     {"mbarrier_order", kBoth, {"mbarrier check", "before its initialisation is ordered"}},
     {"mbarrier_fence", kBoth, {"mbarrier check", "fence.mbarrier_init"}},
@@ -78,6 +82,8 @@ const Case kCases[] = {
     {"wgmma_rows_dropped", kH200, {"race check", "read by a wgmma", "write by a bulk load"}},
     {"wgmma_rows_stored", kH200, {"race check", "read by a wgmma", "write by a bulk load"}},
     {"wgmma_rows_branch", kH200, {"race check", "read by a wgmma", "write by a bulk load"}},
+    {"wgmma_unwritten_dropped", kH200, {"init check", "never written", "read by a wgmma"}},
+    {"wgmma_unwritten_stored", kH200, {"init check", "never written", "read by a wgmma"}},
     {"tcgen05_proxy", kB200, {"proxy check", "tcgen05.mma", "fence.proxy.async"}},
     {"tcgen05_unwritten", kB200, {"init check", "TMEM", "tcgen05.mma"}},
     {"tcgen05_commit_wait", kB200, {"race check", "TMEM", "tcgen05.mma", "tcgen05.commit"}},
@@ -191,6 +197,19 @@ TEST(CheckCasesAtEase, RowsBehindATileMatterWhereTheirProductsDo) {
       << branch.text;
   // Without the registers nobody knows.
   EXPECT_NE(run("h200", "late", "wgmma_rows_dropped bad", "all,-registers").status, 0);
+}
+
+// Rows of A that nobody has written: followed by row through products, registers and memory.
+TEST(CheckCasesAtEase, UnwrittenRowsMatterWhereTheirProductsDo) {
+  for (const char* delivery : {"late", "early"}) {
+    const Outcome dropped = run("h200", delivery, "wgmma_unwritten_dropped bad", "all");
+    EXPECT_EQ(dropped.status, 0) << delivery << "\n" << dropped.text;
+    EXPECT_NE(dropped.text.find("note: init check"), std::string::npos) << dropped.text;
+    const Outcome stored = run("h200", delivery, "wgmma_unwritten_stored bad", "all");
+    EXPECT_NE(stored.status, 0) << delivery << "\n" << stored.text;
+    EXPECT_NE(stored.text.find("used:    what it gave is stored at"), std::string::npos)
+        << stored.text;
+  }
 }
 
 // Loads of a buffer before the next copy into it: most kernels have an mbarrier alone between them.

@@ -63,7 +63,10 @@ ClusterChecker::LoadKind ClusterChecker::load_kind(const Agent& agent) {
 }
 
 void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
-  if (access.memory == Memory::local) return;
+  if (access.memory == Memory::local) {
+    if (!undefined_.empty() || !undefined_local_.empty()) follow_local(agent, access);
+    return;
+  }
   // Ordered accesses synchronise; they do not race with each other.
   const bool strong = access.order != Order::weak;
   Actor actor = actor_of(agent, strong ? Access::atomic : access.access);
@@ -87,6 +90,8 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
   if (!access.ctas && is_one_range(agent.lanes, access)) {
     actor.unchanged = access.unchanged == ~0u;
     touch_range(agent.cta, access.addresses[0], uint64_t{32} * access.bytes);
+  } else if (global) {
+    touch_global_lanes(actor, access);
   } else {
     const bool reads = access.access == Access::read;
     for (uint32_t lanes = agent.lanes; lanes; lanes &= lanes - 1) {
@@ -187,29 +192,44 @@ void ClusterChecker::async_chunks(const AsyncOp& op, const AsyncAccess& access,
   Actor actor = actor_of(op.id, operation);
   actor.access = access.access;
   actor.proxy = access.proxy;
-  actor.rows = access.rows;
+  actor.rows = access.rows != 0;
   std::vector<Cell>& cells = shared_[access.cta];
   next_accessor(actor);
   // A copy into TMEM leaves it as unwritten as its source: kernels copy scales in blocks of 128.
-  follows_reads_ = context_.options.init && op.kind == AsyncKind::tcgen05_cp;
+  // Rows of A spoil their own products.
+  const bool rows = access.rows && context_.options.registers && !context_.options.strict;
+  follows_reads_ = context_.options.init && (op.kind == AsyncKind::tcgen05_cp || rows);
   copied_unwritten_ = 0;
+  uint32_t unwritten_rows = 0, chunk = 0;
+  Place first{Memory::shared, access.cta, 0};          // unwritten
   Cell before = StateTable::kUnknown, after = before;  // of the last chunk
+  uint32_t missing = 0;
   for (uint32_t address : addresses) {
+    const uint32_t number = chunk++;
     if (address / kSharedCellBytes >= cells.size()) continue;
     Cell& cell = cells[address / kSharedCellBytes];
     if (cell != before) {
       before = cell;
-      if (follows_reads_ && address >= kReservedBytes) {
-        const uint32_t missing = kAllBytes & ~states_.at(cell).written;
-        for (uint32_t word = 0; word < 4; ++word) {
-          if (missing & unit_mask(word * 4, 4)) copied_unwritten_ |= 1u << word;
-        }
+      missing = follows_reads_ ? kAllBytes & ~states_.at(cell).written : 0;
+      for (uint32_t word = 0; word < 4 && missing; ++word) {
+        if (missing & unit_mask(word * 4, 4)) copied_unwritten_ |= 1u << word;
       }
       after = touch(cell, actor, kAllBytes, {Memory::shared, access.cta, address});
     }
     cell = after;
+    if (missing && rows) {
+      if (unwritten_rows == 0) {
+        first.address = address + static_cast<uint32_t>(std::countr_zero(missing));
+      }
+      const auto row = static_cast<uint32_t>(number * 16 / addresses.size());
+      unwritten_rows |= unit_mask(row / access.rows * access.rows, access.rows);
+    }
   }
   follows_reads_ = false;
+  if (unwritten_rows) {
+    const auto [check, text] = unwritten_text(actor, first);
+    if (!follow_unwritten(op, unwritten_rows, check, text)) report(check, text);
+  }
   if (watches_lanes(operation, access)) {
     for (uint32_t address : addresses) follow_lanes(operation, access, address, kSharedCellBytes);
   }
@@ -381,12 +401,15 @@ void ClusterChecker::check_early(const Actor& actor, const Allocation& allocatio
                 describe(actor).c_str(), warp_name(actor.warp).c_str()));
 }
 
+uint8_t ClusterChecker::how_of(const Actor& actor) {
+  return actor.access == Access::read    ? CheckContext::kRead
+         : actor.access == Access::write ? CheckContext::kWritten
+                                         : CheckContext::kRead | CheckContext::kWritten;
+}
+
 void ClusterChecker::touch_global(const Actor& actor, uint64_t address, uint64_t bytes) {
   if (!context_.memory || !(context_.options.init || context_.options.race)) return;
-  const uint8_t how = actor.access == Access::read ? CheckContext::kRead
-                      : actor.access == Access::write
-                          ? CheckContext::kWritten
-                          : CheckContext::kRead | CheckContext::kWritten;
+  const uint8_t how = how_of(actor);
   for (const uint64_t end = address + bytes; address < end;) {
     Allocation* allocation = allocation_at(address, how);
     if (!allocation) return;
@@ -408,6 +431,30 @@ void ClusterChecker::touch_global(const Actor& actor, uint64_t address, uint64_t
       if (actor.access != Access::read) allocation->mark_written(address, here);
     }
     address += here;
+  }
+}
+
+/// Lanes that go to different places, mostly of one allocation.
+void ClusterChecker::touch_global_lanes(const Actor& actor, const WarpAccess& access) {
+  if (!context_.memory || !(context_.options.init || context_.options.race)) return;
+  const uint32_t bytes = access.bytes;
+  const uint64_t* addresses = access.addresses;
+  Allocation* allocation = allocation_at(addresses[std::countr_zero(actor.lanes)], how_of(actor));
+  bool apart = !allocation || allocation->bytes() < bytes;
+  for (uint32_t lanes = actor.lanes; lanes && !apart; lanes &= lanes - 1) {
+    apart = !allocation->contains(addresses[std::countr_zero(lanes)], bytes);
+  }
+  if (!apart && info_.request->early) check_early(actor, *allocation, how_of(actor));
+  const bool watched = context_.options.init && (apart || allocation->tracks_writes());
+  for (uint32_t lanes = watched || apart ? actor.lanes : 0; lanes; lanes &= lanes - 1) {
+    const uint64_t address = addresses[std::countr_zero(lanes)];
+    if (apart) {
+      touch_global(actor, address, bytes);
+    } else if (actor.access == Access::write) {
+      allocation->mark_written_aligned(address, bytes);
+    } else if (!allocation->is_written_aligned(address, bytes)) {
+      touch_global(actor, address, bytes);
+    }
   }
 }
 
@@ -461,6 +508,27 @@ bool ClusterChecker::knows(const Actor& actor, const PastAccess& past) const {
   return actor.view->order[warp] >= past.epoch;
 }
 
+std::pair<const char*, std::string> ClusterChecker::unwritten_text(const Actor& actor,
+                                                                   const Place& first) {
+  if (const auto broken = broken_at(first.memory, first.cta, first.address)) {
+    return {broken->check,
+            format("%s\n  used:    what it gave was stored to %s, then %s", broken->text.c_str(),
+                   place_name(first).c_str(), describe(actor).c_str())};
+  }
+  if (const Operation* writer = context_.options.race ? pending_writer(first) : nullptr) {
+    const Actor late = actor_of(0, *writer);
+    return {"race",
+            format("%s is read, and nothing has written it, while a %s is under way that "
+                   "may\n  first:   %s\n  second:  a %s that %s issued at %s\n  missing: %s, "
+                   "before the first access",
+                   place_name(first).c_str(), operation_name(writer->kind), describe(actor).c_str(),
+                   operation_name(writer->kind), warp_name(late.warp).c_str(),
+                   location(late.instruction).c_str(), missing_wait(*writer, actor.warp).c_str())};
+  }
+  return {"init", format("read of %s, which was never written: %s", place_name(first).c_str(),
+                         describe(actor).c_str())};
+}
+
 void ClusterChecker::check_written(const CellState& cell, const Actor& actor, uint32_t units,
                                    const Place& place) {
   if (!context_.options.init || actor.access != Access::read || follows_reads_) return;
@@ -473,21 +541,8 @@ void ClusterChecker::check_written(const CellState& cell, const Actor& actor, ui
   first.address = place.memory == Memory::shared
                       ? place.address / kSharedCellBytes * kSharedCellBytes + unit
                       : place.address / kTmemCellColumns * kTmemCellColumns + unit;
-  if (const Operation* writer = context_.options.race ? pending_writer(first) : nullptr) {
-    const Actor late = actor_of(0, *writer);
-    const std::string text = format(
-        "%s is read, and nothing has written it, while a %s is under way that may\n"
-        "  first:   %s\n  second:  a %s that %s issued at %s\n  missing: %s, before the "
-        "first access",
-        place_name(first).c_str(), operation_name(writer->kind), describe(actor).c_str(),
-        operation_name(writer->kind), warp_name(late.warp).c_str(),
-        location(late.instruction).c_str(), missing_wait(*writer, actor.warp).c_str());
-    if (!follow_rows(actor, "race", text)) report("race", text);
-    return;
-  }
-  const std::string text = format("read of %s, which was never written: %s",
-                                  place_name(first).c_str(), describe(actor).c_str());
-  if (!follow_rows(actor, "init", text)) report("init", text);
+  const auto [check, text] = unwritten_text(actor, first);
+  report(check, text);
 }
 
 /// Checks an access of a cell; what the cell is then.

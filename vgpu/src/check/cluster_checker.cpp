@@ -547,7 +547,7 @@ void ClusterChecker::async_issue(const AsyncOp& op) {
                   "wgmma.mma_async of %s",
                   location(op.issuer.instruction).c_str(), warp_name(warp.self).c_str()));
   }
-  if (op.kind == AsyncKind::wgmma && context_.options.registers) begin_sum(op);
+  if (op.kind == AsyncKind::wgmma) begin_sum(op);
   release_done(warp);
 }
 

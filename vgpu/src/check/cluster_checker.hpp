@@ -12,6 +12,7 @@
 #include "check/checker.hpp"
 #include "check/lane_writes.hpp"
 #include "check/sync_objects.hpp"
+#include "check/value_flow.hpp"
 #include "exec/operation_names.hpp"
 #include "memory.hpp"
 
@@ -213,7 +214,9 @@ class ClusterChecker final : public exec::ClusterObserver {
   void guard(exec::BarrierRef ref);
   Allocation* allocation_at(uint64_t address, uint8_t how);
   void check_early(const Actor& actor, const Allocation& allocation, uint8_t how);
+  static uint8_t how_of(const Actor& actor);
   void touch_global(const Actor& actor, uint64_t address, uint64_t bytes);
+  void touch_global_lanes(const Actor& actor, const exec::WarpAccess& access);
   void follow_lanes(const exec::Agent& agent, const exec::WarpAccess& access);
   bool watches_lanes(const Operation& operation, const exec::AsyncAccess& access) const;
   void follow_lanes(const Operation& operation, const exec::AsyncAccess& access, uint64_t address,
@@ -226,6 +229,8 @@ class ClusterChecker final : public exec::ClusterObserver {
   void check_proxy(const Actor& actor, const PastAccess& past, const Place& place);
   void check_tcgen05(const Actor& actor, const PastAccess& past, const Place& place);
   void check_written(const CellState& cell, const Actor& actor, uint32_t units, const Place& place);
+  /// A read that found nothing written: the check that reports it and what it says.
+  std::pair<const char*, std::string> unwritten_text(const Actor& actor, const Place& first);
   void check_order(const CellState& cell, const Actor& actor, uint32_t units, const Place& place);
   void check_overwrite(const Actor& actor, uint32_t units, const Place& place);
   bool stands_for(const Actor& actor, uint32_t units, const PastAccess& past) const;
@@ -249,6 +254,10 @@ class ClusterChecker final : public exec::ClusterObserver {
   void set_undefined(const exec::Agent& agent, uint32_t reg, uint32_t lanes,
                      const UndefinedLanes& value);
   void follow_undefined(const exec::Agent& agent);
+  Source source_in(const exec::Agent& agent, const exec::OperandValues& values,
+                   const ptx::Operand& operand, uint32_t lane);
+  void follow_values(const exec::Agent& agent, Flow flow, const UndefinedLanes& sources);
+  void exchange_undefined(const exec::Agent& agent, Flow flow);
   void spread_undefined(const exec::Agent& agent, UndefinedLanes value);
   void mark_undefined(const exec::Agent& agent, const exec::WarpAccess& access);
   void mark_undefined(const exec::Agent& agent, const exec::AsyncAccess& access);
@@ -256,12 +265,19 @@ class ClusterChecker final : public exec::ClusterObserver {
   void multiply_undefined(const exec::Agent& agent);
   void store_undefined(const exec::Agent& agent, const exec::WarpAccess& access);
   bool is_unwritten(exec::Memory memory, uint32_t cta, uint64_t address, uint64_t bytes);
-  void forget_written(uint32_t cta, uint64_t address, uint64_t bytes);
+  void follow_local(const exec::Agent& agent, const exec::WarpAccess& access);
+  void forget_written(uint32_t cta, uint64_t address, uint64_t bytes,
+                      const std::shared_ptr<const Broken>& broken);
   void forget_copied(const exec::AsyncAccess& access);
   void forget_units(Cell& cell, uint32_t units);
+  void found_at(UndefinedLanes& value);
+  std::shared_ptr<const Broken> broken_at(exec::Memory memory, uint32_t cta,
+                                          uint64_t address) const;
   std::shared_ptr<const Operation> overtaken_at(const UndefinedLanes& value) const;
   std::string undefined_text(const exec::Agent& agent, const UndefinedLanes& value,
                              const char* how) const;
+  bool follow_unwritten(const exec::AsyncOp& op, uint32_t rows, const char* check,
+                        const std::string& text);
   bool follow_rows(const Operation& wgmma, uint64_t first, uint64_t last, const char* check,
                    const std::string& text);
   bool follow_rows(const Actor& actor, const char* check, const std::string& text);
@@ -331,6 +347,12 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::vector<LoadKind> load_kinds_;                        // by form, once asked for
   std::unordered_map<uint64_t, UndefinedLanes> undefined_;  // by warp, function and register
   std::unordered_map<const ptx::Function*, uint64_t> function_numbers_;
+  std::vector<Flow> flows_;  // by form
+  /// Words of local memory that hold undefined values: by warp and offset in a thread's frame.
+  std::unordered_map<uint64_t, UndefinedLanes> undefined_local_;
+  /// Cells of shared memory (cta << 32 | number) that values were stored to which a broken rule
+  /// spoils: as unwritten as those that nobody stored to.
+  std::unordered_map<uint64_t, std::shared_ptr<const Broken>> broken_cells_;
   UndefinedLanes undefined_stored_;  // by the running instruction
   bool follows_reads_ = false;       // the running access may find undefined values
   bool found_unwritten_ = false;     // and has

@@ -42,6 +42,13 @@ void for_each_watched(const ptx::Function& function, const ptx::Instruction& ins
 
 }  // namespace
 
+bool wgmma_packs(const ptx::Form& form) {
+  for (size_t k = 0; k + 1 < form.parts.size(); ++k) {
+    if (form.parts[k].starts_with("m64n")) return form.parts[k + 1] == "f16";
+  }
+  return false;
+}
+
 FunctionRegisters::FunctionRegisters(const ptx::Module& module, const ptx::Function& function)
     : function_(&function) {
   constexpr uint32_t kNone = ~0u;
@@ -125,6 +132,7 @@ void WarpRegisters::copy(const FunctionRegisters& function, std::span<const uint
     if (!in_flight(carried) && in_flight(state[slot])) carried = state[slot];
   }
   carried.sum_begin = carried.sum_end = 0;
+  carried.halves = 0;
   for (uint32_t slot : sources) carried.join_sum(state[slot]);
   for (uint32_t slot : results) {
     RegisterSlot now = carried;
@@ -135,13 +143,15 @@ void WarpRegisters::copy(const FunctionRegisters& function, std::span<const uint
 }
 
 void WarpRegisters::wgmma_issued(const FunctionRegisters& function, size_t instruction, uint64_t id,
-                                 bool accumulates) {
+                                 bool accumulates, bool packed) {
   std::vector<RegisterSlot>& state = slots_[&function];
   state.resize(function.slots());
   const auto slots = function.touched(instruction).first(function.results(instruction));
+  uint32_t number = 0;
   for (uint32_t slot : slots) {
     if (!accumulates || state[slot].sum_end == 0) state[slot].sum_begin = id;
     state[slot].sum_end = id;
+    state[slot].halves = static_cast<uint8_t>(1u << wgmma_half(number++, packed));
   }
 }
 

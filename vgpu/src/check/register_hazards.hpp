@@ -15,6 +15,14 @@
 /// fragments of wgmma.mma_async, results of tcgen05.ld.
 namespace vgpu::check {
 
+/// Whether an accumulator of this wgmma.mma_async holds two columns of f16.
+bool wgmma_packs(const ptx::Form& form);
+/// Which rows of the 16 of a warp the accumulator of this number holds: 0 the first eight, four
+/// lanes each, 1 the others (PTX ISA, "wgmma": register fragments).
+inline uint32_t wgmma_half(uint32_t number, bool packed) {
+  return packed ? number % 2 : number / 2 % 2;
+}
+
 enum class RegisterUse : uint8_t { ordinary, copy, wgmma, tmem_load };
 
 /// The registers of one function that some wgmma.mma_async or tcgen05.ld names, then those that
@@ -63,9 +71,11 @@ struct RegisterSlot {
   /// Operations whose products it may hold: the wgmmas of its warp from the one that began the sum
   /// to the last. 0: none.
   uint64_t sum_begin = 0, sum_end = 0;
+  uint8_t halves = 0;  ///< of the rows of those products: bit 0 the first eight, bit 1 the others
 
   void join_sum(const RegisterSlot& other) {
     if (other.sum_end == 0) return;
+    halves = static_cast<uint8_t>(sum_end == 0 ? other.halves : halves | other.halves);
     sum_begin = sum_end == 0 ? other.sum_begin : std::min(sum_begin, other.sum_begin);
     sum_end = std::max(sum_end, other.sum_end);
   }
@@ -91,7 +101,7 @@ class WarpRegisters {
   bool touched_since_fence() const { return touched_; }
   /// A wgmma of this instruction was issued as operation `id`.
   void wgmma_issued(const FunctionRegisters& function, size_t instruction, uint64_t id,
-                    bool accumulates);
+                    bool accumulates, bool packed);
   /// Whether anything but a wgmma or a move has used what operation `id` or a later one gave.
   bool used_since(uint64_t id) const { return used_ >= id; }
   /// Calls f(function, register) for what may hold products of operations `first` to `last`.
@@ -101,6 +111,22 @@ class WarpRegisters {
       for (uint32_t k = 0; k < slots.size(); ++k) {
         if (slots[k].sum_end >= first && slots[k].sum_begin <= last) {
           f(function->function(), function->index(k));
+        }
+      }
+    }
+  }
+  /// Calls f(function, register, halves) for what holds products of operation `id`, which was
+  /// `instruction`, under any name.
+  template <typename F>
+  void for_each_product(const FunctionRegisters& issued_by, size_t instruction, uint64_t id,
+                        F&& f) const {
+    const auto issuer = slots_.find(&issued_by);
+    if (issuer == slots_.end()) return;
+    const uint64_t begin = issuer->second[issued_by.touched(instruction)[0]].sum_begin;
+    for (const auto& [function, slots] : slots_) {
+      for (uint32_t k = 0; k < slots.size(); ++k) {
+        if (slots[k].sum_begin == begin && slots[k].sum_end >= id && begin <= id) {
+          f(function->function(), function->index(k), uint32_t{slots[k].halves});
         }
       }
     }

@@ -2,14 +2,15 @@
 // Values of memory that nobody has written: followed through registers until they matter.
 #include <algorithm>
 #include <bit>
-#include <iterator>
 #include <string_view>
 
 #include "check/cluster_checker.hpp"
+#include "check/value_flow.hpp"
 #include "memory.hpp"
 
 namespace vgpu::check {
 
+using exec::Access;
 using exec::Agent;
 using exec::AsyncAccess;
 using exec::Memory;
@@ -17,123 +18,8 @@ using exec::WarpAccess;
 
 namespace {
 
-/// How an instruction passes on what it reads.
-enum class Flow : uint8_t {
-  compute,
-  copy,
-  select,
-  shuffle,
-  load,
-  tmem_load,
-  matrix_load,
-  matrix_product,
-  store,
-  atomic,
-  branch,
-  query,
-  other
-};
-
-Flow flow_of(const ptx::Form& form) {
-  static constexpr std::pair<std::string_view, Flow> kFlows[] = {
-      {"mov", Flow::copy},
-      {"prmt", Flow::copy},
-      {"selp", Flow::select},
-      {"shfl", Flow::shuffle},
-      {"ld", Flow::load},
-      {"ldu", Flow::load},
-      {"st", Flow::store},
-      {"atom", Flow::atomic},
-      {"red", Flow::atomic},
-      {"bra", Flow::branch},
-      {"brx", Flow::branch},
-      {"ret", Flow::branch},
-      {"exit", Flow::branch},
-      {"mbarrier", Flow::other},
-      {"cp", Flow::other},
-      {"bar", Flow::other},
-      {"barrier", Flow::other},
-      {"wgmma", Flow::other},
-      {"mma", Flow::matrix_product},
-      {"ldmatrix", Flow::matrix_load},
-      {"stmatrix", Flow::store},
-      {"movmatrix", Flow::shuffle},
-      {"call", Flow::other},
-      {"fence", Flow::other},
-      {"membar", Flow::other},
-      {"clusterlaunchcontrol", Flow::query},
-      {"tensormap", Flow::other},
-      {"prefetch", Flow::other},
-      {"wmma", Flow::other}};
-  const std::string_view opcode = form.parts[0];
-  if (opcode == "tcgen05") {
-    return form.text.starts_with("tcgen05.ld.") ? Flow::tmem_load : Flow::other;
-  }
-  if (opcode == "st" && (form.has("async") || form.has("bulk"))) return Flow::other;
-  for (const auto& [name, flow] : kFlows) {
-    if (name == opcode) return flow;
-  }
-  return Flow::compute;
-}
-
-/// Calls f(register) for each register of an operand; those of addresses only, or all but those.
-template <typename F>
-void for_registers(const ptx::Function& function, const ptx::Operand& operand, bool addresses,
-                   F&& f, bool inside = false) {
-  using Kind = ptx::Operand::Kind;
-  if (operand.kind == Kind::reg && inside == addresses) f(operand.index);
-  for (uint32_t k = 0; k < operand.count; ++k) {
-    for_registers(function, function.operands[operand.first + k], addresses, f,
-                  inside || operand.kind == Kind::address);
-  }
-}
-
 bool is_collective(const ptx::Form& form) {
-  return form.parts[0] == "vote" || form.parts[0] == "match" || form.parts[0] == "redux";
-}
-
-uint64_t low_bits(uint32_t count) {
-  return count >= 64 ? ~0ull : (uint64_t{1} << count) - 1;
-}
-uint32_t width_of(const ptx::Function& function, uint32_t reg) {
-  const ptx::Type type = function.registers[reg].type;
-  return type == ptx::Type::pred ? 1 : 8 * ptx::size_of(type);
-}
-
-/// The undefined bits of a result, from those of the first source; all where the instruction may
-/// spread them. Fields of structures with padding are taken out of wider loads by these.
-uint64_t undefined_result(const ptx::Form& form, const ptx::Function& function,
-                          const ptx::Instruction& instruction, uint64_t bits) {
-  using Kind = ptx::Operand::Kind;
-  const std::string_view opcode = form.parts[0];
-  auto operand = [&](uint32_t k) -> const ptx::Operand& {
-    return function.operands[instruction.first + k];
-  };
-  auto is_signed = [](std::string_view type) { return type.starts_with("s"); };
-  if (instruction.count < 2 || operand(1).kind != Kind::reg) return ~0ull;
-  const uint32_t width = width_of(function, operand(1).index);
-  bits &= low_bits(width);
-  if (opcode == "mov" && operand(0).kind == Kind::reg) return bits;
-  if (opcode == "cvt" && form.parts.size() == 3) {
-    const ptx::Type to = ptx::type_from_suffix(form.parts[1]);
-    const ptx::Type from = ptx::type_from_suffix(form.parts[2]);
-    const bool integers = to >= ptx::Type::u8 && to <= ptx::Type::s64 && from >= ptx::Type::u8 &&
-                          from <= ptx::Type::s64;
-    if (!integers) return ~0ull;
-    const uint32_t from_width = 8 * ptx::size_of(from);
-    bits &= low_bits(from_width) & low_bits(8 * ptx::size_of(to));
-    const bool sign = is_signed(form.parts[2]) && bits >> (from_width - 1) & 1;
-    return sign ? bits | ~low_bits(from_width) : bits;
-  }
-  if (instruction.count != 3 || operand(2).kind != Kind::imm) return ~0ull;
-  const auto value = static_cast<uint64_t>(operand(2).value);
-  if (opcode == "and") return bits & value;
-  if (opcode == "shl") return value >= width ? 0 : bits << value & low_bits(width);
-  if (opcode == "shr" && value < width) {
-    const bool sign = is_signed(form.parts.back()) && bits >> (width - 1) & 1;
-    return sign ? bits >> value | ~low_bits(width - static_cast<uint32_t>(value)) : bits >> value;
-  }
-  return ~0ull;
+  return form.parts[0] == "match" || form.parts[0] == "redux";
 }
 
 /// Where the registers of ldmatrix and stmatrix lie in the rows that the lanes name. Of the shapes
@@ -163,6 +49,21 @@ class MatrixRegisters {
  private:
   bool wide_, exact_, transposed_;
 };
+
+/// Rows that four lanes each hold, of those lanes.
+uint32_t rows_of(uint32_t lanes) {
+  uint32_t rows = 0;
+  for (uint32_t row = 0; row < 8; ++row) rows |= uint32_t{(lanes >> 4 * row & 15) != 0} << row;
+  return rows;
+}
+/// The lanes that hold eight rows.
+uint32_t lanes_of(uint32_t rows) {
+  uint32_t lanes = 0;
+  for (uint32_t row = 0; row < 8; ++row) {
+    if (rows >> row & 1) lanes |= 15u << 4 * row;
+  }
+  return lanes;
+}
 
 }  // namespace
 
@@ -197,7 +98,11 @@ void ClusterChecker::set_undefined(const Agent& agent, uint32_t reg, uint32_t la
 void ClusterChecker::follow_undefined(const Agent& agent) {
   const ptx::Instruction& instruction = *agent.instruction;
   const ptx::Function& function = *agent.function;
-  const Flow flow = flow_of(module_.forms[instruction.form]);
+  const ptx::Form& form = module_.forms[instruction.form];
+  if (flows_.empty()) {
+    for (const ptx::Form& each : module_.forms) flows_.push_back(flow_of(each));
+  }
+  const Flow flow = flows_[instruction.form];
   const uint32_t lanes = agent.lanes;
   auto operand = [&](uint32_t k) -> const ptx::Operand& {
     return function.operands[instruction.first + k];
@@ -245,7 +150,7 @@ void ClusterChecker::follow_undefined(const Agent& agent) {
     if (flow == Flow::branch) return;
     if (flow == Flow::atomic) {
       for (uint32_t k = 0; k < instruction.count; ++k) {
-        const bool result = k == 0 && module_.forms[instruction.form].parts[0] == "atom";
+        const bool result = k == 0 && form.parts[0] == "atom";
         for_registers(function, operand(k), false, [&](uint32_t reg) {
           if (result) {
             set_undefined(agent, reg, lanes, {});
@@ -257,13 +162,16 @@ void ClusterChecker::follow_undefined(const Agent& agent) {
     }
     if (flow == Flow::store && instruction.count > 1) {
       for_registers(function, operand(1), false, add);
-      if (sources.broken) report_undefined(agent, sources, "is stored");
+      // Without `init` memory is not followed, and parameters of functions never are.
+      const bool lost = !context_.options.init || form.has("param");
+      if (sources.broken && lost) report_undefined(agent, sources, "is stored");
       undefined_stored_ = sources;
     }
     if (flow == Flow::other) {
-      // The accumulators of a wgmma stay what they are.
-      const bool wgmma = module_.forms[instruction.form].parts[0] == "wgmma";
+      // The accumulators of a wgmma stay what they are, and rows of A go into them (begin_sum).
+      const bool wgmma = form.parts[0] == "wgmma";
       for (uint32_t k = wgmma ? 1 : 0; k < instruction.count; ++k) {
+        if (wgmma && k == 1 && operand(k).kind == ptx::Operand::Kind::vector) continue;
         for_registers(function, operand(k), false,
                       [&](uint32_t reg) { must_not_be_broken(reg, "is used"); });
       }
@@ -282,46 +190,149 @@ void ClusterChecker::follow_undefined(const Agent& agent) {
       return result({});  // what it reads follows
     case Flow::matrix_product:
       return multiply_undefined(agent);
-    case Flow::select: {
-      // NOTE: the value that is not chosen does not count; which one is chosen is not known here.
-      UndefinedLanes both;
-      uint32_t all = ~0u;
-      for (uint32_t k = 1; k <= 2 && k < instruction.count; ++k) {
-        uint32_t one = 0;
-        for_registers(function, operand(k), false, [&](uint32_t reg) {
-          if (const UndefinedLanes* value = undefined_of(agent, reg)) {
-            if (value->broken) add(reg);
-            one = value->lanes;
-            both = *value;
-            both.bits = ~0ull;
-          }
-        });
-        all &= one;
-      }
-      if (sources.broken) return result(sources);
-      both.lanes = all & lanes;
-      both.computed &= both.lanes;
-      return result(both);
-    }
-    case Flow::shuffle:
-      // NOTE: which lane gives to which is not known here: counts where all are undefined.
-      if (instruction.count > 1) for_registers(function, operand(1), false, add);
-      if (sources.broken) {
-        sources.lanes = lanes;
-      } else if (sources.lanes != lanes) {
-        sources = {};
-      }
-      return result(sources);
     default:
-      for (uint32_t k = 1; k < instruction.count; ++k) {
-        for_registers(function, operand(k), false, add);
-      }
-      // What one lane puts into a vote reaches all of them.
-      if (sources.broken && is_collective(module_.forms[instruction.form])) sources.lanes = lanes;
-      if (flow != Flow::copy) sources.computed = sources.lanes;
-      if (sources.lanes) return spread_undefined(agent, sources);
-      return result(sources);
+      break;
   }
+  const uint32_t guarded = sources.lanes;
+  for (uint32_t k = 1; k < instruction.count; ++k) for_registers(function, operand(k), false, add);
+  // What other lanes give counts too.
+  const bool exchanges = flow == Flow::shuffle || flow == Flow::vote;
+  if (sources.lanes == 0 && !exchanges) return result({});
+  switch (flow) {
+    case Flow::select:
+    case Flow::logic:
+    case Flow::compare:
+      if (guarded) break;
+      return follow_values(agent, flow, sources);
+    case Flow::shuffle:
+    case Flow::vote:
+      if (guarded) break;
+      return exchange_undefined(agent, flow);
+    default:
+      // What one lane puts into it reaches all of them.
+      if (is_collective(form)) sources.lanes = lanes;
+      break;
+  }
+  if (flow != Flow::copy) sources.computed = sources.lanes;
+  return spread_undefined(agent, sources);
+}
+
+/// One lane of a source.
+Source ClusterChecker::source_in(const Agent& agent, const exec::OperandValues& values,
+                                 const ptx::Operand& operand, uint32_t lane) {
+  Source source{values.at(operand, lane), 0};
+  if (operand.kind != ptx::Operand::Kind::reg) return source;
+  const UndefinedLanes* undefined = undefined_of(agent, operand.index);
+  if (undefined && undefined->lanes >> lane & 1) {
+    source.undefined = undefined->bits & low_bits(width_of(*agent.function, operand.index));
+  }
+  return source;
+}
+
+/// Choices, bitwise functions and comparisons: by their values, lane by lane. NOTE: a test of what
+/// is defined may decide before one of what is not does (`valid && value > 0`), which compilers
+/// turn into predicates that they combine.
+void ClusterChecker::follow_values(const Agent& agent, Flow flow, const UndefinedLanes& sources) {
+  const ptx::Instruction& instruction = *agent.instruction;
+  const ptx::Function& function = *agent.function;
+  const ptx::Form& form = module_.forms[instruction.form];
+  const exec::OperandValues values(agent);
+  auto in = [&](uint32_t k, uint32_t lane) {
+    return source_in(agent, values, function.operands[instruction.first + k], lane);
+  };
+  // The first result, and the second of a pair.
+  UndefinedLanes results[2] = {sources, sources};
+  for (UndefinedLanes& value : results) value.lanes = 0, value.bits = 0;
+  auto set = [&](uint32_t which, uint32_t lane, uint64_t bits) {
+    if (bits == 0) return;
+    results[which].lanes |= 1u << lane;
+    results[which].bits |= bits;
+  };
+  const LogicTable table =
+      flow == Flow::logic ? logic_table(form, function, instruction) : LogicTable{};
+  for (uint32_t rest = sources.lanes; rest; rest &= rest - 1) {
+    const auto lane = static_cast<uint32_t>(std::countr_zero(rest));
+    if (flow == Flow::logic) {
+      Source of[3] = {{0, 0}, {0, 0}, {0, 0}};
+      for (uint32_t k = 0; k < table.sources; ++k) of[k] = in(1 + k, lane);
+      const uint64_t bits = undefined_logic(table.bits, of[0], of[1], of[2]);
+      set(0, lane, bits);
+      set(1, lane, bits ? 1 : 0);
+    } else if (flow == Flow::select) {
+      const Source choice = in(3, lane);
+      set(0, lane,
+          choice.undefined || !choice.value ? ~0ull
+                                            : in(*choice.value & 1 ? 1 : 2, lane).undefined);
+    } else {
+      const Source a = in(1, lane), b = in(2, lane);
+      const Source c = instruction.count > 3 ? in(3, lane) : Source{};
+      const Source* combined = instruction.count > 3 ? &c : nullptr;
+      set(0, lane, undefined_comparison(form, a, b, combined, false) ? 1 : 0);
+      set(1, lane, undefined_comparison(form, a, b, combined, true) ? 1 : 0);
+    }
+  }
+  uint32_t which = 0;
+  for_registers(function, function.operands[instruction.first], false, [&](uint32_t reg) {
+    UndefinedLanes& value = results[std::min(which++, 1u)];
+    value.computed = flow == Flow::select ? value.computed & value.lanes : value.lanes;
+    set_undefined(agent, reg, agent.lanes, value);
+  });
+}
+
+/// Shuffles, movmatrix and votes: what lanes give each other.
+void ClusterChecker::exchange_undefined(const Agent& agent, Flow flow) {
+  const ptx::Instruction& instruction = *agent.instruction;
+  const ptx::Function& function = *agent.function;
+  const ptx::Form& form = module_.forms[instruction.form];
+  const exec::OperandValues values(agent);
+  const ptx::Operand& from = function.operands[instruction.first + 1];
+  const UndefinedLanes* given =
+      from.kind == ptx::Operand::Kind::reg ? undefined_of(agent, from.index) : nullptr;
+  UndefinedLanes first = given ? *given : UndefinedLanes{}, second;
+  first.lanes = 0;
+  if (given && flow == Flow::vote) {
+    uint32_t undefined = given->lanes & agent.lanes;
+    bool yes = false, no = false;
+    for (uint32_t rest = agent.lanes & ~undefined; rest; rest &= rest - 1) {
+      const auto value = values.at(from, static_cast<uint32_t>(std::countr_zero(rest)));
+      (value.value_or(0) & 1 ? yes : no) = true;
+    }
+    const bool decided = form.has("any")   ? yes
+                         : form.has("all") ? no
+                         : form.has("uni") ? yes && no
+                                           : false;
+    if (decided) undefined = 0;
+    first.lanes = first.computed = undefined ? agent.lanes : 0;
+    first.bits = form.has("ballot") ? undefined : 1;
+  } else if (given || flow == Flow::shuffle) {
+    const bool moves_matrix = form.parts[0] == "movmatrix";
+    const uint32_t undefined = given ? given->lanes : 0;
+    for (uint32_t rest = agent.lanes; rest; rest &= rest - 1) {
+      const auto lane = static_cast<uint32_t>(std::countr_zero(rest));
+      uint32_t takes = 0;  // from these lanes
+      bool known = true;
+      if (moves_matrix) {
+        const uint32_t row = lane % 4 * 2;
+        takes = (1u | 16u) << (row * 4 + lane / 8);
+      } else {
+        const Source b = source_in(agent, values, function.operands[instruction.first + 2], lane);
+        const Source c = source_in(agent, values, function.operands[instruction.first + 3], lane);
+        known = b.value && c.value && !b.undefined && !c.undefined;
+        if (known) {
+          takes = 1u << shuffled_from(form, lane, static_cast<uint32_t>(*b.value),
+                                      static_cast<uint32_t>(*c.value));
+        }
+      }
+      // NOTE: where the lane is not known, an undefined one counts if all are.
+      if (known ? (takes & undefined) != 0 : undefined == agent.lanes) first.lanes |= 1u << lane;
+    }
+    // A lane's own part may differ from what it passes on.
+    first.computed = given && given->computed ? first.lanes : 0;
+  }
+  uint32_t which = 0;
+  for_registers(function, function.operands[instruction.first], false, [&](uint32_t reg) {
+    set_undefined(agent, reg, agent.lanes, which++ == 0 ? first : second);
+  });
 }
 
 /// mma.sync: an undefined row of A spoils that row of D, a column of B that column, a value of C
@@ -337,22 +348,14 @@ void ClusterChecker::multiply_undefined(const Agent& agent) {
     for_registers(function, function.operands[at + k], false, [&](uint32_t reg) {
       const UndefinedLanes* value = undefined_of(agent, reg);
       if (value && value->lanes) {
-        if (value->broken) report_undefined(agent, *value, "is used");
-        if (sources.lanes == 0) sources = *value;
+        if (sources.lanes == 0 || (value->broken && !sources.broken)) sources = *value;
         f(number, value->lanes);
       }
       ++number;
     });
   };
-  auto lines = [](uint32_t lanes) {
-    uint32_t set = 0;
-    for (uint32_t line = 0; line < 8; ++line) {
-      set |= uint32_t{(lanes >> 4 * line & 15) != 0} << line;
-    }
-    return set;
-  };
-  each(1, [&](uint32_t k, uint32_t lanes) { rows |= lines(lanes) << (k % 2 ? 8 : 0); });
-  each(2, [&](uint32_t, uint32_t lanes) { columns |= lines(lanes); });
+  each(1, [&](uint32_t k, uint32_t lanes) { rows |= rows_of(lanes) << (k % 2 ? 8 : 0); });
+  each(2, [&](uint32_t, uint32_t lanes) { columns |= rows_of(lanes); });
   std::vector<uint32_t> sums;
   each(3, [&](uint32_t k, uint32_t lanes) {
     sums.resize(std::max<size_t>(sums.size(), k + 1));
@@ -437,7 +440,7 @@ void ClusterChecker::mark_undefined(const Agent& agent, const WarpAccess& access
     const bool extends = module_.forms[agent.instruction->form].parts.back().starts_with("s");
     if (bytes > 8 || (extends && value.bits >> (8 * bytes - 1) & 1)) value.bits = ~0ull;
     if (value.lanes) {
-      value.overtaken = overtaken_at(value);
+      found_at(value);
       set_undefined(agent, element.index, agent.lanes, value);
     }
   }
@@ -468,10 +471,28 @@ void ClusterChecker::mark_undefined_matrix(const Agent& agent, const WarpAccess&
                   }
                   ++number;
                   if (value.lanes == 0) return;
-                  value.overtaken = overtaken_at(value);
+                  found_at(value);
                   set_undefined(agent, reg, ~0u, value);
                 });
   wants_instructions = true;
+}
+
+/// What is known of where the value was read: a rule that what was stored there depends on, or an
+/// operation that may have been to write it first.
+void ClusterChecker::found_at(UndefinedLanes& value) {
+  value.broken = broken_at(value.memory, value.cta, value.address);
+  if (value.broken) {
+    value.computed = value.lanes;
+  } else {
+    value.overtaken = overtaken_at(value);
+  }
+}
+
+std::shared_ptr<const Broken> ClusterChecker::broken_at(Memory memory, uint32_t cta,
+                                                        uint64_t address) const {
+  if (memory != Memory::shared || broken_cells_.empty()) return nullptr;
+  const auto found = broken_cells_.find(uint64_t{cta} << 32 | address / kSharedCellBytes);
+  return found == broken_cells_.end() ? nullptr : found->second;
 }
 
 /// What was under way when the value was read, and may have been to write it first.
@@ -545,6 +566,7 @@ void ClusterChecker::store_undefined(const Agent& agent, const WarpAccess& acces
   if (stored.lanes == 0) return;
   if (access.memory == Memory::global) {
     if (lanes == 0) return;
+    if (stored.broken) report_undefined(agent, stored, "is stored");
     if (stored.computed & lanes) report_undefined(agent, stored, "is stored to global memory");
     remark(Remark::undefined_copy, stored.overtaken ? "race" : "init",
            undefined_text(agent, stored, "is copied to global memory"));
@@ -562,7 +584,7 @@ void ClusterChecker::store_undefined(const Agent& agent, const WarpAccess& acces
         const auto lane = static_cast<uint32_t>(std::countr_zero(rest));
         matrix.for_bytes(number, lane, [&](uint32_t row, uint32_t first, uint32_t bytes) {
           forget_written(access.ctas ? access.ctas[row] : agent.cta, access.addresses[row] + first,
-                         bytes);
+                         bytes, value->broken);
         });
       }
       ++number;
@@ -580,17 +602,62 @@ void ClusterChecker::store_undefined(const Agent& agent, const WarpAccess& acces
       const uint32_t cta = access.ctas ? access.ctas[lane] : agent.cta;
       const uint64_t address = access.addresses[lane] + uint64_t{k} * bytes;
       if (value->bits == ~0ull || bytes > 8) {
-        forget_written(cta, address, bytes);
+        forget_written(cta, address, bytes, value->broken);
         continue;
       }
       for (uint32_t byte = 0; byte < bytes; ++byte) {
-        if (value->bits >> 8 * byte & 0xff) forget_written(cta, address + byte, 1);
+        if (value->bits >> 8 * byte & 0xff) forget_written(cta, address + byte, 1, value->broken);
       }
     }
   }
 }
 
-void ClusterChecker::forget_written(uint32_t cta, uint64_t address, uint64_t bytes) {
+/// Local memory, where compilers keep what registers have no room for: by words.
+void ClusterChecker::follow_local(const Agent& agent, const WarpAccess& access) {
+  const ptx::Operand& operand =
+      agent.function->operands[agent.instruction->first + (access.access == Access::write ? 1 : 0)];
+  const bool is_vector = operand.kind == ptx::Operand::Kind::vector;
+  const uint32_t count = is_vector ? operand.count : 1, bytes = access.bytes / count;
+  const Component warp = agent.cta * info_.warps + agent.warp;
+  for (uint32_t k = 0; k < count; ++k) {
+    const ptx::Operand& element = is_vector ? agent.function->operands[operand.first + k] : operand;
+    const bool is_register = element.kind == ptx::Operand::Kind::reg;
+    const UndefinedLanes* value = is_register ? undefined_of(agent, element.index) : nullptr;
+    UndefinedLanes loaded;
+    for (uint32_t rest = agent.lanes; rest; rest &= rest - 1) {
+      const uint32_t bit = rest & (0 - rest);
+      const uint64_t address = access.addresses[std::countr_zero(rest)] + uint64_t{k} * bytes;
+      for (uint64_t word = address / 4; word <= (address + bytes - 1) / 4; ++word) {
+        const uint64_t key = uint64_t{warp} << 40 | word;
+        if (access.access == Access::write) {
+          if (value && value->lanes & bit) {
+            UndefinedLanes& kept = undefined_local_[key];
+            const uint32_t lanes = kept.lanes, computed = kept.computed;
+            kept = *value;
+            kept.lanes = lanes | bit;
+            kept.computed = computed | (value->computed & bit);
+            kept.bits = ~0ull;
+          } else if (const auto found = undefined_local_.find(key);
+                     bytes >= 4 && found != undefined_local_.end()) {
+            found->second.lanes &= ~bit;
+          }
+        } else if (const auto found = undefined_local_.find(key);
+                   found != undefined_local_.end() && found->second.lanes & bit) {
+          const uint32_t lanes = loaded.lanes, computed = loaded.computed;
+          loaded = found->second;
+          loaded.lanes = lanes | bit;
+          loaded.computed = computed | (found->second.computed & bit);
+        }
+      }
+    }
+    if (access.access != Access::write && loaded.lanes && is_register) {
+      set_undefined(agent, element.index, agent.lanes, loaded);
+    }
+  }
+}
+
+void ClusterChecker::forget_written(uint32_t cta, uint64_t address, uint64_t bytes,
+                                    const std::shared_ptr<const Broken>& broken) {
   if (cta >= shared_.size()) return;
   for (uint64_t at = address; at < address + bytes;) {
     if (at / kSharedCellBytes >= shared_[cta].size()) return;
@@ -598,6 +665,7 @@ void ClusterChecker::forget_written(uint32_t cta, uint64_t address, uint64_t byt
     const uint64_t count = std::min<uint64_t>(kSharedCellBytes - first, address + bytes - at);
     forget_units(shared_[cta][at / kSharedCellBytes],
                  unit_mask(first, static_cast<uint32_t>(count)));
+    if (broken) broken_cells_[uint64_t{cta} << 32 | at / kSharedCellBytes] = broken;
     at += count;
   }
 }
@@ -664,15 +732,62 @@ void ClusterChecker::report_undefined(const Agent& agent, const UndefinedLanes& 
 
 // ---------------------------------------------------------------- rows behind the tile of a wgmma
 
-/// A wgmma was issued: whose products its accumulators hold from now on.
+/// A wgmma was issued: whose products its accumulators hold from now on, and which rows of them
+/// are undefined since those of A in registers are.
 void ClusterChecker::begin_sum(const exec::AsyncOp& op) {
-  const FunctionRegisters& registers = registers_of(*op.issuer.function);
-  const auto index = static_cast<size_t>(op.issuer.instruction - op.issuer.function->code.data());
-  warp_of(op.issuer).registers.wgmma_issued(registers, index, op.id, op.accumulates);
-  if (op.accumulates || undefined_.empty()) return;
-  for (uint32_t slot : registers.touched(index).first(registers.results(index))) {
-    set_undefined(op.issuer, registers.index(slot), ~0u, {});
+  const ptx::Function& function = *op.issuer.function;
+  const ptx::Instruction& instruction = *op.issuer.instruction;
+  if (context_.options.registers) {
+    const auto index = static_cast<size_t>(&instruction - function.code.data());
+    warp_of(op.issuer).registers.wgmma_issued(registers_of(function), index, op.id, op.accumulates,
+                                              wgmma_packs(module_.forms[instruction.form]));
   }
+  if (undefined_.empty()) return;
+  uint32_t rows = 0, number = 0;
+  UndefinedLanes value;
+  const ptx::Operand& a = function.operands[instruction.first + 1];
+  if (a.kind == ptx::Operand::Kind::vector) {
+    for_registers(function, a, false, [&](uint32_t reg) {
+      const UndefinedLanes* part = undefined_of(op.issuer, reg);
+      if (part && part->lanes) {
+        if (rows == 0 || (part->broken && !value.broken)) value = *part;
+        rows |= rows_of(part->lanes) << number % 2 * 8;
+      }
+      ++number;
+    });
+  }
+  const bool packed = wgmma_packs(module_.forms[instruction.form]);
+  number = 0;
+  for_registers(function, function.operands[instruction.first], false, [&](uint32_t reg) {
+    if (!op.accumulates) set_undefined(op.issuer, reg, ~0u, {});
+    value.lanes = value.computed = lanes_of(rows >> 8 * wgmma_half(number++, packed));
+    value.bits = ~0ull;
+    if (value.lanes) set_undefined(op.issuer, reg, value.lanes, value);
+  });
+}
+
+/// A wgmma has read rows of A that nobody has written: its products of those rows are followed.
+/// Returns false where nobody can tell whether they have been used.
+bool ClusterChecker::follow_unwritten(const exec::AsyncOp& op, uint32_t rows, const char* check,
+                                      const std::string& text) {
+  const ptx::Function& function = *op.issuer.function;
+  const WarpState& warp = warp_of(op.issuer);
+  if (warp.registers.used_since(op.id)) return false;
+  const auto index = static_cast<size_t>(op.issuer.instruction - function.code.data());
+  UndefinedLanes value;
+  value.broken = std::make_shared<const Broken>(Broken{check, text});
+  if (!unused_rows_) unused_rows_ = value.broken;
+  Agent agent = op.issuer;
+  warp.registers.for_each_product(registers_of(function), index, op.id,
+                                  [&](const ptx::Function& of, uint32_t reg, uint32_t halves) {
+                                    agent.function = &of;
+                                    value.lanes = (halves & 1 ? lanes_of(rows) : 0) |
+                                                  (halves & 2 ? lanes_of(rows >> 8) : 0);
+                                    value.computed = value.lanes;
+                                    if (value.lanes) set_undefined(agent, reg, value.lanes, value);
+                                  });
+  wants_instructions = true;
+  return true;
 }
 
 /// The wgmmas `first` to `last` of a warp have read rows of A against a rule. NOTE: a wgmma takes

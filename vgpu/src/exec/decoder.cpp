@@ -138,6 +138,7 @@ void Decoder::run() {
     kernel_.code[k].refs = kernel_.refs.data() + instr_fixes_[k].first;
     kernel_.code[k].ref_count = instr_fixes_[k].second;
   }
+  for (auto& layout : layouts_) kernel_.places.emplace(layout.function, std::move(layout.places));
 }
 
 // ------------------------------------------------------------------------------------- layout

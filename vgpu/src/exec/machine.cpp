@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/machine.hpp"
 
+#include <algorithm>
+
 namespace vgpu::exec {
 
 uint64_t read_lane(const Warp& w, const Ref& ref, uint32_t lane) {
@@ -62,12 +64,34 @@ Agent agent_of(const Warp& w, uint32_t lanes) {
   agent.cta = w.cta->rank;
   agent.warp = w.id;
   agent.lanes = lanes;
+  agent.state = &w;
   if (w.group) {
     auto& source = w.kernel->source[w.group->pc];
     agent.function = source.function;
     agent.instruction = source.instruction;
   }
   return agent;
+}
+
+OperandValues::OperandValues(const Agent& agent)
+    : warp_(agent.state), function_(agent.function), places_(nullptr) {
+  if (!warp_) return;
+  const auto found = warp_->kernel->places.find(function_);
+  if (found != warp_->kernel->places.end()) places_ = &found->second;
+}
+
+std::optional<uint64_t> OperandValues::at(const ptx::Operand& operand, uint32_t lane) const {
+  if (operand.kind == ptx::Operand::Kind::imm) return static_cast<uint64_t>(operand.value);
+  if (operand.kind != ptx::Operand::Kind::reg || !places_) return std::nullopt;
+  const uint32_t at = (*places_)[operand.index];
+  const ptx::Type type = function_->registers[operand.index].type;
+  if (type == ptx::Type::pred) {
+    return (warp_->predicates[at] >> lane & 1) ^ uint32_t { operand.negated };
+  }
+  const uint32_t bytes = std::max(2u, ptx::size_of(type));
+  if (bytes > 8) return std::nullopt;
+  return read_lane(*warp_, {.kind = Ref::Kind::reg, .bytes = static_cast<uint8_t>(bytes), .at = at},
+                   lane);
 }
 
 int64_t Grid::take_cluster() {

@@ -171,6 +171,8 @@ struct Kernel {
   uint32_t dynamic_align = 16;
   uint32_t local_bytes = 0;
   bool uses_reserved_shared = false;  ///< reads a %reserved_smem_offset
+  /// Of each function's registers: file offset or predicate index.
+  std::unordered_map<const ptx::Function*, std::vector<uint32_t>> places;
 };
 
 /// Lanes of a warp that are at the same instruction.

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "exec/launch.hpp"
 
@@ -13,6 +15,8 @@
 /// so a ClusterObserver needs no locks. Several clusters may run on several threads.
 namespace vgpu::exec {
 
+struct Warp;
+
 /// Who executes: a group of lanes of one warp at one instruction.
 struct Agent {
   uint32_t cta = 0;    ///< rank in the cluster
@@ -20,6 +24,21 @@ struct Agent {
   uint32_t lanes = 0;  ///< mask
   const ptx::Function* function = nullptr;
   const ptx::Instruction* instruction = nullptr;
+  const Warp* state = nullptr;  ///< during the event
+};
+
+/// What the operands of the running instruction hold.
+class OperandValues {
+ public:
+  explicit OperandValues(const Agent& agent);
+  /// One lane of a register or an immediate, zero-extended; nothing for other operands, and for
+  /// registers of more than 64 bits.
+  std::optional<uint64_t> at(const ptx::Operand& operand, uint32_t lane) const;
+
+ private:
+  const Warp* warp_;
+  const ptx::Function* function_;
+  const std::vector<uint32_t>* places_;  ///< of the function's registers
 };
 
 /// Memory spaces as check/ sees them.
@@ -88,8 +107,9 @@ struct AsyncAccess {
   uint64_t address = 0;
   uint64_t bytes = 0;  ///< tensor: columns × lanes are given by `columns` and `lanes`
   uint32_t lanes = 0, columns = 0;
-  /// Rows of A of a wgmma: they go into the issuer's own accumulators only.
-  bool rows = false;
+  /// The issuer's 16 rows of A of a wgmma, which go into its own accumulators only: how many of
+  /// them a chunk of 16 bytes spans. 0: something else.
+  uint8_t rows = 0;
 };
 
 /// An mbarrier object: offset in the shared memory of a CTA.

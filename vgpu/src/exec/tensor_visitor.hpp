@@ -17,7 +17,7 @@ class TensorVisitor : public tensor::AccessVisitor {
   /// What to hand to tensor functions: null when nobody listens.
   tensor::AccessVisitor* get() { return cluster_.observer ? this : nullptr; }
   /// What AsyncAccess::rows says of the accesses that follow.
-  void set_rows(bool rows) { rows_ = rows; }
+  void set_rows(uint8_t rows) { rows_ = rows; }
 
   void shared_chunks(uint32_t cta, std::span<const uint32_t> addresses) override {
     AsyncAccess event;
@@ -45,7 +45,7 @@ class TensorVisitor : public tensor::AccessVisitor {
   Cluster& cluster_;
   const AsyncOp& op_;
   uint32_t first_rank_;
-  bool rows_ = false;
+  uint8_t rows_ = 0;
 };
 
 inline tensor::SharedView shared_view(Cta& cta) {

@@ -86,7 +86,7 @@ void compute(Warp& w, const WgmmaIssue& issue, const AsyncOp& op) {
       TensorVisitor visitor(*w.cluster, its, w.cta->rank);
       visitor.shared_chunks(0, reads.b.span());
       if (!instruction.a_in_registers) {
-        visitor.set_rows(true);
+        visitor.set_rows(instruction.a_major == tensor::Major::k ? 1 : 8);
         visitor.shared_chunks(0, reads.a[warp.id % kGroupWarps].span());
       }
     };

@@ -611,6 +611,69 @@ __global__ void init_rows_stored(uint32_t* data) {
   multiply_rows<BUG, true>(data);
 }
 
+/// Six words of 32 are written. What is defined decides before what is not: `lane < n && word > 0`,
+/// put together from predicates, then a ballot. The bad form takes one lane too many.
+template <bool BUG>
+__global__ void init_decided(uint32_t* data) {
+  __shared__ uint32_t words[32];
+  if (threadIdx.x >= 32) return;
+  const uint32_t lane = threadIdx.x;
+  if (lane < 6) words[lane] = lane + 1;
+  __syncwarp();
+  uint32_t lanes;
+  asm volatile(
+      "{\n.reg .pred p, q;\n.reg .b32 v, m;\n"
+      "ld.shared.u32 v, [%1];\n"
+      "setp.gt.u32 p, v, 0;\n"
+      "vote.sync.any.pred q, p, 0xffffffff;\n"
+      "setp.lt.and.u32 p, %2, %3, p;\n"
+      "vote.sync.ballot.b32 m, p, 0xffffffff;\n"
+      "@!q mov.u32 m, 0;\n"
+      "mov.u32 %0, m;\n}"
+      : "=r"(lanes)
+      : "r"(shared_address(&words[lane])), "r"(lane), "n"(BUG ? 7 : 6));
+  if (lanes == 63) data[256 + lane] = 1;
+}
+
+/// The same words: a choice between them and zero (WHAT 0), what other lanes give (1), what was
+/// kept in local memory (2).
+template <bool BUG, int WHAT>
+__device__ void init_take(uint32_t* data) {
+  __shared__ uint32_t words[32];
+  if (threadIdx.x >= 32) return;
+  const uint32_t lane = threadIdx.x, count = BUG ? 7 : 6;
+  if (lane < 6) words[lane] = lane + 1;
+  __syncwarp();
+  uint32_t word;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(shared_address(&words[lane])));
+  if (WHAT == 0) {
+    asm volatile("{\n.reg .pred p;\nsetp.lt.u32 p, %1, %2;\nselp.u32 %0, %0, 0, p;\n}"
+                 : "+r"(word)
+                 : "r"(lane), "r"(count));
+  }
+  if (WHAT == 1) word = __shfl_sync(~0u, word, lane % count);
+  if (WHAT == 2) {
+    asm volatile(
+        "{\n.local .b32 kept;\nst.local.u32 [kept], %0;\nmov.u32 %0, 0;\n"
+        "ld.local.u32 %0, [kept];\n}"
+        : "+r"(word));
+    if (lane >= count) return;
+  }
+  data[256 + lane] = word + 1;
+}
+template <bool BUG>
+__global__ void init_choice(uint32_t* data) {
+  init_take<BUG, 0>(data);
+}
+template <bool BUG>
+__global__ void init_exchange(uint32_t* data) {
+  init_take<BUG, 1>(data);
+}
+template <bool BUG>
+__global__ void init_spilled(uint32_t* data) {
+  init_take<BUG, 2>(data);
+}
+
 template <bool BUG>
 __global__ void init_global(uint32_t* data) {
   // The host wrote the first 1024 words; the next ones are unwritten.
@@ -793,6 +856,67 @@ __global__ void wgmma_rows_stored(uint32_t* data) {
 template <bool BUG>
 __global__ void wgmma_rows_branch(uint32_t* data) {
   wgmma_rows<BUG, kBranch>(data);
+}
+
+/// Attention in small: products are multiplied again as A in registers, and the sums go through
+/// shared memory to global memory. A is 64 rows, of which the bad forms write four; one of them
+/// drops the sums of the others.
+template <bool BUG, Rows ROWS>
+__device__ void wgmma_unwritten(uint32_t* data) {
+#ifdef ON_SM90
+  __shared__ alignas(1024) __nv_bfloat16 a[64 * 16];
+  __shared__ alignas(1024) __nv_bfloat16 b[16 * 16];
+  __shared__ float sums[64][2];
+  // No swizzle: core matrices of 8 rows of 16 bytes, LBO 128, SBO 256.
+  for (uint32_t i = threadIdx.x; i < 64 * 16; i += 128) {
+    if (!BUG || i / 128 * 8 + i / 8 % 8 < 4) a[i] = __float2bfloat16(1.0f);
+  }
+  for (uint32_t i = threadIdx.x; i < 16 * 16; i += 128) b[i] = __float2bfloat16(1.0f);
+  fence_proxy_async();
+  __syncthreads();
+  auto descriptor = [](const void* start) {
+    return uint64_t{(shared_address(start) & 0x3ffff) >> 4} | uint64_t{128 >> 4} << 16 |
+           uint64_t{256 >> 4} << 32;
+  };
+  float d[8], e[4];
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, 0, "
+      "1, 1, 0, 0;"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
+        "=f"(d[7])
+      : "l"(descriptor(a)), "l"(descriptor(b)));
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  uint32_t p[4];
+  for (int k = 0; k < 4; ++k) {
+    asm volatile("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(p[k]) : "f"(d[2 * k + 1]), "f"(d[2 * k]));
+  }
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, 0, 1, "
+      "1, 0;"
+      : "=f"(e[0]), "=f"(e[1]), "=f"(e[2]), "=f"(e[3])
+      : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(descriptor(b)));
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  // Each lane has two columns of two rows; the first column's lanes store.
+  const uint32_t row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+  if (threadIdx.x % 4 == 0) {
+    for (uint32_t k = 0; k < 4; ++k) sums[row + k / 2 * 8][k % 2] = e[k];
+  }
+  __syncthreads();
+  const float sum = sums[threadIdx.x / 2][threadIdx.x % 2] * 0.5f;
+  if (threadIdx.x < (ROWS == kDropped ? 8 : 9)) data[256 + threadIdx.x] = __float_as_uint(sum);
+#endif
+}
+template <bool BUG>
+__global__ void wgmma_unwritten_dropped(uint32_t* data) {
+  wgmma_unwritten<BUG, kDropped>(data);
+}
+template <bool BUG>
+__global__ void wgmma_unwritten_stored(uint32_t* data) {
+  wgmma_unwritten<BUG, kStored>(data);
 }
 
 // ---- tcgen05
@@ -1153,6 +1277,10 @@ const Case kCases[] = {
     CASE(init_fields, 1, 64),
     CASE(init_rows, 1, 64),
     CASE(init_rows_stored, 1, 64),
+    CASE(init_decided, 1, 64),
+    CASE(init_choice, 1, 64),
+    CASE(init_exchange, 1, 64),
+    CASE(init_spilled, 1, 64),
     CASE(init_global, 1, 64),
     CASE(mbarrier_order, 1, 64),
     CASE(mbarrier_fence, 1, 64),
@@ -1166,6 +1294,8 @@ const Case kCases[] = {
     CASE(wgmma_rows_dropped, 1, 128),
     CASE(wgmma_rows_stored, 1, 128),
     CASE(wgmma_rows_branch, 1, 128),
+    CASE(wgmma_unwritten_dropped, 1, 128),
+    CASE(wgmma_unwritten_stored, 1, 128),
     CASE(tcgen05_proxy, 1, 160),
     CASE(tcgen05_unwritten, 1, 160),
     CASE(tcgen05_commit_wait, 1, 160),
