@@ -103,6 +103,35 @@ uint64_t Allocation::first_unwritten(uint64_t address, uint64_t bytes) const {
   return last;
 }
 
+void Allocation::spoil(uint64_t address, uint64_t bytes, std::shared_ptr<const BrokenRule> rule) {
+  const uint64_t end = address - base_ + bytes;
+  for (uint64_t at = address - base_; at < end;) {
+    const uint64_t word = at / kWordBytes;
+    const uint64_t stop = std::min(end, (word + 1) * kWordBytes);
+    const uint64_t mask = bit_range(at % kWordBytes, stop - word * kWordBytes);
+    {
+      std::lock_guard lock(spoiled_mutex_);
+      spoiled_[word] = rule;
+    }
+    written_[word].fetch_and(~mask, std::memory_order_relaxed);
+    at = stop;
+  }
+  any_spoiled_.store(true, std::memory_order_relaxed);
+}
+
+std::shared_ptr<const BrokenRule> Allocation::spoiled(uint64_t address, uint64_t bytes) const {
+  if (!any_spoiled_.load(std::memory_order_relaxed)) return nullptr;
+  std::lock_guard lock(spoiled_mutex_);
+  const uint64_t first = address - base_, last = first + bytes;
+  for (auto at = spoiled_.lower_bound(first / kWordBytes);
+       at != spoiled_.end() && at->first * kWordBytes < last; ++at) {
+    const uint64_t from = std::max(first, at->first * kWordBytes);
+    const uint64_t to = std::min(last, (at->first + 1) * kWordBytes);
+    if (!is_written(base_ + from, to - from)) return at->second;
+  }
+  return nullptr;
+}
+
 GlobalMemory::GlobalMemory(uint64_t capacity) : capacity_(capacity) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* base = MAP_FAILED;

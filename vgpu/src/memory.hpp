@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <shared_mutex>
 #include <string>
 #include <vector>
@@ -23,6 +24,12 @@ enum class MemoryKind : uint8_t {
 };
 
 const char* to_string(MemoryKind kind);
+
+/// A broken rule that matters only where a value that it spoils is used.
+struct BrokenRule {
+  const char* check;  ///< that reports it
+  std::string text;
+};
 
 /// One range of global memory. A device address is the host address of the byte that backs it.
 ///
@@ -58,7 +65,12 @@ class Allocation {
   bool is_written(uint64_t address, uint64_t bytes) const {
     return first_unwritten(address, bytes) == address + bytes;
   }
-  /// The same two of an access of 1 to 32 bytes that is aligned to its size.
+  /// Makes [address, address + bytes), where writes are tracked, as undefined as what was stored
+  /// there; who reads it next finds the rule. A later write ends that.
+  void spoil(uint64_t address, uint64_t bytes, std::shared_ptr<const BrokenRule> rule);
+  /// The rule that spoils one of the bytes, or null.
+  std::shared_ptr<const BrokenRule> spoiled(uint64_t address, uint64_t bytes) const;
+  /// is_written and mark_written of an access of 1 to 32 bytes that is aligned to its size.
   bool is_written_aligned(uint64_t address, uint32_t bytes) const {
     const uint64_t at = address - base_, mask = ((uint64_t{1} << bytes) - 1) << at % kWordBytes;
     return (written_[at / kWordBytes].load(std::memory_order_relaxed) & mask) == mask;
@@ -84,6 +96,9 @@ class Allocation {
   std::atomic<bool> live_{true};
   bool owned_ = true;                           // false for cudaHostRegister: not ours to unmap
   std::vector<std::atomic<uint64_t>> written_;  // bit i of word w: byte 64 w + i
+  mutable std::mutex spoiled_mutex_;
+  std::map<uint64_t, std::shared_ptr<const BrokenRule>> spoiled_;  // by word; stale once written
+  std::atomic<bool> any_spoiled_{false};
 };
 
 /// The registry of global memory: allocates ranges, finds the one that holds an address, and

@@ -212,6 +212,19 @@ TEST(CheckCasesAtEase, UnwrittenRowsMatterWhereTheirProductsDo) {
   }
 }
 
+// What is computed from unwritten values may lie in global memory until somebody takes it.
+TEST(CheckCasesAtEase, AWorkspaceMayHoldWhatIsDropped) {
+  const Outcome dropped = run("h200", "late", "init_workspace good", "all");
+  EXPECT_EQ(dropped.status, 0) << dropped.text;
+  const Outcome used = run("h200", "late", "init_workspace bad", "all");
+  EXPECT_NE(used.status, 0) << used.text;
+  for (const char* text : {"init check", "what it gave is stored at", "is copied to the host"}) {
+    EXPECT_NE(used.text.find(text), std::string::npos) << used.text;
+  }
+  const Outcome strict = run("h200", "late", "init_workspace good", "all,strict");
+  EXPECT_NE(strict.text.find("is stored to global memory"), std::string::npos) << strict.text;
+}
+
 // Loads of a buffer before the next copy into it: most kernels have an mbarrier alone between them.
 TEST(CheckCasesAtEase, ReadsAreWatchedWhenAsked) {
   const Outcome unfenced = run("h200", "late", "race_reload good", "all,reads");

@@ -23,21 +23,29 @@ def environment(library: str, gpu: str, checks: str) -> dict[str, str]:
             "VGPU_LOG": "0"}
 
 
+def run(command: list[str], variables: dict[str, str], errors: int) -> str:
+    """Runs it, whatever its exit status: programs end as their checks do. Gives what it said."""
+    result = subprocess.run(command, env=variables, stdout=subprocess.DEVNULL, stderr=errors,
+                            text=True, check=False)
+    if result.returncode < 0:
+        sys.exit(f"compare_speed: {command[0]} ended by signal {-result.returncode} "
+                 f"({variables['LD_LIBRARY_PATH']})")
+    return result.stderr or ""
+
+
 def seconds(command: list[str], variables: dict[str, str]) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                   check=True)
+    run(command, variables, subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def instructions(command: list[str], variables: dict[str, str]) -> float:
     valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *command]
-    result = subprocess.run(valgrind, env=variables, stdout=subprocess.DEVNULL,
-                            stderr=subprocess.PIPE, text=True, check=True)
-    found = re.search(r"Collected : (\d+)", result.stderr)
+    said = run(valgrind, variables, subprocess.PIPE)
+    found = re.search(r"Collected : (\d+)", said)
     if not found:
-        sys.exit(f"compare_speed: valgrind counted nothing:\n{result.stderr}")
+        sys.exit(f"compare_speed: valgrind counted nothing:\n{said}")
     return int(found[1]) / 1e6
 
 

@@ -78,7 +78,7 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
   // What a load finds unwritten is followed; other reads need it now.
   const LoadKind load = access.access == Access::read ? load_kind(agent) : LoadKind::none;
   follows_reads_ = context_.options.init && load != LoadKind::none;
-  found_unwritten_ = false;
+  found_unwritten_ = found_spoiled_ = false;
   auto touch_range = [&](uint32_t cta, uint64_t address, uint64_t bytes) {
     if (global) {
       touch_global(actor, address, bytes);
@@ -119,7 +119,10 @@ void ClusterChecker::access(const Agent& agent, const WarpAccess& access) {
     load == LoadKind::matrix ? mark_undefined_matrix(agent, access) : mark_undefined(agent, access);
   }
   follows_reads_ = false;
-  if (access.access == Access::write && undefined_stored_.lanes) store_undefined(agent, access);
+  if (found_spoiled_ && module_.forms[agent.instruction->form].parts[0] == "atom") {
+    mark_undefined(agent, access);
+  }
+  if (access.access != Access::read && undefined_stored_.lanes) store_undefined(agent, access);
   if (strong || access.access == Access::atomic) synchronise_through(agent, access);
 }
 
@@ -422,6 +425,13 @@ void ClusterChecker::touch_global(const Actor& actor, uint64_t address, uint64_t
         if (follows_reads_) {
           found_unwritten_ = true;
           return;
+        }
+        if (const auto rule = allocation->spoiled(missing, 1)) {
+          // A sum over what is spoiled stays spoiled.
+          found_spoiled_ = actor.access == Access::atomic && !context_.options.strict;
+          if (found_spoiled_) return;
+          report(rule->check,
+                 format("%s\n  then:    %s", rule->text.c_str(), describe(actor).c_str()));
         }
         report("init",
                format("read of global memory that was never written: %s\n  byte 0x%llx is %s",

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -53,11 +54,7 @@ enum class Remark : uint8_t {
   box_off_pattern
 };
 
-/// A broken rule that matters only where the value that it spoils is used.
-struct Broken {
-  const char* check;
-  std::string text;
-};
+using Broken = BrokenRule;
 
 /// Lanes of a register whose value comes from memory that nobody has written.
 struct UndefinedLanes {
@@ -264,6 +261,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   void mark_undefined_matrix(const exec::Agent& agent, const exec::WarpAccess& access);
   void multiply_undefined(const exec::Agent& agent);
   void store_undefined(const exec::Agent& agent, const exec::WarpAccess& access);
+  bool spoil_global(const exec::Agent& agent, const exec::WarpAccess& access);
   bool is_unwritten(exec::Memory memory, uint32_t cta, uint64_t address, uint64_t bytes);
   void follow_local(const exec::Agent& agent, const exec::WarpAccess& access);
   void forget_written(uint32_t cta, uint64_t address, uint64_t bytes,
@@ -348,6 +346,10 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::unordered_map<uint64_t, UndefinedLanes> undefined_;  // by warp, function and register
   std::unordered_map<const ptx::Function*, uint64_t> function_numbers_;
   std::vector<Flow> flows_;  // by form
+  /// What stores to global memory put there that they should not have, by store and read.
+  std::map<std::pair<const ptx::Instruction*, const ptx::Instruction*>,
+           std::shared_ptr<const Broken>>
+      stored_rules_;
   /// Words of local memory that hold undefined values: by warp and offset in a thread's frame.
   std::unordered_map<uint64_t, UndefinedLanes> undefined_local_;
   /// Cells of shared memory (cta << 32 | number) that values were stored to which a broken rule
@@ -356,6 +358,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   UndefinedLanes undefined_stored_;  // by the running instruction
   bool follows_reads_ = false;       // the running access may find undefined values
   bool found_unwritten_ = false;     // and has
+  bool found_spoiled_ = false;       // an atomic has, where a broken rule spoils global memory
   uint32_t copied_unwritten_ = 0;    // words of the rows that a tcgen05.cp read last
 };
 

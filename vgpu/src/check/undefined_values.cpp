@@ -149,16 +149,20 @@ void ClusterChecker::follow_undefined(const Agent& agent) {
   if (acts) {
     if (flow == Flow::branch) return;
     if (flow == Flow::atomic) {
-      for (uint32_t k = 0; k < instruction.count; ++k) {
-        const bool result = k == 0 && form.parts[0] == "atom";
+      // Sums and the like of global memory take up what they add (store_undefined).
+      const bool result = form.parts[0] == "atom";
+      const bool adds = !form.has("cas") && !form.has("inc") && !form.has("dec");
+      for (uint32_t k = result ? 1 : 0; k < instruction.count; ++k) {
         for_registers(function, operand(k), false, [&](uint32_t reg) {
-          if (result) {
-            set_undefined(agent, reg, lanes, {});
-          } else {
-            must_be_defined(reg, "takes part in an atomic operation");
-          }
+          adds ? add(reg) : must_be_defined(reg, "takes part in an atomic operation");
         });
       }
+      if (result) {
+        for_registers(function, operand(0), false,
+                      [&](uint32_t reg) { set_undefined(agent, reg, lanes, {}); });
+      }
+      sources.computed = sources.lanes;
+      undefined_stored_ = sources;
     }
     if (flow == Flow::store && instruction.count > 1) {
       for_registers(function, operand(1), false, add);
@@ -490,6 +494,10 @@ void ClusterChecker::found_at(UndefinedLanes& value) {
 
 std::shared_ptr<const Broken> ClusterChecker::broken_at(Memory memory, uint32_t cta,
                                                         uint64_t address) const {
+  if (memory == Memory::global) {
+    const Allocation* allocation = context_.memory ? context_.memory->find(address) : nullptr;
+    return allocation ? allocation->spoiled(address, 1) : nullptr;
+  }
   if (memory != Memory::shared || broken_cells_.empty()) return nullptr;
   const auto found = broken_cells_.find(uint64_t{cta} << 32 | address / kSharedCellBytes);
   return found == broken_cells_.end() ? nullptr : found->second;
@@ -564,10 +572,16 @@ void ClusterChecker::store_undefined(const Agent& agent, const WarpAccess& acces
   const UndefinedLanes stored = undefined_stored_;
   const uint32_t lanes = stored.lanes & agent.lanes;
   if (stored.lanes == 0) return;
+  if (access.access == Access::atomic) {
+    if (access.memory == Memory::global && spoil_global(agent, access)) return;
+    report_undefined(agent, stored, "takes part in an atomic operation");
+  }
   if (access.memory == Memory::global) {
     if (lanes == 0) return;
+    const bool matters = stored.broken || stored.computed & lanes;
+    if (matters && spoil_global(agent, access)) return;
     if (stored.broken) report_undefined(agent, stored, "is stored");
-    if (stored.computed & lanes) report_undefined(agent, stored, "is stored to global memory");
+    if (matters) report_undefined(agent, stored, "is stored to global memory");
     remark(Remark::undefined_copy, stored.overtaken ? "race" : "init",
            undefined_text(agent, stored, "is copied to global memory"));
     return;  // NOTE: it counts as written then
@@ -654,6 +668,50 @@ void ClusterChecker::follow_local(const Agent& agent, const WarpAccess& access) 
       set_undefined(agent, element.index, agent.lanes, loaded);
     }
   }
+}
+
+/// What was computed from values that nobody wrote spoils the global memory that it is stored to:
+/// whoever uses it, or the host's copy of it, is what matters. NOTE: kernels keep whole tiles in a
+/// workspace and drop what lies outside the tensor when they take them up again (CUTLASS's
+/// stream-K). Returns false where that cannot be followed.
+bool ClusterChecker::spoil_global(const Agent& agent, const WarpAccess& access) {
+  if (context_.options.strict || !context_.memory) return false;
+  const UndefinedLanes stored = undefined_stored_;
+  if (stored.broken && std::string_view(stored.broken->check) == "proxy") return false;
+  // The value: st [a], b; red [a], b; atom d, [a], b.
+  const uint32_t at = module_.forms[agent.instruction->form].parts[0] == "atom" ? 2 : 1;
+  const ptx::Operand& from = agent.function->operands[agent.instruction->first + at];
+  const bool is_vector = from.kind == ptx::Operand::Kind::vector;
+  const uint32_t count = is_vector ? from.count : 1, bytes = access.bytes / count;
+  auto for_spoiled = [&](auto&& f) {
+    for (uint32_t k = 0; k < count; ++k) {
+      const ptx::Operand& element = is_vector ? agent.function->operands[from.first + k] : from;
+      if (element.kind != ptx::Operand::Kind::reg) continue;
+      const UndefinedLanes* value = undefined_of(agent, element.index);
+      for (uint32_t rest = value ? value->lanes & agent.lanes : 0; rest; rest &= rest - 1) {
+        f(access.addresses[std::countr_zero(rest)] + uint64_t{k} * bytes);
+      }
+    }
+  };
+  bool tracked = true;
+  for_spoiled([&](uint64_t address) {
+    const Allocation* allocation = allocation_at(address, 0);
+    tracked &= allocation && allocation->tracks_writes() && allocation->contains(address, bytes);
+  });
+  if (!tracked) return false;
+  auto& rule = stored_rules_[{agent.instruction, stored.read_at}];
+  // A value that goes round and round need not tell of each round.
+  constexpr size_t kLongText = 2000;
+  if (!rule && stored.broken && stored.broken->text.size() > kLongText) rule = stored.broken;
+  if (!rule) {
+    const char* check = stored.broken ? stored.broken->check : stored.overtaken ? "race" : "init";
+    const char* how = access.access == Access::atomic ? "takes part in an atomic operation"
+                      : stored.broken                 ? "is stored"
+                                                      : "is stored to global memory";
+    rule = std::make_shared<const Broken>(Broken{check, undefined_text(agent, stored, how)});
+  }
+  for_spoiled([&](uint64_t address) { allocation_at(address, 0)->spoil(address, bytes, rule); });
+  return true;
 }
 
 void ClusterChecker::forget_written(uint32_t cta, uint64_t address, uint64_t bytes,

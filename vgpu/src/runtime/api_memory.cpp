@@ -72,7 +72,9 @@ cudaError_t copy(const char* api, const Copy& what, cudaStream_t stream, bool sy
       return error;
     }
     Stream* used = find_stream(context, stream);
-    if (used->capture || context.queue.idle(*used)) return cudaSuccess;
+    if (used->capture || context.queue.idle(*used)) {
+      return synchronous ? context.sticky : cudaSuccess;
+    }
     // Copies from or to pageable memory return when they are done.
     const bool pageable = context.memory.find(number(what.source)) == nullptr ||
                           context.memory.find(number(what.target)) == nullptr;

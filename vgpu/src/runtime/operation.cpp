@@ -167,13 +167,30 @@ class LaunchMemory : public exec::GlobalMemory {
   vgpu::GlobalMemory::Pin pin_;
 };
 
+/// What a kernel should not have stored, and the host is about to see: the copy fails.
+bool find_spoiled(Context& context, const void* source, size_t bytes) {
+  const auto address = reinterpret_cast<uint64_t>(source);
+  const Allocation* allocation = context.memory.find(address);
+  if (!allocation || !allocation->contains(address, bytes)) return false;
+  const auto rule = allocation->spoiled(address, bytes);
+  if (!rule) return false;
+  context.sticky = cudaErrorLaunchFailure;
+  log(1, format("%s in a copy to the host\n%s check: %s\n  then:    %s is copied to the host",
+                cudaGetErrorName(context.sticky), rule->check, rule->text.c_str(),
+                context.memory.describe(address).c_str()));
+  return true;
+}
+
 void run(Context& context, const Copy& copy) {
+  const Allocation* target = context.memory.find(reinterpret_cast<uint64_t>(copy.target));
+  const bool to_host = !target || target->kind() == MemoryKind::host;
   for (size_t z = 0; z < copy.depth; ++z) {
     for (size_t y = 0; y < copy.height; ++y) {
       auto* target =
           static_cast<uint8_t*>(copy.target) + z * copy.target_slice + y * copy.target_pitch;
       const auto* source =
           static_cast<const uint8_t*>(copy.source) + z * copy.source_slice + y * copy.source_pitch;
+      if (to_host && find_spoiled(context, source, copy.width)) return;
       std::memmove(target, source, copy.width);
       context.memory.mark_written(reinterpret_cast<uint64_t>(target), copy.width);
     }

@@ -674,6 +674,23 @@ __global__ void init_spilled(uint32_t* data) {
   init_take<BUG, 2>(data);
 }
 
+/// The same words go into a workspace as a whole, are added to there, and taken up again as far as
+/// they count: what the host copies lies behind the workspace.
+template <bool BUG>
+__global__ void init_workspace(uint32_t* data) {
+  __shared__ uint32_t words[32];
+  if (threadIdx.x >= 32) return;
+  const uint32_t lane = threadIdx.x;
+  if (lane < 6) words[lane] = lane + 1;
+  __syncwarp();
+  uint32_t word;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(shared_address(&words[lane])));
+  data[256 + lane] = word + 1;
+  atomicAdd(&data[256 + lane], word);
+  const uint32_t sum = *const_cast<volatile uint32_t*>(&data[256 + lane]);
+  if (lane < (BUG ? 7 : 6)) data[512 + lane] = 2 * sum;
+}
+
 template <bool BUG>
 __global__ void init_global(uint32_t* data) {
   // The host wrote the first 1024 words; the next ones are unwritten.
@@ -1281,6 +1298,7 @@ const Case kCases[] = {
     CASE(init_choice, 1, 64),
     CASE(init_exchange, 1, 64),
     CASE(init_spilled, 1, 64),
+    CASE(init_workspace, 1, 64),
     CASE(init_global, 1, 64),
     CASE(mbarrier_order, 1, 64),
     CASE(mbarrier_fence, 1, 64),
@@ -1348,6 +1366,11 @@ int main(int argc, char** argv) {
         CHECK_CUDA(cudaLaunchKernelEx(&launch, bad ? test.bad : test.good, data));
       }
       CHECK_CUDA(cudaDeviceSynchronize());
+      if (std::strcmp(test.name, "oob_freed") != 0) {
+        static uint32_t results[1024];  // what the kernels store; the rest stays unwritten
+        const uint32_t* from = data + (std::strcmp(test.name, "init_workspace") ? 256 : 512);
+        CHECK_CUDA(cudaMemcpy(results, from, sizeof results, cudaMemcpyDeviceToHost));
+      }
       std::puts("no error");
       return 0;
     }
