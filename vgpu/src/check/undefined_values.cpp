@@ -365,16 +365,17 @@ void ClusterChecker::multiply_undefined(const Agent& agent) {
     sums.resize(std::max<size_t>(sums.size(), k + 1));
     sums[k] = lanes;
   });
-  // Lane l of D has rows l / 4 and, in the registers' second half, l / 4 + 8.
+  // Lane l of D has rows l / 4 and, in the registers' second half, l / 4 + 8; of m8n8k4 one half.
+  const bool eight = module_.forms[agent.instruction->form].has("m8n8k4");
   const ptx::Operand& to = function.operands[at];
   for (uint32_t k = 0; k < to.count; ++k) {
     const ptx::Operand& element = function.operands[to.first + k];
     if (element.kind != ptx::Operand::Kind::reg) continue;
     UndefinedLanes value = sources;
     value.lanes = k < sums.size() ? sums[k] : 0;
-    const bool packed = to.count == 2;  // two neighbouring columns of f16
+    const bool packed = to.count == 2 && !eight;  // two neighbouring columns of f16
     for (uint32_t lane = 0; lane < 32; ++lane) {
-      const uint32_t row = lane / 4 + (2 * k >= to.count ? 8 : 0), column = lane % 4 * 2;
+      const uint32_t row = lane / 4 + (2 * k >= to.count && !eight ? 8 : 0), column = lane % 4 * 2;
       const uint32_t mine = packed ? 3u << column : 1u << (column + k % 2);
       if ((rows >> row & 1) || (columns & mine)) value.lanes |= 1u << lane;
     }

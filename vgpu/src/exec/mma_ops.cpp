@@ -143,6 +143,67 @@ Step mma(Warp& w, const Instr& i, uint32_t lanes) {
   return Step::next;
 }
 
+/// m8n8k4 and m16n8k4, k8, k16 of doubles: the shape's rows, and its depth.
+struct DoubleOp {
+  uint32_t m = 8, k = 4;
+};
+
+/// D = A B + C in doubles. Lane l has row l / 4 of A (further registers: the rows 8 and up, then four
+/// columns on), column l / 4 of B, and columns 2 (l % 4) and the next of rows l / 4 and up of C (PTX
+/// ISA, "Matrix fragments for mma.m8n8k4 with .f64", "mma.m16n8k4", ".m16n8k8", ".m16n8k16").
+Step mma_double(Warp& w, const Instr& i, uint32_t lanes) {
+  if (!converged(w, lanes, kAllLanes)) return wait_for_lanes(w);
+  if (lanes != kAllLanes) {
+    fault(kIllegalInstruction, "mma.sync by lanes %#x: .aligned needs all 32 lanes of the warp",
+          lanes);
+  }
+  const auto& op = *static_cast<const DoubleOp*>(i.extra);
+  const uint32_t halves = op.m / 8;
+  auto value = [&](const Ref& registers, uint32_t number, uint32_t lane) {
+    return std::bit_cast<double>(read_lane(w, registers[number], lane));
+  };
+  double result[kLanes][4];
+  for (uint32_t l = 0; l < kLanes; ++l) {
+    for (uint32_t c = 0; c < 2 * halves; ++c) {
+      double sum = value(i[3], c, l);
+      const uint32_t row = l / 4, column = l % 4 * 2 + c % 2;
+      for (uint32_t k = 0; k < op.k; ++k) {
+        sum = std::fma(value(i[1], k / 4 * halves + c / 2, row * 4 + k % 4),
+                       value(i[2], k / 4, column * 4 + k % 4), sum);
+      }
+      result[l][c] = sum;
+    }
+  }
+  for (uint32_t l = 0; l < kLanes; ++l) {
+    for (uint32_t c = 0; c < 2 * halves; ++c) {
+      write_lane(w, i[0][c], l, std::bit_cast<uint64_t>(result[l][c]));
+    }
+  }
+  w.cluster->worker->mma_macs += uint64_t{op.m} * kN * op.k;
+  return Step::next;
+}
+
+/// What follows the shape: .row.col.f64.f64.f64.f64 with rounding to nearest.
+bool decode_double(Decoder& d, int shape) {
+  auto& op = d.extra<DoubleOp>();
+  op.m = shape == 0 ? 8 : 16;
+  op.k = shape == 0 ? 4 : 4u << (shape - 1);
+  d.take("rn");
+  for (int k = 0; k < 4; ++k) {
+    if (d.take_next() != "f64") return false;
+  }
+  d.make_refs(8);
+  const uint32_t halves = op.m / 8, sums = 2 * halves, columns = op.k / 4;
+  if (d.count() != 4 || !d.is_vector(0) || !d.is_vector(1) || !d.is_vector(2) || !d.is_vector(3) ||
+      d.operand(0).count != sums || d.operand(3).count != sums ||
+      d.operand(1).count != halves * columns || d.operand(2).count != columns) {
+    throw BadOperand{"mma.sync with a wrong number of registers"};
+  }
+  for (unsigned k = 0; k < sums; ++k) d.dest(d.child(d.operand(0), k), 8);
+  d.out.handler = mma_double;
+  return true;
+}
+
 bool element_named(std::string_view name, Element& type, uint32_t& bytes) {
   bytes = name == "f16" || name == "bf16" ? 2 : name == "tf32" ? 4 : 1;
   if (name == "f16") return type = Element::f16, true;
@@ -156,8 +217,12 @@ bool element_named(std::string_view name, Element& type, uint32_t& bytes) {
 }
 
 bool decode_mma(Decoder& d) {
-  auto& op = d.extra<MmaOp>();
   if (!d.take("sync") || !d.take("aligned")) return false;
+  if (d.has("f64")) {
+    const int doubles = d.take_one({"m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"});
+    return doubles >= 0 && d.take("row") && d.take("col") && decode_double(d, doubles);
+  }
+  auto& op = d.extra<MmaOp>();
   int shape = d.take_one({"m16n8k4", "m16n8k8", "m16n8k16", "m16n8k32"});
   if (shape < 0 || !d.take("row") || !d.take("col")) return false;
   op.k = 4u << shape;

@@ -350,5 +350,61 @@ TEST(Async, WarpMma) {
           });
 }
 
+/// The value of row r, column k of A or of row k, column c of B, in the lane that holds it.
+std::string load_double(const std::string& to, const std::string& row, uint32_t first_row,
+                        const std::string& column, uint32_t first_column) {
+  // 32 (row + first row) + column + first column + 1, as a double.
+  return "mad.lo.u32 %r5, " + row + ", 32, " + column + ";\nadd.u32 %r5, %r5, " +
+         std::to_string(32 * first_row + first_column + 1) + ";\ncvt.rn.f64.u32 " + to + ", %r5;\n";
+}
+
+// mma.sync of doubles: A[r][k] = 32 r + k + 1, B[k][c] = 32 k + c + 1, C[r][c] = r + c / 2.
+TEST(Async, WarpMmaOfDoubles) {
+  struct Shape {
+    uint32_t m, k;
+  };
+  for (const auto [m, k] : {Shape{8, 4}, Shape{16, 4}, Shape{16, 8}, Shape{16, 16}}) {
+    const uint32_t halves = m / 8;
+    std::string ptx =
+        "{\n.reg .f64 %a<8>, %b<4>, %c<4>;\n"
+        "shr.u32 %r0, %thr, 2;\nand.b32 %r1, %thr, 3;\n";
+    std::string a, b, c;
+    auto name = [](std::string& list, char letter, uint32_t number) {
+      const std::string one = std::string("%") + letter + std::to_string(number);
+      list += (list.empty() ? "" : ", ") + one;
+      return one;
+    };
+    for (uint32_t r = 0; r < halves * k / 4; ++r) {
+      ptx += load_double(name(a, 'a', r), "%r0", r % halves * 8, "%r1", r / halves * 4);
+    }
+    for (uint32_t r = 0; r < k / 4; ++r) {
+      ptx += load_double(name(b, 'b', r), "%r1", r * 4, "%r0", 0);
+    }
+    for (uint32_t r = 0; r < 2 * halves; ++r) {
+      ptx += "add.u32 %r5, %r0, " + std::to_string(r / 2 * 8) + ";\nadd.u32 %r5, %r5, %r1;\n" +
+             "cvt.rn.f64.u32 " + name(c, 'c', r) + ", %r5;\n";
+    }
+    ptx += "mma.sync.aligned.m" + std::to_string(m) + "n8k" + std::to_string(k) +
+           ".row.col.f64.f64.f64.f64 {" + c + "}, {" + a + "}, {" + b + "}, {" + c + "};\n";
+    ptx +=
+        "mul.wide.u32 %ro, %thr, " + std::to_string(8 * halves) + ";\nadd.s64 %ro, %rout, %ro;\n";
+    for (uint32_t r = 0; r < 2 * halves; ++r) {
+      ptx += "cvt.rni.u32.f64 %r5, %c" + std::to_string(r) + ";\nst.global.u32 [%ro+" +
+             std::to_string(4 * r) + "], %r5;\n";
+    }
+    run_all(ptx + "}", {}, [&](auto& result, auto out) {
+      ASSERT_EQ(result.cuda_error, 0) << result.report;
+      for (uint32_t l = 0; l < 32; ++l) {
+        for (uint32_t r = 0; r < 2 * halves; ++r) {
+          const uint32_t row = l / 4 + r / 2 * 8, column = l % 4 * 2 + r % 2;
+          uint32_t sum = row + column / 2;
+          for (uint32_t i = 0; i < k; ++i) sum += (32 * row + i + 1) * (32 * i + column + 1);
+          EXPECT_EQ(out[2 * halves * l + r], sum) << m << " " << k << " " << l << " " << r;
+        }
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace vgpu::test

@@ -316,6 +316,10 @@ const Statement kStatements[] = {
      "{a, b, c, d};"},
     {"mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {a, b, c, d}, {a, b, c, d}, {e, f}, "
      "{a, b, c, d};"},
+    {"mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {x, y}, {z}, {y}, {x, y};"},
+    {"mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {x, y, z, x}, {z, x, y, z}, {y, z}, "
+     "{x, y, z, x};",
+     90},
     {"wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {a, b, c, d, e, f, a, b}, [g], 16;"},
     {"wmma.load.b.sync.aligned.col.m32n8k16.shared.s8 {a}, [s];"},
     {"wmma.load.c.sync.aligned.row.m16n16k8.f32 {a, b, c, d, e, f, a, b}, [g];"},
