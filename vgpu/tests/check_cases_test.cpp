@@ -94,6 +94,7 @@ const Case kCases[] = {
     {"tcgen05_early_copy", kB200, {"registers check", "tcgen05.ld", "tcgen05.wait::ld"}},
     {"tcgen05_copies", kB200, {"race check", "tcgen05.cp", "tcgen05.commit"}},
     {"tcgen05_shift_copy", kB200, {"race check", "tcgen05.shift", "tcgen05.cp", "tcgen05.commit"}},
+    {"tcgen05_stored", kB200, {"race check", "tcgen05.st", "tcgen05.mma", "tcgen05.wait::st"}},
     {"tcgen05_relaxed", kB200, {}},
     {"tcgen05_leak", kB200, {"leak check", "32 TMEM columns", "tcgen05.dealloc"}},
     {"tcgen05_early_dealloc", kB200, {"TMEM", "tcgen05."}},
@@ -244,9 +245,11 @@ TEST(CheckCasesAtEase, SomeBrokenRulesAreNotes) {
     EXPECT_EQ(outcome.status, 0) << name << "\n" << outcome.text;
     EXPECT_NE(outcome.text.find("note: "), std::string::npos) << name << "\n" << outcome.text;
   }
-  const Outcome copies = run("b200", "late", "tcgen05_copies bad", "all");
-  EXPECT_EQ(copies.status, 0) << copies.text;
-  EXPECT_NE(copies.text.find("note: race check"), std::string::npos) << copies.text;
+  for (const char* name : {"tcgen05_copies bad", "tcgen05_stored bad"}) {
+    const Outcome copies = run("b200", "late", name, "all");
+    EXPECT_EQ(copies.status, 0) << copies.text;
+    EXPECT_NE(copies.text.find("note: race check"), std::string::npos) << copies.text;
+  }
   EXPECT_NE(run("h200", "late", "race_two_values bad", "all").status, 0);
   // A copy of what was never written is told as a note, what is computed from it is an error.
   EXPECT_EQ(run("h200", "late", "init_shared bad", "all").status, 0);

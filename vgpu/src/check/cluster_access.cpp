@@ -612,7 +612,8 @@ bool ClusterChecker::freed_after_load(const Actor& actor, const PastAccess& past
 /// - tcgen05.st to cells that the warp's own tcgen05.ld read, after its result was used (CUTLASS's
 ///   stream-K fix-up);
 /// - tcgen05.ld or .st of cells after a tcgen05.st without tcgen05.wait::st, by the same warp or
-///   one that it has signalled (CUTLASS example 77);
+///   one that it has signalled (CUTLASS example 77); likewise products and copies into such cells
+///   by one that it has signalled (CUTLASS's stream-K fix-up hands its accumulators back so);
 /// - tcgen05.cp over what an earlier tcgen05.cp or .mma of the warp uses: only cp -> mma is a
 ///   pipeline of PTX ("Pipelined tcgen05 Instructions"), but main loops with scales or sparsity
 ///   metadata copy those of the next step behind the products of this one (CUTLASS example 83);
@@ -646,10 +647,10 @@ bool ClusterChecker::works_in_the_field(const Actor& actor, const PastAccess& pa
   if (second == AsyncKind::tcgen05_mma && own && first == AsyncKind::tcgen05_mma) {
     return tell(Remark::ordered_products);
   }
-  if (first == AsyncKind::tcgen05_st &&
-      (second == AsyncKind::tcgen05_ld || second == AsyncKind::tcgen05_st)) {
+  if (first == AsyncKind::tcgen05_st) {
     const bool signalled = actor.view->order[earlier.issuer] >= earlier.issuer_epoch;
-    return (own || signalled) && tell(Remark::unwaited_store);
+    const bool thread = second == AsyncKind::tcgen05_ld || second == AsyncKind::tcgen05_st;
+    return ((own && thread) || signalled) && tell(Remark::unwaited_store);
   }
   return false;
 }

@@ -299,15 +299,16 @@ float tanh_of(float x) {
 
 /// rcp.approx.ftz.f64 and rsqrt.approx.ftz.f64: of the upper 32 bits of the source, with 20 bits of
 /// mantissa and a lower half of zeros; subnormals are zeros (PTX ISA, sections of those names).
-/// NOTE: the text leaves the last of the 20 bits open; here it is rounded to nearest.
-template <double (*kFunction)(double)>
+/// NOTE: the text leaves the last of the 20 bits open. Of a reciprocal an H200 cuts off what is
+/// behind it; of a root it does not always, nor does it always round to nearest, as is done here.
+template <double (*kFunction)(double), bool kNearest>
 double gross(double x) {
   constexpr uint64_t kLow = 0xffffffff, kExponent = uint64_t{0x7ff} << 52;
   auto flushed = [](uint64_t bits) { return bits & kExponent ? bits : bits & uint64_t{1} << 63; };
   const double r = kFunction(std::bit_cast<double>(flushed(std::bit_cast<uint64_t>(x) & ~kLow)));
-  auto bits = std::bit_cast<uint64_t>(r);
   if (is_nan(r)) return std::bit_cast<double>(uint64_t{0x7fffffff} << 32);
-  bits += kLow / 2 + (bits >> 32 & 1);
+  auto bits = std::bit_cast<uint64_t>(r);
+  if (kNearest) bits += kLow / 2 + (bits >> 32 & 1);
   return std::bit_cast<double>(flushed(bits & ~kLow));
 }
 
@@ -361,13 +362,13 @@ bool decode_function(Decoder& d) {
   if (type == Type::f64) {
     if (op == "rcp") {
       if (approx != flushes) return false;
-      d.out.handler = approx ? function_lanes<double, gross<reciprocal<double>>, false>
+      d.out.handler = approx ? function_lanes<double, gross<reciprocal<double>, false>, false>
                              : function_lanes<double, reciprocal<double>, false>;
     }
     if (op == "sqrt" && !approx) d.out.handler = function_lanes<double, square_root<double>, false>;
     // rsqrt.approx.f64: more exact than promised.
     if (op == "rsqrt" && approx) {
-      d.out.handler = flushes ? function_lanes<double, gross<rsqrt_wide<double>>, false>
+      d.out.handler = flushes ? function_lanes<double, gross<rsqrt_wide<double>, true>, false>
                               : function_lanes<double, rsqrt_wide<double>, false>;
     }
     return d.out.handler != nullptr;

@@ -516,6 +516,17 @@ TEST(Arithmetic, GrossReciprocals) {
   }
   EXPECT_NEAR(rcp[0] * 3, 1, 0x1p-20);
   EXPECT_NEAR(rcp[1] * -7, 1, 0x1p-20);
+  // What an H200 gives: cut off behind the 20 bits.
+  const std::vector<uint32_t> cut = {0x3ff00000, 0x3fef059e, 0x3fee1a17, 0x3fed3c21,
+                                     0x3fec6a99, 0x3feba47b, 0x3feae8dd, 0x3fea36f1};
+  std::vector<double> steps;
+  for (uint64_t k = 0; k < cut.size(); ++k) {
+    steps.push_back(std::bit_cast<double>((0x3ff00000 + k * 0x8123) << 32 | 0x9abcdef0));
+  }
+  const auto reciprocals = map_lanes<double>("f64", "f64", "rcp.approx.ftz.f64 %out, %in;", steps);
+  for (size_t k = 0; k < cut.size(); ++k) {
+    EXPECT_EQ(std::bit_cast<uint64_t>(reciprocals[k]), uint64_t{cut[k]} << 32) << k;
+  }
   EXPECT_EQ(rcp[2], INFINITY);
   EXPECT_EQ(rcp[3], -INFINITY);
   EXPECT_EQ(rcp[4], INFINITY);

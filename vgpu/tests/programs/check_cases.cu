@@ -959,7 +959,9 @@ enum Tcgen05Bug {
   kShape,
   kCommitAtExit,
   kOthersCommit,
-  kRelaxed
+  kRelaxed,
+  kStoreWaited,
+  kStoreUnwaited
 };
 
 __device__ void arrive_relaxed(uint64_t* barrier) {
@@ -1034,6 +1036,13 @@ __device__ void tcgen05_case(uint32_t* data) {
                    : "r"(value));
       if (BUG == kEarlyCopy) data[256 + threadIdx.x] = copy;
       if (BUG != kNoWaitLd) asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
+      if (BUG == kStoreWaited || BUG == kStoreUnwaited) {
+        asm volatile(
+            "tcgen05.st.sync.aligned.32x32b.x1.b32 [%0], {%1};" ::"r"(tmem + (warp * 32 << 16)),
+            "r"(copy + 1)
+            : "memory");
+        if (BUG == kStoreWaited) asm volatile("tcgen05.wait::st.sync.aligned;" ::: "memory");
+      }
       if (BUG != kNoFenceBefore) asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
       if (threadIdx.x % 32 == 0) {
         BUG == kRelaxed ? arrive_relaxed(&read) : mbarrier_arrive(&read);
@@ -1067,6 +1076,11 @@ __device__ void tcgen05_case(uint32_t* data) {
 /// The pattern of the PTX ISA: relaxed arrivals and waits between tcgen05.fence.
 __global__ void tcgen05_relaxed(uint32_t* data) {
   tcgen05_case<kRelaxed>(data);
+}
+/// What was loaded is stored again, before the next products go there.
+template <bool BUG>
+__global__ void tcgen05_stored(uint32_t* data) {
+  tcgen05_case<BUG ? kStoreUnwaited : kStoreWaited>(data);
 }
 /// Rows of TMEM shifted, then columns copied over them: only .4x256b follows a shift in order.
 template <bool BUG>
@@ -1325,6 +1339,7 @@ const Case kCases[] = {
     CASE(tcgen05_leak, 1, 160),
     CASE(tcgen05_copies, 1, 160),
     CASE(tcgen05_shift_copy, 1, 160),
+    CASE(tcgen05_stored, 1, 160),
     {"tcgen05_relaxed", tcgen05_relaxed, nullptr, 1, 160},
     CASE(tcgen05_early_dealloc, 1, 160),
     CASE(tcgen05_outside, 1, 160),
