@@ -124,6 +124,20 @@ TEST_F(Sm90Small, StridedTaps) {
              .stride_w = 2}));
 }
 
+TEST_F(Sm90Small, Groups) {
+  ConvCase test = image({.in_height = 9,
+                         .in_width = 17,
+                         .in_channels = 2 * 24,
+                         .out_channels = 2 * 40,
+                         .filter_h = 3,
+                         .filter_w = 3,
+                         .pad_h = 1,
+                         .pad_w = 1,
+                         .groups = 2});
+  test.bias = test.residual = true;
+  run(test);
+}
+
 TEST_F(Sm90Small, RowsThatTmaCannotStore) {
   ConvCase test = image({.in_height = 5, .in_width = 9, .in_channels = 8, .out_channels = 13});
   test.residual = true;

@@ -165,6 +165,132 @@ TEST_F(Sm90, FewFiltersOfManyChannels) {
             10);
 }
 
+// Groups: blocks of channels and tiles of filters end where a group does, whatever the loader.
+TEST_F(Sm90, Groups) {
+  // 56 channels (half an MMA step behind the last), 40 filters; patches and runs.
+  Conv2dProblemShape shape{.batch = 2,
+                           .in_height = 11,
+                           .in_width = 19,
+                           .in_channels = 5 * 56,
+                           .out_channels = 5 * 40,
+                           .filter_h = 3,
+                           .filter_w = 3,
+                           .pad_h = 1,
+                           .pad_w = 1,
+                           .groups = 5};
+  ConvCase test = image(shape);
+  EXPECT_GT(run_on_all(test), 5);
+  test.bias = test.residual = true;
+  test.epilogue.activation = Activation::relu;
+  for (const EpilogueRounding rounding : {EpilogueRounding::once, EpilogueRounding::each_step}) {
+    test.epilogue.rounding = rounding;
+    EXPECT_GT(run_on_all(test), 5);
+  }
+}
+
+TEST_F(Sm90, GroupsWithStrides) {
+  // Four, as an upsampling has phases; planes, runs that straddle images; several blocks of
+  // channels and tiles of filters.
+  Conv2dProblemShape shape{.batch = 2,
+                           .in_height = 9,
+                           .in_width = 21,
+                           .in_channels = 4 * 72,
+                           .out_channels = 4 * 136,
+                           .filter_h = 3,
+                           .filter_w = 3,
+                           .pad_h = 1,
+                           .pad_w = 1,
+                           .stride_h = 2,
+                           .stride_w = 2,
+                           .groups = 4};
+  ConvCase test = image(shape);
+  test.bias = true;
+  EXPECT_GT(run_on_all(test, "_planes_"), 1);
+  EXPECT_EQ(run_on_all(test, "_grouped_"), 1);
+  // 1x1.
+  shape.filter_h = shape.filter_w = 1, shape.pad_h = shape.pad_w = 0;
+  EXPECT_EQ(run_on_all(image(shape)), 1);
+  shape.stride_h = shape.stride_w = 1;
+  test = image(shape);
+  test.bias = test.residual = true;
+  EXPECT_EQ(run_on_all(test), 1);
+  // Beyond the offsets of a 5-D im2col copy: 8 x 8 boxes.
+  shape.filter_w = 33, shape.pad_w = 16;
+  shape.in_channels = 4 * 16, shape.out_channels = 4 * 8;
+  EXPECT_GT(run_on_all(image(shape)), 0);
+}
+
+TEST_F(Sm90, GroupsOfFrames) {
+  ConvCase test = volume({.batch = 2,
+                          .in_depth = 3,
+                          .in_height = 9,
+                          .in_width = 10,
+                          .in_channels = 2 * 40,
+                          .out_channels = 2 * 24,
+                          .filter = {3, 3, 3},
+                          .pad_begin = {0, 1, 1},
+                          .pad_end = {0, 1, 1},
+                          .groups = 2,
+                          .cached_frames = 2});
+  test.next_cache = true;
+  test.bias = true;
+  EXPECT_GT(run_on_all(test), 5);
+}
+
+TEST_F(Sm90, GroupsOfManyTiles) {
+  ConvCase test = image({.batch = 2,
+                         .in_height = 61,
+                         .in_width = 70,
+                         .in_channels = 8 * 32,
+                         .out_channels = 8 * 32,
+                         .filter_h = 3,
+                         .filter_w = 3,
+                         .pad_h = 1,
+                         .pad_w = 1,
+                         .groups = 8});
+  test.sample = 20000;
+  EXPECT_GT(run_on_all(test), 5);
+}
+
+TEST_F(Sm90, GroupsThatAreRefused) {
+  const auto reason = [](const Conv2dProblemShape& shape, const std::string& kernel) {
+    for (const Candidate& candidate : candidates_of(image(shape))) {
+      if (candidate.kernel == kernel) return candidate.reason;
+    }
+    return "no " + kernel;
+  };
+  const auto expect = [&](const Conv2dProblemShape& shape, const std::string& tile,
+                          const std::string& part) {
+    const std::string got = reason(shape, "sm90_fprop_" + tile + "_bf16");
+    EXPECT_NE(got.find(part), std::string::npos) << got;
+  };
+  const std::string tile = "128x64_pingpong_grouped";
+  Conv2dProblemShape shape{
+      .in_height = 8, .in_width = 8, .in_channels = 24, .out_channels = 32, .groups = 2};
+  expect(shape, tile, "in_channels / groups = 12; legal: a multiple of 8");
+  shape.in_channels = 32, shape.out_channels = 24;
+  expect(shape, tile, "out_channels / groups = 12; legal: a multiple of 8");
+  shape.out_channels = 32;
+  expect(shape, "128x64_pingpong", "groups = 2; legal: 1 (tiles of halo, planes and grouped");
+  EXPECT_EQ(reason(shape, "sm90_fprop_" + tile + "_bf16"), "");
+  shape.groups = 1;
+  expect(shape, tile, "groups = 1; legal: more");
+  shape.groups = 2;
+  shape.filter_h = shape.filter_w = 3, shape.pad_h = shape.pad_w = 1, shape.upsample = 2;
+  const ConvGeometry upsampled = geometry_of(shape);
+  shape.upsample = 1;
+  const ConvGeometry g = geometry_of(shape);
+  for (const sm90::Instance& instance : sm90::instances()) {
+    const sm90::Config& config = instance.config;
+    if (config.in == DType::fp32) continue;
+    EXPECT_NE(sm90::refusal(instance, upsampled, true), "") << sm90::name_of(instance);
+    if (config.takes_statistics() && instance.has_every_path()) {
+      EXPECT_EQ(sm90::statistics_refusal(instance, g, {}, 4),
+                "statistics of 4 groups of a convolution of groups = 2; legal: 1");
+    }
+  }
+}
+
 TEST_F(Sm90, DeepPixels) {
   // 1x1 with few tiles: a K loop that CTAs share unevenly, 17 blocks of channels.
   ConvCase test =

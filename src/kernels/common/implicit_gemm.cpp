@@ -72,12 +72,14 @@ std::string pad_mode_refusal(const ConvGeometry& g, int first_axis) {
   return {};
 }
 
-std::string refusal(const ConvGeometry& g, bool packed_filter, DType dtype) {
-  if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
+std::string refusal(const ConvGeometry& g, bool packed_filter, DType dtype, bool takes_groups) {
+  if (g.groups != 1 && !takes_groups) return text("groups = ", g.groups, "; legal: 1");
   const auto unit = static_cast<std::int64_t>(16 / size_of(dtype));
-  if (g.in_channels % unit != 0) {
-    return text("in_channels = ", g.in_channels, "; legal: a multiple of ", unit,
-                " (TMA needs rows of 16 bytes); nearest: ", ceil_div(g.in_channels, unit) * unit);
+  const std::int64_t channels = g.group_channels();
+  if (channels % unit != 0) {
+    return text("in_channels", g.groups == 1 ? "" : " / groups", " = ", channels,
+                "; legal: a multiple of ", unit,
+                " (TMA needs rows of 16 bytes); nearest: ", ceil_div(channels, unit) * unit);
   }
   for (int axis = 0; axis < 3; ++axis) {
     if (axis > 0 && g.stride[axis] > 8) {

@@ -56,10 +56,11 @@ PadMode view_pad_mode(const ConvGeometry& geometry, int axis);
 /// Empty, or which axis from `first_axis` on is padded with anything but zeros.
 std::string pad_mode_refusal(const ConvGeometry& geometry, int first_axis = 0);
 
-/// Empty, or what every implicit-GEMM kernel declines: groups, channels that are no whole 16-byte
-/// rows, wide strides, upsampling that does not fold. `packed_filter`: the filter comes in the
-/// kernel's own format. `dtype`: of activation and filter.
-std::string refusal(const ConvGeometry& geometry, bool packed_filter, DType dtype = DType::bf16);
+/// Empty, or what every implicit-GEMM kernel declines: channels of a group that are no whole
+/// 16-byte rows, wide strides, upsampling that does not fold. `packed_filter`: the filter comes in
+/// the kernel's own format. `dtype`: of activation and filter. `takes_groups`: more than one.
+std::string refusal(const ConvGeometry& geometry, bool packed_filter, DType dtype = DType::bf16,
+                    bool takes_groups = false);
 
 /// Empty, or which extent passes kMaxCoordinate, or which axis by its extent, padding and filter.
 std::string coordinate_refusal(const ConvGeometry& geometry);

@@ -45,6 +45,9 @@ enum class Input : std::int16_t {
   planes,
   /// As halo, with a warpgroup of its own that normalises every patch (normalise.cuh).
   normalised,
+  /// As runs, of convolutions in groups. NOTE: apart, since more code in the others' way to their
+  /// first load and last store is up to 5 % of a small layer.
+  grouped_runs,
 };
 
 /// What the rows of the MMA are. Filters as rows ("swapped"): a tile may have any multiple of 32
@@ -94,7 +97,13 @@ struct Config {
            block_n == 128 && cluster_size() == 1 && in != DType::fp32 && out == in;
   }
   constexpr bool is_resident() const { return input == Input::resident; }
-  constexpr bool has_act_ring() const { return input != Input::runs; }
+  constexpr bool has_act_ring() const {
+    return input != Input::runs && input != Input::grouped_runs;
+  }
+  /// Tiles may be of convolutions in groups.
+  constexpr bool takes_groups() const {
+    return input == Input::halo || has_planes() || input == Input::grouped_runs;
+  }
   constexpr bool is_pingpong() const { return schedule == Schedule::pingpong; }
   constexpr bool splits_k() const { return schedule == Schedule::split_k; }
   constexpr bool is_blockwise() const { return schedule == Schedule::blockwise; }
@@ -248,6 +257,9 @@ struct ValidConfig {
                                           kConfig.accumulators() < 160),
                 "sm90::Config: Input::normalised takes Schedule::pingpong, a cluster of 1, "
                 "MmaRows::pixels, 16-bit elements, less than 160 accumulators");
+  // A second CTA may have a tile behind the last frame, where its im2col copies cannot start.
+  static_assert(kConfig.input != Input::grouped_runs || kConfig.cluster_size() == 1,
+                "sm90::Config: Input::grouped_runs takes a cluster of 1");
   static_assert(!kConfig.splits_k() || kConfig.cluster_size() == 1,
                 "sm90::Config: a cluster either shares tiles or splits K");
   static_assert(!kConfig.splits_k() || kConfig.block_m * kConfig.block_n * 4 <=

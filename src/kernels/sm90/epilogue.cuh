@@ -34,7 +34,7 @@ __device__ __forceinline__ std::uint32_t source_parity(const Staging& staging, i
 
 /// Coordinates of a piece: 16 pixels (a run of a linear tile, or 2 rows of 8 of a patched one).
 struct Piece {
-  int filter;  // first filter
+  int filter;  // first filter, of the group's
   int pixel;   // linear: first pixel in the frame; patched: column
   int row;     // patched: row; linear: 0
 };
@@ -57,6 +57,7 @@ __device__ __forceinline__ Piece piece_at(const Params& p, const Tile& tile, int
 }
 
 /// Output pixel (n·Z·P·Q order) of row `i` of a piece, or -1 outside the output.
+template <Config kConfig>
 __device__ __forceinline__ std::int64_t output_pixel(const Params& p, const Tile& tile,
                                                      const Piece& piece, int i) {
   if (!is_patched(p.loader)) {
@@ -66,7 +67,8 @@ __device__ __forceinline__ std::int64_t output_pixel(const Params& p, const Tile
   const int row = piece.row + i / 8;
   const int column = piece.pixel + i % 8;
   if (row >= p.out[1] || column >= p.out[2]) return -1;
-  const int scale = p.phases == 4 ? 2 : 1;
+  const bool is_grouped = kConfig.takes_groups() && p.is_grouped;
+  const int scale = p.phases == 4 && !is_grouped ? 2 : 1;
   const std::int64_t rows = static_cast<std::int64_t>(p.out[1]) * scale;
   return (tile.frame * rows + row * scale + tile.phase_row) * (p.out[2] * scale) + column * scale +
          tile.phase_column;
@@ -86,9 +88,25 @@ __device__ __forceinline__ void load_source(const Params& p, const Tile& tile,
                                             const Staging& staging, int buffer,
                                             const Piece& piece) {
   ptx::barrier_arrive_expect(&staging.source_full[buffer], kConfig.piece_bytes());
+  if (kConfig.takes_groups() && p.is_grouped) {
+    ptx::tma_load_5d(staging.buffers + buffer * kConfig.piece_bytes(), &p.source_map[0],
+                     &staging.source_full[buffer], ptx::kL2EvictFirst, piece.filter, tile.phase,
+                     piece.pixel, piece.row, tile.frame);
+    return;
+  }
   ptx::tma_load_4d(staging.buffers + buffer * kConfig.piece_bytes(), &p.source_map[tile.phase],
                    &staging.source_full[buffer], ptx::kL2EvictFirst, piece.filter, piece.pixel,
                    piece.row, tile.frame);
+}
+
+/// A tiled store of five dimensions from shared memory.
+__device__ __forceinline__ void tma_store_5d(const CUtensorMap* map, const void* smem, int c0,
+                                             int c1, int c2, int c3, int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], "
+      "[%1];" ::"l"(map),
+      "r"(ptx::shared_address(smem)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
 }
 
 /// Store a staged piece by TMA.
@@ -96,6 +114,11 @@ template <Config kConfig>
 __device__ __forceinline__ void store_staged(const Params& p, const Tile& tile,
                                              const Staging& staging, int buffer,
                                              const Piece& piece) {
+  if (kConfig.takes_groups() && p.is_grouped) {
+    tma_store_5d(&p.output_map[0], staging.buffers + buffer * kConfig.piece_bytes(), piece.filter,
+                 tile.phase, piece.pixel, piece.row, tile.frame);
+    return;
+  }
   ptx::tma_store_4d(&p.output_map[tile.phase], staging.buffers + buffer * kConfig.piece_bytes(),
                     piece.filter, piece.pixel, piece.row, tile.frame);
 }
@@ -114,18 +137,20 @@ __device__ __forceinline__ float bias_value(const EpilogueParams& params, std::u
   }
 }
 
-/// Bits of the bias of filters filter(0), filter(1) ...; -0 in fp32 where there is none, which
+/// Bits of the bias of a group's filters filter(0) ...; -0 in fp32 where there is none, which
 /// leaves every sum as it is, zeros of either sign too.
-template <int kCount, typename Filter>
-__device__ __forceinline__ void load_bias_bits(const Params& p, std::uint32_t (&bits)[kCount],
+template <Config kConfig, int kCount, typename Filter>
+__device__ __forceinline__ void load_bias_bits(const Params& p, const Tile& tile,
+                                               std::uint32_t (&bits)[kCount],
                                                const Filter& filter) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) bits[i] = 0x80000000u;
   if (p.epilogue.bias == nullptr) return;
+  const int group = first_filter_of_group<kConfig>(p, tile);
   const auto load = [&](const auto* bias) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (filter(i) < p.filters) bits[i] = __ldg(bias + filter(i));
+      if (filter(i) < p.filters) bits[i] = __ldg(bias + group + filter(i));
     }
   };
   if (p.epilogue.bias_dtype == DType::fp32) {
@@ -140,7 +165,7 @@ template <Config kConfig>
 __device__ __forceinline__ void load_tile_bias(const Params& p, const Tile& tile,
                                                std::uint32_t (&bits)[kConfig.block_n / 32]) {
   const int first = tile.filter + static_cast<int>(ptx::lane_id());
-  load_bias_bits(p, bits, [&](int j) { return first + 32 * j; });
+  load_bias_bits<kConfig>(p, tile, bits, [&](int j) { return first + 32 * j; });
 }
 
 /// Of the bias that lane i holds for filter i of 32, the element that goes with value i of
@@ -269,7 +294,7 @@ __device__ __forceinline__ void for_each_word(const Params& p, const Tile& tile,
 #pragma unroll 1
   for (int i = lane; i < 16 * kWords; i += 32) {
     const int row = i / kWords, word = i % kWords;
-    const std::int64_t m = output_pixel(p, tile, piece, row);
+    const std::int64_t m = output_pixel<kConfig>(p, tile, piece, row);
     const int n = piece.filter + word * kWidth;
     copy(reinterpret_cast<std::uint32_t*>(buffer + staged_address<kConfig>(0, row, word / 4)) +
              word % 4,
@@ -332,9 +357,10 @@ __device__ __forceinline__ void finish_staged(const Params& p, const Tile& tile,
   constexpr int kWidth = 16 / static_cast<int>(sizeof(Out));
 #pragma unroll 1
   for (int i = lane; i < 16 * kUnits; i += 32) {
-    const int n = piece.filter + i % kUnits * kWidth;
-    const std::int64_t m = output_pixel(p, tile, piece, i / kUnits);
-    if (m < 0 || n >= p.filters) continue;
+    const int of_group = piece.filter + i % kUnits * kWidth;
+    const std::int64_t m = output_pixel<kConfig>(p, tile, piece, i / kUnits);
+    if (m < 0 || of_group >= p.filters) continue;
+    const int n = first_filter_of_group<kConfig>(p, tile) + of_group;
     uint4* const unit =
         reinterpret_cast<uint4*>(buffer + staged_address<kConfig>(0, i / kUnits, i % kUnits));
     alignas(16) Out values[kWidth];
@@ -456,10 +482,10 @@ __device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile, 
   if constexpr (ComputeOp::kEnabled && ComputeOp::kOnRegisters) {
 #pragma unroll
     for (int i = 0; i < 8 * kConfig.piece_halves(); ++i) {
-      const std::int64_t m = output_pixel(p, tile, piece, at.row + 8 * (i % 2));
+      const std::int64_t m = output_pixel<kConfig>(p, tile, piece, at.row + 8 * (i % 2));
       const int n = piece.filter + 2 * (at.lane % 4) + i / 2 * 8;
       float pair[2] = {v[2 * i], v[2 * i + 1]};
-      if (m >= 0 && n < p.filters) compute_op(m, n, pair);
+      if (m >= 0 && n < p.filters) compute_op(m, first_filter_of_group<kConfig>(p, tile) + n, pair);
       v[2 * i] = pair[0];
       v[2 * i + 1] = pair[1];
     }

@@ -25,7 +25,7 @@ __device__ __forceinline__ void load_swapped_bias(const Params& p, const Tile& t
                                                   std::uint32_t (&bits)[2 * kConfig.blocks()]) {
   const int first = tile.filter + warpgroup * kConfig.blocks() * 64 + warp_in_warpgroup * 16 +
                     static_cast<int>(ptx::lane_id()) / 4;
-  load_bias_bits(p, bits, [&](int i) { return first + i / 2 * 64 + i % 2 * 8; });
+  load_bias_bits<kConfig>(p, tile, bits, [&](int i) { return first + i / 2 * 64 + i % 2 * 8; });
 }
 
 /// Values of a piece: the epilogue, then to the staging buffer or (general) past TMA to memory.
@@ -44,7 +44,8 @@ __device__ __forceinline__ void finish_swapped_piece(const Params& p, const Tile
   const std::uint32_t address = ptx::shared_address(buffer);
   const bool direct = kPath == EpiloguePath::general && p.direct_store;
   const auto element = [&](int i) -> std::int64_t {  // in the output, or -1
-    const std::int64_t m = output_pixel(p, tile, piece, i / 4 * 8 + 2 * (lane % 4) + i % 2);
+    const std::int64_t m =
+        output_pixel<kConfig>(p, tile, piece, i / 4 * 8 + 2 * (lane % 4) + i % 2);
     const int n = piece.filter + warp_in_warpgroup * 16 + lane / 4 + i / 2 % 2 * 8;
     return m >= 0 && n < p.filters ? m * p.filters + n : -1;
   };

@@ -57,8 +57,9 @@ PatchTiling choose_patch(const Config& config, const ConvGeometry& g, const Kern
 
 // Channels a block of K: as few blocks as can be, of the same size.
 std::int64_t block_channels(const Config& config, const ConvGeometry& g) {
-  const std::int64_t blocks = ceil_div(g.in_channels, config.block_k());
-  return ceil_div(g.in_channels, blocks * config.step_k()) * config.step_k();
+  const std::int64_t channels = g.group_channels();
+  const std::int64_t blocks = ceil_div(channels, config.block_k());
+  return ceil_div(channels, blocks * config.step_k()) * config.step_k();
 }
 
 Im2colTensorMap im2col_map(const Config& config, const ConvGeometry& g, const char* name,
@@ -67,7 +68,33 @@ Im2colTensorMap im2col_map(const Config& config, const ConvGeometry& g, const ch
                                                   static_cast<int>(block_channels(config, g)),
                                                   config.block_m, volumes);
   map.as_tf32 = config.in == DType::fp32;
+  if (g.groups > 1) {
+    // {C, W, H, frames, groups}: as a volume, whose depth is no axis of the filter.
+    map.rank = 5;
+    map.extents[0] = g.group_channels();
+    map.extents[4] = g.groups;
+    map.strides_bytes[4] = g.group_channels() * static_cast<std::int64_t>(size_of(config.in));
+    map.lower_corner[2] = map.upper_corner[2] = 0;
+  }
   return map;
+}
+
+// Of a tensor whose pixels have the channels of all groups: their dimension behind the first, so
+// that copies end where a group does.
+void divide_groups(TiledTensorMap& map, std::int64_t groups) {
+  if (groups == 1) return;
+  for (int i = map.rank; i > 1; --i) {
+    map.extents[i] = map.extents[i - 1];
+    map.strides_bytes[i] = map.strides_bytes[i - 1];
+    map.box[i] = map.box[i - 1];
+    map.element_strides[i] = map.element_strides[i - 1];
+  }
+  ++map.rank;
+  map.extents[0] /= groups;
+  map.extents[1] = groups;
+  map.strides_bytes[1] = map.extents[0] * static_cast<std::int64_t>(size_of(map.dtype));
+  map.box[1] = 1;
+  map.element_strides[1] = 1;
 }
 
 Loader choose_loader(const Config& config, const ConvGeometry& g) {
@@ -79,14 +106,16 @@ Loader choose_loader(const Config& config, const ConvGeometry& g) {
   if (implicit_gemm::is_pointwise(g)) return Loader::tiled;
   // Small frames fill tiles only if tiles may straddle them, which needs the 5-D copy.
   // Its frame numbers are TMA's own: outside are zeros.
-  if (!implicit_gemm::is_planar(g) && g.cached_frames == 0 && g.dense_output() &&
+  if (!implicit_gemm::is_planar(g) && g.groups == 1 && g.cached_frames == 0 && g.dense_output() &&
       implicit_gemm::view_pad_mode(g, 0) == PadMode::zero && g.gemm_m() <= kMaxCoordinate &&
       ceil_div(plane, config.block_m) * config.block_m * 10 > plane * 11 &&
       implicit_gemm::offset_refusal(g, 0, implicit_gemm::kMaxOffset5d).empty() &&
       tensor_map_refusal(im2col_map(config, g, "activation", g.in[0], true)).empty()) {
     return Loader::im2col_5d;
   }
-  if (implicit_gemm::offset_refusal(g, 1, implicit_gemm::kMaxOffset4d).empty() &&
+  const std::int64_t max_offset =
+      g.groups == 1 ? implicit_gemm::kMaxOffset4d : implicit_gemm::kMaxOffset5d;
+  if (implicit_gemm::offset_refusal(g, 1, max_offset).empty() &&
       tensor_map_refusal(im2col_map(config, g, "activation", g.in[0])).empty()) {
     return Loader::im2col;
   }
@@ -178,6 +207,27 @@ std::string shared_activation_refusal(const Config& config, const ConvGeometry& 
   return {};
 }
 
+// Groups whose output rows TMA can store.
+std::string group_refusal(const Config& config, const ConvGeometry& g) {
+  if (g.groups == 1) {
+    return config.input == Input::grouped_runs
+               ? "groups = 1; legal: more (runs of a group's pixels)"
+               : "";
+  }
+  if (!config.takes_groups()) {
+    return text("groups = ", g.groups, "; legal: 1 (tiles of halo, planes and ",
+                "grouped take more)");
+  }
+  if (g.upsample != 1) return text("groups = ", g.groups, " with upsample; legal: 1");
+  const auto unit = static_cast<std::int64_t>(16 / size_of(config.out));
+  if (g.group_filters() % unit != 0) {
+    return text(
+        "out_channels / groups = ", g.group_filters(), "; legal: a multiple of ", unit,
+        " (TMA needs rows of 16 bytes); nearest: ", ceil_div(g.group_filters(), unit) * unit);
+  }
+  return {};
+}
+
 // The activation in a form of EpiloguePath::curved; false where it has none. `exact`: without the
 // approximations that only 16-bit outputs hide.
 bool curved_activation(const Epilogue& epilogue, bool exact, CurvedActivation* curved) {
@@ -257,12 +307,12 @@ const void* choose_kernel(const Instance& instance, const Epilogue& epilogue, Pa
 // takes several times as long as its bytes.
 void lay_out_channels(const Config& config, const ConvGeometry& g, Params& p) {
   const std::int64_t block = block_channels(config, g);
-  p.channel_blocks = static_cast<int>(ceil_div(g.in_channels, block));
+  p.channel_blocks = static_cast<int>(ceil_div(g.group_channels(), block));
   p.block_channels = static_cast<int>(block);
   p.block_bytes = p.block_channels * static_cast<int>(size_of(config.in));
   p.block_steps = p.block_channels / config.step_k();
-  p.last_block_steps =
-      static_cast<int>(ceil_div(g.in_channels - (p.channel_blocks - 1) * block, config.step_k()));
+  const std::int64_t last = g.group_channels() - (p.channel_blocks - 1) * block;
+  p.last_block_steps = static_cast<int>(ceil_div(last, config.step_k()));
 }
 
 // Tiles may straddle frames where no tap leaves its frame, or a 5-D copy knows the frames.
@@ -292,7 +342,7 @@ void lay_out_pixels(const Config& config, const ConvGeometry& g, const KernelVie
   // What set-up may load: plain runs of pixels, and patches, that need no thought about frames.
   p.preloaded = 0;
   if (implicit_gemm::is_planar(g) && !config.splits_k()) {
-    if (p.loader == Loader::tiled) {
+    if (p.loader == Loader::tiled && !p.is_grouped) {
       p.preloaded = std::min(config.act_ring_stages(), p.channel_blocks);
     }
     // NOTE: the loader goes on in the block of channels behind, of the same temporal tap.
@@ -353,17 +403,18 @@ std::variant<TiledTensorMap, Im2colTensorMap> input_map(const Config& config, co
     map.element_strides = {1, p.stride[2], p.stride[1], 1, 1};
   }
   map.as_tf32 = config.in == DType::fp32;
+  divide_groups(map, g.groups);
   return map;
 }
 
 // Filters {C, K of all phases, taps}.
 TiledTensorMap filter_map(const Config& config, const ConvGeometry& g, const KernelView& view) {
-  const std::int64_t tap = g.in_channels * static_cast<std::int64_t>(size_of(config.in));
+  const std::int64_t tap = g.group_channels() * static_cast<std::int64_t>(size_of(config.in));
   TiledTensorMap map;
   map.name = "filter";
   map.dtype = config.in;
   map.rank = 3;
-  map.extents = {g.in_channels, g.out_channels * view.phases, view.taps(), 0, 0};
+  map.extents = {g.group_channels(), g.out_channels * view.phases, view.taps(), 0, 0};
   map.strides_bytes = {0, tap * view.taps(), tap, 0, 0};
   map.box = {static_cast<int>(block_channels(config, g)), config.block_n / config.cluster_m, 1, 0,
              0};
@@ -394,7 +445,13 @@ TiledTensorMap output_map(const Config& config, const ConvGeometry& g, const Ker
                          g.dense_output() ? p.frame_pixels * pixel : frame, 0};
     map.box = {config.piece_n(), config.piece_m(), 1, 1, 0};
   }
+  divide_groups(map, g.groups);
   return map;
+}
+
+// One map a phase of an upsampling; groups are a dimension of theirs.
+int output_maps(const Params& p) {
+  return p.is_grouped ? 1 : p.phases;
 }
 
 // A warpgroup takes every second tile of its CTA. Where those of an image all have the same filters
@@ -456,6 +513,7 @@ std::string name_of(const Instance& instance) {
     name += config.has_planes() ? "_planes" : config.normalises() ? "_normalised" : "_halo";
   }
   if (config.is_resident()) name += "_resident";
+  if (config.input == Input::grouped_runs) name += "_grouped";
   if (config.splits_k()) name += "_splitk";
   if (config.is_blockwise()) name += "_blockwise";
   if (config.is_swapped()) name += "_swapped";
@@ -466,7 +524,8 @@ std::string name_of(const Instance& instance) {
 
 std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
   const Config& config = instance.config;
-  std::string reason = implicit_gemm::refusal(g, packed_filter, config.in);
+  std::string reason = implicit_gemm::refusal(g, packed_filter, config.in, true);
+  if (reason.empty()) reason = group_refusal(config, g);
   if (reason.empty()) reason = implicit_gemm::output_pitch_refusal(g, config.out);
   if (reason.empty()) reason = implicit_gemm::coordinate_refusal(g);
   for (int axis = 0; axis < 3 && reason.empty(); ++axis) {
@@ -488,8 +547,8 @@ std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed
   if (config.is_swapped() && is_patched(choose_loader(config, g))) {
     return "pixels would come in patches; legal: runs of pixels (filters are the rows of the MMA)";
   }
-  const std::int64_t tiles =
-      std::max<std::int64_t>(1, ceil_div(g.gemm_m(), 32)) * ceil_div(g.out_channels, 64) * 4;
+  const std::int64_t tiles = std::max<std::int64_t>(1, ceil_div(g.gemm_m(), 32)) * g.groups *
+                             ceil_div(g.group_filters(), 64) * 4;
   if (tiles > kMaxCoordinate) {
     return text("up to ", tiles, " tiles; legal: at most ", kMaxCoordinate, " (32-bit counters)");
   }
@@ -530,6 +589,9 @@ std::string statistics_refusal(const Instance& instance, const ConvGeometry& g,
   if (instance.kernels[static_cast<int>(EpiloguePath::statistics)] == nullptr) {
     return statistics + "; legal: none (no such epilogue in this instance)";
   }
+  if (g.groups != 1) {
+    return text(statistics, " of a convolution of groups = ", g.groups, "; legal: 1");
+  }
   if (g.out_channels / groups % kSliceFilters != 0) {
     return text(statistics, " of ", g.out_channels / groups, " filters; legal: groups of a ",
                 "multiple of ", kSliceFilters, " filters");
@@ -567,7 +629,7 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, const Launch
   if (!reason.empty()) refuse(instance, reason);
   const Config& config = instance.config;
   const KernelView view = implicit_gemm::kernel_view(g);
-  const std::int64_t n_tiles = ceil_div(g.out_channels, config.block_n);
+  const std::int64_t n_tiles = ceil_div(g.group_filters(), config.block_n);
   if (config.is_resident() && n_tiles > options.multiprocessors) {
     refuse(instance, text("out_channels = ", g.out_channels, " are ", n_tiles, " tiles of ",
                           config.block_n, " filters; legal: at most ", options.multiprocessors,
@@ -578,9 +640,10 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, const Launch
   tiling.config = config;
   Params& p = tiling.params;
   p.loader = choose_loader(config, g);
-  p.channels = static_cast<int>(g.in_channels);
-  p.filters = static_cast<int>(g.out_channels);
-  p.phases = static_cast<int>(view.phases);
+  p.channels = static_cast<int>(g.group_channels());
+  p.filters = static_cast<int>(g.group_filters());
+  p.is_grouped = g.groups > 1;
+  p.phases = static_cast<int>(p.is_grouped ? g.groups : view.phases);
   for (int i = 0; i < 3; ++i) {
     p.filter[i] = static_cast<int>(view.filter[i]);
     p.out[i] = static_cast<int>(view.out[i]);
@@ -657,7 +720,7 @@ Launch plan_launch(const Instance& instance, const ConvGeometry& g, const Launch
   if (p.norm == PrologueNorm::rms) p.inverse_rms_map = encode_template(tiling.inverse_rms);
   p.filter_map = encode_template(tiling.filter);
   if (!p.direct_store) p.output_map[0] = encode_template(tiling.output);
-  for (int i = 0; i < p.phases; ++i) {
+  for (int i = 0; i < output_maps(p); ++i) {
     plan.phase_offset_bytes[i] = implicit_gemm::phase_offset_bytes(g, config.out, i);
   }
 
@@ -705,7 +768,7 @@ void launch(const Launch& plan, const RunPointers& pointers, const void* compute
     p.inverse_rms_map =
         at_address(p.inverse_rms_map, "prologue.inverse_rms", pointers.prologue.inverse_rms);
   }
-  for (int i = 0; i < p.phases && !p.direct_store; ++i) {
+  for (int i = 0; i < output_maps(p) && !p.direct_store; ++i) {
     const CUtensorMap& map = plan.params.output_map[0];
     const std::int64_t offset = plan.phase_offset_bytes[i];
     auto* const output = static_cast<char*>(pointers.output);

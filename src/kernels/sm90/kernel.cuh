@@ -249,11 +249,43 @@ struct Kernel {
     const bool with_rms = kNormalises && p.norm == PrologueNorm::rms && !source.cached;
     ptx::barrier_arrive_expect(
         full, p.halo_height * p.halo_width * p.block_bytes + (with_rms ? p.inverse_rms_bytes : 0));
-    ptx::tma_load_4d(smem.act_tile(stage), source.map, full, ptx::kL2EvictNormal, c, w, h,
-                     source.frame);
+    if (kConfig.takes_groups() && p.is_grouped) {
+      ptx::tma_load_5d(smem.act_tile(stage), source.map, full, ptx::kL2EvictNormal, c, tile.phase,
+                       w, h, source.frame);
+    } else {
+      ptx::tma_load_4d(smem.act_tile(stage), source.map, full, ptx::kL2EvictNormal, c, w, h,
+                       source.frame);
+    }
     if (with_rms) {
       ptx::tma_load_3d(smem.inverse_rms + stage * kConfig.inverse_rms_floats(), &p.inverse_rms_map,
                        full, ptx::kL2EvictNormal, w & ~3, h, source.frame);
+    }
+  }
+
+  /// As load_pixels, of a group's channels.
+  static __device__ __forceinline__ void load_group_pixels(const Params& p, const Tile& tile,
+                                                           const Im2colOrigin& origin,
+                                                           const FrameSource& source, int r, int s,
+                                                           int c, std::uint8_t* stage,
+                                                           ptx::Barrier* full) {
+    const int group = tile.phase;
+    if (p.loader == Loader::tiled) {
+      ptx::tma_load_4d(stage, source.map, full, ptx::kL2EvictNormal, c, group, tile.pixel,
+                       source.frame);
+    } else if (p.loader == Loader::im2col) {
+      // NOTE: what a tile reads behind the last frame is the next group, and is not stored.
+      ptx::tma_load_im2col_5d(stage, source.map, full, ptx::kL2EvictNormal, c, origin.w, origin.h,
+                              source.frame + origin.frame, group,
+                              static_cast<std::uint16_t>(s * p.dilation[2]),
+                              static_cast<std::uint16_t>(r * p.dilation[1]), 0);
+    } else if constexpr (!kSwapped) {
+      for (int block = 0; block < kConfig.block_m / 64; ++block) {
+        const int row = tile.row + block / p.patch_columns * 8;
+        const int column = tile.column + block % p.patch_columns * 8;
+        ptx::tma_load_5d(stage + block * 64 * 128, source.map, full, ptx::kL2EvictNormal, c, group,
+                         column * p.stride[2] - p.pad[2] + s * p.dilation[2],
+                         row * p.stride[1] - p.pad[1] + r * p.dilation[1], source.frame);
+      }
     }
   }
 
@@ -268,7 +300,9 @@ struct Kernel {
     const auto offset_w = static_cast<std::uint16_t>(s * p.dilation[2]);
     ptx::barrier_arrive_expect(full, kConfig.block_m * p.block_bytes);
     // NOTE: no switch: its table would be one more thing to fetch from device memory.
-    if constexpr (kClusterN > 1) {
+    if constexpr (kConfig.input == Input::grouped_runs) {
+      load_group_pixels(p, tile, origin, source, r, s, c, stage, full);
+    } else if constexpr (kClusterN > 1) {
       // Loader::tiled. Each CTA loads its slice of the pixels for all.
       ptx::tma_load_3d_multicast(stage + cta_rank * kActSlice * 128, source.map, full,
                                  (1 << kClusterN) - 1,

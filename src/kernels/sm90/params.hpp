@@ -80,9 +80,10 @@ struct Params {
   // Tiling.
   Loader loader;
   int num_cluster_tiles;          ///< m_clusters · output frames · phase_filter_tiles
-  int phases;                     ///< 1, or 4 for a folded nearest-2x upsampling.
+  int phases;                     ///< 4 for a folded nearest-2x upsampling; else groups.
   int output_frames;              ///< N·Z; 1 where tiles straddle frames and batches.
   bool skip_taps;                 ///< Some temporal taps of some frames meet only padding.
+  bool is_grouped;                ///< Several groups of channels: phases in place of upsampling.
   FastDivide phase_filter_tiles;  ///< Filter tiles of all phases; pairs where a cluster has two.
   FastDivide filter_tiles;        ///< Of one phase.
   FastDivide tiles_per_batch;     ///< m_clusters · frames_per_batch
@@ -119,9 +120,9 @@ struct Params {
   int pad_behind[2];          ///< Rows and columns behind the input that some output reads.
   int new_frames;             ///< D of `activation`
   int cached_frames;          ///< D of `cache`
-  int filters;                ///< K
+  int filters;                ///< K, of one group
   int out[3];                 ///< Z, P, Q of one phase
-  int channels;               ///< C
+  int channels;               ///< C, of one group
   FastDivide blocks;          ///< channel_blocks
   FastDivide plane;           ///< P·Q
   FastDivide width;           ///< Q
@@ -141,10 +142,12 @@ struct Params {
   long long* trace = nullptr;  ///< kTraceSlots stamps a CTA, for bench/sm90/cta_trace.py.
 #endif
 
+  // NOTE: where is_grouped, activation and output have a dimension of groups behind the first, so
+  // that copies end where a group does; im2col copies have it last.
   CUtensorMap activation_map;          ///< New frames.
   CUtensorMap cache_map;               ///< Cached frames; unused without a cache.
   CUtensorMap inverse_rms_map;         ///< {W, H, frames}; unused but with PrologueNorm::rms.
-  CUtensorMap filter_map;              ///< {C, taps, filters of all phases}
+  CUtensorMap filter_map;              ///< {C, filters of all phases, taps}
   CUtensorMap output_map[kMaxPhases];  ///< {K, W, H, frames}: one map a phase.
   CUtensorMap source_map[kMaxPhases];  ///< The residual, like `output`.
 

@@ -9,7 +9,7 @@
 
 namespace convoy::sm90 {
 
-/// One output tile of a CTA.
+/// One output tile of a CTA. `phase`: of an upsampling, or the group.
 struct Tile {
   int frame;        // output frame n·Z + z; 0 where tiles straddle frames
   int batch, z;     // its parts
@@ -33,8 +33,10 @@ __device__ __forceinline__ Tile decode_tile(const Params& p, int index, int cta_
   if (p.phases > 1) {
     tile.phase = p.filter_tiles.divide(n);
     n = p.filter_tiles.remainder(n, tile.phase);
-    tile.phase_row = tile.phase >> 1;
-    tile.phase_column = tile.phase & 1;
+    if (!kConfig.takes_groups() || !p.is_grouped) {
+      tile.phase_row = tile.phase >> 1;
+      tile.phase_column = tile.phase & 1;
+    }
   }
   if constexpr (kConfig.cluster_n > 1) n = n * kConfig.cluster_n + cta_rank;
   tile.filter = n * kConfig.block_n;
@@ -71,6 +73,12 @@ __device__ __forceinline__ Tile decode_tile(const Params& p, int index, int cta_
     }
   }
   return tile;
+}
+
+/// First filter of a tile's group.
+template <Config kConfig>
+__device__ __forceinline__ int first_filter_of_group(const Params& p, const Tile& tile) {
+  return kConfig.takes_groups() && p.is_grouped ? tile.phase * p.filters : 0;
 }
 
 /// Which row of 8x8 sub-patches 64-row block `block` (0..3) of a patched tile is in.
