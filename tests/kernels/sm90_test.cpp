@@ -291,6 +291,21 @@ TEST_F(Sm90, GroupsThatAreRefused) {
   }
 }
 
+TEST_F(Sm90, WideHalos) {
+  // 5x5 in narrow tiles.
+  ConvCase test = image({.in_height = 21,
+                         .in_width = 37,
+                         .in_channels = 40,
+                         .out_channels = 48,
+                         .filter_h = 5,
+                         .filter_w = 5,
+                         .pad_h = 2,
+                         .pad_w = 2});
+  test.bias = test.residual = true;
+  EXPECT_GT(run_on_all(test, "x64_pingpong_halo_"), 0);
+  EXPECT_GT(run_on_all(test, "x32_pingpong_halo_"), 1);
+}
+
 TEST_F(Sm90, DeepPixels) {
   // 1x1 with few tiles: a K loop that CTAs share unevenly, 17 blocks of channels.
   ConvCase test =
