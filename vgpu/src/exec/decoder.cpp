@@ -101,6 +101,7 @@ Decoder::Decoder(const Program& program, Kernel& kernel, MissingForms& missing)
 }
 
 void Decoder::run() {
+  newer_forms_.resize(module_.forms.size());
   std::vector<const ptx::Function*> stack;
   collect_functions(*kernel_.function, stack);
   if (calls_by_pointer_) collect_pointed();
@@ -324,7 +325,10 @@ void Decoder::decode_one(FunctionLayout& layout, const ptx::Instruction& instruc
     why = "unknown opcode";
   }
   if (known) {
-    why = newer_than_target(*form_, module_.target);
+    // Once for each form.
+    std::optional<std::string>& newer = newer_forms_[instruction.form];
+    if (!newer) newer = newer_than_target(*form_, module_.target);
+    why = *newer;
     known = why.empty();
   }
   if (!known) {

@@ -141,6 +141,7 @@ class Decoder {
   const ptx::Module& module_;
   Kernel& kernel_;
   MissingForms& missing_;
+  std::vector<std::optional<std::string>> newer_forms_;  ///< why the target lacks each; empty: no
   std::vector<FunctionLayout> layouts_;
   bool calls_by_pointer_ = false;
   std::vector<const ptx::Function*> pointed_;

@@ -148,9 +148,10 @@ struct DoubleOp {
   uint32_t m = 8, k = 4;
 };
 
-/// D = A B + C in doubles. Lane l has row l / 4 of A (further registers: the rows 8 and up, then four
-/// columns on), column l / 4 of B, and columns 2 (l % 4) and the next of rows l / 4 and up of C (PTX
-/// ISA, "Matrix fragments for mma.m8n8k4 with .f64", "mma.m16n8k4", ".m16n8k8", ".m16n8k16").
+/// D = A B + C in doubles. Lane l has row l / 4 of A (further registers: the rows 8 and up, then
+/// four columns on), column l / 4 of B, and columns 2 (l % 4) and the next of rows l / 4 and up of
+/// C (PTX ISA, "Matrix fragments for mma.m8n8k4 with .f64", "mma.m16n8k4", ".m16n8k8",
+/// ".m16n8k16").
 Step mma_double(Warp& w, const Instr& i, uint32_t lanes) {
   if (!converged(w, lanes, kAllLanes)) return wait_for_lanes(w);
   if (lanes != kAllLanes) {

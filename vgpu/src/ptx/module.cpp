@@ -38,8 +38,10 @@ const char* name_of(Type type) {
 
 Type type_from_suffix(std::string_view suffix) {
   if (suffix.size() < 2 || suffix == "none") return Type::none;
+  if (std::string_view("pbusf").find(suffix[0]) == std::string_view::npos) return Type::none;
   for (auto& entry : kTypes) {
-    if (entry.name == suffix) return entry.type;
+    // The second character tells most apart.
+    if (entry.name[1] == suffix[1] && entry.name == suffix) return entry.type;
   }
   return Type::none;
 }
