@@ -15,7 +15,7 @@ _QUICKER = 0.97
 _ROUNDS = 3
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
-# .way: of the calls that this thread makes now, where it is settled. .call: the one that settled it;
+# .way: of the calls that this thread makes now, where it is settled. .call: what settled it;
 # None: a `with` did.
 _thread = threading.local()
 

@@ -8,13 +8,13 @@ What `convoy tune` had measured before the fault is kept, and --resume goes on f
 
 usage: faults.py CONVOY FAULT_LIBRARY [--every N] [--io-every N] [--kinds malloc,io]
                  [--runtime LIBRARY] [--c-interface PROGRAM] [--python LIBCONVOY]
-                 [--virtual-gpu FOLDER] [--only NAME] [--first N]
+                 [--virtual-gpu FOLDER] [--only NAME] [--first N] [--last N]
 
 --every N tries every N-th allocation only, --io-every every N-th call (CI), both from --first on:
---every 3 with --first 2, then 3, is the rest of --every 3. --runtime: the sanitizer's, of a
-sanitized build; it looks for leaks at the end of each run of the program.
---virtual-gpu: the folder of the virtual GPU's libraries, for runs of `convoy tune` on it. --only:
-runs of one name alone.
+--every 3 with --first 2, then 3, is the rest of --every 3; and up to --last. --runtime: the
+sanitizer's, of a sanitized build; it looks for leaks at the end of each run of the program.
+--virtual-gpu: the folder of the virtual GPU's libraries, for runs of `convoy tune` on it; of a
+sanitized build: VGPU:BUILD. --only: runs of one name alone.
 """
 
 import argparse
@@ -208,7 +208,7 @@ def campaign(options, name, kind):
         old = dict.fromkeys(fresh, b"old")
         before = {file: (old[file], fresh[file]) for file in fresh}
         codes, wrong, tried, at = collections.Counter(), [], 0, options.first
-        while True:
+        while at <= options.last:
             for file, content in old.items():
                 (folder / file).write_bytes(content)
             if tuning:
@@ -229,6 +229,7 @@ def campaign(options, name, kind):
             if (name, kind) == ("shards", "io"):
                 every = 1  # Few, its threads among them.
             at += max(1, every // 20) if name == "c_interface" else every  # Its runs are short.
+        return tried, codes, wrong
 
 
 def main():
@@ -238,6 +239,7 @@ def main():
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--io-every", type=int, default=1)
     parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--last", type=int, default=2**62)
     parser.add_argument("--kinds", default="malloc,io")
     parser.add_argument("--runtime", default="")
     parser.add_argument("--c-interface", default="")
