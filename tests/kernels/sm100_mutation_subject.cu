@@ -5,7 +5,7 @@
 //   vgpu mutate --gpu b200 --sms 8 -- convoy_sm100_mutation_subject
 // which deletes each synchronising instruction in turn. Exit status 0: both results are exact.
 // With CONVOY_SUBJECT_SPLIT the reduction is split between two pairs; with CONVOY_SUBJECT_HALO a
-// pair loads patches with their border.
+// pair loads patches with their border; with CONVOY_SUBJECT_1SM no CTA shares an MMA.
 #include <cstdio>
 
 #include "kernels/sm100/host.hpp"
@@ -19,7 +19,12 @@ namespace {
 constexpr auto kConfig = [] {
   Conv2dConfig<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16> config;
   config.block_tile_shape = {128, 32, 64};
+#ifdef CONVOY_SUBJECT_1SM
+  config.cta_group = 1;
+  config.mma_shape = {128, 32, 16};
+#else
   config.mma_shape = {256, 64, 16};
+#endif
 #ifdef CONVOY_SUBJECT_SPLIT
   config = config.with_split_reduction(2);
 #elif defined(CONVOY_SUBJECT_HALO)
@@ -27,6 +32,8 @@ constexpr auto kConfig = [] {
   config.num_source_stages = 2;
   config.num_pipeline_stages = 4;
   return config;
+#elif defined(CONVOY_SUBJECT_1SM)
+  config.cluster_shape = {2, 2, 1};
 #else
   config.cluster_shape = {4, 2, 1};
 #endif
