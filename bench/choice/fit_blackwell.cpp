@@ -47,8 +47,8 @@ struct Constant {
   double ModelConstants::*value;
 };
 constexpr Constant kFitted[] = {
-    {"run_bytes_per_cycle", &ModelConstants::run_bytes_per_cycle},
-    {"other_bytes_per_cycle", &ModelConstants::other_bytes_per_cycle},
+    {"run_bytes_per_us", &ModelConstants::run_bytes_per_us},
+    {"other_bytes_per_us", &ModelConstants::other_bytes_per_us},
     {"shared_bytes_per_cycle", &ModelConstants::shared_bytes_per_cycle},
     {"refill_cycles", &ModelConstants::refill_cycles},
     {"atom_cycles", &ModelConstants::atom_cycles},
@@ -73,6 +73,7 @@ constexpr Constant kFitted[] = {
 ModelConstants hopper_constants() {
   ModelConstants k;
   k.cycles_per_us = 1700.0;
+  k.power_macs_per_us = 0.0;  // In the clock.
   k.macs_per_cycle = 2048.0;
   k.memory_bytes_per_us = 0.9 * 4.8e6;
   k.load_cycles = k.mma_issue_cycles = 0.0;

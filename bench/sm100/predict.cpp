@@ -25,6 +25,8 @@ namespace convoy {
 namespace {
 
 constexpr int kMultiprocessors = 148;
+// Beside the tensor cores, as in ModelConstants::power_macs_per_us.
+constexpr double kOtherWatts = 200.0;
 constexpr double kFlopPerUs = 2.25e9, kBytesPerUs = 8e6;
 
 struct Prediction {
@@ -33,10 +35,12 @@ struct Prediction {
 };
 
 // At both ends of the constants' ranges.
-sm100::ModelConstants constants(bool fast) {
+sm100::ModelConstants constants(bool fast, double power) {
   sm100::ModelConstants k;
-  k.cycles_per_us = fast ? 1965.0 : 1450.0;
-  k.run_bytes_per_cycle = k.other_bytes_per_cycle = fast ? 64.0 : 55.0;
+  k.cycles_per_us = fast ? 1965.0 : 1580.0;
+  k.power_macs_per_us = power * (fast ? 1763e6 / 2 : 1420e6 / 2);
+  k.run_bytes_per_us = k.other_bytes_per_us = fast ? 64.0 * 1965.0 : 55.0 * 1700.0;
+  k.launch_us = fast ? 0.9 : 2.2;
   k.refill_cycles = fast ? 1000.0 : 2418.0;
   k.step_cycles = fast ? 100.0 : 250.0;
   k.memory_bytes_per_us = (fast ? 0.93 : 0.85) * 7.67e6;
@@ -44,19 +48,22 @@ sm100::ModelConstants constants(bool fast) {
   return k;
 }
 
-Prediction predict(const ConvGeometry& g, DType dtype, bool runs_only) {
+// `power`: multiply-adds that the card's power permits, as a share of those at 1,000 W.
+Prediction predict(const ConvGeometry& g, DType dtype, bool runs_only, double power = 1.0) {
   Prediction best;
+  sm100::ModelConstants typical;
+  typical.power_macs_per_us *= power;
   for (const sm100::Instance& instance : sm100::instances()) {
     const sm100::Config& config = instance.config;
     if (config.act_dtype != dtype || config.out_dtype != dtype) continue;
     if (runs_only && config.input != sm100::Input::runs) continue;
     if (!sm100::refusal(instance, g, g.upsample == 2).empty()) continue;
-    const double us = sm100::estimate_us(instance, g, kMultiprocessors);
+    const double us = sm100::estimate_us(instance, g, kMultiprocessors, {}, typical);
     if (best.us > 0.0 && us >= best.us) continue;
     best.us = us;
     best.name = name_of(instance);
-    best.low = sm100::estimate_us(instance, g, kMultiprocessors, {}, constants(true));
-    best.high = sm100::estimate_us(instance, g, kMultiprocessors, {}, constants(false));
+    best.low = sm100::estimate_us(instance, g, kMultiprocessors, {}, constants(true, power));
+    best.high = sm100::estimate_us(instance, g, kMultiprocessors, {}, constants(false, power));
   }
   return best;
 }
@@ -102,23 +109,25 @@ void print_file(const std::string& path, bool layers) {
 void print_gemms(const std::string& path) {
   std::ifstream file(path);
   std::string line;
-  if (!file || !std::getline(file, line) || line != "m,n,k,us,source") {
-    throw Error(Status::io_error, path + ": not a file of columns m,n,k,us,source");
+  if (!file || !std::getline(file, line) || line != "m,n,k,us,watts,source") {
+    throw Error(Status::io_error, path + ": not a file of columns m,n,k,us,watts,source");
   }
-  std::printf("| M, N, K | published, us | predicted | range | by | kernel | source |\n");
+  std::printf("| M, N, K | W | published, us | predicted | range | by | kernel | source |\n");
   while (std::getline(file, line)) {
     long long m = 0, n = 0, k = 0;
-    double us = 0;
+    double us = 0, watts = 0;
     int end = 0;
-    if (std::sscanf(line.c_str(), "%lld,%lld,%lld,%lf,%n", &m, &n, &k, &us, &end) != 4) {
-      throw Error(Status::io_error, path + ": not m,n,k,us,source: " + line);
+    if (std::sscanf(line.c_str(), "%lld,%lld,%lld,%lf,%lf,%n", &m, &n, &k, &us, &watts, &end) !=
+        5) {
+      throw Error(Status::io_error, path + ": not m,n,k,us,watts,source: " + line);
     }
     const Conv2dProblemShape shape{
         .in_height = m / 64, .in_width = 64, .in_channels = k, .out_channels = n};
-    const Prediction best = predict(geometry_of(shape), DType::bf16, false);
-    std::printf("| %lld, %lld, %lld | %.1f | %.1f | %.1f - %.1f | %+.0f %% | `%s` | %s |\n", m, n,
-                k, us, best.us, best.low, best.high, 100 * (best.us / us - 1), best.name.c_str(),
-                line.c_str() + end);
+    const Prediction best = predict(geometry_of(shape), DType::bf16, false,
+                                    (watts - kOtherWatts) / (1000.0 - kOtherWatts));
+    std::printf("| %lld, %lld, %lld | %.0f | %.1f | %.1f | %.1f - %.1f | %+.0f %% | `%s` | %s |\n",
+                m, n, k, watts, us, best.us, best.low, best.high, 100 * (best.us / us - 1),
+                best.name.c_str(), line.c_str() + end);
   }
 }
 

@@ -224,6 +224,36 @@ TEST(Sm100Model, ActivationsAndRowsCost) {
   EXPECT_EQ(step_work(Activation::none), StepWork::plain);
 }
 
+TEST(Sm100Model, PowerBindsFullChips) {
+  TileLoop loop;
+  loop.atoms = 1000;
+  loop.buffered_atoms = 100;
+  loop.mma_macs = 128.0 * 256 * 64;
+  loop.waves = 10;
+  ModelConstants k;
+  k.power_macs_per_us = 0;
+  const double unbound = loop_us(loop, k);
+  // All SMs at their highest clock take more than 1,000 W; a tenth of them does not.
+  loop.chip_macs = 148 * loop.waves * loop.atoms * loop.mma_macs;
+  k = ModelConstants{};
+  EXPECT_DOUBLE_EQ(loop_us(loop, k), loop.chip_macs / k.power_macs_per_us);
+  EXPECT_GT(loop_us(loop, k), unbound);
+  loop.chip_macs /= 10;
+  EXPECT_DOUBLE_EQ(loop_us(loop, k), unbound);
+}
+
+TEST(Sm100Model, IntakeHasAClockOfItsOwn) {
+  TileLoop loop;
+  loop.atoms = 1000;
+  loop.buffered_atoms = 1e6;
+  loop.taken_in_bytes = 1e6;
+  ModelConstants k, slow;
+  slow.cycles_per_us = k.cycles_per_us / 2;
+  k.tile_cycles = k.ends_cycles = slow.tile_cycles = slow.ends_cycles = 0;
+  EXPECT_NEAR(loop_us(loop, k), loop_us(loop, slow), 1e-6 * loop_us(loop, k));
+  EXPECT_NEAR(loop_us(loop, k) - k.launch_us, 1e9 / k.other_bytes_per_us, 1.0);
+}
+
 TEST(Sm100Model, KnowsHowRowsLie) {
   const auto rows = [](std::int64_t channels, std::int64_t filters) {
     TileLoop loop;

@@ -84,6 +84,7 @@ TileLoop tile_loop(const Instance& instance, const ConvGeometry& g, int multipro
   const double tiles =
       double(layout.groups) * double(ceil_div(layout.rows, block.m * config.cluster_shape.m)) *
       double(ceil_div(g.out_channels, config.mma_shape.n * config.cluster_shape.n));
+  loop.chip_macs = tiles * config.cluster_size() * loop.atoms * loop.mma_macs;
   const double slots = multiprocessors * (config.cluster_size() >= 4 ? k.split_share : 1.0);
   loop.waves = std::ceil(tiles / std::max(1.0, std::floor(slots / config.cluster_size())));
 
@@ -102,8 +103,9 @@ TileLoop tile_loop(const Instance& instance, const ConvGeometry& g, int multipro
 double loop_us(const TileLoop& loop, const ModelConstants& k) {
   const double multiply =
       std::max(loop.mma_macs / k.macs_per_cycle, loop.operand_bytes / k.shared_bytes_per_cycle);
-  const double intake = loop.taken_in_bytes * (loop.odd_input_rows ? 1.0 + k.odd_intake : 1.0) /
-                        (loop.as_they_lie ? k.run_bytes_per_cycle : k.other_bytes_per_cycle);
+  const double intake = loop.taken_in_bytes * (loop.odd_input_rows ? 1.0 + k.odd_intake : 1.0) *
+                        k.cycles_per_us /
+                        (loop.as_they_lie ? k.run_bytes_per_us : k.other_bytes_per_us);
   const double atom =
       std::max({multiply + k.atom_cycles, intake, k.refill_cycles / loop.buffered_atoms,
                 k.load_cycles, k.mma_issue_cycles});
@@ -135,8 +137,10 @@ double loop_us(const TileLoop& loop, const ModelConstants& k) {
   // As (a^p + b^p)^(1/p), by the longer of both: powers of p overflow.
   const double longer = std::max(compute_us, memory_us);
   const double share = std::min(compute_us, memory_us) / longer;
-  return k.launch_us +
-         longer * std::pow(1.0 + std::pow(share, k.overlap_power), 1.0 / k.overlap_power);
+  const double us = k.launch_us + longer * std::pow(1.0 + std::pow(share, k.overlap_power),
+                                                    1.0 / k.overlap_power);
+  // Power is regulated over milliseconds, longer than a launch: it binds the mean.
+  return k.power_macs_per_us > 0 ? std::max(us, loop.chip_macs / k.power_macs_per_us) : us;
 }
 
 double estimate_us(const Instance& instance, const ConvGeometry& geometry, int multiprocessors,

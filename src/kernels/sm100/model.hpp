@@ -14,19 +14,23 @@ namespace convoy::sm100 {
 /// of the model is tried on Hopper's measured times (`sm100_fit_model`) and on what others
 /// published of matrix products (`sm100_predict --gemms`).
 struct ModelConstants {
-  /// Cycles a us: the clock that a B200 was seen to hold under sustained load (flashinfer #2899);
-  /// 1,450 to 1,965, its highest.
-  double cycles_per_us = 1580.0;
+  /// Cycles a us where power does not bind: a B200's highest clock, which the published benchmarks
+  /// lock (facebookexperimental/triton #854, #3648); 1,580 to 1,965.
+  double cycles_per_us = 1965.0;
+  /// Multiply-adds a us of the whole chip that its power permits, however they are spread: with
+  /// cuBLAS at 1,099 TFLOP/s on a B200 of 750 W (triton #854, 4096 and 8192 cubed) and 200 W beside
+  /// the tensor cores, 1,599 TFLOP/s at 1,000 W; 1,420 to 1,763 published. 0: not bound.
+  double power_macs_per_us = 1099e6 / 2.0 * (1000.0 - 200.0) / (750.0 - 200.0);
   /// Multiply-adds a cycle of an SM's tensor core, twice Hopper's (data sheet); published
   /// benchmarks come near it with 256-row MMAs of pairs.
   double macs_per_cycle = 4096.0;
   /// Bytes a cycle that an MMA reads of its operands: 32 banks of 4. Published benchmarks
   /// (Dissecting Nvidia Blackwell, SemiAnalysis, 2026) find MMAs of N < 128 bound by it.
   double shared_bytes_per_cycle = 128.0;
-  /// Bytes a cycle that an SM takes in from L2, runs of pixels and otherwise: Hopper's, as fitted
-  /// with this form, at most the 64 of its port; 55 to 64.
-  double run_bytes_per_cycle = 62.5;
-  double other_bytes_per_cycle = 64.0;
+  /// Bytes a us that an SM takes in from L2, runs of pixels and otherwise: Hopper's, as fitted with
+  /// this form. By time, not by cycles: L2 and the crossbar have a clock of their own.
+  double run_bytes_per_us = 62.5 * 1700.0;
+  double other_bytes_per_us = 64.0 * 1700.0;
   /// Cycles from a stage's release until it is full: 1,000 (published latencies of a TMA load and
   /// of the way between the dies) to 2,418 (Hopper's, as fitted, under load).
   double refill_cycles = 1800.0;
@@ -60,10 +64,11 @@ struct ModelConstants {
   double tile_cycles = 60.0;
   /// Cycles before the first MMA and after the last of a CTA: first loads, last epilogue.
   double ends_cycles = 1500.0;
-  /// us of a launch: estimate.
-  double launch_us = 2.2;
-  /// SMs of `multiprocessors` that clusters of 4 and 8 find room on: measured on Hopper, 64 of 132.
-  double split_share = 64.0 / 132.0;
+  /// us of a launch: products of 48 x 80 x 64 take a B200 1.7 to 2.5 us in all (flashinfer #4370),
+  /// the ends above among them; 0.9 to 2.2.
+  double launch_us = 1.5;
+  /// SMs of `multiprocessors` that clusters of 4 and 8 find room on: Hopper's, as fitted.
+  double split_share = 0.9132;
   /// Bytes a us from and to device memory: nine tenths of the 7.67 TB/s of 7,680 pins at 3,996 MHz
   /// (torchao #4002); 0.85 to 0.93 of that.
   double memory_bytes_per_us = 0.9 * 7.67e6;
@@ -87,6 +92,7 @@ enum class StepWork { plain, simple_activation, exponential_activation };
 struct TileLoop {
   double atoms = 0;           ///< Of a tile of a CTA.
   double mma_macs = 0;        ///< Multiply-adds of an atom, of one SM.
+  double chip_macs = 0;       ///< Multiply-adds of the launch, of all SMs; 0: unknown.
   double operand_bytes = 0;   ///< Bytes that an atom's MMAs read from shared memory.
   double taken_in_bytes = 0;  ///< Bytes that an SM takes in for an atom.
   bool as_they_lie = false;   ///< As runs of pixels without filter taps.
