@@ -6,19 +6,21 @@
 # wherever it can. The end is one archive to send back.
 #
 #   scripts/first_hour_b200.sh [--build FOLDER] [--out FOLDER] [--virtual b200|b300|h200]
-#                              [--quick] [--steps "driver probes ladder ..."]
+#                              [--quick] [--seconds N] [--steps "driver probes ladder ..."]
 #
 # On a B200, B300 (or H100, H200: the Hopper half). --virtual runs what can run there on the virtual
-# GPU of the build, to try the script itself. --quick: the ladder and a share of the tests. The build
-# folder (default: build/default) is configured and built where it is not yet. Every command has a
-# time-out; one that hangs is dumped (warps, barriers), ended, and the next one runs. The archive is
-# written whatever happens. Exit status: 0 where every step that ran passed.
+# GPU of the build, to try the script itself. --quick: the ladder and a share of the tests and times.
+# --seconds: what has not begun by then is left out, and said to be. The build folder (default:
+# build/default) is configured and built where it is not yet. Every command has a time-out; one that
+# hangs is dumped (warps, barriers), ended, and the next one runs. The archive is written whatever
+# happens. Exit status: 0 where every step that ran passed.
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$root/build/default
 out=$root/first-hour
 virtual=
 quick=
+seconds=
 steps="driver probes ladder tests sanitizer fuzz tune cudnn model"
 while [ $# -gt 0 ]; do
   case $1 in
@@ -26,8 +28,9 @@ while [ $# -gt 0 ]; do
     --out) shift; out=$1 ;;
     --virtual) shift; virtual=$1 ;;
     --quick) quick=yes ;;
+    --seconds) shift; seconds=$1 ;;
     --steps) shift; steps=$1 ;;
-    *) sed -n '3,17p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2 ;;
+    *) sed -n '4,18p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2 ;;
   esac
   shift
 done
@@ -64,14 +67,14 @@ case $capability in
   *) echo "first_hour_b200.sh: compute capability $capability; legal: 10.0, 10.3, 9.0" >&2; exit 2 ;;
 esac
 
-failed=0 runs=0
+failed=0 runs=0 left_out=0
 say() { # STEP VERDICT
   printf '%-44s %s\n' "$1" "$2" | tee -a "$summary"
 }
 # The archive, also of a session that was interrupted.
 archive=$out.tar.gz
 finish() {
-  say "failed" "$failed of $runs commands"
+  say "failed" "$failed of $runs commands, $left_out left out for time"
   tar -C "$(dirname "$out")" -czf "$archive" "$(basename "$out")"
   echo "send back: $archive"
 }
@@ -92,10 +95,18 @@ wants() {
   case " $steps end " in *" $1 "*) true ;; *) step=''; false ;; esac
 }
 # One command with a time-out; its output in a file. A hang is dumped before it is ended. A test
-# program that runs no test, or skips them all, has failed; tests that skip are counted.
+# program that selects no test has failed, one that skips them all is left out; tests that skip are counted.
 run() { # NAME SECONDS COMMAND...
   local name=$1 limit=$2 log=$out/$1.txt begin=$SECONDS code skipped
   shift 2
+  if [ -n "$seconds" ]; then
+    if [ $SECONDS -ge "$seconds" ]; then
+      say "$name" "left out: $seconds s are over"
+      left_out=$((left_out + 1))
+      return 1
+    fi
+    [ $((seconds - SECONDS)) -ge "$limit" ] || limit=$((seconds - SECONDS))
+  fi
   runs=$((runs + 1))
   # In a group of its own, so that what it starts ends with it.
   setsid "${launcher[@]}" "$@" > "$log" 2>&1 &
@@ -117,8 +128,11 @@ run() { # NAME SECONDS COMMAND...
   child=''
   if [ $code = 0 ] && grep -q '^\[==========\] Running 0 tests' "$log"; then
     code="no test of that name"
-  elif [ $code = 0 ] && grep -q '^\[  PASSED  \] 0 tests' "$log"; then
-    code="every test skipped"
+  fi
+  if [ $code = 0 ] && grep -q '^\[  PASSED  \] 0 tests' "$log"; then
+    say "$name" "left out: every test skipped, $(grep -am1 -B1 'Skipped' "$log" | head -1 | cut -c1-80)"
+    runs=$((runs - 1))
+    return 0
   fi
   skipped=$(grep -c '^\[  SKIPPED \] .*ms)' "$log")
   if [ "$code" = 0 ]; then
@@ -246,6 +260,7 @@ sets="flux1_vae_decode qwen_image_vae_decode resnet50 sdxl_unet wan21_vae_decode
 if wants tune; then
   shapes=$sets
   # Times of the interpreter say nothing: that each kernel runs and is written down.
+  [ -n "$quick" ] && shapes="n1h64w64c128k128r3s3ph1pw1 n1h32w32c256k256r1s1"
   [ -n "$virtual" ] && shapes="n1h8w8c64k64r1s1 n1h8w8c64k64r3s3ph1pw1 n1h8w8c128k64r1s1"
   # shellcheck disable=SC2086
   run tune 1800 "$convoy" tune $shapes --output "$out/tuning.txt" --csv "$out/tune.csv"
@@ -253,6 +268,7 @@ fi
 if wants cudnn && [ -z "$virtual" ]; then
   versus=$(find "$build" -name 'convoy_vs_cudnn*' -type f -perm -u+x | head -1)
   if [ -n "$versus" ]; then
+    [ -n "$quick" ] && sets=resnet50
     for set in $sets; do
       run "cudnn.$set" 900 "$convoy" bench "$set" --vs cudnn
     done
@@ -269,7 +285,7 @@ if wants model && [ -f "$out/tune.csv" ]; then
   folds=()
   [ $family = sm90 ] && folds=(--folds 4)
   launcher=()
-  run model.build 600 cmake --build "$build" --target "${family}_fit_model"
+  [ -x "$fit" ] || run model.build 600 cmake --build "$build" --target "${family}_fit_model"
   [ -x "$fit" ] && run model 300 "$fit" "$out/tune.csv" --multiprocessors "$multiprocessors" "${folds[@]}"
 fi
 
