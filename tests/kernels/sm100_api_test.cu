@@ -4,8 +4,10 @@
 // errors.
 #include <gtest/gtest.h>
 
+#include <concepts>
 #include <cstring>
 #include <optional>
+#include <type_traits>
 
 #include "convoy/device/sm100/conv2d_fprop.cuh"
 #include "support/integer_tensors.hpp"
@@ -43,6 +45,47 @@ struct RecordingStore {
     alignment[m * filters + n] = aligned ? kAlignment : -1;
   }
 };
+
+// The described system's names, on both sides of the residual (docs/kernels-sm100.md has the list).
+using DefaultConfig = Conv2dConfig<bf16, bf16, bf16>;
+constexpr PackedConfig kPacked = validated_pack<kConfig>();
+
+template <bool kWithSource>
+concept SmemAsDescribed = requires(Conv2dSmem<kPacked.tiles, kPacked.pipeline, kWithSource>& smem) {
+  { smem.act_tiles() } -> std::same_as<std::uint8_t*>;
+  { smem.filter_tiles() } -> std::same_as<std::uint8_t*>;
+  { smem.out_tiles() } -> std::same_as<std::uint8_t*>;
+  { smem.epi_load_barriers() } -> std::same_as<ptx::Barrier*>;
+  { smem.load_order_barrier() } -> std::same_as<ptx::Barrier*>;
+};
+static_assert(SmemAsDescribed<false> && SmemAsDescribed<true>);
+static_assert(requires(Conv2dSmem<kPacked.tiles, kPacked.pipeline, true> & smem) {
+  { smem.src_tiles() } -> std::same_as<std::uint8_t*>;
+});
+
+using Kernel = Conv2dFpropKernel<kPacked.tiles, kPacked.pipeline, NoComputeOp, NoStoreOp, true>;
+static_assert(std::is_function_v<decltype(Kernel::init_barriers)>);
+static_assert(std::is_function_v<decltype(Kernel::load_input_tiles)>);
+static_assert(std::is_function_v<decltype(Kernel::mma)>);
+
+static_assert(requires(DefaultConfig config, GemmShape shape, int value) {
+  config.block_tile_shape = config.mma_shape = config.cluster_shape = shape;
+  config.output_tile_shape = shape;
+  config.cta_group = config.num_output_stages = config.num_accum_pipeline_stages = value;
+  config.num_clc_pipeline_stages = config.k_group_size = config.block_swizzle_size = value;
+  config.a_swizzle = config.b_swizzle = config.c_swizzle = config.num_pipeline_stages = value;
+  config.register_based_epilogue = true;
+});
+static_assert(DefaultConfig::accum_type() == DType::fp32);
+static_assert(DefaultConfig::default_fp16() == DefaultConfig::default_bf16());
+static_assert(requires(Conv2dProblemShape shape, std::int64_t value) {
+  shape.batch = shape.in_height = shape.in_width = shape.in_channels = shape.out_channels = value;
+  shape.filter_h = shape.filter_w = shape.pad_h = shape.pad_w = shape.stride_h = value;
+  shape.stride_w = shape.dilation_h = shape.dilation_w = shape.groups = value;
+  value = shape.out_height() + shape.out_width() + shape.gemm_m() + shape.gemm_n();
+  value = shape.gemm_k() + shape.num_m_tiles(value) + shape.num_n_tiles(value);
+  value = shape.num_k_tiles(value);
+});
 
 Conv2dProblemShape problem_shape() {
   return {.batch = 1,
