@@ -12,6 +12,8 @@ namespace convoy {
 template <typename... Parts>
 std::string text(const Parts&... parts) {
   std::ostringstream stream;
+  stream.exceptions(
+      std::ios_base::badbit);  // NOTE: else it would swallow bad_alloc, and cut the text.
   (stream << ... << parts);
   return stream.str();
 }

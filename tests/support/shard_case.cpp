@@ -145,7 +145,9 @@ Same same_of(const std::string& kernel, const std::string& whole) {
                                      "im2col_matmul", "qslice", "split_copy"}) {
     if (kernel.starts_with(composed)) return Same::values;
   }
-  return kernel == whole ? Same::bits : Same::values;
+  // Where a tile is not split the kernel finishes it, else the one that sums does.
+  const bool may_split = kernel.find("splitk") != std::string::npos || kernel.starts_with("mma_");
+  return kernel == whole && !may_split ? Same::bits : Same::values;
 }
 
 struct Whole {

@@ -18,6 +18,7 @@
 
 #include "convoy/convoy.hpp"
 #include "convoy/shard.hpp"
+#include "core/text.hpp"
 
 namespace {
 
@@ -148,6 +149,29 @@ TEST(OutOfMemory, OfAPlanAndItsRun) {
         {.output = layer.y.data(), .activation = layer.x.data(), .filter = layer.filter.data()});
     return layer.right(8);
   });
+}
+
+TEST(OutOfMemory, TextIsWholeOrThrows) {
+  const std::string part(300, 'x');
+  const std::string whole = part + "7" + part + part;
+  int thrown = 0;
+  for (long point = 1;; ++point) {
+    std::string got;
+    bool failed = false;
+    countdown = point;
+    try {
+      got = text(part, 7, part, part);
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+    const bool all_made = countdown > 0;
+    countdown = 0;
+    if (all_made) break;
+    thrown += failed ? 1 : 0;
+    EXPECT_TRUE(failed || got == whole)
+        << "allocation " << point << ": " << got.size() << " of " << whole.size() << " characters";
+  }
+  EXPECT_GE(thrown, 3);
 }
 
 TEST(OutOfMemory, OfAPackedFilterAndAPrologue) {
