@@ -198,8 +198,8 @@ TEST(OutOfMemory, OfAPackedFilterAndAPrologue) {
   });
 }
 
-/// One rank's plan, halos, run and gathered output, with `plans` and `runs` before the first and the
-/// second. What it threw.
+/// One rank's plan, halos, run and gathered output, with `plans` and `runs` before the first and
+/// the second. What it threw.
 std::string run_rank(const Communicator& ranks, std::int64_t width,
                      const std::function<void()>& plans, const std::function<void()>& runs) {
   const Conv2dProblemShape problem{.in_height = 4,

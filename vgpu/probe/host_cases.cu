@@ -103,7 +103,7 @@ void add_limits() {
     answers("attributes from " + std::to_string(first), [first] {
       std::vector<int> values;
       for (int i = first; i < first + 20; ++i) {
-        // The PCI address, ids and the switch between GPUs (132, multicast) are those of one machine.
+        // The PCI address, ids and the switch between GPUs (132) are those of one machine.
         if (i == 132 || i == cudaDevAttrPciBusId || i == cudaDevAttrPciDeviceId ||
             i == cudaDevAttrPciDomainId || i == cudaDevAttrGpuPciDeviceId ||
             i == cudaDevAttrGpuPciSubsystemId) {
