@@ -104,8 +104,8 @@ Bytes cut(const Bytes& whole, const Blocks& b, const ShardRange& range) {
 /// How outputs are compared.
 enum class Same { bits, values };
 
-/// What differs between a rank's own elements and the whole's. `values`: by more than a few roundings
-/// of the largest.
+/// What differs between a rank's own elements and the whole's. `values`: by more than a few
+/// roundings of the largest.
 std::string own_difference(const Bytes& part, const Bytes& whole, const Blocks& b,
                            const ShardRange& range, const char* name, DType dtype,
                            Same same = Same::bits) {

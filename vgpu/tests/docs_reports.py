@@ -31,6 +31,7 @@ def report(vgpu, folder, options, program, arguments, lines):
 
 def comparable(text):
     text = re.sub(r"PTX line \d+", "PTX line N", text)
+    text = re.sub(r"_GLOBAL__N__[0-9a-f]{8}", "_GLOBAL__N_", text)  # nvcc's, of the build.
     return re.sub(r"%[a-z]+\d+", "%r", text)
 
 
