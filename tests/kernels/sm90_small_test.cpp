@@ -31,8 +31,8 @@ class Sm90Small : public ::testing::Test {
     }
     return nullptr;
   }
-  // NOTE: the bound of a launch without a plan knows nothing of TF32: products are of small integers
-  // then, and sums have one value.
+  // NOTE: the bound of a launch without a plan knows nothing of TF32: products are of small
+  // integers then, and sums have one value.
   static bool exact_products() { return kernel().ends_with("tf32"); }
   static void TearDownTestSuite() {
     if (kernel().empty()) return;
@@ -50,7 +50,8 @@ class Sm90Small : public ::testing::Test {
       if (test.options.output_dtype.value_or(out) != out) return;
       if (out != instance->config.in) test.options.output_dtype = out;
       if (!sm90::refusal(*instance, geometry_of(test.problem), false).empty()) return;
-      if (kernel().find("normalised") != std::string::npos) {  // Takes nothing but a norm in front.
+      // Takes nothing but a norm in front.
+      if (kernel().find("normalised") != std::string::npos) {
         test.options.prologue = {PrologueNorm::scale_shift, Activation::silu};
         run_planned(test);
         return;
