@@ -103,7 +103,8 @@ uint64_t Allocation::first_unwritten(uint64_t address, uint64_t bytes) const {
   return last;
 }
 
-void Allocation::spoil(uint64_t address, uint64_t bytes, std::shared_ptr<const BrokenRule> rule) {
+void Allocation::spoil(uint64_t address, uint64_t bytes,
+                       const std::shared_ptr<const BrokenRule>& rule) {
   const uint64_t end = address - base_ + bytes;
   for (uint64_t at = address - base_; at < end;) {
     const uint64_t word = at / kWordBytes;

@@ -67,7 +67,7 @@ class Allocation {
   }
   /// Makes [address, address + bytes), where writes are tracked, as undefined as what was stored
   /// there; who reads it next finds the rule. A later write ends that.
-  void spoil(uint64_t address, uint64_t bytes, std::shared_ptr<const BrokenRule> rule);
+  void spoil(uint64_t address, uint64_t bytes, const std::shared_ptr<const BrokenRule>& rule);
   /// The rule that spoils one of the bytes, or null.
   std::shared_ptr<const BrokenRule> spoiled(uint64_t address, uint64_t bytes) const;
   /// is_written and mark_written of an access of 1 to 32 bytes that is aligned to its size.

@@ -37,8 +37,9 @@ std::optional<Comparison> compare(std::string_view type, uint64_t a, uint64_t b)
     return of_floats(std::bit_cast<float>(static_cast<uint32_t>(a)),
                      std::bit_cast<float>(static_cast<uint32_t>(b)));
   }
-  if (parsed == ptx::Type::f64)
+  if (parsed == ptx::Type::f64) {
     return of_floats(std::bit_cast<double>(a), std::bit_cast<double>(b));
+  }
   return std::nullopt;
 }
 

@@ -74,8 +74,9 @@ std::string newer_than_target(const ptx::Form& form, const std::string& target) 
     if (since.modifier.empty() || form.has(since.modifier)) needs = std::max(needs, since.target);
   }
   // Of doubles, sm_80 has one shape.
-  if (form.opcode() == "mma" && form.has("f64") && !form.has("m8n8k4"))
+  if (form.opcode() == "mma" && form.has("f64") && !form.has("m8n8k4")) {
     needs = std::max(needs, 90u);
+  }
   return needs > has ? format("needs .target sm_%u or later", needs) : std::string();
 }
 
