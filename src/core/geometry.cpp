@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/checked.hpp"
+#include "core/divisors.hpp"
 
 namespace convoy {
 namespace {
@@ -51,11 +52,7 @@ void require_pad_mode(PadMode mode, const char* name) {
 /// The common divisor of a and b that is nearest to `wanted` from below.
 std::int64_t nearest_groups(std::int64_t a, std::int64_t b, std::int64_t wanted) {
   // With K = 0 every divisor of C is legal: gcd(C, 0) = C.
-  const std::int64_t common = std::gcd(a, b);
-  for (std::int64_t g = std::min({wanted, common, std::int64_t{4096}}); g > 1; --g) {
-    if (common % g == 0) return g;
-  }
-  return 1;
+  return largest_divisor(std::gcd(a, b), std::min(wanted, std::int64_t{4096}));
 }
 
 void check_channels(const ConvGeometry& g) {

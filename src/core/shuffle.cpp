@@ -5,20 +5,13 @@
 #include <cstring>
 
 #include "core/checked.hpp"
+#include "core/divisors.hpp"
 
 namespace convoy {
 namespace {
 
 constexpr const char* kFactorNames[3] = {"shuffle.factors[0] (frames)", "shuffle.factors[1] (rows)",
                                          "shuffle.factors[2] (columns)"};
-
-// The greatest divisor of `value` that is at most `wanted`.
-std::int64_t nearest_divisor(std::int64_t value, std::int64_t wanted) {
-  for (std::int64_t divisor = std::min(value, wanted); divisor > 1; --divisor) {
-    if (value % divisor == 0) return divisor;
-  }
-  return 1;
-}
 
 template <typename Element>
 class HostCopies {
@@ -142,7 +135,7 @@ void check_shuffle(const ConvGeometry& g, const OutputShuffle& shuffle, bool res
   if (channels < 1 || g.out_channels % channels != 0) {
     throw_invalid("shuffle.residual_channels = ", channels,
                   " does not divide out_channels = ", g.out_channels,
-                  "; legal: a divisor of it; nearest: ", nearest_divisor(g.out_channels, channels));
+                  "; legal: a divisor of it; nearest: ", largest_divisor(g.out_channels, channels));
   }
 }
 

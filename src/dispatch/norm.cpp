@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/checked.hpp"
+#include "core/divisors.hpp"
 #include "core/log.hpp"
 #include "core/norm.hpp"
 #include "dispatch/backends.hpp"
@@ -35,15 +36,6 @@ void require_at_least(std::int64_t value, std::int64_t least, const char* name) 
 void require_epsilon(float epsilon) {
   if (std::isfinite(epsilon) && epsilon >= 0.0f) return;
   throw_invalid("epsilon = ", epsilon, " is not legal; legal: a finite number of at least 0");
-}
-
-/// The divisor of `value` that is nearest to `wanted`.
-std::int64_t nearest_divisor(std::int64_t value, std::int64_t wanted) {
-  for (std::int64_t away = 0; away < wanted; ++away) {
-    if (value % (wanted - away) == 0) return wanted - away;
-    if (wanted + away <= value && value % (wanted + away) == 0) return wanted + away;
-  }
-  return 1;
 }
 
 void check_options(const NormOptions& options) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/checked.hpp"
+#include "core/divisors.hpp"
 #include "core/norm.hpp"
 #include "core/shuffle.hpp"
 #include "core/text.hpp"
@@ -151,17 +152,9 @@ void check_statistics(const ConvGeometry& g, const OutputShuffle& shuffle, std::
                   " channels without elements; legal: 0 (none)");
   }
   if (groups == 0 || (groups > 0 && channels % groups == 0)) return;
-  const std::int64_t most =
-      std::clamp<std::int64_t>(groups, 1, std::max<std::int64_t>(channels, 1));
-  std::int64_t nearest = 1;  // The largest divisor up to there.
-  for (std::int64_t divisor = 1; divisor * divisor <= channels; ++divisor) {
-    if (channels % divisor != 0) continue;
-    for (const std::int64_t each : {divisor, channels / divisor}) {
-      if (each <= most) nearest = std::max(nearest, each);
-    }
-  }
   throw_invalid("statistics_groups = ", groups, " with ", channels,
-                " channels of the output; legal: 0 (none) or a divisor; nearest: ", nearest);
+                " channels of the output; legal: 0 (none) or a divisor; nearest: ",
+                largest_divisor(channels, groups));
 }
 
 }  // namespace convoy
