@@ -29,8 +29,7 @@ struct BenchOptions {
   CommonOptions common;
   std::vector<std::string> shapes;
   EpilogueOptions epilogue;
-  std::string norm, norm_activation = "none";
-  std::int64_t norm_groups = 32;
+  NormWords norm;
   std::string versus;
   bool csv = false, verify = false, list = false;
   double seconds = 0.5;
@@ -49,9 +48,10 @@ std::string repro_line(const BenchOptions& o, const ShapeCase& shape, DType dtyp
   if (o.common.upsample_folding != "exact") {
     line += " --upsample-folding " + o.common.upsample_folding;
   }
-  if (!o.norm.empty()) line += " --norm " + o.norm;
-  if (o.norm_groups != 32) line += text(" --norm-groups ", o.norm_groups);
-  if (o.norm_activation != "none") line += " --norm-activation " + o.norm_activation;
+  const PrologueWords& norm = o.norm.prologue;
+  if (!norm.norm.empty()) line += " --norm " + norm.norm;
+  if (o.norm.groups != NormWords{}.groups) line += text(" --norm-groups ", o.norm.groups);
+  if (norm.activation != "none") line += " --norm-activation " + norm.activation;
   if (o.epilogue.bias) line += " --bias";
   if (o.epilogue.activation != "none") line += " --activation " + o.epilogue.activation;
   if (o.epilogue.residual) line += " --residual";
@@ -69,11 +69,7 @@ Layer layer_of(const BenchOptions& o, const ShapeCase& shape) {
   Layer layer = make_random_layer(shape.problem, random);
   o.common.apply_to(layer.options);
   parse_activation(o.epilogue.activation, layer.epilogue);
-  NormWords norm;
-  norm.norm = o.norm;
-  norm.groups = o.norm_groups;
-  norm.activation = o.norm_activation;
-  layer.norm = norm.read(geometry_of(shape.problem).in_channels);
+  layer.norm = o.norm.read(geometry_of(shape.problem).in_channels);
   return layer;
 }
 
@@ -117,7 +113,7 @@ int run_versus_cudnn(const BenchOptions& o) {
                      " was not built; it is where CMake finds a CUDA 13 "
                      "compiler, cuBLAS and cuDNN 9 (CUDNN_PATH names its folder)"));
   }
-  if (!o.norm.empty() || o.epilogue.bias || o.epilogue.residual || o.verify ||
+  if (!o.norm.prologue.norm.empty() || o.epilogue.bias || o.epilogue.residual || o.verify ||
       o.epilogue.activation != "none" || o.common.tf32 || o.common.json || o.runs > 0 ||
       o.seed != 1 || o.common.device_choice() == Device::cpu) {
     throw_invalid(
@@ -198,15 +194,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
                       "shape files, or names of `--list`");
   o.common.add_to(*command);
   o.epilogue.add_to(*command);
-  CLI::Option* const norm = command->add_option(
-      "--norm", o.norm, "group or rms: with a norm in front, its statistics timed too");
-  command->add_option("--norm-groups", o.norm_groups, "of a group norm")
-      ->check(whole_number())
-      ->needs(norm)
-      ->capture_default_str();
-  command->add_option("--norm-activation", o.norm_activation, "none, relu, gelu, gelu_tanh or silu")
-      ->needs(norm)
-      ->capture_default_str();
+  o.norm.add_kind_to(*command, "group or rms: with a norm in front, its statistics timed too");
   command->add_option("--time", o.seconds, "seconds of timed runs a shape")
       ->check(finite_number())
       ->check(CLI::Range(0.0, 3600.0))

@@ -100,7 +100,6 @@ void add_options(CLI::App& command, ConvOptions& o) {
   command.add_flag("--verify", o.verify, "compare with a reference; exit code 1 past the bound");
 }
 
-/// One value for all axes, or one for each.
 struct Padding {
   std::array<std::int64_t, 3> begin = {0, 0, 0}, end = {0, 0, 0};
 };

@@ -18,7 +18,7 @@ namespace {
 struct ExplainOptions {
   CommonOptions common;
   std::string shape, output_dtype, gpu;
-  std::string norm, norm_activation = "none";
+  PrologueWords prologue;
   ShuffleWords shuffle;
   EpilogueOptions epilogue;
   bool dense_filter = false;
@@ -68,7 +68,7 @@ void print_case(const ExplainOptions& o, const ShapeCase& shape, nlohmann::order
   o.common.apply_to(options);
   options.packed_filter = !o.dense_filter;
   options.statistics_groups = o.statistics;
-  options.prologue = parse_prologue(o.norm, o.norm_activation);
+  options.prologue = o.prologue.kind();
   options.shuffle = o.shuffle.shuffle(geometry_of(shape.problem).rank);
   options.epilogue =
       o.epilogue.is_given() ? o.epilogue.kind() : shape.epilogue.value_or(EpilogueKind{});
@@ -122,11 +122,7 @@ void add_explain_command(CLI::App& app, int& exit_code) {
   o.common.add_to(*command);
   command->add_option("--output-dtype", o.output_dtype, "type of output and residual");
   o.epilogue.add_to(*command);
-  CLI::Option* const norm = command->add_option(
-      "--norm", o.norm, "group or rms: with a norm in front, its statistics known");
-  command->add_option("--norm-activation", o.norm_activation, "none, relu, gelu, gelu_tanh or silu")
-      ->needs(norm)
-      ->capture_default_str();
+  o.prologue.add_to(*command, "group or rms: with a norm in front, its statistics known");
   o.shuffle.add_to(*command, "H,W | D,H,W", true);
   command->add_option(
       "--gpu", o.gpu,

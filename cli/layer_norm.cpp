@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "io/tensor_file.hpp"
-#include "options.hpp"
 #include "reference/reference.hpp"
 #include "text.hpp"
 
@@ -59,20 +58,22 @@ std::size_t coefficient_bytes(const LayerNorm& norm, const ConvGeometry& g) {
 
 }  // namespace
 
-void NormWords::add_to(CLI::App& command) {
-  CLI::Option* const which = command.add_option(
-      "--norm", norm, "group or rms: normalise the input in front of the convolution");
+CLI::Option* NormWords::add_kind_to(CLI::App& command, const std::string& help) {
+  CLI::Option* const which = prologue.add_to(command, help);
   command.add_option("--norm-groups", groups, "of a group norm")
       ->check(whole_number())
       ->needs(which)
       ->capture_default_str();
+  return which;
+}
+
+void NormWords::add_to(CLI::App& command) {
+  CLI::Option* const which =
+      add_kind_to(command, "group or rms: normalise the input in front of the convolution");
   command.add_option("--norm-epsilon", epsilon, "1e-5 (group), 1e-6 (rms)")
       ->check(finite_number())
       ->needs(which);
   command.add_option("--norm-rule", rule, "of an rms norm's epsilon: added or norm_floor")
-      ->needs(which)
-      ->capture_default_str();
-  command.add_option("--norm-activation", activation, "none, relu, gelu, gelu_tanh or silu")
       ->needs(which)
       ->capture_default_str();
   const char* const files = "[C]: .npy, .safetensors, .safetensors:TENSOR";
@@ -81,8 +82,8 @@ void NormWords::add_to(CLI::App& command) {
 }
 
 std::optional<LayerNorm> NormWords::read(std::int64_t channels) const {
-  if (norm.empty()) return std::nullopt;
-  const PrologueKind kind = parse_prologue(norm, activation);
+  const PrologueKind kind = prologue.kind();
+  if (!kind.any()) return std::nullopt;
   LayerNorm result;
   result.rms = kind.norm == PrologueNorm::rms;
   result.activation = kind.activation;

@@ -11,6 +11,7 @@
 #include "convoy/prologue.hpp"
 #include "device_memory.hpp"
 #include "io/host_tensor.hpp"
+#include "options.hpp"
 
 namespace convoy::cli {
 
@@ -31,10 +32,14 @@ struct LayerNorm {
 
 /// `--norm` and what goes with it.
 struct NormWords {
-  std::string norm, rule = "added", activation = "none", scale, bias;
+  PrologueWords prologue;
+  std::string rule = "added", scale, bias;
   std::int64_t groups = 32;
   std::optional<float> epsilon;
 
+  /// --norm, --norm-activation and --norm-groups. `help`: of --norm, which is returned.
+  CLI::Option* add_kind_to(CLI::App& command, const std::string& help);
+  /// Those, and what else says how it is computed.
   void add_to(CLI::App& command);
   /// None where there is no `--norm`. Reads the files. Throws Error{invalid_argument}, {io_error}.
   std::optional<LayerNorm> read(std::int64_t channels) const;

@@ -157,7 +157,15 @@ void parse_activation(const std::string& word, Epilogue& epilogue) {
   }
 }
 
-PrologueKind parse_prologue(const std::string& norm, const std::string& activation) {
+CLI::Option* PrologueWords::add_to(CLI::App& command, const std::string& help) {
+  CLI::Option* const which = command.add_option("--norm", norm, help);
+  command.add_option("--norm-activation", activation, "none, relu, gelu, gelu_tanh or silu")
+      ->needs(which)
+      ->capture_default_str();
+  return which;
+}
+
+PrologueKind PrologueWords::kind() const {
   if (norm.empty()) return {};
   if (norm != "group" && norm != "rms") {
     throw_invalid("norm '", norm, "' is not known; legal: group, rms");

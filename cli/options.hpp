@@ -40,9 +40,15 @@ struct EpilogueOptions {
   EpilogueKind kind() const;
 };
 
-/// `--norm` and `--norm-activation` as a plan takes them; nothing where `norm` is empty. Throws
-/// Error{invalid_argument}.
-PrologueKind parse_prologue(const std::string& norm, const std::string& activation);
+/// `--norm` and `--norm-activation`.
+struct PrologueWords {
+  std::string norm, activation = "none";
+
+  /// `help`: of --norm, which is returned.
+  CLI::Option* add_to(CLI::App& command, const std::string& help);
+  /// As a plan takes them; nothing without `--norm`. Throws Error{invalid_argument}.
+  PrologueKind kind() const;
+};
 
 /// One value for all axes or one for each: in the order frames, rows, columns, those that a problem
 /// of `rank` axes has not are 1. Throws Error{invalid_argument}, which names `option`.
