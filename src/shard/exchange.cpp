@@ -153,11 +153,8 @@ void Transport::agree(const std::string& subject, const std::string& fault, Stat
   put(mine.fault, fault);
   mine.status = status;
   mine.hash = std::hash<std::string>{}(subject);
-  std::vector<Message> all;
-  telling(*this, [&] {
-    all.resize(unsigned_of(count()));
-    all_gather_host(&mine, all.data(), sizeof(Message));
-  });
+  std::vector<Message> all(unsigned_of(count()));
+  all_gather_host(&mine, all.data(), sizeof(Message));
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].fault[0] == '\0') continue;
     const bool ended = all[r].status == Status::out_of_memory;
