@@ -21,7 +21,7 @@ inline std::int64_t largest_divisor(std::int64_t value, std::int64_t most) {
   return largest;
 }
 
-/// The divisor of `value` that is nearest to `wanted`, of two the lesser one; 1 where there is none.
+/// The divisor of `value` nearest to `wanted`, of two the lesser one; 1 where there is none.
 inline std::int64_t nearest_divisor(std::int64_t value, std::int64_t wanted) {
   std::int64_t nearest = largest_divisor(value, wanted);
   // NOTE: one above is as near only below 2 * wanted.

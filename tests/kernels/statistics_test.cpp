@@ -178,7 +178,7 @@ TEST_F(StatisticsOnHopper, TheirTimeCounts) {
     }
     return 0.0;
   };
-  for (const std::string kernel : {kTile, std::string("general")}) {
+  for (const std::string& kernel : {kTile, std::string("general")}) {
     ConvCase c = with_kernel(shape_2d(1, 1024, 1024, 128, 128, 3, 1), kernel);
     const double plain = estimate(c);
     c.options.statistics_groups = 32;
