@@ -101,21 +101,17 @@ Bytes cut(const Bytes& whole, const Blocks& b, const ShardRange& range) {
   return part;
 }
 
-/// How outputs are compared.
-enum class Same { bits, values };
-
-/// What differs between a rank's own elements and the whole's. `values`: by more than a few
-/// roundings of the largest.
+/// What differs between a rank's own elements and the whole's: in any bit, or by more than
+/// `tolerance` times the largest.
 std::string own_difference(const Bytes& part, const Bytes& whole, const Blocks& b,
                            const ShardRange& range, const char* name, DType dtype,
-                           Same same = Same::bits) {
+                           float tolerance = 0) {
   const std::size_t bytes = size_at(range.own()) * b.inner;
   std::vector<float> expected;
   float bound = 0;
-  if (same == Same::values) {
+  if (tolerance > 0) {
     expected = decode(whole, dtype);
-    for (const float value : expected) bound = std::max(bound, std::abs(value));
-    bound *= dtype == DType::bf16 ? 0x1p-6f : dtype == DType::fp16 ? 0x1p-9f : 0x1p-18f;
+    for (const float value : expected) bound = std::max(bound, std::abs(value) * tolerance);
   }
   for (std::size_t i = 0; i < b.outer && bytes > 0; ++i) {
     const std::size_t from = (i * size_at(range.stored()) + size_at(range.margin_begin)) * b.inner;
@@ -128,7 +124,7 @@ std::string own_difference(const Bytes& part, const Bytes& whole, const Blocks& 
       if (std::memcmp(part.data() + from + at, whole.data() + to + at, size_of(dtype)) == 0)
         continue;
       const float has = got[at / size_of(dtype)];
-      if (same == Same::values && std::abs(has - expected[(to + at) / size_of(dtype)]) <= bound) {
+      if (tolerance > 0 && std::abs(has - expected[(to + at) / size_of(dtype)]) <= bound) {
         continue;
       }
       return text(name, ": block ", i, ", element ", size_at(range.begin) + at / b.inner,
@@ -138,16 +134,28 @@ std::string own_difference(const Bytes& part, const Bytes& whole, const Blocks& 
   return {};
 }
 
+/// A few roundings; of products, where the tensor cores may round fp32 operands to TF32.
+float few_roundings(const ShardCase& test, DType out_dtype) {
+  const bool exact = test.exact || !test.conv.options.allow_tf32;
+  const float of_output = out_dtype == DType::bf16   ? 0x1p-6f
+                          : out_dtype == DType::fp16 ? 0x1p-9f
+                                                     : 0x1p-18f;
+  return exact ? of_output : std::max(of_output, 0x1p-9f);
+}
+
+/// By which outputs of `kernel` and of one rank's `whole` may differ: 0 where every bit is the same.
 /// NOTE: a kernel made of several chooses the one inside by the shape, and kernels have formulas of
 /// their own for an activation: equal sums then differ in the last bits behind it.
-Same same_of(const std::string& kernel, const std::string& whole) {
+float tolerance_of(const ShardCase& test, DType out_dtype, const std::string& kernel,
+                   const std::string& whole) {
+  // Where a tile is not split the kernel finishes it, else the one that sums does.
+  bool may_differ =
+      kernel != whole || kernel.find("splitk") != std::string::npos || kernel.starts_with("mma_");
   for (const char* const composed : {"normalised_copy", "padded_copy", "padded_channels",
                                      "im2col_matmul", "qslice", "split_copy"}) {
-    if (kernel.starts_with(composed)) return Same::values;
+    may_differ |= kernel.starts_with(composed);
   }
-  // Where a tile is not split the kernel finishes it, else the one that sums does.
-  const bool may_split = kernel.find("splitk") != std::string::npos || kernel.starts_with("mma_");
-  return kernel == whole && !may_split ? Same::bits : Same::values;
+  return may_differ ? few_roundings(test, out_dtype) : 0;
 }
 
 struct Whole {
@@ -282,8 +290,9 @@ std::string run_rank(const ShardCase& c, const Tensors& t, const Whole& whole, D
     plan.run(run);
     communicator.synchronize();
     const std::string& kernel = plan.plan().info().kernel;
-    std::string wrong = own_difference(output.download(), whole.output, out, mine.output, "output",
-                                       t.out_dtype, same_of(kernel, whole.kernel));
+    std::string wrong =
+        own_difference(output.download(), whole.output, out, mine.output, "output", t.out_dtype,
+                       tolerance_of(c, t.out_dtype, kernel, whole.kernel));
     if (wrong.empty() && wants_next) {
       const ShardRange all{0, static_cast<std::int64_t>(after.extent), 0, 0};
       wrong = own_difference(next.download(), whole.next_cache, after, frames ? all : mine.input,
@@ -305,7 +314,7 @@ std::string run_rank(const ShardCase& c, const Tensors& t, const Whole& whole, D
   // NOTE: a part of another rank may be of a kernel of its own.
   const ShardRange everything{0, static_cast<std::int64_t>(out.extent), 0, 0};
   std::string wrong = own_difference(gathered.download(), whole.output, out, everything,
-                                     "gathered output", t.out_dtype, Same::values);
+                                     "gathered output", t.out_dtype, few_roundings(c, t.out_dtype));
   if (wrong.empty()) {
     wrong = own_difference(output.download(), gathered.download(), out, mine.output,
                            "own output beside the gathered one", t.out_dtype);
