@@ -12,24 +12,26 @@ namespace convoy::test {
 namespace {
 
 // Small problems for each way through a kernel, one kernel or tile at a time (CONVOY_TEST_KERNEL),
-// under
-// tools that slow it a thousandfold: tests/kernels/sanitize_sm90.sh. Two multiprocessors are asked
-// for, so that a few tiles make rings wrap and warpgroups take turns.
+// under tools that slow it a thousandfold: tests/kernels/sanitize_sm90.sh. Two multiprocessors are
+// asked for, so that a few tiles make rings wrap and warpgroups take turns.
 class Sm90Small : public ::testing::Test {
  protected:
   static std::string kernel() {
     const char* const name = std::getenv("CONVOY_TEST_KERNEL");
     return name != nullptr ? name : "";
   }
-  // The instance of that name; of a name without a type the one that has all paths of the epilogue.
+  // The instance of that name; of a name without a type the one that has all paths of the epilogue, or
+  // the first.
   static const sm90::Instance* named_instance() {
+    const sm90::Instance* found = nullptr;
     for (const sm90::Instance& instance : sm90::instances()) {
       const std::string name = sm90::name_of(instance);
       const sm90::Config& c = instance.config;
-      const bool is_of_tile = c.in == c.out && name == kernel() + "_" + to_string(c.in);
-      if (name == kernel() || (is_of_tile && instance.has_every_path())) return &instance;
+      if (name == kernel()) return &instance;
+      if (c.in != c.out || name != kernel() + "_" + to_string(c.in)) continue;
+      if (found == nullptr || instance.has_every_path()) found = &instance;
     }
-    return nullptr;
+    return found;
   }
   // NOTE: the bound of a launch without a plan knows nothing of TF32: products are of small
   // integers then, and sums have one value.
