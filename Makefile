@@ -71,7 +71,7 @@ build-fuzz:
 
 # A bounded run of the readers' fuzzers; scripts/fuzz.sh runs longer ones.
 test-fuzz: build-fuzz
-	scripts/fuzz.sh 500000 10
+	scripts/fuzz.sh 250000 5
 
 # What needs PyTorch, in an environment of its own, on the CPU; on the GPU too where there is one.
 test-torch:
