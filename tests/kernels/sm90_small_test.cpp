@@ -20,8 +20,8 @@ class Sm90Small : public ::testing::Test {
     const char* const name = std::getenv("CONVOY_TEST_KERNEL");
     return name != nullptr ? name : "";
   }
-  // The instance of that name; of a name without a type the one that has all paths of the epilogue, or
-  // the first.
+  // The instance of that name; of a name without a type the one that has all paths of the epilogue,
+  // or the first.
   static const sm90::Instance* named_instance() {
     const sm90::Instance* found = nullptr;
     for (const sm90::Instance& instance : sm90::instances()) {

@@ -526,8 +526,8 @@ TEST_F(Sm90, EpilogueOrders) {
 
 // Each kernel's own tile in whole and ragged tiles, more channels than its stages hold, filters
 // that TMA stores and that it cannot: plain, with bias and scale, with bias, ReLU and residual.
-// NOTE: a kernel at a time, in its own type: in a build with CONVOY_EPILOGUES=turns the one that has
-// a path for each, where there is one.
+// NOTE: a kernel at a time, in its own type: in a build with CONVOY_EPILOGUES=turns the one that
+// has a path for each, where there is one.
 TEST_F(Sm90, EpiloguesOfEveryTile) {
   const Conv2dProblemShape shapes[] = {
       {.in_height = 11, .in_width = 37, .in_channels = 392, .out_channels = 264},

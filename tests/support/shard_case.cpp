@@ -143,7 +143,7 @@ float few_roundings(const ShardCase& test, DType out_dtype) {
   return exact ? of_output : std::max(of_output, 0x1p-9f);
 }
 
-/// By which outputs of `kernel` and of one rank's `whole` may differ: 0 where every bit is the same.
+/// By how much outputs of `kernel` and of one rank's `whole` may differ: 0 is not in a bit.
 /// NOTE: a kernel made of several chooses the one inside by the shape, and kernels have formulas of
 /// their own for an activation: equal sums then differ in the last bits behind it.
 float tolerance_of(const ShardCase& test, DType out_dtype, const std::string& kernel,
