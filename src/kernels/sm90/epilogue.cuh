@@ -67,8 +67,7 @@ __device__ __forceinline__ std::int64_t output_pixel(const Params& p, const Tile
   const int row = piece.row + i / 8;
   const int column = piece.pixel + i % 8;
   if (row >= p.out[1] || column >= p.out[2]) return -1;
-  const bool is_grouped = kConfig.takes_groups() && p.is_grouped;
-  const int scale = p.phases == 4 && !is_grouped ? 2 : 1;
+  const int scale = p.phases == 4 && !in_groups<kConfig>(p) ? 2 : 1;
   const std::int64_t rows = static_cast<std::int64_t>(p.out[1]) * scale;
   return (tile.frame * rows + row * scale + tile.phase_row) * (p.out[2] * scale) + column * scale +
          tile.phase_column;
@@ -88,7 +87,7 @@ __device__ __forceinline__ void load_source(const Params& p, const Tile& tile,
                                             const Staging& staging, int buffer,
                                             const Piece& piece) {
   ptx::barrier_arrive_expect(&staging.source_full[buffer], kConfig.piece_bytes());
-  if (kConfig.takes_groups() && p.is_grouped) {
+  if (in_groups<kConfig>(p)) {
     ptx::tma_load_5d(staging.buffers + buffer * kConfig.piece_bytes(), &p.source_map[0],
                      &staging.source_full[buffer], ptx::kL2EvictFirst, piece.filter, tile.phase,
                      piece.pixel, piece.row, tile.frame);
@@ -99,24 +98,14 @@ __device__ __forceinline__ void load_source(const Params& p, const Tile& tile,
                    piece.row, tile.frame);
 }
 
-/// A tiled store of five dimensions from shared memory.
-__device__ __forceinline__ void tma_store_5d(const CUtensorMap* map, const void* smem, int c0,
-                                             int c1, int c2, int c3, int c4) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], "
-      "[%1];" ::"l"(map),
-      "r"(ptx::shared_address(smem)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
-      : "memory");
-}
-
 /// Store a staged piece by TMA.
 template <Config kConfig>
 __device__ __forceinline__ void store_staged(const Params& p, const Tile& tile,
                                              const Staging& staging, int buffer,
                                              const Piece& piece) {
-  if (kConfig.takes_groups() && p.is_grouped) {
-    tma_store_5d(&p.output_map[0], staging.buffers + buffer * kConfig.piece_bytes(), piece.filter,
-                 tile.phase, piece.pixel, piece.row, tile.frame);
+  if (in_groups<kConfig>(p)) {
+    ptx::tma_store_5d(&p.output_map[0], staging.buffers + buffer * kConfig.piece_bytes(),
+                      piece.filter, tile.phase, piece.pixel, piece.row, tile.frame);
     return;
   }
   ptx::tma_store_4d(&p.output_map[tile.phase], staging.buffers + buffer * kConfig.piece_bytes(),

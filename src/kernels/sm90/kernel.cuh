@@ -249,7 +249,7 @@ struct Kernel {
     const bool with_rms = kNormalises && p.norm == PrologueNorm::rms && !source.cached;
     ptx::barrier_arrive_expect(
         full, p.halo_height * p.halo_width * p.block_bytes + (with_rms ? p.inverse_rms_bytes : 0));
-    if (kConfig.takes_groups() && p.is_grouped) {
+    if (in_groups<kConfig>(p)) {
       ptx::tma_load_5d(smem.act_tile(stage), source.map, full, ptx::kL2EvictNormal, c, tile.phase,
                        w, h, source.frame);
     } else {

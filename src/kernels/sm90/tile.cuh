@@ -20,6 +20,12 @@ struct Tile {
   int t_begin, t_end;  // temporal taps that meet real frames
 };
 
+/// The convolution is one in groups, and the tile one that takes them.
+template <Config kConfig>
+__device__ __forceinline__ bool in_groups(const Params& p) {
+  return kConfig.takes_groups() && p.is_grouped;
+}
+
 /// Tiles are numbered filters first, then along M inside a band, then through the frames, then
 /// bands, then batches, so that CTAs that run together read the same rows and frames from L2.
 template <Config kConfig>
@@ -33,7 +39,7 @@ __device__ __forceinline__ Tile decode_tile(const Params& p, int index, int cta_
   if (p.phases > 1) {
     tile.phase = p.filter_tiles.divide(n);
     n = p.filter_tiles.remainder(n, tile.phase);
-    if (!kConfig.takes_groups() || !p.is_grouped) {
+    if (!in_groups<kConfig>(p)) {
       tile.phase_row = tile.phase >> 1;
       tile.phase_column = tile.phase & 1;
     }
@@ -78,7 +84,7 @@ __device__ __forceinline__ Tile decode_tile(const Params& p, int index, int cta_
 /// First filter of a tile's group.
 template <Config kConfig>
 __device__ __forceinline__ int first_filter_of_group(const Params& p, const Tile& tile) {
-  return kConfig.takes_groups() && p.is_grouped ? tile.phase * p.filters : 0;
+  return in_groups<kConfig>(p) ? tile.phase * p.filters : 0;
 }
 
 /// Which row of 8x8 sub-patches 64-row block `block` (0..3) of a patched tile is in.
