@@ -47,9 +47,9 @@ EOF
 rm -f "$out"/*.o
 {
   ls "$out"/instances/*.cu "$out/instances/registry.cpp"
-  for source in kernels/sm90/host.cpp kernels/sm90/model.cpp kernels/common/implicit_gemm.cpp \
-                kernels/common/launch.cpp kernels/common/tensor_map.cpp \
-                kernels/common/filter_packing.cu core/geometry.cpp core/names.cpp; do
+  for source in kernels/sm90/host.cpp kernels/sm90/model.cpp kernels/sm90/statistics.cu \
+                kernels/common/implicit_gemm.cpp kernels/common/launch.cpp \
+                kernels/common/tensor_map.cpp kernels/common/filter_packing.cu core/geometry.cpp core/names.cpp; do
     echo "$root/src/$source"
   done
   echo "$root/bench/sm90/fprop_capi.cu"

@@ -41,7 +41,7 @@ convoy::ConvGeometry geometry_from(const std::int64_t* v) {
     g.dilation[i] = v[19 + i];
   }
   g.upsample = v[22];
-  g.upsample_folding = UpsampleFolding::fast;  // As fprop.py packs it.
+  g.upsample_folding = convoy::UpsampleFolding::fast;  // As fprop.py packs it.
   for (int i = 0; i < 3; ++i) {
     const std::int64_t reach = g.dilation[i] * (g.filter[i] - 1) + 1;
     g.out[i] = (g.seen()[i] + g.pad_begin[i] + g.pad_end[i] - reach) / g.stride[i] + 1;
