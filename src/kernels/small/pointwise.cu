@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 1×1 convolutions between few channels (post_quant_conv: 16→16): nothing but a stream. Lanes read
-// their tensor-core fragments straight from memory and write the output straight from them. The
-// order of a dot product's elements is free, and so is that of the filters among the columns of the
-// MMA: both are dealt so that each lane moves four neighbouring channels at a time.
+// 1×1 convolutions between few channels (post_quant_conv: 16→16; the first layers of networks for
+// phones): nothing but a stream. Lanes read their tensor-core fragments straight from memory and
+// write the output straight from them. The order of a dot product's elements is free, and so is that
+// of the filters among the columns of the MMA: both are dealt so that each lane moves four
+// neighbouring channels at a time. A kernel for no more filters than channels has all of them in
+// registers; one for more takes 16 after the other.
 #include <algorithm>
+#include <cmath>
 
 #include "core/checked.hpp"
 #include "core/text.hpp"
@@ -12,6 +15,7 @@
 #include "kernels/common/device_code.cuh"
 #include "kernels/common/output.cuh"
 #include "kernels/small/candidates.hpp"
+#include "kernels/small/short_epilogue.cuh"
 
 namespace convoy::small {
 namespace {
@@ -20,13 +24,17 @@ constexpr int kBlockThreads = 128;
 constexpr int kWarpFragments = 2;  // Of 16 pixels, a warp.
 constexpr int kWarpPixels = 16 * kWarpFragments;
 constexpr int kBlockPixels = kBlockThreads / 32 * kWarpPixels;
-constexpr int kMost = 32;  // Channels and filters.
+constexpr int kMost = 32;          // Channels and filters that are all in registers.
+constexpr int kMostSteps = 4;      // Of 16 channels, where filters come 16 after the other,
+constexpr int kMostFilters = 512;  // and how many of those.
 
 struct PointwiseArguments {
   const void* activation;
   const void* filter;
   std::int64_t pixels;
+  int channels;
   int filters;
+  int turns;  ///< Of 16 filters that a block takes, one after the other.
   ConvOutput output;
 };
 
@@ -119,9 +127,152 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
+/// Four neighbours, or zeros where they do not exist.
+// NOTE: a predicated instruction: behind a branch each, loads would be three times the code, and a
+// short kernel waits for its code.
+template <typename Element>
+__device__ __forceinline__ uint2 load_four_if(bool exists, const Element* from) {
+  uint2 v;
+  asm volatile(
+      "{\n.reg .pred exists;\n"
+      "setp.ne.b32 exists, %3, 0;\n"
+      "mov.b32 %0, 0;\n"
+      "mov.b32 %1, 0;\n"
+      "@exists ld.global.v2.u32 {%0, %1}, [%2];\n}"
+      : "=&r"(v.x), "=&r"(v.y)
+      : "l"(__cvta_generic_to_global(from)), "r"(static_cast<int>(exists)));
+  return v;
+}
+
+/// C ≤ 16·kSteps, a multiple of 8; any K, of which a block computes `turns` times 16. kShort: a short epilogue, output of the input's type, K a
+/// multiple of 4.
+template <typename Element, int kSteps, bool kShort>
+__global__ void __launch_bounds__(kBlockThreads)
+    pointwise_wide_kernel(const __grid_constant__ PointwiseArguments arguments) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = lane / 4, quad = lane % 4 * 4;
+  const int channels = arguments.channels, filters = arguments.filters;
+  const std::int64_t pixel =
+      std::int64_t{blockIdx.x} * kBlockPixels + threadIdx.x / 32 * kWarpPixels + row;
+  const auto* from = static_cast<const Element*>(arguments.activation) + pixel * channels + quad;
+
+  const int left = static_cast<int>(min(std::int64_t{kWarpPixels}, arguments.pixels - pixel));
+
+  uint2 a[kWarpFragments][2][kSteps];
+#pragma unroll
+  for (int i = 0; i < kWarpFragments * 2; ++i) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      a[i / 2][i % 2][step] = load_four_if(i * 8 < left && step * 16 + quad < channels,
+                                           from + i * 8 * channels + step * 16);
+    }
+  }
+  struct Filters {
+    uint2 b[2][kSteps];
+    float bias[4];
+  };
+  const auto load = [&](int first) {
+    Filters loaded;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int filter = first + row / 2 * 4 + half * 2 + row % 2;
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        loaded.b[half][step] = load_four_if(
+            filter < filters && step * 16 + quad < channels,
+            static_cast<const Element*>(arguments.filter) + filter * channels + step * 16 + quad);
+      }
+    }
+    load_biases(arguments.output.epilogue, loaded.bias, first + quad,
+                max(0, min(4, filters - first - quad)));
+    return loaded;
+  };
+
+  const int begin = static_cast<int>(blockIdx.y) * arguments.turns * 16;
+  const int end = min(filters, begin + arguments.turns * 16);
+  Filters next = load(begin);
+#pragma unroll 1
+  for (int first = begin; first < end; first += 16) {
+    const Filters now = next;
+    if (first + 16 < end) next = load(first + 16);
+    const int count = min(4, filters - first - quad);
+#pragma unroll
+    for (int i = 0; i < kWarpFragments; ++i) {
+      float d[2][4] = {};
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const std::uint32_t fragment[4] = {a[i][0][step].x, a[i][1][step].x, a[i][0][step].y,
+                                           a[i][1][step].y};
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          mma_16x8x16<Element>(d[half], fragment, now.b[half][step].x, now.b[half][step].y);
+        }
+      }
+      if (count <= 0) continue;
+      if constexpr (kShort) {
+        float v[2][4];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          v[half][0] = d[0][half * 2], v[half][1] = d[0][half * 2 + 1];
+          v[half][2] = d[1][half * 2], v[half][3] = d[1][half * 2 + 1];
+        }
+        apply_short_epilogue(arguments.output.epilogue, v, now.bias);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const std::int64_t at = pixel + i * 16 + half * 8;
+          if (i * 16 + half * 8 >= left) continue;
+          *reinterpret_cast<uint2*>(static_cast<Element*>(arguments.output.data) + at * filters +
+                                    first + quad) =
+              make_uint2(pack2<Element>(v[half][0], v[half][1]),
+                         pack2<Element>(v[half][2], v[half][3]));
+        }
+      } else {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const std::int64_t at = pixel + i * 16 + half * 8;
+          float v[4] = {d[0][half * 2], d[0][half * 2 + 1], d[1][half * 2], d[1][half * 2 + 1]};
+          if (at >= arguments.pixels) continue;
+          store_channels(arguments.output, v, now.bias, at, first + quad, count);
+        }
+      }
+    }
+  }
+}
+
+/// Few enough of both for `pointwise_kernel`.
+bool are_few(const ConvGeometry& g) {
+  const std::int64_t c = g.in_channels;
+  return (c == 8 || c == 16 || c == kMost) && g.out_channels <= c;
+}
+
+/// How the filters of a layer that `pointwise_wide_kernel` takes are dealt out.
+struct FilterSplit {
+  int turns = 1;   ///< Of a block,
+  int blocks = 1;  ///< and blocks of the same pixels.
+};
+// Blocks of 1 to 4 steps that a multiprocessor holds, by their registers.
+constexpr int kResident[] = {10, 8, 6, 5};
+int steps_of(const ConvGeometry& g) {
+  return static_cast<int>(ceil_div(g.in_channels, 16));
+}
+FilterSplit split_filters(const ConvGeometry& g, int multiprocessors) {
+  // As many blocks as are resident at once: a turn more is a way to memory more.
+  const std::int64_t resident = std::int64_t{multiprocessors} * kResident[steps_of(g) - 1];
+  const std::int64_t turns = ceil_div(g.out_channels, 16);
+  const std::int64_t wanted = ceil_div(ceil_div(g.gemm_m(), kBlockPixels) * turns, resident);
+  FilterSplit split;
+  split.turns = static_cast<int>(std::clamp<std::int64_t>(wanted, 1, turns));
+  split.blocks = static_cast<int>(ceil_div(turns, split.turns));
+  return split;
+}
+
 class PointwisePlan final : public CudaPlan {
  public:
-  using CudaPlan::CudaPlan;
+  explicit PointwisePlan(const PlanRequest& request) : CudaPlan(request) {
+    if (!are_few(request.geometry)) {
+      split_ = split_filters(request.geometry, std::max(1, request.device.multiprocessors));
+    }
+  }
 
   void run(const RunPointers& pointers, cudaStream_t stream) const override {
     const ConvGeometry& g = request_.geometry;
@@ -129,15 +280,21 @@ class PointwisePlan final : public CudaPlan {
         .activation = pointers.activation,
         .filter = pointers.filter,
         .pixels = g.gemm_m(),
+        .channels = static_cast<int>(g.in_channels),
         .filters = static_cast<int>(g.out_channels),
+        .turns = split_.turns,
         .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels)};
     const auto blocks = static_cast<unsigned>(ceil_div(g.gemm_m(), kBlockPixels));
-    const bool plain = at_most_a_bias(arguments.output.epilogue) &&
+    const EpilogueParams& epilogue = arguments.output.epilogue;
+    const bool plain = (are_few(g) ? at_most_a_bias(epilogue) : is_short(epilogue)) &&
                        request_.output_dtype == request_.dtype && g.out_channels % 4 == 0;
     Kernel* const kernel = request_.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>(plain)
                                                          : choose_kernel<__half>(plain);
     launch_kernel(kernel,
-                  {.name = "pointwise", .grid = blocks, .block = kBlockThreads, .stream = stream},
+                  {.name = "pointwise",
+                   .grid = dim3(blocks, static_cast<unsigned>(split_.blocks)),
+                   .block = kBlockThreads,
+                   .stream = stream},
                   arguments);
     store_next_cache(pointers, stream);
   }
@@ -147,6 +304,7 @@ class PointwisePlan final : public CudaPlan {
 
   template <typename Element>
   Kernel* choose_kernel(bool plain) const {
+    if (!are_few(request_.geometry)) return choose_wide_kernel<Element>(plain);
     const auto choose = [&]<int kChannels>() -> Kernel* {
       return plain ? pointwise_kernel<Element, kChannels, true>
                    : pointwise_kernel<Element, kChannels, false>;
@@ -160,7 +318,51 @@ class PointwisePlan final : public CudaPlan {
         return choose.template operator()<kMost>();
     }
   }
+  template <typename Element>
+  Kernel* choose_wide_kernel(bool is_short) const {
+    const auto choose = [&]<int kSteps>() -> Kernel* {
+      return is_short ? pointwise_wide_kernel<Element, kSteps, true>
+                      : pointwise_wide_kernel<Element, kSteps, false>;
+    };
+    switch (ceil_div(request_.geometry.in_channels, 16)) {
+      case 1:
+        return choose.template operator()<1>();
+      case 2:
+        return choose.template operator()<2>();
+      case 3:
+        return choose.template operator()<3>();
+      case 4:
+        return choose.template operator()<4>();
+      default:
+        return choose.template operator()<kMostSteps>();
+    }
+  }
+
+  FilterSplit split_;
 };
+
+// Model time of `pointwise_wide_kernel`, fitted to 119 layers on an H200
+// (docs/lab/2026-11-23-pointwise.md): a turn is a way to memory, which blocks of a multiprocessor
+// take together.
+double wide_us(const PlanRequest& request) {
+  constexpr double kLaunchUs = 4.0, kStepUs = 0.75;  // And the code, a step of channels.
+  constexpr double kTurnUs = 0.53, kBlockTurnUs = 0.091, kOverlapPower = 2.06;
+  constexpr double kActivationUs = 0.11;
+  constexpr double kBytesPerUs = 3.2e6;
+  const ConvGeometry& g = request.geometry;
+  const int processors = std::max(1, request.device.multiprocessors), steps = steps_of(g);
+  const FilterSplit split = split_filters(g, processors);
+  const double blocks =
+      double(ceil_div(g.gemm_m(), kBlockPixels)) * split.blocks / processors;  // Of one.
+  const double resident = kResident[steps - 1];
+  const double turns_us = split.turns * (kTurnUs + kBlockTurnUs * std::min(blocks, resident)) *
+                          std::max(1.0, blocks / resident);
+  const double memory_us = min_bytes(request) / (kBytesPerUs * memory_share(request.device));
+  return kLaunchUs + kStepUs * steps +
+         (request.epilogue.activation == Activation::none ? 0.0 : kActivationUs) +
+         std::pow(std::pow(turns_us, kOverlapPower) + std::pow(memory_us, kOverlapPower),
+                  1 / kOverlapPower);
+}
 
 class PointwiseCandidate final : public KernelCandidate {
  public:
@@ -172,12 +374,13 @@ class PointwiseCandidate final : public KernelCandidate {
     const ConvGeometry& g = request.geometry;
     if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
     if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
-    if (g.in_channels != 8 && g.in_channels != 16 && g.in_channels != kMost) {
-      return text("in_channels = ", g.in_channels, "; legal: 8, 16 or 32");
+    if (g.in_channels % 8 != 0 || g.in_channels > kMostSteps * 16) {
+      return text("in_channels = ", g.in_channels, "; legal: a multiple of 8, at most ",
+                  kMostSteps * 16);
     }
-    if (g.out_channels > g.in_channels) {
-      return text("out_channels = ", g.out_channels,
-                  "; legal: at most in_channels = ", g.in_channels, "; nearest: ", g.in_channels);
+    if (g.out_channels > kMostFilters) {
+      return text("out_channels = ", g.out_channels, "; legal: at most ", kMostFilters,
+                  "; nearest: ", kMostFilters);
     }
     if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
     if (g.cached_frames != 0) return text("cached_frames = ", g.cached_frames, "; legal: 0");
@@ -194,11 +397,18 @@ class PointwiseCandidate final : public KernelCandidate {
     if (g.gemm_m() > kMaxPixels) {
       return text("pixels = ", g.gemm_m(), "; legal: at most ", kMaxPixels, " (blocks of a grid)");
     }
-    // Measured on an H200: the code of any other epilogue than a bias comes cold.
+    // Measured on an H200: the code of any other epilogue than a short one comes cold.
     const EpilogueKind& epilogue = request.epilogue;
-    const bool short_one = !epilogue.residual && epilogue.activation == Activation::none;
-    return (short_one ? 5.0 : (epilogue.residual ? 14.0 : 27.0)) +
-           min_bytes(request) / (3.2e6 * memory_share(request.device));
+    const Activation activation = epilogue.activation;
+    const bool cheap =
+        activation == Activation::none ||
+        (!are_few(g) && (activation == Activation::relu || activation == Activation::silu ||
+                         activation == Activation::clamp || activation == Activation::hardswish));
+    const bool vectors = request.output_dtype == request.dtype && g.out_channels % 4 == 0;
+    const bool short_one = !epilogue.residual && cheap && (are_few(g) || vectors);
+    const double more_us = short_one ? 0.0 : (epilogue.residual ? 9.0 : 22.0);
+    if (!are_few(g)) return more_us + wide_us(request);
+    return more_us + 5.0 + min_bytes(request) / (3.2e6 * memory_share(request.device));
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
