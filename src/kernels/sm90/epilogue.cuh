@@ -275,19 +275,42 @@ struct PieceLane {
 /// Words of 4 bytes of a piece between a staging buffer and memory, where TMA cannot: neighbouring
 /// lanes have neighbouring words of a row. `copy(word, element, count)`: of `count` elements in
 /// range, 0 to 4 / size, from the tensor's `element` on.
+// NOTE: a lane keeps its column, and rows are a step apart: some ten instructions a word, not forty.
 template <Config kConfig, typename Copy>
 __device__ __forceinline__ void for_each_word(const Params& p, const Tile& tile, const Piece& piece,
                                               std::uint8_t* buffer, int lane, const Copy& copy) {
   constexpr int kWords = kConfig.piece_row_bytes() / 4;
   constexpr int kWidth = 4 / static_cast<int>(size_of(kConfig.out));
+  constexpr int kRowsAtOnce = 32 / kWords;
+  const int word = lane % kWords;
+  const int n = piece.filter + word * kWidth;
+  const int count = max(0, min(kWidth, p.filters - n));
+  // Eight pixels side by side, and eight behind them, or of a patch below.
+  const bool patched = is_patched(p.loader);
+  const int scale = patched && p.phases == 4 && !in_groups<kConfig>(p) ? 2 : 1;
+  const std::int64_t width = static_cast<std::int64_t>(p.out[2]) * scale;
+  std::int64_t first = tile.frame * p.frame_pixels + piece.pixel;
+  if (patched) {
+    first = (static_cast<std::int64_t>(tile.frame) * p.out[1] * scale + piece.row * scale +
+             tile.phase_row) *
+                width +
+            piece.pixel * scale + tile.phase_column;
+  }
 #pragma unroll 1
-  for (int i = lane; i < 16 * kWords; i += 32) {
-    const int row = i / kWords, word = i % kWords;
-    const std::int64_t m = output_pixel<kConfig>(p, tile, piece, row);
-    const int n = piece.filter + word * kWidth;
-    copy(reinterpret_cast<std::uint32_t*>(buffer + staged_address<kConfig>(0, row, word / 4)) +
-             word % 4,
-         m * p.filters + n, m < 0 ? 0 : max(0, min(kWidth, p.filters - n)));
+  for (int half = 0; half < 2; ++half) {
+    const std::int64_t pixel = first + (patched ? half * width * scale : half * 8);
+    const std::int64_t left = patched ? (piece.row + half < p.out[1] ? p.out[2] - piece.pixel : 0)
+                                      : p.frame_pixels - piece.pixel - half * 8;
+    std::int64_t element = (pixel + lane / kWords * scale) * p.filters + n;
+#pragma unroll
+    for (int i = 0; i < 8; i += kRowsAtOnce) {
+      const int row = i + lane / kWords;
+      copy(reinterpret_cast<std::uint32_t*>(buffer +
+                                            staged_address<kConfig>(0, half * 8 + row, word / 4)) +
+               word % 4,
+           element, row < left ? count : 0);
+      element += static_cast<std::int64_t>(kRowsAtOnce) * scale * p.filters;
+    }
   }
 }
 
@@ -322,6 +345,7 @@ __device__ __forceinline__ void store_words(const Params& p, const Tile& tile, c
   Out* const output = static_cast<Out*>(p.output_pointer);
   for_each_word<kConfig>(p, tile, piece, buffer, lane,
                          [&](std::uint32_t* word, std::int64_t element, int count) {
+                           if (count == 0) return;
                            if (count == kWidth && p.filters % kWidth == 0) {
                              *reinterpret_cast<std::uint32_t*>(output + element) = *word;
                              return;

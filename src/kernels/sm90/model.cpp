@@ -172,9 +172,10 @@ double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocess
     epilogue *= std::pow(2.0 / config.consumers, k.warpgroup_power);
   }
   if (config.splits_k()) {
-    // Each CTA stores its part.
+    // Each CTA stores its part, from registers a piece after the other.
     epilogue =
         epilogue / tiling.cluster_size + k.split_tile_cycles +
+        (p.direct_store ? k.direct_cycles : 0.0) +
         (tiling.cluster_size > 1 ? k.reduce_cta_cycles * tiling.cluster_size * pieces / 8.0 : 0.0);
   }
 

@@ -48,7 +48,7 @@ struct ModelConstants {
   double clamp_cycles = 335.2;            ///< clamp and hardswish,
   double curved_cycles = 635.9;           ///< any other activation with code of its own,
   double general_cycles = 455.2;          ///< what only the general code computes,
-  double direct_cycles = 1400.0;          ///< stores from registers,
+  double direct_cycles = 700.0;           ///< stores from registers,
   double swapped_direct_cycles = 1700.0;  ///< the same of pixels as columns,
   double spill_cycles = 254.1;            ///< registers that do not suffice,
   double store_64_cycles = 38.55;         ///< rows of the output aligned to 64 bytes,
