@@ -245,12 +245,25 @@ TEST(Runtime, TakesProgramsOfTheDriverApi) {
   }
 }
 
+TEST(Runtime, ConditionalNodesOfGraphs) {
+  for (const char* delivery : {"late", "random"}) {
+    const Outcome outcome = vgpu(std::string("run --gpu h200 --delivery ") + delivery + " -- " +
+                                 program("graph_conditions"));
+    EXPECT_EQ(outcome.status, 0) << outcome.text;
+    for (const char* text :
+         {"all holds", "if nodes have 1 or 2", "was made for another graph",
+          "another node asks the condition", "no conditional node asks", "cannot be cloned",
+          "cannot be child graphs", "one executable graph at a time"}) {
+      EXPECT_TRUE(contains(outcome, text)) << text << "\n" << outcome.text;
+    }
+  }
+}
+
 TEST(Runtime, NamesUnsupportedCalls) {
   const Outcome outcome = vgpu("run -- " + program("runtime_calls"));
   for (const char* text :
        {"cudaMallocArray is not provided", "arrays belong to textures",
-        "cuLinkDestroy is not provided", "let nvcc link",
-        "cudaGraphConditionalHandleCreate is not provided", "take the decision on the host"}) {
+        "cuLinkDestroy is not provided", "let nvcc link"}) {
     EXPECT_TRUE(contains(outcome, text)) << text << "\n" << outcome.text;
   }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions that device code calls and the driver provides: printf, assert, malloc and free.
+// Functions that device code calls and the driver provides: printf, assert, malloc and free,
+// cudaGraphSetConditional.
 #include "exec/builtins.hpp"
 
 #include <cstdio>
@@ -209,6 +210,21 @@ Step release(Warp& w, const Instr& i, uint32_t lanes) {
   return Step::next;
 }
 
+/// void cudaGraphSetConditional(cudaGraphConditionalHandle, unsigned)
+Step set_condition(Warp& w, const Instr& i, uint32_t lanes) {
+  auto& call = *static_cast<const BuiltinCall*>(i.extra);
+  auto* memory = w.cluster->grid->request->memory;
+  for_lanes(lanes, [&](uint32_t l) {
+    const auto handle = argument<uint64_t>(w, call, 0, l);
+    if (memory && memory->set_condition(handle, argument<uint32_t>(w, call, 1, l))) return;
+    fault(kIllegalAddress,
+          "cudaGraphSetConditional: no graph has a condition with the handle 0x%llx (lane %u)",
+          static_cast<unsigned long long>(handle), l);
+  });
+  ++w.cluster->activity;
+  return Step::next;
+}
+
 }  // namespace
 
 Handler builtin_handler(Decoder& d, const std::string& name, const std::vector<uint32_t>& arguments,
@@ -218,6 +234,7 @@ Handler builtin_handler(Decoder& d, const std::string& name, const std::vector<u
   if (name == "__assertfail" && arguments.size() == 5) handler = assert_fail;
   if (name == "malloc" && arguments.size() == 1) handler = allocate;
   if (name == "free" && arguments.size() == 1) handler = release;
+  if (name == "cudaGraphSetConditional" && arguments.size() == 2) handler = set_condition;
   if (!handler) return nullptr;
   auto& call = d.extra<BuiltinCall>();
   call.arguments = arguments;

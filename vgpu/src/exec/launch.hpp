@@ -84,6 +84,8 @@ class GlobalMemory {
   virtual uint64_t allocate(uint64_t /*bytes*/) const { return 0; }
   /// Device code's free: false where no allocation of device code's starts there.
   virtual bool release(uint64_t /*address*/) const { return false; }
+  /// Device code's cudaGraphSetConditional: false where no condition has that handle.
+  virtual bool set_condition(uint64_t /*handle*/, uint32_t /*value*/) const { return false; }
 };
 
 struct KernelParameter {

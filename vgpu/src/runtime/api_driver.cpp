@@ -257,7 +257,8 @@ void* find_function(std::string_view name, int version) {
       entry("cuMemsetD32Async", cuMemsetD32Async),
   };
   void* found = find_entry_point(entry_points, name);
-  return found ? found : find_driver_work(name, version);
+  if (found == nullptr) found = find_driver_work(name, version);
+  return found ? found : find_driver_graph(name);
 }
 
 }  // namespace

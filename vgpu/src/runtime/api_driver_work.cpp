@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver API's contexts, modules, memory, streams, events, graphs and launches: each call is
-// the runtime's of the same meaning. Handles of streams, events, graphs and kernels are the
+// The driver API's contexts, modules, memory, streams, events and launches (graphs are in
+// api_driver_graph.cpp): each call is the runtime's of the same meaning. Handles of streams, events, graphs and kernels are the
 // runtime's; both APIs give the same numbers to the errors that occur here (CUDA Driver API,
 // "CUresult").
 #include <cuda.h>
@@ -26,18 +26,6 @@ static_assert(int(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) ==
               cudaFuncAttributeMaxDynamicSharedMemorySize);
 
 namespace {
-
-/// Calls that work on the device need a context, which only cuCtx* and cuDevicePrimaryCtx* make.
-template <typename F>
-CUresult forward(const char* api, F&& f) {
-  if (!context_is_current) {
-    log(1, std::string("CUDA_ERROR_INVALID_CONTEXT: ") + api +
-               ": no context is current on this thread; cuCtxCreate or cuCtxSetCurrent makes one");
-    return CUDA_ERROR_INVALID_CONTEXT;
-  }
-  return static_cast<CUresult>(f());
-}
-#define VGPU_FORWARD(...) forward(__func__, [&] { return __VA_ARGS__; })
 
 CUcontext the_context() {
   return reinterpret_cast<CUcontext>(&Context::get());
@@ -511,29 +499,6 @@ VGPU_API CUresult cuStreamQuery(CUstream stream) {
 VGPU_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   return VGPU_FORWARD(cudaStreamWaitEvent(stream, event, flags));
 }
-VGPU_API CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
-  return VGPU_FORWARD(
-      cudaStreamIsCapturing(stream, reinterpret_cast<cudaStreamCaptureStatus*>(status)));
-}
-VGPU_API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-  return VGPU_FORWARD(cudaStreamBeginCapture(stream, static_cast<cudaStreamCaptureMode>(mode)));
-}
-VGPU_API CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
-  return VGPU_FORWARD(cudaStreamEndCapture(stream, graph));
-}
-VGPU_API CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph,
-                                              unsigned long long flags) {
-  return VGPU_FORWARD(cudaGraphInstantiateWithFlags(exec, graph, flags));
-}
-VGPU_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-  return VGPU_FORWARD(cudaGraphLaunch(exec, stream));
-}
-VGPU_API CUresult cuGraphExecDestroy(CUgraphExec exec) {
-  return VGPU_FORWARD(cudaGraphExecDestroy(exec));
-}
-VGPU_API CUresult cuGraphDestroy(CUgraph graph) {
-  return VGPU_FORWARD(cudaGraphDestroy(graph));
-}
 VGPU_API CUresult cuEventCreate(CUevent* event, unsigned flags) {
   return VGPU_FORWARD(cudaEventCreateWithFlags(event, flags));
 }
@@ -636,13 +601,6 @@ void* vgpu::runtime::find_driver_work(std::string_view name, int version) {
       entry("cuStreamSynchronize", cuStreamSynchronize),
       entry("cuStreamQuery", cuStreamQuery),
       entry("cuStreamWaitEvent", cuStreamWaitEvent),
-      entry("cuStreamIsCapturing", cuStreamIsCapturing),
-      entry("cuStreamBeginCapture", cuStreamBeginCapture_v2),
-      entry("cuStreamEndCapture", cuStreamEndCapture),
-      entry("cuGraphInstantiateWithFlags", cuGraphInstantiateWithFlags),
-      entry("cuGraphLaunch", cuGraphLaunch),
-      entry("cuGraphExecDestroy", cuGraphExecDestroy),
-      entry("cuGraphDestroy", cuGraphDestroy),
       entry("cuEventCreate", cuEventCreate),
       entry("cuEventDestroy", cuEventDestroy_v2),
       entry("cuEventRecord", cuEventRecord),

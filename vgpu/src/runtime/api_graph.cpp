@@ -20,24 +20,6 @@ cudaGraphNode_t as_handle(GraphNode* node) {
   return reinterpret_cast<cudaGraphNode_t>(node);
 }
 
-// A graph of the program's, or a child graph of one of its nodes.
-Graph* find_graph(Context& context, cudaGraph_t handle) {
-  if (Graph* graph = context.graphs.find(handle)) return graph;
-  for (const auto& [key, stream] : context.streams) {
-    if (stream->capture && stream->capture->graph == reinterpret_cast<Graph*>(handle)) {
-      return stream->capture->graph;
-    }
-  }
-  for (const auto& [key, graph] : context.graphs) {
-    for (const auto& node : graph->nodes) {
-      if (node->child && node->child.get() == reinterpret_cast<Graph*>(handle)) {
-        return node->child.get();
-      }
-    }
-  }
-  return nullptr;
-}
-
 cudaError_t find(Context& context, cudaGraph_t handle, Graph*& graph) {
   graph = find_graph(context, handle);
   return graph ? cudaSuccess : fail(cudaErrorInvalidValue, "graph %p does not exist", handle);
@@ -51,11 +33,9 @@ cudaError_t find(Context& context, cudaGraphExec_t handle, GraphExec*& graph) {
 
 cudaError_t find(Context& context, cudaGraphNode_t handle, GraphNode*& node) {
   node = as_node(handle);
+  const auto has_it = [&](const Graph& graph) { return graph.contains(node); };
   for (const auto& [key, graph] : context.graphs) {
-    if (graph->contains(node)) return cudaSuccess;
-    for (const auto& outer : graph->nodes) {
-      if (outer->child && outer->child->contains(node)) return cudaSuccess;
-    }
+    if (graph->any_inside(has_it)) return cudaSuccess;
   }
   return fail(cudaErrorInvalidValue, "graph node %p does not exist", handle);
 }
@@ -90,6 +70,14 @@ cudaError_t make_kernel(Context& context, const cudaKernelNodeParams& p, Operati
                                            p.kernelParams, nullptr, 0, launch);
   operation = std::move(launch);
   return error;
+}
+
+// The parameters of cudaGraphAddNode and those of the functions for one type.
+cudaKernelNodeParams kernel_params(const cudaKernelNodeParamsV2& p) {
+  return {p.func, p.gridDim, p.blockDim, p.sharedMemBytes, p.kernelParams, p.extra};
+}
+cudaMemsetParams memset_params(const cudaMemsetParamsV2& p) {
+  return {p.dst, p.pitch, p.value, p.elementSize, p.width, p.height};
 }
 
 cudaError_t make_copy(Context& context, const cudaMemcpy3DParms& p, Operation& operation) {
@@ -148,6 +136,47 @@ cudaError_t set_node(Context& context, cudaGraphExec_t exec_handle, cudaGraphNod
   return cudaSuccess;
 }
 
+// A conditional node's parameters are those of the handle that was made for this graph.
+cudaError_t make_conditional(Context& context, Graph& graph, const cudaConditionalNodeParams& p,
+                             Operation& operation) {
+  const auto condition = context.conditions.find(p.handle);
+  if (!condition || condition->has_node) {
+    return fail(cudaErrorInvalidValue,
+                condition ? "conditional node: another node asks the condition %llu"
+                          : "conditional node: no graph has a condition with the handle %llu",
+                p.handle);
+  }
+  Graph* owner = find_graph(context, reinterpret_cast<cudaGraph_t>(condition->owner));
+  if (!owner || !owner->any_inside([&](const Graph& inside) { return &inside == &graph; })) {
+    return fail(cudaErrorInvalidValue,
+                "conditional node: the handle %llu was made for another graph; legal are those of "
+                "this graph and of the graphs around it",
+                p.handle);
+  }
+  unsigned most = 1;
+  switch (p.type) {
+    case cudaGraphCondTypeIf: most = 2; break;
+    case cudaGraphCondTypeWhile: break;
+    case cudaGraphCondTypeSwitch: most = ~0u; break;
+    default:
+      return fail(cudaErrorInvalidValue,
+                  "conditional node: type %d; cudaGraphCondTypeIf (0), While (1) and Switch (2) are "
+                  "legal",
+                  static_cast<int>(p.type));
+  }
+  if (p.size == 0 || p.size > most) {
+    return fail(cudaErrorInvalidValue,
+                "conditional node: %u bodies; if nodes have 1 or 2, while nodes 1, switch nodes at "
+                "least 1",
+                p.size);
+  }
+  Conditional conditional{condition, p.type, {}};
+  for (unsigned i = 0; i < p.size; ++i) conditional.bodies.push_back(std::make_shared<Graph>());
+  condition->has_node = true;
+  operation = std::move(conditional);
+  return cudaSuccess;
+}
+
 template <typename T>
 cudaError_t list(const std::vector<T>& items, T* out, size_t* count) {
   if (out == nullptr) {
@@ -159,11 +188,32 @@ cudaError_t list(const std::vector<T>& items, T* out, size_t* count) {
   return cudaSuccess;
 }
 
+// What instantiation asks of graphs with conditional nodes (cudaGraphNodeTypeConditional,
+// cudaConditionalNodeParams::phGraph_out).
+cudaError_t check_conditions(const Context& context, Graph& graph) {
+  if (graph.any_inside([](const Graph& inside) {
+        return std::any_of(inside.conditions.begin(), inside.conditions.end(),
+                           [](const auto& condition) { return !condition->has_node; });
+      })) {
+    return fail(cudaErrorInvalidValue, "no conditional node asks one of the graph's conditions");
+  }
+  if (!graph.asks_conditions()) return cudaSuccess;
+  for (const auto& [key, exec] : context.graph_execs) {
+    if (exec->source != &graph) continue;
+    return fail(cudaErrorInvalidValue,
+                "a graph with conditional nodes has one executable graph at a time; destroy the "
+                "other one first");
+  }
+  return cudaSuccess;
+}
+
 cudaError_t instantiate(Context& context, cudaGraphExec_t* handle, cudaGraph_t graph_handle,
                         unsigned long long flags) {
   Graph* graph;
   if (const cudaError_t error = find(context, graph_handle, graph); error) return error;
+  if (const cudaError_t error = check_conditions(context, *graph); error) return error;
   auto exec = std::make_unique<GraphExec>();
+  exec->source = graph;
   exec->graph = graph->clone();
   exec->order = exec->graph->in_order();
   exec->flags = flags;
@@ -186,6 +236,9 @@ VGPU_API cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned) {
 }
 VGPU_API cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return call([&](Context& context) {
+    for (const auto& [key, exec] : context.graph_execs) {
+      if (exec->source == reinterpret_cast<const Graph*>(graph)) exec->source = nullptr;
+    }
     if (context.graphs.remove(graph)) return cudaSuccess;
     return fail(cudaErrorInvalidValue, "graph %p does not exist", graph);
   });
@@ -194,6 +247,9 @@ VGPU_API cudaError_t cudaGraphClone(cudaGraph_t* clone, cudaGraph_t original) {
   return call([&](Context& context) {
     Graph* graph;
     if (const cudaError_t error = find(context, original, graph); error) return error;
+    if (graph->asks_conditions()) {
+      return fail(cudaErrorNotSupported, "graphs with conditional nodes cannot be cloned");
+    }
     *clone = reinterpret_cast<cudaGraph_t>(context.graphs.add(graph->clone()));
     return cudaSuccess;
   });
@@ -268,12 +324,84 @@ VGPU_API cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cudaGraph
                                        Graph* found;
                                        const cudaError_t missing = find(context, child, found);
                                        if (missing) return missing;
+                                       if (found->asks_conditions()) {
+                                         return fail(cudaErrorNotSupported,
+                                                     "graphs with conditional nodes cannot be "
+                                                     "child graphs");
+                                       }
                                        copy = found->clone();
                                        out = SubGraph{copy.get()};
                                        return cudaSuccess;
                                      });
   if (error == cudaSuccess) as_node(*node)->child = std::move(copy);
   return error;
+}
+VGPU_API cudaError_t cudaGraphConditionalHandleCreate(cudaGraphConditionalHandle* handle,
+                                                      cudaGraph_t graph_handle, unsigned initial,
+                                                      unsigned flags) {
+  return call([&](Context& context) {
+    Graph* graph;
+    if (const cudaError_t error = find(context, graph_handle, graph); error) return error;
+    if (handle == nullptr || flags > cudaGraphCondAssignDefault) {
+      return fail(cudaErrorInvalidValue,
+                  "conditional handle: flags %u; 0 and cudaGraphCondAssignDefault (1) are legal, "
+                  "and the handle must not be null",
+                  flags);
+    }
+    graph->conditions.push_back(context.conditions.add(*graph, initial, flags != 0));
+    *handle = graph->conditions.back()->handle;
+    return cudaSuccess;
+  });
+}
+
+VGPU_API cudaError_t cudaGraphAddNode(cudaGraphNode_t* node, cudaGraph_t graph,
+                                      const cudaGraphNode_t* dependencies,
+                                      const cudaGraphEdgeData*, size_t count,
+                                      cudaGraphNodeParams* p) {
+  switch (p->type) {
+    case cudaGraphNodeTypeKernel: {
+      const cudaKernelNodeParams kernel = kernel_params(p->kernel);
+      return cudaGraphAddKernelNode(node, graph, dependencies, count, &kernel);
+    }
+    case cudaGraphNodeTypeMemcpy:
+      return cudaGraphAddMemcpyNode(node, graph, dependencies, count, &p->memcpy.copyParams);
+    case cudaGraphNodeTypeMemset: {
+      const cudaMemsetParams fill = memset_params(p->memset);
+      return cudaGraphAddMemsetNode(node, graph, dependencies, count, &fill);
+    }
+    case cudaGraphNodeTypeHost: {
+      const cudaHostNodeParams host{p->host.fn, p->host.userData};
+      return cudaGraphAddHostNode(node, graph, dependencies, count, &host);
+    }
+    case cudaGraphNodeTypeGraph:
+      if (p->graph.ownership != cudaGraphChildGraphOwnershipClone) break;
+      return cudaGraphAddChildGraphNode(node, graph, dependencies, count, p->graph.graph);
+    case cudaGraphNodeTypeEmpty: return cudaGraphAddEmptyNode(node, graph, dependencies, count);
+    case cudaGraphNodeTypeWaitEvent:
+      return cudaGraphAddEventWaitNode(node, graph, dependencies, count, p->eventWait.event);
+    case cudaGraphNodeTypeEventRecord:
+      return cudaGraphAddEventRecordNode(node, graph, dependencies, count, p->eventRecord.event);
+    case cudaGraphNodeTypeConditional: {
+      const cudaError_t error =
+          add_node(node, graph, dependencies, count, p->type, [&](Context& context, Operation& out) {
+            return make_conditional(context, *find_graph(context, graph), p->conditional, out);
+          });
+      if (error) return error;
+      GraphNode& made = *as_node(*node);
+      for (const auto& body : std::get<Conditional>(made.operation).bodies) {
+        made.bodies.push_back(reinterpret_cast<cudaGraph_t>(body.get()));
+      }
+      p->conditional.phGraph_out = made.bodies.data();
+      return cudaSuccess;
+    }
+    default: break;
+  }
+  return call([&](Context&) {
+    return fail(cudaErrorNotSupported,
+                "graph nodes of type %d are not modelled (allocations, semaphores, graphs that "
+                "are moved)",
+                static_cast<int>(p->type));
+  });
 }
 VGPU_API cudaError_t cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t handle, cudaGraph_t* graph) {
   return call([&](Context& context) {
@@ -464,6 +592,36 @@ VGPU_API cudaError_t cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t exec, cuda
 VGPU_API cudaError_t cudaGraphMemsetNodeSetParams(cudaGraphNode_t node, const cudaMemsetParams* p) {
   return cudaGraphExecMemsetNodeSetParams(nullptr, node, p);
 }
+VGPU_API cudaError_t cudaGraphExecNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                                cudaGraphNodeParams* p) {
+  return call([&](Context& context) {
+    Operation operation;
+    cudaError_t error = cudaSuccess;
+    switch (p->type) {
+      case cudaGraphNodeTypeKernel:
+        error = make_kernel(context, kernel_params(p->kernel), operation);
+        break;
+      case cudaGraphNodeTypeMemcpy:
+        error = make_copy(context, p->memcpy.copyParams, operation);
+        break;
+      case cudaGraphNodeTypeMemset:
+        error = make_fill(context, memset_params(p->memset), operation);
+        break;
+      case cudaGraphNodeTypeHost:
+        error = make_host({p->host.fn, p->host.userData}, operation);
+        break;
+      default:
+        error = fail(cudaErrorNotSupported,
+                     "new parameters for graph nodes of type %d are not modelled (kernel, memcpy, "
+                     "memset and host nodes are)",
+                     static_cast<int>(p->type));
+    }
+    return error ? error : set_node(context, exec, node, std::move(operation));
+  });
+}
+VGPU_API cudaError_t cudaGraphNodeSetParams(cudaGraphNode_t node, cudaGraphNodeParams* p) {
+  return cudaGraphExecNodeSetParams(nullptr, node, p);
+}
 VGPU_API cudaError_t cudaGraphNodeSetEnabled(cudaGraphExec_t handle, cudaGraphNode_t node,
                                              unsigned enabled) {
   return call([&](Context& context) {
@@ -490,18 +648,30 @@ VGPU_API cudaError_t cudaGraphExecUpdate(cudaGraphExec_t handle, cudaGraph_t gra
                           [&](const auto& own) { return own.get() == node; }) -
              in.nodes.begin();
     };
-    bool same = graph->nodes.size() == exec->graph->nodes.size();
-    for (size_t i = 0; same && i < graph->nodes.size(); ++i) {
-      const GraphNode &from = *graph->nodes[i], &to = *exec->graph->nodes[i];
-      same = from.type == to.type && from.after.size() == to.after.size();
-      for (size_t d = 0; same && d < from.after.size(); ++d) {
-        same = index_of(*graph, from.after[d]) == index_of(*exec->graph, to.after[d]);
+    const std::function<bool(const Graph&, const Graph&)> same = [&](const Graph& left,
+                                                                     const Graph& right) {
+      bool equal = left.nodes.size() == right.nodes.size();
+      for (size_t i = 0; equal && i < left.nodes.size(); ++i) {
+        const GraphNode &from = *left.nodes[i], &to = *right.nodes[i];
+        equal = from.type == to.type && from.after.size() == to.after.size();
+        for (size_t d = 0; equal && d < from.after.size(); ++d) {
+          equal = index_of(left, from.after[d]) == index_of(right, to.after[d]);
+        }
+        const auto* asks = std::get_if<Conditional>(&from.operation);
+        if (!equal || !asks) continue;
+        const auto& other = std::get<Conditional>(to.operation);
+        equal = asks->type == other.type && asks->bodies.size() == other.bodies.size();
+        for (size_t b = 0; equal && b < asks->bodies.size(); ++b) {
+          equal = same(*asks->bodies[b], *other.bodies[b]);
+        }
       }
-    }
-    if (!same) {
+      return equal;
+    };
+    if (!same(*graph, *exec->graph)) {
       info->result = cudaGraphExecUpdateErrorTopologyChanged;
       return fail(cudaErrorGraphExecUpdateFailure, "the graphs differ in their nodes or edges");
     }
+    exec->source = graph;
     exec->graph = graph->clone();
     exec->order = exec->graph->in_order();
     info->result = cudaGraphExecUpdateSuccess;

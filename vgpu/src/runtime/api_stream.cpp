@@ -349,7 +349,7 @@ VGPU_API cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t handle, cudaGrap
                                                    const cudaGraphEdgeData*, size_t count,
                                                    cudaStreamCaptureMode mode) {
   return call([&](Context& context) {
-    Graph* graph = context.graphs.find(graph_handle);
+    Graph* graph = find_graph(context, graph_handle);
     if (graph == nullptr) return fail(cudaErrorInvalidValue, "the graph does not exist");
     if (const cudaError_t error = begin_capture(context, handle, graph, mode); error) return error;
     Stream* stream = find_stream(context, handle);
@@ -429,6 +429,37 @@ VGPU_API cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCap
     if (dependencies) *dependencies = reinterpret_cast<cudaGraphNode_t*>(stream->tail.data());
     if (edges) *edges = nullptr;
     if (count) *count = stream->tail.size();
+    return cudaSuccess;
+  });
+}
+
+VGPU_API cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t handle,
+                                                         cudaGraphNode_t* dependencies,
+                                                         const cudaGraphEdgeData*, size_t count,
+                                                         unsigned flags) {
+  return call([&](Context& context) {
+    Stream* stream;
+    if (const cudaError_t error = find(context, handle, stream); error) return error;
+    if (!stream->capture) return fail(cudaErrorIllegalState, "the stream does not capture");
+    if (stream->capture->invalid) {
+      return fail(cudaErrorStreamCaptureInvalidated, "the capture has become invalid");
+    }
+    if (flags > cudaStreamSetCaptureDependencies) {
+      return fail(cudaErrorInvalidValue,
+                  "capture dependencies: flags %u; cudaStreamAddCaptureDependencies (0) and "
+                  "cudaStreamSetCaptureDependencies (1) are legal",
+                  flags);
+    }
+    std::vector<GraphNode*> tail;
+    if (flags == cudaStreamAddCaptureDependencies) tail = stream->tail;
+    for (size_t i = 0; i < count; ++i) {
+      auto* node = reinterpret_cast<GraphNode*>(dependencies[i]);
+      if (!stream->capture->graph->contains(node)) {
+        return fail(cudaErrorInvalidValue, "dependency %zu is not a node of the captured graph", i);
+      }
+      if (std::find(tail.begin(), tail.end(), node) == tail.end()) tail.push_back(node);
+    }
+    stream->tail = std::move(tail);
     return cudaSuccess;
   });
 }

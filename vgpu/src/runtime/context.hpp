@@ -60,6 +60,19 @@ class HandleTable {
   std::unordered_map<const void*, std::unique_ptr<T>> objects_;
 };
 
+/// The conditions of graphs by their handles. Kernels look them up from several threads, while the
+/// host adds none.
+class ConditionTable {
+ public:
+  std::shared_ptr<Condition> add(Graph& owner, uint32_t initial, bool starts_as_initial);
+  /// Null for a handle of no graph that still exists.
+  std::shared_ptr<Condition> find(uint64_t handle) const;
+
+ private:
+  uint64_t last_handle_ = 0;
+  std::unordered_map<uint64_t, std::weak_ptr<Condition>> conditions_;
+};
+
 /// The state of the one virtual GPU that a process sees.
 ///
 /// Work runs in the calling thread (Queue says when). The lock is held meanwhile, so API calls of
@@ -88,6 +101,7 @@ class Context {
   HandleTable<Event> events;
   HandleTable<Graph> graphs;
   HandleTable<GraphExec> graph_execs;
+  ConditionTable conditions;
   std::unique_ptr<Stream> default_stream;
   std::vector<std::unique_ptr<Stream>> destroyed_streams;  // with work that is not done
   std::vector<std::unique_ptr<Event>> destroyed_events;    // whose record has not run

@@ -144,7 +144,10 @@ cudaError_t read_attributes(const exec::KernelInfo& info, const cudaLaunchAttrib
 class LaunchMemory : public exec::GlobalMemory {
  public:
   explicit LaunchMemory(Context& context)
-      : memory_(context.memory), heap_(context.device_heap), pin_(memory_) {}
+      : memory_(context.memory),
+        heap_(context.device_heap),
+        conditions_(context.conditions),
+        pin_(memory_) {}
 
   Range find(uint64_t address) const override {
     const Allocation* allocation = memory_.find(address);
@@ -160,10 +163,16 @@ class LaunchMemory : public exec::GlobalMemory {
   }
   uint64_t allocate(uint64_t bytes) const override { return heap_.allocate(bytes); }
   bool release(uint64_t address) const override { return heap_.release(address); }
+  bool set_condition(uint64_t handle, uint32_t value) const override {
+    const auto condition = conditions_.find(handle);
+    if (condition) condition->value.store(value);
+    return condition != nullptr;
+  }
 
  private:
   vgpu::GlobalMemory& memory_;
   DeviceHeap& heap_;
+  const ConditionTable& conditions_;
   vgpu::GlobalMemory::Pin pin_;
 };
 
@@ -215,6 +224,9 @@ void run(Context& context, const Fill& fill) {
 }
 
 void run(Context&, const Empty&) {}
+void run(Context&, const StartConditions& start) {
+  for (const auto& condition : start.conditions) condition->value.store(condition->initial);
+}
 void run(Context&, const HostCall& host) {
   host.function(host.data);
 }
@@ -427,7 +439,8 @@ std::unique_ptr<RunningKernel> execute(Context& context, const Operation& operat
       [&](const auto& what) {
         using What = std::decay_t<decltype(what)>;
         // Graphs are queued node by node.
-        if constexpr (!std::is_same_v<What, KernelLaunch> && !std::is_same_v<What, SubGraph>) {
+        if constexpr (!std::is_same_v<What, KernelLaunch> && !std::is_same_v<What, SubGraph> &&
+                      !std::is_same_v<What, Conditional>) {
           run(context, what);
         }
       },

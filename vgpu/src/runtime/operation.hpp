@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -65,7 +66,33 @@ struct SubGraph {
   Graph* graph = nullptr;  ///< owned by the node that holds it
 };
 
-using Operation = std::variant<Empty, KernelLaunch, Copy, Fill, HostCall, EventRecord, SubGraph>;
+/// What a conditional node asks. Kernels set it by its handle; the graph that it was made for owns
+/// it, and so do copies of that graph.
+struct Condition {
+  uint64_t handle = 0;
+  Graph* owner = nullptr;
+  uint32_t initial = 0;
+  bool starts_as_initial = false;  ///< each time that the graph is launched
+  bool has_node = false;           ///< a conditional node asks it
+  std::atomic<uint32_t> value{0};
+};
+
+/// A launch of a graph begins: its conditions get their initial values.
+struct StartConditions {
+  std::vector<std::shared_ptr<Condition>> conditions;
+};
+
+struct Conditional {
+  std::shared_ptr<Condition> condition;
+  cudaGraphConditionalNodeType type = cudaGraphCondTypeIf;
+  std::vector<std::shared_ptr<Graph>> bodies;
+
+  /// What runs now, or null.
+  const Graph* chosen() const;
+};
+
+using Operation = std::variant<Empty, KernelLaunch, Copy, Fill, HostCall, EventRecord, SubGraph,
+                               StartConditions, Conditional>;
 
 /// Checks a launch against the GPU's limits and resolves it. `args` are the kernel's arguments as
 /// cudaLaunchKernel gets them.

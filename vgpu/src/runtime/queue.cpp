@@ -23,18 +23,47 @@ std::string name_of(const Work& work) {
     return "kernel " + launch->kernel->name + (work.kernel ? " (polls memory)" : "");
   }
   static constexpr const char* kNames[] = {
-      "nothing", "", "a copy", "a memset", "a host function", "an event's record"};
+      "nothing",           "", "a copy",       "a memset",          "a host function",
+      "an event's record", "", "a graph's start", "a conditional node"};
   return kNames[work.operation.index()];
 }
+
+/// The work of a graph's nodes, in their order, but for nodes within conditional ones.
+void list_nodes(const Graph& graph, std::vector<Operation>& nodes) {
+  for (const GraphNode* node : graph.in_order()) {
+    if (!node->enabled) continue;
+    if (const auto* sub = std::get_if<SubGraph>(&node->operation)) {
+      list_nodes(*sub->graph, nodes);
+    } else {
+      nodes.push_back(node->operation);
+    }
+  }
+}
+
+/// NOTE: a while node may wait for the host, whose call must return then.
+constexpr uint64_t kRoundsAtOnce = 256;
 
 }  // namespace
 
 uint64_t Queue::add(Context& context, Stream& stream, Operation operation) {
   if (auto* sub = std::get_if<SubGraph>(&operation)) {
     // The nodes one by one: the graph may be gone or changed when the last of them runs.
+    StartConditions start;
+    sub->graph->any_inside([&](Graph& graph) {
+      for (const auto& condition : graph.conditions) {
+        if (condition->starts_as_initial) start.conditions.push_back(condition);
+      }
+      return false;
+    });
+    std::vector<Operation> nodes;
+    if (!start.conditions.empty()) nodes.push_back(std::move(start));
+    list_nodes(*sub->graph, nodes);
     uint64_t last = last_number_;
-    for (const GraphNode* node : sub->graph->in_order()) {
-      if (node->enabled) last = add(context, stream, node->operation);
+    for (Operation& node : nodes) {
+      if (auto* conditional = std::get_if<Conditional>(&node)) {
+        for (auto& body : conditional->bodies) body = body->clone();
+      }
+      last = add(context, stream, std::move(node));
     }
     return last;
   }
@@ -82,6 +111,32 @@ bool Queue::may_start(const Context& context, const Stream& stream) const {
   return first;
 }
 
+/// Puts what the conditional node in front of the stream chooses before what is behind it; a while
+/// node stays behind its body. Whether the stream can go on now.
+bool Queue::run_conditional(Context& context, Stream& stream) {
+  // It keeps what it chooses alive.
+  Work node = std::move(stream.work.front());
+  const auto& conditional = std::get<Conditional>(node.operation);
+  const Graph* chosen = conditional.chosen();
+  stream.work.pop_front();
+  if (!chosen) return true;
+  std::vector<Operation> nodes;
+  list_nodes(*chosen, nodes);
+  const uint64_t number = node.number;
+  bool goes_on = true;
+  if (conditional.type == cudaGraphCondTypeWhile) {
+    goes_on = ++node.rounds % kRoundsAtOnce != 0;
+    stream.work.push_front(std::move(node));
+  }
+  for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
+    Work& next = stream.work.emplace_front();
+    next.number = number;
+    next.operation = std::move(*it);
+  }
+  if (!goes_on) start_thread(context);
+  return goes_on;
+}
+
 /// Whether the first work of the stream is done.
 bool Queue::run_front(Context& context, Stream& stream) {
   Work& work = stream.work.front();
@@ -92,9 +147,7 @@ bool Queue::run_front(Context& context, Stream& stream) {
       open_.erase(work.number);
       return true;
     }
-    if (!thread_.joinable()) {
-      thread_ = std::thread([this, &context] { keep_going(context); });
-    }
+    start_thread(context);
     return false;
   }
   const uint64_t before = work.kernel->instructions();
@@ -107,15 +160,22 @@ bool Queue::run_front(Context& context, Stream& stream) {
 void Queue::advance(Context& context) {
   if (advancing_) return;  // a host function that calls the API: its work runs after it
   advancing_ = true;
+  std::unordered_set<const Stream*> resting;  // until the next call: their while nodes turn on
   for (bool again = true; again;) {
     again = false;
     // NOTE: by index: work that runs may destroy or create streams.
     std::vector<Stream*> streams;
     for_each_stream(context, [&](Stream& stream) {
-      if (!stream.work.empty()) streams.push_back(&stream);
+      if (!stream.work.empty() && !resting.contains(&stream)) streams.push_back(&stream);
     });
     for (Stream* stream : streams) {
       while (!stream->work.empty() && may_start(context, *stream)) {
+        if (std::holds_alternative<Conditional>(stream->work.front().operation)) {
+          again = progressed_ = true;
+          if (run_conditional(context, *stream)) continue;
+          resting.insert(stream);
+          break;
+        }
         try {
           if (!run_front(context, *stream)) break;
         } catch (...) {
@@ -181,6 +241,10 @@ void Queue::give_up(Context& context) {
 void Queue::discard(Context& context) {
   for_each_stream(context, [](Stream& stream) { stream.work.clear(); });
   open_.clear();
+}
+
+void Queue::start_thread(Context& context) {
+  if (!thread_.joinable()) thread_ = std::thread([this, &context] { keep_going(context); });
 }
 
 /// NOTE: for a host that polls memory which a paused kernel will write.

@@ -21,6 +21,7 @@ struct Work {
   Operation operation;
   uint64_t waits_for = 0;  ///< instead of an operation: the number of an event's record
   std::unique_ptr<RunningKernel> kernel;  ///< has started and is paused
+  uint64_t rounds = 0;                    ///< of a while node that has begun
 };
 
 /// Runs the work of all streams.
@@ -59,8 +60,10 @@ class Queue {
 
  private:
   bool run_front(Context& context, Stream& stream);
+  bool run_conditional(Context& context, Stream& stream);
   bool may_start(const Context& context, const Stream& stream) const;
   void give_up(Context& context);
+  void start_thread(Context& context);
   void keep_going(Context& context);
 
   uint64_t last_number_ = 0;

@@ -28,14 +28,6 @@ constexpr Reason kReasons[] = {
     {"cuMemGetAllocationGranularity", kMapped},
     {"cudaGraphAddMemAlloc", "graphs do not allocate; allocate before the graph is launched"},
     {"cudaGraphAddMemFree", "graphs do not allocate; free after the graph has run"},
-    {"cudaGraphAddNode",
-     "add nodes by the functions of their kinds, such as cudaGraphAddKernelNode"},
-    {"cudaGraphConditional",
-     "graphs with conditional nodes (if, while, switch) are not modelled, since kernels cannot set "
-     "their conditions; take the decision on the host"},
-    {"cuGraphConditional",
-     "graphs with conditional nodes (if, while, switch) are not modelled, since kernels cannot set "
-     "their conditions; take the decision on the host"},
     {"cuTexRef", "textures are not modelled; read global memory"},
     {"cudaCreateChannelDesc", "channels belong to textures and surfaces, which are not modelled"},
     {"cudaCreateTextureObject", "textures are not modelled; read global memory"},

@@ -22,8 +22,30 @@ bool Graph::contains(const GraphNode* node) const {
                      [&](const auto& own) { return own.get() == node; });
 }
 
+bool Graph::any_inside(const std::function<bool(Graph&)>& f) {
+  if (f(*this)) return true;
+  for (const auto& node : nodes) {
+    if (node->child && node->child->any_inside(f)) return true;
+    const auto* conditional = std::get_if<Conditional>(&node->operation);
+    if (!conditional) continue;
+    for (const auto& body : conditional->bodies) {
+      if (body->any_inside(f)) return true;
+    }
+  }
+  return false;
+}
+
+bool Graph::asks_conditions() {
+  return any_inside([](const Graph& inside) {
+    return std::any_of(inside.nodes.begin(), inside.nodes.end(), [](const auto& node) {
+      return std::holds_alternative<Conditional>(node->operation);
+    });
+  });
+}
+
 std::unique_ptr<Graph> Graph::clone() const {
   auto copy = std::make_unique<Graph>();
+  copy->conditions = conditions;
   std::unordered_map<const GraphNode*, GraphNode*> copy_of;
   for (const auto& node : nodes) {
     GraphNode* twin = copy->add(node->operation, node->type, {});
@@ -33,6 +55,9 @@ std::unique_ptr<Graph> Graph::clone() const {
     if (node->child) {
       twin->child = node->child->clone();
       twin->operation = SubGraph{twin->child.get()};
+    }
+    if (auto* conditional = std::get_if<Conditional>(&twin->operation)) {
+      for (auto& body : conditional->bodies) body = body->clone();
     }
     copy_of[node.get()] = twin;
   }
@@ -67,8 +92,55 @@ std::vector<GraphNode*> Graph::in_order() const {
 }
 
 GraphNode* GraphExec::copy_of(const GraphNode* original) const {
-  for (const auto& node : graph->nodes) {
-    if (node->original == original) return node.get();
+  GraphNode* copy = nullptr;
+  graph->any_inside([&](Graph& inside) {
+    for (const auto& node : inside.nodes) {
+      if (node->original == original) copy = node.get();
+    }
+    return copy != nullptr;
+  });
+  return copy;
+}
+
+const Graph* Conditional::chosen() const {
+  const uint32_t value = condition->value.load();
+  switch (type) {
+    case cudaGraphCondTypeIf:
+      if (value) return bodies[0].get();
+      return bodies.size() > 1 ? bodies[1].get() : nullptr;
+    case cudaGraphCondTypeWhile: return value ? bodies[0].get() : nullptr;
+    default: return value < bodies.size() ? bodies[value].get() : nullptr;
+  }
+}
+
+std::shared_ptr<Condition> ConditionTable::add(Graph& owner, uint32_t initial,
+                                                bool starts_as_initial) {
+  std::erase_if(conditions_, [](const auto& entry) { return entry.second.expired(); });
+  auto condition = std::make_shared<Condition>();
+  condition->handle = ++last_handle_;
+  condition->owner = &owner;
+  condition->initial = initial;
+  condition->starts_as_initial = starts_as_initial;
+  conditions_[condition->handle] = condition;
+  return condition;
+}
+
+std::shared_ptr<Condition> ConditionTable::find(uint64_t handle) const {
+  const auto found = conditions_.find(handle);
+  return found == conditions_.end() ? nullptr : found->second.lock();
+}
+
+Graph* find_graph(Context& context, cudaGraph_t handle) {
+  Graph* found = nullptr;
+  const auto is_it = [&](Graph& graph) {
+    if (&graph == reinterpret_cast<Graph*>(handle)) found = &graph;
+    return found != nullptr;
+  };
+  for (const auto& [key, graph] : context.graphs) {
+    if (graph->any_inside(is_it)) return found;
+  }
+  for (const auto& [key, stream] : context.streams) {
+    if (stream->capture && stream->capture->graph->any_inside(is_it)) return found;
   }
   return nullptr;
 }
@@ -110,6 +182,9 @@ cudaError_t enqueue(Context& context, cudaStream_t handle, Operation operation,
   }
   std::unique_ptr<Graph> child;
   if (auto* sub = std::get_if<SubGraph>(&operation)) {
+    if (sub->graph->asks_conditions()) {
+      return fail(cudaErrorNotSupported, "graphs with conditional nodes cannot be child graphs");
+    }
     child = sub->graph->clone();
     sub->graph = child.get();
   }

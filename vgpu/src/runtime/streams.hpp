@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct GraphNode {
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   std::vector<GraphNode*> after;
   std::unique_ptr<Graph> child;          ///< SubGraph nodes
+  std::vector<cudaGraph_t> bodies;       ///< of conditional nodes, as the program was given them
   GraphNode* original = nullptr;         ///< in the graph that this one is a copy of
   cudaKernelNodeParams kernel_params{};  ///< as given, for GetParams
   bool enabled = true;                   ///< in an executable graph
@@ -29,9 +31,15 @@ struct GraphNode {
 
 struct Graph {
   std::vector<std::unique_ptr<GraphNode>> nodes;
+  std::vector<std::shared_ptr<Condition>> conditions;
 
   GraphNode* add(Operation operation, cudaGraphNodeType type, std::vector<GraphNode*> after);
   bool contains(const GraphNode* node) const;
+  /// Calls f(graph) for this graph and those inside its nodes, at any depth, until it returns true;
+  /// whether it did.
+  bool any_inside(const std::function<bool(Graph&)>& f);
+  /// Whether it has conditional nodes, at any depth.
+  bool asks_conditions();
   /// A deep copy; `original` of each new node names the old one.
   std::unique_ptr<Graph> clone() const;
   /// The nodes in an order that respects `after`; empty when there is a cycle.
@@ -43,6 +51,7 @@ struct GraphExec {
   std::unique_ptr<Graph> graph;
   std::vector<GraphNode*> order;
   unsigned long long flags = 0;
+  const Graph* source = nullptr;  ///< what it was made from, if that still exists
 
   /// The copy of a node of the graph it was made from, or null.
   GraphNode* copy_of(const GraphNode* original) const;
@@ -80,6 +89,9 @@ struct Event {
 /// The stream a handle names (null, legacy and per-thread handles: the default stream); null for a
 /// handle that is none.
 Stream* find_stream(Context& context, cudaStream_t handle);
+
+/// A graph of the program's, one that a stream captures, or one inside a node of these; or null.
+Graph* find_graph(Context& context, cudaGraph_t handle);
 
 /// Adds `operation` to the stream's work, which runs as soon as it can, or to the graph that the
 /// stream captures.

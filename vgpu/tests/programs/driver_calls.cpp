@@ -44,6 +44,96 @@ constexpr const char* kPtx = R"(
 }
 )";
 
+// Counts down and ends the loop at 0.
+constexpr const char* kLoopPtx = R"(
+.version 8.6
+.target sm_80
+.address_size 64
+.extern .func cudaGraphSetConditional(.param .b64 handle, .param .b32 value);
+.visible .entry count_down(.param .u64 handle, .param .u64 count)
+{
+  .reg .pred %p;
+  .reg .b32 %r;
+  .reg .b64 %rd<2>;
+  ld.param.u64 %rd0, [handle];
+  ld.param.u64 %rd1, [count];
+  ld.global.u32 %r, [%rd1];
+  sub.u32 %r, %r, 1;
+  st.global.u32 [%rd1], %r;
+  setp.ne.u32 %p, %r, 0;
+  @%p ret;
+  {
+    .param .b64 param0;
+    .param .b32 param1;
+    st.param.b64 [param0], %rd0;
+    st.param.b32 [param1], 0;
+    call.uni cudaGraphSetConditional, (param0, param1);
+  }
+  ret;
+}
+)";
+
+// A while node around a kernel, by hand and by capture.
+void loop_in_a_graph(CUstream stream) {
+  CUmodule module = nullptr;
+  CUfunction count_down = nullptr;
+  CUdeviceptr count = 0;
+  CHECK_OK(cuModuleLoadData(&module, kLoopPtx));
+  CHECK_OK(cuModuleGetFunction(&count_down, module, "count_down"));
+  CHECK_OK(cuMemAlloc(&count, 4));
+  for (const bool capture : {false, true}) {
+    CUgraph graph = nullptr;
+    CUgraphConditionalHandle handle = 0;
+    CHECK_OK(cuGraphCreate(&graph, 0));
+    CHECK_OK(cuGraphConditionalHandleCreate(&handle, graph, nullptr, 1,
+                                            CU_GRAPH_COND_ASSIGN_DEFAULT));
+    CUgraphNode node = nullptr, copied = nullptr, inside = nullptr;
+    unsigned left = 3;
+    CUgraphNodeParams copy{};
+    copy.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+    copy.memcpy.copyParams.srcMemoryType = CU_MEMORYTYPE_HOST;
+    copy.memcpy.copyParams.srcHost = &left;
+    copy.memcpy.copyParams.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.memcpy.copyParams.dstDevice = count;
+    copy.memcpy.copyParams.WidthInBytes = 4;
+    copy.memcpy.copyParams.Height = copy.memcpy.copyParams.Depth = 1;
+    CHECK_OK(cuGraphAddNode(&copied, graph, nullptr, nullptr, 0, &copy));
+    CUgraphNodeParams loop{};
+    loop.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+    loop.conditional.handle = handle;
+    loop.conditional.type = CU_GRAPH_COND_TYPE_WHILE;
+    loop.conditional.size = 1;
+    CHECK_OK(cuGraphAddNode(&node, graph, &copied, nullptr, 1, &loop));
+    const CUgraph body = loop.conditional.phGraph_out[0];
+    void* parameters[] = {&handle, &count};
+    if (capture) {
+      CUgraph same = nullptr;
+      CHECK_OK(cuStreamBeginCaptureToGraph(stream, body, nullptr, nullptr, 0,
+                                           CU_STREAM_CAPTURE_MODE_GLOBAL));
+      CHECK_OK(cuLaunchKernel(count_down, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+      CHECK_OK(cuStreamEndCapture(stream, &same));
+      CHECK(same == body);
+    } else {
+      CUDA_KERNEL_NODE_PARAMS kernel{};
+      kernel.func = count_down;
+      kernel.gridDimX = kernel.gridDimY = kernel.gridDimZ = 1;
+      kernel.blockDimX = kernel.blockDimY = kernel.blockDimZ = 1;
+      kernel.kernelParams = parameters;
+      CHECK_OK(cuGraphAddKernelNode(&inside, body, nullptr, 0, &kernel));
+    }
+    CUgraphExec exec = nullptr;
+    CHECK_OK(cuGraphInstantiate(&exec, graph, 0));
+    CHECK_OK(cuGraphLaunch(exec, stream));
+    CHECK_OK(cuStreamSynchronize(stream));
+    CHECK_OK(cuMemcpyDtoH(&left, count, 4));
+    CHECK(left == 0);
+    CHECK_OK(cuGraphExecDestroy(exec));
+    CHECK_OK(cuGraphDestroy(graph));
+  }
+  CHECK_OK(cuMemFree(count));
+  CHECK_OK(cuModuleUnload(module));
+}
+
 bool is_scaled(CUdeviceptr out, unsigned factor, unsigned bias) {
   std::vector<unsigned> got(64);
   CHECK_OK(cuMemcpyDtoH(got.data(), out, 256));
@@ -134,6 +224,7 @@ int main() {
   CHECK(found == reinterpret_cast<void*>(cuMemAlloc));
   CHECK(cuLinkDestroy(nullptr) == CUDA_ERROR_NOT_SUPPORTED);
 
+  loop_in_a_graph(stream);
   CHECK_OK(cuEventDestroy(done));
   CHECK_OK(cuStreamDestroy(stream));
   CHECK_OK(cuMemFree(in));

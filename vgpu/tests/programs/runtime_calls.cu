@@ -492,10 +492,6 @@ void unsupported_calls_fail() {
   CHECK_OK(cudaGetDriverEntryPointByVersion("cuNoSuchThing", &function, 12000, cudaEnableDefault,
                                             &status));
   CHECK(function == nullptr && status == cudaDriverEntryPointSymbolNotFound);
-  cudaGraph_t graph = nullptr;
-  cudaGraphConditionalHandle handle;
-  CHECK_ERROR(cudaGraphConditionalHandleCreate(&handle, graph, 0, 0), cudaErrorNotSupported);
-  CHECK_ERROR(cudaGetLastError(), cudaErrorNotSupported);
   using LinkDestroy = CUresult (*)(CUlinkState);
   const auto destroy = reinterpret_cast<LinkDestroy>(dlsym(RTLD_DEFAULT, "cuLinkDestroy"));
   CHECK(destroy != nullptr && destroy(nullptr) == CUDA_ERROR_NOT_SUPPORTED);
