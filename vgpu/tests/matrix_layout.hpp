@@ -159,7 +159,7 @@ inline void put_element(uint8_t* shared, const Matrix& matrix, uint32_t mn, uint
 }
 
 /// A row of a sparse A: which elements of its K are stored, and the metadata that say so: for each
-/// chunk (of four elements, of two tf32) a 4-bit index.
+/// chunk (of four elements, of two tf32, of four pairs) a 4-bit index.
 struct SparseRow {
   std::vector<uint32_t> stored;  ///< positions in K, in the order of storage
   std::vector<uint32_t> index;   ///< by chunk
@@ -175,10 +175,18 @@ struct SparseRow {
       }
       return row;
     }
-    for (uint32_t chunk = 0; chunk < k; chunk += 4) {
+    return of_runs(1, k, random);
+  }
+
+  /// Two runs of neighbours of four, as packed e2m1 elements are stored in pairs.
+  template <typename Random>
+  static SparseRow of_runs(uint32_t run, uint32_t k, Random& random) {
+    SparseRow row;
+    for (uint32_t chunk = 0; chunk < k; chunk += 4 * run) {
       const uint32_t first = random() % 3, second = first + 1 + random() % (3 - first);
-      row.stored.push_back(chunk + first);
-      row.stored.push_back(chunk + second);
+      for (uint32_t at : {first, second}) {
+        for (uint32_t i = 0; i < run; ++i) row.stored.push_back(chunk + at * run + i);
+      }
       row.index.push_back(first | second << 2);
     }
     return row;

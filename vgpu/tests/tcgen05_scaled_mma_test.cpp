@@ -15,6 +15,7 @@ namespace {
 
 using test::element_bits;
 using test::Matrix;
+using test::SparseRow;
 
 struct Config {
   ScaledMmaKind kind = ScaledMmaKind::mxf8f6f4;
@@ -28,6 +29,7 @@ struct Config {
   Swizzle swizzle = Swizzle::b128;
   bool a_in_tmem = false;
   bool negate_a = false, negate_b = false, accumulate = true;
+  bool sparse = false;
 
   bool packed() const { return kind != ScaledMmaKind::mxf8f6f4; }
   std::string text() const {
@@ -52,7 +54,7 @@ struct Config {
           return 5;
       }
     };
-    return b_id << 4 | code(a) << 7 | code(b) << 10 | uint32_t{negate_a} << 13 |
+    return uint32_t{sparse} << 2 | b_id << 4 | code(a) << 7 | code(b) << 10 | uint32_t{negate_a} << 13 |
            uint32_t{negate_b} << 14 | uint32_t{a_major == Major::mn} << 15 |
            uint32_t{b_major == Major::mn} << 16 | n / 8 << 17 | uint32_t{!ue4m3} << 23 |
            m / 128 << 27 | a_id << 29;
@@ -61,11 +63,15 @@ struct Config {
 
 class ScaledCase {
  public:
-  static constexpr uint32_t kDColumn = 64, kAColumn = 8, kScaleA = 400, kScaleB = 440;
+  static constexpr uint32_t kDColumn = 64, kAColumn = 8, kScaleA = 400, kScaleB = 440,
+                            kMetadata = 380;
   static constexpr uint32_t kShared = 200 * 1024;
 
   explicit ScaledCase(const Config& config, uint32_t seed = 1)
-      : c(config), depth_(config.packed() ? 64 : 32), rows_(config.m / config.cta_group) {
+      : c(config),
+        stored_(config.packed() ? 64 : 32),
+        depth_(config.sparse ? 2 * stored_ : stored_),
+        rows_(config.m / config.cta_group) {
     std::mt19937 random(seed);
     auto fill = [&](std::vector<int>& values, size_t count, int low, int high) {
       values.resize(count);
@@ -79,22 +85,32 @@ class ScaledCase {
     fill(scale_b_, c.n * c.scales, 0, 3);
     fill(d_, c.m * c.n, -9, 9);
     // 5 and 7 are not e2m1 numbers, the rest up to 4 are.
+    for (uint32_t row = 0; c.sparse && row < c.m; ++row) {
+      patterns_.push_back(SparseRow::of_runs(c.packed() ? 2 : 1, depth_, random));
+      std::vector<int> kept(depth_);
+      for (uint32_t at : patterns_[row].stored) kept[at] = a_[row * depth_ + at];
+      std::copy(kept.begin(), kept.end(), a_.begin() + row * depth_);
+    }
     Matrix a = Matrix::make(c.swizzle, c.a_major, 1, rows_, 0x2000);
-    Matrix b = Matrix::make(c.swizzle, c.b_major, 1, c.n / c.cta_group, 0x14000);
+    Matrix b =
+        Matrix::make(c.swizzle, c.b_major, 1, c.n / c.cta_group, 0x14000, c.sparse ? 64 : 32);
     for (int cta = 0; cta < c.cta_group; ++cta) {
       shared_[cta].assign(kShared, 0xee);
       tmem[cta].allocate(512, c.cta_group);
       const uint32_t columns = c.n / c.cta_group;
-      for (uint32_t k = 0; k < depth_; ++k) {
-        for (uint32_t row = 0; row < rows_; ++row) {
-          put(cta, a, row, k, c.a, a_[(cta * rows_ + row) * depth_ + k]);
+      for (uint32_t row = 0; row < rows_; ++row) {
+        for (uint32_t s = 0; s < stored_; ++s) {
+          put(cta, a, row, s, c.a, stored(cta * rows_ + row, s));
         }
+      }
+      for (uint32_t k = 0; k < depth_; ++k) {
         for (uint32_t column = 0; column < columns; ++column) {
           put(cta, b, column, k, c.b, b_[(cta * columns + column) * depth_ + k]);
         }
       }
       if (c.a_in_tmem) put_a_in_tmem(cta);
       put_scales(cta);
+      if (c.sparse) put_metadata(cta);
       for (uint32_t row = 0; row < rows_; ++row) {
         for (uint32_t column = 0; column < c.n; ++column) {
           cell(cta, row, column) =
@@ -114,6 +130,8 @@ class ScaledCase {
     mma.scale_a = kScaleA;
     mma.scale_b = kScaleB;
     mma.accumulate = c.accumulate;
+    mma.sparse = c.sparse;
+    mma.sp_meta_address = kMetadata;
   }
 
   void run(AccessVisitor* visitor = nullptr) { tcgen05_scaled_mma(mma, ctas_, visitor); }
@@ -156,6 +174,22 @@ class ScaledCase {
   Tmem tmem[2];
 
  private:
+  /// What A stores of a row.
+  int stored(uint32_t row, uint32_t s) const {
+    return a_[row * depth_ + (c.sparse ? patterns_[row].stored[s] : s)];
+  }
+
+  /// Figure 267 of "Sparsity selector": lane = row, chunks of K from the lowest bits on.
+  void put_metadata(int cta) {
+    for (uint32_t lane = 0; lane < rows_; ++lane) {
+      for (uint32_t nibble = 0; nibble < 16; ++nibble) {
+        uint32_t& word = tmem[cta].row(lane)[kMetadata + nibble / 8];
+        const uint32_t shift = nibble % 8 * 4;
+        word = (word & ~(15u << shift)) | patterns_[cta * rows_ + lane].index[nibble] << shift;
+      }
+    }
+  }
+
   /// Scale factors 1, 2, 4, 8 (ue8m0) or 1, 1.5, 2, 2.5 (ue4m3), as the numbers 0 to 3.
   double scale_value(int s) const { return c.ue4m3 ? 1 + s / 2.0 : 1 << s; }
   uint32_t scale_bits(int s) const {
@@ -205,17 +239,18 @@ class ScaledCase {
 
   void put_a_in_tmem(int cta) {
     for (uint32_t row = 0; row < rows_; ++row) {
-      for (uint32_t k = 0; k < depth_; ++k) {
+      for (uint32_t k = 0; k < stored_; ++k) {
         for (uint32_t lane : {row, c.m == 128 && c.cta_group == 2 ? row + 64 : row}) {
           uint32_t& word = tmem[cta].row(lane)[kAColumn + k / 4];
-          const uint32_t bits = element_bits(c.a, a_[(cta * rows_ + row) * depth_ + k]);
+          const uint32_t bits = element_bits(c.a, stored(cta * rows_ + row, k));
           word = (word & ~(0xffu << k % 4 * 8)) | bits << k % 4 * 8;
         }
       }
     }
   }
 
-  uint32_t depth_, rows_;
+  uint32_t stored_, depth_, rows_;
+  std::vector<SparseRow> patterns_;
   std::vector<int> a_, b_, scale_a_, scale_b_, d_;
   std::vector<uint8_t> shared_[2];
   std::vector<CtaMemory> ctas_;
@@ -284,6 +319,61 @@ TEST(Tcgen05ScaledMma, MajorsNegationAndTmem) {
   }
   for (ElementType a : {ElementType::e4m3, ElementType::e5m2}) {
     for (int group : {1, 2}) ScaledCase({.a = a, .cta_group = group, .a_in_tmem = true}).check();
+  }
+}
+
+TEST(Tcgen05ScaledMma, SparseA) {
+  for (Config c : kKinds) {
+    c.sparse = true;
+    for (int group : {1, 2}) {
+      for (uint32_t n : {16u, 96u}) {
+        c.cta_group = group;
+        c.m = 128 * static_cast<uint32_t>(group);
+        c.n = n;
+        c.a_id = n / 8 * c.scales % 4;
+        c.b_id = (n / 16 + 1) * c.scales % 4;
+        ScaledCase(c, n).check();
+        if (HasFatalFailure()) return;
+      }
+    }
+    c.swizzle = Swizzle::b64;
+    c.accumulate = false;
+    ScaledCase(c).check();
+  }
+  using enum ElementType;
+  for (ElementType a : {e4m3, e5m2, e2m3, e3m2, e2m1}) {
+    ScaledCase({.a = a, .b = e2m3, .n = 32, .negate_a = true, .sparse = true}).check();
+  }
+  for (Major b : {Major::k, Major::mn}) {
+    ScaledCase({.b_major = b, .sparse = true}).check();
+    ScaledCase({.b_major = b, .a_in_tmem = true, .sparse = true}).check();
+  }
+}
+
+TEST(Tcgen05ScaledMma, RefusesWhatIsNoSparseProduct) {
+  const auto text = [](const Config& config, auto&& change) {
+    ScaledCase c(config);
+    change(c);
+    return test::fault_text([&] { c.run(); });
+  };
+  const Config good = {.n = 16, .sparse = true};
+  EXPECT_NE(text(good, [](ScaledCase& c) { c.mma.sparse = false; }).find("use tcgen05.mma.sp"),
+            std::string::npos);
+  EXPECT_NE(text({.n = 16}, [](ScaledCase& c) { c.mma.sparse = true; }).find("must be 1"),
+            std::string::npos);
+  EXPECT_NE(text(good, [](ScaledCase& c) { c.mma.sp_meta_address |= 1; }).find("even column"),
+            std::string::npos);
+  const std::string pair = text({.cta_group = 2, .m = 128, .sparse = true}, [](ScaledCase&) {});
+  EXPECT_NE(pair.find("without words"), std::string::npos) << pair;
+  // Twice the same place, for elements that are not zero: of pairs too.
+  for (Config c : {good, kKinds[3]}) {
+    c.sparse = true;
+    const std::string twice = text(c, [](ScaledCase& broken) {
+      for (uint32_t column = 0; column < 2; ++column) {
+        broken.tmem[0].row(7)[ScaledCase::kMetadata + column] = 0x55555555;
+      }
+    });
+    EXPECT_NE(twice.find("index 0x5 for elements"), std::string::npos) << twice;
   }
 }
 

@@ -369,7 +369,8 @@ VGPU_API cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* grap
   return call([&](Context& context) {
     Stream* stream;
     if (const cudaError_t error = find(context, handle, stream); error) return error;
-    *graph = nullptr;
+    // Null where the program knows the graph that it captured into.
+    if (graph) *graph = nullptr;
     const std::shared_ptr<Capture> capture = stream->capture;
     if (!capture) return fail(cudaErrorIllegalState, "the stream does not capture");
     if (capture->origin != stream) {
@@ -399,6 +400,7 @@ VGPU_API cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* grap
       return fail(cudaErrorStreamCaptureUnjoined,
                   "a stream that joined the capture was not joined back into its origin");
     }
+    if (!graph) return cudaSuccess;
     *graph = reinterpret_cast<cudaGraph_t>(
         capture->owned ? context.graphs.add(std::move(capture->owned)) : capture->graph);
     return cudaSuccess;

@@ -27,16 +27,16 @@ uint32_t metadata_bits(ElementType type) {
 
 template <typename Value>
 void expand_row(const char* instruction, ElementType type, uint32_t row, uint64_t metadata,
-                const Value* elements, uint32_t stored, Value* out) {
+                const Value* elements, uint32_t stored, Value* out, uint32_t run) {
   const bool two_wide = type == ElementType::tf32;
-  const uint32_t kept = two_wide ? 1 : 2, chunk = 2 * kept;
+  const uint32_t kept = (two_wide ? 1 : 2) * run, chunk = 2 * kept;
   std::fill_n(out, 2 * stored, Value{});
   for (uint32_t c = 0; c < stored / kept; ++c) {
     const Value* from = elements + c * kept;
     const auto index = static_cast<uint32_t>(metadata >> 4 * c & 15);
     uint32_t at[2];
     if (positions(two_wide, index, at)) {
-      for (uint32_t k = 0; k < kept; ++k) out[c * chunk + at[k]] = from[k];
+      for (uint32_t k = 0; k < kept; ++k) out[c * chunk + at[k / run] * run + k % run] = from[k];
     } else if (std::any_of(from, from + kept, [](Value value) { return value != Value{}; })) {
       fault(kIllegalInstruction,
             "%s: the metadata of row %u (0x%llx) have index 0x%x for elements %u..%u of K, whose "
@@ -49,8 +49,8 @@ void expand_row(const char* instruction, ElementType type, uint32_t row, uint64_
 }
 
 template void expand_row<float>(const char*, ElementType, uint32_t, uint64_t, const float*,
-                                uint32_t, float*);
+                                uint32_t, float*, uint32_t);
 template void expand_row<int32_t>(const char*, ElementType, uint32_t, uint64_t, const int32_t*,
-                                  uint32_t, int32_t*);
+                                  uint32_t, int32_t*, uint32_t);
 
 }  // namespace vgpu::tensor

@@ -432,26 +432,6 @@ void check_lanes(const Tcgen05Mma& mma, const MmaInstructionDescriptor& instruct
   }
 }
 
-/// Where metadata may be. NOTE: the layouts of M = 64 and of a pair's M = 128 are drawn in figures
-/// alone; the selector picks one of two columns, so that they begin at an even one (CUTLASS clears
-/// the lowest bit of their address).
-void check_metadata(const Tcgen05Mma& mma, const MmaInstructionDescriptor& instruction) {
-  if (instruction.m != 128u * static_cast<uint32_t>(mma.cta_group)) {
-    fault(kNotSupported,
-          "tcgen05.mma.sp with M = %u and cta_group::%d is not supported (where its metadata lie "
-          "is not proven); supported: M = %d",
-          instruction.m, mma.cta_group, 128 * mma.cta_group);
-  }
-  const auto at = TmemAddress::from(mma.sp_meta_address);
-  if (at.lane != 0 || at.column % kMetadataColumns != 0) {
-    fault(
-        kIllegalAddress,
-        "tcgen05.mma.sp: the metadata's TMEM address 0x%08x has lane %u and column %u; legal: lane "
-        "0 and an even column",
-        mma.sp_meta_address, at.lane, at.column);
-  }
-}
-
 }  // namespace
 
 const char* name_of(MmaKind kind) {
@@ -537,6 +517,28 @@ MmaInstructionDescriptor decode_mma_instruction(MmaKind kind, uint32_t bits, int
   return instruction;
 }
 
+// NOTE: the layouts of M = 64 and of a pair's M = 128 are drawn in figures 262, 264 and 266 of the
+// PTX ISA, without words; CUTLASS's tmem_e_frg has 128 rows alone ("Only 128 implemented"). The
+// selector picks one of two columns, so that they begin at an even one (CUTLASS clears the lowest
+// bit of their address).
+void check_metadata(uint32_t m, int cta_group, uint32_t address) {
+  if (m != 128u * static_cast<uint32_t>(cta_group)) {
+    fault(kNotSupported,
+          "tcgen05.mma.sp with M = %u and cta_group::%d is not supported: where its metadata lie is "
+          "drawn in a figure of the PTX ISA alone, without words (\"Sparsity selector\", figures of "
+          "M = 64), and CUTLASS has no such layout either; supported: M = %d",
+          m, cta_group, 128 * cta_group);
+  }
+  const auto at = TmemAddress::from(address);
+  if (at.lane != 0 || at.column % kMetadataColumns != 0) {
+    fault(
+        kIllegalAddress,
+        "tcgen05.mma.sp: the metadata's TMEM address 0x%08x has lane %u and column %u; legal: lane "
+        "0 and an even column",
+        address, at.lane, at.column);
+  }
+}
+
 uint64_t tcgen05_metadata(MmaKind kind, const Tmem& tmem, uint32_t column, uint32_t selector,
                           uint32_t row) {
   if (kind == MmaKind::f8f6f4 || kind == MmaKind::i8) {
@@ -570,7 +572,7 @@ void tcgen05_mma(const Tcgen05Mma& mma, std::span<const CtaMemory> ctas, AccessV
   MmaInstructionDescriptor instruction = decode_mma_instruction(
       mma.kind, mma.instruction_descriptor, mma.cta_group, mma.weight_stationary, mma.sparse);
   check_lanes(mma, instruction);
-  if (mma.sparse) check_metadata(mma, instruction);
+  if (mma.sparse) check_metadata(instruction.m, mma.cta_group, mma.sp_meta_address);
   constexpr uint64_t kNonZeroMask = uint64_t{1} << 39, kColumnShift = uint64_t{63} << 56;
   if (mma.zero_column_mask & (kNonZeroMask | kColumnShift)) {
     fault(kNotSupported,

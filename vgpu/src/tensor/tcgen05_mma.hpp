@@ -13,8 +13,7 @@
 /// tcgen05.mma (sm_100a), kinds f16, tf32, f8f6f4 and i8, cta_group 1 and 2, dense and .sp, and
 /// tcgen05.mma.ws. Block-scaled kinds: tcgen05_scaled_mma.hpp.
 ///
-/// Not modelled, and refused by name by whoever decodes the opcode: .ashift, .sp with block scaling
-/// or .ws.
+/// Not modelled, and refused by name by whoever decodes the opcode: .ashift, .sp with .ws.
 namespace vgpu::tensor {
 
 enum class MmaKind : uint8_t { f16, tf32, f8f6f4, i8 };
@@ -72,6 +71,10 @@ struct Tcgen05Mma {
 /// - 8-bit kinds: lane = row, 64 bits in both columns
 uint64_t tcgen05_metadata(MmaKind kind, const Tmem& tmem, uint32_t column, uint32_t selector,
                           uint32_t row);
+
+/// Where that metadata may be: throws Fault for shapes whose layout is not proven, and for addresses
+/// with a lane or an odd column.
+void check_metadata(uint32_t m, int cta_group, uint32_t address);
 
 /// Which row of the CTA's part of D a TMEM lane holds, and the first column of N it holds
 /// (PTX ISA "Data path layout organization"):

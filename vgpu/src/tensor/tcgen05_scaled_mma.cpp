@@ -8,15 +8,17 @@
 #include "fault.hpp"
 #include "tensor/number_formats.hpp"
 #include "tensor/panel_product.hpp"
+#include "tensor/sparsity.hpp"
 #include "tensor/tcgen05_mma.hpp"
 
 namespace vgpu::tensor {
 namespace {
 
-constexpr uint32_t kMaxN = 256, kMaxK = 64, kMaxRows = 128, kMaxScales = 4;
+constexpr uint32_t kMaxN = 256, kMaxK = 128, kMaxRows = 128, kMaxScales = 4;
 constexpr uint32_t kPartitions = 4, kPartitionLanes = 32;
-constexpr uint32_t kOperandBytes = 32;   // K in bytes, of any kind
+constexpr uint32_t kOperandBytes = 32;   // K in bytes, of any dense kind
 constexpr uint32_t kOperandColumns = 8;  // TMEM columns of A in TMEM
+constexpr uint32_t kMetadataColumns = 2;
 
 [[noreturn]] void refuse(ScaledMmaKind kind, uint32_t bits, const std::string& what) {
   fault(kIllegalInstruction, "tcgen05.mma kind::%s: instruction descriptor 0x%08x: %s",
@@ -63,7 +65,8 @@ class ScaledRun {
         path_(data_path(instruction.m, instruction.n, mma.cta_group, 0)),
         ctas_(ctas),
         visitor_(visitor),
-        depth_(depth_of(mma.kind)),
+        stored_(depth_of(mma.kind)),
+        depth_(mma.sparse ? 2 * stored_ : stored_),
         block_(depth_ / mma.scales) {}
 
   void run() {
@@ -109,30 +112,37 @@ class ScaledRun {
       touch(cta, "tcgen05.mma A", 0, kTmemLanes,
             TmemAddress::from(static_cast<uint32_t>(mma_.a)).column, kOperandColumns);
     }
+    if (mma_.sparse) {
+      touch(cta, "tcgen05.mma sparsity metadata", 0, kTmemLanes,
+            TmemAddress::from(mma_.sp_meta_address).column, kMetadataColumns);
+    }
     check_scales(cta, "scale-A", mma_.scale_a, path_.rows);
     check_scales(cta, "scale-B", mma_.scale_b, path_.columns);
   }
 
-  /// Reads an operand in shared memory: element (i, k) goes to panel[i * mn_stride + k * k_stride].
+  /// Reads an operand of `depth` elements along K in shared memory: element (i, k) goes to
+  /// panel[i * mn_stride + k * k_stride].
   void read_shared(const char* name, uint64_t descriptor, Major major, ElementType type,
-                   bool negate, uint32_t count, uint32_t cta, float* panel, uint32_t mn_stride,
-                   uint32_t k_stride) const {
+                   bool negate, uint32_t count, uint32_t depth, uint32_t cta, float* panel,
+                   uint32_t mn_stride, uint32_t k_stride) const {
+    const uint32_t k_bytes = kOperandBytes * depth / stored_;
     SmemOperand operand{.descriptor = decode_mma_operand(name, descriptor, major, type),
                         .major = major,
                         .type = type,
                         .mn = count,
-                        .negate = negate};
+                        .negate = negate,
+                        .k_bytes = k_bytes};
     if (!is_packed(mma_.kind)) {
       read_operand(operand, ctas_[cta].shared, cta, visitor_, panel, mn_stride, k_stride);
       return;
     }
-    int32_t bytes[kMaxN * kOperandBytes];
+    int32_t bytes[kMaxN * 2 * kOperandBytes];
     operand.type = ElementType::u8;
     operand.negate = false;
-    read_operand(operand, ctas_[cta].shared, cta, visitor_, bytes, kOperandBytes, 1);
+    read_operand(operand, ctas_[cta].shared, cta, visitor_, bytes, k_bytes, 1);
     for (uint32_t i = 0; i < count; ++i) {
-      for (uint32_t k = 0; k < depth_; ++k) {
-        const auto byte = static_cast<uint32_t>(bytes[i * kOperandBytes + k / 2]);
+      for (uint32_t k = 0; k < depth; ++k) {
+        const auto byte = static_cast<uint32_t>(bytes[i * k_bytes + k / 2]);
         const float value = decode(kE2m1, byte >> k % 2 * 4 & 0xf);
         panel[i * mn_stride + k * k_stride] = negate ? -value : value;
       }
@@ -145,7 +155,8 @@ class ScaledRun {
     const uint32_t columns = instruction_.n / count;
     for (uint32_t cta = 0; cta < count; ++cta) {
       read_shared("B", mma_.b_descriptor, instruction_.b_major, instruction_.b,
-                  instruction_.negate_b, columns, cta, b_panel_ + cta * columns, 1, instruction_.n);
+                  instruction_.negate_b, columns, depth_, cta, b_panel_ + cta * columns, 1,
+                  instruction_.n);
     }
   }
 
@@ -154,12 +165,25 @@ class ScaledRun {
     const uint32_t column = TmemAddress::from(static_cast<uint32_t>(mma_.a)).column;
     for (uint32_t row = 0; row < path_.rows; ++row) {
       const uint32_t* cells = ctas_[cta].tmem->row(path_.lane_of(row, n)) + column;
-      for (uint32_t k = 0; k < depth_; ++k) {
+      for (uint32_t k = 0; k < stored_; ++k) {
         const auto byte = static_cast<uint8_t>(cells[k / 4] >> k % 4 * 8);
         const float value =
             instruction_.a == ElementType::e4m3 ? e4m3_to_f32(byte) : e5m2_to_f32(byte);
-        a_panel_[row * depth_ + k] = instruction_.negate_a ? -value : value;
+        a_panel_[row * stored_ + k] = instruction_.negate_a ? -value : value;
       }
+    }
+  }
+
+  /// Turns the stored half of A into whole rows, in place; the last row first, since rows grow.
+  void expand_a(uint32_t cta) {
+    if (!mma_.sparse) return;
+    const uint32_t column = TmemAddress::from(mma_.sp_meta_address).column;
+    for (uint32_t row = path_.rows; row-- > 0;) {
+      float elements[kMaxK / 2];
+      std::copy_n(a_panel_ + row * stored_, stored_, elements);
+      expand_row("tcgen05.mma.sp", instruction_.a, row,
+                 tcgen05_metadata(MmaKind::f8f6f4, *ctas_[cta].tmem, column, 0, row), elements,
+                 stored_, a_panel_ + row * depth_, is_packed(mma_.kind) ? 2 : 1);
     }
   }
 
@@ -174,7 +198,8 @@ class ScaledRun {
   void run_cta(uint32_t cta) {
     if (!mma_.a_in_tmem) {
       read_shared("A", mma_.a, instruction_.a_major, instruction_.a, instruction_.negate_a,
-                  path_.rows, cta, a_panel_, depth_, 1);
+                  path_.rows, stored_, cta, a_panel_, stored_, 1);
+      expand_a(cta);
     }
     for (uint32_t partition = 0; partition < kPartitions; ++partition) {
       for (uint32_t block = 0; block < mma_.scales; ++block) {
@@ -185,7 +210,10 @@ class ScaledRun {
       }
     }
     for (uint32_t n = 0; n < instruction_.n; n += path_.columns) {
-      if (mma_.a_in_tmem) read_a_tmem(cta, n);
+      if (mma_.a_in_tmem) {
+        read_a_tmem(cta, n);
+        expand_a(cta);
+      }
       for (uint32_t row = 0; row < path_.rows; row += 4) run_rows(cta, row, n);
     }
     if (visitor_) {
@@ -237,7 +265,8 @@ class ScaledRun {
   const DataPath path_;
   std::span<const CtaMemory> ctas_;
   AccessVisitor* visitor_;
-  uint32_t depth_;  ///< K in elements
+  uint32_t stored_;  ///< of A's K, in elements
+  uint32_t depth_;   ///< K in elements
   uint32_t block_;  ///< elements along K with one scale
   alignas(32) float a_panel_[kMaxRows * kMaxK];
   alignas(32) float b_panel_[kMaxK * kMaxN];
@@ -296,9 +325,13 @@ bool has_scales(ScaledMmaKind kind, uint32_t scales) {
 }
 
 ScaledMmaDescriptor decode_scaled_mma(ScaledMmaKind kind, uint32_t scales, uint32_t bits,
-                                      int cta_group) {
+                                      int cta_group, bool sparse) {
   auto get = [bits](int low, int width) { return bits >> low & ((1u << width) - 1); };
-  if (get(2, 1)) refuse(kind, bits, "bit 2 asks for sparsity; use tcgen05.mma.sp (not supported)");
+  if (get(2, 1) != uint32_t{sparse}) {
+    refuse(kind, bits,
+           sparse ? "bit 2 (sparsity) must be 1 for tcgen05.mma.sp"
+                  : "bit 2 asks for sparsity; use tcgen05.mma.sp");
+  }
   for (auto [low, width] : {std::pair{0, 2}, {3, 1}, {6, 1}, {24, 3}}) {
     if (get(low, width)) {
       refuse(kind, bits, format("reserved bits %d-%d must be 0", low, low + width - 1));
@@ -360,14 +393,15 @@ ScaledMmaDescriptor decode_scaled_mma(ScaledMmaKind kind, uint32_t scales, uint3
 void tcgen05_scaled_mma(const Tcgen05ScaledMma& mma, std::span<const CtaMemory> ctas,
                         AccessVisitor* visitor) {
   ScaledMmaDescriptor instruction =
-      decode_scaled_mma(mma.kind, mma.scales, mma.instruction_descriptor, mma.cta_group);
+      decode_scaled_mma(mma.kind, mma.scales, mma.instruction_descriptor, mma.cta_group, mma.sparse);
   check_addresses(mma, instruction);
+  if (mma.sparse) check_metadata(instruction.m, mma.cta_group, mma.sp_meta_address);
   ScaledRun(mma, instruction, ctas, visitor).run();
 }
 
 uint64_t scaled_mma_macs(const Tcgen05ScaledMma& mma) {
   ScaledMmaDescriptor instruction =
-      decode_scaled_mma(mma.kind, mma.scales, mma.instruction_descriptor, mma.cta_group);
+      decode_scaled_mma(mma.kind, mma.scales, mma.instruction_descriptor, mma.cta_group, mma.sparse);
   return uint64_t{instruction.m} * instruction.n * depth_of(mma.kind);
 }
 

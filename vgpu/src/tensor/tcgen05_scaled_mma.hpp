@@ -7,10 +7,12 @@
 #include "tensor/smem_descriptor.hpp"
 #include "tensor/tmem.hpp"
 
-/// tcgen05.mma with block scaling (sm_100a), dense: kinds mxf8f6f4, mxf4 and mxf4nvf4.
-/// D = (A scale_A) (B scale_B) + D, a scale for each 16 or 32 elements along K.
+/// tcgen05.mma with block scaling (sm_100a), dense and .sp: kinds mxf8f6f4, mxf4 and mxf4nvf4.
+/// D = (A scale_A) (B scale_B) + D, a scale for each 16 or 32 elements along K; .sp: twice as many,
+/// of which A stores half.
 /// Sources: PTX ISA "Block Scaling for tcgen05.mma", "Instruction descriptor" (tables for these
-/// kinds), "Data Path Layout Organization".
+/// kinds), "Data Path Layout Organization", "Sparse Matrices"; where the metadata lie: CUTLASS's
+/// tmem_e_frg (figure 267).
 namespace vgpu::tensor {
 
 enum class ScaledMmaKind : uint8_t { mxf8f6f4, mxf4, mxf4nvf4 };
@@ -29,9 +31,10 @@ struct ScaledMmaDescriptor {
 };
 /// `scales`: of each row along K (.scale_vec::1X, 2X, 4X). Throws Fault (illegal instruction) that
 /// names the field, its value and what is legal. Shapes: cta_group 1: M 128, N 8..256 by 8;
-/// cta_group 2: M 128 or 256, N 16..256 by 16. K is 32 (mxf8f6f4) or 64 (the others).
+/// cta_group 2: M 128 or 256, N 16..256 by 16. K is 32 (mxf8f6f4) or 64 (the others), .sp: twice
+/// that.
 ScaledMmaDescriptor decode_scaled_mma(ScaledMmaKind kind, uint32_t scales, uint32_t bits,
-                                      int cta_group);
+                                      int cta_group, bool sparse = false);
 /// Whether a kind has this number of scales a row (PTX ISA, table "Valid combinations of
 /// scale_vectorsize").
 bool has_scales(ScaledMmaKind kind, uint32_t scales);
@@ -49,7 +52,9 @@ struct Tcgen05ScaledMma {
   /// r / 32 from the address, in each group of 32 lanes: rows of D in a group use the group's copy.
   /// Bits 30-31 are ignored.
   uint32_t scale_a = 0, scale_b = 0;
-  bool accumulate = true;  ///< enable-input-d
+  bool accumulate = true;        ///< enable-input-d
+  bool sparse = false;           ///< .sp: A stores half of K
+  uint32_t sp_meta_address = 0;  ///< TMEM; lane = row of the CTA's A, 64 bits in two columns
 };
 
 /// Computes the instruction on ctas[0] (and ctas[1]: the CTA of the pair with the odd rank).
@@ -58,7 +63,7 @@ struct Tcgen05ScaledMma {
 /// each block in k order in fp32, then adds the exact product of block sum and scales to D.
 void tcgen05_scaled_mma(const Tcgen05ScaledMma& mma, std::span<const CtaMemory> ctas,
                         AccessVisitor* visitor);
-/// Multiply-accumulates of an instruction, for statistics; M N K.
+/// Multiply-accumulates of an instruction, for statistics; M N K (sparse: M N K / 2).
 uint64_t scaled_mma_macs(const Tcgen05ScaledMma& mma);
 
 }  // namespace vgpu::tensor

@@ -592,9 +592,8 @@ TEST(Arithmetic, RefusalsSayWhy) {
   EXPECT_NE(together.find("known, but not together"), std::string::npos) << together;
   for (const auto& [op, why] :
        {std::pair{
-            "tcgen05.mma.sp.cta_group::1.kind::mxf4.block_scale [%r], %d, %d, [%r], %r, [%r], "
-            "[%r], %p;",
-            "sparse"},
+            "tcgen05.mma.ws.sp.cta_group::1.kind::f16 [%r], %d, %d, [%r], %r, %p;",
+            "figures of the PTX ISA"},
         std::pair{"wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.bf16.bf16 {%f,%f,%f,%f}, %d, "
                   "%d, %r, 2, 1, 1, 1, 0, 0;",
                   "sp-sel is 2"},

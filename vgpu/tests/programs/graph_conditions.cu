@@ -217,11 +217,15 @@ void captured() {
   cudaGraph_t body = nullptr;
   CHECK_OK(cudaStreamEndCapture(inside, &body));
   CHECK(body == maybe.bodies[0]);
+  CHECK_OK(cudaStreamBeginCaptureToGraph(inside, body, nullptr, nullptr, 0,
+                                         cudaStreamCaptureModeRelaxed));
+  add<<<1, 1, 0, inside>>>(total, 1000);
+  CHECK_OK(cudaStreamEndCapture(inside, nullptr));
   add<<<1, 1, 0, stream>>>(total, 100);
   CHECK_OK(cudaStreamEndCapture(stream, &graph));
   const cudaGraphExec_t exec = instantiate(graph);
   CHECK(launch(exec, 0) == 100);
-  CHECK(launch(exec, 1) == 107);
+  CHECK(launch(exec, 1) == 1107);
   CHECK_OK(cudaGraphExecDestroy(exec));
   CHECK_OK(cudaGraphDestroy(graph));
   CHECK_OK(cudaStreamDestroy(inside));
