@@ -152,27 +152,37 @@ std::string describe(const SmemDescriptor& descriptor) {
                 name_of(descriptor.swizzle));
 }
 
-uint32_t element_address(const SmemDescriptor& descriptor, Major major, uint32_t mn, uint32_t k,
-                         uint32_t element_bytes) {
+namespace {
+
+/// What k and mn each add to the address of an element, before the swizzle.
+uint32_t k_offset(const SmemDescriptor& descriptor, Major major, uint32_t k,
+                  uint32_t element_bytes) {
+  const uint32_t lbo = descriptor.leading_byte_offset, sbo = descriptor.stride_byte_offset;
+  const bool plain = descriptor.swizzle == Swizzle::none;
+  if (major == Major::k) {
+    const uint32_t k_bytes = k * element_bytes;
+    return plain ? k_bytes / 16 * lbo + k_bytes % 16 : k_bytes;
+  }
+  if (plain) return k % 8 * 16 + k / 8 * lbo;
+  const uint32_t rows = descriptor.swizzle == Swizzle::b128_atom32 ? 4 : 8;
+  return k % rows * span_bytes(descriptor.swizzle) + k / rows * sbo;
+}
+uint32_t mn_offset(const SmemDescriptor& descriptor, Major major, uint32_t mn,
+                   uint32_t element_bytes) {
   const uint32_t lbo = descriptor.leading_byte_offset, sbo = descriptor.stride_byte_offset;
   const uint32_t span = span_bytes(descriptor.swizzle);
-  uint32_t offset;
-  if (major == Major::k) {
-    uint32_t k_bytes = k * element_bytes;
-    if (descriptor.swizzle == Swizzle::none) {
-      offset = mn % 8 * 16 + mn / 8 * sbo + k_bytes / 16 * lbo + k_bytes % 16;
-    } else {
-      offset = mn % 8 * span + mn / 8 * sbo + k_bytes;
-    }
-  } else {
-    uint32_t mn_bytes = mn * element_bytes;
-    if (descriptor.swizzle == Swizzle::none) {
-      offset = mn_bytes % 16 + mn_bytes / 16 * sbo + k % 8 * 16 + k / 8 * lbo;
-    } else {
-      const uint32_t rows = descriptor.swizzle == Swizzle::b128_atom32 ? 4 : 8;
-      offset = mn_bytes % span + mn_bytes / span * lbo + k % rows * span + k / rows * sbo;
-    }
-  }
+  if (major == Major::k) return mn % 8 * span + mn / 8 * sbo;
+  const uint32_t mn_bytes = mn * element_bytes;
+  if (descriptor.swizzle == Swizzle::none) return mn_bytes % 16 + mn_bytes / 16 * sbo;
+  return mn_bytes % span + mn_bytes / span * lbo;
+}
+
+}  // namespace
+
+uint32_t element_address(const SmemDescriptor& descriptor, Major major, uint32_t mn, uint32_t k,
+                         uint32_t element_bytes) {
+  const uint32_t offset = mn_offset(descriptor, major, mn, element_bytes) +
+                          k_offset(descriptor, major, k, element_bytes);
   return swizzle_address(descriptor.swizzle, (descriptor.start_address + offset) & kAddressMask);
 }
 
@@ -297,6 +307,8 @@ struct ChunkWalk {
 
 }  // namespace
 
+constexpr uint32_t kMostK = 64;  // elements of a byte
+
 void find_chunks(const SmemOperand& operand, const SharedView& shared, OperandChunks& chunks) {
   const ChunkWalk walk(operand);
   if (walk.k_major && operand.descriptor.swizzle == Swizzle::b32 && operand.k_bytes > 32) {
@@ -305,11 +317,19 @@ void find_chunks(const SmemOperand& operand, const SharedView& shared, OperandCh
           "32B, whose rows are 32 bytes (%s); legal: no swizzle, 64B, 128B",
           describe(operand.descriptor).c_str());
   }
+  const SmemDescriptor descriptor = operand.descriptor;
+  uint32_t k_offsets[kMostK];
+  for (uint32_t k = 0; k < walk.k_total; k += walk.k_step) {
+    k_offsets[k] = k_offset(descriptor, operand.major, k, walk.bytes);
+  }
   chunks.count = 0;
   for (uint32_t mn = 0; mn < operand.mn; mn += walk.mn_step) {
+    const uint32_t row =
+        descriptor.start_address +
+        mn_offset(descriptor, operand.major, operand.first_mn + mn, walk.bytes);
     for (uint32_t k = 0; k < walk.k_total; k += walk.k_step) {
       const uint32_t address =
-          element_address(operand.descriptor, operand.major, operand.first_mn + mn, k, walk.bytes);
+          swizzle_address(descriptor.swizzle, (row + k_offsets[k]) & kAddressMask);
       if (address < shared.first || address + 16 > shared.end) {
         fault(
             kIllegalAddress,

@@ -79,29 +79,44 @@ void read_a_registers(const WgmmaInstruction& instruction,
   }
 }
 
-/// Copies a warp's D fragment to or from 16 rows of n floats or integers: register `reg` of lane
-/// 4 r + c holds row r (+ 8), columns 2 c (+ 1) of its 8 columns, as wgmma_d_position() says.
+uint32_t widened(uint32_t half) {
+  return std::bit_cast<uint32_t>(f16_to_f32(static_cast<uint16_t>(half)));
+}
+
+/// Copies a warp's D fragment to or from 16 rows of n floats or integers: registers `reg` and
+/// `reg` + 1 (reg even) of lane 4 r + c hold row r (+ 8), columns 2 c and 2 c + 1 of its 8 columns,
+/// as wgmma_d_position() says; halves lie two a register.
 template <bool STORE>
 void move_d(const WgmmaInstruction& instruction, uint32_t* const* registers, uint32_t* rows) {
   const bool packed = instruction.d == AccumulatorType::f16;
   const uint32_t n = instruction.n;
-  for (uint32_t reg = 0; reg < n / 2; ++reg) {
+  for (uint32_t reg = 0; reg < n / 2; reg += 2) {
     const MatrixPosition first = wgmma_d_position(0, 0, reg);
     uint32_t* corner = rows + first.row * n + first.column;
-    uint32_t* lanes = registers[packed ? reg / 2 : reg];
-    const uint32_t shift = reg % 2 * 16;
+    uint32_t* low = registers[packed ? reg / 2 : reg];
+    uint32_t* high = packed ? low : registers[reg + 1];
     for (uint32_t r = 0; r < 8; ++r) {
-      for (uint32_t c = 0; c < 4; ++c) {
-        uint32_t& word = lanes[4 * r + c];
-        uint32_t& cell = corner[r * n + 2 * c];
-        if (!packed) {
-          STORE ? void(word = cell) : void(cell = word);
-        } else if constexpr (STORE) {
-          const uint32_t half = f32_to_f16(std::bit_cast<float>(cell));
-          word = (word & ~(0xffffu << shift)) | half << shift;
-        } else {
-          cell = std::bit_cast<uint32_t>(f16_to_f32(static_cast<uint16_t>(word >> shift)));
+      // NOTE: by way of copies that nothing else names, so that compilers see whole vectors.
+      uint32_t cells[8], left[4], right[4];
+      if constexpr (STORE) {
+        std::memcpy(cells, corner + r * n, sizeof cells);
+        for (uint32_t c = 0; c < 4; ++c) {
+          left[c] = cells[2 * c];
+          right[c] = cells[2 * c + 1];
+          if (!packed) continue;
+          left[c] = f32_to_f16(std::bit_cast<float>(left[c])) |
+                    uint32_t{f32_to_f16(std::bit_cast<float>(right[c]))} << 16;
         }
+        std::memcpy(low + 4 * r, left, sizeof left);
+        if (!packed) std::memcpy(high + 4 * r, right, sizeof right);
+      } else {
+        std::memcpy(left, low + 4 * r, sizeof left);
+        std::memcpy(right, high + 4 * r, sizeof right);
+        for (uint32_t c = 0; c < 4; ++c) {
+          cells[2 * c] = packed ? widened(left[c]) : left[c];
+          cells[2 * c + 1] = packed ? widened(right[c] >> 16) : right[c];
+        }
+        std::memcpy(corner + r * n, cells, sizeof cells);
       }
     }
   }
