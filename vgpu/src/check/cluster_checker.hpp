@@ -54,8 +54,6 @@ enum class Remark : uint8_t {
   box_off_pattern
 };
 
-using Broken = BrokenRule;
-
 /// Lanes of a register whose value comes from memory that nobody has written.
 struct UndefinedLanes {
   uint32_t lanes = 0;
@@ -67,7 +65,7 @@ struct UndefinedLanes {
   uint64_t address = 0;
   const ptx::Instruction* read_at = nullptr;
   std::shared_ptr<const Operation> overtaken;  ///< under way at the read: may have been to write it
-  std::shared_ptr<const Broken> broken;        ///< else: the rule that the value depends on
+  std::shared_ptr<const BrokenRule> broken;        ///< else: the rule that the value depends on
 };
 
 /// Shared by the clusters of a launch.
@@ -265,11 +263,11 @@ class ClusterChecker final : public exec::ClusterObserver {
   bool is_unwritten(exec::Memory memory, uint32_t cta, uint64_t address, uint64_t bytes);
   void follow_local(const exec::Agent& agent, const exec::WarpAccess& access);
   void forget_written(uint32_t cta, uint64_t address, uint64_t bytes,
-                      const std::shared_ptr<const Broken>& broken);
+                      const std::shared_ptr<const BrokenRule>& broken);
   void forget_copied(const exec::AsyncAccess& access);
   void forget_units(Cell& cell, uint32_t units);
   void found_at(UndefinedLanes& value);
-  std::shared_ptr<const Broken> broken_at(exec::Memory memory, uint32_t cta,
+  std::shared_ptr<const BrokenRule> broken_at(exec::Memory memory, uint32_t cta,
                                           uint64_t address) const;
   std::shared_ptr<const Operation> overtaken_at(const UndefinedLanes& value) const;
   std::string undefined_text(const exec::Agent& agent, const UndefinedLanes& value,
@@ -310,7 +308,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::vector<LaneWrites> lane_writes_;        // by CTA
   bool lanes_told_ = false;                    // the remark on them
   bool early_load_told_ = false;               // likewise
-  std::shared_ptr<const Broken> unused_rows_;  // the first rule that rows of A broke
+  std::shared_ptr<const BrokenRule> unused_rows_;  // the first rule that rows of A broke
   std::vector<std::vector<Cell>> tmem_;        // by CTA, made on the first allocation
   OperationTable operations_;
   std::vector<std::array<GenerationBarrier, 16>> barriers_;  // by CTA
@@ -348,13 +346,13 @@ class ClusterChecker final : public exec::ClusterObserver {
   std::vector<Flow> flows_;  // by form
   /// What stores to global memory put there that they should not have, by store and read.
   std::map<std::pair<const ptx::Instruction*, const ptx::Instruction*>,
-           std::shared_ptr<const Broken>>
+           std::shared_ptr<const BrokenRule>>
       stored_rules_;
   /// Words of local memory that hold undefined values: by warp and offset in a thread's frame.
   std::unordered_map<uint64_t, UndefinedLanes> undefined_local_;
   /// Cells of shared memory (cta << 32 | number) that values were stored to which a broken rule
   /// spoils: as unwritten as those that nobody stored to.
-  std::unordered_map<uint64_t, std::shared_ptr<const Broken>> broken_cells_;
+  std::unordered_map<uint64_t, std::shared_ptr<const BrokenRule>> broken_cells_;
   UndefinedLanes undefined_stored_;  // by the running instruction
   bool follows_reads_ = false;       // the running access may find undefined values
   bool found_unwritten_ = false;     // and has

@@ -83,7 +83,7 @@ void ClusterChecker::set_undefined(const Agent& agent, uint32_t reg, uint32_t la
   }
   UndefinedLanes& at = undefined_[key];
   const uint32_t computed = (at.computed & kept) | (value.computed & lanes);
-  const std::shared_ptr<const Broken> broken = kept ? at.broken : nullptr;
+  const std::shared_ptr<const BrokenRule> broken = kept ? at.broken : nullptr;
   const uint64_t bits = kept ? at.bits : 0;
   if (value.lanes & lanes) {
     at = value;
@@ -493,7 +493,7 @@ void ClusterChecker::found_at(UndefinedLanes& value) {
   }
 }
 
-std::shared_ptr<const Broken> ClusterChecker::broken_at(Memory memory, uint32_t cta,
+std::shared_ptr<const BrokenRule> ClusterChecker::broken_at(Memory memory, uint32_t cta,
                                                         uint64_t address) const {
   if (memory == Memory::global) {
     const Allocation* allocation = context_.memory ? context_.memory->find(address) : nullptr;
@@ -709,14 +709,14 @@ bool ClusterChecker::spoil_global(const Agent& agent, const WarpAccess& access) 
     const char* how = access.access == Access::atomic ? "takes part in an atomic operation"
                       : stored.broken                 ? "is stored"
                                                       : "is stored to global memory";
-    rule = std::make_shared<const Broken>(Broken{check, undefined_text(agent, stored, how)});
+    rule = std::make_shared<const BrokenRule>(BrokenRule{check, undefined_text(agent, stored, how)});
   }
   for_spoiled([&](uint64_t address) { allocation_at(address, 0)->spoil(address, bytes, rule); });
   return true;
 }
 
 void ClusterChecker::forget_written(uint32_t cta, uint64_t address, uint64_t bytes,
-                                    const std::shared_ptr<const Broken>& broken) {
+                                    const std::shared_ptr<const BrokenRule>& broken) {
   if (cta >= shared_.size()) return;
   for (uint64_t at = address; at < address + bytes;) {
     if (at / kSharedCellBytes >= shared_[cta].size()) return;
@@ -834,7 +834,7 @@ bool ClusterChecker::follow_unwritten(const exec::AsyncOp& op, uint32_t rows, co
   if (warp.registers.used_since(op.id)) return false;
   const auto index = static_cast<size_t>(op.issuer.instruction - function.code.data());
   UndefinedLanes value;
-  value.broken = std::make_shared<const Broken>(Broken{check, text});
+  value.broken = std::make_shared<const BrokenRule>(BrokenRule{check, text});
   if (!unused_rows_) unused_rows_ = value.broken;
   Agent agent = op.issuer;
   warp.registers.for_each_product(registers_of(function), index, op.id,
@@ -861,7 +861,7 @@ bool ClusterChecker::follow_rows(const Operation& wgmma, uint64_t first, uint64_
   if (warp.registers.used_since(first)) return false;
   UndefinedLanes value;
   value.lanes = value.computed = ~0u;
-  value.broken = std::make_shared<const Broken>(Broken{check, text});
+  value.broken = std::make_shared<const BrokenRule>(BrokenRule{check, text});
   if (!unused_rows_) unused_rows_ = value.broken;
   Agent agent;
   agent.cta = wgmma.issuer / info_.warps;

@@ -319,6 +319,18 @@ Operand Parser::parse_operand_inside() {
   return operand;
 }
 
+namespace {
+
+/// "1e5", "1E-5" up to its sign.
+bool is_decimal_float(std::string_view word) {
+  const size_t e = word.find_first_of("eE");
+  return e != std::string_view::npos && e > 0 &&
+         word.find_first_not_of("0123456789") == e &&
+         word.find_first_not_of("0123456789", e + 1) == std::string_view::npos;
+}
+
+}  // namespace
+
 Operand Parser::parse_number(bool negative) {
   Operand operand;
   operand.kind = Operand::Kind::imm;
@@ -336,10 +348,22 @@ Operand Parser::parse_number(bool negative) {
     hex(word.substr(2));
     if (negative) bits ^= uint64_t{1} << 63;
     operand.float_imm = Operand::FloatImm::f64;
-  } else if (in_.raw() == '.' && std::isdigit(static_cast<unsigned char>(in_.raw(1)))) {
-    in_.advance();
-    std::string text = std::string(word) + "." + std::string(in_.word());
-    double value = std::strtod(text.c_str(), nullptr);
+  } else if (in_.raw() == '.' || is_decimal_float(word)) {
+    // "Floating-Point Constants": digits behind the point and the exponent may be missing.
+    std::string text(word);
+    if (in_.raw() == '.') {
+      in_.advance();
+      text += '.';
+      if (Cursor::is_word(in_.raw())) text += in_.word();
+    }
+    if ((text.back() | 32) == 'e' && (in_.raw() == '-' || in_.raw() == '+')) {
+      text += in_.raw();
+      in_.advance();
+      text += in_.word();
+    }
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    if (*end != '\0') in_.fail("bad floating-point constant " + text);
     bits = std::bit_cast<uint64_t>(negative ? -value : value);
     operand.float_imm = Operand::FloatImm::f64;
   } else {

@@ -350,6 +350,23 @@ TEST(Async, WarpMma) {
           });
 }
 
+// Registers that a sum is not wanted of, and constants in place of C, as row sums are written.
+TEST(Async, WarpMmaWithSinksAndConstants) {
+  run_all(R"(
+    mov.b32 %r1, 0x3c003c00;
+    mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r10, _, %r12, _}, {%r1, %r1, %r1, %r1}, {%r1, %r1}, {0., 1.5e+1, 2.5, 1e2};
+    mul.wide.u32 %ro, %thr, 8;
+    add.s64 %ro, %rout, %ro;
+    st.global.v2.b32 [%ro], {%r10, %r12};)",
+          {}, [](auto& result, auto out) {
+            ASSERT_EQ(result.cuda_error, 0) << result.report;
+            for (uint32_t l = 0; l < 32; ++l) {
+              EXPECT_EQ(std::bit_cast<float>(out[2 * l]), 16.0f);
+              EXPECT_EQ(std::bit_cast<float>(out[2 * l + 1]), 18.5f);
+            }
+          });
+}
+
 /// The value of row r, column k of A or of row k, column c of B, in the lane that holds it.
 std::string load_double(const std::string& to, const std::string& row, uint32_t first_row,
                         const std::string& column, uint32_t first_column) {

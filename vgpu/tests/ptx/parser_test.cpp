@@ -122,6 +122,28 @@ void expect_error(const std::string& text, const std::string& part) {
   }
 }
 
+// PTX ISA, "Floating-Point Constants": the fraction and the exponent are optional.
+TEST(Parser, FloatingPointConstants) {
+  const auto value = [](const std::string& text) {
+    const auto module = parse(".version 9.0\n.target sm_90a\n.address_size 64\n"
+                              ".visible .entry k() {\n.reg .f64 %d;\nmov.f64 %d, " +
+                              text + ";\nret;\n}\n");
+    const Function& f = module->functions[0];
+    const Operand& operand = f.operands[f.code[0].first + 1];
+    EXPECT_EQ(operand.float_imm, Operand::FloatImm::f64) << text;
+    return std::bit_cast<double>(operand.value);
+  };
+  EXPECT_EQ(value("0."), 0.0);
+  EXPECT_EQ(value("-3."), -3.0);
+  EXPECT_EQ(value("1.5"), 1.5);
+  EXPECT_EQ(value("1e2"), 100.0);
+  EXPECT_EQ(value("25E-2"), 0.25);
+  EXPECT_EQ(value("-1.5e+1"), -15.0);
+  EXPECT_EQ(value("2.e3"), 2000.0);
+  EXPECT_THROW(value("1.5x"), Fault);
+  EXPECT_THROW(value("1e"), Fault);
+}
+
 TEST(Parser, Errors) {
   expect_error("hello", "line 1");
   expect_error(".version 9.0\n.entry k() { add.s32 %r0, %r1 }", "line 2");
