@@ -72,6 +72,7 @@ const Case kCases[] = {
     {"init_global", kBoth, {"init check", "global memory that was never written"}},
     {"mbarrier_order", kBoth, {"mbarrier check", "before its initialisation is ordered"}},
     {"mbarrier_fence", kBoth, {"mbarrier check", "fence.mbarrier_init"}},
+    {"mbarrier_inval", kBoth, {"mbarrier check", "is invalid already"}},
     {"mbarrier_overwritten", kBoth, {"mbarrier check", "write over the live mbarrier"}},
     {"wgmma_proxy", kH200, {"proxy check", "wgmma", "fence.proxy.async"}},
     {"wgmma_copied", kH200, {"proxy check", "cp.async", "fence.proxy.async", "wgmma"}},
@@ -238,9 +239,9 @@ TEST(CheckCasesAtEase, ReadsAreWatchedWhenAsked) {
 
 // What the field does and gets away with.
 TEST(CheckCasesAtEase, SomeBrokenRulesAreNotes) {
-  for (const char* name :
-       {"race_exited", "race_relaxed_wait", "race_cluster", "race_cluster_copy", "race_same_value",
-        "mbarrier_fence", "arrival_at_exit", "box_off_pattern", "early_access", "wgmma_copied"}) {
+  for (const char* name : {"race_exited", "race_relaxed_wait", "race_cluster", "race_cluster_copy",
+                           "race_same_value", "mbarrier_fence", "mbarrier_inval", "arrival_at_exit",
+                           "box_off_pattern", "early_access", "wgmma_copied"}) {
     const Outcome outcome = run("h200", "late", std::string(name) + " bad", "all");
     EXPECT_EQ(outcome.status, 0) << name << "\n" << outcome.text;
     EXPECT_NE(outcome.text.find("note: "), std::string::npos) << name << "\n" << outcome.text;

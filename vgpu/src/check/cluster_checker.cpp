@@ -313,6 +313,14 @@ void ClusterChecker::mbarrier_init(const Agent& agent, BarrierRef ref, uint32_t)
 }
 
 void ClusterChecker::mbarrier_inval(const Agent& agent, BarrierRef ref) {
+  if (context_.options.mbarrier && !mbarrier_of(ref).live) {
+    remark(Remark::second_inval, "mbarrier",
+           format("mbarrier.inval by %s of shared offset 0x%x of CTA %u, where no mbarrier is: it "
+                  "was never initialised, or is invalid already\n  at: %s\n  missing: "
+                  "mbarrier.init before it (PTX ISA, \"mbarrier.inval\": undefined without)",
+                  warp_name(warp_of(agent).self).c_str(), ref.offset, ref.cta,
+                  location(agent.instruction).c_str()));
+  }
   mbarrier_of(ref).live = false;
   guard(ref);
   touch_shared(actor_of(agent, Access::write), ref.cta, ref.offset, 8);

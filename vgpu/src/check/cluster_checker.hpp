@@ -51,7 +51,8 @@ enum class Remark : uint8_t {
   arrival_at_exit,
   early_access,
   others_commit,
-  box_off_pattern
+  box_off_pattern,
+  second_inval
 };
 
 /// Lanes of a register whose value comes from memory that nobody has written.

@@ -231,7 +231,11 @@ Step invalidate(Warp& w, const Instr& i, uint32_t lanes) {
   for_lanes(lanes, [&](uint32_t l) {
     uint32_t offset;
     Cta& cta = barrier_of(w, i[0], l, false, offset);
-    load_mbarrier(cta, offset);
+    uint64_t bits;
+    std::memcpy(&bits, object_bytes(cta, offset), 8);
+    // NOTE: hardware clears the bytes, whatever they are; PTX leaves a second mbarrier.inval
+    // undefined, and the checks say so.
+    if (bits != 0) load_mbarrier(cta, offset);
     std::memset(object_bytes(cta, offset), 0, 8);
     if (w.cluster->observer) {
       w.cluster->observer->mbarrier_inval(agent_of(w, 1u << l), {cta.rank, offset});

@@ -464,9 +464,6 @@ TEST(Tcgen05Checks, UseBeforeTheWaitIsANote) {
 
 TEST(Tcgen05Forms, UnsupportedFormsAreListed) {
   const char* forms[] = {
-      "tcgen05.mma.sp.cta_group::1.kind::mxf4.block_scale [%t], %desc0, %desc1, [%t], %idesc, "
-      "[%t], "
-      "[%t], %p;",
       "tcgen05.mma.ws.sp.cta_group::1.kind::f16 [%t], %desc0, %desc1, [%t], %idesc, %p;",
       "tcgen05.mma.cta_group::1.kind::f16.ashift [%t], [%t], %desc1, %idesc, %p;",
       "tcgen05.cp.cta_group::1.128x256b.b8x16.b4x16_p64 [%t], %desc0;",

@@ -730,6 +730,20 @@ __global__ void mbarrier_fence(uint32_t* data) {
   data[256 + threadIdx.x] = buffer[threadIdx.x];
 }
 
+// A barrier that is destroyed twice.
+template <bool BUG>
+__global__ void mbarrier_inval(uint32_t* data) {
+  __shared__ uint64_t barrier;
+  make_barrier(&barrier);
+  if (threadIdx.x == 0) {
+    const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(&barrier));
+    for (int i = 0; i < (BUG ? 2 : 1); ++i) {
+      asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(address) : "memory");
+    }
+  }
+  data[256 + threadIdx.x] = 1;
+}
+
 template <bool BUG>
 __global__ void mbarrier_overwritten(uint32_t* data) {
   __shared__ struct {
@@ -1316,6 +1330,7 @@ const Case kCases[] = {
     CASE(init_global, 1, 64),
     CASE(mbarrier_order, 1, 64),
     CASE(mbarrier_fence, 1, 64),
+    CASE(mbarrier_inval, 1, 64),
     CASE(mbarrier_overwritten, 1, 64),
     CASE(wgmma_proxy, 1, 128),
     CASE(wgmma_copied, 1, 128),
