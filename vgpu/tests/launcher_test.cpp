@@ -253,7 +253,8 @@ TEST(Runtime, ConditionalNodesOfGraphs) {
     for (const char* text :
          {"all holds", "if nodes have 1 or 2", "was made for another graph",
           "another node asks the condition", "no conditional node asks", "cannot be cloned",
-          "cannot be child graphs", "one executable graph at a time"}) {
+          "cannot be child graphs", "one executable graph at a time", "runs within its graph only",
+          "copies pageable host memory", "has a node of type 3"}) {
       EXPECT_TRUE(contains(outcome, text)) << text << "\n" << outcome.text;
     }
   }
@@ -261,9 +262,8 @@ TEST(Runtime, ConditionalNodesOfGraphs) {
 
 TEST(Runtime, NamesUnsupportedCalls) {
   const Outcome outcome = vgpu("run -- " + program("runtime_calls"));
-  for (const char* text :
-       {"cudaMallocArray is not provided", "arrays belong to textures",
-        "cuLinkDestroy is not provided", "let nvcc link"}) {
+  for (const char* text : {"cudaMallocArray is not provided", "arrays belong to textures",
+                           "cuLinkDestroy is not provided", "let nvcc link"}) {
     EXPECT_TRUE(contains(outcome, text)) << text << "\n" << outcome.text;
   }
 }

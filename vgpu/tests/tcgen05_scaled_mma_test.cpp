@@ -54,10 +54,10 @@ struct Config {
           return 5;
       }
     };
-    return uint32_t{sparse} << 2 | b_id << 4 | code(a) << 7 | code(b) << 10 | uint32_t{negate_a} << 13 |
-           uint32_t{negate_b} << 14 | uint32_t{a_major == Major::mn} << 15 |
-           uint32_t{b_major == Major::mn} << 16 | n / 8 << 17 | uint32_t{!ue4m3} << 23 |
-           m / 128 << 27 | a_id << 29;
+    return uint32_t{sparse} << 2 | b_id << 4 | code(a) << 7 | code(b) << 10 |
+           uint32_t{negate_a} << 13 | uint32_t{negate_b} << 14 |
+           uint32_t{a_major == Major::mn} << 15 | uint32_t{b_major == Major::mn} << 16 |
+           n / 8 << 17 | uint32_t{!ue4m3} << 23 | m / 128 << 27 | a_id << 29;
   }
 };
 

@@ -66,7 +66,7 @@ struct UndefinedLanes {
   uint64_t address = 0;
   const ptx::Instruction* read_at = nullptr;
   std::shared_ptr<const Operation> overtaken;  ///< under way at the read: may have been to write it
-  std::shared_ptr<const BrokenRule> broken;        ///< else: the rule that the value depends on
+  std::shared_ptr<const BrokenRule> broken;    ///< else: the rule that the value depends on
 };
 
 /// Shared by the clusters of a launch.
@@ -269,7 +269,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   void forget_units(Cell& cell, uint32_t units);
   void found_at(UndefinedLanes& value);
   std::shared_ptr<const BrokenRule> broken_at(exec::Memory memory, uint32_t cta,
-                                          uint64_t address) const;
+                                              uint64_t address) const;
   std::shared_ptr<const Operation> overtaken_at(const UndefinedLanes& value) const;
   std::string undefined_text(const exec::Agent& agent, const UndefinedLanes& value,
                              const char* how) const;
@@ -305,12 +305,12 @@ class ClusterChecker final : public exec::ClusterObserver {
   const exec::ClusterInfo info_;
   const ptx::Module& module_;
   std::vector<WarpState> warps_;
-  std::vector<std::vector<Cell>> shared_;      // by CTA
-  std::vector<LaneWrites> lane_writes_;        // by CTA
-  bool lanes_told_ = false;                    // the remark on them
-  bool early_load_told_ = false;               // likewise
+  std::vector<std::vector<Cell>> shared_;          // by CTA
+  std::vector<LaneWrites> lane_writes_;            // by CTA
+  bool lanes_told_ = false;                        // the remark on them
+  bool early_load_told_ = false;                   // likewise
   std::shared_ptr<const BrokenRule> unused_rows_;  // the first rule that rows of A broke
-  std::vector<std::vector<Cell>> tmem_;        // by CTA, made on the first allocation
+  std::vector<std::vector<Cell>> tmem_;            // by CTA, made on the first allocation
   OperationTable operations_;
   std::vector<std::array<GenerationBarrier, 16>> barriers_;  // by CTA
   GenerationBarrier cluster_barrier_;

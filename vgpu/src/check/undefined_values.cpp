@@ -494,7 +494,7 @@ void ClusterChecker::found_at(UndefinedLanes& value) {
 }
 
 std::shared_ptr<const BrokenRule> ClusterChecker::broken_at(Memory memory, uint32_t cta,
-                                                        uint64_t address) const {
+                                                            uint64_t address) const {
   if (memory == Memory::global) {
     const Allocation* allocation = context_.memory ? context_.memory->find(address) : nullptr;
     return allocation ? allocation->spoiled(address, 1) : nullptr;
@@ -709,7 +709,8 @@ bool ClusterChecker::spoil_global(const Agent& agent, const WarpAccess& access) 
     const char* how = access.access == Access::atomic ? "takes part in an atomic operation"
                       : stored.broken                 ? "is stored"
                                                       : "is stored to global memory";
-    rule = std::make_shared<const BrokenRule>(BrokenRule{check, undefined_text(agent, stored, how)});
+    rule =
+        std::make_shared<const BrokenRule>(BrokenRule{check, undefined_text(agent, stored, how)});
   }
   for_spoiled([&](uint64_t address) { allocation_at(address, 0)->spoil(address, bytes, rule); });
   return true;

@@ -65,11 +65,21 @@ void add_group(Warp& w, uint32_t pc, uint32_t mask) {
   w.groups.push_back(group);
 }
 
+/// What the observer hears of: nothing, events, every instruction too.
+enum class Watch : uint8_t { none, some, every };
+
 /// Runs the groups of a warp, lowest instruction first so that they meet again, until all are
 /// blocked or have polled in vain, or the quantum is spent.
-template <bool kObserve>
+template <Watch kWatch>
 Visit run_warp(Warp& w, int quantum) {
+  constexpr bool kEvery = kWatch == Watch::every;
   Cluster& cluster = *w.cluster;
+  // The observer has begun to want every instruction: the visit ends.
+  const auto begins_to_want = [&] {
+    if (kWatch != Watch::some || !cluster.observer->wants_instructions) return false;
+    quantum = 0;
+    return true;
+  };
   Worker& worker = *cluster.worker;
   const Instr* code = w.kernel->code.data();
   Visit visit;
@@ -101,12 +111,12 @@ Visit run_warp(Warp& w, int quantum) {
       --quantum;
       Step step = Step::next;
       if (lanes) {
-        if (kObserve && !w.group->blocked) cluster.observer->instruction(agent_of(w, lanes));
+        if (kEvery && !w.group->blocked) cluster.observer->instruction(agent_of(w, lanes));
         w.executing = lanes;
         step = i.handler(w, i, lanes);
       }
       if (step == Step::block) {
-        if (kObserve && !w.group->blocked) {
+        if (kEvery && !w.group->blocked) {
           cluster.observer->blocked(agent_of(w, lanes), w.group->why);
         }
         w.group->blocked = true;
@@ -117,13 +127,16 @@ Visit run_warp(Warp& w, int quantum) {
         w.group->blocked = false;
         w.group->timed_out = false;
         if (step != Step::yield) w.group->why = nullptr;
-        if (kObserve) cluster.observer->unblocked(agent_of(w, lanes));
+        if (kEvery) cluster.observer->unblocked(agent_of(w, lanes));
       }
       ++executed;
       lanes_executed += static_cast<uint32_t>(std::popcount(lanes));
       switch (step) {
         case Step::next:
-          w.group->pc = ++pc;
+          ++pc;
+          if (quantum > 0 && pc < stop && !begins_to_want()) continue;
+          w.group->pc = pc;
+          regroup = true;
           break;
         case Step::poll:
           visit.polls = true;
@@ -176,12 +189,7 @@ Visit run_warp(Warp& w, int quantum) {
         case Step::block:
           break;
       }
-      if (quantum <= 0 || pc >= stop) regroup = true;
-      // The observer has begun to want every instruction.
-      if (!kObserve && cluster.observer && cluster.observer->wants_instructions) {
-        regroup = true;
-        quantum = 0;
-      }
+      if (quantum <= 0 || pc >= stop || begins_to_want()) regroup = true;
     }
   }
   w.group = nullptr;
@@ -216,7 +224,9 @@ bool step_cluster(Cluster& cluster, std::atomic<uint64_t>& progress) {
         if (draw % 32 == 0) warp->nap = static_cast<uint32_t>(draw >> 8) % 64;
         quantum = 1 + static_cast<int>((draw >> 32) % kQuantum);
       }
-      Visit visit = observe ? run_warp<true>(*warp, quantum) : run_warp<false>(*warp, quantum);
+      Visit visit = observe            ? run_warp<Watch::every>(*warp, quantum)
+                    : cluster.observer ? run_warp<Watch::some>(*warp, quantum)
+                                       : run_warp<Watch::none>(*warp, quantum);
       exhausted |= visit.exhausted;
       polls |= visit.polls;
       ran |= visit.ran;

@@ -324,8 +324,7 @@ namespace {
 /// "1e5", "1E-5" up to its sign.
 bool is_decimal_float(std::string_view word) {
   const size_t e = word.find_first_of("eE");
-  return e != std::string_view::npos && e > 0 &&
-         word.find_first_not_of("0123456789") == e &&
+  return e != std::string_view::npos && e > 0 && word.find_first_not_of("0123456789") == e &&
          word.find_first_not_of("0123456789", e + 1) == std::string_view::npos;
 }
 

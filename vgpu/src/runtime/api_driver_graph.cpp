@@ -20,8 +20,8 @@ namespace {
 
 cudaPitchedPtr side_of_copy(CUmemorytype type, const void* host, CUdeviceptr device, size_t pitch,
                             size_t height) {
-  void* address = type == CU_MEMORYTYPE_HOST ? const_cast<void*>(host)
-                                             : reinterpret_cast<void*>(device);
+  void* address =
+      type == CU_MEMORYTYPE_HOST ? const_cast<void*>(host) : reinterpret_cast<void*>(device);
   return {address, pitch, pitch, height};
 }
 
@@ -63,9 +63,8 @@ VGPU_API CUresult cuGraphDestroy(CUgraph graph) {
 }
 VGPU_API CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* handle, CUgraph graph,
                                                  CUcontext, unsigned initial, unsigned flags) {
-  return VGPU_FORWARD(
-      cudaGraphConditionalHandleCreate(reinterpret_cast<cudaGraphConditionalHandle*>(handle),
-                                       graph, initial, flags));
+  return VGPU_FORWARD(cudaGraphConditionalHandleCreate(
+      reinterpret_cast<cudaGraphConditionalHandle*>(handle), graph, initial, flags));
 }
 VGPU_API CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph,
                                     const CUgraphNode* dependencies, const CUgraphEdgeData* data,
@@ -123,10 +122,10 @@ VGPU_API CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStat
                                             cuuint64_t* id, CUgraph* graph,
                                             const CUgraphNode** dependencies,
                                             const CUgraphEdgeData** data, size_t* count) {
-  return VGPU_FORWARD(cudaStreamGetCaptureInfo(
-      stream, reinterpret_cast<cudaStreamCaptureStatus*>(status),
-      reinterpret_cast<unsigned long long*>(id), graph, dependencies,
-      reinterpret_cast<const cudaGraphEdgeData**>(data), count));
+  return VGPU_FORWARD(
+      cudaStreamGetCaptureInfo(stream, reinterpret_cast<cudaStreamCaptureStatus*>(status),
+                               reinterpret_cast<unsigned long long*>(id), graph, dependencies,
+                               reinterpret_cast<const cudaGraphEdgeData**>(data), count));
 }
 VGPU_API CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* dependencies,
                                                        const CUgraphEdgeData* data, size_t count,

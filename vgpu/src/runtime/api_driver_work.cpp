@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The driver API's contexts, modules, memory, streams, events and launches (graphs are in
-// api_driver_graph.cpp): each call is the runtime's of the same meaning. Handles of streams, events, graphs and kernels are the
-// runtime's; both APIs give the same numbers to the errors that occur here (CUDA Driver API,
-// "CUresult").
+// api_driver_graph.cpp): each call is the runtime's of the same meaning. Handles of streams,
+// events, graphs and kernels are the runtime's; both APIs give the same numbers to the errors that
+// occur here (CUDA Driver API, "CUresult").
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 

@@ -155,14 +155,20 @@ cudaError_t make_conditional(Context& context, Graph& graph, const cudaCondition
   }
   unsigned most = 1;
   switch (p.type) {
-    case cudaGraphCondTypeIf: most = 2; break;
-    case cudaGraphCondTypeWhile: break;
-    case cudaGraphCondTypeSwitch: most = ~0u; break;
+    case cudaGraphCondTypeIf:
+      most = 2;
+      break;
+    case cudaGraphCondTypeWhile:
+      break;
+    case cudaGraphCondTypeSwitch:
+      most = ~0u;
+      break;
     default:
-      return fail(cudaErrorInvalidValue,
-                  "conditional node: type %d; cudaGraphCondTypeIf (0), While (1) and Switch (2) are "
-                  "legal",
-                  static_cast<int>(p.type));
+      return fail(
+          cudaErrorInvalidValue,
+          "conditional node: type %d; cudaGraphCondTypeIf (0), While (1) and Switch (2) are "
+          "legal",
+          static_cast<int>(p.type));
   }
   if (p.size == 0 || p.size > most) {
     return fail(cudaErrorInvalidValue,
@@ -171,7 +177,10 @@ cudaError_t make_conditional(Context& context, Graph& graph, const cudaCondition
                 p.size);
   }
   Conditional conditional{condition, p.type, {}};
-  for (unsigned i = 0; i < p.size; ++i) conditional.bodies.push_back(std::make_shared<Graph>());
+  for (unsigned i = 0; i < p.size; ++i) {
+    conditional.bodies.push_back(std::make_shared<Graph>());
+    conditional.bodies.back()->in_body = true;
+  }
   condition->has_node = true;
   operation = std::move(conditional);
   return cudaSuccess;
@@ -188,19 +197,61 @@ cudaError_t list(const std::vector<T>& items, T* out, size_t* count) {
   return cudaSuccess;
 }
 
-// What instantiation asks of graphs with conditional nodes (cudaGraphNodeTypeConditional,
-// cudaConditionalNodeParams::phGraph_out).
-cudaError_t check_conditions(const Context& context, Graph& graph) {
+// Copies in the bodies of conditional nodes are between memory that the GPU reaches.
+bool reaches_both_sides(const Context& context, const Copy& copy) {
+  return context.memory.find(reinterpret_cast<uint64_t>(copy.target)) &&
+         context.memory.find(reinterpret_cast<uint64_t>(copy.source));
+}
+
+// What the bodies of conditional nodes may hold (cudaConditionalNodeParams::phGraph_out).
+cudaError_t check_bodies(const Context& context, Graph& graph) {
+  cudaError_t error = cudaSuccess;
+  graph.any_inside([&](Graph& inside) {
+    for (const auto& node : inside.nodes) {
+      if (!inside.in_body) break;
+      const bool legal =
+          node->type == cudaGraphNodeTypeKernel || node->type == cudaGraphNodeTypeEmpty ||
+          node->type == cudaGraphNodeTypeGraph || node->type == cudaGraphNodeTypeMemset ||
+          node->type == cudaGraphNodeTypeMemcpy || node->type == cudaGraphNodeTypeConditional;
+      if (!legal) {
+        error = fail(cudaErrorInvalidValue,
+                     "the body of a conditional node has a node of type %d; legal: kernel, empty, "
+                     "child graph, memset, memcpy and conditional nodes",
+                     static_cast<int>(node->type));
+      }
+      const auto* copy = std::get_if<Copy>(&node->operation);
+      if (copy && !reaches_both_sides(context, *copy)) {
+        error = fail(cudaErrorInvalidValue,
+                     "the body of a conditional node copies pageable host memory; allocate it with "
+                     "cudaMallocHost");
+      }
+    }
+    return error != cudaSuccess;
+  });
+  return error;
+}
+
+// What instantiation asks of graphs with conditional nodes (cudaGraphNodeTypeConditional).
+// NOTE: the error codes are an H200's.
+cudaError_t check_conditions(const Context& context, Graph& graph,
+                             cudaGraphInstantiateResult& result) {
+  result = cudaGraphInstantiateConditionalHandleUnused;
   if (graph.any_inside([](const Graph& inside) {
         return std::any_of(inside.conditions.begin(), inside.conditions.end(),
                            [](const auto& condition) { return !condition->has_node; });
       })) {
     return fail(cudaErrorInvalidValue, "no conditional node asks one of the graph's conditions");
   }
+  result = cudaGraphInstantiateNodeOperationNotSupported;
+  if (const cudaError_t error = check_bodies(context, graph); error) return error;
+  result = cudaGraphInstantiateError;
+  if (graph.in_body) {
+    return fail(cudaErrorNotSupported, "the body of a conditional node runs within its graph only");
+  }
   if (!graph.asks_conditions()) return cudaSuccess;
   for (const auto& [key, exec] : context.graph_execs) {
     if (exec->source != &graph) continue;
-    return fail(cudaErrorInvalidValue,
+    return fail(cudaErrorNotSupported,
                 "a graph with conditional nodes has one executable graph at a time; destroy the "
                 "other one first");
   }
@@ -208,10 +259,11 @@ cudaError_t check_conditions(const Context& context, Graph& graph) {
 }
 
 cudaError_t instantiate(Context& context, cudaGraphExec_t* handle, cudaGraph_t graph_handle,
-                        unsigned long long flags) {
+                        unsigned long long flags, cudaGraphInstantiateResult& result) {
   Graph* graph;
+  result = cudaGraphInstantiateError;
   if (const cudaError_t error = find(context, graph_handle, graph); error) return error;
-  if (const cudaError_t error = check_conditions(context, *graph); error) return error;
+  if (const cudaError_t error = check_conditions(context, *graph, result); error) return error;
   auto exec = std::make_unique<GraphExec>();
   exec->source = graph;
   exec->graph = graph->clone();
@@ -221,6 +273,7 @@ cudaError_t instantiate(Context& context, cudaGraphExec_t* handle, cudaGraph_t g
     return fail(cudaErrorInvalidValue, "the graph has a cycle");
   }
   *handle = reinterpret_cast<cudaGraphExec_t>(context.graph_execs.add(std::move(exec)));
+  result = cudaGraphInstantiateSuccess;
   return cudaSuccess;
 }
 
@@ -355,9 +408,8 @@ VGPU_API cudaError_t cudaGraphConditionalHandleCreate(cudaGraphConditionalHandle
 }
 
 VGPU_API cudaError_t cudaGraphAddNode(cudaGraphNode_t* node, cudaGraph_t graph,
-                                      const cudaGraphNode_t* dependencies,
-                                      const cudaGraphEdgeData*, size_t count,
-                                      cudaGraphNodeParams* p) {
+                                      const cudaGraphNode_t* dependencies, const cudaGraphEdgeData*,
+                                      size_t count, cudaGraphNodeParams* p) {
   switch (p->type) {
     case cudaGraphNodeTypeKernel: {
       const cudaKernelNodeParams kernel = kernel_params(p->kernel);
@@ -376,14 +428,15 @@ VGPU_API cudaError_t cudaGraphAddNode(cudaGraphNode_t* node, cudaGraph_t graph,
     case cudaGraphNodeTypeGraph:
       if (p->graph.ownership != cudaGraphChildGraphOwnershipClone) break;
       return cudaGraphAddChildGraphNode(node, graph, dependencies, count, p->graph.graph);
-    case cudaGraphNodeTypeEmpty: return cudaGraphAddEmptyNode(node, graph, dependencies, count);
+    case cudaGraphNodeTypeEmpty:
+      return cudaGraphAddEmptyNode(node, graph, dependencies, count);
     case cudaGraphNodeTypeWaitEvent:
       return cudaGraphAddEventWaitNode(node, graph, dependencies, count, p->eventWait.event);
     case cudaGraphNodeTypeEventRecord:
       return cudaGraphAddEventRecordNode(node, graph, dependencies, count, p->eventRecord.event);
     case cudaGraphNodeTypeConditional: {
-      const cudaError_t error =
-          add_node(node, graph, dependencies, count, p->type, [&](Context& context, Operation& out) {
+      const cudaError_t error = add_node(
+          node, graph, dependencies, count, p->type, [&](Context& context, Operation& out) {
             return make_conditional(context, *find_graph(context, graph), p->conditional, out);
           });
       if (error) return error;
@@ -394,7 +447,8 @@ VGPU_API cudaError_t cudaGraphAddNode(cudaGraphNode_t* node, cudaGraph_t graph,
       p->conditional.phGraph_out = made.bodies.data();
       return cudaSuccess;
     }
-    default: break;
+    default:
+      break;
   }
   return call([&](Context&) {
     return fail(cudaErrorNotSupported,
@@ -683,7 +737,8 @@ VGPU_API cudaError_t cudaGraphExecUpdate(cudaGraphExec_t handle, cudaGraph_t gra
 
 VGPU_API cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
                                           unsigned long long flags) {
-  return call([&](Context& context) { return instantiate(context, exec, graph, flags); });
+  cudaGraphInstantiateResult result;
+  return call([&](Context& context) { return instantiate(context, exec, graph, flags, result); });
 }
 VGPU_API cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph,
                                                    unsigned long long flags) {
@@ -691,9 +746,8 @@ VGPU_API cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGr
 }
 VGPU_API cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t* exec, cudaGraph_t graph,
                                                     cudaGraphInstantiateParams* p) {
-  const cudaError_t error = cudaGraphInstantiate(exec, graph, p->flags);
-  p->result_out = error ? cudaGraphInstantiateError : cudaGraphInstantiateSuccess;
-  return error;
+  return call(
+      [&](Context& context) { return instantiate(context, exec, graph, p->flags, p->result_out); });
 }
 VGPU_API cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t handle, unsigned long long* flags) {
   return call([&](Context& context) {

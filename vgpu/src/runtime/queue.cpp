@@ -23,7 +23,7 @@ std::string name_of(const Work& work) {
     return "kernel " + launch->kernel->name + (work.kernel ? " (polls memory)" : "");
   }
   static constexpr const char* kNames[] = {
-      "nothing",           "", "a copy",       "a memset",          "a host function",
+      "nothing",           "", "a copy",          "a memset",          "a host function",
       "an event's record", "", "a graph's start", "a conditional node"};
   return kNames[work.operation.index()];
 }

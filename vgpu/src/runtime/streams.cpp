@@ -46,6 +46,7 @@ bool Graph::asks_conditions() {
 std::unique_ptr<Graph> Graph::clone() const {
   auto copy = std::make_unique<Graph>();
   copy->conditions = conditions;
+  copy->in_body = in_body;
   std::unordered_map<const GraphNode*, GraphNode*> copy_of;
   for (const auto& node : nodes) {
     GraphNode* twin = copy->add(node->operation, node->type, {});
@@ -108,13 +109,15 @@ const Graph* Conditional::chosen() const {
     case cudaGraphCondTypeIf:
       if (value) return bodies[0].get();
       return bodies.size() > 1 ? bodies[1].get() : nullptr;
-    case cudaGraphCondTypeWhile: return value ? bodies[0].get() : nullptr;
-    default: return value < bodies.size() ? bodies[value].get() : nullptr;
+    case cudaGraphCondTypeWhile:
+      return value ? bodies[0].get() : nullptr;
+    default:
+      return value < bodies.size() ? bodies[value].get() : nullptr;
   }
 }
 
 std::shared_ptr<Condition> ConditionTable::add(Graph& owner, uint32_t initial,
-                                                bool starts_as_initial) {
+                                               bool starts_as_initial) {
   std::erase_if(conditions_, [](const auto& entry) { return entry.second.expired(); });
   auto condition = std::make_shared<Condition>();
   condition->handle = ++last_handle_;

@@ -32,6 +32,7 @@ struct GraphNode {
 struct Graph {
   std::vector<std::unique_ptr<GraphNode>> nodes;
   std::vector<std::shared_ptr<Condition>> conditions;
+  bool in_body = false;  ///< of a conditional node
 
   GraphNode* add(Operation operation, cudaGraphNodeType type, std::vector<GraphNode*> after);
   bool contains(const GraphNode* node) const;

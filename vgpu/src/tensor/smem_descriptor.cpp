@@ -324,9 +324,8 @@ void find_chunks(const SmemOperand& operand, const SharedView& shared, OperandCh
   }
   chunks.count = 0;
   for (uint32_t mn = 0; mn < operand.mn; mn += walk.mn_step) {
-    const uint32_t row =
-        descriptor.start_address +
-        mn_offset(descriptor, operand.major, operand.first_mn + mn, walk.bytes);
+    const uint32_t row = descriptor.start_address +
+                         mn_offset(descriptor, operand.major, operand.first_mn + mn, walk.bytes);
     for (uint32_t k = 0; k < walk.k_total; k += walk.k_step) {
       const uint32_t address =
           swizzle_address(descriptor.swizzle, (row + k_offsets[k]) & kAddressMask);

@@ -12,8 +12,8 @@ namespace vgpu::tensor {
 
 /// Bits of metadata of a row of a sparse product, whose K is twice that of the dense one: a 4-bit
 /// index for each chunk. Chunks of four elements store two (two 2-bit indices, the first element's
-/// in the low bits), chunks of two tf32 elements one (0b0100: the first, 0b1110: the second), chunks
-/// of eight packed e2m1 elements two pairs of neighbours (two 2-bit indices of pairs).
+/// in the low bits), chunks of two tf32 elements one (0b0100: the first, 0b1110: the second),
+/// chunks of eight packed e2m1 elements two pairs of neighbours (two 2-bit indices of pairs).
 uint32_t metadata_bits(ElementType type);
 
 /// Spreads `stored` elements of a row of A over twice as many; the others become zero.

@@ -523,11 +523,12 @@ MmaInstructionDescriptor decode_mma_instruction(MmaKind kind, uint32_t bits, int
 // bit of their address).
 void check_metadata(uint32_t m, int cta_group, uint32_t address) {
   if (m != 128u * static_cast<uint32_t>(cta_group)) {
-    fault(kNotSupported,
-          "tcgen05.mma.sp with M = %u and cta_group::%d is not supported: where its metadata lie is "
-          "drawn in a figure of the PTX ISA alone, without words (\"Sparsity selector\", figures of "
-          "M = 64), and CUTLASS has no such layout either; supported: M = %d",
-          m, cta_group, 128 * cta_group);
+    fault(
+        kNotSupported,
+        "tcgen05.mma.sp with M = %u and cta_group::%d is not supported: where its metadata lie is "
+        "drawn in a figure of the PTX ISA alone, without words (\"Sparsity selector\", figures of "
+        "M = 64), and CUTLASS has no such layout either; supported: M = %d",
+        m, cta_group, 128 * cta_group);
   }
   const auto at = TmemAddress::from(address);
   if (at.lane != 0 || at.column % kMetadataColumns != 0) {

@@ -72,8 +72,8 @@ struct Tcgen05Mma {
 uint64_t tcgen05_metadata(MmaKind kind, const Tmem& tmem, uint32_t column, uint32_t selector,
                           uint32_t row);
 
-/// Where that metadata may be: throws Fault for shapes whose layout is not proven, and for addresses
-/// with a lane or an odd column.
+/// Where that metadata may be: throws Fault for shapes whose layout is not proven, and for
+/// addresses with a lane or an odd column.
 void check_metadata(uint32_t m, int cta_group, uint32_t address);
 
 /// Which row of the CTA's part of D a TMEM lane holds, and the first column of N it holds

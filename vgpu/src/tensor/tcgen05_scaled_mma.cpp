@@ -267,7 +267,7 @@ class ScaledRun {
   AccessVisitor* visitor_;
   uint32_t stored_;  ///< of A's K, in elements
   uint32_t depth_;   ///< K in elements
-  uint32_t block_;  ///< elements along K with one scale
+  uint32_t block_;   ///< elements along K with one scale
   alignas(32) float a_panel_[kMaxRows * kMaxK];
   alignas(32) float b_panel_[kMaxK * kMaxN];
   float b_scales_[kPartitions][kMaxScales][kMaxN];
@@ -392,16 +392,16 @@ ScaledMmaDescriptor decode_scaled_mma(ScaledMmaKind kind, uint32_t scales, uint3
 
 void tcgen05_scaled_mma(const Tcgen05ScaledMma& mma, std::span<const CtaMemory> ctas,
                         AccessVisitor* visitor) {
-  ScaledMmaDescriptor instruction =
-      decode_scaled_mma(mma.kind, mma.scales, mma.instruction_descriptor, mma.cta_group, mma.sparse);
+  ScaledMmaDescriptor instruction = decode_scaled_mma(
+      mma.kind, mma.scales, mma.instruction_descriptor, mma.cta_group, mma.sparse);
   check_addresses(mma, instruction);
   if (mma.sparse) check_metadata(instruction.m, mma.cta_group, mma.sp_meta_address);
   ScaledRun(mma, instruction, ctas, visitor).run();
 }
 
 uint64_t scaled_mma_macs(const Tcgen05ScaledMma& mma) {
-  ScaledMmaDescriptor instruction =
-      decode_scaled_mma(mma.kind, mma.scales, mma.instruction_descriptor, mma.cta_group, mma.sparse);
+  ScaledMmaDescriptor instruction = decode_scaled_mma(
+      mma.kind, mma.scales, mma.instruction_descriptor, mma.cta_group, mma.sparse);
   return uint64_t{instruction.m} * instruction.n * depth_of(mma.kind);
 }
 

@@ -527,6 +527,19 @@ TEST(Arithmetic, GrossReciprocals) {
   for (size_t k = 0; k < cut.size(); ++k) {
     EXPECT_EQ(std::bit_cast<uint64_t>(reciprocals[k]), uint64_t{cut[k]} << 32) << k;
   }
+  // Roots of an H200: those of f32, cut off; of the exact ones, the first four would be smaller.
+  const std::vector<std::pair<uint32_t, uint32_t>> roots = {
+      {0x3ff00686, 0x3feff97c}, {0x3ff007f8, 0x3feff80b}, {0x3ff00a48, 0x3feff5bd},
+      {0x3ff014b0, 0x3fefeb64}, {0x3ff04400, 0x3fefbcd5}, {0x3ffa0000, 0x3fe91a55},
+      {0x40000000, 0x3fe6a09e}, {0x40023400, 0x3fe536c6}, {0x400ffe00, 0x3fe00080}};
+  std::vector<double> squares;
+  for (const auto& [square, root] : roots) {
+    squares.push_back(std::bit_cast<double>(uint64_t{square} << 32 | 0x9abcdef0));
+  }
+  const auto found = map_lanes<double>("f64", "f64", "rsqrt.approx.ftz.f64 %out, %in;", squares);
+  for (size_t k = 0; k < roots.size(); ++k) {
+    EXPECT_EQ(std::bit_cast<uint64_t>(found[k]), uint64_t{roots[k].second} << 32) << k;
+  }
   EXPECT_EQ(rcp[2], INFINITY);
   EXPECT_EQ(rcp[3], -INFINITY);
   EXPECT_EQ(rcp[4], INFINITY);
@@ -591,9 +604,8 @@ TEST(Arithmetic, RefusalsSayWhy) {
   const std::string together = refusal("barrier.cluster.wait.relaxed.aligned;");
   EXPECT_NE(together.find("known, but not together"), std::string::npos) << together;
   for (const auto& [op, why] :
-       {std::pair{
-            "tcgen05.mma.ws.sp.cta_group::1.kind::f16 [%r], %d, %d, [%r], %r, %p;",
-            "figures of the PTX ISA"},
+       {std::pair{"tcgen05.mma.ws.sp.cta_group::1.kind::f16 [%r], %d, %d, [%r], %r, %p;",
+                  "figures of the PTX ISA"},
         std::pair{"wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.bf16.bf16 {%f,%f,%f,%f}, %d, "
                   "%d, %r, 2, 1, 1, 1, 0, 0;",
                   "sp-sel is 2"},

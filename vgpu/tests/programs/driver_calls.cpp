@@ -85,8 +85,8 @@ void loop_in_a_graph(CUstream stream) {
     CUgraph graph = nullptr;
     CUgraphConditionalHandle handle = 0;
     CHECK_OK(cuGraphCreate(&graph, 0));
-    CHECK_OK(cuGraphConditionalHandleCreate(&handle, graph, nullptr, 1,
-                                            CU_GRAPH_COND_ASSIGN_DEFAULT));
+    CHECK_OK(
+        cuGraphConditionalHandleCreate(&handle, graph, nullptr, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
     CUgraphNode node = nullptr, copied = nullptr, inside = nullptr;
     unsigned left = 3;
     CUgraphNodeParams copy{};

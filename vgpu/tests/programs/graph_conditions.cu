@@ -36,8 +36,8 @@ cudaStream_t stream;
 using Nodes = std::vector<cudaGraphNode_t>;
 
 template <typename... Arguments>
-cudaGraphNode_t add_kernel(cudaGraph_t graph, const Nodes& after,
-                           void (*kernel)(Arguments...), Arguments... arguments) {
+cudaGraphNode_t add_kernel(cudaGraph_t graph, const Nodes& after, void (*kernel)(Arguments...),
+                           Arguments... arguments) {
   void* pointers[] = {&arguments...};
   cudaGraphNodeParams params{};
   params.type = cudaGraphNodeTypeKernel;
@@ -270,17 +270,35 @@ void refusals() {
   }
   CHECK_ERROR(ask(other, {}, handle, cudaGraphCondTypeIf, 1).error, cudaErrorInvalidValue);
   cudaGraphExec_t exec = nullptr, second = nullptr;
-  CHECK_ERROR(cudaGraphInstantiate(&exec, graph, 0), cudaErrorInvalidValue);
-  CHECK_OK(ask(graph, {}, handle, cudaGraphCondTypeIf, 1).error);
+  cudaGraphInstantiateParams how{};
+  CHECK_ERROR(cudaGraphInstantiateWithParams(&exec, graph, &how), cudaErrorInvalidValue);
+  CHECK(how.result_out == cudaGraphInstantiateConditionalHandleUnused);
+  const Asked once = ask(graph, {}, handle, cudaGraphCondTypeIf, 1);
+  CHECK_OK(once.error);
   CHECK_ERROR(ask(graph, {}, handle, cudaGraphCondTypeIf, 1).error, cudaErrorInvalidValue);
   cudaGraph_t copy;
   cudaGraphNode_t child;
   CHECK_ERROR(cudaGraphClone(&copy, graph), cudaErrorNotSupported);
-  CHECK_ERROR(cudaGraphAddChildGraphNode(&child, parent, nullptr, 0, graph),
-              cudaErrorNotSupported);
+  CHECK_ERROR(cudaGraphAddChildGraphNode(&child, parent, nullptr, 0, graph), cudaErrorNotSupported);
   exec = instantiate(graph);
-  CHECK_ERROR(cudaGraphInstantiate(&second, graph, 0), cudaErrorInvalidValue);
+  CHECK_ERROR(cudaGraphInstantiate(&second, graph, 0), cudaErrorNotSupported);
   CHECK_OK(cudaGraphExecDestroy(exec));
+  exec = instantiate(graph);
+  CHECK_OK(cudaGraphExecDestroy(exec));
+  CHECK_ERROR(cudaGraphInstantiate(&exec, once.bodies[0], 0), cudaErrorNotSupported);
+  CHECK_ERROR(cudaGraphDestroy(once.bodies[0]), cudaErrorInvalidValue);
+  // What a body must not hold.
+  static int pageable = 5;
+  cudaGraphNode_t node;
+  CHECK_OK(cudaGraphAddMemcpyNode1D(&node, once.bodies[0], nullptr, 0, total, &pageable, 4,
+                                    cudaMemcpyHostToDevice));
+  CHECK_ERROR(cudaGraphInstantiate(&exec, graph, 0), cudaErrorInvalidValue);
+  CHECK_OK(cudaGraphDestroyNode(node));
+  const cudaHostNodeParams host{[](void*) {}, nullptr};
+  CHECK_OK(cudaGraphAddHostNode(&node, once.bodies[0], nullptr, 0, &host));
+  CHECK_ERROR(cudaGraphInstantiateWithParams(&exec, graph, &how), cudaErrorInvalidValue);
+  CHECK(how.result_out == cudaGraphInstantiateNodeOperationNotSupported);
+  CHECK_OK(cudaGraphDestroyNode(node));
   exec = instantiate(graph);
   CHECK_OK(cudaGraphExecDestroy(exec));
   CHECK_OK(cudaGraphDestroy(graph));

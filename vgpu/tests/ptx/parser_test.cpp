@@ -125,9 +125,10 @@ void expect_error(const std::string& text, const std::string& part) {
 // PTX ISA, "Floating-Point Constants": the fraction and the exponent are optional.
 TEST(Parser, FloatingPointConstants) {
   const auto value = [](const std::string& text) {
-    const auto module = parse(".version 9.0\n.target sm_90a\n.address_size 64\n"
-                              ".visible .entry k() {\n.reg .f64 %d;\nmov.f64 %d, " +
-                              text + ";\nret;\n}\n");
+    const auto module = parse(
+        ".version 9.0\n.target sm_90a\n.address_size 64\n"
+        ".visible .entry k() {\n.reg .f64 %d;\nmov.f64 %d, " +
+        text + ";\nret;\n}\n");
     const Function& f = module->functions[0];
     const Operand& operand = f.operands[f.code[0].first + 1];
     EXPECT_EQ(operand.float_imm, Operand::FloatImm::f64) << text;
