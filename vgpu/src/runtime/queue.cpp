@@ -122,6 +122,11 @@ bool Queue::run_conditional(Context& context, Stream& stream) {
   if (!chosen) return true;
   std::vector<Operation> nodes;
   list_nodes(*chosen, nodes);
+  // A body's kernels start early behind kernels alone.
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    auto* launch = std::get_if<KernelLaunch>(&nodes[i]);
+    if (launch) launch->early &= i > 0 && std::holds_alternative<KernelLaunch>(nodes[i - 1]);
+  }
   const uint64_t number = node.number;
   bool goes_on = true;
   if (conditional.type == cudaGraphCondTypeWhile) {

@@ -140,6 +140,18 @@ void loop() {
   params.kernelParams = arguments;
   CHECK_OK(cudaGraphExecKernelNodeSetParams(exec, count, &params));
   CHECK(launch(exec) == 10003);
+  limit = 5;
+  cudaGraphNodeParams any{};
+  any.type = cudaGraphNodeTypeKernel;
+  any.kernel.func = params.func;
+  any.kernel.gridDim = any.kernel.blockDim = dim3(1);
+  any.kernel.kernelParams = arguments;
+  CHECK_OK(cudaGraphExecNodeSetParams(exec, count, &any));
+  CHECK(launch(exec) == 10005);
+  // The graph itself still has its first limit.
+  cudaGraphExecUpdateResultInfo info;
+  CHECK_OK(cudaGraphExecUpdate(exec, graph, &info));
+  CHECK(launch(exec) == 10700);
   CHECK_OK(cudaGraphExecDestroy(exec));
   CHECK_OK(cudaGraphDestroy(graph));
 }
@@ -211,6 +223,8 @@ void captured() {
   CHECK_OK(maybe.error);
   CHECK_OK(cudaStreamUpdateCaptureDependencies(stream, &maybe.node, nullptr, 1,
                                                cudaStreamSetCaptureDependencies));
+  CHECK_OK(cudaStreamUpdateCaptureDependencies(stream, &maybe.node, nullptr, 1,
+                                               cudaStreamAddCaptureDependencies));
   CHECK_OK(cudaStreamBeginCaptureToGraph(inside, maybe.bodies[0], nullptr, nullptr, 0,
                                          cudaStreamCaptureModeRelaxed));
   add<<<1, 1, 0, inside>>>(total, 6);
