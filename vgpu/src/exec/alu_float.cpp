@@ -299,10 +299,10 @@ float tanh_of(float x) {
 
 /// rcp.approx.ftz.f64 and rsqrt.approx.ftz.f64: of the upper 32 bits of the source, with 20 bits of
 /// mantissa and a lower half of zeros; subnormals are zeros (PTX ISA, sections of those names).
-/// NOTE: the text leaves the last of the 20 bits open. An H200 gives what rsqrt.approx.f32 gives of
-/// the same operand, cut off behind 20 bits (all 2^21 operands). The f32 functions are rounded to
-/// nearest here, and within 1.5 units of the last place there, so that 2.7 % of the roots and 1.7 %
-/// of the reciprocals differ by one in the last of the 20 bits.
+/// NOTE: the text leaves the last of the 20 bits open. An H200 gives what the f32 instruction gives
+/// of the same operand, cut off behind 20 bits (all 2^21 and 2^20 operands). The f32 functions are
+/// rounded to nearest here, and within 1.5 units of the last place there, so that 2.7 % of the
+/// roots and 1.7 % of the reciprocals differ by one in the last of the 20 bits.
 template <double (*kFunction)(double)>
 double gross(double x) {
   constexpr uint64_t kLow = 0xffffffff, kExponent = uint64_t{0x7ff} << 52;
