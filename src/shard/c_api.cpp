@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C interface of several GPUs: translates structs and exceptions, and decides nothing.
+#include <memory>
+
 #include "dispatch/c_api.hpp"
 
 struct convoy_communicator_s {
@@ -61,8 +63,11 @@ convoy_status_t convoy_communicators_in_process(int32_t count, int64_t timeout_m
   return guarded([&] {
     require(ranks, "ranks");
     for (int32_t i = 0; i < count; ++i) ranks[i] = nullptr;
-    const auto made = Communicator::in_process(count, timeout_of(timeout_ms));
-    for (size_t i = 0; i < made.size(); ++i) ranks[i] = new convoy_communicator_s{made[i]};
+    std::vector<std::unique_ptr<convoy_communicator_s>> made;
+    for (Communicator& rank : Communicator::in_process(count, timeout_of(timeout_ms))) {
+      made.push_back(std::make_unique<convoy_communicator_s>(std::move(rank)));
+    }
+    for (size_t i = 0; i < made.size(); ++i) ranks[i] = made[i].release();
   });
 }
 convoy_status_t convoy_nccl_id(char* id) {

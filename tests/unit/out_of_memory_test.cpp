@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "convoy/convoy.h"
 #include "convoy/convoy.hpp"
 #include "convoy/shard.hpp"
 #include "core/text.hpp"
@@ -260,6 +261,24 @@ void fail_one_rank(bool of_the_plan, long step) {
       return;
     }
     failures += second.empty() ? 0 : 1;
+  }
+}
+
+TEST(OutOfMemory, OfCommunicatorsLeavesNone) {
+  for (long at = 1; at < 1000; ++at) {
+    convoy_communicator_t ranks[3] = {};
+    countdown = at;
+    const convoy_status_t status = convoy_communicators_in_process(3, 1000, ranks);
+    const bool failed = countdown.exchange(0) <= 0;
+    for (convoy_communicator_t rank : ranks) {
+      EXPECT_EQ(rank != nullptr, !failed) << "allocation " << at;
+      convoy_communicator_destroy(rank);
+    }
+    EXPECT_EQ(status, failed ? CONVOY_OUT_OF_MEMORY : CONVOY_OK);
+    if (!failed) {
+      EXPECT_GT(at, 10);
+      return;
+    }
   }
 }
 
