@@ -5,7 +5,8 @@
  *   CONVOY_FAULT=io       open, fopen, mkstemp, pread, read, fwrite, fflush, fsync, rename, stat,
  *                         access, mkdir, readlink, fchmod, fchown and the like; EIO. And
  *                         pthread_create; EAGAIN
- *   CONVOY_FAULT_FILE     gets one byte once the fault has happened
+ *   CONVOY_FAULT_FILE     gets the stack of the call that failed: a number, the same in each run
+ *   CONVOY_FAULT_TRACE    gets the stack of every call, in their order, at the end of the process
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,24 +22,81 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
+#include <unwind.h>
 
 static int active;        /* From main on. */
 static int wanted_malloc; /* Else I/O. */
 static long fault_at;
+static int tracing;
 static atomic_long calls;
 static __thread int inside;
 static __thread int loading; /* Inside dlopen. */
 
-static void tell(void) {
-  const char* path = getenv("CONVOY_FAULT_FILE");
-  if (path == NULL) return;
+/* Where an address lies in its library, which is loaded elsewhere in each run. NOTE: dladdr searches
+ * a library's symbols one by one; callers are few and come again. */
+static uint64_t place_of(uintptr_t address) {
+  static struct { atomic_uintptr_t address, base; } known[16384];
+  const size_t slot = (address ^ address >> 14) % 16384;
+  if (atomic_load(&known[slot].address) == address) {
+    return address - atomic_load(&known[slot].base);
+  }
+  Dl_info info;
+  const int found = dladdr((void*)address, &info) != 0;
+  const uintptr_t base = found ? (uintptr_t)info.dli_fbase : address;
+  /* Another thread may be at the same slot: what it reads must never be half of each. */
+  static atomic_flag writing = ATOMIC_FLAG_INIT;
+  if (!atomic_flag_test_and_set(&writing)) {
+    if (atomic_load(&known[slot].address) == 0) {
+      atomic_store(&known[slot].base, base);
+      atomic_store(&known[slot].address, address);
+    }
+    atomic_flag_clear(&writing);
+  }
+  return address - base;
+}
+
+static _Unwind_Reason_Code add_frame(struct _Unwind_Context* context, void* into) {
+  uint64_t* const hash = into;
+  *hash = (*hash ^ place_of(_Unwind_GetIP(context))) * 0x9e3779b97f4a7c15u;
+  *hash ^= *hash >> 29;
+  return _URC_NO_REASON;
+}
+
+/* A number that stands for the calls that led here. */
+static uint64_t stack_of_caller(void) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  _Unwind_Backtrace(add_frame, &hash);
+  return hash;
+}
+
+static void write_stacks(const char* path, const uint64_t* stacks, size_t count) {
   int (*real)(const char*, int, ...) = (int (*)(const char*, int, ...))dlsym(RTLD_NEXT, "open");
   const int descriptor = real(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (descriptor < 0) return;
   ssize_t (*put)(int, const void*, size_t) =
       (ssize_t(*)(int, const void*, size_t))dlsym(RTLD_NEXT, "write");
-  (void)!put(descriptor, "x", 1);
+  const size_t bytes = count * sizeof *stacks;
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t more = put(descriptor, (const char*)stacks + done, bytes - done);
+    if (more <= 0) break;
+    done += (size_t)more;
+  }
   close(descriptor);
+}
+
+static void tell(void) {
+  const char* const path = getenv("CONVOY_FAULT_FILE");
+  const uint64_t stack = stack_of_caller();
+  if (path != NULL) write_stacks(path, &stack, 1);
+}
+
+enum { kTraced = 1 << 18 };
+static uint64_t traced[kTraced];
+
+__attribute__((destructor)) static void write_trace(void) {
+  const char* const path = getenv("CONVOY_FAULT_TRACE");
+  const long count = atomic_load(&calls);
+  if (path != NULL) write_stacks(path, traced, (size_t)(count < kTraced ? count : kTraced));
 }
 
 static int is_ours(void* caller) {
@@ -69,8 +127,10 @@ static int fails(int is_malloc, void* caller) {
   inside = 1;
   int result = 0;
   if (!is_malloc || ours(caller)) {
-    result = atomic_fetch_add(&calls, 1) + 1 == fault_at;
+    const long number = atomic_fetch_add(&calls, 1);
+    result = number + 1 == fault_at;
     if (result) tell();
+    if (tracing && number < kTraced) traced[number] = stack_of_caller();
   }
   inside = 0;
   return result;
@@ -271,6 +331,7 @@ static int counted_main(int argc, char** argv, char** environment) {
   const char* const at = getenv("CONVOY_FAULT_AT");
   wanted_malloc = kind != NULL && strcmp(kind, "malloc") == 0;
   fault_at = at == NULL ? 0 : atol(at);
+  tracing = getenv("CONVOY_FAULT_TRACE") != NULL;
   active = kind != NULL;
   const int code = real_main(argc, argv, environment);
   active = 0;
