@@ -289,6 +289,17 @@ def _load():
             f"convoy: the library could not be loaded: {error}; "
             "CONVOY_LIBRARY=<path of libconvoy.so> names another"
         ) from None
+    try:
+        return _declare(library)
+    except AttributeError as error:
+        raise ImportError(
+            f"convoy: {path} is no libconvoy of this version: {error}; "
+            "CONVOY_LIBRARY=<path of libconvoy.so> names another"
+        ) from None
+
+
+def _declare(library):
+    """The library, its functions with their types."""
     pointer = c_void_p
     signatures = {
         "convoy_plan_conv2d": [POINTER(Conv2dShape), POINTER(PlanOptions), POINTER(pointer)],

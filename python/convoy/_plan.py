@@ -206,6 +206,18 @@ class Options:
         return options
 
 
+def _structs(problem, options, legal_options, legal_problems):
+    """What the C interface takes, of a problem and options of legal types."""
+    for name, value, legal in (("problem", problem, legal_problems),
+                               ("options", options, (legal_options,))):
+        if not isinstance(value, legal):
+            raise native.InvalidArgument(
+                f"{name} is a {type(value).__name__}; legal: "
+                + " or ".join(it.__name__ for it in legal)
+            )
+    return problem._struct(), options._struct()
+
+
 class _Owner:
     """Has something of the library's, never changes it, and destroys it when it goes. So a copy is
     the object itself."""
@@ -247,8 +259,8 @@ class Plan(_Owner):
 
     def __init__(self, problem, options=Options()):
         handle = ctypes.c_void_p()
+        shape, c_options = _structs(problem, options, Options, (Conv2d, Conv3d))
         create = getattr(library, f"convoy_plan_{problem._suffix}")
-        shape, c_options = problem._struct(), options._struct()
         native.check(create(ctypes.byref(shape), ctypes.byref(c_options), ctypes.byref(handle)))
         self._own(handle.value, library.convoy_plan_destroy)
         self.problem = problem
@@ -420,8 +432,8 @@ class NormPlan(_Owner):
 
     def __init__(self, problem, options=NormOptions()):
         handle = ctypes.c_void_p()
+        shape, c_options = _structs(problem, options, NormOptions, (GroupNorm, RmsNorm))
         create = getattr(library, f"convoy_plan_{problem._suffix}")
-        shape, c_options = problem._struct(), options._struct()
         native.check(create(ctypes.byref(shape), ctypes.byref(c_options), ctypes.byref(handle)))
         self._own(handle.value, library.convoy_norm_plan_destroy)
         self.problem = problem
@@ -480,7 +492,7 @@ def cached_norm(problem, options):
 
 def supports(problem: Conv2d | Conv3d, options: Options = Options()) -> tuple[bool, str]:
     """(True, "") where `Plan(problem, options)` would succeed, else (False, why not)."""
-    shape, c_options = problem._struct(), options._struct()
+    shape, c_options = _structs(problem, options, Options, (Conv2d, Conv3d))
     query = getattr(library, f"convoy_supports_{problem._suffix}")
     if query(ctypes.byref(shape), ctypes.byref(c_options)) == 0:
         return True, ""
@@ -490,7 +502,7 @@ def supports(problem: Conv2d | Conv3d, options: Options = Options()) -> tuple[bo
 def candidates(problem: Conv2d | Conv3d, options: Options = Options()) -> list[dict[str, Any]]:
     """Every kernel in the order of preference: dicts of kernel, backend, reason, estimated_us,
     chosen, statistics."""
-    shape, c_options = problem._struct(), options._struct()
+    shape, c_options = _structs(problem, options, Options, (Conv2d, Conv3d))
     handle = ctypes.c_void_p()
     query = getattr(library, f"convoy_candidates_{problem._suffix}")
     native.check(query(ctypes.byref(shape), ctypes.byref(c_options), ctypes.byref(handle)))

@@ -348,6 +348,24 @@ class Misuse(unittest.TestCase):
         self.refuse("no keyword 'next_cache'", convoy.conv2d, self.x, self.f, next_cache=True,
                     kind=TypeError)
 
+    def test_problems_and_options_of_other_types(self):
+        conv, norm = convoy.Conv2d(1, 8, 8, 4, 8), convoy.GroupNorm(1, 64, 8, 2)
+        for call in (convoy.Plan, convoy.supports, convoy.candidates):
+            for problem in (None, 5, "n1h8w8c4k8", norm, convoy.Conv2d):
+                self.refuse("problem is a ", call, problem, convoy.Options())
+            for options in (None, "bf16", convoy.NormOptions()):
+                self.refuse("options is a ", call, conv, options)
+        self.refuse("problem is a Conv2d; legal: GroupNorm or RmsNorm", convoy.NormPlan, conv,
+                    convoy.NormOptions())
+
+    def test_a_library_that_is_none_of_ours(self):
+        for path, reason in (("libc.so.6", "is no libconvoy of this version"),
+                             (__file__, "could not be loaded")):
+            done = subprocess.run([sys.executable, "-c", "import convoy"], capture_output=True,
+                                  text=True, env={**os.environ, "CONVOY_LIBRARY": path})
+            self.assertIn("ImportError", done.stderr)
+            self.assertIn(reason, done.stderr)
+
     def test_arrays(self):
         masked = np.ma.masked_array(self.x, mask=self.x > 0)
         self.refuse("x is a masked array", convoy.conv2d, masked, self.f)
