@@ -179,7 +179,7 @@ def main():
     program = os.path.abspath(options.convoy)
     codes, wrong = collections.Counter(), []
     begin = time.monotonic()
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         seeds = range(options.seed, options.seed + options.count)
         for code, problem in pool.map(lambda seed: run(program, seed), seeds):
             codes[code] += 1
