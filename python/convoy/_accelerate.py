@@ -429,6 +429,8 @@ def _refusal(module, given):
     if module.training and any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm)
                                for m in module.modules()):
         return "a batch norm is in training mode"
+    if _calls.is_transformed():
+        return "a transform of torch.func, or forward-mode differentiation, goes on"
     kinds = {t.device.type for t in given}
     if any(torch.is_autocast_enabled(kind) for kind in kinds):
         return "autocast is on; cast the model instead"

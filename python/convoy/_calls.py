@@ -7,6 +7,7 @@ import ctypes
 import weakref
 
 import torch
+from torch.autograd import forward_ad
 
 from . import _layout, _operators
 from . import _native as native
@@ -51,6 +52,13 @@ def stream_of(device):
 def allows_tf32(tensor):
     """As F.conv2d: PyTorch's own setting says whether fp32 may be multiplied as TF32."""
     return tensor.dtype is torch.float32 and torch.backends.cudnn.allow_tf32
+
+
+def is_transformed():
+    """Whether a transform of torch.func (vmap, jvp, grad) or forward-mode differentiation goes
+    on: what runs then must be PyTorch's own operators."""
+    return (forward_ad._current_level >= 0
+            or torch._C._functorch.maybe_current_level() is not None)
 
 
 def device_options(device):

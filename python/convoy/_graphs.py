@@ -146,6 +146,8 @@ class Graphed:
             raise _Left("no tensor, or not all on one CUDA device")
         if torch.cuda.is_current_stream_capturing():
             raise _Left("within another capture")
+        if _calls.is_transformed():
+            raise _Left("a transform of torch.func, or forward-mode differentiation, goes on")
         if torch.is_grad_enabled() and (
                 any(tensor.requires_grad for tensor in tensors)
                 or (self._model is not None

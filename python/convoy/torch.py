@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 from . import _calls, _operators, _plan
@@ -87,6 +88,15 @@ def _no_gradients(ctx, *gradients):
         "torch.no_grad()")
 
 
+def _refuse_tangents(arguments):
+    """NOTE: PyTorch's custom operators would leave the tangents out without a word."""
+    for tensor in arguments:
+        if isinstance(tensor, torch.Tensor) and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError(
+                "convoy.torch has no forward-mode derivatives; legal: backward(), or PyTorch's own "
+                "operators")
+
+
 def _operator(name, in_python, fake, backward=_no_gradients, keep=None, always_python=False):
     """torch.ops.convoy.<name>: in C++ where that was built, else (or `always_python`)
     `in_python`."""
@@ -99,6 +109,8 @@ def _operator(name, in_python, fake, backward=_no_gradients, keep=None, always_p
     def call(*arguments):
         if torch.compiler.is_compiling():
             return operator(*arguments)
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(arguments)
         try:
             return operator(*arguments)
         except RuntimeError as error:
@@ -535,8 +547,7 @@ def _runs_at_once(*tensors):
     """Plain tensors, with nobody between who records, traces or differentiates."""
     if torch.compiler.is_compiling():  # First: the compiler knows no more than this.
         return False
-    if (torch._C._len_torch_dispatch_stack()
-            or torch._C._functorch.maybe_current_level() is not None):
+    if torch._C._len_torch_dispatch_stack() or _calls.is_transformed():
         return False
     modes = torch._C._len_torch_function_stack()
     if modes and any(type(torch._C._get_function_stack_at(i)) is not DeviceContext

@@ -944,7 +944,12 @@ class Models(unittest.TestCase):
         self.assertIsNotNone(model.conv1.weight.grad)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             self.assertEqual(model(self.x).shape, self.x.shape)
+            forward_ad = torch.autograd.forward_ad
+            with forward_ad.dual_level():
+                y = model(forward_ad.make_dual(self.x, self.x))
+                self.assertIsNotNone(forward_ad.unpack_dual(y).tangent)
         reasons = " ".join(convoy.report(model).left_calls)
+        self.assertIn("forward-mode", reasons)
         self.assertIn("torch.no_grad()", reasons)
         self.assertIn("autocast", reasons)
         with torch.no_grad(), self.assertRaisesRegex(RuntimeError, "input of shape .1, 15, 8, 8"):

@@ -166,6 +166,20 @@ class Operators(unittest.TestCase):
                                     shuffle_order="channels_inner", dropped_frames=dropped)
             torch.testing.assert_close(y, expected[:, :, dropped:], rtol=0, atol=0)
 
+    def test_tangents_are_refused(self):
+        x, w = integers(1, 8, 4, 5), integers(16, 8, 3, 3)
+        forward_ad = torch.autograd.forward_ad
+        for call in (lambda t: convoy.torch.conv2d(t, w),
+                     lambda t: convoy.torch.conv2d(t, w, pixel_shuffle=2),
+                     lambda t: convoy.torch.conv3d(t[:, :, None], w[:, :, None], next_cache=True),
+                     lambda t: convoy.torch.group_norm(t, 2), convoy.torch.rms_norm):
+            call(x)  # From now on it is known.
+            with forward_ad.dual_level(), self.assertRaisesRegex(
+                    NotImplementedError, "no forward-mode derivatives"):
+                call(forward_ad.make_dual(x, x))
+            with self.assertRaisesRegex(NotImplementedError, "no forward-mode derivatives"):
+                torch.func.jvp(call, (x,), (x,))
+
     def test_pixel_shuffle_has_gradients(self):
         given = [integers(*shape, seed=i) for i, shape in enumerate(
             ((1, 8, 4, 5), (16, 8, 3, 3), (16,), (1, 4, 8, 10)))]
