@@ -57,12 +57,14 @@ std::string explain(const CLI::ParseError& error, const CLI::App& app, int argc,
     }
     if (argc < 2) return text("no subcommand is given; legal: ", legal);
     const std::string word = argv[1];
+    const std::vector<std::string> options = {"--help", "--version"};
     if (word.size() > 1 && word.starts_with('-')) {
-      const std::vector<std::string> options = {"--help", "--version"};
       return text("'", word, "' is not an option of convoy", nearest_hint(word, options),
                   "; legal: --help, --version, or a subcommand: ", legal);
     }
-    return text("'", word, "' is not a subcommand", nearest_hint(word, names), "; legal: ", legal);
+    std::string nearest = nearest_hint(word, names);
+    if (nearest.empty()) nearest = nearest_hint("--" + word, options);
+    return text("'", word, "' is not a subcommand", nearest, "; legal: ", legal);
   }
   if (rest.empty()) return error.what();
   const std::string& word = rest.front();

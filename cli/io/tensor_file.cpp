@@ -51,8 +51,8 @@ Spec parse_spec(const std::string& text) {
   if (ends_with(text, ".jpg") || ends_with(text, ".jpeg")) return {text, "", Format::jpeg};
   throw Error(Status::invalid_argument,
               "'" + text +
-                  "': unknown kind of file; supported: .npy, .png, .jpg, .safetensors, "
-                  ".safetensors:TENSOR" +
+                  "': unknown kind of file; supported: .npy, .png, .safetensors, "
+                  ".safetensors:TENSOR, and .jpg to read" +
                   advice(text));
 }
 

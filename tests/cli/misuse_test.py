@@ -180,6 +180,9 @@ class MisuseTest(ProgramCase):
     def test_unknown_words_are_named_with_the_nearest(self):
         self.refuse("'frobnicate' is not a subcommand; legal: conv2d", "frobnicate")
         self.refuse("nearest: explain", "explian", "n1h4w4c4k4")
+        self.refuse("'help' is not a subcommand; nearest: --help", "help")
+        self.refuse("nearest: --version", "version")
+        self.refuse("and .jpg to read", *self.conv2d(output="y"))
         self.refuse("no subcommand is given")
         self.refuse("'--padding' is not an option of convoy conv2d; nearest: --pad",
                     *self.conv2d("--padding", 1))
