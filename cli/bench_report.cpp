@@ -103,8 +103,9 @@ void BenchReport::finish() {
   }
   const double geomean = timed > 0 ? std::exp(log_sum / timed) : 0;
   if (format_ == BenchFormat::json) {
-    nlohmann::ordered_json json;
-    for (const BenchRow& row : rows_) json["cases"].push_back(to_json(row));
+    nlohmann::ordered_json json = empty_object(), cases = empty_array();
+    for (const BenchRow& row : rows_) cases.push_back(to_json(row));
+    json["cases"] = std::move(cases);
     json["total_us"] = total_us;
     json["total_gflop"] = total_flops / 1e9;
     json["geomean_gflops"] = geomean;

@@ -79,14 +79,16 @@ void print_case(const ExplainOptions& o, const ShapeCase& shape, nlohmann::order
 
   if (o.common.json) {
     nlohmann::ordered_json entry = {{"problem", to_string(shape.problem)}};
+    nlohmann::ordered_json lines = empty_array();
     for (const Candidate& c : list) {
-      entry["candidates"].push_back({{"kernel", c.kernel},
-                                     {"backend", c.backend},
-                                     {"chosen", c.chosen},
-                                     {"reason", c.reason},
-                                     {"estimated_us", c.estimated_us}});
-      if (!c.statistics.empty()) entry["candidates"].back()["statistics"] = c.statistics;
+      lines.push_back({{"kernel", c.kernel},
+                       {"backend", c.backend},
+                       {"chosen", c.chosen},
+                       {"reason", c.reason},
+                       {"estimated_us", c.estimated_us}});
+      if (!c.statistics.empty()) lines.back()["statistics"] = c.statistics;
     }
+    entry["candidates"] = std::move(lines);
     json.push_back(entry);
     return;
   }
@@ -105,7 +107,7 @@ int run_explain(const ExplainOptions& o) {
     }
     (void)known_gpu(o.gpu);  // Before the shapes are read.
   }
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  nlohmann::ordered_json json = empty_array();
   for (const ShapeCase& shape : resolve_shapes(o.shape)) print_case(o, shape, json);
   if (o.common.json) print(json);
   return kSuccess;

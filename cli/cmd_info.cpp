@@ -50,9 +50,11 @@ int run_info(bool as_json) {
                                  {"devices", devices},
                                  {"files", describe_files()},
                                  {"shape_sets", list_shape_sets()}};
+  nlohmann::ordered_json names = empty_array();
   for (const KernelInfo& kernel : kernels()) {
-    json["kernels"].push_back({{"name", kernel.name}, {"device", to_string(kernel.device)}});
+    names.push_back({{"name", kernel.name}, {"device", to_string(kernel.device)}});
   }
+  json["kernels"] = std::move(names);
   if (count == 0) json["no_cuda_device"] = no_cuda;
   if (as_json) {
     print(json);

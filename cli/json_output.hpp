@@ -6,6 +6,15 @@
 
 namespace convoy::cli {
 
+/// NOTE: a value begins as `empty_object()` or `empty_array()`, and never grows into one: where there
+/// is no memory for that, the JSON library leaves a value behind that its destructor cannot end.
+inline nlohmann::ordered_json empty_object() {
+  return nlohmann::ordered_json::object();
+}
+inline nlohmann::ordered_json empty_array() {
+  return nlohmann::ordered_json::array();
+}
+
 /// On stdout. File names need not be UTF-8, which JSON is.
 inline void print(const nlohmann::ordered_json& json) {
   using Json = nlohmann::ordered_json;

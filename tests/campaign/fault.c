@@ -84,9 +84,8 @@ static void write_stacks(const char* path, const uint64_t* stacks, size_t count)
   close(descriptor);
 }
 
-static void tell(void) {
+static void tell(uint64_t stack) {
   const char* const path = getenv("CONVOY_FAULT_FILE");
-  const uint64_t stack = stack_of_caller();
   if (path != NULL) write_stacks(path, &stack, 1);
 }
 
@@ -129,8 +128,12 @@ static int fails(int is_malloc, void* caller) {
   if (!is_malloc || ours(caller)) {
     const long number = atomic_fetch_add(&calls, 1);
     result = number + 1 == fault_at;
-    if (result) tell();
-    if (tracing && number < kTraced) traced[number] = stack_of_caller();
+    if (result || tracing) {
+      /* NOTE: both by one call, for its own address is of the stack. */
+      const uint64_t stack = stack_of_caller();
+      if (result) tell(stack);
+      if (tracing && number < kTraced) traced[number] = stack;
+    }
   }
   inside = 0;
   return result;
