@@ -275,7 +275,7 @@ struct PieceLane {
 /// Words of 4 bytes of a piece between a staging buffer and memory, where TMA cannot: neighbouring
 /// lanes have neighbouring words of a row. `copy(word, element, count)`: of `count` elements in
 /// range, 0 to 4 / size, from the tensor's `element` on.
-// NOTE: a lane keeps its column, and rows are a step apart: some ten instructions a word, not forty.
+// NOTE: a lane keeps its column, and rows are a step apart: ten instructions a word, not forty.
 template <Config kConfig, typename Copy>
 __device__ __forceinline__ void for_each_word(const Params& p, const Tile& tile, const Piece& piece,
                                               std::uint8_t* buffer, int lane, const Copy& copy) {

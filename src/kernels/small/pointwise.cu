@@ -2,8 +2,8 @@
 //
 // 1×1 convolutions between few channels (post_quant_conv: 16→16; the first layers of networks for
 // phones): nothing but a stream. Lanes read their tensor-core fragments straight from memory and
-// write the output straight from them. The order of a dot product's elements is free, and so is that
-// of the filters among the columns of the MMA: both are dealt so that each lane moves four
+// write the output straight from them. The order of a dot product's elements is free, and so is
+// that of the filters among the columns of the MMA: both are dealt so that each lane moves four
 // neighbouring channels at a time. A kernel for no more filters than channels has all of them in
 // registers; one for more takes 16 after the other.
 #include <algorithm>
@@ -144,8 +144,8 @@ __device__ __forceinline__ uint2 load_four_if(bool exists, const Element* from) 
   return v;
 }
 
-/// C ≤ 16·kSteps, a multiple of 8; any K, of which a block computes `turns` times 16. kShort: a short epilogue, output of the input's type, K a
-/// multiple of 4.
+/// C ≤ 16·kSteps, a multiple of 8; any K, of which a block computes `turns` times 16. kShort: a
+/// short epilogue, output of the input's type, K a multiple of 4.
 template <typename Element, int kSteps, bool kShort>
 __global__ void __launch_bounds__(kBlockThreads)
     pointwise_wide_kernel(const __grid_constant__ PointwiseArguments arguments) {
