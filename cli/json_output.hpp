@@ -6,8 +6,8 @@
 
 namespace convoy::cli {
 
-/// NOTE: a value begins as `empty_object()` or `empty_array()`, and never grows into one: where there
-/// is no memory for that, the JSON library leaves a value behind that its destructor cannot end.
+/// NOTE: a value begins as one of these, and never grows into one: where there is no memory for
+/// that, the JSON library leaves a value behind that its destructor cannot end.
 inline nlohmann::ordered_json empty_object() {
   return nlohmann::ordered_json::object();
 }
