@@ -59,7 +59,7 @@ Primitive create(const typename Primitive::primitive_desc& description) {
 }
 
 /// NOTE: oneDNN 2.6.3's bf16 convolutions for AMX read what nobody wrote: of 40,800 random ones on
-/// a Xeon with AMX 20 had NaNs or worse in their outputs. Next in its list are those of AVX-512.
+/// a Xeon with AMX 22 had NaNs or worse in their outputs. Next in its list are those of AVX-512.
 dnnl::convolution_forward::primitive_desc without_amx(
     dnnl::convolution_forward::primitive_desc description) {
   const auto has_amx = [&] {
