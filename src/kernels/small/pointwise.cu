@@ -261,7 +261,7 @@ FilterSplit split_filters(const ConvGeometry& g, int multiprocessors) {
   const std::int64_t turns = ceil_div(g.out_channels, 16);
   const std::int64_t wanted = ceil_div(ceil_div(g.gemm_m(), kBlockPixels) * turns, resident);
   FilterSplit split;
-  split.turns = static_cast<int>(std::clamp<std::int64_t>(wanted, 1, turns));
+  split.turns = static_cast<int>(std::max<std::int64_t>(1, std::min(wanted, turns)));
   split.blocks = static_cast<int>(ceil_div(turns, split.turns));
   return split;
 }
@@ -375,8 +375,10 @@ class PointwiseCandidate final : public KernelCandidate {
     if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
     if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
     if (g.in_channels % 8 != 0 || g.in_channels > kMostSteps * 16) {
-      return text("in_channels = ", g.in_channels, "; legal: a multiple of 8, at most ",
-                  kMostSteps * 16);
+      constexpr std::int64_t kMostChannels = kMostSteps * 16;
+      return text(
+          "in_channels = ", g.in_channels, "; legal: a multiple of 8, at most ", kMostChannels,
+          "; nearest: ", std::clamp<std::int64_t>((g.in_channels + 4) / 8 * 8, 8, kMostChannels));
     }
     if (g.out_channels > kMostFilters) {
       return text("out_channels = ", g.out_channels, "; legal: at most ", kMostFilters,
