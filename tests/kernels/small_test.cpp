@@ -28,6 +28,12 @@ class Small : public ::testing::Test {
   }
 };
 
+int multiprocessors() {
+  int count = 0;
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0);
+  return count;
+}
+
 TEST_F(Small, HaloFewFilters) {
   const auto halo = [](const ConvGeometry& g, DType dtype = DType::bf16) {
     expect_right(with_kernel(g, "few_filters", dtype));
@@ -107,9 +113,7 @@ TEST_F(Small, NarrowInput) {
   tall.upsample = 2;
   narrow(geometry_of(tall));
   // More tiles than blocks.
-  int multiprocessors = 0;
-  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0);
-  ConvCase test = with_kernel(shape_2d(2, 4 * multiprocessors, 400, 3, 64, 3, 1), "narrow_input");
+  ConvCase test = with_kernel(shape_2d(2, 4 * multiprocessors(), 400, 3, 64, 3, 1), "narrow_input");
   test.sample = 50000;
   expect_right(test);
 }
@@ -222,9 +226,7 @@ TEST_F(Small, ShortEpilogues) {
 
 // More output rows than threads at once: a thread walks down several.
 TEST_F(Small, DepthwiseWalksDownSeveralRows) {
-  int multiprocessors = 0;
-  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0);
-  const std::int64_t resident = 512 * std::int64_t{multiprocessors};
+  const std::int64_t resident = 512 * std::int64_t{multiprocessors()};
   for (const std::int64_t stride : {1, 2}) {
     const ConvGeometry image = shape_2d(1, 47, 61, 96, 96, 3, 1, stride);
     const std::int64_t threads = image.out[1] * ((image.out[2] + 3) / 4) * (96 / 4);
@@ -352,8 +354,6 @@ TEST_F(Small, DepthwiseRows) {
 
 // 5×5 and 7×7: in small layers a thread computes a row, in large ones it walks down several.
 TEST_F(Small, DepthwiseRowAThread) {
-  int multiprocessors = 0;
-  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0);
   for (const std::int64_t filter : {5, 7}) {
     for (const std::int64_t stride : {1, 2}) {
       const auto check = [&](std::int64_t batch, std::int64_t channels, std::int64_t height,
@@ -375,7 +375,7 @@ TEST_F(Small, DepthwiseRowAThread) {
       expect_right(test);
       const std::int64_t rows = (23 + stride - 1) / stride,
                          strips = (29 + 4 * stride - 1) / (4 * stride);
-      check(2 + 1024 * multiprocessors / (rows * strips * 8), 16, 23, 29, filter / 2);
+      check(2 + 1024 * multiprocessors() / (rows * strips * 8), 16, 23, 29, filter / 2);
     }
   }
 }

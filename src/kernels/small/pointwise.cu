@@ -38,6 +38,21 @@ struct PointwiseArguments {
   ConvOutput output;
 };
 
+/// 16 pixels times 16 filters, which two MMAs share: rows of `a` are pixels eight apart, rows of `b`
+/// and `d` the two MMAs.
+template <typename Element, int kSteps>
+__device__ __forceinline__ void multiply(float (&d)[2][4], const uint2 (&a)[2][kSteps],
+                                         const uint2 (&b)[2][kSteps]) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const std::uint32_t fragment[4] = {a[0][step].x, a[1][step].x, a[0][step].y, a[1][step].y};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      mma_16x8x16<Element>(d[half], fragment, b[half][step].x, b[half][step].y);
+    }
+  }
+}
+
 /// C = kChannels, K ≤ C; of 8 channels half an MMA step is zeros. kPlain: no epilogue but a bias,
 /// output of the input's type, K a multiple of 4.
 // NOTE: the plain kernel is one of its own because such a short one waits mostly for its own code.
@@ -98,15 +113,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 #pragma unroll
     for (int j = 0; j < kSteps; ++j) {
       float d[2][4] = {};
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const std::uint32_t fragment[4] = {a[i][0][step].x, a[i][1][step].x, a[i][0][step].y,
-                                           a[i][1][step].y};
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          mma_16x8x16<Element>(d[half], fragment, b[j][half][step].x, b[j][half][step].y);
-        }
-      }
+      multiply<Element>(d, a[i], b[j]);
       const int count = min(4, arguments.filters - (j * 16 + quad));
       if (count <= 0) continue;
 #pragma unroll
@@ -199,15 +206,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 #pragma unroll
     for (int i = 0; i < kWarpFragments; ++i) {
       float d[2][4] = {};
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const std::uint32_t fragment[4] = {a[i][0][step].x, a[i][1][step].x, a[i][0][step].y,
-                                           a[i][1][step].y};
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          mma_16x8x16<Element>(d[half], fragment, now.b[half][step].x, now.b[half][step].y);
-        }
-      }
+      multiply<Element>(d, a[i], now.b);
       if (count <= 0) continue;
       if constexpr (kShort) {
         float v[2][4];
@@ -324,15 +323,13 @@ class PointwisePlan final : public CudaPlan {
       return is_short ? pointwise_wide_kernel<Element, kSteps, true>
                       : pointwise_wide_kernel<Element, kSteps, false>;
     };
-    switch (ceil_div(request_.geometry.in_channels, 16)) {
+    switch (steps_of(request_.geometry)) {
       case 1:
         return choose.template operator()<1>();
       case 2:
         return choose.template operator()<2>();
       case 3:
         return choose.template operator()<3>();
-      case 4:
-        return choose.template operator()<4>();
       default:
         return choose.template operator()<kMostSteps>();
     }
