@@ -38,8 +38,8 @@ struct PointwiseArguments {
   ConvOutput output;
 };
 
-/// 16 pixels times 16 filters, which two MMAs share: rows of `a` are pixels eight apart, rows of `b`
-/// and `d` the two MMAs.
+/// 16 pixels times 16 filters, which two MMAs share: rows of `a` are pixels eight apart, rows of
+/// `b` and `d` the two MMAs.
 template <typename Element, int kSteps>
 __device__ __forceinline__ void multiply(float (&d)[2][4], const uint2 (&a)[2][kSteps],
                                          const uint2 (&b)[2][kSteps]) {
