@@ -6,7 +6,7 @@ GPU := $(wildcard /dev/nvidiactl)
 CONVOY_CUDA ?= AUTO
 export CONVOY_CUDA
 
-.PHONY: help demo demo-virtual build test test-default build-asan test-asan build-fuzz test-fuzz test-torch lint format tidy tidy-deep docs clean
+.PHONY: help demo demo-virtual build test test-default build-asan test-asan test-fuzz test-torch lint format tidy tidy-deep docs clean
 
 help:
 	@echo "make demo    set up, build, and convolve a picture"
@@ -57,7 +57,7 @@ test-default:
 	cmake --build --preset test --parallel $(JOBS)
 	ctest --preset test --parallel $(JOBS)
 
-# The host code under AddressSanitizer and UndefinedBehaviorSanitizer.
+# The host code under AddressSanitizer and UndefinedBehaviorSanitizer, and the fuzzers.
 build-asan:
 	cmake --preset asan
 	cmake --build --preset asan --parallel $(JOBS)
@@ -65,12 +65,8 @@ build-asan:
 test-asan: build-asan
 	ctest --preset asan --parallel $(JOBS) --label-exclude package
 
-build-fuzz:
-	cmake --preset fuzz
-	cmake --build --preset fuzz --parallel $(JOBS) --target fuzzers
-
 # A bounded run of the readers' fuzzers; scripts/fuzz.sh runs longer ones.
-test-fuzz: build-fuzz
+test-fuzz: build-asan
 	scripts/fuzz.sh 250000 5
 
 # What needs PyTorch, in an environment of its own, on the CPU; on the GPU too where there is one.

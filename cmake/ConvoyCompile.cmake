@@ -27,6 +27,20 @@ if(CONVOY_SANITIZE)
                       $<$<COMPILE_LANGUAGE:C,CXX>:-fno-sanitize-recover=all>
                       $<$<COMPILE_LANGUAGE:C,CXX>:-fno-omit-frame-pointer>)
   add_link_options(-fsanitize=${CONVOY_SANITIZE})
+  # The file of AddressSanitizer's runtime, which what is preloaded needs in front of itself.
+  set(CONVOY_ASAN_RUNTIME "")
+  if(CONVOY_SANITIZE MATCHES address)
+    set(runtime libasan.so)
+    if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+      # NOTE: a program's own copy would come before all that is preloaded.
+      set(runtime libclang_rt.asan-${CMAKE_SYSTEM_PROCESSOR}.so)
+      add_link_options(-shared-libasan)
+    endif()
+    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=${runtime}
+                    OUTPUT_VARIABLE CONVOY_ASAN_RUNTIME OUTPUT_STRIP_TRAILING_WHITESPACE)
+    cmake_path(GET CONVOY_ASAN_RUNTIME PARENT_PATH runtime_folder)
+    add_link_options(-Wl,-rpath,${runtime_folder})
+  endif()
 endif()
 
 # RUNPATH, not RPATH: LD_LIBRARY_PATH then wins, which is how the virtual GPU takes the place of

@@ -17,7 +17,7 @@ packages=(g++ make cmake ninja-build git ca-certificates python3 python3-venv
           libdnnl-dev libzstd-dev liblz4-dev libpng-dev libcli11-dev nlohmann-json3-dev)
 optional=(libjpeg-dev)  # To read JPEG; the build goes on without.
 if [ "${1:-}" = --tests ]; then
-  packages+=(libgtest-dev clang libclang-rt-dev python3-numpy)
+  packages+=(libgtest-dev clang libclang-rt-dev libomp-dev python3-numpy)
 fi
 
 say() { printf 'bootstrap: %s\n' "$*"; }

@@ -3,7 +3,7 @@
 #
 # Builds the libFuzzer targets of the readers and of the virtual GPU's PTX parser and runs each for
 # a number of executions, or for a number of seconds where that comes first. A finding ends with its
-# repro file in build/fuzz.
+# repro file in build/asan.
 #
 #   scripts/fuzz.sh [EXECUTIONS [SECONDS [TARGET...]]]
 set -euo pipefail
@@ -12,9 +12,9 @@ executions=${1:-10000000}
 seconds=${2:-0}
 shift $(($# < 2 ? $# : 2))
 
-cmake --preset fuzz > /dev/null
-cmake --build --preset fuzz --parallel "$(nproc)" --target fuzzers
-cd build/fuzz
+cmake --preset asan > /dev/null
+cmake --build --preset asan --parallel "$(nproc)" --target fuzzers
+cd build/asan
 tests/fuzz/make_seeds seeds
 
 targets=("$@")
@@ -38,7 +38,7 @@ fuzz() {
        -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$target-" -print_final_stats=1 \
        "corpus/$target" "${seeds[@]}" > "$log" 2>&1; then
     tail -n 40 "$log"
-    echo "fuzz: $target found something; repeat: build/fuzz/tests/fuzz/$target build/fuzz/$target-*"
+    echo "fuzz: $target found something; repeat: build/asan/tests/fuzz/$target build/asan/$target-*"
     return 1
   fi
   local runs

@@ -98,7 +98,7 @@ step_tidy() {
   [ $# -gt 0 ] || unity=ON
   [ $unity = OFF ] || build=$build/unity
   mkdir -p $build
-  cmake --preset test -B $build -DCMAKE_UNITY_BUILD=$unity -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 -DCMAKE_BUILD_TYPE=Debug -DCONVOY_TESTS=OFF \
+  cmake --preset test -B $build -DCMAKE_UNITY_BUILD=$unity -DCMAKE_UNITY_BUILD_BATCH_SIZE=24 -DCMAKE_BUILD_TYPE=Debug -DCONVOY_TESTS=OFF \
     -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
     ${CONVOY_CUDA:+-DCONVOY_CUDA=$CONVOY_CUDA} > $build.log 2>&1 ||
     { cat $build.log; return 1; }

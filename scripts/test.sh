@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/beside.bash
 
-beside test-builds nice -n 19 make build-asan build-fuzz
+beside test-builds nice -n 19 make build-asan
 make test-default
 join test-builds
 make test-asan

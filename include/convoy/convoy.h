@@ -37,7 +37,11 @@ extern "C" {
 #endif
 
 /** What a call returns. Each failure leaves its text in convoy_last_error(). */
-typedef enum convoy_status {
+typedef enum convoy_status
+#ifdef __cplusplus
+    : int32_t /* As C compilers have it: what is no value of the list can be handed over, too. */
+#endif
+{
   CONVOY_OK = 0,               /**< Success. */
   CONVOY_INVALID_ARGUMENT = 1, /**< The request makes no sense on any backend. */
   CONVOY_UNSUPPORTED = 2,      /**< Well-formed, but no kernel here can run it. */

@@ -24,8 +24,10 @@ void check_tensor(const ShardedTensor& tensor, int count) {
 /// `rows` elements of each block of the tensor, from `first` of what the rank stores.
 Move rows_of(const ShardedTensor& tensor, const ShardRange& mine, int peer, std::int64_t first,
              std::int64_t rows) {
+  auto* data = static_cast<char*>(tensor.data);  // None where the moves alone are asked for.
+  if (data != nullptr) data += unsigned_of(first) * tensor.inner;
   return {.peer = peer,
-          .data = static_cast<char*>(tensor.data) + unsigned_of(first) * tensor.inner,
+          .data = data,
           .bytes = unsigned_of(rows) * tensor.inner,
           .count = unsigned_of(tensor.outer),
           .pitch = unsigned_of(mine.stored()) * tensor.inner};
