@@ -67,7 +67,7 @@ test-asan: build-asan
 
 # A bounded run of the readers' fuzzers; scripts/fuzz.sh runs longer ones.
 test-fuzz: build-asan
-	scripts/fuzz.sh 250000 5
+	scripts/fuzz.sh 100000 3
 
 # What needs PyTorch, in an environment of its own, on the CPU; on the GPU too where there is one.
 test-torch:

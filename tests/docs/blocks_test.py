@@ -147,21 +147,38 @@ class Checker:
 
     # ---- C, C++, CUDA ----
 
+    def folders(self) -> list[str]:
+        return [f"-I{folder}" for folder in (REPOSITORY / "include", HERE, *self.options.include)]
+
     def compile(self, block: Block, command: list[str], source: str, suffix: str) -> None:
         path = self.folder / f"block{suffix}"
         path.write_text(source, encoding="utf-8")
-        include = [f"-I{folder}" for folder in (REPOSITORY / "include", HERE,
-                                                *self.options.include)]
-        done = self.run([*command, *include, str(path)])
+        done = self.run([*command, *self.folders(), str(path)])
         if done.returncode != 0:
             self.outcome.fault(block, done.stdout)
         else:
             self.outcome.note(block, "compiled")
 
+    def check_together(self, blocks: list[Block]) -> list[Block]:
+        """Compile all blocks of C++ as one file, which reads the headers once; those left to check:
+        none of them, or all where that file does not compile."""
+        sources = [self.cpp_source(block, f"page::block{number}") for number, block in enumerate(blocks)]
+        path = self.folder / "blocks.cpp"
+        path.write_text("\n".join(sources), encoding="utf-8")
+        if self.run([*self.cpp_command(), *self.folders(), str(path)]).returncode != 0:
+            return blocks
+        for block in blocks:
+            self.outcome.note(block, "compiled")
+        return []
+
+    def cpp_command(self) -> list[str]:
+        return [self.options.cxx, "-std=c++20", "-fsyntax-only", "-Wall", "-Wno-unused"]
+
+    def cpp_source(self, block: Block, page: str) -> str:
+        return wrapped(block, "prologue.hpp", f"namespace {page} {{\nvoid example() {{", "}\n}")
+
     def check_cpp(self, block: Block) -> None:
-        source = wrapped(block, "prologue.hpp", "namespace page {\nvoid example() {", "}\n}")
-        self.compile(block, [self.options.cxx, "-std=c++20", "-fsyntax-only", "-Wall",
-                             "-Wno-unused"], source, ".cpp")
+        self.compile(block, self.cpp_command(), self.cpp_source(block, "page"), ".cpp")
 
     def check_c(self, block: Block) -> None:
         source = wrapped(block, "prologue.h", "int example(void) {", "return 0; }")
@@ -339,8 +356,12 @@ def main() -> int:
         return 1
     with tempfile.TemporaryDirectory() as folder:
         checker = Checker(options, Path(folder))
-        for block in blocks:
+        cpp = [block for block in blocks if block.language == "cpp"]
+        for block in checker.check_together(cpp):
             checker.check(block)
+        for block in blocks:
+            if block.language != "cpp":
+                checker.check(block)
     outcome = checker.outcome
     for fault in outcome.faults:
         print(fault, end="\n\n")
