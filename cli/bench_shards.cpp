@@ -331,6 +331,8 @@ ShardBenchRow bench_shards(Layer& layer, const ShardBenchOptions& options) {
                   " CUDA devices here; legal: ", devices > 0 ? text("1 to ", devices, ", or ") : "",
                   "--device cpu");
   }
+  // A cut that is not legal is refused before there are ranks.
+  shard_layouts(layer.problem, {.count = options.ranks, .axis = options.axis});
   layer.options.device = on_cpu ? Device::cpu : Device::cuda;
   Bench bench(layer, options, on_cpu ? Device::cpu : Device::cuda);
   const auto ranks = std::size_t(options.ranks);

@@ -36,12 +36,15 @@
 extern "C" {
 #endif
 
-/** What a call returns. Each failure leaves its text in convoy_last_error(). */
-typedef enum convoy_status
+/* NOTE: of a fixed type in C++ as well, so that a value that is not of the list is one. */
 #ifdef __cplusplus
-    : int32_t /* As C compilers have it: what is no value of the list can be handed over, too. */
+#define CONVOY_INT32 : int32_t
+#else
+#define CONVOY_INT32
 #endif
-{
+
+/** What a call returns. Each failure leaves its text in convoy_last_error(). */
+typedef enum convoy_status CONVOY_INT32 {
   CONVOY_OK = 0,               /**< Success. */
   CONVOY_INVALID_ARGUMENT = 1, /**< The request makes no sense on any backend. */
   CONVOY_UNSUPPORTED = 2,      /**< Well-formed, but no kernel here can run it. */
@@ -50,6 +53,7 @@ typedef enum convoy_status
   CONVOY_IO_ERROR = 5,         /**< A file could not be read or written; no function here. */
   CONVOY_INTERNAL = 6          /**< A broken invariant of the library: please report it. */
 } convoy_status_t;
+#undef CONVOY_INT32
 
 /* Values as in types.hpp and epilogue.hpp. The struct fields that hold them are int32_t, whose size
  * does not depend on the compiler. */

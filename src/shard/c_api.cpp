@@ -66,8 +66,8 @@ convoy_status_t convoy_communicators_in_process(int32_t count, int64_t timeout_m
     std::vector<std::unique_ptr<convoy_communicator_s>> made;
     for (Communicator& rank : Communicator::in_process(count, timeout_of(timeout_ms))) {
       // NOTE: braces: clang before 16 makes no aggregate in parentheses, as make_unique does.
-      made.push_back(std::unique_ptr<convoy_communicator_s>(
-          new convoy_communicator_s{std::move(rank)}));
+      made.push_back(
+          std::unique_ptr<convoy_communicator_s>(new convoy_communicator_s{std::move(rank)}));
     }
     for (size_t i = 0; i < made.size(); ++i) ranks[i] = made[i].release();
   });

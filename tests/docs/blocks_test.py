@@ -162,7 +162,7 @@ class Checker:
     def check_together(self, blocks: list[Block]) -> list[Block]:
         """Compile all blocks of C++ as one file, which reads the headers once; those left to check:
         none of them, or all where that file does not compile."""
-        sources = [self.cpp_source(block, f"page::block{number}") for number, block in enumerate(blocks)]
+        sources = [self.cpp_source(block, f"page::block{i}") for i, block in enumerate(blocks)]
         path = self.folder / "blocks.cpp"
         path.write_text("\n".join(sources), encoding="utf-8")
         if self.run([*self.cpp_command(), *self.folders(), str(path)]).returncode != 0:
