@@ -3,7 +3,7 @@
 // What `convoy bench --vs cudnn` runs. A program of its own, so that `convoy` itself needs no
 // cuDNN.
 //
-// convoy_vs_cudnn [--all-kernels] [--kernels PREFIX] [--kernel NAME] [--engines PART]
+// convoy_vs_cudnn [--all-kernels] [--kernels PREFIX]... [--kernel NAME] [--engines PART]
 //                 [--dtype TYPE] [--seconds S] [--csv FILE]
 //                 [--tuning FILE] [--chain RUNS] [--budget S] [--part I/N] [--lock FILE] SHAPES...
 // SHAPES: shape files (the set is named after the file) or shape strings. --part: every N-th shape
@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
         options.all_kernels = true;
       } else if (word == "--kernels") {
         options.all_kernels = true;
-        options.family = value();
+        options.families.push_back(value());
       } else if (word == "--engines") {
         options.engines = value();
       } else if (word == "--kernel") {

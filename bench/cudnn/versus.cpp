@@ -177,12 +177,15 @@ std::vector<std::string> kernels_to_time(const ProblemShape& problem,
   double first_us = 0;
   for (const Candidate& candidate : list) {
     if (!candidate.reason.empty()) break;
-    if (!candidate.kernel.starts_with(options.family)) continue;
+    const bool asked = std::ranges::any_of(options.families, [&](const std::string& family) {
+      return candidate.kernel.starts_with(family);
+    });
+    if (!asked && !options.families.empty()) continue;
     if (names.empty()) first_us = candidate.estimated_us;
     if (candidate.estimated_us > 3 * first_us) break;
     names.push_back(candidate.kernel);
   }
-  if (names.empty()) throw Error(Status::unsupported, text("no kernel of ", options.family));
+  if (names.empty()) throw Error(Status::unsupported, "none of the kernels takes it");
   return names;
 }
 

@@ -18,7 +18,8 @@ struct VersusOptions {
   int chain = 1;
   std::string kernel;        ///< Convoy's kernel; empty: the one that dispatch chooses.
   bool all_kernels = false;  ///< Time every kernel that the model gives a chance; keep the best.
-  std::string family;        ///< With all_kernels: those alone whose names begin so.
+  /// With all_kernels: those alone whose names begin with one of these; none: all.
+  std::vector<std::string> families;
   std::string engines;      ///< cuDNN's plans alone whose kernels have this in their names: "sm80".
   std::string tuning_path;  ///< With all_kernels: the best of each shape, as a tuning file.
   double budget_s = 1e9;    ///< No shape is begun after that many seconds.
