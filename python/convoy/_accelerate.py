@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from . import _calls, _constructors, _functions, _helpers, _layout, _trial
-from ._deferred import Deferred, unwrapped
+from ._deferred import HALVES, Deferred, unwrapped
 from ._folding import Foldings
 from ._native import UPSAMPLE_FOLDINGS, ConvoyError, InvalidArgument, choose
 from ._nodes import Value
@@ -122,6 +122,7 @@ class Session:
         self._parts: dict[tuple, Part] = {}
         self._convs: dict[tuple, tuple] = {}
         self._norms: dict[tuple, tuple] = {}
+        self._pairs: dict[tuple | None, Any] = {}
         self._shared: dict[int, weakref.ref] = {}
         self._names: dict[int, str] | None = None
         self._derived: dict[tuple, Any] = {}
@@ -170,20 +171,23 @@ class Session:
     # ---- Convolutions ----
 
     def conv(self, node, x, cache, residual):
-        weight, bias = node.weight, node.bias
-        key = (
-            _identity(weight), weight.shape, x.shape, x.dtype, x.device,
-            None if bias is None else bias.dtype, residual is None,
-            None if cache is None else cache.shape, node.begin, node.end, node.stride,
-            node.dilation, node.groups, node.modes, node.upsample, node.activation,
-            node.residual_first, node.shuffle, node.repeats, _calls.allows_tf32(x),
-        )
+        key = self._conv_key(node, x, cache, residual)
         found = self._convs.get(key)
         if found is None:
             found = self._choose_conv(key, node, x, cache, residual)
         call, part = found
         part.calls += 1
         return call(node, x, cache, residual)
+
+    def _conv_key(self, node, x, cache, residual):
+        weight, bias = node.weight, node.bias
+        return (
+            _identity(weight), weight.shape, x.shape, x.dtype, x.device,
+            None if bias is None else bias.dtype, residual is None,
+            None if cache is None else cache.shape, node.begin, node.end, node.stride,
+            node.dilation, node.groups, node.modes, node.upsample, node.activation,
+            node.residual_first, node.shuffle, node.repeats, _calls.allows_tf32(x),
+        )
 
     def _choose_conv(self, key, node, x, cache, residual):
         call, kernel, reason, spent = self._shape_choice(key, node, x, cache, residual)
@@ -259,18 +263,87 @@ class Session:
         scale = node.plain_scale()
         if scale != 1.0:
             weight = self._scaled_weight(node, x, scale)
-        key = (
-            _identity(node.weight), x.shape, x.dtype, x.device,
-            None if weight is None else weight.dtype,
-            None if bias is None else bias.dtype, node.rule, node.groups, node.epsilon,
-            node.activation,
-        )
+        key = self._norm_key(node, x, weight)
         found = self._norms.get(key)
         if found is None:
             found = self._choose_norm(key, node, x, weight, bias)
         call, part = found
         part.calls += 1
         return node.eager(x) if call is None else call(x, weight, bias)
+
+    @staticmethod
+    def _norm_key(node, x, weight):
+        return (
+            _identity(node.weight), x.shape, x.dtype, x.device,
+            None if weight is None else weight.dtype,
+            None if node.bias is None else node.bias.dtype, node.rule, node.groups, node.epsilon,
+            node.activation,
+        )
+
+    def norm_behind(self, node, conv):
+        """A GroupNorm of a convolution that waits. Where that is quicker, the convolution finds out
+        the statistics that the norm normalises by."""
+        x, cache, residual = conv.inputs()
+        key = None
+        if self.quality == "fast" and conv.shuffle is None and x.dtype in HALVES:
+            weight, bias = node.weight, node.bias
+            key = (self._conv_key(conv, x, cache, residual), _identity(weight), node.groups,
+                   node.epsilon, node.activation, None if weight is None else weight.dtype,
+                   None if bias is None else bias.dtype)
+        pair = self._pairs.get(key)
+        if not pair:
+            conv.keep(self.conv(conv, x, cache, residual))
+            made = self.norm(node, conv.tensor)
+            if (pair is not None or key is None or not self.probe
+                    or x.device.type not in _measured or _capturing(x.device)):
+                return made
+            pair = self._pairs[key] = self._choose_pair(key, node, conv, x, cache, residual)
+            if not pair:
+                return made
+        else:
+            for part in pair.parts:
+                part.calls += 1
+        self.fused["convolution and statistics"] += 1
+        y, statistics = pair.taking(conv, x, cache, residual)
+        conv.keep(y)
+        return pair.norm(y, node.weight, node.bias, statistics)
+
+    def _choose_pair(self, key, node, conv, x, cache, residual):
+        """What runs both, False where each by itself is quicker."""
+        y = conv.tensor
+        plain, conv_part = self._convs[key[0]]
+        norm, norm_part = self._norms[self._norm_key(node, y, node.weight)]
+        if norm is None or not isinstance(plain, _calls.ConvCall):
+            return False
+        shape_key = ("pair", isinstance(conv.weight, torch.nn.Parameter), self.upsample_folding,
+                     key[0][1:], *key[2:])
+        known = _choices.get(shape_key)
+        if known is not None and not known[0]:
+            return False
+        try:
+            taking = _calls.ConvCall(conv, x, cache, residual, self.convert,
+                                     upsample_folding=self.upsample_folding,
+                                     statistics_groups=node.groups)
+        except ConvoyError:
+            return False
+        if taking.name == plain.name:
+            taking.packer = plain.plan  # A filter is packed once.
+        if known is None:
+            spent: dict[str, float] = {}
+            if taking.takes_statistics:
+                spent = _microseconds({
+                    "apart": lambda: norm(plain(conv, x, cache, residual), node.weight, node.bias),
+                    "with statistics": lambda: self._both(taking, norm, node, conv, x, cache,
+                                                          residual)}, x.device)
+            quicker = (spent.get("with statistics", math.inf) < spent.get("apart", math.inf))
+            known = _choices[shape_key] = quicker, "", "", spent
+        norm_part.microseconds.update(known[3])
+        return _Pair(taking, norm, (conv_part, norm_part)) if known[0] else False
+
+    @staticmethod
+    def _both(taking, norm, node, conv, x, cache, residual):
+        y, statistics = taking(conv, x, cache, residual)
+        return norm(y, node.weight, node.bias, statistics)
 
     def _scaled_weight(self, node, x, scale):
         """weight·scale, kept as long as the weight is the same."""
@@ -335,6 +408,15 @@ class Session:
             taken, left, dict(self.fused), self.conversions, self.converted_bytes,
             dict(self.left_calls),
         )
+
+
+@dataclasses.dataclass
+class _Pair:
+    """A convolution that finds out statistics, and the norm by them."""
+
+    taking: _calls.ConvCall
+    norm: _calls.NormCall
+    parts: tuple[Part, Part]
 
 
 # What was found to be quickest, by shape: (call, kernel, reason, times).

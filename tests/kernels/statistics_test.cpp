@@ -68,8 +68,8 @@ void expect_in_the_epilogue(const ConvCase& c) {
   expect_right(c);
 }
 
-/// Integers and reals, each activation that the epilogue has, with and without a residual; then a
-/// mean of a thousand deviations.
+/// Integers and reals, each activation that the epilogue has, with and without a residual; then
+/// means of ten to a thousand deviations.
 void expect_right_in_every_way(const ConvCase& of) {
   for (const Activation activation : {Activation::none, Activation::relu, Activation::silu}) {
     for (const bool residual : {false, true}) {
@@ -82,17 +82,34 @@ void expect_right_in_every_way(const ConvCase& of) {
       expect_in_the_epilogue(c);
     }
   }
-  ConvCase c = of;
-  c.exact = false;
-  c.bias = true;
-  c.bias_offset = 1e3f;
-  expect_in_the_epilogue(c);
+  for (const float offset : {10.0f, 100.0f, 1e3f}) {
+    ConvCase c = of;
+    c.exact = false;
+    c.bias = true;
+    c.bias_offset = offset;
+    expect_in_the_epilogue(c);
+  }
 }
 
 TEST_F(StatisticsOnHopper, TilesThatHangOver) {
   // Several tiles a warpgroup, of two images; rows and columns of pieces outside.
   expect_right_in_every_way(
       with_statistics(with_kernel(shape_2d(2, 37, 43, 16, 128, 3, 1), kTile), 32));
+}
+
+TEST_F(StatisticsOnHopper, Fp16) {
+  const ConvCase tile = with_kernel(shape_2d(2, 13, 21, 16, 128, 3, 1),
+                                    "sm90_fprop_128x128_pingpong_halo_fp16", DType::fp16);
+  if (source_of(with_statistics(tile, 32)) != "epilogue") {
+    GTEST_SKIP() << "built with CONVOY_EPILOGUES=turns";
+  }
+  for (const float offset : {0.0f, 10.0f, 100.0f, 1e3f, 6e4f}) {
+    ConvCase c = with_statistics(tile, 32);
+    c.exact = false;
+    c.bias = true;
+    c.bias_offset = offset;
+    expect_in_the_epilogue(c);
+  }
 }
 
 TEST_F(StatisticsOnHopper, FilterTiles) {

@@ -173,6 +173,9 @@ struct Config {
   }
   constexpr int staging_bytes() const { return storers() * staging_buffers() * piece_bytes(); }
 
+  /// Shifts of a warp's statistics: a word a slice of 4 filters.
+  constexpr int shift_bytes() const { return takes_statistics() ? block_n : 0; }
+
   constexpr int barriers() const {
     return (fills_border() ? 3 : 2) * act_ring_stages() + 2 * filter_stages +
            storers() * staging_buffers();
@@ -180,7 +183,8 @@ struct Config {
   /// Shared memory of a CTA, with the slack that aligns the tiles to 1024 bytes.
   constexpr int shared_bytes() const {
     return 1024 + act_ring_stages() * act_bytes() + filter_stages * filter_bytes() +
-           staging_bytes() + act_ring_stages() * inverse_rms_floats() * 4 + barriers() * 8;
+           staging_bytes() + act_ring_stages() * inverse_rms_floats() * 4 +
+           storers() * shift_bytes() + barriers() * 8;
   }
 };
 

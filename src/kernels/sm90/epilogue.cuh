@@ -21,6 +21,7 @@ namespace convoy::sm90 {
 struct Staging {
   std::uint8_t* buffers;
   ptx::Barrier* source_full;
+  std::uint8_t* shifts;  // of the statistics, where they are taken
   std::uint32_t tiles = 0;  // whose residual went through the buffers
 };
 
@@ -605,7 +606,7 @@ __device__ __forceinline__ void store_tile(
       stage_values<kConfig>(v, buffer, at);
       if constexpr (kPath == EpiloguePath::statistics) {
         const Piece& block = blocks[q / kPerBlock];
-        statistics.take(p, block.row, block.pixel, q % kPerBlock, v);
+        statistics.take(p, block.row, block.pixel, q % kPerBlock, v, buffer, staging.shifts);
       }
     }
     ptx::fence_async_shared();
@@ -628,6 +629,7 @@ __device__ __forceinline__ void store_tile(
       }
     }
   }
+  statistics.end_tile();
   if (has_residual) ++staging.tiles;
 }
 

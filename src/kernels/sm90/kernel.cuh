@@ -867,7 +867,8 @@ struct Kernel {
     const Consumer me = consumer_of(p, at);
     const int storer = kSwapped ? me.warpgroup : at.warp - 4;
     Staging staging{smem.staging + storer * kConfig.staging_buffers() * kConfig.piece_bytes(),
-                    smem.source_full + storer * kConfig.staging_buffers()};
+                    smem.source_full + storer * kConfig.staging_buffers(),
+                    smem.shifts + storer * kConfig.shift_bytes()};
     Statistics statistics;
     ActState act;
     FilterState filter;
@@ -932,7 +933,7 @@ struct Kernel {
         reduce_split(p, smem, at, tile, me, accumulators, bias, staging, compute_op, store_op);
       } else {
         store(p, tile, me, accumulators, bias, staging, statistics, compute_op, store_op);
-        statistics.finish(p, tile, index, me.warp);
+        statistics.finish(p, tile, index, me.warp, staging.shifts);
       }
       trace.stored();
     }
