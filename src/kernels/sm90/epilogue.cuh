@@ -21,7 +21,7 @@ namespace convoy::sm90 {
 struct Staging {
   std::uint8_t* buffers;
   ptx::Barrier* source_full;
-  std::uint8_t* shifts;  // of the statistics, where they are taken
+  std::uint8_t* shifts;     // of the statistics, where they are taken
   std::uint32_t tiles = 0;  // whose residual went through the buffers
 };
 

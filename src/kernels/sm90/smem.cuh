@@ -30,7 +30,7 @@ struct Smem {
   std::uint8_t* act;
   std::uint8_t* filter;
   std::uint8_t* staging;
-  float* inverse_rms;  ///< Of a stage's pixels; Config::inverse_rms_floats() each.
+  float* inverse_rms;    ///< Of a stage's pixels; Config::inverse_rms_floats() each.
   std::uint8_t* shifts;  ///< Of statistics: Config::shift_bytes() of each storer.
   /// Of the activations' own ring; without one both loaders use the filters' barriers.
   ptx::Barrier* act_full;
@@ -64,8 +64,8 @@ struct Smem {
     smem.inverse_rms = reinterpret_cast<float*>(smem.staging + kConfig.staging_bytes());
     smem.shifts = reinterpret_cast<std::uint8_t*>(smem.inverse_rms +
                                                   kActStages * kConfig.inverse_rms_floats());
-    smem.act_full = reinterpret_cast<ptx::Barrier*>(smem.shifts +
-                                                    kConfig.storers() * kConfig.shift_bytes());
+    smem.act_full =
+        reinterpret_cast<ptx::Barrier*>(smem.shifts + kConfig.storers() * kConfig.shift_bytes());
     smem.act_empty = smem.act_full + kActStages;
     smem.filter_full = smem.act_empty + kActStages;
     smem.filter_empty = smem.filter_full + kFilterStages;

@@ -159,8 +159,8 @@ struct WarpStatistics<kConfig, EpiloguePath::statistics> {
       const float s = unpack2<Out>(shift).x;
       return {v.x - s, v.y - s};
     } else {
-      const Pair d = __hsub2(*reinterpret_cast<const Pair*>(&word),
-                             *reinterpret_cast<const Pair*>(&shift));
+      const Pair d =
+          __hsub2(*reinterpret_cast<const Pair*>(&word), *reinterpret_cast<const Pair*>(&shift));
       return unpack2<Out>(*reinterpret_cast<const std::uint32_t*>(&d));
     }
   }
