@@ -290,6 +290,8 @@ class Session:
             key = (self._conv_key(conv, x, cache, residual), _identity(weight), node.groups,
                    node.epsilon, node.activation, None if weight is None else weight.dtype,
                    None if bias is None else bias.dtype)
+        if len(self._pairs) > 65536:
+            self._pairs.clear()
         pair = self._pairs.get(key)
         if not pair:
             conv.keep(self.conv(conv, x, cache, residual))
