@@ -657,7 +657,7 @@ class Models(unittest.TestCase):
                                       (False, "with statistics", 0)):
             model, measured = copy.deepcopy(block), []
 
-            def spent(ways, device, quicker=quicker, measured=measured):
+            def spent(ways, device, quicker=quicker, measured=measured, **_):
                 measured.append([*ways])
                 for run in ways.values():
                     run()

@@ -32,12 +32,12 @@ Launch fastest_launch(const Instance& instance, const PlanRequest& request) {
 }
 
 // Statistics in the epilogue, as measured on an H200: their merge, and each tile of a CTA.
-// NOTE: though the other warpgroup multiplies meanwhile (docs/lab/2026-11-22-statistics.md).
+// NOTE: though the other warpgroup multiplies meanwhile (docs/lab/2026-11-23-statistics-mma.md).
 double statistics_us(const PlanRequest& request) {
   if (request.statistics_groups == 0) return 0.0;
   const ConvGeometry& g = request.geometry;
   const double tiles = double(ceil_div(g.gemm_m(), 128) * ceil_div(g.out_channels, 128));
-  return 10.0 + 1.0 * tiles / request.device.multiprocessors;
+  return 8.0 + 0.55 * tiles / request.device.multiprocessors;
 }
 
 class FpropPlan : public ImplicitGemmPlan {

@@ -471,6 +471,10 @@ StatisticsMerge plan_statistics(const Tiling& tiling, const ConvGeometry& g, std
   if (step % (merge.filter_tiles * p.phases) == 0) {
     merge.partials.slots = std::min(merge.partials.slots, step);
   }
+  merge.first_tile = (merge.partials.image_tiles - merge.partials.slots) % merge.filter_tiles;
+  merge.slice_records = static_cast<int>(ceil_div(merge.partials.slots, merge.filter_tiles)) * 4;
+  merge.by_records = FastDivide(merge.slice_records);
+  merge.by_slices = FastDivide(merge.tile_slices);
   return merge;
 }
 

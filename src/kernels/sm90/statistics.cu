@@ -45,8 +45,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t image = blockIdx.x / static_cast<unsigned>(merge.groups);
   const int group = static_cast<int>(blockIdx.x % static_cast<unsigned>(merge.groups));
   // Records of all slices of the group, one behind another; kAtOnce of a thread are on their way.
-  const int rounds = (s.slots + merge.filter_tiles - 1) / merge.filter_tiles * 4;
-  const int total = merge.group_slices * rounds;
+  const int total = merge.group_slices * merge.slice_records;
   Moments mine = {0.0f, 0.0f, 0.0f};
   for (int i = thread; i < total; i += kAtOnce * kThreads) {
     Moments found[kAtOnce];
@@ -54,16 +53,18 @@ __global__ void __launch_bounds__(kThreads)
     for (int j = 0; j < kAtOnce; ++j) {
       const int at = i + j * kThreads;
       found[j].count = 0.0f;
-      const int of_group = at / rounds, warp = at - of_group * rounds;
+      const int of_group = merge.by_records.divide(at);
+      const int warp = merge.by_records.remainder(at, of_group);
       const int slice = group * merge.group_slices + of_group;
-      const int tile = slice / merge.tile_slices;
+      const int tile = merge.by_slices.divide(slice);
       // Of the image's last tiles those that have these filters.
-      const int ahead = tile - (s.image_tiles - s.slots) % merge.filter_tiles;
+      const int ahead = tile - merge.first_tile;
       const std::int64_t slot = (ahead < 0 ? ahead + merge.filter_tiles : ahead) +
                                 static_cast<std::int64_t>(warp / 4) * merge.filter_tiles;
       if (at >= total || slot >= s.slots) continue;
       const std::int64_t record = (image * s.slots + slot) * 4 + warp % 4;
-      const float2 partial = s.partials[record * merge.tile_slices + slice % merge.tile_slices];
+      const float2 partial =
+          s.partials[record * merge.tile_slices + merge.by_slices.remainder(slice, tile)];
       found[j] = {s.pixels[record] * kSliceFilters, partial.x, partial.y};
     }
 #pragma unroll

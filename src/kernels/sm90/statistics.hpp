@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/common/fast_divide.hpp"
 #include "kernels/sm90/params.hpp"
 
 namespace convoy::sm90 {
@@ -16,6 +17,10 @@ struct StatisticsMerge {
   int tile_slices = 0;   ///< Slices of a tile.
   int group_slices = 0;  ///< And of a group.
   int groups = 0;
+  int first_tile = 0;     ///< Of filters: that of an image's first slot.
+  int slice_records = 0;  ///< At most, of a slice.
+  FastDivide by_records;  ///< slice_records
+  FastDivide by_slices;   ///< tile_slices
   std::int64_t batch = 0;
 
   std::int64_t records() const { return batch * partials.slots * 4; }
