@@ -26,6 +26,7 @@ _MARK = "_convoy_session"
 QUALITIES = {"fast": 0, "exact": 1}
 _measured = {"cuda"}  # Where Convoy and PyTorch are compared.
 _AHEAD = 1_000_000  # Cycles, some 0.6 ms.
+_WORTH = 100.0  # Microseconds of a convolution and its norm, to try them with statistics.
 
 
 @dataclasses.dataclass
@@ -344,7 +345,9 @@ class Session:
                     # NOTE: a few percent of the GPU's time, in models that the GPU binds; the host
                     # takes longer for either.
                     x.device, rounds=5, ahead=_AHEAD)
-            quicker = (spent.get("with statistics", math.inf) < spent.get("apart", math.inf))
+            # NOTE: these calls cost the host more; in shorter ones it would show.
+            apart = spent.get("apart", 0.0)
+            quicker = apart > _WORTH and spent.get("with statistics", math.inf) < 0.99 * apart
             known = _choices[shape_key] = quicker, "", "", spent
         norm_part.microseconds.update(known[3])
         return _Pair(taking, norm, (conv_part, norm_part)) if known[0] else False

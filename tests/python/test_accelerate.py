@@ -653,19 +653,21 @@ class Models(unittest.TestCase):
         block, x = Residual().eval().bfloat16(), self.x.bfloat16()
         with torch.no_grad():
             expected = copy.deepcopy(block).float()(x.float())
-        for takes, quicker, pairs in ((True, "with statistics", 2), (True, "apart", 0),
-                                      (False, "with statistics", 0)):
+        for takes, quicker, took, pairs in ((True, "with statistics", 200.0, 2),
+                                            (True, "with statistics", 20.0, 0),
+                                            (True, "apart", 200.0, 0),
+                                            (False, "with statistics", 200.0, 0)):
             model, measured = copy.deepcopy(block), []
 
-            def spent(ways, device, quicker=quicker, measured=measured, **_):
+            def spent(ways, device, quicker=quicker, took=took, measured=measured, **_):
                 measured.append([*ways])
                 for run in ways.values():
                     run()
-                return {name: 1.0 if name in ("fused", quicker) else 2.0 for name in ways}
+                return {name: took if name in ("fused", quicker) else 2 * took for name in ways}
 
             _accelerate._choices.clear()
             convoy.accelerate(model)
-            with (self.subTest(takes=takes, quicker=quicker), torch.no_grad(),
+            with (self.subTest(takes=takes, quicker=quicker, took=took), torch.no_grad(),
                   unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}),
                   unittest.mock.patch.object(_accelerate, "_microseconds", spent),
                   unittest.mock.patch.object(_calls.ConvCall, "takes_statistics", takes),
