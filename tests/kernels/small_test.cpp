@@ -195,6 +195,83 @@ TEST_F(Small, Depthwise) {
   depthwise(40, 3, 1, DType::fp16);
 }
 
+// Filters along one axis: lines of any axis, several a block or in chunks, dilated or not, short
+// strips and long ones.
+TEST_F(Small, DepthwiseAlongOneAxis) {
+  const auto line = [](std::size_t axis, std::array<std::int64_t, 3> in, std::int64_t c,
+                       std::int64_t taps, std::int64_t front, std::int64_t behind,
+                       std::int64_t dilation = 1, std::int64_t cached = 0) {
+    Conv3dProblemShape shape{.batch = 2,
+                             .in_depth = in[0],
+                             .in_height = in[1],
+                             .in_width = in[2],
+                             .in_channels = c,
+                             .out_channels = c,
+                             .filter = {1, 1, 1},
+                             .cached_frames = cached};
+    shape.groups = c;
+    shape.filter[axis] = taps;
+    shape.dilation[axis] = dilation;
+    shape.pad_begin[axis] = front;
+    shape.pad_end[axis] = behind;
+    return geometry_of(shape);
+  };
+  const auto right = [](const ConvGeometry& g, DType dtype = DType::bf16) {
+    ConvCase test = with_kernel(g, "depthwise", dtype);
+    test.sample = 20000;
+    expect_right(test);
+  };
+  right(line(2, {1, 1, 75}, 64, 31, 15, 15));              // The last strip is short.
+  right(line(2, {1, 1, 50}, 72, 4, 3, 0), DType::fp16);    // Causal; even; 36 lanes.
+  right(line(2, {1, 2, 37}, 152, 7, 9, 9, 3));             // Dilated; slabs of 40 lanes.
+  right(line(2, {1, 1, 9}, 8, 160, 80, 80), DType::fp16);  // Longer than the line.
+  right(line(1, {2, 21, 5}, 48, 9, 4, 4));                 // Columns are lines.
+  right(line(0, {6, 3, 5}, 40, 3, 2, 0), DType::fp16);     // Frames.
+  right(line(0, {7, 3, 3}, 16, 5, 4, 4, 2));               // Frames, dilated.
+  right(line(0, {5, 3, 4}, 24, 3, 0, 0, 1, 2));            // Frames, a cache in front.
+  // Enough outputs for strips of 8, of 16.
+  const std::int64_t words = 256 * std::int64_t{multiprocessors()};
+  right(line(2, {1, 1, 5 * words / 64 + 5}, 128, 8, 3, 4));
+  right(line(2, {1, 1, 10 * words / 64 + 3}, 128, 11, 5, 5), DType::fp16);
+}
+
+// 3×3 on more than one round of blocks: input rows come through a ring in shared memory.
+TEST_F(Small, DepthwiseRing) {
+  const auto ring = [](std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t pad,
+                       DType dtype) {
+    ConvGeometry g = shape_2d(256 * multiprocessors() / c, h, w, c, c, 3, pad);
+    g.groups = c;
+    ConvCase test = with_kernel(g, "depthwise", dtype);
+    test.sample = 20000;
+    expect_right(test);
+    test.bias = true;
+    test.epilogue.activation = Activation::silu;
+    expect_right(test);
+    test.epilogue.activation = Activation::gelu;  // Not in registers.
+    expect_right(test);
+  };
+  ring(7, 30, 64, 1, DType::bf16);   // The last strip is short.
+  ring(8, 30, 144, 0, DType::fp16);  // 18 lanes; two threads have no strip.
+}
+
+// One group: a long row of pixels.
+TEST_F(Small, PatchesOfLines) {
+  const auto line = [](std::int64_t w, std::int64_t c, std::int64_t k, std::int64_t taps,
+                       std::int64_t dilation, DType dtype = DType::bf16) {
+    Conv2dProblemShape shape{.batch = 2,
+                             .in_height = 1,
+                             .in_width = w,
+                             .in_channels = c,
+                             .out_channels = k,
+                             .filter_w = taps,
+                             .pad_w = taps / 2 * dilation,
+                             .dilation_w = dilation};
+    expect_right(with_kernel(geometry_of(shape), "grouped_patch", dtype));
+  };
+  line(1000, 32, 32, 7, 3);
+  line(700, 24, 40, 11, 5, DType::fp16);
+}
+
 // A bias and the activations that kernels apply in registers, and the output in another type.
 void expect_right_with_short_epilogues(ConvCase test) {
   for (const Activation activation : {Activation::none, Activation::relu, Activation::silu,
@@ -214,12 +291,17 @@ TEST_F(Small, ShortEpilogues) {
   depthwise.groups = 16;
   ConvGeometry rows = shape_2d(1, 10, 33, 16, 16, 5, 2);
   rows.groups = 16;
+  ConvGeometry line = shape_2d(2, 1, 33, 24, 24, 1, 0);
+  line.groups = 24;
+  line.filter[2] = 5;
+  line.pad_begin[2] = line.pad_end[2] = 2;
   ConvGeometry nine = shape_2d(1, 9, 11, 40, 40, 3, 1);
   nine.groups = 5;
   ConvGeometry points = shape_2d(1, 7, 9, 32, 32, 1, 0);
   points.groups = 16;
   expect_right_with_short_epilogues(with_kernel(depthwise, "depthwise"));
   expect_right_with_short_epilogues(with_kernel(rows, "depthwise", DType::fp16));
+  expect_right_with_short_epilogues(with_kernel(line, "depthwise"));
   expect_right_with_short_epilogues(with_kernel(nine, "grouped"));
   expect_right_with_short_epilogues(with_kernel(points, "grouped", DType::fp16));
 }

@@ -17,6 +17,7 @@
 #include "kernels/common/output.cuh"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/depthwise_3x3.cuh"
+#include "kernels/small/depthwise_line.cuh"
 #include "kernels/small/depthwise_row.cuh"
 #include "kernels/small/depthwise_rows.cuh"
 
@@ -34,6 +35,9 @@ constexpr int kMaxTaps = 160;  // 40 KiB of filters.
 constexpr int kMaxGridY = 65535;
 // Of resident threads: where depthwise_row_kernel was measured to be the faster one.
 constexpr double kMostRowRounds = 1.0;
+// Of a filter along one axis and 16-bit elements, which depthwise_rows_kernel takes; others are
+// depthwise_line_kernel's.
+constexpr std::int64_t kMostRowsTaps = 4;
 // NOTE: a thread counts up to a grid of strips past the last one, in 32 bits.
 constexpr std::int64_t kMaxStrips = 1 << 30;
 
@@ -196,6 +200,59 @@ std::int64_t chunk_rows_3x3(const PlanRequest& request) {
   return best;
 }
 
+// How depthwise_3x3_ring_kernel shares a problem among its blocks.
+struct RingLaunch {
+  std::int64_t lanes = 1, slabs = 1, strips = 1, column_chunks = 1, chunk_rows = 1, blocks = 1;
+  std::size_t shared_bytes = 0;
+};
+
+std::optional<RingLaunch> ring_launch(const PlanRequest& request) {
+  // Measured: where a thread of depthwise_3x3_kernel would walk down several rows, and the blocks'
+  // threads are used; of a large layer half of them will do.
+  constexpr double kUsed = 0.75, kUsedOfLarge = 0.5;
+  constexpr double kLargeRounds = 7.0;  // Of depthwise_3x3_kernel's threads, a row each.
+  if (!is_plain_3x3(request) || request.geometry.stride[1] != 1) return std::nullopt;
+  if (chunk_rows_3x3(request) == 1) return std::nullopt;
+  constexpr std::int64_t kUsualLanes = 16;  // 128 bytes of a column.
+  constexpr std::int64_t kBlocks = 4;       // Of a multiprocessor.
+  constexpr double kBeginRows = 4.0;
+  const ConvGeometry& g = request.geometry;
+  RingLaunch launch;
+  const std::int64_t vectors = g.groups / kDepthwiseChannels;
+  launch.slabs = std::max<std::int64_t>(1, (vectors + kUsualLanes / 2) / kUsualLanes);
+  launch.lanes = ceil_div(ceil_div(vectors, launch.slabs), 2) * 2;
+  const std::int64_t strips = ceil_div(g.out[2], kDepthwiseColumns);
+  launch.column_chunks = ceil_div(strips, kDepthwiseThreads / launch.lanes);
+  launch.strips = ceil_div(strips, launch.column_chunks);
+  const double used = double(vectors * g.out[2]) / double(launch.slabs * launch.column_chunks *
+                                                          kDepthwiseThreads * kDepthwiseColumns);
+  const double rounds_of_rows =
+      double(threads_3x3(g, 1)) /
+      double(kBlocks * kDepthwiseThreads * std::max(1, request.device.multiprocessors));
+  if (used < (rounds_of_rows < kLargeRounds ? kUsed : kUsedOfLarge)) return std::nullopt;
+  launch.shared_bytes =
+      static_cast<std::size_t>(kDepthwiseRing * launch.lanes) * sizeof(uint2) *
+      static_cast<std::size_t>(depthwise_ring_columns(static_cast<int>(launch.strips)));
+  const std::int64_t bands = g.batch * g.out[0] * launch.column_chunks;
+  const double resident = double(kBlocks * std::max(1, request.device.multiprocessors));
+  double best = 0;
+  for (std::int64_t parts = 1; parts <= std::min<std::int64_t>(g.out[1], 64); ++parts) {
+    const std::int64_t rows = ceil_div(g.out[1], parts);
+    const std::int64_t blocks = bands * ceil_div(g.out[1], rows);
+    const double rounds = std::ceil(double(blocks * launch.slabs) / resident);
+    const double cost = rounds * (double(rows) + 2.0 + kBeginRows);
+    if (best == 0 || cost < best) {
+      best = cost;
+      launch.chunk_rows = rows;
+      launch.blocks = blocks;
+    }
+  }
+  const bool fits = g.in[2] * g.groups <= std::numeric_limits<std::int32_t>::max() / 2 &&
+                    launch.blocks <= kMaxStrips && launch.slabs <= kMaxGridY;
+  if (!fits) return std::nullopt;
+  return launch;
+}
+
 // ---- Filters in registers -------------------------------------------------------------------
 
 // A problem as rows and columns of images (depthwise_rows.cuh). `kernel`: index of
@@ -212,6 +269,11 @@ struct RowsView {
     return axis < 0 ? none : values[static_cast<std::size_t>(axis)];
   }
 };
+
+// Whether depthwise_rows_kernel is built for a shape and elements of so many bytes.
+constexpr bool has_rows_kernel(const DepthwiseShape& shape, std::size_t bytes) {
+  return bytes == 4 || shape.strip > 1 || shape.rows <= kMostRowsTaps;
+}
 
 std::optional<RowsView> rows_view(const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
@@ -257,6 +319,7 @@ std::optional<RowsView> rows_view(const PlanRequest& request) {
         shape.stride != g.stride[rows]) {
       continue;
     }
+    if (!has_rows_kernel(shape, size_of(request.dtype))) continue;
     if (shape.strip > 1 && column_stride != shape.stride) continue;
     if (shape.stride > 1 && (g.dilation[rows] != 1 || column_dilation != 1)) continue;
     if (shape.strip == 1 && column_stride > 1 && column_dilation > 1) continue;
@@ -314,8 +377,10 @@ RowsLaunch rows_launch(const RowsView& view, const PlanRequest& request) {
 template <typename Element, std::size_t kIndex = 0>
 void (*rows_kernel(int index))(DepthwiseRowsArguments) {
   if constexpr (kIndex < kDepthwiseShapes.size()) {
-    if (index == static_cast<int>(kIndex)) {
-      return depthwise_rows_kernel<Element, static_cast<int>(kIndex)>;
+    if constexpr (has_rows_kernel(kDepthwiseShapes[kIndex], sizeof(Element))) {
+      if (index == static_cast<int>(kIndex)) {
+        return depthwise_rows_kernel<Element, static_cast<int>(kIndex)>;
+      }
     }
     return rows_kernel<Element, kIndex + 1>(index);
   } else {
@@ -382,6 +447,97 @@ void (*row_kernel(int index))(DepthwiseRowsArguments) {
   return kKernels[static_cast<std::size_t>(index)];
 }
 
+// ---- Filters along one axis -----------------------------------------------------------------
+
+// Where depthwise_line_kernel takes a problem: the axis, and how its blocks share the lines.
+struct LineLaunch {
+  int axis = 2;
+  int strip = 2;  // Of kDepthwiseLineStrips.
+  std::int64_t inner = 1, lines = 1, lanes = 1, slabs = 1;
+  std::int64_t strips = 1, lines_of_block = 1, positions = 1, chunks = 1, tap_pitch = 1;
+  std::int64_t threads = 1, blocks = 1;
+
+  std::size_t shared_bytes() const {
+    return sizeof(std::uint32_t) * static_cast<std::size_t>(depthwise_line_words(
+                                       lines_of_block * positions, lanes, tap_pitch));
+  }
+};
+
+std::optional<LineLaunch> line_launch(const PlanRequest& request) {
+  constexpr std::int64_t kUsualLanes = 32;    // 128 bytes of a position.
+  constexpr std::int64_t kLanesOfVector = 4;  // 16 bytes of one.
+  constexpr std::size_t kMaxShared = 96 * 1024;
+  const ConvGeometry& g = request.geometry;
+  if (request.dtype == DType::fp32 || g.upsample != 1 || !zero_padding_refusal(g).empty()) {
+    return std::nullopt;
+  }
+  const auto untouched = [&](std::size_t i) {
+    return g.filter[i] == 1 && g.stride[i] == 1 && g.pad_begin[i] == 0 && g.pad_end[i] == 0;
+  };
+  LineLaunch launch;
+  launch.axis = !untouched(0) || g.cached_frames > 0 ? 0 : !untouched(1) ? 1 : 2;
+  const auto axis = static_cast<std::size_t>(launch.axis);
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (i != axis && !untouched(i)) return std::nullopt;
+  }
+  if (g.stride[axis] != 1) return std::nullopt;
+
+  std::int64_t images = g.batch;
+  for (std::size_t i = 0; i < axis; ++i) images *= g.out[i];
+  for (std::size_t i = axis + 1; i < 3; ++i) launch.inner *= g.out[i];
+  const std::int64_t dilation = g.dilation[axis];
+  launch.lines = images * launch.inner * dilation;
+  const std::int64_t vectors = g.groups / kDepthwiseLineChannels;
+  launch.slabs = std::max<std::int64_t>(1, (vectors + kUsualLanes / 2) / kUsualLanes);
+  launch.lanes = ceil_div(ceil_div(vectors, launch.slabs), kLanesOfVector) * kLanesOfVector;
+  launch.tap_pitch = g.filter[axis] | 1;
+  const std::int64_t of_line = ceil_div(g.out[axis], dilation);
+
+  // The longest strips with which each multiprocessor has half a block's threads: measured.
+  const std::int64_t enough =
+      kDepthwiseLineThreads / 2 * std::int64_t{std::max(1, request.device.multiprocessors)};
+  launch.strip = kDepthwiseLineStrips[0];
+  for (const int strip : kDepthwiseLineStrips) {
+    if (launch.lines * ceil_div(of_line, strip) * vectors >= enough) launch.strip = strip;
+  }
+  // Measured: rows that slide through registers are the faster ones with few taps on a large layer.
+  if (g.filter[axis] <= kMostRowsTaps && launch.strip == kDepthwiseLineStrips.back() &&
+      usable_rows_view(request)) {
+    return std::nullopt;
+  }
+  const std::int64_t places = std::max<std::int64_t>(1, kDepthwiseLineThreads / launch.lanes);
+  const std::int64_t strips = ceil_div(of_line, launch.strip);
+  launch.chunks = ceil_div(strips, places);
+  launch.strips = ceil_div(strips, launch.chunks);
+  launch.lines_of_block = std::min(launch.lines, places / launch.strips);
+  launch.positions = launch.strips * launch.strip + g.filter[axis] - 1;
+  launch.threads = ceil_div(launch.lanes * launch.strips * launch.lines_of_block, 32) * 32;
+  launch.blocks = launch.chunks * ceil_div(launch.lines, launch.lines_of_block);
+  const auto fits = [](std::int64_t value) {
+    return value <= std::numeric_limits<std::int32_t>::max() / 2;
+  };
+  const bool narrow = fits(launch.lines + launch.lines_of_block) && fits(launch.blocks) &&
+                      fits(g.seen()[axis] + g.filter[axis] * dilation) &&
+                      fits(dilation * launch.inner * launch.strip) &&
+                      fits((of_line + launch.positions) * dilation);
+  if (!narrow || launch.slabs > kMaxGridY || launch.shared_bytes() > kMaxShared) {
+    return std::nullopt;
+  }
+  return launch;
+}
+
+template <typename Element>
+void (*line_kernel(int strip))(DepthwiseLineArguments) {
+  switch (strip) {
+    case 2:
+      return depthwise_line_kernel<Element, 2>;
+    case 4:
+      return depthwise_line_kernel<Element, 4>;
+    default:
+      return depthwise_line_kernel<Element, 8>;
+  }
+}
+
 // ---- Model, of an H200 ----------------------------------------------------------------------
 
 constexpr double kLaunchUs = 4.0;
@@ -396,17 +552,29 @@ constexpr double kFmaLanes = 128.0;
 constexpr double kIssueShare = 0.33;
 constexpr double kRowUs = 2.6;  // Of depthwise_row_kernel: to device memory and back, its code.
 
+// Of depthwise_line_kernel: to begin, which is to device memory and back; bytes a us; issue share.
+constexpr double kLineUs = 2.2;
+constexpr double kLineBytesPerUs = 2.1e6;
+constexpr double kLineIssueShare = 0.33;
+constexpr double kRingBytesPerUs = 3.1e6;  // Of depthwise_3x3_ring_kernel.
+
 // Microseconds that the multiply-adds take.
 double add_us(const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
-  if (is_plain_3x3(request)) return g.flops() / 2.0 / kRate3x3;
   const std::optional<RowsView> view = usable_rows_view(request);
-  if (!view) return g.flops() / 2.0 / kSharedFilterRate;
-  if (row_launch(*view, request)) {
+  if (view && row_launch(*view, request)) {
     return kRowUs + g.flops() / 2.0 /
                         (kFmaLanes * kIssueShare * kCyclesPerUs *
                          std::max(1, request.device.multiprocessors));
   }
+  if (is_plain_3x3(request)) return g.flops() / 2.0 / kRate3x3;
+  if (line_launch(request)) {
+    return kLineUs + std::max(min_bytes(request) / kLineBytesPerUs,
+                              g.flops() / 2.0 /
+                                  (kFmaLanes * kLineIssueShare * kCyclesPerUs *
+                                   std::max(1, request.device.multiprocessors)));
+  }
+  if (!view) return g.flops() / 2.0 / kSharedFilterRate;
   // Each of a round's threads takes its rows; a multiprocessor's share the lanes.
   const RowsLaunch launch = rows_launch(*view, request);
   const DepthwiseShape& shape = view->shape;
@@ -425,6 +593,8 @@ class DepthwisePlan final : public CudaPlan {
       : CudaPlan(request),
         geometry_(trimmed_device_geometry(request.geometry)),
         chunk_rows_(chunk_rows_3x3(request)),
+        ring_launch_(ring_launch(request)),
+        line_launch_(line_launch(request)),
         rows_(usable_rows_view(request)) {
     if (rows_) {
       rows_launch_ = rows_launch(*rows_, request);
@@ -433,10 +603,14 @@ class DepthwisePlan final : public CudaPlan {
   }
 
   void run(const RunPointers& pointers, cudaStream_t stream) const override {
-    if (is_plain_3x3(request_)) {
-      launch_3x3(pointers, stream);
-    } else if (row_launch_) {
+    if (row_launch_) {
       launch_row(pointers, stream);
+    } else if (ring_launch_) {
+      launch_ring(pointers, stream);
+    } else if (is_plain_3x3(request_)) {
+      launch_3x3(pointers, stream);
+    } else if (line_launch_) {
+      launch_line(pointers, stream);
     } else if (rows_) {
       launch_rows(pointers, stream);
     } else {
@@ -505,6 +679,54 @@ class DepthwisePlan final : public CudaPlan {
       launch_kernel(
           kernel,
           {.name = "depthwise_3x3", .grid = blocks, .block = kDepthwiseThreads, .stream = stream},
+          arguments);
+    };
+    if (request_.dtype == DType::bf16) {
+      run.template operator()<__nv_bfloat16>();
+    } else {
+      run.template operator()<__half>();
+    }
+  }
+
+  void launch_ring(const RunPointers& pointers, cudaStream_t stream) const {
+    const ConvGeometry& g = request_.geometry;
+    const RingLaunch& launch = *ring_launch_;
+    const DepthwiseRingArguments arguments{
+        .of = {.activation = pointers.activation,
+               .filter = pointers.filter,
+               .output =
+                   conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
+               .is_short = is_short(EpilogueParams(pointers.epilogue)),
+               .in_height = static_cast<int>(g.in[1]),
+               .in_width = static_cast<int>(g.in[2]),
+               .out_height = static_cast<int>(g.out[1]),
+               .out_width = static_cast<int>(g.out[2]),
+               .pad_height = static_cast<int>(g.pad_begin[1]),
+               .pad_width = static_cast<int>(g.pad_begin[2]),
+               .chunk_rows = static_cast<int>(launch.chunk_rows),
+               .items = 0,
+               .channels_divide = FastDivide(1),
+               .strips_divide = FastDivide(launch.strips),
+               .chunks_divide = FastDivide(ceil_div(g.out[1], launch.chunk_rows)),
+               .channels = g.groups},
+        .lanes = FastDivide(launch.lanes),
+        .vectors = FastDivide(launch.lanes / 2),
+        .column_chunks = FastDivide(launch.column_chunks)};
+    const auto run = [&]<typename Element>() {
+      const bool is_short = arguments.of.is_short && !arguments.of.output.plain &&
+                            arguments.of.output.dtype == dtype_of<Element>;
+      const auto kernel = is_short
+                              ? depthwise_3x3_ring_kernel<Element, DepthwiseEnd::only_short>
+                              : depthwise_3x3_ring_kernel<Element, DepthwiseEnd::plain_or_long>;
+      raise_shared_memory_limit(kernel, static_cast<int>(launch.shared_bytes),
+                                "depthwise_3x3_ring");
+      launch_kernel(
+          kernel,
+          {.name = "depthwise_3x3_ring",
+           .grid = dim3(static_cast<unsigned>(launch.blocks), static_cast<unsigned>(launch.slabs)),
+           .block = kDepthwiseThreads,
+           .shared_bytes = launch.shared_bytes,
+           .stream = stream},
           arguments);
     };
     if (request_.dtype == DType::bf16) {
@@ -624,6 +846,55 @@ class DepthwisePlan final : public CudaPlan {
     }
   }
 
+  void launch_line(const RunPointers& pointers, cudaStream_t stream) const {
+    const ConvGeometry& g = request_.geometry;
+    const LineLaunch& launch = *line_launch_;
+    const auto axis = static_cast<std::size_t>(launch.axis);
+    const auto narrow = [](std::int64_t value) { return static_cast<int>(value); };
+    const DepthwiseLineArguments arguments{
+        .activation = pointers.activation,
+        .cache = pointers.cache,
+        .filter = pointers.filter,
+        .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
+        .is_short = is_short(EpilogueParams(pointers.epilogue)),
+        .in_rows = narrow(g.seen()[axis]),
+        .cached_rows = narrow(g.cached_frames),
+        .out_rows = narrow(g.out[axis]),
+        .pad = narrow(g.pad_begin[axis]),
+        .dilation = narrow(g.dilation[axis]),
+        .taps = narrow(g.filter[axis]),
+        .tap_pitch = narrow(launch.tap_pitch),
+        .lines = narrow(launch.lines),
+        .lines_of_block = narrow(launch.lines_of_block),
+        .out_pitch = narrow(g.dilation[axis] * launch.inner),
+        .lanes = FastDivide(launch.lanes),
+        .vectors = FastDivide(launch.lanes / 4),
+        .strips = FastDivide(launch.strips),
+        .positions = FastDivide(launch.positions),
+        .chunks = FastDivide(launch.chunks),
+        .phases = FastDivide(g.dilation[axis]),
+        .inner = FastDivide(launch.inner),
+        .filter_taps = FastDivide(g.filter[axis]),
+        .channels = g.groups};
+    const auto run = [&]<typename Element>() {
+      const auto kernel = line_kernel<Element>(launch.strip);
+      raise_shared_memory_limit(kernel, static_cast<int>(launch.shared_bytes()), "depthwise_line");
+      launch_kernel(
+          kernel,
+          {.name = "depthwise_line",
+           .grid = dim3(static_cast<unsigned>(launch.blocks), static_cast<unsigned>(launch.slabs)),
+           .block = static_cast<unsigned>(launch.threads),
+           .shared_bytes = launch.shared_bytes(),
+           .stream = stream},
+          arguments);
+    };
+    if (request_.dtype == DType::bf16) {
+      run.template operator()<__nv_bfloat16>();
+    } else {
+      run.template operator()<__half>();
+    }
+  }
+
   using Kernel = void(DepthwiseArguments);
 
   template <typename Element>
@@ -641,6 +912,8 @@ class DepthwisePlan final : public CudaPlan {
 
   DeviceGeometry geometry_;
   std::int64_t chunk_rows_;  // Of the 3×3 kernel.
+  std::optional<RingLaunch> ring_launch_;
+  std::optional<LineLaunch> line_launch_;
   std::optional<RowsView> rows_;
   RowsLaunch rows_launch_;
   std::optional<RowLaunch> row_launch_;
@@ -676,7 +949,8 @@ class DepthwiseCandidate final : public KernelCandidate {
     const std::string reason = device_geometry_refusal(g);
     if (!reason.empty()) return reason;
 
-    return kLaunchUs + std::max(min_bytes(request) / kBytesPerUs, add_us(request));
+    const double bytes_per_us = ring_launch(request) ? kRingBytesPerUs : kBytesPerUs;
+    return kLaunchUs + std::max(min_bytes(request) / bytes_per_us, add_us(request));
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

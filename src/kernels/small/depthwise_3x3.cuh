@@ -7,9 +7,11 @@
 // then is the way to device memory, and all loads of the thread take it together.
 #pragma once
 
+#include "kernels/common/device_code.cuh"
 #include "kernels/common/device_geometry.cuh"
 #include "kernels/common/fast_divide.hpp"
 #include "kernels/common/output.cuh"
+#include "kernels/common/ptx.cuh"
 #include "kernels/small/short_epilogue.cuh"
 
 namespace convoy::small {
@@ -30,6 +32,20 @@ struct Depthwise3x3Arguments {
   FastDivide channels_divide, strips_divide, chunks_divide;
   std::int64_t channels;
 };
+
+/// Of the kernel whose blocks share input rows. `items` and `channels_divide` are not used.
+struct DepthwiseRingArguments {
+  Depthwise3x3Arguments of;   ///< strips_divide: of a block.
+  FastDivide lanes, vectors;  ///< Threads and 16-byte vectors of a column.
+  FastDivide column_chunks;   ///< blockIdx.x: (columns, rows, frame), columns fastest.
+};
+
+/// Input rows in shared memory.
+inline constexpr int kDepthwiseRing = 6;
+
+constexpr int depthwise_ring_columns(int strips) {
+  return strips * kDepthwiseColumns + 2;
+}
 
 #ifdef __CUDACC__
 
@@ -204,6 +220,101 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 4)
       input.add(first, none, next, 0);
       store_depthwise<Element, kEnd>(a, sums, pixel, columns, channel);
     }
+  }
+}
+
+/// The same, of stride 1, where there is much to do: a block walks down a band of columns of its channels, whose
+/// input rows, halo included, are copied into a ring in shared memory several rows ahead.
+/// blockIdx.y: which channels. Whole strips · lanes are at most the block's threads.
+template <typename Element, DepthwiseEnd kEnd>
+__global__ void __launch_bounds__(kDepthwiseThreads, 4)
+    depthwise_3x3_ring_kernel(const __grid_constant__ DepthwiseRingArguments arguments) {
+  constexpr int kVector = 8;
+  constexpr int kCopies = 3;  // (4 · strips + 2) · lanes / 2 vectors at most.
+  const Depthwise3x3Arguments& a = arguments.of;
+  extern __shared__ __align__(16) unsigned char shared[];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lanes = static_cast<int>(arguments.lanes.divisor);
+  const int strips = static_cast<int>(a.strips_divide.divisor);
+  const int row_bytes = depthwise_ring_columns(strips) * lanes * int{sizeof(uint2)};
+  const int first_channel = static_cast<int>(blockIdx.y) * lanes * kDepthwiseChannels;
+
+  const int band = arguments.column_chunks.divide(static_cast<int>(blockIdx.x));
+  const int first_q = arguments.column_chunks.remainder(static_cast<int>(blockIdx.x), band) *
+                      strips * kDepthwiseColumns;
+  const int frame = a.chunks_divide.divide(band);
+  const int p = a.chunks_divide.remainder(band, frame) * a.chunk_rows;
+  const int rows = min(a.chunk_rows, a.out_height - p);
+  int h = p - a.pad_height;
+  const int end = min(a.in_height, h + rows + 2);
+
+  const int row_pitch = a.in_width * static_cast<int>(a.channels);
+  const auto* const image =
+      static_cast<const Element*>(a.activation) + std::int64_t{frame} * a.in_height * row_pitch;
+  int offsets[kCopies];  // Of a row; below zero: none.
+#pragma unroll
+  for (int i = 0; i < kCopies; ++i) {
+    const int copy = i * kDepthwiseThreads + thread;
+    const int column = arguments.vectors.divide(copy);
+    const int w = first_q - a.pad_width + column;
+    const int channel = first_channel + arguments.vectors.remainder(copy, column) * kVector;
+    const bool exists =
+        static_cast<unsigned>(w) < static_cast<unsigned>(a.in_width) && channel < a.channels;
+    offsets[i] = exists ? w * static_cast<int>(a.channels) + channel : -1;
+  }
+  const std::uint32_t ring = ptx::shared_address(shared);
+  const auto copy_row = [&](int slot) {
+    const bool exists = static_cast<unsigned>(h) < static_cast<unsigned>(end);
+    const Element* from = image + (exists ? std::int64_t{h} * row_pitch : 0);
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const int at = (i * kDepthwiseThreads + thread) * 16;
+      if (at < row_bytes) {
+        const bool valid = exists && offsets[i] >= 0;
+        copy_async<16>(ring + slot * row_bytes + at, from + (valid ? offsets[i] : 0), valid);
+      }
+    }
+    copy_async_commit();
+    ++h;
+  };
+#pragma unroll
+  for (int slot = 0; slot < kDepthwiseRing - 1; ++slot) copy_row(slot);
+
+  const int strip = arguments.lanes.divide(thread);
+  const int lane = arguments.lanes.remainder(thread, strip);
+  const int q = first_q + strip * kDepthwiseColumns;
+  const int columns = min(kDepthwiseColumns, a.out_width - q);
+  const std::int64_t own_channel = first_channel + lane * kDepthwiseChannels;
+  const bool works = strip < strips && columns > 0 && own_channel < a.channels;
+  const std::int64_t channel = works ? own_channel : 0;
+  using Columns = DepthwiseColumns<Element, 1>;
+  Columns input(a, frame, 0, q, channel);
+  input.convert_filter();
+  std::int64_t pixel = (std::int64_t{frame} * a.out_height + p) * a.out_width + q;
+
+  int slot = 0, free_slot = kDepthwiseRing - 1;
+  typename Columns::Row row;
+  const auto next = [&] {
+    copy_async_wait<kDepthwiseRing - 2>();
+    __syncthreads();
+    copy_row(free_slot);
+    free_slot = slot;
+    const auto* from = reinterpret_cast<const uint2*>(shared + slot * row_bytes) +
+                       (works ? strip * kDepthwiseColumns * lanes + lane : 0);
+#pragma unroll
+    for (int i = 0; i < Columns::kInputs; ++i) row[i] = from[i * lanes];
+    slot = slot + 1 < kDepthwiseRing ? slot + 1 : 0;
+  };
+  // As in depthwise_3x3_kernel.
+  typename Columns::Sums sums, first = {}, second = {}, none = {};
+  for (int i = 0; i < rows + 2; ++i) {
+    next();
+    input.add(sums, second, row, 2);
+    input.add(second, first, row, 1);
+    input.add(first, none, row, 0);
+    if (i < 2) continue;
+    if (works) store_depthwise<Element, kEnd>(a, sums, pixel, columns, channel);
+    pixel += a.out_width;
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Depthwise 5×5 and 7×7 on layers so small that each output row finds threads at once. What takes
+// Depthwise 3×3, 5×5 and 7×7 on layers so small that each output row finds threads at once. What takes
 // time there is the way to device memory, and a thread of depthwise_rows.cuh takes it once for each
 // row of the filter. Here a thread computes two channels of a strip of one output row, and
 // everything that it reads is under way together: its input rows in registers, the filter of the
@@ -26,7 +26,7 @@ struct DepthwiseRowShape {
 };
 inline constexpr std::array kDepthwiseRowShapes = {
     DepthwiseRowShape{5, 1, 2, 6}, DepthwiseRowShape{5, 2, 2, 6}, DepthwiseRowShape{7, 1, 2, 5},
-    DepthwiseRowShape{7, 2, 2, 4}};
+    DepthwiseRowShape{7, 2, 2, 4}, DepthwiseRowShape{3, 1, 2, 8}, DepthwiseRowShape{3, 2, 2, 8}};
 
 /// Elements of the filter that a block of `lanes` neighbouring threads keeps.
 constexpr int depthwise_row_filter(int taps, int lanes) {

@@ -296,8 +296,8 @@ __device__ __noinline__ void finish_depthwise(const ConvOutput& out,
 }
 
 /// `columns` pixels of a strip of an output row, `pitch` pixels apart, as they are.
-template <typename Element, int kStrip, int kChannels>
-__device__ __forceinline__ void store_depthwise_strip(const DepthwiseRowsArguments& a,
+template <typename Element, typename Arguments, int kStrip, int kChannels>
+__device__ __forceinline__ void store_depthwise_strip(const Arguments& a,
                                                       const float (&sums)[kStrip][kChannels],
                                                       std::int64_t pixel, int pitch, int columns,
                                                       std::int64_t channel) {
@@ -311,8 +311,8 @@ __device__ __forceinline__ void store_depthwise_strip(const DepthwiseRowsArgumen
 }
 
 /// The same with any epilogue.
-template <int kStrip, int kChannels>
-__device__ __forceinline__ void finish_depthwise_strip(const DepthwiseRowsArguments& a,
+template <typename Arguments, int kStrip, int kChannels>
+__device__ __forceinline__ void finish_depthwise_strip(const Arguments& a,
                                                        const float (&sums)[kStrip][kChannels],
                                                        std::int64_t pixel, int pitch, int columns,
                                                        std::int64_t channel) {
