@@ -223,9 +223,9 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 4)
   }
 }
 
-/// The same, of stride 1, where there is much to do: a block walks down a band of columns of its channels, whose
-/// input rows, halo included, are copied into a ring in shared memory several rows ahead.
-/// blockIdx.y: which channels. Whole strips · lanes are at most the block's threads.
+/// The same, of stride 1, where there is much to do: a block walks down a band of columns of its
+/// channels, whose input rows, halo included, are copied into a ring in shared memory several rows
+/// ahead. blockIdx.y: which channels. Whole strips · lanes are at most the block's threads.
 template <typename Element, DepthwiseEnd kEnd>
 __global__ void __launch_bounds__(kDepthwiseThreads, 4)
     depthwise_3x3_ring_kernel(const __grid_constant__ DepthwiseRingArguments arguments) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Depthwise 3×3, 5×5 and 7×7 on layers so small that each output row finds threads at once. What takes
-// time there is the way to device memory, and a thread of depthwise_rows.cuh takes it once for each
-// row of the filter. Here a thread computes two channels of a strip of one output row, and
+// Depthwise 3×3, 5×5 and 7×7 on layers so small that each output row finds threads at once. What
+// takes time there is the way to device memory, and a thread of depthwise_rows.cuh takes it once
+// for each row of the filter. Here a thread computes two channels of a strip of one output row, and
 // everything that it reads is under way together: its input rows in registers, the filter of the
 // block's channels through shared memory, where it comes whole lines at a time.
 #pragma once
