@@ -68,6 +68,22 @@ TEST_F(Sm90, StoresWithoutTma) {
                          .pad_w = 1});
   test.bias = test.residual = true;
   EXPECT_GT(run_on_all(test), 10);
+  // Whole rows of the output in a piece: eight pixels at a time where they begin at 16 bytes.
+  for (const int filters : {3, 19, 36}) {
+    for (const int taps : {1, 3}) {
+      test = image({.batch = 2,
+                    .in_height = 5,
+                    .in_width = 20,
+                    .in_channels = 24,
+                    .out_channels = filters,
+                    .filter_h = taps,
+                    .filter_w = taps,
+                    .pad_h = taps / 2,
+                    .pad_w = taps / 2});
+      test.residual = filters == 19;
+      EXPECT_GT(run_on_all(test), 10);
+    }
+  }
 }
 
 TEST_F(Sm90, StrideDilationAndAsymmetricPadding) {
