@@ -117,6 +117,7 @@ constexpr Constant kSm90Constants[] = {
     CONSTANT(curved_cycles),
     CONSTANT(general_cycles),
     CONSTANT(direct_cycles),
+    CONSTANT(small_direct_cycles),
     CONSTANT(swapped_direct_cycles),
     CONSTANT(spill_cycles),
     CONSTANT(store_64_cycles),

@@ -273,52 +273,45 @@ struct PieceLane {
   }
 };
 
-/// Eight pixels of a piece side by side: the first one's number in the output, the step to the next,
-/// and how many are inside.
-struct HalfPiece {
-  std::int64_t pixel, left;
-  int step;
-};
-
-/// The first eight pixels of a piece, or those behind them, of a patch below them.
-template <Config kConfig>
-__device__ __forceinline__ HalfPiece half_of(const Params& p, const Tile& tile, const Piece& piece,
-                                             int half) {
-  if (!is_patched(p.loader)) {
-    const std::int64_t pixel = static_cast<std::int64_t>(piece.pixel) + half * 8;
-    return {tile.frame * p.frame_pixels + pixel, p.frame_pixels - pixel, 1};
-  }
-  const int scale = p.phases == 4 && !in_groups<kConfig>(p) ? 2 : 1;
-  const int row = piece.row + half;
-  const std::int64_t output_row =
-      (static_cast<std::int64_t>(tile.frame) * p.out[1] + row) * scale + tile.phase_row;
-  return {(output_row * p.out[2] + piece.pixel) * scale + tile.phase_column,
-          row < p.out[1] ? p.out[2] - piece.pixel : 0, scale};
-}
-
-/// Words of 4 bytes of half a piece between a staging buffer and memory, where TMA cannot:
-/// neighbouring lanes have neighbouring words of a row. `copy(word, element, count)`: of `count`
-/// elements in range, 0 to 4 / size, from the tensor's `element` on.
+/// Words of 4 bytes of a piece between a staging buffer and memory, where TMA cannot: neighbouring
+/// lanes have neighbouring words of a row. `copy(word, element, count)`: of `count` elements in
+/// range, 0 to 4 / size, from the tensor's `element` on.
 // NOTE: a lane keeps its column, and rows are a step apart: ten instructions a word, not forty.
 template <Config kConfig, typename Copy>
-__device__ __forceinline__ void for_each_word(const Params& p, const Piece& piece,
-                                              const HalfPiece& pixels, std::uint8_t* buffer,
-                                              int half, int lane, const Copy& copy) {
+__device__ __forceinline__ void for_each_word(const Params& p, const Tile& tile, const Piece& piece,
+                                              std::uint8_t* buffer, int lane, const Copy& copy) {
   constexpr int kWords = kConfig.piece_row_bytes() / 4;
   constexpr int kWidth = 4 / static_cast<int>(size_of(kConfig.out));
   constexpr int kRowsAtOnce = 32 / kWords;
   const int word = lane % kWords;
   const int n = piece.filter + word * kWidth;
   const int count = max(0, min(kWidth, p.filters - n));
-  std::int64_t element = (pixels.pixel + lane / kWords * pixels.step) * p.filters + n;
+  // Eight pixels side by side, and eight behind them, or of a patch below.
+  const bool patched = is_patched(p.loader);
+  const int scale = patched && p.phases == 4 && !in_groups<kConfig>(p) ? 2 : 1;
+  const std::int64_t width = static_cast<std::int64_t>(p.out[2]) * scale;
+  std::int64_t first = tile.frame * p.frame_pixels + piece.pixel;
+  if (patched) {
+    first = (static_cast<std::int64_t>(tile.frame) * p.out[1] * scale + piece.row * scale +
+             tile.phase_row) *
+                width +
+            piece.pixel * scale + tile.phase_column;
+  }
+#pragma unroll 1
+  for (int half = 0; half < 2; ++half) {
+    const std::int64_t pixel = first + (patched ? half * width * scale : half * 8);
+    const std::int64_t left = patched ? (piece.row + half < p.out[1] ? p.out[2] - piece.pixel : 0)
+                                      : p.frame_pixels - piece.pixel - half * 8;
+    std::int64_t element = (pixel + lane / kWords * scale) * p.filters + n;
 #pragma unroll
-  for (int i = 0; i < 8; i += kRowsAtOnce) {
-    const int row = i + lane / kWords;
-    copy(reinterpret_cast<std::uint32_t*>(buffer +
-                                          staged_address<kConfig>(0, half * 8 + row, word / 4)) +
-             word % 4,
-         element, row < pixels.left ? count : 0);
-    element += static_cast<std::int64_t>(kRowsAtOnce) * pixels.step * p.filters;
+    for (int i = 0; i < 8; i += kRowsAtOnce) {
+      const int row = i + lane / kWords;
+      copy(reinterpret_cast<std::uint32_t*>(buffer +
+                                            staged_address<kConfig>(0, half * 8 + row, word / 4)) +
+               word % 4,
+           element, row < left ? count : 0);
+      element += static_cast<std::int64_t>(kRowsAtOnce) * scale * p.filters;
+    }
   }
 }
 
@@ -329,36 +322,46 @@ __device__ __forceinline__ void fill_source(const Params& p, const Tile& tile, c
   using Out = Element<kConfig.out>;
   constexpr int kWidth = 4 / static_cast<int>(sizeof(Out));
   const Out* const source = static_cast<const Out*>(p.source_pointer);
-  const auto fill = [&](std::uint32_t* word, std::int64_t element, int count) {
-    if (count == kWidth && p.filters % kWidth == 0) {
-      *word = *reinterpret_cast<const std::uint32_t*>(source + element);
-      return;
-    }
-    Out values[kWidth] = {};
+  for_each_word<kConfig>(p, tile, piece, buffer, lane,
+                         [&](std::uint32_t* word, std::int64_t element, int count) {
+                           if (count == kWidth && p.filters % kWidth == 0) {
+                             *word = *reinterpret_cast<const std::uint32_t*>(source + element);
+                             return;
+                           }
+                           Out values[kWidth] = {};
 #pragma unroll
-    for (int e = 0; e < kWidth; ++e) {
-      if (e < count) values[e] = source[element + e];
-    }
-    memcpy(word, values, 4);
-  };
-#pragma unroll 1
-  for (int half = 0; half < 2; ++half) {
-    for_each_word<kConfig>(p, piece, half_of<kConfig>(p, tile, piece, half), buffer, half, lane,
-                           fill);
-  }
+                           for (int e = 0; e < kWidth; ++e) {
+                             if (e < count) values[e] = source[element + e];
+                           }
+                           memcpy(word, values, 4);
+                         });
 }
 
-/// Half a piece that has whole rows of the output, which lie one behind the other there: 16 bytes a
-/// lane, gathered from the staging buffer.
+/// Write a staged piece of all filters by ordinary stores of 16 bytes a lane: eight pixels side by side
+/// are one run of memory, of a multiple of 16 bytes. False: it has pixels outside, or runs that begin
+/// elsewhere.
 template <Config kConfig>
-__device__ __forceinline__ void store_dense(const Params& p, Element<kConfig.out>* output,
-                                            const std::uint8_t* buffer, int half, int lane) {
+__device__ __forceinline__ bool store_dense(const Params& p, const Tile& tile, const Piece& piece,
+                                            const std::uint8_t* buffer, int lane) {
   using Out = Element<kConfig.out>;
   constexpr int kWidth = 16 / static_cast<int>(sizeof(Out));
-  const auto filters = static_cast<unsigned>(p.filters);
+  const bool patched = is_patched(p.loader);
+  const bool inside = patched ? piece.row + 2 <= p.out[1] && piece.pixel + 8 <= p.out[2]
+                              : piece.pixel + 16 <= p.frame_pixels;
+  if (!inside || p.phases > 1 || piece.filter > 0) return false;
+  const std::int64_t pixel =
+      patched
+          ? (static_cast<std::int64_t>(tile.frame) * p.out[1] + piece.row) * p.out[2] + piece.pixel
+          : tile.frame * p.frame_pixels + piece.pixel;
+  const std::int64_t next = static_cast<std::int64_t>(patched ? p.out[2] : 8) * p.filters;
+  Out* const output = static_cast<Out*>(p.output_pointer) + pixel * p.filters;
+  if ((reinterpret_cast<std::uintptr_t>(output) | next * sizeof(Out)) % 16 != 0) return false;
+  const int filters = p.filters, units = 8 * filters / kWidth;  // of a half
 #pragma unroll 1
-  for (unsigned first = lane * kWidth; first < 8 * filters; first += 32 * kWidth) {
-    unsigned row = first / filters, n = first - row * filters;
+  for (int i = lane; i < 2 * units; i += 32) {
+    const int half = i >= units ? 1 : 0;
+    const int first = (i - half * units) * kWidth;
+    int row = first / filters, n = first - row * filters;
     alignas(16) Out values[kWidth];
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) {
@@ -370,8 +373,10 @@ __device__ __forceinline__ void store_dense(const Params& p, Element<kConfig.out
         ++row;
       }
     }
-    *reinterpret_cast<uint4*>(output + first) = *reinterpret_cast<const uint4*>(values);
+    *reinterpret_cast<uint4*>(output + half * next + first) =
+        *reinterpret_cast<const uint4*>(values);
   }
+  return true;
 }
 
 /// Write a staged piece by ordinary stores, where TMA cannot.
@@ -381,33 +386,21 @@ __device__ __forceinline__ void store_words(const Params& p, const Tile& tile, c
   using Out = Element<kConfig.out>;
   constexpr int kWidth = 4 / static_cast<int>(sizeof(Out));
   Out* const output = static_cast<Out*>(p.output_pointer);
-  const auto store = [&](std::uint32_t* word, std::int64_t element, int count) {
-    if (count == 0) return;
-    if (count == kWidth && p.filters % kWidth == 0) {
-      *reinterpret_cast<std::uint32_t*>(output + element) = *word;
-      return;
-    }
-    Out values[kWidth];
-    memcpy(values, word, 4);
+  if (p.filters <= kConfig.piece_n() && store_dense<kConfig>(p, tile, piece, buffer, lane)) return;
+  for_each_word<kConfig>(p, tile, piece, buffer, lane,
+                         [&](std::uint32_t* word, std::int64_t element, int count) {
+                           if (count == 0) return;
+                           if (count == kWidth && p.filters % kWidth == 0) {
+                             *reinterpret_cast<std::uint32_t*>(output + element) = *word;
+                             return;
+                           }
+                           Out values[kWidth];
+                           memcpy(values, word, 4);
 #pragma unroll
-    for (int e = 0; e < kWidth; ++e) {
-      if (e < count) output[element + e] = values[e];
-    }
-  };
-  if (piece.filter >= p.filters) return;
-#pragma unroll 1
-  for (int half = 0; half < 2; ++half) {
-    const HalfPiece pixels = half_of<kConfig>(p, tile, piece, half);
-    Out* const first = output + pixels.pixel * p.filters;
-    // NOTE: eight pixels are a multiple of 16 bytes, however many filters.
-    const bool dense = p.phases == 1 && p.filters <= kConfig.piece_n() && pixels.left >= 8 &&
-                       reinterpret_cast<std::uintptr_t>(first) % 16 == 0;
-    if (dense) {
-      store_dense<kConfig>(p, first, buffer, half, lane);
-    } else {
-      for_each_word<kConfig>(p, piece, pixels, buffer, half, lane, store);
-    }
-  }
+                           for (int e = 0; e < kWidth; ++e) {
+                             if (e < count) output[element + e] = values[e];
+                           }
+                         });
 }
 
 /// Ops on a staged piece: 16-byte vectors of a row, lane by lane.

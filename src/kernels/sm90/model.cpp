@@ -16,6 +16,11 @@ int alignment(std::int64_t channels, DType dtype) {
   return static_cast<int>(std::gcd(bytes, std::int64_t{128}));
 }
 
+// A ping-pong tile of 64x64.
+bool is_small_tile(const Config& config) {
+  return config.is_pingpong() && config.block_m + config.block_n <= 128;
+}
+
 // Cycles that the epilogue adds to storing 64 x 32 values where nothing hides them (choose_path of
 // host.cpp says which code computes which).
 double epilogue_cycles(const Config& config, const Params& p, const EpilogueKind& epilogue,
@@ -47,8 +52,10 @@ double epilogue_cycles(const Config& config, const Params& p, const EpilogueKind
   if (epilogue.rounding == EpilogueRounding::each_step) cycles += k.general_cycles;
   if (p.direct_store) {
     // NOTE: a residual is read as the output is written.
-    cycles += (config.is_swapped() ? k.swapped_direct_cycles : k.direct_cycles) *
-              (epilogue.residual ? 2.0 : 1.0);
+    const double direct = config.is_swapped()     ? k.swapped_direct_cycles
+                          : is_small_tile(config) ? k.small_direct_cycles
+                                                  : k.direct_cycles;
+    cycles += direct * (epilogue.residual ? 2.0 : 1.0);
   } else {
     const int aligned = alignment(p.filters, config.out);
     cycles += aligned == 16   ? k.store_16_cycles
@@ -62,7 +69,8 @@ double epilogue_cycles(const Config& config, const Params& p, const EpilogueKind
 
 // Cycles to load a block of channels of a pixel or of a filter.
 double row_cycles(const Config& config, const Params& p, const ModelConstants& k) {
-  const double bytes_per_cycle = config.splits_k()           ? k.split_bytes_per_cycle
+  const double bytes_per_cycle = config.splits_k() || is_small_tile(config)
+                                     ? k.split_bytes_per_cycle
                                  : p.loader == Loader::tiled ? k.run_bytes_per_cycle
                                                              : k.other_bytes_per_cycle;
   const double cycles = p.block_bytes / bytes_per_cycle;

@@ -30,7 +30,7 @@ struct ModelConstants {
   double cluster_slots = 0.9132;       ///< Share of the multiprocessors that clusters of 4, 8 find.
   double run_bytes_per_cycle = 58.48;  ///< Bytes a cycle that an SM takes in, runs of pixels,
   double other_bytes_per_cycle = 64.0;   ///< by any other loader,
-  double split_bytes_per_cycle = 48.08;  ///< and in a split's ring.
+  double split_bytes_per_cycle = 48.08;  ///< and in a split's ring, or of 64x64 tiles.
   // Cycles to load a row of 128 bytes that does not begin at a multiple of 128:
   double aligned_64_cycles = 2.358;    ///< at one of 64,
   double aligned_32_cycles = 2.923;    ///< of 32,
@@ -49,6 +49,7 @@ struct ModelConstants {
   double curved_cycles = 635.9;           ///< any other activation with code of its own,
   double general_cycles = 455.2;          ///< what only the general code computes,
   double direct_cycles = 700.0;           ///< stores from registers,
+  double small_direct_cycles = 1400.0;    ///< the same of 64x64 tiles,
   double swapped_direct_cycles = 1700.0;  ///< the same of pixels as columns,
   double spill_cycles = 254.1;            ///< registers that do not suffice,
   double store_64_cycles = 38.55;         ///< rows of the output aligned to 64 bytes,
