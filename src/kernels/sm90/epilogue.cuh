@@ -337,9 +337,9 @@ __device__ __forceinline__ void fill_source(const Params& p, const Tile& tile, c
                          });
 }
 
-/// Write a staged piece of all filters by ordinary stores of 16 bytes a lane: eight pixels side by side
-/// are one run of memory, of a multiple of 16 bytes. False: it has pixels outside, or runs that begin
-/// elsewhere.
+/// Write a staged piece of all filters by ordinary stores of 16 bytes a lane: eight pixels side by
+/// side are one run of memory, of a multiple of 16 bytes. False: it has pixels outside, or runs
+/// that begin elsewhere.
 template <Config kConfig>
 __device__ __forceinline__ bool store_dense(const Params& p, const Tile& tile, const Piece& piece,
                                             const std::uint8_t* buffer, int lane) {
