@@ -115,8 +115,13 @@ bool split_rows(ConvGeometry& g) {
 
 std::vector<ConvGeometry> space_to_depth(const ConvGeometry& geometry) {
   std::vector<ConvGeometry> rewritten;
-  if (geometry.groups != 1 || geometry.upsample != 1 || geometry.empty()) return rewritten;
+  if (geometry.groups != 1 || geometry.upsample != 1 || geometry.empty() ||
+      !geometry.dense_output()) {
+    return rewritten;
+  }
   ConvGeometry g = geometry;
+  // NOTE: the pitches of a dense output are those of its extents, which change.
+  g.output_row_pitch = g.output_frame_pitch = 0;
   bool changed = false;
   for (bool again = true; again; changed = changed || again) {
     again = fold_columns(g);

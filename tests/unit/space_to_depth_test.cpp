@@ -167,6 +167,18 @@ TEST(SpaceToDepth, TheCacheStaysInFront) {
   EXPECT_EQ(forms[0].cached_frames, 2);
 }
 
+// A shuffle names the pitches of its output where they are those of a dense one, too.
+TEST(SpaceToDepth, ADenseOutputStaysDense) {
+  ConvGeometry g = image(2, 28, 12, 7, 6, 7, 6);
+  g.output_row_pitch = g.out[2] * g.out_channels;
+  g.output_frame_pitch = g.out[1] * g.output_row_pitch;
+  const std::vector<ConvGeometry> forms = checked_forms(g);
+  ASSERT_FALSE(forms.empty());
+  for (const ConvGeometry& form : forms) EXPECT_TRUE(form.dense_output());
+  g.output_row_pitch *= 2;
+  EXPECT_TRUE(space_to_depth(g).empty());
+}
+
 TEST(SpaceToDepth, NothingToRewrite) {
   EXPECT_TRUE(space_to_depth(image(1, 9, 9, 3, 3, 1, 1)).empty());
   EXPECT_TRUE(space_to_depth(image(1, 9, 9, 3, 3, 2, 2)).empty());
