@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from . import _calls, _constructors, _functions, _helpers, _layout, _trial
-from ._deferred import HALVES, Deferred, unwrapped
+from ._deferred import Deferred, unwrapped
 from ._folding import Foldings
 from ._native import UPSAMPLE_FOLDINGS, ConvoyError, InvalidArgument, choose
 from ._nodes import Value
@@ -25,8 +25,6 @@ _log = logging.getLogger("convoy")
 _MARK = "_convoy_session"
 QUALITIES = {"fast": 0, "exact": 1}
 _measured = {"cuda"}  # Where Convoy and PyTorch are compared.
-_AHEAD = 1_000_000  # Cycles, some 0.6 ms.
-_WORTH = 100.0  # Microseconds of a convolution and its norm, to try them with statistics.
 
 
 @dataclasses.dataclass
@@ -84,10 +82,9 @@ def _capturing(device):
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def _microseconds(ways, device, rounds=3, ahead=0):
+def _microseconds(ways, device, rounds=3):
     """The shortest of `rounds` runs of each way, in turns; without those that cannot run. Raises
-    what the last one did where none can. ahead: cycles that the GPU has to do before each, so that
-    the host's time does not count."""
+    what the last one did where none can."""
     best: dict[str, float] = {}
     failure = None
     with torch.cuda.device(device):  # Where the events are.
@@ -102,8 +99,6 @@ def _microseconds(ways, device, rounds=3, ahead=0):
             raise failure
         for _, name in itertools.product(range(rounds), list(best)):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            if ahead:
-                torch.cuda._sleep(ahead)
             begin.record()
             ways[name]()
             end.record()
@@ -127,7 +122,6 @@ class Session:
         self._parts: dict[tuple, Part] = {}
         self._convs: dict[tuple, tuple] = {}
         self._norms: dict[tuple, tuple] = {}
-        self._pairs: dict[tuple | None, Any] = {}
         self._shared: dict[int, weakref.ref] = {}
         self._names: dict[int, str] | None = None
         self._derived: dict[tuple, Any] = {}
@@ -176,23 +170,20 @@ class Session:
     # ---- Convolutions ----
 
     def conv(self, node, x, cache, residual):
-        key = self._conv_key(node, x, cache, residual)
-        found = self._convs.get(key)
-        if found is None:
-            found = self._choose_conv(key, node, x, cache, residual)
-        call, part = found
-        part.calls += 1
-        return call(node, x, cache, residual)
-
-    def _conv_key(self, node, x, cache, residual):
         weight, bias = node.weight, node.bias
-        return (
+        key = (
             _identity(weight), weight.shape, x.shape, x.dtype, x.device,
             None if bias is None else bias.dtype, residual is None,
             None if cache is None else cache.shape, node.begin, node.end, node.stride,
             node.dilation, node.groups, node.modes, node.upsample, node.activation,
             node.residual_first, node.shuffle, node.repeats, _calls.allows_tf32(x),
         )
+        found = self._convs.get(key)
+        if found is None:
+            found = self._choose_conv(key, node, x, cache, residual)
+        call, part = found
+        part.calls += 1
+        return call(node, x, cache, residual)
 
     def _choose_conv(self, key, node, x, cache, residual):
         call, kernel, reason, spent = self._shape_choice(key, node, x, cache, residual)
@@ -268,94 +259,18 @@ class Session:
         scale = node.plain_scale()
         if scale != 1.0:
             weight = self._scaled_weight(node, x, scale)
-        key = self._norm_key(node, x, weight)
+        key = (
+            _identity(node.weight), x.shape, x.dtype, x.device,
+            None if weight is None else weight.dtype,
+            None if bias is None else bias.dtype, node.rule, node.groups, node.epsilon,
+            node.activation,
+        )
         found = self._norms.get(key)
         if found is None:
             found = self._choose_norm(key, node, x, weight, bias)
         call, part = found
         part.calls += 1
         return node.eager(x) if call is None else call(x, weight, bias)
-
-    @staticmethod
-    def _norm_key(node, x, weight):
-        return (
-            _identity(node.weight), x.shape, x.dtype, x.device,
-            None if weight is None else weight.dtype,
-            None if node.bias is None else node.bias.dtype, node.rule, node.groups, node.epsilon,
-            node.activation,
-        )
-
-    def norm_behind(self, node, conv):
-        """A GroupNorm of a convolution that waits. Where that is quicker, the convolution finds out
-        the statistics that the norm normalises by."""
-        x, cache, residual = conv.inputs()
-        key = None
-        if self.quality == "fast" and conv.shuffle is None and x.dtype in HALVES:
-            weight, bias = node.weight, node.bias
-            key = (self._conv_key(conv, x, cache, residual), _identity(weight), node.groups,
-                   node.epsilon, node.activation, None if weight is None else weight.dtype,
-                   None if bias is None else bias.dtype)
-        if len(self._pairs) > 65536:
-            self._pairs.clear()
-        pair = self._pairs.get(key)
-        if not pair:
-            conv.keep(self.conv(conv, x, cache, residual))
-            made = self.norm(node, conv.tensor)
-            if (pair is not None or key is None or not self.probe
-                    or x.device.type not in _measured or _capturing(x.device)):
-                return made
-            pair = self._pairs[key] = self._choose_pair(key, node, conv, x, cache, residual)
-            if not pair:
-                return made
-        else:
-            for part in pair.parts:
-                part.calls += 1
-        self.fused["convolution and statistics"] += 1
-        y, statistics = pair.taking(conv, x, cache, residual)
-        conv.keep(y)
-        return pair.norm(y, node.weight, node.bias, statistics)
-
-    def _choose_pair(self, key, node, conv, x, cache, residual):
-        """What runs both, False where each by itself is quicker."""
-        y = conv.tensor
-        plain, conv_part = self._convs[key[0]]
-        norm, norm_part = self._norms[self._norm_key(node, y, node.weight)]
-        if norm is None or not isinstance(plain, _calls.ConvCall):
-            return False
-        shape_key = ("pair", isinstance(conv.weight, torch.nn.Parameter), self.upsample_folding,
-                     key[0][1:], *key[2:])
-        known = _choices.get(shape_key)
-        if known is not None and not known[0]:
-            return False
-        try:
-            taking = _calls.ConvCall(conv, x, cache, residual, self.convert,
-                                     upsample_folding=self.upsample_folding,
-                                     statistics_groups=node.groups)
-        except ConvoyError:
-            return False
-        if taking.name == plain.name:
-            taking.packer = plain.plan  # A filter is packed once.
-        if known is None:
-            spent: dict[str, float] = {}
-            if taking.takes_statistics:
-                spent = _microseconds({
-                    "apart": lambda: norm(plain(conv, x, cache, residual), node.weight, node.bias),
-                    "with statistics": lambda: self._both(taking, norm, node, conv, x, cache,
-                                                          residual)},
-                    # NOTE: a few percent of the GPU's time, in models that the GPU binds; the host
-                    # takes longer for either.
-                    x.device, rounds=5, ahead=_AHEAD)
-            # NOTE: these calls cost the host more; in shorter ones it would show.
-            apart = spent.get("apart", 0.0)
-            quicker = apart > _WORTH and spent.get("with statistics", math.inf) < 0.99 * apart
-            known = _choices[shape_key] = quicker, "", "", spent
-        norm_part.microseconds.update(known[3])
-        return _Pair(taking, norm, (conv_part, norm_part)) if known[0] else False
-
-    @staticmethod
-    def _both(taking, norm, node, conv, x, cache, residual):
-        y, statistics = taking(conv, x, cache, residual)
-        return norm(y, node.weight, node.bias, statistics)
 
     def _scaled_weight(self, node, x, scale):
         """weight·scale, kept as long as the weight is the same."""
@@ -420,15 +335,6 @@ class Session:
             taken, left, dict(self.fused), self.conversions, self.converted_bytes,
             dict(self.left_calls),
         )
-
-
-@dataclasses.dataclass
-class _Pair:
-    """A convolution that finds out statistics, and the norm by them."""
-
-    taking: _calls.ConvCall
-    norm: _calls.NormCall
-    parts: tuple[Part, Part]
 
 
 # What was found to be quickest, by shape: (call, kernel, reason, times).

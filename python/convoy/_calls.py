@@ -214,9 +214,6 @@ class ConvCall:
         shape = self.plan.output_shape
         self.shape = torch.Size((shape[0], shape[-1], *shape[1:-1]))
         self.format = torch.channels_last if two else torch.channels_last_3d
-        groups = options.get("statistics_groups", 0)
-        self.statistics = (shape[0], groups, 2) if groups else None
-        self.packer = self.plan
         self.workspace = self.plan.workspace_bytes if x.is_cuda else 0
         self.handle = self.plan._handle
         epilogue = native.Epilogue.from_buffer_copy(self.plan._epilogue_template)
@@ -227,13 +224,8 @@ class ConvCall:
         self.arguments = bytes(self.plan._arguments_template)
         self.name = self.plan.kernel
         self.number = None
-        if _operators.library is not None and node.shuffle is None and self.statistics is None:
+        if _operators.library is not None and node.shuffle is None:
             self.number = _operators.conv(self.plan, epilogue, weight.numel())
-
-    @property
-    def takes_statistics(self):
-        """Whether the convolution itself finds out the statistics, without another pass."""
-        return self.plan.statistics == "epilogue"
 
     def counting(self, convert):
         """The same call with another way to put channels innermost."""
@@ -242,8 +234,7 @@ class ConvCall:
         return made
 
     def __call__(self, node, x, cache, residual):
-        """Enqueue; the output, channels innermost, and with statistics_groups (it, its
-        statistics). In `node` weight and bias count."""
+        """Enqueue; the output, channels innermost. In `node` weight and bias count."""
         x, weight, bias = self.convert(x), node.weight, node.bias
         if self.number is not None:
             return self._by_operator(self.number.value, x, weight, bias, cache, residual)
@@ -261,7 +252,7 @@ class ConvCall:
             cache = self.convert(cache)
             arguments.cache = cache.data_ptr()
         if self.packed:
-            packed = packed_filter(self.packer, weight, x.device)
+            packed = packed_filter(self.plan, weight, x.device)
             arguments.packed_filter = packed._handle
         else:
             weight = self.convert(weight.detach())
@@ -269,15 +260,12 @@ class ConvCall:
         if self.workspace:
             workspace = torch.empty(self.workspace, dtype=torch.uint8, device=x.device)
             arguments.workspace = workspace.data_ptr()
-        statistics = None
-        if self.statistics is not None:
-            statistics = torch.empty(self.statistics, dtype=torch.float32, device=x.device)
-            arguments.statistics = statistics.data_ptr()
         arguments.epilogue = ctypes.pointer(epilogue)
         status = library.convoy_run(self.handle, ctypes.byref(arguments), stream_of(x.device))
         if status != 0:
             native.check(status)
-        return out if statistics is None else (out, statistics)
+        return out
+
 
     def number_and_filter(self, weight):
         """What C++ knows this call by, and the address of `weight` packed for it."""
@@ -341,10 +329,9 @@ class NormCall:
                                           native.DTYPES[NAMES[x.dtype]],
                                           native.DTYPES[NAMES[parameters]])
 
-    def __call__(self, x, weight, bias, statistics=None):
-        """statistics: of a GroupNorm, where they are known."""
+    def __call__(self, x, weight, bias):
         x = self.convert(x)
-        if self.number is not None and statistics is None:
+        if self.number is not None:
             try:
                 return _operators.run_norm(self.number.value, x, weight, bias)
             except RuntimeError as error:
@@ -361,8 +348,6 @@ class NormCall:
         if self.workspace:
             workspace = torch.empty(self.workspace, dtype=torch.uint8, device=x.device)
             arguments.workspace = workspace.data_ptr()
-        if statistics is not None:
-            arguments.statistics = statistics.data_ptr()
         status = library.convoy_norm_run(self.handle, ctypes.byref(arguments), stream_of(x.device))
         if status != 0:
             native.check(status)

@@ -355,14 +355,12 @@ class Norm(Node):
                 and self.wide == other.wide)
 
     def compute(self):
-        source = self.source
+        x = self.source.force()
         if self.session.shards and self.session.shards.active:
-            return self.session.shards.norm(self, source.force())
+            return self.session.shards.norm(self, x)
         if self.wide:
-            return self.eager(source.force().float())
-        if self.rule == "group" and type(source) is Conv and source.tensor is None:
-            return self.session.norm_behind(self, source)
-        return self.session.norm(self, source.force())
+            return self.eager(x.float())
+        return self.session.norm(self, x)
 
     def eager(self, x):
         """By PyTorch's own operators."""
@@ -548,24 +546,14 @@ class Conv(Node):
         made.weight, made.bias = weight, bias
         return made
 
-    def inputs(self):
-        """Its tensors: source, cache, residual."""
+    def compute(self):
         if self.taken:  # It was fused into another, and is wanted itself: not again.
             self.session.share(self.weight)
-        # NOTE: the source first: a norm in it may want the statistics of what is the residual too.
-        source = self.source.force()
+        residual = None if self.residual is None else self.residual.force()
         cache = None if self.cache is None else self.cache.force()
-        return source, cache, None if self.residual is None else self.residual.force()
-
-    def compute(self):
         shards = self.session.shards
         run = shards.convolution if shards and shards.active else self.session.conv
-        return run(self, *self.inputs())
-
-    def keep(self, tensor):
-        """What others computed of it."""
-        self.tensor = tensor
-        self.forget()
+        return run(self, self.source.force(), cache, residual)
 
     def forget(self):
         self.source = self.cache = self.residual = None

@@ -11,7 +11,7 @@ import unittest.mock
 import convoy
 import torch
 import torch.nn.functional as F
-from convoy import _accelerate, _attention, _axes, _calls, _layout, _trial
+from convoy import _accelerate, _attention, _axes, _layout, _trial
 from convoy.bench import vae_models
 
 try:
@@ -635,53 +635,6 @@ class Models(unittest.TestCase):
                 if kernels:
                     self.assertIn("left to PyTorch: conv1 conv2d + padding + relu [2, 16, 8, 10]: "
                                   "PyTorch is quicker here: 2 µs", str(report))
-        _accelerate._choices.clear()
-
-    def test_norms_by_statistics_of_the_convolution(self):
-        class Residual(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.conv1 = torch.nn.Conv2d(16, 32, 3, padding=1)
-                self.conv2 = torch.nn.Conv2d(32, 32, 3, padding=1)
-                self.norm1, self.norm2 = torch.nn.GroupNorm(8, 32), torch.nn.GroupNorm(4, 32)
-
-            def forward(self, x):
-                y = self.conv1(x)
-                h = self.conv2(F.silu(self.norm1(y))) + y
-                return self.norm2(h) + h
-
-        block, x = Residual().eval().bfloat16(), self.x.bfloat16()
-        with torch.no_grad():
-            expected = copy.deepcopy(block).float()(x.float())
-        for takes, quicker, took, pairs in ((True, "with statistics", 200.0, 2),
-                                            (True, "with statistics", 20.0, 0),
-                                            (True, "apart", 200.0, 0),
-                                            (False, "with statistics", 200.0, 0)):
-            model, measured = copy.deepcopy(block), []
-
-            def spent(ways, device, quicker=quicker, took=took, measured=measured, **_):
-                measured.append([*ways])
-                for run in ways.values():
-                    run()
-                return {name: took if name in ("fused", quicker) else 2 * took for name in ways}
-
-            _accelerate._choices.clear()
-            convoy.accelerate(model)
-            with (self.subTest(takes=takes, quicker=quicker, took=took), torch.no_grad(),
-                  unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}),
-                  unittest.mock.patch.object(_accelerate, "_microseconds", spent),
-                  unittest.mock.patch.object(_calls.ConvCall, "takes_statistics", takes),
-                  _trial.accelerated()):
-                outputs = [model(x) for _ in range(3)]
-                report = convoy.report(model)
-                self.assertEqual(report.fused.get("convolution and statistics", 0), 3 * pairs)
-                self.assertEqual({part.calls for part in report.taken}, {3})
-                self.assertEqual(measured.count(["apart", "with statistics"]), 2 * takes)
-                norms = [part for part in report.taken if part.name.startswith("norm")]
-                self.assertEqual(["apart" in part.microseconds for part in norms], [takes] * 2)
-                for y in outputs:
-                    self.assertTrue(torch.equal(y, outputs[0]))
-                    torch.testing.assert_close(y.float(), expected, rtol=2e-2, atol=4e-2)
         _accelerate._choices.clear()
 
     @unittest.skipUnless(torch.cuda.is_available(), "no CUDA device")
