@@ -267,6 +267,7 @@ TEST_F(Small, DepthwiseAny) {
       shape.pad_mode[axis] = layer.mode;
     }
     ConvGeometry g = geometry_of(shape);
+    if (layer.upsample > 1) g.rank = 2;  // In 3-D there is none.
     g.upsample = layer.upsample;
     for (const std::size_t axis : {1, 2}) g.out[axis] += (g.upsample - 1) * g.in[axis];
     ConvCase test = with_kernel(g, "depthwise", layer.dtype);
