@@ -237,8 +237,9 @@ TEST_F(Small, Depthwise) {
   depthwise(40, 3, 1, DType::fp16);
 }
 
-// What no other depthwise kernel takes: large filters, which come in chunks, channels in no vectors,
-// several filters a channel, any padding. Small images, so that several threads share a strip.
+// What no other depthwise kernel takes: large filters, which come in chunks, channels in no
+// vectors, several filters a channel, any padding. Small images, so that several threads share a
+// strip.
 TEST_F(Small, DepthwiseAny) {
   struct Layer {
     std::array<std::int64_t, 3> in, filter;

@@ -134,8 +134,8 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-/// This lane's channels of all MMA steps, of a pixel or filter of which it is at `from`; zeros where
-/// that does not exist, and past the last channel: 4 of one step, 8 neighbours of two.
+/// This lane's channels of all MMA steps, of a pixel or filter, from `from` on: 4 of one step, 8
+/// neighbours of two. Zeros where that does not exist, and past the last channel.
 // NOTE: predicated instructions: behind a branch each, loads would be three times the code, and a
 // short kernel waits for its code.
 template <int kSteps, typename Element>
