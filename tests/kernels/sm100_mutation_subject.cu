@@ -5,7 +5,8 @@
 //   vgpu mutate --gpu b200 --sms 8 -- convoy_sm100_mutation_subject
 // which deletes each synchronising instruction in turn. Exit status 0: both results are exact.
 // With CONVOY_SUBJECT_SPLIT the reduction is split between two pairs; with CONVOY_SUBJECT_HALO a
-// pair loads patches with their border; with CONVOY_SUBJECT_1SM no CTA shares an MMA.
+// pair loads patches with their border, of zeros and then of reflected pixels; with
+// CONVOY_SUBJECT_1SM no CTA shares an MMA.
 #include <cstdio>
 
 #include "kernels/sm100/host.hpp"
@@ -42,7 +43,7 @@ constexpr auto kConfig = [] {
   return config;
 }();
 
-int run(bool with_residual) {
+int run(bool with_residual, PadMode mode) {
   // NOTE: four tiles a cluster are enough for the split kernel, whose exchange is slow to
   // interpret.
   Conv2dProblemShape shape{.batch = kConfig.splits_reduction() ? 2 : 7,
@@ -53,7 +54,13 @@ int run(bool with_residual) {
                            .filter_h = 3,
                            .filter_w = 3,
                            .pad_h = 1,
-                           .pad_w = 1};
+                           .pad_w = 1,
+                           .pad_mode = mode};
+  if (mode != PadMode::zero) {
+    // Of nine tiles one touches no border.
+    shape.batch = 3;
+    shape.in_height = 39;
+  }
   const test::IntegerTensors problem(geometry_of(shape));
   test::GuardedBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
   test::GuardedBuffer source(problem.source.size() * 2), output(problem.source.size() * 2);
@@ -93,6 +100,14 @@ int run(bool with_residual) {
 }  // namespace convoy::sm100
 
 int main() {
-  const int plain = convoy::sm100::run(false);
-  return plain != 0 ? plain : convoy::sm100::run(true);
+  using convoy::PadMode;
+  for (const PadMode mode : {PadMode::zero, PadMode::reflect}) {
+#ifndef CONVOY_SUBJECT_HALO
+    if (mode != PadMode::zero) continue;
+#endif
+    for (const bool with_residual : {false, true}) {
+      if (const int failed = convoy::sm100::run(with_residual, mode); failed != 0) return failed;
+    }
+  }
+  return 0;
 }

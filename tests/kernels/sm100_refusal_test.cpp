@@ -49,6 +49,28 @@ TEST(Sm100Refusal, NamesConditionValueAndWhatIsLegal) {
   EXPECT_EQ(refusal(split, conv2d(1, 8, 8, 512, 32, 1, 1), false), "");
 }
 
+// Of a patch with its border what lies outside is copied from inside, where something of it is.
+TEST(Sm100Refusal, PaddingModesOfPatches) {
+  const Instance halo = test_kernels()[13].make();
+  ASSERT_EQ(halo.config.input, Input::halo);
+  const auto reason = [&](std::int64_t height, std::int64_t pad, PadMode mode) {
+    return refusal(halo,
+                   conv2d(1, height, 40, 32, 32, 3, 1, pad, 0, [&](auto& p) { p.pad_mode = mode; }),
+                   false);
+  };
+  EXPECT_EQ(reason(40, 1, PadMode::reflect), "");
+  // The first patch has 18 rows: its first one reads the one 2 * pad behind it.
+  EXPECT_EQ(reason(34, 8, PadMode::reflect), "");
+  EXPECT_EQ(reason(40, 9, PadMode::reflect),
+            "padding of height = 9, 9 by mode reflect under a filter of 3; legal: what copies "
+            "pixels of the same patch of 18, as padding does that keeps the extent");
+  EXPECT_EQ(reason(40, 17, PadMode::zero), "");
+  // The last patch begins behind the last row: it has none to replicate.
+  EXPECT_EQ(reason(32, 9, PadMode::replicate), "");
+  EXPECT_NE(reason(18, 17, PadMode::replicate).find("by mode replicate under a filter of 3"),
+            std::string::npos);
+}
+
 TEST(Sm100Refusal, LimitsOfIm2colAreReportedAndPatchesTakeOver) {
   const Instance instance = test_kernels()[0].make();
   const Config& config = instance.config;
@@ -252,6 +274,38 @@ TEST(Sm100Model, IntakeHasAClockOfItsOwn) {
   k.tile_cycles = k.ends_cycles = slow.tile_cycles = slow.ends_cycles = 0;
   EXPECT_NEAR(loop_us(loop, k), loop_us(loop, slow), 1e-6 * loop_us(loop, k));
   EXPECT_NEAR(loop_us(loop, k) - k.launch_us, 1e9 / k.other_bytes_per_us, 1.0);
+}
+
+// What filling a border adds to the refilling of a patch, as far as the ring's others do not hide
+// it.
+TEST(Sm100Model, BordersCost) {
+  TileLoop loop;
+  loop.atoms = 900;
+  loop.patch_atoms = 9;
+  loop.buffered_atoms = 1e6;
+  ModelConstants k;
+  loop.mma_macs = 256 * k.macs_per_cycle;
+  const auto cycles = [&](double share, double stages) {
+    TileLoop other = loop;
+    other.border_share = share;
+    other.patch_stages = stages;
+    return (loop_us(other, k) - loop_us(loop, k)) * k.cycles_per_us;
+  };
+  EXPECT_EQ(cycles(0, 2), 0);
+  EXPECT_NEAR(cycles(1, 1), 100 * k.border_cycles, 1e-3);
+  EXPECT_NEAR(cycles(0.5, 2), 50 * (k.refill_cycles + k.border_cycles - 9 * 256), 1e-3);
+  EXPECT_EQ(cycles(1, 3), 0);
+  // Pairs of tiles: two of four rows of them, two of eight columns, either CTA's.
+  const auto share = [](const TestKernel& kernel, std::int64_t h, std::int64_t w) {
+    return tile_loop(
+               kernel.make(),
+               conv2d(1, h, w, 64, 64, 3, 3, 1, 1, [](auto& p) { p.pad_mode = PadMode::reflect; }),
+               148, {})
+        .border_share;
+  };
+  EXPECT_DOUBLE_EQ(share(test_kernels()[12], 64, 64), 1 - 0.5 * 0.75);
+  EXPECT_DOUBLE_EQ(share(test_kernels()[13], 64, 64), 1.0);
+  EXPECT_DOUBLE_EQ(share(test_kernels()[13], 640, 640), 2 * (1 - 0.95 * 0.975));
 }
 
 TEST(Sm100Model, KnowsHowRowsLie) {

@@ -26,6 +26,7 @@ KernelView kernel_view(const ConvGeometry& g) {
 
 double depths_met(const ConvGeometry& g) {
   const KernelView view = kernel_view(g);
+  if (view_pad_mode(g, 0) != PadMode::zero) return static_cast<double>(view.filter[0]);
   const std::int64_t frames = std::min<std::int64_t>(g.out[0], 1024);
   std::int64_t met = 0;
   for (std::int64_t z = 0; z < frames; ++z) {
@@ -70,6 +71,22 @@ std::string pad_mode_refusal(const ConvGeometry& g, int first_axis) {
     }
   }
   return {};
+}
+
+std::string border_refusal(const ConvGeometry& g, int axis, const PatchedAxis& patches) {
+  const PadMode mode = view_pad_mode(g, axis);
+  if (mode == PadMode::zero) return {};
+  const bool reflects = mode == PadMode::reflect;
+  // The furthest that the first patch reads inside, and the first that the last patch does.
+  const std::int64_t before = reflects ? 2 * g.pad_begin[axis] : g.pad_begin[axis];
+  const std::int64_t last = g.in[axis] - 1 - (reflects ? g.pad_end[axis] : 0);
+  if (before < patches.patch && (patches.tiles - 1) * patches.tile - g.pad_begin[axis] <= last) {
+    return {};
+  }
+  return text("padding of ", kAxisNames[axis], " = ", g.pad_begin[axis], ", ", g.pad_end[axis],
+              " by mode ", to_string(g.pad_mode[axis]), " under a filter of ", g.filter[axis],
+              "; legal: what copies pixels of the same patch of ", patches.patch,
+              ", as padding does that keeps the extent");
 }
 
 std::string refusal(const ConvGeometry& g, bool packed_filter, DType dtype, bool takes_groups) {

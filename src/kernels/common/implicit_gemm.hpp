@@ -39,7 +39,7 @@ KernelView kernel_view(const ConvGeometry& geometry);
 bool folds_upsampling(const ConvGeometry& geometry, bool packed_filter);
 
 /// Depths of the filter that meet frames of cache or input, on average over the first 1,024
-/// output frames: so many are multiplied where those that meet only padding are skipped.
+/// output frames: so many are multiplied where those that meet only zeros are skipped.
 double depths_met(const ConvGeometry& geometry);
 
 /// No tap leaves its frame, so frames are images of a larger batch and tiles may straddle them.
@@ -55,6 +55,16 @@ PadMode view_pad_mode(const ConvGeometry& geometry, int axis);
 
 /// Empty, or which axis from `first_axis` on is padded with anything but zeros.
 std::string pad_mode_refusal(const ConvGeometry& geometry, int first_axis = 0);
+
+/// How tiles whose taps slide over a patch lie along an axis: output elements of a tile, input
+/// elements of its patch, tiles.
+struct PatchedAxis {
+  std::int64_t tile, patch, tiles;
+};
+
+/// Empty, or why padding along height or width cannot be copied from elements of the same patch
+/// (border.cuh).
+std::string border_refusal(const ConvGeometry& geometry, int axis, const PatchedAxis& patches);
 
 /// Empty, or what every implicit-GEMM kernel declines: channels of a group that are no whole
 /// 16-byte rows, wide strides, upsampling that does not fold. `packed_filter`: the filter comes in

@@ -99,6 +99,8 @@ struct Config {
     return act_atom_bytes() * atoms_per_tile();
   }
   constexpr bool has_act_ring() const { return input != Input::runs; }
+  /// Patches at the border are completed where padding replicates or reflects.
+  constexpr bool fills_border() const { return input == Input::halo; }
   constexpr int filter_tile_bytes() const { return filter_atom_bytes() * atoms_per_tile(); }
   /// Rows of an activation (filter) tile that each CTA of a cluster fetches and multicasts.
   constexpr int act_slice_rows() const { return block_tile_shape.m / cluster_shape.n; }
@@ -129,7 +131,7 @@ struct Config {
   }
   constexpr int source_bytes() const { return source_stages() * output_stage_bytes(); }
   constexpr int act_ring_bytes() const {
-    return has_act_ring() ? num_act_stages * (act_tile_bytes() + 16) : 0;
+    return has_act_ring() ? num_act_stages * (act_tile_bytes() + 24) : 0;
   }
   /// Shared memory that receives the fp32 parts of a CTA's rows from all k CTAs.
   constexpr int exchange_bytes() const {

@@ -153,6 +153,10 @@ bool stores_by_tma(const Config& config, const ConvGeometry& g) {
 
 std::string volumes_refusal(const Config& config, const ConvGeometry& g) {
   if (g.cached_frames != 0) return text("cached_frames = ", g.cached_frames, "; legal: 0");
+  // TMA counts the frames, and reads zeros outside.
+  if (implicit_gemm::view_pad_mode(g, 0) != PadMode::zero) {
+    return text("padding mode of depth = ", to_string(g.pad_mode[0]), "; legal: zero");
+  }
   if (g.gemm_m() > kMaxCoordinate) {
     return text("M = ", g.gemm_m(), "; legal: at most ", kMaxCoordinate, " (32-bit coordinates)");
   }
@@ -275,6 +279,22 @@ std::string halo_refusal(const Config& config, const ConvGeometry& g) {
   return {};
 }
 
+// Padding by replication and reflection across a frame: pixels of a patch that lie outside the
+// input are copied from others of the same patch (border.cuh). Along depth any frame can be read.
+std::string border_refusal(const Config& config, const ConvGeometry& g) {
+  if (!config.fills_border()) return implicit_gemm::pad_mode_refusal(g, 1);
+  const KernelView view = kernel_view(g);
+  const HaloExtent halo = halo_extent(config, g);
+  const std::int64_t rows = config.block_tile_shape.m / kPatchColumns;
+  std::string reason =
+      implicit_gemm::border_refusal(g, 1, {rows, halo.height, ceil_div(view.out[1], rows)});
+  if (reason.empty()) {
+    reason = implicit_gemm::border_refusal(
+        g, 2, {kPatchColumns, halo.width, ceil_div(view.out[2], kPatchColumns)});
+  }
+  return reason;
+}
+
 std::string resident_refusal(const Config& config, const ConvGeometry& g) {
   if (!g.dense_output()) return "an output with pitches; legal: a dense one (one group of rows)";
   if (!implicit_gemm::is_planar(g) || !implicit_gemm::is_pointwise(g)) {
@@ -308,11 +328,11 @@ std::string input_refusal(const Config& config, const ConvGeometry& g) {
 std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
   const Config& config = instance.config;
   std::string reason = implicit_gemm::refusal(g, packed_filter);
-  if (reason.empty()) reason = implicit_gemm::pad_mode_refusal(g);
   if (reason.empty()) reason = vectors_refusal(instance, g);
   if (reason.empty()) reason = implicit_gemm::output_pitch_refusal(g, config.out_dtype);
   if (reason.empty()) reason = implicit_gemm::coordinate_refusal(g);
   if (reason.empty()) reason = input_refusal(config, g);
+  if (reason.empty()) reason = border_refusal(config, g);
   if (!reason.empty()) return reason;
   const RowLayout layout = row_layout(config, g);
   const auto judge = [](const auto& map) { return tensor_map_refusal(map); };
@@ -370,6 +390,7 @@ Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_
   if (config.input == Input::halo) {
     const HaloExtent halo = halo_extent(config, g);
     p.halo_width = static_cast<int>(halo.width);
+    p.halo_height = static_cast<int>(halo.height);
     p.halo_bytes = static_cast<int>(halo.pixels()) * config.a_swizzle;
   }
   p.rows = static_cast<int>(layout.rows);
@@ -387,7 +408,13 @@ Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_
     p.stride[axis] = static_cast<int>(g.stride[axis]);
     p.pad[axis] = static_cast<int>(g.pad_begin[axis]);
     p.dilation[axis] = static_cast<int>(view.dilation[axis]);
+    p.pad_mode[axis] = implicit_gemm::view_pad_mode(g, static_cast<int>(axis));
   }
+  for (std::size_t i = 0; i < 2; ++i) {
+    p.in[i] = static_cast<int>(g.in[i + 1]);
+    p.pad_behind[i] = static_cast<int>(g.pad_end[i + 1]);
+  }
+  p.fills_border = p.pad_mode[1] != PadMode::zero || p.pad_mode[2] != PadMode::zero;
   p.frames = static_cast<int>(g.in[0]);
   p.cached_frames = static_cast<int>(g.cached_frames);
   p.tma_store = stores_by_tma(config, g);

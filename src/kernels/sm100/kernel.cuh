@@ -3,7 +3,8 @@
 // Forward convolution for Blackwell (sm_100f) as a warp-specialised implicit GEMM. 256 threads:
 //
 //   warps 0-3  epilogue        tensor memory -> registers -> shared memory -> global (TMA)
-//   warp  4    scheduler       asks cluster launch control for the next tile
+//   warp  4    scheduler       asks cluster launch control for the next tile; completes patches at
+//                              the border where padding replicates or reflects
 //   warp  5    main load       TMA: im2col activation tiles, filter tiles
 //   warp  6    MMA             tcgen05.mma, one thread (of one CTA of a pair)
 //   warp  7    epilogue load   TMA: source (residual) tiles
@@ -19,6 +20,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/common/border.cuh"
 #include "kernels/common/epilogue.cuh"
 #include "kernels/common/pipeline.cuh"
 #include "kernels/common/ptx.cuh"
@@ -60,6 +62,7 @@ struct Conv2dFpropKernel {
   static constexpr bool kBf16 = kConfig.act_dtype == DType::bf16;
   static constexpr bool kHalo = kConfig.input == Input::halo;
   static constexpr bool kResident = kConfig.input == Input::resident;
+  static constexpr bool kFillsBorder = kConfig.fills_border();
   using InputState = PipelineState<Smem::kGroups>;
   using ActState = PipelineState<Smem::kActStages>;
 
@@ -69,7 +72,8 @@ struct Conv2dFpropKernel {
   static constexpr int kHandOverThreads = kEpilogueThreads + 32;
 
   // Threads that read each launch-control answer: the scheduler of the first CTA; load, MMA,
-  // epilogue and, with a residual, epilogue-load warps of every CTA.
+  // epilogue and, with a residual, epilogue-load warps of every CTA. The others' schedulers come on
+  // top in launches that complete patches.
   static constexpr int kClcConsumers =
       32 + kClusterSize * (32 + 32 + (kWithResidual ? 32 : 0) + kEpilogueThreads);
 
@@ -82,6 +86,11 @@ struct Conv2dFpropKernel {
     int leader;     // rank of the pair's leader
     std::uint32_t rank;
   };
+
+  // In this launch patches that reach outside the input are completed.
+  static __device__ __forceinline__ bool fills_border(const Params& params) {
+    return kFillsBorder && params.fills_border;
+  }
 
   // ---- Tiles ----------------------------------------------------------------------------------
 
@@ -117,15 +126,17 @@ struct Conv2dFpropKernel {
             .filter = (n * kClusterN + at.n) * kConfig.mma_shape.n};
   }
 
-  // Filter depths [begin, end) of a tile that meet a frame; at least one, so that every tile writes
-  // its accumulator (a depth in the padding reads zeros).
+  // Filter depths [begin, end) of a tile that meet a frame, where padding is not of zeros all; at
+  // least one, so that every tile writes its accumulator (a depth in the padding reads zeros).
   struct Depths {
     int begin, end;
   };
 
   static __device__ __forceinline__ Depths depths_of(const Params& params, const Tile& tile) {
     // Depths of an upsampling are terms of its filters, which read the same frame.
-    if (!by_frames(params) || params.phases > 1) return {0, params.filter_extent[0]};
+    if (!by_frames(params) || params.phases > 1 || params.pad_mode[0] != PadMode::zero) {
+      return {0, params.filter_extent[0]};
+    }
     const int first = tile.group % params.out_extent[0] * params.stride[0] - params.pad[0];
     const int dilation = params.dilation[0];
     const int seen = params.cached_frames + params.frames;
@@ -175,8 +186,10 @@ struct Conv2dFpropKernel {
         ptx::barrier_init(&smem.input_empty[i], kPairsM + kClusterN - 1);
       }
       for (int i = 0; kConfig.has_act_ring() && i < Smem::kActStages; ++i) {
-        ptx::barrier_init(&smem.act_full[i], 1);
+        // The leader announces the patches of a pair, or where some are completed each CTA its own.
+        ptx::barrier_init(&smem.act_full[i], fills_border(params) ? kCtaGroup : 1);
         ptx::barrier_init(&smem.act_empty[i], 1);
+        if constexpr (kFillsBorder) ptx::barrier_init(&smem.act_loaded[i], 1);
       }
       for (int i = 0; i < Smem::kAccumStages; ++i) {
         ptx::barrier_init(&smem.accum_full[i], 1);
@@ -184,7 +197,8 @@ struct Conv2dFpropKernel {
       }
       for (int i = 0; i < Smem::kClcStages; ++i) {
         ptx::barrier_init(&smem.clc_full[i], 1);
-        ptx::barrier_init(&smem.clc_empty[i], kClcConsumers);
+        ptx::barrier_init(&smem.clc_empty[i],
+                          kClcConsumers + (fills_border(params) ? 32 * (kClusterSize - 1) : 0));
         ptx::barrier_init(&smem.throttle_full[i], 32);
         ptx::barrier_init(&smem.throttle_empty[i], 32);
       }
@@ -232,37 +246,53 @@ struct Conv2dFpropKernel {
     return obtained;
   }
 
-  static __device__ __forceinline__ void scheduler_warp(Smem& smem, const Place& at) {
-    if (at.rank != 0) return;
+  /// Ask launch control for the tile after the one that the main load has begun, so that no CTA
+  /// hoards tiles. The answer goes to every CTA of the cluster.
+  static __device__ __forceinline__ void request_next_tile(Smem& smem, bool leader,
+                                                           ClcState& throttle, ClcState& request) {
+    ptx::barrier_wait(&smem.throttle_full[throttle.index], throttle.parity());
+    ptx::barrier_arrive(&smem.throttle_empty[throttle.index]);
+    throttle.advance();
+
+    ptx::barrier_wait(&smem.clc_empty[request.index], request.producer_parity());
+    const std::uint32_t full = ptx::shared_address(&smem.clc_full[request.index]);
+    if (ptx::lane_id() < kClusterSize) {
+      ptx::barrier_arrive_expect_cluster(ptx::map_shared_rank(full, ptx::lane_id()),
+                                         sizeof(ptx::ClcResponse));
+    }
+    // NOTE: no wait for those arrivals: a phase only ends when they and the answer have come.
+    if (leader) {
+      ptx::ClcResponse* response = &smem.clc_response[request.index];
+      if constexpr (kClusterSize > 1) {
+        ptx::clc_try_cancel_multicast(response, &smem.clc_full[request.index]);
+      } else {
+        ptx::clc_try_cancel(response, &smem.clc_full[request.index]);
+      }
+    }
+    __syncwarp();
+    request.advance();
+  }
+
+  /// In the cluster's first CTA ask for tiles; in every CTA of a launch that fills borders complete
+  /// patches, while an answer is on its way.
+  static __device__ __forceinline__ void scheduler_warp(const Params& params, Smem& smem,
+                                                        const Place& at, int index) {
+    const bool schedules = at.rank == 0;
+    if (!schedules && !fills_border(params)) return;
     ClcState throttle, request, answer;
+    [[maybe_unused]] BorderState border;
     const bool leader = ptx::elect_one();
-    int index = 0;
     bool more = true;
     while (more) {
-      // Ask only when the main load has begun the current tile, so that no CTA hoards tiles.
-      ptx::barrier_wait(&smem.throttle_full[throttle.index], throttle.parity());
-      ptx::barrier_arrive(&smem.throttle_empty[throttle.index]);
-      throttle.advance();
-
-      ptx::barrier_wait(&smem.clc_empty[request.index], request.producer_parity());
-      const std::uint32_t full = ptx::shared_address(&smem.clc_full[request.index]);
-      if (ptx::lane_id() < kClusterSize) {
-        ptx::barrier_arrive_expect_cluster(ptx::map_shared_rank(full, ptx::lane_id()),
-                                           sizeof(ptx::ClcResponse));
-      }
-      // NOTE: no wait for those arrivals: a phase only ends when they and the answer have come.
-      if (leader) {
-        ptx::ClcResponse* response = &smem.clc_response[request.index];
-        if constexpr (kClusterSize > 1) {
-          ptx::clc_try_cancel_multicast(response, &smem.clc_full[request.index]);
-        } else {
-          ptx::clc_try_cancel(response, &smem.clc_full[request.index]);
+      if (schedules) request_next_tile(smem, leader, throttle, request);
+      if constexpr (kFillsBorder) {
+        if (params.fills_border) {
+          complete_patches(params, smem, at, tile_of(params, at, index), border);
         }
       }
-      __syncwarp();
-      request.advance();
       more = fetch_next_tile(smem, answer, index);
     }
+    if (!schedules) return;
     // Stay until every CTA has read the last answers: their arrivals come to this CTA's barriers.
     for (int i = 0; i < Smem::kClcStages; ++i) {
       ptx::barrier_wait(&smem.clc_empty[request.index], request.producer_parity());
@@ -327,8 +357,15 @@ struct Conv2dFpropKernel {
     return start;
   }
 
+  // Input::halo: where the patch of a tile begins in its frame.
+  static __device__ __forceinline__ PatchOrigin patch_origin(const Tile& tile,
+                                                             const PixelStart& start) {
+    return {start.h + (tile.phase >> 1), start.w + (tile.phase & 1)};
+  }
+
   // Where the activation of filter depth `t` comes from: the map and its outermost coordinate; by
-  // frames that of the one frame which the depth meets, -1 (zeros) in the padding.
+  // frames that of the one frame which the depth meets, in the padding -1 (zeros) or the frame that
+  // it replicates or reflects.
   struct FrameSource {
     const CUtensorMap* map;
     int n;
@@ -338,10 +375,13 @@ struct Conv2dFpropKernel {
                                                              const PixelStart& start, int t) {
     FrameSource source{&params.activation_map, start.n};
     if (by_frames(params) && start.n >= 0) {
-      const int frame = start.d + t * params.dilation[0];
-      if (frame < 0 || frame >= params.cached_frames + params.frames) {
-        source.n = -1;
-      } else if (frame < params.cached_frames) {
+      const int seen = params.cached_frames + params.frames;
+      int frame = start.d + t * params.dilation[0];
+      if (frame < 0 || frame >= seen) {
+        if (params.pad_mode[0] == PadMode::zero) return {source.map, -1};
+        frame = inside(frame, seen, params.pad_mode[0]);
+      }
+      if (frame < params.cached_frames) {
         source.map = &params.cache_map;
         source.n = start.image * params.cached_frames + frame;
       } else {
@@ -431,19 +471,26 @@ struct Conv2dFpropKernel {
   }
 
   /// Load a box of activations into the next stage of their own ring: `bytes` from channel atom
-  /// `atom`, pixel (w, h) of frame `n` on.
-  static __device__ __forceinline__ void load_act_stage(Smem& smem, const Place& at, bool leader,
-                                                        ActState& act, const CUtensorMap* map,
-                                                        int bytes, int atom, int w, int h, int n) {
+  /// `atom`, pixel (w, h) of frame `n` on. `to_scheduler`: it has a border to fill.
+  static __device__ __forceinline__ void load_act_stage(const Params& params, Smem& smem,
+                                                        const Place& at, bool leader, ActState& act,
+                                                        const CUtensorMap* map, int bytes, int atom,
+                                                        int w, int h, int n,
+                                                        bool to_scheduler = false) {
     ptx::barrier_wait(&smem.act_empty[act.index], act.producer_parity());
     if (leader) {
       ptx::Barrier* full = &smem.act_full[act.index];
-      if (at.pair_rank == 0) {
+      std::uint32_t counted_at = leader_barrier(at, full);
+      if (fills_border(params)) {
+        // Each CTA announces its own bytes: to the pair's leader, or at home to its scheduler.
+        if (to_scheduler) counted_at = ptx::shared_address(&smem.act_loaded[act.index]);
+        ptx::barrier_arrive_expect_cluster(counted_at, static_cast<std::uint32_t>(bytes));
+      } else if (at.pair_rank == 0) {
         ptx::barrier_arrive_expect(full, static_cast<std::uint32_t>(kCtaGroup * bytes));
       }
       ptx::tma_load_tiled_4d<kCtaGroup, false>(smem.act_tiles(static_cast<int>(act.index)), map,
-                                               leader_barrier(at, full), 0, ptx::kL2EvictNormal,
-                                               atom * kAtomK, w, h, n);
+                                               counted_at, 0, ptx::kL2EvictNormal, atom * kAtomK, w,
+                                               h, n);
     }
     __syncwarp();
     act.advance();
@@ -458,12 +505,14 @@ struct Conv2dFpropKernel {
                                                         const Loaded& loaded) {
     const Depths depths = depths_of(params, tile);
     const PixelStart start = pixel_start(params, tile, tile.row);
+    const PatchOrigin patch = patch_origin(tile, start);
+    const bool to_scheduler = needs_border(params, patch);
     const int taps = params.filter_extent[1] * params.filter_extent[2];
     for (int t = depths.begin; t < depths.end; ++t) {
       const auto [map, n] = frame_source(params, start, t);
       for (int atom = 0; atom < params.channel_atoms; ++atom) {
-        load_act_stage(smem, at, leader, rings.act, map, params.halo_bytes, atom,
-                       start.w + (tile.phase & 1), start.h + (tile.phase >> 1), n);
+        load_act_stage(params, smem, at, leader, rings.act, map, params.halo_bytes, atom,
+                       patch.column, patch.row, n, to_scheduler);
         for (int tap = 0; tap < taps; ++tap) {
           InputState& input = rings.input;
           ptx::barrier_wait(&smem.input_empty[input.index], input.producer_parity());
@@ -508,8 +557,8 @@ struct Conv2dFpropKernel {
     }
     const PixelStart start = pixel_start(params, tile, tile.row);
     for (int atom = 0; atom < params.channel_atoms; ++atom) {
-      load_act_stage(smem, at, leader, rings.act, &params.activation_map, kConfig.act_atom_bytes(),
-                     atom, start.w, start.h, start.n);
+      load_act_stage(params, smem, at, leader, rings.act, &params.activation_map,
+                     kConfig.act_atom_bytes(), atom, start.w, start.h, start.n);
       if (leader) loaded(atom == params.channel_atoms - 1);
       __syncwarp();
     }
@@ -584,6 +633,40 @@ struct Conv2dFpropKernel {
     for (int i = 0; kConfig.has_act_ring() && i < Smem::kActStages; ++i) {
       ptx::barrier_wait(&smem.act_empty[rings.act.index], rings.act.producer_parity());
       rings.act.advance();
+    }
+  }
+
+  // ---- Borders --------------------------------------------------------------------------------
+
+  // Where the ring of patches stands for who completes some of them.
+  struct BorderState {
+    ActState act;
+    std::uint32_t parities = 0;  // of act_loaded, a bit a stage: not every patch passes there
+  };
+
+  /// Complete the patches of a tile of this CTA if they reach outside the input, each between the
+  /// main load, which decides alike, and the MMAs. A whole warp.
+  static __device__ __forceinline__ void complete_patches(const Params& params, Smem& smem,
+                                                          const Place& at, const Tile& tile,
+                                                          BorderState& border) {
+    const Depths depths = depths_of(params, tile);
+    const int patches = (depths.end - depths.begin) * params.channel_atoms;
+    const PatchOrigin patch = patch_origin(tile, pixel_start(params, tile, tile.row));
+    if (!needs_border(params, patch)) {
+      border.act.advance(static_cast<std::uint32_t>(patches));
+      return;
+    }
+    const int lane = static_cast<int>(ptx::lane_id());
+    for (int i = 0; i < patches; ++i) {
+      const std::uint32_t stage = border.act.index;
+      ptx::barrier_wait(&smem.act_loaded[stage], border.parities >> stage & 1);
+      border.parities ^= 1u << stage;
+      fill_border(params, patch, kConfig.a_swizzle, smem.act_tiles(static_cast<int>(stage)), lane);
+      // NOTE: the MMAs read through the async proxy, those that a pair's leader issues as well.
+      ptx::fence_async_shared();
+      __syncwarp();
+      if (lane == 0) ptx::barrier_arrive_cluster(leader_barrier(at, &smem.act_full[stage]));
+      border.act.advance();
     }
   }
 
@@ -931,7 +1014,7 @@ struct Conv2dFpropKernel {
     if (warp < kScheduler) {
       epilogue_warps(params, smem, at, first_tile, compute, store);
     } else if (warp == kScheduler) {
-      scheduler_warp(smem, at);
+      scheduler_warp(params, smem, at, first_tile);
     } else if (warp == kMainLoad) {
       main_load_warp(params, smem, at, first_tile);
     } else if (warp == kMma) {

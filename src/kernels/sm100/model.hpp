@@ -38,6 +38,10 @@ struct ModelConstants {
   /// every 2 cycles.
   double load_cycles = 120.0;
   double mma_issue_cycles = 110.0;
+  /// Cycles from a patch's arrival until the MMAs hear that its border is filled: of a corner's 8
+  /// copies through registers, one after the other, two waits, the fence and the arrival at the
+  /// pair's leader; 400 to 900.
+  double border_cycles = 600.0;
   /// Cycles that an atom takes beside its MMAs: Hopper's warpgroups wait and commit (some 50,
   /// fitted); the MMA warp of a B200 issues ahead.
   double atom_cycles = 0.0;
@@ -97,6 +101,9 @@ struct TileLoop {
   double taken_in_bytes = 0;  ///< Bytes that an SM takes in for an atom.
   bool as_they_lie = false;   ///< As runs of pixels without filter taps.
   double buffered_atoms = 1;  ///< Atoms that the stages hold.
+  double patch_atoms = 1;     ///< Input::halo: atoms of a patch,
+  double patch_stages = 1;    ///< patches that the ring holds,
+  double border_share = 0;    ///< and the share of tiles whose patches are completed.
   double epilogue_steps = 0;  ///< Of 128 x 32 values, of a tile.
   bool residual = false;
   StepWork work = StepWork::plain;

@@ -57,6 +57,7 @@ struct Conv2dSmem {
   ptx::ClcResponse clc_response[kClcStages];
 
   // Of the activations' own ring.
+  ptx::Barrier act_loaded[kConfig.fills_border() ? kActStages : 1];
   ptx::Barrier act_full[kActStages];
   ptx::Barrier act_empty[kActStages];
   ptx::Barrier input_full[kGroups];

@@ -155,27 +155,15 @@ std::string halo_refusal(const Config& config, const ConvGeometry& g) {
 // input are copied from others of the same patch (border.cuh).
 std::string border_refusal(const Config& config, const ConvGeometry& g) {
   if (!config.fills_border()) return implicit_gemm::pad_mode_refusal(g, 1);
-  const KernelView view = implicit_gemm::kernel_view(g);
-  const PatchTiling tiling = choose_patch(config, g, view);
-  for (int axis = 1; axis < 3; ++axis) {
-    const PadMode mode = implicit_gemm::view_pad_mode(g, axis);
-    if (mode == PadMode::zero) continue;
-    const bool reflects = mode == PadMode::reflect;
-    const std::int64_t tile =
-        8 * (axis == 2 ? tiling.columns : config.block_m / 64 / tiling.columns);
-    const std::int64_t patch = axis == 2 ? tiling.halo_width : tiling.halo_height;
-    const std::int64_t tiles = axis == 2 ? tiling.tiles_across : tiling.tiles_down;
-    // The furthest that the first patch reads inside, and the first that the last patch does.
-    const std::int64_t before = reflects ? 2 * g.pad_begin[axis] : g.pad_begin[axis];
-    const std::int64_t last = g.in[axis] - 1 - (reflects ? g.pad_end[axis] : 0);
-    if (before >= patch || (tiles - 1) * tile - g.pad_begin[axis] > last) {
-      return text("padding of ", kAxisNames[axis], " = ", g.pad_begin[axis], ", ", g.pad_end[axis],
-                  " by mode ", to_string(g.pad_mode[axis]), " under a filter of ", g.filter[axis],
-                  "; legal: what copies pixels of the same patch of ", patch,
-                  ", as padding does that keeps the extent");
-    }
+  const PatchTiling tiling = choose_patch(config, g, implicit_gemm::kernel_view(g));
+  const std::int64_t rows = config.block_m / 64 / tiling.columns;
+  std::string reason =
+      implicit_gemm::border_refusal(g, 1, {8 * rows, tiling.halo_height, tiling.tiles_down});
+  if (reason.empty()) {
+    reason = implicit_gemm::border_refusal(
+        g, 2, {8 * tiling.columns, tiling.halo_width, tiling.tiles_across});
   }
-  return {};
+  return reason;
 }
 
 std::string resident_refusal(const Config& config, const ConvGeometry& g) {

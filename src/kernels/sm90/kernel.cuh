@@ -17,9 +17,9 @@
 // the wgmma descriptors slide over it. With strides it serves those taps that fall on its plane.
 #pragma once
 
+#include "kernels/common/border.cuh"
 #include "kernels/common/pipeline.cuh"
 #include "kernels/common/ptx.cuh"
-#include "kernels/sm90/border.cuh"
 #include "kernels/sm90/config.hpp"
 #include "kernels/sm90/epilogue.cuh"
 #include "kernels/sm90/epilogue_swapped.cuh"
@@ -244,7 +244,8 @@ struct Kernel {
     h += tile.phase_row - p.pad[1];
     // NOTE: at the border the consumers hear of the stage from the warp that completes it, with a
     // prologue always.
-    const bool is_completed = kFillsBorder && (kNormalises || needs_border(p, tile));
+    const bool is_completed =
+        kFillsBorder && (kNormalises || needs_border(p, patch_origin(p, tile)));
     ptx::Barrier* const full = is_completed ? &smem.act_loaded[stage] : &smem.act_full[stage];
     const bool with_rms = kNormalises && p.norm == PrologueNorm::rms && !source.cached;
     ptx::barrier_arrive_expect(
@@ -394,11 +395,11 @@ struct Kernel {
     Tile tile = first_tile;
     for (int index = at.first_index; index < p.num_cluster_tiles;) {
       const KRange range = k_range<kConfig>(p, tile, at.cta_rank, at.cluster_size);
-      if (needs_border(p, tile)) {
+      if (needs_border(p, patch_origin(p, tile))) {
         for (int i = range.begin; i < range.end; ++i, act.advance()) {
           ptx::barrier_wait(&smem.act_loaded[act.index], parities >> act.index & 1);
           parities ^= 1u << act.index;
-          fill_border(p, tile, smem.act_tile(act.index), at.lane);
+          fill_border(p, patch_origin(p, tile), p.block_bytes, smem.act_tile(act.index), at.lane);
           // The MMAs read through the async proxy.
           ptx::fence_async_shared();
           __syncwarp();
@@ -426,7 +427,7 @@ struct Kernel {
     for (int index = at.first_index; index < p.num_cluster_tiles;) {
       const KRange range = k_range<kConfig>(p, tile, at.cta_rank, at.cluster_size);
       KBlock k = first_k_block<kConfig>(p, tile, range);
-      const bool has_border = needs_border(p, tile);
+      const bool has_border = needs_border(p, patch_origin(p, tile));
       for (int i = range.begin; i < range.end; ++i, k.advance(p), act.advance()) {
         const int channel = k.channels * p.block_channels + me.unit * 8;
         const bool works = !frame_source(p, tile, k.t).cached && channel < p.channels;
@@ -449,7 +450,8 @@ struct Kernel {
         }
         if (has_border) {
           ptx::named_barrier_sync(kNormalisedBarrier, kNormaliserWarps * 32);
-          if (worker == 0) fill_border(p, tile, smem.act_tile(act.index), at.lane);
+          if (worker == 0)
+            fill_border(p, patch_origin(p, tile), p.block_bytes, smem.act_tile(act.index), at.lane);
         }
         // The MMAs read through the async proxy.
         ptx::fence_async_shared();

@@ -5,7 +5,6 @@
 
 #include "kernels/common/channel_vector.cuh"
 #include "kernels/common/prologue.cuh"
-#include "kernels/sm90/border.cuh"
 #include "kernels/sm90/params.hpp"
 #include "kernels/sm90/tile.cuh"
 
