@@ -4,6 +4,7 @@
 // the host.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 
 #include "convoy/error.hpp"
@@ -306,6 +307,49 @@ TEST(Sm100Model, BordersCost) {
   EXPECT_DOUBLE_EQ(share(test_kernels()[12], 64, 64), 1 - 0.5 * 0.75);
   EXPECT_DOUBLE_EQ(share(test_kernels()[13], 64, 64), 1.0);
   EXPECT_DOUBLE_EQ(share(test_kernels()[13], 640, 640), 2 * (1 - 0.95 * 0.975));
+}
+
+// Patches are normalised one after the other, each between its refilling and its MMAs.
+TEST(Sm100Model, NormalisingCosts) {
+  TileLoop loop;
+  loop.atoms = 900;
+  loop.patch_atoms = 9;
+  loop.buffered_atoms = 1e6;
+  ModelConstants k;
+  loop.mma_macs = 256 * k.macs_per_cycle;
+  const auto cycles = [&](double normalise, double stages) {
+    TileLoop other = loop;
+    other.normalise_cycles = normalise;
+    other.patch_stages = stages;
+    return (loop_us(other, k) - loop_us(loop, k)) * k.cycles_per_us;
+  };
+  EXPECT_EQ(cycles(0, 3), 0);
+  EXPECT_EQ(cycles(2000, 3), 0);
+  EXPECT_NEAR(cycles(9 * 256 + 50, 4), 100 * 50, 1e-3);
+  EXPECT_NEAR(cycles(2000, 2), 50 * (k.refill_cycles + 2000 - 9 * 256), 1e-3);
+
+  const auto is_tile = [](Input input) {
+    return [input](const Instance& instance) {
+      return instance.config.input == input && instance.config.mma_shape.n == 128 &&
+             instance.config.cta_group == 2;
+    };
+  };
+  const auto loop_of = [&](Input input, const PrologueKind& prologue) {
+    const auto found = std::find_if(instances().begin(), instances().end(), is_tile(input));
+    EXPECT_NE(found, instances().end());
+    return tile_loop(*found, conv2d(1, 64, 64, 128, 128, 3, 3, 1, 1), 148, {}, prologue);
+  };
+  const TileLoop plain = loop_of(Input::halo, {});
+  EXPECT_EQ(plain.normalise_cycles, 0);
+  const auto normalised = [&](Activation activation) {
+    return loop_of(Input::normalised, {.norm = PrologueNorm::rms, .activation = activation});
+  };
+  EXPECT_EQ(normalised(Activation::relu).normalise_cycles, k.plain_normalise_cycles);
+  EXPECT_EQ(normalised(Activation::silu).normalise_cycles, k.normalise_cycles);
+  EXPECT_EQ(normalised(Activation::gelu).normalise_cycles, k.gelu_normalise_cycles);
+  // A patch of 180 pixels is read and written once more, for nine taps.
+  EXPECT_DOUBLE_EQ(normalised(Activation::silu).operand_bytes,
+                   plain.operand_bytes + 2 * 180 * 128 / 9.0);
 }
 
 TEST(Sm100Model, KnowsHowRowsLie) {

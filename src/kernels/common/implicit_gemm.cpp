@@ -89,6 +89,35 @@ std::string border_refusal(const ConvGeometry& g, int axis, const PatchedAxis& p
               ", as padding does that keeps the extent");
 }
 
+std::string normaliser_refusal(const ConvGeometry& g, const PrologueKind& prologue) {
+  if (!prologue.any()) return "no prologue; legal: a norm in front (patches are normalised)";
+  if (prologue.norm == PrologueNorm::rms && g.in[2] % 4 != 0) {
+    return text("in_width = ", g.in[2],
+                " with a prologue of norm rms; legal: a multiple of 4 (TMA ",
+                "needs rows of 16 bytes); nearest: ", ceil_div(g.in[2], 4) * 4);
+  }
+  return {};
+}
+
+std::int64_t inverse_rms_pitch(std::int64_t patch_width) {
+  return ceil_div(patch_width + 3, 4) * 4;
+}
+
+TiledTensorMap inverse_rms_map(const ConvGeometry& g, std::int64_t patch_width,
+                               std::int64_t patch_height) {
+  constexpr std::int64_t kFloat = sizeof(float);
+  TiledTensorMap map;
+  map.name = "prologue.inverse_rms";
+  map.dtype = DType::fp32;
+  map.rank = 3;
+  map.swizzle = Swizzle::none;
+  map.extents = {g.in[2], g.in[1], g.batch * g.in[0], 0, 0};
+  map.strides_bytes = {0, g.in[2] * kFloat, g.in[1] * g.in[2] * kFloat, 0, 0};
+  map.box = {static_cast<int>(inverse_rms_pitch(patch_width)), static_cast<int>(patch_height), 1, 0,
+             0};
+  return map;
+}
+
 std::string refusal(const ConvGeometry& g, bool packed_filter, DType dtype, bool takes_groups) {
   if (g.groups != 1 && !takes_groups) return text("groups = ", g.groups, "; legal: 1");
   const auto unit = static_cast<std::int64_t>(16 / size_of(dtype));

@@ -9,6 +9,7 @@
 #include <limits>
 #include <string>
 
+#include "convoy/prologue.hpp"
 #include "core/geometry.hpp"
 #include "kernels/common/tensor_map.hpp"
 
@@ -65,6 +66,17 @@ struct PatchedAxis {
 /// Empty, or why padding along height or width cannot be copied from elements of the same patch
 /// (border.cuh).
 std::string border_refusal(const ConvGeometry& geometry, int axis, const PatchedAxis& patches);
+
+/// Empty, or why a prologue cannot be applied to patches in shared memory (normalise.cuh).
+std::string normaliser_refusal(const ConvGeometry& geometry, const PrologueKind& prologue);
+
+/// Floats from a row of a patch's inverse RMS in shared memory to the next: from the multiple of 16
+/// bytes in front of the patch, where TMA begins, to the one behind.
+std::int64_t inverse_rms_pitch(std::int64_t patch_width);
+
+/// The inverse RMS of the activation's pixels {W, H, N·frames}, a patch of them a copy.
+TiledTensorMap inverse_rms_map(const ConvGeometry& geometry, std::int64_t patch_width,
+                               std::int64_t patch_height);
 
 /// Empty, or what every implicit-GEMM kernel declines: channels of a group that are no whole
 /// 16-byte rows, wide strides, upsampling that does not fold. `packed_filter`: the filter comes in

@@ -52,7 +52,7 @@ TiledTensorMap tiled_activation_map(const Config& config, const ConvGeometry& g,
                                     RowGroups groups, std::int64_t frames) {
   TiledTensorMap map = implicit_gemm::frames_map(g, config.act_dtype, name, frames);
   map.swizzle = swizzle_of(config.a_swizzle);
-  if (config.input == Input::halo) {
+  if (config.has_halo()) {
     const HaloExtent halo = halo_extent(config, g);
     map.box = {config.atom_k(), static_cast<int>(halo.width), static_cast<int>(halo.height), 1, 0};
     return map;
@@ -167,7 +167,7 @@ std::string volumes_refusal(const Config& config, const ConvGeometry& g) {
 }
 
 RowGroups row_groups_of(const Config& config, const ConvGeometry& g) {
-  if (config.input == Input::halo) return RowGroups::patches;
+  if (config.has_halo()) return RowGroups::patches;
   if (g.upsample == 2) return RowGroups::phases;
   if (!g.dense_output_rows()) return RowGroups::patches;  // Runs of pixels are none in the output.
   const std::int64_t plane = g.out[1] * g.out[2];
@@ -282,7 +282,7 @@ std::string halo_refusal(const Config& config, const ConvGeometry& g) {
 // Padding by replication and reflection across a frame: pixels of a patch that lie outside the
 // input are copied from others of the same patch (border.cuh). Along depth any frame can be read.
 std::string border_refusal(const Config& config, const ConvGeometry& g) {
-  if (!config.fills_border()) return implicit_gemm::pad_mode_refusal(g, 1);
+  if (!config.has_halo()) return implicit_gemm::pad_mode_refusal(g, 1);
   const KernelView view = kernel_view(g);
   const HaloExtent halo = halo_extent(config, g);
   const std::int64_t rows = config.block_tile_shape.m / kPatchColumns;
@@ -314,6 +314,7 @@ std::string resident_refusal(const Config& config, const ConvGeometry& g) {
 std::string input_refusal(const Config& config, const ConvGeometry& g) {
   switch (config.input) {
     case Input::halo:
+    case Input::normalised:
       return halo_refusal(config, g);
     case Input::resident:
       return resident_refusal(config, g);
@@ -345,6 +346,23 @@ std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed
   return reason;
 }
 
+std::string prologue_refusal(const Instance& instance, const ConvGeometry& g,
+                             const PrologueKind& prologue) {
+  const Config& config = instance.config;
+  if (!config.normalises()) {
+    return prologue.any() ? text("prologue = ", to_string(prologue), "; legal: none") : "";
+  }
+  std::string reason = implicit_gemm::normaliser_refusal(g, prologue);
+  if (!reason.empty() || prologue.norm != PrologueNorm::rms) return reason;
+  const HaloExtent halo = halo_extent(config, g);
+  const std::int64_t floats = implicit_gemm::inverse_rms_pitch(halo.width) * halo.height;
+  if (floats > config.inverse_rms_floats()) {
+    return text("a patch of ", halo.height, "x", halo.width, " pixels has ", floats,
+                " of inverse RMS, in rows of 4; legal: at most ", config.inverse_rms_floats());
+  }
+  return {};
+}
+
 // ---- Launches -----------------------------------------------------------------------------------
 
 std::string name_of(const Instance& instance) {
@@ -356,6 +374,7 @@ std::string name_of(const Instance& instance) {
   if (config.a_swizzle != 128) name += text("_s", config.a_swizzle);
   if (config.k_group_size != 1) name += text("_k", config.k_group_size);
   if (config.input == Input::halo) name += "_halo";
+  if (config.input == Input::normalised) name += "_normalised";
   if (config.input == Input::resident) name += "_resident";
   name += text("_", to_string(config.act_dtype));
   if (config.out_dtype != config.act_dtype) name += text("_", to_string(config.out_dtype));
@@ -372,9 +391,11 @@ std::size_t launch_bytes(std::size_t shared_bytes) {
 
 }  // namespace
 
-Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
+Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_filter,
+                   const PrologueKind& prologue) {
   Launch plan{.name = name_of(instance), .instance = instance};
-  const std::string reason = refusal(instance, g, packed_filter);
+  std::string reason = refusal(instance, g, packed_filter);
+  if (reason.empty()) reason = prologue_refusal(instance, g, prologue);
   if (!reason.empty()) throw Error(Status::unsupported, plan.name + ": " + reason);
   const Config& config = instance.config;
   const KernelView view = kernel_view(g);
@@ -387,14 +408,25 @@ Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_
   p.groups = static_cast<int>(layout.groups);
   p.phases = static_cast<int>(view.phases);
   p.groups_per_phase = static_cast<int>(layout.groups / view.phases);
-  if (config.input == Input::halo) {
+  if (config.has_halo()) {
     const HaloExtent halo = halo_extent(config, g);
     p.halo_width = static_cast<int>(halo.width);
     p.halo_height = static_cast<int>(halo.height);
     p.halo_bytes = static_cast<int>(halo.pixels()) * config.a_swizzle;
+    p.block_bytes = config.a_swizzle;
+    p.patch_width = FastDivide(halo.width);
+    p.inverse_rms_pitch = static_cast<int>(implicit_gemm::inverse_rms_pitch(halo.width));
+    p.inverse_rms_bytes = p.inverse_rms_pitch * p.halo_height * static_cast<int>(sizeof(float));
+    if (prologue.norm == PrologueNorm::rms) {
+      p.inverse_rms_map =
+          encode_template(implicit_gemm::inverse_rms_map(g, halo.width, halo.height));
+    }
   }
   p.rows = static_cast<int>(layout.rows);
   p.filters = static_cast<int>(g.out_channels);
+  p.channels = static_cast<int>(g.in_channels);
+  p.prologue.norm = prologue.norm;
+  p.prologue.activation = prologue.activation;
   p.m_clusters =
       static_cast<int>(ceil_div(layout.rows, config.block_tile_shape.m * config.cluster_shape.m));
   p.n_clusters =
@@ -435,7 +467,7 @@ Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_
   plan.config.cluster = dim3(extent(cluster.m), extent(cluster.n), extent(cluster.k));
   plan.config.grid = plan.config.cluster;
   plan.config.grid.x *= extent(p.groups * p.m_clusters * p.n_clusters);
-  plan.config.block = dim3(kThreads);
+  plan.config.block = dim3(extent(config.threads()));
   plan.config.shared_bytes = launch_bytes(instance.shared_bytes);
   plan.config.overlapped = true;
   return plan;
@@ -454,6 +486,11 @@ void launch(const Launch& plan, const RunPointers& pointers, const void* compute
             const void* store_op, cudaStream_t stream) {
   Params p = plan.params;
   p.epilogue = EpilogueParams(pointers.epilogue);
+  p.prologue = pointers.prologue;
+  if (p.prologue.norm == PrologueNorm::rms) {
+    p.inverse_rms_map =
+        at_address(p.inverse_rms_map, "prologue.inverse_rms", pointers.prologue.inverse_rms);
+  }
   p.output_pointer = pointers.output;
   p.source_pointer = pointers.epilogue.residual;
   p.activation_map = at_address(p.activation_map, "activation", pointers.activation);

@@ -7,8 +7,10 @@
 
 #include <cstdint>
 
+#include "convoy/prologue.hpp"
 #include "convoy/types.hpp"
 #include "kernels/common/epilogue_params.hpp"
+#include "kernels/common/fast_divide.hpp"
 
 namespace convoy::sm100 {
 
@@ -80,6 +82,15 @@ struct Params {
   void* output_pointer = nullptr;  ///< Used without tma_store.
   const void* source_pointer = nullptr;
   EpilogueParams epilogue;
+
+  // Of Input::normalised.
+  Prologue prologue;
+  int channels = 0;             ///< C
+  int block_bytes = 0;          ///< Of a pixel in a stage.
+  int inverse_rms_pitch = 0;    ///< Floats from a row of a patch to the next,
+  int inverse_rms_bytes = 0;    ///< and bytes of all.
+  FastDivide patch_width;       ///< halo_width
+  CUtensorMap inverse_rms_map;  ///< {W, H, frames}; unused but with PrologueNorm::rms.
 };
 
 #ifdef __CUDACC__

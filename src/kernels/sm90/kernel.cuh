@@ -18,12 +18,12 @@
 #pragma once
 
 #include "kernels/common/border.cuh"
+#include "kernels/common/normalise.cuh"
 #include "kernels/common/pipeline.cuh"
 #include "kernels/common/ptx.cuh"
 #include "kernels/sm90/config.hpp"
 #include "kernels/sm90/epilogue.cuh"
 #include "kernels/sm90/epilogue_swapped.cuh"
-#include "kernels/sm90/normalise.cuh"
 #include "kernels/sm90/smem.cuh"
 #include "kernels/sm90/statistics.cuh"
 #include "kernels/sm90/tile.cuh"
@@ -421,7 +421,7 @@ struct Kernel {
   static __device__ __forceinline__ void normaliser(const Params& p, const Smem& smem,
                                                     const Place& at, const Tile& first_tile) {
     const int worker = at.warp - kFirstNormaliser;
-    const NormaliserLane me = normaliser_lane(p, worker, at.lane);
+    const NormaliserLane me = normaliser_lane<kNormaliserWarps>(p, worker, at.lane);
     ActState act;
     Tile tile = first_tile;
     for (int index = at.first_index; index < p.num_cluster_tiles;) {
@@ -442,13 +442,19 @@ struct Kernel {
           std::uint8_t* const stage = smem.act_tile(act.index);
           const float* const inverse_rms =
               smem.inverse_rms + act.index * kConfig.inverse_rms_floats();
+          const auto normalise = [&](bool by_rms) {
+            normalise_patch<Element<kConfig.in>, false>(p, patch_origin(p, tile), me, factors,
+                                                        stage, by_rms, inverse_rms);
+          };
+          // NOTE: the loop of each norm for itself.
           if (p.norm == PrologueNorm::rms) {
-            normalise_patch<Element<kConfig.in>, true>(p, tile, me, factors, stage, inverse_rms);
+            normalise(true);
           } else {
-            normalise_patch<Element<kConfig.in>, false>(p, tile, me, factors, stage, inverse_rms);
+            normalise(false);
           }
         }
         if (has_border) {
+          __syncwarp();  // What follows is .aligned.
           ptx::named_barrier_sync(kNormalisedBarrier, kNormaliserWarps * 32);
           if (worker == 0)
             fill_border(p, patch_origin(p, tile), p.block_bytes, smem.act_tile(act.index), at.lane);
