@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The long matrix of the Blackwell kernels on the virtual B200: every delivery policy x ten seeds x
-# all configurations and shapes, then the mutation runs, of the plain, split, halo and 1-SM kernels.
+# all configurations and shapes, then the mutation runs, of the plain, split, halo, normalising and
+# 1-SM kernels.
 # One line a run, in the order in which they end; exit status 1 where one failed.
 #
 #   scripts/sm100_matrix.sh [build folder, default build/default] [seeds, default 10]
@@ -32,7 +33,7 @@ failed=0
 for delivery in random late sweep early; do
   seq -f "$delivery %g" 1 "$seeds"
 done | xargs -P "$jobs" -L 1 bash -c 'run "$@"' _ || failed=1
-subjects=(convoy_sm100_mutation_subject{,_split,_halo,_1sm})
+subjects=(convoy_sm100_mutation_subject{,_split,_halo,_normalised,_1sm})
 cmake --build "$build" --target "${subjects[@]}"
 for subject in "${subjects[@]}"; do
   # shellcheck disable=SC2086

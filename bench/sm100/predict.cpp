@@ -56,14 +56,15 @@ Prediction predict(const ConvGeometry& g, DType dtype, bool runs_only, double po
   for (const sm100::Instance& instance : sm100::instances()) {
     const sm100::Config& config = instance.config;
     if (config.act_dtype != dtype || config.out_dtype != dtype) continue;
+    if (config.normalises()) continue;
     if (runs_only && config.input != sm100::Input::runs) continue;
     if (!sm100::refusal(instance, g, g.upsample == 2).empty()) continue;
-    const double us = sm100::estimate_us(instance, g, kMultiprocessors, {}, typical);
+    const double us = sm100::estimate_us(instance, g, kMultiprocessors, {}, {}, typical);
     if (best.us > 0.0 && us >= best.us) continue;
     best.us = us;
     best.name = name_of(instance);
-    best.low = sm100::estimate_us(instance, g, kMultiprocessors, {}, constants(true, power));
-    best.high = sm100::estimate_us(instance, g, kMultiprocessors, {}, constants(false, power));
+    best.low = sm100::estimate_us(instance, g, kMultiprocessors, {}, {}, constants(true, power));
+    best.high = sm100::estimate_us(instance, g, kMultiprocessors, {}, {}, constants(false, power));
   }
   return best;
 }

@@ -4,6 +4,7 @@
 // the host.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 
 #include "convoy/error.hpp"
@@ -47,6 +48,28 @@ TEST(Sm100Refusal, NamesConditionValueAndWhatIsLegal) {
   EXPECT_EQ(refusal(split, conv2d(1, 8, 8, 128, 32, 1, 1), false),
             "a reduction of 2 spans of 64 channels split 8 ways; legal: at most 2");
   EXPECT_EQ(refusal(split, conv2d(1, 8, 8, 512, 32, 1, 1), false), "");
+}
+
+// Of a patch with its border what lies outside is copied from inside, where something of it is.
+TEST(Sm100Refusal, PaddingModesOfPatches) {
+  const Instance halo = test_kernels()[13].make();
+  ASSERT_EQ(halo.config.input, Input::halo);
+  const auto reason = [&](std::int64_t height, std::int64_t pad, PadMode mode) {
+    return refusal(halo,
+                   conv2d(1, height, 40, 32, 32, 3, 1, pad, 0, [&](auto& p) { p.pad_mode = mode; }),
+                   false);
+  };
+  EXPECT_EQ(reason(40, 1, PadMode::reflect), "");
+  // The first patch has 18 rows: its first one reads the one 2 * pad behind it.
+  EXPECT_EQ(reason(34, 8, PadMode::reflect), "");
+  EXPECT_EQ(reason(40, 9, PadMode::reflect),
+            "padding of height = 9, 9 by mode reflect under a filter of 3; legal: what copies "
+            "pixels of the same patch of 18, as padding does that keeps the extent");
+  EXPECT_EQ(reason(40, 17, PadMode::zero), "");
+  // The last patch begins behind the last row: it has none to replicate.
+  EXPECT_EQ(reason(32, 9, PadMode::replicate), "");
+  EXPECT_NE(reason(18, 17, PadMode::replicate).find("by mode replicate under a filter of 3"),
+            std::string::npos);
 }
 
 TEST(Sm100Refusal, LimitsOfIm2colAreReportedAndPatchesTakeOver) {
@@ -252,6 +275,81 @@ TEST(Sm100Model, IntakeHasAClockOfItsOwn) {
   k.tile_cycles = k.ends_cycles = slow.tile_cycles = slow.ends_cycles = 0;
   EXPECT_NEAR(loop_us(loop, k), loop_us(loop, slow), 1e-6 * loop_us(loop, k));
   EXPECT_NEAR(loop_us(loop, k) - k.launch_us, 1e9 / k.other_bytes_per_us, 1.0);
+}
+
+// What filling a border adds to the refilling of a patch, as far as the ring's others do not hide
+// it.
+TEST(Sm100Model, BordersCost) {
+  TileLoop loop;
+  loop.atoms = 900;
+  loop.patch_atoms = 9;
+  loop.buffered_atoms = 1e6;
+  ModelConstants k;
+  loop.mma_macs = 256 * k.macs_per_cycle;
+  const auto cycles = [&](double share, double stages) {
+    TileLoop other = loop;
+    other.border_share = share;
+    other.patch_stages = stages;
+    return (loop_us(other, k) - loop_us(loop, k)) * k.cycles_per_us;
+  };
+  EXPECT_EQ(cycles(0, 2), 0);
+  EXPECT_NEAR(cycles(1, 1), 100 * k.border_cycles, 1e-3);
+  EXPECT_NEAR(cycles(0.5, 2), 50 * (k.refill_cycles + k.border_cycles - 9 * 256), 1e-3);
+  EXPECT_EQ(cycles(1, 3), 0);
+  // Pairs of tiles: two of four rows of them, two of eight columns, either CTA's.
+  const auto share = [](const TestKernel& kernel, std::int64_t h, std::int64_t w) {
+    return tile_loop(
+               kernel.make(),
+               conv2d(1, h, w, 64, 64, 3, 3, 1, 1, [](auto& p) { p.pad_mode = PadMode::reflect; }),
+               148, {})
+        .border_share;
+  };
+  EXPECT_DOUBLE_EQ(share(test_kernels()[12], 64, 64), 1 - 0.5 * 0.75);
+  EXPECT_DOUBLE_EQ(share(test_kernels()[13], 64, 64), 1.0);
+  EXPECT_DOUBLE_EQ(share(test_kernels()[13], 640, 640), 2 * (1 - 0.95 * 0.975));
+}
+
+// Patches are normalised one after the other, each between its refilling and its MMAs.
+TEST(Sm100Model, NormalisingCosts) {
+  TileLoop loop;
+  loop.atoms = 900;
+  loop.patch_atoms = 9;
+  loop.buffered_atoms = 1e6;
+  ModelConstants k;
+  loop.mma_macs = 256 * k.macs_per_cycle;
+  const auto cycles = [&](double normalise, double stages) {
+    TileLoop other = loop;
+    other.normalise_cycles = normalise;
+    other.patch_stages = stages;
+    return (loop_us(other, k) - loop_us(loop, k)) * k.cycles_per_us;
+  };
+  EXPECT_EQ(cycles(0, 3), 0);
+  EXPECT_EQ(cycles(2000, 3), 0);
+  EXPECT_NEAR(cycles(9 * 256 + 50, 4), 100 * 50, 1e-3);
+  EXPECT_NEAR(cycles(2000, 2), 50 * (k.refill_cycles + 2000 - 9 * 256), 1e-3);
+
+  const auto is_tile = [](Input input) {
+    return [input](const Instance& instance) {
+      return instance.config.input == input && instance.config.mma_shape.n == 128 &&
+             instance.config.cta_group == 2;
+    };
+  };
+  const auto loop_of = [&](Input input, const PrologueKind& prologue) {
+    const auto found = std::find_if(instances().begin(), instances().end(), is_tile(input));
+    EXPECT_NE(found, instances().end());
+    return tile_loop(*found, conv2d(1, 64, 64, 128, 128, 3, 3, 1, 1), 148, {}, prologue);
+  };
+  const TileLoop plain = loop_of(Input::halo, {});
+  EXPECT_EQ(plain.normalise_cycles, 0);
+  const auto normalised = [&](Activation activation) {
+    return loop_of(Input::normalised, {.norm = PrologueNorm::rms, .activation = activation});
+  };
+  EXPECT_EQ(normalised(Activation::relu).normalise_cycles, k.plain_normalise_cycles);
+  EXPECT_EQ(normalised(Activation::silu).normalise_cycles, k.normalise_cycles);
+  EXPECT_EQ(normalised(Activation::gelu).normalise_cycles, k.gelu_normalise_cycles);
+  // A patch of 180 pixels is read and written once more, for nine taps.
+  EXPECT_DOUBLE_EQ(normalised(Activation::silu).operand_bytes,
+                   plain.operand_bytes + 2 * 180 * 128 / 9.0);
 }
 
 TEST(Sm100Model, KnowsHowRowsLie) {

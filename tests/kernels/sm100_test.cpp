@@ -283,6 +283,10 @@ TEST_P(Sm100Instances, OfTheLibraryMatchTheIntegerReference) {
   for (const std::size_t shape : {2u, 4u, 7u, 21u, 24u}) {
     SCOPED_TRACE(shapes()[shape].why);
     const ConvGeometry& g = shapes()[shape].geometry;
+    if (kernel.config.normalises()) {  // PrologueInPlace runs them.
+      EXPECT_NE(prologue_refusal(kernel, g, {}), "");
+      continue;
+    }
     const std::string reason = refusal(kernel, g, g.upsample == 2);
     if (reason.find(" ways; legal") != std::string::npos) continue;
     if (kernel.config.input != Input::runs && !reason.empty()) continue;
@@ -296,6 +300,117 @@ TEST_P(Sm100Instances, OfTheLibraryMatchTheIntegerReference) {
 
 INSTANTIATE_TEST_SUITE_P(All, Sm100Instances, testing::ValuesIn(share_of(instances().size())),
                          [](const auto& info) { return text("instance", info.param); });
+
+// ---- Borders ------------------------------------------------------------------------------------
+
+// What pads by something else than zeros, for kernels that load patches with their border.
+std::vector<Shape> border_shapes(PadMode mode) {
+  const auto pads = [mode](Conv2dProblemShape& p) { p.pad_mode = mode; };
+  return {
+      {"patches of 8 x 16 at every edge and corner, one at none; half a second span",
+       conv2d(1, 35, 25, 96, 40, 3, 3, 1, 1, pads)},
+      {"one patch with every border, more rows behind than in front; batch of pairs that lack one",
+       conv2d(3, 3, 5, 72, 40, 3, 3, 1, 0,
+              [&](auto& p) {
+                pads(p);
+                p.pad_h_end = 2;
+              })},
+      {"5x1: by two rows", conv2d(1, 19, 9, 16, 64, 5, 1, 2, 0, pads)},
+      {"1x2 with dilation: by two columns", conv2d(1, 9, 17, 16, 64, 1, 2, 0, 2,
+                                                   [&](auto& p) {
+                                                     pads(p);
+                                                     p.dilation_w = 2;
+                                                   })},
+      {"a tile of one row of pixels, K = 3: output rows that TMA cannot store",
+       conv2d(1, 17, 9, 32, 3, 3, 3, 1, 1, pads)},
+      {"folded upsampling, which replicates in either mode", conv2d(1, 18, 9, 32, 48, 3, 3, 1, 1,
+                                                                    [&](auto& p) {
+                                                                      pads(p);
+                                                                      p.upsample = 2;
+                                                                    })},
+      {"frames and rows, columns of zeros; a cache",
+       conv3d(1, {2, 10, 18}, 136, 40, {3, 3, 3}, {1, 1, 1}, {0, 1, 1}, 1,
+              [&](auto& p) {
+                p.pad_mode = {PadMode::replicate, mode, PadMode::zero};
+              })},
+      {"frames and columns, rows of zeros",
+       conv3d(1, {2, 18, 10}, 64, 40, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, 0,
+              [&](auto& p) {
+                p.pad_mode = {mode, PadMode::zero, mode};
+              })},
+  };
+}
+
+TEST_F(Sm100, BorderOfPatches) {
+  int kernels = 0;
+  std::size_t number = 0;
+  for (const TestKernel& test : test_kernels()) {
+    const Instance kernel = test.make();
+    if (kernel.config.input != Input::halo) continue;
+    ++kernels;
+    SCOPED_TRACE(text(test.why, ": ", name_of(kernel)));
+    for (const PadMode mode : {PadMode::replicate, PadMode::reflect}) {
+      SCOPED_TRACE(to_string(mode));
+      for (const Shape& shape : border_shapes(mode)) {
+        SCOPED_TRACE(shape.why);
+        if (in_share(number++)) run_and_compare(kernel, shape.geometry);
+      }
+    }
+  }
+  EXPECT_EQ(kernels, 2);
+}
+
+// Interior tiles between those at a border, several a CTA; a residual.
+TEST_F(Sm100, BorderOfManyTiles) {
+  if (!in_share(1)) return;
+  RunOptions options{.residual = true};
+  options.expected = [](auto, auto, double conv, double, double source) { return conv + source; };
+  const ConvGeometry g =
+      conv2d(2, 70, 49, 32, 72, 3, 3, 1, 1, [](auto& p) { p.pad_mode = PadMode::reflect; });
+  const Instance pair = test_kernels()[13].make();
+  ASSERT_TRUE(pair.config.input == Input::halo && pair.config.cta_group == 2);
+  run_and_compare(pair, g, options);
+}
+
+// Frames outside are other frames, whichever way the rows are laid out.
+TEST_F(Sm100, BorderOfFrames) {
+  for (const PadMode mode : {PadMode::replicate, PadMode::reflect}) {
+    SCOPED_TRACE(to_string(mode));
+    const auto pads = [mode](auto& p) { p.pad_mode[0] = mode; };
+    const std::vector<std::pair<RowGroups, ConvGeometry>> list = {
+        {RowGroups::frames,
+         conv3d(2, {3, 5, 11}, 72, 40, {3, 3, 3}, {2, 1, 1}, {0, 1, 1}, 0, pads)},
+        {RowGroups::frames,
+         conv3d(1, {2, 5, 11}, 32, 40, {3, 3, 3}, {2, 1, 1}, {1, 1, 1}, 2, pads)},
+        {RowGroups::frames, conv3d(1, {4, 3, 5}, 32, 40, {3, 1, 1}, {2, 0, 0}, {2, 0, 0}, 0,
+                                   [&](auto& p) {
+                                     pads(p);
+                                     p.stride = {2, 1, 1};
+                                   })},
+        {RowGroups::patches, conv3d(1, {2, 9, 264}, 32, 24, {3, 3, 3}, {2, 1, 1}, {0, 1, 1}, 1,
+                                    [&](auto& p) {
+                                      pads(p);
+                                      p.dilation = {1, 1, 128};
+                                    })},
+    };
+    std::size_t number = 0;
+    for (const auto& [rows, g] : list) {
+      if (!in_share(number + (mode == PadMode::reflect ? 1 : 0))) {
+        ++number;
+        continue;
+      }
+      // Pairs, single CTAs, and once a reduction split 8 ways.
+      for (const std::size_t config : {0u, 1u, 8u}) {
+        const Instance kernel = test_kernels()[config].make();
+        SCOPED_TRACE(name_of(kernel));
+        if (kernel.config.splits_reduction() && (number != 0 || mode == PadMode::reflect)) continue;
+        ASSERT_EQ(row_layout(kernel.config, g).row_groups, rows);
+        run_and_compare(kernel, g);
+      }
+      ++number;
+    }
+  }
+}
 
 // ---- Residual -----------------------------------------------------------------------------------
 

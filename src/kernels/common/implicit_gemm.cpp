@@ -26,6 +26,7 @@ KernelView kernel_view(const ConvGeometry& g) {
 
 double depths_met(const ConvGeometry& g) {
   const KernelView view = kernel_view(g);
+  if (view_pad_mode(g, 0) != PadMode::zero) return static_cast<double>(view.filter[0]);
   const std::int64_t frames = std::min<std::int64_t>(g.out[0], 1024);
   std::int64_t met = 0;
   for (std::int64_t z = 0; z < frames; ++z) {
@@ -70,6 +71,51 @@ std::string pad_mode_refusal(const ConvGeometry& g, int first_axis) {
     }
   }
   return {};
+}
+
+std::string border_refusal(const ConvGeometry& g, int axis, const PatchedAxis& patches) {
+  const PadMode mode = view_pad_mode(g, axis);
+  if (mode == PadMode::zero) return {};
+  const bool reflects = mode == PadMode::reflect;
+  // The furthest that the first patch reads inside, and the first that the last patch does.
+  const std::int64_t before = reflects ? 2 * g.pad_begin[axis] : g.pad_begin[axis];
+  const std::int64_t last = g.in[axis] - 1 - (reflects ? g.pad_end[axis] : 0);
+  if (before < patches.patch && (patches.tiles - 1) * patches.tile - g.pad_begin[axis] <= last) {
+    return {};
+  }
+  return text("padding of ", kAxisNames[axis], " = ", g.pad_begin[axis], ", ", g.pad_end[axis],
+              " by mode ", to_string(g.pad_mode[axis]), " under a filter of ", g.filter[axis],
+              "; legal: what copies pixels of the same patch of ", patches.patch,
+              ", as padding does that keeps the extent");
+}
+
+std::string normaliser_refusal(const ConvGeometry& g, const PrologueKind& prologue) {
+  if (!prologue.any()) return "no prologue; legal: a norm in front (patches are normalised)";
+  if (prologue.norm == PrologueNorm::rms && g.in[2] % 4 != 0) {
+    return text("in_width = ", g.in[2],
+                " with a prologue of norm rms; legal: a multiple of 4 (TMA ",
+                "needs rows of 16 bytes); nearest: ", ceil_div(g.in[2], 4) * 4);
+  }
+  return {};
+}
+
+std::int64_t inverse_rms_pitch(std::int64_t patch_width) {
+  return ceil_div(patch_width + 3, 4) * 4;
+}
+
+TiledTensorMap inverse_rms_map(const ConvGeometry& g, std::int64_t patch_width,
+                               std::int64_t patch_height) {
+  constexpr std::int64_t kFloat = sizeof(float);
+  TiledTensorMap map;
+  map.name = "prologue.inverse_rms";
+  map.dtype = DType::fp32;
+  map.rank = 3;
+  map.swizzle = Swizzle::none;
+  map.extents = {g.in[2], g.in[1], g.batch * g.in[0], 0, 0};
+  map.strides_bytes = {0, g.in[2] * kFloat, g.in[1] * g.in[2] * kFloat, 0, 0};
+  map.box = {static_cast<int>(inverse_rms_pitch(patch_width)), static_cast<int>(patch_height), 1, 0,
+             0};
+  return map;
 }
 
 std::string refusal(const ConvGeometry& g, bool packed_filter, DType dtype, bool takes_groups) {

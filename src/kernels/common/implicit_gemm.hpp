@@ -9,6 +9,7 @@
 #include <limits>
 #include <string>
 
+#include "convoy/prologue.hpp"
 #include "core/geometry.hpp"
 #include "kernels/common/tensor_map.hpp"
 
@@ -39,7 +40,7 @@ KernelView kernel_view(const ConvGeometry& geometry);
 bool folds_upsampling(const ConvGeometry& geometry, bool packed_filter);
 
 /// Depths of the filter that meet frames of cache or input, on average over the first 1,024
-/// output frames: so many are multiplied where those that meet only padding are skipped.
+/// output frames: so many are multiplied where those that meet only zeros are skipped.
 double depths_met(const ConvGeometry& geometry);
 
 /// No tap leaves its frame, so frames are images of a larger batch and tiles may straddle them.
@@ -55,6 +56,27 @@ PadMode view_pad_mode(const ConvGeometry& geometry, int axis);
 
 /// Empty, or which axis from `first_axis` on is padded with anything but zeros.
 std::string pad_mode_refusal(const ConvGeometry& geometry, int first_axis = 0);
+
+/// How tiles whose taps slide over a patch lie along an axis: output elements of a tile, input
+/// elements of its patch, tiles.
+struct PatchedAxis {
+  std::int64_t tile, patch, tiles;
+};
+
+/// Empty, or why padding along height or width cannot be copied from elements of the same patch
+/// (border.cuh).
+std::string border_refusal(const ConvGeometry& geometry, int axis, const PatchedAxis& patches);
+
+/// Empty, or why a prologue cannot be applied to patches in shared memory (normalise.cuh).
+std::string normaliser_refusal(const ConvGeometry& geometry, const PrologueKind& prologue);
+
+/// Floats from a row of a patch's inverse RMS in shared memory to the next: from the multiple of 16
+/// bytes in front of the patch, where TMA begins, to the one behind.
+std::int64_t inverse_rms_pitch(std::int64_t patch_width);
+
+/// The inverse RMS of the activation's pixels {W, H, N·frames}, a patch of them a copy.
+TiledTensorMap inverse_rms_map(const ConvGeometry& geometry, std::int64_t patch_width,
+                               std::int64_t patch_height);
 
 /// Empty, or what every implicit-GEMM kernel declines: channels of a group that are no whole
 /// 16-byte rows, wide strides, upsampling that does not fold. `packed_filter`: the filter comes in

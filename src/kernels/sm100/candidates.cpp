@@ -17,7 +17,7 @@ class FpropPlan : public ImplicitGemmPlan {
  public:
   FpropPlan(const Instance& instance, const PlanRequest& request)
       : ImplicitGemmPlan(request),
-        launch_(plan_launch(instance, request.geometry, request.packed_filter)) {
+        launch_(plan_launch(instance, request.geometry, request.packed_filter, request.prologue)) {
     prepare(instance);
   }
 
@@ -38,6 +38,7 @@ class FpropCandidate : public KernelCandidate {
 
   std::string name() const override { return name_of(instance_); }
   Device device() const override { return Device::cuda; }
+  bool takes_prologues() const override { return instance_.config.normalises(); }
   bool takes_output_pitches() const override { return true; }
   bool packs_as_dense(const PlanRequest& request) const override {
     return request.geometry.upsample == 1;
@@ -56,10 +57,13 @@ class FpropCandidate : public KernelCandidate {
               text("types = ", to_string(request.dtype), " -> ", to_string(request.output_dtype),
                    "; legal: ", to_string(config.act_dtype), " -> ", to_string(config.out_dtype))};
     }
-    const std::string reason = refusal(instance_, request.geometry, request.packed_filter);
+    std::string reason = refusal(instance_, request.geometry, request.packed_filter);
+    if (reason.empty()) {
+      reason = prologue_refusal(instance_, request.geometry, request.prologue);
+    }
     if (!reason.empty()) return reason;
     return estimate_us(instance_, request.geometry, request.device.multiprocessors,
-                       request.epilogue);
+                       request.epilogue, request.prologue);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

@@ -22,8 +22,8 @@ struct GemmShape {
   friend constexpr bool operator==(const GemmShape&, const GemmShape&) = default;
 };
 
-/// Threads of a CTA: the eight warps of kernel.cuh.
-inline constexpr int kThreads = 256;
+/// Warps that normalise patches (Input::normalised), two warpgroups.
+inline constexpr int kNormaliserWarps = 8;
 /// Bytes of shared memory that one block may use on compute capability 9.0 and 10.0: 227 KiB (CUDA
 /// C++ Programming Guide, technical specifications per compute capability).
 inline constexpr int kSharedMemoryBudget = 227 * 1024;
@@ -35,9 +35,10 @@ inline constexpr int kClcStageBytes = 160;
 
 /// What the input ring holds, and what lies beside it.
 enum class Input : int {
-  runs = 0,      ///< Activation rows and filter rows of the same atoms.
-  halo = 1,      ///< Filter rows of a tap; patches with their border in a ring of their own.
-  resident = 2,  ///< The 1×1 filters of all channels, which stay; activation rows likewise.
+  runs = 0,        ///< Activation rows and filter rows of the same atoms.
+  halo = 1,        ///< Filter rows of a tap; patches with their border in a ring of their own.
+  resident = 2,    ///< The 1×1 filters of all channels, which stay; activation rows likewise.
+  normalised = 3,  ///< As halo; a prologue is applied to every patch where it lies.
 };
 
 /// The values of a configuration, whatever the element types: what the host twin works with.
@@ -73,8 +74,8 @@ struct Config {
   /// border serves all taps of a span of channels. With resident the stages hold the filters of all
   /// channels until a tile needs others.
   Input input = Input::runs;
-  int num_act_stages = 0;  ///< Of the activations' own ring (halo, resident).
-  int halo_pixels = 0;     ///< Pixels of a patch with its border, at most (halo).
+  int num_act_stages = 0;  ///< Of the activations' own ring (all but runs).
+  int halo_pixels = 0;     ///< Pixels of a patch with its border, at most (halo, normalised).
   /// Buffers of the residual, one for each epilogue step in flight; 0: one for each step of a tile.
   int num_source_stages = 0;
   /// Compute and store hooks work on accumulator registers (fast); otherwise on the tile staged in
@@ -95,10 +96,16 @@ struct Config {
   constexpr int filter_atom_bytes() const { return block_tile_shape.n * b_swizzle; }
   /// Bytes of a stage that holds activations: of the input ring, or of their own.
   constexpr int act_tile_bytes() const {
-    if (input == Input::halo) return (halo_pixels * a_swizzle + 1023) / 1024 * 1024;
+    if (has_halo()) return (halo_pixels * a_swizzle + 1023) / 1024 * 1024;
     return act_atom_bytes() * atoms_per_tile();
   }
   constexpr bool has_act_ring() const { return input != Input::runs; }
+  constexpr bool has_halo() const { return input == Input::halo || input == Input::normalised; }
+  constexpr bool normalises() const { return input == Input::normalised; }
+  /// Threads of a CTA: the eight warps of kernel.cuh, and those that normalise.
+  constexpr int threads() const { return 256 + (normalises() ? 32 * kNormaliserWarps : 0); }
+  /// Floats of a patch's inverse RMS in rows of whole 16 bytes: of 10 × 18 pixels 16 × 18.
+  constexpr int inverse_rms_floats() const { return normalises() ? halo_pixels * 8 / 5 : 0; }
   constexpr int filter_tile_bytes() const { return filter_atom_bytes() * atoms_per_tile(); }
   /// Rows of an activation (filter) tile that each CTA of a cluster fetches and multicasts.
   constexpr int act_slice_rows() const { return block_tile_shape.m / cluster_shape.n; }
@@ -129,7 +136,7 @@ struct Config {
   }
   constexpr int source_bytes() const { return source_stages() * output_stage_bytes(); }
   constexpr int act_ring_bytes() const {
-    return has_act_ring() ? num_act_stages * (act_tile_bytes() + 16) : 0;
+    return has_act_ring() ? num_act_stages * (act_tile_bytes() + 4 * inverse_rms_floats() + 24) : 0;
   }
   /// Shared memory that receives the fp32 parts of a CTA's rows from all k CTAs.
   constexpr int exchange_bytes() const {
@@ -393,16 +400,19 @@ struct ValidatedConfig {
                 "elements with 128-byte, of 32 with 64-byte swizzle");
   static_assert(!kConfig.has_act_ring() || (kConfig.a_swizzle == 128 && kBlock.k == 64 &&
                                             kConfig.k_group_size == 1 && kBlock.m == 128),
-                "Conv2dConfig: Input::halo and resident take a_swizzle 128, block_tile_shape.k 64, "
-                "block_tile_shape.m 128, k_group_size 1");
+                "Conv2dConfig: Input::halo, normalised and resident take a_swizzle 128, "
+                "block_tile_shape.k 64, block_tile_shape.m 128, k_group_size 1");
   static_assert(!kConfig.has_act_ring() ||
                     (kCluster.m == kConfig.cta_group && kCluster.n == 1 && kCluster.k == 1),
-                "Conv2dConfig::cluster_shape is (cta_group, 1, 1) with Input::halo and resident");
+                "Conv2dConfig::cluster_shape is (cta_group, 1, 1) with Input::halo, normalised and "
+                "resident");
   static_assert(kConfig.has_act_ring() ? kConfig.num_act_stages >= 1 : kConfig.num_act_stages == 0,
-                "Conv2dConfig::num_act_stages is at least 1 with Input::halo and resident, else 0");
+                "Conv2dConfig::num_act_stages is at least 1 with Input::halo, normalised and "
+                "resident, else 0");
   static_assert(
-      kConfig.input == Input::halo ? kConfig.halo_pixels >= 128 : kConfig.halo_pixels == 0,
-      "Conv2dConfig::halo_pixels is at least the 128 of a patch with Input::halo, else 0");
+      kConfig.has_halo() ? kConfig.halo_pixels >= 128 : kConfig.halo_pixels == 0,
+      "Conv2dConfig::halo_pixels is at least the 128 of a patch with Input::halo and normalised, "
+      "else 0");
   static_assert(kConfig.act_slice_rows() % 8 == 0 && kConfig.filter_slice_rows() % 8 == 0,
                 "Conv2dConfig: multicast slices (block m / cluster n, block n / (cluster m / "
                 "cta_group)) are multiples of 8 rows");

@@ -52,7 +52,7 @@ TiledTensorMap tiled_activation_map(const Config& config, const ConvGeometry& g,
                                     RowGroups groups, std::int64_t frames) {
   TiledTensorMap map = implicit_gemm::frames_map(g, config.act_dtype, name, frames);
   map.swizzle = swizzle_of(config.a_swizzle);
-  if (config.input == Input::halo) {
+  if (config.has_halo()) {
     const HaloExtent halo = halo_extent(config, g);
     map.box = {config.atom_k(), static_cast<int>(halo.width), static_cast<int>(halo.height), 1, 0};
     return map;
@@ -153,6 +153,10 @@ bool stores_by_tma(const Config& config, const ConvGeometry& g) {
 
 std::string volumes_refusal(const Config& config, const ConvGeometry& g) {
   if (g.cached_frames != 0) return text("cached_frames = ", g.cached_frames, "; legal: 0");
+  // TMA counts the frames, and reads zeros outside.
+  if (implicit_gemm::view_pad_mode(g, 0) != PadMode::zero) {
+    return text("padding mode of depth = ", to_string(g.pad_mode[0]), "; legal: zero");
+  }
   if (g.gemm_m() > kMaxCoordinate) {
     return text("M = ", g.gemm_m(), "; legal: at most ", kMaxCoordinate, " (32-bit coordinates)");
   }
@@ -163,7 +167,7 @@ std::string volumes_refusal(const Config& config, const ConvGeometry& g) {
 }
 
 RowGroups row_groups_of(const Config& config, const ConvGeometry& g) {
-  if (config.input == Input::halo) return RowGroups::patches;
+  if (config.has_halo()) return RowGroups::patches;
   if (g.upsample == 2) return RowGroups::phases;
   if (!g.dense_output_rows()) return RowGroups::patches;  // Runs of pixels are none in the output.
   const std::int64_t plane = g.out[1] * g.out[2];
@@ -275,6 +279,22 @@ std::string halo_refusal(const Config& config, const ConvGeometry& g) {
   return {};
 }
 
+// Padding by replication and reflection across a frame: pixels of a patch that lie outside the
+// input are copied from others of the same patch (border.cuh). Along depth any frame can be read.
+std::string border_refusal(const Config& config, const ConvGeometry& g) {
+  if (!config.has_halo()) return implicit_gemm::pad_mode_refusal(g, 1);
+  const KernelView view = kernel_view(g);
+  const HaloExtent halo = halo_extent(config, g);
+  const std::int64_t rows = config.block_tile_shape.m / kPatchColumns;
+  std::string reason =
+      implicit_gemm::border_refusal(g, 1, {rows, halo.height, ceil_div(view.out[1], rows)});
+  if (reason.empty()) {
+    reason = implicit_gemm::border_refusal(
+        g, 2, {kPatchColumns, halo.width, ceil_div(view.out[2], kPatchColumns)});
+  }
+  return reason;
+}
+
 std::string resident_refusal(const Config& config, const ConvGeometry& g) {
   if (!g.dense_output()) return "an output with pitches; legal: a dense one (one group of rows)";
   if (!implicit_gemm::is_planar(g) || !implicit_gemm::is_pointwise(g)) {
@@ -294,6 +314,7 @@ std::string resident_refusal(const Config& config, const ConvGeometry& g) {
 std::string input_refusal(const Config& config, const ConvGeometry& g) {
   switch (config.input) {
     case Input::halo:
+    case Input::normalised:
       return halo_refusal(config, g);
     case Input::resident:
       return resident_refusal(config, g);
@@ -308,11 +329,11 @@ std::string input_refusal(const Config& config, const ConvGeometry& g) {
 std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
   const Config& config = instance.config;
   std::string reason = implicit_gemm::refusal(g, packed_filter);
-  if (reason.empty()) reason = implicit_gemm::pad_mode_refusal(g);
   if (reason.empty()) reason = vectors_refusal(instance, g);
   if (reason.empty()) reason = implicit_gemm::output_pitch_refusal(g, config.out_dtype);
   if (reason.empty()) reason = implicit_gemm::coordinate_refusal(g);
   if (reason.empty()) reason = input_refusal(config, g);
+  if (reason.empty()) reason = border_refusal(config, g);
   if (!reason.empty()) return reason;
   const RowLayout layout = row_layout(config, g);
   const auto judge = [](const auto& map) { return tensor_map_refusal(map); };
@@ -323,6 +344,23 @@ std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed
     reason = with_output_map(config, g, layout, judge);
   }
   return reason;
+}
+
+std::string prologue_refusal(const Instance& instance, const ConvGeometry& g,
+                             const PrologueKind& prologue) {
+  const Config& config = instance.config;
+  if (!config.normalises()) {
+    return prologue.any() ? text("prologue = ", to_string(prologue), "; legal: none") : "";
+  }
+  std::string reason = implicit_gemm::normaliser_refusal(g, prologue);
+  if (!reason.empty() || prologue.norm != PrologueNorm::rms) return reason;
+  const HaloExtent halo = halo_extent(config, g);
+  const std::int64_t floats = implicit_gemm::inverse_rms_pitch(halo.width) * halo.height;
+  if (floats > config.inverse_rms_floats()) {
+    return text("a patch of ", halo.height, "x", halo.width, " pixels has ", floats,
+                " of inverse RMS, in rows of 4; legal: at most ", config.inverse_rms_floats());
+  }
+  return {};
 }
 
 // ---- Launches -----------------------------------------------------------------------------------
@@ -336,6 +374,7 @@ std::string name_of(const Instance& instance) {
   if (config.a_swizzle != 128) name += text("_s", config.a_swizzle);
   if (config.k_group_size != 1) name += text("_k", config.k_group_size);
   if (config.input == Input::halo) name += "_halo";
+  if (config.input == Input::normalised) name += "_normalised";
   if (config.input == Input::resident) name += "_resident";
   name += text("_", to_string(config.act_dtype));
   if (config.out_dtype != config.act_dtype) name += text("_", to_string(config.out_dtype));
@@ -352,9 +391,11 @@ std::size_t launch_bytes(std::size_t shared_bytes) {
 
 }  // namespace
 
-Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
+Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_filter,
+                   const PrologueKind& prologue) {
   Launch plan{.name = name_of(instance), .instance = instance};
-  const std::string reason = refusal(instance, g, packed_filter);
+  std::string reason = refusal(instance, g, packed_filter);
+  if (reason.empty()) reason = prologue_refusal(instance, g, prologue);
   if (!reason.empty()) throw Error(Status::unsupported, plan.name + ": " + reason);
   const Config& config = instance.config;
   const KernelView view = kernel_view(g);
@@ -367,13 +408,25 @@ Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_
   p.groups = static_cast<int>(layout.groups);
   p.phases = static_cast<int>(view.phases);
   p.groups_per_phase = static_cast<int>(layout.groups / view.phases);
-  if (config.input == Input::halo) {
+  if (config.has_halo()) {
     const HaloExtent halo = halo_extent(config, g);
     p.halo_width = static_cast<int>(halo.width);
+    p.halo_height = static_cast<int>(halo.height);
     p.halo_bytes = static_cast<int>(halo.pixels()) * config.a_swizzle;
+    p.block_bytes = config.a_swizzle;
+    p.patch_width = FastDivide(halo.width);
+    p.inverse_rms_pitch = static_cast<int>(implicit_gemm::inverse_rms_pitch(halo.width));
+    p.inverse_rms_bytes = p.inverse_rms_pitch * p.halo_height * static_cast<int>(sizeof(float));
+    if (prologue.norm == PrologueNorm::rms) {
+      p.inverse_rms_map =
+          encode_template(implicit_gemm::inverse_rms_map(g, halo.width, halo.height));
+    }
   }
   p.rows = static_cast<int>(layout.rows);
   p.filters = static_cast<int>(g.out_channels);
+  p.channels = static_cast<int>(g.in_channels);
+  p.prologue.norm = prologue.norm;
+  p.prologue.activation = prologue.activation;
   p.m_clusters =
       static_cast<int>(ceil_div(layout.rows, config.block_tile_shape.m * config.cluster_shape.m));
   p.n_clusters =
@@ -387,7 +440,13 @@ Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_
     p.stride[axis] = static_cast<int>(g.stride[axis]);
     p.pad[axis] = static_cast<int>(g.pad_begin[axis]);
     p.dilation[axis] = static_cast<int>(view.dilation[axis]);
+    p.pad_mode[axis] = implicit_gemm::view_pad_mode(g, static_cast<int>(axis));
   }
+  for (std::size_t i = 0; i < 2; ++i) {
+    p.in[i] = static_cast<int>(g.in[i + 1]);
+    p.pad_behind[i] = static_cast<int>(g.pad_end[i + 1]);
+  }
+  p.fills_border = p.pad_mode[1] != PadMode::zero || p.pad_mode[2] != PadMode::zero;
   p.frames = static_cast<int>(g.in[0]);
   p.cached_frames = static_cast<int>(g.cached_frames);
   p.tma_store = stores_by_tma(config, g);
@@ -408,7 +467,7 @@ Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_
   plan.config.cluster = dim3(extent(cluster.m), extent(cluster.n), extent(cluster.k));
   plan.config.grid = plan.config.cluster;
   plan.config.grid.x *= extent(p.groups * p.m_clusters * p.n_clusters);
-  plan.config.block = dim3(kThreads);
+  plan.config.block = dim3(extent(config.threads()));
   plan.config.shared_bytes = launch_bytes(instance.shared_bytes);
   plan.config.overlapped = true;
   return plan;
@@ -427,6 +486,11 @@ void launch(const Launch& plan, const RunPointers& pointers, const void* compute
             const void* store_op, cudaStream_t stream) {
   Params p = plan.params;
   p.epilogue = EpilogueParams(pointers.epilogue);
+  p.prologue = pointers.prologue;
+  if (p.prologue.norm == PrologueNorm::rms) {
+    p.inverse_rms_map =
+        at_address(p.inverse_rms_map, "prologue.inverse_rms", pointers.prologue.inverse_rms);
+  }
   p.output_pointer = pointers.output;
   p.source_pointer = pointers.epilogue.residual;
   p.activation_map = at_address(p.activation_map, "activation", pointers.activation);

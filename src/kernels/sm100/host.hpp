@@ -32,6 +32,10 @@ RowLayout row_layout(const Config& config, const ConvGeometry& geometry);
 /// what is legal, the nearest. `packed_filter`: the filter comes in the kernel's own format.
 std::string refusal(const Instance& instance, const ConvGeometry& geometry, bool packed_filter);
 
+/// Empty if the instance applies the prologue to a problem that it can run otherwise.
+std::string prologue_refusal(const Instance& instance, const ConvGeometry& geometry,
+                             const PrologueKind& prologue);
+
 /// An instance bound to a problem: everything of a launch except the pointers.
 struct Launch {
   std::string name;  ///< For errors.
@@ -47,7 +51,7 @@ struct Launch {
 /// Lay out the rows, check and encode the tensor maps. Throws Error{unsupported} with `refusal`'s
 /// text.
 CONVOY_API Launch plan_launch(const Instance& instance, const ConvGeometry& geometry,
-                              bool packed_filter);
+                              bool packed_filter, const PrologueKind& prologue = {});
 
 /// Allow the kernels their shared memory on the current device; once, before launches. Throws
 /// Error{launch_failure}.

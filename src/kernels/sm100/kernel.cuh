@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Forward convolution for Blackwell (sm_100f) as a warp-specialised implicit GEMM. 256 threads:
+// Forward convolution for Blackwell (sm_100f) as a warp-specialised implicit GEMM:
 //
 //   warps 0-3  epilogue        tensor memory -> registers -> shared memory -> global (TMA)
-//   warp  4    scheduler       asks cluster launch control for the next tile
+//   warp  4    scheduler       asks cluster launch control for the next tile; completes patches at
+//                              the border where padding replicates or reflects
 //   warp  5    main load       TMA: im2col activation tiles, filter tiles
 //   warp  6    MMA             tcgen05.mma, one thread (of one CTA of a pair)
 //   warp  7    epilogue load   TMA: source (residual) tiles
+//   warps 8-15 normalisers     Input::normalised alone: apply a prologue to every patch
 //
 //   global --TMA--> input ring --MMA--> accumulators --epilogue--> output ring --TMA--> global
 //                   full/empty          full/empty      ^ source tiles, full/empty
@@ -19,7 +21,9 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/common/border.cuh"
 #include "kernels/common/epilogue.cuh"
+#include "kernels/common/normalise.cuh"
 #include "kernels/common/pipeline.cuh"
 #include "kernels/common/ptx.cuh"
 #include "kernels/sm100/config.hpp"
@@ -58,7 +62,8 @@ struct Conv2dFpropKernel {
   static constexpr int kActSliceBytes = kConfig.act_slice_rows() * kConfig.a_swizzle;
   static constexpr int kFilterSliceBytes = kConfig.filter_slice_rows() * kConfig.b_swizzle;
   static constexpr bool kBf16 = kConfig.act_dtype == DType::bf16;
-  static constexpr bool kHalo = kConfig.input == Input::halo;
+  static constexpr bool kHalo = kConfig.has_halo();
+  static constexpr bool kNormalises = kConfig.normalises();
   static constexpr bool kResident = kConfig.input == Input::resident;
   using InputState = PipelineState<Smem::kGroups>;
   using ActState = PipelineState<Smem::kActStages>;
@@ -66,14 +71,33 @@ struct Conv2dFpropKernel {
   // Threads that come to the named barriers of a CTA.
   static constexpr int kEpilogueThreads = 128;
   static constexpr int kHandOverBarrier = 1;
+  static constexpr int kNormalisedBarrier = 3;  // Behind the epilogue's; normalisers, of a patch.
   static constexpr int kHandOverThreads = kEpilogueThreads + 32;
 
   // Threads that read each launch-control answer: the scheduler of the first CTA; load, MMA,
-  // epilogue and, with a residual, epilogue-load warps of every CTA.
-  static constexpr int kClcConsumers =
-      32 + kClusterSize * (32 + 32 + (kWithResidual ? 32 : 0) + kEpilogueThreads);
+  // epilogue and, with a residual, epilogue-load warps of every CTA. The others' schedulers come on
+  // top in launches whose borders they fill.
+  static constexpr int kNormaliserThreads = kNormalises ? 32 * kNormaliserWarps : 0;
+  static constexpr int kClcConsumers = 32 + kClusterSize * (32 + 32 + (kWithResidual ? 32 : 0) +
+                                                            kEpilogueThreads + kNormaliserThreads);
 
-  enum Role : std::uint32_t { kScheduler = 4, kMainLoad = 5, kMma = 6, kEpilogueLoad = 7 };
+  // Registers of a thread where there are normalisers: of the epilogue, of the single warps, of the
+  // normalisers. With 512 threads each begins with 128.
+  static constexpr int kEpilogueRegisters = 232;
+  static constexpr int kSingleRegisters = 56;
+  static constexpr int kNormaliserRegisters = 104;
+  static_assert(4 * (kEpilogueRegisters + kSingleRegisters) +
+                        kNormaliserWarps * kNormaliserRegisters <=
+                    (8 + kNormaliserWarps) * 128,
+                "setmaxnreg waits for registers that no warp gives back");
+
+  enum Role : std::uint32_t {
+    kScheduler = 4,
+    kMainLoad = 5,
+    kMma = 6,
+    kEpilogueLoad = 7,
+    kNormaliser = 8
+  };
 
   // Position of a CTA in its cluster. Ranks count M first, so a CTA pair is ranks 2i, 2i + 1.
   struct Place {
@@ -82,6 +106,18 @@ struct Conv2dFpropKernel {
     int leader;     // rank of the pair's leader
     std::uint32_t rank;
   };
+
+  // In this launch the scheduler's warps complete patches that reach outside the input.
+  static __device__ __forceinline__ bool fills_border(const Params& params) {
+    return kHalo && !kNormalises && params.fills_border;
+  }
+
+  // Who tells the MMA warp of a full patch: a thread of each CTA whose loader or scheduler may do
+  // it, each CTA's normalisers, or the leader's loader for both.
+  static __device__ __forceinline__ int patch_tellers(const Params& params) {
+    if constexpr (kNormalises) return kCtaGroup * kNormaliserWarps;
+    return fills_border(params) ? kCtaGroup : 1;
+  }
 
   // ---- Tiles ----------------------------------------------------------------------------------
 
@@ -117,15 +153,17 @@ struct Conv2dFpropKernel {
             .filter = (n * kClusterN + at.n) * kConfig.mma_shape.n};
   }
 
-  // Filter depths [begin, end) of a tile that meet a frame; at least one, so that every tile writes
-  // its accumulator (a depth in the padding reads zeros).
+  // Filter depths [begin, end) of a tile that meet a frame, where padding is not of zeros all; at
+  // least one, so that every tile writes its accumulator (a depth in the padding reads zeros).
   struct Depths {
     int begin, end;
   };
 
   static __device__ __forceinline__ Depths depths_of(const Params& params, const Tile& tile) {
     // Depths of an upsampling are terms of its filters, which read the same frame.
-    if (!by_frames(params) || params.phases > 1) return {0, params.filter_extent[0]};
+    if (!by_frames(params) || params.phases > 1 || params.pad_mode[0] != PadMode::zero) {
+      return {0, params.filter_extent[0]};
+    }
     const int first = tile.group % params.out_extent[0] * params.stride[0] - params.pad[0];
     const int dilation = params.dilation[0];
     const int seen = params.cached_frames + params.frames;
@@ -175,8 +213,9 @@ struct Conv2dFpropKernel {
         ptx::barrier_init(&smem.input_empty[i], kPairsM + kClusterN - 1);
       }
       for (int i = 0; kConfig.has_act_ring() && i < Smem::kActStages; ++i) {
-        ptx::barrier_init(&smem.act_full[i], 1);
+        ptx::barrier_init(&smem.act_full[i], patch_tellers(params));
         ptx::barrier_init(&smem.act_empty[i], 1);
+        if constexpr (kHalo) ptx::barrier_init(&smem.act_loaded[i], 1);
       }
       for (int i = 0; i < Smem::kAccumStages; ++i) {
         ptx::barrier_init(&smem.accum_full[i], 1);
@@ -184,7 +223,8 @@ struct Conv2dFpropKernel {
       }
       for (int i = 0; i < Smem::kClcStages; ++i) {
         ptx::barrier_init(&smem.clc_full[i], 1);
-        ptx::barrier_init(&smem.clc_empty[i], kClcConsumers);
+        ptx::barrier_init(&smem.clc_empty[i],
+                          kClcConsumers + (fills_border(params) ? 32 * (kClusterSize - 1) : 0));
         ptx::barrier_init(&smem.throttle_full[i], 32);
         ptx::barrier_init(&smem.throttle_empty[i], 32);
       }
@@ -232,37 +272,53 @@ struct Conv2dFpropKernel {
     return obtained;
   }
 
-  static __device__ __forceinline__ void scheduler_warp(Smem& smem, const Place& at) {
-    if (at.rank != 0) return;
+  /// Ask launch control for the tile after the one that the main load has begun, so that no CTA
+  /// hoards tiles. The answer goes to every CTA of the cluster.
+  static __device__ __forceinline__ void request_next_tile(Smem& smem, bool leader,
+                                                           ClcState& throttle, ClcState& request) {
+    ptx::barrier_wait(&smem.throttle_full[throttle.index], throttle.parity());
+    ptx::barrier_arrive(&smem.throttle_empty[throttle.index]);
+    throttle.advance();
+
+    ptx::barrier_wait(&smem.clc_empty[request.index], request.producer_parity());
+    const std::uint32_t full = ptx::shared_address(&smem.clc_full[request.index]);
+    if (ptx::lane_id() < kClusterSize) {
+      ptx::barrier_arrive_expect_cluster(ptx::map_shared_rank(full, ptx::lane_id()),
+                                         sizeof(ptx::ClcResponse));
+    }
+    // NOTE: no wait for those arrivals: a phase only ends when they and the answer have come.
+    if (leader) {
+      ptx::ClcResponse* response = &smem.clc_response[request.index];
+      if constexpr (kClusterSize > 1) {
+        ptx::clc_try_cancel_multicast(response, &smem.clc_full[request.index]);
+      } else {
+        ptx::clc_try_cancel(response, &smem.clc_full[request.index]);
+      }
+    }
+    __syncwarp();
+    request.advance();
+  }
+
+  /// In the cluster's first CTA ask for tiles; in every CTA of a launch that fills borders complete
+  /// patches, while an answer is on its way.
+  static __device__ __forceinline__ void scheduler_warp(const Params& params, Smem& smem,
+                                                        const Place& at, int index) {
+    const bool schedules = at.rank == 0;
+    if (!schedules && !fills_border(params)) return;
     ClcState throttle, request, answer;
+    [[maybe_unused]] BorderState border;
     const bool leader = ptx::elect_one();
-    int index = 0;
     bool more = true;
     while (more) {
-      // Ask only when the main load has begun the current tile, so that no CTA hoards tiles.
-      ptx::barrier_wait(&smem.throttle_full[throttle.index], throttle.parity());
-      ptx::barrier_arrive(&smem.throttle_empty[throttle.index]);
-      throttle.advance();
-
-      ptx::barrier_wait(&smem.clc_empty[request.index], request.producer_parity());
-      const std::uint32_t full = ptx::shared_address(&smem.clc_full[request.index]);
-      if (ptx::lane_id() < kClusterSize) {
-        ptx::barrier_arrive_expect_cluster(ptx::map_shared_rank(full, ptx::lane_id()),
-                                           sizeof(ptx::ClcResponse));
-      }
-      // NOTE: no wait for those arrivals: a phase only ends when they and the answer have come.
-      if (leader) {
-        ptx::ClcResponse* response = &smem.clc_response[request.index];
-        if constexpr (kClusterSize > 1) {
-          ptx::clc_try_cancel_multicast(response, &smem.clc_full[request.index]);
-        } else {
-          ptx::clc_try_cancel(response, &smem.clc_full[request.index]);
+      if (schedules) request_next_tile(smem, leader, throttle, request);
+      if constexpr (kHalo) {
+        if (fills_border(params)) {
+          complete_patches(params, smem, at, tile_of(params, at, index), border);
         }
       }
-      __syncwarp();
-      request.advance();
       more = fetch_next_tile(smem, answer, index);
     }
+    if (!schedules) return;
     // Stay until every CTA has read the last answers: their arrivals come to this CTA's barriers.
     for (int i = 0; i < Smem::kClcStages; ++i) {
       ptx::barrier_wait(&smem.clc_empty[request.index], request.producer_parity());
@@ -327,8 +383,15 @@ struct Conv2dFpropKernel {
     return start;
   }
 
+  // Input::halo: where the patch of a tile begins in its frame.
+  static __device__ __forceinline__ PatchOrigin patch_origin(const Tile& tile,
+                                                             const PixelStart& start) {
+    return {start.h + (tile.phase >> 1), start.w + (tile.phase & 1)};
+  }
+
   // Where the activation of filter depth `t` comes from: the map and its outermost coordinate; by
-  // frames that of the one frame which the depth meets, -1 (zeros) in the padding.
+  // frames that of the one frame which the depth meets, in the padding -1 (zeros) or the frame that
+  // it replicates or reflects.
   struct FrameSource {
     const CUtensorMap* map;
     int n;
@@ -338,10 +401,13 @@ struct Conv2dFpropKernel {
                                                              const PixelStart& start, int t) {
     FrameSource source{&params.activation_map, start.n};
     if (by_frames(params) && start.n >= 0) {
-      const int frame = start.d + t * params.dilation[0];
-      if (frame < 0 || frame >= params.cached_frames + params.frames) {
-        source.n = -1;
-      } else if (frame < params.cached_frames) {
+      const int seen = params.cached_frames + params.frames;
+      int frame = start.d + t * params.dilation[0];
+      if (frame < 0 || frame >= seen) {
+        if (params.pad_mode[0] == PadMode::zero) return {source.map, -1};
+        frame = inside(frame, seen, params.pad_mode[0]);
+      }
+      if (frame < params.cached_frames) {
         source.map = &params.cache_map;
         source.n = start.image * params.cached_frames + frame;
       } else {
@@ -431,19 +497,36 @@ struct Conv2dFpropKernel {
   }
 
   /// Load a box of activations into the next stage of their own ring: `bytes` from channel atom
-  /// `atom`, pixel (w, h) of frame `n` on.
-  static __device__ __forceinline__ void load_act_stage(Smem& smem, const Place& at, bool leader,
-                                                        ActState& act, const CUtensorMap* map,
-                                                        int bytes, int atom, int w, int h, int n) {
+  /// `atom`, pixel (w, h) of frame `n` on. `is_completed`: by this CTA's scheduler, which has a
+  /// border to fill, or its normalisers. `with_rms`: the pixels' inverse RMS as well.
+  static __device__ __forceinline__ void load_act_stage(const Params& params, Smem& smem,
+                                                        const Place& at, bool leader, ActState& act,
+                                                        const CUtensorMap* map, int bytes, int atom,
+                                                        int w, int h, int n,
+                                                        bool is_completed = false,
+                                                        bool with_rms = false) {
     ptx::barrier_wait(&smem.act_empty[act.index], act.producer_parity());
     if (leader) {
       ptx::Barrier* full = &smem.act_full[act.index];
-      if (at.pair_rank == 0) {
+      std::uint32_t counted_at = leader_barrier(at, full);
+      if (kNormalises || fills_border(params)) {
+        // Each CTA announces its own bytes: to the pair's leader, or at home to who completes them.
+        if (is_completed) counted_at = ptx::shared_address(&smem.act_loaded[act.index]);
+        const int rms_bytes = kNormalises && with_rms ? params.inverse_rms_bytes : 0;
+        ptx::barrier_arrive_expect_cluster(counted_at,
+                                           static_cast<std::uint32_t>(bytes + rms_bytes));
+      } else if (at.pair_rank == 0) {
         ptx::barrier_arrive_expect(full, static_cast<std::uint32_t>(kCtaGroup * bytes));
       }
       ptx::tma_load_tiled_4d<kCtaGroup, false>(smem.act_tiles(static_cast<int>(act.index)), map,
-                                               leader_barrier(at, full), 0, ptx::kL2EvictNormal,
-                                               atom * kAtomK, w, h, n);
+                                               counted_at, 0, ptx::kL2EvictNormal, atom * kAtomK, w,
+                                               h, n);
+      if constexpr (kNormalises) {
+        if (with_rms) {
+          ptx::tma_load_3d(smem.inverse_rms.values[act.index], &params.inverse_rms_map,
+                           &smem.act_loaded[act.index], ptx::kL2EvictNormal, w & ~3, h, n);
+        }
+      }
     }
     __syncwarp();
     act.advance();
@@ -458,12 +541,16 @@ struct Conv2dFpropKernel {
                                                         const Loaded& loaded) {
     const Depths depths = depths_of(params, tile);
     const PixelStart start = pixel_start(params, tile, tile.row);
+    const PatchOrigin patch = patch_origin(tile, start);
+    const bool is_completed = kNormalises || needs_border(params, patch);
     const int taps = params.filter_extent[1] * params.filter_extent[2];
     for (int t = depths.begin; t < depths.end; ++t) {
       const auto [map, n] = frame_source(params, start, t);
+      const bool with_rms = kNormalises && params.prologue.norm == PrologueNorm::rms &&
+                            is_normalised_here(params, {map, n});
       for (int atom = 0; atom < params.channel_atoms; ++atom) {
-        load_act_stage(smem, at, leader, rings.act, map, params.halo_bytes, atom,
-                       start.w + (tile.phase & 1), start.h + (tile.phase >> 1), n);
+        load_act_stage(params, smem, at, leader, rings.act, map, params.halo_bytes, atom,
+                       patch.column, patch.row, n, is_completed, with_rms);
         for (int tap = 0; tap < taps; ++tap) {
           InputState& input = rings.input;
           ptx::barrier_wait(&smem.input_empty[input.index], input.producer_parity());
@@ -508,8 +595,8 @@ struct Conv2dFpropKernel {
     }
     const PixelStart start = pixel_start(params, tile, tile.row);
     for (int atom = 0; atom < params.channel_atoms; ++atom) {
-      load_act_stage(smem, at, leader, rings.act, &params.activation_map, kConfig.act_atom_bytes(),
-                     atom, start.w, start.h, start.n);
+      load_act_stage(params, smem, at, leader, rings.act, &params.activation_map,
+                     kConfig.act_atom_bytes(), atom, start.w, start.h, start.n);
       if (leader) loaded(atom == params.channel_atoms - 1);
       __syncwarp();
     }
@@ -584,6 +671,100 @@ struct Conv2dFpropKernel {
     for (int i = 0; kConfig.has_act_ring() && i < Smem::kActStages; ++i) {
       ptx::barrier_wait(&smem.act_empty[rings.act.index], rings.act.producer_parity());
       rings.act.advance();
+    }
+  }
+
+  // ---- Borders --------------------------------------------------------------------------------
+
+  // Where the ring of patches stands for who completes some of them.
+  struct BorderState {
+    ActState act;
+    std::uint32_t parities = 0;  // of act_loaded, a bit a stage: not every patch passes there
+  };
+
+  /// Complete the patches of a tile of this CTA if they reach outside the input, each between the
+  /// main load, which decides alike, and the MMAs. A whole warp.
+  static __device__ __forceinline__ void complete_patches(const Params& params, Smem& smem,
+                                                          const Place& at, const Tile& tile,
+                                                          BorderState& border) {
+    const Depths depths = depths_of(params, tile);
+    const int patches = (depths.end - depths.begin) * params.channel_atoms;
+    const PatchOrigin patch = patch_origin(tile, pixel_start(params, tile, tile.row));
+    if (!needs_border(params, patch)) {
+      border.act.advance(static_cast<std::uint32_t>(patches));
+      return;
+    }
+    const int lane = static_cast<int>(ptx::lane_id());
+    for (int i = 0; i < patches; ++i) {
+      const std::uint32_t stage = border.act.index;
+      ptx::barrier_wait(&smem.act_loaded[stage], border.parities >> stage & 1);
+      border.parities ^= 1u << stage;
+      fill_border(params, patch, kConfig.a_swizzle, smem.act_tiles(static_cast<int>(stage)), lane);
+      // NOTE: the MMAs read through the async proxy, those that a pair's leader issues as well.
+      ptx::fence_async_shared();
+      __syncwarp();
+      if (lane == 0) ptx::barrier_arrive_cluster(leader_barrier(at, &smem.act_full[stage]));
+      border.act.advance();
+    }
+  }
+
+  // ---- Normalisers ----------------------------------------------------------------------------
+
+  // Frames of the cache are normalised already; in the padding there are zeros behind the norm.
+  static __device__ __forceinline__ bool is_normalised_here(const Params& params,
+                                                            const FrameSource& source) {
+    return source.n >= 0 && source.map == &params.activation_map;
+  }
+
+  /// Two warpgroups: apply the prologue to every patch of this CTA's tiles, a pixel here, a pixel
+  /// there, between the main load and the MMAs; the first warp of them also fills the border.
+  static __device__ __forceinline__ void normaliser_warps(const Params& params, Smem& smem,
+                                                          const Place& at, int worker, int index) {
+    using Element = std::conditional_t<kBf16, __nv_bfloat16, __half>;
+    const int lane = static_cast<int>(ptx::lane_id());
+    const NormaliserLane me = normaliser_lane<kNormaliserWarps>(params, worker, lane);
+    const bool by_rms = params.prologue.norm == PrologueNorm::rms;
+    ActState act;
+    ClcState answer;
+    bool more = true;
+    while (more) {
+      const Tile tile = tile_of(params, at, index);
+      const Depths depths = depths_of(params, tile);
+      const PixelStart start = pixel_start(params, tile, tile.row);
+      const PatchOrigin patch = patch_origin(tile, start);
+      const bool has_border = needs_border(params, patch);
+      for (int t = depths.begin; t < depths.end; ++t) {
+        const bool here = is_normalised_here(params, frame_source(params, start, t));
+        for (int atom = 0; atom < params.channel_atoms; ++atom) {
+          const int channel = atom * kAtomK + me.unit * 8;
+          const bool works = here && channel < params.channels;
+          ChannelFactors<8> factors;
+          // NOTE: before the patch is there.
+          if (works) {
+            const std::int64_t image = by_rms ? 0 : start.image;
+            factors.load(params.prologue, image * params.channels + channel);
+          }
+          std::uint8_t* const stage = smem.act_tiles(static_cast<int>(act.index));
+          const float* const inverse_rms = smem.inverse_rms.values[act.index];
+          ptx::barrier_wait(&smem.act_loaded[act.index], act.parity());
+          if (works) {
+            normalise_patch<Element, true>(params, patch, me, factors, stage, by_rms, inverse_rms);
+          }
+          if (has_border) {
+            __syncwarp();  // What follows is .aligned.
+            ptx::named_barrier_sync(kNormalisedBarrier, kNormaliserThreads);
+            if (worker == 0) fill_border(params, patch, kConfig.a_swizzle, stage, lane);
+          }
+          // NOTE: the MMAs read through the async proxy.
+          ptx::fence_async_shared();
+          __syncwarp();
+          if (lane == 0) {
+            ptx::barrier_arrive_cluster(leader_barrier(at, &smem.act_full[act.index]));
+          }
+          act.advance();
+        }
+      }
+      more = fetch_next_tile(smem, answer, index);
     }
   }
 
@@ -928,10 +1109,22 @@ struct Conv2dFpropKernel {
     const int first_tile = static_cast<int>(blockIdx.x) / kClusterM;
 
     init_barriers(params, smem);
+    if constexpr (kNormalises) {
+      if (warp >= kNormaliser) {
+        ptx::set_max_registers_decrease<kNormaliserRegisters>();
+        normaliser_warps(params, smem, at, static_cast<int>(warp) - kNormaliser, first_tile);
+        return;
+      }
+      if (warp < kScheduler) {
+        ptx::set_max_registers_increase<kEpilogueRegisters>();
+      } else {
+        ptx::set_max_registers_decrease<kSingleRegisters>();
+      }
+    }
     if (warp < kScheduler) {
       epilogue_warps(params, smem, at, first_tile, compute, store);
     } else if (warp == kScheduler) {
-      scheduler_warp(smem, at);
+      scheduler_warp(params, smem, at, first_tile);
     } else if (warp == kMainLoad) {
       main_load_warp(params, smem, at, first_tile);
     } else if (warp == kMma) {
@@ -942,9 +1135,12 @@ struct Conv2dFpropKernel {
   }
 };
 
+template <std::uint64_t kTiles, std::uint64_t kPipeline>
+inline constexpr int kThreads = unpack({kTiles, kPipeline}).threads();
+
 /// Entry points, which share one body: D = compute(Conv(A, B)), and the same + beta·C.
 template <std::uint64_t kTiles, std::uint64_t kPipeline, typename ComputeOp, typename StoreOp>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads<kTiles, kPipeline>, 1)
     conv2d_fprop_run(const __grid_constant__ Params params,
                      const __grid_constant__ ComputeOp compute,
                      const __grid_constant__ StoreOp store) {
@@ -952,7 +1148,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <std::uint64_t kTiles, std::uint64_t kPipeline, typename ComputeOp, typename StoreOp>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads<kTiles, kPipeline>, 1)
     conv2d_fprop_run_with_residual(const __grid_constant__ Params params,
                                    const __grid_constant__ ComputeOp compute,
                                    const __grid_constant__ StoreOp store) {

@@ -37,8 +37,39 @@ void note_rows(const ConvGeometry& g, std::size_t in_bytes, std::size_t out_byte
   loop.element_stores = out_row % 16 != 0;
 }
 
+namespace {
+
+// The share of tiles with a patch at a border that is filled: of pairs, either CTA's.
+double border_share(const Config& config, const implicit_gemm::KernelView& view,
+                    const ConvGeometry& g) {
+  double inside = 1;
+  for (int axis = 1; axis < 3; ++axis) {
+    if (implicit_gemm::view_pad_mode(g, axis) == PadMode::zero) continue;
+    const int tile = axis == 2 ? kPatchColumns : config.block_tile_shape.m / kPatchColumns;
+    const auto tiles =
+        static_cast<double>(ceil_div(view.out[static_cast<std::size_t>(axis)], std::int64_t{tile}));
+    inside *= std::max(0.0, 1.0 - 2.0 / tiles);
+  }
+  return std::min(1.0, (1.0 - inside) * config.cta_group);
+}
+
+double normalise_cycles(const PrologueKind& prologue, const ModelConstants& k) {
+  if (!prologue.any()) return 0.0;
+  switch (step_work(prologue.activation)) {
+    case StepWork::plain:
+    case StepWork::simple_activation:
+      return k.plain_normalise_cycles;
+    case StepWork::exponential_activation:
+      break;
+  }
+  return prologue.activation == Activation::silu ? k.normalise_cycles : k.gelu_normalise_cycles;
+}
+
+}  // namespace
+
 TileLoop tile_loop(const Instance& instance, const ConvGeometry& g, int multiprocessors,
-                   const EpilogueKind& epilogue, const ModelConstants& k) {
+                   const EpilogueKind& epilogue, const PrologueKind& prologue,
+                   const ModelConstants& k) {
   const Config& config = instance.config;
   const bool residual = epilogue.residual;
   const RowLayout layout = row_layout(config, g);
@@ -60,10 +91,17 @@ TileLoop tile_loop(const Instance& instance, const ConvGeometry& g, int multipro
   double act_bytes = block.m * double(config.a_swizzle);
   double filter_bytes = block.n * double(config.b_swizzle);
   loop.buffered_atoms = double(config.pipeline_stages(residual)) * config.atoms_per_tile();
-  if (config.input == Input::halo) {
+  if (config.has_halo()) {
     const double width = 8.0 + double(view.filter[2] - 1) * double(g.dilation[2]);
     const double height = 16.0 + double(view.filter[1] - 1) * double(g.dilation[1]);
     act_bytes = width * height * config.a_swizzle / taps;
+    loop.patch_atoms = taps;
+    loop.patch_stages = config.num_act_stages;
+    loop.border_share = border_share(config, view, g);
+    if (config.normalises()) {
+      loop.normalise_cycles = normalise_cycles(prologue, k);
+      loop.operand_bytes += 2 * act_bytes;  // Read and written back.
+    }
   }
   if (config.input == Input::resident) {
     filter_bytes = 0;
@@ -106,10 +144,20 @@ double loop_us(const TileLoop& loop, const ModelConstants& k) {
   const double intake = loop.taken_in_bytes * (loop.odd_input_rows ? 1.0 + k.odd_intake : 1.0) *
                         k.cycles_per_us /
                         (loop.as_they_lie ? k.run_bytes_per_us : k.other_bytes_per_us);
-  const double atom =
-      std::max({multiply + k.atom_cycles, intake, k.refill_cycles / loop.buffered_atoms,
-                k.load_cycles, k.mma_issue_cycles});
-  const double main = loop.atoms * atom + k.tile_cycles;
+  double atom = std::max({multiply + k.atom_cycles, intake, k.refill_cycles / loop.buffered_atoms,
+                          k.load_cycles, k.mma_issue_cycles});
+  if (loop.normalise_cycles > 0) {
+    // One patch after the other, each between its refilling and its MMAs.
+    const double patch = loop.patch_atoms * atom;
+    const double stage = patch + k.refill_cycles + loop.normalise_cycles;
+    atom = std::max({patch, loop.normalise_cycles, stage / loop.patch_stages}) / loop.patch_atoms;
+  }
+  // A patch is refilled, and completed, while the others of the ring are multiplied.
+  const double others = (loop.patch_stages - 1) * loop.patch_atoms * atom;
+  const double border = std::max(0.0, k.refill_cycles + k.border_cycles - others) -
+                        std::max(0.0, k.refill_cycles - others);
+  const double main =
+      loop.atoms * (atom + loop.border_share * border / loop.patch_atoms) + k.tile_cycles;
   double step = loop.residual ? k.residual_step_cycles : k.step_cycles;
   if (loop.work == StepWork::simple_activation) step += k.simple_activation_cycles;
   if (loop.work == StepWork::exponential_activation) step += k.exponential_activation_cycles;
@@ -144,8 +192,10 @@ double loop_us(const TileLoop& loop, const ModelConstants& k) {
 }
 
 double estimate_us(const Instance& instance, const ConvGeometry& geometry, int multiprocessors,
-                   const EpilogueKind& epilogue, const ModelConstants& constants) {
-  return loop_us(tile_loop(instance, geometry, multiprocessors, epilogue, constants), constants);
+                   const EpilogueKind& epilogue, const PrologueKind& prologue,
+                   const ModelConstants& constants) {
+  return loop_us(tile_loop(instance, geometry, multiprocessors, epilogue, prologue, constants),
+                 constants);
 }
 
 }  // namespace convoy::sm100

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "convoy/epilogue.hpp"
+#include "convoy/prologue.hpp"
 #include "core/geometry.hpp"
 #include "kernels/sm100/instances.hpp"
 
@@ -38,6 +39,16 @@ struct ModelConstants {
   /// every 2 cycles.
   double load_cycles = 120.0;
   double mma_issue_cycles = 110.0;
+  /// Cycles from a patch's arrival until the MMAs hear that its border is filled: of a corner's 8
+  /// copies through registers, one after the other, two waits, the fence and the arrival at the
+  /// pair's leader; 400 to 900.
+  double border_cycles = 600.0;
+  /// Cycles in which eight warps normalise a patch: SiLU's special functions take 1,440, as many
+  /// turns as on Hopper, of 475 cycles there, 2,670. By instructions (the lab) less without SiLU,
+  /// more with either GELU.
+  double normalise_cycles = 2000.0;
+  double plain_normalise_cycles = 1200.0;
+  double gelu_normalise_cycles = 3500.0;
   /// Cycles that an atom takes beside its MMAs: Hopper's warpgroups wait and commit (some 50,
   /// fitted); the MMA warp of a B200 issues ahead.
   double atom_cycles = 0.0;
@@ -90,14 +101,18 @@ enum class StepWork { plain, simple_activation, exponential_activation };
 /// What a CTA does for a tile and how many there are, whichever the architecture. An atom is one
 /// tap and a span of channels: a stage of each operand.
 struct TileLoop {
-  double atoms = 0;           ///< Of a tile of a CTA.
-  double mma_macs = 0;        ///< Multiply-adds of an atom, of one SM.
-  double chip_macs = 0;       ///< Multiply-adds of the launch, of all SMs; 0: unknown.
-  double operand_bytes = 0;   ///< Bytes that an atom's MMAs read from shared memory.
-  double taken_in_bytes = 0;  ///< Bytes that an SM takes in for an atom.
-  bool as_they_lie = false;   ///< As runs of pixels without filter taps.
-  double buffered_atoms = 1;  ///< Atoms that the stages hold.
-  double epilogue_steps = 0;  ///< Of 128 x 32 values, of a tile.
+  double atoms = 0;             ///< Of a tile of a CTA.
+  double mma_macs = 0;          ///< Multiply-adds of an atom, of one SM.
+  double chip_macs = 0;         ///< Multiply-adds of the launch, of all SMs; 0: unknown.
+  double operand_bytes = 0;     ///< Bytes that an atom's MMAs read from shared memory.
+  double taken_in_bytes = 0;    ///< Bytes that an SM takes in for an atom.
+  bool as_they_lie = false;     ///< As runs of pixels without filter taps.
+  double buffered_atoms = 1;    ///< Atoms that the stages hold.
+  double patch_atoms = 1;       ///< Input::halo: atoms of a patch,
+  double patch_stages = 1;      ///< patches that the ring holds,
+  double border_share = 0;      ///< and the share of tiles whose patches are completed.
+  double normalise_cycles = 0;  ///< From a patch's arrival until all of it is normalised.
+  double epilogue_steps = 0;    ///< Of 128 x 32 values, of a tile.
   bool residual = false;
   StepWork work = StepWork::plain;
   bool element_stores = false;  ///< No TMA store holds the output's rows.
@@ -118,13 +133,15 @@ void note_rows(const ConvGeometry& geometry, std::size_t in_bytes, std::size_t o
 
 /// What the instance does for a problem that it can run, on `multiprocessors` SMs.
 TileLoop tile_loop(const Instance& instance, const ConvGeometry& geometry, int multiprocessors,
-                   const EpilogueKind& epilogue, const ModelConstants& constants = {});
+                   const EpilogueKind& epilogue, const PrologueKind& prologue = {},
+                   const ModelConstants& constants = {});
 
 /// Model time of a loop in microseconds (docs/kernels-sm100.md, "Model").
 double loop_us(const TileLoop& loop, const ModelConstants& constants = {});
 
 /// Model time in microseconds of a problem that the instance can run: of its loop.
 double estimate_us(const Instance& instance, const ConvGeometry& geometry, int multiprocessors,
-                   const EpilogueKind& epilogue = {}, const ModelConstants& constants = {});
+                   const EpilogueKind& epilogue = {}, const PrologueKind& prologue = {},
+                   const ModelConstants& constants = {});
 
 }  // namespace convoy::sm100

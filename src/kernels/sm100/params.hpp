@@ -7,7 +7,10 @@
 
 #include <cstdint>
 
+#include "convoy/prologue.hpp"
+#include "convoy/types.hpp"
 #include "kernels/common/epilogue_params.hpp"
+#include "kernels/common/fast_divide.hpp"
 
 namespace convoy::sm100 {
 
@@ -52,6 +55,7 @@ struct Params {
   int groups_per_phase = 1;    ///< Those of one phase of an upsampling; else all.
   int phases = 1;              ///< 1, or 4 phases of an upsampling.
   int halo_width = 0;          ///< Input::halo: columns of a patch with its border,
+  int halo_height = 0;         ///< its rows,
   int halo_bytes = 0;          ///< and the bytes of one load.
   int rows = 0;                ///< Rows of a group; with patches those of all its tiles.
   int patches_across = 1;      ///< Patches side by side in a frame.
@@ -67,12 +71,26 @@ struct Params {
   int dilation[3] = {1, 1, 1};
   int frames = 1;         ///< New frames of the input.
   int cached_frames = 0;  ///< Frames of the cache, before the new ones.
+  /// What taps outside the input read; zero where nothing is padded.
+  PadMode pad_mode[3] = {PadMode::zero, PadMode::zero, PadMode::zero};
+  bool fills_border = false;   ///< Patches that reach outside the input are completed.
+  int in[2] = {1, 1};          ///< H, W
+  int pad_behind[2] = {0, 0};  ///< Rows and columns behind the input that some output reads.
   /// The output is stored by TMA; false where K·sizeof(Out) is not a multiple of 16 bytes: then
   /// the epilogue's threads read the residual and write the output themselves.
   bool tma_store = true;
   void* output_pointer = nullptr;  ///< Used without tma_store.
   const void* source_pointer = nullptr;
   EpilogueParams epilogue;
+
+  // Of Input::normalised.
+  Prologue prologue;
+  int channels = 0;             ///< C
+  int block_bytes = 0;          ///< Of a pixel in a stage.
+  int inverse_rms_pitch = 0;    ///< Floats from a row of a patch to the next,
+  int inverse_rms_bytes = 0;    ///< and bytes of all.
+  FastDivide patch_width;       ///< halo_width
+  CUtensorMap inverse_rms_map;  ///< {W, H, frames}; unused but with PrologueNorm::rms.
 };
 
 #ifdef __CUDACC__

@@ -46,6 +46,11 @@ struct Conv2dSmem {
     float4 values[kConfig.splits_reduction() ? kConfig.exchange_bytes() / 16 : 1];
   };
   struct NoExchange {};
+  /// Of the pixels of each patch.
+  struct alignas(128) InverseRms {
+    float values[kActStages][kConfig.normalises() ? kConfig.inverse_rms_floats() : 1];
+  };
+  struct NoInverseRms {};
 
   ActTile act[kActStages];
   FilterTile filter[kStages];
@@ -53,10 +58,13 @@ struct Conv2dSmem {
   [[no_unique_address]] std::conditional_t<kWithSource, SourceTiles, NoSourceTiles> source;
   [[no_unique_address]] std::conditional_t<kConfig.splits_reduction(), Exchange, NoExchange>
       exchange;
+  [[no_unique_address]] std::conditional_t<kConfig.normalises(), InverseRms, NoInverseRms>
+      inverse_rms;
 
   ptx::ClcResponse clc_response[kClcStages];
 
   // Of the activations' own ring.
+  ptx::Barrier act_loaded[kConfig.has_halo() ? kActStages : 1];
   ptx::Barrier act_full[kActStages];
   ptx::Barrier act_empty[kActStages];
   ptx::Barrier input_full[kGroups];

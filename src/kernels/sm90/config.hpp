@@ -35,6 +35,9 @@ enum class Schedule : std::int16_t {
   blockwise,
 };
 
+/// Warps that normalise patches.
+inline constexpr int kNormaliserWarps = 4;
+
 /// What is loaded, and how often.
 enum class Input : std::int16_t {
   runs,      ///< Runs of pixels, once for each tap; one ring of stages for both operands.

@@ -155,27 +155,15 @@ std::string halo_refusal(const Config& config, const ConvGeometry& g) {
 // input are copied from others of the same patch (border.cuh).
 std::string border_refusal(const Config& config, const ConvGeometry& g) {
   if (!config.fills_border()) return implicit_gemm::pad_mode_refusal(g, 1);
-  const KernelView view = implicit_gemm::kernel_view(g);
-  const PatchTiling tiling = choose_patch(config, g, view);
-  for (int axis = 1; axis < 3; ++axis) {
-    const PadMode mode = implicit_gemm::view_pad_mode(g, axis);
-    if (mode == PadMode::zero) continue;
-    const bool reflects = mode == PadMode::reflect;
-    const std::int64_t tile =
-        8 * (axis == 2 ? tiling.columns : config.block_m / 64 / tiling.columns);
-    const std::int64_t patch = axis == 2 ? tiling.halo_width : tiling.halo_height;
-    const std::int64_t tiles = axis == 2 ? tiling.tiles_across : tiling.tiles_down;
-    // The furthest that the first patch reads inside, and the first that the last patch does.
-    const std::int64_t before = reflects ? 2 * g.pad_begin[axis] : g.pad_begin[axis];
-    const std::int64_t last = g.in[axis] - 1 - (reflects ? g.pad_end[axis] : 0);
-    if (before >= patch || (tiles - 1) * tile - g.pad_begin[axis] > last) {
-      return text("padding of ", kAxisNames[axis], " = ", g.pad_begin[axis], ", ", g.pad_end[axis],
-                  " by mode ", to_string(g.pad_mode[axis]), " under a filter of ", g.filter[axis],
-                  "; legal: what copies pixels of the same patch of ", patch,
-                  ", as padding does that keeps the extent");
-    }
+  const PatchTiling tiling = choose_patch(config, g, implicit_gemm::kernel_view(g));
+  const std::int64_t rows = config.block_m / 64 / tiling.columns;
+  std::string reason =
+      implicit_gemm::border_refusal(g, 1, {8 * rows, tiling.halo_height, tiling.tiles_down});
+  if (reason.empty()) {
+    reason = implicit_gemm::border_refusal(
+        g, 2, {8 * tiling.columns, tiling.halo_width, tiling.tiles_across});
   }
-  return {};
+  return reason;
 }
 
 std::string resident_refusal(const Config& config, const ConvGeometry& g) {
@@ -478,26 +466,6 @@ StatisticsMerge plan_statistics(const Tiling& tiling, const ConvGeometry& g, std
   return merge;
 }
 
-// Rows of a patch's inverse RMS in shared memory: from the multiple of 16 bytes in front of the
-// patch, where TMA begins, to the one behind.
-std::int64_t inverse_rms_pitch(std::int64_t halo_width) {
-  return ceil_div(halo_width + 3, 4) * 4;
-}
-
-// The inverse RMS of the activation's pixels {W, H, frames}.
-TiledTensorMap inverse_rms_map(const ConvGeometry& g, const Params& p) {
-  constexpr std::int64_t kFloat = sizeof(float);
-  TiledTensorMap map;
-  map.name = "prologue.inverse_rms";
-  map.dtype = DType::fp32;
-  map.rank = 3;
-  map.swizzle = Swizzle::none;
-  map.extents = {g.in[2], g.in[1], g.batch * g.in[0], 0, 0};
-  map.strides_bytes = {0, g.in[2] * kFloat, g.in[1] * g.in[2] * kFloat, 0, 0};
-  map.box = {p.inverse_rms_pitch, p.halo_height, 1, 0, 0};
-  return map;
-}
-
 [[noreturn]] void refuse(const Instance& instance, const std::string& reason) {
   throw Error(Status::unsupported, text(name_of(instance), ": ", reason));
 }
@@ -562,24 +530,18 @@ std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed
 std::string prologue_refusal(const Instance& instance, const ConvGeometry& g,
                              const PrologueKind& prologue) {
   const Config& config = instance.config;
-  if (!prologue.any()) {
-    return config.normalises() ? "no prologue; legal: a norm in front (patches are normalised)"
-                               : "";
+  if (!config.normalises()) {
+    return prologue.any() ? text("prologue = ", to_string(prologue), "; legal: none") : "";
   }
-  if (!config.normalises()) return text("prologue = ", to_string(prologue), "; legal: none");
-  if (prologue.activation != Activation::none && prologue.activation != Activation::relu &&
-      prologue.activation != Activation::silu) {
+  if (prologue.activation == Activation::gelu || prologue.activation == Activation::gelu_tanh) {
     return text("prologue.activation = ", to_string(prologue.activation),
                 "; legal: none, relu, silu (in shared memory)");
   }
-  if (prologue.norm != PrologueNorm::rms) return {};
-  if (g.in[2] % 4 != 0) {
-    return text("in_width = ", g.in[2],
-                " with a prologue of norm rms; legal: a multiple of 4 (TMA ",
-                "needs rows of 16 bytes); nearest: ", ceil_div(g.in[2], 4) * 4);
-  }
+  std::string reason = implicit_gemm::normaliser_refusal(g, prologue);
+  if (!reason.empty() || prologue.norm != PrologueNorm::rms) return reason;
   const PatchTiling tiling = choose_patch(config, g, implicit_gemm::kernel_view(g));
-  const std::int64_t floats = inverse_rms_pitch(tiling.halo_width) * tiling.halo_height;
+  const std::int64_t floats =
+      implicit_gemm::inverse_rms_pitch(tiling.halo_width) * tiling.halo_height;
   if (floats > config.inverse_rms_floats()) {
     return text("a patch of ", tiling.halo_height, "x", tiling.halo_width, " pixels has ", floats,
                 " of inverse RMS, in rows of 4; legal: at most ", config.inverse_rms_floats());
@@ -671,7 +633,7 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, const Launch
   p.norm = p.prologue.norm = options.prologue.norm;
   p.prologue.activation = options.prologue.activation;
   p.patch_width = FastDivide(p.halo_width);
-  p.inverse_rms_pitch = static_cast<int>(inverse_rms_pitch(p.halo_width));
+  p.inverse_rms_pitch = static_cast<int>(implicit_gemm::inverse_rms_pitch(p.halo_width));
   p.inverse_rms_bytes = p.inverse_rms_pitch * p.halo_height * static_cast<int>(sizeof(float));
   set_band(p, choose_band(config, g, p, n_tiles, options.multiprocessors));
 
@@ -706,7 +668,7 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, const Launch
   }
   require(tensor_map_refusal(tiling.filter));
   if (p.norm == PrologueNorm::rms) {
-    tiling.inverse_rms = inverse_rms_map(g, p);
+    tiling.inverse_rms = implicit_gemm::inverse_rms_map(g, p.halo_width, p.halo_height);
     require(tensor_map_refusal(tiling.inverse_rms));
   }
   if (!p.direct_store) require(tensor_map_refusal(tiling.output));

@@ -17,13 +17,13 @@
 // the wgmma descriptors slide over it. With strides it serves those taps that fall on its plane.
 #pragma once
 
+#include "kernels/common/border.cuh"
+#include "kernels/common/normalise.cuh"
 #include "kernels/common/pipeline.cuh"
 #include "kernels/common/ptx.cuh"
-#include "kernels/sm90/border.cuh"
 #include "kernels/sm90/config.hpp"
 #include "kernels/sm90/epilogue.cuh"
 #include "kernels/sm90/epilogue_swapped.cuh"
-#include "kernels/sm90/normalise.cuh"
 #include "kernels/sm90/smem.cuh"
 #include "kernels/sm90/statistics.cuh"
 #include "kernels/sm90/tile.cuh"
@@ -244,7 +244,8 @@ struct Kernel {
     h += tile.phase_row - p.pad[1];
     // NOTE: at the border the consumers hear of the stage from the warp that completes it, with a
     // prologue always.
-    const bool is_completed = kFillsBorder && (kNormalises || needs_border(p, tile));
+    const bool is_completed =
+        kFillsBorder && (kNormalises || needs_border(p, patch_origin(p, tile)));
     ptx::Barrier* const full = is_completed ? &smem.act_loaded[stage] : &smem.act_full[stage];
     const bool with_rms = kNormalises && p.norm == PrologueNorm::rms && !source.cached;
     ptx::barrier_arrive_expect(
@@ -394,11 +395,11 @@ struct Kernel {
     Tile tile = first_tile;
     for (int index = at.first_index; index < p.num_cluster_tiles;) {
       const KRange range = k_range<kConfig>(p, tile, at.cta_rank, at.cluster_size);
-      if (needs_border(p, tile)) {
+      if (needs_border(p, patch_origin(p, tile))) {
         for (int i = range.begin; i < range.end; ++i, act.advance()) {
           ptx::barrier_wait(&smem.act_loaded[act.index], parities >> act.index & 1);
           parities ^= 1u << act.index;
-          fill_border(p, tile, smem.act_tile(act.index), at.lane);
+          fill_border(p, patch_origin(p, tile), p.block_bytes, smem.act_tile(act.index), at.lane);
           // The MMAs read through the async proxy.
           ptx::fence_async_shared();
           __syncwarp();
@@ -420,13 +421,13 @@ struct Kernel {
   static __device__ __forceinline__ void normaliser(const Params& p, const Smem& smem,
                                                     const Place& at, const Tile& first_tile) {
     const int worker = at.warp - kFirstNormaliser;
-    const NormaliserLane me = normaliser_lane(p, worker, at.lane);
+    const NormaliserLane me = normaliser_lane<kNormaliserWarps>(p, worker, at.lane);
     ActState act;
     Tile tile = first_tile;
     for (int index = at.first_index; index < p.num_cluster_tiles;) {
       const KRange range = k_range<kConfig>(p, tile, at.cta_rank, at.cluster_size);
       KBlock k = first_k_block<kConfig>(p, tile, range);
-      const bool has_border = needs_border(p, tile);
+      const bool has_border = needs_border(p, patch_origin(p, tile));
       for (int i = range.begin; i < range.end; ++i, k.advance(p), act.advance()) {
         const int channel = k.channels * p.block_channels + me.unit * 8;
         const bool works = !frame_source(p, tile, k.t).cached && channel < p.channels;
@@ -441,15 +442,22 @@ struct Kernel {
           std::uint8_t* const stage = smem.act_tile(act.index);
           const float* const inverse_rms =
               smem.inverse_rms + act.index * kConfig.inverse_rms_floats();
+          const auto normalise = [&](bool by_rms) {
+            normalise_patch<Element<kConfig.in>, false>(p, patch_origin(p, tile), me, factors,
+                                                        stage, by_rms, inverse_rms);
+          };
+          // NOTE: the loop of each norm for itself.
           if (p.norm == PrologueNorm::rms) {
-            normalise_patch<Element<kConfig.in>, true>(p, tile, me, factors, stage, inverse_rms);
+            normalise(true);
           } else {
-            normalise_patch<Element<kConfig.in>, false>(p, tile, me, factors, stage, inverse_rms);
+            normalise(false);
           }
         }
         if (has_border) {
+          __syncwarp();  // What follows is .aligned.
           ptx::named_barrier_sync(kNormalisedBarrier, kNormaliserWarps * 32);
-          if (worker == 0) fill_border(p, tile, smem.act_tile(act.index), at.lane);
+          if (worker == 0)
+            fill_border(p, patch_origin(p, tile), p.block_bytes, smem.act_tile(act.index), at.lane);
         }
         // The MMAs read through the async proxy.
         ptx::fence_async_shared();

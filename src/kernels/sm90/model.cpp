@@ -131,8 +131,8 @@ ModelConstants constants_of(const DeviceInfo& device) {
 }
 
 double depths_multiplied(const ConvGeometry& g, const Params& p) {
-  const bool all = p.loader == Loader::im2col_5d || p.pad_mode[0] != PadMode::zero;
-  return all ? static_cast<double>(p.filter[0]) : implicit_gemm::depths_met(g);
+  return p.loader == Loader::im2col_5d ? static_cast<double>(p.filter[0])
+                                       : implicit_gemm::depths_met(g);
 }
 
 double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocessors,

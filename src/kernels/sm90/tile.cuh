@@ -3,6 +3,7 @@
 // How a tile number becomes a place in the output, and which part of the reduction a CTA sums.
 #pragma once
 
+#include "kernels/common/border.cuh"
 #include "kernels/common/ptx.cuh"
 #include "kernels/sm90/config.hpp"
 #include "kernels/sm90/params.hpp"
@@ -79,6 +80,11 @@ __device__ __forceinline__ Tile decode_tile(const Params& p, int index, int cta_
     }
   }
   return tile;
+}
+
+/// Where a patched tile's patch begins in the input.
+__device__ __forceinline__ PatchOrigin patch_origin(const Params& p, const Tile& tile) {
+  return {tile.row - p.pad[1] + tile.phase_row, tile.column - p.pad[2] + tile.phase_column};
 }
 
 /// First filter of a tile's group.

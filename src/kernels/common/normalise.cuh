@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The prologue in shared memory: the pixels of a patch are normalised where TMA has put them.
+//
+// `Params`, the launch parameters of either architecture, say what border.cuh wants, and
+//   block_bytes        of a pixel's 128 those that are loaded
+//   patch_width        halo_width, to divide by
+//   inverse_rms_pitch  floats from a row of a patch's inverse RMS to the next
+//   prologue
 #pragma once
 
+#include "kernels/common/border.cuh"
 #include "kernels/common/channel_vector.cuh"
 #include "kernels/common/prologue.cuh"
-#include "kernels/sm90/border.cuh"
-#include "kernels/sm90/params.hpp"
-#include "kernels/sm90/tile.cuh"
 
-namespace convoy::sm90 {
+namespace convoy {
 
-inline constexpr int kNormaliserWarps = 4;
 /// Pixels that a lane has under way at the same time.
 inline constexpr int kNormaliserUnroll = 1;
 
@@ -22,6 +25,8 @@ struct NormaliserLane {
   int row, column, row_step, column_step;  // the same
 };
 
+/// Of lane `lane` of warp `worker` of kWarps.
+template <int kWarps, typename Params>
 __device__ __forceinline__ NormaliserLane normaliser_lane(const Params& p, int worker, int lane) {
   const int units = p.block_bytes / 16;
   const int pixels = 32 / units;  // at a time, of a warp
@@ -29,7 +34,7 @@ __device__ __forceinline__ NormaliserLane normaliser_lane(const Params& p, int w
   const int pixel = lane / units;
   me.unit = lane - pixel * units;
   me.first = worker * pixels + pixel;
-  me.step = kNormaliserWarps * pixels;
+  me.step = kWarps * pixels;
   me.row = p.patch_width.divide(me.first);
   me.column = p.patch_width.remainder(me.first, me.row);
   me.row_step = p.patch_width.divide(me.step);
@@ -54,6 +59,15 @@ __device__ __forceinline__ void silu_of(float (&v)[8]) {
   for (int i = 0; i < 8; ++i) v[i] *= w[i];
 }
 
+/// Either GELU with the bits of the epilogue's.
+template <Activation kKind, int kCount>
+__device__ __forceinline__ void gelu_of(float (&v)[kCount][8]) {
+  EpilogueParams kind{};
+  kind.activation = kKind;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) activate(kind, v[i]);
+}
+
 /// Two neighbouring channels.
 template <typename Element>
 __device__ __forceinline__ void widen2(std::uint32_t pair, float& low, float& high) {
@@ -66,23 +80,24 @@ __device__ __forceinline__ void widen2(std::uint32_t pair, float& low, float& hi
   }
 }
 
-/// Normalise a lane's share of the patch in a stage. `inverse_rms`: of its pixels, with kRms.
+/// Normalise a lane's share of the patch in a stage. `inverse_rms`: of its pixels, used with
+/// `by_rms`. GELU only with kGelu.
 // NOTE: pixels outside the input stay the zeros that TMA wrote: padding is of zeros, or is copied
 // later.
 // NOTE: the next pixels are read before these are worked on, and what is the same for all is kept
 // in registers: measured, reads of shared memory and of constants one after the other cost more
 // than the arithmetic of a pixel.
-template <typename Element, bool kRms>
-__device__ __forceinline__ void normalise_patch(const Params& p, const Tile& tile,
+template <typename Element, bool kGelu, typename Params>
+__device__ __forceinline__ void normalise_patch(const Params& p, const PatchOrigin& at,
                                                 const NormaliserLane& me,
                                                 const ChannelFactors<8>& factors,
-                                                std::uint8_t* stage, const float* inverse_rms) {
-  const PatchOrigin at = patch_origin(p, tile);
+                                                std::uint8_t* stage, bool by_rms,
+                                                const float* inverse_rms) {
   int pixels = p.halo_height * p.halo_width, width = p.halo_width, pitch = p.inverse_rms_pitch;
   int in_height = p.in[0], in_width = p.in[1];
   int activation = static_cast<int>(p.prologue.activation);
   asm("" : "+r"(pixels), "+r"(width), "+r"(in_height), "+r"(in_width), "+r"(activation));  // kept
-  if constexpr (kRms) asm("" : "+r"(pitch));
+  if (by_rms) asm("" : "+r"(pitch));
   const int skipped = at.column & 3;
 
   struct Unit {
@@ -100,7 +115,7 @@ __device__ __forceinline__ void normalise_patch(const Params& p, const Tile& til
     unit.raw = make_uint4(0, 0, 0, 0);
     unit.inverse = 1.0f;
     if (is_inside) unit.raw = *reinterpret_cast<const uint4*>(stage + unit.place);
-    if (kRms && is_inside) unit.inverse = inverse_rms[row * pitch + skipped + column];
+    if (by_rms && is_inside) unit.inverse = inverse_rms[row * pitch + skipped + column];
     pixel += me.step;
     row += me.row_step;
     column += me.column_step;
@@ -130,11 +145,12 @@ __device__ __forceinline__ void normalise_patch(const Params& p, const Tile& til
     }
 #pragma unroll
     for (int i = 0; i < kNormaliserUnroll; ++i) {
+      if (by_rms) {
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float x = kRms ? v[i][j] * inverses[i] : v[i][j];
-        v[i][j] = fmaf(x, factors.scale[j], factors.shift[j]);
+        for (float& x : v[i]) x *= inverses[i];
       }
+#pragma unroll
+      for (int j = 0; j < 8; ++j) v[i][j] = fmaf(v[i][j], factors.scale[j], factors.shift[j]);
     }
     if (activation == static_cast<int>(Activation::silu)) {
 #pragma unroll
@@ -147,6 +163,9 @@ __device__ __forceinline__ void normalise_patch(const Params& p, const Tile& til
 #pragma unroll
         for (float& x : v[i]) x = x <= 0.0f ? 0.0f : x;
       }
+    } else if constexpr (kGelu) {
+      if (activation == static_cast<int>(Activation::gelu)) gelu_of<Activation::gelu>(v);
+      if (activation == static_cast<int>(Activation::gelu_tanh)) gelu_of<Activation::gelu_tanh>(v);
     }
 #pragma unroll
     for (int i = 0; i < kNormaliserUnroll; ++i) {
@@ -157,4 +176,4 @@ __device__ __forceinline__ void normalise_patch(const Params& p, const Tile& til
   }
 }
 
-}  // namespace convoy::sm90
+}  // namespace convoy

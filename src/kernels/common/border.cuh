@@ -2,12 +2,19 @@
 //
 // Padding by replication and reflection. TMA fills what lies outside the input with zeros; here the
 // border of a patch is copied over them, from pixels of the same patch, in shared memory.
+//
+// `Params`, the launch parameters of either architecture, say of height and width:
+//   fills_border  some of them is padded with something else than zeros
+//   in, pad_behind  extent of the input, and how far behind it some output reads
+//   halo_height, halo_width  of a patch
+// and of depth, height and width pad_mode, zero where nothing is padded.
 #pragma once
 
-#include "kernels/sm90/params.hpp"
-#include "kernels/sm90/tile.cuh"
+#include <cstdint>
 
-namespace convoy::sm90 {
+#include "convoy/types.hpp"
+
+namespace convoy {
 
 /// The element of an axis that coordinate `x` reads: itself, or by the mode, which is not zero.
 /// Reflection: not beyond one extent outside (validation has seen to that).
@@ -21,14 +28,11 @@ __device__ __forceinline__ int inside(int x, int extent, PadMode mode) {
 struct PatchOrigin {
   int row, column;
 };
-__device__ __forceinline__ PatchOrigin patch_origin(const Params& p, const Tile& tile) {
-  return {tile.row - p.pad[1] + tile.phase_row, tile.column - p.pad[2] + tile.phase_column};
-}
 
 /// Some of the patch lies outside, where taps read something else than zeros.
-__device__ __forceinline__ bool needs_border(const Params& p, const Tile& tile) {
+template <typename Params>
+__device__ __forceinline__ bool needs_border(const Params& p, const PatchOrigin& at) {
   if (!p.fills_border) return false;
-  const PatchOrigin at = patch_origin(p, tile);
   const bool rows = at.row < 0 || at.row + p.halo_height > p.in[0];
   const bool columns = at.column < 0 || at.column + p.halo_width > p.in[1];
   return (rows && p.pad_mode[1] != PadMode::zero) || (columns && p.pad_mode[2] != PadMode::zero);
@@ -45,16 +49,16 @@ __device__ __forceinline__ void for_each_outside(int first, int count, int exten
   for (int i = extent - first; i < end; ++i) copy(i, inside(first + i, extent, mode) - first);
 }
 
-/// Complete a patch in a stage; a whole warp. Columns first, then rows with their corners: where
-/// one axis is padded with zeros, the corners are.
+/// Complete a patch in a stage, the first `bytes` of each pixel's 128; a whole warp. Columns first,
+/// then rows with their corners: where one axis is padded with zeros, the corners are.
 // NOTE: the 128-byte swizzle keeps a pixel's 16-byte units in its row of 128 bytes, unit u at place
 // u ^ (row mod 8).
-__device__ __forceinline__ void fill_border(const Params& p, const Tile& tile, std::uint8_t* stage,
-                                            int lane) {
-  const PatchOrigin at = patch_origin(p, tile);
+template <typename Params>
+__device__ __forceinline__ void fill_border(const Params& p, const PatchOrigin& at, int bytes,
+                                            std::uint8_t* stage, int lane) {
   const int unit = lane % 8;   // 8 lanes a pixel,
   const int first = lane / 8;  // 4 pixels at a time
-  const bool is_loaded = unit * 16 < p.block_bytes;
+  const bool is_loaded = unit * 16 < bytes;
   const auto copy_pixel = [&](int to, int from) {
     const auto place = [&](int pixel) {
       return reinterpret_cast<uint4*>(stage + pixel * 128 + (unit ^ (pixel & 7)) * 16);
@@ -80,4 +84,4 @@ __device__ __forceinline__ void fill_border(const Params& p, const Tile& tile, s
   }
 }
 
-}  // namespace convoy::sm90
+}  // namespace convoy
