@@ -498,7 +498,8 @@ def _after(session, module, args, kwargs, output):
     given = itertools.chain(_tensors(args), _tensors(kwargs.values()))
     if any(type(value) is Deferred and value._entry is module for value in given):
         _constructors.leave()
-        output = unwrapped(output, outermost=True)
+        whole = session.model is not None and session.model() is module
+        output = unwrapped(output, outermost=True, depth=6 if whole else 0)
     return session.trials.end(args, kwargs, output)
 
 

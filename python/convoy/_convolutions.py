@@ -6,7 +6,17 @@ import operator
 
 from . import _layout
 from ._axes import ordered
-from ._deferred import FLOATS, Deferred, is_tensor, node_of, plain, session_of, value_of
+from ._deferred import (
+    FLOATS,
+    Deferred,
+    another,
+    is_exposed,
+    is_tensor,
+    node_of,
+    plain,
+    session_of,
+    value_of,
+)
 from ._nodes import (
     Cast,
     Cat,
@@ -106,7 +116,7 @@ def _pad(input, pad, mode="constant", value=None, **other):
     if axes not in (2, 3) or len(pad) > 2 * axes or min(pad) < 0 or node.dtype not in FLOATS:
         return NotImplemented
     if not any(pad):
-        return input
+        return another(input)
     pad += [0] * (2 * axes - len(pad))
     begin, end = tuple(pad[-2::-2]), tuple(pad[-1::-2])
     modes = (_MODES[mode],) * axes
@@ -202,6 +212,10 @@ def _cat(tensors, dim=0, *, axis=None, **other):
     if other or not all(is_tensor(t) for t in tensors):
         return NotImplemented
     session = session_of(tensors)
+    if dim in (2, -3) and tensors[0].dim() == 5:  # The frames of a cache that is the model's own.
+        most = max(t.numel() for t in tensors)
+        tensors = [Deferred(Value(t.clone()), session)
+                   if is_exposed(t) and 2 * t.numel() <= most else t for t in tensors]
     nodes = [node_of(t) for t in tensors if t.dim() != 1 or t.shape[0] > 0]
     first = nodes[0]
     rank = len(first.shape)
@@ -233,7 +247,10 @@ def _cat(tensors, dim=0, *, axis=None, **other):
             padded = _replicated(flat, session)
             if padded is not None:
                 return Deferred(padded, session)
-        return Deferred(Cat(flat), session)
+        made = Deferred(Cat(flat), session)
+        if any(is_exposed(t) for t in tensors):
+            made._force()
+        return made
     return value_of(_layout.cat([n.force() for n in nodes], dim), session)
 
 
@@ -285,7 +302,7 @@ def _interpolate(input, size=None, scale_factor=None, mode="nearest", align_corn
             return NotImplemented
         factors = tuple(int(s) for s in scale)
     if all(f == 1 for f in factors):
-        return input
+        return another(input)
     if type(node) is Cast:  # Copying pixels and casting them may change places.
         return Deferred(Cast(Upsample(node.source, factors), node.dtype), input._session)
     return Deferred(Upsample(node, factors), input._session)

@@ -44,6 +44,7 @@ def carry(made, sources):
 
 
 _local = threading.local()
+_level = torch._C._functorch.maybe_current_level
 
 
 def _remember(node):
@@ -83,7 +84,11 @@ class Node:
 
     def force(self):
         if self.tensor is None:
-            self.tensor = self.compute()
+            if _level() is None:
+                self.tensor = self.compute()
+            else:  # It was asked for before the transform, which is of what follows.
+                with torch._C._DisableFuncTorch():
+                    self.tensor = self.compute()
             self.forget()
         return self.tensor
 

@@ -4,7 +4,16 @@ convolutions take in."""
 
 import torch
 
-from ._deferred import FLOATS, HALVES, Deferred, is_tensor, node_of, waiting_norm
+from ._deferred import (
+    FLOATS,
+    HALVES,
+    Deferred,
+    another,
+    is_exposed,
+    is_tensor,
+    node_of,
+    waiting_norm,
+)
 from ._nodes import Cast, Conv, MeanSquare, Norm, ShuffledRepeat, Sigmoid, Value, Viewed
 
 
@@ -234,7 +243,7 @@ def _mul(input, other, **keywords):
         input, other = other, input
     if _is_number(other):
         if other == 1:
-            return input
+            return another(input)
         made = _scaled(input, other)
         return NotImplemented if made is None else made
     if type(other) is not Deferred and not is_tensor(other):
@@ -261,7 +270,7 @@ def _div(input, other, *, rounding_mode=None, **keywords):
         return NotImplemented
     if _is_number(other):
         if other == 1:
-            return input
+            return another(input)
         made = None if other == 0 else _scaled(input, 1 / other)
     else:
         made = _root_mean_square(input, other, "root")
@@ -278,7 +287,7 @@ def _add(input, other, *, alpha=1, **keywords):
         if type(node) is MeanSquare and node.stage == "mean":
             made = node.next("added", lambda t: t + other, epsilon=float(other))
             return Deferred(made, session)
-        return input if other == 0 else NotImplemented
+        return another(input) if other == 0 else NotImplemented
     if not is_tensor(other):
         return NotImplemented
     for a, b in ((input, other), (other, input)):
@@ -292,7 +301,10 @@ def _add(input, other, *, alpha=1, **keywords):
             if (type(added) is ShuffledRepeat and added.tensor is None
                     and added.how == conv.shuffle):
                 return Deferred(conv.with_repeated_residual(added.source), session)
-            return Deferred(conv.with_residual(added), session)
+            made = Deferred(conv.with_residual(added), session)
+            if is_exposed(b):
+                made._force()
+            return made
     made = _shifted(input, other)
     if made is None and type(other) is Deferred:
         made = _shifted(other, input)
