@@ -110,7 +110,7 @@ TARGETS: dict[str, str] = {
 DATA = ("bench/shapes/", "cmake/", "data/", "docs/")
 
 # Where a header is looked for, after the folder of the file that names it.
-ROOTS = ("include", "src", "cli", "bench", "bench/cudnn", "vgpu/src", "vgpu", "python", "")
+ROOTS = ("include", "src", "cli", "bench", "bench/common", "vgpu/src", "vgpu", "python", "")
 VGPU_ROOTS = ("vgpu/src", "vgpu/cli", "vgpu/probe", "vgpu/tests", "vgpu", *ROOTS)
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')

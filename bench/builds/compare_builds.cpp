@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "command_line.hpp"
 #include "convoy/convoy.h"
 #include "convoy/error.hpp"
 #include "convoy/geometry.hpp"
@@ -28,7 +29,6 @@
 #include "io/atomic_file.hpp"
 #include "measure.hpp"
 #include "random_memory.hpp"
-#include "shape_file.hpp"
 
 namespace convoy::bench {
 namespace {
@@ -227,46 +227,6 @@ Row compare(const Build (&builds)[2], const std::string& set, const cli::ShapeCa
   return row;
 }
 
-Options parse(int argc, char** argv) {
-  Options options;
-  std::vector<std::string> words;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const auto value = [&] {
-      if (i + 1 == argc) throw Error(Status::invalid_argument, word + " needs a value");
-      return std::string(argv[++i]);
-    };
-    if (word == "--seconds") {
-      options.seconds = std::stod(value());
-    } else if (word == "--csv") {
-      options.csv_path = value();
-    } else if (word == "--residual") {
-      options.residual = true;
-    } else if (word == "--silu") {
-      options.silu = true;
-    } else if (word == "--dtype") {
-      const std::string name = value();
-      if (name != "bf16" && name != "fp16" && name != "fp32") {
-        throw Error(Status::invalid_argument, "--dtype " + name + "; legal: bf16, fp16, fp32");
-      }
-      options.dtype = name == "bf16" ? DType::bf16 : name == "fp16" ? DType::fp16 : DType::fp32;
-    } else if (word.starts_with("--")) {
-      throw Error(Status::invalid_argument,
-                  word + " is no option; legal: --seconds, --csv, --dtype, --residual, --silu");
-    } else {
-      words.push_back(word);
-    }
-  }
-  if (words.size() < 3) {
-    throw Error(Status::invalid_argument,
-                "usage: convoy_compare_builds BEFORE.so AFTER.so [options] SHAPES...");
-  }
-  options.paths[0] = words[0];
-  options.paths[1] = words[1];
-  options.shapes.assign(words.begin() + 2, words.end());
-  return options;
-}
-
 int run(const Options& options) {
   const Build builds[2] = {Build(options.paths[0]), Build(options.paths[1])};
   for (int i = 0; i < 2; ++i) {
@@ -280,29 +240,24 @@ int run(const Options& options) {
   for (const std::string& word : options.shapes) {
     const std::string set = std::filesystem::path(word).stem().string();
     double total[2] = {};
-    for (const cli::ShapeCase& shape : cli::resolve_shapes(word)) {
-      try {
-        const Row row = compare(builds, set, shape, options);
-        const double ratio = row.us[0] / row.us[1];
-        std::printf("%-60s %9.2f %9.2f us  x %.3f  %s  %s\n", row.problem.c_str(), row.us[0],
-                    row.us[1], ratio, row.same_bits ? "same bits" : "BITS DIFFER",
-                    row.kernels[1].c_str());
-        char line[512];
-        std::snprintf(line, sizeof line, "%s,%s,%lld,%.3f,%.3f,%.4f,%d,%s,%s\n", row.set.c_str(),
-                      row.problem.c_str(), static_cast<long long>(row.count), row.us[0], row.us[1],
-                      ratio, row.same_bits, row.kernels[0].c_str(), row.kernels[1].c_str());
-        csv += line;
-        different += !row.same_bits;
-        slower += ratio < 0.99;
-        log_sum += std::log(ratio);
-        worst = std::min(worst, ratio);
-        for (int i = 0; i < 2; ++i) total[i] += double(row.count) * row.us[i];
-        rows.push_back(row);
-      } catch (const Error& error) {
-        ++failed;
-        std::printf("%s: %s\n", to_string(shape.problem).c_str(), error.what());
-      }
-    }
+    failed += for_each_layer({word}, [&](const cli::ShapeCase& shape) {
+      const Row row = compare(builds, set, shape, options);
+      const double ratio = row.us[0] / row.us[1];
+      std::printf("%-60s %9.2f %9.2f us  x %.3f  %s  %s\n", row.problem.c_str(), row.us[0],
+                  row.us[1], ratio, row.same_bits ? "same bits" : "BITS DIFFER",
+                  row.kernels[1].c_str());
+      char line[512];
+      std::snprintf(line, sizeof line, "%s,%s,%lld,%.3f,%.3f,%.4f,%d,%s,%s\n", row.set.c_str(),
+                    row.problem.c_str(), static_cast<long long>(row.count), row.us[0], row.us[1],
+                    ratio, row.same_bits, row.kernels[0].c_str(), row.kernels[1].c_str());
+      csv += line;
+      different += !row.same_bits;
+      slower += ratio < 0.99;
+      log_sum += std::log(ratio);
+      worst = std::min(worst, ratio);
+      for (int i = 0; i < 2; ++i) total[i] += double(row.count) * row.us[i];
+      rows.push_back(row);
+    });
     if (total[1] > 0) {
       std::printf("-- %s by count: %.3f -> %.3f ms, x %.4f\n", set.c_str(), total[0] / 1e3,
                   total[1] / 1e3, total[0] / total[1]);
@@ -322,11 +277,20 @@ int run(const Options& options) {
 }  // namespace convoy::bench
 
 int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  try {
-    return convoy::bench::run(convoy::bench::parse(argc, argv));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "convoy_compare_builds: %s\n", error.what());
-    return 2;
-  }
+  using namespace convoy::bench;
+  Options options;
+  std::vector<std::string> words;
+  CommandLine line("convoy_compare_builds", "Two builds of the library: times and bits.");
+  line.number("--seconds", options.seconds, "of timed runs, each layer");
+  line.dtype(options.dtype);
+  line.flag("--residual", options.residual, "layers with a residual");
+  line.flag("--silu", options.silu, "layers with SiLU");
+  line.word("--csv", options.csv_path, "the table as a file");
+  line.rest("BEFORE.so AFTER.so SHAPES", words, 3, kShapesHelp);
+  return line.run(argc, argv, [&] {
+    options.paths[0] = words[0];
+    options.paths[1] = words[1];
+    options.shapes.assign(words.begin() + 2, words.end());
+    return run(options);
+  });
 }

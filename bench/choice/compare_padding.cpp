@@ -13,10 +13,11 @@
 // fails.
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "command_line.hpp"
 #include "convoy/convoy.hpp"
 #include "cuda_check.hpp"
 #include "device_memory.hpp"
@@ -24,7 +25,6 @@
 #include "kernels/composed/padded_copy.hpp"
 #include "measure.hpp"
 #include "random_memory.hpp"
-#include "shape_file.hpp"
 
 namespace convoy::bench {
 namespace {
@@ -156,80 +156,39 @@ Row compare(const cli::ShapeCase& shape, const Options& options) {
   return row;
 }
 
-Options parse(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const auto value = [&] {
-      if (i + 1 == argc) throw Error(Status::invalid_argument, word + " needs a value");
-      return std::string(argv[++i]);
-    };
-    if (word == "--kernel") {
-      options.kernels.push_back(value());
-    } else if (word == "--seconds") {
-      options.seconds = std::stod(value());
-    } else if (word == "--csv") {
-      options.csv_path = value();
-    } else if (word == "--dtype") {
-      const std::string name = value();
-      if (name != "bf16" && name != "fp16" && name != "fp32") {
-        throw Error(Status::invalid_argument, "--dtype " + name + "; legal: bf16, fp16, fp32");
-      }
-      options.dtype = name == "bf16" ? DType::bf16 : name == "fp16" ? DType::fp16 : DType::fp32;
-    } else if (word.starts_with("--")) {
-      throw Error(Status::invalid_argument,
-                  word + " is no option; legal: --kernel, --seconds, --csv, --dtype");
-    } else {
-      options.shapes.push_back(word);
-    }
-  }
-  if (options.shapes.empty()) {
-    throw Error(Status::invalid_argument, "no shape file or shape is given");
-  }
-  return options;
-}
-
 int run(const Options& options) {
   std::string csv =
       "problem,zeros_us,frames_us,us,to_zeros,to_frames,zeros,frames,kernel,others,copy_us,"
       "memcpy_us\n";
-  int failed = 0;
   std::size_t compared = 0;
   double log_zeros = 0, log_frames = 0, worst_zeros = 0, worst_frames = 0;
-  for (const std::string& word : options.shapes) {
-    for (const cli::ShapeCase& shape : cli::resolve_shapes(word)) {
-      try {
-        const Row row = compare(shape, options);
-        const std::size_t count = row.us.size();
-        std::string others;
-        for (std::size_t i = 3; i + 2 < count; ++i) {
-          others += (others.empty() ? "" : ";") + row.kernels[i] + "=" + std::to_string(row.us[i]);
-        }
-        const double copy_us = row.us[count - 2], memcpy_us = row.us[count - 1];
-        std::printf(
-            "%-58s zeros %8.1f, frames %8.1f, padded %8.1f us, x %.3f, %.3f  copy %6.1f of %6.1f  "
-            "%s | %s %s\n",
-            row.problem.c_str(), row.us[0], row.us[1], row.us[2], row.to_zeros(), row.to_frames(),
-            copy_us, memcpy_us, row.kernels[0].c_str(), row.kernels[2].c_str(), others.c_str());
-        char line[256];
-        std::snprintf(line, sizeof line, ",%.2f,%.2f,%.2f,%.4f,%.4f,", row.us[0], row.us[1],
-                      row.us[2], row.to_zeros(), row.to_frames());
-        csv += row.problem + line;
-        for (std::size_t i = 0; i < 3; ++i) csv += row.kernels[i] + ",";
-        csv += others;
-        std::snprintf(line, sizeof line, ",%.2f,%.2f\n", copy_us, memcpy_us);
-        csv += line;
-        log_zeros += std::log(row.to_zeros());
-        log_frames += std::log(row.to_frames());
-        worst_zeros = std::max(worst_zeros, row.to_zeros());
-        worst_frames = std::max(worst_frames, row.to_frames());
-        ++compared;
-      } catch (const Error& error) {
-        ++failed;
-        std::printf("%s: %s\n", to_string(shape.problem).c_str(), error.what());
-      }
+  const int failed = for_each_layer(options.shapes, [&](const cli::ShapeCase& shape) {
+    const Row row = compare(shape, options);
+    const std::size_t count = row.us.size();
+    std::string others;
+    for (std::size_t i = 3; i + 2 < count; ++i) {
+      others += (others.empty() ? "" : ";") + row.kernels[i] + "=" + std::to_string(row.us[i]);
     }
-  }
+    const double copy_us = row.us[count - 2], memcpy_us = row.us[count - 1];
+    std::printf(
+        "%-58s zeros %8.1f, frames %8.1f, padded %8.1f us, x %.3f, %.3f  copy %6.1f of %6.1f  "
+        "%s | %s %s\n",
+        row.problem.c_str(), row.us[0], row.us[1], row.us[2], row.to_zeros(), row.to_frames(),
+        copy_us, memcpy_us, row.kernels[0].c_str(), row.kernels[2].c_str(), others.c_str());
+    char line[256];
+    std::snprintf(line, sizeof line, ",%.2f,%.2f,%.2f,%.4f,%.4f,", row.us[0], row.us[1], row.us[2],
+                  row.to_zeros(), row.to_frames());
+    csv += row.problem + line;
+    for (std::size_t i = 0; i < 3; ++i) csv += row.kernels[i] + ",";
+    csv += others;
+    std::snprintf(line, sizeof line, ",%.2f,%.2f\n", copy_us, memcpy_us);
+    csv += line;
+    log_zeros += std::log(row.to_zeros());
+    log_frames += std::log(row.to_frames());
+    worst_zeros = std::max(worst_zeros, row.to_zeros());
+    worst_frames = std::max(worst_frames, row.to_frames());
+    ++compared;
+  });
   if (compared > 0) {
     const auto mean = [&](double log_sum) { return std::exp(log_sum / double(compared)); };
     std::printf(
@@ -245,11 +204,13 @@ int run(const Options& options) {
 }  // namespace convoy::bench
 
 int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  try {
-    return convoy::bench::run(convoy::bench::parse(argc, argv));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "convoy_compare_padding: %s\n", error.what());
-    return 2;
-  }
+  using namespace convoy::bench;
+  Options options;
+  CommandLine line("convoy_compare_padding", "What padding by replication and reflection costs.");
+  line.words("--kernel", options.kernels, "this kernel too, where it can run the layer");
+  line.number("--seconds", options.seconds, "of timed runs, each layer");
+  line.dtype(options.dtype);
+  line.word("--csv", options.csv_path, "the table as a file");
+  line.rest("SHAPES", options.shapes, 1, kShapesHelp);
+  return line.run(argc, argv, [&] { return run(options); });
 }

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "command_line.hpp"
 #include "convoy/convoy.hpp"
 #include "convoy/dtype.hpp"
 #include "device_memory.hpp"
@@ -24,7 +25,6 @@
 #include "measure.hpp"
 #include "random_memory.hpp"
 #include "reference/reference.hpp"
-#include "shape_file.hpp"
 
 namespace convoy::bench {
 namespace {
@@ -268,58 +268,12 @@ std::string compare(const cli::ShapeCase& shape, const Options& options) {
   return line;
 }
 
-Options parse(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const auto value = [&] {
-      if (i + 1 == argc) throw Error(Status::invalid_argument, word + " needs a value");
-      return std::string(argv[++i]);
-    };
-    if (word == "--kernel") {
-      options.kernels.push_back(value());
-    } else if (word == "--seconds") {
-      options.seconds = std::stod(value());
-    } else if (word == "--check") {
-      options.check = std::stoll(value());
-    } else if (word == "--csv") {
-      options.csv_path = value();
-    } else if (word == "--activation") {
-      const std::string name = value();
-      if (name != "none" && name != "relu" && name != "silu") {
-        throw Error(Status::invalid_argument, "--activation " + name + "; legal: none, relu, silu");
-      }
-      options.activation = name == "none"   ? Activation::none
-                           : name == "relu" ? Activation::relu
-                                            : Activation::silu;
-    } else if (word.starts_with("--")) {
-      throw Error(Status::invalid_argument,
-                  word + " is no option; legal: --kernel, --activation, --seconds, --check, --csv");
-    } else {
-      options.shapes.push_back(word);
-    }
-  }
-  if (options.shapes.empty()) {
-    throw Error(Status::invalid_argument, "no shape file or shape is given");
-  }
-  return options;
-}
-
 int run(const Options& options) {
   std::string csv =
       "problem,plain_us,fused_us,unfused_us,statistics_us,plain,fused,different,error,"
       "unfused_error\n";
-  int failed = 0;
-  for (const std::string& word : options.shapes) {
-    for (const cli::ShapeCase& shape : cli::resolve_shapes(word)) {
-      try {
-        csv += compare(shape, options);
-      } catch (const Error& error) {
-        ++failed;
-        std::printf("%s: %s\n", to_string(shape.problem).c_str(), error.what());
-      }
-    }
-  }
+  const int failed = for_each_layer(
+      options.shapes, [&](const cli::ShapeCase& shape) { csv += compare(shape, options); });
   if (!options.csv_path.empty()) io::write_file(options.csv_path, csv);
   return failed > 0 ? 1 : 0;
 }
@@ -328,11 +282,22 @@ int run(const Options& options) {
 }  // namespace convoy::bench
 
 int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  try {
-    return convoy::bench::run(convoy::bench::parse(argc, argv));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "convoy_compare_prologue: %s\n", error.what());
-    return 2;
-  }
+  using namespace convoy::bench;
+  using convoy::Activation;
+  Options options;
+  std::string activation = "silu";
+  CommandLine line("convoy_compare_prologue", "What a norm in front of a convolution costs.");
+  line.words("--kernel", options.kernels, "this kernel too, where it can run the layer");
+  line.choice("--activation", activation, {"none", "relu", "silu"}, "behind the norm");
+  line.number("--seconds", options.seconds, "of timed runs, each layer");
+  line.whole("--check", options.check, std::int64_t{0}, std::int64_t{1} << 30,
+             "outputs to compute in fp64");
+  line.word("--csv", options.csv_path, "the table as a file");
+  line.rest("SHAPES", options.shapes, 1, kShapesHelp);
+  return line.run(argc, argv, [&] {
+    options.activation = activation == "none"   ? Activation::none
+                         : activation == "relu" ? Activation::relu
+                                                : Activation::silu;
+    return run(options);
+  });
 }

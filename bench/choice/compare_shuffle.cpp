@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "command_line.hpp"
 #include "convoy/convoy.hpp"
 #include "convoy/info.hpp"
 #include "core/candidate.hpp"
@@ -186,32 +187,6 @@ Row predict(const UpsamplingLayer& layer, const Options& options) {
           .copied_us = plain.estimated_us + moved * 2 / bytes_per_us};
 }
 
-Options parse(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const auto value = [&] {
-      if (i + 1 == argc) throw Error(Status::invalid_argument, word + " needs a value");
-      return std::string(argv[++i]);
-    };
-    if (word == "--kernel") {
-      options.kernel = value();
-    } else if (word == "--seconds") {
-      options.seconds = std::stod(value());
-    } else if (word == "--only") {
-      options.only = value();
-    } else if (word == "--csv") {
-      options.csv_path = value();
-    } else if (word == "--model") {
-      options.model = value();
-    } else {
-      throw Error(Status::invalid_argument,
-                  word + " is no option; legal: --kernel, --seconds, --only, --csv, --model");
-    }
-  }
-  return options;
-}
-
 int run(const Options& options) {
   std::string csv = "layer,problem,shuffle,us,plain_us,copied_us,to_plain,to_copied,kernel,plain\n";
   int failed = 0, compared = 0;
@@ -250,11 +225,13 @@ int run(const Options& options) {
 }  // namespace convoy::bench
 
 int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  try {
-    return convoy::bench::run(convoy::bench::parse(argc, argv));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "convoy_compare_shuffle: %s\n", error.what());
-    return 2;
-  }
+  using namespace convoy::bench;
+  Options options;
+  CommandLine line("convoy_compare_shuffle", "What a shuffled output costs.");
+  line.word("--kernel", options.kernel, "runs the layers; else dispatch chooses");
+  line.number("--seconds", options.seconds, "of timed runs, each layer");
+  line.word("--only", options.only, "layers alone whose name has this in it");
+  line.word("--csv", options.csv_path, "the table as a file");
+  line.word("--model", options.model, "by the kernels' models of this GPU, nothing is run");
+  return line.run(argc, argv, [&] { return run(options); });
 }

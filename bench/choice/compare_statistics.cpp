@@ -15,12 +15,12 @@
 #include <string>
 #include <vector>
 
+#include "command_line.hpp"
 #include "convoy/convoy.hpp"
 #include "device_memory.hpp"
 #include "io/atomic_file.hpp"
 #include "measure.hpp"
 #include "random_memory.hpp"
-#include "shape_file.hpp"
 
 namespace convoy::bench {
 namespace {
@@ -178,65 +178,30 @@ std::string compare(const cli::ShapeCase& shape, const Options& options, int* wr
   return line;
 }
 
-Options parse(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const auto value = [&] {
-      if (i + 1 == argc) throw Error(Status::invalid_argument, word + " needs a value");
-      return std::string(argv[++i]);
-    };
-    if (word == "--groups") {
-      options.groups = std::stoll(value());
-    } else if (word == "--kernel") {
-      options.kernel = value();
-    } else if (word == "--residual") {
-      options.residual = true;
-    } else if (word == "--seconds") {
-      options.seconds = std::stod(value());
-    } else if (word == "--csv") {
-      options.csv_path = value();
-    } else if (word.starts_with("--")) {
-      throw Error(Status::invalid_argument,
-                  word + " is no option; legal: --groups, --kernel, --residual, --seconds, --csv");
-    } else {
-      options.shapes.push_back(word);
-    }
-  }
-  if (options.shapes.empty()) {
-    throw Error(Status::invalid_argument, "no shape file or shape is given");
-  }
-  return options;
-}
-
 int run(const Options& options) {
   std::string csv =
       "problem,plain_us,statistics_us,norm_us,norm_given_us,both_us,both_given_us,plain,statistics,"
       "source,distance\n";
-  int failed = 0;
-  for (const std::string& word : options.shapes) {
-    for (const cli::ShapeCase& shape : cli::resolve_shapes(word)) {
-      try {
-        csv += compare(shape, options, &failed);
-      } catch (const Error& error) {
-        ++failed;
-        std::printf("%s: %s\n", to_string(shape.problem).c_str(), error.what());
-      }
-    }
-  }
+  int wrong = 0;
+  const int failed = for_each_layer(
+      options.shapes, [&](const cli::ShapeCase& shape) { csv += compare(shape, options, &wrong); });
   if (!options.csv_path.empty()) io::write_file(options.csv_path, csv);
-  return failed > 0 ? 1 : 0;
+  return failed + wrong > 0 ? 1 : 0;
 }
 
 }  // namespace
 }  // namespace convoy::bench
 
 int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  try {
-    return convoy::bench::run(convoy::bench::parse(argc, argv));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "convoy_compare_statistics: %s\n", error.what());
-    return 2;
-  }
+  using namespace convoy::bench;
+  Options options;
+  CommandLine line("convoy_compare_statistics", "What a layer's statistics of its output cost.");
+  line.whole("--groups", options.groups, std::int64_t{1}, std::int64_t{1} << 20,
+             "groups of the norm");
+  line.word("--kernel", options.kernel, "runs the layers; else dispatch chooses");
+  line.flag("--residual", options.residual, "layers with a residual");
+  line.number("--seconds", options.seconds, "of timed runs, each layer");
+  line.word("--csv", options.csv_path, "the table as a file");
+  line.rest("SHAPES", options.shapes, 1, kShapesHelp);
+  return line.run(argc, argv, [&] { return run(options); });
 }

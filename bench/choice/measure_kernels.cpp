@@ -26,6 +26,7 @@
 #include <random>
 #include <set>
 
+#include "command_line.hpp"
 #include "core/text.hpp"
 #include "cuda_check.hpp"
 #include "device_fill.hpp"
@@ -38,7 +39,6 @@
 #ifdef CONVOY_WITH_SM90
 #include "kernels/sm90/model.hpp"
 #endif
-#include "shape_file.hpp"
 
 namespace {
 
@@ -52,9 +52,10 @@ struct Options {
   std::string csv;
   double seconds = 150, reach = 8, sample = 0.15;
   int runs = 9;
-  std::uint32_t seed = 1;
+  std::int64_t seed = 1;
   bool packed = true;
   std::vector<std::string> kernels;  // Prefixes of names; empty: all.
+  std::vector<std::string> shapes;
 };
 
 // Memory that grows and is used again.
@@ -136,7 +137,9 @@ struct Entry {
 class Measurer {
  public:
   explicit Measurer(const Options& options)
-      : options_(options), device_(cuda_device(-1).value()), random_(options.seed) {
+      : options_(options),
+        device_(cuda_device(-1).value()),
+        random_(static_cast<std::uint32_t>(options.seed)) {
 #ifdef CONVOY_WITH_SM90
     for (const sm90::Instance& instance : sm90::instances()) {
       if (!instance.config.splits_k()) continue;
@@ -311,8 +314,10 @@ class Measurer {
 
 #ifdef CONVOY_WITH_SM90
   Entry split_entry(const PlanRequest& request, const sm90::Instance& instance, int splits) {
-    const sm90::LaunchOptions options{
-        .packed_filter = true, .multiprocessors = request.device.multiprocessors, .splits = splits};
+    sm90::LaunchOptions options;
+    options.packed_filter = true;
+    options.multiprocessors = request.device.multiprocessors;
+    options.splits = splits;
     Entry entry;
     entry.kernel = sm90::name_of(instance);
     entry.splits = splits;
@@ -345,38 +350,10 @@ class Measurer {
   Timer timer_;
 };
 
-int run(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  Options options;
+int run(const Options& options) {
   std::vector<ShapeCase> cases;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const auto value = [&] {
-      if (i + 1 == argc) throw Error(Status::invalid_argument, word + " needs a value");
-      return std::string(argv[++i]);
-    };
-    if (word == "--csv") {
-      options.csv = value();
-    } else if (word == "--seconds") {
-      options.seconds = std::stod(value());
-    } else if (word == "--reach") {
-      options.reach = std::stod(value());
-    } else if (word == "--sample") {
-      options.sample = std::stod(value());
-    } else if (word == "--runs") {
-      options.runs = std::stoi(value());
-    } else if (word == "--kernels") {
-      options.kernels.push_back(value());
-    } else if (word == "--dense") {
-      options.packed = false;
-    } else if (word == "--seed") {
-      options.seed = static_cast<std::uint32_t>(std::stoul(value()));
-    } else {
-      for (ShapeCase& shape : cli::resolve_shapes(word)) cases.push_back(std::move(shape));
-    }
-  }
-  if (cases.empty() || options.csv.empty()) {
-    throw Error(Status::invalid_argument, "a shape file and --csv FILE are needed");
+  for (const std::string& word : options.shapes) {
+    for (ShapeCase& shape : cli::resolve_shapes(word)) cases.push_back(std::move(shape));
   }
   std::FILE* const csv = std::fopen(options.csv.c_str(), "w");
   if (csv == nullptr) throw Error(Status::io_error, options.csv + " cannot be written");
@@ -402,10 +379,22 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "convoy_measure_kernels: %s\n", error.what());
-    return 1;
-  }
+  Options options;
+  bool dense = false;
+  bench::CommandLine line("convoy_measure_kernels", "Times every kernel on every layer.");
+  line.word("--csv", options.csv, "where the times go; needed");
+  line.number("--seconds", options.seconds, "no layer is begun after that");
+  line.number("--reach", options.reach,
+              "kernels modelled beyond so many times the best are left out");
+  line.number("--sample", options.sample, "but for this part of them");
+  line.whole("--runs", options.runs, 1, 1000, "of each kernel");
+  line.words("--kernels", options.kernels, "those alone whose names begin so");
+  line.flag("--dense", dense, "filters are not packed beforehand");
+  line.whole("--seed", options.seed, std::int64_t{0}, (std::int64_t{1} << 32) - 1, "of the sample");
+  line.rest("SHAPES", options.shapes, 1, bench::kShapesHelp);
+  return line.run(argc, argv, [&] {
+    if (options.csv.empty()) throw Error(Status::invalid_argument, "--csv FILE is needed");
+    options.packed = !dense;
+    return run(options);
+  });
 }

@@ -5,24 +5,24 @@
 // bytes and error of each, as rows of a Markdown table.
 //
 // convoy_compare_3d [--seconds S] SHAPES...
-// SHAPES: 3-D shape strings without temporal padding and cached frames, for Q-slicing's gate.
+// SHAPES: 3-D shape strings without temporal padding and cached frames, for Q-slicing's gate. Exit
+// code: 1 where a layer fails.
 //
 // Time: interleaved, L2 flushed before each run, random bf16 data, median. Error: ‖out − ref‖ /
 // ‖ref‖ against the same convolution in fp32 (`general` on the widened values). Bytes: what
 // the method must move at least, each tensor once a pass.
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 
+#include "command_line.hpp"
 #include "convoy/dtype.hpp"
 #include "convoy/plan.hpp"
 #include "cuda_check.hpp"
-#include "cudnn/device_fill.hpp"
+#include "device_fill.hpp"
 #include "device_memory.hpp"
 #include "measure.hpp"
-#include "shape_file.hpp"
 #include "text.hpp"
 
 namespace convoy::bench {
@@ -139,28 +139,18 @@ void compare(const Conv3dProblemShape& problem, const ConvGeometry& g, double se
 int main(int argc, char** argv) {
   using namespace convoy;
   double seconds = 0.05;
-  std::vector<cli::ShapeCase> cases;
-  try {
-    for (int i = 1; i < argc; ++i) {
-      if (std::strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) {
-        seconds = std::stod(argv[++i]);
-        continue;
-      }
-      for (cli::ShapeCase& shape : cli::resolve_shapes(argv[i])) cases.push_back(std::move(shape));
-    }
+  std::vector<std::string> shapes;
+  bench::CommandLine line("convoy_compare_3d", "Three ways to compute a 3-D convolution.");
+  line.number("--seconds", seconds, "of timed runs, each layer");
+  line.rest("SHAPES", shapes, 1, bench::kShapesHelp);
+  return line.run(argc, argv, [&] {
     std::printf("| shape | kernel | GFLOP | MB | µs | × native | error |\n");
     std::printf("|---|---|---|---|---|---|---|\n");
-    for (const cli::ShapeCase& shape : cases) {
+    const int failed = bench::for_each_layer(shapes, [&](const cli::ShapeCase& shape) {
       const auto* problem = std::get_if<Conv3dProblemShape>(&shape.problem);
-      if (problem == nullptr) {
-        throw Error(Status::invalid_argument,
-                    cli::text("shape ", to_string(shape.problem), " is 2-D; needs a 3-D one"));
-      }
+      if (problem == nullptr) throw Error(Status::invalid_argument, "2-D; needs a 3-D layer");
       bench::compare(*problem, geometry_of(shape.problem), seconds);
-    }
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "convoy_compare_3d: %s\n", error.what());
-    return 1;
-  }
-  return 0;
+    });
+    return failed > 0 ? 1 : 0;
+  });
 }

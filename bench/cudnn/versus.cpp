@@ -398,13 +398,14 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, VersusOptions o
 
 std::string to_csv(const std::vector<Row>& rows) {
   std::string csv =
-      "set,name,problem,count,convoy_us,cudnn_us,ratio,tflops,pct_ceiling,kernel,dtype\n";
+      "set,name,problem,count,convoy_us,cudnn_us,ratio,tflops,pct_ceiling,kernel,dtype,cudnn\n";
   char line[512];
   for (const Row& row : rows) {
-    std::snprintf(line, sizeof line, "%s,%s,%s,%lld,%.2f,%.2f,%.3f,%.1f,%.1f,%s,%s\n",
+    std::snprintf(line, sizeof line, "%s,%s,%s,%lld,%.2f,%.2f,%.3f,%.1f,%.1f,%s,%s,%s\n",
                   row.set.c_str(), row.name.c_str(), row.problem.c_str(),
                   static_cast<long long>(row.count), row.convoy_us, row.cudnn_us, row.ratio(),
-                  row.tflops, row.pct_ceiling, row.kernel.c_str(), to_string(row.dtype));
+                  row.tflops, row.pct_ceiling, row.kernel.c_str(), to_string(row.dtype),
+                  cudnn_version().c_str());
     csv += line;
   }
   return csv;

@@ -38,8 +38,8 @@ struct VersusSet {
 /// Time every shape with Convoy and with cuDNN's best plan: one process, runs interleaved, L2
 /// flushed before each, random data. Prints a table with GEMM and copy ceilings measured in this
 /// run, and per set the geometric mean and the count-weighted total. CSV columns: set, name,
-/// problem, count, convoy_us, cudnn_us, ratio, tflops, pct_ceiling, kernel, dtype. Returns the
-/// number of shapes whose outputs differ from cuDNN's.
+/// problem, count, convoy_us, cudnn_us, ratio, tflops, pct_ceiling, kernel, dtype, cudnn (its
+/// version). Returns the number of shapes whose outputs differ from cuDNN's.
 int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& options);
 
 }  // namespace convoy::bench

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "command_line.hpp"
 #include "convoy/convoy.hpp"
 
 namespace {
@@ -267,35 +268,7 @@ void measure(const Layer& layer, const Options& options, cudaStream_t stream) {
   std::fflush(stdout);
 }
 
-Options parse(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    const auto value = [&] { return i + 1 < argc ? argv[++i] : ""; };
-    if (argument == "--capture") {
-      options.capture = true;
-    } else if (argument == "--bursts") {
-      options.bursts = std::atoi(value());
-    } else if (argument == "--launches") {
-      options.launches = std::atoi(value());
-    } else if (argument == "--only") {
-      options.only = value();
-    } else {
-      options.bursts = 0;
-    }
-  }
-  if (options.bursts < 1 || options.launches < 1 || options.launches > 500) {
-    std::fprintf(stderr,
-                 "run_cost [--capture] [--bursts 1 or more] [--launches 1 to 500] [--only NAME]\n");
-    std::exit(2);
-  }
-  return options;
-}
-
-}  // namespace
-
-int main(int argc, char** argv) {
-  const Options options = parse(argc, argv);
+int run(const Options& options) {
   cudaDeviceProp properties;
   CHECK(cudaGetDeviceProperties(&properties, 0));
   cudaStream_t stream;
@@ -303,16 +276,23 @@ int main(int argc, char** argv) {
   std::printf("%s, %s: host us a launch, medians of %d bursts of %d\n", properties.name,
               options.capture ? "captured" : "enqueued", options.bursts, options.launches);
   std::printf("%-34s %-40s %8s %8s %8s\n", "layer", "kernel", "run", "bare", "more");
-  try {
-    for (const Layer& layer : layers()) {
-      if (std::string(layer.name).find(options.only) == std::string::npos) continue;
-      measure(layer, options, stream);
-    }
-  } catch (const Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
+  for (const Layer& layer : layers()) {
+    if (std::string(layer.name).find(options.only) == std::string::npos) continue;
+    measure(layer, options, stream);
   }
   CHECK(cudaStreamSynchronize(stream));
   CHECK(cudaStreamDestroy(stream));
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  bench::CommandLine line("convoy_run_cost", "What Plan::run costs the host beyond the launch.");
+  line.flag("--capture", options.capture, "the bursts are captured and never run");
+  line.whole("--bursts", options.bursts, 1, 1 << 20, "of each layer");
+  line.whole("--launches", options.launches, 1, 500, "of a burst");
+  line.word("--only", options.only, "layers alone whose name has this in it");
+  return line.run(argc, argv, [&] { return run(options); });
 }

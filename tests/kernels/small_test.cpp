@@ -34,6 +34,13 @@ int multiprocessors() {
   return count;
 }
 
+// Of a block, in bytes.
+int shared_memory() {
+  int bytes = 0;
+  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
+  return bytes;
+}
+
 TEST_F(Small, HaloFewFilters) {
   const auto halo = [](const ConvGeometry& g, DType dtype = DType::bf16) {
     expect_right(with_kernel(g, "few_filters", dtype));
@@ -51,6 +58,41 @@ TEST_F(Small, HaloFewFilters) {
   halo(shape_3d(0, 1, 2, 18, 35, 96, 3));               // Causal padding instead of the cache.
   halo(shape_3d(1, 4, 1, 18, 35, 32, 4), DType::fp16);  // Some of both.
   halo(shape_3d(0, 9, 1, 5, 35, 16, 7));                // 63 columns; depth is cut into chunks.
+}
+
+// Loaded by cp.async: ragged tiles, rests of channels, frames, strips side by side, all padding.
+TEST_F(Small, FewFiltersAsync) {
+  const auto check = [](ConvGeometry g, std::array<PadMode, 3> modes = {},
+                        DType dtype = DType::bf16) {
+    g.pad_mode = modes;
+    expect_right(with_kernel(g, "few_filters_async", dtype));
+  };
+  constexpr PadMode kZero = PadMode::zero;
+  check(shape_2d(2, 33, 61, 72, 3, 3, 1));                   // Straight-line sums, two stages.
+  check(shape_2d(1, 1, 1, 16, 3, 3, 2));                     // The output is larger.
+  check(shape_2d(1, 9, 31, 136, 4, 3, 1), {}, DType::fp16);  // 12 of 16 columns, three stages.
+  check(shape_2d(1, 12, 40, 72, 24, 1, 0));                  // 1×1, 32 columns.
+  check(shape_3d(2, 4, 0, 18, 35, 96, 3), {}, DType::fp16);  // Cached frames in front.
+  if (shared_memory() > (128 << 10)) {
+    check(shape_2d(1, 20, 40, 24, 8, 7, 3));  // 56 columns.
+    check(shape_3d(0, 9, 1, 5, 35, 16, 7));   // 63; depth is cut into chunks.
+  }
+  for (const PadMode mode : {PadMode::replicate, PadMode::reflect}) {
+    check(shape_2d(1, 37, 67, 72, 3, 3, 1), {kZero, mode, mode});
+    check(shape_2d(1, 4, 5, 16, 4, 5, 2), {kZero, mode, mode});
+    check(shape_3d(0, 4, 2, 9, 33, 24, 3), {mode, kZero, mode});
+    check(shape_3d(2, 2, 1, 3, 31, 16, 2), {PadMode::replicate, mode, mode});
+    const Conv2dProblemShape row{.in_height = 1,
+                                 .in_width = 400,
+                                 .in_channels = 16,
+                                 .out_channels = 2,
+                                 .filter_w = 7,
+                                 .pad_w = 3,
+                                 .pad_mode = mode};
+    check(geometry_of(row), {kZero, kZero, mode});
+  }
+  expect_right_with_every_epilogue(
+      with_kernel(shape_2d(1, 6, 33, 16, 5, 3, 1), "few_filters_async"));
 }
 
 TEST_F(Small, PatchFewChannels) {
@@ -826,8 +868,9 @@ TEST_F(Small, RandomProblems) {
   const char* seed_text = std::getenv("CONVOY_FUZZ_SEED");
   const std::uint64_t count = count_text ? std::strtoull(count_text, nullptr, 10) : 40;
   const std::uint64_t first = seed_text ? std::strtoull(seed_text, nullptr, 10) : 1;
-  const std::set<std::string> small = {"few_filters", "few_channels", "narrow_input",  "pointwise",
-                                       "depthwise",   "grouped",      "grouped_patch", "general"};
+  const std::set<std::string> small = {"few_filters",  "few_filters_async", "few_channels",
+                                       "narrow_input", "pointwise",         "depthwise",
+                                       "grouped",      "grouped_patch",     "general"};
   std::set<std::string> used;
   for (std::uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     ConvCase test = random_case(seed, {.flops = 2e7});

@@ -5,6 +5,7 @@ namespace convoy::small {
 
 void register_kernels(CandidateList& list) {
   list.push_back(make_few_filters_candidate());
+  list.push_back(make_few_filters_async_candidate());
   list.push_back(make_narrow_input_candidate());
   list.push_back(make_few_channels_candidate());
   list.push_back(make_pointwise_candidate());

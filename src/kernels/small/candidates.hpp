@@ -23,6 +23,8 @@ std::unique_ptr<KernelCandidate> make_narrow_input_candidate();
 std::unique_ptr<KernelCandidate> make_pointwise_candidate();
 /// "few_filters": few filters (conv_out).
 std::unique_ptr<KernelCandidate> make_few_filters_candidate();
+/// "few_filters_async": the same, loaded by cp.async.
+std::unique_ptr<KernelCandidate> make_few_filters_async_candidate();
 
 /// Append all of them.
 void register_kernels(CandidateList& list);

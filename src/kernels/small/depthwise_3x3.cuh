@@ -143,17 +143,18 @@ __device__ __forceinline__ void store_depthwise(const Depthwise3x3Arguments& a,
     }
     return;
   }
-  if constexpr (kEnd == DepthwiseEnd::only_short) return;
+  if constexpr (kEnd != DepthwiseEnd::only_short) {
     // One copy of the epilogue's code: registers are picked by constant indices.
 #pragma unroll 1
-  for (int column = 0; column < columns; ++column) {
-    float v[4] = {};
+    for (int column = 0; column < columns; ++column) {
+      float v[4] = {};
 #pragma unroll
-    for (int i = 0; i < kDepthwiseColumns; ++i) {
+      for (int i = 0; i < kDepthwiseColumns; ++i) {
 #pragma unroll
-      for (int c = 0; c < 4; ++c) v[c] = i == column ? sums[i][c] : v[c];
+        for (int c = 0; c < 4; ++c) v[c] = i == column ? sums[i][c] : v[c];
+      }
+      store_channels(a.output, v, pixel + column, channel, 4);
     }
-    store_channels(a.output, v, pixel + column, channel, 4);
   }
 }
 

@@ -11,7 +11,8 @@
 // to the T outputs that see it.
 //
 // Up to 16 warps are consumers, each with its own output rows (so that no consumer waits for
-// another), and one issues the copies. Stages hold 64 channels of the input tile.
+// another). Stages hold 64 channels of the input tile, which one more warp loads by TMA
+// (`few_filters_kernel`), or, before Hopper, the consumers by cp.async (few_filters_async.cuh).
 #pragma once
 
 #include "kernels/common/device_code.cuh"
@@ -78,12 +79,17 @@ struct FewFiltersLayout {
   }
 };
 
-struct FewFiltersArguments {
-  CUtensorMap activation;
-  CUtensorMap cache;  ///< Where there is none, the activation's again; never read.
+/// What consumers are told, whoever loads their stages.
+struct FewFiltersCommon {
   const void* filter;
   ConvOutput output;
   FewFiltersLayout layout;
+};
+
+struct FewFiltersArguments {
+  CUtensorMap activation;
+  CUtensorMap cache;  ///< Where there is none, the activation's again; never read.
+  FewFiltersCommon common;
 };
 
 #ifdef __CUDACC__
@@ -104,6 +110,216 @@ __device__ __forceinline__ FewFiltersTile few_filters_tile(const FewFiltersLayou
   t.n = tile / l.tiles_z;
   return t;
 }
+
+/// Where things lie in shared memory.
+template <int kColumns, int kRows>
+struct FewFiltersShared {
+  unsigned char* stages;
+  int stage_bytes;
+  void* filters;
+  float* exchanges;
+  float* sums;
+  ptx::Barrier* barriers;
+
+  __device__ __forceinline__ explicit FewFiltersShared(const FewFiltersLayout& l) {
+    extern __shared__ unsigned char shared_unaligned[];
+    stages = shared_unaligned + (1024 - ptx::shared_address(shared_unaligned) % 1024) % 1024;
+    stage_bytes = l.stage_bytes(kRows);
+    unsigned char* const behind = stages + kFewFiltersStages * stage_bytes;
+    filters = behind;
+    exchanges = reinterpret_cast<float*>(behind + l.filter_bytes(kColumns));
+    sums = exchanges + l.consumers * kColumns * kFewFiltersExchangePitch;
+    barriers = reinterpret_cast<ptx::Barrier*>(reinterpret_cast<unsigned char*>(sums) +
+                                               l.sums_bytes(kRows));
+  }
+};
+
+/// A consumer warp: products of its rows of a stage with the filters, sums of its outputs.
+/// kTiles: columns of the GEMM in eights, T·S·K ≤ 8·kTiles. kRows: output rows of a warp.
+/// kT, kS, kK: the filter's T, S and K where the kernel is built for them, else 0: the sums over
+/// shifted columns are then straight-line code.
+template <typename Element, int kTiles, int kRows, int kT, int kS, int kK>
+struct FewFiltersWarp {
+  static constexpr int kColumns = 8 * kTiles;
+  using Shared = FewFiltersShared<kColumns, kRows>;
+  using Accumulators = float[kRows][2][kTiles][4];
+
+  const FewFiltersCommon& arguments;
+  const FewFiltersLayout& l;
+  int warp, lane;
+  Element* filters;
+  std::uint32_t filter_row;  ///< This lane's of the first fragment: a shared address.
+  float* exchange;
+  float* sums;  ///< Of this warp's outputs, [row][frame % T][k][column].
+  // This lane's matrix row in a fragment is pixel lane % 16 (+ 16) of the warp's first input row: a
+  // shared address in the first stage. The pixel's 16-byte chunks are swizzled by its low three
+  // bits.
+  std::uint32_t pixel_row;
+  std::uint32_t chunks[kFewFiltersChannels / 16];
+
+  __device__ __forceinline__ FewFiltersWarp(const FewFiltersCommon& a, const Shared& shared,
+                                            int warp_index, int lane_index)
+      : arguments(a), l(a.layout), warp(warp_index), lane(lane_index) {
+    filters = static_cast<Element*>(shared.filters);
+    filter_row = ptx::shared_address(filters + (lane / 16 * 8 + lane % 8) * l.filter_pitch +
+                                     lane / 8 % 2 * 8);
+    exchange = shared.exchanges + warp * kColumns * kFewFiltersExchangePitch;
+    sums = shared.sums + warp * kRows * taps_t() * slot_floats() + lane;
+    pixel_row =
+        ptx::shared_address(shared.stages) + (warp * kRows * kFewFiltersColumns + lane % 16) * 128;
+#pragma unroll
+    for (int c = 0; c < kFewFiltersChannels / 16; ++c) {
+      chunks[c] = ((c * 2 + lane / 16) ^ (lane % 8)) * 16;
+    }
+  }
+
+  __device__ __forceinline__ int taps_t() const {
+    return kT > 0 ? kT : l.filter[0];
+  }
+  __device__ __forceinline__ int taps_r() const {
+    return l.filter[1];
+  }
+  __device__ __forceinline__ int taps_s() const {
+    return kS > 0 ? kS : l.filter[2];
+  }
+  __device__ __forceinline__ int filters_k() const {
+    return kK > 0 ? kK : l.filters;
+  }
+  __device__ __forceinline__ int slot_floats() const {
+    return filters_k() * kFewFiltersColumns;
+  }
+
+  /// The filter as the GEMM's second matrix: row (t, s, k), column (r, c), zeros around. A share of
+  /// it; complete when all consumers have come to a barrier.
+  __device__ __forceinline__ void load_filters() const {
+    const int padded_channels = l.steps * 16;
+    for (int row = warp; row < kColumns; row += l.consumers) {
+      const int k = row % filters_k(), s = row / filters_k() % taps_s(),
+                t = row / filters_k() / taps_s();
+      const auto* from =
+          static_cast<const Element*>(arguments.filter) +
+          ((std::int64_t{k} * l.filter_depth + l.first_tap + t) * taps_r() * taps_s() + s) *
+              l.channels;
+      std::uint32_t to = ptx::shared_address(filters + row * l.filter_pitch);
+      for (int r = 0; r < taps_r(); ++r, from += taps_s() * l.channels, to += padded_channels * 2) {
+        for (int c = lane * 8; c < padded_channels; c += 32 * 8) {
+          const bool exists = t < taps_t() && c < l.channels;
+          copy_async<16>(to + c * 2, exists ? from + c : arguments.filter, exists);
+        }
+      }
+    }
+    copy_async_commit();
+  }
+
+  /// Output `step` meets its first frame now.
+  __device__ __forceinline__ void begin(int step) const {
+    for (int row = 0; row < kRows; ++row) {
+      float* slot = sums + (row * taps_t() + step % taps_t()) * slot_floats();
+      for (int k = 0; k < filters_k(); ++k) slot[k * kFewFiltersColumns] = 0.0f;
+    }
+  }
+
+  /// Adds the products of the channels in a stage. `stage_at`: its offset from the first;
+  /// `channel_stage`: which channels it holds.
+  __device__ __forceinline__ void multiply(std::uint32_t stage_at, int channel_stage,
+                                           Accumulators& accumulators) const {
+    const int padded_channels = l.steps * 16;
+    const int steps =
+        min(kFewFiltersChannels / 16, l.steps - channel_stage * (kFewFiltersChannels / 16));
+    std::uint32_t input = pixel_row + stage_at;
+    std::uint32_t b_at = filter_row + channel_stage * kFewFiltersChannels * 2;
+#pragma unroll 1
+    for (int r = 0; r < taps_r();
+         ++r, input += kFewFiltersColumns * 128, b_at += padded_channels * 2) {
+#pragma unroll
+      for (int c = 0; c < kFewFiltersChannels / 16; ++c) {
+        if (c >= steps) break;
+        std::uint32_t a[kRows][2][4];
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            ptx::load_matrix_x4(input + (i * kFewFiltersColumns + half * 16) * 128 + chunks[c],
+                                a[i][half][0], a[i][half][1], a[i][half][2], a[i][half][3]);
+          }
+        }
+#pragma unroll
+        for (int j = 0; j < kTiles; j += 2) {
+          std::uint32_t b[4];
+          ptx::load_matrix_x4(b_at + (c * 16 + j * 8 * l.filter_pitch) * 2, b[0], b[1], b[2], b[3]);
+#pragma unroll
+          for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              mma_16x8x16<Element>(accumulators[i][half][j], a[i][half], b[0], b[1]);
+              mma_16x8x16<Element>(accumulators[i][half][j + 1], a[i][half], b[2], b[3]);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  /// Turn fragments into columns, then add each output pixel's shifted columns.
+  __device__ __forceinline__ void add_columns(const Accumulators& accumulators,
+                                              const FewFiltersTile& tile, int step) const {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      __syncwarp();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) {
+          float* to =
+              exchange + (j * 8 + lane % 4 * 2) * kFewFiltersExchangePitch + half * 16 + lane / 4;
+          to[0] = accumulators[row][half][j][0];
+          to[kFewFiltersExchangePitch] = accumulators[row][half][j][1];
+          to[8] = accumulators[row][half][j][2];
+          to[kFewFiltersExchangePitch + 8] = accumulators[row][half][j][3];
+        }
+      }
+      __syncwarp();
+      if (lane < l.strip_columns) {
+        for (int t = 0; t < taps_t(); ++t) {
+          if (step - t < tile.z_begin || step - t >= tile.z_end) continue;
+          float* slot = sums + (row * taps_t() + (step - t) % taps_t()) * slot_floats();
+          const float* from =
+              exchange + t * taps_s() * filters_k() * kFewFiltersExchangePitch + lane;
+          for (int k = 0; k < filters_k(); ++k) {
+            float sum = slot[k * kFewFiltersColumns];
+            for (int s = 0; s < taps_s(); ++s) {
+              sum += from[(s * filters_k() + k) * kFewFiltersExchangePitch + s];
+            }
+            slot[k * kFewFiltersColumns] = sum;
+          }
+        }
+      }
+    }
+  }
+
+  /// Outputs of frame `z` have met their last frame.
+  __device__ __forceinline__ void store(const FewFiltersTile& tile, int z) const {
+    if (lane >= l.strip_columns) return;
+#pragma unroll 1
+    for (int row = 0; row < kRows; ++row) {
+      const int strip = warp * kRows + row;
+      const int p = tile.p + (l.side_by_side ? 0 : strip);
+      const int q = tile.q + (l.side_by_side ? strip * l.strip_columns : 0) + lane;
+      if (p >= l.out[1] || q >= l.out[2]) break;
+      const std::int64_t pixel =
+          ((std::int64_t{tile.n} * l.out[0] + z) * l.out[1] + p) * l.out[2] + q;
+      const float* slot = sums + (row * taps_t() + z % taps_t()) * slot_floats();
+#pragma unroll 1
+      for (int k = 0; k < filters_k(); k += 4) {
+        const int count = min(4, filters_k() - k);
+        float v[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[i] = i < count ? slot[(k + i) * kFewFiltersColumns] : 0.0f;
+        store_channels(arguments.output, v, pixel, k, count);
+      }
+    }
+  }
+};
 
 /// Whether some rows or columns that an item's stages hold lie outside the input and are not zeros.
 __device__ __forceinline__ bool few_filters_has_border(const FewFiltersLayout& l,
@@ -164,31 +380,16 @@ __device__ __forceinline__ void few_filters_fill_border(const FewFiltersLayout& 
   ptx::named_barrier_sync(1, threads);
 }
 
-/// kTiles: columns of the GEMM in eights, T·S·K ≤ 8·kTiles. kRows: output rows of a warp.
-/// kT, kS, kK: the filter's T, S and K where the kernel is built for them, else 0: the sums over
-/// shifted columns are then straight-line code.
+/// Template arguments: `FewFiltersWarp`'s.
 template <typename Element, int kTiles, int kRows, int kT, int kS, int kK>
 __global__ void __launch_bounds__((few_filters_most_consumers(kRows) + 1) * 32, 1)
     few_filters_kernel(const __grid_constant__ FewFiltersArguments arguments) {
-  constexpr int kColumns = 8 * kTiles;
-  const FewFiltersLayout& l = arguments.layout;
+  const FewFiltersLayout& l = arguments.common.layout;
   const int strips = l.consumers * kRows;
   const int taps_t = kT > 0 ? kT : l.filter[0];
-  const int taps_r = l.filter[1];
-  const int taps_s = kS > 0 ? kS : l.filter[2];
-  const int filters_k = kK > 0 ? kK : l.filters;
-
-  extern __shared__ unsigned char shared_unaligned[];
-  unsigned char* const shared =
-      shared_unaligned + (1024 - ptx::shared_address(shared_unaligned) % 1024) % 1024;
-  const int stage_bytes = l.stage_bytes(kRows);
-  auto* const filters = reinterpret_cast<Element*>(shared + kFewFiltersStages * stage_bytes);
-  auto* const exchanges =
-      reinterpret_cast<float*>(shared + kFewFiltersStages * stage_bytes + l.filter_bytes(kColumns));
-  auto* const all_sums = exchanges + l.consumers * kColumns * kFewFiltersExchangePitch;
-  auto* const full = reinterpret_cast<ptx::Barrier*>(reinterpret_cast<unsigned char*>(all_sums) +
-                                                     l.sums_bytes(kRows));
-  auto* const empty = full + kFewFiltersStages;
+  const FewFiltersShared<8 * kTiles, kRows> shared(l);
+  ptx::Barrier* const full = shared.barriers;
+  ptx::Barrier* const empty = full + kFewFiltersStages;
 
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = static_cast<int>(ptx::warp_id());
@@ -220,14 +421,16 @@ __global__ void __launch_bounds__((few_filters_most_consumers(kRows) + 1) * 32, 
           const bool cached = frame < l.cached_frames;
           for (int stage = 0; stage < channel_stages; ++stage, pipe.advance()) {
             ptx::barrier_wait(&empty[pipe.index], pipe.producer_parity());
-            ptx::barrier_arrive_expect(&full[pipe.index], static_cast<std::uint32_t>(stage_bytes));
+            ptx::barrier_arrive_expect(&full[pipe.index],
+                                       static_cast<std::uint32_t>(shared.stage_bytes));
             const int copies = l.side_by_side ? strips : 1;
             for (int copy = 0; copy < copies; ++copy) {
-              ptx::tma_load_5d(shared + pipe.index * stage_bytes + copy * kFewFiltersStripBytes,
-                               cached ? &arguments.cache : &arguments.activation, &full[pipe.index],
-                               ptx::kL2EvictNormal, stage * kFewFiltersChannels,
-                               tile.q + copy * l.strip_columns - l.pad[2], tile.p - l.pad[1],
-                               cached ? frame : frame - l.cached_frames, tile.n);
+              ptx::tma_load_5d(
+                  shared.stages + pipe.index * shared.stage_bytes + copy * kFewFiltersStripBytes,
+                  cached ? &arguments.cache : &arguments.activation, &full[pipe.index],
+                  ptx::kL2EvictNormal, stage * kFewFiltersChannels,
+                  tile.q + copy * l.strip_columns - l.pad[2], tile.p - l.pad[1],
+                  cached ? frame : frame - l.cached_frames, tile.n);
             }
           }
         }
@@ -236,159 +439,37 @@ __global__ void __launch_bounds__((few_filters_most_consumers(kRows) + 1) * 32, 
     return;
   }
 
-  // The filter as the GEMM's second matrix, while the first copies are under way: row (t, s, k),
-  // column (r, c), zeros around.
-  const int padded_channels = l.steps * 16;
-  for (int row = warp; row < kColumns; row += l.consumers) {
-    const int k = row % filters_k, s = row / filters_k % taps_s, t = row / filters_k / taps_s;
-    const auto* from =
-        static_cast<const Element*>(arguments.filter) +
-        ((std::int64_t{k} * l.filter_depth + l.first_tap + t) * taps_r * taps_s + s) * l.channels;
-    std::uint32_t to = ptx::shared_address(filters + row * l.filter_pitch);
-    for (int r = 0; r < taps_r; ++r, from += taps_s * l.channels, to += padded_channels * 2) {
-      for (int c = lane * 8; c < padded_channels; c += 32 * 8) {
-        const bool exists = t < taps_t && c < l.channels;
-        copy_async<16>(to + c * 2, exists ? from + c : arguments.filter, exists);
-      }
-    }
-  }
-  copy_async_commit();
+  // While the first copies are under way.
+  const FewFiltersWarp<Element, kTiles, kRows, kT, kS, kK> me(arguments.common, shared, warp, lane);
+  me.load_filters();
   copy_async_wait<0>();
   ptx::named_barrier_sync(1, static_cast<std::uint32_t>(l.consumers * 32));
-
-  float* const exchange = exchanges + warp * kColumns * kFewFiltersExchangePitch;
-  // Sums of this warp's outputs, [row][frame % T][k][column].
-  const int slot_floats = filters_k * kFewFiltersColumns;
-  float* const sums = all_sums + warp * kRows * taps_t * slot_floats + lane;
-  const Element* const filter =
-      filters + (lane / 16 * 8 + lane % 8) * l.filter_pitch + lane / 8 % 2 * 8;
-  const std::uint32_t stages = ptx::shared_address(shared);
-  // This lane's matrix row in a fragment is pixel lane % 16 (+ 16) of the warp's first input row;
-  // the pixel's 16-byte chunks are swizzled by its low three bits.
-  const std::uint32_t warp_pixel = (warp * kRows * kFewFiltersColumns + lane % 16) * 128;
-  std::uint32_t chunks[kFewFiltersChannels / 16];
-#pragma unroll
-  for (int c = 0; c < kFewFiltersChannels / 16; ++c)
-    chunks[c] = ((c * 2 + lane / 16) ^ (lane % 8)) * 16;
 
   const int stage_rows = l.stage_rows(kRows);
   for (int index = static_cast<int>(blockIdx.x); index < l.tiles;
        index += static_cast<int>(gridDim.x)) {
     const FewFiltersTile tile = few_filters_tile(l, index, strips);
     const bool has_border =
-        few_filters_has_border(l, tile, stage_rows, l.tile_columns + taps_s - 1);
+        few_filters_has_border(l, tile, stage_rows, l.tile_columns + me.taps_s() - 1);
     for (int step = tile.z_begin; step < tile.z_end + taps_t - 1; ++step) {
-      // Output `step` meets its first frame now.
-      for (int row = 0; row < kRows; ++row) {
-        float* slot = sums + (row * taps_t + step % taps_t) * slot_floats;
-        for (int k = 0; k < filters_k; ++k) slot[k * kFewFiltersColumns] = 0.0f;
-      }
-
+      me.begin(step);
       int frame = step - l.pad[0];
       if (map_coordinate(frame, l.frames, l.pad_mode[0])) {
         float accumulators[kRows][2][kTiles][4] = {};
         for (int stage = 0; stage < channel_stages; ++stage, pipe.advance()) {
-          const int steps =
-              min(kFewFiltersChannels / 16, l.steps - stage * (kFewFiltersChannels / 16));
           ptx::barrier_wait(&full[pipe.index], pipe.parity());
           __syncwarp();
+          const int stage_at = pipe.index * shared.stage_bytes;
           if (has_border) {
-            few_filters_fill_border(l, tile, stage_rows, shared + pipe.index * stage_bytes, thread);
+            few_filters_fill_border(l, tile, stage_rows, shared.stages + stage_at, thread);
           }
-          std::uint32_t input = stages + pipe.index * stage_bytes + warp_pixel;
-          const Element* b_at = filter + stage * kFewFiltersChannels;
-#pragma unroll 1
-          for (int r = 0; r < taps_r;
-               ++r, input += kFewFiltersColumns * 128, b_at += padded_channels) {
-#pragma unroll
-            for (int c = 0; c < kFewFiltersChannels / 16; ++c) {
-              if (c >= steps) break;
-              std::uint32_t a[kRows][2][4];
-#pragma unroll
-              for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                  ptx::load_matrix_x4(
-                      input + (i * kFewFiltersColumns + half * 16) * 128 + chunks[c], a[i][half][0],
-                      a[i][half][1], a[i][half][2], a[i][half][3]);
-                }
-              }
-#pragma unroll
-              for (int j = 0; j < kTiles; j += 2) {
-                std::uint32_t b[4];
-                ptx::load_matrix_x4(ptx::shared_address(b_at + c * 16 + j * 8 * l.filter_pitch),
-                                    b[0], b[1], b[2], b[3]);
-#pragma unroll
-                for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-                  for (int half = 0; half < 2; ++half) {
-                    mma_16x8x16<Element>(accumulators[i][half][j], a[i][half], b[0], b[1]);
-                    mma_16x8x16<Element>(accumulators[i][half][j + 1], a[i][half], b[2], b[3]);
-                  }
-                }
-              }
-            }
-          }
+          me.multiply(stage_at, stage, accumulators);
           __syncwarp();
           if (lane == 0) ptx::barrier_arrive(&empty[pipe.index]);
         }
-
-        // Turn fragments into columns, then add each output pixel's shifted columns.
-#pragma unroll
-        for (int row = 0; row < kRows; ++row) {
-          __syncwarp();
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-#pragma unroll
-            for (int j = 0; j < kTiles; ++j) {
-              float* to = exchange + (j * 8 + lane % 4 * 2) * kFewFiltersExchangePitch + half * 16 +
-                          lane / 4;
-              to[0] = accumulators[row][half][j][0];
-              to[kFewFiltersExchangePitch] = accumulators[row][half][j][1];
-              to[8] = accumulators[row][half][j][2];
-              to[kFewFiltersExchangePitch + 8] = accumulators[row][half][j][3];
-            }
-          }
-          __syncwarp();
-          if (lane < l.strip_columns) {
-            for (int t = 0; t < taps_t; ++t) {
-              if (step - t < tile.z_begin || step - t >= tile.z_end) continue;
-              float* slot = sums + (row * taps_t + (step - t) % taps_t) * slot_floats;
-              const float* from =
-                  exchange + t * taps_s * filters_k * kFewFiltersExchangePitch + lane;
-              for (int k = 0; k < filters_k; ++k) {
-                float sum = slot[k * kFewFiltersColumns];
-                for (int s = 0; s < taps_s; ++s) {
-                  sum += from[(s * filters_k + k) * kFewFiltersExchangePitch + s];
-                }
-                slot[k * kFewFiltersColumns] = sum;
-              }
-            }
-          }
-        }
+        me.add_columns(accumulators, tile, step);
       }
-
-      // Output step − (T − 1) has met its last frame.
-      const int z = step - (taps_t - 1);
-      if (z < tile.z_begin || lane >= l.strip_columns) continue;
-#pragma unroll 1
-      for (int row = 0; row < kRows; ++row) {
-        const int strip = warp * kRows + row;
-        const int p = tile.p + (l.side_by_side ? 0 : strip);
-        const int q = tile.q + (l.side_by_side ? strip * l.strip_columns : 0) + lane;
-        if (p >= l.out[1] || q >= l.out[2]) break;
-        const std::int64_t pixel =
-            ((std::int64_t{tile.n} * l.out[0] + z) * l.out[1] + p) * l.out[2] + q;
-        const float* slot = sums + (row * taps_t + z % taps_t) * slot_floats;
-#pragma unroll 1
-        for (int k = 0; k < filters_k; k += 4) {
-          const int count = min(4, filters_k - k);
-          float v[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i) v[i] = i < count ? slot[(k + i) * kFewFiltersColumns] : 0.0f;
-          store_channels(arguments.output, v, pixel, k, count);
-        }
-      }
+      if (const int z = step - (taps_t - 1); z >= tile.z_begin) me.store(tile, z);
     }
   }
 }
