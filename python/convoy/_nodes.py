@@ -413,6 +413,8 @@ def shuffle(x, how):
     x = x.permute(0, 1 if outer else 1 + axes, *pixels)
     x = x.reshape(n, channels, *(e * f for e, f in zip(extents, factors)))
     x = x[:, :, dropped:] if dropped else x
+    if _level() is not None:  # vmap has no memory formats.
+        return x
     return x.contiguous(
         memory_format=torch.channels_last if axes == 2 else torch.channels_last_3d)
 
