@@ -422,6 +422,12 @@ def _tensors(values):
 
 def _refusal(module, given):
     """Why this call is PyTorch's; "" where it is not."""
+    kinds = {t.device.type for t in given}
+    if kinds - {"cpu", "cuda"}:
+        return f"device {', '.join(sorted(kinds))}; legal: cpu, cuda"
+    if torch._C._get_tracing_state() is not None or torch._C._len_torch_dispatch_stack():
+        return ("torch.jit.trace or a TorchDispatchMode (make_fx, FlopCounterMode, ...) goes on, "
+                "which is to see PyTorch's operators")
     if torch.is_grad_enabled() and (
         any(t.requires_grad for t in given) or any(p.requires_grad for p in module.parameters())
     ):
@@ -431,11 +437,8 @@ def _refusal(module, given):
         return "a batch norm is in training mode"
     if _calls.is_transformed():
         return "a transform of torch.func, or forward-mode differentiation, goes on"
-    kinds = {t.device.type for t in given}
     if any(torch.is_autocast_enabled(kind) for kind in kinds):
         return "autocast is on; cast the model instead"
-    if kinds - {"cpu", "cuda"}:
-        return f"device {', '.join(sorted(kinds))}; legal: cpu, cuda"
     return ""
 
 
@@ -547,7 +550,9 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
     gather=False its own rows. Pictures with too few rows are computed by every rank. Raises
     Unsupported, in the call, for a function that may mix rows and is no attention.
 
-    Calls that want gradients, run under autocast, or are traced by torch.compile are PyTorch's own.
+    Calls that want gradients, run under autocast, are traced (torch.compile, torch.export,
+    torch.jit.trace) or watched by a TorchDispatchMode are PyTorch's own; torch.jit.script takes no
+    accelerated model (its hooks), but a restored one.
     `convoy.report(model)` tells what was taken over, and why the rest was not; `convoy.restore`
     undoes it. A model that writes to its input in place writes to a copy. Raises
     InvalidArgument where `model` is no module, has no convolution, or is or holds a compiled one.
@@ -600,7 +605,8 @@ def restore(model: torch.nn.Module) -> torch.nn.Module:
 def refresh(model: torch.nn.Module) -> torch.nn.Module:
     """Let the model's weights be read anew, after writes that PyTorch does not count: those through
     `weight.data` (`weight.data.mul_(2)`, as some LoRA mergers do) or through another framework's
-    view of the memory. All others are seen without it. Returns the model."""
+    view of the memory, and those to weights that were made under torch.inference_mode(). All others
+    are seen without it. Returns the model."""
     _calls.forget(model.parameters())
     if _MARK in model.__dict__:
         model.__dict__[_MARK][0].forget_derived()

@@ -12,6 +12,7 @@ from . import _layout
 from ._deferred import (
     HALVES,
     Deferred,
+    alone,
     another,
     is_given,
     is_tensor,
@@ -46,7 +47,7 @@ def _cast(x, dtype):
         return x
     if type(node) is Cast:
         if node.source.dtype == dtype:
-            return Deferred(node.source, session)
+            return another(Deferred(node.source, session))
         return value_of(node.source.force().to(dtype), session)
     norm, rewrap = waiting_norm(node)
     if norm is not None and norm.wide and norm.source.dtype == dtype:
@@ -110,7 +111,7 @@ def _waiting_frames(x, first, count):
 
 
 def _getitem(x, index):
-    node, session = x._node, x._session
+    node, session = alone(x), x._session
     first, count = _frame_slice(node, index)
     if count:
         if type(node) is Cat and node.tensor is None:
@@ -140,7 +141,7 @@ def _getitem(x, index):
     if count:
         base, offset = frames_of(node)
         part = (node, 2, first) if base is None else (base, 2, offset + first)
-    result = value_of(made, session, part, is_given(node))
+    result = value_of(made, session, part, is_given(node), node)
     if all(v is None or v is Ellipsis or isinstance(v, (int, slice)) for v in items):
         result._viewed = x._viewed = True
         result._apart = x._apart, node.shape, lambda t: t[index]
@@ -231,7 +232,7 @@ def _waiting_digits(node):
 def _split_filters(input, sizes):
     """Filters of a convolution that waits as axes of their own, which go on waiting; None of
     anything else."""
-    node = input._node
+    node = alone(input)
     digits = _waiting_digits(node)
     if digits is None:
         if (type(node) is not Conv or not node.may_shuffle() or len(sizes) <= len(node.shape)
@@ -246,7 +247,7 @@ def _split_filters(input, sizes):
 
 def ordered(input, order):
     """The axes in another order."""
-    digits = _waiting_digits(input._node)
+    digits = _waiting_digits(alone(input))
     if digits is None:
         made = view(input, lambda t: t.permute(order), order)
         made._apart = input._apart, input.shape, lambda t: t.permute(order)
@@ -379,7 +380,7 @@ def _contiguous(input, memory_format=None):
 def _clone(input, *, memory_format=None):
     node, session = input._node, input._session
     if node.tensor is None:
-        return Deferred(node, session)  # Nobody has its memory yet.
+        return another(input)
     if is_given(node) or _keeps_much(node.tensor):
         made = node.tensor.clone()
         if session.shards:
@@ -396,7 +397,7 @@ def _keeps_much(tensor):
 
 
 def _split(tensor, split_size_or_sections, dim=0):
-    node, session = tensor._node, tensor._session
+    node, session = alone(tensor), tensor._session
     axis = dim % len(node.shape)
     result, at = [], 0
     if (axis == 2 and type(node) in (Pad, Cat) and node.tensor is None and len(node.shape) == 5
@@ -409,7 +410,7 @@ def _split(tensor, split_size_or_sections, dim=0):
             result.append(made)
         return tuple(result)
     for part in node.force().split(split_size_or_sections, axis):
-        made = value_of(part, session, (node, axis, at), is_given(node))
+        made = value_of(part, session, (node, axis, at), is_given(node), node)
         made._viewed = True
         made._apart = tensor._apart, node.shape, functools.partial(
             torch.narrow, dim=axis, start=at, length=part.shape[axis])

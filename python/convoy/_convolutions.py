@@ -225,7 +225,7 @@ def _cat(tensors, dim=0, *, axis=None, **other):
            for n in nodes):
         return NotImplemented
     if len(nodes) == 1:
-        return Deferred(first, session)
+        return another(Deferred(first, session))
     if session.shards and session.shards.active:
         session.shards.require_whole_rows(first.shape, dim, "cat")
     if dim == 0:

@@ -7,13 +7,15 @@ tensors themselves, and their results are stand-ins again. So a model is taken o
 forward() does, whatever its modules are called.
 """
 
+import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-from ._nodes import Lent, Norm, Value, Viewed, settle
+from ._layout import is_inner
+from ._nodes import Cat, Frames, Lent, Norm, Pad, Value, Viewed, settle
 
 HALVES = (torch.bfloat16, torch.float16)
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
@@ -217,8 +219,9 @@ def wrapped(value, session, sources=()):
         for source in sources:
             tensor = source._node.tensor
             if tensor is not None and torch._C._is_alias_of(value, tensor):
+                node = alone(source)
+                made._node = _value(value, given=is_given(node), base=node)
                 made._viewed = source._viewed = True
-                made._node.given = made._node.given or is_given(source._node)
         return made
     if isinstance(value, tuple) and type(value) is not torch.Size:
         return tuple_like(value, [wrapped(v, session, sources) for v in value])
@@ -288,7 +291,10 @@ def in_order(value):
 
 def by_pytorch(func, name, args, kwargs):
     if name == "__get__":
-        return wrapped(func(plain(args[0])), args[0]._session, (args[0],))
+        made = wrapped(func(plain(args[0])), args[0]._session, (args[0],))
+        if type(made) is Deferred:
+            made._apart = args[0]._apart, args[0].shape, func
+        return made
     if name == "__set__":
         return _set_attribute(func, *args)
     session = session_of(args) or session_of(kwargs.values())
@@ -314,7 +320,12 @@ def by_pytorch(func, name, args, kwargs):
     if _level() is not None or forward_ad._current_level >= 0:
         return result
     sources = [value for value in args if type(value) is Deferred]
-    return wrapped(result, session, sources)
+    made = wrapped(result, session, sources)
+    if type(made) is Deferred and made._viewed and len(sources) == 1:
+        source = sources[0]
+        made._apart = source._apart, source.shape, lambda t: func(
+            *(t if value is source else value for value in args), **kwargs)
+    return made
 
 
 def _into(target, func, args, kwargs):
@@ -374,14 +385,37 @@ def own(deferred):
     if deferred._viewed:
         settle()
         tensor = deferred._node.force()
-    else:
+    if not deferred._viewed or deferred._node.shared:
         tensor = tensor.clone()
         deferred._node, deferred._viewed = Value(tensor), True
     return tensor
 
 
-def value_of(tensor, session, part=None, given=False):
-    return Deferred(Value(tensor, part, given), session)
+def value_of(tensor, session, part=None, given=False, base=None):
+    """A stand-in of this tensor. base: the node whose memory it may look at."""
+    return Deferred(_value(tensor, part, given, base), session)
+
+
+def _value(tensor, part=None, given=False, base=None):
+    if type(base) is Lent and not base.owned and torch._C._is_alias_of(tensor, base.tensor):
+        return Lent(tensor, base)
+    return Value(tensor, part, given)
+
+
+_IN_FRAMES = (Pad, Cat, Frames)  # What waits to be read frame by frame, and goes on waiting.
+
+
+def alone(x):
+    """Its node, before others may look at the same memory: one that no other stand-in has, with
+    memory that those who look can be told of."""
+    node = x._node
+    if node.shared and (node.tensor is not None or type(node) not in _IN_FRAMES):
+        tensor = node.force()
+        node = x._node = Value(tensor.clone()) if is_given(node) else Lent(tensor)
+    if type(node) is Lent and not node.owned and node.origin is None and not (
+            node.force().is_contiguous() or is_inner(node.force())):
+        node.own()  # Its copy has other strides.
+    return node
 
 
 def laid_out(apart):
@@ -392,11 +426,12 @@ def laid_out(apart):
 
 def another(x):
     """Its values as another tensor's, which may be written to; no copy until one is."""
-    if x._viewed and x._node.tensor is not None:
-        node = x._node
-        return Deferred(Value(node.tensor.clone()) if is_given(node) else Lent(node.tensor),
-                        x._session)
-    return Deferred(x._node, x._session)
+    node = x._node
+    if x._viewed and type(node) is not Frames:
+        tensor = node.force()
+        return Deferred(Value(tensor.clone()) if is_given(node) else Lent(tensor), x._session)
+    node.shared = True
+    return Deferred(node, x._session)
 
 
 def is_given(node):
@@ -406,7 +441,7 @@ def is_given(node):
 
 def view(x, step, order=None):
     """`step` of x's tensor. A norm that waits goes on waiting."""
-    node = x._node
+    node = alone(x)
     if node.tensor is None and type(node) in (Norm, Viewed):
         base, steps, shape = (node, (), node.shape) if type(node) is Norm else (
             node.base, node.steps, node.shape)
@@ -417,15 +452,18 @@ def view(x, step, order=None):
                 else:
                     order = tuple(node.order[i] for i in order)
             if order is not None and order == tuple(range(len(order))):
-                return Deferred(base, x._session)
-            shape = step(torch.empty(shape, device="meta")).shape
-            return Deferred(Viewed(base, (*steps, step), shape, order), x._session)
+                made = Deferred(base, x._session)
+            else:
+                shape = step(torch.empty(shape, device="meta")).shape
+                made = Deferred(Viewed(base, (*steps, step), shape, order), x._session)
+            made._viewed = x._viewed = True
+            return made
     tensor = node.force()
     stepped = step(tensor)
     shards = x._session.shards
     if shards and shards.active and stepped.stride()[-2:] == tensor.stride()[-2:]:
         shards.follow(stepped, tensor)
-    made = value_of(stepped, x._session, given=is_given(node))
+    made = value_of(stepped, x._session, given=is_given(node), base=node)
     made._viewed = x._viewed = True
     if x._apart is not None:
         made._apart = x._apart, x.shape, step
@@ -477,32 +515,52 @@ def waiting_norm(node):
     return None, None
 
 
-def unwrapped(value, outermost=False, depth=0):
+_OPAQUE = (torch.Tensor, torch.nn.Module, type, types.ModuleType, types.FunctionType,
+           types.MethodType, str, bytes, int, float, type(None))
+
+
+def unwrapped(value, outermost=False, depth=0, known=None):
     """The same with tensors, contiguous as a caller expects them, in tuples, lists and data
     classes too. Plain dictionaries inside are caches, and stay, but where the whole model ends.
-    depth: there, how far to look into dictionaries and objects."""
+    depth: there, how far to look into dictionaries and objects. known: (result, value) of what was
+    seen before: a stand-in is one tensor, wherever it is."""
+    known = {} if known is None else known
     if type(value) is Deferred:
-        tensor, shards = value._force(), value._session and value._session.shards
-        return (shards.leave(tensor) if shards else tensor).contiguous()
+        if id(value) not in known:
+            tensor, shards = value._force(), value._session and value._session.shards
+            tensor = (shards.leave(tensor) if shards else tensor).contiguous()
+            known[id(value)] = tensor, value
+        return known[id(value)][0]
     if type(value) in (list, tuple):
-        return type(value)(unwrapped(v, depth=depth) for v in value)
+        return type(value)(unwrapped(v, depth=depth, known=known) for v in value)
     if isinstance(value, tuple) and type(value) is not torch.Size:
-        return tuple_like(value, [unwrapped(v, depth=depth) for v in value])
+        return tuple_like(value, [unwrapped(v, depth=depth, known=known) for v in value])
+    if isinstance(value, _OPAQUE) or id(value) in known:
+        return value
+    known[id(value)] = value, value
     if isinstance(value, dict):
         if outermost or depth > 0 or type(value) is not dict:
             for key, item in list(value.items()):
-                plain = unwrapped(item, depth=depth - 1)
+                plain = unwrapped(item, depth=depth - 1, known=known)
                 if plain is not item:
                     value[key] = plain
         return value
-    if hasattr(value, "__dict__") and not isinstance(value, (torch.Tensor, torch.nn.Module, type)):
-        for key, item in list(vars(value).items()):  # A data class, a distribution, a cache.
-            if type(item) is Deferred:
-                setattr(value, key, unwrapped(item))
-            elif depth > 0 and isinstance(item, (list, tuple)):
-                plain = unwrapped(item, depth=depth - 1)
-                if any(a is not b for a, b in zip(plain, item)):
-                    setattr(value, key, plain)
-            elif depth > 0:
-                unwrapped(item, depth=depth - 1)
+    # A data class, a distribution, a cache.
+    for name in list(getattr(value, "__dict__", ()) or getattr(value, "__dataclass_fields__", ())):
+        item = getattr(value, name, None)
+        if type(item) is Deferred:
+            _put(value, name, unwrapped(item, known=known))
+        elif depth > 0 and isinstance(item, (list, tuple)):
+            plain = unwrapped(item, depth=depth - 1, known=known)
+            if any(a is not b for a, b in zip(plain, item)):
+                _put(value, name, plain)
+        elif depth > 0:
+            unwrapped(item, depth=depth - 1, known=known)
     return value
+
+
+def _put(value, name, item):
+    try:
+        setattr(value, name, item)
+    except AttributeError:  # A frozen data class.
+        object.__setattr__(value, name, item)

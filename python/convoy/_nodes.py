@@ -68,18 +68,22 @@ def settle():
         if node is None:
             continue
         if node.tensor is None:
-            node.force()
-        elif type(node) is Lent:
-            node.tensor = node.tensor.clone()
+            tensor = node.force()
+            if node.shared and type(node) is Frames:
+                node.tensor = tensor.clone()
+        elif type(node) is Lent and not node.owned:
+            node.own()
 
 
 class Node:
-    """shape, dtype, device: of the tensor. tensor: it, where it is there."""
+    """shape, dtype, device: of the tensor. tensor: it, where it is there. shared: whether several
+    stand-ins have it that are not to see what is written to the others."""
 
-    __slots__ = ("__weakref__", "device", "dtype", "shape", "tensor")
+    __slots__ = ("__weakref__", "device", "dtype", "shape", "shared", "tensor")
 
     def __init__(self, shape, dtype, device):
         self.shape, self.dtype, self.device, self.tensor = shape, dtype, device, None
+        self.shared = False
         _remember(self)
 
     def force(self):
@@ -112,17 +116,31 @@ class Value(Node):
     def __init__(self, tensor, part=None, given=False):
         self.tensor = tensor
         self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, tensor.device
-        self.part, self.given = part, given
+        self.part, self.given, self.shared = part, given, False
 
 
 class Lent(Value):
-    """A clone that shares memory until somebody writes to it."""
+    """A clone that shares memory until somebody writes to it. origin: the clone that this one is a
+    view of; owned: whether it has memory of its own."""
 
-    __slots__ = ()
+    __slots__ = ("_offset", "origin", "owned")
 
-    def __init__(self, tensor):
+    def __init__(self, tensor, origin=None):
         super().__init__(tensor)
+        self.origin, self.owned = origin and (origin.origin or origin), False
+        if origin is not None:
+            self._offset = tensor.storage_offset() - self.origin.tensor.storage_offset()
         _remember(self)
+
+    def own(self):
+        """Have memory of its own: a view that of its origin, which has had it before."""
+        old = self.force()
+        if self.origin is None:
+            self.tensor = old.clone()
+        else:
+            begin = self.origin.tensor.storage_offset() + self._offset
+            self.tensor = self.origin.tensor.as_strided(old.shape, old.stride(), begin)
+        self.owned = True
 
 
 class Cast(Node):
@@ -503,6 +521,7 @@ class Conv(Node):
         made = Conv.__new__(Conv)
         for name, value in zip(_COPIED, _copied(self)):
             setattr(made, name, value)
+        made.shared = False
         _remember(made)
         self.taken = True
         return made

@@ -4,9 +4,11 @@ among them; and convoy.refresh, convoy.graphed."""
 
 import collections
 import copy
+import dataclasses
 import functools
 import operator
 import os
+import types
 import unittest
 
 import convoy
@@ -16,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from convoy import _graphs
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
 
 if os.environ.get("CONVOY_TEST_DEVICE"):  # Where the library has no CPU backend: cuda.
     torch.set_default_device(os.environ["CONVOY_TEST_DEVICE"])
@@ -247,6 +251,38 @@ def _copied_by_reshape(y):
     return h
 
 
+def _part_of_a_clone(y):
+    made = y.clone()
+    made[:, :3] *= 2
+    return made
+
+
+def _clone_of_a_split(y):
+    parts, made = y.reshape(2, 2, 4, 7, 9), y.clone()
+    y.mul_(2)
+    return made - parts.flatten(1, 2)
+
+
+def _there_and_back(y):
+    made = y.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    y.mul_(2)
+    return made
+
+
+def _there_and_back_written(y):
+    made = y.permute(0, 2, 3, 1).contiguous()
+    parts = made.unbind(3)
+    made.permute(0, 3, 1, 2).mul_(2)
+    return made.mean(3) + parts[0]
+
+
+def _norm_seen_twice(y):
+    norm = F.group_norm(y, 2)
+    seen = norm.permute(0, 2, 3, 1)
+    norm.mul_(2)
+    return seen
+
+
 def _assigned(y):
     y.data = y.data * 2
 
@@ -339,6 +375,14 @@ PROGRAMS = {
     "reshape of permute": written(_copied_by_reshape),
     "contiguous of slice": written(lambda y: y[:, :3].contiguous().mul_(3)),
     "contiguous of chunk": written(lambda y: y.chunk(2, 1)[0].contiguous().mul_(3)),
+    "part of a clone": written(_part_of_a_clone),
+    "clone of what was split": written(_clone_of_a_split),
+    "there and back": written(_there_and_back),
+    "there and back, written": written(_there_and_back_written),
+    "cat of one": written(lambda y: torch.cat([y])[:, :3].mul_(2)),
+    "contiguous of expand": written(lambda y: y[:, :1].expand(y.shape).contiguous().mul_(2)),
+    "contiguous of mT": written(lambda y: y.mT.contiguous().mul_(2)),
+    "a norm in other axes": written(_norm_seen_twice),
     "times 1": written(lambda y: (y * 1).mul_(3)),
     "plus 0": written(lambda y: (y + 0).mul_(3)),
     "pad by 0": written(lambda y: F.pad(y, (0, 0, 0, 0)).mul_(3)),
@@ -367,6 +411,18 @@ PROGRAMS = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    first: torch.Tensor
+    rest: list
+
+
 class Program(nn.Module):
     def __init__(self, run):
         super().__init__()
@@ -393,6 +449,38 @@ class Programs(unittest.TestCase):
                 continue  # It is written for memory of the CPU.
             with self.subTest(name):
                 self.check(run, x)
+
+    def test_results_are_what_they_were(self):
+        def results(model, x):
+            y, holder = model.a(x), types.SimpleNamespace(numbers=numpy, seen=[])
+            holder.seen.append(holder)  # Of which nothing is to be written, however often.
+            return y, y, Frozen(y, y + 1), Slotted(y * 2, [y]), holder
+
+        model = convoy.accelerate(Program(results), probe=False)
+        with torch.no_grad():
+            first, second, frozen, slotted, _ = model(torch.randn(2, 8, 7, 9))
+        self.assertIs(first, second)
+        self.assertIs(first, frozen.first)
+        self.assertIs(first, slotted.rest[0])
+        for tensor in (first, frozen.second, slotted.first):
+            self.assertIs(type(tensor), torch.Tensor)
+
+    def test_who_traces_or_counts_sees_pytorch(self):
+        model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()).eval()
+        x = torch.randn(2, 3, 7, 9)
+        with torch.no_grad():
+            expected = convoy.accelerate(model, probe=False)(x)
+            traced = torch.jit.trace(model, (x,))
+            graph = make_fx(model)(x)
+            for found in (traced(x), graph(x)):
+                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+            self.assertIn("batch_norm", str(graph.code))
+            with FlopCounterMode(display=False) as counter:
+                model(x)
+            self.assertEqual(counter.get_total_flops(), 2 * 2 * 3 * 8 * 9 * 7 * 9)
+            self.assertTrue(copy.deepcopy(model).to("meta")(x.to("meta")).is_meta)
+        report = convoy.report(model)
+        self.assertIn("torch.jit.trace or a TorchDispatchMode", str(report))
 
     def check(self, run, x):
         torch.manual_seed(0)
