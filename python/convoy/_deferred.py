@@ -268,8 +268,26 @@ def call(func, args, kwargs):
             and not is_special(args) and not (kwargs and is_special(kwargs.values()))):
         result = handler(*args, **kwargs)
         if result is not NotImplemented:
+            if name in _POINTWISE and type(result) is Deferred and type(args[0]) is Deferred:
+                _lay_out(result, args[0])
             return result
     return by_pytorch(func, name, args, kwargs)
+
+
+# Whose results lie in PyTorch as their first tensor does, but without its gaps.
+_POINTWISE = {
+    "abs", "add", "bfloat16", "clamp", "clone", "cos", "div", "divide", "elu", "exp", "float",
+    "gelu", "half", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log", "mish", "mul",
+    "multiply", "neg", "pow", "prelu", "reciprocal", "relu", "relu6", "rsqrt", "rsub", "sigmoid",
+    "silu", "sin", "softplus", "sqrt", "square", "sub", "subtract", "tanh", "to", "true_divide",
+    "type", "type_as", "where", "__abs__", "__add__", "__mul__", "__neg__", "__pow__", "__radd__",
+    "__rmul__", "__rsub__", "__rtruediv__", "__sub__", "__truediv__",
+}
+
+
+def _lay_out(made, source):
+    if source._apart is not None and made._apart is None and made._node.shape == source._node.shape:
+        made._apart = source._apart, made._node.shape, torch.empty_like
 
 
 # Functions that go through memory in its order: random numbers, and those that look at the memory.
@@ -291,7 +309,7 @@ def in_order(value):
 
 def by_pytorch(func, name, args, kwargs):
     if name == "__get__":
-        made = wrapped(func(plain(args[0])), args[0]._session, (args[0],))
+        made = wrapped(_seen(func, args, plain(args), {}), args[0]._session, (args[0],))
         if type(made) is Deferred:
             made._apart = args[0]._apart, args[0].shape, func
         return made
@@ -316,7 +334,7 @@ def by_pytorch(func, name, args, kwargs):
     if name in _IN_ORDER:
         given = tuple(in_order(value) for value in given)
         named = {key: in_order(value) for key, value in named.items()}
-    result = func(*given, **named)
+    result = _seen(func, args, given, named)
     if _level() is not None or forward_ad._current_level >= 0:
         return result
     sources = [value for value in args if type(value) is Deferred]
@@ -325,7 +343,26 @@ def by_pytorch(func, name, args, kwargs):
         source = sources[0]
         made._apart = source._apart, source.shape, lambda t: func(
             *(t if value is source else value for value in args), **kwargs)
+    elif name in _POINTWISE and type(made) is Deferred and sources:
+        _lay_out(made, sources[0])
     return made
+
+
+def _seen(func, args, given, named):
+    """func(*given, **named), where `given` are the tensors of `args`. What it gives may look at a
+    clone that shares memory still, and must see what is written to the clone."""
+    result = func(*given, **named)
+    for value, tensor in zip(args, given):
+        if (type(value) is Deferred and type(value._node) is Lent and _looks_at(result, tensor)
+                and alone(value).tensor is not tensor):
+            return _seen(func, args, plain(args), named)
+    return result
+
+
+def _looks_at(result, tensor):
+    if isinstance(result, (tuple, list)):
+        return any(_looks_at(part, tensor) for part in result)
+    return isinstance(result, torch.Tensor) and torch._C._is_alias_of(result, tensor)
 
 
 def _into(target, func, args, kwargs):
@@ -479,12 +516,14 @@ ANY_FIRST: set[str] = set()
 
 def _method(name, handler):
     """A method of the stand-in itself, past __getattr__."""
-    function = getattr(torch.Tensor, name)
+    function, pointwise = getattr(torch.Tensor, name), name in _POINTWISE
 
     def method(self, *args, **kwargs):
         if not (_autocasts() or _level() is not None or (_records() and requires_grad(self))):
             result = handler(self, *args, **kwargs)
             if result is not NotImplemented:
+                if pointwise and type(result) is Deferred:
+                    _lay_out(result, self)
                 return result
         return by_pytorch(function, name, (self, *args), kwargs)
 
