@@ -63,7 +63,7 @@ class Report:
             f"conversions to channels-last: {self.conversions} "
             f"({self.converted_bytes / 1e6:.1f} MB)",
         ]
-        if not self.taken and not self.left:
+        if not self.taken and not self.left and not self.left_calls:
             lines.append("nothing has run yet: the report is of the calls so far")
         for part in self.left:
             lines.append(f"left to PyTorch: {part.name} {part.operation} {list(part.shape)}: "
@@ -564,6 +564,10 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
                               'quality="exact"; legal: exact')
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgument(f"model is a {type(model).__name__}; legal: a torch.nn.Module")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise InvalidArgument(
+            f"{type(model).__name__} is compiled by TorchScript, which does not let what it calls "
+            "be replaced; legal: a model that is not; nearest: the module that was compiled")
     if not _has_convolutions(model):
         raise InvalidArgument(
             f"{type(model).__name__} has no convolution (torch.nn.Conv1d, Conv2d, Conv3d, ...); "

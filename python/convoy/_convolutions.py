@@ -16,6 +16,7 @@ from ._deferred import (
     plain,
     session_of,
     value_of,
+    wrong_type,
 )
 from ._nodes import (
     Cast,
@@ -46,11 +47,21 @@ def per_axis(value, count):
 
 def _conv(axes):
     def handler(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, **other):
-        if other or type(input) is not Deferred or type(weight) is Deferred:
+        if other or type(input) is not Deferred:
             return NotImplemented
         node, session = input._node, input._session
-        if (len(node.shape) != axes + 2 or node.dtype not in FLOATS or weight.dtype != node.dtype
-                or weight.device != node.device or type(bias) is Deferred
+        if type(weight) is Deferred or type(bias) is Deferred:  # Made in the call.
+            if session.shards and session.shards.active:
+                return NotImplemented
+            weight, bias = plain(weight), plain(bias)
+        if len(node.shape) != axes + 2:
+            session.leave(weight, node.shape, f"conv{axes}d",
+                          f"it has {len(node.shape)} axes; legal: {axes + 2}, with a batch")
+            return NotImplemented
+        if node.dtype not in FLOATS:
+            session.leave(weight, node.shape, f"conv{axes}d", wrong_type(node))
+            return NotImplemented
+        if (weight.dtype != node.dtype or weight.device != node.device
                 or weight.shape[1] * groups != node.shape[1]):
             return NotImplemented
         stride, dilation = per_axis(stride, axes), per_axis(dilation, axes)

@@ -175,6 +175,10 @@ for _name, _method_name in {"iadd": "add_", "isub": "sub_", "imul": "mul_", "itr
 # ---- Between stand-ins and tensors ---------------------------------------------------------------
 
 
+def wrong_type(node):
+    return f"type {node.dtype}; legal: {', '.join(map(str, FLOATS))}"
+
+
 def node_of(value):
     """The node of a stand-in or a tensor."""
     return value._node if type(value) is Deferred else Value(value)

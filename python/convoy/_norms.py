@@ -13,6 +13,7 @@ from ._deferred import (
     is_tensor,
     node_of,
     waiting_norm,
+    wrong_type,
 )
 from ._nodes import Cast, Conv, MeanSquare, Norm, ShuffledRepeat, Sigmoid, Value, Viewed
 
@@ -34,6 +35,8 @@ def _group_norm(input, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enabl
         return NotImplemented
     source, wide = _narrow(input._node)
     channels = source.shape[1]
+    if source.dtype not in FLOATS:
+        input._session.leave(weight, source.shape, "group_norm", wrong_type(source))
     if (source.dtype not in FLOATS or channels % num_groups or source.shape.numel() == 0
             or not _parameter(weight, channels) or not _parameter(bias, channels)):
         return NotImplemented
@@ -54,12 +57,16 @@ def _instance_norm(input, running_mean=None, running_var=None, weight=None, bias
 
 def _batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False,
                 momentum=0.1, eps=1e-5):
-    if (type(input) is not Deferred or training or running_mean is None or running_var is None
-            or input._session.quality != "fast"):
+    if type(input) is not Deferred or training or running_mean is None or running_var is None:
         return NotImplemented
     conv, session = input._node, input._session
+    if session.quality != "fast":
+        session.leave(weight, conv.shape, "batch_norm", 'quality="exact" rounds in front of it')
+        return NotImplemented
     if (type(conv) is not Conv or conv.residual is not None or conv.activation is not None
             or conv.shuffle is not None or not conv.may_fuse()):
+        session.leave(weight, conv.shape, "batch_norm",
+                      "no convolution right in front of it whose output is its alone")
         return NotImplemented
     sources = (conv.weight, conv.bias, running_mean, running_var, weight, bias)
     if any(s is not None and (type(s) is Deferred or s.device != conv.device) for s in sources):

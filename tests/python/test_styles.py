@@ -498,6 +498,47 @@ class Programs(unittest.TestCase):
                 torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+class Reasons(unittest.TestCase):
+    def test_the_report_says_why(self):
+        class Dynamic(nn.Module):
+            """Weights made of what it was given are taken over too."""
+
+            def __init__(self):
+                super().__init__()
+                self.conv = nn.Conv2d(8, 8, 3, padding=1)
+
+            def forward(self, x):
+                y = self.conv(x)
+                weight = y.mean((0, 2, 3)).view(8, 1, 1, 1) * self.conv.weight
+                return F.conv2d(y, weight, weight[:, 0, 0, 0])
+
+        x = torch.randn(2, 8, 7, 9)
+        unfolded = nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU(), nn.BatchNorm2d(8)).eval()
+        for model, given, taken_over, reasons in (
+                (Dynamic(), x, 2, []),
+                (unfolded, x, 1, ["no convolution right in front of it whose output is its alone"]),
+                (nn.Sequential(nn.Conv2d(8, 8, 3)), x[0], 0,
+                 ["it has 3 axes; legal: 4, with a batch"]),
+                (nn.Sequential(nn.Conv2d(8, 8, 3), nn.GroupNorm(2, 8)).double(), x.double(), 0,
+                 ["type torch.float64; legal: torch.bfloat16, torch.float16, torch.float32"] * 2)):
+            with torch.no_grad():
+                expected = model(given)
+                convoy.accelerate(model, probe=False)
+                for _ in range(2):
+                    torch.testing.assert_close(model(given), expected, rtol=1e-4, atol=1e-4)
+            report = convoy.report(model)
+            self.assertEqual(len(report.taken), taken_over)
+            self.assertEqual([part.reason for part in report.left], reasons)
+        convoy.accelerate(unfolded)(x)
+        report = str(convoy.report(unfolded))
+        self.assertIn("gradients are wanted", report)
+        self.assertNotIn("nothing has run yet", report)
+
+    def test_a_scripted_model_is_refused(self):
+        with self.assertRaisesRegex(convoy.InvalidArgument, "TorchScript"):
+            convoy.accelerate(torch.jit.script(nn.Conv2d(3, 3, 3)))
+
+
 class Weights(unittest.TestCase):
     """How each way to change a weight is seen."""
 
