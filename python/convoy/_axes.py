@@ -18,6 +18,7 @@ from ._deferred import (
     is_tensor,
     laid_out,
     plain,
+    stepped,
     value_of,
     view,
     waiting_norm,
@@ -134,7 +135,7 @@ def _getitem(x, index):
     index = plain(index)
     items = index if isinstance(index, tuple) else (index,)
     tensor = node.force()
-    made = tensor[index]
+    made = stepped(node, lambda t: t[index])
     if session.shards and session.shards.active:
         session.shards.follow_index(made, tensor, items)
     part = None
@@ -409,7 +410,7 @@ def _split(tensor, split_size_or_sections, dim=0):
             made._viewed = True
             result.append(made)
         return tuple(result)
-    for part in node.force().split(split_size_or_sections, axis):
+    for part in stepped(node, lambda t: t.split(split_size_or_sections, axis)):
         made = value_of(part, session, (node, axis, at), is_given(node), node)
         made._viewed = True
         made._apart = tensor._apart, node.shape, functools.partial(

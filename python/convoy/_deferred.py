@@ -343,10 +343,9 @@ def by_pytorch(func, name, args, kwargs):
         return result
     sources = [value for value in args if type(value) is Deferred]
     made = wrapped(result, session, sources)
-    if type(made) is Deferred and made._viewed and len(sources) == 1:
-        source = sources[0]
-        made._apart = source._apart, source.shape, lambda t: func(
-            *(t if value is source else value for value in args), **kwargs)
+    if type(made) is Deferred and made._viewed and len(sources) == 1 and args[0] is sources[0]:
+        rest = args[1:]  # NOTE: `sources` not, whose memory would be kept.
+        made._apart = sources[0]._apart, sources[0].shape, lambda t: func(t, *rest, **kwargs)
     elif name in _POINTWISE and type(made) is Deferred and sources:
         _lay_out(made, sources[0])
     return made
@@ -357,9 +356,11 @@ def _seen(func, args, given, named):
     clone that shares memory still, and must see what is written to the clone."""
     result = func(*given, **named)
     for value, tensor in zip(args, given):
-        if (type(value) is Deferred and type(value._node) is Lent and _looks_at(result, tensor)
-                and alone(value).tensor is not tensor):
-            return _seen(func, args, plain(args), named)
+        if type(value) is Deferred and type(value._node) is Lent:
+            node = value._node
+            stepped(node, lambda _: result)
+            if node.tensor is not tensor:
+                return _seen(func, args, plain(args), named)
     return result
 
 
@@ -453,10 +454,19 @@ def alone(x):
     if node.shared and (node.tensor is not None or type(node) not in _IN_FRAMES):
         tensor = node.force()
         node = x._node = Value(tensor.clone()) if is_given(node) else Lent(tensor)
-    if type(node) is Lent and not node.owned and node.origin is None and not (
-            node.force().is_contiguous() or is_inner(node.force())):
-        node.own()  # Its copy has other strides.
     return node
+
+
+def stepped(node, step):
+    """step(its tensor), which may be a view: of a clone that shares memory still it must see what
+    is written to that."""
+    tensor = node.force()
+    made = step(tensor)
+    if (type(node) is Lent and not node.owned and node.origin is None and _looks_at(made, tensor)
+            and not (tensor.is_contiguous() or is_inner(tensor))):
+        node.own()  # Now, since its copy has other strides.
+        made = step(node.force())
+    return made
 
 
 def laid_out(apart):
@@ -500,11 +510,11 @@ def view(x, step, order=None):
             made._viewed = x._viewed = True
             return made
     tensor = node.force()
-    stepped = step(tensor)
+    seen = stepped(node, step)
     shards = x._session.shards
-    if shards and shards.active and stepped.stride()[-2:] == tensor.stride()[-2:]:
-        shards.follow(stepped, tensor)
-    made = value_of(stepped, x._session, given=is_given(node), base=node)
+    if shards and shards.active and seen.stride()[-2:] == tensor.stride()[-2:]:
+        shards.follow(seen, tensor)
+    made = value_of(seen, x._session, given=is_given(node), base=node)
     made._viewed = x._viewed = True
     if x._apart is not None:
         made._apart = x._apart, x.shape, step
