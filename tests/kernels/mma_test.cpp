@@ -212,7 +212,8 @@ TEST_F(Mma, RefusesWithReasons) {
   };
   const std::string name = instances_of("bf16", "x64_s").front();
   EXPECT_NE(reason(with_kernel(shape_2d(1, 8, 8, 12, 8, 3, 1), name))
-                .find("in_channels / groups = 12; legal: a multiple of 8"),
+                .find("in_channels / groups = 12; legal: a multiple of 8 (copies of 16 bytes); "
+                      "nearest: 16"),
             std::string::npos);
   EXPECT_NE(
       reason(with_kernel(shape_2d(1, 8, 8, 16, 8, 3, 1), name, DType::fp16)).find("legal: bf16"),

@@ -237,6 +237,64 @@ TEST_F(Small, Depthwise) {
   depthwise(40, 3, 1, DType::fp16);
 }
 
+// What no other depthwise kernel takes: large filters, which come in chunks, channels in no
+// vectors, several filters a channel, any padding. Small images, so that several threads share a
+// strip.
+TEST_F(Small, DepthwiseAny) {
+  struct Layer {
+    std::array<std::int64_t, 3> in, filter;
+    std::int64_t channels, filters_of_channel = 1;
+    DType dtype = DType::bf16;
+    std::array<std::int64_t, 3> stride = {1, 1, 1}, dilation = {1, 1, 1};
+    PadMode mode = PadMode::zero;
+    std::int64_t upsample = 1, cached = 0;
+  };
+  const auto right = [](const Layer& layer) {
+    Conv3dProblemShape shape{.batch = 2,
+                             .in_depth = layer.in[0],
+                             .in_height = layer.in[1],
+                             .in_width = layer.in[2],
+                             .in_channels = layer.channels,
+                             .out_channels = layer.channels * layer.filters_of_channel,
+                             .filter = layer.filter,
+                             .stride = layer.stride,
+                             .dilation = layer.dilation,
+                             .cached_frames = layer.cached};
+    shape.groups = layer.channels;
+    for (std::size_t axis = 0; axis < 3; ++axis) {
+      const std::int64_t reach = (layer.filter[axis] - 1) * layer.dilation[axis];
+      shape.pad_begin[axis] = axis == 0 && layer.cached > 0 ? 0 : reach / 2;
+      shape.pad_end[axis] = axis == 0 && layer.cached > 0 ? 0 : reach - reach / 2;
+      shape.pad_mode[axis] = layer.mode;
+    }
+    ConvGeometry g = geometry_of(shape);
+    if (layer.upsample > 1) g.rank = 2;  // In 3-D there is none.
+    g.upsample = layer.upsample;
+    for (const std::size_t axis : {1, 2}) g.out[axis] += (g.upsample - 1) * g.in[axis];
+    ConvCase test = with_kernel(g, "depthwise", layer.dtype);
+    test.sample = 4000;
+    expect_right(test);
+  };
+  right({.in = {1, 14, 14}, .filter = {1, 31, 31}, .channels = 72});  // Chunks of five rows.
+  right({.in = {1, 9, 11}, .filter = {1, 13, 13}, .channels = 8, .dtype = DType::fp16});
+  right({.in = {1, 5, 300}, .filter = {1, 3, 201}, .channels = 16});  // Chunks of a row.
+  right({.in = {5, 12, 10}, .filter = {5, 5, 5}, .channels = 64, .stride = {2, 2, 2}});
+  right({.in = {4, 9, 9}, .filter = {3, 3, 3}, .channels = 54});  // Vectors of two.
+  right({.in = {3, 6, 7}, .filter = {2, 4, 4}, .channels = 6, .dilation = {1, 1, 2}});
+  right({.in = {1, 10, 11}, .filter = {1, 3, 3}, .channels = 27, .dtype = DType::fp16});
+  right({.in = {1, 12, 9}, .filter = {1, 5, 5}, .channels = 40, .filters_of_channel = 2});
+  right({.in = {1, 8, 9}, .filter = {1, 3, 3}, .channels = 5, .filters_of_channel = 3});
+  right({.in = {1, 16, 17}, .filter = {1, 9, 9}, .channels = 24, .dtype = DType::fp32});
+  right({.in = {1, 16, 17}, .filter = {1, 3, 3}, .channels = 6, .dtype = DType::fp32});
+  right({.in = {1, 9, 10}, .filter = {1, 11, 7}, .channels = 16, .mode = PadMode::replicate});
+  right({.in = {1, 9, 10}, .filter = {1, 3, 3}, .channels = 10, .mode = PadMode::reflect});
+  right({.in = {1, 6, 7}, .filter = {1, 5, 5}, .channels = 8, .upsample = 2});
+  right({.in = {5, 6, 7}, .filter = {3, 3, 3}, .channels = 14, .cached = 2});
+  // More strips than places: a block takes several.
+  right({.in = {1, multiprocessors(), 260}, .filter = {1, 2, 2}, .channels = 66});
+  right({.in = {1, multiprocessors(), 260}, .filter = {1, 13, 13}, .channels = 8});
+}
+
 // Filters along one axis: lines of any axis, several a block or in chunks, dilated or not, short
 // strips and long ones.
 TEST_F(Small, DepthwiseAlongOneAxis) {

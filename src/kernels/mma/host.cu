@@ -53,7 +53,8 @@ std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed
   const Config& config = instance.config;
   if (g.group_channels() % config.copy_elements() != 0) {
     return text("in_channels / groups = ", g.group_channels(), "; legal: a multiple of ",
-                config.copy_elements(), " (copies of ", config.copy_bytes, " bytes); nearest: ",
+                config.copy_elements(), " (copies of ", int{config.copy_bytes},
+                " bytes); nearest: ",
                 ceil_div(g.group_channels(), config.copy_elements()) * config.copy_elements());
   }
   std::string reason = device_geometry_refusal(g);

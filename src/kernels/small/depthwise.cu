@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Depthwise convolution: one channel a group, one filter a channel. Memory-bound, or bound by the
-// multiply-adds where the filter is large. The usual filters have a kernel that keeps them in
-// registers (depthwise_rows.cuh); for any other, a block takes a slab of 64 channels (one 128-byte
-// line of a pixel), keeps its filters in shared memory as fp32, and each thread computes 8 channels
-// of 4 neighbouring output pixels.
+// multiply-adds where the filter is large. The usual filters, of a multiple of 8 channels, have
+// kernels that keep them in registers; depthwise_any.cuh takes all others.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -17,6 +15,7 @@
 #include "kernels/common/output.cuh"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/depthwise_3x3.cuh"
+#include "kernels/small/depthwise_any.cuh"
 #include "kernels/small/depthwise_line.cuh"
 #include "kernels/small/depthwise_row.cuh"
 #include "kernels/small/depthwise_rows.cuh"
@@ -24,14 +23,7 @@
 namespace convoy::small {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kSlab = 64;   // Channels of a block.
-constexpr int kVector = 8;  // Channels of a thread.
-constexpr int kStrip = 4;   // Output pixels of a thread, along the width.
-constexpr int kLanes = kSlab / kVector;
-constexpr int kStripsOfBlock = kThreads / kLanes;
-constexpr int kBlocksOfMultiprocessor = 2;
-constexpr int kMaxTaps = 160;  // 40 KiB of filters.
+constexpr int kVector = 8;  // Channels of 16 bytes.
 constexpr int kMaxGridY = 65535;
 // Of resident threads: where depthwise_row_kernel was measured to be the faster one.
 constexpr double kMostRowRounds = 1.0;
@@ -41,120 +33,11 @@ constexpr std::int64_t kMostRowsTaps = 4;
 // NOTE: a thread counts up to a grid of strips past the last one, in 32 bits.
 constexpr std::int64_t kMaxStrips = 1 << 30;
 
-struct DepthwiseArguments {
-  const void* activation;
-  const void* cache;
-  const void* filter;
-  DeviceGeometry geometry;
-  ConvOutput output;
-  std::uint32_t strips_of_row;  // ceil(Q / kStrip)
-  std::uint32_t strips;         // N·Z·P·strips_of_row
-};
+constexpr double kCyclesPerUs = 1740.0;  // Of an H200, by which all times are modelled.
 
-__device__ __forceinline__ void load_weights(float (&w)[kVector], const float* from) {
-  *reinterpret_cast<float4*>(w) = *reinterpret_cast<const float4*>(from);
-  *reinterpret_cast<float4*>(w + 4) = *reinterpret_cast<const float4*>(from + 4);
-}
-
-/// kS, kStride: filter and stride along the width where the kernel is built for them (undilated),
-/// else 0 and 1. A strip then loads each input column once for all taps of the row.
-template <typename Element, int kS, int kStride>
-__global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor)
-    depthwise_kernel(const __grid_constant__ DepthwiseArguments arguments) {
-  extern __shared__ __align__(16) float weights[];  // [taps][kSlab]
-  const DeviceGeometry& g = arguments.geometry;
-  const int taps = static_cast<int>(g.reduction);
-  const int slab = static_cast<int>(blockIdx.y) * kSlab;
-  const int thread = static_cast<int>(threadIdx.x);
-
-  for (int i = thread; i < taps * kSlab; i += kThreads) {
-    const int channel = slab + i % kSlab;
-    weights[i] =
-        channel < g.groups
-            ? to_float(static_cast<const Element*>(
-                  arguments.filter)[channel * g.filter_pitch + g.filter_offset + i / kSlab])
-            : 0.0f;
-  }
-  __syncthreads();
-
-  const int lane = thread % kLanes * kVector;
-  const int channel = slab + lane;
-  if (channel >= g.groups) return;
-  const auto* activation = static_cast<const Element*>(arguments.activation);
-  const auto* cache = static_cast<const Element*>(arguments.cache);
-  const std::uint32_t step = gridDim.x * kStripsOfBlock;
-  for (std::uint32_t strip = blockIdx.x * kStripsOfBlock + thread / kLanes;
-       strip < arguments.strips; strip += step) {
-    const std::uint32_t row = strip / arguments.strips_of_row;
-    const int q0 = static_cast<int>(strip % arguments.strips_of_row) * kStrip;
-    const int p = static_cast<int>(row % g.out[1]);
-    const int z = static_cast<int>(row / g.out[1] % g.out[0]);
-    const int n = static_cast<int>(row / g.out[1] / g.out[0]);
-    const int first_w = q0 * g.stride[2] - g.pad[2];
-    float sums[kStrip][kVector] = {};
-    const float* weight = weights + lane;
-    for (int t = 0; t < g.filter[0]; ++t) {
-      for (int r = 0; r < g.filter[1]; ++r) {
-        const Element* input = input_row(g, activation + channel, cache + channel, n,
-                                         z * g.stride[0] - g.pad[0] + t * g.dilation[0],
-                                         p * g.stride[1] - g.pad[1] + r * g.dilation[1]);
-        // All loads first, so that they are under way together.
-        using Vector = OutputVector<Element, kVector>;
-        const auto load = [&](int w) {
-          const Element* pixel = pixel_of_row(g, input, w);
-          return pixel != nullptr ? *reinterpret_cast<const Vector*>(pixel) : Vector{};
-        };
-        const auto add = [&](float(&sum)[kVector], const Vector& x, const float* w) {
-#pragma unroll
-          for (int j = 0; j < kVector; ++j) sum[j] = fmaf(to_float(x.values[j]), w[j], sum[j]);
-        };
-        if constexpr (kS > 0) {
-          constexpr int kColumns = (kStrip - 1) * kStride + kS;
-          Vector x[kColumns];
-#pragma unroll
-          for (int i = 0; i < kColumns; ++i) x[i] = load(first_w + i);
-#pragma unroll
-          for (int s = 0; s < kS; ++s, weight += kSlab) {
-            alignas(16) float w[kVector];
-            load_weights(w, weight);
-#pragma unroll
-            for (int i = 0; i < kStrip; ++i) add(sums[i], x[i * kStride + s], w);
-          }
-        } else {
-          for (int s = 0; s < g.filter[2]; ++s, weight += kSlab) {
-            Vector x[kStrip];
-#pragma unroll
-            for (int i = 0; i < kStrip; ++i) {
-              x[i] = load(first_w + i * g.stride[2] + s * g.dilation[2]);
-            }
-            alignas(16) float w[kVector];
-            load_weights(w, weight);
-#pragma unroll
-            for (int i = 0; i < kStrip; ++i) add(sums[i], x[i], w);
-          }
-        }
-      }
-    }
-    // One copy of the epilogue's code: registers are picked by constant indices.
-#pragma unroll 1
-    for (int pixel = 0; pixel < kStrip && q0 + pixel < g.out[2]; ++pixel) {
-      float v[kVector] = {};
-#pragma unroll
-      for (int i = 0; i < kStrip; ++i) {
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) v[j] = i == pixel ? sums[i][j] : v[j];
-      }
-      store_channels(arguments.output, v, std::int64_t{row} * g.out[2] + q0 + pixel, channel,
-                     kVector);
-    }
-  }
-}
-
-std::int64_t strips_of_row(const ConvGeometry& g) {
-  return ceil_div(g.out[2], kStrip);
-}
-std::int64_t strips(const ConvGeometry& g) {
-  return g.batch * g.out[0] * g.out[1] * strips_of_row(g);
+// One filter a channel, and channels that come in whole vectors.
+bool has_vectors(const ConvGeometry& g, std::int64_t vector = kVector) {
+  return g.group_filters() == 1 && g.groups % vector == 0;
 }
 
 // ---- 3×3 ------------------------------------------------------------------------------------
@@ -169,8 +52,8 @@ bool is_plain_3x3(const PlanRequest& request) {
     const bool zeros = g.pad_mode[i] == PadMode::zero || (g.pad_begin[i] == 0 && g.pad_end[i] == 0);
     return g.filter[i] == 3 && g.dilation[i] == 1 && zeros;
   };
-  return request.dtype != DType::fp32 && plane && axis(1) && axis(2) &&
-         g.stride[1] == g.stride[2] && (g.stride[1] == 1 || g.stride[1] == 2);
+  return request.dtype != DType::fp32 && has_vectors(g, kDepthwiseChannels) && plane && axis(1) &&
+         axis(2) && g.stride[1] == g.stride[2] && (g.stride[1] == 1 || g.stride[1] == 2);
 }
 
 // Threads of the 3×3 kernel by the rows that each computes, and the rows with the lowest cost:
@@ -211,7 +94,9 @@ std::optional<RingLaunch> ring_launch(const PlanRequest& request) {
   // threads are used; of a large layer half of them will do.
   constexpr double kUsed = 0.75, kUsedOfLarge = 0.5;
   constexpr double kLargeRounds = 7.0;  // Of depthwise_3x3_kernel's threads, a row each.
-  if (!is_plain_3x3(request) || request.geometry.stride[1] != 1) return std::nullopt;
+  if (!is_plain_3x3(request) || !has_vectors(request.geometry) || request.geometry.stride[1] != 1) {
+    return std::nullopt;
+  }
   if (chunk_rows_3x3(request) == 1) return std::nullopt;
   constexpr std::int64_t kUsualLanes = 16;  // 128 bytes of a column.
   constexpr std::int64_t kBlocks = 4;       // Of a multiprocessor.
@@ -324,6 +209,7 @@ std::optional<RowsView> rows_view(const PlanRequest& request) {
     if (shape.stride > 1 && (g.dilation[rows] != 1 || column_dilation != 1)) continue;
     if (shape.strip == 1 && column_stride > 1 && column_dilation > 1) continue;
     view.shape = request.dtype == DType::fp32 ? shape_for<float>(shape) : shape;
+    if (!has_vectors(g, view.shape.channels)) return std::nullopt;
     return view;
   }
   return std::nullopt;
@@ -412,8 +298,8 @@ struct RowLaunch {
 
 std::optional<RowLaunch> row_launch(const RowsView& view, const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
-  if (request.dtype == DType::fp32 || view.shape.frames > 1 || view.row_axis != 1 ||
-      view.column_axis != 2 || g.dilation[1] != 1 || g.dilation[2] != 1) {
+  if (request.dtype == DType::fp32 || !has_vectors(g) || view.shape.frames > 1 ||
+      view.row_axis != 1 || view.column_axis != 2 || g.dilation[1] != 1 || g.dilation[2] != 1) {
     return std::nullopt;
   }
   for (std::size_t i = 0; i < kDepthwiseRowShapes.size(); ++i) {
@@ -468,7 +354,8 @@ std::optional<LineLaunch> line_launch(const PlanRequest& request) {
   constexpr std::int64_t kLanesOfVector = 4;  // 16 bytes of one.
   constexpr std::size_t kMaxShared = 96 * 1024;
   const ConvGeometry& g = request.geometry;
-  if (request.dtype == DType::fp32 || g.upsample != 1 || !zero_padding_refusal(g).empty()) {
+  if (request.dtype == DType::fp32 || !has_vectors(g) || g.upsample != 1 ||
+      !zero_padding_refusal(g).empty()) {
     return std::nullopt;
   }
   const auto untouched = [&](std::size_t i) {
@@ -538,16 +425,136 @@ void (*line_kernel(int strip))(DepthwiseLineArguments) {
   }
 }
 
+// ---- Any filter -----------------------------------------------------------------------------
+
+std::int64_t any_strips_of_row(const ConvGeometry& g) {
+  return ceil_div(g.out[2], kDepthwiseAnyStrip);
+}
+std::int64_t any_strips(const ConvGeometry& g) {
+  return g.batch * g.out[0] * g.out[1] * any_strips_of_row(g);
+}
+
+// How depthwise_any_kernel shares a problem among threads, and what that takes.
+struct AnyLaunch {
+  int vector = 1, columns = 0, stride = 1;  // The kernel's template arguments.
+  std::int64_t lanes = 1, slabs = 1, parts = 1, strips_of_block = 1, blocks = 1;
+  std::int64_t chunk_rows = 1, chunk_columns = 1;
+  double us = 0;  // Of its multiply-adds, by the model.
+
+  std::size_t shared_bytes() const {
+    const std::int64_t filters = chunk_rows * chunk_columns * depthwise_any_pitch(vector);
+    const std::int64_t sums = kDepthwiseAnyThreads * kDepthwiseAnyStrip * vector;
+    return static_cast<std::size_t>(parts > 1 ? std::max(filters, sums) : filters) * sizeof(float);
+  }
+};
+
+// The taps of a filter row that a problem's kernel takes at a time: of those it is built for, the
+// most that the row has.
+int any_columns(const ConvGeometry& g, int vector, DType dtype) {
+  if (g.dilation[2] != 1 || (vector == 1 && dtype == DType::fp32)) return 0;
+  const std::int64_t columns = g.filter[2];
+  if (vector == kVector && dtype != DType::fp32) {
+    if (g.stride[2] == 2) return columns >= 3 ? 3 : 0;
+    if (g.stride[2] == 1 && columns >= 5) return columns >= 7 ? 7 : 5;
+  }
+  return columns >= 3 && g.stride[2] == 1 ? 3 : 0;
+}
+
+// Times of depthwise_any_kernel, fitted to 28 layers on an H200; 13 others within 18 %
+// (docs/lab/2026-11-23-depthwise-any.md). Issue slots of a warp: a multiply-add, a loaded element,
+// a window of columns, a filter row. What a warp alone waits for: a window or tap, a row. Then for
+// a chunk of filters, a block's next strips, and to begin and end.
+constexpr double kAnyAddSlots = 1.9, kAnyLoadSlots = 2.3, kAnyWindowSlots = 56.0;
+constexpr double kAnyRowSlots = 356.0, kAnyWaitUs = 0.4, kAnyRowWaitUs = 0.15;
+constexpr double kAnyChunkUs = 2.0, kAnyRoundUs = 0.65, kAnyBeginUs = 2.0;
+constexpr double kSchedulers = 4.0;  // Of a multiprocessor.
+
+// Share of an axis' outputs and taps that meet each other inside the input; others are passed over.
+double share_inside(const ConvGeometry& g, int axis) {
+  constexpr std::int64_t kMostTaps = 1024;  // That are counted.
+  if (g.pad_mode[axis] != PadMode::zero || g.filter[axis] > kMostTaps) return 1.0;
+  std::int64_t inside = 0;
+  for (std::int64_t tap = 0; tap < g.filter[axis]; ++tap) {
+    // Outputs [first, last) of this tap are not in front of the input, and not behind it.
+    const std::int64_t at = tap * g.dilation[axis] - g.pad_begin[axis];
+    const auto from = [&](std::int64_t x) {
+      return std::clamp<std::int64_t>(ceil_div(std::max<std::int64_t>(x - at, 0), g.stride[axis]),
+                                      0, g.out[axis]);
+    };
+    inside += std::max<std::int64_t>(0, from(g.seen()[axis]) - from(0));
+  }
+  return double(inside) / double(g.filter[axis] * g.out[axis]);
+}
+
+AnyLaunch any_launch(const PlanRequest& request) {
+  const ConvGeometry& g = request.geometry;
+  AnyLaunch launch;
+  const bool is_single = request.dtype == DType::fp32;
+  launch.vector = has_vectors(g)                                              ? kVector
+                  : g.group_filters() == 1 && g.groups % 2 == 0 && !is_single ? 2
+                                                                              : 1;
+  launch.columns = any_columns(g, launch.vector, request.dtype);
+  launch.stride = launch.columns > 0 ? static_cast<int>(g.stride[2]) : 1;
+  const std::int64_t vectors = g.out_channels / launch.vector;
+  launch.slabs = ceil_div(vectors, depthwise_any_slab(launch.vector) / launch.vector);
+  launch.lanes = ceil_div(vectors, launch.slabs);
+  // The whole filter, or rows of it, or where a row is too long a part of one.
+  const std::int64_t frames = depth_taps(g).count;
+  const std::int64_t rows = frames * g.filter[1], columns = g.filter[2];
+  launch.chunk_columns = std::min<std::int64_t>(columns, kDepthwiseAnyTaps);
+  launch.chunk_rows =
+      columns > kDepthwiseAnyTaps ? 1 : std::min<std::int64_t>(rows, kDepthwiseAnyTaps / columns);
+  const double chunks =
+      double(ceil_div(rows, launch.chunk_rows)) * double(ceil_div(columns, launch.chunk_columns));
+
+  const std::int64_t processors = std::max(1, request.device.multiprocessors);
+  const std::int64_t at_once = kDepthwiseAnyBlocks * processors;
+  const double windows = launch.columns > 0 ? double(columns / launch.columns) : 0.0;
+  const double taps = double(columns) - windows * launch.columns;  // Of a row, one by one.
+  const double loads = windows * double((kDepthwiseAnyStrip - 1) * g.stride[2] + launch.columns) +
+                       taps * kDepthwiseAnyStrip;
+  const double slots_of_row = launch.vector * (double(columns) * kDepthwiseAnyStrip * kAnyAddSlots +
+                                               loads * kAnyLoadSlots) +
+                              windows * kAnyWindowSlots + kAnyRowSlots;
+  const double alone_us = (windows + taps) * kAnyWaitUs + kAnyRowWaitUs;
+  const double inside =
+      share_inside(g, 0) * double(g.filter[0]) / double(frames) * share_inside(g, 1);
+  for (std::int64_t parts = 1; parts <= launch.chunk_rows; parts *= 2) {
+    const std::int64_t strips_of_block = kDepthwiseAnyThreads / parts / launch.lanes;
+    if (strips_of_block == 0) break;
+    const std::int64_t blocks = ceil_div(any_strips(g), strips_of_block);
+    // NOTE: few enough blocks to run at once, so that filters are read once a block and not once
+    // every 32 strips (590 us against 135 us of cuDNN's on 64x112x112x96 before).
+    const std::int64_t most = std::max<std::int64_t>(1, at_once / launch.slabs);
+    const std::int64_t grid = std::min(blocks, most);
+    const double rounds = double(ceil_div(blocks, grid)) *
+                          std::max(1.0, double(ceil_div(grid * launch.slabs, at_once)));
+    const double warps =
+        kDepthwiseAnyThreads / 32 / kSchedulers *
+        std::min(double(kDepthwiseAnyBlocks), double(ceil_div(grid * launch.slabs, processors)));
+    const double rows_of_thread =
+        double(ceil_div(rows, launch.chunk_rows)) * double(ceil_div(launch.chunk_rows, parts));
+    const double row_us = std::max(warps * slots_of_row / kCyclesPerUs, alone_us);
+    const double filters_us = parts == 1 && chunks == 1 ? 0.0 : chunks * kAnyChunkUs;
+    const double us =
+        rounds * (rows_of_thread * inside * row_us + filters_us + kAnyRoundUs) + kAnyBeginUs;
+    if (launch.us == 0 || us < launch.us) {
+      launch.us = us;
+      launch.parts = parts;
+      launch.strips_of_block = strips_of_block;
+      launch.blocks = grid;
+    }
+  }
+  return launch;
+}
+
 // ---- Model, of an H200 ----------------------------------------------------------------------
 
 constexpr double kLaunchUs = 4.0;
 constexpr double kBytesPerUs = 2.6e6;  // From and to device memory.
 constexpr double kRate3x3 = 5e7;       // Multiply-adds a us of the 3×3 kernel: bytes bound it.
-// Multiply-adds a us where a tap's filter elements come from shared memory.
-constexpr double kSharedFilterRate = 2.7e6;
-// Cycles of a multiprocessor a us; the lanes that multiply and add in each; the share of them that
-// loads, conversions, stores and waiting leave.
-constexpr double kCyclesPerUs = 1740.0;
+// Lanes of a multiprocessor that multiply and add in each cycle; the share of them that loads,
+// conversions, stores and waiting leave.
 constexpr double kFmaLanes = 128.0;
 constexpr double kIssueShare = 0.33;
 constexpr double kRowUs = 2.6;  // Of depthwise_row_kernel: to device memory and back, its code.
@@ -557,6 +564,27 @@ constexpr double kLineUs = 2.2;
 constexpr double kLineBytesPerUs = 2.1e6;
 constexpr double kLineIssueShare = 0.33;
 constexpr double kRingBytesPerUs = 3.1e6;  // Of depthwise_3x3_ring_kernel.
+
+// Microseconds that depthwise_rows_kernel's multiply-adds take: each of a round's threads takes its
+// rows; a multiprocessor's share the lanes.
+double rows_us(const RowsView& view, const PlanRequest& request) {
+  const RowsLaunch launch = rows_launch(view, request);
+  const DepthwiseShape& shape = view.shape;
+  const double of_row =
+      double(shape.frames * shape.rows * shape.columns * shape.strip * shape.channels) /
+      shape.stride;
+  const double threads =
+      std::min(double(shape.blocks) * kDepthwiseRowsThreads,
+               double(launch.items) / std::max(1, request.device.multiprocessors));
+  return launch.cost * of_row * threads / (kFmaLanes * kIssueShare * kCyclesPerUs);
+}
+
+// Whether depthwise_any_kernel takes a problem from depthwise_rows_kernel, which adds rows outside
+// the input too: images that are hardly larger than the filter.
+bool takes_any(const RowsView& view, const PlanRequest& request) {
+  constexpr double kMargin = 1.15;  // Of the models.
+  return any_launch(request).us * kMargin < rows_us(view, request);
+}
 
 // Microseconds that the multiply-adds take.
 double add_us(const PlanRequest& request) {
@@ -574,17 +602,8 @@ double add_us(const PlanRequest& request) {
                                   (kFmaLanes * kLineIssueShare * kCyclesPerUs *
                                    std::max(1, request.device.multiprocessors)));
   }
-  if (!view) return g.flops() / 2.0 / kSharedFilterRate;
-  // Each of a round's threads takes its rows; a multiprocessor's share the lanes.
-  const RowsLaunch launch = rows_launch(*view, request);
-  const DepthwiseShape& shape = view->shape;
-  const double of_row =
-      double(shape.frames * shape.rows * shape.columns * shape.strip * shape.channels) /
-      shape.stride;
-  const double threads =
-      std::min(double(shape.blocks) * kDepthwiseRowsThreads,
-               double(launch.items) / std::max(1, request.device.multiprocessors));
-  return launch.cost * of_row * threads / (kFmaLanes * kIssueShare * kCyclesPerUs);
+  if (!view || takes_any(*view, request)) return any_launch(request).us;
+  return rows_us(*view, request);
 }
 
 class DepthwisePlan final : public CudaPlan {
@@ -595,10 +614,12 @@ class DepthwisePlan final : public CudaPlan {
         chunk_rows_(chunk_rows_3x3(request)),
         ring_launch_(ring_launch(request)),
         line_launch_(line_launch(request)),
-        rows_(usable_rows_view(request)) {
+        rows_(usable_rows_view(request)),
+        any_launch_(any_launch(request)) {
     if (rows_) {
       rows_launch_ = rows_launch(*rows_, request);
       row_launch_ = row_launch(*rows_, request);
+      if (!row_launch_ && takes_any(*rows_, request)) rows_.reset();
     }
   }
 
@@ -622,30 +643,32 @@ class DepthwisePlan final : public CudaPlan {
  private:
   void launch_any(const RunPointers& pointers, cudaStream_t stream) const {
     const ConvGeometry& g = request_.geometry;
-    const DepthwiseArguments arguments{
+    const AnyLaunch& launch = any_launch_;
+    const auto narrow = [](std::int64_t value) { return static_cast<int>(value); };
+    DepthwiseAnyArguments arguments{
         .activation = pointers.activation,
         .cache = pointers.cache,
         .filter = pointers.filter,
         .geometry = geometry_,
         .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
-        .strips_of_row = static_cast<std::uint32_t>(strips_of_row(g)),
-        .strips = static_cast<std::uint32_t>(strips(g))};
-    // NOTE: few enough blocks to run at once, so that filters are read once a block and not once
-    // every 32 strips (590 us against 135 us of cuDNN's on 64x112x112x96 before).
-    const std::int64_t slabs = ceil_div(g.groups, kSlab);
-    const std::int64_t most = std::max<std::int64_t>(
-        1, kBlocksOfMultiprocessor * request_.device.multiprocessors / slabs);
-    const dim3 grid(static_cast<unsigned>(std::min(ceil_div(strips(g), kStripsOfBlock), most)),
-                    static_cast<unsigned>(slabs));
-    const auto shared = static_cast<std::size_t>(g.taps()) * kSlab * sizeof(float);
+        .filter_rows = FastDivide(g.filter[1]),
+        .lanes = FastDivide(launch.lanes),
+        .parts = narrow(launch.parts),
+        .strips_of_block = narrow(launch.strips_of_block),
+        .chunk_rows = narrow(launch.chunk_rows),
+        .chunk_columns = narrow(launch.chunk_columns),
+        .strips_of_row = static_cast<std::uint32_t>(any_strips_of_row(g)),
+        .strips = static_cast<std::uint32_t>(any_strips(g))};
+    arguments.output.vectors = true;  // Each thread has whole ones.
     dispatch_element(request_.dtype, [&]<typename Element>() {
-      launch_kernel(choose_kernel<Element>(),
-                    {.name = "depthwise",
-                     .grid = grid,
-                     .block = kThreads,
-                     .shared_bytes = shared,
-                     .stream = stream},
-                    arguments);
+      launch_kernel(
+          choose_any_kernel<Element>(launch),
+          {.name = "depthwise",
+           .grid = dim3(static_cast<unsigned>(launch.blocks), static_cast<unsigned>(launch.slabs)),
+           .block = kDepthwiseAnyThreads,
+           .shared_bytes = launch.shared_bytes(),
+           .stream = stream},
+          arguments);
     });
   }
 
@@ -895,19 +918,21 @@ class DepthwisePlan final : public CudaPlan {
     }
   }
 
-  using Kernel = void(DepthwiseArguments);
-
   template <typename Element>
-  Kernel* choose_kernel() const {
-    const auto is = [&](int s, int stride) {
-      return geometry_.filter[2] == s && geometry_.stride[2] == stride &&
-             geometry_.dilation[2] == 1;
-    };
-    if (is(3, 1)) return depthwise_kernel<Element, 3, 1>;
-    if (is(3, 2)) return depthwise_kernel<Element, 3, 2>;
-    if (is(5, 1)) return depthwise_kernel<Element, 5, 1>;
-    if (is(7, 1)) return depthwise_kernel<Element, 7, 1>;
-    return depthwise_kernel<Element, 0, 1>;
+  static void (*choose_any_kernel(const AnyLaunch& launch))(DepthwiseAnyArguments) {
+    if constexpr (sizeof(Element) == 2) {
+      if (launch.vector == 1 && launch.columns == 3) return depthwise_any_kernel<Element, 1, 3, 1>;
+      if (launch.vector == 2) {
+        return launch.columns == 3 ? depthwise_any_kernel<Element, 2, 3, 1>
+                                   : depthwise_any_kernel<Element, 2, 0, 1>;
+      }
+      if (launch.columns == 7) return depthwise_any_kernel<Element, kVector, 7, 1>;
+      if (launch.columns == 5) return depthwise_any_kernel<Element, kVector, 5, 1>;
+      if (launch.stride == 2) return depthwise_any_kernel<Element, kVector, 3, 2>;
+    }
+    if (launch.vector == 1) return depthwise_any_kernel<Element, 1, 0, 1>;
+    return launch.columns == 3 ? depthwise_any_kernel<Element, kVector, 3, 1>
+                               : depthwise_any_kernel<Element, kVector, 0, 1>;
   }
 
   DeviceGeometry geometry_;
@@ -915,6 +940,7 @@ class DepthwisePlan final : public CudaPlan {
   std::optional<RingLaunch> ring_launch_;
   std::optional<LineLaunch> line_launch_;
   std::optional<RowsView> rows_;
+  AnyLaunch any_launch_;
   RowsLaunch rows_launch_;
   std::optional<RowLaunch> row_launch_;
 };
@@ -927,24 +953,16 @@ class DepthwiseCandidate final : public KernelCandidate {
 
   Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
-    if (g.group_channels() != 1 || g.group_filters() != 1) {
-      return text("C / groups = ", g.group_channels(), ", K / groups = ", g.group_filters(),
-                  "; legal: 1 and 1");
+    if (g.group_channels() != 1) {
+      return text("C / groups = ", g.group_channels(), "; legal: 1");
     }
-    if (g.groups % kVector != 0) {
-      return text("channels = ", g.groups, "; legal: a multiple of ", kVector,
-                  "; nearest: ", ceil_div(g.groups, kVector) * kVector);
+    constexpr std::int64_t kMaxFilters = std::int64_t{kMaxGridY} * depthwise_any_slab(1);
+    if (g.out_channels > kMaxFilters) {
+      return text("out_channels = ", g.out_channels, "; legal: at most ", kMaxFilters,
+                  " (blocks of a grid); nearest: ", kMaxFilters);
     }
-    if (g.taps() > kMaxTaps) {
-      return text("taps = ", g.taps(), "; legal: at most ", kMaxTaps, " (shared memory)");
-    }
-    constexpr std::int64_t kMaxChannels = std::int64_t{kMaxGridY} * kSlab;
-    if (g.groups > kMaxChannels) {
-      return text("channels = ", g.groups, "; legal: at most ", kMaxChannels,
-                  " (blocks of a grid); nearest: ", kMaxChannels);
-    }
-    if (strips(g) > kMaxStrips) {
-      return text("output strips = ", strips(g), "; legal: at most ", kMaxStrips);
+    if (any_strips(g) > kMaxStrips) {
+      return text("output strips = ", any_strips(g), "; legal: at most ", kMaxStrips);
     }
     const std::string reason = device_geometry_refusal(g);
     if (!reason.empty()) return reason;

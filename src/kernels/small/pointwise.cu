@@ -25,7 +25,7 @@ constexpr int kWarpFragments = 2;  // Of 16 pixels, a warp.
 constexpr int kWarpPixels = 16 * kWarpFragments;
 constexpr int kBlockPixels = kBlockThreads / 32 * kWarpPixels;
 constexpr int kMost = 32;          // Channels and filters that are all in registers.
-constexpr int kMostSteps = 4;      // Of 16 channels, where filters come 16 after the other,
+constexpr int kMostChannels = 64;  // Where filters come 16 after the other,
 constexpr int kMostFilters = 512;  // and how many of those.
 
 struct PointwiseArguments {
@@ -134,25 +134,45 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-/// Four neighbours, or zeros where they do not exist.
-// NOTE: a predicated instruction: behind a branch each, loads would be three times the code, and a
+/// This lane's channels of all MMA steps, of a pixel or filter, from `from` on: 4 of one step, 8
+/// neighbours of two. Zeros where that does not exist, and past the last channel.
+// NOTE: predicated instructions: behind a branch each, loads would be three times the code, and a
 // short kernel waits for its code.
-template <typename Element>
-__device__ __forceinline__ uint2 load_four_if(bool exists, const Element* from) {
-  uint2 v;
-  asm volatile(
-      "{\n.reg .pred exists;\n"
-      "setp.ne.b32 exists, %3, 0;\n"
-      "mov.b32 %0, 0;\n"
-      "mov.b32 %1, 0;\n"
-      "@exists ld.global.v2.u32 {%0, %1}, [%2];\n}"
-      : "=&r"(v.x), "=&r"(v.y)
-      : "l"(__cvta_generic_to_global(from)), "r"(static_cast<int>(exists)));
-  return v;
+template <int kSteps, typename Element>
+__device__ __forceinline__ void load_steps_if(bool exists, const Element* from, int channel,
+                                              int channels, uint2 (&v)[kSteps]) {
+  const auto address = [&](int past) { return __cvta_generic_to_global(from + past); };
+  const auto predicate = [&](int past) { return int{exists && channel + past < channels}; };
+  if constexpr (kSteps == 1) {
+    asm volatile(
+        "{\n.reg .pred exists;\n"
+        "setp.ne.b32 exists, %3, 0;\n"
+        "mov.b32 %0, 0;\n"
+        "mov.b32 %1, 0;\n"
+        "@exists ld.global.v2.u32 {%0, %1}, [%2];\n}"
+        : "=&r"(v[0].x), "=&r"(v[0].y)
+        : "l"(address(0)), "r"(predicate(0)));
+  } else {
+#pragma unroll
+    for (int i = 0; i < kSteps; i += 2) {
+      asm volatile(
+          "{\n.reg .pred exists;\n"
+          "setp.ne.b32 exists, %5, 0;\n"
+          "mov.b32 %0, 0;\n"
+          "mov.b32 %1, 0;\n"
+          "mov.b32 %2, 0;\n"
+          "mov.b32 %3, 0;\n"
+          "@exists ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+          : "=&r"(v[i].x), "=&r"(v[i].y), "=&r"(v[i + 1].x), "=&r"(v[i + 1].y)
+          : "l"(address(i * 16)), "r"(predicate(i * 16)));
+    }
+  }
 }
 
 /// C ≤ 16·kSteps, a multiple of 8; any K, of which a block computes `turns` times 16. kShort: a
 /// short epilogue, output of the input's type, K a multiple of 4.
+// NOTE: 16 bytes a lane where they can be: a warp's load is then 64 bytes of each pixel, half as
+// many requests to L2 as 32 bytes are.
 template <typename Element, int kSteps, bool kShort>
 __global__ void __launch_bounds__(kBlockThreads)
     pointwise_wide_kernel(const __grid_constant__ PointwiseArguments arguments) {
@@ -161,18 +181,15 @@ __global__ void __launch_bounds__(kBlockThreads)
   const int channels = arguments.channels, filters = arguments.filters;
   const std::int64_t pixel =
       std::int64_t{blockIdx.x} * kBlockPixels + threadIdx.x / 32 * kWarpPixels + row;
-  const auto* from = static_cast<const Element*>(arguments.activation) + pixel * channels + quad;
+  const int channel = kSteps == 1 ? quad : 2 * quad;  // This lane's first.
+  const auto* from = static_cast<const Element*>(arguments.activation) + pixel * channels + channel;
 
   const int left = static_cast<int>(min(std::int64_t{kWarpPixels}, arguments.pixels - pixel));
 
   uint2 a[kWarpFragments][2][kSteps];
 #pragma unroll
   for (int i = 0; i < kWarpFragments * 2; ++i) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      a[i / 2][i % 2][step] = load_four_if(i * 8 < left && step * 16 + quad < channels,
-                                           from + i * 8 * channels + step * 16);
-    }
+    load_steps_if(i * 8 < left, from + i * 8 * channels, channel, channels, a[i / 2][i % 2]);
   }
   struct Filters {
     uint2 b[2][kSteps];
@@ -183,12 +200,9 @@ __global__ void __launch_bounds__(kBlockThreads)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int filter = first + row / 2 * 4 + half * 2 + row % 2;
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        loaded.b[half][step] = load_four_if(
-            filter < filters && step * 16 + quad < channels,
-            static_cast<const Element*>(arguments.filter) + filter * channels + step * 16 + quad);
-      }
+      load_steps_if(filter < filters,
+                    static_cast<const Element*>(arguments.filter) + filter * channels + channel,
+                    channel, channels, loaded.b[half]);
     }
     load_biases(arguments.output.epilogue, loaded.bias, first + quad,
                 max(0, min(4, filters - first - quad)));
@@ -249,14 +263,15 @@ struct FilterSplit {
   int turns = 1;   ///< Of a block,
   int blocks = 1;  ///< and blocks of the same pixels.
 };
-// Blocks of 1 to 4 steps that a multiprocessor holds, by their registers.
-constexpr int kResident[] = {10, 8, 6, 5};
+// Blocks of 1, 2 and 4 steps that a multiprocessor holds, by their registers.
+constexpr int kResident[] = {0, 10, 8, 0, 5};
+// MMA steps of a kernel, of 16 channels: one, or whole pairs.
 int steps_of(const ConvGeometry& g) {
-  return static_cast<int>(ceil_div(g.in_channels, 16));
+  return g.in_channels <= 16 ? 1 : g.in_channels <= 32 ? 2 : 4;
 }
 FilterSplit split_filters(const ConvGeometry& g, int multiprocessors) {
   // As many blocks as are resident at once: a turn more is a way to memory more.
-  const std::int64_t resident = std::int64_t{multiprocessors} * kResident[steps_of(g) - 1];
+  const std::int64_t resident = std::int64_t{multiprocessors} * kResident[steps_of(g)];
   const std::int64_t turns = ceil_div(g.out_channels, 16);
   const std::int64_t wanted = ceil_div(ceil_div(g.gemm_m(), kBlockPixels) * turns, resident);
   FilterSplit split;
@@ -328,37 +343,43 @@ class PointwisePlan final : public CudaPlan {
         return choose.template operator()<1>();
       case 2:
         return choose.template operator()<2>();
-      case 3:
-        return choose.template operator()<3>();
       default:
-        return choose.template operator()<kMostSteps>();
+        return choose.template operator()<4>();
     }
   }
 
   FilterSplit split_;
 };
 
-// Model time of `pointwise_wide_kernel`, fitted to 119 layers on an H200
-// (docs/lab/2026-11-23-pointwise.md): a turn is a way to memory, which blocks of a multiprocessor
+// What follows a turn of `pointwise_wide_kernel`: stores of vectors behind a short epilogue, of
+// single elements, or behind any epilogue.
+enum class TurnEnd { brief, elements, any };
+
+// Model time of that kernel, fitted to 105 times on an H200; 49 of other layers within 12 %
+// (docs/lab/2026-11-23-pointwise.md). A turn is a way to memory, which blocks of a multiprocessor
 // take together.
-double wide_us(const PlanRequest& request) {
-  constexpr double kLaunchUs = 4.0, kStepUs = 0.75;  // And the code, a step of channels.
-  constexpr double kTurnUs = 0.53, kBlockTurnUs = 0.091, kOverlapPower = 2.06;
-  constexpr double kActivationUs = 0.11;
-  constexpr double kBytesPerUs = 3.2e6;
+double wide_us(const PlanRequest& request, TurnEnd end) {
+  constexpr double kLaunchUs = 4.66, kStepUs = 0.35;  // And the code, a step of channels.
+  constexpr double kBlockTurnUs = 0.086, kLongBlockTurnUs = 0.17;
+  constexpr double kElementsUs = 1.2, kAnyEndUs = 3.0;
+  constexpr double kActivationUs = 0.08, kBytesPerUs = 3.8e6;
+  // Rows of no whole sectors: what many turns store begins and ends with half a sector.
+  constexpr double kHalfSectors = 4.8;
+  constexpr int kManyTurns = 3;
   const ConvGeometry& g = request.geometry;
   const int processors = std::max(1, request.device.multiprocessors), steps = steps_of(g);
   const FilterSplit split = split_filters(g, processors);
   const double blocks =
       double(ceil_div(g.gemm_m(), kBlockPixels)) * split.blocks / processors;  // Of one.
-  const double resident = kResident[steps - 1];
-  const double turns_us = split.turns * (kTurnUs + kBlockTurnUs * std::min(blocks, resident)) *
-                          std::max(1.0, blocks / resident);
-  const double memory_us = min_bytes(request) / (kBytesPerUs * memory_share(request.device));
+  const double resident = kResident[steps], at_once = std::min(blocks, resident);
+  double turn_us = end == TurnEnd::brief      ? kBlockTurnUs * at_once
+                   : end == TurnEnd::elements ? kElementsUs + kLongBlockTurnUs * at_once
+                                              : kAnyEndUs + kLongBlockTurnUs * at_once;
+  if (g.out_channels % 16 != 0 && split.turns >= kManyTurns) turn_us *= kHalfSectors;
   return kLaunchUs + kStepUs * steps +
          (request.epilogue.activation == Activation::none ? 0.0 : kActivationUs) +
-         std::pow(std::pow(turns_us, kOverlapPower) + std::pow(memory_us, kOverlapPower),
-                  1 / kOverlapPower);
+         split.turns * turn_us * std::max(1.0, blocks / resident) +
+         min_bytes(request) / (kBytesPerUs * memory_share(request.device));
 }
 
 class PointwiseCandidate final : public KernelCandidate {
@@ -371,8 +392,7 @@ class PointwiseCandidate final : public KernelCandidate {
     const ConvGeometry& g = request.geometry;
     if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
     if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
-    if (g.in_channels % 8 != 0 || g.in_channels > kMostSteps * 16) {
-      constexpr std::int64_t kMostChannels = kMostSteps * 16;
+    if (g.in_channels % 8 != 0 || g.in_channels > kMostChannels) {
       return text(
           "in_channels = ", g.in_channels, "; legal: a multiple of 8, at most ", kMostChannels,
           "; nearest: ", std::clamp<std::int64_t>((g.in_channels + 4) / 8 * 8, 8, kMostChannels));
@@ -405,8 +425,12 @@ class PointwiseCandidate final : public KernelCandidate {
                          activation == Activation::clamp || activation == Activation::hardswish));
     const bool vectors = request.output_dtype == request.dtype && g.out_channels % 4 == 0;
     const bool short_one = !epilogue.residual && cheap && (are_few(g) || vectors);
+    if (!are_few(g)) {
+      return wide_us(request, short_one                     ? TurnEnd::brief
+                              : epilogue.residual || !cheap ? TurnEnd::any
+                                                            : TurnEnd::elements);
+    }
     const double more_us = short_one ? 0.0 : (epilogue.residual ? 9.0 : 22.0);
-    if (!are_few(g)) return more_us + wide_us(request);
     return more_us + 5.0 + min_bytes(request) / (3.2e6 * memory_share(request.device));
   }
 
