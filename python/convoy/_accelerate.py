@@ -63,7 +63,7 @@ class Report:
             f"conversions to channels-last: {self.conversions} "
             f"({self.converted_bytes / 1e6:.1f} MB)",
         ]
-        if not self.taken and not self.left:
+        if not self.taken and not self.left and not self.left_calls:
             lines.append("nothing has run yet: the report is of the calls so far")
         for part in self.left:
             lines.append(f"left to PyTorch: {part.name} {part.operation} {list(part.shape)}: "
@@ -422,6 +422,12 @@ def _tensors(values):
 
 def _refusal(module, given):
     """Why this call is PyTorch's; "" where it is not."""
+    kinds = {t.device.type for t in given}
+    if kinds - {"cpu", "cuda"}:
+        return f"device {', '.join(sorted(kinds))}; legal: cpu, cuda"
+    if torch._C._get_tracing_state() is not None or torch._C._len_torch_dispatch_stack():
+        return ("torch.jit.trace or a TorchDispatchMode (make_fx, FlopCounterMode, ...) goes on, "
+                "which is to see PyTorch's operators")
     if torch.is_grad_enabled() and (
         any(t.requires_grad for t in given) or any(p.requires_grad for p in module.parameters())
     ):
@@ -431,11 +437,8 @@ def _refusal(module, given):
         return "a batch norm is in training mode"
     if _calls.is_transformed():
         return "a transform of torch.func, or forward-mode differentiation, goes on"
-    kinds = {t.device.type for t in given}
     if any(torch.is_autocast_enabled(kind) for kind in kinds):
         return "autocast is on; cast the model instead"
-    if kinds - {"cpu", "cuda"}:
-        return f"device {', '.join(sorted(kinds))}; legal: cpu, cuda"
     return ""
 
 
@@ -498,7 +501,8 @@ def _after(session, module, args, kwargs, output):
     given = itertools.chain(_tensors(args), _tensors(kwargs.values()))
     if any(type(value) is Deferred and value._entry is module for value in given):
         _constructors.leave()
-        output = unwrapped(output, outermost=True)
+        whole = session.model is not None and session.model() is module
+        output = unwrapped(output, outermost=True, depth=6 if whole else 0)
     return session.trials.end(args, kwargs, output)
 
 
@@ -546,7 +550,9 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
     gather=False its own rows. Pictures with too few rows are computed by every rank. Raises
     Unsupported, in the call, for a function that may mix rows and is no attention.
 
-    Calls that want gradients, run under autocast, or are traced by torch.compile are PyTorch's own.
+    Calls that want gradients, run under autocast, are traced (torch.compile, torch.export,
+    torch.jit.trace) or watched by a TorchDispatchMode are PyTorch's own; torch.jit.script takes no
+    accelerated model (its hooks), but a restored one.
     `convoy.report(model)` tells what was taken over, and why the rest was not; `convoy.restore`
     undoes it. A model that writes to its input in place writes to a copy. Raises
     InvalidArgument where `model` is no module, has no convolution, or is or holds a compiled one.
@@ -558,6 +564,10 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
                               'quality="exact"; legal: exact')
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgument(f"model is a {type(model).__name__}; legal: a torch.nn.Module")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise InvalidArgument(
+            f"{type(model).__name__} is compiled by TorchScript, which does not let what it calls "
+            "be replaced; legal: a model that is not; nearest: the module that was compiled")
     if not _has_convolutions(model):
         raise InvalidArgument(
             f"{type(model).__name__} has no convolution (torch.nn.Conv1d, Conv2d, Conv3d, ...); "
@@ -599,7 +609,8 @@ def restore(model: torch.nn.Module) -> torch.nn.Module:
 def refresh(model: torch.nn.Module) -> torch.nn.Module:
     """Let the model's weights be read anew, after writes that PyTorch does not count: those through
     `weight.data` (`weight.data.mul_(2)`, as some LoRA mergers do) or through another framework's
-    view of the memory. All others are seen without it. Returns the model."""
+    view of the memory, and those to weights that were made under torch.inference_mode(). All others
+    are seen without it. Returns the model."""
     _calls.forget(model.parameters())
     if _MARK in model.__dict__:
         model.__dict__[_MARK][0].forget_derived()

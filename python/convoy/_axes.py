@@ -1,13 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Types, axes and slices of stand-ins."""
 
+import functools
 import math
 import operator
+import weakref
 
 import torch
 
 from . import _layout
-from ._deferred import HALVES, Deferred, is_given, is_tensor, plain, value_of, view, waiting_norm
+from ._deferred import (
+    HALVES,
+    Deferred,
+    alone,
+    another,
+    is_given,
+    is_tensor,
+    laid_out,
+    plain,
+    stepped,
+    value_of,
+    view,
+    waiting_norm,
+)
 from ._nodes import (
     Cast,
     Cat,
@@ -33,7 +48,7 @@ def _cast(x, dtype):
         return x
     if type(node) is Cast:
         if node.source.dtype == dtype:
-            return Deferred(node.source, session)
+            return another(Deferred(node.source, session))
         return value_of(node.source.force().to(dtype), session)
     norm, rewrap = waiting_norm(node)
     if norm is not None and norm.wide and norm.source.dtype == dtype:
@@ -97,7 +112,7 @@ def _waiting_frames(x, first, count):
 
 
 def _getitem(x, index):
-    node, session = x._node, x._session
+    node, session = alone(x), x._session
     first, count = _frame_slice(node, index)
     if count:
         if type(node) is Cat and node.tensor is None:
@@ -120,16 +135,17 @@ def _getitem(x, index):
     index = plain(index)
     items = index if isinstance(index, tuple) else (index,)
     tensor = node.force()
-    made = tensor[index]
+    made = stepped(node, lambda t: t[index])
     if session.shards and session.shards.active:
         session.shards.follow_index(made, tensor, items)
     part = None
     if count:
         base, offset = frames_of(node)
         part = (node, 2, first) if base is None else (base, 2, offset + first)
-    result = value_of(made, session, part, is_given(node))
+    result = value_of(made, session, part, is_given(node), node)
     if all(v is None or v is Ellipsis or isinstance(v, (int, slice)) for v in items):
         result._viewed = x._viewed = True
+        result._apart = x._apart, node.shape, lambda t: t[index]
     return result
 
 
@@ -217,7 +233,7 @@ def _waiting_digits(node):
 def _split_filters(input, sizes):
     """Filters of a convolution that waits as axes of their own, which go on waiting; None of
     anything else."""
-    node = input._node
+    node = alone(input)
     digits = _waiting_digits(node)
     if digits is None:
         if (type(node) is not Conv or not node.may_shuffle() or len(sizes) <= len(node.shape)
@@ -232,9 +248,11 @@ def _split_filters(input, sizes):
 
 def ordered(input, order):
     """The axes in another order."""
-    digits = _waiting_digits(input._node)
+    digits = _waiting_digits(alone(input))
     if digits is None:
-        return view(input, lambda t: t.permute(order), order)
+        made = view(input, lambda t: t.permute(order), order)
+        made._apart = input._apart, input.shape, lambda t: t.permute(order)
+        return made
     axes = [digits.axes[i] for i in order]
     return _with_axes(input, digits, axes, lambda t: t.permute(order))
 
@@ -251,8 +269,8 @@ def _selected(node, index):
     return (axis, entry) if 0 <= entry < node.shape[axis] else None
 
 
-def _reshape(input, *sizes, shape=None, size=None):
-    if sizes and isinstance(sizes[0], torch.dtype):
+def _reshape(input, *sizes, shape=None, size=None, dtype=None, strict=False):
+    if dtype is not None or (sizes and isinstance(sizes[0], torch.dtype)):
         return NotImplemented
     sizes = shape or size or _shape_of(sizes)
     sizes = tuple(operator.index(s) for s in sizes)
@@ -269,7 +287,29 @@ def _reshape(input, *sizes, shape=None, size=None):
         made = _split_filters(input, split) if min(split) > 0 else None
         if made is not None:
             return made
-    return view(input, lambda t: _layout.reshape(t, sizes))
+    made = view(input, lambda t: _layout.reshape(t, sizes))
+    # NOTE: in the model's own order of memory a copy: `h = x.permute(...).reshape(...); h += y`.
+    if not strict and _would_copy(input, sizes):
+        return another(made)
+    source = input._node.tensor
+    if source is not None and not torch._C._is_alias_of(made._force(), source):
+        made._copy_of, made._viewed = weakref.ref(input), False
+    return made
+
+
+def _would_copy(x, sizes):
+    """Whether the model's own tensor would be copied to have these sizes."""
+    if x._apart is None:
+        return False
+    try:
+        laid_out(x._apart).view(sizes)
+    except RuntimeError:
+        return True
+    return False
+
+
+def _view(input, *sizes, **other):
+    return _reshape(input, *sizes, strict=True, **other)
 
 
 def _split_up(node, sizes):
@@ -333,13 +373,15 @@ def _squeezing(name):
 
 
 def _contiguous(input, memory_format=None):
-    return input  # The order in memory is ours to choose.
+    # The order in memory is ours to choose.
+    copies = input._apart is not None and not laid_out(input._apart).is_contiguous()
+    return another(input) if copies else input
 
 
 def _clone(input, *, memory_format=None):
     node, session = input._node, input._session
     if node.tensor is None:
-        return Deferred(node, session)  # Nobody has its memory yet.
+        return another(input)
     if is_given(node) or _keeps_much(node.tensor):
         made = node.tensor.clone()
         if session.shards:
@@ -356,7 +398,7 @@ def _keeps_much(tensor):
 
 
 def _split(tensor, split_size_or_sections, dim=0):
-    node, session = tensor._node, tensor._session
+    node, session = alone(tensor), tensor._session
     axis = dim % len(node.shape)
     result, at = [], 0
     if (axis == 2 and type(node) in (Pad, Cat) and node.tensor is None and len(node.shape) == 5
@@ -368,9 +410,11 @@ def _split(tensor, split_size_or_sections, dim=0):
             made._viewed = True
             result.append(made)
         return tuple(result)
-    for part in node.force().split(split_size_or_sections, axis):
-        made = value_of(part, session, (node, axis, at), is_given(node))
+    for part in stepped(node, lambda t: t.split(split_size_or_sections, axis)):
+        made = value_of(part, session, (node, axis, at), is_given(node), node)
         made._viewed = True
+        made._apart = tensor._apart, node.shape, functools.partial(
+            torch.narrow, dim=axis, start=at, length=part.shape[axis])
         result.append(made)
         at += part.shape[axis]
     tensor._viewed = True
@@ -443,7 +487,7 @@ FUNCTIONS = {
     "float": lambda input, **other: _cast(input, torch.float32),
     "bfloat16": lambda input, **other: _cast(input, torch.bfloat16),
     "half": lambda input, **other: _cast(input, torch.float16),
-    "reshape": _reshape, "view": _reshape, "flatten": _flatten, "unflatten": _unflatten,
+    "reshape": _reshape, "view": _view, "flatten": _flatten, "unflatten": _unflatten,
     "permute": _permute, "transpose": _transpose, "swapaxes": _transpose, "movedim": _movedim,
     "moveaxis": _movedim, "squeeze": _squeezing("squeeze"), "unsqueeze": _squeezing("unsqueeze"),
     "contiguous": _contiguous, "clone": _clone, "split": _split, "chunk": _chunk,

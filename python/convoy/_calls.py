@@ -102,6 +102,23 @@ def packed_filter(plan, weight, device):
     return packed
 
 
+# Weights in the type of an autocast: (id of the weight, type) to (weak reference, version, address,
+# weight).
+_cast: dict[tuple, tuple] = {}
+
+
+def cast_weight(weight, dtype):
+    """The weight in another type, as a parameter that is kept until the weight changes."""
+    key = id(weight), dtype
+    known = _cast.get(key)
+    version, address = _version(weight), weight.data_ptr()
+    if known is not None and known[0]() is weight and known[1:3] == (version, address):
+        return known[3]
+    made = torch.nn.Parameter(weight.detach().to(dtype), requires_grad=False)
+    _cast[key] = weakref.ref(weight, lambda _: _cast.pop(key, None)), version, address, made
+    return made
+
+
 class _Numbered:
     """A plan of the operators in C++, as packed_filter wants it."""
 
@@ -143,12 +160,15 @@ def forget(weights):
     gone = {id(weight) for weight in weights}
     for key in [key for key in list(_packed) if key[1] in gone]:
         _packed.pop(key, None)
+    for key in [key for key in list(_cast) if key[0] in gone]:
+        _cast.pop(key, None)
 
 
 def clear():
     global _generation
     _generation += 1
     _packed.clear()
+    _cast.clear()
     _operators.clear()
 
 

@@ -7,7 +7,8 @@ import threading
 
 import torch
 
-from ._deferred import Deferred, plain, session_of, wrapped
+from ._deferred import Deferred, in_order, plain, session_of, wrapped
+from ._nodes import Value
 from ._trial import has_ended
 
 _lock = threading.Lock()
@@ -29,6 +30,40 @@ def _taking_standins(function):
     return call
 
 
+# PyTorch 2.15 has apply() in the class above, earlier versions in this one.
+_own_apply = vars(torch.autograd.Function).get("apply")
+
+
+def _apply_of(cls):
+    if _own_apply is None:
+        return super(torch.autograd.Function, cls).apply
+    return _own_apply.__get__(None, cls)
+
+
+def _apply(cls, *args, **kwargs):
+    """torch.autograd.Function.apply, whose forward() may hand memory to code of its own: it gets
+    tensors in the order that the model's own have."""
+    session = session_of(args) or session_of(kwargs.values())
+    if session is None:
+        return _apply_of(cls)(*args, **kwargs)
+    given = [in_order(plain(value)) for value in args]
+    result = _apply_of(cls)(*given, **plain(kwargs))
+    for value, tensor in zip(args, given):
+        if type(value) is Deferred and result is tensor:  # It was written to, and marked so.
+            value._node = Value(tensor)
+            return value
+    return wrapped(result, session, [value for value in args if type(value) is Deferred])
+
+
+def _put_apply(own):
+    if not own:
+        torch.autograd.Function.apply = classmethod(_apply)
+    elif _own_apply is None:
+        del torch.autograd.Function.apply
+    else:
+        torch.autograd.Function.apply = _own_apply
+
+
 _OWN = {name: getattr(torch, name)
         for name in ("as_tensor", "asarray", "tensor", "scalar_tensor", "full")}
 _OURS = {name: _taking_standins(function) for name, function in _OWN.items()}
@@ -37,9 +72,11 @@ _OURS = {name: _taking_standins(function) for name, function in _OWN.items()}
 def enter(frame):
     """A call of an accelerated model begins, in any thread. frame: PyTorch's, which makes it."""
     with _lock:
+        if not _running:
+            vars(torch).update(_OURS)
+            _put_apply(own=False)
         _running[:] = [call for call in _running if not has_ended(call[1])]  # Interrupted ones.
         _running.append((threading.get_ident(), frame))
-        vars(torch).update(_OURS)
 
 
 def leave():
@@ -49,5 +86,6 @@ def leave():
         own = [call for call in _running if call[0] == threading.get_ident()]
         if own:
             _running.remove(own[-1])
-        if not _running:
-            vars(torch).update(_OWN)
+            if not _running:
+                vars(torch).update(_OWN)
+                _put_apply(own=True)

@@ -6,7 +6,18 @@ import operator
 
 from . import _layout
 from ._axes import ordered
-from ._deferred import FLOATS, Deferred, is_tensor, node_of, plain, session_of, value_of
+from ._deferred import (
+    FLOATS,
+    Deferred,
+    another,
+    is_exposed,
+    is_tensor,
+    node_of,
+    plain,
+    session_of,
+    value_of,
+    wrong_type,
+)
 from ._nodes import (
     Cast,
     Cat,
@@ -36,11 +47,21 @@ def per_axis(value, count):
 
 def _conv(axes):
     def handler(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, **other):
-        if other or type(input) is not Deferred or type(weight) is Deferred:
+        if other or type(input) is not Deferred:
             return NotImplemented
         node, session = input._node, input._session
-        if (len(node.shape) != axes + 2 or node.dtype not in FLOATS or weight.dtype != node.dtype
-                or weight.device != node.device or type(bias) is Deferred
+        if type(weight) is Deferred or type(bias) is Deferred:  # Made in the call.
+            if session.shards and session.shards.active:
+                return NotImplemented
+            weight, bias = plain(weight), plain(bias)
+        if len(node.shape) != axes + 2:
+            session.leave(weight, node.shape, f"conv{axes}d",
+                          f"it has {len(node.shape)} axes; legal: {axes + 2}, with a batch")
+            return NotImplemented
+        if node.dtype not in FLOATS:
+            session.leave(weight, node.shape, f"conv{axes}d", wrong_type(node))
+            return NotImplemented
+        if (weight.dtype != node.dtype or weight.device != node.device
                 or weight.shape[1] * groups != node.shape[1]):
             return NotImplemented
         stride, dilation = per_axis(stride, axes), per_axis(dilation, axes)
@@ -106,7 +127,7 @@ def _pad(input, pad, mode="constant", value=None, **other):
     if axes not in (2, 3) or len(pad) > 2 * axes or min(pad) < 0 or node.dtype not in FLOATS:
         return NotImplemented
     if not any(pad):
-        return input
+        return another(input)
     pad += [0] * (2 * axes - len(pad))
     begin, end = tuple(pad[-2::-2]), tuple(pad[-1::-2])
     modes = (_MODES[mode],) * axes
@@ -202,6 +223,10 @@ def _cat(tensors, dim=0, *, axis=None, **other):
     if other or not all(is_tensor(t) for t in tensors):
         return NotImplemented
     session = session_of(tensors)
+    if dim in (2, -3) and tensors[0].dim() == 5:  # The frames of a cache that is the model's own.
+        most = max(t.numel() for t in tensors)
+        tensors = [Deferred(Value(t.clone()), session)
+                   if is_exposed(t) and 2 * t.numel() <= most else t for t in tensors]
     nodes = [node_of(t) for t in tensors if t.dim() != 1 or t.shape[0] > 0]
     first = nodes[0]
     rank = len(first.shape)
@@ -211,7 +236,7 @@ def _cat(tensors, dim=0, *, axis=None, **other):
            for n in nodes):
         return NotImplemented
     if len(nodes) == 1:
-        return Deferred(first, session)
+        return another(Deferred(first, session))
     if session.shards and session.shards.active:
         session.shards.require_whole_rows(first.shape, dim, "cat")
     if dim == 0:
@@ -233,7 +258,10 @@ def _cat(tensors, dim=0, *, axis=None, **other):
             padded = _replicated(flat, session)
             if padded is not None:
                 return Deferred(padded, session)
-        return Deferred(Cat(flat), session)
+        made = Deferred(Cat(flat), session)
+        if any(is_exposed(t) for t in tensors):
+            made._force()
+        return made
     return value_of(_layout.cat([n.force() for n in nodes], dim), session)
 
 
@@ -285,7 +313,7 @@ def _interpolate(input, size=None, scale_factor=None, mode="nearest", align_corn
             return NotImplemented
         factors = tuple(int(s) for s in scale)
     if all(f == 1 for f in factors):
-        return input
+        return another(input)
     if type(node) is Cast:  # Copying pixels and casting them may change places.
         return Deferred(Cast(Upsample(node.source, factors), node.dtype), input._session)
     return Deferred(Upsample(node, factors), input._session)

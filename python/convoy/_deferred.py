@@ -1,36 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stand-in for a tensor that runs through an accelerated model.
 
-A `Deferred` passes for a torch.Tensor (`isinstance` says so) and answers PyTorch's functions
-through `__torch_function__`. Registered ones (_functions.py) may become nodes (_nodes.py); all
-others are run by PyTorch on the tensors themselves, and their results are stand-ins again. So a
-model is taken over by what its forward() does, whatever its modules are called.
+A `Deferred` is a torch.Tensor and answers PyTorch's functions through `__torch_function__`.
+Registered ones (_functions.py) may become nodes (_nodes.py); all others are run by PyTorch on the
+tensors themselves, and their results are stand-ins again. So a model is taken over by what its
+forward() does, whatever its modules are called.
 """
 
+import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
-from ._nodes import Norm, Value, Viewed, settle
+from ._layout import is_inner
+from ._nodes import Cat, Frames, Lent, Norm, Pad, Value, Viewed, settle
 
 HALVES = (torch.bfloat16, torch.float16)
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+# NOTE: bound once, since each function of a model asks them.
+_wrapper = torch.Tensor._make_wrapper_subclass
+_autocasts, _records = torch._C._is_any_autocast_enabled, torch.is_grad_enabled
+_level = torch._C._functorch.maybe_current_level
 
 
-class Deferred:
+class Deferred(torch.Tensor):
     """A tensor of an accelerated model: a node, its session, and for an input of the model the
-    call that made it."""
+    call that made it. To PyTorch's C++ code it is a tensor without memory, so that what does not
+    ask `__torch_function__` comes to `__torch_dispatch__`."""
 
-    __slots__ = ("__weakref__", "_entry", "_node", "_session", "_viewed")
+    __slots__ = ("_apart", "_copy_of", "_entry", "_node", "_session", "_viewed")
 
-    def __init__(self, node, session, entry=None):
-        self._node, self._session, self._entry = node, session, entry
-        self._viewed = False  # Whether others may look at the same memory.
+    def __new__(cls, node, session, entry=None):
+        made = _wrapper(cls, node.shape, dtype=node.dtype, device=node.device)
+        made._node, made._session, made._entry = node, session, entry
+        made._viewed = False  # Whether others may look at the same memory.
+        # Of a view, (its source's, the source's shape, step): how the model's own tensor lies.
+        made._apart = None
+        made._copy_of = None  # A weak reference to what it would be a view of without us.
+        return made
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         return call(func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return dispatched(func, args, kwargs or {})
+
+    def __init__(self, node, session, entry=None):
+        pass
 
     __class__ = property(lambda self: torch.Tensor)
 
@@ -49,9 +69,8 @@ class Deferred:
     device = property(lambda self: self._node.device)
     ndim = property(lambda self: len(self._node.shape))
     is_cuda = property(lambda self: self._node.device.type == "cuda")
-    requires_grad = property(lambda self: False)
-    grad_fn = property(lambda self: None)
-    is_leaf = property(lambda self: True)
+    requires_grad = property(lambda self: requires_grad(self),
+                             lambda self, value: self.requires_grad_(value))
     layout = property(lambda self: torch.strided)
     is_nested = is_sparse = is_quantized = is_meta = property(lambda self: False)
 
@@ -80,6 +99,8 @@ class Deferred:
         return self._node.dtype.itemsize
 
     def __len__(self):
+        if not self._node.shape:
+            raise TypeError("len() of a 0-d tensor")
         return self._node.shape[0]
 
     def __iter__(self):
@@ -106,11 +127,14 @@ class Deferred:
     def __index__(self):
         return self._force().__index__()
 
-    def __contains__(self, item):
-        return item in self._force()
+    def as_subclass(self, kind):
+        return self._force().as_subclass(kind)
 
-    def __array__(self, *args):
-        return self._force().__array__(*args)
+    def __contains__(self, item):
+        return plain(item) in self._force()
+
+    def __array__(self, *args, **keywords):
+        return self._force().__array__(*args, **keywords)
 
     def __dlpack__(self, **keywords):
         return self._force().__dlpack__(**keywords)
@@ -119,56 +143,50 @@ class Deferred:
         return self._force().__dlpack_device__()
 
     def __getitem__(self, index):
+        if _autocasts() or _level() is not None or (_records() and requires_grad(self)):
+            return by_pytorch(torch.Tensor.__getitem__, "__getitem__", (self, index), {})
         return HANDLERS["__getitem__"](self, index)
 
     def __setitem__(self, index, value):
         tensor = own(self)
         tensor[plain(index)] = plain(value)
-
-    def __getattr__(self, name):
-        found = getattr(torch.Tensor, name)
-        if callable(found):
-            return lambda *args, **kwargs: call(found, (self, *args), kwargs)
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return wrapped(getattr(self._force(), name), self._session)
+        write_through(self)
 
 
 def _arithmetic(name, function):
-    def method(self, other):
-        if not isinstance(other, (torch.Tensor, int, float, complex)):
-            return NotImplemented
-        return call(function, (self, other), {})
+    def method(self, *other):
+        return call(function, (self, *other), {})
 
     method.__name__ = name
     setattr(Deferred, name, method)
 
 
+# NOTE: PyTorch's own of these names would come here by a longer way, and `x **= 2` as `x ** 2`.
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "eq", "ne", "lt",
-              "le", "gt", "ge", "and", "or", "xor"):
+              "le", "gt", "ge", "and", "or", "xor", "radd", "rsub", "rmul", "rtruediv",
+              "rfloordiv", "rmod", "rpow", "rmatmul", "neg", "abs", "invert"):
     _arithmetic(f"__{_name}__", getattr(torch.Tensor, f"__{_name}__"))
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "pow", "matmul", "rsub"):
-    if hasattr(torch.Tensor, f"__r{_name}__"):
-        _arithmetic(f"__r{_name}__", getattr(torch.Tensor, f"__r{_name}__"))
-for _name in ("iadd", "isub", "imul", "itruediv"):
-    _arithmetic(f"__{_name}__", getattr(torch.Tensor, {
-        "iadd": "add_", "isub": "sub_", "imul": "mul_", "itruediv": "div_"}[_name]))
-
-
-def _unary(name, function):
-    setattr(Deferred, name, lambda self: call(function, (self,), {}))
-
-
-for _name in ("neg", "abs", "invert"):
-    _unary(f"__{_name}__", getattr(torch.Tensor, f"__{_name}__"))
+for _name, _method_name in {"iadd": "add_", "isub": "sub_", "imul": "mul_", "itruediv": "div_",
+                            "ifloordiv": "floor_divide_", "imod": "remainder_",
+                            "ipow": "pow_"}.items():
+    _arithmetic(f"__{_name}__", getattr(torch.Tensor, _method_name))
 
 
 # ---- Between stand-ins and tensors ---------------------------------------------------------------
 
 
+def wrong_type(node):
+    return f"type {node.dtype}; legal: {', '.join(map(str, FLOATS))}"
+
+
 def node_of(value):
     """The node of a stand-in or a tensor."""
     return value._node if type(value) is Deferred else Value(value)
+
+
+def is_exposed(value):
+    """A tensor that the model may write to without our seeing it: it must not wait to be read."""
+    return type(value) is not Deferred and not isinstance(value, torch.nn.Parameter)
 
 
 def is_tensor(value):
@@ -182,20 +200,37 @@ def plain(value):
         return value._node.force()
     if kind in (list, tuple):
         return kind(plain(v) for v in value)
+    if isinstance(value, tuple) and kind is not torch.Size:
+        return tuple_like(value, map(plain, value))
     if kind is dict:
         return {k: plain(v) for k, v in value.items()}
     return value
 
 
-def wrapped(value, session):
-    """The same with stand-ins for floating-point tensors."""
+def tuple_like(value, items):
+    """A tuple of the kind of `value`, which may have named fields."""
+    kind = type(value)
+    return kind._make(items) if hasattr(kind, "_make") else kind(tuple(items))
+
+
+def wrapped(value, session, sources=()):
+    """The same with stand-ins for floating-point tensors, but for those that carry gradients.
+    sources: the stand-ins that it was made of, whose memory it may look at."""
     if type(value) is torch.Tensor:
-        return Deferred(Value(value), session) if value.dtype.is_floating_point else value
+        if not value.dtype.is_floating_point or value.requires_grad:
+            return value
+        made = Deferred(Value(value), session)
+        for source in sources:
+            tensor = source._node.tensor
+            if tensor is not None and torch._C._is_alias_of(value, tensor):
+                node = alone(source)
+                made._node = _value(value, given=is_given(node), base=node)
+                made._viewed = source._viewed = True
+        return made
     if isinstance(value, tuple) and type(value) is not torch.Size:
-        made = [wrapped(v, session) for v in value]
-        return tuple(made) if type(value) is tuple else type(value)(made)
+        return tuple_like(value, [wrapped(v, session, sources) for v in value])
     if type(value) is list:
-        return [wrapped(v, session) for v in value]
+        return [wrapped(v, session, sources) for v in value]
     return value
 
 
@@ -210,27 +245,177 @@ def session_of(values):
     return None
 
 
+def _has_gradients(values):
+    return any(
+        requires_grad(value) if isinstance(value, torch.Tensor)
+        else isinstance(value, (list, tuple)) and _has_gradients(value) for value in values)
+
+
+def requires_grad(tensor):
+    if type(tensor) is Deferred:
+        tensor = tensor._node.tensor
+    return tensor is not None and tensor.requires_grad
+
+
+def is_special(values):
+    """Whether PyTorch's own operators are to run, on tensors: where gradients are wanted, or a
+    transform of torch.func goes on, within a call that began without; or autocast was switched
+    on."""
+    return (_autocasts() or _level() is not None
+            or (_records() and _has_gradients(values)))
+
+
 def call(func, args, kwargs):
-    name = func.__name__
+    name = getattr(func, "__name__", "")
     handler = HANDLERS.get(name)
-    if handler is not None and args and (type(args[0]) is Deferred or name in ANY_FIRST):
+    if (handler is not None and args and (type(args[0]) is Deferred or name in ANY_FIRST)
+            and not is_special(args) and not (kwargs and is_special(kwargs.values()))):
         result = handler(*args, **kwargs)
         if result is not NotImplemented:
+            if name in _POINTWISE and type(result) is Deferred and type(args[0]) is Deferred:
+                _lay_out(result, args[0])
             return result
     return by_pytorch(func, name, args, kwargs)
 
 
+# Whose results lie in PyTorch as their first tensor does, but without its gaps.
+_POINTWISE = {
+    "abs", "add", "bfloat16", "clamp", "clone", "cos", "div", "divide", "elu", "exp", "float",
+    "gelu", "half", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log", "mish", "mul",
+    "multiply", "neg", "pow", "prelu", "reciprocal", "relu", "relu6", "rsqrt", "rsub", "sigmoid",
+    "silu", "sin", "softplus", "sqrt", "square", "sub", "subtract", "tanh", "to", "true_divide",
+    "type", "type_as", "where", "__abs__", "__add__", "__mul__", "__neg__", "__pow__", "__radd__",
+    "__rmul__", "__rsub__", "__rtruediv__", "__sub__", "__truediv__",
+}
+
+
+def _lay_out(made, source):
+    if source._apart is not None and made._apart is None and made._node.shape == source._node.shape:
+        made._apart = source._apart, made._node.shape, torch.empty_like
+
+
+# Functions that go through memory in its order: random numbers, and those that look at the memory.
+_IN_ORDER = {
+    "alpha_dropout", "as_strided", "bernoulli", "dropout", "dropout1d", "dropout2d", "dropout3d",
+    "feature_alpha_dropout", "multinomial", "normal", "poisson", "rand_like", "randint_like",
+    "randn_like", "rrelu", "view",
+}
+_RANDOM = _IN_ORDER | {
+    "alpha_dropout_", "bernoulli_", "cauchy_", "dropout_", "exponential_", "geometric_",
+    "log_normal_", "normal_", "random_", "uniform_",
+}
+
+
+def in_order(value):
+    """A tensor with its last axis innermost, as the model's own is; others as they are."""
+    return value.contiguous() if isinstance(value, torch.Tensor) else value
+
+
 def by_pytorch(func, name, args, kwargs):
+    if name == "__get__":
+        made = wrapped(_seen(func, args, plain(args), {}), args[0]._session, (args[0],))
+        if type(made) is Deferred:
+            made._apart = args[0]._apart, args[0].shape, func
+        return made
+    if name == "__set__":
+        return _set_attribute(func, *args)
     session = session_of(args) or session_of(kwargs.values())
     shards = session and session.shards
     if shards and shards.active:
         shards.require_local(name, args)
-    in_place = (name[-1] == "_" and name[-2] != "_") or kwargs.get("inplace")
-    if in_place and args and type(args[0]) is Deferred:
-        func(own(args[0]), *plain(args[1:]), **plain(kwargs))
-        return args[0]
+    in_place = (name[-1:] == "_" and name[-2:-1] != "_") or kwargs.get("inplace")
+    out = kwargs.get("out")
+    if in_place or out is not None:
+        target = args[0] if in_place and args else out
+        if type(target) is Deferred:
+            return _into(target, func, args, kwargs)
+        if type(target) in (list, tuple):
+            for value in target:
+                if type(value) is Deferred:
+                    own(value)
+        settle()  # It may be memory that others wait to read.
+    given, named = plain(args), plain(kwargs)
+    if name in _IN_ORDER:
+        given = tuple(in_order(value) for value in given)
+        named = {key: in_order(value) for key, value in named.items()}
+    result = _seen(func, args, given, named)
+    if _level() is not None or forward_ad._current_level >= 0:
+        return result
+    sources = [value for value in args if type(value) is Deferred]
+    made = wrapped(result, session, sources)
+    if type(made) is Deferred and made._viewed and len(sources) == 1 and args[0] is sources[0]:
+        rest = args[1:]  # NOTE: `sources` not, whose memory would be kept.
+        made._apart = sources[0]._apart, sources[0].shape, lambda t: func(t, *rest, **kwargs)
+    elif name in _POINTWISE and type(made) is Deferred and sources:
+        _lay_out(made, sources[0])
+    return made
+
+
+def _seen(func, args, given, named):
+    """func(*given, **named), where `given` are the tensors of `args`. What it gives may look at a
+    clone that shares memory still, and must see what is written to the clone."""
+    result = func(*given, **named)
+    for value, tensor in zip(args, given):
+        if type(value) is Deferred and type(value._node) is Lent:
+            node = value._node
+            stepped(node, lambda _: result)
+            if node.tensor is not tensor:
+                return _seen(func, args, plain(args), named)
+    return result
+
+
+def _looks_at(result, tensor):
+    if isinstance(result, (tuple, list)):
+        return any(_looks_at(part, tensor) for part in result)
+    return isinstance(result, torch.Tensor) and torch._C._is_alias_of(result, tensor)
+
+
+def _into(target, func, args, kwargs):
+    """A function that writes to a stand-in. Returns it."""
+    tensor = own(target)  # Before the others: they may be views of it.
+    written = tensor
+    if getattr(func, "__name__", "") in _RANDOM and not tensor.is_contiguous():
+        written = tensor.contiguous()
+    rest = [written if value is target else plain(value) for value in args]
+    func(*rest, **{key: written if value is target else plain(value)
+                   for key, value in kwargs.items()})
+    if written is not tensor:
+        tensor.copy_(written)
+    node = target._node
+    if tensor.shape != node.shape or tensor.dtype != node.dtype:
+        target._node = Value(tensor)
+    write_through(target)
+    return target
+
+
+def write_through(written):
+    """Let what the model's own tensor would be a view of have the new values too."""
+    source = None if written._copy_of is None else written._copy_of()
+    if source is not None:
+        own(source).copy_(written._node.tensor.reshape(source._node.shape))
+        write_through(source)
+
+
+def _set_attribute(func, target, value):
+    """target.name = value, of one of PyTorch's own attributes."""
+    if func.__self__.__name__ == "data":
+        target._node, target._viewed = Value(plain(value)), True
+    else:
+        func(own(target), plain(value))
+
+
+def dispatched(func, args, kwargs):
+    """An operator that C++ code called on stand-ins, past `__torch_function__`."""
+    if not func._schema.is_mutable:
+        return func(*plain(args), **plain(kwargs))
+    settle()
+    written = {}
+    for argument, value in zip(func._schema.arguments, args):
+        info = argument.alias_info
+        if type(value) is Deferred and info is not None and info.is_write:
+            written[id(own(value))] = value
     result = func(*plain(args), **plain(kwargs))
-    return wrapped(result, session)
+    return written.get(id(result), result)
 
 
 def own(deferred):
@@ -242,14 +427,62 @@ def own(deferred):
     if deferred._viewed:
         settle()
         tensor = deferred._node.force()
-    else:
+    if not deferred._viewed or deferred._node.shared:
         tensor = tensor.clone()
         deferred._node, deferred._viewed = Value(tensor), True
     return tensor
 
 
-def value_of(tensor, session, part=None, given=False):
-    return Deferred(Value(tensor, part, given), session)
+def value_of(tensor, session, part=None, given=False, base=None):
+    """A stand-in of this tensor. base: the node whose memory it may look at."""
+    return Deferred(_value(tensor, part, given, base), session)
+
+
+def _value(tensor, part=None, given=False, base=None):
+    if type(base) is Lent and not base.owned and torch._C._is_alias_of(tensor, base.tensor):
+        return Lent(tensor, base)
+    return Value(tensor, part, given)
+
+
+_IN_FRAMES = (Pad, Cat, Frames)  # What waits to be read frame by frame, and goes on waiting.
+
+
+def alone(x):
+    """Its node, before others may look at the same memory: one that no other stand-in has, with
+    memory that those who look can be told of."""
+    node = x._node
+    if node.shared and (node.tensor is not None or type(node) not in _IN_FRAMES):
+        tensor = node.force()
+        node = x._node = Value(tensor.clone()) if is_given(node) else Lent(tensor)
+    return node
+
+
+def stepped(node, step):
+    """step(its tensor), which may be a view: of a clone that shares memory still it must see what
+    is written to that."""
+    tensor = node.force()
+    made = step(tensor)
+    if (type(node) is Lent and not node.owned and node.origin is None and _looks_at(made, tensor)
+            and not (tensor.is_contiguous() or is_inner(tensor))):
+        node.own()  # Now, since its copy has other strides.
+        made = step(node.force())
+    return made
+
+
+def laid_out(apart):
+    """A tensor without memory that lies as the model's own would without us."""
+    parent, shape, step = apart
+    return step(torch.empty(shape, device="meta") if parent is None else laid_out(parent))
+
+
+def another(x):
+    """Its values as another tensor's, which may be written to; no copy until one is."""
+    node = x._node
+    if x._viewed and type(node) is not Frames:
+        tensor = node.force()
+        return Deferred(Value(tensor.clone()) if is_given(node) else Lent(tensor), x._session)
+    node.shared = True
+    return Deferred(node, x._session)
 
 
 def is_given(node):
@@ -259,7 +492,7 @@ def is_given(node):
 
 def view(x, step, order=None):
     """`step` of x's tensor. A norm that waits goes on waiting."""
-    node = x._node
+    node = alone(x)
     if node.tensor is None and type(node) in (Norm, Viewed):
         base, steps, shape = (node, (), node.shape) if type(node) is Norm else (
             node.base, node.steps, node.shape)
@@ -270,16 +503,21 @@ def view(x, step, order=None):
                 else:
                     order = tuple(node.order[i] for i in order)
             if order is not None and order == tuple(range(len(order))):
-                return Deferred(base, x._session)
-            shape = step(torch.empty(shape, device="meta")).shape
-            return Deferred(Viewed(base, (*steps, step), shape, order), x._session)
+                made = Deferred(base, x._session)
+            else:
+                shape = step(torch.empty(shape, device="meta")).shape
+                made = Deferred(Viewed(base, (*steps, step), shape, order), x._session)
+            made._viewed = x._viewed = True
+            return made
     tensor = node.force()
-    stepped = step(tensor)
+    seen = stepped(node, step)
     shards = x._session.shards
-    if shards and shards.active and stepped.stride()[-2:] == tensor.stride()[-2:]:
-        shards.follow(stepped, tensor)
-    made = value_of(stepped, x._session, given=is_given(node))
+    if shards and shards.active and seen.stride()[-2:] == tensor.stride()[-2:]:
+        shards.follow(seen, tensor)
+    made = value_of(seen, x._session, given=is_given(node), base=node)
     made._viewed = x._viewed = True
+    if x._apart is not None:
+        made._apart = x._apart, x.shape, step
     return made
 
 
@@ -292,13 +530,16 @@ ANY_FIRST: set[str] = set()
 
 def _method(name, handler):
     """A method of the stand-in itself, past __getattr__."""
-    function = getattr(torch.Tensor, name)
+    function, pointwise = getattr(torch.Tensor, name), name in _POINTWISE
 
     def method(self, *args, **kwargs):
-        result = handler(self, *args, **kwargs)
-        if result is NotImplemented:
-            return by_pytorch(function, name, (self, *args), kwargs)
-        return result
+        if not (_autocasts() or _level() is not None or (_records() and requires_grad(self))):
+            result = handler(self, *args, **kwargs)
+            if result is not NotImplemented:
+                if pointwise and type(result) is Deferred:
+                    _lay_out(result, self)
+                return result
+        return by_pytorch(function, name, (self, *args), kwargs)
 
     method.__name__ = name
     setattr(Deferred, name, method)
@@ -327,23 +568,52 @@ def waiting_norm(node):
     return None, None
 
 
-def unwrapped(value, outermost=False):
+_OPAQUE = (torch.Tensor, torch.nn.Module, type, types.ModuleType, types.FunctionType,
+           types.MethodType, str, bytes, int, float, type(None))
+
+
+def unwrapped(value, outermost=False, depth=0, known=None):
     """The same with tensors, contiguous as a caller expects them, in tuples, lists and data
-    classes too. Plain dictionaries inside are caches, and stay."""
+    classes too. Plain dictionaries inside are caches, and stay, but where the whole model ends.
+    depth: there, how far to look into dictionaries and objects. known: (result, value) of what was
+    seen before: a stand-in is one tensor, wherever it is."""
+    known = {} if known is None else known
     if type(value) is Deferred:
-        tensor, shards = value._force(), value._session and value._session.shards
-        return (shards.leave(tensor) if shards else tensor).contiguous()
+        if id(value) not in known:
+            tensor, shards = value._force(), value._session and value._session.shards
+            tensor = (shards.leave(tensor) if shards else tensor).contiguous()
+            known[id(value)] = tensor, value
+        return known[id(value)][0]
     if type(value) in (list, tuple):
-        return type(value)(unwrapped(v) for v in value)
+        return type(value)(unwrapped(v, depth=depth, known=known) for v in value)
+    if isinstance(value, tuple) and type(value) is not torch.Size:
+        return tuple_like(value, [unwrapped(v, depth=depth, known=known) for v in value])
+    if isinstance(value, _OPAQUE) or id(value) in known:
+        return value
+    known[id(value)] = value, value
     if isinstance(value, dict):
-        if outermost or type(value) is not dict:
+        if outermost or depth > 0 or type(value) is not dict:
             for key, item in list(value.items()):
-                plain = unwrapped(item)
+                plain = unwrapped(item, depth=depth - 1, known=known)
                 if plain is not item:
                     value[key] = plain
         return value
-    if hasattr(value, "__dict__") and not isinstance(value, (torch.Tensor, torch.nn.Module, type)):
-        for key, item in list(vars(value).items()):  # A data class, a distribution.
-            if type(item) is Deferred:
-                setattr(value, key, unwrapped(item))
+    # A data class, a distribution, a cache.
+    for name in list(getattr(value, "__dict__", ()) or getattr(value, "__dataclass_fields__", ())):
+        item = getattr(value, name, None)
+        if type(item) is Deferred:
+            _put(value, name, unwrapped(item, known=known))
+        elif depth > 0 and isinstance(item, (list, tuple)):
+            plain = unwrapped(item, depth=depth - 1, known=known)
+            if any(a is not b for a, b in zip(plain, item)):
+                _put(value, name, plain)
+        elif depth > 0:
+            unwrapped(item, depth=depth - 1, known=known)
     return value
+
+
+def _put(value, name, item):
+    try:
+        setattr(value, name, item)
+    except AttributeError:  # A frozen data class.
+        object.__setattr__(value, name, item)

@@ -44,6 +44,7 @@ def carry(made, sources):
 
 
 _local = threading.local()
+_level = torch._C._functorch.maybe_current_level
 
 
 def _remember(node):
@@ -67,23 +68,31 @@ def settle():
         if node is None:
             continue
         if node.tensor is None:
-            node.force()
-        elif type(node) is Lent:
-            node.tensor = node.tensor.clone()
+            tensor = node.force()
+            if node.shared and type(node) is Frames:
+                node.tensor = tensor.clone()
+        elif type(node) is Lent and not node.owned:
+            node.own()
 
 
 class Node:
-    """shape, dtype, device: of the tensor. tensor: it, where it is there."""
+    """shape, dtype, device: of the tensor. tensor: it, where it is there. shared: whether several
+    stand-ins have it that are not to see what is written to the others."""
 
-    __slots__ = ("__weakref__", "device", "dtype", "shape", "tensor")
+    __slots__ = ("__weakref__", "device", "dtype", "shape", "shared", "tensor")
 
     def __init__(self, shape, dtype, device):
         self.shape, self.dtype, self.device, self.tensor = shape, dtype, device, None
+        self.shared = False
         _remember(self)
 
     def force(self):
         if self.tensor is None:
-            self.tensor = self.compute()
+            if _level() is None:
+                self.tensor = self.compute()
+            else:  # It was asked for before the transform, which is of what follows.
+                with torch._C._DisableFuncTorch():
+                    self.tensor = self.compute()
             self.forget()
         return self.tensor
 
@@ -107,17 +116,31 @@ class Value(Node):
     def __init__(self, tensor, part=None, given=False):
         self.tensor = tensor
         self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, tensor.device
-        self.part, self.given = part, given
+        self.part, self.given, self.shared = part, given, False
 
 
 class Lent(Value):
-    """A clone that shares memory until somebody writes to it."""
+    """A clone that shares memory until somebody writes to it. origin: the clone that this one is a
+    view of; owned: whether it has memory of its own."""
 
-    __slots__ = ()
+    __slots__ = ("_offset", "origin", "owned")
 
-    def __init__(self, tensor):
+    def __init__(self, tensor, origin=None):
         super().__init__(tensor)
+        self.origin, self.owned = origin and (origin.origin or origin), False
+        if origin is not None:
+            self._offset = tensor.storage_offset() - self.origin.tensor.storage_offset()
         _remember(self)
+
+    def own(self):
+        """Have memory of its own: a view that of its origin, which has had it before."""
+        old = self.force()
+        if self.origin is None:
+            self.tensor = old.clone()
+        else:
+            begin = self.origin.tensor.storage_offset() + self._offset
+            self.tensor = self.origin.tensor.as_strided(old.shape, old.stride(), begin)
+        self.owned = True
 
 
 class Cast(Node):
@@ -408,6 +431,8 @@ def shuffle(x, how):
     x = x.permute(0, 1 if outer else 1 + axes, *pixels)
     x = x.reshape(n, channels, *(e * f for e, f in zip(extents, factors)))
     x = x[:, :, dropped:] if dropped else x
+    if _level() is not None:  # vmap has no memory formats.
+        return x
     return x.contiguous(
         memory_format=torch.channels_last if axes == 2 else torch.channels_last_3d)
 
@@ -496,6 +521,7 @@ class Conv(Node):
         made = Conv.__new__(Conv)
         for name, value in zip(_COPIED, _copied(self)):
             setattr(made, name, value)
+        made.shared = False
         _remember(made)
         self.taken = True
         return made

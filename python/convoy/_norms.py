@@ -4,7 +4,17 @@ convolutions take in."""
 
 import torch
 
-from ._deferred import FLOATS, HALVES, Deferred, is_tensor, node_of, waiting_norm
+from ._deferred import (
+    FLOATS,
+    HALVES,
+    Deferred,
+    another,
+    is_exposed,
+    is_tensor,
+    node_of,
+    waiting_norm,
+    wrong_type,
+)
 from ._nodes import Cast, Conv, MeanSquare, Norm, ShuffledRepeat, Sigmoid, Value, Viewed
 
 
@@ -25,6 +35,8 @@ def _group_norm(input, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enabl
         return NotImplemented
     source, wide = _narrow(input._node)
     channels = source.shape[1]
+    if source.dtype not in FLOATS:
+        input._session.leave(weight, source.shape, "group_norm", wrong_type(source))
     if (source.dtype not in FLOATS or channels % num_groups or source.shape.numel() == 0
             or not _parameter(weight, channels) or not _parameter(bias, channels)):
         return NotImplemented
@@ -45,12 +57,16 @@ def _instance_norm(input, running_mean=None, running_var=None, weight=None, bias
 
 def _batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False,
                 momentum=0.1, eps=1e-5):
-    if (type(input) is not Deferred or training or running_mean is None or running_var is None
-            or input._session.quality != "fast"):
+    if type(input) is not Deferred or training or running_mean is None or running_var is None:
         return NotImplemented
     conv, session = input._node, input._session
+    if session.quality != "fast":
+        session.leave(weight, conv.shape, "batch_norm", 'quality="exact" rounds in front of it')
+        return NotImplemented
     if (type(conv) is not Conv or conv.residual is not None or conv.activation is not None
             or conv.shuffle is not None or not conv.may_fuse()):
+        session.leave(weight, conv.shape, "batch_norm",
+                      "no convolution right in front of it whose output is its alone")
         return NotImplemented
     sources = (conv.weight, conv.bias, running_mean, running_var, weight, bias)
     if any(s is not None and (type(s) is Deferred or s.device != conv.device) for s in sources):
@@ -234,7 +250,7 @@ def _mul(input, other, **keywords):
         input, other = other, input
     if _is_number(other):
         if other == 1:
-            return input
+            return another(input)
         made = _scaled(input, other)
         return NotImplemented if made is None else made
     if type(other) is not Deferred and not is_tensor(other):
@@ -261,7 +277,7 @@ def _div(input, other, *, rounding_mode=None, **keywords):
         return NotImplemented
     if _is_number(other):
         if other == 1:
-            return input
+            return another(input)
         made = None if other == 0 else _scaled(input, 1 / other)
     else:
         made = _root_mean_square(input, other, "root")
@@ -278,7 +294,7 @@ def _add(input, other, *, alpha=1, **keywords):
         if type(node) is MeanSquare and node.stage == "mean":
             made = node.next("added", lambda t: t + other, epsilon=float(other))
             return Deferred(made, session)
-        return input if other == 0 else NotImplemented
+        return another(input) if other == 0 else NotImplemented
     if not is_tensor(other):
         return NotImplemented
     for a, b in ((input, other), (other, input)):
@@ -292,7 +308,10 @@ def _add(input, other, *, alpha=1, **keywords):
             if (type(added) is ShuffledRepeat and added.tensor is None
                     and added.how == conv.shuffle):
                 return Deferred(conv.with_repeated_residual(added.source), session)
-            return Deferred(conv.with_residual(added), session)
+            made = Deferred(conv.with_residual(added), session)
+            if is_exposed(b):
+                made._force()
+            return made
     made = _shifted(input, other)
     if made is None and type(other) is Deferred:
         made = _shifted(other, input)

@@ -12,8 +12,13 @@ and the output is channels-last. They run on the current stream of the tensor's 
 kernels for torch.compile. Gradients are PyTorch's, of the same computation done anew by its own
 operators (not with next_cache). In a CUDA graph: run once before the capture, since plans are made
 and filters packed at the first call.
+
+Under autocast the convolutions take its type, as PyTorch's do. Transforms of torch.func and
+forward-mode differentiation get the same computation by PyTorch's operators, and so do gradients of
+gradients.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -88,13 +93,18 @@ def _no_gradients(ctx, *gradients):
         "torch.no_grad()")
 
 
-def _refuse_tangents(arguments):
+def _refuse_tangents(name, arguments):
     """NOTE: PyTorch's custom operators would leave the tangents out without a word."""
     for tensor in arguments:
         if isinstance(tensor, torch.Tensor) and forward_ad.unpack_dual(tensor).tangent is not None:
             raise NotImplementedError(
-                "convoy.torch has no forward-mode derivatives; legal: backward(), or PyTorch's own "
-                "operators")
+                f"torch.ops.convoy.{name} has no forward-mode derivatives; legal: backward(), or "
+                "convoy.torch.conv2d, conv3d (without next_cache), group_norm and rms_norm")
+
+
+def _is_transformed():
+    """Whether it is to be PyTorch's operators that run."""
+    return not torch.compiler.is_compiling() and _calls.is_transformed()
 
 
 def _operator(name, in_python, fake, backward=_no_gradients, keep=None, always_python=False):
@@ -110,7 +120,7 @@ def _operator(name, in_python, fake, backward=_no_gradients, keep=None, always_p
         if torch.compiler.is_compiling():
             return operator(*arguments)
         if forward_ad._current_level >= 0:
-            _refuse_tangents(arguments)
+            _refuse_tangents(name, arguments)
         try:
             return operator(*arguments)
         except RuntimeError as error:
@@ -373,12 +383,14 @@ def _activated(y, activation):
 
 
 def _gradients(function, tensors, wanted, gradient):
-    """Of function(*tensors), computed anew, where `wanted`; None for the others."""
-    with torch.enable_grad():
-        inputs = [t if t is None else t.detach().requires_grad_(want)
+    """Of function(*tensors), computed anew, where `wanted`; None for the others. They have
+    gradients themselves where those are recorded (create_graph=True)."""
+    recorded = torch.is_grad_enabled()
+    with torch.enable_grad(), torch.autocast(gradient.device.type, enabled=False):
+        inputs = [t if t is None else t.view_as(t) if recorded else t.detach().requires_grad_(want)
                   for t, want in zip(tensors, wanted)]
         sought = [t for t, want in zip(inputs, wanted) if t is not None and want]
-        found = torch.autograd.grad(function(*inputs), sought, gradient)
+        found = torch.autograd.grad(function(*inputs), sought, gradient, create_graph=recorded)
     remaining = iter(found)
     return [next(remaining) if want else None for want in wanted]
 
@@ -505,8 +517,21 @@ def _shuffled_backward(ctx, gradient):
     return (*found, *(None,) * 6, cache, *(None,) * 6)
 
 
-_shuffled_conv = _operator("shuffled_conv", _shuffled_conv_in_python, _shuffled_conv_fake,
-                           _shuffled_backward, _keep_shuffled, always_python=True)
+_shuffled_operator = _operator("shuffled_conv", _shuffled_conv_in_python, _shuffled_conv_fake,
+                               _shuffled_backward, _keep_shuffled, always_python=True)
+
+
+def _shuffled_conv(x, weight, bias, residual, stride, padding, dilation, groups, activation, beta,
+                   cache, packed, mode, factors, order, dropped, repeated):
+    if _is_transformed():
+        how = (1,) * (3 - len(factors)) + tuple(factors), order, dropped
+        return _shuffled_by_pytorch(x, weight, bias, residual, cache, stride, padding, dilation,
+                                    groups, activation, beta, mode, how, repeated)
+    return _shuffled_operator(x, weight, bias, residual, stride, padding, dilation, groups,
+                              activation, beta, cache, packed, mode, factors, order, dropped,
+                              repeated)
+
+
 _conv2d = _operator("conv2d", _conv2d_in_python, _conv2d_fake, _conv_backward, _keep_conv)
 _conv3d = _operator("conv3d", _conv3d_in_python, _conv3d_fake, _conv_backward, _keep_conv)
 _conv3d_next_cache = _operator("conv3d_next_cache", _conv3d_next_cache_in_python,
@@ -558,6 +583,28 @@ def _runs_at_once(*tensors):
                                   and not (grad and tensor.requires_grad)) for tensor in tensors)
 
 
+def _has_memory(x):
+    return x.device.type in ("cpu", "cuda")
+
+
+def _autocast(x, weight, residual, cache, packed, upsample=1):
+    """As F.conv2d: where autocast is on, in its type."""
+    kind = x.device.type
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return x, weight, residual, cache, packed
+    dtype = torch.get_autocast_dtype(kind)
+    if weight.dtype in _NAMES and weight.dtype != dtype:
+        if torch.compiler.is_compiling() or _calls.is_transformed() or (
+                type(weight) is not torch.nn.Parameter
+                or (torch.is_grad_enabled() and weight.requires_grad)):
+            weight, packed = weight.to(dtype), packed and upsample > 1
+        else:
+            weight = _calls.cast_weight(weight, dtype)
+    x, residual, cache = (t.to(dtype) if t is not None and t.dtype in _NAMES else t
+                          for t in (x, residual, cache))
+    return x, weight, residual, cache, packed
+
+
 def _described(tensor):
     return None if tensor is None else (tensor.shape, tensor.dtype, tensor.device)
 
@@ -580,12 +627,15 @@ def _convolve(axes, operator, x, weight, bias, stride, padding, dilation, groups
             return call(_Quick(weight, bias), x, cache, residual)
     strides, sides_, dilations = _axes(x, weight, stride, padding, dilation, axes)
     groups, upsample, beta = integer(groups, "groups"), integer(upsample, "upsample"), float(beta)
+    if _is_transformed():
+        return _by_pytorch(x, weight, bias, residual, cache, strides, sides_, dilations, groups,
+                           activation, beta, upsample, mode)
     arguments = (x, weight, bias, residual, strides, sides_, dilations, groups, activation, beta)
     if axes == 2:
         y = operator(*arguments, upsample, packed, folding, mode)
     else:
         y = operator(*arguments, cache, packed, mode)
-    if key is not None and (cache is None or cache.numel() > 0):
+    if key is not None and _has_memory(x) and (cache is None or cache.numel() > 0):
         quick: Any = _Quick(weight, bias)
         quick.begin, quick.end = tuple(sides_[0::2]), tuple(sides_[1::2])
         quick.stride, quick.dilation, quick.groups = tuple(strides), tuple(dilations), groups
@@ -621,6 +671,7 @@ def conv2d(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     (row, column, channel) instead of (channel, row, column). The residual is added to the pixels;
     with repeat_residual it has the extents before them, and each of its channels goes with
     filters / channels filters that follow each other (DC-AE's shortcut)."""
+    x, weight, residual, _, packed = _autocast(x, weight, residual, None, packed, upsample)
     factors = numbers(pixel_shuffle, 2, "pixel_shuffle")
     if factors != (1, 1):
         if upsample != 1:
@@ -649,6 +700,7 @@ def conv3d(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
 
     pixel_shuffle: filters become this many (frames, rows, columns) of each pixel; dropped_frames:
     so many of the first ones are left out. Not with next_cache."""
+    x, weight, residual, cache, packed = _autocast(x, weight, residual, cache, packed)
     factors = numbers(pixel_shuffle, 3, "pixel_shuffle")
     if factors != (1, 1, 1):
         if next_cache:
@@ -763,15 +815,18 @@ def _keep_group_norm(ctx, inputs, output):
     ctx.save_for_backward(x, weight, bias)
 
 
+def _group_norm_by_pytorch(x, weight, bias, groups, epsilon, activation):
+    weight, bias = (None if t is None else t.to(x.dtype) for t in (weight, bias))
+    return _activated(F.group_norm(x, groups, weight, bias, epsilon), activation)
+
+
 def _group_norm_backward(ctx, gradient):
     def norm(x, weight, bias):
-        weight, bias = (None if t is None else t.to(x.dtype) for t in (weight, bias))
-        y = F.group_norm(x, ctx.groups, weight, bias, ctx.epsilon)
-        return _activated(y, ctx.activation)
+        return _group_norm_by_pytorch(x, weight, bias, ctx.groups, ctx.epsilon, ctx.activation)
 
-    needs = (ctx.needs_input_grad[i] and t is not None
-             for i, t in zip((0, 2, 3), ctx.saved_tensors))
-    x, weight, bias = _gradients(norm, ctx.saved_tensors, list(needs), gradient)
+    tensors = ctx.saved_tensors  # NOTE: once: torch.utils.checkpoint lets nobody ask again.
+    needs = (ctx.needs_input_grad[i] and t is not None for i, t in zip((0, 2, 3), tensors))
+    x, weight, bias = _gradients(norm, tensors, list(needs), gradient)
     return x, None, weight, bias, None, None
 
 
@@ -780,20 +835,25 @@ def _keep_rms_norm(ctx, inputs, output):
     ctx.save_for_backward(x, weight, bias)
 
 
+def _rms_norm_by_pytorch(x, weight, bias, epsilon, rule, activation):
+    wide = x.float()
+    if rule == "added":
+        y = wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + epsilon)
+    else:
+        y = F.normalize(wide, dim=1, eps=epsilon) * math.sqrt(x.shape[1])
+    axes = (1, -1, *(1,) * (x.dim() - 2))
+    y = y if weight is None else y * weight.reshape(axes)
+    y = y if bias is None else y + bias.reshape(axes)
+    return _activated(y, activation).to(x.dtype)
+
+
 def _rms_norm_backward(ctx, gradient):
     def norm(x, weight, bias):
-        wide = x.float()
-        if ctx.rule == "added":
-            y = wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + ctx.epsilon)
-        else:
-            y = F.normalize(wide, dim=1, eps=ctx.epsilon) * math.sqrt(x.shape[1])
-        axes = (1, -1, *(1,) * (x.dim() - 2))
-        y = y if weight is None else y * weight.reshape(axes)
-        y = y if bias is None else y + bias.reshape(axes)
-        return _activated(y, ctx.activation).to(x.dtype)
+        return _rms_norm_by_pytorch(x, weight, bias, ctx.epsilon, ctx.rule, ctx.activation)
 
-    needs = (ctx.needs_input_grad[i] and t is not None for i, t in enumerate(ctx.saved_tensors))
-    x, weight, bias = _gradients(norm, ctx.saved_tensors, list(needs), gradient)
+    tensors = ctx.saved_tensors
+    needs = (ctx.needs_input_grad[i] and t is not None for i, t in enumerate(tensors))
+    x, weight, bias = _gradients(norm, tensors, list(needs), gradient)
     return x, weight, bias, None, None, None
 
 
@@ -820,11 +880,16 @@ def _normalise(operator, x, weight, bias, epsilon, activation, rule, groups=None
         call = _quick_norms.get(key)
         if call is not None:
             return call(x, weight, bias)
+    if _is_transformed():
+        _require_axes(x)
+        if groups is not None:
+            return _group_norm_by_pytorch(x, weight, bias, groups, epsilon, activation)
+        return _rms_norm_by_pytorch(x, weight, bias, epsilon, rule, activation)
     if groups is not None:
         y = operator(x, groups, weight, bias, epsilon, activation)
     else:
         y = operator(x, weight, bias, epsilon, rule, activation)
-    if key is not None and x.numel() > 0:
+    if key is not None and x.numel() > 0 and _has_memory(x):
         if len(_quick_norms) >= 4096:
             _quick_norms.clear()
         node = _QuickNorm(rule, groups, epsilon, activation)
@@ -928,7 +993,20 @@ class RMSNorm(torch.nn.Module):
                         activation=self.activation)
 
 
+# Whether Convoy has what a call of a converted module needs. After `.double()`, on other devices,
+# or for pictures without a batch it is PyTorch's own.
+def _takes(module, x):
+    return (x.dtype in _NAMES and _has_memory(x)
+            and (module.weight is None or module.weight.dtype in _NAMES))
+
+
+def _takes_norm(module, x):
+    return x.dim() in (4, 5) and _takes(module, x)
+
+
 def _forward(module, x):
+    if x.dim() != module.weight.dim() or not _takes(module, x):
+        return type(module).forward(module, x)
     function = conv2d if module.weight.dim() == 4 else conv3d
     return function(
         x, module.weight, module.bias, module.stride, module.padding, module.dilation,
@@ -937,37 +1015,56 @@ def _forward(module, x):
 
 
 def _forward_norm(module, x):
-    if x.dim() not in (4, 5) or x.dtype not in _NAMES:
+    if not _takes_norm(module, x):
         return type(module).forward(module, x)
     return group_norm(x, module.num_groups, module.weight, module.bias, module.eps)
 
 
+class _FusedNorm(GroupNorm):
+    """A GroupNorm of a converted model, with the SiLU behind it."""
+
+    def forward(self, x):
+        # NOTE: torch.fx comes here with what is no tensor.
+        if isinstance(x, torch.Tensor) and not _takes_norm(self, x):
+            return F.silu(torch.nn.GroupNorm.forward(self, x))
+        return super().forward(x)
+
+
 def _fused_norm(norm):
     """A GroupNorm with SiLU on the parameters of `norm`."""
-    fused = GroupNorm(norm.num_groups, norm.num_channels, norm.eps, False, activation="silu")
+    fused = _FusedNorm(norm.num_groups, norm.num_channels, norm.eps, False, activation="silu")
     fused.affine, fused.weight, fused.bias = norm.affine, norm.weight, norm.bias
     return fused.train(norm.training)
+
+
+def _has_hooks(module):
+    return any(value for name, value in vars(module).items() if name.endswith("_hooks"))
 
 
 def convert(module: torch.nn.Module) -> torch.nn.Module:
     """Let Convoy run what it can inside `module` (itself included): every nn.Conv2d and nn.Conv3d
     with a type it knows (and no circular padding), and every nn.GroupNorm. In an nn.Sequential a
-    GroupNorm and the SiLU right behind it become one. Returns the module, whose parameters keep
-    their names."""
+    GroupNorm and the SiLU right behind it become one, where neither has hooks: the norm's output
+    is that of both then. Outputs are channels-last, so that `y.view(n, -1)` must be `y.reshape`.
+    Returns the module, whose parameters keep their names. `convoy.accelerate` does more, keeps the
+    modules as they are, and can be undone."""
     for part in list(module.modules()):
-        if isinstance(part, torch.nn.Sequential):
+        if isinstance(part, torch.nn.Sequential) and (
+                type(part).forward is torch.nn.Sequential.forward):
             for i in range(len(part) - 1):
-                if type(part[i]) is torch.nn.GroupNorm and type(part[i + 1]) is torch.nn.SiLU:
+                if (type(part[i]) is torch.nn.GroupNorm and type(part[i + 1]) is torch.nn.SiLU
+                        and not _has_hooks(part[i]) and not _has_hooks(part[i + 1])):
                     part[i] = _fused_norm(part[i])
                     part[i + 1] = torch.nn.Identity()
+    # NOTE: partial, since a bound method that its class does not have cannot be unpickled.
     for part in module.modules():
         if type(part) is torch.nn.GroupNorm:
-            part.forward = _forward_norm.__get__(part)
+            part.forward = functools.partial(_forward_norm, part)
         if type(part) not in (torch.nn.Conv2d, torch.nn.Conv3d):
             continue
         if part.padding_mode not in _PADDING_MODES:  # circular
             continue
         if part.weight.dtype not in _NAMES:
             continue
-        part.forward = _forward.__get__(part)
+        part.forward = functools.partial(_forward, part)
     return module

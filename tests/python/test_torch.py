@@ -4,6 +4,7 @@ one."""
 
 import copy
 import os
+import pickle
 import unittest
 
 import convoy
@@ -166,19 +167,61 @@ class Operators(unittest.TestCase):
                                     shuffle_order="channels_inner", dropped_frames=dropped)
             torch.testing.assert_close(y, expected[:, :, dropped:], rtol=0, atol=0)
 
-    def test_tangents_are_refused(self):
-        x, w = integers(1, 8, 4, 5), integers(16, 8, 3, 3)
+    def test_transforms_get_pytorchs_operators(self):
+        x, w = integers(2, 8, 4, 5), integers(16, 8, 3, 3)
         forward_ad = torch.autograd.forward_ad
-        for call in (lambda t: convoy.torch.conv2d(t, w),
-                     lambda t: convoy.torch.conv2d(t, w, pixel_shuffle=2),
-                     lambda t: convoy.torch.conv3d(t[:, :, None], w[:, :, None], next_cache=True),
-                     lambda t: convoy.torch.group_norm(t, 2), convoy.torch.rms_norm):
-            call(x)  # From now on it is known.
-            with forward_ad.dual_level(), self.assertRaisesRegex(
-                    NotImplementedError, "no forward-mode derivatives"):
-                call(forward_ad.make_dual(x, x))
-            with self.assertRaisesRegex(NotImplementedError, "no forward-mode derivatives"):
-                torch.func.jvp(call, (x,), (x,))
+
+        def rms(t):
+            return F.rms_norm(t.movedim(1, -1), (8,), eps=1e-3).movedim(-1, 1)
+
+        for ours, plain in (
+                (lambda t: convoy.torch.conv2d(t, w, activation="silu"),
+                 lambda t: F.silu(F.conv2d(t, w))),
+                (lambda t: convoy.torch.conv2d(t, w, pixel_shuffle=2),
+                 lambda t: F.pixel_shuffle(F.conv2d(t, w), 2)),
+                (lambda t: convoy.torch.conv3d(t[:, :, None], w[:, :, None], packed=True),
+                 lambda t: F.conv3d(t[:, :, None], w[:, :, None])),
+                (lambda t: convoy.torch.group_norm(t, 2, eps=1e-3),
+                 lambda t: F.group_norm(t, 2, eps=1e-3)),
+                (lambda t: convoy.torch.rms_norm(t, eps=1e-3), rms)):
+            ours(x)  # From now on it is known.
+            tangent = torch.func.jvp(plain, (x,), (x + 1,))[1]
+            with forward_ad.dual_level():
+                found = forward_ad.unpack_dual(ours(forward_ad.make_dual(x, x + 1))).tangent
+                torch.testing.assert_close(found, tangent)
+            torch.testing.assert_close(torch.func.jvp(ours, (x,), (x + 1,))[1], tangent)
+            torch.testing.assert_close(torch.vmap(ours)(x[:, None]), torch.vmap(plain)(x[:, None]))
+            slopes = [torch.func.grad(lambda t, f=f: f(t).square().sum())(x) for f in (ours, plain)]
+            torch.testing.assert_close(*slopes, rtol=1e-4, atol=1e-3)
+        with forward_ad.dual_level(), self.assertRaisesRegex(
+                NotImplementedError, "conv3d_next_cache has no forward-mode derivatives"):
+            convoy.torch.conv3d(forward_ad.make_dual(x, x)[:, :, None], w[:, :, None],
+                                next_cache=True)
+
+    def test_autocast_is_pytorchs(self):
+        x, w, b = torch.randn(1, 8, 6, 7), torch.randn(8, 8, 3, 3), torch.randn(8)
+        parameter = torch.nn.Parameter(w.clone())
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            expected = F.conv2d(x, w, b)
+            self.assertIs(expected.dtype, torch.bfloat16)
+            for given in (x, x.bfloat16()):
+                for weight in (w, parameter):
+                    for packed in (False, True):
+                        y = convoy.torch.conv2d(given, weight, b, packed=packed)
+                        torch.testing.assert_close(y, expected, rtol=0.02, atol=0.05)
+                        if weight is parameter:
+                            y.float().sum().backward()  # With autocast on, as some have it.
+            with torch.no_grad():
+                cast = _calls.cast_weight(parameter, torch.bfloat16)
+                convoy.torch.conv2d(x, parameter, b, packed=True)
+                self.assertIs(_calls.cast_weight(parameter, torch.bfloat16), cast, "cast once")
+                parameter.mul_(2)
+                torch.testing.assert_close(convoy.torch.conv2d(x, parameter, b, packed=True),
+                                           F.conv2d(x, 2 * w, b), rtol=0.02, atol=0.05)
+            cached = convoy.torch.conv3d(x[:, :, None], w[:, :, None].repeat(1, 1, 2, 1, 1),
+                                         cache=x[:, :, None])
+            self.assertIs(cached.dtype, torch.bfloat16)
+        self.assertIs(convoy.torch.conv2d(x, parameter, b).dtype, torch.float32)
 
     def test_pixel_shuffle_has_gradients(self):
         given = [integers(*shape, seed=i) for i, shape in enumerate(
@@ -398,6 +441,30 @@ class Gradients(unittest.TestCase):
         self.check(lambda x: convoy.torch.rms_norm(x, rule="norm_floor", activation="gelu"),
                    lambda x: F.gelu(F.normalize(x, dim=1) * 8**0.5), x)
 
+    def test_gradients_have_gradients(self):
+        x, w = torch.randn(1, 8, 4, 5), torch.randn(8, 8, 3, 3)
+        for ours, plain in (
+                (lambda t, w: convoy.torch.conv2d(t, w, padding=1, residual=t, activation="silu"),
+                 lambda t, w: F.silu(F.conv2d(t, w, padding=1)) + t),
+                (lambda t, w: convoy.torch.group_norm(t * w[0, 0, 0, 0], 2, activation="silu"),
+                 lambda t, w: F.silu(F.group_norm(t * w[0, 0, 0, 0], 2)))):
+            found = []
+            for function in (ours, plain):
+                t, v = x.clone().requires_grad_(), w.clone().requires_grad_()
+                first, = torch.autograd.grad(function(t, v).square().sum(), t, create_graph=True)
+                found.append([first, *torch.autograd.grad(first.square().sum(), (t, v))])
+            torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)
+
+    def test_a_checkpoint_lets_nobody_ask_twice(self):
+        model = convoy.torch.convert(torch.nn.Sequential(
+            torch.nn.GroupNorm(2, 8), torch.nn.SiLU(), torch.nn.Conv2d(8, 8, 1)))
+        run = torch.utils.checkpoint.checkpoint
+        x = torch.randn(1, 8, 4, 5, requires_grad=True)
+        run(model, x, use_reentrant=False).sum().backward()
+        y = run(convoy.torch.rms_norm, x, use_reentrant=False)
+        y.sum().backward()
+        self.assertIsNotNone(x.grad)
+
     def test_a_converted_model_trains_as_the_original_does(self):
         torch.manual_seed(0)
         original = torch.nn.Sequential(
@@ -517,6 +584,43 @@ class Convert(unittest.TestCase):
             torch.testing.assert_close(block(x), expected, rtol=1e-4, atol=1e-5)
         self.assertEqual(list(block.state_dict()), names)
         self.assertIsInstance(block[1], torch.nn.Identity)
+
+    def test_hooks_see_what_they_did(self):
+        def block():
+            torch.manual_seed(0)
+            return torch.nn.Sequential(
+                torch.nn.Conv2d(3, 8, 3), torch.nn.GroupNorm(4, 8), torch.nn.SiLU())
+
+        class Own(torch.nn.Sequential):
+            def forward(self, x):
+                return self[2](self[1](self[0](x)) + 1)
+
+        x, expected, found = torch.randn(2, 3, 8, 8), block(), block()
+        with torch.no_grad():
+            for model in (expected, found):
+                model[1].register_forward_hook(lambda module, inputs, output: output + 1)
+            torch.testing.assert_close(convoy.torch.convert(found)(x), expected(x))
+            torch.testing.assert_close(convoy.torch.convert(Own(*block()))(x), Own(*block())(x))
+
+    def test_what_it_has_not_is_pytorchs(self):
+        original = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3), torch.nn.GroupNorm(4, 8), torch.nn.SiLU(),
+            torch.nn.GroupNorm(4, 8, affine=False), torch.nn.Conv2d(8, 4, 3, padding=1)).eval()
+        converted, x = convoy.torch.convert(copy.deepcopy(original)), torch.randn(2, 3, 8, 8)
+        with torch.no_grad():
+            expected = original(x)
+            torch.testing.assert_close(converted[0](x[0]), original[0](x[0]))
+            y = copy.deepcopy(converted).double()(x.double())
+            torch.testing.assert_close(y, original.double()(x.double()), rtol=0, atol=0)
+            self.assertTrue(copy.deepcopy(converted).to("meta")(x.to("meta")).is_meta)
+            for _ in range(2):  # Both ways of a call, of a packed weight and of tensors.
+                y = convoy.torch.conv2d(x.to("meta"), torch.empty(4, 3, 3, 3, device="meta"),
+                                        packed=True)
+                self.assertEqual(y.shape, (2, 4, 6, 6))
+            loaded = pickle.loads(pickle.dumps(converted))
+            torch.testing.assert_close(loaded(x), expected)
+            self.assertIsNot(loaded[0].forward.args[0], converted[0])
+            torch.testing.assert_close(torch.fx.symbolic_trace(converted)(x), expected)
 
     def test_a_module_gives_the_same(self):
         model = torch.nn.Sequential(

@@ -14,12 +14,12 @@ import unittest.mock
 import weakref
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 import convoy
 
-from .. import _accelerate, _layout
+from .. import _accelerate, _axes, _deferred, _layout
 from . import vae_models
 
 
@@ -74,6 +74,12 @@ def _attention(query, key, value, *arguments, **keywords):
                        device=query.device)
 
 
+def _laid_out(apart):
+    """NOTE: it asks for strides only, by tensors that have no memory anywhere else."""
+    with _disable_current_modes():
+        return _deferred.laid_out(apart)
+
+
 @contextlib.contextmanager
 def _on_meta():
     """Kernels that only allocate what they return."""
@@ -81,7 +87,7 @@ def _on_meta():
         for owner, name, value in (
             (_accelerate.Session, "conv", _conv), (_accelerate.Session, "norm", _norm),
             (_accelerate, "_refusal", lambda module, given: ""),
-            (_layout, "_wide_devices", {"cuda", "meta"}),
+            (_layout, "_wide_devices", {"cuda", "meta"}), (_axes, "laid_out", _laid_out),
             (torch.nn.functional, "scaled_dot_product_attention", _attention),
         ):
             stack.enter_context(unittest.mock.patch.object(owner, name, value))

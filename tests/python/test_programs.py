@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""convoy.accelerate on random programs: convolutions, norms and what models do between them, views
+and in-place writes among it. Each program's values are compared with PyTorch's, in two calls.
+
+CONVOY_PROGRAMS=0:2000 runs those seeds; a program that fails is printed, without the steps that it
+fails without.
+"""
+
+import os
+import random
+import unittest
+
+import convoy
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+FIRST, LAST = map(int, os.environ.get("CONVOY_PROGRAMS", "0:40").split(":"))
+CHANNELS = 8
+
+
+class Model(nn.Module):
+    """What programs are made of, for pictures or for frames."""
+
+    def __init__(self, axes):
+        super().__init__()
+        c, conv, self.axes = CHANNELS, (nn.Conv2d, nn.Conv3d)[axes - 2], axes
+        self.convs = nn.ModuleList([
+            conv(c, c, 3, padding=1), conv(c, c, 1), conv(c, c, 3, padding=1, groups=2),
+            conv(c, c, 3, padding=1, padding_mode="replicate")])
+        self.wider, self.narrower = conv(c, 4 * c, 1), conv(4 * c, c, 1)
+        self.joint = conv(2 * c, c, 3, padding=1)
+        self.causal = nn.Conv3d(c, c, 3, padding=(0, 1, 1))
+        self.strided = conv(c, c, 3, 2, 1)
+        self.group, self.batch = nn.GroupNorm(2, c), (nn.BatchNorm2d, nn.BatchNorm3d)[axes - 2](c)
+        self.instance = (nn.InstanceNorm2d, nn.InstanceNorm3d)[axes - 2](c, affine=True)
+        self.linear, self.layer = nn.Linear(c, c), nn.LayerNorm(c)
+        self.weight = nn.Parameter(torch.randn(1, c, *(1,) * axes))
+        self.batch.running_mean.normal_()
+        self.program = None
+
+    def forward(self, x):
+        return self.program(self, x)
+
+
+def last(run):
+    """With channels as the last axis."""
+    return lambda m, r, a, b: run(m, a.movedim(1, -1)).movedim(-1, 1)
+
+
+def written(run):
+    def step(m, r, a, b):
+        run(m, r, a, b)
+
+    return step
+
+
+def halves(a):
+    first, second = a.chunk(2, 1)
+    return torch.cat([second, first], 1)
+
+
+def small(run):
+    """Unless the extents have grown."""
+    return lambda m, r, a, b: run(m, r, a, b) if a.shape[-1] < 20 else a
+
+
+def causal(m, a, b):
+    """Frames behind those of another tensor."""
+    if a.dim() == 4:
+        return m.joint(torch.cat([a, b], 1))
+    return m.causal(torch.cat([b[:, :, -2:], a], 2)) if b.shape[2] > 1 else a
+
+
+def set_entries(a):
+    a[:, 0] = 0.5
+
+
+def add_to_contiguous(m, r, a, b):
+    made = a.permute(0, *range(2, a.dim()), 1).contiguous()
+    made += 0.25
+    return made.movedim(-1, 1)
+
+
+# Functions of (model, random numbers, a value, another of its shape) to a new value, or None.
+STEPS = {
+    "conv": lambda m, r, a, b: r.choice(m.convs)(a),
+    "conv again": lambda m, r, a, b: r.choice(m.convs)(a),
+    "group_norm": lambda m, r, a, b: m.group(a),
+    "batch_norm": lambda m, r, a, b: m.batch(a),
+    "instance_norm": lambda m, r, a, b: m.instance(a) if a[0, 0].numel() > 1 else a,
+    "block": lambda m, r, a, b: m.convs[0](F.silu(m.group(a))) + a,
+    "silu": lambda m, r, a, b: F.silu(a),
+    "swish": lambda m, r, a, b: a * torch.sigmoid(a),
+    "relu": lambda m, r, a, b: F.relu(a, inplace=r.random() < 0.5),
+    "leaky_relu": lambda m, r, a, b: F.leaky_relu(a, 0.2, inplace=r.random() < 0.5),
+    "hardtanh": lambda m, r, a, b: F.hardtanh(a, -1, 1, inplace=r.random() < 0.5),
+    "tanh": lambda m, r, a, b: torch.tanh(a),
+    "add": lambda m, r, a, b: a + b,
+    "add alpha": lambda m, r, a, b: torch.add(a, b, alpha=0.5),
+    "add_": written(lambda m, r, a, b: a.add_(b)),
+    "mul number": lambda m, r, a, b: a * r.choice((1, 2, 0.5)),
+    "mul_ number": written(lambda m, r, a, b: a.mul_(0.5)),
+    "mul weight": lambda m, r, a, b: m.weight * a,
+    "add weight": lambda m, r, a, b: a + m.weight,
+    "clamp_": written(lambda m, r, a, b: a.clamp_(-2, 2)),
+    "copy_": written(lambda m, r, a, b: b.copy_(a)),
+    "write to half": written(lambda m, r, a, b: a.chunk(2, 1)[0].mul_(0.5)),
+    "write to rows": written(lambda m, r, a, b: a[..., 1:, :].sub_(0.25)),
+    "write entries": written(lambda m, r, a, b: set_entries(a)),
+    "write to a copy": add_to_contiguous,
+    "clone": lambda m, r, a, b: a.clone(),
+    "detach": lambda m, r, a, b: a.detach(),
+    "contiguous": lambda m, r, a, b: a.contiguous(),
+    "cast and back": lambda m, r, a, b: a.double().to(a.dtype),
+    "interpolate": small(lambda m, r, a, b: F.interpolate(a, scale_factor=2)),
+    "pad": small(lambda m, r, a, b: F.pad(a, (1, 0, 0, 1) + (1, 0) * (a.dim() - 4),
+                                          r.choice(("constant", "replicate")))),
+    "rows": lambda m, r, a, b: a[..., 1:, :] if a.shape[-2] > 2 else a,
+    "frames": lambda m, r, a, b: a[:, :, -2:],
+    "frames twice": lambda m, r, a, b: torch.cat([a[:, :, :1], a], 2) if a.shape[2] < 20 else a,
+    "causal": lambda m, r, a, b: causal(m, a, b),
+    "there and back": last(lambda m, a: a.contiguous()),
+    "linear": last(lambda m, a: m.linear(a)),
+    "layer_norm": last(lambda m, a: m.layer(a)),
+    "tokens": lambda m, r, a, b: a.flatten(2).transpose(1, 2).reshape(
+        a.shape[0], *a.shape[2:], CHANNELS).movedim(-1, 1),
+    "pixels": small(lambda m, r, a, b: F.pixel_shuffle(m.wider(a), 2) if a.dim() == 4 else a),
+    "wide": lambda m, r, a, b: m.narrower(F.gelu(m.wider(a))),
+    "joint": lambda m, r, a, b: m.joint(torch.cat([a, b], 1)),
+    "strided": lambda m, r, a, b: m.strided(a),
+    "normalize": lambda m, r, a, b: F.normalize(a, dim=1) * 2 * m.weight,
+    "rms": lambda m, r, a, b: a * torch.rsqrt(a.pow(2).mean(1, keepdim=True) + 1e-3),
+    "halves": lambda m, r, a, b: halves(a),
+    "repeat": lambda m, r, a, b: a.split(4, 1)[0].repeat(1, 2, *(1,) * (a.dim() - 2)),
+    "repeat_interleave": lambda m, r, a, b: a.repeat_interleave(2, 2)[:, :, :a.shape[2]],
+    "centre": lambda m, r, a, b: a - a.mean((-2, -1), keepdim=True),
+    "dropout": lambda m, r, a, b: F.dropout(a, 0.3, False),
+    "where": lambda m, r, a, b: torch.where(a > 0, a, a * 0.1),
+    "flip": lambda m, r, a, b: a.unflatten(1, (2, 4)).flip(1).flatten(1, 2),
+    "shuffle": lambda m, r, a, b: a.reshape(a.shape[0], 2, 4, *a.shape[2:]).transpose(
+        1, 2).reshape(a.shape),
+    "stack": lambda m, r, a, b: torch.stack([a, b], 2).mean(2),
+    "expand": lambda m, r, a, b: a[:, :1].expand(a.shape).contiguous(),
+    "mT": lambda m, r, a, b: a.mT.contiguous().mT,
+}
+NAMES = list(STEPS)
+
+
+def program(seed, without, log):
+    """A model's forward(). log: gets the steps that it takes."""
+
+    def run(model, x):
+        values = [x]
+        log.clear()
+        for step in range(random.Random(seed).randint(4, 16)):
+            r = random.Random(1000 * seed + step)
+            if step in without:
+                continue
+            at = r.randrange(max(len(values) - 4, 0), len(values))
+            a, name = values[at], r.choice(NAMES)
+            alike = [i for i, value in enumerate(values) if value.shape == a.shape]
+            other = r.choice(alike)
+            made = STEPS[name](model, r, a, values[other])
+            log.append(f"v{len(values) if made is not None else at} = {name}(v{at}, v{other})")
+            if made is not None:
+                values.append(made)
+        return tuple(value + 0 for value in values[1:])
+
+    return run
+
+
+class Programs(unittest.TestCase):
+    def fault(self, seed, without, log):
+        """What is wrong with this program, accelerated; "" where it is as without."""
+        model = self.models[seed % 3 == 0]
+        generator = torch.Generator("cpu").manual_seed(seed)
+        extents = (2 + seed % 3, 5, 4 + seed % 4)[-model.axes:]
+        x = torch.randn((1 + seed % 2, CHANNELS, *extents), generator=generator, device="cpu")
+        x = x.to(model.weight.device)
+        model.program = program(seed, without, log)
+        try:
+            expected = model(x.clone())
+        except RuntimeError:  # PyTorch refuses a write.
+            return ""
+        convoy.accelerate(model, probe=False, quality="exact" if seed % 5 == 0 else "fast")
+        try:
+            for _ in range(2):
+                for i, (ours, theirs) in enumerate(zip(model(x.clone()), expected)):
+                    scale = float(theirs.abs().max()) if theirs.numel() else 0.0
+                    torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-3 * (scale + 1e-2),
+                                               msg=lambda text, i=i: f"v{i + 1}: {text}")
+        except Exception as error:  # Whatever it is, the program is to be told.
+            return f"{type(error).__name__}: {error}"
+        finally:
+            convoy.restore(model)
+        return ""
+
+    @torch.no_grad()
+    def test_random_programs(self):
+        torch.manual_seed(0)
+        self.models = {False: Model(2).eval(), True: Model(3).eval()}
+        for seed in range(FIRST, LAST):
+            with self.subTest(seed=seed):
+                log, without = [], set()
+                found = self.fault(seed, without, log)
+                if found:
+                    for step in range(16):
+                        if self.fault(seed, without | {step}, log):
+                            without.add(step)
+                    found = self.fault(seed, without, log)
+                    self.fail("\n".join([found, *log]))
+
+
+if __name__ == "__main__":
+    unittest.main()
