@@ -68,6 +68,7 @@ TEST(CpuBackend, ManyBlocksOfRows) {
     c.exact = true;
     c.epilogue.activation = Activation::relu;
     expect_pass(c);
+    if (dtype != DType::bf16) continue;
     Conv2dProblemShape strided = kTallImage;
     strided.stride_h = 2;
     strided.pad_h_end = 0;
