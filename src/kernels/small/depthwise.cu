@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Depthwise convolution: one channel a group, one filter a channel. Memory-bound, or bound by the
-// multiply-adds where the filter is large. The usual filters, of a multiple of 8 channels, have
-// kernels that keep them in registers; depthwise_any.cuh takes all others.
+// Depthwise convolution: one channel a group. Memory-bound, or bound by the multiply-adds where the
+// filter is large. The usual filters, one a channel and channels in whole vectors, have kernels
+// that keep them in registers; depthwise_any.cuh takes all others.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -34,6 +34,11 @@ constexpr std::int64_t kMostRowsTaps = 4;
 constexpr std::int64_t kMaxStrips = 1 << 30;
 
 constexpr double kCyclesPerUs = 1740.0;  // Of an H200, by which all times are modelled.
+
+// What was checked to fit.
+int narrow(std::int64_t value) {
+  return static_cast<int>(value);
+}
 
 // One filter a channel, and channels that come in whole vectors.
 bool has_vectors(const ConvGeometry& g, std::int64_t vector = kVector) {
@@ -644,7 +649,6 @@ class DepthwisePlan final : public CudaPlan {
   void launch_any(const RunPointers& pointers, cudaStream_t stream) const {
     const ConvGeometry& g = request_.geometry;
     const AnyLaunch& launch = any_launch_;
-    const auto narrow = [](std::int64_t value) { return static_cast<int>(value); };
     DepthwiseAnyArguments arguments{
         .activation = pointers.activation,
         .cache = pointers.cache,
@@ -771,7 +775,6 @@ class DepthwisePlan final : public CudaPlan {
     const RowsView& view = *rows_;
     const RowsLaunch& launch = rows_launch_;
     const int rows = view.row_axis, columns = view.column_axis;
-    const auto narrow = [](std::int64_t value) { return static_cast<int>(value); };
     const DepthwiseRowsArguments arguments{
         .activation = pointers.activation,
         .cache = pointers.cache,
@@ -816,7 +819,6 @@ class DepthwisePlan final : public CudaPlan {
     const ConvGeometry& g = request_.geometry;
     const RowsView& view = *rows_;
     const RowLaunch& launch = *row_launch_;
-    const auto narrow = [](std::int64_t value) { return static_cast<int>(value); };
     const DepthwiseRowsArguments arguments{
         .activation = pointers.activation,
         .cache = nullptr,
@@ -873,7 +875,6 @@ class DepthwisePlan final : public CudaPlan {
     const ConvGeometry& g = request_.geometry;
     const LineLaunch& launch = *line_launch_;
     const auto axis = static_cast<std::size_t>(launch.axis);
-    const auto narrow = [](std::int64_t value) { return static_cast<int>(value); };
     const DepthwiseLineArguments arguments{
         .activation = pointers.activation,
         .cache = pointers.cache,

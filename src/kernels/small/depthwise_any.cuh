@@ -9,10 +9,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/common/device_geometry.cuh"
 #include "kernels/common/fast_divide.hpp"
 #include "kernels/common/output.cuh"
+#include "kernels/small/load_if.cuh"
 
 namespace convoy::small {
 
@@ -64,37 +66,14 @@ struct DepthwiseAnyVector {
   alignas(std::min(kBytes, 16)) Element values[kVector];
 
   /// Zeros where the pixel does not exist: nothing is read there.
-  // NOTE: by predicated instructions: the compiler would put each load and what takes it apart into
-  // a conditional block of its own, and wait for each.
   __device__ __forceinline__ void load_if(bool exists, const Element* from) {
-    const auto address = __cvta_generic_to_global(from);
-    const int predicate = exists;
-    if constexpr (kBytes == 2) {
-      std::uint16_t word;
-      asm volatile(
-          "{\n.reg .pred exists;\nsetp.ne.b32 exists, %2, 0;\nmov.b16 %0, 0;\n"
-          "@exists ld.global.b16 %0, [%1];\n}"
-          : "=&h"(word)
-          : "l"(address), "r"(predicate));
-      *reinterpret_cast<std::uint16_t*>(values) = word;
-    } else if constexpr (kBytes == 4) {
-      asm volatile(
-          "{\n.reg .pred exists;\nsetp.ne.b32 exists, %2, 0;\nmov.b32 %0, 0;\n"
-          "@exists ld.global.b32 %0, [%1];\n}"
-          : "=&r"(*reinterpret_cast<std::uint32_t*>(values))
-          : "l"(address), "r"(predicate));
-    } else {
-      static_assert(kBytes % 16 == 0);
+    using Word = std::conditional_t<kBytes == 2, std::uint16_t,
+                                    std::conditional_t<kBytes == 4, std::uint32_t, uint4>>;
+    static_assert(kBytes % sizeof(Word) == 0);
 #pragma unroll
-      for (int i = 0; i < kBytes / 16; ++i) {
-        auto& v = reinterpret_cast<uint4*>(values)[i];
-        asm volatile(
-            "{\n.reg .pred exists;\nsetp.ne.b32 exists, %5, 0;\n"
-            "mov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
-            "@exists ld.global.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
-            : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-            : "l"(address + i * 16), "r"(predicate));
-      }
+    for (std::size_t i = 0; i < kBytes / sizeof(Word); ++i) {
+      reinterpret_cast<Word*>(values)[i] =
+          small::load_if<Word>(exists, reinterpret_cast<const Word*>(from) + i);
     }
   }
 };

@@ -16,6 +16,7 @@
 #include "kernels/common/device_geometry.cuh"
 #include "kernels/common/fast_divide.hpp"
 #include "kernels/common/output.cuh"
+#include "kernels/small/load_if.cuh"
 #include "kernels/small/short_epilogue.cuh"
 
 namespace convoy::small {
@@ -98,15 +99,9 @@ struct alignas(sizeof(Element) * kCount) DepthwiseVector {
     }
   }
   /// Of a word, or zero where it does not exist: nothing is read there.
-  // NOTE: by instructions that stay as they are. The compiler put a load and what takes its word
-  // apart into one conditional block, and each load was waited for.
   __device__ __forceinline__ void load_if(bool exists, const Element* from) {
     static_assert(kWords == 1);
-    asm volatile(
-        "{\n.reg .pred exists;\nsetp.ne.b32 exists, %2, 0;\nmov.b32 %0, 0;\n"
-        "@exists ld.global.b32 %0, [%1];\n}"
-        : "=r"(words[0])
-        : "l"(__cvta_generic_to_global(from)), "r"(static_cast<int>(exists)));
+    words[0] = small::load_if<std::uint32_t>(exists, from);
   }
   // NOTE: by an instruction that stays whole: as assignments, words were stored one by one, half a
   // sector each.

@@ -15,6 +15,7 @@
 #include "kernels/common/device_code.cuh"
 #include "kernels/common/output.cuh"
 #include "kernels/small/candidates.hpp"
+#include "kernels/small/load_if.cuh"
 #include "kernels/small/short_epilogue.cuh"
 
 namespace convoy::small {
@@ -136,35 +137,17 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 /// This lane's channels of all MMA steps, of a pixel or filter, from `from` on: 4 of one step, 8
 /// neighbours of two. Zeros where that does not exist, and past the last channel.
-// NOTE: predicated instructions: behind a branch each, loads would be three times the code, and a
-// short kernel waits for its code.
 template <int kSteps, typename Element>
 __device__ __forceinline__ void load_steps_if(bool exists, const Element* from, int channel,
                                               int channels, uint2 (&v)[kSteps]) {
-  const auto address = [&](int past) { return __cvta_generic_to_global(from + past); };
-  const auto predicate = [&](int past) { return int{exists && channel + past < channels}; };
   if constexpr (kSteps == 1) {
-    asm volatile(
-        "{\n.reg .pred exists;\n"
-        "setp.ne.b32 exists, %3, 0;\n"
-        "mov.b32 %0, 0;\n"
-        "mov.b32 %1, 0;\n"
-        "@exists ld.global.v2.u32 {%0, %1}, [%2];\n}"
-        : "=&r"(v[0].x), "=&r"(v[0].y)
-        : "l"(address(0)), "r"(predicate(0)));
+    v[0] = load_if<uint2>(exists && channel < channels, from);
   } else {
 #pragma unroll
     for (int i = 0; i < kSteps; i += 2) {
-      asm volatile(
-          "{\n.reg .pred exists;\n"
-          "setp.ne.b32 exists, %5, 0;\n"
-          "mov.b32 %0, 0;\n"
-          "mov.b32 %1, 0;\n"
-          "mov.b32 %2, 0;\n"
-          "mov.b32 %3, 0;\n"
-          "@exists ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
-          : "=&r"(v[i].x), "=&r"(v[i].y), "=&r"(v[i + 1].x), "=&r"(v[i + 1].y)
-          : "l"(address(i * 16)), "r"(predicate(i * 16)));
+      const uint4 both = load_if<uint4>(exists && channel + i * 16 < channels, from + i * 16);
+      v[i] = make_uint2(both.x, both.y);
+      v[i + 1] = make_uint2(both.z, both.w);
     }
   }
 }
@@ -356,8 +339,8 @@ class PointwisePlan final : public CudaPlan {
 enum class TurnEnd { brief, elements, any };
 
 // Model time of that kernel, fitted to 105 times on an H200; 49 of other layers within 12 %
-// (docs/lab/2026-11-23-pointwise.md). A turn is a way to memory, which blocks of a multiprocessor
-// take together.
+// (docs/lab/2026-11-23-depthwise-any.md). A turn is a way to memory, which blocks of a
+// multiprocessor take together.
 double wide_us(const PlanRequest& request, TurnEnd end) {
   constexpr double kLaunchUs = 4.66, kStepUs = 0.35;  // And the code, a step of channels.
   constexpr double kBlockTurnUs = 0.086, kLongBlockTurnUs = 0.17;
