@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's functions that make a tensor of any data: they look into their arguments without
-asking `__torch_function__`. While an accelerated model runs they take stand-ins too."""
+"""What looks into its arguments without asking `__torch_function__`: PyTorch's functions that make a
+tensor of any data, autograd.Function and TorchScript. While an accelerated model runs they take
+stand-ins too."""
 
 import functools
+import re
 import threading
+import weakref
 
 import torch
 
-from ._deferred import Deferred, in_order, plain, session_of, wrapped
+from ._deferred import Deferred, in_order, own, plain, session_of, settle, wrapped, write_through
 from ._nodes import Value
 from ._trial import has_ended
 
@@ -64,6 +67,46 @@ def _put_apply(own):
         torch.autograd.Function.apply = _own_apply
 
 
+# Whether functions in TorchScript write to what they are given.
+_writes: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def _standins(values):
+    for value in values:
+        if type(value) is Deferred:
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _standins(value)
+        elif type(value) is dict:
+            yield from _standins(value.values())
+
+
+def _scripted(own_call):
+    """A call of TorchScript: its compiler gives pointers to kernels of its own, on a GPU."""
+
+    @functools.wraps(own_call)
+    def call(self, *args, **kwargs):
+        session = session_of(args) or session_of(kwargs.values())
+        if session is None:
+            return own_call(self, *args, **kwargs)
+        if self not in _writes:
+            _writes[self] = re.search(r"aten::(\w*[a-z0-9]_|set_data)[(]",
+                                      str(self.inlined_graph)) is not None
+        seen = [*_standins(args), *_standins(kwargs.values())]
+        if _writes[self]:
+            settle()
+            for value in seen:
+                own(value)
+        result = wrapped(own_call(self, *plain(args), **plain(kwargs)), session, seen)
+        if _writes[self]:
+            for value in seen:
+                write_through(value)
+        return result
+
+    return call
+
+
+_SCRIPTED = {kind: kind.__call__ for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod)}
 _OWN = {name: getattr(torch, name)
         for name in ("as_tensor", "asarray", "tensor", "scalar_tensor", "full")}
 _OURS = {name: _taking_standins(function) for name, function in _OWN.items()}
@@ -75,6 +118,8 @@ def enter(frame):
         if not _running:
             vars(torch).update(_OURS)
             _put_apply(own=False)
+            for kind, function in _SCRIPTED.items():
+                kind.__call__ = _scripted(function)
         _running[:] = [call for call in _running if not has_ended(call[1])]  # Interrupted ones.
         _running.append((threading.get_ident(), frame))
 
@@ -89,3 +134,5 @@ def leave():
             if not _running:
                 vars(torch).update(_OWN)
                 _put_apply(own=True)
+                for kind, function in _SCRIPTED.items():
+                    kind.__call__ = function

@@ -20,7 +20,7 @@ from ._nodes import Cat, Frames, Lent, Norm, Pad, Value, Viewed, settle
 HALVES = (torch.bfloat16, torch.float16)
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 # NOTE: bound once, since each function of a model asks them.
-_wrapper = torch.Tensor._make_wrapper_subclass
+_wrapper, _guard = torch.Tensor._make_wrapper_subclass, torch._C._set_throw_on_mutable_data_ptr
 _autocasts, _records = torch._C._is_any_autocast_enabled, torch.is_grad_enabled
 _level = torch._C._functorch.maybe_current_level
 
@@ -34,6 +34,7 @@ class Deferred(torch.Tensor):
 
     def __new__(cls, node, session, entry=None):
         made = _wrapper(cls, node.shape, dtype=node.dtype, device=node.device)
+        _guard(made)  # Native code that asks for its memory gets an error, and no null pointer.
         made._node, made._session, made._entry = node, session, entry
         made._viewed = False  # Whether others may look at the same memory.
         # Of a view, (its source's, the source's shape, step): how the model's own tensor lies.

@@ -10,6 +10,8 @@ import operator
 import os
 import types
 import unittest
+from typing import List
+from unittest import mock
 
 import convoy
 import convoy.torch
@@ -220,6 +222,27 @@ def scripted(x):
     return x * torch.sigmoid(x) + x.mean()
 
 
+@torch.jit.script
+def scripted_writer(values: List[torch.Tensor]):
+    values[0].mul_(2).add_(1)
+    return values[0]
+
+
+class Doubler(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+scripted_module = torch.jit.script(Doubler())
+
+
+def _written_by_script(model, x):
+    y = model.a(x)
+    flat, kept = y.view(2, 8, 63), y + 1
+    z = scripted_writer([y])
+    return model.b(z) + y, flat, kept
+
+
 Pair = collections.namedtuple("Pair", "first second")
 
 
@@ -399,6 +422,8 @@ PROGRAMS = {
     "Parameter": _parameter,
     "attributes": _tagged,
     "a function in TorchScript": lambda model, x: model.b(scripted(model.a(x))),
+    "a module in TorchScript": lambda model, x: model.b(scripted_module(model.a(x))),
+    "TorchScript that writes": _written_by_script,
     "a function of its own": lambda model, x: model.b(Doubled.apply(model.a(x))),
     "vmap": lambda model, x: torch.vmap(lambda t: t * 2)(model.a(x)),
     "vmap of weights": _of_weights,
@@ -464,6 +489,22 @@ class Programs(unittest.TestCase):
         self.assertIs(first, slotted.rest[0])
         for tensor in (first, frozen.second, slotted.first):
             self.assertIs(type(tensor), torch.Tensor)
+
+    def test_compiled_and_native_code_meet_no_stand_in(self):
+        """TorchScript's kernels on a GPU take addresses without asking, as native extensions do."""
+        def run(model, x):
+            y = model.a(x)
+            with torch._C.DisableTorchFunctionSubclass(), self.assertRaisesRegex(
+                    RuntimeError, "data pointer"):
+                torch.Tensor.data_ptr(y)
+            return scripted_module(scripted_writer([scripted(y)]))
+
+        model = convoy.accelerate(Program(run), probe=False)
+        calls = torch._C.ScriptFunction.__call__, torch._C.ScriptMethod.__call__
+        with torch.no_grad(), mock.patch("convoy._deferred.dispatched") as dispatched:
+            model(torch.randn(2, 8, 7, 9))
+        dispatched.assert_not_called()
+        self.assertEqual(calls, (torch._C.ScriptFunction.__call__, torch._C.ScriptMethod.__call__))
 
     def test_who_traces_or_counts_sees_pytorch(self):
         model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()).eval()

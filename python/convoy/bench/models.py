@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image models of torchvision and timm, by name, with random weights: PyTorch eager in the quicker
-of its memory formats (cudnn.benchmark on), the same model after convoy.accelerate, and that in a
-CUDA graph (convoy.graphed). The ways take turns in one process; medians. Errors are those of the
-largest output tensor against the same weights in fp32.
+"""Models of torchvision, timm or a file of one's own, with random weights: PyTorch eager in the
+quicker of its memory formats (cudnn.benchmark on), the same model after convoy.accelerate, and that
+in a CUDA graph (convoy.graphed). The ways take turns in one process; medians. Errors are those of
+the largest output tensor against the same weights in fp32.
 
     python -m convoy.bench models timm:resnet50 torchvision:deeplabv3_resnet50
     python -m convoy.bench models timm:convnext_tiny --batch 1,16 --size 384 --dtype fp16
+    python -m convoy.bench models bench/models/others.py:esrgan
+
+FILE.py:NAME calls NAME() of that file, which gives (module, tuple of its inputs), in fp32 on the
+CPU; FILE.py:all takes every name of the file's list ALL. --batch and --size are not for files.
 """
 
 import argparse
 import copy
+import functools
+import importlib.util
+import pathlib
 import statistics
 import sys
 import time
@@ -31,7 +38,7 @@ def arguments(words):
         prog="python -m convoy.bench models", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", metavar="SOURCE:NAME",
-                        help="timm:NAME or torchvision:NAME")
+                        help="timm:NAME, torchvision:NAME or FILE.py:FUNCTION")
     parser.add_argument("--batch", default="1", help="images a call; several by commas")
     parser.add_argument("--size", type=int, default=224, metavar="PIXELS",
                         help="height and width of the images")
@@ -43,9 +50,24 @@ def arguments(words):
     parser.add_argument("--report", action="store_true", help="convoy.report of each model")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     options = parser.parse_args(words)
+    named = []
     for model in options.models:
-        if model.partition(":")[0] not in ("timm", "torchvision") or ":" not in model:
-            parser.error(f"SOURCE:NAME: got {model!r}; legal: timm:NAME, torchvision:NAME")
+        source, _, name = model.rpartition(":")
+        if source.endswith(".py"):
+            try:
+                names = _file(source).ALL if name == "all" else [name]
+                for one in names:
+                    getattr(_file(source), one)
+            except Exception as error:
+                parser.error(f"FILE.py:FUNCTION: got {model!r}: {type(error).__name__}: {error}; "
+                             "legal: a file that can be imported, and a function of it")
+            named += [f"{source}:{one}" for one in names]
+        elif source in ("timm", "torchvision") and name:
+            named.append(model)
+        else:
+            parser.error(f"SOURCE:NAME: got {model!r}; legal: timm:NAME, torchvision:NAME, "
+                         "FILE.py:FUNCTION")
+    options.models = named
     try:
         options.batch = [int(batch) for batch in options.batch.split(",")]
     except ValueError:
@@ -55,11 +77,24 @@ def arguments(words):
     return options
 
 
-def made(model, options):
-    """The model, evaluated, on the device in the type asked for."""
-    source, _, name = model.partition(":")
+@functools.cache
+def _file(path):
+    """The module that a file is."""
+    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def made(model, batch, options):
+    """(the model, evaluated, its inputs), on the device in the type asked for."""
+    source, _, name = model.rpartition(":")
+    images = batch, 3, options.size, options.size
     torch.manual_seed(0)
-    if source == "timm":
+    inputs = torch.randn(images, generator=torch.Generator().manual_seed(1)),
+    if source.endswith(".py"):
+        built, inputs = getattr(_file(source), name)()
+    elif source == "timm":
         import timm
 
         built = timm.create_model(name, pretrained=False)
@@ -69,7 +104,9 @@ def made(model, options):
         built = torchvision.models.get_model(name, weights=None, weights_backbone=None) \
             if "deeplab" in name or "fcn" in name or "lraspp" in name \
             else torchvision.models.get_model(name, weights=None)
-    return built.eval().to(options.device, _DTYPES[options.dtype])
+    there = functools.partial(torch.Tensor.to, device=options.device, dtype=_DTYPES[options.dtype])
+    return (built.eval().to(options.device, _DTYPES[options.dtype]),
+            [there(x) if x.is_floating_point() else x.to(options.device) for x in inputs])
 
 
 def largest(output):
@@ -80,14 +117,15 @@ def largest(output):
     return max((largest(part) for part in parts), key=torch.Tensor.numel)
 
 
-def ways_of(plain, images, options, clock):
+def ways_of(plain, inputs, clock):
     """Way to (function, what it must keep, note)."""
     spent = {}
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     for channels_last in (True, False):
         model = in_format(copy.deepcopy(plain), channels_last)
-        given = images.contiguous(
-            memory_format=torch.channels_last if channels_last else torch.contiguous_format)
-        run = lambda model=model, given=given: model(given)
+        given = [x.contiguous(memory_format=formats[x.dim()])
+                 if channels_last and x.dim() in formats else x for x in inputs]
+        run = lambda model=model, given=given: model(*given)
         for _ in range(3):
             run()
         spent[channels_last] = min(clock.milliseconds(run)[0] for _ in range(3)), run
@@ -96,7 +134,7 @@ def ways_of(plain, images, options, clock):
 
     def accelerated():
         model = convoy.accelerate(copy.deepcopy(plain))
-        return (lambda: model(images)), model, ""
+        return (lambda: model(*inputs)), model, ""
 
     yield "convoy", accelerated
 
@@ -104,10 +142,10 @@ def ways_of(plain, images, options, clock):
         model = convoy.accelerate(copy.deepcopy(plain))
         call = convoy.graphed(model, model)
         for _ in range(2):  # The second is captured.
-            call(images)
+            call(*inputs)
         if call.left:
             raise RuntimeError(f"not captured: {dict(call.left)}")
-        return (lambda: call(images)), (model, call), ""
+        return (lambda: call(*inputs)), (model, call), ""
 
     if clock.cuda:
         yield "graph", graph
@@ -115,18 +153,18 @@ def ways_of(plain, images, options, clock):
 
 def measure(name, batch, options, clock):
     """Rows of one model with one batch."""
-    plain = made(name, options)
-    images = torch.randn(batch, 3, options.size, options.size,
-                         generator=torch.Generator().manual_seed(1))
-    images = images.to(options.device, _DTYPES[options.dtype])
+    plain, inputs = made(name, batch, options)
+    of_file = name.rpartition(":")[0].endswith(".py")
+    size = "x".join(map(str, inputs[0].shape)) if of_file else options.size
     tf32 = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False
-    wanted = largest(copy.deepcopy(plain).float()(images.float()))
+    wanted = largest(copy.deepcopy(plain).float()(
+        *(x.float() if x.is_floating_point() else x for x in inputs)))
     torch.backends.cudnn.allow_tf32 = tf32
     rows: list[dict] = []
     ready: list[tuple] = []
-    for way, prepare in ways_of(plain, images, options, clock):
-        row = dict(model=name, batch=batch, size=options.size, dtype=options.dtype, way=way)
+    for way, prepare in ways_of(plain, inputs, clock):
+        row = dict(model=name, batch=inputs[0].shape[0], size=size, dtype=options.dtype, way=way)
         rows.append(row)
         release()
         try:
@@ -170,7 +208,8 @@ def main(words):
         print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, "
               f"convoy {convoy.version()}")
     clock, begin = Clock(options.device), time.perf_counter()
-    jobs = [(name, batch) for name in options.models for batch in options.batch]
+    jobs = [(name, batch) for name in options.models
+            for batch in (options.batch[:1] if ".py:" in name else options.batch)]
     rows = []
     for count, (name, batch) in enumerate(jobs):
         if time.perf_counter() - begin > options.budget:
