@@ -326,6 +326,10 @@ class Session:
         found = self._norms[key] = call, part
         return found
 
+    def takes_over(self):
+        """Whether any convolution or norm of the calls so far is Convoy's."""
+        return any(part.kernel != "pytorch" for part in self._parts.values())
+
     def report(self):
         taken: list[Part] = []
         left: list[Part] = []
@@ -503,7 +507,7 @@ def _after(session, module, args, kwargs, output):
         _constructors.leave()
         whole = session.model is not None and session.model() is module
         output = unwrapped(output, outermost=True, depth=6 if whole else 0)
-    return session.trials.end(args, kwargs, output)
+    return session.trials.end(args, kwargs, output, session.takes_over)
 
 
 def _has_convolutions(module):
@@ -536,8 +540,9 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
 
     upsample_folding: "exact", or "fast" (convoy.torch.conv2d). probe: on a GPU, measure each shape
     once against PyTorch, at its first call, and leave to PyTorch what is quicker there; and a whole
-    call that the host binds, unless it changes what the model holds. (`convoy.graphed` takes the
-    host's time away; under it calls are accelerated.)
+    call that is short or that the host binds. Such a call is made both ways at its first time; one
+    that changes what the model holds is made once, and later calls are compared in turn.
+    (`convoy.graphed` takes the host's time away; under it calls are accelerated.)
 
     quality: "fast" rounds once where several steps became one call, and so errs less than the model
     did; "exact" rounds 16-bit numbers wherever the model's own steps do: after convolution, bias,

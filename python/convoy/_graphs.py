@@ -88,6 +88,7 @@ class Graphed:
     def __init__(self, function, model, keep):
         functools.update_wrapper(self, function)
         self._function, self._model, self._keep = function, model, keep
+        # By call: what was captured, why it was not, None after the first.
         self._captures: collections.OrderedDict[Any, Any] = collections.OrderedDict()
         self._pool: Any = None
         self._lock = threading.RLock()
@@ -105,9 +106,11 @@ class Graphed:
                     return result
                 self._captures.move_to_end(key)
                 capture = self._captures[key]
+                if isinstance(capture, _Left):
+                    raise capture
                 if capture is None or not capture.weights.unchanged():
                     self._captures[key] = None  # Its memory is free for the next.
-                    capture = self._captured(given, names)
+                    capture = self._captured(given, names, key)
                     self._captures[key] = capture
                 with torch.cuda.device(self._device(given)):
                     return capture.replay(given)
@@ -120,11 +123,16 @@ class Graphed:
         while len(self._captures) > self._keep:
             self._captures.popitem(last=False)
 
-    def _captured(self, given, names):
+    def _captured(self, given, names, key):
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         with torch.cuda.device(self._device(given)):
-            return _Capture(self._function, self._model, given, names, self._pool)
+            try:
+                return _Capture(self._function, self._model, given, names, self._pool)
+            except RuntimeError as error:  # It waits for the GPU, or copies from the host's memory.
+                text = str(error).partition("\n")[0]
+                self._captures[key] = _Left(f"it cannot be captured: {text}")
+                raise self._captures[key] from error
 
     @staticmethod
     def _device(given):

@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole calls, accelerated against PyTorch's own. Where the host takes longer to make a call than
 the GPU to run it, as with classifiers of small pictures, stand-ins can cost more than the kernels
-save: such a call is made both ways at its first time, by the clock, and then as is quicker."""
+save: such a call, and every short one, is made both ways at its first time, by the clock, and then
+as is quicker. A call that changes what the model holds is made once: of those that the host binds
+some of the user's own are made the one way, some the other."""
 
 import collections
 import contextlib
+import statistics
 import threading
 import time
 
 import torch
 
 _BOUND = 0.7  # Of a call's time: the host's share from which on the call is tried both ways.
-_QUICKER = 0.97
+_SHORT = 100.0  # Milliseconds; up to here it is tried whatever binds it.
+_QUICKER = 0.97  # Of PyTorch's time: what an accelerated call may take.
+_QUICKER_IN_TURN = 0.9  # Of an accelerated call's: a turn's work may differ from the next one's.
 _ROUNDS = 3
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
@@ -93,39 +98,84 @@ def state_of(module):
     return [_print_of(part.__dict__) for part in module.modules()]
 
 
+def _wait(device):
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def _milliseconds(run, device):
     """(its result, time until the call is back, time until it is done)."""
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda device: None
-    wait(device)
+    _wait(device)
     begin = time.perf_counter()
     result = run()
     host = time.perf_counter()
-    wait(device)
+    _wait(device)
     return result, (host - begin) * 1e3, (time.perf_counter() - begin) * 1e3
+
+
+class _Turns:
+    """Calls that are made once, timed. The first is accelerated, and not timed."""
+
+    def __init__(self, device):
+        self.device = device
+        self._spent: dict[str, list] = {"accelerated": [], "plain": []}
+
+    def way(self):
+        return "accelerated" if len(self._spent["accelerated"]) < _ROUNDS else "plain"
+
+    def begin(self):
+        _wait(self.device)
+        return time.perf_counter()
+
+    def end(self, way, begin):
+        host = time.perf_counter() - begin
+        _wait(self.device)
+        self._spent[way].append((host * 1e3, (time.perf_counter() - begin) * 1e3))
+
+    def reason(self, module):
+        """Why such calls are PyTorch's, "" where they are not; None while it is not known."""
+        ours = self._spent["accelerated"]
+        if len(ours) < _ROUNDS:
+            return None
+        host, accelerated = (statistics.median(column) for column in zip(*ours))
+        if host < _BOUND * accelerated:
+            return ""
+        theirs = [whole for _, whole in self._spent["plain"][1:]]  # The first looked for kernels.
+        if len(theirs) < _ROUNDS:
+            return None
+        plain = statistics.median(theirs)
+        return "" if plain >= _QUICKER_IN_TURN * accelerated else _bound(module, accelerated, plain)
+
+
+def _bound(module, accelerated, plain):
+    return (f"the host binds {type(module).__name__}: {accelerated:.2f} ms accelerated, {plain:.2f} "
+            "ms PyTorch's; convoy.graphed takes the host's time away")
 
 
 class _Open:
     """A call that is under way and whose end matters. before: what the module held when a first
-    call began; None: a call that is PyTorch's. seen: the arguments that its forward() gets.
-    frame: PyTorch's, which makes the call."""
+    call began; None: not a first call. turns, begin: of one of the calls that are timed in turn.
+    seen: the arguments that its forward() gets. frame: PyTorch's, which makes the call."""
 
-    def __init__(self, trials, key, module, args, kwargs, before, frame):
+    def __init__(self, trials, key, module, args, kwargs, frame, before=None, turns=None):
         self.trials, self.frame = trials, frame
         self.key, self.module, self.args, self.kwargs = key, module, args, kwargs
         self.before, self.seen = before, (args, kwargs)
+        self.turns, self.is_plain, self.begin = turns, False, 0.0
 
 
 class Trials:
     """The calls of one accelerated model."""
 
     def __init__(self):
-        self._reasons: dict[tuple, str] = {}  # Why such calls are PyTorch's; "": they are not.
+        # Why such calls are PyTorch's; "": they are not; turns: they are being compared.
+        self._reasons: dict[tuple, str | _Turns] = {}
         self._thread = threading.local()
 
     def begin(self, module, given, args, kwargs, frame):
         """At the start of a call from outside. Returns why it is PyTorch's, "" where it is
-        accelerated. None: it is accelerated, and a first one: `first` is to be told its stand-ins.
-        """
+        accelerated. None: it is accelerated, and its end matters: `first` is to be told its
+        stand-ins."""
         calls = self._open()
         while calls and has_ended(calls[-1].frame):
             calls.pop()
@@ -133,17 +183,23 @@ class Trials:
         reason = self._reasons.get(key)
         if reason == "":
             return reason
-        if reason:
-            calls.append(_Open(self, key, module, args, kwargs, None, frame))
-            _thread.way, _thread.call = "plain", calls[-1]
-            return reason
+        turns = reason if isinstance(reason, _Turns) else None
+        if reason is not None:
+            call = _Open(self, key, module, args, kwargs, frame, turns=turns)
+            calls.append(call)
+            call.is_plain = turns is None or turns.way() == "plain"
+            call.begin = turns.begin() if turns else 0.0
+            if not call.is_plain:
+                return None
+            _thread.way, _thread.call = "plain", call
+            return reason if turns is None else "PyTorch's turn of calls that are being compared"
         if len(self._reasons) > 4096:
             self._reasons.clear()
         if not all(isinstance(value, (torch.Tensor, *_PLAIN))
                    for value in _leaves((*args, *kwargs.values()))):
             self._reasons[key] = ""  # A cache, perhaps, that a call writes to.
             return ""
-        calls.append(_Open(self, key, module, args, kwargs, state_of(module), frame))
+        calls.append(_Open(self, key, module, args, kwargs, frame, state_of(module)))
         return None
 
     def first(self, standins):
@@ -154,26 +210,38 @@ class Trials:
             self._thread.calls = []
         return self._thread.calls
 
-    def end(self, args, kwargs, output):
-        """At the end of a call with these arguments. Returns the output to use."""
+    def end(self, args, kwargs, output, takes_over):
+        """At the end of a call with these arguments. takes_over(): whether anything of the model
+        is Convoy's. Returns the output to use."""
         calls = self._open()
         if not calls or calls[-1].seen[0] is not args or calls[-1].seen[1] is not kwargs:
             return output
         call = calls.pop()
-        if call.before is None:
+        if call.is_plain:
             _thread.way = _thread.call = None
-            return output
         if output is None:  # It failed.
+            return output
+        if call.turns is not None:
+            call.turns.end("plain" if call.is_plain else "accelerated", call.begin)
+            reason = call.turns.reason(call.module)
+            if reason is not None:
+                self._reasons[call.key] = reason
+        if call.before is None:
+            return output
+        if not takes_over():
+            self._reasons[call.key] = "Convoy runs nothing of it"
             return output
         self._reasons[call.key] = ""
         device = next(v.device for v in _leaves((*call.args, *call.kwargs.values()))
                       if isinstance(v, torch.Tensor))
+        if state_of(call.module) != call.before:
+            self._reasons[call.key] = _Turns(device)
+            return output
         return self._judged(call, device, output)
 
     def _judged(self, call, device, output):
-        """Makes the call again both ways, if the host binds it and it changes nothing."""
-        if state_of(call.module) != call.before:
-            return output
+        """Makes the call again both ways, if it is short or the host binds it, and it changes
+        nothing."""
         args, kwargs = _copied(call.args), {k: _copied(v) for k, v in call.kwargs.items()}
 
         def timed(way):
@@ -182,15 +250,21 @@ class Trials:
 
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             _, host, whole = timed("accelerated")
-            if host < _BOUND * whole or state_of(call.module) != call.before:
+            is_bound = host >= _BOUND * whole
+            if not is_bound and whole > _SHORT or state_of(call.module) != call.before:
                 return output
-            plain = timed("plain")[0]
-            spent = {way: min(timed(way)[2] for _ in range(_ROUNDS))
-                     for way in ("plain", "accelerated")}
-        if spent["plain"] >= _QUICKER * spent["accelerated"]:
+            try:
+                plain = timed("plain")[0]
+                spent = {way: min(timed(way)[2] for _ in range(_ROUNDS))
+                         for way in ("plain", "accelerated")}
+            except torch.OutOfMemoryError:  # PyTorch's own call needs more.
+                return output
+        if spent["accelerated"] <= _QUICKER * spent["plain"]:
             return output
-        self._reasons[call.key] = (
-            f"the host binds {type(call.module).__name__}: {spent['accelerated']:.2f} ms "
-            f"accelerated, {spent['plain']:.2f} ms PyTorch's; convoy.graphed takes the host's time "
-            "away")
+        if is_bound:
+            self._reasons[call.key] = _bound(call.module, spent["accelerated"], spent["plain"])
+        else:
+            self._reasons[call.key] = (
+                f"{type(call.module).__name__} takes {spent['accelerated']:.2f} ms accelerated, "
+                f"{spent['plain']:.2f} ms PyTorch's")
         return plain

@@ -688,9 +688,11 @@ class Models(unittest.TestCase):
         tried = [None, "accelerated", "plain"] + ["plain"] * 3 + ["accelerated"] * 3
         for plain, accelerated, host, calls, is_plain in (
             (4.0, 6.0, 1.0, [*tried, "plain"], True),
-            (4.0, 4.1, 1.0, [*tried, None], False),  # Within what clocks tell.
+            (4.0, 3.9, 1.0, [*tried, "plain"], True),  # Within what clocks tell.
             (4.0, 3.0, 1.0, [*tried, None], False),
-            (4.0, 6.0, 0.6, [None, "accelerated", None], False),  # The GPU does.
+            (4.0, 6.0, 0.6, [*tried, "plain"], True),  # The GPU does, and not for long.
+            (400.0, 600.0, 1.0, [*tried, "plain"], True),
+            (400.0, 600.0, 0.6, [None, "accelerated", None], False),  # The GPU does.
         ):
             with self.subTest(plain=plain, accelerated=accelerated, host=host):
                 model = copy.deepcopy(block)
@@ -701,13 +703,56 @@ class Models(unittest.TestCase):
                 self.assertEqual(torch.equal(outputs[0], expected), is_plain)
                 if is_plain:
                     (reason, count), = report.left_calls.items()
-                    self.assertIn("the host binds Block: 6.00 ms accelerated, 4.00 ms", reason)
+                    self.assertIn(f"{accelerated:.2f} ms accelerated, {plain:.2f} ms", reason)
+                    self.assertEqual("the host binds" in reason, host == 1.0)
                     self.assertEqual(count, 1)
                     with _trial.accelerated(), torch.no_grad():
                         self.assertFalse(torch.equal(model(self.x), expected))
                     self.assertIsNone(_trial.settled())
                 else:
                     self.assertFalse(report.left_calls)
+
+    def test_calls_of_which_convoy_runs_nothing(self):
+        model = convoy.accelerate(copy.deepcopy(Block()).eval())
+        with (unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}), torch.no_grad(),
+              unittest.mock.patch.object(_accelerate, "_microseconds",
+                                         lambda ways, device: {"pytorch": 1.0})):
+            for _ in range(3):
+                model(self.x)
+        _accelerate._choices.clear()
+        self.assertEqual(convoy.report(model).left_calls, {"Convoy runs nothing of it": 2})
+
+    def test_calls_that_change_a_model_are_compared_in_turn(self):
+        class Keeps(Block):
+            count = 0
+
+            def forward(self, x):
+                self.count += 1
+                ways.append(_trial.settled())
+                return super().forward(x)
+
+        rounds, turns = _trial._ROUNDS, "PyTorch's turn of calls that are being compared"
+        for plain, accelerated, host, last in (
+                (4.0, 6.0, 1.0, "plain"), (5.9, 6.0, 1.0, None), (4.0, 6.0, 0.5, None)):
+            spent = {"plain": (plain, plain), "accelerated": (accelerated * host, accelerated)}
+            with (self.subTest(plain=plain, host=host), torch.no_grad(),
+                  unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}),
+                  unittest.mock.patch.object(_accelerate, "_microseconds",
+                                             lambda given, device: dict.fromkeys(given, 1.0)),
+                  unittest.mock.patch.object(
+                      _trial._Turns, "end",
+                      lambda self, way, begin, spent=spent: self._spent[way].append(spent[way]))):
+                ways, model = [], convoy.accelerate(Keeps().eval())
+                for _ in range(2 * rounds + 4):
+                    model(self.x)
+                self.assertEqual(model.count, len(ways))  # Each once.
+                tried = ["plain"] * (rounds + 1) if host == 1.0 else [None] * (rounds + 1)
+                self.assertEqual(ways, [None] * (rounds + 1) + tried + [last] * 2)
+                left = convoy.report(model).left_calls
+                self.assertEqual(left.get(turns, 0), (rounds + 1) * (host == 1.0))
+                self.assertEqual(sum(left.values()), ways.count("plain"))
+                self.assertIsNone(_trial.settled())
+            _accelerate._choices.clear()
 
     def test_calls_that_change_a_model_are_made_once(self):
         class Keeps(Block):
@@ -796,7 +841,7 @@ class Models(unittest.TestCase):
                     model.stop = False
                     with unittest.mock.patch.object(
                             _trial, "_milliseconds",
-                            lambda run, device: (run(), 1.0, 9.0)):  # The GPU binds it.
+                            lambda run, device: (run(), 1.0, 900.0)):  # The GPU binds it.
                         for _ in range(2):
                             self.assertFalse(torch.equal(after(self.x), plain(self.x)))
                     self.assertFalse(convoy.report(after).left_calls)

@@ -708,6 +708,28 @@ class Graphs(unittest.TestCase):
         call(x.float().requires_grad_().bfloat16())
         self.assertEqual(len(call.left), 1)
 
+    @unittest.skipUnless(torch.cuda.is_available(), "no CUDA device")
+    def test_what_cannot_be_captured_runs_as_it_is(self):
+        conv = convoy.accelerate(nn.Sequential(nn.Conv2d(8, 8, 3)).eval().cuda())
+        tried = []
+
+        def run(x):
+            tried.append(torch.cuda.is_current_stream_capturing())
+            y = conv(x)
+            return y * float(y.abs().max()) if y.shape[0] == 1 else y  # It waits for the GPU.
+
+        call, x = convoy.graphed(run, conv), torch.randn(1, 8, 9, 9, device="cuda")
+        with torch.no_grad():
+            for _ in range(4):
+                torch.testing.assert_close(call(x), run(x))
+            (reason, count), = call.left.items()
+            self.assertIn("it cannot be captured", reason)
+            self.assertEqual((count, tried.count(True)), (3, 1))
+            two = x.repeat(2, 1, 1, 1)
+            for _ in range(3):  # Other calls still are.
+                torch.testing.assert_close(call(two), conv(two))
+            self.assertEqual((tried.count(True), sum(call.left.values())), (2, 3))
+
 
 if __name__ == "__main__":
     torch.set_num_threads(2)

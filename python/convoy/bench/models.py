@@ -156,11 +156,9 @@ def measure(name, batch, options, clock):
     plain, inputs = made(name, batch, options)
     of_file = name.rpartition(":")[0].endswith(".py")
     size = "x".join(map(str, inputs[0].shape)) if of_file else options.size
-    tf32 = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    wanted = largest(copy.deepcopy(plain).float()(
-        *(x.float() if x.is_floating_point() else x for x in inputs)))
-    torch.backends.cudnn.allow_tf32 = tf32
+    with torch.backends.cudnn.flags(benchmark=False, allow_tf32=False):
+        wanted = largest(copy.deepcopy(plain).float()(
+            *(x.float() if x.is_floating_point() else x for x in inputs)))
     rows: list[dict] = []
     ready: list[tuple] = []
     for way, prepare in ways_of(plain, inputs, clock):
