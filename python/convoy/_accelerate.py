@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import _calls, _constructors, _functions, _helpers, _layout, _trial
+from . import _calls, _constructors, _functions, _helpers, _layout, _transposed, _trial
 from ._deferred import Deferred, unwrapped
 from ._folding import Foldings
 from ._native import UPSAMPLE_FOLDINGS, ConvoyError, InvalidArgument, choose
@@ -122,10 +122,12 @@ class Session:
         self._parts: dict[tuple, Part] = {}
         self._convs: dict[tuple, tuple] = {}
         self._norms: dict[tuple, tuple] = {}
+        self._transposed: dict[tuple, tuple] = {}
         self._shared: dict[int, weakref.ref] = {}
         self._names: dict[int, str] | None = None
         self._derived: dict[tuple, Any] = {}
         self.foldings = Foldings()
+        self.filters = _transposed.Filters()
         self.trials = _trial.Trials()
 
     def __deepcopy__(self, memo):
@@ -252,6 +254,35 @@ class Session:
         _choices[shape_key] = choice, kernel, reason if choice is _eager_conv else "", spent
         return _choices[shape_key]
 
+    # ---- Transposed convolutions ----
+
+    def transposed(self, operation, how, x, weight, bias):
+        key = (operation, _identity(weight), weight.shape, x.shape, x.dtype, x.device, bias is None,
+               how.stride, how.padding, how.output_padding, _calls.allows_tf32(x))
+        found = self._transposed.get(key)
+        if found is None:
+            found = self._choose_transposed(key, how, x, weight, bias)
+        call, part = found
+        part.calls += 1
+        return how.eager(x, weight, bias) if call is None else call(x, weight, bias)
+
+    def _choose_transposed(self, key, how, x, weight, bias):
+        spent: dict[str, float] = {}
+        call, reason = _transposed.call_of(how, self, x, weight, bias)
+        if (call is not None and self.probe and x.device.type in _measured
+                and not _capturing(x.device)):
+            spent = _microseconds({"fused": functools.partial(call, x, weight, bias),
+                                   "pytorch": functools.partial(how.eager, x, weight, bias)},
+                                  x.device)
+            ours, plain = (spent.get(way, math.inf) for way in ("fused", "pytorch"))
+            if plain < ours:
+                call, reason = None, f"PyTorch is quicker here: {plain:.0f} µs; Convoy: {ours:.0f} µs"
+        part = Part(self._name(weight), tuple(x.shape), key[0], call.name if call else "pytorch",
+                    reason, spent)
+        self._parts[key] = part
+        found = self._transposed[key] = call, part
+        return found
+
     # ---- Norms ----
 
     def norm(self, node, x):
@@ -294,6 +325,7 @@ class Session:
     def forget_derived(self):
         self._derived.clear()
         self.foldings.clear()
+        self.filters.clear()
 
     def _choose_norm(self, key, node, x, weight, bias):
         reason, spent, call = "", {}, None

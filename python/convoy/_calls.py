@@ -25,7 +25,7 @@ from ._plan import (
 )
 
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
-_PACK_LAYOUTS = {4: ("KCRS", "KRSC"), 5: ("KCTRS", "KTRSC")}
+_PACK_LAYOUTS = {3: ("KCRS", "KRSC"), 4: ("KCRS", "KRSC"), 5: ("KCTRS", "KTRSC")}
 
 
 def type_name(tensor, name):
@@ -191,7 +191,8 @@ class ConvCall:
         """As `node` says, for tensors shaped like these. convert(tensor) puts channels innermost.
         packed: whether the weight is packed and kept; None: where it is a Parameter. Raises
         InvalidArgument, Unsupported."""
-        weight, bias, two = node.weight, node.bias, x.dim() == 4
+        weight, bias, two = node.weight, node.bias, x.dim() < 5
+        self.is_row = x.dim() == 3  # One dimension: a picture of one row.
         if packed is None:
             packed = isinstance(weight, torch.nn.Parameter)
         self.packed = packed or node.upsample > 1
@@ -204,12 +205,15 @@ class ConvCall:
             )
         problem: Conv2d | Conv3d
         if two:
-            n, c, h, w = x.shape
-            (top, left), (bottom, right) = node.begin, node.end
+            n, c, *extents = x.shape
+            in_plane = lambda values, missing: (missing,) * self.is_row + tuple(values)
+            h, w = in_plane(extents, 1)
+            (top, left), (bottom, right) = in_plane(node.begin, 0), in_plane(node.end, 0)
             problem = Conv2d(
-                n, h, w, c, weight.shape[0], filter=tuple(weight.shape[2:]),
-                pad=(top, bottom, left, right), stride=node.stride, dilation=node.dilation,
-                groups=node.groups, upsample=node.upsample, pad_mode=(padded or ["zero"])[0],
+                n, h, w, c, weight.shape[0], filter=in_plane(weight.shape[2:], 1),
+                pad=(top, bottom, left, right), stride=in_plane(node.stride, 1),
+                dilation=in_plane(node.dilation, 1), groups=node.groups, upsample=node.upsample,
+                pad_mode=(padded or ["zero"])[0],
             )
         else:
             n, c, d, h, w = x.shape
@@ -256,6 +260,13 @@ class ConvCall:
     def __call__(self, node, x, cache, residual):
         """Enqueue; the output, channels innermost. In `node` weight and bias count."""
         x, weight, bias = self.convert(x), node.weight, node.bias
+        if self.is_row:
+            x = x.unsqueeze(2)
+            residual = None if residual is None else self.convert(residual).unsqueeze(2)
+            return self._run(x, weight, bias, cache, residual).squeeze(2)
+        return self._run(x, weight, bias, cache, residual)
+
+    def _run(self, x, weight, bias, cache, residual):
         if self.number is not None:
             return self._by_operator(self.number.value, x, weight, bias, cache, residual)
         out = torch.empty(self.shape, dtype=x.dtype, device=x.device, memory_format=self.format)
@@ -275,7 +286,7 @@ class ConvCall:
             packed = packed_filter(self.plan, weight, x.device)
             arguments.packed_filter = packed._handle
         else:
-            weight = self.convert(weight.detach())
+            weight = self._dense(weight)
             arguments.filter = weight.data_ptr()
         if self.workspace:
             workspace = torch.empty(self.workspace, dtype=torch.uint8, device=x.device)
@@ -292,13 +303,17 @@ class ConvCall:
         assert self.number is not None
         return self.number.value, packed_filter(self.plan, weight, weight.device)._handle
 
+    def _dense(self, weight):
+        weight = self.convert(weight.detach())
+        return weight.unsqueeze(2) if self.is_row else weight
+
     def _by_operator(self, number, x, weight, bias, cache, residual):
         packed, address = None, 0
         if self.packed:
             packed = packed_filter(self.plan, weight, x.device)
             weight, address = None, packed._handle
         else:
-            weight = self.convert(weight.detach())
+            weight = self._dense(weight)
         try:
             return _operators.run_conv(
                 number, address, x, weight, bias,

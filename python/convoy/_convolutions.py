@@ -50,6 +50,8 @@ def _conv(axes):
         if other or type(input) is not Deferred:
             return NotImplemented
         node, session = input._node, input._session
+        if axes == 1 and session.shards and session.shards.active:
+            return NotImplemented
         if type(weight) is Deferred or type(bias) is Deferred:  # Made in the call.
             if session.shards and session.shards.active:
                 return NotImplemented
@@ -107,24 +109,12 @@ def _conv(axes):
     return handler
 
 
-def _unknown(operation, axes):
-    """PyTorch's, and named in the report."""
-
-    def handler(input, weight, *_, **__):
-        if type(input) is Deferred and len(input.shape) == axes + 2:
-            input._session.leave(weight, input.shape, operation,
-                                 "Convoy has no such convolution; it has conv2d and conv3d")
-        return NotImplemented
-
-    return handler
-
-
 def _pad(input, pad, mode="constant", value=None, **other):
     if other or type(input) is not Deferred or mode not in _MODES or (value or 0) != 0:
         return NotImplemented
     node = input._node
     axes, pad = len(node.shape) - 2, [operator.index(p) for p in pad]
-    if axes not in (2, 3) or len(pad) > 2 * axes or min(pad) < 0 or node.dtype not in FLOATS:
+    if axes not in (1, 2, 3) or len(pad) > 2 * axes or min(pad) < 0 or node.dtype not in FLOATS:
         return NotImplemented
     if not any(pad):
         return another(input)
@@ -320,10 +310,7 @@ def _interpolate(input, size=None, scale_factor=None, mode="nearest", align_corn
 
 
 FUNCTIONS = {
-    "conv2d": _conv(2), "conv3d": _conv(3), "pad": _pad,
-    "conv1d": _unknown("conv1d", 1), "conv_transpose1d": _unknown("conv_transpose1d", 1),
-    "conv_transpose2d": _unknown("conv_transpose2d", 2),
-    "conv_transpose3d": _unknown("conv_transpose3d", 3),
+    "conv1d": _conv(1), "conv2d": _conv(2), "conv3d": _conv(3), "pad": _pad,
     "cat": _cat, "concat": _cat, "concatenate": _cat, "stack": _stack,
     "interpolate": _interpolate,
 }

@@ -2,10 +2,10 @@
 """The functions of PyTorch that do something of their own on stand-ins: a table in each of the
 modules named here."""
 
-from . import _attention, _axes, _convolutions, _norms
+from . import _attention, _axes, _convolutions, _norms, _transposed
 from ._deferred import register
 
 
 def register_all():
-    for module in (_convolutions, _norms, _axes, _attention):
+    for module in (_convolutions, _transposed, _norms, _axes, _attention):
         register(module.FUNCTIONS, getattr(module, "ANY_FIRST", ()))

@@ -602,7 +602,7 @@ class Conv(Node):
         if self.begin != self.end or any(mode != "zero" for mode in self.modes):
             x = _layout.pad(x, self.begin, self.end, self.modes)
             padding = (0,) * len(self.begin)
-        function = F.conv2d if x.dim() == 4 else F.conv3d
+        function = (F.conv1d, F.conv2d, F.conv3d)[x.dim() - 3]
         if bias is not None and bias.dtype != x.dtype:  # A folded one.
             bias = bias.to(x.dtype)
         y = function(x, self.weight, bias, self.stride, padding, self.dilation, self.groups)

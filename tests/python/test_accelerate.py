@@ -1004,18 +1004,56 @@ class Models(unittest.TestCase):
         class Other(torch.nn.Module):
             def __init__(self):
                 super().__init__()
-                self.up = torch.nn.ConvTranspose2d(16, 8, 2, stride=2)
-                self.line = torch.nn.Conv1d(8, 4, 3, padding=1)
-                self.conv = torch.nn.Conv2d(4, 4, 1)
+                self.up = torch.nn.ConvTranspose2d(16, 8, 2, stride=2, groups=2)
+                self.conv = torch.nn.Conv2d(8, 4, 1)
 
             def forward(self, x):
-                return self.conv(self.line(self.up(x).flatten(2))[..., None])
+                return self.conv(self.up(x))
 
         report = self.same(Other(), self.x)
         self.assertEqual([p.name for p in report.taken], ["conv"])
         self.assertEqual([(p.name, p.operation, p.calls) for p in report.left],
-                         [("up", "conv_transpose2d", 2), ("line", "conv1d", 2)])
-        self.assertIn("left to PyTorch: line conv1d [2, 8, 320]", str(report))
+                         [("up", "conv_transpose2d", 2)])
+        self.assertIn("left to PyTorch: up conv_transpose2d [2, 16, 8, 10]: groups = 2, dilation",
+                      str(report))
+
+    def test_transposed_convolutions_and_one_dimension(self):
+        kinds = {False: (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d),
+                 True: (torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d,
+                        torch.nn.ConvTranspose3d)}
+
+        class Pair(torch.nn.Module):
+            def __init__(self, first, axes):
+                super().__init__()
+                self.first, self.second = first, kinds[False][axes - 1](8, 8, 1)
+
+            def forward(self, x):
+                y = F.leaky_relu(self.first(x), 0.1)
+                return y + self.second(torch.sin(y)), y
+
+        shape = 2, 6, 7, 5, 4
+        for axes, is_transposed, arguments, keywords in (
+            (1, False, (5, 2, 2), {}), (1, False, (3, 1, 3, 3), {}), (1, False, (1,), {}),
+            (1, False, (4,), dict(groups=2, bias=False)),
+            (1, False, (3,), dict(padding=1, padding_mode="reflect")),
+            (1, False, (3,), dict(padding="same", padding_mode="replicate")),
+            (1, True, (4, 2, 1), {}), (1, True, (7, 3, 2, 1), {}), (1, True, (2, 4), {}),
+            (1, True, (16, 8, 4), dict(bias=False)), (1, True, (3,), {}),
+            (2, True, (2, 2), {}), (2, True, (3, 2, 1, 1), {}), (2, True, (4, 2, 1), {}),
+            (2, True, ((1, 5), (2, 3), (0, 4)), dict(bias=False)),
+            (3, True, (2, 2), {}), (3, True, ((3, 4, 2), (1, 2, 2), (1, 1, 0)), {}),
+        ):
+            first = kinds[is_transposed][axes - 1](6, 8, *arguments, **keywords)
+            with self.subTest(str(first)):
+                x, model = torch.randn(shape[:2 + axes]), Pair(first, axes)
+                report = self.same(model, x)
+                self.assertEqual([str(part) for part in report.left], [])
+                with torch.no_grad():  # Filters follow the weight.
+                    first.weight.mul_(2)
+                    if first.bias is not None:
+                        first.bias.add_(1)
+                    torch.testing.assert_close(model(x)[1], F.leaky_relu(
+                        convoy.restore(model).first(x), 0.1), rtol=1e-4, atol=1e-5)
 
     def test_threads_types_and_modes(self):
         import concurrent.futures
