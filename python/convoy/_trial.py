@@ -2,21 +2,24 @@
 """Whole calls, accelerated against PyTorch's own. Where the host takes longer to make a call than
 the GPU to run it, as with classifiers of small pictures, stand-ins can cost more than the kernels
 save: such a call, and every short one, is made both ways at its first time, by the clock, and then
-as is quicker. A call that changes what the model holds is made once: of those that the host binds
-some of the user's own are made the one way, some the other."""
+as is quicker. A call that changes what the model holds is made once; it is tried on a twin of the
+model, which has the same weights and holds the rest by itself."""
 
 import collections
 import contextlib
-import statistics
+import enum
+import logging
 import threading
 import time
+import types
 
 import torch
 
+_log = logging.getLogger("convoy")
+_MARK = "_convoy_session"  # Where an accelerated model keeps its session.
 _BOUND = 0.7  # Of a call's time: the host's share from which on the call is tried both ways.
 _SHORT = 100.0  # Milliseconds; up to here it is tried whatever binds it.
 _QUICKER = 0.97  # Of PyTorch's time: what an accelerated call may take.
-_QUICKER_IN_TURN = 0.9  # Of an accelerated call's: a turn's work may differ from the next one's.
 _ROUNDS = 3
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
@@ -98,6 +101,56 @@ def state_of(module):
     return [_print_of(part.__dict__) for part in module.modules()]
 
 
+class _NoTwin(Exception):
+    """A module holds something that may be more than it seems."""
+
+
+_SHARED = (*_PLAIN, torch.nn.Parameter, torch.Size, torch.memory_format, enum.Enum, type,
+           types.BuiltinFunctionType, types.ModuleType)
+
+
+def _own(value, twins):
+    """A value that a module holds, with twins for its parts and containers of its own. Raises
+    _NoTwin for what may write to the module, or hold what it writes to."""
+    if isinstance(value, torch.nn.Module):
+        return _twin(value, twins)
+    if isinstance(value, _SHARED) or type(value).__name__ == "FrozenDict":
+        return value
+    if isinstance(value, types.FunctionType) and value.__closure__ is None:
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if type(value) in (list, tuple, set, frozenset, collections.deque):
+        return type(value)(_own(item, twins) for item in value)
+    if type(value) in (dict, collections.OrderedDict):
+        return type(value)((key, _own(item, twins)) for key, item in value.items())
+    raise _NoTwin(type(value).__name__)
+
+
+def _twin(module, twins):
+    if isinstance(module, torch.jit.ScriptModule):
+        raise _NoTwin
+    made = twins.get(id(module))
+    if made is None:
+        made = twins[id(module)] = type(module).__new__(type(module))
+        if "forward" in module.__dict__:
+            raise _NoTwin("forward")
+        for name, value in module.__dict__.items():
+            is_shared = name == _MARK or name.endswith(
+                ("_hooks", "_hooks_with_kwargs", "_hooks_always_called"))
+            made.__dict__[name] = value if is_shared else _own(value, twins)
+    return made
+
+
+def twin_of(module):
+    """A module of the same weights, which may be written to; None where there can be none."""
+    try:
+        return _twin(module, {})
+    except _NoTwin as what:
+        _log.debug("convoy: no twin of %s, which holds a %s", type(module).__name__, what)
+        return None
+
+
 def _wait(device):
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -113,40 +166,6 @@ def _milliseconds(run, device):
     return result, (host - begin) * 1e3, (time.perf_counter() - begin) * 1e3
 
 
-class _Turns:
-    """Calls that are made once, timed. The first is accelerated, and not timed."""
-
-    def __init__(self, device):
-        self.device = device
-        self._spent: dict[str, list] = {"accelerated": [], "plain": []}
-
-    def way(self):
-        return "accelerated" if len(self._spent["accelerated"]) < _ROUNDS else "plain"
-
-    def begin(self):
-        _wait(self.device)
-        return time.perf_counter()
-
-    def end(self, way, begin):
-        host = time.perf_counter() - begin
-        _wait(self.device)
-        self._spent[way].append((host * 1e3, (time.perf_counter() - begin) * 1e3))
-
-    def reason(self, module):
-        """Why such calls are PyTorch's, "" where they are not; None while it is not known."""
-        ours = self._spent["accelerated"]
-        if len(ours) < _ROUNDS:
-            return None
-        host, accelerated = (statistics.median(column) for column in zip(*ours))
-        if host < _BOUND * accelerated:
-            return ""
-        theirs = [whole for _, whole in self._spent["plain"][1:]]  # The first looked for kernels.
-        if len(theirs) < _ROUNDS:
-            return None
-        plain = statistics.median(theirs)
-        return "" if plain >= _QUICKER_IN_TURN * accelerated else _bound(module, accelerated, plain)
-
-
 def _bound(module, accelerated, plain):
     return (f"the host binds {type(module).__name__}: {accelerated:.2f} ms accelerated, {plain:.2f} "
             "ms PyTorch's; convoy.graphed takes the host's time away")
@@ -154,27 +173,25 @@ def _bound(module, accelerated, plain):
 
 class _Open:
     """A call that is under way and whose end matters. before: what the module held when a first
-    call began; None: not a first call. turns, begin: of one of the calls that are timed in turn.
-    seen: the arguments that its forward() gets. frame: PyTorch's, which makes the call."""
+    call began, and a twin; None: a call that is PyTorch's. seen: the arguments that its forward()
+    gets. frame: PyTorch's, which makes the call."""
 
-    def __init__(self, trials, key, module, args, kwargs, frame, before=None, turns=None):
+    def __init__(self, trials, key, module, args, kwargs, before, frame):
         self.trials, self.frame = trials, frame
         self.key, self.module, self.args, self.kwargs = key, module, args, kwargs
         self.before, self.seen = before, (args, kwargs)
-        self.turns, self.is_plain, self.begin = turns, False, 0.0
 
 
 class Trials:
     """The calls of one accelerated model."""
 
     def __init__(self):
-        # Why such calls are PyTorch's; "": they are not; turns: they are being compared.
-        self._reasons: dict[tuple, str | _Turns] = {}
+        self._reasons: dict[tuple, str] = {}  # Why such calls are PyTorch's; "": they are not.
         self._thread = threading.local()
 
     def begin(self, module, given, args, kwargs, frame):
         """At the start of a call from outside. Returns why it is PyTorch's, "" where it is
-        accelerated. None: it is accelerated, and its end matters: `first` is to be told its
+        accelerated. None: it is accelerated, and a first one: `first` is to be told its
         stand-ins."""
         calls = self._open()
         while calls and has_ended(calls[-1].frame):
@@ -183,23 +200,18 @@ class Trials:
         reason = self._reasons.get(key)
         if reason == "":
             return reason
-        turns = reason if isinstance(reason, _Turns) else None
-        if reason is not None:
-            call = _Open(self, key, module, args, kwargs, frame, turns=turns)
-            calls.append(call)
-            call.is_plain = turns is None or turns.way() == "plain"
-            call.begin = turns.begin() if turns else 0.0
-            if not call.is_plain:
-                return None
-            _thread.way, _thread.call = "plain", call
-            return reason if turns is None else "PyTorch's turn of calls that are being compared"
+        if reason:
+            calls.append(_Open(self, key, module, args, kwargs, None, frame))
+            _thread.way, _thread.call = "plain", calls[-1]
+            return reason
         if len(self._reasons) > 4096:
             self._reasons.clear()
         if not all(isinstance(value, (torch.Tensor, *_PLAIN))
                    for value in _leaves((*args, *kwargs.values()))):
             self._reasons[key] = ""  # A cache, perhaps, that a call writes to.
             return ""
-        calls.append(_Open(self, key, module, args, kwargs, frame, state_of(module)))
+        calls.append(_Open(self, key, module, args, kwargs,
+                           (state_of(module), twin_of(module)), frame))
         return None
 
     def first(self, standins):
@@ -217,41 +229,44 @@ class Trials:
         if not calls or calls[-1].seen[0] is not args or calls[-1].seen[1] is not kwargs:
             return output
         call = calls.pop()
-        if call.is_plain:
-            _thread.way = _thread.call = None
-        if output is None:  # It failed.
-            return output
-        if call.turns is not None:
-            call.turns.end("plain" if call.is_plain else "accelerated", call.begin)
-            reason = call.turns.reason(call.module)
-            if reason is not None:
-                self._reasons[call.key] = reason
         if call.before is None:
+            _thread.way = _thread.call = None
+            return output
+        if output is None:  # It failed.
             return output
         if not takes_over():
             self._reasons[call.key] = "Convoy runs nothing of it"
             return output
         self._reasons[call.key] = ""
+        before, twin = call.before
+        if state_of(call.module) == before:
+            return self._judged(call, call.module, output)
+        if twin is not None:
+            try:
+                self._judged(call, twin, output)
+            except Exception as error:  # What it holds is more than was seen.
+                _log.debug("convoy: a twin of %s could not be called: %s", type(twin).__name__,
+                           error)
+        return output  # The model holds what an accelerated call left.
+
+    def _judged(self, call, module, output):
+        """Makes the call of `module` again both ways, if it is short or the host binds it. Returns
+        the output to use."""
         device = next(v.device for v in _leaves((*call.args, *call.kwargs.values()))
                       if isinstance(v, torch.Tensor))
-        if state_of(call.module) != call.before:
-            self._reasons[call.key] = _Turns(device)
-            return output
-        return self._judged(call, device, output)
-
-    def _judged(self, call, device, output):
-        """Makes the call again both ways, if it is short or the host binds it, and it changes
-        nothing."""
+        state = state_of(module) if module is call.module else None
         args, kwargs = _copied(call.args), {k: _copied(v) for k, v in call.kwargs.items()}
 
         def timed(way):
             with _settled(way):
-                return _milliseconds(lambda: call.module(*args, **kwargs), device)
+                return _milliseconds(lambda: module(*args, **kwargs), device)
 
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             _, host, whole = timed("accelerated")
             is_bound = host >= _BOUND * whole
-            if not is_bound and whole > _SHORT or state_of(call.module) != call.before:
+            if not is_bound and whole > _SHORT:
+                return output
+            if state is not None and state_of(module) != state:
                 return output
             try:
                 plain = timed("plain")[0]

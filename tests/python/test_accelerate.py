@@ -722,36 +722,45 @@ class Models(unittest.TestCase):
         _accelerate._choices.clear()
         self.assertEqual(convoy.report(model).left_calls, {"Convoy runs nothing of it": 2})
 
-    def test_calls_that_change_a_model_are_compared_in_turn(self):
+    def test_calls_that_change_a_model_are_tried_on_a_twin(self):
         class Keeps(Block):
-            count = 0
+            def __init__(self):
+                super().__init__()
+                self.count, self.kept = 0, [torch.zeros(2, 16, 8, 10)]
+                self.inner = torch.nn.ModuleDict({"same": self.conv1})
+                self.register_buffer("mean", torch.zeros(1))
 
             def forward(self, x):
                 self.count += 1
+                self.mean += 1
                 ways.append(_trial.settled())
-                return super().forward(x)
+                self.kept.append(super().forward(x + self.kept[-1]))
+                return self.kept[-1]
 
-        rounds, turns = _trial._ROUNDS, "PyTorch's turn of calls that are being compared"
-        for plain, accelerated, host, last in (
-                (4.0, 6.0, 1.0, "plain"), (5.9, 6.0, 1.0, None), (4.0, 6.0, 0.5, None)):
-            spent = {"plain": (plain, plain), "accelerated": (accelerated * host, accelerated)}
-            with (self.subTest(plain=plain, host=host), torch.no_grad(),
+        for plain, accelerated, last in ((4.0, 6.0, "plain"), (6.0, 4.0, None)):
+            def timed(run, device, plain=plain, accelerated=accelerated):
+                took = {"plain": plain, "accelerated": accelerated}[_trial.settled()]
+                return run(), took, took
+
+            ways, own = [], Keeps().eval()
+            with (self.subTest(last), torch.no_grad(),
                   unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}),
                   unittest.mock.patch.object(_accelerate, "_microseconds",
                                              lambda given, device: dict.fromkeys(given, 1.0)),
-                  unittest.mock.patch.object(
-                      _trial._Turns, "end",
-                      lambda self, way, begin, spent=spent: self._spent[way].append(spent[way]))):
-                ways, model = [], convoy.accelerate(Keeps().eval())
-                for _ in range(2 * rounds + 4):
-                    model(self.x)
-                self.assertEqual(model.count, len(ways))  # Each once.
-                tried = ["plain"] * (rounds + 1) if host == 1.0 else [None] * (rounds + 1)
-                self.assertEqual(ways, [None] * (rounds + 1) + tried + [last] * 2)
+                  unittest.mock.patch.object(_trial, "_milliseconds", timed)):
+                expected = [own(self.x) for _ in range(3)]
+                own.count, own.kept = 0, own.kept[:1]
+                own.mean.zero_()
+                ways.clear()
+                model = convoy.accelerate(own)
+                got = [model(self.x) for _ in range(3)]
+                self.assertEqual(ways[1:3], ["accelerated", "plain"])
+                self.assertEqual((ways[0], ways[-2:]), (None, [last] * 2))
+                self.assertEqual((model.count, len(model.kept), model.mean.item()), (3, 4, 3))
+                for ours, theirs in zip(got, expected):
+                    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
                 left = convoy.report(model).left_calls
-                self.assertEqual(left.get(turns, 0), (rounds + 1) * (host == 1.0))
-                self.assertEqual(sum(left.values()), ways.count("plain"))
-                self.assertIsNone(_trial.settled())
+                self.assertEqual([n for n in left.values()], [2] if last else [])
             _accelerate._choices.clear()
 
     def test_calls_that_change_a_model_are_made_once(self):
