@@ -2,8 +2,10 @@
 """`graphed(function)`: calls as CUDA graphs, which take the host next to no time."""
 
 import collections
+import contextlib
 import functools
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -82,6 +84,17 @@ class _Capture:
         return pytree.tree_unflatten(copies, self.structure)
 
 
+def _end_capture(device, pool):
+    """After a capture that failed. NOTE: PyTorch (2.10 to 2.15) does not tell its allocator and its
+    random numbers that it has ended; the next capture that succeeds tells the latter."""
+    with contextlib.suppress(RuntimeError):  # It did.
+        torch._C._cuda_endAllocateToPool(device.index, pool)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            pass
+
+
 class Graphed:
     """What `graphed` returns. left: calls that were not captured, by reason."""
 
@@ -132,6 +145,8 @@ class Graphed:
             except RuntimeError as error:  # It waits for the GPU, or copies from the host's memory.
                 text = str(error).partition("\n")[0]
                 self._captures[key] = _Left(f"it cannot be captured: {text}")
+                _end_capture(self._device(given), self._pool)
+                self._pool = None
                 raise self._captures[key] from error
 
     @staticmethod
