@@ -5,6 +5,8 @@ weights, for `python -m convoy.bench models bench/models/others.py:NAME` (`:all`
 Each function gives (model, example inputs), both in fp32 on the CPU.
 """
 
+import itertools
+
 import torch
 from torch import nn
 
@@ -30,7 +32,7 @@ class Encoder(nn.Module):
 
     def forward(self, x):
         out = self.vae.encode(x)
-        return out.latent_dist.mean if hasattr(out, "latent_dist") else out[0]
+        return out.latent_dist.mode() if hasattr(out, "latent_dist") else out[0]
 
 
 def _autoencoder(name, **configuration):
@@ -123,7 +125,8 @@ def asymmetric():
 
 def movq():
     return _decoder(
-        (1, 4, 96, 96), "VQModel", down_block_types=("DownEncoderBlock2D",) * 3 + ("AttnDownEncoderBlock2D",),
+        (1, 4, 96, 96), "VQModel",
+        down_block_types=("DownEncoderBlock2D",) * 3 + ("AttnDownEncoderBlock2D",),
         up_block_types=("AttnUpDecoderBlock2D",) + ("UpDecoderBlock2D",) * 3,
         block_out_channels=(128, 256, 256, 512), layers_per_block=2, latent_channels=4,
         num_vq_embeddings=16384, vq_embed_dim=4, norm_type="spatial")
@@ -321,7 +324,7 @@ class Segmenter(nn.Module):
             _stage(dim, inputs if i == 0 else widths[i - 1], width, 1 if i == 0 else 2)
             for i, width in enumerate(widths))
         backwards = list(reversed(widths))
-        self.up = nn.ModuleList(transposed(a, b, 2, 2) for a, b in zip(backwards, backwards[1:]))
+        self.up = nn.ModuleList(transposed(a, b, 2, 2) for a, b in itertools.pairwise(backwards))
         self.join = nn.ModuleList(_stage(dim, 2 * b, b) for b in backwards[1:])
         self.last = (nn.Conv2d, nn.Conv3d)[dim - 2](widths[0], classes, 1)
 
@@ -350,8 +353,9 @@ class Classic(nn.Module):
         super().__init__()
 
         def twice(a, b):
-            return nn.Sequential(nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU(True),
-                                 nn.Conv2d(b, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU(True))
+            return nn.Sequential(*(
+                layer for c in (a, b) for layer in (nn.Conv2d(c, b, 3, padding=1, bias=False),
+                                                    nn.BatchNorm2d(b), nn.ReLU(True))))
 
         self.down = nn.ModuleList(twice(a, b) for a, b in zip((3, *widths), widths))
         self.up = nn.ModuleList(nn.ConvTranspose2d(a, a // 2, 2, 2) for a in widths[:0:-1])
@@ -373,14 +377,15 @@ def unet_classic():
 
 
 class Generator(nn.Module):
-    """CycleGAN's generator (Zhu 2017): reflected borders, instance norm, transposed convolutions."""
+    """CycleGAN's generator (Zhu 2017): reflected borders, instance norms, transposed filters."""
 
     def __init__(self, width=64, blocks=9):
         super().__init__()
         norm = nn.InstanceNorm2d
         layers = [nn.ReflectionPad2d(3), nn.Conv2d(3, width, 7), norm(width), nn.ReLU(True)]
         for i in (1, 2):
-            layers += [nn.Conv2d(width * i, width * 2 * i, 3, 2, 1), norm(width * 2 * i), nn.ReLU(True)]
+            layers += [nn.Conv2d(width * i, width * 2 * i, 3, 2, 1), norm(width * 2 * i),
+                       nn.ReLU(True)]
         self.down = nn.Sequential(*layers)
         wide = 4 * width
         self.body = nn.ModuleList(nn.Sequential(

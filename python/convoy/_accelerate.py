@@ -283,7 +283,8 @@ class Session:
                                   x.device)
             ours, plain = (spent.get(way, math.inf) for way in ("fused", "pytorch"))
             if plain < ours:
-                call, reason = None, f"PyTorch is quicker here: {plain:.0f} µs; Convoy: {ours:.0f} µs"
+                call = None
+                reason = f"PyTorch is quicker here: {plain:.0f} µs; Convoy: {ours:.0f} µs"
         part = Part(self._name(weight), tuple(x.shape), key[0], call.name if call else "pytorch",
                     reason, spent)
         self._parts[key] = part

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What looks into its arguments without asking `__torch_function__`: PyTorch's functions that make a
-tensor of any data, autograd.Function and TorchScript. While an accelerated model runs they take
+"""What looks into its arguments without asking `__torch_function__`: PyTorch's functions that make
+a tensor of any data, autograd.Function and TorchScript. While an accelerated model runs they take
 stand-ins too."""
 
 import functools
@@ -10,8 +10,8 @@ import weakref
 
 import torch
 
-from ._deferred import Deferred, in_order, own, plain, session_of, settle, wrapped, write_through
-from ._nodes import Value
+from ._deferred import Deferred, in_order, own, plain, session_of, wrapped, write_through
+from ._nodes import Value, settle
 from ._trial import has_ended
 
 _lock = threading.Lock()

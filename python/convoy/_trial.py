@@ -132,7 +132,7 @@ def _twin(module, twins):
         raise _NoTwin
     made = twins.get(id(module))
     if made is None:
-        made = twins[id(module)] = type(module).__new__(type(module))
+        made = twins[id(module)] = object.__new__(type(module))
         if "forward" in module.__dict__:
             raise _NoTwin("forward")
         for name, value in module.__dict__.items():
@@ -167,8 +167,8 @@ def _milliseconds(run, device):
 
 
 def _bound(module, accelerated, plain):
-    return (f"the host binds {type(module).__name__}: {accelerated:.2f} ms accelerated, {plain:.2f} "
-            "ms PyTorch's; convoy.graphed takes the host's time away")
+    return (f"the host binds {type(module).__name__}: {accelerated:.2f} ms accelerated, "
+            f"{plain:.2f} ms PyTorch's; convoy.graphed takes the host's time away")
 
 
 class _Open:

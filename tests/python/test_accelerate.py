@@ -760,7 +760,7 @@ class Models(unittest.TestCase):
                 for ours, theirs in zip(got, expected):
                     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
                 left = convoy.report(model).left_calls
-                self.assertEqual([n for n in left.values()], [2] if last else [])
+                self.assertEqual(list(left.values()), [2] if last else [])
             _accelerate._choices.clear()
 
     def test_calls_that_change_a_model_are_made_once(self):

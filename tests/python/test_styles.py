@@ -10,7 +10,6 @@ import operator
 import os
 import types
 import unittest
-from typing import List
 from unittest import mock
 
 import convoy
@@ -223,7 +222,7 @@ def scripted(x):
 
 
 @torch.jit.script
-def scripted_writer(values: List[torch.Tensor]):
+def scripted_writer(values: list[torch.Tensor]):
     values[0].mul_(2).add_(1)
     return values[0]
 

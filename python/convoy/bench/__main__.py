@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m convoy.bench vae [CLASS...]        times autoencoders of diffusers
-python -m convoy.bench models SOURCE:NAME...    times image models of timm and torchvision
+python -m convoy.bench models SOURCE:NAME...    times models of timm, torchvision or a file
 python -m convoy.bench peaks [CLASS...]         counts their memory and copies, without a GPU
 python -m convoy.bench calls                    times single calls on the host
 torchrun -m convoy.bench.shards                 times them over several GPUs beside one

@@ -15,8 +15,7 @@ CPU; FILE.py:all takes every name of the file's list ALL. --batch and --size are
 import argparse
 import copy
 import functools
-import importlib.util
-import pathlib
+import runpy
 import statistics
 import sys
 import time
@@ -55,9 +54,10 @@ def arguments(words):
         source, _, name = model.rpartition(":")
         if source.endswith(".py"):
             try:
-                names = _file(source).ALL if name == "all" else [name]
-                for one in names:
-                    getattr(_file(source), one)
+                names = _file(source)["ALL"] if name == "all" else [name]
+                unknown = [one for one in names if one not in _file(source)]
+                if unknown:
+                    raise KeyError(unknown[0])
             except Exception as error:
                 parser.error(f"FILE.py:FUNCTION: got {model!r}: {type(error).__name__}: {error}; "
                              "legal: a file that can be imported, and a function of it")
@@ -79,11 +79,8 @@ def arguments(words):
 
 @functools.cache
 def _file(path):
-    """The module that a file is."""
-    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """What a file defines."""
+    return runpy.run_path(path)
 
 
 def made(model, batch, options):
@@ -93,7 +90,7 @@ def made(model, batch, options):
     torch.manual_seed(0)
     inputs = torch.randn(images, generator=torch.Generator().manual_seed(1)),
     if source.endswith(".py"):
-        built, inputs = getattr(_file(source), name)()
+        built, inputs = _file(source)[name]()
     elif source == "timm":
         import timm
 
