@@ -166,9 +166,10 @@ double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocess
   if (config.is_resident()) refill = k.refill_cycles / config.act_ring_stages();
   const double group =
       std::max({mma + tap_cycles(config, k) * taps, load, refill, normalise_cycles(p)});
-  const double main = depths_multiplied(g, p) * p.channel_blocks * group /
-                          (config.splits_k() ? tiling.cluster_size : 1) +
-                      (config.cluster_size() > 1 ? k.cluster_tile_cycles : 0.0);
+  // The blocks of the CTA that has most of them, where several share a tile: taps are not shared.
+  double blocks = depths_multiplied(g, p) * p.channel_blocks;
+  if (config.splits_k()) blocks = std::ceil(blocks / tiling.cluster_size);
+  const double main = blocks * group + (config.cluster_size() > 1 ? k.cluster_tile_cycles : 0.0);
 
   const double pieces = config.block_m / 64.0 * config.block_n / 32.0;
   const double more = epilogue_cycles(config, p, epilogue_kind, k);

@@ -584,13 +584,6 @@ double rows_us(const RowsView& view, const PlanRequest& request) {
   return launch.cost * of_row * threads / (kFmaLanes * kIssueShare * kCyclesPerUs);
 }
 
-// Whether depthwise_any_kernel takes a problem from depthwise_rows_kernel, which adds rows outside
-// the input too: images that are hardly larger than the filter.
-bool takes_any(const RowsView& view, const PlanRequest& request) {
-  constexpr double kMargin = 1.15;  // Of the models.
-  return any_launch(request).us * kMargin < rows_us(view, request);
-}
-
 // Microseconds that the multiply-adds take.
 double add_us(const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
@@ -607,7 +600,7 @@ double add_us(const PlanRequest& request) {
                                   (kFmaLanes * kLineIssueShare * kCyclesPerUs *
                                    std::max(1, request.device.multiprocessors)));
   }
-  if (!view || takes_any(*view, request)) return any_launch(request).us;
+  if (!view) return any_launch(request).us;
   return rows_us(*view, request);
 }
 
@@ -624,7 +617,6 @@ class DepthwisePlan final : public CudaPlan {
     if (rows_) {
       rows_launch_ = rows_launch(*rows_, request);
       row_launch_ = row_launch(*rows_, request);
-      if (!row_launch_ && takes_any(*rows_, request)) rows_.reset();
     }
   }
 
