@@ -24,6 +24,7 @@ _functions.register_all()
 _log = logging.getLogger("convoy")
 _MARK = "_convoy_session"
 QUALITIES = {"fast": 0, "exact": 1}
+_Parameter, _float32 = torch.nn.Parameter, torch.float32
 _measured = {"cuda"}  # Where Convoy and PyTorch are compared.
 
 
@@ -122,7 +123,7 @@ class Session:
         self._parts: dict[tuple, Part] = {}
         self._convs: dict[tuple, tuple] = {}
         self._norms: dict[tuple, tuple] = {}
-        self._shared: dict[int, weakref.ref] = {}
+        self.shared: dict[int, weakref.ref] = {}
         self._names: dict[int, str] | None = None
         self._derived: dict[tuple, Any] = {}
         self.foldings = Foldings()
@@ -137,11 +138,11 @@ class Session:
 
     def is_shared(self, weight):
         """Whether the plain output of this weight's convolution was wanted beside a fused one."""
-        found = self._shared.get(id(weight))
+        found = self.shared.get(id(weight))
         return found is not None and found() is weight
 
     def share(self, weight):
-        self._shared[id(weight)] = weakref.ref(weight)
+        self.shared[id(weight)] = weakref.ref(weight)
 
     def _name(self, weight):
         if self._names is None:
@@ -171,12 +172,13 @@ class Session:
 
     def conv(self, node, x, cache, residual):
         weight, bias = node.weight, node.bias
+        # NOTE: weight.shape, x.dtype and x.device are the geometry's. x.shape is another's where
+        # several ranks share the work.
         key = (
-            _identity(weight), weight.shape, x.shape, x.dtype, x.device,
+            id(weight) if type(weight) is _Parameter else _identity(weight), node.how, x.shape,
             None if bias is None else bias.dtype, residual is None,
-            None if cache is None else cache.shape, node.begin, node.end, node.stride,
-            node.dilation, node.groups, node.modes, node.upsample, node.activation,
-            node.residual_first, node.shuffle, node.repeats, _calls.allows_tf32(x),
+            None if cache is None else cache.shape, node.activation, node.residual_first,
+            node.shuffle, node.repeats, x.dtype is _float32 and _calls.allows_tf32(x),
         )
         found = self._convs.get(key)
         if found is None:
@@ -256,11 +258,13 @@ class Session:
 
     def norm(self, node, x):
         weight, bias = node.weight, node.bias
-        scale = node.plain_scale()
-        if scale != 1.0:
-            weight = self._scaled_weight(node, x, scale)
+        identity = id(weight) if type(weight) is _Parameter else _identity(weight)
+        if node.rule != "group":  # Whose scale is 1.
+            scale = node.plain_scale()
+            if scale != 1.0:
+                weight = self._scaled_weight(node, x, scale)
         key = (
-            _identity(node.weight), x.shape, x.dtype, x.device,
+            identity, x.shape, x.dtype, x.device,
             None if weight is None else weight.dtype,
             None if bias is None else bias.dtype, node.rule, node.groups, node.epsilon,
             node.activation,
@@ -356,14 +360,13 @@ class _Unfused:
 
     @staticmethod
     def _plain(node):
-        made = node._copy()
-        node.taken = False
-        axes = len(node.begin)
-        zero = [mode == "zero" for mode in node.modes]
+        begin, end = node.begin, node.end
         if node.upsample == 1:
-            made.begin = tuple(b if z else 0 for b, z in zip(node.begin, zero))
-            made.end = tuple(e if z else 0 for e, z in zip(node.end, zero))
-        made.upsample, made.cache, made.modes = 1, None, ("zero",) * axes
+            zero = [mode == "zero" for mode in node.modes]
+            begin = tuple(b if z else 0 for b, z in zip(begin, zero))
+            end = tuple(e if z else 0 for e, z in zip(end, zero))
+        made = node.with_geometry(node.how.having(begin, end, ("zero",) * len(begin)))
+        made.cache = None
         return made
 
     @staticmethod
@@ -444,8 +447,8 @@ def _refusal(module, given):
 
 def _before(session, module, args, kwargs):
     """The inputs as stand-ins, where the call comes from outside."""
-    if torch.compiler.is_compiling():
-        return None
+    if args and type(args[0]) is Deferred or torch.compiler.is_compiling():
+        return None  # Most calls of parts: from inside.
     _trial.forget_interrupted(session.trials, module)
     way = _trial.settled()
     if way == "plain":
@@ -496,8 +499,9 @@ def _before(session, module, args, kwargs):
 
 def _after(session, module, args, kwargs, output):
     """Tensors again, where `_before` of the same module made the stand-ins."""
-    if torch.compiler.is_compiling():
-        return None
+    if (args and type(args[0]) is Deferred and args[0]._entry is not module
+            or torch.compiler.is_compiling()):
+        return None  # As in _before. NOTE: the stand-ins of one call are all of one entry.
     given = itertools.chain(_tensors(args), _tensors(kwargs.values()))
     if any(type(value) is Deferred and value._entry is module for value in given):
         _constructors.leave()

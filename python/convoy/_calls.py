@@ -49,9 +49,13 @@ def stream_of(device):
     return _raw_stream(device.index) if device.type == "cuda" else None
 
 
+_float32 = torch.float32
+_cudnn_allows_tf32 = torch._C._get_cudnn_allow_tf32  # torch.backends.cudnn.allow_tf32
+
+
 def allows_tf32(tensor):
     """As F.conv2d: PyTorch's own setting says whether fp32 may be multiplied as TF32."""
-    return tensor.dtype is torch.float32 and torch.backends.cudnn.allow_tf32
+    return tensor.dtype is _float32 and _cudnn_allows_tf32()
 
 
 def is_transformed():
@@ -85,10 +89,11 @@ def _version(tensor):
 def packed_filter(plan, weight, device):
     """The weight in the plan's format, repacked where it has changed since. plan: whose
     pack_filter packs."""
-    key = (plan, id(weight))
+    key = plan, id(weight)
     known = _packed.get(key)
     version, address = _version(weight), weight.data_ptr()
-    if known is not None and known[0]() is weight and known[1:3] == (version, address):
+    if (known is not None and known[2] == address and known[1] == version
+            and known[0]() is weight):
         return known[3]
     dense, (layout, inner_layout) = weight.detach(), _PACK_LAYOUTS[weight.dim()]
     if not weight.is_contiguous():
@@ -255,7 +260,10 @@ class ConvCall:
 
     def __call__(self, node, x, cache, residual):
         """Enqueue; the output, channels innermost. In `node` weight and bias count."""
-        x, weight, bias = self.convert(x), node.weight, node.bias
+        weight, bias = node.weight, node.bias
+        # NOTE: asked here before it is asked there: calls of Python's cost more than the answer.
+        if not (x.is_contiguous(memory_format=self.format) and x.data_ptr() % 16 == 0):
+            x = self.convert(x)
         if self.number is not None:
             return self._by_operator(self.number.value, x, weight, bias, cache, residual)
         out = torch.empty(self.shape, dtype=x.dtype, device=x.device, memory_format=self.format)
@@ -299,11 +307,12 @@ class ConvCall:
             weight, address = None, packed._handle
         else:
             weight = self.convert(weight.detach())
+        if residual is not None:
+            residual = self.convert(residual)
+        if cache is not None:
+            cache = self.convert(cache)
         try:
-            return _operators.run_conv(
-                number, address, x, weight, bias,
-                None if residual is None else self.convert(residual),
-                None if cache is None else self.convert(cache))
+            return _operators.run_conv(number, address, x, weight, bias, residual, cache)
         except RuntimeError as error:
             raise _operators.typed(error) from None
 

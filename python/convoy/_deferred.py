@@ -257,24 +257,25 @@ def requires_grad(tensor):
     return tensor is not None and tensor.requires_grad
 
 
-def is_special(values):
-    """Whether PyTorch's own operators are to run, on tensors: where gradients are wanted, or a
-    transform of torch.func goes on, within a call that began without; or autocast was switched
-    on."""
-    return (_autocasts() or _level() is not None
-            or (_records() and _has_gradients(values)))
-
-
 def call(func, args, kwargs):
     name = getattr(func, "__name__", "")
     handler = HANDLERS.get(name)
-    if (handler is not None and args and (type(args[0]) is Deferred or name in ANY_FIRST)
-            and not is_special(args) and not (kwargs and is_special(kwargs.values()))):
-        result = handler(*args, **kwargs)
-        if result is not NotImplemented:
-            if name in _POINTWISE and type(result) is Deferred and type(args[0]) is Deferred:
-                _lay_out(result, args[0])
-            return result
+    if handler is not None and args:
+        first = args[0]
+        is_ours = type(first) is Deferred
+        if ((is_ours or name in ANY_FIRST)
+                # PyTorch's own operators are to run, on tensors, where gradients are wanted, or a
+                # transform of torch.func goes on, within a call that began without; or autocast
+                # was switched on.
+                and not (_autocasts() or _level() is not None
+                         or (_records() and (_has_gradients(args)
+                                             or (kwargs and _has_gradients(kwargs.values())))))):
+            result = handler(*args, **kwargs)
+            if result is not NotImplemented:
+                if is_ours and first._apart is not None and name in _POINTWISE and (
+                        type(result) is Deferred):
+                    _lay_out(result, first)
+                return result
     return by_pytorch(func, name, args, kwargs)
 
 
@@ -536,7 +537,7 @@ def _method(name, handler):
         if not (_autocasts() or _level() is not None or (_records() and requires_grad(self))):
             result = handler(self, *args, **kwargs)
             if result is not NotImplemented:
-                if pointwise and type(result) is Deferred:
+                if pointwise and self._apart is not None and type(result) is Deferred:
                     _lay_out(result, self)
                 return result
         return by_pytorch(function, name, (self, *args), kwargs)

@@ -20,7 +20,7 @@ class _Folded:
     def __init__(self, sources, epsilon):
         self._sources = [None if s is None else weakref.ref(s) for s in sources]
         self._epsilon = epsilon
-        self._states: list | None = None
+        self._states: list = [(0, 0)] * len(sources)  # Of no tensor.
         self._legal = False
         weight = sources[0]
         self.weight = torch.nn.Parameter(torch.empty_like(weight), requires_grad=False)
@@ -32,7 +32,15 @@ class _Folded:
                    for known, source in zip(self._sources, sources))
 
     def is_current(self, sources):
-        return self._states == [s if s is None else _state(s) for s in sources]
+        """Of these, and they have not changed since. NOTE: asked at each call, so one loop."""
+        for known, state, source in zip(self._sources, self._states, sources):
+            if known is None or source is None:
+                if known is not source:
+                    return False
+            elif (known() is not source or source.data_ptr() != state[0]
+                    or (None if source.is_inference() else source._version) != state[1]):
+                return False
+        return True
 
     @torch.no_grad()
     def update(self, sources):
@@ -74,9 +82,9 @@ class Foldings:
             return None  # Another one at each call.
         key = (id(weight), id(sources[2]), epsilon)
         found = self._known.get(key)
-        if found is not None and not found.is_of(sources):
-            found = None
         if found is None or not found.is_current(sources):
+            if found is not None and not found.is_of(sources):
+                found = None
             if weight.is_cuda and torch.cuda.is_current_stream_capturing():
                 return None
             if found is None:
