@@ -416,11 +416,13 @@ class _Shape:
 def _tensors(values):
     """Tensors among arguments. NOTE: lists and dictionaries are a model's own: caches that its
     parts write to, and that may hold stand-ins of a call before."""
+    found = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            yield value
+            found.append(value)
         elif type(value) is tuple:
-            yield from _tensors(value)
+            found += _tensors(value)
+    return found
 
 
 def _refusal(module, given):
@@ -440,9 +442,25 @@ def _refusal(module, given):
         return "a batch norm is in training mode"
     if _calls.is_transformed():
         return "a transform of torch.func, or forward-mode differentiation, goes on"
-    if any(torch.is_autocast_enabled(kind) for kind in kinds):
+    if torch._C._is_any_autocast_enabled() and any(map(torch.is_autocast_enabled, kinds)):
         return "autocast is on; cast the model instead"
     return ""
+
+
+def _wrapped(value, session, module):
+    """A tensor that comes in as a stand-in, in tuples too."""
+    if not isinstance(value, torch.Tensor):
+        if type(value) is tuple:
+            return tuple(_wrapped(item, session, module) for item in value)
+        return value
+    if not value.dtype.is_floating_point or type(value) not in (torch.Tensor, _Parameter):
+        return value
+    if value.dim() not in (4, 5):
+        return Deferred(Value(value, given=True), session, module)
+    if session.shards and session.shards.active:
+        return Deferred(Value(session.shards.enter(value)), session, module)
+    ours = session.convert(value)
+    return Deferred(Value(ours, given=ours is value), session, module)
 
 
 def _before(session, module, args, kwargs):
@@ -453,10 +471,15 @@ def _before(session, module, args, kwargs):
     way = _trial.settled()
     if way == "plain":
         return None
-    given = [*_tensors(args), *_tensors(kwargs.values())]
-    if not given or any(type(t) is Deferred for t in given):
-        return None
-    if not any(t.dtype.is_floating_point and t.dim() > 2 for t in given):
+    given = _tensors(args)
+    if kwargs:
+        given += _tensors(kwargs.values())
+    takes = False
+    for tensor in given:
+        if type(tensor) is Deferred:
+            return None
+        takes = takes or (tensor.dtype.is_floating_point and tensor.dim() > 2)
+    if not takes:
         return None
     reason = _refusal(module, given)
     if reason:
@@ -477,20 +500,8 @@ def _before(session, module, args, kwargs):
         if reason:
             session.left_calls[f"not cut by height: {reason}"] += 1
 
-    def wrapped(value):
-        if isinstance(value, torch.Tensor):
-            if not value.dtype.is_floating_point or type(value) not in (
-                    torch.Tensor, torch.nn.Parameter):
-                return value
-            if value.dim() in (4, 5) and shards and shards.active:
-                return Deferred(Value(shards.enter(value)), session, module)
-            if value.dim() in (4, 5):
-                ours = session.convert(value)
-                return Deferred(Value(ours, given=ours is value), session, module)
-            return Deferred(Value(value, given=True), session, module)
-        return tuple(wrapped(item) for item in value) if type(value) is tuple else value
-
-    standins = wrapped(args), {key: wrapped(value) for key, value in kwargs.items()}
+    standins = (tuple([_wrapped(value, session, module) for value in args]),
+                {key: _wrapped(value, session, module) for key, value in kwargs.items()})
     _constructors.enter(sys._getframe(1))
     if is_first:
         session.trials.first(standins)
@@ -502,7 +513,7 @@ def _after(session, module, args, kwargs, output):
     if (args and type(args[0]) is Deferred and args[0]._entry is not module
             or torch.compiler.is_compiling()):
         return None  # As in _before. NOTE: the stand-ins of one call are all of one entry.
-    given = itertools.chain(_tensors(args), _tensors(kwargs.values()))
+    given = _tensors(args) + _tensors(kwargs.values())
     if any(type(value) is Deferred and value._entry is module for value in given):
         _constructors.leave()
         whole = session.model is not None and session.model() is module

@@ -91,9 +91,8 @@ def packed_filter(plan, weight, device):
     pack_filter packs."""
     key = plan, id(weight)
     known = _packed.get(key)
-    version, address = _version(weight), weight.data_ptr()
-    if (known is not None and known[2] == address and known[1] == version
-            and known[0]() is weight):
+    version, address = None if weight.is_inference() else weight._version, weight.data_ptr()
+    if known is not None and known[2] == address and known[1] == version and known[0]() is weight:
         return known[3]
     dense, (layout, inner_layout) = weight.detach(), _PACK_LAYOUTS[weight.dim()]
     if not weight.is_contiguous():
@@ -265,7 +264,21 @@ class ConvCall:
         if not (x.is_contiguous(memory_format=self.format) and x.data_ptr() % 16 == 0):
             x = self.convert(x)
         if self.number is not None:
-            return self._by_operator(self.number.value, x, weight, bias, cache, residual)
+            packed, address = None, 0
+            if self.packed:
+                packed = packed_filter(self.plan, weight, x.device)
+                weight, address = None, packed._handle
+            else:
+                weight = self.convert(weight.detach())
+            if residual is not None:
+                residual = self.convert(residual)
+            if cache is not None:
+                cache = self.convert(cache)
+            try:
+                return _operators.run_conv(self.number.value, address, x, weight, bias, residual,
+                                           cache)
+            except RuntimeError as error:
+                raise _operators.typed(error) from None
         out = torch.empty(self.shape, dtype=x.dtype, device=x.device, memory_format=self.format)
         epilogue = native.Epilogue.from_buffer_copy(self.epilogue)
         arguments = native.RunArguments.from_buffer_copy(self.arguments)
@@ -294,27 +307,10 @@ class ConvCall:
             native.check(status)
         return out
 
-
     def number_and_filter(self, weight):
         """What C++ knows this call by, and the address of `weight` packed for it."""
         assert self.number is not None
         return self.number.value, packed_filter(self.plan, weight, weight.device)._handle
-
-    def _by_operator(self, number, x, weight, bias, cache, residual):
-        packed, address = None, 0
-        if self.packed:
-            packed = packed_filter(self.plan, weight, x.device)
-            weight, address = None, packed._handle
-        else:
-            weight = self.convert(weight.detach())
-        if residual is not None:
-            residual = self.convert(residual)
-        if cache is not None:
-            cache = self.convert(cache)
-        try:
-            return _operators.run_conv(number, address, x, weight, bias, residual, cache)
-        except RuntimeError as error:
-            raise _operators.typed(error) from None
 
 
 class NormCall:

@@ -50,6 +50,10 @@ def copy(target, source):
 
 def inner_copy(tensor):
     """A copy with channels innermost."""
+    memory_format = _FORMATS.get(tensor.dim())
+    if memory_format is not None and (tensor.stride(1) != 1
+                                      or tensor.device.type not in _wide_devices):
+        return tensor.clone(memory_format=memory_format)  # One call; never 16 bytes at a time.
     out = empty_inner(tensor.shape, tensor)
     copy(out, tensor)
     return out

@@ -356,7 +356,8 @@ def _activate(x, activation, inplace=False):
         norm, rewrap = waiting_norm(node)
         if norm is None or norm.activation is not None or session.quality != "fast":
             return NotImplemented
-        kind, made = "norm and activation", rewrap(norm.with_activation(activation))
+        made = norm.with_activation(activation)
+        kind, made = "norm and activation", made if norm is node else rewrap(made)
     session.fused[kind] += 1
     if not inplace:
         return Deferred(made, session)
