@@ -192,13 +192,22 @@ def is_tensor(value):
     return isinstance(value, torch.Tensor)
 
 
+# Types of arguments that hold no stand-in.
+_SINGLE = frozenset((int, float, bool, str, type(None), slice, torch.Tensor, torch.nn.Parameter,
+                     torch.dtype, torch.device, torch.Size))
+
+
 def plain(value):
     """The same with tensors for stand-ins, in lists, tuples and dictionaries too."""
     kind = type(value)
     if kind is Deferred:
         return value._node.force()
-    if kind in (list, tuple):
-        return kind(plain(v) for v in value)
+    if kind in _SINGLE:
+        return value
+    if kind is tuple:
+        return tuple([plain(v) for v in value])
+    if kind is list:
+        return [plain(v) for v in value]
     if isinstance(value, tuple) and kind is not torch.Size:
         return tuple_like(value, map(plain, value))
     if kind is dict:
@@ -334,7 +343,7 @@ def by_pytorch(func, name, args, kwargs):
                 if type(value) is Deferred:
                     own(value)
         settle()  # It may be memory that others wait to read.
-    given, named = plain(args), plain(kwargs)
+    given, named = plain(args), plain(kwargs) if kwargs else {}
     if name in _IN_ORDER:
         given = tuple(in_order(value) for value in given)
         named = {key: in_order(value) for key, value in named.items()}
