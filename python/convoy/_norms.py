@@ -71,13 +71,14 @@ def _batch_norm(input, running_mean, running_var, weight=None, bias=None, traini
                       "no convolution right in front of it whose output is its alone")
         return NotImplemented
     sources = (conv.weight, conv.bias, running_mean, running_var, weight, bias)
-    device = conv.device
-    for source in sources:
-        if source is not None and (type(source) is Deferred or source.device != device):
-            return NotImplemented
-    folded = session.foldings.fold(sources, eps)
+    folded = session.foldings.current(sources, eps)
     if folded is None:
-        return NotImplemented
+        if any(s is not None and (type(s) is Deferred or s.device != conv.device)
+               for s in sources):
+            return NotImplemented
+        folded = session.foldings.fold(sources, eps)
+        if folded is None:
+            return NotImplemented
     session.fused["convolution and batch norm"] += 1
     return Deferred(conv.with_weight(*folded), session)
 
