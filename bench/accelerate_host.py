@@ -26,7 +26,7 @@ def models():
     class Block(nn.Module):
         """GroupNorm, SiLU, convolution, twice, and a sum."""
 
-        def __init__(self, c=8, time=0):
+        def __init__(self, c=8):
             super().__init__()
             self.norm1, self.norm2 = nn.GroupNorm(2, c), nn.GroupNorm(2, c)
             self.conv1, self.conv2 = (nn.Conv2d(c, c, 3, padding=1) for _ in range(2))
@@ -108,9 +108,8 @@ def microseconds(run, seconds=1.0):
 def measured(names):
     import copy
 
-    import torch
-
     import convoy
+    import torch
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -465,7 +465,7 @@ def _wrapped(value, session, module):
 
 def _before(session, module, args, kwargs):
     """The inputs as stand-ins, where the call comes from outside."""
-    if args and type(args[0]) is Deferred or torch.compiler.is_compiling():
+    if (args and type(args[0]) is Deferred) or torch.compiler.is_compiling():
         return None  # Most calls of parts: from inside.
     _trial.forget_interrupted(session.trials, module)
     way = _trial.settled()
@@ -510,7 +510,7 @@ def _before(session, module, args, kwargs):
 
 def _after(session, module, args, kwargs, output):
     """Tensors again, where `_before` of the same module made the stand-ins."""
-    if (args and type(args[0]) is Deferred and args[0]._entry is not module
+    if ((args and type(args[0]) is Deferred and args[0]._entry is not module)
             or torch.compiler.is_compiling()):
         return None  # As in _before. NOTE: the stand-ins of one call are all of one entry.
     given = _tensors(args) + _tensors(kwargs.values())

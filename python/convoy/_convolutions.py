@@ -47,8 +47,8 @@ def per_axis(value, count):
     return value * count if len(value) == 1 else value
 
 
-# What a plain convolution's arguments say, in the words of the call, where nothing in front of it is
-# read with it: its geometry.
+# The geometry of a plain convolution, in front of which nothing waits to be read with it, by the
+# arguments of the call as they come.
 _plain: dict[tuple, Geometry] = {}
 _READ_IN_PLACE = (Pad, Cat, Upsample)
 

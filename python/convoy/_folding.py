@@ -37,8 +37,8 @@ class _Folded:
             if known is None or source is None:
                 if known is not source:
                     return False
-            elif (known() is not source or source.data_ptr() != state[0]
-                    or (None if source.is_inference() else source._version) != state[1]):
+            elif ((source.data_ptr(), None if source.is_inference() else source._version) != state
+                    or known() is not source):
                 return False
         return True
 

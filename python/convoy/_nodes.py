@@ -507,6 +507,11 @@ class Geometry:
     __slots__ = ("_key", "begin", "dilation", "end", "groups", "modes", "shape", "stride",
                  "upsample")
 
+    def __init__(self, key, shape):
+        *_, self.stride, self.begin, self.end, self.dilation = key[:8]
+        self.groups, self.modes, self.upsample = key[8:11]
+        self._key, self.shape = key, shape
+
     def having(self, begin, end, modes, upsample=1):
         """The same of other paddings."""
         source, dtype, device, filters, stride, _, _, dilation, groups, *_, cached = self._key
@@ -525,18 +530,14 @@ def geometry(source, dtype, device, filters, stride, begin, end, dilation, group
     found = _geometries.get(key)
     if found is not None:
         return found
-    made = Geometry()
-    made._key, made.stride, made.begin, made.end, made.dilation = key, stride, begin, end, dilation
-    made.groups, made.modes, made.upsample = groups, modes, upsample
     extents = list(source[2:])
     extents[0] += cached
     shape = [source[0], filters[0]]
     for n, b, e, s, d, t in zip(extents, begin, end, stride, dilation, filters[2:]):
         shape.append((n * upsample + b + e - d * (t - 1) - 1) // s + 1)
-    made.shape = torch.Size(shape)
     if len(_geometries) > 16384:
         _geometries.clear()
-    return _geometries.setdefault(key, made)
+    return _geometries.setdefault(key, Geometry(key, torch.Size(shape)))
 
 
 class Conv(Node):
