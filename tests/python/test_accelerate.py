@@ -283,6 +283,19 @@ class Models(unittest.TestCase):
         report = convoy.report(ours)
         self.assertGreater(len(report.taken), len(ways) - 4)
 
+    def test_gradients_of_what_is_named(self):
+        class Inner(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = torch.nn.Conv2d(16, 4, 3)
+
+            def forward(self, x):
+                with torch.enable_grad():
+                    y = F.conv2d(x, weight=self.conv.weight, bias=self.conv.bias)
+                    return torch.autograd.grad(y.square().mean(), self.conv.weight)[0]
+
+        self.same(Inner(), self.x)
+
     def test_sums_before_and_behind_an_activation(self):
         class Sums(torch.nn.Module):
             def __init__(self):
@@ -299,15 +312,14 @@ class Models(unittest.TestCase):
         class Written(torch.nn.Module):
             def __init__(self):
                 super().__init__()
-                self.conv = torch.nn.Conv2d(4, 4, 3, padding=1)
+                self.conv, self.norm = torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.GroupNorm(2, 4)
 
             def forward(self, x):
-                h = self.conv(x)
-                part = h[:, 1:]
-                F.relu(h, inplace=True)
+                h = self.norm(x)
+                part = h.permute(0, 2, 3, 1)  # It waits, as the norm does.
+                F.silu(h, inplace=True)
                 g = self.conv(x)
-                other = g.flatten(2)
-                g += 1
+                other = g.unflatten(1, (2, 2))
                 g += h
                 return part * 2, other + 1, h, g
 
