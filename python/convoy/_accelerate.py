@@ -25,6 +25,7 @@ _functions.register_all()
 _log = logging.getLogger("convoy")
 _MARK = _trial._MARK
 QUALITIES = {"fast": 0, "exact": 1}
+_Parameter, _float32 = torch.nn.Parameter, torch.float32
 _measured = {"cuda"}  # Where Convoy and PyTorch are compared.
 
 
@@ -130,7 +131,7 @@ class Session:
         self._convs: dict[tuple, tuple] = {}
         self._norms: dict[tuple, tuple] = {}
         self._transposed: dict[tuple, tuple] = {}
-        self._shared: dict[int, weakref.ref] = {}
+        self.shared: dict[int, weakref.ref] = {}
         self._names: dict[int, str] | None = None
         self._derived: dict[tuple, Any] = {}
         self.foldings = Foldings()
@@ -146,11 +147,11 @@ class Session:
 
     def is_shared(self, weight):
         """Whether the plain output of this weight's convolution was wanted beside a fused one."""
-        found = self._shared.get(id(weight))
+        found = self.shared.get(id(weight))
         return found is not None and found() is weight
 
     def share(self, weight):
-        self._shared[id(weight)] = weakref.ref(weight)
+        self.shared[id(weight)] = weakref.ref(weight)
 
     def _name(self, weight):
         if self._names is None:
@@ -180,12 +181,13 @@ class Session:
 
     def conv(self, node, x, cache, residual):
         weight, bias = node.weight, node.bias
+        # NOTE: weight.shape, x.dtype and x.device are the geometry's. x.shape is another's where
+        # several ranks share the work.
         key = (
-            _identity(weight), weight.shape, x.shape, x.dtype, x.device,
+            id(weight) if type(weight) is _Parameter else _identity(weight), node.how, x.shape,
             None if bias is None else bias.dtype, residual is None,
-            None if cache is None else cache.shape, node.begin, node.end, node.stride,
-            node.dilation, node.groups, node.modes, node.upsample, node.activation,
-            node.residual_first, node.shuffle, node.repeats, _calls.allows_tf32(x),
+            None if cache is None else cache.shape, node.activation, node.residual_first,
+            node.shuffle, node.repeats, x.dtype is _float32 and _calls.allows_tf32(x),
         )
         found = self._convs.get(key)
         if found is None:
@@ -295,11 +297,13 @@ class Session:
 
     def norm(self, node, x):
         weight, bias = node.weight, node.bias
-        scale = node.plain_scale()
-        if scale != 1.0:
-            weight = self._scaled_weight(node, x, scale)
+        identity = id(weight) if type(weight) is _Parameter else _identity(weight)
+        if node.rule != "group":  # Whose scale is 1.
+            scale = node.plain_scale()
+            if scale != 1.0:
+                weight = self._scaled_weight(node, x, scale)
         key = (
-            _identity(node.weight), x.shape, x.dtype, x.device,
+            identity, x.shape, x.dtype, x.device,
             None if weight is None else weight.dtype,
             None if bias is None else bias.dtype, node.rule, node.groups, node.epsilon,
             node.activation,
@@ -400,14 +404,13 @@ class _Unfused:
 
     @staticmethod
     def _plain(node):
-        made = node._copy()
-        node.taken = False
-        axes = len(node.begin)
-        zero = [mode == "zero" for mode in node.modes]
+        begin, end = node.begin, node.end
         if node.upsample == 1:
-            made.begin = tuple(b if z else 0 for b, z in zip(node.begin, zero))
-            made.end = tuple(e if z else 0 for e, z in zip(node.end, zero))
-        made.upsample, made.cache, made.modes = 1, None, ("zero",) * axes
+            zero = [mode == "zero" for mode in node.modes]
+            begin = tuple(b if z else 0 for b, z in zip(begin, zero))
+            end = tuple(e if z else 0 for e, z in zip(end, zero))
+        made = node.with_geometry(node.how.having(begin, end, ("zero",) * len(begin)))
+        made.cache = None
         return made
 
     @staticmethod
@@ -457,11 +460,13 @@ class _Shape:
 def _tensors(values):
     """Tensors among arguments. NOTE: lists and dictionaries are a model's own: caches that its
     parts write to, and that may hold stand-ins of a call before."""
+    found = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            yield value
+            found.append(value)
         elif type(value) is tuple:
-            yield from _tensors(value)
+            found += _tensors(value)
+    return found
 
 
 def _refusal(module, given):
@@ -481,23 +486,44 @@ def _refusal(module, given):
         return "a batch norm is in training mode"
     if _calls.is_transformed():
         return "a transform of torch.func, or forward-mode differentiation, goes on"
-    if any(torch.is_autocast_enabled(kind) for kind in kinds):
+    if torch._C._is_any_autocast_enabled() and any(map(torch.is_autocast_enabled, kinds)):
         return "autocast is on; cast the model instead"
     return ""
 
 
+def _wrapped(value, session, module):
+    """A tensor that comes in as a stand-in, in tuples too."""
+    if not isinstance(value, torch.Tensor):
+        if type(value) is tuple:
+            return tuple(_wrapped(item, session, module) for item in value)
+        return value
+    if not value.dtype.is_floating_point or type(value) not in (torch.Tensor, _Parameter):
+        return value
+    if value.dim() not in (4, 5):
+        return Deferred(Value(value, given=True), session, module)
+    if session.shards and session.shards.active:
+        return Deferred(Value(session.shards.enter(value)), session, module)
+    ours = session.convert(value)
+    return Deferred(Value(ours, given=ours is value), session, module)
+
+
 def _before(session, module, args, kwargs):
     """The inputs as stand-ins, where the call comes from outside."""
-    if torch.compiler.is_compiling():
-        return None
+    if (args and type(args[0]) is Deferred) or torch.compiler.is_compiling():
+        return None  # Most calls of parts: from inside.
     _trial.forget_interrupted(session.trials, module)
     way = _trial.settled()
     if way == "plain":
         return None
-    given = [*_tensors(args), *_tensors(kwargs.values())]
-    if not given or any(type(t) is Deferred for t in given):
-        return None
-    if not any(t.dtype.is_floating_point and t.dim() > 2 for t in given):
+    given = _tensors(args)
+    if kwargs:
+        given += _tensors(kwargs.values())
+    takes = False
+    for tensor in given:
+        if type(tensor) is Deferred:
+            return None
+        takes = takes or (tensor.dtype.is_floating_point and tensor.dim() > 2)
+    if not takes:
         return None
     reason = _refusal(module, given)
     if reason:
@@ -518,20 +544,8 @@ def _before(session, module, args, kwargs):
         if reason:
             session.left_calls[f"not cut by height: {reason}"] += 1
 
-    def wrapped(value):
-        if isinstance(value, torch.Tensor):
-            if not value.dtype.is_floating_point or type(value) not in (
-                    torch.Tensor, torch.nn.Parameter):
-                return value
-            if value.dim() in (4, 5) and shards and shards.active:
-                return Deferred(Value(shards.enter(value)), session, module)
-            if value.dim() in (4, 5):
-                ours = session.convert(value)
-                return Deferred(Value(ours, given=ours is value), session, module)
-            return Deferred(Value(value, given=True), session, module)
-        return tuple(wrapped(item) for item in value) if type(value) is tuple else value
-
-    standins = wrapped(args), {key: wrapped(value) for key, value in kwargs.items()}
+    standins = (tuple([_wrapped(value, session, module) for value in args]),
+                {key: _wrapped(value, session, module) for key, value in kwargs.items()})
     _constructors.enter(sys._getframe(1))
     if is_first:
         session.trials.first(standins)
@@ -540,9 +554,10 @@ def _before(session, module, args, kwargs):
 
 def _after(session, module, args, kwargs, output):
     """Tensors again, where `_before` of the same module made the stand-ins."""
-    if torch.compiler.is_compiling():
-        return None
-    given = itertools.chain(_tensors(args), _tensors(kwargs.values()))
+    if ((args and type(args[0]) is Deferred and args[0]._entry is not module)
+            or torch.compiler.is_compiling()):
+        return None  # As in _before. NOTE: the stand-ins of one call are all of one entry.
+    given = _tensors(args) + _tensors(kwargs.values())
     if any(type(value) is Deferred and value._entry is module for value in given):
         _constructors.leave()
         whole = session.model is not None and session.model() is module

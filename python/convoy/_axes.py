@@ -301,11 +301,9 @@ def _would_copy(x, sizes):
     """Whether the model's own tensor would be copied to have these sizes."""
     if x._apart is None:
         return False
-    try:
-        laid_out(x._apart).view(sizes)
-    except RuntimeError:
-        return True
-    return False
+    lies = laid_out(x._apart)
+    sizes = _layout.resolved(lies.shape, sizes)
+    return sizes is None or not _layout.is_view(lies.shape, lies.stride(), sizes)
 
 
 def _view(input, *sizes, **other):

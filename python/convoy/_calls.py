@@ -49,9 +49,13 @@ def stream_of(device):
     return _raw_stream(device.index) if device.type == "cuda" else None
 
 
+_float32 = torch.float32
+_cudnn_allows_tf32 = torch._C._get_cudnn_allow_tf32  # torch.backends.cudnn.allow_tf32
+
+
 def allows_tf32(tensor):
     """As F.conv2d: PyTorch's own setting says whether fp32 may be multiplied as TF32."""
-    return tensor.dtype is torch.float32 and torch.backends.cudnn.allow_tf32
+    return tensor.dtype is _float32 and _cudnn_allows_tf32()
 
 
 def is_transformed():
@@ -85,10 +89,10 @@ def _version(tensor):
 def packed_filter(plan, weight, device):
     """The weight in the plan's format, repacked where it has changed since. plan: whose
     pack_filter packs."""
-    key = (plan, id(weight))
+    key = plan, id(weight)
     known = _packed.get(key)
-    version, address = _version(weight), weight.data_ptr()
-    if known is not None and known[0]() is weight and known[1:3] == (version, address):
+    version, address = None if weight.is_inference() else weight._version, weight.data_ptr()
+    if known is not None and known[2] == address and known[1] == version and known[0]() is weight:
         return known[3]
     dense, (layout, inner_layout) = weight.detach(), _PACK_LAYOUTS[weight.dim()]
     if not weight.is_contiguous():
@@ -259,16 +263,29 @@ class ConvCall:
 
     def __call__(self, node, x, cache, residual):
         """Enqueue; the output, channels innermost. In `node` weight and bias count."""
-        x, weight, bias = self.convert(x), node.weight, node.bias
-        if self.is_row:
-            x = x.unsqueeze(2)
+        if self.is_row and x.dim() == 3:
             residual = None if residual is None else self.convert(residual).unsqueeze(2)
-            return self._run(x, weight, bias, cache, residual).squeeze(2)
-        return self._run(x, weight, bias, cache, residual)
-
-    def _run(self, x, weight, bias, cache, residual):
+            return self(node, self.convert(x).unsqueeze(2), cache, residual).squeeze(2)
+        weight, bias = node.weight, node.bias
+        # NOTE: asked here before it is asked there: calls of Python's cost more than the answer.
+        if not (x.is_contiguous(memory_format=self.format) and x.data_ptr() % 16 == 0):
+            x = self.convert(x)
         if self.number is not None:
-            return self._by_operator(self.number.value, x, weight, bias, cache, residual)
+            packed, address = None, 0
+            if self.packed:
+                packed = packed_filter(self.plan, weight, x.device)
+                weight, address = None, packed._handle
+            else:
+                weight = self._dense(weight)
+            if residual is not None:
+                residual = self.convert(residual)
+            if cache is not None:
+                cache = self.convert(cache)
+            try:
+                return _operators.run_conv(self.number.value, address, x, weight, bias, residual,
+                                           cache)
+            except RuntimeError as error:
+                raise _operators.typed(error) from None
         out = torch.empty(self.shape, dtype=x.dtype, device=x.device, memory_format=self.format)
         epilogue = native.Epilogue.from_buffer_copy(self.epilogue)
         arguments = native.RunArguments.from_buffer_copy(self.arguments)
@@ -297,7 +314,6 @@ class ConvCall:
             native.check(status)
         return out
 
-
     def number_and_filter(self, weight):
         """What C++ knows this call by, and the address of `weight` packed for it."""
         assert self.number is not None
@@ -306,21 +322,6 @@ class ConvCall:
     def _dense(self, weight):
         weight = self.convert(weight.detach())
         return weight.unsqueeze(2) if self.is_row else weight
-
-    def _by_operator(self, number, x, weight, bias, cache, residual):
-        packed, address = None, 0
-        if self.packed:
-            packed = packed_filter(self.plan, weight, x.device)
-            weight, address = None, packed._handle
-        else:
-            weight = self._dense(weight)
-        try:
-            return _operators.run_conv(
-                number, address, x, weight, bias,
-                None if residual is None else self.convert(residual),
-                None if cache is None else self.convert(cache))
-        except RuntimeError as error:
-            raise _operators.typed(error) from None
 
 
 class NormCall:

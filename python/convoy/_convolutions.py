@@ -22,6 +22,7 @@ from ._nodes import (
     Cast,
     Cat,
     Conv,
+    Geometry,
     Node,
     Norm,
     Pad,
@@ -30,6 +31,7 @@ from ._nodes import (
     Upsample,
     Value,
     frames_of,
+    geometry,
     take_frames,
 )
 
@@ -45,6 +47,12 @@ def per_axis(value, count):
     return value * count if len(value) == 1 else value
 
 
+# The geometry of a plain convolution, in front of which nothing waits to be read with it, by the
+# arguments of the call as they come.
+_plain: dict[tuple, Geometry] = {}
+_READ_IN_PLACE = (Pad, Cat, Upsample)
+
+
 def _conv(axes):
     def handler(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, **other):
         if other or type(input) is not Deferred:
@@ -56,6 +64,16 @@ def _conv(axes):
             if session.shards and session.shards.active:
                 return NotImplemented
             weight, bias = plain(weight), plain(bias)
+        key = None
+        if type(node) not in _READ_IN_PLACE or node.tensor is not None:
+            key = (axes, node.shape, node.dtype, node.device, weight.shape, weight.dtype,
+                   weight.device, stride, padding, dilation, groups)
+            try:
+                how = _plain.get(key)
+            except TypeError:  # A list among them.
+                key = how = None
+            if how is not None:
+                return Deferred(Conv(session, node, weight, bias, how), session)
         if len(node.shape) != axes + 2:
             session.leave(weight, node.shape, f"conv{axes}d",
                           f"it has {len(node.shape)} axes; legal: {axes + 2}, with a batch")
@@ -102,9 +120,13 @@ def _conv(axes):
         if any(n * upsample + b + e < d * (t - 1) + 1 for n, b, e, d, t in zip(
                 node.shape[2:], begin, end, dilation, weight.shape[2:])) and cache is None:
             return NotImplemented  # PyTorch says what is wrong.
-        made = Conv(session, node, weight, bias, stride, begin, end, dilation, groups, modes,
-                    cache, upsample)
-        return Deferred(made, session)
+        how = geometry(node.shape, node.dtype, node.device, weight.shape, stride, begin, end,
+                       dilation, groups, modes, upsample, 0 if cache is None else cache.shape[2])
+        if key is not None:
+            if len(_plain) > 16384:
+                _plain.clear()
+            _plain[key] = how
+        return Deferred(Conv(session, node, weight, bias, how, cache), session)
 
     return handler
 

@@ -50,8 +50,7 @@ class Deferred(torch.Tensor):
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         return dispatched(func, args, kwargs or {})
 
-    def __init__(self, node, session, entry=None):
-        pass
+    __init__ = object.__init__  # Which does nothing, at once.
 
     __class__ = property(lambda self: torch.Tensor)
 
@@ -194,13 +193,22 @@ def is_tensor(value):
     return isinstance(value, torch.Tensor)
 
 
+# Types of arguments that hold no stand-in.
+_SINGLE = frozenset((int, float, bool, str, type(None), slice, torch.Tensor, torch.nn.Parameter,
+                     torch.dtype, torch.device, torch.Size))
+
+
 def plain(value):
     """The same with tensors for stand-ins, in lists, tuples and dictionaries too."""
     kind = type(value)
     if kind is Deferred:
         return value._node.force()
-    if kind in (list, tuple):
-        return kind(plain(v) for v in value)
+    if kind in _SINGLE:
+        return value
+    if kind is tuple:
+        return tuple([plain(v) for v in value])
+    if kind is list:
+        return [plain(v) for v in value]
     if isinstance(value, tuple) and kind is not torch.Size:
         return tuple_like(value, map(plain, value))
     if kind is dict:
@@ -258,24 +266,25 @@ def requires_grad(tensor):
     return tensor is not None and tensor.requires_grad
 
 
-def is_special(values):
-    """Whether PyTorch's own operators are to run, on tensors: where gradients are wanted, or a
-    transform of torch.func goes on, within a call that began without; or autocast was switched
-    on."""
-    return (_autocasts() or _level() is not None
-            or (_records() and _has_gradients(values)))
-
-
 def call(func, args, kwargs):
     name = getattr(func, "__name__", "")
     handler = HANDLERS.get(name)
-    if (handler is not None and args and (type(args[0]) is Deferred or name in ANY_FIRST)
-            and not is_special(args) and not (kwargs and is_special(kwargs.values()))):
-        result = handler(*args, **kwargs)
-        if result is not NotImplemented:
-            if name in _POINTWISE and type(result) is Deferred and type(args[0]) is Deferred:
-                _lay_out(result, args[0])
-            return result
+    if handler is not None and args:
+        first = args[0]
+        is_ours = type(first) is Deferred
+        if ((is_ours or name in ANY_FIRST)
+                # PyTorch's own operators are to run, on tensors, where gradients are wanted, or a
+                # transform of torch.func goes on, within a call that began without; or autocast
+                # was switched on.
+                and not (_autocasts() or _level() is not None
+                         or (_records() and (_has_gradients(args)
+                                             or (kwargs and _has_gradients(kwargs.values())))))):
+            result = handler(*args, **kwargs)
+            if result is not NotImplemented:
+                if is_ours and first._apart is not None and name in _POINTWISE and (
+                        type(result) is Deferred):
+                    _lay_out(result, first)
+                return result
     return by_pytorch(func, name, args, kwargs)
 
 
@@ -335,7 +344,7 @@ def by_pytorch(func, name, args, kwargs):
                 if type(value) is Deferred:
                     own(value)
         settle()  # It may be memory that others wait to read.
-    given, named = plain(args), plain(kwargs)
+    given, named = plain(args), plain(kwargs) if kwargs else {}
     if name in _IN_ORDER:
         given = tuple(in_order(value) for value in given)
         named = {key: in_order(value) for key, value in named.items()}
@@ -537,7 +546,7 @@ def _method(name, handler):
         if not (_autocasts() or _level() is not None or (_records() and requires_grad(self))):
             result = handler(self, *args, **kwargs)
             if result is not NotImplemented:
-                if pointwise and type(result) is Deferred:
+                if pointwise and self._apart is not None and type(result) is Deferred:
                     _lay_out(result, self)
                 return result
         return by_pytorch(function, name, (self, *args), kwargs)
@@ -557,13 +566,17 @@ def register(table, any_first=()):
             _method(name, handler)
 
 
+def _itself(made):
+    return made
+
+
 def waiting_norm(node):
     """(norm, rewrap) where `node` is a norm that waits for what follows, seen in any axes; else
     (None, None)."""
     if node.tensor is not None:
         return None, None
     if type(node) is Norm:
-        return node, lambda made: made
+        return node, _itself
     if type(node) is Viewed and type(node.base) is Norm and node.base.tensor is None:
         return node.base, node.over
     return None, None

@@ -8,7 +8,6 @@ after that: fusing makes a new one, and leaves the old one as it was for whoever
 """
 
 import math
-import operator
 import threading
 import weakref
 
@@ -44,7 +43,14 @@ def carry(made, sources):
 
 
 _local = threading.local()
+_ref = weakref.ref
 _level = torch._C._functorch.maybe_current_level
+
+
+class _Nodes(list):
+    """Weak references to nodes; looked through once they are `limit`."""
+
+    limit = 1024
 
 
 def _remember(node):
@@ -52,12 +58,11 @@ def _remember(node):
     try:
         nodes = _local.nodes
     except AttributeError:
-        nodes = _local.nodes = []
-        _local.limit = 1024
-    nodes.append(weakref.ref(node))
-    if len(nodes) > _local.limit:
-        _local.nodes = [ref for ref in nodes if ref() is not None]
-        _local.limit = 1024 + 2 * len(_local.nodes)
+        nodes = _local.nodes = _Nodes()
+    nodes.append(_ref(node))
+    if len(nodes) > nodes.limit:
+        nodes[:] = [ref for ref in nodes if ref() is not None]
+        nodes.limit = 1024 + 2 * len(nodes)
 
 
 def settle():
@@ -87,14 +92,15 @@ class Node:
         _remember(self)
 
     def force(self):
-        if self.tensor is None:
+        tensor = self.tensor
+        if tensor is None:
             if _level() is None:
-                self.tensor = self.compute()
+                tensor = self.tensor = self.compute()
             else:  # It was asked for before the transform, which is of what follows.
                 with torch._C._DisableFuncTorch():
-                    self.tensor = self.compute()
+                    tensor = self.tensor = self.compute()
             self.forget()
-        return self.tensor
+        return tensor
 
     def compute(self):
         raise NotImplementedError
@@ -356,18 +362,24 @@ class Norm(Node):
 
     def __init__(self, session, source, rule, epsilon, groups=0, weight=None, bias=None, scale=1.0,
                  activation=None, wide=False):
-        super().__init__(source.shape, torch.float32 if wide else source.dtype, source.device)
+        self.shape, self.device = source.shape, source.device
+        self.dtype = torch.float32 if wide else source.dtype
+        self.tensor, self.shared = None, False
+        _remember(self)
         self.session, self.source, self.rule, self.epsilon = session, source, rule, epsilon
         self.groups, self.weight, self.bias, self.scale = groups, weight, bias, scale
         self.activation, self.wide = activation, wide
 
     def having(self, **changes):
         """The same with other weight, bias, scale, activation or wide."""
-        made = Norm(self.session, self.source, self.rule, self.epsilon, self.groups,
-                    changes.get("weight", self.weight), changes.get("bias", self.bias),
-                    changes.get("scale", self.scale), changes.get("activation", self.activation),
-                    changes.get("wide", self.wide))
-        return made
+        get = changes.get
+        return Norm(self.session, self.source, self.rule, self.epsilon, self.groups,
+                    get("weight", self.weight), get("bias", self.bias), get("scale", self.scale),
+                    get("activation", self.activation), get("wide", self.wide))
+
+    def with_activation(self, activation):
+        return Norm(self.session, self.source, self.rule, self.epsilon, self.groups, self.weight,
+                    self.bias, self.scale, activation, self.wide)
 
     def like(self, other):
         """The same norm of another tensor."""
@@ -378,12 +390,12 @@ class Norm(Node):
                 and self.wide == other.wide)
 
     def compute(self):
-        x = self.source.force()
-        if self.session.shards and self.session.shards.active:
-            return self.session.shards.norm(self, x)
+        x, session = self.source.force(), self.session
+        if session.shards and session.shards.active:
+            return session.shards.norm(self, x)
         if self.wide:
             return self.eager(x.float())
-        return self.session.norm(self, x)
+        return session.norm(self, x)
 
     def eager(self, x):
         """By PyTorch's own operators."""
@@ -487,48 +499,99 @@ class Select(Node):
         return self.base.force().select(self.axis, self.index)
 
 
+class Geometry:
+    """Where a convolution reads: padding of each axis after the channels (begin, end, modes),
+    stride, dilation, groups; upsample: 2 doubles the source's height and width first; shape: of the
+    output. There is one object for equal ones of the same source and weight (`geometry`)."""
+
+    __slots__ = ("_key", "begin", "dilation", "end", "groups", "modes", "shape", "stride",
+                 "upsample")
+
+    def __init__(self, key, shape):
+        *_, self.stride, self.begin, self.end, self.dilation = key[:8]
+        self.groups, self.modes, self.upsample = key[8:11]
+        self._key, self.shape = key, shape
+
+    def having(self, begin, end, modes, upsample=1):
+        """The same of other paddings."""
+        source, dtype, device, filters, stride, _, _, dilation, groups, *_, cached = self._key
+        return geometry(source, dtype, device, filters, stride, begin, end, dilation, groups, modes,
+                        upsample, cached)
+
+
+_geometries: dict[tuple, Geometry] = {}
+
+
+def geometry(source, dtype, device, filters, stride, begin, end, dilation, groups, modes,
+             upsample=1, cached=0):
+    """source, filters: shapes; dtype, device: of both; cached: frames in front of the source."""
+    key = (source, dtype, device, filters, stride, begin, end, dilation, groups, modes, upsample,
+           cached)
+    found = _geometries.get(key)
+    if found is not None:
+        return found
+    extents = list(source[2:])
+    extents[0] += cached
+    shape = [source[0], filters[0]]
+    for n, b, e, s, d, t in zip(extents, begin, end, stride, dilation, filters[2:]):
+        shape.append((n * upsample + b + e - d * (t - 1) - 1) // s + 1)
+    if len(_geometries) > 16384:
+        _geometries.clear()
+    return _geometries.setdefault(key, Geometry(key, torch.Size(shape)))
+
+
 class Conv(Node):
     """activation(conv(source) + bias) + residual, or activation(conv + bias + residual) with
-    residual_first. begin, end, modes: padding of each axis after the channels; cache: frames in
-    front of the source; upsample: 2 doubles the source's height and width first. shuffle: (factors,
+    residual_first. how: its Geometry; cache: frames in front of the source. shuffle: (factors,
     order, dropped frames) where filters become pixels, as convoy.Options has them; repeats: the
     residual has the extents before that, and each of its channels as many filters."""
 
-    __slots__ = ("activation", "begin", "bias", "cache", "dilation", "end", "groups", "modes",
-                 "repeats", "residual", "residual_first", "session", "shuffle", "source", "stride",
-                 "taken", "upsample", "weight")
+    __slots__ = ("activation", "bias", "cache", "how", "repeats", "residual", "residual_first",
+                 "session", "shuffle", "source", "taken", "weight")
 
-    def __init__(self, session, source, weight, bias, stride, begin, end, dilation, groups, modes,
-                 cache=None, upsample=1):
-        extents = list(source.shape[2:])
-        if cache is not None:
-            extents[0] += cache.shape[2]
-        shape = [source.shape[0], weight.shape[0]]
-        for n, b, e, s, d, t in zip(extents, begin, end, stride, dilation, weight.shape[2:]):
-            shape.append((n * upsample + b + e - d * (t - 1) - 1) // s + 1)
-        super().__init__(torch.Size(shape), source.dtype, source.device)
+    def __init__(self, session, source, weight, bias, how, cache=None):
+        self.shape, self.dtype, self.device = how.shape, source.dtype, source.device
+        self.tensor, self.shared = None, False
+        _remember(self)
         self.session, self.source, self.weight, self.bias = session, source, weight, bias
-        self.stride, self.begin, self.end, self.dilation = stride, begin, end, dilation
-        self.groups, self.modes, self.cache, self.upsample = groups, modes, cache, upsample
-        self.residual, self.residual_first, self.activation = None, False, None
-        self.shuffle, self.repeats = None, False
-        self.taken = False
+        self.how, self.cache, self.residual, self.residual_first = how, cache, None, False
+        self.activation, self.shuffle, self.repeats, self.taken = None, None, False, False
         if session.shards:
             self.shape = session.shards.rows_after(self.shape, self)
             session.shards.note(self.shape)
 
+    begin = property(lambda self: self.how.begin)
+    end = property(lambda self: self.how.end)
+    modes = property(lambda self: self.how.modes)
+    stride = property(lambda self: self.how.stride)
+    dilation = property(lambda self: self.how.dilation)
+    groups = property(lambda self: self.how.groups)
+    upsample = property(lambda self: self.how.upsample)
+
     def _copy(self):
-        made = Conv.__new__(Conv)
-        for name, value in zip(_COPIED, _copied(self)):
-            setattr(made, name, value)
-        made.shared = False
+        made = _new_conv(Conv)
+        made.shape, made.dtype, made.device = self.shape, self.dtype, self.device
+        made.tensor, made.shared = self.tensor, False
         _remember(made)
+        made.session, made.source, made.weight = self.session, self.source, self.weight
+        made.bias, made.how, made.cache, made.residual = (
+            self.bias, self.how, self.cache, self.residual)
+        made.residual_first, made.activation = self.residual_first, self.activation
+        made.shuffle, made.repeats, made.taken = self.shuffle, self.repeats, self.taken
         self.taken = True
+        return made
+
+    def with_geometry(self, how):
+        """Of a part or a copy of its source; does not count as taken."""
+        taken = self.taken
+        made = self._copy()
+        made.how, self.taken = how, taken
         return made
 
     def may_fuse(self):
         """Not computed yet, and not one whose plain output is wanted too."""
-        return self.tensor is None and not self.session.is_shared(self.weight)
+        shared = self.session.shared
+        return self.tensor is None and not (shared and self.session.is_shared(self.weight))
 
     def with_residual(self, residual):
         made = self._copy()
@@ -575,10 +638,13 @@ class Conv(Node):
     def compute(self):
         if self.taken:  # It was fused into another, and is wanted itself: not again.
             self.session.share(self.weight)
-        residual = None if self.residual is None else self.residual.force()
-        cache = None if self.cache is None else self.cache.force()
-        shards = self.session.shards
-        run = shards.convolution if shards and shards.active else self.session.conv
+        session, residual, cache = self.session, self.residual, self.cache
+        if residual is not None:
+            residual = residual.force()
+        if cache is not None:
+            cache = cache.force()
+        shards = session.shards
+        run = shards.convolution if shards and shards.active else session.conv
         return run(self, self.source.force(), cache, residual)
 
     def forget(self):
@@ -614,5 +680,4 @@ class Conv(Node):
         return self.finish(y, residual)
 
 
-_COPIED = (*Conv.__slots__, "shape", "dtype", "device", "tensor")
-_copied = operator.attrgetter(*_COPIED)
+_new_conv = Conv.__new__

@@ -34,14 +34,16 @@ def _group_norm(input, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enabl
     if type(input) is not Deferred or len(input._node.shape) < 3:
         return NotImplemented
     source, wide = _narrow(input._node)
-    channels = source.shape[1]
+    shape, session = source.shape, input._session
+    channels = shape[1]
     if source.dtype not in FLOATS:
-        input._session.leave(weight, source.shape, "group_norm", wrong_type(source))
-    if (source.dtype not in FLOATS or channels % num_groups or source.shape.numel() == 0
-            or not _parameter(weight, channels) or not _parameter(bias, channels)):
+        session.leave(weight, shape, "group_norm", wrong_type(source))
         return NotImplemented
-    made = Norm(input._session, source, "group", eps, num_groups, weight, bias, wide=wide)
-    return Deferred(made, input._session)
+    if (channels % num_groups or 0 in shape or not _parameter(weight, channels)
+            or not _parameter(bias, channels)):
+        return NotImplemented
+    made = Norm(session, source, "group", eps, num_groups, weight, bias, 1.0, None, wide)
+    return Deferred(made, session)
 
 
 def _instance_norm(input, running_mean=None, running_var=None, weight=None, bias=None,
@@ -69,11 +71,14 @@ def _batch_norm(input, running_mean, running_var, weight=None, bias=None, traini
                       "no convolution right in front of it whose output is its alone")
         return NotImplemented
     sources = (conv.weight, conv.bias, running_mean, running_var, weight, bias)
-    if any(s is not None and (type(s) is Deferred or s.device != conv.device) for s in sources):
-        return NotImplemented
-    folded = session.foldings.fold(sources, eps)
+    folded = session.foldings.current(sources, eps)
     if folded is None:
-        return NotImplemented
+        if any(s is not None and (type(s) is Deferred or s.device != conv.device)
+               for s in sources):
+            return NotImplemented
+        folded = session.foldings.fold(sources, eps)
+        if folded is None:
+            return NotImplemented
     session.fused["convolution and batch norm"] += 1
     return Deferred(conv.with_weight(*folded), session)
 
@@ -284,75 +289,90 @@ def _div(input, other, *, rounding_mode=None, **keywords):
     return NotImplemented if made is None else made
 
 
+def _sum(input, other):
+    """A convolution that waits and its residual as one node; None where neither is one."""
+    for a, b in ((input, other), (other, input)):
+        if type(a) is not Deferred or type(a._node) is not Conv:
+            continue
+        conv = a._node
+        if (conv.residual is not None or not conv.may_fuse() or b.shape != conv.shape
+                or b.dtype is not conv.dtype or b.device != conv.device):
+            continue
+        a._session.fused["residual"] += 1
+        added = node_of(b)
+        if type(added) is ShuffledRepeat and added.tensor is None and added.how == conv.shuffle:
+            return conv.with_repeated_residual(added.source)
+        made = conv.with_residual(added)
+        if is_exposed(b):
+            made.force()
+        return made
+    return None
+
+
 def _add(input, other, *, alpha=1, **keywords):
     if keywords or alpha != 1:
         return NotImplemented
     if type(input) is not Deferred:
         input, other = other, input
     node, session = input._node, input._session
-    if _is_number(other):
+    if type(other) is not Deferred and _is_number(other):
         if type(node) is MeanSquare and node.stage == "mean":
             made = node.next("added", lambda t: t + other, epsilon=float(other))
             return Deferred(made, session)
         return another(input) if other == 0 else NotImplemented
     if not is_tensor(other):
         return NotImplemented
-    for a, b in ((input, other), (other, input)):
-        if type(a) is not Deferred:
-            continue
-        conv = a._node
-        if (type(conv) is Conv and conv.residual is None and conv.may_fuse()
-                and b.shape == conv.shape and b.dtype == conv.dtype and b.device == conv.device):
-            session.fused["residual"] += 1
-            added = node_of(b)
-            if (type(added) is ShuffledRepeat and added.tensor is None
-                    and added.how == conv.shuffle):
-                return Deferred(conv.with_repeated_residual(added.source), session)
-            made = Deferred(conv.with_residual(added), session)
-            if is_exposed(b):
-                made._force()
-            return made
+    made = _sum(input, other)
+    if made is not None:
+        return Deferred(made, session)
     made = _shifted(input, other)
     if made is None and type(other) is Deferred:
         made = _shifted(other, input)
     return NotImplemented if made is None else made
 
 
-def _in_place(x, made):
-    """`x` as what was made of it; NotImplemented where its memory is seen by others."""
-    if made is NotImplemented or x._viewed:
-        return NotImplemented
-    x._node = made._node
-    return x
-
-
 def _add_in_place(input, other, *, alpha=1, **keywords):
     if (keywords or alpha != 1 or type(input) is not Deferred or type(input._node) is not Conv
-            or input._viewed):
+            or input._viewed):  # Its memory is seen by others.
         return NotImplemented
-    return _in_place(input, _add(input, other))
+    node = _sum(input, other) if is_tensor(other) else None
+    if node is None:
+        made = _add(input, other)
+        if made is NotImplemented:
+            return made
+        node = made._node
+    input._node = node
+    return input
 
 
 def _activate(x, activation, inplace=False):
-    node, session = x._node, x._session
-    norm, rewrap = waiting_norm(node)
-    if norm is not None and norm.activation is None and session.quality == "fast":
-        made = rewrap(norm.having(activation=activation))
-        session.fused["norm and activation"] += 1
-    elif type(node) is Conv and node.activation is None and node.may_fuse():
-        made = node.with_activation(activation)
-        session.fused["convolution and activation"] += 1
-    else:
+    if inplace and x._viewed:  # Its memory is seen by others.
         return NotImplemented
-    made = Deferred(made, session)
-    return _in_place(x, made) if inplace else made
+    node, session = x._node, x._session
+    if type(node) is Conv:
+        if node.activation is not None or not node.may_fuse():
+            return NotImplemented
+        kind, made = "convolution and activation", node.with_activation(activation)
+    else:
+        norm, rewrap = waiting_norm(node)
+        if norm is None or norm.activation is not None or session.quality != "fast":
+            return NotImplemented
+        made = norm.with_activation(activation)
+        kind, made = "norm and activation", made if norm is node else rewrap(made)
+    session.fused[kind] += 1
+    if not inplace:
+        return Deferred(made, session)
+    x._node = made
+    return x
 
 
 def _activation(name):
+    activation = name, 0.0, 0.0
+
     def handler(input, inplace=False, **other):
         if other or type(input) is not Deferred:
             return NotImplemented
-        return _activate(input, (name, 0.0, 0.0), inplace)
+        return _activate(input, activation, inplace)
 
     return handler
 

@@ -424,10 +424,9 @@ class Shards:
         first, last = self.rank == 0, self.rank + 1 == self.count
         top, bottom = (0 if first else before), (0 if last else behind)
         inside = x.narrow(_ROWS, level.before - top, top + level.own(self.rank) + bottom)
-        part = node._copy()
-        node.taken = False
-        part.begin = tuple(b if i != axis or first else 0 for i, b in enumerate(node.begin))
-        part.end = tuple(e if i != axis or last else 0 for i, e in enumerate(node.end))
+        part = node.with_geometry(node.how.having(
+            tuple(b if i != axis or first else 0 for i, b in enumerate(node.begin)),
+            tuple(e if i != axis or last else 0 for i, e in enumerate(node.end)), node.modes))
         own = session.conv(part, session.convert(inside), None, None)
         made = Level(tuple(s // stride for s in level.starts), level.before, level.behind)
         shape = list(own.shape)
