@@ -4,6 +4,8 @@ when a call is made, and a run fills in addresses."""
 
 import copy
 import ctypes
+import os
+import threading
 import weakref
 
 import torch
@@ -86,24 +88,47 @@ def _version(tensor):
     return None if tensor.is_inference() else tensor._version
 
 
+_packing = threading.Lock()
+_used = threading.local()  # .filter: the last one whose address this thread gave to C++.
+
+
+def _renew_lock():
+    global _packing
+    _packing = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)  # Another thread may have had it.
+
+
 def packed_filter(plan, weight, device):
     """The weight in the plan's format, repacked where it has changed since. plan: whose
-    pack_filter packs."""
+    pack_filter packs. NOTE: who keeps no more than its address holds it by `address_of`."""
     key = plan, id(weight)
     known = _packed.get(key)
     version, address = None if weight.is_inference() else weight._version, weight.data_ptr()
     if known is not None and known[2] == address and known[1] == version and known[0]() is weight:
         return known[3]
-    dense, (layout, inner_layout) = weight.detach(), _PACK_LAYOUTS[weight.dim()]
-    if not weight.is_contiguous():
-        dense, layout = _layout.inner_copy(dense), inner_layout
-    elif address % 16 != 0:
-        dense = dense.clone()
-    packed = plan.pack_filter(dense.data_ptr(), layout, stream_of(device))
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()  # Other streams may use it next.
-    _packed[key] = (weakref.ref(weight, lambda _: _packed.pop(key, None)), version, address, packed)
-    return packed
+    with _packing:  # Once: threads that come together use one filter.
+        known = _packed.get(key)
+        if known is not None and known[0]() is weight and known[1:3] == (version, address):
+            return known[3]
+        dense, (layout, inner_layout) = weight.detach(), _PACK_LAYOUTS[weight.dim()]
+        if not weight.is_contiguous():
+            dense, layout = _layout.inner_copy(dense), inner_layout
+        elif address % 16 != 0:
+            dense = dense.clone()
+        packed = plan.pack_filter(dense.data_ptr(), layout, stream_of(device))
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # Other streams may use it next.
+        _packed[key] = (weakref.ref(weight, lambda _: _packed.pop(key, None)), version, address,
+                        packed)
+        return packed
+
+
+def address_of(packed):
+    """Of a packed filter, which lives until this thread asks for the next."""
+    _used.filter = packed
+    return packed._handle
 
 
 # Weights in the type of an autocast: (id of the weight, type) to (weak reference, version, address,
@@ -144,8 +169,8 @@ class _Numbered:
 
 if _operators.library is not None:
     _asked = _operators.ask_from_cpp(
-        lambda address, number, weight: packed_filter(
-            _Numbered(address, number), weight, weight.device)._handle,
+        lambda address, number, weight: address_of(packed_filter(
+            _Numbered(address, number), weight, weight.device)),
         allows_tf32)
 
 
@@ -317,7 +342,7 @@ class ConvCall:
     def number_and_filter(self, weight):
         """What C++ knows this call by, and the address of `weight` packed for it."""
         assert self.number is not None
-        return self.number.value, packed_filter(self.plan, weight, weight.device)._handle
+        return self.number.value, address_of(packed_filter(self.plan, weight, weight.device))
 
     def _dense(self, weight):
         weight = self.convert(weight.detach())

@@ -2,16 +2,21 @@
 """The PyTorch operators against PyTorch's own convolutions, on the CPU and on a GPU where there is
 one."""
 
+import concurrent.futures
 import copy
 import os
 import pickle
+import threading
+import time
 import unittest
+import unittest.mock
 
 import convoy
 import convoy.torch
 import torch
 import torch.nn.functional as F
 from convoy import _calls, _operators
+from convoy._plan import Plan
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 if os.environ.get("CONVOY_TEST_DEVICE"):  # Where the library has no CPU backend: cuda.
@@ -281,6 +286,38 @@ class Operators(unittest.TestCase):
                     torch.testing.assert_close(y, F.conv2d(x, w), rtol=0, atol=0)
             self.assertIn(id(w), [key[1] for key in _calls._packed])
 
+    def test_threads_that_come_together_use_one_packed_filter(self):
+        """C++ holds no more than its address: a second one may not take the place of the first."""
+        threads, x, packed = 6, torch.randn(1, 8, 6, 6), []
+
+        def slow(own):
+            def pack_filter(plan, *arguments):
+                packed.append(plan)
+                time.sleep(0.005)
+                return own(plan, *arguments)
+
+            return pack_filter
+
+        with (unittest.mock.patch.object(Plan, "pack_filter", slow(Plan.pack_filter)),
+              unittest.mock.patch.object(_calls._Numbered, "pack_filter",
+                                         slow(_calls._Numbered.pack_filter)),
+              concurrent.futures.ThreadPoolExecutor(threads) as pool):
+            for _ in range(10):
+                weight = torch.nn.Parameter(torch.randn(16, 8, 3, 3), requires_grad=False)
+                together = threading.Barrier(threads)
+
+                def run(weight=weight, together=together):
+                    together.wait()
+                    return convoy.torch.conv2d(x, weight, padding=1, packed=True)
+
+                found = [pool.submit(run) for _ in range(threads)]
+                for result in found:
+                    torch.testing.assert_close(result.result(), F.conv2d(x, weight, padding=1),
+                                               rtol=1e-4, atol=1e-4)
+                self.assertTrue(packed)
+                self.assertEqual(len(packed), len(set(packed)))  # By each plan once.
+                packed.clear()
+
     def test_errors(self):
         x, w = integers(1, 8, 4, 4), integers(8, 8, 3, 3)
         with self.assertRaisesRegex(convoy.InvalidArgument, "weight has 8 channels for 2 groups"):
@@ -371,7 +408,6 @@ class Compiled(unittest.TestCase):
 
     @unittest.skipIf(_operators.library is None, _operators.why_not)
     def test_plans_are_kept_and_forgotten(self):
-        import concurrent.futures
 
         w = integers(8, 8, 3, 3, seed=1)
         operator = torch.ops.convoy.conv2d
