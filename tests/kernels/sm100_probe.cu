@@ -330,8 +330,8 @@ std::string run_dependent_launches() {
   return {};
 }
 
-// Launches that overlap and whose CTAs share an SM, each with all of the tensor memory: none takes it
-// before the launch before it has ended, and none lets the next begin before it has taken it.
+// Launches that overlap and whose CTAs share an SM, each with all of the tensor memory: none takes
+// it before the launch before it has ended, and none lets the next begin before it has taken it.
 __global__ void __launch_bounds__(32) take_tensor_memory(std::uint32_t* count) {
   __shared__ std::uint32_t address;
   ptx::dependent_launch_wait();
@@ -347,10 +347,9 @@ std::string run_dependent_allocations() {
   const auto memory = allocate_device_memory(4);
   cudaMemset(memory.get(), 0, 4);
   for (unsigned i = 0; i < kLaunches; ++i) {
-    launch_kernel(
-        take_tensor_memory,
-        {.name = "take_tensor_memory", .grid = kBlocks, .block = 32, .overlapped = true},
-        static_cast<std::uint32_t*>(memory.get()));
+    launch_kernel(take_tensor_memory,
+                  {.name = "take_tensor_memory", .grid = kBlocks, .block = 32, .overlapped = true},
+                  static_cast<std::uint32_t*>(memory.get()));
   }
   std::uint32_t count = 0;
   if (const cudaError_t error = cudaMemcpy(&count, memory.get(), 4, cudaMemcpyDeviceToHost);

@@ -52,8 +52,8 @@ struct Conv2dSmem {
   };
   struct NoInverseRms {};
   static_assert(kConfig.inverse_rms_floats() % 32 == 0,
-                "Conv2dConfig::halo_pixels with Input::normalised is a multiple of 20 (TMA writes the "
-                "inverse RMS of a stage to multiples of 128 bytes)");
+                "Conv2dConfig::halo_pixels with Input::normalised is a multiple of 20 (TMA writes "
+                "the inverse RMS of a stage to multiples of 128 bytes)");
 
   ActTile act[kActStages];
   FilterTile filter[kStages];

@@ -312,8 +312,8 @@ class ClusterChecker final : public exec::ClusterObserver {
   bool lanes_told_ = false;                        // the remark on them
   bool early_load_told_ = false;                   // likewise
   std::shared_ptr<const BrokenRule> unused_rows_;  // the first rule that rows of A broke
-  uint64_t let_dependents_ = 0;  ///< CTAs that executed griddepcontrol.launch_dependents, a bit each
-  std::vector<std::vector<Cell>> tmem_;            // by CTA, made on the first allocation
+  uint64_t let_dependents_ = 0;  ///< CTAs, a bit each, behind griddepcontrol.launch_dependents
+  std::vector<std::vector<Cell>> tmem_;  // by CTA, made on the first allocation
   OperationTable operations_;
   std::vector<std::array<GenerationBarrier, 16>> barriers_;  // by CTA
   GenerationBarrier cluster_barrier_;
