@@ -217,6 +217,9 @@ if wants ladder; then
       [ -n "$quick" ] && continue
       run "ladder.$config.all_shapes" 300 "$tests" --gtest_filter="*Shapes*/${config}_shape*"
     done
+    # Operands that threads have written, of both CTAs of a pair.
+    run ladder.borders 300 "$tests" --gtest_filter='Sm100.BorderOf*'
+    run ladder.prologue 300 "$tests" --gtest_filter='PrologueInPlace.*'
   fi
   for layer in n1h64w64c128k128r3s3ph1pw1 n1h128w128c256k256r3s3ph1pw1 n1h128w128c512k256; do
     [ -n "$virtual" ] && break
@@ -238,7 +241,7 @@ if wants sanitizer && [ -z "$virtual" ]; then
     for tool in memcheck racecheck synccheck initcheck; do
       if [ $family = sm100 ]; then
         run "sanitizer.$tool" 900 compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests" \
-          --gtest_filter="*Shapes*_shape4:*Shapes*_shape21"
+          --gtest_filter="*Shapes*_shape4:*Shapes*_shape21:Sm100.BorderOfPatches:PrologueInPlace.*"
         continue
       fi
       # Each way through the kernel; tests/kernels/sanitize_sm90.sh takes every instance.

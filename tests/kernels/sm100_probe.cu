@@ -330,6 +330,36 @@ std::string run_dependent_launches() {
   return {};
 }
 
+// Launches that overlap and whose CTAs share an SM, each with all of the tensor memory: none takes
+// it before the launch before it has ended, and none lets the next begin before it has taken it.
+__global__ void __launch_bounds__(32) take_tensor_memory(std::uint32_t* count) {
+  __shared__ std::uint32_t address;
+  ptx::dependent_launch_wait();
+  ptx::tmem_allocate<1, 512>(&address);
+  ptx::dependent_launch_trigger();
+  if (threadIdx.x == 0) atomicAdd(count, 1);
+  __syncwarp();
+  ptx::tmem_free<1, 512>(*static_cast<volatile std::uint32_t*>(&address));
+}
+
+std::string run_dependent_allocations() {
+  constexpr unsigned kLaunches = 20, kBlocks = 300;
+  const auto memory = allocate_device_memory(4);
+  cudaMemset(memory.get(), 0, 4);
+  for (unsigned i = 0; i < kLaunches; ++i) {
+    launch_kernel(take_tensor_memory,
+                  {.name = "take_tensor_memory", .grid = kBlocks, .block = 32, .overlapped = true},
+                  static_cast<std::uint32_t*>(memory.get()));
+  }
+  std::uint32_t count = 0;
+  if (const cudaError_t error = cudaMemcpy(&count, memory.get(), 4, cudaMemcpyDeviceToHost);
+      error != cudaSuccess) {
+    return error_text(error);
+  }
+  if (count == kLaunches * kBlocks) return {};
+  return std::to_string(count) + " of " + std::to_string(kLaunches * kBlocks) + " blocks ran";
+}
+
 struct Case {
   std::string name;
   std::function<std::string()> run;
@@ -339,6 +369,7 @@ std::vector<Case> cases() {
   std::vector<Case> list;
   list.push_back({"launch_control", run_launch_control});
   list.push_back({"dependent_launches", run_dependent_launches});
+  list.push_back({"dependent_allocations", run_dependent_allocations});
   for (const bool pair : {false, true}) {
     const std::string who = pair ? "pair" : "one";
     const auto load = [&](const char* what, const Im2col& copy) {

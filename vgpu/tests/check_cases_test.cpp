@@ -108,6 +108,7 @@ const Case kCases[] = {
     {"tcgen05_shape", kB200, {"M (bits 24-28, times 16) is 96; legal with cta_group::1: 64, 128"}},
     {"tcgen05_commit_at_exit", kB200, {"tcgen05.commit", "mbarrier", "CTA"}},
     {"tcgen05_others_commit", kB200, {"race check", "one thread that issues and commits"}},
+    {"tcgen05_late_alloc", kB200, {"tcgen05 check", "behind griddepcontrol.launch_dependents"}},
     {"answer_reread",
      kB200,
      {"proxy check", "clusterlaunchcontrol.try_cancel", "fence.proxy.async"}},

@@ -226,6 +226,7 @@ struct TileEpilogue {
           for (int j = 0; j < kWidth; ++j) v[i + j] = piece[j];
         }
       }
+      __syncwarp();  // An op may part the lanes, and the next tcgen05.ld is .aligned.
       if constexpr (kWithResidual) {
 #pragma unroll
         for (int i = 0; i < kCount; ++i) v[i] = fmaf(params.epilogue.beta, source[i], v[i]);
@@ -263,6 +264,7 @@ struct TileEpilogue {
           call_store_op_on_piece(store, pixel, filter + i, piece);
         }
       }
+      __syncwarp();  // As behind a compute op.
     }
   }
 
@@ -286,6 +288,7 @@ struct TileEpilogue {
 
     // The loads of a step are issued before the one before is staged and stored.
     std::uint32_t raw[kOutputN];
+    __syncwarp();  // It is .aligned, and rows outside the output part the lanes.
     issue_accumulator_load(lanes, raw);
     const auto load_next = [&](int step) {
       if (step == kSteps - 1) return;
@@ -371,6 +374,8 @@ struct TileEpilogue {
     const int thread = static_cast<int>(threadIdx.x);
     ptx::barrier_wait_cluster(&smem.exchange_empty, state.exchange_phase ^ 1u);
     if (thread == 0) ptx::barrier_arrive_expect(&smem.exchange_full, kConfig.exchange_bytes());
+    // The loads are .aligned; rows outside the output have parted the lanes of the tile before.
+    __syncwarp();
     const auto owner =
         static_cast<std::uint32_t>(at.first_rank + thread / kPartRows * at.rank_step);
     const std::uint32_t full =

@@ -248,9 +248,8 @@ struct Conv2dFpropKernel {
     } else {
       __syncthreads();
     }
-    ptx::dependent_launch_trigger();
     // NOTE: nothing before this line reads or writes what an earlier kernel may still write or
-    // read.
+    // read, or takes tensor memory that it may still ask for.
     ptx::dependent_launch_wait();
   }
 
@@ -937,6 +936,9 @@ struct Conv2dFpropKernel {
   static __device__ __forceinline__ void mma_warp(const Params& params, Smem& smem, const Place& at,
                                                   int index) {
     ptx::tmem_allocate<kCtaGroup, kTmemColumns>(&smem.tmem_address);
+    // NOTE: not before: a CTA of the next kernel that shares this SM could take tensor memory and
+    // keep it until this grid has ended, which would wait for it.
+    ptx::dependent_launch_trigger();
     ptx::named_barrier_arrive(kHandOverBarrier, kHandOverThreads);
     const std::uint32_t tmem = *static_cast<volatile std::uint32_t*>(&smem.tmem_address);
 

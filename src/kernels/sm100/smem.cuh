@@ -51,6 +51,9 @@ struct Conv2dSmem {
     float values[kActStages][kConfig.normalises() ? kConfig.inverse_rms_floats() : 1];
   };
   struct NoInverseRms {};
+  static_assert(kConfig.inverse_rms_floats() % 32 == 0,
+                "Conv2dConfig::halo_pixels with Input::normalised is a multiple of 20 (TMA writes "
+                "the inverse RMS of a stage to multiples of 128 bytes)");
 
   ActTile act[kActStages];
   FilterTile filter[kStages];

@@ -631,7 +631,17 @@ void ClusterChecker::instruction(const Agent& agent) {
 
 // ---------------------------------------------------------------- TMEM allocation and the end
 
-void ClusterChecker::tmem_alloc(const Agent&, uint32_t cta, uint32_t column, uint32_t columns) {
+/// NOTE: a dependent's CTA on the same SM may take the columns and keep them behind
+/// griddepcontrol.wait, which waits for this grid.
+void ClusterChecker::tmem_alloc(const Agent& agent, uint32_t cta, uint32_t column,
+                                uint32_t columns) {
+  if (context_.options.tcgen05 && (let_dependents_ >> cta & 1) != 0) {
+    remark(Remark::late_alloc, "tcgen05",
+           format("%s allocates tensor memory behind griddepcontrol.launch_dependents of its CTA\n"
+                  "  at %s\n  missing: the allocation before it: a CTA of the next kernel may take "
+                  "the columns, and wait for the end of this grid with them",
+                  warp_name(warp_of(agent).self).c_str(), location(agent.instruction).c_str()));
+  }
   std::vector<Cell>& cells = tmem_[cta];
   if (cells.empty()) cells.resize(kTmemCells, kFreshCell);
   for (uint32_t row = 0; row < 128 / kTmemCellLanes; ++row) {
@@ -671,6 +681,10 @@ void ClusterChecker::tmem_other_lanes(const Agent& agent, uint32_t address) {
                 "nothing for other lanes",
                 warp_name(warp_of(agent).self).c_str(), address >> 16, quarter, quarter + 31,
                 location(agent.instruction).c_str(), quarter));
+}
+
+void ClusterChecker::launch_after_may_start(const Agent& agent) {
+  let_dependents_ |= uint64_t{1} << agent.cta;
 }
 
 void ClusterChecker::launch_before_ended(const Agent& agent) {

@@ -50,6 +50,7 @@ enum class Remark : uint8_t {
   answer_reread,
   arrival_at_exit,
   early_access,
+  late_alloc,
   others_commit,
   box_off_pattern,
   second_inval
@@ -113,6 +114,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   void tmem_other_lanes(const exec::Agent&, uint32_t address) override;
   void box_off_pattern(const exec::Agent&, uint32_t offset, uint32_t period) override;
   void launch_before_ended(const exec::Agent&) override;
+  void launch_after_may_start(const exec::Agent&) override;
 
   void barrier_arrive(const exec::Agent&, uint32_t barrier) override;
   void barrier_pass(const exec::Agent&, uint32_t barrier) override;
@@ -310,7 +312,8 @@ class ClusterChecker final : public exec::ClusterObserver {
   bool lanes_told_ = false;                        // the remark on them
   bool early_load_told_ = false;                   // likewise
   std::shared_ptr<const BrokenRule> unused_rows_;  // the first rule that rows of A broke
-  std::vector<std::vector<Cell>> tmem_;            // by CTA, made on the first allocation
+  uint64_t let_dependents_ = 0;  ///< CTAs, a bit each, behind griddepcontrol.launch_dependents
+  std::vector<std::vector<Cell>> tmem_;  // by CTA, made on the first allocation
   OperationTable operations_;
   std::vector<std::array<GenerationBarrier, 16>> barriers_;  // by CTA
   GenerationBarrier cluster_barrier_;

@@ -280,11 +280,16 @@ Step launch_before_ended(Warp& w, const Instr&, uint32_t lanes) {
   return Step::next;
 }
 
-/// NOTE: A stream starts a kernel when the one before has ended: nothing to wait for.
+Step launch_after_may_start(Warp& w, const Instr&, uint32_t lanes) {
+  if (w.cluster->observer) w.cluster->observer->launch_after_may_start(agent_of(w, lanes));
+  return Step::next;
+}
+
+/// NOTE: A stream starts a kernel when the one before has ended: nothing to wait for or to start.
 bool decode_griddepcontrol(Decoder& d) {
   const int what = d.take_one({"wait", "launch_dependents"});
   if (what < 0) return false;
-  d.out.handler = what == 0 ? launch_before_ended : nothing;
+  d.out.handler = what == 0 ? launch_before_ended : launch_after_may_start;
   return true;
 }
 

@@ -172,6 +172,8 @@ class ClusterObserver {
 
   /// griddepcontrol.wait
   virtual void launch_before_ended(const Agent&) {}
+  /// griddepcontrol.launch_dependents
+  virtual void launch_after_may_start(const Agent&) {}
 
   // ---- synchronisation between warps
   virtual void barrier_arrive(const Agent&, uint32_t /*barrier*/) {}

@@ -35,6 +35,9 @@ class ClusterFanOut final : public ClusterObserver {
   void launch_before_ended(const Agent& a) override {
     each(&ClusterObserver::launch_before_ended, a);
   }
+  void launch_after_may_start(const Agent& a) override {
+    each(&ClusterObserver::launch_after_may_start, a);
+  }
   void box_off_pattern(const Agent& a, uint32_t offset, uint32_t period) override {
     each(&ClusterObserver::box_off_pattern, a, offset, period);
   }

@@ -973,6 +973,7 @@ enum Tcgen05Bug {
   kShape,
   kCommitAtExit,
   kOthersCommit,
+  kLateAlloc,
   kRelaxed,
   kStoreWaited,
   kStoreUnwaited
@@ -1001,9 +1002,11 @@ __device__ void tcgen05_case(uint32_t* data) {
     mbarrier_init(&last, 1);
   }
   if (warp == 4) {
+    if (BUG == kLateAlloc) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], 32;" ::"r"(
                      shared_address(&tmem_address))
                  : "memory");
+    if (BUG != kLateAlloc) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   }
   make_barrier(&done);
   const uint32_t tmem = *reinterpret_cast<volatile uint32_t*>(&tmem_address);
@@ -1201,6 +1204,7 @@ TCGEN05_CASE(tcgen05_hopper_descriptor, kHopperDescriptor)
 TCGEN05_CASE(tcgen05_shape, kShape)
 TCGEN05_CASE(tcgen05_commit_at_exit, kCommitAtExit)
 TCGEN05_CASE(tcgen05_others_commit, kOthersCommit)
+TCGEN05_CASE(tcgen05_late_alloc, kLateAlloc)
 
 // ---- launch control
 
@@ -1366,6 +1370,7 @@ const Case kCases[] = {
     CASE(tcgen05_shape, 1, 160),
     CASE(tcgen05_commit_at_exit, 1, 160),
     CASE(tcgen05_others_commit, 1, 160),
+    CASE(tcgen05_late_alloc, 1, 160),
     CASE(answer_reread, 16, 32),
     CASE(answer_after_end, 16, 32),
     CASE(answer_unawaited, 16, 32),
