@@ -101,8 +101,17 @@ def state_of(module):
     return [_print_of(part.__dict__) for part in module.modules()]
 
 
+_MOST_BYTES = 1 << 28  # That a twin copies.
+
+
 class _NoTwin(Exception):
-    """A module holds something that may be more than it seems."""
+    """A module holds something that may be more than it seems, or too much."""
+
+
+class _Twins(dict):
+    """By the id of the module. bytes: of the tensors that were copied."""
+
+    bytes = 0
 
 
 _SHARED = (*_PLAIN, torch.nn.Parameter, torch.Size, torch.memory_format, enum.Enum, type,
@@ -119,6 +128,9 @@ def _own(value, twins):
     if isinstance(value, types.FunctionType) and value.__closure__ is None:
         return value
     if isinstance(value, torch.Tensor):
+        twins.bytes += value.nbytes
+        if twins.bytes > _MOST_BYTES:
+            raise _NoTwin(f"{twins.bytes} bytes")
         return value.clone()
     if type(value) in (list, tuple, set, frozenset, collections.deque):
         return type(value)(_own(item, twins) for item in value)
@@ -145,7 +157,7 @@ def _twin(module, twins):
 def twin_of(module):
     """A module of the same weights, which may be written to; None where there can be none."""
     try:
-        return _twin(module, {})
+        return _twin(module, _Twins())
     except _NoTwin as what:
         _log.debug("convoy: no twin of %s, which holds a %s", type(module).__name__, what)
         return None
@@ -173,8 +185,8 @@ def _bound(module, accelerated, plain):
 
 class _Open:
     """A call that is under way and whose end matters. before: what the module held when a first
-    call began, and a twin; None: a call that is PyTorch's. seen: the arguments that its forward()
-    gets. frame: PyTorch's, which makes the call."""
+    call began; None: a call that is PyTorch's. seen: the arguments that its forward() gets.
+    frame: PyTorch's, which makes the call."""
 
     def __init__(self, trials, key, module, args, kwargs, before, frame):
         self.trials, self.frame = trials, frame
@@ -210,8 +222,7 @@ class Trials:
                    for value in _leaves((*args, *kwargs.values()))):
             self._reasons[key] = ""  # A cache, perhaps, that a call writes to.
             return ""
-        calls.append(_Open(self, key, module, args, kwargs,
-                           (state_of(module), twin_of(module)), frame))
+        calls.append(_Open(self, key, module, args, kwargs, state_of(module), frame))
         return None
 
     def first(self, standins):
@@ -238,15 +249,15 @@ class Trials:
             self._reasons[call.key] = "Convoy runs nothing of it"
             return output
         self._reasons[call.key] = ""
-        before, twin = call.before
-        if state_of(call.module) == before:
+        if state_of(call.module) == call.before:
             return self._judged(call, call.module, output)
-        if twin is not None:
-            try:
+        try:
+            twin = twin_of(call.module)
+            if twin is not None:
                 self._judged(call, twin, output)
-            except Exception as error:  # What it holds is more than was seen.
-                _log.debug("convoy: a twin of %s could not be called: %s", type(twin).__name__,
-                           error)
+        except Exception as error:  # What the module holds is more than was seen.
+            _log.debug("convoy: a twin of %s could not be called: %s",
+                       type(call.module).__name__, error)
         return output  # The model holds what an accelerated call left.
 
     def _judged(self, call, module, output):

@@ -2,6 +2,7 @@
 """convoy.accelerate: autoencoders of diffusers, small and on the CPU, against diffusers' own
 output; models that are written in other ways; what a user may do with an accelerated model."""
 
+import contextlib
 import copy
 import itertools
 import pickle
@@ -915,6 +916,22 @@ class Models(unittest.TestCase):
                 left = convoy.report(model).left_calls
                 self.assertEqual(list(left.values()), [2] if last else [])
             _accelerate._choices.clear()
+
+    def test_who_has_no_twin(self):
+        block = Block().eval()
+        twin = _trial.twin_of(block)
+        self.assertIsNot(twin.conv1, block.conv1)
+        self.assertIs(twin.conv1.weight, block.conv1.weight)
+        looped = [0]
+        looped.append(looped)
+        for value in (object(), block.forward, lambda: block, looped,
+                      torch.empty(1).expand(_trial._MOST_BYTES)):
+            holder = copy.deepcopy(block)
+            holder.held = value
+            with self.subTest(type(value)), contextlib.suppress(RecursionError):
+                self.assertIsNone(_trial.twin_of(holder))
+        block.forward = block.forward
+        self.assertIsNone(_trial.twin_of(block))
 
     def test_calls_that_change_a_model_are_made_once(self):
         class Keeps(Block):
