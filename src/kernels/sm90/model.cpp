@@ -51,11 +51,11 @@ double epilogue_cycles(const Config& config, const Params& p, const EpilogueKind
   }
   if (epilogue.rounding == EpilogueRounding::each_step) cycles += k.general_cycles;
   if (p.direct_store) {
-    // NOTE: a residual is read as the output is written.
+    // NOTE: a residual is read as the output is written, which takes as long as four more stores.
     const double direct = config.is_swapped()     ? k.swapped_direct_cycles
                           : is_small_tile(config) ? k.small_direct_cycles
                                                   : k.direct_cycles;
-    cycles += direct * (epilogue.residual ? 2.0 : 1.0);
+    cycles += direct * (epilogue.residual ? 5.0 : 1.0);
   } else {
     const int aligned = alignment(p.filters, config.out);
     cycles += aligned == 16   ? k.store_16_cycles
