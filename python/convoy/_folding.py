@@ -9,7 +9,7 @@ import weakref
 import torch
 
 
-def _state(tensor):
+def state(tensor):
     """Changes with the tensor's numbers, as far as PyTorch counts them."""
     return tensor.data_ptr(), None if tensor.is_inference() else tensor._version
 
@@ -58,7 +58,7 @@ class _Folded:
         with torch.inference_mode(False):  # Numbers of another version: counted.
             self.weight.copy_(weight * scale.reshape(-1, *(1,) * (weight.dim() - 1)))
             self.bias.copy_(shift)
-        self._states = [s if s is None else _state(s) for s in sources]
+        self._states = [s if s is None else state(s) for s in sources]
         self._legal = bool(self.weight.isfinite().all())
 
     def is_legal(self):

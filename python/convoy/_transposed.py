@@ -8,6 +8,7 @@ so that each j < s is a convolution of ceil(taps / s) taps, and m and j interlea
 but for what the padding cuts off.
 """
 
+import functools
 import math
 import weakref
 
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from . import _calls
 from ._convolutions import per_axis
 from ._deferred import FLOATS, Deferred, plain, value_of, wrong_type
+from ._folding import state
 from ._native import ConvoyError
 
 _FUNCTIONS = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -38,16 +40,16 @@ class Transposed:
     """One transposed convolution of one shape. begin, end: the padding of the convolution that
     does it; crop: what of its pixels is cut off in front."""
 
-    def __init__(self, x, weight, stride, padding, output_padding):
+    def __init__(self, shape, filter_shape, stride, padding, output_padding):
         self.stride, self.padding, self.output_padding = stride, padding, output_padding
         self.axes = len(stride)
-        self.taps = tuple(-(-t // s) for t, s in zip(weight.shape[2:], stride))
+        self.taps = tuple(-(-t // s) for t, s in zip(filter_shape[2:], stride))
         first = tuple(p // s for p, s in zip(padding, stride))
         self.extents = tuple((n - 1) * s - 2 * p + t + o for n, s, p, t, o in zip(
-            x.shape[2:], stride, padding, weight.shape[2:], output_padding))
+            shape[2:], stride, padding, filter_shape[2:], output_padding))
         self.begin = tuple(t - 1 - m for t, m in zip(self.taps, first))
         self.end = tuple((p + e - 1) // s + 1 - n for p, e, s, n in zip(
-            padding, self.extents, stride, x.shape[2:]))
+            padding, self.extents, stride, shape[2:]))
         self.crop = tuple(p - s * m for p, s, m in zip(padding, stride, first))
 
     def is_legal(self):
@@ -89,6 +91,9 @@ class Transposed:
                                      self.output_padding)
 
 
+_transposed = functools.lru_cache(4096)(Transposed)  # Each call of a model asks for one.
+
+
 class Filters:
     """Filters made of the weights of transposed convolutions, kept until a weight changes."""
 
@@ -100,13 +105,12 @@ class Filters:
         if not isinstance(weight, torch.nn.Parameter):
             return how.filter(weight.detach()), how.bias(bias)
         key = id(weight), how.stride
-        state = [(t.data_ptr(), None if t.is_inference() else t._version)
-                 for t in (weight, bias) if t is not None]
+        states = [state(t) for t in (weight, bias) if t is not None]
         known = self._known.get(key)
-        if known is None or known[0]() is not weight or known[1] != state:
+        if known is None or known[0]() is not weight or known[1] != states:
             with torch.inference_mode(False), torch.no_grad():
                 made = torch.nn.Parameter(how.filter(weight.detach()), requires_grad=False)
-                known = weakref.ref(weight), state, made, how.bias(bias)
+                known = weakref.ref(weight), states, made, how.bias(bias)
             self._known[key] = known
         return known[2:]
 
@@ -155,8 +159,8 @@ def _conv_transpose(axes):
         if (weight.dtype != x.dtype or weight.device != x.device
                 or weight.dim() != axes + 2 or weight.shape[0] != x.shape[1]):
             return NotImplemented
-        how = Transposed(x, weight, per_axis(stride, axes), per_axis(padding, axes),
-                         per_axis(output_padding, axes))
+        how = _transposed(x.shape, weight.shape, per_axis(stride, axes), per_axis(padding, axes),
+                          per_axis(output_padding, axes))
         if not how.is_legal():
             return NotImplemented  # PyTorch says what is wrong, or does it.
         return value_of(session.transposed(operation, how, x.force(), weight, bias), session)
