@@ -20,10 +20,10 @@ from ._deferred import Deferred, unwrapped
 from ._folding import Foldings
 from ._native import UPSAMPLE_FOLDINGS, ConvoyError, InvalidArgument, choose
 from ._nodes import Value
+from ._trial import MARK
 
 _functions.register_all()
 _log = logging.getLogger("convoy")
-_MARK = _trial._MARK
 QUALITIES = {"fast": 0, "exact": 1}
 _Parameter, _float32 = torch.nn.Parameter, torch.float32
 _measured = {"cuda"}  # Where Convoy and PyTorch are compared.
@@ -113,6 +113,15 @@ def _microseconds(ways, device, rounds=3):
             end.synchronize()
             best[name] = min(best[name], begin.elapsed_time(end) * 1e3)
     return best
+
+
+def _beside_pytorch(ours, eager, device):
+    """(why it is left to PyTorch, "" where Convoy is as quick; the times of both)."""
+    spent = _microseconds({"fused": ours, "pytorch": eager}, device)
+    fused, plain = (spent.get(way, math.inf) for way in ("fused", "pytorch"))
+    if plain < fused:
+        return f"PyTorch is quicker here: {plain:.0f} µs; Convoy: {fused:.0f} µs", spent
+    return "", spent
 
 
 class Session:
@@ -280,13 +289,9 @@ class Session:
         call, reason = _transposed.call_of(how, self, x, weight, bias)
         if (call is not None and self.probe and x.device.type in _measured
                 and not _capturing(x.device)):
-            spent = _microseconds({"fused": functools.partial(call, x, weight, bias),
-                                   "pytorch": functools.partial(how.eager, x, weight, bias)},
-                                  x.device)
-            ours, plain = (spent.get(way, math.inf) for way in ("fused", "pytorch"))
-            if plain < ours:
-                call = None
-                reason = f"PyTorch is quicker here: {plain:.0f} µs; Convoy: {ours:.0f} µs"
+            reason, spent = _beside_pytorch(functools.partial(call, x, weight, bias),
+                                            functools.partial(how.eager, x, weight, bias), x.device)
+            call = None if reason else call
         part = Part(self._name(weight), tuple(x.shape), key[0], call.name if call else "pytorch",
                     reason, spent)
         self._parts[key] = part
@@ -353,13 +358,9 @@ class Session:
             reason, spent = known[2:]
         elif (call is not None and self.probe and x.device.type in _measured
               and not _capturing(x.device)):
-            spent = _microseconds({"fused": functools.partial(call, x, weight, bias),
-                                   "pytorch": functools.partial(node.eager, x)}, x.device)
-            fused, plain = (spent.get(way, math.inf) for way in ("fused", "pytorch"))
-            if plain < fused:
-                call = None
-                reason = (f"PyTorch is quicker here: {plain:.0f} µs; "
-                          f"Convoy: {fused:.0f} µs")
+            reason, spent = _beside_pytorch(functools.partial(call, x, weight, bias),
+                                            functools.partial(node.eager, x), x.device)
+            call = None if reason else call
             _choices[shape_key] = None, call.name if call else "pytorch", reason, spent
         kind = "group_norm" if node.rule == "group" else "rms_norm"
         if node.activation is not None:
@@ -653,13 +654,13 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
             functools.partial(_before, session), with_kwargs=True))
         handles.append(module.register_forward_hook(
             functools.partial(_after, session), with_kwargs=True, always_call=True))
-    model.__dict__[_MARK] = session, handles
+    model.__dict__[MARK] = session, handles
     return model
 
 
 def restore(model: torch.nn.Module) -> torch.nn.Module:
     """Undo `accelerate`; returns the model. A model that was not accelerated stays as it is."""
-    _, handles = model.__dict__.pop(_MARK, (None, ()))
+    _, handles = model.__dict__.pop(MARK, (None, ()))
     for handle in handles:
         handle.remove()
     _helpers.put_back(model)
@@ -672,14 +673,14 @@ def refresh(model: torch.nn.Module) -> torch.nn.Module:
     view of the memory, and those to weights that were made under torch.inference_mode(). All others
     are seen without it. Returns the model."""
     _calls.forget(model.parameters())
-    if _MARK in model.__dict__:
-        model.__dict__[_MARK][0].forget_derived()
+    if MARK in model.__dict__:
+        model.__dict__[MARK][0].forget_derived()
     return model
 
 
 def report(model: torch.nn.Module) -> Report:
     """What `accelerate` took over of `model` in the calls so far. Raises InvalidArgument where it
     was not accelerated."""
-    if _MARK not in model.__dict__:
+    if MARK not in model.__dict__:
         raise InvalidArgument("the model is not accelerated; legal: convoy.accelerate(model) first")
-    return model.__dict__[_MARK][0].report()
+    return model.__dict__[MARK][0].report()

@@ -16,7 +16,7 @@ import types
 import torch
 
 _log = logging.getLogger("convoy")
-_MARK = "_convoy_session"  # Where an accelerated model keeps its session.
+MARK = "_convoy_session"  # Where an accelerated model keeps its session.
 _BOUND = 0.7  # Of a call's time: the host's share from which on the call is tried both ways.
 _SHORT = 100.0  # Milliseconds; up to here it is tried whatever binds it.
 _QUICKER = 0.97  # Of PyTorch's time: what an accelerated call may take.
@@ -148,7 +148,7 @@ def _twin(module, twins):
         if "forward" in module.__dict__:
             raise _NoTwin("forward")
         for name, value in module.__dict__.items():
-            is_shared = name == _MARK or name.endswith(
+            is_shared = name == MARK or name.endswith(
                 ("_hooks", "_hooks_with_kwargs", "_hooks_always_called"))
             made.__dict__[name] = value if is_shared else _own(value, twins)
     return made

@@ -25,6 +25,7 @@ import torch.distributed as dist
 import convoy
 
 from .._accelerate import Session
+from .._trial import MARK
 from . import vae_models
 from .rows import csv_file, save, seconds
 from .shards import CASES, captured, profile
@@ -159,7 +160,7 @@ def case_rows(name, options, begin):
         rank = rank if rank + 1 < count else 0
         with as_rank(rank, count, seen):
             model = convoy.accelerate(copy.deepcopy(plain), probe=False, group=_Group())
-            shards = model.__dict__["_convoy_session"][0].shards
+            shards = model.__dict__[MARK][0].shards
 
             def run(model=model):
                 return vae_models.decoded(model, z, keywords)

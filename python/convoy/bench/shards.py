@@ -28,6 +28,7 @@ import torch.distributed as dist
 
 import convoy
 
+from .._trial import MARK
 from . import vae_models
 from .rows import csv_file, save, seconds
 
@@ -186,7 +187,7 @@ class Case:
         if machine.rank >= count:
             return None
         model = convoy.accelerate(copy.deepcopy(self.plain), probe=False, group=group)
-        shards = model.__dict__["_convoy_session"][0].shards
+        shards = model.__dict__[MARK][0].shards
         row = dict(case=self.name, latent="x".join(map(str, self.latent)), ranks=count, note="")
         run = lambda: self.run(model)
         got = run().float()
