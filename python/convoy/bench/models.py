@@ -52,7 +52,7 @@ def arguments(words):
     named = []
     for model in options.models:
         source, _, name = model.rpartition(":")
-        if source.endswith(".py"):
+        if _is_of_file(model):
             try:
                 names = _file(source)["ALL"] if name == "all" else [name]
                 unknown = [one for one in names if one not in _file(source)]
@@ -77,6 +77,10 @@ def arguments(words):
     return options
 
 
+def _is_of_file(model):
+    return model.rpartition(":")[0].endswith(".py")
+
+
 @functools.cache
 def _file(path):
     """What a file defines."""
@@ -89,7 +93,7 @@ def made(model, batch, options):
     images = batch, 3, options.size, options.size
     torch.manual_seed(0)
     inputs = torch.randn(images, generator=torch.Generator().manual_seed(1)),
-    if source.endswith(".py"):
+    if _is_of_file(model):
         built, inputs = _file(source)[name]()
     elif source == "timm":
         import timm
@@ -151,8 +155,7 @@ def ways_of(plain, inputs, clock):
 def measure(name, batch, options, clock):
     """Rows of one model with one batch."""
     plain, inputs = made(name, batch, options)
-    of_file = name.rpartition(":")[0].endswith(".py")
-    size = "x".join(map(str, inputs[0].shape)) if of_file else options.size
+    size = "x".join(map(str, inputs[0].shape)) if _is_of_file(name) else options.size
     with torch.backends.cudnn.flags(benchmark=False, allow_tf32=False):
         wanted = largest(copy.deepcopy(plain).float()(
             *(x.float() if x.is_floating_point() else x for x in inputs)))
@@ -204,7 +207,7 @@ def main(words):
               f"convoy {convoy.version()}")
     clock, begin = Clock(options.device), time.perf_counter()
     jobs = [(name, batch) for name in options.models
-            for batch in (options.batch[:1] if ".py:" in name else options.batch)]
+            for batch in (options.batch[:1] if _is_of_file(name) else options.batch)]
     rows = []
     for count, (name, batch) in enumerate(jobs):
         if time.perf_counter() - begin > options.budget:
