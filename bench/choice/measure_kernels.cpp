@@ -54,6 +54,7 @@ struct Options {
   int runs = 9;
   std::int64_t seed = 1;
   bool packed = true;
+  DType dtype = DType::bf16;         // Of shapes that do not say theirs.
   std::vector<std::string> kernels;  // Prefixes of names; empty: all.
   std::vector<std::string> shapes;
 };
@@ -164,7 +165,7 @@ class Measurer {
   std::string measure(const ShapeCase& shape) {
     PlanRequest request;
     request.geometry = geometry_of(shape.problem);
-    request.dtype = request.output_dtype = shape.dtype.value_or(DType::bf16);
+    request.dtype = request.output_dtype = shape.dtype.value_or(options_.dtype);
     request.epilogue = shape.epilogue.value_or(EpilogueKind{});
     request.packed_filter = options_.packed;
     request.allow_tf32 = true;
@@ -330,7 +331,9 @@ class Measurer {
           sm90::plan_launch(instance, request.geometry, options));
       const std::size_t phases = request.geometry.upsample == 2 ? 4 : 1;
       take_memory(request,
-                  phases * static_cast<std::size_t>(request.geometry.filter_elements()) * 2, 0, p);
+                  phases * static_cast<std::size_t>(request.geometry.filter_elements()) *
+                      size_of(request.dtype),
+                  0, p);
       return [launch, p](cudaStream_t stream) {
         const NoComputeOp compute;
         const NoStoreOp store;
@@ -383,6 +386,7 @@ int main(int argc, char** argv) {
   bool dense = false;
   bench::CommandLine line("convoy_measure_kernels", "Times every kernel on every layer.");
   line.word("--csv", options.csv, "where the times go; needed");
+  line.dtype(options.dtype);
   line.number("--seconds", options.seconds, "no layer is begun after that");
   line.number("--reach", options.reach,
               "kernels modelled beyond so many times the best are left out");

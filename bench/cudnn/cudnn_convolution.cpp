@@ -3,6 +3,7 @@
 
 #include <cudnn.h>
 
+#include <algorithm>
 #include <array>
 #include <set>
 
@@ -247,6 +248,23 @@ std::vector<Descriptor> default_configs(const Graph& graph, std::vector<Descript
   return configs;
 }
 
+/// Whether the engine of a configuration multiplies on tensor cores, by cuDNN's notes on it.
+bool uses_tensor_cores(const Descriptor& config) {
+  const Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t raw = engine.get();
+  std::int64_t count = 0;
+  check(cudnnBackendGetAttribute(config.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw),
+        "cuDNN engine");
+  std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
+  check(cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                 CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count,
+                                 notes.data()),
+        "cuDNN numerical notes");
+  return std::find(notes.begin(), notes.begin() + count, CUDNN_NUMERICAL_NOTE_TENSOR_CORE) !=
+         notes.begin() + count;
+}
+
 }  // namespace
 
 std::string cudnn_version() {
@@ -274,7 +292,7 @@ void CudnnPlan::run(const void* activation, const void* filter, void* output, vo
   check(cudnnBackendExecute(handle(), impl_->plan.get(), pack.get()), "cudnnBackendExecute");
 }
 
-std::vector<CudnnPlan> cudnn_plans(const ConvGeometry& geometry, DType dtype,
+std::vector<CudnnPlan> cudnn_plans(const ConvGeometry& geometry, DType dtype, bool allow_tf32,
                                    std::size_t workspace_limit, std::string* reason) {
   if (geometry.upsample != 1) throw Error(Status::unsupported, "cuDNN: no upsampling");
   for (int axis = 0; axis < 3; ++axis) {
@@ -290,6 +308,7 @@ std::vector<CudnnPlan> cudnn_plans(const ConvGeometry& geometry, DType dtype,
   const auto add = [&](std::vector<Descriptor> configs) {
     for (Descriptor& config : configs) {
       ++tried;
+      if (dtype == DType::fp32 && !allow_tf32 && uses_tensor_cores(config)) continue;
       auto impl = build(graph, std::move(config), workspace_limit);
       if (!impl || (!impl->name.empty() && !known.insert(impl->name).second)) continue;
       plans.emplace_back(std::move(impl));

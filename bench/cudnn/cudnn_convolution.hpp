@@ -34,10 +34,11 @@ class CudnnPlan {
 /// Every plan that cuDNN's graph API offers for this convolution: all engine configurations of the
 /// heuristics (modes B, A and fallback) and every engine of the operation graph with its default
 /// knobs, as far as cuDNN can build them within `workspace_limit` bytes. Activation N(D)HWC with
-/// cached frames and new ones in one tensor, filter K(T)RSC, all of `dtype`; sums in fp32.
+/// cached frames and new ones in one tensor, filter K(T)RSC, all of `dtype`; sums in fp32. Of fp32
+/// tensors those that multiply on tensor cores (TF32) are left out without `allow_tf32`.
 /// Empty with `reason` where there is none. Throws Error{unsupported} for what cuDNN cannot
 /// describe (padding modes other than zero, upsampling).
-std::vector<CudnnPlan> cudnn_plans(const ConvGeometry& geometry, DType dtype,
+std::vector<CudnnPlan> cudnn_plans(const ConvGeometry& geometry, DType dtype, bool allow_tf32,
                                    std::size_t workspace_limit, std::string* reason);
 
 }  // namespace convoy::bench

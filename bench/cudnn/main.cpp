@@ -4,7 +4,7 @@
 // cuDNN.
 //
 // convoy_vs_cudnn [--all-kernels] [--kernels PREFIX]... [--kernel NAME] [--engines PART]
-//                 [--dtype TYPE] [--seconds S] [--csv FILE]
+//                 [--dtype TYPE] [--tf32] [--seconds S] [--csv FILE]
 //                 [--tuning FILE] [--chain RUNS] [--budget S] [--part I/N] [--lock FILE] SHAPES...
 // SHAPES: shape files (the set is named after the file) or shape strings. --part: every N-th shape
 // from the I-th on (0 to N - 1). Most of a shape's time goes into building cuDNN's plans, on one
@@ -55,6 +55,7 @@ int main(int argc, char** argv) {
   line.word("--kernel", options.kernel, "Convoy's kernel; else dispatch chooses");
   line.word("--engines", options.engines, "cuDNN's plans alone whose kernels have this in a name");
   line.dtype(options.dtype);
+  line.flag("--tf32", options.allow_tf32, "with fp32: products of TF32 will do, on both sides");
   line.number("--seconds", options.seconds, "of timed runs, each side of each layer");
   line.number("--budget", options.budget_s, "seconds after which no layer is begun");
   line.whole("--chain", options.chain, 1, 1000, "runs of a CUDA graph that is timed as a whole");

@@ -141,17 +141,22 @@ class Chain {
 
 // ---- Convoy ---------------------------------------------------------------------------------
 
+PlanOptions plan_options(const VersusOptions& options, const std::string& kernel = {}) {
+  return {.dtype = options.dtype,
+          .device = Device::cuda,
+          .packed_filter = true,
+          .allow_tf32 = options.allow_tf32,
+          .kernel = kernel};
+}
+
 struct ConvoyRun {
   Plan plan;
   DeviceMemory workspace;
   std::vector<RunArguments> arguments;  // of each set of tensors
 
-  ConvoyRun(const ProblemShape& problem, const ConvGeometry& g, DType dtype,
-            const std::string& kernel, const std::vector<Tensors>& sets)
-      : plan(convoy::plan(
-            problem,
-            {.dtype = dtype, .device = Device::cuda, .packed_filter = true, .kernel = kernel})),
-        workspace(Device::cuda, plan.workspace_bytes()) {
+  ConvoyRun(const ProblemShape& problem, const ConvGeometry& g, const PlanOptions& options,
+            const std::vector<Tensors>& sets)
+      : plan(convoy::plan(problem, options)), workspace(Device::cuda, plan.workspace_bytes()) {
     for (const Tensors& tensors : sets) {
       RunArguments run;
       run.output = tensors.convoy_output.data();
@@ -170,9 +175,7 @@ std::vector<std::string> kernels_to_time(const ProblemShape& problem,
                                          const VersusOptions& options) {
   if (!options.all_kernels) return {options.kernel};
   std::vector<std::string> names;
-  const PlanOptions plan_options{
-      .dtype = options.dtype, .device = Device::cuda, .packed_filter = true};
-  const std::vector<Candidate> list = candidates(problem, plan_options);
+  const std::vector<Candidate> list = candidates(problem, plan_options(options));
   // Candidates come best first by the model; far behind the first none has a chance.
   double first_us = 0;
   for (const Candidate& candidate : list) {
@@ -204,17 +207,17 @@ struct CudnnRun {
 
 // Every plan of the problem as it stands and, for asymmetric padding along depth, of the problem
 // whose input was padded beforehand (that copy is not timed).
-std::vector<CudnnRun> all_cudnn_runs(const ConvGeometry& g, DType dtype) {
+std::vector<CudnnRun> all_cudnn_runs(const ConvGeometry& g, DType dtype, bool allow_tf32) {
   std::string reason;
   std::vector<CudnnRun> runs;
-  for (CudnnPlan& plan : cudnn_plans(g, dtype, kCudnnWorkspace, &reason)) {
+  for (CudnnPlan& plan : cudnn_plans(g, dtype, allow_tf32, kCudnnWorkspace, &reason)) {
     runs.push_back({std::move(plan), false});
   }
   if (g.pad_begin[0] != g.pad_end[0] && g.pad_end[0] == 0 && g.batch == 1) {
     ConvGeometry padded = g;
     padded.in[0] += padded.pad_begin[0];
     padded.pad_begin[0] = 0;
-    for (CudnnPlan& plan : cudnn_plans(padded, dtype, kCudnnWorkspace, &reason)) {
+    for (CudnnPlan& plan : cudnn_plans(padded, dtype, allow_tf32, kCudnnWorkspace, &reason)) {
       runs.push_back({std::move(plan), true});
     }
   }
@@ -328,10 +331,10 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, VersusOptions o
   std::vector<std::unique_ptr<ConvoyRun>> convoy_runs;
   for (const std::string& kernel : kernels_to_time(shape.problem, options)) {
     convoy_runs.push_back(
-        std::make_unique<ConvoyRun>(shape.problem, g, options.dtype, kernel, sets));
+        std::make_unique<ConvoyRun>(shape.problem, g, plan_options(options, kernel), sets));
   }
-  const std::vector<CudnnRun> all =
-      of_engines(all_cudnn_runs(g, options.dtype), options.engines, tensors, workspace);
+  const std::vector<CudnnRun> all = of_engines(all_cudnn_runs(g, options.dtype, options.allow_tf32),
+                                               options.engines, tensors, workspace);
   if (!options.lock_path.empty()) load_kernels(all, tensors, workspace);
   const Turn turn(options.lock_path);
   const std::vector<CudnnRun> best = best_cudnn_runs(all, tensors, workspace);
@@ -381,8 +384,7 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, VersusOptions o
     row.cudnn_us = std::min(row.cudnn_us, times[i].median_us);
   }
   const PlanInfo& info = convoy_runs[fastest]->plan.info();
-  row.tuning_key = tuning_key(shape.problem, {.dtype = options.dtype, .packed_filter = true},
-                              cuda_device(-1).value());
+  row.tuning_key = tuning_key(shape.problem, plan_options(options), cuda_device(-1).value());
   row.tflops = info.flops / row.convoy_us * 1e-6;
   const double floor_us =
       std::max(info.flops / ceilings.gemm_tflops * 1e-6, info.min_bytes / ceilings.copy_gbs * 1e-3);

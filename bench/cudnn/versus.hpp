@@ -11,6 +11,7 @@ namespace convoy::bench {
 
 struct VersusOptions {
   DType dtype = DType::bf16;  ///< Of shapes that do not say theirs.
+  bool allow_tf32 = false;    ///< fp32 by TF32 on both sides; else by neither.
   double seconds = 0.03;      ///< Of timed runs, each side of each shape.
   int min_runs = 15;
   /// Runs of a CUDA graph that is timed as a whole, each on tensors of its own as long as those
