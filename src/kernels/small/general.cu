@@ -43,7 +43,7 @@ class GeneralPlan final : public CudaPlan {
     fold_width_into_channels(g, geometry_);
     fma_ = request.dtype == DType::fp32;
     vector_ = fma_ ? gather_width(geometry_, {4}) : gather_width(geometry_, {8, 2});
-    const std::int64_t block_m = fma_ ? 64 : GeneralMmaTile::BLOCK_M;
+    const std::int64_t block_m = fma_ ? GeneralFmaTile::BLOCK_M : GeneralMmaTile::BLOCK_M;
     filter_tiles_ = ceil_div(g.group_filters(), kGeneralFilters);
     tiles_ = ceil_div(g.gemm_m(), block_m) * g.groups * filter_tiles_;
     kernel_ = choose_kernel(request.dtype);
@@ -134,17 +134,35 @@ double mma_estimate_us(const PlanRequest& request) {
                               min_bytes(request) / (kBytesPerUs * memory_share(request.device)));
 }
 
-double usual_estimate_us(const PlanRequest& request) {
-  if (request.dtype != DType::fp32) return mma_estimate_us(request);
-  // FMA: tiles are as wide whatever the group holds.
-  constexpr double kTflops = 20.0, kBytesPerUs = 0.8e6;
+// Model time of the FMA version, fitted to 160 layers on an H200: what bounds it is waiting, so a
+// step takes longer the more tiles share a multiprocessor, but less than as many times as long.
+double fma_estimate_us(const PlanRequest& request) {
+  constexpr double kLaunchUs = 5.5;
+  constexpr double kStepUs = 1.5, kSharedStepUs = 0.35;  // Of a round, and for each tile of it.
+  constexpr double kElements = 2.2;                      // Times a step, gathered one by one.
+  constexpr double kTileUs = 1.2;
+  constexpr double kBytesPerUs = 2e6;
+  constexpr double kTilesAtOnce = 3;  // Of a multiprocessor.
+
   const ConvGeometry& g = request.geometry;
-  const auto filters = static_cast<double>(ceil_div(g.group_filters(), kGeneralFilters) *
-                                           kGeneralFilters * g.groups);
-  const double work = g.flops() / std::max(1.0, double(g.out_channels)) * filters;
-  const double slower = g.group_channels() % 4 == 0 ? 1.0 : 4.0;
-  return 8.0 + std::max(work * slower / kTflops * 1e-6,
-                        min_bytes(request) / (kBytesPerUs * memory_share(request.device)));
+  DeviceGeometry d = trimmed_device_geometry(g);
+  fold_width_into_channels(g, d);
+  const double processors = std::max(1, request.device.multiprocessors);
+  const auto tiles = static_cast<double>(ceil_div(g.gemm_m(), GeneralFmaTile::BLOCK_M) * g.groups *
+                                         ceil_div(g.group_filters(), kGeneralFilters));
+  const double steps = static_cast<double>(ceil_div(d.reduction, GeneralFmaTile::BLOCK_K)) *
+                       (gather_width(d, {4}) == 4 ? 1.0 : kElements);
+  // A round in which each multiprocessor has so many tiles.
+  const auto round_us = [&](double shared) {
+    return shared == 0 ? 0.0 : (kStepUs + kSharedStepUs * shared) * steps + kTileUs * shared;
+  };
+  const double full = tiles / (kTilesAtOnce * processors);
+  const double rest = std::ceil((full - std::floor(full)) * kTilesAtOnce);
+  // Blocks follow each other, round or not, where there are many.
+  const double us = full > 2 ? full * round_us(kTilesAtOnce)
+                             : std::floor(full) * round_us(kTilesAtOnce) + round_us(rest);
+  return kLaunchUs +
+         std::max(us, min_bytes(request) / (kBytesPerUs * memory_share(request.device)));
 }
 
 class GeneralCandidate final : public KernelCandidate {
@@ -158,7 +176,7 @@ class GeneralCandidate final : public KernelCandidate {
     const std::string reason = device_geometry_refusal(g);
     if (!reason.empty()) return reason;
 
-    return usual_estimate_us(request);
+    return request.dtype == DType::fp32 ? fma_estimate_us(request) : mma_estimate_us(request);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

@@ -233,11 +233,16 @@ __global__ void __launch_bounds__(kGeneralThreads)
 
 // ---- FMA version ----------------------------------------------------------------------------
 
+struct GeneralFmaTile {
+  static constexpr int BLOCK_M = 64, BLOCK_N = kGeneralFilters, BLOCK_K = 16;
+};
+
 /// kVector: 4 or 1 elements gathered at once; divides the channels and all pitches.
 template <int kVector>
 __global__ void __launch_bounds__(kGeneralThreads)
     general_fma_kernel(const __grid_constant__ GeneralArguments arguments) {
-  constexpr int BLOCK_M = 64, BLOCK_N = kGeneralFilters, BLOCK_K = 16;
+  using Tile = GeneralFmaTile;
+  constexpr int BLOCK_M = Tile::BLOCK_M, BLOCK_N = Tile::BLOCK_N, BLOCK_K = Tile::BLOCK_K;
   // Transposed tiles, so that a thread reads its pixels and filters as float4.
   __shared__ __align__(16) float a[BLOCK_K][BLOCK_M + 4];
   __shared__ __align__(16) float b[BLOCK_K][BLOCK_N + 4];
