@@ -73,9 +73,10 @@ void run_and_compare(const KernelCandidate& candidate, PlanRequest request, bool
   const auto plan = candidate.make(request);
   const ConvGeometry& g = request.geometry;
   const IntegerTensors problem(g);
-  GuardedBuffer activation(problem.activation.size() * 2), cache(problem.cache.size() * 2);
-  GuardedBuffer filter(problem.filter.size() * 2), bias(problem.bias.size() * 4);
-  GuardedBuffer source(problem.source.size() * 2), output(problem.source.size() * 2);
+  const std::size_t bytes = size_of(request.dtype);
+  GuardedBuffer activation(problem.activation.size() * bytes), cache(problem.cache.size() * bytes);
+  GuardedBuffer filter(problem.filter.size() * bytes), bias(problem.bias.size() * 4);
+  GuardedBuffer source(problem.source.size() * bytes), output(problem.source.size() * bytes);
   GuardedBuffer workspace(plan->workspace_bytes());
   GuardedBuffer packed_filter(plan->packed_filter_bytes());
   activation.upload(test::encode(problem.activation, request.dtype).data());
@@ -258,6 +259,13 @@ TEST_F(Composed, PaddedChannelsComputesRowsOfAnyAlignment) {
     run_and_compare(*candidate, request_for(g), true, true);
     run_and_compare(*candidate, request_for(g, DType::fp16), false, true);
   }
+  if (current_device().compute_capability == 90) {
+    PlanRequest request = request_for(image([](auto& p) { p.in_channels = 3; }), DType::fp32);
+    request.allow_tf32 = true;
+    run_and_compare(*candidate, request, false, true);
+    run_and_compare(*candidate, request, true, true);
+    EXPECT_TRUE(candidate->make(request)->multiplies_tf32());
+  }
   // Rows that TMA can neither read nor write.
   run_and_compare(*candidate,
                   request_for(image([](auto& p) { p.in_channels = p.out_channels = 18; })), true,
@@ -277,8 +285,8 @@ TEST_F(Composed, PaddedChannelsRefusesWithAReason) {
             "in_channels = 24; legal: no multiple of 8 (those need no copy)");
   EXPECT_EQ(refusal(request_for(image([](auto& p) { p.in_channels = 18, p.groups = 2; }))),
             "groups = 2; legal: 1");
-  EXPECT_EQ(refusal(request_for(image([](auto& p) { p.in_channels = 18; }), DType::fp32)),
-            "dtype = fp32; legal: bf16 or fp16");
+  EXPECT_EQ(refusal(request_for(image([](auto& p) { p.in_channels = 20; }), DType::fp32)),
+            "in_channels = 20; legal: no multiple of 4 (those need no copy)");
   EXPECT_NE(refusal(request_for(image([](auto& p) {
               p.in_channels = 18;
               p.stride_h = 9;

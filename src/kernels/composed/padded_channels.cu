@@ -102,6 +102,8 @@ class PaddedChannelsPlan final : public CudaPlan {
     store_next_cache(pointers, stream);
   }
 
+  bool multiplies_tf32() const override { return inner_->multiplies_tf32(); }
+
   std::string filter_format() const override {
     return request_.packed_filter ? "padded_channels" : "ktrsc";
   }
@@ -180,7 +182,6 @@ std::int64_t padded_channels(const PlanRequest& request) {
 
 std::string padded_channels_refusal(const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
-  if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
   if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
   // NOTE: the copies may have eight times the elements.
   constexpr std::int64_t kMostElements = std::int64_t{1} << 56;
