@@ -318,8 +318,8 @@ __device__ __forceinline__ void round_to_tf32(Fragments<kConfig>& fragments) {
   const auto round = [](std::uint32_t(&fragment)[4]) {
 #pragma unroll
     for (std::uint32_t& x : fragment) {
-      const bool finite = (x & 0x7f800000u) != 0x7f800000u;
-      x = finite ? x + 0xfffu + (x >> 13 & 1u) : x;
+      const std::uint32_t rounded = x + 0xfffu + (x >> 13 & 1u);
+      x = fabsf(__uint_as_float(x)) < INFINITY ? rounded : x;
     }
   };
 #pragma unroll

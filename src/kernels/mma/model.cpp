@@ -68,8 +68,12 @@ double estimate_us(const Tiling& tiling, const PlanRequest& request, const Model
       config.split ? 3 * products / k.bare_macs_per_cycle : products / k.macs_per_cycle;
   const double copies = (config.block_m + config.block_n) * config.row_copies() / 32.0;
   const double taps = double(config.row_copies()) / p.tap_copies.divisor;
-  const double work =
-      mma + k.copy_cycles * copies + k.tap_cycles * std::min(taps, 64.0) * config.block_m / 128.0;
+  // Fragments of fp32 are rounded as they are read, by each warp that reads them.
+  const double rows = (config.warp_m() + config.warp_n()) * config.threads() / 128.0;
+  const double rounding =
+      config.in == DType::fp32 && !config.split ? k.round_cycles * rows : 0.0;
+  const double work = mma + rounding + k.copy_cycles * copies +
+                      k.tap_cycles * std::min(taps, 64.0) * config.block_m / 128.0;
   const double outputs = config.block_m * config.block_n / 128.0;
   const double store =
       outputs * (k.store_cycles + (request.epilogue.residual ? k.residual_cycles : 0.0) +
@@ -101,7 +105,9 @@ double estimate_us(const Tiling& tiling, const PlanRequest& request, const Model
       k.launch_us + split_us +
       std::pow(std::pow(compute_us, k.overlap_power) + std::pow(memory_us, k.overlap_power),
                1 / k.overlap_power);
-  return us * (has_rival(request) && !config.split ? kBehindRivals : 1.0);
+  // Operands in parts have none but where TF32 would do.
+  const bool rivalled = has_rival(request) && (!config.split || request.allow_tf32);
+  return us * (rivalled ? kBehindRivals : 1.0);
 }
 
 Tiling fastest_tiling(const Instance& instance, const PlanRequest& request) {

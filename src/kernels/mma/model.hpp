@@ -22,6 +22,7 @@ struct ModelConstants {
   double step_cycles = 259.1;            ///< Cycles of a step that a block alone cannot hide,
   double alone_share = 0.9696;           ///< beside this share of its work.
   double persistent_share = 0.915;       ///< Of a step, what a persistent block takes of that.
+  double round_cycles = 6.0;             ///< Cycles a warp rounds a row of a step to TF32.
   double tap_cycles = 274.5;             ///< Cycles to list 128 pixels under a tap.
   double store_cycles = 19.24;           ///< Cycles to store 128 outputs,
   double residual_cycles = 16.31;        ///< more with a residual,
