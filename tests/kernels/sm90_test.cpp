@@ -356,6 +356,27 @@ TEST_F(Sm90, Tf32) {
   pixels.options = test.options;
   pixels.exact = false;
   EXPECT_GT(run_on_all(pixels, "_tf32"), 1);
+  // Planes; and whole tiles, for rings that wrap and shares of K.
+  ConvCase strided = image({.batch = 2,
+                            .in_height = 19,
+                            .in_width = 34,
+                            .in_channels = 72,
+                            .out_channels = 132,
+                            .filter_h = 3,
+                            .filter_w = 3,
+                            .pad_h = 1,
+                            .pad_w = 1,
+                            .stride_h = 2,
+                            .stride_w = 2});
+  strided.options = test.options;
+  strided.exact = false;
+  EXPECT_GT(run_on_all(strided, "_planes_tf32"), 0);
+  ConvCase rows =
+      image({.batch = 3, .in_height = 40, .in_width = 48, .in_channels = 232, .out_channels = 264});
+  rows.options = test.options;
+  rows.exact = false;
+  EXPECT_GT(run_on_all(rows, "_pingpong_tf32"), 1);
+  EXPECT_GT(run_on_all(rows, "_splitk_tf32"), 1);
 }
 
 TEST_F(Sm90, Tf32WithFoldedUpsampling) {
