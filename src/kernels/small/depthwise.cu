@@ -57,8 +57,8 @@ bool is_plain_3x3(const PlanRequest& request) {
     const bool zeros = g.pad_mode[i] == PadMode::zero || (g.pad_begin[i] == 0 && g.pad_end[i] == 0);
     return g.filter[i] == 3 && g.dilation[i] == 1 && zeros;
   };
-  return request.dtype != DType::fp32 && has_vectors(g, kDepthwiseChannels) && plane && axis(1) &&
-         axis(2) && g.stride[1] == g.stride[2] && (g.stride[1] == 1 || g.stride[1] == 2);
+  return has_vectors(g, kDepthwiseChannels) && plane && axis(1) && axis(2) &&
+         g.stride[1] == g.stride[2] && (g.stride[1] == 1 || g.stride[1] == 2);
 }
 
 // Threads of the 3×3 kernel by the rows that each computes, and the rows with the lowest cost:
@@ -69,7 +69,8 @@ std::int64_t threads_3x3(const ConvGeometry& g, std::int64_t chunk_rows) {
 }
 std::int64_t chunk_rows_3x3(const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
-  const std::int64_t resident = 4 * kDepthwiseThreads * std::max(1, request.device.multiprocessors);
+  const std::int64_t resident = std::int64_t{depthwise_blocks(size_of(request.dtype))} *
+                                kDepthwiseThreads * std::max(1, request.device.multiprocessors);
   std::int64_t best = 1;
   double best_cost = 0;
   const std::int64_t most = std::min<std::int64_t>(g.out[1], 64);
@@ -99,7 +100,8 @@ std::optional<RingLaunch> ring_launch(const PlanRequest& request) {
   // threads are used; of a large layer half of them will do.
   constexpr double kUsed = 0.75, kUsedOfLarge = 0.5;
   constexpr double kLargeRounds = 7.0;  // Of depthwise_3x3_kernel's threads, a row each.
-  if (!is_plain_3x3(request) || !has_vectors(request.geometry) || request.geometry.stride[1] != 1) {
+  if (request.dtype == DType::fp32 || !is_plain_3x3(request) || !has_vectors(request.geometry) ||
+      request.geometry.stride[1] != 1) {
     return std::nullopt;
   }
   if (chunk_rows_3x3(request) == 1) return std::nullopt;
@@ -303,14 +305,14 @@ struct RowLaunch {
 
 std::optional<RowLaunch> row_launch(const RowsView& view, const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
-  if (request.dtype == DType::fp32 || !has_vectors(g) || view.shape.frames > 1 ||
-      view.row_axis != 1 || view.column_axis != 2 || g.dilation[1] != 1 || g.dilation[2] != 1) {
+  if (!has_vectors(g) || view.shape.frames > 1 || view.row_axis != 1 || view.column_axis != 2 ||
+      g.dilation[1] != 1 || g.dilation[2] != 1) {
     return std::nullopt;
   }
   for (std::size_t i = 0; i < kDepthwiseRowShapes.size(); ++i) {
     const DepthwiseRowShape& shape = kDepthwiseRowShapes[i];
     if (shape.taps != view.shape.rows || shape.taps != view.shape.columns ||
-        shape.stride != view.shape.stride) {
+        shape.stride != view.shape.stride || !has_row_kernel(shape, size_of(request.dtype))) {
       continue;
     }
     RowLaunch launch;
@@ -329,10 +331,19 @@ std::optional<RowLaunch> row_launch(const RowsView& view, const PlanRequest& req
   return std::nullopt;
 }
 
+using RowKernel = void(DepthwiseRowsArguments);
+
+template <typename Element, int kShape>
+constexpr RowKernel* row_kernel_of() {
+  if constexpr (has_row_kernel(kDepthwiseRowShapes[kShape], sizeof(Element))) {
+    return depthwise_row_kernel<Element, kShape>;
+  }
+  return nullptr;
+}
 template <typename Element>
-void (*row_kernel(int index))(DepthwiseRowsArguments) {
+RowKernel* row_kernel(int index) {
   constexpr auto kKernels = []<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
-    return std::array{depthwise_row_kernel<Element, static_cast<int>(kIndex)>...};
+    return std::array{row_kernel_of<Element, static_cast<int>(kIndex)>()...};
   }
   (std::make_index_sequence<kDepthwiseRowShapes.size()>{});
   return kKernels[static_cast<std::size_t>(index)];
@@ -690,7 +701,7 @@ class DepthwisePlan final : public CudaPlan {
         .chunks_divide = FastDivide(ceil_div(g.out[1], rows)),
         .channels = g.groups};
     const auto blocks = static_cast<unsigned>(ceil_div(items, kDepthwiseThreads));
-    const auto run = [&]<typename Element>() {
+    dispatch_element(request_.dtype, [&]<typename Element>() {
       const bool is_short = arguments.is_short && !arguments.output.plain &&
                             arguments.output.dtype == dtype_of<Element>;
       const auto kernel = g.stride[1] == 1 ? choose_3x3<Element, 1>(rows, is_short)
@@ -699,12 +710,7 @@ class DepthwisePlan final : public CudaPlan {
           kernel,
           {.name = "depthwise_3x3", .grid = blocks, .block = kDepthwiseThreads, .stream = stream},
           arguments);
-    };
-    if (request_.dtype == DType::bf16) {
-      run.template operator()<__nv_bfloat16>();
-    } else {
-      run.template operator()<__half>();
-    }
+    });
   }
 
   void launch_ring(const RunPointers& pointers, cudaStream_t stream) const {
@@ -845,7 +851,7 @@ class DepthwisePlan final : public CudaPlan {
     const dim3 grid(
         static_cast<unsigned>(ceil_div(launch.items, kDepthwiseRowThreads / launch.lanes)),
         static_cast<unsigned>(launch.slabs));
-    const auto run = [&]<typename Element>() {
+    dispatch_element(request_.dtype, [&]<typename Element>() {
       launch_kernel(
           row_kernel<Element>(launch.kernel),
           {.name = "depthwise_row",
@@ -855,12 +861,7 @@ class DepthwisePlan final : public CudaPlan {
                                                  taps, static_cast<int>(launch.lanes))),
            .stream = stream},
           arguments);
-    };
-    if (request_.dtype == DType::bf16) {
-      run.template operator()<__nv_bfloat16>();
-    } else {
-      run.template operator()<__half>();
-    }
+    });
   }
 
   void launch_line(const RunPointers& pointers, cudaStream_t stream) const {

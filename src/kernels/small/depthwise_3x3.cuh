@@ -12,6 +12,7 @@
 #include "kernels/common/fast_divide.hpp"
 #include "kernels/common/output.cuh"
 #include "kernels/common/ptx.cuh"
+#include "kernels/small/depthwise_rows.cuh"
 #include "kernels/small/short_epilogue.cuh"
 
 namespace convoy::small {
@@ -19,6 +20,11 @@ namespace convoy::small {
 inline constexpr int kDepthwiseThreads = 128;
 inline constexpr int kDepthwiseColumns = 4;   // Output columns of a thread.
 inline constexpr int kDepthwiseChannels = 4;  // Channels of a thread.
+
+/// Blocks of a multiprocessor, which bounds registers.
+constexpr int depthwise_blocks(std::size_t element_bytes) {
+  return element_bytes == 4 ? 3 : 4;
+}
 
 struct Depthwise3x3Arguments {
   const void* activation;
@@ -53,7 +59,8 @@ template <typename Element, int kStride>
 class DepthwiseColumns {
  public:
   static constexpr int kInputs = (kDepthwiseColumns - 1) * kStride + 3;
-  using Row = uint2[kInputs];  // As loaded.
+  using Vector = DepthwiseVector<Element, kDepthwiseChannels>;
+  using Row = Vector[kInputs];  // As loaded.
   using Sums = float[kDepthwiseColumns][kDepthwiseChannels];
 
   __device__ __forceinline__ DepthwiseColumns(const Depthwise3x3Arguments& a, int frame,
@@ -68,18 +75,21 @@ class DepthwiseColumns {
     for (int i = 0; i < kInputs; ++i) {
       inside_[i] = static_cast<unsigned>(w + i) < static_cast<unsigned>(a.in_width);
     }
-    // [channel][r][s], 72 bytes of four channels.
-    const auto* filter =
-        reinterpret_cast<const uint2*>(static_cast<const Element*>(a.filter) + channel * 9);
+    // [channel][r][s], 36 elements of four channels.
+    const auto* filter = static_cast<const Element*>(a.filter) + channel * 9;
 #pragma unroll
-    for (int i = 0; i < 9; ++i) filter_[i] = filter[i];
+    for (int i = 0; i < 9; ++i) filter_[i].load(filter + i * kDepthwiseChannels);
   }
 
   /// Before the first `add`; waits for the filter.
   __device__ __forceinline__ void convert_filter() {
-    const auto* elements = reinterpret_cast<const Element*>(filter_);
+    float v[9][kDepthwiseChannels];
 #pragma unroll
-    for (int i = 0; i < 36; ++i) weights_[i % 9 / 3][i % 3][i / 9] = to_float(elements[i]);
+    for (int i = 0; i < 9; ++i) filter_[i].unpack(v[i]);
+#pragma unroll
+    for (int i = 0; i < 36; ++i) {
+      weights_[i % 9 / 3][i % 3][i / 9] = v[i / kDepthwiseChannels][i % kDepthwiseChannels];
+    }
   }
 
   __device__ __forceinline__ void load(Row& row, int h) const {
@@ -87,8 +97,8 @@ class DepthwiseColumns {
     const Element* from = input_ + h * row_pitch_;
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) {
-      row[i] = make_uint2(0, 0);
-      if (exists && inside_[i]) row[i] = *reinterpret_cast<const uint2*>(from + i * channels_);
+      row[i] = {};
+      if (exists && inside_[i]) row[i].load(from + i * channels_);
     }
   }
 
@@ -98,9 +108,8 @@ class DepthwiseColumns {
     for (int column = 0; column < kDepthwiseColumns; ++column) {
 #pragma unroll
       for (int s = 0; s < 3; ++s) {
-        const uint2 packed = row[column * kStride + s];
-        const float2 low = unpack2<Element>(packed.x), high = unpack2<Element>(packed.y);
-        const float x[4] = {low.x, low.y, high.x, high.y};
+        float x[kDepthwiseChannels];
+        row[column * kStride + s].unpack(x);
 #pragma unroll
         for (int c = 0; c < kDepthwiseChannels; ++c) {
           to[column][c] = fmaf(x[c], weights_[r][s][c], s == 0 ? from[column][c] : to[column][c]);
@@ -114,7 +123,7 @@ class DepthwiseColumns {
   int height_;
   std::int64_t channels_, row_pitch_;
   bool inside_[kInputs];
-  uint2 filter_[9];  // As loaded.
+  Vector filter_[9];  // As loaded.
   float weights_[3][3][kDepthwiseChannels];
 };
 
@@ -136,10 +145,9 @@ __device__ __forceinline__ void store_depthwise(const Depthwise3x3Arguments& a,
     Element* to = static_cast<Element*>(a.output.data) + pixel * a.channels + channel;
 #pragma unroll
     for (int i = 0; i < kDepthwiseColumns; ++i) {
-      if (i < columns) {
-        *reinterpret_cast<uint2*>(to + i * a.channels) = make_uint2(
-            pack2<Element>(sums[i][0], sums[i][1]), pack2<Element>(sums[i][2], sums[i][3]));
-      }
+      DepthwiseVector<Element, kDepthwiseChannels> stored;
+      stored.pack(sums[i]);
+      if (i < columns) stored.store(to + i * a.channels);
     }
     return;
   }
@@ -160,7 +168,7 @@ __device__ __forceinline__ void store_depthwise(const Depthwise3x3Arguments& a,
 
 /// kOneRow: chunk_rows is 1. kEnd: only_short where the output is of the same type.
 template <typename Element, int kStride, bool kOneRow, DepthwiseEnd kEnd>
-__global__ void __launch_bounds__(kDepthwiseThreads, 4)
+__global__ void __launch_bounds__(kDepthwiseThreads, depthwise_blocks(sizeof(Element)))
     depthwise_3x3_kernel(const __grid_constant__ Depthwise3x3Arguments a) {
   const int item = static_cast<int>(blockIdx.x * kDepthwiseThreads + threadIdx.x);
   if (item >= a.items) return;
@@ -237,7 +245,8 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 4)
   const int thread = static_cast<int>(threadIdx.x);
   const int lanes = static_cast<int>(arguments.lanes.divisor);
   const int strips = static_cast<int>(a.strips_divide.divisor);
-  const int row_bytes = depthwise_ring_columns(strips) * lanes * int{sizeof(uint2)};
+  const int row_bytes =
+      depthwise_ring_columns(strips) * lanes * kDepthwiseChannels * int{sizeof(Element)};
   const int first_channel = static_cast<int>(blockIdx.y) * lanes * kDepthwiseChannels;
 
   const int band = arguments.column_chunks.divide(static_cast<int>(blockIdx.x));
@@ -300,7 +309,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 4)
     __syncthreads();
     copy_row(free_slot);
     free_slot = slot;
-    const auto* from = reinterpret_cast<const uint2*>(shared + slot * row_bytes) +
+    const auto* from = reinterpret_cast<const Columns::Vector*>(shared + slot * row_bytes) +
                        (works ? strip * kDepthwiseColumns * lanes + lane : 0);
 #pragma unroll
     for (int i = 0; i < Columns::kInputs; ++i) row[i] = from[i * lanes];

@@ -14,7 +14,7 @@
 namespace convoy::small {
 
 inline constexpr int kDepthwiseRowThreads = 128;
-inline constexpr int kDepthwiseRowChannels = 2;  // Of a thread: one word.
+inline constexpr int kDepthwiseRowChannels = 2;  // Of a thread: one word, or two of fp32.
 
 /// What depthwise_row_kernel is built for.
 // NOTE: measured, strips of 4 columns take 0.3 to 2.2 us longer: more code, which comes cold.
@@ -27,6 +27,12 @@ struct DepthwiseRowShape {
 inline constexpr std::array kDepthwiseRowShapes = {
     DepthwiseRowShape{5, 1, 2, 6}, DepthwiseRowShape{5, 2, 2, 6}, DepthwiseRowShape{7, 1, 2, 5},
     DepthwiseRowShape{7, 2, 2, 4}, DepthwiseRowShape{3, 1, 2, 8}, DepthwiseRowShape{3, 2, 2, 8}};
+
+/// Whether the kernel of a shape is built for elements of so many bytes.
+// NOTE: 7×7 taps of fp32 do not fit the registers.
+constexpr bool has_row_kernel(const DepthwiseRowShape& shape, std::size_t element_bytes) {
+  return element_bytes == 2 || shape.taps <= 5;
+}
 
 /// Elements of the filter that a block of `lanes` neighbouring threads keeps.
 constexpr int depthwise_row_filter(int taps, int lanes) {
@@ -89,12 +95,18 @@ __global__ void __launch_bounds__(kDepthwiseRowThreads, kDepthwiseRowShapes[kSha
   __syncthreads();
   if (!works) return;
 
-  // NOTE: neighbouring lanes' words lie an odd number of words apart: no bank twice.
-  const auto* const words = reinterpret_cast<const std::uint32_t*>(shared) + lane * (kTaps * kTaps);
+  // NOTE: neighbouring lanes' words lie an odd number of words apart: no bank twice (of fp32, two
+  // lanes' fall on one).
+  constexpr int kWords = kTaps * kTaps * kChannels * int{sizeof(Element)} / 4;
+  const auto* const words = reinterpret_cast<const std::uint32_t*>(shared) + lane * kWords;
   const auto weight = [&](int channel_of, int tap) {
     const int element = channel_of * kTaps * kTaps + tap;
-    const float2 pair = unpack2<Element>(words[element / 2]);
-    return element % 2 == 0 ? pair.x : pair.y;
+    if constexpr (sizeof(Element) == 4) {
+      return __uint_as_float(words[element]);
+    } else {
+      const float2 pair = unpack2<Element>(words[element / 2]);
+      return element % 2 == 0 ? pair.x : pair.y;
+    }
   };
   float sums[kStrip][kChannels] = {};
 #pragma unroll

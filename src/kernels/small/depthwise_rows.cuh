@@ -98,10 +98,15 @@ struct alignas(sizeof(Element) * kCount) DepthwiseVector {
       words[0] = *reinterpret_cast<const std::uint32_t*>(from);
     }
   }
-  /// Of a word, or zero where it does not exist: nothing is read there.
+  /// Or zeros where they do not exist: nothing is read there.
   __device__ __forceinline__ void load_if(bool exists, const Element* from) {
-    static_assert(kWords == 1);
-    words[0] = small::load_if<std::uint32_t>(exists, from);
+    static_assert(kWords <= 2);
+    if constexpr (kWords == 2) {
+      const auto v = small::load_if<uint2>(exists, from);
+      words[0] = v.x, words[1] = v.y;
+    } else {
+      words[0] = small::load_if<std::uint32_t>(exists, from);
+    }
   }
   // NOTE: by an instruction that stays whole: as assignments, words were stored one by one, half a
   // sector each.
