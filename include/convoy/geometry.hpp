@@ -31,6 +31,11 @@ struct ConvGeometry {
   /// How kernels may fold the upsampling (`PlanOptions::upsample_folding`).
   UpsampleFolding upsample_folding = UpsampleFolding::exact;
   std::array<std::int64_t, 3> out = {1, 1, 1};  ///< Z, P, Q
+  /// Elements from one pixel of the input (and of the cache) to the next in its row, where pixels
+  /// overlap; 0: they lie densely.
+  std::int64_t input_pixel_pitch = 0;
+  /// The same of rows.
+  std::int64_t input_row_pitch = 0;
   /// Elements from one row of the output (and of the residual) to the next, where a kernel writes a
   /// part of a larger tensor; 0: they lie densely.
   std::int64_t output_row_pitch = 0;
@@ -69,6 +74,18 @@ struct ConvGeometry {
   std::int64_t output_elements() const { return gemm_m() * out_channels; }
   /// 2·M·N·K of the GEMM.
   double flops() const { return 2.0 * double(gemm_m()) * double(gemm_n()) * double(gemm_k()); }
+  /// Elements from an input pixel to the next.
+  std::int64_t input_pixel_elements() const {
+    return input_pixel_pitch != 0 ? input_pixel_pitch : in_channels;
+  }
+  /// Elements from an input row to the next.
+  std::int64_t input_row_elements() const {
+    return input_row_pitch != 0 ? input_row_pitch : in[2] * input_pixel_elements();
+  }
+  /// All of the input is without gaps, and no pixels overlap.
+  bool dense_input() const {
+    return input_pixel_elements() == in_channels && input_row_elements() == in[2] * in_channels;
+  }
   /// Elements from an output row to the next.
   std::int64_t output_row_elements() const {
     return output_row_pitch != 0 ? output_row_pitch : out[2] * out_channels;

@@ -135,6 +135,8 @@ class KernelCandidate {
   virtual bool takes_prologues() const { return false; }
   /// Whether it judges and runs geometries whose output has pitches (`output_row_pitch`).
   virtual bool takes_output_pitches() const { return false; }
+  /// The same of the input (`input_pixel_pitch`).
+  virtual bool takes_input_pitches() const { return false; }
   virtual std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const = 0;
   /// Why its epilogue takes no statistics in a request that it can run without; empty where it
   /// does. A pass of their own takes them then (`apply_statistics` in dispatch).

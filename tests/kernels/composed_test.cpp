@@ -276,6 +276,57 @@ TEST_F(Composed, PaddedChannelsComputesRowsOfAnyAlignment) {
                   false, true);
 }
 
+TEST_F(Composed, FoldedWidthMakesChannelsOfTaps) {
+  if (current_device().compute_capability != 90)
+    GTEST_SKIP() << "Hopper's tiles alone take pitches";
+  const auto candidate = make_folded_width_candidate(inner_kernels());
+  const auto run = [&](const ConvGeometry& g, DType dtype = DType::bf16) {
+    PlanRequest request = request_for(g, dtype);
+    request.allow_tf32 = dtype == DType::fp32;
+    run_and_compare(*candidate, request, false, true);
+    run_and_compare(*candidate, request, true, false);
+    EXPECT_EQ(candidate->make(request)->multiplies_tf32(), dtype == DType::fp32);
+  };
+  for (const int channels : {1, 3, 4}) {
+    SCOPED_TRACE(channels);
+    run(image([&](auto& p) { p.in_channels = channels; }), DType::fp32);
+    run(image([&](auto& p) { p.in_channels = 2 * channels; }));
+  }
+  // Strides, padding that differs, wide filters, one row, no padding at all; frames and a cache;
+  // taps that do not overlap.
+  run(image([](auto& p) {
+    p.in_channels = 4, p.filter_w = p.stride_w = 2, p.filter_h = p.stride_h = 2, p.pad_w = 2;
+  }));
+  run(image([](auto& p) {
+        p.in_channels = 3, p.stride_h = p.stride_w = 2, p.filter_h = p.filter_w = 7;
+        p.pad_h = p.pad_w = 3, p.pad_w_end = 2;
+      }),
+      DType::fp32);
+  run(image([](auto& p) {
+    p.in_channels = 1, p.in_height = 1, p.in_width = 300, p.filter_h = 1, p.filter_w = 10;
+    p.pad_h = p.pad_w = 0, p.stride_w = 5;
+  }));
+  run(volume(2, {3, 9, 10}, 3, 16, {2, 3, 5}, {1, 1, 2}), DType::fp32);
+  run(volume(1, {2, 6, 7}, 5, 16, {3, 3, 3}, {0, 1, 1}, [](auto& p) { p.cached_frames = 2; }));
+}
+
+TEST_F(Composed, FoldedWidthRefusesWithAReason) {
+  const auto candidate = make_folded_width_candidate(inner_kernels());
+  const auto refusal = [&](auto change, DType dtype = DType::bf16) {
+    return candidate->judge(request_for(image(change), dtype)).refusal;
+  };
+  EXPECT_EQ(refusal([](auto& p) { p.in_channels = 9; }),
+            "in_channels = 9; legal: at most 8 (16 bytes); nearest: 8");
+  EXPECT_EQ(refusal([](auto& p) { p.in_channels = 5; }, DType::fp32),
+            "in_channels = 5; legal: at most 4 (16 bytes); nearest: 4");
+  EXPECT_EQ(refusal([](auto& p) { p.in_channels = 3, p.filter_w = 1, p.pad_w = 0; }),
+            "filter_w = 1; legal: 2 to 64; nearest: 2");
+  EXPECT_EQ(refusal([](auto& p) { p.in_channels = 3, p.dilation_w = 2; }),
+            "dilation_w = 2; legal: 1; nearest: 1");
+  EXPECT_EQ(refusal([](auto& p) { p.in_channels = 3, p.pad_mode = PadMode::reflect; }),
+            "padding of the width by a mode; legal: zeros");
+}
+
 TEST_F(Composed, PaddedChannelsRefusesWithAReason) {
   const auto candidate = make_padded_channels_candidate(inner_kernels());
   const auto refusal = [&](const PlanRequest& request) {

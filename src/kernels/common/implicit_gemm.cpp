@@ -183,8 +183,9 @@ namespace {
 // What both kinds of map say of the tensor {C, W, H, N·frames}.
 template <typename Map>
 Map tensor_of(const ConvGeometry& g, DType dtype, const char* name, std::int64_t frames) {
-  const std::int64_t pixel = g.in_channels * static_cast<std::int64_t>(size_of(dtype));
-  const std::int64_t row = g.in[2] * pixel;
+  const auto element = static_cast<std::int64_t>(size_of(dtype));
+  const std::int64_t pixel = g.input_pixel_elements() * element;
+  const std::int64_t row = g.input_row_elements() * element;
   Map map;
   map.name = name;
   map.dtype = dtype;

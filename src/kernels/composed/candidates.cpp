@@ -10,6 +10,7 @@ namespace convoy::composed {
 void register_kernels(CandidateList& list, const InnerKernels& inner) {
   list.push_back(make_qslice_candidate(inner));
   list.push_back(make_padded_channels_candidate(inner));
+  list.push_back(make_folded_width_candidate(inner));
   list.push_back(make_split_copy_candidate(inner));
   list.push_back(make_im2col_matmul_candidate(inner, 2));
   list.push_back(make_im2col_matmul_candidate(inner, 3));

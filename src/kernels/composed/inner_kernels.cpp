@@ -15,6 +15,12 @@ InnerKernel InnerKernels::choose(const PlanRequest& request) const {
   InnerKernel best;
   RefusalScope furthest = RefusalScope::device;
   for (const KernelCandidate* kernel : kernels_) {
+    if (!request.geometry.dense_input() && !kernel->takes_input_pitches()) {
+      if (best.reason.empty()) {
+        best.reason = text(kernel->name(), ": pixels that overlap; legal: dense ones");
+      }
+      continue;
+    }
     const Judgement judgement = kernel->judge(request);
     if (!judgement.refusal.empty()) {
       if (best.reason.empty() || judgement.scope > furthest) {

@@ -56,7 +56,28 @@ void pad_rows(void* padded, const void* from, std::int64_t rows, std::int64_t by
   }
 }
 
-// The problem of the copies.
+// Rows of pixels of `words` words each, at most 16 bytes, to rows of `columns` pixels of 16 bytes:
+// pixel `left` of those is the first that exists, what is around them is zeros. A thread writes one.
+template <typename Word>
+__global__ void __launch_bounds__(kThreads)
+    pad_pixels_kernel(uint4* padded, const Word* pixels, int words, std::int64_t width,
+                      std::int64_t left, std::int64_t columns, std::int64_t units) {
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < units; i += step) {
+    const std::int64_t row = i / columns, column = i - row * columns - left;
+    alignas(16) Word unit[16 / sizeof(Word)] = {};
+    if (column >= 0 && column < width) {
+      const Word* const from = pixels + (row * width + column) * words;
+#pragma unroll
+      for (int e = 0; e < int{16 / sizeof(Word)}; ++e) {
+        if (e < words) unit[e] = from[e];
+      }
+    }
+    padded[i] = *reinterpret_cast<const uint4*>(unit);
+  }
+}
+
+// The problem of copies whose pixels have whole 16-byte units.
 PlanRequest padded_request(const PlanRequest& request) {
   PlanRequest padded = request;
   padded.geometry.in_channels = padded_channels(request);
@@ -64,37 +85,56 @@ PlanRequest padded_request(const PlanRequest& request) {
   return padded;
 }
 
-class PaddedChannelsPlan final : public CudaPlan {
+// The same with the S taps of a row as channels of one: pixels overlap.
+PlanRequest folded_request(const PlanRequest& request) {
+  PlanRequest folded = padded_request(request);
+  ConvGeometry& g = folded.geometry;
+  const std::int64_t pixel = g.in_channels, taps = g.filter[2], stride = g.stride[2];
+  g.in_channels = taps * pixel;
+  g.input_pixel_pitch = stride * pixel;
+  g.input_row_pitch = ((g.out[2] - 1) * stride + taps) * pixel;
+  g.in[2] = g.out[2];
+  g.filter[2] = g.stride[2] = 1;
+  g.pad_begin[2] = g.pad_end[2] = 0;
+  return folded;
+}
+
+class PaddedPlan final : public CudaPlan {
  public:
-  PaddedChannelsPlan(const PlanRequest& request, const KernelCandidate& inner)
+  PaddedPlan(const PlanRequest& request, const PlanRequest& padded, const KernelCandidate& inner)
       : CudaPlan(request),
-        padded_(padded_request(request)),
+        padded_(padded),
         inner_(inner.make(padded_)),
         pixel_bytes_(bytes_of(request_.geometry.in_channels)),
-        padded_pixel_bytes_(bytes_of(padded_.geometry.in_channels)) {}
+        padded_pixel_bytes_(bytes_of(padded_channels(request_))) {}
 
   std::size_t workspace_bytes() const override {
-    return part(padded_.geometry.activation_elements()) + part(padded_.geometry.cache_elements()) +
+    const ConvGeometry& g = request_.geometry;
+    return part(copied_elements(g.in[0])) + part(copied_elements(g.cached_frames)) +
            (request_.packed_filter ? 0 : part(padded_.geometry.filter_elements())) +
            inner_->workspace_bytes();
   }
 
   void run(const RunPointers& pointers, cudaStream_t stream) const override {
+    const ConvGeometry& g = request_.geometry;
     auto* next = static_cast<char*>(pointers.workspace);
-    const auto copy = [&](const void* from, std::int64_t elements) -> const void* {
-      void* const to = next;
+    const auto take = [&](std::int64_t elements) {
+      void* const taken = next;
       next += part(elements);
-      pad_rows(to, from, elements / padded_.geometry.in_channels, pixel_bytes_, padded_pixel_bytes_,
-               stream);
+      return taken;
+    };
+    const auto copy = [&](const void* from, std::int64_t frames) -> const void* {
+      void* const to = take(copied_elements(frames));
+      copy_frames(to, from, frames, stream);
       return to;
     };
     RunPointers inner = pointers;
-    inner.activation = copy(pointers.activation, padded_.geometry.activation_elements());
-    if (padded_.geometry.cached_frames > 0) {
-      inner.cache = copy(pointers.cache, padded_.geometry.cache_elements());
-    }
+    inner.activation = copy(pointers.activation, g.in[0]);
+    if (g.cached_frames > 0) inner.cache = copy(pointers.cache, g.cached_frames);
     if (!request_.packed_filter) {
-      inner.filter = copy(pointers.filter, padded_.geometry.filter_elements());
+      void* const filter = take(padded_.geometry.filter_elements());
+      pad_filter(filter, pointers.filter, stream);
+      inner.filter = filter;
     }
     inner.workspace = next;
     inner.next_cache = nullptr;  // Its channels are the problem's, not the copy's.
@@ -104,6 +144,7 @@ class PaddedChannelsPlan final : public CudaPlan {
 
   bool multiplies_tf32() const override { return inner_->multiplies_tf32(); }
 
+  // NOTE: folded or not, a packed filter is the same: S is the dimension in front of C.
   std::string filter_format() const override {
     return request_.packed_filter ? "padded_channels" : "ktrsc";
   }
@@ -115,13 +156,55 @@ class PaddedChannelsPlan final : public CudaPlan {
   void pack_filter(void* packed, const void* filter, FilterLayout layout,
                    cudaStream_t stream) const override {
     if (!request_.packed_filter) return CudaPlan::pack_filter(packed, filter, layout, stream);
-    pack_from_dense(filter, layout, stream, [&](const void* dense) {
-      pad_rows(packed, dense, request_.geometry.out_channels * request_.geometry.taps(),
-               pixel_bytes_, padded_pixel_bytes_, stream);
-    });
+    pack_from_dense(filter, layout, stream,
+                    [&](const void* dense) { pad_filter(packed, dense, stream); });
   }
 
  private:
+  void pad_filter(void* padded, const void* dense, cudaStream_t stream) const {
+    pad_rows(padded, dense, request_.geometry.out_channels * request_.geometry.taps(), pixel_bytes_,
+             padded_pixel_bytes_, stream);
+  }
+
+  void copy_frames(void* to, const void* from, std::int64_t frames, cudaStream_t stream) const {
+    const ConvGeometry& g = request_.geometry;
+    const std::int64_t rows = g.batch * frames * g.in[1];
+    // NOTE: a folded input is dense where taps do not overlap.
+    if (padded_.geometry.filter[2] == g.filter[2]) {
+      pad_rows(to, from, rows * g.in[2], pixel_bytes_, padded_pixel_bytes_, stream);
+    } else {
+      pad_pixels(to, from, rows, stream);
+    }
+  }
+
+  void pad_pixels(void* to, const void* from, std::int64_t rows, cudaStream_t stream) const {
+    const ConvGeometry& g = request_.geometry;
+    const std::int64_t columns = padded_.geometry.input_row_elements() / padded_channels(request_);
+    const std::int64_t units = rows * columns;
+    if (units == 0) return;
+    const auto launch = [&]<typename Word>(Word*) {
+      launch_kernel(pad_pixels_kernel<Word>,
+                    {.name = "pad_pixels",
+                     .grid = blocks_for(units, kThreads),
+                     .block = kThreads,
+                     .stream = stream},
+                    static_cast<uint4*>(to), static_cast<const Word*>(from),
+                    static_cast<int>(pixel_bytes_ / static_cast<std::int64_t>(sizeof(Word))),
+                    g.in[2], g.pad_begin[2], columns, units);
+    };
+    if (pixel_bytes_ % 16 == 0) {
+      launch(static_cast<uint4*>(nullptr));
+    } else if (pixel_bytes_ % 4 == 0) {
+      launch(static_cast<std::uint32_t*>(nullptr));
+    } else {
+      launch(static_cast<std::uint16_t*>(nullptr));
+    }
+  }
+
+  std::int64_t copied_elements(std::int64_t frames) const {
+    const ConvGeometry& g = padded_.geometry;
+    return g.batch * frames * g.in[1] * g.input_row_elements();
+  }
   std::int64_t bytes_of(std::int64_t elements) const {
     return elements * static_cast<std::int64_t>(size_of(request_.dtype));
   }
@@ -135,43 +218,71 @@ class PaddedChannelsPlan final : public CudaPlan {
   const std::int64_t pixel_bytes_, padded_pixel_bytes_;
 };
 
-class PaddedChannelsCandidate final : public KernelCandidate {
- public:
-  explicit PaddedChannelsCandidate(InnerKernels inner) : inner_(std::move(inner)) {}
+// What rows that overlap, and begin at any 16 bytes, take the loader longer than its model knows: of
+// 180 layers on an H200 (docs/lab/2026-11-23-tf32.md).
+double overlap_us(const PlanRequest& padded) {
+  constexpr double kCyclesPerUs = 1755.0, kRowCycles = 1.0, kShortRowCycles = 3.0;
+  const ConvGeometry& g = padded.geometry;
+  if (g.input_pixel_elements() >= g.in_channels) return 0.0;
+  const bool is_short = g.in_channels * static_cast<std::int64_t>(size_of(padded.dtype)) < 64;
+  const double rows =
+      double(g.gemm_m() * g.filter[0] * g.filter[1]) / std::max(1, padded.device.multiprocessors);
+  return rows * (is_short ? kShortRowCycles : kRowCycles) / kCyclesPerUs;
+}
 
-  std::string name() const override { return "padded_channels"; }
+class PaddedCandidate final : public KernelCandidate {
+ public:
+  /// `folds`: the taps of a row become channels.
+  PaddedCandidate(InnerKernels inner, bool folds) : inner_(std::move(inner)), folds_(folds) {}
+
+  std::string name() const override { return folds_ ? "folded_width" : "padded_channels"; }
   Device device() const override { return Device::cuda; }
 
   Judgement judge(const PlanRequest& request) const override {
-    std::string reason = padded_channels_refusal(request);
+    std::string reason = folds_ ? folded_width_refusal(request) : padded_channels_refusal(request);
     if (!reason.empty()) return reason;
-    const PlanRequest padded = padded_request(request);
+    const PlanRequest padded = request_of_copy(request);
     const InnerKernel inner = inner_.choose(padded);
     if (inner.kernel == nullptr) return inner.reason;
     // The copy is read as well as written: 3 TB/s on the devices of today.
     constexpr double kBytesPerUs = 3e6;
     constexpr double kLaunchUs = 3.0;
-    const auto copied = [&](const PlanRequest& of) {
-      const ConvGeometry& g = of.geometry;
+    const auto copied = [&](const ConvGeometry& g) {
+      const std::int64_t rows = g.batch * (g.in[0] + g.cached_frames) * g.in[1];
       const std::int64_t filter = request.packed_filter ? 0 : g.filter_elements();
-      return static_cast<double>(g.activation_elements() + g.cache_elements() + filter) *
-             static_cast<double>(size_of(of.dtype));
+      return static_cast<double>(rows * g.input_row_elements() + filter) *
+             static_cast<double>(size_of(request.dtype));
     };
     const int copies =
         1 + (request.geometry.cached_frames > 0 ? 1 : 0) + (request.packed_filter ? 0 : 1);
-    return inner.estimated_us + copies * kLaunchUs +
-           (copied(request) + copied(padded)) / kBytesPerUs;
+    return inner.estimated_us + overlap_us(padded) + copies * kLaunchUs +
+           (copied(request.geometry) + copied(padded.geometry)) / kBytesPerUs;
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
-    const InnerKernel inner = inner_.choose(padded_request(request));
+    const PlanRequest padded = request_of_copy(request);
+    const InnerKernel inner = inner_.choose(padded);
     if (inner.kernel == nullptr) throw Error(Status::unsupported, inner.reason);
-    return std::make_unique<PaddedChannelsPlan>(request, *inner.kernel);
+    return std::make_unique<PaddedPlan>(request, padded, *inner.kernel);
   }
 
  private:
+  PlanRequest request_of_copy(const PlanRequest& request) const {
+    return folds_ ? folded_request(request) : padded_request(request);
+  }
+
   const InnerKernels inner_;
+  const bool folds_;
 };
+
+// NOTE: a copy may have eight times the elements.
+std::string size_refusal(const ConvGeometry& g, std::int64_t most) {
+  for (const std::int64_t elements :
+       {g.activation_elements(), g.cache_elements(), g.filter_elements()}) {
+    if (elements > most) return text("a tensor of ", elements, " elements; legal: at most ", most);
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -183,25 +294,42 @@ std::int64_t padded_channels(const PlanRequest& request) {
 std::string padded_channels_refusal(const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
   if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
-  // NOTE: the copies may have eight times the elements.
-  constexpr std::int64_t kMostElements = std::int64_t{1} << 56;
-  for (const std::int64_t elements :
-       {g.activation_elements(), g.cache_elements(), g.filter_elements()}) {
-    if (elements > kMostElements) {
-      return text("a tensor of ", elements, " elements; legal: at most ", kMostElements);
-    }
-  }
+  std::string reason = size_refusal(g, std::int64_t{1} << 56);
+  if (!reason.empty()) return reason;
   if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
-  const std::int64_t padded = padded_channels(request);
-  if (g.in_channels == padded) {
+  if (g.in_channels == padded_channels(request)) {
     return text("in_channels = ", g.in_channels, "; legal: no multiple of ",
                 16 / size_of(request.dtype), " (those need no copy)");
   }
   return {};
 }
 
+std::string folded_width_refusal(const PlanRequest& request) {
+  const ConvGeometry& g = request.geometry;
+  const auto unit = static_cast<std::int64_t>(16 / size_of(request.dtype));
+  if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
+  if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
+  if (g.in_channels > unit) {
+    return text("in_channels = ", g.in_channels, "; legal: at most ", unit,
+                " (16 bytes); nearest: ", unit);
+  }
+  constexpr std::int64_t kMostTaps = 64;  // A row of them is a pixel of 1 KiB.
+  if (g.filter[2] < 2 || g.filter[2] > kMostTaps) {
+    return text("filter_w = ", g.filter[2], "; legal: 2 to ", kMostTaps,
+                "; nearest: ", g.filter[2] < 2 ? 2 : kMostTaps);
+  }
+  if (g.dilation[2] != 1) return text("dilation_w = ", g.dilation[2], "; legal: 1; nearest: 1");
+  if (g.pad_mode[2] != PadMode::zero && (g.pad_begin[2] != 0 || g.pad_end[2] != 0)) {
+    return "padding of the width by a mode; legal: zeros";
+  }
+  return size_refusal(g, std::int64_t{1} << 48);
+}
+
 std::unique_ptr<KernelCandidate> make_padded_channels_candidate(InnerKernels inner) {
-  return std::make_unique<PaddedChannelsCandidate>(std::move(inner));
+  return std::make_unique<PaddedCandidate>(std::move(inner), false);
+}
+std::unique_ptr<KernelCandidate> make_folded_width_candidate(InnerKernels inner) {
+  return std::make_unique<PaddedCandidate>(std::move(inner), true);
 }
 
 }  // namespace convoy::composed

@@ -70,6 +70,7 @@ class FpropCandidate : public KernelCandidate {
   Device device() const override { return Device::cuda; }
   bool takes_prologues() const override { return instance_.config.normalises(); }
   bool takes_output_pitches() const override { return true; }
+  bool takes_input_pitches() const override { return true; }
   bool packs_as_dense(const PlanRequest& request) const override {
     return request.geometry.upsample == 1;
   }

@@ -103,7 +103,7 @@ Loader choose_loader(const Config& config, const ConvGeometry& g) {
   if (!g.dense_output_rows()) return Loader::patch;  // A run of pixels is none in the output.
   const std::int64_t plane = g.out[1] * g.out[2];
   if (plane > kMaxCoordinate) return Loader::patch;
-  if (implicit_gemm::is_pointwise(g)) return Loader::tiled;
+  if (implicit_gemm::is_pointwise(g) && g.dense_input()) return Loader::tiled;
   // Small frames fill tiles only if tiles may straddle them, which needs the 5-D copy.
   // Its frame numbers are TMA's own: outside are zeros.
   if (!implicit_gemm::is_planar(g) && g.groups == 1 && g.cached_frames == 0 && g.dense_output() &&

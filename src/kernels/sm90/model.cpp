@@ -116,7 +116,8 @@ double memory_bytes(const ConvGeometry& g, const Config& config, const EpilogueK
   }
   touched += k.passed_share * (1 - touched);
   return static_cast<double>(size_of(config.in)) *
-             (touched * static_cast<double>(g.activation_elements() + g.cache_elements()) +
+             (touched * static_cast<double>(g.batch * (g.in[0] + g.cached_frames) * g.in[1] *
+                                            g.input_row_elements()) +
               static_cast<double>(g.filter_elements())) +
          static_cast<double>(size_of(config.out)) * static_cast<double>(g.output_elements()) *
              (epilogue.residual ? 2.0 : 1.0);
