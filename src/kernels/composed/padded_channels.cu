@@ -56,8 +56,8 @@ void pad_rows(void* padded, const void* from, std::int64_t rows, std::int64_t by
   }
 }
 
-// Rows of pixels of `words` words each, at most 16 bytes, to rows of `columns` pixels of 16 bytes:
-// pixel `left` of those is the first that exists, what is around them is zeros. A thread writes one.
+// Rows of pixels of `words` words, at most 16 bytes, to rows of `columns` pixels of 16 bytes: pixel
+// `left` of those is the first that exists, around them are zeros. A thread writes one.
 template <typename Word>
 __global__ void __launch_bounds__(kThreads)
     pad_pixels_kernel(uint4* padded, const Word* pixels, int words, std::int64_t width,
@@ -218,8 +218,8 @@ class PaddedPlan final : public CudaPlan {
   const std::int64_t pixel_bytes_, padded_pixel_bytes_;
 };
 
-// What rows that overlap, and begin at any 16 bytes, take the loader longer than its model knows: of
-// 180 layers on an H200 (docs/lab/2026-11-23-tf32.md).
+// What rows that overlap, and begin at any 16 bytes, take the loader longer than its model knows,
+// by 180 layers on an H200 (docs/lab/2026-11-23-tf32.md).
 double overlap_us(const PlanRequest& padded) {
   constexpr double kCyclesPerUs = 1755.0, kRowCycles = 1.0, kShortRowCycles = 3.0;
   const ConvGeometry& g = padded.geometry;

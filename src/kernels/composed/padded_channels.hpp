@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Convolution of rows that TMA cannot read, since a pixel's channels are no multiple of 16 bytes:
-// a copy of the activation with zeros up to the next multiple, then an implicit GEMM. Where channels
-// are at most 16 bytes, as of a picture, the copy may have the columns of padding too, and the taps
+// a copy of the activation with zeros up to the next multiple, then an implicit GEMM. Where pixels
+// are at most 16 bytes, as a picture's, the copy may have the columns of padding too, and the taps
 // of a row become the channels of one tap, whose pixels overlap: S times fewer rows to load.
 #pragma once
 

@@ -70,8 +70,7 @@ double estimate_us(const Tiling& tiling, const PlanRequest& request, const Model
   const double taps = double(config.row_copies()) / p.tap_copies.divisor;
   // Fragments of fp32 are rounded as they are read, by each warp that reads them.
   const double rows = (config.warp_m() + config.warp_n()) * config.threads() / 128.0;
-  const double rounding =
-      config.in == DType::fp32 && !config.split ? k.round_cycles * rows : 0.0;
+  const double rounding = config.in == DType::fp32 && !config.split ? k.round_cycles * rows : 0.0;
   const double work = mma + rounding + k.copy_cycles * copies +
                       k.tap_cycles * std::min(taps, 64.0) * config.block_m / 128.0;
   const double outputs = config.block_m * config.block_n / 128.0;
