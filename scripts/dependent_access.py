@@ -7,9 +7,9 @@
 A kernel that may begin before the one in front of it has ended touches no global memory before it
 waits (docs/kernels-sm100.md, "The rules of the chip"). Compiles generated instances of the Hopper
 and Blackwell kernels whose name holds TEXT (one of each unless said) and follows every path of
-their SASS from the entry: none may reach a load, store, atomic or bulk copy of global memory without
-an ACQBULK (griddepcontrol.wait) on its way. Prefetches of tensor maps are parameters: UTMACCTL is
-allowed.
+their SASS from the entry: none may reach a load, store, atomic or bulk copy of global memory
+without an ACQBULK (griddepcontrol.wait) on its way. Prefetches of tensor maps are parameters:
+UTMACCTL is allowed.
 
 Needs nvcc, cuobjdump and nvdisasm, found as scripts/sm100_evidence.py finds them. Exit status 1
 where an access comes too early or a kernel never waits, 77 where a tool is missing.
@@ -67,8 +67,8 @@ def early_accesses(instructions):
 
 def check(source, folder):
     cubin = pathlib.Path(folder) / (source.stem + ".cubin")
-    nvcc = [f"-arch={ARCHITECTURES[source.parent.parent.name]}" if word.startswith("-arch=") else word
-            for word in evidence.nvcc()]
+    architecture = f"-arch={ARCHITECTURES[source.parent.parent.name]}"
+    nvcc = [architecture if word.startswith("-arch=") else word for word in evidence.nvcc()]
     evidence.run([*nvcc, "-cubin", "-o", cubin, source])
     bad = 0
     for name, function in evidence.disassemble(cubin).items():
@@ -91,9 +91,11 @@ def check(source, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--build", type=pathlib.Path, default=evidence.ROOT / "build/default")
-    parser.add_argument("--only", nargs="+", default=USUAL, help="instances whose name holds one of these")
+    parser.add_argument("--only", nargs="+", default=USUAL,
+                        help="instances whose name holds one of these")
     arguments = parser.parse_args()
-    missing = [tool for tool in ("nvcc", "cuobjdump", "nvdisasm") if evidence.find_tool(tool) is None]
+    tools = ("nvcc", "cuobjdump", "nvdisasm")
+    missing = [tool for tool in tools if evidence.find_tool(tool) is None]
     if missing:
         print(f"no {', '.join(missing)}; get the disassembler with scripts/bootstrap.sh --sass")
         return 77

@@ -123,8 +123,7 @@ TileLoop tile_loop(const ConvGeometry& g, const sm90::Tiling& tiling, const Epil
   loop.taken_in_rows = act_rows + (config.is_resident() ? 0 : config.block_n);
   loop.taken_in_bytes = loop.taken_in_rows * p.block_bytes;
   if (!config.is_resident()) {
-    loop.outside_rows =
-        config.block_n - p.filters / std::ceil(double(p.filters) / config.block_n);
+    loop.outside_rows = config.block_n - p.filters / std::ceil(double(p.filters) / config.block_n);
   }
   loop.as_they_lie = p.loader == sm90::Loader::tiled;
   loop.buffered_atoms = config.is_resident() ? config.act_ring_stages() : config.filter_stages;

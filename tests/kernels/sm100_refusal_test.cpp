@@ -294,15 +294,19 @@ TEST(Sm100Model, RowsTakeLonger) {
   };
   const double plain = us([](TileLoop&) {});
   EXPECT_NEAR(plain, 1000 * 256 * 128 / k.other_bytes_per_us, 1e-6);
-  EXPECT_NEAR(us([](auto& of) { of.input_alignment = 64; }), 256e3 / k.aligned_64_rows_per_us, 1e-6);
-  EXPECT_NEAR(us([](auto& of) { of.input_alignment = 32; }), 256e3 / k.aligned_32_rows_per_us, 1e-6);
-  EXPECT_NEAR(us([](auto& of) { of.input_alignment = 16; }), 256e3 / k.aligned_16_rows_per_us, 1e-6);
+  EXPECT_NEAR(us([](auto& of) { of.input_alignment = 64; }), 256e3 / k.aligned_64_rows_per_us,
+              1e-6);
+  EXPECT_NEAR(us([](auto& of) { of.input_alignment = 32; }), 256e3 / k.aligned_32_rows_per_us,
+              1e-6);
+  EXPECT_NEAR(us([](auto& of) { of.input_alignment = 16; }), 256e3 / k.aligned_16_rows_per_us,
+              1e-6);
   EXPECT_NEAR(us([](auto& of) { of.outside_rows = 64; }),
               plain * (1 + (k.outside_row_share - 1) / 4), 1e-6);
   EXPECT_NEAR(us([](auto& of) { of.busy_share = 0; }), plain * (1 - k.alone_intake), 1e-6);
   // Beside MMAs that take as long.
-  EXPECT_NEAR(us([&](auto& of) { of.mma_macs = plain / 1000 * k.cycles_per_us * k.macs_per_cycle; }),
-              plain * std::pow(2.0, 1 / k.atom_power), 1e-6);
+  EXPECT_NEAR(
+      us([&](auto& of) { of.mma_macs = plain / 1000 * k.cycles_per_us * k.macs_per_cycle; }),
+      plain * std::pow(2.0, 1 / k.atom_power), 1e-6);
 }
 
 TEST(Sm100Model, SplitsClustersAndCrowdsCost) {

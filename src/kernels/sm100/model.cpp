@@ -182,9 +182,9 @@ double loop_us(const TileLoop& loop, const ModelConstants& k) {
   const double multiply =
       std::max(loop.mma_macs / k.macs_per_cycle, loop.operand_bytes / k.shared_bytes_per_cycle);
   const double intake = intake_us(loop, k) * k.cycles_per_us;
-  double atom = std::max({overlapped(multiply + k.atom_cycles, intake, k.atom_power),
-                          k.refill_cycles / loop.buffered_atoms, k.load_cycles,
-                          k.mma_issue_cycles});
+  double atom =
+      std::max({overlapped(multiply + k.atom_cycles, intake, k.atom_power),
+                k.refill_cycles / loop.buffered_atoms, k.load_cycles, k.mma_issue_cycles});
   if (loop.normalise_cycles > 0) {
     // One patch after the other, each between its refilling and its MMAs.
     const double patch = loop.patch_atoms * atom;
@@ -204,8 +204,8 @@ double loop_us(const TileLoop& loop, const ModelConstants& k) {
   if (loop.odd_output_rows) step += k.odd_store_cycles;
   const double epilogue = loop.epilogue_steps * step;
   // The exchange of a split is hidden in part.
-  const double exchange = loop.exchange_bytes / k.exchange_bytes_per_cycle +
-                          (loop.splits ? k.split_tile_cycles : 0.0);
+  const double exchange =
+      loop.exchange_bytes / k.exchange_bytes_per_cycle + (loop.splits ? k.split_tile_cycles : 0.0);
   double cycles = k.ends_cycles;
   switch (loop.overlap) {
     case EpilogueOverlap::none:

@@ -68,8 +68,8 @@ struct ModelConstants {
   /// rows of odd multiples of 16 bytes, whose sectors are shared: Hopper's, as fitted.
   double element_store_cycles = 4340.0;
   double odd_store_cycles = 174.0;
-  /// Rows a us that an SM takes in at most where they begin at multiples of 64, 32 or 16 bytes only:
-  /// Hopper's, as fitted.
+  /// Rows a us that an SM takes in at most where they begin at multiples of 64, 32 or 16 bytes
+  /// only: Hopper's, as fitted.
   double aligned_64_rows_per_us = 764.0;
   double aligned_32_rows_per_us = 799.0;
   double aligned_16_rows_per_us = 463.0;
@@ -137,8 +137,8 @@ struct TileLoop {
   double epilogue_steps = 0;    ///< Of 128 x 32 values, of a tile.
   bool residual = false;
   StepWork work = StepWork::plain;
-  bool element_stores = false;  ///< No TMA store holds the output's rows.
-  int input_alignment = 128;    ///< Bytes that every input row begins at a multiple of.
+  bool element_stores = false;   ///< No TMA store holds the output's rows.
+  int input_alignment = 128;     ///< Bytes that every input row begins at a multiple of.
   bool odd_output_rows = false;  ///< Of odd multiples of 16 bytes.
   EpilogueOverlap overlap = EpilogueOverlap::behind;
   bool splits = false;        ///< CTAs share a tile,
