@@ -39,8 +39,12 @@ sm100::ModelConstants constants(bool fast, double power) {
   sm100::ModelConstants k;
   k.cycles_per_us = fast ? 1965.0 : 1580.0;
   k.power_macs_per_us = power * (fast ? 1763e6 / 2 : 1420e6 / 2);
-  k.run_bytes_per_us = k.other_bytes_per_us = fast ? 64.0 * 1965.0 : 55.0 * 1700.0;
+  k.run_bytes_per_us = k.other_bytes_per_us = fast ? 81.0 * 1965.0 : 55.0 * 1700.0;
   k.launch_us = fast ? 0.9 : 2.2;
+  k.crowd_us = fast ? 0.0 : 1.35;
+  k.split_tile_cycles = fast ? 0.0 : 1782.0;
+  k.cluster_tile_cycles = fast ? 0.0 : 324.0;
+  k.atom_power = fast ? 20.0 : 4.4;
   k.refill_cycles = fast ? 1000.0 : 2418.0;
   k.step_cycles = fast ? 100.0 : 250.0;
   k.memory_bytes_per_us = (fast ? 0.93 : 0.85) * 7.67e6;

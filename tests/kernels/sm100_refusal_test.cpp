@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <tuple>
 
 #include "convoy/error.hpp"
 #include "core/text.hpp"
@@ -277,6 +279,57 @@ TEST(Sm100Model, IntakeHasAClockOfItsOwn) {
   EXPECT_NEAR(loop_us(loop, k) - k.launch_us, 1e9 / k.other_bytes_per_us, 1.0);
 }
 
+// What an SM takes in: rows that begin anywhere, rows behind the last filter, few SMs at work.
+TEST(Sm100Model, RowsTakeLonger) {
+  TileLoop loop;
+  loop.atoms = 1000;
+  loop.buffered_atoms = 1e6;
+  loop.taken_in_rows = 256;
+  loop.taken_in_bytes = 256 * 128;
+  const ModelConstants k;
+  const auto us = [&](const auto& change) {
+    TileLoop other = loop;
+    change(other);
+    return loop_us(other, k) - (k.launch_us + (k.ends_cycles + k.tile_cycles) / k.cycles_per_us);
+  };
+  const double plain = us([](TileLoop&) {});
+  EXPECT_NEAR(plain, 1000 * 256 * 128 / k.other_bytes_per_us, 1e-6);
+  EXPECT_NEAR(us([](auto& of) { of.input_alignment = 64; }), 256e3 / k.aligned_64_rows_per_us,
+              1e-6);
+  EXPECT_NEAR(us([](auto& of) { of.input_alignment = 32; }), 256e3 / k.aligned_32_rows_per_us,
+              1e-6);
+  EXPECT_NEAR(us([](auto& of) { of.input_alignment = 16; }), 256e3 / k.aligned_16_rows_per_us,
+              1e-6);
+  EXPECT_NEAR(us([](auto& of) { of.outside_rows = 64; }),
+              plain * (1 + (k.outside_row_share - 1) / 4), 1e-6);
+  EXPECT_NEAR(us([](auto& of) { of.busy_share = 0; }), plain * (1 - k.alone_intake), 1e-6);
+  // Beside MMAs that take as long.
+  EXPECT_NEAR(
+      us([&](auto& of) { of.mma_macs = plain / 1000 * k.cycles_per_us * k.macs_per_cycle; }),
+      plain * std::pow(2.0, 1 / k.atom_power), 1e-6);
+}
+
+TEST(Sm100Model, SplitsClustersAndCrowdsCost) {
+  TileLoop loop;
+  loop.atoms = 100;
+  loop.mma_macs = 1e6;
+  loop.waves = 10;
+  ModelConstants k;
+  k.split_tile_cycles = 500;
+  k.cluster_tile_cycles = 300;
+  k.crowd_us = 1;
+  const double plain = loop_us(loop, k);
+  TileLoop other = loop;
+  other.in_step = true;
+  EXPECT_NEAR(loop_us(other, k) - plain, 10 * 300 / k.cycles_per_us, 1e-6);
+  other = loop;
+  other.splits = true;  // Of the last tile alone: MMAs hide the others.
+  EXPECT_NEAR(loop_us(other, k) - plain, 500 / k.cycles_per_us, 1e-6);
+  other = loop;
+  other.busy_share = 0.25;
+  EXPECT_NEAR(plain - loop_us(other, k), 0.75, 1e-6);
+}
+
 // A hundred refillings of a patch, each beside nine MMAs of 256 cycles: what a change of the loop
 // adds to its time, in cycles.
 template <typename Change>
@@ -362,11 +415,25 @@ TEST(Sm100Model, KnowsHowRowsLie) {
     note_rows(geometry_of(Conv2dProblemShape{
                   .in_height = 8, .in_width = 8, .in_channels = channels, .out_channels = filters}),
               2, 2, loop);
-    return std::array{loop.odd_input_rows, loop.odd_output_rows, loop.element_stores};
+    return std::tuple{loop.input_alignment, loop.odd_output_rows, loop.element_stores};
   };
-  EXPECT_EQ(rows(64, 32), (std::array{false, false, false}));
-  EXPECT_EQ(rows(24, 72), (std::array{true, true, false}));
-  EXPECT_EQ(rows(16, 3), (std::array{false, false, true}));
+  EXPECT_EQ(rows(64, 32), (std::tuple{128, false, false}));
+  EXPECT_EQ(rows(32, 32), (std::tuple{64, false, false}));
+  EXPECT_EQ(rows(24, 72), (std::tuple{16, true, false}));
+  EXPECT_EQ(rows(16, 3), (std::tuple{32, false, true}));
+  // What lies behind the last filter, of a tile as wide: the mean over its tiles.
+  const auto outside = [](std::int64_t filters) {
+    const auto is_tile = [](const Instance& instance) {
+      return instance.config.input == Input::halo && instance.config.mma_shape.n == 128 &&
+             instance.config.cta_group == 2;
+    };
+    const auto found = std::find_if(instances().begin(), instances().end(), is_tile);
+    const TileLoop loop = tile_loop(*found, conv2d(1, 64, 64, 128, filters, 3, 3, 1, 1), 148, {});
+    return loop.outside_rows / 64;
+  };
+  EXPECT_DOUBLE_EQ(outside(128), 0.0);
+  EXPECT_DOUBLE_EQ(outside(96), 0.25);
+  EXPECT_DOUBLE_EQ(outside(160), 0.375);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/checked.hpp"
 #include "kernels/common/implicit_gemm.hpp"
@@ -32,7 +33,7 @@ StepWork step_work(Activation activation) {
 void note_rows(const ConvGeometry& g, std::size_t in_bytes, std::size_t out_bytes, TileLoop& loop) {
   const std::size_t in_row = static_cast<std::size_t>(g.in_channels) * in_bytes;
   const std::size_t out_row = static_cast<std::size_t>(g.out_channels) * out_bytes;
-  loop.odd_input_rows = in_row % 32 == 16;
+  loop.input_alignment = static_cast<int>(std::gcd(in_row, std::size_t{128}));
   loop.odd_output_rows = out_row % 32 == 16;
   loop.element_stores = out_row % 16 != 0;
 }
@@ -108,6 +109,11 @@ TileLoop tile_loop(const Instance& instance, const ConvGeometry& g, int multipro
     loop.buffered_atoms = config.num_act_stages;
   }
   loop.taken_in_bytes = act_bytes + filter_bytes;
+  loop.taken_in_rows = loop.taken_in_bytes / config.a_swizzle;
+  if (filter_bytes > 0) {
+    const double n_tiles = double(ceil_div(g.out_channels, config.mma_shape.n));
+    loop.outside_rows = block.n * (1.0 - double(g.out_channels) / (n_tiles * config.mma_shape.n));
+  }
   loop.as_they_lie = config.input == Input::runs && layout.row_groups == RowGroups::images &&
                      implicit_gemm::is_pointwise(g);
 
@@ -116,7 +122,9 @@ TileLoop tile_loop(const Instance& instance, const ConvGeometry& g, int multipro
   note_rows(g, size_of(config.act_dtype), static_cast<std::size_t>(config.out_bytes()), loop);
   loop.epilogue_steps = config.epilogue_steps() * config.tiles_per_step() *
                         (config.output_tile_shape.m * config.output_tile_shape.n / 4096.0);
+  loop.splits = parts > 1;
   loop.exchange_bytes = config.exchange_bytes() * (parts - 1) / parts;
+  loop.in_step = !loop.splits && config.cluster_size() > config.cta_group;
 
   // Waves of cluster tiles.
   const double tiles =
@@ -125,6 +133,7 @@ TileLoop tile_loop(const Instance& instance, const ConvGeometry& g, int multipro
   loop.chip_macs = tiles * config.cluster_size() * loop.atoms * loop.mma_macs;
   const double slots = multiprocessors * (config.cluster_size() >= 4 ? k.split_share : 1.0);
   loop.waves = std::ceil(tiles / std::max(1.0, std::floor(slots / config.cluster_size())));
+  loop.busy_share = std::min(1.0, tiles * config.cluster_size() / multiprocessors);
 
   // Strides beyond the filter pass pixels by.
   double touched = 1;
@@ -138,14 +147,44 @@ TileLoop tile_loop(const Instance& instance, const ConvGeometry& g, int multipro
   return loop;
 }
 
+namespace {
+
+// us in which an SM takes in an atom's operands.
+double intake_us(const TileLoop& loop, const ModelConstants& k) {
+  const double rows = loop.taken_in_rows + (k.outside_row_share - 1.0) * loop.outside_rows;
+  const double bytes =
+      loop.outside_rows > 0 ? loop.taken_in_bytes * rows / loop.taken_in_rows : loop.taken_in_bytes;
+  double us = bytes / (loop.as_they_lie ? k.run_bytes_per_us : k.other_bytes_per_us);
+  switch (loop.input_alignment) {
+    case 128:
+      break;
+    case 64:
+      us = std::max(us, rows / k.aligned_64_rows_per_us);
+      break;
+    case 32:
+      us = std::max(us, rows / k.aligned_32_rows_per_us);
+      break;
+    default:
+      us = std::max(us, rows / k.aligned_16_rows_per_us);
+  }
+  return us * (1.0 - k.alone_intake * (1.0 - loop.busy_share));
+}
+
+// (a^p + b^p)^(1/p), by the longer of both: powers of p overflow.
+double overlapped(double a, double b, double p) {
+  const double longer = std::max(a, b);
+  return longer == 0 ? 0.0 : longer * std::pow(1.0 + std::pow(std::min(a, b) / longer, p), 1.0 / p);
+}
+
+}  // namespace
+
 double loop_us(const TileLoop& loop, const ModelConstants& k) {
   const double multiply =
       std::max(loop.mma_macs / k.macs_per_cycle, loop.operand_bytes / k.shared_bytes_per_cycle);
-  const double intake = loop.taken_in_bytes * (loop.odd_input_rows ? 1.0 + k.odd_intake : 1.0) *
-                        k.cycles_per_us /
-                        (loop.as_they_lie ? k.run_bytes_per_us : k.other_bytes_per_us);
-  double atom = std::max({multiply + k.atom_cycles, intake, k.refill_cycles / loop.buffered_atoms,
-                          k.load_cycles, k.mma_issue_cycles});
+  const double intake = intake_us(loop, k) * k.cycles_per_us;
+  double atom =
+      std::max({overlapped(multiply + k.atom_cycles, intake, k.atom_power),
+                k.refill_cycles / loop.buffered_atoms, k.load_cycles, k.mma_issue_cycles});
   if (loop.normalise_cycles > 0) {
     // One patch after the other, each between its refilling and its MMAs.
     const double patch = loop.patch_atoms * atom;
@@ -156,8 +195,8 @@ double loop_us(const TileLoop& loop, const ModelConstants& k) {
   const double others = (loop.patch_stages - 1) * loop.patch_atoms * atom;
   const double border = std::max(0.0, k.refill_cycles + k.border_cycles - others) -
                         std::max(0.0, k.refill_cycles - others);
-  const double main =
-      loop.atoms * (atom + loop.border_share * border / loop.patch_atoms) + k.tile_cycles;
+  const double main = loop.atoms * (atom + loop.border_share * border / loop.patch_atoms) +
+                      k.tile_cycles + (loop.in_step ? k.cluster_tile_cycles : 0.0);
   double step = loop.residual ? k.residual_step_cycles : k.step_cycles;
   if (loop.work == StepWork::simple_activation) step += k.simple_activation_cycles;
   if (loop.work == StepWork::exponential_activation) step += k.exponential_activation_cycles;
@@ -165,7 +204,8 @@ double loop_us(const TileLoop& loop, const ModelConstants& k) {
   if (loop.odd_output_rows) step += k.odd_store_cycles;
   const double epilogue = loop.epilogue_steps * step;
   // The exchange of a split is hidden in part.
-  const double exchange = loop.exchange_bytes / k.exchange_bytes_per_cycle;
+  const double exchange =
+      loop.exchange_bytes / k.exchange_bytes_per_cycle + (loop.splits ? k.split_tile_cycles : 0.0);
   double cycles = k.ends_cycles;
   switch (loop.overlap) {
     case EpilogueOverlap::none:
@@ -182,11 +222,8 @@ double loop_us(const TileLoop& loop, const ModelConstants& k) {
   }
   const double compute_us = cycles / k.cycles_per_us;
   const double memory_us = loop.memory_bytes / k.memory_bytes_per_us;
-  // As (a^p + b^p)^(1/p), by the longer of both: powers of p overflow.
-  const double longer = std::max(compute_us, memory_us);
-  const double share = std::min(compute_us, memory_us) / longer;
-  const double us = k.launch_us + longer * std::pow(1.0 + std::pow(share, k.overlap_power),
-                                                    1.0 / k.overlap_power);
+  const double us = k.launch_us + k.crowd_us * loop.busy_share +
+                    overlapped(compute_us, memory_us, k.overlap_power);
   // Power is regulated over milliseconds, longer than a launch: it binds the mean.
   return k.power_macs_per_us > 0 ? std::max(us, loop.chip_macs / k.power_macs_per_us) : us;
 }

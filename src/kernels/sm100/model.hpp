@@ -28,10 +28,12 @@ struct ModelConstants {
   /// Bytes a cycle that an MMA reads of its operands: 32 banks of 4. Published benchmarks
   /// (Dissecting Nvidia Blackwell, SemiAnalysis, 2026) find MMAs of N < 128 bound by it.
   double shared_bytes_per_cycle = 128.0;
-  /// Bytes a us that an SM takes in from L2, runs of pixels and otherwise: Hopper's, as fitted with
-  /// this form. By time, not by cycles: L2 and the crossbar have a clock of their own.
-  double run_bytes_per_us = 62.5 * 1700.0;
-  double other_bytes_per_us = 64.0 * 1700.0;
+  /// Bytes a us that an SM takes in from L2, runs of pixels and otherwise: 64 a cycle of a port, to
+  /// which Hopper's is fitted with this form (126.7e3, 126.0e3); 93.5e3 to 159e3, which a published
+  /// product needs (docs/lab/2026-11-23-blackwell-power.md). By time, not by cycles: L2 and the
+  /// crossbar have a clock of their own.
+  double run_bytes_per_us = 64.0 * 1965.0;
+  double other_bytes_per_us = 64.0 * 1965.0;
   /// Cycles from a stage's release until it is full: 1,000 (published latencies of a TMA load and
   /// of the way between the dies) to 2,418 (Hopper's, as fitted, under load).
   double refill_cycles = 1800.0;
@@ -59,18 +61,33 @@ struct ModelConstants {
   double residual_step_cycles = 330.0;
   /// What such a step takes more with an activation: a few instructions a value; an exponential
   /// and a reciprocal a value, of 16 a cycle of an SM (CUDA C++ Programming Guide). Hopper's, as
-  /// fitted, with what its general path costs: 231, 540.
+  /// fitted, with what its general path costs: 320, 827.
   double simple_activation_cycles = 64.0;
   double exponential_activation_cycles = 512.0;
   /// The same where no TMA store holds the rows, which threads write by elements; and with output
   /// rows of odd multiples of 16 bytes, whose sectors are shared: Hopper's, as fitted.
-  double element_store_cycles = 2090.0;
-  double odd_store_cycles = 88.0;
-  /// What input rows of odd multiples of 16 bytes add to the intake, as a share: half sectors.
-  /// Hopper's, as fitted.
-  double odd_intake = 0.82;
+  double element_store_cycles = 4340.0;
+  double odd_store_cycles = 174.0;
+  /// Rows a us that an SM takes in at most where they begin at multiples of 64, 32 or 16 bytes
+  /// only: Hopper's, as fitted.
+  double aligned_64_rows_per_us = 764.0;
+  double aligned_32_rows_per_us = 799.0;
+  double aligned_16_rows_per_us = 463.0;
+  /// What a row behind the last filter takes, of what one of a filter does: Hopper's, as fitted.
+  double outside_row_share = 1.63;
+  /// Share of the intake's time that an SM alone saves: Hopper's, as fitted.
+  double alone_intake = 0.41;
+  /// Of an atom's MMAs and intake, which share the shared memory: p of (a^p + b^p)^(1/p). Hopper's,
+  /// as fitted.
+  double atom_power = 4.4;
   /// Bytes a cycle that an SM sends to others of its cluster: measured on Hopper.
   double exchange_bytes_per_cycle = 16.0;
+  /// Cycles more of a split tile: 0 (all of it hidden) to 1,782 (Hopper's, as fitted, whose CTAs of
+  /// a split do not last beyond one tile).
+  double split_tile_cycles = 0.0;
+  /// Cycles that CTAs of a cluster wait for each other between tiles: 0 where MMAs are issued ahead
+  /// to 324 (Hopper's, as fitted).
+  double cluster_tile_cycles = 0.0;
   /// Cycles between the tiles of a CTA: the MMA of the first atom waits for nothing else.
   double tile_cycles = 60.0;
   /// Cycles before the first MMA and after the last of a CTA: first loads, last epilogue.
@@ -78,6 +95,9 @@ struct ModelConstants {
   /// us of a launch: products of 48 x 80 x 64 take a B200 1.7 to 2.5 us in all (flashinfer #4370),
   /// the ends above among them; 0.9 to 2.2.
   double launch_us = 1.5;
+  /// us more where every SM begins at once, with nothing in L2: 1.35 on Hopper, as fitted to times
+  /// behind a flush of L2. The published times are of runs in a row: 0 to 1.35.
+  double crowd_us = 0.0;
   /// SMs of `multiprocessors` that clusters of 4 and 8 find room on: Hopper's, as fitted.
   double split_share = 0.9132;
   /// Bytes a us from and to device memory: nine tenths of the 7.67 TB/s of 7,680 pins at 3,996 MHz
@@ -105,7 +125,9 @@ struct TileLoop {
   double mma_macs = 0;          ///< Multiply-adds of an atom, of one SM.
   double chip_macs = 0;         ///< Multiply-adds of the launch, of all SMs; 0: unknown.
   double operand_bytes = 0;     ///< Bytes that an atom's MMAs read from shared memory.
-  double taken_in_bytes = 0;    ///< Bytes that an SM takes in for an atom.
+  double taken_in_bytes = 0;    ///< Bytes that an SM takes in for an atom,
+  double taken_in_rows = 0;     ///< in so many rows of pixels and filters,
+  double outside_rows = 0;      ///< and of these how many lie behind the last filter.
   bool as_they_lie = false;     ///< As runs of pixels without filter taps.
   double buffered_atoms = 1;    ///< Atoms that the stages hold.
   double patch_atoms = 1;       ///< Input::halo: atoms of a patch,
@@ -115,12 +137,15 @@ struct TileLoop {
   double epilogue_steps = 0;    ///< Of 128 x 32 values, of a tile.
   bool residual = false;
   StepWork work = StepWork::plain;
-  bool element_stores = false;  ///< No TMA store holds the output's rows.
-  bool odd_input_rows = false;  ///< Of odd multiples of 16 bytes.
-  bool odd_output_rows = false;
+  bool element_stores = false;   ///< No TMA store holds the output's rows.
+  int input_alignment = 128;     ///< Bytes that every input row begins at a multiple of.
+  bool odd_output_rows = false;  ///< Of odd multiples of 16 bytes.
   EpilogueOverlap overlap = EpilogueOverlap::behind;
-  double exchange_bytes = 0;  ///< Bytes that a CTA of a split tile sends.
+  bool splits = false;        ///< CTAs share a tile,
+  double exchange_bytes = 0;  ///< of which each sends so many bytes.
+  bool in_step = false;       ///< CTAs of a cluster share operands.
   double waves = 1;           ///< Tiles of the busiest CTA.
+  double busy_share = 1;      ///< Of the SMs: that have a tile.
   double memory_bytes = 0;    ///< Bytes from and to device memory.
 };
 
