@@ -17,7 +17,7 @@ import torch
 
 from . import _calls, _constructors, _functions, _helpers, _layout, _transposed, _trial
 from ._deferred import Deferred, unwrapped
-from ._folding import Foldings
+from ._folding import Foldings, state
 from ._native import UPSAMPLE_FOLDINGS, ConvoyError, InvalidArgument, choose
 from ._nodes import Value
 from ._trial import MARK
@@ -196,7 +196,7 @@ class Session:
             id(weight) if type(weight) is _Parameter else _identity(weight), node.how, x.shape,
             None if bias is None else bias.dtype, residual is None,
             None if cache is None else cache.shape, node.activation, node.residual_first,
-            node.shuffle, node.repeats, x.dtype is _float32 and _calls.allows_tf32(x),
+            node.shuffle, node.repeats, node.scale, x.dtype is _float32 and _calls.allows_tf32(x),
         )
         found = self._convs.get(key)
         if found is None:
@@ -210,7 +210,8 @@ class Session:
         kinds = [f"conv{x.dim() - 2}d"]
         kinds += ["upsampling"] * (node.upsample > 1) + ["padding"] * any(node.begin + node.end)
         kinds += ["depth to space"] * (node.shuffle is not None)
-        kinds += ["cache"] * (cache is not None) + ["residual"] * (residual is not None)
+        kinds += ["cache"] * (cache is not None) + ["scale"] * (node.scale != 1.0)
+        kinds += ["residual"] * (residual is not None)
         if node.activation is not None:
             kinds.append(node.activation[0])
         part = Part(self._name(node.weight), tuple(x.shape), " + ".join(kinds), kernel, reason,
@@ -237,6 +238,7 @@ class Session:
         reason = ""
         try:
             ways["fused"] = _calls.ConvCall(node, x, cache, residual, self.convert,
+                                            scale=node.scale,
                                             upsample_folding=self.upsample_folding,
                                             rounding=self.rounding)
         except ConvoyError as error:
@@ -331,13 +333,24 @@ class Session:
             return self._derived[key]
         if not isinstance(weight, torch.nn.Parameter):
             return weight * scale
-        key = (id(weight), scale)
-        version = (weight.data_ptr(), None if weight.is_inference() else weight._version)
+        return self._multiplied(weight, scale, weight.dtype)
+
+    def _multiplied(self, parameter, scale, dtype):
+        key = (id(parameter), scale, dtype)
+        version = state(parameter)
         known = self._derived.get(key)
-        if known is None or known[0]() is not weight or known[1] != version:
-            known = weakref.ref(weight), version, (weight.detach() * scale).reshape(-1)
-            self._derived[key] = known
+        if known is None or known[0]() is not parameter or known[1] != version:
+            made = (parameter.detach().to(dtype) * scale).reshape(-1)
+            known = self._derived[key] = weakref.ref(parameter), version, made
         return known[2]
+
+    def scaled_bias(self, bias, scale):
+        """bias·scale in fp32, kept as long as a parameter is the same."""
+        if bias is None:
+            return None
+        if isinstance(bias, torch.nn.Parameter):
+            return self._multiplied(bias, scale, torch.float32)
+        return bias.detach().float() * scale
 
     def forget_derived(self):
         self._derived.clear()
@@ -400,7 +413,7 @@ class _Unfused:
     def __init__(self, node, x, cache, residual, convert, rounding):
         plain = self._plain(node)
         self._call = _calls.ConvCall(plain, self._input(node, x, cache, meta=True), None, residual,
-                                     convert, rounding=rounding)
+                                     convert, scale=node.scale, rounding=rounding)
         self.name = self._call.name
 
     @staticmethod

@@ -216,7 +216,8 @@ def shuffle_options(node, residual):
 class ConvCall:
     """One convolution of one shape, for any weight and tensors."""
 
-    def __init__(self, node, x, cache, residual, convert, packed=None, beta=1.0, **options):
+    def __init__(self, node, x, cache, residual, convert, packed=None, beta=1.0, scale=1.0,
+                 **options):
         """As `node` says, for tensors shaped like these. convert(tensor) puts channels innermost.
         packed: whether the weight is packed and kept; None: where it is a Parameter. Raises
         InvalidArgument, Unsupported."""
@@ -270,7 +271,7 @@ class ConvCall:
         self.workspace = self.plan.workspace_bytes if x.is_cuda else 0
         self.handle = self.plan._handle
         epilogue = native.Epilogue.from_buffer_copy(self.plan._epilogue_template)
-        epilogue.beta = beta
+        epilogue.scale, epilogue.beta = scale, beta
         if node.activation is not None and node.activation[1] is not None:
             epilogue.parameter_a, epilogue.parameter_b = node.activation[1:]
         self.epilogue = bytes(epilogue)

@@ -4,6 +4,8 @@ nearest-neighbour upsampling."""
 
 import operator
 
+import torch
+
 from . import _layout
 from ._axes import ordered
 from ._deferred import (
@@ -214,6 +216,7 @@ def _conv_of_frames(nodes, session):
     for node in nodes:
         if (type(node) is not Conv or node.tensor is not None or node.residual is not None
                 or node.activation is not None or node.cache is not None or node.shuffle is not None
+                or node.scale != 1.0
                 or node.weight is not first.weight or node.bias is not first.bias
                 or any(getattr(node, name) != getattr(first, name) for name in _SAME)
                 or not node.may_fuse()):
@@ -229,9 +232,17 @@ def _conv_of_frames(nodes, session):
     return None if made is NotImplemented else made
 
 
+def _all_plain(tensors):
+    """Stand-ins that may be joined along their channels by PyTorch, whatever they wait for."""
+    return all(type(t) is Deferred and not t._session.shards for t in tensors)
+
+
 def _cat(tensors, dim=0, *, axis=None, **other):
     dim = dim if axis is None else axis
     tensors = list(tensors)
+    if dim == 1 and not other and len(tensors) > 1 and _all_plain(tensors):
+        return Deferred(Value(torch.cat([t._node.force() for t in tensors], 1)),
+                        tensors[0]._session)
     if other or not all(is_tensor(t) for t in tensors):
         return NotImplemented
     session = session_of(tensors)

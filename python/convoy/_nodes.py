@@ -541,13 +541,13 @@ def geometry(source, dtype, device, filters, stride, begin, end, dilation, group
 
 
 class Conv(Node):
-    """activation(conv(source) + bias) + residual, or activation(conv + bias + residual) with
-    residual_first. how: its Geometry; cache: frames in front of the source. shuffle: (factors,
+    """activation(scale·conv(source) + bias) + residual, or activation(scale·conv + bias + residual)
+    with residual_first. how: its Geometry; cache: frames in front of the source. shuffle: (factors,
     order, dropped frames) where filters become pixels, as convoy.Options has them; repeats: the
     residual has the extents before that, and each of its channels as many filters."""
 
     __slots__ = ("activation", "bias", "cache", "how", "repeats", "residual", "residual_first",
-                 "session", "shuffle", "source", "taken", "weight")
+                 "scale", "session", "shuffle", "source", "taken", "weight")
 
     def __init__(self, session, source, weight, bias, how, cache=None):
         self.shape, self.dtype, self.device = how.shape, source.dtype, source.device
@@ -556,6 +556,7 @@ class Conv(Node):
         self.session, self.source, self.weight, self.bias = session, source, weight, bias
         self.how, self.cache, self.residual, self.residual_first = how, cache, None, False
         self.activation, self.shuffle, self.repeats, self.taken = None, None, False, False
+        self.scale = 1.0
         if session.shards:
             self.shape = session.shards.rows_after(self.shape, self)
             session.shards.note(self.shape)
@@ -578,6 +579,7 @@ class Conv(Node):
             self.bias, self.how, self.cache, self.residual)
         made.residual_first, made.activation = self.residual_first, self.activation
         made.shuffle, made.repeats, made.taken = self.shuffle, self.repeats, self.taken
+        made.scale = self.scale
         self.taken = True
         return made
 
@@ -635,6 +637,18 @@ class Conv(Node):
         made.weight, made.bias = weight, bias
         return made
 
+    def may_scale(self):
+        """Waits with nothing behind it that rounds, or that other filters would share."""
+        return (self.scale == 1.0 and self.residual is None and self.activation is None
+                and self.shuffle is None and self.session.quality == "fast"
+                and not self.session.shards and self.may_fuse())
+
+    def with_scale(self, scale, bias):
+        """bias: multiplied by it already."""
+        made = self._copy()
+        made.scale, made.bias = scale, bias
+        return made
+
     def compute(self):
         if self.taken:  # It was fused into another, and is wanted itself: not again.
             self.session.share(self.weight)
@@ -669,9 +683,15 @@ class Conv(Node):
             x = _layout.pad(x, self.begin, self.end, self.modes)
             padding = (0,) * len(self.begin)
         function = (F.conv1d, F.conv2d, F.conv3d)[x.dim() - 3]
-        if bias is not None and bias.dtype != x.dtype:  # A folded one.
+        if bias is not None and bias.dtype != x.dtype:  # A folded or scaled one.
             bias = bias.to(x.dtype)
-        y = function(x, self.weight, bias, self.stride, padding, self.dilation, self.groups)
+        if self.scale == 1.0:
+            y = function(x, self.weight, bias, self.stride, padding, self.dilation, self.groups)
+        else:
+            y = function(x, self.weight, None, self.stride, padding, self.dilation, self.groups)
+            y = y * self.scale
+            if bias is not None:
+                y = y + bias.reshape(-1, *(1,) * (y.dim() - 2))
         if self.shuffle is not None:
             if self.repeats:
                 residual = shuffle(residual.repeat_interleave(y.shape[1] // residual.shape[1], 1),

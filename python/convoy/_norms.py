@@ -224,6 +224,16 @@ def _scaled(x, factor):
     return Deferred(rewrap(norm.having(weight=factor)), x._session)
 
 
+def _scaled_conv(x, factor):
+    """A waiting convolution times a number that fp32 holds; None where it does not take it."""
+    conv, session = x._node, x._session
+    if not (conv.may_scale() and abs(factor) < 1e30):
+        return None
+    session.fused["scale"] += 1
+    scale = float(factor)
+    return Deferred(conv.with_scale(scale, session.scaled_bias(conv.bias, scale)), session)
+
+
 def _shifted(x, bias):
     """A waiting norm plus a bias; None where it does not take it."""
     node = x._node
@@ -256,7 +266,7 @@ def _mul(input, other, **keywords):
     if _is_number(other):
         if other == 1:
             return another(input)
-        made = _scaled(input, other)
+        made = (_scaled_conv if type(input._node) is Conv else _scaled)(input, other)
         return NotImplemented if made is None else made
     if type(other) is not Deferred and not is_tensor(other):
         return NotImplemented

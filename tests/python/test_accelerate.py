@@ -5,6 +5,7 @@ output; models that are written in other ways; what a user may do with an accele
 import contextlib
 import copy
 import itertools
+import math
 import pickle
 import unittest
 import unittest.mock
@@ -539,6 +540,139 @@ class Models(unittest.TestCase):
         with torch.no_grad():
             model(self.x)
         self.assertNotIn("convolution and batch norm", convoy.report(model).fused)
+
+    def test_convolutions_times_a_number(self):
+        class Scaled(torch.nn.Module):
+            def __init__(self, step, bias=True, axes=2, **arguments):
+                super().__init__()
+                kind = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)[axes - 1]
+                self.conv = kind(16, 16, 3, padding=1, bias=bias, **arguments)
+                norm = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)[axes - 1]
+                self.norm, self.step, self.factor = norm(16), step, 0.2
+                torch.nn.init.uniform_(self.norm.running_mean)
+                torch.nn.init.uniform_(self.norm.running_var, 0.5, 2)
+
+            def forward(self, x):
+                return self.step(self, x)
+
+        sums = lambda m, x: x + m.factor * m.conv(x)
+        what = "conv{}d + padding + scale + residual"
+        inputs = {1: self.x[:, :, 0], 2: self.x, 3: self.x.unsqueeze(2).repeat(1, 1, 3, 1, 1)}
+        for axes, bias, mode in itertools.product((1, 2, 3), (True, False), ("zeros", "reflect")):
+            report = self.same(Scaled(sums, bias, axes, padding_mode=mode), inputs[axes])
+            self.assertEqual([p.operation for p in report.taken], [what.format(axes)])
+            self.assertEqual(report.fused, {"scale": 2, "residual": 2})
+        for step, operations in {
+            # Behind what a convolution does after its sum, and in front of it.
+            lambda m, x: 0.5 * F.relu(m.conv(x)): ["relu"],
+            lambda m, x: 0.5 * (m.conv(x) + x): ["residual"],
+            lambda m, x: F.leaky_relu(m.conv(x) * -0.5, 0.1): ["scale + leaky_relu"],
+            lambda m, x: 2 * (0.5 * m.conv(x)): ["scale"],
+            lambda m, x: m.norm(0.5 * m.conv(x)): ["scale"],
+            lambda m, x: 0.5 * m.norm(m.conv(x)): ["scale"],
+            lambda m, x: math.inf * m.conv(x): [""],
+            # Padded by a copy: the library has one mode in two dimensions.
+            lambda m, x: 0.5 * F.conv2d(F.pad(x, (1, 1, 0, 0), "replicate"), m.conv.weight,
+                                        padding=(1, 0)): ["scale"],
+            # A plain output that is wanted too.
+            lambda m, x: (lambda y: 0.5 * y + y.exp())(m.conv(x)): ["", "scale"],
+            lambda m, x: F.pixel_shuffle(0.5 * m.conv(x), 2): ["depth to space + scale"],
+            lambda m, x: 0.5 * F.pixel_shuffle(m.conv(x), 2): ["depth to space"],
+        }.items():
+            report = self.same(Scaled(step), self.x)
+            prefix = "conv2d + padding"
+            self.assertEqual(sorted(p.operation for p in report.taken),
+                             [" + ".join(filter(None, (prefix, o))) for o in operations])
+            # Once it was seen that a plain output is wanted, there is no other.
+            self.assertEqual(sum(p.calls for p in report.taken), 1 + len(operations))
+        frames = Scaled(lambda m, x: torch.cat(
+            [factor * F.conv3d(part, m.conv.weight) for factor, part in (
+                (0.5, x[:, :, :4]), (0.7, x[:, :, 2:]))], 2), axes=3)
+        self.same(frames, torch.randn(1, 16, 6, 5, 5))
+        # The bias, of whatever memory, and the number are followed.
+        model = Scaled(sums).eval()
+        plain = copy.deepcopy(model)
+        convoy.accelerate(model)
+        numbers = numpy.ones(16, numpy.float32)
+
+        with torch.no_grad():
+            for change in (
+                lambda m: m.conv.bias.add_(1), lambda m: m.conv.weight.mul_(2),
+                lambda m: setattr(m.conv, "bias", torch.nn.Parameter(torch.ones(16))),
+                lambda m: setattr(m.conv.bias, "data", torch.full((16,), 3.0)),
+                lambda m: setattr(m, "factor", 0.7), lambda m: setattr(m.conv, "bias", None),
+            ):
+                for one in (model, plain):
+                    change(one)
+                torch.testing.assert_close(model(self.x), plain(self.x), rtol=1e-5, atol=1e-5)
+            for _ in range(4):  # Other tensors of the same address and version.
+                numbers *= 2
+                model.conv.bias = plain.conv.bias = None  # The next may have its id.
+                model.conv.bias = torch.nn.Parameter(torch.from_numpy(numbers), False)
+                plain.conv.bias = model.conv.bias
+                torch.testing.assert_close(model(self.x), plain(self.x), rtol=1e-5, atol=1e-5)
+        # Rounded where the model rounds, and by PyTorch.
+        convoy.accelerate(model, quality="exact")
+        with torch.no_grad():
+            model(self.x)
+        self.assertEqual(convoy.report(model).fused, {})
+        for bias in (True, False):
+            with unittest.mock.patch.object(_accelerate._calls, "ConvCall",
+                                            side_effect=convoy.Unsupported("not today")):
+                _accelerate._choices.clear()
+                report = self.same(Scaled(sums, bias), self.x)
+            self.assertEqual([p.operation for p in report.left], [what.format(2)])
+            _accelerate._choices.clear()
+
+    def test_arithmetic_of_pytorch(self):
+        """What no kernel of ours takes, and keeps what it gets: gradients, transforms, order."""
+        forward_ad = torch.autograd.forward_ad
+
+        class Sums(torch.nn.Module):
+            def __init__(self, step):
+                super().__init__()
+                self.conv, self.step = torch.nn.Conv2d(16, 16, 1), step
+
+            def forward(self, x):
+                return self.step(self.conv(x).exp())
+
+        def gradients(x):
+            factor = torch.ones(1, requires_grad=True)
+            with torch.enable_grad():
+                y = x * factor
+                self.assertIs(type(y), torch.Tensor)
+                y.sum().backward()
+            return factor.grad
+
+        def tangents(x):
+            with forward_ad.dual_level():
+                y = x * forward_ad.make_dual(torch.ones(1), torch.ones(1))
+                self.assertIs(type(y), torch.Tensor)
+                return forward_ad.unpack_dual(y).tangent
+
+        def complex_numbers(x):
+            y = x * (1 + 2j)
+            self.assertIs(type(y), torch.Tensor)
+            return y
+
+        for step in (
+            gradients, tangents, complex_numbers,
+            lambda x: torch.func.vmap(lambda row: x - row * 2)(torch.arange(3.0)),
+            lambda x: torch.cat([x, x * 3, 1 / x], 1) ** 2,
+            lambda x: torch.cat([x, x.clone()], 1).mul_(2) + 1,
+            lambda x: torch.cat([x, x[:, :0], x - x], 1),
+            lambda x: torch.cat([x * 1.5], 1),
+            lambda x: torch.cat([x * 1.5, x], 3),
+            lambda x: torch.cat([x, torch.ones_like(self.x)], 1),
+            lambda x: (lambda y: (y.contiguous().add_(1), y)[1])(x.permute(0, 2, 3, 1) - 1),
+            lambda x: torch.sub(x, x + 1, alpha=3) + torch.add(x, 2, alpha=2),
+            lambda x: x * numpy.float32(2) - x * torch.ones(3, 1, 1, 1, 1),
+            lambda x: x * torch.ones(1, dtype=torch.float64),
+        ):
+            self.same(Sums(step), self.x)
+        model = convoy.accelerate(Sums(lambda x: torch.cat([x, x[:, :, :1]], 1)))
+        with torch.no_grad(), self.assertRaisesRegex(RuntimeError, "Sizes of tensors must match"):
+            model(self.x)
 
     def test_instance_norms(self):
         class Instance(torch.nn.Module):
