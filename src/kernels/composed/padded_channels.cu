@@ -221,7 +221,7 @@ class PaddedPlan final : public CudaPlan {
 // What rows that overlap, and begin at any 16 bytes, take the loader longer than its model knows,
 // by 180 layers on an H200 (docs/lab/2026-11-23-tf32.md).
 double overlap_us(const PlanRequest& padded) {
-  constexpr double kCyclesPerUs = 1755.0, kRowCycles = 1.0, kShortRowCycles = 3.0;
+  constexpr double kCyclesPerUs = 1755.0, kRowCycles = 0.5, kShortRowCycles = 1.0;
   const ConvGeometry& g = padded.geometry;
   if (g.input_pixel_elements() >= g.in_channels) return 0.0;
   const bool is_short = g.in_channels * static_cast<std::int64_t>(size_of(padded.dtype)) < 64;
