@@ -225,6 +225,8 @@ enum { CONVOY_RMS_EPSILON_ADDED = 0, CONVOY_RMS_EPSILON_NORM_FLOOR = 1 };
 typedef struct convoy_plan_s* convoy_plan_t;
 /** A norm that is ready to run. */
 typedef struct convoy_norm_plan_s* convoy_norm_plan_t;
+/** A chain of pointwise steps that is ready to run. */
+typedef struct convoy_elementwise_plan_s* convoy_elementwise_plan_t;
 /** A filter in the format that one plan's kernel reads. */
 typedef struct convoy_packed_filter_s* convoy_packed_filter_t;
 /** The kernels of the library, and what each says of a problem. */
@@ -328,6 +330,52 @@ typedef struct convoy_norm_arguments {
   const float* statistics;
 } convoy_norm_arguments_t;
 
+/** Steps of a chain; convoy::ElementwiseOp says what each does. */
+enum {
+  CONVOY_ELEMENTWISE_LOAD = 0,
+  CONVOY_ELEMENTWISE_ADD = 1,
+  CONVOY_ELEMENTWISE_SUBTRACT = 2,
+  CONVOY_ELEMENTWISE_SUBTRACT_FROM = 3,
+  CONVOY_ELEMENTWISE_MULTIPLY = 4,
+  CONVOY_ELEMENTWISE_ACTIVATION = 5,
+  CONVOY_ELEMENTWISE_AFFINE = 6
+};
+/** A step's operand where it is none of the tensors; the most tensors and steps of a chain. */
+enum { CONVOY_ELEMENTWISE_NUMBER = -1, CONVOY_ELEMENTWISE_KEPT = -2 };
+enum { CONVOY_ELEMENTWISE_OPERANDS = 4, CONVOY_ELEMENTWISE_STEPS = 12 };
+
+/** One step: as convoy::ElementwiseStep. */
+typedef struct convoy_elementwise_step {
+  int32_t op;         /**< CONVOY_ELEMENTWISE_LOAD, ... */
+  int32_t operand;    /**< 0, 1, ..., CONVOY_ELEMENTWISE_NUMBER or _KEPT. */
+  float number;       /**< With CONVOY_ELEMENTWISE_NUMBER. */
+  int32_t activation; /**< CONVOY_ACTIVATION_..., with CONVOY_ELEMENTWISE_ACTIVATION. */
+  float parameter_a;  /**< As in convoy_epilogue. */
+  float parameter_b;  /**< As in convoy_epilogue. */
+} convoy_elementwise_step_t;
+
+/** Where an operand's elements are: as convoy::ElementwiseOperand. */
+typedef struct convoy_elementwise_operand {
+  int64_t strides[5]; /**< Of n, d, h, w, c, in elements. */
+  int64_t ratio[3];   /**< Of d, h, w; at least 1. */
+  int64_t offset[3];  /**< Of d, h, w; 0 to ratio - 1. */
+} convoy_elementwise_operand_t;
+
+/** A chain of pointwise steps: as convoy::ElementwiseProblem and ElementwiseOptions. Defaults:
+ * extents 1, channels, operands and steps 0, bf16, automatic device. */
+typedef struct convoy_elementwise {
+  size_t struct_size;    /**< Set by convoy_elementwise_init. */
+  int64_t extents[5];    /**< N, D, H, W, C. */
+  int32_t operand_count; /**< 1 to CONVOY_ELEMENTWISE_OPERANDS. */
+  int32_t step_count;    /**< 0 to CONVOY_ELEMENTWISE_STEPS. */
+  convoy_elementwise_operand_t operands[CONVOY_ELEMENTWISE_OPERANDS]; /**< The tensors. */
+  convoy_elementwise_step_t steps[CONVOY_ELEMENTWISE_STEPS];          /**< In their order. */
+  int32_t dtype;        /**< Of every tensor. */
+  int32_t device;       /**< CONVOY_DEVICE_... */
+  int32_t device_index; /**< -1: the current CUDA device. */
+  int32_t reserved;     /**< 0. */
+} convoy_elementwise_t;
+
 /** Sets struct_size and the defaults. `struct_size` is the caller's sizeof; so in all of these. */
 CONVOY_API void convoy_conv2d_shape_init(convoy_conv2d_shape_t* shape, size_t struct_size);
 /** Sets struct_size and the defaults. */
@@ -417,6 +465,22 @@ CONVOY_API convoy_status_t convoy_norm_statistics(convoy_norm_plan_t plan, const
 CONVOY_API convoy_status_t convoy_norm_workspace_bytes(convoy_norm_plan_t plan, size_t* bytes);
 /** What the plan runs. Set info->struct_size first. */
 CONVOY_API convoy_status_t convoy_norm_info(convoy_norm_plan_t plan, convoy_plan_info_t* info);
+
+/** Sets struct_size and the defaults. */
+CONVOY_API void convoy_elementwise_init(convoy_elementwise_t* problem, size_t struct_size);
+/** Plans a chain of pointwise steps. On failure `*plan` is null. */
+CONVOY_API convoy_status_t convoy_plan_elementwise(const convoy_elementwise_t* problem,
+                                                   convoy_elementwise_plan_t* plan);
+/** Frees a chain's plan. Null is ignored. */
+CONVOY_API void convoy_elementwise_plan_destroy(convoy_elementwise_plan_t plan);
+/** Enqueues on `stream`, as convoy_run does. `operands`: as many addresses as the chain has;
+ * `coefficients`: fp32, of a CONVOY_ELEMENTWISE_AFFINE step, else null. */
+CONVOY_API convoy_status_t convoy_elementwise_run(convoy_elementwise_plan_t plan, void* output,
+                                                  const void* const* operands,
+                                                  const float* coefficients, void* stream);
+/** What the plan runs. Set info->struct_size first. */
+CONVOY_API convoy_status_t convoy_elementwise_info(convoy_elementwise_plan_t plan,
+                                                   convoy_plan_info_t* info);
 
 /** CONVOY_OK where planning would succeed, else CONVOY_INVALID_ARGUMENT or CONVOY_UNSUPPORTED with
  * the reason in convoy_last_error(). Runs nothing. */

@@ -12,6 +12,7 @@
 /// ```
 #pragma once
 
+#include "convoy/elementwise.hpp"
 #include "convoy/epilogue.hpp"
 #include "convoy/error.hpp"
 #include "convoy/im2col.hpp"

@@ -10,6 +10,7 @@
 #ifdef CONVOY_WITH_CUDA
 #include "kernels/composed/candidates.hpp"
 #include "kernels/composed/space_to_depth.hpp"
+#include "kernels/elementwise/elementwise.hpp"
 #include "kernels/mma/candidates.hpp"
 #include "kernels/norm/norm.hpp"
 #include "kernels/small/candidates.hpp"
@@ -64,6 +65,15 @@ const NormBackendList& norm_registry() {
     return list;
   }();
   return all;
+}
+
+const ElementwiseBackend* elementwise_backend() {
+#ifdef CONVOY_WITH_CUDA
+  static const auto backend = elementwise::make_backend();
+  return backend.get();
+#else
+  return nullptr;
+#endif
 }
 
 std::vector<BackendInfo> backends() {

@@ -5,6 +5,7 @@
 
 #include "convoy/info.hpp"
 #include "core/candidate.hpp"
+#include "core/elementwise.hpp"
 #include "core/norm.hpp"
 
 namespace convoy {
@@ -16,5 +17,8 @@ const CandidateList& registry();
 
 /// The norms of each backend, the CPU's last.
 const NormBackendList& norm_registry();
+
+/// The chains of pointwise steps of CUDA devices; null where the library has none.
+const ElementwiseBackend* elementwise_backend();
 
 }  // namespace convoy

@@ -8,6 +8,10 @@ struct convoy_plan_s {
 struct convoy_norm_plan_s {
   convoy::NormPlan plan;
 };
+struct convoy_elementwise_plan_s {
+  convoy::ElementwisePlan plan;
+  int operands;
+};
 struct convoy_candidates_s {
   std::vector<convoy::Candidate> list;
 };
@@ -96,6 +100,54 @@ convoy_norm_arguments_t default_norm_arguments() {
   a.parameter_a = defaults.parameter_a;
   a.parameter_b = defaults.parameter_b;
   return a;
+}
+
+convoy_elementwise_t default_elementwise() {
+  convoy_elementwise_t e{};
+  e.struct_size = sizeof(e);
+  std::fill_n(e.extents, 4, 1);
+  for (convoy_elementwise_operand_t& operand : e.operands) std::fill_n(operand.ratio, 3, 1);
+  for (convoy_elementwise_step_t& step : e.steps) {
+    step.operand = CONVOY_ELEMENTWISE_NUMBER;
+    step.parameter_a = ElementwiseStep{}.parameter_a;
+    step.parameter_b = ElementwiseStep{}.parameter_b;
+  }
+  e.device_index = -1;
+  return e;
+}
+
+/// `count`, which says how many of a struct's `most` elements are there.
+int counted(int32_t count, int most, const char* name) {
+  if (count >= 0 && count <= most) return count;
+  throw_invalid(name, " = ", count, " is not legal; legal: 0 to ", most,
+                "; nearest: ", std::clamp(count, 0, most));
+}
+
+ElementwiseProblem elementwise_of(const convoy_elementwise_t& c) {
+  ElementwiseProblem problem{.batch = c.extents[0],
+                             .depth = c.extents[1],
+                             .height = c.extents[2],
+                             .width = c.extents[3],
+                             .channels = c.extents[4]};
+  const int operands =
+      counted(c.operand_count, ElementwiseProblem::kOperands, "problem.operand_count");
+  for (int i = 0; i < operands; ++i) {
+    ElementwiseOperand& operand = problem.operands.emplace_back();
+    std::copy_n(c.operands[i].strides, 5, operand.strides);
+    std::copy_n(c.operands[i].ratio, 3, operand.ratio);
+    std::copy_n(c.operands[i].offset, 3, operand.offset);
+  }
+  const int steps = counted(c.step_count, ElementwiseProblem::kSteps, "problem.step_count");
+  for (int i = 0; i < steps; ++i) {
+    const convoy_elementwise_step_t& step = c.steps[i];
+    problem.steps.push_back({.op = static_cast<ElementwiseOp>(step.op),
+                             .operand = step.operand,
+                             .number = step.number,
+                             .activation = static_cast<Activation>(step.activation),
+                             .parameter_a = step.parameter_a,
+                             .parameter_b = step.parameter_b});
+  }
+  return problem;
 }
 
 Epilogue epilogue_of(const convoy_epilogue_t* given) {
@@ -463,6 +515,38 @@ convoy_status_t convoy_norm_workspace_bytes(convoy_norm_plan_t plan, size_t* byt
   return guarded([&] { *require(bytes, "bytes") = require(plan, "plan")->plan.workspace_bytes(); });
 }
 convoy_status_t convoy_norm_info(convoy_norm_plan_t plan, convoy_plan_info_t* info) {
+  return guarded([&] { hand_back_info(info, require(plan, "plan")->plan.info()); });
+}
+
+void convoy_elementwise_init(convoy_elementwise_t* problem, size_t struct_size) {
+  initialise(problem, default_elementwise(), struct_size);
+}
+convoy_status_t convoy_plan_elementwise(const convoy_elementwise_t* problem,
+                                        convoy_elementwise_plan_t* result) {
+  return guarded([&] {
+    *require(result, "plan") = nullptr;
+    const convoy_elementwise_t c = adopt(problem, default_elementwise(), "problem");
+    *result =
+        new convoy_elementwise_plan_s{plan(elementwise_of(c), {.dtype = static_cast<DType>(c.dtype),
+                                                               .device = static_cast<Device>(c.device),
+                                                               .device_index = c.device_index}),
+                                      c.operand_count};
+  });
+}
+void convoy_elementwise_plan_destroy(convoy_elementwise_plan_t plan) {
+  delete plan;
+}
+convoy_status_t convoy_elementwise_run(convoy_elementwise_plan_t plan, void* output,
+                                       const void* const* operands, const float* coefficients,
+                                       void* stream) {
+  return guarded([&] {
+    ElementwiseArguments arguments{.output = output, .coefficients = coefficients};
+    std::copy_n(require(operands, "operands"), require(plan, "plan")->operands,
+                arguments.operands);
+    plan->plan.run(arguments, stream_of(stream));
+  });
+}
+convoy_status_t convoy_elementwise_info(convoy_elementwise_plan_t plan, convoy_plan_info_t* info) {
   return guarded([&] { hand_back_info(info, require(plan, "plan")->plan.info()); });
 }
 
