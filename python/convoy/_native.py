@@ -63,6 +63,8 @@ ROUNDINGS = {"once": 0, "each_step": 1}
 UPSAMPLE_FOLDINGS = {"exact": 0, "fast": 1}
 RMS_EPSILONS = {"added": 0, "norm_floor": 1}
 PROLOGUE_NORMS = {"none": 0, "scale_shift": 1, "rms": 2}
+ELEMENTWISE_OPS = {"load": 0, "add": 1, "subtract": 2, "subtract_from": 3, "multiply": 4,
+                   "activation": 5, "affine": 6}
 NORM_RESULTS = {"tensor": 0, "coefficients": 1}
 SHUFFLE_ORDERS = {"channels_outer": 0, "channels_inner": 1}
 SHUFFLE_RESIDUALS = {"output": 0, "interleaved": 1, "tiled": 2}
@@ -246,6 +248,36 @@ class NormArguments(Structure):
     ]
 
 
+class ElementwiseStep(Structure):
+    _fields_ = [
+        ("op", c_int32),
+        ("operand", c_int32),
+        ("number", c_float),
+        ("activation", c_int32),
+        ("parameter_a", c_float),
+        ("parameter_b", c_float),
+    ]
+
+
+class ElementwiseOperand(Structure):
+    _fields_ = [("strides", c_int64 * 5), ("ratio", c_int64 * 3), ("offset", c_int64 * 3)]
+
+
+class Elementwise(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("extents", c_int64 * 5),
+        ("operand_count", c_int32),
+        ("step_count", c_int32),
+        ("operands", ElementwiseOperand * 4),
+        ("steps", ElementwiseStep * 12),
+        ("dtype", c_int32),
+        ("device", c_int32),
+        ("device_index", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
 class PlanInfo(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -324,6 +356,8 @@ def _declare(library):
         "convoy_norm_statistics": [pointer, pointer, c_int64, pointer, pointer, pointer],
         "convoy_norm_workspace_bytes": [pointer, POINTER(c_size_t)],
         "convoy_norm_info": [pointer, POINTER(PlanInfo)],
+        "convoy_plan_elementwise": [POINTER(Elementwise), POINTER(pointer)],
+        "convoy_elementwise_run": [pointer, pointer, POINTER(pointer), pointer, pointer],
     }
     for name, arguments in signatures.items():
         function = getattr(library, name)
@@ -334,6 +368,7 @@ def _declare(library):
         "convoy_packed_filter_destroy",
         "convoy_candidates_destroy",
         "convoy_norm_plan_destroy",
+        "convoy_elementwise_plan_destroy",
     ):
         function = getattr(library, name)
         function.argtypes = [pointer]
@@ -354,6 +389,7 @@ def _declare(library):
         "norm_shape",
         "norm_options",
         "norm_arguments",
+        "elementwise",
     ):
         function = getattr(library, f"convoy_{name}_init")
         function.argtypes = [pointer, c_size_t]

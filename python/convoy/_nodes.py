@@ -518,6 +518,10 @@ class Geometry:
         return geometry(source, dtype, device, filters, stride, begin, end, dilation, groups, modes,
                         upsample, cached)
 
+    def of_source(self, shape):
+        """The same of a source of another shape."""
+        return geometry(shape, *self._key[1:])
+
 
 _geometries: dict[tuple, Geometry] = {}
 

@@ -4,6 +4,7 @@ convolutions take in."""
 
 import torch
 
+from . import _chains
 from ._deferred import (
     FLOATS,
     HALVES,
@@ -267,7 +268,7 @@ def _mul(input, other, **keywords):
         if other == 1:
             return another(input)
         made = (_scaled_conv if type(input._node) is Conv else _scaled)(input, other)
-        return NotImplemented if made is None else made
+        return _chains.binary("multiply", input, other) if made is None else made
     if type(other) is not Deferred and not is_tensor(other):
         return NotImplemented
     if type(other) is Deferred:
@@ -284,7 +285,7 @@ def _mul(input, other, **keywords):
             made = _scaled(other, input)
     else:
         made = _scaled(input, other)
-    return NotImplemented if made is None else made
+    return _chains.binary("multiply", input, other) if made is None else made
 
 
 def _div(input, other, *, rounding_mode=None, **keywords):
@@ -329,16 +330,31 @@ def _add(input, other, *, alpha=1, **keywords):
         if type(node) is MeanSquare and node.stage == "mean":
             made = node.next("added", lambda t: t + other, epsilon=float(other))
             return Deferred(made, session)
-        return another(input) if other == 0 else NotImplemented
+        return another(input) if other == 0 else _chains.binary("add", input, other)
     if not is_tensor(other):
         return NotImplemented
-    made = _sum(input, other)
-    if made is not None:
-        return Deferred(made, session)
-    made = _shifted(input, other)
-    if made is None and type(other) is Deferred:
-        made = _shifted(other, input)
-    return NotImplemented if made is None else made
+    if not _chains.takes(input, other):
+        made = _sum(input, other)
+        if made is not None:
+            return Deferred(made, session)
+        made = _shifted(input, other)
+        if made is None and type(other) is Deferred:
+            made = _shifted(other, input)
+        if made is not None:
+            return made
+    return _chains.binary("add", input, other)
+
+
+def _sub(input, other, *, alpha=1, **keywords):
+    if keywords or alpha != 1:
+        return NotImplemented
+    return _chains.binary("subtract", input, other)
+
+
+def _rsub(input, other, *, alpha=1, **keywords):
+    if keywords or alpha != 1:
+        return NotImplemented
+    return _chains.binary("subtract", other, input)
 
 
 def _add_in_place(input, other, *, alpha=1, **keywords):
@@ -348,8 +364,8 @@ def _add_in_place(input, other, *, alpha=1, **keywords):
     node = _sum(input, other) if is_tensor(other) else None
     if node is None:
         made = _add(input, other)
-        if made is NotImplemented:
-            return made
+        if made is NotImplemented or made._node.shape != input._node.shape:
+            return NotImplemented
         node = made._node
     input._node = node
     return input
@@ -361,12 +377,12 @@ def _activate(x, activation, inplace=False):
     node, session = x._node, x._session
     if type(node) is Conv:
         if node.activation is not None or not node.may_fuse():
-            return NotImplemented
+            return NotImplemented if inplace else _chains.activation(x, activation)
         kind, made = "convolution and activation", node.with_activation(activation)
     else:
         norm, rewrap = waiting_norm(node)
         if norm is None or norm.activation is not None or session.quality != "fast":
-            return NotImplemented
+            return NotImplemented if inplace else _chains.activation(x, activation)
         made = norm.with_activation(activation)
         kind, made = "norm and activation", made if norm is node else rewrap(made)
     session.fused[kind] += 1
@@ -429,10 +445,12 @@ FUNCTIONS = {
     "mul": _mul, "__mul__": _mul, "__rmul__": _mul, "multiply": _mul,
     "div": _div, "__truediv__": _div, "divide": _div, "true_divide": _div,
     "add": _add, "__add__": _add, "__radd__": _add, "add_": _add_in_place,
+    "sub": _sub, "__sub__": _sub, "subtract": _sub, "__rsub__": _rsub,
     "silu": _activation("silu"), "relu": _activation("relu"), "tanh": _activation("tanh"),
     "hardswish": _activation("hardswish"), "sigmoid": _sigmoid, "gelu": _gelu,
     "leaky_relu": _leaky_relu, "relu6": _relu6, "hardtanh": _hardtanh,
     "relu_": lambda input: _activate(input, ("relu", 0.0, 0.0), True),
     "dropout": _dropout, "dropout2d": _dropout, "dropout3d": _dropout,
 }
-ANY_FIRST = {"mul", "__mul__", "__rmul__", "multiply", "add", "__add__", "__radd__"}
+ANY_FIRST = {"mul", "__mul__", "__rmul__", "multiply", "add", "__add__", "__radd__", "sub",
+             "__sub__", "subtract", "__rsub__"}

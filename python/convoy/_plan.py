@@ -470,8 +470,51 @@ class NormPlan(_Owner):
         native.check(library.convoy_norm_run(self._handle, ctypes.byref(arguments), stream))
 
 
+class ElementwisePlan(_Owner):
+    """A chain of pointwise steps that is ready to run on a CUDA device (elementwise.hpp says what
+    each does).
+
+    extents: N, D, H, W, C. operands: (strides, ratio, offset) of each tensor, as tuples of 5, 3
+    and 3. steps: (op, operand, number, activation, parameter a, parameter b) each; operand -1: the
+    number, -2: the kept value. dtype: of every tensor.
+    """
+
+    def __init__(self, extents, operands, steps, dtype, device_index=-1):
+        problem = native.initialised(native.Elementwise, "elementwise")
+        for name, given, most in (("operands", operands, len(problem.operands)),
+                                  ("steps", steps, len(problem.steps))):
+            if len(given) > most:
+                raise native.InvalidArgument(f"{len(given)} {name}; legal: at most {most}")
+        problem.extents[:] = numbers(extents, 5, "extents")
+        problem.operand_count, problem.step_count = len(operands), len(steps)
+        for operand, (strides, ratio, offset) in zip(problem.operands, operands):
+            operand.strides[:] = numbers(strides, 5, "strides")
+            operand.ratio[:] = numbers(ratio, 3, "ratio")
+            operand.offset[:] = numbers(offset, 3, "offset")
+        for step, (op, operand, number, activation, a, b) in zip(problem.steps, steps):
+            step.op = choose(native.ELEMENTWISE_OPS, op, "op")
+            step.operand, step.number = operand, number
+            step.activation = choose(native.ACTIVATIONS, activation, "activation")
+            step.parameter_a, step.parameter_b = a, b
+        problem.dtype = choose(native.DTYPES, dtype, "dtype")
+        problem.device = native.DEVICES["cuda"]
+        problem.device_index = device_number(device_index)
+        handle = ctypes.c_void_p()
+        native.check(library.convoy_plan_elementwise(ctypes.byref(problem), ctypes.byref(handle)))
+        self._own(handle.value, library.convoy_elementwise_plan_destroy)
+        self._addresses = ctypes.c_void_p * len(operands)
+
+    def run(self, output, operands, coefficients=None, stream=None):
+        """Enqueue on `stream`. Tensors are addresses."""
+        native.check(library.convoy_elementwise_run(
+            self._handle, output, self._addresses(*operands), coefficients, stream))
+
+
 _kept_plan = functools.lru_cache(maxsize=1024)(Plan)
 _kept_norm = functools.lru_cache(maxsize=1024)(NormPlan)
+
+
+cached_elementwise = functools.lru_cache(maxsize=4096)(ElementwisePlan)
 
 
 def cached_plan(problem, options):
