@@ -12,6 +12,7 @@ from ._deferred import (
     FLOATS,
     Deferred,
     another,
+    has_numbers,
     is_exposed,
     is_tensor,
     node_of,
@@ -57,7 +58,8 @@ _READ_IN_PLACE = (Pad, Cat, Upsample)
 
 def _conv(axes):
     def handler(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, **other):
-        if other or type(input) is not Deferred:
+        if (other or type(input) is not Deferred or not has_numbers(weight)
+                or not has_numbers(bias)):
             return NotImplemented
         node, session = input._node, input._session
         if axes == 1 and session.shards and session.shards.active:

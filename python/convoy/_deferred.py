@@ -20,6 +20,7 @@ from ._nodes import Cat, Frames, Lent, Norm, Pad, Value, Viewed, settle
 HALVES = (torch.bfloat16, torch.float16)
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 # NOTE: bound once, since each function of a model asks them.
+_Parameter = torch.nn.Parameter
 _wrapper, _guard = torch.Tensor._make_wrapper_subclass, torch._C._set_throw_on_mutable_data_ptr
 _autocasts, _records = torch._C._is_any_autocast_enabled, torch.is_grad_enabled
 _level = torch._C._functorch.maybe_current_level
@@ -189,8 +190,19 @@ def is_exposed(value):
     return type(value) is not Deferred and not isinstance(value, torch.nn.Parameter)
 
 
+_no_dispatch = torch.Tensor.__torch_dispatch__  # Each look at it makes no new one.
+
+
+def has_numbers(value):
+    """No tensor (None), a stand-in, or a tensor whose numbers lie in memory: not one that wraps
+    others, as PyTorch's quantised and distributed ones do."""
+    kind = type(value)
+    return (kind is _Parameter or kind is Deferred or value is None
+            or getattr(kind, "__torch_dispatch__", None) is _no_dispatch)
+
+
 def is_tensor(value):
-    return isinstance(value, torch.Tensor)
+    return isinstance(value, torch.Tensor) and has_numbers(value)
 
 
 # Types of arguments that hold no stand-in.

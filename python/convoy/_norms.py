@@ -10,6 +10,7 @@ from ._deferred import (
     HALVES,
     Deferred,
     another,
+    has_numbers,
     is_exposed,
     is_tensor,
     node_of,
@@ -28,7 +29,8 @@ def _narrow(node):
 
 def _parameter(value, channels):
     """Whether `value` can be a norm's weight or bias: a vector of plain numbers."""
-    return value is None or (type(value) is not Deferred and value.numel() == channels)
+    return value is None or (type(value) is not Deferred and has_numbers(value)
+                             and value.numel() == channels)
 
 
 def _group_norm(input, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enabled=True):
@@ -74,8 +76,8 @@ def _batch_norm(input, running_mean, running_var, weight=None, bias=None, traini
     sources = (conv.weight, conv.bias, running_mean, running_var, weight, bias)
     folded = session.foldings.current(sources, eps)
     if folded is None:
-        if any(s is not None and (type(s) is Deferred or s.device != conv.device)
-               for s in sources):
+        if any(s is not None and (type(s) is Deferred or s.device != conv.device
+                                  or not has_numbers(s)) for s in sources):
             return NotImplemented
         folded = session.foldings.fold(sources, eps)
         if folded is None:
@@ -215,6 +217,8 @@ def _scaled(x, factor):
         if norm.rule == "group" or norm.weight is not None:
             return None
         return Deferred(rewrap(norm.having(scale=norm.scale * factor)), x._session)
+    if not has_numbers(factor):
+        return None
     if type(factor) is Deferred:
         if factor.numel() != norm.shape[1]:
             return None

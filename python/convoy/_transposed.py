@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from . import _calls
 from ._convolutions import per_axis
-from ._deferred import FLOATS, Deferred, plain, value_of, wrong_type
+from ._deferred import FLOATS, Deferred, has_numbers, plain, value_of, wrong_type
 from ._folding import state
 from ._native import ConvoyError
 
@@ -138,7 +138,8 @@ def _conv_transpose(axes):
 
     def handler(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1,
                 dilation=1, **other):
-        if other or type(input) is not Deferred:
+        if (other or type(input) is not Deferred or not has_numbers(weight)
+                or not has_numbers(bias)):
             return NotImplemented
         session, x = input._session, input._node
         if type(weight) is Deferred or type(bias) is Deferred:  # Made in the call.

@@ -58,7 +58,11 @@ bool reads_in_place(const ConvGeometry& g) {
 }
 
 std::int64_t input_elements_per_row(const ConvGeometry& g) {
-  return input_span(g, 0, 1) * g.stride[1] * input_span(g, 2, g.out[2]) * g.in_channels;
+  std::int64_t product = input_span(g, 0, 1);
+  for (std::int64_t factor : {g.stride[1], input_span(g, 2, g.out[2]), g.in_channels}) {
+    if (__builtin_mul_overflow(product, factor, &product)) return INT64_MAX;
+  }
+  return product;
 }
 
 std::vector<ConvBlock> cut_into_blocks(const ConvGeometry& g, std::int64_t row_bytes,

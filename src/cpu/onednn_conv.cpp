@@ -404,9 +404,9 @@ class OnednnCandidate final : public KernelCandidate {
       std::int64_t value;
     } limits[] = {{"filter elements", g.filter_elements()},
                   {"elements of an output row", g.out[2] * g.out_channels},
-                  {"input elements under an output row", cpu::input_elements_per_row(g)},
                   {"dilation", std::max({g.dilation[0], g.dilation[1], g.dilation[2]})},
-                  {"stride", std::max({g.stride[0], g.stride[1], g.stride[2]})}};
+                  {"stride", std::max({g.stride[0], g.stride[1], g.stride[2]})},
+                  {"input elements under an output row", cpu::input_elements_per_row(g)}};
     for (const auto& limit : limits) {
       if (limit.value <= kMost) continue;
       return text(limit.name, " = ", limit.value, "; legal: at most ", kMost);

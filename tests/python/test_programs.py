@@ -6,6 +6,7 @@ CONVOY_PROGRAMS=0:2000 runs those seeds; a program that fails is printed, withou
 fails without.
 """
 
+import copy
 import os
 import random
 import unittest
@@ -14,6 +15,7 @@ import convoy
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 FIRST, LAST = map(int, os.environ.get("CONVOY_PROGRAMS", "0:40").split(":"))
 CHANNELS = 8
@@ -210,6 +212,39 @@ class Programs(unittest.TestCase):
                             without.add(step)
                     found = self.fault(seed, without, log)
                     self.fail("\n".join([found, *log]))
+
+
+class WrappedWeightsTest(unittest.TestCase):
+    """Weights that wrap other tensors have no numbers of their own to pack."""
+
+    def test_each_weight_of_a_model(self):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv, self.up = nn.Conv2d(8, 8, 3, padding=1), nn.ConvTranspose2d(8, 8, 2, 2)
+                self.group, self.batch = nn.GroupNorm(2, 8), nn.BatchNorm2d(8)
+                self.rms, self.skip = nn.RMSNorm(8), nn.Parameter(torch.randn(1, 8, 6, 6))
+                self.factor = nn.Parameter(torch.randn(1, 8, 1, 1))
+
+            def forward(self, x):
+                h = self.group(self.batch(self.conv(x))) + self.skip
+                h = F.normalize(h, dim=1) * self.factor
+                return self.up(self.rms(h.movedim(1, -1)).movedim(-1, 1))
+
+        torch.manual_seed(0)
+        plain, x = Net().eval(), torch.randn(2, 8, 6, 6)
+        for name, _ in plain.named_parameters():
+            with self.subTest(name), torch.no_grad():
+                model = copy.deepcopy(plain)
+                owner, _, leaf = name.rpartition(".")
+                weight = model.get_parameter(name).detach()
+                setattr(model.get_submodule(owner), leaf,
+                        nn.Parameter(TwoTensor(weight, weight * 2), requires_grad=False))
+                expected = model(x)
+                got = convoy.accelerate(model, probe=False)(x)
+                self.assertIs(type(got), TwoTensor)
+                torch.testing.assert_close(got.a, expected.a, rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(got.b, expected.b, rtol=1e-4, atol=1e-4)
 
 
 if __name__ == "__main__":

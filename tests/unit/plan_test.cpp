@@ -449,6 +449,17 @@ TEST(Plan, RefusesWhatThirtyTwoBitsCannotHold) {
   EXPECT_NE(line->reason.find("elements of an output row = 4294967296"), std::string::npos);
 }
 
+TEST(Plan, RefusesStridesPastThirtyTwoBitsByTheirName) {
+  for (const std::int64_t stride : {std::int64_t{1} << 31, std::int64_t{1} << 62, INT64_MAX}) {
+    const Conv2dProblemShape p{
+        .in_height = 4, .in_width = 4, .in_channels = 2, .out_channels = 2, .stride_h = stride};
+    const Support support = supports(p, {.device = Device::cpu});
+    EXPECT_NE(support.reason.find("onednn: stride = " + std::to_string(stride) + ";"),
+              std::string::npos)
+        << support.reason;
+  }
+}
+
 TEST(Log, DispatchAndTraceAreVersionedCsv) {
   Tensors t;
   set_log_level(LogLevel::trace);
