@@ -55,6 +55,7 @@ FOLDERS = (
     Folder("src/kernels/mma", KERNEL),
     Folder("src/kernels/small", KERNEL),
     Folder("src/kernels/norm", KERNEL),
+    Folder("src/kernels/elementwise", KERNEL),
     Folder("src/kernels/composed", KERNEL),
     Folder(
         "include/convoy/device",
@@ -68,6 +69,7 @@ FOLDERS = (
             *ARCHITECTURES,
             "src/kernels/small",
             "src/kernels/norm",
+            "src/kernels/elementwise",
             "src/kernels/composed",
         ),
     ),

@@ -4,7 +4,7 @@
 # The tests that need PyTorch and diffusers, which come into .deps/torch: 5.5 GB, a minute.
 #
 #   scripts/test_torch.sh            every test
-#   scripts/test_torch.sh NAME...    of torch, decode, styles, programs, bench, accelerate, comfyui,
+#   scripts/test_torch.sh NAME...    of torch, decode, styles, programs, chains, bench, accelerate, comfyui,
 #                                    vae_decode
 #   scripts/test_torch.sh set-up     only .deps/torch
 #
@@ -37,7 +37,7 @@ if [ -z "${CONVOY_LIBRARY:-}" ]; then
   CONVOY_LIBRARY=$PWD/build/torch/libconvoy.so
 fi
 export CONVOY_LIBRARY PYTHONPATH=$PWD/python
-[ $# -gt 0 ] || set -- torch decode styles programs bench accelerate comfyui vae_decode
+[ $# -gt 0 ] || set -- torch decode styles programs chains bench accelerate comfyui vae_decode
 for test in "$@"; do
   if [ "$test" = vae_decode ]; then
     # The example as a user builds it: against what is installed.

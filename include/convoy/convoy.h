@@ -370,8 +370,8 @@ typedef struct convoy_elementwise {
   int32_t step_count;    /**< 0 to CONVOY_ELEMENTWISE_STEPS. */
   convoy_elementwise_operand_t operands[CONVOY_ELEMENTWISE_OPERANDS]; /**< The tensors. */
   convoy_elementwise_step_t steps[CONVOY_ELEMENTWISE_STEPS];          /**< In their order. */
-  int32_t dtype;        /**< Of every tensor. */
-  int32_t device;       /**< CONVOY_DEVICE_... */
+  int32_t dtype;                                                      /**< Of every tensor. */
+  int32_t device;                                                     /**< CONVOY_DEVICE_... */
   int32_t device_index; /**< -1: the current CUDA device. */
   int32_t reserved;     /**< 0. */
 } convoy_elementwise_t;

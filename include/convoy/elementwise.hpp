@@ -35,10 +35,10 @@ struct ElementwiseStep {
   static constexpr int kNumber = -1;  ///< `operand`: the step's `number`.
   static constexpr int kKept = -2;    ///< `operand`: what the last `load` kept.
 
-  ElementwiseOp op = ElementwiseOp::load;    ///< What is done.
-  int operand = kNumber;                     ///< An operand from 0 on, kNumber or kKept.
-  float number = 0.0f;                       ///< Rounded to nothing: fp32.
-  Activation activation = Activation::none;  ///< Of ElementwiseOp::activation.
+  ElementwiseOp op = ElementwiseOp::load;      ///< What is done.
+  int operand = kNumber;                       ///< An operand from 0 on, kNumber or kKept.
+  float number = 0.0f;                         ///< Rounded to nothing: fp32.
+  Activation activation = Activation::none;    ///< Of ElementwiseOp::activation.
   float parameter_a = Epilogue{}.parameter_a;  ///< As in Epilogue.
   float parameter_b = Epilogue{}.parameter_b;  ///< As in Epilogue.
 };
@@ -67,11 +67,11 @@ struct CONVOY_API ElementwiseProblem {
   static constexpr int kOperands = 4;  ///< At most.
   static constexpr int kSteps = 12;    ///< At most.
 
-  std::int64_t batch = 1;                    ///< N
-  std::int64_t depth = 1;                    ///< D
-  std::int64_t height = 1;                   ///< H
-  std::int64_t width = 1;                    ///< W
-  std::int64_t channels = 0;                 ///< C
+  std::int64_t batch = 1;                         ///< N
+  std::int64_t depth = 1;                         ///< D
+  std::int64_t height = 1;                        ///< H
+  std::int64_t width = 1;                         ///< W
+  std::int64_t channels = 0;                      ///< C
   std::vector<ElementwiseOperand> operands = {};  ///< 1 to kOperands.
   std::vector<ElementwiseStep> steps = {};        ///< 0 to kSteps.
 

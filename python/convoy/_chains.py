@@ -23,6 +23,7 @@ _OPERANDS, _STEPS = 4, 12
 _NUMBER, _KEPT = -1, -2
 # Bytes from which on a tensor's functions wait: below, the host's time counts. "cpu": for tests.
 LEAST_BYTES = {"cuda": 8 << 20, "cpu": math.inf}
+DEVICES = {"cuda"}  # That have a kernel for chains.
 _SMALL = 1 << 16  # Elements of a tensor of the model's own that are copied, so that it may change.
 _FUNCTIONS = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mul}
 _SWAPPED = {"add": "add", "multiply": "multiply", "subtract": "subtract_from"}
@@ -31,16 +32,22 @@ _SWAPPED = {"add": "add", "multiply": "multiply", "subtract": "subtract_from"}
 class Chain(Node):
     """`a` kind `b`, or an activation of `a`. a, b: nodes, or one of them a number; of `a` or `b`
     one at least has the chain's shape. leaves: the nodes at its ends; steps: how many functions;
-    nested: whether it keeps a value while another is found."""
+    nested: whether it keeps a value while another is found; taken: another chain finds it on its
+    way, and the next one that wants it is to have it found once for all."""
 
-    __slots__ = ("a", "activation", "b", "kind", "leaves", "nested", "session", "steps")
+    __slots__ = ("a", "activation", "b", "kind", "leaves", "nested", "session", "steps", "taken")
 
     def __init__(self, session, kind, a, b, shape, dtype, device, activation=None):
         super().__init__(shape, dtype, device)
         self.session, self.kind, self.a, self.b = session, kind, a, b
-        self.activation = activation
+        self.activation, self.taken = activation, False
+        for part in (a, b):
+            if type(part) is Chain and part.tensor is None:
+                if part.taken:
+                    part.force()
+                part.taken = True
         while not self._fits():
-            # The larger of the two is found alone.
+            # The longer of the two is found alone.
             max(a, b, key=lambda part: _steps(part, shape)).force()
 
     def _fits(self):
@@ -57,7 +64,7 @@ class Chain(Node):
 
     def compute(self):
         made = None
-        if self.device.type == "cuda" and (
+        if self.device.type in DEVICES and (
                 self.steps > 1 or any(leaf.shape != self.shape for leaf in self.leaves)):
             made = _Program(self).run()
         return self.by_pytorch() if made is None else made
@@ -80,7 +87,7 @@ def _is_affine(node):
     """A GroupNorm that waits: a scale and a shift of each channel, once its statistics are known.
     """
     return (type(node) is Norm and node.tensor is None and node.rule == "group" and not node.wide
-            and node.device.type == "cuda")
+            and node.device.type in DEVICES)
 
 
 def _inner(part, shape):
@@ -379,7 +386,7 @@ def takes(x, other):
     convolution: a convolution of enlarged pixels has few of its own."""
     for a, b in ((x, other), (other, x)):
         if (type(a) is Deferred and type(a._node) is Chain and a._node.tensor is None
-                and type(b) is Deferred and a._node.device.type == "cuda"
+                and type(b) is Deferred and a._node.device.type in DEVICES
                 and _enlarged(b._node) is not None):
             return True
     return False

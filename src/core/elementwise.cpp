@@ -23,7 +23,8 @@ constexpr std::int64_t kMost = std::int64_t{1} << 48;
 void check_operand(const ElementwiseProblem& problem, const ElementwiseOperand& operand, int i) {
   const std::string name = text("operands[", i, "].");
   for (int axis = 0; axis < 5; ++axis) {
-    require_between(operand.strides[axis], 0, axis == 4 ? 1 : kMost, text(name, "strides[", axis, "]"));
+    require_between(operand.strides[axis], 0, axis == 4 ? 1 : kMost,
+                    text(name, "strides[", axis, "]"));
   }
   for (int axis = 0; axis < 3; ++axis) {
     const std::int64_t ratio = operand.ratio[axis];
@@ -35,7 +36,8 @@ void check_operand(const ElementwiseProblem& problem, const ElementwiseOperand& 
 
 void check_step(const ElementwiseProblem& problem, const ElementwiseStep& step, int i) {
   const std::string name = text("steps[", i, "].");
-  require_between(static_cast<int>(step.op), 0, static_cast<int>(ElementwiseOp::affine), name + "op");
+  require_between(static_cast<int>(step.op), 0, static_cast<int>(ElementwiseOp::affine),
+                  name + "op");
   if (step.op == ElementwiseOp::affine) return;
   if (step.op == ElementwiseOp::activation) {
     require_between(static_cast<int>(step.activation), 0, static_cast<int>(Activation::clamp),
@@ -49,9 +51,8 @@ void check_step(const ElementwiseProblem& problem, const ElementwiseStep& step, 
                   " (the kept value)");
   }
   if (step.operand == ElementwiseStep::kKept &&
-      std::none_of(problem.steps.begin(), problem.steps.begin() + i, [](const ElementwiseStep& s) {
-        return s.op == ElementwiseOp::load;
-      })) {
+      std::none_of(problem.steps.begin(), problem.steps.begin() + i,
+                   [](const ElementwiseStep& s) { return s.op == ElementwiseOp::load; })) {
     throw_invalid(name, "operand = ", step.operand,
                   " is the kept value, and no step before it keeps one; legal: a load first");
   }
@@ -87,8 +88,9 @@ std::int64_t extent_of(const ElementwiseProblem& p, const ElementwiseOperand& op
     if (axis >= 1 && axis <= 3) {
       most = (most + operand.offset[axis - 1]) / operand.ratio[axis - 1];
     }
-    last = checked_add(last, checked_product({most, operand.strides[axis], 8}, "bytes of an operand"),
-                       "bytes of an operand");
+    last =
+        checked_add(last, checked_product({most, operand.strides[axis], 8}, "bytes of an operand"),
+                    "bytes of an operand");
   }
   return last / 8;
 }

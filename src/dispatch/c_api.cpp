@@ -526,11 +526,11 @@ convoy_status_t convoy_plan_elementwise(const convoy_elementwise_t* problem,
   return guarded([&] {
     *require(result, "plan") = nullptr;
     const convoy_elementwise_t c = adopt(problem, default_elementwise(), "problem");
-    *result =
-        new convoy_elementwise_plan_s{plan(elementwise_of(c), {.dtype = static_cast<DType>(c.dtype),
-                                                               .device = static_cast<Device>(c.device),
-                                                               .device_index = c.device_index}),
-                                      c.operand_count};
+    *result = new convoy_elementwise_plan_s{
+        plan(elementwise_of(c), {.dtype = static_cast<DType>(c.dtype),
+                                 .device = static_cast<Device>(c.device),
+                                 .device_index = c.device_index}),
+        c.operand_count};
   });
 }
 void convoy_elementwise_plan_destroy(convoy_elementwise_plan_t plan) {
@@ -541,8 +541,7 @@ convoy_status_t convoy_elementwise_run(convoy_elementwise_plan_t plan, void* out
                                        void* stream) {
   return guarded([&] {
     ElementwiseArguments arguments{.output = output, .coefficients = coefficients};
-    std::copy_n(require(operands, "operands"), require(plan, "plan")->operands,
-                arguments.operands);
+    std::copy_n(require(operands, "operands"), require(plan, "plan")->operands, arguments.operands);
     plan->plan.run(arguments, stream_of(stream));
   });
 }

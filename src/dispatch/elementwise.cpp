@@ -58,9 +58,9 @@ void check(const ElementwiseRequest& request, bool has_affine,
   }
   if (has_affine) {
     check_pointer(arguments.coefficients, "coefficients");
-    require_disjoint(output, {"coefficients", arguments.coefficients,
-                              static_cast<std::size_t>(problem.batch * problem.channels) * 2 *
-                                  sizeof(float)});
+    require_disjoint(
+        output, {"coefficients", arguments.coefficients,
+                 static_cast<std::size_t>(problem.batch * problem.channels) * 2 * sizeof(float)});
   } else if (arguments.coefficients != nullptr) {
     throw_invalid("coefficients is given, but the plan has no affine step");
   }

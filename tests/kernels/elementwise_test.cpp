@@ -139,10 +139,10 @@ std::string run(const Case& test, std::uint64_t seed) {
   const std::vector<float> want = expected(test, values, coefficients);
   const bool is_curved = !p.steps.empty() && p.steps.back().op == Op::activation &&
                          p.steps.back().activation == Activation::silu;
-  const float unit = !is_curved                    ? 0.0f
-                     : test.dtype == DType::bf16   ? 0x1p-7f
-                     : test.dtype == DType::fp16   ? 0x1p-10f
-                                                   : 0x1p-19f;
+  const float unit = !is_curved                  ? 0.0f
+                     : test.dtype == DType::bf16 ? 0x1p-7f
+                     : test.dtype == DType::fp16 ? 0x1p-10f
+                                                 : 0x1p-19f;
   for (std::size_t i = 0; i < want.size(); ++i) {
     if (!(std::fabs(got[i] - want[i]) <= unit * std::fabs(want[i]) + unit * 1e-3f)) {
       return "element " + std::to_string(i) + ": got " + std::to_string(got[i]) + ", want " +
@@ -177,9 +177,8 @@ TEST_F(Elementwise, NormModulatedByFewerPixels) {
   // columns; the first frame alone, later ones in pairs.
   const std::int64_t c = 48;
   Case test{.problem = {.batch = 2, .depth = 5, .height = 8, .width = 12, .channels = c}};
-  const auto low = ElementwiseOperand{.strides = {3 * 2 * 3 * c, 2 * 3 * c, 3 * c, c, 1},
-                                      .ratio = {2, 4, 4},
-                                      .offset = {1, 0, 0}};
+  const auto low = ElementwiseOperand{
+      .strides = {3 * 2 * 3 * c, 2 * 3 * c, 3 * c, c, 1}, .ratio = {2, 4, 4}, .offset = {1, 0, 0}};
   test.problem.operands = {ElementwiseOperand::dense(5, 8, 12, c), low, low};
   test.problem.steps = {step(Op::affine, 0), step(Op::multiply, 1), step(Op::add, 2),
                         activation(Activation::silu)};
@@ -223,8 +222,8 @@ TEST_F(Elementwise, RandomChains) {
     bool keeps = false;
     for (int i = draw(0, 8); i > 0; --i) {
       const auto op = static_cast<Op>(draw(0, 6));
-      ElementwiseStep next = step(op, draw(keeps ? ElementwiseStep::kKept : ElementwiseStep::kNumber,
-                                           operands - 1));
+      ElementwiseStep next =
+          step(op, draw(keeps ? ElementwiseStep::kKept : ElementwiseStep::kNumber, operands - 1));
       next.number = 0.5f;
       next.activation = Activation::relu;
       keeps = keeps || op == Op::load;

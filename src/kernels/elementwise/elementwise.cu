@@ -24,7 +24,7 @@ constexpr int kOperands = ElementwiseProblem::kOperands;
 /// ElementwiseOperand as the kernel has it.
 struct OperandParams {
   const void* data = nullptr;
-  std::int64_t strides[5] = {};
+  std::int64_t strides[4] = {};
   FastDivide ratio[3];
   int offset[3] = {};
   bool dense = false;     ///< Lies as the output does.
@@ -100,19 +100,33 @@ __device__ __forceinline__ ChannelVector<Element, kVec> load_operand(const Opera
   return values;
 }
 
+/// Of neighbouring channels.
+template <int kVec>
+__device__ __forceinline__ void load_factors(const float* from, float (&factors)[kVec]) {
+  if constexpr (kVec == 1) {
+    factors[0] = __ldg(from);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVec; i += 4) {
+      const float4 four = __ldg(reinterpret_cast<const float4*>(from + i));
+      factors[i] = four.x, factors[i + 1] = four.y;
+      factors[i + 2] = four.z, factors[i + 3] = four.w;
+    }
+  }
+}
+
 template <typename Element, int kVec>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     elementwise_kernel(const __grid_constant__ ElementwiseParams p) {
   ptx::dependent_launch_wait();
   ptx::dependent_launch_trigger();
-  const auto round = [](float (&v)[kVec]) {
+  const auto round = [](float(&v)[kVec]) {
 #pragma unroll
     for (float& x : v) x = rounded<Element>(x);
   };
   for (std::int64_t vector = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; vector < p.vectors;
        vector += std::int64_t{gridDim.x} * kThreads) {
-    const Place place =
-        p.with_coordinates ? place_of(p, static_cast<int>(vector), kVec) : Place{};
+    const Place place = p.with_coordinates ? place_of(p, static_cast<int>(vector), kVec) : Place{};
     ChannelVector<Element, kVec> raw[kOperands];
 #pragma unroll
     for (int i = 0; i < kOperands; ++i) {
@@ -124,27 +138,48 @@ __global__ void __launch_bounds__(kThreads)
     for (int s = 0; s < p.steps; ++s) {
       const StepParams& step = p.step[s];
       if (step.op == ElementwiseOp::activation) {
-        activate(step.activation, v);
-        round(v);
-        continue;
-      }
-      if (step.op == ElementwiseOp::affine) {
-        const std::int64_t first = static_cast<std::int64_t>(place.at[0]) * p.channels + place.channel;
+        // NOTE: the commonest one apart, since a function over all of them is long.
+        if (step.activation.activation == Activation::silu) {
 #pragma unroll
-        for (int i = 0; i < kVec; ++i) {
-          v[i] = fmaf(v[i], __ldg(p.scale + first + i), __ldg(p.shift + first + i));
+          for (float& x : v) x = __fdividef(x, 1.0f + __expf(-x));
+        } else {
+          activate(step.activation, v);
         }
         round(v);
         continue;
       }
-      float x[kVec];
+      if (step.op == ElementwiseOp::affine) {
+        const int first = place.at[0] * p.channels + place.channel;
+        float scale[kVec], shift[kVec];
+        load_factors(p.scale + first, scale);
+        load_factors(p.shift + first, shift);
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        x[i] = step.operand == ElementwiseStep::kKept ? kept[i] : step.number;
+        for (int i = 0; i < kVec; ++i) v[i] = fmaf(v[i], scale[i], shift[i]);
+        round(v);
+        continue;
       }
+      float x[kVec];
+      switch (step.operand) {
+        case 0:
+          raw[0].widen(x);
+          break;
+        case 1:
+          raw[1].widen(x);
+          break;
+        case 2:
+          raw[2].widen(x);
+          break;
+        case 3:
+          raw[3].widen(x);
+          break;
+        case ElementwiseStep::kKept:
 #pragma unroll
-      for (int i = 0; i < kOperands; ++i) {
-        if (i == step.operand) raw[i].widen(x);
+          for (int i = 0; i < kVec; ++i) x[i] = kept[i];
+          break;
+        default:
+#pragma unroll
+          for (int i = 0; i < kVec; ++i) x[i] = step.number;
+          break;
       }
       switch (step.op) {
         case ElementwiseOp::load:
@@ -200,8 +235,7 @@ class Chain final : public ElementwiseKernel {
 
   /// Vectors that the kernel numbers in 32 bits where it wants to know where they are.
   bool fits() const {
-    return !params_.with_coordinates ||
-           params_.vectors <= std::numeric_limits<std::int32_t>::max();
+    return !params_.with_coordinates || params_.vectors <= std::numeric_limits<std::int32_t>::max();
   }
 
   void run(const ElementwiseArguments& arguments, cudaStream_t stream) const override {
@@ -230,7 +264,7 @@ class Chain final : public ElementwiseKernel {
     operand.dense = is_dense(problem, given);
     operand.repeated = given.strides[4] == 0 && problem.channels > 1;
     params_.with_coordinates = params_.with_coordinates || !operand.dense;
-    std::copy_n(given.strides, 5, operand.strides);
+    std::copy_n(given.strides, 4, operand.strides);
     for (int axis = 0; axis < 3; ++axis) {
       operand.ratio[axis] = FastDivide(given.ratio[axis]);
       operand.offset[axis] = static_cast<int>(given.offset[axis]);
