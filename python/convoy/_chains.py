@@ -227,10 +227,11 @@ class _Program:
     def run(self):
         """The tensor; None where the kernel is not for it."""
         chain = self.chain
-        tensors, ratios = [], []
+        tensors: list = []
+        ratios: list = []
         for leaf in self.leaves:
             enlarged = _enlarged(leaf) if leaf.shape == chain.shape else None
-            if leaf is self.norm:
+            if self.norm is not None and leaf is self.norm:
                 leaf = leaf.source
             if enlarged is None:
                 tensors.append(leaf.force())
@@ -288,18 +289,18 @@ def _operand_of(tensor, ratio, shape, axes):
     """(strides, ratio, offset) of a plan's operand; None where the kernel does not take it."""
     if ratio is None:
         strides = tensor.expand(shape).stride()
-        ratios, offsets = (1, 1, 1), (0, 0, 0)
+        ratios, offsets = [1, 1, 1], [0, 0, 0]
     else:
         strides = tensor.stride()
         if axes[0] != 0 or axes[-1] != 1:
             return None
-        ratios = tuple(1 if axis is None else ratio[0][axis - 2] for axis in axes[1:4])
-        offsets = tuple(0 if axis is None else ratio[1][axis - 2] for axis in axes[1:4])
+        ratios = [1 if axis is None else ratio[0][axis - 2] for axis in axes[1:4]]
+        offsets = [0 if axis is None else ratio[1][axis - 2] for axis in axes[1:4]]
     ordered = [0 if axis is None or (ratio is None and shape[axis] == 1) else strides[axis]
                for axis in axes]
     if ordered[-1] not in (0, 1) or (ordered[-1] == 1 and tensor.data_ptr() % 16):
         return None
-    return tuple(ordered), ratios, offsets
+    return tuple(ordered), tuple(ratios), tuple(offsets)
 
 
 def _coefficients(norm, x):
@@ -348,7 +349,7 @@ def binary(kind, x, other):
                 return NotImplemented
             nodes.append(value)
         elif isinstance(value, (int, float)) and not isinstance(value, bool) and (
-                abs(value) < 2**24 or isinstance(value, float) and abs(value) < 1e38):
+                abs(value) < 2**24 or (isinstance(value, float) and abs(value) < 1e38)):
             nodes.append(float(value))
         else:
             return NotImplemented

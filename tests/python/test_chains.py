@@ -3,6 +3,7 @@
 
 import ctypes
 import operator
+import typing
 import unittest
 from unittest import mock
 
@@ -19,7 +20,7 @@ _STEPS = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mu
 class Plan:
     """As convoy._plan.ElementwisePlan, of fp32 on the CPU, element by element."""
 
-    made: list = []
+    made: typing.ClassVar[list] = []
 
     def __init__(self, extents, operands, steps, dtype, device_index):
         self.extents, self.operands, self.steps = extents, operands, steps
@@ -36,7 +37,7 @@ class Plan:
         x = [self.operand(a, *operand) for a, operand in zip(addresses, self.operands)]
         n, _, _, _, c = self.extents
         v, kept = x[0], None
-        for op, operand, number, name, a, b in self.steps:
+        for op, operand, number, name, *_ in self.steps:
             value = number if operand == -1 else kept if operand == -2 else x[operand]
             if op == "load":
                 kept, v = v, value
