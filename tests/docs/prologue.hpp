@@ -10,7 +10,7 @@ namespace page {
 
 extern void *d, *a, *w, *x, *y, *workspace, *conv_workspace, *frames, *cache, *next, *filter,
     *weights;
-extern void *bias, *source, *gamma, *beta;
+extern void *bias, *source, *gamma, *beta, *gate, *out;
 extern float *factors, *known;
 extern cudaStream_t stream;
 extern convoy::TensorShape shape_of_my_tensor;
