@@ -4,8 +4,8 @@
 # The tests that need PyTorch and diffusers, which come into .deps/torch: 5.5 GB, a minute.
 #
 #   scripts/test_torch.sh            every test
-#   scripts/test_torch.sh NAME...    of torch, decode, styles, programs, chains, bench, accelerate, comfyui,
-#                                    vae_decode
+#   scripts/test_torch.sh NAME...    of torch, decode, styles, programs, chains, bench, accelerate,
+#                                    comfyui, vae_decode
 #   scripts/test_torch.sh set-up     only .deps/torch
 #
 # TORCH_VERSION=2.11.0 takes that version. CONVOY_LIBRARY=... tests that build of the library; else
@@ -49,9 +49,9 @@ for test in "$@"; do
     export VAE_DECODE=$folder/vae_decode/vae_decode
   fi
   say "$test, on $CONVOY_LIBRARY"
-  $environment/bin/python "tests/python/test_$test.py"
+  $environment/bin/python tests/python/run.py "$test"
   if [ "$test" = torch ]; then
     say "$test, without the operators in C++"
-    CONVOY_TORCH_LIBRARY=off $environment/bin/python "tests/python/test_$test.py"
+    CONVOY_TORCH_LIBRARY=off $environment/bin/python tests/python/run.py "$test"
   fi
 done

@@ -44,7 +44,7 @@ if "$python" -c 'import torch' 2> /dev/null; then
   say "with PyTorch"
   "$python" -m pip install -q --disable-pip-version-check --no-deps --target site ./*.whl
   for test in torch styles; do
-    PYTHONPATH=$PWD/site "$python" "$tests/test_$test.py"
+    PYTHONPATH=$PWD/site "$python" "$tests/run.py" "$test"
   done
 fi
 say passed

@@ -25,7 +25,7 @@ for test in ${TESTS-torch styles calls}; do
     timed timeout 30 python3 -m convoy.bench calls
     timed timeout 30 env CONVOY_TORCH_LIBRARY=off python3 -m convoy.bench calls
   else
-    CONVOY_TEST_DEVICE=cuda timed timeout 90 python3 "tests/python/test_$test.py"
+    CONVOY_TEST_DEVICE=cuda timed timeout 90 python3 tests/python/run.py "$test"
   fi
 done
 # What matters most comes first: what the seconds do not suffice for is left out and named.
