@@ -5,7 +5,7 @@
 #
 #   scripts/test_torch.sh            every test
 #   scripts/test_torch.sh NAME...    of torch, decode, styles, programs, chains, bench, accelerate,
-#                                    comfyui, vae_decode
+#                                    comfyui, vae_decode; or one file's: accelerate_norms
 #   scripts/test_torch.sh set-up     only .deps/torch
 #
 # TORCH_VERSION=2.11.0 takes that version. CONVOY_LIBRARY=... tests that build of the library; else

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The autoencoders of diffusers that `convoy.bench vae` times and tests/python/test_accelerate.py
-checks: their published configurations, and small ones of the same kinds of layers. Random weights.
+"""The autoencoders of diffusers that `convoy.bench vae` times and
+tests/python/test_accelerate_autoencoders.py checks: their published configurations, and small ones
+of the same kinds of layers. Random weights.
 """
 
 import argparse

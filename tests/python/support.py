@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of accelerated models share. Importing it gives PyTorch two threads."""
+
+import copy
+import unittest
+
+import convoy
+import torch
+import torch.nn.functional as F
+
+try:
+    import diffusers
+
+    diffusers.utils.logging.set_verbosity_error()
+except ImportError:
+    diffusers = None
+
+torch.set_num_threads(2)
+
+
+def error(got, expected):
+    return ((got.double() - expected.double()).norm() / expected.double().norm()).item()
+
+
+class Block(torch.nn.Module):
+    """As older code writes it."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.GroupNorm(4, 16)
+        self.conv1 = torch.nn.Conv2d(16, 16, 3, padding=1)
+        self.conv2 = torch.nn.Conv2d(16, 16, 3, padding=1, padding_mode="reflect")
+
+    def forward(self, x):
+        h = self.norm(x)
+        h = h * torch.sigmoid(h)
+        h = self.conv1(h)
+        return x + self.conv2(F.relu(h))
+
+
+class Accelerated(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        self.x = torch.randn(2, 16, 8, 10)
+
+    def same(self, model, *inputs, bound=1e-5):
+        model.eval()
+        with torch.no_grad():
+            expected = model(*copy.deepcopy(inputs))
+            convoy.accelerate(model)
+            for _ in range(2):
+                got = model(*inputs)
+                torch.testing.assert_close(got, expected, rtol=bound, atol=bound)
+        return convoy.report(model)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""convoy.accelerate: what a model does to its tensors: writes, views, clones, tensors made of them,
+arithmetic that is PyTorch's."""
+
+import copy
+import unittest
+import unittest.mock
+
+import convoy
+import numpy
+import torch
+import torch.nn.functional as F
+from convoy import _axes
+from support import Accelerated, error
+
+
+class Tensors(Accelerated):
+    def test_writing_in_place(self):
+        class Writes(torch.nn.Module):
+            def __init__(self, step):
+                super().__init__()
+                self.conv, self.step = torch.nn.Conv2d(16, 16, 1), step
+
+            def forward(self, x):
+                return self.step(self.conv(x), x)
+
+        def views(y, x):
+            half, kept = y[:, :8], y.clone()
+            waiting = F.group_norm(y, 4)
+            half.mul_(2)
+            y += 1
+            return y, half, kept, waiting
+
+        def slices(y, x):
+            y[:, :, 1:3] = 0
+            y[:, 3] += 2
+            return y
+
+        def relu(y, x):
+            z = y
+            F.relu(y, inplace=True)
+            return z + 1
+
+        def sums(y, x):
+            z = y.clone()
+            y.add_(z).div_(3)
+            z -= y
+            return torch.cat([y, z], 1).chunk(2, 1)
+
+        for step in (views, slices, relu, sums):
+            with self.subTest(step.__name__):
+                self.same(Writes(step), self.x)
+        kept = self.x.clone()
+        self.same(Writes(lambda y, x: x.add_(y)), self.x.clone())
+        torch.testing.assert_close(self.x, kept, rtol=0, atol=0)
+
+    def test_writes_in_place_to_what_is_seen_elsewhere(self):
+        """Neither an activation nor a sum may go into a convolution whose memory others see."""
+        class Written(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv, self.norm = torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.GroupNorm(2, 4)
+
+            def forward(self, x):
+                h = self.norm(x)
+                part = h.permute(0, 2, 3, 1)  # It waits, as the norm does.
+                F.silu(h, inplace=True)
+                g = self.conv(x)
+                other = g.unflatten(1, (2, 2))
+                g += h
+                return part * 2, other + 1, h, g
+
+        torch.manual_seed(0)
+        x, model = torch.randn(1, 4, 6, 6), Written()
+        with torch.no_grad():
+            expected = model(x)
+            convoy.accelerate(model)
+            for _ in range(2):
+                for got, want in zip(model(x), expected):
+                    self.assertLess(error(got, want), 1e-5)
+
+    def test_clones_keep_their_values_and_no_more(self):
+        class Slices(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = torch.nn.Conv3d(16, 16, 1)
+
+            def forward(self, x, cache):
+                y = self.conv(x)
+                cache.append(y[:, :, -2:].clone())
+                return y * 2
+
+        x = torch.randn(1, 16, 6, 5, 6)
+        for large, held in ((1 << 30, 6), (0, 2)):
+            with unittest.mock.patch.object(_axes, "_LARGE", large), torch.no_grad():
+                cache, model = [], convoy.accelerate(Slices().eval())
+                y = model(x, cache)
+                torch.testing.assert_close(cache[0] * 2, y[:, :, -2:], rtol=0, atol=0)
+                self.assertEqual(cache[0].untyped_storage().nbytes(), held * 16 * 30 * 4)
+
+    def test_tensors_made_of_tensors(self):
+        class Makes(torch.nn.Module):
+            def __init__(self, step):
+                super().__init__()
+                self.conv, self.step = torch.nn.Conv2d(16, 16, 1), step
+
+            def forward(self, x):
+                return self.step(self.conv(x))
+
+        own = torch.as_tensor, torch.tensor, torch.full
+        for step in (lambda y: torch.as_tensor(y) + 1, lambda y: torch.asarray(y, dtype=y.dtype),
+                     lambda y: torch.tensor([y.mean(), y.max()]) * 2,
+                     lambda y: torch.full((2, 3), y.mean()), lambda y: y * torch.scalar_tensor(
+                         y.sum())):
+            self.same(Makes(step), self.x)
+            self.assertEqual((torch.as_tensor, torch.tensor, torch.full), own)
+        model = convoy.accelerate(Makes(lambda y: y.view(3, 5)).eval())
+        with torch.no_grad(), self.assertRaises(RuntimeError):
+            model(self.x)
+        self.assertEqual((torch.as_tensor, torch.tensor, torch.full), own)
+
+    def test_what_comes_out_are_tensors(self):
+        class Outputs(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv, self.kept = torch.nn.Conv2d(16, 16, 1), []
+
+            def forward(self, x, cache):
+                y = self.conv(x)
+                cache.append(y)
+                self.kept.append(y)
+                return {"a": y, "b": [F.silu(y)], "c": (y.shape, y.mean())}
+
+        model, cache = convoy.accelerate(Outputs().eval()), []
+        with torch.no_grad():
+            out = model(self.x, cache)
+            expected = F.conv2d(self.x, model.conv.weight, model.conv.bias)
+        for got in (out["a"], *out["b"], out["c"][1]):
+            self.assertIs(type(got), torch.Tensor)
+        torch.testing.assert_close(out["a"], expected, rtol=1e-5, atol=1e-5)
+        # What a model keeps to itself passes for a tensor, there and in anybody's hands.
+        for kept in (cache[0], model.kept[0]):
+            self.assertIsInstance(kept, torch.Tensor)
+            torch.testing.assert_close(kept + 0.5, expected + 0.5, rtol=1e-5, atol=1e-5)
+            self.assertEqual(kept.numpy().shape, (2, 16, 8, 10))
+            self.assertEqual(tuple(torch.stack([kept, expected]).shape), (2, 2, 16, 8, 10))
+            self.assertIn("tensor", repr(kept))
+            torch.testing.assert_close(copy.deepcopy(kept).cpu() * 1.0, expected, rtol=1e-5,
+                                       atol=1e-5)
+
+    def test_arithmetic_of_pytorch(self):
+        """What no kernel of ours takes, and keeps what it gets: gradients, transforms, order."""
+        forward_ad = torch.autograd.forward_ad
+
+        class Sums(torch.nn.Module):
+            def __init__(self, step):
+                super().__init__()
+                self.conv, self.step = torch.nn.Conv2d(16, 16, 1), step
+
+            def forward(self, x):
+                return self.step(self.conv(x).exp())
+
+        def gradients(x):
+            factor = torch.ones(1, requires_grad=True)
+            with torch.enable_grad():
+                y = x * factor
+                self.assertIs(type(y), torch.Tensor)
+                y.sum().backward()
+            return factor.grad
+
+        def tangents(x):
+            with forward_ad.dual_level():
+                y = x * forward_ad.make_dual(torch.ones(1), torch.ones(1))
+                self.assertIs(type(y), torch.Tensor)
+                return forward_ad.unpack_dual(y).tangent
+
+        def complex_numbers(x):
+            y = x * (1 + 2j)
+            self.assertIs(type(y), torch.Tensor)
+            return y
+
+        for step in (
+            gradients, tangents, complex_numbers,
+            lambda x: torch.func.vmap(lambda row: x - row * 2)(torch.arange(3.0)),
+            lambda x: torch.cat([x, x * 3, 1 / x], 1) ** 2,
+            lambda x: torch.cat([x, x.clone()], 1).mul_(2) + 1,
+            lambda x: torch.cat([x, x[:, :0], x - x], 1),
+            lambda x: torch.cat([x * 1.5], 1),
+            lambda x: torch.cat([x * 1.5, x], 3),
+            lambda x: torch.cat([x, torch.ones_like(self.x)], 1),
+            lambda x: (lambda y: (y.contiguous().add_(1), y)[1])(x.permute(0, 2, 3, 1) - 1),
+            lambda x: torch.sub(x, x + 1, alpha=3) + torch.add(x, 2, alpha=2),
+            lambda x: x * numpy.float32(2) - x * torch.ones(3, 1, 1, 1, 1),
+            lambda x: x * torch.ones(1, dtype=torch.float64),
+        ):
+            self.same(Sums(step), self.x)
+        model = convoy.accelerate(Sums(lambda x: torch.cat([x, x[:, :, :1]], 1)))
+        with torch.no_grad(), self.assertRaisesRegex(RuntimeError, "Sizes of tensors must match"):
+            model(self.x)
+
+    def test_gradients_of_what_is_named(self):
+        class Inner(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = torch.nn.Conv2d(16, 4, 3)
+
+            def forward(self, x):
+                with torch.enable_grad():
+                    y = F.conv2d(x, weight=self.conv.weight, bias=self.conv.bias)
+                    return torch.autograd.grad(y.square().mean(), self.conv.weight)[0]
+
+        self.same(Inner(), self.x)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""convoy.accelerate: what is slower than PyTorch is found out, and left to it."""
+
+import contextlib
+import copy
+import unittest
+import unittest.mock
+
+import convoy
+import torch
+import torch.nn.functional as F
+from convoy import _accelerate, _trial
+from support import Accelerated, Block
+
+
+class Trial(Accelerated):
+    def test_what_is_slower_is_left(self):
+        block = Block().eval()
+        for ways, kernels in (({"fused": 5.0, "unfused": 7.0, "pytorch": 2.0}, {"pytorch"}),
+                              ({"pytorch": 2.0}, {"pytorch"}),  # Convoy's could not run.
+                              ({"fused": 2.0, "unfused": 7.0, "pytorch": 5.0}, None),
+                              ({"fused": 2.0}, None)):  # PyTorch's could not.
+            def spent(given, device, ways=ways):
+                return {name: ways[name] for name in given if name in ways}
+
+            _accelerate._choices.clear()
+            with (self.subTest(ways), unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}),
+                  unittest.mock.patch.object(_accelerate, "_microseconds", spent)):
+                report = self.same(copy.deepcopy(block), self.x)
+                parts = report.left if kernels else report.taken
+                self.assertEqual(sorted(part.name for part in parts), ["conv1", "conv2", "norm"])
+                self.assertEqual(len(report.left) + len(report.taken), 3)
+                if kernels:
+                    self.assertIn("left to PyTorch: conv1 conv2d + padding + relu [2, 16, 8, 10]: "
+                                  "PyTorch is quicker here: 2 µs", str(report))
+        _accelerate._choices.clear()
+
+    @unittest.skipUnless(torch.cuda.is_available(), "no CUDA device")
+    def test_each_shape_is_measured_on_a_gpu(self):
+        model, x = Block().eval().cuda().bfloat16(), self.x.cuda().bfloat16()
+        with torch.no_grad():
+            expected = model(x)
+            convoy.accelerate(model)
+            torch.testing.assert_close(model(x), expected, rtol=5e-2, atol=5e-2)
+            report = convoy.report(model)
+            for part in report.taken + report.left:
+                self.assertLess(0, part.microseconds["pytorch"])
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                y = model(x)
+            x.normal_()
+            graph.replay()
+            with _trial.accelerated():
+                torch.testing.assert_close(y, model(x), rtol=0, atol=0)
+
+    def trial(self, model, x, plain, accelerated, host=1.0):
+        """(outputs of two calls of the accelerated model, how often its forward() was called, its
+        report), where calls take this many ms, and the host this share of them."""
+        calls, forward = [], model.forward
+
+        def counted(*args):
+            calls.append(_trial.settled())
+            return forward(*args)
+
+        def timed(run, device):
+            took = {"plain": plain, "accelerated": accelerated}[_trial.settled()]
+            return run(), took * host, took
+
+        model.forward = counted
+        convoy.accelerate(model)
+        _accelerate._choices.clear()
+        with (unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}), torch.no_grad(),
+              unittest.mock.patch.object(_accelerate, "_microseconds",
+                                         lambda ways, device: dict.fromkeys(ways, 1.0)),
+              unittest.mock.patch.object(_trial, "_milliseconds", timed)):
+            outputs = model(x), model(x)
+        _accelerate._choices.clear()
+        report = convoy.report(model)
+        del model.forward
+        return outputs, calls, report
+
+    def test_calls_that_the_host_binds(self):
+        block = Block().eval()
+        with torch.no_grad():
+            expected = block(self.x)
+        tried = [None, "accelerated", "plain"] + ["plain"] * 3 + ["accelerated"] * 3
+        for plain, accelerated, host, calls, is_plain in (
+            (4.0, 6.0, 1.0, [*tried, "plain"], True),
+            (4.0, 3.9, 1.0, [*tried, "plain"], True),  # Within what clocks tell.
+            (4.0, 3.0, 1.0, [*tried, None], False),
+            (4.0, 6.0, 0.6, [*tried, "plain"], True),  # The GPU does, and not for long.
+            (400.0, 600.0, 1.0, [*tried, "plain"], True),
+            (400.0, 600.0, 0.6, [None, "accelerated", None], False),  # The GPU does.
+        ):
+            with self.subTest(plain=plain, accelerated=accelerated, host=host):
+                model = copy.deepcopy(block)
+                outputs, made, report = self.trial(model, self.x, plain, accelerated, host)
+                self.assertEqual(made, calls)
+                self.assertTrue(torch.equal(*outputs))
+                torch.testing.assert_close(outputs[0], expected, rtol=1e-4, atol=1e-5)
+                self.assertEqual(torch.equal(outputs[0], expected), is_plain)
+                if is_plain:
+                    (reason, count), = report.left_calls.items()
+                    self.assertIn(f"{accelerated:.2f} ms accelerated, {plain:.2f} ms", reason)
+                    self.assertEqual("the host binds" in reason, host == 1.0)
+                    self.assertEqual(count, 1)
+                    with _trial.accelerated(), torch.no_grad():
+                        self.assertFalse(torch.equal(model(self.x), expected))
+                    self.assertIsNone(_trial.settled())
+                else:
+                    self.assertFalse(report.left_calls)
+
+    def test_calls_of_which_convoy_runs_nothing(self):
+        model = convoy.accelerate(copy.deepcopy(Block()).eval())
+        with (unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}), torch.no_grad(),
+              unittest.mock.patch.object(_accelerate, "_microseconds",
+                                         lambda ways, device: {"pytorch": 1.0})):
+            for _ in range(3):
+                model(self.x)
+        _accelerate._choices.clear()
+        self.assertEqual(convoy.report(model).left_calls, {"Convoy runs nothing of it": 2})
+
+    def test_calls_that_change_a_model_are_tried_on_a_twin(self):
+        class Keeps(Block):
+            def __init__(self):
+                super().__init__()
+                self.count, self.kept = 0, [torch.zeros(2, 16, 8, 10)]
+                self.inner = torch.nn.ModuleDict({"same": self.conv1})
+                self.register_buffer("mean", torch.zeros(1))
+
+            def forward(self, x):
+                self.count += 1
+                self.mean += 1
+                ways.append(_trial.settled())
+                self.kept.append(super().forward(x + self.kept[-1]))
+                return self.kept[-1]
+
+        for plain, accelerated, last in ((4.0, 6.0, "plain"), (6.0, 4.0, None)):
+            def timed(run, device, plain=plain, accelerated=accelerated):
+                took = {"plain": plain, "accelerated": accelerated}[_trial.settled()]
+                return run(), took, took
+
+            ways, own = [], Keeps().eval()
+            with (self.subTest(last), torch.no_grad(),
+                  unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}),
+                  unittest.mock.patch.object(_accelerate, "_microseconds",
+                                             lambda given, device: dict.fromkeys(given, 1.0)),
+                  unittest.mock.patch.object(_trial, "_milliseconds", timed)):
+                expected = [own(self.x) for _ in range(3)]
+                own.count, own.kept = 0, own.kept[:1]
+                own.mean.zero_()
+                ways.clear()
+                model = convoy.accelerate(own)
+                got = [model(self.x) for _ in range(3)]
+                self.assertEqual(ways[1:3], ["accelerated", "plain"])
+                self.assertEqual((ways[0], ways[-2:]), (None, [last] * 2))
+                self.assertEqual((model.count, len(model.kept), model.mean.item()), (3, 4, 3))
+                for ours, theirs in zip(got, expected):
+                    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+                left = convoy.report(model).left_calls
+                self.assertEqual(list(left.values()), [2] if last else [])
+            _accelerate._choices.clear()
+
+    def test_who_has_no_twin(self):
+        block = Block().eval()
+        twin = _trial.twin_of(block)
+        self.assertIsNot(twin.conv1, block.conv1)
+        self.assertIs(twin.conv1.weight, block.conv1.weight)
+        looped = [0]
+        looped.append(looped)
+        for value in (object(), block.forward, lambda: block, looped,
+                      torch.empty(1).expand(_trial._MOST_BYTES)):
+            holder = copy.deepcopy(block)
+            holder.held = value
+            with self.subTest(type(value)), contextlib.suppress(RecursionError):
+                self.assertIsNone(_trial.twin_of(holder))
+        block.forward = block.forward
+        self.assertIsNone(_trial.twin_of(block))
+
+    def test_calls_that_change_a_model_are_made_once(self):
+        class Keeps(Block):
+            def __init__(self, change):
+                super().__init__()
+                self.count, self.frames, self.change = 0, [None, [None]], change
+                self.register_buffer("mean", torch.zeros(1))
+
+            def forward(self, x):
+                self.change(self)
+                return super().forward(x)
+
+        def counts(model):
+            model.count += 1
+
+        for change in (counts, lambda m: m.mean.add_(1), lambda m: m.frames.append(1),
+                       lambda m: m.frames[1].append(1),
+                       lambda m: m.frames[1].__setitem__(0, torch.ones(1))):
+            _, calls, report = self.trial(Keeps(change).eval(), self.x, 4.0, 6.0)
+            self.assertEqual(calls, [None, None])
+            self.assertFalse(report.left_calls)
+
+        class Caches(Block):
+            def forward(self, x, cache=None):
+                if cache is not None:
+                    cache.append(x)
+                return super().forward(x)
+
+        cache = []
+        model = convoy.accelerate(Caches().eval())
+        with (unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}), torch.no_grad(),
+              unittest.mock.patch.object(_accelerate, "_microseconds",
+                                         lambda ways, device: dict.fromkeys(ways, 1.0)),
+              unittest.mock.patch.object(_trial, "_milliseconds") as timed):
+            model(self.x, cache)
+        _accelerate._choices.clear()
+        self.assertEqual((len(cache), timed.called), (1, False))
+
+    def test_a_trial_leaves_no_trace(self):
+        class Noisy(Block):
+            def forward(self, x):
+                if x.shape[0] == 1:
+                    raise ValueError("one")
+                return super().forward(F.dropout(x.mul_(0.5), 0.5, True))
+
+        model, x = Noisy().eval(), self.x.clone()
+        torch.manual_seed(5)
+        self.trial(model, x, 4.0, 6.0)
+        left = torch.rand(1)
+        torch.manual_seed(5)
+        for _ in range(2):
+            F.dropout(self.x, 0.5, True)
+        self.assertEqual(torch.rand(1), left)
+        torch.testing.assert_close(x, self.x * 0.5)  # By the second call, which is PyTorch's.
+        for one in (x[:1], x[:1]):
+            with torch.no_grad(), self.assertRaisesRegex(ValueError, "one"):
+                model(one)
+            self.assertIsNone(_trial.settled())
+
+    def test_an_interrupted_call_leaves_no_trace(self):
+        class Stops(Block):
+            stop = False
+
+            def forward(self, x):
+                if self.stop:
+                    raise KeyboardInterrupt
+                return super().forward(x)
+
+        own = torch.tensor
+        for is_plain in (True, False):
+            with self.subTest(is_plain=is_plain):
+                plain, model = Stops().eval(), Stops().eval()
+                if is_plain:
+                    self.trial(model, self.x, 4.0, 6.0)
+                else:
+                    convoy.accelerate(model)
+                after = convoy.accelerate(copy.deepcopy(plain))
+                with (unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}),
+                      unittest.mock.patch.object(
+                          _accelerate, "_microseconds",
+                          lambda ways, device: dict.fromkeys(ways, 1.0)),
+                      torch.no_grad()):
+                    model.stop = True
+                    with self.assertRaises(KeyboardInterrupt):
+                        model(self.x)
+                    model.stop = False
+                    with unittest.mock.patch.object(
+                            _trial, "_milliseconds",
+                            lambda run, device: (run(), 1.0, 900.0)):  # The GPU binds it.
+                        for _ in range(2):
+                            self.assertFalse(torch.equal(after(self.x), plain(self.x)))
+                    self.assertFalse(convoy.report(after).left_calls)
+                    model(self.x)
+                    self.assertIsNone(_trial.settled())
+                    self.assertIs(torch.tensor, own)
+                _accelerate._choices.clear()
+
+
+if __name__ == "__main__":
+    unittest.main()
