@@ -2,6 +2,7 @@
 """What the tests of accelerated models share. Importing it gives PyTorch two threads."""
 
 import copy
+import os
 import unittest
 
 import convoy
@@ -16,6 +17,13 @@ except ImportError:
     diffusers = None
 
 torch.set_num_threads(2)
+
+
+def use_test_device():
+    """Tensors are made on CONVOY_TEST_DEVICE: cuda, where the library has no CPU backend."""
+    if os.environ.get("CONVOY_TEST_DEVICE"):
+        torch.set_default_device(os.environ["CONVOY_TEST_DEVICE"])
+        torch.backends.cudnn.allow_tf32 = False
 
 
 def error(got, expected):
@@ -39,15 +47,21 @@ class Block(torch.nn.Module):
 
 
 class Accelerated(unittest.TestCase):
+    """Models beside themselves, accelerated."""
+
+    bound, probe = 1e-5, True
+
     def setUp(self):
         torch.manual_seed(0)
         self.x = torch.randn(2, 16, 8, 10)
 
-    def same(self, model, *inputs, bound=1e-5):
+    def same(self, model, *inputs, bound=None):
+        """The report after two calls, each of which gave what the model gives without Convoy."""
+        bound = bound or self.bound
         model.eval()
         with torch.no_grad():
             expected = model(*copy.deepcopy(inputs))
-            convoy.accelerate(model)
+            convoy.accelerate(model, probe=self.probe)
             for _ in range(2):
                 got = model(*inputs)
                 torch.testing.assert_close(got, expected, rtol=bound, atol=bound)

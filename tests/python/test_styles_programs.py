@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""convoy.accelerate: what a model may do to its tensors, by name; what it hands out, and who else
+sees its tensors: TorchScript, traces, counters."""
+
+import collections
+import copy
+import dataclasses
+import functools
+import operator
+import types
+import unittest
+from unittest import mock
+
+import convoy
+import numpy
+import torch
+import torch.nn.functional as F
+from support import use_test_device
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
+
+use_test_device()
+
+
+class Doubled(torch.autograd.Function):
+    """Hands memory to code of its own, which knows nothing of strides."""
+
+    @staticmethod
+    def forward(ctx, x):
+        assert x.is_contiguous()
+        return torch.frombuffer((x * 2).numpy().tobytes(), dtype=x.dtype).reshape(x.shape)
+
+
+class Doubling(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+
+@torch.jit.script
+def scripted(x):
+    return x * torch.sigmoid(x) + x.mean()
+
+
+@torch.jit.script
+def scripted_writer(values: list[torch.Tensor]):
+    values[0].mul_(2).add_(1)
+    return values[0]
+
+
+class Doubler(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+scripted_module = torch.jit.script(Doubler())
+
+
+def _written_by_script(model, x):
+    y = model.a(x)
+    flat, kept = y.view(2, 8, 63), y + 1
+    z = scripted_writer([y])
+    return model.b(z) + y, flat, kept
+
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+def written(write):
+    """A program that writes to a tensor it has made, and reads it by other names too."""
+
+    def program(model, x):
+        y = model.a(x)
+        other = y
+        made = write(y)
+        return model.b(y), y + other, *(() if made is None else (made + 0.0,))
+
+    return program
+
+
+def _in_place(y, name, value):
+    return getattr(operator, name)(y, value)
+
+
+def _moved(y):
+    h = y.permute(0, 2, 3, 1).contiguous()
+    h += 5
+    return h.reshape(-1, 8)
+
+
+def _copied_by_reshape(y):
+    h = y.permute(0, 2, 3, 1).reshape(-1, 8)
+    h += 5
+    return h
+
+
+def _part_of_a_clone(y):
+    made = y.clone()
+    made[:, :3] *= 2
+    return made
+
+
+def _clone_of_a_split(y):
+    parts, made = y.reshape(2, 2, 4, 7, 9), y.clone()
+    y.mul_(2)
+    return made - parts.flatten(1, 2)
+
+
+def _there_and_back(y):
+    made = y.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    y.mul_(2)
+    return made
+
+
+def _there_and_back_written(y):
+    made = y.permute(0, 2, 3, 1).contiguous()
+    parts = made.unbind(3)
+    made.permute(0, 3, 1, 2).mul_(2)
+    return made.mean(3) + parts[0]
+
+
+def _norm_seen_twice(y):
+    norm = F.group_norm(y, 2)
+    seen = norm.permute(0, 2, 3, 1)
+    norm.mul_(2)
+    return seen
+
+
+def _assigned(y):
+    y.data = y.data * 2
+
+
+def _on_a_buffer(model, x):
+    total = torch.ones(x.shape)
+    y = model.a(x) + total
+    total += 3
+    return model.b(y), total
+
+
+def _streamed(model, x):
+    """A rolling cache of the model's own, written to before the convolution reads it."""
+    cache, out = torch.zeros(2, 8, 1, 9), []
+    for row in x.split(1, 2):
+        taken = torch.cat([cache, model.a(row)], 2)
+        cache.copy_(taken[:, :, -1:])
+        out.append(model.b(taken))
+    return torch.cat(out, 2)
+
+
+def _streamed_frames(model, x):
+    cache, out = torch.zeros(1, 8, 2, 7, 9), []
+    for frame in x.reshape(1, 8, 2, 7, 9).split(1, 2):
+        taken = torch.cat([cache, frame * 2], 2)
+        cache.copy_(taken[:, :, -2:])
+        out.append(F.conv3d(taken, model.c))
+    return torch.cat(out, 2)
+
+
+def _noised(model, x):
+    y = model.a(x)
+    noise = torch.randn_like(y) + torch.empty_like(y).normal_() + F.dropout(y, 0.5, True)
+    noise = noise + torch.rand_like(y) + torch.bernoulli(y.sigmoid())
+    return noise + y.new_empty(y.shape).uniform_()
+
+
+def _autocast(model, x):
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
+        return model.b(F.silu(model.a(x)))
+
+
+def _gradient(model, x):
+    y = model.a(x)
+    with torch.enable_grad():
+        y = y.detach().requires_grad_()
+        return torch.autograd.grad(model.b(y).square().sum(), y)[0]
+
+
+def _of_weights(model, x):
+    y = model.a(x)
+    weights = torch.stack([model.a.weight, model.b.weight])
+    return torch.vmap(lambda weight: F.conv2d(y, weight, padding=1))(weights)
+
+
+def _slope(model, x):
+    y = model.a(x)
+    return torch.func.jvp(lambda t: model.b(F.silu(t)), (y,), (torch.ones_like(x),))[1]
+
+
+def _parameter(model, x):
+    return torch.nn.Parameter(model.a(x), requires_grad=False) * 2
+
+
+def _tagged(model, x):
+    y = model.a(x)
+    y.scale, y.requires_grad = 3, False
+    return y * y.scale
+
+
+# What a model may do to its tensors, by name. Each is a function of the model and its input.
+PROGRAMS = {
+    **{f"{name} {value}": written(functools.partial(_in_place, name=name, value=value))
+       for name, value in (("iadd", 2), ("isub", 2), ("imul", 2), ("itruediv", 2), ("ipow", 2),
+                           ("imod", 2), ("ifloordiv", 0.5))},
+    "narrow": written(lambda y: y.narrow(1, 0, 3).mul_(2)),
+    "select": written(lambda y: y.select(1, 0).zero_()),
+    "unbind": written(lambda y: y.unbind(1)[0].add_(5)),
+    "diagonal": written(lambda y: y.diagonal(dim1=2, dim2=3).fill_(3)),
+    "data": written(lambda y: y.data.mul_(2)),
+    "data, assigned": written(_assigned),
+    "view_as": written(lambda y: y.view_as(y).mul_(2)),
+    "mT": written(lambda y: y.mT.mul_(2)),
+    "tensor_split": written(lambda y: y.tensor_split(2, 1)[0].mul_(2)),
+    "out": written(lambda y: torch.mul(y, 2, out=y)),
+    "_foreach": written(lambda y: torch._foreach_mul_([y], 2.0)[0]),
+    "transpose_": lambda model, x: model.a(x).transpose_(2, 3) + 0,
+    "view(-1)": written(lambda y: y.view(-1).__setitem__(slice(None, None, 7), 3)),
+    "contiguous of permute": written(_moved),
+    "reshape of permute": written(_copied_by_reshape),
+    "contiguous of slice": written(lambda y: y[:, :3].contiguous().mul_(3)),
+    "contiguous of chunk": written(lambda y: y.chunk(2, 1)[0].contiguous().mul_(3)),
+    "part of a clone": written(_part_of_a_clone),
+    "clone of what was split": written(_clone_of_a_split),
+    "there and back": written(_there_and_back),
+    "there and back, written": written(_there_and_back_written),
+    "cat of one": written(lambda y: torch.cat([y])[:, :3].mul_(2)),
+    "contiguous of expand": written(lambda y: y[:, :1].expand(y.shape).contiguous().mul_(2)),
+    "contiguous of mT": written(lambda y: y.mT.contiguous().mul_(2)),
+    "a norm in other axes": written(_norm_seen_twice),
+    "times 1": written(lambda y: (y * 1).mul_(3)),
+    "plus 0": written(lambda y: (y + 0).mul_(3)),
+    "pad by 0": written(lambda y: F.pad(y, (0, 0, 0, 0)).mul_(3)),
+    "interpolate by 1": written(lambda y: F.interpolate(y, scale_factor=1).mul_(3)),
+    "mark_dirty": written(Doubling.apply),
+    "a buffer": _on_a_buffer,
+    "a rolling cache": _streamed,
+    "a rolling cache of frames": _streamed_frames,
+    "as_strided": lambda model, x: model.a(x).as_strided((2, 3), (1, 2)),
+    "view(dtype)": lambda model, x: model.a(x).view(torch.int32),
+    "numpy's numbers": lambda model, x: numpy.float32(2) * model.a(x) / numpy.int64(3),
+    "powers and remainders": lambda model, x: +(5 % (2 ** model.a(x))),
+    "torch.Tensor": lambda model, x: torch.Tensor(model.a(x)),
+    "Parameter": _parameter,
+    "attributes": _tagged,
+    "a function in TorchScript": lambda model, x: model.b(scripted(model.a(x))),
+    "a module in TorchScript": lambda model, x: model.b(scripted_module(model.a(x))),
+    "TorchScript that writes": _written_by_script,
+    "a function of its own": lambda model, x: model.b(Doubled.apply(model.a(x))),
+    "vmap": lambda model, x: torch.vmap(lambda t: t * 2)(model.a(x)),
+    "vmap of weights": _of_weights,
+    "jvp": _slope,
+    "gradients within": _gradient,
+    "autocast within": _autocast,
+    "random numbers": _noised,
+    "results in results": lambda model, x: {
+        "a": Pair(model.a(x), [{"b": model.b(x)}]), "c": {"d": model.a(x)}, "e": model.a(x).max(1)},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    first: torch.Tensor
+    rest: list
+
+
+class Program(nn.Module):
+    def __init__(self, run):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.c, self.run = nn.Parameter(torch.randn(8, 8, 3, 1, 1)), run
+
+    def forward(self, x):
+        return self.run(self, x)
+
+
+def leaves(value):
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, (tuple, list)):
+        return [leaf for item in value for leaf in leaves(item)]
+    return [value]
+
+
+class Programs(unittest.TestCase):
+    def test_a_model_may_do_to_its_tensors_what_it_likes(self):
+        x = torch.randn(2, 8, 7, 9)
+        for name, run in PROGRAMS.items():
+            if torch.get_default_device().type != "cpu" and name == "a function of its own":
+                continue  # It is written for memory of the CPU.
+            with self.subTest(name):
+                self.check(run, x)
+
+    def test_results_are_what_they_were(self):
+        def results(model, x):
+            y, holder = model.a(x), types.SimpleNamespace(numbers=numpy, seen=[])
+            holder.seen.append(holder)  # Of which nothing is to be written, however often.
+            return y, y, Frozen(y, y + 1), Slotted(y * 2, [y]), holder
+
+        model = convoy.accelerate(Program(results), probe=False)
+        with torch.no_grad():
+            first, second, frozen, slotted, _ = model(torch.randn(2, 8, 7, 9))
+        self.assertIs(first, second)
+        self.assertIs(first, frozen.first)
+        self.assertIs(first, slotted.rest[0])
+        for tensor in (first, frozen.second, slotted.first):
+            self.assertIs(type(tensor), torch.Tensor)
+
+    def test_compiled_and_native_code_meet_no_stand_in(self):
+        """TorchScript's kernels on a GPU take addresses without asking, as native extensions do."""
+        def run(model, x):
+            y = model.a(x)
+            with torch._C.DisableTorchFunctionSubclass(), self.assertRaisesRegex(
+                    RuntimeError, "data pointer"):
+                torch.Tensor.data_ptr(y)
+            return scripted_module(scripted_writer([scripted(y)]))
+
+        model = convoy.accelerate(Program(run), probe=False)
+        calls = torch._C.ScriptFunction.__call__, torch._C.ScriptMethod.__call__
+        with torch.no_grad(), mock.patch("convoy._deferred.dispatched") as dispatched:
+            model(torch.randn(2, 8, 7, 9))
+        dispatched.assert_not_called()
+        self.assertEqual(calls, (torch._C.ScriptFunction.__call__, torch._C.ScriptMethod.__call__))
+
+    def test_who_traces_or_counts_sees_pytorch(self):
+        model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()).eval()
+        x = torch.randn(2, 3, 7, 9)
+        with torch.no_grad():
+            expected = convoy.accelerate(model, probe=False)(x)
+            traced = torch.jit.trace(model, (x,))
+            graph = make_fx(model)(x)
+            for found in (traced(x), graph(x)):
+                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+            self.assertIn("batch_norm", str(graph.code))
+            with FlopCounterMode(display=False) as counter:
+                model(x)
+            self.assertEqual(counter.get_total_flops(), 2 * 2 * 3 * 8 * 9 * 7 * 9)
+            self.assertTrue(copy.deepcopy(model).to("meta")(x.to("meta")).is_meta)
+        report = convoy.report(model)
+        self.assertIn("torch.jit.trace or a TorchDispatchMode", str(report))
+
+    def check(self, run, x):
+        torch.manual_seed(0)
+        model, results = Program(run).eval(), []
+        for accelerated in (False, True, True):
+            if accelerated:
+                convoy.accelerate(model, probe=False)
+            torch.manual_seed(1)
+            with torch.no_grad():
+                results.append(leaves(model(x.clone())))
+        for got in results[1:]:
+            self.assertEqual(len(got), len(results[0]))
+            for ours, theirs in zip(got, results[0]):
+                self.assertIs(type(ours), type(theirs))
+                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+if __name__ == "__main__":
+    unittest.main()

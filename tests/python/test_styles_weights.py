@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How changed weights are seen: by an accelerated model's next call, by convoy.refresh, by what
+convoy.graphed has captured."""
+
+import copy
+import os
+import unittest
+
+import convoy
+import convoy.torch
+import torch
+from convoy import _graphs
+from support import use_test_device
+from torch import nn
+
+use_test_device()
+
+
+class Weights(unittest.TestCase):
+    """How each way to change a weight is seen."""
+
+    def setUp(self):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.SiLU(),
+                                   nn.Conv2d(8, 8, 3, padding=1)).eval()
+        self.x = torch.randn(1, 8, 5, 6)
+
+    def check(self, change):
+        plain = copy.deepcopy(self.model)
+        model = convoy.accelerate(copy.deepcopy(self.model), probe=False)
+        with torch.no_grad():
+            model(self.x)
+            for changed in (plain, model):
+                change(changed)
+            torch.testing.assert_close(model(self.x), plain(self.x), rtol=1e-5, atol=1e-5)
+
+    def test_those_that_pytorch_counts(self):
+        def assign(model):
+            model[0].weight.data = model[0].weight.data * 3
+
+        def replace(model):
+            model[0].weight = nn.Parameter(model[0].weight * 3)
+
+        def load(model):
+            model.load_state_dict({k: v * 3 for k, v in model.state_dict().items()})
+
+        def load_assigned(model):
+            model.load_state_dict({k: v * 3 for k, v in model.state_dict().items()}, assign=True)
+
+        def swap(model):  # Two weights of one shape change places, and addresses.
+            a, b = model[0].weight, model[2].weight
+            a.data, b.data = b.data, a.data
+
+        def layout(model):
+            model.to(memory_format=torch.channels_last)
+
+        def optimiser(model):
+            for p in model.parameters():
+                p.requires_grad_(True)
+            with torch.enable_grad():
+                model(self.x).sum().backward()
+            torch.optim.SGD(model.parameters(), 0.5).step()
+
+        for change in (assign, replace, load, load_assigned, swap, layout, optimiser,
+                       lambda m: m[0].weight.mul_(2), lambda m: m[2].bias.zero_()):
+            with self.subTest(change):
+                self.check(change)
+
+    def test_refresh_shows_the_others(self):
+        def through_data(model):
+            model[0].weight.data.mul_(2)
+            model[2].weight.data += 1
+            model[2].weight.data[0] = 0
+            self.assertIs(convoy.refresh(model), model)
+
+        self.check(through_data)
+        # Without it they are not seen: the day they are, the rule in the README may go.
+        with self.assertRaises(AssertionError):
+            self.check(lambda model: model[0].weight.data.mul_(2))
+
+
+class Graphs(unittest.TestCase):
+    def test_what_makes_a_capture_stale(self):
+        model = nn.Sequential(nn.Conv2d(8, 8, 3), nn.Sequential(nn.Conv2d(8, 8, 3)))
+        inner = model[1]
+
+        def moved():
+            inner[0].weight.data = inner[0].weight.data.clone()
+
+        def replaced():
+            inner[0] = copy.deepcopy(inner[0])
+
+        with torch.no_grad():
+            for change in (moved, replaced, lambda: inner[0].weight.mul_(2),
+                           lambda: model[0].bias.detach().zero_(), lambda: convoy.refresh(model),
+                           lambda: setattr(model[0], "bias", None), convoy.torch.clear_cache):
+                weights = _graphs._Weights(model)
+                self.assertTrue(weights.unchanged())
+                change()
+                self.assertFalse(weights.unchanged(), change)
+
+    @unittest.skipIf(os.environ.get("CONVOY_TEST_DEVICE") == "cuda", "on a GPU they are captured")
+    def test_on_the_cpu_calls_run_as_they_are(self):
+        model = convoy.accelerate(nn.Sequential(nn.Conv2d(8, 8, 3)).eval())
+        call, x = convoy.graphed(model), torch.randn(1, 8, 5, 6)
+        with torch.no_grad():
+            for _ in range(3):
+                torch.testing.assert_close(call(x), model(x), rtol=0, atol=0)
+        self.assertEqual(list(call.left.values()), [3])
+        self.assertIn("CUDA", next(iter(call.left)))
+        with self.assertRaisesRegex(convoy.InvalidArgument, "legal: a callable"):
+            convoy.graphed(3)
+
+    @unittest.skipUnless(torch.cuda.is_available(), "no CUDA device")
+    def test_replays_follow_inputs_shapes_and_weights(self):
+        model = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.SiLU(),
+                              nn.Conv2d(16, 16, 3, padding=1)).eval().cuda().bfloat16()
+        plain = copy.deepcopy(model)
+        calls = []
+        model.register_forward_hook(lambda *_: calls.append(0))
+        call = convoy.graphed(convoy.accelerate(model), keep=2)
+        with torch.no_grad():
+            for step in range(12):
+                x = torch.randn(1 + step % 2, 16, 24, 32, device="cuda", dtype=torch.bfloat16)
+                got = call(x)
+                again = call(x * 2)  # What was returned before stays as it was.
+                for y, given in ((got, x), (again, x * 2)):
+                    torch.testing.assert_close(y, plain(given), rtol=3e-2, atol=3e-2)
+                if step == 5:
+                    before = len(calls)
+                if step == 7:  # Replays do not run the model.
+                    self.assertEqual(len(calls), before)
+                    for changed in (model, plain):
+                        changed[0].weight.mul_(-2)
+                if step == 9:
+                    for changed in (model, plain):
+                        changed[3].weight.data.mul_(-2)
+                    convoy.refresh(model)
+                if step == 10:
+                    convoy.torch.clear_cache()
+            self.assertGreater(len(calls), before)
+            self.assertFalse(call.left)
+            call(x, )
+        call(x.float().requires_grad_().bfloat16())
+        self.assertEqual(len(call.left), 1)
+
+    @unittest.skipUnless(torch.cuda.is_available(), "no CUDA device")
+    def test_what_cannot_be_captured_runs_as_it_is(self):
+        conv = convoy.accelerate(nn.Sequential(nn.Conv2d(8, 8, 3)).eval().cuda())
+        tried = []
+
+        def run(x):
+            tried.append(torch.cuda.is_current_stream_capturing())
+            y = conv(x)
+            return y * float(y.abs().max()) if y.shape[0] == 1 else y  # It waits for the GPU.
+
+        call, x = convoy.graphed(run, conv), torch.randn(1, 8, 9, 9, device="cuda")
+        with torch.no_grad():
+            for _ in range(4):
+                torch.testing.assert_close(call(x), run(x))
+            (reason, count), = call.left.items()
+            self.assertIn("it cannot be captured", reason)
+            self.assertEqual((count, tried.count(True)), (3, 1))
+            two = torch.randn(2, 8, 9, 9, device="cuda")  # Random numbers go on.
+            for _ in range(3):  # Other calls still are.
+                torch.testing.assert_close(call(two), conv(two))
+            self.assertEqual((tried.count(True), sum(call.left.values())), (2, 3))
+
+
+if __name__ == "__main__":
+    unittest.main()
