@@ -2,6 +2,7 @@
 """What the tests of accelerated models share. Importing it gives PyTorch two threads."""
 
 import copy
+import importlib.util
 import os
 import unittest
 
@@ -9,14 +10,11 @@ import convoy
 import torch
 import torch.nn.functional as F
 
-try:
-    import diffusers
-
-    diffusers.utils.logging.set_verbosity_error()
-except ImportError:
-    diffusers = None
-
 torch.set_num_threads(2)
+
+# NOTE: only those that need diffusers import it, which takes five seconds.
+os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
+needs_diffusers = unittest.skipIf(importlib.util.find_spec("diffusers") is None, "no diffusers")
 
 
 def use_test_device():
@@ -44,6 +42,18 @@ class Block(torch.nn.Module):
         h = h * torch.sigmoid(h)
         h = self.conv1(h)
         return x + self.conv2(F.relu(h))
+
+
+class Then(torch.nn.Module):
+    """A convolution, and behind it what a test wants."""
+
+    def __init__(self, step, filters=16, size=1):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(16, filters, size, padding=size // 2)
+        self.step = step
+
+    def forward(self, x):
+        return self.step(self.conv(x))
 
 
 class Accelerated(unittest.TestCase):

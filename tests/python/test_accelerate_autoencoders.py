@@ -8,10 +8,10 @@ import unittest
 import convoy
 import torch
 from convoy.bench import vae_models
-from support import diffusers, error
+from support import error, needs_diffusers
 
 
-@unittest.skipIf(diffusers is None, "no diffusers")
+@needs_diffusers
 class Autoencoders(unittest.TestCase):
     def check(self, vae, dtype, bound, change=lambda model: None, grow=1):
         model = vae.make(small=True, dtype=dtype)
@@ -71,7 +71,6 @@ class Autoencoders(unittest.TestCase):
             with self.subTest(name):
                 self.check(vae_models.BY_NAME[name], torch.float32, 1e-5, tiled, grow=2)
 
-    @unittest.skipIf(diffusers is None, "no diffusers")
     def test_helpers_of_models(self):
         from convoy import _helpers
         from diffusers.models.autoencoders import autoencoder_kl_hunyuanvideo15 as module

@@ -5,7 +5,7 @@ import unittest
 
 import torch
 import torch.nn.functional as F
-from support import Accelerated
+from support import Accelerated, Then
 
 
 class Pixels(Accelerated):
@@ -50,14 +50,6 @@ class Pixels(Accelerated):
             self.assertTrue(all("depth to space" in part.operation for part in report.taken))
 
     def test_filters_in_other_orders_stay_filters(self):
-        class Split(torch.nn.Module):
-            def __init__(self, step):
-                super().__init__()
-                self.conv, self.step = torch.nn.Conv2d(16, 32, 3, padding=1), step
-
-            def forward(self, x):
-                return self.step(self.conv(x))
-
         def both(y):
             return F.pixel_shuffle(y, 2), y
 
@@ -73,17 +65,9 @@ class Pixels(Accelerated):
             lambda y: torch.stack((y.view(2, 2, 16, 8, 10)[:, 1], y.view(2, 2, 16, 8, 10)[:, 0])),
             lambda y: y.view(2, 4, 8, 80).softmax(-1),
         ):
-            self.same(Split(step), self.x)
+            self.same(Then(step, filters=32, size=3), self.x)
 
     def test_repeated_channels(self):
-        class Repeats(torch.nn.Module):
-            def __init__(self, step):
-                super().__init__()
-                self.conv, self.step = torch.nn.Conv2d(16, 16, 1), step
-
-            def forward(self, x):
-                return self.step(self.conv(x))
-
         def up(x):  # Two channels for each of the result's, and one of them repeated.
             n, _, h, w = x.shape
             x = x.repeat_interleave(2, dim=1).view(n, 8, 2, 2, h, w)
@@ -97,7 +81,7 @@ class Pixels(Accelerated):
             lambda x: x.repeat_interleave(torch.arange(16), dim=1),
             lambda x: F.pixel_unshuffle(x, 2),
         ):
-            self.same(Repeats(step), self.x)
+            self.same(Then(step), self.x)
 
 
 if __name__ == "__main__":

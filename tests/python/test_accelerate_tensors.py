@@ -11,16 +11,12 @@ import numpy
 import torch
 import torch.nn.functional as F
 from convoy import _axes
-from support import Accelerated, error
+from support import Accelerated, Then, error
 
 
 class Tensors(Accelerated):
     def test_writing_in_place(self):
-        class Writes(torch.nn.Module):
-            def __init__(self, step):
-                super().__init__()
-                self.conv, self.step = torch.nn.Conv2d(16, 16, 1), step
-
+        class Writes(Then):
             def forward(self, x):
                 return self.step(self.conv(x), x)
 
@@ -99,22 +95,14 @@ class Tensors(Accelerated):
                 self.assertEqual(cache[0].untyped_storage().nbytes(), held * 16 * 30 * 4)
 
     def test_tensors_made_of_tensors(self):
-        class Makes(torch.nn.Module):
-            def __init__(self, step):
-                super().__init__()
-                self.conv, self.step = torch.nn.Conv2d(16, 16, 1), step
-
-            def forward(self, x):
-                return self.step(self.conv(x))
-
         own = torch.as_tensor, torch.tensor, torch.full
         for step in (lambda y: torch.as_tensor(y) + 1, lambda y: torch.asarray(y, dtype=y.dtype),
                      lambda y: torch.tensor([y.mean(), y.max()]) * 2,
                      lambda y: torch.full((2, 3), y.mean()), lambda y: y * torch.scalar_tensor(
                          y.sum())):
-            self.same(Makes(step), self.x)
+            self.same(Then(step), self.x)
             self.assertEqual((torch.as_tensor, torch.tensor, torch.full), own)
-        model = convoy.accelerate(Makes(lambda y: y.view(3, 5)).eval())
+        model = convoy.accelerate(Then(lambda y: y.view(3, 5)).eval())
         with torch.no_grad(), self.assertRaises(RuntimeError):
             model(self.x)
         self.assertEqual((torch.as_tensor, torch.tensor, torch.full), own)
@@ -152,11 +140,7 @@ class Tensors(Accelerated):
         """What no kernel of ours takes, and keeps what it gets: gradients, transforms, order."""
         forward_ad = torch.autograd.forward_ad
 
-        class Sums(torch.nn.Module):
-            def __init__(self, step):
-                super().__init__()
-                self.conv, self.step = torch.nn.Conv2d(16, 16, 1), step
-
+        class Sums(Then):
             def forward(self, x):
                 return self.step(self.conv(x).exp())
 

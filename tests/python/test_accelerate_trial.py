@@ -13,6 +13,29 @@ from convoy import _accelerate, _trial
 from support import Accelerated, Block
 
 
+@contextlib.contextmanager
+def measured(microseconds=lambda ways, device: dict.fromkeys(ways, 1.0), milliseconds=None):
+    """Shapes and calls are measured here as on a GPU, by clocks that say this."""
+    _accelerate._choices.clear()
+    with (unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}),
+          unittest.mock.patch.object(_accelerate, "_microseconds", microseconds),
+          unittest.mock.patch.object(_trial, "_milliseconds",
+                                     milliseconds or _trial._milliseconds)):
+        try:
+            yield
+        finally:
+            _accelerate._choices.clear()
+
+
+def clock(plain, accelerated, host=1.0):
+    """One by which calls take this many ms, and the host this share of them."""
+    def timed(run, device):
+        took = {"plain": plain, "accelerated": accelerated}[_trial.settled()]
+        return run(), took * host, took
+
+    return timed
+
+
 class Trial(Accelerated):
     def test_what_is_slower_is_left(self):
         block = Block().eval()
@@ -23,9 +46,7 @@ class Trial(Accelerated):
             def spent(given, device, ways=ways):
                 return {name: ways[name] for name in given if name in ways}
 
-            _accelerate._choices.clear()
-            with (self.subTest(ways), unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}),
-                  unittest.mock.patch.object(_accelerate, "_microseconds", spent)):
+            with self.subTest(ways), measured(spent):
                 report = self.same(copy.deepcopy(block), self.x)
                 parts = report.left if kernels else report.taken
                 self.assertEqual(sorted(part.name for part in parts), ["conv1", "conv2", "norm"])
@@ -33,7 +54,6 @@ class Trial(Accelerated):
                 if kernels:
                     self.assertIn("left to PyTorch: conv1 conv2d + padding + relu [2, 16, 8, 10]: "
                                   "PyTorch is quicker here: 2 µs", str(report))
-        _accelerate._choices.clear()
 
     @unittest.skipUnless(torch.cuda.is_available(), "no CUDA device")
     def test_each_shape_is_measured_on_a_gpu(self):
@@ -62,19 +82,10 @@ class Trial(Accelerated):
             calls.append(_trial.settled())
             return forward(*args)
 
-        def timed(run, device):
-            took = {"plain": plain, "accelerated": accelerated}[_trial.settled()]
-            return run(), took * host, took
-
         model.forward = counted
         convoy.accelerate(model)
-        _accelerate._choices.clear()
-        with (unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}), torch.no_grad(),
-              unittest.mock.patch.object(_accelerate, "_microseconds",
-                                         lambda ways, device: dict.fromkeys(ways, 1.0)),
-              unittest.mock.patch.object(_trial, "_milliseconds", timed)):
+        with measured(milliseconds=clock(plain, accelerated, host)), torch.no_grad():
             outputs = model(x), model(x)
-        _accelerate._choices.clear()
         report = convoy.report(model)
         del model.forward
         return outputs, calls, report
@@ -112,12 +123,9 @@ class Trial(Accelerated):
 
     def test_calls_of_which_convoy_runs_nothing(self):
         model = convoy.accelerate(copy.deepcopy(Block()).eval())
-        with (unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}), torch.no_grad(),
-              unittest.mock.patch.object(_accelerate, "_microseconds",
-                                         lambda ways, device: {"pytorch": 1.0})):
+        with measured(lambda ways, device: {"pytorch": 1.0}), torch.no_grad():
             for _ in range(3):
                 model(self.x)
-        _accelerate._choices.clear()
         self.assertEqual(convoy.report(model).left_calls, {"Convoy runs nothing of it": 2})
 
     def test_calls_that_change_a_model_are_tried_on_a_twin(self):
@@ -136,16 +144,9 @@ class Trial(Accelerated):
                 return self.kept[-1]
 
         for plain, accelerated, last in ((4.0, 6.0, "plain"), (6.0, 4.0, None)):
-            def timed(run, device, plain=plain, accelerated=accelerated):
-                took = {"plain": plain, "accelerated": accelerated}[_trial.settled()]
-                return run(), took, took
-
             ways, own = [], Keeps().eval()
             with (self.subTest(last), torch.no_grad(),
-                  unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}),
-                  unittest.mock.patch.object(_accelerate, "_microseconds",
-                                             lambda given, device: dict.fromkeys(given, 1.0)),
-                  unittest.mock.patch.object(_trial, "_milliseconds", timed)):
+                  measured(milliseconds=clock(plain, accelerated))):
                 expected = [own(self.x) for _ in range(3)]
                 own.count, own.kept = 0, own.kept[:1]
                 own.mean.zero_()
@@ -159,7 +160,6 @@ class Trial(Accelerated):
                     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
                 left = convoy.report(model).left_calls
                 self.assertEqual(list(left.values()), [2] if last else [])
-            _accelerate._choices.clear()
 
     def test_who_has_no_twin(self):
         block = Block().eval()
@@ -204,14 +204,10 @@ class Trial(Accelerated):
                     cache.append(x)
                 return super().forward(x)
 
-        cache = []
+        cache, timed = [], unittest.mock.Mock()
         model = convoy.accelerate(Caches().eval())
-        with (unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}), torch.no_grad(),
-              unittest.mock.patch.object(_accelerate, "_microseconds",
-                                         lambda ways, device: dict.fromkeys(ways, 1.0)),
-              unittest.mock.patch.object(_trial, "_milliseconds") as timed):
+        with measured(milliseconds=timed), torch.no_grad():
             model(self.x, cache)
-        _accelerate._choices.clear()
         self.assertEqual((len(cache), timed.called), (1, False))
 
     def test_a_trial_leaves_no_trace(self):
@@ -253,11 +249,7 @@ class Trial(Accelerated):
                 else:
                     convoy.accelerate(model)
                 after = convoy.accelerate(copy.deepcopy(plain))
-                with (unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}),
-                      unittest.mock.patch.object(
-                          _accelerate, "_microseconds",
-                          lambda ways, device: dict.fromkeys(ways, 1.0)),
-                      torch.no_grad()):
+                with measured(), torch.no_grad():
                     model.stop = True
                     with self.assertRaises(KeyboardInterrupt):
                         model(self.x)
@@ -271,7 +263,6 @@ class Trial(Accelerated):
                     model(self.x)
                     self.assertIsNone(_trial.settled())
                     self.assertIs(torch.tensor, own)
-                _accelerate._choices.clear()
 
 
 if __name__ == "__main__":

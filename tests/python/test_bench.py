@@ -11,13 +11,8 @@ import tempfile
 import unittest
 from xml.etree import ElementTree
 
-import torch
 from convoy.bench import __main__, chart, rows, vae_models
-
-try:
-    import diffusers
-except ImportError:
-    diffusers = None
+from support import needs_diffusers
 
 
 class Bench(unittest.TestCase):
@@ -43,11 +38,10 @@ class Bench(unittest.TestCase):
             same = vae_models.resized(vae, (*wanted[-2:], wanted[0] if len(wanted) > 2 else None))
             self.assertEqual((same.latent, same.size), (vae.latent, vae.size), vae.name)
 
-    @unittest.skipIf(diffusers is None, "no diffusers")
+    @needs_diffusers
     def test_peaks_are_not_above_pytorchs(self):
         from convoy.bench import peaks
 
-        diffusers.utils.logging.set_verbosity_error()
         gigabyte = 10**9
         for name, part, peak, ours, copied in (
             ("cogvideox", "decode", 15.82, 11.7, 15), ("mochi", "decode", 16.82, 12.6, 4.2),
@@ -110,7 +104,7 @@ class Bench(unittest.TestCase):
         self.assertIn("a&b decode", text)
         self.assertNotIn("failed", text)
 
-    @unittest.skipIf(diffusers is None, "no diffusers")
+    @needs_diffusers
     def test_small_models_on_the_cpu(self):
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             file = pathlib.Path(folder) / "rows.csv"
@@ -128,5 +122,4 @@ class Bench(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(2)
     unittest.main()

@@ -14,17 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 from convoy.bench import vae_models
-
-try:
-    import diffusers
-
-    diffusers.utils.logging.set_verbosity_error()
-except ImportError:
-    diffusers = None
-
-
-def error(got, expected):
-    return ((got.double() - expected.double()).norm() / expected.double().norm()).item()
+from support import error, needs_diffusers
 
 
 def _rank(rank, count, folder, body, arguments):
@@ -155,7 +145,7 @@ def _refusals(rank):
     return ""
 
 
-@unittest.skipIf(diffusers is None, "no diffusers")
+@needs_diffusers
 class OverRanks(unittest.TestCase):
     def test_models_of_every_kind_on_two(self):
         models = [(name, "decode") for name in ("flux", "wan21", "hunyuan", "ltx", "temporal")]
