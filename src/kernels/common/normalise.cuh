@@ -16,56 +16,89 @@
 namespace convoy {
 
 /// Pixels that a lane has under way at the same time.
-inline constexpr int kNormaliserUnroll = 1;
+// NOTE: a warp waits for its own results longer than it computes: with one pixel the 128x128 tile
+// takes 5 % longer (docs/lab/2026-11-24-normaliser.md).
+inline constexpr int kNormaliserPixels = 2;
 
 /// Which part of every patch a lane normalises: 8 channels of some pixels.
+// NOTE: what follows from these is worked out anew for each patch: registers are short.
 struct NormaliserLane {
-  int unit;                                // of 8 channels
-  int first, step;                         // pixels
-  int row, column, row_step, column_step;  // the same
+  int unit;         // of 8 channels
+  int first, step;  // pixels
+
+  /// Bytes from a stage's begin to the first pixel's unit.
+  __device__ __forceinline__ int place() const { return first * 128 + (unit ^ (first & 7)) * 16; }
 };
 
 /// Of lane `lane` of warp `worker` of kWarps.
+// NOTE: a step is a multiple of 8 pixels, the period of TMA's 128-byte swizzle, so that a lane's
+// unit lies at the same place of every pixel that is its.
 template <int kWarps, typename Params>
 __device__ __forceinline__ NormaliserLane normaliser_lane(const Params& p, int worker, int lane) {
+  static_assert(kWarps % 2 == 0, "normaliser_lane: two warps take four pixels each");
   const int units = p.block_bytes / 16;
-  const int pixels = 32 / units;  // at a time, of a warp
+  const int pixels = units > 4 ? 4 : units > 2 ? 8 : units > 1 ? 16 : 32;  // at a time, of a warp
   NormaliserLane me;
   const int pixel = lane / units;
   me.unit = lane - pixel * units;
   me.first = worker * pixels + pixel;
   me.step = kWarps * pixels;
-  me.row = p.patch_width.divide(me.first);
-  me.column = p.patch_width.remainder(me.first, me.row);
-  me.row_step = p.patch_width.divide(me.step);
-  me.column_step = p.patch_width.remainder(me.step, me.row_step);
-  if (pixel == pixels) me.first = p.halo_height * p.halo_width;  // Has none.
+  if (pixel >= pixels) me.first = p.halo_height * p.halo_width;  // Has none.
   return me;
 }
 
+/// The pixels of a lane, row by row. `index`: of one in an array whose rows lie `pitch` apart.
+struct PixelWalk {
+  int column, index, column_step, index_step, width, turn;
+
+  template <typename Params>
+  __device__ __forceinline__ PixelWalk(const Params& p, const NormaliserLane& me, int pitch) {
+    const int row = p.patch_width.divide(me.first), rows = p.patch_width.divide(me.step);
+    width = p.halo_width;
+    column = p.patch_width.remainder(me.first, row);
+    column_step = p.patch_width.remainder(me.step, rows);
+    index = row * pitch + column;
+    index_step = rows * pitch + column_step;
+    turn = pitch - width;
+  }
+
+  __device__ __forceinline__ void advance() {
+    column += column_step;
+    index += index_step;
+    if (column >= width) {
+      column -= width;
+      index += turn;
+    }
+  }
+};
+
 /// SiLU with the bits of __fdividef(x, 1.0f + __expf(-x)).
 // NOTE: that has five instructions more for exponentials that are subnormal, whose sum with 1 is 1.
-__device__ __forceinline__ void silu_of(float (&v)[8]) {
-  float w[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(w[i]) : "f"(v[i] * -1.4426950408889634f));
-  }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(w[i]) : "f"(1.0f + w[i]));
-  }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) v[i] *= w[i];
+__device__ __forceinline__ float silu_of(float x) {
+  float exponential, inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(exponential) : "f"(x * -1.4426950408889634f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + exponential));
+  return x * inverse;
 }
 
-/// Either GELU with the bits of the epilogue's.
-template <Activation kKind, int kCount>
-__device__ __forceinline__ void gelu_of(float (&v)[kCount][8]) {
-  EpilogueParams kind{};
-  kind.activation = kKind;
+/// The activation of all values; GELUs with the bits of the epilogue's.
+template <Activation kActivation, int kCount>
+__device__ __forceinline__ void activate_units(float (&v)[kCount][8]) {
+  if constexpr (kActivation == Activation::none) return;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) activate(kind, v[i]);
+  for (int i = 0; i < kCount; ++i) {
+    if constexpr (kActivation == Activation::silu) {
+#pragma unroll
+      for (float& x : v[i]) x = silu_of(x);
+    } else if constexpr (kActivation == Activation::relu) {
+#pragma unroll
+      for (float& x : v[i]) x = x <= 0.0f ? 0.0f : x;
+    } else {
+      EpilogueParams kind{};
+      kind.activation = kActivation;
+      activate(kind, v[i]);
+    }
+  }
 }
 
 /// Two neighbouring channels.
@@ -80,100 +113,107 @@ __device__ __forceinline__ void widen2(std::uint32_t pair, float& low, float& hi
   }
 }
 
+/// normalise_patch, of one kind of norm and activation.
+template <typename Element, bool kByRms, Activation kActivation, typename Params>
+__device__ __forceinline__ void normalise_pixels(const Params& p, const PatchOrigin& at,
+                                                 const NormaliserLane& me,
+                                                 const ChannelFactors<8>& factors,
+                                                 std::uint8_t* stage, const float* inverse_rms) {
+  constexpr int kCount = kNormaliserPixels;
+  const int place_step = me.step * 128;
+  inverse_rms += at.column & 3;
+  PixelWalk walk(p, me, p.inverse_rms_pitch);
+  std::uint8_t* place = stage + me.place();
+  uint4 raw[kCount];
+  float inverse[kCount];
+  int left = p.halo_height * p.halo_width - me.first;
+  const auto read = [&](std::uint8_t* from, int count) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (count > i * me.step) {
+        raw[i] = *reinterpret_cast<const uint4*>(from + i * place_step);
+        if constexpr (kByRms) inverse[i] = inverse_rms[walk.index];
+      }
+      if constexpr (kByRms) walk.advance();
+    }
+  };
+  read(place, left);
+#pragma unroll 1
+  for (; left > 0; left -= kCount * me.step) {
+    float v[kCount][8];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const std::uint32_t words[4] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) widen2<Element>(words[j], v[i][2 * j], v[i][2 * j + 1]);
+      if constexpr (kByRms) {
+#pragma unroll
+        for (float& x : v[i]) x *= inverse[i];
+      }
+#pragma unroll
+      for (int j = 0; j < 8; ++j) v[i][j] = fmaf(v[i][j], factors.scale[j], factors.shift[j]);
+    }
+    read(place + kCount * place_step, left - kCount * me.step);
+    activate_units<kActivation>(v);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      ChannelVector<Element, 8> values;
+      values.narrow(v[i]);
+      if (left > i * me.step) *reinterpret_cast<uint4*>(place + i * place_step) = values.wide;
+    }
+    place += kCount * place_step;
+  }
+}
+
+/// Zeros again where a lane's pixels of a patch lie outside the input.
+template <typename Params>
+__device__ __forceinline__ void restore_zeros(const Params& p, const PatchOrigin& at,
+                                              const NormaliserLane& me, std::uint8_t* stage) {
+  std::uint8_t* place = stage + me.place();
+  for (int pixel = me.first; pixel < p.halo_height * p.halo_width; pixel += me.step) {
+    const int row = p.patch_width.divide(pixel);
+    const int column = p.patch_width.remainder(pixel, row);
+    const bool is_inside =
+        static_cast<unsigned>(at.row + row) < static_cast<unsigned>(p.in[0]) &&
+        static_cast<unsigned>(at.column + column) < static_cast<unsigned>(p.in[1]);
+    if (!is_inside) *reinterpret_cast<uint4*>(place) = make_uint4(0, 0, 0, 0);
+    place += me.step * 128;
+  }
+}
+
 /// Normalise a lane's share of the patch in a stage. `inverse_rms`: of its pixels, used with
 /// `by_rms`. GELU only with kGelu.
-// NOTE: pixels outside the input stay the zeros that TMA wrote: padding is of zeros, or is copied
-// later.
-// NOTE: the next pixels are read before these are worked on, and what is the same for all is kept
-// in registers: measured, reads of shared memory and of constants one after the other cost more
-// than the arithmetic of a pixel.
+// NOTE: pixels outside the input are the zeros that TMA wrote, and are again afterwards: padding is
+// of zeros, or is copied later.
 template <typename Element, bool kGelu, typename Params>
 __device__ __forceinline__ void normalise_patch(const Params& p, const PatchOrigin& at,
                                                 const NormaliserLane& me,
                                                 const ChannelFactors<8>& factors,
                                                 std::uint8_t* stage, bool by_rms,
                                                 const float* inverse_rms) {
-  int pixels = p.halo_height * p.halo_width, width = p.halo_width, pitch = p.inverse_rms_pitch;
-  int in_height = p.in[0], in_width = p.in[1];
-  int activation = static_cast<int>(p.prologue.activation);
-  asm("" : "+r"(pixels), "+r"(width), "+r"(in_height), "+r"(in_width), "+r"(activation));  // kept
-  if (by_rms) asm("" : "+r"(pitch));
-  const int skipped = at.column & 3;
-
-  struct Unit {
-    uint4 raw;
-    float inverse;
-    int place;  // -1: outside
+  const auto normalise = [&]<Activation kActivation>() {
+    if (by_rms) {
+      normalise_pixels<Element, true, kActivation>(p, at, me, factors, stage, inverse_rms);
+    } else {
+      normalise_pixels<Element, false, kActivation>(p, at, me, factors, stage, inverse_rms);
+    }
   };
-  int pixel = me.first, row = me.row, column = me.column;
-  const auto read = [&] {
-    Unit unit;
-    const bool is_inside =
-        pixel < pixels && static_cast<unsigned>(at.row + row) < static_cast<unsigned>(in_height) &&
-        static_cast<unsigned>(at.column + column) < static_cast<unsigned>(in_width);
-    unit.place = is_inside ? pixel * 128 + (me.unit ^ (pixel & 7)) * 16 : -1;
-    unit.raw = make_uint4(0, 0, 0, 0);
-    unit.inverse = 1.0f;
-    if (is_inside) unit.raw = *reinterpret_cast<const uint4*>(stage + unit.place);
-    if (by_rms && is_inside) unit.inverse = inverse_rms[row * pitch + skipped + column];
-    pixel += me.step;
-    row += me.row_step;
-    column += me.column_step;
-    if (column >= width) {
-      column -= width;
-      ++row;
-    }
-    return unit;
-  };
-
-  Unit next[kNormaliserUnroll];
-#pragma unroll
-  for (Unit& unit : next) unit = read();
-#pragma unroll 1
-  for (int first = me.first; first < pixels; first += kNormaliserUnroll * me.step) {
-    float v[kNormaliserUnroll][8];
-    int places[kNormaliserUnroll];
-    float inverses[kNormaliserUnroll];
-#pragma unroll
-    for (int i = 0; i < kNormaliserUnroll; ++i) {
-      const std::uint32_t words[4] = {next[i].raw.x, next[i].raw.y, next[i].raw.z, next[i].raw.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) widen2<Element>(words[j], v[i][2 * j], v[i][2 * j + 1]);
-      places[i] = next[i].place;
-      inverses[i] = next[i].inverse;
-      next[i] = read();
-    }
-#pragma unroll
-    for (int i = 0; i < kNormaliserUnroll; ++i) {
-      if (by_rms) {
-#pragma unroll
-        for (float& x : v[i]) x *= inverses[i];
-      }
-#pragma unroll
-      for (int j = 0; j < 8; ++j) v[i][j] = fmaf(v[i][j], factors.scale[j], factors.shift[j]);
-    }
-    if (activation == static_cast<int>(Activation::silu)) {
-#pragma unroll
-      for (int i = 0; i < kNormaliserUnroll; ++i) {
-        silu_of(v[i]);
-      }
-    } else if (activation == static_cast<int>(Activation::relu)) {
-#pragma unroll
-      for (int i = 0; i < kNormaliserUnroll; ++i) {
-#pragma unroll
-        for (float& x : v[i]) x = x <= 0.0f ? 0.0f : x;
-      }
-    } else if constexpr (kGelu) {
-      if (activation == static_cast<int>(Activation::gelu)) gelu_of<Activation::gelu>(v);
-      if (activation == static_cast<int>(Activation::gelu_tanh)) gelu_of<Activation::gelu_tanh>(v);
-    }
-#pragma unroll
-    for (int i = 0; i < kNormaliserUnroll; ++i) {
-      ChannelVector<Element, 8> values;
-      values.narrow(v[i]);
-      if (places[i] >= 0) *reinterpret_cast<uint4*>(stage + places[i]) = values.wide;
+  if (p.prologue.activation == Activation::silu) {
+    normalise.template operator()<Activation::silu>();
+  } else if (p.prologue.activation == Activation::relu) {
+    normalise.template operator()<Activation::relu>();
+  } else if (p.prologue.activation == Activation::none) {
+    normalise.template operator()<Activation::none>();
+  } else if constexpr (kGelu) {
+    if (p.prologue.activation == Activation::gelu) {
+      normalise.template operator()<Activation::gelu>();
+    } else {
+      normalise.template operator()<Activation::gelu_tanh>();
     }
   }
+  const bool is_inner = at.row >= 0 && at.row + p.halo_height <= p.in[0] && at.column >= 0 &&
+                        at.column + p.halo_width <= p.in[1];
+  if (!is_inner) restore_zeros(p, at, me, stage);
 }
 
 }  // namespace convoy

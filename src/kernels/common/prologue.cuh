@@ -44,6 +44,18 @@ struct ChannelFactors {
     }
   }
 
+  /// The same from shared memory, kVec a multiple of 4; `of_shift` is null without a shift.
+  __device__ __forceinline__ void load_shared(const float* of_scale, const float* of_shift) {
+#pragma unroll
+    for (int i = 0; i < kVec; i += 4) {
+      const float4 s = *reinterpret_cast<const float4*>(of_scale + i);
+      scale[i] = s.x, scale[i + 1] = s.y, scale[i + 2] = s.z, scale[i + 3] = s.w;
+      float4 t = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
+      if (of_shift != nullptr) t = *reinterpret_cast<const float4*>(of_shift + i);
+      shift[i] = t.x, shift[i + 1] = t.y, shift[i + 2] = t.z, shift[i + 3] = t.w;
+    }
+  }
+
   /// The norm: `inverse` is the pixel's factor, 1 with scale_shift.
   __device__ __forceinline__ void apply(float inverse, float (&v)[kVec]) const {
 #pragma unroll

@@ -216,6 +216,19 @@ __device__ __forceinline__ void dependent_launch_trigger() {
 #endif
 }
 
+// ---- Bulk copies ----------------------------------------------------------------------------
+
+/// Copy `bytes` that lie together into shared memory, completing on the barrier; addresses and size
+/// are multiples of 16.
+__device__ __forceinline__ void bulk_load(void* smem, const void* from, std::uint32_t bytes,
+                                          Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(smem)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+
 // ---- Tensor copies (TMA) --------------------------------------------------------------------
 // Coordinates are in elements, innermost first. The address of a map is that of the kernel's
 // __grid_constant__ parameter. A copy completes `bytes of the whole box` on the barrier, elements

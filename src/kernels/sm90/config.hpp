@@ -146,6 +146,8 @@ struct Config {
   constexpr int act_bytes() const {
     return has_halo() ? (halo_pixels * 128 + 1023) / 1024 * 1024 : block_m * 128;
   }
+  /// Scale and shift of a stage's channels, fp32.
+  constexpr int factor_floats() const { return normalises() ? 2 * block_k() : 0; }
   constexpr int filter_bytes() const { return block_n * 128; }
   /// Inverse RMS of a patch's pixels, fp32, in rows that begin and end at whole 16 bytes of the
   /// tensor: 16 for 10 pixels.
@@ -186,7 +188,7 @@ struct Config {
   /// Shared memory of a CTA, with the slack that aligns the tiles to 1024 bytes.
   constexpr int shared_bytes() const {
     return 1024 + act_ring_stages() * act_bytes() + filter_stages * filter_bytes() +
-           staging_bytes() + act_ring_stages() * inverse_rms_floats() * 4 +
+           staging_bytes() + act_ring_stages() * (inverse_rms_floats() + factor_floats()) * 4 +
            storers() * shift_bytes() + barriers() * 8;
   }
 };

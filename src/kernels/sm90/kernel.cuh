@@ -247,9 +247,12 @@ struct Kernel {
     const bool is_completed =
         kFillsBorder && (kNormalises || needs_border(p, patch_origin(p, tile)));
     ptx::Barrier* const full = is_completed ? &smem.act_loaded[stage] : &smem.act_full[stage];
-    const bool with_rms = kNormalises && p.norm == PrologueNorm::rms && !source.cached;
+    const bool is_normalised = kNormalises && !source.cached;
+    const bool by_rms = is_normalised && p.norm == PrologueNorm::rms;
+    const int factor_bytes = is_normalised ? min(p.block_channels, p.channels - c) * 4 : 0;
     ptx::barrier_arrive_expect(
-        full, p.halo_height * p.halo_width * p.block_bytes + (with_rms ? p.inverse_rms_bytes : 0));
+        full, p.halo_height * p.halo_width * p.block_bytes +
+                  (by_rms ? p.inverse_rms_bytes + factor_bytes : 2 * factor_bytes));
     if (in_groups<kConfig>(p)) {
       ptx::tma_load_5d(smem.act_tile(stage), source.map, full, ptx::kL2EvictNormal, c, tile.phase,
                        w, h, source.frame);
@@ -257,9 +260,16 @@ struct Kernel {
       ptx::tma_load_4d(smem.act_tile(stage), source.map, full, ptx::kL2EvictNormal, c, w, h,
                        source.frame);
     }
-    if (with_rms) {
-      ptx::tma_load_3d(smem.inverse_rms + stage * kConfig.inverse_rms_floats(), &p.inverse_rms_map,
-                       full, ptx::kL2EvictNormal, w & ~3, h, source.frame);
+    if (is_normalised) {
+      float* const factors = smem.factors + stage * kConfig.factor_floats();
+      const std::int64_t first = c + (by_rms ? 0 : std::int64_t{tile.batch} * p.channels);
+      ptx::bulk_load(factors, p.prologue.scale + first, factor_bytes, full);
+      if (by_rms) {
+        ptx::tma_load_3d(smem.inverse_rms + stage * kConfig.inverse_rms_floats(),
+                         &p.inverse_rms_map, full, ptx::kL2EvictNormal, w & ~3, h, source.frame);
+      } else {
+        ptx::bulk_load(factors + kConfig.block_k(), p.prologue.shift + first, factor_bytes, full);
+      }
     }
   }
 
@@ -431,27 +441,16 @@ struct Kernel {
       for (int i = range.begin; i < range.end; ++i, k.advance(p), act.advance()) {
         const int channel = k.channels * p.block_channels + me.unit * 8;
         const bool works = !frame_source(p, tile, k.t).cached && channel < p.channels;
-        ChannelFactors<8> factors;
-        // NOTE: before the patch is there.
-        if (works) {
-          const std::int64_t image = p.norm == PrologueNorm::scale_shift ? tile.batch : 0;
-          factors.load(p.prologue, image * p.channels + channel);
-        }
         ptx::barrier_wait(&smem.act_loaded[act.index], act.parity());
         if (works) {
-          std::uint8_t* const stage = smem.act_tile(act.index);
-          const float* const inverse_rms =
-              smem.inverse_rms + act.index * kConfig.inverse_rms_floats();
-          const auto normalise = [&](bool by_rms) {
-            normalise_patch<Element<kConfig.in>, false>(p, patch_origin(p, tile), me, factors,
-                                                        stage, by_rms, inverse_rms);
-          };
-          // NOTE: the loop of each norm for itself.
-          if (p.norm == PrologueNorm::rms) {
-            normalise(true);
-          } else {
-            normalise(false);
-          }
+          const bool by_rms = p.norm == PrologueNorm::rms;
+          const float* const scale =
+              smem.factors + act.index * kConfig.factor_floats() + me.unit * 8;
+          ChannelFactors<8> factors;
+          factors.load_shared(scale, by_rms ? nullptr : scale + kConfig.block_k());
+          normalise_patch<Element<kConfig.in>, false>(
+              p, patch_origin(p, tile), me, factors, smem.act_tile(act.index), by_rms,
+              smem.inverse_rms + act.index * kConfig.inverse_rms_floats());
         }
         if (has_border) {
           __syncwarp();  // What follows is .aligned.

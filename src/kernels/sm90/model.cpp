@@ -86,16 +86,23 @@ double row_cycles(const Config& config, const Params& p, const ModelConstants& k
   }
 }
 
-// Cycles in which four warps normalise a patch, from its load on: of 11 layers on an H200 with
-// SiLU, each within 4 % (docs/lab/2026-11-22-prologue.md).
-// NOTE: without SiLU by the times of two warps.
-double normalise_cycles(const Params& p) {
-  if (p.norm == PrologueNorm::none) return 0.0;
-  constexpr double kPatchCycles = 1000.0, kTurnCycles = 300.0, kSiluTurnCycles = 475.0;
-  const int pixels_at_once = 4 * (32 / (p.block_bytes / 16));
-  const double turns = std::ceil(1.0 * p.halo_width * p.halo_height / pixels_at_once);
-  return kPatchCycles +
-         turns * (p.prologue.activation == Activation::silu ? kSiluTurnCycles : kTurnCycles);
+// What normalising a patch takes, of 20 layers on an H200 (docs/lab/2026-11-24-normaliser.md).
+struct Normalising {
+  double cycles = 0.0;  ///< From the patch's load on, of four warps.
+  double beside = 0.0;  ///< What the MMAs beside it lose: shared memory's time, and power.
+};
+
+Normalising normalising(const Params& p) {
+  if (p.norm == PrologueNorm::none) return {};
+  constexpr double kPatchCycles = 500.0, kTurnCycles = 350.0, kSiluCycles = 350.0,
+                   kRmsCycles = 300.0, kBesideCycles = 50.0;
+  const int units = p.block_bytes / 16;
+  const int pixels = units > 4 ? 4 : units > 2 ? 8 : units > 1 ? 16 : 32;  // of a warp, at a time
+  const double turns = std::ceil(1.0 * p.halo_width * p.halo_height / (4 * pixels * 2));
+  const double turn = kTurnCycles +
+                      (p.prologue.activation == Activation::silu ? kSiluCycles : 0.0) +
+                      (p.norm == PrologueNorm::rms ? kRmsCycles : 0.0);
+  return {.cycles = kPatchCycles + turns * turn, .beside = turns * kBesideCycles};
 }
 
 // Cycles that a tap costs besides its MMAs.
@@ -165,8 +172,9 @@ double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocess
   double refill = 0.0;
   if (config.has_halo()) refill = k.refill_cycles * taps / config.filter_stages;
   if (config.is_resident()) refill = k.refill_cycles / config.act_ring_stages();
-  const double group =
-      std::max({mma + tap_cycles(config, k) * taps, load, refill, normalise_cycles(p)});
+  const Normalising normalised = normalising(p);
+  const double group = std::max(
+      {mma + tap_cycles(config, k) * taps + normalised.beside, load, refill, normalised.cycles});
   // The blocks of the CTA that has most of them, where several share a tile: taps are not shared.
   double blocks = depths_multiplied(g, p) * p.channel_blocks;
   if (config.splits_k()) blocks = std::ceil(blocks / tiling.cluster_size);

@@ -31,6 +31,7 @@ struct Smem {
   std::uint8_t* filter;
   std::uint8_t* staging;
   float* inverse_rms;    ///< Of a stage's pixels; Config::inverse_rms_floats() each.
+  float* factors;        ///< Of its channels; Config::factor_floats() each.
   std::uint8_t* shifts;  ///< Of statistics: Config::shift_bytes() of each storer.
   /// Of the activations' own ring; without one both loaders use the filters' barriers.
   ptx::Barrier* act_full;
@@ -62,8 +63,9 @@ struct Smem {
     smem.filter = smem.act + kActStages * kConfig.act_bytes();
     smem.staging = smem.filter + kFilterStages * kConfig.filter_bytes();
     smem.inverse_rms = reinterpret_cast<float*>(smem.staging + kConfig.staging_bytes());
-    smem.shifts = reinterpret_cast<std::uint8_t*>(smem.inverse_rms +
-                                                  kActStages * kConfig.inverse_rms_floats());
+    smem.factors = smem.inverse_rms + kActStages * kConfig.inverse_rms_floats();
+    smem.shifts =
+        reinterpret_cast<std::uint8_t*>(smem.factors + kActStages * kConfig.factor_floats());
     smem.act_full =
         reinterpret_cast<ptx::Barrier*>(smem.shifts + kConfig.storers() * kConfig.shift_bytes());
     smem.act_empty = smem.act_full + kActStages;
