@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from . import _calls, _constructors, _functions, _helpers, _layout, _transposed, _trial
+from . import _calls, _constructors, _functions, _helpers, _layout, _prologues, _transposed, _trial
 from ._deferred import Deferred, unwrapped
 from ._folding import Foldings, state
 from ._native import UPSAMPLE_FOLDINGS, ConvoyError, InvalidArgument, choose
@@ -139,6 +139,7 @@ class Session:
         self._parts: dict[tuple, Part] = {}
         self._convs: dict[tuple, tuple] = {}
         self._norms: dict[tuple, tuple] = {}
+        self._pairs: dict[tuple, tuple] = {}
         self._transposed: dict[tuple, tuple] = {}
         self.shared: dict[int, weakref.ref] = {}
         self._names: dict[int, str] | None = None
@@ -188,16 +189,19 @@ class Session:
 
     # ---- Convolutions ----
 
-    def conv(self, node, x, cache, residual):
+    def _conv_key(self, node, x, cache, residual):
         weight, bias = node.weight, node.bias
         # NOTE: weight.shape, x.dtype and x.device are the geometry's. x.shape is another's where
         # several ranks share the work.
-        key = (
+        return (
             id(weight) if type(weight) is _Parameter else _identity(weight), node.how, x.shape,
             None if bias is None else bias.dtype, residual is None,
             None if cache is None else cache.shape, node.activation, node.residual_first,
             node.shuffle, node.repeats, node.scale, x.dtype is _float32 and _calls.allows_tf32(x),
         )
+
+    def conv(self, node, x, cache, residual):
+        key = self._conv_key(node, x, cache, residual)
         found = self._convs.get(key)
         if found is None:
             found = self._choose_conv(key, node, x, cache, residual)
@@ -205,8 +209,77 @@ class Session:
         part.calls += 1
         return call(node, x, cache, residual)
 
+    def normalised_conv(self, node, norm, cache, residual):
+        """`node`, in front of which `norm` waits, as one call; None where they are rather made one
+        after the other."""
+        if not _prologues.fits(norm, node, self):
+            return None
+        if norm.taken:  # Two convolutions want it.
+            self.share(norm.weight)
+            return None
+        x = norm.source.force()
+        key = _prologues.key_of(norm), *self._conv_key(node, x, cache, residual)
+        found = self._pairs.get(key)
+        if found is None:
+            found = self._choose_pair(key, node, norm, x, cache, residual)
+        call, part = found
+        if call is None:
+            return None
+        part.calls += 1
+        self.fused["norm and convolution"] += 1
+        norm.taken = True
+        return call(norm, node, x, cache, residual)
+
+    def _choose_pair(self, key, node, norm, x, cache, residual):
+        may_measure = (self.probe and x.device.type in _measured and not _capturing(x.device))
+        shape_key = ("pair", isinstance(node.weight, _Parameter), self.probe, key[0], *key[2:])
+        known = _choices.get(shape_key)
+        call, spent = None, {}
+        if known is not None or may_measure or x.device.type in _prologues.UNMEASURED:
+            try:
+                call = _prologues.PairCall(norm, node, x, cache, residual, self.convert)
+            except ConvoyError as error:
+                _log.debug("convoy: no prologue: %s", error)
+        if known is not None:
+            call, spent = call if known[0] else None, known[1]
+        elif call is not None and may_measure:
+            spent = self._pair_times(call, node, norm, x, cache, residual)
+            call = call if _prologues.is_quicker(spent) else None
+        if may_measure:
+            _choices[shape_key] = call is not None, spent
+        elif known is None and call is None:
+            return None, None  # Not measured: not kept.
+        part = None
+        if call is not None:
+            operation = " + ".join(["group_norm", *self._kinds(node, x, cache, residual)])
+            part = self._parts[key] = Part(self._name(node.weight), tuple(x.shape), operation,
+                                           call.name, "", spent)
+        found = self._pairs[key] = call, part
+        return found
+
+    def _pair_times(self, call, node, norm, x, cache, residual):
+        """Of one call and of one after the other, which leaves no parts to report."""
+        parts, norms, convs = self._parts.copy(), self._norms.copy(), self._convs.copy()
+        try:
+            return _microseconds({
+                "one": functools.partial(call, norm, node, x, cache, residual),
+                "apart": lambda: self.conv(node, self.norm(norm, x), cache, residual),
+            }, x.device)
+        finally:
+            self._parts, self._norms, self._convs = parts, norms, convs
+
     def _choose_conv(self, key, node, x, cache, residual):
         call, kernel, reason, spent = self._shape_choice(key, node, x, cache, residual)
+        part = Part(self._name(node.weight), tuple(x.shape),
+                    " + ".join(self._kinds(node, x, cache, residual)), kernel, reason, spent)
+        self._parts[key] = part
+        found = self._convs[key] = call, part
+        if len(self._convs) > 65536:
+            self._convs.clear()
+        return found
+
+    def _kinds(self, node, x, cache, residual):
+        """What a convolution does, for a report."""
         kinds = [f"conv{x.dim() - 2}d"]
         kinds += ["upsampling"] * (node.upsample > 1) + ["padding"] * any(node.begin + node.end)
         kinds += ["depth to space"] * (node.shuffle is not None)
@@ -214,13 +287,7 @@ class Session:
         kinds += ["residual"] * (residual is not None)
         if node.activation is not None:
             kinds.append(node.activation[0])
-        part = Part(self._name(node.weight), tuple(x.shape), " + ".join(kinds), kernel, reason,
-                    spent)
-        self._parts[key] = part
-        found = self._convs[key] = call, part
-        if len(self._convs) > 65536:
-            self._convs.clear()
-        return found
+        return kinds
 
     def _shape_choice(self, key, node, x, cache, residual):
         """(call, kernel, reason, times) for this shape, whatever the weight."""

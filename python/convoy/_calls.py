@@ -276,10 +276,13 @@ class ConvCall:
             epilogue.parameter_a, epilogue.parameter_b = node.activation[1:]
         self.epilogue = bytes(epilogue)
         self.arguments = bytes(self.plan._arguments_template)
+        prologue = self.plan._prologue_template
+        self.prologue = bytes(prologue) if prologue.norm else None
         self.name = self.plan.kernel
         self.number = None
         if _operators.library is not None and node.shuffle is None:
-            self.number = _operators.conv(self.plan, epilogue, weight.numel())
+            self.number = _operators.conv(self.plan, epilogue, prologue if prologue.norm else None,
+                                          weight.numel())
 
     def counting(self, convert):
         """The same call with another way to put channels innermost."""
@@ -287,11 +290,13 @@ class ConvCall:
         made.convert = convert
         return made
 
-    def __call__(self, node, x, cache, residual):
-        """Enqueue; the output, channels innermost. In `node` weight and bias count."""
+    def __call__(self, node, x, cache, residual, coefficients=None):
+        """Enqueue; the output, channels innermost. In `node` weight and bias count. coefficients:
+        of a prologue of scale and shift, as a NormCall makes them."""
         if self.is_row and x.dim() == 3:
             residual = None if residual is None else self.convert(residual).unsqueeze(2)
-            return self(node, self.convert(x).unsqueeze(2), cache, residual).squeeze(2)
+            y = self(node, self.convert(x).unsqueeze(2), cache, residual, coefficients)
+            return y.squeeze(2)
         weight, bias = node.weight, node.bias
         # NOTE: asked here before it is asked there: calls of Python's cost more than the answer.
         if not (x.is_contiguous(memory_format=self.format) and x.data_ptr() % 16 == 0):
@@ -309,7 +314,7 @@ class ConvCall:
                 cache = self.convert(cache)
             try:
                 return _operators.run_conv(self.number.value, address, x, weight, bias, residual,
-                                           cache)
+                                           cache, coefficients)
             except RuntimeError as error:
                 raise _operators.typed(error) from None
         out = torch.empty(self.shape, dtype=x.dtype, device=x.device, memory_format=self.format)
@@ -335,6 +340,10 @@ class ConvCall:
             workspace = torch.empty(self.workspace, dtype=torch.uint8, device=x.device)
             arguments.workspace = workspace.data_ptr()
         arguments.epilogue = ctypes.pointer(epilogue)
+        if self.prologue is not None:
+            prologue = native.Prologue.from_buffer_copy(self.prologue)
+            prologue.scale, prologue.shift = (part.data_ptr() for part in coefficients)
+            arguments.prologue = ctypes.pointer(prologue)
         status = library.convoy_run(self.handle, ctypes.byref(arguments), stream_of(x.device))
         if status != 0:
             native.check(status)
@@ -353,8 +362,9 @@ class ConvCall:
 class NormCall:
     """One norm of one shape, for any parameters and tensor."""
 
-    def __init__(self, node, x, weight, bias, convert):
-        """As ConvCall."""
+    def __init__(self, node, x, weight, bias, convert, result="tensor"):
+        """As ConvCall. result: or "coefficients", of a GroupNorm without its activation: fp32
+        [2, N, C], what the tensor is multiplied by and what is added."""
         given = weight if weight is not None else bias
         if weight is not None and bias is not None and weight.dtype != bias.dtype:
             raise InvalidArgument(
@@ -362,6 +372,7 @@ class NormCall:
             )
         channels = x.shape[1]
         pixels = x.numel() // channels
+        with_coefficients = result == "coefficients"
         problem: GroupNorm | RmsNorm
         if node.rule == "group":
             problem = GroupNorm(x.shape[0], pixels // x.shape[0], channels, node.groups,
@@ -373,10 +384,13 @@ class NormCall:
             scale=weight is not None,
             bias=bias is not None,
             parameter_dtype="fp32" if given is None else type_name(given, "weight or bias"),
-            activation="none" if node.activation is None else node.activation[0],
+            activation="none" if node.activation is None or with_coefficients
+            else node.activation[0],
+            result=result,
             **device_options(x.device),
         ))
         self.convert = convert
+        self.coefficients = (2, x.shape[0], channels) if with_coefficients else None
         self.workspace = self.plan.workspace_bytes if x.is_cuda else 0
         self.handle = self.plan._handle
         arguments = native.NormArguments.from_buffer_copy(self.plan._arguments_template)
@@ -389,7 +403,8 @@ class NormCall:
             parameters = torch.float32 if given is None else given.dtype
             self.number = _operators.norm(self.plan, arguments, x.numel(), channels,
                                           native.DTYPES[NAMES[x.dtype]],
-                                          native.DTYPES[NAMES[parameters]])
+                                          native.DTYPES[NAMES[parameters]],
+                                          x.shape[0] if with_coefficients else 0)
 
     def __call__(self, x, weight, bias):
         x = self.convert(x)
@@ -398,7 +413,10 @@ class NormCall:
                 return _operators.run_norm(self.number.value, x, weight, bias)
             except RuntimeError as error:
                 raise _operators.typed(error) from None
-        out = torch.empty_like(x)
+        if self.coefficients is None:
+            out = torch.empty_like(x)
+        else:
+            out = torch.empty(self.coefficients, dtype=torch.float32, device=x.device)
         arguments = native.NormArguments.from_buffer_copy(self.arguments)
         arguments.output, arguments.input = out.data_ptr(), x.data_ptr()
         if weight is not None:

@@ -355,10 +355,11 @@ class Norm(Node):
     """activation(norm(source)·weight + bias). rule: "group" with `groups`, "added" or "norm_floor"
     (as convoy.torch.rms_norm); scale: what the result of the rule's plain formula is multiplied
     by, where norm_floor's plain formula is F.normalize. wide: its logical type is fp32, though its
-    source has 16 bits; it becomes cheap once it is cast back."""
+    source has 16 bits; it becomes cheap once it is cast back. taken: a convolution has computed it
+    for itself."""
 
     __slots__ = ("activation", "bias", "epsilon", "groups", "rule", "scale", "session", "source",
-                 "weight", "wide")
+                 "taken", "weight", "wide")
 
     def __init__(self, session, source, rule, epsilon, groups=0, weight=None, bias=None, scale=1.0,
                  activation=None, wide=False):
@@ -368,7 +369,7 @@ class Norm(Node):
         _remember(self)
         self.session, self.source, self.rule, self.epsilon = session, source, rule, epsilon
         self.groups, self.weight, self.bias, self.scale = groups, weight, bias, scale
-        self.activation, self.wide = activation, wide
+        self.activation, self.wide, self.taken = activation, wide, False
 
     def having(self, **changes):
         """The same with other weight, bias, scale, activation or wide."""
@@ -391,6 +392,8 @@ class Norm(Node):
 
     def compute(self):
         x, session = self.source.force(), self.session
+        if self.taken:  # And it is wanted itself: not again.
+            session.share(self.weight)
         if session.shards and session.shards.active:
             return session.shards.norm(self, x)
         if self.wide:
@@ -661,6 +664,11 @@ class Conv(Node):
             residual = residual.force()
         if cache is not None:
             cache = cache.force()
+        source = self.source
+        if type(source) is Norm and source.tensor is None:
+            made = session.normalised_conv(self, source, cache, residual)
+            if made is not None:
+                return made
         shards = session.shards
         run = shards.convolution if shards and shards.active else session.conv
         return run(self, self.source.force(), cache, residual)

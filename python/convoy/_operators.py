@@ -51,9 +51,10 @@ def _load():
             "legal: the same; CONVOY_TORCH_LIBRARY=off leaves it out")
     text = POINTER(c_char_p)
     for name, arguments, result in (
-        ("conv", [c_void_p, POINTER(native.Epilogue), c_int64, POINTER(c_int64), text], c_int32),
-        ("norm", [c_void_p, POINTER(native.NormArguments), c_int64, c_int64, c_int32, c_int32,
+        ("conv", [c_void_p, POINTER(native.Epilogue), POINTER(native.Prologue), c_int64,
                   POINTER(c_int64), text], c_int32),
+        ("norm", [c_void_p, POINTER(native.NormArguments), c_int64, c_int64, c_int32, c_int32,
+                  c_int64, POINTER(c_int64), text], c_int32),
         ("forget_conv", [c_int64], None), ("forget_norm", [c_int64], None),
         ("plan", [c_int64], c_void_p), ("forget_plans", [], None),
     ):
@@ -84,15 +85,17 @@ class _Number:
         weakref.finalize(self, forget, self.value).atexit = False
 
 
-def conv(plan, epilogue, filter_elements):
-    """A call of `plan`, which must outlive it."""
+def conv(plan, epilogue, prologue, filter_elements):
+    """A call of `plan`, which must outlive it. prologue: None where it has none."""
     return _Number(library.convoy_torch_conv, library.convoy_torch_forget_conv, plan._handle,
-                   byref(epilogue), filter_elements)
+                   byref(epilogue), None if prologue is None else byref(prologue),
+                   filter_elements)
 
 
-def norm(plan, arguments, elements, channels, dtype, parameter_dtype):
+def norm(plan, arguments, elements, channels, dtype, parameter_dtype, images=0):
+    """images: where the plan's result is coefficients."""
     return _Number(library.convoy_torch_norm, library.convoy_torch_forget_norm, plan._handle,
-                   byref(arguments), elements, channels, dtype, parameter_dtype)
+                   byref(arguments), elements, channels, dtype, parameter_dtype, images)
 
 
 def clear():

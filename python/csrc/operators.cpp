@@ -111,7 +111,8 @@ Tensor rms_norm(const Tensor x, const MaybeTensor weight, const MaybeTensor bias
 /// A convolution that Python has made a call of (convoy_torch_conv). packed: the address of one of
 /// the library's packed filters, or 0 and `weight`.
 Tensor run_conv(std::int64_t number, std::int64_t packed, const Tensor x, const MaybeTensor weight,
-                const MaybeTensor bias, const MaybeTensor residual, const MaybeTensor cache) {
+                const MaybeTensor bias, const MaybeTensor residual, const MaybeTensor cache,
+                const MaybeTensor coefficients) {
   const auto runner = numbered_convs().find(number);
   if (runner == nullptr) {
     fail(CONVOY_INVALID_ARGUMENT, "no call has the number " + std::to_string(number));
@@ -121,7 +122,8 @@ Tensor run_conv(std::int64_t number, std::int64_t packed, const Tensor x, const 
                       .packed = reinterpret_cast<convoy_packed_filter_t>(packed),
                       .bias = bias,
                       .residual = residual,
-                      .cache = cache},
+                      .cache = cache,
+                      .coefficients = coefficients ? &*coefficients : nullptr},
                      std::nanf(""));
 }
 
@@ -171,7 +173,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(convoy, library) {
       "-> Tensor");
   library.def(
       "_run_conv(int number, int packed, Tensor x, Tensor? weight, Tensor? bias, "
-      "Tensor? residual, Tensor? cache) -> Tensor");
+      "Tensor? residual, Tensor? cache, Tensor? coefficients=None) -> Tensor");
   library.def("_run_norm(int number, Tensor x, Tensor? weight, Tensor? bias) -> Tensor");
 }
 
@@ -201,14 +203,15 @@ STABLE_TORCH_LIBRARY_IMPL(convoy, CUDA, library) {
 
 using convoy_torch::guarded;
 
-/// A call of a plan of Python's, which outlives it.
+/// A call of a plan of Python's, which outlives it. prologue: null for none.
 CONVOY_TORCH_API std::int32_t convoy_torch_conv(convoy_plan_t plan,
                                                 const convoy_epilogue_t* epilogue,
+                                                const convoy_prologue_t* prologue,
                                                 std::int64_t filter_elements, std::int64_t* number,
                                                 const char** text) {
   return guarded(text, [&] {
-    *number = convoy_torch::numbered_convs().add(
-        std::make_shared<const convoy_torch::ConvRunner>(plan, *epilogue, filter_elements));
+    *number = convoy_torch::numbered_convs().add(std::make_shared<const convoy_torch::ConvRunner>(
+        plan, *epilogue, prologue, filter_elements));
   });
 }
 
@@ -216,14 +219,17 @@ CONVOY_TORCH_API void convoy_torch_forget_conv(std::int64_t number) {
   convoy_torch::numbered_convs().remove(number);
 }
 
+/// images: of a plan whose result is coefficients; else 0.
 CONVOY_TORCH_API std::int32_t convoy_torch_norm(convoy_norm_plan_t plan,
                                                 const convoy_norm_arguments_t* arguments,
                                                 std::int64_t elements, std::int64_t channels,
                                                 std::int32_t dtype, std::int32_t parameter_dtype,
-                                                std::int64_t* number, const char** text) {
+                                                std::int64_t images, std::int64_t* number,
+                                                const char** text) {
   return guarded(text, [&] {
     *number = convoy_torch::numbered_norms().add(std::make_shared<const convoy_torch::NormRunner>(
-        plan, *arguments, convoy_torch::NormTensors{elements, channels, dtype, parameter_dtype}));
+        plan, *arguments,
+        convoy_torch::NormTensors{elements, channels, dtype, parameter_dtype, images}));
   });
 }
 

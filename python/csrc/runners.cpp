@@ -47,13 +47,14 @@ Extents::Extents(const convoy_tensor_shape_t& shape) : rank(shape.layout == CONV
 
 ConvRunner::ConvRunner(OwnedPlan plan, const convoy_epilogue_t& epilogue,
                        std::int64_t filter_elements)
-    : ConvRunner(plan.get(), epilogue, filter_elements) {
+    : ConvRunner(plan.get(), epilogue, nullptr, filter_elements) {
   owned_ = std::move(plan);
 }
 
 ConvRunner::ConvRunner(convoy_plan_t plan, const convoy_epilogue_t& epilogue,
-                       std::int64_t filter_elements)
+                       const convoy_prologue_t* prologue, std::int64_t filter_elements)
     : plan_(plan), epilogue_(epilogue), filter_elements_(filter_elements) {
+  if (prologue != nullptr) prologue_ = *prologue;
   convoy_run_arguments_init(&arguments_, sizeof(arguments_));
   convoy_tensor_shape_t shape{};
   check(convoy_plan_activation_shape(plan, &shape));
@@ -110,6 +111,22 @@ Tensor ConvRunner::run(const ConvInputs& inputs, float beta, Tensor* following) 
     cache = fitting(*inputs.cache, "cache", cache_, x);
     arguments.cache = Facts(*cache).data;
   }
+  convoy_prologue_t prologue;
+  if (prologue_ && inputs.coefficients != nullptr) {
+    const Facts given(*inputs.coefficients);
+    const std::int64_t count = x.sizes[0] * x.sizes[1];
+    if (library_dtype(given, "coefficients") != CONVOY_FP32 || !given.same_place(x) ||
+        given.elements() != 2 * count || !given.contiguous()) {
+      fail(CONVOY_INVALID_ARGUMENT,
+           "coefficients are " + described(given) + ", " + type_and_place(given) +
+               "; legal: dense torch.float32 (2, " + std::to_string(x.sizes[0]) + ", " +
+               std::to_string(x.sizes[1]) + ") on the device of x");
+    }
+    prologue = *prologue_;
+    prologue.scale = static_cast<const float*>(given.data);
+    prologue.shift = prologue.scale + count;
+    arguments.prologue = &prologue;
+  }
   if (following != nullptr) {
     *following = empty_channels_last(next_cache_.span(), x);
     arguments.next_cache = Facts(*following).data;
@@ -146,7 +163,9 @@ Tensor NormRunner::run(const Tensor& x, const std::optional<Tensor>& weight,
   }
   const Tensor input = given.channels_last() ? x : channels_last(x);
   const Facts facts(input);
-  Tensor output = empty_channels_last(facts.sizes, facts);
+  const std::array<std::int64_t, 3> coefficients{2, tensors_.images, tensors_.channels};
+  Tensor output = tensors_.images > 0 ? empty_fp32(coefficients, facts)
+                                      : empty_channels_last(facts.sizes, facts);
   convoy_norm_arguments_t arguments = arguments_;
   arguments.input = facts.data;
   arguments.output = Facts(output).data;

@@ -38,13 +38,17 @@ struct ConvInputs {
   const std::optional<Tensor>& bias;
   const std::optional<Tensor>& residual;
   const std::optional<Tensor>& cache;
+  /// What a prologue multiplies by and adds, fp32 [2, N, C]; null without one.
+  const Tensor* coefficients = nullptr;
 };
 
 /// A plan with everything settled that depends on shapes alone. Threads may share it.
 class ConvRunner {
  public:
-  /// `epilogue`: of every run, but for its pointers. The plan lives as long as this.
-  ConvRunner(convoy_plan_t plan, const convoy_epilogue_t& epilogue, std::int64_t filter_elements);
+  /// `epilogue`, `prologue` (may be null): of every run, but for their pointers. The plan lives as
+  /// long as this.
+  ConvRunner(convoy_plan_t plan, const convoy_epilogue_t& epilogue,
+             const convoy_prologue_t* prologue, std::int64_t filter_elements);
   ConvRunner(OwnedPlan plan, const convoy_epilogue_t& epilogue, std::int64_t filter_elements);
 
   convoy_plan_t plan() const { return plan_; }
@@ -55,6 +59,7 @@ class ConvRunner {
   OwnedPlan owned_;
   convoy_plan_t plan_;
   convoy_epilogue_t epilogue_;
+  std::optional<convoy_prologue_t> prologue_;
   convoy_run_arguments_t arguments_;
   std::int32_t dtype_ = 0;
   std::int64_t filter_elements_;
@@ -66,6 +71,8 @@ class ConvRunner {
 struct NormTensors {
   std::int64_t elements, channels;
   std::int32_t dtype, parameter_dtype;
+  /// Of a GroupNorm whose coefficients are its result; else 0.
+  std::int64_t images = 0;
 };
 
 class NormRunner {
@@ -76,6 +83,7 @@ class NormRunner {
   NormRunner(OwnedNormPlan plan, const convoy_norm_arguments_t& arguments,
              const NormTensors& tensors);
 
+  /// Like x; with NormTensors::images fp32 [2, N, C], what x is multiplied by and what is added.
   Tensor run(const Tensor& x, const std::optional<Tensor>& weight,
              const std::optional<Tensor>& bias) const;
 
