@@ -1424,13 +1424,27 @@ class Models(unittest.TestCase):
             torch.testing.assert_close(copy.deepcopy(kept).cpu() * 1.0, expected, rtol=1e-5,
                                        atol=1e-5)
 
+    def test_split_by_either_name(self):
+        class Halves(Block):
+            def forward(self, x):
+                a, b = self.conv1(x).split(split_size=8, dim=1)
+                c, d = torch.split(tensor=a - b, split_size_or_sections=4, dim=1)
+                return c * d
+
+        model = Halves().eval()
+        with torch.no_grad():
+            expected = model(self.x)
+            torch.testing.assert_close(convoy.accelerate(model)(self.x), expected, rtol=1e-5,
+                                       atol=1e-5)
+
     def test_what_a_model_holds_after_a_call(self):
         class Holds(torch.nn.Module):
             """As restoration models keep their mean, and streams what came before."""
 
             def __init__(self):
                 super().__init__()
-                self.conv, self.other = torch.nn.Conv2d(1, 1, 3, padding=1), torch.nn.Conv2d(1, 1, 1)
+                self.conv = torch.nn.Conv2d(1, 1, 3, padding=1)
+                self.other = torch.nn.Conv2d(1, 1, 1)
                 self.register_buffer("ema", torch.zeros(1))
                 self.mean, self.log, self.box = torch.zeros(1), [], {}
                 self.kept = self.waits = self.waits_too = torch.zeros(1)
