@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from . import _calls, _constructors, _functions, _helpers, _layout, _prologues, _transposed, _trial
-from ._deferred import Deferred, unwrapped
+from ._deferred import Deferred, storages, tidy, tidy_buffers, unwrapped
 from ._folding import Foldings, state
 from ._native import UPSAMPLE_FOLDINGS, ConvoyError, InvalidArgument, choose
-from ._nodes import Value
+from ._nodes import Value, part_from
 from ._trial import MARK
 
 _functions.register_all()
@@ -147,6 +147,8 @@ class Session:
         self.foldings = Foldings()
         self.filters = _transposed.Filters()
         self.trials = _trial.Trials()
+        self.is_untidy = False  # Whether the model may hold stand-ins, from calls before.
+        self._buffers: list[dict] | None = None
 
     def __deepcopy__(self, memo):
         model = None if self.model is None else memo.get(id(self.model()))
@@ -154,6 +156,24 @@ class Session:
 
     def __reduce__(self):
         return Session, (None, self.upsample_folding, self.probe, self.quality)
+
+    def tidy(self, module):
+        """Before a call of `module`, or of its twin, that is PyTorch's own."""
+        if self.is_untidy:
+            self.is_untidy = False
+            tidy(module)
+            model = None if self.model is None else self.model()
+            if model is not None and model is not module:
+                tidy(model)
+
+    def end(self, output):
+        """At the end of an accelerated call, with its results."""
+        part_from(storages(output, set()))
+        if self._buffers is None:
+            model = None if self.model is None else self.model()
+            self._buffers = [] if model is None else [
+                part._buffers for part in model.modules() if part._buffers]
+        tidy_buffers(self._buffers)
 
     def is_shared(self, weight):
         """Whether the plain output of this weight's convolution was wanted beside a fused one."""
@@ -595,6 +615,7 @@ def _before(session, module, args, kwargs):
     _trial.forget_interrupted(session.trials, module)
     way = _trial.settled()
     if way == "plain":
+        session.tidy(module)
         return None
     given = _tensors(args)
     if kwargs:
@@ -609,6 +630,7 @@ def _before(session, module, args, kwargs):
     reason = _refusal(module, given)
     if reason:
         session.left_calls[reason] += 1
+        session.tidy(module)
         return None
 
     shards = session.shards
@@ -618,6 +640,7 @@ def _before(session, module, args, kwargs):
         found = session.trials.begin(module, given, args, kwargs, sys._getframe(1))
         if found:
             session.left_calls[found] += 1
+            session.tidy(module)
             return None
         is_first = found is None
     if shards:
@@ -627,6 +650,7 @@ def _before(session, module, args, kwargs):
 
     standins = (tuple([_wrapped(value, session, module) for value in args]),
                 {key: _wrapped(value, session, module) for key, value in kwargs.items()})
+    session.is_untidy = True
     _constructors.enter(sys._getframe(1))
     if is_first:
         session.trials.first(standins)
@@ -643,6 +667,7 @@ def _after(session, module, args, kwargs, output):
         _constructors.leave()
         whole = session.model is not None and session.model() is module
         output = unwrapped(output, outermost=True, depth=6 if whole else 0)
+        session.end(output)
     return session.trials.end(args, kwargs, output, session.takes_over)
 
 
@@ -744,6 +769,7 @@ def restore(model: torch.nn.Module) -> torch.nn.Module:
     for handle in handles:
         handle.remove()
     _helpers.put_back(model)
+    tidy(model)
     return model
 
 

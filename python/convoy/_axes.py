@@ -395,7 +395,9 @@ def _keeps_much(tensor):
     return held >= _LARGE and 2 * tensor.nbytes <= held
 
 
-def _split(tensor, split_size_or_sections, dim=0):
+def _split(tensor, split_size_or_sections=None, dim=0, *, split_size=None):
+    if split_size_or_sections is None:  # The method's own name of it.
+        split_size_or_sections = split_size
     node, session = alone(tensor), tensor._session
     axis = dim % len(node.shape)
     result, at = [], 0

@@ -7,6 +7,7 @@ tensors themselves, and their results are stand-ins again. So a model is taken o
 forward() does, whatever its modules are called.
 """
 
+import collections
 import types
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,8 @@ import torch
 from torch.autograd import forward_ad
 
 from ._layout import is_inner
-from ._nodes import Cat, Frames, Lent, Norm, Pad, Value, Viewed, settle
+from ._nodes import Cat, Frames, Lent, Norm, Pad, Value, Viewed, remember, settle
+from ._trial import MARK
 
 HALVES = (torch.bfloat16, torch.float16)
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
@@ -534,6 +536,8 @@ def another(x):
     if x._viewed and type(node) is not Frames:
         tensor = node.force()
         return Deferred(Value(tensor.clone()) if is_given(node) else Lent(tensor), x._session)
+    if type(node) is Value and not node.shared:
+        remember(node)
     node.shared = True
     return Deferred(node, x._session)
 
@@ -629,6 +633,88 @@ _OPAQUE = (torch.Tensor, torch.nn.Module, type, types.ModuleType, types.Function
            types.MethodType, str, bytes, int, float, type(None))
 
 
+def _left(value, known):
+    """The tensor of a stand-in that the caller gets, whose memory no other one of them has."""
+    inner, shards = value._force(), value._session and value._session.shards
+    node, tensor = value._node, (shards.leave(inner) if shards else inner).contiguous()
+    if tensor is inner and ((type(node) is Lent and not node.owned)
+                            or (node.shared and id(node) in known)):
+        tensor = tensor.clone()
+    known[id(node)] = node, node
+    return tensor
+
+
+def storages(value, found, depth=6):
+    """The addresses of the tensors of a result."""
+    if type(value) is torch.Tensor:
+        if value.layout is torch.strided:
+            found.add(value.untyped_storage().data_ptr())
+    elif depth == 0:
+        pass
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            storages(item, found, depth - 1)
+    elif isinstance(value, dict):
+        storages(list(value.values()), found, depth - 1)
+    elif hasattr(value, "__dataclass_fields__"):
+        storages([getattr(value, name, None) for name in value.__dataclass_fields__], found,
+                 depth - 1)
+    return found
+
+
+def tidy(model):
+    """Let a model and its parts hold tensors again, where calls have left stand-ins in them: what
+    they hold is read, and written to, by calls that are PyTorch's own too."""
+    known: dict = {}
+    for part in model.modules():
+        held = part.__dict__
+        for name, value in list(held.items()):
+            if name != MARK:
+                plain = _held(value, known, 5)
+                if plain is not value:
+                    held[name] = plain
+
+
+def tidy_buffers(buffers):
+    for held in buffers:
+        for name, value in held.items():
+            if type(value) is Deferred:
+                held[name] = own(value).contiguous()
+
+
+def _held(value, known, depth):
+    """`value`, or what is to be in its place; what it contains is changed where it is."""
+    kind = type(value)
+    if id(value) in known:
+        return known[id(value)][0]
+    if kind is Deferred:
+        known[id(value)] = own(value).contiguous(), value
+        return known[id(value)][0]
+    if kind in _SINGLE or isinstance(value, _OPAQUE) or depth == 0:
+        return value
+    known[id(value)] = value, value
+    if isinstance(value, dict):
+        items = list(value.items())
+    elif isinstance(value, (list, collections.deque)):
+        items = list(enumerate(value))
+    elif isinstance(value, tuple):
+        made = [_held(item, known, depth - 1) for item in value]
+        if any(a is not b for a, b in zip(made, value)):
+            known[id(value)] = tuple_like(value, made), value
+        return known[id(value)][0]
+    else:
+        for name, item in list(getattr(value, "__dict__", {}).items()):
+            plain = _held(item, known, depth - 1)
+            if plain is not item:
+                _put(value, name, plain)
+        return value
+    for key, item in items:
+        plain = _held(item, known, depth - 1)
+        if plain is not item:
+            value[key] = plain
+    return value
+
+
 def unwrapped(value, outermost=False, depth=0, known=None):
     """The same with tensors, contiguous as a caller expects them, in tuples, lists and data
     classes too. Plain dictionaries inside are caches, and stay, but where the whole model ends.
@@ -637,9 +723,7 @@ def unwrapped(value, outermost=False, depth=0, known=None):
     known = {} if known is None else known
     if type(value) is Deferred:
         if id(value) not in known:
-            tensor, shards = value._force(), value._session and value._session.shards
-            tensor = (shards.leave(tensor) if shards else tensor).contiguous()
-            known[id(value)] = tensor, value
+            known[id(value)] = _left(value, known), value
         return known[id(value)][0]
     if type(value) in (list, tuple):
         return type(value)(unwrapped(v, depth=depth, known=known) for v in value)

@@ -53,7 +53,7 @@ class _Nodes(list):
     limit = 1024
 
 
-def _remember(node):
+def remember(node):
     """So that `settle` finds it, as long as it lives."""
     try:
         nodes = _local.nodes
@@ -80,6 +80,49 @@ def settle():
             node.own()
 
 
+def _reads(node, addresses):
+    """Whether what waits reads memory of the caller's: what he gave, or storage at an address."""
+    waiting = [node]
+    while waiting:
+        tensor = waiting[-1].tensor
+        node = waiting.pop()
+        if tensor is not None:
+            if (type(node) is Value and node.given) or (
+                    tensor.untyped_storage().data_ptr() in addresses):
+                return True
+            continue
+        for kind in type(node).__mro__:
+            for name in getattr(kind, "__slots__", ()):
+                value = getattr(node, name, None)
+                for part in value if isinstance(value, (list, tuple)) else (value,):
+                    if isinstance(part, Node):
+                        waiting.append(part)
+    return False
+
+
+def part_from(addresses):
+    """At the end of a call: what lives on, in what the model holds, and reads memory that the
+    caller may write to, his own or storage at these addresses, is computed, or copied, now."""
+    nodes = getattr(_local, "nodes", None)
+    if not nodes:
+        return
+    alive = [node for node in (ref() for ref in nodes) if node is not None]
+    nodes[:] = map(_ref, alive)
+    for node in alive:
+        if node.tensor is None:
+            if _reads(node, addresses):
+                tensor = node.force()
+                if tensor.untyped_storage().data_ptr() in addresses:
+                    node.tensor = tensor.clone()
+        elif (type(node) is Lent and not node.owned
+                and node.tensor.untyped_storage().data_ptr() in addresses):
+            if node.origin is not None and not node.origin.owned:
+                node.origin.own()
+            node.own()
+        elif node.shared and node.tensor.untyped_storage().data_ptr() in addresses:
+            node.tensor = node.tensor.clone()
+
+
 class Node:
     """shape, dtype, device: of the tensor. tensor: it, where it is there. shared: whether several
     stand-ins have it that are not to see what is written to the others."""
@@ -89,7 +132,7 @@ class Node:
     def __init__(self, shape, dtype, device):
         self.shape, self.dtype, self.device, self.tensor = shape, dtype, device, None
         self.shared = False
-        _remember(self)
+        remember(self)
 
     def force(self):
         tensor = self.tensor
@@ -136,7 +179,7 @@ class Lent(Value):
         self.origin, self.owned = origin and (origin.origin or origin), False
         if origin is not None:
             self._offset = tensor.storage_offset() - self.origin.tensor.storage_offset()
-        _remember(self)
+        remember(self)
 
     def own(self):
         """Have memory of its own: a view that of its origin, which has had it before."""
@@ -366,7 +409,7 @@ class Norm(Node):
         self.shape, self.device = source.shape, source.device
         self.dtype = torch.float32 if wide else source.dtype
         self.tensor, self.shared = None, False
-        _remember(self)
+        remember(self)
         self.session, self.source, self.rule, self.epsilon = session, source, rule, epsilon
         self.groups, self.weight, self.bias, self.scale = groups, weight, bias, scale
         self.activation, self.wide, self.taken = activation, wide, False
@@ -559,7 +602,7 @@ class Conv(Node):
     def __init__(self, session, source, weight, bias, how, cache=None):
         self.shape, self.dtype, self.device = how.shape, source.dtype, source.device
         self.tensor, self.shared = None, False
-        _remember(self)
+        remember(self)
         self.session, self.source, self.weight, self.bias = session, source, weight, bias
         self.how, self.cache, self.residual, self.residual_first = how, cache, None, False
         self.activation, self.shuffle, self.repeats, self.taken = None, None, False, False
@@ -580,7 +623,7 @@ class Conv(Node):
         made = _new_conv(Conv)
         made.shape, made.dtype, made.device = self.shape, self.dtype, self.device
         made.tensor, made.shared = self.tensor, False
-        _remember(made)
+        remember(made)
         made.session, made.source, made.weight = self.session, self.source, self.weight
         made.bias, made.how, made.cache, made.residual = (
             self.bias, self.how, self.cache, self.residual)

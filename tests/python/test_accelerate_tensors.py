@@ -11,7 +11,7 @@ import numpy
 import torch
 import torch.nn.functional as F
 from convoy import _axes
-from support import Accelerated, Then, error
+from support import Accelerated, Block, Then, error
 
 
 class Tensors(Accelerated):
@@ -194,6 +194,19 @@ class Tensors(Accelerated):
                     return torch.autograd.grad(y.square().mean(), self.conv.weight)[0]
 
         self.same(Inner(), self.x)
+
+    def test_split_by_either_name(self):
+        class Halves(Block):
+            def forward(self, x):
+                a, b = self.conv1(x).split(split_size=8, dim=1)
+                c, d = torch.split(tensor=a - b, split_size_or_sections=4, dim=1)
+                return c * d
+
+        model = Halves().eval()
+        with torch.no_grad():
+            expected = model(self.x)
+            torch.testing.assert_close(convoy.accelerate(model)(self.x), expected, rtol=1e-5,
+                                       atol=1e-5)
 
 
 if __name__ == "__main__":

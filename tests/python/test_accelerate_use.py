@@ -7,6 +7,8 @@ import unittest
 
 import convoy
 import torch
+import torch.nn.functional as F
+from convoy import _trial
 from support import Accelerated, Block, error
 
 
@@ -113,6 +115,66 @@ class Use(Accelerated):
         compiled[0].compile()
         with self.assertRaisesRegex(convoy.InvalidArgument, "^0 is compiled by torch.compile"):
             convoy.accelerate(compiled)
+
+    def test_what_a_model_holds_after_a_call(self):
+        class Holds(torch.nn.Module):
+            """As restoration models keep their mean, and streams what came before."""
+
+            def __init__(self):
+                super().__init__()
+                self.conv = torch.nn.Conv2d(1, 1, 3, padding=1)
+                self.other = torch.nn.Conv2d(1, 1, 1)
+                self.register_buffer("ema", torch.zeros(1))
+                self.mean, self.log, self.box = torch.zeros(1), [], {}
+                self.kept = self.waits = self.waits_too = torch.zeros(1)
+
+            def forward(self, x):
+                self.mean = self.mean.type_as(x)
+                y = self.conv(x - self.mean) + self.kept + self.waits + self.waits_too
+                self.ema = 0.9 * self.ema + y.mean()
+                self.kept, self.waits = y.clone(), F.relu(self.other(y))
+                self.waits_too = self.other(x)
+                self.log.append(y)
+                self.box = {"both": (y, x)}
+                return y, y.clone(), y * 1
+
+        plain = Holds().eval()
+        model = convoy.accelerate(copy.deepcopy(plain))
+        x, own = torch.randn(2, 1, 6, 7), torch.randn(2, 1, 6, 7)
+        own.copy_(x)
+
+        def tensors():
+            return (model.mean, model.kept, model.waits, model.log[0], *model.box["both"])
+
+        with torch.no_grad():
+            for i in range(3):
+                results, expected = model(own), plain(x)
+                self.assertEqual(len({t.data_ptr() for t in results}), 3)
+                for got, want in zip(results, expected):
+                    torch.testing.assert_close(got, want)
+                    got.mul_(i + 2)  # The caller may write to what he has.
+                    want.mul_(i + 2)
+                own.add_(1)
+                x.add_(1)
+                self.assertIs(type(model.state_dict()["ema"]), torch.Tensor)
+            torch.testing.assert_close(model.ema, plain.ema)
+            log = model.log
+            with _trial._settled("plain"):  # As where the host binds.
+                for got, want in zip(model(own), plain(x)):
+                    self.assertIs(type(got), torch.Tensor)
+                    torch.testing.assert_close(got, want)
+            self.assertEqual({type(t) for t in tensors()}, {torch.Tensor})
+            self.assertIs(model.log, log)
+            model(own), plain(x)
+        model.mean = model.mean.detach()
+        result = model(own)[0]  # With gradients.
+        self.assertIs(type(result), torch.Tensor)
+        self.assertTrue(result.requires_grad)
+        with torch.no_grad():
+            model(own)
+            convoy.restore(model)
+            self.assertEqual({type(t) for t in tensors()}, {torch.Tensor})
+            self.assertEqual({type(t) for t in model(own)}, {torch.Tensor})
 
 
 if __name__ == "__main__":
