@@ -8,7 +8,7 @@ from unittest import mock
 import convoy
 import torch
 import torch.nn.functional as F
-from convoy import _accelerate, _prologues
+from convoy import _accelerate, _layout, _operators, _prologues, _trial
 from support import error
 
 FUSED = "group_norm + conv"
@@ -137,6 +137,29 @@ class Prologues(unittest.TestCase):
                 got = model(x)
                 other = convoy.restore(copy.deepcopy(model))
                 self.assertLess(error(got, other(x)), 1e-2)
+
+    @unittest.skipIf(_operators.library is None, _operators.why_not)
+    def test_coefficients_are_checked(self):
+        model, x = Normalised(plain).eval().bfloat16(), torch.randn(2, 16, 8, 10).bfloat16()
+        with torch.no_grad():
+            expected = convoy.accelerate(model)(x)
+            ((pair, _),) = getattr(model, _trial.MARK)[0]._pairs.values()
+            number, packed = pair._conv.number_and_filter(model.conv.weight)
+            right = pair._norm(_layout.inner_copy(x), model.norm.weight, model.norm.bias)
+            self.assertEqual(right.shape, (2, 2, 16))
+
+            def call(coefficients):
+                return torch.ops.convoy._run_conv(number, packed, x, None, model.conv.bias, None,
+                                                  None, coefficients)
+
+            torch.testing.assert_close(call(right), expected, rtol=0, atol=0)
+            for wrong, text in (
+                (right[:, :, 1:].contiguous(), r"coefficients are \(2, 2, 15\)"),
+                (right.double(), "coefficients"), (right.bfloat16(), "legal: dense"),
+                (right.transpose(1, 2), "legal: dense"), (None, "prologue"),
+            ):
+                with self.subTest(text), self.assertRaisesRegex(RuntimeError, text):
+                    call(wrong)
 
     def test_the_quicker_way_is_taken(self):
         x = torch.randn(2, 16, 8, 10)
