@@ -649,6 +649,7 @@ def storages(value, found, depth=6):
     if type(value) is torch.Tensor:
         if value.layout is torch.strided:
             found.add(value.untyped_storage().data_ptr())
+            found.discard(0)  # Of tensors without memory: empty, or on the meta device.
     elif depth == 0:
         pass
     elif isinstance(value, (list, tuple)):
