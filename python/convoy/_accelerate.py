@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from . import _calls, _constructors, _functions, _helpers, _layout, _prologues, _transposed, _trial
+from ._changes import state, watch
 from ._deferred import Deferred, storages, tidy, tidy_buffers, unwrapped
-from ._folding import Foldings, state
+from ._folding import Foldings
 from ._native import UPSAMPLE_FOLDINGS, ConvoyError, InvalidArgument, choose
 from ._nodes import Value, part_from
 from ._trial import MARK
@@ -745,6 +746,7 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
                 f"{name or 'model'} is compiled by torch.compile, which does not let what it calls "
                 "be replaced; legal: a model that is not; nearest: the module that was compiled")
     restore(model)
+    watch()
     shards = None
     if group is not None:
         from ._shard import Shards
@@ -774,10 +776,10 @@ def restore(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def refresh(model: torch.nn.Module) -> torch.nn.Module:
-    """Let the model's weights be read anew, after writes that PyTorch does not count: those through
-    `weight.data` (`weight.data.mul_(2)`, as some LoRA mergers do) or through another framework's
-    view of the memory, and those to weights that were made under torch.inference_mode(). All others
-    are seen without it. Returns the model."""
+    """Let the model's weights be read anew, after writes that are not seen: those through a
+    `weight.data` that was asked for before a call, or through another framework's view of the
+    memory, those to a buffer's .data, and those to weights that were made under
+    torch.inference_mode(). All others are seen without it. Returns the model."""
     _calls.forget(model.parameters())
     if MARK in model.__dict__:
         model.__dict__[MARK][0].forget_derived()

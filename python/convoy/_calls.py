@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 
 from . import _layout, _operators
 from . import _native as native
+from ._changes import version_of, watch
 from ._native import InvalidArgument, library
 from ._plan import (
     Conv2d,
@@ -84,10 +85,6 @@ def vector(tensor):
 _packed: dict[tuple, tuple] = {}
 
 
-def _version(tensor):
-    return None if tensor.is_inference() else tensor._version
-
-
 _packing = threading.Lock()
 _used = threading.local()  # .filter: the last one whose address this thread gave to C++.
 
@@ -105,9 +102,10 @@ def packed_filter(plan, weight, device):
     pack_filter packs. NOTE: who keeps no more than its address holds it by `address_of`."""
     key = plan, id(weight)
     known = _packed.get(key)
-    version, address = None if weight.is_inference() else weight._version, weight.data_ptr()
+    version, address = version_of(weight), weight.data_ptr()
     if known is not None and known[2] == address and known[1] == version and known[0]() is weight:
         return known[3]
+    watch()
     with _packing:  # Once: threads that come together use one filter.
         known = _packed.get(key)
         if known is not None and known[0]() is weight and known[1:3] == (version, address):
@@ -140,7 +138,7 @@ def cast_weight(weight, dtype):
     """The weight in another type, as a parameter that is kept until the weight changes."""
     key = id(weight), dtype
     known = _cast.get(key)
-    version, address = _version(weight), weight.data_ptr()
+    version, address = version_of(weight), weight.data_ptr()
     if known is not None and known[0]() is weight and known[1:3] == (version, address):
         return known[3]
     made = torch.nn.Parameter(weight.detach().to(dtype), requires_grad=False)

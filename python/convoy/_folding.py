@@ -8,10 +8,7 @@ import weakref
 
 import torch
 
-
-def state(tensor):
-    """Changes with the tensor's numbers, as far as PyTorch counts them."""
-    return tensor.data_ptr(), None if tensor.is_inference() else tensor._version
+from ._changes import looks, state
 
 
 class _Folded:
@@ -20,7 +17,7 @@ class _Folded:
     def __init__(self, sources, epsilon):
         self._sources = [None if s is None else weakref.ref(s) for s in sources]
         self._epsilon = epsilon
-        self._states: list = [(0, 0)] * len(sources)  # Of no tensor.
+        self._states: list = [(0, 0, None)] * len(sources)  # Of no tensor.
         self._legal = False
         weight = sources[0]
         self.weight = torch.nn.Parameter(torch.empty_like(weight), requires_grad=False)
@@ -33,12 +30,12 @@ class _Folded:
 
     def is_current(self, sources):
         """Of these, and they have not changed since. NOTE: asked at each call, so one loop."""
-        for known, state, source in zip(self._sources, self._states, sources):
+        for known, seen, source in zip(self._sources, self._states, sources):
             if known is None or source is None:
                 if known is not source:
                     return False
-            elif ((source.data_ptr(), None if source.is_inference() else source._version) != state
-                    or known() is not source):
+            elif ((source.data_ptr(), None if source.is_inference() else source._version,
+                   looks.get(id(source))) != seen or known() is not source):
                 return False
         return True
 

@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from . import _calls, _trial
+from ._changes import version_of
 from ._native import InvalidArgument
 
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
@@ -20,10 +21,6 @@ _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
 
 class _Left(Exception):
     """Why a call is not captured."""
-
-
-def _version(weight):
-    return None if weight.is_inference() else weight._version
 
 
 class _Weights:
@@ -36,14 +33,14 @@ class _Weights:
         for module in () if model is None else model.modules():
             for entries in (module._modules, module._parameters):
                 self._parts += [(entries, name, part) for name, part in entries.items()]
-            self._weights += [(p, p.data_ptr(), _version(p))
+            self._weights += [(p, p.data_ptr(), version_of(p))
                               for p in module._parameters.values() if p is not None]
 
     def unchanged(self):
         # NOTE: a tenth of the time that model.parameters() takes, before every replay.
         return (self._generation == _calls.generation()
                 and all(entries.get(name) is part for entries, name, part in self._parts)
-                and all(p.data_ptr() == address and _version(p) == version
+                and all(p.data_ptr() == address and version_of(p) == version
                         for p, address, version in self._weights))
 
 
@@ -193,7 +190,7 @@ def graphed(function: Callable[..., Any], model: torch.nn.Module | None = None, 
     The first call of a shape runs as it is; the second is captured, and from then on calls are
     replayed: their inputs are copied into the graph's, their results out of it. model: whose
     weights it uses; by default the module that `function` is, or is a method of. Where one has
-    changed, a call is captured anew (after writes through weight.data: `convoy.refresh(model)`).
+    changed, a call is captured anew (after writes that are not seen: `convoy.refresh(model)`).
     keep: graphs at most; each holds the memory of a call.
 
     The function must do the same for the same shapes, and nothing but compute: what else it does

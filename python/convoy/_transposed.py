@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 
 from . import _calls
+from ._changes import state
 from ._convolutions import per_axis
 from ._deferred import FLOATS, Deferred, has_numbers, plain, value_of, wrong_type
-from ._folding import state
 from ._native import ConvoyError
 
 _FUNCTIONS = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
