@@ -101,6 +101,19 @@ def state_of(module):
     return [_print_of(part.__dict__) for part in module.modules()]
 
 
+def has_hooks(module):
+    """Whether somebody else's hooks wait at the module or its parts: what they write to is not the
+    model's, so that a call with them is not to be made twice."""
+    for part in module.modules():
+        for hooks in (part._forward_hooks, part._forward_pre_hooks):
+            for hook in hooks.values():
+                function = getattr(hook, "func", hook)
+                owner = getattr(function, "__module__", None) or type(function).__module__
+                if owner.partition(".")[0] not in ("torch", "convoy"):
+                    return True
+    return False
+
+
 _MOST_BYTES = 1 << 28  # That a twin copies.
 
 
@@ -221,6 +234,9 @@ class Trials:
         if not all(isinstance(value, (torch.Tensor, *_PLAIN))
                    for value in _leaves((*args, *kwargs.values()))):
             self._reasons[key] = ""  # A cache, perhaps, that a call writes to.
+            return ""
+        if has_hooks(module):
+            self._reasons[key] = ""
             return ""
         calls.append(_Open(self, key, module, args, kwargs, state_of(module), frame))
         return None

@@ -121,6 +121,18 @@ class Trial(Accelerated):
                 else:
                     self.assertFalse(report.left_calls)
 
+    def test_calls_with_hooks_are_made_once(self):
+        """What a hook writes to is nobody's to put back."""
+        block, seen = Block().eval(), []
+        self.assertEqual(len(self.trial(block, self.x, 4.0, 6.0)[1]), 10)
+        for register in (block.norm.register_forward_hook, block.conv2.register_forward_pre_hook):
+            seen.clear()
+            with register(lambda part, *given: seen.append(part)):
+                calls = self.trial(convoy.restore(block), self.x, 4.0, 6.0)[1]
+            self.assertEqual((len(calls), len(seen)), (2, 2))
+        torch.nn.utils.spectral_norm(block.conv1)  # PyTorch's own hooks are the model's.
+        self.assertFalse(_trial.has_hooks(convoy.accelerate(block)))
+
     def test_calls_of_which_convoy_runs_nothing(self):
         model = convoy.accelerate(copy.deepcopy(Block()).eval())
         with measured(lambda ways, device: {"pytorch": 1.0}), torch.no_grad():
