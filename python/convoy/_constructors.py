@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What looks into its arguments without asking `__torch_function__`: PyTorch's functions that make
 a tensor of any data, autograd.Function and TorchScript. While an accelerated model runs they take
-stand-ins too."""
+stand-ins too, and functions under torch.compile run as they were written."""
 
 import functools
 import re
+import sys
 import threading
 import weakref
+from typing import Any
 
 import torch
 
@@ -107,9 +109,51 @@ def _scripted(own_call):
 
 
 _SCRIPTED = {kind: kind.__call__ for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod)}
+
+class _Stance:
+    """torch.compile's stance (torch.compiler.set_stance) but for threads in which an accelerated
+    call goes on: there compiled functions run uncompiled, since their compiler would look through
+    the stand-ins, into Convoy."""
+
+    def __init__(self, own):
+        self.own = own
+
+    def __getattr__(self, name):
+        return getattr(self.own, name)
+
+    @property
+    def stance(self):
+        here = threading.get_ident()
+        return "force_eager" if any(call[0] == here for call in _running) else self.own.stance
+
+
+def _put_stance():
+    compiler: Any = sys.modules.get("torch._dynamo.eval_frame")
+    if compiler is not None and type(compiler._stance) is not _Stance:
+        compiler._stance = _Stance(compiler._stance)
+
+
+def _put_back_stance():
+    compiler: Any = sys.modules.get("torch._dynamo.eval_frame")
+    if compiler is not None and type(compiler._stance) is _Stance:
+        compiler._stance = compiler._stance.own
+
+
+_compile = torch.compile
+
+
+@functools.wraps(_compile)
+def _compiled(*args, **kwargs):
+    import torch._dynamo.eval_frame  # noqa: F401 which may not have been there when the call began
+
+    _put_stance()
+    return _compile(*args, **kwargs)
+
+
 _OWN = {name: getattr(torch, name)
         for name in ("as_tensor", "asarray", "tensor", "scalar_tensor", "full")}
 _OURS = {name: _taking_standins(function) for name, function in _OWN.items()}
+_OWN["compile"], _OURS["compile"] = _compile, _compiled
 
 
 def enter(frame):
@@ -120,6 +164,7 @@ def enter(frame):
             _put_apply(own=False)
             for kind, function in _SCRIPTED.items():
                 kind.__call__ = _scripted(function)
+        _put_stance()
         _running[:] = [call for call in _running if not has_ended(call[1])]  # Interrupted ones.
         _running.append((threading.get_ident(), frame))
 
@@ -136,3 +181,4 @@ def leave():
                 _put_apply(own=True)
                 for kind, function in _SCRIPTED.items():
                     kind.__call__ = function
+                _put_back_stance()

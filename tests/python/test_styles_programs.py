@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from support import use_test_device
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 use_test_device()
@@ -188,6 +189,25 @@ def _slope(model, x):
     return torch.func.jvp(lambda t: model.b(F.silu(t)), (y,), (torch.ones_like(x),))[1]
 
 
+def _compiled(model, x):
+    """With torch.compile around a function, a method and what is made in the call."""
+    gate = torch.compile(lambda t, u: F.silu(t) * u, backend="aot_eager")
+    y = _gated(model.a(x), model.b(x))
+    return _gated(y, x=y), gate(y, model.a(y)), _gated(torch.ones(2), torch.ones(2))
+
+
+@torch.compile(backend="aot_eager", fullgraph=True)
+def _gated(y, x):
+    return torch.tanh(y) * torch.sigmoid(x) + 1
+
+
+def _flex_attention(model, x):
+    query = model.a(x).flatten(2).mT[:, None]
+    attend = torch.compile(flex_attention, backend="aot_eager", fullgraph=True)
+    made = attend(query, query, model.b(x).flatten(2).mT[:, None])
+    return model.a(made[:, 0].mT.reshape(x.shape))
+
+
 def _parameter(model, x):
     return torch.nn.Parameter(model.a(x), requires_grad=False) * 2
 
@@ -251,6 +271,8 @@ PROGRAMS = {
     "vmap of weights": _of_weights,
     "jvp": _slope,
     "gradients within": _gradient,
+    "torch.compile within": _compiled,
+    "flex_attention": _flex_attention,
     "autocast within": _autocast,
     "random numbers": _noised,
     "results in results": lambda model, x: {
