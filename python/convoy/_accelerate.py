@@ -10,6 +10,7 @@ import logging
 import math
 import sys
 import time
+import types
 import weakref
 from typing import Any
 
@@ -658,6 +659,35 @@ def _before(session, module, args, kwargs):
     return standins
 
 
+def _resumed(generator, session, depth):
+    """A generator of the same items, as tensors: the model's code runs each time it is asked for
+    one, which is as within the call."""
+    step, value = generator.send, None
+    while True:
+        _constructors.enter(sys._getframe())
+        session.is_untidy = True
+        try:
+            item = step(value)
+        except StopIteration as end:
+            return unwrapped(end.value, outermost=True, depth=depth)
+        finally:
+            _constructors.leave()
+        known: dict[int, tuple] = {}
+        item = unwrapped(item, outermost=True, depth=depth, known=known)
+        session.end(item)
+        for tensor, standin in known.values():
+            if type(standin) is Deferred:  # The model sees what the caller writes to it.
+                standin._node, standin._viewed = Value(tensor, given=True), True
+        del known
+        try:
+            step, value = generator.send, (yield item)
+        except GeneratorExit:
+            generator.close()
+            raise
+        except BaseException as error:  # What the caller threw in is the model's to handle.
+            step, value = generator.throw, error
+
+
 def _after(session, module, args, kwargs, output):
     """Tensors again, where `_before` of the same module made the stand-ins."""
     if ((args and type(args[0]) is Deferred and args[0]._entry is not module)
@@ -667,8 +697,12 @@ def _after(session, module, args, kwargs, output):
     if any(type(value) is Deferred and value._entry is module for value in given):
         _constructors.leave()
         whole = session.model is not None and session.model() is module
-        output = unwrapped(output, outermost=True, depth=6 if whole else 0)
-        session.end(output)
+        depth = 6 if whole else 0
+        if type(output) is types.GeneratorType:
+            output = _resumed(output, session, depth)
+        else:
+            output = unwrapped(output, outermost=True, depth=depth)
+            session.end(output)
     return session.trials.end(args, kwargs, output, session.takes_over)
 
 
@@ -717,6 +751,7 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
     gather=False its own rows. Pictures with too few rows are computed by every rank. Raises
     Unsupported, in the call, for a function that may mix rows and is no attention.
 
+    Functions under torch.compile that the model calls run uncompiled.
     Calls that want gradients, run under autocast, are traced (torch.compile, torch.export,
     torch.jit.trace) or watched by a TorchDispatchMode are PyTorch's own; torch.jit.script takes no
     accelerated model (its hooks), but a restored one.

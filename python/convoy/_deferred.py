@@ -730,9 +730,17 @@ def unwrapped(value, outermost=False, depth=0, known=None):
         return type(value)(unwrapped(v, depth=depth, known=known) for v in value)
     if isinstance(value, tuple) and type(value) is not torch.Size:
         return tuple_like(value, [unwrapped(v, depth=depth, known=known) for v in value])
+    if isinstance(value, (set, frozenset)):
+        if any(type(item) is Deferred for item in value):
+            return type(value)(unwrapped(item, known=known) for item in value)
+        return value
     if isinstance(value, _OPAQUE) or id(value) in known:
         return value
     known[id(value)] = value, value
+    if isinstance(value, (list, collections.deque)):
+        for i, item in enumerate(value):
+            value[i] = unwrapped(item, depth=depth, known=known)
+        return value
     if isinstance(value, dict):
         if outermost or depth > 0 or type(value) is not dict:
             for key, item in list(value.items()):
@@ -741,17 +749,26 @@ def unwrapped(value, outermost=False, depth=0, known=None):
                     value[key] = plain
         return value
     # A data class, a distribution, a cache.
-    for name in list(getattr(value, "__dict__", ()) or getattr(value, "__dataclass_fields__", ())):
+    for name in (*getattr(value, "__dict__", ()), *_slots(type(value))):
         item = getattr(value, name, None)
         if type(item) is Deferred:
             _put(value, name, unwrapped(item, known=known))
-        elif depth > 0 and isinstance(item, (list, tuple)):
+        elif depth > 0 and isinstance(item, (list, tuple, set, frozenset)):
             plain = unwrapped(item, depth=depth - 1, known=known)
-            if any(a is not b for a, b in zip(plain, item)):
+            if plain is not item and any(a is not b for a, b in zip(plain, item)):
                 _put(value, name, plain)
         elif depth > 0:
             unwrapped(item, depth=depth - 1, known=known)
     return value
+
+
+def _slots(kind):
+    """The names of what objects of a class hold outside of their dictionaries."""
+    found: list[str] = []
+    for base in kind.__mro__[:-1]:
+        slots = vars(base).get("__slots__", ())
+        found += (slots,) if isinstance(slots, str) else slots
+    return [name for name in found if name not in ("__dict__", "__weakref__")]
 
 
 def _put(value, name, item):

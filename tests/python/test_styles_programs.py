@@ -292,6 +292,13 @@ class Slotted:
     rest: list
 
 
+class Holder:
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
 class Program(nn.Module):
     def __init__(self, run):
         super().__init__()
@@ -333,6 +340,69 @@ class Programs(unittest.TestCase):
         self.assertIs(first, slotted.rest[0])
         for tensor in (first, frozen.second, slotted.first):
             self.assertIs(type(tensor), torch.Tensor)
+
+    def test_results_of_any_kind(self):
+        class Listed(list):
+            pass
+
+        def results(model, x):
+            y = model.a(x)
+            return (collections.deque([y, y + 1]), {y + 2}, frozenset((y + 3,)), Listed((y + 4,)),
+                    Holder(y + 5), collections.defaultdict(list, {"a": [y + 6, {y + 7}]}))
+
+        def tensors(found):
+            deque, some, frozen, listed, holder, named = found
+            return [*deque, *some, *frozen, *listed, holder.tensor, named["a"][0], *named["a"][1]]
+
+        x = torch.randn(2, 8, 7, 9)
+        model = Program(results).eval()
+        with torch.no_grad():
+            expected = model(x)
+            got = convoy.accelerate(model, probe=False)(x)
+        self.assertEqual([*map(type, got)], [*map(type, expected)])
+        for ours, theirs in zip(tensors(got), tensors(expected), strict=True):
+            self.assertIs(type(ours), torch.Tensor)
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+    def test_a_model_may_be_a_generator(self):
+        def steps(model, x):
+            heard = []
+            try:
+                while len(heard) < 3:
+                    x = model.b(F.silu(model.a(x)))
+                    try:
+                        heard.append((yield x, {"half": x / 2}))
+                    except ValueError:
+                        heard.append("error")
+                return x * 2, heard
+            finally:
+                model.ended += 1
+
+        def listened(model, x):
+            generator, made = model(x), []
+            made += leaves(next(generator))
+            made[0].mul_(3)  # It is the caller's.
+            made += leaves(generator.send("a"))
+            made += leaves(generator.throw(ValueError))
+            with self.assertRaises(StopIteration) as end:
+                generator.send("b")
+            self.assertEqual(end.exception.value[1], ["a", "error", "b"])
+            left = model(x)
+            next(left)
+            left.close()
+            return [*made, end.exception.value[0]]
+
+        x, model = torch.randn(2, 8, 7, 9), Program(steps).eval()
+        model.ended = 0
+        with torch.no_grad():
+            expected = listened(model, x)
+            convoy.accelerate(model, probe=False)
+            for _ in range(2):
+                for got, want in zip(listened(model, x), expected, strict=True):
+                    self.assertIs(type(got), torch.Tensor)
+                    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+        self.assertEqual(model.ended, 6)
+        self.assertGreater(len(convoy.report(model).taken), 1)
 
     def test_compiled_and_native_code_meet_no_stand_in(self):
         """TorchScript's kernels on a GPU take addresses without asking, as native extensions do."""
