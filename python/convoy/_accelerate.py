@@ -146,7 +146,7 @@ class Session:
         self.shared: dict[int, weakref.ref] = {}
         self._names: dict[int, str] | None = None
         self._derived: dict[tuple, Any] = {}
-        self.foldings = Foldings()
+        self.foldings = Foldings(lambda: self.model and self.model())
         self.filters = _transposed.Filters()
         self.trials = _trial.Trials()
         self.is_untidy = False  # Whether the model may hold stand-ins, from calls before.
@@ -632,6 +632,8 @@ def _before(session, module, args, kwargs):
     reason = _refusal(module, given)
     if reason:
         session.left_calls[reason] += 1
+        if module.training:  # Norms of the model's own, that count nothing, may have other numbers.
+            session.foldings.clear()
         session.tidy(module)
         return None
 

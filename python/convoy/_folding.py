@@ -11,8 +11,18 @@ import torch
 from ._changes import looks, state
 
 
+def _counter_of(model, mean):
+    """What a batch norm of the model counts its training in; None of another mean. NOTE: PyTorch
+    does not count what training writes to mean and variance."""
+    for part in () if model is None else model.modules():
+        if part._buffers.get("running_mean") is mean:
+            return part._buffers.get("num_batches_tracked")
+    return None
+
+
 class _Folded:
-    """The folded weight and bias of one convolution and one norm."""
+    """The folded weight and bias of one convolution and one norm. sources: those of `fold`, and
+    what the norm counts its training in."""
 
     def __init__(self, sources, epsilon):
         self._sources = [None if s is None else weakref.ref(s) for s in sources]
@@ -27,6 +37,9 @@ class _Folded:
     def is_of(self, sources):
         return all((known is None) == (source is None) and (known is None or known() is source)
                    for known, source in zip(self._sources, sources))
+
+    def counter(self):
+        return self._sources[-1] and self._sources[-1]()
 
     def is_current(self, sources):
         """Of these, and they have not changed since. NOTE: asked at each call, so one loop."""
@@ -64,16 +77,19 @@ class _Folded:
 
 
 class Foldings:
-    """The folded weights of one accelerated model, kept as long as their sources are the same."""
+    """The folded weights of one accelerated model, kept as long as their sources are the same.
+    model: a function that gives it."""
 
-    def __init__(self):
+    def __init__(self, model):
+        self._model = model
         self._known: dict[tuple, _Folded] = {}
         self._origins: dict[int, weakref.ref] = {}
 
     def current(self, sources, epsilon):
         """What `fold` gave for these, where they have not changed since; else None."""
         found = self._known.get((id(sources[0]), id(sources[2]), epsilon))
-        if found is None or not found.is_legal() or not found.is_current(sources):
+        if found is None or not found.is_legal() or not found.is_current(
+                (*sources, found.counter())):
             return None
         return found.weight, found.bias
 
@@ -85,6 +101,7 @@ class Foldings:
         if not isinstance(weight, torch.nn.Parameter):
             return None  # Another one at each call.
         key = (id(weight), id(sources[2]), epsilon)
+        sources = (*sources, _counter_of(self._model(), sources[2]))
         found = self._known.get(key)
         if found is not None and not found.is_of(sources):
             found = None

@@ -33,8 +33,10 @@ class _Weights:
         for module in () if model is None else model.modules():
             for entries in (module._modules, module._parameters):
                 self._parts += [(entries, name, part) for name, part in entries.items()]
-            self._weights += [(p, p.data_ptr(), version_of(p))
-                              for p in module._parameters.values() if p is not None]
+            held = [*module._parameters.values()]
+            if isinstance(module, torch.nn.modules.batchnorm._NormBase):
+                held += module._buffers.values()
+            self._weights += [(p, p.data_ptr(), version_of(p)) for p in held if p is not None]
 
     def unchanged(self):
         # NOTE: a tenth of the time that model.parameters() takes, before every replay.

@@ -90,6 +90,31 @@ class Weights(unittest.TestCase):
             with self.subTest(change):
                 self.check(change)
 
+    def test_statistics_that_training_writes(self):
+        """PyTorch's batch norm does not count its writes to them as such."""
+        class Uncounted(nn.BatchNorm2d):
+            def __init__(self, channels):
+                super().__init__(channels)
+                self.num_batches_tracked = None
+
+            def forward(self, x):
+                return nn.functional.batch_norm(x, self.running_mean, self.running_var, self.weight,
+                                                self.bias, self.training)
+
+        def whole(model):
+            model.train()(self.x)
+            model.eval()
+
+        def part(model):
+            model[1].train()(self.x)
+            model[1].eval()
+
+        for norm, changes in ((nn.BatchNorm2d, (whole, part)), (Uncounted, (whole,))):
+            self.model = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), norm(8)).eval()
+            for change in changes:
+                with self.subTest(norm=norm, change=change):
+                    self.check(change)
+
     def test_refresh_shows_the_others(self):
         def kept(then):
             def change(model):
@@ -109,7 +134,8 @@ class Weights(unittest.TestCase):
 
 class Graphs(unittest.TestCase):
     def test_what_makes_a_capture_stale(self):
-        model = nn.Sequential(nn.Conv2d(8, 8, 3), nn.Sequential(nn.Conv2d(8, 8, 3)))
+        model = nn.Sequential(nn.Conv2d(8, 8, 3), nn.Sequential(nn.Conv2d(8, 8, 3)),
+                              nn.BatchNorm2d(8))
         inner = model[1]
 
         def moved():
@@ -121,6 +147,8 @@ class Graphs(unittest.TestCase):
         with torch.no_grad():
             for change in (moved, replaced, lambda: inner[0].weight.mul_(2),
                            lambda: inner[0].weight.data.mul_(2),
+                           lambda: model[2](torch.ones(2, 8, 3, 3)),
+                           lambda: model[2].running_mean.zero_(),
                            lambda: model[0].bias.detach().zero_(), lambda: convoy.refresh(model),
                            lambda: setattr(model[0], "bias", None), convoy.torch.clear_cache):
                 weights = _graphs._Weights(model)
