@@ -56,7 +56,7 @@ class Capture {
 
 }  // namespace
 
-std::vector<std::string> kernel_names(const std::function<void(cudaStream_t)>& enqueue) {
+std::vector<KernelLaunch> kernel_launches(const std::function<void(cudaStream_t)>& enqueue) {
   static auto* const get_nodes =
       driver_function<decltype(cuGraphGetNodes)>("cuGraphGetNodes", 12040);
   static auto* const get_type =
@@ -73,7 +73,7 @@ std::vector<std::string> kernel_names(const std::function<void(cudaStream_t)>& e
   check_driver(get_nodes(capture.graph(), nullptr, &count), "cuGraphGetNodes");
   std::vector<CUgraphNode> nodes(count);
   check_driver(get_nodes(capture.graph(), nodes.data(), &count), "cuGraphGetNodes");
-  std::vector<std::string> names;
+  std::vector<KernelLaunch> launches;
   for (const CUgraphNode node : nodes) {
     CUgraphNodeType type{};
     check_driver(get_type(node, &type), "cuGraphNodeGetType");
@@ -84,9 +84,10 @@ std::vector<std::string> kernel_names(const std::function<void(cudaStream_t)>& e
     check_driver(params.func != nullptr ? function_name(&name, params.func)
                                         : kernel_name(&name, params.kern),
                  "the name of a kernel");
-    names.emplace_back(name);
+    launches.push_back({name, dim3(params.gridDimX, params.gridDimY, params.gridDimZ),
+                        params.blockDimX * params.blockDimY * params.blockDimZ});
   }
-  return names;
+  return launches;
 }
 
 }  // namespace convoy::bench

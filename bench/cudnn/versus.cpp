@@ -37,7 +37,7 @@ constexpr std::size_t kCudnnWorkspace = std::size_t{4} << 30;
 constexpr double kAgreement = 5e-3;
 
 struct Row {
-  std::string set, name, problem, kernel;
+  std::string set, name, problem, kernel, cudnn_kernels;
   DType dtype = DType::bf16;
   std::int64_t count = 1;
   double convoy_us = 0, cudnn_us = 0, noise = 0, tflops = 0, pct_ceiling = 0, difference = 0;
@@ -233,12 +233,14 @@ std::vector<CudnnRun> of_engines(std::vector<CudnnRun> runs, const std::string& 
   const auto is_of = [&](const CudnnRun& run) {
     try {
       bool found = false;
-      for (const std::string& name :
-           kernel_names([&](cudaStream_t stream) { run.run(tensors, workspace, stream); })) {
+      for (const KernelLaunch& kernel :
+           kernel_launches([&](cudaStream_t stream) { run.run(tensors, workspace, stream); })) {
+        const std::string& name = kernel.name;
         found = found || name.find(part) != std::string::npos;
         // NOTE: an engine of another generation may call on a helper of an older one.
         for (const char* newer : {"sm90", "sm100", "sm120"}) {
-          if (part != newer && name.find(newer) != std::string::npos) return false;
+          const bool asked = part.find(newer) != std::string::npos;
+          if (!asked && name.find(newer) != std::string::npos) return false;
         }
       }
       return found;
@@ -250,6 +252,23 @@ std::vector<CudnnRun> of_engines(std::vector<CudnnRun> runs, const std::string& 
   std::erase_if(runs, [&](const CudnnRun& run) { return !is_of(run); });
   if (runs.empty()) throw Error(Status::unsupported, text("cuDNN has no plan of ", part));
   return runs;
+}
+
+// The kernels of a run with their grids, "sm90_a(8x4x1) sm90_b(132x1x1)"; empty where it cannot be
+// captured.
+std::string describe(const CudnnRun& run, const Tensors& tensors, const DeviceMemory& workspace) {
+  std::string all;
+  try {
+    for (const KernelLaunch& kernel :
+         kernel_launches([&](cudaStream_t stream) { run.run(tensors, workspace, stream); })) {
+      all += text(all.empty() ? "" : " ", kernel.name, "(", kernel.grid.x, "x", kernel.grid.y, "x",
+                  kernel.grid.z, ")");
+    }
+  } catch (const Error&) {
+    (void)cudaGetLastError();
+    return {};
+  }
+  return all;
 }
 
 // Loads the runs' kernels without running them: captures each. What cannot be captured is loaded
@@ -379,10 +398,13 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, VersusOptions o
   row.kernel = variants[fastest].name;
   row.convoy_us = times[fastest].median_us;
   row.noise = times[fastest].noise;
-  row.cudnn_us = 1e30;
-  for (std::size_t i = convoy_runs.size(); i < variants.size(); ++i) {
-    row.cudnn_us = std::min(row.cudnn_us, times[i].median_us);
+  std::size_t fastest_cudnn = 0;
+  for (std::size_t i = 0; i < best.size(); ++i) {
+    const std::size_t first = convoy_runs.size();
+    if (times[first + i].median_us < times[first + fastest_cudnn].median_us) fastest_cudnn = i;
   }
+  row.cudnn_us = times[convoy_runs.size() + fastest_cudnn].median_us;
+  row.cudnn_kernels = describe(best[fastest_cudnn], tensors, workspace);
   const PlanInfo& info = convoy_runs[fastest]->plan.info();
   row.tuning_key = tuning_key(shape.problem, plan_options(options), cuda_device(-1).value());
   row.tflops = info.flops / row.convoy_us * 1e-6;
@@ -400,15 +422,16 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, VersusOptions o
 
 std::string to_csv(const std::vector<Row>& rows) {
   std::string csv =
-      "set,name,problem,count,convoy_us,cudnn_us,ratio,tflops,pct_ceiling,kernel,dtype,cudnn\n";
+      "set,name,problem,count,convoy_us,cudnn_us,ratio,tflops,pct_ceiling,kernel,dtype,cudnn,"
+      "cudnn_kernels\n";
   char line[512];
   for (const Row& row : rows) {
-    std::snprintf(line, sizeof line, "%s,%s,%s,%lld,%.2f,%.2f,%.3f,%.1f,%.1f,%s,%s,%s\n",
+    std::snprintf(line, sizeof line, "%s,%s,%s,%lld,%.2f,%.2f,%.3f,%.1f,%.1f,%s,%s,%s,",
                   row.set.c_str(), row.name.c_str(), row.problem.c_str(),
                   static_cast<long long>(row.count), row.convoy_us, row.cudnn_us, row.ratio(),
                   row.tflops, row.pct_ceiling, row.kernel.c_str(), to_string(row.dtype),
                   cudnn_version().c_str());
-    csv += line;
+    csv += line + row.cudnn_kernels + '\n';
   }
   return csv;
 }

@@ -61,11 +61,10 @@ struct Kernel {
   static_assert(!kSwapped || (!ComputeOp::kEnabled && !StoreOp::kEnabled),
                 "ops want neighbouring filters; swapped tiles hold neighbouring pixels");
 
-  // NOTE: measured: these gain by it (spills of 128x192 and 256x96 halo tiles, the reads of split
-  // and general kernels); others lose up to 1.5 % (128x192 of a cluster) or spill (256x64 halo,
-  // fused).
+  // NOTE: measured: these gain by it (the short loop of runs, spills of 128x192 and 256x96 halo
+  // tiles, the reads of general kernels); others spill by it (256x64 halo, fused).
   static constexpr bool kKeepsBase =
-      kSplit || kPath == EpiloguePath::general || (kHalo && kConfig.needs_many_registers());
+      !kHalo || kPath == EpiloguePath::general || kConfig.needs_many_registers();
 
   // Threads that come to the named barriers of set-up.
   static constexpr int kReadyThreads = 64 + 128 * kConfig.consumers;
@@ -274,16 +273,17 @@ struct Kernel {
   }
 
   /// As load_pixels, of a group's channels.
+  template <Loader kLoader>
   static __device__ __forceinline__ void load_group_pixels(const Params& p, const Tile& tile,
                                                            const Im2colOrigin& origin,
                                                            const FrameSource& source, int r, int s,
                                                            int c, std::uint8_t* stage,
                                                            ptx::Barrier* full) {
     const int group = tile.phase;
-    if (p.loader == Loader::tiled) {
+    if constexpr (kLoader == Loader::tiled) {
       ptx::tma_load_4d(stage, source.map, full, ptx::kL2EvictNormal, c, group, tile.pixel,
                        source.frame);
-    } else if (p.loader == Loader::im2col) {
+    } else if constexpr (kLoader == Loader::im2col) {
       // NOTE: what a tile reads behind the last frame is the next group, and is not stored.
       ptx::tma_load_im2col_5d(stage, source.map, full, ptx::kL2EvictNormal, c, origin.w, origin.h,
                               source.frame + origin.frame, group,
@@ -302,6 +302,7 @@ struct Kernel {
 
   /// Input::runs and resident: the rows of tap (t, r, s), a block of channels from c on: block_m
   /// rows.
+  template <Loader kLoader>
   static __device__ __forceinline__ void load_pixels(const Params& p, const Tile& tile,
                                                      const Im2colOrigin& origin,
                                                      const FrameSource& source, int t, int r, int s,
@@ -310,23 +311,22 @@ struct Kernel {
     const auto offset_h = static_cast<std::uint16_t>(r * p.dilation[1]);
     const auto offset_w = static_cast<std::uint16_t>(s * p.dilation[2]);
     ptx::barrier_arrive_expect(full, kConfig.block_m * p.block_bytes);
-    // NOTE: no switch: its table would be one more thing to fetch from device memory.
     if constexpr (kConfig.input == Input::grouped_runs) {
-      load_group_pixels(p, tile, origin, source, r, s, c, stage, full);
+      load_group_pixels<kLoader>(p, tile, origin, source, r, s, c, stage, full);
     } else if constexpr (kClusterN > 1) {
       // Loader::tiled. Each CTA loads its slice of the pixels for all.
       ptx::tma_load_3d_multicast(stage + cta_rank * kActSlice * 128, source.map, full,
                                  (1 << kClusterN) - 1,
                                  p.read_once ? ptx::kL2EvictFirst : ptx::kL2EvictNormal, c,
                                  tile.pixel + cta_rank * kActSlice, source.frame);
-    } else if (p.loader == Loader::tiled) {
+    } else if constexpr (kLoader == Loader::tiled) {
       ptx::tma_load_3d(stage, source.map, full,
                        p.read_once ? ptx::kL2EvictFirst : ptx::kL2EvictNormal, c, tile.pixel,
                        source.frame);
-    } else if (p.loader == Loader::im2col) {
+    } else if constexpr (kLoader == Loader::im2col) {
       ptx::tma_load_im2col_4d(stage, source.map, full, ptx::kL2EvictNormal, c, origin.w, origin.h,
                               source.frame + origin.frame, offset_w, offset_h);
-    } else if (p.loader == Loader::im2col_5d) {
+    } else if constexpr (kLoader == Loader::im2col_5d) {
       const int batch = p.depth.divide(origin.frame);
       const int d = p.depth.remainder(origin.frame, batch) * p.stride[0] - p.pad[0];
       ptx::tma_load_im2col_5d(stage, &p.activation_map, full, ptx::kL2EvictNormal, c, origin.w,
@@ -344,6 +344,57 @@ struct Kernel {
     }
   }
 
+  /// The blocks of K in `range` of a tile, from `k` on, in the order of the K loop.
+  // NOTE: a loop for each loader. A stage of a 1x1 layer is multiplied in 128 to 512 cycles; in one
+  // loop that asked for the loader, the frame and the tap each time, a stage took its thread 435.
+  template <Loader kLoader>
+  static __device__ __forceinline__ void load_runs(const Params& p, const Smem& smem,
+                                                   const Place& at, const Tile& tile, KRange range,
+                                                   KBlock k, ActState& act, bool first_tile) {
+    // The activations' own ring, or the one they share with the filters.
+    ptx::Barrier* const full = kActRing ? smem.act_full : smem.filter_full;
+    ptx::Barrier* const empty = kActRing ? smem.act_empty : smem.filter_empty;
+    const Im2colOrigin origin = kLoader == Loader::im2col || kLoader == Loader::im2col_5d
+                                    ? im2col_origin(p, tile)
+                                    : Im2colOrigin{};
+    const int height = kLoader == Loader::tiled ? 1 : p.filter[1];
+    const int width = kLoader == Loader::tiled ? 1 : p.filter[2];
+    for (int left = range.end - range.begin; left > 0; ++k.t, k.channels = 0) {
+      const FrameSource source = frame_source(p, tile, k.t);
+      const int blocks = min(left, p.channel_blocks - k.channels);
+      left -= blocks;
+      int c = k.channels * p.block_channels;
+      for (const int end = c + blocks * p.block_channels; c < end; c += p.block_channels) {
+        for (int r = 0; r < height; ++r) {
+          for (int s = 0; s < width; ++s) {
+            ptx::barrier_wait(&empty[act.index], act.producer_parity());
+            Trace{p}.load(first_tile && c == 0);
+            load_pixels<kLoader>(p, tile, origin, source, k.t, r, s, c, at.cta_rank,
+                                 smem.act_tile(act.index), &full[act.index]);
+            act.advance();
+          }
+        }
+      }
+    }
+  }
+
+  /// Input::halo and planes: as load_runs.
+  static __device__ __forceinline__ void load_halos(const Params& p, const Smem& smem,
+                                                    const Tile& tile, KRange range, KBlock k,
+                                                    ActState& act) {
+    for (int i = range.begin; i < range.end; ++i, k.advance(p)) {
+      const int c = k.channels * p.block_channels;
+      const FrameSource source = frame_source(p, tile, k.t);
+      for (int row = 0; row < (kPlanes ? p.planes[0] : 1); ++row) {
+        for (int column = 0; column < (kPlanes ? p.planes[1] : 1); ++column) {
+          ptx::barrier_wait(&smem.act_empty[act.index], act.producer_parity());
+          load_halo(p, smem, tile, source, c, row, column, act.index);
+          act.advance();
+        }
+      }
+    }
+  }
+
   /// One thread: every activation tile of this CTA's tiles, but those of the first `preloaded`
   /// stages.
   static __device__ __forceinline__ void activation_loader(const Params& p, const Smem& smem,
@@ -354,40 +405,23 @@ struct Kernel {
     int skip = kHalo ? min(preloaded, 1) : preloaded;  // blocks of the first tile
     act.advance(skip);
     for (int index = at.first_index; index < p.num_cluster_tiles;) {
-      const KRange range = k_range<kConfig>(p, tile, at.cta_rank, at.cluster_size);
+      KRange range = k_range<kConfig>(p, tile, at.cta_rank, at.cluster_size);
       KBlock k = first_k_block<kConfig>(p, tile, range);
-      const bool linear = !kHalo && p.loader != Loader::tiled && p.loader != Loader::patch;
-      const Im2colOrigin origin = linear ? im2col_origin(p, tile) : Im2colOrigin{};
       k.channels += skip;
-      int i = range.begin + skip;
+      range.begin += skip;
       skip = 0;
-      for (; i < range.end; ++i, k.advance(p)) {
-        const int c = k.channels * p.block_channels;
-        const FrameSource source = frame_source(p, tile, k.t);
-        if constexpr (kActRing) {
-          for (int row = 0; row < (kPlanes ? p.planes[0] : 1); ++row) {
-            for (int column = 0; column < (kPlanes ? p.planes[1] : 1); ++column) {
-              ptx::barrier_wait(&smem.act_empty[act.index], act.producer_parity());
-              if constexpr (kHalo) {
-                load_halo(p, smem, tile, source, c, row, column, act.index);
-              } else {
-                load_pixels(p, tile, origin, source, 0, 0, 0, c, 0, smem.act_tile(act.index),
-                            &smem.act_full[act.index]);
-              }
-              act.advance();
-            }
-          }
-        } else {
-          for (int r = 0; r < p.filter[1]; ++r) {
-            for (int s = 0; s < p.filter[2]; ++s) {
-              ptx::barrier_wait(&smem.filter_empty[act.index], act.producer_parity());
-              Trace{p}.load(index == at.first_index && i == range.begin);
-              load_pixels(p, tile, origin, source, k.t, r, s, c, at.cta_rank,
-                          smem.act_tile(act.index), &smem.filter_full[act.index]);
-              act.advance();
-            }
-          }
-        }
+      const bool first = index == at.first_index;
+      // NOTE: no switch: its table would be one more thing to fetch from device memory.
+      if constexpr (kHalo) {
+        load_halos(p, smem, tile, range, k, act);
+      } else if (kResident || kClusterN > 1 || p.loader == Loader::tiled) {
+        load_runs<Loader::tiled>(p, smem, at, tile, range, k, act, first);
+      } else if (p.loader == Loader::im2col) {
+        load_runs<Loader::im2col>(p, smem, at, tile, range, k, act, first);
+      } else if (p.loader == Loader::im2col_5d) {
+        load_runs<Loader::im2col_5d>(p, smem, at, tile, range, k, act, first);
+      } else if constexpr (!kSwapped) {
+        load_runs<Loader::patch>(p, smem, at, tile, range, k, act, first);
       }
       index += at.index_step;
       tile = decode_tile<kConfig>(p, index, at.m_rank);
@@ -494,43 +528,43 @@ struct Kernel {
     FilterState state;
     const int taps = p.filter[1] * p.filter[2];
     Tile tile = first_tile;
-    int skip = preloaded;  // of the first tile: blocks, or taps of the first block
-    state.advance(skip);
+    state.advance(preloaded);
+    // Of the first tile: blocks, or taps of the first block.
+    int skip_blocks = kHalo ? 0 : preloaded;
+    int skip_taps = kHalo ? preloaded : 0;
     for (int index = at.first_index; index < p.num_cluster_tiles;) {
       const KRange range = k_range<kConfig>(p, tile, at.cta_rank, at.cluster_size);
       KBlock k = first_k_block<kConfig>(p, tile, range);
       const int filter = tile.phase * p.filters + tile.filter;
-      int i = range.begin;
-      if constexpr (!kHalo) {
-        k.channels += skip;
-        i += skip;
-        skip = 0;
-      }
-      for (; i < range.end; ++i, k.advance(p)) {
-        const int c = k.channels * p.block_channels;
-        int tap = k.t * taps;
-        const auto load = [&](int of) {
-          ptx::barrier_wait(&smem.filter_empty[state.index], state.producer_parity());
-          load_filters(p, smem, at, c, filter, of, state.index);
-          state.advance();
-        };
-        if constexpr (kPlanes) {
-          // Plane by plane, as the consumers take them.
-          for (int row = 0; row < p.planes[0]; ++row) {
-            for (int column = 0; column < p.planes[1]; ++column) {
-              for (int r = row; r < p.filter[1]; r += p.stride[1]) {
-                for (int s = column; s < p.filter[2]; s += p.stride[2]) {
-                  load(tap + r * p.filter[2] + s);
+      k.channels += skip_blocks;
+      int left = range.end - range.begin - skip_blocks;
+      skip_blocks = 0;
+      for (; left > 0; ++k.t, k.channels = 0) {
+        const int blocks = min(left, p.channel_blocks - k.channels);
+        left -= blocks;
+        int c = k.channels * p.block_channels;
+        for (const int end = c + blocks * p.block_channels; c < end; c += p.block_channels) {
+          const auto load = [&](int tap) {
+            ptx::barrier_wait(&smem.filter_empty[state.index], state.producer_parity());
+            load_filters(p, smem, at, c, filter, tap, state.index);
+            state.advance();
+          };
+          const int first_tap = k.t * taps;
+          if constexpr (kPlanes) {
+            // Plane by plane, as the consumers take them.
+            for (int row = 0; row < p.planes[0]; ++row) {
+              for (int column = 0; column < p.planes[1]; ++column) {
+                for (int r = row; r < p.filter[1]; r += p.stride[1]) {
+                  for (int s = column; s < p.filter[2]; s += p.stride[2]) {
+                    load(first_tap + r * p.filter[2] + s);
+                  }
                 }
               }
             }
+          } else {
+            for (int tap = skip_taps; tap < taps; ++tap) load(first_tap + tap);
+            skip_taps = 0;
           }
-        } else {
-          if constexpr (kHalo) {
-            tap += skip;
-            skip = 0;
-          }
-          for (; tap < (k.t + 1) * taps; ++tap) load(tap);
         }
       }
       // The filters of all other tiles are these.
@@ -546,15 +580,16 @@ struct Kernel {
   struct Consumer {
     int warpgroup, warp, lane;  // warp: in the warpgroup
     int first_block;            // of 64 rows, of those that a tile has
-    /// Where each block starts in a stage, and how far its groups of 8 rows are apart: blocks of a
-    /// halo stage are 8 x 8 pixels of a wider patch.
-    std::uint32_t block_offset[kBlocks];
-    std::uint32_t row_group_bytes;
+    /// Of stage 0: each block of rows, and the columns. Blocks of a halo stage are 8 x 8 pixels of a
+    /// wider patch.
+    std::uint64_t rows[kBlocks];
+    std::uint64_t columns;
     bool fetches_residual;  // by TMA, ahead
     bool stores;            // this thread issues the warp's (swapped: the warpgroup's) copies
   };
 
-  static __device__ __forceinline__ Consumer consumer_of(const Params& p, const Place& at) {
+  static __device__ __forceinline__ Consumer consumer_of(const Params& p, const Smem& smem,
+                                                         const Place& at) {
     Consumer me;
     me.warpgroup = at.warp / 4 - 1;
     me.warp = at.warp % 4;
@@ -563,16 +598,21 @@ struct Kernel {
     me.fetches_residual =
         kPath != EpiloguePath::plain && !kSplit && p.epilogue.has_residual && !p.direct_store;
     me.first_block = kPingpong ? 0 : me.warpgroup * kBlocks;
-    me.row_group_bytes = 1024;
+    const std::uint32_t act_address = ptx::shared_address(smem.act);
+    const std::uint32_t filter_address = ptx::shared_address(smem.filter);
+    me.columns = descriptor_128b(kSwapped ? act_address : filter_address, 1024);
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
       const int block = me.first_block + b;
-      me.block_offset[b] = block * 64 * 128;
+      std::uint32_t offset = block * 64 * 128;
+      std::uint32_t row_group_bytes = 1024;
       if constexpr (kHalo) {
         const int row = patch_row(p, block);
-        me.block_offset[b] = (row * p.halo_width + block - row * p.patch_columns) * 8 * 128;
-        me.row_group_bytes = p.halo_width * 128;
+        offset = (row * p.halo_width + block - row * p.patch_columns) * 8 * 128;
+        row_group_bytes = p.halo_width * 128;
       }
+      me.rows[b] =
+          descriptor_128b((kSwapped ? filter_address : act_address) + offset, row_group_bytes);
     }
     return me;
   }
@@ -620,7 +660,8 @@ struct Kernel {
     for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
-        Mma::mma(accumulators[b], rows[b] + step * 2, columns + step * 2, accumulate || step > 0);
+        Mma::mma(accumulators[b], descriptor_behind(rows[b], step * 32),
+                 descriptor_behind(columns, step * 32), accumulate || step > 0);
       }
     }
     wgmma_commit();
@@ -637,81 +678,126 @@ struct Kernel {
     }
   }
 
-  /// The MMAs of a tile. The last tap's still run when this returns; `reads` are its stages. False:
-  /// there was nothing to sum.
-  static __device__ __forceinline__ bool main_loop(const Params& p, const Smem& smem,
-                                                   const Consumer& me, const KRange& range,
-                                                   KBlock k, ActState& act, FilterState& filter,
-                                                   Accumulators& accumulators, Reads& reads,
-                                                   const TileTrace& trace) {
-    bool accumulate = false;
-    Accumulators block;  // With kBlockwise: of one tap.
-    if constexpr (kBlockwise) clear(accumulators);
-    for (int i = range.begin; i < range.end; ++i, k.advance(p)) {
-      const int steps = k.channels == p.channel_blocks - 1 ? p.last_block_steps : p.block_steps;
-      // With planes: the taps that fall on one, then the next; r and s are rows and columns of it.
-      for (int plane = 0; plane < (kPlanes ? p.planes[0] * p.planes[1] : 1); ++plane) {
-        const int first_row = kPlanes ? plane / p.planes[1] : 0;
-        const int first_column = kPlanes ? plane - first_row * p.planes[1] : 0;
-        if constexpr (kActRing) ptx::barrier_wait(&smem.act_full[act.index], act.parity());
-        for (int r = 0; first_row + r * (kPlanes ? p.stride[1] : 1) < p.filter[1]; ++r) {
-          for (int s = 0; first_column + s * (kPlanes ? p.stride[2] : 1) < p.filter[2]; ++s) {
-            ptx::barrier_wait(&smem.filter_full[filter.index], filter.parity());
-            trace.full(!accumulate);
-            std::uint32_t act_address = ptx::shared_address(smem.act);
-            if constexpr (kHalo) {
-              act_address += act.index * kConfig.act_bytes() +
-                             (r * p.dilation[1] * p.halo_width + s * p.dilation[2]) * 128;
-            } else if constexpr (kResident) {
-              act_address += act.index * kConfig.act_bytes();
-            } else {
-              act_address += filter.index * kConfig.act_bytes();
-            }
-            const std::uint32_t filter_address =
-                ptx::shared_address(smem.filter) + filter.index * kConfig.filter_bytes();
-            const std::uint32_t row_address = kSwapped ? filter_address : act_address;
-            const std::uint64_t columns =
-                descriptor_128b(kSwapped ? act_address : filter_address, 1024);
-            std::uint64_t rows[kBlocks];
+  /// The sums of a tile as they grow.
+  struct Sums {
+    Accumulators& total;
+    Accumulators block;       // With kBlockwise: of one tap.
+    bool accumulate = false;  // There is something in `total`.
+
+    __device__ __forceinline__ explicit Sums(Accumulators& accumulators) : total(accumulators) {
+      if constexpr (kBlockwise) clear(total);
+    }
+  };
+
+  /// Waits for the next stage of filters and multiplies it: `act_offset` bytes from stage 0 of the
+  /// activations on. The stages of the tap before are free then.
+  template <int kSteps>
+  static __device__ __forceinline__ void multiply_tap(const Smem& smem, const Consumer& me,
+                                                      std::uint32_t act_offset, FilterState& filter,
+                                                      Sums& sums, Reads& reads,
+                                                      const TileTrace& trace) {
+    ptx::barrier_wait(&smem.filter_full[filter.index], filter.parity());
+    trace.full(!sums.accumulate);
+    const std::uint32_t filter_offset = filter.index * kConfig.filter_bytes();
+    std::uint64_t rows[kBlocks];
 #pragma unroll
-            for (int b = 0; b < kBlocks; ++b) {
-              rows[b] = descriptor_128b(row_address + me.block_offset[b], me.row_group_bytes);
+    for (int b = 0; b < kBlocks; ++b) {
+      rows[b] = descriptor_behind(me.rows[b], kSwapped ? filter_offset : act_offset);
+    }
+    const std::uint64_t columns =
+        descriptor_behind(me.columns, kSwapped ? act_offset : filter_offset);
+    if constexpr (kBlockwise) {
+      multiply<kSteps>(sums.block, rows, columns, false);
+      // This tap's stage, at once: the other warpgroup multiplies while this one adds.
+      reads.filter = filter.index;
+      reads.has_filter = true;
+      reads.release(smem, me.lane);
+      reads.has_filter = false;
+      add_block(sums.total, sums.block);
+    } else {
+      multiply<kSteps>(sums.total, rows, columns, sums.accumulate);
+      reads.release(smem, me.lane);
+      reads.filter = filter.index;
+      reads.has_filter = !kResident;
+    }
+    sums.accumulate = true;
+    filter.advance();
+  }
+
+  /// The MMAs of `blocks` blocks of K, of kSteps steps each.
+  // NOTE: steps are told apart outside of it, and nothing but stages changes within: the MMAs of a
+  // stage of a 64x64 tile take 128 cycles, and a loop that asked for more took 400.
+  template <int kSteps>
+  static __device__ __forceinline__ void multiply_blocks(const Params& p, const Smem& smem,
+                                                         const Consumer& me, int blocks,
+                                                         ActState& act, FilterState& filter,
+                                                         Sums& sums, Reads& reads,
+                                                         const TileTrace& trace) {
+    if constexpr (!kActRing) {
+      for (int left = blocks * p.filter[1] * p.filter[2]; left > 0; --left) {
+        multiply_tap<kSteps>(smem, me, filter.index * kConfig.act_bytes(), filter, sums, reads,
+                             trace);
+      }
+      return;
+    }
+    // With planes: the taps that fall on one, then the next.
+    const int row_step = kPlanes ? p.stride[1] : 1, column_step = kPlanes ? p.stride[2] : 1;
+    const std::uint32_t row_bytes = kHalo ? p.dilation[1] * p.halo_width * 128 : 0;
+    const std::uint32_t column_bytes = kHalo ? p.dilation[2] * 128 : 0;
+    for (; blocks > 0; --blocks) {
+      for (int first_row = 0; first_row < (kPlanes ? p.planes[0] : 1); ++first_row) {
+        for (int first_column = 0; first_column < (kPlanes ? p.planes[1] : 1); ++first_column) {
+          ptx::barrier_wait(&smem.act_full[act.index], act.parity());
+          std::uint32_t row_offset = act.index * kConfig.act_bytes();
+          if constexpr (kResident) {
+            multiply_tap<kSteps>(smem, me, row_offset, filter, sums, reads, trace);
+          } else {
+            for (int r = first_row; r < p.filter[1]; r += row_step, row_offset += row_bytes) {
+              std::uint32_t offset = row_offset;
+              for (int s = first_column; s < p.filter[2]; s += column_step) {
+                multiply_tap<kSteps>(smem, me, offset, filter, sums, reads, trace);
+                offset += column_bytes;
+              }
             }
-            Accumulators& result = kBlockwise ? block : accumulators;
-            const bool onto = !kBlockwise && accumulate;
-            if (steps == 4) {
-              multiply<4>(result, rows, columns, onto);
-            } else if (steps == 3) {
-              multiply<3>(result, rows, columns, onto);
-            } else if (steps == 2) {
-              multiply<2>(result, rows, columns, onto);
-            } else {
-              multiply<1>(result, rows, columns, onto);
-            }
-            accumulate = true;
-            if constexpr (kBlockwise) {
-              // This tap's stage, at once: the other warpgroup multiplies while this one adds.
-              reads.filter = filter.index;
-              reads.has_filter = true;
-              reads.release(smem, me.lane);
-              reads.has_filter = false;
-              add_block(accumulators, block);
-            } else {
-              reads.release(smem, me.lane);
-              reads.filter = filter.index;
-              reads.has_filter = !kResident;
-            }
-            filter.advance();
           }
-        }
-        if constexpr (kActRing) {
           reads.act = act.index;
           reads.has_act = true;
           act.advance();
         }
       }
     }
-    return accumulate;
+  }
+
+  /// The MMAs of a tile. The last tap's still run when this returns; `reads` are its stages. False:
+  /// there was nothing to sum.
+  static __device__ __forceinline__ bool main_loop(const Params& p, const Smem& smem,
+                                                   const Consumer& me, const KRange& range,
+                                                   const KBlock& k, ActState& act,
+                                                   FilterState& filter, Accumulators& accumulators,
+                                                   Reads& reads, const TileTrace& trace) {
+    Sums sums(accumulators);
+    int channels = k.channels;
+    for (int left = range.end - range.begin; left > 0;) {
+      // Blocks that are alike: all, or all but the last of a temporal tap, and then that one.
+      const int before_last = p.channel_blocks - 1 - channels;
+      const bool is_last = before_last == 0 || p.block_steps == p.last_block_steps;
+      const int steps = is_last ? p.last_block_steps : p.block_steps;
+      const int blocks = p.block_steps == p.last_block_steps ? left
+                         : is_last                           ? 1
+                                                             : min(left, before_last);
+      if (steps == 4) {
+        multiply_blocks<4>(p, smem, me, blocks, act, filter, sums, reads, trace);
+      } else if (steps == 3) {
+        multiply_blocks<3>(p, smem, me, blocks, act, filter, sums, reads, trace);
+      } else if (steps == 2) {
+        multiply_blocks<2>(p, smem, me, blocks, act, filter, sums, reads, trace);
+      } else {
+        multiply_blocks<1>(p, smem, me, blocks, act, filter, sums, reads, trace);
+      }
+      left -= blocks;
+      channels = is_last ? 0 : channels + blocks;
+    }
+    return sums.accumulate;
   }
 
   // ---- Consumers: the epilogue ----------------------------------------------------------------
@@ -871,7 +957,7 @@ struct Kernel {
                                                   const Place& at, const Tile& first_tile,
                                                   const ComputeOp& compute_op,
                                                   const StoreOp& store_op) {
-    const Consumer me = consumer_of(p, at);
+    const Consumer me = consumer_of(p, smem, at);
     const int storer = kSwapped ? me.warpgroup : at.warp - 4;
     Staging staging{smem.staging + storer * kConfig.staging_buffers() * kConfig.piece_bytes(),
                     smem.source_full + storer * kConfig.staging_buffers(),
@@ -989,13 +1075,15 @@ struct Kernel {
     if constexpr (kClusterSize > 1) ptx::cluster_wait();
 
     if (at.warp < 4) {
+      // NOTE: loaders have registers to keep its base in.
+      const Smem kept = Smem::template carve<true>();
       if (at.warp == 0 && ptx::elect_one()) {
-        activation_loader(p, smem, at, first_tile, preloaded);
+        activation_loader(p, kept, at, first_tile, preloaded);
       } else if (at.warp == 1) {
         if constexpr (kClusterSize == 1) {
           ptx::named_barrier_sync(kFilterReadyBarrier, kFilterReadyThreads);
         }
-        if (ptx::elect_one()) filter_loader(p, smem, at, first_tile, preloaded);
+        if (ptx::elect_one()) filter_loader(p, kept, at, first_tile, preloaded);
       } else if (kFillsBorder && !kNormalises && at.warp == 2 && p.fills_border) {
         if constexpr (kClusterSize == 1) {
           ptx::named_barrier_sync(kPatchReadyBarrier, kBorderReadyThreads);
