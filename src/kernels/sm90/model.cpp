@@ -67,13 +67,11 @@ double epilogue_cycles(const Config& config, const Params& p, const EpilogueKind
   return cycles;
 }
 
-// Cycles to load a block of channels of a pixel or of a filter.
-double row_cycles(const Config& config, const Params& p, const ModelConstants& k) {
-  const double bytes_per_cycle = config.splits_k() || is_small_tile(config)
-                                     ? k.split_bytes_per_cycle
-                                 : p.loader == Loader::tiled ? k.run_bytes_per_cycle
-                                                             : k.other_bytes_per_cycle;
-  const double cycles = p.block_bytes / bytes_per_cycle;
+// Cycles to load a block of channels of a pixel or of a filter, where `busy` of all multiprocessors
+// load (bench/sm90/intake.cu).
+double row_cycles(const Config& config, const Params& p, double busy, const ModelConstants& k) {
+  const double cycles =
+      p.block_bytes / std::min(k.alone_bytes_per_cycle, k.intake_bytes_per_cycle / busy);
   switch (alignment(p.channels, config.in)) {
     case 128:
       return cycles;
@@ -164,7 +162,8 @@ double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocess
   const double n_tiles = std::ceil(static_cast<double>(p.filters) / config.block_n);
   const double filter_rows = config.is_resident() ? 0.0 : p.filters / n_tiles * taps;
   const double outside_rows = config.is_resident() ? 0.0 : config.block_n * taps - filter_rows;
-  const double row = row_cycles(config, p, k);
+  const double busy = std::min(1.0, tiling.num_tiles / double(multiprocessors));
+  const double row = row_cycles(config, p, busy, k);
   const double load = act_rows * (config.has_planes() ? std::max(row, k.strided_row_cycles) : row) +
                       filter_rows * row + k.outside_row_cycles * outside_rows;
   // A ring of few stages, or of taps with few channels, is bounded by their refilling: one filter

@@ -11,52 +11,51 @@ namespace convoy::sm90 {
 /// What the model cannot derive from a plan. The values are fitted to measured times of an H200
 /// (docs/kernels-sm90.md).
 struct ModelConstants {
-  double cycles_per_us = 1695.0;       ///< Cycles a us: the clock that a power-limited card holds.
+  double cycles_per_us = 1737.0;       ///< Cycles a us: the clock that a power-limited card holds.
   double memory_bytes_per_us = 4.6e6;  ///< Bytes a us from and to device memory.
   /// Of computing and moving bytes: p of (a^p + b^p)^(1/p), 1 where neither hides the other.
-  double overlap_power = 1.302;
-  double launch_us = 6.058;            ///< us: a launch and the first loads,
-  double crowd_us = 0.2912;            ///< more where every multiprocessor begins at once,
-  double large_cluster_us = 0.1297;    ///< more where clusters of 4 and 8 get ready,
-  double general_us = 0.5874;          ///< and until the general epilogue's code has come.
-  double piece_cycles = 46.51;         ///< Cycles to store 64 x 32 values that nothing hides.
-  double warpgroup_power = 0.836;      ///< Stores take (2 / warpgroups)^this as long.
-  double cluster_tile_cycles = 256.3;  ///< Cycles a tile where the CTAs of a cluster keep step.
+  double overlap_power = 1.318;
+  double launch_us = 6.171;            ///< us: a launch and the first loads,
+  double crowd_us = 0.7761;            ///< more where every multiprocessor begins at once,
+  double large_cluster_us = 0.09161;   ///< more where clusters of 4 and 8 get ready,
+  double general_us = 0.909;           ///< and until the general epilogue's code has come.
+  double piece_cycles = 52.3;          ///< Cycles to store 64 x 32 values that nothing hides.
+  double warpgroup_power = 0.8194;     ///< Stores take (2 / warpgroups)^this as long.
+  double cluster_tile_cycles = 197.2;  ///< Cycles a tile where the CTAs of a cluster keep step.
   double narrow_mma_cycles = 34.42;  ///< Cycles of an MMA of 64 rows at least, however few columns.
-  double refill_cycles = 3144.0;     ///< Cycles from a stage's release until it is full, loaded.
-  double cta_cycles = 1730.0;  ///< Cycles until a CTA follows another: split K has one a tile.
-  double split_tile_cycles = 2243.0;   ///< Cycles that a tile of split K is exchanged in,
-  double reduce_cta_cycles = 913.0;    ///< more for each CTA that shares it.
-  double cluster_slots = 0.9132;       ///< Share of the multiprocessors that clusters of 4, 8 find.
-  double run_bytes_per_cycle = 58.48;  ///< Bytes a cycle that an SM takes in, runs of pixels,
-  double other_bytes_per_cycle = 64.0;   ///< by any other loader,
-  double split_bytes_per_cycle = 48.08;  ///< and in a split's ring, or of 64x64 tiles.
+  double refill_cycles = 2562.0;     ///< Cycles from a stage's release until it is full, loaded.
+  double cta_cycles = 2064.0;  ///< Cycles until a CTA follows another: split K has one a tile.
+  double split_tile_cycles = 3133.0;  ///< Cycles that a tile of split K is exchanged in,
+  double reduce_cta_cycles = 842.4;   ///< more for each CTA that shares it.
+  double cluster_slots = 0.9132;      ///< Share of the multiprocessors that clusters of 4, 8 find.
+  double intake_bytes_per_cycle = 64.0;  ///< Bytes a cycle that an SM takes in where all do,
+  double alone_bytes_per_cycle = 71.06;  ///< and where few others do.
   // Cycles to load a row of 128 bytes that does not begin at a multiple of 128:
-  double aligned_64_cycles = 2.358;    ///< at one of 64,
-  double aligned_32_cycles = 2.923;    ///< of 32,
-  double aligned_16_cycles = 5.397;    ///< and of 16.
-  double outside_row_cycles = 5.616;   ///< Cycles to load 128 bytes that lie outside the filter.
-  double strided_row_cycles = 4.38;    ///< Cycles to load a row of a plane at least.
-  double tap_cycles = 48.48;           ///< Cycles a tap costs besides its MMAs: cooperative,
-  double pingpong_tap_cycles = 71.96;  ///< ping-pong,
-  double halo_tap_cycles = 1.771;      ///< ping-pong with a halo,
-  double resident_tap_cycles = 139.5;  ///< ping-pong with resident filters.
+  double aligned_64_cycles = 2.127;    ///< at one of 64,
+  double aligned_32_cycles = 2.535;    ///< of 32,
+  double aligned_16_cycles = 3.321;    ///< and of 16.
+  double outside_row_cycles = 4.663;   ///< Cycles to load 128 bytes that lie outside the filter.
+  double strided_row_cycles = 2.926;   ///< Cycles to load a row of a plane at least.
+  double tap_cycles = 63.95;           ///< Cycles a tap costs besides its MMAs: cooperative,
+  double pingpong_tap_cycles = 70.81;  ///< ping-pong,
+  double halo_tap_cycles = 12.09;      ///< ping-pong with a halo,
+  double resident_tap_cycles = 76.48;  ///< ping-pong with resident filters.
   // Cycles added to 64 x 32 values where nothing hides them, by
-  double residual_cycles = 142.3;         ///< a residual,
-  double relu_cycles = 100.2;             ///< ReLU,
-  double silu_cycles = 355.4;             ///< SiLU,
-  double clamp_cycles = 335.2;            ///< clamp and hardswish,
-  double curved_cycles = 635.9;           ///< any other activation with code of its own,
-  double general_cycles = 455.2;          ///< what only the general code computes,
-  double direct_cycles = 700.0;           ///< stores from registers,
-  double small_direct_cycles = 1400.0;    ///< the same of 64x64 tiles,
-  double swapped_direct_cycles = 1700.0;  ///< the same of pixels as columns,
-  double spill_cycles = 254.1;            ///< registers that do not suffice,
-  double store_64_cycles = 38.55;         ///< rows of the output aligned to 64 bytes,
-  double store_32_cycles = 12.36;         ///< to 32,
-  double store_16_cycles = 89.02;         ///< to 16.
-  double swapped_epilogue = 0.9205;       ///< Share of these that tiles with filters as rows take.
-  double passed_share = 0.8362;  ///< Of the bytes that strides pass by: those that are read.
+  double residual_cycles = 146.1;         ///< a residual,
+  double relu_cycles = 135.0;             ///< ReLU,
+  double silu_cycles = 298.7;             ///< SiLU,
+  double clamp_cycles = 249.5;            ///< clamp and hardswish,
+  double curved_cycles = 572.8;           ///< any other activation with code of its own,
+  double general_cycles = 389.2;          ///< what only the general code computes,
+  double direct_cycles = 734.6;           ///< stores from registers,
+  double small_direct_cycles = 1001.0;    ///< the same of 64x64 tiles,
+  double swapped_direct_cycles = 1653.0;  ///< the same of pixels as columns,
+  double spill_cycles = 291.4;            ///< registers that do not suffice,
+  double store_64_cycles = 27.58;         ///< rows of the output aligned to 64 bytes,
+  double store_32_cycles = 18.34;         ///< to 32,
+  double store_16_cycles = 33.93;         ///< to 16.
+  double swapped_epilogue = 1.022;        ///< Share of these that tiles with filters as rows take.
+  double passed_share = 0.4226;  ///< Of the bytes that strides pass by: those that are read.
   double add_cycles = 1.0;       ///< Cycles a tap costs for each sum of a block (not measured).
 };
 
