@@ -768,34 +768,48 @@ struct Kernel {
     }
   }
 
-  /// The MMAs of a tile. The last tap's still run when this returns; `reads` are its stages. False:
-  /// there was nothing to sum.
+  /// Blocks of K that follow each other and have as many steps.
+  struct AlikeBlocks {
+    int count, steps;
+  };
+
+  /// Of the `left` blocks from one of channels on: all, or all but the last of a temporal tap, and
+  /// then that one.
+  static __device__ __forceinline__ AlikeBlocks alike_blocks(const Params& p, int left,
+                                                             int channels) {
+    if (p.block_steps == p.last_block_steps) return {left, p.block_steps};
+    const int before_last = p.channel_blocks - 1 - channels;
+    if (before_last == 0) return {1, p.last_block_steps};
+    return {min(left, before_last), p.block_steps};
+  }
+
+  /// The MMAs of a tile, `first` its first blocks. The last tap's still run when this returns;
+  /// `reads` are its stages. False: there was nothing to sum.
   static __device__ __forceinline__ bool main_loop(const Params& p, const Smem& smem,
                                                    const Consumer& me, const KRange& range,
-                                                   const KBlock& k, ActState& act,
-                                                   FilterState& filter, Accumulators& accumulators,
-                                                   Reads& reads, const TileTrace& trace) {
+                                                   const KBlock& k, const AlikeBlocks& first,
+                                                   ActState& act, FilterState& filter,
+                                                   Accumulators& accumulators, Reads& reads,
+                                                   const TileTrace& trace) {
     Sums sums(accumulators);
+    AlikeBlocks next = first;
     int channels = k.channels;
     for (int left = range.end - range.begin; left > 0;) {
-      // Blocks that are alike: all, or all but the last of a temporal tap, and then that one.
-      const int before_last = p.channel_blocks - 1 - channels;
-      const bool is_last = before_last == 0 || p.block_steps == p.last_block_steps;
-      const int steps = is_last ? p.last_block_steps : p.block_steps;
-      const int blocks = p.block_steps == p.last_block_steps ? left
-                         : is_last                           ? 1
-                                                             : min(left, before_last);
-      if (steps == 4) {
-        multiply_blocks<4>(p, smem, me, blocks, act, filter, sums, reads, trace);
-      } else if (steps == 3) {
-        multiply_blocks<3>(p, smem, me, blocks, act, filter, sums, reads, trace);
-      } else if (steps == 2) {
-        multiply_blocks<2>(p, smem, me, blocks, act, filter, sums, reads, trace);
+      if (next.steps == 4) {
+        multiply_blocks<4>(p, smem, me, next.count, act, filter, sums, reads, trace);
+      } else if (next.steps == 3) {
+        multiply_blocks<3>(p, smem, me, next.count, act, filter, sums, reads, trace);
+      } else if (next.steps == 2) {
+        multiply_blocks<2>(p, smem, me, next.count, act, filter, sums, reads, trace);
       } else {
-        multiply_blocks<1>(p, smem, me, blocks, act, filter, sums, reads, trace);
+        multiply_blocks<1>(p, smem, me, next.count, act, filter, sums, reads, trace);
       }
-      left -= blocks;
-      channels = is_last ? 0 : channels + blocks;
+      left -= next.count;
+      if (left > 0) {
+        channels += next.count;
+        if (channels == p.channel_blocks) channels = 0;
+        next = alike_blocks(p, left, channels);
+      }
     }
     return sums.accumulate;
   }
@@ -993,6 +1007,7 @@ struct Kernel {
         load_tile_bias<kConfig>(p, tile, bias_bits);
       }
       const KBlock first_k = first_k_block<kConfig>(p, tile, range);
+      const AlikeBlocks first_blocks = alike_blocks(p, range.end - range.begin, first_k.channels);
       if constexpr (kResident) filter = FilterState{};
 
       if constexpr (kPingpong) {
@@ -1003,8 +1018,8 @@ struct Kernel {
       trace.turn();
       Accumulators accumulators;
       Reads reads;
-      const bool any =
-          main_loop(p, smem, me, range, first_k, act, filter, accumulators, reads, trace);
+      const bool any = main_loop(p, smem, me, range, first_k, first_blocks, act, filter,
+                                 accumulators, reads, trace);
       if constexpr (kPingpong) {
         if (index + at.index_step < p.num_cluster_tiles) {
           ptx::named_barrier_arrive(kTurnBarrier + (me.warpgroup ^ 1), 256);
