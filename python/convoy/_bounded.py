@@ -10,10 +10,17 @@ class Bounded(dict):
         super().__init__()
         self._most = most
 
-    def __setitem__(self, key, value):
+    def _make_room(self, key):
         if len(self) >= self._most and key not in self:
             self.clear()
+
+    def __setitem__(self, key, value):
+        self._make_room(key)
         super().__setitem__(key, value)
+
+    def setdefault(self, key, default=None):
+        self._make_room(key)
+        return super().setdefault(key, default)
 
     def copy(self):
         made = Bounded(self._most)
