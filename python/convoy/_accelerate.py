@@ -667,6 +667,15 @@ def _after(session, module, args, kwargs, output):
     return session.trials.end(args, kwargs, output, session.takes_over)
 
 
+class _Handles(list):
+    """Of the hooks of an accelerated model. Copies and pickles are without those of parts that are
+    gone, replaced by others: PyTorch's RemovableHandle cannot be set up without its module's hooks.
+    """
+
+    def __reduce__(self):
+        return _Handles, ([handle for handle in self if handle.hooks_dict_ref() is not None],)
+
+
 def _has_convolutions(module):
     return any(isinstance(m, torch.nn.modules.conv._ConvNd) for m in module.modules())
 
@@ -751,7 +760,7 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
         shards = shards if shards.count > 1 else None
     session = Session(model, upsample_folding, probe, quality, shards)
     _helpers.replace(model)
-    handles = []
+    handles = _Handles()
     for module in dict.fromkeys(_entries(model)):
         handles.append(module.register_forward_pre_hook(
             functools.partial(_before, session), with_kwargs=True))
