@@ -201,32 +201,29 @@ class DepthwiseRingPlan final : public CudaPlan {
         .lanes = FastDivide(launch_.lanes),
         .vectors = FastDivide(launch_.lanes / 2),
         .column_chunks = FastDivide(launch_.column_chunks)};
-    const auto run = [&]<typename Element>() {
-      const bool is_short = arguments.of.is_short && !arguments.of.output.plain &&
-                            arguments.of.output.dtype == dtype_of<Element>;
-      const auto kernel = is_short
-                              ? depthwise_3x3_ring_kernel<Element, DepthwiseEnd::only_short>
-                              : depthwise_3x3_ring_kernel<Element, DepthwiseEnd::plain_or_long>;
-      raise_shared_memory_limit(kernel, static_cast<int>(launch_.shared_bytes),
-                                "depthwise_3x3_ring");
-      launch_kernel(kernel,
-                    {.name = "depthwise_3x3_ring",
-                     .grid = dim3(static_cast<unsigned>(launch_.blocks),
-                                  static_cast<unsigned>(launch_.slabs)),
-                     .block = kDepthwiseThreads,
-                     .shared_bytes = launch_.shared_bytes,
-                     .stream = stream},
-                    arguments);
-    };
-    if (request_.dtype == DType::bf16) {
-      run.template operator()<__nv_bfloat16>();
-    } else {
-      run.template operator()<__half>();
-    }
+    const bool is_short = arguments.of.is_short && !arguments.of.output.plain &&
+                          arguments.of.output.dtype == request_.dtype;
+    const auto kernel = request_.dtype == DType::bf16 ? choose_ring<__nv_bfloat16>(is_short)
+                                                      : choose_ring<__half>(is_short);
+    raise_shared_memory_limit(kernel, static_cast<int>(launch_.shared_bytes), "depthwise_3x3_ring");
+    launch_kernel(
+        kernel,
+        {.name = "depthwise_3x3_ring",
+         .grid = dim3(static_cast<unsigned>(launch_.blocks), static_cast<unsigned>(launch_.slabs)),
+         .block = kDepthwiseThreads,
+         .shared_bytes = launch_.shared_bytes,
+         .stream = stream},
+        arguments);
     store_next_cache(pointers, stream);
   }
 
  private:
+  template <typename Element>
+  static void (*choose_ring(bool is_short))(DepthwiseRingArguments) {
+    return is_short ? depthwise_3x3_ring_kernel<Element, DepthwiseEnd::only_short>
+                    : depthwise_3x3_ring_kernel<Element, DepthwiseEnd::plain_or_long>;
+  }
+
   RingLaunch launch_;
 };
 

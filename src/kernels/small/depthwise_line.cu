@@ -142,23 +142,17 @@ class DepthwiseLinePlan final : public CudaPlan {
         .inner = FastDivide(launch_.inner),
         .filter_taps = FastDivide(g.filter[axis]),
         .channels = g.groups};
-    const auto run = [&]<typename Element>() {
-      const auto kernel = line_kernel<Element>(launch_.strip);
-      raise_shared_memory_limit(kernel, static_cast<int>(launch_.shared_bytes()), "depthwise_line");
-      launch_kernel(kernel,
-                    {.name = "depthwise_line",
-                     .grid = dim3(static_cast<unsigned>(launch_.blocks),
-                                  static_cast<unsigned>(launch_.slabs)),
-                     .block = static_cast<unsigned>(launch_.threads),
-                     .shared_bytes = launch_.shared_bytes(),
-                     .stream = stream},
-                    arguments);
-    };
-    if (request_.dtype == DType::bf16) {
-      run.template operator()<__nv_bfloat16>();
-    } else {
-      run.template operator()<__half>();
-    }
+    const auto kernel = request_.dtype == DType::bf16 ? line_kernel<__nv_bfloat16>(launch_.strip)
+                                                      : line_kernel<__half>(launch_.strip);
+    raise_shared_memory_limit(kernel, static_cast<int>(launch_.shared_bytes()), "depthwise_line");
+    launch_kernel(
+        kernel,
+        {.name = "depthwise_line",
+         .grid = dim3(static_cast<unsigned>(launch_.blocks), static_cast<unsigned>(launch_.slabs)),
+         .block = static_cast<unsigned>(launch_.threads),
+         .shared_bytes = launch_.shared_bytes(),
+         .stream = stream},
+        arguments);
     store_next_cache(pointers, stream);
   }
 
