@@ -3,20 +3,29 @@
 memory from end to end, fused with what surrounds them."""
 
 import collections
+import contextlib
 import dataclasses
 import functools
-import itertools
 import logging
-import math
 import sys
-import time
 import types
 import weakref
 from typing import Any
 
 import torch
 
-from . import _calls, _constructors, _functions, _helpers, _layout, _prologues, _transposed, _trial
+from . import (
+    _calls,
+    _constructors,
+    _functions,
+    _helpers,
+    _layout,
+    _measure,
+    _prologues,
+    _transposed,
+    _trial,
+)
+from ._bounded import Bounded
 from ._changes import state, watch
 from ._deferred import Deferred, storages, tidy, tidy_buffers, unwrapped
 from ._folding import Foldings
@@ -28,7 +37,7 @@ _functions.register_all()
 _log = logging.getLogger("convoy")
 QUALITIES = {"fast": 0, "exact": 1}
 _Parameter, _float32 = torch.nn.Parameter, torch.float32
-_measured = {"cuda"}  # Where Convoy and PyTorch are compared.
+_MOST = 65536  # Calls that are kept of each kind, by weight and shape.
 
 
 @dataclasses.dataclass
@@ -82,50 +91,6 @@ def _identity(weight):
     return id(weight) if isinstance(weight, torch.nn.Parameter) else None
 
 
-def _capturing(device):
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
-def _microseconds(ways, device, rounds=3):
-    """The GPU's time in the shortest of `rounds` runs of each way, in turns; without those that
-    cannot run. Raises what the last one did where none can."""
-    best: dict[str, float] = {}
-    failure, slowest = None, 0.0
-    with torch.cuda.device(device):  # Where the events are.
-        for name, run in ways.items():
-            try:
-                run()
-                begun = time.perf_counter()
-                run()
-                slowest = max(slowest, time.perf_counter() - begun)
-                best[name] = math.inf
-            except RuntimeError as error:  # Out of memory; too large for this way.
-                _log.warning("convoy: %s is not measured: %s", name, error)
-                failure = error
-        if failure is not None and not best:
-            raise failure
-        for _, name in itertools.product(range(rounds), list(best)):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            # NOTE: the GPU waits until the host has asked for all of it, so that the host's time,
-            # which the whole call is judged by, is not in it. At most 2 GHz.
-            torch.cuda._sleep(int(min(1.5 * slowest + 5e-5, 0.01) * 2e9))
-            begin.record()
-            ways[name]()
-            end.record()
-            end.synchronize()
-            best[name] = min(best[name], begin.elapsed_time(end) * 1e3)
-    return best
-
-
-def _beside_pytorch(ours, eager, device):
-    """(why it is left to PyTorch, "" where Convoy is as quick; the times of both)."""
-    spent = _microseconds({"fused": ours, "pytorch": eager}, device)
-    fused, plain = (spent.get(way, math.inf) for way in ("fused", "pytorch"))
-    if plain < fused:
-        return f"PyTorch is quicker here: {plain:.0f} µs; Convoy: {fused:.0f} µs", spent
-    return "", spent
-
-
 class Session:
     """What the accelerated parts of one model share."""
 
@@ -139,10 +104,11 @@ class Session:
         self.left_calls: collections.Counter[str] = collections.Counter()
         self.conversions = self.converted_bytes = 0
         self._parts: dict[tuple, Part] = {}
-        self._convs: dict[tuple, tuple] = {}
-        self._norms: dict[tuple, tuple] = {}
-        self._pairs: dict[tuple, tuple] = {}
-        self._transposed: dict[tuple, tuple] = {}
+        self._convs: dict[tuple, tuple] = Bounded(_MOST)
+        self._norms: dict[tuple, tuple] = Bounded(_MOST)
+        self._pairs: dict[tuple, tuple] = Bounded(_MOST)
+        self._transposed: dict[tuple, tuple] = Bounded(_MOST)
+        self._coefficients: dict[tuple, _calls.NormCall] = Bounded(_MOST)
         self.shared: dict[int, weakref.ref] = {}
         self._names: dict[int, str] | None = None
         self._derived: dict[tuple, Any] = {}
@@ -209,6 +175,20 @@ class Session:
             self._parts[key] = Part(self._name(weight), tuple(shape), operation, "pytorch", reason)
         self._parts[key].calls += 1
 
+    def measures(self, device):
+        """Whether what runs there is compared with PyTorch's own now."""
+        return (self.probe and device.type in _measure.DEVICES
+                and not _measure.is_capturing(device))
+
+    @contextlib.contextmanager
+    def unreported(self):
+        """What is tried within leaves no parts to report."""
+        parts, norms, convs = self._parts.copy(), self._norms.copy(), self._convs.copy()
+        try:
+            yield
+        finally:
+            self._parts, self._norms, self._convs = parts, norms, convs
+
     # ---- Convolutions ----
 
     def _conv_key(self, node, x, cache, residual):
@@ -253,24 +233,9 @@ class Session:
         return call(norm, node, x, cache, residual)
 
     def _choose_pair(self, key, node, norm, x, cache, residual):
-        may_measure = (self.probe and x.device.type in _measured and not _capturing(x.device))
-        shape_key = ("pair", isinstance(node.weight, _Parameter), self.probe, key[0], *key[2:])
-        known = _choices.get(shape_key)
-        call, spent = None, {}
-        if known is not None or may_measure or x.device.type in _prologues.UNMEASURED:
-            try:
-                call = _prologues.PairCall(norm, node, x, cache, residual, self.convert)
-            except ConvoyError as error:
-                _log.debug("convoy: no prologue: %s", error)
-        if known is not None:
-            call, spent = call if known[0] else None, known[1]
-        elif call is not None and may_measure:
-            spent = self._pair_times(call, node, norm, x, cache, residual)
-            call = call if _prologues.is_quicker(spent) else None
-        if may_measure:
-            _choices[shape_key] = call is not None, spent
-        elif known is None and call is None:
-            return None, None  # Not measured: not kept.
+        call, spent, is_settled = _prologues.choose(self, key, norm, node, x, cache, residual)
+        if not is_settled:
+            return None, None
         part = None
         if call is not None:
             operation = " + ".join(["group_norm", *self._kinds(node, x, cache, residual)])
@@ -279,25 +244,12 @@ class Session:
         found = self._pairs[key] = call, part
         return found
 
-    def _pair_times(self, call, node, norm, x, cache, residual):
-        """Of one call and of one after the other, which leaves no parts to report."""
-        parts, norms, convs = self._parts.copy(), self._norms.copy(), self._convs.copy()
-        try:
-            return _microseconds({
-                "one": functools.partial(call, norm, node, x, cache, residual),
-                "apart": lambda: self.conv(node, self.norm(norm, x), cache, residual),
-            }, x.device)
-        finally:
-            self._parts, self._norms, self._convs = parts, norms, convs
-
     def _choose_conv(self, key, node, x, cache, residual):
         call, kernel, reason, spent = self._shape_choice(key, node, x, cache, residual)
         part = Part(self._name(node.weight), tuple(x.shape),
                     " + ".join(self._kinds(node, x, cache, residual)), kernel, reason, spent)
         self._parts[key] = part
         found = self._convs[key] = call, part
-        if len(self._convs) > 65536:
-            self._convs.clear()
         return found
 
     def _kinds(self, node, x, cache, residual):
@@ -316,7 +268,7 @@ class Session:
         weight = node.weight
         shape_key = (isinstance(weight, torch.nn.Parameter), self.upsample_folding,
                      self.probe, self.rounding, *key[1:])
-        known = _choices.get(shape_key)
+        known = _measure.choices.get(shape_key)
         if known is not None:
             call, *rest = known
             # Conversions are counted for the session that makes them.
@@ -341,13 +293,13 @@ class Session:
         choice: Any = _eager_conv
         if not ways:
             pass  # PyTorch it is; the reason says why.
-        elif not self.probe or x.device.type not in _measured or _capturing(x.device):
+        elif not self.measures(x.device):
             choice = next(iter(ways.values()))
-            if _capturing(x.device) and self.probe:
+            if _measure.is_capturing(x.device) and self.probe:
                 return choice, choice.name, "", {}  # Not measured: not kept for others.
         else:
             ways["pytorch"] = _eager_conv
-            spent = _microseconds({
+            spent = _measure.microseconds({
                 name: functools.partial(way, node, x, cache, residual)
                 for name, way in ways.items()
             }, x.device)
@@ -358,10 +310,9 @@ class Session:
                                    for n in ways if n != "pytorch")
                 reason = f"PyTorch is quicker here: {spent['pytorch']:.0f} µs; Convoy: {others}"
         kernel = "pytorch" if choice is _eager_conv else choice.name
-        if len(_choices) > 16384:
-            _choices.clear()
-        _choices[shape_key] = choice, kernel, reason if choice is _eager_conv else "", spent
-        return _choices[shape_key]
+        found = choice, kernel, reason if choice is _eager_conv else "", spent
+        _measure.choices[shape_key] = found
+        return found
 
     # ---- Transposed convolutions ----
 
@@ -378,10 +329,10 @@ class Session:
     def _choose_transposed(self, key, how, x, weight, bias):
         spent: dict[str, float] = {}
         call, reason = _transposed.call_of(how, self, x, weight, bias)
-        if (call is not None and self.probe and x.device.type in _measured
-                and not _capturing(x.device)):
-            reason, spent = _beside_pytorch(functools.partial(call, x, weight, bias),
-                                            functools.partial(how.eager, x, weight, bias), x.device)
+        if call is not None and self.measures(x.device):
+            reason, spent = _measure.beside_pytorch(
+                functools.partial(call, x, weight, bias),
+                functools.partial(how.eager, x, weight, bias), x.device)
             call = None if reason else call
         part = Part(self._name(weight), tuple(x.shape), key[0], call.name if call else "pytorch",
                     reason, spent)
@@ -410,6 +361,19 @@ class Session:
         call, part = found
         part.calls += 1
         return node.eager(x) if call is None else call(x, weight, bias)
+
+    def coefficients(self, norm, x):
+        """[2, N, C]: what a GroupNorm multiplies x by, and what it adds."""
+        weight, bias = norm.weight, norm.bias
+        if weight is not None and bias is not None and weight.dtype != bias.dtype:
+            weight, bias = weight.float(), bias.float()
+        key = (norm.groups, norm.epsilon, x.shape, x.dtype, x.device,
+               None if weight is None else weight.dtype, None if bias is None else bias.dtype)
+        call = self._coefficients.get(key)
+        if call is None:
+            call = self._coefficients[key] = _calls.NormCall(norm, x, weight, bias, self.convert,
+                                                             result="coefficients")
+        return call(x, weight, bias)
 
     def _scaled_weight(self, node, x, scale):
         """weight·scale, kept as long as the weight is the same."""
@@ -449,7 +413,7 @@ class Session:
     def _choose_norm(self, key, node, x, weight, bias):
         reason, spent, call = "", {}, None
         shape_key = ("norm", self.probe, x.shape[1], weight is None, bias is None, *key[1:])
-        known = _choices.get(shape_key)
+        known = _measure.choices.get(shape_key)
         try:
             call = _calls.NormCall(node, x, weight, bias, self.convert)
         except ConvoyError as error:
@@ -458,12 +422,12 @@ class Session:
             if known[1] == "pytorch":
                 call = None
             reason, spent = known[2:]
-        elif (call is not None and self.probe and x.device.type in _measured
-              and not _capturing(x.device)):
-            reason, spent = _beside_pytorch(functools.partial(call, x, weight, bias),
-                                            functools.partial(node.eager, x), x.device)
+        elif call is not None and self.measures(x.device):
+            reason, spent = _measure.beside_pytorch(
+                functools.partial(call, x, weight, bias), functools.partial(node.eager, x),
+                x.device)
             call = None if reason else call
-            _choices[shape_key] = None, call.name if call else "pytorch", reason, spent
+            _measure.choices[shape_key] = None, call.name if call else "pytorch", reason, spent
         kind = "group_norm" if node.rule == "group" else "rms_norm"
         if node.activation is not None:
             kind += f" + {node.activation[0]}"
@@ -486,10 +450,6 @@ class Session:
             taken, left, dict(self.fused), self.conversions, self.converted_bytes,
             dict(self.left_calls),
         )
-
-
-# What was found to be quickest, by shape: (call, kernel, reason, times).
-_choices: dict[tuple, tuple] = {}
 
 
 def _eager_conv(node, x, cache, residual):
@@ -639,8 +599,7 @@ def _before(session, module, args, kwargs):
 
     shards = session.shards
     is_first = False
-    if (session.probe and not shards and way is None and given[0].device.type in _measured
-            and not _capturing(given[0].device)):
+    if not shards and way is None and session.measures(given[0].device):
         found = session.trials.begin(module, given, args, kwargs, sys._getframe(1))
         if found:
             session.left_calls[found] += 1
@@ -706,6 +665,15 @@ def _after(session, module, args, kwargs, output):
             output = unwrapped(output, outermost=True, depth=depth)
             session.end(output)
     return session.trials.end(args, kwargs, output, session.takes_over)
+
+
+class _Handles(list):
+    """Of the hooks of an accelerated model. Copies and pickles are without those of parts that are
+    gone, replaced by others: PyTorch's RemovableHandle cannot be set up without its module's hooks.
+    """
+
+    def __reduce__(self):
+        return _Handles, ([handle for handle in self if handle.hooks_dict_ref() is not None],)
 
 
 def _has_convolutions(module):
@@ -792,7 +760,7 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
         shards = shards if shards.count > 1 else None
     session = Session(model, upsample_folding, probe, quality, shards)
     _helpers.replace(model)
-    handles = []
+    handles = _Handles()
     for module in dict.fromkeys(_entries(model)):
         handles.append(module.register_forward_pre_hook(
             functools.partial(_before, session), with_kwargs=True))

@@ -13,11 +13,11 @@ import torch
 from torch.autograd import forward_ad
 
 from . import _nodes
-from ._calls import NAMES, device_options, stream_of, vector
+from ._calls import NAMES, stream_of
 from ._deferred import FLOATS, Deferred
 from ._layout import is_inner
 from ._nodes import Cat, Conv, Node, Norm, Sigmoid, Upsample, Value
-from ._plan import GroupNorm, NormOptions, cached_elementwise, cached_norm
+from ._plan import cached_elementwise
 
 _OPERANDS, _STEPS = 4, 12
 _NUMBER, _KEPT = -1, -2
@@ -255,7 +255,9 @@ class _Program:
         extents = tuple(1 if axis is None else chain.shape[axis] for axis in axes)
         plan = cached_elementwise(extents, tuple(operands), tuple(self.steps), NAMES[chain.dtype],
                                   -1 if like.device.index is None else like.device.index)
-        coefficients = None if self.norm is None else _coefficients(self.norm, like)
+        coefficients = None
+        if self.norm is not None:
+            coefficients = chain.session.coefficients(self.norm, like)
         out = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
         plan.run(out.data_ptr(), [tensor.data_ptr() for tensor in tensors],
                  None if coefficients is None else coefficients.data_ptr(),
@@ -301,28 +303,6 @@ def _operand_of(tensor, ratio, shape, axes):
     if ordered[-1] not in (0, 1) or (ordered[-1] == 1 and tensor.data_ptr() % 16):
         return None
     return tuple(ordered), tuple(ratios), tuple(offsets)
-
-
-def _coefficients(norm, x):
-    """[2, N, C]: what a GroupNorm multiplies by, and what it adds."""
-    weight, bias = norm.weight, norm.bias
-    given = weight if weight is not None else bias
-    if weight is not None and bias is not None and weight.dtype != bias.dtype:
-        weight, bias = weight.float(), bias.float()
-        given = weight
-    n, channels = x.shape[:2]
-    problem = GroupNorm(n, x.numel() // (n * channels), channels, norm.groups, norm.epsilon)
-    plan = cached_norm(problem, NormOptions(
-        dtype=NAMES[x.dtype], scale=weight is not None, bias=bias is not None,
-        parameter_dtype="fp32" if given is None else NAMES[given.dtype], result="coefficients",
-        **device_options(x.device)))
-    out = torch.empty((2, n, channels), dtype=torch.float32, device=x.device)
-    workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=x.device)
-    address = lambda tensor: None if tensor is None else vector(tensor).data_ptr()
-    plan.run(out.data_ptr(), x.data_ptr(), scale=address(weight), bias=address(bias),
-             workspace=workspace.data_ptr() if plan.workspace_bytes else None,
-             stream=stream_of(x.device))
-    return out
 
 
 # ---- What may wait -------------------------------------------------------------------------------

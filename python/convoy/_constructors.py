@@ -60,10 +60,12 @@ def _apply(cls, *args, **kwargs):
     return wrapped(result, session, [value for value in args if type(value) is Deferred])
 
 
-def _put_apply(own):
-    if not own:
-        torch.autograd.Function.apply = classmethod(_apply)
-    elif _own_apply is None:
+def _put_apply():
+    torch.autograd.Function.apply = classmethod(_apply)
+
+
+def _put_back_apply():
+    if _own_apply is None:
         del torch.autograd.Function.apply
     else:
         torch.autograd.Function.apply = _own_apply
@@ -110,6 +112,17 @@ def _scripted(own_call):
 
 _SCRIPTED = {kind: kind.__call__ for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod)}
 
+
+def _put_scripted():
+    for kind, function in _SCRIPTED.items():
+        kind.__call__ = _scripted(function)
+
+
+def _put_back_scripted():
+    for kind, function in _SCRIPTED.items():
+        kind.__call__ = function
+
+
 class _Stance:
     """torch.compile's stance (torch.compiler.set_stance) but for threads in which an accelerated
     call goes on: there compiled functions run uncompiled, since their compiler would look through
@@ -155,16 +168,22 @@ _OWN = {name: getattr(torch, name)
 _OURS = {name: _taking_standins(function) for name, function in _OWN.items()}
 _OWN["compile"], _OURS["compile"] = _compile, _compiled
 
+# What is replaced while calls go on: how it is put there and back. NOTE: the stance is put there at
+# the beginning of each call, since somebody may have set another one within the call before.
+_REPLACED = (
+    (functools.partial(vars(torch).update, _OURS), functools.partial(vars(torch).update, _OWN)),
+    (_put_apply, _put_back_apply),
+    (_put_scripted, _put_back_scripted),
+    (_put_stance, _put_back_stance),
+)
+
 
 def enter(frame):
     """A call of an accelerated model begins, in any thread. frame: PyTorch's, which makes it."""
     with _lock:
-        if not _running:
-            vars(torch).update(_OURS)
-            _put_apply(own=False)
-            for kind, function in _SCRIPTED.items():
-                kind.__call__ = _scripted(function)
-        _put_stance()
+        for put, _ in _REPLACED:
+            if not _running or put is _put_stance:
+                put()
         _running[:] = [call for call in _running if not has_ended(call[1])]  # Interrupted ones.
         _running.append((threading.get_ident(), frame))
 
@@ -177,8 +196,5 @@ def leave():
         if own:
             _running.remove(own[-1])
             if not _running:
-                vars(torch).update(_OWN)
-                _put_apply(own=True)
-                for kind, function in _SCRIPTED.items():
-                    kind.__call__ = function
-                _put_back_stance()
+                for _, put_back in _REPLACED:
+                    put_back()

@@ -8,6 +8,7 @@ import torch
 
 from . import _layout
 from ._axes import ordered
+from ._bounded import Bounded
 from ._deferred import (
     FLOATS,
     Deferred,
@@ -52,7 +53,7 @@ def per_axis(value, count):
 
 # The geometry of a plain convolution, in front of which nothing waits to be read with it, by the
 # arguments of the call as they come.
-_plain: dict[tuple, Geometry] = {}
+_plain: dict[tuple, Geometry] = Bounded(16384)
 _READ_IN_PLACE = (Pad, Cat, Upsample)
 
 
@@ -127,8 +128,6 @@ def _conv(axes):
         how = geometry(node.shape, node.dtype, node.device, weight.shape, stride, begin, end,
                        dilation, groups, modes, upsample, 0 if cache is None else cache.shape[2])
         if key is not None:
-            if len(_plain) > 16384:
-                _plain.clear()
             _plain[key] = how
         return Deferred(Conv(session, node, weight, bias, how, cache), session)
 

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from . import _layout
+from ._bounded import Bounded
 
 ACTIVATIONS = {
     "relu": lambda x, a, b: F.relu(x),
@@ -569,7 +570,7 @@ class Geometry:
         return geometry(shape, *self._key[1:])
 
 
-_geometries: dict[tuple, Geometry] = {}
+_geometries: dict[tuple, Geometry] = Bounded(16384)
 
 
 def geometry(source, dtype, device, filters, stride, begin, end, dilation, groups, modes,
@@ -585,8 +586,6 @@ def geometry(source, dtype, device, filters, stride, begin, end, dilation, group
     shape = [source[0], filters[0]]
     for n, b, e, s, d, t in zip(extents, begin, end, stride, dilation, filters[2:]):
         shape.append((n * upsample + b + e - d * (t - 1) - 1) // s + 1)
-    if len(_geometries) > 16384:
-        _geometries.clear()
     return _geometries.setdefault(key, Geometry(key, torch.Size(shape)))
 
 

@@ -15,6 +15,8 @@ import types
 
 import torch
 
+from ._bounded import Bounded
+
 _log = logging.getLogger("convoy")
 MARK = "_convoy_session"  # Where an accelerated model keeps its session.
 _BOUND = 0.7  # Of a call's time: the host's share from which on the call is tried both ways.
@@ -211,7 +213,8 @@ class Trials:
     """The calls of one accelerated model."""
 
     def __init__(self):
-        self._reasons: dict[tuple, str] = {}  # Why such calls are PyTorch's; "": they are not.
+        # Why such calls are PyTorch's; "": they are not.
+        self._reasons: dict[tuple, str] = Bounded(4096)
         self._thread = threading.local()
 
     def begin(self, module, given, args, kwargs, frame):
@@ -229,8 +232,6 @@ class Trials:
             calls.append(_Open(self, key, module, args, kwargs, None, frame))
             _thread.way, _thread.call = "plain", calls[-1]
             return reason
-        if len(self._reasons) > 4096:
-            self._reasons.clear()
         if not all(isinstance(value, (torch.Tensor, *_PLAIN))
                    for value in _leaves((*args, *kwargs.values()))):
             self._reasons[key] = ""  # A cache, perhaps, that a call writes to.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operators of PyTorch, torch.ops.convoy. Their fake kernels and gradients are in Python
-// (python/convoy/torch.py).
+// (python/convoy/torch/).
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/stableivalue_conversions.h>
 

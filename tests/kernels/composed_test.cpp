@@ -135,17 +135,7 @@ class Composed : public testing::Test {
 ConvGeometry volume(std::int64_t n, std::array<std::int64_t, 3> in, std::int64_t c, std::int64_t k,
                     std::array<std::int64_t, 3> filter, std::array<std::int64_t, 3> pad = {},
                     const std::function<void(Conv3dProblemShape&)>& change = {}) {
-  Conv3dProblemShape p;
-  p.batch = n;
-  p.in_depth = in[0];
-  p.in_height = in[1];
-  p.in_width = in[2];
-  p.in_channels = c;
-  p.out_channels = k;
-  p.filter = filter;
-  p.pad_begin = p.pad_end = pad;
-  if (change) change(p);
-  return geometry_of(p);
+  return test::conv3d(n, in, c, k, filter, pad, pad, 0, change);
 }
 
 ConvGeometry image(const std::function<void(Conv2dProblemShape&)>& change) {

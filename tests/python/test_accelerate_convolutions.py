@@ -11,7 +11,7 @@ import convoy
 import numpy
 import torch
 import torch.nn.functional as F
-from convoy import _accelerate
+from convoy import _calls, _measure
 from support import Accelerated, Block, error
 
 
@@ -201,12 +201,12 @@ class Convolutions(Accelerated):
             model(self.x)
         self.assertEqual(convoy.report(model).fused, {})
         for bias in (True, False):
-            with unittest.mock.patch.object(_accelerate._calls, "ConvCall",
+            with unittest.mock.patch.object(_calls, "ConvCall",
                                             side_effect=convoy.Unsupported("not today")):
-                _accelerate._choices.clear()
+                _measure.choices.clear()
                 report = self.same(Scaled(sums, bias), self.x)
             self.assertEqual([p.operation for p in report.left], [what.format(2)])
-            _accelerate._choices.clear()
+            _measure.choices.clear()
 
     def test_odd_upsamplings_and_paddings(self):
         class Odd(torch.nn.Module):

@@ -8,7 +8,7 @@ from unittest import mock
 import convoy
 import torch
 import torch.nn.functional as F
-from convoy import _accelerate, _layout, _operators, _prologues, _trial
+from convoy import _layout, _measure, _operators, _prologues, _trial
 from support import error
 
 FUSED = "group_norm + conv"
@@ -40,8 +40,8 @@ class Prologues(unittest.TestCase):
         unmeasured = mock.patch.object(_prologues, "UNMEASURED", {"cpu"})
         unmeasured.start()
         self.addCleanup(unmeasured.stop)
-        _accelerate._choices.clear()
-        self.addCleanup(_accelerate._choices.clear)
+        _measure.choices.clear()
+        self.addCleanup(_measure.choices.clear)
 
     def run_of(self, model, *inputs, calls=2, **options):
         """(report, its last output) of a model in bf16, no farther from fp32 than PyTorch's own."""
@@ -164,9 +164,9 @@ class Prologues(unittest.TestCase):
     def test_the_quicker_way_is_taken(self):
         x = torch.randn(2, 16, 8, 10)
         for one, fused in ((90.0, True), (99.0, False), (120.0, False)):
-            _accelerate._choices.clear()
-            with self.subTest(one), mock.patch.object(_accelerate, "_measured", {"cpu"}), \
-                    mock.patch.object(_accelerate, "_microseconds", lambda ways, device: {
+            _measure.choices.clear()
+            with self.subTest(one), mock.patch.object(_measure, "DEVICES", {"cpu"}), \
+                    mock.patch.object(_measure, "microseconds", lambda ways, device: {
                         name: one if name == "one" else 100.0 for name in ways}):
                 report, _ = self.run_of(Normalised(plain), x)
                 self.assertEqual("norm and convolution" in report.fused, fused)

@@ -9,22 +9,22 @@ import unittest.mock
 import convoy
 import torch
 import torch.nn.functional as F
-from convoy import _accelerate, _trial
+from convoy import _measure, _trial
 from support import Accelerated, Block
 
 
 @contextlib.contextmanager
 def measured(microseconds=lambda ways, device: dict.fromkeys(ways, 1.0), milliseconds=None):
     """Shapes and calls are measured here as on a GPU, by clocks that say this."""
-    _accelerate._choices.clear()
-    with (unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}),
-          unittest.mock.patch.object(_accelerate, "_microseconds", microseconds),
+    _measure.choices.clear()
+    with (unittest.mock.patch.object(_measure, "DEVICES", {"cpu"}),
+          unittest.mock.patch.object(_measure, "microseconds", microseconds),
           unittest.mock.patch.object(_trial, "_milliseconds",
                                      milliseconds or _trial._milliseconds)):
         try:
             yield
         finally:
-            _accelerate._choices.clear()
+            _measure.choices.clear()
 
 
 def clock(plain, accelerated, host=1.0):

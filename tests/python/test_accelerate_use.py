@@ -52,6 +52,24 @@ class Use(Accelerated):
         with self.assertRaisesRegex(convoy.InvalidArgument, "not accelerated"):
             convoy.report(model)
 
+    def test_copies_after_a_part_was_replaced(self):
+        parts = [torch.nn.Conv2d(16, 16, 3), torch.nn.Conv2d(16, 16, 1)]
+        model = convoy.accelerate(torch.nn.Sequential(*parts).eval())
+        kept = model[1]
+        with torch.no_grad():
+            model(self.x)
+            del parts
+            model[0] = torch.nn.Identity()  # Nobody holds the one before: its hooks are gone.
+            model[1] = copy.deepcopy(kept)  # The one before stays.
+            expected = model(self.x)
+            for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)),
+                           copy.deepcopy(copy.deepcopy(model))):
+                torch.testing.assert_close(copied(self.x), expected, rtol=1e-5, atol=1e-5)
+                convoy.restore(copied)
+                self.assertFalse(copied._forward_hooks or copied._forward_pre_hooks)
+        convoy.restore(model)
+        self.assertFalse(model._forward_hooks or kept._forward_hooks)
+
     def test_threads_types_and_modes(self):
         import concurrent.futures
 

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from convoy import _calls, _operators
 from convoy._plan import Plan
+from convoy.torch import _known
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 if os.environ.get("CONVOY_TEST_DEVICE"):  # Where the library has no CPU backend: cuda.
@@ -107,13 +108,15 @@ class Operators(unittest.TestCase):
                 if residual is not None:
                     expected = expected + beta * residual
                 torch.testing.assert_close(y, expected, rtol=0, atol=0)
-        self.assertEqual(len(convoy.torch._quick), 3)
+        self.assertEqual(len(_known.convolutions), 3)
         with torch.device(x.device):  # A default device changes nothing.
             convoy.torch.conv2d(x, w, padding=1, dilation=1)
-        self.assertEqual(len(convoy.torch._quick), 4)
+        self.assertEqual(len(_known.convolutions), 4)
         for wrong in (x[:, :, :5], x.half()):  # Checked, though the rest is known.
             with self.assertRaises(convoy.InvalidArgument):
                 convoy.torch.conv2d(x, w, b, padding=1, activation="relu", residual=wrong)
+        with self.assertRaisesRegex(convoy.InvalidArgument, "bias is "):
+            convoy.torch.conv2d(x, w, b[:5], padding=1, activation="relu")
         traced = []
 
         class Records(torch.utils._python_dispatch.TorchDispatchMode):
@@ -363,7 +366,7 @@ class Compiled(unittest.TestCase):
         convoy.torch.clear_cache()
         with torch.no_grad():
             y = convoy.torch.conv2d(x, w, b)
-            (known,) = convoy.torch._quick.values()
+            (known,) = _known.convolutions.values()
             number = known.number.value
             torch.testing.assert_close(call(number, 0, x, w, b, None, None), y, rtol=0, atol=0)
             wide = torch.zeros(32)
@@ -394,7 +397,7 @@ class Compiled(unittest.TestCase):
         convoy.torch.clear_cache()
         with torch.no_grad():
             convoy.torch.group_norm(x, 4, w, w)
-            (known,) = convoy.torch._quick_norms.values()
+            (known,) = _known.norms.values()
             call, number = torch.ops.convoy._run_norm, known.number.value
             torch.testing.assert_close(call(number, x, w[:, None, None], w),
                                        convoy.torch.group_norm(x, 4, w, w), rtol=0, atol=0)

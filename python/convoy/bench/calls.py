@@ -12,6 +12,7 @@ import convoy
 import convoy.torch
 
 from .. import _operators
+from ..torch import _known
 
 
 def microseconds(run, cuda, batches=60, calls=100):
@@ -47,7 +48,7 @@ def rows(device):
     yield "the same + silu + residual", lambda: convoy.torch.conv2d(
         x, w, b, padding=1, packed=True, activation="silu", residual=r), 1
     if _operators.library is not None:
-        (call,) = [c for c in convoy.torch._quick.values() if c.packed and c.activation is None]
+        (call,) = [c for c in _known.convolutions.values() if c.packed and c.activation is None]
         number, packed = call.number_and_filter(w)
         yield "torch.ops.convoy._run_conv", lambda: _operators.run_conv(
             number, packed, x, None, b, None, None), 1

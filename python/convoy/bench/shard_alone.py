@@ -10,7 +10,6 @@ rank's convolutions times the ranks, of one GPU's: what margins cost. predicted_
 for each exchange --exchange-us and its bytes at --gbps; predicted_speed_up: one_ms over that.
 """
 
-import argparse
 import contextlib
 import copy
 import gc
@@ -27,33 +26,21 @@ import convoy
 from .._accelerate import Session
 from .._trial import MARK
 from . import vae_models
-from .rows import csv_file, save, seconds
-from .shards import CASES, captured, profile
+from .rows import save
+from .shards import CASES, captured, parsed, parser_of, profile
 
 FIELDS = ("case", "latent", "ranks", "rank", "one_ms", "alone_ms", "share", "work", "exchanges",
           "gathers", "sent_mb", "predicted_ms", "predicted_speed_up")
 
 
 def arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default=",".join(CASES), help="of " + ", ".join(CASES))
+    parser = parser_of(__doc__)
     parser.add_argument("--counts", default="2,4,8")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--budget", type=seconds, default=300.0,
-                        help="seconds; what does not fit is left out")
     parser.add_argument("--exchange-us", type=float, default=20.0, help="of one, without its bytes")
     parser.add_argument("--gbps", type=float, default=200.0, help="of a link, each way")
-    parser.add_argument("--csv", type=csv_file)
     parser.add_argument("--profile", action="store_true", help="device time by kernel")
     parser.add_argument("--layers", action="store_true", help="rows of each convolution")
-    parser.add_argument("--small", action="store_true", help="the small models of the tests")
-    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    options = parser.parse_args()
-    for name in options.cases.split(","):
-        if name not in CASES:
-            parser.error(f"--cases: no {name!r}; legal: {', '.join(CASES)}")
-    return options
+    return parsed(parser)
 
 
 class _Group:

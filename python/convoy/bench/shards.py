@@ -48,24 +48,34 @@ FIELDS = ("case", "latent", "ranks", "ms", "one_ms", "speed_up", "efficiency", "
           "rounds", "note")
 
 
-def arguments():
+def parser_of(description):
+    """The options of every measurement of CASES."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(CASES), help="of " + ", ".join(CASES))
-    parser.add_argument("--counts", help="ranks, e.g. 2,4; by default every one, the most first")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--budget", type=seconds, default=300.0,
                         help="seconds; what does not fit is left out")
     parser.add_argument("--csv", type=csv_file)
-    parser.add_argument("--no-graphs", action="store_true")
-    parser.add_argument("--profile", action="store_true", help="rank 0's device time by kernel")
     parser.add_argument("--small", action="store_true", help="the small models of the tests")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    return parser
+
+
+def parsed(parser):
     options = parser.parse_args()
     for name in options.cases.split(","):
         if name not in CASES:
             parser.error(f"--cases: no {name!r}; legal: {', '.join(CASES)}")
     return options
+
+
+def arguments():
+    parser = parser_of(__doc__)
+    parser.add_argument("--counts", help="ranks, e.g. 2,4; by default every one, the most first")
+    parser.add_argument("--no-graphs", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="rank 0's device time by kernel")
+    return parsed(parser)
 
 
 class Machine:

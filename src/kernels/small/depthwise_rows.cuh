@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Depthwise convolution with a filter that fits registers: 5×5, 7×7, 3×3×3, and 1-D ones (and 3×3
-// where it is dilated or of fp32). A
-// thread owns a few channels of a few neighbouring output columns and walks down a chunk of output
-// rows: each input row is loaded and converted once and added to all output rows that see it, whose
-// sums slide through registers. The filter stays in registers.
+// where it is dilated, or of fp32 with channels in no fours). A thread owns a few channels of a few
+// neighbouring output columns and walks down a chunk of output rows: each input row is loaded and
+// converted once and added to all output rows that see it, whose sums slide through registers. The
+// filter stays in registers.
 //
 // Rows and columns are what the host makes of the problem: of a 1-D filter the axis that it lies
 // along is walked, whichever that is, and all inner ones are columns. A dilated axis is as many
@@ -40,7 +40,7 @@ struct DepthwiseShape {
 
 /// What depthwise_rows_kernel is built for, with elements of two bytes; of fp32 vectors are
 /// shorter.
-//// NOTE: what bounds `channels` and `blocks` is registers: filter, sums and two input rows.
+// NOTE: what bounds `channels` and `blocks` is registers: filter, sums and two input rows.
 inline constexpr std::array kDepthwiseShapes = {
     // frames, rows, columns, stride, channels, strip, blocks, ahead
     DepthwiseShape{1, 3, 3, 1, 4, 4, 3, 1},  DepthwiseShape{1, 3, 3, 2, 4, 4, 3, 1},

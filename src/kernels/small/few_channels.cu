@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "core/checked.hpp"
-#include "kernels/common/cuda_plan.hpp"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/patch_extents.hpp"
+#include "kernels/small/patch_plan.hpp"
 
 namespace convoy::small {
 namespace {
@@ -112,49 +112,20 @@ LayoutResult few_channels_layout(const PlanRequest& request, int fragments) {
                              static_cast<std::int64_t>(request.device.shared_memory));
 }
 
-class FewChannelsPlan final : public CudaPlan {
+class FewChannelsPlan final : public PatchPlan<FewChannelsArguments> {
  public:
-  explicit FewChannelsPlan(const PlanRequest& request) : CudaPlan(request) {
-    const ConvGeometry& g = request.geometry;
-    geometry_ = trimmed_device_geometry(g);
+  explicit FewChannelsPlan(const PlanRequest& request)
+      : PatchPlan(request, "few_channels", kFewChannelsThreads) {
     const int fragments = fragments_for(request);
     LayoutResult result = few_channels_layout(request, fragments);
     if (!result.refusal.empty()) throw Error(Status::unsupported, result.refusal);
     layout_ = result.layout;
-    kernel_ = request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>(fragments)
-                                           : choose_kernel<__half>(fragments);
-    raise_shared_memory_limit(kernel_, layout_.shared_bytes(), "few_channels");
-    // Whole sets of filter tiles, as many as run at once.
-    const std::int64_t resident =
-        std::int64_t{request.device.multiprocessors} *
-        resident_blocks(kernel_, kFewChannelsThreads, layout_.shared_bytes(), "few_channels");
-    const std::int64_t sets =
-        std::clamp<std::int64_t>(resident / layout_.filter_tiles, 1, layout_.tiles);
-    blocks_ = static_cast<unsigned>(sets * layout_.filter_tiles);
-  }
-
-  void run(const RunPointers& pointers, cudaStream_t stream) const override {
-    const std::int64_t filters = request_.geometry.out_channels;
-    const FewChannelsArguments arguments{
-        .activation = pointers.activation,
-        .cache = pointers.cache,
-        .filter = pointers.filter,
-        .geometry = geometry_,
-        .output = conv_output(pointers, request_.output_dtype, filters, filters),
-        .layout = layout_};
-    launch_kernel(kernel_,
-                  {.name = "few_channels",
-                   .grid = blocks_,
-                   .block = kFewChannelsThreads,
-                   .shared_bytes = static_cast<std::size_t>(layout_.shared_bytes()),
-                   .stream = stream},
-                  arguments);
-    store_next_cache(pointers, stream);
+    prepare(request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>(fragments)
+                                         : choose_kernel<__half>(fragments),
+            layout_.filter_tiles);
   }
 
  private:
-  using Kernel = void(FewChannelsArguments);
-
   template <typename Element>
   Kernel* choose_kernel(int fragments) const {
     const bool tall = fragments == 16;
@@ -174,11 +145,6 @@ class FewChannelsPlan final : public CudaPlan {
                     : few_channels_kernel<Element, 8, 1, FragmentRead::elements>;
     }
   }
-
-  DeviceGeometry geometry_;
-  FewChannelsLayout layout_;
-  Kernel* kernel_ = nullptr;
-  unsigned blocks_ = 0;
 };
 
 // Model time, fitted to 153 layers on an H200 (median error 8 %, also on 104 others): blocks that

@@ -7,9 +7,9 @@
 #include <numeric>
 
 #include "core/checked.hpp"
-#include "kernels/common/cuda_plan.hpp"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/patch_extents.hpp"
+#include "kernels/small/patch_plan.hpp"
 
 namespace convoy::small {
 namespace {
@@ -109,47 +109,18 @@ LayoutResult narrow_input_layout(const PlanRequest& request) {
   return result;
 }
 
-class NarrowInputPlan final : public CudaPlan {
+class NarrowInputPlan final : public PatchPlan<NarrowInputArguments> {
  public:
-  explicit NarrowInputPlan(const PlanRequest& request) : CudaPlan(request) {
-    geometry_ = trimmed_device_geometry(request.geometry);
+  explicit NarrowInputPlan(const PlanRequest& request)
+      : PatchPlan(request, "narrow_input", kNarrowInputThreads) {
     LayoutResult result = narrow_input_layout(request);
     if (!result.refusal.empty()) throw Error(Status::unsupported, result.refusal);
     layout_ = result.layout;
-    kernel_ =
-        request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>() : choose_kernel<__half>();
-    raise_shared_memory_limit(kernel_, layout_.shared_bytes(), "narrow_input");
-    // Whole sets of filter groups, as many as run at once.
-    const std::int64_t resident =
-        std::int64_t{request.device.multiprocessors} *
-        resident_blocks(kernel_, kNarrowInputThreads, layout_.shared_bytes(), "narrow_input");
-    const std::int64_t sets =
-        std::clamp<std::int64_t>(resident / layout_.filter_groups, 1, layout_.tiles);
-    blocks_ = static_cast<unsigned>(sets * layout_.filter_groups);
-  }
-
-  void run(const RunPointers& pointers, cudaStream_t stream) const override {
-    const std::int64_t filters = request_.geometry.out_channels;
-    const NarrowInputArguments arguments{
-        .activation = pointers.activation,
-        .cache = pointers.cache,
-        .filter = pointers.filter,
-        .geometry = geometry_,
-        .output = conv_output(pointers, request_.output_dtype, filters, filters),
-        .layout = layout_};
-    launch_kernel(kernel_,
-                  {.name = "narrow_input",
-                   .grid = blocks_,
-                   .block = kNarrowInputThreads,
-                   .shared_bytes = static_cast<std::size_t>(layout_.shared_bytes()),
-                   .stream = stream},
-                  arguments);
-    store_next_cache(pointers, stream);
+    prepare(request.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>() : choose_kernel<__half>(),
+            layout_.filter_groups);
   }
 
  private:
-  using Kernel = void(NarrowInputArguments);
-
   template <typename Element, int kTiles>
   Kernel* choose_kernel() const {
     switch (layout_.cell()) {
@@ -165,11 +136,6 @@ class NarrowInputPlan final : public CudaPlan {
   Kernel* choose_kernel() const {
     return layout_.strip == 32 ? choose_kernel<Element, 4>() : choose_kernel<Element, 8>();
   }
-
-  DeviceGeometry geometry_;
-  NarrowInputLayout layout_;
-  Kernel* kernel_ = nullptr;
-  unsigned blocks_ = 0;
 };
 
 // Model time, fitted to 37 layers on an H200 (median error 5 %; 7 % on 22 others): blocks load,

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// few_channels and narrow_input.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "convoy/dtype.hpp"
+#include "small_case.hpp"
+
+namespace convoy::test {
+namespace {
+
+TEST_F(Small, PatchFewChannels) {
+  const auto patch = [](const ConvGeometry& g, DType dtype = DType::bf16) {
+    expect_right(with_kernel(g, "few_channels", dtype));
+  };
+  patch(shape_2d(2, 41, 37, 3, 64, 7, 3, 2));           // The stem of ResNet, odd extents.
+  patch(shape_2d(1, 33, 20, 3, 70, 3, 1));              // Stride·C odd; ragged filters.
+  patch(shape_2d(1, 33, 20, 1, 8, 5, 2), DType::fp16);  // One channel.
+  patch(shape_2d(2, 16, 24, 4, 320, 3, 1));             // SDXL's conv_in.
+  patch(shape_2d(1, 16, 24, 16, 512, 3, 1));            // Flux's conv_in.
+  patch(shape_2d(1, 16, 24, 6, 33, 3, 1, 3));           // Six channels, stride 3, odd K.
+  patch(shape_2d(1, 40, 40, 24, 64, 3, 1));             // Chunks by tap, three a pixel.
+  patch(shape_2d(1, 8, 8, 16, 16, 1, 0));               // post_quant_conv: 16 filters a block.
+  patch(shape_2d(1, 100, 300, 16, 9, 3, 1));            // The same, ragged, in tall tiles.
+  patch(shape_2d(1, 64, 48, 3, 96, 4, 0, 4));           // Patch embedding of 4×4.
+  patch(shape_3d(2, 1, 0, 17, 20, 16, 384));            // Wan's conv_in.
+  patch(shape_3d(0, 2, 2, 9, 20, 3, 32), DType::fp16);  // Causal RGB.
+  Conv2dProblemShape dilated{.in_height = 30,
+                             .in_width = 30,
+                             .in_channels = 3,
+                             .out_channels = 16,
+                             .filter_h = 3,
+                             .filter_w = 3,
+                             .pad_h = 2,
+                             .pad_w = 3,
+                             .dilation_h = 2,
+                             .dilation_w = 3};
+  patch(geometry_of(dilated));  // Chunks by tap with a mask.
+}
+
+TEST_F(Small, PatchWalksOverManyTiles) {
+  // More tiles than blocks, and 16-row tiles.
+  ConvCase test = with_kernel(shape_2d(2, 512, 400, 3, 64, 3, 1), "few_channels");
+  test.sample = 50000;
+  expect_right(test);
+  test.problem = problem_of(shape_2d(3, 300, 300, 16, 128, 3, 1, 2));
+  expect_right(test);
+}
+
+TEST_F(Small, NarrowInput) {
+  const auto narrow = [](const ConvGeometry& g, DType dtype = DType::bf16) {
+    expect_right(with_kernel(g, "narrow_input", dtype));
+  };
+  narrow(shape_2d(2, 41, 37, 3, 64, 7, 3, 2));            // The stem of ResNet, odd extents.
+  narrow(shape_2d(1, 33, 70, 3, 70, 3, 1));               // Ragged filters: staged as floats.
+  narrow(shape_2d(1, 18, 37, 3, 180, 3, 1));              // Rows of 8 bytes: stored in fours.
+  narrow(shape_2d(1, 9, 35, 4, 20, 3, 1), DType::fp16);   // The same of a strip of 32.
+  narrow(shape_2d(1, 33, 20, 1, 8, 5, 2), DType::fp16);   // One channel: eight copies.
+  narrow(shape_2d(1, 20, 40, 1, 40, 3, 1, 2));            // Four copies, two elements apart.
+  narrow(shape_2d(1, 20, 40, 1, 16, 4, 0, 4));            // Two copies.
+  narrow(shape_2d(1, 20, 67, 2, 24, 3, 1, 3));            // Two channels as four, odd stride.
+  narrow(shape_2d(2, 16, 24, 4, 320, 3, 1));              // SDXL's conv_in: five strips.
+  narrow(shape_2d(1, 16, 24, 6, 33, 3, 1, 3));            // Six channels, stride 3, odd K.
+  narrow(shape_2d(1, 17, 33, 8, 96, 3, 1), DType::fp16);  // Whole pixels of 16 bytes.
+  narrow(shape_2d(1, 9, 40, 8, 32, 1, 0));                // A 1x1 filter.
+  narrow(shape_3d(0, 2, 2, 9, 20, 3, 32), DType::fp16);   // Causal RGB.
+  narrow(shape_3d(2, 1, 0, 9, 20, 5, 48));                // Cached frames in front.
+  Conv2dProblemShape tall{.in_height = 30,
+                          .in_width = 40,
+                          .in_channels = 3,
+                          .out_channels = 16,
+                          .filter_h = 3,
+                          .filter_w = 3,
+                          .pad_h = 2,
+                          .pad_w = 1,
+                          .dilation_h = 2};
+  narrow(geometry_of(tall));
+  tall.upsample = 2;
+  narrow(geometry_of(tall));
+  // More tiles than blocks.
+  ConvCase test = with_kernel(shape_2d(2, 4 * multiprocessors(), 400, 3, 64, 3, 1), "narrow_input");
+  test.sample = 50000;
+  expect_right(test);
+}
+
+// Rows and columns far past a small image: one reflection of them lies outside it again, in memory
+// that is not the tensor's.
+TEST_F(Small, ReflectedPaddingUnderATileThatReachesPastTheOutput) {
+  const auto reflected = [](int channels, int filters, const char* kernel) {
+    ConvGeometry g = shape_2d(2, 2, 3, channels, filters, 3, 1);
+    g.pad_mode = {PadMode::zero, PadMode::reflect, PadMode::reflect};
+    expect_right(with_kernel(g, kernel));
+  };
+  for (const int channels : {3, 6, 16}) reflected(channels, 8, "few_channels");
+  for (const int channels : {1, 3, 6}) reflected(channels, 8, "narrow_input");
+  reflected(6, 8, "general");
+}
+
+// An Inf of the input reaches exactly the outputs whose taps lie on it.
+TEST_F(Small, InfinityStaysUnderItsTaps) {
+  Conv2dProblemShape shape{.in_height = 8,
+                           .in_width = 40,
+                           .in_channels = 3,
+                           .out_channels = 8,
+                           .filter_h = 3,
+                           .filter_w = 3,
+                           .pad_h = 1,
+                           .pad_w = 1};
+  std::vector<std::uint16_t> input(8 * 40 * 3, bf16_from_float(1.0f)),
+      filter(8 * 27, bf16_from_float(1.0f)), output(8 * 40 * 8);
+  input[(4 * 40 + 20) * 3] = bf16_from_float(std::numeric_limits<float>::infinity());
+  void *x = nullptr, *w = nullptr, *y = nullptr;
+  ASSERT_EQ(cudaMalloc(&x, input.size() * 2), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&w, filter.size() * 2), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&y, output.size() * 2), cudaSuccess);
+  cudaMemcpy(x, input.data(), input.size() * 2, cudaMemcpyHostToDevice);
+  cudaMemcpy(w, filter.data(), filter.size() * 2, cudaMemcpyHostToDevice);
+  for (const char* kernel : {"few_channels", "narrow_input"}) {
+    PlanOptions options;
+    options.kernel = kernel;
+    options.device = Device::cuda;
+    const Plan plan = convoy::plan(shape, options);
+    plan.run({.output = y, .activation = ConstTensorView(x), .filter = FilterRef(w)});
+    ASSERT_EQ(cudaMemcpy(output.data(), y, output.size() * 2, cudaMemcpyDeviceToHost), cudaSuccess);
+    for (int p = 0; p < 8; ++p) {
+      for (int q = 0; q < 40; ++q) {
+        const bool under = std::abs(p - 4) <= 1 && std::abs(q - 20) <= 1;
+        const float value = float_from_bf16(output[(p * 40 + q) * 8]);
+        EXPECT_EQ(under, std::isinf(value)) << kernel << " p " << p << " q " << q << ": " << value;
+        EXPECT_FALSE(std::isnan(value)) << kernel << " p " << p << " q " << q;
+      }
+    }
+  }
+  cudaFree(x);
+  cudaFree(w);
+  cudaFree(y);
+}
+
+}  // namespace
+}  // namespace convoy::test
