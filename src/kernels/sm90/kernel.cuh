@@ -580,8 +580,8 @@ struct Kernel {
   struct Consumer {
     int warpgroup, warp, lane;  // warp: in the warpgroup
     int first_block;            // of 64 rows, of those that a tile has
-    /// Of stage 0: each block of rows, and the columns. Blocks of a halo stage are 8 x 8 pixels of a
-    /// wider patch.
+    /// Of stage 0: each block of rows, and the columns. Blocks of a halo stage are 8 x 8 pixels of
+    /// a wider patch.
     std::uint64_t rows[kBlocks];
     std::uint64_t columns;
     bool fetches_residual;  // by TMA, ahead
