@@ -329,25 +329,30 @@ struct Conv2dFpropKernel {
 
   // Where the reduction stands: an atom of channels of a filter tap.
   struct KPosition {
-    int channel_atom, s, r, t;
-    __device__ __forceinline__ KPosition(const Params& params, int atom) {
-      const int tap = atom / params.channel_atoms, row = tap / params.filter_extent[2];
+    int channel_atom, s, r, t, tap;
+    __device__ __forceinline__ KPosition(const Params& params, int atom)
+        : channel_atom(atom), s(0), r(0), t(0), tap(0) {
+      if (atom == 0) return;  // NOTE: for most tiles, and three divisions less.
+      tap = atom / params.channel_atoms;
+      const int row = tap / params.filter_extent[2];
       channel_atom = atom - tap * params.channel_atoms;
       s = tap - row * params.filter_extent[2];
       t = row / params.filter_extent[1];
       r = row - t * params.filter_extent[1];
     }
-    __device__ __forceinline__ void advance(const Params& params) {
-      if (++channel_atom < params.channel_atoms) return;
+    // To the next atom; true: of another tap.
+    __device__ __forceinline__ bool advance(const Params& params) {
+      if (++channel_atom < params.channel_atoms) return false;
       channel_atom = 0;
-      if (++s < params.filter_extent[2]) return;
-      s = 0;
-      if (++r < params.filter_extent[1]) return;
-      r = 0;
-      ++t;
-    }
-    __device__ __forceinline__ int tap(const Params& params) const {
-      return (t * params.filter_extent[1] + r) * params.filter_extent[2] + s;
+      ++tap;
+      if (++s == params.filter_extent[2]) {
+        s = 0;
+        if (++r == params.filter_extent[1]) {
+          r = 0;
+          ++t;
+        }
+      }
+      return true;
     }
   };
 
@@ -414,61 +419,6 @@ struct Conv2dFpropKernel {
       }
     }
     return source;
-  }
-
-  /// Load one pipeline stage: `atoms` atoms of activation rows and of filter rows, from reduction
-  /// position `k` on; this CTA's slices, multicast to the CTAs that share them.
-  static __device__ __forceinline__ void load_input_tiles(const Params& params, Smem& smem,
-                                                          const Place& at,
-                                                          std::uint32_t full_barrier, int stage,
-                                                          const Tile& tile, const PixelStart& start,
-                                                          KPosition& k, int atoms) {
-    constexpr bool kActMulticast = kClusterN > 1;
-    constexpr bool kFilterMulticast = kPairsM > 1;
-    // Activations are shared along the cluster's N, filters along its M (by equal pair rank).
-    std::uint16_t act_mask = 0, filter_mask = 0;
-#pragma unroll
-    for (int n = 0; n < kClusterN; ++n) act_mask |= 1u << (at.m + n * kClusterM);
-#pragma unroll
-    for (int pair = 0; pair < kPairsM; ++pair) {
-      filter_mask |= 1u << (pair * kCtaGroup + at.pair_rank + at.n * kClusterM);
-    }
-    const int filter_slice = at.m / kCtaGroup;
-    const int filter_row = tile.filter + at.pair_rank * kConfig.block_tile_shape.n +
-                           filter_slice * kConfig.filter_slice_rows();
-    const int phase_h = tile.phase >> 1, phase_w = tile.phase & 1;
-
-    for (int atom = 0; atom < atoms; ++atom) {
-      std::uint8_t* act = smem.act_tiles(stage) + atom * kConfig.act_atom_bytes() +
-                          (kActMulticast ? at.n * kActSliceBytes : 0);
-      std::uint8_t* filter = smem.filter_tiles(stage) + atom * kConfig.filter_atom_bytes() +
-                             (kFilterMulticast ? filter_slice * kFilterSliceBytes : 0);
-      const int channel = k.channel_atom * kAtomK;
-      const int offset_w = k.s * params.dilation[2] + phase_w;
-      const int offset_h = k.r * params.dilation[1] + phase_h;
-      if (params.row_groups == RowGroups::volumes) {
-        ptx::tma_load_im2col_ndhwc<kCtaGroup, kActMulticast>(
-            act, &params.activation_map, full_barrier, act_mask, ptx::kL2EvictNormal, channel,
-            start.w, start.h, start.d, start.n, static_cast<std::uint16_t>(offset_w),
-            static_cast<std::uint16_t>(offset_h),
-            static_cast<std::uint16_t>(k.t * params.dilation[0]));
-      } else {
-        const auto [map, n] = frame_source(params, start, k.t);
-        if (params.tiled_loads) {
-          ptx::tma_load_tiled_4d<kCtaGroup, kActMulticast>(
-              act, map, full_barrier, act_mask, ptx::kL2EvictNormal, channel, start.w + offset_w,
-              start.h + offset_h, n);
-        } else {
-          ptx::tma_load_im2col_nhwc<kCtaGroup, kActMulticast>(
-              act, map, full_barrier, act_mask, ptx::kL2EvictNormal, channel, start.w, start.h, n,
-              static_cast<std::uint16_t>(offset_w), static_cast<std::uint16_t>(offset_h));
-        }
-      }
-      ptx::tma_load_tiled_4d<kCtaGroup, kFilterMulticast>(filter, &params.filter_map, full_barrier,
-                                                          filter_mask, ptx::kL2EvictLast, channel,
-                                                          k.tap(params), filter_row, tile.phase);
-      k.advance(params);
-    }
   }
 
   // The leader's barrier, at which the bytes of both CTAs of a pair are counted.
@@ -601,30 +551,92 @@ struct Conv2dFpropKernel {
     }
   }
 
-  /// Input::runs, one tile: its atoms, one k group after the other.
-  template <typename Loaded>
+  // How the rows of an activation tile come: boxes of pixels as they lie, im2col copies of frames,
+  // or of volumes.
+  enum class ActCopy { boxes, frames, volumes };
+
+  /// Input::runs, one tile: its atoms, one k group after the other; this CTA's slices of the
+  /// activation and the filter rows, multicast to the CTAs that share them.
+  // NOTE: a loop for each kind of copy, which computes taps and frames where they change: an atom
+  // is multiplied in 128 to 256 cycles, and Hopper's loader took 400 to ask for all of that at each.
+  template <ActCopy kCopy, typename Loaded>
   static __device__ __forceinline__ void load_runs_tile(const Params& params, Smem& smem,
                                                         const Place& at, const Tile& tile,
                                                         bool leader, InputState& input,
                                                         const Loaded& loaded) {
+    constexpr bool kActMulticast = kClusterN > 1;
+    constexpr bool kFilterMulticast = kPairsM > 1;
+    // Activations are shared along the cluster's N, filters along its M (by equal pair rank).
+    std::uint16_t act_mask = 0, filter_mask = 0;
+#pragma unroll
+    for (int n = 0; n < kClusterN; ++n) act_mask |= 1u << (at.m + n * kClusterM);
+#pragma unroll
+    for (int pair = 0; pair < kPairsM; ++pair) {
+      filter_mask |= 1u << (pair * kCtaGroup + at.pair_rank + at.n * kClusterM);
+    }
+    const int filter_slice = at.m / kCtaGroup;
+    const int filter_row = tile.filter + at.pair_rank * kConfig.block_tile_shape.n +
+                           filter_slice * kConfig.filter_slice_rows();
+    const int act_slice = kActMulticast ? at.n * kActSliceBytes : 0;
+    const int filter_slice_bytes = kFilterMulticast ? filter_slice * kFilterSliceBytes : 0;
+    const int phase_h = tile.phase >> 1, phase_w = tile.phase & 1;
+
     const AtomRange range = atoms_of(params, at, tile);
     const PixelStart start = pixel_start(params, tile, tile.row + at.n * kConfig.act_slice_rows());
     KPosition k(params, range.first);
+    int depth = k.t;
+    FrameSource source = frame_source(params, start, depth);
+    int offset_w = k.s * params.dilation[2] + phase_w;
+    int offset_h = k.r * params.dilation[1] + phase_h;
     for (int left = range.count; left > 0; left -= kAtomsPerGroup) {
       const int atoms = min(left, kAtomsPerGroup);
       ptx::barrier_wait(&smem.input_empty[input.index], input.producer_parity());
-      if (leader) {
-        // The bytes of both CTAs of a pair are counted by its leader.
-        ptx::Barrier* full = &smem.input_full[input.index];
-        if (at.pair_rank == 0) ptx::barrier_arrive_expect(full, kCtaGroup * kAtomBytes * atoms);
-        const std::uint32_t full_barrier = leader_barrier(at, full);
-        for (int tile_k = 0; tile_k < kConfig.k_group_size; ++tile_k) {
-          const int stage = static_cast<int>(input.index) * kConfig.k_group_size + tile_k;
-          load_input_tiles(params, smem, at, full_barrier, stage, tile, start, k,
-                           min(atoms - tile_k * kAtomsPerTile, kAtomsPerTile));
-        }
-        loaded(left <= kAtomsPerGroup);
+      // The bytes of both CTAs of a pair are counted by its leader.
+      ptx::Barrier* full = &smem.input_full[input.index];
+      const std::uint32_t counted_at = leader_barrier(at, full);
+      if (leader && at.pair_rank == 0) {
+        ptx::barrier_arrive_expect(full, kCtaGroup * kAtomBytes * atoms);
       }
+      for (int i = 0; i < atoms; ++i) {
+        if (leader) {
+          const int stage =
+              static_cast<int>(input.index) * kConfig.k_group_size + i / kAtomsPerTile;
+          std::uint8_t* act =
+              smem.act_tiles(stage) + i % kAtomsPerTile * kConfig.act_atom_bytes() + act_slice;
+          std::uint8_t* filter = smem.filter_tiles(stage) +
+                                 i % kAtomsPerTile * kConfig.filter_atom_bytes() +
+                                 filter_slice_bytes;
+          const int channel = k.channel_atom * kAtomK;
+          if constexpr (kCopy == ActCopy::volumes) {
+            ptx::tma_load_im2col_ndhwc<kCtaGroup, kActMulticast>(
+                act, &params.activation_map, counted_at, act_mask, ptx::kL2EvictNormal, channel,
+                start.w, start.h, start.d, start.n, static_cast<std::uint16_t>(offset_w),
+                static_cast<std::uint16_t>(offset_h),
+                static_cast<std::uint16_t>(k.t * params.dilation[0]));
+          } else if constexpr (kCopy == ActCopy::boxes) {
+            ptx::tma_load_tiled_4d<kCtaGroup, kActMulticast>(
+                act, source.map, counted_at, act_mask, ptx::kL2EvictNormal, channel,
+                start.w + offset_w, start.h + offset_h, source.n);
+          } else {
+            ptx::tma_load_im2col_nhwc<kCtaGroup, kActMulticast>(
+                act, source.map, counted_at, act_mask, ptx::kL2EvictNormal, channel, start.w,
+                start.h, source.n, static_cast<std::uint16_t>(offset_w),
+                static_cast<std::uint16_t>(offset_h));
+          }
+          ptx::tma_load_tiled_4d<kCtaGroup, kFilterMulticast>(
+              filter, &params.filter_map, counted_at, filter_mask, ptx::kL2EvictLast, channel,
+              k.tap, filter_row, tile.phase);
+        }
+        if (k.advance(params)) {
+          offset_w = k.s * params.dilation[2] + phase_w;
+          offset_h = k.r * params.dilation[1] + phase_h;
+          if (kCopy != ActCopy::volumes && k.t != depth) {
+            depth = k.t;
+            source = frame_source(params, start, depth);
+          }
+        }
+      }
+      if (leader) loaded(left <= kAtomsPerGroup);
       __syncwarp();
       input.advance();
     }
@@ -657,8 +669,12 @@ struct Conv2dFpropKernel {
         load_halo_tile(params, smem, at, tile, leader, rings, loaded);
       } else if constexpr (kResident) {
         load_resident_tile(params, smem, at, tile, leader, rings, resident, loaded);
+      } else if (params.row_groups == RowGroups::volumes) {
+        load_runs_tile<ActCopy::volumes>(params, smem, at, tile, leader, rings.input, loaded);
+      } else if (params.tiled_loads) {
+        load_runs_tile<ActCopy::boxes>(params, smem, at, tile, leader, rings.input, loaded);
       } else {
-        load_runs_tile(params, smem, at, tile, leader, rings.input, loaded);
+        load_runs_tile<ActCopy::frames>(params, smem, at, tile, leader, rings.input, loaded);
       }
       more = fetch_next_tile(smem, answer, index);
     }
@@ -776,40 +792,52 @@ struct Conv2dFpropKernel {
     int channel_atom = 0;     // of the next atom
   };
 
-  /// Multiply `channels` channels of an atom: operands at descriptors `act` and `filter`.
+  /// Multiply `channels` channels of an atom, all with kWhole: operands at descriptors `act` and
+  /// `filter`.
+  template <bool kWhole>
   static __device__ __forceinline__ void multiply_atom(std::uint64_t act, std::uint64_t filter,
                                                        int channels, Accumulation& to) {
     constexpr std::uint32_t kInstruction =
         ptx::mma_instruction(kBf16, kConfig.mma_shape.m, kConfig.mma_shape.n);
 #pragma unroll
     for (int k = 0; k < kAtomK; k += kConfig.mma_shape.k) {
-      if (k >= channels) break;
+      if (!kWhole && k >= channels) break;
       // NOTE: within a swizzle span the operand address simply advances by the bytes of k.
-      ptx::mma_f16<kCtaGroup>(to.address, act + (2 * k >> 4), filter + (2 * k >> 4), kInstruction,
-                              to.accumulate);
+      ptx::mma_f16<kCtaGroup>(to.address, ptx::mma_operand_behind(act, 2 * k),
+                              ptx::mma_operand_behind(filter, 2 * k), kInstruction, to.accumulate);
       to.accumulate = true;
     }
   }
 
+  /// Channels of the next atom: those beyond C are zero in both operands and need no MMA.
+  template <bool kWhole>
+  static __device__ __forceinline__ int next_channels(const Params& params, Accumulation& to) {
+    if (kWhole || ++to.channel_atom < params.channel_atoms) return kAtomK;
+    to.channel_atom = 0;
+    return params.last_atom_channels;
+  }
+
   /// Multiply one pipeline stage into the accumulator.
+  template <bool kWhole>
   static __device__ __forceinline__ void mma(const Params& params, std::uint64_t act_operand,
                                              std::uint64_t filter_operand, int stage, int atoms,
                                              Accumulation& to) {
     for (int atom = 0; atom < atoms; ++atom) {
       const int act = stage * kConfig.act_tile_bytes() + atom * kConfig.act_atom_bytes();
       const int filter = stage * kConfig.filter_tile_bytes() + atom * kConfig.filter_atom_bytes();
-      // Channels of this atom; those beyond C are zero in both operands and need no MMA.
-      int channels = kAtomK;
-      if (++to.channel_atom == params.channel_atoms) {
-        to.channel_atom = 0;
-        channels = params.last_atom_channels;
-      }
-      multiply_atom(act_operand + (act >> 4), filter_operand + (filter >> 4), channels, to);
+      const int channels = next_channels<kWhole>(params, to);
+      multiply_atom<kWhole>(
+          ptx::mma_operand_behind(act_operand, static_cast<std::uint32_t>(act)),
+          ptx::mma_operand_behind(filter_operand, static_cast<std::uint32_t>(filter)), channels,
+          to);
     }
   }
 
   /// Input::halo, one tile: the taps slide over each patch. Rows of the tile are pixels of the
-  /// patch, in groups of 8 neighbours, one group a row of the patch.
+  /// patch, in groups of 8 neighbours, one group a row of the patch. kWhole: atoms have 64 channels.
+  // NOTE: what is whole is told apart outside of the loops: an atom is multiplied in 128 to 256
+  // cycles.
+  template <bool kWhole>
   static __device__ __forceinline__ void multiply_halo_tile(
       const Params& params, Smem& smem, const Tile& tile, bool leader, std::uint16_t mask,
       Rings& rings, std::uint64_t filter_operand, Accumulation& to, ptx::Barrier* accum_full,
@@ -818,29 +846,31 @@ struct Conv2dFpropKernel {
     const int blocks = (depths.end - depths.begin) * params.channel_atoms;
     const std::uint64_t patch = ptx::mma_operand<kConfig.a_swizzle>(
         ptx::shared_address(smem.act_tiles()), static_cast<std::uint32_t>(params.halo_width) * 128);
+    const auto row_bytes = static_cast<std::uint32_t>(params.dilation[1] * params.halo_width) * 128;
+    const auto column_bytes = static_cast<std::uint32_t>(params.dilation[2]) * 128;
     for (int block = 0; block < blocks; ++block) {
-      int channels = kAtomK;
-      if (++to.channel_atom == params.channel_atoms) {
-        to.channel_atom = 0;
-        channels = params.last_atom_channels;
-      }
+      const int channels = next_channels<kWhole>(params, to);
       ptx::barrier_wait(&smem.act_full[rings.act.index], rings.act.parity());
-      const std::uint64_t stage = patch + rings.act.index * (kConfig.act_tile_bytes() >> 4);
+      std::uint64_t row =
+          ptx::mma_operand_behind(patch, rings.act.index * kConfig.act_tile_bytes());
       for (int r = 0; r < params.filter_extent[1]; ++r) {
+        std::uint64_t pixel = row;
         for (int s = 0; s < params.filter_extent[2]; ++s) {
           InputState& input = rings.input;
           ptx::barrier_wait(&smem.input_full[input.index], input.parity());
           ptx::tmem_fence_after_sync();
           if (leader) {
-            const int pixel = r * params.dilation[1] * params.halo_width + s * params.dilation[2];
-            multiply_atom(stage + static_cast<std::uint64_t>(pixel * 8),
-                          filter_operand + input.index * (kConfig.filter_tile_bytes() >> 4),
-                          channels, to);
+            multiply_atom<kWhole>(
+                pixel,
+                ptx::mma_operand_behind(filter_operand, input.index * kConfig.filter_tile_bytes()),
+                channels, to);
             commit(&smem.input_empty[input.index], mask);
           }
           __syncwarp();
           input.advance();
+          pixel = ptx::mma_operand_behind(pixel, column_bytes);
         }
+        row = ptx::mma_operand_behind(row, row_bytes);
       }
       if (leader) {
         commit(&smem.act_empty[rings.act.index], mask);
@@ -866,9 +896,10 @@ struct Conv2dFpropKernel {
       ptx::barrier_wait(&smem.act_full[rings.act.index], rings.act.parity());
       ptx::tmem_fence_after_sync();
       if (leader) {
-        multiply_atom(
-            act_operand + rings.act.index * (kConfig.act_tile_bytes() >> 4),
-            filter_operand + static_cast<std::uint64_t>(atom * (kConfig.filter_tile_bytes() >> 4)),
+        multiply_atom<false>(
+            ptx::mma_operand_behind(act_operand, rings.act.index * kConfig.act_tile_bytes()),
+            ptx::mma_operand_behind(filter_operand,
+                                    static_cast<std::uint32_t>(atom * kConfig.filter_tile_bytes())),
             last ? params.last_atom_channels : kAtomK, to);
         commit(&smem.act_empty[rings.act.index], mask);
         if (last) commit(accum_full, accum_mask);
@@ -878,7 +909,8 @@ struct Conv2dFpropKernel {
     }
   }
 
-  /// Input::runs, one tile: `atoms` atoms, one k group after the other.
+  /// Input::runs, one tile: `atoms` atoms, one k group after the other. kWhole: as above.
+  template <bool kWhole>
   static __device__ __forceinline__ void multiply_runs_tile(
       const Params& params, Smem& smem, int atoms, bool leader, std::uint16_t mask,
       InputState& input, std::uint64_t act_operand, std::uint64_t filter_operand, Accumulation& to,
@@ -891,8 +923,8 @@ struct Conv2dFpropKernel {
       if (leader) {
         for (int tile_k = 0; tile_k < kConfig.k_group_size; ++tile_k) {
           const int stage = static_cast<int>(input.index) * kConfig.k_group_size + tile_k;
-          mma(params, act_operand, filter_operand, stage,
-              min(group - tile_k * kAtomsPerTile, kAtomsPerTile), to);
+          mma<kWhole>(params, act_operand, filter_operand, stage,
+                      min(group - tile_k * kAtomsPerTile, kAtomsPerTile), to);
         }
         commit(&smem.input_empty[input.index], mask);
         if (left <= kAtomsPerGroup) commit(accum_full, accum_mask);
@@ -966,16 +998,26 @@ struct Conv2dFpropKernel {
                 tmem + accum.index * static_cast<std::uint32_t>(kConfig.accum_stage_columns()),
             .channel_atom = kClusterK == 1 ? 0 : range.first % params.channel_atoms};
         ptx::Barrier* accum_full = &smem.accum_full[accum.index];
-        if constexpr (kHalo) {
-          multiply_halo_tile(params, smem, tile, leader, masks.input, rings, filter_operand,
-                             accumulation, accum_full, masks.accum);
-        } else if constexpr (kResident) {
-          multiply_resident_tile(params, smem, tile, leader, masks.input, rings, resident,
-                                 act_operand, filter_operand, accumulation, accum_full,
-                                 masks.accum);
+        const bool whole = params.last_atom_channels == kAtomK;
+        const auto multiply_tile = [&](auto is_whole) {
+          constexpr bool kWhole = decltype(is_whole)::value;
+          if constexpr (kHalo) {
+            multiply_halo_tile<kWhole>(params, smem, tile, leader, masks.input, rings,
+                                       filter_operand, accumulation, accum_full, masks.accum);
+          } else if constexpr (kResident) {
+            multiply_resident_tile(params, smem, tile, leader, masks.input, rings, resident,
+                                   act_operand, filter_operand, accumulation, accum_full,
+                                   masks.accum);
+          } else {
+            multiply_runs_tile<kWhole>(params, smem, range.count, leader, masks.input, rings.input,
+                                       act_operand, filter_operand, accumulation, accum_full,
+                                       masks.accum);
+          }
+        };
+        if (whole && !kResident) {
+          multiply_tile(std::true_type{});
         } else {
-          multiply_runs_tile(params, smem, range.count, leader, masks.input, rings.input,
-                             act_operand, filter_operand, accumulation, accum_full, masks.accum);
+          multiply_tile(std::false_type{});
         }
         accum.advance();
       }
