@@ -555,15 +555,20 @@ struct Conv2dFpropKernel {
   // or of volumes.
   enum class ActCopy { boxes, frames, volumes };
 
-  /// Input::runs, one tile: its atoms, one k group after the other; this CTA's slices of the
-  /// activation and the filter rows, multicast to the CTAs that share them.
-  // NOTE: a loop for each kind of copy, which computes taps and frames where they change: an atom
-  // is multiplied in 128 to 256 cycles, and Hopper's loader took 400 to ask for all of that at each.
-  template <ActCopy kCopy, typename Loaded>
-  static __device__ __forceinline__ void load_runs_tile(const Params& params, Smem& smem,
-                                                        const Place& at, const Tile& tile,
-                                                        bool leader, InputState& input,
-                                                        const Loaded& loaded) {
+  // Where a tile's atoms come from: what changes with the filter tap, and what does not.
+  struct InputSource {
+    PixelStart start;
+    FrameSource frame;
+    int offset_w, offset_h;  // pixels from the first tap's to this one's
+    int filter_row;
+  };
+
+  /// Load an atom of a pipeline stage, at reduction position `k`: this CTA's slices of the
+  /// activation and of the filter rows, multicast to the CTAs that share them, counted at
+  /// `full_barrier`.
+  static __device__ __forceinline__ void load_input_tiles(
+      const Params& params, Smem& smem, const Place& at, ActCopy copy, std::uint32_t full_barrier,
+      int stage, int atom, const Tile& tile, const InputSource& source, const KPosition& k) {
     constexpr bool kActMulticast = kClusterN > 1;
     constexpr bool kFilterMulticast = kPairsM > 1;
     // Activations are shared along the cluster's N, filters along its M (by equal pair rank).
@@ -574,65 +579,74 @@ struct Conv2dFpropKernel {
     for (int pair = 0; pair < kPairsM; ++pair) {
       filter_mask |= 1u << (pair * kCtaGroup + at.pair_rank + at.n * kClusterM);
     }
-    const int filter_slice = at.m / kCtaGroup;
-    const int filter_row = tile.filter + at.pair_rank * kConfig.block_tile_shape.n +
-                           filter_slice * kConfig.filter_slice_rows();
-    const int act_slice = kActMulticast ? at.n * kActSliceBytes : 0;
-    const int filter_slice_bytes = kFilterMulticast ? filter_slice * kFilterSliceBytes : 0;
-    const int phase_h = tile.phase >> 1, phase_w = tile.phase & 1;
+    std::uint8_t* act = smem.act_tiles(stage) + atom * kConfig.act_atom_bytes() +
+                        (kActMulticast ? at.n * kActSliceBytes : 0);
+    std::uint8_t* filter = smem.filter_tiles(stage) + atom * kConfig.filter_atom_bytes() +
+                           (kFilterMulticast ? at.m / kCtaGroup * kFilterSliceBytes : 0);
+    const int channel = k.channel_atom * kAtomK;
+    const PixelStart& start = source.start;
+    const auto offset_w = static_cast<std::uint16_t>(source.offset_w);
+    const auto offset_h = static_cast<std::uint16_t>(source.offset_h);
+    if (copy == ActCopy::volumes) {
+      ptx::tma_load_im2col_ndhwc<kCtaGroup, kActMulticast>(
+          act, &params.activation_map, full_barrier, act_mask, ptx::kL2EvictNormal, channel,
+          start.w, start.h, start.d, start.n, offset_w, offset_h,
+          static_cast<std::uint16_t>(k.t * params.dilation[0]));
+    } else if (copy == ActCopy::boxes) {
+      ptx::tma_load_tiled_4d<kCtaGroup, kActMulticast>(
+          act, source.frame.map, full_barrier, act_mask, ptx::kL2EvictNormal, channel,
+          start.w + source.offset_w, start.h + source.offset_h, source.frame.n);
+    } else {
+      ptx::tma_load_im2col_nhwc<kCtaGroup, kActMulticast>(
+          act, source.frame.map, full_barrier, act_mask, ptx::kL2EvictNormal, channel, start.w,
+          start.h, source.frame.n, offset_w, offset_h);
+    }
+    ptx::tma_load_tiled_4d<kCtaGroup, kFilterMulticast>(filter, &params.filter_map, full_barrier,
+                                                        filter_mask, ptx::kL2EvictLast, channel,
+                                                        k.tap, source.filter_row, tile.phase);
+  }
 
+  /// Input::runs, one tile: its atoms, one k group after the other.
+  // NOTE: a loop for each kind of copy, which computes taps and frames where they change: an atom
+  // is multiplied in 128 to 256 cycles, and Hopper's loader took 400 to ask for all that at each.
+  template <ActCopy kCopy, typename Loaded>
+  static __device__ __forceinline__ void load_runs_tile(const Params& params, Smem& smem,
+                                                        const Place& at, const Tile& tile,
+                                                        bool leader, InputState& input,
+                                                        const Loaded& loaded) {
     const AtomRange range = atoms_of(params, at, tile);
-    const PixelStart start = pixel_start(params, tile, tile.row + at.n * kConfig.act_slice_rows());
     KPosition k(params, range.first);
-    int depth = k.t;
-    FrameSource source = frame_source(params, start, depth);
-    int offset_w = k.s * params.dilation[2] + phase_w;
-    int offset_h = k.r * params.dilation[1] + phase_h;
+    InputSource source;
+    source.start = pixel_start(params, tile, tile.row + at.n * kConfig.act_slice_rows());
+    source.frame = frame_source(params, source.start, k.t);
+    source.filter_row = tile.filter + at.pair_rank * kConfig.block_tile_shape.n +
+                        at.m / kCtaGroup * kConfig.filter_slice_rows();
+    const auto go_to_tap = [&] {
+      source.offset_w = k.s * params.dilation[2] + (tile.phase & 1);
+      source.offset_h = k.r * params.dilation[1] + (tile.phase >> 1);
+    };
+    go_to_tap();
     for (int left = range.count; left > 0; left -= kAtomsPerGroup) {
       const int atoms = min(left, kAtomsPerGroup);
       ptx::barrier_wait(&smem.input_empty[input.index], input.producer_parity());
       // The bytes of both CTAs of a pair are counted by its leader.
       ptx::Barrier* full = &smem.input_full[input.index];
-      const std::uint32_t counted_at = leader_barrier(at, full);
+      const std::uint32_t full_barrier = leader_barrier(at, full);
       if (leader && at.pair_rank == 0) {
         ptx::barrier_arrive_expect(full, kCtaGroup * kAtomBytes * atoms);
       }
-      for (int i = 0; i < atoms; ++i) {
+      for (int atom = 0; atom < atoms; ++atom) {
         if (leader) {
-          const int stage =
-              static_cast<int>(input.index) * kConfig.k_group_size + i / kAtomsPerTile;
-          std::uint8_t* act =
-              smem.act_tiles(stage) + i % kAtomsPerTile * kConfig.act_atom_bytes() + act_slice;
-          std::uint8_t* filter = smem.filter_tiles(stage) +
-                                 i % kAtomsPerTile * kConfig.filter_atom_bytes() +
-                                 filter_slice_bytes;
-          const int channel = k.channel_atom * kAtomK;
-          if constexpr (kCopy == ActCopy::volumes) {
-            ptx::tma_load_im2col_ndhwc<kCtaGroup, kActMulticast>(
-                act, &params.activation_map, counted_at, act_mask, ptx::kL2EvictNormal, channel,
-                start.w, start.h, start.d, start.n, static_cast<std::uint16_t>(offset_w),
-                static_cast<std::uint16_t>(offset_h),
-                static_cast<std::uint16_t>(k.t * params.dilation[0]));
-          } else if constexpr (kCopy == ActCopy::boxes) {
-            ptx::tma_load_tiled_4d<kCtaGroup, kActMulticast>(
-                act, source.map, counted_at, act_mask, ptx::kL2EvictNormal, channel,
-                start.w + offset_w, start.h + offset_h, source.n);
-          } else {
-            ptx::tma_load_im2col_nhwc<kCtaGroup, kActMulticast>(
-                act, source.map, counted_at, act_mask, ptx::kL2EvictNormal, channel, start.w,
-                start.h, source.n, static_cast<std::uint16_t>(offset_w),
-                static_cast<std::uint16_t>(offset_h));
-          }
-          ptx::tma_load_tiled_4d<kCtaGroup, kFilterMulticast>(
-              filter, &params.filter_map, counted_at, filter_mask, ptx::kL2EvictLast, channel,
-              k.tap, filter_row, tile.phase);
+          load_input_tiles(
+              params, smem, at, kCopy, full_barrier,
+              static_cast<int>(input.index) * kConfig.k_group_size + atom / kAtomsPerTile,
+              atom % kAtomsPerTile, tile, source, k);
         }
+        const int depth = k.t;
         if (k.advance(params)) {
-          offset_w = k.s * params.dilation[2] + phase_w;
-          offset_h = k.r * params.dilation[1] + phase_h;
+          go_to_tap();
           if (kCopy != ActCopy::volumes && k.t != depth) {
-            depth = k.t;
-            source = frame_source(params, start, depth);
+            source.frame = frame_source(params, source.start, k.t);
           }
         }
       }
@@ -790,18 +804,19 @@ struct Conv2dFpropKernel {
     std::uint32_t address;    // in tensor memory
     bool accumulate = false;  // The first MMA of a tile initialises the accumulator.
     int channel_atom = 0;     // of the next atom
+    // Every atom has kAtomK channels. NOTE: mma_warp has a loop for either, since an atom is
+    // multiplied in 128 to 256 cycles.
+    bool whole = false;
   };
 
-  /// Multiply `channels` channels of an atom, all with kWhole: operands at descriptors `act` and
-  /// `filter`.
-  template <bool kWhole>
+  /// Multiply `channels` channels of an atom: operands at descriptors `act` and `filter`.
   static __device__ __forceinline__ void multiply_atom(std::uint64_t act, std::uint64_t filter,
                                                        int channels, Accumulation& to) {
     constexpr std::uint32_t kInstruction =
         ptx::mma_instruction(kBf16, kConfig.mma_shape.m, kConfig.mma_shape.n);
 #pragma unroll
     for (int k = 0; k < kAtomK; k += kConfig.mma_shape.k) {
-      if (!kWhole && k >= channels) break;
+      if (!to.whole && k >= channels) break;
       // NOTE: within a swizzle span the operand address simply advances by the bytes of k.
       ptx::mma_f16<kCtaGroup>(to.address, ptx::mma_operand_behind(act, 2 * k),
                               ptx::mma_operand_behind(filter, 2 * k), kInstruction, to.accumulate);
@@ -810,34 +825,28 @@ struct Conv2dFpropKernel {
   }
 
   /// Channels of the next atom: those beyond C are zero in both operands and need no MMA.
-  template <bool kWhole>
   static __device__ __forceinline__ int next_channels(const Params& params, Accumulation& to) {
-    if (kWhole || ++to.channel_atom < params.channel_atoms) return kAtomK;
+    if (to.whole || ++to.channel_atom < params.channel_atoms) return kAtomK;
     to.channel_atom = 0;
     return params.last_atom_channels;
   }
 
   /// Multiply one pipeline stage into the accumulator.
-  template <bool kWhole>
   static __device__ __forceinline__ void mma(const Params& params, std::uint64_t act_operand,
                                              std::uint64_t filter_operand, int stage, int atoms,
                                              Accumulation& to) {
     for (int atom = 0; atom < atoms; ++atom) {
       const int act = stage * kConfig.act_tile_bytes() + atom * kConfig.act_atom_bytes();
       const int filter = stage * kConfig.filter_tile_bytes() + atom * kConfig.filter_atom_bytes();
-      const int channels = next_channels<kWhole>(params, to);
-      multiply_atom<kWhole>(
-          ptx::mma_operand_behind(act_operand, static_cast<std::uint32_t>(act)),
-          ptx::mma_operand_behind(filter_operand, static_cast<std::uint32_t>(filter)), channels,
-          to);
+      const int channels = next_channels(params, to);
+      multiply_atom(ptx::mma_operand_behind(act_operand, static_cast<std::uint32_t>(act)),
+                    ptx::mma_operand_behind(filter_operand, static_cast<std::uint32_t>(filter)),
+                    channels, to);
     }
   }
 
   /// Input::halo, one tile: the taps slide over each patch. Rows of the tile are pixels of the
-  /// patch, in groups of 8 neighbours, one group a row of the patch. kWhole: atoms have 64 channels.
-  // NOTE: what is whole is told apart outside of the loops: an atom is multiplied in 128 to 256
-  // cycles.
-  template <bool kWhole>
+  /// patch, in groups of 8 neighbours, one group a row of the patch.
   static __device__ __forceinline__ void multiply_halo_tile(
       const Params& params, Smem& smem, const Tile& tile, bool leader, std::uint16_t mask,
       Rings& rings, std::uint64_t filter_operand, Accumulation& to, ptx::Barrier* accum_full,
@@ -849,7 +858,7 @@ struct Conv2dFpropKernel {
     const auto row_bytes = static_cast<std::uint32_t>(params.dilation[1] * params.halo_width) * 128;
     const auto column_bytes = static_cast<std::uint32_t>(params.dilation[2]) * 128;
     for (int block = 0; block < blocks; ++block) {
-      const int channels = next_channels<kWhole>(params, to);
+      const int channels = next_channels(params, to);
       ptx::barrier_wait(&smem.act_full[rings.act.index], rings.act.parity());
       std::uint64_t row =
           ptx::mma_operand_behind(patch, rings.act.index * kConfig.act_tile_bytes());
@@ -860,7 +869,7 @@ struct Conv2dFpropKernel {
           ptx::barrier_wait(&smem.input_full[input.index], input.parity());
           ptx::tmem_fence_after_sync();
           if (leader) {
-            multiply_atom<kWhole>(
+            multiply_atom(
                 pixel,
                 ptx::mma_operand_behind(filter_operand, input.index * kConfig.filter_tile_bytes()),
                 channels, to);
@@ -896,7 +905,7 @@ struct Conv2dFpropKernel {
       ptx::barrier_wait(&smem.act_full[rings.act.index], rings.act.parity());
       ptx::tmem_fence_after_sync();
       if (leader) {
-        multiply_atom<false>(
+        multiply_atom(
             ptx::mma_operand_behind(act_operand, rings.act.index * kConfig.act_tile_bytes()),
             ptx::mma_operand_behind(filter_operand,
                                     static_cast<std::uint32_t>(atom * kConfig.filter_tile_bytes())),
@@ -909,8 +918,7 @@ struct Conv2dFpropKernel {
     }
   }
 
-  /// Input::runs, one tile: `atoms` atoms, one k group after the other. kWhole: as above.
-  template <bool kWhole>
+  /// Input::runs, one tile: `atoms` atoms, one k group after the other.
   static __device__ __forceinline__ void multiply_runs_tile(
       const Params& params, Smem& smem, int atoms, bool leader, std::uint16_t mask,
       InputState& input, std::uint64_t act_operand, std::uint64_t filter_operand, Accumulation& to,
@@ -923,8 +931,8 @@ struct Conv2dFpropKernel {
       if (leader) {
         for (int tile_k = 0; tile_k < kConfig.k_group_size; ++tile_k) {
           const int stage = static_cast<int>(input.index) * kConfig.k_group_size + tile_k;
-          mma<kWhole>(params, act_operand, filter_operand, stage,
-                      min(group - tile_k * kAtomsPerTile, kAtomsPerTile), to);
+          mma(params, act_operand, filter_operand, stage,
+              min(group - tile_k * kAtomsPerTile, kAtomsPerTile), to);
         }
         commit(&smem.input_empty[input.index], mask);
         if (left <= kAtomsPerGroup) commit(accum_full, accum_mask);
@@ -1000,18 +1008,17 @@ struct Conv2dFpropKernel {
         ptx::Barrier* accum_full = &smem.accum_full[accum.index];
         const bool whole = params.last_atom_channels == kAtomK;
         const auto multiply_tile = [&](auto is_whole) {
-          constexpr bool kWhole = decltype(is_whole)::value;
+          accumulation.whole = is_whole;
           if constexpr (kHalo) {
-            multiply_halo_tile<kWhole>(params, smem, tile, leader, masks.input, rings,
-                                       filter_operand, accumulation, accum_full, masks.accum);
+            multiply_halo_tile(params, smem, tile, leader, masks.input, rings, filter_operand,
+                               accumulation, accum_full, masks.accum);
           } else if constexpr (kResident) {
             multiply_resident_tile(params, smem, tile, leader, masks.input, rings, resident,
                                    act_operand, filter_operand, accumulation, accum_full,
                                    masks.accum);
           } else {
-            multiply_runs_tile<kWhole>(params, smem, range.count, leader, masks.input, rings.input,
-                                       act_operand, filter_operand, accumulation, accum_full,
-                                       masks.accum);
+            multiply_runs_tile(params, smem, range.count, leader, masks.input, rings.input,
+                               act_operand, filter_operand, accumulation, accum_full, masks.accum);
           }
         };
         if (whole && !kResident) {
