@@ -28,6 +28,7 @@ import torch.distributed as dist
 
 import convoy
 
+from .._peers import Peers
 from .._trial import MARK
 from . import vae_models
 from .rows import csv_file, save, seconds
@@ -117,6 +118,8 @@ class Machine:
 def silence():
     """Nothing is exchanged: what is left is each rank's own work."""
     with unittest.mock.patch.object(dist, "all_to_all_single", lambda *a, **k: None), \
+            unittest.mock.patch.object(Peers, "exchange", lambda *a, **k: None), \
+            unittest.mock.patch.object(Peers, "all_gather", lambda *a, **k: None), \
             unittest.mock.patch.object(dist, "all_gather_into_tensor", lambda *a, **k: None):
         yield
 
