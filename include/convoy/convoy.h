@@ -640,11 +640,9 @@ CONVOY_API convoy_status_t convoy_peers_connect(convoy_peers_t peers, const char
 /** Enqueues an exchange with the ranks before and behind, at most 16 moves; every rank calls it, on
  * streams that keep the order. Safe under CUDA-graph capture. */
 CONVOY_API convoy_status_t convoy_peers_exchange(convoy_peers_t peers,
-                                                 const convoy_peer_move_t* sends,
-                                                 size_t send_count,
+                                                 const convoy_peer_move_t* sends, size_t send_count,
                                                  const convoy_peer_move_t* receives,
-                                                 size_t receive_count, int32_t phase,
-                                                 void* stream);
+                                                 size_t receive_count, int32_t phase, void* stream);
 /** Every rank's `bytes`, at most CONVOY_PEER_GATHER_BYTES, one after another into `received`. */
 CONVOY_API convoy_status_t convoy_peers_all_gather(convoy_peers_t peers, const void* sent,
                                                    void* received, size_t bytes, void* stream);

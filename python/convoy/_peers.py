@@ -3,6 +3,7 @@
 work, where torch.distributed has a copy, a launch of NCCL on a stream of its own, and a copy."""
 
 import ctypes
+import itertools
 import os
 import sys
 import threading
@@ -104,7 +105,7 @@ class Peers:
                 except native.ConvoyError as error:
                     fault = str(error)
             faults = [text for text in self._tell(fault) if text]
-        if faults:
+        if faults or made is None:
             self.refusal = faults[0]
             return
         # NOTE: a graph may hold the addresses of what it was captured with; nothing else does
@@ -167,7 +168,7 @@ def _moves(tensors):
         count = tensor.numel() // piece
         outer = [(n, s) for n, s in zip(shape[:axis], strides[:axis]) if n > 1]
         pitch = outer[-1][1] if outer else piece
-        for (_, far), (n, near) in zip(outer, outer[1:]):
+        for (_, far), (n, near) in itertools.pairwise(outer):
             if far != n * near:
                 raise native.InvalidArgument(f"rows of strides {strides} and sizes {list(shape)} "
                                              "are not pieces of one pitch")

@@ -78,7 +78,8 @@ class InProcess final : public Transport {
     for (int peer = 0; peer < count(); ++peer) {
       if (peer == rank_) continue;
       moves.sends.push_back({peer, from, bytes, 1, bytes});
-      moves.receives.push_back({peer, to + bytes * static_cast<std::size_t>(peer), bytes, 1, bytes});
+      moves.receives.push_back(
+          {peer, to + bytes * static_cast<std::size_t>(peer), bytes, 1, bytes});
     }
     if (bytes > 0) std::memcpy(to + bytes * static_cast<std::size_t>(rank_), sent, bytes);
     exchange(moves, nullptr, nullptr);

@@ -43,8 +43,7 @@ void name_host(char (&host)[64]) {
 
 }  // namespace
 
-PeerMemory::PeerMemory(int rank, int count, std::size_t capacity,
-                       std::chrono::milliseconds timeout)
+PeerMemory::PeerMemory(int rank, int count, std::size_t capacity, std::chrono::milliseconds timeout)
     : rank_(rank), count_(count), capacity_(rounded(capacity)), timeout_(timeout) {
   if (count < 1 || count > kMostRanks) {
     throw_invalid("count = ", count, " ranks cannot write each other's memory; legal: 1 to ",
@@ -75,7 +74,8 @@ PeerMemory::PeerMemory(int rank, int count, std::size_t capacity,
   require_runtime("cudaStreamSynchronize", [&] { return cudaStreamSynchronize(nullptr); });
   void* report = nullptr;
   require_runtime("cudaHostAlloc", [&] {
-    return cudaHostAlloc(&report, sizeof(peer::Report), cudaHostAllocMapped | cudaHostAllocPortable);
+    return cudaHostAlloc(&report, sizeof(peer::Report),
+                         cudaHostAllocMapped | cudaHostAllocPortable);
   });
   report_ = new (report) peer::Report;
 
@@ -107,8 +107,8 @@ void PeerMemory::connect(const std::vector<Handle>& handles) {
     const Address address = address_of(handles[unsigned_of(other)]);
     void* memory = address.memory;
     const auto refuse = [&](const std::string& why) {
-      throw Error(Status::unsupported, text("rank ", rank_, " cannot write the memory of rank ",
-                                            other, ": ", why));
+      throw Error(Status::unsupported,
+                  text("rank ", rank_, " cannot write the memory of rank ", other, ": ", why));
     };
     if (address.capacity != capacity_) {
       refuse(text("its inbox has ", address.capacity, " bytes, this one's ", capacity_));

@@ -33,9 +33,9 @@ __device__ void copy(const MoveParams& move, std::uint64_t slot) {
   const int vectors = static_cast<int>(move.vectors);
   const auto in_tensor = [&](int i) {
     const int piece = move.piece.divide(i);
-    return reinterpret_cast<Vector*>(
-        move.tensor + static_cast<std::uint64_t>(piece) * move.pitch +
-        static_cast<std::uint64_t>(move.piece.remainder(i, piece)) * sizeof(Vector));
+    return reinterpret_cast<Vector*>(move.tensor + static_cast<std::uint64_t>(piece) * move.pitch +
+                                     static_cast<std::uint64_t>(move.piece.remainder(i, piece)) *
+                                         sizeof(Vector));
   };
   const auto in_inbox = [&](int i) {
     return reinterpret_cast<Vector*>(inbox + static_cast<std::uint64_t>(i) * sizeof(Vector));
@@ -130,11 +130,11 @@ __device__ bool is_last(std::uint32_t& arrived) {
   return last;
 }
 
-__global__ void __launch_bounds__(kThreads) exchange_kernel(
-    const __grid_constant__ ExchangeParams params) {
+__global__ void __launch_bounds__(kThreads)
+    exchange_kernel(const __grid_constant__ ExchangeParams params) {
   State& state = *params.state;
-  const std::uint32_t sequence = DeviceAtomic<std::uint32_t>(state.sequence)
-                                     .load(cuda::memory_order_relaxed);
+  const std::uint32_t sequence =
+      DeviceAtomic<std::uint32_t>(state.sequence).load(cuda::memory_order_relaxed);
   const std::uint64_t slot = sequence % 2 != 0 ? params.slot_bytes : 0;
   if (params.put) {
     for (int i = 0; i < params.puts; ++i) copy_move<true>(params.moves[i], slot);
@@ -161,8 +161,7 @@ __global__ void __launch_bounds__(kThreads) exchange_kernel(
     }
     if (is_last(state.take_blocks) && threadIdx.x == 0) {
       state.take_blocks = 0;
-      DeviceAtomic<std::uint32_t>(state.sequence)
-          .store(sequence + 1, cuda::memory_order_relaxed);
+      DeviceAtomic<std::uint32_t>(state.sequence).store(sequence + 1, cuda::memory_order_relaxed);
     }
   }
 }
@@ -177,12 +176,12 @@ void launch(const ExchangeParams& params, cudaStream_t stream) {
     phase += params.moves[i].vectors;
     most = std::max(most, phase);
   }
-  const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(
-      most / (kThreads * kVectorsOfThread), 1, kMostBlocks));
-  launch_kernel(exchange_kernel,
-                {.name = "peer_exchange", .grid = dim3(blocks), .block = dim3(kThreads),
-                 .stream = stream},
-                params);
+  const auto blocks = static_cast<unsigned>(
+      std::clamp<std::int64_t>(most / (kThreads * kVectorsOfThread), 1, kMostBlocks));
+  launch_kernel(
+      exchange_kernel,
+      {.name = "peer_exchange", .grid = dim3(blocks), .block = dim3(kThreads), .stream = stream},
+      params);
 }
 
 }  // namespace convoy::peer

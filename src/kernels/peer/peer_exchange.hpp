@@ -50,8 +50,8 @@ struct ExchangeParams {
   int puts = 0;   ///< moves[0 .. puts)
   int takes = 0;  ///< moves[puts .. puts + takes)
   int peers = 0;
-  bool put = true;   ///< This launch puts.
-  bool take = true;  ///< This launch waits and takes.
+  bool put = true;                     ///< This launch puts.
+  bool take = true;                    ///< This launch waits and takes.
   std::uint32_t* raised[kPeers] = {};  ///< Flags in the peers' memories.
   std::uint32_t* waited[kPeers] = {};  ///< This rank's, which they raise.
   int rank_of[kPeers] = {};            ///< The peers, for the report.
