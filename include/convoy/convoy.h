@@ -634,11 +634,16 @@ CONVOY_API convoy_status_t convoy_peers_create(int32_t rank, int32_t count, size
                                                int64_t timeout_ms, convoy_peers_t* peers);
 /** What the others need to find these inboxes: CONVOY_PEER_HANDLE_BYTES bytes. */
 CONVOY_API convoy_status_t convoy_peers_handle(convoy_peers_t peers, char* handle);
-/** Finds the others, by every rank's handle, one after another. CONVOY_ERROR_UNSUPPORTED where one
+/** Finds the others, by every rank's handle, one after another. CONVOY_UNSUPPORTED where one
  * cannot be reached: then no rank may exchange. */
 CONVOY_API convoy_status_t convoy_peers_connect(convoy_peers_t peers, const char* handles);
-/** Enqueues an exchange with the ranks before and behind, at most 16 moves; every rank calls it, on
- * streams that keep the order. Safe under CUDA-graph capture. */
+/** A first exchange that all ranks take part in. CONVOY_UNSUPPORTED where within `timeout_ms`
+ * other bytes came than were sent, or none: then no rank may exchange. Waits for the device. */
+CONVOY_API convoy_status_t convoy_peers_try_out(convoy_peers_t peers, int64_t timeout_ms);
+/** Enqueues an exchange with the ranks before and behind, at most 16 moves. Every rank makes the
+ * same calls in the same order; those of several streams run in the order of the calls. Safe under
+ * CUDA-graph capture: then all ranks launch the graph at the same place of their order. A put is
+ * followed by its take. */
 CONVOY_API convoy_status_t convoy_peers_exchange(convoy_peers_t peers,
                                                  const convoy_peer_move_t* sends, size_t send_count,
                                                  const convoy_peer_move_t* receives,
@@ -648,7 +653,8 @@ CONVOY_API convoy_status_t convoy_peers_all_gather(convoy_peers_t peers, const v
                                                    void* received, size_t bytes, void* stream);
 /** The rank that an exchange waited for in vain; -1 where none did. */
 CONVOY_API convoy_status_t convoy_peers_late(convoy_peers_t peers, int32_t* rank);
-/** Frees the inboxes, once nothing is under way on any rank. Null is ignored. */
+/** Waits for what this rank has enqueued. The inboxes are freed once all ranks that exchanged have
+ * destroyed theirs: now, or when this process next makes or destroys peers. Null is ignored. */
 CONVOY_API void convoy_peers_destroy(convoy_peers_t peers);
 
 /** What the last call of this thread that failed had to say; "" where none has. */

@@ -120,9 +120,7 @@ class NcclTransport final : public Transport {
       require_cuda(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreate");
     }
     control_ = allocate((static_cast<std::size_t>(count) + 1) * kControl);
-    const char* const wanted = std::getenv("CONVOY_PEER_MEMORY");
-    peers_wanted_ = count <= PeerMemory::kMostRanks && count > 1 &&
-                    (wanted == nullptr || std::string_view(wanted) != "0");
+    peers_wanted_ = count <= PeerMemory::kMostRanks && count > 1;
   }
   ~NcclTransport() override {
     const DeviceScope scope(device_);
@@ -145,33 +143,58 @@ class NcclTransport final : public Transport {
     const DeviceScope scope(device_);
     // NOTE: plans and graphs may hold the addresses of smaller ones, which stay.
     std::unique_ptr<PeerMemory> made;
-    std::string refusal;
-    PeerMemory::Handle mine{};
-    try {
+    Introduction mine;
+    const auto attempt = [&](const auto& body) {
+      if (mine.refusal[0] != '\0') return;
+      try {
+        body();
+      } catch (const std::exception& error) {
+        mine.refuse(error.what());
+      }
+    };
+    std::vector<Introduction> all(unsigned_of(count_));
+    // NOTE: the first rank that refuses, or -1. Every rank asks, whatever it would refuse for.
+    const auto tell = [&] {
+      all_gather_host(&mine, all.data(), sizeof(mine));
+      const auto found = std::find_if(
+          all.begin(), all.end(), [](const Introduction& one) { return one.refusal[0] != '\0'; });
+      return found == all.end() ? -1 : static_cast<int>(found - all.begin());
+    };
+    attempt([&] {
+      const char* const wanted = std::getenv("CONVOY_PEER_MEMORY");
+      if (wanted != nullptr && std::string_view(wanted) == "0") {
+        throw Error(Status::unsupported, "CONVOY_PEER_MEMORY=0");
+      }
       // NOTE: the kernel's limit is the later one: it costs this rank its context.
       made = std::make_unique<PeerMemory>(rank_, count_, std::max(largest, 2 * capacity()),
                                           timeout_ + timeout_ / 4 + std::chrono::seconds(1));
-      mine = made->handle();
-    } catch (const std::exception& error) {
-      refusal = error.what();
+      mine.handle = made->handle();
+    });
+    int refuser = tell();
+    if (refuser < 0) {
+      attempt([&] {
+        std::vector<PeerMemory::Handle> handles;
+        for (const Introduction& one : all) handles.push_back(one.handle);
+        made->connect(handles);
+      });
+      refuser = tell();
     }
-    std::vector<PeerMemory::Handle> handles(unsigned_of(count_));
-    all_gather_host(mine.data(), handles.data(), sizeof(mine));
-    try {
-      if (made != nullptr) made->connect(handles);
-    } catch (const std::exception& error) {
-      refusal = error.what();
+    if (refuser < 0) {
+      attempt([&] {
+        made->try_out(std::min<std::chrono::milliseconds>(timeout_, std::chrono::seconds(10)));
+      });
+      refuser = tell();
     }
-    const char reached = refusal.empty() ? 1 : 0;
-    std::vector<char> all(unsigned_of(count_));
-    all_gather_host(&reached, all.data(), 1);
-    peers_wanted_ = std::find(all.begin(), all.end(), 0) == all.end();
-    if (peers_wanted_) {
+    std::string how = "peer memory";
+    if (refuser < 0) {
       peers_.push_back(std::move(made));
-      name_ = nccl_.name + ", peer memory";
+      name_ = nccl_.name + " with peer memory";
+    } else {
+      peers_wanted_ = false;
+      how = text("no peer memory: rank ", refuser, ": ", all[unsigned_of(refuser)].refusal);
     }
     if (log_enabled(LogLevel::info)) {
-      log_line(LogLevel::info, "exchange", {text("rank ", rank_, " of ", count_), name_, refusal});
+      log_line(LogLevel::info, "exchange", {text("rank ", rank_, " of ", count_), name_, how});
     }
   }
 
@@ -324,6 +347,18 @@ class NcclTransport final : public Transport {
   static constexpr std::size_t kControl = 1024;  ///< Bytes of a control message.
   // NOTE: pieces of one send go through NCCL one by one; past so many one packing copy is cheaper.
   static constexpr std::size_t kDirectPieces = 8;
+
+  /// What ranks tell each other of their inboxes.
+  struct Introduction {
+    PeerMemory::Handle handle{};
+    char refusal[512] = {};
+
+    void refuse(const std::string& why) {
+      why.copy(refusal, sizeof(refusal) - 1);
+      if (why.empty()) refusal[0] = '?';
+    }
+  };
+  static_assert(sizeof(Introduction) <= kControl);
 
   std::size_t capacity() const { return peers_.empty() ? 0 : peers_.back()->capacity(); }
   bool by_peers(const HaloMoves& moves) const {

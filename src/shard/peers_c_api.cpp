@@ -16,6 +16,13 @@ namespace {
 static_assert(sizeof(PeerMemory::Handle) == CONVOY_PEER_HANDLE_BYTES);
 static_assert(PeerMemory::kGatherBytes == CONVOY_PEER_GATHER_BYTES);
 
+std::chrono::milliseconds limit_of(int64_t timeout_ms) {
+  if (timeout_ms < 1) {
+    throw_invalid("timeout_ms = ", timeout_ms, " is not legal; legal: at least 1; nearest: 1");
+  }
+  return std::chrono::milliseconds(timeout_ms);
+}
+
 std::vector<Move> moves_of(const convoy_peer_move_t* given, size_t count, const char* name) {
   std::vector<Move> moves;
   if (count > 0) require(given, name);
@@ -41,11 +48,8 @@ convoy_status_t convoy_peers_create(int32_t rank, int32_t count, size_t capacity
                                     int64_t timeout_ms, convoy_peers_t* peers) {
   return guarded([&] {
     *require(peers, "peers") = nullptr;
-    if (timeout_ms < 1) {
-      throw_invalid("timeout_ms = ", timeout_ms, " is not legal; legal: at least 1; nearest: 1");
-    }
-    *peers = new convoy_peers_s{
-        PeerMemory(rank, count, capacity, std::chrono::milliseconds(timeout_ms))};
+    const std::chrono::milliseconds timeout = limit_of(timeout_ms);
+    *peers = new convoy_peers_s{PeerMemory(rank, count, capacity, timeout)};
   });
 }
 convoy_status_t convoy_peers_handle(convoy_peers_t peers, char* handle) {
@@ -64,6 +68,12 @@ convoy_status_t convoy_peers_connect(convoy_peers_t peers, const char* handles) 
       from += handle.size();
     }
     memory.connect(all);
+  });
+}
+convoy_status_t convoy_peers_try_out(convoy_peers_t peers, int64_t timeout_ms) {
+  return guarded([&] {
+    PeerMemory& memory = require(peers, "peers")->memory;
+    memory.try_out(limit_of(timeout_ms));
   });
 }
 convoy_status_t convoy_peers_exchange(convoy_peers_t peers, const convoy_peer_move_t* sends,

@@ -23,6 +23,9 @@ convoy_status_t convoy_peers_handle(convoy_peers_t, char*) {
 convoy_status_t convoy_peers_connect(convoy_peers_t, const char*) {
   return refuse();
 }
+convoy_status_t convoy_peers_try_out(convoy_peers_t, int64_t) {
+  return refuse();
+}
 convoy_status_t convoy_peers_exchange(convoy_peers_t, const convoy_peer_move_t*, size_t,
                                       const convoy_peer_move_t*, size_t, int32_t, void*) {
   return refuse();
