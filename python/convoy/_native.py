@@ -376,6 +376,7 @@ def _declare(library):
         "convoy_peers_create": [c_int32, c_int32, c_size_t, c_int64, POINTER(pointer)],
         "convoy_peers_handle": [pointer, pointer],
         "convoy_peers_connect": [pointer, c_char_p],
+        "convoy_peers_try_out": [pointer, c_int64],
         "convoy_peers_exchange": [pointer, POINTER(PeerMove), c_size_t, POINTER(PeerMove),
                                   c_size_t, c_int32, pointer],
         "convoy_peers_all_gather": [pointer, pointer, pointer, c_size_t, pointer],

@@ -19,7 +19,15 @@ from ._native import LaunchFailure, library
 
 _LOOK_SECONDS = 0.5  # How often a rank looks whether it waits in vain.
 _MOST_RANKS = 8
+_MOST_TENSORS = 4  # Of an exchange: two moves each with two neighbours, of 16.
 _LEAST_BYTES = 1 << 20
+_TRIAL_MS = 10_000  # How long the first exchange may take.
+_SWITCH = "CONVOY_PEER_MEMORY"
+
+
+def switched_off():
+    """Why the user does not want it, else ""."""
+    return f"{_SWITCH}=0" if os.environ.get(_SWITCH) == "0" else ""
 
 
 def _timeout_ms(group):
@@ -51,6 +59,9 @@ class _Inboxes:
     def connect(self, handles):
         native.check(library.convoy_peers_connect(self.peers, b"".join(handles)))
 
+    def try_out(self, timeout_ms):
+        native.check(library.convoy_peers_try_out(self.peers, timeout_ms))
+
     def late(self):
         """The rank that this one waited for in vain, or None."""
         rank = ctypes.c_int32(-1)
@@ -67,14 +78,19 @@ class Peers:
         self.refusal = ""  # Why torch.distributed is used instead.
         self._inboxes: list[_Inboxes] = []  # The last one is the largest.
         self._watched = False
-        if os.environ.get("CONVOY_PEER_MEMORY") == "0":
-            self.refusal = "CONVOY_PEER_MEMORY=0"
-        elif count > _MOST_RANKS:
+        if count > _MOST_RANKS:
             self.refusal = f"{count} ranks; legal: up to {_MOST_RANKS}"
 
-    def ready(self, device, nbytes=0):
-        """Whether `nbytes` from one rank to the next can go this way, the same on every rank."""
-        if self.refusal or device.type != "cuda":
+    def how(self):
+        """What carries the rows, and why not peer memory where it does not."""
+        if self._inboxes and not self.refusal:
+            return "peer memory"
+        return "torch.distributed" + (f" ({self.refusal})" if self.refusal else "")
+
+    def ready(self, device, nbytes=0, tensors=1):
+        """Whether `nbytes` from one rank to the next, of so many tensors, can go this way; the same
+        on every rank."""
+        if self.refusal or device.type != "cuda" or tensors > _MOST_TENSORS:
             return False
         if not self._inboxes or self._inboxes[-1].capacity < nbytes:
             if torch.cuda.is_current_stream_capturing():
@@ -90,37 +106,45 @@ class Peers:
         """Larger inboxes, on every rank at once."""
         before = self._inboxes[-1].capacity if self._inboxes else 0
         capacity = max(nbytes, 2 * before, _LEAST_BYTES)
-        made, fault = None, ""
+        made: list[_Inboxes] = []
+
+        def make():
+            # NOTE: asked here, since the ranks' environments may differ.
+            if switched_off():
+                raise native.Unsupported(switched_off())
+            made.append(_Inboxes(self.rank, self.count, capacity, _timeout_ms(self.group)))
+            return made[0].handle()
+
         with torch.cuda.device(device):
-            try:
-                made = _Inboxes(self.rank, self.count, capacity, _timeout_ms(self.group))
-            except native.ConvoyError as error:
-                fault = str(error)
-            told = self._tell(None if made is None else made.handle())
-            if made is None or None in told:
-                fault = fault or f"rank {told.index(None)} has no inbox"
-            else:
-                try:
-                    made.connect(told)
-                except native.ConvoyError as error:
-                    fault = str(error)
-            faults = [text for text in self._tell(fault) if text]
-        if faults or made is None:
-            self.refusal = faults[0]
+            handles, why = self._together(make)
+            if not why:
+                _, why = self._together(lambda: made[0].connect(handles))
+            if not why:
+                limit = min(_timeout_ms(self.group), _TRIAL_MS)
+                _, why = self._together(lambda: made[0].try_out(limit))
+        if why:
+            self.refusal = why
             return
         # NOTE: a graph may hold the addresses of what it was captured with; nothing else does
         # once all that was enqueued is done, on every rank.
         torch.cuda.synchronize(device)
         dist.barrier(self.group)
-        self._inboxes = [old for old in self._inboxes if old.captured] + [made]
+        self._inboxes = [old for old in self._inboxes if old.captured] + made
         if not self._watched:
             self._watched = True
             threading.Thread(target=_watch, args=(weakref.ref(self),), daemon=True).start()
 
-    def _tell(self, what):
-        every = [None] * self.count
-        dist.all_gather_object(every, what, group=self.group)
-        return every
+    def _together(self, attempt):
+        """(what `attempt` gives on every rank, why it failed on the first one where it did)."""
+        found, fault = None, ""
+        try:
+            found = attempt()
+        except native.ConvoyError as error:
+            fault = str(error)
+        every: list = [None] * self.count
+        dist.all_gather_object(every, (found, fault), group=self.group)
+        why = next((f"rank {r}: {said}" for r, (_, said) in enumerate(every) if said), "")
+        return [one for one, _ in every], why
 
     def why_late(self):
         """What is wrong where this rank waited in vain, else ""."""

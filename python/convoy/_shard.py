@@ -361,7 +361,7 @@ class Shards:
         largest = sum(-(-t[:, :, ..., :1, :].nbytes * max(before, behind) // 256) * 256
                       for t in tensors)
         device = tensors[0].device
-        if self.peers.ready(device, largest):
+        if self.peers.ready(device, largest, len(tensors)):
             self.peers.exchange([(rank, _memory(rows)) for rank, rows in sends],
                                 [(rank, _memory(rows)) for rank, rows in receives], phase, device)
             return _ByPeers(receives, device, phase)
@@ -505,12 +505,13 @@ class Shards:
             return self.follow(run(self, node, x), x)
         # Large pictures: the rows come while the norm runs; then they are normalised as well.
         started = self.start([x], most, most)
-        out = run(self, node, x)
-        own = session.convert(out)
+        try:
+            own = session.convert(run(self, node, x))
+        finally:
+            self.finish(started)  # NOTE: what was put is taken, or the next exchange takes it.
         first, past = level.before, level.before + level.own(self.rank)
         ends = [own.narrow(_ROWS, first - most, most)] if level.before else []
         ends += [own.narrow(_ROWS, past, most)] if level.behind else []
-        self.finish(started)
         came = [x.narrow(_ROWS, first - most, most)] if level.before else []
         came += [x.narrow(_ROWS, past, most)] if level.behind else []
         for end, rows in zip(ends, came):

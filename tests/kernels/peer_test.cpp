@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "convoy/convoy.h"
 #include "kernels/peer/peer_exchange.hpp"
 #include "shard/peers.hpp"
 #include "support/guarded_buffer.hpp"
@@ -457,6 +458,80 @@ TEST_F(Peers, Refusals) {
   expect_error(Status::invalid_argument, {"bytes = 65537", "nearest: 65536"},
                [&] { wide.of(0).all_gather(data, data, 65537, wide.stream(0)); });
   ranks.of(0).give_up();
+}
+
+bool error_has(const std::string& part) {
+  return std::string(convoy_last_error()).find(part) != std::string::npos;
+}
+
+TEST_F(Peers, InC) {
+  convoy_peers_t peers[2] = {};
+  char handles[2 * CONVOY_PEER_HANDLE_BYTES];
+  for (int rank = 0; rank < 2; ++rank) {
+    ASSERT_EQ(convoy_peers_create(rank, 2, 4096, 60'000, &peers[rank]), CONVOY_OK);
+    ASSERT_EQ(convoy_peers_handle(peers[rank], handles + rank * CONVOY_PEER_HANDLE_BYTES),
+              CONVOY_OK);
+  }
+  EXPECT_EQ(convoy_peers_exchange(peers[0], nullptr, 0, nullptr, 0, CONVOY_PEERS_BOTH, nullptr),
+            CONVOY_INVALID_ARGUMENT);
+  EXPECT_TRUE(error_has("not connected"));
+  for (convoy_peers_t one : peers) ASSERT_EQ(convoy_peers_connect(one, handles), CONVOY_OK);
+
+  const Bytes sent[2] = {Bytes(300, 3), Bytes(300, 5)};
+  std::vector<std::unique_ptr<GuardedBuffer>> from, to, all;
+  Stream streams[2] = {Stream(Device::cuda), Stream(Device::cuda)};
+  for (int rank = 0; rank < 2; ++rank) {
+    from.push_back(std::make_unique<GuardedBuffer>(300));
+    to.push_back(std::make_unique<GuardedBuffer>(300));
+    all.push_back(std::make_unique<GuardedBuffer>(600));
+    from.back()->upload(sent[rank].data());
+  }
+  REQUIRE_CUDA(cudaDeviceSynchronize());
+  for (const int32_t phase : {CONVOY_PEERS_PUT, CONVOY_PEERS_TAKE}) {
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      const auto other = static_cast<int32_t>(1 - rank);
+      const convoy_peer_move_t send = {other, 0, from[rank]->data(), 100, 3, 100};
+      const convoy_peer_move_t receive = {other, 0, to[rank]->data(), 150, 2, 150};
+      ASSERT_EQ(
+          convoy_peers_exchange(peers[rank], &send, 1, &receive, 1, phase, streams[rank].get()),
+          CONVOY_OK);
+    }
+  }
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    ASSERT_EQ(convoy_peers_all_gather(peers[rank], from[rank]->data(), all[rank]->data(), 300,
+                                      streams[rank].get()),
+              CONVOY_OK);
+  }
+  Bytes both = sent[0];
+  both.insert(both.end(), sent[1].begin(), sent[1].end());
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(to[rank]->download(streams[rank].get()), sent[1 - rank]);
+    EXPECT_EQ(all[rank]->download(streams[rank].get()), both);
+  }
+
+  const auto refused = [&](convoy_status_t status, const char* part) {
+    EXPECT_EQ(status, CONVOY_INVALID_ARGUMENT);
+    EXPECT_TRUE(error_has(part)) << part << " is not in: " << convoy_last_error();
+  };
+  const convoy_peer_move_t nowhere = {1, 0, nullptr, 4, 1, 4};
+  refused(convoy_peers_exchange(peers[0], nullptr, 0, nullptr, 0, 3, nullptr), "phase = 3");
+  refused(convoy_peers_exchange(peers[0], nullptr, 1, nullptr, 0, 2, nullptr), "sends");
+  refused(convoy_peers_exchange(peers[0], nullptr, 0, nullptr, 1, 2, nullptr), "receives");
+  refused(convoy_peers_exchange(peers[0], &nowhere, 1, nullptr, 0, 2, nullptr), "data");
+  refused(convoy_peers_all_gather(peers[0], nullptr, all[0]->data(), 4, nullptr), "sent");
+  refused(convoy_peers_all_gather(peers[0], from[0]->data(), nullptr, 4, nullptr), "received");
+  refused(convoy_peers_all_gather(peers[0], from[0]->data(), all[0]->data(), 65537, nullptr),
+          "bytes = 65537");
+  refused(convoy_peers_try_out(peers[0], -1), "timeout_ms = -1");
+  refused(convoy_peers_handle(peers[0], nullptr), "handle");
+  refused(convoy_peers_connect(peers[0], handles), "connected already");
+  int32_t late = 5;
+  EXPECT_EQ(convoy_peers_late(peers[0], &late), CONVOY_OK);
+  EXPECT_EQ(late, -1);
+  EXPECT_EQ(convoy_peers_try_out(peers[0], 20), CONVOY_UNSUPPORTED);
+  EXPECT_EQ(convoy_peers_late(peers[0], &late), CONVOY_OK);
+  EXPECT_EQ(late, 1);
+  for (convoy_peers_t one : peers) convoy_peers_destroy(one);
 }
 
 // The counts of exchanges, long before and just before 4 bytes of them wrap.

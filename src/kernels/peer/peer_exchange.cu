@@ -158,7 +158,7 @@ __device__ void put_step(const ExchangeParams& params, const WayParams& way, std
                          int block, int step) {
   copy_step<true>(params, way, sequence % 2, block, step);
   // NOTE: the barrier orders the block's writes before the release, which orders them before the
-  // flag for every other GPU (PTX ISA 8.10.3: release patterns are cumulative).
+  // flag for every other GPU: a release is cumulative (PTX ISA, memory consistency model).
   __syncthreads();
   if (threadIdx.x == 0) {
     flag_of(way, block)
