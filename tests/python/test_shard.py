@@ -168,7 +168,7 @@ _real_inboxes = _peers_module._Inboxes
 
 
 class _FakeInboxes:
-    """The library's peers where there are no GPUs. NOTE: what is tested is who says what to whom."""
+    """The library's peers where there are no GPUs: who says what to whom is tested."""
 
     refusal: ClassVar[dict] = {}  # The rank that refuses, by step.
     destroyed = 0

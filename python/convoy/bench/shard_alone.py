@@ -4,10 +4,11 @@
     python -m convoy.bench.shard_alone --counts 2,4,8 --csv alone.csv
     python -m convoy.bench.shard_alone --cases wan480 --small --device cpu      (counts alone)
 
-A rank in the middle runs its rows with the margins that it would have, packed and copied as
-without peer memory; what others would send is zeros. one_ms, alone_ms: as CUDA graphs. work: multiplications of the
-rank's convolutions times the ranks, of one GPU's: what margins cost. predicted_ms: alone_ms, and
-for each exchange --exchange-us and its bytes at --gbps; predicted_speed_up: one_ms over that.
+A rank in the middle runs its rows with the margins that it would have, packed and copied as without
+peer memory; what others would send is zeros. one_ms, alone_ms: as CUDA graphs. work:
+multiplications of the rank's convolutions times the ranks, of one GPU's: what margins cost.
+predicted_ms: alone_ms, and for each exchange --exchange-us and its bytes at --gbps;
+predicted_speed_up: one_ms over that.
 """
 
 import contextlib
