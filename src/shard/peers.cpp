@@ -194,16 +194,16 @@ class PeerMemory::Order {
   /// Calls `launch`, which enqueues on `stream`.
   template <typename Launch>
   void run(cudaStream_t stream, Launch launch) {
-    const unsigned long long capture = capture_of(stream);
+    const unsigned long long capture = capture_of(stream), id = id_of(stream);
     // NOTE: what is captured runs later, and what runs now is not waited for in a graph.
     Last& last = lasts_[capture != 0 ? 1 : 0];
-    if (last.recorded && last.stream != stream && last.capture == capture) {
+    if (last.recorded && last.stream != id && last.capture == capture) {
       require_runtime("cudaStreamWaitEvent",
                       [&] { return cudaStreamWaitEvent(stream, last.done, 0); });
     }
     launch();
     require_runtime("cudaEventRecord", [&] { return cudaEventRecord(last.done, stream); });
-    last.stream = stream;
+    last.stream = id;
     last.capture = capture;
     last.recorded = true;
   }
@@ -212,11 +212,16 @@ class PeerMemory::Order {
   /// The exchange before: of those that run, and of those of a capture.
   struct Last {
     cudaEvent_t done = nullptr;
-    cudaStream_t stream = nullptr;
-    unsigned long long capture = 0;
+    unsigned long long stream = 0, capture = 0;
     bool recorded = false;
   };
 
+  /// NOTE: a new stream may have the handle of one that was destroyed.
+  static unsigned long long id_of(cudaStream_t stream) {
+    unsigned long long id = 0;
+    require_runtime("cudaStreamGetId", [&] { return cudaStreamGetId(stream, &id); });
+    return id;
+  }
   /// The capture that a stream takes part in; 0 for none.
   static unsigned long long capture_of(cudaStream_t stream) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -228,6 +233,18 @@ class PeerMemory::Order {
   }
 
   Last lasts_[2];
+};
+
+struct PeerMemory::Trial {
+  static constexpr std::size_t kWords = 256;
+  std::chrono::milliseconds timeout;
+  std::vector<std::uint32_t> words = std::vector<std::uint32_t>(kWords);
+  std::shared_ptr<CUstream_st> stream;
+
+  /// What a rank sends.
+  static std::uint32_t word_of(int rank, std::size_t i) {
+    return static_cast<std::uint32_t>(0x9e3779b9U * (i + 1) + 0x85ebca6bU * unsigned_of(rank));
+  }
 };
 
 PeerMemory::PeerMemory(int rank, int count, std::size_t capacity, std::chrono::milliseconds timeout)
@@ -271,6 +288,7 @@ PeerMemory::PeerMemory(int rank, int count, std::size_t capacity, std::chrono::m
   beside_.cells = place(2 * 2 * kCells);
   all_.cells = place(2 * ranks * kCells);
   const std::size_t cleared = bytes;
+  trial_ = place((ranks + 1) * Trial::kWords * sizeof(std::uint32_t));
   beside_.slot_bytes = capacity_;
   beside_.slots = place(2 * 2 * capacity_);
   estate_->memory = allocate_device_memory(bytes);
@@ -351,27 +369,15 @@ void PeerMemory::connect(const std::vector<Handle>& handles) {
   memories_ = std::move(found);
 }
 
-struct PeerMemory::Trial {
-  static constexpr std::size_t kWords = 256;
-  std::chrono::milliseconds timeout;
-  std::vector<std::uint32_t> words = std::vector<std::uint32_t>(kWords);
-  std::shared_ptr<void> sent, received;
-  std::shared_ptr<CUstream_st> stream;
-
-  /// What a rank sends.
-  static std::uint32_t word_of(int rank, std::size_t i) {
-    return static_cast<std::uint32_t>(0x9e3779b9U * (i + 1) + 0x85ebca6bU * unsigned_of(rank));
-  }
-};
-
 std::shared_ptr<PeerMemory::Trial> PeerMemory::begin_trial(std::chrono::milliseconds timeout) {
   const DeviceScope scope(device_);
   const auto trial = std::make_shared<Trial>();
   trial->timeout = timeout;
   for (std::size_t i = 0; i < Trial::kWords; ++i) trial->words[i] = Trial::word_of(rank_, i);
   const std::size_t bytes = Trial::kWords * sizeof(std::uint32_t);
-  trial->sent = allocate_device_memory(bytes);
-  trial->received = allocate_device_memory(bytes * unsigned_of(count_));
+  // NOTE: nothing is allocated here: that may wait for the kernel of a rank of the same process,
+  // which waits for this one.
+  char* const sent = static_cast<char*>(estate_->memory.get()) + trial_;
   cudaStream_t stream = nullptr;
   require_runtime("cudaStreamCreate",
                   [&] { return cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); });
@@ -379,10 +385,9 @@ std::shared_ptr<PeerMemory::Trial> PeerMemory::begin_trial(std::chrono::millisec
     (void)call_runtime([&] { return cudaStreamDestroy(made); });
   });
   require_runtime("cudaMemcpyAsync", [&] {
-    return cudaMemcpyAsync(trial->sent.get(), trial->words.data(), bytes, cudaMemcpyHostToDevice,
-                           stream);
+    return cudaMemcpyAsync(sent, trial->words.data(), bytes, cudaMemcpyHostToDevice, stream);
   });
-  gather(trial->sent.get(), trial->received.get(), bytes, stream, timeout, false);
+  gather(sent, sent + bytes, bytes, stream, timeout, false);
   return trial;
 }
 
@@ -390,7 +395,9 @@ void PeerMemory::end_trial(Trial& trial) const {
   const DeviceScope scope(device_);
   std::vector<std::uint32_t> came(Trial::kWords * unsigned_of(count_));
   require_runtime("cudaMemcpyAsync", [&] {
-    return cudaMemcpyAsync(came.data(), trial.received.get(), came.size() * sizeof(came[0]),
+    const char* const received =
+        static_cast<char*>(estate_->memory.get()) + trial_ + Trial::kWords * sizeof(std::uint32_t);
+    return cudaMemcpyAsync(came.data(), received, came.size() * sizeof(came[0]),
                            cudaMemcpyDeviceToHost, trial.stream.get());
   });
   require_runtime("a first exchange", [&] { return cudaStreamSynchronize(trial.stream.get()); });

@@ -96,6 +96,7 @@ class PeerMemory {
   std::size_t capacity_;
   std::chrono::milliseconds timeout_;
   Channel beside_, all_;
+  std::size_t trial_ = 0;  ///< Where the first exchange sends from, and what comes.
   Handle handle_{};
   bool putting_ = false;         ///< A put has not been taken yet.
   std::vector<char*> memories_;  ///< Of every rank, as this one sees them.

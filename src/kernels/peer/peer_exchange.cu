@@ -259,7 +259,7 @@ __device__ void take_cells(const ExchangeParams& params, const WayParams& way, i
 
 // ---- The kernel ---------------------------------------------------------------------------------
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     exchange_kernel(const __grid_constant__ ExchangeParams params) {
   ptx::dependent_launch_wait();
   ptx::dependent_launch_trigger();
