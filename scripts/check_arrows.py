@@ -56,6 +56,7 @@ FOLDERS = (
     Folder("src/kernels/small", KERNEL),
     Folder("src/kernels/norm", KERNEL),
     Folder("src/kernels/elementwise", KERNEL),
+    Folder("src/kernels/peer", KERNEL),
     Folder("src/kernels/composed", KERNEL),
     Folder(
         "include/convoy/device",
@@ -73,7 +74,7 @@ FOLDERS = (
             "src/kernels/composed",
         ),
     ),
-    Folder("src/shard", (*BASE, "src/dispatch")),
+    Folder("src/shard", (*KERNEL, "src/kernels/peer", "src/dispatch")),
     Folder("cli", ("include/convoy", "src/reference")),
     Folder("python", ("include/convoy",)),
     # The benchmarks share the program's readers and its way to measure.

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Several GPUs, on this machine: the fuzz for every count from 1 to the machine's, single layers by
-# `convoy bench --shards`, decodes on one GPU and on several, and what is predicted for 2, 4 and 8.
-# Within nine minutes, one CSV.
+# `convoy bench --shards`, exchanges by size, decodes on one GPU and on several, and what is predicted
+# for 2, 4 and 8. Within ten minutes, one CSV.
 #
 #   tests/run_shards.sh [build folder] [CSV file]
 #
@@ -58,6 +58,11 @@ for count in $(seq 1 "$gpus"); do  # 70 s.
 done
 if [ "$gpus" -gt 1 ]; then
   part faults 40 "$fuzz" --device cuda --ranks 2 --faults
+  part "fuzz by NCCL" 40 env CONVOY_PEER_MEMORY=0 "$fuzz" --device cuda --ranks "$gpus" \
+    --seconds 10 --count 1000000 --seed 9
+  part "faults by NCCL" 40 env CONVOY_PEER_MEMORY=0 "$fuzz" --device cuda --ranks 2 --faults
+  part exchanges 60 "$python" -m torch.distributed.run --standalone --nproc-per-node "$gpus" \
+    -m convoy.bench.exchange --rounds 5
   for count in $(seq 2 "$gpus"); do
     part "layers on $count" 40 "$build/bin/convoy" bench --shards "$count" --time 0.1 --csv \
       n1h256w256c512k512r3s3ph1pw1 n1h1024w1024c128k128r3s3ph1pw1 \

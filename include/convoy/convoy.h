@@ -609,6 +609,54 @@ CONVOY_API convoy_status_t convoy_shard_exchange(convoy_shard_plan_t plan, void*
 CONVOY_API convoy_status_t convoy_shard_exchange_cache(convoy_shard_plan_t plan, void* cache,
                                                        void* stream);
 
+/* Exchanges between GPUs that reach each other's memory, for programs that bring ranks together
+ * themselves (the Python package, by torch.distributed). Communicators use the same inside. */
+
+/** One rank's inboxes for what others put there, on a device of its own. */
+typedef struct convoy_peers_s* convoy_peers_t;
+/** Bytes of a handle. */
+enum { CONVOY_PEER_HANDLE_BYTES = 256, CONVOY_PEER_GATHER_BYTES = 65536 };
+/** Which half of an exchange a call enqueues. */
+enum { CONVOY_PEERS_PUT = 0, CONVOY_PEERS_TAKE = 1, CONVOY_PEERS_BOTH = 2 };
+/** `count` pieces of `bytes`, `pitch` bytes apart, for or from the rank `peer`. */
+typedef struct convoy_peer_move {
+  int32_t peer;     /**< The rank before or behind this one. */
+  int32_t reserved; /**< 0. */
+  void* data;       /**< Device memory. */
+  size_t bytes;     /**< Of a piece. */
+  size_t count;     /**< Pieces. */
+  size_t pitch;     /**< From one piece to the next. */
+} convoy_peer_move_t;
+/** This rank of at most 8, on the current device. Exchanges send one neighbour at most `capacity`
+ * bytes, the same on every rank. A rank that waits for longer than `timeout_ms` loses its CUDA
+ * context: convoy_peers_late says whom it waited for. */
+CONVOY_API convoy_status_t convoy_peers_create(int32_t rank, int32_t count, size_t capacity,
+                                               int64_t timeout_ms, convoy_peers_t* peers);
+/** What the others need to find these inboxes: CONVOY_PEER_HANDLE_BYTES bytes. */
+CONVOY_API convoy_status_t convoy_peers_handle(convoy_peers_t peers, char* handle);
+/** Finds the others, by every rank's handle, one after another. CONVOY_UNSUPPORTED where one
+ * cannot be reached: then no rank may exchange. */
+CONVOY_API convoy_status_t convoy_peers_connect(convoy_peers_t peers, const char* handles);
+/** A first exchange that all ranks take part in. CONVOY_UNSUPPORTED where within `timeout_ms`
+ * other bytes came than were sent, or none: then no rank may exchange. Waits for the device. */
+CONVOY_API convoy_status_t convoy_peers_try_out(convoy_peers_t peers, int64_t timeout_ms);
+/** Enqueues an exchange with the ranks before and behind, at most 16 moves. Every rank makes the
+ * same calls in the same order; those of several streams run in the order of the calls. Safe under
+ * CUDA-graph capture: then all ranks launch the graph at the same place of their order. A put is
+ * followed by its take. */
+CONVOY_API convoy_status_t convoy_peers_exchange(convoy_peers_t peers,
+                                                 const convoy_peer_move_t* sends, size_t send_count,
+                                                 const convoy_peer_move_t* receives,
+                                                 size_t receive_count, int32_t phase, void* stream);
+/** Every rank's `bytes`, at most CONVOY_PEER_GATHER_BYTES, one after another into `received`. */
+CONVOY_API convoy_status_t convoy_peers_all_gather(convoy_peers_t peers, const void* sent,
+                                                   void* received, size_t bytes, void* stream);
+/** The rank that an exchange waited for in vain; -1 where none did. */
+CONVOY_API convoy_status_t convoy_peers_late(convoy_peers_t peers, int32_t* rank);
+/** Waits for what this rank has enqueued. The inboxes are freed once all ranks that exchanged have
+ * destroyed theirs: now, or when this process next makes or destroys peers. Null is ignored. */
+CONVOY_API void convoy_peers_destroy(convoy_peers_t peers);
+
 /** What the last call of this thread that failed had to say; "" where none has. */
 CONVOY_API const char* convoy_last_error(void);
 /** "invalid argument", "unsupported", ... */

@@ -58,7 +58,8 @@ class Part:
 class Report:
     """What `accelerate` took over of a model, from the calls so far. fused: how often each kind of
     fusion was made; conversions: tensors that had to be copied into channels-last memory, and
-    their bytes; left_calls: whole calls of the model that were left to PyTorch, by reason."""
+    their bytes; left_calls: whole calls of the model that were left to PyTorch, by reason;
+    exchange: what carries rows between the ranks of a group, and why not peer memory."""
 
     taken: list[Part]
     left: list[Part]
@@ -66,6 +67,7 @@ class Report:
     conversions: int
     converted_bytes: int
     left_calls: dict[str, int]
+    exchange: str = ""
 
     def __str__(self):
         lines = [
@@ -78,6 +80,8 @@ class Report:
         ]
         if not self.taken and not self.left and not self.left_calls:
             lines.append("nothing has run yet: the report is of the calls so far")
+        if self.exchange:
+            lines.append(f"rows between the ranks: {self.exchange}")
         for part in self.left:
             lines.append(f"left to PyTorch: {part.name} {part.operation} {list(part.shape)}: "
                          f"{part.reason}")
@@ -448,7 +452,7 @@ class Session:
             (left if part.kernel == "pytorch" else taken).append(part)
         return Report(
             taken, left, dict(self.fused), self.conversions, self.converted_bytes,
-            dict(self.left_calls),
+            dict(self.left_calls), self.shards.peers.how() if self.shards else "",
         )
 
 

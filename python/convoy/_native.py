@@ -278,6 +278,22 @@ class Elementwise(Structure):
     ]
 
 
+class PeerMove(Structure):
+    _fields_ = [
+        ("peer", c_int32),
+        ("reserved", c_int32),
+        ("data", c_void_p),
+        ("bytes", c_size_t),
+        ("count", c_size_t),
+        ("pitch", c_size_t),
+    ]
+
+
+PEER_HANDLE_BYTES = 256
+PEER_GATHER_BYTES = 65536
+PEERS_PUT, PEERS_TAKE, PEERS_BOTH = range(3)
+
+
 class PlanInfo(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -357,6 +373,14 @@ def _declare(library):
         "convoy_norm_workspace_bytes": [pointer, POINTER(c_size_t)],
         "convoy_norm_info": [pointer, POINTER(PlanInfo)],
         "convoy_plan_elementwise": [POINTER(Elementwise), POINTER(pointer)],
+        "convoy_peers_create": [c_int32, c_int32, c_size_t, c_int64, POINTER(pointer)],
+        "convoy_peers_handle": [pointer, pointer],
+        "convoy_peers_connect": [pointer, c_char_p],
+        "convoy_peers_try_out": [pointer, c_int64],
+        "convoy_peers_exchange": [pointer, POINTER(PeerMove), c_size_t, POINTER(PeerMove),
+                                  c_size_t, c_int32, pointer],
+        "convoy_peers_all_gather": [pointer, pointer, pointer, c_size_t, pointer],
+        "convoy_peers_late": [pointer, POINTER(c_int32)],
         "convoy_elementwise_run": [pointer, pointer, POINTER(pointer), pointer, pointer],
     }
     for name, arguments in signatures.items():
@@ -369,6 +393,7 @@ def _declare(library):
         "convoy_candidates_destroy",
         "convoy_norm_plan_destroy",
         "convoy_elementwise_plan_destroy",
+        "convoy_peers_destroy",
     ):
         function = getattr(library, name)
         function.argtypes = [pointer]

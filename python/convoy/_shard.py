@@ -12,12 +12,14 @@ import collections
 import dataclasses
 import itertools
 import math
+import operator
 
 import torch
 import torch.distributed as dist
 
 from . import _layout
-from ._native import InvalidArgument, LaunchFailure, Unsupported
+from ._native import PEERS_BOTH, PEERS_PUT, PEERS_TAKE, InvalidArgument, LaunchFailure, Unsupported
+from ._peers import Peers
 from ._shard_norm import group_norm
 
 _made: collections.Counter[str] = collections.Counter()  # Shards of each group.
@@ -128,6 +130,7 @@ class Shards:
         self._place = f"{name}/{_made[name]}"  # Ranks make theirs in the same order.
         _made[name] += 1
         self._epoch = 0
+        self.peers = Peers(group, self.rank, self.count)
         # NOTE: NCCL wants its first call from all ranks.
         dist.barrier(group)
 
@@ -179,6 +182,9 @@ class Shards:
         if not pictures:
             return "no input has rows"
         shapes = ", ".join(f"{list(t.shape)} {t.dtype}" for t in pictures)
+        late = self.peers.why_late()
+        if late:
+            raise LaunchFailure(late)
         self._agree(f"{type(module).__name__} with {shapes}")
         rows = {t.shape[_ROWS] for t in pictures}
         if len(rows) > 1:
@@ -255,7 +261,10 @@ class Shards:
     def all_gather(self, tensor):
         """[ranks, ...]: every rank's."""
         parts = tensor.new_empty((self.count * tensor.shape[0], *tensor.shape[1:]))
-        dist.all_gather_into_tensor(parts, tensor, group=self.group)
+        if tensor.is_contiguous() and self.peers.gathers(tensor):
+            self.peers.all_gather(tensor, parts)
+        else:
+            dist.all_gather_into_tensor(parts, tensor, group=self.group)
         return parts.unflatten(0, (self.count, tensor.shape[0]))
 
     # ---- Halos ----
@@ -315,11 +324,10 @@ class Shards:
         """Somebody wrote into a tensor: margins that were good may not be any more."""
         self._epoch += 1
 
-    def start(self, tensors, before, behind):
-        """Begin to fetch `before` rows in front of each rank's own and `behind` rows after them,
-        for tensors of one type that may have different levels. Returns what `finish` takes."""
-        sends: list[list[torch.Tensor]] = [[] for _ in range(self.count)]
-        targets: list[list[torch.Tensor]] = [[] for _ in range(self.count)]
+    def _halos(self, tensors, before, behind):
+        """(sends, receives), each (rank, rows of a tensor) by rank: `before` rows in front of each
+        rank's own, and `behind` rows after them."""
+        sends, receives = [], []
         for tensor in tensors:
             level = self.require_level(tensor.shape[_ROWS], "a tensor")
             own, first = level.own(self.rank), level.before
@@ -336,27 +344,49 @@ class Shards:
                         f"{level.own(peer)}, into a margin of {room}; legal: fewer ranks, or "
                         "convoy.accelerate without group")
                 if send:
-                    sends[peer].append(tensor.narrow(_ROWS, send_at, send))
+                    sends.append((peer, tensor.narrow(_ROWS, send_at, send)))
                 if get:
-                    targets[peer].append(tensor.narrow(_ROWS, at, get))
+                    receives.append((peer, tensor.narrow(_ROWS, at, get)))
+        by_rank = operator.itemgetter(0)
+        return sorted(sends, key=by_rank), sorted(receives, key=by_rank)
+
+    def start(self, tensors, before, behind, phase=PEERS_PUT):
+        """Begin to fetch `before` rows in front of each rank's own and `behind` rows after them,
+        for tensors of one type that may have different levels. Returns what `finish` takes."""
+        sends, receives = self._halos(tensors, before, behind)
+        sent_bytes = sum(rows.nbytes for _, rows in sends)
+        self.sent_bytes += sent_bytes
+        self.exchanges += 1
+        # NOTE: the same on every rank, those at the ends too.
+        largest = sum(-(-t[:, :, ..., :1, :].nbytes * max(before, behind) // 256) * 256
+                      for t in tensors)
+        device = tensors[0].device
+        if self.peers.ready(device, largest, len(tensors)):
+            self.peers.exchange([(rank, _memory(rows)) for rank, rows in sends],
+                                [(rank, _memory(rows)) for rank, rows in receives], phase, device)
+            return _ByPeers(receives, device, phase)
         # One buffer each way, cut by peer: one call for all neighbours and tensors.
         sent, outgoing = _buffer(sends, tensors[0])
-        received, parts = _buffer(targets, tensors[0])
-        for rows, part in zip(itertools.chain(*sends), outgoing):
+        received, parts = _buffer(receives, tensors[0])
+        for (_, rows), part in zip(sends, outgoing):
             _layout.copy(part.movedim(-1, 1), rows)
-        self.sent_bytes += sent.nbytes
-        self.exchanges += 1
-        counts = [[sum(t.numel() for t in of_peer) for of_peer in all_peers]
-                  for all_peers in (targets, sends)]
+        counts = [[sum(rows.numel() for rank, rows in moves if rank == peer)
+                   for peer in range(self.count)] for moves in (receives, sends)]
         work = dist.all_to_all_single(received, sent, *counts, group=self.group, async_op=True)
-        return work, sent, list(zip(itertools.chain(*targets), parts))
+        return work, sent, [(rows, part) for (_, rows), part in zip(receives, parts)]
 
     def finish(self, started):
-        """Wait for the rows: [(where they belong, the rows with channels at the end)]."""
+        """Wait for the rows, and put them where they belong."""
+        if isinstance(started, _ByPeers):
+            if started.phase == PEERS_PUT:
+                self.peers.exchange([], [(rank, _memory(rows)) for rank, rows in started.receives],
+                                    PEERS_TAKE, started.device)
+            return
         work, _, received = started
         if work is not None:
             work.wait()
-        return received
+        for target, packed in received:
+            _layout.copy(target, packed.movedim(-1, 1))
 
     def fill(self, tensors, before, behind):
         """Let the margins of tensors hold so many of the neighbours' rows; where they do not,
@@ -366,8 +396,7 @@ class Shards:
             return
         room = min(self.require_level(t.shape[_ROWS], "a tensor").margin for t in tensors)
         before, behind = max(before, room), max(behind, room)
-        for target, packed in self.finish(self.start(tensors, before, behind)):
-            _layout.copy(target, packed.movedim(-1, 1))
+        self.finish(self.start(tensors, before, behind, PEERS_BOTH))
         for tensor in tensors:
             self._mark(tensor, before, behind)
 
@@ -476,15 +505,17 @@ class Shards:
             return self.follow(run(self, node, x), x)
         # Large pictures: the rows come while the norm runs; then they are normalised as well.
         started = self.start([x], most, most)
-        out = run(self, node, x)
-        own = session.convert(out)
+        try:
+            own = session.convert(run(self, node, x))
+        finally:
+            self.finish(started)  # NOTE: what was put is taken, or the next exchange takes it.
         first, past = level.before, level.before + level.own(self.rank)
         ends = [own.narrow(_ROWS, first - most, most)] if level.before else []
         ends += [own.narrow(_ROWS, past, most)] if level.behind else []
-        for end, (target, packed) in zip(ends, self.finish(started)):
-            rows = packed.movedim(-1, 1)
-            _layout.copy(target, rows)
-            _layout.copy(end, run(self, node, rows))
+        came = [x.narrow(_ROWS, first - most, most)] if level.before else []
+        came += [x.narrow(_ROWS, past, most)] if level.behind else []
+        for end, rows in zip(ends, came):
+            _layout.copy(end, run(self, node, _layout.inner_copy(rows)))
         self._mark(x, most, most)
         self._mark(own, most, most)
         return own
@@ -548,21 +579,24 @@ def _memory(tensor):
     return tensor.movedim(1, -1)
 
 
-def _buffer(rows_by_peer, like):
-    """(memory for all of these rows, its parts)."""
-    total = sum(rows.numel() for rows in itertools.chain(*rows_by_peer))
+@dataclasses.dataclass(frozen=True)
+class _ByPeers:
+    """An exchange under way, by peer memory."""
+
+    receives: list
+    device: torch.device
+    phase: int
+
+
+def _buffer(moves, like):
+    """(memory for all of these rows, its parts with channels at the end)."""
+    total = sum(rows.numel() for _, rows in moves)
     memory = torch.empty(total, dtype=like.dtype, device=like.device)
-    return memory, _parts(memory, rows_by_peer)
-
-
-def _parts(memory, rows_by_peer):
-    """The parts of `memory` for each of the rows, channels at the end."""
     parts, at = [], 0
-    for rows in itertools.chain(*rows_by_peer):
-        shape = _memory(rows).shape
-        parts.append(memory[at:at + rows.numel()].view(shape))
+    for _, rows in moves:
+        parts.append(memory[at:at + rows.numel()].view(_memory(rows).shape))
         at += rows.numel()
-    return parts
+    return memory, parts
 
 
 def _of_pixels(shards, node, x):

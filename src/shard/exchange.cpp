@@ -70,6 +70,10 @@ HaloMoves halo_moves(const ShardedTensor& tensor, int rank,
     }
   }
   HaloMoves moves;
+  for (std::size_t r = 0; r < tensor.ranges.size(); ++r) {
+    const std::int64_t rows = std::max(halo_begin[r], halo_end[r]);
+    moves.largest = std::max(moves.largest, unsigned_of(rows * tensor.outer) * tensor.inner);
+  }
   const ShardRange& mine = range_of(tensor, rank);
   const std::int64_t first = mine.margin_begin, past = mine.margin_begin + mine.own();
   const auto add = [&](std::vector<Move>& to, int peer, std::int64_t begin, std::int64_t rows) {
@@ -97,10 +101,9 @@ void exchange_halos(const Communicator& communicator, const ShardedTensor& tenso
   check_tensor(tensor, transport.count());
   telling(transport, [&] {
     const HaloMoves moves = halo_moves(tensor, transport.rank(), halo_begin, halo_end);
-    const std::size_t bytes = transport.staging_bytes(moves.sends, moves.receives);
+    const std::size_t bytes = transport.staging_bytes(moves);
     const std::shared_ptr<void> staging = bytes > 0 ? transport.allocate(bytes) : nullptr;
-    transport.start(moves.sends, moves.receives, staging.get(), stream);
-    transport.finish(stream);
+    transport.exchange(moves, staging.get(), stream);
     if (staging != nullptr) transport.synchronize(stream);
   });
 }

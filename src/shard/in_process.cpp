@@ -56,15 +56,12 @@ class InProcess final : public Transport {
     return name;
   }
   bool on_device() const override { return false; }
-  std::size_t staging_bytes(const std::vector<Move>&, const std::vector<Move>&) const override {
-    return 0;
-  }
+  std::size_t staging_bytes(const HaloMoves&) const override { return 0; }
 
-  void start(const std::vector<Move>& sends, const std::vector<Move>& receives, void*,
-             cudaStream_t) override {
-    guarded([&] { post(sends, receives); });
+  void start(const HaloMoves& moves, void*, cudaStream_t) override {
+    guarded([&] { post(moves.sends, moves.receives); });
   }
-  void finish(cudaStream_t) override {
+  void finish(const HaloMoves&, cudaStream_t) override {
     guarded([&] { take(); });
   }
 
@@ -75,17 +72,17 @@ class InProcess final : public Transport {
   }
 
   void all_gather_host(const void* sent, void* received, std::size_t bytes) override {
-    std::vector<Move> sends, receives;
+    HaloMoves moves;
     auto* const to = static_cast<char*>(received);
     auto* const from = static_cast<char*>(const_cast<void*>(sent));
     for (int peer = 0; peer < count(); ++peer) {
       if (peer == rank_) continue;
-      sends.push_back({peer, from, bytes, 1, bytes});
-      receives.push_back({peer, to + bytes * static_cast<std::size_t>(peer), bytes, 1, bytes});
+      moves.sends.push_back({peer, from, bytes, 1, bytes});
+      moves.receives.push_back(
+          {peer, to + bytes * static_cast<std::size_t>(peer), bytes, 1, bytes});
     }
     if (bytes > 0) std::memcpy(to + bytes * static_cast<std::size_t>(rank_), sent, bytes);
-    start(sends, receives, nullptr, nullptr);
-    finish(nullptr);
+    exchange(moves, nullptr, nullptr);
   }
 
   void copy(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,

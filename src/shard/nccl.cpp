@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks by NCCL, which is loaded when the first communicator is made. Exchanges run on a stream of
-// the communicator's own; blocks of few rows are sent and received where they lie.
+// Ranks by NCCL, which is loaded when the first communicator is made. Where all ranks reach each
+// other's memory, NCCL only introduces them, and exchanges are kernels on the caller's stream
+// (peers.hpp). Else they run on a stream of the communicator's own; blocks of few rows are sent and
+// received where they lie.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
 #include <thread>
 
+#include "core/log.hpp"
 #include "core/text.hpp"
 #include "dispatch/device.hpp"
+#include "shard/peers.hpp"
 #include "shard/transport.hpp"
 
 namespace convoy {
@@ -113,9 +120,11 @@ class NcclTransport final : public Transport {
       require_cuda(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreate");
     }
     control_ = allocate((static_cast<std::size_t>(count) + 1) * kControl);
+    peers_wanted_ = count <= PeerMemory::kMostRanks && count > 1;
   }
   ~NcclTransport() override {
     const DeviceScope scope(device_);
+    for (const auto& peers : peers_) peers->give_up();
     // NOTE: not ncclCommDestroy, which waits for a rank that died.
     if (comm_ != nullptr && owned_) nccl_.comm_abort(comm_);
     (void)cudaEventDestroy(begun_);
@@ -125,21 +134,91 @@ class NcclTransport final : public Transport {
 
   int rank() const override { return rank_; }
   int count() const override { return count_; }
-  const std::string& name() const override { return nccl_.name; }
+  const std::string& name() const override { return name_; }
   bool on_device() const override { return true; }
 
-  std::size_t staging_bytes(const std::vector<Move>& sends,
-                            const std::vector<Move>& receives) const override {
+  void reserve(std::size_t largest) override {
+    if (!peers_wanted_ || largest <= capacity()) return;
+    require_alive();
+    const DeviceScope scope(device_);
+    // NOTE: plans and graphs may hold the addresses of smaller ones, which stay.
+    std::unique_ptr<PeerMemory> made;
+    Introduction mine;
+    const auto attempt = [&](const auto& body) {
+      if (mine.refusal[0] != '\0') return;
+      try {
+        body();
+      } catch (const std::exception& error) {
+        mine.refuse(error.what());
+      }
+    };
+    std::vector<Introduction> all(unsigned_of(count_));
+    // NOTE: the first rank that refuses, or -1. Every rank asks, whatever it would refuse for.
+    const auto tell = [&] {
+      all_gather_host(&mine, all.data(), sizeof(mine));
+      const auto found = std::find_if(
+          all.begin(), all.end(), [](const Introduction& one) { return one.refusal[0] != '\0'; });
+      return found == all.end() ? -1 : static_cast<int>(found - all.begin());
+    };
+    attempt([&] {
+      const char* const wanted = std::getenv("CONVOY_PEER_MEMORY");
+      if (wanted != nullptr && std::string_view(wanted) == "0") {
+        throw Error(Status::unsupported, "CONVOY_PEER_MEMORY=0");
+      }
+      // NOTE: the kernel's limit is the later one: it costs this rank its context.
+      made = std::make_unique<PeerMemory>(rank_, count_, std::max(largest, 2 * capacity()),
+                                          timeout_ + timeout_ / 4 + std::chrono::seconds(1));
+      mine.handle = made->handle();
+    });
+    int refuser = tell();
+    if (refuser < 0) {
+      attempt([&] {
+        std::vector<PeerMemory::Handle> handles;
+        for (const Introduction& one : all) handles.push_back(one.handle);
+        made->connect(handles);
+      });
+      refuser = tell();
+    }
+    if (refuser < 0) {
+      attempt([&] {
+        made->try_out(std::min<std::chrono::milliseconds>(timeout_, std::chrono::seconds(10)));
+      });
+      refuser = tell();
+    }
+    std::string how = "peer memory";
+    if (refuser < 0) {
+      peers_.push_back(std::move(made));
+      name_ = nccl_.name + " with peer memory";
+    } else {
+      peers_wanted_ = false;
+      how = text("no peer memory: rank ", refuser, ": ", all[unsigned_of(refuser)].refusal);
+    }
+    if (log_enabled(LogLevel::info)) {
+      log_line(LogLevel::info, "exchange", {text("rank ", rank_, " of ", count_), name_, how});
+    }
+  }
+
+  std::size_t staging_bytes(const HaloMoves& moves) const override {
+    if (by_peers(moves)) return 0;
     std::size_t bytes = 0;
-    for (const auto* moves : {&sends, &receives}) {
-      for (const Move& move : *moves) bytes += is_staged(move) ? rounded(move.total()) : 0;
+    for (const auto* some : {&moves.sends, &moves.receives}) {
+      for (const Move& move : *some) bytes += is_staged(move) ? rounded(move.total()) : 0;
     }
     return bytes;
   }
 
-  void start(const std::vector<Move>& sends, const std::vector<Move>& receives, void* staging,
-             cudaStream_t stream) override {
+  void exchange(const HaloMoves& moves, void* staging, cudaStream_t stream) override {
+    if (!by_peers(moves)) return Transport::exchange(moves, staging, stream);
     require_alive();
+    peers_.back()->exchange(moves.sends, moves.receives, PeerMemory::Phase::both, stream);
+  }
+
+  void start(const HaloMoves& moves, void* staging, cudaStream_t stream) override {
+    require_alive();
+    if (by_peers(moves)) {
+      return peers_.back()->exchange(moves.sends, moves.receives, PeerMemory::Phase::put, stream);
+    }
+    const std::vector<Move>&sends = moves.sends, &receives = moves.receives;
     const DeviceScope scope(device_);
     require_cuda(cudaEventRecord(begun_, stream), "cudaEventRecord");
     require_cuda(cudaStreamWaitEvent(stream_, begun_, 0), "cudaStreamWaitEvent");
@@ -178,7 +257,10 @@ class NcclTransport final : public Transport {
     require_cuda(cudaEventRecord(done_, stream_), "cudaEventRecord");
   }
 
-  void finish(cudaStream_t stream) override {
+  void finish(const HaloMoves& moves, cudaStream_t stream) override {
+    if (by_peers(moves)) {
+      return peers_.back()->exchange(moves.sends, moves.receives, PeerMemory::Phase::take, stream);
+    }
     const DeviceScope scope(device_);
     require_cuda(cudaStreamWaitEvent(stream, done_, 0), "cudaStreamWaitEvent");
   }
@@ -186,6 +268,9 @@ class NcclTransport final : public Transport {
   void all_gather(const void* sent, void* received, std::size_t bytes,
                   cudaStream_t stream) override {
     require_alive();
+    if (!peers_.empty() && bytes <= PeerMemory::kGatherBytes) {
+      return peers_.back()->all_gather(sent, received, bytes, stream);
+    }
     const DeviceScope scope(device_);
     check(nccl_.all_gather(sent, received, bytes, kNcclInt8, comm_, stream));
   }
@@ -235,7 +320,10 @@ class NcclTransport final : public Transport {
       const cudaError_t state = cudaStreamQuery(stream);
       if (state == cudaSuccess) return;
       if (state != cudaErrorNotReady) {
-        give_up(text("rank ", rank_, ": its stream failed: ", cudaGetErrorString(state)));
+        const auto late = late_peer();
+        give_up(late ? text("rank ", rank_, " of ", count_, " waited for the rows of rank ", *late,
+                            ": it is gone or makes other calls")
+                     : text("rank ", rank_, ": its stream failed: ", cudaGetErrorString(state)));
       }
       require_no_async_error();
       if (Clock::now() > deadline) {
@@ -250,6 +338,7 @@ class NcclTransport final : public Transport {
   void abort(const std::string& cause) override {
     if (comm_ == nullptr) return;
     failure_ = text("rank ", rank_, " gave up: ", cause);
+    for (const auto& peers : peers_) peers->give_up();
     nccl_.comm_abort(comm_);
     comm_ = nullptr;
   }
@@ -258,6 +347,29 @@ class NcclTransport final : public Transport {
   static constexpr std::size_t kControl = 1024;  ///< Bytes of a control message.
   // NOTE: pieces of one send go through NCCL one by one; past so many one packing copy is cheaper.
   static constexpr std::size_t kDirectPieces = 8;
+
+  /// What ranks tell each other of their inboxes.
+  struct Introduction {
+    PeerMemory::Handle handle{};
+    char refusal[512] = {};
+
+    void refuse(const std::string& why) {
+      why.copy(refusal, sizeof(refusal) - 1);
+      if (why.empty()) refusal[0] = '?';
+    }
+  };
+  static_assert(sizeof(Introduction) <= kControl);
+
+  std::size_t capacity() const { return peers_.empty() ? 0 : peers_.back()->capacity(); }
+  bool by_peers(const HaloMoves& moves) const {
+    return !peers_.empty() && moves.largest <= capacity();
+  }
+  std::optional<int> late_peer() const {
+    for (const auto& peers : peers_) {
+      if (const auto late = peers->late()) return late;
+    }
+    return std::nullopt;
+  }
 
   static bool is_staged(const Move& move) { return move.count > kDirectPieces; }
   static std::size_t rounded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -280,6 +392,7 @@ class NcclTransport final : public Transport {
   }
   [[noreturn]] void give_up(const std::string& what) {
     failure_ = what;
+    for (const auto& peers : peers_) peers->give_up();
     if (comm_ != nullptr) nccl_.comm_abort(comm_);
     comm_ = nullptr;
     throw Error(Status::launch_failure, failure_);
@@ -315,6 +428,9 @@ class NcclTransport final : public Transport {
   int device_, rank_, count_;
   std::chrono::milliseconds timeout_;
   std::string failure_;
+  std::string name_ = nccl_.name;
+  bool peers_wanted_ = false;
+  std::vector<std::unique_ptr<PeerMemory>> peers_;  ///< The last one is the largest.
   cudaStream_t stream_ = nullptr;
   cudaEvent_t begun_ = nullptr, done_ = nullptr;
   std::shared_ptr<void> control_;

@@ -41,7 +41,8 @@ class ShardedPlan::Impl {
        const ShardSpec& given, ShardOverlap wanted);
 
   void run(const ShardedRunArguments& arguments, cudaStream_t stream) const;
-  void exchange(const ShardedTensor& tensor, void* staging, cudaStream_t stream) const;
+  /// Makes room for the exchanges. Every rank calls it, once all have their plans.
+  void reserve();
   /// The activation, or `frames` cached ones, as a tensor that is cut.
   ShardedTensor input_tensor(void* data, std::int64_t frames) const;
   const ShardLayout& mine() const { return layouts[unsigned_of(communicator.rank())]; }
@@ -139,7 +140,6 @@ ShardedPlan::Impl::Impl(const ProblemShape& problem, const PlanOptions& options,
   if (spec.axis != ShardAxis::batch) {
     moves = halo_moves(input_tensor(nullptr, geometry.in[0]), communicator.rank(), halo_begin,
                        halo_end);
-    staging = communicator.impl().staging_bytes(moves.sends, moves.receives);
   }
   if (wanted != ShardOverlap::none && split(pinned)) overlap = ShardOverlap::interior;
   if (wanted == ShardOverlap::interior && overlap != ShardOverlap::interior &&
@@ -282,32 +282,25 @@ RunArguments ShardedPlan::Impl::arguments_of(const ShardedRunArguments& argument
           .workspace = kernel_workspace > 0 ? arguments.workspace : nullptr};
 }
 
-void ShardedPlan::Impl::exchange(const ShardedTensor& tensor, void* memory,
-                                 cudaStream_t stream) const {
-  const HaloMoves here = halo_moves(tensor, communicator.rank(), halo_begin, halo_end);
-  Transport& transport = communicator.impl();
-  transport.start(here.sends, here.receives, memory, stream);
-  transport.finish(stream);
-}
-
 void ShardedPlan::Impl::launch(const ShardedRunArguments& arguments, cudaStream_t stream) const {
   const bool exchanging =
       communicator.count() > 1 && spec.axis != ShardAxis::batch && !arguments.halos_filled;
   Transport& transport = communicator.impl();
+  HaloMoves here;
   if (exchanging) {
-    const HaloMoves here = halo_moves(input_tensor(arguments.activation, geometry.in[0]),
-                                      communicator.rank(), halo_begin, halo_end);
-    transport.start(here.sends, here.receives,
-                    advanced(arguments.workspace, aligned(kernel_workspace)), stream);
+    here = halo_moves(input_tensor(arguments.activation, geometry.in[0]), communicator.rank(),
+                      halo_begin, halo_end);
   }
+  void* const memory = advanced(arguments.workspace, aligned(kernel_workspace));
   const RunArguments run = arguments_of(arguments);
   if (overlap == ShardOverlap::none || !exchanging) {
-    if (exchanging) transport.finish(stream);
+    if (exchanging) transport.exchange(here, memory, stream);
     whole->run(run, stream);
     return;
   }
+  transport.start(here, memory, stream);
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    if (i == 1) transport.finish(stream);
+    if (i == 1) transport.finish(here, stream);
     RunArguments part = run;
     part.output = TensorView(advanced(run.output.data, pieces[i].output_offset));
     part.activation = ConstTensorView(advanced(run.activation.data, pieces[i].input_offset));
@@ -315,7 +308,15 @@ void ShardedPlan::Impl::launch(const ShardedRunArguments& arguments, cudaStream_
     part.epilogue.residual_shape.reset();
     pieces[i].plan.run(part, stream);
   }
-  if (pieces.size() == 1) transport.finish(stream);
+  if (pieces.size() == 1) transport.finish(here, stream);
+}
+
+void ShardedPlan::Impl::reserve() {
+  if (communicator.count() == 1 || spec.axis == ShardAxis::batch) return;
+  const HaloMoves cached = halo_moves(input_tensor(nullptr, geometry.cached_frames),
+                                      communicator.rank(), halo_begin, halo_end);
+  communicator.impl().reserve(std::max(moves.largest, cached.largest));
+  staging = communicator.impl().staging_bytes(moves);
 }
 
 void ShardedPlan::Impl::run(const ShardedRunArguments& arguments, cudaStream_t stream) const {
@@ -415,7 +416,10 @@ ShardedPlan plan_shard(const ProblemShape& problem, const PlanOptions& options,
   if (communicator.count() > 1) {
     Transport& transport = communicator.impl();
     try {
-      telling(transport, [&] { transport.agree(describe(problem, options, spec), fault, status); });
+      telling(transport, [&] {
+        transport.agree(describe(problem, options, spec), fault, status);
+        impl->reserve();
+      });
     } catch (const Error&) {
       if (fault.empty()) throw;
     }

@@ -30,6 +30,16 @@ struct Move {
   std::size_t total() const { return bytes * count; }
 };
 
+/// The moves that fill a rank's halos.
+struct HaloMoves {
+  std::vector<Move> sends, receives;
+  std::size_t largest = 0;  ///< Bytes from one rank to another, the most of any; known to all.
+};
+/// Throws as exchange_halos does.
+HaloMoves halo_moves(const ShardedTensor& tensor, int rank,
+                     const std::vector<std::int64_t>& halo_begin,
+                     const std::vector<std::int64_t>& halo_end);
+
 /// What carries bytes between ranks. Every rank makes the same calls in the same order.
 class Transport {
  public:
@@ -40,15 +50,22 @@ class Transport {
   /// Whether it moves the memory of CUDA devices; else the host's.
   virtual bool on_device() const = 0;
 
-  /// Begins to move `sends` to their peers and `receives` from theirs, in the order of `stream`;
-  /// `finish` waits for them, on the stream where it has one. One exchange is under way at a time.
-  /// `staging`: staging_bytes() of device memory; null where that is 0.
-  virtual void start(const std::vector<Move>& sends, const std::vector<Move>& receives,
-                     void* staging, cudaStream_t stream) = 0;
-  virtual void finish(cudaStream_t stream) = 0;
+  /// Makes room for exchanges of so many bytes (HaloMoves::largest), where the transport has use
+  /// for it. Every rank calls it.
+  virtual void reserve(std::size_t largest) { (void)largest; }
+  /// Begins to move the sends to their peers and the receives from theirs, in the order of
+  /// `stream`; `finish`, with the same moves, waits for them, on the stream where it has one. One
+  /// exchange is under way at a time. `staging`: staging_bytes() of device memory; null where that
+  /// is 0.
+  virtual void start(const HaloMoves& moves, void* staging, cudaStream_t stream) = 0;
+  virtual void finish(const HaloMoves& moves, cudaStream_t stream) = 0;
+  /// Both at once.
+  virtual void exchange(const HaloMoves& moves, void* staging, cudaStream_t stream) {
+    start(moves, staging, stream);
+    finish(moves, stream);
+  }
   /// Bytes that an exchange of these needs beside the tensors.
-  virtual std::size_t staging_bytes(const std::vector<Move>& sends,
-                                    const std::vector<Move>& receives) const = 0;
+  virtual std::size_t staging_bytes(const HaloMoves& moves) const = 0;
   /// Every rank's `bytes`, one after another.
   virtual void all_gather(const void* sent, void* received, std::size_t bytes,
                           cudaStream_t stream) = 0;
@@ -89,13 +106,5 @@ std::shared_ptr<Transport> wrap_nccl(void* comm, std::chrono::milliseconds timeo
 std::shared_ptr<Transport> make_nccl(const NcclId& id, int rank, int count,
                                      std::chrono::milliseconds timeout);
 NcclId make_nccl_id();
-
-/// The moves that fill a rank's halos. Throws as exchange_halos does.
-struct HaloMoves {
-  std::vector<Move> sends, receives;
-};
-HaloMoves halo_moves(const ShardedTensor& tensor, int rank,
-                     const std::vector<std::int64_t>& halo_begin,
-                     const std::vector<std::int64_t>& halo_end);
 
 }  // namespace convoy

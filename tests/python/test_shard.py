@@ -2,17 +2,22 @@
 """convoy.accelerate(model, group=...): autoencoders of diffusers, small and on the CPU, over ranks
 that are processes joined by gloo, against the same model on one rank."""
 
+import contextlib
 import datetime
+import gc
 import os
 import pathlib
 import tempfile
 import traceback
 import unittest
+import unittest.mock
+from typing import ClassVar
 
 import convoy
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+from convoy import _peers as _peers_module
 from convoy.bench import vae_models
 from support import error, needs_diffusers
 
@@ -157,6 +162,159 @@ class OverRanks(unittest.TestCase):
 
     def test_own_rows_alone(self):
         self.assertEqual(over(2, _own_rows), [""] * 2)
+
+
+_real_inboxes = _peers_module._Inboxes
+
+
+class _FakeInboxes:
+    """The library's peers where there are no GPUs: who says what to whom is tested."""
+
+    refusal: ClassVar[dict] = {}  # The rank that refuses, by step.
+    destroyed = 0
+
+    def __init__(self, rank, count, capacity, timeout_ms):
+        self.rank, self.capacity, self.captured = rank, capacity, False
+        self._may("make")
+
+    def __del__(self):
+        type(self).destroyed += 1
+
+    def _may(self, step):
+        if self.refusal.get(step) == self.rank:
+            raise convoy.Unsupported(f"no {step} here")
+
+    def handle(self):
+        return b"handle of %d" % self.rank
+
+    def connect(self, handles):
+        assert handles == [b"handle of 0", b"handle of 1"], handles
+        self._may("connect")
+
+    def try_out(self, timeout_ms):
+        self._may("try_out")
+
+    def late(self):
+        return None
+
+
+def _peers(rank):
+    """Whether all ranks decide alike, and what they say."""
+    device = torch.device("cuda", 0)
+
+    def patched(capturing=False):
+        stack = contextlib.ExitStack()
+        for target, name, value in (
+            (torch.cuda, "device", lambda device: contextlib.nullcontext()),
+            (torch.cuda, "synchronize", lambda device: None),
+            (torch.cuda, "is_current_stream_capturing", lambda: capturing),
+            (_peers_module, "_Inboxes", _FakeInboxes),
+        ):
+            stack.enter_context(unittest.mock.patch.object(target, name, value))
+        return stack
+
+    for step, refuser in (("make", 0), ("connect", 1), ("try_out", 1), ("switch", 1)):
+        _FakeInboxes.refusal = {step: refuser}
+        peers = _peers_module.Peers(None, rank, 2)
+        words = f"rank {refuser}: no {step} here"
+        with patched(), unittest.mock.patch.dict(os.environ):
+            if step == "switch":
+                words = "rank 1: CONVOY_PEER_MEMORY=0"
+                os.environ["CONVOY_PEER_MEMORY"] = "0" if rank == refuser else "1"
+            if peers.ready(device, 100) or peers.ready(device, 100):
+                return f"{step}: refused by rank {refuser}, and ready"
+        if peers.refusal != words or peers.how() != f"torch.distributed ({words})":
+            return f"{step}: {peers.refusal!r}, {peers.how()!r}"
+
+    _FakeInboxes.refusal, _FakeInboxes.destroyed = {}, 0
+    peers = _peers_module.Peers(None, rank, 2)
+    with patched(capturing=True):
+        if peers.ready(device):
+            return "made inboxes in a capture"
+    with patched():
+        if not peers.ready(device, 100) or peers.how() != "peer memory":
+            return f"not ready: {peers.how()}"
+        if peers.ready(torch.device("cpu")) or peers.ready(device, 1, tensors=5):
+            return "ready for what does not go this way"
+    with patched(capturing=True):
+        if not peers.ready(device, 1 << 20) or peers.ready(device, (1 << 20) + 1):
+            return "wrong in a capture"
+    with patched():
+        if not peers.ready(device, (1 << 20) + 1) or not peers.ready(device, 5 << 20):
+            return "not ready for more"
+        gc.collect()
+        # The first is a graph's, the second nobody's.
+        capacities = [inboxes.capacity for inboxes in peers._inboxes]
+        if capacities != [1 << 20, 5 << 20] or _FakeInboxes.destroyed != 1:
+            return f"capacities {capacities}, {_FakeInboxes.destroyed} destroyed"
+    if torch.cuda.is_available():
+        return ""
+    # The library itself has no GPU here, and says so.
+    peers = _peers_module.Peers(None, rank, 2)
+    with patched(), unittest.mock.patch.object(_peers_module, "_Inboxes", _real_inboxes):
+        if peers.ready(device) or not peers.refusal.startswith("rank 0: "):
+            return f"not refused without a GPU: {peers.refusal!r}"
+    return ""
+
+
+def _silent(rank):
+    """A run that exchanges nothing computes with numbers, all of them."""
+    from convoy.bench.shards import silence
+
+    vae = vae_models.BY_NAME["flux"]
+    torch.manual_seed(4)  # The same weights on every rank.
+    model = convoy.accelerate(vae.make(small=True), group=dist.group.WORLD, probe=False)
+    given = torch.randn(vae.small_latent).repeat(1, 1, 2, 1)
+    torch.use_deterministic_algorithms(True)  # NOTE: then new memory is filled with NaN.
+    with torch.no_grad():
+        real = vae_models.decoded(model, given, vae.small_keywords)
+        with silence():
+            silent = vae_models.decoded(model, given, vae.small_keywords)
+    if not silent.isfinite().all():
+        return "not all are numbers"
+    if torch.equal(real, silent):
+        return "rows were exchanged"
+    if convoy.report(model).exchange != "torch.distributed":
+        return f"the report says {convoy.report(model).exchange!r}"
+    return ""
+
+
+class PeerMemory(unittest.TestCase):
+    def test_ranks_decide_alike(self):
+        self.assertEqual(over(2, _peers), [""] * 2)
+
+    def test_too_many_ranks(self):
+        peers = _peers_module.Peers(None, 0, 9)
+        self.assertFalse(peers.ready(torch.device("cuda", 0)))
+        self.assertEqual(peers.refusal, "9 ranks; legal: up to 8")
+
+    def test_switch(self):
+        for value, words in (("0", "CONVOY_PEER_MEMORY=0"), ("1", ""), ("", ""), (None, "")):
+            with unittest.mock.patch.dict(os.environ):
+                os.environ.pop("CONVOY_PEER_MEMORY", None)
+                if value is not None:
+                    os.environ["CONVOY_PEER_MEMORY"] = value
+                self.assertEqual(_peers_module.switched_off(), words)
+
+    def test_pieces(self):
+        def piece(tensor):
+            (move,) = _peers_module._moves([(3, tensor)])
+            self.assertEqual((move.peer, move.data), (3, tensor.data_ptr()))
+            return move.bytes, move.count, move.pitch
+
+        x = torch.zeros(2, 3, 10, 4, 8, dtype=torch.float16)  # Frames, rows, columns, channels.
+        row = 4 * 8 * 2
+        self.assertEqual(piece(x[:, :, 2:5]), (3 * row, 6, 10 * row))
+        self.assertEqual(piece(x[:1, :, 2:5]), (3 * row, 3, 10 * row))
+        self.assertEqual(piece(x[1, 1, 9:]), (row, 1, row))
+        self.assertEqual(piece(x), (x.nbytes, 1, x.nbytes))
+        self.assertEqual(piece(x[..., :3])[:2], (6, 2 * 3 * 10 * 4))
+        with self.assertRaisesRegex(convoy.InvalidArgument, "not pieces of one pitch"):
+            piece(x[:, :2, 2:5])
+
+    @needs_diffusers
+    def test_silent_runs_compute_with_numbers(self):
+        self.assertEqual(over(2, _silent), [""] * 2)
 
 
 class Refusals(unittest.TestCase):

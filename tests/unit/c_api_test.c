@@ -527,8 +527,45 @@ static void test_one_rank(void) {
   convoy_communicator_destroy(rank);
 }
 
+/* What is refused before any device is asked; tests/kernels/peer_test.cpp exchanges. */
+static void test_peers(void) {
+  convoy_peers_t peers = (convoy_peers_t)&failures;
+  const convoy_status_t status = convoy_peers_create(0, 9, 256, 1000, &peers);
+  CHECK(peers == NULL);
+  convoy_peers_destroy(NULL);
+  if (status == CONVOY_UNSUPPORTED) { /* No CUDA in this library. */
+    int32_t rank = 7;
+    CHECK(error_has("built without CUDA") && error_has("CONVOY_CUDA=ON"));
+    CHECK(convoy_peers_late(NULL, &rank) == CONVOY_UNSUPPORTED && rank == -1);
+    CHECK(convoy_peers_handle(NULL, NULL) == CONVOY_UNSUPPORTED);
+    CHECK(convoy_peers_connect(NULL, NULL) == CONVOY_UNSUPPORTED);
+    CHECK(convoy_peers_try_out(NULL, 1) == CONVOY_UNSUPPORTED);
+    CHECK(convoy_peers_exchange(NULL, NULL, 0, NULL, 0, 0, NULL) == CONVOY_UNSUPPORTED);
+    CHECK(convoy_peers_all_gather(NULL, NULL, NULL, 1, NULL) == CONVOY_UNSUPPORTED);
+    return;
+  }
+  CHECK(status == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("count = 9") && error_has("legal: 1 to 8") && error_has("nearest: 8"));
+  CHECK(convoy_peers_create(2, 2, 256, 1000, &peers) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("rank = 2") && error_has("legal: 0 to 1") && error_has("nearest: 1"));
+  CHECK(convoy_peers_create(0, 2, (size_t)-1, 1000, &peers) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("capacity = ") && error_has("legal: up to "));
+  CHECK(convoy_peers_create(0, 2, 256, 0, &peers) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("timeout_ms = 0") && error_has("at least 1"));
+  CHECK(convoy_peers_create(0, 2, 256, 1000, NULL) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("peers"));
+  int32_t rank = 0;
+  CHECK(convoy_peers_late(NULL, &rank) == CONVOY_INVALID_ARGUMENT && error_has("peers"));
+  CHECK(convoy_peers_handle(NULL, NULL) == CONVOY_INVALID_ARGUMENT);
+  CHECK(convoy_peers_connect(NULL, NULL) == CONVOY_INVALID_ARGUMENT);
+  CHECK(convoy_peers_try_out(NULL, 1) == CONVOY_INVALID_ARGUMENT);
+  CHECK(convoy_peers_exchange(NULL, NULL, 0, NULL, 0, 0, NULL) == CONVOY_INVALID_ARGUMENT);
+  CHECK(convoy_peers_all_gather(NULL, NULL, NULL, 1, NULL) == CONVOY_INVALID_ARGUMENT);
+}
+
 int main(void) {
   test_one_rank();
+  test_peers();
   CHECK(convoy_version_number() == CONVOY_VERSION);
   CHECK(strstr(convoy_version(), "git") != NULL);
   test_run();

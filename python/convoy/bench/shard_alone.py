@@ -4,10 +4,11 @@
     python -m convoy.bench.shard_alone --counts 2,4,8 --csv alone.csv
     python -m convoy.bench.shard_alone --cases wan480 --small --device cpu      (counts alone)
 
-A rank in the middle runs its rows with the margins that it would have; what others would send is
-left out, so that values are wrong. one_ms, alone_ms: as CUDA graphs. work: multiplications of the
-rank's convolutions times the ranks, of one GPU's: what margins cost. predicted_ms: alone_ms, and
-for each exchange --exchange-us and its bytes at --gbps; predicted_speed_up: one_ms over that.
+A rank in the middle runs its rows with the margins that it would have, packed and copied as without
+peer memory; what others would send is zeros. one_ms, alone_ms: as CUDA graphs. work:
+multiplications of the rank's convolutions times the ranks, of one GPU's: what margins cost.
+predicted_ms: alone_ms, and for each exchange --exchange-us and its bytes at --gbps;
+predicted_speed_up: one_ms over that.
 """
 
 import contextlib
@@ -24,10 +25,19 @@ import torch.distributed as dist
 import convoy
 
 from .._accelerate import Session
+from .._peers import Peers
 from .._trial import MARK
 from . import vae_models
 from .rows import save
-from .shards import CASES, captured, parsed, parser_of, profile
+from .shards import (
+    CASES,
+    captured,
+    parsed,
+    parser_of,
+    profile,
+    silent_all_to_all,
+    silent_gather,
+)
 
 FIELDS = ("case", "latent", "ranks", "rank", "one_ms", "alone_ms", "share", "work", "exchanges",
           "gathers", "sent_mb", "predicted_ms", "predicted_speed_up")
@@ -47,23 +57,17 @@ class _Group:
     group_name = "alone"
 
 
-class _Done:
-    def wait(self):
-        """Nothing was begun."""
-
-
 @contextlib.contextmanager
 def as_rank(rank, count, seen):
     """torch.distributed of a rank whose neighbours send nothing. seen: counts of its calls."""
     def gather(parts, tensor, **_):
         seen["gathers"] += 1
-        for part in parts.unflatten(0, (count, tensor.shape[0])):
-            part.copy_(tensor)
+        silent_gather(parts, tensor)
 
     made = {
         "is_initialized": lambda: True, "get_rank": lambda group=None: rank,
         "get_world_size": lambda group=None: count, "barrier": lambda group=None: None,
-        "all_to_all_single": lambda *a, **k: _Done(), "all_gather_into_tensor": gather,
+        "all_to_all_single": silent_all_to_all, "all_gather_into_tensor": gather,
     }
     with contextlib.ExitStack() as stack:
         for name, function in made.items():
@@ -73,6 +77,7 @@ def as_rank(rank, count, seen):
         from .._shard import Shards
 
         stack.enter_context(unittest.mock.patch.object(Shards, "_agree", lambda *a: None))
+        stack.enter_context(unittest.mock.patch.object(Peers, "ready", lambda *a: False))
         yield
 
 
