@@ -291,7 +291,9 @@ class PeerMove(Structure):
 
 PEER_HANDLE_BYTES = 256
 PEER_GATHER_BYTES = 65536
-PEERS_PUT, PEERS_TAKE, PEERS_BOTH = range(3)
+PEERS_PUT = 0
+PEERS_TAKE = 1
+PEERS_BOTH = 2
 
 
 class PlanInfo(Structure):

@@ -33,7 +33,7 @@ struct ModelConstants {
   // Cycles to load a row of 128 bytes that does not begin at a multiple of 128:
   double aligned_64_cycles = 2.127;    ///< at one of 64,
   double aligned_32_cycles = 2.535;    ///< of 32,
-  double aligned_16_cycles = 3.321;    ///< and of 16.
+  double aligned_16_cycles = 5.397;    ///< and of 16.
   double outside_row_cycles = 4.663;   ///< Cycles to load 128 bytes that lie outside the filter.
   double strided_row_cycles = 2.926;   ///< Cycles to load a row of a plane at least.
   double tap_cycles = 63.95;           ///< Cycles a tap costs besides its MMAs: cooperative,

@@ -143,7 +143,7 @@ class NarrowInputPlan final : public PatchPlan<NarrowInputArguments> {
 double estimate_us(const PlanRequest& request) {
   constexpr double kLaunchUs = 6.25;
   constexpr double kTileUs = 1.6;        // A tile's barrier and the wait for its patch.
-  constexpr double kPixelUs = 1.59e-3;   // To load a pixel of the patch,
+  constexpr double kPixelUs = 1.1e-3;    // To load a pixel of the patch,
   constexpr double kCopyUs = 4.08e-5;    // for each of its copies.
   constexpr double kStepUs = 0.175;      // A K step of 256 pixels and 64 filters.
   constexpr double kStoreUs = 0.53;      // 256 pixels of 64 filters,
