@@ -424,6 +424,16 @@ __device__ __forceinline__ void tma_store_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// ---- Matrix descriptors ---------------------------------------------------------------------
+
+/// The shared-memory matrix descriptor (of wgmma or tcgen05) of what lies `bytes` behind.
+// NOTE: addresses are in the low word, which has no carry: one addition instead of two.
+__device__ __forceinline__ std::uint64_t descriptor_behind(std::uint64_t descriptor,
+                                                           std::uint32_t bytes) {
+  const std::uint32_t low = static_cast<std::uint32_t>(descriptor) + (bytes >> 4);
+  return (descriptor & 0xffffffff00000000ull) | low;
+}
+
 // ---- Matrix fragments in shared memory ------------------------------------------------------
 
 /// Store / load four 8×8 matrices of 16-bit elements; lane i gives the address of row i % 8 of

@@ -818,8 +818,8 @@ struct Conv2dFpropKernel {
     for (int k = 0; k < kAtomK; k += kConfig.mma_shape.k) {
       if (!to.whole && k >= channels) break;
       // NOTE: within a swizzle span the operand address simply advances by the bytes of k.
-      ptx::mma_f16<kCtaGroup>(to.address, ptx::mma_operand_behind(act, 2 * k),
-                              ptx::mma_operand_behind(filter, 2 * k), kInstruction, to.accumulate);
+      ptx::mma_f16<kCtaGroup>(to.address, ptx::descriptor_behind(act, 2 * k),
+                              ptx::descriptor_behind(filter, 2 * k), kInstruction, to.accumulate);
       to.accumulate = true;
     }
   }
@@ -839,8 +839,8 @@ struct Conv2dFpropKernel {
       const int act = stage * kConfig.act_tile_bytes() + atom * kConfig.act_atom_bytes();
       const int filter = stage * kConfig.filter_tile_bytes() + atom * kConfig.filter_atom_bytes();
       const int channels = next_channels(params, to);
-      multiply_atom(ptx::mma_operand_behind(act_operand, static_cast<std::uint32_t>(act)),
-                    ptx::mma_operand_behind(filter_operand, static_cast<std::uint32_t>(filter)),
+      multiply_atom(ptx::descriptor_behind(act_operand, static_cast<std::uint32_t>(act)),
+                    ptx::descriptor_behind(filter_operand, static_cast<std::uint32_t>(filter)),
                     channels, to);
     }
   }
@@ -860,8 +860,7 @@ struct Conv2dFpropKernel {
     for (int block = 0; block < blocks; ++block) {
       const int channels = next_channels(params, to);
       ptx::barrier_wait(&smem.act_full[rings.act.index], rings.act.parity());
-      std::uint64_t row =
-          ptx::mma_operand_behind(patch, rings.act.index * kConfig.act_tile_bytes());
+      std::uint64_t row = ptx::descriptor_behind(patch, rings.act.index * kConfig.act_tile_bytes());
       for (int r = 0; r < params.filter_extent[1]; ++r) {
         std::uint64_t pixel = row;
         for (int s = 0; s < params.filter_extent[2]; ++s) {
@@ -871,15 +870,15 @@ struct Conv2dFpropKernel {
           if (leader) {
             multiply_atom(
                 pixel,
-                ptx::mma_operand_behind(filter_operand, input.index * kConfig.filter_tile_bytes()),
+                ptx::descriptor_behind(filter_operand, input.index * kConfig.filter_tile_bytes()),
                 channels, to);
             commit(&smem.input_empty[input.index], mask);
           }
           __syncwarp();
           input.advance();
-          pixel = ptx::mma_operand_behind(pixel, column_bytes);
+          pixel = ptx::descriptor_behind(pixel, column_bytes);
         }
-        row = ptx::mma_operand_behind(row, row_bytes);
+        row = ptx::descriptor_behind(row, row_bytes);
       }
       if (leader) {
         commit(&smem.act_empty[rings.act.index], mask);
@@ -906,9 +905,9 @@ struct Conv2dFpropKernel {
       ptx::tmem_fence_after_sync();
       if (leader) {
         multiply_atom(
-            ptx::mma_operand_behind(act_operand, rings.act.index * kConfig.act_tile_bytes()),
-            ptx::mma_operand_behind(filter_operand,
-                                    static_cast<std::uint32_t>(atom * kConfig.filter_tile_bytes())),
+            ptx::descriptor_behind(act_operand, rings.act.index * kConfig.act_tile_bytes()),
+            ptx::descriptor_behind(filter_operand,
+                                   static_cast<std::uint32_t>(atom * kConfig.filter_tile_bytes())),
             last ? params.last_atom_channels : kAtomK, to);
         commit(&smem.act_empty[rings.act.index], mask);
         if (last) commit(accum_full, accum_mask);

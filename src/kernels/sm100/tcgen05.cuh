@@ -183,14 +183,6 @@ __device__ __forceinline__ std::uint64_t mma_operand(std::uint32_t address,
   return kFixed | (std::uint64_t{group_bytes >> 4} << 32) | (address >> 4 & 0x3FFFu);
 }
 
-/// The operand that lies `bytes` behind.
-// NOTE: addresses are in the low word, which has no carry: one addition instead of two.
-__device__ __forceinline__ std::uint64_t mma_operand_behind(std::uint64_t operand,
-                                                            std::uint32_t bytes) {
-  const std::uint32_t low = static_cast<std::uint32_t>(operand) + (bytes >> 4);
-  return (operand & 0xffffffff00000000ull) | low;
-}
-
 /// Instruction descriptor of kind::f16 (PTX ISA, tcgen05 instruction descriptor): fp32 accumulator,
 /// A and B of one 16-bit type, both K-major.
 constexpr std::uint32_t mma_instruction(bool bf16, int m, int n) {

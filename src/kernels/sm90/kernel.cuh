@@ -660,8 +660,8 @@ struct Kernel {
     for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
-        Mma::mma(accumulators[b], descriptor_behind(rows[b], step * 32),
-                 descriptor_behind(columns, step * 32), accumulate || step > 0);
+        Mma::mma(accumulators[b], ptx::descriptor_behind(rows[b], step * 32),
+                 ptx::descriptor_behind(columns, step * 32), accumulate || step > 0);
       }
     }
     wgmma_commit();
@@ -702,10 +702,10 @@ struct Kernel {
     std::uint64_t rows[kBlocks];
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
-      rows[b] = descriptor_behind(me.rows[b], kSwapped ? filter_offset : act_offset);
+      rows[b] = ptx::descriptor_behind(me.rows[b], kSwapped ? filter_offset : act_offset);
     }
     const std::uint64_t columns =
-        descriptor_behind(me.columns, kSwapped ? act_offset : filter_offset);
+        ptx::descriptor_behind(me.columns, kSwapped ? act_offset : filter_offset);
     if constexpr (kBlockwise) {
       multiply<kSteps>(sums.block, rows, columns, false);
       // This tap's stage, at once: the other warpgroup multiplies while this one adds.

@@ -44,14 +44,6 @@ __device__ __forceinline__ std::uint64_t descriptor_128b(std::uint32_t shared_ad
          ((shared_address & 0x3ffffu) >> 4);
 }
 
-/// The descriptor of what lies `bytes` behind.
-// NOTE: addresses are in the low word, which has no carry: one addition instead of two.
-__device__ __forceinline__ std::uint64_t descriptor_behind(std::uint64_t descriptor,
-                                                           std::uint32_t bytes) {
-  const std::uint32_t low = static_cast<std::uint32_t>(descriptor) + (bytes >> 4);
-  return (descriptor & 0xffffffff00000000ull) | low;
-}
-
 /// Wgmma<T, N>::mma(d, a, b, accumulate): T is __nv_bfloat16 or __half, 16 of K, or float, 8 of K
 /// as TF32.
 template <typename T, int N>

@@ -58,6 +58,28 @@ std::optional<double> us_3x3(const PlanRequest& request) {
   return bytes_or_adds_us(request, request.geometry.flops() / 2.0 / kAddsPerUs);
 }
 
+// What both plans tell their kernels of an image that is taken `chunk_rows` output rows at a time.
+Depthwise3x3Arguments image_arguments(const PlanRequest& request, const RunPointers& pointers,
+                                      std::int64_t chunk_rows) {
+  const ConvGeometry& g = request.geometry;
+  return {.activation = pointers.activation,
+          .filter = pointers.filter,
+          .output = conv_output(pointers, request.output_dtype, g.out_channels, g.out_channels),
+          .is_short = is_short(EpilogueParams(pointers.epilogue)),
+          .in_height = static_cast<int>(g.in[1]),
+          .in_width = static_cast<int>(g.in[2]),
+          .out_height = static_cast<int>(g.out[1]),
+          .out_width = static_cast<int>(g.out[2]),
+          .pad_height = static_cast<int>(g.pad_begin[1]),
+          .pad_width = static_cast<int>(g.pad_begin[2]),
+          .chunk_rows = static_cast<int>(chunk_rows),
+          .items = 0,
+          .channels_divide = FastDivide(1),
+          .strips_divide = FastDivide(1),
+          .chunks_divide = FastDivide(ceil_div(g.out[1], chunk_rows)),
+          .channels = g.groups};
+}
+
 class Depthwise3x3Plan final : public CudaPlan {
  public:
   explicit Depthwise3x3Plan(const PlanRequest& request)
@@ -67,23 +89,10 @@ class Depthwise3x3Plan final : public CudaPlan {
     const ConvGeometry& g = request_.geometry;
     const std::int64_t rows = chunk_rows_;
     const std::int64_t items = threads_3x3(g, rows);
-    const Depthwise3x3Arguments arguments{
-        .activation = pointers.activation,
-        .filter = pointers.filter,
-        .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
-        .is_short = is_short(EpilogueParams(pointers.epilogue)),
-        .in_height = static_cast<int>(g.in[1]),
-        .in_width = static_cast<int>(g.in[2]),
-        .out_height = static_cast<int>(g.out[1]),
-        .out_width = static_cast<int>(g.out[2]),
-        .pad_height = static_cast<int>(g.pad_begin[1]),
-        .pad_width = static_cast<int>(g.pad_begin[2]),
-        .chunk_rows = static_cast<int>(rows),
-        .items = static_cast<int>(items),
-        .channels_divide = FastDivide(g.groups / kDepthwiseChannels),
-        .strips_divide = FastDivide(ceil_div(g.out[2], kDepthwiseColumns)),
-        .chunks_divide = FastDivide(ceil_div(g.out[1], rows)),
-        .channels = g.groups};
+    Depthwise3x3Arguments arguments = image_arguments(request_, pointers, rows);
+    arguments.items = static_cast<int>(items);
+    arguments.channels_divide = FastDivide(g.groups / kDepthwiseChannels);
+    arguments.strips_divide = FastDivide(ceil_div(g.out[2], kDepthwiseColumns));
     const auto blocks = static_cast<unsigned>(ceil_div(items, kDepthwiseThreads));
     dispatch_element(request_.dtype, [&]<typename Element>() {
       const bool is_short = arguments.is_short && !arguments.output.plain &&
@@ -179,28 +188,12 @@ class DepthwiseRingPlan final : public CudaPlan {
       : CudaPlan(request), launch_(*ring_launch(request)) {}
 
   void run(const RunPointers& pointers, cudaStream_t stream) const override {
-    const ConvGeometry& g = request_.geometry;
-    const DepthwiseRingArguments arguments{
-        .of = {.activation = pointers.activation,
-               .filter = pointers.filter,
-               .output =
-                   conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
-               .is_short = is_short(EpilogueParams(pointers.epilogue)),
-               .in_height = static_cast<int>(g.in[1]),
-               .in_width = static_cast<int>(g.in[2]),
-               .out_height = static_cast<int>(g.out[1]),
-               .out_width = static_cast<int>(g.out[2]),
-               .pad_height = static_cast<int>(g.pad_begin[1]),
-               .pad_width = static_cast<int>(g.pad_begin[2]),
-               .chunk_rows = static_cast<int>(launch_.chunk_rows),
-               .items = 0,
-               .channels_divide = FastDivide(1),
-               .strips_divide = FastDivide(launch_.strips),
-               .chunks_divide = FastDivide(ceil_div(g.out[1], launch_.chunk_rows)),
-               .channels = g.groups},
-        .lanes = FastDivide(launch_.lanes),
-        .vectors = FastDivide(launch_.lanes / 2),
-        .column_chunks = FastDivide(launch_.column_chunks)};
+    Depthwise3x3Arguments image = image_arguments(request_, pointers, launch_.chunk_rows);
+    image.strips_divide = FastDivide(launch_.strips);
+    const DepthwiseRingArguments arguments{.of = image,
+                                           .lanes = FastDivide(launch_.lanes),
+                                           .vectors = FastDivide(launch_.lanes / 2),
+                                           .column_chunks = FastDivide(launch_.column_chunks)};
     const bool is_short = arguments.of.is_short && !arguments.of.output.plain &&
                           arguments.of.output.dtype == request_.dtype;
     const auto kernel = request_.dtype == DType::bf16 ? choose_ring<__nv_bfloat16>(is_short)
