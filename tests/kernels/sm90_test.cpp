@@ -323,6 +323,80 @@ TEST_F(Sm90, WideHalos) {
   EXPECT_GT(run_on_all(test, "x32_pingpong_halo_"), 1);
 }
 
+// Images of one row: runs of pixels with their halo.
+TEST_F(Sm90, Lines) {
+  Conv2dProblemShape shape{.batch = 3,
+                           .in_height = 1,
+                           .in_width = 301,
+                           .in_channels = 72,
+                           .out_channels = 104,
+                           .filter_h = 1,
+                           .filter_w = 3,
+                           .pad_w = 1};
+  ConvCase test = image(shape);
+  test.bias = test.residual = true;
+  test.epilogue.activation = Activation::silu;
+  EXPECT_GT(run_on_all(test, "_halo_"), 8);
+  // Dilation, asymmetric padding; halos of two boxes in tiles of 256 pixels.
+  shape.filter_w = 11, shape.dilation_w = 3, shape.pad_w = 29, shape.pad_w_end = 3;
+  EXPECT_GT(run_on_all(image(shape), "_halo_"), 8);
+  // Two taps, and no padding.
+  shape.filter_w = 2, shape.dilation_w = 1, shape.pad_w = 0, shape.pad_w_end = 0;
+  EXPECT_GT(run_on_all(image(shape), "_halo_"), 8);
+  // Filters that TMA cannot store, rounded after each step.
+  shape.filter_w = 5, shape.pad_w = 2, shape.out_channels = 19;
+  test = image(shape);
+  test.bias = test.residual = true;
+  test.epilogue.rounding = EpilogueRounding::each_step;
+  EXPECT_GT(run_on_all(test, "_halo_"), 8);
+  // More tiles than multiprocessors.
+  shape.batch = 5, shape.in_width = 4111, shape.in_channels = 16, shape.out_channels = 32;
+  EXPECT_GT(run_on_all(image(shape), "_halo_"), 8);
+  // In groups.
+  shape.batch = 2, shape.in_width = 555, shape.groups = 3;
+  shape.in_channels = 3 * 40, shape.out_channels = 3 * 24;
+  EXPECT_GT(run_on_all(image(shape), "_halo_"), 8);
+  // Of 3xTF32 and TF32 too.
+  shape.groups = 1;
+  test = image(shape);
+  test.options.dtype = DType::fp32;
+  test.options.allow_tf32 = true;
+  EXPECT_GT(run_on_all(test, "_halo_"), 2);
+}
+
+TEST_F(Sm90, LinesOfFrames) {
+  ConvCase test = volume({.batch = 2,
+                          .in_depth = 3,
+                          .in_height = 1,
+                          .in_width = 300,
+                          .in_channels = 40,
+                          .out_channels = 56,
+                          .filter = {3, 1, 5},
+                          .pad_begin = {0, 0, 2},
+                          .pad_end = {0, 0, 2},
+                          .cached_frames = 2});
+  test.next_cache = true;
+  EXPECT_GT(run_on_all(test, "_halo_"), 8);
+}
+
+TEST_F(Sm90, BorderOfLines) {
+  for (const PadMode mode : {PadMode::replicate, PadMode::reflect}) {
+    for (const int dilation : {1, 4}) {
+      Conv2dProblemShape shape{.batch = 2,
+                               .in_height = 1,
+                               .in_width = 397,
+                               .in_channels = 72,
+                               .out_channels = 40,
+                               .filter_h = 1,
+                               .filter_w = 5,
+                               .pad_w = 2 * dilation,
+                               .dilation_w = dilation,
+                               .pad_mode = mode};
+      EXPECT_GT(run_on_all(image(shape), "_halo_"), 4);
+    }
+  }
+}
+
 TEST_F(Sm90, DeepPixels) {
   // 1x1 with few tiles: a K loop that CTAs share unevenly, 17 blocks of channels.
   ConvCase test =

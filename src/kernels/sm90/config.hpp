@@ -86,6 +86,8 @@ struct Config {
   constexpr int step_k() const { return kStepBytes / static_cast<int>(size_of(in)); }
   constexpr bool has_planes() const { return input == Input::planes; }
   constexpr bool has_halo() const { return input == Input::halo || has_planes() || normalises(); }
+  /// Patches may be runs of pixels, where an image has one row.
+  constexpr bool takes_lines() const { return input == Input::halo; }
   /// Patches may be completed in shared memory where they reach outside the input (border.cuh).
   // NOTE: with 160 accumulators or more ptxas spills for it.
   constexpr bool fills_border() const {

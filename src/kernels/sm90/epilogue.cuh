@@ -46,7 +46,7 @@ __device__ __forceinline__ Piece piece_at(const Params& p, const Tile& tile, int
                                           int warp_in_warpgroup, int chunk) {
   Piece piece;
   piece.filter = tile.filter + chunk * kConfig.piece_n();
-  if (kConfig.has_halo() || is_patched(p.loader)) {
+  if (is_patched<kConfig>(p)) {
     const int row = patch_row(p, block);
     piece.pixel = tile.column + (block - row * p.patch_columns) * 8;
     piece.row = tile.row + row * 8 + warp_in_warpgroup * 2;

@@ -18,14 +18,44 @@ namespace {
 using implicit_gemm::KernelView;
 using implicit_gemm::kMaxCoordinate;
 
+constexpr std::int64_t kMaxBox = 256;  // pixels a side
+
 struct PatchTiling {
-  int columns = 0;  // 8x8 sub-patches side by side; 0: none fits
+  int columns = 0;                             // 8x8 sub-patches side by side; 0: none fits
+  std::int64_t tile_width = 0, tile_height = 0;  // output pixels
   std::int64_t tiles_across = 0, tiles_down = 0;
   std::int64_t halo_width = 0, halo_height = 0;
+  std::int64_t box_width = 0;  // of halo_width: what one copy loads
 };
+
+// Images of one row: tiles are runs of pixels, which waste none on the rows of a patch.
+bool is_line(const Config& config, const ConvGeometry& g) {
+  return config.takes_lines() && g.upsample == 1 && g.in[1] == 1 && g.out[1] == 1 &&
+         g.filter[1] == 1 && g.stride[2] == 1;
+}
+
+// A run of block_m pixels with its halo; where it exceeds a box, two of them side by side.
+PatchTiling choose_line(const Config& config, const ConvGeometry& g) {
+  PatchTiling tiling;
+  tiling.tile_width = config.block_m;
+  tiling.tile_height = 1;
+  tiling.tiles_across = ceil_div(g.out[2], config.block_m);
+  tiling.tiles_down = 1;
+  tiling.halo_height = 1;
+  tiling.halo_width = config.block_m + (g.filter[2] - 1) * g.dilation[2];
+  tiling.box_width = tiling.halo_width;
+  if (tiling.halo_width > kMaxBox) {
+    // NOTE: 8 pixels: the second box begins where the swizzle does.
+    tiling.box_width = ceil_div(tiling.halo_width, 16) * 8;
+    tiling.halo_width = 2 * tiling.box_width;
+  }
+  if (tiling.halo_width <= config.halo_pixels && tiling.box_width <= kMaxBox) tiling.columns = 1;
+  return tiling;
+}
 
 // The patch shape with the fewest tiles, then the smallest halo.
 PatchTiling choose_patch(const Config& config, const ConvGeometry& g, const KernelView& view) {
+  if (is_line(config, g)) return choose_line(config, g);
   PatchTiling best;
   std::int64_t best_cost = std::numeric_limits<std::int64_t>::max();
   const int blocks = config.block_m / 64;
@@ -34,15 +64,18 @@ PatchTiling choose_patch(const Config& config, const ConvGeometry& g, const Kern
     const int rows = blocks / columns;
     PatchTiling tiling;
     tiling.columns = columns;
-    tiling.tiles_across = ceil_div(view.out[2], 8 * columns);
-    tiling.tiles_down = ceil_div(view.out[1], 8 * rows);
+    tiling.tile_width = 8 * columns;
+    tiling.tile_height = 8 * rows;
+    tiling.tiles_across = ceil_div(view.out[2], tiling.tile_width);
+    tiling.tiles_down = ceil_div(view.out[1], tiling.tile_height);
     // Of a plane, where there are strides (whose dilation is 1: halo_refusal).
-    tiling.halo_width = 8 * columns + (view.filter[2] - 1) * g.dilation[2] / g.stride[2];
-    tiling.halo_height = 8 * rows + (view.filter[1] - 1) * g.dilation[1] / g.stride[1];
+    tiling.halo_width = tiling.tile_width + (view.filter[2] - 1) * g.dilation[2] / g.stride[2];
+    tiling.box_width = tiling.halo_width;
+    tiling.halo_height = tiling.tile_height + (view.filter[1] - 1) * g.dilation[1] / g.stride[1];
     const std::int64_t pixels = tiling.halo_width * tiling.halo_height;
     if (config.has_halo() &&
-        (pixels > config.halo_pixels || (tiling.halo_width - 1) * g.stride[2] > 255 ||
-         (tiling.halo_height - 1) * g.stride[1] > 255)) {
+        (pixels > config.halo_pixels || (tiling.halo_width - 1) * g.stride[2] >= kMaxBox ||
+         (tiling.halo_height - 1) * g.stride[1] >= kMaxBox)) {
       continue;
     }
     const std::int64_t cost =
@@ -98,7 +131,7 @@ void divide_groups(TiledTensorMap& map, std::int64_t groups) {
 }
 
 Loader choose_loader(const Config& config, const ConvGeometry& g) {
-  if (config.has_halo()) return Loader::halo;
+  if (config.has_halo()) return is_line(config, g) ? Loader::line : Loader::halo;
   if (g.upsample == 2) return Loader::patch;
   if (!g.dense_output_rows()) return Loader::patch;  // A run of pixels is none in the output.
   const std::int64_t plane = g.out[1] * g.out[2];
@@ -156,12 +189,11 @@ std::string halo_refusal(const Config& config, const ConvGeometry& g) {
 std::string border_refusal(const Config& config, const ConvGeometry& g) {
   if (!config.fills_border()) return implicit_gemm::pad_mode_refusal(g, 1);
   const PatchTiling tiling = choose_patch(config, g, implicit_gemm::kernel_view(g));
-  const std::int64_t rows = config.block_m / 64 / tiling.columns;
-  std::string reason =
-      implicit_gemm::border_refusal(g, 1, {8 * rows, tiling.halo_height, tiling.tiles_down});
+  std::string reason = implicit_gemm::border_refusal(
+      g, 1, {tiling.tile_height, tiling.halo_height, tiling.tiles_down});
   if (reason.empty()) {
     reason = implicit_gemm::border_refusal(
-        g, 2, {8 * tiling.columns, tiling.halo_width, tiling.tiles_across});
+        g, 2, {tiling.tile_width, tiling.halo_width, tiling.tiles_across});
   }
   return reason;
 }
@@ -305,7 +337,7 @@ void lay_out_channels(const Config& config, const ConvGeometry& g, Params& p) {
 
 // Tiles may straddle frames where no tap leaves its frame, or a 5-D copy knows the frames.
 bool straddles_frames(Loader loader, const ConvGeometry& g) {
-  if (is_patched(loader) || !g.dense_output()) return false;
+  if (is_patched(loader) || loader == Loader::line || !g.dense_output()) return false;
   return loader == Loader::im2col_5d ||
          (implicit_gemm::is_planar(g) && g.gemm_m() <= kMaxCoordinate);
 }
@@ -334,20 +366,21 @@ void lay_out_pixels(const Config& config, const ConvGeometry& g, const KernelVie
       p.preloaded = std::min(config.act_ring_stages(), p.channel_blocks);
     }
     // NOTE: the loader goes on in the block of channels behind, of the same temporal tap.
-    if (p.loader == Loader::halo && (p.filter[0] == 1 || p.channel_blocks > 1)) {
+    if (config.has_halo() && (p.filter[0] == 1 || p.channel_blocks > 1)) {
       p.preloaded = std::min<int>(config.filter_stages, p.filter[1] * p.filter[2]);
     }
   }
   std::int64_t m_tiles = ceil_div(p.frame_pixels, config.block_m);
   p.patch_columns = 1;
-  if (is_patched(p.loader)) {
+  if (is_patched(p.loader) || p.loader == Loader::line) {
     const PatchTiling tiling = choose_patch(config, g, view);
     p.patch_columns = tiling.columns;
-    p.tile_columns = 8 * tiling.columns;
-    p.tile_rows = config.block_m / p.tile_columns;
+    p.tile_columns = static_cast<int>(tiling.tile_width);
+    p.tile_rows = static_cast<int>(tiling.tile_height);
     p.patches_across = FastDivide(tiling.tiles_across);
     p.halo_width = static_cast<int>(tiling.halo_width);
     p.halo_height = static_cast<int>(tiling.halo_height);
+    p.box_width = static_cast<int>(tiling.box_width);
     m_tiles = tiling.tiles_across * tiling.tiles_down;
   }
   p.m_clusters = static_cast<int>(ceil_div(m_tiles, config.cluster_m));
@@ -384,8 +417,8 @@ std::variant<TiledTensorMap, Im2colTensorMap> input_map(const Config& config, co
     map.box = {static_cast<int>(block_channels(config, g)), config.block_m / config.cluster_n, 1, 0,
                0};
   } else {
-    const int width = p.loader == Loader::halo ? p.halo_width : 8;
-    const int height = p.loader == Loader::halo ? p.halo_height : 8;
+    const int width = config.has_halo() ? p.box_width : 8;
+    const int height = config.has_halo() ? p.halo_height : 8;
     map.box = {static_cast<int>(block_channels(config, g)), (width - 1) * p.stride[2] + 1,
                (height - 1) * p.stride[1] + 1, 1, 0};
     map.element_strides = {1, p.stride[2], p.stride[1], 1, 1};
@@ -574,6 +607,9 @@ std::string statistics_refusal(const Instance& instance, const ConvGeometry& g,
                 "; legal: rows of a multiple of 16 bytes (TMA stores)");
   }
   if (!g.dense_output()) return statistics + " of an output with pitches; legal: a dense one";
+  if (choose_loader(instance.config, g) == Loader::line) {
+    return statistics + " of images of one row; legal: more rows (a tile is a patch of them)";
+  }
   return {};
 }
 

@@ -252,13 +252,18 @@ struct Kernel {
     ptx::barrier_arrive_expect(
         full, p.halo_height * p.halo_width * p.block_bytes +
                   (by_rms ? p.inverse_rms_bytes + factor_bytes : 2 * factor_bytes));
-    if (in_groups<kConfig>(p)) {
-      ptx::tma_load_5d(smem.act_tile(stage), source.map, full, ptx::kL2EvictNormal, c, tile.phase,
-                       w, h, source.frame);
-    } else {
-      ptx::tma_load_4d(smem.act_tile(stage), source.map, full, ptx::kL2EvictNormal, c, w, h,
-                       source.frame);
-    }
+    const auto load_box = [&](int first) {
+      std::uint8_t* const box = smem.act_tile(stage) + first * 128;
+      if (in_groups<kConfig>(p)) {
+        ptx::tma_load_5d(box, source.map, full, ptx::kL2EvictNormal, c, tile.phase, w + first, h,
+                         source.frame);
+      } else {
+        ptx::tma_load_4d(box, source.map, full, ptx::kL2EvictNormal, c, w + first, h, source.frame);
+      }
+    };
+    load_box(0);
+    // NOTE: a box has at most 256 pixels a side, which a line and its halo exceed.
+    if (kConfig.takes_lines() && p.box_width < p.halo_width) load_box(p.box_width);
     if (is_normalised) {
       float* const factors = smem.factors + stage * kConfig.factor_floats();
       const std::int64_t first = c + (by_rms ? 0 : std::int64_t{tile.batch} * p.channels);
@@ -606,7 +611,7 @@ struct Kernel {
       const int block = me.first_block + b;
       std::uint32_t offset = block * 64 * 128;
       std::uint32_t row_group_bytes = 1024;
-      if constexpr (kHalo) {
+      if (kHalo && is_patched<kConfig>(p)) {
         const int row = patch_row(p, block);
         offset = (row * p.halo_width + block - row * p.patch_columns) * 8 * 128;
         row_group_bytes = p.halo_width * 128;

@@ -28,6 +28,8 @@ enum class Loader : int {
   /// The tile's input patch with its halo once per block of channels; the taps slide over it. With
   /// strides in planes.
   halo = 4,
+  /// As halo, of images of one row: the tile is a run of pixels, its patch the run with its halo.
+  line = 5,
 };
 
 __host__ __device__ constexpr bool is_patched(Loader loader) {
@@ -106,6 +108,7 @@ struct Params {
   int patch_columns;     ///< 8×8 sub-patches side by side in a patched tile.
   int halo_height;       ///< Input rows and columns of a halo tile, or of each of its planes.
   int halo_width;
+  int box_width;      ///< Columns of it that one copy loads.
   int planes[2];      ///< Input::planes: of rows and of columns; else 1, 1.
   bool fills_border;  ///< Patches that reach outside the input are completed in shared memory.
   PrologueNorm norm;  ///< Patches are normalised in shared memory.

@@ -27,6 +27,13 @@ __device__ __forceinline__ bool in_groups(const Params& p) {
   return kConfig.takes_groups() && p.is_grouped;
 }
 
+/// The tile is a patch of rows and columns, not a run of pixels.
+template <Config kConfig>
+__device__ __forceinline__ bool is_patched(const Params& p) {
+  if constexpr (kConfig.has_halo() && !kConfig.takes_lines()) return true;
+  return is_patched(p.loader);
+}
+
 /// Tiles are numbered filters first, then along M inside a band, then through the frames, then
 /// bands, then batches, so that CTAs that run together read the same rows and frames from L2.
 template <Config kConfig>
@@ -63,6 +70,7 @@ __device__ __forceinline__ Tile decode_tile(const Params& p, int index, int cta_
   const int m_tile = m * kConfig.cluster_m + (kConfig.cluster_m > 1 ? cta_rank : 0);
   tile.pixel = m_tile * kConfig.block_m;
   tile.row = tile.column = 0;
+  // NOTE: of a line too: tile_columns are its pixels.
   if (kConfig.has_halo() || is_patched(p.loader)) {
     const int patch_row = p.patches_across.divide(m_tile);
     tile.row = patch_row * p.tile_rows;
