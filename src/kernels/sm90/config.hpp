@@ -53,7 +53,7 @@ enum class Input : std::int16_t {
   grouped_runs,
 };
 
-/// What the rows of the MMA are. Filters as rows ("swapped"): a tile may have any multiple of 32
+/// What the rows of the MMA are. Filters as rows ("swapped"): a tile may have any multiple of 16
 /// pixels, which fits a layer's pixels to the multiprocessors.
 enum class MmaRows : std::int16_t { pixels, filters };
 
@@ -159,13 +159,13 @@ struct Config {
 
   /// The epilogue stores pieces of 16 pixels x 32 filters, or 64 where N and the registers allow it
   /// (half the TMA stores): one warp, 16 values a thread for each 32 filters ("half"). Swapped
-  /// tiles: pieces of 32 pixels x 64 filters of a warpgroup, each with a buffer of its own.
+  /// tiles: pieces of 32 (or 16) pixels x 64 filters of a warpgroup, each with a buffer of its own.
   constexpr int piece_n() const {
     const bool wide =
         !splits_k() && !needs_many_registers() && block_n % 64 == 0 && out != DType::fp32;
     return is_swapped() || wide ? 64 : 32;
   }
-  constexpr int piece_m() const { return is_swapped() ? 32 : 16; }
+  constexpr int piece_m() const { return is_swapped() && block_m % 32 == 0 ? 32 : 16; }
   constexpr int piece_halves() const { return piece_n() / 32; }
   constexpr int pieces_per_block() const {
     return is_swapped() ? block_m / piece_m() : block_n / piece_n();
@@ -285,7 +285,7 @@ struct ValidConfig {
                     (kConfig.input == Input::runs && kConfig.schedule == Schedule::cooperative &&
                      kConfig.block_m % kConfig.piece_m() == 0 && kConfig.out != DType::fp32),
                 "sm90::Config: MmaRows::filters takes Input::runs, Schedule::cooperative, block_m "
-                "a multiple of 32, 16-bit outputs");
+                "a multiple of 16, 16-bit outputs");
   static_assert(kConfig.is_swapped() || kConfig.staging_pieces % kConfig.piece_halves() == 0,
                 "sm90::Config::staging_pieces makes whole pieces: even where they have 64 filters");
   static_assert(kConfig.staging_buffers() >= 2 || kConfig.pieces() == 1,

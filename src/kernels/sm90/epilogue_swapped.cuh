@@ -3,7 +3,7 @@
 // The epilogue of swapped tiles, whose accumulators are turned round on their way to the output.
 // Rows of the accumulators are filters, columns pixels: value 4j + 2h + e of a lane is filter
 // lane / 4 + 8h of the warp's 16 and pixel 8j + 2·(lane % 4) + e. A warpgroup stores pieces of 32
-// pixels x its block's 64 filters, which its warps write together.
+// (or 16) pixels x its block's 64 filters, which its warps write together.
 #pragma once
 
 #include "kernels/sm90/epilogue.cuh"
@@ -30,13 +30,12 @@ __device__ __forceinline__ void load_swapped_bias(const Params& p, const Tile& t
 
 /// Values of a piece: the epilogue, then to the staging buffer or (general) past TMA to memory.
 template <Config kConfig, EpiloguePath kPath>
-__device__ __forceinline__ void finish_swapped_piece(const Params& p, const Tile& tile,
-                                                     const Piece& piece, int warp_in_warpgroup,
-                                                     float (&v)[16], float bias_low,
-                                                     float bias_high, std::uint8_t* buffer,
-                                                     ptx::Barrier* source_full,
-                                                     std::uint32_t parity, bool has_residual) {
+__device__ __forceinline__ void finish_swapped_piece(
+    const Params& p, const Tile& tile, const Piece& piece, int warp_in_warpgroup,
+    float (&v)[kConfig.piece_m() / 2], float bias_low, float bias_high, std::uint8_t* buffer,
+    ptx::Barrier* source_full, std::uint32_t parity, bool has_residual) {
   using Out = Element<kConfig.out>;
+  constexpr int kValues = kConfig.piece_m() / 2;
   const int lane = static_cast<int>(ptx::lane_id());
   // Row lane % 8 of the matrices that lane gives addresses for: pixels; 8 filters are a unit.
   const int row = lane / 16 * 8 + lane % 8;
@@ -50,11 +49,11 @@ __device__ __forceinline__ void finish_swapped_piece(const Params& p, const Tile
     return m >= 0 && n < p.filters ? m * p.filters + n : -1;
   };
 
-  std::uint32_t words[8] = {};
+  std::uint32_t words[kValues / 2] = {};
   if (kPath != EpiloguePath::plain && has_residual) {
     if (direct) {
 #pragma unroll
-      for (int i = 0; i < 16; i += 2) {
+      for (int i = 0; i < kValues; i += 2) {
         Out pair[2] = {};
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
@@ -66,7 +65,7 @@ __device__ __forceinline__ void finish_swapped_piece(const Params& p, const Tile
     } else {
       ptx::barrier_wait(source_full, parity);
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
+      for (int j = 0; j < kValues / 8; ++j) {
         ptx::load_matrix_x4_transposed(staged_address<kConfig>(address, row + 16 * j, unit),
                                        words[4 * j], words[4 * j + 1], words[4 * j + 2],
                                        words[4 * j + 3]);
@@ -83,21 +82,21 @@ __device__ __forceinline__ void finish_swapped_piece(const Params& p, const Tile
     apply_epilogue<Out>(p.epilogue, v, bias, source);
   } else {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) v[i] = fmaf(v[i], p.epilogue.scale, bias(i));
+    for (int i = 0; i < kValues; ++i) v[i] = fmaf(v[i], p.epilogue.scale, bias(i));
     if constexpr (kPath != EpiloguePath::plain) {
       apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
     }
   }
   if (direct) {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
+    for (int i = 0; i < kValues; ++i) {
       const std::int64_t at = element(i);
       if (at >= 0) static_cast<Out*>(p.output_pointer)[at] = from_float<Out>(v[i]);
     }
     return;
   }
 #pragma unroll
-  for (int j = 0; j < 2; ++j) {
+  for (int j = 0; j < kValues / 8; ++j) {
     ptx::store_matrix_x4_transposed(
         staged_address<kConfig>(address, row + 16 * j, unit), pack2<Out>(v[8 * j], v[8 * j + 1]),
         pack2<Out>(v[8 * j + 2], v[8 * j + 3]), pack2<Out>(v[8 * j + 4], v[8 * j + 5]),
@@ -112,6 +111,7 @@ __device__ __forceinline__ void store_swapped_tile(
     float (&accumulators)[kConfig.blocks()][kConfig.tile_columns() / 2],
     const float (&bias)[2 * kConfig.blocks()], Staging& staging) {
   constexpr int kPerBlock = kConfig.pieces_per_block();
+  constexpr int kValues = kConfig.piece_m() / 2;
   constexpr bool kGeneral = kPath == EpiloguePath::general;
   const bool has_residual = kPath != EpiloguePath::plain && p.epilogue.has_residual;
   const bool storing = warp_in_warpgroup == 0 && ptx::lane_id() == 0;
@@ -119,7 +119,7 @@ __device__ __forceinline__ void store_swapped_tile(
   // The last tile's stores must have been read; with a residual they were before it was fetched.
   if (storing) ptx::tma_store_wait_read<0>();
   ptx::named_barrier_sync(pieces_barrier, 128);
-  const auto finish = [&](int q, float(&v)[16], float low, float high) {
+  const auto finish = [&](int q, float(&v)[kValues], float low, float high) {
     finish_swapped_piece<kConfig, kPath>(p, tile, swapped_piece<kConfig>(tile, warpgroup, q),
                                          warp_in_warpgroup, v, low, high,
                                          staging.buffers + q * kConfig.piece_bytes(),
@@ -129,7 +129,7 @@ __device__ __forceinline__ void store_swapped_tile(
     // In a rolled loop: see the other tiles' general path.
 #pragma unroll 1
     for (int q = 0; q < kConfig.pieces(); ++q) {
-      float v[16] = {};
+      float v[kValues] = {};
       float low = 0, high = 0;
 #pragma unroll
       for (int c = 0; c < kConfig.pieces(); ++c) {
@@ -137,16 +137,20 @@ __device__ __forceinline__ void store_swapped_tile(
         low = bias[c / kPerBlock * 2];
         high = bias[c / kPerBlock * 2 + 1];
 #pragma unroll
-        for (int i = 0; i < 16; ++i) v[i] = accumulators[c / kPerBlock][c % kPerBlock * 16 + i];
+        for (int i = 0; i < kValues; ++i) {
+          v[i] = accumulators[c / kPerBlock][c % kPerBlock * kValues + i];
+        }
       }
       finish(q, v, low, high);
     }
   } else {
 #pragma unroll
     for (int q = 0; q < kConfig.pieces(); ++q) {
-      float v[16];
+      float v[kValues];
 #pragma unroll
-      for (int i = 0; i < 16; ++i) v[i] = accumulators[q / kPerBlock][q % kPerBlock * 16 + i];
+      for (int i = 0; i < kValues; ++i) {
+        v[i] = accumulators[q / kPerBlock][q % kPerBlock * kValues + i];
+      }
       finish(q, v, bias[q / kPerBlock * 2], bias[q / kPerBlock * 2 + 1]);
     }
   }
