@@ -101,6 +101,8 @@ constexpr Constant kSm90Constants[] = {
     CONSTANT(general_us),
     CONSTANT(piece_cycles),
     CONSTANT(warpgroup_power),
+    CONSTANT(turn_cycles),
+    CONSTANT(residual_turn_cycles),
     CONSTANT(cluster_tile_cycles),
     CONSTANT(narrow_mma_cycles),
     CONSTANT(refill_cycles),

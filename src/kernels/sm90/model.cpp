@@ -203,7 +203,8 @@ double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocess
   const double rounds = std::ceil(tiling.num_tiles / slots);
   double cycles = rounds * (main + epilogue);
   if (config.is_pingpong()) {
-    cycles = std::max(rounds * main + epilogue, rounds * (main + epilogue) / 2);
+    const double turn = k.turn_cycles + (epilogue_kind.residual ? k.residual_turn_cycles : 0.0);
+    cycles = std::max({rounds * main + epilogue, rounds * (main + epilogue) / 2, rounds * turn});
   }
   if (config.splits_k()) cycles += (rounds - 1) * k.cta_cycles;
 

@@ -15,13 +15,15 @@ struct ModelConstants {
   double memory_bytes_per_us = 4.6e6;  ///< Bytes a us from and to device memory.
   /// Of computing and moving bytes: p of (a^p + b^p)^(1/p), 1 where neither hides the other.
   double overlap_power = 1.318;
-  double launch_us = 6.171;            ///< us: a launch and the first loads,
-  double crowd_us = 0.7761;            ///< more where every multiprocessor begins at once,
-  double large_cluster_us = 0.09161;   ///< more where clusters of 4 and 8 get ready,
-  double general_us = 0.909;           ///< and until the general epilogue's code has come.
-  double piece_cycles = 52.3;          ///< Cycles to store 64 x 32 values that nothing hides.
-  double warpgroup_power = 0.8194;     ///< Stores take (2 / warpgroups)^this as long.
-  double cluster_tile_cycles = 197.2;  ///< Cycles a tile where the CTAs of a cluster keep step.
+  double launch_us = 6.171;              ///< us: a launch and the first loads,
+  double crowd_us = 0.7761;              ///< more where every multiprocessor begins at once,
+  double large_cluster_us = 0.09161;     ///< more where clusters of 4 and 8 get ready,
+  double general_us = 0.909;             ///< and until the general epilogue's code has come.
+  double piece_cycles = 52.3;            ///< Cycles to store 64 x 32 values that nothing hides.
+  double warpgroup_power = 0.8194;       ///< Stores take (2 / warpgroups)^this as long.
+  double turn_cycles = 1000.0;           ///< Cycles from a ping-pong tile to the next at least.
+  double residual_turn_cycles = 1200.0;  ///< more where a residual is waited for.
+  double cluster_tile_cycles = 197.2;    ///< Cycles a tile where the CTAs of a cluster keep step.
   double narrow_mma_cycles = 34.42;  ///< Cycles of an MMA of 64 rows at least, however few columns.
   double refill_cycles = 2562.0;     ///< Cycles from a stage's release until it is full, loaded.
   double cta_cycles = 2064.0;  ///< Cycles until a CTA follows another: split K has one a tile.
