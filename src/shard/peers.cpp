@@ -194,7 +194,8 @@ class PeerMemory::Order {
   /// Calls `launch`, which enqueues on `stream`.
   template <typename Launch>
   void run(cudaStream_t stream, Launch launch) {
-    const unsigned long long capture = capture_of(stream), id = id_of(stream);
+    const unsigned long long capture = capture_of(stream);
+    const unsigned long long id = capture != 0 ? handle_of(stream) : id_of(stream);
     // NOTE: what is captured runs later, and what runs now is not waited for in a graph.
     Last& last = lasts_[capture != 0 ? 1 : 0];
     if (last.recorded && last.stream != id && last.capture == capture) {
@@ -216,6 +217,11 @@ class PeerMemory::Order {
     bool recorded = false;
   };
 
+  /// NOTE: while a stream is captured CUDA does not tell its number (cudaStreamGetId fails); nor is
+  /// it destroyed before the capture ends, so that its handle is its own.
+  static unsigned long long handle_of(cudaStream_t stream) {
+    return reinterpret_cast<std::uintptr_t>(stream);
+  }
   /// NOTE: a new stream may have the handle of one that was destroyed.
   static unsigned long long id_of(cudaStream_t stream) {
     unsigned long long id = 0;

@@ -21,7 +21,7 @@ using implicit_gemm::kMaxCoordinate;
 constexpr std::int64_t kMaxBox = 256;  // pixels a side
 
 struct PatchTiling {
-  int columns = 0;                             // 8x8 sub-patches side by side; 0: none fits
+  int columns = 0;                               // 8x8 sub-patches side by side; 0: none fits
   std::int64_t tile_width = 0, tile_height = 0;  // output pixels
   std::int64_t tiles_across = 0, tiles_down = 0;
   std::int64_t halo_width = 0, halo_height = 0;

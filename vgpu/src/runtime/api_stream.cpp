@@ -120,10 +120,15 @@ VGPU_API cudaError_t cudaStreamGetFlags(cudaStream_t handle, unsigned* flags) {
     return cudaSuccess;
   });
 }
+// Refused while the stream is captured: so does an H100 (driver 580), which no document says.
 VGPU_API cudaError_t cudaStreamGetId(cudaStream_t handle, unsigned long long* id) {
   return call([&](Context& context) {
     Stream* stream;
     if (const cudaError_t error = find(context, handle, stream); error) return error;
+    if (const cudaError_t error = refuse_while_capturing(context, stream, "cudaStreamGetId");
+        error) {
+      return error;
+    }
     *id = stream->id;
     return cudaSuccess;
   });

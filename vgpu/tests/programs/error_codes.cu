@@ -288,6 +288,12 @@ void capture_calls() {
   CHECK_ERROR(cudaStreamSynchronize(one), cudaErrorStreamCaptureUnsupported);
   CHECK_ERROR(cudaMemsetAsync(data, 0, 4, one), cudaErrorStreamCaptureInvalidated);
   CHECK_ERROR(cudaStreamEndCapture(one, &graph), cudaErrorStreamCaptureInvalidated);
+  unsigned long long id;
+  CHECK_OK(cudaStreamGetId(one, &id));
+  begin(one);
+  CHECK_ERROR(cudaStreamGetId(one, &id), cudaErrorStreamCaptureUnsupported);
+  CHECK_OK(cudaStreamGetId(two, &id));
+  cudaStreamEndCapture(one, &graph);
   begin(one);
   CHECK_ERROR(cudaMemset(data, 0, 4), cudaErrorStreamCaptureImplicit);
   CHECK_ERROR(cudaStreamEndCapture(one, &graph), cudaErrorStreamCaptureInvalidated);
