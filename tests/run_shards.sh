@@ -26,8 +26,6 @@ for file in "$build/libconvoy.so" "$build/bin/convoy" "$fuzz"; do
 done
 # NOTE: NVLink multicast stays off: a program that dies with it can leave the GPUs unusable.
 export NCCL_NVLS_ENABLE=0 PYTHONUNBUFFERED=1 CONVOY_LIBRARY=$build/libconvoy.so
-# What is off by default is tried here.
-export CONVOY_PEER_MEMORY=${CONVOY_PEER_MEMORY:-1}
 export PYTHONPATH=$root/python${PYTHONPATH:+:$PYTHONPATH}
 gpus=$(nvidia-smi -L 2> /dev/null | grep -c '^GPU')
 [ "$gpus" -gt 0 ] || refuse "no GPU here; on the CPU: shard_fuzz --help, tests/python/test_shard.py"

@@ -22,12 +22,12 @@ _MOST_RANKS = 8
 _MOST_TENSORS = 4  # Of an exchange: two moves each with two neighbours, of 16.
 _LEAST_BYTES = 1 << 20
 _TRIAL_MS = 10_000  # How long the first exchange may take.
-SWITCH = "CONVOY_PEER_MEMORY"  # 1: wanted.
+SWITCH = "CONVOY_PEER_MEMORY"  # 0: not wanted.
 
 
 def switched_off():
     """Why it is not used, else ""."""
-    return "" if os.environ.get(SWITCH) == "1" else f"{SWITCH} is not 1"
+    return f"{SWITCH} is 0" if os.environ.get(SWITCH) == "0" else ""
 
 
 def _timeout_ms(group):

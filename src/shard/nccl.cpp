@@ -162,8 +162,8 @@ class NcclTransport final : public Transport {
     };
     attempt([&] {
       const char* const wanted = std::getenv("CONVOY_PEER_MEMORY");
-      if (wanted == nullptr || std::string_view(wanted) != "1") {
-        throw Error(Status::unsupported, "CONVOY_PEER_MEMORY is not 1");
+      if (wanted != nullptr && std::string_view(wanted) == "0") {
+        throw Error(Status::unsupported, "CONVOY_PEER_MEMORY is 0");
       }
       // NOTE: the kernel's limit is the later one: it costs this rank its context.
       made = std::make_unique<PeerMemory>(rank_, count_, std::max(largest, 2 * capacity()),

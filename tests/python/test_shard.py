@@ -220,7 +220,7 @@ def _peers(rank):
         words = f"rank {refuser}: no {step} here"
         with patched(), unittest.mock.patch.dict(os.environ):
             if step == "switch":
-                words = "rank 1: CONVOY_PEER_MEMORY is not 1"
+                words = "rank 1: CONVOY_PEER_MEMORY is 0"
                 os.environ["CONVOY_PEER_MEMORY"] = "0" if rank == refuser else "1"
             if peers.ready(device, 100) or peers.ready(device, 100):
                 return f"{step}: refused by rank {refuser}, and ready"
@@ -290,8 +290,8 @@ class PeerMemory(unittest.TestCase):
         self.assertEqual(peers.refusal, "9 ranks; legal: up to 8")
 
     def test_switch(self):
-        off = "CONVOY_PEER_MEMORY is not 1"
-        for value, words in (("0", off), ("1", ""), ("", off), (None, off)):
+        off = "CONVOY_PEER_MEMORY is 0"
+        for value, words in (("0", off), ("1", ""), ("", ""), (None, "")):
             with unittest.mock.patch.dict(os.environ):
                 os.environ.pop("CONVOY_PEER_MEMORY", None)
                 if value is not None:
