@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _native as native
-from .._peers import SWITCH, Peers
+from .._peers import Peers
 from .rows import csv_file, save
 from .shards import captured
 
@@ -157,7 +157,6 @@ def measured(work, clock, nbytes, options):
 
 def main():
     options = arguments()
-    os.environ.setdefault(SWITCH, "1")
     if options.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if options.device == "cuda" else "gloo",

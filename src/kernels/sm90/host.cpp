@@ -372,7 +372,7 @@ void lay_out_pixels(const Config& config, const ConvGeometry& g, const KernelVie
   }
   std::int64_t m_tiles = ceil_div(p.frame_pixels, config.block_m);
   p.patch_columns = 1;
-  if (is_patched(p.loader) || p.loader == Loader::line) {
+  if (config.has_halo() || is_patched(p.loader)) {
     const PatchTiling tiling = choose_patch(config, g, view);
     p.patch_columns = tiling.columns;
     p.tile_columns = static_cast<int>(tiling.tile_width);
