@@ -49,276 +49,81 @@ __device__ __forceinline__ std::uint64_t descriptor_128b(std::uint32_t shared_ad
 template <typename T, int N>
 struct Wgmma;
 
-#define CONVOY_WGMMA_N32(TYPE, KIND, TRANSPOSED)                                                 \
-  template <>                                                                                    \
-  struct Wgmma<TYPE, 32> {                                                                       \
-    static __device__ __forceinline__ void mma(float (&d)[16], std::uint64_t a, std::uint64_t b, \
-                                               bool accumulate) {                                \
-      asm volatile(                                                                              \
-          "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"                                           \
-          "wgmma.mma_async.sync.aligned.m64n32" KIND                                             \
-          " {"                                                                                   \
-          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"                 \
-          "}, %16, %17, p, 1, 1" TRANSPOSED ";\n}\n"                                             \
-          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),  \
-            "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),           \
-            "+f"(d[13]), "+f"(d[14]), "+f"(d[15])                                                \
-          : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))                                    \
-          : "memory");                                                                           \
-    }                                                                                            \
-  };
-CONVOY_WGMMA_N32(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0")
-CONVOY_WGMMA_N32(__half, "k16.f32.f16.f16", ", 0, 0")
-CONVOY_WGMMA_N32(float, "k8.f32.tf32.tf32", "")
-#undef CONVOY_WGMMA_N32
+// Accumulators as operands of assembly, in lists of 8: %0, %1, ... in its text, and what they are.
+#define CONVOY_TEXT_0 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define CONVOY_TEXT_8 "%8, %9, %10, %11, %12, %13, %14, %15"
+#define CONVOY_TEXT_16 "%16, %17, %18, %19, %20, %21, %22, %23"
+#define CONVOY_TEXT_24 "%24, %25, %26, %27, %28, %29, %30, %31"
+#define CONVOY_TEXT_32 "%32, %33, %34, %35, %36, %37, %38, %39"
+#define CONVOY_TEXT_40 "%40, %41, %42, %43, %44, %45, %46, %47"
+#define CONVOY_TEXT_48 "%48, %49, %50, %51, %52, %53, %54, %55"
+#define CONVOY_TEXT_56 "%56, %57, %58, %59, %60, %61, %62, %63"
+#define CONVOY_TEXT_64 "%64, %65, %66, %67, %68, %69, %70, %71"
+#define CONVOY_TEXT_72 "%72, %73, %74, %75, %76, %77, %78, %79"
+#define CONVOY_TEXT_80 "%80, %81, %82, %83, %84, %85, %86, %87"
+#define CONVOY_TEXT_88 "%88, %89, %90, %91, %92, %93, %94, %95"
+#define CONVOY_TEXT_96 "%96, %97, %98, %99, %100, %101, %102, %103"
+#define CONVOY_TEXT_104 "%104, %105, %106, %107, %108, %109, %110, %111"
+#define CONVOY_TEXT_112 "%112, %113, %114, %115, %116, %117, %118, %119"
+#define CONVOY_TEXT_120 "%120, %121, %122, %123, %124, %125, %126, %127"
+#define CONVOY_SUMS(I)                                                                        \
+  "+f"(d[I]), "+f"(d[I + 1]), "+f"(d[I + 2]), "+f"(d[I + 3]), "+f"(d[I + 4]), "+f"(d[I + 5]), \
+      "+f"(d[I + 6]), "+f"(d[I + 7])
 
-#define CONVOY_WGMMA_N64(TYPE, KIND, TRANSPOSED)                                                 \
-  template <>                                                                                    \
-  struct Wgmma<TYPE, 64> {                                                                       \
-    static __device__ __forceinline__ void mma(float (&d)[32], std::uint64_t a, std::uint64_t b, \
-                                               bool accumulate) {                                \
-      asm volatile(                                                                              \
-          "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                           \
-          "wgmma.mma_async.sync.aligned.m64n64" KIND                                             \
-          " {"                                                                                   \
-          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "               \
-          "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"       \
-          "}, %32, %33, p, 1, 1" TRANSPOSED ";\n}\n"                                             \
-          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),  \
-            "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),           \
-            "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),        \
-            "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),        \
-            "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),        \
-            "+f"(d[31])                                                                          \
-          : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))                                    \
-          : "memory");                                                                           \
-    }                                                                                            \
-  };
-CONVOY_WGMMA_N64(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0")
-CONVOY_WGMMA_N64(__half, "k16.f32.f16.f16", ", 0, 0")
-CONVOY_WGMMA_N64(float, "k8.f32.tf32.tf32", "")
-#undef CONVOY_WGMMA_N64
+// Those of the first COUNT accumulators: 64 x N sums are N / 2 of a thread.
+#define CONVOY_TEXTS_16 CONVOY_TEXT_0 ", " CONVOY_TEXT_8
+#define CONVOY_TEXTS_32 CONVOY_TEXTS_16 ", " CONVOY_TEXT_16 ", " CONVOY_TEXT_24
+#define CONVOY_TEXTS_40 CONVOY_TEXTS_32 ", " CONVOY_TEXT_32
+#define CONVOY_TEXTS_48 CONVOY_TEXTS_40 ", " CONVOY_TEXT_40
+#define CONVOY_TEXTS_64 CONVOY_TEXTS_48 ", " CONVOY_TEXT_48 ", " CONVOY_TEXT_56
+#define CONVOY_TEXTS_80 CONVOY_TEXTS_64 ", " CONVOY_TEXT_64 ", " CONVOY_TEXT_72
+#define CONVOY_TEXTS_96 CONVOY_TEXTS_80 ", " CONVOY_TEXT_80 ", " CONVOY_TEXT_88
+#define CONVOY_TEXTS_128                                                            \
+  CONVOY_TEXTS_96 ", " CONVOY_TEXT_96 ", " CONVOY_TEXT_104 ", " CONVOY_TEXT_112 "," \
+                                                                                " " CONVOY_TEXT_120
+#define CONVOY_SUMS_16 CONVOY_SUMS(0), CONVOY_SUMS(8)
+#define CONVOY_SUMS_32 CONVOY_SUMS_16, CONVOY_SUMS(16), CONVOY_SUMS(24)
+#define CONVOY_SUMS_40 CONVOY_SUMS_32, CONVOY_SUMS(32)
+#define CONVOY_SUMS_48 CONVOY_SUMS_40, CONVOY_SUMS(40)
+#define CONVOY_SUMS_64 CONVOY_SUMS_48, CONVOY_SUMS(48), CONVOY_SUMS(56)
+#define CONVOY_SUMS_80 CONVOY_SUMS_64, CONVOY_SUMS(64), CONVOY_SUMS(72)
+#define CONVOY_SUMS_96 CONVOY_SUMS_80, CONVOY_SUMS(80), CONVOY_SUMS(88)
+#define CONVOY_SUMS_128 \
+  CONVOY_SUMS_96, CONVOY_SUMS(96), CONVOY_SUMS(104), CONVOY_SUMS(112), CONVOY_SUMS(120)
 
-#define CONVOY_WGMMA_N80(TYPE, KIND, TRANSPOSED)                                                 \
-  template <>                                                                                    \
-  struct Wgmma<TYPE, 80> {                                                                       \
-    static __device__ __forceinline__ void mma(float (&d)[40], std::uint64_t a, std::uint64_t b, \
-                                               bool accumulate) {                                \
-      asm volatile(                                                                              \
-          "{\n.reg .pred p;\nsetp.ne.b32 p, %42, 0;\n"                                           \
-          "wgmma.mma_async.sync.aligned.m64n80" KIND                                             \
-          " {"                                                                                   \
-          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "               \
-          "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "     \
-          "%32, %33, %34, %35, %36, %37, %38, %39"                                               \
-          "}, %40, %41, p, 1, 1" TRANSPOSED ";\n}\n"                                             \
-          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),  \
-            "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),           \
-            "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),        \
-            "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),        \
-            "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),        \
-            "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),        \
-            "+f"(d[37]), "+f"(d[38]), "+f"(d[39])                                                \
-          : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))                                    \
-          : "memory");                                                                           \
-    }                                                                                            \
+// COUNT accumulators; A, B and P are the numbers of the operands behind them: COUNT, COUNT + 1 and
+// COUNT + 2, which the preprocessor cannot add.
+#define CONVOY_WGMMA(N, COUNT, A, B, P, TYPE, KIND, TRANSPOSED)                                \
+  template <>                                                                                  \
+  struct Wgmma<TYPE, N> {                                                                      \
+    static __device__ __forceinline__ void mma(float (&d)[COUNT], std::uint64_t a,             \
+                                               std::uint64_t b, bool accumulate) {             \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P                                     \
+                   ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N KIND " {" CONVOY_TEXTS_##COUNT \
+                   "}, %" #A ", %" #B ", p, 1, 1" TRANSPOSED ";\n}\n"                          \
+                   : CONVOY_SUMS_##COUNT                                                       \
+                   : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))                         \
+                   : "memory");                                                                \
+    }                                                                                          \
   };
-CONVOY_WGMMA_N80(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0")
-CONVOY_WGMMA_N80(__half, "k16.f32.f16.f16", ", 0, 0")
-#undef CONVOY_WGMMA_N80
+#define CONVOY_WGMMA_16BIT(N, COUNT, A, B, P)                                   \
+  CONVOY_WGMMA(N, COUNT, A, B, P, __nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0") \
+  CONVOY_WGMMA(N, COUNT, A, B, P, __half, "k16.f32.f16.f16", ", 0, 0")
+#define CONVOY_WGMMA_ALL(N, COUNT, A, B, P) \
+  CONVOY_WGMMA_16BIT(N, COUNT, A, B, P)     \
+  CONVOY_WGMMA(N, COUNT, A, B, P, float, "k8.f32.tf32.tf32", "")
 
-#define CONVOY_WGMMA_N96(TYPE, KIND, TRANSPOSED)                                                 \
-  template <>                                                                                    \
-  struct Wgmma<TYPE, 96> {                                                                       \
-    static __device__ __forceinline__ void mma(float (&d)[48], std::uint64_t a, std::uint64_t b, \
-                                               bool accumulate) {                                \
-      asm volatile(                                                                              \
-          "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"                                           \
-          "wgmma.mma_async.sync.aligned.m64n96" KIND                                             \
-          " {"                                                                                   \
-          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "               \
-          "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "     \
-          "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"       \
-          "}, %48, %49, p, 1, 1" TRANSPOSED ";\n}\n"                                             \
-          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),  \
-            "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),           \
-            "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),        \
-            "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),        \
-            "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),        \
-            "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),        \
-            "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),        \
-            "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])                      \
-          : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))                                    \
-          : "memory");                                                                           \
-    }                                                                                            \
-  };
-CONVOY_WGMMA_N96(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0")
-CONVOY_WGMMA_N96(__half, "k16.f32.f16.f16", ", 0, 0")
-CONVOY_WGMMA_N96(float, "k8.f32.tf32.tf32", "")
-#undef CONVOY_WGMMA_N96
+CONVOY_WGMMA_ALL(32, 16, 16, 17, 18)
+CONVOY_WGMMA_ALL(64, 32, 32, 33, 34)
+CONVOY_WGMMA_16BIT(80, 40, 40, 41, 42)
+CONVOY_WGMMA_ALL(96, 48, 48, 49, 50)
+CONVOY_WGMMA_ALL(128, 64, 64, 65, 66)
+CONVOY_WGMMA_ALL(160, 80, 80, 81, 82)
+CONVOY_WGMMA_ALL(192, 96, 96, 97, 98)
+CONVOY_WGMMA_ALL(256, 128, 128, 129, 130)
 
-#define CONVOY_WGMMA_N128(TYPE, KIND, TRANSPOSED)                                                \
-  template <>                                                                                    \
-  struct Wgmma<TYPE, 128> {                                                                      \
-    static __device__ __forceinline__ void mma(float (&d)[64], std::uint64_t a, std::uint64_t b, \
-                                               bool accumulate) {                                \
-      asm volatile(                                                                              \
-          "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                           \
-          "wgmma.mma_async.sync.aligned.m64n128" KIND                                            \
-          " {"                                                                                   \
-          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "               \
-          "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "     \
-          "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "     \
-          "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"       \
-          "}, %64, %65, p, 1, 1" TRANSPOSED ";\n}\n"                                             \
-          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),  \
-            "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),           \
-            "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),        \
-            "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),        \
-            "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),        \
-            "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),        \
-            "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),        \
-            "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),        \
-            "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]),        \
-            "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]),        \
-            "+f"(d[61]), "+f"(d[62]), "+f"(d[63])                                                \
-          : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))                                    \
-          : "memory");                                                                           \
-    }                                                                                            \
-  };
-CONVOY_WGMMA_N128(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0")
-CONVOY_WGMMA_N128(__half, "k16.f32.f16.f16", ", 0, 0")
-CONVOY_WGMMA_N128(float, "k8.f32.tf32.tf32", "")
-#undef CONVOY_WGMMA_N128
-
-#define CONVOY_WGMMA_N160(TYPE, KIND, TRANSPOSED)                                                \
-  template <>                                                                                    \
-  struct Wgmma<TYPE, 160> {                                                                      \
-    static __device__ __forceinline__ void mma(float (&d)[80], std::uint64_t a, std::uint64_t b, \
-                                               bool accumulate) {                                \
-      asm volatile(                                                                              \
-          "{\n.reg .pred p;\nsetp.ne.b32 p, %82, 0;\n"                                           \
-          "wgmma.mma_async.sync.aligned.m64n160" KIND                                            \
-          " {"                                                                                   \
-          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "               \
-          "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "     \
-          "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "     \
-          "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "     \
-          "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"       \
-          "}, %80, %81, p, 1, 1" TRANSPOSED ";\n}\n"                                             \
-          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),  \
-            "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),           \
-            "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),        \
-            "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),        \
-            "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),        \
-            "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),        \
-            "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),        \
-            "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),        \
-            "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]),        \
-            "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]),        \
-            "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]),        \
-            "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]),        \
-            "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]),        \
-            "+f"(d[79])                                                                          \
-          : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))                                    \
-          : "memory");                                                                           \
-    }                                                                                            \
-  };
-CONVOY_WGMMA_N160(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0")
-CONVOY_WGMMA_N160(__half, "k16.f32.f16.f16", ", 0, 0")
-CONVOY_WGMMA_N160(float, "k8.f32.tf32.tf32", "")
-#undef CONVOY_WGMMA_N160
-
-#define CONVOY_WGMMA_N192(TYPE, KIND, TRANSPOSED)                                                \
-  template <>                                                                                    \
-  struct Wgmma<TYPE, 192> {                                                                      \
-    static __device__ __forceinline__ void mma(float (&d)[96], std::uint64_t a, std::uint64_t b, \
-                                               bool accumulate) {                                \
-      asm volatile(                                                                              \
-          "{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"                                           \
-          "wgmma.mma_async.sync.aligned.m64n192" KIND                                            \
-          " {"                                                                                   \
-          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "               \
-          "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "     \
-          "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "     \
-          "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "     \
-          "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "     \
-          "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"       \
-          "}, %96, %97, p, 1, 1" TRANSPOSED ";\n}\n"                                             \
-          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),  \
-            "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),           \
-            "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),        \
-            "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),        \
-            "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),        \
-            "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),        \
-            "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),        \
-            "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),        \
-            "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]),        \
-            "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]),        \
-            "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]),        \
-            "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]),        \
-            "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]),        \
-            "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]),        \
-            "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]),        \
-            "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])                      \
-          : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))                                    \
-          : "memory");                                                                           \
-    }                                                                                            \
-  };
-CONVOY_WGMMA_N192(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0")
-CONVOY_WGMMA_N192(__half, "k16.f32.f16.f16", ", 0, 0")
-CONVOY_WGMMA_N192(float, "k8.f32.tf32.tf32", "")
-#undef CONVOY_WGMMA_N192
-
-#define CONVOY_WGMMA_N256(TYPE, KIND, TRANSPOSED)                                                  \
-  template <>                                                                                      \
-  struct Wgmma<TYPE, 256> {                                                                        \
-    static __device__ __forceinline__ void mma(float (&d)[128], std::uint64_t a, std::uint64_t b,  \
-                                               bool accumulate) {                                  \
-      asm volatile(                                                                                \
-          "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"                                            \
-          "wgmma.mma_async.sync.aligned.m64n256" KIND                                              \
-          " {"                                                                                     \
-          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                 \
-          "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "       \
-          "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "       \
-          "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "       \
-          "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "       \
-          "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "       \
-          "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, " \
-          "%111, "                                                                                 \
-          "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "   \
-          "%126, %127"                                                                             \
-          "}, %128, %129, p, 1, 1" TRANSPOSED ";\n}\n"                                             \
-          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),    \
-            "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),             \
-            "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),          \
-            "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),          \
-            "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),          \
-            "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),          \
-            "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),          \
-            "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),          \
-            "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]),          \
-            "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]),          \
-            "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]),          \
-            "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]),          \
-            "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]),          \
-            "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]),          \
-            "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]),          \
-            "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]),          \
-            "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]),       \
-            "+f"(d[103]), "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]),    \
-            "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]),    \
-            "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]),    \
-            "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]),    \
-            "+f"(d[127])                                                                           \
-          : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))                                      \
-          : "memory");                                                                             \
-    }                                                                                              \
-  };
-CONVOY_WGMMA_N256(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0")
-CONVOY_WGMMA_N256(__half, "k16.f32.f16.f16", ", 0, 0")
-CONVOY_WGMMA_N256(float, "k8.f32.tf32.tf32", "")
-#undef CONVOY_WGMMA_N256
+#undef CONVOY_WGMMA_ALL
+#undef CONVOY_WGMMA_16BIT
+#undef CONVOY_WGMMA
 
 }  // namespace convoy::sm90
