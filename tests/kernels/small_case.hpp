@@ -31,17 +31,27 @@ inline int shared_memory() {
   return bytes;
 }
 
-/// A bias and the activations that kernels apply in registers, and the output in another type.
-inline void expect_right_with_short_epilogues(ConvCase test) {
-  for (const Activation activation : {Activation::none, Activation::relu, Activation::silu,
-                                      Activation::clamp, Activation::hardswish}) {
-    for (const DType out : {test.options.dtype, DType::fp32}) {
-      test.options.output_dtype = out;
-      test.bias = true;
-      test.epilogue.bias_dtype = static_cast<DType>(static_cast<int>(activation) % 3);
-      test.epilogue.activation = activation;
-      expect_right(test);
-    }
+/// A bias, the activations that kernels apply in registers and a residual, in either order, beside
+/// the output or in its place; then the output in another type, which goes the general way.
+inline void expect_right_with_short_epilogues(const ConvCase& of) {
+  for (const Activation activation :
+       {Activation::none, Activation::relu, Activation::leaky_relu, Activation::silu,
+        Activation::clamp, Activation::hardswish, Activation::gelu, Activation::gelu_tanh}) {
+    const int number = static_cast<int>(activation);
+    ConvCase test = of;
+    test.bias = true;
+    test.epilogue.bias_dtype = static_cast<DType>(number % 3);
+    test.epilogue.activation = activation;
+    test.options.output_dtype = of.options.dtype;
+    expect_right(test);
+    test.residual = true;
+    test.residual_in_place = number % 2 == 0;
+    test.epilogue.beta = 2.0f;
+    test.epilogue.order =
+        number % 3 == 0 ? ResidualOrder::before_activation : ResidualOrder::after_activation;
+    expect_right(test);
+    test.options.output_dtype = DType::fp32;
+    expect_right(test);
   }
 }
 

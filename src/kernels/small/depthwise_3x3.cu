@@ -65,7 +65,7 @@ Depthwise3x3Arguments image_arguments(const PlanRequest& request, const RunPoint
   return {.activation = pointers.activation,
           .filter = pointers.filter,
           .output = conv_output(pointers, request.output_dtype, g.out_channels, g.out_channels),
-          .is_short = is_short(EpilogueParams(pointers.epilogue)),
+          .is_short = is_short(EpilogueParams(pointers.epilogue), request.output_dtype),
           .in_height = static_cast<int>(g.in[1]),
           .in_width = static_cast<int>(g.in[2]),
           .out_height = static_cast<int>(g.out[1]),

@@ -141,8 +141,13 @@ __device__ __forceinline__ void store_depthwise(const Depthwise3x3Arguments& a,
       kEnd == DepthwiseEnd::only_short ||
       ((kShort ? a.is_short : a.output.plain) && a.output.dtype == dtype_of<Element>);
   if (in_registers) {
-    if (kShort && !a.output.plain) apply_short_epilogue(a.output.epilogue, sums, channel);
-    Element* to = static_cast<Element*>(a.output.data) + pixel * a.channels + channel;
+    const std::int64_t first = pixel * a.channels + channel;
+    if (kShort && !a.output.plain) {
+      apply_short_epilogue<Element>(a.output, sums, channel, [&](int i) {
+        return i < columns ? first + i * a.channels : -1;
+      });
+    }
+    Element* to = static_cast<Element*>(a.output.data) + first;
 #pragma unroll
     for (int i = 0; i < kDepthwiseColumns; ++i) {
       DepthwiseVector<Element, kDepthwiseChannels> stored;

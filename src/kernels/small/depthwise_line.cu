@@ -122,7 +122,7 @@ class DepthwiseLinePlan final : public CudaPlan {
         .cache = pointers.cache,
         .filter = pointers.filter,
         .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
-        .is_short = is_short(EpilogueParams(pointers.epilogue)),
+        .is_short = is_short(EpilogueParams(pointers.epilogue), request_.output_dtype),
         .in_rows = narrow(g.seen()[axis]),
         .cached_rows = narrow(g.cached_frames),
         .out_rows = narrow(g.out[axis]),

@@ -88,7 +88,7 @@ class DepthwiseRowPlan final : public CudaPlan {
         .cache = nullptr,
         .filter = pointers.filter,
         .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
-        .is_short = is_short(EpilogueParams(pointers.epilogue)),
+        .is_short = is_short(EpilogueParams(pointers.epilogue), request_.output_dtype),
         .in_rows = narrow(view_.in_rows),
         .in_columns = narrow(view_.in_columns),
         .out_rows = narrow(view_.out_rows),

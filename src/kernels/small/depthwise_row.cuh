@@ -130,7 +130,10 @@ __global__ void __launch_bounds__(kDepthwiseRowThreads, kDepthwiseRowShapes[kSha
   const int columns = min(kStrip, a.out_columns - q);
   const std::int64_t pixel = std::int64_t{line} * a.out_columns + q;
   if (ends_short) {
-    if (!a.output.plain) apply_short_epilogue(a.output.epilogue, sums, bias);
+    if (!a.output.plain) {
+      apply_short_epilogue<Element>(a.output, sums, bias,
+                                    strip_element(a.channels, pixel, 1, columns, channel));
+    }
     store_depthwise_strip<Element>(a, sums, pixel, 1, columns, channel);
   } else {
     finish_depthwise_strip(a, sums, pixel, 1, columns, channel);

@@ -185,13 +185,17 @@ __global__ void __launch_bounds__(kThreads, kNine ? 4 : 1)
     }
     if (arguments.is_short && arguments.output.dtype == dtype_of<Element>) {
       if (!channel_exists) continue;
-      if (!arguments.output.plain) apply_short_epilogue(arguments.output.epilogue, v, channel);
+      const auto element = [&](int i) {
+        const std::int64_t pixel = first_pixel + i * 8;
+        return pixel < g.pixels ? pixel * arguments.output.channels + channel : -1;
+      };
+      if (!arguments.output.plain) {
+        apply_short_epilogue<Element>(arguments.output, v, channel, element);
+      }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const std::int64_t pixel = first_pixel + i * 8;
-        if (pixel >= g.pixels) continue;
-        *reinterpret_cast<uint2*>(static_cast<Element*>(arguments.output.data) +
-                                  pixel * arguments.output.channels + channel) =
+        if (element(i) < 0) continue;
+        *reinterpret_cast<uint2*>(static_cast<Element*>(arguments.output.data) + element(i)) =
             make_uint2(pack2<Element>(v[i][0], v[i][1]), pack2<Element>(v[i][2], v[i][3]));
       }
       continue;
@@ -270,7 +274,7 @@ class GroupedPlan final : public CudaPlan {
         .filter = pointers.filter,
         .geometry = geometry_,
         .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels),
-        .is_short = is_short(EpilogueParams(pointers.epilogue)),
+        .is_short = is_short(EpilogueParams(pointers.epilogue), request_.output_dtype),
         .columns = FastDivide(g.out[2]),
         .rows = FastDivide(g.out[1]),
         .frames = FastDivide(g.out[0]),

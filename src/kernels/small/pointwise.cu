@@ -28,6 +28,8 @@ constexpr int kBlockPixels = kBlockThreads / 32 * kWarpPixels;
 constexpr int kMost = 32;          // Channels and filters that are all in registers.
 constexpr int kMostChannels = 64;  // Where filters come 16 after the other,
 constexpr int kMostFilters = 512;  // and how many of those.
+// Blocks of 1, 2 and 4 MMA steps that a multiprocessor holds, by their registers.
+constexpr int kResident[] = {0, 9, 8, 0, 5};
 
 struct PointwiseArguments {
   const void* activation;
@@ -157,7 +159,7 @@ __device__ __forceinline__ void load_steps_if(bool exists, const Element* from, 
 // NOTE: 16 bytes a lane where they can be: a warp's load is then 64 bytes of each pixel, half as
 // many requests to L2 as 32 bytes are.
 template <typename Element, int kSteps, bool kShort>
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, kShort ? kResident[kSteps] : 1)
     pointwise_wide_kernel(const __grid_constant__ PointwiseArguments arguments) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = lane / 4, quad = lane % 4 * 4;
@@ -212,7 +214,7 @@ __global__ void __launch_bounds__(kBlockThreads)
           v[half][0] = d[0][half * 2], v[half][1] = d[0][half * 2 + 1];
           v[half][2] = d[1][half * 2], v[half][3] = d[1][half * 2 + 1];
         }
-        apply_short_epilogue(arguments.output.epilogue, v, now.bias);
+        apply_short_epilogue<Element>(arguments.output, v, now.bias, NoResidual{});
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const std::int64_t at = pixel + i * 16 + half * 8;
@@ -246,8 +248,6 @@ struct FilterSplit {
   int turns = 1;   ///< Of a block,
   int blocks = 1;  ///< and blocks of the same pixels.
 };
-// Blocks of 1, 2 and 4 steps that a multiprocessor holds, by their registers.
-constexpr int kResident[] = {0, 10, 8, 0, 5};
 // MMA steps of a kernel, of 16 channels: one, or whole pairs.
 int steps_of(const ConvGeometry& g) {
   return g.in_channels <= 16 ? 1 : g.in_channels <= 32 ? 2 : 4;
@@ -283,8 +283,11 @@ class PointwisePlan final : public CudaPlan {
         .output = conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels)};
     const auto blocks = static_cast<unsigned>(ceil_div(g.gemm_m(), kBlockPixels));
     const EpilogueParams& epilogue = arguments.output.epilogue;
-    const bool plain = (are_few(g) ? at_most_a_bias(epilogue) : is_short(epilogue)) &&
-                       request_.output_dtype == request_.dtype && g.out_channels % 4 == 0;
+    const bool is_short_enough =
+        are_few(g) ? at_most_a_bias(epilogue)
+                   : is_short(epilogue, request_.output_dtype) && !epilogue.has_residual;
+    const bool plain =
+        is_short_enough && request_.output_dtype == request_.dtype && g.out_channels % 4 == 0;
     Kernel* const kernel = request_.dtype == DType::bf16 ? choose_kernel<__nv_bfloat16>(plain)
                                                          : choose_kernel<__half>(plain);
     launch_kernel(kernel,

@@ -1,64 +1,113 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What most layers of networks end with, a bias and an activation of few instructions, for kernels
-// that store from registers: applied to all of a thread's outputs at once. Everything else goes
-// through `store_channels`, a vector at a time, out of code that is there once.
+// What most layers of networks end with, a bias, an activation of few instructions and a residual,
+// for kernels that store from registers: applied to all of a thread's outputs at once. Everything
+// else goes through `store_channels`, a vector at a time, out of code that is there once.
 #pragma once
+
+#include <type_traits>
 
 #include "kernels/common/output.cuh"
 
 namespace convoy::small {
 
-/// Whether the epilogue is at most such a bias and activation, in fp32.
-inline bool is_short(const EpilogueParams& e) {
+/// Whether the epilogue is at most such steps, in fp32, for outputs of `dtype`: the GELUs are those
+/// that 16 bits hide (common/gates.hpp).
+inline bool is_short(const EpilogueParams& e, DType dtype) {
+  const bool is_gelu = e.activation == Activation::gelu || e.activation == Activation::gelu_tanh;
   const bool is_cheap = e.activation == Activation::none || e.activation == Activation::relu ||
+                        e.activation == Activation::leaky_relu ||
                         e.activation == Activation::silu || e.activation == Activation::clamp ||
-                        e.activation == Activation::hardswish;
-  return e.scale == 1.0f && !e.has_residual && !e.round_each_step && is_cheap;
+                        e.activation == Activation::hardswish || (is_gelu && dtype != DType::fp32);
+  return e.scale == 1.0f && !e.round_each_step && is_cheap;
 }
 
 #ifdef __CUDACC__
 
+/// In place of `element` below: there is no residual.
+struct NoResidual {
+  __device__ std::int64_t operator()(int) const { return -1; }
+};
+
 /// The epilogue of kWidth channels of kPixels pixels, where it `is_short`, their bias as
-/// `load_biases` gives it.
-template <int kPixels, int kWidth>
-__device__ __forceinline__ void apply_short_epilogue(const EpilogueParams& epilogue,
+/// `load_biases` gives it. `element(i)`: where v[i] goes in an output of Element, a multiple of
+/// kWidth, or below zero where it goes nowhere.
+template <typename Element, int kPixels, int kWidth, typename ElementOf>
+__device__ __forceinline__ void apply_short_epilogue(const ConvOutput& out,
                                                      float (&v)[kPixels][kWidth],
-                                                     const float (&bias)[kWidth]) {
+                                                     const float (&bias)[kWidth],
+                                                     const ElementOf& element) {
+  using Vector = OutputVector<Element, kWidth>;
+  const EpilogueParams& epilogue = out.epilogue;
+  const bool has_residual = !std::is_same_v<ElementOf, NoResidual> && epilogue.has_residual;
+  const auto add_residual = [&] {
+    Vector residual[kPixels];
+#pragma unroll
+    for (int i = 0; i < kPixels; ++i) {
+      const std::int64_t at = element(i);
+      if (at >= 0) {
+        residual[i] =
+            *reinterpret_cast<const Vector*>(static_cast<const Element*>(out.residual) + at);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kPixels; ++i) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        v[i][j] = fmaf(epilogue.beta, to_float(residual[i].values[j]), v[i][j]);
+      }
+    }
+  };
 #pragma unroll
   for (auto& pixel : v) {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) pixel[i] += bias[i];
   }
+  if (has_residual && epilogue.residual_first) add_residual();
   // NOTE: of an activation that the compiler knows, no other's code is there.
   const auto apply = [&](Activation activation) {
     EpilogueParams known = epilogue;
     known.activation = activation;
     known.round_each_step = false;
-    activate(known, reinterpret_cast<float(&)[kPixels * kWidth]>(v));
+    activate<sizeof(Element) == 2>(known, reinterpret_cast<float(&)[kPixels * kWidth]>(v));
   };
   switch (epilogue.activation) {
     case Activation::relu:
-      return apply(Activation::relu);
+      apply(Activation::relu);
+      break;
+    case Activation::leaky_relu:
+      apply(Activation::leaky_relu);
+      break;
     case Activation::silu:
-      return apply(Activation::silu);
+      apply(Activation::silu);
+      break;
     case Activation::clamp:
-      return apply(Activation::clamp);
+      apply(Activation::clamp);
+      break;
     case Activation::hardswish:
-      return apply(Activation::hardswish);
+      apply(Activation::hardswish);
+      break;
+    case Activation::gelu:
+      if constexpr (sizeof(Element) == 2) apply(Activation::gelu);
+      break;
+    case Activation::gelu_tanh:
+      if constexpr (sizeof(Element) == 2) apply(Activation::gelu_tanh);
+      break;
     default:
-      return;
+      break;
   }
+  if (has_residual && !epilogue.residual_first) add_residual();
 }
 
 /// The same of channels [channel, channel + kWidth), the bias read here.
-template <int kPixels, int kWidth>
-__device__ __forceinline__ void apply_short_epilogue(const EpilogueParams& epilogue,
+template <typename Element, int kPixels, int kWidth, typename ElementOf>
+__device__ __forceinline__ void apply_short_epilogue(const ConvOutput& out,
                                                      float (&v)[kPixels][kWidth],
-                                                     std::int64_t channel) {
+                                                     std::int64_t channel,
+                                                     const ElementOf& element) {
   float bias[kWidth];
-  load_biases(epilogue, bias, channel, kWidth);
-  apply_short_epilogue(epilogue, v, bias);
+  load_biases(out.epilogue, bias, channel, kWidth);
+  apply_short_epilogue<Element>(out, v, bias, element);
 }
 
 #endif  // __CUDACC__
