@@ -3,10 +3,11 @@
 // Two builds of the library, before and after a change, in one process on one GPU: each layer's
 // time with both, interleaved, and whether every bit of the outputs is the same.
 //
-//   convoy_compare_builds BEFORE.so AFTER.so [--seconds S] [--dtype TYPE]
-//                         [--residual] [--silu] [--csv FILE] SHAPES...
+//   convoy_compare_builds BEFORE.so AFTER.so [--seconds S] [--dtype TYPE] [--epilogue STEPS]
+//                         [--csv FILE] SHAPES...
 //
-// SHAPES: shape files or shape strings. Exit code: 0, or 1 where bits differ or a layer fails.
+// SHAPES: shape files or shape strings; types and epilogues that a file gives its layers count more
+// than the options. Exit code: 0, or 1 where bits differ or a layer fails.
 // Both are reached through the C interface only, so any two versions with the same major version
 // can be compared.
 #include <dlfcn.h>
@@ -62,8 +63,7 @@ struct Options {
   std::string csv_path;
   double seconds = 0.3;
   DType dtype = DType::bf16;
-  bool residual = false;
-  bool silu = false;
+  EpilogueKind epilogue;
   std::vector<std::string> shapes;
 };
 
@@ -75,18 +75,19 @@ struct Tensors {
 /// One layer as one build runs it.
 class Layer {
  public:
-  Layer(const Build& build, const ProblemShape& problem, const Options& options,
+  Layer(const Build& build, const ProblemShape& problem, DType dtype, const EpilogueKind& kind,
         const Tensors& tensors, std::size_t output_bytes)
       : build_(build), output_(Device::cuda, output_bytes) {
     CONVOY_OF(build, convoy_epilogue_init)(&epilogue_, sizeof epilogue_);
-    if (options.silu) {
-      epilogue_.bias = tensors.bias.data();
-      epilogue_.activation = CONVOY_ACTIVATION_SILU;
-    }
-    if (options.residual) epilogue_.residual = tensors.residual.data();
+    if (kind.bias) epilogue_.bias = tensors.bias.data();
+    epilogue_.bias_dtype = static_cast<int>(kind.bias_dtype);
+    epilogue_.activation = static_cast<int>(kind.activation);
+    if (kind.residual) epilogue_.residual = tensors.residual.data();
+    epilogue_.residual_order = static_cast<int>(kind.order);
+    epilogue_.rounding = static_cast<int>(kind.rounding);
     convoy_plan_options_t plan_options;
     CONVOY_OF(build, convoy_plan_options_init)(&plan_options, sizeof plan_options);
-    plan_options.dtype = static_cast<int>(options.dtype);
+    plan_options.dtype = static_cast<int>(dtype);
     plan_options.device = CONVOY_DEVICE_CUDA;
     plan_options.packed_filter = 1;
     plan_options.epilogue = &epilogue_;
@@ -191,7 +192,7 @@ class Layer {
 };
 
 struct Row {
-  std::string set, problem, kernels[2];
+  std::string set, problem, dtype, epilogue, kernels[2];
   std::int64_t count = 1;
   double us[2] = {};
   bool same_bits = false;
@@ -200,21 +201,25 @@ struct Row {
 Row compare(const Build (&builds)[2], const std::string& set, const cli::ShapeCase& shape,
             const Options& options) {
   const ConvGeometry g = geometry_of(shape.problem);
+  const DType dtype = shape.dtype.value_or(options.dtype);
+  const EpilogueKind kind = shape.epilogue.value_or(options.epilogue);
   Tensors tensors;
-  tensors.activation = random_memory(g.activation_elements(), options.dtype, 1, 1.0f);
-  tensors.cache = random_memory(g.cache_elements(), options.dtype, 2, 1.0f);
+  tensors.activation = random_memory(g.activation_elements(), dtype, 1, 1.0f);
+  tensors.cache = random_memory(g.cache_elements(), dtype, 2, 1.0f);
   tensors.filter =
-      random_memory(g.filter_elements(), options.dtype, 3, std::sqrt(3.0f / float(g.gemm_k())));
-  tensors.bias = random_memory(g.out_channels, DType::fp32, 4, 1.0f);
-  tensors.residual = random_memory(g.output_elements(), options.dtype, 5, 1.0f);
+      random_memory(g.filter_elements(), dtype, 3, std::sqrt(3.0f / float(g.gemm_k())));
+  tensors.bias = random_memory(g.out_channels, kind.bias_dtype, 4, 1.0f);
+  tensors.residual = random_memory(g.output_elements(), dtype, 5, 1.0f);
   cli::synchronize(Device::cuda);
-  const std::size_t bytes = std::size_t(g.output_elements()) * size_of(options.dtype);
-  const Layer before(builds[0], shape.problem, options, tensors, bytes);
-  const Layer after(builds[1], shape.problem, options, tensors, bytes);
+  const std::size_t bytes = std::size_t(g.output_elements()) * size_of(dtype);
+  const Layer before(builds[0], shape.problem, dtype, kind, tensors, bytes);
+  const Layer after(builds[1], shape.problem, dtype, kind, tensors, bytes);
 
   Row row;
   row.set = set;
   row.problem = to_string(shape.problem);
+  row.dtype = to_string(dtype);
+  row.epilogue = to_string(kind);
   row.count = shape.count;
   row.kernels[0] = before.kernel();
   row.kernels[1] = after.kernel();
@@ -233,7 +238,8 @@ int run(const Options& options) {
     std::printf("%s: %s, %s\n", i == 0 ? "before" : "after", options.paths[i].c_str(),
                 CONVOY_OF(builds[i], convoy_version)());
   }
-  std::string csv = "set,problem,count,before_us,after_us,ratio,same_bits,before,after\n";
+  std::string csv =
+      "set,problem,dtype,epilogue,count,before_us,after_us,ratio,same_bits,before,after\n";
   int different = 0, failed = 0, slower = 0;
   double log_sum = 0, worst = 1e9;
   std::vector<Row> rows;
@@ -243,13 +249,14 @@ int run(const Options& options) {
     failed += for_each_layer({word}, [&](const cli::ShapeCase& shape) {
       const Row row = compare(builds, set, shape, options);
       const double ratio = row.us[0] / row.us[1];
-      std::printf("%-60s %9.2f %9.2f us  x %.3f  %s  %s\n", row.problem.c_str(), row.us[0],
-                  row.us[1], ratio, row.same_bits ? "same bits" : "BITS DIFFER",
-                  row.kernels[1].c_str());
+      std::printf("%-60s %-20s %9.2f %9.2f us  x %.3f  %s  %s\n", row.problem.c_str(),
+                  row.epilogue.c_str(), row.us[0], row.us[1], ratio,
+                  row.same_bits ? "same bits" : "BITS DIFFER", row.kernels[1].c_str());
       char line[512];
-      std::snprintf(line, sizeof line, "%s,%s,%lld,%.3f,%.3f,%.4f,%d,%s,%s\n", row.set.c_str(),
-                    row.problem.c_str(), static_cast<long long>(row.count), row.us[0], row.us[1],
-                    ratio, row.same_bits, row.kernels[0].c_str(), row.kernels[1].c_str());
+      std::snprintf(line, sizeof line, "%s,%s,%s,%s,%lld,%.3f,%.3f,%.4f,%d,%s,%s\n",
+                    row.set.c_str(), row.problem.c_str(), row.dtype.c_str(), row.epilogue.c_str(),
+                    static_cast<long long>(row.count), row.us[0], row.us[1], ratio, row.same_bits,
+                    row.kernels[0].c_str(), row.kernels[1].c_str());
       csv += line;
       different += !row.same_bits;
       slower += ratio < 0.99;
@@ -283,13 +290,14 @@ int main(int argc, char** argv) {
   CommandLine line("convoy_compare_builds", "Two builds of the library: times and bits.");
   line.number("--seconds", options.seconds, "of timed runs, each layer");
   line.dtype(options.dtype);
-  line.flag("--residual", options.residual, "layers with a residual");
-  line.flag("--silu", options.silu, "layers with SiLU");
+  std::string epilogue = "none";
+  line.word("--epilogue", epilogue, "of layers that do not say theirs: bias+silu+residual");
   line.word("--csv", options.csv_path, "the table as a file");
   line.rest("BEFORE.so AFTER.so SHAPES", words, 3, kShapesHelp);
   return line.run(argc, argv, [&] {
     options.paths[0] = words[0];
     options.paths[1] = words[1];
+    options.epilogue = convoy::cli::parse_epilogue(epilogue);
     options.shapes.assign(words.begin() + 2, words.end());
     return run(options);
   });

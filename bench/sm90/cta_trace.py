@@ -4,9 +4,10 @@
 
     EXTRA=-DCONVOY_SM90_TRACE bench/sm90/build.sh build/sm90-trace bf16
     library=build/sm90-trace/libconvoy_sm90_bench.so
-    python3 bench/sm90/cta_trace.py $library [SHAPES [instance filter]]
+    python3 bench/sm90/cta_trace.py $library [SHAPES [instance filter [activation]]]
 
-SHAPES: part of a title of SHAPES, or shape strings of `convoy bench`, separated by commas.
+SHAPES: part of a title of SHAPES, or shape strings of `convoy bench`, separated by commas. With an
+activation (relu, silu, gelu, ...) the kernel adds a bias and computes it; cuDNN does not.
 
 Microseconds, medians of several runs. `event` is the time between two events around the launch,
 `span` from the first CTA's start to the last one's end; the rest are medians over CTAs from the
@@ -76,7 +77,7 @@ def summary(stamps):
     return result
 
 
-def trace(lib, title, p, pattern):
+def trace(lib, title, p, pattern, activation):
     torch.backends.cudnn.benchmark = True
     x, _cache, w = make(p, torch.bfloat16, False)
     tiny = dict(p, n=1, d=1, h=8, w=8, cache=0)
@@ -109,9 +110,12 @@ def trace(lib, title, p, pattern):
         lib.lib.convoy_sm90_set_trace(plan, stamps.data_ptr())
         out = torch.empty_like(want)
         tiny_out = torch.empty(1, 1, 8, 8, p["k"], dtype=torch.bfloat16, device="cuda")
-        run = lambda: lib.run(plan, out, x, None, w)
-        code = lambda: lib.run(tiny_plan, tiny_out, tiny_x, None, tiny_w)
-        run()
+        epilogue = {}
+        if activation:
+            epilogue = {"bias": torch.zeros(p["k"], device="cuda"), "activation": activation}
+        run = lambda: lib.run(plan, out, x, None, w, **epilogue)
+        code = lambda: lib.run(tiny_plan, tiny_out, tiny_x, None, tiny_w, **epilogue)
+        lib.run(plan, out, x, None, w)
         error = ((out.float() - want.float()).norm() / want.float().norm()).item()
         print(f"  {name.split(' ')[1]}: {lib.text(plan)}{'' if error < 5e-3 else ' WRONG'}")
         for mode, prepare in (("cold", lambda: None), ("code", code), ("data", lambda: x.sum()),
@@ -139,6 +143,7 @@ if __name__ == "__main__":
     library.sms = torch.cuda.get_device_properties(0).multi_processor_count
     shape_pattern = sys.argv[2] if len(sys.argv) > 2 else ""
     instance_pattern = sys.argv[3] if len(sys.argv) > 3 else ""
+    activation = sys.argv[4] if len(sys.argv) > 4 else ""
     todo = [(title, p) for title, p in SHAPES if shape_pattern in title]
     for title, p in todo or [(text, shape(text)) for text in shape_pattern.split(",")]:
-        trace(library, title, p, instance_pattern)
+        trace(library, title, p, instance_pattern, activation)
