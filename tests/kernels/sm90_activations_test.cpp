@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "core/text.hpp"
 #include "kernels/sm90/host.hpp"
 #include "support/integer_tensors.hpp"
 
@@ -119,10 +120,10 @@ TEST_F(Sm90Activations, InFp32) {
   FAIL() << "no instance with fp32 outputs has every path";
 }
 
-// SiLU of every 16-bit value, infinities and NaNs among them, next to values of any other size: the
-// residual is the activation's argument, the convolution is zero.
-void check_silu_of_every_value(const sm90::Instance& instance) {
-  SCOPED_TRACE(sm90::name_of(instance));
+// SiLU or GELU of every 16-bit value, infinities and NaNs among them, next to values of any other
+// size: the residual is the activation's argument, the convolution is zero.
+void check_every_value(const sm90::Instance& instance, Activation kind) {
+  SCOPED_TRACE(text(sm90::name_of(instance), ", ", to_string(kind)));
   const DType type = instance.config.in;
   constexpr std::int64_t kChannels = 64;
   constexpr std::size_t kValues = 1 << 16;
@@ -136,7 +137,7 @@ void check_silu_of_every_value(const sm90::Instance& instance) {
   RunPointers pointers;
   pointers.output = output.data();
   pointers.activation = pointers.filter = zeros.data();
-  pointers.epilogue.activation = Activation::silu;
+  pointers.epilogue.activation = kind;
   pointers.epilogue.residual = residual.data();
   pointers.epilogue.order = ResidualOrder::before_activation;
   launch_instance(instance, problem, pointers);
@@ -145,31 +146,41 @@ void check_silu_of_every_value(const sm90::Instance& instance) {
   for (std::size_t i = 0; i < kValues; ++i) {
     const auto at = static_cast<std::int64_t>(i);
     const double x = load_element(in.data(), at, type);
-    const double want = reference::activate_fp64(x, Activation::silu, 0, 0);
+    const double want = reference::activate_fp64(x, kind, 0, 0);
     const double y = load_element(got.data(), at, type);
     if (std::isnan(want) || std::isinf(want)) {
-      EXPECT_TRUE(std::isnan(want) ? std::isnan(y) : y == want) << "SiLU of " << x << " is " << y;
+      EXPECT_TRUE(std::isnan(want) ? std::isnan(y) : y == want) << "of " << x << ": " << y;
       continue;
     }
     // Rounding to the output type, and what the special-function unit may be off before it. It
-    // flushes fp32 subnormals to zero.
+    // flushes fp32 subnormals to zero. GELU is a polynomial's (common/gates.hpp).
     const double unit = type == DType::bf16 ? 0x1p-8 : 0x1p-11;
-    const double floor = type == DType::bf16 ? 0x1p-118 : 0x1p-25;
-    EXPECT_NEAR(y, want, unit * (1 + 0x1p-8) * std::abs(want) + floor) << "SiLU of " << x;
+    const double subnormal = type == DType::bf16 ? 0x1p-118 : 0x1p-25;
+    const double floor = kind == Activation::gelu        ? 0.61 * 0x1p-20 + subnormal
+                         : kind == Activation::gelu_tanh ? 0x1p-50 + subnormal  // fp64's 1 + tanh.
+                                                         : subnormal;
+    const double off = kind == Activation::gelu        ? 0.61 * 0x1p-12
+                       : kind == Activation::gelu_tanh ? 0x1p-14  // The argument of 2^t, up to 126.
+                                                       : unit * 0x1p-8;
+    EXPECT_NEAR(y, want, (unit + off) * std::abs(want) + floor) << "of " << x;
     not_nearest += y != static_cast<double>(round_to(type, static_cast<float>(want)));
   }
   // Values whose fp64 result lies so near the middle between two neighbours that fp32 picks the
   // other one.
-  EXPECT_LT(not_nearest, 40) << "of 65536";
+  if (kind == Activation::silu) EXPECT_LT(not_nearest, 40) << "of 65536";
 }
-TEST_F(Sm90Activations, SiluOfEveryBf16InTurns) {
-  check_silu_of_every_value(instance_where(DType::bf16, DType::bf16, in_turns));
+constexpr Activation kGates[] = {Activation::silu, Activation::gelu, Activation::gelu_tanh};
+TEST_F(Sm90Activations, GatesOfEveryBf16InTurns) {
+  const auto& instance = instance_where(DType::bf16, DType::bf16, in_turns);
+  for (const Activation kind : kGates) check_every_value(instance, kind);
 }
-TEST_F(Sm90Activations, SiluOfEveryBf16) {  // Cooperative tiles have a formula of their own.
-  check_silu_of_every_value(instance_where(DType::bf16, DType::bf16, swapped));
+TEST_F(Sm90Activations, GatesOfEveryBf16) {  // Cooperative tiles have a formula of their own.
+  const auto& instance = instance_where(DType::bf16, DType::bf16, swapped);
+  for (const Activation kind : kGates) check_every_value(instance, kind);
 }
-TEST_F(Sm90Activations, SiluOfEveryFp16) {
-  check_silu_of_every_value(instance_where(DType::fp16, DType::fp16, together));
+TEST_F(Sm90Activations, GatesOfEveryFp16) {
+  const auto& instance = instance_where(DType::fp16, DType::fp16, together);
+  for (const Activation kind : kGates) check_every_value(instance, kind);
 }
 
 }  // namespace

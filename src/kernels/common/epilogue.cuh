@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "kernels/common/epilogue_params.hpp"
+#include "kernels/common/gates.cuh"
 
 namespace convoy {
 
@@ -89,8 +90,9 @@ __device__ __forceinline__ float load_bias(const EpilogueParams& params, int i) 
 /// Apply the activation to all values. One uniform branch per call, so call it on several values.
 /// NOTE: the formulas and the accurate exp, erf, tanh are those of unfused frameworks, so that
 /// EpilogueRounding::each_step can reproduce their bits. SiLU, which decoders run on every layer,
-/// uses the fast exp and division (relative error some 1e-6) where that promise is not asked for.
-template <int kCount>
+/// uses the fast exp and division (relative error some 1e-6) where that promise is not asked for;
+/// GELU its gate where `kRounded`, the values being rounded to 16 bits.
+template <bool kRounded = false, int kCount>
 __device__ __forceinline__ void activate(const EpilogueParams& params, float (&v)[kCount]) {
   const auto map = [&v](auto&& function) {
 #pragma unroll
@@ -107,9 +109,17 @@ __device__ __forceinline__ void activate(const EpilogueParams& params, float (&v
       map([&](float x) { return x > 0.0f ? x : params.parameter_a * x; });
       break;
     case Activation::gelu:
+      if (kRounded && !params.round_each_step) {
+        map(gelu_gate);
+        break;
+      }
       map([](float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); });
       break;
     case Activation::gelu_tanh:
+      if (kRounded && !params.round_each_step) {
+        map(gelu_tanh_gate);
+        break;
+      }
       map([](float x) {
         return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
       });
@@ -179,7 +189,7 @@ __device__ __forceinline__ void apply_epilogue(const EpilogueParams& params, flo
   if (params.residual_first) add_residual();
   if (params.activation != Activation::none) {
     round_all();
-    activate(params, v);
+    activate<sizeof(Out) == 2>(params, v);
   }
   if (!params.residual_first) add_residual();
 }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/common/gates.cuh"
 #include "kernels/common/output.cuh"
 #include "kernels/mma/config.hpp"
 #include "kernels/mma/params.hpp"
@@ -50,7 +51,7 @@ struct WarpPart {
 
 // ---- The usual epilogues ------------------------------------------------------------------------
 
-/// scale · sum + bias, then none, ReLU or SiLU, then + beta · residual, as 16-bit values: all in
+/// scale · sum + bias, then none, ReLU, SiLU or GELU, then + beta · residual, as 16-bit values: all in
 /// registers, two filters of a pixel at a time, and through 16 rows of 128 bytes of shared memory
 /// for whole 16-byte cells. Cell c of row r lies at place c ^ turned(r).
 template <typename Out, int kFragments, int kTiles>
@@ -136,6 +137,10 @@ struct PairStore {
       map([](float x) { return x <= 0.0f ? 0.0f : x; });  // NaN passes through.
     } else if (e.activation == Activation::silu) {
       map([](float x) { return __fdividef(x, 1.0f + __expf(-x)); });
+    } else if (e.activation == Activation::gelu) {
+      map(gelu_gate);
+    } else if (e.activation == Activation::gelu_tanh) {
+      map(gelu_tanh_gate);
     }
     if (e.has_residual && !e.residual_first) add_residual();
   }
@@ -186,7 +191,8 @@ __device__ __forceinline__ bool is_usual(const ConvOutput& output) {
   const EpilogueParams& e = output.epilogue;
   return output.dtype == kOut && output.vectors && !e.round_each_step &&
          (e.activation == Activation::none || e.activation == Activation::relu ||
-          e.activation == Activation::silu);
+          e.activation == Activation::silu || e.activation == Activation::gelu ||
+          e.activation == Activation::gelu_tanh);
 }
 
 // ---- A tile -------------------------------------------------------------------------------------

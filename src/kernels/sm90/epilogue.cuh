@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "kernels/common/epilogue.cuh"
+#include "kernels/common/gates.cuh"
 #include "kernels/common/ptx.cuh"
 #include "kernels/sm90/config.hpp"
 #include "kernels/sm90/smem.cuh"
@@ -165,46 +166,8 @@ __device__ __forceinline__ float piece_bias(float lane_bias, int i) {
                      i / 4 * 8 + 2 * (static_cast<int>(ptx::lane_id()) % 4) + i % 2);
 }
 
-/// 1 / (1 + 2^x), by the special-function unit: relative error some 1e-6.
-__device__ __forceinline__ float logistic(float x) {
-  float e, r;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
-  return r;
-}
-
-/// x·sigmoid(x) of four values for one reciprocal and an exponential each, for epilogues that
-/// nothing hides: the special-function unit, 4 lanes a cycle, bounds them. With z = e^-|x|,
-/// sigmoid(x) is (x < 0 ? z : 1) / (1 + z), and the product of four denominators is at most 16.
-__device__ __forceinline__ void silu4(float& x0, float& x1, float& x2, float& x3) {
-  float* const x[4] = {&x0, &x1, &x2, &x3};
-  float d[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    // NOTE: the minimum of NaN and 104 is 104 (where z becomes 0): a NaN stays in its numerator and
-    // out of the others' denominators.
-    float z;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(z) : "f"(fminf(fabsf(*x[i]), 104.0f) * -1.44269504f));
-    d[i] = 1.0f + z;
-    asm("{\n.reg .pred negative;\n"
-        "setp.lt.f32 negative, %0, 0f00000000;\n"
-        "@negative mul.f32 %0, %0, %1;\n}"
-        : "+f"(*x[i])
-        : "f"(z));
-  }
-  const float d01 = d[0] * d[1], d23 = d[2] * d[3];
-  float r;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d01 * d23));
-  const float r01 = r * d23, r23 = r * d01;
-  x0 *= r01 * d[1];
-  x1 *= r01 * d[0];
-  x2 *= r23 * d[3];
-  x3 *= r23 * d[2];
-}
-
 /// EpiloguePath::fused, curved and statistics, bias already added. `kHidden`: while others
-/// multiply. NOTE: measured, SiLU by silu4 is slower there: fewer special functions, but twice the
-/// instructions (docs/kernels-sm90.md).
+/// multiply.
 template <EpiloguePath kPath, bool kHidden, int kCount, typename Source>
 __device__ __forceinline__ void apply_fused_epilogue(const Params& p, float (&v)[kCount],
                                                      const Source& source) {
@@ -217,23 +180,18 @@ __device__ __forceinline__ void apply_fused_epilogue(const Params& p, float (&v)
   if (has_residual && first) add_residual();
   if constexpr (kPath == EpiloguePath::fused || kPath == EpiloguePath::statistics) {
     if (p.epilogue.activation == Activation::silu) {
-      static_assert(kCount % 4 == 0);
-#pragma unroll
-      for (int i = 0; i < kCount; i += 4) {
-        if constexpr (kHidden) {
-#pragma unroll
-          for (int j = i; j < i + 4; ++j) v[j] *= logistic(v[j] * -1.44269504f);
-        } else {
-          silu4(v[i], v[i + 1], v[i + 2], v[i + 3]);
-        }
-      }
+      gate<kHidden>(v, [](float x) { return silu_exponent(x); });
     } else if (p.epilogue.activation == Activation::relu) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) v[i] = v[i] <= 0.0f ? 0.0f : v[i];
+      for (int i = 0; i < kCount; ++i) {
+        asm("max.NaN.f32 %0, %0, 0f00000000;" : "+f"(v[i]));  // NaN passes through.
+      }
     }
   } else {
     const CurvedActivation& f = p.activation;
-    if (f.form == CurvedActivation::Form::clamp) {
+    if (f.form == CurvedActivation::Form::gate) {
+      gate<kHidden>(v, [&](float x) { return gate_exponent(x, f.c); });
+    } else if (f.form == CurvedActivation::Form::clamp) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         // NOTE: .NaN, so that NaN passes through.
@@ -242,16 +200,15 @@ __device__ __forceinline__ void apply_fused_epilogue(const Params& p, float (&v)
         asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(f.c[3]));
         v[i] = f.times_x ? v[i] * x : x;
       }
+    } else if (f.form == CurvedActivation::Form::leaky) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) v[i] = v[i] > 0.0f ? v[i] : v[i] * f.c[0];
     } else {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         const float x = v[i];
-        const float square = fminf(x * x, f.limit);
-        float polynomial = f.c[5];
-#pragma unroll
-        for (int k = 4; k >= 0; --k) polynomial = fmaf(polynomial, square, f.c[k]);
-        const float y = logistic(x * polynomial) * (f.times_x ? x : f.scale) + f.offset;
-        v[i] = fabsf(x) < f.linear_to ? fmaf(x * square, -1.0f / 3.0f, x) : y;
+        const float y = fmaf(logistic(x * f.c[0]), f.scale, f.offset);
+        v[i] = fabsf(x) < f.linear_to ? fmaf(x * x * x, -1.0f / 3.0f, x) : y;
       }
     }
   }

@@ -5,11 +5,13 @@
 #include "kernels/sm90/host.hpp"
 
 #include <algorithm>
-#include <initializer_list>
+#include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "core/checked.hpp"
 #include "core/text.hpp"
+#include "kernels/common/gates.hpp"
 #include "kernels/common/implicit_gemm.hpp"
 
 namespace convoy::sm90 {
@@ -253,14 +255,14 @@ std::string group_refusal(const Config& config, const ConvGeometry& g) {
 bool curved_activation(const Epilogue& epilogue, bool exact, CurvedActivation* curved) {
   using Form = CurvedActivation::Form;
   CurvedActivation& f = *curved;
-  const auto sigmoid_of = [&](std::initializer_list<float> coefficients, float limit,
-                              bool times_x) {
-    constexpr float kLog2E = 1.44269504f;
+  const auto gate_of = [&](const GatePolynomial& polynomial) {
+    f.form = Form::gate;
+    std::copy(std::begin(polynomial.c), std::end(polynomial.c), f.c);
+    return !exact;
+  };
+  const auto sigmoid_of = [&](float factor) {
     f.form = Form::sigmoid;
-    f.times_x = times_x;
-    f.limit = limit;
-    int i = 0;
-    for (const float c : coefficients) f.c[i++] = -kLog2E * c;
+    f.c[0] = silu_exponent(factor);
     return !exact;
   };
   const auto clamp_of = [&](float factor, float offset, float low, float high, bool times_x) {
@@ -272,8 +274,11 @@ bool curved_activation(const Epilogue& epilogue, bool exact, CurvedActivation* c
     f.c[3] = high;
     return true;
   };
-  constexpr float kNoLimit = 1e30f;
   switch (epilogue.activation) {
+    case Activation::leaky_relu:
+      f.form = Form::leaky;
+      f.c[0] = parameter_a_of(epilogue.activation, epilogue.parameter_a);
+      return true;
     case Activation::clamp:
       // NOTE: plus -0 leaves zeros their sign.
       return clamp_of(1.0f, -0.0f, parameter_a_of(epilogue.activation, epilogue.parameter_a),
@@ -281,20 +286,16 @@ bool curved_activation(const Epilogue& epilogue, bool exact, CurvedActivation* c
     case Activation::hardswish:
       return clamp_of(1.0f / 6.0f, 0.5f, 0.0f, 1.0f, true);
     case Activation::sigmoid:
-      return sigmoid_of({1.0f}, kNoLimit, false);
+      return sigmoid_of(1.0f);
     case Activation::tanh:  // 2·sigmoid(2x) - 1
       f.scale = 2.0f;
       f.offset = -1.0f;
       f.linear_to = 0.03f;
-      return sigmoid_of({2.0f}, kNoLimit, false);
-    case Activation::gelu_tanh:  // (1 + tanh(y)) / 2 = sigmoid(2y)
-      return sigmoid_of({1.59576912f, 0.0713548128f}, kNoLimit, true);
+      return sigmoid_of(2.0f);
+    case Activation::gelu_tanh:
+      return gate_of(kGeluTanhGate);
     case Activation::gelu:
-      // The normal distribution function as sigmoid(x·P(x²)), P fitted to its logit on |x| < 5. The
-      // GELU's error is at most 0.54·(2^-12·|GELU| + 2^-20): under the rounding of 16-bit outputs.
-      return sigmoid_of({1.59569496f, 0.0728268901f, -0.000163110774f, -8.55014594e-05f,
-                         4.88676169e-06f, -9.40833743e-08f},
-                        25.0f, true);
+      return gate_of(kGeluGate);
     default:
       return false;
   }
@@ -399,6 +400,26 @@ int choose_band(const Config& config, const ConvGeometry& g, const Params& p, st
   const std::int64_t busy = ceil_div(multiprocessors, config.cluster_size() * n_tiles * p.phases);
   return static_cast<int>(std::clamp<std::int64_t>(
       std::max(kBandBytes / std::max<std::int64_t>(bytes, 1), busy), 1, p.m_clusters));
+}
+
+// Measured on an H100: CTAs that run together read least from L2 where they cover some more filters
+// than pixels, the more so the taller a tile is (docs/lab/2026-11-25-epilogues.md). Filters first
+// covers all of them, which is right up to some 2,048.
+TileOrder choose_order(const Config& config, const Params& p, std::int64_t slots) {
+  constexpr double kFilters = 10.0;  // That a group of one M tile goes with, in heights of a tile.
+  TileOrder order;
+  order.m_tiles = p.m_clusters * p.output_frames;
+  // Groups of channels share no pixels.
+  if (config.is_resident() || p.is_grouped || p.num_cluster_tiles <= slots) return order;
+  const double height = config.block_m * config.cluster_m;
+  const double width = config.block_n * config.cluster_n;
+  const double filters = width * p.phase_filter_tiles.divisor;
+  const double group = std::round(filters / (kFilters * height) * std::min(1.0, width / height));
+  order.group = static_cast<int>(std::clamp(group, 1.0, double(order.m_tiles)));
+  order.group_size = FastDivide(order.group);
+  const int last = order.m_tiles % order.group;
+  order.last_group_size = FastDivide(last == 0 ? order.group : last);
+  return order;
 }
 
 // The activation, or the cache, as the loader reads it.
@@ -684,6 +705,10 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, const Launch
   p.num_cluster_tiles = static_cast<int>(cluster_tiles);
   tiling.num_tiles = p.num_cluster_tiles * tiling.cluster_size;
   p.phase_filter_tiles = FastDivide(n_clusters * p.phases);
+  // NOTE: statistics are merged by the order of tiles.
+  if (options.statistics_groups == 0) {
+    p.order = choose_order(config, p, options.multiprocessors / tiling.cluster_size);
+  }
   p.filter_tiles = FastDivide(n_clusters);
   p.tiles_per_batch = FastDivide(static_cast<std::int64_t>(p.m_clusters) * p.frames_per_batch);
   p.blocks = FastDivide(p.channel_blocks);

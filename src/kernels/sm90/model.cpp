@@ -38,11 +38,8 @@ double epilogue_cycles(const Config& config, const Params& p, const EpilogueKind
       break;
     case Activation::clamp:
     case Activation::hardswish:
-      cycles += k.clamp_cycles;
-      is_long = true;
-      break;
     case Activation::leaky_relu:
-      cycles += k.general_cycles;
+      cycles += k.clamp_cycles;
       is_long = true;
       break;
     default:
@@ -210,8 +207,7 @@ double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocess
 
   const double compute_us = cycles / k.cycles_per_us;
   const double memory_us = memory_bytes(g, config, epilogue_kind, k) / k.memory_bytes_per_us;
-  const bool is_general = p.direct_store || epilogue_kind.activation == Activation::leaky_relu ||
-                          epilogue_kind.rounding == EpilogueRounding::each_step;
+  const bool is_general = p.direct_store || epilogue_kind.rounding == EpilogueRounding::each_step;
   const double launch_us =
       k.launch_us + k.crowd_us * std::min(1.0, tiling.num_tiles / double(multiprocessors)) +
       (is_general ? k.general_us : 0.0) + (tiling.cluster_size > 2 ? k.large_cluster_us : 0.0);

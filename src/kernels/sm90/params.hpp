@@ -43,8 +43,8 @@ inline constexpr int kMaxPhases = 4;
 enum class EpiloguePath {
   plain,       ///< scale·conv + bias
   fused,       ///< plus ReLU or SiLU, plus a residual
-  curved,      ///< the same with GELU, sigmoid, tanh, hardswish, clamp
-  general,     ///< everything: leaky ReLU, rounding after each step, stores without TMA, ops
+  curved,      ///< the same with GELU, sigmoid, tanh, hardswish, clamp, leaky ReLU
+  general,     ///< everything: rounding after each step, stores without TMA, ops
   statistics,  ///< as fused, with the statistics of what is stored
 };
 inline constexpr int kEpiloguePaths = 5;
@@ -60,19 +60,28 @@ struct StatisticsParams {
 /// Neighbouring filters whose statistics are one.
 inline constexpr int kSliceFilters = 4;
 
-/// An activation as EpiloguePath::curved computes it: two formulas whose coefficients serve all.
+/// An activation as EpiloguePath::curved computes it: formulas whose coefficients serve all.
 struct CurvedActivation {
   enum class Form : int {
-    sigmoid,  ///< m·sigmoid(x·P(x²)) + offset, m = x or scale
+    gate,     ///< x·logistic(x·P(x²)), P of a GatePolynomial
+    sigmoid,  ///< scale·logistic(c0·x) + offset
     clamp,    ///< m·min(max(c0·x + c1, c2), c3), m = x or 1
+    leaky,    ///< x, where it is negative c0·x
   };
-  Form form = Form::sigmoid;
-  bool times_x = false;
-  float c[6] = {};     ///< of P, lowest first, times -log2(e)
-  float limit = 0.0f;  ///< P is constant where x² passes it.
+  Form form = Form::gate;
+  bool times_x = false;  ///< Form::clamp: m = x.
+  float c[5] = {};
   float scale = 1.0f;
   float offset = 0.0f;
   float linear_to = 0.0f;  ///< Where |x| is less: x - x³/3, tanh without cancellation.
+};
+
+/// Groups of M tiles (of clusters, through all frames) that are walked before the next filters are.
+struct TileOrder {
+  int group = 1;               ///< M tiles of a group; 1: filters first.
+  int m_tiles = 0;             ///< m_clusters · output frames
+  FastDivide group_size;       ///< group
+  FastDivide last_group_size;  ///< m_tiles mod group, or group
 };
 
 /// Kernel parameters. Axis order of arrays: depth, height, width.
@@ -87,16 +96,17 @@ struct Params {
   bool skip_taps;                 ///< Some temporal taps of some frames meet only padding.
   bool is_grouped;                ///< Several groups of channels: phases in place of upsampling.
   FastDivide phase_filter_tiles;  ///< Filter tiles of all phases; pairs where a cluster has two.
-  FastDivide filter_tiles;        ///< Of one phase.
-  FastDivide tiles_per_batch;     ///< m_clusters · frames_per_batch
-  FastDivide tiles_per_band;      ///< band · frames_per_batch
-  FastDivide full_band;           ///< band
-  FastDivide last_band;           ///< m_clusters mod band, or band
-  FastDivide patches_across;      ///< Patched tiles side by side in a frame.
-  int m_clusters;                 ///< Clusters of M tiles in one output frame.
-  int band;              ///< Clusters of M tiles walked through all frames before the next.
-  int frames_per_batch;  ///< Output frames Z; 1 where tiles straddle frames and batches.
-  int tile_rows;         ///< Output rows and columns of a patched tile.
+  TileOrder order;
+  FastDivide filter_tiles;     ///< Of one phase.
+  FastDivide tiles_per_batch;  ///< m_clusters · frames_per_batch
+  FastDivide tiles_per_band;   ///< band · frames_per_batch
+  FastDivide full_band;        ///< band
+  FastDivide last_band;        ///< m_clusters mod band, or band
+  FastDivide patches_across;   ///< Patched tiles side by side in a frame.
+  int m_clusters;              ///< Clusters of M tiles in one output frame.
+  int band;                    ///< Clusters of M tiles walked through all frames before the next.
+  int frames_per_batch;        ///< Output frames Z; 1 where tiles straddle frames and batches.
+  int tile_rows;               ///< Output rows and columns of a patched tile.
   int tile_columns;
   int channel_blocks;    ///< Of at most 128 bytes of a pixel.
   int block_channels;    ///< Of each, the last may have fewer; a multiple of what an MMA takes.

@@ -35,7 +35,8 @@ __device__ __forceinline__ bool is_patched(const Params& p) {
 }
 
 /// Tiles are numbered filters first, then along M inside a band, then through the frames, then
-/// bands, then batches, so that CTAs that run together read the same rows and frames from L2.
+/// bands, then batches, so that CTAs that run together read the same rows and frames from L2. Where
+/// filters are many, M tiles of a group come before them.
 template <Config kConfig>
 __device__ __forceinline__ Tile decode_tile(const Params& p, int index, int cta_rank) {
   // NOTE: a division costs some 60 cycles and a cooperative tile does not hide them, so the usual
@@ -43,6 +44,15 @@ __device__ __forceinline__ Tile decode_tile(const Params& p, int index, int cta_
   Tile tile;
   int m = p.phase_filter_tiles.divide(index);
   int n = p.phase_filter_tiles.remainder(index, m);
+  if (p.order.group > 1) {
+    // The first M tile of the group, and the place in its tiles.
+    const int group = p.order.group_size.divide(m) * p.order.group;
+    const int place = index - group * static_cast<int>(p.phase_filter_tiles.divisor);
+    const bool last = group + p.order.group > p.order.m_tiles;
+    const FastDivide& size = last ? p.order.last_group_size : p.order.group_size;
+    n = size.divide(place);
+    m = group + size.remainder(place, n);
+  }
   tile.phase = tile.phase_row = tile.phase_column = 0;
   if (p.phases > 1) {
     tile.phase = p.filter_tiles.divide(n);
