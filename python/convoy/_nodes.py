@@ -81,6 +81,27 @@ def settle():
             node.own()
 
 
+def _fields(node):
+    """What a node holds, lists and tuples opened."""
+    for kind in type(node).__mro__:
+        for name in getattr(kind, "__slots__", ()):
+            value = getattr(node, name, None)
+            if isinstance(value, (list, tuple)):
+                yield from value
+            else:
+                yield value
+
+
+def settle_readers(parameter):
+    """Before a parameter is written to: compute what waits and reads it."""
+    for ref in list(getattr(_local, "nodes", ())):
+        node = ref()
+        if node is not None and node.tensor is None and any(
+                held is parameter or (type(held) is Value and held.tensor is parameter)
+                for held in _fields(node)):
+            node.force()
+
+
 def _reads(node, addresses):
     """Whether what waits reads memory of the caller's: what he gave, or storage at an address."""
     waiting = [node]
@@ -92,12 +113,7 @@ def _reads(node, addresses):
                     tensor.untyped_storage().data_ptr() in addresses):
                 return True
             continue
-        for kind in type(node).__mro__:
-            for name in getattr(kind, "__slots__", ()):
-                value = getattr(node, name, None)
-                for part in value if isinstance(value, (list, tuple)) else (value,):
-                    if isinstance(part, Node):
-                        waiting.append(part)
+        waiting += [part for part in _fields(node) if isinstance(part, Node)]
     return False
 
 

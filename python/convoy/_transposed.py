@@ -110,7 +110,8 @@ class Filters:
         if known is None or known[0]() is not weight or known[1] != states:
             with torch.inference_mode(False), torch.no_grad():
                 made = torch.nn.Parameter(how.filter(weight.detach()), requires_grad=False)
-                known = weakref.ref(weight), states, made, how.bias(bias)
+                gone = weakref.ref(weight, lambda _: self._known.pop(key, None))
+                known = gone, states, made, how.bias(bias)
             self._known[key] = known
         return known[2:]
 
