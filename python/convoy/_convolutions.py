@@ -66,9 +66,9 @@ def _conv(axes):
         node, session = input._node, input._session
         if axes == 1 and session.shards and session.shards.active:
             return NotImplemented
-        if type(weight) is Deferred or type(bias) is Deferred:  # Made in the call.
-            if session.shards and session.shards.active:
-                return NotImplemented
+        if ((type(weight) is Deferred or type(bias) is Deferred)  # Made in the call.
+                and session.shards and session.shards.active):
+            return NotImplemented
         weight, bias = snapshot(weight), snapshot(bias)
         key = None
         if type(node) not in _READ_IN_PLACE or node.tensor is not None:

@@ -310,6 +310,8 @@ def _by_foreign(func, args, kwargs):
     """Its kernels may take memory for dense, and write to it: they get what the model's own would
     be."""
     session = session_of(args) or session_of(kwargs.values())
+    if session and session.shards and session.shards.active:
+        session.shards.require_local(str(func), args)
     overloads = [func] if isinstance(func, torch._ops.OpOverload) else [
         getattr(func, name) for name in func.overloads()]
     given, named, written = plain(args), plain(kwargs), []

@@ -20,7 +20,17 @@ from ._deferred import (
     waiting_norm,
     wrong_type,
 )
-from ._nodes import Cast, Conv, MeanSquare, Norm, ShuffledRepeat, Sigmoid, Value, Viewed
+from ._nodes import (
+    Cast,
+    Conv,
+    MeanSquare,
+    Norm,
+    ShuffledRepeat,
+    Sigmoid,
+    Value,
+    Viewed,
+    waits_for,
+)
 
 
 def _narrow(node):
@@ -334,8 +344,10 @@ def _sum(input, other):
         if (conv.residual is not None or not conv.may_fuse() or b.shape != conv.shape
                 or b.dtype is not conv.dtype or b.device != conv.device):
             continue
-        a._session.fused["residual"] += 1
         added = node_of(b)
+        if waits_for(added, conv):  # Whose plain output is wanted anyway.
+            continue
+        a._session.fused["residual"] += 1
         if type(added) is ShuffledRepeat and added.tensor is None and added.how == conv.shuffle:
             return conv.with_repeated_residual(added.source)
         made = conv.with_residual(added)

@@ -202,6 +202,10 @@ def _other_weights(model, x):
     return made
 
 
+def _other_biases(model, x):
+    return [F.conv_transpose2d(x, model.a.weight, model.a.bias * i) for i in range(3)]
+
+
 def _memory_used_again(model, x):
     """Filters and factors in memory that the next ones go into."""
     weight, factor, made = torch.empty(8, 8, 1, 1), torch.ones(8), []
@@ -354,6 +358,7 @@ PROGRAMS = {
     "powers, each another": lambda model, x: model.a(x).abs() ** torch.arange(9.0),
     "operators of other libraries": _operators,
     "other weights": _other_weights,
+    "other biases": _other_biases,
     "memory that is used again": _memory_used_again,
     "numpy's numbers": lambda model, x: numpy.float32(2) * model.a(x) / numpy.int64(3),
     "powers and remainders": lambda model, x: +(5 % (2 ** model.a(x))),

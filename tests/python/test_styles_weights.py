@@ -134,8 +134,8 @@ class Weights(unittest.TestCase):
             model[1].train()(self.x)
             model[1].eval()
 
-        for norm, changes in ((nn.BatchNorm2d, (whole, part)), (Uncounted, (whole,)), (Own, (whole,)),
-                              (OwnInstance, (whole,))):
+        for norm, changes in ((nn.BatchNorm2d, (whole, part)), (Uncounted, (whole,)),
+                              (Own, (whole,)), (OwnInstance, (whole,))):
             self.model = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), norm(8)).eval()
             for change in changes:
                 with self.subTest(norm=norm, change=change):
