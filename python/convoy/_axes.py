@@ -17,6 +17,7 @@ from ._deferred import (
     is_tensor,
     laid_out,
     link,
+    own_form,
     plain,
     stepped,
     value_of,
@@ -383,26 +384,21 @@ def _contiguous(input, memory_format=torch.contiguous_format):
     return input if _is_contiguous(input, memory_format) else another(input)
 
 
-def _own_form(x):
-    """A tensor without memory that lies as the model's own would without us."""
-    return torch.empty(x.shape, device="meta") if x._apart is None else laid_out(x._apart)
-
-
 def _is_contiguous(input, memory_format=torch.contiguous_format):
     if input._apart is None and memory_format is torch.contiguous_format:
         return True
-    return _own_form(input).is_contiguous(memory_format=memory_format)
+    return own_form(input).is_contiguous(memory_format=memory_format)
 
 
 def _stride(input, dim=None):
-    strides = _own_form(input).stride()
+    strides = own_form(input).stride()
     return strides if dim is None else strides[dim]
 
 
 def _as_strided(input, size, stride, storage_offset=None):
     """Of numbers that lie as the model's own; those that lie outside of the view `input` are NaN.
     """
-    form, tensor = _own_form(input), input._force()
+    form, tensor = own_form(input), input._force()
     memory = tensor.new_full((form.untyped_storage().nbytes() // form.element_size(),), math.nan)
     memory.as_strided(form.shape, form.stride(), form.storage_offset()).copy_(tensor)
     first = form.storage_offset() if storage_offset is None else storage_offset
@@ -524,7 +520,7 @@ FUNCTIONS = {
     "permute": _permute, "transpose": _transpose, "swapaxes": _transpose, "movedim": _movedim,
     "moveaxis": _movedim, "squeeze": _squeezing("squeeze"), "unsqueeze": _squeezing("unsqueeze"),
     "is_contiguous": _is_contiguous, "stride": _stride, "as_strided": _as_strided,
-    "storage_offset": lambda input: _own_form(input).storage_offset(),
+    "storage_offset": lambda input: own_form(input).storage_offset(),
     "ravel": lambda input: _reshape(input, -1),
     "reshape_as": lambda input, other: _reshape(input, *other.shape),
     "view_as": lambda input, other: _view(input, *other.shape),

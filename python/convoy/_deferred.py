@@ -153,8 +153,10 @@ class Deferred(torch.Tensor):
         return HANDLERS["__getitem__"](self, index)
 
     def __setitem__(self, index, value):
-        tensor = own(self)
-        tensor[plain(index)] = plain(value)
+        tensor, values = own(self), plain(value)
+        if type(value) is Deferred and torch._C._is_alias_of(tensor, values):
+            values = values.clone()  # Other strides than the model's own may seem to overlap.
+        tensor[plain(index)] = values
         write_through(self)
 
 
@@ -307,39 +309,49 @@ def _is_foreign(func):
 
 
 def _by_foreign(func, args, kwargs):
-    """Its kernels may take memory for dense, and write to it: they get what the model's own would
-    be."""
-    session = session_of(args) or session_of(kwargs.values())
+    """Its kernels may go through memory on their own, and write to it: they get tensors that lie as
+    the model's own would."""
+    values = (*args, *kwargs.values())
+    session = session_of(values)
     if session and session.shards and session.shards.active:
         session.shards.require_local(str(func), args)
     overloads = [func] if isinstance(func, torch._ops.OpOverload) else [
         getattr(func, name) for name in func.overloads()]
-    given, named, written = plain(args), plain(kwargs), []
+    written = []
     if any(overload._schema.is_mutable for overload in overloads):
         settle()
-        written = list(standins((*args, *kwargs.values())))
+        written = list(standins(values))
         for value in written:
             own(value)
-        given, named = plain(args), plain(kwargs)
-    dense: dict[int, torch.Tensor] = {}
-    result = func(*_dense(given, dense), **_dense(named, dense))
+    made: dict[int, torch.Tensor] = {}
+
+    def laid(value):
+        if type(value) is Deferred:
+            if id(value) not in made:
+                made[id(value)] = _as_own(value)
+            return made[id(value)]
+        if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+            return type(value)(map(laid, value))
+        return {key: laid(item) for key, item in value.items()} if type(value) is dict else value
+
+    result = func(*laid(args), **laid(kwargs))
     for value in written:
         tensor = value._node.tensor
-        if dense[id(tensor)] is not tensor:
-            tensor.copy_(dense[id(tensor)])
+        if made[id(value)] is not tensor:
+            tensor.copy_(made[id(value)])
         write_through(value)
     return wrapped(result, session, [value for value in args if type(value) is Deferred])
 
 
-def _dense(value, known):
-    """The same with dense tensors, in lists, tuples and dictionaries too."""
-    if isinstance(value, torch.Tensor):
-        return known.setdefault(id(value), in_order(value))
-    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
-        return type(value)(_dense(item, known) for item in value)
-    if type(value) is dict:
-        return {key: _dense(item, known) for key, item in value.items()}
-    return value
+def _as_own(x):
+    """Its tensor with the strides of the model's own."""
+    tensor, form = x._force(), own_form(x)
+    if tensor.stride() == form.stride():
+        return tensor
+    if form.is_contiguous() or 0 in form.stride():
+        return tensor.contiguous()
+    return torch.empty_strided(form.shape, form.stride(), dtype=tensor.dtype,
+                               device=tensor.device).copy_(tensor)
 
 
 def standins(values):
@@ -659,6 +671,11 @@ def laid_out(apart):
     """A tensor without memory that lies as the model's own would without us."""
     parent, shape, step = apart
     return step(torch.empty(shape, device="meta") if parent is None else laid_out(parent))
+
+
+def own_form(x):
+    """A tensor without memory that lies as the model's own would without us."""
+    return torch.empty(x.shape, device="meta") if x._apart is None else laid_out(x._apart)
 
 
 def another(x):

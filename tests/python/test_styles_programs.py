@@ -169,7 +169,7 @@ def _as_complex(model, x):
 @torch.library.custom_op("convoy_test::silu", mutates_args=())
 def _operator(x: torch.Tensor, factor: float) -> torch.Tensor:
     """Of another library's, with a name of PyTorch's; it takes memory for dense."""
-    assert x.is_contiguous()
+    assert x.is_contiguous() or x.mT.is_contiguous()
     return torch.frombuffer((x * factor).numpy().tobytes(), dtype=x.dtype).reshape(x.shape)
 
 
@@ -183,7 +183,8 @@ def _operators(model, x):
     y = model.a(x)
     flat, waiting = y.view(-1), F.interpolate(y, scale_factor=2)
     _writing_operator(y)
-    return model.b(torch.ops.convoy_test.silu(y, 3.0)), _operator(y, 2.0), flat, model.b(waiting)
+    return (model.b(torch.ops.convoy_test.silu(y, 3.0)), _operator(y, 2.0), flat, model.b(waiting),
+            _operator(y.mT, 2.0))
 
 
 def _other_weights(model, x):
