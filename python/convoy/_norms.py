@@ -67,8 +67,6 @@ def _instance_norm(input, running_mean=None, running_var=None, weight=None, bias
                    use_input_stats=True, momentum=0.1, eps=1e-5):
     if type(input) is not Deferred:
         return NotImplemented
-    if use_input_stats and running_mean is not None:
-        input._session.foldings.forget(running_mean)
     if not use_input_stats:
         return _batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
     if running_mean is not None or input._node.shape[2:].numel() < 2:

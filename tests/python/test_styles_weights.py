@@ -121,11 +121,6 @@ class Weights(unittest.TestCase):
                 return nn.functional.batch_norm(x, self.mean, self.variance, None, None,
                                                 self.training)
 
-        class OwnInstance(Own):
-            def forward(self, x):
-                return nn.functional.instance_norm(x, self.mean, self.variance,
-                                                   use_input_stats=self.training)
-
         def whole(model):
             model.train()(self.x)
             model.eval()
@@ -135,7 +130,7 @@ class Weights(unittest.TestCase):
             model[1].eval()
 
         for norm, changes in ((nn.BatchNorm2d, (whole, part)), (Uncounted, (whole,)),
-                              (Own, (whole,)), (OwnInstance, (whole,))):
+                              (Own, (whole,))):
             self.model = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), norm(8)).eval()
             for change in changes:
                 with self.subTest(norm=norm, change=change):
