@@ -35,6 +35,7 @@ from ._nodes import (
     Repeat,
     Select,
     ShuffledRepeat,
+    Viewed,
     frames_of,
 )
 
@@ -293,6 +294,7 @@ def _reshape(input, *sizes, shape=None, size=None, dtype=None, strict=False):
         made = _split_filters(input, split) if min(split) > 0 else None
         if made is not None:
             return made
+    _find_before_copy(node, sizes)
     made = view(input, lambda t: _layout.reshape(t, sizes))
     # NOTE: in the model's own order of memory a copy: `h = x.permute(...).reshape(...); h += y`.
     if not strict and _would_copy(input, sizes):
@@ -302,6 +304,20 @@ def _reshape(input, *sizes, shape=None, size=None, dtype=None, strict=False):
         made._base, made._viewed = None, False
         link(input, made)
     return made
+
+
+def _find_before_copy(node, sizes):
+    """Compute a norm that waits, where these sizes of it are to be a copy: it must be there for
+    what is written to one of them to be seen in the other."""
+    norm, _ = waiting_norm(node)
+    if norm is None:
+        return
+    form = _layout.empty_inner(norm.shape, torch.empty(0, device="meta"))
+    for step in node.steps if type(node) is Viewed else ():
+        form = step(form)
+    sizes = _layout.resolved(form.shape, sizes)
+    if sizes is not None and not _layout.is_view(form.shape, form.stride(), sizes):
+        node.force()
 
 
 def _would_copy(x, sizes):

@@ -488,6 +488,12 @@ def by_pytorch(func, name, args, kwargs):
     if type(made) is Deferred and made._viewed and len(sources) == 1 and args[0] is sources[0]:
         rest = args[1:]  # NOTE: `sources` not, whose memory would be kept.
         made._apart = sources[0]._apart, sources[0].shape, lambda t: func(t, *rest, **kwargs)
+    elif type(made) in (tuple, list) and len(sources) == 1 and args[0] is sources[0]:
+        rest = args[1:]
+        for i, part in enumerate(made):
+            if type(part) is Deferred and part._viewed:
+                part._apart = (sources[0]._apart, sources[0].shape,
+                               lambda t, i=i: func(t, *rest, **kwargs)[i])
     elif name in _POINTWISE and type(made) is Deferred and sources:
         _lay_out(made, sources[0])
     return made

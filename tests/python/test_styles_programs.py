@@ -140,6 +140,12 @@ def _flat_and_source(y):
     return flat
 
 
+def _norm_and_flat(y):
+    norm = F.group_norm(y, 2)
+    norm.flatten(1)[:, ::3].mul_(2)
+    return norm
+
+
 def _windows(model, x):
     """As numpy's users write it."""
     y = model.a(x)
@@ -348,6 +354,8 @@ PROGRAMS = {
     "as_strided": lambda model, x: model.a(x).as_strided((2, 3), (1, 2)),
     "view(dtype)": lambda model, x: model.a(x).view(torch.int32),
     "flattened, and its source written to": written(_flat_and_source),
+    "a norm, flattened and written to": written(_norm_and_flat),
+    "contiguous of tensor_split": written(lambda y: y.tensor_split(2, 1)[0].contiguous().mul_(3)),
     "ravel": written(lambda y: y.ravel()[::7].mul_(2)),
     "reshape_as": written(lambda y: y.reshape_as(torch.empty(16, 63)).mul_(2)),
     "view_as of another shape": written(lambda y: y.view_as(torch.empty(16, 63)).mul_(2)),
