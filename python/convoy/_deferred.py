@@ -153,10 +153,13 @@ class Deferred(torch.Tensor):
         return HANDLERS["__getitem__"](self, index)
 
     def __setitem__(self, index, value):
-        tensor, values = own(self), plain(value)
-        if type(value) is Deferred and torch._C._is_alias_of(tensor, values):
-            values = values.clone()  # Other strides than the model's own may seem to overlap.
-        tensor[plain(index)] = values
+        tensor, index, values = own(self), plain(index), plain(value)
+        try:
+            tensor[index] = values
+        except RuntimeError:
+            if type(value) is not Deferred or not torch._C._is_alias_of(tensor, values):
+                raise
+            tensor[index] = values.clone()  # By strides that are not the model's they overlap.
         write_through(self)
 
 
