@@ -38,6 +38,7 @@ _log = logging.getLogger("convoy")
 QUALITIES = {"fast": 0, "exact": 1}
 _Parameter, _float32 = torch.nn.Parameter, torch.float32
 _MOST = 65536  # Calls that are kept of each kind, by weight and shape.
+_FACTORS = 8  # That a convolution takes in, or all norms together.
 
 
 @dataclasses.dataclass
@@ -116,6 +117,7 @@ class Session:
         self.shared: dict[int, weakref.ref] = {}
         self._names: dict[int, str] | None = None
         self._derived: dict[tuple, Any] = {}
+        self._factors: dict[int | None, set] = Bounded(_MOST)
         self.foldings = Foldings(lambda: self.model and self.model())
         self.filters = _transposed.Filters()
         self.trials = _trial.Trials()
@@ -149,11 +151,22 @@ class Session:
 
     def is_shared(self, weight):
         """Whether the plain output of this weight's convolution was wanted beside a fused one."""
+        weight = getattr(weight, "_convoy_of", weight)
         found = self.shared.get(id(weight))
         return found is not None and found() is weight
 
     def share(self, weight):
+        weight = getattr(weight, "_convoy_of", weight)
         self.shared[id(weight)] = weakref.ref(weight)
+
+    def may_scale(self, weight, factor):
+        """Whether a convolution of this weight, or a norm (None), takes this factor in. NOTE:
+        numbers that change from call to call would be another call each, to be made, kept and
+        measured."""
+        known = self._factors.setdefault(_identity(weight), set())
+        if len(known) < _FACTORS:
+            known.add(factor)
+        return factor in known
 
     def _name(self, weight):
         if self._names is None:
@@ -398,7 +411,8 @@ class Session:
         known = self._derived.get(key)
         if known is None or known[0]() is not parameter or known[1] != version:
             made = (parameter.detach().to(dtype) * scale).reshape(-1)
-            known = self._derived[key] = weakref.ref(parameter), version, made
+            gone = weakref.ref(parameter, lambda _: self._derived.pop(key, None))
+            known = self._derived[key] = gone, version, made
         return known[2]
 
     def scaled_bias(self, bias, scale):

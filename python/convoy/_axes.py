@@ -4,7 +4,6 @@
 import functools
 import math
 import operator
-import weakref
 
 import torch
 
@@ -17,6 +16,8 @@ from ._deferred import (
     is_given,
     is_tensor,
     laid_out,
+    link,
+    own_form,
     plain,
     stepped,
     value_of,
@@ -34,6 +35,7 @@ from ._nodes import (
     Repeat,
     Select,
     ShuffledRepeat,
+    Viewed,
     frames_of,
 )
 
@@ -60,7 +62,8 @@ def _cast(x, dtype):
 
 
 def _to(input, *args, **kwargs):
-    if type(input) is not Deferred or (set(kwargs) - {"device", "dtype", "non_blocking"}):
+    if type(input) is not Deferred or (
+            set(kwargs) - {"device", "dtype", "non_blocking", "memory_format"}):
         return NotImplemented
     dtype, device = kwargs.get("dtype"), kwargs.get("device")
     for value in args:
@@ -80,7 +83,10 @@ def _to(input, *args, **kwargs):
         device, here = torch.device(device), input._node.device
         if device.type != here.type or (device.index is not None and device.index != here.index):
             return NotImplemented
-    return input if dtype is None else _cast(input, dtype)
+    made = input if dtype is None else _cast(input, dtype)
+    if made is input and kwargs.get("memory_format") not in (None, torch.preserve_format):
+        return _contiguous(input, kwargs["memory_format"])  # Another order in memory: a copy.
+    return made
 
 
 def _frame_slice(node, index):
@@ -144,7 +150,8 @@ def _getitem(x, index):
         part = (node, 2, first) if base is None else (base, 2, offset + first)
     result = value_of(made, session, part, is_given(node), node)
     if all(v is None or v is Ellipsis or isinstance(v, (int, slice)) for v in items):
-        result._viewed = x._viewed = True
+        result._base, result._viewed = x, True
+        x._viewed = True
         result._apart = x._apart, node.shape, lambda t: t[index]
     return result
 
@@ -287,14 +294,30 @@ def _reshape(input, *sizes, shape=None, size=None, dtype=None, strict=False):
         made = _split_filters(input, split) if min(split) > 0 else None
         if made is not None:
             return made
+    _find_before_copy(node, sizes)
     made = view(input, lambda t: _layout.reshape(t, sizes))
     # NOTE: in the model's own order of memory a copy: `h = x.permute(...).reshape(...); h += y`.
     if not strict and _would_copy(input, sizes):
         return another(made)
     source = input._node.tensor
     if source is not None and not torch._C._is_alias_of(made._force(), source):
-        made._copy_of, made._viewed = weakref.ref(input), False
+        made._base, made._viewed = None, False
+        link(input, made)
     return made
+
+
+def _find_before_copy(node, sizes):
+    """Compute a norm that waits, where these sizes of it are to be a copy: it must be there for
+    what is written to one of them to be seen in the other."""
+    norm, _ = waiting_norm(node)
+    if norm is None:
+        return
+    form = _layout.empty_inner(norm.shape, torch.empty(0, device="meta"))
+    for step in node.steps if type(node) is Viewed else ():
+        form = step(form)
+    sizes = _layout.resolved(form.shape, sizes)
+    if sizes is not None and not _layout.is_view(form.shape, form.stride(), sizes):
+        node.force()
 
 
 def _would_copy(x, sizes):
@@ -323,6 +346,8 @@ def _split_up(node, sizes):
 
 def _flatten(input, start_dim=0, end_dim=-1):
     rank = len(input._node.shape)
+    if rank == 0:
+        return NotImplemented
     start, end = start_dim % rank, end_dim % rank
     if start == end:
         return input
@@ -370,10 +395,30 @@ def _squeezing(name):
     return handler
 
 
-def _contiguous(input, memory_format=None):
+def _contiguous(input, memory_format=torch.contiguous_format):
     # The order in memory is ours to choose.
-    copies = input._apart is not None and not laid_out(input._apart).is_contiguous()
-    return another(input) if copies else input
+    return input if _is_contiguous(input, memory_format) else another(input)
+
+
+def _is_contiguous(input, memory_format=torch.contiguous_format):
+    if input._apart is None and memory_format is torch.contiguous_format:
+        return True
+    return own_form(input).is_contiguous(memory_format=memory_format)
+
+
+def _stride(input, dim=None):
+    strides = own_form(input).stride()
+    return strides if dim is None else strides[dim]
+
+
+def _as_strided(input, size, stride, storage_offset=None):
+    """Of numbers that lie as the model's own; those that lie outside of the view `input` are NaN.
+    """
+    form, tensor = own_form(input), input._force()
+    memory = tensor.new_full((form.untyped_storage().nbytes() // form.element_size(),), math.nan)
+    memory.as_strided(form.shape, form.stride(), form.storage_offset()).copy_(tensor)
+    first = form.storage_offset() if storage_offset is None else storage_offset
+    return value_of(memory.as_strided(size, stride, first), input._session)
 
 
 def _clone(input, *, memory_format=None):
@@ -412,7 +457,7 @@ def _split(tensor, split_size_or_sections=None, dim=0, *, split_size=None):
         return tuple(result)
     for part in stepped(node, lambda t: t.split(split_size_or_sections, axis)):
         made = value_of(part, session, (node, axis, at), is_given(node), node)
-        made._viewed = True
+        made._base, made._viewed = tensor, True
         made._apart = tensor._apart, node.shape, functools.partial(
             torch.narrow, dim=axis, start=at, length=part.shape[axis])
         result.append(made)
@@ -490,6 +535,11 @@ FUNCTIONS = {
     "reshape": _reshape, "view": _view, "flatten": _flatten, "unflatten": _unflatten,
     "permute": _permute, "transpose": _transpose, "swapaxes": _transpose, "movedim": _movedim,
     "moveaxis": _movedim, "squeeze": _squeezing("squeeze"), "unsqueeze": _squeezing("unsqueeze"),
+    "is_contiguous": _is_contiguous, "stride": _stride, "as_strided": _as_strided,
+    "storage_offset": lambda input: own_form(input).storage_offset(),
+    "ravel": lambda input: _reshape(input, -1),
+    "reshape_as": lambda input, other: _reshape(input, *other.shape),
+    "view_as": lambda input, other: _view(input, *other.shape),
     "contiguous": _contiguous, "clone": _clone, "split": _split, "chunk": _chunk,
     "detach": lambda input: input,
     "repeat": _repeat, "repeat_interleave": _repeat_interleave,

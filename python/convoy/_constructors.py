@@ -12,7 +12,16 @@ from typing import Any
 
 import torch
 
-from ._deferred import Deferred, in_order, own, plain, session_of, wrapped, write_through
+from ._deferred import (
+    Deferred,
+    in_order,
+    own,
+    plain,
+    session_of,
+    standins,
+    wrapped,
+    write_through,
+)
 from ._nodes import Value, settle
 from ._trial import has_ended
 
@@ -75,16 +84,6 @@ def _put_back_apply():
 _writes: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-def _standins(values):
-    for value in values:
-        if type(value) is Deferred:
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _standins(value)
-        elif type(value) is dict:
-            yield from _standins(value.values())
-
-
 def _scripted(own_call):
     """A call of TorchScript: its compiler gives pointers to kernels of its own, on a GPU."""
 
@@ -96,7 +95,7 @@ def _scripted(own_call):
         if self not in _writes:
             _writes[self] = re.search(r"aten::(\w*[a-z0-9]_|set_data)[(]",
                                       str(self.inlined_graph)) is not None
-        seen = [*_standins(args), *_standins(kwargs.values())]
+        seen = [*standins((*args, *kwargs.values()))]
         if _writes[self]:
             settle()
             for value in seen:

@@ -19,6 +19,7 @@ from ._deferred import (
     node_of,
     plain,
     session_of,
+    snapshot,
     value_of,
     wrong_type,
 )
@@ -65,10 +66,10 @@ def _conv(axes):
         node, session = input._node, input._session
         if axes == 1 and session.shards and session.shards.active:
             return NotImplemented
-        if type(weight) is Deferred or type(bias) is Deferred:  # Made in the call.
-            if session.shards and session.shards.active:
-                return NotImplemented
-            weight, bias = plain(weight), plain(bias)
+        if ((type(weight) is Deferred or type(bias) is Deferred)  # Made in the call.
+                and session.shards and session.shards.active):
+            return NotImplemented
+        weight, bias = snapshot(weight), snapshot(bias)
         key = None
         if type(node) not in _READ_IN_PLACE or node.tensor is not None:
             key = (axes, node.shape, node.dtype, node.device, weight.shape, weight.dtype,
@@ -91,6 +92,8 @@ def _conv(axes):
             return NotImplemented
         stride, dilation = per_axis(stride, axes), per_axis(dilation, axes)
         if isinstance(padding, str):
+            if padding not in ("same", "valid") or (padding == "same" and set(stride) != {1}):
+                return NotImplemented  # PyTorch says what is wrong.
             if padding == "valid":
                 begin = end = (0,) * axes
             else:

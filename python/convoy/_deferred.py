@@ -8,14 +8,16 @@ forward() does, whatever its modules are called.
 """
 
 import collections
+import threading
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-from ._layout import is_inner
+from ._layout import inner_copy, is_inner
 from ._nodes import Cat, Frames, Lent, Norm, Pad, Value, Viewed, remember, settle
 from ._trial import MARK
 
@@ -33,16 +35,16 @@ class Deferred(torch.Tensor):
     call that made it. To PyTorch's C++ code it is a tensor without memory, so that what does not
     ask `__torch_function__` comes to `__torch_dispatch__`."""
 
-    __slots__ = ("_apart", "_copy_of", "_entry", "_node", "_session", "_viewed")
+    __slots__ = ("_apart", "_base", "_entry", "_node", "_session", "_viewed")
 
     def __new__(cls, node, session, entry=None):
         made = _wrapper(cls, node.shape, dtype=node.dtype, device=node.device)
         _guard(made)  # Native code that asks for its memory gets an error, and no null pointer.
         made._node, made._session, made._entry = node, session, entry
         made._viewed = False  # Whether others may look at the same memory.
-        # Of a view, (its source's, the source's shape, step): how the model's own tensor lies.
-        made._apart = None
-        made._copy_of = None  # A weak reference to what it would be a view of without us.
+        # Of a view, (its source's, the source's shape, step): how the model's own tensor lies; and
+        # the source, whose memory it has.
+        made._apart = made._base = None
         return made
 
     @classmethod
@@ -151,8 +153,13 @@ class Deferred(torch.Tensor):
         return HANDLERS["__getitem__"](self, index)
 
     def __setitem__(self, index, value):
-        tensor = own(self)
-        tensor[plain(index)] = plain(value)
+        tensor, index, values = own(self), plain(index), plain(value)
+        try:
+            tensor[index] = values
+        except RuntimeError:
+            if type(value) is not Deferred or not torch._C._is_alias_of(tensor, values):
+                raise
+            tensor[index] = values.clone()  # By strides that are not the model's they overlap.
         write_through(self)
 
 
@@ -190,6 +197,19 @@ def node_of(value):
 def is_exposed(value):
     """A tensor that the model may write to without our seeing it: it must not wait to be read."""
     return type(value) is not Deferred and not isinstance(value, torch.nn.Parameter)
+
+
+def snapshot(weight):
+    """A weight or bias that is to wait until it is read: a copy where the model may write to it
+    without our seeing it. None stays None."""
+    if weight is None or type(weight) is _Parameter:
+        return weight
+    if not is_exposed(weight):
+        return plain(weight)
+    with torch.no_grad():
+        made = weight.clone() if weight.dim() < 3 else inner_copy(weight)
+    made._convoy_of = weight
+    return made
 
 
 _no_dispatch = torch.Tensor.__torch_dispatch__  # Each look at it makes no new one.
@@ -248,7 +268,8 @@ def wrapped(value, session, sources=()):
             if tensor is not None and torch._C._is_alias_of(value, tensor):
                 node = alone(source)
                 made._node = _value(value, given=is_given(node), base=node)
-                made._viewed = source._viewed = True
+                made._viewed, made._base = True, source
+                source._viewed = True
         return made
     if isinstance(value, tuple) and type(value) is not torch.Size:
         return tuple_like(value, [wrapped(v, session, sources) for v in value])
@@ -280,7 +301,76 @@ def requires_grad(tensor):
     return tensor is not None and tensor.requires_grad
 
 
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+
+def _is_foreign(func):
+    """An operator of another library's, torch.ops.name.of_it, whatever it is called."""
+    return isinstance(func, _OPERATORS) and not (
+        func._qualified_op_name if isinstance(func, torch._ops.OpOverloadPacket) else func.name()
+    ).startswith(("aten::", "prims::"))
+
+
+def _by_foreign(func, args, kwargs):
+    """Its kernels may go through memory on their own, and write to it: they get tensors that lie as
+    the model's own would."""
+    values = (*args, *kwargs.values())
+    session = session_of(values)
+    if session and session.shards and session.shards.active:
+        session.shards.require_local(str(func), args)
+    overloads = [func] if isinstance(func, torch._ops.OpOverload) else [
+        getattr(func, name) for name in func.overloads()]
+    written = []
+    if any(overload._schema.is_mutable for overload in overloads):
+        settle()
+        written = list(standins(values))
+        for value in written:
+            own(value)
+    made: dict[int, torch.Tensor] = {}
+
+    def laid(value):
+        if type(value) is Deferred:
+            if id(value) not in made:
+                made[id(value)] = _as_own(value)
+            return made[id(value)]
+        if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+            return type(value)(map(laid, value))
+        return {key: laid(item) for key, item in value.items()} if type(value) is dict else value
+
+    result = func(*laid(args), **laid(kwargs))
+    for value in written:
+        tensor = value._node.tensor
+        if made[id(value)] is not tensor:
+            tensor.copy_(made[id(value)])
+        write_through(value)
+    return wrapped(result, session, [value for value in args if type(value) is Deferred])
+
+
+def _as_own(x):
+    """Its tensor with the strides of the model's own."""
+    tensor, form = x._force(), own_form(x)
+    if tensor.stride() == form.stride():
+        return tensor
+    if form.is_contiguous() or 0 in form.stride():
+        return tensor.contiguous()
+    return torch.empty_strided(form.shape, form.stride(), dtype=tensor.dtype,
+                               device=tensor.device).copy_(tensor)
+
+
+def standins(values):
+    """Those among arguments, in lists, tuples and dictionaries too."""
+    for value in values:
+        if type(value) is Deferred:
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from standins(value)
+        elif type(value) is dict:
+            yield from standins(value.values())
+
+
 def call(func, args, kwargs):
+    if type(func) in _OPERATORS and _is_foreign(func):
+        return _by_foreign(func, args, kwargs)
     name = getattr(func, "__name__", "")
     handler = HANDLERS.get(name)
     if handler is not None and args:
@@ -322,7 +412,7 @@ def _lay_out(made, source):
 _IN_ORDER = {
     "alpha_dropout", "as_strided", "bernoulli", "dropout", "dropout1d", "dropout2d", "dropout3d",
     "feature_alpha_dropout", "multinomial", "normal", "poisson", "rand_like", "randint_like",
-    "randn_like", "rrelu", "view",
+    "randn_like", "rrelu", "view", "view_as_complex",
 }
 _RANDOM = _IN_ORDER | {
     "alpha_dropout_", "bernoulli_", "cauchy_", "dropout_", "exponential_", "geometric_",
@@ -368,7 +458,7 @@ def by_pytorch(func, name, args, kwargs):
         if made is not None:
             return made
     if name == "__get__":
-        made = wrapped(_seen(func, args, plain(args), {}), args[0]._session, (args[0],))
+        made = wrapped(_seen(func, args, plain, {}), args[0]._session, (args[0],))
         if type(made) is Deferred:
             made._apart = args[0]._apart, args[0].shape, func
         return made
@@ -389,10 +479,10 @@ def by_pytorch(func, name, args, kwargs):
                 if type(value) is Deferred:
                     own(value)
         settle()  # It may be memory that others wait to read.
-    given, named = plain(args), plain(kwargs) if kwargs else {}
+    named, given = plain(kwargs) if kwargs else {}, plain
     if name in _IN_ORDER:
-        given = tuple(in_order(value) for value in given)
         named = {key: in_order(value) for key, value in named.items()}
+        given = _plain_in_order
     result = _seen(func, args, given, named)
     if _level() is not None or forward_ad._current_level >= 0:
         return result
@@ -401,21 +491,31 @@ def by_pytorch(func, name, args, kwargs):
     if type(made) is Deferred and made._viewed and len(sources) == 1 and args[0] is sources[0]:
         rest = args[1:]  # NOTE: `sources` not, whose memory would be kept.
         made._apart = sources[0]._apart, sources[0].shape, lambda t: func(t, *rest, **kwargs)
+    elif type(made) in (tuple, list) and len(sources) == 1 and args[0] is sources[0]:
+        rest = args[1:]
+        for i, part in enumerate(made):
+            if type(part) is Deferred and part._viewed:
+                part._apart = (sources[0]._apart, sources[0].shape,
+                               lambda t, i=i: func(t, *rest, **kwargs)[i])
     elif name in _POINTWISE and type(made) is Deferred and sources:
         _lay_out(made, sources[0])
     return made
 
 
+def _plain_in_order(args):
+    return tuple(in_order(value) for value in plain(args))
+
+
 def _seen(func, args, given, named):
-    """func(*given, **named), where `given` are the tensors of `args`. What it gives may look at a
-    clone that shares memory still, and must see what is written to the clone."""
-    result = func(*given, **named)
-    for value, tensor in zip(args, given):
+    """func(*given(args), **named). What it gives may look at a clone that shares memory still, and
+    must see what is written to the clone."""
+    result = func(*given(args), **named)
+    for value in args:
         if type(value) is Deferred and type(value._node) is Lent:
-            node = value._node
+            node, before = value._node, value._node.tensor
             stepped(node, lambda _: result)
-            if node.tensor is not tensor:
-                return _seen(func, args, plain(args), named)
+            if node.tensor is not before:
+                return _seen(func, args, given, named)
     return result
 
 
@@ -443,12 +543,62 @@ def _into(target, func, args, kwargs):
     return target
 
 
+class _Link:
+    """Numbers that lie apart where the model's own tensors would share memory: there `copy` is a
+    view of `source`. Both may be gone while views of them, or what they are views of, are not."""
+
+    def __init__(self, source, copy):
+        tensor = source._node.tensor
+        self._memory = tensor.untyped_storage().data_ptr()
+        self._geometry = tensor.shape, tensor.stride(), tensor.storage_offset()
+        self._sources, self._copy = [], weakref.ref(copy)
+        while source is not None:
+            self._sources.append(weakref.ref(source))
+            source = source._base
+
+    def ends(self):
+        """(stand-in, its part that the other end has) of both ends, those that are there."""
+        copy = self._copy()
+        if copy is None or copy._node.tensor is None:
+            return ()
+        for i, ref in enumerate(self._sources):
+            source = ref()
+            tensor = None if source is None else source._node.tensor
+            if tensor is not None and i == 0:
+                return (source, _whole), (copy, _whole)
+            if tensor is not None and tensor.untyped_storage().data_ptr() == self._memory:
+                return (source, lambda t: t.as_strided(*self._geometry)), (copy, _whole)
+        return ()
+
+
+def _whole(tensor):
+    return tensor
+
+
+_links = threading.local()  # .all: those of this thread.
+
+
+def link(source, copy):
+    """What is written to one of them is seen in the other: `write_through`."""
+    _links.all = [found for found in getattr(_links, "all", ()) if found.ends()]
+    _links.all.append(_Link(source, copy))
+    source._viewed = True  # No write may go by another node.
+
+
 def write_through(written):
-    """Let what the model's own tensor would be a view of have the new values too."""
-    source = None if written._copy_of is None else written._copy_of()
-    if source is not None:
-        own(source).copy_(written._node.tensor.reshape(source._node.shape))
-        write_through(source)
+    """Let those have the new values whose tensors would share memory with this one's without us."""
+    waiting, left = [written._node.tensor], list(getattr(_links, "all", ()))
+    while waiting and left:
+        tensor = waiting.pop()
+        for found in left.copy():
+            ends = found.ends()
+            for (this, of_this), (other, of_other) in (ends, ends[::-1]) if ends else ():
+                if torch._C._is_alias_of(this._node.tensor, tensor):
+                    target = of_other(own(other))
+                    target.copy_(of_this(this._node.tensor).reshape(target.shape))
+                    waiting.append(target)
+                    left.remove(found)
+                    break
 
 
 def _set_attribute(func, target, value):
@@ -470,6 +620,8 @@ def dispatched(func, args, kwargs):
         if type(value) is Deferred and info is not None and info.is_write:
             written[id(own(value))] = value
     result = func(*plain(args), **plain(kwargs))
+    for value in written.values():
+        write_through(value)
     return written.get(id(result), result)
 
 
@@ -530,6 +682,11 @@ def laid_out(apart):
     return step(torch.empty(shape, device="meta") if parent is None else laid_out(parent))
 
 
+def own_form(x):
+    """A tensor without memory that lies as the model's own would without us."""
+    return torch.empty(x.shape, device="meta") if x._apart is None else laid_out(x._apart)
+
+
 def another(x):
     """Its values as another tensor's, which may be written to; no copy until one is."""
     node = x._node
@@ -572,7 +729,8 @@ def view(x, step, order=None):
     if shards and shards.active and seen.stride()[-2:] == tensor.stride()[-2:]:
         shards.follow(seen, tensor)
     made = value_of(seen, x._session, given=is_given(node), base=node)
-    made._viewed = x._viewed = True
+    made._base, made._viewed = x, True
+    x._viewed = True
     if x._apart is not None:
         made._apart = x._apart, x.shape, step
     return made

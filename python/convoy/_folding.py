@@ -24,8 +24,9 @@ class _Folded:
     """The folded weight and bias of one convolution and one norm. sources: those of `fold`, and
     what the norm counts its training in."""
 
-    def __init__(self, sources, epsilon):
-        self._sources = [None if s is None else weakref.ref(s) for s in sources]
+    def __init__(self, sources, epsilon, gone):
+        """gone: called where one of the sources is."""
+        self._sources = [None if s is None else weakref.ref(s, gone) for s in sources]
         self._epsilon = epsilon
         self._states: list = [(0, 0, None)] * len(sources)  # Of no tensor.
         self._legal = False
@@ -110,7 +111,8 @@ class Foldings:
                 return None
             if found is None:
                 with torch.inference_mode(False):
-                    found = self._known[key] = _Folded(sources, epsilon)
+                    found = self._known[key] = _Folded(sources, epsilon,
+                                                       lambda _: self._drop(key))
                 self._origins[id(found.weight)] = weakref.ref(weight)
             found.update(sources)
         return (found.weight, found.bias) if found.is_legal() else None
@@ -120,6 +122,16 @@ class Foldings:
         found = self._origins.get(id(weight))
         original = None if found is None else found()
         return weight if original is None else original
+
+    def _drop(self, key):
+        found = self._known.pop(key, None)
+        if found is not None:
+            self._origins.pop(id(found.weight), None)
+
+    def forget(self, mean):
+        """The statistics are written to, which PyTorch does not count."""
+        for key in [key for key in self._known if key[1] == id(mean)]:
+            self._drop(key)
 
     def clear(self):
         self._known.clear()

@@ -81,6 +81,64 @@ def settle():
             node.own()
 
 
+def _fields(node):
+    """What a node holds, lists and tuples opened."""
+    for kind in type(node).__mro__:
+        for name in getattr(kind, "__slots__", ()):
+            value = getattr(node, name, None)
+            if isinstance(value, (list, tuple)):
+                yield from value
+            else:
+                yield value
+
+
+def settle_readers(parameter):
+    """Before a parameter is written to: compute what waits and reads it."""
+    for ref in list(getattr(_local, "nodes", ())):
+        node = ref()
+        if node is not None and node.tensor is None and any(
+                held is parameter or (type(held) is Value and held.tensor is parameter)
+                for held in _fields(node)):
+            node.force()
+
+
+_LOOKED_AT = 24
+
+
+def waits_for(node, other):
+    """Whether `other` is among the nearest of what `node` waits for."""
+    waiting = [node]
+    for _ in range(_LOOKED_AT):
+        if not waiting:
+            break
+        node = waiting.pop(0)
+        if node is other:
+            return True
+        if node.tensor is None:
+            waiting += [part for part in _fields(node) if isinstance(part, Node)]
+    return False
+
+
+# NOTE: each that waits for the next takes some frames of Python's stack, which has 1000.
+_DEEPEST = 64
+
+
+def _depth_of(node):
+    """How many convolutions wait for each other up to this node; the last of too many no longer
+    does."""
+    while isinstance(node, Node) and node.tensor is None:
+        if type(node) is Conv:
+            if node.depth >= _DEEPEST:
+                node.force()
+                return 0
+            return node.depth
+        if type(node) is Cat:
+            node = node.parts[-1]
+        else:
+            node = next((part for part in _fields(node) if isinstance(part, Node)), None)
+    return 0
+
+
 def _reads(node, addresses):
     """Whether what waits reads memory of the caller's: what he gave, or storage at an address."""
     waiting = [node]
@@ -92,12 +150,7 @@ def _reads(node, addresses):
                     tensor.untyped_storage().data_ptr() in addresses):
                 return True
             continue
-        for kind in type(node).__mro__:
-            for name in getattr(kind, "__slots__", ()):
-                value = getattr(node, name, None)
-                for part in value if isinstance(value, (list, tuple)) else (value,):
-                    if isinstance(part, Node):
-                        waiting.append(part)
+        waiting += [part for part in _fields(node) if isinstance(part, Node)]
     return False
 
 
@@ -595,8 +648,8 @@ class Conv(Node):
     order, dropped frames) where filters become pixels, as convoy.Options has them; repeats: the
     residual has the extents before that, and each of its channels as many filters."""
 
-    __slots__ = ("activation", "bias", "cache", "how", "repeats", "residual", "residual_first",
-                 "scale", "session", "shuffle", "source", "taken", "weight")
+    __slots__ = ("activation", "bias", "cache", "depth", "how", "repeats", "residual",
+                 "residual_first", "scale", "session", "shuffle", "source", "taken", "weight")
 
     def __init__(self, session, source, weight, bias, how, cache=None):
         self.shape, self.dtype, self.device = how.shape, source.dtype, source.device
@@ -605,7 +658,7 @@ class Conv(Node):
         self.session, self.source, self.weight, self.bias = session, source, weight, bias
         self.how, self.cache, self.residual, self.residual_first = how, cache, None, False
         self.activation, self.shuffle, self.repeats, self.taken = None, None, False, False
-        self.scale = 1.0
+        self.scale, self.depth = 1.0, 1 + _depth_of(source)
         if session.shards:
             self.shape = session.shards.rows_after(self.shape, self)
             session.shards.note(self.shape)
@@ -628,7 +681,7 @@ class Conv(Node):
             self.bias, self.how, self.cache, self.residual)
         made.residual_first, made.activation = self.residual_first, self.activation
         made.shuffle, made.repeats, made.taken = self.shuffle, self.repeats, self.taken
-        made.scale = self.scale
+        made.scale, made.depth = self.scale, self.depth
         self.taken = True
         return made
 

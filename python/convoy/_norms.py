@@ -2,6 +2,8 @@
 """Norms on stand-ins, whole or written out, and the arithmetic and activations that norms and
 convolutions take in."""
 
+import functools
+
 import torch
 
 from . import _chains
@@ -14,10 +16,21 @@ from ._deferred import (
     is_exposed,
     is_tensor,
     node_of,
+    snapshot,
     waiting_norm,
     wrong_type,
 )
-from ._nodes import Cast, Conv, MeanSquare, Norm, ShuffledRepeat, Sigmoid, Value, Viewed
+from ._nodes import (
+    Cast,
+    Conv,
+    MeanSquare,
+    Norm,
+    ShuffledRepeat,
+    Sigmoid,
+    Value,
+    Viewed,
+    waits_for,
+)
 
 
 def _narrow(node):
@@ -45,7 +58,8 @@ def _group_norm(input, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enabl
     if (channels % num_groups or 0 in shape or not _parameter(weight, channels)
             or not _parameter(bias, channels)):
         return NotImplemented
-    made = Norm(session, source, "group", eps, num_groups, weight, bias, 1.0, None, wide)
+    made = Norm(session, source, "group", eps, num_groups, snapshot(weight), snapshot(bias), 1.0,
+                None, wide)
     return Deferred(made, session)
 
 
@@ -62,9 +76,12 @@ def _instance_norm(input, running_mean=None, running_var=None, weight=None, bias
 
 def _batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False,
                 momentum=0.1, eps=1e-5):
-    if type(input) is not Deferred or training or running_mean is None or running_var is None:
+    if type(input) is not Deferred or running_mean is None or running_var is None:
         return NotImplemented
     conv, session = input._node, input._session
+    if training:
+        session.foldings.forget(running_mean)
+        return NotImplemented
     if session.quality != "fast":
         session.leave(weight, conv.shape, "batch_norm", 'quality="exact" rounds in front of it')
         return NotImplemented
@@ -73,7 +90,8 @@ def _batch_norm(input, running_mean, running_var, weight=None, bias=None, traini
         session.leave(weight, conv.shape, "batch_norm",
                       "no convolution right in front of it whose output is its alone")
         return NotImplemented
-    sources = (conv.weight, conv.bias, running_mean, running_var, weight, bias)
+    bias_of_conv = getattr(conv.bias, "_convoy_of", conv.bias)
+    sources = (conv.weight, bias_of_conv, running_mean, running_var, weight, bias)
     folded = session.foldings.current(sources, eps)
     if folded is None:
         if any(s is not None and (type(s) is Deferred or s.device != conv.device
@@ -92,9 +110,9 @@ def _channels_of(x, axis):
     session = x._session
     source, wide = _narrow(x._node)
     rank = len(source.shape)
-    axis %= rank
     if rank < 3 or source.dtype not in FLOATS or source.shape.numel() == 0:
         return None
+    axis %= rank
     if axis == 1:
         return source, wide, lambda norm: Deferred(norm, session)
     if axis != rank - 1:
@@ -119,6 +137,15 @@ def _normalize(input, p=2.0, dim=1, eps=1e-12, out=None):
     return wrap(Norm(input._session, source, "norm_floor", eps, wide=wide))
 
 
+@functools.cache
+def _epsilon_of(dtype):
+    """What F.rms_norm takes where it is given none. NOTE: that of fp32 for 16-bit numbers too, or
+    that of the type itself, as PyTorch's version has it."""
+    x = torch.full((1,), 1e-3, dtype=dtype, device="cpu")
+    far = float(torch.nn.functional.rms_norm(x, (1,))) > 0.5
+    return torch.finfo(torch.float32 if far else dtype).eps
+
+
 def _rms_norm(input, normalized_shape, weight=None, eps=None):
     if type(input) is not Deferred or len(normalized_shape) != 1:
         return NotImplemented
@@ -127,8 +154,8 @@ def _rms_norm(input, normalized_shape, weight=None, eps=None):
         return NotImplemented
     source, wide, wrap = found
     if eps is None:
-        eps = torch.finfo(input.dtype).eps
-    return wrap(Norm(input._session, source, "added", eps, weight=weight, wide=wide))
+        eps = _epsilon_of(input.dtype)
+    return wrap(Norm(input._session, source, "added", eps, weight=snapshot(weight), wide=wide))
 
 
 def _square(x):
@@ -140,7 +167,7 @@ def _square(x):
 
 
 def _pow(input, exponent, **other):
-    if other or type(input) is not Deferred or type(exponent) is Deferred or exponent != 2:
+    if other or type(input) is not Deferred or not _is_number(exponent) or exponent != 2:
         return NotImplemented
     return _square(input)
 
@@ -209,12 +236,13 @@ def _aligned(node, parameter):
 
 def _scaled(x, factor):
     """A waiting norm times a number or a weight; None where it does not take it."""
-    node = x._node
+    node, session = x._node, x._session
     norm, rewrap = waiting_norm(node)
     if norm is None or norm.activation is not None or norm.bias is not None:
         return None
     if isinstance(factor, (int, float)):
-        if norm.rule == "group" or norm.weight is not None:
+        if (norm.rule == "group" or norm.weight is not None
+                or not session.may_scale(None, factor)):
             return None
         return Deferred(rewrap(norm.having(scale=norm.scale * factor)), x._session)
     if not has_numbers(factor):
@@ -226,13 +254,14 @@ def _scaled(x, factor):
     if (norm.weight is not None or not _aligned(node, factor) or factor.device != norm.device
             or torch.promote_types(node.dtype, factor.dtype) != node.dtype):
         return None
-    return Deferred(rewrap(norm.having(weight=factor)), x._session)
+    return Deferred(rewrap(norm.having(weight=snapshot(factor))), x._session)
 
 
 def _scaled_conv(x, factor):
     """A waiting convolution times a number that fp32 holds; None where it does not take it."""
     conv, session = x._node, x._session
-    if not (conv.may_scale() and abs(factor) < 1e30):
+    if not (conv.may_scale() and abs(factor) < 1e30
+            and session.may_scale(conv.weight, factor)):
         return None
     session.fused["scale"] += 1
     scale = float(factor)
@@ -253,7 +282,7 @@ def _shifted(x, bias):
             or (norm.weight is not None and norm.weight.dtype != bias.dtype)
             or torch.promote_types(node.dtype, bias.dtype) != node.dtype):
         return None
-    return Deferred(rewrap(norm.having(bias=bias)), x._session)
+    return Deferred(rewrap(norm.having(bias=snapshot(bias))), x._session)
 
 
 # ---- Arithmetic and activations ------------------------------------------------------------------
@@ -313,8 +342,10 @@ def _sum(input, other):
         if (conv.residual is not None or not conv.may_fuse() or b.shape != conv.shape
                 or b.dtype is not conv.dtype or b.device != conv.device):
             continue
-        a._session.fused["residual"] += 1
         added = node_of(b)
+        if waits_for(added, conv):  # Whose plain output is wanted anyway.
+            continue
+        a._session.fused["residual"] += 1
         if type(added) is ShuffledRepeat and added.tensor is None and added.how == conv.shuffle:
             return conv.with_repeated_residual(added.source)
         made = conv.with_residual(added)

@@ -107,10 +107,15 @@ class Filters:
         key = id(weight), how.stride
         states = [state(t) for t in (weight, bias) if t is not None]
         known = self._known.get(key)
-        if known is None or known[0]() is not weight or known[1] != states:
+        # NOTE: who they are counts too: another bias may lie where the one before it did.
+        if known is None or known[0] != states or any(
+                (None if ref is None else ref()) is not given
+                for ref, given in zip(known[1], (weight, bias))):
             with torch.inference_mode(False), torch.no_grad():
                 made = torch.nn.Parameter(how.filter(weight.detach()), requires_grad=False)
-                known = weakref.ref(weight), states, made, how.bias(bias)
+                refs = [weakref.ref(weight, lambda _: self._known.pop(key, None)),
+                        None if bias is None else weakref.ref(bias)]
+                known = states, refs, made, how.bias(bias)
             self._known[key] = known
         return known[2:]
 

@@ -295,6 +295,30 @@ class Convolutions(Accelerated):
         self.assertIn("left to PyTorch: up conv_transpose2d [2, 16, 8, 10]: groups = 2, dilation",
                       str(report))
 
+    def test_a_sum_goes_into_the_later_convolution(self):
+        """The earlier one's output is wanted as it is."""
+        class Skip(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv1, self.conv2 = (torch.nn.Conv2d(16, 16, 3, padding=1) for _ in range(2))
+                self.norm = torch.nn.GroupNorm(4, 16)
+
+            def forward(self, x):
+                h = self.conv1(x)
+                h = h + self.conv2(F.silu(self.norm(h)))
+                y = self.conv1(F.silu(h))
+                y += self.conv2(self.norm(y))
+                return y
+
+        report = self.same(Skip(), self.x)
+        operations = {p.operation for p in report.taken if p.name == "conv1"}
+        self.assertEqual(operations, {"conv2d + padding"})
+        self.assertEqual(report.fused["residual"], 4)
+
+    def test_more_convolutions_than_pythons_stack_has_frames(self):
+        convs = [torch.nn.Conv2d(4, 4, 1) for _ in range(600)]
+        self.same(torch.nn.Sequential(*convs), self.x[:, :4])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -45,6 +45,13 @@ class Norms(Accelerated):
             torch.mean(y**2, dim=2, keepdim=True) + 1e-8)), self.x)
         self.assertEqual([p.operation for p in report.taken], ["conv2d"])
 
+    def test_rms_norm_of_16_bits_without_epsilon(self):
+        def step(y):
+            return F.rms_norm(y.movedim(1, -1) * 1e-3, (16,))
+
+        for dtype in (torch.bfloat16, torch.float16):
+            self.same(Then(step).to(dtype), self.x.to(dtype), bound=2e-2)
+
     def test_instance_norms(self):
         class Instance(torch.nn.Module):
             def __init__(self, affine=True, tracks=False):

@@ -133,6 +133,101 @@ def _assigned(y):
     y.data = y.data * 2
 
 
+def _flat_and_source(y):
+    flat, rows = y.flatten(1), y.reshape(-1, 9)
+    y[:, 3] = 5
+    rows[7].sub_(2)
+    return flat
+
+
+def _norm_and_flat(y):
+    norm = F.group_norm(y, 2)
+    norm.flatten(1)[:, ::3].mul_(2)
+    return norm
+
+
+def _windows(model, x):
+    """As numpy's users write it."""
+    y = model.a(x)
+    n, c, h, w = y.stride()
+    return y.as_strided((2, 8, 5, 7, 3, 3), (n, c, h, w, h, w)).amax((-2, -1))
+
+
+def _order_in_memory(model, x):
+    y = model.a(x)
+    assert y.is_contiguous() and not y.mT.is_contiguous() and y[:, 1:].storage_offset() == 63
+    return y, torch.tensor([*y.stride(), y.stride(1), *y.movedim(1, -1).stride()])
+
+
+def _as_complex(model, x):
+    y = model.a(x)[..., :8].reshape(2, 8, 7, 4, 2)
+    return torch.view_as_real(torch.view_as_complex(y.contiguous()) * 1j)
+
+
+@torch.library.custom_op("convoy_test::silu", mutates_args=())
+def _operator(x: torch.Tensor, factor: float) -> torch.Tensor:
+    """Of another library's, with a name of PyTorch's; it takes memory for dense."""
+    assert x.is_contiguous() or x.mT.is_contiguous()
+    return torch.frombuffer((x * factor).numpy().tobytes(), dtype=x.dtype).reshape(x.shape)
+
+
+@torch.library.custom_op("convoy_test::double", mutates_args=("x",))
+def _writing_operator(x: torch.Tensor) -> None:
+    assert x.is_contiguous()
+    x.mul_(2)
+
+
+def _operators(model, x):
+    y = model.a(x)
+    flat, waiting = y.view(-1), F.interpolate(y, scale_factor=2)
+    _writing_operator(y)
+    return (model.b(torch.ops.convoy_test.silu(y, 3.0)), _operator(y, 2.0), flat, model.b(waiting),
+            _operator(y.mT, 2.0))
+
+
+def _other_weights(model, x):
+    """One convolution, with one weight after the other."""
+    kept, made = copy.deepcopy(model.a.state_dict()), []
+    for factor in (2, 3):
+        model.a.weight.mul_(factor)
+        model.a.bias.data = model.a.bias * factor
+        made.append(model.a(x))
+    model.a.load_state_dict(kept)
+    made.append(model.a(x))
+    model.a.weight.data.neg_()
+    made.append(model.a(x) + F.group_norm(x, 2, model.a.bias))
+    model.a.bias[0] = 3
+    model.a.load_state_dict(kept)
+    return made
+
+
+def _other_biases(model, x):
+    """Each a tensor of its own, where the one before it was."""
+    numbers, made = numpy.zeros(8, numpy.float32), []
+    for i in range(3):
+        numbers[:] = i
+        bias = torch.from_numpy(numbers).to(x.device)
+        made.append(F.conv_transpose2d(x, model.a.weight, bias))
+    return made
+
+
+def _entries_of_itself(model, x):
+    y = model.a(x)[:1]
+    y.narrow(2, 0, 1)[None, ..., :1][0:1] = y[:, :, :1, :1]
+    return y
+
+
+def _memory_used_again(model, x):
+    """Filters and factors in memory that the next ones go into."""
+    weight, factor, made = torch.empty(8, 8, 1, 1), torch.ones(8), []
+    for i in range(1, 3):
+        weight.copy_(model.c[:, :, i]), factor.fill_(i)
+        made.append(F.conv2d(x, weight, factor))
+        made.append(F.normalize(x, dim=1) * factor.view(8, 1, 1))
+        made.append(F.group_norm(x, 2, factor, factor))
+    return made
+
+
 def _on_a_buffer(model, x):
     total = torch.ones(x.shape)
     y = model.a(x) + total
@@ -258,6 +353,26 @@ PROGRAMS = {
     "a rolling cache of frames": _streamed_frames,
     "as_strided": lambda model, x: model.a(x).as_strided((2, 3), (1, 2)),
     "view(dtype)": lambda model, x: model.a(x).view(torch.int32),
+    "flattened, and its source written to": written(_flat_and_source),
+    "a norm, flattened and written to": written(_norm_and_flat),
+    "contiguous of tensor_split": written(lambda y: y.tensor_split(2, 1)[0].contiguous().mul_(3)),
+    "ravel": written(lambda y: y.ravel()[::7].mul_(2)),
+    "reshape_as": written(lambda y: y.reshape_as(torch.empty(16, 63)).mul_(2)),
+    "view_as of another shape": written(lambda y: y.view_as(torch.empty(16, 63)).mul_(2)),
+    "contiguous in another order": written(
+        lambda y: y.contiguous(memory_format=torch.channels_last).mul_(2)),
+    "to another order": written(lambda y: y.to(memory_format=torch.channels_last).mul_(2)),
+    "windows": _windows,
+    "order in memory": _order_in_memory,
+    "complex numbers": _as_complex,
+    "a number": lambda model, x: (model.a(x).mean().flatten(),
+                                  F.normalize(model.a(x).mean(), dim=0)),
+    "powers, each another": lambda model, x: model.a(x).abs() ** torch.arange(9.0),
+    "operators of other libraries": _operators,
+    "other weights": _other_weights,
+    "other biases": _other_biases,
+    "entries of itself": _entries_of_itself,
+    "memory that is used again": _memory_used_again,
     "numpy's numbers": lambda model, x: numpy.float32(2) * model.a(x) / numpy.int64(3),
     "powers and remainders": lambda model, x: +(5 % (2 ** model.a(x))),
     "torch.Tensor": lambda model, x: torch.Tensor(model.a(x)),

@@ -10,10 +10,20 @@ import convoy
 import convoy.torch
 import torch
 from convoy import _graphs
+from convoy._trial import MARK
 from support import use_test_device
 from torch import nn
 
 use_test_device()
+
+
+class Scaled(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.conv, self.factor = nn.Conv2d(8, 8, 1), factor
+
+    def forward(self, x):
+        return self.conv(x) * self.factor
 
 
 class Weights(unittest.TestCase):
@@ -101,6 +111,16 @@ class Weights(unittest.TestCase):
                 return nn.functional.batch_norm(x, self.running_mean, self.running_var, self.weight,
                                                 self.bias, self.training)
 
+        class Own(nn.Module):
+            def __init__(self, channels):
+                super().__init__()
+                self.register_buffer("mean", torch.zeros(channels))
+                self.register_buffer("variance", torch.ones(channels))
+
+            def forward(self, x):
+                return nn.functional.batch_norm(x, self.mean, self.variance, None, None,
+                                                self.training)
+
         def whole(model):
             model.train()(self.x)
             model.eval()
@@ -109,11 +129,35 @@ class Weights(unittest.TestCase):
             model[1].train()(self.x)
             model[1].eval()
 
-        for norm, changes in ((nn.BatchNorm2d, (whole, part)), (Uncounted, (whole,))):
+        for norm, changes in ((nn.BatchNorm2d, (whole, part)), (Uncounted, (whole,)),
+                              (Own, (whole,))):
             self.model = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), norm(8)).eval()
             for change in changes:
                 with self.subTest(norm=norm, change=change):
                     self.check(change)
+
+    def test_what_was_made_of_weights_goes_with_them(self):
+        model = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
+                              nn.ConvTranspose2d(8, 8, 2, 2), Scaled(0.5)).eval()
+        convoy.accelerate(model, probe=False)
+        session = model.__dict__[MARK][0]
+        made = (session.foldings._known, session.foldings._origins, session.filters._known,
+                session._derived)
+        with torch.no_grad():
+            for _ in range(3):
+                model(self.x)
+                model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()},
+                                      assign=True)
+        self.assertEqual([*map(len, made)], [0, 0, 0, 0])
+
+    def test_factors_that_change_make_no_new_calls(self):
+        model = convoy.accelerate(Scaled(1), probe=False)
+        with torch.no_grad():
+            once = model(self.x)
+            for i in range(1, 31):
+                model.factor = 1 + i / 7
+                torch.testing.assert_close(model(self.x), once * model.factor, rtol=1e-5, atol=1e-5)
+        self.assertLess(len(convoy.report(model).taken), 15)
 
     def test_refresh_shows_the_others(self):
         def kept(then):
