@@ -17,11 +17,11 @@ __device__ __forceinline__ float logistic(float t) {
 }
 
 /// x·P(x²), what 2 is raised to for a GELU.
-__device__ __forceinline__ float gate_exponent(float x, const float (&c)[5]) {
+__device__ __forceinline__ float gate_exponent(float x, const float (&c)[7]) {
   const float square = x * x;
-  float polynomial = c[4];
+  float polynomial = c[6];
 #pragma unroll
-  for (int k = 3; k >= 0; --k) polynomial = fmaf(polynomial, square, c[k]);
+  for (int k = 5; k >= 0; --k) polynomial = fmaf(polynomial, square, c[k]);
   return x * polynomial;
 }
 
@@ -65,8 +65,8 @@ __device__ __forceinline__ void gate4(float* x, const Exponent& t) {
   x[3] *= r23 * d[2];
 }
 
-/// x·logistic(t(x)) of all values. `kHidden`: while others multiply. NOTE: measured, gate4 is slower
-/// there: fewer special functions, but more instructions (docs/kernels-sm90.md).
+/// x·logistic(t(x)) of all values. `kHidden`: while others multiply. NOTE: measured with SiLU,
+/// gate4 is slower there: fewer special functions, but more instructions.
 template <bool kHidden, int kCount, typename Exponent>
 __device__ __forceinline__ void gate(float (&v)[kCount], const Exponent& t) {
   static_assert(kCount % 4 == 0);

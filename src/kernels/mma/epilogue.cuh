@@ -51,9 +51,9 @@ struct WarpPart {
 
 // ---- The usual epilogues ------------------------------------------------------------------------
 
-/// scale · sum + bias, then none, ReLU, SiLU or GELU, then + beta · residual, as 16-bit values: all in
-/// registers, two filters of a pixel at a time, and through 16 rows of 128 bytes of shared memory
-/// for whole 16-byte cells. Cell c of row r lies at place c ^ turned(r).
+/// scale · sum + bias, then none, ReLU, SiLU or GELU, then + beta · residual, as 16-bit values:
+/// all in registers, two filters of a pixel at a time, and through 16 rows of 128 bytes of shared
+/// memory for whole 16-byte cells. Cell c of row r lies at place c ^ turned(r).
 template <typename Out, int kFragments, int kTiles>
 struct PairStore {
   static constexpr int kPasses = kTiles / 2;  ///< Of a warp's lanes over 16 rows of cells.

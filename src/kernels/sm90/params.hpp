@@ -70,7 +70,7 @@ struct CurvedActivation {
   };
   Form form = Form::gate;
   bool times_x = false;  ///< Form::clamp: m = x.
-  float c[5] = {};
+  float c[7] = {};
   float scale = 1.0f;
   float offset = 0.0f;
   float linear_to = 0.0f;  ///< Where |x| is less: x - x³/3, tanh without cancellation.

@@ -78,9 +78,10 @@ struct Wgmma;
 #define CONVOY_TEXTS_64 CONVOY_TEXTS_48 ", " CONVOY_TEXT_48 ", " CONVOY_TEXT_56
 #define CONVOY_TEXTS_80 CONVOY_TEXTS_64 ", " CONVOY_TEXT_64 ", " CONVOY_TEXT_72
 #define CONVOY_TEXTS_96 CONVOY_TEXTS_80 ", " CONVOY_TEXT_80 ", " CONVOY_TEXT_88
-#define CONVOY_TEXTS_128                                                            \
-  CONVOY_TEXTS_96 ", " CONVOY_TEXT_96 ", " CONVOY_TEXT_104 ", " CONVOY_TEXT_112 "," \
-                                                                                " " CONVOY_TEXT_120
+#define CONVOY_TEXTS_128                                                        \
+  CONVOY_TEXTS_96 ", " CONVOY_TEXT_96 ", " CONVOY_TEXT_104 ", " CONVOY_TEXT_112 \
+                  ","                                                           \
+                  " " CONVOY_TEXT_120
 #define CONVOY_SUMS_16 CONVOY_SUMS(0), CONVOY_SUMS(8)
 #define CONVOY_SUMS_32 CONVOY_SUMS_16, CONVOY_SUMS(16), CONVOY_SUMS(24)
 #define CONVOY_SUMS_40 CONVOY_SUMS_32, CONVOY_SUMS(32)
