@@ -142,10 +142,12 @@ __device__ __forceinline__ void store_depthwise(const Depthwise3x3Arguments& a,
       ((kShort ? a.is_short : a.output.plain) && a.output.dtype == dtype_of<Element>);
   if (in_registers) {
     const std::int64_t first = pixel * a.channels + channel;
+    if (kShort && a.output.epilogue.has_residual) {
+      store_short_with_residual<Element>(a.output, sums, first, a.channels, columns, channel);
+      return;
+    }
     if (kShort && !a.output.plain) {
-      apply_short_epilogue<Element>(a.output, sums, channel, [&](int i) {
-        return i < columns ? first + i * a.channels : -1;
-      });
+      apply_short_epilogue<Element>(a.output, sums, channel, NoResidual{});
     }
     Element* to = static_cast<Element*>(a.output.data) + first;
 #pragma unroll

@@ -158,11 +158,11 @@ __global__ void __launch_bounds__(kDepthwiseLineThreads, 3)
 
   const int outputs = min(kStrip, (a.out_rows - p + a.dilation - 1) / a.dilation);
   const std::int64_t pixel = (std::int64_t{of.image} * a.out_rows + p) * inner + of.column;
-  if (ends_short) {
-    if (!a.output.plain) {
-      apply_short_epilogue<Element>(
-          a.output, sums, bias, strip_element(a.channels, pixel, a.out_pitch, outputs, channel));
-    }
+  if (ends_short && a.output.epilogue.has_residual) {
+    store_short_with_residual<Element>(a.output, sums, pixel * a.channels + channel,
+                                       a.out_pitch * a.channels, outputs, channel);
+  } else if (ends_short) {
+    if (!a.output.plain) apply_short_epilogue<Element>(a.output, sums, bias, NoResidual{});
     store_depthwise_strip<Element>(a, sums, pixel, a.out_pitch, outputs, channel);
   } else {
     finish_depthwise_strip(a, sums, pixel, a.out_pitch, outputs, channel);

@@ -129,11 +129,11 @@ __global__ void __launch_bounds__(kDepthwiseRowThreads, kDepthwiseRowShapes[kSha
 
   const int columns = min(kStrip, a.out_columns - q);
   const std::int64_t pixel = std::int64_t{line} * a.out_columns + q;
-  if (ends_short) {
-    if (!a.output.plain) {
-      apply_short_epilogue<Element>(a.output, sums, bias,
-                                    strip_element(a.channels, pixel, 1, columns, channel));
-    }
+  if (ends_short && a.output.epilogue.has_residual) {
+    store_short_with_residual<Element>(a.output, sums, pixel * a.channels + channel, a.channels,
+                                       columns, channel);
+  } else if (ends_short) {
+    if (!a.output.plain) apply_short_epilogue<Element>(a.output, sums, bias, NoResidual{});
     store_depthwise_strip<Element>(a, sums, pixel, 1, columns, channel);
   } else {
     finish_depthwise_strip(a, sums, pixel, 1, columns, channel);

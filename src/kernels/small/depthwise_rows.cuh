@@ -295,13 +295,6 @@ __device__ __noinline__ void finish_depthwise(const ConvOutput& out,
   store_channels(out, sums.values, pixel, channel, kChannels);
 }
 
-/// Where the pixels of a strip of an output row go, `columns` of them, `pitch` pixels apart.
-__device__ __forceinline__ auto strip_element(std::int64_t channels, std::int64_t pixel, int pitch,
-                                              int columns, std::int64_t channel) {
-  const std::int64_t first = pixel * channels + channel;
-  return [=](int i) { return i < columns ? first + i * pitch * channels : -1; };
-}
-
 /// `columns` pixels of a strip of an output row, `pitch` pixels apart, as they are.
 template <typename Element, typename Arguments, int kStrip, int kChannels>
 __device__ __forceinline__ void store_depthwise_strip(const Arguments& a,
@@ -344,10 +337,12 @@ __device__ __forceinline__ void store_depthwise_row(const DepthwiseRowsArguments
                                                     std::int64_t pixel, int pitch, int columns,
                                                     std::int64_t channel) {
   if (a.is_short && a.output.dtype == dtype_of<Element>) {
-    if (!a.output.plain) {
-      apply_short_epilogue<Element>(a.output, sums, channel,
-                                    strip_element(a.channels, pixel, pitch, columns, channel));
+    if (a.output.epilogue.has_residual) {
+      store_short_with_residual<Element>(a.output, sums, pixel * a.channels + channel,
+                                         pitch * a.channels, columns, channel);
+      return;
     }
+    if (!a.output.plain) apply_short_epilogue<Element>(a.output, sums, channel, NoResidual{});
     store_depthwise_strip<Element>(a, sums, pixel, pitch, columns, channel);
     return;
   }

@@ -185,17 +185,19 @@ __global__ void __launch_bounds__(kThreads, kNine ? 4 : 1)
     }
     if (arguments.is_short && arguments.output.dtype == dtype_of<Element>) {
       if (!channel_exists) continue;
-      const auto element = [&](int i) {
-        const std::int64_t pixel = first_pixel + i * 8;
-        return pixel < g.pixels ? pixel * arguments.output.channels + channel : -1;
-      };
-      if (!arguments.output.plain) {
-        apply_short_epilogue<Element>(arguments.output, v, channel, element);
+      const auto& out = arguments.output;
+      const int count = static_cast<int>(
+          min(std::int64_t{4}, (g.pixels - first_pixel + 7) / 8));  // Eight pixels apart.
+      const std::int64_t first = first_pixel * out.channels + channel, step = 8 * out.channels;
+      if (out.epilogue.has_residual) {
+        store_short_with_residual<Element>(out, v, first, step, count, channel);
+        continue;
       }
+      if (!out.plain) apply_short_epilogue<Element>(out, v, channel, NoResidual{});
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if (element(i) < 0) continue;
-        *reinterpret_cast<uint2*>(static_cast<Element*>(arguments.output.data) + element(i)) =
+        if (i >= count) continue;
+        *reinterpret_cast<uint2*>(static_cast<Element*>(out.data) + first + i * step) =
             make_uint2(pack2<Element>(v[i][0], v[i][1]), pack2<Element>(v[i][2], v[i][3]));
       }
       continue;
