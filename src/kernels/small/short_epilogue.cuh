@@ -116,8 +116,8 @@ struct ShortOutputs {
   float values[kPixels][kWidth];
 };
 
-/// Short epilogue with a residual, and the stores: pixel i of `count` at element `first` + i · step,
-/// its channels from `channel` on.
+/// Short epilogue with a residual, and the stores: pixel i of `count` at element `first` +
+/// i · step, its channels from `channel` on.
 // NOTE: a function of its own. Where rows and filters lie in registers, its code, inlined, costs
 // layers without a residual 2 to 3 %.
 template <typename Element, int kPixels, int kWidth>
