@@ -190,7 +190,8 @@ __device__ __forceinline__ void apply_fused_epilogue(const Params& p, float (&v)
   } else {
     const CurvedActivation& f = p.activation;
     if (f.form == CurvedActivation::Form::gate) {
-      gate<kHidden>(v, [&](float x) { return gate_exponent(x, f.c); });
+      // NOTE: not by gate4: with a polynomial instructions bound it, not special functions.
+      gate<true>(v, [&](float x) { return gate_exponent(x, f.c); });
     } else if (f.form == CurvedActivation::Form::clamp) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
