@@ -402,9 +402,9 @@ int choose_band(const Config& config, const ConvGeometry& g, const Params& p, st
       std::max(kBandBytes / std::max<std::int64_t>(bytes, 1), busy), 1, p.m_clusters));
 }
 
-// Measured on an H100: CTAs that run together read least from L2 where they cover some more filters
-// than pixels, the more so the taller a tile is (docs/lab/2026-11-25-epilogues.md). Filters first
-// covers all of them, which is right up to some 2,048.
+// By times on an H100 (docs/lab/2026-11-25-epilogues.md): CTAs that run together should cover some
+// more filters than pixels, the more so the taller a tile is. Filters first covers all filters,
+// which is right up to some 2,048.
 TileOrder choose_order(const Config& config, const Params& p, std::int64_t slots) {
   constexpr double kFilters = 10.0;  // That a group of one M tile goes with, in heights of a tile.
   TileOrder order;
