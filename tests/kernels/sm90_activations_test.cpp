@@ -167,7 +167,9 @@ void check_every_value(const sm90::Instance& instance, Activation kind) {
   }
   // Values whose fp64 result lies so near the middle between two neighbours that fp32 picks the
   // other one.
-  if (kind == Activation::silu) EXPECT_LT(not_nearest, 40) << "of 65536";
+  if (kind == Activation::silu) {
+    EXPECT_LT(not_nearest, 40) << "of 65536";
+  }
 }
 constexpr Activation kGates[] = {Activation::silu, Activation::gelu, Activation::gelu_tanh};
 TEST_F(Sm90Activations, GatesOfEveryBf16InTurns) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Hopper's kernel of few channels by warpgroup MMA.
-#include "kernel_case.hpp"
-#include "support/guarded_buffer.hpp"
+#include <utility>
+
+#include "small_case.hpp"
 
 namespace convoy::test {
 namespace {
@@ -51,17 +52,59 @@ TEST_F(Sm90Stem, FewChannels) {
   stem(geometry_of(dilated));
 }
 
+// Channels that are no whole cells and not four: cells come through registers.
+TEST_F(Sm90Stem, Runs) {
+  const auto stem = [](const ConvGeometry& g, DType dtype = DType::bf16) {
+    ConvCase test = with_kernel(g, "sm90_stem", dtype);
+    test.options.packed_filter = true;
+    expect_right(test);
+  };
+  stem(shape_2d(1, 33, 40, 3, 64, 3, 1));                  // RGB: two cells hold nine elements.
+  stem(shape_2d(2, 41, 37, 3, 64, 7, 3, 2));               // Rows of odd length; three cells a run.
+  stem(shape_2d(1, 20, 40, 1, 40, 5, 2, 2), DType::fp16);  // One channel.
+  stem(shape_2d(1, 20, 67, 2, 24, 3, 1, 3));               // Two, three columns apart; 32 filters.
+  stem(shape_2d(1, 16, 24, 6, 180, 3, 1, 3));              // Filters in fours, two blocks of them.
+  stem(shape_2d(2, 15, 9, 5, 33, 3, 1), DType::fp16);      // Odd channels and filters.
+  stem(shape_2d(1, 12, 10, 7, 4, 1, 0));                   // 1×1: seven of eight elements.
+  stem(shape_2d(1, 64, 48, 3, 96, 4, 0, 4));               // Patches of 4×4.
+  stem(shape_3d(0, 2, 2, 9, 20, 3, 32), DType::fp16);      // Causal RGB.
+  stem(shape_3d(2, 1, 0, 9, 20, 5, 48));                   // Cached frames in front.
+  stem(shape_3d(1, 3, 1, 35, 20, 3, 136));                 // More rounds of rows than come ahead,
+  stem(shape_2d(1, 70, 20, 1, 16, 27, 13));                // the same of one frame.
+  stem(shape_2d(2, 150, 130, 3, 12, 3, 1, 2));             // Several tiles a warpgroup.
+}
+
+// The last element of a tensor lies in the last word of its last row.
+TEST_F(Sm90Stem, RunsOfOddTensorsAreRefused) {
+  ConvCase test = with_kernel(shape_2d(1, 15, 9, 5, 32, 3, 1), "sm90_stem");
+  test.options.packed_filter = true;
+  for (const Candidate& candidate : candidates_of(test)) {
+    if (candidate.kernel == "sm90_stem") {
+      EXPECT_EQ(candidate.reason, "elements of a tensor = 675; legal: even");
+    }
+  }
+}
+
 TEST_F(Sm90Stem, WalksOverManyTiles) {
-  ConvCase many = with_kernel(shape_2d(2, 256, 200, 16, 128, 3, 1), "sm90_stem");
-  many.options.packed_filter = true;
-  many.sample = 50000;
-  expect_right(many);
+  for (const int channels : {16, 3}) {
+    ConvCase many = with_kernel(shape_2d(2, 256, 200, channels, 128, 3, 1), "sm90_stem");
+    many.options.packed_filter = true;
+    many.sample = 50000;
+    expect_right(many);
+  }
 }
 
 TEST_F(Sm90Stem, EveryOutputTypeAndEpilogue) {
-  ConvCase test = with_kernel(shape_2d(1, 10, 33, 4, 24, 3, 1), "sm90_stem");
-  test.options.packed_filter = true;
-  expect_right_with_every_epilogue(test);
+  for (const auto& [channels, filters] : {std::pair{4, 24}, std::pair{3, 24}, std::pair{3, 68}}) {
+    ConvCase test = with_kernel(shape_2d(1, 10, 34, channels, filters, 3, 1), "sm90_stem");
+    test.options.packed_filter = true;
+    expect_right_with_every_epilogue(test);
+    expect_right_with_short_epilogues(test);
+  }
+}
+
+TEST_F(Sm90Stem, InfinityStaysUnderItsTaps) {
+  expect_infinity_under_its_taps("sm90_stem", true);
 }
 
 }  // namespace

@@ -2,10 +2,12 @@
 //
 // Every Hopper candidate on shapes with a reason, then on random problems. Small integers, so that
 // every bit of the output is determined.
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "kernels/sm90/host.hpp"
 #include "support/conv_case.hpp"
@@ -321,6 +323,39 @@ TEST_F(Sm90, WideHalos) {
   test.bias = test.residual = true;
   EXPECT_GT(run_on_all(test, "x64_pingpong_halo_"), 0);
   EXPECT_GT(run_on_all(test, "x32_pingpong_halo_"), 1);
+}
+
+// Some M tiles go before many filters, and the last group of them has fewer; over images, and of
+// CTAs that share tiles.
+TEST_F(Sm90, TilesInGroups) {
+  int multiprocessors = 0;
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0);
+  for (const auto& [batch, height] : {std::pair{1, 19}, std::pair{3, 7}}) {
+    const Conv2dProblemShape shape{.batch = batch,
+                                   .in_height = height,
+                                   .in_width = 40,
+                                   .in_channels = 16,
+                                   .out_channels = 2568};
+    const ConvGeometry g = geometry_of(shape);
+    ConvCase test = image(shape);
+    test.bias = true;
+    int ran = 0, uneven = 0;
+    for (const sm90::Instance& instance : sm90::instances()) {
+      if (instance.config.in != DType::bf16 || instance.config.out != DType::bf16) continue;
+      if (!sm90::refusal(instance, g, true).empty()) continue;
+      if (instance.config.is_resident()) continue;
+      sm90::LaunchOptions options;
+      options.packed_filter = true;
+      options.multiprocessors = multiprocessors;
+      const sm90::Tiling tiling = sm90::plan_tiling(instance, g, options);
+      const sm90::TileOrder& order = tiling.params.order;
+      if (order.group == 1 || order.group == order.m_tiles) continue;
+      uneven += order.m_tiles % order.group != 0;
+      ran += run_on_all(test, sm90::name_of(instance));
+    }
+    EXPECT_GE(ran, 6);
+    EXPECT_GE(uneven, 2);
+  }
 }
 
 // Images of one row: runs of pixels with their halo.

@@ -6,6 +6,13 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <vector>
+
+#include "convoy/dtype.hpp"
 #include "kernel_case.hpp"
 #include "support/guarded_buffer.hpp"
 
@@ -53,6 +60,50 @@ inline void expect_right_with_short_epilogues(const ConvCase& of) {
     test.options.output_dtype = DType::fp32;
     expect_right(test);
   }
+}
+
+/// An Inf of the input, three channels of 8×40, reaches exactly the outputs whose taps lie on it.
+inline void expect_infinity_under_its_taps(const char* kernel, bool packed) {
+  const Conv2dProblemShape shape{.in_height = 8,
+                                 .in_width = 40,
+                                 .in_channels = 3,
+                                 .out_channels = 8,
+                                 .filter_h = 3,
+                                 .filter_w = 3,
+                                 .pad_h = 1,
+                                 .pad_w = 1};
+  std::vector<std::uint16_t> input(8 * 40 * 3, bf16_from_float(1.0f)),
+      filter(8 * 27, bf16_from_float(1.0f)), output(8 * 40 * 8);
+  input[(4 * 40 + 20) * 3] = bf16_from_float(std::numeric_limits<float>::infinity());
+  void *x = nullptr, *w = nullptr, *y = nullptr;
+  ASSERT_EQ(cudaMalloc(&x, input.size() * 2), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&w, filter.size() * 2), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&y, output.size() * 2), cudaSuccess);
+  cudaMemcpy(x, input.data(), input.size() * 2, cudaMemcpyHostToDevice);
+  cudaMemcpy(w, filter.data(), filter.size() * 2, cudaMemcpyHostToDevice);
+  {
+    PlanOptions options;
+    options.kernel = kernel;
+    options.device = Device::cuda;
+    options.packed_filter = packed;
+    const Plan plan = convoy::plan(shape, options);
+    const PackedFilter made = packed ? plan.pack_filter(w, FilterLayout::krsc) : PackedFilter();
+    plan.run({.output = y,
+              .activation = ConstTensorView(x),
+              .filter = packed ? FilterRef(made) : FilterRef(w)});
+    ASSERT_EQ(cudaMemcpy(output.data(), y, output.size() * 2, cudaMemcpyDeviceToHost), cudaSuccess);
+  }
+  for (int p = 0; p < 8; ++p) {
+    for (int q = 0; q < 40; ++q) {
+      const bool under = std::abs(p - 4) <= 1 && std::abs(q - 20) <= 1;
+      const float value = float_from_bf16(output[(p * 40 + q) * 8]);
+      EXPECT_EQ(under, std::isinf(value)) << kernel << " p " << p << " q " << q << ": " << value;
+      EXPECT_FALSE(std::isnan(value)) << kernel << " p " << p << " q " << q;
+    }
+  }
+  cudaFree(x);
+  cudaFree(w);
+  cudaFree(y);
 }
 
 }  // namespace convoy::test

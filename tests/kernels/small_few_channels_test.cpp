@@ -4,12 +4,6 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <vector>
-
-#include "convoy/dtype.hpp"
 #include "small_case.hpp"
 
 namespace convoy::test {
@@ -102,44 +96,10 @@ TEST_F(Small, ReflectedPaddingUnderATileThatReachesPastTheOutput) {
   reflected(6, 8, "general");
 }
 
-// An Inf of the input reaches exactly the outputs whose taps lie on it.
 TEST_F(Small, InfinityStaysUnderItsTaps) {
-  Conv2dProblemShape shape{.in_height = 8,
-                           .in_width = 40,
-                           .in_channels = 3,
-                           .out_channels = 8,
-                           .filter_h = 3,
-                           .filter_w = 3,
-                           .pad_h = 1,
-                           .pad_w = 1};
-  std::vector<std::uint16_t> input(8 * 40 * 3, bf16_from_float(1.0f)),
-      filter(8 * 27, bf16_from_float(1.0f)), output(8 * 40 * 8);
-  input[(4 * 40 + 20) * 3] = bf16_from_float(std::numeric_limits<float>::infinity());
-  void *x = nullptr, *w = nullptr, *y = nullptr;
-  ASSERT_EQ(cudaMalloc(&x, input.size() * 2), cudaSuccess);
-  ASSERT_EQ(cudaMalloc(&w, filter.size() * 2), cudaSuccess);
-  ASSERT_EQ(cudaMalloc(&y, output.size() * 2), cudaSuccess);
-  cudaMemcpy(x, input.data(), input.size() * 2, cudaMemcpyHostToDevice);
-  cudaMemcpy(w, filter.data(), filter.size() * 2, cudaMemcpyHostToDevice);
   for (const char* kernel : {"few_channels", "narrow_input"}) {
-    PlanOptions options;
-    options.kernel = kernel;
-    options.device = Device::cuda;
-    const Plan plan = convoy::plan(shape, options);
-    plan.run({.output = y, .activation = ConstTensorView(x), .filter = FilterRef(w)});
-    ASSERT_EQ(cudaMemcpy(output.data(), y, output.size() * 2, cudaMemcpyDeviceToHost), cudaSuccess);
-    for (int p = 0; p < 8; ++p) {
-      for (int q = 0; q < 40; ++q) {
-        const bool under = std::abs(p - 4) <= 1 && std::abs(q - 20) <= 1;
-        const float value = float_from_bf16(output[(p * 40 + q) * 8]);
-        EXPECT_EQ(under, std::isinf(value)) << kernel << " p " << p << " q " << q << ": " << value;
-        EXPECT_FALSE(std::isnan(value)) << kernel << " p " << p << " q " << q;
-      }
-    }
+    expect_infinity_under_its_taps(kernel, false);
   }
-  cudaFree(x);
-  cudaFree(w);
-  cudaFree(y);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "kernels/sm90/stem.cuh"
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 
 #include "core/checked.hpp"
@@ -55,18 +56,26 @@ struct StemChoice {
   std::string refusal;
 };
 
+StemCells cells_of(const ConvGeometry& g) {
+  if (g.in_channels % 8 == 0) return StemCells::pixels;
+  return g.in_channels == 4 ? StemCells::fours : StemCells::runs;
+}
+
 StemChoice stem_choice(const ConvGeometry& g, int block_n, const DeviceInfo& device) {
   StemChoice choice;
   StemLayout& l = choice.layout;
-  const bool runs = g.in_channels == 4;
+  const StemCells cells = cells_of(g);
+  const bool of_columns = cells != StemCells::pixels;  // Output columns have cells of their own.
   const std::int64_t depth = depth_taps(g).count;
   // Two cells of a K step come from one tap or run, or (one plane) from two in a row.
-  const std::int64_t planes = !runs              ? g.in_channels / 8
-                              : g.filter[2] <= 2 ? 1
-                                                 : ceil_div(g.filter[2], 4) * 2;
+  const std::int64_t planes = cells == StemCells::pixels ? g.in_channels / 8
+                              : cells == StemCells::runs ? ceil_div(g.filter[2] * g.in_channels, 8)
+                              : g.filter[2] <= 2         ? 1
+                                                         : ceil_div(g.filter[2], 4) * 2;
   const std::int64_t rows = (kStemSide - 1) * g.stride[1] + (g.filter[1] - 1) * g.dilation[1] + 1;
-  const std::int64_t columns = runs ? kStemSide : kStemSide + (g.filter[2] - 1) * g.dilation[2];
-  const std::int64_t chunks = depth * g.filter[1] * (runs ? 1 : g.filter[2]) * planes;
+  const std::int64_t columns =
+      of_columns ? kStemSide : kStemSide + (g.filter[2] - 1) * g.dilation[2];
+  const std::int64_t chunks = depth * g.filter[1] * (of_columns ? 1 : g.filter[2]) * planes;
   const std::int64_t steps = ceil_div(chunks, 2);
   if (columns * planes > 128) {
     choice.refusal =
@@ -97,11 +106,16 @@ StemChoice stem_choice(const ConvGeometry& g, int block_n, const DeviceInfo& dev
   l.columns = static_cast<int>(columns);
   const int pixels = static_cast<int>(depth) * l.rows * l.columns;
   // NOTE: planes 64 bytes apart modulo 128, so that the cells of a pixel, written together, meet
-  // different banks.
-  l.plane_pitch = (pixels + 3) / 8 * 8 + 4;
-  l.stride_cells = static_cast<std::uint32_t>(g.stride[1] * l.columns);
+  // different banks. Those of runs lie side by side in a patch row, so that each cell of a filter
+  // lies behind the one before it, however many they are: a distance of an operand is not negative.
+  const bool is_runs = cells == StemCells::runs;
+  l.plane_pitch = is_runs ? kStemSide : (pixels + 3) / 8 * 8 + 4;
+  l.patch_row = is_runs ? l.planes * kStemSide : l.columns;
+  l.stride_cells = static_cast<std::uint32_t>(g.stride[1] * l.patch_row);
   l.zero_cells = chunks % 2 == 0 ? 0 : static_cast<int>(7 * l.stride_cells) + kStemSide;
-  l.patch_cells = l.planes * l.plane_pitch + l.zero_cells;
+  l.patch_cells = l.planes * (is_runs ? pixels : l.plane_pitch) + l.zero_cells;
+  l.channels = d.channels;
+  l.run = d.filter[2] * d.channels;
   l.pixel_pitch = d.channels * 2;
   l.row_pitch = std::int64_t{l.width} * l.pixel_pitch;
   l.frame_pitch = l.height * l.row_pitch;
@@ -115,6 +129,8 @@ StemChoice stem_choice(const ConvGeometry& g, int block_n, const DeviceInfo& dev
   // NOTE: exact for the 128 threads of a warpgroup.
   l.row_multiplier = static_cast<std::uint32_t>(ceil_div(1 << 16, l.row_cells));
   l.plane_multiplier = static_cast<std::uint32_t>(ceil_div(1 << 16, l.planes));
+  l.loads = static_cast<int>(depth) * l.row_rounds;
+  l.round_multiplier = static_cast<std::uint32_t>(ceil_div(1 << 16, l.row_rounds));
   l.chunks = static_cast<int>(chunks);
   l.steps = static_cast<int>(steps);
   l.part_steps =
@@ -143,13 +159,13 @@ StemChoice stem_choice(const ConvGeometry& g, int block_n, const DeviceInfo& dev
     if (chunk == l.chunks) return l.patch_cells - l.zero_cells;
     const int plane = chunk % l.planes;
     int tap = chunk / l.planes;
-    const int taps_s = runs ? 1 : static_cast<int>(g.filter[2]);
+    const int taps_s = of_columns ? 1 : static_cast<int>(g.filter[2]);
     const int s = tap % taps_s;
     tap /= taps_s;
     const int r = tap % static_cast<int>(g.filter[1]);
     const int t = tap / static_cast<int>(g.filter[1]);
     const int row = t * l.rows + r * static_cast<int>(g.dilation[1]);
-    return plane * l.plane_pitch + row * l.columns + s * static_cast<int>(g.dilation[2]);
+    return plane * l.plane_pitch + row * l.patch_row + s * static_cast<int>(g.dilation[2]);
   };
   for (int i = 0; i < l.steps; ++i) {
     const int first = cell(2 * i), second = cell(2 * i + 1);
@@ -168,11 +184,12 @@ StemChoice stem_choice(const ConvGeometry& g, int block_n, const DeviceInfo& dev
 // NOTE: with 64 filters a block twice as many patches are loaded, which cost more than what a block
 // with one tile too many does: 6 shapes of 320 to 512 filters took 6 to 28 % longer.
 StemChoice best_stem_choice(const PlanRequest& request) {
-  if (request.geometry.out_channels > 64) {
-    StemChoice best = stem_choice(request.geometry, 128, request.device);
+  const ConvGeometry& g = request.geometry;
+  if (g.out_channels > 64) {
+    StemChoice best = stem_choice(g, 128, request.device);
     if (best.refusal.empty()) return best;
   }
-  return stem_choice(request.geometry, 64, request.device);
+  return stem_choice(g, g.out_channels > 32 ? 64 : 32, request.device);
 }
 
 class StemPlan final : public CudaPlan {
@@ -189,8 +206,9 @@ class StemPlan final : public CudaPlan {
     } else {
       choose_kernels<__half>();
     }
-    raise_shared_memory_limit(direct_kernel_, shared_bytes_, "sm90_stem");
-    raise_shared_memory_limit(general_kernel_, shared_bytes_, "sm90_stem");
+    for (Kernel* const kernel : kernels_) {
+      raise_shared_memory_limit(kernel, shared_bytes_, "sm90_stem");
+    }
     const ConvGeometry& g = request.geometry;
     const DepthTaps taps = depth_taps(g);
     const std::int64_t tap_elements = g.filter[1] * g.filter[2] * g.in_channels;
@@ -199,8 +217,8 @@ class StemPlan final : public CudaPlan {
                 .chunks = layout_.chunks,
                 .planes = layout_.planes,
                 .filters = layout_.filters,
-                .run = static_cast<int>(request.geometry.in_channels == 4 ? g.filter[2] * 4
-                                                                          : g.in_channels),
+                .run = static_cast<int>(
+                    cells_of(g) == StemCells::pixels ? g.in_channels : g.filter[2] * g.in_channels),
                 .offset = static_cast<int>(taps.first * tap_elements),
                 .pitch = g.filter[0] * tap_elements,
                 .elements = std::int64_t{choice.filter_tiles} * layout_.steps * 16 * block_n_};
@@ -228,15 +246,19 @@ class StemPlan final : public CudaPlan {
     const ConvGeometry& g = request_.geometry;
     const ConvOutput output =
         conv_output(pointers, request_.output_dtype, g.out_channels, g.out_channels);
-    const bool direct = g.out_channels % 8 == 0 && request_.output_dtype == request_.dtype &&
-                        at_most_a_bias(output.epilogue);
+    const bool in_fours = g.out_channels % 4 == 0 && request_.output_dtype == request_.dtype;
+    const StemStore store =
+        !in_fours                         ? StemStore::any
+        : at_most_a_bias(output.epilogue) ? StemStore::bias
+        : is_short(output.epilogue, request_.output_dtype) && !output.epilogue.has_residual
+            ? StemStore::activation
+            : StemStore::any;
     StemArguments arguments{.filter = pointers.filter,
                             .activation = pointers.activation,
                             .cache = pointers.cache,
                             .layout = layout_,
                             .output = output};
-    Kernel* const kernel = direct ? direct_kernel_ : general_kernel_;
-    launch_kernel(kernel,
+    launch_kernel(kernels_[static_cast<int>(store)],
                   {.name = "sm90_stem",
                    .grid = grid_,
                    .block = kStemThreads,
@@ -249,45 +271,63 @@ class StemPlan final : public CudaPlan {
  private:
   using Kernel = void(StemArguments);
 
-  template <typename Element, int kN, bool kRuns>
+  template <typename Element, int kN, StemCells kCells>
   void set_kernels() {
-    direct_kernel_ = stem_kernel<Element, kN, kRuns, true>;
-    general_kernel_ = stem_kernel<Element, kN, kRuns, false>;
+    kernels_[static_cast<int>(StemStore::bias)] = stem_kernel<Element, kN, kCells, StemStore::bias>;
+    kernels_[static_cast<int>(StemStore::activation)] =
+        stem_kernel<Element, kN, kCells, StemStore::activation>;
+    kernels_[static_cast<int>(StemStore::any)] = stem_kernel<Element, kN, kCells, StemStore::any>;
+  }
+  template <typename Element, int kN>
+  void set_kernels() {
+    switch (cells_of(request_.geometry)) {
+      case StemCells::pixels:
+        return set_kernels<Element, kN, StemCells::pixels>();
+      case StemCells::fours:
+        return set_kernels<Element, kN, StemCells::fours>();
+      case StemCells::runs:
+        return set_kernels<Element, kN, StemCells::runs>();
+    }
   }
   template <typename Element>
   void choose_kernels() {
-    const bool runs = request_.geometry.in_channels == 4;
-    if (block_n_ == 64) {
-      runs ? set_kernels<Element, 64, true>() : set_kernels<Element, 64, false>();
-    } else {
-      runs ? set_kernels<Element, 128, true>() : set_kernels<Element, 128, false>();
+    switch (block_n_) {
+      case 32:
+        return set_kernels<Element, 32>();
+      case 64:
+        return set_kernels<Element, 64>();
+      default:
+        return set_kernels<Element, 128>();
     }
   }
 
   StemLayout layout_;
   StemPacking packing_;
   std::string format_;
-  Kernel* direct_kernel_ = nullptr;
-  Kernel* general_kernel_ = nullptr;
+  Kernel* kernels_[3] = {};  // Of each StemStore.
   int block_n_ = 0;
   int shared_bytes_ = 0;
   dim3 grid_;
 };
 
-// Model time, fitted to 101 layers on an H200 (docs/kernels-sm90.md): tiles of the busiest block,
-// bounded by MMAs, by what any tile costs, or by the waits of a warpgroup.
+// Model time, fitted to 160 layers on an H100: tiles of the busiest block, bounded by MMAs, by what
+// any tile costs, or by the waits of a warpgroup. Mean error on layers that it was not fitted to:
+// 4 % of 63 of up to 8 channels, 11 % of 40 of more.
 double estimate_us(const PlanRequest& request, const StemChoice& choice) {
-  constexpr double kLaunchUs = 6.0;
-  constexpr double kColdUs = 2.9;        // Until the general epilogue's code has come.
-  constexpr double kTileUs = 0.56;       // A tile at least.
-  constexpr double kStepUs = 4e-4;       // A K step of a tile, a filter.
-  constexpr double kCellUs = 3.8e-4;     // To load 16 bytes of a patch.
-  constexpr double kGeneralUs = 3.2e-4;  // A value that the general epilogue stores,
-  constexpr double kSingly = 1.2;        // times this where rows are not of 16 bytes.
-  constexpr double kTurnUs = 0.47;       // The waits of a warpgroup's tile,
-  constexpr double kRowUs = 0.069;       // more for each round of patch rows.
-  constexpr double kFilterUs = 4.3e-4;   // A K step of a filter, once a block.
-  constexpr double kBytesPerUs = 3.2e6;
+  constexpr double kLaunchUs = 5.59;
+  constexpr double kColdUs = 2.65;        // Until the general epilogue's code has come,
+  constexpr double kShortColdUs = 0.31;   // and that of an activation.
+  constexpr double kStepUs = 4e-4;        // A K step of a tile, a filter.
+  constexpr double kRunsUs = 0.0835;      // To load a round of patch rows through registers.
+  constexpr double kGeneralUs = 3.4e-4;   // A value that the general epilogue stores,
+  constexpr double kResidualUs = 1.2e-4;  // one with a residual more,
+  constexpr double kSingly = 2.58;        // times this where rows are not of 16 bytes,
+  constexpr double kFoursUs = 2.9e-4;     // one that is stored in fours,
+  constexpr double kShortUs = 1.6e-5;     // one with an activation,
+  constexpr double kCurvedUs = 4.4e-5;    // with one that divides.
+  constexpr double kRowUs = 0.045;        // A round of patch rows of a warpgroup's tile.
+  constexpr double kFilterUs = 4.3e-4;    // A K step of a filter, once a block.
+  constexpr double kBytesPerUs = 3.7e6;
 
   const ConvGeometry& g = request.geometry;
   const StemLayout& l = choice.layout;
@@ -295,22 +335,39 @@ double estimate_us(const PlanRequest& request, const StemChoice& choice) {
   const double rounds = std::ceil(double(choice.sets) * choice.filter_tiles / processors);
   const double tiles = std::ceil(double(l.tiles) / choice.sets);  // Of a block.
   const double filters = double(g.out_channels) / choice.filter_tiles;
-  const double pixels = double(g.gemm_m()) / l.tiles;
-  const bool direct = request.output_dtype == request.dtype && g.out_channels % 8 == 0 &&
-                      !request.epilogue.residual && request.epilogue.activation == Activation::none;
+  const double values = double(g.gemm_m()) / l.tiles * filters;  // Of a tile.
+  const bool in_vectors = g.out_channels % 8 == 0;
+  const bool direct = request.output_dtype == request.dtype && g.out_channels % 4 == 0 &&
+                      !request.epilogue.residual &&
+                      is_short(request.epilogue, request.output_dtype);
+  const Activation activation = request.epilogue.activation;
+  const bool curved = activation == Activation::silu || activation == Activation::hardswish ||
+                      activation == Activation::gelu || activation == Activation::gelu_tanh;
+  const double value_us = curved ? kCurvedUs : activation != Activation::none ? kShortUs : 0.0;
   const double store_us =
-      direct ? 0.0 : pixels * filters * kGeneralUs * (g.out_channels % 8 == 0 ? 1.0 : kSingly);
-  // NOTE: tiles of 64 filters, of 5 layers: half as long.
-  const double narrow = choice.block_n == 64 ? 0.5 : 1.0;
-  const double tile_us = std::max(l.steps * choice.block_n * kStepUs, narrow * kTileUs) + store_us +
-                         l.patch_cells * kCellUs;
-  const double turn_us =
-      narrow * kTurnUs + kRowUs * l.row_rounds * static_cast<double>(depth_taps(g).count);
+      !direct ? values * (kGeneralUs + (request.epilogue.residual ? kResidualUs : 0.0)) *
+                    (in_vectors ? 1.0 : kSingly)
+              : values * (in_vectors ? 0.0 : kFoursUs) + 64.0 * choice.block_n * value_us;
+  // A tile at least, the waits of a warpgroup's tile, and to load a patch.
+  const bool is_wide = choice.block_n == 128, of_pixels = cells_of(g) == StemCells::pixels;
+  const double least_us = is_wide ? 0.46 : choice.block_n == 64 || of_pixels ? 0.29 : 0.222;
+  const double wait_us = is_wide ? 0.357 : of_pixels ? 0.2 : 0.126;
+  const double load_us = cells_of(g) == StemCells::runs
+                             ? l.loads * kRunsUs
+                             : l.patch_cells * (of_pixels ? 5.5e-4 : 3.8e-4);
+  const double tile_us =
+      std::max(l.steps * choice.block_n * kStepUs, least_us) + store_us + load_us;
+  const double turn_us = wait_us + kRowUs * l.loads;
   const double block_us = std::max(tiles * tile_us, std::ceil(tiles / kStemWarpgroups) * turn_us) +
                           kFilterUs * l.steps * choice.block_n;
-  return kLaunchUs + (direct ? 0.0 : kColdUs) +
-         std::max(rounds * block_us,
-                  min_bytes(request) / (kBytesPerUs * memory_share(request.device)));
+  const double compute_us = rounds * block_us;
+  const double memory_us = min_bytes(request) / (kBytesPerUs * memory_share(request.device));
+  return kLaunchUs +
+         (!direct                          ? kColdUs
+          : activation != Activation::none ? kShortColdUs
+                                           : 0.0) +
+         (of_pixels ? std::cbrt(std::pow(compute_us, 3) + std::pow(memory_us, 3))
+                    : std::max(compute_us, memory_us));
 }
 
 class StemCandidate final : public KernelCandidate {
@@ -331,10 +388,23 @@ class StemCandidate final : public KernelCandidate {
     }
     if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
     const std::int64_t c = g.in_channels;
-    if (c != 4 && c != 8 && c != 16 && c != 32 && c != 48 && c != 64) {
-      return text("in_channels = ", c, "; legal: 4, 8, 16, 32, 48 or 64");
+    if (c > 8 && c != 16 && c != 32 && c != 48 && c != 64) {
+      return text("in_channels = ", c, "; legal: 1 to 8, 16, 32, 48 or 64");
     }
-    if (c != 4 && g.stride[2] != 1) return text("stride of width = ", g.stride[2], "; legal: 1");
+    const StemCells cells = cells_of(g);
+    if (cells == StemCells::pixels && g.stride[2] != 1) {
+      return text("stride of width = ", g.stride[2], "; legal: 1");
+    }
+    if (cells == StemCells::runs) {
+      if (g.filter[2] > 1 && g.dilation[2] != 1) {
+        return text("dilation of width = ", g.dilation[2], "; legal: 1 (of in_channels = ", c, ")");
+      }
+      // NOTE: elements are loaded in pairs.
+      for (const std::int64_t frames : {g.in[0], g.cached_frames}) {
+        const std::int64_t elements = g.batch * frames * g.in[1] * g.in[2] * c;
+        if (elements % 2 != 0) return text("elements of a tensor = ", elements, "; legal: even");
+      }
+    }
     std::string reason = device_geometry_refusal(g);
     if (!reason.empty()) return reason;
     for (int axis = 0; axis < 3; ++axis) {

@@ -12,8 +12,8 @@
 #include "kernels/common/fast_divide.hpp"
 #include "kernels/common/output.cuh"
 #include "kernels/common/ptx.cuh"
+#include "kernels/common/short_epilogue.cuh"
 #include "kernels/small/depthwise_rows.cuh"
-#include "kernels/small/short_epilogue.cuh"
 
 namespace convoy::small {
 

@@ -16,8 +16,8 @@
 #include "kernels/common/device_geometry.cuh"
 #include "kernels/common/fast_divide.hpp"
 #include "kernels/common/output.cuh"
+#include "kernels/common/short_epilogue.cuh"
 #include "kernels/small/load_if.cuh"
-#include "kernels/small/short_epilogue.cuh"
 
 namespace convoy::small {
 

@@ -20,6 +20,7 @@
 #include "kernels/common/device_geometry.cuh"
 #include "kernels/common/output.cuh"
 #include "kernels/common/ptx.cuh"
+#include "kernels/common/short_epilogue.cuh"
 #include "kernels/common/tile_walk.cuh"
 
 namespace convoy::small {
@@ -232,15 +233,12 @@ __device__ __forceinline__ void load_narrow_input_patch(const NarrowInputArgumen
   }
 }
 
-/// Whether outputs are rounded before they are staged: 16-bit outputs in fours, no more than a
-/// bias and one of the cheap activations. Others are staged as floats; their code is there once.
+/// Whether outputs are rounded before they are staged: 16-bit outputs in fours, with a short
+/// epilogue. Others are staged as floats; their code is there once.
 template <typename Element>
 __device__ __forceinline__ bool rounds_first(const ConvOutput& out) {
-  const EpilogueParams& e = out.epilogue;
-  return out.dtype == dtype_of<Element> && out.channels % 4 == 0 && e.scale == 1.0f &&
-         !e.has_residual && !e.round_each_step &&
-         (e.activation == Activation::none || e.activation == Activation::relu ||
-          e.activation == Activation::silu);
+  return out.dtype == dtype_of<Element> && out.channels % 4 == 0 && !out.epilogue.has_residual &&
+         is_short(out.epilogue, out.dtype);
 }
 
 // Round a warp's accumulators, with bias and activation, and store them through its staging memory.
@@ -248,7 +246,7 @@ __device__ __forceinline__ bool rounds_first(const ConvOutput& out) {
 // which `filters_left` exist. `pixel_pitch`: elements from a pixel to the next.
 template <typename Element, int kTiles>
 __device__ __forceinline__ void store_rounded(
-    Activation activation, float (&accumulators)[kNarrowInputFragments][kTiles][4],
+    const EpilogueParams& epilogue, float (&accumulators)[kNarrowInputFragments][kTiles][4],
     const float* bias, Element* staging, Element* to, int pixel_pitch, int pixels_left,
     int filters_left) {
   // NOTE: an odd number of 16-byte units from row to row keeps stmatrix free of conflicts.
@@ -264,25 +262,8 @@ __device__ __forceinline__ void store_rounded(
       v[0] += b.x, v[1] += b.y, v[2] += b.x, v[3] += b.y;
     }
   }
-  if (activation == Activation::relu) {
-#pragma unroll
-    for (auto& fragment : accumulators) {
-#pragma unroll
-      for (auto& tile : fragment) {
-#pragma unroll
-        for (float& v : tile) asm("max.NaN.f32 %0, %0, 0f00000000;" : "+f"(v));
-      }
-    }
-  } else if (activation == Activation::silu) {
-#pragma unroll
-    for (auto& fragment : accumulators) {
-#pragma unroll
-      for (auto& tile : fragment) {
-#pragma unroll
-        for (float& v : tile) v = __fdividef(v, 1.0f + __expf(-v));
-      }
-    }
-  }
+  apply_short_activation<Element>(
+      epilogue, reinterpret_cast<float(&)[kNarrowInputFragments * kTiles * 4]>(accumulators));
   __syncwarp();  // What was staged before has been read.
   const std::uint32_t row = ptx::shared_address(staging + lane % 16 * kPitch + lane / 16 * 8);
 #pragma unroll
@@ -429,7 +410,7 @@ __global__ void __launch_bounds__(kNarrowInputThreads, kTiles == 8 ? 2 : 3)
       float* const warp_staging = staging + warp * kStagingFloats<kTiles>;
       if (rounded) {
         store_rounded(
-            arguments.output.epilogue.activation, accumulators, bias + strip * 8 * kTiles,
+            arguments.output.epilogue, accumulators, bias + strip * 8 * kTiles,
             reinterpret_cast<Element*>(warp_staging),
             static_cast<Element*>(arguments.output.data) + first_pixel * g.filters + strip_filter,
             g.filters, pixels_left, g.filters - strip_filter);

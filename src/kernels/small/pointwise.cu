@@ -14,9 +14,9 @@
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/device_code.cuh"
 #include "kernels/common/output.cuh"
+#include "kernels/common/short_epilogue.cuh"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/load_if.cuh"
-#include "kernels/small/short_epilogue.cuh"
 
 namespace convoy::small {
 namespace {
@@ -406,9 +406,7 @@ class PointwiseCandidate final : public KernelCandidate {
     const EpilogueKind& epilogue = request.epilogue;
     const Activation activation = epilogue.activation;
     const bool cheap =
-        activation == Activation::none ||
-        (!are_few(g) && (activation == Activation::relu || activation == Activation::silu ||
-                         activation == Activation::clamp || activation == Activation::hardswish));
+        activation == Activation::none || (!are_few(g) && is_short(epilogue, request.output_dtype));
     const bool vectors = request.output_dtype == request.dtype && g.out_channels % 4 == 0;
     const bool short_one = !epilogue.residual && cheap && (are_few(g) || vectors);
     if (!are_few(g)) {

@@ -9,17 +9,33 @@
 
 #include "kernels/common/output.cuh"
 
-namespace convoy::small {
+namespace convoy {
 
-/// Whether the epilogue is at most such steps, in fp32, for outputs of `dtype`: the GELUs are those
-/// that 16 bits hide (common/gates.hpp).
-inline bool is_short(const EpilogueParams& e, DType dtype) {
-  const bool is_gelu = e.activation == Activation::gelu || e.activation == Activation::gelu_tanh;
-  const bool is_cheap = e.activation == Activation::none || e.activation == Activation::relu ||
-                        e.activation == Activation::leaky_relu ||
-                        e.activation == Activation::silu || e.activation == Activation::clamp ||
-                        e.activation == Activation::hardswish || (is_gelu && dtype != DType::fp32);
-  return e.scale == 1.0f && !e.round_each_step && is_cheap;
+/// Whether the activation is of few instructions, for outputs of `dtype`: the GELUs are those that
+/// 16 bits hide (common/gates.hpp).
+constexpr bool is_short(Activation activation, DType dtype) {
+  switch (activation) {
+    case Activation::none:
+    case Activation::relu:
+    case Activation::leaky_relu:
+    case Activation::silu:
+    case Activation::clamp:
+    case Activation::hardswish:
+      return true;
+    case Activation::gelu:
+    case Activation::gelu_tanh:
+      return dtype != DType::fp32;
+    default:
+      return false;
+  }
+}
+
+/// Whether the epilogue is at most such steps, in fp32.
+constexpr bool is_short(const EpilogueParams& e, DType dtype) {
+  return e.scale == 1.0f && !e.round_each_step && is_short(e.activation, dtype);
+}
+constexpr bool is_short(const EpilogueKind& e, DType dtype) {
+  return e.rounding == EpilogueRounding::once && is_short(e.activation, dtype);
 }
 
 #ifdef __CUDACC__
@@ -28,6 +44,44 @@ inline bool is_short(const EpilogueParams& e, DType dtype) {
 struct NoResidual {
   __device__ std::int64_t operator()(int) const { return -1; }
 };
+
+/// The activation of an epilogue that `is_short`, of outputs of Element.
+template <typename Element, int kCount>
+__device__ __forceinline__ void apply_short_activation(const EpilogueParams& epilogue,
+                                                       float (&v)[kCount]) {
+  // NOTE: of an activation that the compiler knows, no other's code is there.
+  const auto apply = [&](Activation activation) {
+    EpilogueParams known = epilogue;
+    known.activation = activation;
+    known.round_each_step = false;
+    activate<sizeof(Element) == 2>(known, v);
+  };
+  switch (epilogue.activation) {
+    case Activation::relu:
+      apply(Activation::relu);
+      break;
+    case Activation::leaky_relu:
+      apply(Activation::leaky_relu);
+      break;
+    case Activation::silu:
+      apply(Activation::silu);
+      break;
+    case Activation::clamp:
+      apply(Activation::clamp);
+      break;
+    case Activation::hardswish:
+      apply(Activation::hardswish);
+      break;
+    case Activation::gelu:
+      if constexpr (sizeof(Element) == 2) apply(Activation::gelu);
+      break;
+    case Activation::gelu_tanh:
+      if constexpr (sizeof(Element) == 2) apply(Activation::gelu_tanh);
+      break;
+    default:
+      break;
+  }
+}
 
 /// The epilogue of kWidth channels of kPixels pixels, where it `is_short`, their bias as
 /// `load_biases` gives it. `element(i)`: where v[i] goes in an output of Element, a multiple of
@@ -64,38 +118,7 @@ __device__ __forceinline__ void apply_short_epilogue(const ConvOutput& out,
     for (int i = 0; i < kWidth; ++i) pixel[i] += bias[i];
   }
   if (has_residual && epilogue.residual_first) add_residual();
-  // NOTE: of an activation that the compiler knows, no other's code is there.
-  const auto apply = [&](Activation activation) {
-    EpilogueParams known = epilogue;
-    known.activation = activation;
-    known.round_each_step = false;
-    activate<sizeof(Element) == 2>(known, reinterpret_cast<float(&)[kPixels * kWidth]>(v));
-  };
-  switch (epilogue.activation) {
-    case Activation::relu:
-      apply(Activation::relu);
-      break;
-    case Activation::leaky_relu:
-      apply(Activation::leaky_relu);
-      break;
-    case Activation::silu:
-      apply(Activation::silu);
-      break;
-    case Activation::clamp:
-      apply(Activation::clamp);
-      break;
-    case Activation::hardswish:
-      apply(Activation::hardswish);
-      break;
-    case Activation::gelu:
-      if constexpr (sizeof(Element) == 2) apply(Activation::gelu);
-      break;
-    case Activation::gelu_tanh:
-      if constexpr (sizeof(Element) == 2) apply(Activation::gelu_tanh);
-      break;
-    default:
-      break;
-  }
+  apply_short_activation<Element>(epilogue, reinterpret_cast<float(&)[kPixels * kWidth]>(v));
   if (has_residual && !epilogue.residual_first) add_residual();
 }
 
@@ -155,4 +178,4 @@ __device__ __forceinline__ void store_short_with_residual(const ConvOutput& out,
 
 #endif  // __CUDACC__
 
-}  // namespace convoy::small
+}  // namespace convoy
