@@ -26,7 +26,7 @@ from . import (
     _trial,
 )
 from ._bounded import Bounded
-from ._changes import state, watch
+from ._changes import state, unwatch, watch
 from ._deferred import Deferred, storages, tidy, tidy_buffers, unwrapped
 from ._folding import Foldings
 from ._native import UPSAMPLE_FOLDINGS, ConvoyError, InvalidArgument, choose
@@ -123,6 +123,7 @@ class Session:
         self.trials = _trial.Trials()
         self.is_untidy = False  # Whether the model may hold stand-ins, from calls before.
         self._buffers: list[dict] | None = None
+        watch(self)
 
     def __deepcopy__(self, memo):
         model = None if self.model is None else memo.get(id(self.model()))
@@ -769,7 +770,6 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
                 f"{name or 'model'} is compiled by torch.compile, which does not let what it calls "
                 "be replaced; legal: a model that is not; nearest: the module that was compiled")
     restore(model)
-    watch()
     shards = None
     if group is not None:
         from ._shard import Shards
@@ -789,20 +789,27 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
 
 
 def restore(model: torch.nn.Module) -> torch.nn.Module:
-    """Undo `accelerate`; returns the model. A model that was not accelerated stays as it is."""
-    _, handles = model.__dict__.pop(MARK, (None, ()))
+    """Undo `accelerate`; returns the model. What was made of its weights goes, and with the last
+    accelerated model what was replaced in PyTorch. A model that was not accelerated stays as it is.
+    """
+    session, handles = model.__dict__.pop(MARK, (None, ()))
     for handle in handles:
         handle.remove()
     _helpers.put_back(model)
     tidy(model)
+    if session is not None:
+        session.forget_derived()
+        unwatch(session)
+        _calls.forget(model.parameters())
     return model
 
 
 def refresh(model: torch.nn.Module) -> torch.nn.Module:
     """Let the model's weights be read anew, after writes that are not seen: those through a
     `weight.data` that was asked for before a call, or through another framework's view of the
-    memory, those to a buffer's .data, and those to weights that were made under
-    torch.inference_mode(). All others are seen without it. Returns the model."""
+    memory, those to a buffer's .data, those of torch.distributed's broadcast, reductions and scatter
+    into a weight, and those to weights that were made under torch.inference_mode(). All others are
+    seen without it. Returns the model."""
     _calls.forget(model.parameters())
     if MARK in model.__dict__:
         model.__dict__[MARK][0].forget_derived()

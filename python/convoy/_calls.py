@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 
 from . import _layout, _operators
 from . import _native as native
-from ._changes import version_of, watch
+from ._changes import register, rest, version_of, watch
 from ._native import InvalidArgument, library
 from ._plan import (
     Conv2d,
@@ -82,7 +82,7 @@ def vector(tensor):
 
 
 # Packed filters: (plan, id of the weight) to (weak reference, version, address, filter).
-_packed: dict[tuple, tuple] = {}
+_packed: dict[tuple, tuple] = register({})
 
 
 _packing = threading.Lock()
@@ -95,6 +95,11 @@ def _renew_lock():
 
 
 os.register_at_fork(after_in_child=_renew_lock)  # Another thread may have had it.
+
+
+def _drop(kept, key):
+    kept.pop(key, None)
+    rest()
 
 
 def packed_filter(plan, weight, device):
@@ -118,8 +123,8 @@ def packed_filter(plan, weight, device):
         packed = plan.pack_filter(dense.data_ptr(), layout, stream_of(device))
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # Other streams may use it next.
-        _packed[key] = (weakref.ref(weight, lambda _: _packed.pop(key, None)), version, address,
-                        packed)
+        _packed[key] = weakref.ref(weight, lambda _: _drop(_packed, key)), version, address, packed
+        watch()  # Another thread may have ended it, while nothing was kept.
         return packed
 
 
@@ -131,7 +136,7 @@ def address_of(packed):
 
 # Weights in the type of an autocast: (id of the weight, type) to (weak reference, version, address,
 # weight).
-_cast: dict[tuple, tuple] = {}
+_cast: dict[tuple, tuple] = register({})
 
 
 def cast_weight(weight, dtype):
@@ -141,8 +146,9 @@ def cast_weight(weight, dtype):
     version, address = version_of(weight), weight.data_ptr()
     if known is not None and known[0]() is weight and known[1:3] == (version, address):
         return known[3]
+    watch()
     made = torch.nn.Parameter(weight.detach().to(dtype), requires_grad=False)
-    _cast[key] = weakref.ref(weight, lambda _: _cast.pop(key, None)), version, address, made
+    _cast[key] = weakref.ref(weight, lambda _: _drop(_cast, key)), version, address, made
     return made
 
 
@@ -189,6 +195,7 @@ def forget(weights):
         _packed.pop(key, None)
     for key in [key for key in list(_cast) if key[0] in gone]:
         _cast.pop(key, None)
+    rest()
 
 
 def clear():
@@ -197,6 +204,7 @@ def clear():
     _packed.clear()
     _cast.clear()
     _operators.clear()
+    rest()
 
 
 def shuffle_options(node, residual):

@@ -201,6 +201,28 @@ def _other_weights(model, x):
     return made
 
 
+def _weights_in_lists(model, x):
+    """One convolution, whose weights are written to as optimizers do: many tensors at once."""
+    kept, made = copy.deepcopy(model.a.state_dict()), []
+    weights = [model.a.weight, model.a.bias]
+    before = [w.clone() for w in weights]
+    made.append(model.a(x))
+    torch._foreach_mul_(weights, 2.0)
+    made.append(model.a(x) + F.group_norm(x, 2, model.a.bias))
+    torch._foreach_copy_([w.detach() for w in weights], before)
+    made.append(model.a(x))
+    for w in weights:
+        w.grad = torch.ones_like(w)
+    torch.optim.AdamW(weights, 0.1, foreach=True).step()
+    made.append(model.a(x))
+    torch.optim.SGD(weights, 0.1, fused=True).step()
+    made.append(model.a(x))
+    for w in weights:
+        w.grad = None
+    model.a.load_state_dict(kept)
+    return made
+
+
 def _other_biases(model, x):
     """Each a tensor of its own, where the one before it was."""
     numbers, made = numpy.zeros(8, numpy.float32), []
@@ -370,6 +392,7 @@ PROGRAMS = {
     "powers, each another": lambda model, x: model.a(x).abs() ** torch.arange(9.0),
     "operators of other libraries": _operators,
     "other weights": _other_weights,
+    "weights in lists": _weights_in_lists,
     "other biases": _other_biases,
     "entries of itself": _entries_of_itself,
     "memory that is used again": _memory_used_again,
