@@ -146,6 +146,13 @@ def _norm_and_flat(y):
     return norm
 
 
+def _seen_by_as_strided(y):
+    seen = y.as_strided((5,), (7,))
+    y.mul_(2)
+    seen[1:3] += 1
+    return seen
+
+
 def _windows(model, x):
     """As numpy's users write it."""
     y = model.a(x)
@@ -385,6 +392,10 @@ PROGRAMS = {
         lambda y: y.contiguous(memory_format=torch.channels_last).mul_(2)),
     "to another order": written(lambda y: y.to(memory_format=torch.channels_last).mul_(2)),
     "windows": _windows,
+    "as_strided, written to": written(lambda y: y.as_strided((2, 5), (504, 7)).fill_(3)),
+    "as_strided of a part, written to": written(
+        lambda y: y[:, 2:].as_strided((2, 3), (504, 9), 70).mul_(3)),
+    "what as_strided is of, written to": written(_seen_by_as_strided),
     "order in memory": _order_in_memory,
     "complex numbers": _as_complex,
     "a number": lambda model, x: (model.a(x).mean().flatten(),
