@@ -8,22 +8,8 @@ import operator
 import torch
 
 from . import _layout
-from ._deferred import (
-    HALVES,
-    Deferred,
-    alone,
-    another,
-    is_given,
-    is_tensor,
-    laid_out,
-    link,
-    own_form,
-    plain,
-    stepped,
-    value_of,
-    view,
-    waiting_norm,
-)
+from ._deferred import HALVES, Deferred, another, is_tensor, plain, value_of, view, waiting_norm
+from ._memory import alone, is_given, laid_out, link, own_form, stepped
 from ._nodes import (
     Cast,
     Cat,

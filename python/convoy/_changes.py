@@ -5,14 +5,14 @@ optimizer, which may be fused. And that what waits in an accelerated call reads 
 is written to.
 
 NOTE: methods of torch.nn.Parameter are replaced for this, while a model is accelerated or something
-made of weights is kept; steps are PyTorch's own hooks. Nothing narrower sees as much. A count of writes tells of one when the old
-numbers are gone. A TorchFunctionMode around each accelerated call would see views of weights and
-`out=` too, but takes 1 to 11 % more of the host's time (block +6 %, ResNet +8 %, the autoencoder's
-decoder +11 %), stays in place where a call ends by KeyboardInterrupt, so that the `with` of another
-mode around it takes off the wrong one, and sees nothing between calls, where `.data` is written to.
-C++ takes a Parameter for a plain tensor, whatever its `__torch_function__`; a subclass of it is no
-longer what optimizers and compilers look for; storage that is copied on write would move weights
-under their owner's feet.
+made of weights is kept; steps are PyTorch's own hooks. Nothing narrower sees as much. A count of
+writes tells of one when the old numbers are gone. A TorchFunctionMode around each accelerated call
+would also see what is not seen now, writes within a call through a view of a weight and through
+`out=`, but takes 1 to 11 % more of the host's time (a block 6 %, ResNet 8 %, an autoencoder 11 %)
+and stays in place where a call ends by KeyboardInterrupt, so that the `with` of another mode around
+it takes the wrong one off; between calls, where `.data` is written to, it sees nothing. C++ takes a
+Parameter for a plain tensor whatever its `__torch_function__`; a subclass of it is not what
+optimizers and compilers look for; storage that is copied on write would move weights.
 """
 
 import functools

@@ -14,16 +14,8 @@ from typing import Any
 import torch
 
 from ._changes import OF_LISTS
-from ._deferred import (
-    Deferred,
-    in_order,
-    own,
-    plain,
-    session_of,
-    standins,
-    wrapped,
-    write_through,
-)
+from ._deferred import Deferred, in_order, plain, session_of, standins, wrapped
+from ._memory import own, write_through
 from ._nodes import Value, settle
 from ._trial import has_ended
 
