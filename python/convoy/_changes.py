@@ -16,6 +16,7 @@ optimizers and compilers look for; storage that is copied on write would move we
 """
 
 import functools
+import os
 import threading
 import weakref
 
@@ -104,6 +105,14 @@ _METHODS = {name: _writing(name) for name in _WRITING}
 _METHODS["data"] = property(_get, _set, None, _own.__doc__)
 
 _lock = threading.Lock()
+
+
+def _renew_lock():
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)  # Another thread may have had it.
 _hooks: list = []  # Of all optimizers.
 _users: set[weakref.ref] = set()  # Of accelerated models.
 _kept: list[dict] = []  # What was made of weights, by weight.

@@ -54,11 +54,15 @@ with torch.no_grad():
 _TWO_MODELS = """
 import gc, convoy, convoy.torch, torch
 from torch import nn
+from torch.optim import optimizer
 
 def is_replaced():
-    print(vars(nn.Parameter).keys() - before != set())
+    replaced = set(vars(nn.Parameter)) != before
+    assert replaced == bool(optimizer._global_optimizer_pre_hooks)
+    assert replaced == bool(optimizer._global_optimizer_post_hooks)
+    print(replaced)
 
-before = vars(nn.Parameter).keys() | set()
+before = set(vars(nn.Parameter))
 a, b = (nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)).eval() for _ in range(2))
 x = torch.ones(1, 8, 4, 4)
 with torch.no_grad():
