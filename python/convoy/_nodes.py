@@ -119,7 +119,10 @@ def _address(held):
     tensor = held.tensor if isinstance(held, Node) else held
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
         return 0
-    return tensor.untyped_storage().data_ptr()
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # One that wraps others has none.
+        return 0
 
 
 _LOOKED_AT = 24

@@ -19,6 +19,7 @@ from support import use_test_device
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention.flex_attention import flex_attention
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.flop_counter import FlopCounterMode
 
 use_test_device()
@@ -230,6 +231,12 @@ def _weights_in_lists(model, x):
     return made
 
 
+def _wrapping_tensors_in_lists(model, x):
+    y, made = model.a(x), TwoTensor(torch.ones(3), torch.zeros(3))
+    torch._foreach_add_([made], 1.0)
+    return y, made.a, made.b
+
+
 def _other_biases(model, x):
     """Each a tensor of its own, where the one before it was."""
     numbers, made = numpy.zeros(8, numpy.float32), []
@@ -404,6 +411,7 @@ PROGRAMS = {
     "operators of other libraries": _operators,
     "other weights": _other_weights,
     "weights in lists": _weights_in_lists,
+    "tensors that wrap others, in lists": _wrapping_tensors_in_lists,
     "other biases": _other_biases,
     "entries of itself": _entries_of_itself,
     "cat of nothing": lambda model, x: torch.cat([model.a(x).flatten()[:0]] * 2) + 1,
