@@ -139,10 +139,11 @@ def restore(model: torch.nn.Module) -> torch.nn.Module:
 
 def refresh(model: torch.nn.Module) -> torch.nn.Module:
     """Let the model's weights be read anew, after writes that are not seen: those through a
-    `weight.data` that was asked for before a call, or through another framework's view of the
-    memory, those to a buffer's .data, those of torch.distributed (broadcast, reductions, scatter)
-    to a weight itself, those of a CUDA graph that is replayed, and those to weights that were made
-    under torch.inference_mode(). All others are seen without it. Returns the model."""
+    `weight.data` that was asked for before a call, those to the memory itself (another framework's
+    view of it, another process's, its storage), those to a buffer's .data, those of
+    torch.distributed (broadcast, reductions, scatter) to a weight itself, those of a CUDA graph
+    that is replayed, and those to weights that were made under torch.inference_mode(). All others
+    are seen without it. Returns the model."""
     _calls.forget(model.parameters())
     if MARK in model.__dict__:
         model.__dict__[MARK][0].forget_derived()
