@@ -122,9 +122,8 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
 
 
 def restore(model: torch.nn.Module) -> torch.nn.Module:
-    """Undo `accelerate`; returns the model. What was made of its weights goes, and with the last
-    accelerated model what was replaced in PyTorch. A model that was not accelerated stays as it is.
-    """
+    """Undo `accelerate`; returns the model. With the last accelerated model goes what was replaced
+    in PyTorch. A model that was not accelerated stays as it is."""
     session, handles = model.__dict__.pop(MARK, (None, ()))
     for handle in handles:
         handle.remove()
@@ -133,7 +132,6 @@ def restore(model: torch.nn.Module) -> torch.nn.Module:
     if session is not None:
         session.forget_derived()
         unwatch(session)
-        _calls.forget(model.parameters())
     return model
 
 

@@ -97,11 +97,6 @@ def _renew_lock():
 os.register_at_fork(after_in_child=_renew_lock)  # Another thread may have had it.
 
 
-def _drop(kept, key):
-    kept.pop(key, None)
-    rest()
-
-
 def packed_filter(plan, weight, device):
     """The weight in the plan's format, repacked where it has changed since. plan: whose
     pack_filter packs. NOTE: who keeps no more than its address holds it by `address_of`."""
@@ -123,8 +118,9 @@ def packed_filter(plan, weight, device):
         packed = plan.pack_filter(dense.data_ptr(), layout, stream_of(device))
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # Other streams may use it next.
-        _packed[key] = weakref.ref(weight, lambda _: _drop(_packed, key)), version, address, packed
-        watch()  # Another thread may have ended it, while nothing was kept.
+        _packed[key] = (weakref.ref(weight, lambda _: _packed.pop(key, None)), version, address,
+                        packed)
+        watch()  # Again: the last model may have been restored meanwhile.
         return packed
 
 
@@ -148,7 +144,8 @@ def cast_weight(weight, dtype):
         return known[3]
     watch()
     made = torch.nn.Parameter(weight.detach().to(dtype), requires_grad=False)
-    _cast[key] = weakref.ref(weight, lambda _: _drop(_cast, key)), version, address, made
+    _cast[key] = weakref.ref(weight, lambda _: _cast.pop(key, None)), version, address, made
+    watch()
     return made
 
 
@@ -195,7 +192,6 @@ def forget(weights):
         _packed.pop(key, None)
     for key in [key for key in list(_cast) if key[0] in gone]:
         _cast.pop(key, None)
-    rest()
 
 
 def clear():

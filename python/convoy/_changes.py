@@ -4,15 +4,16 @@ writes, and, since it does not count those, each look at `weight.data` and each 
 optimizer, which may be fused. And that what waits in an accelerated call reads a weight before it
 is written to.
 
-NOTE: methods of torch.nn.Parameter are replaced for this, while a model is accelerated or something
-made of weights is kept; steps are PyTorch's own hooks. Nothing narrower sees as much. A count of
-writes tells of one when the old numbers are gone. A TorchFunctionMode around each accelerated call
-would also see what is not seen now, writes within a call through a view of a weight and through
-`out=`, but takes 1 to 11 % more of the host's time (a block 6 %, ResNet 8 %, an autoencoder 11 %)
-and stays in place where a call ends by KeyboardInterrupt, so that the `with` of another mode around
-it takes the wrong one off; between calls, where `.data` is written to, it sees nothing. C++ takes a
-Parameter for a plain tensor whatever its `__torch_function__`; a subclass of it is not what
-optimizers and compilers look for; storage that is copied on write would move weights.
+NOTE: methods of torch.nn.Parameter are replaced for this, while a model is accelerated or after
+something was made of weights that is kept; steps are PyTorch's own hooks. Nothing narrower sees as
+much. A count of writes tells of one when the old numbers are gone. A TorchFunctionMode around each
+accelerated call would also see what is not seen now, writes within a call through a view of a
+weight and through `out=`, but takes 1 to 11 % more of the host's time (a block 6 %, ResNet 8 %, an
+autoencoder 11 %) and stays in place where a call ends by KeyboardInterrupt, so that the `with` of
+another mode around it takes the wrong one off; between calls, where `.data` is written to, it sees
+nothing. C++ takes a Parameter for a plain tensor whatever its `__torch_function__`; a subclass of
+it is not what optimizers and compilers look for; storage that is copied on write would move
+weights.
 """
 
 import functools
@@ -115,11 +116,11 @@ def _renew_lock():
 os.register_at_fork(after_in_child=_renew_lock)  # Another thread may have had it.
 _hooks: list = []  # Of all optimizers.
 _users: set[weakref.ref] = set()  # Of accelerated models.
-_kept: list[dict] = []  # What was made of weights, by weight.
+_kept: list[dict] = []  # What was made of weights, each with a reference to its weight in front.
 
 
 def register(kept):
-    """A dictionary of what is made of weights: while it holds something, changes are seen."""
+    """A dictionary of what is made of weights, whoever uses them."""
     _kept.append(kept)
     return kept
 
@@ -128,7 +129,7 @@ def watch(user=None):
     """From now on looks at `.data` of parameters are counted: most are made to write there. What is
     kept of a look and written to after a call is not seen. And their methods that write to them,
     and optimizers, let what waits for them be computed first. user: an accelerated model's session,
-    as long as which lives this is to be; else as long as what is kept."""
+    as long as which lives this is to be; None where something is made of weights that is kept."""
     with _lock:
         if user is not None:
             _users.add(weakref.ref(user, _ended))
@@ -150,19 +151,30 @@ def unwatch(user):
 
 
 def rest():
-    """Let PyTorch's own methods be back where nobody needs ours. NOTE: the garbage collector calls
-    this anywhere, even while `watch` goes on."""
-    if _users or any(_kept) or not _lock.acquire(blocking=False):
+    """Let PyTorch's own methods be back where no model is accelerated; what is kept of weights is
+    to be made anew when it is next used. NOTE: the garbage collector calls this anywhere, even
+    while `watch` goes on."""
+    if _users or "data" not in vars(torch.nn.Parameter) or not _lock.acquire(blocking=False):
         return
     try:
-        if not _users and not any(_kept):
-            for name, method in _METHODS.items():
-                if vars(torch.nn.Parameter).get(name) is method:
-                    delattr(torch.nn.Parameter, name)
-            while _hooks:
-                _hooks.pop().remove()
+        if _users:
+            return
+        for name, method in _METHODS.items():
+            if vars(torch.nn.Parameter).get(name) is method:
+                delattr(torch.nn.Parameter, name)
+        while _hooks:
+            _hooks.pop().remove()
+        for kept in _kept:
+            for ref, *_ in list(kept.values()):
+                _count_of(ref)
     finally:
         _lock.release()
+
+
+def _count_of(ref):
+    weight = ref()
+    if weight is not None:
+        _count(weight)
 
 
 def version_of(tensor):
