@@ -8,22 +8,8 @@ import operator
 import torch
 
 from . import _layout
-from ._deferred import (
-    HALVES,
-    Deferred,
-    alone,
-    another,
-    is_given,
-    is_tensor,
-    laid_out,
-    link,
-    own_form,
-    plain,
-    stepped,
-    value_of,
-    view,
-    waiting_norm,
-)
+from ._deferred import HALVES, Deferred, another, is_tensor, plain, value_of, view, waiting_norm
+from ._memory import alone, is_given, laid_out, link, own_form, stepped
 from ._nodes import (
     Cast,
     Cat,
@@ -412,13 +398,25 @@ def _stride(input, dim=None):
 
 
 def _as_strided(input, size, stride, storage_offset=None):
-    """Of numbers that lie as the model's own; those that lie outside of the view `input` are NaN.
-    """
-    form, tensor = own_form(input), input._force()
-    memory = tensor.new_full((form.untyped_storage().nbytes() // form.element_size(),), math.nan)
-    memory.as_strided(form.shape, form.stride(), form.storage_offset()).copy_(tensor)
+    """Of numbers that lie as the model's own; those that lie outside of what `input` is a view of
+    are NaN."""
+    form, whole = own_form(input), input
+    while whole._base is not None:
+        whole = whole._base
+    lies = own_form(whole)
+    if lies.untyped_storage().nbytes() != form.untyped_storage().nbytes():
+        whole, lies = input, form
+    tensor = alone(whole).force()
+    memory = tensor.new_full((lies.untyped_storage().nbytes() // lies.element_size(),), math.nan)
+    laid = value_of(memory.as_strided(lies.shape, lies.stride(), lies.storage_offset()),
+                    input._session)
+    laid._node.tensor.copy_(tensor)
+    laid._viewed = True
+    link(whole, laid)
     first = form.storage_offset() if storage_offset is None else storage_offset
-    return value_of(memory.as_strided(size, stride, first), input._session)
+    made = value_of(memory.as_strided(size, stride, first), input._session)
+    made._base, made._viewed = laid, True
+    return made
 
 
 def _clone(input, *, memory_format=None):

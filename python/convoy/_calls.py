@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 
 from . import _layout, _operators
 from . import _native as native
-from ._changes import version_of, watch
+from ._changes import register, rest, version_of, watch
 from ._native import InvalidArgument, library
 from ._plan import (
     Conv2d,
@@ -82,7 +82,7 @@ def vector(tensor):
 
 
 # Packed filters: (plan, id of the weight) to (weak reference, version, address, filter).
-_packed: dict[tuple, tuple] = {}
+_packed: dict[tuple, tuple] = register({})
 
 
 _packing = threading.Lock()
@@ -120,6 +120,7 @@ def packed_filter(plan, weight, device):
             torch.cuda.current_stream(device).synchronize()  # Other streams may use it next.
         _packed[key] = (weakref.ref(weight, lambda _: _packed.pop(key, None)), version, address,
                         packed)
+        watch()  # Again: the last model may have been restored meanwhile.
         return packed
 
 
@@ -131,7 +132,7 @@ def address_of(packed):
 
 # Weights in the type of an autocast: (id of the weight, type) to (weak reference, version, address,
 # weight).
-_cast: dict[tuple, tuple] = {}
+_cast: dict[tuple, tuple] = register({})
 
 
 def cast_weight(weight, dtype):
@@ -141,8 +142,10 @@ def cast_weight(weight, dtype):
     version, address = version_of(weight), weight.data_ptr()
     if known is not None and known[0]() is weight and known[1:3] == (version, address):
         return known[3]
+    watch()
     made = torch.nn.Parameter(weight.detach().to(dtype), requires_grad=False)
     _cast[key] = weakref.ref(weight, lambda _: _cast.pop(key, None)), version, address, made
+    watch()
     return made
 
 
@@ -197,6 +200,7 @@ def clear():
     _packed.clear()
     _cast.clear()
     _operators.clear()
+    rest()
 
 
 def shuffle_options(node, residual):

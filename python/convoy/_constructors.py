@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What looks into its arguments without asking `__torch_function__`: PyTorch's functions that make
 a tensor of any data, autograd.Function and TorchScript. While an accelerated model runs they take
-stand-ins too, and functions under torch.compile run as they were written."""
+stand-ins too, functions under torch.compile run as they were written, and those that write to lists
+of tensors let what waits for these be computed first."""
 
 import functools
 import re
@@ -12,16 +13,9 @@ from typing import Any
 
 import torch
 
-from ._deferred import (
-    Deferred,
-    in_order,
-    own,
-    plain,
-    session_of,
-    standins,
-    wrapped,
-    write_through,
-)
+from ._changes import OF_LISTS
+from ._deferred import Deferred, in_order, plain, session_of, standins, wrapped
+from ._memory import own, write_through
 from ._nodes import Value, settle
 from ._trial import has_ended
 
@@ -166,6 +160,8 @@ _OWN = {name: getattr(torch, name)
         for name in ("as_tensor", "asarray", "tensor", "scalar_tensor", "full")}
 _OURS = {name: _taking_standins(function) for name, function in _OWN.items()}
 _OWN["compile"], _OURS["compile"] = _compile, _compiled
+_OWN.update((name, getattr(torch, name)) for name in OF_LISTS)
+_OURS.update(OF_LISTS)
 
 # What is replaced while calls go on: how it is put there and back. NOTE: the stance is put there at
 # the beginning of each call, since somebody may have set another one within the call before.

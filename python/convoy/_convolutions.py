@@ -255,6 +255,8 @@ def _cat(tensors, dim=0, *, axis=None, **other):
         tensors = [Deferred(Value(t.clone()), session)
                    if is_exposed(t) and 2 * t.numel() <= most else t for t in tensors]
     nodes = [node_of(t) for t in tensors if t.dim() != 1 or t.shape[0] > 0]
+    if not nodes:  # All are empty.
+        return NotImplemented
     first = nodes[0]
     rank = len(first.shape)
     dim %= rank

@@ -4,22 +4,18 @@
 A `Deferred` is a torch.Tensor and answers PyTorch's functions through `__torch_function__`.
 Registered ones (_functions.py) may become nodes (_nodes.py); all others are run by PyTorch on the
 tensors themselves, and their results are stand-ins again. So a model is taken over by what its
-forward() does, whatever its modules are called.
+forward() does, whatever its modules are called. Who sees what is written to one is in _memory.py.
 """
 
-import collections
-import threading
-import types
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-from ._layout import inner_copy, is_inner
-from ._nodes import Cat, Frames, Lent, Norm, Pad, Value, Viewed, remember, settle
-from ._trial import MARK
+from ._layout import inner_copy
+from ._memory import alone, is_given, own, own_form, stepped, value_on, write_through
+from ._nodes import Frames, Lent, Norm, Value, Viewed, remember, settle
 
 HALVES = (torch.bfloat16, torch.float16)
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
@@ -228,7 +224,7 @@ def is_tensor(value):
 
 
 # Types of arguments that hold no stand-in.
-_SINGLE = frozenset((int, float, bool, str, type(None), slice, torch.Tensor, torch.nn.Parameter,
+SINGLE = frozenset((int, float, bool, str, type(None), slice, torch.Tensor, torch.nn.Parameter,
                      torch.dtype, torch.device, torch.Size))
 
 
@@ -237,7 +233,7 @@ def plain(value):
     kind = type(value)
     if kind is Deferred:
         return value._node.force()
-    if kind in _SINGLE:
+    if kind in SINGLE:
         return value
     if kind is tuple:
         return tuple([plain(v) for v in value])
@@ -267,7 +263,7 @@ def wrapped(value, session, sources=()):
             tensor = source._node.tensor
             if tensor is not None and torch._C._is_alias_of(value, tensor):
                 node = alone(source)
-                made._node = _value(value, given=is_given(node), base=node)
+                made._node = value_on(value, given=is_given(node), base=node)
                 made._viewed, made._base = True, source
                 source._viewed = True
         return made
@@ -519,12 +515,6 @@ def _seen(func, args, given, named):
     return result
 
 
-def _looks_at(result, tensor):
-    if isinstance(result, (tuple, list)):
-        return any(_looks_at(part, tensor) for part in result)
-    return isinstance(result, torch.Tensor) and torch._C._is_alias_of(result, tensor)
-
-
 def _into(target, func, args, kwargs):
     """A function that writes to a stand-in. Returns it."""
     tensor = own(target)  # Before the others: they may be views of it.
@@ -541,64 +531,6 @@ def _into(target, func, args, kwargs):
         target._node = Value(tensor)
     write_through(target)
     return target
-
-
-class _Link:
-    """Numbers that lie apart where the model's own tensors would share memory: there `copy` is a
-    view of `source`. Both may be gone while views of them, or what they are views of, are not."""
-
-    def __init__(self, source, copy):
-        tensor = source._node.tensor
-        self._memory = tensor.untyped_storage().data_ptr()
-        self._geometry = tensor.shape, tensor.stride(), tensor.storage_offset()
-        self._sources, self._copy = [], weakref.ref(copy)
-        while source is not None:
-            self._sources.append(weakref.ref(source))
-            source = source._base
-
-    def ends(self):
-        """(stand-in, its part that the other end has) of both ends, those that are there."""
-        copy = self._copy()
-        if copy is None or copy._node.tensor is None:
-            return ()
-        for i, ref in enumerate(self._sources):
-            source = ref()
-            tensor = None if source is None else source._node.tensor
-            if tensor is not None and i == 0:
-                return (source, _whole), (copy, _whole)
-            if tensor is not None and tensor.untyped_storage().data_ptr() == self._memory:
-                return (source, lambda t: t.as_strided(*self._geometry)), (copy, _whole)
-        return ()
-
-
-def _whole(tensor):
-    return tensor
-
-
-_links = threading.local()  # .all: those of this thread.
-
-
-def link(source, copy):
-    """What is written to one of them is seen in the other: `write_through`."""
-    _links.all = [found for found in getattr(_links, "all", ()) if found.ends()]
-    _links.all.append(_Link(source, copy))
-    source._viewed = True  # No write may go by another node.
-
-
-def write_through(written):
-    """Let those have the new values whose tensors would share memory with this one's without us."""
-    waiting, left = [written._node.tensor], list(getattr(_links, "all", ()))
-    while waiting and left:
-        tensor = waiting.pop()
-        for found in left.copy():
-            ends = found.ends()
-            for (this, of_this), (other, of_other) in (ends, ends[::-1]) if ends else ():
-                if torch._C._is_alias_of(this._node.tensor, tensor):
-                    target = of_other(own(other))
-                    target.copy_(of_this(this._node.tensor).reshape(target.shape))
-                    waiting.append(target)
-                    left.remove(found)
-                    break
 
 
 def _set_attribute(func, target, value):
@@ -625,66 +557,9 @@ def dispatched(func, args, kwargs):
     return written.get(id(result), result)
 
 
-def own(deferred):
-    """Its tensor, to be written to: what waits or was taken from it before keeps the old values,
-    but for views, which see the new ones as PyTorch's do."""
-    tensor = deferred._node.force()
-    if deferred._session and deferred._session.shards:
-        deferred._session.shards.written()
-    if deferred._viewed:
-        settle()
-        tensor = deferred._node.force()
-    if not deferred._viewed or deferred._node.shared:
-        tensor = tensor.clone()
-        deferred._node, deferred._viewed = Value(tensor), True
-    return tensor
-
-
 def value_of(tensor, session, part=None, given=False, base=None):
     """A stand-in of this tensor. base: the node whose memory it may look at."""
-    return Deferred(_value(tensor, part, given, base), session)
-
-
-def _value(tensor, part=None, given=False, base=None):
-    if type(base) is Lent and not base.owned and torch._C._is_alias_of(tensor, base.tensor):
-        return Lent(tensor, base)
-    return Value(tensor, part, given)
-
-
-_IN_FRAMES = (Pad, Cat, Frames)  # What waits to be read frame by frame, and goes on waiting.
-
-
-def alone(x):
-    """Its node, before others may look at the same memory: one that no other stand-in has, with
-    memory that those who look can be told of."""
-    node = x._node
-    if node.shared and (node.tensor is not None or type(node) not in _IN_FRAMES):
-        tensor = node.force()
-        node = x._node = Value(tensor.clone()) if is_given(node) else Lent(tensor)
-    return node
-
-
-def stepped(node, step):
-    """step(its tensor), which may be a view: of a clone that shares memory still it must see what
-    is written to that."""
-    tensor = node.force()
-    made = step(tensor)
-    if (type(node) is Lent and not node.owned and node.origin is None and _looks_at(made, tensor)
-            and not (tensor.is_contiguous() or is_inner(tensor))):
-        node.own()  # Now, since its copy has other strides.
-        made = step(node.force())
-    return made
-
-
-def laid_out(apart):
-    """A tensor without memory that lies as the model's own would without us."""
-    parent, shape, step = apart
-    return step(torch.empty(shape, device="meta") if parent is None else laid_out(parent))
-
-
-def own_form(x):
-    """A tensor without memory that lies as the model's own would without us."""
-    return torch.empty(x.shape, device="meta") if x._apart is None else laid_out(x._apart)
+    return Deferred(value_on(tensor, part, given, base), session)
 
 
 def another(x):
@@ -697,11 +572,6 @@ def another(x):
         remember(node)
     node.shared = True
     return Deferred(node, x._session)
-
-
-def is_given(node):
-    """Whether its memory may be the caller's."""
-    return type(node) is Value and node.given
 
 
 def view(x, step, order=None):
@@ -785,152 +655,3 @@ def waiting_norm(node):
     if type(node) is Viewed and type(node.base) is Norm and node.base.tensor is None:
         return node.base, node.over
     return None, None
-
-
-_OPAQUE = (torch.Tensor, torch.nn.Module, type, types.ModuleType, types.FunctionType,
-           types.MethodType, str, bytes, int, float, type(None))
-
-
-def _left(value, known):
-    """The tensor of a stand-in that the caller gets, whose memory no other one of them has."""
-    inner, shards = value._force(), value._session and value._session.shards
-    node, tensor = value._node, (shards.leave(inner) if shards else inner).contiguous()
-    if tensor is inner and ((type(node) is Lent and not node.owned)
-                            or (node.shared and id(node) in known)):
-        tensor = tensor.clone()
-    known[id(node)] = node, node
-    return tensor
-
-
-def storages(value, found, depth=6):
-    """The addresses of the tensors of a result."""
-    if type(value) is torch.Tensor:
-        if value.layout is torch.strided:
-            found.add(value.untyped_storage().data_ptr())
-            found.discard(0)  # Of tensors without memory: empty, or on the meta device.
-    elif depth == 0:
-        pass
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            storages(item, found, depth - 1)
-    elif isinstance(value, dict):
-        storages(list(value.values()), found, depth - 1)
-    elif hasattr(value, "__dataclass_fields__"):
-        storages([getattr(value, name, None) for name in value.__dataclass_fields__], found,
-                 depth - 1)
-    return found
-
-
-def tidy(model):
-    """Let a model and its parts hold tensors again, where calls have left stand-ins in them: what
-    they hold is read, and written to, by calls that are PyTorch's own too."""
-    known: dict = {}
-    for part in model.modules():
-        held = part.__dict__
-        for name, value in list(held.items()):
-            if name != MARK:
-                plain = _held(value, known, 5)
-                if plain is not value:
-                    held[name] = plain
-
-
-def tidy_buffers(buffers):
-    for held in buffers:
-        for name, value in held.items():
-            if type(value) is Deferred:
-                held[name] = own(value).contiguous()
-
-
-def _held(value, known, depth):
-    """`value`, or what is to be in its place; what it contains is changed where it is."""
-    kind = type(value)
-    if id(value) in known:
-        return known[id(value)][0]
-    if kind is Deferred:
-        known[id(value)] = own(value).contiguous(), value
-        return known[id(value)][0]
-    if kind in _SINGLE or isinstance(value, _OPAQUE) or depth == 0:
-        return value
-    known[id(value)] = value, value
-    if isinstance(value, dict):
-        items = list(value.items())
-    elif isinstance(value, (list, collections.deque)):
-        items = list(enumerate(value))
-    elif isinstance(value, tuple):
-        made = [_held(item, known, depth - 1) for item in value]
-        if any(a is not b for a, b in zip(made, value)):
-            known[id(value)] = tuple_like(value, made), value
-        return known[id(value)][0]
-    else:
-        for name, item in list(getattr(value, "__dict__", {}).items()):
-            plain = _held(item, known, depth - 1)
-            if plain is not item:
-                _put(value, name, plain)
-        return value
-    for key, item in items:
-        plain = _held(item, known, depth - 1)
-        if plain is not item:
-            value[key] = plain
-    return value
-
-
-def unwrapped(value, outermost=False, depth=0, known=None):
-    """The same with tensors, contiguous as a caller expects them, in tuples, lists and data
-    classes too. Plain dictionaries inside are caches, and stay, but where the whole model ends.
-    depth: there, how far to look into dictionaries and objects. known: (result, value) of what was
-    seen before: a stand-in is one tensor, wherever it is."""
-    known = {} if known is None else known
-    if type(value) is Deferred:
-        if id(value) not in known:
-            known[id(value)] = _left(value, known), value
-        return known[id(value)][0]
-    if type(value) in (list, tuple):
-        return type(value)(unwrapped(v, depth=depth, known=known) for v in value)
-    if isinstance(value, tuple) and type(value) is not torch.Size:
-        return tuple_like(value, [unwrapped(v, depth=depth, known=known) for v in value])
-    if isinstance(value, (set, frozenset)):
-        if any(type(item) is Deferred for item in value):
-            return type(value)(unwrapped(item, known=known) for item in value)
-        return value
-    if isinstance(value, _OPAQUE) or id(value) in known:
-        return value
-    known[id(value)] = value, value
-    if isinstance(value, (list, collections.deque)):
-        for i, item in enumerate(value):
-            value[i] = unwrapped(item, depth=depth, known=known)
-        return value
-    if isinstance(value, dict):
-        if outermost or depth > 0 or type(value) is not dict:
-            for key, item in list(value.items()):
-                plain = unwrapped(item, depth=depth - 1, known=known)
-                if plain is not item:
-                    value[key] = plain
-        return value
-    # A data class, a distribution, a cache.
-    for name in (*getattr(value, "__dict__", ()), *_slots(type(value))):
-        item = getattr(value, name, None)
-        if type(item) is Deferred:
-            _put(value, name, unwrapped(item, known=known))
-        elif depth > 0 and isinstance(item, (list, tuple, set, frozenset)):
-            plain = unwrapped(item, depth=depth - 1, known=known)
-            if plain is not item and any(a is not b for a, b in zip(plain, item)):
-                _put(value, name, plain)
-        elif depth > 0:
-            unwrapped(item, depth=depth - 1, known=known)
-    return value
-
-
-def _slots(kind):
-    """The names of what objects of a class hold outside of their dictionaries."""
-    found: list[str] = []
-    for base in kind.__mro__[:-1]:
-        slots = vars(base).get("__slots__", ())
-        found += (slots,) if isinstance(slots, str) else slots
-    return [name for name in found if name not in ("__dict__", "__weakref__")]
-
-
-def _put(value, name, item):
-    try:
-        setattr(value, name, item)
-    except AttributeError:  # A frozen data class.
-        object.__setattr__(value, name, item)

@@ -102,6 +102,29 @@ def settle_readers(parameter):
             node.force()
 
 
+def settle_readers_of(written):
+    """Before tensors are written to: compute what waits and reads their memory."""
+    waiting = [node for node in (ref() for ref in getattr(_local, "nodes", ()))
+               if node is not None and node.tensor is None]
+    if not waiting:
+        return
+    addresses = {_address(tensor) for tensor in written} - {0}
+    for node in waiting:
+        if node.tensor is None and any(_address(held) in addresses for held in _fields(node)):
+            node.force()
+
+
+def _address(held):
+    """Of the storage of a tensor, or of a node that has one; 0 of others."""
+    tensor = held.tensor if isinstance(held, Node) else held
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        return 0
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # One that wraps others has none.
+        return 0
+
+
 _LOOKED_AT = 24
 
 

@@ -19,6 +19,7 @@ from support import use_test_device
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention.flex_attention import flex_attention
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.flop_counter import FlopCounterMode
 
 use_test_device()
@@ -146,6 +147,13 @@ def _norm_and_flat(y):
     return norm
 
 
+def _seen_by_as_strided(y):
+    seen = y.as_strided((5,), (7,))
+    y.mul_(2)
+    seen[1:3] += 1
+    return seen
+
+
 def _windows(model, x):
     """As numpy's users write it."""
     y = model.a(x)
@@ -199,6 +207,34 @@ def _other_weights(model, x):
     model.a.bias[0] = 3
     model.a.load_state_dict(kept)
     return made
+
+
+def _weights_in_lists(model, x):
+    """One convolution, whose weights are written to as optimizers do: many tensors at once."""
+    kept, made = copy.deepcopy(model.a.state_dict()), []
+    weights = [model.a.weight, model.a.bias]
+    before = [w.clone() for w in weights]
+    made.append(model.a(x))
+    torch._foreach_mul_(weights, 2.0)
+    made.append(model.a(x) + F.group_norm(x, 2, model.a.bias))
+    torch._foreach_copy_([w.detach() for w in weights], before)
+    made.append(model.a(x))
+    for w in weights:
+        w.grad = torch.ones_like(w)
+    torch.optim.AdamW(weights, 0.1, foreach=True).step()
+    made.append(model.a(x))
+    torch.optim.SGD(weights, 0.1, fused=True).step()
+    made.append(model.a(x))
+    for w in weights:
+        w.grad = None
+    model.a.load_state_dict(kept)
+    return made
+
+
+def _wrapping_tensors_in_lists(model, x):
+    y, made = model.a(x), TwoTensor(torch.ones(3), torch.zeros(3))
+    torch._foreach_add_([made], 1.0)
+    return y, made.a, made.b
 
 
 def _other_biases(model, x):
@@ -363,6 +399,10 @@ PROGRAMS = {
         lambda y: y.contiguous(memory_format=torch.channels_last).mul_(2)),
     "to another order": written(lambda y: y.to(memory_format=torch.channels_last).mul_(2)),
     "windows": _windows,
+    "as_strided, written to": written(lambda y: y.as_strided((2, 5), (504, 7)).fill_(3)),
+    "as_strided of a part, written to": written(
+        lambda y: y[:, 2:].as_strided((2, 3), (504, 9), 70).mul_(3)),
+    "what as_strided is of, written to": written(_seen_by_as_strided),
     "order in memory": _order_in_memory,
     "complex numbers": _as_complex,
     "a number": lambda model, x: (model.a(x).mean().flatten(),
@@ -370,8 +410,11 @@ PROGRAMS = {
     "powers, each another": lambda model, x: model.a(x).abs() ** torch.arange(9.0),
     "operators of other libraries": _operators,
     "other weights": _other_weights,
+    "weights in lists": _weights_in_lists,
+    "tensors that wrap others, in lists": _wrapping_tensors_in_lists,
     "other biases": _other_biases,
     "entries of itself": _entries_of_itself,
+    "cat of nothing": lambda model, x: torch.cat([model.a(x).flatten()[:0]] * 2) + 1,
     "memory that is used again": _memory_used_again,
     "numpy's numbers": lambda model, x: numpy.float32(2) * model.a(x) / numpy.int64(3),
     "powers and remainders": lambda model, x: +(5 % (2 ** model.a(x))),

@@ -3,7 +3,11 @@
 convoy.graphed has captured."""
 
 import copy
+import gc
 import os
+import subprocess
+import sys
+import tempfile
 import unittest
 
 import convoy
@@ -24,6 +28,69 @@ class Scaled(nn.Module):
 
     def forward(self, x):
         return self.conv(x) * self.factor
+
+
+class Rewritten(nn.Module):
+    """Writes to its weight between two uses of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 3)
+
+    def forward(self, x):
+        y = self.conv(x)
+        self.conv.weight.neg_()
+        return y, self.conv(x)
+
+
+_FROM_A_PICKLE = """
+import sys, torch, convoy, test_styles_weights
+model, x, expected = torch.load(sys.argv[1], weights_only=False)
+with torch.no_grad():
+    print(max(float((a - b).abs().max()) for a, b in zip(model(x), expected)))
+"""
+
+# Whether methods of parameters are replaced, through the lives of two models.
+_TWO_MODELS = """
+import gc, convoy, convoy.torch, torch
+from torch import nn
+from torch.optim import optimizer
+
+def is_replaced():
+    replaced = set(vars(nn.Parameter)) != before
+    assert replaced == bool(optimizer._global_optimizer_pre_hooks)
+    assert replaced == bool(optimizer._global_optimizer_post_hooks)
+    print(replaced)
+
+before = set(vars(nn.Parameter))
+a, b = (nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)).eval() for _ in range(2))
+x = torch.ones(1, 8, 4, 4)
+with torch.no_grad():
+    convoy.accelerate(a, probe=False)(x)
+    is_replaced()
+    convoy.accelerate(b, probe=False)(x)
+    is_replaced()
+    convoy.restore(a)
+    is_replaced()
+    convoy.restore(b)
+    gc.collect()
+    is_replaced()
+    convoy.accelerate(b, probe=False)(x)
+    is_replaced()
+    del b
+    gc.collect()
+    is_replaced()
+    with torch.autocast(x.device.type, torch.bfloat16):  # It keeps the weight in another type.
+        y = convoy.torch.conv2d(x, a[0].weight)
+        is_replaced()
+        convoy.restore(convoy.accelerate(a))
+        is_replaced()
+        a[0].weight.data.mul_(2)
+        print(torch.equal(convoy.torch.conv2d(x, a[0].weight), 2 * y))
+        is_replaced()
+    convoy.torch.clear_cache()
+    is_replaced()
+"""
 
 
 class Weights(unittest.TestCase):
@@ -100,6 +167,21 @@ class Weights(unittest.TestCase):
             with self.subTest(change):
                 self.check(change)
 
+    def test_steps_of_optimizers(self):
+        """PyTorch does not count the writes of fused ones."""
+        self.model = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8),
+                                   nn.ConvTranspose2d(8, 8, 2, 2)).eval()
+
+        def stepped(model, kind, **options):
+            for parameter in model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            kind(model.parameters(), 0.1, **options).step()
+
+        for kind in (torch.optim.SGD, torch.optim.AdamW):
+            for options in ({"fused": True}, {"foreach": True}, {"foreach": False}):
+                with self.subTest(kind=kind, **options):
+                    self.check(lambda model: stepped(model, kind, **options))
+
     def test_statistics_that_training_writes(self):
         """PyTorch's batch norm does not count its writes to them as such."""
         class Uncounted(nn.BatchNorm2d):
@@ -149,6 +231,32 @@ class Weights(unittest.TestCase):
                 model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()},
                                       assign=True)
         self.assertEqual([*map(len, made)], [0, 0, 0, 0])
+
+    def test_pytorch_is_as_it_was_once_no_model_is_accelerated(self):
+        run = subprocess.run([sys.executable, "-c", _TWO_MODELS], text=True, capture_output=True)
+        expected = "True True True False True False True False True True False"
+        self.assertEqual((run.stdout.split(), run.stderr), (expected.split(), ""))
+
+    def test_a_model_from_a_pickle_sees_writes_in_its_first_call(self):
+        model = Rewritten()
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            expected = copy.deepcopy(model)(self.x)
+            torch.save((convoy.accelerate(model, probe=False), self.x, expected), folder + "/model")
+            run = subprocess.run([sys.executable, "-c", _FROM_A_PICKLE, folder + "/model"],
+                                 text=True, capture_output=True, cwd=os.path.dirname(__file__))
+        self.assertEqual(run.stderr, "")
+        self.assertLess(float(run.stdout), 1e-5)
+
+    def test_writes_between_one_acceleration_and_the_next(self):
+        def change(model):
+            accelerated = MARK in model.__dict__
+            convoy.restore(model)
+            gc.collect()
+            model[0].weight.data.mul_(2)
+            if accelerated:
+                convoy.accelerate(model, probe=False)
+
+        self.check(change)
 
     def test_factors_that_change_make_no_new_calls(self):
         model = convoy.accelerate(Scaled(1), probe=False)

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 import convoy
 
-from .. import _accelerate, _axes, _deferred, _layout
+from .. import _axes, _entries, _layout, _memory, _session
 from . import vae_models
 
 
@@ -77,7 +77,7 @@ def _attention(query, key, value, *arguments, **keywords):
 def _laid_out(apart):
     """NOTE: it asks for strides only, by tensors that have no memory anywhere else."""
     with _disable_current_modes():
-        return _deferred.laid_out(apart)
+        return _memory.laid_out(apart)
 
 
 @contextlib.contextmanager
@@ -85,8 +85,8 @@ def _on_meta():
     """Kernels that only allocate what they return."""
     with contextlib.ExitStack() as stack:
         for owner, name, value in (
-            (_accelerate.Session, "conv", _conv), (_accelerate.Session, "norm", _norm),
-            (_accelerate, "_refusal", lambda module, given: ""),
+            (_session.Session, "conv", _conv), (_session.Session, "norm", _norm),
+            (_entries, "_refusal", lambda module, given: ""),
             (_layout, "_wide_devices", {"cuda", "meta"}), (_axes, "laid_out", _laid_out),
             (torch.nn.functional, "scaled_dot_product_attention", _attention),
         ):

@@ -24,8 +24,8 @@ import torch.distributed as dist
 
 import convoy
 
-from .._accelerate import Session
 from .._peers import Peers
+from .._session import Session
 from .._trial import MARK
 from . import vae_models
 from .rows import save

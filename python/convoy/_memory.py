@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who sees what is written to a stand-in: views of one memory, clones that share it until somebody
+writes, and numbers that lie apart where the model's own tensors would share memory. How those lie.
+"""
+
+import threading
+import weakref
+
+import torch
+
+from ._layout import is_inner
+from ._nodes import Cat, Frames, Lent, Pad, Value, settle
+
+
+def own(deferred):
+    """Its tensor, to be written to: what waits or was taken from it before keeps the old values,
+    but for views, which see the new ones as PyTorch's do."""
+    tensor = deferred._node.force()
+    if deferred._session and deferred._session.shards:
+        deferred._session.shards.written()
+    if deferred._viewed:
+        settle()
+        tensor = deferred._node.force()
+    if not deferred._viewed or deferred._node.shared:
+        tensor = tensor.clone()
+        deferred._node, deferred._viewed = Value(tensor), True
+    return tensor
+
+
+class _Link:
+    """Numbers that lie apart where the model's own tensors would share memory: there `copy` is a
+    view of `source`. Both may be gone while views of them, or what they are views of, are not."""
+
+    def __init__(self, source, copy):
+        tensor = source._node.tensor
+        self._memory = tensor.untyped_storage().data_ptr()
+        self._geometry = tensor.shape, tensor.stride(), tensor.storage_offset()
+        self._sources, self._copy = [], weakref.ref(copy)
+        while source is not None:
+            self._sources.append(weakref.ref(source))
+            source = source._base
+
+    def ends(self):
+        """(stand-in, its part that the other end has) of both ends, those that are there."""
+        copy = self._copy()
+        if copy is None or copy._node.tensor is None:
+            return ()
+        for i, ref in enumerate(self._sources):
+            source = ref()
+            tensor = None if source is None else source._node.tensor
+            if tensor is not None and i == 0:
+                return (source, _whole), (copy, _whole)
+            if tensor is not None and tensor.untyped_storage().data_ptr() == self._memory:
+                return (source, lambda t: t.as_strided(*self._geometry)), (copy, _whole)
+        return ()
+
+
+def _whole(tensor):
+    return tensor
+
+
+_links = threading.local()  # .all: those of this thread.
+
+
+def link(source, copy):
+    """What is written to one of them is seen in the other: `write_through`."""
+    _links.all = [found for found in getattr(_links, "all", ()) if found.ends()]
+    _links.all.append(_Link(source, copy))
+    source._viewed = True  # No write may go by another node.
+
+
+def write_through(written):
+    """Let those have the new values whose tensors would share memory with this one's without us."""
+    waiting, left = [written._node.tensor], list(getattr(_links, "all", ()))
+    while waiting and left:
+        tensor = waiting.pop()
+        for found in left.copy():
+            ends = found.ends()
+            for (this, of_this), (other, of_other) in (ends, ends[::-1]) if ends else ():
+                if torch._C._is_alias_of(this._node.tensor, tensor):
+                    target = of_other(own(other))
+                    target.copy_(of_this(this._node.tensor).reshape(target.shape))
+                    waiting.append(target)
+                    left.remove(found)
+                    break
+
+
+def value_on(tensor, part=None, given=False, base=None):
+    if type(base) is Lent and not base.owned and torch._C._is_alias_of(tensor, base.tensor):
+        return Lent(tensor, base)
+    return Value(tensor, part, given)
+
+
+_IN_FRAMES = (Pad, Cat, Frames)  # What waits to be read frame by frame, and goes on waiting.
+
+
+def alone(x):
+    """Its node, before others may look at the same memory: one that no other stand-in has, with
+    memory that those who look can be told of."""
+    node = x._node
+    if node.shared and (node.tensor is not None or type(node) not in _IN_FRAMES):
+        tensor = node.force()
+        node = x._node = Value(tensor.clone()) if is_given(node) else Lent(tensor)
+    return node
+
+
+def stepped(node, step):
+    """step(its tensor), which may be a view: of a clone that shares memory still it must see what
+    is written to that."""
+    tensor = node.force()
+    made = step(tensor)
+    if (type(node) is Lent and not node.owned and node.origin is None and _looks_at(made, tensor)
+            and not (tensor.is_contiguous() or is_inner(tensor))):
+        node.own()  # Now, since its copy has other strides.
+        made = step(node.force())
+    return made
+
+
+def laid_out(apart):
+    """A tensor without memory that lies as the model's own would without us."""
+    parent, shape, step = apart
+    return step(torch.empty(shape, device="meta") if parent is None else laid_out(parent))
+
+
+def own_form(x):
+    """A tensor without memory that lies as the model's own would without us."""
+    return torch.empty(x.shape, device="meta") if x._apart is None else laid_out(x._apart)
+
+
+def _looks_at(result, tensor):
+    if isinstance(result, (tuple, list)):
+        return any(_looks_at(part, tensor) for part in result)
+    return isinstance(result, torch.Tensor) and torch._C._is_alias_of(result, tensor)
+
+
+def is_given(node):
+    """Whether its memory may be the caller's."""
+    return type(node) is Value and node.given

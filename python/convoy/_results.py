@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors again, where stand-ins were: in what a call gives its caller, and in what the model
+holds."""
+
+import collections
+import types
+
+import torch
+
+from ._deferred import SINGLE, Deferred, tuple_like
+from ._memory import own
+from ._nodes import Lent
+from ._trial import MARK
+
+_OPAQUE = (torch.Tensor, torch.nn.Module, type, types.ModuleType, types.FunctionType,
+           types.MethodType, str, bytes, int, float, type(None))
+
+
+def _left(value, known):
+    """The tensor of a stand-in that the caller gets, whose memory no other one of them has."""
+    inner, shards = value._force(), value._session and value._session.shards
+    node, tensor = value._node, (shards.leave(inner) if shards else inner).contiguous()
+    if tensor is inner and ((type(node) is Lent and not node.owned)
+                            or (node.shared and id(node) in known)):
+        tensor = tensor.clone()
+    known[id(node)] = node, node
+    return tensor
+
+
+def storages(value, found, depth=6):
+    """The addresses of the tensors of a result."""
+    if type(value) is torch.Tensor:
+        if value.layout is torch.strided:
+            found.add(value.untyped_storage().data_ptr())
+            found.discard(0)  # Of tensors without memory: empty, or on the meta device.
+    elif depth == 0:
+        pass
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            storages(item, found, depth - 1)
+    elif isinstance(value, dict):
+        storages(list(value.values()), found, depth - 1)
+    elif hasattr(value, "__dataclass_fields__"):
+        storages([getattr(value, name, None) for name in value.__dataclass_fields__], found,
+                 depth - 1)
+    return found
+
+
+def tidy(model):
+    """Let a model and its parts hold tensors again, where calls have left stand-ins in them: what
+    they hold is read, and written to, by calls that are PyTorch's own too."""
+    known: dict = {}
+    for part in model.modules():
+        held = part.__dict__
+        for name, value in list(held.items()):
+            if name != MARK:
+                plain = _held(value, known, 5)
+                if plain is not value:
+                    held[name] = plain
+
+
+def tidy_buffers(buffers):
+    for held in buffers:
+        for name, value in held.items():
+            if type(value) is Deferred:
+                held[name] = own(value).contiguous()
+
+
+def _held(value, known, depth):
+    """`value`, or what is to be in its place; what it contains is changed where it is."""
+    kind = type(value)
+    if id(value) in known:
+        return known[id(value)][0]
+    if kind is Deferred:
+        known[id(value)] = own(value).contiguous(), value
+        return known[id(value)][0]
+    if kind in SINGLE or isinstance(value, _OPAQUE) or depth == 0:
+        return value
+    known[id(value)] = value, value
+    if isinstance(value, dict):
+        items = list(value.items())
+    elif isinstance(value, (list, collections.deque)):
+        items = list(enumerate(value))
+    elif isinstance(value, tuple):
+        made = [_held(item, known, depth - 1) for item in value]
+        if any(a is not b for a, b in zip(made, value)):
+            known[id(value)] = tuple_like(value, made), value
+        return known[id(value)][0]
+    else:
+        for name, item in list(getattr(value, "__dict__", {}).items()):
+            plain = _held(item, known, depth - 1)
+            if plain is not item:
+                _put(value, name, plain)
+        return value
+    for key, item in items:
+        plain = _held(item, known, depth - 1)
+        if plain is not item:
+            value[key] = plain
+    return value
+
+
+def unwrapped(value, outermost=False, depth=0, known=None):
+    """The same with tensors, contiguous as a caller expects them, in tuples, lists and data
+    classes too. Plain dictionaries inside are caches, and stay, but where the whole model ends.
+    depth: there, how far to look into dictionaries and objects. known: (result, value) of what was
+    seen before: a stand-in is one tensor, wherever it is."""
+    known = {} if known is None else known
+    if type(value) is Deferred:
+        if id(value) not in known:
+            known[id(value)] = _left(value, known), value
+        return known[id(value)][0]
+    if type(value) in (list, tuple):
+        return type(value)(unwrapped(v, depth=depth, known=known) for v in value)
+    if isinstance(value, tuple) and type(value) is not torch.Size:
+        return tuple_like(value, [unwrapped(v, depth=depth, known=known) for v in value])
+    if isinstance(value, (set, frozenset)):
+        if any(type(item) is Deferred for item in value):
+            return type(value)(unwrapped(item, known=known) for item in value)
+        return value
+    if isinstance(value, _OPAQUE) or id(value) in known:
+        return value
+    known[id(value)] = value, value
+    if isinstance(value, (list, collections.deque)):
+        for i, item in enumerate(value):
+            value[i] = unwrapped(item, depth=depth, known=known)
+        return value
+    if isinstance(value, dict):
+        if outermost or depth > 0 or type(value) is not dict:
+            for key, item in list(value.items()):
+                plain = unwrapped(item, depth=depth - 1, known=known)
+                if plain is not item:
+                    value[key] = plain
+        return value
+    # A data class, a distribution, a cache.
+    for name in (*getattr(value, "__dict__", ()), *_slots(type(value))):
+        item = getattr(value, name, None)
+        if type(item) is Deferred:
+            _put(value, name, unwrapped(item, known=known))
+        elif depth > 0 and isinstance(item, (list, tuple, set, frozenset)):
+            plain = unwrapped(item, depth=depth - 1, known=known)
+            if plain is not item and any(a is not b for a, b in zip(plain, item)):
+                _put(value, name, plain)
+        elif depth > 0:
+            unwrapped(item, depth=depth - 1, known=known)
+    return value
+
+
+def _slots(kind):
+    """The names of what objects of a class hold outside of their dictionaries."""
+    found: list[str] = []
+    for base in kind.__mro__[:-1]:
+        slots = vars(base).get("__slots__", ())
+        found += (slots,) if isinstance(slots, str) else slots
+    return [name for name in found if name not in ("__dict__", "__weakref__")]
+
+
+def _put(value, name, item):
+    try:
+        setattr(value, name, item)
+    except AttributeError:  # A frozen data class.
+        object.__setattr__(value, name, item)
