@@ -214,7 +214,7 @@ class Check:
 
     def run(self):
         import convoy
-        from convoy import _accelerate, _trial
+        from convoy import _measure, _trial
 
         torch = self.torch
         torch.manual_seed(1)
@@ -288,15 +288,15 @@ class Check:
                     way()
                 return {name: chance.uniform(1, 2) for name in ways}
 
-            _accelerate._choices.clear()
-            with (unittest.mock.patch.object(_accelerate, "_measured", {"cpu"}),
-                  unittest.mock.patch.object(_accelerate, "_microseconds", microseconds),
+            _measure.choices.clear()
+            with (unittest.mock.patch.object(_measure, "DEVICES", {"cpu"}),
+                  unittest.mock.patch.object(_measure, "microseconds", microseconds),
                   unittest.mock.patch.object(_trial, "_QUICKER", 1e9)):
                 convoy.accelerate(model)
                 for turn in ("probed", "probed again"):
                     self.expect(turn, model, inputs[0], expected[0])
                 convoy.restore(model)
-            _accelerate._choices.clear()
+            _measure.choices.clear()
             convoy.accelerate(model, quality="exact")
             self.expect("exact", model, inputs[0], expected[0])
             convoy.restore(model)

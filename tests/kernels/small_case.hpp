@@ -62,8 +62,8 @@ inline void expect_right_with_short_epilogues(const ConvCase& of) {
   }
 }
 
-/// An Inf of the input, three channels of 8×40, reaches exactly the outputs whose taps lie on it: in
-/// an even and in an odd column, since 32 bits hold two elements.
+/// An Inf of the input, three channels of 8×40, reaches exactly the outputs whose taps lie on it:
+/// in an even and in an odd column, since 32 bits hold two elements.
 inline void expect_infinity_under_its_taps(const char* kernel, bool packed) {
   const Conv2dProblemShape shape{.in_height = 8,
                                  .in_width = 40,

@@ -176,7 +176,8 @@ def _as_complex(model, x):
 def _operator(x: torch.Tensor, factor: float) -> torch.Tensor:
     """Of another library's, with a name of PyTorch's; it takes memory for dense."""
     assert x.is_contiguous() or x.mT.is_contiguous()
-    return torch.frombuffer((x * factor).numpy().tobytes(), dtype=x.dtype).reshape(x.shape)
+    made = torch.frombuffer((x * factor).cpu().numpy().tobytes(), dtype=x.dtype)
+    return made.reshape(x.shape).to(x.device)
 
 
 @torch.library.custom_op("convoy_test::double", mutates_args=("x",))
