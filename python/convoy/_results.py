@@ -12,6 +12,10 @@ from ._memory import own
 from ._nodes import Lent
 from ._trial import MARK
 
+_SEQUENCES = frozenset((tuple, list))
+_DICTIONARIES = frozenset((dict, collections.OrderedDict))
+# Of a module: its parts are asked by themselves, and its parameters are parameters.
+_NO_STANDINS = frozenset((MARK, "_modules", "_parameters"))
 _OPAQUE = (torch.Tensor, torch.nn.Module, type, types.ModuleType, types.FunctionType,
            types.MethodType, str, bytes, int, float, type(None))
 
@@ -46,6 +50,14 @@ def storages(value, found, depth=6):
     return found
 
 
+def _holds_nothing(value):
+    """Of what a module holds nearly everything: numbers, tensors, tuples of numbers, no hooks.
+    NOTE: asked before each call that is PyTorch's own, of some thirty values a module."""
+    kind = type(value)
+    return kind in SINGLE or (kind in _SEQUENCES and SINGLE.issuperset(map(type, value))) or (
+        kind in _DICTIONARIES and not value)
+
+
 def tidy(model):
     """Let a model and its parts hold tensors again, where calls have left stand-ins in them: what
     they hold is read, and written to, by calls that are PyTorch's own too."""
@@ -53,7 +65,7 @@ def tidy(model):
     for part in model.modules():
         held = part.__dict__
         for name, value in list(held.items()):
-            if name != MARK:
+            if not _holds_nothing(value) and name not in _NO_STANDINS:
                 plain = _held(value, known, 5)
                 if plain is not value:
                     held[name] = plain
@@ -68,13 +80,15 @@ def tidy_buffers(buffers):
 
 def _held(value, known, depth):
     """`value`, or what is to be in its place; what it contains is changed where it is."""
+    if _holds_nothing(value):
+        return value
     kind = type(value)
     if id(value) in known:
         return known[id(value)][0]
     if kind is Deferred:
         known[id(value)] = own(value).contiguous(), value
         return known[id(value)][0]
-    if kind in SINGLE or isinstance(value, _OPAQUE) or depth == 0:
+    if isinstance(value, _OPAQUE) or depth == 0:
         return value
     known[id(value)] = value, value
     if isinstance(value, dict):

@@ -52,9 +52,11 @@ with torch.no_grad():
 
 # Whether methods of parameters are replaced, through the lives of two models.
 _TWO_MODELS = """
-import gc, convoy, convoy.torch, torch
+import gc, os, convoy, convoy.torch, torch
 from torch import nn
 from torch.optim import optimizer
+
+torch.set_default_device(os.environ.get("CONVOY_TEST_DEVICE") or "cpu")
 
 def is_replaced():
     replaced = set(vars(nn.Parameter)) != before
