@@ -81,15 +81,21 @@ def settle():
             node.own()
 
 
+_slots: dict[type, tuple[str, ...]] = {}  # Of a kind of node, those of what it derives from too.
+
+
 def _fields(node):
     """What a node holds, lists and tuples opened."""
-    for kind in type(node).__mro__:
-        for name in getattr(kind, "__slots__", ()):
-            value = getattr(node, name, None)
-            if isinstance(value, (list, tuple)):
-                yield from value
-            else:
-                yield value
+    kind = type(node)
+    if kind not in _slots:
+        _slots[kind] = tuple(name for base in kind.__mro__
+                             for name in getattr(base, "__slots__", ()))
+    for name in _slots[kind]:
+        value = getattr(node, name, None)
+        if isinstance(value, (list, tuple)):
+            yield from value
+        else:
+            yield value
 
 
 def settle_readers(parameter):
