@@ -130,6 +130,7 @@ StemChoice stem_choice(const ConvGeometry& g, int block_n, const DeviceInfo& dev
   l.row_multiplier = static_cast<std::uint32_t>(ceil_div(1 << 16, l.row_cells));
   l.plane_multiplier = static_cast<std::uint32_t>(ceil_div(1 << 16, l.planes));
   l.loads = static_cast<int>(depth) * l.row_rounds;
+  // NOTE: exact: a patch that shared memory holds has at most 227 rounds.
   l.round_multiplier = static_cast<std::uint32_t>(ceil_div(1 << 16, l.row_rounds));
   l.chunks = static_cast<int>(chunks);
   l.steps = static_cast<int>(steps);

@@ -57,7 +57,7 @@ struct StemLayout {
   // The patch. A warpgroup loads some of its rows side by side.
   std::uint32_t row_multiplier;    ///< ⌈2^16 / cells of a patch row⌉, to divide by that number.
   std::uint32_t plane_multiplier;  ///< The same of the planes.
-  int row_cells, planes;           ///< Planes: of a pixel, or of a run of S·4 elements.
+  int row_cells, planes;           ///< Planes: of a pixel, or of a run of S·C elements.
   int rows_at_once, row_rounds;
   int rows, columns;  ///< Per frame.
   int plane_pitch;    ///< In cells,
