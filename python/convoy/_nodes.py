@@ -81,15 +81,23 @@ def settle():
             node.own()
 
 
-_slots: dict[type, tuple[str, ...]] = {}  # Of a kind of node, those of what it derives from too.
+def slots_of(kind):
+    """The names of what objects of a class hold outside of their dictionaries."""
+    found: list[str] = []
+    for base in kind.__mro__[:-1]:
+        slots = vars(base).get("__slots__", ())
+        found += (slots,) if isinstance(slots, str) else slots
+    return [name for name in found if name not in ("__dict__", "__weakref__")]
+
+
+_slots: dict[type, list[str]] = {}  # Of each kind of node.
 
 
 def _fields(node):
     """What a node holds, lists and tuples opened."""
     kind = type(node)
     if kind not in _slots:
-        _slots[kind] = tuple(name for base in kind.__mro__
-                             for name in getattr(base, "__slots__", ()))
+        _slots[kind] = slots_of(kind)
     for name in _slots[kind]:
         value = getattr(node, name, None)
         if isinstance(value, (list, tuple)):

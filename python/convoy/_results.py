@@ -9,7 +9,7 @@ import torch
 
 from ._deferred import SINGLE, Deferred, tuple_like
 from ._memory import own
-from ._nodes import Lent
+from ._nodes import Lent, slots_of
 from ._trial import MARK
 
 _SEQUENCES = frozenset((tuple, list))
@@ -58,11 +58,13 @@ def _holds_nothing(value):
         kind in _DICTIONARIES and not value)
 
 
-def tidy(model):
-    """Let a model and its parts hold tensors again, where calls have left stand-ins in them: what
-    they hold is read, and written to, by calls that are PyTorch's own too."""
+def tidy(*models):
+    """Let models and their parts hold tensors again, where calls have left stand-ins in them: what
+    they hold is read, and written to, by calls that are PyTorch's own too. A part of another model
+    is looked at once."""
     known: dict = {}
-    for part in model.modules():
+    seen: set = set()
+    for part in (part for model in models for _, part in model.named_modules(seen)):
         held = part.__dict__
         for name, value in list(held.items()):
             if not _holds_nothing(value) and name not in _NO_STANDINS:
@@ -146,7 +148,7 @@ def unwrapped(value, outermost=False, depth=0, known=None):
                     value[key] = plain
         return value
     # A data class, a distribution, a cache.
-    for name in (*getattr(value, "__dict__", ()), *_slots(type(value))):
+    for name in (*getattr(value, "__dict__", ()), *slots_of(type(value))):
         item = getattr(value, name, None)
         if type(item) is Deferred:
             _put(value, name, unwrapped(item, known=known))
@@ -157,15 +159,6 @@ def unwrapped(value, outermost=False, depth=0, known=None):
         elif depth > 0:
             unwrapped(item, depth=depth - 1, known=known)
     return value
-
-
-def _slots(kind):
-    """The names of what objects of a class hold outside of their dictionaries."""
-    found: list[str] = []
-    for base in kind.__mro__[:-1]:
-        slots = vars(base).get("__slots__", ())
-        found += (slots,) if isinstance(slots, str) else slots
-    return [name for name in found if name not in ("__dict__", "__weakref__")]
 
 
 def _put(value, name, item):

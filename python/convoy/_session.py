@@ -71,10 +71,8 @@ class Session:
         """Before a call of `module`, or of its twin, that is PyTorch's own."""
         if self.is_untidy:
             self.is_untidy = False
-            tidy(module)
             model = None if self.model is None else self.model()
-            if model is not None and model is not module:
-                tidy(model)
+            tidy(*(held for held in (model, module) if held is not None))
 
     def end(self, output):
         """At the end of an accelerated call, with its results."""
