@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Hopper's kernel of few channels by warpgroup MMA.
+#include <string>
 #include <utility>
 
 #include "small_case.hpp"
@@ -15,12 +16,16 @@ class Sm90Stem : public ::testing::Test {
   }
 };
 
+ConvCase stem_case(const ConvGeometry& g, DType dtype = DType::bf16) {
+  ConvCase test = with_kernel(g, "sm90_stem", dtype);
+  test.options.packed_filter = true;
+  return test;
+}
+void stem(const ConvGeometry& g, DType dtype = DType::bf16) {
+  expect_right(stem_case(g, dtype));
+}
+
 TEST_F(Sm90Stem, FewChannels) {
-  const auto stem = [](const ConvGeometry& g, DType dtype = DType::bf16) {
-    ConvCase test = with_kernel(g, "sm90_stem", dtype);
-    test.options.packed_filter = true;
-    expect_right(test);
-  };
   stem(shape_2d(1, 16, 24, 16, 512, 3, 1));            // Flux's conv_in: whole tiles.
   stem(shape_2d(2, 19, 21, 16, 72, 3, 1));             // Ragged pixels and filters.
   stem(shape_2d(2, 16, 24, 4, 320, 3, 1));             // SDXL's conv_in: runs of 12 elements.
@@ -54,11 +59,6 @@ TEST_F(Sm90Stem, FewChannels) {
 
 // Channels that are no whole cells and not four: cells come through registers.
 TEST_F(Sm90Stem, Runs) {
-  const auto stem = [](const ConvGeometry& g, DType dtype = DType::bf16) {
-    ConvCase test = with_kernel(g, "sm90_stem", dtype);
-    test.options.packed_filter = true;
-    expect_right(test);
-  };
   stem(shape_2d(1, 33, 40, 3, 64, 3, 1));                  // RGB: two cells hold nine elements.
   stem(shape_2d(2, 41, 37, 3, 64, 7, 3, 2));               // Rows of odd length; three cells a run.
   stem(shape_2d(1, 20, 40, 1, 40, 5, 2, 2), DType::fp16);  // One channel.
@@ -76,19 +76,16 @@ TEST_F(Sm90Stem, Runs) {
 
 // The last element of a tensor lies in the last word of its last row.
 TEST_F(Sm90Stem, RunsOfOddTensorsAreRefused) {
-  ConvCase test = with_kernel(shape_2d(1, 15, 9, 5, 32, 3, 1), "sm90_stem");
-  test.options.packed_filter = true;
-  for (const Candidate& candidate : candidates_of(test)) {
-    if (candidate.kernel == "sm90_stem") {
-      EXPECT_EQ(candidate.reason, "elements of a tensor = 675; legal: even");
-    }
+  std::string reason = "not listed";
+  for (const Candidate& candidate : candidates_of(stem_case(shape_2d(1, 15, 9, 5, 32, 3, 1)))) {
+    if (candidate.kernel == "sm90_stem") reason = candidate.reason;
   }
+  EXPECT_EQ(reason, "elements of a tensor = 675; legal: even");
 }
 
 TEST_F(Sm90Stem, WalksOverManyTiles) {
   for (const int channels : {16, 3}) {
-    ConvCase many = with_kernel(shape_2d(2, 256, 200, channels, 128, 3, 1), "sm90_stem");
-    many.options.packed_filter = true;
+    ConvCase many = stem_case(shape_2d(2, 256, 200, channels, 128, 3, 1));
     many.sample = 50000;
     expect_right(many);
   }
@@ -96,8 +93,7 @@ TEST_F(Sm90Stem, WalksOverManyTiles) {
 
 TEST_F(Sm90Stem, EveryOutputTypeAndEpilogue) {
   for (const auto& [channels, filters] : {std::pair{4, 24}, std::pair{3, 24}, std::pair{3, 68}}) {
-    ConvCase test = with_kernel(shape_2d(1, 10, 34, channels, filters, 3, 1), "sm90_stem");
-    test.options.packed_filter = true;
+    const ConvCase test = stem_case(shape_2d(1, 10, 34, channels, filters, 3, 1));
     expect_right_with_every_epilogue(test);
     expect_right_with_short_epilogues(test);
   }
