@@ -38,6 +38,12 @@ constexpr bool is_short(const EpilogueKind& e, DType dtype) {
   return e.rounding == EpilogueRounding::once && is_short(e.activation, dtype);
 }
 
+/// Whether a kernel whose short code takes no residual, and filters in fours, stores by it.
+inline bool is_stored_short(const PlanRequest& request) {
+  return request.output_dtype == request.dtype && request.geometry.out_channels % 4 == 0 &&
+         !request.epilogue.residual && is_short(request.epilogue, request.output_dtype);
+}
+
 #ifdef __CUDACC__
 
 /// In place of `element` below: there is no residual.

@@ -338,9 +338,7 @@ double estimate_us(const PlanRequest& request, const StemChoice& choice) {
   const double filters = double(g.out_channels) / choice.filter_tiles;
   const double values = double(g.gemm_m()) / l.tiles * filters;  // Of a tile.
   const bool in_vectors = g.out_channels % 8 == 0;
-  const bool direct = request.output_dtype == request.dtype && g.out_channels % 4 == 0 &&
-                      !request.epilogue.residual &&
-                      is_short(request.epilogue, request.output_dtype);
+  const bool direct = is_stored_short(request);
   const Activation activation = request.epilogue.activation;
   const bool curved = activation == Activation::silu || activation == Activation::hardswish ||
                       activation == Activation::gelu || activation == Activation::gelu_tanh;

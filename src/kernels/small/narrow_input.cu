@@ -155,9 +155,7 @@ double estimate_us(const PlanRequest& request) {
 
   const ConvGeometry& g = request.geometry;
   const NarrowInputLayout l = narrow_input_layout(request).layout;
-  const bool direct = request.output_dtype == request.dtype && g.out_channels % 4 == 0 &&
-                      !request.epilogue.residual &&
-                      is_short(request.epilogue, request.output_dtype);
+  const bool direct = is_stored_short(request);
   const double processors = std::max(1, request.device.multiprocessors);
   const double fitting = std::clamp(
       std::floor(double(request.device.shared_memory + 1024) / (l.shared_bytes() + 1024)), 1.0,
