@@ -146,7 +146,9 @@ class Measurer {
       if (!instance.config.splits_k()) continue;
       splitting_[sm90::name_of(instance)] = [this, &instance](const PlanRequest& request,
                                                               std::vector<Entry>& entries) {
-        for (const int n : {1, 2, 4, 8}) entries.push_back(split_entry(request, instance, n));
+        for (int n = 1; n <= sm90::kMostSplits; ++n) {
+          entries.push_back(split_entry(request, instance, n));
+        }
       };
     }
 #endif

@@ -573,7 +573,7 @@ std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed
   if (config.is_swapped() && is_patched(choose_loader(config, g))) {
     return "pixels would come in patches; legal: runs of pixels (filters are the rows of the MMA)";
   }
-  const std::int64_t tiles = std::max<std::int64_t>(1, ceil_div(g.gemm_m(), 32)) * g.groups *
+  const std::int64_t tiles = std::max<std::int64_t>(1, ceil_div(g.gemm_m(), 16)) * g.groups *
                              ceil_div(g.group_filters(), 64) * 4;
   if (tiles > kMaxCoordinate) {
     return text("up to ", tiles, " tiles; legal: at most ", kMaxCoordinate, " (32-bit counters)");

@@ -32,11 +32,14 @@ std::string prologue_refusal(const Instance& instance, const ConvGeometry& geome
 std::string statistics_refusal(const Instance& instance, const ConvGeometry& geometry,
                                const EpilogueKind& epilogue, std::int64_t groups);
 
+/// CTAs that share the K loop of a tile at most: what a cluster may have on any Hopper GPU.
+inline constexpr int kMostSplits = 8;
+
 /// What a plan depends on besides the problem.
 struct LaunchOptions {
   bool packed_filter = false;  ///< The filter comes in the kernel's own format.
   int multiprocessors = 0;     ///< Of the device.
-  int splits = 1;              ///< CTAs that share the K loop of a tile: 1 to 8 with split K.
+  int splits = 1;              ///< CTAs that share the K loop of a tile: 1 to kMostSplits.
   PrologueKind prologue;       ///< One that the instance takes (`prologue_refusal`).
   /// Groups of filters whose statistics are taken (`statistics_refusal`); 0: none.
   std::int64_t statistics_groups = 0;
