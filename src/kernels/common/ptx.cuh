@@ -229,6 +229,14 @@ __device__ __forceinline__ void bulk_load(void* smem, const void* from, std::uin
       : "memory");
 }
 
+/// Copy `bytes` of shared memory to where they lie together too, in this thread's bulk group;
+/// addresses and size are multiples of 16.
+__device__ __forceinline__ void bulk_store(void* to, const void* smem, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+               "r"(shared_address(smem)), "r"(bytes)
+               : "memory");
+}
+
 // ---- Tensor copies (TMA) --------------------------------------------------------------------
 // Coordinates are in elements, innermost first. The address of a map is that of the kernel's
 // __grid_constant__ parameter. A copy completes `bytes of the whole box` on the barrier, elements
@@ -409,7 +417,7 @@ __device__ __forceinline__ void tma_store_5d(const CUtensorMap* map, const void*
 #undef CONVOY_TMA_TILED
 #undef CONVOY_TMA_IM2COL
 
-/// Close this thread's group of tensor stores.
+/// Close this thread's group of bulk and tensor stores.
 __device__ __forceinline__ void tma_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }

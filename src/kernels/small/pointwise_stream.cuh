@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// 1×1 convolutions of few channels and few filters over many pixels: a stream from memory and back
+// with a small product between. Pixels that follow each other are one run of memory, with whatever
+// number of channels, and so is what comes of them: both are moved by bulk copies, which know no
+// rows. Every warp has a ring of chunks of its own and waits for nobody else:
+//
+//   lane 0       bulk load of chunk n + stages       barrier `loaded` of its stage
+//   all lanes    wait; products of 32 pixels with up to 64 filters, then the next filters, by
+//                mma.sync; the epilogue; the chunk's outputs side by side into a buffer
+//   lane 0       bulk store of the buffer            bulk group; the buffer is free when it is read
+//
+// The order of a dot product's elements is free, and so is that of the filters among the columns of
+// the MMA: both are dealt so that a lane's share of a pixel lies together, four or eight channels
+// that it reads at once, eight filters that it writes at once.
+#pragma once
+
+#include "kernels/common/device_code.cuh"
+#include "kernels/common/ptx.cuh"
+#include "kernels/common/short_epilogue.cuh"
+
+namespace convoy::small {
+
+inline constexpr int kStreamMostWarps = 8;
+/// Blocks of 16 pixels, and groups of filters at most, that a warp multiplies at once: their sums
+/// are 64 registers a lane.
+inline constexpr int kStreamBlocks = 2;
+inline constexpr int kStreamMostGroups = 2;
+inline constexpr int kStreamStepPixels = 16 * kStreamBlocks;
+/// Filters of a group: four MMA columns of 8, eight neighbours a lane.
+inline constexpr int kStreamGroupFilters = 32;
+/// Buffers of outputs: one is written while the last is stored; a residual comes one ahead.
+inline constexpr int kStreamBuffers = 2;
+inline constexpr int kStreamResidualBuffers = 3;
+
+/// Bytes of the parts of a block's shared memory, and how a layer is cut up.
+struct StreamLayout {
+  int channels, filters;
+  int chunk_pixels;  ///< A multiple of kStreamStepPixels.
+  int groups;        ///< Of filters: kGroups of them at once.
+  int units;         ///< Of channels: 32 where a lane reads eight, else 16.
+  int filter_pitch;  ///< Bytes from a filter to the next.
+  int filter_bytes;  ///< Of all, and their bias: fp32.
+  int bias_bytes;
+  int stages;
+  int stage_bytes;
+  int buffers;
+  int buffer_bytes;
+  int barrier_bytes;  ///< Of a warp: one a stage, one a buffer.
+
+  /// Of a warp.
+  __host__ __device__ int ring_bytes() const {
+    return stages * stage_bytes + buffers * buffer_bytes;
+  }
+  __host__ __device__ int shared_bytes(int warps) const {
+    return filter_bytes + bias_bytes + warps * (ring_bytes() + barrier_bytes);
+  }
+};
+
+struct StreamArguments {
+  const void* activation;
+  const void* filter;
+  std::int64_t pixels;
+  std::int64_t chunks;
+  StreamLayout layout;
+  ConvOutput output;
+};
+
+/// A bulk load of `bytes` to `shared` that any number of lanes help with: copies come in multiples
+/// of 16 bytes, and what is left, less than that, a lane copies by hand where `kByHand`.
+template <bool kByHand>
+__device__ __forceinline__ void stream_load(std::uint8_t* shared, const std::uint8_t* from,
+                                            int bytes, ptx::Barrier* barrier) {
+  const int whole = bytes & ~15;
+  if constexpr (kByHand) {
+    for (int i = whole; i < bytes; i += 2) {
+      *reinterpret_cast<std::uint16_t*>(shared + i) =
+          *reinterpret_cast<const std::uint16_t*>(from + i);
+    }
+  }
+  if (whole == 0) {
+    ptx::barrier_arrive(barrier);
+    return;
+  }
+  ptx::barrier_arrive_expect(barrier, whole);
+  ptx::bulk_load(shared, from, whole, barrier);
+}
+
+/// Channels of a lane in one unit, of a row that lies at `row`: `channel` its first, zeros where
+/// there is no such pixel or channel. kVector: neighbours that it reads at once, 8 of two MMA
+/// steps; or 2, twice for one step.
+template <int kVector>
+struct StreamWords {
+  static constexpr int kSteps = kVector == 8 ? 2 : 1;
+  static constexpr int kUnit = 16 * kSteps;  ///< Channels of a unit.
+  std::uint32_t low[kSteps], high[kSteps];   ///< Of each step: columns 2t, 2t + 1 and those + 8.
+
+  __device__ __forceinline__ void load(const std::uint8_t* row, int channel, int channels) {
+    if constexpr (kVector == 8) {
+      uint4 v = make_uint4(0, 0, 0, 0);
+      if (channel < channels) v = *reinterpret_cast<const uint4*>(row + channel * 2);
+      low[0] = v.x, high[0] = v.y, low[1] = v.z, high[1] = v.w;
+    } else {
+      low[0] = high[0] = 0;
+      if (channel < channels) low[0] = *reinterpret_cast<const std::uint32_t*>(row + channel * 2);
+      if (channel + 8 < channels) {
+        high[0] = *reinterpret_cast<const std::uint32_t*>(row + channel * 2 + 16);
+      }
+    }
+  }
+};
+
+/// Begin to copy the filters into shared memory, by all threads, and read their bias: rows of zeros
+/// behind the last filter, zeros behind the last channel.
+template <int kVector>
+__device__ __forceinline__ void stream_filters(const StreamArguments& a, std::uint8_t* filters,
+                                               float* bias) {
+  constexpr int kBytes = kVector == 8 ? 16 : 4;  // of a copy
+  const StreamLayout& l = a.layout;
+  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  const int rows = l.groups * kStreamGroupFilters;
+  const int row_copies = l.filter_pitch / kBytes;
+  const int row_step = threads / row_copies, copy_step = threads - row_step * row_copies;
+  const auto* const from = static_cast<const std::uint8_t*>(a.filter);
+  const std::uint32_t to = ptx::shared_address(filters);
+  int row = thread / row_copies;
+  int copy = thread - row * row_copies;
+  while (row < rows) {
+    const bool exists = row < l.filters && copy * kBytes < l.channels * 2;
+    const std::int64_t at = std::int64_t{row} * l.channels * 2 + copy * kBytes;
+    copy_async<kBytes>(to + row * l.filter_pitch + copy * kBytes, from + (exists ? at : 0), exists);
+    row += row_step;
+    copy += copy_step;
+    if (copy >= row_copies) {
+      copy -= row_copies;
+      ++row;
+    }
+  }
+  copy_async_commit();
+  for (int i = thread; i < rows; i += threads) {
+    const bool exists = a.output.epilogue.bias != nullptr && i < l.filters;
+    bias[i] = exists ? load_bias(a.output.epilogue, i) : 0.0f;
+  }
+}
+
+/// Eight filters of a pixel between a lane and a buffer, `count` of them there; K % 8 == 0 in one
+/// access.
+template <bool kLoad>
+__device__ __forceinline__ void stream_outputs(std::uint8_t* at, std::uint32_t (&words)[4],
+                                               int count, bool whole) {
+  if (count <= 0) return;
+  if (whole) {
+    auto& v = *reinterpret_cast<uint4*>(at);
+    if constexpr (kLoad) {
+      words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+    } else {
+      v = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+    return;
+  }
+  auto* const elements = reinterpret_cast<std::uint16_t*>(at);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (i >= count) continue;
+    if constexpr (kLoad) {
+      words[i / 2] = __byte_perm(words[i / 2], elements[i], i % 2 == 0 ? 0x3254 : 0x5410);
+    } else {
+      elements[i] = static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16));
+    }
+  }
+}
+
+/// kVector: channels that a lane reads at once, 8 or 2, a divisor of C. kGroups: of filters, that
+/// are multiplied at once. Behind it a short epilogue, outputs of the input's type.
+template <typename Element, int kVector, int kGroups, bool kResidual>
+__global__ void __launch_bounds__(kStreamMostWarps * 32, 2)
+    pointwise_stream_kernel(const __grid_constant__ StreamArguments a) {
+  constexpr int kBlocks = kStreamBlocks;
+  constexpr int kBuffers = kResidual ? kStreamResidualBuffers : kStreamBuffers;
+  using Words = StreamWords<kVector>;
+  extern __shared__ __align__(128) std::uint8_t shared[];
+  const StreamLayout& l = a.layout;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  const int warp = static_cast<int>(ptx::warp_id()), lane = static_cast<int>(ptx::lane_id());
+  std::uint8_t* const filters = shared;
+  auto* const bias = reinterpret_cast<float*>(filters + l.filter_bytes);
+  std::uint8_t* const stages = filters + l.filter_bytes + l.bias_bytes + warp * l.ring_bytes();
+  std::uint8_t* const buffers = stages + l.stages * l.stage_bytes;
+  auto* const loaded = reinterpret_cast<ptx::Barrier*>(
+      filters + l.filter_bytes + l.bias_bytes + warps * l.ring_bytes() + warp * l.barrier_bytes);
+  ptx::Barrier* const source_loaded = loaded + l.stages;
+
+  // NOTE: chunks that follow each other are in different blocks: few are everywhere, and every
+  // block has all its threads to fetch the filters.
+  const std::int64_t step = std::int64_t{gridDim.x} * warps;
+  const std::int64_t first = std::int64_t{warp} * gridDim.x + blockIdx.x;
+  const auto pixels_of = [&](std::int64_t chunk) {
+    return static_cast<int>(min(std::int64_t{l.chunk_pixels}, a.pixels - chunk * l.chunk_pixels));
+  };
+  const auto load = [&](std::int64_t chunk, int stage) {
+    if (chunk >= a.chunks) return;
+    const std::int64_t pixel_bytes = l.channels * 2;
+    stream_load<kVector != 8>(
+        stages + stage * l.stage_bytes,
+        static_cast<const std::uint8_t*>(a.activation) + chunk * l.chunk_pixels * pixel_bytes,
+        pixels_of(chunk) * l.channels * 2, &loaded[stage]);
+  };
+  const auto load_source = [&](std::int64_t chunk, int buffer) {
+    if (chunk >= a.chunks) return;
+    const std::int64_t pixel_bytes = l.filters * 2;
+    stream_load<true>(
+        buffers + buffer * l.buffer_bytes,
+        static_cast<const std::uint8_t*>(a.output.residual) + chunk * l.chunk_pixels * pixel_bytes,
+        pixels_of(chunk) * l.filters * 2, &source_loaded[buffer]);
+  };
+
+  if (lane == 0) {
+    for (int i = 0; i < l.stages; ++i) ptx::barrier_init(&loaded[i], 1);
+    for (int i = 0; kResidual && i < kBuffers; ++i) ptx::barrier_init(&source_loaded[i], 1);
+    ptx::fence_barrier_init();
+  }
+  ptx::dependent_launch_trigger();
+  // NOTE: nothing before this line reads or writes what an earlier kernel may still write or read.
+  ptx::dependent_launch_wait();
+  if (lane == 0) {
+    for (int i = 0; i < l.stages; ++i) load(first + i * step, i);
+    if constexpr (kResidual) load_source(first, 0);
+  }
+  stream_filters<kVector>(a, filters, bias);
+  copy_async_wait<0>();
+  __syncthreads();
+
+  const int row = lane / 4, quad = lane % 4;
+  const bool whole = l.filters % 8 == 0;
+  int stage = 0, buffer = 0;
+  std::uint32_t parity = 0, source_parity = 0;
+  for (std::int64_t chunk = first; chunk < a.chunks; chunk += step) {
+    const int count = pixels_of(chunk);
+    // The buffer's last store has been read; with a residual it was before that was loaded.
+    if (lane == 0) ptx::tma_store_wait_read<1>();
+    __syncwarp();
+    const int next_buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
+    if constexpr (kResidual) {
+      if (lane == 0) load_source(chunk + step, next_buffer);
+      ptx::barrier_wait(&source_loaded[buffer], source_parity);
+    }
+    ptx::barrier_wait(&loaded[stage], parity);
+    const std::uint8_t* const in = stages + stage * l.stage_bytes;
+    std::uint8_t* const out = buffers + buffer * l.buffer_bytes;
+
+    for (int pixel = 0; pixel < count; pixel += kStreamStepPixels) {
+#pragma unroll 1
+      for (int first_group = 0; first_group < l.groups; first_group += kGroups) {
+        float sums[kBlocks][kGroups * 4][4] = {};
+        // Column n of MMA j of a group is filter 8·(n / 2) + 2j + n % 2 of it: columns 2t, 2t + 1
+        // of all four are a lane's eight neighbours.
+        const std::uint8_t* const filter =
+            filters + (first_group * kStreamGroupFilters + row / 2 * 8 + row % 2) * l.filter_pitch;
+#pragma unroll 1
+        for (int unit = 0; unit < l.units; ++unit) {
+          const int channel = unit * Words::kUnit + quad * kVector;
+          Words rows[kBlocks][2];
+#pragma unroll
+          for (int i = 0; i < kBlocks * 2; ++i) {
+            // NOTE: behind the last pixel whatever lies there: a row of its own, never stored.
+            rows[i / 2][i % 2].load(in + (pixel + i * 8 + row) * l.channels * 2, channel,
+                                    l.channels);
+          }
+#pragma unroll
+          for (int j = 0; j < kGroups * 4; ++j) {
+            if (first_group + j / 4 >= l.groups) break;
+            Words columns;
+            columns.load(filter + (j / 4 * kStreamGroupFilters + j % 4 * 2) * l.filter_pitch,
+                         channel, l.units * Words::kUnit);
+#pragma unroll
+            for (int s = 0; s < Words::kSteps; ++s) {
+#pragma unroll
+              for (int b = 0; b < kBlocks; ++b) {
+                const std::uint32_t fragment[4] = {rows[b][0].low[s], rows[b][1].low[s],
+                                                   rows[b][0].high[s], rows[b][1].high[s]};
+                mma_16x8x16<Element>(sums[b][j], fragment, columns.low[s], columns.high[s]);
+              }
+            }
+          }
+        }
+
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          if (first_group + group >= l.groups) break;
+          const int from = (first_group + group) * kStreamGroupFilters + quad * 8;
+          const int left = l.filters - from;
+          float factors[8];
+          *reinterpret_cast<float4*>(factors) = *reinterpret_cast<const float4*>(bias + from);
+          *reinterpret_cast<float4*>(factors + 4) =
+              *reinterpret_cast<const float4*>(bias + from + 4);
+          float v[kBlocks * 2][8];
+          std::uint32_t source[kBlocks * 2][4] = {};
+#pragma unroll
+          for (int i = 0; i < kBlocks * 2; ++i) {
+            const int at = pixel + i * 8 + row;
+#pragma unroll
+            for (int e = 0; e < 8; ++e) {
+              v[i][e] = fmaf(sums[i / 2][group * 4 + e / 2][i % 2 * 2 + e % 2],
+                             a.output.epilogue.scale, factors[e]);
+            }
+            if constexpr (kResidual) {
+              stream_outputs<true>(out + (at * l.filters + from) * 2, source[i],
+                                   at < count ? left : 0, whole);
+            }
+          }
+          const auto add_residual = [&] {
+#pragma unroll
+            for (int i = 0; i < kBlocks * 16; ++i) {
+              const float2 pair = unpack2<Element>(source[i / 8][i % 8 / 2]);
+              v[i / 8][i % 8] =
+                  fmaf(a.output.epilogue.beta, i % 2 == 0 ? pair.x : pair.y, v[i / 8][i % 8]);
+            }
+          };
+          if (kResidual && a.output.epilogue.residual_first) add_residual();
+          apply_short_activation<Element>(a.output.epilogue,
+                                          reinterpret_cast<float(&)[kBlocks * 16]>(v));
+          if (kResidual && !a.output.epilogue.residual_first) add_residual();
+#pragma unroll
+          for (int i = 0; i < kBlocks * 2; ++i) {
+            const int at = pixel + i * 8 + row;
+            std::uint32_t words[4];
+#pragma unroll
+            for (int e = 0; e < 4; ++e) words[e] = pack2<Element>(v[i][2 * e], v[i][2 * e + 1]);
+            stream_outputs<false>(out + (at * l.filters + from) * 2, words, at < count ? left : 0,
+                                  whole);
+          }
+        }
+      }
+    }
+
+    // The store reads through the async proxy.
+    ptx::fence_async_shared();
+    __syncwarp();
+    const int bytes = count * l.filters * 2;
+    std::uint8_t* const to = static_cast<std::uint8_t*>(a.output.data) +
+                             chunk * l.chunk_pixels * std::int64_t{l.filters} * 2;
+    if (lane == 0) {
+      if (bytes >= 16) ptx::bulk_store(to, out, bytes & ~15);
+      ptx::tma_store_commit();
+      load(chunk + l.stages * step, stage);
+    }
+    // Of the last chunk: less than 16 bytes.
+    if (const int i = (bytes & ~15) + lane * 2; i < bytes) {
+      *reinterpret_cast<std::uint16_t*>(to + i) = *reinterpret_cast<const std::uint16_t*>(out + i);
+    }
+    if (++stage == l.stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+    if (next_buffer == 0) source_parity ^= 1;
+    buffer = next_buffer;
+  }
+  // NOTE: shared memory must outlive the stores that read it.
+  if (lane == 0) ptx::tma_store_wait<0>();
+}
+
+}  // namespace convoy::small
