@@ -17,7 +17,8 @@
 //     --seed N         of the random steps (1)
 //     --multiprocessors N   of the GPU that the times are of (132)
 //
-// What it prints as constants replaces the defaults of ModelConstants. A problem of two files
+// Times are those of the models alone: their correction (train_correction.py) is trained anew after a
+// fit. What it prints as constants replaces the defaults of ModelConstants. A problem of two files
 // counts twice, with the times of each: choices should be good in every run.
 //
 // Minimised: the share of problems whose choice is beyond 5 % of the best measured kernel, the mean
@@ -256,7 +257,7 @@ class Reader {
     if (const auto found = instances_.find(row.kernel); found != instances_.end()) {
       const sm90::Instance& instance = *found->second;
       try {
-        for (const int splits : {1, 2, 4, 8}) {
+        for (int splits = 1; splits <= sm90::kMostSplits; ++splits) {
           if (splits > 1 && !instance.config.splits_k()) break;
           if (row.splits > 0 && splits != row.splits) continue;
           row.tilings.push_back(sm90::plan_tiling(instance, of.geometry,
@@ -299,7 +300,7 @@ double model_us(const Case& of, const Row& row, const DeviceInfo& device, const 
   const int multiprocessors = device.multiprocessors;
   double us = INFINITY;
   for (const sm90::Tiling& tiling : row.tilings) {
-    us = std::min(us, sm90::estimate_us(of.geometry, tiling, multiprocessors, of.epilogue, k));
+    us = std::min(us, sm90::model_time(of.geometry, tiling, multiprocessors, of.epilogue, k).us);
   }
   return us;
 }

@@ -138,8 +138,8 @@ double depths_multiplied(const ConvGeometry& g, const Params& p) {
                                        : implicit_gemm::depths_met(g);
 }
 
-double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocessors,
-                   const EpilogueKind& epilogue_kind, const ModelConstants& k) {
+ModelledTime model_time(const ConvGeometry& g, const Tiling& tiling, int multiprocessors,
+                        const EpilogueKind& epilogue_kind, const ModelConstants& k) {
   const Config& config = tiling.config;
   const Params& p = tiling.params;
 
@@ -211,16 +211,54 @@ double estimate_us(const ConvGeometry& g, const Tiling& tiling, int multiprocess
   const double launch_us =
       k.launch_us + k.crowd_us * std::min(1.0, tiling.num_tiles / double(multiprocessors)) +
       (is_general ? k.general_us : 0.0) + (tiling.cluster_size > 2 ? k.large_cluster_us : 0.0);
-  return launch_us +
-         std::pow(std::pow(compute_us, k.overlap_power) + std::pow(memory_us, k.overlap_power),
-                  1 / k.overlap_power);
+  const double us = launch_us + std::pow(std::pow(compute_us, k.overlap_power) +
+                                             std::pow(memory_us, k.overlap_power),
+                                         1 / k.overlap_power);
+  return {.us = us,
+          .compute_us = compute_us,
+          .memory_us = memory_us,
+          .rounds = rounds,
+          .filled = tiling.num_tiles / (rounds * slots),
+          .busy = busy,
+          .blocks = blocks,
+          .main_cycles = main,
+          .epilogue_cycles = epilogue,
+          .mma_cycles = mma,
+          .load_cycles = load,
+          .l2_bytes = tiling.num_tiles * blocks * (act_rows + filter_rows) * p.block_bytes,
+          .steps = 1.0 * p.block_steps,
+          .block_m = 1.0 * config.block_m,
+          .block_n = 1.0 * config.block_n,
+          .stages = 1.0 * config.filter_stages,
+          .consumers = 1.0 * config.consumers,
+          .cluster_m = 1.0 * config.cluster_m,
+          .cluster_n = 1.0 * config.cluster_n,
+          .splits = config.splits_k() ? 1.0 * tiling.cluster_size : 1.0,
+          .pingpong = config.is_pingpong(),
+          .swapped = config.is_swapped(),
+          .halo = config.has_halo(),
+          .planes = config.has_planes(),
+          .resident = config.is_resident(),
+          .splits_k = config.splits_k(),
+          .direct_store = p.direct_store};
+}
+
+double estimate_us(const ConvGeometry& geometry, const Tiling& tiling, int multiprocessors,
+                   const EpilogueKind& epilogue, const ModelConstants& constants) {
+  const ModelledTime time = model_time(geometry, tiling, multiprocessors, epilogue, constants);
+  // NOTE: trained on whole 16-bit operands and outputs, without norms.
+  const Config& config = tiling.config;
+  const bool is_known = config.in != DType::fp32 && config.out == config.in &&
+                        tiling.params.norm == PrologueNorm::none && geometry.groups == 1 &&
+                        geometry.upsample == 1;
+  return is_known ? corrected_us(CorrectedKernel::fprop, time, geometry, epilogue) : time.us;
 }
 
 SplitChoice best_split(const Instance& instance, const ConvGeometry& geometry,
                        LaunchOptions options, const EpilogueKind& epilogue,
                        const ModelConstants& k) {
   SplitChoice best;
-  for (const int splits : {1, 2, 4, 8}) {
+  for (int splits = 1; splits <= kMostSplits; ++splits) {
     if (splits > 1 && !instance.config.splits_k()) break;
     options.splits = splits;
     const Tiling tiling = plan_tiling(instance, geometry, options);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/geometry.hpp"
+#include "kernels/common/time_correction.hpp"
 #include "kernels/sm90/host.hpp"
 
 namespace convoy::sm90 {
@@ -68,8 +69,12 @@ ModelConstants constants_of(const DeviceInfo& device);
 /// take all, others those that meet frames.
 double depths_multiplied(const ConvGeometry& geometry, const Params& params);
 
-/// Model time of a tiling in microseconds: waves of tiles, each the largest of its tensor-core, L2
-/// and refill time, the epilogue that nothing hides, and the floor of device memory.
+/// Model time of a tiling: waves of tiles, each the largest of its tensor-core, L2 and refill time,
+/// the epilogue that nothing hides, and the floor of device memory.
+ModelledTime model_time(const ConvGeometry& geometry, const Tiling& tiling, int multiprocessors,
+                        const EpilogueKind& epilogue = {}, const ModelConstants& constants = {});
+
+/// The same in microseconds, corrected where the correction was trained (time_correction.hpp).
 double estimate_us(const ConvGeometry& geometry, const Tiling& tiling, int multiprocessors,
                    const EpilogueKind& epilogue = {}, const ModelConstants& constants = {});
 
@@ -79,8 +84,8 @@ struct SplitChoice {
   double us = 0;
 };
 
-/// For a split instance the split of K (1, 2, 4 or 8 CTAs a tile) with the lowest estimate, for any
-/// other 1; `options.splits` is not read. Throws as `plan_tiling`.
+/// For a split instance the split of K (1 to kMostSplits CTAs a tile) with the lowest estimate, for
+/// any other 1; `options.splits` is not read. Throws as `plan_tiling`.
 SplitChoice best_split(const Instance& instance, const ConvGeometry& geometry,
                        LaunchOptions options, const EpilogueKind& epilogue = {},
                        const ModelConstants& constants = {});

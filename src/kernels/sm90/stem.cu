@@ -9,6 +9,7 @@
 #include "core/text.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/device_geometry.cuh"
+#include "kernels/common/time_correction.hpp"
 #include "kernels/sm90/stem.hpp"
 
 namespace convoy::sm90 {
@@ -437,7 +438,7 @@ class StemCandidate final : public KernelCandidate {
     const StemChoice choice = best_stem_choice(request);
     if (!choice.refusal.empty()) return choice.refusal;
 
-    return estimate_us(request, choice);
+    return corrected_us(CorrectedKernel::stem, estimate_us(request, choice), request);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

@@ -15,6 +15,7 @@
 #include "kernels/common/device_code.cuh"
 #include "kernels/common/output.cuh"
 #include "kernels/common/short_epilogue.cuh"
+#include "kernels/common/time_correction.hpp"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/load_if.cuh"
 
@@ -409,13 +410,13 @@ class PointwiseCandidate final : public KernelCandidate {
         activation == Activation::none || (!are_few(g) && is_short(epilogue, request.output_dtype));
     const bool vectors = request.output_dtype == request.dtype && g.out_channels % 4 == 0;
     const bool short_one = !epilogue.residual && cheap && (are_few(g) || vectors);
-    if (!are_few(g)) {
-      return wide_us(request, short_one                     ? TurnEnd::brief
-                              : epilogue.residual || !cheap ? TurnEnd::any
-                                                            : TurnEnd::elements);
-    }
     const double more_us = short_one ? 0.0 : (epilogue.residual ? 9.0 : 22.0);
-    return more_us + 5.0 + min_bytes(request) / (3.2e6 * memory_share(request.device));
+    const double us =
+        are_few(g) ? more_us + 5.0 + min_bytes(request) / (3.2e6 * memory_share(request.device))
+                   : wide_us(request, short_one                     ? TurnEnd::brief
+                                      : epilogue.residual || !cheap ? TurnEnd::any
+                                                                    : TurnEnd::elements);
+    return corrected_us(CorrectedKernel::pointwise, us, request);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Train the correction of model times (src/kernels/common/time_correction.hpp); write its weights.
+
+    bench/shapes/wild.py --seeds 0:1000 --layers 16 > layers.txt
+    bench/shapes/random_layers.py --seeds 0:7000 >> layers.txt
+    build/gpu/bin/convoy_measure_kernels --csv times.csv --runs 9 --reach 1.5 --sample 0.03 \\
+        layers.txt                                            # on a GPU
+    build/gpu/bin/convoy_correction_inputs --memory-gbs 3352 times.csv > inputs.csv
+    bench/choice/train_correction.py inputs.csv \\
+        --write src/kernels/common/time_correction_weights.inc
+
+A layer is trained on or kept for judging as a whole: --judge says which share is kept, --folds N
+trains N times and judges each layer once. Printed is the regret of choices: the time of the kernel
+that the corrected times choose over that of the fastest measured one. Minimised is the error of
+the logarithm of each time. A row counts the more, the nearer its kernel is to the fastest of the
+layer, or seems to be.
+"""
+import argparse
+import csv
+import math
+import random
+
+import torch
+
+HIDDEN = 96
+REACH = 0.15  # A kernel that is, or seems, so much slower than the fastest counts 1/e.
+LIMIT = 0.5   # Of the logarithm of a correction, as in time_correction.cpp.
+
+
+class Correction(torch.nn.Module):
+    def __init__(self, inputs):
+        super().__init__()
+        self.first = torch.nn.Linear(inputs, HIDDEN)
+        self.second = torch.nn.Linear(HIDDEN, HIDDEN)
+        self.last = torch.nn.Linear(HIDDEN, 1)
+        torch.nn.init.zeros_(self.last.weight)
+        torch.nn.init.zeros_(self.last.bias)
+
+    def forward(self, x):
+        x = torch.nn.functional.silu(self.first(x))
+        x = torch.nn.functional.silu(self.second(x))
+        return LIMIT * torch.tanh(self.last(x)[:, 0])
+
+
+class Rows:
+    """Measured times: x [rows, inputs], the layer of each, its logarithm over the model's."""
+
+    def __init__(self, paths):
+        layers, x, layer, us, model = {}, [], [], [], []
+        for path in paths:
+            with open(path, newline="") as file:
+                for row in csv.reader(file):
+                    if row[0] == "problem":
+                        continue
+                    key = (path, row[0], row[1], row[2])
+                    layer.append(layers.setdefault(key, len(layers)))
+                    us.append(float(row[5]))
+                    model.append(float(row[6]))
+                    x.append([float(v) for v in row[7:]])
+        self.names = list(layers)
+        self.x, self.layer = torch.tensor(x), torch.tensor(layer)
+        self.us, self.model = torch.tensor(us), torch.tensor(model)
+        self.target = torch.log(self.us / self.model)
+        best = torch.full((len(layers),), 1e9).scatter_reduce(0, self.layer, self.us, "amin")
+        self.best = best
+
+    def regrets(self, corrections, rows):
+        """Of each layer among `rows`."""
+        predicted = (self.model[rows] * torch.exp(corrections)).tolist()
+        chosen = {}
+        for i, us in zip(rows.tolist(), predicted):
+            at = self.layer[i].item()
+            if at not in chosen or us < chosen[at][0]:
+                chosen[at] = (us, self.us[i].item())
+        return {at: us / self.best[at].item() for at, (_, us) in chosen.items()}
+
+
+def train(rows, chosen, epochs, seed=0):
+    torch.manual_seed(seed)
+    mean, scale = rows.x[chosen].mean(0), rows.x[chosen].std(0) + 1e-3
+    x = (rows.x - mean) / scale
+    network = Correction(x.shape[1])
+    optimiser = torch.optim.AdamW(network.parameters(), lr=4e-3, weight_decay=0.01)
+    for epoch in range(epochs):
+        for group in optimiser.param_groups:
+            group["lr"] = 4e-3 * (1 + math.cos(math.pi * epoch / epochs)) / 2 + 1e-5
+        for batch in chosen[torch.randperm(len(chosen))].split(1024):
+            corrections = network(x[batch])
+            # A slow kernel that seems fast would be chosen.
+            seems = torch.minimum(rows.us[batch],
+                                  rows.model[batch] * torch.exp(corrections.detach()))
+            weight = torch.exp(-(seems / rows.best[rows.layer[batch]] - 1).clamp(min=0) / REACH)
+            loss = (weight * (corrections - rows.target[batch]).abs()).sum() / weight.sum()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    # Of inputs as they are.
+    with torch.no_grad():
+        network.first.bias -= network.first.weight @ (mean / scale)
+        network.first.weight /= scale
+    return network
+
+
+def report(title, regrets):
+    values = sorted(regrets.values())
+    count = len(values)
+    shares = "  ".join(f"<= {at:.2f}: {sum(v <= at for v in values) / count:.3f}"
+                       for at in (1.01, 1.03, 1.05, 1.1, 1.3))
+    print(f"{title}: {count} layers, mean {sum(values) / count:.4f}  {shares}  "
+          f"worst {values[-1]:.3f}", flush=True)
+
+
+def write(network, path):
+    def numbers(values):
+        texts = (f"{value:.5g}" for value in values)
+        return ", ".join(f"{text}f" if "." in text or "e" in text else f"{text}.0f"
+                         for text in texts)
+
+    with open(path, "w") as file:
+        file.write("// SPDX-License-Identifier: Apache-2.0\n//\n"
+                   "// Written by bench/choice/train_correction.py.\n// clang-format off\n")
+        layers = {"First": network.first, "Second": network.second, "Last": network.last}
+        for name, layer in layers.items():
+            weight, bias = layer.weight.T.tolist(), layer.bias.tolist()
+            file.write(f"constexpr float k{name}Weights[{len(weight)}][{len(weight[0])}] = {{\n")
+            for row in weight:
+                file.write(f"    {{{numbers(row)}}},\n")
+            file.write(f"}};\nconstexpr float k{name}Bias[{len(bias)}] = {{{numbers(bias)}}};\n")
+        file.write("// clang-format on\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("inputs", nargs="+")
+    parser.add_argument("--write", help="the weights, trained on all that is not kept")
+    parser.add_argument("--judge", type=float, default=0.05)
+    parser.add_argument("--folds", type=int, default=0)
+    parser.add_argument("--epochs", type=int, default=50)
+    options = parser.parse_args()
+    rows = Rows(options.inputs)
+    everything = torch.arange(len(rows.us))
+    print(f"{len(rows.us)} times of {len(rows.names)} layers")
+    report("not corrected", rows.regrets(torch.zeros(len(rows.us)), everything))
+    random.seed(1)
+    # The same layer on two GPUs is one.
+    draw = {}
+    order = [draw.setdefault(name[1:], random.random()) for name in rows.names]
+    place = torch.tensor(order)[rows.layer]
+    judged = {}
+    for fold in range(options.folds):
+        kept = (place >= fold / options.folds) & (place < (fold + 1) / options.folds)
+        network = train(rows, everything[~kept], options.epochs)
+        with torch.no_grad():
+            fold_regrets = rows.regrets(network(rows.x[kept]), everything[kept])
+        report(f"fold {fold}", fold_regrets)
+        judged |= fold_regrets
+    if options.folds:
+        report("all folds", judged)
+    if options.write:
+        kept = place < options.judge
+        network = train(rows, everything[~kept], options.epochs)
+        with torch.no_grad():
+            report("trained on", rows.regrets(network(rows.x[~kept]), everything[~kept]))
+            if kept.any():
+                report("kept", rows.regrets(network(rows.x[kept]), everything[kept]))
+        write(network, options.write)
+
+
+if __name__ == "__main__":
+    main()

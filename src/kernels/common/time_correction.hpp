@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the models of kernels leave out. They say what bounds a kernel, within some 5 % of where it
+// is fast; neighbouring tiles differ by less. A small network, trained on measured times of layers
+// of wild.py and random_layers.py (bench/choice/train_correction.py), corrects them by what they
+// say and by what the layer and the kernel are like.
+#pragma once
+
+#include <array>
+
+#include "convoy/epilogue.hpp"
+#include "core/candidate.hpp"
+#include "core/geometry.hpp"
+
+namespace convoy {
+
+/// Whose time is corrected. The numbers are the network's inputs.
+enum class CorrectedKernel : int { fprop, pointwise, pointwise_stream, stem };
+inline constexpr int kCorrectedKernels = 4;
+
+/// A kernel on a layer, as its model sees it. What a kernel's model does not know stays as it is
+/// here.
+struct ModelledTime {
+  double us = 0.0;                           ///< The model's time,
+  double compute_us = 0.0, memory_us = 0.0;  ///< and what it is made of.
+  double rounds = 1.0;       ///< Of tiles that a multiprocessor takes, one after the other.
+  double filled = 1.0;       ///< Share of those rounds' places that have a tile.
+  double busy = 1.0;         ///< Share of the multiprocessors that have one.
+  double blocks = 1.0;       ///< Of K, in a tile.
+  double main_cycles = 1.0;  ///< Of a tile: of its blocks, of its epilogue,
+  double epilogue_cycles = 1.0;
+  double mma_cycles = 1.0;  ///< and of one block: multiplied, loaded.
+  double load_cycles = 1.0;
+  double l2_bytes = 1.0;                ///< That all tiles load.
+  double steps = 4.0;                   ///< MMA steps of a block.
+  double block_m = 1.0, block_n = 1.0;  ///< Of a tile: pixels, filters.
+  double stages = 1.0, consumers = 1.0;
+  double cluster_m = 1.0, cluster_n = 1.0;
+  double splits = 1.0;  ///< CTAs that share a tile's K loop.
+  bool pingpong = false, swapped = false, halo = false, planes = false, resident = false;
+  bool splits_k = false;      ///< Its schedule is one that could.
+  bool direct_store = false;  ///< Outputs leave from registers.
+};
+
+/// Inputs of the network: logarithms, shares and flags.
+inline constexpr int kCorrectionInputs = 47;
+std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
+                                                       const ModelledTime& time,
+                                                       const ConvGeometry& geometry,
+                                                       const EpilogueKind& epilogue);
+
+/// The model's time, corrected: between 0.6 and 1.65 times as long. Of 16-bit elements.
+double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const ConvGeometry& geometry,
+                    const EpilogueKind& epilogue);
+
+/// The same of a kernel whose model says no more than a time, where the network was trained on such
+/// layers: on GPUs of compute capability 9.0, outputs of the input's 16-bit type, no groups, no
+/// upsampling. Else the time as it is.
+double corrected_us(CorrectedKernel kernel, double us, const PlanRequest& request);
+
+}  // namespace convoy
