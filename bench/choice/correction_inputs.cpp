@@ -9,12 +9,14 @@
 //
 // CSV columns: problem, dtype, epilogue, kernel, splits, us (measured), model_us (not corrected),
 // x0 ... The model times of kernels outside sm90_fprop are those in the file.
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <map>
 #include <sstream>
 
 #include "command_line.hpp"
+#include "kernels/mma/model.hpp"
 #include "kernels/sm90/model.hpp"
 #include "shape_file.hpp"
 #include "shape_string.hpp"
@@ -44,6 +46,9 @@ class Writer {
     device_.memory_gbs = options.memory_gbs;
     for (const sm90::Instance& instance : sm90::instances()) {
       instances_[sm90::name_of(instance)] = &instance;
+    }
+    for (const mma::Instance& instance : mma::instances()) {
+      mma_instances_[mma::name_of(instance)] = &instance;
     }
     std::printf("problem,dtype,epilogue,kernel,splits,us,model_us");
     for (int i = 0; i < kCorrectionInputs; ++i) std::printf(",x%d", i);
@@ -84,11 +89,21 @@ class Writer {
       const sm90::Tiling tiling = sm90::plan_tiling(*found->second, g,
                                                     {.packed_filter = true,
                                                      .multiprocessors = device_.multiprocessors,
-                                                     .splits = std::max(splits, 1)});
+                                                     .splits = std::max(splits, 1),
+                                                     .prologue = {},
+                                                     .statistics_groups = 0});
       time =
           sm90::model_time(g, tiling, device_.multiprocessors, kind, sm90::constants_of(device_));
     } else {
-      if (kernel == "pointwise") {
+      const auto tile = mma_instances_.find(kernel);
+      if (tile != mma_instances_.end()) {
+        family = CorrectedKernel::mma_fprop;
+        time.block_m = tile->second->config.block_m;
+        time.block_n = tile->second->config.block_n;
+        time.splits = std::max(splits, 1);
+      } else if (kernel == "few_filters") {
+        family = CorrectedKernel::few_filters;
+      } else if (kernel == "pointwise") {
         family = CorrectedKernel::pointwise;
       } else if (kernel == "pointwise_stream") {
         family = CorrectedKernel::pointwise_stream;
@@ -110,6 +125,7 @@ class Writer {
   Options options_;
   DeviceInfo device_;
   std::map<std::string, const sm90::Instance*> instances_;
+  std::map<std::string, const mma::Instance*> mma_instances_;
 };
 
 }  // namespace

@@ -17,9 +17,9 @@
 //     --seed N         of the random steps (1)
 //     --multiprocessors N   of the GPU that the times are of (132)
 //
-// Times are those of the models alone: their correction (train_correction.py) is trained anew after a
-// fit. What it prints as constants replaces the defaults of ModelConstants. A problem of two files
-// counts twice, with the times of each: choices should be good in every run.
+// Times are those of the models alone: their correction (train_correction.py) is trained anew after
+// a fit. What it prints as constants replaces the defaults of ModelConstants. A problem of two
+// files counts twice, with the times of each: choices should be good in every run.
 //
 // Minimised: the share of problems whose choice is beyond 5 % of the best measured kernel, the mean
 // regret, and, as the main term, the error of the logarithms of times near the best one: misses are

@@ -88,6 +88,8 @@ std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
   add(kernel == CorrectedKernel::pointwise);
   add(kernel == CorrectedKernel::pointwise_stream);
   add(kernel == CorrectedKernel::stem);
+  add(kernel == CorrectedKernel::mma_fprop);
+  add(kernel == CorrectedKernel::few_filters);
   add(std::log2(std::max(1.0, pixels / 132.0 / t.block_m)));
   add_logarithm(static_cast<double>(std::max(g.dilation[1], g.dilation[2])));
   add_logarithm(static_cast<double>(g.activation_elements()));
@@ -106,12 +108,12 @@ double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const Conv
   return time.us * std::exp(0.5 * std::tanh(static_cast<double>(sum)));
 }
 
-double corrected_us(CorrectedKernel kernel, double us, const PlanRequest& request) {
+double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
   const bool is_known = request.device.compute_capability == 90 &&
                         request.output_dtype == request.dtype && request.dtype != DType::fp32 &&
-                        g.groups == 1 && g.upsample == 1;
-  return is_known ? corrected_us(kernel, {.us = us}, g, request.epilogue) : us;
+                        g.groups == 1 && g.upsample == 1 && !request.prologue.any();
+  return is_known ? corrected_us(kernel, time, g, request.epilogue) : time.us;
 }
 
 }  // namespace convoy

@@ -15,8 +15,14 @@
 namespace convoy {
 
 /// Whose time is corrected. The numbers are the network's inputs.
-enum class CorrectedKernel : int { fprop, pointwise, pointwise_stream, stem };
-inline constexpr int kCorrectedKernels = 4;
+enum class CorrectedKernel : int {
+  fprop,
+  pointwise,
+  pointwise_stream,
+  stem,
+  mma_fprop,
+  few_filters
+};
 
 /// A kernel on a layer, as its model sees it. What a kernel's model does not know stays as it is
 /// here.
@@ -43,7 +49,7 @@ struct ModelledTime {
 };
 
 /// Inputs of the network: logarithms, shares and flags.
-inline constexpr int kCorrectionInputs = 47;
+inline constexpr int kCorrectionInputs = 49;
 std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
                                                        const ModelledTime& time,
                                                        const ConvGeometry& geometry,
@@ -53,9 +59,8 @@ std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
 double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const ConvGeometry& geometry,
                     const EpilogueKind& epilogue);
 
-/// The same of a kernel whose model says no more than a time, where the network was trained on such
-/// layers: on GPUs of compute capability 9.0, outputs of the input's 16-bit type, no groups, no
-/// upsampling. Else the time as it is.
-double corrected_us(CorrectedKernel kernel, double us, const PlanRequest& request);
+/// The same where the network was trained on such requests, else the model's time as it is: on GPUs
+/// of compute capability 9.0, outputs of the input's 16-bit type, no groups, upsampling or norm.
+double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const PlanRequest& request);
 
 }  // namespace convoy

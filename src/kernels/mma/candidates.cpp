@@ -6,6 +6,7 @@
 #include "core/candidate.hpp"
 #include "core/text.hpp"
 #include "kernels/common/implicit_gemm_plan.hpp"
+#include "kernels/common/time_correction.hpp"
 #include "kernels/mma/candidates.hpp"
 #include "kernels/mma/host.hpp"
 #include "kernels/mma/model.hpp"
@@ -67,7 +68,12 @@ class FpropCandidate : public KernelCandidate {
               text("shared memory of a block = ", request.device.shared_memory,
                    " bytes; legal: at least ", tiling.shared_bytes)};
     }
-    return estimate_us(tiling, request);
+    return corrected_us(CorrectedKernel::mma_fprop,
+                        {.us = estimate_us(tiling, request),
+                         .block_m = 1.0 * config.block_m,
+                         .block_n = 1.0 * config.block_n,
+                         .splits = 1.0 * tiling.splits},
+                        request);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

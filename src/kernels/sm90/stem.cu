@@ -438,7 +438,7 @@ class StemCandidate final : public KernelCandidate {
     const StemChoice choice = best_stem_choice(request);
     if (!choice.refusal.empty()) return choice.refusal;
 
-    return corrected_us(CorrectedKernel::stem, estimate_us(request, choice), request);
+    return corrected_us(CorrectedKernel::stem, {.us = estimate_us(request, choice)}, request);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

@@ -3,6 +3,7 @@
 
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/tensor_map.hpp"
+#include "kernels/common/time_correction.hpp"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/few_filters_host.hpp"
 
@@ -148,7 +149,8 @@ class FewFiltersCandidate final : public KernelCandidate {
     const FewFiltersTiling tiling = few_filters_tiling(request, columns);
     reason = few_filters_border_refusal(request.geometry, tiling.layout, tiling.rows);
     if (!reason.empty()) return reason;
-    return few_filters_us(request, tiling, columns);
+    return corrected_us(CorrectedKernel::few_filters,
+                        {.us = few_filters_us(request, tiling, columns)}, request);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

@@ -416,7 +416,7 @@ class PointwiseCandidate final : public KernelCandidate {
                    : wide_us(request, short_one                     ? TurnEnd::brief
                                       : epilogue.residual || !cheap ? TurnEnd::any
                                                                     : TurnEnd::elements);
-    return corrected_us(CorrectedKernel::pointwise, us, request);
+    return corrected_us(CorrectedKernel::pointwise, {.us = us}, request);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

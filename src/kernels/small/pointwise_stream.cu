@@ -233,7 +233,8 @@ class PointwiseStreamCandidate final : public KernelCandidate {
     }
     const StreamPlan plan = plan_stream(request);
     if (!plan.refusal.empty()) return plan.refusal;
-    return corrected_us(CorrectedKernel::pointwise_stream, stream_us(request, plan), request);
+    return corrected_us(CorrectedKernel::pointwise_stream, {.us = stream_us(request, plan)},
+                        request);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
