@@ -139,7 +139,8 @@ __device__ __forceinline__ void stream_filters(const StreamArguments& a, std::ui
   copy_async_commit();
   for (int i = thread; i < rows; i += threads) {
     const bool exists = a.output.epilogue.bias != nullptr && i < l.filters;
-    bias[i] = exists ? load_bias(a.output.epilogue, i) : 0.0f;
+    // NOTE: -0 leaves every sum as it is, zeros of either sign too.
+    bias[i] = exists ? load_bias(a.output.epilogue, i) : -0.0f;
   }
 }
 
