@@ -66,8 +66,8 @@ struct StreamArguments {
   ConvOutput output;
 };
 
-/// A bulk load of `bytes` to `shared` that any number of lanes help with: copies come in multiples
-/// of 16 bytes, and what is left, less than that, a lane copies by hand where `kByHand`.
+/// One lane: the load of `bytes` to `shared`. Bulk copies come in multiples of 16 bytes; what is
+/// left, less than that, is copied by hand (kByHand: there may be some).
 template <bool kByHand>
 __device__ __forceinline__ void stream_load(std::uint8_t* shared, const std::uint8_t* from,
                                             int bytes, ptx::Barrier* barrier) {
@@ -86,9 +86,9 @@ __device__ __forceinline__ void stream_load(std::uint8_t* shared, const std::uin
   ptx::bulk_load(shared, from, whole, barrier);
 }
 
-/// Channels of a lane in one unit, of a row that lies at `row`: `channel` its first, zeros where
-/// there is no such pixel or channel. kVector: neighbours that it reads at once, 8 of two MMA
-/// steps; or 2, twice for one step.
+/// Channels of a lane in one unit, of a row that lies at `row`: `channel` its first, zeros behind
+/// the last. kVector: neighbours that it reads at once, 8 of two MMA steps; or 2, twice for one
+/// step.
 template <int kVector>
 struct StreamWords {
   static constexpr int kSteps = kVector == 8 ? 2 : 1;
@@ -171,14 +171,108 @@ __device__ __forceinline__ void stream_outputs(std::uint8_t* at, std::uint32_t (
   }
 }
 
+/// Sums of 32 pixels, of blocks of 16, and filters: of four MMAs for each group.
+template <int kGroups>
+using StreamSums = float[kStreamBlocks][kGroups * 4][4];
+
+/// Where a lane stands in MMA fragments: its row of each eight, its columns 2·quad and behind.
+struct StreamLane {
+  int row = static_cast<int>(ptx::lane_id()) / 4;
+  int quad = static_cast<int>(ptx::lane_id()) % 4;
+};
+
+/// 32 pixels, which begin at `pixels`, times the filters of up to kGroups groups from `first_group`
+/// on.
+// NOTE: column n of MMA j of a group is filter 8·(n / 2) + 2j + n % 2 of it: columns 2·quad and
+// 2·quad + 1 of all four are a lane's eight neighbours.
+template <typename Element, int kVector, int kGroups>
+__device__ __forceinline__ void stream_multiply(const StreamLayout& l, const StreamLane& me,
+                                                const std::uint8_t* pixels,
+                                                const std::uint8_t* filters, int first_group,
+                                                StreamSums<kGroups>& sums) {
+  using Words = StreamWords<kVector>;
+  const std::uint8_t* const filter =
+      filters + (first_group * kStreamGroupFilters + me.row / 2 * 8 + me.row % 2) * l.filter_pitch;
+#pragma unroll 1
+  for (int unit = 0; unit < l.units; ++unit) {
+    const int channel = unit * Words::kUnit + me.quad * kVector;
+    Words rows[kStreamBlocks][2];
+#pragma unroll
+    for (int i = 0; i < kStreamBlocks * 2; ++i) {
+      // NOTE: behind the last pixel whatever lies there: a row of its own, never stored.
+      rows[i / 2][i % 2].load(pixels + (i * 8 + me.row) * l.channels * 2, channel, l.channels);
+    }
+#pragma unroll
+    for (int j = 0; j < kGroups * 4; ++j) {
+      if (first_group + j / 4 >= l.groups) break;
+      Words columns;
+      columns.load(filter + (j / 4 * kStreamGroupFilters + j % 4 * 2) * l.filter_pitch, channel,
+                   l.units * Words::kUnit);
+#pragma unroll
+      for (int s = 0; s < Words::kSteps; ++s) {
+#pragma unroll
+        for (int b = 0; b < kStreamBlocks; ++b) {
+          const std::uint32_t fragment[4] = {rows[b][0].low[s], rows[b][1].low[s],
+                                             rows[b][0].high[s], rows[b][1].high[s]};
+          mma_16x8x16<Element>(sums[b][j], fragment, columns.low[s], columns.high[s]);
+        }
+      }
+    }
+  }
+}
+
+/// The epilogue of those pixels, `count` of them there, and this lane's eight filters from `filter`
+/// on: from the sums of its group to `outputs`, where their residual lies.
+template <typename Element, bool kResidual>
+__device__ __forceinline__ void stream_finish(const StreamArguments& a, const StreamLane& me,
+                                              const float (&sums)[kStreamBlocks][4][4],
+                                              const float* bias, int filter, int count,
+                                              std::uint8_t* outputs) {
+  constexpr int kRows = kStreamBlocks * 2;
+  const EpilogueParams& epilogue = a.output.epilogue;
+  const int filters = a.layout.filters;
+  const bool whole = filters % 8 == 0;
+  float factors[8];
+  *reinterpret_cast<float4*>(factors) = *reinterpret_cast<const float4*>(bias + filter);
+  *reinterpret_cast<float4*>(factors + 4) = *reinterpret_cast<const float4*>(bias + filter + 4);
+  const auto at = [&](int i) { return outputs + ((i * 8 + me.row) * filters + filter) * 2; };
+  const auto left = [&](int i) { return i * 8 + me.row < count ? filters - filter : 0; };
+
+  float v[kRows][8];
+  std::uint32_t source[kRows][4] = {};
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      v[i][e] = fmaf(sums[i / 2][e / 2][i % 2 * 2 + e % 2], epilogue.scale, factors[e]);
+    }
+    if constexpr (kResidual) stream_outputs<true>(at(i), source[i], left(i), whole);
+  }
+  const auto add_residual = [&] {
+#pragma unroll
+    for (int i = 0; i < kRows * 8; ++i) {
+      const float2 pair = unpack2<Element>(source[i / 8][i % 8 / 2]);
+      v[i / 8][i % 8] = fmaf(epilogue.beta, i % 2 == 0 ? pair.x : pair.y, v[i / 8][i % 8]);
+    }
+  };
+  if (kResidual && epilogue.residual_first) add_residual();
+  apply_short_activation<Element>(epilogue, reinterpret_cast<float(&)[kRows * 8]>(v));
+  if (kResidual && !epilogue.residual_first) add_residual();
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    std::uint32_t words[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) words[e] = pack2<Element>(v[i][2 * e], v[i][2 * e + 1]);
+    stream_outputs<false>(at(i), words, left(i), whole);
+  }
+}
+
 /// kVector: channels that a lane reads at once, 8 or 2, a divisor of C. kGroups: of filters, that
 /// are multiplied at once. Behind it a short epilogue, outputs of the input's type.
 template <typename Element, int kVector, int kGroups, bool kResidual>
 __global__ void __launch_bounds__(kStreamMostWarps * 32, 2)
     pointwise_stream_kernel(const __grid_constant__ StreamArguments a) {
-  constexpr int kBlocks = kStreamBlocks;
   constexpr int kBuffers = kResidual ? kStreamResidualBuffers : kStreamBuffers;
-  using Words = StreamWords<kVector>;
   extern __shared__ __align__(128) std::uint8_t shared[];
   const StreamLayout& l = a.layout;
   const int warps = static_cast<int>(blockDim.x) / 32;
@@ -231,8 +325,7 @@ __global__ void __launch_bounds__(kStreamMostWarps * 32, 2)
   copy_async_wait<0>();
   __syncthreads();
 
-  const int row = lane / 4, quad = lane % 4;
-  const bool whole = l.filters % 8 == 0;
+  const StreamLane me;
   int stage = 0, buffer = 0;
   std::uint32_t parity = 0, source_parity = 0;
   for (std::int64_t chunk = first; chunk < a.chunks; chunk += step) {
@@ -251,85 +344,21 @@ __global__ void __launch_bounds__(kStreamMostWarps * 32, 2)
 
     for (int pixel = 0; pixel < count; pixel += kStreamStepPixels) {
 #pragma unroll 1
-      for (int first_group = 0; first_group < l.groups; first_group += kGroups) {
-        float sums[kBlocks][kGroups * 4][4] = {};
-        // Column n of MMA j of a group is filter 8·(n / 2) + 2j + n % 2 of it: columns 2t, 2t + 1
-        // of all four are a lane's eight neighbours.
-        const std::uint8_t* const filter =
-            filters + (first_group * kStreamGroupFilters + row / 2 * 8 + row % 2) * l.filter_pitch;
-#pragma unroll 1
-        for (int unit = 0; unit < l.units; ++unit) {
-          const int channel = unit * Words::kUnit + quad * kVector;
-          Words rows[kBlocks][2];
+      for (int group = 0; group < l.groups; group += kGroups) {
+        StreamSums<kGroups> sums = {};
+        stream_multiply<Element, kVector, kGroups>(l, me, in + pixel * l.channels * 2, filters,
+                                                   group, sums);
 #pragma unroll
-          for (int i = 0; i < kBlocks * 2; ++i) {
-            // NOTE: behind the last pixel whatever lies there: a row of its own, never stored.
-            rows[i / 2][i % 2].load(in + (pixel + i * 8 + row) * l.channels * 2, channel,
-                                    l.channels);
+        for (int i = 0; i < kGroups; ++i) {
+          if (group + i >= l.groups) break;
+          float of_group[kStreamBlocks][4][4];
+#pragma unroll
+          for (int k = 0; k < kStreamBlocks * 16; ++k) {
+            of_group[k / 16][k / 4 % 4][k % 4] = sums[k / 16][i * 4 + k / 4 % 4][k % 4];
           }
-#pragma unroll
-          for (int j = 0; j < kGroups * 4; ++j) {
-            if (first_group + j / 4 >= l.groups) break;
-            Words columns;
-            columns.load(filter + (j / 4 * kStreamGroupFilters + j % 4 * 2) * l.filter_pitch,
-                         channel, l.units * Words::kUnit);
-#pragma unroll
-            for (int s = 0; s < Words::kSteps; ++s) {
-#pragma unroll
-              for (int b = 0; b < kBlocks; ++b) {
-                const std::uint32_t fragment[4] = {rows[b][0].low[s], rows[b][1].low[s],
-                                                   rows[b][0].high[s], rows[b][1].high[s]};
-                mma_16x8x16<Element>(sums[b][j], fragment, columns.low[s], columns.high[s]);
-              }
-            }
-          }
-        }
-
-#pragma unroll
-        for (int group = 0; group < kGroups; ++group) {
-          if (first_group + group >= l.groups) break;
-          const int from = (first_group + group) * kStreamGroupFilters + quad * 8;
-          const int left = l.filters - from;
-          float factors[8];
-          *reinterpret_cast<float4*>(factors) = *reinterpret_cast<const float4*>(bias + from);
-          *reinterpret_cast<float4*>(factors + 4) =
-              *reinterpret_cast<const float4*>(bias + from + 4);
-          float v[kBlocks * 2][8];
-          std::uint32_t source[kBlocks * 2][4] = {};
-#pragma unroll
-          for (int i = 0; i < kBlocks * 2; ++i) {
-            const int at = pixel + i * 8 + row;
-#pragma unroll
-            for (int e = 0; e < 8; ++e) {
-              v[i][e] = fmaf(sums[i / 2][group * 4 + e / 2][i % 2 * 2 + e % 2],
-                             a.output.epilogue.scale, factors[e]);
-            }
-            if constexpr (kResidual) {
-              stream_outputs<true>(out + (at * l.filters + from) * 2, source[i],
-                                   at < count ? left : 0, whole);
-            }
-          }
-          const auto add_residual = [&] {
-#pragma unroll
-            for (int i = 0; i < kBlocks * 16; ++i) {
-              const float2 pair = unpack2<Element>(source[i / 8][i % 8 / 2]);
-              v[i / 8][i % 8] =
-                  fmaf(a.output.epilogue.beta, i % 2 == 0 ? pair.x : pair.y, v[i / 8][i % 8]);
-            }
-          };
-          if (kResidual && a.output.epilogue.residual_first) add_residual();
-          apply_short_activation<Element>(a.output.epilogue,
-                                          reinterpret_cast<float(&)[kBlocks * 16]>(v));
-          if (kResidual && !a.output.epilogue.residual_first) add_residual();
-#pragma unroll
-          for (int i = 0; i < kBlocks * 2; ++i) {
-            const int at = pixel + i * 8 + row;
-            std::uint32_t words[4];
-#pragma unroll
-            for (int e = 0; e < 4; ++e) words[e] = pack2<Element>(v[i][2 * e], v[i][2 * e + 1]);
-            stream_outputs<false>(out + (at * l.filters + from) * 2, words, at < count ? left : 0,
-                                  whole);
-          }
+          stream_finish<Element, kResidual>(a, me, of_group, bias,
+                                            (group + i) * kStreamGroupFilters + me.quad * 8,
+                                            count - pixel, out + pixel * l.filters * 2);
         }
       }
     }
