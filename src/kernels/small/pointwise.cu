@@ -18,6 +18,7 @@
 #include "kernels/common/time_correction.hpp"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/load_if.cuh"
+#include "kernels/small/pointwise_shape.hpp"
 
 namespace convoy::small {
 namespace {
@@ -388,16 +389,7 @@ class PointwiseCandidate final : public KernelCandidate {
       return text("out_channels = ", g.out_channels, "; legal: at most ", kMostFilters,
                   "; nearest: ", kMostFilters);
     }
-    if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
-    if (g.cached_frames != 0) return text("cached_frames = ", g.cached_frames, "; legal: 0");
-    for (int axis = 0; axis < 3; ++axis) {
-      if (g.filter[axis] != 1 || g.stride[axis] != 1 || g.pad_begin[axis] != 0 ||
-          g.pad_end[axis] != 0) {
-        return text("filter, stride, padding of ", kAxisNames[axis], " = ", g.filter[axis], ", ",
-                    g.stride[axis], ", ", g.pad_begin[axis], " and ", g.pad_end[axis],
-                    "; legal: 1, 1, 0 and 0");
-      }
-    }
+    if (std::string reason = pointwise_shape_refusal(g); !reason.empty()) return reason;
     constexpr std::int64_t kMaxPixels =
         std::int64_t{std::numeric_limits<std::int32_t>::max()} * kBlockPixels;
     if (g.gemm_m() > kMaxPixels) {

@@ -10,6 +10,7 @@
 #include "kernels/common/time_correction.hpp"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/patch_extents.hpp"
+#include "kernels/small/pointwise_shape.hpp"
 
 namespace convoy::small {
 namespace {
@@ -42,17 +43,7 @@ std::string shape_refusal(const PlanRequest& request) {
     return text("in_channels = ", g.in_channels,
                 "; legal: a multiple of 2; nearest: ", g.in_channels + 1);
   }
-  if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
-  if (g.cached_frames != 0) return text("cached_frames = ", g.cached_frames, "; legal: 0");
-  for (int axis = 0; axis < 3; ++axis) {
-    if (g.filter[axis] != 1 || g.stride[axis] != 1 || g.pad_begin[axis] != 0 ||
-        g.pad_end[axis] != 0) {
-      return text("filter, stride, padding of ", kAxisNames[axis], " = ", g.filter[axis], ", ",
-                  g.stride[axis], ", ", g.pad_begin[axis], " and ", g.pad_end[axis],
-                  "; legal: 1, 1, 0 and 0");
-    }
-  }
-  return {};
+  return pointwise_shape_refusal(g);
 }
 
 StreamPlan plan_stream(const PlanRequest& request) {

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the kernels for 1×1 layers refuse alike.
+#pragma once
+
+#include <string>
+
+#include "core/geometry.hpp"
+#include "core/text.hpp"
+
+namespace convoy::small {
+
+/// Why a layer is no product of its pixels with its filters, all at their places; empty if it is.
+inline std::string pointwise_shape_refusal(const ConvGeometry& g) {
+  if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
+  if (g.cached_frames != 0) return text("cached_frames = ", g.cached_frames, "; legal: 0");
+  for (int axis = 0; axis < 3; ++axis) {
+    if (g.filter[axis] != 1 || g.stride[axis] != 1 || g.pad_begin[axis] != 0 ||
+        g.pad_end[axis] != 0) {
+      return text("filter, stride, padding of ", kAxisNames[axis], " = ", g.filter[axis], ", ",
+                  g.stride[axis], ", ", g.pad_begin[axis], " and ", g.pad_end[axis],
+                  "; legal: 1, 1, 0 and 0");
+    }
+  }
+  return {};
+}
+
+}  // namespace convoy::small
