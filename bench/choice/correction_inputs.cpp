@@ -8,7 +8,8 @@
 //     --multiprocessors  of it (132)
 //
 // CSV columns: problem, dtype, epilogue, kernel, splits, us (measured), model_us (not corrected),
-// x0 ... The model times of kernels outside sm90_fprop are those in the file.
+// x0 ... The model times of kernels outside sm90_fprop are those in the file, which `--uncorrected`
+// wrote.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>

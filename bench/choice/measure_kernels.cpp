@@ -3,15 +3,16 @@
 // Times every kernel on every layer of shape files, for the fit of the models (fit_model.cpp):
 //
 //   convoy_measure_kernels --csv FILE [--seconds S] [--reach R] [--sample P] [--runs N] [--seed N]
-//                          [--kernels PREFIX] [--dense] SHAPES...
+//                          [--kernels PREFIX] [--dense] [--uncorrected] SHAPES...
 //
 // A kernel that the model puts beyond `reach` times the best one measured so far is left out, but
 // for a random part of them, which the fit needs: without it the model would never hear where it is
 // wrong about what is slow. Kernels that split the reduction are timed with each split.
 // --kernels: those alone whose names begin so; may be given again. --dense: filters are not packed
-// beforehand. The filter is packed in each
-// kernel's own format, as random numbers: times do not depend on which they are. Runs of a round
-// are enqueued one behind the other, L2 flushed before each, in an order that is drawn anew.
+// beforehand. --uncorrected: modelled times are those of the models alone (train_correction.py).
+// The filter is packed in each kernel's own format, as random numbers: times do not depend on which
+// they are. Runs of a round are enqueued one behind the other, L2 flushed before each, in an order
+// that is drawn anew.
 //
 // Ends after S seconds; rows of a layer are written when it is done. CSV columns: problem, dtype,
 // epilogue, kernel, splits (0 where the kernel has none), us (median), modelled_us, runs.
@@ -35,6 +36,7 @@
 #include "kernels/common/epilogue_params.hpp"
 #include "kernels/common/filter_packing.hpp"
 #include "kernels/common/implicit_gemm.hpp"
+#include "kernels/common/time_correction.hpp"
 #include "kernels/mma/model.hpp"
 #ifdef CONVOY_WITH_SM90
 #include "kernels/sm90/model.hpp"
@@ -385,7 +387,7 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  bool dense = false;
+  bool dense = false, uncorrected = false;
   bench::CommandLine line("convoy_measure_kernels", "Times every kernel on every layer.");
   line.word("--csv", options.csv, "where the times go; needed");
   line.dtype(options.dtype);
@@ -396,11 +398,13 @@ int main(int argc, char** argv) {
   line.whole("--runs", options.runs, 1, 1000, "of each kernel");
   line.words("--kernels", options.kernels, "those alone whose names begin so");
   line.flag("--dense", dense, "filters are not packed beforehand");
+  line.flag("--uncorrected", uncorrected, "model times as the models alone make them");
   line.whole("--seed", options.seed, std::int64_t{0}, (std::int64_t{1} << 32) - 1, "of the sample");
   line.rest("SHAPES", options.shapes, 1, bench::kShapesHelp);
   return line.run(argc, argv, [&] {
     if (options.csv.empty()) throw Error(Status::invalid_argument, "--csv FILE is needed");
     options.packed = !dense;
+    correct_times(!uncorrected);
     return run(options);
   });
 }

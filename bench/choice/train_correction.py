@@ -4,8 +4,8 @@
 
     bench/shapes/wild.py --seeds 0:1000 --layers 16 > layers.txt
     bench/shapes/random_layers.py --seeds 0:7000 >> layers.txt
-    build/gpu/bin/convoy_measure_kernels --csv times.csv --runs 9 --reach 1.5 --sample 0.03 \\
-        layers.txt                                            # on a GPU
+    build/gpu/bin/convoy_measure_kernels --uncorrected --csv times.csv --runs 9 --reach 1.5 \\
+        --sample 0.03 layers.txt                              # on a GPU
     build/gpu/bin/convoy_correction_inputs --memory-gbs 3352 times.csv > inputs.csv
     bench/choice/train_correction.py inputs.csv \\
         --write src/kernels/common/time_correction_weights.inc

@@ -14,6 +14,8 @@ namespace {
 // Made by bench/choice/train_correction.py.
 #include "kernels/common/time_correction_weights.inc"
 
+bool times_are_corrected = true;
+
 float logarithm(double x) {
   return static_cast<float>(std::log(std::max(x, 1e-3)));
 }
@@ -99,6 +101,7 @@ std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
 
 double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const ConvGeometry& geometry,
                     const EpilogueKind& epilogue) {
+  if (!times_are_corrected) return time.us;
   auto first =
       layer(kFirstWeights, kFirstBias, correction_inputs(kernel, time, geometry, epilogue));
   activate(first);
@@ -114,6 +117,10 @@ double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const Plan
                         request.output_dtype == request.dtype && request.dtype != DType::fp32 &&
                         g.groups == 1 && g.upsample == 1 && !request.prologue.any();
   return is_known ? corrected_us(kernel, time, g, request.epilogue) : time.us;
+}
+
+void correct_times(bool corrected) {
+  times_are_corrected = corrected;
 }
 
 }  // namespace convoy

@@ -14,7 +14,7 @@
 
 namespace convoy {
 
-/// Whose time is corrected. The numbers are the network's inputs.
+/// Whose time is corrected.
 enum class CorrectedKernel : int {
   fprop,
   pointwise,
@@ -62,5 +62,9 @@ double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const Conv
 /// The same where the network was trained on such requests, else the model's time as it is: on GPUs
 /// of compute capability 9.0, outputs of the input's 16-bit type, no groups, upsampling or norm.
 double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const PlanRequest& request);
+
+/// Whether times are corrected at all, which they are from the start: the network is trained on
+/// what the models say by themselves. For tools of one thread.
+void correct_times(bool corrected);
 
 }  // namespace convoy
