@@ -71,6 +71,68 @@ TEST_F(Small, DepthwiseRing) {
   ring(8, 30, 144, 0, DType::fp16);  // 18 lanes; two threads have no strip.
 }
 
+/// 5×5 and 7×7 on more than a round of threads with a row each: TMA brings tiles of the input.
+class DepthwiseTile : public Small {
+ protected:
+  void SetUp() override {
+    Small::SetUp();
+    if (!IsSkipped() && compute_capability() < 90) GTEST_SKIP() << "needs compute capability 9.0";
+  }
+  /// So many images that there are two rounds of threads.
+  static ConvCase tiles(std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t filter,
+                        std::int64_t stride, DType dtype, std::int64_t pad, std::int64_t more = 0) {
+    Conv3dProblemShape shape{.batch = 1,
+                             .in_depth = 1,
+                             .in_height = h,
+                             .in_width = w,
+                             .in_channels = c,
+                             .out_channels = c,
+                             .filter = {1, filter, filter},
+                             .pad_begin = {0, pad, pad},
+                             .pad_end = {0, pad + more, pad},
+                             .stride = {1, stride, stride},
+                             .groups = c};
+    const ConvGeometry image = geometry_of(shape);
+    constexpr std::int64_t kThreads = 6 * 128;  // Of a multiprocessor, at most.
+    const std::int64_t threads = image.out[1] * ((image.out[2] + 1) / 2) * c / 2;
+    shape.batch = 1 + 2 * kThreads * multiprocessors() / threads;
+    ConvCase test = with_kernel(geometry_of(shape), "depthwise", dtype);
+    test.sample = 20000;
+    return test;
+  }
+};
+
+TEST_F(DepthwiseTile, FiltersAndStrides) {
+  for (const std::int64_t filter : {5, 7}) {
+    for (const std::int64_t stride : {1, 2}) {
+      const std::int64_t pad = filter / 2;
+      expect_right(tiles(14, 14, 64, filter, stride, DType::bf16, pad));  // A slab.
+      expect_right(tiles(13, 19, 80, filter, stride, DType::fp16, pad));  // Two of 40 channels.
+      expect_right(tiles(9, 31, 160, filter, stride, DType::bf16, pad));  // The last is shorter.
+      expect_right(tiles(30, 32, 8, filter, stride, DType::fp16, 0));     // Four lanes.
+      expect_right(tiles(10, 12, 24, filter, stride, DType::bf16, pad + 4, 3));
+    }
+  }
+}
+
+// Several images a tile, of which the last has fewer; images of a pixel; tiles beside each other.
+TEST_F(DepthwiseTile, Extents) {
+  expect_right(tiles(3, 4, 72, 5, 1, DType::bf16, 2));
+  expect_right(tiles(7, 7, 136, 7, 1, DType::fp16, 3));
+  expect_right(tiles(1, 1, 64, 7, 1, DType::bf16, 3));
+  expect_right(tiles(5, 301, 16, 7, 1, DType::bf16, 3));
+  expect_right(tiles(131, 18, 40, 5, 2, DType::fp16, 2));
+}
+
+TEST_F(DepthwiseTile, Epilogues) {
+  ConvCase test = tiles(9, 11, 40, 5, 1, DType::bf16, 2);
+  test.sample = 4000;
+  expect_right_with_short_epilogues(test);
+  test.bias = true;
+  test.epilogue.activation = Activation::tanh;  // Not in registers.
+  expect_right(test);
+}
+
 // Filters that lie in registers, along each axis; strides, dilation, a cache, every type.
 TEST_F(Small, DepthwiseRows) {
   const auto volume = [](std::array<std::int64_t, 3> in, std::array<std::int64_t, 3> filter,

@@ -23,6 +23,8 @@ std::unique_ptr<KernelCandidate> make_narrow_input_candidate();
 std::unique_ptr<KernelCandidate> make_pointwise_candidate();
 /// "pointwise_stream": 1×1 of few channels and filters over many pixels.
 std::unique_ptr<KernelCandidate> make_pointwise_stream_candidate();
+/// "line_stream": filters of one row, of few channels and filters, over long lines (sound).
+std::unique_ptr<KernelCandidate> make_line_stream_candidate();
 /// "few_filters": few filters (conv_out).
 std::unique_ptr<KernelCandidate> make_few_filters_candidate();
 /// "few_filters_async": the same, loaded by cp.async.

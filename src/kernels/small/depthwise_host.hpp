@@ -26,6 +26,7 @@ struct DepthwiseKernel {
   std::unique_ptr<ExecutablePlan> (*make)(const PlanRequest& request);
 };
 extern const DepthwiseKernel kDepthwiseRowKernel;
+extern const DepthwiseKernel kDepthwiseTileKernel;
 extern const DepthwiseKernel kDepthwiseRingKernel;  ///< Beside the next one.
 extern const DepthwiseKernel kDepthwise3x3Kernel;
 extern const DepthwiseKernel kDepthwiseLineKernel;

@@ -331,8 +331,8 @@ __device__ __forceinline__ void finish_depthwise_strip(const Arguments& a,
 
 /// One output row of a thread, whose sums are not needed any more: `columns` of the strip, `pitch`
 /// pixels apart.
-template <typename Element, int kStrip, int kChannels>
-__device__ __forceinline__ void store_depthwise_row(const DepthwiseRowsArguments& a,
+template <typename Element, typename Arguments, int kStrip, int kChannels>
+__device__ __forceinline__ void store_depthwise_row(const Arguments& a,
                                                     float (&sums)[kStrip][kChannels],
                                                     std::int64_t pixel, int pitch, int columns,
                                                     std::int64_t channel) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the kernels for 1×1 layers refuse alike.
+// What the kernels for 1×1 layers, and for lines, refuse alike.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace convoy::small {
 
-/// Why a layer is no product of its pixels with its filters, all at their places; empty if it is.
-inline std::string pointwise_shape_refusal(const ConvGeometry& g) {
+/// Why the first `axes` axes are not as in the input, each filter at its place; empty if they are.
+inline std::string unit_axes_refusal(const ConvGeometry& g, int axes) {
   if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
   if (g.cached_frames != 0) return text("cached_frames = ", g.cached_frames, "; legal: 0");
-  for (int axis = 0; axis < 3; ++axis) {
+  for (int axis = 0; axis < axes; ++axis) {
     if (g.filter[axis] != 1 || g.stride[axis] != 1 || g.pad_begin[axis] != 0 ||
         g.pad_end[axis] != 0) {
       return text("filter, stride, padding of ", kAxisNames[axis], " = ", g.filter[axis], ", ",
@@ -23,6 +23,11 @@ inline std::string pointwise_shape_refusal(const ConvGeometry& g) {
     }
   }
   return {};
+}
+
+/// Why a layer is no product of its pixels with its filters, all at their places; empty if it is.
+inline std::string pointwise_shape_refusal(const ConvGeometry& g) {
+  return unit_axes_refusal(g, 3);
 }
 
 }  // namespace convoy::small
