@@ -46,7 +46,7 @@ class Correction(torch.nn.Module):
 class Rows:
     """Measured times: x [rows, inputs], the layer of each, its logarithm over the model's."""
 
-    def __init__(self, paths):
+    def __init__(self, paths, device):
         layers, x, layer, us, model = {}, [], [], [], []
         for path in paths:
             with open(path, newline="") as file:
@@ -59,33 +59,32 @@ class Rows:
                     model.append(float(row[6]))
                     x.append([float(v) for v in row[7:]])
         self.names = list(layers)
-        self.x, self.layer = torch.tensor(x), torch.tensor(layer)
-        self.us, self.model = torch.tensor(us), torch.tensor(model)
+        self.x, self.layer = torch.tensor(x, device=device), torch.tensor(layer, device=device)
+        self.us, self.model = torch.tensor(us, device=device), torch.tensor(model, device=device)
         self.target = torch.log(self.us / self.model)
-        best = torch.full((len(layers),), 1e9).scatter_reduce(0, self.layer, self.us, "amin")
-        self.best = best
+        none = torch.full((len(layers),), 1e9, device=device)
+        self.best = none.scatter_reduce(0, self.layer, self.us, "amin")
 
     def regrets(self, corrections, rows):
         """Of each layer among `rows`."""
         predicted = (self.model[rows] * torch.exp(corrections)).tolist()
-        chosen = {}
-        for i, us in zip(rows.tolist(), predicted):
-            at = self.layer[i].item()
+        best, chosen = self.best.tolist(), {}
+        for at, measured, us in zip(self.layer[rows].tolist(), self.us[rows].tolist(), predicted):
             if at not in chosen or us < chosen[at][0]:
-                chosen[at] = (us, self.us[i].item())
-        return {at: us / self.best[at].item() for at, (_, us) in chosen.items()}
+                chosen[at] = (us, measured)
+        return {at: us / best[at] for at, (_, us) in chosen.items()}
 
 
 def train(rows, chosen, epochs, seed=0):
     torch.manual_seed(seed)
     mean, scale = rows.x[chosen].mean(0), rows.x[chosen].std(0) + 1e-3
     x = (rows.x - mean) / scale
-    network = Correction(x.shape[1])
+    network = Correction(x.shape[1]).to(x.device)
     optimiser = torch.optim.AdamW(network.parameters(), lr=4e-3, weight_decay=0.01)
     for epoch in range(epochs):
         for group in optimiser.param_groups:
             group["lr"] = 4e-3 * (1 + math.cos(math.pi * epoch / epochs)) / 2 + 1e-5
-        for batch in chosen[torch.randperm(len(chosen))].split(1024):
+        for batch in chosen[torch.randperm(len(chosen)).to(x.device)].split(1024):
             corrections = network(x[batch])
             # A slow kernel that seems fast would be chosen.
             seems = torch.minimum(rows.us[batch],
@@ -138,16 +137,17 @@ def main():
     parser.add_argument("--judge", type=float, default=0.05)
     parser.add_argument("--folds", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=50)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
-    rows = Rows(options.inputs)
-    everything = torch.arange(len(rows.us))
+    rows = Rows(options.inputs, options.device)
+    everything = torch.arange(len(rows.us), device=options.device)
     print(f"{len(rows.us)} times of {len(rows.names)} layers")
-    report("not corrected", rows.regrets(torch.zeros(len(rows.us)), everything))
+    report("not corrected", rows.regrets(torch.zeros_like(rows.us), everything))
     random.seed(1)
     # The same layer on two GPUs is one.
     draw = {}
     order = [draw.setdefault(name[1:], random.random()) for name in rows.names]
-    place = torch.tensor(order)[rows.layer]
+    place = torch.tensor(order, device=options.device)[rows.layer]
     judged = {}
     for fold in range(options.folds):
         kept = (place >= fold / options.folds) & (place < (fold + 1) / options.folds)
