@@ -4,10 +4,11 @@
 
     bench/shapes/wild.py --seeds 0:1000 --layers 16 > layers.txt
     bench/shapes/random_layers.py --seeds 0:7000 >> layers.txt
-    build/gpu/bin/convoy_measure_kernels --uncorrected --csv times.csv --runs 9 --reach 1.5 \\
-        --sample 0.03 layers.txt                              # on a GPU
-    build/gpu/bin/convoy_correction_inputs --memory-gbs 3352 times.csv > inputs.csv
-    bench/choice/train_correction.py inputs.csv \\
+    build/gpu/bin/convoy_measure_kernels --uncorrected --csv times.csv --runs 7 --reach 1.5 \\
+        --sample 0.03 layers.txt                         # on a GPU: once an H100, once an H200
+    build/gpu/bin/convoy_correction_inputs --memory-gbs 3352 times_h100.csv > h100.csv
+    build/gpu/bin/convoy_correction_inputs --memory-gbs 4814 times_h200.csv > h200.csv
+    bench/choice/train_correction.py h100.csv h200.csv \\
         --write src/kernels/common/time_correction_weights.inc
 
 A layer is trained on or kept for judging as a whole: --judge says which share is kept, --folds N
@@ -136,7 +137,7 @@ def main():
     parser.add_argument("--write", help="the weights, trained on all that is not kept")
     parser.add_argument("--judge", type=float, default=0.05)
     parser.add_argument("--folds", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=50)
+    parser.add_argument("--epochs", type=int, default=160)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     rows = Rows(options.inputs, options.device)
