@@ -6,6 +6,7 @@
 
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/small/depthwise_host.hpp"
+#include "kernels/small/unit_axes.hpp"
 
 namespace convoy::small {
 namespace {
@@ -15,8 +16,7 @@ constexpr double kAddsPerUs = 5e7;  // Of both kernels: bytes bound them.
 // Whether depthwise_3x3_kernel computes the problem.
 bool is_plain_3x3(const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
-  const bool plane = g.filter[0] == 1 && g.stride[0] == 1 && g.pad_begin[0] == 0 &&
-                     g.pad_end[0] == 0 && g.cached_frames == 0 && g.upsample == 1;
+  const bool plane = is_unit_axis(g, 0) && g.cached_frames == 0 && g.upsample == 1;
   const auto axis = [&](int i) {
     const bool zeros = g.pad_mode[i] == PadMode::zero || (g.pad_begin[i] == 0 && g.pad_end[i] == 0);
     return g.filter[i] == 3 && g.dilation[i] == 1 && zeros;

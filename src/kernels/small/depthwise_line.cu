@@ -5,6 +5,7 @@
 
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/small/depthwise_host.hpp"
+#include "kernels/small/unit_axes.hpp"
 
 namespace convoy::small {
 namespace {
@@ -32,14 +33,11 @@ std::optional<LineLaunch> line_launch(const PlanRequest& request) {
       !zero_padding_refusal(g).empty()) {
     return std::nullopt;
   }
-  const auto untouched = [&](std::size_t i) {
-    return g.filter[i] == 1 && g.stride[i] == 1 && g.pad_begin[i] == 0 && g.pad_end[i] == 0;
-  };
   LineLaunch launch;
-  launch.axis = !untouched(0) || g.cached_frames > 0 ? 0 : !untouched(1) ? 1 : 2;
+  launch.axis = !is_unit_axis(g, 0) || g.cached_frames > 0 ? 0 : !is_unit_axis(g, 1) ? 1 : 2;
   const auto axis = static_cast<std::size_t>(launch.axis);
-  for (std::size_t i = 0; i < 3; ++i) {
-    if (i != axis && !untouched(i)) return std::nullopt;
+  for (int i = 0; i < 3; ++i) {
+    if (i != launch.axis && !is_unit_axis(g, i)) return std::nullopt;
   }
   if (g.stride[axis] != 1) return std::nullopt;
 

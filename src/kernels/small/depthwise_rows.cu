@@ -6,6 +6,7 @@
 
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/small/depthwise_host.hpp"
+#include "kernels/small/unit_axes.hpp"
 
 namespace convoy::small {
 namespace {
@@ -18,18 +19,15 @@ constexpr bool has_rows_kernel(const DepthwiseShape& shape, std::size_t bytes) {
 std::optional<RowsView> rows_view(const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
   if (g.upsample != 1 || !zero_padding_refusal(g).empty()) return std::nullopt;
-  const auto untouched = [&](int i) {
-    return g.filter[i] == 1 && g.stride[i] == 1 && g.pad_begin[i] == 0 && g.pad_end[i] == 0;
-  };
   RowsView view;
-  const bool flat = untouched(0) && g.cached_frames == 0;
-  if (flat && untouched(1)) {  // Along the width.
+  const bool flat = is_unit_axis(g, 0) && g.cached_frames == 0;
+  if (flat && is_unit_axis(g, 1)) {  // Along the width.
     view = {.images = g.batch * g.in[0] * g.in[1],
             .in_rows = g.in[2],
             .out_rows = g.out[2],
             .row_axis = 2,
             .column_axis = -1};
-  } else if (untouched(1) && untouched(2)) {  // Along the depth.
+  } else if (is_unit_axis(g, 1) && is_unit_axis(g, 2)) {  // Along the depth.
     view = {.images = g.batch,
             .in_rows = g.seen()[0],
             .in_columns = g.in[1] * g.in[2],

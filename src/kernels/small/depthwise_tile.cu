@@ -8,6 +8,7 @@
 #include "kernels/common/tensor_map.hpp"
 #include "kernels/small/depthwise_host.hpp"
 #include "kernels/small/patch_extents.hpp"
+#include "kernels/small/unit_axes.hpp"
 
 namespace convoy::small {
 namespace {
@@ -33,7 +34,7 @@ double unit_slots(int taps, int stride, int strip) {
 TileLaunch tile_launch(const PlanRequest& request) {
   constexpr std::int64_t kMostBox = 256;  // Along any axis (CUtensorMap).
   constexpr int kReserved = 1024;         // A block's, of the runtime.
-  constexpr int kLeastStages = 2, kMostStages = 4;
+  constexpr int kLeastStages = 2;
   // Warp instructions a cycle of a multiprocessor, and of a block's warps; bytes that it takes in.
   constexpr double kMostIssue = 3.4, kBlockIssue = 1.8, kIntake = 20.0, kBeginUs = 0.2;
   constexpr double kTileSlots = 120.0;  // Of each warp.
@@ -91,7 +92,7 @@ TileLaunch tile_launch(const PlanRequest& request) {
     l.box_columns = narrow(box_columns);
     l.tiles = narrow(tiles);
     l.stage_bytes = narrow(stage_bytes);
-    l.stages = narrow(std::min<std::int64_t>({kMostStages, room / stage_bytes, rounds}));
+    l.stages = narrow(std::min<std::int64_t>({kTileMostStages, room / stage_bytes, rounds}));
     l.by_lanes = FastDivide(channels / 2);
     l.by_rows = FastDivide(rows);
     l.by_strips = FastDivide(strips);
@@ -120,16 +121,12 @@ TileLaunch tile_launch(const PlanRequest& request) {
 
 bool takes(const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
-  const auto is_unit = [&](int axis) {
-    return g.filter[axis] == 1 && g.stride[axis] == 1 && g.pad_begin[axis] == 0 &&
-           g.pad_end[axis] == 0;
-  };
   const auto fits = [](std::int64_t value) {
     return value <= std::numeric_limits<std::int32_t>::max() / 4;
   };
   const std::int64_t taps = g.filter[2], stride = g.stride[2];
   return request.device.compute_capability >= 90 && size_of(request.dtype) == 2 && has_vectors(g) &&
-         g.upsample == 1 && g.cached_frames == 0 && is_unit(0) && zero_padding_refusal(g).empty() &&
+         unit_axes_refusal(g, 1).empty() && zero_padding_refusal(g).empty() &&
          g.filter[1] == taps && (taps == 5 || taps == 7) && g.stride[1] == stride &&
          (stride == 1 || stride == 2) && g.dilation[1] == 1 && g.dilation[2] == 1 &&
          g.gemm_m() > 0 && fits(g.batch * g.in[0]) && fits(g.in[1]) && fits(g.in[2]) &&

@@ -20,6 +20,7 @@
 #include "kernels/common/ptx.cuh"
 #include "kernels/small/depthwise_rows.cuh"
 #include "kernels/small/load_if.cuh"
+#include "kernels/small/patch_extents.hpp"
 
 namespace convoy::small {
 
@@ -28,6 +29,7 @@ inline constexpr int kTileThreads = 32 * (kTileConsumers + 1);
 /// Of a pixel in a stage. NOTE: slabs may have less; the rest is then not read. So the pitch of
 /// pixels is known, and of 80 channels two slabs of 40 leave no thread idle.
 inline constexpr int kTileChannels = 64;
+inline constexpr int kTileMostStages = 4;
 /// Floats of a tap's weights in shared memory. NOTE: two more than there are, so that taps of a
 /// channel, which come from memory side by side, are stored to different banks.
 inline constexpr int kTileWeightPitch = kTileChannels + 2;
@@ -68,8 +70,8 @@ __host__ __device__ constexpr int depthwise_tile_weight_bytes(int taps) {
   return taps * taps * kTileWeightPitch * 4;
 }
 __host__ __device__ constexpr int depthwise_tile_stages_at(int taps) {
-  constexpr int kBarriers = 128;
-  return (depthwise_tile_weight_bytes(taps) + kBarriers + 127) / 128 * 128;
+  const int barriers = 2 * kTileMostStages * static_cast<int>(sizeof(ptx::Barrier));
+  return static_cast<int>(round_up(depthwise_tile_weight_bytes(taps) + barriers, 128));
 }
 
 #ifdef __CUDACC__

@@ -18,7 +18,7 @@
 #include "kernels/common/time_correction.hpp"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/load_if.cuh"
-#include "kernels/small/pointwise_shape.hpp"
+#include "kernels/small/unit_axes.hpp"
 
 namespace convoy::small {
 namespace {

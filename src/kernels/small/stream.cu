@@ -12,7 +12,7 @@
 #include "kernels/common/time_correction.hpp"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/patch_extents.hpp"
-#include "kernels/small/pointwise_shape.hpp"
+#include "kernels/small/unit_axes.hpp"
 
 namespace convoy::small {
 namespace {
@@ -146,7 +146,7 @@ StreamPlan plan_stream(const PlanRequest& request, StreamKind kind) {
                   .stride = static_cast<int>(stride),
                   .dilation = static_cast<int>(g.dilation[2]),
                   .pad = static_cast<int>(g.pad_begin[2]),
-                  .chunks = FastDivide(std::max<std::int64_t>(1, of_line))};
+                  .chunks = FastDivide(of_line)};
     plan.chunks = g.batch * g.out[0] * g.out[1] * of_line;
   }
   if (plan.chunks > most_chunks) {
@@ -187,6 +187,17 @@ StreamPlan plan_stream(const PlanRequest& request, StreamKind kind) {
   return plan;
 }
 
+// An activation of some twenty instructions.
+bool is_curved(Activation activation) {
+  return activation == Activation::silu || activation == Activation::gelu ||
+         activation == Activation::gelu_tanh;
+}
+
+// Of two things that overlap, the more the larger `power` is.
+double joined_us(double a_us, double b_us, double power) {
+  return std::pow(std::pow(a_us, power) + std::pow(b_us, power), 1.0 / power);
+}
+
 // Model time, fitted to 243 times on an H100 (docs/lab/2026-11-26-choice.md). A warp's step is the
 // way through its instructions: how many warps share a multiprocessor decides.
 double stream_us(const PlanRequest& request, const StreamPlan& plan) {
@@ -198,22 +209,19 @@ double stream_us(const PlanRequest& request, const StreamPlan& plan) {
   constexpr double kWarps = 16.0, kCyclesPerUs = 1740.0;
   constexpr double kBytesPerUs = 3.9e6, kOverlap = 2.9;
   const StreamLayout& l = plan.layout;
-  const Activation activation = request.epilogue.activation;
-  const bool curved = activation == Activation::silu || activation == Activation::gelu ||
-                      activation == Activation::gelu_tanh;
   const double turns = std::ceil(l.groups / double(kStreamMostGroups));
   const double units = l.units * (plan.vector == 8 ? 1.0 : 0.5);
   const double cycles = kStepCycles + turns * (kTurnCycles + kTurnUnitCycles * units) +
                         l.groups * (kGroupCycles + kGroupUnitCycles * units +
                                     (request.epilogue.residual ? kResidualCycles : 0.0) +
-                                    (curved ? kCurvedCycles : 0.0));
+                                    (is_curved(request.epilogue.activation) ? kCurvedCycles : 0.0));
   const double steps = static_cast<double>(ceil_div(request.geometry.gemm_m(), kStreamStepPixels)) /
                        std::max(1, request.device.multiprocessors);
   const double compute_us =
       steps * cycles / kCyclesPerUs * std::max(1.0, kWarps / (plan.blocks_per_sm * plan.warps));
   const double memory_us = min_bytes(request) / (kBytesPerUs * memory_share(request.device));
   return kLaunchUs + l.filter_bytes / kFilterBytesPerUs + turns * (kTurnUs + kUnitUs * units) +
-         std::pow(std::pow(compute_us, kOverlap) + std::pow(memory_us, kOverlap), 1.0 / kOverlap);
+         joined_us(compute_us, memory_us, kOverlap);
 }
 
 // The same with taps, fitted to 81 times on an H200 (median error 4 %, of one in ten above 9 %).
@@ -228,16 +236,13 @@ double line_us(const PlanRequest& request, const StreamPlan& plan) {
   const double turn_unit_cycles = plan.vector == 8 ? 1.0 : 19.0;
   const double group_unit_cycles = plan.vector == 8 ? 50.0 : 12.0;
   const StreamLayout& l = plan.layout;
-  const Activation activation = request.epilogue.activation;
-  const bool curved = activation == Activation::silu || activation == Activation::gelu ||
-                      activation == Activation::gelu_tanh;
   const double groups = l.groups * plan.mmas / 4.0;
   const double turns = std::ceil(groups / kStreamMostGroups);
   const double units = l.taps * l.units;
   const double cycles = kStepCycles + turns * (kTurnCycles + turn_unit_cycles * units) +
                         groups * (kGroupCycles + group_unit_cycles * units +
                                   (request.epilogue.residual ? kResidualCycles : 0.0) +
-                                  (curved ? kCurvedCycles : 0.0));
+                                  (is_curved(request.epilogue.activation) ? kCurvedCycles : 0.0));
   const double chunks = static_cast<double>(plan.chunks);
   const double steps =
       chunks * l.chunk_pixels / kStreamStepPixels / std::max(1, request.device.multiprocessors);
@@ -247,7 +252,7 @@ double line_us(const PlanRequest& request, const StreamPlan& plan) {
   const double memory_us = min_bytes(request) / (kBytesPerUs * memory_share(request.device)) +
                            chunks * l.stage_bytes / kChunkBytesPerUs;
   return kLaunchUs + l.filter_bytes / kFilterBytesPerUs +
-         std::pow(std::pow(compute_us, kOverlap) + std::pow(memory_us, kOverlap), 1.0 / kOverlap);
+         joined_us(compute_us, memory_us, kOverlap);
 }
 
 constexpr const char* stream_name(StreamKind kind) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the kernels for 1×1 layers, and for lines, refuse alike.
+// Axes that a filter leaves alone: what the kernels for 1×1 layers, for lines and for images
+// without taps along depth ask alike.
 #pragma once
 
 #include <string>
@@ -10,13 +11,18 @@
 
 namespace convoy::small {
 
+/// Along the axis each output is that of the input at its place.
+inline bool is_unit_axis(const ConvGeometry& g, int axis) {
+  return g.filter[axis] == 1 && g.stride[axis] == 1 && g.pad_begin[axis] == 0 &&
+         g.pad_end[axis] == 0;
+}
+
 /// Why the first `axes` axes are not as in the input, each filter at its place; empty if they are.
 inline std::string unit_axes_refusal(const ConvGeometry& g, int axes) {
   if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
   if (g.cached_frames != 0) return text("cached_frames = ", g.cached_frames, "; legal: 0");
   for (int axis = 0; axis < axes; ++axis) {
-    if (g.filter[axis] != 1 || g.stride[axis] != 1 || g.pad_begin[axis] != 0 ||
-        g.pad_end[axis] != 0) {
+    if (!is_unit_axis(g, axis)) {
       return text("filter, stride, padding of ", kAxisNames[axis], " = ", g.filter[axis], ", ",
                   g.stride[axis], ", ", g.pad_begin[axis], " and ", g.pad_end[axis],
                   "; legal: 1, 1, 0 and 0");
