@@ -47,7 +47,8 @@ class _Weights:
 
 
 class _Capture:
-    """One call in a graph, with memory of its own for inputs and outputs."""
+    """One call in a graph, with memory of its own for inputs and outputs. That memory serves one
+    replay at a time, whichever streams they are on."""
 
     def __init__(self, function, model, given, names, pool):
         self.inputs = [value.clone() if isinstance(value, torch.Tensor) else value
@@ -67,6 +68,7 @@ class _Capture:
                 capture_error_mode="thread_local" if joined else "global"):
             output = function(*args, **kwargs)
         self.weights = _Weights(model)
+        self.done = torch.cuda.Event()  # Of the last replay.
         self.outputs, self.structure = pytree.tree_flatten(output)
         for leaf in self.outputs:
             if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
@@ -74,13 +76,20 @@ class _Capture:
                             "in tuples, lists and dictionaries")
 
     def replay(self, given):
+        stream = torch.cuda.current_stream()
+        stream.wait_event(self.done)
         for mine, value in zip(self.inputs, given):
             if isinstance(mine, torch.Tensor):
                 mine.copy_(value)
         self.graph.replay()
         copies = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
                   for leaf in self.outputs]
+        self.done.record(stream)
         return pytree.tree_unflatten(copies, self.structure)
+
+    def release(self):
+        """Before its memory is others': a replay on another stream may still run."""
+        self.done.synchronize()
 
 
 def _end_capture(device, pool):
@@ -121,7 +130,7 @@ class Graphed:
                 if isinstance(capture, _Left):
                     raise capture
                 if capture is None or not capture.weights.unchanged():
-                    self._captures[key] = None  # Its memory is free for the next.
+                    self._remember(key, None)  # Its memory is free for the next.
                     capture = self._captured(given, names, key)
                     self._captures[key] = capture
                 with torch.cuda.device(self._device(given)):
@@ -131,9 +140,15 @@ class Graphed:
             return self._function(*args, **kwargs)
 
     def _remember(self, key, value):
+        self._release(self._captures.get(key))
         self._captures[key] = value
         while len(self._captures) > self._keep:
-            self._captures.popitem(last=False)
+            self._release(self._captures.popitem(last=False)[1])
+
+    @staticmethod
+    def _release(known):
+        if isinstance(known, _Capture):
+            known.release()
 
     def _captured(self, given, names, key):
         if self._pool is None:
@@ -181,6 +196,8 @@ class Graphed:
     def clear(self) -> None:
         """Forget the graphs and free their memory."""
         with self._lock:
+            for known in self._captures.values():
+                self._release(known)
             self._captures.clear()
             self._pool = None
 

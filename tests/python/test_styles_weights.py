@@ -8,13 +8,14 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 import convoy
 import convoy.torch
 import torch
 from convoy import _graphs
-from convoy._trial import MARK
+from convoy._trial import MARK, accelerated
 from support import use_test_device
 from torch import nn
 
@@ -354,6 +355,35 @@ class Graphs(unittest.TestCase):
             call(x, )
         call(x.float().requires_grad_().bfloat16())
         self.assertEqual(len(call.left), 1)
+
+    @unittest.skipUnless(torch.cuda.is_available(), "no CUDA device")
+    def test_replays_of_several_streams_and_threads(self):
+        """Inputs and results of a graph lie in one place; each replay waits for the one before."""
+        model = convoy.accelerate(nn.Sequential(
+            *(nn.Conv2d(64, 64, 3, padding=1) for _ in range(8))).eval().cuda().bfloat16())
+        call, failed = convoy.graphed(model), []
+        xs = [torch.randn(1, 64, 256, 256, device="cuda", dtype=torch.bfloat16) * n
+              for n in range(1, 5)]
+        with torch.no_grad(), accelerated():
+            expected = [model(x) for x in xs]
+            for _ in range(2):
+                call(xs[0])
+        torch.cuda.synchronize()
+
+        def worker(n):
+            stream = torch.cuda.Stream()
+            with torch.no_grad(), torch.cuda.stream(stream):
+                got = [call(xs[n]) for _ in range(20)]
+                stream.synchronize()
+                failed.extend(n for y in got if not torch.equal(y, expected[n]))
+
+        threads = [threading.Thread(target=worker, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failed, [])
+        self.assertFalse(call.left)
 
     @unittest.skipUnless(torch.cuda.is_available(), "no CUDA device")
     def test_what_cannot_be_captured_runs_as_it_is(self):
