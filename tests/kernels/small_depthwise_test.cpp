@@ -78,6 +78,26 @@ class DepthwiseTile : public Small {
     Small::SetUp();
     if (!IsSkipped() && compute_capability() < 90) GTEST_SKIP() << "needs compute capability 9.0";
   }
+  static Conv3dProblemShape volumes(std::int64_t n, std::array<std::int64_t, 3> in, std::int64_t c,
+                                    std::int64_t filter, std::array<std::int64_t, 3> stride) {
+    const std::int64_t pad = filter / 2;
+    return {.batch = n,
+            .in_depth = in[0],
+            .in_height = in[1],
+            .in_width = in[2],
+            .in_channels = c,
+            .out_channels = c,
+            .filter = {filter, filter, filter},
+            .pad_begin = {pad, pad, pad},
+            .pad_end = {pad, pad, pad},
+            .stride = stride,
+            .groups = c};
+  }
+  static void expect_volume(const Conv3dProblemShape& shape, DType dtype) {
+    ConvCase test = with_kernel(geometry_of(shape), "depthwise", dtype);
+    test.sample = 20000;
+    expect_right(test);
+  }
   /// So many images that there are two rounds of threads.
   static ConvCase tiles(std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t filter,
                         std::int64_t stride, DType dtype, std::int64_t pad, std::int64_t more = 0) {
@@ -122,6 +142,30 @@ TEST_F(DepthwiseTile, Extents) {
   expect_right(tiles(1, 1, 64, 7, 1, DType::bf16, 3));
   expect_right(tiles(5, 301, 16, 7, 1, DType::bf16, 3));
   expect_right(tiles(131, 18, 40, 5, 2, DType::fp16, 2));
+}
+
+// Frames under a filter: more than stages, fewer than taps; each stride; a shorter last chunk.
+TEST_F(DepthwiseTile, Volumes) {
+  for (const std::int64_t filter : {3, 5}) {
+    expect_volume(volumes(2, {11, 9, 13}, 64, filter, {1, 1, 1}), DType::bf16);
+    expect_volume(volumes(3, {9, 10, 15}, 80, filter, {2, 2, 2}), DType::fp16);
+    expect_volume(volumes(1, {7, 12, 9}, 24, filter, {1, 2, 2}), DType::bf16);
+    expect_volume(volumes(1, {13, 5, 6}, 8, filter, {3, 1, 1}), DType::fp16);
+    expect_volume(volumes(70, {1, 4, 5}, 72, filter, {1, 1, 1}), DType::bf16);
+    expect_volume(volumes(9, {2, 3, 33}, 136, filter, {1, 1, 1}), DType::fp16);
+  }
+  Conv3dProblemShape odd = volumes(2, {6, 7, 11}, 40, 3, {1, 1, 1});
+  odd.pad_begin = {2, 0, 3};
+  odd.pad_end = {0, 4, 1};
+  expect_volume(odd, DType::bf16);
+  odd.pad_begin[0] = 5;  // Frames of which all taps lie outside.
+  expect_volume(odd, DType::bf16);
+}
+
+TEST_F(DepthwiseTile, VolumesWithEpilogues) {
+  ConvCase test =
+      with_kernel(geometry_of(volumes(2, {4, 6, 8}, 48, 3, {1, 1, 1})), "depthwise", DType::bf16);
+  expect_right_with_short_epilogues(test);
 }
 
 TEST_F(DepthwiseTile, Epilogues) {
