@@ -9,7 +9,7 @@
 #endif
 #ifdef CONVOY_WITH_CUDA
 #include "kernels/composed/candidates.hpp"
-#include "kernels/composed/space_to_depth.hpp"
+#include "kernels/composed/rewriting.hpp"
 #include "kernels/elementwise/elementwise.hpp"
 #include "kernels/mma/candidates.hpp"
 #include "kernels/norm/norm.hpp"
@@ -37,11 +37,15 @@ const CandidateList& registry() {
 #endif
 #ifdef CONVOY_WITH_CUDA
     mma::register_kernels(list);
+    composed::apply_rewritings(list);
     // Composed kernels choose among the implicit GEMMs, which are all that is listed so far.
+    std::size_t first = list.size();
     composed::register_kernels(list, composed::InnerKernels(list));
     small::register_kernels(list);
+    composed::apply_rewritings(list, first);
+    first = list.size();
     composed::register_copies(list, composed::InnerKernels(list));
-    composed::apply_space_to_depth(list);
+    composed::apply_rewritings(list, first);
 #endif
 #ifdef CONVOY_WITH_CPU
     register_cpu_kernels(list);

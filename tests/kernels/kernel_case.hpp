@@ -43,6 +43,22 @@ inline ConvGeometry shape_3d(std::int64_t cached, std::int64_t frames, std::int6
   return geometry_of(shape);
 }
 
+/// A filter of `taps` frames and one pixel, with `front` frames of padding before the first.
+inline ConvGeometry temporal(std::int64_t frames, std::int64_t taps, std::int64_t front,
+                             std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t k,
+                             std::int64_t stride = 1) {
+  return geometry_of(Conv3dProblemShape{.batch = 2,
+                                        .in_depth = frames,
+                                        .in_height = h,
+                                        .in_width = w,
+                                        .in_channels = c,
+                                        .out_channels = k,
+                                        .filter = {taps, 1, 1},
+                                        .pad_begin = {front, 0, 0},
+                                        .pad_end = {taps - 1 - front, 0, 0},
+                                        .stride = {stride, 1, 1}});
+}
+
 inline ConvCase with_kernel(const ConvGeometry& geometry, const std::string& kernel,
                             DType dtype = DType::bf16) {
   ConvCase test;

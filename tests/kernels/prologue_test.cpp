@@ -161,6 +161,12 @@ TEST_F(PrologueInPlace, FramesAndTheCache) {
   }
 }
 
+TEST_F(PrologueInPlace, FramesAsRows) {
+  ConvCase c = with_kernel(temporal(7, 3, 2, 4, 11, 72, 40), normalised());
+  c.next_cache = true;
+  expect_right_with_every_norm(c);
+}
+
 TEST_F(PrologueInPlace, Upsampling) {
   ConvGeometry g = shape_2d(2, 9, 12, 40, 16, 3, 1);
   g.upsample = 2;

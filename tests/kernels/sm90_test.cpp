@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "kernel_case.hpp"
 #include "kernels/sm90/host.hpp"
 #include "support/conv_case.hpp"
 #include "support/guarded_buffer.hpp"
@@ -356,6 +357,15 @@ TEST_F(Sm90, TilesInGroups) {
     EXPECT_GE(ran, 6);
     EXPECT_GE(uneven, 2);
   }
+}
+
+// Taps along the depth alone slide over a patch of frames by pixels, and over its planes.
+TEST_F(Sm90, FramesAsRows) {
+  ConvCase test = with_kernel(temporal(9, 3, 1, 3, 13, 72, 104), "");
+  test.bias = test.residual = true;
+  EXPECT_GT(run_on_all(test, "_halo_"), 5);
+  EXPECT_GT(run_on_all(with_kernel(temporal(5, 3, 2, 5, 7, 40, 64), ""), "_halo_"), 5);
+  EXPECT_GT(run_on_all(with_kernel(temporal(11, 5, 2, 2, 17, 64, 40, 2), ""), "_planes_"), 2);
 }
 
 // Images of one row: runs of pixels with their halo.

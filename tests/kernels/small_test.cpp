@@ -56,7 +56,7 @@ TEST_F(Small, RowsOfSamples) {
 
 // Each of the rewritten problems on every kernel that takes it, with dense filters on half of the
 // kernels and packed ones on the others, for the next problem the other way round.
-TEST_F(Small, SpaceToDepth) {
+TEST_F(Small, Rewritings) {
   int problem = 0;
   const auto check = [&](const ConvGeometry& g) {
     ConvCase test = with_kernel(g, "");
@@ -93,7 +93,9 @@ TEST_F(Small, SpaceToDepth) {
   patch.in_depth = 4;
   patch.in_height = 12;
   patch.in_width = 24;
-  check(geometry_of(patch));  // Rows of patches beside their frames.
+  check(geometry_of(patch));               // Rows of patches beside their frames.
+  check(temporal(6, 3, 2, 4, 9, 24, 40));  // Frames as rows.
+  check(temporal(7, 5, 2, 3, 5, 16, 8, 2));
 }
 
 TEST_F(Small, EveryOutputTypeAndEpilogue) {

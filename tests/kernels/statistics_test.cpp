@@ -126,6 +126,12 @@ TEST_F(StatisticsOnHopper, FilterTiles) {
   expect_in_the_epilogue(c);
 }
 
+TEST_F(StatisticsOnHopper, FramesAsRows) {
+  ConvCase c = with_statistics(with_kernel(temporal(9, 3, 1, 5, 13, 16, 64), kTile), 8);
+  c.bias = c.residual = true;
+  expect_in_the_epilogue(c);
+}
+
 TEST_F(StatisticsOnHopper, FramesOfAnImage) {
   for (const std::int64_t cached : {0, 2}) {
     ConvGeometry g = shape_3d(cached, 3, 2 - cached, 9, 19, 16, 32);

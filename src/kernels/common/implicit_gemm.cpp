@@ -5,6 +5,7 @@
 
 #include "core/checked.hpp"
 #include "core/text.hpp"
+#include "core/unit_axis.hpp"
 #include "kernels/common/filter_packing.hpp"
 
 namespace convoy::implicit_gemm {
@@ -43,18 +44,11 @@ bool folds_upsampling(const ConvGeometry& g, bool packed_filter) {
 }
 
 bool is_planar(const ConvGeometry& g) {
-  return g.filter[0] == 1 && g.stride[0] == 1 && g.pad_begin[0] == 0 && g.pad_end[0] == 0 &&
-         g.cached_frames == 0;
+  return is_unit_axis(g, 0) && g.cached_frames == 0;
 }
 
 bool is_pointwise(const ConvGeometry& g) {
-  for (int axis = 1; axis < 3; ++axis) {
-    if (g.filter[axis] != 1 || g.stride[axis] != 1 || g.pad_begin[axis] != 0 ||
-        g.pad_end[axis] != 0) {
-      return false;
-    }
-  }
-  return g.upsample == 1;
+  return is_unit_axis(g, 1) && is_unit_axis(g, 2) && g.upsample == 1;
 }
 
 PadMode view_pad_mode(const ConvGeometry& g, int axis) {

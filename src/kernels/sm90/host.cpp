@@ -356,8 +356,9 @@ void lay_out_pixels(const Config& config, const ConvGeometry& g, const KernelVie
   // NOTE: measured on 1x1 layers of few filters whose input is about as large as L2: 3 to 8 %
   // faster, since what was read makes room first. Slower (up to 13 %) where tiles of other filters
   // come back for it, or where it streams through L2 so fast that a row's second 128 bytes are gone
-  // again.
-  p.read_once = p.loader == Loader::tiled && g.in_channels >= 2 * g.out_channels &&
+  // again, and where taps along the depth come for it.
+  p.read_once = p.loader == Loader::tiled && implicit_gemm::is_planar(g) &&
+                g.in_channels >= 2 * g.out_channels &&
                 g.activation_elements() * static_cast<std::int64_t>(size_of(config.in)) <=
                     (std::int64_t{64} << 20);
   // What set-up may load: plain runs of pixels, and patches, that need no thought about frames.

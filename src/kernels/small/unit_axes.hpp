@@ -8,14 +8,9 @@
 
 #include "core/geometry.hpp"
 #include "core/text.hpp"
+#include "core/unit_axis.hpp"
 
 namespace convoy::small {
-
-/// Along the axis each output is that of the input at its place.
-inline bool is_unit_axis(const ConvGeometry& g, int axis) {
-  return g.filter[axis] == 1 && g.stride[axis] == 1 && g.pad_begin[axis] == 0 &&
-         g.pad_end[axis] == 0;
-}
 
 /// Why the first `axes` axes are not as in the input, each filter at its place; empty if they are.
 inline std::string unit_axes_refusal(const ConvGeometry& g, int axes) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/space_to_depth.hpp"
+#include "core/rewriting.hpp"
 
 #include <gtest/gtest.h>
 
@@ -49,8 +49,13 @@ std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> products(const C
 /// All forms of the problem multiply the same elements.
 std::vector<ConvGeometry> checked_forms(const ConvGeometry& g) {
   const auto expected = products(g);
-  const std::vector<ConvGeometry> forms = space_to_depth(g);
-  for (const ConvGeometry& form : forms) {
+  std::vector<ConvGeometry> forms;
+  for (const Rewriting& rewriting : rewritings(g)) {
+    const ConvGeometry& form = forms.emplace_back(rewriting.geometry);
+    if (rewriting.keeps_pixels) {
+      EXPECT_EQ(form.batch, g.batch);
+      EXPECT_EQ(form.in_channels, g.in_channels);
+    }
     EXPECT_EQ(form.rank, g.rank);
     EXPECT_EQ(form.out_channels, g.out_channels);
     EXPECT_LE(form.taps(), g.taps());
@@ -77,6 +82,10 @@ std::vector<ConvGeometry> checked_forms(const ConvGeometry& g) {
   return forms;
 }
 
+bool has_none(const ConvGeometry& g) {
+  return rewritings(g).empty();
+}
+
 ConvGeometry image(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t filter_h,
                    std::int64_t filter_w, std::int64_t stride_h, std::int64_t stride_w,
                    std::int64_t pad_h = 0, std::int64_t pad_w = 0) {
@@ -93,7 +102,7 @@ ConvGeometry image(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t 
                                         .stride_w = stride_w});
 }
 
-TEST(SpaceToDepth, PatchesOfAnImage) {
+TEST(Rewriting, PatchesOfAnImage) {
   const auto forms = checked_forms(image(2, 8, 12, 4, 4, 4, 4));
   ASSERT_EQ(forms.size(), 2u);
   EXPECT_EQ(forms[0].in_channels, 12);
@@ -104,7 +113,7 @@ TEST(SpaceToDepth, PatchesOfAnImage) {
   EXPECT_EQ(forms[1].out, (std::array<std::int64_t, 3>{1, 1, 3}));
 }
 
-TEST(SpaceToDepth, PatchThatSpansTheVolumeIsOneByOne) {
+TEST(Rewriting, PatchThatSpansTheVolumeIsOneByOne) {
   Conv3dProblemShape shape{.batch = 7,
                            .in_depth = 2,
                            .in_height = 6,
@@ -120,7 +129,7 @@ TEST(SpaceToDepth, PatchThatSpansTheVolumeIsOneByOne) {
   EXPECT_EQ(forms[0].gemm_m(), 7);
 }
 
-TEST(SpaceToDepth, PatchesOfFramesBecomeDilation) {
+TEST(Rewriting, PatchesOfFramesBecomeDilation) {
   Conv3dProblemShape shape{.batch = 2,
                            .in_depth = 4,
                            .in_height = 6,
@@ -135,24 +144,24 @@ TEST(SpaceToDepth, PatchesOfFramesBecomeDilation) {
   EXPECT_EQ(forms[1].dilation[0], 2);
 }
 
-TEST(SpaceToDepth, PaddingOfWholeStrides) {
+TEST(Rewriting, PaddingOfWholeStrides) {
   EXPECT_EQ(checked_forms(image(1, 5, 8, 3, 4, 2, 2, 1, 2)).size(), 1u);
   EXPECT_EQ(checked_forms(image(1, 5, 8, 3, 4, 2, 2, 1, 1)).size(), 0u);  // Half a stride.
 }
 
-TEST(SpaceToDepth, RowsWhoseEndNothingReads) {
+TEST(Rewriting, RowsWhoseEndNothingReads) {
   EXPECT_EQ(checked_forms(image(1, 1, 11, 1, 4, 1, 4)).size(), 1u);
   EXPECT_EQ(checked_forms(image(1, 2, 11, 1, 4, 1, 4)).size(), 0u);  // The pitch is 11.
 }
 
-TEST(SpaceToDepth, ColumnsThatAreNoneMoveTheHeightUp) {
+TEST(Rewriting, ColumnsThatAreNoneMoveTheHeightUp) {
   const auto forms = checked_forms(image(2, 16, 1, 4, 1, 2, 1));
   ASSERT_EQ(forms.size(), 1u);
   EXPECT_EQ(forms[0].in, (std::array<std::int64_t, 3>{1, 1, 8}));
   EXPECT_EQ(forms[0].in_channels, 6);
 }
 
-TEST(SpaceToDepth, TheCacheStaysInFront) {
+TEST(Rewriting, TheCacheStaysInFront) {
   Conv3dProblemShape shape{.batch = 2,
                            .in_depth = 2,
                            .in_height = 3,
@@ -167,24 +176,75 @@ TEST(SpaceToDepth, TheCacheStaysInFront) {
   EXPECT_EQ(forms[0].cached_frames, 2);
 }
 
-// A shuffle names the pitches of its output where they are those of a dense one, too.
-TEST(SpaceToDepth, ADenseOutputStaysDense) {
+// Pitches may be named where they are those of dense tensors, too.
+TEST(Rewriting, DenseTensorsStayDense) {
   ConvGeometry g = image(2, 28, 12, 7, 6, 7, 6);
+  g.input_pixel_pitch = g.in_channels;
+  g.input_row_pitch = g.in[2] * g.in_channels;
   g.output_row_pitch = g.out[2] * g.out_channels;
   g.output_frame_pitch = g.out[1] * g.output_row_pitch;
   const std::vector<ConvGeometry> forms = checked_forms(g);
   ASSERT_FALSE(forms.empty());
-  for (const ConvGeometry& form : forms) EXPECT_TRUE(form.dense_output());
+  for (const ConvGeometry& form : forms) EXPECT_TRUE(form.dense_input() && form.dense_output());
+  ConvGeometry overlapping = g;
+  overlapping.input_pixel_pitch = 1;
+  EXPECT_TRUE(has_none(overlapping));
   g.output_row_pitch *= 2;
-  EXPECT_TRUE(space_to_depth(g).empty());
+  EXPECT_TRUE(has_none(g));
 }
 
-TEST(SpaceToDepth, NothingToRewrite) {
-  EXPECT_TRUE(space_to_depth(image(1, 9, 9, 3, 3, 1, 1)).empty());
-  EXPECT_TRUE(space_to_depth(image(1, 9, 9, 3, 3, 2, 2)).empty());
+Conv3dProblemShape temporal(std::int64_t stride) {
+  return {.batch = 2,
+          .in_depth = 7,
+          .in_height = 2,
+          .in_width = 5,
+          .in_channels = 3,
+          .out_channels = 4,
+          .filter = {3, 1, 1},
+          .pad_begin = {4, 0, 0},
+          .pad_end = {1, 0, 0},
+          .stride = {stride, 1, 1},
+          .dilation = {2, 1, 1}};
+}
+
+TEST(Rewriting, FramesAsRows) {
+  for (const std::int64_t stride : {1, 2}) {
+    const ConvGeometry g = geometry_of(temporal(stride));
+    const auto forms = rewritings(g);
+    ASSERT_EQ(forms.size(), 1u);
+    EXPECT_TRUE(forms[0].keeps_pixels);
+    const ConvGeometry& form = checked_forms(g)[0];
+    EXPECT_EQ(form.in, (std::array<std::int64_t, 3>{1, 7, 10}));
+    EXPECT_EQ(form.filter, (std::array<std::int64_t, 3>{1, 3, 1}));
+  }
+  Conv3dProblemShape grouped = temporal(1);
+  grouped.in_channels = grouped.out_channels = grouped.groups = 4;
+  EXPECT_EQ(rewritings(geometry_of(grouped)).size(), 1u);
+}
+
+// Frames of a cache lie elsewhere; taps across a frame keep its rows apart.
+TEST(Rewriting, FramesThatStayFrames) {
+  Conv3dProblemShape cached = temporal(1);
+  cached.pad_begin[0] = 2;
+  cached.cached_frames = 2;
+  EXPECT_TRUE(has_none(geometry_of(cached)));
+  Conv3dProblemShape tall = temporal(1);
+  tall.filter[1] = 2;
+  EXPECT_TRUE(has_none(geometry_of(tall)));
+  Conv3dProblemShape padded = temporal(1);
+  padded.pad_end[2] = 1;
+  EXPECT_TRUE(has_none(geometry_of(padded)));
+  Conv3dProblemShape replicated = temporal(1);
+  replicated.pad_mode[0] = PadMode::replicate;
+  EXPECT_TRUE(has_none(geometry_of(replicated)));
+}
+
+TEST(Rewriting, NothingToRewrite) {
+  EXPECT_TRUE(has_none(image(1, 9, 9, 3, 3, 1, 1)));
+  EXPECT_TRUE(has_none(image(1, 9, 9, 3, 3, 2, 2)));
   ConvGeometry grouped = image(1, 8, 8, 2, 2, 2, 2);
   grouped.in_channels = grouped.out_channels = grouped.groups = 4;
-  EXPECT_TRUE(space_to_depth(grouped).empty());
+  EXPECT_TRUE(has_none(grouped));
 }
 
 }  // namespace

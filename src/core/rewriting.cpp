@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/space_to_depth.hpp"
+#include "core/rewriting.hpp"
 
 #include <algorithm>
 #include <limits>
+#include <utility>
+
+#include "core/unit_axis.hpp"
 
 namespace convoy {
 namespace {
+
+constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max() / 2;
 
 bool is_unpadded(const ConvGeometry& g, int axis) {
   return g.pad_begin[axis] == 0 && g.pad_end[axis] == 0;
@@ -78,7 +83,6 @@ bool drop_width(ConvGeometry& g) {
 
 // Pixels of a 1×1 problem as one row.
 void join_pixels(ConvGeometry& g) {
-  constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max() / 2;
   const bool plain = is_unpadded(g, 0) && is_unpadded(g, 1) && is_unpadded(g, 2);
   const std::int64_t pixels = g.gemm_m();
   if (g.taps() != 1 || !plain || g.in != g.out || g.cached_frames != 0 || pixels > kMaxExtent) {
@@ -92,7 +96,7 @@ void join_pixels(ConvGeometry& g) {
 // Rows of patches into the batch, or beside the frames of a patch.
 bool split_rows(ConvGeometry& g) {
   if (!is_tiled(g, 1) || g.filter[1] == 1 || g.out[1] == 1 || g.cached_frames != 0) return false;
-  const bool planar = g.filter[0] == 1 && g.stride[0] == 1 && is_unpadded(g, 0);
+  const bool planar = is_unit_axis(g, 0);
   if (!planar && !is_tiled(g, 0)) return false;
   const std::int64_t patch_rows = g.out[1], frames = g.filter[0], images = g.out[0];
   clear_axis(g, 0);
@@ -111,17 +115,9 @@ bool split_rows(ConvGeometry& g) {
   return true;
 }
 
-}  // namespace
-
-std::vector<ConvGeometry> space_to_depth(const ConvGeometry& geometry) {
-  std::vector<ConvGeometry> rewritten;
-  if (geometry.groups != 1 || geometry.upsample != 1 || geometry.empty() ||
-      !geometry.dense_output()) {
-    return rewritten;
-  }
+// Columns and rows into channels and batch.
+void add_space_to_depth(const ConvGeometry& geometry, std::vector<Rewriting>& all) {
   ConvGeometry g = geometry;
-  // NOTE: the pitches of a dense output are those of its extents, which change.
-  g.output_row_pitch = g.output_frame_pitch = 0;
   bool changed = false;
   for (bool again = true; again; changed = changed || again) {
     again = fold_columns(g);
@@ -129,10 +125,46 @@ std::vector<ConvGeometry> space_to_depth(const ConvGeometry& geometry) {
   }
   if (changed) {
     join_pixels(g);
-    rewritten.push_back(g);
+    all.push_back({g});
   }
-  if (split_rows(g)) rewritten.push_back(g);
-  return rewritten;
+  if (split_rows(g)) all.push_back({g});
+}
+
+void add_frames_as_rows(const ConvGeometry& geometry, std::vector<Rewriting>& all) {
+  ConvGeometry g = geometry;
+  const std::int64_t pixels = g.in[1] * g.in[2];
+  // NOTE: frames are replicated by their numbers, rows by copies.
+  const bool zeros = is_unpadded(g, 0) || g.pad_mode[0] == PadMode::zero;
+  if (g.filter[0] == 1 || g.cached_frames != 0 || !zeros || pixels == 1 || pixels > kMaxExtent ||
+      !is_unit_axis(g, 1) || !is_unit_axis(g, 2)) {
+    return;
+  }
+  g.in[1] = g.in[0];
+  g.out[1] = g.out[0];
+  g.in[2] = g.out[2] = pixels;
+  for (auto* const extents : {&g.filter, &g.pad_begin, &g.pad_end, &g.stride, &g.dilation}) {
+    std::swap((*extents)[0], (*extents)[1]);
+  }
+  g.pad_mode[0] = g.pad_mode[1] = PadMode::zero;
+  g.in[0] = g.out[0] = 1;
+  all.push_back({g, true});
+}
+
+}  // namespace
+
+std::vector<Rewriting> rewritings(const ConvGeometry& geometry) {
+  std::vector<Rewriting> all;
+  if (geometry.upsample != 1 || geometry.empty() || !geometry.dense_input() ||
+      !geometry.dense_output()) {
+    return all;
+  }
+  ConvGeometry g = geometry;
+  // NOTE: the pitches of dense tensors are those of their extents, which change.
+  g.input_pixel_pitch = g.input_row_pitch = 0;
+  g.output_row_pitch = g.output_frame_pitch = 0;
+  if (g.groups == 1) add_space_to_depth(g, all);
+  add_frames_as_rows(g, all);
+  return all;
 }
 
 }  // namespace convoy
