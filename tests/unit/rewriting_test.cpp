@@ -213,7 +213,7 @@ TEST(Rewriting, FramesAsRows) {
     const auto forms = rewritings(g);
     ASSERT_EQ(forms.size(), 1u);
     EXPECT_TRUE(forms[0].keeps_pixels);
-    const ConvGeometry& form = checked_forms(g)[0];
+    const ConvGeometry form = checked_forms(g).at(0);
     EXPECT_EQ(form.in, (std::array<std::int64_t, 3>{1, 7, 10}));
     EXPECT_EQ(form.filter, (std::array<std::int64_t, 3>{1, 3, 1}));
   }

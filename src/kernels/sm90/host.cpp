@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Host twin of kernel.cuh: judges a problem, binds an instance to it (loader, tiling, tensor maps)
-// and launches it.
+// Host twin of kernel.cuh: binds an instance to a problem that it does not refuse (tiling, tensor
+// maps) and launches it.
 #include "kernels/sm90/host.hpp"
 
 #include <algorithm>
@@ -13,106 +13,13 @@
 #include "core/text.hpp"
 #include "kernels/common/gates.hpp"
 #include "kernels/common/implicit_gemm.hpp"
+#include "kernels/sm90/loading.hpp"
 
 namespace convoy::sm90 {
 namespace {
 
 using implicit_gemm::KernelView;
 using implicit_gemm::kMaxCoordinate;
-
-constexpr std::int64_t kMaxBox = 256;  // pixels a side
-
-struct PatchTiling {
-  int columns = 0;                               // 8x8 sub-patches side by side; 0: none fits
-  std::int64_t tile_width = 0, tile_height = 0;  // output pixels
-  std::int64_t tiles_across = 0, tiles_down = 0;
-  std::int64_t halo_width = 0, halo_height = 0;
-  std::int64_t box_width = 0;  // of halo_width: what one copy loads
-};
-
-// Images of one row: tiles are runs of pixels, which waste none on the rows of a patch.
-bool is_line(const Config& config, const ConvGeometry& g) {
-  return config.takes_lines() && g.upsample == 1 && g.in[1] == 1 && g.out[1] == 1 &&
-         g.filter[1] == 1 && g.stride[2] == 1;
-}
-
-// A run of block_m pixels with its halo; where it exceeds a box, two of them side by side.
-PatchTiling choose_line(const Config& config, const ConvGeometry& g) {
-  PatchTiling tiling;
-  tiling.tile_width = config.block_m;
-  tiling.tile_height = 1;
-  tiling.tiles_across = ceil_div(g.out[2], config.block_m);
-  tiling.tiles_down = 1;
-  tiling.halo_height = 1;
-  tiling.halo_width = config.block_m + (g.filter[2] - 1) * g.dilation[2];
-  tiling.box_width = tiling.halo_width;
-  if (tiling.halo_width > kMaxBox) {
-    // NOTE: 8 pixels: the second box begins where the swizzle does.
-    tiling.box_width = ceil_div(tiling.halo_width, 16) * 8;
-    tiling.halo_width = 2 * tiling.box_width;
-  }
-  if (tiling.halo_width <= config.halo_pixels && tiling.box_width <= kMaxBox) tiling.columns = 1;
-  return tiling;
-}
-
-// The patch shape with the fewest tiles, then the smallest halo.
-PatchTiling choose_patch(const Config& config, const ConvGeometry& g, const KernelView& view) {
-  if (is_line(config, g)) return choose_line(config, g);
-  PatchTiling best;
-  std::int64_t best_cost = std::numeric_limits<std::int64_t>::max();
-  const int blocks = config.block_m / 64;
-  for (int columns = 1; columns <= blocks; ++columns) {
-    if (blocks % columns != 0) continue;
-    const int rows = blocks / columns;
-    PatchTiling tiling;
-    tiling.columns = columns;
-    tiling.tile_width = 8 * columns;
-    tiling.tile_height = 8 * rows;
-    tiling.tiles_across = ceil_div(view.out[2], tiling.tile_width);
-    tiling.tiles_down = ceil_div(view.out[1], tiling.tile_height);
-    // Of a plane, where there are strides (whose dilation is 1: halo_refusal).
-    tiling.halo_width = tiling.tile_width + (view.filter[2] - 1) * g.dilation[2] / g.stride[2];
-    tiling.box_width = tiling.halo_width;
-    tiling.halo_height = tiling.tile_height + (view.filter[1] - 1) * g.dilation[1] / g.stride[1];
-    const std::int64_t pixels = tiling.halo_width * tiling.halo_height;
-    if (config.has_halo() &&
-        (pixels > config.halo_pixels || (tiling.halo_width - 1) * g.stride[2] >= kMaxBox ||
-         (tiling.halo_height - 1) * g.stride[1] >= kMaxBox)) {
-      continue;
-    }
-    const std::int64_t cost =
-        ceil_div(tiling.tiles_across * tiling.tiles_down, config.cluster_m) * 1000000 + pixels;
-    if (cost < best_cost) {
-      best_cost = cost;
-      best = tiling;
-    }
-  }
-  return best;
-}
-
-// Channels a block of K: as few blocks as can be, of the same size.
-std::int64_t block_channels(const Config& config, const ConvGeometry& g) {
-  const std::int64_t channels = g.group_channels();
-  const std::int64_t blocks = ceil_div(channels, config.block_k());
-  return ceil_div(channels, blocks * config.step_k()) * config.step_k();
-}
-
-Im2colTensorMap im2col_map(const Config& config, const ConvGeometry& g, const char* name,
-                           std::int64_t frames, bool volumes = false) {
-  Im2colTensorMap map = implicit_gemm::im2col_map(g, config.in, name, frames,
-                                                  static_cast<int>(block_channels(config, g)),
-                                                  config.block_m, volumes);
-  map.as_tf32 = config.in == DType::fp32;
-  if (g.groups > 1) {
-    // {C, W, H, frames, groups}: as a volume, whose depth is no axis of the filter.
-    map.rank = 5;
-    map.extents[0] = g.group_channels();
-    map.extents[4] = g.groups;
-    map.strides_bytes[4] = g.group_channels() * static_cast<std::int64_t>(size_of(config.in));
-    map.lower_corner[2] = map.upper_corner[2] = 0;
-  }
-  return map;
-}
 
 // Of a tensor whose pixels have the channels of all groups: their dimension behind the first, so
 // that copies end where a group does.
@@ -130,124 +37,6 @@ void divide_groups(TiledTensorMap& map, std::int64_t groups) {
   map.strides_bytes[1] = map.extents[0] * static_cast<std::int64_t>(size_of(map.dtype));
   map.box[1] = 1;
   map.element_strides[1] = 1;
-}
-
-Loader choose_loader(const Config& config, const ConvGeometry& g) {
-  if (config.has_halo()) return is_line(config, g) ? Loader::line : Loader::halo;
-  if (g.upsample == 2) return Loader::patch;
-  if (!g.dense_output_rows()) return Loader::patch;  // A run of pixels is none in the output.
-  const std::int64_t plane = g.out[1] * g.out[2];
-  if (plane > kMaxCoordinate) return Loader::patch;
-  if (implicit_gemm::is_pointwise(g) && g.dense_input()) return Loader::tiled;
-  // Small frames fill tiles only if tiles may straddle them, which needs the 5-D copy.
-  // Its frame numbers are TMA's own: outside are zeros.
-  if (!implicit_gemm::is_planar(g) && g.groups == 1 && g.cached_frames == 0 && g.dense_output() &&
-      implicit_gemm::view_pad_mode(g, 0) == PadMode::zero && g.gemm_m() <= kMaxCoordinate &&
-      ceil_div(plane, config.block_m) * config.block_m * 10 > plane * 11 &&
-      implicit_gemm::offset_refusal(g, 0, implicit_gemm::kMaxOffset5d).empty() &&
-      tensor_map_refusal(im2col_map(config, g, "activation", g.in[0], true)).empty()) {
-    return Loader::im2col_5d;
-  }
-  const std::int64_t max_offset =
-      g.groups == 1 ? implicit_gemm::kMaxOffset4d : implicit_gemm::kMaxOffset5d;
-  if (implicit_gemm::offset_refusal(g, 1, max_offset).empty() &&
-      tensor_map_refusal(im2col_map(config, g, "activation", g.in[0])).empty()) {
-    return Loader::im2col;
-  }
-  return Loader::patch;
-}
-
-// Padding and reach of a filter that the kernel's coordinates were checked with.
-constexpr std::int64_t kMaxPadding = 30000;
-constexpr std::int64_t kMaxReach = 60000;
-
-std::string halo_refusal(const Config& config, const ConvGeometry& g) {
-  for (int axis = 1; axis < 3; ++axis) {
-    if (!config.has_planes() && g.stride[axis] != 1) {
-      return text("stride of ", kAxisNames[axis], " = ", g.stride[axis],
-                  "; legal: 1 (taps slide over a halo); nearest: 1");
-    }
-    if (g.stride[axis] != 1 && g.dilation[axis] != 1) {
-      return text("dilation of ", kAxisNames[axis], " = ", g.dilation[axis], " with stride ",
-                  g.stride[axis], "; legal: 1 (taps slide over planes of the input); nearest: 1");
-    }
-  }
-  if (config.has_planes() && g.stride[1] == 1 && g.stride[2] == 1) {
-    return "strides of 1; legal: one of height or width above 1 (planes of the input)";
-  }
-  const KernelView view = implicit_gemm::kernel_view(g);
-  const std::int64_t height = view.filter[1], width = view.filter[2];
-  if (height * width == 1) return "a filter of 1x1; legal: more taps (one has no halo)";
-  if (choose_patch(config, g, view).columns == 0) {
-    return text("the halo of a ", height, "x", width, " filter with dilation ", g.dilation[1], "x",
-                g.dilation[2], " does not fit a stage; legal: at most ", config.halo_pixels,
-                " pixels of a patch with its halo");
-  }
-  return {};
-}
-
-// Padding by replication and reflection across a frame: pixels of a patch that lie outside the
-// input are copied from others of the same patch (border.cuh).
-std::string border_refusal(const Config& config, const ConvGeometry& g) {
-  if (!config.fills_border()) return implicit_gemm::pad_mode_refusal(g, 1);
-  const PatchTiling tiling = choose_patch(config, g, implicit_gemm::kernel_view(g));
-  std::string reason = implicit_gemm::border_refusal(
-      g, 1, {tiling.tile_height, tiling.halo_height, tiling.tiles_down});
-  if (reason.empty()) {
-    reason = implicit_gemm::border_refusal(
-        g, 2, {tiling.tile_width, tiling.halo_width, tiling.tiles_across});
-  }
-  return reason;
-}
-
-std::string resident_refusal(const Config& config, const ConvGeometry& g) {
-  if (!implicit_gemm::is_planar(g) || choose_loader(config, g) != Loader::tiled) {
-    return text("a filter of ", g.filter[0], "x", g.filter[1], "x", g.filter[2],
-                " with its strides and padding; legal: 1x1x1, stride 1, no padding (filters stay "
-                "in shared memory)");
-  }
-  const std::int64_t most = config.filter_stages * config.block_k();
-  if (g.in_channels > most) {
-    return text("in_channels = ", g.in_channels, "; legal: at most ", most,
-                " (filters stay in shared memory); nearest: ", most);
-  }
-  return {};
-}
-
-std::string shared_activation_refusal(const Config& config, const ConvGeometry& g) {
-  if (choose_loader(config, g) != Loader::tiled) {
-    return text("a filter of ", g.filter[1], "x", g.filter[2],
-                " with its strides and padding; legal: 1x1, stride 1, no padding (CTAs share "
-                "activation tiles)");
-  }
-  const std::int64_t n_tiles = ceil_div(g.out_channels, config.block_n);
-  if (n_tiles % config.cluster_n != 0) {
-    return text("out_channels = ", g.out_channels, " are ", n_tiles, " tiles of ", config.block_n,
-                " filters; legal: a multiple of ", config.cluster_n,
-                " tiles (CTAs share activation tiles)");
-  }
-  return {};
-}
-
-// Groups whose output rows TMA can store.
-std::string group_refusal(const Config& config, const ConvGeometry& g) {
-  if (g.groups == 1) {
-    return config.input == Input::grouped_runs
-               ? "groups = 1; legal: more (runs of a group's pixels)"
-               : "";
-  }
-  if (!config.takes_groups()) {
-    return text("groups = ", g.groups, "; legal: 1 (tiles of halo, planes and ",
-                "grouped take more)");
-  }
-  if (g.upsample != 1) return text("groups = ", g.groups, " with upsample; legal: 1");
-  const auto unit = static_cast<std::int64_t>(16 / size_of(config.out));
-  if (g.group_filters() % unit != 0) {
-    return text(
-        "out_channels / groups = ", g.group_filters(), "; legal: a multiple of ", unit,
-        " (TMA needs rows of 16 bytes); nearest: ", ceil_div(g.group_filters(), unit) * unit);
-  }
-  return {};
 }
 
 // The activation in a form of EpiloguePath::curved; false where it has none. `exact`: without the
@@ -547,92 +336,6 @@ std::string name_of(const Instance& instance) {
   name += config.in == DType::fp32 ? "_tf32" : text("_", to_string(config.in));
   if (config.out != config.in) name += text("_", to_string(config.out));
   return name;
-}
-
-std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
-  const Config& config = instance.config;
-  std::string reason = implicit_gemm::refusal(g, packed_filter, config.in, true);
-  if (reason.empty()) reason = group_refusal(config, g);
-  if (reason.empty()) reason = implicit_gemm::output_pitch_refusal(g, config.out);
-  if (reason.empty()) reason = implicit_gemm::coordinate_refusal(g);
-  for (int axis = 0; axis < 3 && reason.empty(); ++axis) {
-    const std::int64_t padding = std::max(g.pad_begin[axis], g.pad_end[axis]);
-    const std::int64_t reach = (g.filter[axis] - 1) * g.dilation[axis];
-    if (padding > kMaxPadding) {
-      reason =
-          text("padding of ", kAxisNames[axis], " = ", padding, "; legal: at most ", kMaxPadding);
-    } else if (reach > kMaxReach) {
-      reason = text("(filter - 1) * dilation of ", kAxisNames[axis], " = ", reach,
-                    "; legal: at most ", kMaxReach);
-    }
-  }
-  if (reason.empty() && config.has_halo()) reason = halo_refusal(config, g);
-  if (reason.empty()) reason = border_refusal(config, g);
-  if (reason.empty() && config.is_resident()) reason = resident_refusal(config, g);
-  if (reason.empty() && config.cluster_n > 1) reason = shared_activation_refusal(config, g);
-  if (!reason.empty()) return reason;
-  if (config.is_swapped() && is_patched(choose_loader(config, g))) {
-    return "pixels would come in patches; legal: runs of pixels (filters are the rows of the MMA)";
-  }
-  const std::int64_t tiles = std::max<std::int64_t>(1, ceil_div(g.gemm_m(), 16)) * g.groups *
-                             ceil_div(g.group_filters(), 64) * 4;
-  if (tiles > kMaxCoordinate) {
-    return text("up to ", tiles, " tiles; legal: at most ", kMaxCoordinate, " (32-bit counters)");
-  }
-  return {};
-}
-
-std::string prologue_refusal(const Instance& instance, const ConvGeometry& g,
-                             const PrologueKind& prologue) {
-  const Config& config = instance.config;
-  if (!config.normalises()) {
-    return prologue.any() ? text("prologue = ", to_string(prologue), "; legal: none") : "";
-  }
-  if (prologue.activation == Activation::gelu || prologue.activation == Activation::gelu_tanh) {
-    return text("prologue.activation = ", to_string(prologue.activation),
-                "; legal: none, relu, silu (in shared memory)");
-  }
-  std::string reason = implicit_gemm::normaliser_refusal(g, prologue);
-  if (!reason.empty() || prologue.norm != PrologueNorm::rms) return reason;
-  const PatchTiling tiling = choose_patch(config, g, implicit_gemm::kernel_view(g));
-  const std::int64_t floats =
-      implicit_gemm::inverse_rms_pitch(tiling.halo_width) * tiling.halo_height;
-  if (floats > config.inverse_rms_floats()) {
-    return text("a patch of ", tiling.halo_height, "x", tiling.halo_width, " pixels has ", floats,
-                " of inverse RMS, in rows of 4; legal: at most ", config.inverse_rms_floats());
-  }
-  return {};
-}
-
-std::string statistics_refusal(const Instance& instance, const ConvGeometry& g,
-                               const EpilogueKind& epilogue, std::int64_t groups) {
-  const std::string statistics = text("statistics of ", groups, " groups");
-  if (instance.kernels[static_cast<int>(EpiloguePath::statistics)] == nullptr) {
-    return statistics + "; legal: none (no such epilogue in this instance)";
-  }
-  if (g.groups != 1) {
-    return text(statistics, " of a convolution of groups = ", g.groups, "; legal: 1");
-  }
-  if (g.out_channels / groups % kSliceFilters != 0) {
-    return text(statistics, " of ", g.out_channels / groups, " filters; legal: groups of a ",
-                "multiple of ", kSliceFilters, " filters");
-  }
-  const bool known = epilogue.activation == Activation::none ||
-                     epilogue.activation == Activation::relu ||
-                     epilogue.activation == Activation::silu;
-  if (!known || epilogue.rounding != EpilogueRounding::once) {
-    return text(statistics, " behind an epilogue ", to_string(epilogue),
-                "; legal: none, relu, silu, rounded once");
-  }
-  if (g.out_channels * static_cast<std::int64_t>(size_of(instance.config.out)) % 16 != 0) {
-    return text(statistics, " of out_channels = ", g.out_channels,
-                "; legal: rows of a multiple of 16 bytes (TMA stores)");
-  }
-  if (!g.dense_output()) return statistics + " of an output with pitches; legal: a dense one";
-  if (choose_loader(instance.config, g) == Loader::line) {
-    return statistics + " of images of one row; legal: more rows (a tile is a patch of them)";
-  }
-  return {};
 }
 
 int resident_ctas(const Tiling& tiling, int multiprocessors) {

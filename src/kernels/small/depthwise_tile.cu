@@ -117,7 +117,8 @@ TileLaunch tile_launch(const PlanRequest& request) {
   // Chunks of the depth.
   std::vector<std::int64_t> depths = {1};
   for (std::int64_t parts = 1; is_volume && parts <= 8; parts *= 2) {
-    depths.push_back(ceil_div(g.out[0], parts));
+    const std::int64_t frames = ceil_div(g.out[0], parts);
+    if (frames != depths.back()) depths.push_back(frames);
   }
   for (std::int64_t resident = depthwise_tile_blocks(stride); resident > 0; --resident) {
     for (const int strip : kStrips) {

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which problems an instance can run, and why not the others (host.hpp).
+#include <algorithm>
+
+#include "core/checked.hpp"
+#include "core/text.hpp"
+#include "kernels/common/implicit_gemm.hpp"
+#include "kernels/sm90/host.hpp"
+#include "kernels/sm90/loading.hpp"
+
+namespace convoy::sm90 {
+namespace {
+
+using implicit_gemm::KernelView;
+using implicit_gemm::kMaxCoordinate;
+
+// Padding and reach of a filter that the kernel's coordinates were checked with.
+constexpr std::int64_t kMaxPadding = 30000;
+constexpr std::int64_t kMaxReach = 60000;
+
+std::string halo_refusal(const Config& config, const ConvGeometry& g) {
+  for (int axis = 1; axis < 3; ++axis) {
+    if (!config.has_planes() && g.stride[axis] != 1) {
+      return text("stride of ", kAxisNames[axis], " = ", g.stride[axis],
+                  "; legal: 1 (taps slide over a halo); nearest: 1");
+    }
+    if (g.stride[axis] != 1 && g.dilation[axis] != 1) {
+      return text("dilation of ", kAxisNames[axis], " = ", g.dilation[axis], " with stride ",
+                  g.stride[axis], "; legal: 1 (taps slide over planes of the input); nearest: 1");
+    }
+  }
+  if (config.has_planes() && g.stride[1] == 1 && g.stride[2] == 1) {
+    return "strides of 1; legal: one of height or width above 1 (planes of the input)";
+  }
+  const KernelView view = implicit_gemm::kernel_view(g);
+  const std::int64_t height = view.filter[1], width = view.filter[2];
+  if (height * width == 1) return "a filter of 1x1; legal: more taps (one has no halo)";
+  if (choose_patch(config, g, view).columns == 0) {
+    return text("the halo of a ", height, "x", width, " filter with dilation ", g.dilation[1], "x",
+                g.dilation[2], " does not fit a stage; legal: at most ", config.halo_pixels,
+                " pixels of a patch with its halo");
+  }
+  return {};
+}
+
+// Padding by replication and reflection across a frame: pixels of a patch that lie outside the
+// input are copied from others of the same patch (border.cuh).
+std::string border_refusal(const Config& config, const ConvGeometry& g) {
+  if (!config.fills_border()) return implicit_gemm::pad_mode_refusal(g, 1);
+  const PatchTiling tiling = choose_patch(config, g, implicit_gemm::kernel_view(g));
+  std::string reason = implicit_gemm::border_refusal(
+      g, 1, {tiling.tile_height, tiling.halo_height, tiling.tiles_down});
+  if (reason.empty()) {
+    reason = implicit_gemm::border_refusal(
+        g, 2, {tiling.tile_width, tiling.halo_width, tiling.tiles_across});
+  }
+  return reason;
+}
+
+std::string resident_refusal(const Config& config, const ConvGeometry& g) {
+  if (!implicit_gemm::is_planar(g) || choose_loader(config, g) != Loader::tiled) {
+    return text("a filter of ", g.filter[0], "x", g.filter[1], "x", g.filter[2],
+                " with its strides and padding; legal: 1x1x1, stride 1, no padding (filters stay "
+                "in shared memory)");
+  }
+  const std::int64_t most = config.filter_stages * config.block_k();
+  if (g.in_channels > most) {
+    return text("in_channels = ", g.in_channels, "; legal: at most ", most,
+                " (filters stay in shared memory); nearest: ", most);
+  }
+  return {};
+}
+
+std::string shared_activation_refusal(const Config& config, const ConvGeometry& g) {
+  if (choose_loader(config, g) != Loader::tiled) {
+    return text("a filter of ", g.filter[1], "x", g.filter[2],
+                " with its strides and padding; legal: 1x1, stride 1, no padding (CTAs share "
+                "activation tiles)");
+  }
+  const std::int64_t n_tiles = ceil_div(g.out_channels, config.block_n);
+  if (n_tiles % config.cluster_n != 0) {
+    return text("out_channels = ", g.out_channels, " are ", n_tiles, " tiles of ", config.block_n,
+                " filters; legal: a multiple of ", config.cluster_n,
+                " tiles (CTAs share activation tiles)");
+  }
+  return {};
+}
+
+// Groups whose output rows TMA can store.
+std::string group_refusal(const Config& config, const ConvGeometry& g) {
+  if (g.groups == 1) {
+    return config.input == Input::grouped_runs
+               ? "groups = 1; legal: more (runs of a group's pixels)"
+               : "";
+  }
+  if (!config.takes_groups()) {
+    return text("groups = ", g.groups, "; legal: 1 (tiles of halo, planes and ",
+                "grouped take more)");
+  }
+  if (g.upsample != 1) return text("groups = ", g.groups, " with upsample; legal: 1");
+  const auto unit = static_cast<std::int64_t>(16 / size_of(config.out));
+  if (g.group_filters() % unit != 0) {
+    return text(
+        "out_channels / groups = ", g.group_filters(), "; legal: a multiple of ", unit,
+        " (TMA needs rows of 16 bytes); nearest: ", ceil_div(g.group_filters(), unit) * unit);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
+  const Config& config = instance.config;
+  std::string reason = implicit_gemm::refusal(g, packed_filter, config.in, true);
+  if (reason.empty()) reason = group_refusal(config, g);
+  if (reason.empty()) reason = implicit_gemm::output_pitch_refusal(g, config.out);
+  if (reason.empty()) reason = implicit_gemm::coordinate_refusal(g);
+  for (int axis = 0; axis < 3 && reason.empty(); ++axis) {
+    const std::int64_t padding = std::max(g.pad_begin[axis], g.pad_end[axis]);
+    const std::int64_t reach = (g.filter[axis] - 1) * g.dilation[axis];
+    if (padding > kMaxPadding) {
+      reason =
+          text("padding of ", kAxisNames[axis], " = ", padding, "; legal: at most ", kMaxPadding);
+    } else if (reach > kMaxReach) {
+      reason = text("(filter - 1) * dilation of ", kAxisNames[axis], " = ", reach,
+                    "; legal: at most ", kMaxReach);
+    }
+  }
+  if (reason.empty() && config.has_halo()) reason = halo_refusal(config, g);
+  if (reason.empty()) reason = border_refusal(config, g);
+  if (reason.empty() && config.is_resident()) reason = resident_refusal(config, g);
+  if (reason.empty() && config.cluster_n > 1) reason = shared_activation_refusal(config, g);
+  if (!reason.empty()) return reason;
+  if (config.is_swapped() && is_patched(choose_loader(config, g))) {
+    return "pixels would come in patches; legal: runs of pixels (filters are the rows of the MMA)";
+  }
+  const std::int64_t tiles = std::max<std::int64_t>(1, ceil_div(g.gemm_m(), 16)) * g.groups *
+                             ceil_div(g.group_filters(), 64) * 4;
+  if (tiles > kMaxCoordinate) {
+    return text("up to ", tiles, " tiles; legal: at most ", kMaxCoordinate, " (32-bit counters)");
+  }
+  return {};
+}
+
+std::string prologue_refusal(const Instance& instance, const ConvGeometry& g,
+                             const PrologueKind& prologue) {
+  const Config& config = instance.config;
+  if (!config.normalises()) {
+    return prologue.any() ? text("prologue = ", to_string(prologue), "; legal: none") : "";
+  }
+  if (prologue.activation == Activation::gelu || prologue.activation == Activation::gelu_tanh) {
+    return text("prologue.activation = ", to_string(prologue.activation),
+                "; legal: none, relu, silu (in shared memory)");
+  }
+  std::string reason = implicit_gemm::normaliser_refusal(g, prologue);
+  if (!reason.empty() || prologue.norm != PrologueNorm::rms) return reason;
+  const PatchTiling tiling = choose_patch(config, g, implicit_gemm::kernel_view(g));
+  const std::int64_t floats =
+      implicit_gemm::inverse_rms_pitch(tiling.halo_width) * tiling.halo_height;
+  if (floats > config.inverse_rms_floats()) {
+    return text("a patch of ", tiling.halo_height, "x", tiling.halo_width, " pixels has ", floats,
+                " of inverse RMS, in rows of 4; legal: at most ", config.inverse_rms_floats());
+  }
+  return {};
+}
+
+std::string statistics_refusal(const Instance& instance, const ConvGeometry& g,
+                               const EpilogueKind& epilogue, std::int64_t groups) {
+  const std::string statistics = text("statistics of ", groups, " groups");
+  if (instance.kernels[static_cast<int>(EpiloguePath::statistics)] == nullptr) {
+    return statistics + "; legal: none (no such epilogue in this instance)";
+  }
+  if (g.groups != 1) {
+    return text(statistics, " of a convolution of groups = ", g.groups, "; legal: 1");
+  }
+  if (g.out_channels / groups % kSliceFilters != 0) {
+    return text(statistics, " of ", g.out_channels / groups, " filters; legal: groups of a ",
+                "multiple of ", kSliceFilters, " filters");
+  }
+  const bool known = epilogue.activation == Activation::none ||
+                     epilogue.activation == Activation::relu ||
+                     epilogue.activation == Activation::silu;
+  if (!known || epilogue.rounding != EpilogueRounding::once) {
+    return text(statistics, " behind an epilogue ", to_string(epilogue),
+                "; legal: none, relu, silu, rounded once");
+  }
+  if (g.out_channels * static_cast<std::int64_t>(size_of(instance.config.out)) % 16 != 0) {
+    return text(statistics, " of out_channels = ", g.out_channels,
+                "; legal: rows of a multiple of 16 bytes (TMA stores)");
+  }
+  if (!g.dense_output()) return statistics + " of an output with pitches; legal: a dense one";
+  if (choose_loader(instance.config, g) == Loader::line) {
+    return statistics + " of images of one row; legal: more rows (a tile is a patch of them)";
+  }
+  return {};
+}
+
+}  // namespace convoy::sm90
