@@ -50,11 +50,10 @@ Instance plain_instance() {
   return instance;
 }
 
-Instance instance_for(PrologueNorm norm) {
+Instance instance_for([[maybe_unused]] PrologueNorm norm) {
 #ifndef CONVOY_SUBJECT_SPLIT
   if (norm != PrologueNorm::none) return plain_instance<kNormalising>();
 #endif
-  (void)norm;
   return plain_instance<kConfig>();
 }
 

@@ -13,6 +13,12 @@ using implicit_gemm::kMaxCoordinate;
 
 constexpr std::int64_t kMaxBox = 256;  // pixels a side
 
+// Images of one row: tiles are runs of pixels, which waste none on the rows of a patch.
+bool is_line(const Config& config, const ConvGeometry& g) {
+  return config.takes_lines() && g.upsample == 1 && g.in[1] == 1 && g.out[1] == 1 &&
+         g.filter[1] == 1 && g.stride[2] == 1;
+}
+
 // A run of block_m pixels with its halo; where it exceeds a box, two of them side by side.
 PatchTiling choose_line(const Config& config, const ConvGeometry& g) {
   PatchTiling tiling;
@@ -33,11 +39,6 @@ PatchTiling choose_line(const Config& config, const ConvGeometry& g) {
 }
 
 }  // namespace
-
-bool is_line(const Config& config, const ConvGeometry& g) {
-  return config.takes_lines() && g.upsample == 1 && g.in[1] == 1 && g.out[1] == 1 &&
-         g.filter[1] == 1 && g.stride[2] == 1;
-}
 
 PatchTiling choose_patch(const Config& config, const ConvGeometry& g, const KernelView& view) {
   if (is_line(config, g)) return choose_line(config, g);

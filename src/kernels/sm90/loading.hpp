@@ -22,9 +22,6 @@ struct PatchTiling {
   std::int64_t box_width = 0;  ///< of halo_width: what one copy loads
 };
 
-/// Images of one row: tiles are runs of pixels, which waste none on the rows of a patch.
-bool is_line(const Config& config, const ConvGeometry& g);
-
 /// The patch shape with the fewest tiles, then the smallest halo.
 PatchTiling choose_patch(const Config& config, const ConvGeometry& g,
                          const implicit_gemm::KernelView& view);
