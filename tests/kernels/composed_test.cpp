@@ -9,6 +9,7 @@
 #include "kernel_case.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/composed/candidates.hpp"
+#include "kernels/composed/joined_groups.hpp"
 #include "kernels/composed/padded_channels.hpp"
 #include "kernels/composed/padded_copy.hpp"
 #include "kernels/sm100/candidates.hpp"
@@ -337,6 +338,64 @@ TEST_F(Composed, PaddedChannelsRefusesWithAReason) {
               p.stride_h = 9;
             }))),
             "");
+}
+
+// ---- Joined groups ------------------------------------------------------------------------------
+
+ConvGeometry groups_of(
+    std::int64_t groups, int channels, int filters,
+    const std::function<void(Conv2dProblemShape&)>& change = [](auto&) {}) {
+  return image([&](auto& p) {
+    p.groups = groups;
+    p.in_channels = static_cast<int>(groups) * channels;
+    p.out_channels = static_cast<int>(groups) * filters;
+    change(p);
+  });
+}
+
+TEST_F(Composed, JoinedGroupsComputesNarrowGroups) {
+  const auto candidate = make_joined_groups_candidate(inner_kernels());
+  const auto run = [&](const ConvGeometry& g, DType dtype = DType::bf16) {
+    SCOPED_TRACE(text("groups = ", g.groups, ", channels = ", g.in_channels));
+    run_and_compare(*candidate, request_for(g, dtype), false, true);
+    run_and_compare(*candidate, request_for(g, dtype), true, false);
+  };
+  if (current_device().compute_capability == 100) {  // Hopper's tiles alone take groups.
+    run(groups_of(8, 4, 4));                         // All of them joined.
+    return;
+  }
+  run(groups_of(32, 4, 4));
+  run(groups_of(16, 8, 8), DType::fp16);
+  run(groups_of(12, 16, 16, [](auto& p) { p.stride_h = p.stride_w = 2; }));
+  run(groups_of(4, 24, 40));  // More filters than channels.
+  run(groups_of(5, 8, 8));    // Five in one: 40 channels.
+  run(groups_of(10, 4, 8));   // Ten in one, of 80 filters.
+  ConvGeometry frames =
+      volume(2, {3, 6, 7}, 64, 64, {3, 3, 3}, {0, 1, 1}, [](auto& p) { p.cached_frames = 2; });
+  frames.groups = 8;
+  run(frames);
+}
+
+TEST_F(Composed, JoinedGroupsPacksTheFilterWithZeros) {
+  const auto candidate = make_joined_groups_candidate(inner_kernels());
+  PlanRequest request = request_for(groups_of(8, 4, 4));
+  request.packed_filter = true;
+  const auto plan = candidate->make(request);
+  EXPECT_EQ(plan->filter_format(), "joined_groups_8");
+  EXPECT_EQ(plan->packed_filter_bytes(),
+            static_cast<std::size_t>(8 * request.geometry.filter_elements() * 2));
+}
+
+TEST_F(Composed, JoinedGroupsRefusesWithAReason) {
+  const auto candidate = make_joined_groups_candidate(inner_kernels());
+  const auto refusal = [&](std::int64_t groups, int channels, int filters) {
+    return candidate->judge(request_for(groups_of(groups, channels, filters))).refusal;
+  };
+  EXPECT_EQ(refusal(1, 32, 32), "groups = 1; legal: more");
+  EXPECT_EQ(refusal(32, 1, 1), "one channel a group; legal: more (depthwise kernels take those)");
+  EXPECT_EQ(refusal(2, 40, 40), "C / groups = 40; legal: at most 32; nearest: 32");
+  EXPECT_EQ(refusal(3, 8, 8), "groups = 3 of 8 channels; legal: some that join to 32 to 192");
+  EXPECT_EQ(refusal(31, 8, 8), "groups = 31 of 8 channels; legal: some that join to 32 to 192");
 }
 
 // ---- Padded copy --------------------------------------------------------------------------------
