@@ -47,8 +47,9 @@ EOF
 rm -f "$out"/*.o
 {
   ls "$out"/instances/*.cu "$out/instances/registry.cpp"
-  for source in kernels/sm90/host.cpp kernels/sm90/model.cpp kernels/sm90/statistics.cu \
-                kernels/common/implicit_gemm.cpp kernels/common/launch.cpp \
+  for source in kernels/sm90/host.cpp kernels/sm90/loading.cpp kernels/sm90/refusal.cpp \
+                kernels/sm90/model.cpp kernels/sm90/statistics.cu kernels/common/implicit_gemm.cpp \
+                kernels/common/time_correction.cpp kernels/common/launch.cpp \
                 kernels/common/tensor_map.cpp kernels/common/filter_packing.cu core/geometry.cpp core/names.cpp; do
     echo "$root/src/$source"
   done
