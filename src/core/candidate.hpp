@@ -32,6 +32,12 @@ struct PlanRequest {
   DeviceInfo device;  ///< Asked once, when the plan is made.
 };
 
+/// The same without the statistics of its output.
+inline PlanRequest without_statistics(PlanRequest request) {
+  request.statistics_groups = 0;
+  return request;
+}
+
 /// Bytes of the tensors of a prologue.
 inline double prologue_bytes(const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;

@@ -13,12 +13,6 @@
 namespace convoy {
 namespace {
 
-PlanRequest without_statistics(const PlanRequest& request) {
-  PlanRequest plain = request;
-  plain.statistics_groups = 0;
-  return plain;
-}
-
 /// The GroupNorm whose statistics are taken.
 NormRequest norm_request(const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;

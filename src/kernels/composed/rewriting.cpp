@@ -83,11 +83,6 @@ class RewritingCandidate final : public KernelCandidate {
     bool keeps_pixels = true;
   };
 
-  static PlanRequest without_statistics(PlanRequest request) {
-    request.statistics_groups = 0;
-    return request;
-  }
-
   static Form with_statistics(Form form, const PlanRequest& request) {
     form.request.statistics_groups = request.statistics_groups;
     return form;
