@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dispatch/shuffled.hpp"
 
-#include "core/checked.hpp"
 #include "core/shuffle.hpp"
+#include "core/workspace.hpp"
 
 #ifdef CONVOY_WITH_CUDA
 #include "kernels/composed/shuffle.hpp"
@@ -34,10 +34,8 @@ class ShuffledCopyPlan final : public ExecutablePlan {
         inner_(kernel.make(unshuffled(request))),
         copies_(copies_of(kernel.device())),
         element_bytes_(size_of(request.output_dtype)),
-        results_bytes_(static_cast<std::size_t>(
-            ceil_div(request.geometry.output_elements() * static_cast<std::int64_t>(element_bytes_),
-                     std::int64_t{256}) *
-            256)) {}
+        results_bytes_(workspace_part(request.geometry.output_elements() *
+                                      static_cast<std::int64_t>(element_bytes_))) {}
 
   std::size_t workspace_bytes() const override {
     return results_bytes_ + inner_->workspace_bytes();

@@ -3,6 +3,7 @@
 
 #include "core/checked.hpp"
 #include "core/text.hpp"
+#include "core/workspace.hpp"
 #include "kernels/common/filter_packing.hpp"
 #include "kernels/composed/transforms.hpp"
 
@@ -10,11 +11,6 @@ namespace convoy::composed {
 namespace {
 
 constexpr std::int64_t kElementBytes = 2;  // bf16, fp16
-
-// Bytes of a part of a workspace, so that the next part is aligned as cudaMalloc's memory is.
-std::size_t part_bytes(std::int64_t bytes) {
-  return static_cast<std::size_t>(ceil_div(bytes, 256) * 256);
-}
 
 }  // namespace
 
@@ -26,7 +22,7 @@ void check_qslice_layout(FilterLayout layout) {
 
 std::size_t ktrsc_filter_bytes(const ConvGeometry& g, FilterLayout layout) {
   const bool ktrsc = layout == FilterLayout::ktrsc || layout == FilterLayout::krsc;
-  return ktrsc ? 0 : part_bytes(g.filter_elements() * kElementBytes);
+  return ktrsc ? 0 : workspace_part(g.filter_elements() * kElementBytes);
 }
 
 const void* make_ktrsc_filter(void* workspace, const void* filter, const ConvGeometry& g,
@@ -40,8 +36,8 @@ QsliceDriver::QsliceDriver(const ConvGeometry& g, bool sliced_filter, FilterLayo
     : geometry_(g),
       layout_(layout),
       accumulator_bytes_(
-          part_bytes(g.output_elements() * static_cast<std::int64_t>(sizeof(float)))),
-      slices_bytes_(sliced_filter ? 0 : part_bytes(g.filter_elements() * kElementBytes)) {}
+          workspace_part(g.output_elements() * static_cast<std::int64_t>(sizeof(float)))),
+      slices_bytes_(sliced_filter ? 0 : workspace_part(g.filter_elements() * kElementBytes)) {}
 
 Conv2dProblemShape QsliceDriver::slice_problem() const {
   const ConvGeometry& g = geometry_;
@@ -110,9 +106,9 @@ Im2colMatmulDriver::Im2colMatmulDriver(const ConvGeometry& g, DType output_dtype
       output_row_bytes_(g.out_channels * static_cast<std::int64_t>(size_of(output_dtype))),
       pitch_(ceil_div(g.gemm_k(), 8) * 8),
       chunks_(im2col_chunks(g.gemm_m(), pitch_ * kElementBytes, scratch_bytes)),
-      columns_bytes_(part_bytes(chunks_.rows * pitch_ * kElementBytes)),
+      columns_bytes_(workspace_part(chunks_.rows * pitch_ * kElementBytes)),
       filter_bytes_(pads_filter() && !padded_filter
-                        ? part_bytes(g.out_channels * pitch_ * kElementBytes)
+                        ? workspace_part(g.out_channels * pitch_ * kElementBytes)
                         : 0) {}
 
 Conv2dProblemShape Im2colMatmulDriver::gemm_problem(std::int64_t rows) const {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/composed/joined_groups.hpp"
 
-#include "core/checked.hpp"
 #include "core/text.hpp"
+#include "core/workspace.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/launch.hpp"
 #include "kernels/composed/threads.hpp"
@@ -84,9 +84,8 @@ class JoinedGroupsPlan final : public CudaPlan {
   std::size_t joined_filter_bytes() const {
     return dense_filter_bytes() * static_cast<std::size_t>(joined_);
   }
-  // Its part of the workspace, so that what follows is aligned as cudaMalloc's memory is.
   std::size_t filter_part() const {
-    return ceil_div(joined_filter_bytes(), std::size_t{256}) * 256;
+    return workspace_part(static_cast<std::int64_t>(joined_filter_bytes()));
   }
 
   void join_filter(void* to, const void* dense, cudaStream_t stream) const {

@@ -5,6 +5,7 @@
 
 #include "core/checked.hpp"
 #include "core/text.hpp"
+#include "core/workspace.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/launch.hpp"
 #include "kernels/composed/threads.hpp"
@@ -208,10 +209,7 @@ class PaddedPlan final : public CudaPlan {
   std::int64_t bytes_of(std::int64_t elements) const {
     return elements * static_cast<std::int64_t>(size_of(request_.dtype));
   }
-  // Bytes of a part of the workspace, so that the next is aligned as cudaMalloc's memory is.
-  std::size_t part(std::int64_t elements) const {
-    return static_cast<std::size_t>(ceil_div(bytes_of(elements), std::int64_t{256}) * 256);
-  }
+  std::size_t part(std::int64_t elements) const { return workspace_part(bytes_of(elements)); }
 
   const PlanRequest padded_;
   const std::unique_ptr<ExecutablePlan> inner_;

@@ -6,6 +6,7 @@
 
 #include "core/checked.hpp"
 #include "core/text.hpp"
+#include "core/workspace.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/device_geometry.cuh"
 #include "kernels/common/fast_divide.hpp"
@@ -139,11 +140,8 @@ class PaddedCopyPlan final : public CudaPlan {
         last_(last_part(request.geometry, form)),
         inner_(inner.make(with_geometry(request, form.part))),
         last_inner_(inner.make(with_geometry(request, last_))),
-        copy_bytes_(
-            static_cast<std::size_t>(ceil_div(form.part.activation_elements() *
-                                                  static_cast<std::int64_t>(size_of(request.dtype)),
-                                              std::int64_t{256}) *
-                                     256)) {}
+        copy_bytes_(workspace_part(form.part.activation_elements() *
+                                   static_cast<std::int64_t>(size_of(request.dtype)))) {}
 
   std::size_t workspace_bytes() const override {
     return copy_bytes_ + std::max(inner_->workspace_bytes(), last_inner_->workspace_bytes());

@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "core/checked.hpp"
 #include "core/text.hpp"
+#include "core/workspace.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/launch.hpp"
 #include "kernels/composed/threads.hpp"
@@ -345,10 +345,6 @@ class ShuffledPhasesPlan final : public CudaPlan {
   }
 
  private:
-  // Aligned as cudaMalloc's memory is.
-  static std::size_t part(std::int64_t bytes) {
-    return static_cast<std::size_t>(ceil_div(bytes, std::int64_t{256}) * 256);
-  }
   std::int64_t filter_row_bytes() const {
     return request_.geometry.gemm_k() * static_cast<std::int64_t>(size_of(request_.dtype));
   }
@@ -357,11 +353,11 @@ class ShuffledPhasesPlan final : public CudaPlan {
   }
   std::size_t permuted_filter_bytes() const {
     if (request_.packed_filter || !permutes(request_)) return 0;
-    return part(request_.geometry.out_channels * filter_row_bytes());
+    return workspace_part(request_.geometry.out_channels * filter_row_bytes());
   }
   std::size_t permuted_bias_bytes() const {
     if (!request_.epilogue.bias || !permutes(request_)) return 0;
-    return part(bias_bytes(request_.geometry.out_channels));
+    return workspace_part(bias_bytes(request_.geometry.out_channels));
   }
   void permute(void* to, const void* from, std::int64_t row_bytes, cudaStream_t stream) const {
     const std::int64_t phases = request_.shuffle.phases();

@@ -5,6 +5,7 @@
 
 #include "core/checked.hpp"
 #include "core/text.hpp"
+#include "core/workspace.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/launch.hpp"
 #include "kernels/common/split_tf32.hpp"
@@ -152,7 +153,7 @@ class SplitCopyPlan final : public CudaPlan {
  private:
   // Of a part of the workspace, so that the next is aligned as cudaMalloc's memory is.
   static std::size_t bytes_of(std::int64_t elements) {
-    return static_cast<std::size_t>(ceil_div(elements * std::int64_t{4}, std::int64_t{256}) * 256);
+    return workspace_part(elements * std::int64_t{4});
   }
   void split(void* to, const void* from, Operand operand, std::int64_t rows,
              cudaStream_t stream) const {
