@@ -3,13 +3,16 @@
 // Times every kernel on every layer of shape files, for the fit of the models (fit_model.cpp):
 //
 //   convoy_measure_kernels --csv FILE [--seconds S] [--reach R] [--sample P] [--runs N] [--seed N]
-//                          [--kernels PREFIX] [--dense] [--uncorrected] SHAPES...
+//                          [--kernels PREFIX] [--dense] [--twice] [--uncorrected]
+//                          SHAPES...
 //
 // A kernel that the model puts beyond `reach` times the best one measured so far is left out, but
 // for a random part of them, which the fit needs: without it the model would never hear where it is
 // wrong about what is slow. Kernels that split the reduction are timed with each split.
 // --kernels: those alone whose names begin so; may be given again. --dense: filters are not packed
-// beforehand. --uncorrected: modelled times are those of the models alone (train_correction.py).
+// beforehand. --twice: each run comes right behind one of the same kernel that is not timed, so its
+// code is in the caches, as where one layer is timed alone; otherwise code comes cold.
+// --uncorrected: modelled times are those of the models alone (train_correction.py).
 // The filter is packed in each kernel's own format, as random numbers: times do not depend on which
 // they are. Runs of a round are enqueued one behind the other, L2 flushed before each, in an order
 // that is drawn anew.
@@ -55,7 +58,7 @@ struct Options {
   double seconds = 150, reach = 8, sample = 0.15;
   int runs = 9;
   std::int64_t seed = 1;
-  bool packed = true;
+  bool packed = true, twice = false;
   DType dtype = DType::bf16;         // Of shapes that do not say theirs.
   std::vector<std::string> kernels;  // Prefixes of names; empty: all.
   std::vector<std::string> shapes;
@@ -203,9 +206,12 @@ class Measurer {
       }
       std::shuffle(round.begin(), round.end(), random_);
       std::vector<const std::function<void(cudaStream_t)>*> runs;
-      for (const Entry* entry : round) runs.push_back(&entry->run);
+      const std::size_t each = options_.twice ? 2 : 1;
+      for (const Entry* entry : round) runs.insert(runs.end(), each, &entry->run);
       const std::vector<double> times = timer_.times_us(runs);
-      for (std::size_t i = 0; i < round.size(); ++i) round[i]->times.push_back(times[i]);
+      for (std::size_t i = 0; i < round.size(); ++i) {
+        round[i]->times.push_back(times[i * each + each - 1]);
+      }
     }
 
     std::string rows;
@@ -398,6 +404,7 @@ int main(int argc, char** argv) {
   line.whole("--runs", options.runs, 1, 1000, "of each kernel");
   line.words("--kernels", options.kernels, "those alone whose names begin so");
   line.flag("--dense", dense, "filters are not packed beforehand");
+  line.flag("--twice", options.twice, "time each run right after another of the same kernel");
   line.flag("--uncorrected", uncorrected, "model times as the models alone make them");
   line.whole("--seed", options.seed, std::int64_t{0}, (std::int64_t{1} << 32) - 1, "of the sample");
   line.rest("SHAPES", options.shapes, 1, bench::kShapesHelp);
