@@ -52,6 +52,12 @@ __device__ __forceinline__ void mma_16x8x8_tf32(float (&d)[4], const std::uint32
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/// Fp32 to TF32, nearest, ties to even. NOTE: tensor cores cut the lower 13 bits off.
+__device__ __forceinline__ std::uint32_t rounded_to_tf32(std::uint32_t x) {
+  const std::uint32_t rounded = x + 0xfffu + (x >> 13 & 1u);
+  return fabsf(__uint_as_float(x)) < INFINITY ? rounded : x;
+}
+
 /// The same product alone: what `d` held does not count.
 __device__ __forceinline__ void mma_16x8x8_tf32_first(float (&d)[4], const std::uint32_t (&a)[4],
                                                       std::uint32_t b0, std::uint32_t b1) {

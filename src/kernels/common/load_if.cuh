@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace convoy::small {
+namespace convoy {
 
 /// A word of global memory, or zeros where it does not exist: nothing is read there. Word: 16 or 32
 /// bits, uint2 or uint4, aligned to its size.
@@ -47,4 +47,4 @@ __device__ __forceinline__ Word load_if(bool exists, const void* from) {
   return v;
 }
 
-}  // namespace convoy::small
+}  // namespace convoy

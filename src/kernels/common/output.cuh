@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/common/epilogue.cuh"
+#include "kernels/common/load_if.cuh"
 #include "kernels/common/output.hpp"
 
 namespace convoy {
@@ -26,15 +27,44 @@ struct alignas(sizeof(Out) * kWidth < 16 ? sizeof(Out) * kWidth : 16) OutputVect
   Out values[kWidth];
 };
 
+/// The bias of kWidth channels as it lies in memory. NOTE: nothing waits for it where it is loaded;
+/// a conversion there would.
+template <int kWidth>
+struct BiasWords {
+  std::uint32_t words[kWidth];
+
+  /// Of channels [channel, channel + count), zeros where there is none.
+  __device__ __forceinline__ void load(const EpilogueParams& epilogue, std::int64_t channel,
+                                       int count) {
+    const auto load_words = [&]<typename Word>(const Word* bias) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        words[i] = load_if<Word>(bias != nullptr && i < count, bias + channel + i);
+      }
+    };
+    if (epilogue.bias_dtype == DType::fp32) {
+      load_words(static_cast<const std::uint32_t*>(epilogue.bias));
+    } else {
+      load_words(static_cast<const std::uint16_t*>(epilogue.bias));
+    }
+  }
+  __device__ __forceinline__ void to_floats(DType dtype, float (&bias)[kWidth]) const {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      bias[i] = dtype == DType::fp32   ? __uint_as_float(words[i])
+                : dtype == DType::bf16 ? __uint_as_float(words[i] << 16)
+                                       : __half2float(__ushort_as_half(words[i]));
+    }
+  }
+};
+
 /// The bias of channels [channel, channel + count), zeros where there is none.
 template <int kWidth>
 __device__ __forceinline__ void load_biases(const EpilogueParams& epilogue, float (&bias)[kWidth],
                                             std::int64_t channel, int count) {
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) {
-    const bool exists = epilogue.bias != nullptr && i < count;
-    bias[i] = exists ? load_bias(epilogue, static_cast<int>(channel) + i) : 0.0f;
-  }
+  BiasWords<kWidth> words;
+  words.load(epilogue, channel, count);
+  words.to_floats(epilogue.bias_dtype, bias);
 }
 
 template <typename Out, int kWidth>

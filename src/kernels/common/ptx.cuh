@@ -172,6 +172,16 @@ __device__ __forceinline__ void barrier_wait_cluster(Barrier* barrier, std::uint
   }
 }
 
+/// Store `v` where `to` lies in block `rank` of the cluster, completing on its barrier (st.async).
+__device__ __forceinline__ void store_async(float4* to, Barrier* barrier, std::uint32_t rank,
+                                            const float4& v) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+      "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(map_shared_rank(shared_address(to), rank)),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(map_shared_rank(shared_address(barrier), rank))
+      : "memory");
+}
+
 // ---- Named barriers of a block --------------------------------------------------------------
 
 /// Wait until `threads` threads (a multiple of 32) have come to barrier `id` (1..15).

@@ -312,15 +312,12 @@ __device__ __forceinline__ void load_fragments(Fragments<kConfig>& fragments,
   }
 }
 
-/// Fp32 fragments to TF32, nearest, ties to even. NOTE: tensor cores cut the lower 13 bits off.
+/// Fp32 fragments to TF32.
 template <Config kConfig>
 __device__ __forceinline__ void round_to_tf32(Fragments<kConfig>& fragments) {
   const auto round = [](std::uint32_t(&fragment)[4]) {
 #pragma unroll
-    for (std::uint32_t& x : fragment) {
-      const std::uint32_t rounded = x + 0xfffu + (x >> 13 & 1u);
-      x = fabsf(__uint_as_float(x)) < INFINITY ? rounded : x;
-    }
+    for (std::uint32_t& x : fragment) x = rounded_to_tf32(x);
   };
 #pragma unroll
   for (auto& fragment : fragments.pixels) round(fragment);

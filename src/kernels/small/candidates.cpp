@@ -14,6 +14,7 @@ void register_kernels(CandidateList& list) {
   list.push_back(make_depthwise_candidate());
   list.push_back(make_grouped_candidate());
   list.push_back(make_grouped_patch_candidate());
+  add_sliced_k_candidates(list);
   list.push_back(make_general_candidate());
 }
 

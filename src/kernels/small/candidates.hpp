@@ -25,6 +25,8 @@ std::unique_ptr<KernelCandidate> make_pointwise_candidate();
 std::unique_ptr<KernelCandidate> make_pointwise_stream_candidate();
 /// "line_stream": filters of one row, of few channels and filters, over long lines (sound).
 std::unique_ptr<KernelCandidate> make_line_stream_candidate();
+/// "sliced_k_16x16", ...: few outputs (networks of batch 1).
+void add_sliced_k_candidates(CandidateList& list);
 /// "few_filters": few filters (conv_out).
 std::unique_ptr<KernelCandidate> make_few_filters_candidate();
 /// "few_filters_async": the same, loaded by cp.async.

@@ -13,8 +13,8 @@
 
 #include "kernels/common/device_geometry.cuh"
 #include "kernels/common/fast_divide.hpp"
+#include "kernels/common/load_if.cuh"
 #include "kernels/common/output.cuh"
-#include "kernels/small/load_if.cuh"
 
 namespace convoy::small {
 
@@ -73,7 +73,7 @@ struct DepthwiseAnyVector {
 #pragma unroll
     for (std::size_t i = 0; i < kBytes / sizeof(Word); ++i) {
       reinterpret_cast<Word*>(values)[i] =
-          small::load_if<Word>(exists, reinterpret_cast<const Word*>(from) + i);
+          convoy::load_if<Word>(exists, reinterpret_cast<const Word*>(from) + i);
     }
   }
 };

@@ -15,9 +15,9 @@
 
 #include "kernels/common/device_geometry.cuh"
 #include "kernels/common/fast_divide.hpp"
+#include "kernels/common/load_if.cuh"
 #include "kernels/common/output.cuh"
 #include "kernels/common/short_epilogue.cuh"
-#include "kernels/small/load_if.cuh"
 
 namespace convoy::small {
 
@@ -102,10 +102,10 @@ struct alignas(sizeof(Element) * kCount) DepthwiseVector {
   __device__ __forceinline__ void load_if(bool exists, const Element* from) {
     static_assert(kWords <= 2);
     if constexpr (kWords == 2) {
-      const auto v = small::load_if<uint2>(exists, from);
+      const auto v = convoy::load_if<uint2>(exists, from);
       words[0] = v.x, words[1] = v.y;
     } else {
-      words[0] = small::load_if<std::uint32_t>(exists, from);
+      words[0] = convoy::load_if<std::uint32_t>(exists, from);
     }
   }
   // NOTE: by an instruction that stays whole: as assignments, words were stored one by one, half a

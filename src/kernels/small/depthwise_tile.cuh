@@ -19,10 +19,10 @@
 #include <cuda.h>
 
 #include "kernels/common/fast_divide.hpp"
+#include "kernels/common/load_if.cuh"
 #include "kernels/common/output.cuh"
 #include "kernels/common/ptx.cuh"
 #include "kernels/small/depthwise_rows.cuh"
-#include "kernels/small/load_if.cuh"
 #include "kernels/small/patch_extents.hpp"
 
 namespace convoy::small {

@@ -13,11 +13,11 @@
 #include "core/text.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/device_code.cuh"
+#include "kernels/common/load_if.cuh"
 #include "kernels/common/output.cuh"
 #include "kernels/common/short_epilogue.cuh"
 #include "kernels/common/time_correction.hpp"
 #include "kernels/small/candidates.hpp"
-#include "kernels/small/load_if.cuh"
 #include "kernels/small/unit_axes.hpp"
 
 namespace convoy::small {
