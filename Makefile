@@ -30,7 +30,7 @@ demo:
 	$(if $(GPU),,@$(MAKE) --no-print-directory demo-virtual)
 
 demo-virtual:
-	@if ! cmake --build build/demo --target help | grep -q '^vgpu_cli:'; then \
+	@if ! cmake --build build/demo --target help | grep '^vgpu_cli:' > /dev/null; then \
 	  echo "demo: no virtual B200: it is built where CUDA 13's compiler is"; \
 	elif ! grep -qw avx2 /proc/cpuinfo; then \
 	  echo "demo: no virtual B200: it needs a processor with AVX2"; \
