@@ -18,9 +18,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <map>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -31,6 +29,7 @@
 #include "kernels/sm90/host.hpp"
 #include "kernels/sm90/instances.hpp"
 #include "kernels/sm90/model.hpp"
+#include "measured_times.hpp"
 #include "shape_file.hpp"
 #include "shape_string.hpp"
 
@@ -162,38 +161,7 @@ struct Time {
   std::vector<TileLoop> loops;  // One for each split of K that may have been measured.
 };
 
-// A line of a file, by the names of its columns.
-using Row = std::map<std::string, std::string>;
-
-std::vector<Row> read_rows(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  const auto cells = [&] {
-    std::vector<std::string> all;
-    std::stringstream stream(line);
-    for (std::string cell; std::getline(stream, cell, ',');) all.push_back(cell);
-    return all;
-  };
-  if (!file || !std::getline(file, line)) throw Error(Status::io_error, path + ": cannot be read");
-  const std::vector<std::string> names = cells();
-  for (const char* name : {"problem", "kernel", "us"}) {
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
-      throw Error(Status::io_error, text(path, ": no column ", name,
-                                         "; legal: a file of convoy_measure_kernels or of "
-                                         "convoy tune --csv"));
-    }
-  }
-  std::vector<Row> rows;
-  while (std::getline(file, line)) {
-    const std::vector<std::string> values = cells();
-    Row row{{"dtype", ""}, {"epilogue", "none"}, {"splits", "0"}};
-    for (std::size_t i = 0; i < std::min(names.size(), values.size()); ++i) {
-      row[names[i]] = values[i];
-    }
-    rows.push_back(std::move(row));
-  }
-  return rows;
-}
+using Row = cli::MeasuredTime;
 
 // The loops that a row may have been measured with: of an unknown split each.
 class Loops {
@@ -206,10 +174,10 @@ class Loops {
   }
 
   std::vector<TileLoop> of(const Row& row) const {
-    const std::string& kernel = row.at("kernel");
-    const EpilogueKind epilogue = cli::parse_epilogue(row.at("epilogue"));
+    const std::string& kernel = row.kernel;
+    const EpilogueKind epilogue = cli::parse_epilogue(row.epilogue);
     if (const auto found = blackwell_.find(kernel); found != blackwell_.end()) {
-      const ConvGeometry g = geometry_of(cli::parse_shape(row.at("problem")).problem);
+      const ConvGeometry g = geometry_of(cli::parse_shape(row.problem).problem);
       if (!sm100::refusal(*found->second, g, g.upsample == 2).empty()) return {};
       return {sm100::tile_loop(*found->second, g, multiprocessors_, epilogue)};
     }
@@ -220,8 +188,8 @@ class Loops {
     if (found == hopper_.end() || !plain) return {};
     // NOTE: of clusters of 4 and 8, as fitted to these times (sm90/model.hpp).
     constexpr double kSplitShare = 0.91;
-    const ConvGeometry g = geometry_of(cli::parse_shape(row.at("problem")).problem);
-    const int measured = std::stoi(row.at("splits"));
+    const ConvGeometry g = geometry_of(cli::parse_shape(row.problem).problem);
+    const int measured = row.splits;
     std::vector<TileLoop> loops;
     for (const int splits : {1, 2, 4, 8}) {
       if (measured > 0 ? splits != measured : splits > 1) continue;
@@ -238,7 +206,7 @@ class Loops {
     }
     return loops;
   }
-  bool is_hopper(const Row& row) const { return hopper_.contains(row.at("kernel")); }
+  bool is_hopper(const Row& row) const { return hopper_.contains(row.kernel); }
 
  private:
   int multiprocessors_;
@@ -247,19 +215,16 @@ class Loops {
 };
 
 std::vector<Time> times_of(const std::vector<Row>& rows, const Loops& loops) {
-  const auto layer = [](const Row& row) {
-    return row.at("problem") + " " + row.at("dtype") + " " + row.at("epilogue");
-  };
   std::map<std::string, double> best;
   for (const Row& row : rows) {
-    const double us = std::stod(row.at("us"));
-    const auto [found, is_new] = best.try_emplace(layer(row), us);
+    const double us = row.us;
+    const auto [found, is_new] = best.try_emplace(row.layer(), us);
     found->second = std::min(found->second, us);
   }
   std::vector<Time> times;
   for (const Row& row : rows) {
-    const double us = std::stod(row.at("us"));
-    if (us > kNearBest * best[layer(row)]) continue;
+    const double us = row.us;
+    if (us > kNearBest * best[row.layer()]) continue;
     Time time{us, loops.of(row)};
     if (!time.loops.empty()) times.push_back(std::move(time));
   }
@@ -333,14 +298,14 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "usage: sm100_fit_model FIT.csv [JUDGE.csv] [--multiprocessors N]\n");
       return 2;
     }
-    std::vector<Row> fitted = read_rows(files[0]), judged;
+    std::vector<Row> fitted = cli::read_measured_times(files[0]), judged;
     if (files.size() == 2) {
-      judged = read_rows(files[1]);
+      judged = cli::read_measured_times(files[1]);
     } else {
       // Every third layer, in the order of the file.
       std::map<std::string, std::size_t> numbers;
-      for (const Row& row : fitted) numbers.try_emplace(row.at("problem"), numbers.size());
-      const auto out = [&](const Row& row) { return numbers[row.at("problem")] % 3 == 2; };
+      for (const Row& row : fitted) numbers.try_emplace(row.problem, numbers.size());
+      const auto out = [&](const Row& row) { return numbers[row.problem] % 3 == 2; };
       std::copy_if(fitted.begin(), fitted.end(), std::back_inserter(judged), out);
       std::erase_if(fitted, out);
     }

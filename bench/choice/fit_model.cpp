@@ -33,18 +33,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <numeric>
 #include <optional>
 #include <random>
 #include <span>
-#include <sstream>
 
 #include "core/text.hpp"
 #include "dispatch/backends.hpp"
 #include "kernels/mma/model.hpp"
 #include "kernels/sm90/model.hpp"
+#include "measured_times.hpp"
 #include "shape_file.hpp"
 #include "shape_string.hpp"
 
@@ -182,13 +181,6 @@ DeviceInfo device_of(int multiprocessors) {
           .l2_bytes = 50 << 20};
 }
 
-std::vector<std::string> fields_of(const std::string& line) {
-  std::vector<std::string> fields;
-  std::stringstream stream(line);
-  for (std::string field; std::getline(stream, field, ',');) fields.push_back(field);
-  return fields;
-}
-
 class Reader {
  public:
   explicit Reader(const DeviceInfo& device) : device_(device) {
@@ -202,46 +194,21 @@ class Reader {
   }
 
   void read(const std::string& path, std::vector<Case>& cases) {
-    std::ifstream file(path);
-    std::string line;
-    if (!file || !std::getline(file, line)) {
-      throw Error(Status::io_error, text(path, " cannot be read, or is empty"));
-    }
-    const std::vector<std::string> header = fields_of(line);
-    const auto column = [&](const char* name) {
-      const auto found = std::find(header.begin(), header.end(), name);
-      if (found == header.end()) throw Error(Status::io_error, text(path, ": no column ", name));
-      return static_cast<std::size_t>(found - header.begin());
-    };
-    const std::size_t problem = column("problem"), kernel = column("kernel"), us = column("us");
-    // Files of before there were any have no epilogues, types and splits.
-    const auto has = [&](const char* name) {
-      return std::find(header.begin(), header.end(), name) != header.end();
-    };
-    const bool epilogues = has("epilogue"), dtypes = has("dtype"), splits = has("splits");
-    std::map<std::string, std::size_t> of_problem;
-    for (int number = 2; std::getline(file, line); ++number) {
-      const std::vector<std::string> fields = fields_of(line);
-      if (fields.size() < header.size()) {
-        throw Error(Status::io_error,
-                    text(path, ":", number, ": ", fields.size(), " fields of ", header.size()));
-      }
-      const std::string words = epilogues ? fields[column("epilogue")] : "none";
-      const std::string dtype = dtypes ? fields[column("dtype")] : "bf16";
-      const auto [found, is_new] =
-          of_problem.try_emplace(text(fields[problem], " ", dtype, " ", words), cases.size());
+    std::map<std::string, std::size_t> of_layer;
+    for (const cli::MeasuredTime& time : cli::read_measured_times(path)) {
+      const auto [found, is_new] = of_layer.try_emplace(time.layer(), cases.size());
       if (is_new) {
-        cases.push_back({fields[problem],
-                         words,
-                         geometry_of(cli::parse_shape(fields[problem]).problem),
-                         dtype == "fp16" ? DType::fp16 : DType::bf16,
-                         cli::parse_epilogue(words),
+        cases.push_back({time.problem,
+                         time.epilogue,
+                         geometry_of(cli::parse_shape(time.problem).problem),
+                         time.dtype == "fp16" ? DType::fp16 : DType::bf16,
+                         cli::parse_epilogue(time.epilogue),
                          {}});
       }
       Row row;
-      row.kernel = fields[kernel];
-      row.us = std::stod(fields[us]);
-      row.splits = splits ? std::stoi(fields[column("splits")]) : 0;
+      row.kernel = time.kernel;
+      row.us = time.us;
+      row.splits = time.splits;
       if (bind(cases[found->second], row)) cases[found->second].rows.push_back(std::move(row));
     }
   }

@@ -5,16 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <map>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "core/geometry.hpp"
 #include "kernels/common/time_correction.hpp"
 #include "kernels/sm90/model.hpp"
+#include "measured_times.hpp"
 #include "shape_file.hpp"
 #include "shape_string.hpp"
 
@@ -43,12 +42,6 @@ TEST(TimeCorrection, Bounds) {
   }
 }
 
-struct Time {
-  std::string kernel;
-  int splits;
-  double us;
-};
-
 // Of the layers in a file of convoy_measure_kernels, the time of the kernel that the model chooses
 // over the fastest one's.
 template <typename Estimate>
@@ -57,25 +50,18 @@ double mean_regret(const Estimate& estimate, int* layers) {
   for (const sm90::Instance& instance : sm90::instances()) {
     instances[sm90::name_of(instance)] = &instance;
   }
-  std::ifstream file(CONVOY_SOURCE_DIR "/bench/results/h100/choice_kept.csv");
-  std::map<std::string, std::vector<Time>> times;  // By problem and epilogue.
-  std::string line;
-  while (std::getline(file, line)) {
-    if (line.empty() || line[0] == '#' || line.starts_with("problem")) continue;
-    std::istringstream stream(line);
-    std::vector<std::string> fields;
-    for (std::string field; std::getline(stream, field, ',');) fields.push_back(field);
-    times[fields.at(0) + ' ' + fields.at(2)].push_back(
-        {fields.at(3), std::stoi(fields.at(4)), std::stod(fields.at(5))});
+  std::map<std::string, std::vector<cli::MeasuredTime>> times;
+  for (const cli::MeasuredTime& time :
+       cli::read_measured_times(CONVOY_SOURCE_DIR "/bench/results/h100/choice_kept.csv")) {
+    times[time.layer()].push_back(time);
   }
   double sum = 0;
   *layers = 0;
   for (const auto& [layer, all] : times) {
-    const std::size_t space = layer.find(' ');
-    const ConvGeometry g = geometry(layer.substr(0, space).c_str());
-    const EpilogueKind epilogue = cli::parse_epilogue(layer.substr(space + 1));
+    const ConvGeometry g = geometry(all.front().problem.c_str());
+    const EpilogueKind epilogue = cli::parse_epilogue(all.front().epilogue);
     double best = std::numeric_limits<double>::max(), least = best, chosen = 0;
-    for (const Time& time : all) {
+    for (const cli::MeasuredTime& time : all) {
       const auto found = instances.find(time.kernel);
       if (found == instances.end()) continue;  // A build of fewer types.
       const sm90::Tiling tiling = sm90::plan_tiling(*found->second, g,
