@@ -6,6 +6,7 @@
 #include "core/candidate.hpp"
 #include "core/text.hpp"
 #include "kernels/common/implicit_gemm_plan.hpp"
+#include "kernels/common/requirements.hpp"
 #include "kernels/common/time_correction.hpp"
 #include "kernels/mma/candidates.hpp"
 #include "kernels/mma/host.hpp"
@@ -44,30 +45,20 @@ class FpropCandidate : public KernelCandidate {
 
   Judgement judge(const PlanRequest& request) const override {
     const Config& config = instance_.config;
-    const int capability = request.device.compute_capability;
-    if (capability < 80) {
-      return {RefusalScope::device, text("compute capability = ", capability / 10, ".",
-                                         capability % 10, "; legal: 8.0 and later (cp.async)")};
-    }
+    if (auto refused = require_capability_from(request.device, 80, "cp.async")) return *refused;
     if (request.dtype != config.in) {
       return {RefusalScope::types,
               text("dtype = ", to_string(request.dtype), "; legal: ", to_string(config.in))};
     }
-    if (request.operand_parts) {
-      return {RefusalScope::types, "parts of operands; legal: whole ones (sums would drift)"};
-    }
-    if (config.in == DType::fp32 && !config.split && !request.allow_tf32) {
-      return {RefusalScope::types,
-              "fp32 without allow_tf32; legal: PlanOptions::allow_tf32 (products of TF32)"};
+    if (auto refused = require_whole_operands(request)) return *refused;
+    if (!config.split) {
+      if (auto refused = require_tf32(request)) return *refused;
     }
     std::string reason = refusal(instance_, request.geometry, request.packed_filter);
     if (!reason.empty()) return reason;
     const Tiling tiling = fastest_tiling(instance_, request);
-    if (request.device.shared_memory < static_cast<std::size_t>(tiling.shared_bytes)) {
-      return {RefusalScope::device,
-              text("shared memory of a block = ", request.device.shared_memory,
-                   " bytes; legal: at least ", tiling.shared_bytes)};
-    }
+    const auto shared_bytes = static_cast<std::size_t>(tiling.shared_bytes);
+    if (auto refused = require_shared_memory(request.device, shared_bytes)) return *refused;
     return corrected_us(CorrectedKernel::mma_fprop,
                         {.us = estimate_us(tiling, request),
                          .block_m = 1.0 * config.block_m,

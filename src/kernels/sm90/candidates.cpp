@@ -8,6 +8,7 @@
 #include "core/checked.hpp"
 #include "core/text.hpp"
 #include "kernels/common/implicit_gemm_plan.hpp"
+#include "kernels/common/requirements.hpp"
 #include "kernels/sm90/candidates.hpp"
 #include "kernels/sm90/host.hpp"
 #include "kernels/sm90/model.hpp"
@@ -76,33 +77,24 @@ class FpropCandidate : public KernelCandidate {
   }
 
   Judgement judge(const PlanRequest& request) const override {
-    const int capability = request.device.compute_capability;
     const DType in = instance_.config.in, out = instance_.config.out;
-    if (capability != 90) {
-      return {RefusalScope::device, text("compute capability = ", capability / 10, ".",
-                                         capability % 10, "; legal: 9.0 (wgmma)")};
-    }
+    if (auto refused = require_capability(request.device, 90, "wgmma")) return *refused;
     if (request.dtype != in || request.output_dtype != out) {
       return {RefusalScope::types,
               text("types = ", to_string(request.dtype), " -> ", to_string(request.output_dtype),
                    "; legal: ", to_string(in), " -> ", to_string(out))};
     }
-    if (instance_.config.is_blockwise() && !request.operand_parts) {
-      return {RefusalScope::types,
-              "whole operands; legal: parts, as split_copy_tf32x3 hands them to this kernel"};
+    if (instance_.config.is_blockwise()) {
+      if (!request.operand_parts) {
+        return {RefusalScope::types,
+                "whole operands; legal: parts, as split_copy_tf32x3 hands them to this kernel"};
+      }
+    } else {
+      if (auto refused = require_whole_operands(request)) return *refused;
+      if (auto refused = require_tf32(request)) return *refused;
     }
-    if (in == DType::fp32 && !request.operand_parts && !request.allow_tf32) {
-      return {RefusalScope::types,
-              "fp32 without allow_tf32; legal: PlanOptions::allow_tf32 (products of TF32)"};
-    }
-    if (request.operand_parts && !instance_.config.is_blockwise()) {
-      return {RefusalScope::types, "parts of operands; legal: whole ones (sums would drift)"};
-    }
-    if (request.device.shared_memory < static_cast<std::size_t>(instance_.shared_bytes)) {
-      return {RefusalScope::device,
-              text("shared memory of a block = ", request.device.shared_memory,
-                   " bytes; legal: at least ", instance_.shared_bytes)};
-    }
+    const auto shared_bytes = static_cast<std::size_t>(instance_.shared_bytes);
+    if (auto refused = require_shared_memory(request.device, shared_bytes)) return *refused;
     std::string reason = refusal(instance_, request.geometry, request.packed_filter);
     if (reason.empty()) {
       reason = prologue_refusal(instance_, request.geometry, request.prologue);

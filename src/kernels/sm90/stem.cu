@@ -9,6 +9,7 @@
 #include "core/text.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/device_geometry.cuh"
+#include "kernels/common/requirements.hpp"
 #include "kernels/common/time_correction.hpp"
 #include "kernels/sm90/stem.hpp"
 
@@ -377,11 +378,7 @@ class StemCandidate final : public KernelCandidate {
 
   Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
-    const int capability = request.device.compute_capability;
-    if (capability != 90) {
-      return {RefusalScope::device, text("compute capability = ", capability / 10, ".",
-                                         capability % 10, "; legal: 9.0 (wgmma)")};
-    }
+    if (auto refused = require_capability(request.device, 90, "wgmma")) return *refused;
     if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
     if (!request.packed_filter) {
       return "a dense filter; legal: a packed filter (PlanOptions::packed_filter)";

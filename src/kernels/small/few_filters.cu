@@ -2,6 +2,7 @@
 #include "kernels/small/few_filters.cuh"
 
 #include "kernels/common/cuda_plan.hpp"
+#include "kernels/common/requirements.hpp"
 #include "kernels/common/tensor_map.hpp"
 #include "kernels/common/time_correction.hpp"
 #include "kernels/small/candidates.hpp"
@@ -137,11 +138,7 @@ class FewFiltersCandidate final : public KernelCandidate {
   bool packs_as_dense(const PlanRequest&) const override { return true; }
 
   Judgement judge(const PlanRequest& request) const override {
-    if (request.device.compute_capability < 90) {
-      const int capability = request.device.compute_capability;
-      return {RefusalScope::device, text("compute capability = ", capability / 10, ".",
-                                         capability % 10, "; legal: 9.0 and later (TMA)")};
-    }
+    if (auto refused = require_capability_from(request.device, 90, "TMA")) return *refused;
     std::string reason = few_filters_refusal(request);
     if (!reason.empty()) return reason;
     if (request.geometry.in[0] == 0) return "new frames = 0; legal: at least 1; nearest: 1";
