@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/checked.hpp"
+#include "kernels/common/requirements.hpp"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/patch_extents.hpp"
 #include "kernels/small/patch_plan.hpp"
@@ -173,7 +174,9 @@ double estimate_us(const PlanRequest& request) {
                         activation == Activation::clamp;
   const double store_us = (direct ? kStoreUs : kStagedUs) * (is_cheap ? 1.0 : kActivated);
   const double patch_us = l.pixels * (kPixelUs + l.copies * kCopyUs) + strips * l.steps * kStepUs;
-  const double tile_us = patch_us * (1.0 + kFrames * double(g.filter[0] - 1)) + strips * store_us;
+  // Filters that there are, of those that a block multiplies.
+  const double stored = std::min(strips, double(g.out_channels) / l.filter_groups / 64.0);
+  const double tile_us = patch_us * (1.0 + kFrames * double(g.filter[0] - 1)) + stored * store_us;
   const double block_us = tiles * (tile_us * sharing + kTileUs) +
                           kFilterUs * l.steps * l.strips * l.strip / kNarrowInputWarps;
   const double output_bytes = double(g.output_elements()) * double(size_of(request.output_dtype));
@@ -191,11 +194,7 @@ class NarrowInputCandidate final : public KernelCandidate {
 
   Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
-    if (request.device.compute_capability < 90) {
-      const int capability = request.device.compute_capability;
-      return {RefusalScope::device, text("compute capability = ", capability / 10, ".",
-                                         capability % 10, "; legal: 9.0 and later (stmatrix)")};
-    }
+    if (auto refused = require_capability_from(request.device, 90, "stmatrix")) return *refused;
     if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
     if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
     if (g.in_channels < 1 || g.in_channels > kNarrowInputMaxChannels) {
