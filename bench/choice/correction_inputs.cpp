@@ -3,22 +3,32 @@
 // What the correction of model times is trained on (train_correction.py): the rows of
 // `convoy_measure_kernels` whose kernels it corrects, each with the network's inputs.
 //
-//   convoy_correction_inputs --memory-gbs 3352 TIMES.csv > inputs.csv
+//   convoy_correction_inputs --memory-gbs 3352 COLD.csv WARM.csv > inputs.csv
 //     --memory-gbs       of the GPU that the times are of, GB/s (4814, an H200; an H100 has 3352)
 //     --multiprocessors  of it (132)
+//     --taught-gbs       instead of measured times, those that the network of this build gives for
+//                        a GPU of such memory, times what the mean below is over the first file's
+//                        time: what a network must not forget that is trained on another GPU
 //
-// CSV columns: problem, dtype, epilogue, kernel, splits, us (measured), model_us (not corrected),
-// x0 ... The model times of kernels outside sm90_fprop are those in the file, which `--uncorrected`
-// wrote.
+// A kernel's time is its mean over the files; what one of them lacks is left out. So a file of code
+// that comes cold and one of warm code (--twice) make times that stand between.
+//
+// CSV columns: problem, dtype, epilogue, kernel, splits, us, model_us (not corrected), x0 ... The
+// model times of kernels outside sm90_fprop are those in the files, which `--uncorrected` wrote; so
+// --taught-gbs leaves those kernels out.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
-#include <fstream>
+#include <limits>
 #include <map>
-#include <sstream>
+#include <optional>
 
 #include "command_line.hpp"
+#include "core/rewriting.hpp"
+#include "core/text.hpp"
 #include "kernels/mma/model.hpp"
 #include "kernels/sm90/model.hpp"
+#include "measured_times.hpp"
 #include "shape_file.hpp"
 #include "shape_string.hpp"
 
@@ -29,22 +39,13 @@ using namespace convoy;
 struct Options {
   double memory_gbs = 4814;
   int multiprocessors = 132;
+  double taught_gbs = 0;
   std::vector<std::string> files;
 };
-
-std::vector<std::string> split(const std::string& line) {
-  std::vector<std::string> fields;
-  std::istringstream stream(line);
-  for (std::string field; std::getline(stream, field, ',');) fields.push_back(field);
-  return fields;
-}
 
 class Writer {
  public:
   explicit Writer(const Options& options) : options_(options) {
-    device_.compute_capability = 90;
-    device_.multiprocessors = options.multiprocessors;
-    device_.memory_gbs = options.memory_gbs;
     for (const sm90::Instance& instance : sm90::instances()) {
       instances_[sm90::name_of(instance)] = &instance;
     }
@@ -56,75 +57,127 @@ class Writer {
     std::printf("\n");
   }
 
-  void write(const std::string& path) {
-    std::ifstream file(path);
-    if (!file) throw Error(Status::invalid_argument, path + " cannot be read");
-    std::string line;
-    std::map<std::string, std::size_t> columns;
-    while (std::getline(file, line)) {
-      if (line.empty() || line[0] == '#') continue;
-      const std::vector<std::string> fields = split(line);
-      if (columns.empty()) {
-        for (std::size_t i = 0; i < fields.size(); ++i) columns[fields[i]] = i;
-        continue;
+  void write() const {
+    std::vector<cli::MeasuredTime> rows = cli::read_measured_times(options_.files.front());
+    std::vector<double> firsts;
+    for (const cli::MeasuredTime& row : rows) firsts.push_back(row.us);
+    for (std::size_t i = 1; i < options_.files.size(); ++i) {
+      std::map<std::string, double> others;
+      for (const cli::MeasuredTime& row : cli::read_measured_times(options_.files[i])) {
+        others[key_of(row)] = row.us;
       }
-      const auto field = [&](const char* name) { return fields.at(columns.at(name)); };
-      write_row(field("problem"), field("dtype"), field("epilogue"), field("kernel"),
-                std::stoi(field("splits")), std::stod(field("us")),
-                std::stod(field("modelled_us")));
+      for (cli::MeasuredTime& row : rows) {
+        const auto other = others.find(key_of(row));
+        row.us = other == others.end() ? kMissing : row.us + other->second;
+      }
+    }
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      cli::MeasuredTime& row = rows[i];
+      row.us /= static_cast<double>(options_.files.size());
+      if (row.us >= 0) write_row(row, firsts[i]);
     }
   }
 
  private:
-  void write_row(const std::string& problem, const std::string& dtype, const std::string& epilogue,
-                 const std::string& kernel, int splits, double us, double modelled_us) const {
-    const ConvGeometry g = geometry_of(cli::parse_shape(problem).problem);
-    const EpilogueKind kind = cli::parse_epilogue(epilogue);
-    CorrectedKernel family = CorrectedKernel::fprop;
-    ModelledTime time;
-    if (const auto found = instances_.find(kernel); found != instances_.end()) {
-      const sm90::Config& config = found->second->config;
-      if (config.in == DType::fp32 || config.out != config.in || g.groups != 1) return;
-      // Dispatch had it run on the problem in another form.
-      if (!sm90::refusal(*found->second, g, true).empty()) return;
-      const sm90::Tiling tiling = sm90::plan_tiling(*found->second, g,
-                                                    {.packed_filter = true,
-                                                     .multiprocessors = device_.multiprocessors,
-                                                     .splits = std::max(splits, 1),
-                                                     .prologue = {},
-                                                     .statistics_groups = 0});
-      time =
-          sm90::model_time(g, tiling, device_.multiprocessors, kind, sm90::constants_of(device_));
-    } else {
-      const auto tile = mma_instances_.find(kernel);
-      if (tile != mma_instances_.end()) {
-        family = CorrectedKernel::mma_fprop;
-        time.block_m = tile->second->config.block_m;
-        time.block_n = tile->second->config.block_n;
-        time.splits = std::max(splits, 1);
-      } else if (kernel == "few_filters") {
-        family = CorrectedKernel::few_filters;
-      } else if (kernel == "pointwise") {
-        family = CorrectedKernel::pointwise;
-      } else if (kernel == "pointwise_stream") {
-        family = CorrectedKernel::pointwise_stream;
-      } else if (kernel == "sm90_stem") {
-        family = CorrectedKernel::stem;
-      } else {
-        return;
-      }
-      time.us = modelled_us;
+  // Of a kernel that a file lacks, and of every sum with it.
+  static constexpr double kMissing = -1e30;
+
+  static std::string key_of(const cli::MeasuredTime& row) {
+    return text(row.layer(), " ", row.kernel, " ", row.splits);
+  }
+
+  void write_row(const cli::MeasuredTime& row, double first_us) const {
+    const ConvGeometry given = geometry_of(cli::parse_shape(row.problem).problem);
+    const EpilogueKind kind = cli::parse_epilogue(row.epilogue);
+    std::vector<Rewriting> forms = {{given, false}};
+    // Each split of a kernel is measured on the problem as it is.
+    const bool as_given = row.splits > 0;
+    if (!as_given) {
+      for (Rewriting& form : rewritings(given)) forms.push_back(std::move(form));
     }
-    std::printf("%s,%s,%s,%s,%d,%.3f,%.4f", problem.c_str(), dtype.c_str(), epilogue.c_str(),
-                kernel.c_str(), splits, us, time.us);
-    for (const float x : correction_inputs(family, time, g, kind)) {
+    CorrectedKernel family = CorrectedKernel::fprop;
+    double us = row.us;
+    Rewriting form;
+    ModelledTime time;
+    if (const auto found = instances_.find(row.kernel); found != instances_.end()) {
+      const sm90::Config& config = found->second->config;
+      if (config.in == DType::fp32 || config.out != config.in || given.groups != 1) return;
+      // The form that dispatch ran is the one whose time the file has.
+      double nearest = std::numeric_limits<double>::max();
+      for (const Rewriting& each : forms) {
+        if (!sm90::refusal(*found->second, each.geometry, true).empty()) continue;
+        const ModelledTime modelled =
+            tile_time(*found->second, each.geometry, row.splits, kind, options_.memory_gbs);
+        const double off = std::abs(modelled.us * rewriting_doubt(each) - row.modelled_us);
+        if (off >= nearest) continue;
+        nearest = off;
+        form = each;
+        time = modelled;
+      }
+      if (nearest > (as_given ? 1.0 : 0.01) * row.modelled_us) return;
+      if (options_.taught_gbs > 0) {
+        time = tile_time(*found->second, form.geometry, row.splits, kind, options_.taught_gbs);
+        us = corrected_us(family, time, form.geometry, kind) * rewriting_doubt(form) * row.us /
+             first_us;
+      }
+    } else {
+      if (options_.taught_gbs > 0) return;
+      const std::optional<CorrectedKernel> other = family_of(row, time);
+      // NOTE: which of several forms such a kernel ran is not told by the file.
+      if (!other || forms.size() > 1) return;
+      family = *other;
+      form = forms[0];
+      time.us = row.modelled_us;
+    }
+    std::printf("%s,%s,%s,%s,%d,%.3f,%.4f", row.problem.c_str(), row.dtype.c_str(),
+                row.epilogue.c_str(), row.kernel.c_str(), row.splits, us,
+                time.us * rewriting_doubt(form));
+    for (const float x : correction_inputs(family, time, form.geometry, kind)) {
       std::printf(",%.6g", static_cast<double>(x));
     }
     std::printf("\n");
   }
 
+  ModelledTime tile_time(const sm90::Instance& instance, const ConvGeometry& g, int splits,
+                         const EpilogueKind& kind, double memory_gbs) const {
+    DeviceInfo device;
+    device.compute_capability = 90;
+    device.memory_gbs = memory_gbs;
+    const sm90::Tiling tiling = sm90::plan_tiling(instance, g,
+                                                  {.packed_filter = true,
+                                                   .multiprocessors = options_.multiprocessors,
+                                                   .splits = std::max(splits, 1),
+                                                   .prologue = {},
+                                                   .statistics_groups = 0});
+    return sm90::model_time(g, tiling, options_.multiprocessors, kind, sm90::constants_of(device));
+  }
+
+  // Of a kernel outside sm90_fprop, with what its name says; nothing where it is not corrected.
+  std::optional<CorrectedKernel> family_of(const cli::MeasuredTime& row, ModelledTime& time) const {
+    if (const auto tile = mma_instances_.find(row.kernel); tile != mma_instances_.end()) {
+      time.block_m = tile->second->config.block_m;
+      time.block_n = tile->second->config.block_n;
+      time.splits = std::max(row.splits, 1);
+      return CorrectedKernel::mma_fprop;
+    }
+    int pixels = 0, filters = 0, blocks = 1;  // sliced_k_16x32_4cta
+    if (std::sscanf(row.kernel.c_str(), "sliced_k_%dx%d_%dcta", &pixels, &filters, &blocks) >= 2) {
+      time.block_m = pixels;
+      time.block_n = filters;
+      time.splits = blocks;
+      return CorrectedKernel::sliced_k;
+    }
+    const std::map<std::string, CorrectedKernel> others = {
+        {"few_filters", CorrectedKernel::few_filters},
+        {"pointwise", CorrectedKernel::pointwise},
+        {"pointwise_stream", CorrectedKernel::pointwise_stream},
+        {"sm90_stem", CorrectedKernel::stem}};
+    const auto other = others.find(row.kernel);
+    if (other == others.end()) return std::nullopt;
+    return other->second;
+  }
+
   Options options_;
-  DeviceInfo device_;
   std::map<std::string, const sm90::Instance*> instances_;
   std::map<std::string, const mma::Instance*> mma_instances_;
 };
@@ -136,10 +189,10 @@ int main(int argc, char** argv) {
   bench::CommandLine line("convoy_correction_inputs", "Inputs of the correction of model times.");
   line.number("--memory-gbs", options.memory_gbs, "of the GPU that the times are of");
   line.whole("--multiprocessors", options.multiprocessors, 1, 1000, "of it");
+  line.number("--taught-gbs", options.taught_gbs, "times that this build's network gives for it");
   line.rest("TIMES", options.files, 1, "files of convoy_measure_kernels");
   return line.run(argc, argv, [&] {
-    Writer writer(options);
-    for (const std::string& file : options.files) writer.write(file);
+    Writer(options).write();
     return 0;
   });
 }

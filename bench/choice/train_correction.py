@@ -4,12 +4,13 @@
 
     bench/shapes/wild.py --seeds 0:1000 --layers 16 > layers.txt
     bench/shapes/random_layers.py --seeds 0:7000 >> layers.txt
-    build/gpu/bin/convoy_measure_kernels --uncorrected --csv times.csv --runs 7 --reach 1.5 \\
-        --sample 0.03 layers.txt                         # on a GPU: once an H100, once an H200
-    build/gpu/bin/convoy_correction_inputs --memory-gbs 3352 times_h100.csv > h100.csv
-    build/gpu/bin/convoy_correction_inputs --memory-gbs 4814 times_h200.csv > h200.csv
+    build/gpu/bin/convoy_measure_kernels --uncorrected --csv cold.csv --runs 7 --reach 1.5 \\
+        --sample 0.03 layers.txt    # on a GPU: once an H100, once an H200, both with --twice again
+    build/gpu/bin/convoy_correction_inputs --memory-gbs 3352 cold.csv warm.csv > h100.csv
     bench/choice/train_correction.py h100.csv h200.csv \\
         --write src/kernels/common/time_correction_weights.inc
+
+Where a GPU is not to be had, --taught-gbs of convoy_correction_inputs stands in for its times.
 
 A layer is trained on or kept for judging as a whole: --judge says which share is kept, --folds N
 trains N times and judges each layer once. Printed is the regret of choices: the time of the kernel

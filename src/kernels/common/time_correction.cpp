@@ -92,6 +92,7 @@ std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
   add(kernel == CorrectedKernel::stem);
   add(kernel == CorrectedKernel::mma_fprop);
   add(kernel == CorrectedKernel::few_filters);
+  add(kernel == CorrectedKernel::sliced_k);
   add(std::log2(std::max(1.0, pixels / 132.0 / t.block_m)));
   add_logarithm(static_cast<double>(std::max(g.dilation[1], g.dilation[2])));
   add_logarithm(static_cast<double>(g.activation_elements()));

@@ -21,7 +21,8 @@ enum class CorrectedKernel : int {
   pointwise_stream,
   stem,
   mma_fprop,
-  few_filters
+  few_filters,
+  sliced_k
 };
 
 /// A kernel on a layer, as its model sees it. What a kernel's model does not know stays as it is
@@ -49,7 +50,7 @@ struct ModelledTime {
 };
 
 /// Inputs of the network: logarithms, shares and flags.
-inline constexpr int kCorrectionInputs = 49;
+inline constexpr int kCorrectionInputs = 50;
 std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
                                                        const ModelledTime& time,
                                                        const ConvGeometry& geometry,

@@ -102,9 +102,7 @@ class RewritingCandidate final : public KernelCandidate {
       form.request.geometry = rewriting.geometry;
       form.judgement = kernel_->judge(form.request);
       if (!form.judgement.refusal.empty()) continue;
-      // NOTE: measured, 48 layers: of T×1 filters halo tiles take so much longer than the model,
-      // which was fitted to square ones, beside what other tiles take.
-      if (rewriting.keeps_pixels) form.judgement.estimated_us *= 1.06;
+      form.judgement.estimated_us *= rewriting_doubt(rewriting);
       const bool first = !best.judgement.refusal.empty();
       // NOTE: measured: frames as rows are loaded by im2col where frames are plain boxes, up to 1.6
       // times as long where the model sees no difference.

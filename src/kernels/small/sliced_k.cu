@@ -11,6 +11,8 @@
 #include "core/text.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/device_geometry.cuh"
+#include "kernels/common/requirements.hpp"
+#include "kernels/common/time_correction.hpp"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/unit_axes.hpp"
 
@@ -183,18 +185,9 @@ class SlicedCandidate final : public KernelCandidate {
 
   Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
-    const int capability = request.device.compute_capability;
-    if (capability < 90) {
-      return {RefusalScope::device, text("compute capability = ", capability / 10, ".",
-                                         capability % 10, "; legal: 9.0 and later (clusters)")};
-    }
-    if (request.dtype == DType::fp32 && !request.allow_tf32) {
-      return {RefusalScope::types,
-              "fp32 without allow_tf32; legal: PlanOptions::allow_tf32 (products of TF32)"};
-    }
-    if (request.operand_parts) {
-      return {RefusalScope::types, "parts of operands; legal: whole ones (sums would drift)"};
-    }
+    if (auto refused = require_capability_from(request.device, 90, "clusters")) return *refused;
+    if (auto refused = require_tf32(request)) return *refused;
+    if (auto refused = require_whole_operands(request)) return *refused;
     if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
     const auto piece = static_cast<std::int64_t>(kPieceBytes / size_of(request.dtype));
     if (g.in_channels % piece != 0) {
@@ -209,7 +202,12 @@ class SlicedCandidate final : public KernelCandidate {
     const SlicedTiling tiling = tiling_of(form_, request);
     reason = size_refusal(tiling, g);
     if (!reason.empty()) return reason;
-    return estimate_us(tiling, request);
+    return corrected_us(CorrectedKernel::sliced_k,
+                        {.us = estimate_us(tiling, request),
+                         .block_m = 16.0 * form_.tile.pixels,
+                         .block_n = 16.0 * form_.tile.filters,
+                         .splits = 1.0 * form_.blocks},
+                        request);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
