@@ -93,7 +93,8 @@ class Writer {
     // Each split of a kernel is measured on the problem as it is.
     const bool as_given = row.splits > 0;
     if (!as_given) {
-      for (Rewriting& form : rewritings(given)) forms.push_back(std::move(form));
+      const std::vector<Rewriting> others = rewritings(given);
+      forms.insert(forms.end(), others.begin(), others.end());
     }
     CorrectedKernel family = CorrectedKernel::fprop;
     double us = row.us;
