@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <optional>
 #include <sstream>
 #include <string_view>
 
 #include "convoy/error.hpp"
+#include "io/byte_source.hpp"
 #include "text.hpp"
 
 namespace convoy::cli {
@@ -17,10 +17,7 @@ namespace {
 std::vector<std::string> split(const std::string& line) {
   std::vector<std::string> fields;
   std::istringstream stream(line);
-  for (std::string field; std::getline(stream, field, ',');) {
-    if (field.ends_with('\r')) field.pop_back();
-    fields.push_back(field);
-  }
+  for (std::string field; std::getline(stream, field, ',');) fields.push_back(field);
   return fields;
 }
 
@@ -82,12 +79,13 @@ class Table {
 }  // namespace
 
 std::vector<MeasuredTime> read_measured_times(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw Error(Status::io_error, path + " cannot be read");
+  constexpr std::uint64_t kMost = 1 << 30;
+  std::istringstream lines(io::read_all(path, kMost));
   std::vector<MeasuredTime> times;
   std::optional<Table> table;
   std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
+  for (int number = 1; std::getline(lines, line); ++number) {
+    if (line.ends_with('\r')) line.pop_back();
     if (line.empty() || line[0] == '#') continue;
     const std::vector<std::string> fields = split(line);
     if (table) {

@@ -94,13 +94,8 @@ EpilogueKind parse_epilogue(std::string_view words) {
 }
 
 std::vector<ShapeCase> read_shape_file(const std::string& path) {
-  io::FileSource source(path);
-  if (source.size() > kLargestFile) source.fail("is too large for a shape file");
-  std::string text(source.size(), '\0');
-  source.read(0, text.data(), text.size());
-
+  std::istringstream lines(io::read_all(path, kLargestFile));
   std::vector<ShapeCase> cases;
-  std::istringstream lines(text);
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
     line = line.substr(0, line.find('#'));

@@ -52,36 +52,32 @@ class Writer {
     for (const mma::Instance& instance : mma::instances()) {
       mma_instances_[mma::name_of(instance)] = &instance;
     }
-    std::printf("problem,dtype,epilogue,kernel,splits,us,model_us");
-    for (int i = 0; i < kCorrectionInputs; ++i) std::printf(",x%d", i);
-    std::printf("\n");
   }
 
   void write() const {
-    std::vector<cli::MeasuredTime> rows = cli::read_measured_times(options_.files.front());
-    std::vector<double> firsts;
-    for (const cli::MeasuredTime& row : rows) firsts.push_back(row.us);
+    const std::vector<cli::MeasuredTime> rows = cli::read_measured_times(options_.files.front());
+    std::vector<std::map<std::string, double>> others;
     for (std::size_t i = 1; i < options_.files.size(); ++i) {
-      std::map<std::string, double> others;
+      std::map<std::string, double>& times = others.emplace_back();
       for (const cli::MeasuredTime& row : cli::read_measured_times(options_.files[i])) {
-        others[key_of(row)] = row.us;
-      }
-      for (cli::MeasuredTime& row : rows) {
-        const auto other = others.find(key_of(row));
-        row.us = other == others.end() ? kMissing : row.us + other->second;
+        times[key_of(row)] = row.us;
       }
     }
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      cli::MeasuredTime& row = rows[i];
+    std::printf("problem,dtype,epilogue,kernel,splits,us,model_us");
+    for (int i = 0; i < kCorrectionInputs; ++i) std::printf(",x%d", i);
+    std::printf("\n");
+    for (cli::MeasuredTime row : rows) {
+      const std::string key = key_of(row);
+      const auto has_it = [&](const auto& times) { return times.contains(key); };
+      if (!std::all_of(others.begin(), others.end(), has_it)) continue;
+      const double first_us = row.us;
+      for (const auto& times : others) row.us += times.at(key);
       row.us /= static_cast<double>(options_.files.size());
-      if (row.us >= 0) write_row(row, firsts[i]);
+      write_row(row, first_us);
     }
   }
 
  private:
-  // Of a kernel that a file lacks, and of every sum with it.
-  static constexpr double kMissing = -1e30;
-
   static std::string key_of(const cli::MeasuredTime& row) {
     return text(row.layer(), " ", row.kernel, " ", row.splits);
   }

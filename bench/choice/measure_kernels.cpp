@@ -11,8 +11,8 @@
 // wrong about what is slow. Kernels that split the reduction are timed with each split.
 // --kernels: those alone whose names begin so; may be given again. --dense: filters are not packed
 // beforehand. --twice: each run comes right behind one of the same kernel that is not timed, so its
-// code is in the caches; otherwise it comes cold, as where kernels take turns (convoy_vs_cudnn,
-// convoy_compare_builds). time_correction is trained on the means of both.
+// code is in the caches; otherwise it comes cold, as where kernels take turns
+// (convoy_compare_builds). time_correction is trained on the means of both.
 // --uncorrected: modelled times are those of the models alone (train_correction.py).
 // The filter is packed in each kernel's own format, as random numbers: times do not depend on which
 // they are. Runs of a round are enqueued one behind the other, L2 flushed before each, in an order

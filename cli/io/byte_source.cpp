@@ -54,16 +54,24 @@ void FileSource::read_checked(std::uint64_t offset, void* into, std::size_t byte
   }
 }
 
+std::string read_all(const std::string& path, std::uint64_t most) {
+  FileSource source(path);
+  if (source.size() > most) {
+    source.fail("too large, " + std::to_string(source.size()) + " bytes; legal: at most " +
+                std::to_string(most));
+  }
+  std::string content(source.size(), '\0');
+  source.read(0, content.data(), content.size());
+  return content;
+}
+
 std::optional<std::string> read_if_there(const std::string& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
     throw Error(Status::io_error, path + ": cannot read: " + std::strerror(errno));
   }
-  FileSource source(path);
-  std::string content(source.size(), '\0');
-  source.read(0, content.data(), content.size());
-  return content;
+  return read_all(path);
 }
 
 void MemorySource::read_checked(std::uint64_t offset, void* into, std::size_t bytes) {

@@ -52,6 +52,10 @@ class FileSource : public ByteSource {
   std::uint64_t size_ = 0;
 };
 
+/// All bytes of the regular file `path`. Throws Error{io_error} where it has more than `most`, or
+/// cannot be read.
+std::string read_all(const std::string& path, std::uint64_t most = UINT64_MAX);
+
 /// All bytes of the regular file `path`; nothing where there is no file. Throws Error{io_error} for
 /// whatever else keeps it from being read: who takes that for "no file" overwrites it.
 std::optional<std::string> read_if_there(const std::string& path);

@@ -6,26 +6,22 @@
 #include <fstream>
 #include <string>
 
-#include "convoy/error.hpp"
+#include "memory_file.hpp"
+#include "unit/expect_error.hpp"
 
 namespace convoy::cli {
 namespace {
 
 /// A file with this text, as the reader sees it.
 std::vector<MeasuredTime> read(const std::string& text) {
-  const std::string path = testing::TempDir() + "measured_times_test.csv";
-  std::ofstream(path, std::ios::trunc) << text;
+  const io::TemporaryFolder folder;
+  const std::string path = folder / "times.csv";
+  std::ofstream(path) << text;
   return read_measured_times(path);
 }
 
-std::string refusal(const std::string& text) {
-  try {
-    read(text);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.status(), Status::io_error);
-    return error.what();
-  }
-  return "";
+void expect_refusal(const char* part, const std::string& text) {
+  test::expect_error(Status::io_error, {part}, [&] { read(text); });
 }
 
 TEST(MeasuredTimes, ColumnsByName) {
@@ -54,15 +50,16 @@ TEST(MeasuredTimes, WhatOlderFilesLack) {
 }
 
 TEST(MeasuredTimes, Refusals) {
-  EXPECT_NE(refusal("").find("empty"), std::string::npos);
-  EXPECT_NE(refusal("problem,us\n").find("no column 'kernel'"), std::string::npos);
-  EXPECT_NE(refusal("problem,kernel,us\n# x\nn1h8w8c64k64r1s1,general\n").find(":3: 2 fields"),
-            std::string::npos);
-  EXPECT_NE(refusal("problem,kernel,us\na,b,fast\n").find(":2: us = 'fast'; legal: a number"),
-            std::string::npos);
-  EXPECT_NE(refusal("problem,kernel,us,splits\na,b,1,2x\n").find("splits = '2x'"),
-            std::string::npos);
-  EXPECT_THROW(read_measured_times("/nowhere/times.csv"), Error);
+  expect_refusal("empty", "");
+  expect_refusal("no column 'kernel'", "problem,us\n");
+  expect_refusal(":3: 2 fields", "problem,kernel,us\n# x\nn1h8w8c64k64r1s1,general\n");
+  expect_refusal(":2: us = 'fast'; legal: a number", "problem,kernel,us\na,b,fast\n");
+  expect_refusal("splits = '2x'", "problem,kernel,us,splits\na,b,1,2x\n");
+  test::expect_error(Status::io_error, {"/nowhere/times.csv"},
+                     [] { read_measured_times("/nowhere/times.csv"); });
+  const io::TemporaryFolder folder;
+  test::expect_error(Status::io_error, {"regular file"},
+                     [&] { read_measured_times(folder / "."); });
 }
 
 }  // namespace
