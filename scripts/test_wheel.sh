@@ -40,10 +40,15 @@ tests=$PWD/tests/python
 cd "$folder"
 fresh/bin/python -c 'import convoy; convoy.show_config()'
 fresh/bin/python "$tests/test_numpy.py"
+fresh/bin/python - << 'EOF'
+from importlib.metadata import entry_points
+(backend,) = entry_points(group="torch_dynamo_backends", name="convoy")
+assert backend.value == "convoy._compiled:dynamo_backend", backend
+EOF
 if "$python" -c 'import torch' 2> /dev/null; then
   say "with PyTorch"
   "$python" -m pip install -q --disable-pip-version-check --no-deps --target site ./*.whl
-  for test in torch styles; do
+  for test in torch styles compiled; do
     PYTHONPATH=$PWD/site "$python" "$tests/run.py" "$test"
   done
 fi

@@ -40,6 +40,7 @@ from ._plan import (
 
 if TYPE_CHECKING:
     from ._accelerate import accelerate, refresh, report, restore
+    from ._compiled import dynamo_backend
     from ._graphs import graphed
 
 
@@ -49,6 +50,10 @@ def __getattr__(name):
         from . import _accelerate
 
         return getattr(_accelerate, name)
+    if name == "dynamo_backend":
+        from . import _compiled
+
+        return _compiled.dynamo_backend
     if name == "graphed":
         from . import _graphs
 
@@ -79,6 +84,7 @@ __all__ = [
     "clear_cache",
     "conv2d",
     "conv3d",
+    "dynamo_backend",
     "graphed",
     "group_norm",
     "refresh",

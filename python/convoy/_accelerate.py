@@ -9,14 +9,13 @@ import torch
 
 from . import _calls, _entries, _functions, _helpers
 from ._changes import unwatch
-from ._native import UPSAMPLE_FOLDINGS, InvalidArgument, choose
+from ._native import InvalidArgument
 from ._report import Report
 from ._results import tidy
-from ._session import Session
+from ._session import Session, check_options
 from ._trial import MARK
 
 _functions.register_all()
-QUALITIES = {"fast": 0, "exact": 1}
 
 
 class _Handles(list):
@@ -81,11 +80,7 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
     undoes it. A model that writes to its input in place writes to a copy. Raises
     InvalidArgument where `model` is no module, has no convolution, or is or holds a compiled one.
     """
-    choose(UPSAMPLE_FOLDINGS, upsample_folding, "upsample_folding")
-    choose(QUALITIES, quality, "quality")
-    if quality == "exact" and upsample_folding != "exact":
-        raise InvalidArgument(f'upsample_folding = {upsample_folding!r} is not legal with '
-                              'quality="exact"; legal: exact')
+    check_options(upsample_folding, quality)
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgument(f"model is a {type(model).__name__}; legal: a torch.nn.Module")
     if isinstance(model, torch.jit.ScriptModule):

@@ -26,6 +26,7 @@ from ._plan import (
     cached_norm,
     cached_plan,
 )
+from ._steps import step
 
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 _PACK_LAYOUTS = {3: ("KCRS", "KRSC"), 4: ("KCRS", "KRSC"), 5: ("KCTRS", "KTRSC")}
@@ -53,12 +54,12 @@ def stream_of(device):
 
 
 _float32 = torch.float32
-_cudnn_allows_tf32 = torch._C._get_cudnn_allow_tf32  # torch.backends.cudnn.allow_tf32
+tf32_is_allowed = torch._C._get_cudnn_allow_tf32  # torch.backends.cudnn.allow_tf32
 
 
 def allows_tf32(tensor):
     """As F.conv2d: PyTorch's own setting says whether fp32 may be multiplied as TF32."""
-    return tensor.dtype is _float32 and _cudnn_allows_tf32()
+    return tensor.dtype is _float32 and tf32_is_allowed()
 
 
 def is_transformed():
@@ -122,6 +123,12 @@ def packed_filter(plan, weight, device):
                         packed)
         watch()  # Again: the last model may have been restored meanwhile.
         return packed
+
+
+def packed_of(weights):
+    """What is packed of these."""
+    wanted = set(map(id, weights))
+    return [known[3] for (_, weight), known in list(_packed.items()) if weight in wanted]
 
 
 def address_of(packed):
@@ -319,25 +326,31 @@ class ConvCall:
                                            cache, coefficients)
             except RuntimeError as error:
                 raise _operators.typed(error) from None
+        if residual is not None:
+            residual = self.convert(residual)
+        if cache is not None:
+            cache = self.convert(cache)
+        given = packed_filter(self.plan, weight, x.device) if self.packed else self._dense(weight)
+        return self._run(given, x, None if bias is None else vector(bias), residual, cache,
+                         coefficients)
+
+    @step
+    def _run(self, given, x, bias, residual, cache, coefficients):
+        """given: the filter, packed or not."""
         out = torch.empty(self.shape, dtype=x.dtype, device=x.device, memory_format=self.format)
         epilogue = native.Epilogue.from_buffer_copy(self.epilogue)
         arguments = native.RunArguments.from_buffer_copy(self.arguments)
         arguments.output, arguments.activation = out.data_ptr(), x.data_ptr()
         if bias is not None:
-            bias = vector(bias)
             epilogue.bias = bias.data_ptr()
         if residual is not None:
-            residual = self.convert(residual)
             epilogue.residual = residual.data_ptr()
         if cache is not None:
-            cache = self.convert(cache)
             arguments.cache = cache.data_ptr()
         if self.packed:
-            packed = packed_filter(self.plan, weight, x.device)
-            arguments.packed_filter = packed._handle
+            arguments.packed_filter = given._handle
         else:
-            weight = self._dense(weight)
-            arguments.filter = weight.data_ptr()
+            arguments.filter = given.data_ptr()
         if self.workspace:
             workspace = torch.empty(self.workspace, dtype=torch.uint8, device=x.device)
             arguments.workspace = workspace.data_ptr()
@@ -415,6 +428,11 @@ class NormCall:
                 return _operators.run_norm(self.number.value, x, weight, bias)
             except RuntimeError as error:
                 raise _operators.typed(error) from None
+        return self._run(x, None if weight is None else vector(weight),
+                         None if bias is None else vector(bias))
+
+    @step
+    def _run(self, x, weight, bias):
         if self.coefficients is None:
             out = torch.empty_like(x)
         else:
@@ -422,10 +440,8 @@ class NormCall:
         arguments = native.NormArguments.from_buffer_copy(self.arguments)
         arguments.output, arguments.input = out.data_ptr(), x.data_ptr()
         if weight is not None:
-            weight = vector(weight)
             arguments.scale = weight.data_ptr()
         if bias is not None:
-            bias = vector(bias)
             arguments.bias = bias.data_ptr()
         if self.workspace:
             workspace = torch.empty(self.workspace, dtype=torch.uint8, device=x.device)

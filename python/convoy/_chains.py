@@ -18,6 +18,7 @@ from ._deferred import FLOATS, Deferred
 from ._layout import is_inner
 from ._nodes import Cat, Conv, Node, Norm, Sigmoid, Upsample, Value
 from ._plan import cached_elementwise
+from ._steps import step
 
 _OPERANDS, _STEPS = 4, 12
 _NUMBER, _KEPT = -1, -2
@@ -258,12 +259,18 @@ class _Program:
         coefficients = None
         if self.norm is not None:
             coefficients = chain.session.coefficients(self.norm, like)
-        out = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
-        plan.run(out.data_ptr(), [tensor.data_ptr() for tensor in tensors],
-                 None if coefficients is None else coefficients.data_ptr(),
-                 stream_of(like.device))
+        out = _run(plan, like, tensors, coefficients)
         chain.session.fused["pointwise function"] += len(self.steps)
         return out
+
+
+@step
+def _run(plan, like, tensors, coefficients):
+    """A tensor that lies as `like` does."""
+    out = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    plan.run(out.data_ptr(), [tensor.data_ptr() for tensor in tensors],
+             None if coefficients is None else coefficients.data_ptr(), stream_of(like.device))
+    return out
 
 
 def _axes_of(tensor):

@@ -27,7 +27,7 @@ def _tensors(values):
     return found
 
 
-def _refusal(module, given):
+def refusal(module, given):
     """Why this call is PyTorch's; "" where it is not."""
     kinds = {t.device.type for t in given}
     if kinds - {"cpu", "cuda"}:
@@ -49,11 +49,11 @@ def _refusal(module, given):
     return ""
 
 
-def _wrapped(value, session, module):
+def wrapped(value, session, module=None):
     """A tensor that comes in as a stand-in, in tuples too."""
     if not isinstance(value, torch.Tensor):
         if type(value) is tuple:
-            return tuple(_wrapped(item, session, module) for item in value)
+            return tuple(wrapped(item, session, module) for item in value)
         return value
     if not value.dtype.is_floating_point or type(value) not in (torch.Tensor, _Parameter):
         return value
@@ -84,7 +84,7 @@ def before(session, module, args, kwargs):
         takes = takes or (tensor.dtype.is_floating_point and tensor.dim() > 2)
     if not takes:
         return None
-    reason = _refusal(module, given)
+    reason = refusal(module, given)
     if reason:
         session.left_calls[reason] += 1
         if module.training:  # Norms of the model's own, that count nothing, may have other numbers.
@@ -106,8 +106,8 @@ def before(session, module, args, kwargs):
         if reason:
             session.left_calls[f"not cut by height: {reason}"] += 1
 
-    standins = (tuple([_wrapped(value, session, module) for value in args]),
-                {key: _wrapped(value, session, module) for key, value in kwargs.items()})
+    standins = (tuple([wrapped(value, session, module) for value in args]),
+                {key: wrapped(value, session, module) for key, value in kwargs.items()})
     session.is_untidy = True
     _constructors.enter(sys._getframe(1))
     if is_first:

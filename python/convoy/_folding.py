@@ -11,7 +11,7 @@ import torch
 from ._changes import looks, state
 
 
-def _counter_of(model, mean):
+def counter_of(model, mean):
     """What a batch norm of the model counts its training in; None of another mean. NOTE: PyTorch
     does not count what training writes to mean and variance."""
     for part in () if model is None else model.modules():
@@ -79,10 +79,10 @@ class _Folded:
 
 class Foldings:
     """The folded weights of one accelerated model, kept as long as their sources are the same.
-    model: a function that gives it."""
+    counter_of(mean): what the batch norm of this running mean counts its training in, or None."""
 
-    def __init__(self, model):
-        self._model = model
+    def __init__(self, counter_of):
+        self._counter_of = counter_of
         self._known: dict[tuple, _Folded] = {}
         self._origins: dict[int, weakref.ref] = {}
 
@@ -102,7 +102,7 @@ class Foldings:
         if not isinstance(weight, torch.nn.Parameter):
             return None  # Another one at each call.
         key = (id(weight), id(sources[2]), epsilon)
-        sources = (*sources, _counter_of(self._model(), sources[2]))
+        sources = (*sources, self._counter_of(sources[2]))
         found = self._known.get(key)
         if found is not None and not found.is_of(sources):
             found = None
@@ -116,6 +116,16 @@ class Foldings:
                 self._origins[id(found.weight)] = weakref.ref(weight)
             found.update(sources)
         return (found.weight, found.bias) if found.is_legal() else None
+
+    def made(self):
+        """Every folded weight and bias."""
+        return [tensor for folded in self._known.values()
+                for tensor in (folded.weight, folded.bias)]
+
+    def counters(self):
+        """What their norms count training in."""
+        found = (folded.counter() for folded in self._known.values())
+        return [counter for counter in found if counter is not None]
 
     def origin(self, weight):
         """The weight that a folded one was made of; others are their own."""

@@ -20,10 +20,11 @@ _OPAQUE = (torch.Tensor, torch.nn.Module, type, types.ModuleType, types.Function
            types.MethodType, str, bytes, int, float, type(None))
 
 
-def _left(value, known):
-    """The tensor of a stand-in that the caller gets, whose memory no other one of them has."""
+def left(value, known, lay=torch.Tensor.contiguous):
+    """The tensor of a stand-in that the caller gets, whose memory no other one of them has. known:
+    the nodes of those that were left before. lay(tensor): as the caller expects it in memory."""
     inner, shards = value._force(), value._session and value._session.shards
-    node, tensor = value._node, (shards.leave(inner) if shards else inner).contiguous()
+    node, tensor = value._node, lay(shards.leave(inner) if shards else inner)
     if tensor is inner and ((type(node) is Lent and not node.owned)
                             or (node.shared and id(node) in known)):
         tensor = tensor.clone()
@@ -123,7 +124,7 @@ def unwrapped(value, outermost=False, depth=0, known=None):
     known = {} if known is None else known
     if type(value) is Deferred:
         if id(value) not in known:
-            known[id(value)] = _left(value, known), value
+            known[id(value)] = left(value, known), value
         return known[id(value)][0]
     if type(value) in (list, tuple):
         return type(value)(unwrapped(v, depth=depth, known=known) for v in value)

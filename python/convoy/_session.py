@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from . import _calls, _layout, _measure, _prologues, _transposed, _trial
+from . import _calls, _folding, _layout, _measure, _prologues, _transposed, _trial
 from ._bounded import Bounded
 from ._changes import state, watch
 from ._folding import Foldings
-from ._native import ConvoyError
+from ._native import UPSAMPLE_FOLDINGS, ConvoyError, InvalidArgument, choose
 from ._nodes import part_from
 from ._report import Part, Report
 from ._results import storages, tidy, tidy_buffers
@@ -23,6 +23,7 @@ from ._results import storages, tidy, tidy_buffers
 _log = logging.getLogger("convoy")
 _Parameter, _float32 = torch.nn.Parameter, torch.float32
 _MOST = 65536  # Calls that are kept of each kind, by weight and shape.
+QUALITIES = {"fast": 0, "exact": 1}
 _FACTORS = 8  # That a convolution takes in, or all norms together.
 
 
@@ -31,11 +32,21 @@ def _identity(weight):
     return id(weight) if isinstance(weight, torch.nn.Parameter) else None
 
 
+def check_options(upsample_folding, quality):
+    """Raises InvalidArgument for what `Session` does not take."""
+    choose(UPSAMPLE_FOLDINGS, upsample_folding, "upsample_folding")
+    choose(QUALITIES, quality, "quality")
+    if quality == "exact" and upsample_folding != "exact":
+        raise InvalidArgument(f'upsample_folding = {upsample_folding!r} is not legal with '
+                              'quality="exact"; legal: exact')
+
+
 class Session:
     """What the accelerated parts of one model share."""
 
     def __init__(self, model=None, upsample_folding="exact", probe=True, quality="fast",
-                 shards=None):
+                 shards=None, counter_of=None):
+        """counter_of: as of Foldings; None: of the model's batch norms."""
         self.shards = shards  # Where a group of ranks shares the work.
         self.model = None if model is None else weakref.ref(model)
         self.upsample_folding, self.probe, self.quality = upsample_folding, probe, quality
@@ -53,7 +64,8 @@ class Session:
         self._names: dict[int, str] | None = None
         self._derived: dict[tuple, Any] = {}
         self._factors: dict[int | None, set] = Bounded(_MOST)
-        self.foldings = Foldings(lambda: self.model and self.model())
+        self.foldings = Foldings(counter_of or (
+            lambda mean: _folding.counter_of(self.model and self.model(), mean)))
         self.filters = _transposed.Filters()
         self.trials = _trial.Trials()
         self.is_untidy = False  # Whether the model may hold stand-ins, from calls before.
@@ -356,6 +368,18 @@ class Session:
         if isinstance(bias, torch.nn.Parameter):
             return self._multiplied(bias, scale, torch.float32)
         return bias.detach().float() * scale
+
+    def made_of_weights(self):
+        """The tensors that are kept from call to call, made of the model's weights."""
+        derived = [known[2] if isinstance(known, tuple) else known
+                   for known in self._derived.values()]
+        return [*derived, *self.foldings.made(), *self.filters.made()]
+
+    def progress(self):
+        """Changes where a call has found something that the next one will do otherwise."""
+        return tuple([len(found) for found in (
+            self.shared, self._convs, self._norms, self._pairs, self._transposed,
+            self._coefficients)])
 
     def forget_derived(self):
         self._derived.clear()

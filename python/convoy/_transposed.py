@@ -119,6 +119,11 @@ class Filters:
             self._known[key] = known
         return known[2:]
 
+    def made(self):
+        """Every filter and bias."""
+        return [tensor for known in self._known.values() for tensor in known[2:]
+                if tensor is not None]
+
     def clear(self):
         self._known.clear()
 

@@ -195,7 +195,8 @@ def _milliseconds(run, device):
 
 def _bound(module, accelerated, plain):
     return (f"the host binds {type(module).__name__}: {accelerated:.2f} ms accelerated, "
-            f"{plain:.2f} ms PyTorch's; convoy.graphed takes the host's time away")
+            f"{plain:.2f} ms PyTorch's; torch.compile with convoy.dynamo_backend, or "
+            "convoy.graphed, takes the host's time away")
 
 
 class _Open:

@@ -86,7 +86,7 @@ def _on_meta():
     with contextlib.ExitStack() as stack:
         for owner, name, value in (
             (_session.Session, "conv", _conv), (_session.Session, "norm", _norm),
-            (_entries, "_refusal", lambda module, given: ""),
+            (_entries, "refusal", lambda module, given: ""),
             (_layout, "_wide_devices", {"cuda", "meta"}), (_axes, "laid_out", _laid_out),
             (torch.nn.functional, "scaled_dot_product_attention", _attention),
         ):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Autoencoders of diffusers with their published configurations and random weights, in bf16 on one
 GPU: PyTorch eager in its best memory format, Convoy by convoy.accelerate, and the same in a CUDA
-graph (convoy.graphed); optionally torch.compile. The ways take turns in one process. peak GB: what
-PyTorch allocates during a call; kept GB: what of the device's memory a way holds between calls, its
-copy of the weights, packed filters and the graph's memory among it.
+graph (convoy.graphed); optionally torch.compile, by PyTorch's own backend and by Convoy's. The ways
+take turns in one process. peak GB: what PyTorch allocates during a call; kept GB: what of the
+device's memory a way holds between calls, its copy of the weights, packed filters and the graph's
+memory among it.
 
     python -m convoy.bench vae                      all of them, decode
     python -m convoy.bench vae wan21 --size 480x832x81
@@ -43,7 +44,9 @@ def arguments(words):
     parser.add_argument("--parts", default="decode", help="of decode, encode")
     parser.add_argument("--variants", default="eager,convoy,graph",
                         help="of eager, compile, max-autotune, convoy, convoy-fast (upsampling "
-                        "folded fast), convoy-exact (quality=\"exact\"), graph")
+                        "folded fast), convoy-exact (quality=\"exact\"), graph, dynamo "
+                        "(torch.compile with convoy.dynamo_backend), dynamo-graph (its CUDA "
+                        "graphs)")
     parser.add_argument("--budget", type=seconds, default=240.0,
                         help="seconds; classes that do not fit any more are named and left out")
     parser.add_argument("--each", type=float, metavar="SECONDS",
@@ -66,7 +69,8 @@ def arguments(words):
     for name in options.classes:
         if name not in vae_models.BY_NAME:
             parser.error(f"CLASS: no {name!r}; legal: {', '.join(vae_models.BY_NAME)}")
-    legal = {"eager", "compile", "max-autotune", "convoy", "convoy-fast", "convoy-exact", "graph"}
+    legal = {"eager", "compile", "max-autotune", "convoy", "convoy-fast", "convoy-exact", "graph",
+             "dynamo", "dynamo-graph"}
     for name, given, known in (("--parts", options.parts, {"decode", "encode"}),
                                ("--variants", options.variants, legal)):
         if set(given.split(",")) - known:
@@ -122,6 +126,7 @@ class Case:
     """One model and one part of it, in several ways."""
 
     def __init__(self, vae, part, options, clock):
+        torch._dynamo.reset()  # Else shapes of other models are taken for ones that change.
         self.vae, self.part, self.options, self.clock = vae, part, options, clock
         self.dtype = torch.bfloat16
         self.plain = vae.make(options.small, self.dtype, options.device)
@@ -177,6 +182,15 @@ class Case:
             mode = None if kind == "compile" else "max-autotune-no-cudagraphs"
             compiled = torch.compile(self.run, mode=mode)
             return (lambda: compiled(self.plain, self.given)), None, ""
+        if kind in ("dynamo", "dynamo-graph"):
+            model = in_format(copy.deepcopy(self.plain), False)
+            compiled = torch.compile(
+                lambda given: self.run(model, given), backend=convoy.dynamo_backend,
+                mode="reduce-overhead" if kind == "dynamo-graph" else None,
+                options={"probe": not self.options.no_probe} if kind == "dynamo" else None)
+            for _ in range(4):  # The second call of a shape is noted, the fourth captured.
+                compiled(self.given)
+            return (lambda: compiled(self.given)), (model, compiled), ""
         model = self.accelerated(**_OPTIONS[kind])
         run = lambda: self.run(model, self.given)
         if kind == "graph":
@@ -216,7 +230,7 @@ def measure(case, options, clock, deadline, tell):
     rows: dict[str, dict] = {}
     ways: dict[str, tuple] = {}
     for kind in options.variants.split(","):
-        if kind == "graph" and options.device == "cpu":
+        if kind.endswith("graph") and options.device == "cpu":
             continue
         row = rows[kind] = dict(name=case.vae.name, part=case.part, way=kind, note="",
                                 size="small" if options.small else case.vae.size)
@@ -229,7 +243,7 @@ def measure(case, options, clock, deadline, tell):
             clock.wait()
             row["first_call_s"] = time.perf_counter() - begin
             row["note"] = note
-            if kind.startswith("convoy") and not torch.equal(run(), run()):
+            if kind.startswith(("convoy", "dynamo")) and not torch.equal(run(), run()):
                 row["note"] += " two runs differ in their bits"
             if clock.cuda:
                 release()
