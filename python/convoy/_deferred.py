@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 from ._layout import inner_copy
 from ._memory import alone, is_given, own, own_form, stepped, value_on, write_through
 from ._nodes import Frames, Lent, Norm, Value, Viewed, remember, settle
+from ._steps import run
 
 HALVES = (torch.bfloat16, torch.float16)
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
@@ -438,7 +439,7 @@ def _new(func, args):
         given.append(value)
     if source is None or source._session.shards:
         return None
-    result = func(*given)
+    result = run(func, given, {})
     if (type(result) is not torch.Tensor or not result.dtype.is_floating_point
             or result.requires_grad or _level() is not None or forward_ad._current_level >= 0):
         return result
@@ -505,7 +506,7 @@ def _plain_in_order(args):
 def _seen(func, args, given, named):
     """func(*given(args), **named). What it gives may look at a clone that shares memory still, and
     must see what is written to the clone."""
-    result = func(*given(args), **named)
+    result = run(func, given(args), named)
     for value in args:
         if type(value) is Deferred and type(value._node) is Lent:
             node, before = value._node, value._node.tensor

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Native code that is run on the memory of tensors past PyTorch's dispatcher, for who notes what a
-call does (_tape.py)."""
+"""What is one step of a call for who notes what it does (_tape.py): native code that is run on the
+memory of tensors past PyTorch's dispatcher, and PyTorch's own functions."""
 
 import functools
 import threading
@@ -19,3 +19,10 @@ def step(function):
         return function(*args) if recorder is None else recorder.noted(function, args)
 
     return call
+
+
+def run(function, args, kwargs):
+    """function(*args, **kwargs), one of PyTorch's, on tensors. NOTE: noted whole, not by the
+    operators that it is made of: to ask for one costs the host as much as for the other."""
+    recorder = getattr(thread, "recorder", None)
+    return function(*args, **kwargs) if recorder is None else recorder.run(function, args, kwargs)

@@ -14,6 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from ._deferred import Deferred, dispatched
 from ._steps import thread
 
+# Functions that tell the host something of a tensor, but nothing of its numbers: comparisons with
+# what is no tensor among them.
+_OF_SHAPES = {"__eq__", "__get__", "__len__", "__ne__", "dim", "element_size", "get_device",
+              "is_complex", "is_contiguous", "is_floating_point", "is_same_size", "ndimension",
+              "nelement", "numel", "size", "storage_offset", "stride"}
 # What torch.tensor() ends with.
 _LIFTING = torch.ops.aten.lift_fresh, torch.ops.aten.lift_fresh_copy
 
@@ -52,6 +57,8 @@ class Recorder(TorchDispatchMode):
         self._count = 0
         self._given: list[torch.Tensor] = []
         self.why = ""  # It has no tape.
+        # Within a function that is noted whole: whether it does more than give its result.
+        self._within: bool | None = None
         for value in inputs:
             name = self._new("i")
             self._inputs.append(name)
@@ -73,7 +80,34 @@ class Recorder(TorchDispatchMode):
             with self:
                 return dispatched(func, args, kwargs)
         result = func(*args, **kwargs)
-        self._note(func, args, kwargs, result)
+        if self.why:
+            return result
+        self._check(func, args, kwargs, result)
+        is_needed = func._schema.is_mutable or torch.Tag.nondeterministic_seeded in func.tags
+        if self._within is not None:
+            self._within |= is_needed
+        elif self.why or not (is_needed or _has_tensors(result)):
+            pass
+        elif func._overloadpacket in _LIFTING:
+            self._mark(result, self._new("k", result.clone()))
+        else:
+            self._add(getattr(func, "_op", func), args, kwargs, result, is_needed)
+        return result
+
+    def run(self, function, args, kwargs):
+        """One of PyTorch's functions (_steps.py)."""
+        if self._within is not None or self.why:
+            return function(*args, **kwargs)
+        self._within = False
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            is_needed, self._within = self._within, None
+        name = getattr(function, "__name__", str(function))
+        if _has_tensors(result):
+            self._add(function, args, kwargs, result, is_needed)
+        elif name not in _OF_SHAPES:
+            self.why = self.why or f"{name} tells the host something of a tensor"
         return result
 
     def noted(self, function, args):
@@ -99,29 +133,23 @@ class Recorder(TorchDispatchMode):
         # NOTE: at the tensor, not by its id, which the next tensor may have.
         tensor._convoy_name = self._token, name
 
-    def _note(self, func, args, kwargs, result):
-        if self.why:
-            return
-        is_mutable = func._schema.is_mutable
+    def _check(self, func, args, kwargs, result):
+        """Whether what follows may depend on numbers."""
         if torch.Tag.dynamic_output_shape in func.tags:
             self.why = f"{func.name()} gives a shape that depends on numbers"
-        elif not (is_mutable or _has_tensors(result)):
-            if not _has_tensors((*args, *kwargs.values())):
-                return  # Of types alone.
-            if func is torch.ops.aten._local_scalar_dense.default and id(args[0]) in self._numbers:
-                return
+        elif not (func._schema.is_mutable or _has_tensors(result)
+                  or not _has_tensors((*args, *kwargs.values()))  # Of types alone.
+                  or (func is torch.ops.aten._local_scalar_dense.default
+                      and id(args[0]) in self._numbers)):
             self.why = f"{func.name()} tells the host something of a tensor"
-        elif func._overloadpacket in _LIFTING:  # A tensor of Python's numbers.
-            self._mark(result, self._new("k", result.clone()))
-        else:
-            random = torch.Tag.nondeterministic_seeded in func.tags
-            self._add(getattr(func, "_op", func), args, kwargs, result, is_mutable or random)
 
     def _add(self, function, args, kwargs, result, is_needed):
         names: set[str] = set()
         try:
             given = [self._source(value, names) for value in args]
-            given += [f"{key}={self._source(value, names)}" for key, value in kwargs.items()]
+            # NOTE: a name may be one of Python's own, as random_'s `from`.
+            named = [f"{key!r}: {self._source(value, names)}" for key, value in kwargs.items()]
+            given += [f"**{{{', '.join(named)}}}"] if named else []
         except NotTaped as reason:
             self.why = str(reason)
             return
