@@ -40,6 +40,10 @@ bool together(const sm90::Config& c) {
   return c.schedule == sm90::Schedule::cooperative && !c.is_swapped();
 }
 
+bool shared_by_ctas(const sm90::Config& c) {
+  return c.splits_k();
+}
+
 class Sm90Activations : public testing::Test {
  protected:
   void SetUp() override {
@@ -48,35 +52,39 @@ class Sm90Activations : public testing::Test {
 };
 
 void launch_instance(const sm90::Instance& instance, const Conv2dProblemShape& problem,
-                     const RunPointers& pointers) {
+                     const RunPointers& pointers, int splits = 1) {
   const NoComputeOp compute;
   const NoStoreOp store;
   sm90::prepare(instance);
   sm90::LaunchOptions options;
   options.multiprocessors = 8;
+  options.splits = splits;
   sm90::launch(sm90::plan_launch(instance, geometry_of(problem), options), pointers, &compute,
                &store, nullptr);
   CONVOY_ASSERT_CUDA(cudaDeviceSynchronize());
 }
 
-// A 1x1 convolution with the identity, so that the output is the activation of the input. `unit`:
-// of rounding to the output type.
-void check_activations(const sm90::Instance& instance, double unit) {
+// A 1x1 convolution with the identity, so that the output is the activation of the input; `splits`
+// times as many channels, the last of which count. `unit`: of rounding to the output type.
+void check_activations(const sm90::Instance& instance, double unit, int splits = 1) {
   SCOPED_TRACE(sm90::name_of(instance));
   const DType in = instance.config.in, out = instance.config.out;
-  constexpr std::int64_t kChannels = 64;
+  constexpr std::int64_t kFilters = 64;
   constexpr std::int64_t kPixels = 64;
+  const std::int64_t channels = splits * kFilters, skipped = channels - kFilters;
   const Conv2dProblemShape problem{
-      .in_height = 8, .in_width = 8, .in_channels = kChannels, .out_channels = kChannels};
-  std::vector<float> a(kPixels * kChannels), b(kChannels * kChannels);
-  for (std::size_t i = 0; i < a.size(); ++i) {
+      .in_height = 8, .in_width = 8, .in_channels = channels, .out_channels = kFilters};
+  std::vector<float> values(kPixels * kFilters), a(kPixels * channels, 0.5f);
+  std::vector<float> b(kFilters * channels);
+  for (std::int64_t i = 0; i < kPixels * kFilters; ++i) {
     // -8 to 8 in steps of 1/256; every seventh near zero.
     const float x = (static_cast<float>(i) - 2048.0f) / 256.0f;
-    a[i] = round_to(in, i % 7 == 0 ? x / 1024.0f : x);
+    values[i] = round_to(in, i % 7 == 0 ? x / 1024.0f : x);
+    a[i / kFilters * channels + skipped + i % kFilters] = values[i];
   }
-  for (std::size_t i = 0; i < kChannels; ++i) b[i * kChannels + i] = 1.0f;
+  for (std::int64_t i = 0; i < kFilters; ++i) b[i * channels + skipped + i] = 1.0f;
   const GuardedBuffer activation = upload(a, in), filter = upload(b, in);
-  GuardedBuffer output(a.size() * size_of(out));
+  GuardedBuffer output(values.size() * size_of(out));
   for (const Activation kind :
        {Activation::none, Activation::relu, Activation::leaky_relu, Activation::gelu,
         Activation::gelu_tanh, Activation::silu, Activation::sigmoid, Activation::tanh,
@@ -89,15 +97,16 @@ void check_activations(const sm90::Instance& instance, double unit) {
     pointers.epilogue.parameter_a = -1.5f;
     pointers.epilogue.parameter_b = 2.5f;
     output.fill_with_nan();
-    launch_instance(instance, problem, pointers);
+    launch_instance(instance, problem, pointers, splits);
     reference::Expectation want;
-    for (const float x : a) {
+    for (const float x : values) {
       want.value.push_back(reference::activate_fp64(x, kind, -1.5, 2.5));
       want.bound.push_back(unit * std::abs(want.value.back()) + 0x1p-20);
     }
     const reference::Comparison found = reference::compare(output.download().data(), out, want);
-    EXPECT_TRUE(found.pass) << to_string(kind) << " of " << a[static_cast<std::size_t>(found.worst)]
-                            << " is " << found.worst_got << ", expected " << found.worst_expected;
+    EXPECT_TRUE(found.pass) << to_string(kind) << " of "
+                            << values[static_cast<std::size_t>(found.worst)] << " is "
+                            << found.worst_got << ", expected " << found.worst_expected;
   }
 }
 TEST_F(Sm90Activations, InBf16) {
@@ -108,6 +117,9 @@ TEST_F(Sm90Activations, InFp16) {
 }
 TEST_F(Sm90Activations, OfSwappedTiles) {
   check_activations(instance_where(DType::bf16, DType::bf16, swapped), 0x1p-8);
+}
+TEST_F(Sm90Activations, OfTilesSharedByCtas) {
+  check_activations(instance_where(DType::bf16, DType::bf16, shared_by_ctas), 0x1p-8, 4);
 }
 TEST_F(Sm90Activations, InFp32) {
   // No approximation but SiLU's. NOTE: in test builds one type of a tile has all paths.
