@@ -8,12 +8,12 @@ import operator
 import torch
 
 from . import _layout
+from ._conv_node import Conv
 from ._deferred import HALVES, Deferred, another, is_tensor, plain, value_of, view, waiting_norm
 from ._memory import alone, is_given, laid_out, link, own_form, stepped
 from ._nodes import (
     Cast,
     Cat,
-    Conv,
     Digits,
     Frames,
     Lent,

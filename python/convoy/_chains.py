@@ -14,9 +14,10 @@ from torch.autograd import forward_ad
 
 from . import _nodes
 from ._calls import NAMES, stream_of
+from ._conv_node import Conv
 from ._deferred import FLOATS, Deferred
 from ._layout import is_inner
-from ._nodes import Cat, Conv, Node, Norm, Sigmoid, Upsample, Value
+from ._nodes import Cat, Node, Norm, Sigmoid, Upsample, Value
 from ._plan import cached_elementwise
 from ._steps import step
 

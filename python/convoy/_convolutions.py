@@ -9,6 +9,7 @@ import torch
 from . import _layout
 from ._axes import ordered
 from ._bounded import Bounded
+from ._conv_node import Conv, Geometry, geometry
 from ._deferred import (
     FLOATS,
     Deferred,
@@ -26,8 +27,6 @@ from ._deferred import (
 from ._nodes import (
     Cast,
     Cat,
-    Conv,
-    Geometry,
     Node,
     Norm,
     Pad,
@@ -36,7 +35,6 @@ from ._nodes import (
     Upsample,
     Value,
     frames_of,
-    geometry,
     take_frames,
 )
 

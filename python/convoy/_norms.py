@@ -7,6 +7,7 @@ import functools
 import torch
 
 from . import _chains
+from ._conv_node import Conv
 from ._deferred import (
     FLOATS,
     HALVES,
@@ -22,7 +23,6 @@ from ._deferred import (
 )
 from ._nodes import (
     Cast,
-    Conv,
     MeanSquare,
     Norm,
     ShuffledRepeat,

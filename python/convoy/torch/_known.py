@@ -24,7 +24,7 @@ class ConvNode:
 
     def describe(self, stride, padding, dilation, groups, activation, mode, upsample=1,
                  shuffle=None, repeats=False):
-        """padding: before and after each axis in turn. shuffle, repeats: as _nodes.Conv."""
+        """padding: before and after each axis in turn. shuffle, repeats: as _conv_node.Conv."""
         self.begin, self.end = tuple(padding[0::2]), tuple(padding[1::2])
         self.stride, self.dilation, self.groups = tuple(stride), tuple(dilation), groups
         self.modes, self.upsample = (PADDING_MODES[mode],) * len(stride), upsample
