@@ -110,12 +110,12 @@ class Bench(unittest.TestCase):
             file = pathlib.Path(folder) / "rows.csv"
             self.assertEqual(__main__.main([
                 "vae", "tiny", "--small", "--device", "cpu", "--rounds", "2", "--parts",
-                "decode,encode", "--variants", "eager,convoy", "--csv", str(file)]), 0)
+                "decode,encode", "--variants", "eager,convoy,dynamo", "--csv", str(file)]), 0)
             with open(file, newline="") as opened:
                 rows = list(csv.DictReader(opened))
         self.assertEqual([(row["part"], row["way"]) for row in rows],
-                         [("decode", "eager"), ("decode", "convoy"),
-                          ("encode", "eager"), ("encode", "convoy")])
+                         [(part, way) for part in ("decode", "encode")
+                          for way in ("eager", "convoy", "dynamo")])
         for row in rows:
             self.assertGreater(float(row["median_ms"]), 0)
             self.assertLess(float(row["error"]), 0.05)

@@ -156,6 +156,15 @@ class Case:
         model = in_format(copy.deepcopy(self.plain), False)
         return convoy.accelerate(model, probe=not self.options.no_probe, **keywords)
 
+    def compiled(self, probe, graphs=False):
+        """A copy of the model, and its call under torch.compile with Convoy's backend."""
+        model = in_format(copy.deepcopy(self.plain), False)
+        return model, torch.compile(
+            lambda given: self.run(model, given), backend=convoy.dynamo_backend,
+            mode="reduce-overhead" if graphs else None,
+            # NOTE: PyTorch takes a mode or options, not both.
+            options=None if graphs else {"probe": probe})
+
     def best_format(self):
         """PyTorch's model in the memory format in which it is quicker."""
         spent = {}
@@ -183,11 +192,7 @@ class Case:
             compiled = torch.compile(self.run, mode=mode)
             return (lambda: compiled(self.plain, self.given)), None, ""
         if kind in ("dynamo", "dynamo-graph"):
-            model = in_format(copy.deepcopy(self.plain), False)
-            compiled = torch.compile(
-                lambda given: self.run(model, given), backend=convoy.dynamo_backend,
-                mode="reduce-overhead" if kind == "dynamo-graph" else None,
-                options={"probe": not self.options.no_probe} if kind == "dynamo" else None)
+            model, compiled = self.compiled(not self.options.no_probe, kind == "dynamo-graph")
             for _ in range(4):  # The second call of a shape is noted, the fourth captured.
                 compiled(self.given)
             return (lambda: compiled(self.given)), (model, compiled), ""
@@ -204,7 +209,7 @@ class Case:
 
     def error(self, kind):
         """Relative error against fp32 with the same weights, on a small crop of the input."""
-        if kind not in ("eager", "convoy", "convoy-fast", "convoy-exact"):
+        if kind not in ("eager", "convoy", "convoy-fast", "convoy-exact", "dynamo"):
             return None
         given = self.given
         limits = (64, 64, 17) if self.part == "encode" else (16, 16, 5)
@@ -218,6 +223,11 @@ class Case:
             self.reference = self.run(exact, given.float())
             torch.backends.cudnn.allow_tf32 = tf32
         model = self.plain
+        if kind == "dynamo":
+            _, compiled = self.compiled(probe=False)
+            for _ in range(3):
+                got = compiled(given).float()
+            return ((got - self.reference).norm() / self.reference.norm()).item()
         if kind != "eager":
             model = convoy.accelerate(
                 copy.deepcopy(self.plain), probe=False, **_OPTIONS[kind])
