@@ -135,7 +135,7 @@ class Recorder(TorchDispatchMode):
 
     def _check(self, func, args, kwargs, result):
         """Whether what follows may depend on numbers."""
-        if torch.Tag.dynamic_output_shape in func.tags:
+        if torch.Tag.dynamic_output_shape in func.tags and not _is_by_numbers(func, args):
             self.why = f"{func.name()} gives a shape that depends on numbers"
         elif not (func._schema.is_mutable or _has_tensors(result)
                   or not _has_tensors((*args, *kwargs.values()))  # Of types alone.
@@ -178,8 +178,15 @@ class Recorder(TorchDispatchMode):
             names.add(name)
             return name
         if type(value) in (tuple, list):
-            return "[" + ", ".join(self._source(item, names) for item in value) + "]"
-        return repr(value) if _is_scalar(value) else self._new("v", value)
+            items = ", ".join(self._source(item, names) for item in value)
+            if type(value) is list:
+                return f"[{items}]"
+            return f"({items},)" if value else "()"
+        if _is_scalar(value):
+            return repr(value)
+        if _holds_tensors(value):
+            raise NotTaped(f"a {type(value).__name__} of tensors is an argument")
+        return self._new("v", value)
 
     def ended(self, outputs) -> Callable[..., list]:
         """The tape of a call with these outputs: a function of the inputs. Raises NotTaped."""
@@ -213,10 +220,26 @@ class Recorder(TorchDispatchMode):
         return values["tape"]
 
 
+def _is_by_numbers(func, args):
+    """x[indices], whose shape is that of the indices, unless they are masks."""
+    return func is torch.ops.aten.index.Tensor and all(
+        index is None or index.dtype not in (torch.bool, torch.uint8) for index in args[1])
+
+
 def _has_tensors(result):
     if isinstance(result, (tuple, list)):
         return any(map(_has_tensors, result))
     return isinstance(result, torch.Tensor)
+
+
+def _holds_tensors(value):
+    if isinstance(value, slice):
+        value = value.start, value.stop, value.step
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return any(map(_holds_tensors, value))
+    return isinstance(value, torch.Tensor)
 
 
 def _flat(results):

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from convoy import _compiled
 from convoy._compiled import dynamo_backend
+from convoy._steps import run
 from convoy._tape import NotTaped, Recorder
 from convoy.bench import vae_models
 from support import Block, Then, error, needs_diffusers, use_test_device
@@ -342,6 +343,7 @@ class Compiled(unittest.TestCase):
         x, other = self.x(), self.x()
         for function, word in ((lambda t: t * t.mean().item(), "tells the host"),
                                (lambda t: t.nonzero(), "shape that depends on numbers"),
+                               (lambda t: t[t > 0], "shape that depends on numbers"),
                                (lambda t: t + other, "no operator of the call")):
             with self.assertRaisesRegex(NotTaped, word):
                 self.taped(function, x)
@@ -361,6 +363,24 @@ class Compiled(unittest.TestCase):
             for _ in range(2):
                 x = self.x()
                 torch.testing.assert_close(tape(x)[0], function(x), rtol=0, atol=0)
+
+    def test_tapes_of_functions(self):
+        def function(t):
+            part = run(torch.Tensor.__getitem__, (t, (0, slice(1, 3), None, [2, 4])), {})
+            part = run(torch.Tensor.permute, (part, (1, 0, 2, 3)), {})
+            both = run(torch.cat, ([part, part],), {"dim": 1})
+            return run(torch.clamp, (both,), {"min": torch.zeros(())})
+
+        tape = self.taped(function, self.x())
+        for _ in range(2):
+            x = self.x()
+            torch.testing.assert_close(tape(x)[0], function(x), rtol=0, atol=0)
+
+        def of_a_dictionary(t, min):
+            return t + min["of"]
+
+        with self.assertRaisesRegex(NotTaped, "a dict of tensors"):
+            self.taped(lambda t: run(of_a_dictionary, (t, {"of": t}), {}), self.x())
 
     def test_what_is_not_used_is_not_run(self):
         def function(t):
