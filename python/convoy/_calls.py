@@ -310,29 +310,20 @@ class ConvCall:
         # NOTE: asked here before it is asked there: calls of Python's cost more than the answer.
         if not (x.is_contiguous(memory_format=self.format) and x.data_ptr() % 16 == 0):
             x = self.convert(x)
-        if self.number is not None:
-            packed, address = None, 0
-            if self.packed:
-                packed = packed_filter(self.plan, weight, x.device)
-                weight, address = None, packed._handle
-            else:
-                weight = self._dense(weight)
-            if residual is not None:
-                residual = self.convert(residual)
-            if cache is not None:
-                cache = self.convert(cache)
-            try:
-                return _operators.run_conv(self.number.value, address, x, weight, bias, residual,
-                                           cache, coefficients)
-            except RuntimeError as error:
-                raise _operators.typed(error) from None
         if residual is not None:
             residual = self.convert(residual)
         if cache is not None:
             cache = self.convert(cache)
         given = packed_filter(self.plan, weight, x.device) if self.packed else self._dense(weight)
-        return self._run(given, x, None if bias is None else vector(bias), residual, cache,
-                         coefficients)
+        if self.number is None:
+            return self._run(given, x, None if bias is None else vector(bias), residual, cache,
+                             coefficients)
+        address, dense = (given._handle, None) if self.packed else (0, given)
+        try:
+            return _operators.run_conv(self.number.value, address, x, dense, bias, residual, cache,
+                                       coefficients)
+        except RuntimeError as error:
+            raise _operators.typed(error) from None
 
     @step
     def _run(self, given, x, bias, residual, cache, coefficients):
