@@ -11,6 +11,7 @@
 the operators for PyTorch. `Plan` is the interface on bare addresses, for any other framework.
 """
 
+import importlib
 from typing import TYPE_CHECKING
 
 from ._arrays import conv2d, conv3d, group_norm, rms_norm
@@ -44,20 +45,17 @@ if TYPE_CHECKING:
     from ._graphs import graphed
 
 
+# What needs PyTorch, and where it is.
+_WITH_PYTORCH = {
+    "accelerate": "_accelerate", "refresh": "_accelerate", "report": "_accelerate",
+    "restore": "_accelerate", "dynamo_backend": "_compiled", "graphed": "_graphs",
+}
+
+
 def __getattr__(name):
     """What needs PyTorch, when it is first asked for."""
-    if name in ("accelerate", "refresh", "report", "restore"):
-        from . import _accelerate
-
-        return getattr(_accelerate, name)
-    if name == "dynamo_backend":
-        from . import _compiled
-
-        return _compiled.dynamo_backend
-    if name == "graphed":
-        from . import _graphs
-
-        return _graphs.graphed
+    if name in _WITH_PYTORCH:
+        return getattr(importlib.import_module(f".{_WITH_PYTORCH[name]}", __name__), name)
     raise AttributeError(f"module 'convoy' has no attribute '{name}'")
 
 

@@ -185,3 +185,13 @@ def version_of(tensor):
 def state(tensor):
     """Changes with the tensor's numbers, as far as they are seen."""
     return tensor.data_ptr(), *version_of(tensor)
+
+
+def states(tensors):
+    """As `state`, of many at once: before each call that depends on all weights of a model."""
+    try:
+        versions = [tensor._version for tensor in tensors]
+    except RuntimeError:  # One of them is an inference tensor, whose writes are not counted.
+        versions = [None if tensor.is_inference() else tensor._version for tensor in tensors]
+    return ([tensor.data_ptr() for tensor in tensors], versions,
+            [looks.get(id(tensor)) for tensor in tensors])

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from . import _calls, _constructors, _entries, _functions, _graphs
 from ._bounded import Bounded
-from ._changes import looks
+from ._changes import states
 from ._deferred import Deferred
 from ._native import InvalidArgument
 from ._results import left
@@ -97,6 +97,10 @@ def _reason_to_leave(module):
     return ""
 
 
+def _inputs_of(module):
+    return [node for node in module.graph.nodes if node.op == "placeholder"]
+
+
 def _results_of(module):
     """The compiler's examples of a graph's results."""
     (results,) = (node.args[0] for node in module.graph.nodes if node.op == "output")
@@ -111,7 +115,7 @@ def _is_number(node):
 def _tried(module):
     """Runs a graph on tensors without memory. Returns why it is PyTorch's, "" where it is not, and
     for each result the one that it shares memory with, its own index in front of others."""
-    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    inputs = _inputs_of(module)
     examples = [node.meta.get("example_value") for node in inputs]
     modes = [e.fake_mode for e in examples if isinstance(e, FakeTensor)]
     if not modes:
@@ -189,23 +193,13 @@ def _is_weight(value):
         isinstance(value, torch.Tensor) and hasattr(value, "_dynamo_static_input_type"))
 
 
-def _states(weights):
-    """Change with the weights' numbers, as far as they are seen (_changes.py)."""
-    try:
-        versions = [weight._version for weight in weights]
-    except RuntimeError:  # One of them is an inference tensor, whose writes are not counted.
-        versions = [None if weight.is_inference() else weight._version for weight in weights]
-    return ([weight.data_ptr() for weight in weights], versions,
-            [looks.get(id(weight)) for weight in weights] if looks else [])
-
-
 class _Tape:
     """A call of one shape, with certain weights, as it was noted or as a CUDA graph. kept: what the
     tape knows by its address."""
 
     def __init__(self, run, weights, counters, kept, is_graph, gone):
         self._run, self._counters, self._kept = run, counters, kept
-        self._generation, self._states = _calls.generation(), _states(weights + counters)
+        self._generation, self._states = _calls.generation(), states(weights + counters)
         self._refs = refs = [weakref.ref(weight, gone) for weight in weights]
         self._graph = None
         if is_graph:
@@ -214,7 +208,7 @@ class _Tape:
 
     def is_current(self, weights):
         return (self._generation == _calls.generation()
-                and self._states == _states(weights + self._counters))
+                and self._states == states(weights + self._counters))
 
     def __call__(self, weights, rest):
         if self._graph is None:
@@ -227,7 +221,7 @@ class _Compiled:
 
     def __init__(self, module, inputs, laid, bases, options, is_graph):
         self._module, self._laid, self._is_graph = module, laid, is_graph
-        nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
+        nodes = _inputs_of(module)
         self._numbers = [i for i, node in enumerate(nodes) if _is_number(node)]
         self._weights = [i for i, value in enumerate(inputs)
                          if i not in self._numbers and _is_weight(value)]

@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from . import _calls, _trial
-from ._changes import version_of
+from ._changes import states
 from ._native import InvalidArgument
 
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
@@ -36,14 +36,14 @@ class _Weights:
             held = [*module._parameters.values()]
             if isinstance(module, torch.nn.modules.batchnorm._NormBase):
                 held += module._buffers.values()
-            self._weights += [(p, p.data_ptr(), version_of(p)) for p in held if p is not None]
+            self._weights += [p for p in held if p is not None]
+        self._states = states(self._weights)
 
     def unchanged(self):
         # NOTE: a tenth of the time that model.parameters() takes, before every replay.
         return (self._generation == _calls.generation()
                 and all(entries.get(name) is part for entries, name, part in self._parts)
-                and all(p.data_ptr() == address and version_of(p) == version
-                        for p, address, version in self._weights))
+                and states(self._weights) == self._states)
 
 
 class _Capture:

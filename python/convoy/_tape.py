@@ -184,7 +184,7 @@ class Recorder(TorchDispatchMode):
             return f"({items},)" if value else "()"
         if _is_scalar(value):
             return repr(value)
-        if _holds_tensors(value):
+        if _has_tensors(value):
             raise NotTaped(f"a {type(value).__name__} of tensors is an argument")
         return self._new("v", value)
 
@@ -226,19 +226,13 @@ def _is_by_numbers(func, args):
         index is None or index.dtype not in (torch.bool, torch.uint8) for index in args[1])
 
 
-def _has_tensors(result):
-    if isinstance(result, (tuple, list)):
-        return any(map(_has_tensors, result))
-    return isinstance(result, torch.Tensor)
-
-
-def _holds_tensors(value):
+def _has_tensors(value):
     if isinstance(value, slice):
         value = value.start, value.stop, value.step
     if isinstance(value, dict):
         value = tuple(value.values())
     if isinstance(value, (tuple, list, set, frozenset)):
-        return any(map(_holds_tensors, value))
+        return any(map(_has_tensors, value))
     return isinstance(value, torch.Tensor)
 
 
