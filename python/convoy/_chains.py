@@ -242,10 +242,12 @@ class _Program:
                 tensors.append(enlarged[0].force())
                 ratios.append(enlarged[1:])
         like = next((tensor for tensor, ratio in zip(tensors, ratios)
-                     if ratio is None and tensor.shape == chain.shape), None)
+                     if ratio is None and tensor.shape == chain.shape
+                     and 0 not in tensor.stride()), None)
         if like is None:
             return None
-        axes = _axes_of(like)
+        order = _order_of(like)  # As PyTorch has it, also where `like` has gaps.
+        axes = _axes_of(chain.shape, order)
         if axes is None or (self.norm is not None and (axes[0] != 0 or axes[-1] != 1)):
             return None
         operands = []
@@ -260,33 +262,41 @@ class _Program:
         coefficients = None
         if self.norm is not None:
             coefficients = chain.session.coefficients(self.norm, like)
-        out = _run(plan, like, tensors, coefficients)
+        out = _run(plan, _strides_of(chain.shape, order), like, tensors, coefficients)
         chain.session.fused["pointwise function"] += len(self.steps)
         return out
 
 
 @step
-def _run(plan, like, tensors, coefficients):
-    """A tensor that lies as `like` does."""
-    out = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+def _run(plan, strides, like, tensors, coefficients):
+    """A tensor of these strides, and of the shape, type and device of `like`."""
+    out = torch.empty_strided(like.shape, strides, dtype=like.dtype, device=like.device)
     plan.run(out.data_ptr(), [tensor.data_ptr() for tensor in tensors],
              None if coefficients is None else coefficients.data_ptr(), stream_of(like.device))
     return out
 
 
-def _axes_of(tensor):
-    """The tensor's axes as n, d, h, w, c of dense memory, None for those it lacks; None where it is
-    not dense or has more."""
+def _order_of(tensor):
+    """Its axes, from the one whose entries lie farthest apart to the innermost one."""
     shape, strides = tensor.shape, tensor.stride()
     if is_inner(tensor):
-        axes = [0, *range(2, len(shape)), 1]
-    else:
-        axes = sorted(range(len(shape)), key=lambda i: (shape[i] > 1, -strides[i], i))
-        dense = 1
-        for axis in reversed(axes):
-            if shape[axis] > 1 and strides[axis] != dense:
-                return None
-            dense *= shape[axis]
+        return [0, *range(2, len(shape)), 1]
+    return sorted(range(len(shape)), key=lambda i: (shape[i] > 1, -strides[i], i))
+
+
+def _strides_of(shape, order):
+    """Of dense memory whose axes lie in this order."""
+    strides, dense = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = dense
+        dense *= shape[axis]
+    return tuple(strides)
+
+
+def _axes_of(shape, order):
+    """The axes as n, d, h, w, c of dense memory, None for those it lacks; None where there are
+    more."""
+    axes = list(order)
     while len(axes) > 5 and shape[axes[1]] == 1:
         del axes[1]
     if len(axes) > 5 or not axes:

@@ -232,8 +232,7 @@ class Conv(Node):
                 y = y + bias.reshape(-1, *(1,) * (y.dim() - 2))
         if self.shuffle is not None:
             if self.repeats:
-                residual = shuffle(residual.repeat_interleave(y.shape[1] // residual.shape[1], 1),
-                                   self.shuffle)
+                residual = shuffle(residual, self.shuffle, y.shape[1] // residual.shape[1])
             y = shuffle(y, self.shuffle)
         return self.finish(y, residual)
 

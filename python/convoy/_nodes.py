@@ -431,9 +431,7 @@ class Repeat(Node):
 
     def expanded(self):
         """With the repetitions as an axis of their own behind `axis`; a view."""
-        shape, at = list(self.source.shape), self.axis + 1
-        shape.insert(at, self.count)
-        return self.source.force().unsqueeze(at).expand(shape)
+        return repeated(self.source.force(), self.count, self.axis)
 
     def compute(self):
         made = _layout.reshape(self.expanded(), tuple(self.shape))
@@ -545,24 +543,34 @@ class Norm(Node):
         self.source = None
 
 
-def shuffle(x, how):
-    """Filters as pixels, by PyTorch's own operators. how: (factors, order, dropped frames)."""
+def repeated(x, count, axis):
+    """Each entry of `axis` `count` times, the repetitions as an axis of their own behind it; a
+    view."""
+    shape = list(x.shape)
+    shape.insert(axis + 1, count)
+    return x.unsqueeze(axis + 1).expand(shape)
+
+
+def shuffle(x, how, repeats=1):
+    """Filters, each `repeats` times, as pixels: one copy where repetitions are whole axes of the
+    pixels. how: (factors, order, dropped frames)."""
     factors, order, dropped = how
     axes = x.dim() - 2
     factors = factors[3 - axes:]
     n, filters, *extents = x.shape
-    channels = filters // math.prod(factors)
+    channels = filters * repeats // math.prod(factors)
     outer = order == "channels_outer"
-    x = x.reshape(n, *((channels, *factors) if outer else (*factors, channels)), *extents)
+    # vmap has no memory formats.
+    reshape = _layout.reshape if _level() is None else torch.Tensor.reshape
+    x = repeated(x, repeats, 1) if repeats > 1 else x
+    x = reshape(x, (n, *((channels, *factors) if outer else (*factors, channels)), *extents))
     first = 2 if outer else 1  # Of the factors.
     pixels = [axis for i in range(axes) for axis in (2 + axes + i, first + i)]
     x = x.permute(0, 1 if outer else 1 + axes, *pixels)
-    x = x.reshape(n, channels, *(e * f for e, f in zip(extents, factors)))
-    x = x[:, :, dropped:] if dropped else x
-    if _level() is not None:  # vmap has no memory formats.
-        return x
-    return x.contiguous(
-        memory_format=torch.channels_last if axes == 2 else torch.channels_last_3d)
+    x = reshape(x, (n, channels, *(e * f for e, f in zip(extents, factors))))
+    if dropped:
+        x = x[:, :, dropped:]
+    return x if _level() is not None or _layout.is_inner(x) else _layout.inner_copy(x)
 
 
 class ShuffledRepeat(Node):
@@ -579,7 +587,7 @@ class ShuffledRepeat(Node):
         self.source, self.repeats, self.how = source, repeats, how
 
     def compute(self):
-        return shuffle(self.source.force().repeat_interleave(self.repeats, 1), self.how)
+        return shuffle(self.source.force(), self.how, self.repeats)
 
 
 class Digits(Node):

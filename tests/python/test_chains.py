@@ -75,6 +75,17 @@ class Model(nn.Module):
         a, b = h.chunk(2, 1)
         return a * torch.sigmoid(b)
 
+    def rows(self, h, z):
+        return torch.sigmoid(h[:, :, 1:4]) * h[:, :, 5:]
+
+    def columns_of_planes(self, h, z):
+        h = h.permute(0, 2, 3, 1)[:, :, 2:9]
+        return torch.sigmoid(h) * h - 1.0
+
+    def repeated(self, h, z):
+        h = h[:, :1].expand(2, 16, 8, 12)
+        return torch.sigmoid(h) * h
+
     def long(self, h, z):
         a, b = h - 1.0, 2.0 - h
         a, b = (a * 0.5 - b) * (h - b), F.relu(a + 0.25) - (b - h) * (a + b)
@@ -117,8 +128,19 @@ class Chains(unittest.TestCase):
         plan, = self.check("blend", 1)
         self.assertEqual([step[0] for step in plan.steps], ["multiply", "load", "multiply", "add"])
 
-    def test_what_is_no_whole_memory_is_left(self):
-        self.check("gate", 0)
+    def test_some_channels_of_a_tensor(self):
+        plan, = self.check("gate", 1)
+        self.assertEqual(plan.extents, (2, 1, 8, 12, 8))
+        self.assertEqual([strides for strides, _, _ in plan.operands],
+                         [(8 * 12 * 16, 0, 12 * 16, 16, 1)] * 2)
+
+    def test_rows_of_a_tensor_keep_their_order(self):
+        plan, = self.check("rows", 1)
+        self.assertEqual(plan.extents, (2, 1, 3, 12, 16))
+        self.check("columns_of_planes", 1)
+
+    def test_what_has_no_memory_of_its_own_is_left(self):
+        self.check("repeated", 0)
 
     def test_long(self):
         for plan in self.check("long", 2):
