@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import _calls, _entries, _functions, _helpers
+from . import _calls, _compiled_call, _entries, _functions, _helpers
 from ._changes import unwatch
 from ._native import InvalidArgument
 from ._report import Report
@@ -45,7 +45,7 @@ def _entries_of(model):
 
 def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
                probe: bool = True, quality: str = "fast", group: Any = None,
-               gather: bool = True) -> torch.nn.Module:
+               gather: bool = True, compile: bool = False) -> torch.nn.Module:
     """Let Convoy run the convolutions and norms of `model`, in place; returns the model.
 
     Calls run through the model's own forward(). Its tensors lie in channels-last memory from the
@@ -72,6 +72,12 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
     gather=False its own rows. Pictures with too few rows are computed by every rank. Raises
     Unsupported, in the call, for a function that may mix rows and is no attention.
 
+    compile: let calls that the host binds be made under PyTorch's compiler with
+    `convoy.dynamo_backend`, where a trial at the first call of a shape finds that quicker, with the
+    same bits: 1 to 15 s more, of tracing; nothing is compiled to machine code. Calls that the
+    compiler does not take in one piece, and those that change what the model holds, stay
+    accelerated. Needs probe; not together with a group.
+
     Functions under torch.compile that the model calls run uncompiled.
     Calls that want gradients, run under autocast, are traced (torch.compile, torch.export,
     torch.jit.trace) or watched by a TorchDispatchMode are PyTorch's own; torch.jit.script takes no
@@ -81,6 +87,10 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
     InvalidArgument where `model` is no module, has no convolution, or is or holds a compiled one.
     """
     check_options(upsample_folding, quality)
+    if compile and (group is not None or not probe):
+        given = "a group" if group is not None else "probe=False"
+        raise InvalidArgument(f"compile=True is not legal with {given}; nearest: torch.compile("
+                              "model, backend=convoy.dynamo_backend)")
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgument(f"model is a {type(model).__name__}; legal: a torch.nn.Module")
     if isinstance(model, torch.jit.ScriptModule):
@@ -93,7 +103,8 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
             "legal: a model with at least one"
         )
     for name, part in model.named_modules():
-        if hasattr(part, "_orig_mod") or part._compiled_call_impl is not None:
+        if hasattr(part, "_orig_mod") or not isinstance(
+                part._compiled_call_impl, (type(None), _compiled_call.CompiledCall)):
             raise InvalidArgument(
                 f"{name or 'model'} is compiled by torch.compile, which does not let what it calls "
                 "be replaced; legal: a model that is not; nearest: the module that was compiled")
@@ -104,7 +115,7 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
 
         shards = Shards(model, group, gather)
         shards = shards if shards.count > 1 else None
-    session = Session(model, upsample_folding, probe, quality, shards)
+    session = Session(model, upsample_folding, probe, quality, shards, compile=compile)
     _helpers.replace(model)
     handles = _Handles()
     for module in dict.fromkeys(_entries_of(model)):
@@ -123,6 +134,7 @@ def restore(model: torch.nn.Module) -> torch.nn.Module:
     for handle in handles:
         handle.remove()
     _helpers.put_back(model)
+    _compiled_call.remove(model)
     tidy(model)
     if session is not None:
         session.forget_derived()

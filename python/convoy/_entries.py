@@ -15,7 +15,7 @@ from ._results import unwrapped
 _Parameter = torch.nn.Parameter
 
 
-def _tensors(values):
+def tensors(values):
     """Tensors among arguments. NOTE: lists and dictionaries are a model's own: caches that its
     parts write to, and that may hold stand-ins of a call before."""
     found = []
@@ -23,7 +23,7 @@ def _tensors(values):
         if isinstance(value, torch.Tensor):
             found.append(value)
         elif type(value) is tuple:
-            found += _tensors(value)
+            found += tensors(value)
     return found
 
 
@@ -74,9 +74,9 @@ def before(session, module, args, kwargs):
     if way == "plain":
         session.tidy(module)
         return None
-    given = _tensors(args)
+    given = tensors(args)
     if kwargs:
-        given += _tensors(kwargs.values())
+        given += tensors(kwargs.values())
     takes = False
     for tensor in given:
         if type(tensor) is Deferred:
@@ -149,7 +149,7 @@ def after(session, module, args, kwargs, output):
     if ((args and type(args[0]) is Deferred and args[0]._entry is not module)
             or torch.compiler.is_compiling()):
         return None  # As in before. NOTE: the stand-ins of one call are all of one entry.
-    given = _tensors(args) + _tensors(kwargs.values())
+    given = tensors(args) + tensors(kwargs.values())
     if any(type(value) is Deferred and value._entry is module for value in given):
         _constructors.leave()
         whole = session.model is not None and session.model() is module
@@ -159,4 +159,4 @@ def after(session, module, args, kwargs, output):
         else:
             output = unwrapped(output, outermost=True, depth=depth)
             session.end(output)
-    return session.trials.end(args, kwargs, output, session.takes_over)
+    return session.trials.end(args, kwargs, output, session)

@@ -23,7 +23,9 @@ class Report:
     """What `accelerate` took over of a model, from the calls so far. fused: how often each kind of
     fusion was made; conversions: tensors that had to be copied into channels-last memory, and
     their bytes; left_calls: whole calls of the model that were left to PyTorch, by reason;
-    exchange: what carries rows between the ranks of a group, and why not peer memory."""
+    exchange: what carries rows between the ranks of a group, and why not peer memory;
+    compiled_calls: whole calls that were made under PyTorch's compiler, whose convolutions and
+    norms `taken` does not count again."""
 
     taken: list[Part]
     left: list[Part]
@@ -32,6 +34,7 @@ class Report:
     converted_bytes: int
     left_calls: dict[str, int]
     exchange: str = ""
+    compiled_calls: int = 0
 
     def __str__(self):
         lines = [
@@ -44,6 +47,8 @@ class Report:
         ]
         if not self.taken and not self.left and not self.left_calls:
             lines.append("nothing has run yet: the report is of the calls so far")
+        if self.compiled_calls:
+            lines.append(f"under PyTorch's compiler: {self.compiled_calls} whole calls")
         if self.exchange:
             lines.append(f"rows between the ranks: {self.exchange}")
         for part in self.left:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import _calls, _folding, _layout, _measure, _prologues, _transposed, _trial
+from . import _calls, _compiled_call, _folding, _layout, _measure, _prologues, _transposed, _trial
 from ._bounded import Bounded
 from ._changes import state, watch
 from ._folding import Foldings
@@ -45,15 +45,17 @@ class Session:
     """What the accelerated parts of one model share."""
 
     def __init__(self, model=None, upsample_folding="exact", probe=True, quality="fast",
-                 shards=None, counter_of=None):
-        """counter_of: as of Foldings; None: of the model's batch norms."""
+                 shards=None, counter_of=None, compile=False):
+        """counter_of: as of Foldings; None: of the model's batch norms. compile: whether calls may
+        be made under PyTorch's compiler."""
         self.shards = shards  # Where a group of ranks shares the work.
         self.model = None if model is None else weakref.ref(model)
         self.upsample_folding, self.probe, self.quality = upsample_folding, probe, quality
         self.rounding = "each_step" if quality == "exact" else "once"
         self.fused: collections.Counter[str] = collections.Counter()
         self.left_calls: collections.Counter[str] = collections.Counter()
-        self.conversions = self.converted_bytes = 0
+        self.conversions = self.converted_bytes = self.compiled_calls = 0
+        self.compile = compile
         self._parts: dict[tuple, Part] = {}
         self._convs: dict[tuple, tuple] = Bounded(_MOST)
         self._norms: dict[tuple, tuple] = Bounded(_MOST)
@@ -74,10 +76,19 @@ class Session:
 
     def __deepcopy__(self, memo):
         model = None if self.model is None else memo.get(id(self.model()))
-        return Session(model, self.upsample_folding, self.probe, self.quality, self.shards)
+        return Session(model, shards=self.shards, compile=self.compile, **self.options())
 
     def __reduce__(self):
-        return Session, (None, self.upsample_folding, self.probe, self.quality)
+        return Session, (None, self.upsample_folding, self.probe, self.quality, None, None,
+                         self.compile)
+
+    def options(self):
+        """Those of Convoy's backend of PyTorch's compiler."""
+        return {"upsample_folding": self.upsample_folding, "probe": self.probe,
+                "quality": self.quality}
+
+    def compiled_call(self, module):
+        return _compiled_call.of(self, module)
 
     def tidy(self, module):
         """Before a call of `module`, or of its twin, that is PyTorch's own."""
@@ -425,6 +436,7 @@ class Session:
         return Report(
             taken, left, dict(self.fused), self.conversions, self.converted_bytes,
             dict(self.left_calls), self.shards.peers.how() if self.shards else "",
+            self.compiled_calls,
         )
 
 

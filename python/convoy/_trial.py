@@ -3,23 +3,28 @@
 the GPU to run it, as with classifiers of small pictures, stand-ins can cost more than the kernels
 save: such a call, and every short one, is made both ways at its first time, by the clock, and then
 as is quicker. A call that changes what the model holds is made once; it is tried on a twin of the
-model, which has the same weights and holds the rest by itself."""
+model, which has the same weights and holds the rest by itself. Where PyTorch's compiler may be used
+(accelerate(..., compile=True)), what the host binds is made that way too, a third one, and goes on
+so where that is quickest and gives the same bits."""
 
 import collections
 import contextlib
 import enum
 import logging
+import math
 import threading
 import time
 import types
 
 import torch
+from torch.utils import _pytree
 
 from ._bounded import Bounded
 
 _log = logging.getLogger("convoy")
 MARK = "_convoy_session"  # Where an accelerated model keeps its session.
 _BOUND = 0.7  # Of a call's time: the host's share from which on the call is tried both ways.
+_COMPILED = 0.2  # From which on PyTorch's compiler is tried, where it may be: it hides some anyway.
 _SHORT = 100.0  # Milliseconds; up to here it is tried whatever binds it.
 _QUICKER = 0.97  # Of PyTorch's time: what an accelerated call may take.
 _ROUNDS = 3
@@ -75,6 +80,13 @@ def _leaves(values):
             yield from _leaves(value)
         else:
             yield value
+
+
+def is_plain(args, kwargs):
+    """Whether a call gets tensors and numbers alone: other things may be a cache that it writes to.
+    """
+    return all(isinstance(value, (torch.Tensor, *_PLAIN))
+               for value in _leaves((*args, *kwargs.values())))
 
 
 def _copied(value):
@@ -163,6 +175,8 @@ def _twin(module, twins):
         if "forward" in module.__dict__:
             raise _NoTwin("forward")
         for name, value in module.__dict__.items():
+            if name == "_compiled_call_impl":
+                continue
             is_shared = name == MARK or name.endswith(
                 ("_hooks", "_hooks_with_kwargs", "_hooks_always_called"))
             made.__dict__[name] = value if is_shared else _own(value, twins)
@@ -196,7 +210,15 @@ def _milliseconds(run, device):
 def _bound(module, accelerated, plain):
     return (f"the host binds {type(module).__name__}: {accelerated:.2f} ms accelerated, "
             f"{plain:.2f} ms PyTorch's; torch.compile with convoy.dynamo_backend, or "
-            "convoy.graphed, takes the host's time away")
+            "convoy.graphed, takes the host's time away; accelerate(..., compile=True) tries that")
+
+
+def _same(a, b):
+    """Whether two results of a call hold the same bits, and nothing that cannot be told."""
+    (ours, layout), (others, other_layout) = map(_pytree.tree_flatten, (a, b))
+    return layout == other_layout and all(
+        torch.equal(x, y) if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)
+        else type(x) is type(y) and isinstance(x, _PLAIN) and x == y for x, y in zip(ours, others))
 
 
 class _Open:
@@ -210,12 +232,18 @@ class _Open:
         self.before, self.seen = before, (args, kwargs)
 
 
+def _key_of(module, given):
+    """What calls are told apart by. given: their tensors."""
+    return (id(module), *((t.shape, t.dtype, t.device) for t in given))
+
+
 class Trials:
     """The calls of one accelerated model."""
 
     def __init__(self):
         # Why such calls are PyTorch's; "": they are not.
         self._reasons: dict[tuple, str] = Bounded(4096)
+        self._compiled: dict[tuple, bool] = Bounded(4096)  # The calls under PyTorch's compiler.
         self._thread = threading.local()
 
     def begin(self, module, given, args, kwargs, frame):
@@ -225,7 +253,7 @@ class Trials:
         calls = self._open()
         while calls and has_ended(calls[-1].frame):
             calls.pop()
-        key = (id(module), *((t.shape, t.dtype, t.device) for t in given))
+        key = _key_of(module, given)
         reason = self._reasons.get(key)
         if reason == "":
             return reason
@@ -233,9 +261,8 @@ class Trials:
             calls.append(_Open(self, key, module, args, kwargs, None, frame))
             _thread.way, _thread.call = "plain", calls[-1]
             return reason
-        if not all(isinstance(value, (torch.Tensor, *_PLAIN))
-                   for value in _leaves((*args, *kwargs.values()))):
-            self._reasons[key] = ""  # A cache, perhaps, that a call writes to.
+        if not is_plain(args, kwargs):
+            self._reasons[key] = ""
             return ""
         if has_hooks(module):
             self._reasons[key] = ""
@@ -251,9 +278,18 @@ class Trials:
             self._thread.calls = []
         return self._thread.calls
 
-    def end(self, args, kwargs, output, takes_over):
-        """At the end of a call with these arguments. takes_over(): whether anything of the model
-        is Convoy's. Returns the output to use."""
+    def is_compiled(self, module, given):
+        """Whether calls of these tensors are made under PyTorch's compiler."""
+        return _key_of(module, given) in self._compiled
+
+    def give_up(self, module, given, error):
+        """They are no longer: the compiler cannot."""
+        self._compiled.pop(_key_of(module, given), None)
+        _log.info("convoy: calls of %s are no longer made under PyTorch's compiler: %s",
+                  type(module).__name__, str(error).strip().partition("\n")[0])
+
+    def end(self, args, kwargs, output, session):
+        """At the end of a call with these arguments. Returns the output to use."""
         calls = self._open()
         if not calls or calls[-1].seen[0] is not args or calls[-1].seen[1] is not kwargs:
             return output
@@ -263,24 +299,24 @@ class Trials:
             return output
         if output is None:  # It failed.
             return output
-        if not takes_over():
+        if not session.takes_over():
             self._reasons[call.key] = "Convoy runs nothing of it"
             return output
         self._reasons[call.key] = ""
         if state_of(call.module) == call.before:
-            return self._judged(call, call.module, output)
+            return self._judged(call, call.module, output, session)
         try:
             twin = twin_of(call.module)
             if twin is not None:
-                self._judged(call, twin, output)
+                self._judged(call, twin, output, session)
         except Exception as error:  # What the module holds is more than was seen.
             _log.debug("convoy: a twin of %s could not be called: %s",
                        type(call.module).__name__, error)
         return output  # The model holds what an accelerated call left.
 
-    def _judged(self, call, module, output):
-        """Makes the call of `module` again both ways, if it is short or the host binds it. Returns
-        the output to use."""
+    def _judged(self, call, module, output, session):
+        """Makes the call of `module` again in each way, if it is short or the host binds it.
+        Returns the output to use."""
         device = next(v.device for v in _leaves((*call.args, *call.kwargs.values()))
                       if isinstance(v, torch.Tensor))
         state = state_of(module) if module is call.module else None
@@ -293,17 +329,24 @@ class Trials:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             _, host, whole = timed("accelerated")
             is_bound = host >= _BOUND * whole
-            if not is_bound and whole > _SHORT:
+            is_tried = is_bound or whole <= _SHORT
+            compiles = session.compile and state is not None and host >= _COMPILED * whole
+            if not is_tried and not compiles:
                 return output
             if state is not None and state_of(module) != state:
                 return output
+            ways = ("plain", "accelerated") if is_tried else ("accelerated",)
             try:
-                plain = timed("plain")[0]
-                spent = {way: min(timed(way)[2] for _ in range(_ROUNDS))
-                         for way in ("plain", "accelerated")}
+                plain = timed("plain")[0] if is_tried else output
+                spent = {way: min(timed(way)[2] for _ in range(_ROUNDS)) for way in ways}
             except torch.OutOfMemoryError:  # PyTorch's own call needs more.
                 return output
-        if spent["accelerated"] <= _QUICKER * spent["plain"]:
+            if compiles and self._compiled_milliseconds(
+                    session.compiled_call(module), module, args, kwargs, output,
+                    device) <= _QUICKER * min(spent.values()):
+                self._compiled[call.key] = True
+                return output
+        if spent["accelerated"] <= _QUICKER * spent.get("plain", math.inf):
             return output
         if is_bound:
             self._reasons[call.key] = _bound(call.module, spent["accelerated"], spent["plain"])
@@ -312,3 +355,21 @@ class Trials:
                 f"{type(call.module).__name__} takes {spent['accelerated']:.2f} ms accelerated, "
                 f"{spent['plain']:.2f} ms PyTorch's")
         return plain
+
+    @staticmethod
+    def _compiled_milliseconds(call, module, args, kwargs, output, device):
+        """Of a call that gives `output`; infinite where it gives anything else."""
+        try:
+            for _ in range(2):  # The first traces it, the second notes it.
+                call.run(module, args, kwargs)
+            made = [_milliseconds(lambda: call.run(module, args, kwargs), device)
+                    for _ in range(_ROUNDS)]
+        except Exception as error:  # PyTorch's compiler fails in many ways.
+            _log.info("convoy: %s is not for PyTorch's compiler: %s: %s", type(module).__name__,
+                      type(error).__name__, str(error).strip().partition("\n")[0])
+            return math.inf
+        if not all(_same(result, output) for result, _, _ in made):
+            _log.info("convoy: %s gives other numbers under PyTorch's compiler",
+                      type(module).__name__)
+            return math.inf
+        return min(whole for _, _, whole in made)

@@ -3,8 +3,11 @@
 
 import contextlib
 import copy
+import gc
+import pickle
 import unittest
 import unittest.mock
+import weakref
 
 import convoy
 import torch
@@ -275,6 +278,156 @@ class Trial(Accelerated):
                     model(self.x)
                     self.assertIsNone(_trial.settled())
                     self.assertIs(torch.tensor, own)
+
+
+class Doubts(Block):
+    """Of what its compiler cannot tell."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y * 2 if y.sum().item() > 0 else y
+
+
+class Kinds(Block):
+    def forward(self, x, twice=False, name=None):
+        y = super().forward(x)
+        return {"y": y * 2 if twice else y, "letters": len(name or "")}
+
+
+class UnderCompiler(Accelerated):
+    """accelerate(compile=True). NOTE: it is the compiler that takes these tests their time."""
+
+    def setUp(self):
+        super().setUp()
+        torch._dynamo.reset()
+        self.took = {"plain": 5.0, "accelerated": 4.0, None: 1.0}
+        self.host = 1.0
+
+        def timed(run, device):
+            took = self.took[_trial.settled()]
+            return run(), took * self.host, took
+
+        clocks = measured(milliseconds=timed)
+        clocks.__enter__()
+        self.addCleanup(clocks.__exit__, None, None, None)
+        no_grad = torch.no_grad()
+        no_grad.__enter__()
+        self.addCleanup(no_grad.__exit__, None, None, None)
+
+    def calls(self, model, *inputs, **named):
+        """(The result, how many of two calls were the compiler's.)"""
+        before = convoy.report(model).compiled_calls
+        results = [model(*inputs, **named) for _ in range(2)]
+        torch.testing.assert_close(*results, rtol=0, atol=0)
+        return results[0], convoy.report(model).compiled_calls - before
+
+    def test_what_is_quickest(self):
+        block = Block().eval()
+        expected = convoy.accelerate(copy.deepcopy(block), probe=False)(self.x)
+        for took, host, count in ((1.0, 1.0, 1), (3.95, 1.0, 0), (9.0, 1.0, 0), (1.0, 0.3, 1),
+                                  (1.0, 0.1, 0)):
+            with self.subTest(took=took, host=host):
+                self.took[None], self.host = took, host
+                model = convoy.accelerate(copy.deepcopy(block), compile=True)
+                y, made = self.calls(model, self.x)
+                self.assertEqual(made, count)
+                self.assertTrue(torch.equal(y, expected))
+                self.assertEqual("under PyTorch's compiler: 1 whole calls" in str(
+                    convoy.report(model)), made > 0)
+        self.took.update({"plain": 500.0, "accelerated": 400.0, None: 300.0})
+        self.host = 0.3  # Too long to be made by PyTorch's own operators, and not bound.
+        model = convoy.accelerate(copy.deepcopy(block), compile=True)
+        del self.took["plain"]
+        self.assertEqual(self.calls(model, self.x)[1], 1)
+
+    def test_changes_are_seen(self):
+        model = convoy.accelerate(Block().eval(), compile=True)
+        self.assertEqual(self.calls(model, self.x)[1], 1)
+        for change in (
+            lambda m: m.conv1.weight.mul_(2),
+            lambda m: setattr(m, "conv1", torch.nn.Conv2d(16, 16, 3, padding=1)),
+            lambda m: m.norm.bias.add_(1),
+            lambda m: m.conv2.register_forward_hook(lambda part, given, y: y + 1),
+        ):
+            change(model)
+            expected = copy.deepcopy(model)
+            convoy.restore(expected)
+            torch.testing.assert_close(model(self.x), expected(self.x), rtol=1e-4, atol=1e-5)
+            self.assertEqual(self.calls(model, self.x)[1], 2)
+
+    def test_what_the_compiler_does_not_take(self):
+        for kind in (Doubts, Block):
+            block = kind().eval()
+            expected = block(self.x)
+            model = convoy.accelerate(block, compile=True)
+            if kind is Block:
+                with unittest.mock.patch.object(_trial, "_same", lambda a, b: False):
+                    y, made = self.calls(model, self.x)
+            else:
+                y, made = self.calls(model, self.x)
+            self.assertEqual(made, 0)
+            torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
+            self.assertGreater(sum(part.calls for part in convoy.report(model).taken), 5)
+
+    def test_other_arguments(self):
+        block = Kinds().eval()
+        expected = convoy.accelerate(copy.deepcopy(block), probe=False)
+        model = convoy.accelerate(block, compile=True)
+        for made, named in ((1, {}), (2, {"twice": True}), (2, {"twice": True, "name": "a"}),
+                            (0, {"name": ["a"]})):
+            y, count = self.calls(model, self.x, **named)
+            self.assertEqual(count, made)
+            torch.testing.assert_close(y, expected(self.x, **named), rtol=0, atol=0)
+        self.assertEqual(self.calls(model, self.x[:, :, :5])[1], 1)
+
+    def test_the_compiler_may_give_up_later(self):
+        class Later(Kinds):
+            def forward(self, x, twice=False, name=None):
+                if name == "b":
+                    torch._dynamo.graph_break()
+                return super().forward(x, twice, name)
+
+        model = convoy.accelerate(Later().eval(), compile=True)
+        y, count = self.calls(model, self.x)
+        self.assertEqual(count, 1)
+        again, count = self.calls(model, self.x, name="b")
+        self.assertEqual(count, 0)
+        torch.testing.assert_close(again["y"], y["y"], rtol=0, atol=0)
+
+    def test_who_else_calls(self):
+        model = convoy.accelerate(torch.nn.Sequential(Block(), Block()).eval(), compile=True)
+        y, _ = self.calls(model, self.x)
+        copied = pickle.loads(pickle.dumps(model))
+        self.assertIsNone(copied._compiled_call_impl)
+        self.assertEqual(self.calls(copied, self.x)[1], 1)
+        self.assertIsNone(_trial.twin_of(model)._compiled_call_impl)
+        before = convoy.report(model).compiled_calls
+        with torch.enable_grad():  # PyTorch's own.
+            self.assertTrue(model(self.x).requires_grad)
+        with _trial.accelerated():
+            self.assertTrue(torch.equal(model(self.x), y))
+        self.assertEqual(convoy.report(model).compiled_calls, before)
+        own = torch.compile(model, backend="eager")
+        torch.testing.assert_close(own(self.x), y, rtol=1e-4, atol=1e-5)
+        convoy.accelerate(model)
+        self.assertIsNone(model._compiled_call_impl)
+        self.assertEqual(self.calls(model, self.x)[1], 0)
+
+    def test_memory_goes_with_the_model(self):
+        model = convoy.accelerate(Block().eval(), compile=True)
+        self.calls(model, self.x)
+        gc.collect()
+        gone = weakref.ref(model.conv1.weight)
+        gc.disable()
+        self.addCleanup(gc.enable)
+        del model
+        self.assertIsNone(gone())
+
+    def test_refusals(self):
+        for named, message in ((dict(probe=False), "not legal with probe=False"),
+                               (dict(group=object()), "not legal with a group")):
+            with self.assertRaisesRegex(convoy.InvalidArgument, message):
+                convoy.accelerate(Block(), compile=True, **named)
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def in_format(model, channels_last):
 
 _OPTIONS: dict[str, dict] = {
     "convoy": {}, "graph": {}, "convoy-fast": dict(upsample_folding="fast"),
-    "convoy-exact": dict(quality="exact"),
+    "convoy-exact": dict(quality="exact"), "convoy-compile": dict(compile=True),
 }
 
 

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A module's calls under PyTorch's compiler, with Convoy's backend: what `accelerate(model,
+compile=True)` puts in the place that PyTorch has for that, where it is quicker (_trial.py)."""
+
+import logging
+import types
+import weakref
+from typing import Any
+
+import torch
+
+from . import _entries, _trial
+from ._deferred import Deferred
+
+_log = logging.getLogger("convoy")
+
+
+def _call(module, args, kwargs):
+    return module._call_impl(*args, **kwargs)
+
+
+def of(session, module):
+    """The one of `module`, an entry of the accelerated model whose session this is; it is put
+    there."""
+    known = module._compiled_call_impl
+    if type(known) is not CompiledCall:
+        known = module._compiled_call_impl = CompiledCall(session, module)
+    return known
+
+
+def remove(model):
+    """From all parts of a model."""
+    for part in model.modules():
+        if type(part._compiled_call_impl) is CompiledCall:
+            del part._compiled_call_impl
+
+
+class CompiledCall:
+    """What PyTorch calls for module(...)."""
+
+    def __init__(self, session, module):
+        self._session = session
+        # NOTE: a cycle would keep its weights until gc runs.
+        self._module: Any = weakref.ref(module)
+        # NOTE: the compiler counts how often it has compiled a function by its code.
+        code = _call.__code__.replace(co_firstlineno=_call.__code__.co_firstlineno)
+        self._compiled = torch.compile(
+            types.FunctionType(code, globals()), fullgraph=True, dynamic=False,
+            backend=_backend, options=session.options())
+
+    def __call__(self, *args, **kwargs):
+        module = self._module()
+        if not torch.compiler.is_compiling() and self._takes(module, args, kwargs):
+            try:
+                result = self.run(module, args, kwargs)
+            except torch._dynamo.exc.TorchDynamoException as error:  # Before anything has run.
+                self._session.trials.give_up(
+                    module, _entries.tensors((*args, *kwargs.values())), error)
+            else:
+                self._session.compiled_calls += 1
+                return result
+        return module._call_impl(*args, **kwargs)
+
+    def _takes(self, module, args, kwargs):
+        session = self._session
+        given = _entries.tensors((*args, *kwargs.values()))
+        return (session.trials.is_compiled(module, given) and _trial.is_plain(args, kwargs)
+                and not any(type(value) is Deferred for value in given)
+                and _trial.settled() is None and session.measures(given[0].device)
+                and not _entries.refusal(module, given))
+
+    def run(self, module, args, kwargs):
+        self._session.tidy(module)
+        return self._compiled(module, args, kwargs)
+
+
+def _backend(module, inputs, *, options):
+    from ._compiled import dynamo_backend
+
+    return dynamo_backend(module, inputs, options=options)
