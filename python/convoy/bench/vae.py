@@ -45,9 +45,9 @@ def arguments(words):
     parser.add_argument("--parts", default="decode", help="of decode, encode")
     parser.add_argument("--variants", default="eager,convoy,graph",
                         help="of eager, compile, max-autotune, convoy, convoy-fast (upsampling "
-                        "folded fast), convoy-exact (quality=\"exact\"), graph, dynamo "
-                        "(torch.compile with convoy.dynamo_backend), dynamo-graph (its CUDA "
-                        "graphs)")
+                        "folded fast), convoy-exact (quality=\"exact\"), convoy-compile "
+                        "(compile=True), graph, dynamo (torch.compile with "
+                        "convoy.dynamo_backend), dynamo-graph (its CUDA graphs)")
     parser.add_argument("--budget", type=seconds, default=240.0,
                         help="seconds; classes that do not fit any more are named and left out")
     parser.add_argument("--each", type=float, metavar="SECONDS",
@@ -70,12 +70,12 @@ def arguments(words):
     for name in options.classes:
         if name not in vae_models.BY_NAME:
             parser.error(f"CLASS: no {name!r}; legal: {', '.join(vae_models.BY_NAME)}")
-    legal = {"eager", "compile", "max-autotune", "convoy", "convoy-fast", "convoy-exact", "graph",
-             "dynamo", "dynamo-graph"}
+    legal = {"eager", "compile", "max-autotune", "dynamo", "dynamo-graph", *_OPTIONS}
     for name, given, known in (("--parts", options.parts, {"decode", "encode"}),
                                ("--variants", options.variants, legal)):
-        if set(given.split(",")) - known:
-            parser.error(f"{name}: no {given!r}; legal: of {', '.join(sorted(known))}")
+        unknown = [word for word in given.split(",") if word not in known]
+        if unknown:
+            parser.error(f"{name}: no {unknown[0]!r}; legal: of {', '.join(sorted(known))}")
     options.classes = options.classes or list(vae_models.BY_NAME)
     options.profile = options.profile or bool(options.svg)
     return options
