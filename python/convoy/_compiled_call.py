@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from . import _entries, _trial
-from ._deferred import Deferred
+from ._deferred import Deferred, plain
 
 _log = logging.getLogger("convoy")
 
@@ -50,27 +50,31 @@ class CompiledCall:
 
     def __call__(self, *args, **kwargs):
         module = self._module()
-        if not torch.compiler.is_compiling() and self._takes(module, args, kwargs):
+        if (args and type(args[0]) is Deferred) or torch.compiler.is_compiling():
+            return module._call_impl(*args, **kwargs)
+        lists, given = _trial.lists_of(args, kwargs), _entries.tensors((*args, *kwargs.values()))
+        if self._takes(module, args, kwargs, given, lists):
             try:
                 result = self.run(module, args, kwargs)
             except torch._dynamo.exc.TorchDynamoException as error:  # Before anything has run.
-                self._session.trials.give_up(
-                    module, _entries.tensors((*args, *kwargs.values())), error)
+                self._session.trials.give_up(module, given, lists, error)
             else:
                 self._session.compiled_calls += 1
                 return result
         return module._call_impl(*args, **kwargs)
 
-    def _takes(self, module, args, kwargs):
+    def _takes(self, module, args, kwargs, given, lists):
         session = self._session
-        given = _entries.tensors((*args, *kwargs.values()))
-        return (session.trials.is_compiled(module, given) and _trial.is_plain(args, kwargs)
+        return (_trial.is_plain(args, kwargs, lists)
+                and session.trials.is_compiled(module, given, lists)
                 and not any(type(value) is Deferred for value in given)
                 and _trial.settled() is None and session.measures(given[0].device)
                 and not _entries.refusal(module, given))
 
     def run(self, module, args, kwargs):
         self._session.tidy(module)
+        for items in _trial.lists_of(args, kwargs):  # May hold stand-ins of accelerated calls.
+            items[:] = plain(items)
         return self._compiled(module, args, kwargs)
 
 

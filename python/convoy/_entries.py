@@ -95,7 +95,7 @@ def before(session, module, args, kwargs):
     shards = session.shards
     is_first = False
     if not shards and way is None and session.measures(given[0].device):
-        found = session.trials.begin(module, given, args, kwargs, sys._getframe(1))
+        found = session.trials.begin(module, given, args, kwargs, sys._getframe(1), session.compile)
         if found:
             session.left_calls[found] += 1
             session.tidy(module)

@@ -20,6 +20,7 @@ import torch
 from torch.utils import _pytree
 
 from ._bounded import Bounded
+from ._deferred import plain
 
 _log = logging.getLogger("convoy")
 MARK = "_convoy_session"  # Where an accelerated model keeps its session.
@@ -82,15 +83,31 @@ def _leaves(values):
             yield value
 
 
-def is_plain(args, kwargs):
-    """Whether a call gets tensors and numbers alone: other things may be a cache that it writes to.
-    """
-    return all(isinstance(value, (torch.Tensor, *_PLAIN))
-               for value in _leaves((*args, *kwargs.values())))
+def _is_plain(value):
+    return isinstance(value, (torch.Tensor, *_PLAIN))
+
+
+def lists_of(args, kwargs):
+    """The lists that a call gets: caches, perhaps, that it writes to."""
+    return [value for value in (*args, *kwargs.values()) if type(value) is list]
+
+
+def is_plain(args, kwargs, lists):
+    """Whether a call gets tensors and numbers alone, and these lists of them."""
+    held = set(map(id, lists))
+    return all(id(value) in held or _is_plain(value)
+               for value in _leaves((*args, *kwargs.values()))) and all(
+                   all(map(_is_plain, items)) for items in lists)
+
+
+def _fresh(args, kwargs):
+    """The same arguments with lists of their own."""
+    own = lambda value: list(value) if type(value) is list else value
+    return tuple(map(own, args)), {key: own(value) for key, value in kwargs.items()}
 
 
 def _copied(value):
-    """Tensors of its own: a model may write to its inputs."""
+    """Tensors of its own: a model may write to its inputs. What its lists hold stays."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     return tuple(map(_copied, value)) if type(value) is tuple else value
@@ -209,8 +226,8 @@ def _milliseconds(run, device):
 
 def _bound(module, accelerated, plain):
     return (f"the host binds {type(module).__name__}: {accelerated:.2f} ms accelerated, "
-            f"{plain:.2f} ms PyTorch's; torch.compile with convoy.dynamo_backend, or "
-            "convoy.graphed, takes the host's time away; accelerate(..., compile=True) tries that")
+            f"{plain:.2f} ms PyTorch's; accelerate(..., compile=True), torch.compile with "
+            "convoy.dynamo_backend, or convoy.graphed takes the host's time away")
 
 
 def _same(a, b):
@@ -224,17 +241,36 @@ def _same(a, b):
 class _Open:
     """A call that is under way and whose end matters. before: what the module held when a first
     call began; None: a call that is PyTorch's. seen: the arguments that its forward() gets.
-    frame: PyTorch's, which makes the call."""
+    frame: PyTorch's, which makes the call. written: how often what its lists held had been written
+    to; None where it has no list."""
 
     def __init__(self, trials, key, module, args, kwargs, before, frame):
         self.trials, self.frame = trials, frame
         self.key, self.module, self.args, self.kwargs = key, module, args, kwargs
-        self.before, self.seen = before, (args, kwargs)
+        self.before, self.seen, self.written = before, (args, kwargs), None
+
+    def keep_lists(self):
+        """As they are before the call, which may write to them."""
+        self.args, self.kwargs = _fresh(self.args, self.kwargs)
+        for items in lists_of(self.args, self.kwargs):
+            items[:] = plain(items)
+        self.written = self.versions()
+
+    def versions(self):
+        return [value._version for items in lists_of(self.args, self.kwargs) for value in items
+                if isinstance(value, torch.Tensor)]
 
 
-def _key_of(module, given):
+def _described(value):
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.dtype, value.device
+    return type(value), value
+
+
+def _key_of(module, given, lists=()):
     """What calls are told apart by. given: their tensors."""
-    return (id(module), *((t.shape, t.dtype, t.device) for t in given))
+    return (id(module), *map(_described, given),
+            *(tuple(map(_described, items)) for items in lists))
 
 
 class Trials:
@@ -246,14 +282,16 @@ class Trials:
         self._compiled: dict[tuple, bool] = Bounded(4096)  # The calls under PyTorch's compiler.
         self._thread = threading.local()
 
-    def begin(self, module, given, args, kwargs, frame):
+    def begin(self, module, given, args, kwargs, frame, compile):
         """At the start of a call from outside. Returns why it is PyTorch's, "" where it is
         accelerated. None: it is accelerated, and a first one: `first` is to be told its
-        stand-ins."""
+        stand-ins. compile: whether PyTorch's compiler may be tried."""
         calls = self._open()
         while calls and has_ended(calls[-1].frame):
             calls.pop()
-        key = _key_of(module, given)
+        lists = lists_of(args, kwargs) if compile else []
+        is_known = is_plain(args, kwargs, lists)
+        key = _key_of(module, given, lists if is_known else ())
         reason = self._reasons.get(key)
         if reason == "":
             return reason
@@ -261,13 +299,14 @@ class Trials:
             calls.append(_Open(self, key, module, args, kwargs, None, frame))
             _thread.way, _thread.call = "plain", calls[-1]
             return reason
-        if not is_plain(args, kwargs):
-            self._reasons[key] = ""
-            return ""
-        if has_hooks(module):
+        if not is_known or has_hooks(module) or any(
+                isinstance(value, torch.Tensor) and value.is_inference()
+                for items in lists for value in items):  # Which do not tell what is written.
             self._reasons[key] = ""
             return ""
         calls.append(_Open(self, key, module, args, kwargs, state_of(module), frame))
+        if lists:
+            calls[-1].keep_lists()
         return None
 
     def first(self, standins):
@@ -278,13 +317,13 @@ class Trials:
             self._thread.calls = []
         return self._thread.calls
 
-    def is_compiled(self, module, given):
+    def is_compiled(self, module, given, lists):
         """Whether calls of these tensors are made under PyTorch's compiler."""
-        return _key_of(module, given) in self._compiled
+        return bool(self._compiled) and _key_of(module, given, lists) in self._compiled
 
-    def give_up(self, module, given, error):
+    def give_up(self, module, given, lists, error):
         """They are no longer: the compiler cannot."""
-        self._compiled.pop(_key_of(module, given), None)
+        self._compiled.pop(_key_of(module, given, lists), None)
         _log.info("convoy: calls of %s are no longer made under PyTorch's compiler: %s",
                   type(module).__name__, str(error).strip().partition("\n")[0])
 
@@ -305,6 +344,8 @@ class Trials:
         self._reasons[call.key] = ""
         if state_of(call.module) == call.before:
             return self._judged(call, call.module, output, session)
+        if call.written is not None:
+            return output
         try:
             twin = twin_of(call.module)
             if twin is not None:
@@ -322,27 +363,30 @@ class Trials:
         state = state_of(module) if module is call.module else None
         args, kwargs = _copied(call.args), {k: _copied(v) for k, v in call.kwargs.items()}
 
-        def timed(way):
+        def made(way):
+            given, named = _fresh(args, kwargs)
             with _settled(way):
-                return _milliseconds(lambda: module(*args, **kwargs), device)
+                result, *spent = _milliseconds(lambda: module(*given, **named), device)
+            return plain((result, lists_of(given, named))), *spent
 
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            _, host, whole = timed("accelerated")
+            (_, lists), host, whole = made("accelerated")
             is_bound = host >= _BOUND * whole
-            is_tried = is_bound or whole <= _SHORT
+            is_tried = (is_bound or whole <= _SHORT) and call.written is None
             compiles = session.compile and state is not None and host >= _COMPILED * whole
             if not is_tried and not compiles:
                 return output
-            if state is not None and state_of(module) != state:
+            if (state is not None and state_of(module) != state) or (
+                    call.written is not None and call.written != call.versions()):
                 return output
             ways = ("plain", "accelerated") if is_tried else ("accelerated",)
             try:
-                plain = timed("plain")[0] if is_tried else output
-                spent = {way: min(timed(way)[2] for _ in range(_ROUNDS)) for way in ways}
+                by_pytorch = made("plain")[0][0] if is_tried else output
+                spent = {way: min(made(way)[2] for _ in range(_ROUNDS)) for way in ways}
             except torch.OutOfMemoryError:  # PyTorch's own call needs more.
                 return output
             if compiles and self._compiled_milliseconds(
-                    session.compiled_call(module), module, args, kwargs, output,
+                    session.compiled_call(module), module, args, kwargs, (output, lists),
                     device) <= _QUICKER * min(spent.values()):
                 self._compiled[call.key] = True
                 return output
@@ -354,22 +398,27 @@ class Trials:
             self._reasons[call.key] = (
                 f"{type(call.module).__name__} takes {spent['accelerated']:.2f} ms accelerated, "
                 f"{spent['plain']:.2f} ms PyTorch's")
-        return plain
+        return by_pytorch
 
     @staticmethod
-    def _compiled_milliseconds(call, module, args, kwargs, output, device):
-        """Of a call that gives `output`; infinite where it gives anything else."""
+    def _compiled_milliseconds(call, module, args, kwargs, expected, device):
+        """Of a call that gives `expected`: its result, and what its lists hold then; infinite where
+        it gives anything else."""
+        def once():
+            given, named = _fresh(args, kwargs)
+            result, _, whole = _milliseconds(lambda: call.run(module, given, named), device)
+            return whole, (result, lists_of(given, named))
+
         try:
             for _ in range(2):  # The first traces it, the second notes it.
-                call.run(module, args, kwargs)
-            made = [_milliseconds(lambda: call.run(module, args, kwargs), device)
-                    for _ in range(_ROUNDS)]
+                once()
+            made = [once() for _ in range(_ROUNDS)]
         except Exception as error:  # PyTorch's compiler fails in many ways.
             _log.info("convoy: %s is not for PyTorch's compiler: %s: %s", type(module).__name__,
                       type(error).__name__, str(error).strip().partition("\n")[0])
             return math.inf
-        if not all(_same(result, output) for result, _, _ in made):
+        if not all(_same(result, expected) for _, result in made):
             _log.info("convoy: %s gives other numbers under PyTorch's compiler",
                       type(module).__name__)
             return math.inf
-        return min(whole for _, _, whole in made)
+        return min(whole for whole, _ in made)

@@ -374,11 +374,47 @@ class UnderCompiler(Accelerated):
         expected = convoy.accelerate(copy.deepcopy(block), probe=False)
         model = convoy.accelerate(block, compile=True)
         for made, named in ((1, {}), (2, {"twice": True}), (2, {"twice": True, "name": "a"}),
-                            (0, {"name": ["a"]})):
+                            (1, {"name": ["a"]}), (0, {"name": {"a": 1}})):
             y, count = self.calls(model, self.x, **named)
             self.assertEqual(count, made)
             torch.testing.assert_close(y, expected(self.x, **named), rtol=0, atol=0)
         self.assertEqual(self.calls(model, self.x[:, :, :5])[1], 1)
+
+    def test_lists_that_a_call_writes_to(self):
+        """As decoders of videos have them: a cache for each convolution, and how many there are."""
+        class Chunks(Block):
+            in_place = False
+
+            def forward(self, x, cache, count):
+                before = cache[count[0]]
+                cache[count[0]] = x[:, :, -2:].clone()
+                count[0] += 1
+                y = super().forward(x)
+                if before is None:
+                    return y
+                if self.in_place:
+                    before.add_(1)
+                return y + torch.cat((before, y[:, :, 2:]), 2)
+
+        def run(model):
+            kept, results = [None, None, 3], []
+            for _ in range(4):
+                count = [0]
+                results += [model(self.x, kept, count), model(self.x * 2, kept, count=count)]
+                self.assertEqual((count, kept[2]), ([2], 3))
+            return results, [torch.as_tensor(value) for value in kept]
+
+        for in_place, count in ((False, 4), (True, 0)):
+            with self.subTest(in_place=in_place):
+                block = Chunks().eval()
+                block.in_place = in_place
+                expected = run(block)
+                model = convoy.accelerate(block, compile=True)
+                torch.testing.assert_close(run(model), expected, rtol=1e-4, atol=1e-4)
+                self.assertEqual(convoy.report(model).compiled_calls, count)
+                with _trial.accelerated():  # Stand-ins are in the lists, then tensors again.
+                    torch.testing.assert_close(run(model), expected, rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(run(model), expected, rtol=1e-4, atol=1e-4)
 
     def test_the_compiler_may_give_up_later(self):
         class Later(Kinds):
