@@ -75,8 +75,8 @@ def accelerate(model: torch.nn.Module, *, upsample_folding: str = "exact",
     compile: let calls that the host binds be made under PyTorch's compiler with
     `convoy.dynamo_backend`, where a trial at the first call of a shape finds that quicker, with the
     same bits: 1 to 15 s more, of tracing; nothing is compiled to machine code. Calls that the
-    compiler does not take in one piece, and those that change what the model holds, stay
-    accelerated. Needs probe; not together with a group.
+    compiler does not take in one piece, and those that change what the model, or a tensor in a list
+    that it is given, holds, stay accelerated. Needs probe; not together with a group.
 
     Functions under torch.compile that the model calls run uncompiled.
     Calls that want gradients, run under autocast, are traced (torch.compile, torch.export,
