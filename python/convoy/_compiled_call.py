@@ -2,7 +2,7 @@
 """A module's calls under PyTorch's compiler, with Convoy's backend: what `accelerate(model,
 compile=True)` puts in the place that PyTorch has for that, where it is quicker (_trial.py)."""
 
-import logging
+import functools
 import types
 import weakref
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from . import _entries, _trial
 from ._deferred import Deferred, plain
 
-_log = logging.getLogger("convoy")
+_AGAIN = 3  # How often calls that were tried may be traced again, for other numbers, say.
 
 
 def _call(module, args, kwargs):
@@ -44,9 +44,10 @@ class CompiledCall:
         self._module: Any = weakref.ref(module)
         # NOTE: the compiler counts how often it has compiled a function by its code.
         code = _call.__code__.replace(co_firstlineno=_call.__code__.co_firstlineno)
+        self._traced, self._again = [0], 0
         self._compiled = torch.compile(
             types.FunctionType(code, globals()), fullgraph=True, dynamic=False,
-            backend=_backend, options=session.options())
+            backend=functools.partial(_backend, self._traced), options=session.options())
 
     def __call__(self, *args, **kwargs):
         module = self._module()
@@ -54,19 +55,24 @@ class CompiledCall:
             return module._call_impl(*args, **kwargs)
         lists, given = _trial.lists_of(args, kwargs), _entries.tensors((*args, *kwargs.values()))
         if self._takes(module, args, kwargs, given, lists):
+            key, before = _trial.key_of(module, given, lists), self._traced[0]
             try:
                 result = self.run(module, args, kwargs)
             except torch._dynamo.exc.TorchDynamoException as error:  # Before anything has run.
-                self._session.trials.give_up(module, given, lists, error)
+                self._session.trials.give_up(key, str(error))
             else:
                 self._session.compiled_calls += 1
+                if self._traced[0] > before:
+                    self._again += 1
+                    if self._again > _AGAIN:
+                        self._session.trials.give_up(key, "they are traced again and again")
                 return result
         return module._call_impl(*args, **kwargs)
 
     def _takes(self, module, args, kwargs, given, lists):
         session = self._session
         return (_trial.is_plain(args, kwargs, lists)
-                and session.trials.is_compiled(module, given, lists)
+                and session.trials.is_compiled(_trial.key_of(module, given, lists))
                 and not any(type(value) is Deferred for value in given)
                 and _trial.settled() is None and session.measures(given[0].device)
                 and not _entries.refusal(module, given))
@@ -78,7 +84,9 @@ class CompiledCall:
         return self._compiled(module, args, kwargs)
 
 
-def _backend(module, inputs, *, options):
+def _backend(traced, module, inputs, *, options):
+    """traced: how often it was asked."""
     from ._compiled import dynamo_backend
 
+    traced[0] += 1
     return dynamo_backend(module, inputs, options=options)

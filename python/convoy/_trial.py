@@ -29,6 +29,7 @@ _COMPILED = 0.2  # From which on PyTorch's compiler is tried, where it may be: i
 _SHORT = 100.0  # Milliseconds; up to here it is tried whatever binds it.
 _QUICKER = 0.97  # Of PyTorch's time: what an accelerated call may take.
 _ROUNDS = 3
+_LISTS = 8  # Calls with other numbers in lists that are tried; a list of times has new ones always.
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 # .way: of the calls that this thread makes now, where it is settled. .call: what settled it;
@@ -267,7 +268,7 @@ def _described(value):
     return type(value), value
 
 
-def _key_of(module, given, lists=()):
+def key_of(module, given, lists=()):
     """What calls are told apart by. given: their tensors."""
     return (id(module), *map(_described, given),
             *(tuple(map(_described, items)) for items in lists))
@@ -280,6 +281,7 @@ class Trials:
         # Why such calls are PyTorch's; "": they are not.
         self._reasons: dict[tuple, str] = Bounded(4096)
         self._compiled: dict[tuple, bool] = Bounded(4096)  # The calls under PyTorch's compiler.
+        self._lists: dict[tuple, int] = Bounded(4096)  # By all but its lists: how many were tried.
         self._thread = threading.local()
 
     def begin(self, module, given, args, kwargs, frame, compile):
@@ -291,7 +293,7 @@ class Trials:
             calls.pop()
         lists = lists_of(args, kwargs) if compile else []
         is_known = is_plain(args, kwargs, lists)
-        key = _key_of(module, given, lists if is_known else ())
+        key = key_of(module, given, lists if is_known else ())
         reason = self._reasons.get(key)
         if reason == "":
             return reason
@@ -304,6 +306,12 @@ class Trials:
                 for items in lists for value in items):  # Which do not tell what is written.
             self._reasons[key] = ""
             return ""
+        if lists:
+            apart = key_of(module, given)
+            self._lists[apart] = self._lists.get(apart, 0) + 1
+            if self._lists[apart] > _LISTS:
+                self._reasons[key] = ""
+                return ""
         calls.append(_Open(self, key, module, args, kwargs, state_of(module), frame))
         if lists:
             calls[-1].keep_lists()
@@ -317,15 +325,15 @@ class Trials:
             self._thread.calls = []
         return self._thread.calls
 
-    def is_compiled(self, module, given, lists):
-        """Whether calls of these tensors are made under PyTorch's compiler."""
-        return bool(self._compiled) and _key_of(module, given, lists) in self._compiled
+    def is_compiled(self, key):
+        """Whether such calls are made under PyTorch's compiler."""
+        return key in self._compiled
 
-    def give_up(self, module, given, lists, error):
-        """They are no longer: the compiler cannot."""
-        self._compiled.pop(_key_of(module, given, lists), None)
-        _log.info("convoy: calls of %s are no longer made under PyTorch's compiler: %s",
-                  type(module).__name__, str(error).strip().partition("\n")[0])
+    def give_up(self, key, reason):
+        """They are no longer."""
+        self._compiled.pop(key, None)
+        _log.info("convoy: calls are no longer made under PyTorch's compiler: %s",
+                  reason.strip().partition("\n")[0])
 
     def end(self, args, kwargs, output, session):
         """At the end of a call with these arguments. Returns the output to use."""

@@ -416,6 +416,25 @@ class UnderCompiler(Accelerated):
                     torch.testing.assert_close(run(model), expected, rtol=1e-4, atol=1e-4)
                 torch.testing.assert_close(run(model), expected, rtol=1e-4, atol=1e-4)
 
+    def test_numbers_that_are_new_in_each_call(self):
+        class Scaled(Block):
+            def forward(self, x, factor, factors=()):
+                return super().forward(x) * factor * (factors[0] if factors else 1.0)
+
+        block = Scaled().eval()
+        expected = convoy.accelerate(copy.deepcopy(block), probe=False)
+        for lists, traced in ((False, 5), (True, 8)):
+            torch._dynamo.reset()
+            model = convoy.accelerate(copy.deepcopy(block), compile=True)
+            with (self.subTest(lists=lists),
+                  unittest.mock.patch("convoy._compiled.dynamo_backend",
+                                      side_effect=convoy.dynamo_backend) as backend):
+                for i in range(12):
+                    numbers = (1.5, [1.0 + i]) if lists else (1.0 + i,)
+                    torch.testing.assert_close(model(self.x, *numbers), expected(self.x, *numbers),
+                                               rtol=1e-5, atol=1e-5)
+                self.assertEqual(backend.call_count, traced)
+
     def test_the_compiler_may_give_up_later(self):
         class Later(Kinds):
             def forward(self, x, twice=False, name=None):
