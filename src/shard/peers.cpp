@@ -475,14 +475,22 @@ void PeerMemory::add_way(peer::ExchangeParams& params, const Channel& channel,
 }
 
 void PeerMemory::run(peer::ExchangeParams& params, cudaStream_t stream) {
-  if (const auto rank = late()) {
-    throw Error(Status::launch_failure,
-                text("rank ", rank_, " of ", count_, " waited ", timeout_.count(),
-                     " ms for the rows of rank ", *rank, ": it is gone or makes other calls"));
-  }
+  const auto require_nobody_late = [&] {
+    if (const auto rank = late()) {
+      throw Error(Status::launch_failure,
+                  text("rank ", rank_, " of ", count_, " waited ", timeout_.count(),
+                       " ms for the rows of rank ", *rank, ": it is gone or makes other calls"));
+    }
+  };
+  require_nobody_late();
   const DeviceScope scope(device_);
   estate_->used = true;
-  order_->run(stream, [&] { peer::launch(params, stream); });
+  try {
+    order_->run(stream, [&] { peer::launch(params, stream); });
+  } catch (const Error&) {  // The kernel has given up before the host was done with the call.
+    require_nobody_late();
+    throw;
+  }
 }
 
 void PeerMemory::exchange(const std::vector<Move>& sends, const std::vector<Move>& receives,
