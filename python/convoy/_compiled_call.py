@@ -54,8 +54,10 @@ class CompiledCall:
         if (args and type(args[0]) is Deferred) or torch.compiler.is_compiling():
             return module._call_impl(*args, **kwargs)
         lists, given = _trial.lists_of(args, kwargs), _entries.tensors((*args, *kwargs.values()))
-        if self._takes(module, args, kwargs, given, lists):
-            key, before = _trial.key_of(module, given, lists), self._traced[0]
+        key = (_trial.key_of(module, given, lists) if _trial.is_plain(args, kwargs, lists)
+               else None)
+        if self._takes(module, key, given):
+            before = self._traced[0]
             try:
                 result = self.run(module, args, kwargs)
             except torch._dynamo.exc.TorchDynamoException as error:  # Before anything has run.
@@ -69,10 +71,9 @@ class CompiledCall:
                 return result
         return module._call_impl(*args, **kwargs)
 
-    def _takes(self, module, args, kwargs, given, lists):
+    def _takes(self, module, key, given):
         session = self._session
-        return (_trial.is_plain(args, kwargs, lists)
-                and session.trials.is_compiled(_trial.key_of(module, given, lists))
+        return (session.trials.is_compiled(key)
                 and not any(type(value) is Deferred for value in given)
                 and _trial.settled() is None and session.measures(given[0].device)
                 and not _entries.refusal(module, given))
