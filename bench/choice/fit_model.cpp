@@ -73,6 +73,7 @@ constexpr Constant kMmaConstants[] = {
     CONSTANT(launch_us),
     CONSTANT(block_cycles),
     CONSTANT(copy_cycles),
+    CONSTANT(fragment_cycles),
     CONSTANT(step_cycles),
     CONSTANT(round_cycles),
     CONSTANT(alone_share),

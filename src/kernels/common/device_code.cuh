@@ -85,6 +85,25 @@ __device__ __forceinline__ void copy_async(std::uint32_t shared, const void* glo
                  : "memory");
   }
 }
+/// The same where `runs`, else nothing.
+template <int kBytes>
+__device__ __forceinline__ void copy_async_if(bool runs, std::uint32_t shared, const void* global,
+                                              bool valid) {
+  static_assert(kBytes == 16 || kBytes == 8 || kBytes == 4);
+  if constexpr (kBytes == 16) {
+    asm volatile(
+        "{\n .reg .pred runs, zeros;\n setp.ne.b32 runs, %2, 0;\n setp.eq.b32 zeros, %3, 0;\n"
+        " @runs cp.async.cg.shared.global [%0], [%1], 16, zeros;\n}" ::"r"(shared),
+        "l"(global), "r"(static_cast<int>(runs)), "r"(static_cast<int>(valid))
+        : "memory");
+  } else {
+    asm volatile(
+        "{\n .reg .pred runs, zeros;\n setp.ne.b32 runs, %2, 0;\n setp.eq.b32 zeros, %3, 0;\n"
+        " @runs cp.async.ca.shared.global [%0], [%1], %4, zeros;\n}" ::"r"(shared),
+        "l"(global), "r"(static_cast<int>(runs)), "r"(static_cast<int>(valid)), "n"(kBytes)
+        : "memory");
+  }
+}
 __device__ __forceinline__ void copy_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

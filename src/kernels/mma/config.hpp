@@ -19,6 +19,10 @@ namespace convoy::mma {
 inline constexpr int kRowBytes = 128;
 inline constexpr int kStepBytes = 32;
 
+/// Extents of a filter that can be walked (input.cuh): a bit each. Frames count only where tiles
+/// have pixels of several.
+inline constexpr int kWalkedFrames = 5, kWalkedRows = 13, kWalkedColumns = 13;
+
 /// Compile-time configuration of the kernel; `ValidConfig` refuses illegal combinations.
 /// NOTE: 16 bytes without gaps: a configuration is part of a kernel's name, as two words.
 struct Config {
@@ -69,15 +73,18 @@ struct Config {
   constexpr int act_bytes() const { return block_m * kRowBytes; }
   constexpr int stage_bytes() const { return (block_m + block_n) * kRowBytes; }
   constexpr int ring_bytes() const { return stages * stage_bytes(); }
-  /// The list has the address of a place where one block has all shared memory, else a number.
-  constexpr bool lists_addresses() const { return copy_bytes == 16 && is_persistent(); }
-  constexpr int place_bytes() const { return lists_addresses() ? 8 : 4; }
-  /// From a tap of the list to the next. NOTE: 16 bytes more than pixels, so that threads that read
-  /// 4 pixels under 8 taps do so without bank conflicts.
-  constexpr int list_pitch() const { return block_m + 16 / place_bytes(); }
-  /// Shared memory of a CTA: the ring, and a list of `taps` taps of its pixels' places.
-  constexpr int shared_bytes(int taps) const {
-    return ring_bytes() + taps * list_pitch() * place_bytes();
+  /// NOTE: a thread that copies 2 or 4 bytes at a time has too many rows to keep their places.
+  constexpr bool can_walk() const { return copy_bytes == 16; }
+  /// From a tap of the list of places to the next. NOTE: 16 bytes more than pixels, so that threads
+  /// that read 4 pixels under 8 taps do so without bank conflicts.
+  constexpr int list_pitch() const { return block_m + 4; }
+  /// Shared memory of a CTA: the ring, and
+  /// - a list of `taps` taps of its pixels' places, or
+  constexpr int listed_bytes(int taps) const { return ring_bytes() + taps * list_pitch() * 4; }
+  /// - where each of `taps` taps and each pixel lies.
+  static constexpr int tap_table_bytes(int taps) { return (taps + 1) * 16; }
+  constexpr int walked_bytes(int taps) const {
+    return ring_bytes() + tap_table_bytes(taps) + block_m * 8;
   }
 };
 
@@ -93,8 +100,9 @@ struct ValidConfig {
   static_assert(kConfig.accumulators() <= 128,
                 "mma::Config: a warp's part takes at most 128 accumulator registers a thread");
   static_assert(kConfig.threads() <= 256, "mma::Config: at most 8 warps");
-  static_assert(kConfig.threads() % kConfig.block_m == 0,
-                "mma::Config::block_m divides the threads: each lists the places of one pixel");
+  static_assert(kConfig.threads() % kConfig.block_m == 0 ||
+                    kConfig.block_m % kConfig.threads() == 0,
+                "mma::Config::block_m divides the threads or is a multiple of them");
   static_assert(kConfig.copy_bytes == 16 || kConfig.copy_bytes == 4 ||
                     (kConfig.copy_bytes == 2 && size_of(kConfig.in) == 2),
                 "mma::Config::copy_bytes is 16, 4, or 2 with elements of 2 bytes");

@@ -12,44 +12,31 @@
 #include "kernels/common/output.cuh"
 #include "kernels/mma/config.hpp"
 #include "kernels/mma/params.hpp"
+#include "kernels/mma/tile.cuh"
 
 namespace convoy::mma {
-
-/// Where a CTA's tile lies.
-struct Tile {
-  int pixel;  ///< The first, of its phase.
-  int phase;
-  int group;
-  int filter;  ///< The first, of its group.
-};
-
-/// An output pixel of a phase as (image, frame, row, column).
-__device__ __forceinline__ int4 output_position(const Params& p, int pixel) {
-  const int row = p.out[2].divide(pixel);
-  const int frame = p.out[1].divide(row);
-  const int image = p.out[0].divide(frame);
-  return make_int4(image, p.out[0].remainder(frame, image), p.out[1].remainder(row, frame),
-                   p.out[2].remainder(pixel, row));
-}
-
-/// The number of a phase's pixel in the whole output; −1 past the last.
-__device__ __forceinline__ std::int64_t output_number(const Params& p, int pixel, int phase) {
-  if (pixel >= p.pixels) return -1;
-  if (p.phases.divisor == 1) return pixel;
-  const int row = p.out[2].divide(pixel);  // Of all frames.
-  const int column = p.out[2].remainder(pixel, row);
-  return (std::int64_t{2} * row + phase / 2) * (2 * p.out[2].divisor) + 2 * column + phase % 2;
-}
 
 /// What a warp stores of its tile, and through which memory.
 struct WarpPart {
   int phase;
-  int pixel;                ///< The first, of its phase.
+  int pixel, pixel_end;     ///< Of its phase.
   std::int64_t filter;      ///< The first, of all groups.
   std::int64_t filter_end;  ///< Of its group.
 };
 
 // ---- The usual epilogues ------------------------------------------------------------------------
+
+/// The larger of each of two pairs; NaN where either is.
+template <typename Out>
+__device__ __forceinline__ std::uint32_t larger2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t larger;
+  if constexpr (std::is_same_v<Out, __nv_bfloat16>) {
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  } else {
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  }
+  return larger;
+}
 
 /// scale · sum + bias, then none, ReLU, SiLU or GELU, then + beta · residual, as 16-bit values:
 /// all in registers, two filters of a pixel at a time, and through 16 rows of 128 bytes of shared
@@ -83,22 +70,34 @@ struct PairStore {
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const int row = (pass * 32 + lane) / kTiles, column = (pass * 32 + lane) % kTiles;
-      const std::int64_t number = output_number(p, first_pixel + row, part.phase);
+      const int pixel = first_pixel + row;
       const std::int64_t filter = part.filter + column * 8;
-      const bool exists = number >= 0 && filter < part.filter_end;
-      body(row, column, exists ? number * p.output.channels + filter : -1);
+      const bool exists = pixel < part.pixel_end && filter < part.filter_end;
+      body(row, column,
+           exists ? output_number(p, pixel, part.phase) * p.output.channels + filter : -1);
     }
   }
 
-  // NOTE: x + −0 is x, also where x is −0.
+  /// Of this lane's pairs. NOTE: x + −0 is x, also where x is −0.
   __device__ __forceinline__ void load_biases(float2 (&biases)[kTiles]) const {
     const EpilogueParams& e = p.output.epilogue;
+    constexpr int kWarpFilters = 8 * kTiles;
+    float loaded[(kWarpFilters + 31) / 32];  // A filter a lane.
+    if (e.bias != nullptr) {
+#pragma unroll
+      for (int i = 0; i * 32 < kWarpFilters; ++i) {
+        const std::int64_t filter = part.filter + i * 32 + lane;
+        const bool exists = filter < part.filter_end && i * 32 + lane < kWarpFilters;
+        loaded[i] = exists ? load_bias(e, static_cast<int>(filter)) : -0.0f;
+      }
+    }
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      const auto filter = static_cast<int>(part.filter) + tile * 8 + lane % 4 * 2;
-      const bool exists = e.bias != nullptr && filter < part.filter_end;
-      biases[tile] = exists ? make_float2(load_bias(e, filter), load_bias(e, filter + 1))
-                            : make_float2(-0.0f, -0.0f);
+      biases[tile] = make_float2(-0.0f, -0.0f);
+      if (e.bias == nullptr) continue;
+      const int first = tile * 8 % 32 + lane % 4 * 2;
+      biases[tile].x = __shfl_sync(~0u, loaded[tile * 8 / 32], first);
+      biases[tile].y = __shfl_sync(~0u, loaded[tile * 8 / 32], first + 1);
     }
   }
 
@@ -145,16 +144,65 @@ struct PairStore {
     if (e.has_residual && !e.residual_first) add_residual();
   }
 
-  __device__ __forceinline__ void store(const float (&sums)[kFragments][kTiles][4]) const {
-    const auto* const residual = static_cast<const Out*>(p.output.residual);
+  /// scale · sum + bias, at most ReLU, of pixels that follow each other in the output: without
+  /// loops, so that sums stay in their registers, and in few instructions, as they come cold.
+  __device__ __forceinline__ void store_linear(const float (&sums)[kFragments][kTiles][4],
+                                               const float2 (&biases)[kTiles]) const {
+    const EpilogueParams& e = p.output.epilogue;
     auto* const output = static_cast<Out*>(p.output.data);
+    const float lowest = e.activation == Activation::relu ? 0.0f : -INFINITY;
+    const std::uint32_t floor = pack2<Out>(lowest, lowest);
+    // This lane's cells of 16 pixels, and how many pixels follow there.
+    Out* to[kPasses];
+    int rows_left[kPasses];
+    const std::int64_t pitch = 16 * p.output.channels;
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int row = (pass * 32 + lane) / kTiles, column = (pass * 32 + lane) % kTiles;
+      const int pixel = part.pixel + row;
+      const std::int64_t filter = part.filter + column * 8;
+      to[pass] = output + pixel * p.output.channels + filter;
+      rows_left[pass] = filter < part.filter_end ? part.pixel_end - pixel : 0;
+    }
+#pragma unroll
+    for (int fragment = 0; fragment < kFragments; ++fragment) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const float(&v)[4] = sums[fragment][tile];
+        const float2 bias = biases[tile];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const std::uint32_t both = pack2<Out>(fmaf(v[half * 2], e.scale, bias.x),
+                                                fmaf(v[half * 2 + 1], e.scale, bias.y));
+          *pair(lane / 4 + half * 8, tile) = larger2<Out>(both, floor);
+        }
+      }
+      __syncwarp();
+#pragma unroll
+      for (int pass = 0; pass < kPasses; ++pass) {
+        const int row = (pass * 32 + lane) / kTiles, column = (pass * 32 + lane) % kTiles;
+        if (fragment * 16 < rows_left[pass]) *reinterpret_cast<uint4*>(to[pass]) = *cell(row, column);
+        to[pass] += pitch;
+      }
+      __syncwarp();
+    }
+  }
+
+  __device__ __forceinline__ void store(const float (&sums)[kFragments][kTiles][4]) const {
+    const EpilogueParams& e = p.output.epilogue;
     float2 biases[kTiles];
     load_biases(biases);
+    if (!e.has_residual && p.phases.divisor == 1 &&
+        (e.activation == Activation::none || e.activation == Activation::relu)) {
+      return store_linear(sums, biases);
+    }
+    const auto* const residual = static_cast<const Out*>(p.output.residual);
+    auto* const output = static_cast<Out*>(p.output.data);
     // One copy of the code: registers are picked by constant indices.
 #pragma unroll 1
     for (int fragment = 0; fragment < kFragments; ++fragment) {
       const int first_pixel = part.pixel + fragment * 16;
-      if (p.output.epilogue.has_residual) {
+      if (e.has_residual) {
         for_cells(first_pixel, [&](int row, int column, std::int64_t element) {
           *cell(row, column) = element < 0 ? make_uint4(0, 0, 0, 0)
                                            : *reinterpret_cast<const uint4*>(residual + element);
@@ -209,6 +257,7 @@ __device__ __forceinline__ void store_tile(const Params& p, const Tile& tile,
   const std::int64_t group = std::int64_t{tile.group} * p.filters;
   const WarpPart part{.phase = tile.phase,
                       .pixel = tile.pixel + warp % kConfig.warps_m * kConfig.warp_m(),
+                      .pixel_end = tile.pixel_end,
                       .filter = group + tile.filter + warp / kConfig.warps_m * kConfig.warp_n(),
                       .filter_end = group + p.filters};
   unsigned char* const own = staging + warp * kWarpBytes;
@@ -225,7 +274,8 @@ __device__ __forceinline__ void store_tile(const Params& p, const Tile& tile,
   store_warp_tile(
       output, sums, reinterpret_cast<float*>(own),
       [&](int fragment, int row) {
-        return output_number(p, part.pixel + fragment * 16 + row, part.phase);
+        const int pixel = part.pixel + fragment * 16 + row;
+        return pixel < part.pixel_end ? output_number(p, pixel, part.phase) : -1;
       },
       part.filter, part.filter_end);
 }

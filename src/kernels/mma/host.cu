@@ -20,6 +20,9 @@ namespace {
 // does (docs/lab/2026-11-22-split-operands.md).
 constexpr std::int64_t kLeastSplitReduction = 16;
 
+// Shared memory that a walk may take beyond a list.
+constexpr int kWalkedExtraBytes = 2048;
+
 constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
 
 // The convolution that the kernel runs: of one phase of a folded upsampling, or the problem itself.
@@ -38,6 +41,41 @@ int listed_taps(const Config& config, std::int64_t tap_copies) {
   const std::int64_t begin = tap_copies - std::gcd(tap_copies, config.row_copies());
   const std::int64_t taps = (begin + 2 * config.row_copies() - 1) / tap_copies + 1;
   return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(taps)));
+}
+
+// How tiles lie that are walked.
+enum class Walked { no, anywhere, within_frames };
+
+// Tiles stay within frames where taps along depth are told by frames: of a cache, of padding other
+// than zeros, of many. NOTE: such tiles end at each frame; where that leaves more than an eighth of
+// their pixels over, a list costs less.
+Walked walked(const Config& config, const ConvGeometry& g, const implicit_gemm::KernelView& view,
+              const Params& p) {
+  if (!config.can_walk() || p.upsample_shift != 0 || view.filter[1] > kWalkedRows || view.filter[2] > kWalkedColumns ||
+      config.walked_bytes(p.taps) > config.listed_bytes(p.list_mask + 1) + kWalkedExtraBytes) {
+    return Walked::no;
+  }
+  for (int axis = 1; axis < 3; ++axis) {
+    if (p.pad_mode[axis] != PadMode::zero) return Walked::no;
+  }
+  // What is counted from the first tap of a pixel, and from a tap.
+  const std::int64_t row_copies = p.row_copies, pixel_copies = p.pixel_copies;
+  const std::int64_t before =
+      (std::int64_t{std::abs(p.pad[0])} * p.height + p.pad[1]) * row_copies + p.pad[2] * pixel_copies;
+  if (g.activation_elements() / config.copy_elements() + before > kMax ||
+      p.filter_pitch / config.copy_bytes * config.block_n > kMax) {
+    return Walked::no;
+  }
+  if (p.cached_frames == 0 && p.pad_mode[0] == PadMode::zero &&
+      static_cast<int>(p.filter_extent[0].divisor) <= kWalkedFrames) {
+    return Walked::anywhere;
+  }
+  const std::int64_t frame = view.out[1] * view.out[2];
+  const std::int64_t tiles = ceil_div(frame, std::int64_t{config.block_m});
+  const bool counted = g.batch * view.out[0] * tiles * view.phases * g.groups *
+                           ceil_div(g.group_filters(), std::int64_t{config.block_n}) <=
+                       kMax;
+  return counted && tiles * config.block_m * 8 <= frame * 9 ? Walked::within_frames : Walked::no;
 }
 
 }  // namespace
@@ -121,18 +159,26 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, bool packed_
   p.phase_pitch = g.out_channels * p.filter_pitch;
   p.filters = static_cast<int>(g.group_filters());
 
+  p.taps = static_cast<int>(depth.count * frame_taps);
+  p.list_mask = listed_taps(config, p.tap_copies.divisor) - 1;
+  const Walked walk = walked(config, g, view, p);
+  tiling.walks = walk != Walked::no;
+  tiling.shared_bytes = tiling.walks ? config.walked_bytes(p.taps)
+                                     : config.listed_bytes(p.list_mask + 1);
+  p.within_frames = walk == Walked::within_frames;
+  p.run_pixels = p.within_frames ? static_cast<int>(view.out[1] * view.out[2]) : p.pixels;
+  const std::int64_t run_tiles = ceil_div(std::int64_t{p.run_pixels}, std::int64_t{config.block_m});
+  p.run_tiles = FastDivide(run_tiles);
+
   const std::int64_t filter_tiles = ceil_div(g.group_filters(), std::int64_t{config.block_n});
   p.filter_tiles = FastDivide(filter_tiles);
   p.groups = FastDivide(g.groups);
   p.phases = FastDivide(view.phases);
-  p.tiles = static_cast<int>(ceil_div(view_pixels(g, view), std::int64_t{config.block_m}) *
-                             view.phases * g.groups * filter_tiles);
+  p.tiles = static_cast<int>(run_tiles * (p.pixels / p.run_pixels) * view.phases * g.groups *
+                             filter_tiles);
   p.steps = static_cast<int>(ceil_div(reduction, std::int64_t{config.block_k()}));
   p.steps_per_split = static_cast<int>(ceil_div(p.steps, splits));
   tiling.splits = static_cast<int>(ceil_div(p.steps, p.steps_per_split));
-  const int taps = listed_taps(config, p.tap_copies.divisor);
-  p.list_mask = taps - 1;
-  tiling.shared_bytes = config.shared_bytes(taps);
   tiling.sums = g.output_elements();
   p.split_pitch = tiling.sums * static_cast<std::int64_t>(sizeof(float));
   return tiling;
@@ -140,10 +186,10 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, bool packed_
 
 void prepare(Tiling& tiling, int multiprocessors) {
   const std::string name = name_of(tiling.instance);
-  raise_shared_memory_limit(tiling.instance.kernel, tiling.shared_bytes, name.c_str());
+  raise_shared_memory_limit(tiling.kernel(), tiling.shared_bytes, name.c_str());
   tiling.blocks = static_cast<unsigned>(tiling.params.tiles);
   if (!tiling.instance.config.is_persistent()) return;
-  const int resident = resident_blocks(tiling.instance.kernel, tiling.instance.config.threads(),
+  const int resident = resident_blocks(tiling.kernel(), tiling.instance.config.threads(),
                                        tiling.shared_bytes, name.c_str());
   tiling.blocks = static_cast<unsigned>(std::min(tiling.params.tiles, resident * multiprocessors));
 }
@@ -169,7 +215,7 @@ void launch(const Tiling& tiling, const RunPointers& pointers, DType output_dtyp
                 .epilogue = {}};
   }
   void* arguments[] = {&p};
-  launch_kernel(tiling.instance.kernel,
+  launch_kernel(tiling.kernel(),
                 {.name = name.c_str(),
                  .grid = dim3(tiling.blocks, static_cast<unsigned>(tiling.splits)),
                  .block = static_cast<unsigned>(config.threads()),

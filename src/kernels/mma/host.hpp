@@ -21,11 +21,13 @@ std::string refusal(const Instance& instance, const ConvGeometry& geometry, bool
 struct Tiling {
   Instance instance;
   Params params = {};     ///< Without pointers and epilogue.
+  bool walks = false;     ///< The instance's walking kernel runs, else the listing one.
   unsigned blocks = 0;    ///< Of one split; set by `prepare`.
   int splits = 1;         ///< Blocks that share the reduction of a tile.
   int shared_bytes = 0;   ///< Of a block.
   std::int64_t sums = 0;  ///< Floats of one split's sums.
 
+  const void* kernel() const { return walks ? instance.walking : instance.listing; }
   std::size_t workspace_bytes() const {
     return splits == 1 ? 0 : static_cast<std::size_t>(splits * sums) * sizeof(float);
   }

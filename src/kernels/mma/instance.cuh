@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel of one configuration as a value: what the host twin launches.
+// The kernels of one configuration as a value: what the host twin launches.
 #pragma once
 
 #include "kernels/mma/instances.hpp"
@@ -11,8 +11,13 @@ namespace convoy::mma {
 /// Instantiate the kernel for `kConfig` and describe it.
 template <Config kConfig>
 Instance make_instance() {
-  return {.config = kConfig,
-          .kernel = reinterpret_cast<const void*>(&conv_fprop_kernel<Packed<kConfig>>)};
+  Instance instance{
+      .config = kConfig,
+      .listing = reinterpret_cast<const void*>(&conv_fprop_kernel<Packed<kConfig>, List>)};
+  if constexpr (kConfig.can_walk()) {
+    instance.walking = reinterpret_cast<const void*>(&conv_fprop_kernel<Packed<kConfig>, Walk>);
+  }
+  return instance;
 }
 
 }  // namespace convoy::mma

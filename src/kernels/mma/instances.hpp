@@ -14,7 +14,8 @@ namespace convoy::mma {
 /// A compiled configuration.
 struct Instance {
   Config config;
-  const void* kernel = nullptr;
+  const void* listing = nullptr;  ///< The kernel for any input (input.cuh),
+  const void* walking = nullptr;  ///< and the faster one for what can be walked, or none.
 };
 
 /// Every instance of this build (instances.txt).

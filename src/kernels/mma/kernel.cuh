@@ -19,156 +19,29 @@
 #pragma once
 
 #include "kernels/common/device_code.cuh"
-#include "kernels/common/device_geometry.cuh"
 #include "kernels/common/ptx.cuh"
 #include "kernels/common/split_tf32.hpp"
 #include "kernels/mma/config.hpp"
 #include "kernels/mma/epilogue.cuh"
+#include "kernels/mma/input.cuh"
 #include "kernels/mma/params.hpp"
+#include "kernels/mma/tile.cuh"
 
 namespace convoy::mma {
 
-// ---- Tiles and their steps ----------------------------------------------------------------------
-
-template <Config kConfig>
-__device__ __forceinline__ Tile tile_of(const Params& p, int number) {
-  const int groups = p.filter_tiles.divide(number);
-  const int phases = p.groups.divide(groups);
-  const int pixels = p.phases.divide(phases);
-  return {.pixel = pixels * kConfig.block_m,
-          .phase = p.phases.remainder(phases, pixels),
-          .group = p.groups.remainder(groups, phases),
-          .filter = p.filter_tiles.remainder(number, groups) * kConfig.block_n};
-}
-
-/// Steps [begin, end) of the reduction are this block's.
-struct Steps {
-  int begin, end;
-};
-__device__ __forceinline__ Steps steps_of_block(const Params& p) {
-  const int begin = static_cast<int>(blockIdx.y) * p.steps_per_split;
-  return {begin, min(begin + p.steps_per_split, p.steps)};
-}
-
-// ---- List: where the input has a pixel ----------------------------------------------------------
-
-/// A place in the list: copies from the first element of the activation, or with kInCache of the
-/// cache; kZeros where the tap reads zeros.
-inline constexpr std::uint32_t kInCache = 1u << 31;
-inline constexpr std::uint32_t kZeros = ~0u;
-
-/// Input coordinates (image, frame, row, column) of a pixel's first tap; image −1 past the last
-/// pixel.
-__device__ __forceinline__ int4 first_tap(const Params& p, const Tile& tile, int row) {
-  const int pixel = tile.pixel + row;
-  if (pixel >= p.pixels) return make_int4(-1, 0, 0, 0);
-  const int4 o = output_position(p, pixel);
-  return make_int4(o.x, o.y * p.stride[0] - p.pad[0], o.z * p.stride[1] - p.pad[1] + tile.phase / 2,
-                   o.w * p.stride[2] - p.pad[2] + tile.phase % 2);
-}
-
-/// The place of the pixel whose first tap is `first`, under `tap`.
-__device__ __forceinline__ std::uint32_t place_under_tap(const Params& p, int4 first, int tap) {
-  const int tap_row = p.filter_extent[2].divide(tap);
-  const int tap_frame = p.filter_extent[1].divide(tap_row);
-  int d = first.y + tap_frame * p.dilation[0];
-  int h = first.z + p.filter_extent[1].remainder(tap_row, tap_frame) * p.dilation[1];
-  int w = first.w + p.filter_extent[2].remainder(tap, tap_row) * p.dilation[2];
-  const bool exists = first.x >= 0 && tap_frame < static_cast<int>(p.filter_extent[0].divisor);
-  if (!exists || !map_coordinate(d, p.seen[0], p.pad_mode[0]) ||
-      !map_coordinate(h, p.seen[1], p.pad_mode[1]) ||
-      !map_coordinate(w, p.seen[2], p.pad_mode[2])) {
-    return kZeros;
-  }
-  const bool cached = d < p.cached_frames;
-  const int frame =
-      cached ? first.x * p.cached_frames + d : first.x * p.frames + d - p.cached_frames;
-  const std::uint32_t row = frame * p.height + (h >> p.upsample_shift);
-  const std::uint32_t place = row * p.row_copies + (w >> p.upsample_shift) * p.pixel_copies;
-  return cached ? place | kInCache : place;
-}
-
-/// The input of a tile: the first channel of its group.
-template <Config kConfig>
-struct Input {
-  const unsigned char* activation;
-  const unsigned char* cache;
-
-  __device__ __forceinline__ Input(const Params& p, const Tile& tile) {
-    const std::int64_t group = std::int64_t{tile.group} * p.tap_copies.divisor * kConfig.copy_bytes;
-    activation = static_cast<const unsigned char*>(p.activation) + group;
-    cache = static_cast<const unsigned char*>(p.cache) + group;
-  }
-  /// Copy `channel` at a place.
-  __device__ __forceinline__ const unsigned char* at(std::uint32_t place,
-                                                     std::uint32_t channel) const {
-    const std::uint64_t copies = (place & ~kInCache) + channel;
-    return (place >= kInCache ? cache : activation) + copies * kConfig.copy_bytes;
-  }
-};
-
-/// A place as the list has it: its address, nullptr for zeros, which takes the copies few
-/// instructions; or the place itself (Config::lists_addresses).
-template <Config kConfig>
-using ListedPlace =
-    std::conditional_t<kConfig.lists_addresses(), const unsigned char*, std::uint32_t>;
-__device__ __forceinline__ bool is_zeros(const unsigned char* place) {
-  return place == nullptr;
-}
-__device__ __forceinline__ bool is_zeros(std::uint32_t place) {
-  return place == kZeros;
-}
-
-/// The list, a ring of taps: `places[tap & mask][row of the tile]`. Each thread keeps one pixel and
-/// writes its places.
-template <Config kConfig>
-struct PlaceList {
-  static constexpr int kTapsAtOnce = kConfig.threads() / kConfig.block_m;
-
-  ListedPlace<kConfig>* places;
-  Input<kConfig> input;
-  int4 first;  ///< Of this thread's pixel.
-  int listed;  ///< Taps below are in the list.
-
-  /// Write the taps that `step` reads and that are not there yet.
-  __device__ __forceinline__ void extend_to(const Params& p, int step) {
-    const int end = p.tap_copies.divide((step + 1) * kConfig.row_copies() - 1) + 1;
-    const int row = static_cast<int>(threadIdx.x) % kConfig.block_m;
-    for (int tap = listed + static_cast<int>(threadIdx.x) / kConfig.block_m; tap < end;
-         tap += kTapsAtOnce) {
-      const std::uint32_t place = place_under_tap(p, first, tap);
-      ListedPlace<kConfig>& entry = places[(tap & p.list_mask) * kConfig.list_pitch() + row];
-      if constexpr (kConfig.lists_addresses()) {
-        entry = is_zeros(place) ? nullptr : input.at(place, 0);
-      } else {
-        entry = place;
-      }
-    }
-    listed = end;
-  }
-};
-
-template <Config kConfig>
-__device__ __forceinline__ PlaceList<kConfig> start_list(const Params& p, const Tile& tile,
-                                                         const Steps& steps,
-                                                         unsigned char* shared) {
-  return {.places = reinterpret_cast<ListedPlace<kConfig>*>(shared + kConfig.ring_bytes()),
-          .input = Input<kConfig>(p, tile),
-          .first = first_tap(p, tile, static_cast<int>(threadIdx.x) % kConfig.block_m),
-          .listed = p.tap_copies.divide(steps.begin * kConfig.row_copies())};
-}
-
 // ---- Gather: from global memory into a stage ----------------------------------------------------
 
-/// Fill kCount places of shared memory, `to(i)`, from global memory, `from(i)`, kBytes each; zeros
-/// where not `exists(i)`: then the address is not used.
-template <int kBytes, int kCount, typename To, typename From, typename Exists>
-__device__ __forceinline__ void copy_or_zero(const To& to, const From& from, const Exists& exists) {
+/// Fill kCount places of shared memory, `to(i)`, from global memory, kBytes each; nothing where not
+/// `runs`.
+template <int kBytes, int kCount, typename To>
+__device__ __forceinline__ void copy(bool runs, const To& to, const Source (&from)[kCount]) {
   if constexpr (kBytes == 2) {  // cp.async moves 4 bytes at least.
+    if (!runs) return;
     std::uint16_t values[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      values[i] = exists(i) ? *reinterpret_cast<const std::uint16_t*>(from(i)) : std::uint16_t{0};
+      values[i] = from[i].exists ? *reinterpret_cast<const std::uint16_t*>(from[i].address)
+                                 : std::uint16_t{0};
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -176,22 +49,44 @@ __device__ __forceinline__ void copy_or_zero(const To& to, const From& from, con
     }
   } else {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) copy_async<kBytes>(to(i), from(i), exists(i));
+    for (int i = 0; i < kCount; ++i) {
+      copy_async_if<kBytes>(runs, to(i), from[i].address, from[i].exists);
+    }
   }
 }
 
-/// What a thread copies of every stage: one column, rows `row`, `row` + rows_at_once, ...
-template <Config kConfig>
+/// What a thread copies of every stage: one column, rows `row`, `row` + rows_at_once, ... of the
+/// pixels, as Places has them, and of the filters.
+template <Config kConfig, typename Places>
 struct Gatherer {
   static constexpr int kBytes = kConfig.copy_bytes;
   static constexpr int kRows = kConfig.rows_at_once();
 
-  const ListedPlace<kConfig>* places;
-  Input<kConfig> input;
-  const unsigned char* filter;  ///< First tap of filter `row` of the tile.
-  int filters;                  ///< Filters of the tile from `row` on.
   int row, column;
-  std::uint32_t ring;  ///< Shared address of the copy for `row` in the first stage.
+  std::uint32_t ring;           ///< Shared address of the copy for `row` in the first stage.
+  Places places;
+  const unsigned char* filter;           ///< First tap of the tile's first filter.
+  int filters[kConfig.block_n / kRows];  ///< From there to those of the rows, in copies.
+
+  __device__ __forceinline__ Gatherer(const Params& p, const Tile& tile, const Steps& steps,
+                                      unsigned char* shared)
+      : row(static_cast<int>(threadIdx.x) / kConfig.row_copies()),
+        column(static_cast<int>(threadIdx.x) % kConfig.row_copies()),
+        ring(ptx::shared_address(shared) + row * kRowBytes + in_row(row)),
+        places(p, tile, steps, shared + kConfig.ring_bytes(), row),
+        filter(static_cast<const unsigned char*>(p.filter) + tile.phase * p.phase_pitch +
+               (std::int64_t{tile.group} * p.filters + tile.filter) * p.filter_pitch +
+               p.filter_offset) {
+    const int exist = p.filters - tile.filter;
+    const int pitch = static_cast<int>(p.filter_pitch / kBytes);
+#pragma unroll
+    for (int i = 0; i < kConfig.block_n / kRows; ++i) filters[i] = (row + i * kRows) * pitch;
+    if (exist >= kConfig.block_n) return;
+    // NOTE: rows past the last filter are others again, whose sums nobody stores: a copy then needs
+    // no condition. Not all the same one, which so many copies at once would wait for.
+#pragma unroll
+    for (int i = 0; i < kConfig.block_n / kRows; ++i) filters[i] = (row + i * kRows) % exist * pitch;
+  }
 
   /// Where the thread's column lies in a row.
   __device__ __forceinline__ int in_row(int of_row) const {
@@ -206,43 +101,38 @@ struct Gatherer {
 
   /// What all rows of a step have in common.
   struct Step {
-    const ListedPlace<kConfig>* places;  ///< Of pixel `row`.
-    std::uint32_t channel;               ///< In copies.
-    const unsigned char* filter;         ///< Of filter `row`.
-    bool exists, in_filters;             ///< Past the end zeros are copied.
+    typename Places::Step places;
+    const unsigned char* filter;  ///< Of the tile's first filter.
+    bool runs, exists;            ///< A step that does not run is not copied.
   };
   __device__ __forceinline__ Step at_step(const Params& p, int step, int end) const {
     const int copy = step * kConfig.row_copies() + column;
-    const int tap = p.tap_copies.divide(copy);
-    return {.places = places + (tap & p.list_mask) * kConfig.list_pitch() + row,
-            .channel = static_cast<std::uint32_t>(p.tap_copies.remainder(copy, tap)),
+    return {.places = places.at(p, copy),
             .filter = filter + static_cast<std::int64_t>(copy) * kBytes,
-            .exists = step < end,
-            .in_filters = step < end && copy < p.reduction_copies};
+            .runs = step < end,
+            .exists = copy < p.reduction_copies};
   }
 
-  /// Copy part `kPart` of `kParts` of a step.
+  /// Copy part `kPart` of `kParts` of a step: every kParts-th row.
   template <int kPart, int kParts>
-  __device__ __forceinline__ void gather(const Params& p, const Step& step, int stage) const {
-    const std::uint32_t pixels = ring + stage * kConfig.stage_bytes();
+  __device__ __forceinline__ void gather(const Step& step, int stage) const {
+    const std::uint32_t to = ring + stage * kConfig.stage_bytes();
     constexpr int kPixels = rows_of_part(kConfig.block_m / kRows, kPart, kParts);
-    ListedPlace<kConfig> place[kPixels + 1];
+    constexpr int kFilters = rows_of_part(kConfig.block_n / kRows, kPart, kParts);
+    const auto row_at = [&](int i) { return to + to_row((kPart + i * kParts) * kRows); };
+    if constexpr (kPixels > 0) {
+      Source pixels[kPixels];
+      places.template find<kPart, kParts>(step.places, pixels);
+      copy<kBytes>(step.runs, row_at, pixels);
+    }
+    if constexpr (kFilters > 0) {
+      Source of_filters[kFilters];
 #pragma unroll
-    for (int i = 0; i < kPixels; ++i) place[i] = step.places[(kPart + i * kParts) * kRows];
-    const auto address = [&](int i) {
-      if constexpr (kConfig.lists_addresses()) {
-        return place[i] + std::uint64_t{step.channel} * kBytes;
-      } else {
-        return input.at(place[i], step.channel);
+      for (int i = 0; i < kFilters; ++i) {
+        of_filters[i] = {copies_from<kBytes>(step.filter, filters[kPart + i * kParts]), step.exists};
       }
-    };
-    copy_or_zero<kBytes, kPixels>(
-        [&](int i) { return pixels + to_row((kPart + i * kParts) * kRows); }, address,
-        [&](int i) { return step.exists && !is_zeros(place[i]); });
-    copy_or_zero<kBytes, rows_of_part(kConfig.block_n / kRows, kPart, kParts)>(
-        [&](int i) { return pixels + kConfig.act_bytes() + to_row((kPart + i * kParts) * kRows); },
-        [&](int i) { return step.filter + (kPart + i * kParts) * kRows * p.filter_pitch; },
-        [&](int i) { return step.in_filters && (kPart + i * kParts) * kRows < filters; });
+      copy<kBytes>(step.runs, [&](int i) { return row_at(i) + kConfig.act_bytes(); }, of_filters);
+    }
   }
 
   /// Of `rows` turns, those that are kPart's: every kParts-th.
@@ -250,24 +140,6 @@ struct Gatherer {
     return (rows - part + parts - 1) / parts;
   }
 };
-
-template <Config kConfig>
-__device__ __forceinline__ Gatherer<kConfig> start_gathering(const Params& p, const Tile& tile,
-                                                             unsigned char* shared) {
-  const int row = static_cast<int>(threadIdx.x) / kConfig.row_copies();
-  const std::int64_t first = std::int64_t{tile.group} * p.filters + tile.filter + row;
-  Gatherer<kConfig> gatherer{
-      .places = reinterpret_cast<const ListedPlace<kConfig>*>(shared + kConfig.ring_bytes()),
-      .input = Input<kConfig>(p, tile),
-      .filter = static_cast<const unsigned char*>(p.filter) + tile.phase * p.phase_pitch +
-                first * p.filter_pitch + p.filter_offset,
-      .filters = p.filters - tile.filter - row,
-      .row = row,
-      .column = static_cast<int>(threadIdx.x) % kConfig.row_copies(),
-      .ring = ptx::shared_address(shared) + row * kRowBytes};
-  gatherer.ring += gatherer.in_row(row);
-  return gatherer;
-}
 
 // ---- Multiply: a stage on the tensor cores ------------------------------------------------------
 
@@ -394,10 +266,13 @@ __device__ __forceinline__ void multiply(Accumulators<kConfig>& accumulators,
                                          Fragments<kConfig>& fragments) {
   if constexpr (kConfig.split) return multiply_split(accumulators, fragments);
   if constexpr (kConfig.in == DType::fp32) round_to_tf32(fragments);
+  // There and back, so that neighbouring MMAs share an operand: 1 % faster.
+  constexpr int kTiles = kConfig.warp_n() / 8;
 #pragma unroll
   for (int i = 0; i < kConfig.warp_m() / 16; ++i) {
 #pragma unroll
-    for (int j = 0; j < kConfig.warp_n() / 8; ++j) {
+    for (int turn = 0; turn < kTiles; ++turn) {
+      const int j = i % 2 == 0 ? turn : kTiles - 1 - turn;
       const auto& filters = fragments.filters[j / 2];
       multiply_add<kConfig.in>(accumulators.sums[i][j], fragments.pixels[i], filters[j % 2 * 2],
                                filters[j % 2 * 2 + 1]);
@@ -407,39 +282,32 @@ __device__ __forceinline__ void multiply(Accumulators<kConfig>& accumulators,
 
 // ---- A tile's sums ------------------------------------------------------------------------------
 
-/// What brings the stages of one tile.
-template <Config kConfig>
-struct Loads {
-  PlaceList<kConfig> list;
-  Gatherer<kConfig> gatherer;
-};
-
 /// Begin a tile: its first stages, all but one, are on their way. The ring is free.
-template <Config kConfig>
-__device__ __forceinline__ Loads<kConfig> start_loads(const Params& p, const Tile& tile,
-                                                      const Steps& steps, unsigned char* shared) {
-  Loads<kConfig> loads{start_list<kConfig>(p, tile, steps, shared),
-                       start_gathering<kConfig>(p, tile, shared)};
+template <Config kConfig, typename Places>
+__device__ __forceinline__ Gatherer<kConfig, Places> start_gathering(const Params& p,
+                                                                     const Tile& tile,
+                                                                     const Steps& steps,
+                                                                     unsigned char* shared) {
+  Gatherer<kConfig, Places> gatherer(p, tile, steps, shared);
 #pragma unroll 1
   for (int stage = 0; stage < kConfig.stages - 1; ++stage) {
     const int step = steps.begin + stage;
-    loads.list.extend_to(p, step);
-    __syncthreads();
-    const auto copies = loads.gatherer.at_step(p, step, steps.end);
-    loads.gatherer.template gather<0, 1>(p, copies, stage);
+    gatherer.places.make_ready(p, step);
+    const auto copies = gatherer.at_step(p, step, steps.end);
+    gatherer.template gather<0, 1>(copies, stage);
     copy_async_commit();
   }
-  loads.list.extend_to(p, steps.begin + kConfig.stages - 1);
-  return loads;
+  gatherer.places.extend_to(p, steps.begin + kConfig.stages - 1);
+  return gatherer;
 }
 
-/// The tile's sums over this block's steps. Copies run stages − 1 steps ahead, the list one more;
+/// The tile's sums over this block's steps. Copies run stages − 1 steps ahead, a list one more;
 /// fragments are loaded one MMA step ahead. One barrier a step: behind it the stage that comes next
 /// is there for all, and nobody reads the stage before any more.
-/// NOTE: what would pass the last step is copied as zeros and not multiplied: without branches the
-/// compiler mixes loads, addresses and MMAs of the whole step.
-template <Config kConfig>
-__device__ __forceinline__ void main_loop(const Params& p, Loads<kConfig>& loads,
+/// NOTE: steps behind the last one are not copied, by a predicate: without branches the compiler
+/// mixes loads, addresses and MMAs of the whole step.
+template <Config kConfig, typename Places>
+__device__ __forceinline__ void main_loop(const Params& p, Gatherer<kConfig, Places>& gatherer,
                                           const Steps& steps, Accumulators<kConfig>& accumulators,
                                           unsigned char* shared) {
   constexpr int kStages = kConfig.stages;
@@ -447,44 +315,57 @@ __device__ __forceinline__ void main_loop(const Params& p, Loads<kConfig>& loads
   // comes first; in front of the barrier all would wait. Where several blocks share a
   // multiprocessor, the other blocks multiply meanwhile, and the list there is 3 % faster.
   constexpr bool kAlone = kConfig.is_persistent();
-  constexpr int kParts = kAlone ? 4 : 3;
-  const Gatherer<kConfig>& gatherer = loads.gatherer;
+  constexpr int kParts = 4;
   copy_async_wait<kStages - 2>();
   __syncthreads();
   Fragments<kConfig> even, odd;
   load_fragments(even, shared, 0);
   int stage = 0, free_stage = kStages - 1;
+  // The last step may have fewer MMA steps than the others.
+  const int rest = min(p.reduction_copies - (steps.end - 1) * kConfig.row_copies(),
+                       kConfig.row_copies()) *
+                   kConfig.copy_bytes;
+  const bool is_short = rest <= kRowBytes - kStepBytes;
+  const int whole = is_short ? steps.end - 1 : steps.end;
 #pragma unroll 1
-  for (int step = steps.begin; step < steps.end; ++step) {
+  for (int step = steps.begin; step < whole; ++step) {
     const unsigned char* const now = shared + stage * kConfig.stage_bytes();
     const int ahead = step + kStages - 1;
-    if (kAlone) loads.list.extend_to(p, ahead + 1);
+    if (kAlone) gatherer.places.extend_to(p, ahead + 1);
     const auto copies = gatherer.at_step(p, ahead, steps.end);
 
     load_fragments(odd, now, 1);
-    gatherer.template gather<0, kParts>(p, copies, free_stage);
+    gatherer.template gather<0, kParts>(copies, free_stage);
     multiply(accumulators, even);
 
     load_fragments(even, now, 2);
-    gatherer.template gather<1, kParts>(p, copies, free_stage);
+    gatherer.template gather<1, kParts>(copies, free_stage);
     multiply(accumulators, odd);
 
     load_fragments(odd, now, 3);
-    gatherer.template gather<2, kParts>(p, copies, free_stage);
-    if (!kAlone) copy_async_commit();
+    gatherer.template gather<2, kParts>(copies, free_stage);
     multiply(accumulators, even);
-    if constexpr (kAlone) {
-      gatherer.template gather<3, kParts>(p, copies, free_stage);
-      copy_async_commit();
-    }
+
+    gatherer.template gather<3, kParts>(copies, free_stage);
+    copy_async_commit();
 
     free_stage = stage;
     stage = stage + 1 == kStages ? 0 : stage + 1;
-    if (!kAlone) loads.list.extend_to(p, ahead + 1);
+    if (!kAlone) gatherer.places.extend_to(p, ahead + 1);
     copy_async_wait<kStages - 2>();
     __syncthreads();
     load_fragments(even, shared + stage * kConfig.stage_bytes(), 0);
     multiply(accumulators, odd);
+  }
+  if (is_short) {
+    // NOTE: k = 0 is loaded once more: were `even` used here, the compiler would put MMAs of k = 3
+    // in front of the barrier, where they hide no loads: 5 % slower.
+#pragma unroll 1
+    for (int k = 0; k * kStepBytes < rest; ++k) {
+      Fragments<kConfig> fragments;
+      load_fragments(fragments, shared + stage * kConfig.stage_bytes(), k);
+      multiply(accumulators, fragments);
+    }
   }
   copy_async_wait<0>();
   __syncthreads();
@@ -561,7 +442,7 @@ __device__ __forceinline__ void redo_unusual(const Params& p, const Tile& tile, 
 /// A block computes its tile; with Config::is_persistent it goes on to the tile that lies a grid
 /// further, whose first stages come while the sums of this one are stored, through the stage that
 /// they leave free.
-template <typename PackedConfig>
+template <typename PackedConfig, template <Config> typename PlacesOf>
 __global__ void __launch_bounds__(PackedConfig::kConfig.threads(),
                                   PackedConfig::kConfig.ctas_per_sm())
     conv_fprop_kernel(const __grid_constant__ Params p) {
@@ -572,17 +453,17 @@ __global__ void __launch_bounds__(PackedConfig::kConfig.threads(),
   const Steps steps = steps_of_block(p);
   int number = static_cast<int>(blockIdx.x);
   Tile tile = tile_of<kConfig>(p, number);
-  Loads<kConfig> loads = start_loads<kConfig>(p, tile, steps, shared);
+  auto gatherer = start_gathering<kConfig, PlacesOf<kConfig>>(p, tile, steps, shared);
   while (true) {
     Accumulators<kConfig> accumulators;
-    main_loop(p, loads, steps, accumulators, shared);
+    main_loop(p, gatherer, steps, accumulators, shared);
     if constexpr (kConfig.split) redo_unusual(p, tile, steps, accumulators);
     const Tile done = tile;
     number += static_cast<int>(gridDim.x);
     const bool more = kConfig.is_persistent() && number < p.tiles;
     if (more) {
       tile = tile_of<kConfig>(p, number);
-      loads = start_loads<kConfig>(p, tile, steps, shared);
+      gatherer = start_gathering<kConfig, PlacesOf<kConfig>>(p, tile, steps, shared);
     }
     store_tile<kConfig>(p, done, accumulators.sums, staging);
     if (!more) break;

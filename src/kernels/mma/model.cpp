@@ -67,12 +67,18 @@ double estimate_us(const Tiling& tiling, const PlanRequest& request, const Model
   const double mma =
       config.split ? 3 * products / k.bare_macs_per_cycle : products / k.macs_per_cycle;
   const double copies = (config.block_m + config.block_n) * config.row_copies() / 32.0;
-  const double taps = double(config.row_copies()) / p.tap_copies.divisor;
-  // Fragments of fp32 are rounded as they are read, by each warp that reads them.
+  // Each warp reads its rows; fragments of fp32 are rounded as they are read.
   const double rows = (config.warp_m() + config.warp_n()) * config.threads() / 128.0;
   const double rounding = config.in == DType::fp32 && !config.split ? k.round_cycles * rows : 0.0;
-  const double work = mma + rounding + k.copy_cycles * copies +
-                      k.tap_cycles * std::min(taps, 64.0) * config.block_m / 128.0;
+  const double taps = double(config.row_copies()) / p.tap_copies.divisor;
+  const double listing =
+      tiling.walks ? 0.0 : k.tap_cycles * std::min(taps, 64.0) * config.block_m / 128.0;
+  const double work = mma + rounding + k.fragment_cycles * rows + k.copy_cycles * copies + listing;
+  // The last step may have fewer MMAs.
+  const double mma_steps = std::ceil(double(p.reduction_copies) / config.row_copies() *
+                                     (kRowBytes / kStepBytes)) *
+                           kStepBytes / kRowBytes;
+  const double steps = tiling.splits == 1 ? mma_steps : p.steps_per_split;
   const double outputs = config.block_m * config.block_n / 128.0;
   const double store =
       outputs * (k.store_cycles + (request.epilogue.residual ? k.residual_cycles : 0.0) +
@@ -81,7 +87,7 @@ double estimate_us(const Tiling& tiling, const PlanRequest& request, const Model
   const auto together = [&](double blocks) {
     double step = std::max(blocks * work, k.step_cycles + k.alone_share * work);
     if (config.is_persistent() && !config.split) step *= k.persistent_share;
-    return k.block_cycles + p.steps_per_split * step + blocks * store;
+    return k.block_cycles + steps * step + blocks * store;
   };
 
   const double resident = resident_blocks(tiling, request.device);

@@ -14,21 +14,22 @@ struct ModelConstants {
   double cycles_per_us = 0.0;            ///< Cycles a us: the clock.
   double macs_per_cycle = 0.0;           ///< Products of 16 bits a cycle, of a multiprocessor,
   double bare_macs_per_cycle = 0.0;      ///< and where nothing but MMAs takes time.
-  double memory_bytes_per_us = 4.708e6;  ///< Bytes a us from and to device memory.
-  double overlap_power = 1.768;          ///< Of computing and moving: p of (a^p + b^p)^(1/p).
-  double launch_us = 5.297;              ///< us: a launch and what no work hides.
-  double block_cycles = 3130.0;          ///< Cycles that a block begins and ends with.
-  double copy_cycles = 4.656;            ///< Cycles a warp's copy of a stage takes.
-  double step_cycles = 259.1;            ///< Cycles of a step that a block alone cannot hide,
-  double alone_share = 0.9696;           ///< beside this share of its work.
-  double persistent_share = 0.915;       ///< Of a step, what a persistent block takes of that.
+  double memory_bytes_per_us = 4.374e6;  ///< Bytes a us from and to device memory.
+  double overlap_power = 2.673;          ///< Of computing and moving: p of (a^p + b^p)^(1/p).
+  double launch_us = 3.803;              ///< us: a launch and what no work hides.
+  double block_cycles = 3723.0;          ///< Cycles that a block begins and ends with.
+  double copy_cycles = 4.622;            ///< Cycles a warp's copy of a stage takes.
+  double fragment_cycles = 0.1431;          ///< Cycles the warps read a row of a step.
+  double step_cycles = 94.88;            ///< Cycles of a step that a block alone cannot hide,
+  double alone_share = 1.029;           ///< beside this share of its work.
+  double persistent_share = 0.9286;       ///< Of a step, what a persistent block takes of that.
   double round_cycles = 6.0;             ///< Cycles a warp rounds a row of a step to TF32.
-  double tap_cycles = 274.5;             ///< Cycles to list 128 pixels under a tap.
-  double store_cycles = 19.24;           ///< Cycles to store 128 outputs,
+  double tap_cycles = 220.0;             ///< Cycles to list 128 pixels under a tap.
+  double store_cycles = 6.654;           ///< Cycles to store 128 outputs,
   double residual_cycles = 16.31;        ///< more with a residual,
   double curved_cycles = 18.21;          ///< more with an activation that is not piecewise linear.
-  double split_us = 2.326;               ///< us of the kernel that sums splits,
-  double split_bytes_per_us = 9.102e6;   ///< and bytes of sums that are written and read a us.
+  double split_us = 3.284;               ///< us of the kernel that sums splits,
+  double split_bytes_per_us = 4.717e6;   ///< and bytes of sums that are written and read a us.
 };
 
 /// The constants for a device.
