@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A persistent tile of the kernel by mma.sync, ragged, with and without a residual, on two
-// multiprocessors: the subject of
+// A persistent tile of the kernel by mma.sync, ragged, walked and listed, with and without a
+// residual, on two multiprocessors: the subject of
 //   vgpu mutate --gpu a100 --sms 2 -- convoy_mma_mutation_subject
 // which deletes each synchronising instruction in turn. Exit status 0: the result is exact.
 #include <cstdio>
@@ -16,17 +16,18 @@ namespace {
 constexpr Config kConfig{.block_m = 128, .block_n = 128, .warps_m = 2, .warps_n = 4, .stages = 3};
 static_assert(kConfig.is_persistent());
 
-// Five tiles, three for one of the blocks; seven steps of several taps each.
-int run(bool residual) {
+// Five tiles, three for one of the blocks; six steps of several taps each, the last one short and
+// in the stage that the epilogue takes.
+int run(bool residual, PadMode pad_mode) {
   const Conv2dProblemShape shape{.in_height = 23,
                                  .in_width = 25,
-                                 .in_channels = 48,
+                                 .in_channels = 40,
                                  .out_channels = 72,
                                  .filter_h = 3,
                                  .filter_w = 3,
                                  .pad_h = 1,
                                  .pad_w = 1,
-                                 .pad_mode = PadMode::reflect};
+                                 .pad_mode = pad_mode};
   const test::IntegerTensors problem(geometry_of(shape));
   test::GuardedBuffer activation(problem.activation.size() * 2), filter(problem.filter.size() * 2);
   test::GuardedBuffer source(problem.source.size() * 2), output(problem.source.size() * 2);
@@ -64,5 +65,7 @@ int run(bool residual) {
 }  // namespace convoy::mma
 
 int main() {
-  return convoy::mma::run(true) + convoy::mma::run(false);
+  using convoy::PadMode;  // Walked and listed.
+  return convoy::mma::run(true, PadMode::zero) + convoy::mma::run(false, PadMode::zero) +
+         convoy::mma::run(true, PadMode::reflect) + convoy::mma::run(false, PadMode::reflect);
 }

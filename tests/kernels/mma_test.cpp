@@ -101,6 +101,59 @@ TEST_F(Mma, CachedFramesAndCausalPadding) {
   expect_right_everywhere(shape_3d(1, 3, 1, 9, 6, 64, 24), DType::fp16);
 }
 
+/// A causal 3-D layer of two images whose frames are whole tiles, or nearly.
+Conv3dProblemShape causal(std::int64_t height, std::int64_t width) {
+  return {.batch = 2,
+          .in_depth = 2,
+          .in_height = height,
+          .in_width = width,
+          .in_channels = 16,
+          .out_channels = 24,
+          .filter = {3, 3, 3},
+          .pad_begin = {0, 1, 1},
+          .pad_end = {0, 1, 1},
+          .cached_frames = 2};
+}
+
+TEST_F(Mma, TilesWithinFrames) {
+  Conv3dProblemShape shape = causal(8, 16);
+  expect_right_everywhere(geometry_of(shape));
+  shape = causal(15, 17);  // The last tile of each frame is ragged.
+  expect_right_everywhere(geometry_of(shape));
+  shape.cached_frames = 1;
+  shape.pad_begin[0] = 1;
+  shape.pad_mode[0] = PadMode::replicate;  // In front of the cache.
+  expect_right_everywhere(geometry_of(shape));
+  shape = causal(8, 16);  // More frames than a pixel has bits for.
+  shape.in_depth = 5;
+  shape.cached_frames = 0;
+  shape.filter[0] = 6;
+  shape.pad_begin[0] = 4;
+  shape.stride[0] = 2;
+  expect_right_everywhere(geometry_of(shape), DType::fp16);
+}
+
+TEST_F(Mma, LargeFilters) {
+  Conv2dProblemShape shape{.batch = 2,
+                           .in_height = 9,
+                           .in_width = 14,
+                           .in_channels = 8,
+                           .out_channels = 40,
+                           .filter_h = 13,
+                           .filter_w = 3,
+                           .pad_h = 6,
+                           .pad_w = 2,
+                           .dilation_w = 2};
+  expect_right_everywhere(geometry_of(shape));
+  shape.filter_h = 1;
+  shape.pad_h = 0;
+  for (const std::int64_t columns : {13, 14}) {  // As many as a pixel has bits for, and one more.
+    shape.filter_w = columns;
+    shape.pad_w = columns - 1;
+    expect_right_everywhere(geometry_of(shape));
+  }
+}
+
 TEST_F(Mma, PaddingModesDilationAndGroups) {
   Conv3dProblemShape shape{.batch = 2,
                            .in_depth = 3,

@@ -181,7 +181,8 @@ struct PairStore {
 #pragma unroll
       for (int pass = 0; pass < kPasses; ++pass) {
         const int row = (pass * 32 + lane) / kTiles, column = (pass * 32 + lane) % kTiles;
-        if (fragment * 16 < rows_left[pass]) *reinterpret_cast<uint4*>(to[pass]) = *cell(row, column);
+        if (fragment * 16 < rows_left[pass])
+          *reinterpret_cast<uint4*>(to[pass]) = *cell(row, column);
         to[pass] += pitch;
       }
       __syncwarp();

@@ -51,21 +51,19 @@ enum class Walked { no, anywhere, within_frames };
 // their pixels over, a list costs less.
 Walked walked(const Config& config, const ConvGeometry& g, const implicit_gemm::KernelView& view,
               const Params& p) {
-  if (!config.can_walk() || p.upsample_shift != 0 || view.filter[1] > kWalkedRows || view.filter[2] > kWalkedColumns ||
+  if (!config.can_walk() || p.upsample_shift != 0 || view.filter[1] > kWalkedRows ||
+      view.filter[2] > kWalkedColumns ||
       config.walked_bytes(p.taps) > config.listed_bytes(p.list_mask + 1) + kWalkedExtraBytes) {
     return Walked::no;
   }
   for (int axis = 1; axis < 3; ++axis) {
     if (p.pad_mode[axis] != PadMode::zero) return Walked::no;
   }
-  // What is counted from the first tap of a pixel, and from a tap.
-  const std::int64_t row_copies = p.row_copies, pixel_copies = p.pixel_copies;
-  const std::int64_t before =
-      (std::int64_t{std::abs(p.pad[0])} * p.height + p.pad[1]) * row_copies + p.pad[2] * pixel_copies;
-  if (g.activation_elements() / config.copy_elements() + before > kMax ||
-      p.filter_pitch / config.copy_bytes * config.block_n > kMax) {
-    return Walked::no;
-  }
+  // First taps lie in the input or in the padding around it, which the kernel counts in 32 bits.
+  const auto padding = [&](int axis) { return std::abs(p.pad[axis]) + g.pad_end[axis]; };
+  const std::int64_t around = (padding(0) * p.height + padding(1)) * p.row_copies +
+                              padding(2) * std::int64_t{p.pixel_copies};
+  if (g.activation_elements() / config.copy_elements() + around > kMax) return Walked::no;
   if (p.cached_frames == 0 && p.pad_mode[0] == PadMode::zero &&
       static_cast<int>(p.filter_extent[0].divisor) <= kWalkedFrames) {
     return Walked::anywhere;
@@ -113,7 +111,9 @@ std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed
                   "; legal with split operands: at least ", kLeastSplitReduction,
                   " (fewer do not average their errors out); nearest: ", kLeastSplitReduction);
   }
-  limit("the reduction", view.taps() * g.group_channels(), kMax - 8 * config.block_k());
+  limit("the reduction", view.taps() * g.group_channels(),
+        std::min<std::int64_t>(kMax - 8 * config.block_k(),
+                               kMax / config.block_n * config.copy_elements()));
   limit("tiles",
         ceil_div(view_pixels(g, view), std::int64_t{config.block_m}) * view.phases * g.groups *
             ceil_div(g.group_filters(), std::int64_t{config.block_n}),
@@ -163,8 +163,8 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, bool packed_
   p.list_mask = listed_taps(config, p.tap_copies.divisor) - 1;
   const Walked walk = walked(config, g, view, p);
   tiling.walks = walk != Walked::no;
-  tiling.shared_bytes = tiling.walks ? config.walked_bytes(p.taps)
-                                     : config.listed_bytes(p.list_mask + 1);
+  tiling.shared_bytes =
+      tiling.walks ? config.walked_bytes(p.taps) : config.listed_bytes(p.list_mask + 1);
   p.within_frames = walk == Walked::within_frames;
   p.run_pixels = p.within_frames ? static_cast<int>(view.out[1] * view.out[2]) : p.pixels;
   const std::int64_t run_tiles = ceil_div(std::int64_t{p.run_pixels}, std::int64_t{config.block_m});

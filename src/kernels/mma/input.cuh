@@ -27,8 +27,8 @@ struct Source {
   bool exists;  ///< Else zeros; the address is not used.
 };
 
-/// `count` copies from an address. NOTE: one instruction; of a product and a sum in C++ the compiler
-/// makes three.
+/// `count` copies from an address. NOTE: one instruction; of a product and a sum in C++ the
+/// compiler makes three.
 template <int kBytes>
 __device__ __forceinline__ const unsigned char* copies_from(const unsigned char* address,
                                                             int count) {
@@ -98,6 +98,8 @@ struct PixelPlace {
   std::uint32_t misses;
 };
 
+static_assert(sizeof(TapPlace) == 16 && sizeof(PixelPlace) == 8, "Config::walked_bytes");
+
 /// Bits of TapPlace::needs: frames, rows, columns of the filter, and one that all pixels miss.
 inline constexpr std::uint32_t kFirstRowBit = kWalkedFrames;
 inline constexpr std::uint32_t kFirstColumnBit = kFirstRowBit + kWalkedRows;
@@ -117,8 +119,7 @@ struct Walk {
       : taps(reinterpret_cast<const TapPlace*>(table)) {
     const Input<kConfig> input(p, tile);
     auto* const of_taps = reinterpret_cast<TapPlace*>(table);
-    auto* const of_pixels =
-        reinterpret_cast<PixelPlace*>(table + kConfig.tap_table_bytes(p.taps));
+    auto* const of_pixels = reinterpret_cast<PixelPlace*>(table + kConfig.tap_table_bytes(p.taps));
     const int thread = static_cast<int>(threadIdx.x);
     const int4 first = first_tap(p, tile, 0);
     for (int tap = thread; tap <= p.taps; tap += kConfig.threads()) {
@@ -139,9 +140,8 @@ struct Walk {
     const int3 way = way_of_tap(p, tap);
     const int tap_row = p.filter_extent[2].divide(tap);
     const int tap_frame = p.filter_extent[1].divide(tap_row);
-    std::uint32_t needs =
-        1u << (kFirstRowBit + p.filter_extent[1].remainder(tap_row, tap_frame)) |
-        1u << (kFirstColumnBit + p.filter_extent[2].remainder(tap, tap_row));
+    std::uint32_t needs = 1u << (kFirstRowBit + p.filter_extent[1].remainder(tap_row, tap_frame)) |
+                          1u << (kFirstColumnBit + p.filter_extent[2].remainder(tap, tap_row));
     const unsigned char* base = input.activation;
     std::int64_t frame = way.x;
     if (p.within_frames) {
@@ -234,9 +234,9 @@ struct List {
 
   std::uint32_t* places;
   Input<kConfig> input;
-  int row;               ///< This thread's first to copy.
+  int row;  ///< This thread's first to copy.
   int4 first[kPixels];
-  int listed;            ///< Taps below are in the list.
+  int listed;  ///< Taps below are in the list.
 
   __device__ __forceinline__ List(const Params& p, const Tile& tile, const Steps& steps,
                                   unsigned char* table, int row)
@@ -292,9 +292,9 @@ struct List {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const std::uint64_t copies = (found[i] & ~kInCache) + step.channel;
-      sources[i] = {(found[i] >= kInCache ? input.cache : input.activation) +
-                        copies * kConfig.copy_bytes,
-                    found[i] != kZeros};
+      sources[i] = {
+          (found[i] >= kInCache ? input.cache : input.activation) + copies * kConfig.copy_bytes,
+          found[i] != kZeros};
     }
   }
 };

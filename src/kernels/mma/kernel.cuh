@@ -8,9 +8,8 @@
 // A CTA computes one tile, block_m pixels × block_n filters; all its warps do the same, in steps of
 // 128 bytes along the reduction:
 //
-//   list      where the input has the tile's pixels under the next tap; padding, cache and
-//             upsampling are settled here
-//   gather    copy 128 bytes of each of those pixels, and of each filter, into a stage of the ring
+//   gather    copy 128 bytes of each pixel under its tap, and of each filter, into a stage of the
+//             ring; input.cuh says where the input has them
 //   multiply  a stage of some steps ago: fragments into registers, tensor cores
 //   store     the accumulators with the epilogue, through shared memory, at the end
 //
@@ -63,7 +62,7 @@ struct Gatherer {
   static constexpr int kRows = kConfig.rows_at_once();
 
   int row, column;
-  std::uint32_t ring;           ///< Shared address of the copy for `row` in the first stage.
+  std::uint32_t ring;  ///< Shared address of the copy for `row` in the first stage.
   Places places;
   const unsigned char* filter;           ///< First tap of the tile's first filter.
   int filters[kConfig.block_n / kRows];  ///< From there to those of the rows, in copies.
@@ -79,13 +78,15 @@ struct Gatherer {
                p.filter_offset) {
     const int exist = p.filters - tile.filter;
     const int pitch = static_cast<int>(p.filter_pitch / kBytes);
-#pragma unroll
-    for (int i = 0; i < kConfig.block_n / kRows; ++i) filters[i] = (row + i * kRows) * pitch;
-    if (exist >= kConfig.block_n) return;
     // NOTE: rows past the last filter are others again, whose sums nobody stores: a copy then needs
     // no condition. Not all the same one, which so many copies at once would wait for.
 #pragma unroll
-    for (int i = 0; i < kConfig.block_n / kRows; ++i) filters[i] = (row + i * kRows) % exist * pitch;
+    for (int i = 0; i < kConfig.block_n / kRows; ++i) filters[i] = (row + i * kRows) * pitch;
+    if (exist >= kConfig.block_n) return;
+#pragma unroll
+    for (int i = 0; i < kConfig.block_n / kRows; ++i) {
+      filters[i] = (row + i * kRows) % exist * pitch;
+    }
   }
 
   /// Where the thread's column lies in a row.
@@ -129,9 +130,11 @@ struct Gatherer {
       Source of_filters[kFilters];
 #pragma unroll
       for (int i = 0; i < kFilters; ++i) {
-        of_filters[i] = {copies_from<kBytes>(step.filter, filters[kPart + i * kParts]), step.exists};
+        of_filters[i] = {copies_from<kBytes>(step.filter, filters[kPart + i * kParts]),
+                         step.exists};
       }
-      copy<kBytes>(step.runs, [&](int i) { return row_at(i) + kConfig.act_bytes(); }, of_filters);
+      copy<kBytes>(
+          step.runs, [&](int i) { return row_at(i) + kConfig.act_bytes(); }, of_filters);
     }
   }
 
@@ -315,17 +318,16 @@ __device__ __forceinline__ void main_loop(const Params& p, Gatherer<kConfig, Pla
   // comes first; in front of the barrier all would wait. Where several blocks share a
   // multiprocessor, the other blocks multiply meanwhile, and the list there is 3 % faster.
   constexpr bool kAlone = kConfig.is_persistent();
-  constexpr int kParts = 4;
+  constexpr int kParts = 4;  // Of a step's copies, one for each MMA step.
   copy_async_wait<kStages - 2>();
   __syncthreads();
   Fragments<kConfig> even, odd;
   load_fragments(even, shared, 0);
   int stage = 0, free_stage = kStages - 1;
   // The last step may have fewer MMA steps than the others.
-  const int rest = min(p.reduction_copies - (steps.end - 1) * kConfig.row_copies(),
-                       kConfig.row_copies()) *
-                   kConfig.copy_bytes;
-  const bool is_short = rest <= kRowBytes - kStepBytes;
+  constexpr int kStepCopies = kStepBytes / kConfig.copy_bytes;
+  const int rest = p.reduction_copies - (steps.end - 1) * kConfig.row_copies();
+  const bool is_short = rest <= kConfig.row_copies() - kStepCopies;
   const int whole = is_short ? steps.end - 1 : steps.end;
 #pragma unroll 1
   for (int step = steps.begin; step < whole; ++step) {
@@ -361,13 +363,13 @@ __device__ __forceinline__ void main_loop(const Params& p, Gatherer<kConfig, Pla
     // NOTE: k = 0 is loaded once more: were `even` used here, the compiler would put MMAs of k = 3
     // in front of the barrier, where they hide no loads: 5 % slower.
 #pragma unroll 1
-    for (int k = 0; k * kStepBytes < rest; ++k) {
+    for (int k = 0; k * kStepCopies < rest; ++k) {
       Fragments<kConfig> fragments;
       load_fragments(fragments, shared + stage * kConfig.stage_bytes(), k);
       multiply(accumulators, fragments);
     }
   }
-  copy_async_wait<0>();
+  // All have read their last stage. No copies are under way: behind the last step there were none.
   __syncthreads();
 }
 

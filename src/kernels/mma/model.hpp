@@ -19,10 +19,10 @@ struct ModelConstants {
   double launch_us = 3.803;              ///< us: a launch and what no work hides.
   double block_cycles = 3723.0;          ///< Cycles that a block begins and ends with.
   double copy_cycles = 4.622;            ///< Cycles a warp's copy of a stage takes.
-  double fragment_cycles = 0.1431;          ///< Cycles the warps read a row of a step.
+  double fragment_cycles = 0.1431;       ///< Cycles the warps read a row of a step.
   double step_cycles = 94.88;            ///< Cycles of a step that a block alone cannot hide,
-  double alone_share = 1.029;           ///< beside this share of its work.
-  double persistent_share = 0.9286;       ///< Of a step, what a persistent block takes of that.
+  double alone_share = 1.029;            ///< beside this share of its work.
+  double persistent_share = 0.9286;      ///< Of a step, what a persistent block takes of that.
   double round_cycles = 6.0;             ///< Cycles a warp rounds a row of a step to TF32.
   double tap_cycles = 220.0;             ///< Cycles to list 128 pixels under a tap.
   double store_cycles = 6.654;           ///< Cycles to store 128 outputs,

@@ -26,11 +26,11 @@ struct Params {
   FastDivide phases;     ///< 1, or 4 for a folded nearest-2x upsampling.
   FastDivide run_tiles;  ///< Of pixels, in a run: no tile has pixels of two.
   int run_pixels;        ///< Of a frame, or all.
-  int steps;            ///< Stages of the whole reduction.
-  int steps_per_split;  ///< Of them, those of one block; the last split may have fewer.
-  int taps;             ///< Of the filter, as far as they are read.
-  bool within_frames;   ///< Runs are frames.
-  int list_mask;        ///< Taps in the list of places, a power of two, less one.
+  int steps;             ///< Stages of the whole reduction.
+  int steps_per_split;   ///< Of them, those of one block; the last split may have fewer.
+  int taps;              ///< Of the filter, as far as they are read.
+  bool within_frames;    ///< Runs are frames.
+  int list_mask;         ///< Taps in the list of places, a power of two, less one.
 
   // Problem. With a folded upsampling: that of one phase.
   int pixels;                   ///< N·Z·P·Q

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How kernels of mma.sync are bound to a problem (src/kernels/mma/host.hpp). No GPU takes part.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "convoy/problem.hpp"
+#include "core/geometry.hpp"
+#include "kernels/mma/host.hpp"
+
+namespace convoy {
+namespace {
+
+/// A causal 3-D layer: 3 frames of a filter, 2 of them cached.
+Conv3dProblemShape causal(std::int64_t height, std::int64_t width) {
+  return {.batch = 2,
+          .in_depth = 2,
+          .in_height = height,
+          .in_width = width,
+          .in_channels = 16,
+          .out_channels = 24,
+          .filter = {3, 3, 3},
+          .pad_begin = {0, 1, 1},
+          .pad_end = {0, 1, 1},
+          .cached_frames = 2};
+}
+
+/// What `geometry` is to the instance that `name` begins.
+mma::Tiling tiling_of(const std::string& name, const ConvGeometry& geometry, bool packed = false) {
+  for (const mma::Instance& instance : mma::instances()) {
+    if (mma::name_of(instance).starts_with("mma_fprop_" + name)) {
+      return mma::plan_tiling(instance, geometry, packed, 1);
+    }
+  }
+  ADD_FAILURE() << name;
+  return {};
+}
+
+TEST(MmaTiling, WalksWhatItCan) {
+  const auto walks = [](const ConvGeometry& g, bool packed = false) {
+    return tiling_of("128x128_s3_bf16", g, packed).walks;
+  };
+  const auto within_frames = [](const Conv3dProblemShape& shape) {
+    return tiling_of("128x128_s3_bf16", geometry_of(shape)).params.within_frames;
+  };
+  Conv2dProblemShape plain{.batch = 2,
+                           .in_height = 24,
+                           .in_width = 32,
+                           .in_channels = 24,
+                           .out_channels = 40,
+                           .filter_h = 3,
+                           .filter_w = 3,
+                           .pad_h = 1,
+                           .pad_w = 1};
+  EXPECT_TRUE(walks(geometry_of(plain)));
+  EXPECT_FALSE(tiling_of("64x64_by4_s3_bf16", geometry_of(plain)).walks);
+  Conv2dProblemShape shape = plain;
+  shape.pad_mode = PadMode::replicate;
+  EXPECT_FALSE(walks(geometry_of(shape)));
+  shape = plain;
+  shape.filter_w = 13;
+  EXPECT_TRUE(walks(geometry_of(shape)));
+  shape.filter_w = 14;
+  EXPECT_FALSE(walks(geometry_of(shape)));
+  shape = plain;
+  shape.upsample = 2;
+  EXPECT_FALSE(walks(geometry_of(shape)));       // Gathered,
+  EXPECT_TRUE(walks(geometry_of(shape), true));  // folded.
+
+  EXPECT_TRUE(within_frames(causal(8, 16)));
+  EXPECT_TRUE(within_frames(causal(15, 17)));
+  EXPECT_FALSE(walks(geometry_of(causal(10, 11))));  // 110 of 128 pixels.
+  Conv3dProblemShape volume = causal(10, 11);
+  volume.cached_frames = 0;
+  volume.pad_begin[0] = 2;
+  EXPECT_TRUE(walks(geometry_of(volume)));
+  EXPECT_FALSE(within_frames(volume));
+  volume = causal(8, 16);
+  volume.cached_frames = 0;
+  volume.pad_begin[0] = 2;
+  volume.pad_mode[0] = PadMode::replicate;
+  EXPECT_TRUE(within_frames(volume));
+  volume.pad_mode[1] = PadMode::reflect;
+  EXPECT_FALSE(walks(geometry_of(volume)));
+}
+
+}  // namespace
+}  // namespace convoy
