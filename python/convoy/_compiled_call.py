@@ -61,15 +61,19 @@ class CompiledCall:
             try:
                 result = self.run(module, args, kwargs)
             except torch._dynamo.exc.TorchDynamoException as error:  # Before anything has run.
-                self._session.trials.give_up(key, str(error))
+                self._give_up(module, key, str(error))
             else:
                 self._session.compiled_calls += 1
                 if self._traced[0] > before:
                     self._again += 1
                     if self._again > _AGAIN:
-                        self._session.trials.give_up(key, "they are traced again and again")
+                        self._give_up(module, key, "it is traced again and again")
                 return result
         return module._call_impl(*args, **kwargs)
+
+    def _give_up(self, module, key, reason):
+        self._session.trials.give_up(key)
+        self._session.left_by_compiler(module, reason)
 
     def _takes(self, module, key, given):
         session = self._session

@@ -25,7 +25,8 @@ class Report:
     their bytes; left_calls: whole calls of the model that were left to PyTorch, by reason;
     exchange: what carries rows between the ranks of a group, and why not peer memory;
     compiled_calls: whole calls that were made under PyTorch's compiler, whose convolutions and
-    norms `taken` does not count again."""
+    norms `taken` does not count again; not_compiled: how many were tried there and not left there,
+    by module and reason (accelerate(compile=True))."""
 
     taken: list[Part]
     left: list[Part]
@@ -35,6 +36,7 @@ class Report:
     left_calls: dict[str, int]
     exchange: str = ""
     compiled_calls: int = 0
+    not_compiled: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def __str__(self):
         lines = [
@@ -49,6 +51,8 @@ class Report:
             lines.append("nothing has run yet: the report is of the calls so far")
         if self.compiled_calls:
             lines.append(f"under PyTorch's compiler: {self.compiled_calls} whole calls")
+        for reason, count in self.not_compiled.items():
+            lines.append(f"not under PyTorch's compiler: {count} whole calls: {reason}")
         if self.exchange:
             lines.append(f"rows between the ranks: {self.exchange}")
         for part in self.left:

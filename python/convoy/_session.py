@@ -23,6 +23,7 @@ from ._results import storages, tidy, tidy_buffers
 _log = logging.getLogger("convoy")
 _Parameter, _float32 = torch.nn.Parameter, torch.float32
 _MOST = 65536  # Calls that are kept of each kind, by weight and shape.
+_MOST_REASONS = 256  # Why calls were not made under PyTorch's compiler.
 QUALITIES = {"fast": 0, "exact": 1}
 _FACTORS = 8  # That a convolution takes in, or all norms together.
 
@@ -54,6 +55,7 @@ class Session:
         self.rounding = "each_step" if quality == "exact" else "once"
         self.fused: collections.Counter[str] = collections.Counter()
         self.left_calls: collections.Counter[str] = collections.Counter()
+        self.not_compiled: collections.Counter[str] = collections.Counter()
         self.conversions = self.converted_bytes = self.compiled_calls = 0
         self.compile = compile
         self._parts: dict[tuple, Part] = {}
@@ -428,6 +430,14 @@ class Session:
         """Whether any convolution or norm of the calls so far is Convoy's."""
         return any(part.kernel != "pytorch" for part in self._parts.values())
 
+    def left_by_compiler(self, module, reason):
+        """A call of `module` was not, or is no longer, made under PyTorch's compiler."""
+        first, *_ = reason.strip().splitlines()
+        line = f"{type(module).__name__}: {first}"
+        _log.info("convoy: not under PyTorch's compiler: %s", line)
+        if line in self.not_compiled or len(self.not_compiled) < _MOST_REASONS:
+            self.not_compiled[line] += 1
+
     def report(self):
         taken: list[Part] = []
         left: list[Part] = []
@@ -436,7 +446,7 @@ class Session:
         return Report(
             taken, left, dict(self.fused), self.conversions, self.converted_bytes,
             dict(self.left_calls), self.shards.peers.how() if self.shards else "",
-            self.compiled_calls,
+            self.compiled_calls, dict(self.not_compiled),
         )
 
 

@@ -329,11 +329,9 @@ class Trials:
         """Whether such calls are made under PyTorch's compiler."""
         return key in self._compiled
 
-    def give_up(self, key, reason):
+    def give_up(self, key):
         """They are no longer."""
         self._compiled.pop(key, None)
-        _log.info("convoy: calls are no longer made under PyTorch's compiler: %s",
-                  reason.strip().partition("\n")[0])
 
     def end(self, args, kwargs, output, session):
         """At the end of a call with these arguments. Returns the output to use."""
@@ -395,11 +393,14 @@ class Trials:
                 spent = {way: min(made(way)[2] for _ in range(_ROUNDS)) for way in ways}
             except torch.OutOfMemoryError:  # PyTorch's own call needs more.
                 return output
-            if compiles and self._compiled_milliseconds(
-                    session.compiled_call(module), module, args, kwargs, expected,
-                    device) <= _QUICKER * min(spent.values()):
-                self._compiled[call.key] = True
-                return output
+            if compiles:
+                took, why = self._compiled_milliseconds(
+                    session.compiled_call(module), module, args, kwargs, expected, device)
+                if took <= _QUICKER * min(spent.values()):
+                    self._compiled[call.key] = True
+                    return output
+                session.left_by_compiler(
+                    module, why or f"{took:.2f} ms, {min(spent.values()):.2f} without it")
         if spent["accelerated"] <= _QUICKER * spent.get("plain", math.inf):
             return output
         if is_bound:
@@ -413,7 +414,7 @@ class Trials:
     @staticmethod
     def _compiled_milliseconds(call, module, args, kwargs, expected, device):
         """Of a call that gives `expected`: its result, and what its lists hold then; infinite where
-        it gives anything else."""
+        it gives anything else, and why."""
         def once():
             given, named = _fresh(args, kwargs)
             result, _, whole = _milliseconds(lambda: call.run(module, given, named), device)
@@ -424,11 +425,7 @@ class Trials:
                 once()
             made = [once() for _ in range(_ROUNDS)]
         except Exception as error:  # PyTorch's compiler fails in many ways.
-            _log.info("convoy: %s is not for PyTorch's compiler: %s: %s", type(module).__name__,
-                      type(error).__name__, str(error).strip().partition("\n")[0])
-            return math.inf
+            return math.inf, f"{type(error).__name__}: {error}"
         if not all(_same(result, expected) for _, result in made):
-            _log.info("convoy: %s gives other numbers under PyTorch's compiler",
-                      type(module).__name__)
-            return math.inf
-        return min(whole for whole, _ in made)
+            return math.inf, "it gives other numbers"
+        return min(whole for whole, _ in made), ""

@@ -332,8 +332,11 @@ class UnderCompiler(Accelerated):
                 y, made = self.calls(model, self.x)
                 self.assertEqual(made, count)
                 self.assertTrue(torch.equal(y, expected))
-                self.assertEqual("under PyTorch's compiler: 1 whole calls" in str(
-                    convoy.report(model)), made > 0)
+                report = convoy.report(model)
+                self.assertEqual("\nunder PyTorch's compiler: 1 whole calls" in str(report),
+                                 made > 0)
+                self.assertEqual(list(report.not_compiled), [
+                    f"Block: {took:.2f} ms, 4.00 without it"] if took > 2 else [])
         self.took.update({"plain": 500.0, "accelerated": 400.0, None: 300.0})
         self.host = 0.3  # Too long to be made by PyTorch's own operators, and not bound.
         model = convoy.accelerate(copy.deepcopy(block), compile=True)
@@ -366,6 +369,12 @@ class UnderCompiler(Accelerated):
             else:
                 y, made = self.calls(model, self.x)
             self.assertEqual(made, 0)
+            (reason, count), = convoy.report(model).not_compiled.items()
+            self.assertEqual(count, 1)
+            self.assertRegex(reason, "Block: it gives other numbers" if kind is Block
+                             else "Doubts: .*[Uu]nsupported|Doubts: .*[Dd]ata-dependent")
+            self.assertIn(f"not under PyTorch's compiler: 1 whole calls: {reason}",
+                          str(convoy.report(model)))
             torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
             self.assertGreater(sum(part.calls for part in convoy.report(model).taken), 5)
 

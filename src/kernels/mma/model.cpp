@@ -75,9 +75,8 @@ double estimate_us(const Tiling& tiling, const PlanRequest& request, const Model
       tiling.walks ? 0.0 : k.tap_cycles * std::min(taps, 64.0) * config.block_m / 128.0;
   const double work = mma + rounding + k.fragment_cycles * rows + k.copy_cycles * copies + listing;
   // The last step may have fewer MMAs.
-  const double mma_steps =
-      std::ceil(double(p.reduction_copies) / config.row_copies() * (kRowBytes / kStepBytes)) *
-      kStepBytes / kRowBytes;
+  constexpr double kMmas = 1.0 * kRowBytes / kStepBytes;  // Of a whole step.
+  const double mma_steps = std::ceil(kMmas * p.reduction_copies / config.row_copies()) / kMmas;
   const double steps = tiling.splits == 1 ? mma_steps : p.steps_per_split;
   const double outputs = config.block_m * config.block_n / 128.0;
   const double store =
