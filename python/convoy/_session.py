@@ -432,8 +432,7 @@ class Session:
 
     def left_by_compiler(self, module, reason):
         """A call of `module` was not, or is no longer, made under PyTorch's compiler."""
-        first, *_ = reason.strip().splitlines()
-        line = f"{type(module).__name__}: {first}"
+        line = f"{type(module).__name__}: {reason.strip().partition(chr(10))[0]}"
         _log.info("convoy: not under PyTorch's compiler: %s", line)
         if line in self.not_compiled or len(self.not_compiled) < _MOST_REASONS:
             self.not_compiled[line] += 1
