@@ -14,7 +14,7 @@ namespace convoy::mma {
 namespace {
 
 constexpr Config kConfig{.block_m = 128, .block_n = 128, .warps_m = 2, .warps_n = 4, .stages = 3};
-static_assert(kConfig.is_persistent());
+static_assert(kConfig.is_alone());
 
 // Five tiles, three for one of the blocks; six steps of several taps each, the last one short and
 // in the stage that the epilogue takes.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The kernels of mma.sync (src/kernels/mma), each instance on shapes with a reason.
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include "convoy/info.hpp"
 #include "kernel_case.hpp"
 #include "support/guarded_buffer.hpp"
+#include "support/mma_shapes.hpp"
 
 namespace convoy::test {
 namespace {
@@ -95,36 +97,35 @@ TEST_F(Mma, ExtentsThatFillNoTile) {
   expect_right_everywhere(shape_2d(1, 12, 12, 4, 20, 3, 1), DType::fp32);
 }
 
+/// More tiles than run at once, of few steps each, and ragged: blocks take one after the other.
+TEST_F(Mma, TilesByTurns) {
+  cudaDeviceProp device{};
+  ASSERT_EQ(cudaGetDeviceProperties(&device, 0), cudaSuccess);
+  const std::int64_t rows = device.multiProcessorCount * 8 + 1;       // Tiles of 256x32, 2 at once.
+  for (const ConvGeometry& g : {shape_2d(1, rows, 69, 24, 40, 1, 0),  // As a matrix,
+                                shape_2d(1, rows, 69, 8, 40, 3, 1)}) {  // and walked.
+    for (const char* tile : {"128x128_s3", "128x96_s3", "128x64_s3", "256x32_s3"}) {
+      expect_right(with_kernel(g, std::string("mma_fprop_") + tile + "_bf16"));
+    }
+  }
+}
+
 TEST_F(Mma, CachedFramesAndCausalPadding) {
   expect_right_everywhere(shape_3d(2, 3, 0, 10, 11, 32, 48));
   expect_right_everywhere(shape_3d(0, 2, 2, 10, 11, 32, 48));  // Taps without a frame left out.
   expect_right_everywhere(shape_3d(1, 3, 1, 9, 6, 64, 24), DType::fp16);
 }
 
-/// A causal 3-D layer of two images whose frames are whole tiles, or nearly.
-Conv3dProblemShape causal(std::int64_t height, std::int64_t width) {
-  return {.batch = 2,
-          .in_depth = 2,
-          .in_height = height,
-          .in_width = width,
-          .in_channels = 16,
-          .out_channels = 24,
-          .filter = {3, 3, 3},
-          .pad_begin = {0, 1, 1},
-          .pad_end = {0, 1, 1},
-          .cached_frames = 2};
-}
-
 TEST_F(Mma, TilesWithinFrames) {
-  Conv3dProblemShape shape = causal(8, 16);
+  Conv3dProblemShape shape = test::causal(8, 16);
   expect_right_everywhere(geometry_of(shape));
-  shape = causal(15, 17);  // The last tile of each frame is ragged.
+  shape = test::causal(15, 17);  // The last tile of each frame is ragged.
   expect_right_everywhere(geometry_of(shape));
   shape.cached_frames = 1;
   shape.pad_begin[0] = 1;
   shape.pad_mode[0] = PadMode::replicate;  // In front of the cache.
   expect_right_everywhere(geometry_of(shape));
-  shape = causal(8, 16);  // More frames than a pixel has bits for.
+  shape = test::causal(8, 16);  // More frames than a pixel has bits for.
   shape.in_depth = 5;
   shape.cached_frames = 0;
   shape.filter[0] = 6;

@@ -8,23 +8,10 @@
 #include "convoy/problem.hpp"
 #include "core/geometry.hpp"
 #include "kernels/mma/host.hpp"
+#include "support/mma_shapes.hpp"
 
 namespace convoy {
 namespace {
-
-/// A causal 3-D layer: 3 frames of a filter, 2 of them cached.
-Conv3dProblemShape causal(std::int64_t height, std::int64_t width) {
-  return {.batch = 2,
-          .in_depth = 2,
-          .in_height = height,
-          .in_width = width,
-          .in_channels = 16,
-          .out_channels = 24,
-          .filter = {3, 3, 3},
-          .pad_begin = {0, 1, 1},
-          .pad_end = {0, 1, 1},
-          .cached_frames = 2};
-}
 
 /// What `geometry` is to the instance that `name` begins.
 mma::Tiling tiling_of(const std::string& name, const ConvGeometry& geometry, bool packed = false) {
@@ -68,15 +55,27 @@ TEST(MmaTiling, WalksWhatItCan) {
   EXPECT_FALSE(walks(geometry_of(shape)));       // Gathered,
   EXPECT_TRUE(walks(geometry_of(shape), true));  // folded.
 
-  EXPECT_TRUE(within_frames(causal(8, 16)));
-  EXPECT_TRUE(within_frames(causal(15, 17)));
-  EXPECT_FALSE(walks(geometry_of(causal(10, 11))));  // 110 of 128 pixels.
-  Conv3dProblemShape volume = causal(10, 11);
+  const auto is_matrix = [](const Conv2dProblemShape& of) {
+    return tiling_of("128x128_s3_bf16", geometry_of(of)).has_rows;
+  };
+  EXPECT_FALSE(is_matrix(plain));
+  shape = plain;
+  shape.filter_h = shape.filter_w = 1;
+  EXPECT_FALSE(is_matrix(shape));  // Padded.
+  shape.pad_h = shape.pad_w = 0;
+  EXPECT_TRUE(is_matrix(shape));
+  shape.stride_w = 2;
+  EXPECT_FALSE(is_matrix(shape));
+
+  EXPECT_TRUE(within_frames(test::causal(8, 16)));
+  EXPECT_TRUE(within_frames(test::causal(15, 17)));
+  EXPECT_FALSE(walks(geometry_of(test::causal(10, 11))));  // 110 of 128 pixels.
+  Conv3dProblemShape volume = test::causal(10, 11);
   volume.cached_frames = 0;
   volume.pad_begin[0] = 2;
   EXPECT_TRUE(walks(geometry_of(volume)));
   EXPECT_FALSE(within_frames(volume));
-  volume = causal(8, 16);
+  volume = test::causal(8, 16);
   volume.cached_frames = 0;
   volume.pad_begin[0] = 2;
   volume.pad_mode[0] = PadMode::replicate;

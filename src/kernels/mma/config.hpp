@@ -23,18 +23,28 @@ inline constexpr int kStepBytes = 32;
 /// have pixels of several.
 inline constexpr int kWalkedFrames = 5, kWalkedRows = 13, kWalkedColumns = 13;
 
+/// Epilogues that a kernel computes. NOTE: the most common ones have kernels of their own: code that
+/// comes cold, as in a model's first layers of a kind, takes 1 us and more for each jump over code
+/// that does not run (docs/lab/2026-11-28-mma-turns.md).
+enum class Epilogues {
+  linear,  ///< At most a scale, a bias and ReLU; outputs of the input's 16-bit type, unsplit.
+  others,
+  all,
+};
+
 /// Compile-time configuration of the kernel; `ValidConfig` refuses illegal combinations.
 /// NOTE: 16 bytes without gaps: a configuration is part of a kernel's name, as two words.
 struct Config {
-  DType in = DType::bf16;       ///< Of activation and filter; fp32 is multiplied as TF32
-                                ///< or, with `split`, to the accuracy of fp32.
-  std::int16_t block_m = 128;   ///< Output pixels of a CTA's tile.
-  std::int16_t block_n = 128;   ///< Filters of it.
-  std::int16_t warps_m = 2;     ///< Warps that share the pixels of the tile,
-  std::int16_t warps_n = 4;     ///< and its filters.
-  std::int16_t stages = 3;      ///< Stages of the ring in shared memory.
-  std::int8_t copy_bytes = 16;  ///< What one copy brings: it divides the channels of a group.
-  bool split = false;           ///< fp32 in two parts of TF32 and three products.
+  DType in = DType::bf16;        ///< Of activation and filter; fp32 is multiplied as TF32
+                                 ///< or, with `split`, to the accuracy of fp32.
+  std::int16_t block_m = 128;    ///< Output pixels of a CTA's tile.
+  std::int16_t block_n = 128;    ///< Filters of it.
+  std::int8_t warps_m = 2;       ///< Warps that share the pixels of the tile,
+  std::int8_t warps_n = 4;       ///< and its filters.
+  std::int16_t stages = 3;       ///< Stages of the ring in shared memory.
+  std::int16_t copy_bytes = 16;  ///< What one copy brings: it divides the channels of a group.
+  bool split = false;            ///< fp32 in two parts of TF32 and three products.
+  bool persistent = false;       ///< Blocks of linear epilogues can take tile after tile.
 
   friend constexpr bool operator==(const Config&, const Config&) = default;
 
@@ -53,15 +63,19 @@ struct Config {
     return (split ? 3 : 2) * (warp_m() + warp_n()) / 4 + (split ? warp_n() / 2 : 0);
   }
   /// CTAs that share a multiprocessor as far as its 64 K registers go, with 56 a thread for
-  /// addresses and what else there is.
+  /// addresses and what else there is, and at most 227 KB of shared memory.
   constexpr int ctas_per_sm() const {
     const int registers = (accumulators() + fragments() + 56 + 7) / 8 * 8;
-    return 65536 / (threads() * (registers < 256 ? registers : 256));
+    const int by_registers = 65536 / (threads() * (registers < 256 ? registers : 256));
+    const int by_memory = 227 * 1024 / ring_bytes();
+    return by_registers < by_memory ? by_registers : by_memory;
   }
-
-  /// A block that has a multiprocessor to itself takes tile after tile: nobody else multiplies
-  /// while it begins one.
-  constexpr bool is_persistent() const { return ctas_per_sm() == 1; }
+  /// Whether a block has a multiprocessor to itself: nobody else multiplies while it begins a tile.
+  constexpr bool is_alone() const { return ctas_per_sm() == 1; }
+  /// Whether blocks can take tile after tile.
+  constexpr bool can_persist(Epilogues epilogues) const {
+    return is_alone() || (persistent && epilogues == Epilogues::linear);
+  }
 
   /// Elements of the reduction in a stage, and in a copy.
   constexpr int block_k() const { return kRowBytes / static_cast<int>(size_of(in)); }
@@ -75,6 +89,8 @@ struct Config {
   constexpr int ring_bytes() const { return stages * stage_bytes(); }
   /// NOTE: a thread that copies 2 or 4 bytes at a time has too many rows to keep their places.
   constexpr bool can_walk() const { return copy_bytes == 16; }
+  /// Whether there is a kernel of linear epilogues.
+  constexpr bool has_linear() const { return can_walk() && in != DType::fp32; }
   /// From a tap of the list of places to the next. NOTE: 16 bytes more than pixels, so that threads
   /// that read 4 pixels under 8 taps do so without bank conflicts.
   constexpr int list_pitch() const { return block_m + 4; }

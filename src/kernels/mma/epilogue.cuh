@@ -38,7 +38,7 @@ __device__ __forceinline__ std::uint32_t larger2(std::uint32_t a, std::uint32_t 
   return larger;
 }
 
-/// scale · sum + bias, then none, ReLU, SiLU or GELU, then + beta · residual, as 16-bit values:
+/// scale · sum + bias, then an activation other than tanh, then + beta · residual, as 16-bit values:
 /// all in registers, two filters of a pixel at a time, and through 16 rows of 128 bytes of shared
 /// memory for whole 16-byte cells. Cell c of row r lies at place c ^ turned(r).
 template <typename Out, int kFragments, int kTiles>
@@ -134,6 +134,17 @@ struct PairStore {
     if (e.has_residual && e.residual_first) add_residual();
     if (e.activation == Activation::relu) {
       map([](float x) { return x <= 0.0f ? 0.0f : x; });  // NaN passes through.
+    } else if (e.activation == Activation::leaky_relu) {
+      map([&e](float x) { return x > 0.0f ? x : e.parameter_a * x; });
+    } else if (e.activation == Activation::clamp) {
+      map([&e](float x) {
+        const float low = x < e.parameter_a ? e.parameter_a : x;  // NaN passes through.
+        return low > e.parameter_b ? e.parameter_b : low;
+      });
+    } else if (e.activation == Activation::hardswish) {
+      map([](float x) { return x * fminf(fmaxf(x + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f); });
+    } else if (e.activation == Activation::sigmoid) {
+      map([](float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); });
     } else if (e.activation == Activation::silu) {
       map([](float x) { return __fdividef(x, 1.0f + __expf(-x)); });
     } else if (e.activation == Activation::gelu) {
@@ -146,9 +157,10 @@ struct PairStore {
 
   /// scale · sum + bias, at most ReLU, of pixels that follow each other in the output: without
   /// loops, so that sums stay in their registers, and in few instructions, as they come cold.
-  __device__ __forceinline__ void store_linear(const float (&sums)[kFragments][kTiles][4],
-                                               const float2 (&biases)[kTiles]) const {
+  __device__ __forceinline__ void store_linear(const float (&sums)[kFragments][kTiles][4]) const {
     const EpilogueParams& e = p.output.epilogue;
+    float2 biases[kTiles];
+    load_biases(biases);
     auto* const output = static_cast<Out*>(p.output.data);
     const float lowest = e.activation == Activation::relu ? 0.0f : -INFINITY;
     const std::uint32_t floor = pack2<Out>(lowest, lowest);
@@ -189,14 +201,11 @@ struct PairStore {
     }
   }
 
+  /// Any activation but tanh.
   __device__ __forceinline__ void store(const float (&sums)[kFragments][kTiles][4]) const {
     const EpilogueParams& e = p.output.epilogue;
     float2 biases[kTiles];
     load_biases(biases);
-    if (!e.has_residual && p.phases.divisor == 1 &&
-        (e.activation == Activation::none || e.activation == Activation::relu)) {
-      return store_linear(sums, biases);
-    }
     const auto* const residual = static_cast<const Out*>(p.output.residual);
     auto* const output = static_cast<Out*>(p.output.data);
     // One copy of the code: registers are picked by constant indices.
@@ -234,20 +243,30 @@ struct PairStore {
   }
 };
 
-/// Whether PairStore computes the epilogue, with outputs of type kOut.
-template <DType kOut>
-__device__ __forceinline__ bool is_usual(const ConvOutput& output) {
-  const EpilogueParams& e = output.epilogue;
-  return output.dtype == kOut && output.vectors && !e.round_each_step &&
-         (e.activation == Activation::none || e.activation == Activation::relu ||
-          e.activation == Activation::silu || e.activation == Activation::gelu ||
-          e.activation == Activation::gelu_tanh);
-}
-
 // ---- A tile -------------------------------------------------------------------------------------
 
+/// Have the tile's residual in L2 by the time that it is stored.
+template <Config kConfig>
+__device__ __forceinline__ void prefetch_residual(const Params& p, const Tile& tile) {
+  if (!p.output.epilogue.has_residual) return;
+  constexpr int kLine = 64;  // Channels: 128 bytes, or 256 of fp32.
+  constexpr int kLines = (kConfig.block_n + kLine - 1) / kLine;
+  const std::int64_t element = p.output.dtype == DType::fp32 ? 4 : 2;
+  const auto* const residual = static_cast<const unsigned char*>(p.output.residual);
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < kConfig.block_m * kLines;
+       i += kConfig.threads()) {
+    const int pixel = tile.pixel + i / kLines, filter = tile.filter + i % kLines * kLine;
+    if (pixel >= tile.pixel_end || filter >= p.filters) continue;
+    const std::int64_t channel = std::int64_t{tile.group} * p.filters + filter;
+    const auto* const line =
+        residual + (output_number(p, pixel, tile.phase) * p.output.channels + channel) * element;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+  }
+}
+
 /// Store the tile, each warp its part through its own piece of `staging`.
-template <Config kConfig, int kFragments, int kTiles>
+template <Config kConfig, Epilogues kEpilogues, int kFragments, int kTiles>
 __device__ __forceinline__ void store_tile(const Params& p, const Tile& tile,
                                            const float (&sums)[kFragments][kTiles][4],
                                            unsigned char* staging) {
@@ -264,10 +283,12 @@ __device__ __forceinline__ void store_tile(const Params& p, const Tile& tile,
   unsigned char* const own = staging + warp * kWarpBytes;
 
   if constexpr (kConfig.in != DType::fp32) {
-    if (is_usual<kConfig.in>(p.output)) {
-      using Out = std::conditional_t<kConfig.in == DType::bf16, __nv_bfloat16, __half>;
-      PairStore<Out, kFragments, kTiles>{p, part, own}.store(sums);
-      return;
+    using Out = std::conditional_t<kConfig.in == DType::bf16, __nv_bfloat16, __half>;
+    const PairStore<Out, kFragments, kTiles> pairs{p, part, own};
+    if constexpr (kEpilogues == Epilogues::linear) return pairs.store_linear(sums);
+    if (is_usual(p.output, kConfig.in)) {
+      if (kEpilogues == Epilogues::all && is_linear(p)) return pairs.store_linear(sums);
+      return pairs.store(sums);
     }
   }
   ConvOutput output = p.output;  // Of this split.

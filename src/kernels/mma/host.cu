@@ -76,6 +76,16 @@ Walked walked(const Config& config, const ConvGeometry& g, const implicit_gemm::
   return counted && tiles * config.block_m * 8 <= frame * 9 ? Walked::within_frames : Walked::no;
 }
 
+// Whether output pixels are input pixels.
+bool is_matrix(const ConvGeometry& g, const implicit_gemm::KernelView& view, const Params& p) {
+  bool same = p.taps == 1 && view.phases == 1;
+  for (int axis = 0; axis < 3; ++axis) {
+    same = same && p.stride[axis] == 1 && p.pad[axis] == 0 && g.pad_end[axis] == 0 &&
+           view.out[axis] == p.seen[axis];
+  }
+  return same;
+}
+
 }  // namespace
 
 std::string name_of(const Instance& instance) {
@@ -140,7 +150,7 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, bool packed_
     p.filter_extent[axis] = FastDivide(axis == 0 ? depth.count : view.filter[axis]);
     p.stride[axis] = static_cast<int>(g.stride[axis]);
     p.pad[axis] = static_cast<int>(g.pad_begin[axis]);
-    p.dilation[axis] = static_cast<int>(view.dilation[axis]);
+    p.dilation[axis] = FastDivide(view.dilation[axis]);
     p.pad_mode[axis] = folds ? implicit_gemm::view_pad_mode(g, axis) : g.pad_mode[axis];
     p.seen[axis] = static_cast<int>(folds && axis > 0 ? g.in[axis] : g.seen()[axis]);
   }
@@ -165,6 +175,7 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, bool packed_
   tiling.walks = walk != Walked::no;
   tiling.shared_bytes =
       tiling.walks ? config.walked_bytes(p.taps) : config.listed_bytes(p.list_mask + 1);
+  tiling.has_rows = walk == Walked::anywhere && is_matrix(g, view, p);
   p.within_frames = walk == Walked::within_frames;
   p.run_pixels = p.within_frames ? static_cast<int>(view.out[1] * view.out[2]) : p.pixels;
   const std::int64_t run_tiles = ceil_div(std::int64_t{p.run_pixels}, std::int64_t{config.block_m});
@@ -172,6 +183,7 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, bool packed_
 
   const std::int64_t filter_tiles = ceil_div(g.group_filters(), std::int64_t{config.block_n});
   p.filter_tiles = FastDivide(filter_tiles);
+  p.last_filters = FastDivide(g.group_filters() - (filter_tiles - 1) * config.block_n);
   p.groups = FastDivide(g.groups);
   p.phases = FastDivide(view.phases);
   p.tiles = static_cast<int>(run_tiles * (p.pixels / p.run_pixels) * view.phases * g.groups *
@@ -184,14 +196,33 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, bool packed_
   return tiling;
 }
 
+// NOTE: of two blocks on a multiprocessor one stores while the other multiplies, and a new block
+// takes what is free where tiles do not come out even. That is worth more than an early start, but
+// for tiles of few steps, whose start and end take most of their time
+// (docs/lab/2026-11-28-mma-turns.md).
+bool takes_turns(const Tiling& tiling, Epilogues epilogues, int at_once) {
+  const Config& config = tiling.instance.config;
+  if (!config.can_persist(epilogues)) return false;
+  if (config.is_alone()) return true;
+  const int steps = tiling.params.steps, tiles = tiling.params.tiles;
+  return steps <= 4 || (steps <= 8 && tiles >= 2 * at_once);
+}
+
 void prepare(Tiling& tiling, int multiprocessors) {
   const std::string name = name_of(tiling.instance);
-  raise_shared_memory_limit(tiling.kernel(), tiling.shared_bytes, name.c_str());
-  tiling.blocks = static_cast<unsigned>(tiling.params.tiles);
-  if (!tiling.instance.config.is_persistent()) return;
-  const int resident = resident_blocks(tiling.kernel(), tiling.instance.config.threads(),
-                                       tiling.shared_bytes, name.c_str());
-  tiling.blocks = static_cast<unsigned>(std::min(tiling.params.tiles, resident * multiprocessors));
+  const auto blocks = [&](Epilogues epilogues) {
+    const void* const kernel = tiling.kernel(epilogues);
+    if (kernel == nullptr) return 0u;
+    raise_shared_memory_limit(kernel, tiling.shared_bytes, name.c_str());
+    const int threads = tiling.instance.config.threads();
+    const int at_once =
+        multiprocessors * resident_blocks(kernel, threads, tiling.shared_bytes, name.c_str());
+    const int tiles = tiling.params.tiles;
+    return static_cast<unsigned>(takes_turns(tiling, epilogues, at_once) ? std::min(tiles, at_once)
+                                                                         : tiles);
+  };
+  tiling.blocks = blocks(Epilogues::all);
+  tiling.linear_blocks = blocks(Epilogues::linear);
 }
 
 void launch(const Tiling& tiling, const RunPointers& pointers, DType output_dtype,
@@ -214,10 +245,13 @@ void launch(const Tiling& tiling, const RunPointers& pointers, DType output_dtyp
                 .plain = true,
                 .epilogue = {}};
   }
+  const bool linear =
+      tiling.kernel(Epilogues::linear) != nullptr && is_usual(p.output, config.in) && is_linear(p);
+  const unsigned blocks = linear ? tiling.linear_blocks : tiling.blocks;
   void* arguments[] = {&p};
-  launch_kernel(tiling.kernel(),
+  launch_kernel(tiling.kernel(linear ? Epilogues::linear : Epilogues::all),
                 {.name = name.c_str(),
-                 .grid = dim3(tiling.blocks, static_cast<unsigned>(tiling.splits)),
+                 .grid = dim3(blocks, static_cast<unsigned>(tiling.splits)),
                  .block = static_cast<unsigned>(config.threads()),
                  .shared_bytes = static_cast<std::size_t>(tiling.shared_bytes),
                  .stream = stream},

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where the input has what a tile reads: for each pixel of the tile and each tap an address, or
-// zeros. There are two ways to know it.
+// zeros. There are three ways to know it.
 //
+//   Rows   1×1 layers: input pixels are output pixels
 //   Walk   zeros around rows and columns: a tap is the same way from the first tap of any pixel,
 //          so an address is a sum of two numbers, and whether it exists is a bit
 //   List   any padding, cache and upsampling: each place is worked out once and listed in shared
 //          memory, a ring of the taps that are about to be read
 //
-// Of either a thread asks `at(p, copy)`, what all pixels have in common in a step, and then
+// Of each a thread asks `at(p, copy)`, what all pixels have in common in a step, and then
 // `find(...)` for its rows.
 #pragma once
 
@@ -53,8 +54,9 @@ __device__ __forceinline__ int4 first_tap(const Params& p, const Tile& tile, int
 __device__ __forceinline__ int3 way_of_tap(const Params& p, int tap) {
   const int row = p.filter_extent[2].divide(tap);
   const int frame = p.filter_extent[1].divide(row);
-  return make_int3(frame * p.dilation[0], p.filter_extent[1].remainder(row, frame) * p.dilation[1],
-                   p.filter_extent[2].remainder(tap, row) * p.dilation[2]);
+  const auto way = [&p](int axis, int i) { return i * static_cast<int>(p.dilation[axis].divisor); };
+  return make_int3(way(0, frame), way(1, p.filter_extent[1].remainder(row, frame)),
+                   way(2, p.filter_extent[2].remainder(tap, row)));
 }
 
 /// Where frame `d` of an image's cached and new frames lies: a frame of the cache or of the
@@ -80,6 +82,53 @@ struct Input {
     const std::int64_t group = std::int64_t{tile.group} * p.tap_copies.divisor * kConfig.copy_bytes;
     activation = static_cast<const unsigned char*>(p.activation) + group;
     cache = static_cast<const unsigned char*>(p.cache) + group;
+  }
+};
+
+// ---- Rows ---------------------------------------------------------------------------------------
+
+/// Of layers without taps, strides and padding: the input is a matrix, a row a pixel.
+template <Config kConfig>
+struct Rows {
+  static constexpr int kRows = kConfig.block_m / kConfig.rows_at_once();
+
+  const unsigned char* first;  ///< The thread's first pixel.
+  int pitch;                   ///< From one of its pixels to the next, in copies.
+  std::uint32_t exist;         ///< A bit for each of its pixels.
+
+  __device__ __forceinline__ Rows(const Params& p, const Tile& tile, const Steps&, unsigned char*,
+                                  int row)
+      : pitch(kConfig.rows_at_once() * static_cast<int>(p.pixel_copies)), exist(0) {
+    static_assert(kRows <= 32);
+    const int pixel = tile.pixel + row;
+    first = Input<kConfig>(p, tile).activation +
+            std::int64_t{pixel} * p.pixel_copies * kConfig.copy_bytes;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (pixel + i * kConfig.rows_at_once() < tile.pixel_end) exist |= 1u << i;
+    }
+  }
+
+  /// Nothing has to be ready for a step.
+  __device__ __forceinline__ void extend_to(const Params&, int) {}
+  __device__ __forceinline__ void make_ready(const Params&, int) {}
+
+  struct Step {
+    const unsigned char* address;
+    std::uint32_t exist;
+  };
+  __device__ __forceinline__ Step at(const Params& p, int copy) const {
+    return {first + static_cast<std::int64_t>(copy) * kConfig.copy_bytes,
+            copy < p.reduction_copies ? exist : 0};
+  }
+  template <int kFirst, int kBy, int kCount>
+  __device__ __forceinline__ void find(const Step& step, Source (&sources)[kCount]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int pixel = kFirst + i * kBy;
+      sources[i] = {copies_from<kConfig.copy_bytes>(step.address, pixel * pitch),
+                    (step.exist >> pixel & 1) != 0};
+    }
   }
 };
 
@@ -122,9 +171,11 @@ struct Walk {
     auto* const of_pixels = reinterpret_cast<PixelPlace*>(table + kConfig.tap_table_bytes(p.taps));
     const int thread = static_cast<int>(threadIdx.x);
     const int4 first = first_tap(p, tile, 0);
+#pragma unroll 1
     for (int tap = thread; tap <= p.taps; tap += kConfig.threads()) {
       of_taps[tap] = tap_place(p, input, first, tap);
     }
+#pragma unroll 1
     for (int pixel = thread; pixel < kConfig.block_m; pixel += kConfig.threads()) {
       of_pixels[pixel] = pixel_place(p, first_tap(p, tile, pixel));
     }
@@ -157,20 +208,27 @@ struct Walk {
     return {base + copies * kConfig.copy_bytes, needs};
   }
 
+  /// Of the taps along an axis, the first one at `from`, those that lie outside the input: a bit
+  /// each. NOTE: not a loop over taps, whose code every block would fetch first.
+  __device__ __forceinline__ static std::uint32_t taps_outside(const Params& p, int axis,
+                                                               int from) {
+    const FastDivide& dilation = p.dilation[axis];
+    const int taps = static_cast<int>(p.filter_extent[axis].divisor), last = p.seen[axis] - 1;
+    const int out_of = dilation.divide(max(-from - 1, 0)) + 1;   // Taps, where one is in front,
+    const int up_to = dilation.divide(max(last - from, 0)) + 1;  // and where one is not behind.
+    const int before = from < 0 ? min(out_of, taps) : 0;
+    const int inside = from <= last ? min(up_to, taps) : 0;
+    const auto first_bits = [](int count) { return (1u << count) - 1; };
+    return first_bits(taps) & ~(first_bits(inside) & ~first_bits(before));
+  }
+
   __device__ __forceinline__ static PixelPlace pixel_place(const Params& p, int4 first) {
     if (first.x < 0) return {0, ~0u};
-    std::uint32_t misses = kNowhere;
-    const auto miss = [&misses](int from, int dilation, const FastDivide& taps, int extent,
-                                std::uint32_t bit) {
-      for (int i = 0; i < static_cast<int>(taps.divisor); ++i, from += dilation) {
-        if (static_cast<unsigned>(from) >= static_cast<unsigned>(extent)) misses |= 1u << (bit + i);
-      }
-    };
-    miss(first.z, p.dilation[1], p.filter_extent[1], p.seen[1], kFirstRowBit);
-    miss(first.w, p.dilation[2], p.filter_extent[2], p.seen[2], kFirstColumnBit);
+    std::uint32_t misses = kNowhere | taps_outside(p, 1, first.z) << kFirstRowBit |
+                           taps_outside(p, 2, first.w) << kFirstColumnBit;
     int row = first.z;
     if (!p.within_frames) {
-      miss(first.y, p.dilation[0], p.filter_extent[0], p.seen[0], 0);
+      misses |= taps_outside(p, 0, first.y);
       row += (first.x * p.frames + first.y) * p.height;
     }
     return {row * static_cast<int>(p.row_copies) + first.w * static_cast<int>(p.pixel_copies),

@@ -11,11 +11,17 @@ namespace convoy::mma {
 /// Instantiate the kernel for `kConfig` and describe it.
 template <Config kConfig>
 Instance make_instance() {
-  Instance instance{
-      .config = kConfig,
-      .listing = reinterpret_cast<const void*>(&conv_fprop_kernel<Packed<kConfig>, List>)};
+  using Kernel = void (*)(Params);
+  const auto address = [](Kernel kernel) { return reinterpret_cast<const void*>(kernel); };
+  constexpr Epilogues kWalked = kConfig.has_linear() ? Epilogues::others : Epilogues::all;
+  Instance instance{.config = kConfig,
+                    .listing = address(&conv_fprop_kernel<Packed<kConfig>, List, Epilogues::all>)};
   if constexpr (kConfig.can_walk()) {
-    instance.walking = reinterpret_cast<const void*>(&conv_fprop_kernel<Packed<kConfig>, Walk>);
+    instance.walking = address(&conv_fprop_kernel<Packed<kConfig>, Walk, kWalked>);
+  }
+  if constexpr (kConfig.has_linear()) {
+    instance.linear = address(&conv_fprop_kernel<Packed<kConfig>, Walk, Epilogues::linear>);
+    instance.rows = address(&conv_fprop_kernel<Packed<kConfig>, Rows, Epilogues::linear>);
   }
   return instance;
 }

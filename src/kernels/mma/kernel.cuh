@@ -76,16 +76,16 @@ struct Gatherer {
         filter(static_cast<const unsigned char*>(p.filter) + tile.phase * p.phase_pitch +
                (std::int64_t{tile.group} * p.filters + tile.filter) * p.filter_pitch +
                p.filter_offset) {
-    const int exist = p.filters - tile.filter;
     const int pitch = static_cast<int>(p.filter_pitch / kBytes);
     // NOTE: rows past the last filter are others again, whose sums nobody stores: a copy then needs
     // no condition. Not all the same one, which so many copies at once would wait for.
 #pragma unroll
     for (int i = 0; i < kConfig.block_n / kRows; ++i) filters[i] = (row + i * kRows) * pitch;
-    if (exist >= kConfig.block_n) return;
+    if (p.filters - tile.filter >= kConfig.block_n) return;
 #pragma unroll
     for (int i = 0; i < kConfig.block_n / kRows; ++i) {
-      filters[i] = (row + i * kRows) % exist * pitch;
+      const int filter = row + i * kRows;
+      filters[i] = p.last_filters.remainder(filter, p.last_filters.divide(filter)) * pitch;
     }
   }
 
@@ -160,21 +160,31 @@ struct Accumulators {
   float sums[kConfig.warp_m() / 16][kConfig.warp_n() / 8][4] = {};
 };
 
-/// Load the fragments of step `k` of a stage. A lane names one row of 16 bytes: of pixels row
-/// lane % 16 and cell lane / 16, of filters row lane % 8 + lane / 16 · 8 and cell lane / 8 % 2.
+/// Where a lane finds its rows of fragments in a stage. A lane names one row of 16 bytes: of pixels
+/// row lane % 16 and cell lane / 16, of filters row lane % 8 + lane / 16 · 8 and cell lane / 8 % 2.
+template <Config kConfig>
+struct FragmentPlaces {
+  std::uint32_t pixels, filters;
+
+  __device__ __forceinline__ FragmentPlaces() {
+    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+    const int pixel = warp % kConfig.warps_m * kConfig.warp_m() + lane % 16;
+    const int filter = warp / kConfig.warps_m * kConfig.warp_n() + lane % 8 + lane / 16 * 8;
+    pixels = pixel * kRowBytes + (lane / 16 ^ lane % 8) * 16;
+    filters = kConfig.act_bytes() + filter * kRowBytes + (lane / 8 % 2 ^ lane % 8) * 16;
+    // NOTE: the compiler would work them out in every step.
+    asm volatile("" : "+r"(pixels), "+r"(filters));
+  }
+};
+
+/// Load the fragments of step `k` of a stage.
 template <Config kConfig>
 __device__ __forceinline__ void load_fragments(Fragments<kConfig>& fragments,
-                                               const unsigned char* stage, int k) {
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const int pixel = warp % kConfig.warps_m * kConfig.warp_m() + lane % 16;
-  const int filter = warp / kConfig.warps_m * kConfig.warp_n() + lane % 8 + lane / 16 * 8;
+                                               const FragmentPlaces<kConfig>& places,
+                                               std::uint32_t stage, int k) {
   // NOTE: a row lies at a multiple of its length, so cell 2k + c is one exclusive or away from c.
-  const std::uint32_t pixels =
-      (ptx::shared_address(stage) + pixel * kRowBytes + (lane / 16 ^ lane % 8) * 16) ^
-      (k * kStepBytes);
-  const std::uint32_t filters = (ptx::shared_address(stage) + kConfig.act_bytes() +
-                                 filter * kRowBytes + (lane / 8 % 2 ^ lane % 8) * 16) ^
-                                (k * kStepBytes);
+  const std::uint32_t pixels = (stage + places.pixels) ^ (k * kStepBytes);
+  const std::uint32_t filters = (stage + places.filters) ^ (k * kStepBytes);
 #pragma unroll
   for (int i = 0; i < kConfig.warp_m() / 16; ++i) {
     auto& f = fragments.pixels[i];
@@ -317,12 +327,14 @@ __device__ __forceinline__ void main_loop(const Params& p, Gatherer<kConfig, Pla
   // NOTE: of two warps that share a scheduler one lists while the other multiplies, if the list
   // comes first; in front of the barrier all would wait. Where several blocks share a
   // multiprocessor, the other blocks multiply meanwhile, and the list there is 3 % faster.
-  constexpr bool kAlone = kConfig.is_persistent();
+  constexpr bool kAlone = kConfig.is_alone();
   constexpr int kParts = 4;  // Of a step's copies, one for each MMA step.
   copy_async_wait<kStages - 2>();
   __syncthreads();
   Fragments<kConfig> even, odd;
-  load_fragments(even, shared, 0);
+  const FragmentPlaces<kConfig> places;
+  const std::uint32_t ring = ptx::shared_address(shared);
+  load_fragments(even, places, ring, 0);
   int stage = 0, free_stage = kStages - 1;
   // The last step may have fewer MMA steps than the others.
   constexpr int kStepCopies = kStepBytes / kConfig.copy_bytes;
@@ -331,20 +343,20 @@ __device__ __forceinline__ void main_loop(const Params& p, Gatherer<kConfig, Pla
   const int whole = is_short ? steps.end - 1 : steps.end;
 #pragma unroll 1
   for (int step = steps.begin; step < whole; ++step) {
-    const unsigned char* const now = shared + stage * kConfig.stage_bytes();
+    const std::uint32_t now = ring + stage * kConfig.stage_bytes();
     const int ahead = step + kStages - 1;
     if (kAlone) gatherer.places.extend_to(p, ahead + 1);
     const auto copies = gatherer.at_step(p, ahead, steps.end);
 
-    load_fragments(odd, now, 1);
+    load_fragments(odd, places, now, 1);
     gatherer.template gather<0, kParts>(copies, free_stage);
     multiply(accumulators, even);
 
-    load_fragments(even, now, 2);
+    load_fragments(even, places, now, 2);
     gatherer.template gather<1, kParts>(copies, free_stage);
     multiply(accumulators, odd);
 
-    load_fragments(odd, now, 3);
+    load_fragments(odd, places, now, 3);
     gatherer.template gather<2, kParts>(copies, free_stage);
     multiply(accumulators, even);
 
@@ -356,7 +368,7 @@ __device__ __forceinline__ void main_loop(const Params& p, Gatherer<kConfig, Pla
     if (!kAlone) gatherer.places.extend_to(p, ahead + 1);
     copy_async_wait<kStages - 2>();
     __syncthreads();
-    load_fragments(even, shared + stage * kConfig.stage_bytes(), 0);
+    load_fragments(even, places, ring + stage * kConfig.stage_bytes(), 0);
     multiply(accumulators, odd);
   }
   if (is_short) {
@@ -365,7 +377,7 @@ __device__ __forceinline__ void main_loop(const Params& p, Gatherer<kConfig, Pla
 #pragma unroll 1
     for (int k = 0; k * kStepCopies < rest; ++k) {
       Fragments<kConfig> fragments;
-      load_fragments(fragments, shared + stage * kConfig.stage_bytes(), k);
+      load_fragments(fragments, places, ring + stage * kConfig.stage_bytes(), k);
       multiply(accumulators, fragments);
     }
   }
@@ -441,10 +453,10 @@ __device__ __forceinline__ void redo_unusual(const Params& p, const Tile& tile, 
 
 // ---- The kernel ---------------------------------------------------------------------------------
 
-/// A block computes its tile; with Config::is_persistent it goes on to the tile that lies a grid
-/// further, whose first stages come while the sums of this one are stored, through the stage that
-/// they leave free.
-template <typename PackedConfig, template <Config> typename PlacesOf>
+/// A block computes its tile; where it can, it goes on to the tile that lies a grid further, if
+/// there is one, whose first stages come while the sums of this one are stored, through the stage
+/// that they leave free.
+template <typename PackedConfig, template <Config> typename PlacesOf, Epilogues kEpilogues>
 __global__ void __launch_bounds__(PackedConfig::kConfig.threads(),
                                   PackedConfig::kConfig.ctas_per_sm())
     conv_fprop_kernel(const __grid_constant__ Params p) {
@@ -453,21 +465,26 @@ __global__ void __launch_bounds__(PackedConfig::kConfig.threads(),
   unsigned char* const staging = shared + (kConfig.stages - 1) * kConfig.stage_bytes();
 
   const Steps steps = steps_of_block(p);
+  const auto start = [&](const Tile& tile) {
+    if constexpr (kEpilogues != Epilogues::linear) prefetch_residual<kConfig>(p, tile);
+    return start_gathering<kConfig, PlacesOf<kConfig>>(p, tile, steps, shared);
+  };
   int number = static_cast<int>(blockIdx.x);
   Tile tile = tile_of<kConfig>(p, number);
-  auto gatherer = start_gathering<kConfig, PlacesOf<kConfig>>(p, tile, steps, shared);
+  auto gatherer = start(tile);
   while (true) {
     Accumulators<kConfig> accumulators;
     main_loop(p, gatherer, steps, accumulators, shared);
     if constexpr (kConfig.split) redo_unusual(p, tile, steps, accumulators);
-    const Tile done = tile;
+    // NOTE: where the epilogue needs registers, it is worked out again.
+    const Tile done = kEpilogues == Epilogues::linear ? tile : tile_of<kConfig>(p, number);
     number += static_cast<int>(gridDim.x);
-    const bool more = kConfig.is_persistent() && number < p.tiles;
+    const bool more = kConfig.can_persist(kEpilogues) && number < p.tiles;
     if (more) {
       tile = tile_of<kConfig>(p, number);
-      gatherer = start_gathering<kConfig, PlacesOf<kConfig>>(p, tile, steps, shared);
+      gatherer = start(tile);
     }
-    store_tile<kConfig>(p, done, accumulators.sums, staging);
+    store_tile<kConfig, kEpilogues>(p, done, accumulators.sums, staging);
     if (!more) break;
   }
 }

@@ -35,6 +35,14 @@ bool has_rival(const PlanRequest& request) {
   return capability == 90 && channels >= 24 && channels % 8 == 0 && g.group_filters() % 8 == 0;
 }
 
+// Whether the instance has a kernel for the epilogue alone.
+bool is_linear(const Tiling& tiling, const PlanRequest& request) {
+  const Activation activation = request.epilogue.activation;
+  return tiling.kernel(Epilogues::linear) != nullptr && !request.epilogue.residual &&
+         request.output_dtype == request.dtype && tiling.params.phases.divisor == 1 &&
+         (activation == Activation::none || activation == Activation::relu);
+}
+
 bool is_curved(Activation activation) {
   return activation != Activation::none && activation != Activation::relu &&
          activation != Activation::leaky_relu;
@@ -82,22 +90,27 @@ double estimate_us(const Tiling& tiling, const PlanRequest& request, const Model
   const double store =
       outputs * (k.store_cycles + (request.epilogue.residual ? k.residual_cycles : 0.0) +
                  (is_curved(request.epilogue.activation) ? k.curved_cycles : 0.0));
+  const int multiprocessors = std::max(1, request.device.multiprocessors);
+  const int resident = resident_blocks(tiling, request.device);
+  const Epilogues epilogues = is_linear(tiling, request) ? Epilogues::linear : Epilogues::others;
+  const bool turns =
+      !config.is_alone() && takes_turns(tiling, epilogues, resident * multiprocessors);
   // Blocks that run side by side on one multiprocessor.
   const auto together = [&](double blocks) {
-    double step = std::max(blocks * work, k.step_cycles + k.alone_share * work);
-    if (config.is_persistent() && !config.split) step *= k.persistent_share;
-    return k.block_cycles + steps * step + blocks * store;
+    double step = std::max({blocks * work, k.step_cycles + k.alone_share * work,
+                            k.latency_cycles / (config.stages - 1)});
+    if (config.is_alone() && !config.split) step *= k.persistent_share;
+    return (turns ? k.turn_cycles : k.block_cycles) + steps * step + blocks * store;
   };
 
-  const double resident = resident_blocks(tiling, request.device);
-  const double blocks =
-      double(p.tiles) * tiling.splits / std::max(1, request.device.multiprocessors);
+  const double blocks = double(p.tiles) * tiling.splits / multiprocessors;
   const double full = std::floor(blocks / resident);
   const double rest = std::ceil(blocks - full * resident);
   double cycles = full * together(resident) + (rest > 0 ? together(rest) : 0.0);
-  if (full >= 3) {  // Blocks follow each other, round or not.
+  if (full >= 3 && !turns) {  // Blocks follow each other, round or not.
     cycles = std::max(blocks / resident * together(resident), 0.9 * cycles);
   }
+  if (turns) cycles += k.block_cycles - k.turn_cycles;
 
   const double compute_us = cycles / k.cycles_per_us;
   const double memory_us = min_bytes(request) / k.memory_bytes_per_us;
@@ -106,7 +119,7 @@ double estimate_us(const Tiling& tiling, const PlanRequest& request, const Model
           ? 0.0
           : k.split_us + 8.0 * tiling.splits * double(g.output_elements()) / k.split_bytes_per_us;
   const double us =
-      k.launch_us + split_us +
+      k.launch_us + split_us + (epilogues == Epilogues::linear ? 0.0 : k.cold_us) +
       std::pow(std::pow(compute_us, k.overlap_power) + std::pow(memory_us, k.overlap_power),
                1 / k.overlap_power);
   // Operands in parts have none but where TF32 would do.

@@ -11,25 +11,28 @@ namespace convoy::mma {
 /// What the model cannot derive from a tiling. The values are fitted to measured times of an H200
 /// (docs/kernels-mma.md); clock and rate of the tensor cores are the device's (mma_rate.hpp).
 struct ModelConstants {
-  double cycles_per_us = 0.0;            ///< Cycles a us: the clock.
-  double macs_per_cycle = 0.0;           ///< Products of 16 bits a cycle, of a multiprocessor,
-  double bare_macs_per_cycle = 0.0;      ///< and where nothing but MMAs takes time.
-  double memory_bytes_per_us = 4.374e6;  ///< Bytes a us from and to device memory.
-  double overlap_power = 2.673;          ///< Of computing and moving: p of (a^p + b^p)^(1/p).
-  double launch_us = 3.803;              ///< us: a launch and what no work hides.
-  double block_cycles = 3723.0;          ///< Cycles that a block begins and ends with.
-  double copy_cycles = 4.622;            ///< Cycles a warp's copy of a stage takes.
-  double fragment_cycles = 0.1431;       ///< Cycles the warps read a row of a step.
-  double step_cycles = 94.88;            ///< Cycles of a step that a block alone cannot hide,
-  double alone_share = 1.029;            ///< beside this share of its work.
-  double persistent_share = 0.9286;      ///< Of a step, what a persistent block takes of that.
-  double round_cycles = 6.0;             ///< Cycles a warp rounds a row of a step to TF32.
-  double tap_cycles = 220.0;             ///< Cycles to list 128 pixels under a tap.
-  double store_cycles = 6.654;           ///< Cycles to store 128 outputs,
-  double residual_cycles = 16.31;        ///< more with a residual,
-  double curved_cycles = 18.21;          ///< more with an activation that is not piecewise linear.
-  double split_us = 3.284;               ///< us of the kernel that sums splits,
-  double split_bytes_per_us = 4.717e6;   ///< and bytes of sums that are written and read a us.
+  double cycles_per_us = 0.0;              ///< Cycles a us: the clock.
+  double macs_per_cycle = 0.0;             ///< Products of 16 bits a cycle, of a multiprocessor,
+  double bare_macs_per_cycle = 0.0;        ///< and where nothing but MMAs takes time.
+  double memory_bytes_per_us = 4.068e+06;  ///< Bytes a us from and to device memory.
+  double overlap_power = 3.356;            ///< Of computing and moving: p of (a^p + b^p)^(1/p).
+  double launch_us = 2.958;                ///< us: a launch and what no work hides.
+  double block_cycles = 3930.0;            ///< Cycles that a block begins and ends with.
+  double turn_cycles = 3692.0;             ///< In place of them, of a tile that follows another.
+  double cold_us = 0.3886;                 ///< us that code of more than linear epilogues costs.
+  double copy_cycles = 3.083;              ///< Cycles a warp's copy of a stage takes.
+  double fragment_cycles = 0.08966;        ///< Cycles the warps read a row of a step.
+  double step_cycles = 50.69;              ///< Cycles of a step that a block alone cannot hide,
+  double alone_share = 0.9912;             ///< beside this share of its work.
+  double latency_cycles = 703.3;          ///< Cycles that a copy takes to come: all stages but one.
+  double persistent_share = 1.094;        ///< Of a step, what a persistent block takes of that.
+  double round_cycles = 6.0;              ///< Cycles a warp rounds a row of a step to TF32.
+  double tap_cycles = 450.8;              ///< Cycles to list 128 pixels under a tap.
+  double store_cycles = 1.752;            ///< Cycles to store 128 outputs,
+  double residual_cycles = 16.93;         ///< more with a residual,
+  double curved_cycles = 28.64;           ///< more with an activation that is not piecewise linear.
+  double split_us = 2.759;                ///< us of the kernel that sums splits,
+  double split_bytes_per_us = 6.034e+06;  ///< and bytes of sums that are written and read a us.
 };
 
 /// The constants for a device.

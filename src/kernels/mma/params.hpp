@@ -38,7 +38,7 @@ struct Params {
   FastDivide filter_extent[3];  ///< T, R, S
   int stride[3];
   int pad[3];  ///< Before the first element.
-  int dilation[3];
+  FastDivide dilation[3];
   PadMode pad_mode[3];
   int seen[3];                 ///< What the filter slides over: cache + new, upsampled.
   int frames, cached_frames;   ///< Of one image.
@@ -52,9 +52,24 @@ struct Params {
   std::int64_t filter_offset;  ///< of a filter in front of the first tap that is read,
   std::int64_t phase_pitch;    ///< and from a phase's filters to the next phase's.
   int filters;                 ///< K / groups
+  FastDivide last_filters;     ///< Of them, those of the last tile.
 
   ConvOutput output;  ///< With several splits: fp32 sums without epilogue, the first split's.
   std::int64_t split_pitch;  ///< Bytes from a split's sums to the next split's.
 };
+
+/// Whether the epilogue, of inputs of `dtype`, has a path of its own (PairStore, epilogue.cuh).
+__host__ __device__ inline bool is_usual(const ConvOutput& output, DType dtype) {
+  const EpilogueParams& e = output.epilogue;
+  return dtype != DType::fp32 && output.dtype == dtype && output.vectors && !e.round_each_step &&
+         e.activation != Activation::tanh;
+}
+
+/// Of the usual epilogues, whether it is linear.
+__host__ __device__ inline bool is_linear(const Params& p) {
+  const EpilogueParams& e = p.output.epilogue;
+  return !e.has_residual && p.phases.divisor == 1 &&
+         (e.activation == Activation::none || e.activation == Activation::relu);
+}
 
 }  // namespace convoy::mma
