@@ -23,9 +23,9 @@ inline constexpr int kStepBytes = 32;
 /// have pixels of several.
 inline constexpr int kWalkedFrames = 5, kWalkedRows = 13, kWalkedColumns = 13;
 
-/// Epilogues that a kernel computes. NOTE: the most common ones have kernels of their own: code that
-/// comes cold, as in a model's first layers of a kind, takes 1 us and more for each jump over code
-/// that does not run (docs/lab/2026-11-28-mma-turns.md).
+/// Epilogues that a kernel computes. NOTE: the most common ones have kernels of their own: where
+/// code comes cold, as it mostly does in a model, a jump over code that does not run takes up to
+/// 1 us (docs/lab/2026-11-28-mma-turns.md).
 enum class Epilogues {
   linear,  ///< At most a scale, a bias and ReLU; outputs of the input's 16-bit type, unsplit.
   others,
