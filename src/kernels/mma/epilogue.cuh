@@ -39,8 +39,8 @@ __device__ __forceinline__ std::uint32_t larger2(std::uint32_t a, std::uint32_t 
 }
 
 /// scale · sum + bias, an activation other than tanh, then + beta · residual, as 16-bit values: all
-/// in registers, two filters of a pixel at a time, and through 16 rows of 128 bytes of shared memory
-/// for whole 16-byte cells. Cell c of row r lies at place c ^ turned(r).
+/// in registers, two filters of a pixel at a time, and through 16 rows of 128 bytes of shared
+/// memory for whole 16-byte cells. Cell c of row r lies at place c ^ turned(r).
 template <typename Out, int kFragments, int kTiles>
 struct PairStore {
   static constexpr int kPasses = kTiles / 2;  ///< Of a warp's lanes over 16 rows of cells.

@@ -26,7 +26,7 @@ int resident_blocks(const Tiling& tiling, const DeviceInfo& device) {
 // Whether the device has implicit GEMMs of its own for the problem. NOTE: their model, corrected by
 // measured times, errs by less than this one; with less of a handicap dispatch takes this kernel
 // for small layers, of which 62 measured on an H200 had 2 where it was the fastest.
-constexpr double kBehindRivals = 1.5;
+constexpr double kBehindRivals = 1.65;
 bool has_rival(const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
   const int capability = request.device.compute_capability;
