@@ -101,13 +101,18 @@ TEST_F(Mma, ExtentsThatFillNoTile) {
 TEST_F(Mma, TilesByTurns) {
   cudaDeviceProp device{};
   ASSERT_EQ(cudaGetDeviceProperties(&device, 0), cudaSuccess);
-  const std::int64_t rows = device.multiProcessorCount * 8 + 1;       // Tiles of 256x32, 2 at once.
-  for (const ConvGeometry& g : {shape_2d(1, rows, 69, 24, 40, 1, 0),  // As a matrix,
+  const std::int64_t rows = device.multiProcessorCount * 8 + 1;  // Tiles of 256x32, 2 at once.
+  int taken = 0;
+  for (const ConvGeometry& g : {shape_2d(1, rows, 69, 24, 40, 1, 0),    // As a matrix,
                                 shape_2d(1, rows, 69, 8, 40, 3, 1)}) {  // and walked.
     for (const char* tile : {"128x128_s3", "128x96_s3", "128x64_s3", "256x32_s3"}) {
-      expect_right(with_kernel(g, std::string("mma_fprop_") + tile + "_bf16"));
+      const ConvCase test = with_kernel(g, std::string("mma_fprop_") + tile + "_bf16");
+      if (!takes(test)) continue;  // For want of shared memory.
+      ++taken;
+      expect_right(test);
     }
   }
+  EXPECT_GE(taken, 6);
 }
 
 TEST_F(Mma, CachedFramesAndCausalPadding) {

@@ -28,7 +28,7 @@ inline constexpr int kWalkedFrames = 5, kWalkedRows = 13, kWalkedColumns = 13;
 /// 1 us (docs/lab/2026-11-28-mma-turns.md).
 enum class Epilogues {
   linear,  ///< At most a scale, a bias and ReLU; outputs of the input's 16-bit type, unsplit.
-  others,
+  others,  ///< All that are not linear.
   all,
 };
 

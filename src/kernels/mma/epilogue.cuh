@@ -249,7 +249,7 @@ struct PairStore {
 template <Config kConfig>
 __device__ __forceinline__ void prefetch_residual(const Params& p, const Tile& tile) {
   if (!p.output.epilogue.has_residual) return;
-  constexpr int kLine = 64;  // Channels: 128 bytes, or 256 of fp32.
+  constexpr int kLine = 64;  // Channels: 128 bytes. NOTE: of fp32 every other line will do.
   constexpr int kLines = (kConfig.block_n + kLine - 1) / kLine;
   const std::int64_t element = p.output.dtype == DType::fp32 ? 4 : 2;
   const auto* const residual = static_cast<const unsigned char*>(p.output.residual);
