@@ -85,11 +85,17 @@ struct Input {
   }
 };
 
+/// Of places that nobody has to list before a step.
+struct AlwaysReady {
+  __device__ __forceinline__ void extend_to(const Params&, int) {}
+  __device__ __forceinline__ void make_ready(const Params&, int) {}
+};
+
 // ---- Rows ---------------------------------------------------------------------------------------
 
 /// Of layers without taps, strides and padding: the input is a matrix, a row a pixel.
 template <Config kConfig>
-struct Rows {
+struct Rows : AlwaysReady {
   static constexpr int kRows = kConfig.block_m / kConfig.rows_at_once();
 
   const unsigned char* first;  ///< The thread's first pixel.
@@ -108,10 +114,6 @@ struct Rows {
       if (pixel + i * kConfig.rows_at_once() < tile.pixel_end) exist |= 1u << i;
     }
   }
-
-  /// Nothing has to be ready for a step.
-  __device__ __forceinline__ void extend_to(const Params&, int) {}
-  __device__ __forceinline__ void make_ready(const Params&, int) {}
 
   struct Step {
     const unsigned char* address;
@@ -156,7 +158,7 @@ inline constexpr std::uint32_t kNowhere = 1u << 31;
 static_assert(kFirstColumnBit + kWalkedColumns <= 31);
 
 template <Config kConfig>
-struct Walk {
+struct Walk : AlwaysReady {
   static constexpr int kRows = kConfig.block_m / kConfig.rows_at_once();
 
   const TapPlace* taps;
@@ -234,10 +236,6 @@ struct Walk {
     return {row * static_cast<int>(p.row_copies) + first.w * static_cast<int>(p.pixel_copies),
             misses};
   }
-
-  /// Nothing has to be ready for a step.
-  __device__ __forceinline__ void extend_to(const Params&, int) {}
-  __device__ __forceinline__ void make_ready(const Params&, int) {}
 
   struct Step {
     const unsigned char* address;

@@ -37,10 +37,9 @@ bool has_rival(const PlanRequest& request) {
 
 // Whether the instance has a kernel for the epilogue alone.
 bool is_linear(const Tiling& tiling, const PlanRequest& request) {
-  const Activation activation = request.epilogue.activation;
   return tiling.kernel(Epilogues::linear) != nullptr && !request.epilogue.residual &&
          request.output_dtype == request.dtype && tiling.params.phases.divisor == 1 &&
-         (activation == Activation::none || activation == Activation::relu);
+         mma::is_linear(request.epilogue.activation);
 }
 
 bool is_curved(Activation activation) {

@@ -65,11 +65,14 @@ __host__ __device__ inline bool is_usual(const ConvOutput& output, DType dtype) 
          e.activation != Activation::tanh;
 }
 
+/// Whether an epilogue, else linear, stays so with the activation.
+__host__ __device__ inline bool is_linear(Activation activation) {
+  return activation == Activation::none || activation == Activation::relu;
+}
 /// Of the usual epilogues, whether it is linear.
 __host__ __device__ inline bool is_linear(const Params& p) {
   const EpilogueParams& e = p.output.epilogue;
-  return !e.has_residual && p.phases.divisor == 1 &&
-         (e.activation == Activation::none || e.activation == Activation::relu);
+  return !e.has_residual && p.phases.divisor == 1 && is_linear(e.activation);
 }
 
 }  // namespace convoy::mma
