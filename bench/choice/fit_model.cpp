@@ -68,13 +68,13 @@ constexpr Constant kMmaConstants[] = {
   {                                                                                            \
 #name, [](ModelConstants & k) -> double& { return k.mma.name; } __VA_OPT__(, ) __VA_ARGS__ \
   }
-    CONSTANT(memory_bytes_per_us), CONSTANT(overlap_power),   CONSTANT(launch_us),
-    CONSTANT(block_cycles),        CONSTANT(turn_cycles),     CONSTANT(cold_us),
-    CONSTANT(copy_cycles),         CONSTANT(fragment_cycles), CONSTANT(step_cycles),
-    CONSTANT(latency_cycles),      CONSTANT(round_cycles),    CONSTANT(alone_share),
-    CONSTANT(tap_cycles),          CONSTANT(store_cycles),    CONSTANT(residual_cycles),
-    CONSTANT(curved_cycles),       CONSTANT(split_us),        CONSTANT(split_bytes_per_us),
-    CONSTANT(persistent_share),
+    CONSTANT(memory_bytes_per_us), CONSTANT(overlap_power),    CONSTANT(launch_us),
+    CONSTANT(block_cycles),        CONSTANT(turn_cycles),      CONSTANT(cold_us),
+    CONSTANT(copy_cycles),         CONSTANT(fragment_cycles),  CONSTANT(step_cycles),
+    CONSTANT(latency_cycles),      CONSTANT(round_cycles),     CONSTANT(alone_share),
+    CONSTANT(tap_cycles),          CONSTANT(store_cycles),     CONSTANT(residual_cycles),
+    CONSTANT(curved_cycles),       CONSTANT(split_us),         CONSTANT(split_bytes_per_us),
+    CONSTANT(persistent_share),    CONSTANT(taps_first_share),
 #undef CONSTANT
 };
 static_assert(sizeof(mma::ModelConstants) == (std::size(kMmaConstants) + 3) * sizeof(double),

@@ -115,6 +115,28 @@ TEST_F(Mma, TilesByTurns) {
   EXPECT_GE(taken, 6);
 }
 
+/// Wide tiles of whole 128 bytes of channels: their taps come before the next 128 bytes.
+TEST_F(Mma, TapsFirst) {
+  int taken = 0;
+  for (const ConvGeometry& g :
+       {shape_2d(2, 9, 18, 192, 136, 3, 1),    // Of more images and filters than one tile,
+        shape_2d(1, 12, 11, 128, 264, 2, 0),   // of 4 taps,
+        shape_2d(1, 3, 4, 1024, 24, 3, 1),     // of few tiles and a long reduction: in parts,
+        shape_3d(1, 3, 1, 8, 16, 128, 40),     // with cached frames, tiles within frames,
+        shape_2d(1, 10, 13, 96, 72, 3, 1)}) {  // and, not of whole 128 bytes, as they lie.
+    for (const DType dtype : {DType::bf16, DType::fp16}) {
+      const ConvCase test =
+          with_kernel(g, std::string("mma_fprop_128x256_s3_") + to_string(dtype), dtype);
+      if (!takes(test)) continue;  // For want of shared memory.
+      ++taken;
+      expect_right(test);
+    }
+  }
+  cudaDeviceProp device{};
+  ASSERT_EQ(cudaGetDeviceProperties(&device, 0), cudaSuccess);
+  EXPECT_EQ(taken > 0, device.sharedMemPerBlockOptin >= 150 * 1024);
+}
+
 TEST_F(Mma, CachedFramesAndCausalPadding) {
   expect_right_everywhere(shape_3d(2, 3, 0, 10, 11, 32, 48));
   expect_right_everywhere(shape_3d(0, 2, 2, 10, 11, 32, 48));  // Taps without a frame left out.

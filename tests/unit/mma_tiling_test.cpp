@@ -67,6 +67,20 @@ TEST(MmaTiling, WalksWhatItCan) {
   shape.stride_w = 2;
   EXPECT_FALSE(is_matrix(shape));
 
+  const auto taps_first = [](const char* kernel, const Conv2dProblemShape& of) {
+    return tiling_of(kernel, geometry_of(of)).params.taps_first;
+  };
+  shape = plain;
+  EXPECT_FALSE(taps_first("128x256_s3_bf16", shape));
+  shape.in_channels = 192;  // Whole 128 bytes.
+  EXPECT_TRUE(taps_first("128x256_s3_bf16", shape));
+  EXPECT_FALSE(taps_first("128x128_s3_bf16", shape));
+  shape.pad_mode = PadMode::replicate;  // Not walked.
+  EXPECT_FALSE(taps_first("128x256_s3_bf16", shape));
+  shape.pad_mode = PadMode::zero;
+  shape.filter_h = shape.filter_w = 1;
+  EXPECT_FALSE(taps_first("128x256_s3_bf16", shape));
+
   EXPECT_TRUE(within_frames(test::causal(8, 16)));
   EXPECT_TRUE(within_frames(test::causal(15, 17)));
   EXPECT_FALSE(walks(geometry_of(test::causal(10, 11))));  // 110 of 128 pixels.

@@ -72,6 +72,8 @@ struct Config {
   }
   /// Whether a block has a multiprocessor to itself: nobody else multiplies while it begins a tile.
   constexpr bool is_alone() const { return ctas_per_sm() == 1; }
+  /// Whether most of a stage are filters: such a tile, walked, can take the taps first.
+  constexpr bool is_wide() const { return is_alone() && block_n >= 2 * block_m; }
   /// Whether blocks can take tile after tile.
   constexpr bool can_persist(Epilogues epilogues) const {
     return is_alone() || (persistent && epilogues == Epilogues::linear);

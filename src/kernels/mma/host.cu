@@ -177,6 +177,11 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, bool packed_
       tiling.walks ? config.walked_bytes(p.taps) : config.listed_bytes(p.list_mask + 1);
   tiling.has_rows = walk == Walked::anywhere && is_matrix(g, view, p);
   p.within_frames = walk == Walked::within_frames;
+  // NOTE: so a tile reads the same channels of nearly the same pixels in steps that follow each
+  // other, most of them from L1 (docs/lab/2026-11-28-mma-cutlass.md).
+  p.taps_first = tiling.walks && config.is_wide() && p.taps > 1 &&
+                 p.tap_copies.divisor % static_cast<std::uint32_t>(config.row_copies()) == 0;
+  p.inner = FastDivide(p.taps_first ? p.taps : static_cast<int>(p.tap_copies.divisor));
   p.run_pixels = p.within_frames ? static_cast<int>(view.out[1] * view.out[2]) : p.pixels;
   const std::int64_t run_tiles = ceil_div(std::int64_t{p.run_pixels}, std::int64_t{config.block_m});
   p.run_tiles = FastDivide(run_tiles);

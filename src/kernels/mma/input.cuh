@@ -9,8 +9,8 @@
 //   List   any padding, cache and upsampling: each place is worked out once and listed in shared
 //          memory, a ring of the taps that are about to be read
 //
-// Of each a thread asks `at(p, copy)`, what all pixels have in common in a step, and then
-// `find(...)` for its rows.
+// Of each a thread asks `copy_of(p, step, column)`, which part of the reduction it copies in a step,
+// then `at(p, copy)`, what all pixels have in common there, and `find(...)` for its rows.
 #pragma once
 
 #include <algorithm>
@@ -85,6 +85,24 @@ struct Input {
   }
 };
 
+/// One copy of the reduction: of a tap, from a channel of the group on, in copies.
+struct ReductionCopy {
+  int tap, channel;
+
+  /// Which one it is of a filter's.
+  __device__ __forceinline__ int number(const Params& p) const {
+    return tap * static_cast<int>(p.tap_copies.divisor) + channel;
+  }
+};
+
+/// The copies as a filter has them: a step is the next 128 bytes.
+template <Config kConfig>
+__device__ __forceinline__ ReductionCopy copy_of_filter(const Params& p, int step, int column) {
+  const int number = step * kConfig.row_copies() + column;
+  const int tap = p.tap_copies.divide(number);
+  return {tap, p.tap_copies.remainder(number, tap)};
+}
+
 /// Of places that nobody has to list before a step.
 struct AlwaysReady {
   __device__ __forceinline__ void extend_to(const Params&, int) {}
@@ -96,6 +114,7 @@ struct AlwaysReady {
 /// Of layers without taps, strides and padding: the input is a matrix, a row a pixel.
 template <Config kConfig>
 struct Rows : AlwaysReady {
+  static constexpr bool kTapsFirst = false;
   static constexpr int kRows = kConfig.block_m / kConfig.rows_at_once();
 
   const unsigned char* first;  ///< The thread's first pixel.
@@ -115,19 +134,23 @@ struct Rows : AlwaysReady {
     }
   }
 
+  __device__ __forceinline__ static ReductionCopy copy_of(const Params&, int step, int column) {
+    return {0, step * kConfig.row_copies() + column};
+  }
+
   struct Step {
     const unsigned char* address;
     std::uint32_t exist;
   };
-  __device__ __forceinline__ Step at(const Params& p, int copy) const {
-    return {first + static_cast<std::int64_t>(copy) * kConfig.copy_bytes,
-            copy < p.reduction_copies ? exist : 0};
+  __device__ __forceinline__ Step at(const Params& p, ReductionCopy copy) const {
+    return {first + std::int64_t{copy.channel} * kConfig.copy_bytes,
+            copy.channel < p.reduction_copies ? exist : 0};
   }
-  template <int kFirst, int kBy, int kCount>
+  template <int kFirst, int kCount>
   __device__ __forceinline__ void find(const Step& step, Source (&sources)[kCount]) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const int pixel = kFirst + i * kBy;
+      const int pixel = kFirst + i;
       sources[i] = {copies_from<kConfig.copy_bytes>(step.address, pixel * pitch),
                     (step.exist >> pixel & 1) != 0};
     }
@@ -159,6 +182,7 @@ static_assert(kFirstColumnBit + kWalkedColumns <= 31);
 
 template <Config kConfig>
 struct Walk : AlwaysReady {
+  static constexpr bool kTapsFirst = kConfig.is_wide();  ///< Params::taps_first is heeded.
   static constexpr int kRows = kConfig.block_m / kConfig.rows_at_once();
 
   const TapPlace* taps;
@@ -237,22 +261,28 @@ struct Walk : AlwaysReady {
             misses};
   }
 
+  __device__ __forceinline__ static ReductionCopy copy_of(const Params& p, int step, int column) {
+    if constexpr (!kTapsFirst) return copy_of_filter<kConfig>(p, step, column);
+    const int number = p.taps_first ? step : step * kConfig.row_copies() + column;
+    const int quotient = p.inner.divide(number), rest = p.inner.remainder(number, quotient);
+    if (!p.taps_first) return {quotient, rest};
+    return {rest, quotient * kConfig.row_copies() + column};
+  }
+
   struct Step {
     const unsigned char* address;
     std::uint32_t needs;
   };
-  __device__ __forceinline__ Step at(const Params& p, int copy) const {
-    const int tap = min(p.tap_copies.divide(copy), p.taps);
-    const TapPlace place = taps[tap];
-    const std::int64_t channel = p.tap_copies.remainder(copy, tap);
-    return {place.address + channel * kConfig.copy_bytes, place.needs};
+  __device__ __forceinline__ Step at(const Params& p, ReductionCopy copy) const {
+    const TapPlace place = taps[min(copy.tap, p.taps)];
+    return {place.address + std::int64_t{copy.channel} * kConfig.copy_bytes, place.needs};
   }
-  /// Of every kBy-th of this thread's rows from the kFirst-th on.
-  template <int kFirst, int kBy, int kCount>
+  /// Of this thread's rows from the kFirst-th on.
+  template <int kFirst, int kCount>
   __device__ __forceinline__ void find(const Step& step, Source (&sources)[kCount]) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const PixelPlace& pixel = pixels[kFirst + i * kBy];
+      const PixelPlace& pixel = pixels[kFirst + i];
       sources[i] = {copies_from<kConfig.copy_bytes>(step.address, pixel.offset),
                     (pixel.misses & step.needs) == 0};
     }
@@ -285,6 +315,7 @@ __device__ __forceinline__ std::uint32_t place_under_tap(const Params& p, int4 f
 /// taps of one pixel or some and writes their places.
 template <Config kConfig>
 struct List {
+  static constexpr bool kTapsFirst = false;
   static constexpr int kTapsAtOnce = std::max(1, kConfig.threads() / kConfig.block_m);
   static constexpr int kPixels = std::max(1, kConfig.block_m / kConfig.threads());
 
@@ -329,21 +360,24 @@ struct List {
     __syncthreads();
   }
 
+  __device__ __forceinline__ static ReductionCopy copy_of(const Params& p, int step, int column) {
+    return copy_of_filter<kConfig>(p, step, column);
+  }
+
   struct Step {
     const std::uint32_t* places;  ///< Of the thread's first row.
     std::uint32_t channel;        ///< In copies.
   };
-  __device__ __forceinline__ Step at(const Params& p, int copy) const {
-    const int tap = p.tap_copies.divide(copy);
-    return {places + (tap & p.list_mask) * kConfig.list_pitch() + row,
-            static_cast<std::uint32_t>(p.tap_copies.remainder(copy, tap))};
+  __device__ __forceinline__ Step at(const Params& p, ReductionCopy copy) const {
+    return {places + (copy.tap & p.list_mask) * kConfig.list_pitch() + row,
+            static_cast<std::uint32_t>(copy.channel)};
   }
-  template <int kFirst, int kBy, int kCount>
+  template <int kFirst, int kCount>
   __device__ __forceinline__ void find(const Step& step, Source (&sources)[kCount]) const {
     std::uint32_t found[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      found[i] = step.places[(kFirst + i * kBy) * kConfig.rows_at_once()];
+      found[i] = step.places[(kFirst + i) * kConfig.rows_at_once()];
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {

@@ -31,8 +31,8 @@ namespace convoy::mma {
 // ---- Gather: from global memory into a stage ----------------------------------------------------
 
 /// Fill kCount places of shared memory, `to(i)`, from global memory, kBytes each; nothing where not
-/// `runs`.
-template <int kBytes, int kCount, typename To>
+/// `runs`. kKeep: what is read stays in L1.
+template <int kBytes, bool kKeep = false, int kCount, typename To>
 __device__ __forceinline__ void copy(bool runs, const To& to, const Source (&from)[kCount]) {
   if constexpr (kBytes == 2) {  // cp.async moves 4 bytes at least.
     if (!runs) return;
@@ -49,15 +49,25 @@ __device__ __forceinline__ void copy(bool runs, const To& to, const Source (&fro
   } else {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      copy_async_if<kBytes>(runs, to(i), from[i].address, from[i].exists);
+      if constexpr (kKeep) {
+        asm volatile(
+            "{\n .reg .pred runs, zeros;\n setp.ne.b32 runs, %2, 0;\n setp.eq.b32 zeros, %3, 0;\n"
+            " @runs cp.async.ca.shared.global [%0], [%1], %4, zeros;\n}" ::"r"(to(i)),
+            "l"(from[i].address), "r"(static_cast<int>(runs)),
+            "r"(static_cast<int>(from[i].exists)), "n"(kBytes)
+            : "memory");
+      } else {
+        copy_async_if<kBytes>(runs, to(i), from[i].address, from[i].exists);
+      }
     }
   }
 }
 
 /// What a thread copies of every stage: one column, rows `row`, `row` + rows_at_once, ... of the
 /// pixels, as Places has them, and of the filters.
-template <Config kConfig, typename Places>
+template <Config kConfig, typename Places_, Epilogues kEpilogues>
 struct Gatherer {
+  using Places = Places_;
   static constexpr int kBytes = kConfig.copy_bytes;
   static constexpr int kRows = kConfig.rows_at_once();
 
@@ -105,54 +115,68 @@ struct Gatherer {
     typename Places::Step places;
     const unsigned char* filter;  ///< Of the tile's first filter.
     bool runs, exists;            ///< A step that does not run is not copied.
+    bool taps_first;              ///< Params::taps_first
   };
   __device__ __forceinline__ Step at_step(const Params& p, int step, int end) const {
-    const int copy = step * kConfig.row_copies() + column;
+    const ReductionCopy copy = Places::copy_of(p, step, column);
+    const int number = copy.number(p);
     return {.places = places.at(p, copy),
-            .filter = filter + static_cast<std::int64_t>(copy) * kBytes,
+            .filter = filter + std::int64_t{number} * kBytes,
             .runs = step < end,
-            .exists = copy < p.reduction_copies};
+            .exists = number < p.reduction_copies,
+            .taps_first = p.taps_first};
   }
 
-  /// Copy part `kPart` of `kParts` of a step: every kParts-th row.
+  /// Copy part `kPart` of `kParts` of a step: of the thread's pixels and filters as many each.
   template <int kPart, int kParts>
   __device__ __forceinline__ void gather(const Step& step, int stage) const {
     const std::uint32_t to = ring + stage * kConfig.stage_bytes();
-    constexpr int kPixels = rows_of_part(kConfig.block_m / kRows, kPart, kParts);
-    constexpr int kFilters = rows_of_part(kConfig.block_n / kRows, kPart, kParts);
-    const auto row_at = [&](int i) { return to + to_row((kPart + i * kParts) * kRows); };
-    if constexpr (kPixels > 0) {
-      Source pixels[kPixels];
-      places.template find<kPart, kParts>(step.places, pixels);
-      copy<kBytes>(step.runs, row_at, pixels);
+    constexpr Part kPixels(kConfig.block_m / kRows, kPart, kParts);
+    constexpr Part kFilters(kConfig.block_n / kRows, kPart, kParts);
+    if constexpr (kPixels.count > 0) {
+      Source pixels[kPixels.count];
+      places.template find<kPixels.first>(step.places, pixels);
+      const auto row_at = [&](int i) { return to + to_row((kPixels.first + i) * kRows); };
+      // NOTE: pixels that no other step reads are better kept out of L1 (2 %); where the epilogue is
+      // not linear, the second path costs as much.
+      if constexpr (Places::kTapsFirst && kEpilogues == Epilogues::linear) {
+        copy<kBytes, true>(step.runs && step.taps_first, row_at, pixels);
+        copy<kBytes>(step.runs && !step.taps_first, row_at, pixels);
+      } else {
+        copy<kBytes, Places::kTapsFirst>(step.runs, row_at, pixels);
+      }
     }
-    if constexpr (kFilters > 0) {
-      Source of_filters[kFilters];
+    if constexpr (kFilters.count > 0) {
+      Source of_filters[kFilters.count];
 #pragma unroll
-      for (int i = 0; i < kFilters; ++i) {
-        of_filters[i] = {copies_from<kBytes>(step.filter, filters[kPart + i * kParts]),
+      for (int i = 0; i < kFilters.count; ++i) {
+        of_filters[i] = {copies_from<kBytes>(step.filter, filters[kFilters.first + i]),
                          step.exists};
       }
       copy<kBytes>(
-          step.runs, [&](int i) { return row_at(i) + kConfig.act_bytes(); }, of_filters);
+          step.runs,
+          [&](int i) { return to + kConfig.act_bytes() + to_row((kFilters.first + i) * kRows); },
+          of_filters);
     }
   }
 
-  /// Of `rows` turns, those that are kPart's: every kParts-th.
-  static constexpr int rows_of_part(int rows, int part, int parts) {
-    return (rows - part + parts - 1) / parts;
-  }
+  /// The `part`-th of `parts` of some rows.
+  struct Part {
+    int first, count;
+    constexpr Part(int rows, int part, int parts)
+        : first(part * rows / parts), count((part + 1) * rows / parts - first) {}
+  };
 };
 
 // ---- Multiply: a stage on the tensor cores ------------------------------------------------------
 
 /// What a warp takes of a stage for one MMA step: 16 pixels × 32 bytes each, 16 filters × 32 bytes
 /// each.
+using Fragment = std::uint32_t[4];
 template <Config kConfig>
-struct Fragments {
-  std::uint32_t pixels[kConfig.warp_m() / 16][4];
-  std::uint32_t filters[kConfig.warp_n() / 16][4];
-};
+using PixelFragments = Fragment[kConfig.warp_m() / 16];
+template <Config kConfig>
+using FilterFragments = Fragment[kConfig.warp_n() / 16];
 
 /// The sums of a warp: 16 pixels × 8 filters each.
 template <Config kConfig>
@@ -177,37 +201,36 @@ struct FragmentPlaces {
   }
 };
 
-/// Load the fragments of step `k` of a stage.
+/// Loads fragments of step `k` of a stage.
 template <Config kConfig>
-__device__ __forceinline__ void load_fragments(Fragments<kConfig>& fragments,
-                                               const FragmentPlaces<kConfig>& places,
-                                               std::uint32_t stage, int k) {
+struct FragmentLoads {
+  std::uint32_t pixels, filters;
+
   // NOTE: a row lies at a multiple of its length, so cell 2k + c is one exclusive or away from c.
-  const std::uint32_t pixels = (stage + places.pixels) ^ (k * kStepBytes);
-  const std::uint32_t filters = (stage + places.filters) ^ (k * kStepBytes);
-#pragma unroll
-  for (int i = 0; i < kConfig.warp_m() / 16; ++i) {
-    auto& f = fragments.pixels[i];
+  __device__ __forceinline__ FragmentLoads(const FragmentPlaces<kConfig>& places,
+                                           std::uint32_t stage, int k)
+      : pixels((stage + places.pixels) ^ (k * kStepBytes)),
+        filters((stage + places.filters) ^ (k * kStepBytes)) {}
+
+  __device__ __forceinline__ void load_pixels(int i, Fragment& f) const {
     ptx::load_matrix_x4(pixels + i * 16 * kRowBytes, f[0], f[1], f[2], f[3]);
   }
-#pragma unroll
-  for (int j = 0; j < kConfig.warp_n() / 16; ++j) {
-    auto& f = fragments.filters[j];
+  __device__ __forceinline__ void load_filters(int j, Fragment& f) const {
     ptx::load_matrix_x4(filters + j * 16 * kRowBytes, f[0], f[1], f[2], f[3]);
   }
-}
+  __device__ __forceinline__ void load_all(PixelFragments<kConfig>& to_pixels,
+                                           FilterFragments<kConfig>& to_filters) const {
+#pragma unroll
+    for (int i = 0; i < kConfig.warp_m() / 16; ++i) load_pixels(i, to_pixels[i]);
+#pragma unroll
+    for (int j = 0; j < kConfig.warp_n() / 16; ++j) load_filters(j, to_filters[j]);
+  }
+};
 
-/// Fp32 fragments to TF32.
-template <Config kConfig>
-__device__ __forceinline__ void round_to_tf32(Fragments<kConfig>& fragments) {
-  const auto round = [](std::uint32_t(&fragment)[4]) {
+/// An fp32 fragment to TF32.
+__device__ __forceinline__ void round_to_tf32(Fragment& fragment) {
 #pragma unroll
-    for (std::uint32_t& x : fragment) x = rounded_to_tf32(x);
-  };
-#pragma unroll
-  for (auto& fragment : fragments.pixels) round(fragment);
-#pragma unroll
-  for (auto& fragment : fragments.filters) round(fragment);
+  for (std::uint32_t& x : fragment) x = rounded_to_tf32(x);
 }
 
 /// sums += pixels · filters, 16 × 8 over 32 bytes of the reduction.
@@ -223,9 +246,8 @@ __device__ __forceinline__ void multiply_add(float (&sums)[4], const std::uint32
   }
 }
 
-/// Fp32 fragments to their upper parts in TF32, and the lower ones.
-__device__ __forceinline__ void split_fragment(std::uint32_t (&upper)[4],
-                                               std::uint32_t (&lower)[4]) {
+/// An fp32 fragment to its upper part in TF32, and the lower one.
+__device__ __forceinline__ void split_fragment(Fragment& upper, Fragment& lower) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const Tf32Parts parts = split_tf32(upper[i]);
@@ -234,74 +256,91 @@ __device__ __forceinline__ void split_fragment(std::uint32_t (&upper)[4],
   }
 }
 
-/// One MMA step of a warp, to the accuracy of fp32: three products of the operands' parts.
+/// 16 pixels of a warp's MMA step, to the accuracy of fp32: three products of the operands' parts.
 /// NOTE: tensor cores cut their sums off, towards zero, so that errors of a long reduction add up
 /// (docs/lab/2026-11-22-split-operands.md). Here they sum no more than a step, its small products
 /// first; fp32 adders, which round to nearest, do the rest.
 template <Config kConfig>
-__device__ __forceinline__ void multiply_split(Accumulators<kConfig>& accumulators,
-                                               Fragments<kConfig>& upper) {
+__device__ __forceinline__ void multiply_row_split(float (&sums_of_row)[kConfig.warp_n() / 8][4],
+                                                   Fragment& upper_pixels,
+                                                   const FilterFragments<kConfig>& upper,
+                                                   const FilterFragments<kConfig>& lower) {
   constexpr int kTiles = kConfig.warp_n() / 8;
-  std::uint32_t lower_filters[kTiles / 2][4];
+  Fragment lower_pixels;
+  split_fragment(upper_pixels, lower_pixels);
+  float sums[kTiles][4];
 #pragma unroll
-  for (int j = 0; j < kTiles / 2; ++j) split_fragment(upper.filters[j], lower_filters[j]);
+  for (int j = 0; j < kTiles; ++j) {
+    const auto& filters = upper[j / 2];
+    mma_16x8x8_tf32_first(sums[j], lower_pixels, filters[j % 2 * 2], filters[j % 2 * 2 + 1]);
+  }
 #pragma unroll
-  for (int i = 0; i < kConfig.warp_m() / 16; ++i) {
-    std::uint32_t lower_pixels[4];
-    split_fragment(upper.pixels[i], lower_pixels);
-    float sums[kTiles][4];
+  for (int j = 0; j < kTiles; ++j) {
+    const auto& filters = lower[j / 2];
+    mma_16x8x8_tf32(sums[j], upper_pixels, filters[j % 2 * 2], filters[j % 2 * 2 + 1]);
+  }
 #pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-      const auto& filters = upper.filters[j / 2];
-      mma_16x8x8_tf32_first(sums[j], lower_pixels, filters[j % 2 * 2], filters[j % 2 * 2 + 1]);
-    }
+  for (int j = 0; j < kTiles; ++j) {
+    const auto& filters = upper[j / 2];
+    mma_16x8x8_tf32(sums[j], upper_pixels, filters[j % 2 * 2], filters[j % 2 * 2 + 1]);
+  }
 #pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-      const auto& filters = lower_filters[j / 2];
-      mma_16x8x8_tf32(sums[j], upper.pixels[i], filters[j % 2 * 2], filters[j % 2 * 2 + 1]);
-    }
+  for (int j = 0; j < kTiles; ++j) {
 #pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-      const auto& filters = upper.filters[j / 2];
-      mma_16x8x8_tf32(sums[j], upper.pixels[i], filters[j % 2 * 2], filters[j % 2 * 2 + 1]);
-    }
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) accumulators.sums[i][j][e] += sums[j][e];
-    }
+    for (int e = 0; e < 4; ++e) sums_of_row[j][e] += sums[j][e];
   }
 }
 
-/// One MMA step of a warp.
-template <Config kConfig>
+/// Calls `body` with 0, 1, ... kCount - 1 as constants.
+template <int kCount, typename Body>
+__device__ __forceinline__ void for_each_number(const Body& body) {
+  [&]<int... kNumbers>(std::integer_sequence<int, kNumbers...>) {
+    (body(std::integral_constant<int, kNumbers>{}), ...);
+  }
+  (std::make_integer_sequence<int, kCount>{});
+}
+
+/// One MMA step of a warp, 16 pixels after 16 pixels. `after_row(i)` is called behind those of i.
+template <Config kConfig, typename AfterRow>
 __device__ __forceinline__ void multiply(Accumulators<kConfig>& accumulators,
-                                         Fragments<kConfig>& fragments) {
-  if constexpr (kConfig.split) return multiply_split(accumulators, fragments);
-  if constexpr (kConfig.in == DType::fp32) round_to_tf32(fragments);
-  // There and back, so that neighbouring MMAs share an operand: 1 % faster.
+                                         PixelFragments<kConfig>& pixels,
+                                         FilterFragments<kConfig>& filters,
+                                         const AfterRow& after_row) {
   constexpr int kTiles = kConfig.warp_n() / 8;
+  [[maybe_unused]] FilterFragments<kConfig> lower;
 #pragma unroll
-  for (int i = 0; i < kConfig.warp_m() / 16; ++i) {
-#pragma unroll
-    for (int turn = 0; turn < kTiles; ++turn) {
-      const int j = i % 2 == 0 ? turn : kTiles - 1 - turn;
-      const auto& filters = fragments.filters[j / 2];
-      multiply_add<kConfig.in>(accumulators.sums[i][j], fragments.pixels[i], filters[j % 2 * 2],
-                               filters[j % 2 * 2 + 1]);
+  for (int j = 0; j < kTiles / 2; ++j) {
+    if constexpr (kConfig.split) {
+      split_fragment(filters[j], lower[j]);
+    } else if constexpr (kConfig.in == DType::fp32) {
+      round_to_tf32(filters[j]);
     }
   }
+  for_each_number<kConfig.warp_m() / 16>([&](auto number) {
+    constexpr int i = number.value;
+    if constexpr (kConfig.split) {
+      multiply_row_split<kConfig>(accumulators.sums[i], pixels[i], filters, lower);
+    } else {
+      if constexpr (kConfig.in == DType::fp32) round_to_tf32(pixels[i]);
+        // There and back, so that neighbouring MMAs share an operand: 1 % faster.
+#pragma unroll
+      for (int turn = 0; turn < kTiles; ++turn) {
+        const int j = i % 2 == 0 ? turn : kTiles - 1 - turn;
+        multiply_add<kConfig.in>(accumulators.sums[i][j], pixels[i], filters[j / 2][j % 2 * 2],
+                                 filters[j / 2][j % 2 * 2 + 1]);
+      }
+    }
+    after_row(number);
+  });
 }
 
 // ---- A tile's sums ------------------------------------------------------------------------------
 
 /// Begin a tile: its first stages, all but one, are on their way. The ring is free.
-template <Config kConfig, typename Places>
-__device__ __forceinline__ Gatherer<kConfig, Places> start_gathering(const Params& p,
-                                                                     const Tile& tile,
-                                                                     const Steps& steps,
-                                                                     unsigned char* shared) {
-  Gatherer<kConfig, Places> gatherer(p, tile, steps, shared);
+template <Config kConfig, typename Gatherer>
+__device__ __forceinline__ Gatherer start_gathering(const Params& p, const Tile& tile,
+                                                    const Steps& steps, unsigned char* shared) {
+  Gatherer gatherer(p, tile, steps, shared);
 #pragma unroll 1
   for (int stage = 0; stage < kConfig.stages - 1; ++stage) {
     const int step = steps.begin + stage;
@@ -319,23 +358,57 @@ __device__ __forceinline__ Gatherer<kConfig, Places> start_gathering(const Param
 /// is there for all, and nobody reads the stage before any more.
 /// NOTE: steps behind the last one are not copied, by a predicate: without branches the compiler
 /// mixes loads, addresses and MMAs of the whole step.
-template <Config kConfig, typename Places>
-__device__ __forceinline__ void main_loop(const Params& p, Gatherer<kConfig, Places>& gatherer,
-                                          const Steps& steps, Accumulators<kConfig>& accumulators,
+template <Config kConfig, typename Gatherer>
+__device__ __forceinline__ void main_loop(const Params& p, Gatherer& gatherer, const Steps& steps,
+                                          Accumulators<kConfig>& accumulators,
                                           unsigned char* shared) {
   constexpr int kStages = kConfig.stages;
   // NOTE: of two warps that share a scheduler one lists while the other multiplies, if the list
   // comes first; in front of the barrier all would wait. Where several blocks share a
   // multiprocessor, the other blocks multiply meanwhile, and the list there is 3 % faster.
   constexpr bool kAlone = kConfig.is_alone();
-  constexpr int kParts = 4;  // Of a step's copies, one for each MMA step.
+  constexpr int kTurns = kRowBytes / kStepBytes;  // MMA steps of a step.
+  constexpr int kPixels = kConfig.warp_m() / 16, kFilters = kConfig.warp_n() / 16;
+  // NOTE: the warps of a wide tile, which has a multiprocessor to itself, come to the same place at
+  // once: their loads and copies go one by one between the MMAs, where else the compiler puts them
+  // in rows, which wait for each other. Where blocks share a multiprocessor, and where filters and
+  // pixels are matrices, fewer instructions are worth more.
+  constexpr bool kOneByOne = Gatherer::Places::kTapsFirst;
+  constexpr int kBuffers = kOneByOne ? 1 : 2;  // Of pixels: loaded as soon as they are used.
   copy_async_wait<kStages - 2>();
   __syncthreads();
-  Fragments<kConfig> even, odd;
+  PixelFragments<kConfig> pixels[kBuffers];
+  FilterFragments<kConfig> filters[2];
   const FragmentPlaces<kConfig> places;
   const std::uint32_t ring = ptx::shared_address(shared);
-  load_fragments(even, places, ring, 0);
+  FragmentLoads<kConfig>(places, ring, 0).load_all(pixels[0], filters[0]);
   int stage = 0, free_stage = kStages - 1;
+  auto copies = gatherer.at_step(p, steps.begin + kStages - 1, steps.end);
+
+  // The MMAs of a turn, the fragments of the next one, which are of stage `of_next`, and a part of
+  // the copies.
+  const auto turn = [&](auto number, std::uint32_t of_next) {
+    constexpr int kTurn = number.value, kNext = (kTurn + 1) % kTurns;
+    const FragmentLoads<kConfig> loads(places, of_next, kNext);
+    auto& next_pixels = pixels[kNext % kBuffers];
+    auto& next_filters = filters[kNext % 2];
+    if constexpr (!kOneByOne) {
+      loads.load_all(next_pixels, next_filters);
+      if constexpr (kNext != 0) gatherer.template gather<kTurn, kTurns>(copies, free_stage);
+    }
+    multiply<kConfig>(accumulators, pixels[kTurn % kBuffers], filters[kTurn % 2], [&](auto row) {
+      if constexpr (kOneByOne) {
+        constexpr int kRow = row.value;
+        loads.load_pixels(kRow, next_pixels[kRow]);
+#pragma unroll
+        for (int j = 0; j < kFilters; ++j) {
+          if (j * (kPixels - 1) / kFilters == kRow) loads.load_filters(j, next_filters[j]);
+        }
+        gatherer.template gather<kNext * kPixels + kRow, kTurns * kPixels>(copies, free_stage);
+      }
+    });
+  };
+  if constexpr (kOneByOne) gatherer.template gather<0, kTurns>(copies, free_stage);
   // The last step may have fewer MMA steps than the others.
   constexpr int kStepCopies = kStepBytes / kConfig.copy_bytes;
   const int rest = p.reduction_copies - (steps.end - 1) * kConfig.row_copies();
@@ -346,21 +419,11 @@ __device__ __forceinline__ void main_loop(const Params& p, Gatherer<kConfig, Pla
     const std::uint32_t now = ring + stage * kConfig.stage_bytes();
     const int ahead = step + kStages - 1;
     if (kAlone) gatherer.places.extend_to(p, ahead + 1);
-    const auto copies = gatherer.at_step(p, ahead, steps.end);
-
-    load_fragments(odd, places, now, 1);
-    gatherer.template gather<0, kParts>(copies, free_stage);
-    multiply(accumulators, even);
-
-    load_fragments(even, places, now, 2);
-    gatherer.template gather<1, kParts>(copies, free_stage);
-    multiply(accumulators, odd);
-
-    load_fragments(odd, places, now, 3);
-    gatherer.template gather<2, kParts>(copies, free_stage);
-    multiply(accumulators, even);
-
-    gatherer.template gather<3, kParts>(copies, free_stage);
+    if constexpr (!kOneByOne) copies = gatherer.at_step(p, ahead, steps.end);
+    turn(std::integral_constant<int, 0>{}, now);
+    turn(std::integral_constant<int, 1>{}, now);
+    turn(std::integral_constant<int, 2>{}, now);
+    if constexpr (!kOneByOne) gatherer.template gather<3, kTurns>(copies, free_stage);
     copy_async_commit();
 
     free_stage = stage;
@@ -368,17 +431,19 @@ __device__ __forceinline__ void main_loop(const Params& p, Gatherer<kConfig, Pla
     if (!kAlone) gatherer.places.extend_to(p, ahead + 1);
     copy_async_wait<kStages - 2>();
     __syncthreads();
-    load_fragments(even, places, ring + stage * kConfig.stage_bytes(), 0);
-    multiply(accumulators, odd);
+    if constexpr (kOneByOne) copies = gatherer.at_step(p, ahead + 1, steps.end);
+    turn(std::integral_constant<int, 3>{}, ring + stage * kConfig.stage_bytes());
   }
   if (is_short) {
-    // NOTE: k = 0 is loaded once more: were `even` used here, the compiler would put MMAs of k = 3
-    // in front of the barrier, where they hide no loads: 5 % slower.
+    // NOTE: k = 0 is loaded once more: were the loop's fragments used here, the compiler would put
+    // MMAs of k = 3 in front of the barrier, where they hide no loads: 5 % slower.
 #pragma unroll 1
     for (int k = 0; k * kStepCopies < rest; ++k) {
-      Fragments<kConfig> fragments;
-      load_fragments(fragments, places, ring + stage * kConfig.stage_bytes(), k);
-      multiply(accumulators, fragments);
+      PixelFragments<kConfig> last_pixels;
+      FilterFragments<kConfig> last_filters;
+      FragmentLoads<kConfig>(places, ring + stage * kConfig.stage_bytes(), k)
+          .load_all(last_pixels, last_filters);
+      multiply<kConfig>(accumulators, last_pixels, last_filters, [](auto) {});
     }
   }
   // All have read their last stage. No copies are under way: behind the last step there were none.
@@ -467,14 +532,15 @@ __global__ void __launch_bounds__(PackedConfig::kConfig.threads(),
   const Steps steps = steps_of_block(p);
   const auto start = [&](const Tile& tile) {
     if constexpr (kEpilogues != Epilogues::linear) prefetch_residual<kConfig>(p, tile);
-    return start_gathering<kConfig, PlacesOf<kConfig>>(p, tile, steps, shared);
+    return start_gathering<kConfig, Gatherer<kConfig, PlacesOf<kConfig>, kEpilogues>>(
+        p, tile, steps, shared);
   };
   int number = static_cast<int>(blockIdx.x);
   Tile tile = tile_of<kConfig>(p, number);
   auto gatherer = start(tile);
   while (true) {
     Accumulators<kConfig> accumulators;
-    main_loop(p, gatherer, steps, accumulators, shared);
+    main_loop<kConfig>(p, gatherer, steps, accumulators, shared);
     if constexpr (kConfig.split) redo_unusual(p, tile, steps, accumulators);
     // NOTE: where the epilogue needs registers, it is worked out again.
     const Tile done = kEpilogues == Epilogues::linear ? tile : tile_of<kConfig>(p, number);

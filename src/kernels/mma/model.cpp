@@ -98,7 +98,9 @@ double estimate_us(const Tiling& tiling, const PlanRequest& request, const Model
   const auto together = [&](double blocks) {
     double step = std::max({blocks * work, k.step_cycles + k.alone_share * work,
                             k.latency_cycles / (config.stages - 1)});
-    if (config.is_alone() && !config.split) step *= k.persistent_share;
+    if (config.is_alone() && !config.split) {
+      step *= p.taps_first ? k.taps_first_share : k.persistent_share;
+    }
     return (turns ? k.turn_cycles : k.block_cycles) + steps * step + blocks * store;
   };
 

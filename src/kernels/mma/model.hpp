@@ -24,14 +24,15 @@ struct ModelConstants {
   double fragment_cycles = 0.08966;        ///< Cycles the warps read a row of a step.
   double step_cycles = 50.69;              ///< Cycles of a step that a block alone cannot hide,
   double alone_share = 0.9912;             ///< beside this share of its work.
-  double latency_cycles = 703.3;          ///< Cycles that a copy takes to come: all stages but one.
-  double persistent_share = 1.094;        ///< Of a step, what a persistent block takes of that.
-  double round_cycles = 6.0;              ///< Cycles a warp rounds a row of a step to TF32.
-  double tap_cycles = 450.8;              ///< Cycles to list 128 pixels under a tap.
-  double store_cycles = 1.752;            ///< Cycles to store 128 outputs,
-  double residual_cycles = 16.93;         ///< more with a residual,
-  double curved_cycles = 28.64;           ///< more with an activation that is not piecewise linear.
-  double split_us = 2.759;                ///< us of the kernel that sums splits,
+  double latency_cycles = 703.3;     ///< Cycles that a copy takes to come: all stages but one.
+  double persistent_share = 1.083;   ///< Of a step, what a persistent block takes of that.
+  double taps_first_share = 0.9495;  ///< The same where the taps come first (Params::taps_first).
+  double round_cycles = 6.0;         ///< Cycles a warp rounds a row of a step to TF32.
+  double tap_cycles = 450.8;         ///< Cycles to list 128 pixels under a tap.
+  double store_cycles = 1.752;       ///< Cycles to store 128 outputs,
+  double residual_cycles = 16.93;    ///< more with a residual,
+  double curved_cycles = 28.64;      ///< more with an activation that is not piecewise linear.
+  double split_us = 2.759;           ///< us of the kernel that sums splits,
   double split_bytes_per_us = 6.034e+06;  ///< and bytes of sums that are written and read a us.
 };
 

@@ -30,7 +30,11 @@ struct Params {
   int steps_per_split;   ///< Of them, those of one block; the last split may have fewer.
   int taps;              ///< Of the filter, as far as they are read.
   bool within_frames;    ///< Runs are frames.
-  int list_mask;         ///< Taps in the list of places, a power of two, less one.
+  /// A step is one tap of 128 bytes of channels, and all taps of these come before the next 128
+  /// bytes; else the reduction goes on as a filter has it, all channels of a tap first.
+  bool taps_first;
+  FastDivide inner;  ///< What comes first: taps, or channels of one group in copies.
+  int list_mask;     ///< Taps in the list of places, a power of two, less one.
 
   // Problem. With a folded upsampling: that of one phase.
   int pixels;                   ///< N·Z·P·Q
