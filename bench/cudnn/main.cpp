@@ -4,16 +4,18 @@
 // cuDNN.
 //
 // convoy_vs_cudnn [--all-kernels] [--kernels PREFIX]... [--kernel NAME] [--engines PART]
-//                 [--dtype TYPE] [--tf32] [--seconds S] [--csv FILE]
+//                 [--cutlass] [--dtype TYPE] [--tf32] [--seconds S] [--csv FILE]
 //                 [--tuning FILE] [--chain RUNS] [--budget S] [--part I/N] [--lock FILE] SHAPES...
 // SHAPES: shape files (the set is named after the file) or shape strings. --part: every N-th shape
-// from the I-th on (0 to N - 1). Most of a shape's time goes into building cuDNN's plans, on one
+// from the I-th on (0 to N - 1). --cutlass: its convolutions for compute capability 8.0 are the peer,
+// where CUTLASS_PATH named it when this was built. Most of a shape's time goes into building cuDNN's plans, on one
 // core: several processes share a list by --part, and the GPU by --lock.
 #include <cstdio>
 #include <filesystem>
 
 #include "command_line.hpp"
 #include "convoy/error.hpp"
+#include "cutlass_convolution.hpp"
 #include "versus.hpp"
 
 namespace {
@@ -54,6 +56,7 @@ int main(int argc, char** argv) {
   line.words("--kernels", options.families, "those alone whose names begin so");
   line.word("--kernel", options.kernel, "Convoy's kernel; else dispatch chooses");
   line.word("--engines", options.engines, "cuDNN's plans alone whose kernels have this in a name");
+  line.flag("--cutlass", options.cutlass, "CUTLASS's convolutions for 8.0 in place of cuDNN's");
   line.dtype(options.dtype);
   line.flag("--tf32", options.allow_tf32, "with fp32: products of TF32 will do, on both sides");
   line.number("--seconds", options.seconds, "of timed runs, each side of each layer");
@@ -66,9 +69,15 @@ int main(int argc, char** argv) {
   line.rest("SHAPES", words, 1, bench::kShapesHelp);
   return line.run(argc, argv, [&] {
     parse_part(part, options);
+    if (options.cutlass && bench::cutlass_version().empty()) {
+      throw Error(
+          Status::unsupported,
+          "--cutlass: this program was built without CUTLASS; CUTLASS_PATH names the folder "
+          "that holds its include/ when the build is configured");
+    }
     options.all_kernels |= !options.families.empty() || !options.tuning_path.empty();
     const int different = bench::compare_with_cudnn(sets_of(words), options);
-    if (different > 0) std::fprintf(stderr, "%d outputs differ from cuDNN's\n", different);
+    if (different > 0) std::fprintf(stderr, "%d outputs differ from the peer's\n", different);
     return different > 0 ? 1 : 0;
   });
 }

@@ -19,6 +19,7 @@
 #include "convoy/tuning.hpp"
 #include "cuda_check.hpp"
 #include "cudnn_convolution.hpp"
+#include "cutlass_convolution.hpp"
 #include "device_fill.hpp"
 #include "device_memory.hpp"
 #include "graph_kernels.hpp"
@@ -37,13 +38,13 @@ constexpr std::size_t kCudnnWorkspace = std::size_t{4} << 30;
 constexpr double kAgreement = 5e-3;
 
 struct Row {
-  std::string set, name, problem, kernel, cudnn_kernels;
+  std::string set, name, problem, kernel, peer_kernels;
   DType dtype = DType::bf16;
   std::int64_t count = 1;
-  double convoy_us = 0, cudnn_us = 0, noise = 0, tflops = 0, pct_ceiling = 0, difference = 0;
+  double convoy_us = 0, peer_us = 0, noise = 0, tflops = 0, pct_ceiling = 0, difference = 0;
   std::string tuning_key;
-  int cudnn_plans = 0;
-  double ratio() const { return cudnn_us / convoy_us; }
+  int peer_plans = 0;
+  double ratio() const { return peer_us / convoy_us; }
 };
 
 // The tensors of one problem on the device. Cached frames and new ones are one tensor, as cuDNN
@@ -56,7 +57,7 @@ struct Tensors {
     activation = DeviceMemory(Device::cuda, std::size_t(frames * frame_bytes));
     filter = DeviceMemory(Device::cuda, std::size_t(g.filter_elements()) * size_of(dtype));
     convoy_output = DeviceMemory(Device::cuda, std::size_t(g.output_elements()) * size_of(dtype));
-    cudnn_output = DeviceMemory(Device::cuda, std::size_t(g.output_elements()) * size_of(dtype));
+    peer_output = DeviceMemory(Device::cuda, std::size_t(g.output_elements()) * size_of(dtype));
     const std::int64_t elements = frames * frame_bytes / std::int64_t(size_of(dtype));
     fill_random(activation.data(), elements, dtype, 1, 1.0f, nullptr);
     const float scale = std::sqrt(3.0f / float(g.gemm_k()));
@@ -68,7 +69,7 @@ struct Tensors {
     cli::check_cuda(cudaDeviceSynchronize(), "fill");
   }
 
-  DeviceMemory activation, filter, convoy_output, cudnn_output;
+  DeviceMemory activation, filter, convoy_output, peer_output;
   char* seen = nullptr;  // First cached frame, or first frame.
   std::int64_t frame_bytes = 0;
 };
@@ -192,45 +193,66 @@ std::vector<std::string> kernels_to_time(const ProblemShape& problem,
   return names;
 }
 
-// ---- cuDNN ----------------------------------------------------------------------------------
+// ---- The peer ---------------------------------------------------------------------------------
 
-// A plan, and which form of the input it reads.
-struct CudnnRun {
-  CudnnPlan plan;
+// One of the peer's ways to run a layer, and which form of the input it reads.
+struct PeerRun {
+  std::function<void(const void* activation, const void* filter, void* output, void* workspace,
+                     cudaStream_t stream)>
+      plan;
   bool padded = false;
+  std::string name = {};  // Empty: its kernels tell.
 
   void run(const Tensors& tensors, const DeviceMemory& workspace, cudaStream_t stream) const {
-    plan.run(padded ? tensors.activation.data() : tensors.seen, tensors.filter.data(),
-             tensors.cudnn_output.data(), workspace.data(), stream);
+    plan(padded ? tensors.activation.data() : tensors.seen, tensors.filter.data(),
+         tensors.peer_output.data(), workspace.data(), stream);
   }
 };
 
 // Every plan of the problem as it stands and, for asymmetric padding along depth, of the problem
 // whose input was padded beforehand (that copy is not timed).
-std::vector<CudnnRun> all_cudnn_runs(const ConvGeometry& g, DType dtype, bool allow_tf32) {
+std::vector<PeerRun> all_cudnn_runs(const ConvGeometry& g, DType dtype, bool allow_tf32) {
   std::string reason;
-  std::vector<CudnnRun> runs;
-  for (CudnnPlan& plan : cudnn_plans(g, dtype, allow_tf32, kCudnnWorkspace, &reason)) {
-    runs.push_back({std::move(plan), false});
-  }
+  std::vector<PeerRun> runs;
+  const auto add = [&](const ConvGeometry& form, bool padded) {
+    for (CudnnPlan& plan : cudnn_plans(form, dtype, allow_tf32, kCudnnWorkspace, &reason)) {
+      runs.push_back({[plan = std::move(plan)](const void* activation, const void* filter,
+                                               void* output, void* workspace, cudaStream_t stream) {
+                        plan.run(activation, filter, output, workspace, stream);
+                      },
+                      padded});
+    }
+  };
+  add(g, false);
   if (g.pad_begin[0] != g.pad_end[0] && g.pad_end[0] == 0 && g.batch == 1) {
     ConvGeometry padded = g;
     padded.in[0] += padded.pad_begin[0];
     padded.pad_begin[0] = 0;
-    for (CudnnPlan& plan : cudnn_plans(padded, dtype, allow_tf32, kCudnnWorkspace, &reason)) {
-      runs.push_back({std::move(plan), true});
-    }
+    add(padded, true);
   }
   if (runs.empty()) throw Error(Status::unsupported, reason);
   return runs;
 }
 
+std::vector<PeerRun> all_cutlass_runs(const ConvGeometry& g, DType dtype) {
+  std::vector<PeerRun> runs;
+  for (CutlassConvolution& kernel : cutlass_convolutions(g, dtype)) {
+    runs.push_back({[run = std::move(kernel.run)](const void* activation, const void* filter,
+                                                  void* output, void*, cudaStream_t stream) {
+                      run(activation, filter, output, stream);
+                    },
+                    false, std::move(kernel.name)});
+  }
+  if (runs.empty()) throw Error(Status::unsupported, "none of CUTLASS's kernels takes it");
+  return runs;
+}
+
 // Those of the runs whose kernels have `part` in their names, but for what cuDNN does before and
 // after; a run that cannot be captured is not one of them.
-std::vector<CudnnRun> of_engines(std::vector<CudnnRun> runs, const std::string& part,
-                                 const Tensors& tensors, const DeviceMemory& workspace) {
+std::vector<PeerRun> of_engines(std::vector<PeerRun> runs, const std::string& part,
+                                const Tensors& tensors, const DeviceMemory& workspace) {
   if (part.empty()) return runs;
-  const auto is_of = [&](const CudnnRun& run) {
+  const auto is_of = [&](const PeerRun& run) {
     try {
       bool found = false;
       for (const KernelLaunch& kernel :
@@ -249,14 +271,15 @@ std::vector<CudnnRun> of_engines(std::vector<CudnnRun> runs, const std::string& 
       return false;
     }
   };
-  std::erase_if(runs, [&](const CudnnRun& run) { return !is_of(run); });
+  std::erase_if(runs, [&](const PeerRun& run) { return !is_of(run); });
   if (runs.empty()) throw Error(Status::unsupported, text("cuDNN has no plan of ", part));
   return runs;
 }
 
 // The kernels of a run with their grids, "sm90_a(8x4x1) sm90_b(132x1x1)"; empty where it cannot be
 // captured.
-std::string describe(const CudnnRun& run, const Tensors& tensors, const DeviceMemory& workspace) {
+std::string describe(const PeerRun& run, const Tensors& tensors, const DeviceMemory& workspace) {
+  if (!run.name.empty()) return run.name;
   std::string all;
   try {
     for (const KernelLaunch& kernel :
@@ -273,9 +296,9 @@ std::string describe(const CudnnRun& run, const Tensors& tensors, const DeviceMe
 
 // Loads the runs' kernels without running them: captures each. What cannot be captured is loaded
 // by its first run.
-void load_kernels(const std::vector<CudnnRun>& runs, const Tensors& tensors,
+void load_kernels(const std::vector<PeerRun>& runs, const Tensors& tensors,
                   const DeviceMemory& workspace) {
-  for (const CudnnRun& run : runs) {
+  for (const PeerRun& run : runs) {
     try {
       const Chain once(1, [&](int, cudaStream_t stream) { run.run(tensors, workspace, stream); });
     } catch (const Error&) {
@@ -284,7 +307,7 @@ void load_kernels(const std::vector<CudnnRun>& runs, const Tensors& tensors,
   }
 }
 
-double quick_time_us(const CudnnRun& run, const Tensors& tensors, const DeviceMemory& workspace) {
+double quick_time_us(const PeerRun& run, const Tensors& tensors, const DeviceMemory& workspace) {
   static const auto events = [] {
     std::pair<cudaEvent_t, cudaEvent_t> pair;
     cli::check_cuda(cudaEventCreate(&pair.first), "cudaEventCreate");
@@ -296,7 +319,7 @@ double quick_time_us(const CudnnRun& run, const Tensors& tensors, const DeviceMe
     cudaEventRecord(events.first);
     run.run(tensors, workspace, nullptr);
     cudaEventRecord(events.second);
-    cli::check_cuda(cudaEventSynchronize(events.second), "cuDNN");
+    cli::check_cuda(cudaEventSynchronize(events.second), "the peer");
     float milliseconds = 0;
     cli::check_cuda(cudaEventElapsedTime(&milliseconds, events.first, events.second), "event");
     if (i > 0) best = std::min(best, 1e3 * double(milliseconds));
@@ -306,8 +329,8 @@ double quick_time_us(const CudnnRun& run, const Tensors& tensors, const DeviceMe
 }
 
 // The two fastest plans of a quick look, to be timed with care.
-std::vector<CudnnRun> best_cudnn_runs(const std::vector<CudnnRun>& runs, const Tensors& tensors,
-                                      const DeviceMemory& workspace) {
+std::vector<PeerRun> best_peer_runs(const std::vector<PeerRun>& runs, const Tensors& tensors,
+                                    const DeviceMemory& workspace) {
   std::vector<std::pair<double, std::size_t>> order;
   std::string failure;
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -321,13 +344,13 @@ std::vector<CudnnRun> best_cudnn_runs(const std::vector<CudnnRun>& runs, const T
     order.emplace_back(time, i);
   }
   std::sort(order.begin(), order.end());
-  std::vector<CudnnRun> best;
+  std::vector<PeerRun> best;
   for (std::size_t i = 0; i < std::min<std::size_t>(2, order.size()); ++i) {
     if (order[i].first < 1e30) best.push_back(runs[order[i].second]);
   }
   if (best.empty()) {
     throw Error(Status::launch_failure,
-                text("none of cuDNN's ", runs.size(), " plans runs: ", failure));
+                text("none of the peer's ", runs.size(), " plans runs: ", failure));
   }
   return best;
 }
@@ -352,11 +375,13 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, VersusOptions o
     convoy_runs.push_back(
         std::make_unique<ConvoyRun>(shape.problem, g, plan_options(options, kernel), sets));
   }
-  const std::vector<CudnnRun> all = of_engines(all_cudnn_runs(g, options.dtype, options.allow_tf32),
-                                               options.engines, tensors, workspace);
+  const std::vector<PeerRun> all =
+      options.cutlass ? all_cutlass_runs(g, options.dtype)
+                      : of_engines(all_cudnn_runs(g, options.dtype, options.allow_tf32),
+                                   options.engines, tensors, workspace);
   if (!options.lock_path.empty()) load_kernels(all, tensors, workspace);
   const Turn turn(options.lock_path);
-  const std::vector<CudnnRun> best = best_cudnn_runs(all, tensors, workspace);
+  const std::vector<PeerRun> best = best_peer_runs(all, tensors, workspace);
 
   std::vector<cli::Variant> variants;
   const auto add = [&](const std::string& name, auto run) {  // run(set, stream)
@@ -371,8 +396,8 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, VersusOptions o
   for (const auto& run : convoy_runs) {
     add(run->plan.info().kernel, [&run](int set, cudaStream_t stream) { run->run(set, stream); });
   }
-  for (const CudnnRun& run : best) {
-    add("cuDNN",
+  for (const PeerRun& run : best) {
+    add("peer",
         [&](int set, cudaStream_t stream) { run.run(sets[std::size_t(set)], workspace, stream); });
   }
   auto times = cli::measure(variants, {.device = Device::cuda,
@@ -387,7 +412,7 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, VersusOptions o
   row.problem = to_string(shape.problem);
   row.dtype = options.dtype;
   row.count = shape.count;
-  row.cudnn_plans = int(all.size());
+  row.peer_plans = int(all.size());
   std::size_t fastest = 0;
   for (std::size_t i = 0; i < convoy_runs.size(); ++i) {
     if (times[i].median_us < times[fastest].median_us) fastest = i;
@@ -398,13 +423,13 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, VersusOptions o
   row.kernel = variants[fastest].name;
   row.convoy_us = times[fastest].median_us;
   row.noise = times[fastest].noise;
-  std::size_t fastest_cudnn = 0;
+  std::size_t fastest_peer = 0;
   for (std::size_t i = 0; i < best.size(); ++i) {
     const std::size_t first = convoy_runs.size();
-    if (times[first + i].median_us < times[first + fastest_cudnn].median_us) fastest_cudnn = i;
+    if (times[first + i].median_us < times[first + fastest_peer].median_us) fastest_peer = i;
   }
-  row.cudnn_us = times[convoy_runs.size() + fastest_cudnn].median_us;
-  row.cudnn_kernels = describe(best[fastest_cudnn], tensors, workspace);
+  row.peer_us = times[convoy_runs.size() + fastest_peer].median_us;
+  row.peer_kernels = describe(best[fastest_peer], tensors, workspace);
   const PlanInfo& info = convoy_runs[fastest]->plan.info();
   row.tuning_key = tuning_key(shape.problem, plan_options(options), cuda_device(-1).value());
   row.tflops = info.flops / row.convoy_us * 1e-6;
@@ -415,23 +440,34 @@ Row compare(const std::string& set, const cli::ShapeCase& shape, VersusOptions o
   // Do both compute the same?
   convoy_runs[fastest]->run(0, nullptr);
   best.front().run(tensors, workspace, nullptr);
-  row.difference = relative_difference(tensors.convoy_output.data(), tensors.cudnn_output.data(),
+  row.difference = relative_difference(tensors.convoy_output.data(), tensors.peer_output.data(),
                                        g.output_elements(), options.dtype);
   return row;
 }
 
-std::string to_csv(const std::vector<Row>& rows) {
+// What the peer is called in a table and in a file's columns.
+struct Peer {
+  std::string name, column, version;
+};
+
+Peer peer_of(const VersusOptions& options) {
+  if (options.cutlass) return {"CUTLASS", "cutlass", cutlass_version()};
+  return {"cuDNN", "cudnn", cudnn_version()};
+}
+
+std::string to_csv(const std::vector<Row>& rows, const Peer& peer) {
+  const std::string& column = peer.column;
   std::string csv =
-      "set,name,problem,count,convoy_us,cudnn_us,ratio,tflops,pct_ceiling,kernel,dtype,cudnn,"
-      "cudnn_kernels\n";
+      text("set,name,problem,count,convoy_us,", column,
+           "_us,ratio,tflops,pct_ceiling,kernel,dtype,", column, ",", column, "_kernels\n");
   char line[512];
   for (const Row& row : rows) {
     std::snprintf(line, sizeof line, "%s,%s,%s,%lld,%.2f,%.2f,%.3f,%.1f,%.1f,%s,%s,%s,",
                   row.set.c_str(), row.name.c_str(), row.problem.c_str(),
-                  static_cast<long long>(row.count), row.convoy_us, row.cudnn_us, row.ratio(),
+                  static_cast<long long>(row.count), row.convoy_us, row.peer_us, row.ratio(),
                   row.tflops, row.pct_ceiling, row.kernel.c_str(), to_string(row.dtype),
-                  cudnn_version().c_str());
-    csv += line + row.cudnn_kernels + '\n';
+                  peer.version.c_str());
+    csv += line + row.peer_kernels + '\n';
   }
   return csv;
 }
@@ -442,23 +478,23 @@ std::string to_tuning(const std::vector<Row>& rows) {
   return database.to_text();
 }
 
-void print_summary(std::FILE* table, const std::string& set, const std::vector<Row>& rows) {
-  double logs = 0, convoy_total = 0, cudnn_total = 0, worst = 1e30;
+void print_summary(std::FILE* table, const std::string& set, const std::vector<Row>& rows,
+                   const Peer& peer) {
+  double logs = 0, convoy_total = 0, peer_total = 0, worst = 1e30;
   int count = 0;
   for (const Row& row : rows) {
     if (row.set != set) continue;
     ++count;
     logs += std::log(row.ratio());
     convoy_total += double(row.count) * row.convoy_us;
-    cudnn_total += double(row.count) * row.cudnn_us;
+    peer_total += double(row.count) * row.peer_us;
     worst = std::min(worst, row.ratio());
   }
   if (count == 0) return;
   std::fprintf(
-      table,
-      "%s: %d shapes, geomean x%.3f, worst x%.3f; by count: %.2f ms, cuDNN %.2f ms, x%.3f\n\n",
-      set.c_str(), count, std::exp(logs / count), worst, convoy_total / 1e3, cudnn_total / 1e3,
-      cudnn_total / convoy_total);
+      table, "%s: %d shapes, geomean x%.3f, worst x%.3f; by count: %.2f ms, %s %.2f ms, x%.3f\n\n",
+      set.c_str(), count, std::exp(logs / count), worst, convoy_total / 1e3, peer.name.c_str(),
+      peer_total / 1e3, peer_total / convoy_total);
 }
 
 }  // namespace
@@ -470,8 +506,9 @@ int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& 
     const Turn turn(options.lock_path);
     return measure_ceilings();
   }();
-  std::fprintf(table, "cuDNN %s; ceilings: GEMM %.0f TFLOP/s, copy %.0f GB/s\n",
-               cudnn_version().c_str(), ceilings.gemm_tflops, ceilings.copy_gbs);
+  const Peer peer = peer_of(options);
+  std::fprintf(table, "%s %s; ceilings: GEMM %.0f TFLOP/s, copy %.0f GB/s\n", peer.name.c_str(),
+               peer.version.c_str(), ceilings.gemm_tflops, ceilings.copy_gbs);
   if (options.chain > 1) {
     std::fprintf(table, "times are a run's share of a CUDA graph of %d runs\n", options.chain);
   }
@@ -485,7 +522,8 @@ int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& 
   };
   for (const VersusSet& set : sets) {
     std::fprintf(table, "%-48s %9s %6s %8s %6s %9s %7s %9s  %s\n", set.name.c_str(), "us", "noise",
-                 "TFLOP/s", "% ceil", "cuDNN us", "x cuDNN", "diff", "kernel");
+                 "TFLOP/s", "% ceil", (peer.name + " us").c_str(), ("x " + peer.name).c_str(),
+                 "diff", "kernel");
     for (std::size_t i = std::size_t(options.part); i < set.cases.size();
          i += std::size_t(options.parts)) {
       const cli::ShapeCase& shape = set.cases[i];
@@ -496,8 +534,8 @@ int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& 
         std::fprintf(table,
                      "%-48s %9.1f %5.1f%% %8.1f %6.1f %9.1f %7.3f %9.1e%s %s (of %d plans)\n",
                      row.problem.c_str(), row.convoy_us, 100 * row.noise, row.tflops,
-                     row.pct_ceiling, row.cudnn_us, row.ratio(), row.difference, agrees ? " " : "!",
-                     row.kernel.c_str(), row.cudnn_plans);
+                     row.pct_ceiling, row.peer_us, row.ratio(), row.difference, agrees ? " " : "!",
+                     row.kernel.c_str(), row.peer_plans);
         different += agrees ? 0 : 1;
         rows.push_back(row);
       } catch (const Error& error) {
@@ -505,12 +543,12 @@ int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& 
       }
       // After each shape, so that an interrupted run keeps what it has.
       if (!csv_to_stdout && !options.csv_path.empty())
-        io::write_file(options.csv_path, to_csv(rows));
+        io::write_file(options.csv_path, to_csv(rows, peer));
       if (!options.tuning_path.empty()) io::write_file(options.tuning_path, to_tuning(rows));
     }
-    print_summary(table, set.name, rows);
+    print_summary(table, set.name, rows, peer);
   }
-  if (csv_to_stdout) std::fputs(to_csv(rows).c_str(), stdout);
+  if (csv_to_stdout) std::fputs(to_csv(rows, peer).c_str(), stdout);
   return different;
 }
 

@@ -22,6 +22,7 @@ struct VersusOptions {
   /// With all_kernels: those alone whose names begin with one of these; none: all.
   std::vector<std::string> families;
   std::string engines;      ///< cuDNN's plans alone whose kernels have this in their names: "sm80".
+  bool cutlass = false;     ///< CUTLASS's convolutions for 8.0 in place of cuDNN's plans.
   std::string tuning_path;  ///< With all_kernels: the best of each shape, as a tuning file.
   double budget_s = 1e9;    ///< No shape is begun after that many seconds.
   /// Shapes part, part + parts, part + 2 parts ... alone: several processes share a list.
@@ -36,11 +37,11 @@ struct VersusSet {
   std::vector<cli::ShapeCase> cases;
 };
 
-/// Time every shape with Convoy and with cuDNN's best plan: one process, runs interleaved, L2
+/// Time every shape with Convoy and with the best plan of cuDNN or kernel of CUTLASS: one process, runs interleaved, L2
 /// flushed before each, random data. Prints a table with GEMM and copy ceilings measured in this
 /// run, and per set the geometric mean and the count-weighted total. CSV columns: set, name,
 /// problem, count, convoy_us, cudnn_us, ratio, tflops, pct_ceiling, kernel, dtype, cudnn (its
-/// version). Returns the number of shapes whose outputs differ from cuDNN's.
+/// version), cudnn_kernels; "cutlass" for "cudnn" where that is the peer. Returns the number of shapes whose outputs differ from the peer's.
 int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& options);
 
 }  // namespace convoy::bench
