@@ -7,9 +7,10 @@
 //                 [--cutlass] [--dtype TYPE] [--tf32] [--seconds S] [--csv FILE]
 //                 [--tuning FILE] [--chain RUNS] [--budget S] [--part I/N] [--lock FILE] SHAPES...
 // SHAPES: shape files (the set is named after the file) or shape strings. --part: every N-th shape
-// from the I-th on (0 to N - 1). --cutlass: its convolutions for compute capability 8.0 are the peer,
-// where CUTLASS_PATH named it when this was built. Most of a shape's time goes into building cuDNN's plans, on one
-// core: several processes share a list by --part, and the GPU by --lock.
+// from the I-th on (0 to N - 1). Most of a shape's time goes into building cuDNN's plans, on one
+// core: several processes share a list by --part, and the GPU by --lock. --cutlass: its
+// convolutions for compute capability 8.0 are the peer, where CUTLASS_PATH named the folder of its
+// include/ when the build was configured.
 #include <cstdio>
 #include <filesystem>
 

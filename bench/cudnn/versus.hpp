@@ -37,11 +37,12 @@ struct VersusSet {
   std::vector<cli::ShapeCase> cases;
 };
 
-/// Time every shape with Convoy and with the best plan of cuDNN or kernel of CUTLASS: one process, runs interleaved, L2
-/// flushed before each, random data. Prints a table with GEMM and copy ceilings measured in this
-/// run, and per set the geometric mean and the count-weighted total. CSV columns: set, name,
-/// problem, count, convoy_us, cudnn_us, ratio, tflops, pct_ceiling, kernel, dtype, cudnn (its
-/// version), cudnn_kernels; "cutlass" for "cudnn" where that is the peer. Returns the number of shapes whose outputs differ from the peer's.
+/// Time every shape with Convoy and with its peer, the best plan of cuDNN or kernel of CUTLASS: one
+/// process, runs interleaved, L2 flushed before each, random data. Prints a table with GEMM and
+/// copy ceilings measured in this run, and per set the geometric mean and the count-weighted total.
+/// CSV columns: set, name, problem, count, convoy_us, cudnn_us, ratio, tflops, pct_ceiling, kernel,
+/// dtype, cudnn (its version), cudnn_kernels; "cutlass" for "cudnn" where that is the peer. Returns
+/// the number of shapes whose outputs differ from the peer's.
 int compare_with_cudnn(const std::vector<VersusSet>& sets, const VersusOptions& options);
 
 }  // namespace convoy::bench

@@ -9,8 +9,8 @@
 //   List   any padding, cache and upsampling: each place is worked out once and listed in shared
 //          memory, a ring of the taps that are about to be read
 //
-// Of each a thread asks `copy_of(p, step, column)`, which part of the reduction it copies in a step,
-// then `at(p, copy)`, what all pixels have in common there, and `find(...)` for its rows.
+// Of each a thread asks `copy_of(p, step, column)`, which part of the reduction it copies in a
+// step, then `at(p, copy)`, what all pixels have in common there, and `find(...)` for its rows.
 #pragma once
 
 #include <algorithm>

@@ -31,7 +31,7 @@ namespace convoy::mma {
 // ---- Gather: from global memory into a stage ----------------------------------------------------
 
 /// Fill kCount places of shared memory, `to(i)`, from global memory, kBytes each; nothing where not
-/// `runs`. kKeep: what is read stays in L1.
+/// `runs`. kKeep: what is read comes through L1 and stays there.
 template <int kBytes, bool kKeep = false, int kCount, typename To>
 __device__ __forceinline__ void copy(bool runs, const To& to, const Source (&from)[kCount]) {
   if constexpr (kBytes == 2) {  // cp.async moves 4 bytes at least.
@@ -137,8 +137,8 @@ struct Gatherer {
       Source pixels[kPixels.count];
       places.template find<kPixels.first>(step.places, pixels);
       const auto row_at = [&](int i) { return to + to_row((kPixels.first + i) * kRows); };
-      // NOTE: pixels that no other step reads are better kept out of L1 (2 %); where the epilogue is
-      // not linear, the second path costs as much.
+      // NOTE: pixels that no other step reads are better kept out of L1 (2 %); where the epilogue
+      // is not linear, the second path costs as much.
       if constexpr (Places::kTapsFirst && kEpilogues == Epilogues::linear) {
         copy<kBytes, true>(step.runs && step.taps_first, row_at, pixels);
         copy<kBytes>(step.runs && !step.taps_first, row_at, pixels);
