@@ -129,6 +129,9 @@ struct ValidConfig {
                 "mma::Config: the rows that the threads copy at once divide block_m and block_n");
   static_assert(kConfig.stages >= 2, "mma::Config::stages is at least 2");
   static_assert(!kConfig.split || kConfig.in == DType::fp32, "mma::Config::split is of fp32");
+  static_assert(!(kConfig.split && kConfig.is_wide()),
+                "mma::Config::split is of tiles that are not wide: sum_by_fma takes the reduction "
+                "as a filter has it, and wide tiles the taps first");
 };
 
 /// A configuration as a type. NOTE: nvcc 13.0 cannot pass a class-type template argument to a

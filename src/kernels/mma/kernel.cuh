@@ -137,8 +137,9 @@ struct Gatherer {
       Source pixels[kPixels.count];
       places.template find<kPixels.first>(step.places, pixels);
       const auto row_at = [&](int i) { return to + to_row((kPixels.first + i) * kRows); };
-      // NOTE: pixels that no other step reads are better kept out of L1 (2 %); where the epilogue
-      // is not linear, the second path costs as much.
+      // NOTE: with a path around L1 beside it, for steps whose pixels no other step reads, the loop
+      // of linear kernels is 0.5 % faster, since the compiler orders it otherwise, and that of the
+      // others 1.7 % slower; the path itself gains nothing that was measured.
       if constexpr (Places::kTapsFirst && kEpilogues == Epilogues::linear) {
         copy<kBytes, true>(step.runs && step.taps_first, row_at, pixels);
         copy<kBytes>(step.runs && !step.taps_first, row_at, pixels);
@@ -423,7 +424,7 @@ __device__ __forceinline__ void main_loop(const Params& p, Gatherer& gatherer, c
     turn(std::integral_constant<int, 0>{}, now);
     turn(std::integral_constant<int, 1>{}, now);
     turn(std::integral_constant<int, 2>{}, now);
-    if constexpr (!kOneByOne) gatherer.template gather<3, kTurns>(copies, free_stage);
+    if constexpr (!kOneByOne) gatherer.template gather<kTurns - 1, kTurns>(copies, free_stage);
     copy_async_commit();
 
     free_stage = stage;
