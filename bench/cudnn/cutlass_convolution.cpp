@@ -2,7 +2,7 @@
 #include "cutlass_convolution.hpp"
 
 #include "convoy/error.hpp"
-#include "cuda_check.hpp"
+#include "convoy/info.hpp"
 #include "cutlass_tiles.hpp"  // Generated: kCutlassTiles, kCutlassVersion.
 
 namespace convoy::bench {
@@ -20,9 +20,7 @@ std::vector<CutlassConvolution> cutlass_convolutions(const ConvGeometry& g, DTyp
                 "CUTLASS is compared on bf16 without groups, upsampling and padding modes, with "
                 "channels and filters that are multiples of 8");
   }
-  int multiprocessors = 0;
-  cli::check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0),
-                  "cudaDevAttrMultiProcessorCount");
+  const int multiprocessors = cuda_device(-1).value().multiprocessors;
   std::vector<CutlassConvolution> list;
   for (const CutlassTileFunction add : kCutlassTiles) add(g, multiprocessors, list);
   return list;

@@ -12,6 +12,7 @@
 #include "convoy/error.hpp"
 #include "cutlass_convolution.hpp"
 #include "device_memory.hpp"
+#include "text.hpp"
 
 namespace convoy::bench {
 
@@ -107,7 +108,7 @@ struct CutlassTile {
     static void check(cutlass::Status status) {
       if (status == cutlass::Status::kSuccess) return;
       throw Error(Status::launch_failure,
-                  std::string("CUTLASS: ") + cutlass::cutlassGetStatusString(status));
+                  cli::text("CUTLASS: ", cutlass::cutlassGetStatusString(status)));
     }
   };
 
@@ -117,9 +118,8 @@ struct CutlassTile {
     auto launcher = std::make_shared<Launcher<Convolution>>();
     launcher->size = size;
     if (!launcher->takes_it()) return;
-    std::string name = std::to_string(kM) + "x" + std::to_string(kN) + "x" + std::to_string(kK) +
-                       "_s" + std::to_string(kStages);
-    if (size.split_k_slices > 1) name += " k" + std::to_string(size.split_k_slices);
+    std::string name = cli::text(kM, "x", kN, "x", kK, "_s", kStages);
+    if (size.split_k_slices > 1) name += cli::text(" k", size.split_k_slices);
     list.push_back({name, [launcher](const void* x, const void* w, void* y, cudaStream_t stream) {
                       launcher->run(x, w, y, stream);
                     }});
