@@ -63,18 +63,26 @@ def dynamo_backend(module: torch.fx.GraphModule, inputs: Sequence[Any], *, mode:
                                   f"{', '.join(_OPTIONS)}")
         chosen[name] = value
     check_options(chosen["upsample_folding"], chosen["quality"])
+    return compiled(module, inputs, chosen, _MODES[mode])
+
+
+def compiled(module: torch.fx.GraphModule, inputs: Sequence[Any], chosen: dict[str, Any],
+             is_graph: bool = False, lays: bool = True) -> Callable[..., Any]:
+    """What `dynamo_backend` gives for a graph. lays: whether results lie in memory as the compiler
+    expects, which counts where it goes on with them; else as they come."""
     reason, bases = _reason_to_leave(module), []
     if not reason:
         reason, bases = _tried(module)
-    laid = list(map(_Laid, _results_of(module)))
-    if not reason and any(how.strides is None for how, base in zip(laid, bases)
-                          if bases.count(base) > 1):
+    laid: list[Any] = [
+        _Laid(example) if lays or bases.count(base) > 1 else _as_it_lies
+        for example, base in zip(_results_of(module), bases)]
+    if any(how.strides is None for how, base in zip(laid, bases) if bases.count(base) > 1):
         reason = "results of it share memory, and their sizes change"
     if reason:
         _log.info("convoy: a graph of %d functions is left to PyTorch: %s",
                   len(module.graph.nodes), reason)
         return module.forward
-    return _Compiled(module, inputs, laid, bases, chosen, _MODES[mode])
+    return _Compiled(module, inputs, laid, bases, chosen, is_graph)
 
 
 def _name_of(node):
@@ -146,6 +154,10 @@ def _tried(module):
         bases.append(next(k for k, other in enumerate(results) if isinstance(other, torch.Tensor)
                           and torch._C._is_alias_of(result, other)))
     return "", bases
+
+
+def _as_it_lies(tensor):
+    return tensor
 
 
 class _Laid:

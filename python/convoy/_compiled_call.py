@@ -3,14 +3,17 @@
 compile=True)` puts in the place that PyTorch has for that, where it is quicker (_trial.py)."""
 
 import functools
+import threading
 import types
 import weakref
 from typing import Any
 
 import torch
+from torch.utils import _pytree
 
 from . import _entries, _trial
 from ._deferred import Deferred, plain
+from ._layout import is_inner
 
 _AGAIN = 3  # How often calls that were tried may be traced again, for other numbers, say.
 
@@ -44,7 +47,7 @@ class CompiledCall:
         self._module: Any = weakref.ref(module)
         # NOTE: the compiler counts how often it has compiled a function by its code.
         code = _call.__code__.replace(co_firstlineno=_call.__code__.co_firstlineno)
-        self._traced, self._again = [0], 0
+        self._traced, self._again = _Traced(), 0
         self._compiled = torch.compile(
             types.FunctionType(code, globals()), fullgraph=True, dynamic=False,
             backend=functools.partial(_backend, self._traced), options=session.options())
@@ -57,14 +60,14 @@ class CompiledCall:
         key = (_trial.key_of(module, given, lists) if _trial.is_plain(args, kwargs, lists)
                else None)
         if self._takes(module, key, given):
-            before = self._traced[0]
+            before = self._traced.count
             try:
                 result = self.run(module, args, kwargs)
             except torch._dynamo.exc.TorchDynamoException as error:  # Before anything has run.
                 self._give_up(module, key, str(error))
             else:
                 self._session.compiled_calls += 1
-                if self._traced[0] > before:
+                if self._traced.count > before:
                     self._again += 1
                     if self._again > _AGAIN:
                         self._give_up(module, key, "it is traced again and again")
@@ -84,14 +87,29 @@ class CompiledCall:
 
     def run(self, module, args, kwargs):
         self._session.tidy(module)
-        for items in _trial.lists_of(args, kwargs):  # May hold stand-ins of accelerated calls.
+        lists = _trial.lists_of(args, kwargs)
+        for items in lists:  # May hold stand-ins of accelerated calls.
             items[:] = plain(items)
-        return self._compiled(module, args, kwargs)
+        self._traced.of_this_thread.lays = not lists
+        result = self._compiled(module, args, kwargs)
+        return _pytree.tree_map_only(torch.Tensor, _laid, result) if lists else result
+
+
+class _Traced:
+    """How often the backend was asked. of_this_thread.lays: as of _compiled.compiled."""
+
+    def __init__(self):
+        self.count, self.of_this_thread = 0, threading.local()
+
+
+def _laid(tensor):
+    return tensor.contiguous() if is_inner(tensor) else tensor
 
 
 def _backend(traced, module, inputs, *, options):
-    """traced: how often it was asked."""
-    from ._compiled import dynamo_backend
+    from ._compiled import compiled
 
-    traced[0] += 1
-    return dynamo_backend(module, inputs, options=options)
+    traced.count += 1
+    # NOTE: nothing follows the graph, of which there is one. What a call leaves in its lists, such
+    # as the frames of causal caches, is for the next call: it stays in channels-last memory.
+    return compiled(module, inputs, options, lays=traced.of_this_thread.lays)

@@ -12,7 +12,7 @@ import weakref
 import convoy
 import torch
 import torch.nn.functional as F
-from convoy import _measure, _trial
+from convoy import _compiled, _measure, _trial
 from support import Accelerated, Block
 
 
@@ -425,6 +425,25 @@ class UnderCompiler(Accelerated):
                     torch.testing.assert_close(run(model), expected, rtol=1e-4, atol=1e-4)
                 torch.testing.assert_close(run(model), expected, rtol=1e-4, atol=1e-4)
 
+    def test_how_results_and_what_lists_hold_lie_in_memory(self):
+        """Results as PyTorch's; the next call's frames as Convoy reads them, without a copy."""
+        class Chunks(Block):
+            def forward(self, x, cache):
+                y = super().forward(x)
+                cache[0] = y[:, :, -2:].clone()
+                return y + 1, (y,)
+
+        block, cache, by_pytorch = Chunks().eval(), [None], [None]
+        expected = block(self.x, by_pytorch)
+        model = convoy.accelerate(block, compile=True)
+        for _ in range(3):
+            y, (z,) = model(self.x, cache)
+        self.assertGreater(convoy.report(model).compiled_calls, 0)
+        torch.testing.assert_close((y, (z,), cache), (*expected, by_pytorch), rtol=1e-4, atol=1e-4)
+        for made, theirs in zip((y, z), (expected[0], *expected[1])):
+            self.assertEqual(made.stride(), theirs.stride())
+        self.assertTrue(cache[0].is_contiguous(memory_format=torch.channels_last))
+
     def test_numbers_that_are_new_in_each_call(self):
         class Scaled(Block):
             def forward(self, x, factor, factors=()):
@@ -436,8 +455,8 @@ class UnderCompiler(Accelerated):
             torch._dynamo.reset()
             model = convoy.accelerate(copy.deepcopy(block), compile=True)
             with (self.subTest(lists=lists),
-                  unittest.mock.patch("convoy._compiled.dynamo_backend",
-                                      side_effect=convoy.dynamo_backend) as backend):
+                  unittest.mock.patch("convoy._compiled.compiled",
+                                      side_effect=_compiled.compiled) as backend):
                 for i in range(12):
                     numbers = (1.5, [1.0 + i]) if lists else (1.0 + i,)
                     torch.testing.assert_close(model(self.x, *numbers), expected(self.x, *numbers),
