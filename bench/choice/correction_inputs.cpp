@@ -85,6 +85,7 @@ class Writer {
   void write_row(const cli::MeasuredTime& row, double first_us) const {
     const ConvGeometry given = geometry_of(cli::parse_shape(row.problem).problem);
     const EpilogueKind kind = cli::parse_epilogue(row.epilogue);
+    const DType dtype = row.dtype == "fp32" ? DType::fp32 : DType::bf16;  // fp16 is as bf16.
     std::vector<Rewriting> forms = {{given, false}};
     // Each split of a kernel is measured on the problem as it is.
     const bool as_given = row.splits > 0;
@@ -98,7 +99,7 @@ class Writer {
     ModelledTime time;
     if (const auto found = instances_.find(row.kernel); found != instances_.end()) {
       const sm90::Config& config = found->second->config;
-      if (config.in == DType::fp32 || config.out != config.in || given.groups != 1) return;
+      if (config.is_blockwise() || config.out != config.in || given.groups != 1) return;
       // The form that dispatch ran is the one whose time the file has.
       double nearest = std::numeric_limits<double>::max();
       for (const Rewriting& each : forms) {
@@ -114,8 +115,8 @@ class Writer {
       if (nearest > (as_given ? 1.0 : 0.01) * row.modelled_us) return;
       if (options_.taught_gbs > 0) {
         time = tile_time(*found->second, form.geometry, row.splits, kind, options_.taught_gbs);
-        us = corrected_us(family, time, form.geometry, kind) * rewriting_doubt(form) * row.us /
-             first_us;
+        us = corrected_us(family, time, form.geometry, kind, dtype) * rewriting_doubt(form) *
+             row.us / first_us;
       }
     } else {
       if (options_.taught_gbs > 0) return;
@@ -129,7 +130,7 @@ class Writer {
     std::printf("%s,%s,%s,%s,%d,%.3f,%.4f", row.problem.c_str(), row.dtype.c_str(),
                 row.epilogue.c_str(), row.kernel.c_str(), row.splits, us,
                 time.us * rewriting_doubt(form));
-    for (const float x : correction_inputs(family, time, form.geometry, kind)) {
+    for (const float x : correction_inputs(family, time, form.geometry, kind, dtype)) {
       std::printf(",%.6g", static_cast<double>(x));
     }
     std::printf("\n");
@@ -152,6 +153,7 @@ class Writer {
   // Of a kernel outside sm90_fprop, with what its name says; nothing where it is not corrected.
   std::optional<CorrectedKernel> family_of(const cli::MeasuredTime& row, ModelledTime& time) const {
     if (const auto tile = mma_instances_.find(row.kernel); tile != mma_instances_.end()) {
+      if (tile->second->config.split) return std::nullopt;
       time.block_m = tile->second->config.block_m;
       time.block_n = tile->second->config.block_n;
       time.splits = std::max(row.splits, 1);

@@ -8,7 +8,10 @@
         --sample 0.03 layers.txt    # on a GPU: once an H100, once an H200, both with --twice again
     build/gpu/bin/convoy_correction_inputs --memory-gbs 3352 cold.csv warm.csv > h100.csv
     bench/choice/train_correction.py h100.csv h200.csv \\
-        --write src/kernels/common/time_correction_weights.inc
+        --write src/kernels/common/time_correction_half.inc
+
+That is the network of 16-bit elements. The one of TF32 is trained on times of layers without types,
+measured with --dtype fp32: --name kTf32, written to time_correction_tf32.inc.
 
 Where a GPU is not to be had, --taught-gbs of convoy_correction_inputs stands in for its times.
 
@@ -112,23 +115,22 @@ def report(title, regrets):
           f"worst {values[-1]:.3f}", flush=True)
 
 
-def write(network, path):
+def write(network, path, name):
     def numbers(values):
         texts = (f"{value:.5g}" for value in values)
         return ", ".join(f"{text}f" if "." in text or "e" in text else f"{text}.0f"
                          for text in texts)
 
+    parts = []
+    for part in ("first", "second", "last"):
+        layer = getattr(network, part)
+        rows = "".join(f"    {{{numbers(row)}}},\n" for row in layer.weight.T.tolist())
+        parts += [f".{part} = {{\n{rows}}}", f".{part}_bias = {{{numbers(layer.bias.tolist())}}}"]
     with open(path, "w") as file:
         file.write("// SPDX-License-Identifier: Apache-2.0\n//\n"
-                   "// Written by bench/choice/train_correction.py.\n// clang-format off\n")
-        layers = {"First": network.first, "Second": network.second, "Last": network.last}
-        for name, layer in layers.items():
-            weight, bias = layer.weight.T.tolist(), layer.bias.tolist()
-            file.write(f"constexpr float k{name}Weights[{len(weight)}][{len(weight[0])}] = {{\n")
-            for row in weight:
-                file.write(f"    {{{numbers(row)}}},\n")
-            file.write(f"}};\nconstexpr float k{name}Bias[{len(bias)}] = {{{numbers(bias)}}};\n")
-        file.write("// clang-format on\n")
+                   "// Written by bench/choice/train_correction.py.\n// clang-format off\n"
+                   f"constexpr Network {name} = {{\n" + ",\n".join(parts) + "};\n"
+                   "// clang-format on\n")
 
 
 def main():
@@ -136,6 +138,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("inputs", nargs="+")
     parser.add_argument("--write", help="the weights, trained on all that is not kept")
+    parser.add_argument("--name", default="kHalfPrecision", help="of the network, or kTf32")
     parser.add_argument("--judge", type=float, default=0.05)
     parser.add_argument("--folds", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=160)
@@ -167,7 +170,7 @@ def main():
             report("trained on", rows.regrets(network(rows.x[~kept]), everything[~kept]))
             if kept.any():
                 report("kept", rows.regrets(network(rows.x[kept]), everything[kept]))
-        write(network, options.write)
+        write(network, options.write, options.name)
 
 
 if __name__ == "__main__":

@@ -33,26 +33,28 @@ TEST(TimeCorrection, Bounds) {
                                 .memory_us = cycles,
                                 .main_cycles = cycles,
                                 .l2_bytes = cycles};
-        const double corrected =
-            corrected_us(CorrectedKernel::fprop, time, geometry(shape), EpilogueKind{});
-        EXPECT_GE(corrected, 0.6 * us) << shape;
-        EXPECT_LE(corrected, 1.65 * us) << shape;
+        for (const DType dtype : {DType::bf16, DType::fp32}) {
+          const double corrected =
+              corrected_us(CorrectedKernel::fprop, time, geometry(shape), EpilogueKind{}, dtype);
+          EXPECT_GE(corrected, 0.6 * us) << shape;
+          EXPECT_LE(corrected, 1.65 * us) << shape;
+        }
       }
     }
   }
 }
 
-// Of the layers in a file of convoy_measure_kernels, the time of the kernel that the model chooses
+// Of the layers in a file of convoy_measure_kernels, the time of the tile that the model chooses
 // over the fastest one's.
 template <typename Estimate>
-double mean_regret(const Estimate& estimate, int* layers) {
+double mean_regret(const std::string& file, const Estimate& estimate, int* layers) {
   std::map<std::string, const sm90::Instance*> instances;
   for (const sm90::Instance& instance : sm90::instances()) {
     instances[sm90::name_of(instance)] = &instance;
   }
   std::map<std::string, std::vector<cli::MeasuredTime>> times;
   for (const cli::MeasuredTime& time :
-       cli::read_measured_times(CONVOY_SOURCE_DIR "/bench/results/h100/choice_kept.csv")) {
+       cli::read_measured_times(CONVOY_SOURCE_DIR "/bench/results/" + file)) {
     times[time.layer()].push_back(time);
   }
   double sum = 0;
@@ -84,18 +86,21 @@ double mean_regret(const Estimate& estimate, int* layers) {
   return sum / *layers;
 }
 
-TEST(TimeCorrection, LayersKeptAside) {
-  DeviceInfo h100;
-  h100.compute_capability = 90;
-  h100.memory_gbs = 3352;
-  const sm90::ModelConstants constants = sm90::constants_of(h100);
+// Judges the correction on times of a GPU with so much memory bandwidth.
+void expect_better(const std::string& file, double memory_gbs) {
+  DeviceInfo device;
+  device.compute_capability = 90;
+  device.memory_gbs = memory_gbs;
+  const sm90::ModelConstants constants = sm90::constants_of(device);
   int layers = 0;
   const double alone = mean_regret(
+      file,
       [&](const ConvGeometry& g, const sm90::Tiling& tiling, const EpilogueKind& epilogue) {
         return sm90::model_time(g, tiling, 132, epilogue, constants).us;
       },
       &layers);
   const double corrected = mean_regret(
+      file,
       [&](const ConvGeometry& g, const sm90::Tiling& tiling, const EpilogueKind& epilogue) {
         return sm90::estimate_us(g, tiling, 132, epilogue, constants);
       },
@@ -103,6 +108,15 @@ TEST(TimeCorrection, LayersKeptAside) {
   EXPECT_GT(layers, 100);
   EXPECT_LT(corrected, 1.02);
   EXPECT_LT(corrected - 1, 0.6 * (alone - 1)) << "the model alone: " << alone;
+}
+
+TEST(TimeCorrection, LayersKeptAside) {
+  expect_better("h100/choice_kept.csv", 3352);
+}
+
+TEST(TimeCorrection, Tf32OfLayersThatNothingHasSeen) {
+  expect_better("h200/choice_tf32_38500.csv", 4814);
+  expect_better("h100/choice_tf32_38500.csv", 3352);
 }
 
 }  // namespace

@@ -11,8 +11,18 @@
 namespace convoy {
 namespace {
 
+constexpr int kHidden = 96;
+
+// NOTE: weights lie output by output, so that compilers add several outputs at once.
+struct Network {
+  float first[kCorrectionInputs][kHidden], first_bias[kHidden];
+  float second[kHidden][kHidden], second_bias[kHidden];
+  float last[kHidden][1], last_bias[1];
+};
+
 // Made by bench/choice/train_correction.py.
-#include "kernels/common/time_correction_weights.inc"
+#include "kernels/common/time_correction_half.inc"
+#include "kernels/common/time_correction_tf32.inc"
 
 bool times_are_corrected = true;
 
@@ -20,16 +30,15 @@ float logarithm(double x) {
   return static_cast<float>(std::log(std::max(x, 1e-3)));
 }
 
-// Bytes that rows of so many 16-bit elements are aligned to, at most 128, as a power of 2.
-float alignment(std::int64_t elements) {
-  return static_cast<float>(std::log2(std::gcd(elements * 2, std::int64_t{128})));
+// Bytes that rows of so many bytes are aligned to, at most 128, as a power of 2.
+float alignment(std::int64_t bytes) {
+  return static_cast<float>(std::log2(std::gcd(bytes, std::int64_t{128})));
 }
 
 float silu(float x) {
   return x / (1.0f + std::exp(-x));
 }
 
-// NOTE: weights lie output by output, so that compilers add several outputs at once.
 template <std::size_t kIn, std::size_t kOut>
 std::array<float, kOut> layer(const float (&weights)[kIn][kOut], const float (&bias)[kOut],
                               const std::array<float, kIn>& inputs) {
@@ -50,7 +59,7 @@ void activate(std::array<float, kCount>& values) {
 
 std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
                                                        const ModelledTime& t, const ConvGeometry& g,
-                                                       const EpilogueKind& epilogue) {
+                                                       const EpilogueKind& epilogue, DType dtype) {
   std::array<float, kCorrectionInputs> x{};
   std::size_t i = 0;
   const auto add = [&](double value) { x[i++] = static_cast<float>(value); };
@@ -73,8 +82,9 @@ std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
   add_logarithm(filters);
   add_logarithm(taps);
   add_logarithm(pixels);
-  x[i++] = alignment(g.in_channels);
-  x[i++] = alignment(g.out_channels);
+  const auto bytes = static_cast<std::int64_t>(size_of(dtype));
+  x[i++] = alignment(g.in_channels * bytes);
+  x[i++] = alignment(g.out_channels * bytes);
   // Shares of the tiles that lie inside the output.
   add(filters / (std::ceil(filters / t.block_n) * t.block_n));
   add(pixels / (std::ceil(pixels / t.block_m) * t.block_m));
@@ -101,23 +111,25 @@ std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
 }
 
 double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const ConvGeometry& geometry,
-                    const EpilogueKind& epilogue) {
+                    const EpilogueKind& epilogue, DType dtype) {
   if (!times_are_corrected) return time.us;
-  auto first =
-      layer(kFirstWeights, kFirstBias, correction_inputs(kernel, time, geometry, epilogue));
+  const Network& network = dtype == DType::fp32 ? kTf32 : kHalfPrecision;
+  auto first = layer(network.first, network.first_bias,
+                     correction_inputs(kernel, time, geometry, epilogue, dtype));
   activate(first);
-  auto second = layer(kSecondWeights, kSecondBias, first);
+  auto second = layer(network.second, network.second_bias, first);
   activate(second);
-  const float sum = layer(kLastWeights, kLastBias, second)[0];
+  const float sum = layer(network.last, network.last_bias, second)[0];
   return time.us * std::exp(0.5 * std::tanh(static_cast<double>(sum)));
 }
 
 double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
   const bool is_known = request.device.compute_capability == 90 &&
-                        request.output_dtype == request.dtype && request.dtype != DType::fp32 &&
-                        g.groups == 1 && g.upsample == 1 && !request.prologue.any();
-  return is_known ? corrected_us(kernel, time, g, request.epilogue) : time.us;
+                        request.output_dtype == request.dtype &&
+                        (request.dtype != DType::fp32 || request.allow_tf32) && g.groups == 1 &&
+                        g.upsample == 1 && !request.prologue.any();
+  return is_known ? corrected_us(kernel, time, g, request.epilogue, request.dtype) : time.us;
 }
 
 void correct_times(bool corrected) {

@@ -49,19 +49,21 @@ struct ModelledTime {
   bool direct_store = false;  ///< Outputs leave from registers.
 };
 
-/// Inputs of the network: logarithms, shares and flags.
+/// Inputs of a network: logarithms, shares and flags. `dtype`: of input and output.
 inline constexpr int kCorrectionInputs = 50;
 std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
                                                        const ModelledTime& time,
                                                        const ConvGeometry& geometry,
-                                                       const EpilogueKind& epilogue);
+                                                       const EpilogueKind& epilogue, DType dtype);
 
-/// The model's time, corrected: between 0.6 and 1.65 times as long. Of 16-bit elements.
+/// The model's time, corrected: between 0.6 and 1.65 times as long. There are two networks: of
+/// 16-bit elements, and of fp32 that is multiplied as TF32.
 double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const ConvGeometry& geometry,
-                    const EpilogueKind& epilogue);
+                    const EpilogueKind& epilogue, DType dtype);
 
-/// The same where the network was trained on such requests, else the model's time as it is: on GPUs
-/// of compute capability 9.0, outputs of the input's 16-bit type, no groups, upsampling or norm.
+/// The same where a network was trained on such requests, else the model's time as it is: on GPUs
+/// of compute capability 9.0, outputs of the input's type, fp32 where TF32 is allowed; no groups,
+/// upsampling or norm. Not for kernels whose fp32 operands come in parts.
 double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const PlanRequest& request);
 
 /// Whether times are corrected at all, which they are from the start: the network is trained on

@@ -59,8 +59,10 @@ class FpropCandidate : public KernelCandidate {
     const Tiling tiling = fastest_tiling(instance_, request);
     const auto shared_bytes = static_cast<std::size_t>(tiling.shared_bytes);
     if (auto refused = require_shared_memory(request.device, shared_bytes)) return *refused;
+    const double us = estimate_us(tiling, request);
+    if (config.split) return us;
     return corrected_us(CorrectedKernel::mma_fprop,
-                        {.us = estimate_us(tiling, request),
+                        {.us = us,
                          .block_m = 1.0 * config.block_m,
                          .block_n = 1.0 * config.block_n,
                          .splits = 1.0 * tiling.splits},

@@ -246,12 +246,13 @@ ModelledTime model_time(const ConvGeometry& g, const Tiling& tiling, int multipr
 double estimate_us(const ConvGeometry& geometry, const Tiling& tiling, int multiprocessors,
                    const EpilogueKind& epilogue, const ModelConstants& constants) {
   const ModelledTime time = model_time(geometry, tiling, multiprocessors, epilogue, constants);
-  // NOTE: trained on whole 16-bit operands and outputs, without norms.
+  // NOTE: trained on whole operands, outputs of the same type, without norms.
   const Config& config = tiling.config;
-  const bool is_known = config.in != DType::fp32 && config.out == config.in &&
+  const bool is_known = !config.is_blockwise() && config.out == config.in &&
                         tiling.params.norm == PrologueNorm::none && geometry.groups == 1 &&
                         geometry.upsample == 1;
-  return is_known ? corrected_us(CorrectedKernel::fprop, time, geometry, epilogue) : time.us;
+  return is_known ? corrected_us(CorrectedKernel::fprop, time, geometry, epilogue, config.in)
+                  : time.us;
 }
 
 SplitChoice best_split(const Instance& instance, const ConvGeometry& geometry,
