@@ -4,7 +4,7 @@
 // time with both, interleaved, and whether every bit of the outputs is the same.
 //
 //   convoy_compare_builds BEFORE.so AFTER.so [--seconds S] [--dtype TYPE] [--epilogue STEPS]
-//                         [--csv FILE] SHAPES...
+//                         [--tf32] [--csv FILE] SHAPES...
 //
 // SHAPES: shape files or shape strings; types and epilogues that a file gives its layers count more
 // than the options. Exit code: 0, or 1 where bits differ or a layer fails.
@@ -63,6 +63,7 @@ struct Options {
   std::string csv_path;
   double seconds = 0.3;
   DType dtype = DType::bf16;
+  bool allow_tf32 = false;
   EpilogueKind epilogue;
   std::vector<std::string> shapes;
 };
@@ -75,8 +76,8 @@ struct Tensors {
 /// One layer as one build runs it.
 class Layer {
  public:
-  Layer(const Build& build, const ProblemShape& problem, DType dtype, const EpilogueKind& kind,
-        const Tensors& tensors, std::size_t output_bytes)
+  Layer(const Build& build, const ProblemShape& problem, DType dtype, bool allow_tf32,
+        const EpilogueKind& kind, const Tensors& tensors, std::size_t output_bytes)
       : build_(build), output_(Device::cuda, output_bytes) {
     CONVOY_OF(build, convoy_epilogue_init)(&epilogue_, sizeof epilogue_);
     if (kind.bias) epilogue_.bias = tensors.bias.data();
@@ -88,6 +89,7 @@ class Layer {
     convoy_plan_options_t plan_options;
     CONVOY_OF(build, convoy_plan_options_init)(&plan_options, sizeof plan_options);
     plan_options.dtype = static_cast<int>(dtype);
+    plan_options.allow_tf32 = allow_tf32 ? 1 : 0;
     plan_options.device = CONVOY_DEVICE_CUDA;
     plan_options.packed_filter = 1;
     plan_options.epilogue = &epilogue_;
@@ -212,8 +214,9 @@ Row compare(const Build (&builds)[2], const std::string& set, const cli::ShapeCa
   tensors.residual = random_memory(g.output_elements(), dtype, 5, 1.0f);
   cli::synchronize(Device::cuda);
   const std::size_t bytes = std::size_t(g.output_elements()) * size_of(dtype);
-  const Layer before(builds[0], shape.problem, dtype, kind, tensors, bytes);
-  const Layer after(builds[1], shape.problem, dtype, kind, tensors, bytes);
+  const bool tf32 = options.allow_tf32;
+  const Layer before(builds[0], shape.problem, dtype, tf32, kind, tensors, bytes);
+  const Layer after(builds[1], shape.problem, dtype, tf32, kind, tensors, bytes);
 
   Row row;
   row.set = set;
@@ -290,6 +293,7 @@ int main(int argc, char** argv) {
   CommandLine line("convoy_compare_builds", "Two builds of the library: times and bits.");
   line.number("--seconds", options.seconds, "of timed runs, each layer");
   line.dtype(options.dtype);
+  line.flag("--tf32", options.allow_tf32, "with fp32: products of TF32 will do");
   std::string epilogue = "none";
   line.word("--epilogue", epilogue, "of layers that do not say theirs: bias+silu+residual");
   line.word("--csv", options.csv_path, "the table as a file");
