@@ -92,7 +92,7 @@ class CompiledCall:
             items[:] = plain(items)
         self._traced.of_this_thread.lays = not lists
         result = self._compiled(module, args, kwargs)
-        return _pytree.tree_map_only(torch.Tensor, _laid, result) if lists else result
+        return _laid(result, lists) if lists else result
 
 
 class _Traced:
@@ -102,8 +102,21 @@ class _Traced:
         self.count, self.of_this_thread = 0, threading.local()
 
 
-def _laid(tensor):
-    return tensor.contiguous() if is_inner(tensor) else tensor
+def _laid(result, lists):
+    """The result of a call in memory as PyTorch has it, the same tensors in its lists too."""
+    made = {}
+
+    def lay(tensor):
+        if is_inner(tensor) and id(tensor) not in made:
+            made[id(tensor)] = tensor, tensor.contiguous()
+        return made.get(id(tensor), (tensor, tensor))[1]
+
+    result = _pytree.tree_map_only(torch.Tensor, lay, result)
+    for items in lists:
+        for i, value in enumerate(items):
+            if id(value) in made:
+                items[i] = made[id(value)][1]
+    return result
 
 
 def _backend(traced, module, inputs, *, options):

@@ -430,10 +430,10 @@ class UnderCompiler(Accelerated):
         class Chunks(Block):
             def forward(self, x, cache):
                 y = super().forward(x)
-                cache[0] = y[:, :, -2:].clone()
+                cache[0], cache[1] = y[:, :, -2:].clone(), y
                 return y + 1, (y,)
 
-        block, cache, by_pytorch = Chunks().eval(), [None], [None]
+        block, cache, by_pytorch = Chunks().eval(), [None, None], [None, None]
         expected = block(self.x, by_pytorch)
         model = convoy.accelerate(block, compile=True)
         for _ in range(3):
@@ -443,6 +443,7 @@ class UnderCompiler(Accelerated):
         for made, theirs in zip((y, z), (expected[0], *expected[1])):
             self.assertEqual(made.stride(), theirs.stride())
         self.assertTrue(cache[0].is_contiguous(memory_format=torch.channels_last))
+        self.assertIs(cache[1], z)
 
     def test_numbers_that_are_new_in_each_call(self):
         class Scaled(Block):
