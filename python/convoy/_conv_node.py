@@ -23,7 +23,9 @@ def _depth_of(node):
                 node.force()
                 return 0
             return node.depth
-        if type(node) is Cat:
+        if type(node) is Norm:
+            node = node.source
+        elif type(node) is Cat:
             node = node.parts[-1]
         else:
             node = next((part for part in fields_of(node) if isinstance(part, Node)), None)

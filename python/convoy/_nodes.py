@@ -7,6 +7,7 @@ A node has the shape and type of its tensor; `force()` computes it, once. Nodes 
 after that: fusing makes a new one, and leaves the old one as it was for whoever else holds it.
 """
 
+import itertools
 import math
 import threading
 import weakref
@@ -43,6 +44,7 @@ def carry(made, sources):
 
 
 _local = threading.local()
+_orders = itertools.count()
 _ref = weakref.ref
 _level = torch._C._functorch.maybe_current_level
 
@@ -54,7 +56,8 @@ class _Nodes(list):
 
 
 def remember(node):
-    """So that `settle` finds it, as long as it lives."""
+    """So that `settle` finds it, as long as it lives. order: what it waits for has a lower one."""
+    node.order = next(_orders)
     try:
         nodes = _local.nodes
     except AttributeError:
@@ -150,7 +153,7 @@ def waits_for(node, other):
         node = waiting.pop(0)
         if node is other:
             return True
-        if node.tensor is None:
+        if node.tensor is None and node.order > other.order:
             waiting += [part for part in fields_of(node) if isinstance(part, Node)]
     return False
 
@@ -197,7 +200,7 @@ class Node:
     """shape, dtype, device: of the tensor. tensor: it, where it is there. shared: whether several
     stand-ins have it that are not to see what is written to the others."""
 
-    __slots__ = ("__weakref__", "device", "dtype", "shape", "shared", "tensor")
+    __slots__ = ("__weakref__", "device", "dtype", "order", "shape", "shared", "tensor")
 
     def __init__(self, shape, dtype, device):
         self.shape, self.dtype, self.device, self.tensor = shape, dtype, device, None
