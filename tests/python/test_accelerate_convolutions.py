@@ -12,6 +12,7 @@ import numpy
 import torch
 import torch.nn.functional as F
 from convoy import _calls, _measure
+from convoy._deferred import Deferred
 from support import Accelerated, Block, error
 
 
@@ -314,6 +315,31 @@ class Convolutions(Accelerated):
         operations = {p.operation for p in report.taken if p.name == "conv1"}
         self.assertEqual(operations, {"conv2d + padding"})
         self.assertEqual(report.fused["residual"], 4)
+
+    def test_the_gpu_works_while_the_host_goes_on(self):
+        """A convolution is computed, with its residual, once the next one is known."""
+        class Watched(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv1, self.conv2, self.conv3 = (
+                    torch.nn.Conv2d(16, 16, 3, padding=1) for _ in range(3))
+                self.norm, self.waits = torch.nn.GroupNorm(4, 16), []
+
+            def forward(self, x):
+                h = self.conv1(x) + x
+                y = F.silu(self.norm(h))
+                self.waits = [self.is_waiting(h)]
+                z = self.conv2(y)
+                self.waits += [self.is_waiting(h), self.is_waiting(z)]
+                return self.conv3(self.norm(z))
+
+            def is_waiting(self, h):
+                return type(h) is Deferred and h._node.tensor is None
+
+        model = Watched().eval()
+        report = self.same(model, self.x)
+        self.assertEqual(model.waits, [True, False, True])
+        self.assertEqual(report.fused["residual"], 2)
 
     def test_more_convolutions_than_pythons_stack_has_frames(self):
         convs = [torch.nn.Conv2d(4, 4, 1) for _ in range(600)]
