@@ -10,20 +10,31 @@ from . import _layout
 from ._bounded import Bounded
 from ._nodes import Cat, Node, Norm, activate, fields_of, remember, shuffle
 
+# NOTE: each that waits for the next takes some frames of Python's stack, which has 1000.
+_DEEPEST = 64
+# Bytes of an output up to which it does not wait: the GPU would have nothing to do. What makes
+# more keeps it busy as it is, and while it waits the memory is free.
+_SHORT = 1 << 28
 
-def _begin(node):
-    """Computes the convolution that waits nearest in front of what reads `node`: nothing more is to
-    become part of it, and the GPU works while the host goes on."""
+
+def _depth_of(node):
+    """How many convolutions wait for each other up to this node, which another one is to read:
+    nothing more becomes part of the last of them. It is computed, so that the GPU works while the
+    host goes on, unless that takes long or too many wait."""
     while isinstance(node, Node) and node.tensor is None:
         if type(node) is Conv:
+            if (node.depth < _DEEPEST
+                    and node.shape.numel() * node.dtype.itemsize > _SHORT):
+                return node.depth
             node.force()
-            return
+            return 0
         if type(node) is Norm:
             node = node.source
         elif type(node) is Cat:
             node = node.parts[-1]
         else:
             node = next((part for part in fields_of(node) if isinstance(part, Node)), None)
+    return 0
 
 
 class Geometry:
@@ -75,8 +86,8 @@ class Conv(Node):
     order, dropped frames) where filters become pixels, as convoy.Options has them; repeats: the
     residual has the extents before that, and each of its channels as many filters."""
 
-    __slots__ = ("activation", "bias", "cache", "how", "repeats", "residual", "residual_first",
-                 "scale", "session", "shuffle", "source", "taken", "weight")
+    __slots__ = ("activation", "bias", "cache", "depth", "how", "repeats", "residual",
+                 "residual_first", "scale", "session", "shuffle", "source", "taken", "weight")
 
     def __init__(self, session, source, weight, bias, how, cache=None):
         self.shape, self.dtype, self.device = how.shape, source.dtype, source.device
@@ -85,8 +96,7 @@ class Conv(Node):
         self.session, self.source, self.weight, self.bias = session, source, weight, bias
         self.how, self.cache, self.residual, self.residual_first = how, cache, None, False
         self.activation, self.shuffle, self.repeats, self.taken = None, None, False, False
-        self.scale = 1.0
-        _begin(source)
+        self.scale, self.depth = 1.0, 1 + _depth_of(source)
         if session.shards:
             self.shape = session.shards.rows_after(self.shape, self)
             session.shards.note(self.shape)
@@ -109,7 +119,7 @@ class Conv(Node):
             self.bias, self.how, self.cache, self.residual)
         made.residual_first, made.activation = self.residual_first, self.activation
         made.shuffle, made.repeats, made.taken = self.shuffle, self.repeats, self.taken
-        made.scale = self.scale
+        made.scale, made.depth = self.scale, self.depth
         self.taken = True
         return made
 

@@ -11,7 +11,7 @@ import convoy
 import numpy
 import torch
 import torch.nn.functional as F
-from convoy import _calls, _measure
+from convoy import _calls, _conv_node, _measure
 from convoy._deferred import Deferred
 from support import Accelerated, Block, error
 
@@ -317,7 +317,8 @@ class Convolutions(Accelerated):
         self.assertEqual(report.fused["residual"], 4)
 
     def test_the_gpu_works_while_the_host_goes_on(self):
-        """A convolution is computed, with its residual, once the next one is known."""
+        """A convolution is computed, with its residual, once the next one is known; a large one
+        waits."""
         class Watched(torch.nn.Module):
             def __init__(self):
                 super().__init__()
@@ -336,14 +337,18 @@ class Convolutions(Accelerated):
             def is_waiting(self, h):
                 return type(h) is Deferred and h._node.tensor is None
 
-        model = Watched().eval()
-        report = self.same(model, self.x)
-        self.assertEqual(model.waits, [True, False, True])
-        self.assertEqual(report.fused["residual"], 2)
+        for short, waits in ((1 << 28, [True, False, True]), (0, [True, True, True])):
+            with self.subTest(short=short), unittest.mock.patch.object(_conv_node, "_SHORT", short):
+                model = Watched().eval()
+                report = self.same(model, self.x)
+                self.assertEqual(model.waits, waits)
+                self.assertEqual(report.fused["residual"], 2)
 
     def test_more_convolutions_than_pythons_stack_has_frames(self):
         convs = [torch.nn.Conv2d(4, 4, 1) for _ in range(600)]
-        self.same(torch.nn.Sequential(*convs), self.x[:, :4])
+        for short in (1 << 28, 0):
+            with unittest.mock.patch.object(_conv_node, "_SHORT", short):
+                self.same(torch.nn.Sequential(*convs), self.x[:, :4])
 
 
 if __name__ == "__main__":
