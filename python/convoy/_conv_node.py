@@ -14,7 +14,7 @@ from ._nodes import Cat, Node, Norm, activate, fields_of, remember, shuffle
 _DEEPEST = 64
 # Bytes of an output up to which it does not wait: the GPU would have nothing to do. What makes
 # more keeps it busy as it is, and while it waits the memory is free.
-_SHORT = 1 << 28
+_SHORT = 1 << 27
 
 
 def _depth_of(node):

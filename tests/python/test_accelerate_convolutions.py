@@ -337,7 +337,7 @@ class Convolutions(Accelerated):
             def is_waiting(self, h):
                 return type(h) is Deferred and h._node.tensor is None
 
-        for short, waits in ((1 << 28, [True, False, True]), (0, [True, True, True])):
+        for short, waits in ((1 << 27, [True, False, True]), (0, [True, True, True])):
             with self.subTest(short=short), unittest.mock.patch.object(_conv_node, "_SHORT", short):
                 model = Watched().eval()
                 report = self.same(model, self.x)
@@ -346,7 +346,7 @@ class Convolutions(Accelerated):
 
     def test_more_convolutions_than_pythons_stack_has_frames(self):
         convs = [torch.nn.Conv2d(4, 4, 1) for _ in range(600)]
-        for short in (1 << 28, 0):
+        for short in (1 << 27, 0):
             with unittest.mock.patch.object(_conv_node, "_SHORT", short):
                 self.same(torch.nn.Sequential(*convs), self.x[:, :4])
 
