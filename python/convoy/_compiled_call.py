@@ -86,7 +86,7 @@ class CompiledCall:
                 and not _entries.refusal(module, given))
 
     def run(self, module, args, kwargs):
-        self._session.tidy(module)
+        self._session.tidy(module, (*args, *kwargs.values()))
         lists = _trial.lists_of(args, kwargs)
         for items in lists:  # May hold stand-ins of accelerated calls.
             items[:] = plain(items)

@@ -72,7 +72,7 @@ def before(session, module, args, kwargs):
     _trial.forget_interrupted(session.trials, module)
     way = _trial.settled()
     if way == "plain":
-        session.tidy(module)
+        session.tidy(module, (*args, *kwargs.values()))
         return None
     given = tensors(args)
     if kwargs:
@@ -89,7 +89,7 @@ def before(session, module, args, kwargs):
         session.left_calls[reason] += 1
         if module.training:  # Norms of the model's own, that count nothing, may have other numbers.
             session.foldings.clear()
-        session.tidy(module)
+        session.tidy(module, (*args, *kwargs.values()))
         return None
 
     shards = session.shards
@@ -98,7 +98,7 @@ def before(session, module, args, kwargs):
         found = session.trials.begin(module, given, args, kwargs, sys._getframe(1), session.compile)
         if found:
             session.left_calls[found] += 1
-            session.tidy(module)
+            session.tidy(module, (*args, *kwargs.values()))
             return None
         is_first = found is None
     if shards:

@@ -10,12 +10,16 @@ import torch
 from ._deferred import SINGLE, Deferred, tuple_like
 from ._memory import own
 from ._nodes import Lent, slots_of
-from ._trial import MARK
+from ._trial import MARK, has_hooks
 
 _SEQUENCES = frozenset((tuple, list))
-_DICTIONARIES = frozenset((dict, collections.OrderedDict))
+_CONTAINERS = frozenset((dict, collections.OrderedDict, set))
 # Of a module: its parts are asked by themselves, and its parameters are parameters.
 _NO_STANDINS = frozenset((MARK, "_modules", "_parameters"))
+# Ours, and PyTorch's compiler's call of a part, where `has_hooks` finds no others.
+_HOOKS = frozenset(
+    ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
+     "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_compiled_call_impl"))
 _OPAQUE = (torch.Tensor, torch.nn.Module, type, types.ModuleType, types.FunctionType,
            types.MethodType, str, bytes, int, float, type(None))
 
@@ -56,7 +60,16 @@ def _holds_nothing(value):
     NOTE: asked before each call that is PyTorch's own, of some thirty values a module."""
     kind = type(value)
     return kind in SINGLE or (kind in _SEQUENCES and SINGLE.issuperset(map(type, value))) or (
-        kind in _DICTIONARIES and not value)
+        kind in _CONTAINERS and not value)
+
+
+def is_closed(module, given):
+    """Whether a call of `module` with `given` meets no stand-in that earlier calls left, not even
+    in a list of another module: numbers and tensors are all it gets and all its parts hold."""
+    return all(map(_holds_nothing, given)) and not has_hooks(module) and all(
+        _holds_nothing(value) or name in _NO_STANDINS or name in _HOOKS or (
+            name == "_buffers" and SINGLE.issuperset(map(type, value.values())))
+        for part in module.modules() for name, value in part.__dict__.items())
 
 
 def tidy(*models):

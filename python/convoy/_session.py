@@ -18,7 +18,7 @@ from ._folding import Foldings
 from ._native import UPSAMPLE_FOLDINGS, ConvoyError, InvalidArgument, choose
 from ._nodes import part_from
 from ._report import Part, Report
-from ._results import storages, tidy, tidy_buffers
+from ._results import is_closed, storages, tidy, tidy_buffers
 
 _log = logging.getLogger("convoy")
 _Parameter, _float32 = torch.nn.Parameter, torch.float32
@@ -92,9 +92,9 @@ class Session:
     def compiled_call(self, module):
         return _compiled_call.of(self, module)
 
-    def tidy(self, module):
+    def tidy(self, module, given):
         """Before a call of `module`, or of its twin, that is PyTorch's own."""
-        if self.is_untidy:
+        if self.is_untidy and not is_closed(module, given):
             self.is_untidy = False
             model = None if self.model is None else self.model()
             tidy(*(held for held in (model, module) if held is not None))

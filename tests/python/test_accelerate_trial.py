@@ -12,7 +12,7 @@ import weakref
 import convoy
 import torch
 import torch.nn.functional as F
-from convoy import _compiled, _measure, _trial
+from convoy import _compiled, _deferred, _entries, _measure, _trial
 from support import Accelerated, Block
 
 
@@ -224,6 +224,50 @@ class Trial(Accelerated):
         with measured(milliseconds=timed), torch.no_grad():
             model(self.x, cache)
         self.assertEqual((len(cache), timed.called), (1, False))
+
+    def test_what_a_left_call_can_meet(self):
+        """Stand-ins in a list of the model are tensors where a call that is left can read them, and
+        stay as they are where it cannot: no copy is made of them."""
+        class Caches(Block):
+            def forward(self, x, cache):
+                cache[0] = self.conv1(x)[:, :, -2:].clone()
+                return super().forward(x)
+
+        class Last(torch.nn.Conv2d):
+            held = ()
+
+            def forward(self, x, more=()):
+                for items in (self.held, more):
+                    x = x + sum(item.view(-1).mean() for item in items)
+                return super().forward(x)
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.encoder, self.last, self.cache = Caches(), Last(16, 8, 1), [None]
+
+            def encode(self, x, shows=False):
+                x = self.encoder(x, self.cache)
+                self.met = type(self.cache[0])
+                x = self.last(x, self.cache) if shows else self.last(x)
+                return x, type(self.cache[0])
+
+        refusal = _entries.refusal
+        for how in ("hidden", "given", "held"):
+            plain = Model().eval()
+            if how == "held":
+                plain.last.held = plain.cache
+            model = convoy.accelerate(copy.deepcopy(plain))
+            with self.subTest(how), torch.no_grad(), unittest.mock.patch.object(
+                    _entries, "refusal", lambda module, given: (
+                        "left" if module is model.last else refusal(module, given))):
+                for _ in range(2):
+                    got, kind = model.encode(self.x, how == "given")
+                    self.assertIs(model.met, _deferred.Deferred)
+                    self.assertIs(kind, _deferred.Deferred if how == "hidden" else torch.Tensor)
+                    torch.testing.assert_close(got, plain.encode(self.x, how == "given")[0],
+                                               rtol=1e-4, atol=1e-4)
+                self.assertEqual(convoy.report(model).left_calls, {"left": 2})
 
     def test_a_trial_leaves_no_trace(self):
         class Noisy(Block):
