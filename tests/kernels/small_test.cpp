@@ -187,6 +187,46 @@ TEST_F(Small, PastTwoToThe31Elements) {
   }
 }
 
+// A row of 2^31 + 2^25 elements, of which one in its last pixel but one is not zero.
+TEST_F(Small, RowPastTwoToThe31Elements) {
+  std::size_t free_bytes = 0, total_bytes = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+  if (free_bytes < (std::size_t{12} << 30)) GTEST_SKIP() << "needs 12 GiB of device memory";
+  const std::int64_t width = (std::int64_t{1} << 28) + (1 << 22), channels = 8;
+  const Conv2dProblemShape shape{.in_height = 1,
+                                 .in_width = width,
+                                 .in_channels = channels,
+                                 .out_channels = channels,
+                                 .filter_h = 1,
+                                 .filter_w = 3,
+                                 .pad_w = 1};
+  PlanOptions options;
+  options.kernel = "narrow_input";
+  options.device = Device::cuda;
+  const Plan plan = convoy::plan(shape, options);
+  const std::size_t bytes = static_cast<std::size_t>(width * channels) * 2;
+  void *x = nullptr, *w = nullptr, *y = nullptr;
+  ASSERT_EQ(cudaMalloc(&x, bytes), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&w, 3 * channels * channels * 2), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&y, bytes), cudaSuccess);
+  cudaMemset(x, 0, bytes);
+  const std::vector<std::uint16_t> filter(3 * channels * channels, bf16_from_float(1.0f));
+  cudaMemcpy(w, filter.data(), filter.size() * 2, cudaMemcpyHostToDevice);
+  const std::uint16_t five = bf16_from_float(5.0f);
+  cudaMemcpy(static_cast<std::uint16_t*>(x) + (width - 2) * channels + 7, &five, 2,
+             cudaMemcpyHostToDevice);
+  plan.run({.output = y, .activation = ConstTensorView(x), .filter = FilterRef(w)});
+  std::vector<std::uint16_t> last(8 * channels);
+  ASSERT_EQ(cudaMemcpy(last.data(), static_cast<std::uint16_t*>(y) + (width - 8) * channels,
+                       last.size() * 2, cudaMemcpyDeviceToHost),
+            cudaSuccess);
+  EXPECT_EQ(std::count(last.begin(), last.end() - 3 * channels, 0), 5 * channels);
+  EXPECT_EQ(std::count(last.end() - 3 * channels, last.end(), five), 3 * channels);
+  cudaFree(x);
+  cudaFree(w);
+  cudaFree(y);
+}
+
 // ---- Random problems ------------------------------------------------------------------------
 
 // CONVOY_FUZZ_COUNT problems from CONVOY_FUZZ_SEED; a failure's message gives its own seed.

@@ -127,9 +127,9 @@ inline std::string few_filters_refusal(const PlanRequest& request) {
   if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
   if (g.upsample != 1) return text("upsample = ", g.upsample, "; legal: 1");
   if (g.in_channels % 8 != 0) {
-    return text("in_channels = ", g.in_channels,
-                "; legal: a multiple of 8 (TMA needs rows of 16 bytes); nearest: ",
-                ceil_div(g.in_channels, 8) * 8);
+    return text(
+        "in_channels = ", g.in_channels,
+        "; legal: a multiple of 8 (copies of 16 bytes); nearest: ", ceil_div(g.in_channels, 8) * 8);
   }
   if (g.in[0] == 0) return "new frames = 0; legal: at least 1; nearest: 1";
   for (int axis = 0; axis < 3; ++axis) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/checked.hpp"
 #include "kernels/common/cuda_plan.hpp"
@@ -17,7 +18,8 @@ namespace {
 // embedding (stride = S), abut.
 void fold_width_into_channels(const ConvGeometry& g, DeviceGeometry& d) {
   const bool foldable = g.filter[2] > 1 && g.pad_begin[2] == 0 && g.pad_end[2] == 0 &&
-                        g.dilation[2] == 1 && g.upsample == 1 && g.groups == 1;
+                        g.dilation[2] == 1 && g.upsample == 1 && g.groups == 1 &&
+                        g.filter[2] * g.in_channels <= std::numeric_limits<int>::max();
   if (!foldable) return;
   d.channels = static_cast<int>(g.filter[2] * g.in_channels);
   d.pixel_pitch = g.stride[2] * g.in_channels;

@@ -188,7 +188,7 @@ __device__ __forceinline__ const std::uint16_t* narrow_input_pixel(
                         static_cast<unsigned>(h) < static_cast<unsigned>(g.in[1]) &&
                         static_cast<unsigned>(w) < static_cast<unsigned>(g.in[2]);
     const std::int64_t row = (std::int64_t{n} * g.in[0] + d) * g.in[1] + h;
-    return inside ? activation + row * g.row_pitch + w * g.channels : nullptr;
+    return inside ? activation + row * g.row_pitch + std::int64_t{w} * g.channels : nullptr;
   }
   const auto* cache = static_cast<const std::uint16_t*>(arguments.cache);
   return pixel_of_row(g, input_row(g, activation, cache, n, d, h), w);

@@ -111,7 +111,7 @@ struct SlicedPixels {
       const int d = tap_frame * p.dilation[0];
       const int h = p.tap_rows.remainder(tap_line, tap_frame) * p.dilation[1];
       const int w = p.tap_columns.remainder(tap, tap_line) * p.dilation[2];
-      const int step = (d * p.in[1] + h) * p.in[2] + w;
+      const auto step = static_cast<unsigned>((d * p.in[1] + h) * p.in[2] + w);
       const auto is_in = [](int at, int extent) {
         return static_cast<unsigned>(at) < static_cast<unsigned>(extent);
       };
@@ -119,8 +119,9 @@ struct SlicedPixels {
       for (int i = 0; i < kRows; ++i) {
         const bool inside = is_in(frame[i] + d, p.in[0]) && is_in(row[i] + h, p.in[1]) &&
                             is_in(column[i] + w, p.in[2]);
-        v[i] = load_if<uint4>(exists && inside,
-                              from + std::int64_t{place[i] + step} * channels + channel);
+        // NOTE: both may have wrapped, far outside of the input; the sum inside is what it is.
+        const auto at = static_cast<int>(static_cast<unsigned>(place[i]) + step);
+        v[i] = load_if<uint4>(exists && inside, from + std::int64_t{at} * channels + channel);
       }
     }
   }
