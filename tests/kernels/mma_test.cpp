@@ -105,7 +105,7 @@ TEST_F(Mma, TilesByTurns) {
   int taken = 0;
   for (const ConvGeometry& g : {shape_2d(1, rows, 69, 24, 40, 1, 0),    // As a matrix,
                                 shape_2d(1, rows, 69, 8, 40, 3, 1)}) {  // and walked.
-    for (const char* tile : {"128x128_s3", "128x96_s3", "128x64_s3", "256x32_s3"}) {
+    for (const char* tile : {"128x128_s3", "128x96_s3", "128x64_s3", "256x64_s3", "256x32_s3"}) {
       const ConvCase test = with_kernel(g, std::string("mma_fprop_") + tile + "_bf16");
       if (!takes(test)) continue;  // For want of shared memory.
       ++taken;
@@ -252,8 +252,11 @@ TEST_F(Mma, SplitsOfALongReduction) {
 }
 
 TEST_F(Mma, ChannelsThatAreNoWholeCells) {
-  expect_right_everywhere(shape_2d(1, 11, 13, 6, 24, 3, 1));
-  expect_right_everywhere(shape_2d(1, 11, 13, 37, 24, 3, 1));
+  expect_right_everywhere(shape_2d(1, 11, 13, 12, 24, 3, 1), DType::bf16, 4);  // Copies of 8 bytes,
+  expect_right_everywhere(shape_2d(2, 9, 17, 100, 144, 1, 0), DType::fp16, 4);
+  expect_right_everywhere(shape_2d(1, 11, 13, 6, 24, 3, 1), DType::fp32, 2);
+  expect_right_everywhere(shape_2d(1, 11, 13, 6, 24, 3, 1), DType::bf16, 2);  // of 4,
+  expect_right_everywhere(shape_2d(1, 11, 13, 37, 24, 3, 1));                 // of 2.
   expect_right_everywhere(shape_2d(1, 5, 5, 1, 3, 5, 2), DType::fp16);
   expect_right_everywhere(shape_2d(1, 11, 13, 7, 24, 3, 1), DType::fp32);
 }

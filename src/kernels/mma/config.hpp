@@ -89,7 +89,7 @@ struct Config {
   constexpr int act_bytes() const { return block_m * kRowBytes; }
   constexpr int stage_bytes() const { return (block_m + block_n) * kRowBytes; }
   constexpr int ring_bytes() const { return stages * stage_bytes(); }
-  /// NOTE: a thread that copies 2 or 4 bytes at a time has too many rows to keep their places.
+  /// NOTE: a thread that copies 2 to 8 bytes at a time has too many rows to keep their places.
   constexpr bool can_walk() const { return copy_bytes == 16; }
   /// Whether there is a kernel of linear epilogues.
   constexpr bool has_linear() const { return can_walk() && in != DType::fp32; }
@@ -121,9 +121,9 @@ struct ValidConfig {
   static_assert(kConfig.threads() % kConfig.block_m == 0 ||
                     kConfig.block_m % kConfig.threads() == 0,
                 "mma::Config::block_m divides the threads or is a multiple of them");
-  static_assert(kConfig.copy_bytes == 16 || kConfig.copy_bytes == 4 ||
+  static_assert(kConfig.copy_bytes == 16 || kConfig.copy_bytes == 8 || kConfig.copy_bytes == 4 ||
                     (kConfig.copy_bytes == 2 && size_of(kConfig.in) == 2),
-                "mma::Config::copy_bytes is 16, 4, or 2 with elements of 2 bytes");
+                "mma::Config::copy_bytes is 16, 8, 4, or 2 with elements of 2 bytes");
   static_assert(kConfig.rows_at_once() >= 1 && kConfig.block_m % kConfig.rows_at_once() == 0 &&
                     kConfig.block_n % kConfig.rows_at_once() == 0,
                 "mma::Config: the rows that the threads copy at once divide block_m and block_n");
