@@ -41,7 +41,7 @@ struct KnownGpu {
   DeviceInfo device;  ///< What a plan would be told of it; index -1.
 };
 
-/// H100 (SXM), H200, B200 and RTX 5090.
+/// A100, RTX 3090, L40S, RTX 4090, H100 (SXM), H200, B200 and RTX 5090.
 CONVOY_API const std::vector<KnownGpu>& known_gpus();
 
 /// The one of them with this name, in lower case. Throws Error{invalid_argument} that lists them.

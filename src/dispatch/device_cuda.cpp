@@ -31,6 +31,16 @@ int optional_attribute(cudaDeviceAttr which, int index) {
   return known && value > 0 ? value : 0;
 }
 
+// `previous`: what is to be current again; as it was where that is `index`.
+cudaError_t make_current(int index, int& previous) {
+  int current = -1;
+  cudaError_t error = call_runtime([&] { return cudaGetDevice(&current); });
+  if (error != cudaSuccess || current == index) return error;
+  error = call_runtime([&] { return cudaSetDevice(index); });
+  if (error == cudaSuccess) previous = current;
+  return error;
+}
+
 DeviceInfo query(int index) {
   DeviceInfo device;
   device.kind = Device::cuda;
@@ -93,10 +103,15 @@ std::optional<DeviceInfo> cuda_device(int index, std::string* reason) {
 
 DeviceScope::DeviceScope(int index) {
   if (index < 0) return;
-  int current = -1;
-  const cudaError_t error = call_runtime([&] { return cudaGetDevice(&current); });
-  if (error != cudaSuccess || current == index) return;
-  if (call_runtime([&] { return cudaSetDevice(index); }) == cudaSuccess) previous_ = current;
+  const cudaError_t error = make_current(index, previous_);
+  if (error != cudaSuccess) {
+    throw Error(Status::launch_failure,
+                text("device ", index, " cannot be made current: ", error_text(error)));
+  }
+}
+
+DeviceScope::DeviceScope(int index, std::nothrow_t) noexcept {
+  if (index >= 0) (void)make_current(index, previous_);
 }
 
 DeviceScope::~DeviceScope() {

@@ -16,6 +16,7 @@ std::optional<DeviceInfo> cuda_device(int, std::string* reason) {
 }
 
 DeviceScope::DeviceScope(int) {}
+DeviceScope::DeviceScope(int, std::nothrow_t) noexcept {}
 // NOTE: not defaulted here, since with CUDA it has something to do, and is not trivial.
 DeviceScope::~DeviceScope() {}
 

@@ -86,7 +86,7 @@ ElementwisePlan plan(const ElementwiseProblem& problem, const ElementwiseOptions
   }
   if (options.device == Device::cpu) refuse(name, "device = cpu; legal: a CUDA device");
   std::string no_cuda;
-  const std::optional<DeviceInfo> device = cuda_device(options.device_index, &no_cuda);
+  const std::optional<DeviceInfo> device = usable_cuda_device(options.device_index, &no_cuda);
   if (!device) refuse(name, no_cuda);
   const ElementwiseBackend* backend = elementwise_backend();
   if (backend == nullptr) refuse(name, "no CUDA kernel was built into this library");

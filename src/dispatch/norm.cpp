@@ -95,7 +95,7 @@ const NormBackend& choose_backend(NormRequest& request, const std::string& probl
   std::string no_cuda;
   std::optional<DeviceInfo> cuda;
   if (options.device != Device::cpu) {
-    cuda = cuda_device(options.device_index, &no_cuda);
+    cuda = usable_cuda_device(options.device_index, &no_cuda);
     if (!cuda) refused(no_cuda);
   }
   for (const auto& backend : norm_registry()) {

@@ -98,7 +98,7 @@ void log_selection(const std::vector<Considered>& all, const std::string& proble
   if (options.device == Device::automatic && chosen != nullptr &&
       chosen->kernel->device() == Device::cpu) {
     std::string reason;
-    if (cuda_device(options.device_index, &reason)) {
+    if (usable_cuda_device(options.device_index, &reason)) {
       reason = "no CUDA kernel can run it";
       for (const std::string& line : refusals(all, Device::cuda)) reason += "; " + line;
     }
@@ -144,7 +144,7 @@ std::string no_kernel_message(const std::vector<Considered>& all, const std::str
                               const PlanOptions& options) {
   std::string message = "no kernel can run " + problem;
   std::string no_cuda;
-  if (options.device == Device::cuda && !cuda_device(options.device_index, &no_cuda)) {
+  if (options.device == Device::cuda && !usable_cuda_device(options.device_index, &no_cuda)) {
     return text(message, " with device = cuda: ", no_cuda, "; legal: device = cpu or automatic");
   }
   if (!options.kernel.empty()) return refused_kernel_message(all, problem, options.kernel);

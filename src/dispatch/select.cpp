@@ -159,7 +159,7 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
   } else if (gpu != nullptr) {
     cuda = *gpu;
   } else {
-    cuda = cuda_device(options.device_index, &no_cuda);
+    cuda = usable_cuda_device(options.device_index, &no_cuda);
   }
   const DeviceInfo cpu = cpu_device();
 

@@ -123,7 +123,7 @@ class NcclTransport final : public Transport {
     peers_wanted_ = count <= PeerMemory::kMostRanks && count > 1;
   }
   ~NcclTransport() override {
-    const DeviceScope scope(device_);
+    const DeviceScope scope(device_, std::nothrow);
     for (const auto& peers : peers_) peers->give_up();
     // NOTE: not ncclCommDestroy, which waits for a rank that died.
     if (comm_ != nullptr && owned_) nccl_.comm_abort(comm_);
@@ -307,7 +307,7 @@ class NcclTransport final : public Transport {
       throw Error(Status::out_of_memory, text(bytes, " bytes of device memory"));
     }
     return {memory, [device = device_](void* pointer) {
-              const DeviceScope inner(device);
+              const DeviceScope inner(device, std::nothrow);
               (void)cudaFree(pointer);
             }};
   }

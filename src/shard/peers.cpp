@@ -93,7 +93,7 @@ struct PeerMemory::Estate {
   Estate(const Estate&) = delete;
   Estate& operator=(const Estate&) = delete;
   ~Estate() {
-    const DeviceScope scope(device);
+    const DeviceScope scope(device, std::nothrow);
     close();
     if (report != nullptr) (void)call_runtime([&] { return cudaFreeHost(report); });
   }
@@ -109,7 +109,7 @@ struct PeerMemory::Estate {
   bool leave() {
     if (process != getpid()) return false;  // NOTE: a child has no device of its parent's.
     if (left || !used) return true;
-    const DeviceScope scope(device);
+    const DeviceScope scope(device, std::nothrow);
     if (call_runtime(cudaDeviceSynchronize) != cudaSuccess) return false;
     const char gone_word = 1;
     for (char* word : others) {
@@ -142,7 +142,7 @@ struct PeerMemory::Estate {
   /// Whether nothing is under way here any more, by this rank nor another.
   bool is_over() {
     if (!leave()) return false;
-    const DeviceScope scope(device);
+    const DeviceScope scope(device, std::nothrow);
     return !used || all_left();
   }
 

@@ -85,6 +85,16 @@ TEST(Select, TheGpuComesFirstWhereThereIsOne) {
   }
 }
 
+TEST(Device, KernelsNeedAmpere) {
+  DeviceInfo device{.kind = Device::cuda, .name = "Tesla T4", .compute_capability = 75};
+  EXPECT_EQ(device_refusal(device),
+            "Tesla T4 has compute capability 7.5; legal: 8.0 and later; nearest: device = cpu");
+  for (const int capability : {80, 86, 120}) {
+    device.compute_capability = capability;
+    EXPECT_EQ(device_refusal(device), "");
+  }
+}
+
 TEST(Select, OneKernelByName) {
   const CandidateList kernels = fake_kernels();
   const auto all =
