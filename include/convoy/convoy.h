@@ -17,7 +17,7 @@
  * Every struct that a caller fills starts with `struct_size`, which its init function sets together
  * with the defaults. Fields are only ever added at the end: a library that is newer than the caller
  * takes the defaults for those the caller does not know; a library that is older refuses a struct
- * whose unknown fields are not zero.
+ * whose unknown fields are not zero. The few structs without it are parts of others, and frozen.
  *
  * Functions that return convoy_status_t leave a text that names the condition, the value got, what
  * is legal and the nearest supported choice in convoy_last_error(). Handles may be used from
@@ -242,16 +242,16 @@ typedef struct convoy_tensor_shape {
 /** Pointers of one run. All memory is on the plan's device, 16-byte aligned. A shape pointer, where
  * not null, is checked against the plan. */
 typedef struct convoy_run_arguments {
-  size_t struct_size;                        /**< Set by convoy_run_arguments_init. */
-  void* output;                              /**< [N, P, Q, K] or [N, Z, P, Q, K]. */
-  const void* activation;                    /**< [N, H, W, C] or [N, D, H, W, C]. */
-  const void* filter;                        /**< Dense KRSC / KTRSC; or null and packed_filter. */
-  convoy_packed_filter_t packed_filter;      /**< The filter packed by convoy_pack_filter. */
-  const void* cache;                         /**< With cached_frames > 0. */
-  void* next_cache;                          /**< Null where the next cache is not wanted. */
-  void* workspace;                           /**< convoy_plan_workspace_bytes() bytes. */
-  const convoy_epilogue_t* epilogue;         /**< Null: none. */
-  const convoy_tensor_shape_t* output_shape; /**< Checked where not null. */
+  size_t struct_size;                   /**< Set by convoy_run_arguments_init. */
+  void* output;                         /**< [N, P, Q, K] or [N, Z, P, Q, K]. */
+  const void* activation;               /**< [N, H, W, C] or [N, D, H, W, C]. */
+  const void* filter;                   /**< Dense KRSC / KTRSC; or null and packed_filter. */
+  convoy_packed_filter_t packed_filter; /**< The filter packed by convoy_pack_filter. */
+  const void* cache;                    /**< With cached_frames > 0. */
+  void* next_cache;                     /**< Null where the next cache is not wanted. */
+  void* workspace; /**< convoy_plan_workspace_bytes() bytes; one for each run under way. */
+  const convoy_epilogue_t* epilogue;             /**< Null: none. */
+  const convoy_tensor_shape_t* output_shape;     /**< Checked where not null. */
   const convoy_tensor_shape_t* activation_shape; /**< Checked where not null. */
   const convoy_tensor_shape_t* residual_shape;   /**< Checked where not null. */
   const convoy_tensor_shape_t* cache_shape;      /**< Checked where not null. */
@@ -271,6 +271,8 @@ typedef struct convoy_plan_info {
   double flops;           /**< Of the operation, whatever the kernel does. */
   double min_bytes;       /**< Each input read once, the output written once. */
   const char* statistics; /**< "epilogue" or "pass": what takes them; "" without. */
+  int32_t tf32;           /**< Not 0: fp32 tensors are multiplied as TF32. */
+  int32_t reserved;       /**< 0. */
 } convoy_plan_info_t;
 
 /** One kernel of the library and why it cannot run a problem. Strings live as long as the list. */
@@ -430,7 +432,8 @@ CONVOY_API convoy_status_t convoy_plan_workspace_bytes(convoy_plan_t plan, size_
 CONVOY_API convoy_status_t convoy_plan_info(convoy_plan_t plan, convoy_plan_info_t* info);
 
 /** Repacks a dense filter of any layout into the plan's format, in its device's memory. `layout`:
- * CONVOY_KRSC, ... On failure `*packed` is null. */
+ * CONVOY_KRSC, ... Allocates, and may wait for the stream: not under CUDA-graph capture. Let
+ * runs on other streams wait for it. On failure `*packed` is null. */
 CONVOY_API convoy_status_t convoy_pack_filter(convoy_plan_t plan, const void* filter,
                                               int32_t layout, void* stream,
                                               convoy_packed_filter_t* packed);

@@ -95,8 +95,9 @@ struct RunArguments {
   /// together have fewer frames, the first of `next_cache` are zero, what a causal convolution
   /// meets before the first frame (another pad_mode[0] is refused then). Must not overlap `cache`.
   TensorView next_cache{};
-  /// Plan::workspace_bytes() bytes; may be null where that is 0. The CPU backend, where no CUDA
-  /// graph forbids it, also takes null and then uses memory that all its plans share.
+  /// Plan::workspace_bytes() bytes; may be null where that is 0. Runs that may overlap, on other
+  /// streams or threads, have one each. The CPU backend, where no CUDA graph forbids it, also takes
+  /// null and then uses memory that all its plans share.
   void* workspace = nullptr;
   /// With PlanOptions::statistics_groups: receives [N, groups, 2], mean and (biased) variance of
   /// each group of channels of every image of the output, as it is stored: rounded, behind residual
@@ -108,7 +109,7 @@ struct RunArguments {
 
 /// What `Plan::info` and `explain` tell of a kernel.
 struct PlanInfo {
-  std::string kernel;   ///< e.g. "onednn" or "sm90_fprop_256x128x64".
+  std::string kernel;   ///< "onednn", "sm90_fprop_128x128_pingpong_halo_bf16", ...
   std::string backend;  ///< "cpu", "cuda:0 (NVIDIA H200)".
   std::string problem;  ///< The shape string.
   /// 2·N·K·Z·P·Q·(C / groups)·T·R·S: of the operation, whatever the kernel does.
@@ -140,7 +141,7 @@ struct Support {
 };
 
 /// A convolution that is ready to run: kernel chosen, descriptors encoded, workspace known.
-/// Cheap to copy; `run` may be called from several threads at once.
+/// Cheap to copy; `run` may be called from several threads at once, with a workspace each.
 class CONVOY_API Plan {
  public:
   /// Enqueues the convolution on `stream` (the CPU backend runs it before returning). No
@@ -154,7 +155,10 @@ class CONVOY_API Plan {
 
   /// Repacks a filter given in any layout into this plan's format, in its device's memory.
   /// `filter` is dense, of the plan's dtype, in the plan's device memory (host for the CPU
-  /// backend). Throws Error{invalid_argument} for a layout of the other rank.
+  /// backend). Allocates, and may wait for `stream`: not under CUDA-graph capture. The work is
+  /// enqueued on `stream`; let runs on other streams wait for it, and keep `filter` until it is done.
+  /// Throws Error{invalid_argument} for a null or misaligned pointer and for a layout of the other
+  /// rank, Error{out_of_memory}, Error{launch_failure}.
   PackedFilter pack_filter(const void* filter, FilterLayout layout,
                            cudaStream_t stream = nullptr) const;
 

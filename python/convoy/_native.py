@@ -305,6 +305,8 @@ class PlanInfo(Structure):
         ("flops", c_double),
         ("min_bytes", c_double),
         ("statistics", c_char_p),
+        ("tf32", c_int32),
+        ("reserved", c_int32),
     ]
 
 

@@ -251,8 +251,8 @@ class PackedFilter(_Owner):
 class Plan(_Owner):
     """A convolution that is ready to run. Threads may share it.
 
-    kernel, backend: what runs it. flops: of the operation. statistics: what takes them, epilogue
-    or pass, "" without. workspace_bytes: what a run needs. output_shape, residual_shape,
+    kernel, backend: what runs it. flops: of the operation. tf32: whether fp32 is multiplied as
+    TF32. statistics: what takes them, epilogue or pass, "" without. workspace_bytes: what a run needs. output_shape, residual_shape,
     activation_shape, cache_shape, next_cache_shape: as the tensors lie in memory.
     Raises InvalidArgument for an illegal problem, Unsupported with every candidate's reason.
     """
@@ -272,6 +272,7 @@ class Plan(_Owner):
         self.backend = info.backend.decode()
         self.flops = info.flops
         self.statistics = info.statistics.decode()
+        self.tf32 = bool(info.tf32)
         workspace = ctypes.c_size_t()
         native.check(library.convoy_plan_workspace_bytes(self._handle, ctypes.byref(workspace)))
         self.workspace_bytes = workspace.value

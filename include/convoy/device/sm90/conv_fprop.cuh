@@ -69,7 +69,8 @@ struct FpropExtras {
 /// D = compute(epilogue(Conv(A, B))), enqueued on `stream`; `Problem` is Conv2dProblemShape or
 /// Conv3dProblemShape, tensors as there, in device memory, 16-byte aligned. `compute` maps values
 /// before the store and `store` sees what is written, or takes the store's place: see
-/// kernels/common/epilogue.cuh; m counts output pixels in n, z, p, q order, n filters.
+/// kernels/common/epilogue_params.hpp; m counts output pixels in n, z, p, q order, n filters.
+/// Each call encodes the tensor maps of its pointers: a plan (convoy/plan.hpp) does so once.
 /// Throws Error{invalid_argument}, Error{unsupported} with the violated condition,
 /// Error{launch_failure}. A zero-sized output returns at once.
 template <Config kConfig, typename ComputeOp = NoComputeOp, typename StoreOp = NoStoreOp,
