@@ -134,7 +134,7 @@ struct Judgement {
 class KernelCandidate {
  public:
   virtual ~KernelCandidate() = default;
-  virtual std::string name() const = 0;  ///< "onednn", "sm90_fprop_128x256x64_2cta", ...
+  virtual std::string name() const = 0;  ///< "onednn", "sm90_fprop_128x128_pingpong_halo_bf16", ...
   virtual Device device() const = 0;
   virtual Judgement judge(const PlanRequest& request) const = 0;
   /// Whether requests with a prologue are put to it at all: the others are refused before.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the small kernels share on the device: 16-bit tensor-core steps (mma.sync) and
-// asynchronous copies of 4 to 16 bytes. All of it runs on sm_80 and later.
+// What kernels for every GPU since Ampere share on the device: tensor-core steps (mma.sync) of
+// 16-bit types and TF32, and asynchronous copies of 4 to 16 bytes.
 // Section names in comments are those of the PTX ISA, chapter "Instruction Set".
 #pragma once
 

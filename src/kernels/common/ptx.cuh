@@ -116,8 +116,9 @@ __device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
                : "memory");
 }
 
-/// Arrive on the same barrier of CTA `rank` of the cluster.
-__device__ __forceinline__ void barrier_arrive_remote(Barrier* barrier, std::uint32_t rank) {
+/// Arrive on the same barrier of CTA `rank` of the cluster, with what this thread wrote before.
+__device__ __forceinline__ void barrier_arrive_remote_release(Barrier* barrier,
+                                                              std::uint32_t rank) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
                    map_shared_rank(shared_address(barrier), rank))
                : "memory");
@@ -126,7 +127,7 @@ __device__ __forceinline__ void barrier_arrive_remote(Barrier* barrier, std::uin
 /// The same without ordering memory beyond this CTA: for consumers that only read, whose reads (by
 /// the tensor core) have completed. NOTE: a release at cluster scope costs a fence of the whole GPU
 /// (MEMBAR.ALL.GPU, some 500 cycles), an acquire an invalidation of L1.
-__device__ __forceinline__ void barrier_release_remote(Barrier* barrier, std::uint32_t rank) {
+__device__ __forceinline__ void barrier_arrive_remote(Barrier* barrier, std::uint32_t rank) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(
                    map_shared_rank(shared_address(barrier), rank))
                : "memory");
@@ -360,52 +361,7 @@ __device__ __forceinline__ void tma_load_im2col_5d(void* smem, const CUtensorMap
                : "memory");
 }
 
-/// The same two, into every CTA of `cta_mask`.
-__device__ __forceinline__ void tma_load_im2col_4d_multicast(void* smem, const CUtensorMap* map,
-                                                             Barrier* barrier,
-                                                             std::uint16_t cta_mask,
-                                                             std::uint64_t policy, int c, int w,
-                                                             int h, int n, std::uint16_t offset_w,
-                                                             std::uint16_t offset_h) {
-  asm volatile(
-      CONVOY_TMA_LOAD
-      ".4d." CONVOY_TMA_IM2COL
-      ".multicast::cluster.L2::cache_hint [%0], [%1, {%5, %6, %7, %8}], [%2], {%9, %10}, %3, "
-      "%4;" ::"r"(shared_address(smem)),
-      "l"(map), "r"(shared_address(barrier)), "h"(cta_mask), "l"(policy), "r"(c), "r"(w), "r"(h),
-      "r"(n), "h"(offset_w), "h"(offset_h)
-      : "memory");
-}
-
-__device__ __forceinline__ void tma_load_im2col_5d_multicast(
-    void* smem, const CUtensorMap* map, Barrier* barrier, std::uint16_t cta_mask,
-    std::uint64_t policy, int c, int w, int h, int d, int n, std::uint16_t offset_w,
-    std::uint16_t offset_h, std::uint16_t offset_d) {
-  asm volatile(CONVOY_TMA_LOAD
-               ".5d." CONVOY_TMA_IM2COL
-               ".multicast::cluster.L2::cache_hint [%0], [%1, {%5, %6, %7, %8, %9}], [%2], "
-               "{%10, %11, %12}, %3, %4;" ::"r"(shared_address(smem)),
-               "l"(map), "r"(shared_address(barrier)), "h"(cta_mask), "l"(policy), "r"(c), "r"(w),
-               "r"(h), "r"(d), "r"(n), "h"(offset_w), "h"(offset_h), "h"(offset_d)
-               : "memory");
-}
-
 /// Tiled stores from shared memory; elements outside the tensor are not written.
-__device__ __forceinline__ void tma_store_2d(const CUtensorMap* map, const void* smem, int c0,
-                                             int c1) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
-      "r"(shared_address(smem)), "r"(c0), "r"(c1)
-      : "memory");
-}
-__device__ __forceinline__ void tma_store_3d(const CUtensorMap* map, const void* smem, int c0,
-                                             int c1, int c2) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(
-          map),
-      "r"(shared_address(smem)), "r"(c0), "r"(c1), "r"(c2)
-      : "memory");
-}
 __device__ __forceinline__ void tma_store_4d(const CUtensorMap* map, const void* smem, int c0,
                                              int c1, int c2, int c3) {
   asm volatile(

@@ -20,7 +20,7 @@ enum class Swizzle : int { none = 0, b32 = 32, b64 = 64, b128 = 128 };
 struct TiledTensorMap {
   const char* name = "tensor";  ///< For error texts: "activation", "filter", "output" ...
   DType dtype = DType::bf16;
-  int rank = 0;                                    ///< 2..5
+  int rank = 0;                                    ///< 1..5
   std::array<std::int64_t, 5> extents = {};        ///< Up to 2^32 each.
   std::array<std::int64_t, 5> strides_bytes = {};  ///< [0] is ignored (dense); multiples of 16.
   std::array<int, 5> box = {};                     ///< 1..256 each; box[0] bytes: multiple of 16.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Compile-time configuration of the Blackwell convolution: tile shapes, cluster, pipeline depths.
-// Plain host C++ (the kernels, their host twin and the documentation script read it).
+// Plain host C++: the kernels and their host twin read it.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -419,7 +419,7 @@ struct TileEpilogue {
     if (ptx::lane_id() < kParts) {
       const auto peer = static_cast<std::uint32_t>(at.first_rank) +
                         ptx::lane_id() * static_cast<std::uint32_t>(at.rank_step);
-      ptx::barrier_arrive_remote(&smem.exchange_empty, peer);
+      ptx::barrier_arrive_remote_release(&smem.exchange_empty, peer);
     }
     state.exchange_phase ^= 1u;
   }

@@ -107,6 +107,7 @@ class FpropCandidate : public KernelCandidate {
                             .us;
       return us + statistics_us(request);
     } catch (const Error& error) {
+      if (error.status() == Status::internal) throw;
       return error.what();
     }
   }

@@ -10,7 +10,7 @@
 
 namespace convoy::sm90 {
 
-/// Piece q of a warpgroup: kChunksPerBlock for each of its blocks of 64 filters.
+/// Piece q of a warpgroup: pieces_per_block() for each of its blocks of 64 filters.
 template <Config kConfig>
 __device__ __forceinline__ Piece swapped_piece(const Tile& tile, int warpgroup, int q) {
   const int block = warpgroup * kConfig.blocks() + q / kConfig.pieces_per_block();

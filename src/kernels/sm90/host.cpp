@@ -309,8 +309,8 @@ StatisticsMerge plan_statistics(const Tiling& tiling, const ConvGeometry& g, std
   return merge;
 }
 
-[[noreturn]] void refuse(const Instance& instance, const std::string& reason) {
-  throw Error(Status::unsupported, text(name_of(instance), ": ", reason));
+[[noreturn]] void refuse(const std::string& reason) {
+  throw Error(Status::unsupported, reason);
 }
 
 }  // namespace
@@ -352,14 +352,14 @@ void set_band(Params& p, int band) {
 Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, const LaunchOptions& options) {
   std::string reason = refusal(instance, g, options.packed_filter);
   if (reason.empty()) reason = prologue_refusal(instance, g, options.prologue);
-  if (!reason.empty()) refuse(instance, reason);
+  if (!reason.empty()) refuse(reason);
   const Config& config = instance.config;
   const KernelView view = implicit_gemm::kernel_view(g);
   const std::int64_t n_tiles = ceil_div(g.group_filters(), config.block_n);
   if (config.is_resident() && n_tiles > options.multiprocessors) {
-    refuse(instance, text("out_channels = ", g.out_channels, " are ", n_tiles, " tiles of ",
-                          config.block_n, " filters; legal: at most ", options.multiprocessors,
-                          " (each stays in a multiprocessor)"));
+    refuse(text("out_channels = ", g.out_channels, " are ", n_tiles, " tiles of ", config.block_n,
+                " filters; legal: at most ", options.multiprocessors,
+                " (each stays in a multiprocessor)"));
   }
 
   Tiling tiling;
@@ -402,8 +402,8 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, const Launch
       static_cast<std::int64_t>(p.m_clusters) * p.output_frames * n_clusters * p.phases;
   tiling.cluster_size = config.splits_k() ? options.splits : config.cluster_size();
   if (cluster_tiles * tiling.cluster_size > kMaxCoordinate) {
-    refuse(instance, text(cluster_tiles * tiling.cluster_size, " tiles; legal: at most ",
-                          kMaxCoordinate, " (32-bit counters)"));
+    refuse(text(cluster_tiles * tiling.cluster_size, " tiles; legal: at most ", kMaxCoordinate,
+                " (32-bit counters)"));
   }
   p.num_cluster_tiles = static_cast<int>(cluster_tiles);
   tiling.num_tiles = p.num_cluster_tiles * tiling.cluster_size;
@@ -424,7 +424,7 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, const Launch
   tiling.filter = filter_map(config, g, view);
   tiling.output = output_map(config, g, view, p);
   const auto require = [&](const std::string& limit) {
-    if (!limit.empty()) refuse(instance, limit);
+    if (!limit.empty()) refuse(limit);
   };
   require(std::visit([](const auto& map) { return tensor_map_refusal(map); }, tiling.activation));
   if (g.cached_frames > 0) {

@@ -9,7 +9,7 @@
 //                   (CTAs of a cluster share one of the two: each multicasts its slice)
 //   warp 2          completes patches at the border, where padding replicates or reflects
 //   warps 4..       consumer warpgroups: wgmma, then the epilogue of their 64-row blocks,
-//                   each warp storing 16 x 32 pieces by TMA from its own staging buffers
+//                   each warp storing pieces of 16 rows by TMA from its own staging buffers
 //   behind them     where Input::normalised: a warpgroup that normalises every patch
 //
 // The K loop is: for each temporal tap that meets real frames, for each block of 64 channels, for
@@ -632,7 +632,7 @@ struct Kernel {
         if constexpr (kClusterSize == 1) {
           if (lane == 0) ptx::barrier_arrive(&smem.filter_empty[filter]);
         } else {
-          if (lane < kClusterSize) ptx::barrier_release_remote(&smem.filter_empty[filter], lane);
+          if (lane < kClusterSize) ptx::barrier_arrive_remote(&smem.filter_empty[filter], lane);
         }
       }
       if (kActRing && has_act) {

@@ -338,16 +338,6 @@ __device__ __forceinline__ void load_stem_patch(const StemArguments& arguments, 
   }
 }
 
-/// Copy `bytes` (a multiple of 16) from global to shared memory, completing on the barrier.
-__device__ __forceinline__ void bulk_load(void* shared, const void* global, std::uint32_t bytes,
-                                          ptx::Barrier* barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(ptx::shared_address(shared)),
-      "l"(global), "r"(bytes), "r"(ptx::shared_address(barrier))
-      : "memory");
-}
-
 /// Filter of a block's column: of 32 neighbours, the 8 in a thread's fragments are in a row.
 __host__ __device__ inline int stem_filter_of_column(int column) {
   return (column & ~30) | (column >> 2 & 6) | (column << 2 & 24);
@@ -398,7 +388,7 @@ __global__ void __launch_bounds__(kStemThreads, 1)
     for (int step = 0; step < l.steps; step += l.part_steps) {
       const int bytes = min(l.part_steps, l.steps - step) * kStepBytes;
       ptx::barrier_arrive_expect(full, static_cast<std::uint32_t>(bytes));
-      bulk_load(to, from, static_cast<std::uint32_t>(bytes), full);
+      ptx::bulk_load(to, from, static_cast<std::uint32_t>(bytes), full);
       to += bytes, from += bytes, ++full;
     }
   }
