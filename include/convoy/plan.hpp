@@ -156,7 +156,7 @@ class CONVOY_API Plan {
   /// Repacks a filter given in any layout into this plan's format, in its device's memory.
   /// `filter` is dense, of the plan's dtype, in the plan's device memory (host for the CPU
   /// backend). Allocates, and may wait for `stream`: not under CUDA-graph capture. The work is
-  /// enqueued on `stream`; let runs on other streams wait for it, and keep `filter` until it is done.
+  /// enqueued on `stream`: runs on other streams must wait for it, and `filter` stays until then.
   /// Throws Error{invalid_argument} for a null or misaligned pointer and for a layout of the other
   /// rank, Error{out_of_memory}, Error{launch_failure}.
   PackedFilter pack_filter(const void* filter, FilterLayout layout,

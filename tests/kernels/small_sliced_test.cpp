@@ -71,8 +71,8 @@ TEST_F(SlicedK, Taps) {
   expect_right_on_all(shape_2d(1, 3, 3, 8, 16, 5, 4));      // Outputs of padding alone.
   // The second tap lies 2^31 pixels behind the first, which lies as many in front of the input.
   ConvGeometry far = shape_2d(1, 64, 64, 8, 16, 1, 0);
-  far.filter[0] = 2;
-  far.pad_begin[0] = far.dilation[0] = 524288;
+  far.filter[1] = 2;
+  far.pad_begin[1] = far.dilation[1] = 1 << 25;
   expect_right_on_all(far);
   expect_right_on_all(shape_3d(0, 3, 2, 6, 5, 16, 24));     // Causal,
   expect_right_on_all(temporal(4, 3, 1, 3, 5, 32, 20, 2));  // strided along frames.
