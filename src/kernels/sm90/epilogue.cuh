@@ -273,40 +273,104 @@ __device__ __forceinline__ void for_each_word(const Params& p, const Tile& tile,
   }
 }
 
+/// Whether all 16 pixels of a piece are of the output.
+template <Config kConfig>
+__device__ __forceinline__ bool is_inside(const Params& p, const Piece& piece) {
+  return is_patched(p.loader) ? piece.row + 2 <= p.out[1] && piece.pixel + 8 <= p.out[2]
+                              : piece.pixel + 16 <= p.frame_pixels;
+}
+
+/// The words of 4 bytes that a lane has of a piece whose pixels are all inside, a step of rows
+/// apart. NOTE: in a ping-pong tile a scheduler has one warp that stores. So all words are read
+/// before the first is written, and what is the same for all of them is worked out once.
+template <Config kConfig>
+struct InsideWords {
+  using Out = Element<kConfig.out>;
+  static constexpr int kWidth = 4 / static_cast<int>(sizeof(Out));
+  static constexpr int kWords = kConfig.piece_row_bytes() / 4;
+  static constexpr int kRowsAtOnce = 32 / kWords;
+  static constexpr int kCount = 16 / kRowsAtOnce;
+
+  int word, row;            ///< Column, and first row.
+  std::int64_t first;       ///< Element of the first word.
+  std::int64_t next, half;  ///< From a pixel to the next; from eight to those behind, or below.
+  int elements;             ///< Of its row from the word on; none or less: none.
+  bool in_words;            ///< Rows begin at words.
+
+  __device__ __forceinline__ InsideWords(const Params& p, const Tile& tile, const Piece& piece,
+                                         int lane)
+      : word(lane % kWords), row(lane / kWords) {
+    const bool patched = is_patched(p.loader);
+    const int scale = patched && p.phases == 4 && !in_groups<kConfig>(p) ? 2 : 1;
+    const int n = piece.filter + word * kWidth;
+    next = static_cast<std::int64_t>(scale) * p.filters;
+    half = (patched ? static_cast<std::int64_t>(p.out[2]) * scale : 8) * next;
+    first = output_pixel<kConfig>(p, tile, piece, 0) * p.filters + n + row * next;
+    elements = p.filters - n;
+    in_words = p.filters % kWidth == 0;
+  }
+  __device__ __forceinline__ std::int64_t element(int i) const {
+    constexpr int kHalf = kCount / 2;
+    return first + i / kHalf * half + i % kHalf * (kRowsAtOnce * next);
+  }
+  /// In the staging buffer.
+  __device__ __forceinline__ int offset(int i) const {
+    return static_cast<int>(staged_address<kConfig>(0, i * kRowsAtOnce + row, word / 4)) +
+           word % 4 * 4;
+  }
+};
+
 /// Fill a staging buffer with a piece of the residual by ordinary loads, where TMA cannot.
 template <Config kConfig>
 __device__ __forceinline__ void fill_source(const Params& p, const Tile& tile, const Piece& piece,
                                             std::uint8_t* buffer, int lane) {
-  using Out = Element<kConfig.out>;
-  constexpr int kWidth = 4 / static_cast<int>(sizeof(Out));
+  using Words = InsideWords<kConfig>;
+  using Out = typename Words::Out;
+  constexpr int kWidth = Words::kWidth;
   const Out* const source = static_cast<const Out*>(p.source_pointer);
-  for_each_word<kConfig>(p, tile, piece, buffer, lane,
-                         [&](std::uint32_t* word, std::int64_t element, int count) {
-                           if (count == kWidth && p.filters % kWidth == 0) {
-                             *word = *reinterpret_cast<const std::uint32_t*>(source + element);
-                             return;
-                           }
-                           Out values[kWidth] = {};
+  if (!is_inside<kConfig>(p, piece)) {
+    for_each_word<kConfig>(p, tile, piece, buffer, lane,
+                           [&](std::uint32_t* word, std::int64_t element, int count) {
+                             Out values[kWidth] = {};
 #pragma unroll
-                           for (int e = 0; e < kWidth; ++e) {
-                             if (e < count) values[e] = source[element + e];
-                           }
-                           memcpy(word, values, 4);
-                         });
+                             for (int e = 0; e < kWidth; ++e) {
+                               if (e < count) values[e] = source[element + e];
+                             }
+                             memcpy(word, values, 4);
+                           });
+    return;
+  }
+  const Words at(p, tile, piece, lane);
+  std::uint32_t words[Words::kCount] = {};
+  if (at.elements > 0) {
+#pragma unroll
+    for (int i = 0; i < Words::kCount; ++i) {
+      const Out* const from = source + at.element(i);
+      if (at.in_words) {
+        words[i] = *reinterpret_cast<const std::uint32_t*>(from);
+      } else {
+        Out values[kWidth] = {from[0]};
+        if (at.elements >= kWidth) values[kWidth - 1] = from[kWidth - 1];
+        memcpy(&words[i], values, 4);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < Words::kCount; ++i) {
+    *reinterpret_cast<std::uint32_t*>(buffer + at.offset(i)) = words[i];
+  }
 }
 
-/// Write a staged piece of all filters by ordinary stores of 16 bytes a lane: eight pixels side by
-/// side are one run of memory, of a multiple of 16 bytes. False: it has pixels outside, or runs
-/// that begin elsewhere.
+/// Write a staged piece of all filters, whose pixels are all inside, by ordinary stores of 16 bytes
+/// a lane: eight pixels side by side are one run of memory, of a multiple of 16 bytes. False: runs
+/// begin elsewhere.
 template <Config kConfig>
 __device__ __forceinline__ bool store_dense(const Params& p, const Tile& tile, const Piece& piece,
                                             const std::uint8_t* buffer, int lane) {
   using Out = Element<kConfig.out>;
   constexpr int kWidth = 16 / static_cast<int>(sizeof(Out));
   const bool patched = is_patched(p.loader);
-  const bool inside = patched ? piece.row + 2 <= p.out[1] && piece.pixel + 8 <= p.out[2]
-                              : piece.pixel + 16 <= p.frame_pixels;
-  if (!inside || p.phases > 1 || piece.filter > 0) return false;
+  if (p.phases > 1 || piece.filter > 0) return false;
   const std::int64_t pixel =
       patched
           ? (static_cast<std::int64_t>(tile.frame) * p.out[1] + piece.row) * p.out[2] + piece.pixel
@@ -341,24 +405,42 @@ __device__ __forceinline__ bool store_dense(const Params& p, const Tile& tile, c
 template <Config kConfig>
 __device__ __forceinline__ void store_words(const Params& p, const Tile& tile, const Piece& piece,
                                             std::uint8_t* buffer, int lane) {
-  using Out = Element<kConfig.out>;
-  constexpr int kWidth = 4 / static_cast<int>(sizeof(Out));
+  using Words = InsideWords<kConfig>;
+  using Out = typename Words::Out;
+  constexpr int kWidth = Words::kWidth;
   Out* const output = static_cast<Out*>(p.output_pointer);
-  if (p.filters <= kConfig.piece_n() && store_dense<kConfig>(p, tile, piece, buffer, lane)) return;
-  for_each_word<kConfig>(p, tile, piece, buffer, lane,
-                         [&](std::uint32_t* word, std::int64_t element, int count) {
-                           if (count == 0) return;
-                           if (count == kWidth && p.filters % kWidth == 0) {
-                             *reinterpret_cast<std::uint32_t*>(output + element) = *word;
-                             return;
-                           }
-                           Out values[kWidth];
-                           memcpy(values, word, 4);
+  if (!is_inside<kConfig>(p, piece)) {
+    for_each_word<kConfig>(p, tile, piece, buffer, lane,
+                           [&](std::uint32_t* word, std::int64_t element, int count) {
+                             Out values[kWidth];
+                             memcpy(values, word, 4);
 #pragma unroll
-                           for (int e = 0; e < kWidth; ++e) {
-                             if (e < count) output[element + e] = values[e];
-                           }
-                         });
+                             for (int e = 0; e < kWidth; ++e) {
+                               if (e < count) output[element + e] = values[e];
+                             }
+                           });
+    return;
+  }
+  if (p.filters <= kConfig.piece_n() && store_dense<kConfig>(p, tile, piece, buffer, lane)) return;
+  const Words at(p, tile, piece, lane);
+  if (at.elements <= 0) return;
+  std::uint32_t words[Words::kCount];
+#pragma unroll
+  for (int i = 0; i < Words::kCount; ++i) {
+    words[i] = *reinterpret_cast<const std::uint32_t*>(buffer + at.offset(i));
+  }
+#pragma unroll
+  for (int i = 0; i < Words::kCount; ++i) {
+    Out* const to = output + at.element(i);
+    if (at.in_words) {
+      *reinterpret_cast<std::uint32_t*>(to) = words[i];
+    } else {
+      Out values[kWidth];
+      memcpy(values, &words[i], 4);
+      to[0] = values[0];
+      if (kWidth == 2 && at.elements >= kWidth) to[kWidth - 1] = values[kWidth - 1];
+    }
+  }
 }
 
 /// Ops on a staged piece: 16-byte vectors of a row, lane by lane.
