@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -50,7 +51,7 @@ std::string repro_line(const BenchOptions& o, const ShapeCase& shape, DType dtyp
   }
   const PrologueWords& norm = o.norm.prologue;
   if (!norm.norm.empty()) line += " --norm " + norm.norm;
-  if (o.norm.groups != NormWords{}.groups) line += text(" --norm-groups ", o.norm.groups);
+  if (o.norm.groups) line += text(" --norm-groups ", *o.norm.groups);
   if (norm.activation != "none") line += " --norm-activation " + norm.activation;
   if (o.epilogue.bias) line += " --bias";
   if (o.epilogue.activation != "none") line += " --activation " + o.epilogue.activation;
@@ -203,7 +204,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, 1000000));
   command->add_option("--seed", o.seed, "seed of the random tensors")
       ->check(whole_number())
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()))
       ->capture_default_str();
   command->add_flag("--verify", o.verify, "compare with a reference; exit code 1 past the bound");
   command->add_flag("--csv", o.csv, "print CSV on stdout")->excludes("--json");

@@ -284,6 +284,18 @@ struct LoadedLayer {
   bool has_batch = true;           ///< The input file has the extent N.
 };
 
+/// Options that would change nothing.
+void check_effect(const ConvOptions& o, const PlanOptions& options) {
+  if (options.allow_tf32 && options.dtype != DType::fp32) {
+    throw_invalid("--tf32 with tensors of ", to_string(options.dtype),
+                  "; legal: with fp32 (--dtype fp32)");
+  }
+  if (options.upsample_folding == UpsampleFolding::fast && o.upsample == 1) {
+    throw_invalid("--upsample-folding fast without an upsampling; legal: ",
+                  o.rank == 2 ? "with --upsample 2" : "exact");
+  }
+}
+
 LoadedLayer load_layer(const ConvOptions& o) {
   LoadedLayer loaded;
   Layer& layer = loaded.layer;
@@ -299,6 +311,7 @@ LoadedLayer load_layer(const ConvOptions& o) {
   loaded.file_dtype = input.dtype;
   loaded.has_batch = input.rank() == o.rank + 2;
   layer.options.dtype = o.common.dtype.empty() ? input.dtype : parse_dtype(o.common.dtype);
+  check_effect(o, layer.options);
   input.shape = full_shape(o, input, o.input);
   const HostTensor filter = io::read_tensor(o.filter);
   const auto extents = filter_extents(o, layer.filter_layout, filter);

@@ -63,7 +63,7 @@ CLI::Option* NormWords::add_kind_to(CLI::App& command, const std::string& help) 
   command.add_option("--norm-groups", groups, "of a group norm")
       ->check(whole_number())
       ->needs(which)
-      ->capture_default_str();
+      ->default_str(std::to_string(LayerNorm{}.groups));
   return which;
 }
 
@@ -75,7 +75,7 @@ void NormWords::add_to(CLI::App& command) {
       ->needs(which);
   command.add_option("--norm-rule", rule, "of an rms norm's epsilon: added or norm_floor")
       ->needs(which)
-      ->capture_default_str();
+      ->default_str(to_string(RmsEpsilon::added));
   const char* const files = "[C]: .npy, .safetensors, .safetensors:TENSOR";
   command.add_option("--norm-scale", scale, files)->needs(which);
   command.add_option("--norm-bias", bias, std::string("of a group norm, ") + files)->needs(which);
@@ -90,13 +90,20 @@ std::optional<LayerNorm> NormWords::read(std::int64_t channels) const {
   if (result.rms && !bias.empty()) {
     throw_invalid("--norm-bias with --norm rms; legal: --norm-scale alone, or --norm group");
   }
-  result.groups = groups;
+  if (result.rms && groups) {
+    throw_invalid("--norm-groups = ", *groups, " with --norm rms; legal: with --norm group");
+  }
+  if (!result.rms && !rule.empty()) {
+    throw_invalid("--norm-rule = '", rule, "' with --norm group; legal: with --norm rms");
+  }
+  result.groups = groups.value_or(result.groups);
   result.epsilon =
       epsilon.value_or(result.rms ? RmsNormProblem{}.epsilon : GroupNormProblem{}.epsilon);
-  if (rule != to_string(RmsEpsilon::added) && rule != to_string(RmsEpsilon::norm_floor)) {
+  const bool added = rule.empty() || rule == to_string(RmsEpsilon::added);
+  if (!added && rule != to_string(RmsEpsilon::norm_floor)) {
     throw_invalid("norm rule '", rule, "' is not known; legal: added, norm_floor");
   }
-  result.rule = rule == to_string(RmsEpsilon::added) ? RmsEpsilon::added : RmsEpsilon::norm_floor;
+  result.rule = added ? RmsEpsilon::added : RmsEpsilon::norm_floor;
   result.scale = read_parameter(scale, channels, 1.0f, "scale");
   result.bias = read_parameter(bias, channels, 0.0f, "bias");
   return result;

@@ -33,8 +33,8 @@ struct LayerNorm {
 /// `--norm` and what goes with it.
 struct NormWords {
   PrologueWords prologue;
-  std::string rule = "added", scale, bias;
-  std::int64_t groups = 32;
+  std::string rule, scale, bias;       ///< Empty: not given.
+  std::optional<std::int64_t> groups;  ///< 32 where not given.
   std::optional<float> epsilon;
 
   /// --norm, --norm-activation and --norm-groups. `help`: of --norm, which is returned.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <set>
 #include <sstream>
 
 #include "io/byte_source.hpp"
@@ -45,7 +46,21 @@ ShapeCase parse_line(const std::string& line) {
   std::int64_t count = 1;
   std::optional<DType> dtype;
   std::optional<EpilogueKind> epilogue;
+  std::set<std::string> keys;
   while (words >> word) {
+    const std::size_t equals = word.find('=');
+    if (equals != word.npos && word[0] != '-') {
+      const std::string key = word.substr(0, equals);
+      static const std::vector<std::string> kKeys = {"count", "name", "dtype", "epilogue"};
+      if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end()) {
+        throw_invalid("'", word.substr(0, 40), "': key '", key.substr(0, 40),
+                      "' is not known; legal: count, name, dtype, epilogue",
+                      nearest_hint(key, kKeys));
+      }
+      if (!keys.insert(key).second) {
+        throw_invalid("'", word.substr(0, 40), "': ", key, " is given twice; legal: once");
+      }
+    }
     if (word.starts_with("count=")) {
       const char* begin = word.data() + 6;
       const char* end = word.data() + word.size();
@@ -73,21 +88,45 @@ ShapeCase parse_line(const std::string& line) {
 EpilogueKind parse_epilogue(std::string_view words) {
   EpilogueKind kind;
   if (words == "none") return kind;
+  bool each_step = false;
+  const auto once = [](bool& given, const char* what) {
+    if (given) throw_invalid("epilogue: ", what, " is given twice; legal: once");
+    given = true;
+  };
   for (bool more = true; more;) {
     const std::size_t end = std::min(words.find('+'), words.size());
     const std::string_view word = words.substr(0, end);
     more = end < words.size();
     words.remove_prefix(std::min(end + 1, words.size()));
+    if (word == "none") {
+      throw_invalid("epilogue: step 'none' among others; legal: none alone, or the others alone");
+    }
     if (word == "bias" || word.starts_with("bias_")) {
-      kind.bias = true;
+      once(kind.bias, "a bias");
       kind.bias_dtype = word == "bias" ? DType::fp32 : parse_type(word.substr(5), "bias type");
     } else if (word == "residual" || word == "residual_before_activation") {
-      kind.residual = true;
+      once(kind.residual, "a residual");
       if (word != "residual") kind.order = ResidualOrder::before_activation;
+      if (word != "residual" && kind.activation != Activation::none) {
+        throw_invalid("epilogue: '", word, "' behind '", to_string(kind.activation),
+                      "'; legal: in front of it, or residual behind it");
+      }
     } else if (word == "each_step") {
+      once(each_step, "each_step");
       kind.rounding = EpilogueRounding::each_step;
     } else {
-      kind.activation = parse_activation_name(word);
+      const Activation activation = parse_activation_name(word);
+      if (kind.activation != Activation::none) {
+        throw_invalid("epilogue: '", word, "' behind '", to_string(kind.activation),
+                      "'; legal: one activation");
+      }
+      if (kind.residual && kind.order == ResidualOrder::after_activation) {
+        throw_invalid("epilogue: '", word, "' behind 'residual'; legal: ", word,
+                      "+residual, or "
+                      "residual_before_activation+",
+                      word);
+      }
+      kind.activation = activation;
     }
   }
   return kind;

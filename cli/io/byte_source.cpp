@@ -65,13 +65,13 @@ std::string read_all(const std::string& path, std::uint64_t most) {
   return content;
 }
 
-std::optional<std::string> read_if_there(const std::string& path) {
+std::optional<std::string> read_if_there(const std::string& path, std::uint64_t most) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
     throw Error(Status::io_error, path + ": cannot read: " + std::strerror(errno));
   }
-  return read_all(path);
+  return read_all(path, most);
 }
 
 void MemorySource::read_checked(std::uint64_t offset, void* into, std::size_t bytes) {

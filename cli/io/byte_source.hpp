@@ -56,9 +56,9 @@ class FileSource : public ByteSource {
 /// cannot be read.
 std::string read_all(const std::string& path, std::uint64_t most = UINT64_MAX);
 
-/// All bytes of the regular file `path`; nothing where there is no file. Throws Error{io_error} for
-/// whatever else keeps it from being read: who takes that for "no file" overwrites it.
-std::optional<std::string> read_if_there(const std::string& path);
+/// The same; nothing where there is no file. Throws Error{io_error} for whatever else keeps it from
+/// being read: who takes that for "no file" overwrites it.
+std::optional<std::string> read_if_there(const std::string& path, std::uint64_t most = UINT64_MAX);
 
 /// Bytes in memory that outlive the source: tests and fuzzers.
 class MemorySource : public ByteSource {

@@ -552,7 +552,7 @@ typedef struct convoy_shard_layout {
 } convoy_shard_layout_t;
 
 /** Ranks as threads of this process, over host memory: fills ranks[count]. A call waits for the
- * others for `timeout_ms`. On failure all are null. */
+ * others for `timeout_ms`, at most 365 days. On failure all are null. */
 CONVOY_API convoy_status_t convoy_communicators_in_process(int32_t count, int64_t timeout_ms,
                                                            convoy_communicator_t* ranks);
 /** A new id, 128 bytes, for one rank to make and hand to the others. Loads libnccl.so.2. */

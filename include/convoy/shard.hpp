@@ -90,7 +90,7 @@ class Transport;
 /// names the rank and the cause; the communicator is of no use after it.
 class CONVOY_API Communicator {
  public:
-  /// How long a call waits for the other ranks.
+  /// How long a call waits for the other ranks. Time-outs of more than 365 days are 365 days.
   static constexpr std::chrono::milliseconds kTimeout{30'000};
 
   /// Ranks as threads of this process, over host memory: for the CPU backend and for tests. Throws

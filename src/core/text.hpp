@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <locale>
 #include <sstream>
 #include <string>
 
@@ -12,6 +13,7 @@ namespace convoy {
 template <typename... Parts>
 std::string text(const Parts&... parts) {
   std::ostringstream stream;
+  stream.imbue(std::locale::classic());  // NOTE: a program's global one may write 1.024 for 1024.
   stream.exceptions(
       std::ios_base::badbit);  // NOTE: else it would swallow bad_alloc, and cut the text.
   (stream << ... << parts);

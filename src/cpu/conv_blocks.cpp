@@ -35,15 +35,35 @@ void place_axis(const ConvGeometry& g, int axis, std::int64_t first, std::int64_
   block.shape.in[axis] = block.input.extent[axis];
 }
 
-/// Cut `total` into the fewest parts of at most `most`, as equal as can be; call back with each.
+/// The size of the fewest parts of `total` of at most `most`, as equal as can be.
+std::int64_t part_size(std::int64_t total, std::int64_t most) {
+  const std::int64_t parts = ceil_div(total, std::max<std::int64_t>(most, 1));
+  return ceil_div(total, std::max<std::int64_t>(parts, 1));
+}
+
+std::int64_t count_parts(std::int64_t total, std::int64_t most) {
+  return total > 0 ? ceil_div(total, part_size(total, most)) : 0;
+}
+
+/// Cut `total` into such parts; call back with each.
 template <typename Body>
 void for_each_part(std::int64_t total, std::int64_t most, Body&& body) {
-  const std::int64_t parts = ceil_div(total, std::max<std::int64_t>(most, 1));
-  const std::int64_t size = ceil_div(total, std::max<std::int64_t>(parts, 1));
+  const std::int64_t size = part_size(total, most);
   for (std::int64_t first = 0; first < total; first += size) {
     body(first, std::min(size, total - first));
   }
 }
+
+/// What a block holds at most.
+struct Most {
+  std::int64_t images, frames, rows;
+
+  Most(const ConvGeometry& g, std::int64_t row_bytes, std::int64_t limit_bytes)
+      : images(1), frames(1), rows(std::max<std::int64_t>(limit_bytes / row_bytes, 1)) {
+    frames = std::max<std::int64_t>(rows / g.out[1], 1);
+    images = std::max<std::int64_t>(rows / g.out[1] / g.out[0], 1);
+  }
+};
 
 }  // namespace
 
@@ -65,17 +85,25 @@ std::int64_t input_elements_per_row(const ConvGeometry& g) {
   return product;
 }
 
+std::int64_t count_blocks(const ConvGeometry& g, std::int64_t row_bytes, std::int64_t limit_bytes) {
+  const Most most(g, row_bytes, limit_bytes);
+  std::int64_t product = count_parts(g.batch, most.images);
+  for (std::int64_t factor :
+       {count_parts(g.out[0], most.frames), count_parts(g.out[1], most.rows)}) {
+    if (__builtin_mul_overflow(product, factor, &product)) return INT64_MAX;
+  }
+  return product;
+}
+
 std::vector<ConvBlock> cut_into_blocks(const ConvGeometry& g, std::int64_t row_bytes,
                                        std::int64_t limit_bytes, bool gathered) {
-  const std::int64_t rows_a_block = std::max<std::int64_t>(limit_bytes / row_bytes, 1);
-  const std::int64_t frames_a_block = std::max<std::int64_t>(rows_a_block / g.out[1], 1);
-  const std::int64_t images_a_block = std::max<std::int64_t>(rows_a_block / g.out[1] / g.out[0], 1);
+  const Most most(g, row_bytes, limit_bytes);
   const std::int64_t row_elements = g.out[2] * g.out_channels;
 
   std::vector<ConvBlock> blocks;
-  for_each_part(g.batch, images_a_block, [&](std::int64_t n, std::int64_t images) {
-    for_each_part(g.out[0], frames_a_block, [&](std::int64_t z, std::int64_t frames) {
-      for_each_part(g.out[1], rows_a_block, [&](std::int64_t p, std::int64_t rows) {
+  for_each_part(g.batch, most.images, [&](std::int64_t n, std::int64_t images) {
+    for_each_part(g.out[0], most.frames, [&](std::int64_t z, std::int64_t frames) {
+      for_each_part(g.out[1], most.rows, [&](std::int64_t p, std::int64_t rows) {
         ConvBlock block;
         block.first_output = ((n * g.out[0] + z) * g.out[1] + p) * row_elements;
         block.output_elements = images * frames * rows * row_elements;

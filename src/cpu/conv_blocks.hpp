@@ -25,6 +25,10 @@ struct ConvBlock {
 std::vector<ConvBlock> cut_into_blocks(const ConvGeometry& geometry, std::int64_t row_bytes,
                                        std::int64_t limit_bytes, bool gathered);
 
+/// How many those are.
+std::int64_t count_blocks(const ConvGeometry& geometry, std::int64_t row_bytes,
+                          std::int64_t limit_bytes);
+
 /// Whether oneDNN can read the activation as it lies: zero padding narrower than the filter's span,
 /// no cache, no upsampling.
 bool reads_in_place(const ConvGeometry& geometry);

@@ -40,6 +40,17 @@ std::int64_t block_bytes(const DeviceInfo& device) {
 /// Where nothing is staged blocks only keep oneDNN's 32-bit offsets in range.
 constexpr std::int64_t kUnstagedBlockBytes = std::int64_t{1} << 30;
 
+/// Blocks of a plan, which keeps 200 bytes of each, twice. NOTE: blocks are as large as caches: so
+/// many of them write and read a terabyte at least.
+constexpr std::int64_t kMostBlocks = std::int64_t{1} << 20;
+
+/// The most blocks that a plan may cut the output into: those with a gathered input.
+std::int64_t most_blocks(const PlanRequest& request) {
+  const ConvGeometry& g = request.geometry;
+  const std::int64_t row_bytes = (g.out[2] * g.out_channels + cpu::input_elements_per_row(g)) * 4;
+  return cpu::count_blocks(g, row_bytes, block_bytes(request.device));
+}
+
 memory::data_type onednn_type(DType dtype) {
   switch (dtype) {
     case DType::bf16:
@@ -410,6 +421,10 @@ class OnednnCandidate final : public KernelCandidate {
     for (const auto& limit : limits) {
       if (limit.value <= kMost) continue;
       return text(limit.name, " = ", limit.value, "; legal: at most ", kMost);
+    }
+    if (const std::int64_t blocks = most_blocks(request); blocks > kMostBlocks) {
+      return text("blocks of the output, as large as caches, = ", blocks, "; legal: at most ",
+                  kMostBlocks, " (less padding, or fewer rows)");
     }
 
     // A core of today: 32 fp32 lanes, two operations each, at 2 GHz; half of it in practice.

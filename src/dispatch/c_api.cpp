@@ -117,10 +117,15 @@ convoy_elementwise_t default_elementwise() {
 }
 
 /// `count`, which says how many of a struct's `most` elements are there.
-int counted(int32_t count, int most, const char* name) {
-  if (count >= 0 && count <= most) return count;
-  throw_invalid(name, " = ", count, " is not legal; legal: 0 to ", most,
-                "; nearest: ", std::clamp(count, 0, most));
+int counted(int32_t count, int least, int most, const char* name) {
+  if (count >= least && count <= most) return count;
+  throw_invalid(name, " = ", count, " is not legal; legal: ", least, " to ", most,
+                "; nearest: ", std::clamp(count, least, most));
+}
+
+/// NOTE: a later version may give the field a meaning.
+void require_zero(int32_t reserved, const char* name) {
+  if (reserved != 0) throw_invalid(name, " = ", reserved, " is not legal; legal: 0; nearest: 0");
 }
 
 ElementwiseProblem elementwise_of(const convoy_elementwise_t& c) {
@@ -130,14 +135,14 @@ ElementwiseProblem elementwise_of(const convoy_elementwise_t& c) {
                              .width = c.extents[3],
                              .channels = c.extents[4]};
   const int operands =
-      counted(c.operand_count, ElementwiseProblem::kOperands, "problem.operand_count");
+      counted(c.operand_count, 1, ElementwiseProblem::kOperands, "problem.operand_count");
   for (int i = 0; i < operands; ++i) {
     ElementwiseOperand& operand = problem.operands.emplace_back();
     std::copy_n(c.operands[i].strides, 5, operand.strides);
     std::copy_n(c.operands[i].ratio, 3, operand.ratio);
     std::copy_n(c.operands[i].offset, 3, operand.offset);
   }
-  const int steps = counted(c.step_count, ElementwiseProblem::kSteps, "problem.step_count");
+  const int steps = counted(c.step_count, 0, ElementwiseProblem::kSteps, "problem.step_count");
   for (int i = 0; i < steps; ++i) {
     const convoy_elementwise_step_t& step = c.steps[i];
     problem.steps.push_back({.op = static_cast<ElementwiseOp>(step.op),
@@ -281,6 +286,7 @@ convoy_status_t fail(Status status, const char* message) noexcept {
 
 Conv2dProblemShape problem_of(const convoy_conv2d_shape_t* given) {
   const convoy_conv2d_shape_t s = adopt(given, default_conv2d(), "shape");
+  require_zero(s.reserved, "shape.reserved");
   return {.batch = s.batch,
           .in_height = s.in_height,
           .in_width = s.in_width,
@@ -303,6 +309,7 @@ Conv2dProblemShape problem_of(const convoy_conv2d_shape_t* given) {
 
 Conv3dProblemShape problem_of(const convoy_conv3d_shape_t* given) {
   const convoy_conv3d_shape_t s = adopt(given, default_conv3d(), "shape");
+  require_zero(s.reserved, "shape.reserved");
   Conv3dProblemShape p;
   p.batch = s.batch;
   p.in_depth = s.in_depth;
@@ -326,6 +333,7 @@ Conv3dProblemShape problem_of(const convoy_conv3d_shape_t* given) {
 PlanOptions options_of(const convoy_plan_options_t* given) {
   if (given == nullptr) return {};
   const convoy_plan_options_t c = adopt(given, default_options(), "options");
+  require_zero(c.reserved, "options.reserved");
   PlanOptions options;
   options.dtype = static_cast<DType>(c.dtype);
   if (c.output_dtype != -1) options.output_dtype = static_cast<DType>(c.output_dtype);
@@ -526,6 +534,7 @@ convoy_status_t convoy_plan_elementwise(const convoy_elementwise_t* problem,
   return guarded([&] {
     *require(result, "plan") = nullptr;
     const convoy_elementwise_t c = adopt(problem, default_elementwise(), "problem");
+    require_zero(c.reserved, "problem.reserved");
     *result = new convoy_elementwise_plan_s{
         plan(elementwise_of(c), {.dtype = static_cast<DType>(c.dtype),
                                  .device = static_cast<Device>(c.device),

@@ -7,6 +7,7 @@
 
 #include "core/filter_layout.hpp"
 #include "core/text.hpp"
+#include "dispatch/option_check.hpp"
 #include "dispatch/pointer_check.hpp"
 
 namespace convoy {
@@ -219,6 +220,7 @@ RunPointers RunContract::check(const RunArguments& arguments) const {
 }
 
 void RunContract::check_filter_to_pack(const void* filter, FilterLayout layout) const {
+  require_enum(layout, FilterLayout::trscf, "layout");
   filter_strides(geometry_, layout);
   if (geometry_.filter_elements() > 0) check_pointer(filter, "filter");
 }

@@ -151,6 +151,11 @@ std::vector<Considered> select(const ConvGeometry& geometry, const PlanOptions& 
   check_statistics(geometry, options.shuffle, options.statistics_groups);
   check_kernel_name(options.kernel, kernels);
 
+  if (gpu != nullptr && gpu->multiprocessors < 1) {
+    throw_invalid("gpu.multiprocessors = ", gpu->multiprocessors,
+                  " is not legal; legal: at least 1; nearest: 1");
+  }
+
   // Ask for the devices once.
   std::string no_cuda;
   std::optional<DeviceInfo> cuda;

@@ -148,7 +148,7 @@ void check_statistics(const ConvGeometry& g, const OutputShuffle& shuffle, std::
   if (groups == 0 || (groups > 0 && channels % groups == 0)) return;
   throw_invalid("statistics_groups = ", groups, " with ", channels,
                 " channels of the output; legal: 0 (none) or a divisor; nearest: ",
-                largest_divisor(channels, groups));
+                groups < 0 ? 0 : largest_divisor(channels, groups));
 }
 
 }  // namespace convoy

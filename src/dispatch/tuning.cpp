@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -50,6 +51,35 @@ std::string_view current_name(std::string_view kernel) {
   return kernel;
 }
 
+/// What is wrong with "<device> | <types> | <epilogue> | <shape>", without the epilogue where
+/// `fields` is 3; empty where nothing is. The words of the shape are those of tuning_key.
+std::string wrong_key(std::string_view key, int fields) {
+  int found = 0;
+  std::string_view field;
+  for (bool more = true; more; ++found) {
+    const std::size_t end = key.find(kSeparator);
+    more = end != key.npos;
+    field = key.substr(0, end);
+    if (field.find_first_not_of(' ') == field.npos) return text("field ", found + 1, " is empty");
+    if (more) key.remove_prefix(end + kSeparator.size());
+  }
+  if (found != fields) return text(found, " fields behind the kernel, not ", fields);
+  constexpr std::string_view kWords = "ndhwckfslpgu";
+  for (std::size_t i = 0; i <= kWords.size(); ++i) {
+    const std::size_t end = std::min(field.find(' '), field.size());
+    const std::string_view word = field.substr(0, end);
+    field.remove_prefix(std::min(end + 1, field.size()));
+    // The modes of padding come last: three letters.
+    const bool legal = i < kWords.size() ? word.size() > 1 && word[0] == kWords[i]
+                                         : word.size() == 3 && field.empty();
+    if (!legal) {
+      return text("the shape ends early or is none, at its word ", i + 1, ", '", word.substr(0, 20),
+                  "'");
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 TuningDatabase TuningDatabase::parse(std::string_view content, const std::string& origin) {
@@ -71,13 +101,23 @@ TuningDatabase TuningDatabase::parse(std::string_view content, const std::string
     TunedKernel tuned;
     const char* const end = choice.data() + std::min(space, choice.size());
     const auto [rest, error] = std::from_chars(choice.data(), end, tuned.us);
-    const bool is_number = error == std::errc{} && rest == end && tuned.us > 0;
-    if (separator == line.npos || space == choice.npos || !is_number) {
+    const bool is_number =
+        error == std::errc{} && rest == end && std::isfinite(tuned.us) && tuned.us > 0;
+    const std::string_view kernel =
+        space == choice.npos ? std::string_view() : choice.substr(space + 1);
+    if (separator == line.npos || kernel.empty() || kernel.find(' ') != kernel.npos || !is_number) {
       fail(origin, number,
            "not '<microseconds> <kernel> | <device> | <types> | <epilogue> | <shape>'");
     }
-    tuned.kernel = current_name(choice.substr(space + 1));
+    tuned.kernel = current_name(kernel);
     std::string key(line.substr(separator + kSeparator.size()));
+    const std::string wrong = wrong_key(key, header == kPlainHeader ? 3 : 4);
+    if (!wrong.empty()) {
+      fail(origin, number,
+           text(wrong,
+                "; legal: '<microseconds> <kernel> | <device> | <types> | <epilogue> | "
+                "<shape>', as `convoy tune` writes it"));
+    }
     if (const std::size_t shape = key.rfind(kSeparator);
         header == kPlainHeader && shape != key.npos)
       key.insert(shape, text(kSeparator, epilogue_class({})));
@@ -88,10 +128,14 @@ TuningDatabase TuningDatabase::parse(std::string_view content, const std::string
 
 std::string TuningDatabase::to_text() const {
   std::string result = text(kHeader, "\n");
-  char us[32];
   for (const auto& [key, choice] : choices_) {
-    std::snprintf(us, sizeof us, "%.2f", choice.us);
-    result += text(us, " ", choice.kernel, kSeparator, key, "\n");
+    // NOTE: short times by their own digits: two behind the point may leave 0, which is refused.
+    char digits[64];
+    const bool usual = choice.us >= 1 && choice.us < 1e15;
+    const std::to_chars_result end =
+        usual ? std::to_chars(digits, std::end(digits), choice.us, std::chars_format::fixed, 2)
+              : std::to_chars(digits, std::end(digits), choice.us);
+    result += text(std::string_view(digits, end.ptr), " ", choice.kernel, kSeparator, key, "\n");
   }
   return result;
 }

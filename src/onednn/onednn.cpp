@@ -74,8 +74,9 @@ dnnl::convolution_forward::primitive_desc without_amx(
 }  // namespace
 
 const dnnl::engine& cpu_engine() {
-  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  return engine;
+  // NOTE: never destroyed: static objects of the caller's may run a plan as the program ends.
+  static const auto* const engine = new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  return *engine;
 }
 
 memory::desc plain_weights(const ConvGeometry& g, FilterLayout layout, memory::data_type type) {

@@ -175,15 +175,17 @@ void Transport::agree(const std::string& subject, const std::string& fault, Stat
 
 std::vector<Communicator> Communicator::in_process(int count, std::chrono::milliseconds timeout) {
   std::vector<Communicator> ranks;
-  for (auto& transport : make_in_process(count, timeout)) ranks.emplace_back(std::move(transport));
+  for (auto& transport : make_in_process(count, capped(timeout))) {
+    ranks.emplace_back(std::move(transport));
+  }
   return ranks;
 }
 Communicator Communicator::nccl(void* comm, std::chrono::milliseconds timeout) {
-  return Communicator(wrap_nccl(comm, timeout));
+  return Communicator(wrap_nccl(comm, capped(timeout)));
 }
 Communicator Communicator::nccl(const NcclId& id, int rank, int count,
                                 std::chrono::milliseconds timeout) {
-  return Communicator(make_nccl(id, rank, count, timeout));
+  return Communicator(make_nccl(id, rank, count, capped(timeout)));
 }
 NcclId Communicator::nccl_id() {
   return make_nccl_id();

@@ -20,7 +20,7 @@ std::chrono::milliseconds limit_of(int64_t timeout_ms) {
   if (timeout_ms < 1) {
     throw_invalid("timeout_ms = ", timeout_ms, " is not legal; legal: at least 1; nearest: 1");
   }
-  return std::chrono::milliseconds(timeout_ms);
+  return capped(std::chrono::milliseconds(timeout_ms));
 }
 
 std::vector<Move> moves_of(const convoy_peer_move_t* given, size_t count, const char* name) {

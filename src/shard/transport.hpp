@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -99,6 +100,13 @@ void telling(Transport& transport, Work work) {
   }
 }
 
+/// NOTE: a time so far from now still fits the clock, whose nanoseconds have 64 bits.
+constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(365 * 24);
+inline std::chrono::milliseconds capped(std::chrono::milliseconds timeout) {
+  return std::clamp(timeout, std::chrono::milliseconds(0), kLongestTimeout);
+}
+
+/// Those that take a time-out take one of at most kLongestTimeout.
 std::vector<std::shared_ptr<Transport>> make_in_process(int count,
                                                         std::chrono::milliseconds timeout);
 /// nccl.cpp, or nccl_none.cpp in a build without CUDA.

@@ -42,7 +42,8 @@ def good_files(rng):
                                                  "y": ((4,), values[:4], kind)}),
         "x.png": case.png_bytes(4, 4, rows),
         "x.jpg": rng.choice((case.JPEG_BASELINE, case.JPEG_PROGRESSIVE)),
-        "tuning.txt": b"convoy-tuning 2\n1.5 onednn | cpu | bf16>bf16 packed | plain | n1 d0+1\n",
+        "tuning.txt": b"convoy-tuning 2\n1.5 onednn | cpu | bf16>bf16 packed | plain | "
+                      b"n1 d0+1 h4 w4 c4 k4 f1x1x1 s1x1x1 l1x1x1 p0x0x0:0x0x0 g1 u1 zzz\n",
         "shapes.txt": b"n1h4w4c4k4r3s3ph1pw1 count=2 name=a\nmb1ic4oc4ih4kh3ph1\n",
     }
 

@@ -239,7 +239,7 @@ class MisuseTest(ProgramCase):
         self.refuse("--drop-frames requires --shuffle", "explain", "n1d3h4w4c4k4", "--drop-frames",
                     1)
         for word, reason in (("99999999999999999999", "does not fit 64 bits"),
-                             ("2.5", "is not a whole number"), ("-1", "nearest: 1"),
+                             ("2.5", "is not a whole number"), ("-1", "nearest: 0"),
                              (3, "nearest: 2"), (2**62, "nearest: 4")):
             self.refuse(reason, "explain", "n1h4w4c4k4", "--statistics", word)
         # Its divisors are not tried one by one.
@@ -255,6 +255,22 @@ class MisuseTest(ProgramCase):
         self.refuse("'nan' is not a number", *self.conv2d("--activation", "leaky_relu:nan"))
         self.refuse("'nan' is not a number", *self.conv2d("--activation", "clamp:nan,1"))
         self.refuse("--seed", "bench", "n1h4w4c4k4", "--seed", "99999999999999999999")
+
+    def test_options_without_effect(self):
+        for more, reason in (
+                (("--norm", "rms", "--norm-groups", 2), "--norm-groups = 2 with --norm rms"),
+                (("--norm", "group", "--norm-groups", 2, "--norm-rule", "norm_floor"),
+                 "--norm-rule = 'norm_floor' with --norm group"),
+                (("--upsample-folding", "fast"), "legal: with --upsample 2"),
+                (("--tf32", "--dtype", "bf16"), "--tf32 with tensors of bf16")):
+            self.refuse(reason, *self.conv2d(*more))
+        self.write_npy("x8.npy", (1, 4, 4, 8))
+        self.write_npy("w8.npy", (4, 3, 3, 8))
+        self.succeed(*self.conv2d("--norm", "group", "--norm-groups", 2, "--tf32", x="x8.npy",
+                                  w="w8.npy"))
+        self.succeed(*self.conv2d("--norm", "rms", "--norm-rule", "norm_floor"))
+        self.succeed(*self.conv2d("--upsample", 2, "--upsample-folding", "fast"))
+        self.refuse("not in range", "bench", "n1h4w4c4k4", "--seed", "-1")
 
     def test_where_the_memory_ends(self):
         if SANITIZED:

@@ -154,6 +154,34 @@ TEST(ShapeFile, EpiloguesAreAsTheirKindsArePrinted) {
   }
 }
 
+TEST(ShapeFile, RefusesWordsThatItDoesNotKnowOrKnowsAlready) {
+  const io::TemporaryFolder folder;
+  const auto error_of = [&](const std::string& words) -> std::string {
+    std::ofstream(folder / "set.txt") << "n1h4w4c4k8 " << words << "\n";
+    try {
+      read_shape_file(folder / "set.txt");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(error_of("count=2 name=a dtype=bf16 epilogue=bias+residual_before_activation+silu"),
+            "accepted");
+  const std::pair<const char*, const char*> wrong[] = {
+      {"cuont=2", "'cuont' is not known; legal: count, name, dtype, epilogue; nearest: count"},
+      {"count=2 count=3", "count is given twice"},
+      {"epilogue=none+relu", "'none' among others"},
+      {"epilogue=relu+silu", "legal: one activation"},
+      {"epilogue=bias+bias_bf16", "a bias is given twice"},
+      {"epilogue=residual+residual", "a residual is given twice"},
+      {"epilogue=residual+silu", "legal: silu+residual, or residual_before_activation+silu"},
+      {"epilogue=silu+residual_before_activation", "behind 'silu'"},
+      {"epilogue=each_step+each_step", "each_step is given twice"}};
+  for (const auto& [words, reason] : wrong) {
+    EXPECT_NE(error_of(words).find(reason), std::string::npos) << words << ": " << error_of(words);
+  }
+}
+
 TEST(ShapeFile, NamesTheLine) {
   const io::TemporaryFolder folder;
   std::ofstream(folder / "set.txt") << "n1h8w8c4k4r3s3\nn1h8w8c4\n";

@@ -137,6 +137,40 @@ static void test_three_dimensions(void) {
   convoy_plan_destroy(plan);
 }
 
+static void test_fields_that_must_be_zero(void) {
+  convoy_conv2d_shape_t shape = small_shape();
+  convoy_plan_options_t options = cpu_options();
+  convoy_plan_t plan = NULL;
+  shape.reserved = 7;
+  CHECK(convoy_plan_conv2d(&shape, &options, &plan) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("shape.reserved = 7") && error_has("legal: 0"));
+  shape.reserved = 0;
+  options.reserved = -1;
+  CHECK(convoy_plan_conv2d(&shape, &options, &plan) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("options.reserved = -1"));
+  options.reserved = 0;
+  options.statistics_groups = -1;
+  CHECK(convoy_plan_conv2d(&shape, &options, &plan) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("nearest: 0"));
+  options.statistics_groups = 0;
+  CHECK(convoy_plan_conv2d(&shape, &options, &plan) == CONVOY_OK);
+  alignas(16) float filter[12] = {0};
+  convoy_packed_filter_t packed = NULL;
+  CHECK(convoy_pack_filter(plan, filter, 99, NULL, &packed) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("layout = 99") && error_has("(KRSC)"));
+  convoy_plan_destroy(plan);
+
+  convoy_elementwise_t problem;
+  convoy_elementwise_init(&problem, sizeof(problem));
+  convoy_elementwise_plan_t steps = NULL;
+  problem.operand_count = -1;
+  CHECK(convoy_plan_elementwise(&problem, &steps) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("operand_count = -1") && error_has("nearest: 1"));
+  problem.reserved = 3;
+  CHECK(convoy_plan_elementwise(&problem, &steps) == CONVOY_INVALID_ARGUMENT);
+  CHECK(error_has("problem.reserved = 3"));
+}
+
 static void test_errors(void) {
   convoy_conv2d_shape_t shape = small_shape();
   convoy_plan_options_t options = cpu_options();
@@ -571,6 +605,7 @@ int main(void) {
   CHECK(strstr(convoy_version(), "git") != NULL);
   test_run();
   test_three_dimensions();
+  test_fields_that_must_be_zero();
   test_errors();
   test_struct_growth();
   test_shuffle();

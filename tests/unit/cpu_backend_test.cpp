@@ -62,6 +62,50 @@ TEST(CpuBlocks, CoverTheOutputOnce) {
   }
 }
 
+TEST(CpuBlocks, AreCountedBeforeTheyAreCut) {
+  for (const ProblemShape& problem :
+       {ProblemShape(kTallImage), ProblemShape(Conv3dProblemShape{.batch = 5,
+                                  .in_depth = 3,
+                                  .in_height = 7,
+                                  .in_width = 4,
+                                  .in_channels = 2,
+                                  .out_channels = 3})}) {
+    const ConvGeometry g = geometry_of(problem);
+    for (const std::int64_t limit : {1, 3, 8, 20, 50, 100000}) {
+      EXPECT_EQ(cpu::count_blocks(g, 1, limit),
+                std::ssize(cpu::cut_into_blocks(g, 1, limit, true)));
+    }
+  }
+}
+
+TEST(CpuBlocks, TooManyAreRefusedAtOnce) {
+  const Conv2dProblemShape padded{.in_height = 63,
+                                  .in_width = 65537,
+                                  .in_channels = 16,
+                                  .out_channels = 16,
+                                  .filter_h = 65537,
+                                  .pad_h = 2147483647,
+                                  .stride_h = 7,
+                                  .stride_w = 8,
+                                  .dilation_h = 63,
+                                  .groups = 16,
+                                  .pad_h_end = 16777215};
+  const Support support = supports(padded, {.device = Device::cpu});
+  EXPECT_FALSE(support);
+  EXPECT_NE(support.reason.find("blocks of the output"), std::string::npos) << support.reason;
+  EXPECT_NE(support.reason.find("legal: at most 1048576"), std::string::npos) << support.reason;
+  EXPECT_THROW(plan(padded, {.device = Device::cpu}), Error);
+  // A hundred gigabytes are none too many.
+  EXPECT_TRUE(supports(Conv2dProblemShape{.batch = 64,
+                                          .in_height = 4096,
+                                          .in_width = 4096,
+                                          .in_channels = 64,
+                                          .out_channels = 64,
+                                          .filter_h = 3,
+                                          .filter_w = 3},
+                       {.device = Device::cpu}));
+}
+
 TEST(CpuBackend, ManyBlocksOfRows) {
   for (DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     test::ConvCase c = case_of(kTallImage, dtype);

@@ -89,6 +89,25 @@ TEST(Shard, RefusesWhatCannotBeCut) {
                [] { shard_layouts(layer(8), {.count = 2, .input_margin = -1}); });
 }
 
+TEST(Shard, TheLongestTimeoutWaitsForALateRank) {
+  for (const auto timeout :
+       {std::chrono::milliseconds::max(), std::chrono::milliseconds(INT64_MAX / 1'000'000)}) {
+    auto ranks = Communicator::in_process(2, timeout);
+    const auto gather = [&](int rank) {
+      int received[2] = {-1, -1};
+      ranks[std::size_t(rank)].all_gather(&rank, received, sizeof(int));
+      EXPECT_EQ(received[0], 0);
+      EXPECT_EQ(received[1], 1);
+    };
+    std::thread late([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      EXPECT_NO_THROW(gather(1));
+    });
+    EXPECT_NO_THROW(gather(0));
+    late.join();
+  }
+}
+
 #ifdef CONVOY_WITH_CPU
 
 TEST(Shard, HasTheBitsOfOneRank) {

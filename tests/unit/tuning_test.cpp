@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <locale>
 
 #include "dispatch/backends.hpp"
 #include "dispatch/select.hpp"
@@ -29,11 +30,18 @@ PlanRequest some_request() {
   return request;
 }
 
+/// A key of a tuning file, of a layer with so many channels.
+std::string some_key(int channels) {
+  PlanRequest request = some_request();
+  request.geometry.in_channels = channels;
+  return tuning_key(request);
+}
+
 TEST(Tuning, TextComesBack) {
   TuningDatabase database;
   const std::string key = tuning_key(some_request());
   database.set(key, {"few_filters", 168.9});
-  database.set("other | key", {"sm90", 1.0});
+  database.set(some_key(8), {"sm90", 1.0});
   const TuningDatabase read = TuningDatabase::parse(database.to_text(), "test");
   EXPECT_EQ(read.size(), 2u);
   const auto found = read.find(key);
@@ -43,24 +51,57 @@ TEST(Tuning, TextComesBack) {
   EXPECT_FALSE(read.find("none").has_value());
 }
 
+TEST(Tuning, ShortAndLongTimesComeBack) {
+  for (const double us : {0.004, 1e-300, 0.1, 1.0 / 3, 1e16, 1e300}) {
+    TuningDatabase database;
+    database.set(some_key(8), {"sm90", us});
+    const auto found = TuningDatabase::parse(database.to_text(), "test").find(some_key(8));
+    ASSERT_TRUE(found.has_value()) << us;
+    EXPECT_DOUBLE_EQ(found->us, us);
+  }
+}
+
+/// 1.024,5 for 1024.5.
+class CommaPunctuation final : public std::numpunct<char> {
+  char do_decimal_point() const override { return ','; }
+  char do_thousands_sep() const override { return '.'; }
+  std::string do_grouping() const override { return "\3"; }
+};
+
+TEST(Tuning, KeysAndShapesAreTheSameInEveryLocale) {
+  const ProblemShape shape = Conv2dProblemShape{
+      .in_height = 1024, .in_width = 1024, .in_channels = 4096, .out_channels = 8};
+  const std::string key = some_key(1024), name = to_string(shape);
+  TuningDatabase database;
+  database.set(key, {"sm90", 1024.5});
+  const std::string file = database.to_text();
+  const std::locale before =
+      std::locale::global(std::locale(std::locale::classic(), new CommaPunctuation));
+  const std::string key_there = some_key(1024), name_there = to_string(shape);
+  const std::string file_there = database.to_text();
+  std::locale::global(before);
+  EXPECT_EQ(key_there, key);
+  EXPECT_EQ(name_there, name);
+  EXPECT_EQ(file_there, file);
+}
+
 TEST(Tuning, FilesWithFormerKernelNamesAreRead) {
-  const TuningDatabase read = TuningDatabase::parse(
-      "convoy-tuning 2\n"
-      "1.00 portable_halo | a\n"
-      "2.00 portable_patch | b\n"
-      "3.00 portable_pointwise | c\n"
-      "4.00 portable_depthwise | d\n"
-      "5.00 portable_grouped | e\n"
-      "6.00 portable_general | f\n"
-      "7.00 sm90_stem | g\n",
-      "test");
-  const std::pair<const char*, const char*> expected[] = {
-      {"a", "few_filters"}, {"b", "few_channels"}, {"c", "pointwise"}, {"d", "depthwise"},
-      {"e", "grouped"},     {"f", "general"},      {"g", "sm90_stem"}};
-  for (const auto& [key, kernel] : expected) {
-    const auto found = read.find(key);
-    ASSERT_TRUE(found.has_value()) << key;
-    EXPECT_EQ(found->kernel, kernel);
+  const std::pair<const char*, const char*> names[] = {
+      {"portable_halo", "few_filters"},    {"portable_patch", "few_channels"},
+      {"portable_pointwise", "pointwise"}, {"portable_depthwise", "depthwise"},
+      {"portable_grouped", "grouped"},     {"portable_general", "general"},
+      {"sm90_stem", "sm90_stem"}};
+  std::string file = "convoy-tuning 2\n";
+  int channels = 0;
+  for (const auto& [before, now] : names) {
+    file += std::string("1.00 ") + before + " | " + some_key(++channels) + "\n";
+  }
+  const TuningDatabase read = TuningDatabase::parse(file, "test");
+  channels = 0;
+  for (const auto& [before, now] : names) {
+    const auto found = read.find(some_key(++channels));
+    ASSERT_TRUE(found.has_value()) << before;
+    EXPECT_EQ(found->kernel, now);
   }
 }
 
@@ -144,7 +185,7 @@ TEST(Tuning, MergeOverrides) {
 }
 
 TEST(Tuning, BadFilesAreRefusedWithTheLine) {
-  const auto error_of = [](const char* content) -> std::string {
+  const auto error_of = [](const std::string& content) -> std::string {
     try {
       TuningDatabase::parse(content, "file");
     } catch (const Error& error) {
@@ -153,7 +194,21 @@ TEST(Tuning, BadFilesAreRefusedWithTheLine) {
     }
     return "accepted";
   };
-  EXPECT_EQ(error_of("convoy-tuning 2\n# comment\n\n1.5 k | d | t | e | s\n"), "accepted");
+  const std::string header = "convoy-tuning 2\n", key = some_key(8), line = "1.5 k | " + key;
+  EXPECT_EQ(error_of(header + "# comment\n\n" + line + "\n"), "accepted");
+  // Cut anywhere but in its last line break.
+  for (std::size_t length = 1; length < line.size(); ++length) {
+    const std::string error = error_of(header + line.substr(0, length));
+    EXPECT_NE(error.find("file:2:"), std::string::npos) << line.substr(0, length);
+  }
+  for (const char* time : {"inf", "nan", "1e999", "0", "-1"}) {
+    EXPECT_NE(error_of(header + time + " k | " + key + "\n").find("file:2:"), std::string::npos);
+  }
+  for (const std::string& bad :
+       {"1.5  | " + key, "1.5 two words | " + key, std::string("1.5 k | d | t |  | ") + "n1",
+        "1.5 k | more | " + key}) {
+    EXPECT_NE(error_of(header + bad + "\n").find("file:2:"), std::string::npos) << bad;
+  }
   EXPECT_NE(error_of("").find("file:1:"), std::string::npos);
   EXPECT_NE(error_of("convoy-tuning 3\n").find("file:1:"), std::string::npos);
   EXPECT_NE(error_of("convoy-tuning 2\nfast kernel | d\n").find("file:2:"), std::string::npos);
@@ -161,6 +216,15 @@ TEST(Tuning, BadFilesAreRefusedWithTheLine) {
   EXPECT_NE(error_of("convoy-tuning 2\n1.5x kernel | d\n").find("file:2:"), std::string::npos);
   EXPECT_NE(error_of("convoy-tuning 2\n-1 kernel | d\n").find("file:2:"), std::string::npos);
   EXPECT_NE(error_of("convoy-tuning 2\n1.5 | d\n").find("file:2:"), std::string::npos);
+}
+
+TEST(Tuning, AGpuWithoutMultiprocessorsIsRefused) {
+  const Conv2dProblemShape shape{
+      .in_height = 4, .in_width = 4, .in_channels = 4, .out_channels = 4};
+  DeviceInfo gpu = known_gpu("h200");
+  EXPECT_NO_THROW(candidates(shape, {}, gpu));
+  gpu.multiprocessors = 0;
+  EXPECT_THROW(candidates(shape, {}, gpu), Error);
 }
 
 /// A CUDA kernel whose model time depends on the activation, and is wrong.
