@@ -10,7 +10,16 @@ import torch
 from . import _layout
 from ._conv_node import Conv
 from ._deferred import HALVES, Deferred, another, is_tensor, plain, value_of, view, waiting_norm
-from ._memory import alone, is_given, laid_out, link, own_form, stepped
+from ._memory import (
+    alone,
+    follow,
+    is_given,
+    laid_out,
+    link,
+    own_form,
+    stepped,
+    view_if_written,
+)
 from ._nodes import (
     Cast,
     Cat,
@@ -103,15 +112,27 @@ def _waiting_frames(x, first, count):
     return made
 
 
+def _frames_of_parts(x, first, count):
+    """Frames of a Cat that waits, without the others."""
+    parts = x._node.frames(first, first + count)
+    node = parts[0]
+    if len(parts) > 1 or node.tensor is None or is_given(node):
+        node = Cat(parts)
+    else:
+        node = Lent(node.tensor)  # The part is another tensor's, which may be written to.
+    made = Deferred(node, x._session)
+    view_if_written(x, made, lambda t: t[:, :, first:first + count])
+    return made
+
+
 def _getitem(x, index):
-    node, session = alone(x), x._session
+    node, session = alone(x, in_frames=True), x._session
     first, count = _frame_slice(node, index)
     if count:
-        if type(node) is Cat and node.tensor is None:
-            parts = node.frames(first, first + count)
-            return Deferred(parts[0] if len(parts) == 1 else Cat(parts), session)
-        made = _waiting_frames(x, first, count)
+        of_parts = type(node) is Cat and node.tensor is None
+        made = (_frames_of_parts if of_parts else _waiting_frames)(x, first, count)
         if made is not None:
+            made._apart = x._apart, node.shape, lambda t: t[:, :, first:first + count]
             return made
         if (type(node) is Conv and node.shuffle is not None and node.may_fuse()
                 and node.residual is None and node.shuffle[2] == 0
@@ -126,6 +147,7 @@ def _getitem(x, index):
         return x
     index = plain(index)
     items = index if isinstance(index, tuple) else (index,)
+    node = alone(x)
     tensor = node.force()
     made = stepped(node, lambda t: t[index])
     if session.shards and session.shards.active:
@@ -139,13 +161,14 @@ def _getitem(x, index):
         result._base, result._viewed = x, True
         x._viewed = True
         result._apart = x._apart, node.shape, lambda t: t[index]
+        follow(x, result, lambda t: t[index])
     return result
 
 
 def _shape_of(sizes):
-    if len(sizes) == 1 and not isinstance(sizes[0], int):
-        return tuple(sizes[0])
-    return sizes
+    if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
+        (sizes,) = sizes
+    return tuple(map(operator.index, sizes))
 
 
 # ---- Depth to space ------------------------------------------------------------------------------
@@ -265,19 +288,20 @@ def _selected(node, index):
 def _reshape(input, *sizes, shape=None, size=None, dtype=None, strict=False):
     if dtype is not None or (sizes and isinstance(sizes[0], torch.dtype)):
         return NotImplemented
-    sizes = shape or size or _shape_of(sizes)
-    sizes = tuple(operator.index(s) for s in sizes)
+    sizes = _shape_of(shape or size or sizes)
     node = input._node
     if tuple(node.shape) == sizes:
         return input
     if type(node) is Repeat and node.tensor is None:
-        return value_of(_split_up(node, sizes), input._session)
+        made = value_of(_split_up(node, sizes), input._session)
+        view_if_written(input, made, lambda t: _layout.reshape(t, sizes))
+        return made
     if type(node) in (Conv, Digits):
         split = sizes
         if -1 in split:
             known = -math.prod(split)
             split = tuple(math.prod(node.shape) // known if s == -1 else s for s in split)
-        made = _split_filters(input, split) if min(split) > 0 else None
+        made = _split_filters(input, split) if min(split, default=0) > 0 else None
         if made is not None:
             return made
     _find_before_copy(node, sizes)
@@ -354,20 +378,24 @@ def _unflatten(input, dim, sizes):
 
 
 def _permute(input, *dims, **other):
-    dims = other.get("dims") or _shape_of(dims)
-    return ordered(input, tuple(d % len(input._node.shape) for d in dims))
+    dims, rank = _shape_of(other.get("dims") or dims), len(input._node.shape)
+    if not all(-rank <= d < rank for d in dims):
+        return NotImplemented  # PyTorch says what is wrong.
+    return ordered(input, tuple(d % rank for d in dims))
 
 
 def _transpose(input, dim0, dim1):
     order = list(range(len(input._node.shape)))
+    if not order:
+        return NotImplemented
     order[dim0], order[dim1] = order[dim1], order[dim0]
     return ordered(input, tuple(order))
 
 
 def _movedim(input, source, destination):
-    if not isinstance(source, int):
-        return NotImplemented
     rank = len(input._node.shape)
+    if not all(isinstance(d, int) and -rank <= d < rank for d in (source, destination)):
+        return NotImplemented
     order = [i for i in range(rank) if i != source % rank]
     order.insert(destination % rank, source % rank)
     return ordered(input, tuple(order))
@@ -441,7 +469,7 @@ def _keeps_much(tensor):
 def _split(tensor, split_size_or_sections=None, dim=0, *, split_size=None):
     if split_size_or_sections is None:  # The method's own name of it.
         split_size_or_sections = split_size
-    node, session = alone(tensor), tensor._session
+    node, session = alone(tensor, in_frames=True), tensor._session
     axis = dim % len(node.shape)
     result, at = [], 0
     if (axis == 2 and type(node) in (Pad, Cat) and node.tensor is None and len(node.shape) == 5
@@ -451,8 +479,11 @@ def _split(tensor, split_size_or_sections=None, dim=0, *, split_size=None):
         for at in range(0, frames, step):
             made = Deferred(Frames(node, at, min(step, frames - at)), session)
             made._viewed = True
+            made._apart = tensor._apart, node.shape, functools.partial(
+                torch.narrow, dim=2, start=at, length=made._node.shape[2])
             result.append(made)
         return tuple(result)
+    node = alone(tensor)
     for part in stepped(node, lambda t: t.split(split_size_or_sections, axis)):
         made = value_of(part, session, (node, axis, at), is_given(node), node)
         made._base, made._viewed = tensor, True

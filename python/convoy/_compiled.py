@@ -76,8 +76,11 @@ def compiled(module: torch.fx.GraphModule, inputs: Sequence[Any], chosen: dict[s
     laid: list[Any] = [
         _Laid(example) if lays or bases.count(base) > 1 else _as_it_lies
         for example, base in zip(_results_of(module), bases)]
-    if any(how.strides is None for how, base in zip(laid, bases) if bases.count(base) > 1):
+    shared = [i for i, base in enumerate(bases) if bases.count(base) > 1]
+    if any(laid[i].strides is None for i in shared):
         reason = "results of it share memory, and their sizes change"
+    elif any(laid[i].kind != laid[bases[i]].kind for i in shared):
+        reason = "results of different types share memory"
     if reason:
         _log.info("convoy: a graph of %d functions is left to PyTorch: %s",
                   len(module.graph.nodes), reason)
@@ -166,8 +169,10 @@ class _Laid:
     def __init__(self, example):
         self.strides: Any = None  # None: unknown, since sizes change.
         self.offset, self._format = 0, torch.contiguous_format
+        self.kind: Any = None  # Its type, and what of its numbers is not as it lies in memory.
         if not isinstance(example, torch.Tensor):
             return
+        self.kind = example.dtype, example.is_conj(), example.is_neg()
         if all(isinstance(step, int) for step in (*example.stride(), example.storage_offset())):
             self.strides, self.offset = example.stride(), example.storage_offset()
         for axes, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
@@ -176,11 +181,12 @@ class _Laid:
                 self._format = memory_format
 
     def __call__(self, tensor):
+        if self.strides is not None and all(
+                mine == step for n, mine, step in zip(tensor.shape, tensor.stride(), self.strides)
+                if n > 1):
+            return tensor
         if self.strides is None or 0 in self.strides:
             return tensor.contiguous(memory_format=self._format)
-        if all(mine == step for n, mine, step in zip(tensor.shape, tensor.stride(), self.strides)
-               if n > 1):
-            return tensor
         made = torch.empty_strided(tensor.shape, self.strides, dtype=tensor.dtype,
                                    device=tensor.device)
         return made.copy_(tensor)
@@ -313,7 +319,8 @@ class _Compiled:
         _constructors.enter(sys._getframe())
         try:
             known: dict[int, tuple] = {}
-            results = [left(value, known, lay) if type(value) is Deferred else value
+            results = [left(value, known, lay) if type(value) is Deferred
+                       else lay(value) if isinstance(value, torch.Tensor) else value
                        for value, lay in zip(self._module.forward(*standins), self._laid)]
             for group in self._shared:
                 self._put_together(results, group)
@@ -331,8 +338,11 @@ class _Compiled:
         memory = torch.empty(max(ends), dtype=given[0].dtype, device=given[0].device)
         for i, result in zip(group, given):
             laid = self._laid[i]
-            results[i] = memory.as_strided(result.shape, laid.strides, laid.offset)
-            results[i].copy_(result)
+            target = results[i] = memory.as_strided(result.shape, laid.strides, laid.offset)
+            for axis, step in enumerate(laid.strides):
+                if step == 0 and result.shape[axis] > 1:  # Expanded: one entry of memory.
+                    target, result = target.narrow(axis, 0, 1), result.narrow(axis, 0, 1)
+            target.copy_(result)
 
 
 class _Counters:

@@ -24,9 +24,12 @@ from ._deferred import (
     value_of,
     wrong_type,
 )
+from ._memory import is_given
 from ._nodes import (
     Cast,
     Cat,
+    Frames,
+    Lent,
     Node,
     Norm,
     Pad,
@@ -36,6 +39,7 @@ from ._nodes import (
     Value,
     frames_of,
     take_frames,
+    twin,
 )
 
 _MODES = {"constant": "zero", "replicate": "replicate", "reflect": "reflect"}
@@ -44,8 +48,8 @@ _MODES = {"constant": "zero", "replicate": "replicate", "reflect": "reflect"}
 def per_axis(value, count):
     if type(value) is tuple and len(value) == count:
         return value
-    if isinstance(value, int):
-        return (value,) * count
+    if not isinstance(value, (tuple, list)):
+        return (operator.index(value),) * count  # It may be a number of NumPy's.
     value = tuple(value)
     return value * count if len(value) == 1 else value
 
@@ -140,7 +144,8 @@ def _pad(input, pad, mode="constant", value=None, **other):
         return NotImplemented
     node = input._node
     axes, pad = len(node.shape) - 2, [operator.index(p) for p in pad]
-    if axes not in (1, 2, 3) or len(pad) > 2 * axes or min(pad) < 0 or node.dtype not in FLOATS:
+    if (axes not in (1, 2, 3) or not 0 < len(pad) <= 2 * axes or min(pad) < 0
+            or node.dtype not in FLOATS):
         return NotImplemented
     if not any(pad):
         return another(input)
@@ -239,6 +244,17 @@ def _all_plain(tensors):
     return all(type(t) is Deferred and not t._session.shards for t in tensors)
 
 
+def _copy(tensors, node, session):
+    """A copy of the one tensor of a `cat`, which is that of one of `tensors` or made of them."""
+    for tensor in tensors:
+        if type(tensor) is Deferred and tensor._node is node:
+            return another(tensor)
+    if node.tensor is not None:
+        return Deferred(Value(node.tensor.clone()) if is_given(node) else Lent(node.tensor),
+                        session)
+    return another(Deferred(node if type(node) is Frames else twin(node), session))
+
+
 def _cat(tensors, dim=0, *, axis=None, **other):
     dim = dim if axis is None else axis
     tensors = list(tensors)
@@ -258,12 +274,14 @@ def _cat(tensors, dim=0, *, axis=None, **other):
     first = nodes[0]
     rank = len(first.shape)
     dim %= rank
-    if any(len(n.shape) != rank or n.dtype != first.dtype or n.device != first.device
+    if any(t.dtype != first.dtype for t in tensors):  # Those without elements count too.
+        return NotImplemented
+    if any(len(n.shape) != rank or n.device != first.device
            or any(a != b for i, (a, b) in enumerate(zip(n.shape, first.shape)) if i != dim)
            for n in nodes):
         return NotImplemented
     if len(nodes) == 1:
-        return another(Deferred(first, session))
+        return _copy(tensors, first, session)
     if session.shards and session.shards.active:
         session.shards.require_whole_rows(first.shape, dim, "cat")
     if dim == 0:
@@ -271,6 +289,8 @@ def _cat(tensors, dim=0, *, axis=None, **other):
         if whole is not None:
             return Deferred(whole, session)
     nodes = [n for n in nodes if n.shape[dim] > 0] or nodes[:1]
+    if len(nodes) == 1:
+        return _copy(tensors, nodes[0], session)
     if dim == 2 and rank == 5:
         flat: list[Node] = []
         for node in nodes:
@@ -281,7 +301,7 @@ def _cat(tensors, dim=0, *, axis=None, **other):
                 return whole
             flat = _merged(flat)
             if len(flat) == 1:
-                return Deferred(flat[0], session)
+                return _copy(tensors, flat[0], session)
             padded = _replicated(flat, session)
             if padded is not None:
                 return Deferred(padded, session)
@@ -329,13 +349,13 @@ def _interpolate(input, size=None, scale_factor=None, mode="nearest", align_corn
     if axes not in (2, 3):
         return NotImplemented
     if size is not None:
-        size = per_axis(size, axes)
+        size = tuple(map(operator.index, per_axis(size, axes)))
         if any(s % n for s, n in zip(size, node.shape[2:])):
             return NotImplemented
         factors = tuple(s // n for s, n in zip(size, node.shape[2:]))
     else:
         scale = scale_factor
-        scale = (scale,) * axes if isinstance(scale, (int, float)) else tuple(scale)
+        scale = tuple(scale) if isinstance(scale, (tuple, list)) else (scale,) * axes
         if any(s != int(s) or s < 1 for s in scale):
             return NotImplemented
         factors = tuple(int(s) for s in scale)

@@ -13,8 +13,18 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from ._layout import inner_copy
-from ._memory import alone, is_given, own, own_form, stepped, value_on, write_through
+from ._layout import inner_copy, is_inner
+from ._memory import (
+    alone,
+    follow,
+    is_given,
+    looks_at,
+    own,
+    own_form,
+    stepped,
+    value_on,
+    write_through,
+)
 from ._nodes import Frames, Lent, Norm, Value, Viewed, remember, settle
 from ._steps import run
 
@@ -258,7 +268,7 @@ def wrapped(value, session, sources=()):
     sources: the stand-ins that it was made of, whose memory it may look at."""
     if type(value) is torch.Tensor:
         if not value.dtype.is_floating_point or value.requires_grad:
-            return value
+            return _as_own_lies(value, sources)
         made = Deferred(Value(value), session)
         for source in sources:
             tensor = source._node.tensor
@@ -273,6 +283,29 @@ def wrapped(value, session, sources=()):
     if type(value) is list:
         return [wrapped(v, session, sources) for v in value]
     return value
+
+
+def _as_own_lies(value, sources):
+    """A result that is no stand-in, which answers view() and stride() itself: in the memory order
+    that the model's own would have. sources: the stand-ins that it was made of. NOTE: not where it
+    carries gradients: each step of a training would be a copy."""
+    if (not sources or type(value) is not torch.Tensor or value.layout is not torch.strided
+            or value.requires_grad
+            or value.dim() < 3 or value.is_contiguous()):
+        return value
+    tensors = [source._force() for source in sources]
+    if any(torch._C._is_alias_of(value, tensor) for tensor in tensors):
+        return value
+    source, tensor = next(
+        (pair for pair in zip(sources, tensors) if pair[1].shape == value.shape),
+        (sources[0], tensors[0]))
+    form = own_form(source)
+    if tensor.shape == value.shape and (
+            value.stride() == torch.empty_like(tensor, device="meta").stride()):
+        strides = torch.empty_like(form).stride()
+        return value if value.stride() == strides else torch.empty_strided(
+            value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
+    return value.contiguous() if is_inner(value) and form.is_contiguous() else value
 
 
 def session_of(values):
@@ -410,6 +443,8 @@ _IN_ORDER = {
     "alpha_dropout", "as_strided", "bernoulli", "dropout", "dropout1d", "dropout2d", "dropout3d",
     "feature_alpha_dropout", "multinomial", "normal", "poisson", "rand_like", "randint_like",
     "randn_like", "rrelu", "view", "view_as_complex",
+    # NOTE: of five axes with channels innermost PyTorch has no kernel on the CPU.
+    "pixel_shuffle", "pixel_unshuffle",
 }
 _RANDOM = _IN_ORDER | {
     "alpha_dropout_", "bernoulli_", "cauchy_", "dropout_", "exponential_", "geometric_",
@@ -440,9 +475,11 @@ def _new(func, args):
     if source is None or source._session.shards:
         return None
     result = run(func, given, {})
-    if (type(result) is not torch.Tensor or not result.dtype.is_floating_point
-            or result.requires_grad or _level() is not None or forward_ad._current_level >= 0):
+    if _level() is not None or forward_ad._current_level >= 0:
         return result
+    if (type(result) is not torch.Tensor or not result.dtype.is_floating_point
+            or result.requires_grad):
+        return _as_own_lies(result, (source,))
     made = Deferred(Value(result), source._session)
     if source._apart is not None:
         _lay_out(made, source)
@@ -467,25 +504,31 @@ def by_pytorch(func, name, args, kwargs):
         shards.require_local(name, args)
     in_place = (name[-1:] == "_" and name[-2:-1] != "_") or kwargs.get("inplace")
     out = kwargs.get("out")
+    written: list[Deferred] = []
     if in_place or out is not None:
         target = args[0] if in_place and args else out
         if type(target) is Deferred:
             return _into(target, func, args, kwargs)
         if type(target) in (list, tuple):
-            for value in target:
-                if type(value) is Deferred:
-                    own(value)
+            written = [value for value in target if type(value) is Deferred]
+            for value in written:
+                own(value)
         settle()  # It may be memory that others wait to read.
     named, given = plain(kwargs) if kwargs else {}, plain
     if name in _IN_ORDER:
         named = {key: in_order(value) for key, value in named.items()}
         given = _plain_in_order
     result = _seen(func, args, given, named)
+    for value in written:
+        write_through(value)
     if _level() is not None or forward_ad._current_level >= 0:
         return result
     sources = [value for value in args if type(value) is Deferred]
-    made = wrapped(result, session, sources)
-    if type(made) is Deferred and made._viewed and len(sources) == 1 and args[0] is sources[0]:
+    is_itself = len(sources) == 1 and result is sources[0]._node.tensor  # cpu() of what is there.
+    made = wrapped(result, session, sources or list(standins(kwargs.values())))
+    if is_itself and type(made) is Deferred:
+        made._apart = sources[0]._apart
+    elif type(made) is Deferred and made._viewed and len(sources) == 1 and args[0] is sources[0]:
         rest = args[1:]  # NOTE: `sources` not, whose memory would be kept.
         made._apart = sources[0]._apart, sources[0].shape, lambda t: func(t, *rest, **kwargs)
     elif type(made) in (tuple, list) and len(sources) == 1 and args[0] is sources[0]:
@@ -508,9 +551,11 @@ def _seen(func, args, given, named):
     must see what is written to the clone."""
     result = run(func, given(args), named)
     for value in args:
-        if type(value) is Deferred and type(value._node) is Lent:
-            node, before = value._node, value._node.tensor
-            stepped(node, lambda _: result)
+        if type(value) is Deferred and (value._node.shared or type(value._node) is Lent):
+            before = value._node.tensor
+            node = alone(value) if looks_at(result, before) else value._node
+            if type(node) is Lent:
+                stepped(node, lambda _: result)
             if node.tensor is not before:
                 return _seen(func, args, given, named)
     return result
@@ -523,11 +568,15 @@ def _into(target, func, args, kwargs):
     if getattr(func, "__name__", "") in _RANDOM and not tensor.is_contiguous():
         written = tensor.contiguous()
     rest = [written if value is target else plain(value) for value in args]
+    lay = tensor.shape, tensor.stride()
     func(*rest, **{key: written if value is target else plain(value)
                    for key, value in kwargs.items()})
     if written is not tensor:
         tensor.copy_(written)
     node = target._node
+    if lay != (tensor.shape, tensor.stride()):  # unsqueeze_, transpose_ ...
+        behind = args[1:]
+        target._apart = target._apart, lay[0], lambda t: func(t, *behind, **kwargs)
     if tensor.shape != node.shape or tensor.dtype != node.dtype:
         target._node = Value(tensor)
     write_through(target)
@@ -545,7 +594,10 @@ def _set_attribute(func, target, value):
 def dispatched(func, args, kwargs):
     """An operator that C++ code called on stand-ins, past `__torch_function__`."""
     if not func._schema.is_mutable:
-        return func(*plain(args), **plain(kwargs))
+        result, sources = func(*plain(args), **plain(kwargs)), list(standins(args))
+        if isinstance(result, (tuple, list)):
+            return type(result)(_as_own_lies(part, sources) for part in result)
+        return _as_own_lies(result, sources)
     settle()
     written = {}
     for argument, value in zip(func._schema.arguments, args):
@@ -593,6 +645,8 @@ def view(x, step, order=None):
                 shape = step(torch.empty(shape, device="meta")).shape
                 made = Deferred(Viewed(base, (*steps, step), shape, order), x._session)
             made._viewed = x._viewed = True
+            if x._apart is not None:
+                made._apart = x._apart, x.shape, step
             return made
     tensor = node.force()
     seen = stepped(node, step)
@@ -602,6 +656,7 @@ def view(x, step, order=None):
     made = value_of(seen, x._session, given=is_given(node), base=node)
     made._base, made._viewed = x, True
     x._viewed = True
+    follow(x, made, step)
     if x._apart is not None:
         made._apart = x._apart, x.shape, step
     return made

@@ -9,12 +9,13 @@ import weakref
 import torch
 
 from ._layout import is_inner
-from ._nodes import Cat, Frames, Lent, Pad, Value, settle
+from ._nodes import Cat, Frames, Lent, Pad, Value, settle, twin
 
 
 def own(deferred):
     """Its tensor, to be written to: what waits or was taken from it before keeps the old values,
     but for views, which see the new ones as PyTorch's do."""
+    _join_views(deferred)
     tensor = deferred._node.force()
     if deferred._session and deferred._session.shards:
         deferred._session.shards.written()
@@ -85,6 +86,43 @@ def write_through(written):
                     break
 
 
+def view_if_written(source, copy, step):
+    """`copy` has the numbers of step(source's tensor), which the model's own would look at. It does
+    too from the first write to one of them on; until then the source need not be computed."""
+    _views.all = [found for found in getattr(_views, "all", ())
+                  if found[0]() is not None and found[1]() is not None]
+    _views.all.append((weakref.ref(source), weakref.ref(copy), step))
+    source._viewed = copy._viewed = True
+
+
+_views = threading.local()  # .all: (source, copy, step) of this thread.
+
+
+def follow(copy, made, step):
+    """Of a view `made` of such a copy: it has the source's numbers too."""
+    for of_source, of_copy, first in list(getattr(_views, "all", ())):
+        if of_copy() is copy and of_source() is not None:
+            view_if_written(of_source(), made, lambda t, first=first: step(first(t)))
+
+
+def _join_views(written):
+    known = [(source(), copy(), step) for source, copy, step in getattr(_views, "all", ())]
+    sources = {id(source) for source, copy, _ in known if source is written or copy is written}
+    if not sources:
+        return
+    _views.all = [found for found in _views.all if id(found[0]()) not in sources]
+    for source, copy, step in known:
+        if source is None or copy is None or id(source) not in sources:
+            continue
+        node = alone(source)
+        seen = step(node.force())
+        if torch._C._is_alias_of(seen, node.tensor):
+            copy._node, copy._base = value_on(seen, given=is_given(node), base=node), source
+        else:
+            copy._node = Value(seen)
+            link(source, copy)
+
+
 def value_on(tensor, part=None, given=False, base=None):
     if type(base) is Lent and not base.owned and torch._C._is_alias_of(tensor, base.tensor):
         return Lent(tensor, base)
@@ -94,11 +132,14 @@ def value_on(tensor, part=None, given=False, base=None):
 _IN_FRAMES = (Pad, Cat, Frames)  # What waits to be read frame by frame, and goes on waiting.
 
 
-def alone(x):
+def alone(x, in_frames=False):
     """Its node, before others may look at the same memory: one that no other stand-in has, with
-    memory that those who look can be told of."""
+    memory that those who look can be told of. in_frames: what waits and can be read frame by frame
+    goes on waiting."""
     node = x._node
-    if node.shared and (node.tensor is not None or type(node) not in _IN_FRAMES):
+    if node.shared and in_frames and node.tensor is None and type(node) in _IN_FRAMES:
+        node = x._node = twin(node)
+    elif node.shared:
         tensor = node.force()
         node = x._node = Value(tensor.clone()) if is_given(node) else Lent(tensor)
     return node
@@ -109,7 +150,7 @@ def stepped(node, step):
     is written to that."""
     tensor = node.force()
     made = step(tensor)
-    if (type(node) is Lent and not node.owned and node.origin is None and _looks_at(made, tensor)
+    if (type(node) is Lent and not node.owned and node.origin is None and looks_at(made, tensor)
             and not (tensor.is_contiguous() or is_inner(tensor))):
         node.own()  # Now, since its copy has other strides.
         made = step(node.force())
@@ -127,9 +168,9 @@ def own_form(x):
     return torch.empty(x.shape, device="meta") if x._apart is None else laid_out(x._apart)
 
 
-def _looks_at(result, tensor):
+def looks_at(result, tensor):
     if isinstance(result, (tuple, list)):
-        return any(_looks_at(part, tensor) for part in result)
+        return any(looks_at(part, tensor) for part in result)
     return isinstance(result, torch.Tensor) and torch._C._is_alias_of(result, tensor)
 
 

@@ -265,6 +265,16 @@ class Lent(Value):
         self.owned = True
 
 
+def twin(node):
+    """Another node of the same inputs, for one that waits."""
+    made = object.__new__(type(node))
+    for name in slots_of(type(node)):
+        setattr(made, name, getattr(node, name))
+    made.shared = False
+    remember(made)
+    return made
+
+
 class Cast(Node):
     """`source` in a wider type."""
 

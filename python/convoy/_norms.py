@@ -64,7 +64,7 @@ def _group_norm(input, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enabl
 
 
 def _instance_norm(input, running_mean=None, running_var=None, weight=None, bias=None,
-                   use_input_stats=True, momentum=0.1, eps=1e-5):
+                   use_input_stats=True, momentum=0.1, eps=1e-5, cudnn_enabled=True):
     if type(input) is not Deferred:
         return NotImplemented
     if not use_input_stats:
@@ -75,7 +75,7 @@ def _instance_norm(input, running_mean=None, running_var=None, weight=None, bias
 
 
 def _batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False,
-                momentum=0.1, eps=1e-5):
+                momentum=0.1, eps=1e-5, cudnn_enabled=True):
     if type(input) is not Deferred or running_mean is None or running_var is None:
         return NotImplemented
     conv, session = input._node, input._session

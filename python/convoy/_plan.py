@@ -252,8 +252,9 @@ class Plan(_Owner):
     """A convolution that is ready to run. Threads may share it.
 
     kernel, backend: what runs it. flops: of the operation. tf32: whether fp32 is multiplied as
-    TF32. statistics: what takes them, epilogue or pass, "" without. workspace_bytes: what a run needs. output_shape, residual_shape,
-    activation_shape, cache_shape, next_cache_shape: as the tensors lie in memory.
+    TF32. statistics: what takes them, epilogue or pass, "" without. workspace_bytes: what a run
+    needs. output_shape, residual_shape, activation_shape, cache_shape, next_cache_shape: as the
+    tensors lie in memory.
     Raises InvalidArgument for an illegal problem, Unsupported with every candidate's reason.
     """
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from ._deferred import Deferred, dispatched
+from ._deferred import Deferred, dispatched, plain
 from ._steps import thread
 
 # Functions that tell the host something of a tensor, but nothing of its numbers: comparisons with
@@ -45,6 +45,8 @@ class Recorder(TorchDispatchMode):
     known: others that were there before the call, and are the same in the next ones. numbers: those
     whose number is the same too, so that it may be asked for."""
 
+    supports_higher_order_operators = True  # Else torch.cond and the like would not run here.
+
     def __init__(self, inputs: Iterable[Any], known: Iterable[torch.Tensor],
                  numbers: Iterable[torch.Tensor] = ()):
         super().__init__()
@@ -76,6 +78,9 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            self.why = self.why or f"{func.name()} calls functions that are not noted"
+            return func(*plain(args), **plain(kwargs))
         if Deferred in types:  # Their tensors' operators are what is noted.
             with self:
                 return dispatched(func, args, kwargs)

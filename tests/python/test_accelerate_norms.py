@@ -77,6 +77,16 @@ class Norms(Accelerated):
             model(self.x)
         self.assertFalse(torch.equal(model.norm.running_mean, before))
 
+    def test_norms_by_their_operators(self):
+        mean, variance = torch.randn(16), torch.rand(16) + 0.5
+        for step, fused in (
+            (lambda y: torch.batch_norm(y, mean, variance, mean, variance, False, 0.1, 1e-5, True),
+             {"convolution and batch norm": 2}),
+            (lambda y: torch.instance_norm(
+                y, mean, variance, None, None, True, 0.1, 1e-5, True), {}),
+        ):
+            self.assertEqual(self.same(Then(step), self.x).fused, fused)
+
     def test_a_norm_of_slices_is_one(self):
         class Slices(torch.nn.Module):
             def __init__(self, order):

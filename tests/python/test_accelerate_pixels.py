@@ -83,6 +83,15 @@ class Pixels(Accelerated):
         ):
             self.same(Then(step), self.x)
 
+    def test_pictures_of_videos(self):
+        """Axes in front of the batch's own, which the model's input has."""
+        class Videos(Then):
+            def forward(self, x):
+                return self.conv(self.step(x).flatten(0, 1))
+
+        self.same(Videos(lambda x: F.pixel_unshuffle(x, 2)), torch.randn(1, 3, 4, 8, 6))
+        self.same(Videos(lambda x: F.pixel_shuffle(x, 2)), torch.randn(1, 3, 64, 4, 3))
+
 
 if __name__ == "__main__":
     unittest.main()

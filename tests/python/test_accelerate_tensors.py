@@ -14,6 +14,15 @@ from convoy import _axes
 from support import Accelerated, Block, Then, error
 
 
+class _Step(torch.nn.Module):
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+
+    def forward(self, x):
+        return self.step(x)
+
+
 class Tensors(Accelerated):
     def test_writing_in_place(self):
         class Writes(Then):
@@ -74,6 +83,79 @@ class Tensors(Accelerated):
             for _ in range(2):
                 for got, want in zip(model(x), expected):
                     self.assertLess(error(got, want), 1e-5)
+
+    def test_writes_to_what_is_not_there_yet(self):
+        """Views and copies of what waits: frames of a cat, a pad, repetitions, parts with gaps."""
+        def written(view, write=lambda v: v.mul_(3)):
+            def step(y):
+                write(view(y))
+                return y
+            return step
+
+        def copied(first, copy, write):
+            def step(y):
+                p = first(y)
+                z = copy(p)
+                write(z)
+                return z, p
+            return step
+
+        def cat(x):
+            return torch.cat([x[:, :, :1], x], 2)
+
+        def pad(y):
+            return F.pad(y, (1, 1, 1, 1))
+
+        def pad_frames(x):
+            return F.pad(x, (0, 0, 0, 0, 2, 0))
+
+        def repeat(y):
+            return y.repeat_interleave(2, 1)
+
+        def then(first, step):
+            return lambda x: step(first(x))
+
+        for step in (
+                then(cat, written(lambda y: y[:, :, :1])),
+                then(cat, written(lambda y: y[:, :, 1:])),
+                then(cat, written(lambda y: y[:, :, :2], lambda v: F.relu(v, inplace=True))),
+                then(cat, written(lambda y: y[:, :, :2][:, :, 0])),
+                then(cat, lambda y: (y[:, :, 1:], y.add_(1))),
+                lambda x: (cat(x)[:, :, 1:], x.add_(1)),
+                copied(cat, torch.clone, lambda z: z[:, :, :1].fill_(7)),
+                copied(cat, torch.clone, lambda z: z[:, :, 0].fill_(7)),
+                copied(pad_frames, torch.clone, lambda z: z[:, :, 0].fill_(7)),
+                copied(pad_frames, torch.clone, lambda z: z[:, :, :1].fill_(7)),
+                copied(lambda x: pad_frames(x)[:, :, 1:], lambda p: p.reshape(2, -1),
+                       lambda z: z.mul_(2)),
+                lambda x: pad_frames(x)[:, :, 1:].is_contiguous()):
+            model = torch.nn.Sequential(torch.nn.Conv3d(4, 4, 3, padding=1), _Step(step))
+            self.same(model, torch.randn(2, 4, 3, 5, 6))
+        for step in (
+                copied(pad, torch.clone, lambda z: z[:, :1].mul_(7)),
+                copied(pad, torch.clone, lambda z: z.chunk(2, 1)[0].add_(1)),
+                copied(pad, lambda p: p * 1.0, lambda z: z[0].zero_()),
+                copied(lambda y: y, lambda y: torch.cat([y.new_zeros(0, *y.shape[1:]), y], 0),
+                       lambda z: z[:, 0].mul_(3)),
+                lambda y: (torch.cat([y, y[..., :0]], -1), y.add_(1)),
+                then(repeat, written(lambda y: y.view(-1))),
+                then(repeat, written(lambda y: y.flatten(1))),
+                then(repeat, written(lambda y: y.view(2, 16, 2, 8, 10)[:, :, 1])),
+                copied(lambda y: y.chunk(2, 1)[0], lambda p: torch.cat([p], 1),
+                       lambda z: z.mT.add_(1)),
+                copied(lambda y: y.chunk(2, 1)[1], lambda p: torch.cat([p], 1),
+                       lambda z: [q.zero_() for q in z.unbind(0)]),
+                lambda y: y.cpu().flatten(1),
+                lambda y: y.detach().cpu().permute(0, 2, 3, 1).stride(),
+                lambda y: y.permute(0, 2, 3, 1).unsqueeze_(0).permute(4, 3, 2, 1, 0).contiguous()):
+            self.same(Then(step), self.x)
+
+        def laid(y):
+            v = y.permute(0, 2, 3, 1).unsqueeze(1)
+            return v.is_contiguous(), v.stride(), v.reshape(-1).add_(1), v
+
+        self.same(torch.nn.Sequential(torch.nn.Conv2d(16, 16, 1), torch.nn.GroupNorm(4, 16),
+                                      _Step(laid)), self.x)
 
     def test_clones_keep_their_values_and_no_more(self):
         class Slices(torch.nn.Module):
@@ -181,6 +263,64 @@ class Tensors(Accelerated):
         model = convoy.accelerate(Sums(lambda x: torch.cat([x, x[:, :, :1]], 1)))
         with torch.no_grad(), self.assertRaisesRegex(RuntimeError, "Sizes of tensors must match"):
             model(self.x)
+
+    def test_results_that_are_no_stand_ins_lie_as_pytorch_s(self):
+        """Masks, indices, complex numbers, what C++ code gives: they answer view() themselves."""
+        steps = (
+            lambda y: (y > 0).view(2, -1), lambda y: (y > 0).float().view(2, -1),
+            lambda y: torch.gt(input=y, other=0).view(2, -1),
+            lambda y: y.sort(1)[1].view(2, -1),
+            lambda y: F.max_pool2d(y, 2, return_indices=True)[1].view(2, -1),
+            lambda y: y.max(2)[1].view(2, -1), lambda y: (y.mean(1, keepdim=True) < y).view(2, -1),
+            lambda y: torch.full_like(y, 2, dtype=torch.int64).view(2, -1),
+            lambda y: torch.view_as_real(y * 2j).view(2, -1),
+            lambda y: torch.vmap(lambda t: t * 2)(y).view(2, -1),
+            lambda y: (y.transpose(2, 3) > 0).transpose(2, 3).view(2, -1),
+            lambda y: (y.flatten(2) > 0).view(2, -1),
+        )
+        for i, step in enumerate(steps):
+            with self.subTest(i):
+                self.same(Then(step), self.x)
+        self.assertTrue((Then(lambda y: y)(self.x) > 0).is_contiguous())
+        model = convoy.accelerate(Then(lambda y: (y > 0, y.argmax(2))).eval())
+        with torch.no_grad():
+            for _ in range(2):
+                for result in model(self.x):
+                    self.assertTrue(result.is_contiguous())
+
+    def test_sizes_and_axes_as_pytorch_takes_them(self):
+        n = numpy.int64
+        for i, step in enumerate((
+            lambda y: y.reshape(n(2560)), lambda y: y.view(torch.tensor(2560)),
+            lambda y: y.repeat(n(1), n(2), 1, 1), lambda y: y.permute(n(0), n(2), n(3), n(1)),
+            lambda y: F.interpolate(y, size=(n(16), n(20))).flatten(),
+            lambda y: F.interpolate(y, scale_factor=n(2)).flatten(),
+            lambda y: y[:1, :1, :1, :1].reshape(()), lambda y: y[:1, :1, :1, :1].view([]),
+            lambda y: y.mean().transpose(0, 0), lambda y: y.mean().movedim(0, -1),
+            lambda y: F.pad(y, ()) + F.pad(y, []),
+        )):
+            with self.subTest(i):
+                self.same(Then(step), self.x)
+        self.same(Then(lambda y: y.reshape(()), filters=1), self.x[:1, :, :1, :1])
+        for step in (lambda y: y.movedim(4, 0), lambda y: y.movedim(0, -5),
+                     lambda y: y.permute(0, 1, 2, 7)):
+            model = convoy.accelerate(Then(step).eval())
+            with torch.no_grad(), self.assertRaises(IndexError):
+                model(self.x)
+
+    def test_writes_to_lists_of_tensors(self):
+        def step(y):
+            flat = y.flatten(1)
+            torch._foreach_mul_([flat], 2)
+            return y, flat
+
+        self.same(Then(step), self.x)
+
+    def test_empty_tensors_count_in_types(self):
+        model = Then(lambda y: torch.cat([y, torch.zeros(0)], 1)).eval().bfloat16()
+        with torch.no_grad():
+            wanted = model(self.x.bfloat16()).dtype
+            self.assertEqual(convoy.accelerate(model)(self.x.bfloat16()).dtype, wanted)
 
     def test_gradients_of_what_is_named(self):
         class Inner(torch.nn.Module):

@@ -112,7 +112,9 @@ class Compiled(unittest.TestCase):
 
             def forward(self, x):
                 y = self.conv(x)
-                return y, y, y[:, :3], y.permute(0, 2, 3, 1), x, y.mean(), 7
+                mask = y > 0
+                return (y, y, y[:, :3], y.permute(0, 2, 3, 1), mask,
+                        mask[:1, :1].expand(1, 4, -1, -1), y.sort(1)[1], x, y.mean(), 7)
 
         model = Results().eval()
         compiled = self.compiled(model)
@@ -132,6 +134,43 @@ class Compiled(unittest.TestCase):
                 torch.testing.assert_close(got[0], wanted[0], rtol=1e-5, atol=1e-5)
                 torch.testing.assert_close(got[3], wanted[3], rtol=1e-5, atol=1e-5)
         self.assertEqual(self.states(), [[True]])
+
+    def test_results_that_share_memory(self):
+        def expanded(y):
+            mean = y.mean((2, 3), keepdim=True)
+            return y[:, :1].expand_as(y), y, mean.expand_as(y), mean
+
+        def halves(y):
+            spectrum = torch.fft.rfft2(y)
+            return spectrum.real, spectrum.imag
+
+        def parts(y):
+            spectrum = torch.fft.rfft2(y)
+            return spectrum, torch.view_as_real(spectrum)
+
+        def conjugate(y):
+            spectrum = torch.fft.rfft2(y)
+            return spectrum, spectrum.conj()
+
+        for step, state in ((expanded, [True]), (halves, [True]), (parts, None), (conjugate, None),
+                            (lambda y: (y.view(torch.int32), y), None)):
+            with self.subTest(step.__name__):
+                self.setUp()
+                model = Then(step).eval()
+                compiled = self.compiled(model)
+                with torch.no_grad():
+                    for _ in range(3):
+                        x = self.x()
+                        wanted, got = model(x), compiled(x)
+                        for w, g in zip(wanted, got):
+                            self.assertEqual((g.dtype, g.stride()), (w.dtype, w.stride()))
+                            if w.dtype != torch.int32:
+                                torch.testing.assert_close(g, w, rtol=1e-5, atol=1e-4)
+                        got[1].mul_(2)
+                        wanted[1].mul_(2)
+                        if wanted[0].dtype != torch.int32:
+                            torch.testing.assert_close(got[0], wanted[0], rtol=1e-5, atol=1e-4)
+                self.assertEqual(self.states(), [state])
 
     def test_other_kinds_of_layers(self):
         models = (
@@ -318,6 +357,25 @@ class Compiled(unittest.TestCase):
         self.assertEqual(self.states(), [None])
         self.setUp()
         self.same(nn.Sequential(nn.Flatten(), nn.Linear(1280, 3)), states=(None,))
+
+    def test_functions_of_functions(self):
+        class Branches(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = nn.Conv2d(16, 16, 1)
+
+            def forward(self, x):
+                y = self.conv(x)
+                return torch.cond(y.sum() > 0, lambda t: self.conv(t), lambda t: t * 2, (y,))
+
+        model = Branches().eval()
+        compiled = self.compiled(model)
+        with torch.no_grad():
+            for _ in range(4):
+                x = self.x()
+                torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-5)
+        ((state,),) = self.states()
+        self.assertIn("not noted", state)
 
     def test_breaks_and_numbers_on_the_host(self):
         class Broken(nn.Module):
