@@ -92,7 +92,6 @@ def view_if_written(source, copy, step):
     _views.all = [found for found in getattr(_views, "all", ())
                   if found[0]() is not None and found[1]() is not None]
     _views.all.append((weakref.ref(source), weakref.ref(copy), step))
-    source._viewed = copy._viewed = True
 
 
 _views = threading.local()  # .all: (source, copy, step) of this thread.
@@ -118,6 +117,7 @@ def _join_views(written):
         seen = step(node.force())
         if torch._C._is_alias_of(seen, node.tensor):
             copy._node, copy._base = value_on(seen, given=is_given(node), base=node), source
+            source._viewed = copy._viewed = True
         else:
             copy._node = Value(seen)
             link(source, copy)

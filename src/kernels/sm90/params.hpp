@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the host twin hands to conv_fprop_kernel: tensor maps by value and the tiling of one problem.
+// What the host twin hands to conv_fprop_kernel: tensor maps by value, the tiling of one problem.
 #pragma once
 
 #include <cuda.h>
