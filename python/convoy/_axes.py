@@ -121,7 +121,9 @@ def _frames_of_parts(x, first, count):
     else:
         node = Lent(node.tensor)  # The part is another tensor's, which may be written to.
     made = Deferred(node, x._session)
-    view_if_written(x, made, lambda t: t[:, :, first:first + count])
+    step = lambda t: t[:, :, first:first + count]
+    view_if_written(x, made, step)
+    follow(x, made, step)
     return made
 
 

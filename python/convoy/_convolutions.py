@@ -28,7 +28,6 @@ from ._memory import is_given
 from ._nodes import (
     Cast,
     Cat,
-    Frames,
     Lent,
     Node,
     Norm,
@@ -252,7 +251,7 @@ def _copy(tensors, node, session):
     if node.tensor is not None:
         return Deferred(Value(node.tensor.clone()) if is_given(node) else Lent(node.tensor),
                         session)
-    return another(Deferred(node if type(node) is Frames else twin(node), session))
+    return another(Deferred(twin(node) if type(node) in (Pad, Cat) else node, session))
 
 
 def _cat(tensors, dim=0, *, axis=None, **other):

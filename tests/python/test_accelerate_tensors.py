@@ -120,6 +120,7 @@ class Tensors(Accelerated):
                 then(cat, written(lambda y: y[:, :, 1:])),
                 then(cat, written(lambda y: y[:, :, :2], lambda v: F.relu(v, inplace=True))),
                 then(cat, written(lambda y: y[:, :, :2][:, :, 0])),
+                then(cat, written(lambda y: y[:, :, :3][:, :, :2])),
                 then(cat, lambda y: (y[:, :, 1:], y.add_(1))),
                 lambda x: (cat(x)[:, :, 1:], x.add_(1)),
                 copied(cat, torch.clone, lambda z: z[:, :, :1].fill_(7)),
