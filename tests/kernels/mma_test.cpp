@@ -253,11 +253,12 @@ TEST_F(Mma, SplitsOfALongReduction) {
 
 TEST_F(Mma, ChannelsThatAreNoWholeCells) {
   expect_right_everywhere(shape_2d(1, 11, 13, 12, 24, 3, 1), DType::bf16, 4);  // Copies of 8 bytes,
-  expect_right_everywhere(shape_2d(2, 9, 17, 100, 144, 1, 0), DType::fp16, 4);
+  expect_right_everywhere(shape_2d(2, 9, 17, 100, 144, 1, 0), DType::fp16, 2);
   expect_right_everywhere(shape_2d(1, 11, 13, 6, 24, 3, 1), DType::fp32, 2);
   expect_right_everywhere(shape_2d(1, 11, 13, 6, 24, 3, 1), DType::bf16, 2);  // of 4,
   expect_right_everywhere(shape_2d(1, 11, 13, 37, 24, 3, 1));                 // of 2.
-  expect_right_everywhere(shape_2d(1, 5, 5, 1, 3, 5, 2), DType::fp16);
+  expect_right_everywhere(shape_2d(1, 5, 5, 1, 3, 5, 2));
+  expect_right_everywhere(shape_2d(1, 5, 5, 1, 3, 5, 2), DType::fp16, 0);  // Not in every build.
   expect_right_everywhere(shape_2d(1, 11, 13, 7, 24, 3, 1), DType::fp32);
 }
 

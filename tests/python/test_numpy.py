@@ -381,7 +381,7 @@ class Misuse(unittest.TestCase):
                 return (2, 0)
 
         self.refuse("in the memory of a GPU", convoy.conv2d, Elsewhere(), self.f)
-        self.refuse("bytes could not be reserved", convoy.conv2d, self.x, self.f, padding=10**6,
+        self.refuse("bytes could not be reserved", convoy.conv2d, self.x, self.f, padding=4 * 10**5,
                     kind=convoy.OutOfMemory)
 
     def test_copies_of_plans_live_by_themselves(self):
