@@ -24,11 +24,10 @@ from ._deferred import (
     value_of,
     wrong_type,
 )
-from ._memory import is_given
+from ._memory import lent
 from ._nodes import (
     Cast,
     Cat,
-    Lent,
     Node,
     Norm,
     Pad,
@@ -249,8 +248,7 @@ def _copy(tensors, node, session):
         if type(tensor) is Deferred and tensor._node is node:
             return another(tensor)
     if node.tensor is not None:
-        return Deferred(Value(node.tensor.clone()) if is_given(node) else Lent(node.tensor),
-                        session)
+        return Deferred(lent(node), session)
     return another(Deferred(twin(node) if type(node) in (Pad, Cat) else node, session))
 
 

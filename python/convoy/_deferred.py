@@ -18,6 +18,7 @@ from ._memory import (
     alone,
     follow,
     is_given,
+    lent,
     looks_at,
     own,
     own_form,
@@ -290,8 +291,7 @@ def _as_own_lies(value, sources):
     that the model's own would have. sources: the stand-ins that it was made of. NOTE: not where it
     carries gradients: each step of a training would be a copy."""
     if (not sources or type(value) is not torch.Tensor or value.layout is not torch.strided
-            or value.requires_grad
-            or value.dim() < 3 or value.is_contiguous()):
+            or value.requires_grad or value.dim() < 3 or value.is_contiguous()):
         return value
     tensors = [source._force() for source in sources]
     if any(torch._C._is_alias_of(value, tensor) for tensor in tensors):
@@ -619,8 +619,7 @@ def another(x):
     """Its values as another tensor's, which may be written to; no copy until one is."""
     node = x._node
     if x._viewed and type(node) is not Frames:
-        tensor = node.force()
-        return Deferred(Value(tensor.clone()) if is_given(node) else Lent(tensor), x._session)
+        return Deferred(lent(node), x._session)
     if type(node) is Value and not node.shared:
         remember(node)
     node.shared = True

@@ -140,9 +140,15 @@ def alone(x, in_frames=False):
     if node.shared and in_frames and node.tensor is None and type(node) in _IN_FRAMES:
         node = x._node = twin(node)
     elif node.shared:
-        tensor = node.force()
-        node = x._node = Value(tensor.clone()) if is_given(node) else Lent(tensor)
+        node = x._node = lent(node)
     return node
+
+
+def lent(node):
+    """Another node of the same numbers, in the same memory until somebody writes; but in its own
+    where it may be the caller's, who writes unseen."""
+    tensor = node.force()
+    return Value(tensor.clone()) if is_given(node) else Lent(tensor)
 
 
 def stepped(node, step):
