@@ -35,8 +35,8 @@ struct TuneOptions {
 };
 
 TuningDatabase read_database(const std::string& path) {
-  constexpr std::uint64_t kLargest = 64 << 20;  // What plans read.
-  const std::optional<std::string> content = io::read_if_there(path, kLargest);
+  const std::optional<std::string> content =
+      io::read_if_there(path, TuningDatabase::kMostFileBytes);
   return content ? TuningDatabase::parse(*content, path) : TuningDatabase();
 }
 

@@ -122,9 +122,7 @@ EpilogueKind parse_epilogue(std::string_view words) {
       }
       if (kind.residual && kind.order == ResidualOrder::after_activation) {
         throw_invalid("epilogue: '", word, "' behind 'residual'; legal: ", word,
-                      "+residual, or "
-                      "residual_before_activation+",
-                      word);
+                      "+residual, or residual_before_activation+", word);
       }
       kind.activation = activation;
     }

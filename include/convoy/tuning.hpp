@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -31,6 +32,9 @@ struct TunedKernel {
 /// read as "plain": so was measured then. Files of other versions are refused.
 class CONVOY_API TuningDatabase {
  public:
+  /// Bytes of a file; one that has more is refused.
+  static constexpr std::int64_t kMostFileBytes = std::int64_t{64} << 20;
+
   /// Reads the text of a file; `origin` is for messages. Throws Error{io_error} naming the line.
   static TuningDatabase parse(std::string_view text, const std::string& origin);
   /// The text of a file with these choices.

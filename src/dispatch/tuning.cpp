@@ -229,7 +229,7 @@ namespace {
 /// The user's file, or nothing and why where there is one that cannot be read. Devices and pipes
 /// are refused, which have no end.
 std::optional<std::string> read_user_file(const std::string& path, std::string& refusal) {
-  constexpr off_t kLargest = 64 << 20;
+  constexpr off_t kLargest = TuningDatabase::kMostFileBytes;
   const auto refuse = [&](const std::string& why) {
     refusal = why;
     return std::nullopt;
