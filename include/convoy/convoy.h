@@ -174,7 +174,7 @@ typedef struct convoy_prologue {
   int32_t norm;             /**< CONVOY_PROLOGUE_... */
   int32_t activation;       /**< None, relu, gelu, gelu_tanh or silu. */
   const float* scale;       /**< SCALE_SHIFT: [N, C]; RMS: [C]. */
-  const float* shift;       /**< SCALE_SHIFT: [N, C]; else null. */
+  const float* shift;       /**< SCALE_SHIFT: [N, C]; else null. C no multiple of 4: at any fp32. */
   const float* inverse_rms; /**< RMS: [N, H, W] or [N, D, H, W]; else null. */
 } convoy_prologue_t;
 

@@ -42,8 +42,10 @@ struct Prologue {
   PrologueNorm norm = PrologueNorm::none;    ///< What the activation is multiplied by.
   Activation activation = Activation::none;  ///< none, relu, gelu, gelu_tanh or silu.
   const float* scale = nullptr;              ///< scale_shift: [N, C]; rms: [C].
-  const float* shift = nullptr;              ///< scale_shift: [N, C].
-  const float* inverse_rms = nullptr;        ///< rms: [N, H, W] or [N, D, H, W].
+  /// scale_shift: [N, C]. With C no multiple of 4 scale and shift may lie at any fp32: they are the
+  /// halves of a norm's coefficients.
+  const float* shift = nullptr;
+  const float* inverse_rms = nullptr;  ///< rms: [N, H, W] or [N, D, H, W].
 
   /// What PlanOptions::prologue needs of it.
   PrologueKind kind() const { return {.norm = norm, .activation = activation}; }

@@ -13,15 +13,16 @@ namespace convoy {
 /// Of every tensor, parameter and workspace that a kernel reads or writes, in bytes.
 inline constexpr std::uintptr_t kPointerAlignment = 16;
 
-/// Throws InvalidArgument where `pointer` is null or not aligned.
-inline void check_pointer(const void* pointer, const char* name) {
+/// Throws InvalidArgument where `pointer` is null or not aligned to so many bytes.
+inline void check_pointer(const void* pointer, const char* name,
+                          std::uintptr_t alignment = kPointerAlignment) {
   if (pointer == nullptr) throw_invalid(name, " is null");
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  if (address % kPointerAlignment != 0) {
+  if (address % alignment != 0) {
     throw_invalid(
-        name, " = ", pointer, " is not aligned; legal: a multiple of ", kPointerAlignment,
+        name, " = ", pointer, " is not aligned; legal: a multiple of ", alignment,
         " bytes; nearest below: ",
-        static_cast<const void*>(static_cast<const char*>(pointer) - address % kPointerAlignment));
+        static_cast<const void*>(static_cast<const char*>(pointer) - address % alignment));
   }
 }
 

@@ -95,15 +95,20 @@ void RunContract::check_prologue(const Prologue& prologue) const {
     throw_invalid("prologue is ", to_string(prologue.kind()), ", but the plan is for ",
                   to_string(prologue_));
   }
-  const auto check = [&](const float* pointer, bool wanted, const char* name) {
-    if (wanted) return check_pointer(pointer, name);
+  // NOTE: the coefficients of a norm are [2, N, C]: shifts begin where scales end.
+  const std::uintptr_t of_channels =
+      geometry_.in_channels % 4 == 0 ? kPointerAlignment : alignof(float);
+  const auto check = [&](const float* pointer, bool wanted, const char* name,
+                         std::uintptr_t alignment) {
+    if (wanted) return check_pointer(pointer, name, alignment);
     if (pointer == nullptr) return;
     throw_invalid(name, " is given, but a prologue of norm ", to_string(prologue.norm),
                   " does not read it; legal: null");
   };
-  check(prologue.scale, prologue_.any(), "prologue.scale");
-  check(prologue.shift, prologue_.norm == PrologueNorm::scale_shift, "prologue.shift");
-  check(prologue.inverse_rms, prologue_.norm == PrologueNorm::rms, "prologue.inverse_rms");
+  check(prologue.scale, prologue_.any(), "prologue.scale", of_channels);
+  check(prologue.shift, prologue_.norm == PrologueNorm::scale_shift, "prologue.shift", of_channels);
+  check(prologue.inverse_rms, prologue_.norm == PrologueNorm::rms, "prologue.inverse_rms",
+        kPointerAlignment);
 }
 
 const void* RunContract::check_filter(const FilterRef& filter) const {

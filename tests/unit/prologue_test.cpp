@@ -72,6 +72,23 @@ TEST(Prologue, ARunMustBringWhatThePlanReads) {
       plan_of(kGroup).run({.output = y, .activation = x, .filter = w, .prologue = group}));
 }
 
+/// A norm's coefficients are [2, N, C]: of 3 channels the shifts begin 12 bytes behind the scales.
+TEST(Prologue, TakesTheCoefficientsOfAnyChannels) {
+  alignas(16) float x[3] = {1, 2, 3}, w[3] = {1, 10, 100}, y[1] = {};
+  alignas(16) const float coefficients[6] = {1, 2, 3, 0.5f, -1, 2};
+  const Conv2dProblemShape problem{
+      .in_height = 1, .in_width = 1, .in_channels = 3, .out_channels = 1};
+  const PrologueKind kind{.norm = PrologueNorm::scale_shift};
+  plan(problem, {.dtype = DType::fp32, .prologue = kind, .device = Device::cpu})
+      .run({.output = y,
+            .activation = x,
+            .filter = w,
+            .prologue = {.norm = PrologueNorm::scale_shift,
+                         .scale = coefficients,
+                         .shift = coefficients + 3}});
+  EXPECT_EQ(y[0], 1.5f + 10 * 3.0f + 100 * 11.0f);
+}
+
 TEST(Prologue, IsCountedAmongTheBytes) {
   const Conv3dProblemShape problem{.batch = 2,
                                    .in_depth = 3,

@@ -71,6 +71,30 @@ __device__ __forceinline__ float rounded(float x) {
   return to_float(from_float<Out>(x));
 }
 
+/// Rounds values as memory of the output does, of a type that the compiler knows,
+template <typename Out>
+struct RoundTo {
+  static constexpr bool is_16_bit() { return sizeof(Out) == 2; }
+  template <int kCount>
+  __device__ __forceinline__ void operator()(float (&v)[kCount]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) v[i] = rounded<Out>(v[i]);
+  }
+};
+/// and of one that a launch says: code that is there once for all types.
+struct RoundToDType {
+  DType dtype;
+  __device__ __forceinline__ bool is_16_bit() const { return dtype != DType::fp32; }
+  template <int kCount>
+  __device__ __forceinline__ void operator()(float (&v)[kCount]) const {
+    if (dtype == DType::bf16) {
+      RoundTo<__nv_bfloat16>{}(v);
+    } else if (dtype == DType::fp16) {
+      RoundTo<__half>{}(v);
+    }
+  }
+};
+
 /// Element i of the bias.
 /// NOTE: not __ldg, which for 16-bit types is assembly that the compiler takes out of a loop and
 /// past the condition that a bias exists.
@@ -91,9 +115,10 @@ __device__ __forceinline__ float load_bias(const EpilogueParams& params, int i) 
 /// NOTE: the formulas and the accurate exp, erf, tanh are those of unfused frameworks, so that
 /// EpilogueRounding::each_step can reproduce their bits. SiLU, which decoders run on every layer,
 /// uses the fast exp and division (relative error some 1e-6) where that promise is not asked for;
-/// GELU its gate where `kRounded`, the values being rounded to 16 bits.
-template <bool kRounded = false, int kCount>
-__device__ __forceinline__ void activate(const EpilogueParams& params, float (&v)[kCount]) {
+/// GELU its gate where the values are rounded to 16 bits (`is_16_bit`).
+template <int kCount>
+__device__ __forceinline__ void activate(const EpilogueParams& params, float (&v)[kCount],
+                                         bool is_16_bit = false) {
   const auto map = [&v](auto&& function) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) v[i] = function(v[i]);
@@ -109,14 +134,14 @@ __device__ __forceinline__ void activate(const EpilogueParams& params, float (&v
       map([&](float x) { return x > 0.0f ? x : params.parameter_a * x; });
       break;
     case Activation::gelu:
-      if (kRounded && !params.round_each_step) {
+      if (is_16_bit && !params.round_each_step) {
         map(gelu_gate);
         break;
       }
       map([](float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); });
       break;
     case Activation::gelu_tanh:
-      if (kRounded && !params.round_each_step) {
+      if (is_16_bit && !params.round_each_step) {
         map(gelu_tanh_gate);
         break;
       }
@@ -149,30 +174,30 @@ __device__ __forceinline__ void activate(const EpilogueParams& params, float (&v
   }
 }
 
-/// D = activation(scale·v + bias) + beta·source, or with `residual_first` the sum inside; rounded
-/// to Out after every step where `round_each_step` asks for it. `bias(i)` and `source(i)` give the
-/// values that go with v[i]; they are called only where the parameters say that they exist. The
-/// result is not yet rounded for the store.
-template <typename Out, int kCount, typename Bias, typename Source>
-__device__ __forceinline__ void apply_epilogue(const EpilogueParams& params, float (&v)[kCount],
-                                               const Bias& bias, const Source& source) {
-  const bool each = params.round_each_step;
+/// D = activation(scale·v + bias) + beta·source, or with `residual_first` the sum inside, rounded
+/// by `round`, a RoundTo or RoundToDType, after every step where `round_each_step` asks for it.
+/// `bias(i)` and `source(i)` give the values that go with v[i]; they are called only where the
+/// parameters say that they exist. The result is not yet rounded for the store.
+template <typename Round, int kCount, typename Bias, typename Source>
+__device__ __forceinline__ void apply_epilogue(const Round& round, const EpilogueParams& params,
+                                               float (&v)[kCount], const Bias& bias,
+                                               const Source& source) {
   const auto round_all = [&] {
-    if (each) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) v[i] = rounded<Out>(v[i]);
-    }
+    if (params.round_each_step) round(v);
   };
   const auto add_residual = [&] {
     if (!params.has_residual) return;
-    round_all();
+    if (params.round_each_step) {
+      round(v);
+      float added[kCount];
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (each) {
-        v[i] += rounded<Out>(params.beta * source(i));
-      } else {
-        v[i] = fmaf(params.beta, source(i), v[i]);
-      }
+      for (int i = 0; i < kCount; ++i) added[i] = params.beta * source(i);
+      round(added);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) v[i] += added[i];
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) v[i] = fmaf(params.beta, source(i), v[i]);
     }
   };
   round_all();
@@ -189,7 +214,7 @@ __device__ __forceinline__ void apply_epilogue(const EpilogueParams& params, flo
   if (params.residual_first) add_residual();
   if (params.activation != Activation::none) {
     round_all();
-    activate<sizeof(Out) == 2>(params, v);
+    activate(params, v, round.is_16_bit());
   }
   if (!params.residual_first) add_residual();
 }

@@ -67,60 +67,65 @@ __device__ __forceinline__ void load_biases(const EpilogueParams& epilogue, floa
   words.to_floats(epilogue.bias_dtype, bias);
 }
 
-template <typename Out, int kWidth>
-__device__ __forceinline__ void store_channels_as(const ConvOutput& out, float (&v)[kWidth],
-                                                  const float (&bias)[kWidth], std::int64_t pixel,
-                                                  std::int64_t channel, int count) {
-  const std::int64_t offset = pixel * out.channels + channel;
-  using Vector = OutputVector<Out, kWidth>;
-  const bool whole = out.vectors && count == kWidth;
-  if (!out.plain) {
-    float source[kWidth] = {};
-    // NOTE: each element is read and then written by the same thread, so the residual may be the
-    // output itself. One call of apply_epilogue for both cases keeps compile time and code small.
-    if (out.epilogue.has_residual) {
-      const Out* from = static_cast<const Out*>(out.residual) + offset;
-      Vector loaded;
-      if (whole) {
-        loaded = *reinterpret_cast<const Vector*>(from);
-      } else {
-#pragma unroll
-        for (int i = 0; i < kWidth; ++i) loaded.values[i] = from[i < count ? i : 0];
-      }
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) source[i] = to_float(loaded.values[i]);
-    }
-    apply_epilogue<Out>(
-        out.epilogue, v, [&](int i) { return bias[i]; }, [&](int i) { return source[i]; });
-  }
-  Out* to = static_cast<Out*>(out.data) + offset;
-  Vector stored;
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) stored.values[i] = from_float<Out>(v[i]);
-  if (whole) {
-    *reinterpret_cast<Vector*>(to) = stored;
-  } else {
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      if (i < count) to[i] = stored.values[i];
-    }
+/// Call `body`, a template on the device type of `dtype`.
+template <typename Body>
+__device__ __forceinline__ void with_element(DType dtype, const Body& body) {
+  switch (dtype) {
+    case DType::bf16:
+      return body.template operator()<__nv_bfloat16>();
+    case DType::fp16:
+      return body.template operator()<__half>();
+    case DType::fp32:
+      return body.template operator()<float>();
   }
 }
 
 /// Epilogue and store of channels [channel, channel + count) of one output pixel, count ≤ kWidth,
 /// with their bias as `load_biases` gives it. With `out.vectors`, channel is a multiple of kWidth.
+// NOTE: each element is read and then written by the same thread, so the residual may be the output
+// itself. One call of apply_epilogue for all types keeps compile time and code small.
 template <int kWidth>
 __device__ __forceinline__ void store_channels(const ConvOutput& out, float (&v)[kWidth],
                                                const float (&bias)[kWidth], std::int64_t pixel,
                                                std::int64_t channel, int count) {
-  switch (out.dtype) {
-    case DType::bf16:
-      return store_channels_as<__nv_bfloat16>(out, v, bias, pixel, channel, count);
-    case DType::fp16:
-      return store_channels_as<__half>(out, v, bias, pixel, channel, count);
-    case DType::fp32:
-      return store_channels_as<float>(out, v, bias, pixel, channel, count);
+  const std::int64_t offset = pixel * out.channels + channel;
+  const bool whole = out.vectors && count == kWidth;
+  if (!out.plain) {
+    float source[kWidth] = {};
+    if (out.epilogue.has_residual) {
+      with_element(out.dtype, [&]<typename Out>() {
+        using Vector = OutputVector<Out, kWidth>;
+        const Out* const from = static_cast<const Out*>(out.residual) + offset;
+        Vector loaded;
+        if (whole) {
+          loaded = *reinterpret_cast<const Vector*>(from);
+        } else {
+#pragma unroll
+          for (int i = 0; i < kWidth; ++i) loaded.values[i] = from[i < count ? i : 0];
+        }
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) source[i] = to_float(loaded.values[i]);
+      });
+    }
+    apply_epilogue(
+        RoundToDType{out.dtype}, out.epilogue, v, [&](int i) { return bias[i]; },
+        [&](int i) { return source[i]; });
   }
+  with_element(out.dtype, [&]<typename Out>() {
+    using Vector = OutputVector<Out, kWidth>;
+    Out* const to = static_cast<Out*>(out.data) + offset;
+    Vector stored;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) stored.values[i] = from_float<Out>(v[i]);
+    if (whole) {
+      *reinterpret_cast<Vector*>(to) = stored;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        if (i < count) to[i] = stored.values[i];
+      }
+    }
+  });
 }
 
 /// The same, the bias read here.

@@ -60,7 +60,7 @@ __device__ __forceinline__ void apply_short_activation(const EpilogueParams& epi
     EpilogueParams known = epilogue;
     known.activation = activation;
     known.round_each_step = false;
-    activate<sizeof(Element) == 2>(known, v);
+    activate(known, v, sizeof(Element) == 2);
   };
   switch (epilogue.activation) {
     case Activation::relu:

@@ -23,8 +23,9 @@ __global__ void __launch_bounds__(kThreads)
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < elements;
        i += step) {
     float v[1] = {accumulator[i]};
-    apply_epilogue<Out>(
-        params, v, [&](int) { return load_bias(params, static_cast<int>(i % filters)); },
+    apply_epilogue(
+        RoundTo<Out>{}, params, v,
+        [&](int) { return load_bias(params, static_cast<int>(i % filters)); },
         [&](int) { return to_float(source[i]); });
     output[i] = from_float<Out>(v[0]);
   }

@@ -4,13 +4,10 @@
 // input is gathered. Plain host C++ (the kernel, its host twin and the model read it).
 #pragma once
 
-#include <array>
-#include <bit>
 #include <cstdint>
-#include <type_traits>
-#include <utility>
 
 #include "convoy/types.hpp"
+#include "kernels/common/packed_config.hpp"
 
 namespace convoy::mma {
 
@@ -134,29 +131,8 @@ struct ValidConfig {
                 "as a filter has it, and wide tiles the taps first");
 };
 
-/// A configuration as a type. NOTE: nvcc 13.0 cannot pass a class-type template argument to a
-/// __global__ template (its host stub names the class by its mangled name), so the kernel takes
-/// this.
-template <std::uint64_t... kWords>
-struct PackedConfig {
-  static constexpr Config kConfig =
-      std::bit_cast<Config>(std::array<std::uint64_t, sizeof...(kWords)>{kWords...});
-};
-
-namespace detail {
-
-inline constexpr std::size_t kConfigWords = sizeof(Config) / sizeof(std::uint64_t);
-using ConfigWords = std::array<std::uint64_t, kConfigWords>;
-static_assert(std::has_unique_object_representations_v<Config>);
-
-template <Config kConfig, std::size_t... kIndex>
-auto packed(std::index_sequence<kIndex...>)
-    -> PackedConfig<std::bit_cast<ConfigWords>(ValidConfig<kConfig>::kValue)[kIndex]...>;
-
-}  // namespace detail
-
-/// The PackedConfig of a legal configuration.
+/// A legal configuration as the type that the kernels take.
 template <Config kConfig>
-using Packed = decltype(detail::packed<kConfig>(std::make_index_sequence<detail::kConfigWords>{}));
+using Packed = PackedConfigOf<Config, ValidConfig<kConfig>::kValue>;
 
 }  // namespace convoy::mma

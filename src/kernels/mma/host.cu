@@ -214,14 +214,15 @@ bool takes_turns(const Tiling& tiling, Epilogues epilogues, int at_once) {
 }
 
 void prepare(Tiling& tiling, int multiprocessors) {
-  const std::string name = name_of(tiling.instance);
+  tiling.name = name_of(tiling.instance);
+  const char* const name = tiling.name.c_str();
   const auto blocks = [&](Epilogues epilogues) {
     const void* const kernel = tiling.kernel(epilogues);
     if (kernel == nullptr) return 0u;
-    raise_shared_memory_limit(kernel, tiling.shared_bytes, name.c_str());
+    raise_shared_memory_limit(kernel, tiling.shared_bytes, name);
     const int threads = tiling.instance.config.threads();
     const int at_once =
-        multiprocessors * resident_blocks(kernel, threads, tiling.shared_bytes, name.c_str());
+        multiprocessors * resident_blocks(kernel, threads, tiling.shared_bytes, name);
     const int tiles = tiling.params.tiles;
     return static_cast<unsigned>(takes_turns(tiling, epilogues, at_once) ? std::min(tiles, at_once)
                                                                          : tiles);
@@ -233,7 +234,6 @@ void prepare(Tiling& tiling, int multiprocessors) {
 void launch(const Tiling& tiling, const RunPointers& pointers, DType output_dtype,
             cudaStream_t stream) {
   const Config& config = tiling.instance.config;
-  const std::string name = name_of(tiling.instance);
   Params p = tiling.params;
   p.activation = pointers.activation;
   p.cache = pointers.cache;
@@ -255,7 +255,7 @@ void launch(const Tiling& tiling, const RunPointers& pointers, DType output_dtyp
   const unsigned blocks = linear ? tiling.linear_blocks : tiling.blocks;
   void* arguments[] = {&p};
   launch_kernel(tiling.kernel(linear ? Epilogues::linear : Epilogues::all),
-                {.name = name.c_str(),
+                {.name = tiling.name.c_str(),
                  .grid = dim3(blocks, static_cast<unsigned>(tiling.splits)),
                  .block = static_cast<unsigned>(config.threads()),
                  .shared_bytes = static_cast<std::size_t>(tiling.shared_bytes),

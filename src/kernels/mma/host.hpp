@@ -20,10 +20,11 @@ std::string refusal(const Instance& instance, const ConvGeometry& geometry, bool
 /// An instance bound to a problem: everything of a launch except the pointers.
 struct Tiling {
   Instance instance;
+  std::string name;            ///< Of the kernel, in errors; set by `prepare`.
   Params params = {};          ///< Without pointers and epilogue.
   bool walks = false;          ///< The instance's walking kernels run, else the listing one.
   bool has_rows = false;       ///< The input is a matrix.
-  unsigned blocks = 0;         ///< Of one split; set by `prepare`,
+  unsigned blocks = 0;         ///< Of one split, set by `prepare` too,
   unsigned linear_blocks = 0;  ///< and of the kernel of linear epilogues.
   int splits = 1;              ///< Blocks that share the reduction of a tile.
   int shared_bytes = 0;        ///< Of a block.

@@ -522,11 +522,11 @@ __device__ __forceinline__ void redo_unusual(const Params& p, const Tile& tile, 
 /// A block computes its tile; where it can, it goes on to the tile that lies a grid further, if
 /// there is one, whose first stages come while the sums of this one are stored, through the stage
 /// that they leave free.
-template <typename PackedConfig, template <Config> typename PlacesOf, Epilogues kEpilogues>
-__global__ void __launch_bounds__(PackedConfig::kConfig.threads(),
-                                  PackedConfig::kConfig.ctas_per_sm())
+/// `Packed`: a PackedConfig.
+template <typename Packed, template <Config> typename PlacesOf, Epilogues kEpilogues>
+__global__ void __launch_bounds__(Packed::kConfig.threads(), Packed::kConfig.ctas_per_sm())
     conv_fprop_kernel(const __grid_constant__ Params p) {
-  constexpr Config kConfig = PackedConfig::kConfig;
+  constexpr Config kConfig = Packed::kConfig;
   extern __shared__ __align__(128) unsigned char shared[];
   unsigned char* const staging = shared + (kConfig.stages - 1) * kConfig.stage_bytes();
 

@@ -211,8 +211,9 @@ struct TileEpilogue {
     if constexpr (std::is_same_v<ComputeOp, NoComputeOp>) {
       float bias[kCount];  // Read where there is one.
       if (params.epilogue.bias != nullptr) load_bias_values(params, filter, bias);
-      apply_epilogue<Out>(
-          params.epilogue, v, [&](int i) { return bias[i]; }, [&](int i) { return source[i]; });
+      apply_epilogue(
+          RoundTo<Out>{}, params.epilogue, v, [&](int i) { return bias[i]; },
+          [&](int i) { return source[i]; });
     } else {
       constexpr int kWidth = kCount < 8 ? kCount : 8;
 #pragma unroll

@@ -7,13 +7,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <array>
-#include <bit>
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
 #include "convoy/types.hpp"
+#include "kernels/common/packed_config.hpp"
 
 namespace convoy::sm90 {
 
@@ -295,29 +293,8 @@ struct ValidConfig {
                 "sm90::Config: the tiles do not fit the 227 KiB of an SM");
 };
 
-/// A configuration as a type. NOTE: nvcc 13.0 cannot pass a class-type template argument to a
-/// __global__ template (its host stub names the class by its mangled name), so the kernels take
-/// this.
-template <std::uint64_t... kWords>
-struct PackedConfig {
-  static constexpr Config kConfig =
-      std::bit_cast<Config>(std::array<std::uint64_t, sizeof...(kWords)>{kWords...});
-};
-
-namespace detail {
-
-inline constexpr std::size_t kConfigWords = sizeof(Config) / sizeof(std::uint64_t);
-using ConfigWords = std::array<std::uint64_t, kConfigWords>;
-static_assert(std::has_unique_object_representations_v<Config>);
-
-template <Config kConfig, std::size_t... kIndex>
-auto packed(std::index_sequence<kIndex...>)
-    -> PackedConfig<std::bit_cast<ConfigWords>(ValidConfig<kConfig>::kValue)[kIndex]...>;
-
-}  // namespace detail
-
-/// The PackedConfig of a legal configuration.
+/// A legal configuration as the type that the kernels take.
 template <Config kConfig>
-using Packed = decltype(detail::packed<kConfig>(std::make_index_sequence<detail::kConfigWords>{}));
+using Packed = PackedConfigOf<Config, ValidConfig<kConfig>::kValue>;
 
 }  // namespace convoy::sm90

@@ -477,27 +477,35 @@ __device__ __forceinline__ void finish_staged(const Params& p, const Tile& tile,
 
 // ---- One piece ------------------------------------------------------------------------------
 
-/// A piece of the residual as a lane holds it; pairs of 16-bit values stay packed until used.
+/// A piece in groups of 16 filters: what a lane holds of one, and one stmatrix stores.
+inline constexpr int kGroupValues = 8;
 template <Config kConfig>
-struct SourcePiece {
+inline constexpr int kPieceGroups = 2 * kConfig.piece_halves();
+
+/// Groups of the residual as a lane holds them; pairs of 16-bit values stay packed until used.
+template <Config kConfig, int kGroups>
+struct SourceGroups {
   using Out = Element<kConfig.out>;
   static constexpr bool kPacked = sizeof(Out) == 2;
-  std::uint32_t words[kPacked ? 8 * kConfig.piece_halves() : 16] = {};
+  std::uint32_t words[kGroups * kGroupValues / (kPacked ? 2 : 1)] = {};
 
-  __device__ __forceinline__ void read(const std::uint8_t* buffer, const PieceLane<kConfig>& at) {
-    if constexpr (kPacked) {
-      const std::uint32_t address = ptx::shared_address(buffer);
+  __device__ __forceinline__ void read(const std::uint8_t* buffer, const PieceLane<kConfig>& at,
+                                       int first_group) {
 #pragma unroll
-      for (int j = 0; j < 4 * kConfig.piece_halves(); j += 2) {
-        ptx::load_matrix_x4(staged_address<kConfig>(address, at.matrix_row, at.matrix_unit + j),
-                            words[2 * j], words[2 * j + 1], words[2 * j + 2], words[2 * j + 3]);
-      }
-    } else {
+    for (int g = 0; g < kGroups; ++g) {
+      const int group = first_group + g;
+      if constexpr (kPacked) {
+        ptx::load_matrix_x4(staged_address<kConfig>(ptx::shared_address(buffer), at.matrix_row,
+                                                    at.matrix_unit + 2 * group),
+                            words[4 * g], words[4 * g + 1], words[4 * g + 2], words[4 * g + 3]);
+      } else {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const uint2 pair = *reinterpret_cast<const uint2*>(buffer + at.pair_offset(i));
-        words[2 * i] = pair.x;
-        words[2 * i + 1] = pair.y;
+        for (int i = 0; i < 4; ++i) {
+          const uint2 pair =
+              *reinterpret_cast<const uint2*>(buffer + at.pair_offset(4 * group + i));
+          words[8 * g + 2 * i] = pair.x;
+          words[8 * g + 2 * i + 1] = pair.y;
+        }
       }
     }
   }
@@ -511,83 +519,106 @@ struct SourcePiece {
   }
 };
 
-/// Write a piece's values to its staging buffer, rounded to the output type.
-template <Config kConfig>
-__device__ __forceinline__ void stage_values(const float (&v)[16 * kConfig.piece_halves()],
-                                             std::uint8_t* buffer, const PieceLane<kConfig>& at) {
+/// Write groups to a piece's staging buffer, rounded to the output type.
+template <Config kConfig, int kValues>
+__device__ __forceinline__ void stage_values(const float (&v)[kValues], std::uint8_t* buffer,
+                                             const PieceLane<kConfig>& at, int first_group) {
   using Out = Element<kConfig.out>;
-  if constexpr (sizeof(Out) == 2) {
-    const std::uint32_t address = ptx::shared_address(buffer);
 #pragma unroll
-    for (int j = 0; j < 4 * kConfig.piece_halves(); j += 2) {
-      ptx::store_matrix_x4(
-          staged_address<kConfig>(address, at.matrix_row, at.matrix_unit + j),
-          pack2<Out>(v[4 * j], v[4 * j + 1]), pack2<Out>(v[4 * j + 2], v[4 * j + 3]),
-          pack2<Out>(v[4 * j + 4], v[4 * j + 5]), pack2<Out>(v[4 * j + 6], v[4 * j + 7]));
-    }
-  } else {
+  for (int g = 0; g < kValues / kGroupValues; ++g) {
+    const int group = first_group + g, i = g * kGroupValues;
+    if constexpr (sizeof(Out) == 2) {
+      ptx::store_matrix_x4(staged_address<kConfig>(ptx::shared_address(buffer), at.matrix_row,
+                                                   at.matrix_unit + 2 * group),
+                           pack2<Out>(v[i], v[i + 1]), pack2<Out>(v[i + 2], v[i + 3]),
+                           pack2<Out>(v[i + 4], v[i + 5]), pack2<Out>(v[i + 6], v[i + 7]));
+    } else {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      *reinterpret_cast<float2*>(buffer + at.pair_offset(i)) = make_float2(v[2 * i], v[2 * i + 1]);
+      for (int j = 0; j < 4; ++j) {
+        *reinterpret_cast<float2*>(buffer + at.pair_offset(4 * group + j)) =
+            make_float2(v[i + 2 * j], v[i + 2 * j + 1]);
+      }
     }
   }
 }
 
-/// One piece from accumulators to the output: of EpiloguePath::general, or of a split tile. The
-/// whole warp calls. `lane_bias`: of filter 32·h + t of the piece in lane t. The residual, where
-/// TMA brings it, arrives on the buffer's source barrier with `parity`; without one the buffer must
-/// be free.
-template <Config kConfig, EpiloguePath kPath, typename ComputeOp, typename StoreOp>
+/// Groups of a piece that finish_piece takes at a time.
+// NOTE: a small tile is most often a CTA's only one, whose code comes cold: EpiloguePath::general
+// has every activation, so there one group at a time, in a loop, is up to a tenth of the layer
+// quicker. Larger tiles would be up to a third slower by it (docs/lab/2026-11-28-build-time.md).
+template <Config kConfig, EpiloguePath kPath>
+inline constexpr int kGroupsAtOnce = kPath == EpiloguePath::general &&
+                                             (kConfig.splits_k() || kConfig.accumulators() <= 32)
+                                         ? 1
+                                         : kPieceGroups<kConfig>;
+
+/// One piece to the output: of EpiloguePath::general, or of a split tile. The whole warp calls.
+/// `values(g, v)` gives a lane's of kGroupsAtOnce groups from group g on. `lane_bias`: of filter
+/// 32·h + t of the piece in lane t. The residual, where TMA brings it, arrives on the buffer's
+/// source barrier with `parity`; without one the buffer must be free.
+template <Config kConfig, EpiloguePath kPath, typename Values, typename ComputeOp, typename StoreOp>
 __device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile, const Piece& piece,
-                                             float (&v)[16 * kConfig.piece_halves()],
+                                             const Values& values,
                                              const float (&lane_bias)[kConfig.piece_halves()],
                                              const Staging& staging, int slot, std::uint32_t parity,
                                              const ComputeOp& compute_op, const StoreOp& store_op) {
   using Out = Element<kConfig.out>;
   constexpr bool kGeneral = kPath == EpiloguePath::general;
+  constexpr int kAtOnce = kGroupsAtOnce<kConfig, kPath>;
+  constexpr int kValues = kAtOnce * kGroupValues;
   const PieceLane<kConfig> at;
   const bool direct = kGeneral && p.direct_store;
+  const bool has_residual = kPath != EpiloguePath::plain && p.epilogue.has_residual;
   std::uint8_t* const buffer = staging.buffers + slot * kConfig.piece_bytes();
-  SourcePiece<kConfig> source;
-  if (kPath != EpiloguePath::plain && p.epilogue.has_residual) {
+  if (has_residual) {
     if (direct) {
       fill_source<kConfig>(p, tile, piece, buffer, at.lane);
       __syncwarp();
     } else {
       ptx::barrier_wait(&staging.source_full[slot], parity);
     }
-    source.read(buffer, at);
-    __syncwarp();
   }
-  float bias[8 * kConfig.piece_halves()];
-#pragma unroll
-  for (int i = 0; i < 8 * kConfig.piece_halves(); ++i) {
-    bias[i] = piece_bias(lane_bias[i / 8], i % 8 / 2 * 4 + i % 2);
-  }
-  const auto bias_at = [&](int i) { return bias[i / 4 * 2 + i % 2]; };
-  if constexpr (kGeneral) {
-    apply_epilogue<Out>(p.epilogue, v, bias_at, source);
-  } else {
-#pragma unroll
-    for (int i = 0; i < 16 * kConfig.piece_halves(); ++i) {
-      v[i] = fmaf(v[i], p.epilogue.scale, bias_at(i));
+#pragma unroll 1
+  for (int g = 0; g < kPieceGroups<kConfig>; g += kAtOnce) {
+    float v[kValues];
+    values(g, v);
+    SourceGroups<kConfig, kAtOnce> source;
+    if (has_residual) {
+      source.read(buffer, at, g);
+      __syncwarp();
     }
-    if constexpr (kPath != EpiloguePath::plain) {
-      apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
-    }
-  }
-  if constexpr (ComputeOp::kEnabled && ComputeOp::kOnRegisters) {
+    float bias[kValues / 2];
 #pragma unroll
-    for (int i = 0; i < 8 * kConfig.piece_halves(); ++i) {
-      const std::int64_t m = output_pixel<kConfig>(p, tile, piece, at.row + 8 * (i % 2));
-      const int n = piece.filter + 2 * (at.lane % 4) + i / 2 * 8;
-      float pair[2] = {v[2 * i], v[2 * i + 1]};
-      if (m >= 0 && n < p.filters) compute_op(m, first_filter_of_group<kConfig>(p, tile) + n, pair);
-      v[2 * i] = pair[0];
-      v[2 * i + 1] = pair[1];
+    for (int i = 0; i < kValues / 2; ++i) {
+      const int group = g + i / 4;
+      const float of_half = lane_bias[group < 2 ? 0 : kConfig.piece_halves() - 1];
+      bias[i] = piece_bias(of_half, group % 2 * 8 + i % 4 / 2 * 4 + i % 2);
     }
+    const auto bias_at = [&](int i) { return bias[i / 4 * 2 + i % 2]; };
+    if constexpr (kGeneral) {
+      apply_epilogue(RoundTo<Out>{}, p.epilogue, v, bias_at, source);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) v[i] = fmaf(v[i], p.epilogue.scale, bias_at(i));
+      if constexpr (kPath != EpiloguePath::plain) {
+        apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
+      }
+    }
+    if constexpr (ComputeOp::kEnabled && ComputeOp::kOnRegisters) {
+#pragma unroll
+      for (int i = 0; i < kValues / 2; ++i) {
+        const std::int64_t m = output_pixel<kConfig>(p, tile, piece, at.row + 8 * (i % 2));
+        const int n = piece.filter + 16 * g + 2 * (at.lane % 4) + i / 2 * 8;
+        float pair[2] = {v[2 * i], v[2 * i + 1]};
+        if (m >= 0 && n < p.filters) {
+          compute_op(m, first_filter_of_group<kConfig>(p, tile) + n, pair);
+        }
+        v[2 * i] = pair[0];
+        v[2 * i + 1] = pair[1];
+      }
+    }
+    stage_values<kConfig>(v, buffer, at, g);
   }
-  stage_values<kConfig>(v, buffer, at);
   if constexpr ((ComputeOp::kEnabled && !ComputeOp::kOnRegisters) || StoreOp::kEnabled) {
     __syncwarp();
     finish_staged<kConfig>(p, tile, piece, buffer, at.lane, compute_op, store_op);
@@ -678,15 +709,15 @@ __device__ __forceinline__ void store_tile(
         v[i] = accumulators[q / kPerBlock][q % kPerBlock * kValues + i];
       }
       if constexpr (kFused) {
-        SourcePiece<kConfig> source;
+        SourceGroups<kConfig, kPieceGroups<kConfig>> source;
         if (has_residual) {
           ptx::barrier_wait(&staging.source_full[q % kBuffers], source_parity<kConfig>(staging, q));
-          source.read(buffer, at);
+          source.read(buffer, at, 0);
           __syncwarp();
         }
         apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
       }
-      stage_values<kConfig>(v, buffer, at);
+      stage_values<kConfig>(v, buffer, at, 0);
       if constexpr (kPath == EpiloguePath::statistics) {
         const Piece& block = blocks[q / kPerBlock];
         statistics.take(p, block.row, block.pixel, q % kPerBlock, v, buffer, staging.shifts);

@@ -79,7 +79,7 @@ __device__ __forceinline__ void finish_swapped_piece(
   };
   const auto bias = [&](int i) { return i / 2 % 2 == 0 ? bias_low : bias_high; };
   if constexpr (kPath == EpiloguePath::general) {
-    apply_epilogue<Out>(p.epilogue, v, bias, source);
+    apply_epilogue(RoundTo<Out>{}, p.epilogue, v, bias, source);
   } else {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) v[i] = fmaf(v[i], p.epilogue.scale, bias(i));

@@ -867,21 +867,28 @@ struct Kernel {
     constexpr int kPieces = kConfig.pieces();
     constexpr int kPerBlock = kConfig.pieces_per_block();
     constexpr int kHalves = kConfig.piece_halves();
-    constexpr int kValues = 16 * kHalves;
+    constexpr int kSteps = kPieceGroups<kConfig> / kGroupsAtOnce<kConfig, kPath>;  // of a piece
+    constexpr int kValues = kGroupsAtOnce<kConfig, kPath> * kGroupValues;
 #pragma unroll 1
     for (int q = 0; q < kPieces; ++q) {
-      float v[kValues] = {};
       float lane_bias[kHalves] = {};
 #pragma unroll
       for (int c = 0; c < kPieces; ++c) {
         if (c != q) continue;
 #pragma unroll
         for (int h = 0; h < kHalves; ++h) lane_bias[h] = bias[c % kPerBlock * kHalves + h];
-#pragma unroll
-        for (int i = 0; i < kValues; ++i) {
-          v[i] = accumulators[c / kPerBlock][c % kPerBlock * kValues + i];
-        }
       }
+      const auto values = [&](int g, float(&v)[kValues]) {
+        const int step = q * kSteps + g / kGroupsAtOnce<kConfig, kPath>;
+#pragma unroll
+        for (int c = 0; c < kPieces * kSteps; ++c) {
+          if (c != step) continue;
+#pragma unroll
+          for (int i = 0; i < kValues; ++i) {
+            v[i] = accumulators[c / (kPerBlock * kSteps)][c % (kPerBlock * kSteps) * kValues + i];
+          }
+        }
+      };
       if (!p.epilogue.has_residual) {
         // The last tile's stores too: its last piece may have used any buffer.
         if (me.lane == 0) {
@@ -893,7 +900,7 @@ struct Kernel {
         }
         __syncwarp();
       }
-      finish_piece<kConfig, kPath>(p, tile, tile_piece(p, tile, me, q), v, lane_bias, staging,
+      finish_piece<kConfig, kPath>(p, tile, tile_piece(p, tile, me, q), values, lane_bias, staging,
                                    q % kBuffers, source_parity<kConfig>(staging, q), compute_op,
                                    store_op);
       if (me.fetches_residual && me.lane == 0 && q + kBuffers < kPieces) {
@@ -964,8 +971,18 @@ struct Kernel {
       for (int c = 0; c < kPerBlock; ++c) {
         if (c == chunk % kPerBlock) lane_bias[0] = bias[c];
       }
-      finish_piece<kConfig, kPath>(p, tile, piece, v, lane_bias, staging, slot, parity, compute_op,
-                                   store_op);
+      const auto values = [&](int g, float(&some)[kGroupsAtOnce<kConfig, kPath> * kGroupValues]) {
+#pragma unroll
+        for (int i = 0; i < kGroupsAtOnce<kConfig, kPath> * kGroupValues; ++i) {
+          if constexpr (kGroupsAtOnce<kConfig, kPath> == 1) {
+            some[i] = g == 0 ? v[i] : v[kGroupValues + i];
+          } else {
+            some[i] = v[i];
+          }
+        }
+      };
+      finish_piece<kConfig, kPath>(p, tile, piece, values, lane_bias, staging, slot, parity,
+                                   compute_op, store_op);
     }
   }
 

@@ -338,6 +338,7 @@ __global__ void __launch_bounds__(kSlicedThreads)
 
   if (blocks > 1) {
     ptx::cluster_wait();  // All barriers are there.
+#pragma unroll 1
     for (int i = thread; i < kVectors; i += kSlicedThreads) {
       ptx::store_async(memory.received + block * share + i % share, &memory.all_received, i / share,
                        sum_of(&memory.sums[0][i], kSlicedWarps, kVectors));
@@ -348,6 +349,7 @@ __global__ void __launch_bounds__(kSlicedThreads)
     if (thread >= share) return;
     ptx::barrier_wait_cluster(&memory.all_received, 0);
   }
+#pragma unroll 1
   for (int i = thread; i < share; i += kSlicedThreads) {
     const int vector = first_vector + i;
     if (i != thread) load_bias(vector);
