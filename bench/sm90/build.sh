@@ -11,7 +11,7 @@ echo '#define CONVOY_GIT_HASH "unknown"' > "$out/convoy_git_hash.hpp"
 flags="-std=c++20 -O3 --expt-relaxed-constexpr -gencode arch=compute_90a,code=sm_90a -cudart static -Xcompiler -fPIC -I$root/src -I$root/include -I$out $EXTRA"
 declarations=""; entries=""; jobs=""
 rm -f "$out"/instances/*.cu
-while read -r types m n consumers cluster_m cluster_n input schedule rows stages act_stages pixels staging; do
+while read -r types m n consumers cluster_m cluster_n input schedule rows stages act_stages pixels staging epilogues; do
   case $types in '#'*|'') continue;; esac
   for type in $(echo "$types" | tr ',' ' '); do
     [ -n "$only" ] && [ "$only" != "$type" ] && continue
@@ -25,7 +25,8 @@ Instance instance_$name() {
                               .consumers = $consumers, .cluster_m = $cluster_m, .cluster_n = $cluster_n,
                               .filter_stages = $stages, .act_stages = $act_stages, .halo_pixels = $pixels,
                               .staging_pieces = $staging, .input = Input::$input,
-                              .schedule = Schedule::$schedule, .mma_rows = MmaRows::$rows}>();
+                              .schedule = Schedule::$schedule, .mma_rows = MmaRows::$rows},
+                       NoComputeOp, NoStoreOp, Entries::$epilogues>();
 }
 }
 EOF

@@ -29,7 +29,7 @@ class Sm90Small : public ::testing::Test {
       const sm90::Config& c = instance.config;
       if (name == kernel()) return &instance;
       if (c.in != c.out || name != kernel() + "_" + to_string(c.in)) continue;
-      if (found == nullptr || instance.has_every_path()) found = &instance;
+      if (found == nullptr || instance.has(sm90::EpiloguePath::fused)) found = &instance;
     }
     return found;
   }
@@ -51,7 +51,9 @@ class Sm90Small : public ::testing::Test {
       const DType out = instance->config.out;
       if (test.options.output_dtype.value_or(out) != out) return;
       if (out != instance->config.in) test.options.output_dtype = out;
-      if (!sm90::refusal(*instance, geometry_of(test.problem), false).empty()) return;
+      const ConvGeometry problem = geometry_of(test.problem);
+      if (!sm90::refusal(*instance, problem, false).empty()) return;
+      if (!sm90::epilogue_refusal(*instance, problem, test.epilogue.kind()).empty()) return;
       // Takes nothing but a norm in front.
       if (kernel().find("normalised") != std::string::npos) {
         test.options.prologue = {PrologueNorm::scale_shift, Activation::silu};

@@ -304,11 +304,43 @@ TEST_F(Sm90, GroupsThatAreRefused) {
     const sm90::Config& config = instance.config;
     if (config.in == DType::fp32) continue;
     EXPECT_NE(sm90::refusal(instance, upsampled, true), "") << sm90::name_of(instance);
-    if (config.takes_statistics() && instance.has_every_path()) {
+    if (instance.has(sm90::EpiloguePath::statistics)) {
       EXPECT_EQ(sm90::statistics_refusal(instance, g, {}, 4),
                 "statistics of 4 groups of a convolution of groups = 2; legal: 1");
     }
   }
+}
+
+TEST(Sm90Instances, RefuseEpiloguesWithoutAnEntryPoint) {
+  const auto geometry = [](std::int64_t filters) {
+    const Conv2dProblemShape shape{
+        .in_height = 8, .in_width = 8, .in_channels = 64, .out_channels = filters};
+    return geometry_of(shape);
+  };
+  const EpilogueKind each_step{.rounding = EpilogueRounding::each_step};
+  const EpilogueKind gelu{.activation = Activation::gelu};
+  const EpilogueKind silu{.activation = Activation::silu, .residual = true};
+  int usual = 0, all = 0;
+  for (const sm90::Instance& instance : sm90::instances()) {
+    const auto reason = [&](std::int64_t filters, const EpilogueKind& epilogue) {
+      return sm90::epilogue_refusal(instance, geometry(filters), epilogue);
+    };
+    EXPECT_EQ(reason(64, silu), "") << sm90::name_of(instance);
+    if (instance.has(sm90::EpiloguePath::general)) {
+      ++all;
+      EXPECT_EQ(reason(63, each_step), "") << sm90::name_of(instance);
+      continue;
+    }
+    ++usual;
+    EXPECT_EQ(reason(64, each_step),
+              "an epilogue " + to_string(each_step) + "; legal: none, relu, silu, rounded once");
+    EXPECT_EQ(reason(64, gelu),
+              "an epilogue " + to_string(gelu) + "; legal: none, relu, silu, rounded once");
+    EXPECT_EQ(reason(63, {}),
+              "out_channels = 63; legal: rows of a multiple of 16 bytes (TMA stores)");
+  }
+  EXPECT_GT(usual, 10);
+  EXPECT_GT(all, 30);
 }
 
 TEST_F(Sm90, WideHalos) {
@@ -704,7 +736,7 @@ TEST_F(Sm90, EpiloguesOfEveryTile) {
   for (const sm90::Instance& instance : sm90::instances()) {
     if (size_of(instance.config.in) != 2) continue;
     const sm90::Instance*& of_tile = chosen[tile_of(instance)];
-    if (of_tile == nullptr || instance.has_every_path()) of_tile = &instance;
+    if (of_tile == nullptr || instance.has(sm90::EpiloguePath::fused)) of_tile = &instance;
   }
   int ran = 0;
   for (const sm90::Instance& instance : sm90::instances()) {

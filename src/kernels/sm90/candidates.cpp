@@ -99,6 +99,9 @@ class FpropCandidate : public KernelCandidate {
     if (reason.empty()) {
       reason = prologue_refusal(instance_, request.geometry, request.prologue);
     }
+    if (reason.empty()) {
+      reason = epilogue_refusal(instance_, request.geometry, request.epilogue);
+    }
     if (!reason.empty()) return reason;
     // What only shows once the tiling is known: limits of tensor maps.
     try {

@@ -475,6 +475,15 @@ __device__ __forceinline__ void finish_staged(const Params& p, const Tile& tile,
   }
 }
 
+/// Drop the first kCount of a lane's values: the next come to the front.
+template <int kCount, int kRows, int kColumns>
+__device__ __forceinline__ void move_up(float (&values)[kRows][kColumns]) {
+#pragma unroll
+  for (int i = kCount; i < kRows * kColumns; ++i) {
+    values[(i - kCount) / kColumns][(i - kCount) % kColumns] = values[i / kColumns][i % kColumns];
+  }
+}
+
 // ---- One piece ------------------------------------------------------------------------------
 
 /// A piece in groups of 16 filters: what a lane holds of one, and one stmatrix stores.
@@ -542,18 +551,19 @@ __device__ __forceinline__ void stage_values(const float (&v)[kValues], std::uin
   }
 }
 
-/// Groups of a piece that finish_piece takes at a time.
-// NOTE: a small tile is most often a CTA's only one, whose code comes cold: EpiloguePath::general
-// has every activation, so there one group at a time, in a loop, is up to a tenth of the layer
-// quicker. Larger tiles would be up to a third slower by it (docs/lab/2026-11-28-build-time.md).
+/// Groups of a piece that finish_piece takes at a time, in a loop.
+// NOTE: EpiloguePath::general has every activation. A small tile is most often a CTA's only one,
+// whose code comes cold: a group at a time is up to a tenth of the layer. Large tiles, which store
+// beside others' multiplications, lose up to 6 % by two (docs/lab/2026-11-29-turns.md).
 template <Config kConfig, EpiloguePath kPath>
-inline constexpr int kGroupsAtOnce = kPath == EpiloguePath::general &&
-                                             (kConfig.splits_k() || kConfig.accumulators() <= 32)
-                                         ? 1
-                                         : kPieceGroups<kConfig>;
+constexpr int groups_at_once() {
+  if (kPath != EpiloguePath::general) return kPieceGroups<kConfig>;
+  if (kConfig.splits_k() || kConfig.accumulators() <= 32) return 1;
+  return kConfig.accumulators() <= 64 ? 2 : kPieceGroups<kConfig>;
+}
 
 /// One piece to the output: of EpiloguePath::general, or of a split tile. The whole warp calls.
-/// `values(g, v)` gives a lane's of kGroupsAtOnce groups from group g on. `lane_bias`: of filter
+/// `values(g, v)` gives a lane's of groups_at_once() groups from group g on. `lane_bias`: of filter
 /// 32·h + t of the piece in lane t. The residual, where TMA brings it, arrives on the buffer's
 /// source barrier with `parity`; without one the buffer must be free.
 template <Config kConfig, EpiloguePath kPath, typename Values, typename ComputeOp, typename StoreOp>
@@ -564,7 +574,7 @@ __device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile, 
                                              const ComputeOp& compute_op, const StoreOp& store_op) {
   using Out = Element<kConfig.out>;
   constexpr bool kGeneral = kPath == EpiloguePath::general;
-  constexpr int kAtOnce = kGroupsAtOnce<kConfig, kPath>;
+  constexpr int kAtOnce = groups_at_once<kConfig, kPath>();
   constexpr int kValues = kAtOnce * kGroupValues;
   const PieceLane<kConfig> at;
   const bool direct = kGeneral && p.direct_store;
@@ -591,7 +601,7 @@ __device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile, 
 #pragma unroll
     for (int i = 0; i < kValues / 2; ++i) {
       const int group = g + i / 4;
-      const float of_half = lane_bias[group < 2 ? 0 : kConfig.piece_halves() - 1];
+      const float of_half = group < 2 ? lane_bias[0] : lane_bias[kConfig.piece_halves() - 1];
       bias[i] = piece_bias(of_half, group % 2 * 8 + i % 4 / 2 * 4 + i % 2);
     }
     const auto bias_at = [&](int i) { return bias[i / 4 * 2 + i % 2]; };
@@ -637,6 +647,16 @@ __device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile, 
 
 // ---- One tile -------------------------------------------------------------------------------
 
+/// Turns of the loop in which a path's code is there once: each takes its share of a lane's values
+/// from the front, and the others move up (registers have no run-time index).
+// NOTE: `curved` has four forms of activation for every value: half of the code for half a move a
+// value. The short paths, which hot layers take, have one turn.
+template <Config kConfig, EpiloguePath kPath>
+constexpr int store_turns() {
+  if (kPath != EpiloguePath::curved) return 1;
+  return kConfig.pieces() % 2 == 0 ? 2 : kConfig.pieces() % 3 == 0 ? 3 : 1;
+}
+
 /// All paths but EpiloguePath::general: a consumer warp's part of a tile from accumulators to the
 /// output. Pieces are written in batches, one fence and one group of stores each, so that their
 /// latencies overlap; while one batch is stored the next is written to the other half of the
@@ -650,6 +670,9 @@ __device__ __forceinline__ void store_tile(
   constexpr int kBuffers = kConfig.staging_buffers();
   constexpr int kPieces = kConfig.pieces();
   constexpr int kPerBlock = kConfig.pieces_per_block();
+  constexpr int kColumns = kConfig.block_n / 2;
+  constexpr int kTurns = store_turns<kConfig, kPath>();
+  constexpr int kOfTurn = kPieces / kTurns;             // pieces
   constexpr int kValues = 16 * kConfig.piece_halves();  // of a piece, in a lane
   constexpr bool kFused = kPath != EpiloguePath::plain;
   // A residual wants its buffers back early, to be fetched ahead.
@@ -663,9 +686,14 @@ __device__ __forceinline__ void store_tile(
     blocks[b] = piece_at<kConfig>(p, tile, first_block + b, warp_in_warpgroup, 0);
   }
   const auto piece = [&](int q) {
-    Piece result = blocks[q / kPerBlock];
-    result.filter += q % kPerBlock * kConfig.piece_n();
-    return result;
+    if constexpr (kTurns > 1) {
+      return piece_at<kConfig>(p, tile, first_block + q / kPerBlock, warp_in_warpgroup,
+                               q % kPerBlock);
+    } else {
+      Piece result = blocks[q / kPerBlock];
+      result.filter += q % kPerBlock * kConfig.piece_n();
+      return result;
+    }
   };
 
   if (p.epilogue.bias != nullptr || p.epilogue.scale != 1.0f) {
@@ -685,63 +713,73 @@ __device__ __forceinline__ void store_tile(
     }
   }
 
+#pragma unroll 1
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int start = turn * kOfTurn;
 #pragma unroll
-  for (int first = 0; first < kPieces; first += kBatch) {
-    const int end = first + kBatch < kPieces ? first + kBatch : kPieces;
-    // The buffers' last stores must have been read: all of the last tile's (long ago), later those
-    // of the batch that used this batch's buffers.
-    if (!has_residual && (first == 0 || end > kBuffers)) {
-      if (at.lane == 0) {
-        if (first == 0) {
-          ptx::tma_store_wait_read<0>();
-        } else {
-          ptx::tma_store_wait_read<kBuffers / kBatch - 1>();
+    for (int of_turn = 0; of_turn < kOfTurn; of_turn += kBatch) {
+      const int count = of_turn + kBatch < kOfTurn ? kBatch : kOfTurn - of_turn;
+      const int first = start + of_turn, end = first + count;
+      // The buffers' last stores must have been read: all of the last tile's (long ago), later
+      // those of the batch that used this batch's buffers.
+      if (!has_residual && (first == 0 || end > kBuffers)) {
+        if (at.lane == 0) {
+          if (first == 0) {
+            ptx::tma_store_wait_read<0>();
+          } else {
+            ptx::tma_store_wait_read<kBuffers / kBatch - 1>();
+          }
+        }
+        __syncwarp();
+      }
+#pragma unroll
+      for (int k = 0; k < count; ++k) {
+        const int q = first + k;
+        std::uint8_t* const buffer = staging.buffers + q % kBuffers * kConfig.piece_bytes();
+        float v[kValues];
+#pragma unroll
+        for (int i = 0; i < kValues; ++i) {
+          const int value = (of_turn + k) * kValues + i;
+          v[i] = accumulators[value / kColumns][value % kColumns];
+        }
+        if constexpr (kFused) {
+          SourceGroups<kConfig, kPieceGroups<kConfig>> source;
+          if (has_residual) {
+            ptx::barrier_wait(&staging.source_full[q % kBuffers],
+                              source_parity<kConfig>(staging, q));
+            source.read(buffer, at, 0);
+            __syncwarp();
+          }
+          apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
+        }
+        stage_values<kConfig>(v, buffer, at, 0);
+        if constexpr (kPath == EpiloguePath::statistics) {
+          const Piece& block = blocks[q / kPerBlock];
+          statistics.take(p, block.row, block.pixel, q % kPerBlock, v, buffer, staging.shifts);
         }
       }
+      ptx::fence_async_shared();
       __syncwarp();
-    }
+      if (at.lane == 0) {
 #pragma unroll
-    for (int q = first; q < end; ++q) {
-      std::uint8_t* const buffer = staging.buffers + q % kBuffers * kConfig.piece_bytes();
-      float v[kValues];
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) {
-        v[i] = accumulators[q / kPerBlock][q % kPerBlock * kValues + i];
-      }
-      if constexpr (kFused) {
-        SourceGroups<kConfig, kPieceGroups<kConfig>> source;
-        if (has_residual) {
-          ptx::barrier_wait(&staging.source_full[q % kBuffers], source_parity<kConfig>(staging, q));
-          source.read(buffer, at, 0);
-          __syncwarp();
+        for (int k = 0; k < count; ++k) {
+          store_staged<kConfig>(p, tile, staging, (first + k) % kBuffers, piece(first + k));
         }
-        apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
-      }
-      stage_values<kConfig>(v, buffer, at, 0);
-      if constexpr (kPath == EpiloguePath::statistics) {
-        const Piece& block = blocks[q / kPerBlock];
-        statistics.take(p, block.row, block.pixel, q % kPerBlock, v, buffer, staging.shifts);
-      }
-    }
-    ptx::fence_async_shared();
-    __syncwarp();
-    if (at.lane == 0) {
+        ptx::tma_store_commit();
+        // Refill the buffers of the batch before this one.
+        const int before = first - (of_turn > 0 ? kBatch : (kOfTurn - 1) % kBatch + 1);
+        if (has_residual && before >= 0 && before + kBuffers < kPieces) {
+          ptx::tma_store_wait_read<1>();
 #pragma unroll
-      for (int q = first; q < end; ++q) {
-        store_staged<kConfig>(p, tile, staging, q % kBuffers, piece(q));
-      }
-      ptx::tma_store_commit();
-      // Refill the buffers of the batch before this one.
-      if (has_residual && first >= kBatch && first - kBatch + kBuffers < kPieces) {
-        ptx::tma_store_wait_read<1>();
-#pragma unroll
-        for (int q = first - kBatch; q < first; ++q) {
-          if (q + kBuffers < kPieces) {
-            load_source<kConfig>(p, tile, staging, q % kBuffers, piece(q + kBuffers));
+          for (int q = before; q < first; ++q) {
+            if (q + kBuffers < kPieces) {
+              load_source<kConfig>(p, tile, staging, q % kBuffers, piece(q + kBuffers));
+            }
           }
         }
       }
     }
+    if constexpr (kTurns > 1) move_up<kOfTurn * kValues>(accumulators);
   }
   statistics.end_tile();
   if (has_residual) ++staging.tiles;

@@ -125,34 +125,30 @@ __device__ __forceinline__ void store_swapped_tile(
                                          staging.buffers + q * kConfig.piece_bytes(),
                                          &staging.source_full[q], staging.tiles & 1, has_residual);
   };
-  if constexpr (kGeneral) {
-    // In a rolled loop: see the other tiles' general path.
+  // Each turn takes its pieces from the front: see store_turns().
+  constexpr int kTurns = kGeneral ? kConfig.pieces() : kPath == EpiloguePath::curved ? 2 : 1;
+  constexpr int kOfTurn = (kConfig.pieces() + kTurns - 1) / kTurns;
 #pragma unroll 1
-    for (int q = 0; q < kConfig.pieces(); ++q) {
-      float v[kValues] = {};
-      float low = 0, high = 0;
+  for (int start = 0; start < kConfig.pieces(); start += kOfTurn) {
 #pragma unroll
-      for (int c = 0; c < kConfig.pieces(); ++c) {
-        if (c != q) continue;
-        low = bias[c / kPerBlock * 2];
-        high = bias[c / kPerBlock * 2 + 1];
-#pragma unroll
-        for (int i = 0; i < kValues; ++i) {
-          v[i] = accumulators[c / kPerBlock][c % kPerBlock * kValues + i];
-        }
-      }
-      finish(q, v, low, high);
-    }
-  } else {
-#pragma unroll
-    for (int q = 0; q < kConfig.pieces(); ++q) {
+    for (int k = 0; k < kOfTurn; ++k) {
+      const int q = start + k;
+      if (q >= kConfig.pieces()) break;
       float v[kValues];
 #pragma unroll
       for (int i = 0; i < kValues; ++i) {
-        v[i] = accumulators[q / kPerBlock][q % kPerBlock * kValues + i];
+        v[i] = accumulators[k / kPerBlock][k % kPerBlock * kValues + i];
       }
-      finish(q, v, bias[q / kPerBlock * 2], bias[q / kPerBlock * 2 + 1]);
+      float low = bias[0], high = bias[1];
+#pragma unroll
+      for (int b = 1; b < kConfig.blocks(); ++b) {
+        if (q < b * kPerBlock) continue;
+        low = bias[2 * b];
+        high = bias[2 * b + 1];
+      }
+      finish(q, v, low, high);
     }
+    if constexpr (kTurns > 1) move_up<kOfTurn * kValues>(accumulators);
   }
   if (kGeneral && p.direct_store) return;
   ptx::fence_async_shared();

@@ -20,6 +20,10 @@ namespace {
 using implicit_gemm::KernelView;
 using implicit_gemm::kMaxCoordinate;
 
+[[noreturn]] void refuse(const std::string& reason) {
+  throw Error(Status::unsupported, reason);
+}
+
 // Of a tensor whose pixels have the channels of all groups: their dimension behind the first, so
 // that copies end where a group does.
 void divide_groups(TiledTensorMap& map, std::int64_t groups) {
@@ -108,8 +112,13 @@ EpiloguePath choose_path(const Config& config, const Epilogue& epilogue, Params&
 const void* choose_kernel(const Instance& instance, const Epilogue& epilogue, Params& p) {
   const EpiloguePath path =
       p.statistics.slots > 0 ? EpiloguePath::statistics : choose_path(instance.config, epilogue, p);
-  const void* const kernel = instance.kernels[static_cast<int>(path)];
-  return kernel != nullptr ? kernel : instance.kernels[static_cast<int>(EpiloguePath::general)];
+  const EpiloguePath with_entry = instance.has(path) ? path : EpiloguePath::general;
+  if (!instance.has(with_entry)) {
+    refuse(text(name_of(instance), ": an epilogue ", to_string(epilogue),
+                p.direct_store ? ", rows of no multiple of 16 bytes" : "",
+                "; legal: none, relu, silu, rounded once, by TMA stores"));
+  }
+  return instance.kernels[static_cast<int>(with_entry)];
 }
 
 // NOTE: 96 channels are 48 and 48, not 64 and 32: a box whose rows reach past the last channel
@@ -307,10 +316,6 @@ StatisticsMerge plan_statistics(const Tiling& tiling, const ConvGeometry& g, std
   merge.by_records = FastDivide(merge.slice_records);
   merge.by_slices = FastDivide(merge.tile_slices);
   return merge;
-}
-
-[[noreturn]] void refuse(const std::string& reason) {
-  throw Error(Status::unsupported, reason);
 }
 
 }  // namespace

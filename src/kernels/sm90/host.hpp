@@ -27,6 +27,11 @@ std::string refusal(const Instance& instance, const ConvGeometry& geometry, bool
 std::string prologue_refusal(const Instance& instance, const ConvGeometry& geometry,
                              const PrologueKind& prologue);
 
+/// Empty if the instance has an entry point for the epilogue, else the reason; of a problem that
+/// `refusal` lets pass.
+std::string epilogue_refusal(const Instance& instance, const ConvGeometry& geometry,
+                             const EpilogueKind& epilogue);
+
 /// Empty if the instance takes statistics of its outputs by `groups` groups, else the reason; of a
 /// problem that `refusal` lets pass.
 std::string statistics_refusal(const Instance& instance, const ConvGeometry& geometry,
@@ -93,7 +98,8 @@ CONVOY_API void prepare(const Instance& instance);
 /// Enqueue the entry point with the shortest path that computes the epilogue, and with statistics
 /// their merge (they take `statistics.workspace_bytes()` of workspace). `compute_op` and
 /// `store_op` are the addresses of the ops' values. Throws Error{invalid_argument} for null or
-/// misaligned pointers, Error{launch_failure}.
+/// misaligned pointers, Error{unsupported} for an epilogue of `epilogue_refusal`,
+/// Error{launch_failure}.
 CONVOY_API void launch(const Launch& plan, const RunPointers& pointers, const void* compute_op,
                        const void* store_op, cudaStream_t stream);
 

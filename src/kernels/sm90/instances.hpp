@@ -4,8 +4,6 @@
 // compile time than its kernels.
 #pragma once
 
-#include <algorithm>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -18,16 +16,13 @@ namespace convoy::sm90 {
 struct Instance {
   Config config;
   /// Entry points by EpiloguePath; an instance with ops has the general one alone, and so have some
-  /// of a build with CONVOY_EPILOGUES=turns. EpiloguePath::statistics: where
-  /// Config::takes_statistics().
+  /// of a build with CONVOY_EPILOGUES=turns. Some have neither the general nor the curved one
+  /// (instances.txt). EpiloguePath::statistics: where Config::takes_statistics().
   const void* kernels[kEpiloguePaths] = {};
   int shared_bytes = 0;
 
-  /// Each path of the epilogue has an entry point of its own.
-  bool has_every_path() const {
-    const auto* const end = kernels + static_cast<int>(EpiloguePath::statistics);
-    return std::find(kernels, end, nullptr) == end;
-  }
+  /// The path has an entry point of its own.
+  bool has(EpiloguePath path) const { return kernels[static_cast<int>(path)] != nullptr; }
 };
 
 /// Every instance of this build (instances.txt), with the run-time epilogue and no ops.

@@ -867,8 +867,8 @@ struct Kernel {
     constexpr int kPieces = kConfig.pieces();
     constexpr int kPerBlock = kConfig.pieces_per_block();
     constexpr int kHalves = kConfig.piece_halves();
-    constexpr int kSteps = kPieceGroups<kConfig> / kGroupsAtOnce<kConfig, kPath>;  // of a piece
-    constexpr int kValues = kGroupsAtOnce<kConfig, kPath> * kGroupValues;
+    constexpr int kPieceValues = kPieceGroups<kConfig> * kGroupValues;
+    constexpr int kValues = groups_at_once<kConfig, kPath>() * kGroupValues;
 #pragma unroll 1
     for (int q = 0; q < kPieces; ++q) {
       float lane_bias[kHalves] = {};
@@ -878,15 +878,12 @@ struct Kernel {
 #pragma unroll
         for (int h = 0; h < kHalves; ++h) lane_bias[h] = bias[c % kPerBlock * kHalves + h];
       }
-      const auto values = [&](int g, float(&v)[kValues]) {
-        const int step = q * kSteps + g / kGroupsAtOnce<kConfig, kPath>;
+      // The piece's values are in front, and in it those that are not yet taken.
+      const auto values = [&](int, float(&v)[kValues]) {
 #pragma unroll
-        for (int c = 0; c < kPieces * kSteps; ++c) {
-          if (c != step) continue;
-#pragma unroll
-          for (int i = 0; i < kValues; ++i) {
-            v[i] = accumulators[c / (kPerBlock * kSteps)][c % (kPerBlock * kSteps) * kValues + i];
-          }
+        for (int i = 0; i < kPieceValues; ++i) {
+          if (i < kValues) v[i] = accumulators[0][i];
+          if (i >= kValues) accumulators[0][i - kValues] = accumulators[0][i];
         }
       };
       if (!p.epilogue.has_residual) {
@@ -903,6 +900,7 @@ struct Kernel {
       finish_piece<kConfig, kPath>(p, tile, tile_piece(p, tile, me, q), values, lane_bias, staging,
                                    q % kBuffers, source_parity<kConfig>(staging, q), compute_op,
                                    store_op);
+      move_up<kPieceValues>(accumulators);
       if (me.fetches_residual && me.lane == 0 && q + kBuffers < kPieces) {
         ptx::tma_store_wait_read<0>();
         load_source<kConfig>(p, tile, staging, q % kBuffers, tile_piece(p, tile, me, q + kBuffers));
@@ -971,15 +969,10 @@ struct Kernel {
       for (int c = 0; c < kPerBlock; ++c) {
         if (c == chunk % kPerBlock) lane_bias[0] = bias[c];
       }
-      const auto values = [&](int g, float(&some)[kGroupsAtOnce<kConfig, kPath> * kGroupValues]) {
+      constexpr int kValues = groups_at_once<kConfig, kPath>() * kGroupValues;
+      const auto values = [&](int g, float(&some)[kValues]) {
 #pragma unroll
-        for (int i = 0; i < kGroupsAtOnce<kConfig, kPath> * kGroupValues; ++i) {
-          if constexpr (kGroupsAtOnce<kConfig, kPath> == 1) {
-            some[i] = g == 0 ? v[i] : v[kGroupValues + i];
-          } else {
-            some[i] = v[i];
-          }
-        }
+        for (int i = 0; i < kValues; ++i) some[i] = g == 0 ? v[i] : v[16 - kValues + i];
       };
       finish_piece<kConfig, kPath>(p, tile, piece, values, lane_bias, staging, slot, parity,
                                    compute_op, store_op);

@@ -108,6 +108,18 @@ std::string group_refusal(const Config& config, const ConvGeometry& g) {
   return {};
 }
 
+// Rows of the output that TMA stores.
+bool has_tma_rows(const Config& config, const ConvGeometry& g) {
+  return g.out_channels * static_cast<std::int64_t>(size_of(config.out)) % 16 == 0;
+}
+
+// Of EpiloguePath::plain and fused.
+bool is_usual(const EpilogueKind& epilogue) {
+  return epilogue.rounding == EpilogueRounding::once &&
+         (epilogue.activation == Activation::none || epilogue.activation == Activation::relu ||
+          epilogue.activation == Activation::silu);
+}
+
 }  // namespace
 
 std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
@@ -165,10 +177,23 @@ std::string prologue_refusal(const Instance& instance, const ConvGeometry& g,
   return {};
 }
 
+std::string epilogue_refusal(const Instance& instance, const ConvGeometry& g,
+                             const EpilogueKind& epilogue) {
+  if (instance.has(EpiloguePath::general)) return {};
+  if (!has_tma_rows(instance.config, g)) {
+    return text("out_channels = ", g.out_channels,
+                "; legal: rows of a multiple of 16 bytes (TMA stores)");
+  }
+  if (!is_usual(epilogue)) {
+    return text("an epilogue ", to_string(epilogue), "; legal: none, relu, silu, rounded once");
+  }
+  return {};
+}
+
 std::string statistics_refusal(const Instance& instance, const ConvGeometry& g,
                                const EpilogueKind& epilogue, std::int64_t groups) {
   const std::string statistics = text("statistics of ", groups, " groups");
-  if (instance.kernels[static_cast<int>(EpiloguePath::statistics)] == nullptr) {
+  if (!instance.has(EpiloguePath::statistics)) {
     return statistics + "; legal: none (no such epilogue in this instance)";
   }
   if (g.groups != 1) {
@@ -178,14 +203,11 @@ std::string statistics_refusal(const Instance& instance, const ConvGeometry& g,
     return text(statistics, " of ", g.out_channels / groups, " filters; legal: groups of a ",
                 "multiple of ", kSliceFilters, " filters");
   }
-  const bool known = epilogue.activation == Activation::none ||
-                     epilogue.activation == Activation::relu ||
-                     epilogue.activation == Activation::silu;
-  if (!known || epilogue.rounding != EpilogueRounding::once) {
+  if (!is_usual(epilogue)) {
     return text(statistics, " behind an epilogue ", to_string(epilogue),
                 "; legal: none, relu, silu, rounded once");
   }
-  if (g.out_channels * static_cast<std::int64_t>(size_of(instance.config.out)) % 16 != 0) {
+  if (!has_tma_rows(instance.config, g)) {
     return text(statistics, " of out_channels = ", g.out_channels,
                 "; legal: rows of a multiple of 16 bytes (TMA stores)");
   }
