@@ -38,49 +38,45 @@ __device__ __forceinline__ bool needs_border(const Params& p, const PatchOrigin&
   return (rows && p.pad_mode[1] != PadMode::zero) || (columns && p.pad_mode[2] != PadMode::zero);
 }
 
-/// Call `copy(to, from)` for each row (or column) of a patch that lies outside the input and that
-/// some output reads. `first`: the patch's first one in the input, of `count`; `behind`: rows
-/// behind the input that are read.
-template <typename Copy>
-__device__ __forceinline__ void for_each_outside(int first, int count, int extent, int behind,
-                                                 PadMode mode, const Copy& copy) {
-  for (int i = 0; i < -first; ++i) copy(i, inside(first + i, extent, mode) - first);
-  const int end = min(count, extent + behind - first);
-  for (int i = extent - first; i < end; ++i) copy(i, inside(first + i, extent, mode) - first);
-}
-
 /// Complete a patch in a stage, the first `bytes` of each pixel's 128; a whole warp. Columns first,
 /// then rows with their corners: where one axis is padded with zeros, the corners are.
 // NOTE: the 128-byte swizzle keeps a pixel's 16-byte units in its row of 128 bytes, unit u at place
 // u ^ (row mod 8).
+// NOTE: loops, none unrolled: all kernels of patches have this code, and few layers run it.
 template <typename Params>
 __device__ __forceinline__ void fill_border(const Params& p, const PatchOrigin& at, int bytes,
                                             std::uint8_t* stage, int lane) {
-  const int unit = lane % 8;   // 8 lanes a pixel,
-  const int first = lane / 8;  // 4 pixels at a time
+  const int unit = lane % 8;  // 8 lanes a pixel, 4 pixels at a time
   const bool is_loaded = unit * 16 < bytes;
-  const auto copy_pixel = [&](int to, int from) {
-    const auto place = [&](int pixel) {
-      return reinterpret_cast<uint4*>(stage + pixel * 128 + (unit ^ (pixel & 7)) * 16);
-    };
-    if (is_loaded) *place(to) = *place(from);
+  const auto place = [&](int pixel) {
+    return reinterpret_cast<uint4*>(stage + pixel * 128 + (unit ^ (pixel & 7)) * 16);
   };
-  if (p.pad_mode[2] != PadMode::zero) {
-    for_each_outside(at.column, p.halo_width, p.in[1], p.pad_behind[1], p.pad_mode[2],
-                     [&](int to, int from) {
-                       for (int row = first; row < p.halo_height; row += 4) {
-                         copy_pixel(row * p.halo_width + to, row * p.halo_width + from);
-                       }
-                     });
+#pragma unroll 1
+  for (int turn = 0; turn < 2; ++turn) {
+    const bool columns = turn == 0;
+    const PadMode mode = columns ? p.pad_mode[2] : p.pad_mode[1];
+    if (mode == PadMode::zero) continue;
+    // Lines of the patch, of which some lie outside the input, and pixels of a line.
+    const int first = columns ? at.column : at.row;
+    const int extent = columns ? p.in[1] : p.in[0];
+    const int lines = columns ? p.halo_width : p.halo_height;
+    const int line_step = columns ? 1 : p.halo_width;
+    const int pixels = columns ? p.halo_height : p.halo_width;
+    const int pixel_step = columns ? p.halo_width : 1;
+    const int end = min(lines, extent + (columns ? p.pad_behind[1] : p.pad_behind[0]) - first);
+    // Those in front of the input, then those behind it that some output reads.
+#pragma unroll 1
+    for (int i = first < 0 ? 0 : extent - first; is_loaded && i < end; ++i) {
+      if (i == -first) i += extent;
+      if (i >= end) break;
+      const int inwards = (inside(first + i, extent, mode) - first - i) * line_step;
+      int to = i * line_step + lane / 8 * pixel_step;
+#pragma unroll 1
+      for (int pixel = lane / 8; pixel < pixels; pixel += 4, to += 4 * pixel_step) {
+        *place(to) = *place(to + inwards);
+      }
+    }
     __syncwarp();
-  }
-  if (p.pad_mode[1] != PadMode::zero) {
-    for_each_outside(at.row, p.halo_height, p.in[0], p.pad_behind[0], p.pad_mode[1],
-                     [&](int to, int from) {
-                       for (int column = first; column < p.halo_width; column += 4) {
-                         copy_pixel(to * p.halo_width + column, from * p.halo_width + column);
-                       }
-                     });
   }
 }
 
