@@ -109,6 +109,22 @@ TEST_F(Norm, LargeOffsetsKeepTheirPrecision) {
   }
 }
 
+TEST_F(Norm, EveryActivation) {
+  for (const Activation activation :
+       {Activation::relu, Activation::leaky_relu, Activation::gelu, Activation::gelu_tanh,
+        Activation::sigmoid, Activation::tanh, Activation::hardswish, Activation::clamp}) {
+    for (const std::int64_t channels : {64, 5}) {
+      for (const DType dtype : {DType::bf16, DType::fp32}) {
+        for (const bool rms : {false, true}) {
+          NormCase test = rms ? rms_case(33, channels, dtype) : group_case(33, channels, 1, dtype);
+          test.options.activation = activation;
+          EXPECT_EQ(run_norm_case(test), "") << test.describe();
+        }
+      }
+    }
+  }
+}
+
 TEST_F(Norm, RmsOfEveryWidth) {
   for (const std::int64_t channels :
        {96, 192, 384, 512, 8, 16, 24, 40, 128, 1024, 1032, 2048, 3, 5, 33, 100, 1000, 4099}) {

@@ -13,7 +13,7 @@
 namespace convoy::norm {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kRmsThreads = 256;
 constexpr int kBlocks = 4;       // Of a multiprocessor.
 constexpr int kMostVectors = 4;  // Of a lane.
 
@@ -50,7 +50,7 @@ __device__ __forceinline__ float sum_over(float value, int lanes) {
 __device__ __forceinline__ void load_parameters(const RmsNormArguments& arguments, float* scale,
                                                 float* bias) {
   const NormParameters& p = arguments.parameters;
-  for (int i = static_cast<int>(threadIdx.x); i < arguments.channels; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < arguments.channels; i += kRmsThreads) {
     scale[i] = load_parameter(p.scale, p.dtype, i, 1.0f);
     bias[i] = load_parameter(p.bias, p.dtype, i, 0.0f);
   }
@@ -59,7 +59,7 @@ __device__ __forceinline__ void load_parameters(const RmsNormArguments& argument
 
 /// kVectors: of a lane. A team of `lanes` lanes covers the pixel: lanes · kVectors · kVec ≥ C.
 template <typename Element, int kVec, int kVectors, NormActivation kActivation>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+__global__ void __launch_bounds__(kRmsThreads, kBlocks)
     rms_norm_kernel(const __grid_constant__ RmsNormArguments arguments) {
   extern __shared__ float4 shared[];
   float* scale = reinterpret_cast<float*>(shared);
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   load_parameters(arguments, scale, bias);
 
   const int lanes = arguments.lanes, lane = static_cast<int>(threadIdx.x) % lanes;
-  const int teams = kThreads / lanes, columns = arguments.channels / kVec;
+  const int teams = kRmsThreads / lanes, columns = arguments.channels / kVec;
   const int team = static_cast<int>(threadIdx.x) / lanes;
   const std::int64_t stride = std::int64_t{gridDim.x} * teams;
   const bool has_bias = arguments.parameters.bias != nullptr;
@@ -121,12 +121,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
 }
 
-/// Any number of channels: a warp reads its pixel twice, the second time from the cache.
+/// Any number of channels, and any activation: a warp reads its pixel twice, the second time from
+/// the cache.
 template <typename Element, int kVec, NormActivation kActivation>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRmsThreads)
     rms_norm_wide_kernel(const __grid_constant__ RmsNormArguments arguments) {
   const int lane = static_cast<int>(threadIdx.x) % 32, columns = arguments.channels / kVec;
-  constexpr int kWarps = kThreads / 32;
+  constexpr int kWarps = kRmsThreads / 32;
   const NormParameters& p = arguments.parameters;
   ptx::dependent_launch_wait();
   ptx::dependent_launch_trigger();
@@ -167,11 +168,11 @@ __global__ void __launch_bounds__(kThreads)
 /// 1 / rms of every pixel, fp32: a team of `lanes` lanes has a pixel, summed in the order of
 /// rms_norm_kernel, whose factors have the same bits.
 template <typename Element, int kVec>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRmsThreads)
     rms_inverse_kernel(const __grid_constant__ RmsNormArguments arguments) {
   constexpr int kPixels = 4;  // Of a team, under way at the same time.
   const int lanes = arguments.lanes, lane = static_cast<int>(threadIdx.x) % lanes;
-  const int teams = kThreads / lanes, columns = arguments.channels / kVec;
+  const int teams = kRmsThreads / lanes, columns = arguments.channels / kVec;
   const std::int64_t team = std::int64_t{blockIdx.x} * teams + threadIdx.x / lanes;
   const std::int64_t stride = std::int64_t{gridDim.x} * teams;
   auto* const output = static_cast<float*>(arguments.output);
@@ -218,7 +219,9 @@ class RmsNorm final : public NormKernel {
     // The fewest idle lanes; then the most vectors a lane, as long as a team reads 64 bytes in a
     // row.
     int idle = columns + 1;
-    for (int vectors = 1; vector_ > 1 && vectors <= kMostVectors; ++vectors) {
+    const bool is_usual = request.options.activation == Activation::none ||
+                          request.options.activation == Activation::silu;
+    for (int vectors = 1; is_usual && vector_ > 1 && vectors <= kMostVectors; ++vectors) {
       int lanes = 1;
       while (lanes * vectors < columns) lanes *= 2;
       const int left = lanes * vectors - columns;
@@ -230,7 +233,7 @@ class RmsNorm final : public NormKernel {
       lanes_ = lanes;
       vectors_ = vectors;
     }
-    const std::int64_t teams = kThreads / (vectors_ == 0 ? 32 : lanes_);
+    const std::int64_t teams = kRmsThreads / (vectors_ == 0 ? 32 : lanes_);
     grid_ = static_cast<unsigned>(std::min<std::int64_t>(
         ceil_div(request.pixels, teams), std::int64_t{request.device.multiprocessors} * kBlocks));
     const std::size_t bytes =
@@ -259,7 +262,7 @@ class RmsNorm final : public NormKernel {
         return launch_kernel(kernel,
                              {.name = "rms_norm_coefficients",
                               .grid = grid_,
-                              .block = kThreads,
+                              .block = kRmsThreads,
                               .stream = stream,
                               .overlapped = true},
                              arguments);
@@ -279,7 +282,7 @@ class RmsNorm final : public NormKernel {
       launch_kernel(kernel,
                     {.name = "rms_norm",
                      .grid = grid_,
-                     .block = kThreads,
+                     .block = kRmsThreads,
                      .shared_bytes = bytes,
                      .stream = stream,
                      .overlapped = true},
@@ -288,18 +291,19 @@ class RmsNorm final : public NormKernel {
     if (vector_ == 1) {
       return start(rms_norm_wide_kernel<Element, 1, NormActivation::any>, 0);
     }
-    switch (vectors_) {
-      case 1:
-        return start(rms_norm_kernel<Element, kVec, 1, kActivation>, shared);
-      case 2:
-        return start(rms_norm_kernel<Element, kVec, 2, kActivation>, shared);
-      case 3:
-        return start(rms_norm_kernel<Element, kVec, 3, kActivation>, shared);
-      case 4:
-        return start(rms_norm_kernel<Element, kVec, 4, kActivation>, shared);
-      default:
-        return start(rms_norm_wide_kernel<Element, kVec, kActivation>, 0);
+    if constexpr (kActivation != NormActivation::any) {
+      switch (vectors_) {
+        case 1:
+          return start(rms_norm_kernel<Element, kVec, 1, kActivation>, shared);
+        case 2:
+          return start(rms_norm_kernel<Element, kVec, 2, kActivation>, shared);
+        case 3:
+          return start(rms_norm_kernel<Element, kVec, 3, kActivation>, shared);
+        case 4:
+          return start(rms_norm_kernel<Element, kVec, 4, kActivation>, shared);
+      }
     }
+    start(rms_norm_wide_kernel<Element, kVec, kActivation>, 0);
   }
 
   bool writes_coefficients() const { return request_.options.result == NormResult::coefficients; }
@@ -307,7 +311,7 @@ class RmsNorm final : public NormKernel {
   NormRequest request_;
   int vector_ = 1;
   int lanes_ = 32;
-  int vectors_ = 0;  ///< 0: the kernel for many channels.
+  int vectors_ = 0;  ///< 0: the kernel for many channels or any activation.
   unsigned grid_ = 1;
   bool streaming_ = false;
 };
