@@ -16,8 +16,6 @@ constexpr std::int64_t kMaxChannels = 64;
 // What keeps every product of the layout far inside 32 bits.
 constexpr std::int64_t kMaxRowElements = (1 << 30) - 1;
 constexpr std::int64_t kMaxFilters = 1 << 20;
-// NOTE: a block counts up to a set of tiles past the last one.
-constexpr std::int64_t kMaxTiles = (1 << 30) - 1;
 
 FragmentRead fragment_read(const ConvGeometry& g, bool by_tap, std::int64_t chunks,
                            std::int64_t pixel_pitch) {
@@ -149,7 +147,7 @@ class FewChannelsPlan final : public PatchPlan<FewChannelsArguments> {
 
 // Model time, fitted to 153 layers on an H200 (median error 8 %, also on 104 others): blocks that
 // share a multiprocessor hold each other up, and each waits for its own loads and stores.
-double estimate_us(const PlanRequest& request) {
+double few_channels_us(const PlanRequest& request) {
   constexpr double kLaunchUs = 6.28;
   constexpr double kWaitUs = 2.82;    // A tile, whatever it holds.
   constexpr double kAlone = 4.18;     // What a block alone waits, as so many others would cost.
@@ -229,7 +227,7 @@ class FewChannelsCandidate final : public KernelCandidate {
     const auto choice = few_channels_layout(request, 8);
     if (!choice.refusal.empty()) return choice.refusal;
 
-    return estimate_us(request);
+    return few_channels_us(request);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

@@ -16,9 +16,6 @@
 namespace convoy::small {
 namespace {
 
-// What keeps every product of the layout far inside 32 bits.
-constexpr std::int64_t kMaxTiles = (1 << 30) - 1;
-
 // NOTE: a 1×1 problem is one row of pixels: tiles then have no ragged edge but the last.
 ConvGeometry as_rows(const ConvGeometry& g) {
   const bool joins = implicit_gemm::is_pointwise(g) && implicit_gemm::is_planar(g) &&
@@ -78,7 +75,8 @@ double tile_cycles(const ConvGeometry& g, const GroupedPatchLayout& l) {
          frames * (kCellCycles * double(l.patch_pixels()) * l.patch_chunks + kTileCycles);
 }
 
-double estimate_us(const ConvGeometry& g, const GroupedPatchLayout& l, const PlanRequest& request) {
+double grouped_patch_us(const ConvGeometry& g, const GroupedPatchLayout& l,
+                        const PlanRequest& request) {
   const double multiprocessors = std::max(1, request.device.multiprocessors);
   const double rounds = std::ceil(double(l.tiles) * l.filter_tiles / multiprocessors);
   const EpilogueKind& epilogue = request.epilogue;
@@ -258,7 +256,7 @@ class GroupedPatchCandidate final : public KernelCandidate {
       return text("filters of ", l.filter_bytes(), " bytes, beside an input patch; legal: at most ",
                   shared, " (shared memory), and at most ", kMaxTiles, " output tiles");
     }
-    return estimate_us(rows, l, request);
+    return grouped_patch_us(rows, l, request);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

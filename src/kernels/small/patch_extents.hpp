@@ -13,6 +13,9 @@
 
 namespace convoy::small {
 
+/// Tiles of an output, so that a block may count up to a set of tiles past the last one.
+inline constexpr std::int64_t kMaxTiles = (1 << 30) - 1;
+
 /// The least multiple of `to` that is not below `x`.
 constexpr std::int64_t round_up(std::int64_t x, std::int64_t to) {
   return ceil_div(x, to) * to;
