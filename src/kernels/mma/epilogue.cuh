@@ -147,8 +147,10 @@ struct PairStore {
       map([](float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); });
     } else if (e.activation == Activation::silu) {
       map([](float x) { return __fdividef(x, 1.0f + __expf(-x)); });
-    } else if (e.activation == Activation::gelu || e.activation == Activation::gelu_tanh) {
-      map([&e](float x) { return gelu_of(x, e.gelu); });
+    } else if (e.activation == Activation::gelu) {
+      map(gelu_gate);
+    } else if (e.activation == Activation::gelu_tanh) {
+      map(gelu_tanh_gate);
     }
     if (e.has_residual && !e.residual_first) add_residual();
   }
