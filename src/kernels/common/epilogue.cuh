@@ -116,12 +116,13 @@ __device__ __forceinline__ float load_bias(const EpilogueParams& params, int i) 
 /// EpilogueRounding::each_step can reproduce their bits. SiLU, which decoders run on every layer,
 /// uses the fast exp and division (relative error some 1e-6) where that promise is not asked for;
 /// GELU its gate where the values are rounded to 16 bits (`is_16_bit`).
+// NOTE: this code is in most kernels: both GELUs share their gate.
 template <int kCount>
 __device__ __forceinline__ void activate(const EpilogueParams& params, float (&v)[kCount],
                                          bool is_16_bit = false) {
-  const auto map = [&v](auto&& function) {
+  const auto map = [&v](const auto& function) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] = function(v[i]);
+    for (float& x : v) x = function(x);
   };
   switch (params.activation) {
     case Activation::none:
@@ -131,23 +132,20 @@ __device__ __forceinline__ void activate(const EpilogueParams& params, float (&v
       map([](float x) { return x <= 0.0f ? 0.0f : x; });
       break;
     case Activation::leaky_relu:
-      map([&](float x) { return x > 0.0f ? x : params.parameter_a * x; });
+      // NOTE: not x > 0 ? x : a·x, whose product the compiler may branch around.
+      map([&](float x) { return x * (x > 0.0f ? 1.0f : params.parameter_a); });
       break;
     case Activation::gelu:
-      if (is_16_bit && !params.round_each_step) {
-        map(gelu_gate);
-        break;
-      }
-      map([](float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); });
-      break;
     case Activation::gelu_tanh:
       if (is_16_bit && !params.round_each_step) {
-        map(gelu_tanh_gate);
-        break;
+        map([&](float x) { return gelu_of(x, params.gelu); });
+      } else if (params.activation == Activation::gelu) {
+        map([](float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); });
+      } else {
+        map([](float x) {
+          return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+        });
       }
-      map([](float x) {
-        return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-      });
       break;
     case Activation::silu:
       if (params.round_each_step) {

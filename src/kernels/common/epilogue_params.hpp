@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "convoy/epilogue.hpp"
+#include "kernels/common/gates.hpp"
 
 namespace convoy {
 
@@ -24,6 +25,7 @@ struct EpilogueParams {
   bool has_residual = false;     ///< A residual pointer is given and beta != 0.
   bool residual_first = false;   ///< ResidualOrder::before_activation
   bool round_each_step = false;  ///< EpilogueRounding::each_step
+  GatePolynomial gelu;           ///< Where the activation is one.
 
   EpilogueParams() = default;
   explicit EpilogueParams(const Epilogue& epilogue)
@@ -36,7 +38,8 @@ struct EpilogueParams {
         bias_dtype(epilogue.bias != nullptr ? epilogue.bias_dtype : DType::fp32),
         has_residual(epilogue.residual != nullptr && epilogue.beta != 0.0f),
         residual_first(epilogue.order == ResidualOrder::before_activation),
-        round_each_step(epilogue.rounding == EpilogueRounding::each_step) {}
+        round_each_step(epilogue.rounding == EpilogueRounding::each_step),
+        gelu(gelu_gate(epilogue.activation)) {}
 };
 
 /// The compute op that does nothing. A compute op maps values in place, before the store:

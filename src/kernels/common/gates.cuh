@@ -25,14 +25,9 @@ __device__ __forceinline__ float gate_exponent(float x, const float (&c)[7]) {
   return x * polynomial;
 }
 
-/// Both GELUs of one value.
-__device__ __forceinline__ float gelu_gate(float x) {
-  constexpr GatePolynomial kPolynomial = kGeluGate;
-  return x * logistic(gate_exponent(x, kPolynomial.c));
-}
-__device__ __forceinline__ float gelu_tanh_gate(float x) {
-  constexpr GatePolynomial kPolynomial = kGeluTanhGate;
-  return x * logistic(gate_exponent(x, kPolynomial.c));
+/// GELU, of whichever kind `gate` is.
+__device__ __forceinline__ float gelu_of(float x, const GatePolynomial& gate) {
+  return x * logistic(gate_exponent(x, gate.c));
 }
 
 /// x·logistic(t(x)) of four values for one reciprocal and an exponential each: the special-function

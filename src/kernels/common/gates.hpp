@@ -4,6 +4,8 @@
 // device code is in gates.cuh.
 #pragma once
 
+#include "convoy/epilogue.hpp"
+
 namespace convoy {
 
 /// What 2 is raised to for SiLU of x.
@@ -33,5 +35,10 @@ inline constexpr GatePolynomial kGeluTanhGate =
 inline constexpr GatePolynomial kGeluGate =
     gate_polynomial({1.59573289f, 0.0727319066f, -9.985332e-05f, -0.000102893309f, 7.1255488e-06f,
                      -2.26495014e-07f, 2.86820213e-09f});
+
+/// The gate of an activation that is a GELU.
+constexpr const GatePolynomial& gelu_gate(Activation activation) {
+  return activation == Activation::gelu_tanh ? kGeluTanhGate : kGeluGate;
+}
 
 }  // namespace convoy

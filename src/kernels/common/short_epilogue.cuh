@@ -79,10 +79,8 @@ __device__ __forceinline__ void apply_short_activation(const EpilogueParams& epi
       apply(Activation::hardswish);
       break;
     case Activation::gelu:
+    case Activation::gelu_tanh:  // The same code, of another gate.
       if constexpr (sizeof(Element) == 2) apply(Activation::gelu);
-      break;
-    case Activation::gelu_tanh:
-      if constexpr (sizeof(Element) == 2) apply(Activation::gelu_tanh);
       break;
     default:
       break;

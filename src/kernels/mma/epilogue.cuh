@@ -135,7 +135,7 @@ struct PairStore {
     if (e.activation == Activation::relu) {
       map([](float x) { return x <= 0.0f ? 0.0f : x; });  // NaN passes through.
     } else if (e.activation == Activation::leaky_relu) {
-      map([&e](float x) { return x > 0.0f ? x : e.parameter_a * x; });
+      map([&e](float x) { return x * (x > 0.0f ? 1.0f : e.parameter_a); });
     } else if (e.activation == Activation::clamp) {
       map([&e](float x) {
         const float low = x < e.parameter_a ? e.parameter_a : x;  // NaN passes through.
@@ -147,10 +147,8 @@ struct PairStore {
       map([](float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); });
     } else if (e.activation == Activation::silu) {
       map([](float x) { return __fdividef(x, 1.0f + __expf(-x)); });
-    } else if (e.activation == Activation::gelu) {
-      map(gelu_gate);
-    } else if (e.activation == Activation::gelu_tanh) {
-      map(gelu_tanh_gate);
+    } else if (e.activation == Activation::gelu || e.activation == Activation::gelu_tanh) {
+      map([&e](float x) { return gelu_of(x, e.gelu); });
     }
     if (e.has_residual && !e.residual_first) add_residual();
   }

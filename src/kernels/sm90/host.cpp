@@ -84,10 +84,9 @@ bool curved_activation(const Epilogue& epilogue, bool exact, CurvedActivation* c
       f.offset = -1.0f;
       f.linear_to = 0.03f;
       return sigmoid_of(2.0f);
-    case Activation::gelu_tanh:
-      return gate_of(kGeluTanhGate);
     case Activation::gelu:
-      return gate_of(kGeluGate);
+    case Activation::gelu_tanh:
+      return gate_of(gelu_gate(epilogue.activation));
     default:
       return false;
   }
